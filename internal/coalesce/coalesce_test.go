@@ -1,0 +1,113 @@
+package coalesce
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestThousandCallersShareOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New[int](2000)
+		defer g.Close()
+		var calls, sharers atomic.Int64
+		var all sync.WaitGroup
+		for range 1000 {
+			all.Go(func() {
+				v, shared, err := g.Do(t.Context(), "k", func(context.Context) (int, error) {
+					calls.Add(1)
+					<-time.After(time.Second) // virtual: every caller is waiting by then
+					return 42, nil
+				})
+				if v != 42 || err != nil {
+					t.Errorf("Do = %d, %v; want 42", v, err)
+				}
+				if shared {
+					sharers.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if calls.Load() != 1 || sharers.Load() != 999 {
+			t.Errorf("%d calls, %d sharers; want 1 and 999", calls.Load(), sharers.Load())
+		}
+		if now, shared := g.Waiting(); now != 0 || shared != 999 {
+			t.Errorf("Waiting = %d, %d; want 0, 999", now, shared)
+		}
+	})
+}
+
+func TestKeysDoNotShare(t *testing.T) {
+	g := New[string](10)
+	defer g.Close()
+	for i := range 5 {
+		key := strconv.Itoa(i)
+		v, shared, err := g.Do(t.Context(), key, func(context.Context) (string, error) { return key, nil })
+		if v != key || shared || err != nil {
+			t.Errorf("Do(%q) = %q, %v, %v", key, v, shared, err)
+		}
+	}
+}
+
+func TestLastWaiterLeavingCancels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New[int](10)
+		defer g.Close()
+		cancelled := make(chan struct{})
+		fn := func(ctx context.Context) (int, error) {
+			<-ctx.Done()
+			close(cancelled)
+			return 0, ctx.Err()
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		long, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		for _, ctx := range []context.Context{short, long} {
+			all.Go(func() {
+				if _, _, err := g.Do(ctx, "k", fn); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("err = %v, want the caller's deadline", err)
+				}
+			})
+		}
+		<-time.After(1500 * time.Millisecond)
+		select {
+		case <-cancelled:
+			t.Error("cancelled while a caller still waits")
+		default:
+		}
+		all.Wait()
+		<-cancelled
+	})
+}
+
+func TestFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New[int](1)
+		release := make(chan struct{})
+		var first sync.WaitGroup
+		first.Go(func() {
+			_, _, _ = g.Do(t.Context(), "a", func(context.Context) (int, error) { <-release; return 0, nil })
+		})
+		synctest.Wait()
+		if _, _, err := g.Do(t.Context(), "b", nil); !errors.Is(err, ErrFull) {
+			t.Errorf("err = %v, want ErrFull", err)
+		}
+		close(release)
+		first.Wait()
+		g.Close()
+		if _, _, err := g.Do(t.Context(), "a", nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("after Close: err = %v, want Canceled", err)
+		}
+	})
+}
