@@ -1,0 +1,69 @@
+package feed
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// A cursor is the key of the last row of a page, in a form that travels in a
+// URL. It holds no position and no server's state, so it is good on every
+// replica and after a restart:
+//
+//	base64url( version:1 | feed:4 | key:n | crc32c of all before:4 )
+//
+// feed is a fingerprint of the feed's name and key columns: another feed's cursor is
+// refused. The sum finds damage; it is no signature. A forged key is harmless,
+// since its values reach the database as parameters only.
+const (
+	cursorVersion = 1
+	cursorFixed   = 1 + 4 + 4
+	cursorMax     = 2048 // characters; longer ones are refused unread
+)
+
+// fingerprint tells cursors of d from those of other feeds.
+func (d *Definition) fingerprint() uint32 {
+	sum := crc32.MakeTable(crc32.Castagnoli)
+	h := crc32.Checksum([]byte(d.Name), sum)
+	for _, k := range d.Key {
+		h = crc32.Update(h, sum, fmt.Appendf(nil, "\x00%s\x00%t", k.Name, k.Ascending))
+	}
+	return h
+}
+
+// appendCursor appends the cursor of key to dst.
+func appendCursor(dst []byte, fingerprint uint32, key Key) []byte {
+	plain := make([]byte, 0, cursorFixed+len(key))
+	plain = append(plain, cursorVersion)
+	plain = binary.BigEndian.AppendUint32(plain, fingerprint)
+	plain = append(plain, key...)
+	plain = binary.BigEndian.AppendUint32(plain, crc32.Checksum(plain, crc32.MakeTable(crc32.Castagnoli)))
+	return base64.RawURLEncoding.AppendEncode(dst, plain)
+}
+
+// parseCursor returns the key in a cursor of the feed with that fingerprint and
+// number of key columns. Every error wraps ErrCursor.
+func parseCursor(cursor string, fingerprint uint32, columns int) (Key, error) {
+	if len(cursor) > cursorMax {
+		return "", fmt.Errorf("cursor of %d characters, at most %d: %w", len(cursor), cursorMax, ErrCursor)
+	}
+	plain, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
+	if err != nil || len(plain) < cursorFixed {
+		return "", fmt.Errorf("cursor is damaged: %w", ErrCursor)
+	}
+	body, sum := plain[:len(plain)-4], binary.BigEndian.Uint32(plain[len(plain)-4:])
+	switch {
+	case crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)) != sum:
+		return "", fmt.Errorf("cursor is damaged: %w", ErrCursor)
+	case body[0] != cursorVersion:
+		return "", fmt.Errorf("cursor of version %d, this is version %d: %w", body[0], cursorVersion, ErrCursor)
+	case binary.BigEndian.Uint32(body[1:5]) != fingerprint:
+		return "", fmt.Errorf("cursor of another feed: %w", ErrCursor)
+	}
+	key := Key(body[5:])
+	if _, err := key.Values(columns); err != nil {
+		return "", err
+	}
+	return key, nil
+}

@@ -1,0 +1,60 @@
+package feed
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestParseParam(t *testing.T) {
+	for _, c := range []struct {
+		typ      ParamType
+		in, want string
+	}{
+		{Text, "Köln", "Köln"},
+		{Text, "'; DROP TABLE users --", "'; DROP TABLE users --"},
+		{Text, "", ""},
+		{Integer, "42", "42"},
+		{Integer, "+042", "42"},
+		{Integer, "-9223372036854775808", "-9223372036854775808"},
+		{Real, "1.50", "1.5"},
+		{Real, "1e3", "1000"},
+		{Boolean, "1", "true"},
+		{Boolean, "false", "false"},
+		{Timestamp, "2016-12-01T23:59:57+01:00", "2016-12-01T22:59:57Z"},
+		{UUID, "6BA7B810-9DAD-11D1-80B4-00C04FD430C8", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
+	} {
+		got, err := ParseParam(Param{"p", c.typ}, c.in)
+		if err != nil || got != c.want {
+			t.Errorf("ParseParam(%s, %q) = %q, %v; want %q", c.typ, c.in, got, err, c.want)
+		}
+		if again, err := ParseParam(Param{"p", c.typ}, got); err != nil || again != got {
+			t.Errorf("%s: the canonical form %q is not: %q, %v", c.typ, got, again, err)
+		}
+	}
+}
+
+func TestParseParamErrors(t *testing.T) {
+	for _, c := range []struct {
+		typ ParamType
+		in  string
+	}{
+		{Text, "a\x00b"},
+		{Text, "\xff"},
+		{Text, strings.Repeat("x", paramMax+1)},
+		{Integer, "9223372036854775808"},
+		{Integer, "0;drop"},
+		{Integer, "1e9"},
+		{Integer, ""},
+		{Real, "NaN"},
+		{Real, "inf"},
+		{Boolean, "yes"},
+		{Timestamp, "2016-12-01"},
+		{UUID, "6ba7b810-9dad-11d1-80b4-00c04fd430cg"},
+		{UUID, "6ba7b8109dad11d180b400c04fd430c8"},
+	} {
+		if got, err := ParseParam(Param{"p", c.typ}, c.in); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "p ") {
+			t.Errorf("ParseParam(%s, %q) = %q, %v; want an ErrRequest that names p", c.typ, c.in, got, err)
+		}
+	}
+}

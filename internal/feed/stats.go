@@ -1,0 +1,98 @@
+package feed
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Stats is a snapshot of a feed's counters, for metrics.
+type Stats struct {
+	Name              string
+	Windows           int     // windows kept
+	Rows              int     // rows in them
+	AgeSeconds        float64 // of the oldest window in use; 0 when none is
+	Refreshes         uint64  // statements that read a window
+	RefreshErrors     uint64
+	RefreshSeconds    float64 // spent in them, in all
+	WindowPages       uint64  // pages answered from a window
+	DatabasePages     uint64  // pages answered by a statement
+	NotModified       uint64  // of the window pages, those answered with 304
+	Refused           uint64  // pages not answered: unavailable or busy
+	Coalesced         uint64  // pages that shared another request's statement
+	Waiting           int     // requests waiting now
+	SegmentRows       int64   // rows counted for deep offsets
+	SegmentAgeSeconds float64 // age of the oldest count
+	Evictions         uint64  // windows ended to make room
+}
+
+// counters are what Stats adds up. Writers are requests and refreshes.
+type counters struct {
+	windowPages   atomic.Uint64
+	databasePages atomic.Uint64
+	notModified   atomic.Uint64
+	refused       atomic.Uint64
+	evictions     atomic.Uint64
+	refreshes     atomic.Uint64
+	refreshErrors atomic.Uint64
+	refreshNanos  atomic.Int64
+}
+
+func (c *counters) refreshed(took time.Duration, err error) {
+	c.refreshes.Add(1)
+	c.refreshNanos.Add(int64(took))
+	if err != nil {
+		c.refreshErrors.Add(1)
+	}
+}
+
+// CountNotModified counts a page answered with 304.
+func (f *Feed) CountNotModified() { f.counters.notModified.Add(1) }
+
+// Stats returns the feed's counters.
+func (f *Feed) Stats() Stats {
+	now := time.Now()
+	waiting, shared := f.pages.Waiting()
+	c := &f.counters
+	s := Stats{
+		Name:           f.cfg.Name,
+		Refreshes:      c.refreshes.Load(),
+		RefreshErrors:  c.refreshErrors.Load(),
+		RefreshSeconds: time.Duration(c.refreshNanos.Load()).Seconds(),
+		WindowPages:    c.windowPages.Load(),
+		DatabasePages:  c.databasePages.Load(),
+		NotModified:    c.notModified.Load(),
+		Refused:        c.refused.Load(),
+		Coalesced:      shared,
+		Waiting:        waiting + int(f.waiting.Load()),
+		Evictions:      c.evictions.Load(),
+	}
+	for _, w := range *f.windows.Load() {
+		s.Windows++
+		if cur := w.current.Load(); cur != nil {
+			s.Rows += cur.rows.Len()
+			if !cur.parked {
+				s.AgeSeconds = max(s.AgeSeconds, now.Sub(cur.readAt).Seconds())
+			}
+		}
+		rows, age := w.counted(now)
+		s.SegmentRows += int64(rows)
+		s.SegmentAgeSeconds = max(s.SegmentAgeSeconds, age.Seconds())
+	}
+	return s
+}
+
+// counted returns the rows in the window's offset index and its oldest count's age.
+func (w *window) counted(now time.Time) (rows int, age time.Duration) {
+	w.mu.Lock()
+	sw := w.sweeper
+	w.mu.Unlock()
+	if sw == nil {
+		return 0, 0
+	}
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	if oldest := sw.index.oldest(); !oldest.IsZero() {
+		age = now.Sub(oldest)
+	}
+	return sw.index.rows(), age
+}

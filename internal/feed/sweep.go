@@ -1,0 +1,294 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// sweeper counts the rows behind one window for deep offsets: it extends the
+// index as far as requests ask, at full speed but one statement at a time, and
+// walks what it has again, oldest count first, within Config.SweepShare of one
+// connection's time. It starts with the first deep offset and rests when none
+// came for sweepIdle.
+type sweeper struct {
+	w    *window
+	done sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	index   offsets
+	target  int           // the index must reach this offset
+	asked   time.Time     // the last deep offset
+	grown   chan struct{} // closed and replaced whenever the index grows or fails
+	failure error         // of the last walk
+	wake    chan struct{}
+}
+
+// errReset: the index no longer fits the feed and is built anew.
+var errReset = errors.New("the rows behind the window changed too much")
+
+// locate finds the row at an offset behind the window, waiting for the sweeper
+// to get there until ctx ends.
+func (w *window) locate(ctx context.Context, s *snapshot, offset int) (location, error) {
+	sw := w.sweep()
+	f := w.feed
+	if n := f.waiting.Add(1); n > int64(f.cfg.WaitersMax) {
+		f.waiting.Add(-1)
+		return location{}, ErrBusy
+	}
+	defer f.waiting.Add(-1)
+	for {
+		sw.mu.Lock()
+		sw.asked = time.Now()
+		at, ok := sw.locateLocked(s, offset)
+		grown := sw.grown
+		if !ok {
+			sw.target = max(sw.target, offset)
+			sw.wakeLocked()
+		}
+		sw.mu.Unlock()
+		if ok {
+			return at, nil
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return location{}, fmt.Errorf("count rows up to offset %d: %w", offset, ctx.Err())
+		}
+		sw.mu.Lock()
+		err := sw.failure
+		sw.mu.Unlock()
+		if err != nil {
+			return location{}, fmt.Errorf("count rows up to offset %d: %w", offset, err)
+		}
+		if latest := w.current.Load(); latest != nil {
+			s = latest // the anchor may have moved on meanwhile
+		}
+	}
+}
+
+// sweep returns the window's sweeper, starting it on first use.
+func (w *window) sweep() *sweeper {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sweeper == nil {
+		w.sweeper = &sweeper{w: w, grown: make(chan struct{}), wake: make(chan struct{}, 1)}
+		w.sweeper.done.Go(w.sweeper.run)
+	}
+	return w.sweeper
+}
+
+func (sw *sweeper) wait() { sw.done.Wait() }
+
+// locateLocked finds offset by the snapshot's view of the anchor.
+func (sw *sweeper) locateLocked(s *snapshot, offset int) (location, bool) {
+	anchorAt, ok := s.index[sw.index.anchor]
+	if !ok {
+		return location{}, false
+	}
+	return sw.index.locate(offset, anchorAt, s.readAt)
+}
+
+func (sw *sweeper) wakeLocked() {
+	select {
+	case sw.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run works until the window ends.
+func (sw *sweeper) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	wake := sw.wake
+	for {
+		select {
+		case <-timer.C:
+		case <-wake:
+		case <-sw.w.ctx.Done():
+			return
+		}
+		start := time.Now()
+		urgent, err := sw.step(start)
+		wake = sw.wake
+		if err != nil {
+			wake = nil // whoever asks, the database gets its pause
+		}
+		sw.mu.Lock()
+		sw.failure = err
+		close(sw.grown)
+		sw.grown = make(chan struct{})
+		sw.mu.Unlock()
+		timer.Reset(sw.pause(urgent, time.Since(start), err))
+	}
+}
+
+// pause returns how long to rest after a step that took the given time.
+func (sw *sweeper) pause(urgent bool, took time.Duration, err error) time.Duration {
+	switch {
+	case err != nil:
+		return retryMax
+	case urgent:
+		return 0
+	}
+	share := sw.w.feed.cfg.SweepShare
+	return max(time.Duration(float64(took)*(1/share-1)), sw.w.feed.cfg.Refresh)
+}
+
+// step does one piece of work and says whether more is urgent: it keeps the anchor in the
+// window, extends the index towards the target, or walks old segments again.
+func (sw *sweeper) step(now time.Time) (urgent bool, err error) {
+	s := sw.w.current.Load()
+	if s == nil || !s.full {
+		return false, nil // the window holds all rows there are
+	}
+	if s.parked {
+		return false, nil
+	}
+	if err := sw.anchor(s); err != nil {
+		if errors.Is(err, errReset) {
+			sw.mu.Lock()
+			sw.index = offsets{}
+			sw.mu.Unlock()
+			return true, nil
+		}
+		return false, err
+	}
+	sw.mu.Lock()
+	_, reached := sw.locateLocked(s, sw.target)
+	from, to, slivers := sw.index.slivers(sliversMax)
+	idle := now.Sub(sw.asked) > sweepIdle
+	sw.mu.Unlock()
+	switch {
+	case !reached:
+		return sw.extend()
+	case idle:
+		return false, nil
+	case slivers:
+		return false, sw.again(from, to)
+	}
+	sw.mu.Lock()
+	from, to, ok := sw.index.stalest()
+	sw.mu.Unlock()
+	if !ok {
+		return false, nil
+	}
+	return false, sw.again(from, to)
+}
+
+// anchor sets the anchor, and raises it in time as rows come in above it.
+func (sw *sweeper) anchor(s *snapshot) error {
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	o := &sw.index
+	// Near the end of the window, with room above for what comes in until the next step.
+	high, low := s.rows.Len()/4, s.rows.Len()/2
+	if !o.anchored {
+		o.anchored, o.anchor = true, s.rows.Keys[high]
+		return nil
+	}
+	at, ok := s.index[o.anchor]
+	switch {
+	case ok && at > low:
+		o.raise(s.rows.Keys, high, at, s.readAt)
+	case !ok:
+		return sw.bridgeLocked(s.rows.Keys[high], s.readAt)
+	}
+	return nil
+}
+
+// bridgeLocked finds a lost anchor again: it walks from a row of today's window
+// down to it. The lock is released while the database works.
+func (sw *sweeper) bridgeLocked(top Key, readAt time.Time) error {
+	old := sw.index.anchor
+	sw.mu.Unlock()
+	segments, err := sw.walk(top, old)
+	sw.mu.Lock()
+	if err != nil {
+		return err
+	}
+	if len(segments) == 0 || sw.index.anchor != old {
+		return errReset // nothing between: the anchor's row and all above it are gone
+	}
+	segments[len(segments)-1].last = old
+	sw.index.replace(0, 0, segments)
+	sw.index.anchor = top
+	return nil
+}
+
+// extend walks the next segment behind the index.
+func (sw *sweeper) extend() (urgent bool, err error) {
+	sw.mu.Lock()
+	bottom := sw.index.bottom()
+	sw.mu.Unlock()
+	readAt := time.Now()
+	walk, err := sw.keys(Range{After: bottom, Limit: segmentTarget})
+	if err != nil {
+		return false, err
+	}
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	sw.index.extend(walk, segmentTarget, readAt)
+	return true, nil
+}
+
+// again walks the run of segments [from, to) anew.
+func (sw *sweeper) again(from, to int) error {
+	sw.mu.Lock()
+	top, last := sw.index.top(from), sw.index.segments[to-1].last
+	toEnd := sw.index.complete && to == len(sw.index.segments)
+	sw.mu.Unlock()
+	until := last
+	if toEnd {
+		until = "" // rows may have come in behind the last one
+	}
+	fresh, err := sw.walk(top, until)
+	if err != nil {
+		return err
+	}
+	if len(fresh) > 0 && !toEnd {
+		fresh[len(fresh)-1].last = last // the bound stays, its row may have gone
+	}
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	sw.index.replace(from, to, fresh)
+	return nil
+}
+
+// walk returns segments for the rows behind after, down to until.
+func (sw *sweeper) walk(after, until Key) ([]segment, error) {
+	var segments []segment
+	for {
+		readAt := time.Now()
+		w, err := sw.keys(Range{After: after, Until: until, Limit: segmentTarget})
+		if err != nil {
+			return nil, err
+		}
+		if w.Count > 0 {
+			segments = append(segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: readAt})
+			after = w.Last
+		}
+		if w.Count < segmentTarget {
+			return segments, nil
+		}
+	}
+}
+
+// keys runs one statement for the sweeper.
+func (sw *sweeper) keys(r Range) (Walk, error) {
+	f := sw.w.feed
+	ctx, cancel := context.WithTimeout(sw.w.ctx, refreshMax)
+	defer cancel()
+	if err := f.cfg.Gate.enter(ctx); err != nil {
+		return Walk{}, err
+	}
+	defer f.cfg.Gate.leave()
+	r.Args = sw.w.args
+	w, err := f.source.Keys(ctx, r, offsetStride)
+	if err != nil {
+		return Walk{}, fmt.Errorf("count rows: %w", err)
+	}
+	return w, nil
+}
