@@ -1,0 +1,125 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestDrain stops the server under load: every request that was sent on an
+// accepted connection is answered whole.
+func TestDrain(t *testing.T) {
+	s, err := New(Config{
+		Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000,
+		ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, ln) }()
+
+	var clients sync.WaitGroup
+	var answered, lost atomic.Int64
+	warm := make(chan struct{}, 64)
+	for range 32 {
+		clients.Go(func() { hammer(ln.Addr().String(), &answered, &lost, warm) })
+	}
+	for range 32 {
+		<-warm
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	clients.Wait()
+	if lost.Load() > 0 || answered.Load() < 3200 {
+		t.Errorf("%d answered, %d lost", answered.Load(), lost.Load())
+	}
+}
+
+// hammer keeps one connection busy until the server says that it closes, and
+// counts what was not answered.
+func hammer(address string, answered, lost *atomic.Int64, warm chan<- struct{}) {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		lost.Add(1)
+		return
+	}
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for n := 0; ; n++ {
+		if n == 100 {
+			warm <- struct{}{}
+		}
+		if _, err := io.WriteString(c, "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			lost.Add(1)
+			return
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			lost.Add(1)
+			return
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || string(body) != "hello world!!" {
+			lost.Add(1)
+			return
+		}
+		answered.Add(1)
+		if resp.Close {
+			return
+		}
+	}
+}
+
+func TestDeadlinesAreNeverLate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var d deadline
+		base := time.Unix(1000, 0)
+		for range 50 {
+			if rapid.IntRange(0, 9).Draw(t, "none") == 0 {
+				d.asked = time.Time{}
+			} else {
+				base = base.Add(time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "later")))
+				d.asked = base.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "timeout")))
+			}
+			if d.due() {
+				d.set = d.asked
+			}
+			if d.asked.IsZero() != d.set.IsZero() {
+				t.Fatalf("asked %v, set %v", d.asked, d.set)
+			}
+			if early := d.asked.Sub(d.set); early < 0 || early > deadlineDrift {
+				t.Fatalf("asked %v, set %v", d.asked, d.set)
+			}
+		}
+	})
+}
+
+func TestTemporary(t *testing.T) {
+	if !isTemporary(&net.OpError{Err: syscall.EMFILE}) {
+		t.Error("running out of descriptors must not end the listener")
+	}
+	if isTemporary(errors.New("x")) {
+		t.Error("any error is temporary")
+	}
+}

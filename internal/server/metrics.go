@@ -1,0 +1,102 @@
+package server
+
+import (
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// meter counts one route's answers by status and duration. Writers are all
+// connections at once, so it is two atomic additions a request: client_golang's
+// histogram does the same with more steps.
+type meter struct {
+	statuses [6]struct { // by hundreds
+		codes [100]atomic.Uint64
+	}
+	buckets [durationBuckets + 1]atomic.Uint64 // the last: longer than all bounds
+	nanos   atomic.Int64
+}
+
+const durationBuckets = 16
+
+// durationBounds returns the upper bounds of the duration buckets. They begin at
+// 50 us: the usual 5 ms would put every answer from a window into one bucket.
+func durationBounds() [durationBuckets]time.Duration {
+	const us, ms = time.Microsecond, time.Millisecond
+	return [durationBuckets]time.Duration{
+		50 * us, 100 * us, 250 * us, 500 * us, 1 * ms, 2500 * us, 5 * ms, 10 * ms,
+		25 * ms, 50 * ms, 100 * ms, 250 * ms, 500 * ms, time.Second, 2500 * ms, 10 * time.Second,
+	}
+}
+
+func (m *meter) observe(status int, took time.Duration) {
+	if h := status / 100; h > 0 && h < len(m.statuses) {
+		m.statuses[h].codes[status%100].Add(1)
+	}
+	b := 0
+	if took > 50*time.Microsecond { // most answers end here
+		bounds := durationBounds()
+		for b = 1; b < durationBuckets && took > bounds[b]; b++ {
+		}
+	}
+	m.buckets[b].Add(1)
+	m.nanos.Add(int64(took))
+}
+
+// Describe implements prometheus.Collector.
+func (s *Server) Describe(ch chan<- *prometheus.Desc) {
+	d := newDescriptions()
+	ch <- d.requests
+	ch <- d.seconds
+	ch <- d.open
+	ch <- d.rejected
+}
+
+// Collect implements prometheus.Collector.
+func (s *Server) Collect(ch chan<- prometheus.Metric) {
+	d := newDescriptions()
+	seen := map[*route]bool{s.unknown: true}
+	s.unknown.collect(ch, d)
+	for _, r := range s.routes {
+		if !seen[r] { // aliases share a route
+			seen[r] = true
+			r.collect(ch, d)
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(max(0, s.http.GetOpenConnectionsCount())))
+	ch <- prometheus.MustNewConstMetric(d.rejected, prometheus.CounterValue, float64(s.http.GetRejectedConnectionsCount()))
+}
+
+type descriptions struct{ requests, seconds, open, rejected *prometheus.Desc }
+
+func newDescriptions() descriptions {
+	return descriptions{
+		requests: prometheus.NewDesc("spillway_http_requests_total", "Requests answered, by route and status.", []string{"route", "code"}, nil),
+		seconds:  prometheus.NewDesc("spillway_http_request_duration_seconds", "From the request being read to the answer being ready.", []string{"route"}, nil),
+		open:     prometheus.NewDesc("spillway_http_connections", "Open connections.", nil, nil),
+		rejected: prometheus.NewDesc("spillway_http_connections_rejected_total", "Connections refused because http.connections were open.", nil, nil),
+	}
+}
+
+func (r *route) collect(ch chan<- prometheus.Metric, d descriptions) {
+	for h := range r.meter.statuses {
+		for c := range r.meter.statuses[h].codes {
+			if n := r.meter.statuses[h].codes[c].Load(); n > 0 {
+				ch <- prometheus.MustNewConstMetric(d.requests, prometheus.CounterValue, float64(n), r.name, strconv.Itoa(100*h+c))
+			}
+		}
+	}
+	buckets := make(map[float64]uint64, durationBuckets)
+	total := uint64(0)
+	for i, bound := range durationBounds() {
+		total += r.meter.buckets[i].Load()
+		buckets[bound.Seconds()] = total
+	}
+	total += r.meter.buckets[durationBuckets].Load()
+	if total > 0 {
+		sum := time.Duration(r.meter.nanos.Load()).Seconds()
+		ch <- prometheus.MustNewConstHistogram(d.seconds, total, sum, buckets, r.name)
+	}
+}

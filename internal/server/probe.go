@@ -1,0 +1,59 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// The probes are rungs of a ladder: an empty endpoint, one Redis read, one
+// statement. Their differences tell what a hop to each costs on this machine.
+
+const (
+	probeTimeout = 2 * time.Second
+	probeKeyMax  = 512 // bytes
+)
+
+// hello answers the seed system's calibration page.
+func (s *Server) hello(ctx *fasthttp.RequestCtx) {
+	ctx.Response.Header.SetContentTypeBytes(s.names.text)
+	ctx.Response.AppendBodyString("hello world!!")
+}
+
+// probeDatabase runs one trivial statement through the pool.
+func (s *Server) probeDatabase(ctx *fasthttp.RequestCtx) {
+	c, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if err := s.cfg.ProbeDatabase(c); err != nil {
+		s.unavailable(ctx, databaseDown, "the database does not answer", err)
+		return
+	}
+	ctx.Response.Header.SetContentTypeBytes(s.names.json)
+	ctx.Response.AppendBodyString(`{"return_code":"SUCCESS","data":1}`)
+}
+
+// probeRedis reads one key; a key that does not exist is an empty answer.
+func (s *Server) probeRedis(ctx *fasthttp.RequestCtx) {
+	if s.cfg.ProbeRedis == nil {
+		s.problem(ctx, noRedis, "no Redis is configured; set redis: in the configuration or --redis")
+		return
+	}
+	key := ctx.QueryArgs().Peek("key")
+	if len(key) == 0 || len(key) > probeKeyMax {
+		s.problem(ctx, badRequest, "key must have 1 to 512 bytes")
+		return
+	}
+	c, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	value, found, err := s.cfg.ProbeRedis(c, string(key))
+	switch {
+	case err != nil:
+		s.unavailable(ctx, redisDown, "Redis does not answer", err)
+	case !found:
+		ctx.SetStatusCode(fasthttp.StatusNoContent)
+	default:
+		ctx.Response.Header.SetContentTypeBytes(s.names.bytes)
+		ctx.Response.AppendBody(value)
+	}
+}

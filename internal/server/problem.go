@@ -1,0 +1,98 @@
+package server
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+)
+
+// problem is one kind of error answer (RFC 9457). Its type is stable: clients
+// may test for it. docs/api.md lists them all.
+type problem struct {
+	code   string // the end of the type: urn:spillway:problem:CODE
+	status int
+	title  string
+}
+
+// The kinds of problems, as values so that none can change.
+type problemKind int
+
+const (
+	badRequest problemKind = iota
+	badCursor
+	notFound
+	badMethod
+	headersTooLarge
+	bodyTooLarge
+	requestTimeout
+	busy
+	stale
+	databaseDown
+	redisDown
+	noRedis
+)
+
+func (k problemKind) describe() problem {
+	switch k {
+	case badRequest:
+		return problem{"bad-request", fasthttp.StatusBadRequest, "The request is wrong"}
+	case badCursor:
+		return problem{"bad-cursor", fasthttp.StatusBadRequest, "The cursor is wrong"}
+	case notFound:
+		return problem{"not-found", fasthttp.StatusNotFound, "Not found"}
+	case badMethod:
+		return problem{"method-not-allowed", fasthttp.StatusMethodNotAllowed, "Method not allowed"}
+	case headersTooLarge:
+		return problem{"headers-too-large", fasthttp.StatusRequestHeaderFieldsTooLarge, "Headers too large"}
+	case bodyTooLarge:
+		return problem{"body-too-large", fasthttp.StatusRequestEntityTooLarge, "Body too large"}
+	case requestTimeout:
+		return problem{"request-timeout", fasthttp.StatusRequestTimeout, "The request came too slowly"}
+	case busy:
+		return problem{"busy", fasthttp.StatusServiceUnavailable, "Too busy"}
+	case stale:
+		return problem{"stale", fasthttp.StatusServiceUnavailable, "The data is too old"}
+	case databaseDown:
+		return problem{"database-down", fasthttp.StatusServiceUnavailable, "The database does not answer"}
+	case redisDown:
+		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
+	case noRedis:
+		return problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
+	}
+	panic("bug: problem without a description")
+}
+
+// problem answers with kind; detail says what to change about this request.
+func (s *Server) problem(ctx *fasthttp.RequestCtx, kind problemKind, detail string) {
+	p := kind.describe()
+	id := s.id(ctx)
+	body, err := json.Marshal(struct {
+		Type     string `json:"type"`
+		Title    string `json:"title"`
+		Status   int    `json:"status"`
+		Detail   string `json:"detail"`
+		Instance string `json:"instance"`
+	}{"urn:spillway:problem:" + p.code, p.title, p.status, detail, "urn:spillway:request:" + id})
+	if err != nil {
+		panic("bug: problem does not encode: " + err.Error())
+	}
+	ctx.Response.Reset()
+	if s.draining.Load() {
+		ctx.SetConnectionClose()
+	}
+	if kind == badMethod {
+		ctx.Response.Header.Set("Allow", "GET, HEAD, OPTIONS")
+	}
+	ctx.Response.Header.Set("X-Request-Id", id)
+	ctx.Response.Header.SetContentType("application/problem+json")
+	ctx.SetStatusCode(p.status)
+	ctx.SetBody(append(body, '\n'))
+}
+
+// unavailable answers with kind, asks the client to come back, and logs why.
+func (s *Server) unavailable(ctx *fasthttp.RequestCtx, kind problemKind, detail string, err error) {
+	s.problem(ctx, kind, detail)
+	ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(retryAfter)))
+	s.cfg.Log.Debug("request refused", "path", string(ctx.Path()), "request_id", s.id(ctx), "error", err)
+}

@@ -1,0 +1,119 @@
+package server
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// requestIDs names requests: eight hex digits of the process, then a counter
+// that the HTTP server keeps for us.
+type requestIDs struct{ boot uint32 }
+
+const idMax = 128 // bytes of a client's own request id
+
+// id returns the request's id: the client's X-Request-Id where that is sane,
+// else one of our own.
+func (s *Server) id(ctx *fasthttp.RequestCtx) string {
+	if id := ctx.Request.Header.PeekBytes(s.names.requestID); isID(id) {
+		return string(id)
+	}
+	return fmt.Sprintf("%08x-%x", s.ids.boot, ctx.ID())
+}
+
+// isID reports whether a client's id may be repeated in headers and logs.
+func isID(id []byte) bool {
+	if len(id) == 0 || len(id) > idMax {
+		return false
+	}
+	for _, c := range id {
+		switch {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '-', c == '_', c == '.', c == ':':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// echoID repeats the client's request id in the answer.
+func (s *Server) echoID(ctx *fasthttp.RequestCtx) {
+	if id := ctx.Request.Header.PeekBytes(s.names.requestID); isID(id) {
+		ctx.Response.Header.SetCanonical(s.names.requestID, id)
+	}
+}
+
+// cors adds the headers that let pages of the configured origins read answers.
+func (s *Server) cors(ctx *fasthttp.RequestCtx) {
+	origin := string(ctx.Request.Header.Peek("Origin"))
+	if origin == "" {
+		return
+	}
+	allowed := ""
+	for _, o := range s.cfg.CORSOrigins {
+		if o == "*" || strings.EqualFold(o, origin) {
+			allowed = o
+			break
+		}
+	}
+	h := &ctx.Response.Header
+	if allowed == "" {
+		return
+	}
+	if allowed != "*" {
+		allowed = origin
+		h.Add("Vary", "Origin")
+	}
+	h.Set("Access-Control-Allow-Origin", allowed)
+	h.Set("Access-Control-Expose-Headers", "ETag, Age, Retry-After, Spillway-Source, Spillway-Offset, X-Request-Id")
+	if ctx.IsOptions() {
+		h.Set("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS")
+		h.Set("Access-Control-Allow-Headers", "If-None-Match, X-Request-Id")
+		h.Set("Access-Control-Max-Age", "600")
+	}
+}
+
+// logAccess writes the access log's line.
+func (s *Server) logAccess(ctx *fasthttp.RequestCtx, r *route, took time.Duration) {
+	s.cfg.Log.Info("request",
+		"request_id", s.id(ctx),
+		"client", s.client(ctx),
+		"method", string(ctx.Method()),
+		"route", r.name,
+		"uri", string(ctx.RequestURI()),
+		"status", ctx.Response.StatusCode(),
+		"bytes", len(ctx.Response.Body()),
+		"seconds", took.Seconds(),
+	)
+}
+
+// client returns the client's address: behind trusted proxies the last one in
+// X-Forwarded-For that is not such a proxy.
+func (s *Server) client(ctx *fasthttp.RequestCtx) string {
+	peer, ok := netip.AddrFromSlice(ctx.RemoteIP())
+	if !ok {
+		return ctx.RemoteAddr().String()
+	}
+	peer = peer.Unmap()
+	hops := strings.Split(string(ctx.Request.Header.Peek("X-Forwarded-For")), ",")
+	for i := len(hops) - 1; i >= 0 && s.trusts(peer); i-- {
+		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
+		if err != nil {
+			break
+		}
+		peer = hop.Unmap()
+	}
+	return peer.String()
+}
+
+func (s *Server) trusts(a netip.Addr) bool {
+	for _, p := range s.cfg.Proxies {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,229 @@
+// Package server is the public listener: it turns requests into calls of the
+// engines and their answers into HTTP.
+//
+// Routes are known when it starts; every path is one look-up in a map. Whatever
+// is wrong with a request is answered with problem+json (RFC 9457) and a stable
+// type, before anything reaches an engine.
+//
+// Stopping loses no accepted request: the listener goes on until its queue is
+// empty, each answer from then on closes its connection, and only connections
+// that stay silent are closed by us.
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"spillway/internal/feed"
+)
+
+// Config says what is served and within which limits. All limits are needed.
+type Config struct {
+	Feeds         []FeedRoute
+	ProbeDatabase func(context.Context) error                         // one trivial statement
+	ProbeRedis    func(context.Context, string) ([]byte, bool, error) // GET key; nil: no Redis is configured
+	Connections   int                                                 // open at once
+	HeaderBytes   int                                                 // request line and headers
+	BodyBytes     int                                                 // request body
+	ReadTimeout   time.Duration                                       // from a request's first byte to its last
+	WriteTimeout  time.Duration                                       // to a client that does not read
+	IdleTimeout   time.Duration                                       // between requests
+	DrainTimeout  time.Duration                                       // at stop
+	TLS           *tls.Config                                         // nil: plain HTTP
+	CORSOrigins   []string                                            // "*": all
+	Proxies       []netip.Prefix                                      // whose X-Forwarded-For is believed in the access log
+	AccessLog     bool                                                // a line a request
+	Log           *slog.Logger                                        //
+}
+
+// FeedRoute is where a feed is served.
+type FeedRoute struct {
+	Paths []string
+	Feed  *feed.Feed
+}
+
+// Server is the public listener. Use New, then Run once.
+type Server struct {
+	cfg      Config
+	http     *fasthttp.Server
+	routes   map[string]*route
+	unknown  *route // requests of no route, for metrics
+	serving  atomic.Bool
+	draining atomic.Bool
+	ids      requestIDs
+	names    names
+}
+
+// route is one path's handler with its metrics.
+type route struct {
+	name   string
+	allow  string // methods, as the Allow header lists them
+	handle func(*fasthttp.RequestCtx)
+	meter  meter
+}
+
+// drainQuiet is how long, at stop, open connections get to send the request
+// whose answer will tell them to close.
+const drainQuiet = time.Second
+
+// New returns a server for cfg.
+func New(cfg Config) (*Server, error) {
+	s := &Server{
+		cfg:     cfg,
+		routes:  make(map[string]*route),
+		unknown: &route{name: "unknown"},
+		ids:     requestIDs{boot: rand.Uint32()},
+		names:   newNames(),
+	}
+	s.add("/hello", s.hello)
+	s.add("/probe/database", s.probeDatabase)
+	s.add("/probe/redis", s.probeRedis)
+	for _, f := range cfg.Feeds {
+		r := &route{name: f.Paths[0], allow: "GET, HEAD, OPTIONS", handle: newFeedHandler(s, f.Feed).serve}
+		for _, path := range f.Paths {
+			if _, taken := s.routes[path]; taken {
+				return nil, fmt.Errorf("path %s is served twice", path)
+			}
+			s.routes[path] = r
+		}
+	}
+	s.http = &fasthttp.Server{
+		Handler:               s.serve,
+		ErrorHandler:          s.serveError,
+		Concurrency:           cfg.Connections,
+		ReadBufferSize:        cfg.HeaderBytes,
+		MaxRequestBodySize:    cfg.BodyBytes,
+		ReadTimeout:           cfg.ReadTimeout,
+		WriteTimeout:          cfg.WriteTimeout,
+		IdleTimeout:           cfg.IdleTimeout,
+		NoDefaultServerHeader: true,
+		NoDefaultContentType:  true,
+		CloseOnShutdown:       true,
+		Logger:                quietLogger{},
+	}
+	return s, nil
+}
+
+func (s *Server) add(path string, handle func(*fasthttp.RequestCtx)) {
+	s.routes[path] = &route{name: path, allow: "GET, HEAD, OPTIONS", handle: handle}
+}
+
+// Listen opens the TCP listener for Run.
+func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	tcp, ok := ln.(*net.TCPListener)
+	if !ok {
+		return nil, fmt.Errorf("listen on %s: not a TCP listener", address)
+	}
+	return tcp, nil
+}
+
+// Run serves on ln until ctx ends, then drains: see the package comment. It
+// returns when every connection is closed or DrainTimeout has passed, the
+// latter with an error.
+func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
+	l := newListener(ln)
+	serve := net.Listener(l)
+	if s.cfg.TLS != nil {
+		serve = tls.NewListener(l, s.cfg.TLS)
+	}
+	s.serving.Store(true)
+	failed := make(chan error, 1)
+	go func() { failed <- s.http.Serve(serve) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	if err := l.drain(); err != nil {
+		s.cfg.Log.Warn("listener cannot be drained; queued connections are lost", "error", err)
+	}
+	<-failed
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
+	defer cancel()
+	quiet, stop := context.WithTimeout(ctx, drainQuiet)
+	l.waitClosed(quiet)
+	stop()
+	if err := s.http.ShutdownWithContext(ctx); err != nil {
+		return fmt.Errorf("drain: %d connections still open after %s: %w", l.open.Load(), s.cfg.DrainTimeout, err)
+	}
+	return nil
+}
+
+// serve is the one handler of all requests.
+func (s *Server) serve(ctx *fasthttp.RequestCtx) {
+	if s.draining.Load() {
+		ctx.SetConnectionClose()
+	}
+	r, ok := s.routes[string(ctx.Path())]
+	switch {
+	case !ok:
+		r = s.unknown
+		s.problem(ctx, notFound, "there is nothing at this path")
+	case ctx.IsGet() || ctx.IsHead():
+		r.handle(ctx)
+	case ctx.IsOptions():
+		ctx.Response.Header.Set("Allow", r.allow)
+		ctx.SetStatusCode(fasthttp.StatusNoContent)
+	default:
+		ctx.Response.Header.Set("Allow", r.allow)
+		s.problem(ctx, badMethod, "this path answers "+r.allow)
+	}
+	if len(s.cfg.CORSOrigins) > 0 {
+		s.cors(ctx)
+	}
+	s.echoID(ctx)
+	took := time.Since(ctx.Time())
+	r.meter.observe(ctx.Response.StatusCode(), took)
+	if s.cfg.AccessLog {
+		s.logAccess(ctx, r, took)
+	}
+}
+
+// serveError answers what could not be read as a request.
+func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
+	var small *fasthttp.ErrSmallBuffer
+	var timeout net.Error
+	switch {
+	case errors.As(err, &small):
+		s.problem(ctx, headersTooLarge, fmt.Sprintf("request line and headers are larger than %d bytes", s.cfg.HeaderBytes))
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		s.problem(ctx, bodyTooLarge, fmt.Sprintf("request body is larger than %d bytes", s.cfg.BodyBytes))
+	case errors.As(err, &timeout) && timeout.Timeout():
+		s.problem(ctx, requestTimeout, fmt.Sprintf("request was not complete within %s", s.cfg.ReadTimeout))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		s.problem(ctx, badRequest, "request ended early")
+	default:
+		s.problem(ctx, badRequest, "this is no HTTP request that can be understood")
+	}
+	ctx.SetConnectionClose()
+	s.unknown.meter.observe(ctx.Response.StatusCode(), 0)
+}
+
+// Serving reports whether Run has begun, for readiness.
+func (s *Server) Serving() bool { return s.serving.Load() }
+
+// Draining reports whether the server is stopping, for readiness.
+func (s *Server) Draining() bool { return s.draining.Load() }
+
+// quietLogger drops fasthttp's own messages: clients that go away are no news,
+// and what matters is counted.
+type quietLogger struct{}
+
+func (quietLogger) Printf(string, ...any) {}
