@@ -1,0 +1,378 @@
+package admin
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+func TestHealth(t *testing.T) {
+	var problems []Problem
+	base := start(t, Config{Ready: func() []Problem { return problems }})
+
+	f := func(path string, wantStatus int, wantType, wantBody string) {
+		t.Helper()
+		status, header, body := get(t, base+path, nil)
+		if status != wantStatus || header.Get("Content-Type") != wantType || body != wantBody {
+			t.Errorf("%s answered %d, %s, %q", path, status, header.Get("Content-Type"), body)
+		}
+		if got := header.Get("Cache-Control"); got != "no-store" {
+			t.Errorf("%s: Cache-Control %q", path, got)
+		}
+	}
+	f("/livez", 200, "text/plain; charset=utf-8", "ok\n")
+	f("/readyz", 200, "application/json", `{"ready":true}`+"\n")
+	problems = []Problem{{Name: "/goodslist", Reason: "the window is 12s old, more than stale_max 10s"}}
+	f("/livez", 200, "text/plain; charset=utf-8", "ok\n")
+	f("/readyz", 503, "application/json",
+		`{"ready":false,"reasons":[{"name":"/goodslist","reason":"the window is 12s old, more than stale_max 10s"}]}`+"\n")
+	f("/", 200, "text/plain; charset=utf-8", index)
+}
+
+func TestErrors(t *testing.T) {
+	base := start(t, Config{})
+	f := func(method, path string, wantStatus int, wantTitle string) {
+		t.Helper()
+		status, header, body := request(t, method, base+path, nil)
+		if got := header.Get("Content-Type"); got != "application/problem+json" {
+			t.Errorf("%s %s: content type %q", method, path, got)
+		}
+		var problem map[string]any
+		if err := json.Unmarshal([]byte(body), &problem); err != nil {
+			t.Fatalf("%s %s: %v in %q", method, path, err, body)
+		}
+		detail, _ := problem["detail"].(string)
+		delete(problem, "detail")
+		want := map[string]any{"type": "about:blank", "title": wantTitle, "status": float64(wantStatus)}
+		if diff := cmp.Diff(want, problem); diff != "" || status != wantStatus || detail == "" {
+			t.Errorf("%s %s: status %d, detail %q (-want +got):\n%s", method, path, status, detail, diff)
+		}
+		if wantStatus == http.StatusMethodNotAllowed && header.Get("Allow") == "" {
+			t.Errorf("%s %s: no Allow header", method, path)
+		}
+	}
+	f("GET", "/nothing", 404, "Not Found")
+	f("GET", "/livez/", 404, "Not Found")
+	f("GET", "/debug/pprof/nothing", 404, "Not Found")
+	f("GET", "/debug/pprof/cmdline", 404, "Not Found")
+	f("POST", "/readyz", 405, "Method Not Allowed")
+	f("DELETE", "/livez", 405, "Method Not Allowed")
+	f("PUT", "/metrics", 405, "Method Not Allowed")
+	f("POST", "/", 405, "Method Not Allowed")
+	f("POST", "/debug/pprof/heap", 405, "Method Not Allowed")
+}
+
+func TestProfiles(t *testing.T) {
+	base := start(t, Config{})
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap", "/debug/pprof/symbol", "/debug/pprof/trace?seconds=0.01"} {
+		if status, _, body := get(t, base+path, nil); status != 200 || body == "" {
+			t.Errorf("%s answered %d, %d bytes", path, status, len(body))
+		}
+	}
+}
+
+func TestToken(t *testing.T) {
+	base := start(t, Config{Token: "correct horse"})
+	f := func(path, authorization string, want int) {
+		t.Helper()
+		status, header, body := get(t, base+path, http.Header{"Authorization": {authorization}})
+		if status != want {
+			t.Errorf("%s with %q answered %d, want %d", path, authorization, status, want)
+		}
+		if asked := header.Get("WWW-Authenticate"); (asked != "") != (want == 401) {
+			t.Errorf("%s with %q: WWW-Authenticate %q", path, authorization, asked)
+		}
+		if strings.Contains(body, "horse") {
+			t.Errorf("%s shows the token: %q", path, body)
+		}
+	}
+	for _, path := range []string{"/", "/metrics", "/debug/pprof/heap", "/nothing"} {
+		f(path, "", 401)
+		f(path, "Bearer", 401)
+		f(path, "Bearer correct", 401)
+		f(path, "Bearer correct horse battery", 401)
+		f(path, "Basic correct horse", 401)
+	}
+	f("/", "Bearer correct horse", 200)
+	f("/metrics", "bearer correct horse", 200)
+	f("/nothing", "Bearer correct horse", 404)
+	f("/livez", "", 200)
+	f("/readyz", "", 200)
+}
+
+func TestHost(t *testing.T) {
+	f := func(cfg Config, host string, want int) {
+		t.Helper()
+		base := start(t, cfg)
+		status, _, _ := get(t, base+"/metrics", http.Header{"Host": {host}, "Authorization": {"Bearer x"}})
+		if status != want {
+			t.Errorf("Host %q answered %d, want %d", host, status, want)
+		}
+	}
+	f(Config{}, "localhost:9090", 200)
+	f(Config{}, "localhost", 200)
+	f(Config{}, "127.0.0.1", 200)
+	f(Config{}, "[::1]:9090", 200)
+	f(Config{}, "[::1]", 200)
+	f(Config{}, "evil.example:9090", 421)
+	f(Config{}, "127.0.0.1.evil.example", 421)
+	f(Config{}, "192.0.2.1", 421)
+	f(Config{Token: "x"}, "admin.example", 200)
+}
+
+func TestNewRefuses(t *testing.T) {
+	f := func(listen, token, want string) {
+		t.Helper()
+		_, err := New(Config{Listen: listen, Token: token})
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%q refused: %v", listen, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: error %v, want one with %q", listen, err, want)
+		}
+	}
+	f("127.0.0.1:9090", "", "")
+	f("127.1.2.3:9090", "", "")
+	f("[::1]:9090", "", "")
+	f("localhost:9090", "", "")
+	f("[::ffff:127.0.0.1]:9090", "", "")
+	f("0.0.0.0:9090", "secret", "")
+	f(":9090", "secret", "")
+	f(":9090", "", "no token is set: set admin.token, or listen on 127.0.0.1")
+	f("0.0.0.0:9090", "", "no token")
+	f("[::]:9090", "", "no token")
+	f("192.0.2.1:9090", "", "no token")
+	f("db.example:9090", "", "no token")
+	f("9090", "", "want host:port")
+}
+
+// The address that is really listened on counts, not only the one configured.
+func TestServeRefusesOpenListener(t *testing.T) {
+	s, err := New(Config{Listen: "localhost:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(t.Context(), ln); err == nil || !strings.Contains(err.Error(), "no token is set") {
+		t.Errorf("Serve returned %v", err)
+	}
+	if _, err := ln.Accept(); err == nil {
+		t.Error("the listener is still open")
+	}
+}
+
+func TestRunReportsTakenAddress(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	s, err := New(Config{Listen: ln.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for admin: ") {
+		t.Errorf("Run returned %v", err)
+	}
+}
+
+// A request under way is answered although the stop has begun.
+func TestStopIsGraceful(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	s, err := New(Config{Listen: "127.0.0.1:0", Ready: func() []Problem {
+		close(asked)
+		<-answer
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, ln) }()
+
+	got := make(chan string, 1)
+	go func() {
+		status, _, body := get(t, "http://"+ln.Addr().String()+"/readyz", nil)
+		got <- fmt.Sprint(status, " ", body)
+	}()
+	<-asked
+	stop()
+	waitRefused(t, ln.Addr().String())
+	close(answer)
+	if body := <-got; body != "200 {\"ready\":true}\n" {
+		t.Errorf("the request under way was answered %q", body)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("Serve returned %v", err)
+	}
+}
+
+// More connections than the bound are closed; closing some makes room again.
+func TestConnectionsAreBounded(t *testing.T) {
+	base := start(t, Config{})
+	address := strings.TrimPrefix(base, "http://")
+	var open []net.Conn
+	for range ConnectionsMax {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if status := ask(conn); status != 200 {
+			t.Fatalf("connection %d answered %d", len(open), status)
+		}
+		open = append(open, conn)
+	}
+	extra, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer extra.Close()
+	if status := ask(extra); status != 0 {
+		t.Fatalf("a connection beyond the bound answered %d", status)
+	}
+	for _, conn := range open {
+		conn.Close()
+	}
+	for !answers(address) {
+	}
+	_, _, body := get(t, base+"/metrics", nil)
+	if strings.Contains(body, "\nspillway_admin_connections_refused_total 0\n") {
+		t.Errorf("the refused connection was not counted:\n%s", body)
+	}
+}
+
+// Headers beyond the bound are refused, which does not disturb the next request.
+func TestHeaderBound(t *testing.T) {
+	base := start(t, Config{})
+	status, _, _ := get(t, base+"/livez", http.Header{"X-Long": {strings.Repeat("x", 1<<20)}})
+	if status != 431 {
+		t.Errorf("a header of 1 MiB answered %d", status)
+	}
+	if status, _, _ := get(t, base+"/livez", nil); status != 200 {
+		t.Errorf("the next request answered %d", status)
+	}
+}
+
+// answers reports whether a new connection is answered.
+func answers(address string) bool {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	return ask(conn) == 200
+}
+
+// ask sends one request on conn and returns the answer's status, 0 for none.
+func ask(conn net.Conn) int {
+	if _, err := io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		return 0
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+	_, _ = io.Copy(io.Discard, response.Body)
+	return response.StatusCode
+}
+
+// waitRefused returns when nobody accepts at address any more.
+func waitRefused(t *testing.T, address string) {
+	t.Helper()
+	for {
+		conn, err := net.DialTimeout("tcp", address, time.Second)
+		if err != nil {
+			return
+		}
+		conn.Close()
+	}
+}
+
+// start serves cfg on a free loopback port until the test ends, and returns its base URL.
+func start(t *testing.T, cfg Config) string {
+	t.Helper()
+	cfg.Listen = "127.0.0.1:0"
+	var log bytes.Buffer
+	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := s.Serve(ctx, ln); err != nil {
+			t.Errorf("Serve returned %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		serving.Wait()
+		if cfg.Token != "" && strings.Contains(log.String(), cfg.Token) {
+			t.Errorf("the token was logged:\n%s", log.String())
+		}
+	})
+	return "http://" + ln.Addr().String()
+}
+
+func get(t *testing.T, url string, header http.Header) (status int, answer http.Header, body string) {
+	t.Helper()
+	return request(t, http.MethodGet, url, header)
+}
+
+// request sends one request on a connection of its own.
+func request(t *testing.T, method, url string, header http.Header) (status int, answer http.Header, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Error(err)
+		return 0, nil, ""
+	}
+	r.Host = header.Get("Host")
+	for name := range header {
+		r.Header.Set(name, header.Get(name))
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	response, err := client.Do(r)
+	if err != nil {
+		t.Error(err)
+		return 0, nil, ""
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return response.StatusCode, response.Header, string(text)
+}

@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	profiles "runtime/pprof"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const index = `Spillway, admin listener
+
+/livez          200 while the process runs
+/readyz         200 when ready, else 503 and why
+/metrics        Prometheus metrics
+/debug/pprof/   profiles: go tool pprof http://ADDRESS/debug/pprof/profile?seconds=10
+`
+
+// handler returns the routes behind the checks of who asks.
+func (s *Server) handler() http.Handler {
+	open := http.NewServeMux() // answered without the token
+	open.HandleFunc("GET /livez", livez)
+	open.HandleFunc("GET /readyz", s.readyz)
+	open.HandleFunc("/livez", methodNotAllowed)
+	open.HandleFunc("/readyz", methodNotAllowed)
+
+	closed := http.NewServeMux()
+	closed.HandleFunc("GET /{$}", showIndex)
+	closed.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
+		Registry:            s.cfg.Registry,
+		ErrorHandling:       promhttp.ContinueOnError,
+		ErrorLog:            metricsLog{s.cfg.Log},
+		MaxRequestsInFlight: MetricsRequestMax,
+		EnableOpenMetrics:   true,
+	}))
+	closed.HandleFunc("GET /debug/pprof/", showProfile)
+	closed.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	closed.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	closed.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	closed.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
+	for _, path := range []string{"/{$}", "/metrics", "/debug/pprof/"} {
+		closed.HandleFunc(path, methodNotAllowed)
+	}
+	closed.HandleFunc("/", notFound)
+
+	open.Handle("/", s.authorized(closed))
+	return s.addressed(open)
+}
+
+// addressed refuses, while no token guards the listener, requests whose Host is
+// not loopback: a web page that made its own name resolve to 127.0.0.1 would
+// otherwise read metrics and profiles through the operator's browser.
+func (s *Server) addressed(next http.Handler) http.Handler {
+	if s.cfg.Token != "" {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = strings.Trim(r.Host, "[]") // no port
+		}
+		if !isLoopback(host) {
+			writeProblem(w, http.StatusMisdirectedRequest,
+				"without a token this listener answers to 127.0.0.1, [::1] and localhost only")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// authorized asks for the token, where one is set.
+func (s *Server) authorized(next http.Handler) http.Handler {
+	if s.cfg.Token == "" {
+		return next
+	}
+	want := sha256.Sum256([]byte(s.cfg.Token)) // equal lengths: comparing tells nothing of the token's
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
+		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="spillway admin"`)
+			writeProblem(w, http.StatusUnauthorized, "send the header \"Authorization: Bearer TOKEN\" with the token of admin.token")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func livez(w http.ResponseWriter, _ *http.Request) {
+	writeText(w, "ok\n")
+}
+
+// readyz answers whether traffic should be sent here, and if not, why.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	answer := struct {
+		Ready   bool      `json:"ready"`
+		Reasons []Problem `json:"reasons,omitempty"`
+	}{Reasons: s.cfg.Ready()}
+	answer.Ready = len(answer.Reasons) == 0
+	status := http.StatusOK
+	if !answer.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	writeJSON(w, "application/json", status, answer)
+}
+
+func showIndex(w http.ResponseWriter, _ *http.Request) {
+	writeText(w, index)
+}
+
+// showProfile answers the profile index and the profiles by name. The command
+// line is left out: a database URL on it may hold a password.
+func showProfile(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, "/debug/pprof/")
+	if name != "" && profiles.Lookup(name) == nil {
+		notFound(w, r)
+		return
+	}
+	pprof.Index(w, r)
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	writeProblem(w, http.StatusNotFound, "GET / lists what is here")
+}
+
+func methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Allow", "GET, HEAD")
+	writeProblem(w, http.StatusMethodNotAllowed, "only GET and HEAD are answered here")
+}
+
+// writeProblem answers with an error as RFC 9457 asks: about:blank, because
+// the status says all that a program could act on.
+func writeProblem(w http.ResponseWriter, status int, detail string) {
+	writeJSON(w, "application/problem+json", status, struct {
+		Type   string `json:"type"`
+		Title  string `json:"title"`
+		Status int    `json:"status"`
+		Detail string `json:"detail"`
+	}{"about:blank", http.StatusText(status), status, detail})
+}
+
+func writeJSON(w http.ResponseWriter, contentType string, status int, answer any) {
+	body, err := json.Marshal(answer)
+	if err != nil {
+		panic("bug: encode an answer of strings and numbers: " + err.Error())
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the client is gone if it fails
+}
+
+func writeText(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = io.WriteString(w, text) // the client is gone if it fails
+}
