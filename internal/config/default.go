@@ -1,0 +1,53 @@
+package config
+
+import (
+	"runtime"
+	"time"
+)
+
+// Default returns the built-in configuration, without feeds. Only Pool.Max
+// depends on the machine: (cores x 2) + 1, where measuring starts.
+func Default() Config {
+	return Config{
+		Listen: "127.0.0.1:8080",
+		Admin:  Admin{Listen: "127.0.0.1:9090"},
+		Data:   "spillway-data",
+		Pool: Pool{
+			Min:              1,
+			Max:              2*runtime.GOMAXPROCS(0) + 1,
+			MaxLifetime:      30 * time.Minute,
+			MaxIdleTime:      5 * time.Minute,
+			ConnectTimeout:   5 * time.Second,
+			AcquireTimeout:   2 * time.Second,
+			StatementTimeout: 5 * time.Second,
+		},
+		HTTP: HTTP{
+			Connections:  65536,
+			HeaderBytes:  16 << 10,
+			BodyBytes:    4 << 20,
+			ReadTimeout:  10 * time.Second,
+			WriteTimeout: 10 * time.Second,
+			IdleTimeout:  time.Minute,
+			DrainTimeout: 10 * time.Second,
+		},
+		Log: Log{Level: "info", Format: "text"},
+	}
+}
+
+// DefaultFeed returns what a feed's block leaves out. Path, SQL and Key have
+// no default.
+func DefaultFeed() Feed {
+	return Feed{
+		Window:     200,
+		Refresh:    100 * time.Millisecond,
+		IdleAfter:  2 * time.Second,
+		StaleMax:   30 * time.Second,
+		Timeout:    2 * time.Second,
+		Limit:      10,
+		LimitMax:   100,
+		OffsetMax:  100_000_000,
+		WaitersMax: 1000,
+		WindowsMax: 100,
+		SweepShare: 0.02,
+	}
+}

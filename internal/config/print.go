@@ -1,0 +1,155 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Print writes the whole configuration as YAML, defaults filled in, with
+// secrets as String shows them. Read gives the same configuration back once
+// the secrets are put in again; it refuses those that were left out.
+func (c Config) Print(w io.Writer) error {
+	p := &printer{}
+	p.block(reflect.ValueOf(c), "")
+	if _, err := w.Write(p.out.Bytes()); err != nil {
+		return fmt.Errorf("print configuration: %w", err)
+	}
+	return nil
+}
+
+type printer struct {
+	out bytes.Buffer
+}
+
+// block writes the fields of a struct, each line behind indent.
+func (p *printer) block(v reflect.Value, indent string) {
+	for i := range v.NumField() {
+		fmt.Fprintf(&p.out, "%s%s:", indent, v.Type().Field(i).Tag.Get("yaml"))
+		p.value(v.Field(i), indent)
+	}
+}
+
+// value writes what stands behind a key.
+func (p *printer) value(v reflect.Value, indent string) {
+	switch x := v.Interface().(type) {
+	case []Feed:
+		p.feeds(v, indent)
+	case []string:
+		texts := make([]string, len(x))
+		for i := range x {
+			texts[i] = scalar(x[i])
+		}
+		p.line("[" + strings.Join(texts, ", ") + "]")
+	case Keys:
+		texts := make([]string, len(x))
+		for i := range x {
+			texts[i] = scalar(x[i].String())
+		}
+		p.line("[" + strings.Join(texts, ", ") + "]")
+	case Params:
+		texts := make([]string, len(x))
+		for i := range x {
+			texts[i] = scalar(x[i].Name) + ": " + scalar(x[i].Type)
+		}
+		p.line("{" + strings.Join(texts, ", ") + "}")
+	case Secret:
+		p.line(scalar(x.String()))
+	case time.Duration:
+		p.line(shortDuration(x))
+	case string:
+		p.text(x, indent)
+	case float64:
+		p.line(strconv.FormatFloat(x, 'f', -1, 64))
+	default:
+		if v.Kind() == reflect.Struct {
+			p.out.WriteByte('\n')
+			p.block(v, indent+"  ")
+			return
+		}
+		p.line(fmt.Sprint(x))
+	}
+}
+
+func (p *printer) line(text string) { p.out.WriteString(" " + text + "\n") }
+
+// feeds writes a list of blocks.
+func (p *printer) feeds(v reflect.Value, indent string) {
+	if v.Len() == 0 {
+		p.line("[]")
+		return
+	}
+	p.out.WriteByte('\n')
+	for i := range v.Len() {
+		var feed printer
+		feed.block(v.Index(i), indent+"    ")
+		p.out.WriteString(indent + "  - " + strings.TrimLeft(feed.out.String(), " "))
+	}
+}
+
+// blockLines is a text that YAML's block form keeps as it is: no line ends
+// with a space, and the first does not start with one.
+var blockLines = regexp.MustCompile(`^[!-~](?:[ -~]*[!-~])?(?:\n+[ -~]*[!-~])*$`)
+
+// text writes a text as a block if it has several such lines, as SQL has.
+func (p *printer) text(text, indent string) {
+	body, end := strings.CutSuffix(text, "\n")
+	if !strings.Contains(body, "\n") || !blockLines.MatchString(body) {
+		p.line(scalar(text))
+		return
+	}
+	if end {
+		p.line("|")
+	} else {
+		p.line("|-")
+	}
+	for _, line := range strings.Split(escape(body), "\n") {
+		p.out.WriteString(strings.TrimRight(indent+"  "+line, " ") + "\n")
+	}
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9_./: -]*[A-Za-z0-9_/]$`)
+
+// scalar writes a text on one line: plain if that reads back as the same text,
+// in quotes otherwise.
+func scalar(text string) string {
+	if plain.MatchString(text) && !strings.Contains(text, ": ") {
+		var back any
+		if err := yaml.Unmarshal([]byte(text), &back); err == nil && back == any(text) {
+			return text
+		}
+	}
+	return string(quoteJSON(escape(text)))
+}
+
+// escape keeps Read from looking for variables of the environment in text.
+func escape(text string) string { return strings.ReplaceAll(text, "${", "$${") }
+
+// quoteJSON writes text in double quotes; YAML reads JSON's as its own.
+func quoteJSON(text string) []byte {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(text) // a string into memory: no error is possible
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// shortDuration writes 5m0s as 5m and 1h0m0s as 1h.
+func shortDuration(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

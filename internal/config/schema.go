@@ -1,0 +1,107 @@
+package config
+
+import (
+	"encoding/json"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The forms that the schema asks of texts.
+const (
+	variablePattern   = `\$\{[A-Za-z_][A-Za-z0-9_]*\}`
+	durationPattern   = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|` + variablePattern
+	keyPattern        = `^\s*[^\s]+(\s+([aA][sS][cC]|[dD][eE][sS][cC]))?\s*$|` + variablePattern
+	identifierPattern = `^[A-Za-z_][A-Za-z0-9_]*$`
+)
+
+// Schema returns the JSON Schema (2020-12) of the configuration file, for
+// editors. It says what each key means, its default and its bounds; Validate
+// holds the rules between keys.
+func Schema() []byte {
+	schema := blockSchema(reflect.ValueOf(Default()))
+	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	schema["title"] = "Spillway configuration"
+	text, err := json.MarshalIndent(schema, "", "  ")
+	if err != nil {
+		panic("BUG: the schema is not JSON: " + err.Error())
+	}
+	return append(text, '\n')
+}
+
+// blockSchema describes a struct whose fields hold the defaults.
+func blockSchema(v reflect.Value) map[string]any {
+	properties := map[string]any{}
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		property := valueSchema(v.Field(i), field.Tag)
+		property["description"] = field.Tag.Get("doc")
+		properties[field.Tag.Get("yaml")] = property
+	}
+	schema := map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
+	if v.Type() == reflect.TypeFor[Feed]() {
+		schema["required"] = []string{"path", "sql", "key"}
+	}
+	if v.Type() == reflect.TypeFor[Pool]() {
+		delete(properties["max"].(map[string]any), "default") // the machine's, not the format's
+	}
+	return schema
+}
+
+func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
+	low, high, bounded := strings.Cut(tag.Get("range"), "..")
+	switch x := v.Interface().(type) {
+	case []Feed:
+		return map[string]any{"type": "array", "items": blockSchema(reflect.ValueOf(DefaultFeed()))}
+	case []string:
+		return map[string]any{"type": "array", "items": map[string]any{"type": "string"}}
+	case Keys:
+		column := map[string]any{"type": "string", "pattern": keyPattern}
+		return map[string]any{"anyOf": []any{column, map[string]any{"type": "array", "minItems": 1, "items": column}}}
+	case Params:
+		kinds := map[string]any{"enum": strings.Split(paramTypes, ",")}
+		return map[string]any{
+			"type":                 "object",
+			"propertyNames":        map[string]any{"pattern": identifierPattern},
+			"additionalProperties": orVariable(kinds),
+		}
+	case Secret:
+		return map[string]any{"type": "string"}
+	case time.Duration:
+		return map[string]any{"type": "string", "pattern": durationPattern, "default": shortDuration(x)}
+	case string:
+		if allowed, ok := tag.Lookup("enum"); ok {
+			schema := orVariable(map[string]any{"enum": strings.Split(allowed, ",")})
+			schema["default"] = x
+			return schema
+		}
+		schema := map[string]any{"type": "string"}
+		if x != "" {
+			schema["default"] = x
+		}
+		return schema
+	}
+	if v.Kind() == reflect.Struct {
+		return blockSchema(v)
+	}
+	kind := map[string]any{"type": map[reflect.Kind]string{reflect.Bool: "boolean", reflect.Int: "integer", reflect.Float64: "number"}[v.Kind()]}
+	if bounded {
+		kind["minimum"], kind["maximum"] = jsonNumber(low), jsonNumber(high)
+	}
+	schema := orVariable(kind)
+	schema["default"] = v.Interface()
+	return schema
+}
+
+// orVariable also takes a text with ${NAME} in it, whatever it will become.
+func orVariable(schema map[string]any) map[string]any {
+	return map[string]any{"anyOf": []any{schema, map[string]any{"type": "string", "pattern": variablePattern}}}
+}
+
+func jsonNumber(text string) json.Number {
+	if _, err := strconv.ParseFloat(text, 64); err != nil {
+		panic("BUG: the range of a number is " + text)
+	}
+	return json.Number(text)
+}

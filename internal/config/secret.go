@@ -1,0 +1,107 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+)
+
+// hidden stands for a secret wherever one would show.
+const hidden = "***"
+
+// Secret is a value that is never printed: every way to format, log or marshal it
+// gives String. Reveal gives the value.
+type Secret string
+
+// Reveal returns the secret itself, for the one place that needs it.
+func (s Secret) Reveal() string { return string(s) }
+
+// String returns "***", for an address the address without its password, and
+// "" for an empty secret. An address whose parts are not beyond doubt shows
+// its scheme only.
+func (s Secret) String() string {
+	text := string(s)
+	if text == "" || isFileAddress(text) {
+		return text
+	}
+	scheme, rest, found := strings.Cut(text, "://")
+	if !found || !isScheme(scheme) {
+		return hidden
+	}
+	userinfo, place, found := strings.Cut(rest, "@")
+	if !found {
+		userinfo, place = "", rest
+	}
+	place, _, query := strings.Cut(place, "?")
+	if strings.ContainsAny(userinfo, "/?#") || !isPlace(place) {
+		return scheme + "://" + hidden
+	}
+	if found {
+		user, _, hasPassword := strings.Cut(userinfo, ":")
+		if hasPassword {
+			user += ":" + hidden
+		}
+		place = user + "@" + place
+	}
+	if query {
+		place += "?" + hidden
+	}
+	return scheme + "://" + place
+}
+
+// GoString returns String, quoted.
+func (s Secret) GoString() string { return strconv.Quote(s.String()) }
+
+// Format writes String, whatever the verb.
+func (s Secret) Format(f fmt.State, verb rune) {
+	text := s.String()
+	if verb == 'q' || verb == 'v' && f.Flag('#') {
+		text = strconv.Quote(text)
+	}
+	_, _ = f.Write([]byte(text)) // fmt has nowhere to take the error
+}
+
+// MarshalJSON returns String as JSON.
+func (s Secret) MarshalJSON() ([]byte, error) { return quoteJSON(s.String()), nil }
+
+// MarshalYAML returns String.
+func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
+
+// LogValue returns String.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// isFileAddress says whether text is the address of a SQLite file, which has
+// no password.
+func isFileAddress(text string) bool { return strings.HasPrefix(text, "sqlite:") }
+
+// isScheme says whether s starts an address that Spillway connects to.
+func isScheme(s string) bool {
+	switch s {
+	case "postgres", "postgresql", "mysql", "redis", "rediss", "unix":
+		return true
+	}
+	return false
+}
+
+// isPlace says whether s can only be HOST[:PORT][,HOST...][/NAME], or such
+// with unix(/PATH) for the host: nothing in it may be the rest of a password.
+func isPlace(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
+			continue
+		}
+		if strings.IndexByte("-._/,[]():", c) < 0 {
+			return false
+		}
+	}
+	host, _, _ := strings.Cut(s, "/")
+	for _, one := range strings.Split(host, ",") {
+		_, port, found := strings.Cut(one[strings.LastIndexByte(one, ']')+1:], ":")
+		if _, err := strconv.ParseUint(port, 10, 16); found && err != nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,180 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// minToken is the least length of the admin token.
+const minToken = 16
+
+// Validate returns nil, or Mistakes with every value that breaks a rule. It does
+// not look into SQL or database addresses, which a Check must: whether the
+// statement reads, whether its parameters are those declared, whether the
+// address is one.
+func (c Config) Validate(checks ...Check) error {
+	found := c.mistakes()
+	for _, check := range checks {
+		found = append(found, check(c)...)
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return found
+}
+
+// mistakes checks the rules that need the configuration only.
+func (c Config) mistakes() Mistakes {
+	v := &validator{}
+	v.bounds("", reflect.ValueOf(c))
+	v.addresses(c)
+	v.pool(c.Pool)
+	v.http(c.HTTP)
+	if strings.TrimSpace(c.Data) == "" {
+		v.add("data", "must name a directory", "")
+	}
+	if redis := c.Redis.Reveal(); redis != "" && !hasScheme(redis, "redis", "rediss", "unix") {
+		v.add("redis", "must be redis://[USER:PASSWORD@]HOST:PORT[/NUMBER], rediss://... or unix://PATH", "")
+	}
+	paths := map[string]string{}
+	for i, feed := range c.Feeds {
+		v.feed(index("feeds", i), feed, paths)
+	}
+	return v.found
+}
+
+type validator struct {
+	found Mistakes
+}
+
+func (v *validator) add(path, rule, value string) {
+	v.found = append(v.found, Mistake{Path: path, Rule: rule, Value: value})
+}
+
+// bounds checks the range and enum tags of every field.
+func (v *validator) bounds(path string, value reflect.Value) {
+	for i := range value.NumField() {
+		field, tag := value.Field(i), value.Type().Field(i).Tag
+		at := join(path, tag.Get("yaml"))
+		if field.Kind() == reflect.Struct {
+			v.bounds(at, field)
+		}
+		if allowed, ok := tag.Lookup("enum"); ok && !slices.Contains(strings.Split(allowed, ","), field.String()) {
+			v.add(at, "must be "+orList(allowed), field.String())
+		}
+		if bounds, ok := tag.Lookup("range"); ok {
+			v.within(at, bounds, field)
+		}
+		if feeds, ok := field.Interface().([]Feed); ok {
+			for j := range feeds {
+				v.bounds(index(at, j), field.Index(j))
+			}
+		}
+	}
+}
+
+func (v *validator) within(path, bounds string, field reflect.Value) {
+	low, high, _ := strings.Cut(bounds, "..")
+	shown := fmt.Sprint(field.Interface())
+	x, least, most := number(shown), number(low), number(high)
+	if !(x >= least && x <= most) {
+		v.add(path, "must be from "+low+" to "+high, shown)
+	}
+}
+
+// number reads a bound or a value: a plain number, or a duration in ns.
+func number(text string) float64 {
+	if x, err := strconv.ParseFloat(text, 64); err == nil {
+		return x
+	}
+	d, _ := time.ParseDuration(text) // every bound of the tags is one or the other, which a test holds
+	return float64(d)
+}
+
+func (v *validator) addresses(c Config) {
+	v.address("listen", c.Listen)
+	host := v.address("admin.listen", c.Admin.Listen)
+	token := c.Admin.Token.Reveal()
+	switch {
+	case token == "" && host != "" && !isLoopback(host):
+		v.add("admin.token", "must be set, or admin.listen be a loopback address such as 127.0.0.1:9090", "")
+	case token != "" && (len(token) < minToken || strings.ContainsFunc(token, notTokenRune)):
+		v.add("admin.token", fmt.Sprintf("must be %d characters or more, letters, digits and signs without spaces", minToken), "")
+	}
+	if c.Listen == c.Admin.Listen && !strings.HasSuffix(c.Listen, ":0") {
+		v.add("admin.listen", "must differ from listen", c.Admin.Listen)
+	}
+}
+
+func notTokenRune(r rune) bool { return r <= ' ' || r > '~' }
+
+// address checks HOST:PORT and returns the host; no host means every address
+// of the machine, 0.0.0.0.
+func (v *validator) address(path, text string) string {
+	host, port, err := net.SplitHostPort(text)
+	if _, number := strconv.ParseUint(port, 10, 16); err != nil || number != nil || strings.ContainsFunc(host, unicode.IsSpace) {
+		v.add(path, "must be HOST:PORT, or :PORT for every address of this machine", text)
+		return ""
+	}
+	if host == "" {
+		return "0.0.0.0"
+	}
+	return host
+}
+
+func isLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.IsLoopback()
+}
+
+func (v *validator) pool(p Pool) {
+	if p.Min > p.Max {
+		v.add("pool.min", fmt.Sprintf("must not be larger than pool.max, which is %d", p.Max), strconv.Itoa(p.Min))
+	}
+}
+
+func (v *validator) http(h HTTP) {
+	if (h.TLSCert == "") != (h.TLSKey == "") {
+		given, missing := "tls_cert", "tls_key"
+		if h.TLSCert == "" {
+			given, missing = missing, given
+		}
+		v.add("http."+given, "needs http."+missing+" beside it", "")
+	}
+	for i, origin := range h.CORSOrigins {
+		if origin != "*" && !isOrigin(origin) {
+			v.add(index("http.cors_origins", i), "must be SCHEME://HOST or SCHEME://HOST:PORT without anything behind, or *", origin)
+		}
+	}
+	for i, proxy := range h.TrustedProxies {
+		_, addressError := netip.ParseAddr(proxy)
+		_, prefixError := netip.ParsePrefix(proxy)
+		if addressError != nil && prefixError != nil {
+			v.add(index("http.trusted_proxies", i), "must be an address or a CIDR, as 10.0.0.0/8", proxy)
+		}
+	}
+}
+
+func isOrigin(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && text == u.Scheme+"://"+u.Host
+}
+
+func hasScheme(text string, schemes ...string) bool {
+	scheme, rest, found := strings.Cut(text, "://")
+	return found && rest != "" && slices.Contains(schemes, scheme)
+}
+
+// orList writes "a,b,c" as "a, b or c".
+func orList(list string) string {
+	i := strings.LastIndexByte(list, ',')
+	return strings.ReplaceAll(list[:i], ",", ", ") + " or " + list[i+1:]
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// paramTypes are the types of parameters, as the feed engine knows them.
+const paramTypes = "text,integer,real,boolean,timestamp,uuid"
+
+// pageParams are names of the query string that paging takes for itself.
+const pageParams = "offset,limit,before"
+
+// feed checks one feed. paths holds who has which path already.
+func (v *validator) feed(at string, f Feed, paths map[string]string) {
+	v.path(join(at, "path"), f.Path, paths)
+	for i, alias := range f.Aliases {
+		v.path(index(join(at, "aliases"), i), alias, paths)
+	}
+	if strings.TrimSpace(f.SQL) == "" {
+		v.add(join(at, "sql"), "must be given: one SELECT", "")
+	}
+	v.key(join(at, "key"), f.Key)
+	v.params(join(at, "params"), f.Params)
+	if f.Limit > f.LimitMax {
+		v.add(join(at, "limit"), fmt.Sprintf("must not be larger than limit_max, which is %d", f.LimitMax), fmt.Sprint(f.Limit))
+	}
+	if f.StaleMax < f.Refresh {
+		v.add(join(at, "stale_max"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.StaleMax.String())
+	}
+	if f.IdleAfter < f.Refresh {
+		v.add(join(at, "idle_after"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.IdleAfter.String())
+	}
+}
+
+func (v *validator) path(at, path string, paths map[string]string) {
+	switch {
+	case path == "":
+		v.add(at, "must be given, as /orders", "")
+	case !isPath(path):
+		v.add(at, "must start with / and hold letters, digits and -._~/ only, without // and .. and not end with /", path)
+	case path == "/hello" || path == "/probe" || strings.HasPrefix(path, "/probe/"):
+		v.add(at, "must not be /hello or below /probe, which are the server's own", path)
+	case paths[path] != "":
+		v.add(at, "must be one that "+paths[path]+" does not have", path)
+	default:
+		paths[path] = at
+	}
+}
+
+func isPath(path string) bool {
+	for i := range len(path) {
+		c := path[i]
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && strings.IndexByte("-._~/", c) < 0 {
+			return false
+		}
+	}
+	for _, part := range strings.Split(strings.TrimPrefix(path, "/"), "/") {
+		if path != "/" && (part == "" || part == "." || part == "..") {
+			return false
+		}
+	}
+	return strings.HasPrefix(path, "/")
+}
+
+func (v *validator) key(at string, keys Keys) {
+	if len(keys) == 0 {
+		v.add(at, "must name at least one column", "")
+	}
+	seen := map[string]bool{}
+	for _, column := range keys {
+		name := strings.ToLower(column.Name)
+		switch {
+		case !isColumn(column.Name):
+			v.add(at, "must be the name of an output column: letters, digits and _", column.Name)
+		case seen[name]:
+			v.add(at, "must not name a column twice", column.Name)
+		}
+		seen[name] = true
+	}
+}
+
+func isColumn(name string) bool {
+	for i, r := range name {
+		if r != '_' && !unicode.IsLetter(r) && (i == 0 || !unicode.IsDigit(r)) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func (v *validator) params(at string, params Params) {
+	for _, p := range params {
+		path := join(at, printable(p.Name))
+		if !isIdentifier(p.Name) {
+			v.add(path, "must be named by a letter or _, then letters, digits and _", "")
+		}
+		if slices.Contains(strings.Split(pageParams, ","), p.Name) {
+			v.add(path, "must have another name: "+pageParams+" choose the page", "")
+		}
+		if !slices.Contains(strings.Split(paramTypes, ","), p.Type) {
+			v.add(path, "must be "+orList(paramTypes), p.Type)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// valid returns a configuration with one feed, changed by change.
+func valid(change func(*Config)) Config {
+	c := Default()
+	feed := DefaultFeed()
+	feed.Path, feed.SQL, feed.Key = "/orders", "SELECT id FROM orders", Keys{{Name: "id"}}
+	c.Feeds = []Feed{feed}
+	change(&c)
+	return c
+}
+
+func TestValidateAccepts(t *testing.T) {
+	good := func(change func(*Config)) {
+		t.Helper()
+		if err := valid(change).Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	good(func(*Config) {})
+	good(func(c *Config) { c.Feeds = nil })
+	good(func(c *Config) { c.Listen, c.Admin.Listen = ":0", "localhost:0" })
+	good(func(c *Config) { c.Listen, c.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0" })
+	good(func(c *Config) { c.Admin.Listen = "[::1]:9090" })
+	good(func(c *Config) { c.Admin = Admin{Listen: ":9090", Token: "0123456789abcdef"} })
+	good(func(c *Config) { c.HTTP.TLSCert, c.HTTP.TLSKey = "a", "b" })
+	good(func(c *Config) { c.HTTP.CORSOrigins = []string{"*", "https://[::1]:1", "http://a"} })
+	good(func(c *Config) { c.Redis = "rediss://ann:pw@h:6379/1" })
+	good(func(c *Config) { c.Feeds[0].Path = "/" })
+	good(func(c *Config) { c.Feeds[0].Aliases = []string{"/helloworld", "/probes", "/a/b.json", "/~x/1-2_3"} })
+	good(func(c *Config) { c.Feeds[0].SweepShare = 1; c.Feeds[0].OffsetMax = 0; c.Pool.Min = 0 })
+	good(func(c *Config) { c.Feeds[0].Params = Params{{"city", "text"}, {"_n1", "integer"}} })
+	good(func(c *Config) { c.Feeds[0].Key = Keys{{Name: "größe"}, {Name: "id", Ascending: true}} })
+}
+
+func TestValidateRefuses(t *testing.T) {
+	refused := func(want string, change func(*Config)) {
+		t.Helper()
+		err := valid(change).Validate()
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want one line %s...", err, want)
+		}
+	}
+	refused(`listen: must be HOST:PORT, or :PORT for every address of this machine, not "8080"`, func(c *Config) { c.Listen = "8080" })
+	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "" })
+	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "h:65536" })
+	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "h:http" })
+	refused(`admin.token: must be set, or admin.listen be a loopback address`, func(c *Config) { c.Admin.Listen = ":9090" })
+	refused(`admin.token: must be set, or admin.listen be a loopback address`, func(c *Config) { c.Admin.Listen = "10.0.0.1:9090" })
+	refused(`admin.token: must be set, or admin.listen be a loopback address`, func(c *Config) { c.Admin.Listen = "db.example:9090" })
+	refused(`admin.listen: must differ from listen, not "127.0.0.1:8080"`, func(c *Config) { c.Admin.Listen = c.Listen })
+	refused("admin.token: must be 16 characters", func(c *Config) { c.Admin.Token = "0123456789abcde" })
+	refused("admin.token: must be 16 characters", func(c *Config) { c.Admin.Token = "0123456789 abcdef" })
+	refused("data: must name a directory", func(c *Config) { c.Data = " " })
+	refused("redis: must be redis://", func(c *Config) { c.Redis = "cache:6379" })
+	refused(`pool.min: must not be larger than pool.max, which is 3, not "4"`, func(c *Config) { c.Pool.Min, c.Pool.Max = 4, 3 })
+	refused("http.tls_cert: needs http.tls_key", func(c *Config) { c.HTTP.TLSCert = "a" })
+	refused("http.tls_key: needs http.tls_cert", func(c *Config) { c.HTTP.TLSKey = "a" })
+	refused("http.cors_origins[1]: must be SCHEME://HOST", func(c *Config) { c.HTTP.CORSOrigins = []string{"*", "https://a/"} })
+	refused("http.cors_origins[0]: must be SCHEME://HOST", func(c *Config) { c.HTTP.CORSOrigins = []string{"a.example"} })
+	refused("http.trusted_proxies[0]: must be an address", func(c *Config) { c.HTTP.TrustedProxies = []string{"10.0.0.0/33"} })
+	refused(`log.level: must be debug, info, warn or error, not "all"`, func(c *Config) { c.Log.Level = "all" })
+	refused(`log.format: must be text or json`, func(c *Config) { c.Log.Format = "" })
+}
+
+func TestValidateRefusesFeed(t *testing.T) {
+	refused := func(want string, change func(*Feed)) {
+		t.Helper()
+		err := valid(func(c *Config) { change(&c.Feeds[0]) }).Validate()
+		if want = "feeds[0]." + want; err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want one line %s...", err, want)
+		}
+	}
+	for _, path := range []string{"orders", "/a b", "/a?b", "//", "/a/", "/a//b", "/a/../b", "/ä", "/%41", "/a#b"} {
+		refused(`path: must start with /`, func(f *Feed) { f.Path = path })
+	}
+	for _, path := range []string{"/hello", "/probe", "/probe/database"} {
+		refused("aliases[0]: must not be /hello", func(f *Feed) { f.Aliases = []string{path} })
+	}
+	refused("path: must be given", func(f *Feed) { f.Path = "" })
+	refused(`aliases[1]: must be one that feeds[0].aliases[0] does not have, not "/a"`, func(f *Feed) { f.Aliases = []string{"/a", "/a"} })
+	refused(`aliases[0]: must be one that feeds[0].path does not have`, func(f *Feed) { f.Aliases = []string{"/orders"} })
+	refused("sql: must be given", func(f *Feed) { f.SQL = " \n" })
+	refused("key: must name at least one column", func(f *Feed) { f.Key = nil })
+	refused("key: must be the name of an output column", func(f *Feed) { f.Key = Keys{{Name: "o.id"}} })
+	refused("key: must be the name of an output column", func(f *Feed) { f.Key = Keys{{Name: "1"}} })
+	refused(`key: must not name a column twice, not "ID"`, func(f *Feed) { f.Key = Keys{{Name: "id"}, {Name: "ID"}} })
+	refused("params.?: must be named by a letter", func(f *Feed) { f.Params = Params{{"a b", "text"}} })
+	refused("params.a-b: must be named by a letter", func(f *Feed) { f.Params = Params{{"a-b", "text"}} })
+	refused("params.offset: must have another name", func(f *Feed) { f.Params = Params{{"offset", "text"}} })
+	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{"a", "string"}} })
+	refused(`limit: must not be larger than limit_max, which is 100, not "101"`, func(f *Feed) { f.Limit = 101 })
+	refused(`stale_max: must not be shorter than refresh, which is 31s, not "30s"`, func(f *Feed) { f.Refresh, f.IdleAfter = 31*time.Second, time.Minute })
+	refused(`idle_after: must not be shorter than refresh, which is 3s, not "2s"`, func(f *Feed) { f.Refresh = 3 * time.Second })
+	refused(`refresh: must be from 10ms to 1h, not "9.999999ms"`, func(f *Feed) { f.Refresh = 10*time.Millisecond - 1 })
+	refused(`sweep_share: must be from 0.001 to 1, not "NaN"`, func(f *Feed) { f.SweepShare = math.NaN() })
+}
+
+func TestValidateAll(t *testing.T) {
+	err := valid(func(c *Config) {
+		c.Listen = "x"
+		c.Feeds = append(c.Feeds, c.Feeds[0])
+		c.Feeds[1].Window = 0
+	}).Validate(func(Config) []Mistake { return []Mistake{{Path: "database", Rule: "must be better"}} })
+	want := `feeds[1].window: must be from 1 to 100000, not "0"
+listen: must be HOST:PORT, or :PORT for every address of this machine, not "x"
+feeds[1].path: must be one that feeds[0].path does not have, not "/orders"
+database: must be better`
+	if err == nil || err.Error() != want {
+		t.Errorf("%v\nwant\n%s", err, want)
+	}
+}
+
+// Every number and every duration has bounds, its default keeps them, and what
+// lies outside is refused.
+func TestBounds(t *testing.T) {
+	c := valid(func(*Config) {})
+	n := 0
+	var walk func(path string, v reflect.Value)
+	walk = func(path string, v reflect.Value) {
+		for i := range v.NumField() {
+			field, tag := v.Field(i), v.Type().Field(i).Tag
+			at := join(path, tag.Get("yaml"))
+			switch field.Kind() {
+			case reflect.Struct:
+				walk(at, field)
+			case reflect.Int, reflect.Int64, reflect.Float64:
+				n++
+				outside(t, &c, at, tag.Get("range"), field)
+			}
+		}
+	}
+	walk("", reflect.ValueOf(&c).Elem())
+	walk("feeds[0]", reflect.ValueOf(&c.Feeds[0]).Elem())
+	if n < 20 {
+		t.Errorf("saw %d bounded fields", n)
+	}
+}
+
+func outside(t *testing.T, c *Config, path, bounds string, field reflect.Value) {
+	t.Helper()
+	low, high, _ := strings.Cut(bounds, "..")
+	for _, bound := range []string{low, high} {
+		_, notNumber := strconv.ParseFloat(bound, 64)
+		_, notDuration := time.ParseDuration(bound)
+		if isDuration := field.Type() == durationType; isDuration && notDuration != nil || !isDuration && notNumber != nil {
+			t.Errorf("%s: range %q is not of its type", path, bounds)
+		}
+	}
+	before := reflect.ValueOf(field.Interface())
+	defer field.Set(before)
+	step := 1.0
+	if field.Type() == durationType {
+		step = float64(time.Millisecond) // float64 does not hold a year to the nanosecond
+	}
+	for _, x := range []float64{number(low) - step, number(high) + step} {
+		field.Set(reflect.ValueOf(x).Convert(field.Type()))
+		err := c.Validate()
+		if want := fmt.Sprintf("%s: must be from %s to %s", path, low, high); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s = %v: %v, want %q", path, field, err, want)
+		}
+	}
+}
