@@ -1,0 +1,42 @@
+package database
+
+import "time"
+
+// Pool bounds the connections to one database. The zero value of a field means
+// its default (DefaultPool).
+type Pool struct {
+	Min              int           // connections opened at start and kept
+	Max              int           // connections at most
+	MaxLifetime      time.Duration // a connection older than this is replaced once it is free
+	MaxIdleTime      time.Duration // a connection idle for longer is closed, down to Min
+	ConnectTimeout   time.Duration // one attempt to connect
+	AcquireTimeout   time.Duration // a statement waits at most this long for a connection
+	StatementTimeout time.Duration // the server cancels a statement that runs longer
+}
+
+// DefaultPool returns the pool used where the configuration says nothing:
+// Max is (cores x 2) + 1, the usual start for one disk, which counts the
+// database's cores and takes this machine's for them. It is where measuring
+// starts, not where it ends.
+func DefaultPool(cores int) Pool {
+	return Pool{
+		Min:              1,
+		Max:              2*cores + 1,
+		MaxLifetime:      30 * time.Minute,
+		MaxIdleTime:      5 * time.Minute,
+		ConnectTimeout:   5 * time.Second,
+		AcquireTimeout:   2 * time.Second,
+		StatementTimeout: 5 * time.Second,
+	}
+}
+
+// Stats is a snapshot of a pool, for metrics.
+type Stats struct {
+	InUse    int           // connections that run a statement
+	Idle     int           // connections open and free
+	Max      int           // the bound
+	Waiting  int           // statements waiting for a connection now
+	Waits    int64         // statements that had to wait, since start
+	WaitTime time.Duration // time they waited, in all
+	Connects int64         // connections opened, since start
+}

@@ -1,0 +1,190 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// lifetimeJitter spreads the replacement of connections opened together.
+	lifetimeJitter = 0.1
+	// cancelPatience is how long an abandoned statement's connection waits for the
+	// server to confirm the cancel request before it is given up.
+	cancelPatience = 2 * time.Second
+	// protocolViolation is how PgBouncer refuses a startup parameter.
+	protocolViolation = "08P01"
+)
+
+// OpenPostgres returns a pool of connections to a PostgreSQL server, or to a
+// pooler or an engine that speaks its protocol. It connects in the background
+// and on demand: a server that is down is no error here. The zero fields of p
+// take their defaults.
+//
+// Sessions are in UTC with ISO dates. The server cancels a statement after
+// p.StatementTimeout, unless a pooler in between refuses the setting; and when
+// a statement's context ends, the server is asked to cancel it. TLS is as the
+// URL's sslmode says, "prefer" without one.
+func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url.Raw())
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", url, err) // pgx leaves the password out
+	}
+	p = p.WithDefaults(runtime.GOMAXPROCS(0))
+	config.MinConns = int32(min(p.Min, p.Max))
+	config.MaxConns = int32(p.Max)
+	config.MaxConnLifetime = p.MaxLifetime
+	config.MaxConnLifetimeJitter = time.Duration(lifetimeJitter * float64(p.MaxLifetime))
+	config.MaxConnIdleTime = p.MaxIdleTime
+	config.PingTimeout = p.ConnectTimeout
+
+	conn := config.ConnConfig
+	conn.ConnectTimeout = p.ConnectTimeout
+	conn.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
+	setDefaults(conn.RuntimeParams, map[string]string{
+		"application_name": "spillway",
+		"client_encoding":  "UTF8",
+		"timezone":         "UTC",
+		"datestyle":        "ISO",
+	})
+	milliseconds := strconv.FormatInt(max(1, p.StatementTimeout.Milliseconds()), 10)
+	startup := &startup{params: map[string]string{"statement_timeout": milliseconds}, log: log}
+	config.BeforeConnect = startup.beforeConnect
+
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", url, err)
+	}
+	return pool, nil
+}
+
+// WithDefaults returns p with its zero fields filled from DefaultPool(cores).
+func (p Pool) WithDefaults(cores int) Pool {
+	d := DefaultPool(cores)
+	fill := func(field *time.Duration, value time.Duration) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	if p.Max == 0 {
+		p.Max = d.Max
+	}
+	if p.Min == 0 {
+		p.Min = min(d.Min, p.Max)
+	}
+	fill(&p.MaxLifetime, d.MaxLifetime)
+	fill(&p.MaxIdleTime, d.MaxIdleTime)
+	fill(&p.ConnectTimeout, d.ConnectTimeout)
+	fill(&p.AcquireTimeout, d.AcquireTimeout)
+	fill(&p.StatementTimeout, d.StatementTimeout)
+	return p
+}
+
+// setDefaults adds to params what the URL has not set, whatever its case.
+func setDefaults(params, defaults map[string]string) {
+	given := make(map[string]bool, len(params))
+	for name := range params {
+		given[strings.ToLower(name)] = true
+	}
+	for name, value := range defaults {
+		if !given[name] {
+			params[name] = value
+		}
+	}
+}
+
+// canceller turns the end of a statement's context into a cancel request to the
+// server: closing the connection alone would leave the statement running.
+//
+// Unlike pgx's own handler it always waits for the answer to the request: the
+// server has then signalled the session, so the next statement cannot be hit
+// instead, and PgBouncer before 1.20 ends with a fatal error when the requesting
+// client leaves early (pgbouncer issue 801).
+type canceller struct {
+	conn *pgconn.PgConn
+	sent chan struct{} // closed when the request has been answered
+}
+
+// HandleCancel implements ctxwatch.Handler.
+func (c *canceller) HandleCancel(context.Context) {
+	// A server that confirms nothing costs the connection.
+	_ = c.conn.Conn().SetDeadline(time.Now().Add(cancelPatience))
+	c.sent = make(chan struct{})
+	go func() {
+		defer close(c.sent)
+		ctx, cancel := context.WithTimeout(context.Background(), cancelPatience)
+		defer cancel()
+		_ = c.conn.CancelRequest(ctx) // then the deadline ends the statement
+	}()
+}
+
+// HandleUnwatchAfterCancel implements ctxwatch.Handler.
+func (c *canceller) HandleUnwatchAfterCancel() {
+	<-c.sent
+	_ = c.conn.Conn().SetDeadline(time.Time{})
+}
+
+// startup holds the session settings that a pooler may refuse at connect.
+// The first connection finds out; later ones do as it found.
+type startup struct {
+	params map[string]string
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	known   bool // whether the server takes params
+	refused bool
+}
+
+// beforeConnect adds the settings to the configuration of a connection that is
+// about to be opened. Until it is known that the server takes them it opens a
+// connection of its own to try them.
+func (s *startup) beforeConnect(ctx context.Context, config *pgx.ConnConfig) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused {
+		return nil
+	}
+	setDefaults(config.RuntimeParams, s.params)
+	if s.known {
+		return nil
+	}
+	conn, err := pgconn.ConnectConfig(ctx, &config.Config)
+	if err == nil {
+		s.known = true
+		return conn.Close(ctx)
+	}
+	if !s.isRefusal(err) {
+		return err
+	}
+	s.refused = true
+	s.log.Warn("the pooler refuses statement_timeout: statements are cancelled from here instead", "error", err)
+	for name := range maps.Keys(s.params) {
+		delete(config.RuntimeParams, name)
+	}
+	return nil
+}
+
+func (s *startup) isRefusal(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != protocolViolation {
+		return false
+	}
+	for name := range s.params {
+		if strings.Contains(pgErr.Message, name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,146 @@
+package database_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+)
+
+func openPostgres(t *testing.T, url string, p database.Pool, log *slog.Logger) *pgxpool.Pool {
+	t.Helper()
+	parsed, err := database.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := database.OpenPostgres(t.Context(), parsed, p, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// verifyNoLeak checks, after the clean-ups that follow, that no goroutine is left.
+func verifyNoLeak(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
+
+func setting(t *testing.T, pool *pgxpool.Pool, name string) string {
+	t.Helper()
+	var value string
+	if err := pool.QueryRow(t.Context(), "SELECT current_setting('"+name+"')").Scan(&value); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return value
+}
+
+// The session's settings are ours, whatever the server's defaults; what the URL
+// says goes before.
+func TestOpenPostgresSettings(t *testing.T) {
+	verifyNoLeak(t)
+	pg := apptest.Postgres(t, "timezone=Asia/Shanghai", "datestyle=German")
+	log := slog.New(slog.DiscardHandler)
+	tests := []struct {
+		query string // of the URL
+		pool  database.Pool
+		want  map[string]string
+	}{
+		{"", database.Pool{}, map[string]string{
+			"application_name": "spillway", "TimeZone": "UTC", "DateStyle": "ISO, DMY", "statement_timeout": "5s", "client_encoding": "UTF8",
+		}},
+		{
+			"?application_name=mine&statement_timeout=7s&TimeZone=Europe/Paris",
+			database.Pool{StatementTimeout: time.Second},
+			map[string]string{"application_name": "mine", "statement_timeout": "7s", "TimeZone": "Europe/Paris"},
+		},
+		{"", database.Pool{StatementTimeout: 1500 * time.Millisecond}, map[string]string{"statement_timeout": "1500ms"}},
+		{"", database.Pool{StatementTimeout: time.Microsecond}, map[string]string{"statement_timeout": "1ms"}},
+	}
+	for _, test := range tests {
+		pool := openPostgres(t, pg.URL("postgres")+test.query, test.pool, log)
+		for name, want := range test.want {
+			if got := setting(t, pool, name); got != want {
+				t.Errorf("URL%s, %+v: %s = %q, want %q", test.query, test.pool, name, got, want)
+			}
+		}
+		pool.Close()
+	}
+	pool := openPostgres(t, pg.SocketURL("postgres"), database.Pool{Max: 3}, log)
+	if got := setting(t, pool, "TimeZone"); got != "UTC" {
+		t.Errorf("by socket: TimeZone = %q", got)
+	}
+	if got := pool.Config(); got.MaxConns != 3 || got.MinConns != 1 || got.MaxConnLifetimeJitter == 0 {
+		t.Errorf("pool: %d to %d connections, jitter %v", got.MinConns, got.MaxConns, got.MaxConnLifetimeJitter)
+	}
+}
+
+// A pooler that refuses statement_timeout is used without it, said once.
+func TestOpenPostgresBehindPgBouncer(t *testing.T) {
+	verifyNoLeak(t)
+	pg := apptest.Postgres(t, "timezone=Asia/Shanghai", "datestyle=German")
+	bouncer := apptest.PgBouncer(t, pg, "transaction")
+	var text bytes.Buffer
+	pool := openPostgres(t, bouncer.URL("postgres")+"?default_query_exec_mode=exec", database.Pool{Max: 5}, slog.New(slog.NewTextHandler(&text, nil)))
+	var clients sync.WaitGroup
+	for range 5 {
+		clients.Go(func() {
+			for range 5 {
+				if got := setting(t, pool, "TimeZone"); got != "UTC" {
+					t.Errorf("TimeZone = %q", got)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if got := strings.Count(text.String(), "refuses statement_timeout"); got != 1 {
+		t.Errorf("logged %d times: %s", got, &text)
+	}
+}
+
+// A server that is down costs no error until a connection is asked for; the
+// error never shows the password.
+func TestOpenPostgresDown(t *testing.T) {
+	verifyNoLeak(t)
+	pool := openPostgres(t, "postgres://postgres:secret@127.0.0.1:1/postgres", database.Pool{}, slog.New(slog.DiscardHandler))
+	err := pool.Ping(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("ping: %v", err)
+	}
+}
+
+func TestOpenPostgresBadURL(t *testing.T) {
+	for _, text := range []string{
+		"postgres://postgres:secret@127.0.0.1/db?sslmode=sometimes",
+		"postgres://postgres:secret@127.0.0.1/db?pool_max_conns=many",
+		"postgres://postgres:secret@127.0.0.1/db?sslrootcert=/no/such/file&sslmode=verify-full",
+	} {
+		url, err := database.Parse(text)
+		if err == nil {
+			_, err = database.OpenPostgres(context.Background(), url, database.Pool{}, slog.New(slog.DiscardHandler))
+		}
+		if err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestWithDefaults(t *testing.T) {
+	if got, want := (database.Pool{}).WithDefaults(4), database.DefaultPool(4); got != want {
+		t.Errorf("zero: %+v, want %+v", got, want)
+	}
+	full := database.Pool{Min: 2, Max: 3, MaxLifetime: 4, MaxIdleTime: 5, ConnectTimeout: 6, AcquireTimeout: 7, StatementTimeout: 8}
+	if got := full.WithDefaults(4); got != full {
+		t.Errorf("full: %+v", got)
+	}
+}

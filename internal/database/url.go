@@ -1,0 +1,289 @@
+// Package database holds what every user of a database shares, whatever its
+// kind: the address (URL), the bounds of the connection pool (Pool), SQL with
+// named parameters (Statement), and waiting for a database that is down (Wait).
+// It promises that no password shows in what it prints. It knows no dialect.
+package database
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Driver names the kind of database behind a URL.
+type Driver string
+
+// The drivers.
+const (
+	Postgres Driver = "postgres"
+	MySQL    Driver = "mysql"
+	SQLite   Driver = "sqlite"
+)
+
+// URL is a parsed database address. Its String never shows the password, so it
+// may be logged; Raw is for drivers only.
+type URL struct {
+	Driver Driver
+	raw    string
+	shown  string
+	dsn    string
+}
+
+// The mistakes name the form expected. None of them quotes the address: in a
+// malformed one, any part may be the password.
+var (
+	errScheme = errors.New("unknown kind of database; write postgres://USER:PASSWORD@HOST:PORT/NAME, mysql://USER:PASSWORD@HOST:PORT/NAME or sqlite:PATH")
+	errAt     = errors.New("more than one @, or an @ behind the host; in a user or password write @ as %40, / as %2F, ? as %3F and # as %23")
+	errText   = errors.New("contains a space, a control character or invalid UTF-8; write such characters percent-encoded (a space is %20)")
+	errEscape = errors.New("a % that two hexadecimal digits do not follow; write % itself as %25")
+)
+
+// Parse reads postgres://, postgresql://, mysql:// and sqlite:PATH addresses.
+// Its errors name the mistake and the form expected, and never hold a password.
+func Parse(s string) (URL, error) {
+	u, err := parse(s)
+	if err != nil {
+		return URL{}, fmt.Errorf("parse database URL: %w", err)
+	}
+	return u, nil
+}
+
+func parse(s string) (URL, error) {
+	if s == "" {
+		return URL{}, errors.New("it is empty")
+	}
+	scheme, rest, _ := strings.Cut(s, ":")
+	switch scheme {
+	case "postgres", "postgresql":
+		return parseServer(Postgres, s, rest)
+	case "mysql":
+		return parseServer(MySQL, s, rest)
+	case "mariadb":
+		return URL{}, errors.New("write mysql:// for MariaDB too")
+	case "sqlite":
+		return parseFile(s, rest)
+	case "sqlite3", "file":
+		return URL{}, errors.New("write sqlite:PATH for a SQLite file")
+	}
+	return URL{}, errScheme
+}
+
+// Raw returns the address as given, with its password.
+func (u URL) Raw() string { return u.raw }
+
+// Path returns the file of a SQLite address, "" for the others.
+func (u URL) Path() string {
+	if u.Driver != SQLite {
+		return ""
+	}
+	return u.dsn
+}
+
+// DSN returns the address in the form that the database's driver reads, with
+// its password: go-sql-driver's for MySQL, the file for SQLite, Raw for PostgreSQL.
+func (u URL) DSN() string { return u.dsn }
+
+// String returns the address without its password.
+func (u URL) String() string { return u.shown }
+
+// GoString returns what String does, so that %#v shows no password either.
+func (u URL) GoString() string { return u.shown }
+
+func parseFile(s, path string) (URL, error) {
+	switch {
+	case path == "":
+		return URL{}, errors.New("sqlite: without a path; write sqlite:PATH")
+	case path == ":memory:":
+		return URL{}, errors.New("sqlite::memory: is refused: each connection of the pool would see a database of its own; write sqlite:PATH")
+	case strings.HasPrefix(path, "//"):
+		return URL{}, errors.New("write sqlite:PATH without //; an absolute path is sqlite:/PATH")
+	case strings.HasPrefix(path, "file:"), strings.ContainsAny(path, "?#"):
+		return URL{}, errors.New("a SQLite address takes a plain path: no file:, no ? and no #")
+	case strings.HasSuffix(path, "/"):
+		return URL{}, errors.New("sqlite: with a directory; write sqlite:PATH of a file")
+	case !utf8.ValidString(path), strings.ContainsFunc(path, unicode.IsControl):
+		return URL{}, errors.New("the path contains a control character or invalid UTF-8")
+	}
+	return URL{Driver: SQLite, raw: s, shown: s, dsn: path}, nil
+}
+
+// server is the address of a database server, taken apart.
+type server struct {
+	user, password string // as written: percent-encoded
+	credentials    bool   // there was an @
+	hasPassword    bool
+	socket         string // MySQL's unix(socket)
+	hosts          []string
+	name           string // of the database, as written
+	query          []string
+}
+
+func parseServer(driver Driver, s, rest string) (URL, error) {
+	if !strings.HasPrefix(rest, "//") {
+		return URL{}, fmt.Errorf("%s: is followed by //; write %s://USER:PASSWORD@HOST:PORT/NAME", driver, driver)
+	}
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, isSpaceOrControl) {
+		return URL{}, errText
+	}
+	a, err := split(driver, rest[2:])
+	if err != nil {
+		return URL{}, err
+	}
+	for _, host := range a.hosts {
+		if err := checkHost(host); err != nil {
+			return URL{}, err
+		}
+	}
+	for _, text := range append([]string{a.user, a.password, a.name}, a.query...) {
+		if plain, err := url.QueryUnescape(text); err != nil || strings.Contains(plain, "\x00") {
+			return URL{}, errEscape
+		}
+	}
+	u := URL{Driver: driver, raw: s, dsn: s}
+	scheme, _, _ := strings.Cut(s, ":")
+	u.shown = scheme + "://" + a.redacted()
+	if driver == MySQL {
+		u.dsn, err = a.mysql()
+	}
+	return u, err
+}
+
+// split takes apart what follows the scheme's "//".
+func split(driver Driver, rest string) (server, error) {
+	var a server
+	if strings.Contains(rest, "#") {
+		return a, errors.New("contains a #; in a password write it as %23")
+	}
+	if strings.Count(rest, "@") > 1 {
+		return a, errAt
+	}
+	userinfo, host, found := strings.Cut(rest, "@")
+	if found {
+		if strings.ContainsAny(userinfo, "/?") {
+			return a, errAt
+		}
+		a.credentials = true
+		a.user, a.password, a.hasPassword = strings.Cut(userinfo, ":")
+		rest = host
+	}
+	rest, query, found := strings.Cut(rest, "?")
+	if found {
+		a.query = strings.Split(query, "&")
+	}
+	if driver == MySQL && strings.HasPrefix(rest, "unix(") {
+		a.socket, rest, found = strings.Cut(rest[len("unix("):], ")")
+		if !found || !strings.HasPrefix(a.socket, "/") {
+			return a, errors.New("a socket is written mysql://USER:PASSWORD@unix(/PATH)/NAME")
+		}
+	}
+	authority, name, _ := strings.Cut(rest, "/")
+	if a.socket != "" && authority != "" {
+		return a, errors.New("unix(/PATH) is followed by /NAME")
+	}
+	if strings.Contains(name, "/") {
+		return a, errors.New("more than one / behind the host; the database's name is one word (write / in it as %2F)")
+	}
+	a.name = name
+	if authority != "" {
+		a.hosts = strings.Split(authority, ",")
+	}
+	if driver == MySQL && len(a.hosts) > 1 {
+		return a, errors.New("mysql:// takes one host")
+	}
+	return a, nil
+}
+
+func isSpaceOrControl(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+
+func checkHost(hostport string) error {
+	host, port, hasPort := hostport, "", false
+	if strings.HasPrefix(hostport, "[") {
+		end := strings.IndexByte(hostport, ']')
+		if end < 0 || end+1 < len(hostport) && hostport[end+1] != ':' {
+			return errors.New("an IPv6 host is written [ADDRESS] or [ADDRESS]:PORT")
+		}
+		host, port, hasPort = hostport[1:end], strings.TrimPrefix(hostport[end+1:], ":"), end+1 < len(hostport)
+	} else if host, port, hasPort = strings.Cut(hostport, ":"); strings.Contains(port, ":") {
+		return errors.New("more than one : in the host; an IPv6 host is written [ADDRESS]:PORT")
+	}
+	if host == "" || strings.ContainsAny(host, "()[]\\\"<>^`{|}%") {
+		return errors.New("the host is missing or holds a character that no host has; write HOST:PORT")
+	}
+	if !hasPort {
+		return nil
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return errors.New("the port is not a number from 1 to 65535 (a password that holds / or : or @ must be percent-encoded)")
+	}
+	return nil
+}
+
+// redacted writes the address again, with *** for every secret.
+func (a server) redacted() string {
+	var b strings.Builder
+	if a.credentials {
+		b.WriteString(a.user)
+		if a.hasPassword {
+			b.WriteString(":***")
+		}
+		b.WriteByte('@')
+	}
+	if a.socket != "" {
+		b.WriteString("unix(" + a.socket + ")")
+	}
+	b.WriteString(strings.Join(a.hosts, ","))
+	b.WriteString("/" + a.name)
+	for i, pair := range a.query {
+		separator := byte('&')
+		if i == 0 {
+			separator = '?'
+		}
+		b.WriteByte(separator)
+		b.WriteString(redactPair(pair))
+	}
+	return b.String()
+}
+
+func redactPair(pair string) string {
+	name, _, found := strings.Cut(pair, "=")
+	plain, err := url.QueryUnescape(name)
+	plain = strings.ToLower(plain)
+	if found && (err != nil || strings.Contains(plain, "pass") || strings.Contains(plain, "secret")) {
+		return name + "=***"
+	}
+	return pair
+}
+
+// mysql returns the address as go-sql-driver reads it: user and password
+// plain, name and parameters percent-encoded.
+func (a server) mysql() (string, error) {
+	user, _ := url.PathUnescape(a.user) // checked by parseServer, as the password
+	password, _ := url.PathUnescape(a.password)
+	if strings.Contains(user, ":") {
+		return "", errors.New("a MySQL user with a : in its name cannot be written as an address")
+	}
+	where := "unix(" + a.socket + ")"
+	if a.socket == "" {
+		host := "127.0.0.1:3306"
+		if len(a.hosts) == 1 {
+			host = a.hosts[0]
+		}
+		if strings.LastIndexByte(host, ':') <= strings.LastIndexByte(host, ']') {
+			host += ":3306"
+		}
+		where = "tcp(" + host + ")"
+	}
+	dsn := where + "/" + a.name
+	if a.credentials {
+		dsn = user + ":" + password + "@" + dsn
+	}
+	if len(a.query) > 0 {
+		// go-sql-driver takes the last / of all for the one before the name.
+		dsn += "?" + strings.ReplaceAll(strings.Join(a.query, "&"), "/", "%2F")
+	}
+	return dsn, nil
+}
