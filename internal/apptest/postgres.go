@@ -1,0 +1,136 @@
+package apptest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// postgresBinaries is where Debian keeps PostgreSQL's programs, off PATH.
+const postgresBinaries = "/usr/lib/postgresql/*/bin/"
+
+// PostgresServer is a PostgreSQL cluster of its own: superuser postgres, no
+// password, on a loopback port and on a Unix socket in its directory.
+type PostgresServer struct {
+	*Server
+	databases atomic.Int64 // made by CreateDatabase
+}
+
+// Postgres starts a PostgreSQL server for the length of a test. Settings are
+// lines of postgresql.conf as "name=value"; they go over the defaults for
+// tests, which are small and do not fsync.
+func Postgres(t testing.TB, settings ...string) *PostgresServer {
+	t.Helper()
+	pg, err := StartPostgres(settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg.closeAfter(t)
+	return pg
+}
+
+// StartPostgres is Postgres for TestMain: the caller calls Close.
+func StartPostgres(settings ...string) (*PostgresServer, error) {
+	binary, err := findBinary("postgres", "postgresql", postgresBinaries+"postgres")
+	if err != nil {
+		return nil, err
+	}
+	if binary, err = filepath.EvalSymlinks(binary); err != nil { // initdb is next to the real one
+		return nil, err
+	}
+	credential, err := unprivileged("postgres")
+	if err != nil {
+		return nil, fmt.Errorf("find the user that runs PostgreSQL: %w", err)
+	}
+	dir, err := newDirectory(credential)
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for PostgreSQL: %w", err)
+	}
+	pg, err := newPostgres(binary, dir, credential, settings)
+	if err == nil {
+		err = pg.Start()
+	}
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, err
+	}
+	return pg, nil
+}
+
+func newPostgres(binary, dir string, credential *syscall.Credential, settings []string) (*PostgresServer, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(dir, "data")
+	initdb := exec.Command(filepath.Join(filepath.Dir(binary), "initdb"), "--no-sync", "--no-instructions",
+		"--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--pgdata="+data)
+	initdb.Dir = dir
+	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	if output, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, output)
+	}
+	pg := &PostgresServer{Server: &Server{
+		name:       "postgres",
+		binary:     binary,
+		args:       postgresArgs(data, dir, addr, settings),
+		dir:        dir,
+		addr:       addr,
+		scheme:     "postgres://postgres@",
+		credential: credential,
+		stopSignal: syscall.SIGINT, // fast: sessions are ended, not waited for
+	}}
+	pg.ready = func(ctx context.Context) error { return pingPostgres(ctx, pg.URL("postgres")) }
+	return pg, nil
+}
+
+func postgresArgs(data, socketDir, addr string, settings []string) []string {
+	args := []string{"-D", data}
+	defaults := []string{
+		"listen_addresses=127.0.0.1", "port=" + portOf(addr), "unix_socket_directories=" + socketDir,
+		"fsync=off", "synchronous_commit=off", "full_page_writes=off",
+		"wal_level=minimal", "max_wal_senders=0", "shared_buffers=64MB", "max_connections=100",
+	}
+	for _, setting := range append(defaults, settings...) {
+		args = append(args, "-c", setting)
+	}
+	return args
+}
+
+func pingPostgres(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	return conn.Ping(ctx)
+}
+
+// SocketURL returns the address of a database through the Unix socket.
+func (pg *PostgresServer) SocketURL(database string) string {
+	return "postgres://postgres@/" + database + "?host=" + pg.dir + "&port=" + portOf(pg.addr)
+}
+
+// CreateDatabase makes an empty database and returns its URL. It stays until
+// the server is closed.
+func (pg *PostgresServer) CreateDatabase(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("test_%d", pg.databases.Add(1))
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, pg.URL("postgres"))
+	if err != nil {
+		t.Fatalf("create a database: %v", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		t.Fatalf("create a database: %v", err)
+	}
+	return pg.URL(name)
+}

@@ -1,0 +1,233 @@
+// Package apptest starts the real programs that tests talk to: PostgreSQL,
+// PgBouncer, nginx and Redis. Each runs in a temporary directory on a free
+// loopback port, dies with the test process and leaves no directory behind.
+// A program that is not installed is an error that names the Debian package,
+// never a reason to skip a test.
+//
+// The functions that take a testing.TB stop the server when the test ends. The
+// Start functions return an error instead, for one server per test binary in
+// TestMain; the caller then closes it.
+package apptest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Time given to a server to answer its first request, and to stop when asked.
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 20 * time.Second
+	pollInterval = 10 * time.Millisecond
+)
+
+// Server is one program that a test runs. It keeps its address and its files
+// when it is stopped and started again. Its methods may be called concurrently.
+type Server struct {
+	name       string   // of the program, for messages
+	binary     string   // its path
+	args       []string // of the command line
+	dir        string   // working directory, removed by Close
+	addr       string   // host:port it listens on
+	scheme     string   // of its URLs, with the user: "postgres://postgres@"
+	credential *syscall.Credential
+	stopSignal syscall.Signal // asks it to stop soon and cleanly
+	ready      func(ctx context.Context) error
+
+	mu      sync.Mutex
+	process *process // nil while it does not run
+}
+
+// process is one run of a server. Its goroutine ends when the program has.
+type process struct {
+	pid   int
+	done  chan struct{} // closed when the program has been waited for
+	state error         // how it ended, once done is closed
+}
+
+// Addr returns the host:port that the server listens on.
+func (s *Server) Addr() string { return s.addr }
+
+// Dir returns the server's directory.
+func (s *Server) Dir() string { return s.dir }
+
+// URL returns the address of path on the server: a database's name, a page.
+func (s *Server) URL(path string) string { return s.scheme + s.addr + "/" + path }
+
+// PID returns the process id, 0 when the server does not run.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return 0
+	}
+	return s.process.pid
+}
+
+// Start runs the server and returns once it answers. It does nothing when the
+// server runs already.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process != nil {
+		return nil
+	}
+	p, err := s.launch()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", s.name, err)
+	}
+	s.process = p
+	if err := s.awaitReady(p); err != nil {
+		killTree(p.pid)
+		<-p.done
+		s.process = nil
+		return fmt.Errorf("start %s: %w\n%s", s.name, err, s.logTail())
+	}
+	return nil
+}
+
+// launch starts the program from a thread of its own: the kernel sends the
+// parent-death signal when the thread that forked ends, not the process.
+func (s *Server) launch() (*process, error) {
+	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(s.binary, s.args...)
+	cmd.Dir = s.dir
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: s.credential,
+		Setpgid:    true, // the terminal's Ctrl-C reaches the test only
+		Pdeathsig:  s.stopSignal,
+	}
+	p := &process{done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.state = cmd.Wait()
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	p.pid = cmd.Process.Pid
+	return p, nil
+}
+
+func (s *Server) awaitReady(p *process) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	for {
+		err := s.ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return errors.New("it ended before it answered")
+		case <-ctx.Done():
+			return fmt.Errorf("no answer within %v: %w", startTimeout, err)
+		case <-poll.C:
+		}
+	}
+}
+
+// Stop asks the server to end and waits for it. One that does not end in time is
+// killed, which is an error, and so is one that has ended by itself. Stop does
+// nothing when the server does not run.
+func (s *Server) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return nil
+	}
+	p := s.process
+	s.process = nil
+	select {
+	case <-p.done:
+		return fmt.Errorf("stop %s: it has ended by itself: %v\n%s", s.name, p.state, s.logTail())
+	default:
+	}
+	if err := syscall.Kill(p.pid, s.stopSignal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("stop %s: %w", s.name, err)
+	}
+	timeout := time.NewTimer(stopTimeout)
+	defer timeout.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-timeout.C:
+		killTree(p.pid)
+		<-p.done
+		return fmt.Errorf("stop %s: still there after %v, killed", s.name, stopTimeout)
+	}
+}
+
+// Kill ends the server and its children at once, as a crash does.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return
+	}
+	killTree(s.process.pid)
+	<-s.process.done
+	s.process = nil
+}
+
+// Restart stops the server and starts it again on the same address.
+func (s *Server) Restart() error {
+	if err := s.Stop(); err != nil {
+		return err
+	}
+	return s.Start()
+}
+
+// Close stops the server and removes its directory.
+func (s *Server) Close() error {
+	err := s.Stop()
+	if removeErr := os.RemoveAll(s.dir); removeErr != nil {
+		err = errors.Join(err, fmt.Errorf("remove %s: %w", s.dir, removeErr))
+	}
+	return err
+}
+
+// closeAfter closes the server at the end of the test.
+func (s *Server) closeAfter(t testing.TB) {
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }
+
+// logTail returns the end of what the server printed.
+func (s *Server) logTail() string {
+	text, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	const most = 2000
+	return string(bytes.TrimSpace(text[max(0, len(text)-most):]))
+}

@@ -1,0 +1,187 @@
+package apptest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+)
+
+func queryText(t *testing.T, url, sql string) (string, error) {
+	t.Helper()
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	var text string
+	err = conn.QueryRow(ctx, sql).Scan(&text)
+	return text, err
+}
+
+func TestPostgres(t *testing.T) {
+	pg := Postgres(t, "work_mem=5MB")
+	url := pg.CreateDatabase(t)
+	if other := pg.CreateDatabase(t); other == url {
+		t.Fatalf("two databases share the URL %s", url)
+	}
+	if got, err := queryText(t, url, "SELECT current_setting('work_mem')"); err != nil || got != "5MB" {
+		t.Fatalf("work_mem = %q, %v", got, err)
+	}
+	if got, err := queryText(t, pg.SocketURL("postgres"), "SELECT coalesce(inet_client_addr()::text, 'socket')"); err != nil || got != "socket" {
+		t.Fatalf("by socket: %q, %v", got, err)
+	}
+	steps := []struct {
+		name string
+		do   func() error
+		runs bool
+	}{
+		{"restart", pg.Restart, true},
+		{"kill", func() error { pg.Kill(); return nil }, false},
+		{"start after kill", pg.Start, true},
+		{"start again", pg.Start, true},
+		{"stop", pg.Stop, false},
+		{"stop again", pg.Stop, false},
+		{"start", pg.Start, true},
+	}
+	for _, step := range steps {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if runs := pg.PID() != 0; runs != step.runs {
+			t.Fatalf("%s: runs = %v", step.name, runs)
+		}
+		_, err := queryText(t, url, "SELECT 'x'")
+		if (err == nil) != step.runs {
+			t.Fatalf("%s: SELECT: %v", step.name, err)
+		}
+	}
+	dir, pid := pg.Dir(), pg.PID()
+	if err := pg.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory after Close: %v", err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process after Close: %v", err)
+	}
+}
+
+func TestPgBouncer(t *testing.T) {
+	pg := Postgres(t)
+	pool := PgBouncer(t, pg, "transaction")
+	if got, err := queryText(t, pool.URL("postgres")+"?default_query_exec_mode=exec", "SELECT current_database()::text"); err != nil || got != "postgres" {
+		t.Fatalf("through the pooler: %q, %v", got, err)
+	}
+}
+
+func TestNginx(t *testing.T) {
+	s := Nginx(t, `server { listen {addr}; location /hello { return 200 "hello"; } }`)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get(s.URL("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || string(body) != "hello" {
+		t.Fatalf("body %q, %v", body, err)
+	}
+}
+
+func TestRedis(t *testing.T) {
+	s := Redis(t, "--maxmemory", "1mb")
+	if err := s.pingRedis(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Kill()
+	if err := s.pingRedis(t.Context()); err == nil {
+		t.Fatal("it answers after Kill")
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	if _, err := findBinary("no-such-program", "some-package"); err == nil || !strings.Contains(err.Error(), "apt-get install some-package") {
+		t.Errorf("missing program: %v", err)
+	}
+	if _, err := StartPostgres("no_such_setting=1"); err == nil || !strings.Contains(err.Error(), "no_such_setting") {
+		t.Errorf("bad setting: %v", err)
+	}
+	if _, err := StartNginx("nonsense;"); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("bad configuration: %v", err)
+	}
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), directoryPrefix+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range left {
+		if strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("%s%d-", directoryPrefix, os.Getpid())) {
+			t.Errorf("left behind: %s", dir)
+		}
+	}
+}
+
+// A test process that is killed takes its servers along, and the next one
+// removes the directory.
+func TestServersDieWithTheTest(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command(self)
+	child.Env = append(os.Environ(), childVariable+"=1")
+	output, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var addr, dir string
+	if _, err := fmt.Fscanln(output, &addr, &dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait() // it was killed
+	orphan := &Server{addr: addr}
+	for orphan.dial(t.Context()) == nil {
+		if t.Context().Err() != nil {
+			t.Fatal("the server outlives its test process")
+		}
+	}
+	removeOrphans(os.TempDir())
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory of a killed test: %v", err)
+	}
+}
+
+// childVariable makes the test binary start a server, print its address and
+// directory, and wait to be killed.
+const childVariable = "APPTEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	s, err := StartRedis()
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println(s.Addr(), s.Dir())
+	select {}
+}

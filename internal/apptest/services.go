@@ -1,0 +1,179 @@
+package apptest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// PgBouncer starts a connection pooler in front of pg, with pool_mode mode
+// ("session", "transaction" or "statement"), for the length of a test. Every
+// database of pg is reached through it under its own name.
+func PgBouncer(t testing.TB, pg *PostgresServer, mode string) *Server {
+	t.Helper()
+	s, err := StartPgBouncer(pg, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeAfter(t)
+	return s
+}
+
+// StartPgBouncer is PgBouncer for TestMain: the caller calls Close.
+func StartPgBouncer(pg *PostgresServer, mode string) (*Server, error) {
+	credential, err := unprivileged("postgres")
+	if err != nil {
+		return nil, fmt.Errorf("find the user that runs PgBouncer: %w", err)
+	}
+	s := &Server{name: "pgbouncer", scheme: "postgres://postgres@", credential: credential, stopSignal: syscall.SIGTERM}
+	s.ready = func(ctx context.Context) error { return pingPostgres(ctx, s.URL("postgres")) }
+	prepare := func() error {
+		s.args = []string{filepath.Join(s.dir, "pgbouncer.ini")}
+		config := fmt.Sprintf(`[databases]
+* = host=127.0.0.1 port=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %s
+unix_socket_dir =
+auth_type = trust
+auth_file = %s/users
+pool_mode = %s
+default_pool_size = 10
+max_client_conn = 1000
+`, portOf(pg.addr), portOf(s.addr), s.dir, mode)
+		if err := os.WriteFile(filepath.Join(s.dir, "users"), []byte("\"postgres\" \"\"\n"), 0o644); err != nil {
+			return err
+		}
+		return os.WriteFile(s.args[0], []byte(config), 0o644)
+	}
+	return s, s.setUp("pgbouncer", "/usr/sbin/pgbouncer", prepare)
+}
+
+// Nginx starts nginx for the length of a test. The configuration is what goes
+// inside the http block; {addr} in it stands for the address to listen on and
+// {dir} for the server's directory.
+func Nginx(t testing.TB, config string) *Server {
+	t.Helper()
+	s, err := StartNginx(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeAfter(t)
+	return s
+}
+
+// StartNginx is Nginx for TestMain: the caller calls Close.
+func StartNginx(config string) (*Server, error) {
+	s := &Server{name: "nginx", scheme: "http://", stopSignal: syscall.SIGTERM}
+	s.ready = s.dial
+	prepare := func() error {
+		file := filepath.Join(s.dir, "nginx.conf")
+		s.args = []string{"-p", s.dir, "-c", file, "-e", "stderr"}
+		user := ""
+		if os.Geteuid() == 0 {
+			user = "user root;\n" // its workers write below a directory that only root may enter
+		}
+		text := user + `daemon off;
+worker_processes 1;
+pid {dir}/nginx.pid;
+error_log stderr;
+events { worker_connections 4096; }
+http {
+access_log off;
+client_body_temp_path {dir}/body;
+proxy_temp_path {dir}/proxy;
+fastcgi_temp_path {dir}/fastcgi;
+uwsgi_temp_path {dir}/uwsgi;
+scgi_temp_path {dir}/scgi;
+` + config + "\n}\n"
+		text = strings.NewReplacer("{dir}", s.dir, "{addr}", s.addr).Replace(text)
+		return os.WriteFile(file, []byte(text), 0o600)
+	}
+	return s, s.setUp("nginx-light", "/usr/sbin/nginx", prepare)
+}
+
+// Redis starts a Redis server that keeps nothing on disk, for the length of a
+// test. Further arguments are options of its command line ("--maxmemory", "1gb").
+func Redis(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s, err := StartRedis(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeAfter(t)
+	return s
+}
+
+// StartRedis is Redis for TestMain: the caller calls Close.
+func StartRedis(args ...string) (*Server, error) {
+	s := &Server{name: "redis-server", scheme: "redis://", stopSignal: syscall.SIGTERM}
+	s.ready = s.pingRedis
+	prepare := func() error {
+		s.args = append([]string{
+			"--bind", "127.0.0.1", "--port", portOf(s.addr), "--dir", s.dir, "--save", "", "--appendonly", "no",
+		}, args...)
+		return nil
+	}
+	return s, s.setUp("redis-server", "/usr/bin/redis-server", prepare)
+}
+
+// setUp finds the program and gives the server a directory and an address; then
+// prepare writes its files and arguments, and it is started. After an error
+// nothing is left behind.
+func (s *Server) setUp(debianPackage, pattern string, prepare func() error) error {
+	var err error
+	if s.binary, err = findBinary(s.name, debianPackage, pattern); err != nil {
+		return err
+	}
+	if s.addr, err = freeAddr(); err != nil {
+		return err
+	}
+	if s.dir, err = newDirectory(s.credential); err != nil {
+		return fmt.Errorf("make a directory for %s: %w", s.name, err)
+	}
+	if err = prepare(); err == nil {
+		err = s.Start()
+	}
+	if err != nil {
+		_ = os.RemoveAll(s.dir)
+	}
+	return err
+}
+
+func (s *Server) dial(ctx context.Context) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", s.addr)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func (s *Server) pingRedis(ctx context.Context) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", s.addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if line != "+PONG\r\n" {
+		return fmt.Errorf("unexpected answer %q", line)
+	}
+	return nil
+}
+
+// portOf returns the port of a host:port address.
+func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }

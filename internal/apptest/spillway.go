@@ -1,0 +1,110 @@
+package apptest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// Build compiles the command at the import path into dir and returns the
+// binary's path.
+func Build(dir, importPath string) (string, error) {
+	binary := filepath.Join(dir, filepath.Base(importPath))
+	output, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, importPath).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", importPath, err, output)
+	}
+	return binary, nil
+}
+
+// Spillway is a running `spillway serve`.
+type Spillway struct {
+	*Server
+	Admin string // base URL of its admin listener
+}
+
+// Serve starts `spillway serve` with further arguments for the length of a test,
+// on free ports and with a data directory of its own. It returns once the
+// process is alive: use WaitReady for more.
+func Serve(t testing.TB, binary string, args ...string) *Spillway {
+	t.Helper()
+	s := &Spillway{Server: &Server{name: "spillway", binary: binary, scheme: "http://", stopSignal: syscall.SIGTERM}}
+	if err := s.setUp(args); err != nil {
+		t.Fatal(err)
+	}
+	s.closeAfter(t)
+	return s
+}
+
+func (s *Spillway) setUp(args []string) error {
+	var err error
+	if s.addr, err = freeAddr(); err != nil {
+		return err
+	}
+	admin, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	s.Admin = "http://" + admin
+	if s.dir, err = newDirectory(nil); err != nil {
+		return fmt.Errorf("make a directory for spillway: %w", err)
+	}
+	s.args = append([]string{"serve", "--listen", s.addr, "--admin", admin, "--data", filepath.Join(s.dir, "data")}, args...)
+	s.ready = func(ctx context.Context) error { return get(ctx, s.Admin+"/livez") }
+	if err := s.Start(); err != nil {
+		return fmt.Errorf("%w", err)
+	}
+	return nil
+}
+
+// WaitReady returns once /readyz says yes.
+func (s *Spillway) WaitReady(t testing.TB) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	alive := s.ready
+	s.ready = func(ctx context.Context) error { return get(ctx, s.Admin+"/readyz") }
+	err := s.awaitReady(s.process)
+	s.ready = alive
+	if err != nil {
+		t.Fatalf("spillway is not ready: %v\n%s", err, s.logTail())
+	}
+}
+
+// Log returns what the process has printed so far.
+func (s *Spillway) Log(t testing.TB) string {
+	t.Helper()
+	text, err := os.ReadFile(s.logFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// get asks for url and wants 200.
+func get(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Close = true // leave no connection behind
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %s", url, resp.Status, body)
+	}
+	return nil
+}

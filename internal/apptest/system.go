@@ -1,0 +1,147 @@
+package apptest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// directoryPrefix starts the name of every directory made here; the id of the
+// test process that made it follows.
+const directoryPrefix = "spillway-test-"
+
+// newDirectory makes a directory that owner (nil: the caller) can write. It
+// first removes directories whose test process has been killed before it could.
+func newDirectory(owner *syscall.Credential) (string, error) {
+	removeOrphans(os.TempDir())
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", directoryPrefix, os.Getpid()))
+	if err != nil {
+		return "", err
+	}
+	if owner != nil {
+		if err := os.Chown(dir, int(owner.Uid), int(owner.Gid)); err != nil {
+			return "", errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return dir, nil
+}
+
+func removeOrphans(parent string) {
+	dirs, _ := filepath.Glob(filepath.Join(parent, directoryPrefix+"*"))
+	for _, dir := range dirs {
+		rest := strings.TrimPrefix(filepath.Base(dir), directoryPrefix)
+		owner, _, _ := strings.Cut(rest, "-")
+		pid, err := strconv.Atoi(owner)
+		if err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			continue
+		}
+		_ = os.RemoveAll(dir) // another test process may be doing the same
+	}
+}
+
+// freeAddr returns a loopback address that nothing listens on. The port lies
+// below the range that the kernel takes for outgoing connections, so it is
+// still free when a test starts its server again.
+func freeAddr() (string, error) {
+	var last error
+	for range 100 {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(16384+rand.IntN(16384)))
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			return addr, l.Close()
+		}
+		last = err
+	}
+	return "", fmt.Errorf("find a free port: %w", last)
+}
+
+// findBinary returns the path of a program, from PATH or from one of patterns
+// (the newest version first); its error says which package to install.
+func findBinary(name, debianPackage string, patterns ...string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	for _, pattern := range patterns {
+		paths, _ := filepath.Glob(pattern)
+		if len(paths) > 0 {
+			return paths[len(paths)-1], nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed: apt-get install %s", name, debianPackage)
+}
+
+// unprivileged returns the credential of the named user when the caller is
+// root, for programs that refuse to run as root; nil otherwise.
+func unprivileged(name string) (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+// killTree kills a process that this one started, and its descendants: first
+// it is stopped, so that it neither replaces its children nor outlives them. The
+// descendants are gone when killTree returns; the process itself is for its
+// parent to wait for.
+func killTree(pid int) {
+	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	descendants := children(pid)
+	for _, child := range descendants {
+		killTree(child)
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	deadline := time.Now().Add(stopTimeout)
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for slices.ContainsFunc(descendants, isAlive) && time.Now().Before(deadline) {
+		<-poll.C
+	}
+}
+
+// isAlive reports whether a process runs; one that only waits to be waited for
+// has given its memory and its files back.
+func isAlive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	state := stat[bytes.LastIndexByte(stat, ')')+1:] // the name before it may hold anything
+	return !bytes.HasPrefix(state, []byte(" Z")) && !bytes.HasPrefix(state, []byte(" X"))
+}
+
+func children(pid int) []int {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	var pids []int
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task)
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, child)
+			}
+		}
+	}
+	return pids
+}
