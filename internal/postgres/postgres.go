@@ -1,0 +1,189 @@
+// Package postgres reads feeds from PostgreSQL and from what speaks its
+// protocol, through a pool of connections with prepared statements. Behind a
+// pooler that cannot keep prepared statements (PgBouncer in transaction mode,
+// before 1.21) it notices and goes on without them.
+//
+// It writes nothing, knows no HTTP and keeps no rows: every call asks the
+// database.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spillway/internal/database"
+)
+
+// clientGrace is how much later than the server this side gives a statement up:
+// normally the server is first, and names the reason.
+const clientGrace = 500 * time.Millisecond
+
+// DB is a pool of connections to one database. Its methods may be called
+// concurrently.
+type DB struct {
+	pool   *pgxpool.Pool
+	bounds database.Pool // no field zero
+	log    *slog.Logger
+
+	probe *statement
+
+	acquiring  atomic.Int64 // statements that wait for a connection
+	unprepared atomic.Bool  // the pooler in between cannot keep prepared statements
+}
+
+// Open returns a DB for the server at url. It connects in the background and on
+// demand, so a server that is down is no error here. The caller calls Close.
+func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
+	p, err := database.OpenPostgres(ctx, url, pool, log)
+	if err != nil {
+		return nil, err
+	}
+	return &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, probe: probeStatement()}, nil
+}
+
+// Close waits for the statements under way and closes all connections.
+func (db *DB) Close() { db.pool.Close() }
+
+// Ping returns nil when the server answers.
+func (db *DB) Ping(ctx context.Context) error {
+	if err := db.pool.Ping(ctx); err != nil {
+		return fmt.Errorf("ping: %w", err)
+	}
+	return nil
+}
+
+// Stats returns the pool's figures.
+func (db *DB) Stats() database.Stats {
+	s := db.pool.Stat()
+	return database.Stats{
+		InUse:    int(s.AcquiredConns()),
+		Idle:     int(s.IdleConns()),
+		Max:      int(s.MaxConns()),
+		Waiting:  int(db.acquiring.Load()),
+		Waits:    s.EmptyAcquireCount(),
+		WaitTime: s.EmptyAcquireWaitTime(),
+		Connects: s.NewConnsCount(),
+	}
+}
+
+// acquire returns a connection of the pool, waiting at most AcquireTimeout.
+func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
+	defer cancel()
+	db.acquiring.Add(1)
+	conn, err := db.pool.Acquire(limited)
+	db.acquiring.Add(-1)
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
+	case limited.Err() != nil:
+		s := db.pool.Stat()
+		return nil, fmt.Errorf("no connection within %v, %d of %d in use: %w",
+			db.bounds.AcquireTimeout, s.AcquiredConns(), s.MaxConns(), err)
+	default:
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+}
+
+// sink takes the rows of one statement. The values are valid during the call.
+type sink interface {
+	row(c *columns, values [][]byte) error
+	reset() // forgets the rows taken: the statement is run again
+}
+
+// query runs s and passes its rows to the sink. It runs it a second time when
+// the connection turns out to be dead, when a prepared statement has been
+// outdated by a change of a table, and when prepared statements turn out not to
+// work.
+func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to sink) error {
+	err := db.queryOnce(ctx, s, args, to)
+	if err == nil || ctx.Err() != nil || !db.worthRetrying(err) {
+		return err
+	}
+	to.reset()
+	return db.queryOnce(ctx, s, args, to)
+}
+
+func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to sink) error {
+	pooled, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer pooled.Release()
+	limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
+	defer cancel()
+	conn := pooled.Conn().PgConn()
+	if db.unprepared.Load() {
+		err = runUnprepared(limited, conn, s, args, to)
+	} else {
+		err = runPrepared(limited, conn, s, args, to)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case limited.Err() != nil:
+		return fmt.Errorf("%w: %w", context.Cause(limited), err)
+	case conn.IsClosed():
+		return &brokenError{err}
+	default:
+		return err
+	}
+}
+
+// brokenError is an error that cost the connection.
+type brokenError struct{ err error }
+
+func (e *brokenError) Error() string { return "connection lost: " + e.err.Error() }
+func (e *brokenError) Unwrap() error { return e.err }
+
+// The SQLSTATEs that this package tells apart.
+const (
+	stateFeatureNotSupported = "0A000" // also: cached plan must not change result type
+	stateProtocolViolation   = "08P01"
+	stateNoPreparedStatement = "26000"
+	stateDuplicateStatement  = "42P05"
+	stateUndefinedColumn     = "42703"
+	stateAmbiguousColumn     = "42702"
+	stateDivisionByZero      = "22012"
+	classDataException       = "22"
+)
+
+// isOutdated reports whether a prepared statement's columns have changed since
+// it was prepared. The message may be translated, the server's routine is not.
+func isOutdated(err *pgconn.PgError) bool {
+	return err.Code == stateFeatureNotSupported && err.Routine == "RevalidateCachedQuery"
+}
+
+// worthRetrying reports whether the same statement may succeed at once, and
+// prepares for that.
+func (db *DB) worthRetrying(err error) bool {
+	var broken *brokenError
+	if errors.As(err, &broken) {
+		db.pool.Reset() // the server was restarted: the other idle connections are dead too
+		return true
+	}
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return false
+	}
+	switch pgErr.Code {
+	case stateFeatureNotSupported:
+		return isOutdated(pgErr) // runPrepared has dropped it
+	case stateNoPreparedStatement, stateDuplicateStatement, stateProtocolViolation:
+		if !db.unprepared.Swap(true) {
+			db.log.Warn("the pooler loses prepared statements: going on without them, which costs planning each time", "error", pgErr)
+		}
+		return true
+	}
+	return false
+}

@@ -1,0 +1,132 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// preparedPerConnection bounds the statements that one connection keeps
+// prepared; the least recently used makes room. A feed has a handful of them.
+const preparedPerConnection = 128
+
+// sessionKey is where a connection keeps its session.
+const sessionKey = "spillway.session"
+
+// session is what one connection has prepared. Whoever has acquired the
+// connection owns it.
+type session struct {
+	prepared map[string]*prepared // by statement.name: feeds of one text share it
+	clock    uint64
+}
+
+// prepared is a statement on one connection.
+type prepared struct {
+	description *pgconn.StatementDescription
+	columns     *columns
+	used        uint64 // session.clock at the last use
+}
+
+func sessionOf(conn *pgconn.PgConn) *session {
+	data := conn.CustomData()
+	if s, ok := data[sessionKey].(*session); ok {
+		return s
+	}
+	s := &session{prepared: make(map[string]*prepared)}
+	data[sessionKey] = s
+	return s
+}
+
+// prepare returns s prepared on the connection.
+func (se *session) prepare(ctx context.Context, conn *pgconn.PgConn, s *statement) (*prepared, error) {
+	se.clock++
+	if p, ok := se.prepared[s.name]; ok {
+		p.used = se.clock
+		return p, nil
+	}
+	if len(se.prepared) >= preparedPerConnection {
+		if err := se.dropOldest(ctx, conn); err != nil {
+			return nil, err
+		}
+	}
+	description, err := conn.Prepare(ctx, s.name, s.sql, nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.columns(description.Fields)
+	if err != nil {
+		return nil, errors.Join(err, conn.Deallocate(ctx, s.name))
+	}
+	p := &prepared{description: description, columns: c, used: se.clock}
+	se.prepared[s.name] = p
+	return p, nil
+}
+
+func (se *session) dropOldest(ctx context.Context, conn *pgconn.PgConn) error {
+	var oldest string
+	for name, p := range se.prepared {
+		if oldest == "" || p.used < se.prepared[oldest].used {
+			oldest = name
+		}
+	}
+	return se.drop(ctx, conn, oldest)
+}
+
+func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) error {
+	delete(se.prepared, name)
+	if err := conn.Deallocate(ctx, name); err != nil {
+		return fmt.Errorf("drop a prepared statement: %w", err)
+	}
+	return nil
+}
+
+func runPrepared(ctx context.Context, conn *pgconn.PgConn, s *statement, args [][]byte, to sink) error {
+	se := sessionOf(conn)
+	p, err := se.prepare(ctx, conn, s)
+	if err != nil {
+		return err
+	}
+	err = takeRows(conn.ExecStatement(ctx, p.description, args, nil, nil), p.columns, to)
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && isOutdated(pgErr) {
+		return errors.Join(err, se.drop(ctx, conn, s.name))
+	}
+	return err
+}
+
+// runUnprepared has the server parse and plan the statement, in one round trip.
+func runUnprepared(ctx context.Context, conn *pgconn.PgConn, s *statement, args [][]byte, to sink) error {
+	result := conn.ExecParams(ctx, s.sql, args, nil, nil, nil)
+	fields := result.FieldDescriptions()
+	if len(fields) == 0 { // it failed
+		_, err := result.Close()
+		return err
+	}
+	c := s.last.Load()
+	if c == nil || !c.describe(fields) {
+		var err error
+		if c, err = s.columns(fields); err != nil {
+			_, closeErr := result.Close()
+			return errors.Join(err, closeErr)
+		}
+		s.last.Store(c)
+	}
+	return takeRows(result, c, to)
+}
+
+// takeRows passes all rows to the sink and closes the result.
+func takeRows(result *pgconn.ResultReader, c *columns, to sink) error {
+	var err error
+	for err == nil && result.NextRow() {
+		values := result.Values()
+		if len(values) != len(c.encode) {
+			err = fmt.Errorf("a row of %d columns where %d were announced", len(values), len(c.encode))
+			break
+		}
+		err = to.row(c, values)
+	}
+	_, closeErr := result.Close()
+	return errors.Join(err, closeErr)
+}
