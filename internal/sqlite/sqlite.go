@@ -1,0 +1,259 @@
+// Package sqlite reads feeds from a SQLite file. It is the adapter between the
+// engines and the embedded database: a bounded pool of read-only connections, the
+// statements of a feed in SQLite's dialect, and rows as JSON.
+//
+// A file that is missing is created, and every file is put in WAL mode, where readers
+// and the one writer do not wait for each other. The package writes nothing else, but
+// the file's directory must be writable: WAL mode keeps two more files there.
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/database"
+)
+
+// errClosed answers statements that come after Close.
+var errClosed = errors.New("the database is closed")
+
+// DB is one SQLite file and its pool of read-only connections. Its methods may
+// be called concurrently.
+//
+// Of database.Pool it knows Min, Max, ConnectTimeout, AcquireTimeout and
+// StatementTimeout. A connection is a file handle and costs nothing while it is
+// idle, so MaxLifetime and MaxIdleTime do not apply: connections are kept.
+type DB struct {
+	file   string
+	limits database.Pool
+	log    *slog.Logger
+	slots  chan struct{} // one token for each connection in use
+	closed chan struct{}
+
+	mu   sync.Mutex
+	idle []*sqlite.Conn // the one used last comes last, so that it is used next
+
+	waiting  atomic.Int64
+	waits    atomic.Int64
+	waitTime atomic.Int64 // nanoseconds
+	connects atomic.Int64
+}
+
+// Open opens the file of url, creates it if it is missing, puts it in WAL mode
+// and opens pool.Min connections. Errors name the file. ctx bounds the opening only.
+func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
+	if url.Path() == "" {
+		return nil, fmt.Errorf("open %s: not the address of a SQLite file; write sqlite:PATH", url)
+	}
+	defaults := database.DefaultPool(runtime.GOMAXPROCS(0))
+	limits := database.Pool{
+		Min:              cmp.Or(pool.Min, defaults.Min),
+		Max:              cmp.Or(pool.Max, defaults.Max),
+		ConnectTimeout:   cmp.Or(pool.ConnectTimeout, defaults.ConnectTimeout),
+		AcquireTimeout:   cmp.Or(pool.AcquireTimeout, defaults.AcquireTimeout),
+		StatementTimeout: cmp.Or(pool.StatementTimeout, defaults.StatementTimeout),
+	}
+	db := &DB{
+		file:   url.Path(),
+		limits: limits,
+		log:    log,
+		slots:  make(chan struct{}, limits.Max),
+		closed: make(chan struct{}),
+	}
+	if err := db.prepare(ctx); err != nil {
+		return nil, fmt.Errorf("open %s: %w", url, err)
+	}
+	for range min(limits.Min, limits.Max) {
+		conn, err := db.connect()
+		if err != nil {
+			_ = db.Close()
+			return nil, fmt.Errorf("open %s: %w", url, err)
+		}
+		db.idle = append(db.idle, conn)
+	}
+	return db, nil
+}
+
+// prepare creates the file if needed and puts it in WAL mode, which stays with the file.
+func (db *DB) prepare(ctx context.Context) (err error) {
+	if _, err := os.Stat(filepath.Dir(db.file)); err != nil {
+		return fmt.Errorf("find its directory: %w", err)
+	}
+	_, err = os.Stat(db.file)
+	created := errors.Is(err, os.ErrNotExist)
+	conn, err := sqlite.OpenConn(db.file, sqlite.OpenReadWrite, sqlite.OpenCreate)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, db.limits.ConnectTimeout)
+	defer cancel()
+	conn.SetInterrupt(ctx.Done()) // ends the waiting for another process's lock
+	mode := ""
+	err = sqlitex.ExecuteTransient(conn, "PRAGMA journal_mode = WAL", &sqlitex.ExecOptions{
+		ResultFunc: func(stmt *sqlite.Stmt) error {
+			mode = stmt.ColumnText(0)
+			return nil
+		},
+	})
+	switch {
+	case ctx.Err() != nil && stopped(err):
+		return fmt.Errorf("set WAL mode while another process holds the file: %w", ctx.Err())
+	case err != nil:
+		return err
+	case mode != "wal":
+		return fmt.Errorf("the file system has no shared memory for WAL mode (the journal mode stays %s)", mode)
+	}
+	if created {
+		db.log.Info("created a database file", "file", db.file)
+	}
+	return nil
+}
+
+// connect opens a read-only connection. While another connection holds a lock
+// that reading needs, which is rare in WAL mode, its statements wait until
+// their time is up.
+func (db *DB) connect() (*sqlite.Conn, error) {
+	conn, err := sqlite.OpenConn(db.file, sqlite.OpenReadOnly)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	db.connects.Add(1)
+	return conn, nil
+}
+
+// read runs work on a connection of the pool and interrupts it when ctx ends
+// or the statement timeout has passed; the error then says which.
+func (db *DB) read(ctx context.Context, work func(*sqlite.Conn) error) error {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	late := fmt.Errorf("the statement was stopped after the statement timeout of %s", db.limits.StatementTimeout)
+	limit, cancel := context.WithTimeoutCause(ctx, db.limits.StatementTimeout, late)
+	conn.SetInterrupt(limit.Done())
+	err = work(conn)
+	conn.SetInterrupt(nil) // resets a statement that was left between two rows, too
+	if limit.Err() != nil && stopped(err) {
+		err = context.Cause(limit)
+	}
+	cancel()
+	db.release(conn)
+	return err
+}
+
+// stopped says whether err is what a statement returns when its time is up:
+// interrupted, or no longer waiting for a lock.
+func stopped(err error) bool {
+	if err == nil {
+		return false
+	}
+	code := sqlite.ErrCode(err).ToPrimary()
+	return code == sqlite.ResultInterrupt || code == sqlite.ResultBusy
+}
+
+// acquire takes a connection out of the pool, opens one while there are fewer than Max,
+// or waits for one.
+func (db *DB) acquire(ctx context.Context) (*sqlite.Conn, error) {
+	select {
+	case <-db.closed:
+		return nil, errClosed
+	default:
+	}
+	select {
+	case db.slots <- struct{}{}:
+	default:
+		if err := db.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	db.mu.Lock()
+	if n := len(db.idle); n > 0 {
+		conn := db.idle[n-1]
+		db.idle = db.idle[:n-1]
+		db.mu.Unlock()
+		return conn, nil
+	}
+	db.mu.Unlock()
+	conn, err := db.connect()
+	if err != nil {
+		<-db.slots
+	}
+	return conn, err
+}
+
+// wait waits for a slot.
+func (db *DB) wait(ctx context.Context) error {
+	start := time.Now()
+	db.waits.Add(1)
+	db.waiting.Add(1)
+	defer func() {
+		db.waiting.Add(-1)
+		db.waitTime.Add(int64(time.Since(start)))
+	}()
+	timer := time.NewTimer(db.limits.AcquireTimeout)
+	defer timer.Stop()
+	select {
+	case db.slots <- struct{}{}:
+		return nil
+	case <-db.closed:
+		return errClosed
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
+	case <-timer.C:
+		return fmt.Errorf("no connection came free within the acquire timeout of %s; all %d of the pool are in use",
+			db.limits.AcquireTimeout, db.limits.Max)
+	}
+}
+
+func (db *DB) release(conn *sqlite.Conn) {
+	db.mu.Lock()
+	db.idle = append(db.idle, conn)
+	db.mu.Unlock()
+	<-db.slots
+}
+
+// Stats returns the state of the pool now.
+func (db *DB) Stats() database.Stats {
+	db.mu.Lock()
+	idle := len(db.idle)
+	db.mu.Unlock()
+	return database.Stats{
+		InUse:    len(db.slots),
+		Idle:     idle,
+		Max:      db.limits.Max,
+		Waiting:  int(db.waiting.Load()),
+		Waits:    db.waits.Load(),
+		WaitTime: time.Duration(db.waitTime.Load()),
+		Connects: db.connects.Load(),
+	}
+}
+
+// Close refuses new statements, waits for the running ones (at most the
+// statement timeout) and closes the connections. It is called once.
+func (db *DB) Close() error {
+	close(db.closed)
+	for range cap(db.slots) {
+		db.slots <- struct{}{} // never given back: a late waiter cannot get it
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	var errs []error
+	for _, conn := range db.idle {
+		errs = append(errs, conn.Close())
+	}
+	db.idle = nil
+	return errors.Join(errs...)
+}
