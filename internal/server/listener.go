@@ -7,14 +7,14 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
-	acceptDrain   = 50 * time.Millisecond // at stop: time to take what the kernel has queued
-	deadlineDrift = time.Second           // a deadline may be reached so much too early
+	acceptDrain = 50 * time.Millisecond // at stop: time to take what the kernel has queued
 )
 
 // listener counts its connections, and drains its queue before it closes.
@@ -34,8 +34,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		c, err := l.AcceptTCP()
 		switch {
 		case err == nil:
-			l.open.Add(1)
-			return &conn{TCPConn: c, listener: l}, nil
+			return newConn(c, l)
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
 			return nil, io.EOF
 		case isTemporary(err):
@@ -52,10 +51,27 @@ func isTemporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
-// drain lets Accept take what is queued for a moment and then end.
+// drain keeps new connections out, lets Accept take those that the kernel has
+// queued, and then ends it. Closing a listener resets what is in its queue, and
+// such a client may have sent its request already. So packets to the listener
+// are dropped first: a client that knocks now tries again a second later, by
+// which time the port is closed, or another process's.
 func (l *listener) drain() error {
-	if err := l.SetDeadline(time.Now().Add(acceptDrain)); err != nil {
-		return fmt.Errorf("set accept deadline: %w", err)
+	defer l.SetDeadline(time.Now().Add(acceptDrain)) //nolint:errcheck // it fails on a closed listener only
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("reach the listening socket: %w", err)
+	}
+	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0} // keep 0 bytes of every packet
+	program := unix.SockFprog{Len: 1, Filter: &drop}
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+	}); err != nil {
+		failed = err
+	}
+	if failed != nil {
+		return fmt.Errorf("keep new connections out: %w", failed)
 	}
 	return nil
 }
@@ -69,67 +85,4 @@ func (l *listener) waitClosed(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// conn is an accepted connection whose deadlines cost nothing while requests
-// come: the server asks for new ones at every request, and conn passes on only
-// those that a blocked read or write would notice. One goroutine uses it at a
-// time, as fasthttp does; Close may be called by another.
-type conn struct {
-	*net.TCPConn
-	listener *listener
-	read     deadline
-	write    deadline
-	once     sync.Once
-}
-
-// deadline is what was asked for and what the kernel side knows.
-type deadline struct{ asked, set time.Time }
-
-// due returns whether the asked deadline must be set: it is earlier than the one
-// that is set, or later by more than deadlineDrift.
-func (d *deadline) due() bool {
-	if d.asked.Equal(d.set) {
-		return false
-	}
-	if d.asked.IsZero() || d.set.IsZero() {
-		return true
-	}
-	drift := d.asked.Sub(d.set)
-	return drift < 0 || drift > deadlineDrift
-}
-
-func (c *conn) SetReadDeadline(t time.Time) error  { c.read.asked = t; return nil }
-func (c *conn) SetWriteDeadline(t time.Time) error { c.write.asked = t; return nil }
-func (c *conn) SetDeadline(t time.Time) error      { c.read.asked, c.write.asked = t, t; return nil }
-
-func (c *conn) Read(p []byte) (int, error) {
-	if c.read.due() {
-		if err := c.TCPConn.SetReadDeadline(c.read.asked); err != nil {
-			return 0, err //nolint:wrapcheck // net.Conn's own error
-		}
-		c.read.set = c.read.asked
-	}
-	return c.TCPConn.Read(p) //nolint:wrapcheck // io.Reader's contract
-}
-
-func (c *conn) Write(p []byte) (int, error) {
-	if c.write.due() {
-		if err := c.TCPConn.SetWriteDeadline(c.write.asked); err != nil {
-			return 0, err //nolint:wrapcheck // net.Conn's own error
-		}
-		c.write.set = c.write.asked
-	}
-	return c.TCPConn.Write(p) //nolint:wrapcheck // io.Writer's contract
-}
-
-func (c *conn) Close() error {
-	c.once.Do(func() {
-		c.listener.open.Add(-1)
-		select {
-		case c.listener.closed <- struct{}{}:
-		default:
-		}
-	})
-	return c.TCPConn.Close() //nolint:wrapcheck // io.Closer's contract
 }

@@ -122,6 +122,8 @@ func (s *Server) add(path string, handle func(*fasthttp.RequestCtx)) {
 // Listen opens the TCP listener for Run.
 func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
 	var lc net.ListenConfig
+	lc.KeepAlive = -1         // http.idle_timeout ends dead connections, without four system calls for each live one
+	lc.SetMultipathTCP(false) // it costs CPU at every connection, and drain needs plain TCP
 	ln, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
