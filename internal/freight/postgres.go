@@ -1,0 +1,185 @@
+package freight
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
+	"spillway/internal/database"
+	"spillway/internal/progress"
+)
+
+//go:embed postgres.sql
+var postgresSchema string
+
+const (
+	connectTimeout = 10 * time.Second
+	lockWait       = 10 * time.Second       // for another load to end and for the tables to be free
+	cancelWait     = 700 * time.Millisecond // for the server to confirm that a statement was cancelled
+)
+
+func postgresDialect() dialect {
+	return dialect{
+		relations: `SELECT c.relname, coalesce(string_agg(a.attname, ',' ORDER BY a.attnum), '')
+			FROM pg_catalog.pg_class c
+			JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+			LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+			WHERE n.nspname = current_schema() AND c.relname IN ('spillway_schema', 'users', 'orders')
+			GROUP BY c.relname`,
+		finish: []string{
+			"SELECT setval(pg_get_serial_sequence('users', 'id'), coalesce(max(id), 0) + 1, false) FROM users",
+			"SELECT setval(pg_get_serial_sequence('orders', 'id'), coalesce(max(id), 0) + 1, false) FROM orders",
+			"ANALYZE users",
+			"ANALYZE orders",
+		},
+		elsewhere: "use another database, or another schema (append search_path=NAME to the parameters of the URL)",
+		within:    withinPostgres,
+		vacuum:    vacuumPostgres,
+	}
+}
+
+// postgresTx is a transaction on PostgreSQL. It uses the simple protocol only,
+// so that it works through a pooler in transaction mode.
+type postgresTx struct {
+	conn *pgconn.PgConn
+}
+
+// withinPostgres overlaps with no other one in the same database: an advisory
+// lock sees to it.
+func withinPostgres(ctx context.Context, url database.URL, work func(transaction) error) error {
+	conn, err := connectPostgres(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer closePostgres(conn) // rolls back what was not committed
+	tx := postgresTx{conn: conn}
+	if err := beginPostgres(ctx, tx); err != nil {
+		return explainPostgres(fmt.Errorf("begin: %w", err))
+	}
+	if err := work(tx); err != nil {
+		return explainPostgres(err)
+	}
+	if err := tx.exec(ctx, "COMMIT"); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+func beginPostgres(ctx context.Context, tx postgresTx) error {
+	statements := []string{
+		"BEGIN",
+		"SET LOCAL statement_timeout = 0",
+		fmt.Sprintf("SET LOCAL lock_timeout = %d", lockWait.Milliseconds()),
+		// The server notices within a second, even while it builds an index,
+		// that this process is gone (PostgreSQL 14 and later).
+		"SELECT set_config('client_connection_check_interval', '1s', true)" +
+			" WHERE current_setting('client_connection_check_interval', true) IS NOT NULL",
+		"SELECT pg_advisory_xact_lock(hashtext('spillway_schema'))",
+	}
+	for _, sql := range statements {
+		if err := tx.exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	rows, err := tx.query(ctx, "SELECT current_schema()")
+	if err == nil && rows[0][0] == "" {
+		err = errors.New("the search_path names no schema that exists: create it, or name another in the URL's search_path")
+	}
+	return err
+}
+
+func connectPostgres(ctx context.Context, url database.URL) (*pgconn.PgConn, error) {
+	config, err := pgconn.ParseConfig(url.Raw())
+	if err != nil {
+		return nil, errors.New("parse the PostgreSQL URL: a parameter has a value that cannot be read")
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "spillway"
+	}
+	if config.ConnectTimeout <= 0 {
+		config.ConnectTimeout = connectTimeout
+	}
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelWait}
+	}
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return conn, nil
+}
+
+// closePostgres ends the connection in little time, whatever its state.
+func closePostgres(conn *pgconn.PgConn) {
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	conn.Close(ctx)
+}
+
+func (tx postgresTx) exec(ctx context.Context, sql string) error {
+	return tx.conn.Exec(ctx, sql).Close()
+}
+
+func (tx postgresTx) query(ctx context.Context, sql string) ([][]string, error) {
+	results, err := tx.conn.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	for _, values := range results[0].Rows {
+		row := make([]string, len(values))
+		for i, value := range values {
+			row[i] = string(value)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// load writes the rows by COPY. FREEZE spares the rows a second visit: they are
+// marked as seen by all when the transaction commits.
+func (tx postgresTx) load(ctx context.Context, g *Generator, meter *progress.Meter) error {
+	err := tx.copyRows(ctx, "COPY users (id, nickname, mobileno, createtime) FROM STDIN (FORMAT binary, FREEZE)",
+		g.copyUsers, meter.Start("users", "rows", int64(g.dataset.Users)))
+	if err != nil {
+		return fmt.Errorf("load users: %w", err)
+	}
+	err = tx.copyRows(ctx, "COPY orders (id, createtime, users_id, goods_name) FROM STDIN (FORMAT binary, FREEZE)",
+		g.copyOrders, meter.Start("orders", "rows", int64(g.OrderCount())))
+	if err != nil {
+		return fmt.Errorf("load orders: %w", err)
+	}
+	return nil
+}
+
+// vacuumPostgres vacuums the tables, which no transaction may do.
+func vacuumPostgres(ctx context.Context, url database.URL, meter *progress.Meter) error {
+	conn, err := connectPostgres(ctx, url)
+	if err != nil {
+		return fmt.Errorf("vacuum: %w", err)
+	}
+	defer closePostgres(conn)
+	return execMetered(ctx, postgresTx{conn: conn}, "vacuum", []string{"VACUUM users", "VACUUM orders"}, meter)
+}
+
+// explainPostgres adds the fix to the errors that have a known one.
+func explainPostgres(err error) error {
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch refused.Code {
+	case "42501": // insufficient_privilege
+		return fmt.Errorf("%w; grant the role CREATE on the schema, and make it the owner of the tables it is to replace", err)
+	case "55P03": // lock_not_available
+		return fmt.Errorf("%w; another load is at work in this database, or its tables are in use: try again when that has ended", err)
+	case "2BP01": // dependent_objects_still_exist
+		return fmt.Errorf("%w; drop what depends on the tables first", err)
+	}
+	return err
+}

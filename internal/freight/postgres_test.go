@@ -1,0 +1,110 @@
+package freight
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+)
+
+func TestPostgres(t *testing.T) {
+	server := apptest.Postgres(t)
+	t.Run("schema of the search path", func(t *testing.T) { testSearchPath(t, server) })
+	t.Run("minimum grants", func(t *testing.T) { testGrants(t, server) })
+	t.Run("pooler in transaction mode", func(t *testing.T) { testPooler(t, server) })
+	t.Run("dependent view", func(t *testing.T) { testDependent(t, server) })
+}
+
+func postgresPlace(t *testing.T) place {
+	t.Helper()
+	d, err := dialectOf(database.Postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return place{dialect: d}
+}
+
+// refused runs Seed and expects an error that holds each text.
+func refused(t *testing.T, url database.URL, replace bool, texts ...string) {
+	t.Helper()
+	_, err := Seed(context.Background(), url, small, replace, quiet())
+	for _, text := range texts {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v\nlacks %q", err, text)
+		}
+	}
+}
+
+func testSearchPath(t *testing.T, server *apptest.PostgresServer) {
+	p := postgresPlace(t)
+	text := server.CreateDatabase(t)
+	public, other := parse(t, text), parse(t, text+"?search_path=other")
+	p.exec(t, public, "CREATE TABLE users (id integer)")
+	refused(t, public, true, "did not make: use another database, or another schema")
+	refused(t, other, false, "search_path names no schema that exists")
+	p.exec(t, public, "CREATE SCHEMA other")
+	p.seed(t, other, small, false, true)
+	p.complete(t, other, small)
+	refused(t, public, true, "did not make: use another database, or another schema")
+}
+
+// testGrants holds docs/operations.md to its word: what it grants is enough,
+// and what happens with less is said.
+func testGrants(t *testing.T, server *apptest.PostgresServer) {
+	p := postgresPlace(t)
+	text := server.CreateDatabase(t)
+	as := func(role string) database.URL { return parse(t, strings.Replace(text, "postgres@", role+"@", 1)) }
+	owner := as("postgres")
+	p.exec(t, owner, "CREATE ROLE loader LOGIN", "CREATE ROLE reader LOGIN", "CREATE ROLE writer LOGIN")
+
+	refused(t, as("loader"), false, "permission denied for schema public", "grant the role CREATE on the schema")
+	p.exec(t, owner, "GRANT USAGE, CREATE ON SCHEMA public TO loader")
+	p.seed(t, as("loader"), small, false, true)
+	p.complete(t, as("loader"), small)
+	p.seed(t, as("loader"), medium, true, true)
+
+	p.exec(t, as("loader"), "GRANT SELECT ON users, orders TO reader",
+		"GRANT SELECT, INSERT ON users, orders TO writer")
+	ctx := context.Background()
+	reader, err := pgx.Connect(ctx, as("reader").Raw())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close(ctx)
+	var goods string
+	row := reader.QueryRow(ctx, fmt.Sprintf("SELECT goods_name FROM (%s) AS feed ORDER BY id DESC LIMIT 1", DefaultFeed().SQL))
+	if err := row.Scan(&goods); err != nil || len(goods) != 32 {
+		t.Errorf("the feed's statement as reader: %q, %v", goods, err)
+	}
+	p.exec(t, as("writer"), "INSERT INTO orders (users_id, goods_name) VALUES (1, 'new')")
+	refused(t, as("reader"), true, "permission denied for table spillway_schema")
+	p.exec(t, owner, "GRANT ALL ON ALL TABLES IN SCHEMA public TO reader", "GRANT ALL ON SCHEMA public TO reader")
+	refused(t, as("reader"), true, "must be owner of table orders", "make it the owner of the tables")
+}
+
+func testPooler(t *testing.T, server *apptest.PostgresServer) {
+	p := postgresPlace(t)
+	direct := server.CreateDatabase(t)
+	_, name, _ := strings.Cut(strings.TrimPrefix(direct, "postgres://"), "/")
+	pooled := parse(t, apptest.PgBouncer(t, server, "transaction").URL(name))
+	p.seed(t, pooled, small, false, true)
+	p.complete(t, pooled, small)
+	interrupt(t, pooled, medium, "users")
+	p.complete(t, pooled, small)
+	p.seed(t, pooled, medium, true, true)
+	p.complete(t, parse(t, direct), medium)
+}
+
+func testDependent(t *testing.T, server *apptest.PostgresServer) {
+	p := postgresPlace(t)
+	url := parse(t, server.CreateDatabase(t))
+	p.seed(t, url, small, false, true)
+	p.exec(t, url, "CREATE VIEW recent AS SELECT * FROM orders")
+	refused(t, url, true, "other objects depend on it", "drop what depends on the tables first")
+	p.complete(t, url, small)
+}

@@ -1,0 +1,124 @@
+package freight
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/database"
+)
+
+const twoMigrations = `-- A comment.
+
+--- registry
+CREATE TABLE r (
+    a integer
+);
+--- migration 1: tables
+CREATE TABLE a (id integer);
+CREATE TABLE b (id integer);
+-- Another comment.
+--- migration 1: indexes
+CREATE INDEX i ON a (id);
+--- migration 2: tables
+ALTER TABLE a ADD COLUMN c integer;
+--- migration 2: indexes
+CREATE INDEX j ON a (c);
+`
+
+func TestParseSchema(t *testing.T) {
+	s, err := parseSchema(twoMigrations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(what string, got []string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	f("registry", s.registry, "CREATE TABLE r (\n    a integer\n);")
+	f("tables", s.tables(), "CREATE TABLE a (id integer);", "CREATE TABLE b (id integer);", "ALTER TABLE a ADD COLUMN c integer;")
+	f("indexes", s.indexes(), "CREATE INDEX i ON a (id);", "CREATE INDEX j ON a (c);")
+	f("upgrade from 1", s.upgrade(1), "ALTER TABLE a ADD COLUMN c integer;", "CREATE INDEX j ON a (c);")
+	f("upgrade from 2", s.upgrade(2))
+}
+
+func TestParseSchemaErrors(t *testing.T) {
+	f := func(text, want string) {
+		t.Helper()
+		if _, err := parseSchema(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("parseSchema(%q) = %v, want %q", text, err, want)
+		}
+	}
+	f("--- registry\nCREATE TABLE a (id integer)\n", "without a semicolon")
+	f("--- migration one: tables\n", "unknown part")
+	f("--- tables\n", "unknown part")
+	f("--- migration 2: tables\n", "out of order")
+	f("--- migration 0: indexes\n", "out of order")
+	f("--- migration 1: tables\n--- migration 1: tables\n", "out of order")
+	f("--- migration 1: tables\n--- migration 1: data\n", "out of order")
+}
+
+func TestDialects(t *testing.T) {
+	for _, driver := range []database.Driver{database.Postgres, database.SQLite} {
+		d, err := dialectOf(driver)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.schema.registry) == 0 || len(d.schema.tables()) == 0 || len(d.schema.indexes()) == 0 {
+			t.Errorf("%s: a part of the schema is empty", driver)
+		}
+	}
+	if _, err := dialectOf(database.MySQL); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("MySQL: %v", err)
+	}
+}
+
+func TestDecide(t *testing.T) {
+	want := Dataset{Users: 10, Days: 2, PerDay: 3, Seed: 1}
+	registry, users, orders := ourColumns(registryTable), ourColumns(usersTable), ourColumns(ordersTable)
+	ours := component{version: 1, state: stateComplete, dataset: want, tables: map[string][]string{
+		registryTable: registry, usersTable: append(users, "added"), ordersTable: orders,
+	}}
+	with := func(change func(*component)) component {
+		c := ours
+		c.tables = map[string][]string{}
+		for name, columns := range ours.tables {
+			c.tables[name] = columns
+		}
+		change(&c)
+		return c
+	}
+	f := func(name string, found component, replace bool, todo action, text string) {
+		t.Helper()
+		got, err := decide(found, want, replace, 1, "go elsewhere")
+		if text == "" && (err != nil || got != todo) {
+			t.Errorf("%s: %d, %v, want %d", name, got, err, todo)
+		}
+		if text != "" && (err == nil || !strings.Contains(err.Error(), text)) {
+			t.Errorf("%s: %v, want %q", name, err, text)
+		}
+	}
+	f("empty", component{}, false, build, "")
+	f("empty, replace", component{}, true, build, "")
+	f("the same", ours, false, keep, "")
+	f("the same, replace", ours, true, rebuild, "")
+	building := with(func(c *component) { c.state = stateBuilding })
+	f("half made", building, false, rebuild, "")
+	other := with(func(c *component) { c.dataset.Seed = 2 })
+	f("another", other, false, 0, "another data set is there (--users 10 --days 2 --per-day 3 --random-seed 2): --replace")
+	f("another, replace", other, true, rebuild, "")
+	f("no tables", with(func(c *component) { delete(c.tables, usersTable); delete(c.tables, ordersTable) }), false, build, "")
+	gone := with(func(c *component) { delete(c.tables, usersTable) })
+	f("one table", gone, false, 0, "is gone: --replace")
+	f("one table, replace", gone, true, rebuild, "")
+	f("newer", with(func(c *component) { c.version = 2 }), true, 0, "newer Spillway")
+	f("not in the registry", with(func(c *component) { c.version = 0 }), true, 0, `"users" is taken by a table that Spillway did not make: go elsewhere`)
+	f("foreign registry", component{tables: map[string][]string{registryTable: {"id"}}}, true, 0, `"spillway_schema" is taken`)
+	f("foreign users", component{tables: map[string][]string{usersTable: {"id"}}}, true, 0, `"users" is taken`)
+	f("foreign without columns", component{tables: map[string][]string{ordersTable: {""}}}, true, 0, `"orders" is taken`)
+	f("orders made anew", with(func(c *component) { c.tables[ordersTable] = []string{"id", "total"} }), true, 0, `"orders" is taken`)
+}

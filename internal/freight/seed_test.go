@@ -1,0 +1,364 @@
+package freight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/progress"
+)
+
+// childURL names the database that a child of this test binary fills until it
+// is killed.
+const childURL = "FREIGHT_TEST_CHILD_URL"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childURL); text != "" {
+		url, err := database.Parse(text)
+		if err == nil {
+			_, err = Seed(context.Background(), url, large, true, progress.New(os.Stdout))
+		}
+		fmt.Println("child ended:", err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var (
+	small  = Dataset{Users: 500, Days: 40, PerDay: 30, Seed: 7}
+	medium = Dataset{Users: 3_000, Days: 60, PerDay: 200, Seed: 3}
+	large  = Dataset{Users: 3_000, Days: 3_660, PerDay: 3_000, Seed: 5}
+)
+
+// place is one kind of database to test on.
+type place struct {
+	dialect  dialect
+	fresh    func(t *testing.T) database.URL // an empty database
+	midnight string                          // SQL: the midnight before the time %s
+	indexes  string                          // SQL: the names of the indexes
+}
+
+func TestPlaces(t *testing.T) {
+	server := apptest.Postgres(t)
+	places := map[database.Driver]place{
+		database.Postgres: {
+			fresh:    func(t *testing.T) database.URL { return parse(t, server.CreateDatabase(t)) },
+			midnight: "date_trunc('day', %s)",
+			indexes:  "SELECT indexname FROM pg_indexes WHERE schemaname = 'public' AND indexname NOT LIKE '%_pkey' ORDER BY 1",
+		},
+		database.SQLite: {
+			fresh: func(t *testing.T) database.URL {
+				return parse(t, "sqlite:"+filepath.Join(t.TempDir(), "test.db"))
+			},
+			midnight: "datetime(%s, 'start of day')",
+			indexes:  "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY 1",
+		},
+	}
+	for driver, p := range places {
+		var err error
+		if p.dialect, err = dialectOf(driver); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(string(driver), func(t *testing.T) {
+			t.Run("rows", p.testRows)
+			t.Run("again", p.testAgain)
+			t.Run("replace", p.testReplace)
+			t.Run("foreign", p.testForeign)
+			t.Run("half made", p.testHalfMade)
+			t.Run("interrupted", p.testInterrupted)
+			t.Run("interrupted at any time", p.testInterruptedAnyTime)
+			t.Run("killed", p.testKilled)
+			t.Run("two at once", p.testTwoAtOnce)
+			t.Run("ensure", p.testEnsure)
+			t.Run("migrate", p.testMigrate)
+		})
+	}
+}
+
+func parse(t *testing.T, text string) database.URL {
+	t.Helper()
+	url, err := database.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+func quiet() *progress.Meter { return progress.New(io.Discard) }
+
+func (p place) exec(t *testing.T, url database.URL, statements ...string) {
+	t.Helper()
+	err := p.dialect.within(context.Background(), url, func(tx transaction) error {
+		return execAll(context.Background(), tx, statements)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p place) rows(t *testing.T, url database.URL, sql string) (rows [][]string) {
+	t.Helper()
+	err := p.dialect.within(context.Background(), url, func(tx transaction) (err error) {
+		rows, err = tx.query(context.Background(), sql)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// value returns the one value that the query selects.
+func (p place) value(t *testing.T, url database.URL, sql string) string {
+	t.Helper()
+	rows := p.rows(t, url, sql)
+	if len(rows) != 1 || len(rows[0]) != 1 {
+		t.Fatalf("%s: %v", sql, rows)
+	}
+	return rows[0][0]
+}
+
+// tables returns which of our names are taken.
+func (p place) tables(t *testing.T, url database.URL) string {
+	t.Helper()
+	var names []string
+	for _, row := range p.rows(t, url, p.dialect.relations+" ORDER BY 1") {
+		names = append(names, row[0])
+	}
+	return strings.Join(names, " ")
+}
+
+func (p place) seed(t *testing.T, url database.URL, dataset Dataset, replace, made bool) {
+	t.Helper()
+	outcome, err := Seed(context.Background(), url, dataset, replace, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders := 0
+	if made {
+		orders = NewGenerator(dataset).OrderCount()
+	}
+	if outcome.Made != made || outcome.Dataset != dataset || outcome.Orders != orders {
+		t.Fatalf("outcome %+v, want made %t of %s with %d orders", outcome, made, dataset, orders)
+	}
+}
+
+// complete checks that the database holds exactly the data set.
+func (p place) complete(t *testing.T, url database.URL, dataset Dataset) {
+	t.Helper()
+	g := NewGenerator(dataset)
+	users := p.rows(t, url, "SELECT id, nickname, mobileno, createtime FROM users ORDER BY id")
+	if diff := cmp.Diff(userRows(g), users); diff != "" {
+		t.Fatalf("users (-want +got):\n%s", diff)
+	}
+	orders := p.rows(t, url, "SELECT id, createtime, users_id, goods_name FROM orders ORDER BY id")
+	if diff := cmp.Diff(orderRows(g), orders); diff != "" {
+		t.Fatalf("orders (-want +got):\n%s", diff)
+	}
+	want := fmt.Sprintf("1|complete|%d|%d|%d|%d", dataset.Users, dataset.Days, dataset.PerDay, dataset.Seed)
+	rows := p.rows(t, url, "SELECT version, state, users, days, per_day, random_seed FROM spillway_schema WHERE name = 'freight'")
+	if len(rows) != 1 || strings.Join(rows[0], "|") != want {
+		t.Fatalf("spillway_schema %v, want %s", rows, want)
+	}
+}
+
+func (p place) testRows(t *testing.T) {
+	url := p.fresh(t)
+	p.seed(t, url, small, false, true)
+	p.complete(t, url, small)
+
+	// The same rules in the database's own words.
+	broken := "SELECT count(*) FROM orders JOIN users ON users.id = users_id WHERE users.createtime >= " + fmt.Sprintf(p.midnight, "orders.createtime")
+	if got := p.value(t, url, broken); got != "0" {
+		t.Errorf("%s orders by users who were not registered before that day", got)
+	}
+	twice := "SELECT count(*) FROM (SELECT 1 FROM orders GROUP BY users_id, " + fmt.Sprintf(p.midnight, "createtime") + " HAVING count(*) > 1) AS t"
+	if got := p.value(t, url, twice); got != "0" {
+		t.Errorf("%s users ordered twice on a day", got)
+	}
+
+	// New rows go on from there.
+	last := NewGenerator(small).OrderCount()
+	p.exec(t, url, "INSERT INTO orders (users_id, goods_name) VALUES (1, 'new')",
+		"INSERT INTO users (nickname, mobileno) VALUES ('new', 'new')")
+	if got := p.value(t, url, "SELECT id FROM orders WHERE goods_name = 'new' AND createtime IS NOT NULL"); got != fmt.Sprint(last+1) {
+		t.Errorf("a new order has id %s, want %d", got, last+1)
+	}
+	if got := p.value(t, url, "SELECT id FROM users WHERE nickname = 'new'"); got != fmt.Sprint(small.Users+1) {
+		t.Errorf("a new user has id %s, want %d", got, small.Users+1)
+	}
+	for _, sql := range []string{
+		"INSERT INTO orders (id, users_id, goods_name) VALUES (1, 1, 'x')",
+		"INSERT INTO users (nickname, mobileno) VALUES ('x', '13800000001')",
+		"INSERT INTO orders (users_id) VALUES (1)",
+	} {
+		err := p.dialect.within(context.Background(), url, func(tx transaction) error { return tx.exec(context.Background(), sql) })
+		if err == nil {
+			t.Errorf("%s: accepted", sql)
+		}
+	}
+	want := [][]string{{"orders_createtime_idx"}, {"orders_users_id_idx"}, {"users_createtime_idx"}, {"users_mobileno_key"}}
+	if diff := cmp.Diff(want, p.rows(t, url, p.indexes)); diff != "" {
+		t.Errorf("indexes (-want +got):\n%s", diff)
+	}
+}
+
+func (p place) testAgain(t *testing.T) {
+	url := p.fresh(t)
+	p.seed(t, url, small, false, true)
+	p.seed(t, url, small, false, false)
+	p.complete(t, url, small)
+	p.exec(t, url, "INSERT INTO orders (users_id, goods_name) VALUES (1, 'new')")
+	p.seed(t, url, small, false, false)
+	if got := p.value(t, url, "SELECT count(*) FROM orders WHERE goods_name = 'new'"); got != "1" {
+		t.Errorf("the new order is there %s times", got)
+	}
+}
+
+func (p place) testReplace(t *testing.T) {
+	url := p.fresh(t)
+	p.seed(t, url, small, false, true)
+	other := small
+	other.Seed++
+	_, err := Seed(context.Background(), url, other, false, quiet())
+	if err == nil || !strings.Contains(err.Error(), "another data set is there (--users 500 --days 40 --per-day 30 --random-seed 7): --replace") {
+		t.Fatal(err)
+	}
+	p.complete(t, url, small)
+	p.seed(t, url, other, true, true)
+	p.complete(t, url, other)
+	p.exec(t, url, "DELETE FROM orders WHERE id < 100")
+	p.seed(t, url, other, true, true)
+	p.complete(t, url, other)
+	p.exec(t, url, "DROP TABLE users", "DROP TABLE orders")
+	p.seed(t, url, other, false, true)
+	p.complete(t, url, other)
+	none := Dataset{Users: 3, Days: 1, Seed: 1}
+	p.seed(t, url, none, true, true)
+	p.exec(t, url, "INSERT INTO orders (users_id, goods_name) VALUES (1, 'first')")
+	if got := p.value(t, url, "SELECT max(id) FROM orders"); got != "1" {
+		t.Errorf("the first order has id %s", got)
+	}
+}
+
+func (p place) testForeign(t *testing.T) {
+	columns := strings.Join(ourColumns(usersTable), " text, ") + " text"
+	for name, make := range map[string]string{
+		"users":           "CREATE TABLE users (id integer, email text)",
+		"orders":          "CREATE TABLE orders (total integer)",
+		"spillway_schema": "CREATE TABLE spillway_schema (version integer)",
+		"view":            "CREATE VIEW orders AS SELECT 1 AS id",
+		"our columns":     "CREATE TABLE users (" + columns + ")",
+	} {
+		url := p.fresh(t)
+		p.exec(t, url, make)
+		before := p.tables(t, url)
+		for _, replace := range []bool{false, true} {
+			_, err := Seed(context.Background(), url, small, replace, quiet())
+			if err == nil || !strings.Contains(err.Error(), "that Spillway did not make: use another") {
+				t.Errorf("%s, replace %t: %v", name, replace, err)
+			}
+		}
+		if after := p.tables(t, url); after != before {
+			t.Errorf("%s: tables before %q, after %q", name, before, after)
+		}
+		if _, err := Ensure(context.Background(), url, quiet()); err == nil {
+			t.Errorf("%s: Ensure agreed", name)
+		}
+	}
+}
+
+// testHalfMade is what a load leaves where tables are not made in a transaction.
+func (p place) testHalfMade(t *testing.T) {
+	url := p.fresh(t)
+	p.seed(t, url, small, false, true)
+	p.exec(t, url, "UPDATE spillway_schema SET state = 'building'", "DELETE FROM orders WHERE id > 5")
+	p.seed(t, url, small, false, true)
+	p.complete(t, url, small)
+}
+
+func (p place) testTwoAtOnce(t *testing.T) {
+	url := p.fresh(t)
+	made := make(chan bool, 2)
+	for range 2 {
+		go func() {
+			outcome, err := Seed(context.Background(), url, small, false, quiet())
+			if err != nil {
+				t.Error(err)
+			}
+			made <- outcome.Made
+		}()
+	}
+	if first, second := <-made, <-made; first == second {
+		t.Errorf("made %t and %t", first, second)
+	}
+	p.complete(t, url, small)
+}
+
+func (p place) testEnsure(t *testing.T) {
+	url := p.fresh(t)
+	if url.Driver == database.SQLite {
+		url = parse(t, "sqlite:"+filepath.Join(t.TempDir(), "new", "directory", "test.db"))
+	}
+	other := small
+	other.Seed++
+	for _, made := range []bool{true, false} {
+		outcome, err := p.dialect.ensure(context.Background(), url, other, quiet())
+		if err != nil || outcome.Made != made || outcome.Dataset != other {
+			t.Fatalf("outcome %+v, %v", outcome, err)
+		}
+		p.complete(t, url, other)
+	}
+	url = p.fresh(t)
+	p.seed(t, url, small, false, true)
+	outcome, err := Ensure(context.Background(), url, quiet())
+	if err != nil || outcome.Made || outcome.Dataset != small {
+		t.Fatalf("outcome %+v, %v", outcome, err)
+	}
+	p.complete(t, url, small)
+}
+
+func (p place) testMigrate(t *testing.T) {
+	url := p.fresh(t)
+	if from, to, err := Migrate(context.Background(), url); from != 0 || to != 0 || err != nil {
+		t.Fatalf("empty database: %d to %d, %v", from, to, err)
+	}
+	p.seed(t, url, small, false, true)
+	if from, to, err := Migrate(context.Background(), url); from != 1 || to != 1 || err != nil {
+		t.Fatalf("up to date: %d to %d, %v", from, to, err)
+	}
+	newer := p.dialect
+	newer.schema.migrations = append(newer.schema.migrations[:1:1],
+		migration{
+			tables:  []string{"ALTER TABLE orders ADD COLUMN weight integer"},
+			indexes: []string{"CREATE INDEX orders_weight_idx ON orders (weight)"},
+		},
+		migration{tables: []string{"CREATE TABLE trucks (id integer)", "ALTER TABLE nowhere ADD COLUMN a integer"}})
+	if _, _, err := newer.migrate(context.Background(), url); err == nil || !strings.Contains(err.Error(), "ALTER TABLE nowhere") {
+		t.Fatalf("broken migration: %v", err)
+	}
+	p.complete(t, url, small) // still version 1
+	newer.schema.migrations = newer.schema.migrations[:2]
+	if from, to, err := newer.migrate(context.Background(), url); from != 1 || to != 2 || err != nil {
+		t.Fatalf("from %d to %d, %v", from, to, err)
+	}
+	if got := p.value(t, url, "SELECT count(*) FROM orders WHERE weight IS NULL"); got != fmt.Sprint(NewGenerator(small).OrderCount()) {
+		t.Errorf("%s orders have the new column", got)
+	}
+	if _, _, err := Migrate(context.Background(), url); !errors.Is(err, errNewer) {
+		t.Errorf("an older program: %v", err)
+	}
+	if _, err := Seed(context.Background(), url, small, true, quiet()); !errors.Is(err, errNewer) {
+		t.Errorf("an older program: %v", err)
+	}
+}

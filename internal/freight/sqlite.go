@@ -1,0 +1,142 @@
+package freight
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/database"
+	"spillway/internal/progress"
+)
+
+//go:embed sqlite.sql
+var sqliteSchema string
+
+func sqliteDialect() dialect {
+	return dialect{
+		relations: `SELECT lower(m.name), (SELECT group_concat(t.name, ',') FROM pragma_table_info(m.name) t)
+			FROM sqlite_master m
+			WHERE m.type IN ('table', 'view') AND lower(m.name) IN ('spillway_schema', 'users', 'orders')`,
+		finish:    []string{"ANALYZE"},
+		elsewhere: "use another file",
+		within:    withinSQLite,
+		vacuum:    func(context.Context, database.URL, *progress.Meter) error { return nil },
+	}
+}
+
+// sqliteTx is a transaction on a SQLite file.
+type sqliteTx struct {
+	conn *sqlite.Conn
+}
+
+// withinSQLite overlaps with no other writer of the file. It leaves the file's
+// journal mode as it is.
+func withinSQLite(ctx context.Context, url database.URL, work func(transaction) error) (err error) {
+	conn, err := sqlite.OpenConn(url.Path(), sqlite.OpenReadWrite, sqlite.OpenCreate)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closed := conn.Close(); err == nil {
+			err = closed
+		}
+	}()
+	conn.SetBusyTimeout(lockWait)
+	conn.SetInterrupt(ctx.Done())
+	// An index is sorted in runs as large as the cache, and nothing interrupts
+	// the sorting of a run: 8 MB takes a few tenths of a second, 64 MB seconds,
+	// and the index is not made sooner.
+	if err := sqlitex.ExecuteTransient(conn, "PRAGMA cache_size = -8192", nil); err != nil {
+		return err
+	}
+	end, err := sqlitex.ImmediateTransaction(conn)
+	if err != nil {
+		if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultBusy {
+			return fmt.Errorf("begin: %w; another process writes to the file: try again when that has ended", err)
+		}
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer end(&err)
+	return work(sqliteTx{conn: conn})
+}
+
+func (tx sqliteTx) exec(_ context.Context, sql string) error {
+	return sqlitex.ExecuteTransient(tx.conn, sql, nil)
+}
+
+func (tx sqliteTx) query(_ context.Context, sql string) ([][]string, error) {
+	var rows [][]string
+	err := sqlitex.ExecuteTransient(tx.conn, sql, &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+		row := make([]string, stmt.ColumnCount())
+		for i := range row {
+			row[i] = stmt.ColumnText(i)
+		}
+		rows = append(rows, row)
+		return nil
+	}})
+	return rows, err
+}
+
+// load inserts row by row through one prepared statement a table.
+func (tx sqliteTx) load(_ context.Context, g *Generator, meter *progress.Meter) error {
+	if err := tx.loadUsers(g, meter.Start("users", "rows", int64(g.dataset.Users))); err != nil {
+		return fmt.Errorf("load users: %w", err)
+	}
+	if err := tx.loadOrders(g, meter.Start("orders", "rows", int64(g.OrderCount()))); err != nil {
+		return fmt.Errorf("load orders: %w", err)
+	}
+	return nil
+}
+
+func (tx sqliteTx) loadUsers(g *Generator, task *progress.Task) (err error) {
+	defer func() { task.End(err) }()
+	stmt, err := tx.conn.Prepare("INSERT INTO users (id, nickname, mobileno, createtime) VALUES (?, ?, ?, ?)")
+	if err != nil {
+		return err
+	}
+	var buffer []byte
+	for user := range g.Users() {
+		buffer = user.Mobile(buffer[:0])
+		stmt.BindInt64(1, int64(user.ID))
+		stmt.BindText(2, string(buffer))
+		stmt.BindText(3, string(buffer))
+		stmt.BindText(4, timeText(user.Created))
+		if err := insert(stmt); err != nil {
+			return err
+		}
+		task.Add(1)
+	}
+	return nil
+}
+
+func (tx sqliteTx) loadOrders(g *Generator, task *progress.Task) (err error) {
+	defer func() { task.End(err) }()
+	stmt, err := tx.conn.Prepare("INSERT INTO orders (id, createtime, users_id, goods_name) VALUES (?, ?, ?, ?)")
+	if err != nil {
+		return err
+	}
+	for order := range g.Orders() {
+		stmt.BindInt64(1, int64(order.ID))
+		stmt.BindText(2, timeText(order.Created))
+		stmt.BindInt64(3, int64(order.UserID))
+		stmt.BindText(4, string(order.Goods[:]))
+		if err := insert(stmt); err != nil {
+			return err
+		}
+		task.Add(1)
+	}
+	return nil
+}
+
+func insert(stmt *sqlite.Stmt) error {
+	if _, err := stmt.Step(); err != nil {
+		return err
+	}
+	return stmt.Reset()
+}
+
+func timeText(unix int64) string { return time.Unix(unix, 0).UTC().Format(time.DateTime) }

@@ -1,0 +1,34 @@
+-- The freight app's schema on SQLite. How this file is read is told at the top
+-- of postgres.sql. Times are text, 'YYYY-MM-DD HH:MM:SS'.
+
+--- registry
+CREATE TABLE IF NOT EXISTS spillway_schema (
+    name        text NOT NULL PRIMARY KEY,
+    version     integer NOT NULL,
+    state       text NOT NULL CHECK (state IN ('building', 'complete')),
+    applied_at  timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    users       integer,
+    days        integer,
+    per_day     integer,
+    random_seed integer
+);
+
+--- migration 1: tables
+CREATE TABLE users (
+    id         integer NOT NULL PRIMARY KEY,
+    nickname   text NOT NULL,
+    mobileno   text NOT NULL,
+    createtime timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP
+);
+CREATE TABLE orders (
+    id         integer NOT NULL PRIMARY KEY,
+    createtime timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    users_id   integer NOT NULL,
+    goods_name text NOT NULL
+);
+
+--- migration 1: indexes
+CREATE UNIQUE INDEX users_mobileno_key ON users (mobileno);
+CREATE INDEX users_createtime_idx ON users (createtime);
+CREATE INDEX orders_createtime_idx ON orders (createtime);
+CREATE INDEX orders_users_id_idx ON orders (users_id);
