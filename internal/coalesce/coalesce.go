@@ -20,7 +20,7 @@ var ErrFull = errors.New("too many requests wait already")
 // Group shares calls by key. Use New. Its methods may be called concurrently.
 type Group[V any] struct {
 	limit int
-	base  context.Context //nolint:containedctx // the owner's lifetime, not a request's
+	base  context.Context // the owner's lifetime, not a request's
 	stop  context.CancelFunc
 	wait  sync.WaitGroup
 
@@ -120,9 +120,8 @@ func (g *Group[V]) Waiting() (now int, shared uint64) {
 
 // Close cancels the calls under way and waits for them.
 func (g *Group[V]) Close() {
+	g.mu.Lock() // no call starts between the cancellation and Wait
 	g.stop()
-	// Under the lock no call can start between the cancellation and Wait.
-	g.mu.Lock()
-	g.mu.Unlock() //nolint:staticcheck // empty on purpose: a barrier
+	g.mu.Unlock()
 	g.wait.Wait()
 }

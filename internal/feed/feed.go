@@ -59,6 +59,9 @@ var (
 	ErrUnavailable = errors.New("the database does not answer and what is known is too old")
 	// ErrBusy: too many requests wait, or an answer takes too long. Retry later.
 	ErrBusy = errors.New("too many requests wait for the database")
+	// ErrCounting: the rows up to a deep offset are being counted for the first
+	// time; its text says how far. Retry later.
+	ErrCounting = errors.New("rows up to this offset are being counted")
 	// ErrRequest: the request is wrong; its text says how.
 	ErrRequest = errors.New("bad request")
 )
@@ -70,7 +73,7 @@ type Feed struct {
 	fingerprint uint32
 	pages       *coalesce.Group[*pageRead]
 
-	base context.Context //nolint:containedctx // the feed's lifetime
+	base context.Context // the feed's lifetime
 	stop context.CancelFunc
 	done sync.WaitGroup
 
@@ -97,10 +100,10 @@ func Open(cfg Config, source Source) *Feed {
 
 // Close ends all refreshes and waits for them. Requests under way get an error.
 func (f *Feed) Close() {
+	f.mu.Lock() // no window starts after this
 	f.stop()
+	f.mu.Unlock()
 	f.pages.Close()
-	f.mu.Lock()   // no window starts after this
-	f.mu.Unlock() //nolint:staticcheck // empty on purpose: a barrier
 	f.done.Wait()
 }
 

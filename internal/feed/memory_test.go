@@ -19,16 +19,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // table is the naive model of a feed's database: a sorted list of ids, newest =
 // largest, and what statements were run on it.
 type table struct {
-	mu       sync.Mutex
-	ids      []int // ascending
-	note     map[int]string
-	down     error
-	latency  time.Duration
-	reads    int // Read of whole windows
-	pages    int // other Reads
-	walks    int // Keys
-	walked   int // the largest Skip seen
-	finished int
+	mu      sync.Mutex
+	ids     []int // ascending
+	note    map[int]string
+	down    error
+	latency time.Duration
+	reads   int // Read of whole windows
+	pages   int // other Reads
+	walks   int // Keys
+	walked  int // the largest Skip seen
 }
 
 func newTable(n int) *table {

@@ -21,8 +21,8 @@ import "time"
 // The index compares keys for equality only. Its methods are pure; the window's
 // sweeper is the one writer and holds the lock.
 const (
-	offsetStride  = 64   // rows the database walks at most to find an offset
-	segmentTarget = 8192 // rows in a segment, about
+	offsetStride  = 16   // rows the database walks at most to find an offset
+	segmentTarget = 2048 // rows in a segment, about
 	sliversMax    = 64   // segments beyond rows/segmentTarget before small ones are joined
 )
 

@@ -50,7 +50,7 @@ func (p *Page) Tag() uint64 {
 
 // Page answers r. now is the request's time. A window hit takes no lock and
 // allocates nothing. Errors wrap ErrRequest or ErrCursor (the client's mistake),
-// ErrBusy or ErrUnavailable (come again later); others are the database's.
+// ErrBusy, ErrCounting or ErrUnavailable (come again later); others are the database's.
 func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error) {
 	if r.Limit == 0 {
 		r.Limit = f.cfg.Limit
@@ -86,6 +86,7 @@ func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error)
 		return p, nil
 	case errors.Is(err, ErrCursor):
 		return Page{}, err
+	case errors.Is(err, ErrCounting):
 	case errors.Is(err, coalesce.ErrFull) || errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %w", ErrBusy, err)
 	}
@@ -155,9 +156,8 @@ func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Pa
 // read reads one page, sharing the statement with identical requests. q.Limit is
 // one more than the page's rows: the row too many tells that a next page exists.
 func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
+	// Each caller waits at most Timeout; the statement ends with the last of them.
 	got, _, err := f.pages.Do(ctx, pageName(q), func(ctx context.Context) (*pageRead, error) {
-		ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
-		defer cancel()
 		if err := f.cfg.Gate.enter(ctx); err != nil {
 			return nil, err
 		}

@@ -55,7 +55,9 @@ func (w *window) locate(ctx context.Context, s *snapshot, offset int) (location,
 		select {
 		case <-grown:
 		case <-ctx.Done():
-			return location{}, fmt.Errorf("count rows up to offset %d: %w", offset, ctx.Err())
+			sw.mu.Lock()
+			defer sw.mu.Unlock()
+			return location{}, fmt.Errorf("%w: %d so far", ErrCounting, sw.index.rows())
 		}
 		sw.mu.Lock()
 		err := sw.failure

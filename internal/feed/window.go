@@ -26,7 +26,7 @@ const (
 type window struct {
 	feed    *Feed
 	args    []string
-	ctx     context.Context //nolint:containedctx // the window's lifetime
+	ctx     context.Context // the window's lifetime
 	stop    context.CancelFunc
 	current atomic.Pointer[snapshot] // nil before the first refresh
 	asked   atomic.Int64             // Unix nanoseconds of the last request, roughly
