@@ -81,7 +81,7 @@ func (t *transfer) bind(trap uintptr) {
 func (c *conn) Read(p []byte) (int, error) {
 	if c.read.due() {
 		if err := c.TCPConn.SetReadDeadline(c.read.asked); err != nil {
-			return 0, err //nolint:wrapcheck // net.Conn's own error
+			return 0, err // net.Conn's own error
 		}
 		c.read.set = c.read.asked
 	}
@@ -93,7 +93,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.in.bytes = nil
 	switch {
 	case err != nil:
-		return 0, err //nolint:wrapcheck // net.Conn's own error
+		return 0, err // net.Conn's own error
 	case c.in.errno != 0:
 		return 0, os.NewSyscallError("read", c.in.errno)
 	case c.in.n == 0:
@@ -106,7 +106,7 @@ func (c *conn) Read(p []byte) (int, error) {
 func (c *conn) Write(p []byte) (int, error) {
 	if c.write.due() {
 		if err := c.TCPConn.SetWriteDeadline(c.write.asked); err != nil {
-			return 0, err //nolint:wrapcheck // net.Conn's own error
+			return 0, err // net.Conn's own error
 		}
 		c.write.set = c.write.asked
 	}
@@ -118,7 +118,7 @@ func (c *conn) Write(p []byte) (int, error) {
 			err = os.NewSyscallError("write", c.out.errno)
 		}
 		if err != nil {
-			return written, err //nolint:wrapcheck // net.Conn's own error
+			return written, err // net.Conn's own error
 		}
 		if written += c.out.n; written >= len(p) {
 			return written, nil
@@ -128,7 +128,7 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // ReadFrom keeps io.Copy from bypassing Write.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(struct{ io.Writer }{c}, r) //nolint:wrapcheck // io.Copy's contract
+	return io.Copy(struct{ io.Writer }{c}, r) // io.Copy's contract
 }
 
 // SetReadDeadline implements net.Conn; Read passes it on.
@@ -149,7 +149,7 @@ func (c *conn) Close() error {
 		default:
 		}
 	})
-	return c.TCPConn.Close() //nolint:wrapcheck // io.Closer's contract
+	return c.TCPConn.Close() // io.Closer's contract
 }
 
 // deadline is what was asked for and what the poller knows.

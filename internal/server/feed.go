@@ -174,6 +174,8 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, badCursor, "before is not a cursor of this list; start again without it")
 	case errors.Is(err, feed.ErrRequest):
 		h.server.problem(ctx, badRequest, clientText(err))
+	case errors.Is(err, feed.ErrCounting):
+		h.server.unavailable(ctx, counting, clientText(err), err)
 	case errors.Is(err, feed.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it takes too long", err)
 	default:

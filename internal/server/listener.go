@@ -20,12 +20,15 @@ const (
 // listener counts its connections, and drains its queue before it closes.
 type listener struct {
 	*net.TCPListener
-	open   atomic.Int64
-	closed chan struct{} // gets a token whenever a connection closes
+	limit   int64  // connections open at once
+	refusal []byte // what one too many is told
+	open    atomic.Int64
+	refused atomic.Int64
+	closed  chan struct{} // gets a token whenever a connection closes
 }
 
-func newListener(ln *net.TCPListener) *listener {
-	return &listener{TCPListener: ln, closed: make(chan struct{}, 1)}
+func newListener(ln *net.TCPListener, limit int, refusal []byte) *listener {
+	return &listener{TCPListener: ln, limit: int64(limit), refusal: refusal, closed: make(chan struct{}, 1)}
 }
 
 // Accept returns the next connection; io.EOF once drain has let the queue run empty.
@@ -33,8 +36,10 @@ func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.AcceptTCP()
 		switch {
-		case err == nil:
+		case err == nil && l.open.Load() < l.limit:
 			return newConn(c, l)
+		case err == nil:
+			l.refuse(c)
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
 			return nil, io.EOF
 		case isTemporary(err):
@@ -44,6 +49,14 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, fmt.Errorf("accept: %w", err)
 		}
 	}
+}
+
+// refuse tells a client that comes one too many to come again.
+func (l *listener) refuse(c *net.TCPConn) {
+	l.refused.Add(1)
+	_ = c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // an empty socket buffer takes it at once
+	_, _ = c.Write(l.refusal)
+	_ = c.Close()
 }
 
 func isTemporary(err error) bool {
@@ -57,7 +70,7 @@ func isTemporary(err error) bool {
 // are dropped first: a client that knocks now tries again a second later, by
 // which time the port is closed, or another process's.
 func (l *listener) drain() error {
-	defer l.SetDeadline(time.Now().Add(acceptDrain)) //nolint:errcheck // it fails on a closed listener only
+	defer l.SetDeadline(time.Now().Add(acceptDrain)) // it fails on a closed listener only
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("reach the listening socket: %w", err)

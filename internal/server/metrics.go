@@ -65,8 +65,10 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 			r.collect(ch, d)
 		}
 	}
-	ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(max(0, s.http.GetOpenConnectionsCount())))
-	ch <- prometheus.MustNewConstMetric(d.rejected, prometheus.CounterValue, float64(s.http.GetRejectedConnectionsCount()))
+	if l := s.listener.Load(); l != nil {
+		ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(l.open.Load()))
+		ch <- prometheus.MustNewConstMetric(d.rejected, prometheus.CounterValue, float64(l.refused.Load()))
+	}
 }
 
 type descriptions struct{ requests, seconds, open, rejected *prometheus.Desc }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
@@ -27,8 +28,10 @@ const (
 	bodyTooLarge
 	requestTimeout
 	busy
+	counting
 	stale
 	databaseDown
+	full
 	redisDown
 	noRedis
 )
@@ -51,10 +54,14 @@ func (k problemKind) describe() problem {
 		return problem{"request-timeout", fasthttp.StatusRequestTimeout, "The request came too slowly"}
 	case busy:
 		return problem{"busy", fasthttp.StatusServiceUnavailable, "Too busy"}
+	case counting:
+		return problem{"counting", fasthttp.StatusServiceUnavailable, "The offset is not known yet"}
 	case stale:
 		return problem{"stale", fasthttp.StatusServiceUnavailable, "The data is too old"}
 	case databaseDown:
 		return problem{"database-down", fasthttp.StatusServiceUnavailable, "The database does not answer"}
+	case full:
+		return problem{"too-many-connections", fasthttp.StatusServiceUnavailable, "Too many connections"}
 	case redisDown:
 		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
 	case noRedis:
@@ -88,6 +95,16 @@ func (s *Server) problem(ctx *fasthttp.RequestCtx, kind problemKind, detail stri
 	ctx.Response.Header.SetContentType("application/problem+json")
 	ctx.SetStatusCode(p.status)
 	ctx.SetBody(append(body, '\n'))
+}
+
+// refusal returns the whole answer for a connection one too many, made once: at
+// that moment there is no request yet to answer.
+func (s *Server) refusal() []byte {
+	p := full.describe()
+	body := fmt.Sprintf(`{"type":"urn:spillway:problem:%s","title":%q,"status":%d,"detail":"%d connections are open, the limit (http.connections)"}`+"\n",
+		p.code, p.title, p.status, s.cfg.Connections)
+	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: %d\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s",
+		retrySeconds(retryAfter), len(body), body)
 }
 
 // unavailable answers with kind, asks the client to come back, and logs why.

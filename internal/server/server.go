@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -58,8 +59,8 @@ type Server struct {
 	cfg      Config
 	http     *fasthttp.Server
 	routes   map[string]*route
-	unknown  *route // requests of no route, for metrics
-	serving  atomic.Bool
+	unknown  *route                   // requests of no route, for metrics
+	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
 	ids      requestIDs
 	names    names
@@ -101,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
 		ErrorHandler:          s.serveError,
-		Concurrency:           cfg.Connections,
+		Concurrency:           math.MaxInt32, // the listener keeps the bound
 		ReadBufferSize:        cfg.HeaderBytes,
 		MaxRequestBodySize:    cfg.BodyBytes,
 		ReadTimeout:           cfg.ReadTimeout,
@@ -139,12 +140,12 @@ func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
 // returns when every connection is closed or DrainTimeout has passed, the
 // latter with an error.
 func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
-	l := newListener(ln)
+	l := newListener(ln, s.cfg.Connections, s.refusal())
+	s.listener.Store(l)
 	serve := net.Listener(l)
 	if s.cfg.TLS != nil {
 		serve = tls.NewListener(l, s.cfg.TLS)
 	}
-	s.serving.Store(true)
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(serve) }()
 	select {
@@ -219,7 +220,7 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 }
 
 // Serving reports whether Run has begun, for readiness.
-func (s *Server) Serving() bool { return s.serving.Load() }
+func (s *Server) Serving() bool { return s.listener.Load() != nil }
 
 // Draining reports whether the server is stopping, for readiness.
 func (s *Server) Draining() bool { return s.draining.Load() }

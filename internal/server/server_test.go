@@ -41,26 +41,37 @@ func numberKey(i int) feed.Key {
 	return feed.Key(feed.AppendKey(nil, feed.KeyInteger, strconv.AppendInt(nil, int64(i), 10)))
 }
 
-func (s *rows) first(r feed.Range) (int, error) {
+// span returns the numbers from first down to behind last that r names.
+func (s *rows) span(r feed.Range) (first, last int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down != nil {
-		return 0, s.down
+	first = s.n
+	if r.After != "" {
+		first = number(r.After) - 1
 	}
-	if r.After == "" {
-		return s.n - r.Skip, nil
+	first -= r.Skip
+	last = max(0, first-r.Limit)
+	if r.Until != "" {
+		last = max(last, number(r.Until)-1)
 	}
-	v, err := r.After.Values(1)
+	return first, last, s.down
+}
+
+func number(k feed.Key) int {
+	v, err := k.Values(1)
 	if err != nil {
-		return 0, err
+		panic(err)
 	}
 	n, err := strconv.Atoi(v[0].Text)
-	return n - 1 - r.Skip, err
+	if err != nil {
+		panic(err)
+	}
+	return n
 }
 
 func (s *rows) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
-	first, err := s.first(r)
-	for i := first; err == nil && i > max(0, first-r.Limit); i-- {
+	first, last, err := s.span(r)
+	for i := first; err == nil && i > last; i-- {
 		to.Begin()
 		to.Data = fmt.Appendf(to.Data, `{"id":%d}`, i)
 		to.End(numberKey(i))
@@ -69,9 +80,9 @@ func (s *rows) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
 }
 
 func (s *rows) Keys(_ context.Context, r feed.Range, every int) (feed.Walk, error) {
-	first, err := s.first(r)
+	first, last, err := s.span(r)
 	var w feed.Walk
-	for i := first; err == nil && i > max(0, first-r.Limit); i-- {
+	for i := first; err == nil && i > last; i-- {
 		w.Count++
 		if w.Last = numberKey(i); w.Count%every == 0 {
 			w.Keys = append(w.Keys, w.Last)
@@ -328,7 +339,7 @@ func raw(t *testing.T, url, text string) string {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-	go io.WriteString(c, text) //nolint:errcheck // the server may have closed by then
+	go io.WriteString(c, text) // the server may have closed by then
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return err.Error()
@@ -341,6 +352,7 @@ func TestBadHTTP(t *testing.T) {
 	url, _ := start(t, &rows{n: 5000}, nil)
 	for name, c := range map[string]struct{ text, want string }{
 		"huge header": {"GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", "431"},
+		"no host":     {"GET /list HTTP/1.0\r\n\r\n", "200"},
 		"no HTTP":     {"\x16\x03\x01 this is not HTTP\r\n\r\n", "400"},
 		"huge body":   {"POST /list HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\n\r\n", "413"},
 		"slow client": {"GET /list HTTP/1.1\r\nHost:", "408"},
@@ -351,6 +363,24 @@ func TestBadHTTP(t *testing.T) {
 	}
 	if a := request(t, "GET", url+"/list"); a.status != 200 {
 		t.Errorf("afterwards: %d", a.status)
+	}
+}
+
+func TestConnectionLimit(t *testing.T) {
+	url, s := start(t, &rows{n: 10}, func(c *Config) { c.Connections = 2 })
+	for range 2 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	eventually(t, func() bool { return s.listener.Load().open.Load() == 2 })
+	if got := raw(t, url, "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"); !strings.HasPrefix(got, "503") {
+		t.Errorf("a third connection: %s", got)
+	}
+	if n := s.listener.Load().refused.Load(); n != 1 {
+		t.Errorf("%d refused", n)
 	}
 }
 
