@@ -40,11 +40,16 @@ type Page struct {
 	// For an offset behind the window: the offset was found by counts, of which the
 	// oldest was taken at CountedAt. Zero where the offset is exact.
 	CountedAt time.Time
+
+	tag uint64 // what Tag returns, where it is known already; else 0
 }
 
 // Tag returns a hash of the page's content, equal on every replica for equal
 // content, for an ETag.
 func (p *Page) Tag() uint64 {
+	if p.tag != 0 {
+		return p.tag
+	}
 	return xxhash.Sum64(p.Data) ^ (xxhash.Sum64String(p.Next)*31 + 1)
 }
 

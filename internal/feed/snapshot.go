@@ -15,15 +15,16 @@ type snapshot struct {
 	next    []string       // next[i] is the cursor of row i
 	index   map[Key]int    // position of each key
 	cursors map[string]int // position of each cursor, so that a cursor in the window needs no decoding
+	usual   int            // the default page size
+	tags    []uint64       // of the pages of that size, by their start: hashing one costs as much as copying it
 	full    bool           // the window's limit was reached: older rows may follow
 	readAt  time.Time      // just before the statement ran: the rows are no older
 	parked  bool           // nobody asked for a while: refresh before serving
-	version uint64         // grows when the content changes
 }
 
 // newSnapshot makes a snapshot of rows, which it keeps. When nothing changed
-// since previous it shares that one's memory and version.
-func newSnapshot(rows Rows, window int, fingerprint uint32, readAt time.Time, previous *snapshot) (*snapshot, error) {
+// since previous it shares that one's memory.
+func newSnapshot(rows Rows, window, usual int, fingerprint uint32, readAt time.Time, previous *snapshot) (*snapshot, error) {
 	full := rows.Len() >= window
 	if previous != nil && previous.full == full && bytes.Equal(previous.rows.Data, rows.Data) && slices.Equal(previous.rows.Keys, rows.Keys) {
 		same := *previous
@@ -32,14 +33,13 @@ func newSnapshot(rows Rows, window int, fingerprint uint32, readAt time.Time, pr
 	}
 	s := &snapshot{
 		rows:    rows,
+		usual:   usual,
+		tags:    make([]uint64, rows.Len()),
 		next:    make([]string, rows.Len()),
 		index:   make(map[Key]int, rows.Len()),
 		cursors: make(map[string]int, rows.Len()),
 		full:    full,
 		readAt:  readAt,
-	}
-	if previous != nil {
-		s.version = previous.version + 1
 	}
 	var cursor []byte
 	for i, key := range rows.Keys {
@@ -50,6 +50,11 @@ func newSnapshot(rows Rows, window int, fingerprint uint32, readAt time.Time, pr
 		cursor = appendCursor(cursor[:0], fingerprint, key)
 		s.next[i] = string(cursor)
 		s.cursors[s.next[i]] = i
+	}
+	for i := range s.tags {
+		if p, ok := s.page(i, usual); ok {
+			s.tags[i] = p.Tag()
+		}
 	}
 	return s, nil
 }
@@ -77,6 +82,9 @@ func (s *snapshot) page(start, limit int) (Page, bool) {
 	p := Page{Data: s.rows.Slice(start, end), Rows: end - start, Source: FromWindow, ReadAt: s.readAt}
 	if end > start && (end < n || s.full) {
 		p.Next = s.next[end-1]
+	}
+	if limit == s.usual && end > start {
+		p.tag = s.tags[start]
 	}
 	return p, true
 }
