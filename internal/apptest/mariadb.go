@@ -1,0 +1,80 @@
+package apptest
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// MariaDB starts a MariaDB server for the length of a test: user root without a
+// password, from loopback, and an empty database named test. Settings are options
+// of its command line ("--max-connections=10") and go over the defaults for
+// tests, which do not fsync.
+func MariaDB(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	s, err := StartMariaDB(settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeAfter(t)
+	return s
+}
+
+// StartMariaDB is MariaDB for TestMain: the caller calls Close.
+func StartMariaDB(settings ...string) (*Server, error) {
+	install, err := findBinary("mariadb-install-db", "mariadb-server")
+	if err != nil {
+		return nil, err
+	}
+	credential, err := unprivileged("mysql")
+	if err != nil {
+		return nil, fmt.Errorf("find the user that runs MariaDB: %w", err)
+	}
+	s := &Server{name: "mariadbd", scheme: "mysql://root@", credential: credential, stopSignal: syscall.SIGTERM}
+	s.ready = func(ctx context.Context) error { return pingMariaDB(ctx, s.addr) }
+	prepare := func() error {
+		data := filepath.Join(s.dir, "data")
+		cmd := exec.Command(install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-name-resolve")
+		cmd.Dir = s.dir
+		cmd.Env = append(os.Environ(), "TMPDIR="+s.dir)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("mariadb-install-db: %w\n%s", err, output)
+		}
+		s.args = append([]string{
+			"--no-defaults", "--datadir=" + data, "--socket=" + filepath.Join(s.dir, "socket"), "--tmpdir=" + s.dir,
+			"--bind-address=127.0.0.1", "--port=" + portOf(s.addr), "--skip-name-resolve",
+			"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
+		}, settings...)
+		return nil
+	}
+	return s, s.setUp("mariadb-server", "/usr/sbin/mariadbd", prepare)
+}
+
+// pingMariaDB connects once and makes the database test where there is none.
+func pingMariaDB(ctx context.Context, addr string) error {
+	config := mysql.NewConfig()
+	config.User, config.Net, config.Addr, config.Logger = "root", "tcp", addr, &mysql.NopLogger{}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return err
+	}
+	conn, err := connector.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	execer, ok := conn.(driver.ExecerContext)
+	if !ok {
+		return fmt.Errorf("the driver's connections run no statements")
+	}
+	_, err = execer.ExecContext(ctx, "CREATE DATABASE IF NOT EXISTS test", nil)
+	return err
+}
