@@ -1,0 +1,135 @@
+package result
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// An ErrorClass says how a request ended badly. Each bad request is in exactly one class.
+type ErrorClass uint8
+
+// The classes. StatusError and CheckError were answered; all others were not.
+const (
+	Refused     ErrorClass = iota // connection refused
+	Reset                         // connection reset or closed before the answer was whole
+	Timeout                       // no whole answer in time
+	NoLocalPort                   // EADDRNOTAVAIL, EADDRINUSE: the generator's own ports are used up, not a failure of the target
+	NoFile                        // EMFILE, ENFILE: the generator's own file limit
+	Resolve                       // name not resolved
+	Unreachable                   // no route, network or host unreachable
+	TLSError                      // handshake or certificate
+	Protocol                      // an answer that does not follow the protocol
+	StatusError                   // HTTP status that is not expected; SQL or Redis error answer
+	CheckError                    // the answer failed a check of its content
+	Unsent                        // due but never sent: the backlog was full or the step ended
+	Other                         // anything else
+	classCount
+)
+
+// ErrorClasses lists every class in its order of printing.
+func ErrorClasses() []ErrorClass {
+	classes := make([]ErrorClass, classCount)
+	for i := range classes {
+		classes[i] = ErrorClass(i)
+	}
+	return classes
+}
+
+// String is the name used in files and reports.
+func (e ErrorClass) String() string {
+	switch e {
+	case Refused:
+		return "refused"
+	case Reset:
+		return "reset"
+	case Timeout:
+		return "timeout"
+	case NoLocalPort:
+		return "no_local_port"
+	case NoFile:
+		return "no_file"
+	case Resolve:
+		return "resolve"
+	case Unreachable:
+		return "unreachable"
+	case TLSError:
+		return "tls"
+	case Protocol:
+		return "protocol"
+	case StatusError:
+		return "status"
+	case CheckError:
+		return "check"
+	case Unsent:
+		return "unsent"
+	case Other:
+		return "other"
+	}
+	return fmt.Sprintf("class %d", e)
+}
+
+// Own says whether the generator and not the target is to blame.
+func (e ErrorClass) Own() bool { return e == NoLocalPort || e == NoFile }
+
+// Errors counts bad requests by class: errors[Timeout]++. In JSON it is an object of the classes that are not 0.
+type Errors [classCount]int64
+
+// Total is the number of bad requests.
+func (e *Errors) Total() int64 {
+	var total int64
+	for _, n := range e {
+		total += n
+	}
+	return total
+}
+
+// Unanswered is the number that ended without a whole answer.
+func (e *Errors) Unanswered() int64 { return e.Total() - e[StatusError] - e[CheckError] }
+
+// Own is the number that the generator, not the target, is to blame for.
+func (e *Errors) Own() int64 { return e[NoLocalPort] + e[NoFile] }
+
+// String lists the classes that are not 0, "timeout 3, reset 1"; "" when there is none.
+func (e *Errors) String() string {
+	var parts []string
+	for class, n := range e {
+		if n != 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", ErrorClass(class), n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// MarshalJSON writes the classes that are not 0.
+func (e Errors) MarshalJSON() ([]byte, error) {
+	byName := make(map[string]int64)
+	for class, n := range e {
+		if n != 0 {
+			byName[ErrorClass(class).String()] = n
+		}
+	}
+	return json.Marshal(byName)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote. A class that this version does not know counts as Other.
+func (e *Errors) UnmarshalJSON(data []byte) error {
+	var byName map[string]int64
+	if err := json.Unmarshal(data, &byName); err != nil {
+		return fmt.Errorf("read error counts: %w", err)
+	}
+	*e = Errors{}
+	for name, n := range byName {
+		e[classNamed(name)] += n
+	}
+	return nil
+}
+
+func classNamed(name string) ErrorClass {
+	for _, class := range ErrorClasses() {
+		if class.String() == name {
+			return class
+		}
+	}
+	return Other
+}

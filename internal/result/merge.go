@@ -1,0 +1,266 @@
+package result
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Merge makes one run of the files that several hosts wrote of the same run: offered rates, connections and counters
+// add up, histograms are added bucket by bucket, and percentiles are read from the sums, never averaged. Seconds are
+// matched by their distance from the start of the step on each host; how far the hosts' starts were apart by their own
+// clocks is stated in Header.Parts and not corrected. A step is as valid as its least valid part.
+//
+// Steps must have the same shape in all files; steps that a file does not have are left out with a note. Files with
+// different non-empty Header.Run are refused. The runs given are not changed.
+func Merge(runs []*Run) (*Run, error) {
+	if len(runs) == 0 {
+		return nil, errors.New("merge runs: none given")
+	}
+	ordered := slices.Clone(runs)
+	slices.SortStableFunc(ordered, func(a, b *Run) int { return a.Header.StartedAt.Compare(b.Header.StartedAt) })
+	header, err := mergeHeaders(ordered)
+	if err != nil {
+		return nil, fmt.Errorf("merge runs: %w", err)
+	}
+	merged := &Run{Header: header, End: End{Reason: Finished}}
+	steps := len(ordered[0].Steps)
+	for _, run := range ordered {
+		merged.addEnd(run)
+		steps = min(steps, len(run.Steps))
+	}
+	for _, run := range ordered {
+		if len(run.Steps) > steps {
+			merged.Header.Notes = append(merged.Header.Notes, fmt.Sprintf("%s has %d steps, of which only the first %d are in all files", run.Header.Machine.Host, len(run.Steps), steps))
+		}
+	}
+	for i := range steps {
+		step, err := mergeStep(ordered, i)
+		if err != nil {
+			return nil, fmt.Errorf("merge step %d: %w", i, err)
+		}
+		merged.Steps = append(merged.Steps, *step)
+	}
+	return merged, nil
+}
+
+func (r *Run) addEnd(o *Run) {
+	r.End.Elapsed = max(r.End.Elapsed, o.End.Elapsed)
+	if o.End.Reason != Finished && o.CutOff == "" {
+		r.End.Reason = o.End.Reason
+	}
+	if o.CutOff != "" {
+		r.CutOff = fmt.Sprintf("%s: %s", o.Header.Machine.Host, o.CutOff)
+	}
+}
+
+func mergeHeaders(runs []*Run) (Header, error) {
+	first := runs[0].Header
+	header := first
+	header.Notes, header.Parts = slices.Clone(first.Notes), nil
+	hosts := make([]string, len(runs))
+	for i, run := range runs {
+		h := run.Header
+		if h.Run != "" && first.Run != "" && h.Run != first.Run {
+			return Header{}, fmt.Errorf("%s ran %q and %s ran %q: not the same run", first.Machine.Host, first.Run, h.Machine.Host, h.Run)
+		}
+		if h.Target != first.Target {
+			header.Notes = append(header.Notes, fmt.Sprintf("%s loaded %s", h.Machine.Host, h.Target))
+		}
+		hosts[i] = h.Machine.Host
+		header.Parts = append(header.Parts, Part{Header: h, StartOffset: h.StartedAt.Sub(first.StartedAt).Seconds()})
+	}
+	header.Machine = Machine{Host: strings.Join(hosts, ", "), TCPTWReuse: -1}
+	return header, nil
+}
+
+func mergeStep(runs []*Run, i int) (*StepRun, error) {
+	merged := &StepRun{Step: runs[0].Steps[i].Step}
+	parts := make([]*StepRun, len(runs))
+	hosts := make([]string, len(runs))
+	merged.OfferedHz, merged.OfferedEndHz, merged.Connections, merged.Step.Requests = 0, 0, 0, 0
+	for k, run := range runs {
+		part := &run.Steps[i]
+		if part.Loop != merged.Loop || part.Arrival != merged.Arrival || part.PerConnection != merged.PerConnection || part.Duration != merged.Duration {
+			return nil, fmt.Errorf("%s ran another kind of step", run.Header.Machine.Host)
+		}
+		merged.OfferedHz += part.OfferedHz
+		merged.OfferedEndHz += part.OfferedEndHz
+		merged.Step.Connections += part.Step.Connections
+		merged.Step.Requests += part.Step.Requests
+		parts[k], hosts[k] = part, run.Header.Machine.Host
+	}
+	var err error
+	if merged.Slices, err = mergeSlices(parts); err != nil {
+		return nil, err
+	}
+	total, err := mergeTotals(parts, hosts)
+	if err != nil {
+		return nil, err
+	}
+	merged.Total = *total
+	return merged, nil
+}
+
+func mergeSlices(parts []*StepRun) ([]Slice, error) {
+	bySecond := make(map[int][]*Slice)
+	for _, part := range parts {
+		for i := range part.Slices {
+			s := &part.Slices[i]
+			bySecond[s.Second] = append(bySecond[s.Second], s)
+		}
+	}
+	var merged []Slice
+	for second, same := range bySecond {
+		m := Slice{Step: parts[0].Index, Second: second}
+		latencies := make([]Latency, len(same))
+		for i, s := range same {
+			m.Length = max(m.Length, s.Length)
+			m.Add(&s.Counters)
+			m.Connections += s.Connections
+			m.InFlight += s.InFlight
+			m.Backlog += s.Backlog
+			m.CPUUser += s.CPUUser
+			m.CPUSystem += s.CPUSystem
+			latencies[i] = s.Latency
+		}
+		var err error
+		if m.Latency, err = mergeLatencies(latencies); err != nil {
+			return nil, fmt.Errorf("second %d: %w", second, err)
+		}
+		merged = append(merged, m)
+	}
+	slices.SortFunc(merged, func(a, b Slice) int { return a.Second - b.Second })
+	return merged, nil
+}
+
+func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
+	m := &Total{Step: parts[0].Index, Validity: Valid}
+	latencies := make([]Latency, len(parts))
+	for i, part := range parts {
+		t := &part.Total
+		m.Elapsed = max(m.Elapsed, t.Elapsed)
+		m.Add(&t.Counters)
+		m.Clamped += t.Clamped
+		m.Connections = m.Connections.plus(t.Connections)
+		m.Little = m.Little.plus(t.Little)
+		m.Cost = m.Cost.plus(t.Cost)
+		latencies[i] = t.Latency
+		if t.Validity.worse(m.Validity) {
+			m.Validity = t.Validity
+		}
+		for _, reason := range t.Reasons {
+			m.Reasons = append(m.Reasons, hosts[i]+": "+reason)
+		}
+	}
+	var err error
+	if m.Latency, err = mergeLatencies(latencies); err != nil {
+		return nil, err
+	}
+	m.SLO, err = judgeAgain(parts[0].Total.SLO, m)
+	return m, err
+}
+
+func (c ConnectionStats) plus(o ConnectionStats) ConnectionStats {
+	if c.Slots == 0 {
+		o.ParallelMax += c.ParallelMax
+		o.ParallelMean += c.ParallelMean
+		return o
+	}
+	n, m := float64(c.Slots), float64(o.Slots)
+	sum := ConnectionStats{
+		ParallelMax:  c.ParallelMax + o.ParallelMax,
+		ParallelMean: c.ParallelMean + o.ParallelMean,
+		Slots:        c.Slots + o.Slots,
+		RequestsMin:  c.RequestsMin, RequestsMax: max(c.RequestsMax, o.RequestsMax),
+	}
+	if o.Slots > 0 {
+		sum.RequestsMin = min(c.RequestsMin, o.RequestsMin)
+	}
+	sum.RequestsMean, sum.RequestsStdDev = pool(n, c.RequestsMean, c.RequestsStdDev, m, o.RequestsMean, o.RequestsStdDev)
+	sum.BusyMean, sum.BusyStdDev = pool(n, c.BusyMean, c.BusyStdDev, m, o.BusyMean, o.BusyStdDev)
+	return sum
+}
+
+// pool is the mean and standard deviation of two groups taken together.
+func pool(n, meanN, devN, m, meanM, devM float64) (mean, dev float64) {
+	mean = (n*meanN + m*meanM) / (n + m)
+	square := (n*(devN*devN+meanN*meanN)+m*(devM*devM+meanM*meanM))/(n+m) - mean*mean
+	return mean, math.Sqrt(max(0, square))
+}
+
+func (l Little) plus(o Little) Little {
+	sum := Little{InFlightMean: l.InFlightMean + o.InFlightMean, Rate: l.Rate + o.Rate}
+	if sum.Rate > 0 {
+		sum.ServiceMean = (l.Rate*l.ServiceMean + o.Rate*o.ServiceMean) / sum.Rate
+	}
+	if sum.ServiceMean > 0 {
+		sum.Ratio = sum.InFlightMean / (sum.Rate * sum.ServiceMean)
+	}
+	return sum
+}
+
+func (c Cost) plus(o Cost) Cost {
+	return Cost{
+		CPUUser: c.CPUUser + o.CPUUser, CPUSystem: c.CPUSystem + o.CPUSystem,
+		Threads: c.Threads + o.Threads, ThreadBusyMax: max(c.ThreadBusyMax, o.ThreadBusyMax),
+		RunQueueWait:        c.RunQueueWait + o.RunQueueWait,
+		VoluntarySwitches:   c.VoluntarySwitches + o.VoluntarySwitches,
+		InvoluntarySwitches: c.InvoluntarySwitches + o.InvoluntarySwitches,
+		ReceiveQueue:        max(c.ReceiveQueue, o.ReceiveQueue),
+		MemoryMax:           c.MemoryMax + o.MemoryMax,
+		GCPause:             c.GCPause + o.GCPause,
+	}
+}
+
+func mergeLatencies(parts []Latency) (merged Latency, err error) {
+	kinds := []struct {
+		sum  *HDR
+		part func(*Latency) HDR
+	}{
+		{&merged.Response, func(l *Latency) HDR { return l.Response }},
+		{&merged.Service, func(l *Latency) HDR { return l.Service }},
+		{&merged.Lag, func(l *Latency) HDR { return l.Lag }},
+		{&merged.Connect, func(l *Latency) HDR { return l.Connect }},
+		{&merged.FirstByte, func(l *Latency) HDR { return l.FirstByte }},
+	}
+	for _, kind := range kinds {
+		payloads := make([]HDR, len(parts))
+		for i := range parts {
+			payloads[i] = kind.part(&parts[i])
+		}
+		if *kind.sum, err = mergeHDR(payloads); err != nil {
+			return Latency{}, err
+		}
+	}
+	return merged, nil
+}
+
+func mergeHDR(payloads []HDR) (HDR, error) {
+	payloads = slices.DeleteFunc(payloads, func(p HDR) bool { return p == "" })
+	if len(payloads) == 0 {
+		return "", nil
+	}
+	sum, err := hdrhistogram.Decode([]byte(payloads[0]))
+	if err != nil {
+		return "", fmt.Errorf("read histogram: %w", err)
+	}
+	for _, payload := range payloads[1:] {
+		part, err := hdrhistogram.Decode([]byte(payload))
+		if err != nil {
+			return "", fmt.Errorf("read histogram: %w", err)
+		}
+		if dropped := sum.Merge(part); dropped > 0 {
+			return "", fmt.Errorf("add histograms: %d samples are outside the range of the first", dropped)
+		}
+	}
+	encoded, err := sum.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return "", fmt.Errorf("write histogram: %w", err)
+	}
+	return HDR(encoded), nil
+}

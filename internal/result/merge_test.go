@@ -1,0 +1,137 @@
+package result
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestMergeAddsHosts(t *testing.T) {
+	a, b := sampleRun(t, "a", sampleStart.Add(1500*time.Millisecond)), sampleRun(t, "bb", sampleStart)
+	b.Steps[1].Total.Validity = HostContended
+	b.Steps[1].Total.Reasons = []string{"the host was busy"}
+	b.Steps[0].Slices = b.Steps[0].Slices[:2] // b stopped a second early
+	run, err := Merge([]*Run{a, b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run.Header.Parts; len(got) != 2 || got[0].Header.Machine.Host != "bb" || got[1].StartOffset != 1.5 {
+		t.Fatalf("parts %+v", got)
+	}
+	if run.Header.Machine.Host != "bb, a" {
+		t.Fatalf("host %q", run.Header.Machine.Host)
+	}
+	first := run.Steps[0]
+	if first.OfferedHz != 20 || first.Step.Connections != 8 || first.Total.Done != 60 || first.Total.Errors[Unsent] != 6 {
+		t.Fatalf("step %+v, done %d, errors %s", first.Step, first.Total.Done, first.Total.Errors.String())
+	}
+	if first.Total.Statuses[502] != 6 {
+		t.Fatalf("statuses %v", first.Total.Statuses)
+	}
+	if len(first.Slices) != 3 || first.Slices[0].Done != 20 || first.Slices[2].Done != 10 {
+		t.Fatalf("slices %+v", first.Slices)
+	}
+	if n := count(t, first.Total.Latency.Response); n != 60 {
+		t.Fatalf("%d latencies, want 60", n)
+	}
+	if got := run.Steps[1].Total; got.Validity != HostContended || got.Reasons[0] != "bb: the host was busy" {
+		t.Fatalf("validity %v %q", got.Validity, got.Reasons)
+	}
+	if got := first.Total.Little; math.Abs(got.Ratio-1) > 1e-9 || got.Rate != 20 {
+		t.Fatalf("little %+v", got)
+	}
+	if got := first.Total.Connections; got.Slots != 8 || got.RequestsStdDev != 0.5 || got.RequestsMin != 7 {
+		t.Fatalf("connections %+v", got)
+	}
+}
+
+// TestMergeOrderDoesNotMatter also shows that a merge leaves its arguments alone.
+func TestMergeOrderDoesNotMatter(t *testing.T) {
+	a, b := sampleRun(t, "a", sampleStart), sampleRun(t, "bb", sampleStart.Add(time.Second))
+	one, err := Merge([]*Run{a, b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := Merge([]*Run{b, a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(one, two); diff != "" {
+		t.Fatal(diff)
+	}
+	if diff := cmp.Diff(a, sampleRun(t, "a", sampleStart)); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+func TestMergeRefuses(t *testing.T) {
+	f := func(want string, change func(*Run)) {
+		t.Helper()
+		b := sampleRun(t, "b", sampleStart)
+		change(b)
+		_, err := Merge([]*Run{sampleRun(t, "a", sampleStart), b})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	f("not the same run", func(r *Run) { r.Header.Run = "other" })
+	f("merge step 1: b ran another kind of step", func(r *Run) { r.Steps[1].PerConnection = 1 })
+	f("merge step 0: second 1: read histogram", func(r *Run) { r.Steps[0].Slices[1].Latency.Response = "!" })
+	if _, err := Merge(nil); err == nil {
+		t.Error("merged nothing")
+	}
+}
+
+func TestMergeLeavesOutMissingSteps(t *testing.T) {
+	b := sampleRun(t, "b", sampleStart)
+	b.Steps, b.End.Reason = b.Steps[:1], Interrupted
+	run, err := Merge([]*Run{sampleRun(t, "a", sampleStart), b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(run.Steps) != 1 || run.End.Reason != Interrupted || len(run.Header.Notes) != 1 {
+		t.Fatalf("%d steps, %s, notes %q", len(run.Steps), run.End.Reason, run.Header.Notes)
+	}
+}
+
+func TestMergeJudgesCriteriaAgain(t *testing.T) {
+	a, b := sampleRun(t, "a", sampleStart), sampleRun(t, "b", sampleStart)
+	criteria := []Criterion{
+		{Text: "errors<5%", Metric: MetricErrorShare, Limit: 0.05, Met: true},
+		{Text: "p99<1s", Metric: "response_p99_seconds", Limit: 1},
+		{Text: "rate>=17", Metric: MetricRate, Limit: 17},
+	}
+	a.Steps[0].Total.SLO, b.Steps[0].Total.SLO = criteria, criteria
+	run, err := Merge([]*Run{a, b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := run.Steps[0].Total.SLO
+	// 60 answered, 6 with a bad status, 6 unsent, in 3 s.
+	if got[0].Met || math.Abs(got[0].Observed-12.0/66) > 1e-9 {
+		t.Errorf("errors: %+v", got[0])
+	}
+	if !got[1].Met || got[1].Observed <= 0 {
+		t.Errorf("p99: %+v", got[1])
+	}
+	if !got[2].Met || got[2].Observed != 20 {
+		t.Errorf("rate: %+v", got[2])
+	}
+}
+
+func TestObserveRefusesUnknownMetrics(t *testing.T) {
+	total := sampleRun(t, "a", sampleStart).Steps[0].Total
+	for _, metric := range []string{"", "response", "response_", "response_p", "response_p9", "response_px9_seconds", "weather_p99_seconds"} {
+		if v, err := total.Observe(metric); err == nil {
+			t.Errorf("%q: %v", metric, v)
+		}
+	}
+	for _, metric := range []string{"response_p50_seconds", "response_p999_seconds", "service_mean_seconds", "response_max_seconds"} {
+		if v, err := total.Observe(metric); err != nil || v <= 0 {
+			t.Errorf("%q: %v, %v", metric, v, err)
+		}
+	}
+}

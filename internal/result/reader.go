@@ -1,0 +1,258 @@
+package result
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Limits of a file that Read accepts; a run within them is days long.
+const (
+	MaxLineBytes = 4 << 20 // one record
+	MaxFileBytes = 1 << 30 // all of them, uncompressed
+)
+
+// ErrNotResult means that the data is no result file at all; check the file's name.
+var ErrNotResult = errors.New("not a spillway result file")
+
+// ErrVersion means that the file was written by a newer spillway with another format; read it with that one.
+var ErrVersion = errors.New("unknown version of the result format")
+
+// ReadFile reads the result file at path, compressed or not.
+func ReadFile(path string) (*Run, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open result file: %w", err)
+	}
+	defer file.Close()
+	run, err := Read(file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return run, nil
+}
+
+// Read reads a whole stream, gzip or plain. A stream that ends early - in the middle of a line, of a step or before the
+// end record - is no error: Run.CutOff says what is missing. A line that is complete and wrong is an error with its
+// number. Fields that this version does not know are skipped.
+func Read(in io.Reader) (*Run, error) {
+	plain, err := decompress(in)
+	if err != nil {
+		return nil, err
+	}
+	b := builder{run: &Run{}}
+	lines := lineReader{in: bufio.NewReaderSize(plain, 64<<10)}
+	for {
+		line, whole, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			return b.finish()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", lines.number, err)
+		}
+		err = b.line(line)
+		if err != nil && !whole && b.header {
+			b.run.CutOff = fmt.Sprintf("line %d is cut off", lines.number)
+			return b.finish()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", lines.number, err)
+		}
+	}
+}
+
+func decompress(in io.Reader) (io.Reader, error) {
+	buffered := bufio.NewReader(in)
+	magic, err := buffered.Peek(2)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read result: %w", err)
+	}
+	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		return buffered, nil
+	}
+	plain, err := gzip.NewReader(buffered)
+	if err != nil {
+		return nil, fmt.Errorf("read compressed result: %w", err)
+	}
+	return plain, nil
+}
+
+// A lineReader gives one line after another within the limits.
+type lineReader struct {
+	in     *bufio.Reader
+	number int // of the line given last, from 1
+	bytes  int64
+}
+
+// next gives the next line that is not blank. whole is false when the stream ended before the line's newline did.
+func (r *lineReader) next() (line []byte, whole bool, err error) {
+	for {
+		r.number++
+		line, whole, err = r.line()
+		if err != nil || len(bytes.TrimSpace(line)) > 0 {
+			return line, whole, err
+		}
+	}
+}
+
+func (r *lineReader) line() (line []byte, whole bool, err error) {
+	for {
+		part, err := r.in.ReadSlice('\n')
+		line = append(line, part...)
+		r.bytes += int64(len(part))
+		switch {
+		case len(line) > MaxLineBytes:
+			return nil, false, fmt.Errorf("longer than %d bytes", MaxLineBytes)
+		case r.bytes > MaxFileBytes:
+			return nil, false, fmt.Errorf("file longer than %d bytes", MaxFileBytes)
+		case err == nil:
+			return line, true, nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // the latter: gzip cut off
+			if len(line) == 0 {
+				return nil, false, io.EOF
+			}
+			return line, false, nil
+		}
+		return nil, false, err
+	}
+}
+
+// A builder puts a Run together, line by line, and refuses records out of order.
+type builder struct {
+	run    *Run
+	header bool // seen
+	open   bool // a step without its total
+	ended  bool
+}
+
+func (b *builder) line(line []byte) error {
+	var r record
+	if err := json.Unmarshal(line, &r); err != nil {
+		if !b.header {
+			return ErrNotResult
+		}
+		return fmt.Errorf("read record: %w", err)
+	}
+	switch {
+	case !b.header:
+		return b.first(&r)
+	case b.ended:
+		return errors.New("a record after the end record")
+	case r.Kind == kindStep && r.Step != nil:
+		return b.step(r.Step)
+	case r.Kind == kindSlice && r.Slice != nil:
+		return b.slice(r.Slice)
+	case r.Kind == kindTotal && r.Total != nil:
+		return b.total(r.Total)
+	case r.Kind == kindEnd && r.End != nil:
+		b.run.End, b.ended = *r.End, true
+		return nil
+	case r.Kind == kindHeader:
+		return errors.New("a second header: give two runs as two files")
+	}
+	return nil // a kind of a later minor version
+}
+
+func (b *builder) first(r *record) error {
+	if r.Kind != kindHeader || r.Header == nil || r.Header.Format != Format {
+		return ErrNotResult
+	}
+	major, _, _ := strings.Cut(r.Header.Version, ".")
+	if n, err := strconv.Atoi(major); err != nil || n != VersionMajor {
+		return fmt.Errorf("%w %q: this spillway reads %d.x", ErrVersion, r.Header.Version, VersionMajor)
+	}
+	b.run.Header, b.header = *r.Header, true
+	return nil
+}
+
+func (b *builder) step(s *Step) error {
+	if b.open {
+		return fmt.Errorf("step %d begins before the total of step %d", s.Index, len(b.run.Steps)-1)
+	}
+	if s.Index != len(b.run.Steps) {
+		return fmt.Errorf("step %d follows step %d", s.Index, len(b.run.Steps)-1)
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	b.run.Steps = append(b.run.Steps, StepRun{Step: *s})
+	b.open = true
+	return nil
+}
+
+func (b *builder) slice(s *Slice) error {
+	if !b.open || s.Step != len(b.run.Steps)-1 {
+		return fmt.Errorf("a slice of step %d outside it", s.Step)
+	}
+	step := &b.run.Steps[s.Step]
+	if n := len(step.Slices); n > 0 && s.Second <= step.Slices[n-1].Second {
+		return fmt.Errorf("second %d follows second %d", s.Second, step.Slices[n-1].Second)
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	step.Slices = append(step.Slices, *s)
+	return nil
+}
+
+func (b *builder) total(t *Total) error {
+	if !b.open || t.Step != len(b.run.Steps)-1 {
+		return fmt.Errorf("the total of step %d outside it", t.Step)
+	}
+	if err := t.check(); err != nil {
+		return err
+	}
+	b.run.Steps[t.Step].Total = *t
+	b.open = false
+	return nil
+}
+
+// finish makes a whole run of what was read.
+func (b *builder) finish() (*Run, error) {
+	if !b.header {
+		return nil, ErrNotResult
+	}
+	if !b.ended && b.run.CutOff == "" {
+		b.run.CutOff = "there is no end record: the run is still going or was killed"
+	}
+	if !b.open {
+		return b.run, nil
+	}
+	step := &b.run.Steps[len(b.run.Steps)-1]
+	total, err := sumSlices(step)
+	if err != nil {
+		return nil, fmt.Errorf("sum step %d: %w", step.Index, err)
+	}
+	step.Total = *total
+	return b.run, nil
+}
+
+// sumSlices makes the total that a cut-off step has not got.
+func sumSlices(step *StepRun) (*Total, error) {
+	total := &Total{
+		Step: step.Index, Validity: Unjudged,
+		Reasons: []string{fmt.Sprintf("cut off: the total is the sum of %d slices", len(step.Slices))},
+	}
+	latencies := make([]Latency, len(step.Slices))
+	for i := range step.Slices {
+		slice := &step.Slices[i]
+		total.Elapsed += slice.Length
+		total.Add(&slice.Counters)
+		total.Cost.CPUUser += slice.CPUUser
+		total.Cost.CPUSystem += slice.CPUSystem
+		total.Connections.ParallelMax = max(total.Connections.ParallelMax, slice.Connections)
+		latencies[i] = slice.Latency
+	}
+	var err error
+	total.Latency, err = mergeLatencies(latencies)
+	return total, err
+}

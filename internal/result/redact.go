@@ -1,0 +1,81 @@
+package result
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// redacted stands where a secret stood.
+const redacted = "xxxxx"
+
+// The shapes in which a secret comes on a command line. Rather too much is cut than too little.
+var (
+	secretName   = regexp.MustCompile(`(?i)pass(word|wd|phrase)?$|^pwd$|token|secret|api[-_]?key|access[-_]?key|authori[sz]ation|cookie|credential|signature|^auth$|^sig$|^key$`)
+	urlPassword  = regexp.MustCompile(`//([^/@:\s]*):[^@\s]*@`)               // in a URL, also one that does not parse
+	dsnPassword  = regexp.MustCompile(`([^/@:=\s]+):[^@\s]*@(tcp|unix|/|\()`) // in a MySQL address
+	assignment   = regexp.MustCompile(`([A-Za-z0-9_-]+)=('[^']*'|"[^"]*"|[^\s&;]+)`)
+	fieldName    = regexp.MustCompile(`([A-Za-z0-9_-]+)"?\s*:\s*`) // of a header or of a JSON object
+	redisAuth    = regexp.MustCompile(`(?i)\bauth\s+\S.*`)
+	flagAndValue = regexp.MustCompile(`(?s)^(--?[A-Za-z0-9-]+)=(.*)$`)
+)
+
+// RedactURL gives the target with its password and secret parameters replaced.
+func RedactURL(target string) string {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme == "" {
+		return redactText(target)
+	}
+	pairs := strings.Split(u.RawQuery, "&")
+	for i, pair := range pairs {
+		if name, _, ok := strings.Cut(pair, "="); ok && secretName.MatchString(name) {
+			pairs[i] = name + "=" + redacted
+		}
+	}
+	u.RawQuery = strings.Join(pairs, "&")
+	return u.Redacted()
+}
+
+// RedactArgs gives the command line with its secrets replaced: passwords in URLs and addresses, values of flags,
+// headers and parameters whose name says that they are secret.
+func RedactArgs(args []string) []string {
+	clean := make([]string, len(args))
+	secretNext := false
+	for i, arg := range args {
+		pair := flagAndValue.FindStringSubmatch(arg)
+		isFlag := strings.HasPrefix(arg, "-")
+		switch {
+		case secretNext && !isFlag:
+			clean[i] = redacted
+		case pair != nil && secretName.MatchString(pair[1]):
+			clean[i] = pair[1] + "=" + redacted
+		case pair != nil:
+			clean[i] = pair[1] + "=" + redactText(pair[2])
+		default:
+			clean[i] = redactText(arg)
+		}
+		secretNext = isFlag && pair == nil && secretName.MatchString(strings.TrimLeft(arg, "-"))
+	}
+	return clean
+}
+
+func redactText(text string) string {
+	if u, err := url.Parse(text); err == nil && u.Scheme != "" && u.Host != "" {
+		return RedactURL(text)
+	}
+	text = urlPassword.ReplaceAllString(text, "//$1:"+redacted+"@")
+	text = dsnPassword.ReplaceAllString(text, "$1:"+redacted+"@$2")
+	text = redisAuth.ReplaceAllString(text, "AUTH "+redacted)
+	text = assignment.ReplaceAllStringFunc(text, func(match string) string {
+		if name, _, _ := strings.Cut(match, "="); secretName.MatchString(name) {
+			return name + "=" + redacted
+		}
+		return match
+	})
+	for _, at := range fieldName.FindAllStringSubmatchIndex(text, -1) {
+		if secretName.MatchString(text[at[2]:at[3]]) {
+			return text[:at[1]] + redacted // a header's value may hold anything: the rest goes
+		}
+	}
+	return text
+}

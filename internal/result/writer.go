@@ -1,0 +1,137 @@
+package result
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// A Writer writes the record stream: WriteHeader once, then for each step WriteStep, WriteSlice each second and
+// WriteTotal, then WriteEnd and Close. Each record is one line and one write, so that what was measured is in the file
+// when the process dies. It is not safe for concurrent use. The order is not checked here; Read checks it.
+type Writer struct {
+	out  io.Writer
+	gzip *gzip.Writer // nil when not compressed
+	file io.Closer    // nil when the caller owns the destination
+}
+
+// NewWriter writes to out, uncompressed. Close does not close out.
+func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
+
+// Create makes or truncates the file at path; a name that ends in ".gz" is compressed.
+func Create(path string) (*Writer, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("create result file: %w", err)
+	}
+	w := &Writer{out: file, file: file}
+	if strings.HasSuffix(path, ".gz") {
+		w.gzip = gzip.NewWriter(file)
+		w.out = w.gzip
+	}
+	return w, nil
+}
+
+// WriteHeader writes the first record. It sets Format and Version.
+func (w *Writer) WriteHeader(h Header) error {
+	h.Format, h.Version = Format, fmt.Sprintf("%d.%d", VersionMajor, VersionMinor)
+	return w.write(record{Kind: kindHeader, Header: &h})
+}
+
+// WriteStep writes the record that begins a step.
+func (w *Writer) WriteStep(s Step) error { return w.write(record{Kind: kindStep, Step: &s}) }
+
+// WriteSlice writes one second of the step that was begun last.
+func (w *Writer) WriteSlice(s *Slice) error { return w.write(record{Kind: kindSlice, Slice: s}) }
+
+// WriteTotal writes the record that closes a step.
+func (w *Writer) WriteTotal(t *Total) error { return w.write(record{Kind: kindTotal, Total: t}) }
+
+// WriteEnd writes the last record.
+func (w *Writer) WriteEnd(e End) error { return w.write(record{Kind: kindEnd, End: &e}) }
+
+// WriteRun writes a whole run: what Read gave, or Merge.
+func (w *Writer) WriteRun(run *Run) error {
+	if err := w.WriteHeader(run.Header); err != nil {
+		return err
+	}
+	for i := range run.Steps {
+		if err := w.writeStepRun(&run.Steps[i]); err != nil {
+			return err
+		}
+	}
+	if run.CutOff != "" {
+		return nil
+	}
+	return w.WriteEnd(run.End)
+}
+
+func (w *Writer) writeStepRun(step *StepRun) error {
+	if err := w.WriteStep(step.Step); err != nil {
+		return err
+	}
+	for i := range step.Slices {
+		if err := w.WriteSlice(&step.Slices[i]); err != nil {
+			return err
+		}
+	}
+	return w.WriteTotal(&step.Total)
+}
+
+// Close finishes the file that Create made.
+func (w *Writer) Close() error {
+	if w.gzip != nil {
+		if err := w.gzip.Close(); err != nil {
+			return fmt.Errorf("close result file: %w", err)
+		}
+	}
+	if w.file == nil {
+		return nil
+	}
+	if err := w.file.Close(); err != nil {
+		return fmt.Errorf("close result file: %w", err)
+	}
+	return nil
+}
+
+func (w *Writer) write(r record) error {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false) // "p99<70ms" stays readable
+	if err := encoder.Encode(r); err != nil {
+		return fmt.Errorf("write %s record: %w", r.Kind, err)
+	}
+	if _, err := w.out.Write(line.Bytes()); err != nil {
+		return fmt.Errorf("write %s record: %w", r.Kind, err)
+	}
+	if w.gzip == nil {
+		return nil
+	}
+	if err := w.gzip.Flush(); err != nil {
+		return fmt.Errorf("write %s record: %w", r.Kind, err)
+	}
+	return nil
+}
+
+// The kinds of record, as written.
+const (
+	kindHeader = "header"
+	kindStep   = "step"
+	kindSlice  = "slice"
+	kindTotal  = "total"
+	kindEnd    = "end"
+)
+
+// A record is one line of a file: {"record":"slice","slice":{…}}.
+type record struct {
+	Kind   string  `json:"record"`
+	Header *Header `json:"header,omitempty"`
+	Step   *Step   `json:"step,omitempty"`
+	Slice  *Slice  `json:"slice,omitempty"`
+	Total  *Total  `json:"total,omitempty"`
+	End    *End    `json:"end,omitempty"`
+}
