@@ -1,0 +1,104 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+func sortedKeys(m map[int]int64) []int { return slices.Sorted(maps.Keys(m)) }
+
+func writeText(w io.Writer, runs []run) error {
+	var out bytes.Buffer
+	for i := range runs {
+		r := &runs[i]
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		h := r.headline()
+		fmt.Fprintf(&out, "%s\n", printable(r.label))
+		fmt.Fprintf(&out, "%s\n", printable(h.Text))
+		if h.Caveat != "" {
+			fmt.Fprintf(&out, "%s\n", printable(h.Caveat))
+		}
+		out.WriteString("\n")
+		rows, left := stepTable(columns(runs), r.steps)
+		textTable(&out, rows, left)
+		for k := range r.steps {
+			for _, line := range r.steps[k].remarks() {
+				fmt.Fprintf(&out, "  %s: %s\n", r.steps[k].load(), printable(line))
+			}
+		}
+	}
+	if heads, rows := sideBySide(runs); heads != nil {
+		out.WriteString("\nside by side (one run of each is no evidence that one is better)\n\n")
+		textTable(&out, append([][]string{heads}, rows...), -1)
+	}
+	fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote, ". ", ".\n"))
+	return emit(w, &out)
+}
+
+// stepTable is the rows of the table of steps, heads first, and which column is aligned left.
+func stepTable(cols []column, steps []step) (rows [][]string, left int) {
+	left = -1
+	heads := make([]string, len(cols))
+	for c := range cols {
+		heads[c] = cols[c].name
+		if cols[c].left {
+			left = c
+		}
+	}
+	rows = [][]string{heads}
+	for k := range steps {
+		row := make([]string, len(cols))
+		for c := range cols {
+			row[c] = cols[c].value(&steps[k])
+		}
+		rows = append(rows, row)
+	}
+	return rows, left
+}
+
+// textTable writes rows in columns aligned right, but for the one named.
+func textTable(out *bytes.Buffer, rows [][]string, left int) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for c := range row {
+			row[c] = printable(row[c])
+			widths[c] = max(widths[c], utf8.RuneCountInString(row[c]))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for c, cell := range row {
+			pad := strings.Repeat(" ", widths[c]-utf8.RuneCountInString(cell))
+			if c == left {
+				line.WriteString("  " + cell + pad)
+				continue
+			}
+			line.WriteString("  " + pad + cell)
+		}
+		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+}
+
+// printable keeps a terminal safe from what a result file may hold: control characters become spaces.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+func emit(w io.Writer, out *bytes.Buffer) error {
+	if _, err := out.WriteTo(w); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
