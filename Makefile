@@ -1,0 +1,48 @@
+# Spillway. `make` alone explains the targets.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+ARGS    ?=
+FUZZTIME ?= 10s
+
+# Debian keeps nginx in /usr/sbin, which an ordinary user's PATH leaves out.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test check bench fuzz clean needs
+
+help: ## explain the targets (this text)
+	@echo 'Spillway: serve hot endpoints from your own database, and measure what they hold.'
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'Variables: ARGS="--listen :8081" (for run)  TESTFLAGS=-v (for test)  FUZZTIME=1m (for fuzz)'
+
+build: ## build bin/spillway
+	$(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/spillway ./cmd/spillway
+
+run: build ## build, create the freight demo on embedded SQLite, serve it
+	bin/spillway serve $(ARGS)
+
+test: needs ## every test: install the servers they need, test, test again with the race detector
+	$(GO) test -timeout 15m $(TESTFLAGS) ./...
+	$(GO) test -timeout 15m -race $(TESTFLAGS) ./...
+
+check: ## formatting, go vet, staticcheck
+	@echo '$(GO) tool gofumpt -l .'; \
+	files=$$($(GO) tool gofumpt -l .) || exit 1; \
+	if [ -n "$$files" ]; then echo "$$files"; echo 'not formatted: run "$(GO) tool gofumpt -w ." on these files'; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+bench: ## every benchmark, in Go's benchmark format
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## every fuzz target, FUZZTIME each
+	GO=$(GO) FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+clean: ## remove bin/ (the demo's data in spillway-data/ stays)
+	rm -rf bin
+
+needs:
+	@scripts/needs.sh

@@ -1,0 +1,325 @@
+// Package spillway_test holds the house rules as tests over the whole module:
+// who may import whom (architecture_test.go), how code is written
+// (style_test.go, variables_test.go), and that the documents name what is there
+// (docs_test.go).
+package spillway_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "spillway"
+
+// layer is a place in the import rule.
+type layer string
+
+const (
+	leaf       layer = "leaf"       // imports no package of this module
+	engine     layer = "engine"     // the serve half's logic: no HTTP, no driver
+	adapter    layer = "adapter"    // one database or store behind an engine's interface
+	edge       layer = "edge"       // the listeners
+	app        layer = "app"        // the built-in demo
+	lab        layer = "lab"        // the measuring half
+	suite      layer = "suite"      // imported by tests only
+	command    layer = "command"    // wires everything
+	experiment layer = "experiment" // programs that are measured, not shipped
+)
+
+// places gives every package of the module its layer. experiments/... needs no line.
+var places = map[string]layer{
+	"cmd/spillway": command,
+
+	"internal/coalesce":  leaf,
+	"internal/config":    leaf,
+	"internal/database":  leaf,
+	"internal/histogram": leaf,
+	"internal/metrics":   leaf,
+	"internal/progress":  leaf,
+	"internal/result":    leaf,
+	"internal/stats":     leaf,
+
+	"internal/feed":   engine,
+	"internal/popup":  engine,
+	"internal/query":  engine,
+	"internal/stream": engine,
+
+	"internal/mysql":    adapter,
+	"internal/postgres": adapter,
+	"internal/redis":    adapter,
+	"internal/sqlite":   adapter,
+
+	"internal/admin":  edge,
+	"internal/server": edge,
+
+	"internal/freight": app,
+
+	"internal/diagnose":   lab,
+	"internal/doctor":     lab,
+	"internal/experiment": lab,
+	"internal/load":       lab,
+	"internal/peak":       lab,
+	"internal/report":     lab,
+	"internal/target":     lab,
+	"internal/watch":      lab,
+
+	"internal/apptest":   suite,
+	"internal/storetest": suite,
+}
+
+// mayImport names the layers that each layer's shipped code may import. Tests
+// may import anything.
+var mayImport = map[layer][]layer{
+	leaf:       nil,
+	engine:     {leaf},
+	adapter:    {leaf, engine},
+	edge:       {leaf, engine},
+	app:        {leaf},
+	lab:        {leaf, lab},
+	suite:      {leaf, engine, adapter, edge, app, lab, suite},
+	command:    {leaf, engine, adapter, edge, app, lab},
+	experiment: {leaf},
+}
+
+// drivers reach a database or store.
+var drivers = []string{
+	"database/sql",
+	"github.com/go-sql-driver/mysql",
+	"github.com/jackc/pgx",
+	"github.com/redis/rueidis",
+	"modernc.org/sqlite",
+	"zombiezen.com/go/sqlite",
+}
+
+// connector is the one leaf that opens connections, for both halves.
+const connector = "internal/database"
+
+const (
+	fasthttp    = "github.com/valyala/fasthttp"
+	commandLine = "github.com/alecthomas/kong"
+)
+
+// mustNotImport names what each layer's shipped code must not import from
+// outside the module, sub-packages included.
+var mustNotImport = map[layer][]string{
+	leaf:   append([]string{"net/http", fasthttp, commandLine}, drivers...),
+	engine: append([]string{"net/http", fasthttp, commandLine}, drivers...),
+	edge:   append([]string{commandLine}, drivers...),
+
+	adapter: {fasthttp, commandLine},
+	app:     {fasthttp, commandLine},
+	lab:     {commandLine},
+}
+
+func TestImportRule(t *testing.T) {
+	for _, problem := range checkImports(readModule(t)) {
+		t.Error(problem)
+	}
+}
+
+// checkImports returns every breach of the import rule.
+func checkImports(files []sourceFile) []string {
+	var problems []string
+	for _, dir := range packageDirs(files) {
+		if layerOf(dir) == "" {
+			problems = append(problems, fmt.Sprintf("%s is in no layer: give it a place in architecture_test.go", dir))
+		}
+	}
+	for _, f := range files {
+		from := layerOf(f.dir())
+		if f.test() || from == "" {
+			continue
+		}
+		for _, spec := range f.syntax.Imports {
+			name, _ := strconv.Unquote(spec.Path.Value)
+			if reason := refuse(f.dir(), from, name); reason != "" {
+				problems = append(problems, fmt.Sprintf("%s imports %s: %s", f.path, name, reason))
+			}
+		}
+	}
+	return problems
+}
+
+// refuse says why a package in layer from must not import name; "" when it may.
+func refuse(dir string, from layer, name string) string {
+	sibling, ours := strings.CutPrefix(name, module+"/")
+	if !ours {
+		for _, prefix := range mustNotImport[from] {
+			if dir == connector && slices.Contains(drivers, prefix) {
+				continue
+			}
+			if name == prefix || strings.HasPrefix(name, prefix+"/") {
+				return fmt.Sprintf("the %s layer keeps away from it", from)
+			}
+		}
+		return ""
+	}
+	to := layerOf(sibling)
+	switch {
+	case to == "":
+		return "it is in no layer"
+	case slices.Contains(mayImport[from], to):
+		return ""
+	case to == experiment && strings.HasPrefix(dir, "experiments/"):
+		return ""
+	}
+	return fmt.Sprintf("%s is in the %s layer, which may import %v, not the %s layer", dir, from, mayImport[from], to)
+}
+
+// layerOf returns the layer of a package's directory; "" when it has none.
+func layerOf(dir string) layer {
+	if strings.HasPrefix(dir, "experiments/") {
+		return experiment
+	}
+	return places[dir]
+}
+
+func TestCheckImports(t *testing.T) {
+	tree := fstest.MapFS{
+		"internal/config/a.go":        goFile("config", "os"),
+		"internal/stats/a.go":         goFile("stats", "spillway/internal/config", "database/sql"),
+		"internal/database/a.go":      goFile("database", "github.com/jackc/pgx/v5", "net/http"),
+		"internal/feed/a.go":          goFile("feed", "spillway/internal/config", "spillway/internal/query", "net/http"),
+		"internal/query/a.go":         goFile("query", "github.com/jackc/pgx/v5/pgxpool", "net/httpish"),
+		"internal/query/a_test.go":    goFile("query", "spillway/internal/postgres", "net/http"),
+		"internal/postgres/a.go":      goFile("postgres", "spillway/internal/feed", "spillway/internal/sqlite", "github.com/jackc/pgx/v5"),
+		"internal/server/a.go":        goFile("server", "spillway/internal/feed", "spillway/internal/postgres"),
+		"internal/freight/a.go":       goFile("freight", "spillway/internal/feed"),
+		"internal/load/a.go":          goFile("load", "spillway/internal/target", "spillway/internal/feed"),
+		"internal/storetest/a.go":     goFile("storetest", "spillway/internal/postgres"),
+		"internal/helper/a.go":        goFile("helper"),
+		"cmd/spillway/main.go":        goFile("main", "spillway/internal/postgres", "spillway/internal/storetest", "spillway/internal/helper"),
+		"experiments/seed/main.go":    goFile("main", "spillway/internal/histogram", "spillway/experiments/seed/rows", "spillway/internal/feed"),
+		"experiments/own/go.mod":      {Data: []byte("module own\n")},
+		"experiments/own/main.go":     goFile("main", "spillway/internal/feed"),
+		"internal/feed/testdata/x.go": goFile("x", "spillway/internal/postgres"),
+	}
+	files, err := readTree(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := checkImports(files)
+	for i := range got {
+		got[i], _, _ = strings.Cut(got[i], ":")
+	}
+	want := []string{
+		"internal/helper is in no layer",
+		"cmd/spillway/main.go imports spillway/internal/storetest",
+		"cmd/spillway/main.go imports spillway/internal/helper",
+		"experiments/seed/main.go imports spillway/internal/feed",
+		"internal/database/a.go imports net/http",
+		"internal/feed/a.go imports spillway/internal/query",
+		"internal/feed/a.go imports net/http",
+		"internal/freight/a.go imports spillway/internal/feed",
+		"internal/load/a.go imports spillway/internal/feed",
+		"internal/postgres/a.go imports spillway/internal/sqlite",
+		"internal/query/a.go imports github.com/jackc/pgx/v5/pgxpool",
+		"internal/server/a.go imports spillway/internal/postgres",
+		"internal/stats/a.go imports spillway/internal/config",
+		"internal/stats/a.go imports database/sql",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("breaches found (-want +got):\n%s", diff)
+	}
+}
+
+// goFile is a Go file of that package with those imports.
+func goFile(name string, imports ...string) *fstest.MapFile {
+	var b strings.Builder
+	fmt.Fprintf(&b, "package %s\n", name)
+	for _, path := range imports {
+		fmt.Fprintf(&b, "import _ %q\n", path)
+	}
+	return &fstest.MapFile{Data: []byte(b.String())}
+}
+
+// sourceFile is one parsed Go file.
+type sourceFile struct {
+	path   string // slash-separated, from the module's root
+	text   []byte
+	fset   *token.FileSet
+	syntax *ast.File
+}
+
+func (f sourceFile) dir() string { return path.Dir(f.path) }
+
+func (f sourceFile) test() bool { return strings.HasSuffix(f.path, "_test.go") }
+
+// at returns a node's place as file:line.
+func (f sourceFile) at(node ast.Node) string {
+	return fmt.Sprintf("%s:%d", f.path, f.fset.Position(node.Pos()).Line)
+}
+
+// readModule parses every Go file of this module, whatever its build tags.
+func readModule(t *testing.T) []sourceFile {
+	t.Helper()
+	files, err := readTree(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 10 {
+		t.Fatalf("found %d Go files: this test must run in the module's root", len(files))
+	}
+	return files
+}
+
+// readTree parses the Go files below fsys, in path order, leaving out testdata,
+// hidden directories and nested modules.
+func readTree(fsys fs.FS) ([]sourceFile, error) {
+	var files []sourceFile
+	fset := token.NewFileSet()
+	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != "." && foreign(fsys, name):
+			return fs.SkipDir
+		case entry.IsDir() || path.Ext(name) != ".go":
+			return nil
+		}
+		text, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return err
+		}
+		syntax, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, sourceFile{path: name, text: text, fset: fset, syntax: syntax})
+		return nil
+	})
+	return files, err
+}
+
+// foreign reports whether the go command would not count dir's files as this module's.
+func foreign(fsys fs.FS, dir string) bool {
+	base := path.Base(dir)
+	if base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
+		return true
+	}
+	_, err := fs.Stat(fsys, path.Join(dir, "go.mod"))
+	return err == nil
+}
+
+// packageDirs returns the directories of files, the root left out.
+func packageDirs(files []sourceFile) []string {
+	var dirs []string
+	for _, f := range files {
+		if dir := f.dir(); dir != "." && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}

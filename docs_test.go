@@ -1,0 +1,205 @@
+package spillway_test
+
+import (
+	"encoding/json"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/config"
+)
+
+// Every direct dependency has a line in docs/dependencies.md, and every line
+// there a dependency.
+func TestDependenciesAreExplained(t *testing.T) {
+	want, err := directModules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := os.ReadFile("docs/dependencies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := explained(string(document))
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("docs/dependencies.md (-go.mod +document):\n%s", diff)
+	}
+}
+
+// directModules returns the modules of go.mod that this module imports or
+// runs as tools.
+func directModules() ([]string, error) {
+	out, err := exec.Command("go", "mod", "edit", "-json").Output()
+	if err != nil {
+		return nil, err
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+		Tool []struct{ Path string }
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		return nil, err
+	}
+	var modules []string
+	for _, r := range mod.Require {
+		tool := slices.ContainsFunc(mod.Tool, func(t struct{ Path string }) bool {
+			return t.Path == r.Path || strings.HasPrefix(t.Path, r.Path+"/")
+		})
+		if !r.Indirect || tool {
+			modules = append(modules, r.Path)
+		}
+	}
+	return modules, nil
+}
+
+// explained returns the modules that open a table row: | `module` | ...
+func explained(document string) []string {
+	var modules []string
+	for line := range strings.Lines(document) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		if name := strings.TrimSpace(cells[1]); strings.HasPrefix(name, "`") {
+			modules = append(modules, strings.Trim(name, "`"))
+		}
+	}
+	return modules
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile("(?m)^#+ +(.*)$")
+	fenced  = regexp.MustCompile("(?s)```.*?```")
+)
+
+// Links between the documents lead to files and headings that are there.
+func TestLinksLeadSomewhere(t *testing.T) {
+	root := os.DirFS(".")
+	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata"):
+			return fs.SkipDir
+		case entry.IsDir() || path.Ext(name) != ".md":
+			return nil
+		}
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		for _, broken := range brokenLinks(root, name, string(text)) {
+			t.Errorf("%s links to %s, which is not there", name, broken)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// brokenLinks returns the relative links of a document that lead nowhere.
+func brokenLinks(root fs.FS, name, text string) []string {
+	var broken []string
+	for _, match := range link.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		target, err := url.Parse(match[1])
+		if err != nil || target.IsAbs() {
+			continue
+		}
+		file := name
+		if target.Path != "" {
+			file = path.Join(path.Dir(name), target.Path)
+		}
+		if _, err := fs.Stat(root, file); err != nil {
+			broken = append(broken, match[1])
+			continue
+		}
+		if target.Fragment == "" {
+			continue
+		}
+		if content, err := fs.ReadFile(root, file); err != nil || !slices.Contains(anchors(string(content)), target.Fragment) {
+			broken = append(broken, match[1])
+		}
+	}
+	return broken
+}
+
+// anchors returns the fragments that a document's headings can be linked by.
+func anchors(text string) []string {
+	var names []string
+	for _, match := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		name := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r > 127:
+				return r
+			}
+			return -1
+		}, strings.ToLower(match[1]))
+		names = append(names, name)
+	}
+	return names
+}
+
+var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+// The configurations in the documents are good ones.
+func TestConfigurationExamples(t *testing.T) {
+	env := func(string) (string, bool) { return "x", true }
+	names, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := 0
+	for _, name := range append(names, "README.md", "README.zh-CN.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range yamlBlock.FindAllSubmatch(text, -1) {
+			examples++
+			if _, err := config.Read(name, block[1], env, os.ReadFile); err != nil {
+				t.Errorf("%v in\n%s", err, block[1])
+			}
+		}
+	}
+	if examples < 2 {
+		t.Errorf("found %d examples, want at least those of the two READMEs", examples)
+	}
+}
+
+func TestExplained(t *testing.T) {
+	document := "| Module | Why |\n|---|---|\n| `a.example/b` | b |\n| plain | no |\ntext `a.example/c`\n"
+	if diff := cmp.Diff([]string{"a.example/b"}, explained(document)); diff != "" {
+		t.Errorf("modules (-want +got):\n%s", diff)
+	}
+}
+
+func TestBrokenLinks(t *testing.T) {
+	text := "# One thing, two: `x`\n[a](b.md) [b](none.md) [c](#one-thing-two-x) [d](#three) [e](https://example.com)" +
+		" [f](b.md#four)\n```\n[g](none)\n```\n"
+	root := fstest.MapFS{
+		"docs/a.md": {Data: []byte(text)},
+		"docs/b.md": {Data: []byte("# B\n")},
+	}
+	if diff := cmp.Diff([]string{"none.md", "#three", "b.md#four"}, brokenLinks(root, "docs/a.md", text)); diff != "" {
+		t.Errorf("broken links (-want +got):\n%s", diff)
+	}
+}

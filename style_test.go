@@ -1,0 +1,267 @@
+package spillway_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The bounds of the house.
+const (
+	fileLinesMax     = 700
+	functionLinesMax = 70
+)
+
+func TestStyle(t *testing.T) {
+	files := readModule(t)
+	for _, f := range files {
+		for _, problem := range checkFile(f) {
+			t.Error(problem)
+		}
+	}
+	for _, problem := range checkPackageComments(files) {
+		t.Error(problem)
+	}
+	for _, problem := range checkVariables(files) {
+		t.Error(problem)
+	}
+}
+
+// checkFile returns the breaches that one file shows by itself.
+func checkFile(f sourceFile) []string {
+	var problems []string
+	if lines := bytes.Count(f.text, []byte("\n")); lines > fileLinesMax {
+		problems = append(problems, fmt.Sprintf("%s has %d lines, more than %d", f.path, lines, fileLinesMax))
+	}
+	for _, decl := range f.syntax.Decls {
+		if fn, ok := decl.(*ast.FuncDecl); ok {
+			problems = append(problems, checkFunction(f, fn)...)
+		}
+		if !f.test() {
+			problems = append(problems, checkDocumented(f, decl)...)
+		}
+	}
+	if f.test() {
+		problems = append(problems, checkTestCalls(f)...)
+	}
+	return problems
+}
+
+// checkFunction refuses init and functions too long to read at once.
+func checkFunction(f sourceFile, fn *ast.FuncDecl) []string {
+	if fn.Name.Name == "init" && fn.Recv == nil {
+		return []string{f.at(fn) + ": func init: wire it in main"}
+	}
+	lines := f.fset.Position(fn.End()).Line - f.fset.Position(fn.Pos()).Line + 1
+	if lines > functionLinesMax {
+		return []string{fmt.Sprintf("%s: %s has %d lines, more than %d", f.at(fn), fn.Name.Name, lines, functionLinesMax)}
+	}
+	return nil
+}
+
+// checkDocumented asks a comment of every exported name; in a group the
+// group's comment counts.
+func checkDocumented(f sourceFile, decl ast.Decl) []string {
+	undocumented := func(node ast.Node, name string) []string {
+		return []string{fmt.Sprintf("%s: exported %s has no comment", f.at(node), name)}
+	}
+	switch decl := decl.(type) {
+	case *ast.FuncDecl:
+		if decl.Name.IsExported() && decl.Doc == nil && ast.IsExported(receiver(decl, decl.Name.Name)) {
+			return undocumented(decl, decl.Name.Name)
+		}
+	case *ast.GenDecl:
+		if decl.Doc != nil {
+			return nil
+		}
+		var problems []string
+		for _, spec := range decl.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				if spec.Name.IsExported() && spec.Doc == nil && spec.Comment == nil {
+					problems = append(problems, undocumented(spec, spec.Name.Name)...)
+				}
+			case *ast.ValueSpec:
+				if spec.Names[0].IsExported() && spec.Doc == nil && spec.Comment == nil {
+					problems = append(problems, undocumented(spec, spec.Names[0].Name)...)
+				}
+			}
+		}
+		return problems
+	}
+	return nil
+}
+
+// receiver returns the name of a method's receiver type, or name for a function.
+func receiver(fn *ast.FuncDecl, name string) string {
+	if fn.Recv == nil || len(fn.Recv.List) == 0 {
+		return name
+	}
+	expr := fn.Recv.List[0].Type
+	for {
+		switch e := expr.(type) {
+		case *ast.StarExpr:
+			expr = e.X
+		case *ast.IndexExpr:
+			expr = e.X
+		case *ast.IndexListExpr:
+			expr = e.X
+		case *ast.Ident:
+			return e.Name
+		default:
+			return name
+		}
+	}
+}
+
+// checkTestCalls refuses sleeping and skipping: a test waits for an event, or
+// sleeps in a bubble of testing/synctest, where time is virtual; a missing
+// server is an error that says what to install.
+func checkTestCalls(f sourceFile) []string {
+	var problems []string
+	var bubbles []ast.Node
+	ast.Inspect(f.syntax, func(node ast.Node) bool {
+		call, ok := node.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		switch name := callName(call.Fun); name {
+		case "synctest.Test":
+			bubbles = append(bubbles, call)
+		case "time.Sleep":
+			if slices.ContainsFunc(bubbles, func(b ast.Node) bool { return b.Pos() < call.Pos() && call.End() < b.End() }) {
+				return true
+			}
+			problems = append(problems, f.at(call)+": time.Sleep in a test: wait for the event itself")
+		case "t.Skip", "t.Skipf", "t.SkipNow", "b.Skip", "b.Skipf", "b.SkipNow", "f.Skip", "f.Skipf", "f.SkipNow",
+			"tb.Skip", "tb.Skipf", "tb.SkipNow":
+			problems = append(problems, f.at(call)+": "+name+": a test that does not run proves nothing")
+		}
+		return true
+	})
+	return problems
+}
+
+// checkPackageComments asks every package for one comment that opens with its name.
+func checkPackageComments(files []sourceFile) []string {
+	comments := map[string]string{}
+	var problems []string
+	for _, f := range files {
+		if f.test() && f.dir() != "." {
+			continue
+		}
+		if doc := f.syntax.Doc; doc != nil {
+			comments[f.dir()] += doc.Text()
+		}
+	}
+	for _, dir := range packageDirs(files) {
+		comment := comments[dir]
+		name := dir[strings.LastIndexByte(dir, '/')+1:]
+		command := strings.HasPrefix(dir, "cmd/") || strings.HasPrefix(dir, "experiments/")
+		switch {
+		case comment == "":
+			problems = append(problems, dir+": no package comment")
+		case !command && !strings.HasPrefix(comment, "Package "+name+" "):
+			problems = append(problems, fmt.Sprintf("%s: the package comment opens with %q, want \"Package %s ...\"",
+				dir, firstWords(comment), name))
+		}
+	}
+	return problems
+}
+
+// firstWords shortens a comment for a message.
+func firstWords(s string) string {
+	words := strings.Fields(s)
+	return strings.Join(words[:min(len(words), 3)], " ")
+}
+
+func TestCheckFile(t *testing.T) {
+	long := "// Long is long.\nfunc Long() {\n" + strings.Repeat("\tprintln()\n", functionLinesMax) + "}\n"
+	tree := fstest.MapFS{
+		"a/good.go": code(`// Fine is documented.
+			type Fine struct{}
+			// String is documented.
+			func (Fine) String() string { return "" }
+			type hidden struct{}
+			func (hidden) Exported() {}
+			// Group has one comment for all.
+			const (
+				One = 1
+				Two = 2
+			)
+			const (
+				Three = 3 // documented behind
+			)`),
+		"a/bad.go": code(`func init() {}
+			func Bare() {}
+			type Naked struct{}
+			func (n *Naked) Method() {}
+			const (
+				Four = 4
+			)`),
+		"a/long.go":   code(long),
+		"a/huge.go":   code(strings.Repeat("//\n", fileLinesMax)),
+		"a/a_test.go": code(`func f() { time.Sleep(1); t.Skip("no"); r.Skip(); t.Run() }`),
+		"a/b_test.go": code(`func g() {
+			synctest.Test(t, func(t *testing.T) { time.Sleep(1) })
+			time.Sleep(1)
+			}`),
+		"a/time.go": code(`func wait() { time.Sleep(1) }`),
+	}
+	files, err := readTree(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range files {
+		got = append(got, checkFile(f)...)
+	}
+	want := []string{
+		"a/a_test.go:2: time.Sleep in a test: wait for the event itself",
+		"a/a_test.go:2: t.Skip: a test that does not run proves nothing",
+		"a/b_test.go:4: time.Sleep in a test: wait for the event itself",
+		"a/bad.go:2: func init: wire it in main",
+		"a/bad.go:3: exported Bare has no comment",
+		"a/bad.go:4: exported Naked has no comment",
+		"a/bad.go:5: exported Method has no comment",
+		"a/bad.go:7: exported Four has no comment",
+		"a/huge.go has 702 lines, more than 700",
+		"a/long.go:3: Long has 72 lines, more than 70",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("breaches found (-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckPackageComments(t *testing.T) {
+	tree := fstest.MapFS{
+		"internal/good/a.go":      {Data: []byte("// Package good is.\npackage good\n")},
+		"internal/good/b.go":      {Data: []byte("package good\n")},
+		"internal/none/a.go":      {Data: []byte("package none\n")},
+		"internal/none/a_test.go": {Data: []byte("// Package none is.\npackage none\n")},
+		"internal/wrong/a.go":     {Data: []byte("// This package is.\npackage wrong\n")},
+		"cmd/tool/main.go":        {Data: []byte("// Tool does it.\npackage main\n")},
+	}
+	files, err := readTree(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"internal/none: no package comment",
+		`internal/wrong: the package comment opens with "This package is.", want "Package wrong ..."`,
+	}
+	if diff := cmp.Diff(want, checkPackageComments(files)); diff != "" {
+		t.Errorf("breaches found (-want +got):\n%s", diff)
+	}
+}
+
+// code is a Go file with that text behind its package clause.
+func code(text string) *fstest.MapFile {
+	return &fstest.MapFile{Data: []byte("package a\n" + text + "\n")}
+}
