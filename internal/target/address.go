@@ -1,0 +1,252 @@
+package target
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/database"
+)
+
+// parse reads the address and what to send.
+func (t *Target) parse() (place, error) {
+	scheme, _, found := strings.Cut(t.config.URL, ":")
+	if !found {
+		return place{}, fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://…, sqlite:PATH or redis://…", t.config.URL)
+	}
+	if err := t.checkForeignOptions(scheme); err != nil {
+		return place{}, err
+	}
+	switch scheme {
+	case "http", "https", "http+unix":
+		return t.parseHTTP(scheme)
+	case "redis", "rediss":
+		return t.parseRedis(scheme)
+	case "postgres", "postgresql", "mysql", "mariadb", "sqlite", "sqlite3", "file":
+		return t.parseDatabase()
+	}
+	return place{}, fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, sqlite:, redis:// or rediss://", scheme)
+}
+
+// checkForeignOptions refuses options that mean nothing for the scheme.
+func (t *Target) checkForeignOptions(scheme string) error {
+	c := &t.config
+	isHTTP := strings.HasPrefix(scheme, "http")
+	isRedis := strings.HasPrefix(scheme, "redis")
+	switch {
+	case !isHTTP && (len(c.Requests) > 0 || c.Method != "" || len(c.Headers) > 0 || len(c.Body.parts) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody()):
+		return fmt.Errorf("method, headers, body, requests file and checks are for HTTP, not for targets of scheme %s", scheme)
+	case (isHTTP || isRedis) && (c.SQL != "" || len(c.Params) > 0):
+		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for targets of scheme %s", scheme)
+	case !isRedis && len(c.Commands) > 0:
+		return fmt.Errorf("--command is for redis:, not for targets of scheme %s", scheme)
+	case scheme != "https" && c.HTTP2:
+		return errors.New("HTTP/2 is spoken over https: only")
+	}
+	return nil
+}
+
+// parseHTTP takes the address apart by hand: its path may hold templates.
+func (t *Target) parseHTTP(scheme string) (place, error) {
+	_, rest, found := strings.Cut(t.config.URL, "://")
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	authority, path := rest[:end], rest[end:]
+	path, _, _ = strings.Cut(path, "#")
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path
+	}
+	if !found || authority == "" {
+		return place{}, fmt.Errorf("target %q: write %s://HOST:PORT/PATH", t.config.URL, scheme)
+	}
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		if err := t.addBasicAuth(authority[:at]); err != nil {
+			return place{}, err
+		}
+		authority = authority[at+1:]
+	}
+	p, err := t.placeHTTP(scheme, authority)
+	if err != nil {
+		return place{}, err
+	}
+	return p, t.parseRequests(path)
+}
+
+func (t *Target) placeHTTP(scheme, authority string) (place, error) {
+	if scheme == "http+unix" {
+		socket, err := url.PathUnescape(authority)
+		if err != nil || !strings.HasPrefix(socket, "/") {
+			return place{}, errors.New("target: write the socket percent-encoded, http+unix://%2Frun%2Fapp.sock/PATH, or use --socket")
+		}
+		t.host = "localhost"
+		return place{socket: socket}, nil
+	}
+	t.host = authority
+	port := "80"
+	if scheme == "https" {
+		port = "443"
+	}
+	p, err := splitAuthority(authority, port)
+	if err == nil && scheme == "https" {
+		t.tls = tlsConfig(p.host, t.config.Insecure)
+	}
+	return p, err
+}
+
+// splitAuthority splits HOST, HOST:PORT, [IPV6] and [IPV6]:PORT.
+func splitAuthority(authority, port string) (place, error) {
+	host := authority
+	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {
+		host, port = authority[:i], authority[i+1:]
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
+		return place{}, fmt.Errorf("target: %q is not HOST or HOST:PORT", authority)
+	}
+	return place{host: host, port: port}, nil
+}
+
+func (t *Target) addBasicAuth(userinfo string) error {
+	plain, err := url.PathUnescape(userinfo)
+	if err != nil {
+		return errors.New("target: a % in the user or password that two hexadecimal digits do not follow")
+	}
+	t.config.Headers = append(t.config.Headers, Header{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(plain))})
+	return nil
+}
+
+// parseRequests builds what is sent: the requests given, or the URL's own.
+func (t *Target) parseRequests(path string) (err error) {
+	requests := t.config.Requests
+	switch {
+	case len(requests) == 0:
+		template, err := ParseTemplate(path)
+		if err != nil {
+			return fmt.Errorf("target: %w", err)
+		}
+		requests = []HTTPRequest{{Method: t.config.Method, Path: template, Body: t.config.Body}}
+	case path != "/" || t.config.Method != "" || len(t.config.Body.parts) > 0:
+		return errors.New("with a file of requests the target is an address without a path, and method and body stand in the file")
+	}
+	t.mix, err = newHTTPMix(requests, t.host, t.config.Headers)
+	return err
+}
+
+func (t *Target) parseRedis(scheme string) (place, error) {
+	t.kind = kindRedis
+	u, err := url.Parse(t.config.URL)
+	if err != nil || u.Opaque != "" {
+		return place{}, errors.New("target: write redis://USER:PASSWORD@HOST:PORT/DATABASE")
+	}
+	if len(t.config.Commands) == 0 {
+		return place{}, errors.New("redis: needs a --command 'GET key:{random(1,100)}'")
+	}
+	for _, text := range t.config.Commands {
+		c, err := parseCommand(text)
+		if err != nil {
+			return place{}, err
+		}
+		t.commands = append(t.commands, c)
+	}
+	if password, ok := u.User.Password(); ok {
+		words := []string{"AUTH", password}
+		if user := u.User.Username(); user != "" {
+			words = []string{"AUTH", user, password}
+		}
+		t.greeting = appendWords(t.greeting, words...)
+		t.greets++
+	}
+	if number := strings.Trim(u.Path, "/"); number != "" {
+		t.greeting = appendWords(t.greeting, "SELECT", number)
+		t.greets++
+	}
+	host, port := u.Hostname(), u.Port()
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	if port == "" {
+		port = "6379"
+	}
+	if scheme == "rediss" {
+		t.tls = tlsConfig(host, t.config.Insecure)
+		t.tls.NextProtos = nil
+	}
+	return place{host: host, port: port}, nil
+}
+
+func (t *Target) parseDatabase() (place, error) {
+	u, err := database.Parse(t.config.URL)
+	if err != nil {
+		return place{}, fmt.Errorf("target: %w", err)
+	}
+	if t.config.SQL == "" {
+		return place{}, fmt.Errorf("%s: needs a statement: --sql 'SELECT …'", u.Driver)
+	}
+	if t.statement, err = parseSQL(t.config.SQL, t.config.Params); err != nil {
+		return place{}, err
+	}
+	switch u.Driver {
+	case database.Postgres:
+		return t.parsePostgres(u)
+	case database.MySQL:
+		return t.parseMySQL(u)
+	}
+	t.kind = kindSQLite
+	t.config.path = u.Path()
+	return place{}, nil
+}
+
+func (t *Target) parsePostgres(u database.URL) (place, error) {
+	t.kind = kindPostgres
+	config, err := pgconn.ParseConfig(u.Raw())
+	if err != nil {
+		return place{}, fmt.Errorf("target %s: %w", u, redactedError(err, u))
+	}
+	t.postgres = config
+	hosts := map[string]bool{config.Host: true}
+	for _, fallback := range config.Fallbacks {
+		hosts[fallback.Host] = true
+	}
+	if len(hosts) > 1 {
+		return place{}, fmt.Errorf("target %s: a load goes to one host; name one", u)
+	}
+	port := strconv.Itoa(int(config.Port))
+	if strings.HasPrefix(config.Host, "/") {
+		return place{socket: config.Host + "/.s.PGSQL." + port}, nil
+	}
+	return place{host: config.Host, port: port}, nil
+}
+
+// redactedError keeps a parser's complaint only when it does not quote the address.
+func redactedError(err error, u database.URL) error {
+	if strings.Contains(err.Error(), u.Raw()) || strings.Contains(err.Error(), "://") {
+		return errors.New("it cannot be read")
+	}
+	return err
+}
+
+func (t *Target) parseMySQL(u database.URL) (place, error) {
+	t.kind = kindMySQL
+	config, err := mysql.ParseDSN(u.DSN())
+	if err != nil {
+		return place{}, fmt.Errorf("target %s: it cannot be read: %w", u, redactedError(err, u))
+	}
+	t.mysql = config
+	if config.Net == "unix" {
+		return place{socket: config.Addr}, nil
+	}
+	host, port, err := net.SplitHostPort(config.Addr)
+	if err != nil {
+		return place{}, fmt.Errorf("target %s: %w", u, err)
+	}
+	return place{host: host, port: port}, nil
+}

@@ -1,0 +1,108 @@
+package target
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// errStatus and errCheck end an outcome that was answered, but not as wanted.
+var (
+	errStatus = errors.New("status not expected")
+	errCheck  = errors.New("check failed")
+)
+
+// statusError is an answer whose status was not expected.
+type statusError int
+
+func (e statusError) Error() string        { return "status " + strconv.Itoa(int(e)) }
+func (e statusError) Is(target error) bool { return target == errStatus }
+
+// statusRange is an inclusive range of statuses.
+type statusRange struct{ low, high int }
+
+// Checks judge an HTTP answer. The zero value accepts the statuses 200 to 399.
+type Checks struct {
+	statuses []statusRange
+	contains [][]byte
+	lacks    [][]byte
+}
+
+// ParseChecks reads checks of the forms
+//
+//	status=200   status=2xx   status=200,404
+//	body~=TEXT   the body contains TEXT
+//	body!~TEXT   the body does not contain TEXT
+//
+// The first 1 MiB of a body is looked at.
+func ParseChecks(texts []string) (Checks, error) {
+	var c Checks
+	for _, text := range texts {
+		switch {
+		case strings.HasPrefix(text, "status="):
+			ranges, err := parseStatuses(text[len("status="):])
+			if err != nil {
+				return Checks{}, err
+			}
+			c.statuses = append(c.statuses, ranges...)
+		case strings.HasPrefix(text, "body~=") && len(text) > len("body~="):
+			c.contains = append(c.contains, []byte(text[len("body~="):]))
+		case strings.HasPrefix(text, "body!~") && len(text) > len("body!~"):
+			c.lacks = append(c.lacks, []byte(text[len("body!~"):]))
+		default:
+			return Checks{}, fmt.Errorf("check %q: write status=200, status=2xx, status=200,404, body~=TEXT or body!~TEXT", text)
+		}
+	}
+	return c, nil
+}
+
+func parseStatuses(list string) ([]statusRange, error) {
+	var ranges []statusRange
+	for word := range strings.SplitSeq(list, ",") {
+		digits, class := strings.CutSuffix(word, "xx")
+		n, err := strconv.Atoi(digits)
+		switch {
+		case err == nil && class && n >= 1 && n <= 9:
+			ranges = append(ranges, statusRange{n * 100, n*100 + 99})
+		case err == nil && !class && n >= 100 && n <= 999:
+			ranges = append(ranges, statusRange{n, n})
+		default:
+			return nil, fmt.Errorf("check status=%s: %q is neither a status like 200 nor a class like 2xx", list, word)
+		}
+	}
+	return ranges, nil
+}
+
+func (c *Checks) wantBody() bool { return len(c.contains)+len(c.lacks) > 0 }
+
+// judge returns nil, a statusError, or an error that wraps errCheck.
+func (c *Checks) judge(status int, body []byte) error {
+	if !c.expected(status) {
+		return statusError(status)
+	}
+	for _, text := range c.contains {
+		if !bytes.Contains(body, text) {
+			return fmt.Errorf("%w: body without %.60q", errCheck, text)
+		}
+	}
+	for _, text := range c.lacks {
+		if bytes.Contains(body, text) {
+			return fmt.Errorf("%w: body with %.60q", errCheck, text)
+		}
+	}
+	return nil
+}
+
+func (c *Checks) expected(status int) bool {
+	if len(c.statuses) == 0 {
+		return status >= 200 && status < 400
+	}
+	for _, r := range c.statuses {
+		if status >= r.low && status <= r.high {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,213 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// HTTPRequest describes one kind of request.
+type HTTPRequest struct {
+	Method string   // GET when empty
+	Path   Template // with its query
+	Body   Template // no body when empty
+	Weight int      // how often, against the other requests; 0 counts as 1
+}
+
+// Header is one header line of every request.
+type Header struct{ Name, Value string }
+
+// ParseHeader reads "Name: value".
+func ParseHeader(s string) (Header, error) {
+	name, value, found := strings.Cut(s, ":")
+	if !found || !isToken(name) {
+		return Header{}, fmt.Errorf("header %q: write 'Name: value'", s)
+	}
+	value = strings.TrimSpace(value)
+	if strings.ContainsAny(value, "\r\n\x00") {
+		return Header{}, fmt.Errorf("header %s: its value holds a line end", name)
+	}
+	switch http.CanonicalHeaderKey(name) {
+	case "Content-Length", "Transfer-Encoding":
+		return Header{}, fmt.Errorf("header %s: it follows from the body and is not set by hand", name)
+	case "Connection":
+		return Header{}, errors.New("header Connection: use --per-connection 1 for short connections")
+	}
+	return Header{Name: name, Value: value}, nil
+}
+
+// isToken says whether s can be a method or the name of a header.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune("()<>@,;:\\\"/[]?={}", r)
+	})
+}
+
+// builtRequest is a request ready to be sent: whole, or in the pieces that its
+// values go between.
+type builtRequest struct {
+	head     bool
+	kind     Kind
+	keep     []byte // the whole request, when it has no values …
+	last     []byte // … and the same that ends the connection
+	method   string
+	path     *Template
+	headers  string // " HTTP/1.1" and every line that does not change
+	body     *Template
+	withBody bool
+}
+
+const closeLine = "Connection: close\r\n"
+
+func buildRequest(r *HTTPRequest, host string, headers []Header) (builtRequest, error) {
+	method := r.Method
+	if method == "" {
+		method = http.MethodGet
+	}
+	if !isToken(method) {
+		return builtRequest{}, fmt.Errorf("method %q is not a word", method)
+	}
+	path, fixedPath := r.Path.constant()
+	if text := r.Path.parts; len(text) == 0 || !strings.HasPrefix(text[0].text, "/") {
+		return builtRequest{}, fmt.Errorf("path %q does not begin with /", path)
+	}
+	for _, part := range r.Path.parts {
+		if strings.ContainsFunc(part.text, unsafeInPath) {
+			return builtRequest{}, fmt.Errorf("path %q holds a space, a control character or a letter outside ASCII; write it percent-encoded", part.text)
+		}
+		part.value.escapeForPath()
+	}
+	body, fixedBody := r.Body.constant()
+	b := builtRequest{
+		head: method == http.MethodHead, kind: methodKind(method), method: method, path: &r.Path, body: &r.Body,
+		withBody: body != "" || !fixedBody || method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch,
+	}
+	b.headers = headerLines(host, headers)
+	if fixedPath && fixedBody {
+		b.keep = b.append(nil, false, nil)
+		b.last = b.append(nil, true, nil)
+	}
+	return b, nil
+}
+
+func headerLines(host string, headers []Header) string {
+	var lines strings.Builder
+	lines.WriteString(" HTTP/1.1\r\n")
+	given := make(map[string]bool)
+	for _, h := range headers {
+		given[http.CanonicalHeaderKey(h.Name)] = true
+	}
+	if !given["Host"] {
+		lines.WriteString("Host: " + host + "\r\n")
+	}
+	if !given["User-Agent"] {
+		lines.WriteString("User-Agent: spillway\r\n")
+	}
+	for _, h := range headers {
+		lines.WriteString(h.Name + ": " + h.Value + "\r\n")
+	}
+	return lines.String()
+}
+
+func unsafeInPath(r rune) bool { return r <= ' ' || r >= 0x7f }
+
+// escapeForPath percent-encodes what cannot stand in a request line.
+func (v *Value) escapeForPath() {
+	if v == nil || v.source != fromFile {
+		return
+	}
+	rows := make([]string, len(v.rows))
+	for i, row := range v.rows {
+		rows[i] = row
+		if strings.ContainsFunc(row, unsafeInPath) {
+			rows[i] = percentEncode(row)
+		}
+	}
+	v.rows = rows
+}
+
+func percentEncode(s string) string {
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		if unsafeInPath(rune(c)) {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+func methodKind(method string) Kind {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return Read
+	}
+	return Write
+}
+
+// append writes the whole request behind b. s may be nil when nothing changes.
+func (r *builtRequest) append(b []byte, last bool, s *Source) []byte {
+	if r.keep != nil && !last {
+		return append(b, r.keep...)
+	}
+	b = append(b, r.method...)
+	b = append(b, ' ')
+	b = r.path.append(b, s)
+	b = append(b, r.headers...)
+	if last {
+		b = append(b, closeLine...)
+	}
+	if !r.withBody {
+		return append(b, "\r\n"...)
+	}
+	return r.appendBody(b, s)
+}
+
+// appendBody writes the length, the end of the headers and the body. The length
+// is written into a gap, since the body is known only behind it.
+func (r *builtRequest) appendBody(b []byte, s *Source) []byte {
+	const gap = "Content-Length:           \r\n\r\n" // nine digits and a space
+	b = append(b, gap...)
+	start := len(b)
+	b = r.body.append(b, s)
+	var digits [20]byte
+	number := strconv.AppendInt(digits[:0], int64(len(b)-start), 10)
+	copy(b[start-len("\r\n\r\n")-len(number):], number)
+	return b
+}
+
+// httpMix is every request of a run, drawn by weight.
+type httpMix struct {
+	requests []builtRequest
+	upTo     []int // running sum of the weights
+}
+
+func newHTTPMix(requests []HTTPRequest, host string, headers []Header) (*httpMix, error) {
+	m := &httpMix{}
+	total := 0
+	for i := range requests {
+		b, err := buildRequest(&requests[i], host, headers)
+		if err != nil {
+			return nil, err
+		}
+		total += max(requests[i].Weight, 1)
+		m.requests = append(m.requests, b)
+		m.upTo = append(m.upTo, total)
+	}
+	if total == 0 {
+		return nil, errors.New("no request to send")
+	}
+	return m, nil
+}
+
+func (m *httpMix) draw(s *Source) *builtRequest {
+	if len(m.requests) == 1 {
+		return &m.requests[0]
+	}
+	n := s.random.IntN(m.upTo[len(m.upTo)-1])
+	return &m.requests[sort.SearchInts(m.upTo, n+1)]
+}

@@ -1,0 +1,349 @@
+package target
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+)
+
+// Bounds of an HTTP response, against a server that never ends its headers.
+const (
+	headerBytesMax = 64 << 10 // status line, headers and trailers of one response
+	chunkLineMax   = 4 << 10  // a chunk's size and extensions
+	checkedBodyMax = 1 << 20  // what a body check sees
+)
+
+// errMalformed is wrapped by every complaint about bytes that are no HTTP/1.1
+// response; errCutShort says that the connection ended inside a response.
+var (
+	errMalformed = errors.New("malformed response")
+	errCutShort  = errors.New("connection closed before the response ended")
+)
+
+// responseState is where in a response the parser is.
+type responseState uint8
+
+const (
+	inStatus     responseState = iota
+	inHeaders                  // header lines
+	inBody                     // rest bytes of known length
+	inUntilClose               // a body that ends with the connection
+	inChunkSize                // the line before a chunk
+	inChunkData                // rest bytes of a chunk
+	inChunkEnd                 // the line end behind a chunk
+	inTrailers                 // header lines behind the last chunk
+	inDone
+)
+
+// response parses one HTTP/1.x response as its bytes come in, at whatever
+// places they are cut. It keeps no byte of a body unless keepBody is set. The
+// zero value expects a response to a GET; reset prepares it for the next one.
+type response struct {
+	state     responseState
+	head      bool // the request was a HEAD: no body follows
+	keepBody  bool
+	chunked   bool
+	hasLength bool
+	close     bool // the server closes behind this response
+	status    int
+	minor     int   // HTTP/1.minor
+	rest      int64 // bytes of body or chunk to come; with hasLength, in headers: Content-Length
+	used      int   // bytes of header and trailer lines so far
+	line      []byte
+	body      []byte
+}
+
+func (r *response) reset(head, keepBody bool) {
+	*r = response{head: head, keepBody: keepBody, line: r.line[:0], body: r.body[:0]}
+}
+
+// feed takes the next bytes and reports whether the response has ended. Bytes
+// behind its end are an error: nothing was asked for them.
+func (r *response) feed(b []byte) (done bool, err error) {
+	for len(b) > 0 {
+		if r.state == inDone {
+			return false, fmt.Errorf("%w: %d bytes behind its end", errMalformed, len(b))
+		}
+		switch r.state {
+		case inBody, inChunkData:
+			b = r.skip(b)
+		case inUntilClose:
+			r.keep(b)
+			return false, nil
+		default:
+			b, err = r.feedLine(b)
+			if err != nil {
+				return false, err
+			}
+		}
+	}
+	return r.state == inDone, nil
+}
+
+// eof takes the end of the connection; nil means that it ended the response.
+func (r *response) eof() error {
+	if r.state == inUntilClose {
+		r.state = inDone
+		r.close = true
+		return nil
+	}
+	return errCutShort
+}
+
+// skip passes over bytes of a body or chunk.
+func (r *response) skip(b []byte) []byte {
+	n := int64(len(b))
+	if n > r.rest {
+		n = r.rest
+	}
+	r.keep(b[:n])
+	r.rest -= n
+	if r.rest == 0 && r.state == inBody {
+		r.state = inDone
+	} else if r.rest == 0 {
+		r.state = inChunkEnd
+	}
+	return b[n:]
+}
+
+func (r *response) keep(b []byte) {
+	if r.keepBody {
+		r.body = append(r.body, b[:min(len(b), checkedBodyMax-len(r.body))]...)
+	}
+}
+
+// feedLine takes one line, or the part of it that is there.
+func (r *response) feedLine(b []byte) ([]byte, error) {
+	end := bytes.IndexByte(b, '\n')
+	if end < 0 {
+		r.line = append(r.line, b...)
+		return nil, r.bound(0)
+	}
+	line := b[:end]
+	if len(r.line) > 0 {
+		r.line = append(r.line, line...)
+		line = r.line
+	}
+	if n := len(line); n > 0 && line[n-1] == '\r' {
+		line = line[:n-1]
+	}
+	err := r.bound(len(line))
+	if err == nil {
+		err = r.takeLine(line)
+	}
+	r.line = r.line[:0]
+	return b[end+1:], err
+}
+
+// bound refuses headers without end. n bytes of the line in hand are complete.
+func (r *response) bound(n int) error {
+	if r.state == inChunkSize || r.state == inChunkEnd {
+		if max(n, len(r.line)) > chunkLineMax {
+			return fmt.Errorf("%w: chunk size line over %d bytes", errMalformed, chunkLineMax)
+		}
+		return nil
+	}
+	if r.used+max(n, len(r.line)) > headerBytesMax {
+		return fmt.Errorf("%w: headers over %d bytes", errMalformed, headerBytesMax)
+	}
+	r.used += n
+	return nil
+}
+
+func (r *response) takeLine(line []byte) error {
+	switch r.state {
+	case inStatus:
+		return r.takeStatus(line)
+	case inHeaders:
+		if len(line) == 0 {
+			return r.endHeaders()
+		}
+		return r.takeHeader(line)
+	case inChunkSize:
+		return r.takeChunkSize(line)
+	case inChunkEnd:
+		if len(line) != 0 {
+			return fmt.Errorf("%w: chunk longer than its size", errMalformed)
+		}
+		r.state = inChunkSize
+	case inTrailers:
+		if len(line) == 0 {
+			r.state = inDone
+		}
+	}
+	return nil
+}
+
+// takeStatus reads "HTTP/1.1 200 OK".
+func (r *response) takeStatus(line []byte) error {
+	const prefix = "HTTP/1."
+	if len(line) < 12 || string(line[:len(prefix)]) != prefix || line[8] != ' ' ||
+		(line[7] != '0' && line[7] != '1') || (len(line) > 12 && line[12] != ' ') {
+		return fmt.Errorf("%w: status line %.40q", errMalformed, line)
+	}
+	status := 0
+	for _, c := range line[9:12] {
+		if c < '0' || c > '9' {
+			return fmt.Errorf("%w: status line %.40q", errMalformed, line)
+		}
+		status = status*10 + int(c-'0')
+	}
+	if status < 100 {
+		return fmt.Errorf("%w: status %d", errMalformed, status)
+	}
+	r.status = status
+	r.minor = int(line[7] - '0')
+	r.close = r.minor == 0
+	r.state = inHeaders
+	return nil
+}
+
+// takeHeader reads the three headers that say where the response ends.
+func (r *response) takeHeader(line []byte) error {
+	colon := bytes.IndexByte(line, ':')
+	if colon <= 0 {
+		return fmt.Errorf("%w: header line %.40q", errMalformed, line)
+	}
+	switch colon {
+	case len("Content-Length"):
+		if equalFold(line[:colon], "content-length") {
+			return r.takeLength(trim(line[colon+1:]))
+		}
+	case len("Transfer-Encoding"):
+		if equalFold(line[:colon], "transfer-encoding") {
+			if !equalFold(trim(line[colon+1:]), "chunked") {
+				return fmt.Errorf("%w: transfer encoding %.40q", errMalformed, trim(line[colon+1:]))
+			}
+			r.chunked = true
+		}
+	case len("Connection"):
+		if equalFold(line[:colon], "connection") {
+			r.takeConnection(line[colon+1:])
+		}
+	}
+	return nil
+}
+
+func (r *response) takeLength(value []byte) error {
+	n, ok := parseDigits(value)
+	if !ok || (r.hasLength && n != r.rest) {
+		return fmt.Errorf("%w: content length %.40q", errMalformed, value)
+	}
+	r.rest, r.hasLength = n, true
+	return nil
+}
+
+func (r *response) takeConnection(value []byte) {
+	for len(value) > 0 {
+		var token []byte
+		token, value, _ = bytes.Cut(value, []byte{','})
+		switch token = trim(token); {
+		case equalFold(token, "close"):
+			r.close = true
+		case equalFold(token, "keep-alive") && r.minor == 0:
+			r.close = false
+		}
+	}
+}
+
+// endHeaders decides how the body ends.
+func (r *response) endHeaders() error {
+	switch {
+	case r.status == 101:
+		return fmt.Errorf("%w: status 101 where no other protocol was asked for", errMalformed)
+	case r.status < 200: // an interim response: the real one follows
+		r.reset(r.head, r.keepBody)
+	case r.head, r.status == 204, r.status == 304:
+		r.state = inDone
+	case r.chunked:
+		r.rest = 0
+		r.state = inChunkSize
+	case r.hasLength && r.rest == 0:
+		r.state = inDone
+	case r.hasLength:
+		r.state = inBody
+	default:
+		r.state = inUntilClose
+	}
+	return nil
+}
+
+// takeChunkSize reads the hexadecimal size of a chunk and passes over its extensions.
+func (r *response) takeChunkSize(line []byte) error {
+	if i := bytes.IndexByte(line, ';'); i >= 0 {
+		line = line[:i]
+	}
+	digits := trim(line)
+	if len(digits) == 0 || len(digits) > 15 {
+		return fmt.Errorf("%w: chunk size %.40q", errMalformed, line)
+	}
+	size := int64(0)
+	for _, c := range digits {
+		d := hexDigit(c)
+		if d < 0 {
+			return fmt.Errorf("%w: chunk size %.40q", errMalformed, line)
+		}
+		size = size<<4 | int64(d)
+	}
+	if size == 0 {
+		r.state = inTrailers
+		return nil
+	}
+	r.rest = size
+	r.state = inChunkData
+	return nil
+}
+
+func hexDigit(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c >= 'a' && c <= 'f':
+		return int(c-'a') + 10
+	case c >= 'A' && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
+
+// parseDigits reads a decimal number of at most 18 digits.
+func parseDigits(b []byte) (int64, bool) {
+	if len(b) == 0 || len(b) > 18 {
+		return 0, false
+	}
+	n := int64(0)
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}
+
+// trim takes spaces and tabs off both ends.
+func trim(b []byte) []byte {
+	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
+		b = b[1:]
+	}
+	for len(b) > 0 && (b[len(b)-1] == ' ' || b[len(b)-1] == '\t') {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+// equalFold compares with a lower-case ASCII word.
+func equalFold(b []byte, word string) bool {
+	if len(b) != len(word) {
+		return false
+	}
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			c |= 0x20
+		}
+		if c != word[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,253 @@
+package target
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Bounds of a Redis answer.
+const (
+	redisLineMax  = 64 << 10 // a simple string, an error or a length
+	redisBulkMax  = 512 << 20
+	redisItemsMax = 1 << 20 // elements of one answer, nested ones included
+)
+
+// command is one Redis command: its words, each with values in it.
+type command struct {
+	words []Template
+	kind  Kind
+}
+
+// parseCommand splits text at blanks; a word may be in single or double quotes.
+func parseCommand(text string) (command, error) {
+	words, err := splitWords(text)
+	if err != nil {
+		return command{}, fmt.Errorf("command %q: %w", text, err)
+	}
+	if len(words) == 0 {
+		return command{}, errors.New("command: it is empty; write 'GET key:{random(1,100)}'")
+	}
+	c := command{kind: commandKind(words[0])}
+	for _, word := range words {
+		t, err := ParseTemplate(word)
+		if err != nil {
+			return command{}, fmt.Errorf("command %q: %w", text, err)
+		}
+		c.words = append(c.words, t)
+	}
+	return c, nil
+}
+
+func splitWords(text string) ([]string, error) {
+	var words []string
+	for {
+		text = strings.TrimLeft(text, " \t")
+		if text == "" {
+			return words, nil
+		}
+		var word strings.Builder
+		for text != "" && text[0] != ' ' && text[0] != '\t' {
+			quote := text[0]
+			if quote != '\'' && quote != '"' {
+				word.WriteByte(quote)
+				text = text[1:]
+				continue
+			}
+			quoted, rest, found := strings.Cut(text[1:], string(quote))
+			if !found {
+				return nil, fmt.Errorf("a %c is not closed", quote)
+			}
+			word.WriteString(quoted)
+			text = rest
+		}
+		words = append(words, word.String())
+	}
+}
+
+// commandKind knows the common commands; the others count as Other.
+func commandKind(name string) Kind {
+	reads := []string{
+		"BITCOUNT", "EXISTS", "GEOSEARCH", "GET", "GETBIT", "GETRANGE", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HVALS", "LINDEX",
+		"LLEN", "LRANGE", "MGET", "PFCOUNT", "PTTL", "SCARD", "SISMEMBER", "SMEMBERS", "STRLEN", "TTL", "TYPE", "XLEN", "XRANGE", "XREVRANGE", "ZCARD",
+		"ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZREVRANGE", "ZSCORE",
+	}
+	writes := []string{
+		"APPEND", "DECR", "DECRBY", "DEL", "EXPIRE", "GETDEL", "GETSET", "HDEL", "HINCRBY", "HMSET", "HSET", "HSETNX", "INCR", "INCRBY", "LPOP", "LPUSH",
+		"LREM", "LSET", "LTRIM", "MSET", "PEXPIRE", "PFADD", "PSETEX", "RPOP", "RPUSH", "SADD", "SET", "SETBIT", "SETEX", "SETNX", "SETRANGE", "SPOP", "SREM",
+		"UNLINK", "XADD", "XDEL", "XTRIM", "ZADD", "ZINCRBY", "ZPOPMAX", "ZPOPMIN", "ZREM",
+	}
+	name = strings.ToUpper(name)
+	switch {
+	case slices.Contains(reads, name):
+		return Read
+	case slices.Contains(writes, name):
+		return Write
+	}
+	return Other
+}
+
+// append writes the command as an array of bulk strings behind b. word is
+// memory to build one word in; it is returned for the next time.
+func (c *command) append(b, word []byte, s *Source) (out, memory []byte) {
+	b = appendRedisHeader(b, '*', len(c.words))
+	for i := range c.words {
+		word = c.words[i].append(word[:0], s)
+		b = appendRedisHeader(b, '$', len(word))
+		b = append(b, word...)
+		b = append(b, '\r', '\n')
+	}
+	return b, word
+}
+
+func appendRedisHeader(b []byte, mark byte, n int) []byte {
+	b = append(b, mark)
+	b = strconv.AppendInt(b, int64(n), 10)
+	return append(b, '\r', '\n')
+}
+
+// appendWords writes a command of plain words behind b.
+func appendWords(b []byte, words ...string) []byte {
+	b = appendRedisHeader(b, '*', len(words))
+	for _, word := range words {
+		b = appendRedisHeader(b, '$', len(word))
+		b = append(b, word...)
+		b = append(b, '\r', '\n')
+	}
+	return b
+}
+
+// errRedis is wrapped by an error answer of Redis.
+var errRedis = fmt.Errorf("%w: Redis error", errStatus)
+
+// redisReply counts one RESP2 answer to its end, at whatever places its bytes
+// are cut. It keeps nothing but the text of an error.
+type redisReply struct {
+	line    []byte
+	pending int   // elements still to come
+	skip    int64 // bytes of a bulk string and its line end still to come
+	items   int
+	failure string // text of the first error in it
+}
+
+func (r *redisReply) reset(answers int) {
+	*r = redisReply{line: r.line[:0], pending: answers}
+}
+
+func (r *redisReply) feed(b []byte) (done bool, err error) {
+	for len(b) > 0 {
+		if r.skip > 0 {
+			n := min(r.skip, int64(len(b)))
+			r.skip -= n
+			b = b[n:]
+			continue
+		}
+		if r.pending == 0 {
+			return false, fmt.Errorf("%w: %d bytes behind its end", errMalformed, len(b))
+		}
+		end := bytes.IndexByte(b, '\n')
+		if end < 0 {
+			r.line = append(r.line, b...)
+			b = nil
+		} else {
+			r.line = append(r.line, b[:end]...)
+			b = b[end+1:]
+		}
+		if len(r.line) > redisLineMax {
+			return false, fmt.Errorf("%w: line over %d bytes", errMalformed, redisLineMax)
+		}
+		if end >= 0 {
+			if err := r.take(r.line); err != nil {
+				return false, err
+			}
+			r.line = r.line[:0]
+		}
+	}
+	return r.pending == 0 && r.skip == 0, nil
+}
+
+// take reads the line that begins an element.
+func (r *redisReply) take(line []byte) error {
+	n := len(line)
+	if n < 2 || line[n-1] != '\r' {
+		return fmt.Errorf("%w: line %.40q", errMalformed, line)
+	}
+	r.items++
+	if r.items > redisItemsMax {
+		return fmt.Errorf("%w: more than %d elements", errMalformed, redisItemsMax)
+	}
+	r.pending--
+	rest := line[1 : n-1]
+	switch line[0] {
+	case '+', ':':
+		return nil
+	case '-':
+		if r.failure == "" {
+			r.failure = string(rest)
+		}
+		return nil
+	case '$':
+		return r.takeLength(rest, redisBulkMax, func(n int64) { r.skip = n + 2 })
+	case '*':
+		return r.takeLength(rest, redisItemsMax, func(n int64) { r.pending += int(n) })
+	}
+	return fmt.Errorf("%w: line %.40q", errMalformed, line)
+}
+
+func (r *redisReply) takeLength(digits []byte, limit int64, take func(int64)) error {
+	if string(digits) == "-1" {
+		return nil
+	}
+	n, ok := parseDigits(digits)
+	if !ok || n > limit {
+		return fmt.Errorf("%w: length %.40q", errMalformed, digits)
+	}
+	take(n)
+	return nil
+}
+
+// redisProtocol speaks RESP2 on one connection.
+type redisProtocol struct {
+	commands []command
+	greeting []byte // AUTH and SELECT, sent with the first command
+	greets   int    // their answers
+	source   *Source
+	scratch  *scratch
+	kind     Kind
+	reply    redisReply
+}
+
+func (p *redisProtocol) request(first, _ bool) []byte {
+	p.source.next()
+	c := &p.commands[0]
+	if len(p.commands) > 1 {
+		c = &p.commands[p.source.random.IntN(len(p.commands))]
+	}
+	p.kind = c.kind
+	out, answers := p.scratch.request[:0], 1
+	if first {
+		out = append(out, p.greeting...)
+		answers += p.greets
+	}
+	p.reply.reset(answers)
+	p.scratch.request, p.scratch.word = c.append(out, p.scratch.word, p.source)
+	return p.scratch.request
+}
+
+func (p *redisProtocol) feed(b []byte) (bool, error) {
+	if len(b) == 0 {
+		return false, errCutShort
+	}
+	return p.reply.feed(b)
+}
+
+func (p *redisProtocol) answer(o *Outcome) bool {
+	o.Kind = p.kind
+	if p.reply.failure != "" {
+		o.Err = fmt.Errorf("%w: %.100s", errRedis, p.reply.failure)
+	}
+	return true
+}

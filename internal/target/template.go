@@ -1,0 +1,99 @@
+package target
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Template is text with values in braces: /goods?offset={random(0,1000)}. The
+// forms are those of Value. {{ stands for one brace. A brace that no word
+// follows, as in JSON, is itself.
+type Template struct {
+	parts []templatePart
+}
+
+// templatePart is text, then a value unless the template ends with the text.
+type templatePart struct {
+	text  string
+	value *Value
+}
+
+// ParseTemplate compiles text and reads the files it names.
+func ParseTemplate(text string) (Template, error) {
+	var t Template
+	var literal strings.Builder
+	for {
+		open := strings.IndexByte(text, '{')
+		if open < 0 {
+			break
+		}
+		literal.WriteString(text[:open])
+		text = text[open:]
+		if strings.HasPrefix(text, "{{") {
+			literal.WriteByte('{')
+			text = text[2:]
+			continue
+		}
+		word, ok := bracedWord(text)
+		if !ok {
+			literal.WriteByte('{')
+			text = text[1:]
+			continue
+		}
+		v, known, err := parseValue(word)
+		if err != nil {
+			return Template{}, err
+		}
+		if !known {
+			return Template{}, fmt.Errorf("unknown value {%s}; write {random(LOW,HIGH)}, {sequence} or {file:PATH:COLUMN}, and {{ for a brace", word)
+		}
+		t.parts = append(t.parts, templatePart{literal.String(), &v})
+		literal.Reset()
+		text = text[len(word)+2:]
+	}
+	literal.WriteString(text)
+	t.parts = append(t.parts, templatePart{text: literal.String()})
+	return t, nil
+}
+
+// bracedWord returns what stands in the braces that text begins with, when it
+// looks like a value: a lower-case word, alone or with ( or : behind it.
+func bracedWord(text string) (string, bool) {
+	end := strings.IndexAny(text, "}\n")
+	if end < 0 || text[end] != '}' {
+		return "", false
+	}
+	word := text[1:end]
+	letters := 0
+	for letters < len(word) && word[letters] >= 'a' && word[letters] <= 'z' {
+		letters++
+	}
+	if letters == 0 || (letters < len(word) && word[letters] != '(' && word[letters] != ':') {
+		return "", false
+	}
+	return word, true
+}
+
+// constant returns the text of a template without values.
+func (t *Template) constant() (string, bool) {
+	if len(t.parts) == 1 && t.parts[0].value == nil {
+		return t.parts[0].text, true
+	}
+	return "", len(t.parts) == 0
+}
+
+// append writes the template behind b, with the values of this request.
+func (t *Template) append(b []byte, s *Source) []byte {
+	for i := range t.parts {
+		b = append(b, t.parts[i].text...)
+		if v := t.parts[i].value; v != nil {
+			b = v.append(b, s)
+		}
+	}
+	return b
+}
+
+// PlainTemplate returns text as it is; braces in it mean nothing.
+func PlainTemplate(text string) Template {
+	return Template{parts: []templatePart{{text: text}}}
+}
