@@ -1,0 +1,133 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Defaults and bounds of a run.
+const (
+	DefaultDuration          = 10 * time.Second
+	DefaultTimeout           = 10 * time.Second
+	DefaultClosedConnections = 10    // without a rate, and for SQL
+	DefaultOpenConnections   = 1000  // with a rate: at most so many, opened as needed
+	ConnectionsMax           = 60000 // connections of one process
+	StepsMax                 = 1000
+	RateMax                  = 5e6 // arrivals a second
+	backlogMin               = 1000
+	backlogMax               = 1_000_000
+	backlogSeconds           = 10 // of arrivals at the highest rate, between the two bounds
+)
+
+// Step is one load level: an open loop when it has a rate, else a closed loop.
+type Step struct {
+	Profile     Profile // arrival rate; From and To zero: closed loop
+	Connections int
+	Duration    time.Duration // zero: until Requests
+	Requests    int64         // zero: until Duration
+}
+
+// Open says whether arrivals go by the clock.
+func (s *Step) Open() bool { return s.Profile.From > 0 || s.Profile.To > 0 }
+
+// Ramp says whether the rate changes within the step.
+func (s *Step) Ramp() bool { return s.Profile.From != s.Profile.To }
+
+// backlogLimit is how many arrivals may wait for a connection.
+func (s *Step) backlogLimit(asked int) int {
+	if asked > 0 {
+		return asked
+	}
+	seconds := backlogSeconds * max(s.Profile.From, s.Profile.To)
+	return int(min(max(seconds, backlogMin), backlogMax))
+}
+
+// Plan makes the steps of a run.
+//
+// rates is empty or a list of RATE, FROM..TO and FROM..TO/DURATION: "100,200,500",
+// "100..3000/30s". connections is empty or a list: "1,4,50". One of the two may
+// have more than one entry. duration and requests bound each step; both zero is
+// DefaultDuration. sql says that the target is a database, which has few
+// connections to give.
+func Plan(rates, connections string, duration time.Duration, requests int64, sql bool) ([]Step, error) {
+	if duration < 0 || requests < 0 {
+		return nil, errors.New("--duration and --requests are not negative")
+	}
+	if duration == 0 && requests == 0 {
+		duration = DefaultDuration
+	}
+	counts, err := parseConnections(connections, rates != "" && !sql)
+	if err != nil {
+		return nil, err
+	}
+	levels := strings.Split(rates, ",")
+	if len(levels) > 1 && len(counts) > 1 {
+		return nil, errors.New("--rate and --connections are both lists; one of the two changes at a time")
+	}
+	var steps []Step
+	for _, level := range levels {
+		for _, n := range counts {
+			step := Step{Connections: n, Duration: duration, Requests: requests}
+			if rates != "" {
+				if step.Profile, err = parseRate(level, duration); err != nil {
+					return nil, err
+				}
+				step.Duration = step.Profile.Over
+			}
+			steps = append(steps, step)
+		}
+	}
+	if len(steps) > StepsMax {
+		return nil, fmt.Errorf("%d steps are more than %d", len(steps), StepsMax)
+	}
+	return steps, nil
+}
+
+func parseConnections(list string, many bool) ([]int, error) {
+	if list == "" && many {
+		return []int{DefaultOpenConnections}, nil
+	}
+	if list == "" {
+		return []int{DefaultClosedConnections}, nil
+	}
+	var counts []int
+	for word := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(word))
+		if err != nil || n < 1 || n > ConnectionsMax {
+			return nil, fmt.Errorf("--connections %s: %q is not a number from 1 to %d", list, word, ConnectionsMax)
+		}
+		counts = append(counts, n)
+	}
+	return counts, nil
+}
+
+// parseRate reads RATE, FROM..TO or FROM..TO/DURATION.
+func parseRate(text string, duration time.Duration) (Profile, error) {
+	text = strings.TrimSpace(text)
+	levels, over, hasOver := strings.Cut(text, "/")
+	from, to, isRamp := strings.Cut(levels, "..")
+	if !isRamp {
+		to = from
+	}
+	p := Profile{Over: duration}
+	var errFrom, errTo error
+	p.From, errFrom = strconv.ParseFloat(from, 64)
+	p.To, errTo = strconv.ParseFloat(to, 64)
+	if errFrom != nil || errTo != nil || !(p.From >= 0 && p.To >= 0 && p.From <= RateMax && p.To <= RateMax) || p.From+p.To == 0 {
+		return p, fmt.Errorf("--rate %q: write arrivals a second, as in 500, 100,200,500 or 100..3000/30s; at most %.0f", text, RateMax)
+	}
+	if hasOver {
+		d, err := time.ParseDuration(over)
+		if err != nil || d <= 0 {
+			return p, fmt.Errorf("--rate %q: %q is not a length of time like 30s", text, over)
+		}
+		p.Over = d
+	}
+	if isRamp && p.Over <= 0 {
+		return p, fmt.Errorf("--rate %q: a ramp needs a length, as in %s/30s", text, text)
+	}
+	return p, nil
+}
