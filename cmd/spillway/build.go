@@ -1,0 +1,118 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"spillway/internal/config"
+	"spillway/internal/feed"
+	"spillway/internal/redis"
+	"spillway/internal/server"
+)
+
+// openFeeds opens the databases and makes the feeds. It asks no database anything.
+func (a *app) openFeeds() error {
+	if _, err := a.stores.get(a.env.ctx, a.cfg.Database.Reveal()); err != nil {
+		return err
+	}
+	for i := range a.cfg.Feeds {
+		c := &a.cfg.Feeds[i]
+		url := c.Database.Reveal()
+		if url == "" {
+			url = a.cfg.Database.Reveal()
+		}
+		st, err := a.stores.get(a.env.ctx, url)
+		if err != nil {
+			return err
+		}
+		settings := feedConfig(c, st.gate, a.env.log)
+		source, err := st.feed(settings.Definition)
+		if err != nil {
+			return usageError{fmt.Errorf("feed %s: %w", c.Path, err)}
+		}
+		f := feed.Open(settings, source)
+		a.feeds = append(a.feeds, f)
+		a.routes = append(a.routes, server.FeedRoute{Paths: append([]string{c.Path}, c.Aliases...), Feed: f})
+	}
+	if url := a.cfg.Redis.Reveal(); url != "" {
+		r, err := redis.Open(url, a.env.log)
+		if err != nil {
+			return usageError{err}
+		}
+		a.redis = r
+	}
+	return nil
+}
+
+// feedConfig turns the configuration's feed into the engine's.
+func feedConfig(c *config.Feed, gate feed.Gate, log *slog.Logger) feed.Config {
+	d := feed.Definition{Name: c.Path, SQL: c.SQL}
+	for _, k := range c.Key {
+		d.Key = append(d.Key, feed.KeyColumn(k))
+	}
+	for _, p := range c.Params {
+		d.Params = append(d.Params, feed.Param{Name: p.Name, Type: feed.ParamType(p.Type)})
+	}
+	return feed.Config{
+		Definition: d,
+		Window:     c.Window,
+		Refresh:    c.Refresh,
+		IdleAfter:  c.IdleAfter,
+		StaleMax:   c.StaleMax,
+		Timeout:    c.Timeout,
+		Limit:      c.Limit,
+		LimitMax:   c.LimitMax,
+		OffsetMax:  c.OffsetMax,
+		WaitersMax: c.WaitersMax,
+		WindowsMax: c.WindowsMax,
+		SweepShare: c.SweepShare,
+		Gate:       gate,
+		Log:        log,
+	}
+}
+
+func (a *app) newServer() (*server.Server, error) {
+	h := a.cfg.HTTP
+	cfg := server.Config{
+		Feeds:         a.routes,
+		ProbeDatabase: a.stores.open[a.defaultStore()].probe,
+		Connections:   h.Connections,
+		HeaderBytes:   h.HeaderBytes,
+		BodyBytes:     h.BodyBytes,
+		ReadTimeout:   h.ReadTimeout,
+		WriteTimeout:  h.WriteTimeout,
+		IdleTimeout:   h.IdleTimeout,
+		DrainTimeout:  h.DrainTimeout,
+		CORSOrigins:   h.CORSOrigins,
+		AccessLog:     a.cfg.Log.Access,
+		Log:           a.env.log,
+	}
+	if a.redis != nil {
+		cfg.ProbeRedis = a.redis.Get
+	}
+	if h.TLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(h.TLSCert, h.TLSKey)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("load TLS certificate: %w", err)}
+		}
+		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	for _, text := range h.TrustedProxies {
+		p, err := parsePrefix(text)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("trusted proxy: %w", err)}
+		}
+		cfg.Proxies = append(cfg.Proxies, p)
+	}
+	return server.New(cfg)
+}
+
+// parsePrefix reads an address or a CIDR.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	return netip.ParsePrefix(text) // its text names the value
+}

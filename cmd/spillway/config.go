@@ -1,0 +1,164 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"spillway/internal/config"
+	"spillway/internal/database"
+	"spillway/internal/freight"
+)
+
+type configCmd struct {
+	Check  configCheckCmd  `cmd:"" help:"Report every mistake in a configuration."`
+	Print  configPrintCmd  `cmd:"" help:"Print the effective configuration, secrets left out."`
+	Schema configSchemaCmd `cmd:"" help:"Print the JSON Schema of the configuration, for editors."`
+}
+
+type configCheckCmd struct {
+	File string `arg:"" help:"Configuration (YAML)."`
+}
+
+// Help is shown below the flags.
+func (configCheckCmd) Help() string {
+	return `Reads the file as serve does, with the environment and the files that it names for secrets, and opens no database. Mistakes are one line each, FILE:LINE:COLUMN: KEY: what is wrong; then the exit code is 2.
+
+Example:
+  spillway config check spillway.yaml`
+}
+
+// Run prints that the file is in order, or all that is not.
+func (c *configCheckCmd) Run(env *environment) error {
+	_, err := loadConfig(c.File)
+	var mistakes config.Errors
+	if errors.As(err, &mistakes) {
+		fmt.Fprintln(env.stderr, mistakes.Error())
+		return usageError{fmt.Errorf("%s: %s", c.File, counted(len(mistakes), "mistake"))}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s: ok\n", c.File)
+	return err
+}
+
+type configPrintCmd struct {
+	File string `arg:"" optional:"" help:"Configuration (YAML). Without one: the built-in freight app."`
+}
+
+// Help is shown below the flags.
+func (configPrintCmd) Help() string {
+	return `Prints every key with the value in use, defaults filled in. Passwords and tokens are ***.
+
+Examples:
+  spillway config print spillway.yaml
+  spillway config print > spillway.yaml`
+}
+
+// Run prints the configuration as YAML.
+func (c *configPrintCmd) Run(env *environment) error {
+	cfg := builtInConfig()
+	if c.File != "" {
+		var err error
+		if cfg, err = loadConfig(c.File); err != nil {
+			return err
+		}
+	}
+	return cfg.Print(env.stdout)
+}
+
+type configSchemaCmd struct{}
+
+// Help is shown below the flags.
+func (configSchemaCmd) Help() string {
+	return `An editor with a YAML language server checks and completes a file that starts with
+  # yaml-language-server: $schema=spillway.schema.json
+
+Example:
+  spillway config schema > spillway.schema.json`
+}
+
+// Run prints the schema.
+func (configSchemaCmd) Run(env *environment) error {
+	_, err := env.stdout.Write(config.Schema())
+	return err
+}
+
+// builtInConfig is the configuration used without a file: the freight app.
+func builtInConfig() config.Config {
+	cfg := config.Default()
+	f, d := config.DefaultFeed(), freight.DefaultFeed()
+	f.Path, f.Aliases, f.SQL, f.Key = d.Path, d.Aliases, d.SQL, config.Keys{{Name: d.Key}}
+	cfg.Feeds = []config.Feed{f}
+	return cfg
+}
+
+// loadConfig reads a configuration file. Its errors are the user's: a
+// config.Errors for what is wrong in the file.
+func loadConfig(path string) (config.Config, error) {
+	cfg, err := config.Load(path, checkDatabases, checkStatements)
+	if err != nil {
+		return cfg, usageError{err}
+	}
+	return cfg, nil
+}
+
+// checkDatabases says which database addresses are none that serve can open.
+func checkDatabases(c config.Config) []config.Mistake {
+	var found []config.Mistake
+	check := func(path string, address config.Secret) {
+		if address == "" {
+			return
+		}
+		url, err := database.Parse(address.Reveal())
+		switch {
+		case err != nil:
+			found = append(found, config.Mistake{Path: path, Rule: errors.Unwrap(err).Error()})
+		case url.Driver == database.MySQL:
+			found = append(found, config.Mistake{Path: path, Rule: "MySQL cannot be served from yet; use postgres:// or sqlite:"})
+		}
+	}
+	check("database", c.Database)
+	for i, f := range c.Feeds {
+		check(fmt.Sprintf("feeds[%d].database", i), f.Database)
+	}
+	return found
+}
+
+// checkStatements says which feeds' statements do not read, and where their
+// parameters are not those declared.
+func checkStatements(c config.Config) []config.Mistake {
+	var found []config.Mistake
+	for i, f := range c.Feeds {
+		path := fmt.Sprintf("feeds[%d]", i)
+		if f.SQL == "" {
+			continue // Validate says so
+		}
+		statement, err := database.ParseStatement(f.SQL)
+		if err != nil {
+			found = append(found, config.Mistake{Path: path + ".sql", Rule: "in the statement at " + err.Error()})
+			continue
+		}
+		names := statement.Names()
+		for _, name := range names {
+			if !slices.ContainsFunc(f.Params, func(p config.Param) bool { return p.Name == name }) {
+				found = append(found, config.Mistake{Path: path + ".sql", Rule: fmt.Sprintf("takes :%s, which params does not declare; add %s: TYPE there", name, name)})
+			}
+		}
+		for _, p := range f.Params {
+			if !slices.Contains(names, p.Name) {
+				found = append(found, config.Mistake{Path: path + ".params." + p.Name, Rule: "is not used: sql has no :" + p.Name})
+			}
+		}
+	}
+	return found
+}
+
+// counted writes "1 mistake" or "2 mistakes".
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

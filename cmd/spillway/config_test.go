@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/config"
+	"spillway/internal/database"
+)
+
+// password is what ${SPILLWAY_TEST_PASSWORD} gives in these tests.
+const password = "q7s3cr3t"
+
+// configVerb runs the verb in testdata/config, where its files are, and
+// returns what it wrote.
+func configVerb(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	t.Setenv("SPILLWAY_TEST_PASSWORD", password)
+	var out, errs bytes.Buffer
+	code = run(context.Background(), append([]string{"config"}, args...), strings.NewReader(""), &out, &errs)
+	if strings.Contains(out.String()+errs.String(), password) {
+		t.Errorf("config %v shows the password:\n%s%s", args, out.String(), errs.String())
+	}
+	return out.String(), errs.String(), code
+}
+
+func TestConfigCheck(t *testing.T) {
+	t.Chdir(filepath.Join("testdata", "config"))
+	stdout, stderr, code := configVerb(t, "check", "good.yaml")
+	if stdout != "good.yaml: ok\n" || stderr != "" || code != exitOK {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+
+	want, err := os.ReadFile("mistakes.stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, code = configVerb(t, "check", "mistakes.yaml")
+	if diff := cmp.Diff(string(want), stderr); diff != "" || stdout != "" || code != exitUsage {
+		t.Errorf("exit %d, standard output %q, standard error\n%s", code, stdout, diff)
+	}
+
+	stdout, stderr, code = configVerb(t, "check", "missing.yaml")
+	if stdout != "" || stderr != "spillway: read configuration: open missing.yaml: no such file or directory\n" || code != exitUsage {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+func TestConfigPrint(t *testing.T) {
+	t.Chdir(filepath.Join("testdata", "config"))
+	stdout, stderr, code := configVerb(t, "print", "good.yaml")
+	if !strings.Contains(stdout, `database: "postgres://app:***@db.example/app"`) || stderr != "" || code != exitOK {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	stdout, stderr, code = configVerb(t, "print", "mistakes.yaml")
+	if stdout != "" || !strings.Contains(stderr, "mistakes.yaml:1:9: listen:") || code != exitUsage {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// The built-in configuration is printed as a file that passes the check.
+func TestConfigPrintBuiltIn(t *testing.T) {
+	stdout, _, code := configVerb(t, "print")
+	path := filepath.Join(t.TempDir(), "spillway.yaml")
+	if err := os.WriteFile(path, []byte(stdout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := loadConfig(path)
+	if code != exitOK || err != nil {
+		t.Fatalf("exit %d, %v in\n%s", code, err, stdout)
+	}
+	if diff := cmp.Diff(builtInConfig(), cfg); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestConfigSchema(t *testing.T) {
+	stdout, _, code := configVerb(t, "schema")
+	if !json.Valid([]byte(stdout)) || code != exitOK {
+		t.Errorf("exit %d\n%s", code, stdout)
+	}
+}
+
+// The configuration's defaults for a pool are the pool's own.
+func TestConfigPoolDefaults(t *testing.T) {
+	pool := database.Pool(config.Default().Pool)
+	if diff := cmp.Diff(database.Pool{}.WithDefaults((pool.Max-1)/2), pool); diff != "" {
+		t.Error(diff)
+	}
+}

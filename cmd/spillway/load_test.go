@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"spillway/internal/load"
+	"spillway/internal/report"
+	"spillway/internal/result"
+)
+
+// loadVerb runs load and returns what it wrote.
+func loadVerb(t *testing.T, ctx context.Context, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(ctx, append([]string{"load"}, args...), strings.NewReader(""), &out, &errs)
+	return out.String(), errs.String(), code
+}
+
+// pages serves /ok, /fail (503) and what comes in, and counts requests.
+func pages(t *testing.T) (url string, seen *atomic.Int64) {
+	t.Helper()
+	seen = new(atomic.Int64)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ok", func(w http.ResponseWriter, _ *http.Request) {
+		seen.Add(1)
+		io.WriteString(w, "SUCCESS")
+	})
+	mux.HandleFunc("/fail", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "[%s] %s", body, r.Header.Get("X-Key"))
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL, seen
+}
+
+func TestLoadTable(t *testing.T) {
+	url, seen := pages(t)
+	stdout, stderr, code := loadVerb(t, t.Context(), url+"/ok", "-c", "2,4", "-n", "300")
+	if code != exitOK || seen.Load() != 600 {
+		t.Errorf("exit %d with %d requests\n%s%s", code, seen.Load(), stdout, stderr)
+	}
+	for _, want := range []string{"conns", "p50", "\n      2  ", "\n      4  "} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	if !strings.Contains(stderr, "step 2 of 2: 4 connections, 300 requests\n") {
+		t.Errorf("progress:\n%s", stderr)
+	}
+}
+
+func TestLoadJSONAndFile(t *testing.T) {
+	url, _ := pages(t)
+	out := filepath.Join(t.TempDir(), "run.ndjson.gz")
+	stdout, stderr, code := loadVerb(t, t.Context(), url+"/ok", "--rate", "200,400", "-d", "500ms", "--json", "-o", out, "--seed", "7",
+		"-H", "Authorization: Bearer hush", "--slo", "errors<50%", "--label", "mine", "--run", "r1", "--check", "body~=SUCCESS")
+	if code != exitOK {
+		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	var d report.Document
+	if err := json.Unmarshal([]byte(stdout), &d); err != nil {
+		t.Fatalf("%v in\n%s", err, stdout)
+	}
+	if len(d.Steps) != 2 || d.Steps[0].Due != 100 || d.Steps[1].Due != 200 || d.Steps[1].OfferedHz != 400 || d.Header.Seed != 7 {
+		t.Errorf("document %+v", d)
+	}
+	kept, err := result.ReadFile(out)
+	if err != nil || kept.CutOff != "" || kept.Header.Run != "r1" || kept.Header.Label != "mine" || len(kept.Steps) != 2 {
+		t.Fatalf("file: %v, %+v", err, kept)
+	}
+	for i := range kept.Steps {
+		if got := &kept.Steps[i]; len(got.Slices) != 1 || got.Total.Done != d.Steps[i].Done || got.Slices[0].Done != got.Total.Done {
+			t.Errorf("step %d of the file: %d seconds, %d answered, the document says %d", i, len(got.Slices), got.Total.Done, d.Steps[i].Done)
+		}
+	}
+	if strings.Contains(stdout+stderr, "hush") || strings.Contains(strings.Join(kept.Header.Command, " "), "hush") {
+		t.Error("a secret header is shown")
+	}
+	reported, _, code := reportOn(t, out, "--format", "json")
+	if code != exitOK || reported != stdout {
+		t.Errorf("exit %d: report on the file differs from load --json:\n%s", code, reported)
+	}
+}
+
+func reportOn(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"report"}, args...), strings.NewReader(""), &out, &errs)
+	return out.String(), errs.String(), code
+}
+
+func TestLoadSLO(t *testing.T) {
+	url, _ := pages(t)
+	_, stderr, code := loadVerb(t, t.Context(), url+"/fail", "-c", "1", "-n", "200", "--slo", "errors<0.5% p50<10s")
+	if code != exitFailed || !strings.Contains(stderr, "SLO missed: errors<0.5% at 1 connections") {
+		t.Errorf("exit %d\n%s", code, stderr)
+	}
+}
+
+func TestLoadBodies(t *testing.T) {
+	url, _ := pages(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"body": "{sequence}", "requests": "2 POST /echo a-{random(1,1)}\nPOST " + url + "/echo @body\nGET /ok\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{
+		{url + "/echo", "--body", "n={random(5,5)}", "-H", "X-Key: k", "--check", "body~=[n=5] k"},
+		{url + "/echo", "--body-file", filepath.Join(dir, "body"), "--check", "body~=[{sequence}]"},
+		{url, "--requests-file", filepath.Join(dir, "requests"), "--check", "status=200"},
+	} {
+		if stdout, stderr, code := loadVerb(t, t.Context(), append(args, "-c", "2", "-n", "100", "--slo", "errors<=0")...); code != exitOK {
+			t.Errorf("%q: exit %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestLoadInterrupt ends a run from outside: what was measured so far is told.
+func TestLoadInterrupt(t *testing.T) {
+	url, seen := pages(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	out := filepath.Join(t.TempDir(), "run")
+	stdout, stderr, code := loadVerb(t, ctx, url+"/ok", "--rate", "300,400", "-d", "1h", "-o", out)
+	if code != exitOK || seen.Load() < 10 || !strings.Contains(stdout, "300/s") {
+		t.Errorf("exit %d with %d requests\n%s%s", code, seen.Load(), stdout, stderr)
+	}
+	kept, err := result.ReadFile(out)
+	if err != nil || kept.End.Reason != result.Interrupted || len(kept.Steps) != 1 || kept.Steps[0].Total.Done != seen.Load() {
+		t.Errorf("file: %v, end %+v, want %d answered in one step", err, kept.End, seen.Load())
+	}
+}
+
+func TestLoadMistakes(t *testing.T) {
+	url, _ := pages(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, exitUsage, "name a target"},
+		{[]string{"http://1.1.1.1/"}, exitUsage, "neither this machine nor a private address"},
+		{[]string{url, "--rate", "x"}, exitUsage, "--rate"},
+		{[]string{url, "-c", "0"}, exitUsage, "--connections"},
+		{[]string{url, "--slo", "p99"}, exitUsage, "SLO"},
+		{[]string{url, "--check", "x"}, exitUsage, "check"},
+		{[]string{url, "-H", "x"}, exitUsage, "header"},
+		{[]string{url, "--param", "x"}, exitUsage, "NAME=VALUE"},
+		{[]string{url, "--source", "x"}, exitUsage, "--source"},
+		{[]string{url, "--body", "a", "--body-file", "b"}, exitUsage, "one of them"},
+		{[]string{url, "--body-file", "/no/such"}, exitUsage, "no such file"},
+		{[]string{url, "--per-connection=-1"}, exitUsage, "never negative"},
+		{[]string{url, "--report-interval", "1ms"}, exitUsage, "--report-interval"},
+		{[]string{url, "--timeout", "0s"}, exitUsage, "timeout"},
+		{[]string{url, "-n", "1", "-o", "/no/such/dir/file"}, exitUsage, "result file"},
+		{[]string{url, "--self-test"}, exitUsage, "its own target"},
+		{[]string{"http://" + listener.Addr().String()}, exitError, "connection refused"},
+	} {
+		stdout, stderr, code := loadVerb(t, t.Context(), test.args...)
+		if code != test.code || !strings.Contains(stderr, test.want) || stdout != "" {
+			t.Errorf("%q: exit %d, want %d and %q\n%s%s", test.args, code, test.code, test.want, stdout, stderr)
+		}
+	}
+}
+
+// TestLoadProgressLine checks the line for each interval.
+func TestLoadProgressLine(t *testing.T) {
+	var out bytes.Buffer
+	p := newLoadProgress(&out, 2*time.Second, &load.Config{Steps: make([]load.Step, 3)})
+	p.step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
+	for i := range 4 {
+		s := &load.Second{Elapsed: time.Duration(i+1) * time.Second, Response: p.response}
+		s.Slice.Length, s.Slice.Done = 1, 100
+		s.Slice.Errors[result.Timeout] = int64(i)
+		p.second(s)
+	}
+	want := "step 2 of 3: 100/s, 4s\n" +
+		"[   2s]    100.0/s  p50      -    p99      -    errors 1  left 2s\n" +
+		"[   4s]    100.0/s  p50      -    p99      -    errors 5  left 0s\n"
+	if got := out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestSparkline(t *testing.T) {
+	for want, values := range map[string][]float64{"": nil, "▁▁": {0, 0}, "▁▄█": {0, 5, 10}, "█": {3}} {
+		if got := sparkline(values, 30); got != want {
+			t.Errorf("%v is %q, want %q", values, got, want)
+		}
+	}
+	if got := sparkline([]float64{1, 2, 3, 4}, 2); got != "▆█" && got != "▅█" {
+		t.Errorf("the last two of four are %q", got)
+	}
+}

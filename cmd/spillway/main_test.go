@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+// fixture is what the tests of the built binary share: building it and starting
+// a database takes seconds.
+type fixture struct {
+	binary   string
+	postgres *apptest.PostgresServer
+}
+
+var shared fixture // set once by TestMain, read by tests
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "spillway-build-")
+	if err != nil {
+		return complain(err)
+	}
+	defer os.RemoveAll(dir)
+	if shared.binary, err = apptest.Build(dir, "spillway/cmd/spillway"); err != nil {
+		return complain(err)
+	}
+	if shared.postgres, err = apptest.StartPostgres(); err != nil {
+		return complain(err)
+	}
+	code := m.Run()
+	if err := shared.postgres.Close(); err != nil {
+		return complain(err)
+	}
+	return code
+}
+
+func complain(err error) int {
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// spillway runs the binary to its end and returns what it printed and its exit code.
+func spillway(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), shared.binary, args...)
+	cmd.Dir = t.TempDir()
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestUse(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"version", 0, "spillway "},
+		{"--help", 0, "serve"},
+		{"serve --help", 0, "spillway serve spillway.yaml"},
+		{"seed freight --help", 0, "spillway seed freight --database"},
+		{"config check --help", 0, "spillway config check"},
+		{"config schema", 0, `"$schema"`},
+		{"srve", 2, "srve"},
+		{"serve --lsten x", 2, "--lsten"},
+		{"serve missing.yaml", 2, "missing.yaml"},
+		{"serve --listen nonsense", 2, "nonsense"},
+		{"serve --admin 0.0.0.0:9090", 2, "token"},
+		{"serve --database oracle://x", 2, "postgres://"},
+		{"serve --database mysql://u:s3cr3t@h/d", 2, "MySQL"},
+		{"seed freight --database postgres://u@127.0.0.1:1/x --users 0", 2, "users"},
+		{"seed freight --database postgres://u:s3cr3t@127.0.0.1:1/x --users 10 --per-day 1", 3, "127.0.0.1:1"},
+	} {
+		stdout, stderr, code := spillway(t, strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(stdout+stderr, c.says) {
+			t.Errorf("spillway %s: exit %d, want %d with %q\n%s%s", c.args, code, c.code, c.says, stdout, stderr)
+		}
+		if strings.Contains(stdout+stderr, "s3cr3t") {
+			t.Errorf("spillway %s: the password is printed", c.args)
+		}
+		if code == 2 && strings.Count(strings.TrimSpace(stderr), "\n") > 0 {
+			t.Errorf("spillway %s: a mistake takes more than one line:\n%s", c.args, stderr)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+
+	"spillway/internal/config"
+	"spillway/internal/database"
+)
+
+type serveCmd struct {
+	File     string `arg:"" optional:"" help:"Configuration (YAML). Without one: the built-in freight app."`
+	Listen   string `help:"Public listener, host:port."`
+	Admin    string `help:"Admin listener, host:port."`
+	Database string `help:"Database URL: postgres://… or sqlite:PATH." env:"SPILLWAY_DATABASE"`
+	Redis    string `help:"Redis URL: redis://…" env:"SPILLWAY_REDIS"`
+	Data     string `help:"Directory of everything Spillway writes."`
+}
+
+// Help is shown below the flags.
+func (serveCmd) Help() string {
+	return `Flags win over the file. Without a file and a database, the freight app is created on embedded SQLite in the data directory and served.
+
+Examples:
+  spillway serve
+  spillway serve spillway.yaml --listen 0.0.0.0:8080
+  spillway serve --database postgres://app@db/freight`
+}
+
+// Run serves until the process is told to stop.
+func (c *serveCmd) Run(env *environment) error {
+	cfg, demo, err := c.load()
+	if err != nil {
+		return err
+	}
+	env.log, err = newLogger(cfg.Log, env.stderr)
+	if err != nil {
+		return err
+	}
+	a := &app{env: env, cfg: cfg, demo: demo, stores: stores{
+		pool: database.Pool(cfg.Pool), log: env.log, open: make(map[string]*store),
+	}}
+	defer a.close()
+	if err := a.run(); err != nil && !stopped(env.ctx, err) {
+		return err
+	}
+	return nil
+}
+
+// stopped reports whether err only says that the process was told to stop.
+func stopped(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.Canceled)
+}
+
+// load returns the configuration that file and flags make, and whether it is the
+// freight app on its own SQLite.
+func (c *serveCmd) load() (cfg config.Config, demo bool, err error) {
+	if c.File == "" {
+		cfg = builtInConfig()
+	} else if cfg, err = loadConfig(c.File); err != nil {
+		return cfg, false, err
+	}
+	set := func(flag string, field *string) {
+		if flag != "" {
+			*field = flag
+		}
+	}
+	set(c.Listen, &cfg.Listen)
+	set(c.Admin, &cfg.Admin.Listen)
+	set(c.Database, (*string)(&cfg.Database))
+	set(c.Redis, (*string)(&cfg.Redis))
+	set(c.Data, &cfg.Data)
+	if err := cfg.Validate(checkDatabases, checkStatements); err != nil {
+		return cfg, false, usageError{err}
+	}
+	if cfg.Database == "" {
+		cfg.Database = config.Secret("sqlite:" + filepath.Join(cfg.Data, "spillway.db"))
+		demo = c.File == ""
+	}
+	return cfg, demo, nil
+}
+
+// newLogger returns the process's logger.
+func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		return nil, usageError{fmt.Errorf("log level %q: want debug, info, warn or error", cfg.Level)}
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return slog.New(slog.NewTextHandler(w, options)), nil
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"spillway/internal/database"
+	"spillway/internal/feed"
+	"spillway/internal/postgres"
+	"spillway/internal/sqlite"
+)
+
+// store is one open database, whatever its kind.
+type store struct {
+	url   database.URL
+	gate  feed.Gate // leaves one connection to the refreshes
+	ping  func(context.Context) error
+	probe func(context.Context) error
+	stats func() database.Stats
+	feed  func(feed.Definition) (feed.Source, error)
+	close func()
+}
+
+// stores opens each database once, by its URL.
+type stores struct {
+	pool database.Pool
+	log  *slog.Logger
+	open map[string]*store
+}
+
+// get returns the store at a URL. A database that is down is no error here.
+func (s *stores) get(ctx context.Context, text string) (*store, error) {
+	url, err := database.Parse(text)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if st, ok := s.open[url.Raw()]; ok {
+		return st, nil
+	}
+	var st *store
+	switch url.Driver {
+	case database.Postgres:
+		st, err = openPostgres(ctx, url, s.pool, s.log)
+	case database.SQLite:
+		st, err = openSQLite(ctx, url, s.pool, s.log)
+	default:
+		return nil, usageError{fmt.Errorf("database %s: %s cannot be served from yet", url, url.Driver)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("database %s: %w", url, err)
+	}
+	st.url, st.gate = url, feed.NewGate(s.pool.Max)
+	s.open[url.Raw()] = st
+	return st, nil
+}
+
+func (s *stores) close() {
+	for _, st := range s.open {
+		st.close()
+	}
+}
+
+func openPostgres(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*store, error) {
+	db, err := postgres.Open(ctx, url, pool, log)
+	if err != nil {
+		return nil, err
+	}
+	return &store{
+		ping: db.Ping, probe: db.Probe, stats: db.Stats, close: db.Close,
+		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+	}, nil
+}
+
+func openSQLite(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*store, error) {
+	db, err := sqlite.Open(ctx, url, pool, log)
+	if err != nil {
+		return nil, err
+	}
+	return &store{
+		ping: db.Ping, probe: db.Probe, stats: db.Stats,
+		close: func() {
+			if err := db.Close(); err != nil {
+				log.Warn("database cannot be closed", "database", url.String(), "error", err)
+			}
+		},
+		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+	}, nil
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// version is set by the linker (make build); otherwise the module's own.
+var version string
+
+type versionCmd struct{}
+
+func (versionCmd) Help() string { return "Example:\n  spillway version" }
+
+func (versionCmd) Run(env *environment) error {
+	_, err := fmt.Fprintf(env.stdout, "spillway %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
+}
+
+// versionText returns the version for people and result files.
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "dev"
+}
