@@ -26,8 +26,13 @@ func main() {
 	spillway := flag.String("spillway", "bin/spillway", "the program to measure")
 	rounds := flag.Int("rounds", 7, "rounds, interleaved")
 	seconds := flag.Int("seconds", 4, "seconds a run")
+	database := flag.String("postgres", "", "compare with pgbench instead, on this database, filled by 'pgbench -i'")
 	flag.Parse()
-	if err := run(*spillway, *rounds, *seconds); err != nil {
+	measure := func() error { return run(*spillway, *rounds, *seconds) }
+	if *database != "" {
+		measure = func() error { return compareSQL(*spillway, *database, *rounds, *seconds) }
+	}
+	if err := measure(); err != nil {
 		fmt.Fprintln(os.Stderr, "load-cost:", err)
 		os.Exit(1)
 	}
