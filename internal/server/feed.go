@@ -51,7 +51,7 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.server.problem(ctx, badRequest, problem)
 		return
 	}
-	p, err := h.feed.Page(ctx, ctx.Time(), r)
+	p, err := h.feed.Page(h.server.base, ctx.Time(), r)
 	if err != nil {
 		h.fail(ctx, err)
 		return

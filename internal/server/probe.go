@@ -23,7 +23,7 @@ func (s *Server) hello(ctx *fasthttp.RequestCtx) {
 
 // probeDatabase runs one trivial statement through the pool.
 func (s *Server) probeDatabase(ctx *fasthttp.RequestCtx) {
-	c, cancel := context.WithTimeout(ctx, probeTimeout)
+	c, cancel := context.WithTimeout(s.base, probeTimeout)
 	defer cancel()
 	if err := s.cfg.ProbeDatabase(c); err != nil {
 		s.unavailable(ctx, databaseDown, "the database does not answer", err)
@@ -44,7 +44,7 @@ func (s *Server) probeRedis(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, badRequest, "key must have 1 to 512 bytes")
 		return
 	}
-	c, cancel := context.WithTimeout(ctx, probeTimeout)
+	c, cancel := context.WithTimeout(s.base, probeTimeout)
 	defer cancel()
 	value, found, err := s.cfg.ProbeRedis(c, string(key))
 	switch {

@@ -57,6 +57,8 @@ type FeedRoute struct {
 // Server is the public listener. Use New, then Run once.
 type Server struct {
 	cfg      Config
+	base     context.Context // the parent of all waits; fasthttp's own contexts cost a goroutine each as parents
+	stop     context.CancelFunc
 	http     *fasthttp.Server
 	routes   map[string]*route
 	unknown  *route                   // requests of no route, for metrics
@@ -87,6 +89,7 @@ func New(cfg Config) (*Server, error) {
 		ids:     requestIDs{boot: rand.Uint32()},
 		names:   newNames(),
 	}
+	s.base, s.stop = context.WithCancel(context.Background())
 	s.add("/hello", s.hello)
 	s.add("/probe/database", s.probeDatabase)
 	s.add("/probe/redis", s.probeRedis)
@@ -140,6 +143,7 @@ func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
 // returns when every connection is closed or DrainTimeout has passed, the
 // latter with an error.
 func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
+	defer s.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
 	s.listener.Store(l)
 	serve := net.Listener(l)

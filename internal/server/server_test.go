@@ -444,26 +444,6 @@ spillway_http_requests_total{code="404",route="unknown"} 1
 	}
 }
 
-// TestHitAllocatesNothing holds for the whole handler, as fasthttp calls it.
-func TestHitAllocatesNothing(t *testing.T) {
-	_, s := start(t, &rows{n: 5000}, nil)
-	for _, uri := range []string{"/list", "/list?offset=20&limit=50", "/openapi/nothing"} {
-		var ctx fasthttp.RequestCtx
-		ctx.Init(&fasthttp.Request{}, nil, nil)
-		ctx.Request.SetRequestURI(uri)
-		ctx.Request.Header.Set("If-None-Match", `"0123456789abcdef"`)
-		allocs := testing.AllocsPerRun(1000, func() {
-			ctx.Response.Reset()
-			s.serve(&ctx)
-		})
-		if miss := ctx.Response.StatusCode() == 404; allocs != 0 && !miss {
-			t.Errorf("%s: %v allocations", uri, allocs)
-		} else if miss && allocs == 0 {
-			t.Error("a problem allocates nothing: the test measures nothing")
-		}
-	}
-}
-
 // BenchmarkServe is the handler alone, as fasthttp calls it: the kernel's share
 // of a request is several microseconds more.
 func BenchmarkServe(b *testing.B) {
