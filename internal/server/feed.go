@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -37,6 +38,16 @@ type feedHandler struct {
 	params    []feed.Param
 	limitMax  int
 	offsetMax int
+	prepared  atomic.Pointer[preparedPage] // nil before page 1 was asked for
+}
+
+// preparedPage is page 1 as it is sent: the page that nearly all ask for is put
+// together once a refresh.
+type preparedPage struct {
+	data *byte // the rows in the snapshot, which tell whether it is still page 1
+	rows int
+	body []byte
+	tag  []byte
 }
 
 func newFeedHandler(s *Server, f *feed.Feed) *feedHandler {
@@ -117,8 +128,14 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 	header.SetCanonical(h.server.names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
 	header.SetCanonical(h.server.names.cacheControl, h.server.names.noCache)
 	header.SetCanonical(h.server.names.source, h.server.names.sources[p.Source])
+	var whole *preparedPage
 	if p.Source == feed.FromWindow {
-		tag := appendTag(room[:0], p.Tag())
+		tag := room[:0]
+		if whole = h.prepare(r, p); whole != nil {
+			tag = whole.tag
+		} else {
+			tag = appendTag(tag, p.Tag())
+		}
 		header.SetCanonical(h.server.names.etag, tag)
 		if matches(ctx.Request.Header.PeekBytes(h.server.names.ifNoneMatch), tag) {
 			h.feed.CountNotModified()
@@ -129,19 +146,39 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		header.SetCanonical(h.server.names.offset, offsetExactness(p, ctx.Time()))
 	}
 	header.SetContentTypeBytes(h.server.names.json)
+	if whole != nil {
+		ctx.Response.SetBodyRaw(whole.body)
+		return
+	}
+	own := ctx.Response.SwapBody(nil) // the connection's buffer: nothing is allocated
+	ctx.Response.SwapBody(appendPage(own[:0], p))
+}
+
+// prepare returns page 1 as it is sent, made anew when it has changed; nil for
+// other pages.
+func (h *feedHandler) prepare(r *feed.Request, p *feed.Page) *preparedPage {
+	if r.Offset != 0 || r.Limit != 0 || r.Before != "" || len(r.Args) > 0 || p.Rows == 0 {
+		return nil
+	}
+	data := unsafe.SliceData(p.Data)
+	if whole := h.prepared.Load(); whole != nil && whole.data == data && whole.rows == p.Rows {
+		return whole
+	}
+	whole := &preparedPage{data: data, rows: p.Rows, body: appendPage(nil, p), tag: appendTag(nil, p.Tag())}
+	h.prepared.Store(whole)
+	return whole
+}
+
+// appendPage appends the answer that holds p.
+func appendPage(dst []byte, p *feed.Page) []byte {
 	if p.Rows == 0 {
-		ctx.Response.AppendBodyString(pageEmpty)
-		return
+		return append(dst, pageEmpty...)
 	}
-	ctx.Response.AppendBodyString(pageOpen)
-	ctx.Response.AppendBody(p.Data)
+	dst = append(append(dst, pageOpen...), p.Data...)
 	if p.Next == "" {
-		ctx.Response.AppendBodyString(pageLast)
-		return
+		return append(dst, pageLast...)
 	}
-	ctx.Response.AppendBodyString(pageNext)
-	ctx.Response.AppendBodyString(p.Next) // base64url: needs no escaping
-	ctx.Response.AppendBodyString(pageEnd)
+	return append(append(append(dst, pageNext...), p.Next...), pageEnd...) // base64url: needs no escaping
 }
 
 // offsetExactness says how the offset of a page behind the window was found.
