@@ -70,6 +70,11 @@ func (r *response) feed(b []byte) (done bool, err error) {
 		case inUntilClose:
 			r.keep(b)
 			return false, nil
+		case inHeaders:
+			b, err = r.feedHeaders(b)
+			if err != nil {
+				return false, err
+			}
 		default:
 			b, err = r.feedLine(b)
 			if err != nil {
@@ -110,6 +115,35 @@ func (r *response) keep(b []byte) {
 	if r.keepBody {
 		r.body = append(r.body, b[:min(len(b), checkedBodyMax-len(r.body))]...)
 	}
+}
+
+// feedHeaders takes the header lines that are there whole, which is nearly
+// always all of them; what is left goes to feedLine.
+func (r *response) feedHeaders(b []byte) ([]byte, error) {
+	for r.state == inHeaders && len(r.line) == 0 {
+		end := bytes.IndexByte(b, '\n')
+		if end < 0 {
+			break
+		}
+		line := b[:end]
+		if end > 0 && line[end-1] == '\r' {
+			line = line[:end-1]
+		}
+		b = b[end+1:]
+		if len(line) == 0 {
+			return b, r.endHeaders()
+		}
+		if r.used += len(line); r.used > headerBytesMax {
+			return nil, fmt.Errorf("%w: headers over %d bytes", errMalformed, headerBytesMax)
+		}
+		if err := r.takeHeader(line); err != nil {
+			return nil, err
+		}
+	}
+	if len(b) == 0 {
+		return nil, nil
+	}
+	return r.feedLine(b)
 }
 
 // feedLine takes one line, or the part of it that is there.
@@ -234,6 +268,9 @@ func (r *response) takeLength(value []byte) error {
 }
 
 func (r *response) takeConnection(value []byte) {
+	if string(value) == " keep-alive" && r.minor == 1 {
+		return // what HTTP/1.1 means anyway
+	}
 	for len(value) > 0 {
 		var token []byte
 		token, value, _ = bytes.Cut(value, []byte{','})

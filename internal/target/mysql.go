@@ -116,7 +116,24 @@ func (l *mysqlLink) run(o *Outcome) error {
 			}
 			return err
 		}
+		for _, value := range l.row[:len(rows.Columns())] {
+			o.BytesReceived += valueBytes(value)
+		}
 	}
+}
+
+// valueBytes is the size of a column's value; the driver does not tell what
+// travelled.
+func valueBytes(value driver.Value) int64 {
+	switch v := value.(type) {
+	case nil:
+		return 0
+	case []byte:
+		return int64(len(v))
+	case string:
+		return int64(len(v))
+	}
+	return 8
 }
 
 func (l *mysqlLink) abort() {

@@ -303,6 +303,36 @@ func FuzzPostgresReply(f *testing.F) {
 	})
 }
 
+func TestMySQL(t *testing.T) {
+	server := apptest.MariaDB(t)
+	for _, sql := range []string{"CREATE DATABASE app", "CREATE TABLE app.t (a bigint PRIMARY KEY, b varchar(99))"} {
+		outcomes, _ := exchangeAll(t, open(t, Config{URL: server.URL(""), SQL: sql}), 1)
+		if outcomes[0].Err != nil || outcomes[0].Kind != Other {
+			t.Fatalf("%s: %+v", sql, outcomes[0])
+		}
+	}
+	testDatabase(t, server.URL("app"))
+
+	slow := open(t, Config{URL: server.URL("app"), SQL: "SELECT SLEEP(10)", Timeout: 500 * time.Millisecond})
+	outcomes, _ := exchangeAll(t, slow, 1)
+	if err := outcomes[0].Err; err == nil || Classify(err) != result.Timeout {
+		t.Errorf("%v, want a timeout", err)
+	}
+	killed := open(t, Config{URL: server.URL("app"), SQL: "SELECT 1"})
+	s := killed.NewSession(0, 1)
+	defer s.Close()
+	if o := s.Do(t.Context(), killed.config.Clock.Now()); o.Err != nil {
+		t.Fatal(o.Err)
+	}
+	server.Kill()
+	if o := s.Do(t.Context(), killed.config.Clock.Now()); o.Err == nil || Classify(o.Err) != result.Reset {
+		t.Errorf("with the server killed: %v, want a reset", o.Err)
+	}
+	if o := s.Do(t.Context(), killed.config.Clock.Now()); o.Err == nil || Classify(o.Err) != result.Refused {
+		t.Errorf("with the server gone: %v, want a refusal", o.Err)
+	}
+}
+
 func TestPostgres(t *testing.T) {
 	server := apptest.Postgres(t)
 	url := server.CreateDatabase(t)

@@ -170,8 +170,12 @@ func mayLoad(host string, address netip.Addr, allow []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: %s (%s) is neither this machine nor a private address; load takes a service away from its users: if it is yours to load, say so with --allow %s",
-		ErrNotAllowed, host, address, host)
+	where := host
+	if where != address.String() {
+		where += " (" + address.String() + ")"
+	}
+	return fmt.Errorf("%w: %s is neither this machine nor a private address; load takes a service away from its users: if it is yours to load, say so with --allow %s",
+		ErrNotAllowed, where, host)
 }
 
 // Lean says whether Worker drives this target; otherwise Session does. Of
