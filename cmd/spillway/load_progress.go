@@ -27,12 +27,13 @@ type loadProgress struct {
 	seen     int // seconds since the last plain line
 	counters result.Counters
 	length   float64
-	response *histogram.Histogram
-	rates    []float64 // for the sparkline
+	response *histogram.Histogram // since the last line
+	all      *histogram.Histogram // of the step so far
+	rates    []float64            // for the sparkline
 }
 
 func newLoadProgress(out io.Writer, interval time.Duration, config *load.Config) *loadProgress {
-	p := &loadProgress{out: out, interval: int(interval / time.Second), steps: len(config.Steps), response: histogram.NewSlice()}
+	p := &loadProgress{out: out, interval: int(interval / time.Second), steps: len(config.Steps), response: histogram.NewSlice(), all: histogram.NewSlice()}
 	file, isFile := out.(*os.File)
 	if isFile && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
 		p.terminal = func() int {
@@ -51,6 +52,7 @@ func (p *loadProgress) step(s *result.Step) {
 	p.current = *s
 	p.duration = time.Duration(s.Duration * float64(time.Second))
 	p.forget()
+	p.all.Reset()
 	p.rates = p.rates[:0]
 	p.clear()
 	length := p.duration.String()
@@ -66,6 +68,7 @@ func (p *loadProgress) second(s *load.Second) {
 	p.counters.Add(&s.Slice.Counters)
 	p.length += s.Slice.Length
 	p.response.Merge(s.Response)
+	p.all.Merge(s.Response)
 	p.rates = append(p.rates, float64(s.Slice.Done)/s.Slice.Length)
 	if p.seen++; p.seen < p.interval {
 		return
@@ -99,12 +102,17 @@ func (p *loadProgress) line(s *load.Second) string {
 	return line
 }
 
-// quantile shows a percentile, or that the sample does not carry it.
+// quantile shows a percentile of the time since the last line, or of the step so
+// far where that is too short to carry it.
 func (p *loadProgress) quantile(q float64) string {
-	if !p.response.Carries(q) {
+	h := p.response
+	if !h.Carries(q) {
+		h = p.all
+	}
+	if !h.Carries(q) {
 		return "     -  "
 	}
-	return fmt.Sprintf("%6.2fms", float64(p.response.Quantile(q))/float64(time.Millisecond))
+	return fmt.Sprintf("%6.2fms", float64(h.Quantile(q))/float64(time.Millisecond))
 }
 
 func (p *loadProgress) forget() {

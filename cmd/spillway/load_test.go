@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/histogram"
 	"spillway/internal/load"
 	"spillway/internal/report"
 	"spillway/internal/result"
@@ -190,7 +191,7 @@ func TestLoadProgressLine(t *testing.T) {
 	p := newLoadProgress(&out, 2*time.Second, &load.Config{Steps: make([]load.Step, 3)})
 	p.step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
 	for i := range 4 {
-		s := &load.Second{Elapsed: time.Duration(i+1) * time.Second, Response: p.response}
+		s := &load.Second{Elapsed: time.Duration(i+1) * time.Second, Response: histogram.NewSlice()}
 		s.Slice.Length, s.Slice.Done = 1, 100
 		s.Slice.Errors[result.Timeout] = int64(i)
 		p.second(s)

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -352,23 +351,5 @@ func testBlocking(t *testing.T, tg *target.Target, clock target.Clock) {
 	stopped := runLoad(t, ctx, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(100, time.Hour), Connections: 2, Duration: time.Hour}}})
 	if !stopped.interrupted || stopped.totals[0].Done < 5 {
 		t.Errorf("interrupted %v with %d answered", stopped.interrupted, stopped.totals[0].Done)
-	}
-}
-
-// TestNoAllocation compares a short run with a long one: what is allocated does
-// not grow with the requests.
-func TestNoAllocation(t *testing.T) {
-	_, tg, clock := nullTarget(t, target.Config{})
-	mallocs := func(requests int64) uint64 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Connections: 4, Requests: requests}}})
-		runtime.ReadMemStats(&after)
-		return after.Mallocs - before.Mallocs
-	}
-	const more = 100_000
-	few := mallocs(1000)
-	if many := mallocs(1000 + more); many > few+more*3/4 { // encoding histograms allocates by their width
-		t.Errorf("%d allocations for 1000 requests, %d for %d more", few, many, more)
 	}
 }
