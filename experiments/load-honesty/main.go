@@ -1,8 +1,8 @@
 // Command load-honesty checks what load generators say against what is known:
 //
 //   - a server that stalls for one second in every ten, at 1,000 requests a
-//     second: the true p99 is computed, spillway load must agree with it, and a
-//     closed loop (wrk) is printed beside it;
+//     second: the true p99 is computed, spillway load must agree with it, and
+//     closed loops are printed beside it;
 //   - Little's law for 3,000 requests over 300 connections: requests in flight
 //     must be rate times time in the target (ab and spillway load).
 package main
@@ -133,7 +133,15 @@ func stalls(spillway string, seconds int) error {
 	if err != nil {
 		return err
 	}
-	output, err := exec.Command("wrk", "-t1", "-c10", "-d"+strconv.Itoa(seconds), "--latency", url).Output()
+	closed, err := load(spillway, url, "-d", fmt.Sprintf("%ds", seconds), "-c", "10")
+	if err != nil {
+		return err
+	}
+	ab, err := exec.Command("ab", "-q", "-k", "-c", "10", "-t", strconv.Itoa(seconds), "-n", "100000000", url).Output()
+	if err != nil {
+		return fmt.Errorf("ab: %w", err)
+	}
+	wrk, err := exec.Command("wrk", "-t1", "-c10", "-d"+strconv.Itoa(seconds), "--latency", url).Output()
 	if err != nil {
 		return fmt.Errorf("wrk: %w", err)
 	}
@@ -143,7 +151,9 @@ func stalls(spillway string, seconds int) error {
 	fmt.Printf("a stall of %s in every %s, %d s\n", stall, period, seconds)
 	fmt.Printf("  computed p99 at %d/s              %8.1f ms\n", rate, want*1e3)
 	fmt.Printf("  spillway load --rate %d           %8.1f ms  (%+.1f %%)  p50 %.2f ms  %s\n", rate, got*1e3, 100*(got/want-1), open.Steps[0].Response.P50*1e3, open.Steps[0].Validity)
-	fmt.Printf("  wrk -t1 -c10, a closed loop         %8s     its 99%% line\n", word(output, `(?m)^\s+99%\s+(\S+)`))
+	fmt.Printf("  spillway load -c 10, a closed loop  %8.1f ms\n", closed.Steps[0].Response.P99*1e3)
+	fmt.Printf("  ab -k -c 10, a closed loop          %8s ms\n", word(ab, `(?m)^\s+99%\s+(\S+)`))
+	fmt.Printf("  wrk -t1 -c10, a closed loop         %8s     (wrk makes up the requests that it did not send)\n", word(wrk, `(?m)^\s+99%\s+(\S+)`))
 	if got < 0.95*want || got > 1.05*want {
 		return fmt.Errorf("p99 %.3f s is not within 5 %% of %.3f s", got, want)
 	}
