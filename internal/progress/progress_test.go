@@ -72,9 +72,9 @@ func TestLines(t *testing.T) {
 		var out strings.Builder
 		task := New(&out).Start("orders", "rows", 100)
 		task.Add(10)
-		time.Sleep(5*time.Second + time.Millisecond) // virtual
+		<-time.After(5*time.Second + time.Millisecond) // virtual
 		task.Add(90)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		task.End(nil)
 		want := "orders: 10 %, 10 of 100 rows, 2/s, 45s left\norders: 100 rows in 6.0 s (16/s)\n"
 		if out.String() != want {
@@ -89,7 +89,7 @@ func TestTerminal(t *testing.T) {
 		meter := &Meter{w: &out, width: func() int { return 60 }}
 		task := meter.Start("orders", "rows", 4)
 		task.Add(1)
-		time.Sleep(150 * time.Millisecond) // virtual
+		<-time.After(150 * time.Millisecond) // virtual
 		task.End(nil)
 		task = meter.Start("indexes", "", 2)
 		task.End(errors.New("stopped"))
