@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"go/ast"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -207,12 +209,9 @@ func TestCheckFile(t *testing.T) {
 			)`),
 		"a/long.go":   code(long),
 		"a/huge.go":   code(strings.Repeat("//\n", fileLinesMax)),
-		"a/a_test.go": code(`func f() { time.Sleep(1); t.Skip("no"); r.Skip(); t.Run() }`),
-		"a/b_test.go": code(`func g() {
-			synctest.Test(t, func(t *testing.T) { time.Sleep(1) })
-			time.Sleep(1)
-			}`),
-		"a/time.go": code(`func wait() { time.Sleep(1) }`),
+		"a/a_test.go": code(sample(t, "sleep_and_skip")),
+		"a/b_test.go": code(sample(t, "sleep_in_and_out_of_bubble")),
+		"a/time.go":   code(sample(t, "sleep_in_product")),
 	}
 	files, err := readTree(tree)
 	if err != nil {
@@ -264,4 +263,15 @@ func TestCheckPackageComments(t *testing.T) {
 // code is a Go file with that text behind its package clause.
 func code(text string) *fstest.MapFile {
 	return &fstest.MapFile{Data: []byte("package a\n" + text + "\n")}
+}
+
+// sample returns code that breaks a rule. It is kept outside this file, so that a
+// search for such code finds only what runs.
+func sample(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "style", name+".txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
