@@ -189,7 +189,6 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		ctx.Response.Header.Set("Allow", r.allow)
 		ctx.SetStatusCode(fasthttp.StatusNoContent)
 	default:
-		ctx.Response.Header.Set("Allow", r.allow)
 		s.problem(ctx, badMethod, "this path answers "+r.allow)
 	}
 	if len(s.cfg.CORSOrigins) > 0 {
