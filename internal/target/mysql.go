@@ -29,12 +29,32 @@ type mysqlLink struct {
 
 // dialMySQL connects and prepares; both are part of the time to connect.
 func (t *Target) dialMySQL(ctx context.Context, turn int, source *Source) (link, error) {
-	config := t.mysql.Clone()
 	raw := new(atomic.Pointer[net.Conn])
+	conn, err := t.connectMySQL(ctx, turn, func(conn net.Conn) net.Conn {
+		raw.Store(&conn)
+		return conn
+	})
+	if err != nil {
+		return nil, err
+	}
+	prepared, err := conn.Prepare(t.statement.render(func(int) string { return "?" }))
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("prepare: %w", mysqlError(err))
+	}
+	return &mysqlLink{conn: conn, prepared: prepared, raw: raw, clock: t.config.Clock, timeout: t.config.Timeout, statement: &t.statement, source: source}, nil
+}
+
+// connectMySQL opens a connection through the driver, which knows every way to
+// log in; wrap sees the socket first.
+func (t *Target) connectMySQL(ctx context.Context, turn int, wrap func(net.Conn) net.Conn) (driver.Conn, error) {
+	config := t.mysql.Clone()
 	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := t.network.dial(ctx, turn)
-		raw.Store(&conn)
-		return conn, err
+		if err != nil {
+			return nil, err
+		}
+		return wrap(conn), nil
 	}
 	config.Timeout, config.ReadTimeout, config.WriteTimeout = t.config.Timeout, t.config.Timeout, t.config.Timeout
 	config.Logger = &mysql.NopLogger{}
@@ -46,12 +66,7 @@ func (t *Target) dialMySQL(ctx context.Context, turn int, source *Source) (link,
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", mysqlError(err))
 	}
-	prepared, err := conn.Prepare(t.statement.render(func(int) string { return "?" }))
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("prepare: %w", mysqlError(err))
-	}
-	return &mysqlLink{conn: conn, prepared: prepared, raw: raw, clock: t.config.Clock, timeout: t.config.Timeout, statement: &t.statement, source: source}, nil
+	return conn, nil
 }
 
 // mysqlError marks an error that the server answered with, and gives a broken

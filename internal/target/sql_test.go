@@ -218,11 +218,11 @@ func TestPostgresWire(t *testing.T) {
 			t.Errorf("%v, want a timeout", o.Err)
 		}
 	}
-	testConnect(t, wire("SELECT 1", nil), server)
+	testConnect(t, wire("SELECT 1", nil), server.Kill)
 }
 
 // testConnect opens connections ahead, and then with the server gone.
-func testConnect(t *testing.T, tg *Target, server *apptest.PostgresServer) {
+func testConnect(t *testing.T, tg *Target, kill func()) {
 	for _, up := range []bool{true, false} {
 		ended := 0
 		w, err := tg.NewWorker(0, 5, func(o *Outcome) {
@@ -249,7 +249,7 @@ func testConnect(t *testing.T, tg *Target, server *apptest.PostgresServer) {
 			t.Fatal(err)
 		}
 		if up {
-			server.Kill()
+			kill()
 		}
 	}
 }

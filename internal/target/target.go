@@ -61,7 +61,9 @@ type Target struct {
 	address  netip.AddrPort // unless network is a Unix socket
 	tls      *tls.Config    // nil: plain
 	sequence atomic.Int64
-	plain    atomic.Bool // PostgreSQL: connections are not encrypted
+	plain    atomic.Bool // PostgreSQL, MySQL: connections are not encrypted
+
+	mysqlSession atomic.Pointer[mysqlSession] // what every connection of the lean engine has agreed on
 
 	mix       *httpMix
 	commands  []command
@@ -179,9 +181,10 @@ func mayLoad(host string, address netip.Addr, allow []string) error {
 }
 
 // Lean says whether Worker drives this target; otherwise Session does. Of
-// PostgreSQL it is known once Check has seen whether connections are encrypted.
+// PostgreSQL and MySQL it is known once Check has seen whether connections are
+// encrypted.
 func (t *Target) Lean() bool {
-	if t.kind == kindPostgres {
+	if t.kind == kindPostgres || t.kind == kindMySQL {
 		return t.plain.Load() && t.config.PerConnection == 0
 	}
 	return (t.kind == kindHTTP || t.kind == kindRedis) && t.tls == nil
@@ -201,7 +204,15 @@ func (t *Target) Address() string {
 // Check opens one connection and closes it: whether there is a target at all,
 // and whether it takes the statement.
 func (t *Target) Check(ctx context.Context) error {
-	if t.kind == kindPostgres {
+	switch t.kind {
+	case kindMySQL:
+		plain, err := t.checkMySQLWire(ctx)
+		if err != nil {
+			return fmt.Errorf("connect to the target: %w", err)
+		}
+		t.plain.Store(plain)
+		return nil
+	case kindPostgres:
 		fd, err := t.dialPostgresWire(ctx, 0)
 		if err == nil {
 			t.plain.Store(true)
@@ -243,8 +254,12 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 		observe: observe, poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
 		buffer: make([]byte, readBytes), turn: number, changed: t.config.Clock.Now(),
 	}
-	if t.kind == kindPostgres {
-		if w.handshakes, err = newHandshakes(p, connections, t.dialPostgresWire); err != nil {
+	dial := t.dialPostgresWire
+	if t.kind == kindMySQL {
+		dial = t.dialMySQLWire
+	}
+	if t.SQL() {
+		if w.handshakes, err = newHandshakes(p, connections, dial); err != nil {
 			return nil, errors.Join(err, p.close())
 		}
 	}
@@ -271,6 +286,8 @@ func (t *Target) newProtocol(source *Source, memory *scratch) protocol {
 	switch t.kind {
 	case kindPostgres:
 		return &postgresProtocol{statement: &t.statement, source: source, scratch: memory}
+	case kindMySQL:
+		return &mysqlProtocol{statement: &t.statement, session: t.mysqlSession.Load(), source: source, scratch: memory}
 	case kindRedis:
 		return &redisProtocol{commands: t.commands, greeting: t.greeting, greets: t.greets, source: source, scratch: memory}
 	}
