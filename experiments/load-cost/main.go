@@ -26,7 +26,7 @@ func main() {
 	spillway := flag.String("spillway", "bin/spillway", "the program to measure")
 	rounds := flag.Int("rounds", 7, "rounds, interleaved")
 	seconds := flag.Int("seconds", 4, "seconds a run")
-	database := flag.String("postgres", "", "compare with pgbench instead, on this database, filled by 'pgbench -i'")
+	database := flag.String("database", "", "compare SQL instead: with pgbench on this postgres:// filled by 'pgbench -i', or with sysbench on this mysql://")
 	flag.Parse()
 	measure := func() error { return run(*spillway, *rounds, *seconds) }
 	if *database != "" {
