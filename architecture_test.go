@@ -47,6 +47,7 @@ var places = map[string]layer{
 	"internal/database":  leaf,
 	"internal/histogram": leaf,
 	"internal/metrics":   leaf,
+	"internal/param":     leaf,
 	"internal/progress":  leaf,
 	"internal/result":    leaf,
 	"internal/stats":     leaf,

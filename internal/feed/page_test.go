@@ -248,7 +248,7 @@ func TestWindowHitAllocatesNothing(t *testing.T) {
 	cfg := func(c *Config) {
 		c.Refresh = time.Hour
 		c.IdleAfter = 2 * time.Hour
-		c.Params = []Param{{"city", Text}}
+		c.Params = []Param{{Name: "city", Type: Text}}
 	}
 	f := open(t, tab, cfg)
 	args := []string{"Köln"}

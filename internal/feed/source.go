@@ -1,6 +1,11 @@
 package feed
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	"spillway/internal/param"
+)
 
 // Definition is what a feed shows: one SELECT, and the columns of its result
 // that order it. It is the part of a feed's configuration that its Source
@@ -19,25 +24,31 @@ type KeyColumn struct {
 }
 
 // Param is a named, typed parameter of the feed's statement.
-type Param struct {
-	Name string
-	Type ParamType
-}
+type Param = param.Param
 
-// ParamType says how a request's text for a parameter is checked and passed.
-type ParamType string
+// ParamType says how a request's text for a parameter is checked and passed. The
+// texts are canonical when they reach a Source.
+type ParamType = param.Type
 
-// The parameter types. Their texts are canonical when they reach a Source:
-// integers without sign or zeros too many, booleans "true" or "false",
-// timestamps RFC 3339 in UTC.
+// The parameter types.
 const (
-	Text      ParamType = "text"
-	Integer   ParamType = "integer"
-	Real      ParamType = "real"
-	Boolean   ParamType = "boolean"
-	Timestamp ParamType = "timestamp"
-	UUID      ParamType = "uuid"
+	Text      = param.Text
+	Integer   = param.Integer
+	Real      = param.Real
+	Boolean   = param.Boolean
+	Timestamp = param.Timestamp
+	UUID      = param.UUID
 )
+
+// ParseParam checks a request's text for p and returns its canonical form. Errors
+// wrap ErrRequest and name the parameter.
+func ParseParam(p Param, text string) (string, error) {
+	canonical, err := param.Parse(p, text)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrRequest, err)
+	}
+	return canonical, nil
+}
 
 // Range names a run of rows in the feed's order.
 type Range struct {

@@ -1,4 +1,6 @@
-package feed
+// Package param is the typed parameters of a configured statement: what a
+// request's text for one of them may be, and its one canonical form.
+package param
 
 import (
 	"fmt"
@@ -9,14 +11,34 @@ import (
 	"unicode/utf8"
 )
 
-const paramMax = 1024 // bytes of one parameter's text
+// MaxBytes is the longest text of one parameter.
+const MaxBytes = 1024
 
-// ParseParam checks a request's text for p and returns its canonical form, which
-// is the text itself where it is canonical already. Errors wrap ErrRequest and
-// name the parameter.
-func ParseParam(p Param, text string) (string, error) {
-	if len(text) > paramMax {
-		return "", fmt.Errorf("%w: %s is longer than %d bytes", ErrRequest, p.Name, paramMax)
+// Param is a named, typed parameter.
+type Param struct {
+	Name string
+	Type Type
+}
+
+// Type says how a request's text for a parameter is checked and passed.
+type Type string
+
+// The types. Their canonical texts: integers without sign or zeros too many,
+// booleans "true" or "false", timestamps RFC 3339 in UTC.
+const (
+	Text      Type = "text"
+	Integer   Type = "integer"
+	Real      Type = "real"
+	Boolean   Type = "boolean"
+	Timestamp Type = "timestamp"
+	UUID      Type = "uuid"
+)
+
+// Parse checks a request's text for p and returns its canonical form, which is
+// the text itself where it is canonical already. Errors name the parameter.
+func Parse(p Param, text string) (string, error) {
+	if len(text) > MaxBytes {
+		return "", fmt.Errorf("%s is longer than %d bytes", p.Name, MaxBytes)
 	}
 	canonical, ok := text, true
 	switch p.Type {
@@ -25,13 +47,13 @@ func ParseParam(p Param, text string) (string, error) {
 		ok = utf8.ValidString(text) && !strings.Contains(text, "\x00")
 	case Integer:
 		var n int64
-		n, ok = parse(strconv.ParseInt(text, 10, 64))
+		n, ok = parsed(strconv.ParseInt(text, 10, 64))
 		if s := strconv.FormatInt(n, 10); s != text {
 			canonical = s
 		}
 	case Real:
 		var x float64
-		x, ok = parse(strconv.ParseFloat(text, 64))
+		x, ok = parsed(strconv.ParseFloat(text, 64))
 		ok = ok && !math.IsNaN(x) && !math.IsInf(x, 0)
 		canonical = strconv.FormatFloat(x, 'g', -1, 64)
 	case Boolean:
@@ -45,7 +67,7 @@ func ParseParam(p Param, text string) (string, error) {
 		}
 	case Timestamp:
 		var t time.Time
-		t, ok = parse(time.Parse(time.RFC3339Nano, text))
+		t, ok = parsed(time.Parse(time.RFC3339Nano, text))
 		canonical = t.UTC().Format(time.RFC3339Nano)
 	case UUID:
 		canonical = strings.ToLower(text)
@@ -54,14 +76,14 @@ func ParseParam(p Param, text string) (string, error) {
 		return "", fmt.Errorf("parameter %s has the unknown type %q", p.Name, p.Type)
 	}
 	if !ok {
-		return "", fmt.Errorf("%w: %s must be %s", ErrRequest, p.Name, p.Type.describe())
+		return "", fmt.Errorf("%s must be %s", p.Name, p.Type.describe())
 	}
 	return canonical, nil
 }
 
-func parse[T any](v T, err error) (T, bool) { return v, err == nil }
+func parsed[T any](v T, err error) (T, bool) { return v, err == nil }
 
-func (t ParamType) describe() string {
+func (t Type) describe() string {
 	switch t {
 	case Text:
 		return "UTF-8 text without NUL"

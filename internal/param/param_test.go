@@ -1,14 +1,13 @@
-package feed
+package param
 
 import (
-	"errors"
 	"strings"
 	"testing"
 )
 
-func TestParseParam(t *testing.T) {
+func TestParse(t *testing.T) {
 	for _, c := range []struct {
-		typ      ParamType
+		typ      Type
 		in, want string
 	}{
 		{Text, "Köln", "Köln"},
@@ -24,24 +23,24 @@ func TestParseParam(t *testing.T) {
 		{Timestamp, "2016-12-01T23:59:57+01:00", "2016-12-01T22:59:57Z"},
 		{UUID, "6BA7B810-9DAD-11D1-80B4-00C04FD430C8", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
 	} {
-		got, err := ParseParam(Param{"p", c.typ}, c.in)
+		got, err := Parse(Param{"p", c.typ}, c.in)
 		if err != nil || got != c.want {
-			t.Errorf("ParseParam(%s, %q) = %q, %v; want %q", c.typ, c.in, got, err, c.want)
+			t.Errorf("Parse(%s, %q) = %q, %v; want %q", c.typ, c.in, got, err, c.want)
 		}
-		if again, err := ParseParam(Param{"p", c.typ}, got); err != nil || again != got {
+		if again, err := Parse(Param{"p", c.typ}, got); err != nil || again != got {
 			t.Errorf("%s: the canonical form %q is not: %q, %v", c.typ, got, again, err)
 		}
 	}
 }
 
-func TestParseParamErrors(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	for _, c := range []struct {
-		typ ParamType
+		typ Type
 		in  string
 	}{
 		{Text, "a\x00b"},
 		{Text, "\xff"},
-		{Text, strings.Repeat("x", paramMax+1)},
+		{Text, strings.Repeat("x", MaxBytes+1)},
 		{Integer, "9223372036854775808"},
 		{Integer, "0;drop"},
 		{Integer, "1e9"},
@@ -53,8 +52,8 @@ func TestParseParamErrors(t *testing.T) {
 		{UUID, "6ba7b810-9dad-11d1-80b4-00c04fd430cg"},
 		{UUID, "6ba7b8109dad11d180b400c04fd430c8"},
 	} {
-		if got, err := ParseParam(Param{"p", c.typ}, c.in); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "p ") {
-			t.Errorf("ParseParam(%s, %q) = %q, %v; want an ErrRequest that names p", c.typ, c.in, got, err)
+		if got, err := Parse(Param{"p", c.typ}, c.in); err == nil || !strings.Contains(err.Error(), "p ") {
+			t.Errorf("Parse(%s, %q) = %q, %v; want an error that names p", c.typ, c.in, got, err)
 		}
 	}
 }
