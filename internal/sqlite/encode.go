@@ -48,23 +48,28 @@ type rowReader struct {
 	key   []byte // the key of the last row
 }
 
-// appendRow appends the current row as a JSON object.
+// appendRow appends the current row as a JSON object, with its key.
 func (r *rowReader) appendRow(rows *feed.Rows) error {
 	rows.Begin()
-	data := append(rows.Data, '{')
-	for i := range r.shape.columns {
-		if i > 0 {
-			data = append(data, ',')
-		}
-		c := &r.shape.columns[i]
-		data = r.appendValue(append(data, c.label...), i, c.kind)
-	}
-	rows.Data = append(data, '}')
+	rows.Data = r.appendObject(rows.Data)
 	if err := r.readKey(r.shape.keys); err != nil {
 		return err
 	}
 	rows.End(feed.Key(r.key))
 	return nil
+}
+
+// appendObject appends the current row as a JSON object.
+func (r *rowReader) appendObject(dst []byte) []byte {
+	dst = append(dst, '{')
+	for i := range r.shape.columns {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		c := &r.shape.columns[i]
+		dst = r.appendValue(append(dst, c.label...), i, c.kind)
+	}
+	return append(dst, '}')
 }
 
 // readKey reads the key of the current row from the columns at positions.

@@ -56,27 +56,36 @@ const (
 // that SQLite refuses, or a key column that is not there, is an error of Check,
 // Read and Keys.
 func (db *DB) Feed(def feed.Definition) (*Feed, error) {
-	statement, err := database.ParseStatement(def.SQL)
-	if err != nil {
-		return nil, fmt.Errorf("feed %s: sql:%w", def.Name, err)
-	}
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: no key column", def.Name)
 	}
-	f := &Feed{db: db, def: def}
-	names := statement.Names()
-	for _, name := range names {
-		i := slices.IndexFunc(def.Params, func(p feed.Param) bool { return p.Name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("feed %s: the statement uses :%s, which params does not declare", def.Name, name)
-		}
-		f.args = append(f.args, i)
+	f, err := db.statement(def)
+	if err != nil {
+		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
 	}
-	f.inner = statement.Render(func(name string) string { return "?" + strconv.Itoa(slices.Index(names, name)+1) })
-	f.viewed = statement.Render(func(string) string { return "NULL" })
 	for i := range f.texts {
 		f.texts[i] = f.text(i)
 	}
+	return f, nil
+}
+
+// statement reads a definition's own SELECT.
+func (db *DB) statement(def feed.Definition) (*Feed, error) {
+	parsed, err := database.ParseStatement(def.SQL)
+	if err != nil {
+		return nil, fmt.Errorf("sql:%w", err)
+	}
+	f := &Feed{db: db, def: def}
+	names := parsed.Names()
+	for _, name := range names {
+		i := slices.IndexFunc(def.Params, func(p feed.Param) bool { return p.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("the statement uses :%s, which params does not declare", name)
+		}
+		f.args = append(f.args, i)
+	}
+	f.inner = parsed.Render(func(name string) string { return "?" + strconv.Itoa(slices.Index(names, name)+1) })
+	f.viewed = parsed.Render(func(string) string { return "NULL" })
 	return f, nil
 }
 
@@ -283,7 +292,7 @@ func nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
 
 func (f *Feed) bindArgs(stmt *sqlite.Stmt, args []string) error {
 	if len(args) != len(f.def.Params) {
-		return fmt.Errorf("%d parameter values where the feed has %d parameters", len(args), len(f.def.Params))
+		return fmt.Errorf("%d parameter values where the statement has %d parameters", len(args), len(f.def.Params))
 	}
 	for i, position := range f.args {
 		param, text := f.def.Params[position], args[position]
