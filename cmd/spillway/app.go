@@ -16,6 +16,7 @@ import (
 	"spillway/internal/feed"
 	"spillway/internal/freight"
 	"spillway/internal/progress"
+	"spillway/internal/query"
 	"spillway/internal/redis"
 	"spillway/internal/server"
 )
@@ -29,12 +30,18 @@ type app struct {
 	redis  *redis.DB
 	feeds  []*feed.Feed
 	routes []server.FeedRoute
+
+	queries     []queryPart
+	queryRoutes []server.QueryRoute
 }
 
 // close ends the parts in the reverse order.
 func (a *app) close() {
 	for _, f := range a.feeds {
 		f.Close()
+	}
+	for _, q := range a.queries {
+		q.query.Close()
 	}
 	if a.redis != nil {
 		a.redis.Close()
@@ -54,6 +61,9 @@ func (a *app) run() error {
 		}
 	}
 	if err := a.openFeeds(); err != nil {
+		return err
+	}
+	if err := a.openQueries(); err != nil {
 		return err
 	}
 	public, err := a.newServer()
@@ -107,6 +117,11 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 			return err
 		}
 		if err := f.Warm(ctx); err != nil {
+			return err
+		}
+	}
+	for _, q := range a.queries {
+		if err := q.check(ctx); err != nil {
 			return err
 		}
 	}
@@ -168,6 +183,12 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 		stats := make([]feed.Stats, 0, len(a.feeds))
 		for _, f := range a.feeds {
 			stats = append(stats, f.Stats())
+		}
+		return stats
+	}), admin.QueryStats(func() []query.Stats {
+		stats := make([]query.Stats, 0, len(a.queries))
+		for _, q := range a.queries {
+			stats = append(stats, q.query.Stats())
 		}
 		return stats
 	})}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -8,6 +10,8 @@ import (
 
 	"spillway/internal/config"
 	"spillway/internal/feed"
+	"spillway/internal/param"
+	"spillway/internal/query"
 	"spillway/internal/redis"
 	"spillway/internal/server"
 )
@@ -36,6 +40,11 @@ func (a *app) openFeeds() error {
 		a.feeds = append(a.feeds, f)
 		a.routes = append(a.routes, server.FeedRoute{Paths: append([]string{c.Path}, c.Aliases...), Feed: f})
 	}
+	return nil
+}
+
+// openQueries makes the queries. It asks no database anything.
+func (a *app) openQueries() error {
 	if url := a.cfg.Redis.Reveal(); url != "" {
 		r, err := redis.Open(url, a.env.log)
 		if err != nil {
@@ -43,7 +52,49 @@ func (a *app) openFeeds() error {
 		}
 		a.redis = r
 	}
+	for i := range a.cfg.Queries {
+		c := &a.cfg.Queries[i]
+		st, err := a.stores.get(a.env.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+		if err != nil {
+			return err
+		}
+		settings := a.queryConfig(c)
+		source, check, err := st.query(settings.Definition)
+		if err != nil {
+			return usageError{err}
+		}
+		q := query.Open(settings, source)
+		a.queries = append(a.queries, queryPart{q, check})
+		a.queryRoutes = append(a.queryRoutes, server.QueryRoute{Paths: append([]string{c.Path}, c.Aliases...), Query: q})
+	}
 	return nil
+}
+
+// queryPart is an open query and how its statement is checked at start.
+type queryPart struct {
+	query *query.Query
+	check func(context.Context) error
+}
+
+// queryConfig turns the configuration's query into the engine's.
+func (a *app) queryConfig(c *config.Query) query.Config {
+	cfg := query.Config{
+		Definition: query.Definition{Name: c.Path, SQL: c.SQL},
+		Limit:      query.Limit{Rows: c.RowsMax, Bytes: c.BytesMax},
+		Timeout:    c.Timeout,
+		TTL:        c.TTL,
+		Stale:      c.Stale,
+		CacheBytes: c.CacheBytes,
+		WaitersMax: c.WaitersMax,
+		Log:        a.env.log,
+	}
+	for _, p := range c.Params {
+		cfg.Params = append(cfg.Params, param.Param{Name: p.Name, Type: param.Type(p.Type)})
+	}
+	if c.Cache == "redis" {
+		cfg.Shared = &query.Shared{Get: a.redis.Get, Put: a.redis.Put, Claim: a.redis.Claim, Delete: a.redis.Delete}
+	}
+	return cfg
 }
 
 // feedConfig turns the configuration's feed into the engine's.
@@ -77,6 +128,7 @@ func (a *app) newServer() (*server.Server, error) {
 	h := a.cfg.HTTP
 	cfg := server.Config{
 		Feeds:         a.routes,
+		Queries:       a.queryRoutes,
 		ProbeDatabase: a.stores.open[a.defaultStore()].probe,
 		Connections:   h.Connections,
 		HeaderBytes:   h.HeaderBytes,

@@ -8,6 +8,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/feed"
 	"spillway/internal/postgres"
+	"spillway/internal/query"
 	"spillway/internal/sqlite"
 )
 
@@ -19,6 +20,7 @@ type store struct {
 	probe func(context.Context) error
 	stats func() database.Stats
 	feed  func(feed.Definition) (feed.Source, error)
+	query func(query.Definition) (source query.Source, check func(context.Context) error, err error)
 	close func()
 }
 
@@ -69,6 +71,13 @@ func openPostgres(ctx context.Context, url database.URL, pool database.Pool, log
 	return &store{
 		ping: db.Ping, probe: db.Probe, stats: db.Stats, close: db.Close,
 		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
+			q, err := db.Query(d)
+			if err != nil {
+				return nil, nil, err
+			}
+			return q, q.Check, nil
+		},
 	}, nil
 }
 
@@ -85,5 +94,12 @@ func openSQLite(ctx context.Context, url database.URL, pool database.Pool, log *
 			}
 		},
 		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
+			q, err := db.Query(d)
+			if err != nil {
+				return nil, nil, err
+			}
+			return q, q.Check, nil
+		},
 	}, nil
 }

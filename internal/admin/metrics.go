@@ -9,6 +9,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/feed"
+	"spillway/internal/query"
 )
 
 const (
@@ -64,6 +65,31 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 		{"segment_rows", gauge, func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
 		{"segment_age_seconds", gauge, func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
 		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows ended to make room for others.", nil},
+	})
+}
+
+// QueryStats returns the metrics of all queries, named spillway_query_... Their
+// query label is the query's name. stats is called at each scrape.
+func QueryStats(stats func() []query.Stats) prometheus.Collector {
+	type s = query.Stats
+	c := &snapshots[s]{prefix: "spillway_query_", label: "query", name: func(s s) string { return s.Name }, read: stats}
+	return c.describe([]metric[s]{
+		{"answers_total", counter, func(s s) float64 { return float64(s.Hits) }, "Requests answered.", prometheus.Labels{"source": "memory"}},
+		{"answers_total", counter, func(s s) float64 { return float64(s.Stale) }, "Requests answered.", prometheus.Labels{"source": "stale"}},
+		{"answers_total", counter, func(s s) float64 { return float64(s.Misses) }, "Requests answered.", prometheus.Labels{"source": "waited"}},
+		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Answers given as 304.", nil},
+		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, "Requests not answered.", nil},
+		{"executions_total", counter, func(s s) float64 { return float64(s.Executions) }, "Statements run.", nil},
+		{"execution_errors_total", counter, func(s s) float64 { return float64(s.ExecutionErrors) }, "Statements that failed.", nil},
+		{"execution_seconds_total", counter, func(s s) float64 { return s.ExecutionSeconds }, "Time spent in statements.", nil},
+		{"renewal_errors_total", counter, func(s s) float64 { return float64(s.RenewalErrors) }, "Renewals of served answers that failed.", nil},
+		{"shared_hits_total", counter, func(s s) float64 { return float64(s.SharedHits) }, "Answers that another replica had fetched.", nil},
+		{"shared_errors_total", counter, func(s s) float64 { return float64(s.SharedErrors) }, "Calls of the shared cache that failed.", nil},
+		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another's execution.", nil},
+		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
+		{"cache_entries", gauge, func(s s) float64 { return float64(s.CacheEntries) }, "Answers kept in memory.", nil},
+		{"cache_bytes", gauge, func(s s) float64 { return float64(s.CacheBytes) }, "Memory of kept answers.", nil},
+		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Answers that had to go for others.", nil},
 	})
 }
 

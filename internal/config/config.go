@@ -15,15 +15,16 @@ import "time"
 // Config is a whole configuration: what the file says over Default, with
 // secrets resolved. Durations are written as in Go ("100ms").
 type Config struct {
-	Listen   string `yaml:"listen" doc:"address of the public listener, HOST:PORT"`
-	Admin    Admin  `yaml:"admin" doc:"the listener for operators"`
-	Data     string `yaml:"data" doc:"directory of everything Spillway writes"`
-	Database Secret `yaml:"database" doc:"database of every feed that names none, postgres:// or sqlite:PATH; empty: SQLite in data"`
-	Redis    Secret `yaml:"redis" doc:"address for the Redis probe, redis://, rediss:// or unix://; empty: none"`
-	Pool     Pool   `yaml:"pool" doc:"bounds of every database pool"`
-	HTTP     HTTP   `yaml:"http" doc:"limits of the public listener"`
-	Log      Log    `yaml:"log" doc:"what is logged and how, on standard error"`
-	Feeds    []Feed `yaml:"feeds" doc:"newest-first lists, each at its path"`
+	Listen   string  `yaml:"listen" doc:"address of the public listener, HOST:PORT"`
+	Admin    Admin   `yaml:"admin" doc:"the listener for operators"`
+	Data     string  `yaml:"data" doc:"directory of everything Spillway writes"`
+	Database Secret  `yaml:"database" doc:"database of every feed that names none, postgres:// or sqlite:PATH; empty: SQLite in data"`
+	Redis    Secret  `yaml:"redis" doc:"Redis, for the probe and shared caches, redis://, rediss:// or unix://; empty: none"`
+	Pool     Pool    `yaml:"pool" doc:"bounds of every database pool"`
+	HTTP     HTTP    `yaml:"http" doc:"limits of the public listener"`
+	Log      Log     `yaml:"log" doc:"what is logged and how, on standard error"`
+	Feeds    []Feed  `yaml:"feeds" doc:"newest-first lists, each at its path"`
+	Queries  []Query `yaml:"queries" doc:"statements with parameters, each at its path"`
 }
 
 // Admin is the listener for operators.
@@ -84,6 +85,23 @@ type Feed struct {
 	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests that may wait for the database at once"`
 	WindowsMax int           `yaml:"windows_max" range:"1..100000" doc:"windows kept, one for each value of the parameters"`
 	SweepShare float64       `yaml:"sweep_share" range:"0.001..1" doc:"share of one connection's time spent counting for deep offsets"`
+}
+
+// Query is one query.
+type Query struct {
+	Path       string        `yaml:"path" doc:"path of the query, starts with /"`
+	Aliases    []string      `yaml:"aliases" doc:"further paths of the same query"`
+	Database   Secret        `yaml:"database" doc:"the query's own database; empty: the top-level one"`
+	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
+	Params     Params        `yaml:"params" doc:"the statement's parameters, NAME: TYPE; the types are text, integer, real, boolean, timestamp and uuid"`
+	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows of one answer at most"`
+	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes of one answer at most"`
+	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"a request waits at most so long for the database; when all have left, the statement is cancelled"`
+	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"an answer is good for so long; 0s: nothing is kept"`
+	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"and is served so much longer while one execution renews it"`
+	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are kept; redis: in memory and, for all replicas, in redis"`
+	CacheBytes int           `yaml:"cache_bytes" range:"1024..68719476736" doc:"memory of kept answers"`
+	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests that may wait for the database at once"`
 }
 
 // Keys is a feed's key: one column or a list of them. A column may be followed by

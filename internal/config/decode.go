@@ -73,8 +73,8 @@ func (d *decoder) list(path string, node ast.Node, v reflect.Value) {
 	list := reflect.Zero(v.Type())
 	for i, item := range sequence.Values {
 		element := reflect.New(v.Type().Elem()).Elem()
-		if feed, ok := element.Addr().Interface().(*Feed); ok {
-			*feed = DefaultFeed()
+		if preset, ok := preset(v.Type().Elem()); ok {
+			element.Set(preset)
 		}
 		d.decode(index(path, i), item, element)
 		list = reflect.Append(list, element)

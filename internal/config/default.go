@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"runtime"
 	"time"
 )
@@ -31,6 +32,31 @@ func Default() Config {
 			DrainTimeout: 10 * time.Second,
 		},
 		Log: Log{Level: "info", Format: "text"},
+	}
+}
+
+// preset returns what a block in a list of blocks starts with; false when t is no
+// such block.
+func preset(t reflect.Type) (reflect.Value, bool) {
+	switch t {
+	case reflect.TypeFor[Feed]():
+		return reflect.ValueOf(DefaultFeed()), true
+	case reflect.TypeFor[Query]():
+		return reflect.ValueOf(DefaultQuery()), true
+	}
+	return reflect.Value{}, false
+}
+
+// DefaultQuery returns what a query's block leaves out. Path and SQL have no
+// default.
+func DefaultQuery() Query {
+	return Query{
+		RowsMax:    1000,
+		BytesMax:   1 << 20,
+		Timeout:    2 * time.Second,
+		Cache:      "memory",
+		CacheBytes: 64 << 20,
+		WaitersMax: 10000,
 	}
 }
 

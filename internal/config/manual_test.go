@@ -34,8 +34,10 @@ func manualRows() []row {
 			switch {
 			case field.Kind() == reflect.Struct:
 				walk(at, field)
-			case field.Type() == reflect.TypeFor[[]Feed]():
-				walk(at+"[]", reflect.ValueOf(DefaultFeed()))
+			case field.Kind() == reflect.Slice:
+				if block, ok := preset(field.Type().Elem()); ok {
+					walk(at+"[]", block)
+				}
 			}
 		}
 	}

@@ -41,8 +41,6 @@ func (p *printer) block(v reflect.Value, indent string) {
 // value writes what stands behind a key.
 func (p *printer) value(v reflect.Value, indent string) {
 	switch x := v.Interface().(type) {
-	case []Feed:
-		p.feeds(v, indent)
 	case []string:
 		texts := make([]string, len(x))
 		for i := range x {
@@ -75,14 +73,18 @@ func (p *printer) value(v reflect.Value, indent string) {
 			p.block(v, indent+"  ")
 			return
 		}
+		if v.Kind() == reflect.Slice {
+			p.blocks(v, indent)
+			return
+		}
 		p.line(fmt.Sprint(x))
 	}
 }
 
 func (p *printer) line(text string) { p.out.WriteString(" " + text + "\n") }
 
-// feeds writes a list of blocks.
-func (p *printer) feeds(v reflect.Value, indent string) {
+// blocks writes a list of blocks.
+func (p *printer) blocks(v reflect.Value, indent string) {
 	if v.Len() == 0 {
 		p.line("[]")
 		return

@@ -80,6 +80,7 @@ feeds:
     waiters_max: 1000
     windows_max: 100
     sweep_share: 0.02
+queries: []
 `
 	got := printed(c)
 	got = strings.ReplaceAll(got, `"no"`, "no") // either is right

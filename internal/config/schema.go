@@ -40,8 +40,11 @@ func blockSchema(v reflect.Value) map[string]any {
 		properties[field.Tag.Get("yaml")] = property
 	}
 	schema := map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
-	if v.Type() == reflect.TypeFor[Feed]() {
+	switch v.Type() {
+	case reflect.TypeFor[Feed]():
 		schema["required"] = []string{"path", "sql", "key"}
+	case reflect.TypeFor[Query]():
+		schema["required"] = []string{"path", "sql"}
 	}
 	if v.Type() == reflect.TypeFor[Pool]() {
 		delete(properties["max"].(map[string]any), "default") // the machine's, not the format's
@@ -52,8 +55,6 @@ func blockSchema(v reflect.Value) map[string]any {
 func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	low, high, bounded := strings.Cut(tag.Get("range"), "..")
 	switch x := v.Interface().(type) {
-	case []Feed:
-		return map[string]any{"type": "array", "items": blockSchema(reflect.ValueOf(DefaultFeed()))}
 	case []string:
 		return map[string]any{"type": "array", "items": map[string]any{"type": "string"}}
 	case Keys:
@@ -84,6 +85,10 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	}
 	if v.Kind() == reflect.Struct {
 		return blockSchema(v)
+	}
+	if v.Kind() == reflect.Slice {
+		block, _ := preset(v.Type().Elem())
+		return map[string]any{"type": "array", "items": blockSchema(block)}
 	}
 	kind := map[string]any{"type": map[reflect.Kind]string{reflect.Bool: "boolean", reflect.Int: "integer", reflect.Float64: "number"}[v.Kind()]}
 	if bounded {

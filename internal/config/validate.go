@@ -48,6 +48,9 @@ func (c Config) mistakes() Mistakes {
 	for i, feed := range c.Feeds {
 		v.feed(index("feeds", i), feed, paths)
 	}
+	for i, query := range c.Queries {
+		v.query(index("queries", i), query, c.Redis != "", paths)
+	}
 	return v.found
 }
 
@@ -73,8 +76,11 @@ func (v *validator) bounds(path string, value reflect.Value) {
 		if bounds, ok := tag.Lookup("range"); ok {
 			v.within(at, bounds, field)
 		}
-		if feeds, ok := field.Interface().([]Feed); ok {
-			for j := range feeds {
+		if field.Kind() != reflect.Slice {
+			continue
+		}
+		if _, ok := preset(field.Type().Elem()); ok {
+			for j := range field.Len() {
 				v.bounds(index(at, j), field.Index(j))
 			}
 		}

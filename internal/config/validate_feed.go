@@ -23,7 +23,7 @@ func (v *validator) feed(at string, f Feed, paths map[string]string) {
 		v.add(join(at, "sql"), "must be given: one SELECT", "")
 	}
 	v.key(join(at, "key"), f.Key)
-	v.params(join(at, "params"), f.Params)
+	v.params(join(at, "params"), f.Params, pageParams)
 	if f.Limit > f.LimitMax {
 		v.add(join(at, "limit"), fmt.Sprintf("must not be larger than limit_max, which is %d", f.LimitMax), fmt.Sprint(f.Limit))
 	}
@@ -92,14 +92,16 @@ func isColumn(name string) bool {
 	return name != ""
 }
 
-func (v *validator) params(at string, params Params) {
+// params checks a statement's parameters; taken are the names that the path keeps
+// for itself.
+func (v *validator) params(at string, params Params, taken string) {
 	for _, p := range params {
 		path := join(at, printable(p.Name))
 		if !isIdentifier(p.Name) {
 			v.add(path, "must be named by a letter or _, then letters, digits and _", "")
 		}
-		if slices.Contains(strings.Split(pageParams, ","), p.Name) {
-			v.add(path, "must have another name: "+pageParams+" choose the page", "")
+		if taken != "" && slices.Contains(strings.Split(taken, ","), p.Name) {
+			v.add(path, "must have another name: "+taken+" choose the page", "")
 		}
 		if !slices.Contains(strings.Split(paramTypes, ","), p.Type) {
 			v.add(path, "must be "+orList(paramTypes), p.Type)

@@ -1,4 +1,5 @@
-// Package redis reads single keys from a Redis server, for the probe. A server
+// Package redis reads and writes single keys of a Redis server, for the probe and
+// for caches that replicas share. A server
 // that is down does not keep a program from starting: each call tries to
 // connect anew, and says why when it cannot.
 //
@@ -128,6 +129,41 @@ func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, er
 		return nil, false, db.wrap("get", err)
 	}
 	return value, true, nil
+}
+
+// Put sets the value of key for at most ttl.
+func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	command := db.client.B().Set().Key(key).Value(rueidis.BinaryString(value)).Px(max(ttl, time.Millisecond)).Build()
+	if err := db.client.Do(ctx, command).Error(); err != nil {
+		return db.wrap("set", err)
+	}
+	return nil
+}
+
+// Claim sets key for ttl unless it is set already, and reports whether it did.
+func (db *DB) Claim(ctx context.Context, key string, ttl time.Duration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	err := db.client.Do(ctx, db.client.B().Set().Key(key).Value("1").Nx().Px(max(ttl, time.Millisecond)).Build()).Error()
+	if rueidis.IsRedisNil(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, db.wrap("claim", err)
+	}
+	return true, nil
+}
+
+// Delete removes key.
+func (db *DB) Delete(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	if err := db.client.Do(ctx, db.client.B().Del().Key(key).Build()).Error(); err != nil {
+		return db.wrap("delete", err)
+	}
+	return nil
 }
 
 // Ping asks whether the server answers.

@@ -1,6 +1,9 @@
 package server
 
-import "spillway/internal/feed"
+import (
+	"spillway/internal/feed"
+	"spillway/internal/query"
+)
 
 // names holds header names and values as bytes, made once: fasthttp takes
 // canonical names as they are, without allocating or normalising.
@@ -10,6 +13,7 @@ type names struct {
 	noCache, json, text, bytes, exact []byte
 
 	sources [2][]byte // by feed.From
+	origins [3][]byte // by query.From
 }
 
 func newNames() names {
@@ -30,5 +34,8 @@ func newNames() names {
 	}
 	n.sources[feed.FromWindow] = []byte("window")
 	n.sources[feed.FromDatabase] = []byte("database")
+	n.origins[query.FromDatabase] = []byte("database")
+	n.origins[query.FromMemory] = []byte("memory")
+	n.origins[query.FromShared] = []byte("redis")
 	return n
 }

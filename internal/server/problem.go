@@ -34,6 +34,7 @@ const (
 	full
 	redisDown
 	noRedis
+	resultTooLarge
 )
 
 func (k problemKind) describe() problem {
@@ -64,6 +65,8 @@ func (k problemKind) describe() problem {
 		return problem{"too-many-connections", fasthttp.StatusServiceUnavailable, "Too many connections"}
 	case redisDown:
 		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
+	case resultTooLarge:
+		return problem{"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"}
 	case noRedis:
 		return problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
 	}

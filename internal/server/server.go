@@ -27,11 +27,13 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/feed"
+	"spillway/internal/query"
 )
 
 // Config says what is served and within which limits. All limits are needed.
 type Config struct {
 	Feeds         []FeedRoute
+	Queries       []QueryRoute
 	ProbeDatabase func(context.Context) error                         // one trivial statement
 	ProbeRedis    func(context.Context, string) ([]byte, bool, error) // GET key; nil: no Redis is configured
 	Connections   int                                                 // open at once
@@ -52,6 +54,12 @@ type Config struct {
 type FeedRoute struct {
 	Paths []string
 	Feed  *feed.Feed
+}
+
+// QueryRoute is where a query is served.
+type QueryRoute struct {
+	Paths []string
+	Query *query.Query
 }
 
 // Server is the public listener. Use New, then Run once.
@@ -91,15 +99,17 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.add("/hello", s.hello)
+	s.add("/probe/empty", s.hello)
 	s.add("/probe/database", s.probeDatabase)
 	s.add("/probe/redis", s.probeRedis)
 	for _, f := range cfg.Feeds {
-		r := &route{name: f.Paths[0], allow: "GET, HEAD, OPTIONS", handle: newFeedHandler(s, f.Feed).serve}
-		for _, path := range f.Paths {
-			if _, taken := s.routes[path]; taken {
-				return nil, fmt.Errorf("path %s is served twice", path)
-			}
-			s.routes[path] = r
+		if err := s.addAll(f.Paths, newFeedHandler(s, f.Feed).serve); err != nil {
+			return nil, err
+		}
+	}
+	for _, q := range cfg.Queries {
+		if err := s.addAll(q.Paths, (&queryHandler{server: s, query: q.Query}).serve); err != nil {
+			return nil, err
 		}
 	}
 	s.http = &fasthttp.Server{
@@ -117,6 +127,18 @@ func New(cfg Config) (*Server, error) {
 		Logger:                quietLogger{},
 	}
 	return s, nil
+}
+
+// addAll serves one handler at several paths, counted under the first.
+func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error {
+	r := &route{name: paths[0], allow: "GET, HEAD, OPTIONS", handle: handle}
+	for _, path := range paths {
+		if _, taken := s.routes[path]; taken {
+			return fmt.Errorf("path %s is served twice", path)
+		}
+		s.routes[path] = r
+	}
+	return nil
 }
 
 func (s *Server) add(path string, handle func(*fasthttp.RequestCtx)) {
