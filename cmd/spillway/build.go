@@ -58,6 +58,9 @@ func (a *app) openQueries() error {
 		if err != nil {
 			return err
 		}
+		if c.Cache == "redis" && a.redis == nil {
+			return usageError{fmt.Errorf("query %s: cache: redis needs redis: in the configuration, or --redis", c.Path)}
+		}
 		settings := a.queryConfig(c)
 		source, check, err := st.query(settings.Definition)
 		if err != nil {

@@ -49,7 +49,7 @@ func (c Config) mistakes() Mistakes {
 		v.feed(index("feeds", i), feed, paths)
 	}
 	for i, query := range c.Queries {
-		v.query(index("queries", i), query, c.Redis != "", paths)
+		v.query(index("queries", i), query, paths)
 	}
 	return v.found
 }

@@ -3,7 +3,7 @@ package config
 import "strings"
 
 // query checks one query. paths holds who has which path already.
-func (v *validator) query(at string, q Query, redis bool, paths map[string]string) {
+func (v *validator) query(at string, q Query, paths map[string]string) {
 	v.path(join(at, "path"), q.Path, paths)
 	for i, alias := range q.Aliases {
 		v.path(index(join(at, "aliases"), i), alias, paths)
@@ -14,9 +14,6 @@ func (v *validator) query(at string, q Query, redis bool, paths map[string]strin
 	v.params(join(at, "params"), q.Params, "")
 	if q.Stale > 0 && q.TTL == 0 {
 		v.add(join(at, "stale"), "must be 0s, or ttl be set: without a ttl nothing is kept", q.Stale.String())
-	}
-	if q.Cache == "redis" && !redis {
-		v.add(join(at, "cache"), "must be memory, or redis: be set at the top", q.Cache)
 	}
 	if q.Cache == "redis" && q.TTL == 0 {
 		v.add(join(at, "cache"), "must be memory, or ttl be set: without a ttl nothing is kept", q.Cache)

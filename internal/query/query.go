@@ -132,28 +132,41 @@ func ParseParam(p param.Param, text string) (string, error) {
 	return canonical, nil
 }
 
+// Kept returns the answer that is kept for args and good enough at now, nil where
+// there is none. It does not wait and allocates nothing.
+func (q *Query) Kept(now time.Time, args []string) *Answer {
+	if q.cache == nil {
+		return nil
+	}
+	var room [128]byte // most parameter values fit
+	name := appendArgs(room[:0], args)
+	a := q.cache.get(name)
+	if a == nil {
+		return nil
+	}
+	switch age := now.Sub(a.ReadAt); {
+	case age < q.cfg.TTL:
+		q.counters.hits.Add(1)
+		return a
+	case age < q.cfg.TTL+q.cfg.Stale:
+		q.counters.stale.Add(1)
+		q.renew(string(name), args)
+		return a
+	}
+	return nil
+}
+
 // Ask answers a request with the canonical texts of the parameters, in their
 // order. now is the request's time. Errors wrap ErrRequest, ErrBusy or
-// ErrTooLarge; others are the database's.
+// ErrTooLarge; others are the database's, or ctx's when the caller left.
 func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer, From, error) {
 	if len(args) != len(q.cfg.Params) {
 		return nil, 0, fmt.Errorf("%w: %d parameters where the query has %d", ErrRequest, len(args), len(q.cfg.Params))
 	}
-	var room [128]byte // most parameter values fit: then a hit allocates nothing
-	name := appendArgs(room[:0], args)
-	if q.cache != nil {
-		if a := q.cache.get(name); a != nil {
-			switch age := now.Sub(a.ReadAt); {
-			case age < q.cfg.TTL:
-				q.counters.hits.Add(1)
-				return a, FromMemory, nil
-			case age < q.cfg.TTL+q.cfg.Stale:
-				q.counters.stale.Add(1)
-				q.renew(string(name), args)
-				return a, FromMemory, nil
-			}
-		}
+	if a := q.Kept(now, args); a != nil {
+		return a, FromMemory, nil
 	}
+	name := appendArgs(nil, args)
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
 	defer cancel()
 	a, err := q.share(ctx, string(name), clone(args))

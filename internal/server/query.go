@@ -35,7 +35,13 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 		}
 		args = append(args, canonical)
 	}
-	a, from, err := h.query.Ask(h.server.base, ctx.Time(), args)
+	if a := h.query.Kept(ctx.Time(), args); a != nil {
+		h.write(ctx, a, query.FromMemory)
+		return
+	}
+	waiting, stop := h.server.present(ctx)
+	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
+	stop()
 	if err != nil {
 		h.fail(ctx, err)
 		return

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/apptest"
+)
+
+// queries is a configuration; %s stands for what the database calls a slow step.
+const queries = `queries:
+  - path: /records
+    aliases: [/v1/records]
+    sql: SELECT app_id, score FROM records WHERE app_id = :app_id AND score <> -1 ORDER BY score LIMIT 50
+    params: {app_id: text}
+  - path: /slow
+    sql: SELECT count(*) AS n FROM records, (%s) AS slow WHERE score > :low
+    params: {low: integer}
+    timeout: 10s
+  - path: /kept
+    sql: SELECT score FROM records WHERE score > :low ORDER BY score
+    params: {low: integer}
+    ttl: 1h
+    rows_max: 4
+`
+
+// serveQueries serves the configuration from the database at the URL.
+func serveQueries(t *testing.T, text, database string, args ...string) *apptest.Spillway {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "spillway.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := apptest.Serve(t, shared.binary, append([]string{"--database", database, file}, args...)...)
+	s.WaitReady(t)
+	return s
+}
+
+const recordRows = `CREATE TABLE records (app_id text, score bigint);
+INSERT INTO records VALUES ('a', 3), ('a', 1), ('a', -1), ('b', 2), ('o''b"--', 7), ('', 9);`
+
+func TestQueriesOnPostgres(t *testing.T) {
+	database := shared.postgres.CreateDatabase(t)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	execute(t, conn, recordRows)
+	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)"), database)
+	testQueries(t, s.URL(""))
+
+	// A thousand who ask at once cost one execution.
+	var group sync.WaitGroup
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1000}}
+	defer client.CloseIdleConnections()
+	for range 1000 {
+		group.Go(func() {
+			a, err := tryFetch(t.Context(), client, s.URL("slow?low=0"))
+			if err != nil || a.status != http.StatusOK || string(a.body) != `{"return_code":"SUCCESS","data":[{"n":5}]}` {
+				t.Errorf("%d %s, %v", a.status, a.body, err)
+			}
+		})
+	}
+	group.Wait()
+	if n := metric(t, s, `spillway_query_executions_total{query="/slow"}`); n < 1 || n > 2 { // a latecomer may have needed another
+		t.Errorf("%v executions for 1,000 requests", n)
+	}
+
+	// When nobody waits any more, the statement ends.
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := tryFetch(ctx, client, s.URL("slow?low=1"))
+		gone <- err
+	}()
+	running := func() (n int) {
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep%' AND pid <> pg_backend_pid()").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	eventually(t, "the slow statement runs", func() bool { return running() == 1 })
+	leave()
+	<-gone
+	eventually(t, "the slow statement is over", func() bool { return running() == 0 })
+}
+
+func TestQueriesOnSQLite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlitex.ExecuteScript(conn, recordRows, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1"), "sqlite:"+path)
+	testQueries(t, s.URL(""))
+}
+
+// testQueries asks what every database answers alike.
+func testQueries(t *testing.T, base string) {
+	t.Helper()
+	for _, c := range []struct {
+		path   string
+		status int
+		want   string // of the body, or of the problem's detail
+	}{
+		{"records?app_id=a", 200, `{"return_code":"SUCCESS","data":[{"app_id":"a","score":1},{"app_id":"a","score":3}]}`},
+		{"v1/records?app_id=b", 200, `{"return_code":"SUCCESS","data":[{"app_id":"b","score":2}]}`},
+		{"records?app_id=" + url.QueryEscape(`o'b"--`), 200, `{"return_code":"SUCCESS","data":[{"app_id":"o'b\"--","score":7}]}`},
+		{"records?app_id=" + url.QueryEscape(`' OR '1'='1`), 200, `{"return_code":"FAIL","data":[]}`},
+		{"records?app_id=", 200, `{"return_code":"SUCCESS","data":[{"app_id":"","score":9}]}`},
+		{"records", 400, "parameter app_id is missing"},
+		{"records?app_id=%00", 400, "app_id must be UTF-8 text without NUL"},
+		{"records?app_id=%bf%27", 400, "app_id must be UTF-8 text without NUL"},
+		{"slow?low=0;drop", 400, "low must be a whole number of at most 64 bits"},
+		{"kept?low=2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`},
+		{"kept?low=-5", 500, "over its limit"},
+		{"kept?low=%2B2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`}, // the same as low=2
+	} {
+		a := fetch(t, base+c.path)
+		body := string(a.body)
+		if c.status != 200 {
+			var problem struct{ Detail, Type string }
+			if err := json.Unmarshal(a.body, &problem); err != nil || !strings.HasPrefix(problem.Type, "urn:spillway:problem:") {
+				t.Errorf("%s: %s, %v", c.path, body, err)
+			}
+			if a.status == c.status && strings.Contains(problem.Detail, c.want) {
+				continue
+			}
+		}
+		if a.status != c.status || body != c.want {
+			t.Errorf("%s: %d %s, want %d %s", c.path, a.status, body, c.status, c.want)
+		}
+	}
+	first := fetch(t, base+"kept?low=2")
+	if first.header.Get("Spillway-Source") != "memory" || first.header.Get("Etag") == "" || first.header.Get("Age") == "" {
+		t.Errorf("an answer kept: %v", first.header)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"kept?low=2", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("If-None-Match", first.header.Get("Etag"))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusNotModified {
+		t.Errorf("with its own tag: %d", resp.StatusCode)
+	}
+}
+
+// TestQueriesShareRedis starts two replicas with one Redis: what one has fetched
+// the other has too, and without Redis both go on.
+func TestQueriesShareRedis(t *testing.T) {
+	database := shared.postgres.CreateDatabase(t)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	execute(t, conn, recordRows)
+	store := apptest.Redis(t)
+	text := strings.ReplaceAll(fmt.Sprintf(queries, "SELECT 1"), "ttl: 1h", "ttl: 1h\n    cache: redis")
+	one := serveQueries(t, text, database, "--redis", store.URL(""))
+	two := serveQueries(t, text, database, "--redis", store.URL(""))
+	var group sync.WaitGroup
+	for i := range 100 {
+		group.Go(func() {
+			s := []*apptest.Spillway{one, two}[i%2]
+			if a, err := tryFetch(t.Context(), http.DefaultClient, s.URL("kept?low=2")); err != nil || a.status != http.StatusOK {
+				t.Errorf("%d %s, %v", a.status, a.body, err)
+			}
+		})
+	}
+	group.Wait()
+	const executions = `spillway_query_executions_total{query="/kept"}`
+	if n := metric(t, one, executions) + metric(t, two, executions); n != 1 {
+		t.Errorf("%v executions by two replicas", n)
+	}
+	store.Kill()
+	for _, s := range []*apptest.Spillway{one, two} {
+		if a := fetch(t, s.URL("kept?low=6")); a.status != http.StatusOK || a.header.Get("Spillway-Source") != "database" {
+			t.Errorf("without Redis: %d %s %v", a.status, a.body, a.header)
+		}
+	}
+}
+
+func TestWrongQuery(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "spillway.yaml")
+	text := "queries:\n  - path: /a\n    sql: SELECT nothing FROM nowhere\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code := spillway(t, "serve", "--database", shared.postgres.CreateDatabase(t), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
+	if code != 3 || !strings.Contains(stderr, "query /a") || !strings.Contains(stderr, "nowhere") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+// metric reads one series of /metrics; one that is not there is 0.
+func metric(t *testing.T, s *apptest.Spillway, series string) float64 {
+	t.Helper()
+	for line := range strings.Lines(string(fetch(t, s.Admin+"/metrics").body)) {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return 0
+}
