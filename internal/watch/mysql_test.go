@@ -1,0 +1,147 @@
+package watch
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+)
+
+// mysqlSession is a session of a test, closed at its end.
+func mysqlSession(t testing.TB, rawURL string) *sql.Conn {
+	t.Helper()
+	url, err := database.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := sql.Open("mysql", url.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	conn, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func mysqlExec(t testing.TB, conn *sql.Conn, statements ...string) {
+	t.Helper()
+	for _, text := range statements {
+		if _, err := conn.ExecContext(t.Context(), text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+}
+
+const mariadbNames = `connections connections_limit connections_active statements_total commits_total rollbacks_total fsyncs_total
+log_writes_total row_lock_waits_total row_lock_current row_lock_seconds_total rows_inserted_total rows_read_total
+aborted_connects_total connects_total refused_max_connections_total wait_lock`
+
+func TestMariaDB(t *testing.T) {
+	server := apptest.MariaDB(t, "--max-connections=23", "--innodb-flush-log-at-trx-commit=1", "--log-bin=binlog", "--sync-binlog=1", "--server-id=1")
+	admin := mysqlSession(t, server.URL("test"))
+	mysqlExec(t, admin, "CREATE TABLE things (id INT AUTO_INCREMENT PRIMARY KEY, v INT)", "INSERT INTO things (v) VALUES (0)",
+		"CREATE USER weak@'%' IDENTIFIED BY 's3cret'")
+	s := openDatabase(t, strings.Replace(server.URL(""), "root@", "weak:s3cret@", 1)) // SHOW GLOBAL STATUS needs no right
+	values := databaseValues(t, s)
+	databaseNames(t, values, mariadbNames)
+	if values["connections_limit"] != 23 || values["connections"] != 1 || values["connections_active"] != 0 {
+		t.Errorf("connections: %v", values)
+	}
+	t.Run("counts", func(t *testing.T) { testMariaDBCounts(t, s, admin) })
+	t.Run("lock", func(t *testing.T) { testMariaDBLock(t, s, server, admin) })
+	t.Run("refused", func(t *testing.T) {
+		bad := openDatabase(t, strings.Replace(server.URL(""), "root@", "weak:s3cretly@", 1))
+		_, err := bad.Read(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "Access denied") || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("with a wrong password: %v", err)
+		}
+	})
+	t.Run("outage", func(t *testing.T) { databaseOutage(t, s, server) })
+}
+
+// testMariaDBCounts compares counters with what a session did.
+func testMariaDBCounts(t *testing.T, s *Sampler, admin *sql.Conn) {
+	before := databaseValues(t, s)
+	for range 20 { // of its own readings nothing is counted
+		databaseValues(t, s)
+	}
+	const single, double, reads, undone = 100, 30, 50, 10
+	for range single {
+		mysqlExec(t, admin, "INSERT INTO things (v) VALUES (1)")
+	}
+	for range double {
+		mysqlExec(t, admin, "BEGIN", "INSERT INTO things (v) VALUES (1)", "INSERT INTO things (v) VALUES (1)", "COMMIT")
+	}
+	for range reads {
+		mysqlExec(t, admin, "SELECT v FROM things WHERE id = 1")
+	}
+	for range undone {
+		mysqlExec(t, admin, "BEGIN", "INSERT INTO things (v) VALUES (1)", "ROLLBACK")
+	}
+	after := databaseValues(t, s)
+	for name, want := range map[string]float64{
+		"commits_total": single + double + undone, "rollbacks_total": undone, "statements_total": single + 4*double + reads + 3*undone,
+		"rows_inserted_total": single + 2*double + undone, "rows_read_total": reads,
+		"fsyncs_total": 2 * (single + double), // of the redo log and of the binary log
+	} {
+		got := after[name] - before[name]
+		t.Logf("%s grew by %g, %g were made", name, got, want)
+		if got < want || got > want*1.05+1 {
+			t.Errorf("%s grew by %g, want %g", name, got, want)
+		}
+	}
+}
+
+// testMariaDBLock holds a row that another session wants.
+func testMariaDBLock(t *testing.T, s *Sampler, server *apptest.Server, admin *sql.Conn) {
+	waiter := mysqlSession(t, server.URL("test"))
+	mysqlExec(t, admin, "BEGIN", "UPDATE things SET v = 2 WHERE id = 1")
+	ended := make(chan error, 1)
+	go func() {
+		_, err := waiter.ExecContext(context.WithoutCancel(t.Context()), "UPDATE things SET v = 3 WHERE id = 1")
+		ended <- err
+	}()
+	values := awaitDatabase(t, s, "a row lock that is waited for", func(v map[string]float64) bool { return v["row_lock_current"] == 1 })
+	if values["wait_lock"] != 1 || values["connections"] != 2 || values["connections_active"] != 1 {
+		t.Errorf("while a lock is waited for: %v", values)
+	}
+	mysqlExec(t, admin, "COMMIT")
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	after := awaitDatabase(t, s, "no lock", func(v map[string]float64) bool { return v["wait_lock"] == 0 })
+	if after["row_lock_waits_total"] < 1 {
+		t.Errorf("no wait was counted: %v", after)
+	}
+}
+
+// TestMySQLStatus names the figures of a server whose status differs from MariaDB's.
+func TestMySQLStatus(t *testing.T) {
+	r := &mysqlReader{limit: 151}
+	values := r.values(map[string]float64{"Threads_connected": 3, "Threads_running": 0, "Innodb_rows_inserted": 7, "Handler_write": 9, "Innodb_data_fsyncs": 5})
+	for name, want := range map[string]float64{"connections": 2, "connections_active": 0, "rows_inserted_total": 7, "fsyncs_total": 5, "connections_limit": 151} {
+		if values[name] != want {
+			t.Errorf("%s = %g, want %g", name, values[name], want)
+		}
+	}
+	if _, ok := values["commits_total"]; ok || len(values) != 5 {
+		t.Errorf("more than the server tells: %v", values)
+	}
+}
+
+// benchMariaDB starts a server with 50 sessions that do nothing.
+func benchMariaDB(t testing.TB) (string, int, func()) {
+	server := apptest.MariaDB(t)
+	return server.URL(""), server.PID(), func() {
+		for range 50 {
+			mysqlSession(t, server.URL("test"))
+		}
+	}
+}

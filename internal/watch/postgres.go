@@ -1,0 +1,226 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/database"
+)
+
+// postgresReader reads PostgreSQL 12 and later, one statement a reading.
+//
+// connections count client backends, those that just start included. wait_… are active client backends by
+// wait_event_type, wait_cpu those that wait for nothing PostgreSQL knows of: they run, or want to. wait_wal are those
+// whose event is the WAL's (WALWrite, WALSync, WALInsert, …); they are also in wait_io or wait_lwlock.
+//
+// Activity is as of the reading. Counters are as late as the backends that add to them: from 15 on each does so once a
+// second while it is busy, within 10 s once it is idle and when it ends; before 15 each half second, but only behind a
+// statement. commits_total and statements_total are without the sampler's own, commits before 15 to within two.
+type postgresReader struct {
+	config  *pgconn.Config
+	conn    *pgconn.PgConn
+	role    string
+	closed  string  // schema of pg_stat_statements, quoted, where the role may not enter it
+	version int     // server_version_num
+	limit   float64 // max_connections
+	commits ownless
+	calls   ownless // as pg_stat_statements counts them
+}
+
+// postgresReading is what the prepared statement is called.
+const postgresReading = "reading"
+
+// postgresStartup finds out what the server can tell. A library that is not preloaded keeps no statements,
+// extension or not.
+const postgresStartup = `
+SELECT current_setting('server_version_num'), current_setting('max_connections'), quote_ident(current_user),
+  CASE WHEN current_setting('pg_stat_statements.max', true) IS NOT NULL THEN
+    (SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'pg_stat_statements')
+  END,
+  (SELECT has_schema_privilege(extnamespace, 'USAGE') FROM pg_extension WHERE extname = 'pg_stat_statements'),
+  (SELECT current_setting('pg_stat_statements.track_planning', true) = 'on' AND string_to_array(extversion, '.')::int[] >= '{1,8}'
+    FROM pg_extension WHERE extname = 'pg_stat_statements')`
+
+// The parts of a reading. A row of another user's session has no backend_type, state or wait without the right to see
+// it; background processes among such rows are told by having no database or user.
+const (
+	postgresActivity = `
+(SELECT count(*) AS connections,
+  count(*) FILTER (WHERE state = 'active') AS connections_active,
+  count(*) FILTER (WHERE state = 'idle') AS connections_idle,
+  count(*) FILTER (WHERE state LIKE 'idle in transaction%') AS connections_idle_in_transaction,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type IS NULL) AS wait_cpu,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'Lock') AS wait_lock,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'LWLock') AS wait_lwlock,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'IO') AS wait_io,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'Client') AS wait_client,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'IPC') AS wait_ipc,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'BufferPin') AS wait_buffer_pin,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'Timeout') AS wait_timeout,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type = 'Extension') AS wait_extension,
+  count(*) FILTER (WHERE state = 'active' AND wait_event_type IN ('IO', 'LWLock') AND wait_event ILIKE 'wal%') AS wait_wal,
+  count(*) FILTER (WHERE backend_type IS NULL) AS hidden
+FROM pg_stat_get_activity(NULL)
+WHERE pid <> pg_backend_pid() AND (backend_type = 'client backend' OR backend_type IS NULL AND datid <> 0 AND usesysid <> 0)) AS activity`
+	postgresDatabases = `
+(SELECT sum(xact_commit) AS commits_total, sum(xact_rollback) AS rollbacks_total,
+  sum(blks_read) AS blocks_read_total, sum(blks_hit) AS blocks_hit_total,
+  sum(tup_inserted) AS rows_inserted_total, sum(tup_fetched) AS rows_fetched_total,
+  sum(temp_bytes) AS temp_bytes_total, sum(deadlocks) AS deadlocks_total
+FROM pg_stat_database) AS databases`
+	postgresPosition = `
+(SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0'::pg_lsn END AS wal_bytes_total) AS wal`
+	postgresWAL14 = `
+(SELECT wal_bytes AS wal_bytes_total, wal_records AS wal_records_total, wal_write AS wal_writes_total, wal_sync AS fsyncs_total
+FROM pg_stat_wal) AS wal`
+	postgresWAL18 = `
+(SELECT wal_bytes AS wal_bytes_total, wal_records AS wal_records_total FROM pg_stat_wal) AS wal,
+(SELECT sum(writes) AS wal_writes_total, sum(fsyncs) AS fsyncs_total FROM pg_stat_io WHERE object = 'wal') AS io`
+)
+
+func newPostgres(url database.URL) (*postgresReader, error) {
+	config, err := pgconn.ParseConfig(url.Raw())
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", url, err) // pgconn leaves the password out
+	}
+	config.ConnectTimeout = DatabaseTimeout
+	config.RuntimeParams["application_name"] = DatabaseName
+	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(DatabaseTimeout.Milliseconds(), 10)
+	config.RuntimeParams["client_encoding"] = "UTF8"
+	return &postgresReader{config: config}, nil
+}
+
+// postgresStatement is the reading for a version. schema is that of pg_stat_statements, quoted; "" without it.
+func postgresStatement(version int, schema string, planning bool) string {
+	parts := []string{postgresActivity, postgresDatabases}
+	switch {
+	case version >= 180000:
+		parts = append(parts, postgresWAL18)
+	case version >= 140000:
+		parts = append(parts, postgresWAL14)
+	default:
+		parts = append(parts, postgresPosition)
+	}
+	if schema != "" {
+		plans := ""
+		if planning {
+			plans = ", sum(plans) AS plans_total"
+		}
+		// false: without their texts, which are in a file.
+		parts = append(parts, "\n(SELECT sum(calls) AS statements_total"+plans+" FROM "+schema+".pg_stat_statements(false)) AS statements")
+	}
+	sql := "SELECT * FROM" + strings.Join(parts, ",")
+	if version >= 150000 {
+		// This session's own transactions are in the counters of the next reading, for certain: they can be taken off.
+		sql += "\nWHERE pg_stat_force_next_flush() IS NOT NULL"
+	}
+	return sql
+}
+
+func (r *postgresReader) open(ctx context.Context) error {
+	conn, err := pgconn.ConnectConfig(ctx, r.config)
+	if err != nil {
+		return postgresError(err)
+	}
+	r.conn = conn
+	startup := conn.ExecParams(ctx, postgresStartup, nil, nil, nil, nil).Read()
+	if startup.Err != nil {
+		return fmt.Errorf("ask for the version: %w", startup.Err)
+	}
+	row := startup.Rows[0]
+	if r.version, err = strconv.Atoi(string(row[0])); err != nil {
+		return fmt.Errorf("read server_version_num: %w", err)
+	}
+	if r.limit, err = strconv.ParseFloat(string(row[1]), 64); err != nil {
+		return fmt.Errorf("read max_connections: %w", err)
+	}
+	r.role = string(row[2])
+	schema, planning := string(row[3]), string(row[5]) == "t"
+	r.closed = ""
+	if schema != "" && string(row[4]) != "t" {
+		r.closed, schema = schema, ""
+	}
+	sql := postgresStatement(r.version, schema, planning)
+	if _, err := conn.Prepare(ctx, postgresReading, sql, nil); err != nil {
+		return fmt.Errorf("prepare the reading: %w", err)
+	}
+	r.commits.reopened()
+	r.calls.reopened()
+	r.commits.own += postgresOwnStart
+	r.calls.own++
+	if r.version >= 150000 {
+		_, _, err = r.read(ctx) // brings what this session has done so far into the counters
+	}
+	return err
+}
+
+// postgresOwnStart is how many transactions a session is counted for before its first reading:
+// its own start, postgresStartup and the preparation.
+const postgresOwnStart = 3
+
+func (r *postgresReader) read(ctx context.Context) (map[string]float64, string, error) {
+	answer := r.conn.ExecPrepared(ctx, postgresReading, nil, nil, nil).Read()
+	if answer.Err != nil {
+		return nil, "", fmt.Errorf("read statistics: %w", answer.Err)
+	}
+	values := make(map[string]float64, len(answer.FieldDescriptions)+1)
+	for i, field := range answer.FieldDescriptions {
+		text := answer.Rows[0][i]
+		if text == nil {
+			continue
+		}
+		value, err := strconv.ParseFloat(string(text), 64)
+		if err != nil {
+			return nil, "", fmt.Errorf("read %s: %w", field.Name, err)
+		}
+		values[field.Name] = value
+	}
+	values["connections_limit"] = r.limit
+	values["commits_total"] = r.commits.next(values["commits_total"])
+	if calls, ok := values["statements_total"]; ok {
+		values["statements_total"] = r.calls.next(calls)
+	}
+	r.commits.own++
+	r.calls.own++
+	hidden := values["hidden"]
+	delete(values, "hidden")
+	return values, r.missing(hidden > 0), nil
+}
+
+// missing says which rights the role has not, and what to do about it.
+func (r *postgresReader) missing(hidden bool) string {
+	var missing []string
+	if hidden {
+		missing = append(missing, fmt.Sprintf("%s may not see what other users' sessions do, their states and waits are left out; "+
+			"the fix: GRANT pg_monitor TO %s", r.role, r.role))
+	}
+	if r.closed != "" {
+		missing = append(missing, fmt.Sprintf("%s may not read pg_stat_statements, statements_total is left out; "+
+			"the fix: GRANT USAGE ON SCHEMA %s TO %s", r.role, r.closed, r.role))
+	}
+	return strings.Join(missing, "; ")
+}
+
+func (r *postgresReader) close() {
+	if r.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), DatabaseTimeout)
+	defer cancel()
+	r.conn.Close(ctx) // an error here is one of a session that is given up
+	r.conn = nil
+}
+
+// postgresError says what to do about a pooler, which neither knows the settings of a session nor shows the server's own.
+func postgresError(err error) error {
+	var answered *pgconn.PgError
+	if errors.As(err, &answered) && answered.Code == "08P01" && strings.Contains(answered.Message, "statement_timeout") {
+		return fmt.Errorf("%w: this is a pooler; watch the database behind it", err)
+	}
+	return err
+}

@@ -1,0 +1,231 @@
+package watch
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// redisInfoMax bounds the answer to INFO; a usual one has 5 to 8 kB.
+const redisInfoMax = 1 << 20
+
+// errRedisURL quotes nothing of the address: in a malformed one, any part may be the password.
+var errRedisURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:PORT, rediss:// for TLS or unix://[USER:PASSWORD@]/PATH; " +
+	"in a password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25")
+
+// redisReader reads Redis and its kin by INFO, one exchange a reading. It speaks the protocol itself: it needs four commands.
+type redisReader struct {
+	network, address string
+	shown            string // the address without its password
+	tls              *tls.Config
+	auth             []string // the words of AUTH; nil without a password
+	conn             net.Conn
+	in               *bufio.Reader
+	commands         ownless
+}
+
+// redisFigures gives the fields of INFO their names.
+var redisFigures = map[string]string{
+	"connected_clients":          "connections",
+	"maxclients":                 "connections_limit",
+	"blocked_clients":            "connections_blocked",
+	"total_commands_processed":   "commands_total",
+	"used_cpu_user":              "cpu_user_seconds_total",
+	"used_cpu_sys":               "cpu_system_seconds_total",
+	"used_cpu_user_main_thread":  "main_thread_user_seconds_total",
+	"used_cpu_sys_main_thread":   "main_thread_system_seconds_total",
+	"used_memory":                "memory_bytes",
+	"maxmemory":                  "memory_limit_bytes",
+	"evicted_keys":               "evictions_total",
+	"expired_keys":               "expirations_total",
+	"rejected_connections":       "rejected_connections_total",
+	"total_connections_received": "connects_total",
+	"keyspace_hits":              "hits_total",
+	"keyspace_misses":            "misses_total",
+	"total_error_replies":        "errors_total",
+	"total_net_input_bytes":      "received_bytes_total",
+	"total_net_output_bytes":     "sent_bytes_total",
+	"aof_pending_bio_fsync":      "aof_pending_fsyncs",
+	"aof_delayed_fsync":          "aof_delayed_fsyncs_total",
+}
+
+// newRedis reads the address. INFO is of the whole server: a database's number in it changes nothing.
+func newRedis(rawURL string) (*redisReader, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Opaque != "" || u.Fragment != "" || u.ForceQuery || (u.Scheme == "unix") != (u.Host == "") {
+		return nil, errRedisURL
+	}
+	r := &redisReader{network: "tcp", shown: u.Scheme + "://" + u.Host + u.Path}
+	if password, ok := u.User.Password(); ok {
+		r.auth = []string{"AUTH", password}
+		if user := u.User.Username(); user != "" {
+			r.auth = []string{"AUTH", user, password}
+		}
+	} else if u.User.Username() != "" {
+		return nil, errRedisURL // redis://PASSWORD@HOST is what is meant, or the password has been forgotten
+	}
+	if u.Scheme == "unix" {
+		r.network, r.address = "unix", u.Path
+		return r, nil
+	}
+	if number := strings.Trim(u.Path, "/"); number != "" {
+		if _, err := strconv.ParseUint(number, 10, 16); err != nil {
+			return nil, errRedisURL
+		}
+	}
+	host, port := u.Hostname(), u.Port()
+	if port == "" {
+		port = "6379"
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
+		return nil, errRedisURL
+	}
+	r.address = net.JoinHostPort(host, port)
+	if u.Scheme == "rediss" {
+		r.tls = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, InsecureSkipVerify: u.Query().Get("skip_verify") == "true"}
+	}
+	return r, nil
+}
+
+func (r *redisReader) open(ctx context.Context) (err error) {
+	dialer := net.Dialer{Timeout: DatabaseTimeout}
+	if r.tls == nil {
+		r.conn, err = dialer.DialContext(ctx, r.network, r.address)
+	} else {
+		r.conn, err = (&tls.Dialer{NetDialer: &dialer, Config: r.tls}).DialContext(ctx, r.network, r.address)
+	}
+	if err != nil {
+		r.conn = nil
+		return err
+	}
+	r.in = bufio.NewReader(r.conn)
+	r.commands.reopened()
+	if r.auth != nil {
+		if _, err := r.ask(ctx, r.auth...); err != nil {
+			return fmt.Errorf("log in: %w", r.conceal(err))
+		}
+	}
+	var answered redisError
+	if _, err := r.ask(ctx, "CLIENT", "SETNAME", DatabaseName); err != nil && !errors.As(err, &answered) {
+		return fmt.Errorf("name the session: %w", err) // a server that refuses the name is read without it
+	}
+	return nil
+}
+
+// conceal takes the password out of an answer that repeats what was sent.
+func (r *redisReader) conceal(err error) error {
+	password := r.auth[len(r.auth)-1]
+	if password == "" || !strings.Contains(err.Error(), password) {
+		return err
+	}
+	return errors.New(strings.ReplaceAll(err.Error(), password, "***"))
+}
+
+// redisError is an error that the server answered with.
+type redisError string
+
+func (e redisError) Error() string { return "Redis answers: " + string(e) }
+
+// ask sends one command and returns the text that answers it.
+func (r *redisReader) ask(ctx context.Context, words ...string) ([]byte, error) {
+	deadline := time.Now().Add(DatabaseTimeout)
+	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
+		deadline = end
+	}
+	if err := r.conn.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	command := fmt.Appendf(nil, "*%d\r\n", len(words))
+	for _, word := range words {
+		command = fmt.Appendf(command, "$%d\r\n%s\r\n", len(word), word)
+	}
+	if _, err := r.conn.Write(command); err != nil {
+		return nil, err
+	}
+	r.commands.own++
+	return readRedisText(r.in)
+}
+
+// readRedisText reads a simple string, a bulk string or an error.
+func readRedisText(in *bufio.Reader) ([]byte, error) {
+	line, err := in.ReadSlice('\n')
+	if err != nil {
+		return nil, err
+	}
+	line = bytes.TrimRight(line, "\r\n")
+	if len(line) == 0 {
+		return nil, errors.New("an empty line where an answer is due")
+	}
+	switch line[0] {
+	case '+':
+		return bytes.Clone(line[1:]), nil
+	case '-':
+		return nil, redisError(line[1:])
+	case '$':
+		n, err := strconv.ParseUint(string(line[1:]), 10, 32)
+		if err != nil || n > redisInfoMax {
+			return nil, fmt.Errorf("an answer of length %.20q, at most %d bytes are read", line[1:], redisInfoMax)
+		}
+		text := make([]byte, n+2)
+		if _, err := io.ReadFull(in, text); err != nil {
+			return nil, err
+		}
+		return text[:n], nil
+	}
+	return nil, fmt.Errorf("an answer that is no text: %.20q", line)
+}
+
+func (r *redisReader) read(ctx context.Context) (map[string]float64, string, error) {
+	text, err := r.ask(ctx, "INFO")
+	if err != nil {
+		return nil, "", fmt.Errorf("read INFO: %w", err)
+	}
+	values := parseRedisInfo(text)
+	if len(values) == 0 {
+		return nil, "", errors.New("read INFO: it holds no known field")
+	}
+	if n, ok := values["connections"]; ok {
+		values["connections"] = max(0, n-1)
+	}
+	if n, ok := values["commands_total"]; ok {
+		values["commands_total"] = r.commands.next(n + 1) // this INFO is counted when it has ended
+	}
+	return values, "", nil
+}
+
+// parseRedisInfo reads the fields of INFO that are known. Limits that are not set are left out.
+func parseRedisInfo(text []byte) map[string]float64 {
+	values := make(map[string]float64, len(redisFigures))
+	for line := range bytes.Lines(text) {
+		field, rest, found := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(":"))
+		name, known := redisFigures[string(field)]
+		if !found || !known {
+			continue
+		}
+		value, err := strconv.ParseFloat(string(rest), 64)
+		if err != nil || value < 0 || value > 1<<63 || value != value {
+			continue
+		}
+		if value == 0 && strings.Contains(name, "_limit") {
+			continue
+		}
+		values[name] = value
+	}
+	return values
+}
+
+func (r *redisReader) close() {
+	if r.conn != nil {
+		r.conn.Close() // an error here is one of a session that is given up
+		r.conn = nil
+	}
+}
