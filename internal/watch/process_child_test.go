@@ -1,0 +1,231 @@
+package watch
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// childRole is the environment variable that makes the test binary a process to be watched. Such a process does what
+// its role says, tells as a line of JSON what it did by its own account, and ends when its standard input does.
+const childRole = "WATCH_TEST_CHILD"
+
+// child plays a role: "ROLE NUMBER NUMBER".
+func child(role string) int {
+	name, rest, _ := strings.Cut(role, " ")
+	var a, b int
+	_, _ = fmt.Sscan(rest, &a, &b)
+	roles := map[string]func(a, b int) (map[string]float64, error){
+		"burn": burn, "family": family, "hold": hold, "switch": switchTasks, "share": shareListener,
+	}
+	told, err := roles[name](a, b)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(told); err != nil {
+		return 1
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+func ownUsage(who int) unix.Rusage {
+	var usage unix.Rusage
+	_ = unix.Getrusage(who, &usage)
+	return usage
+}
+
+func cpuOf(usages ...unix.Rusage) map[string]float64 {
+	told := map[string]float64{}
+	for _, u := range usages {
+		told["user"] += float64(u.Utime.Nano()) / 1e9
+		told["system"] += float64(u.Stime.Nano()) / 1e9
+	}
+	return told
+}
+
+// burn uses a ms of user and b ms of system time.
+func burn(a, b int) (map[string]float64, error) {
+	system := time.Duration(b) * time.Millisecond
+	for usage := ownUsage(unix.RUSAGE_SELF); time.Duration(usage.Stime.Nano()) < system; usage = ownUsage(unix.RUSAGE_SELF) {
+		for range 2000 {
+			_, _ = os.Stat("/proc/self/status")
+		}
+	}
+	user := time.Duration(a) * time.Millisecond
+	for usage := ownUsage(unix.RUSAGE_SELF); time.Duration(usage.Utime.Nano()) < user; usage = ownUsage(unix.RUSAGE_SELF) {
+		spin(1 << 22)
+	}
+	return cpuOf(ownUsage(unix.RUSAGE_SELF)), nil
+}
+
+func spin(n int) {
+	x := uint64(n)
+	for range n {
+		x = x*6364136223846793005 + 1442695040888963407
+	}
+	runtime.KeepAlive(x)
+}
+
+// family runs a children one after the other, each of which burns b ms and ends.
+func family(a, b int) (map[string]float64, error) {
+	for range a {
+		cmd := roleCommand("burn", b, 0)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	return cpuOf(ownUsage(unix.RUSAGE_SELF), ownUsage(unix.RUSAGE_CHILDREN)), nil
+}
+
+// hold opens a files, touches b MiB of memory and starts 20 threads that wait.
+func hold(a, b int) (map[string]float64, error) {
+	for range a {
+		if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
+			return nil, err
+		}
+	}
+	memory, err := unix.Mmap(-1, 0, b<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(memory); i += 4096 {
+		memory[i] = 1
+	}
+	ready := make(chan struct{})
+	for range 20 {
+		go func() {
+			runtime.LockOSThread()
+			ready <- struct{}{}
+			select {}
+		}()
+		<-ready
+	}
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil, err
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	var limit unix.Rlimit
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+	// The directory that was read was open too.
+	return map[string]float64{"fds": float64(len(files) - 1), "threads": float64(len(threads)), "limit": float64(limit.Cur)}, err
+}
+
+// switchTasks gives the CPU up a times in each of two threads.
+func switchTasks(a, _ int) (map[string]float64, error) {
+	done := make(chan struct{})
+	for range 2 {
+		go func() {
+			runtime.LockOSThread()
+			for range a {
+				_ = unix.Nanosleep(&unix.Timespec{Nsec: 1000}, nil)
+			}
+			done <- struct{}{}
+			select {}
+		}()
+	}
+	<-done
+	<-done
+	usage := ownUsage(unix.RUSAGE_SELF)
+	return map[string]float64{"voluntary": float64(usage.Nvcsw), "involuntary": float64(usage.Nivcsw)}, nil
+}
+
+// shareListener listens and hands the socket to a children, as prefork servers do.
+func shareListener(a, _ int) (map[string]float64, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		return nil, err
+	}
+	for range a {
+		cmd := exec.Command("sleep", "600") // one thread each
+		cmd.ExtraFiles = []*os.File{file}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			return nil, err
+		}
+	}
+	return map[string]float64{"port": float64(listener.Addr().(*net.TCPAddr).Port)}, nil
+}
+
+func roleCommand(role string, a, b int) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d", childRole, role, a, b),
+		"GORACE=atexit_sleep_ms=0") // or every child lives a second longer under the race detector
+	return cmd
+}
+
+// A watched is a child process.
+type watched struct {
+	pid   int
+	told  map[string]float64 // by its own account
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+// start starts a child and waits until it has told what it did, which it has done by then.
+func start(tb testing.TB, role string, a, b int) *watched {
+	tb.Helper()
+	cmd := roleCommand(role, a, b)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	w := &watched{pid: cmd.Process.Pid, cmd: cmd, stdin: stdin}
+	tb.Cleanup(w.end)
+	text, err := bufio.NewReader(stdout).ReadBytes('\n')
+	if err != nil {
+		tb.Fatalf("%s told nothing: %v", role, err)
+	}
+	if err := json.Unmarshal(text, &w.told); err != nil {
+		tb.Fatal(err)
+	}
+	return w
+}
+
+// end ends the child and waits for it; a second time it does nothing.
+func (w *watched) end() {
+	_ = w.stdin.Close()
+	_ = w.cmd.Wait()
+}
+
+// watch returns the sampler of a target.
+func watch(tb testing.TB, spec string) *Sampler {
+	tb.Helper()
+	target, err := ParseProcess("app=" + spec)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s, err := Process(target)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func (w *watched) spec() string { return strconv.Itoa(w.pid) }
