@@ -50,6 +50,7 @@ var places = map[string]layer{
 	"internal/param":     leaf,
 	"internal/progress":  leaf,
 	"internal/result":    leaf,
+	"internal/standby":   leaf,
 	"internal/stats":     leaf,
 
 	"internal/feed":   engine,

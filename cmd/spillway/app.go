@@ -23,13 +23,14 @@ import (
 
 // app is the serving process: its parts in the order in which they start.
 type app struct {
-	env    *environment
-	cfg    config.Config
-	demo   bool
-	stores stores
-	redis  *redis.DB
-	feeds  []*feed.Feed
-	routes []server.FeedRoute
+	env     *environment
+	cfg     config.Config
+	demo    bool
+	stores  stores
+	redis   *redis.DB
+	replica *replica // nil: none
+	feeds   []*feed.Feed
+	routes  []server.FeedRoute
 
 	queries     []queryPart
 	queryRoutes []server.QueryRoute
@@ -108,6 +109,9 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 // servePublic waits until the feeds can be served, and serves them.
 func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 	for _, st := range a.stores.open {
+		if st.optional {
+			continue
+		}
 		if err := database.Wait(ctx, a.env.log, "database "+st.url.String(), st.ping); err != nil {
 			return err
 		}
@@ -192,6 +196,9 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 		}
 		return stats
 	})}
+	if a.replica != nil {
+		collectors = append(collectors, admin.ReplicaStats(a.replica.store.url.String(), a.replica.reads))
+	}
 	for _, st := range a.stores.open {
 		collectors = append(collectors, admin.PoolStats(st.url.String(), st.stats))
 	}

@@ -14,12 +14,21 @@ import (
 	"spillway/internal/query"
 	"spillway/internal/redis"
 	"spillway/internal/server"
+	"spillway/internal/standby"
 )
 
 // openFeeds opens the databases and makes the feeds. It asks no database anything.
 func (a *app) openFeeds() error {
 	if _, err := a.stores.get(a.env.ctx, a.cfg.Database.Reveal()); err != nil {
 		return err
+	}
+	if url := a.cfg.Replica.Reveal(); url != "" {
+		st, err := a.stores.get(a.env.ctx, url)
+		if err != nil {
+			return err
+		}
+		st.optional = true
+		a.replica = &replica{store: st, reads: standby.New(st.url.String(), a.env.log)}
 	}
 	for i := range a.cfg.Feeds {
 		c := &a.cfg.Feeds[i]
@@ -35,6 +44,13 @@ func (a *app) openFeeds() error {
 		source, err := st.feed(settings.Definition)
 		if err != nil {
 			return usageError{fmt.Errorf("feed %s: %w", c.Path, err)}
+		}
+		if r := a.replica; r != nil && c.Database == "" {
+			replica, err := r.store.feed(settings.Definition)
+			if err != nil {
+				return usageError{fmt.Errorf("feed %s on the replica: %w", c.Path, err)}
+			}
+			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads}
 		}
 		f := feed.Open(settings, source)
 		a.feeds = append(a.feeds, f)
@@ -65,6 +81,13 @@ func (a *app) openQueries() error {
 		source, check, err := st.query(settings.Definition)
 		if err != nil {
 			return usageError{err}
+		}
+		if r := a.replica; r != nil && c.Database == "" {
+			replica, _, err := r.store.query(settings.Definition)
+			if err != nil {
+				return usageError{fmt.Errorf("on the replica: %w", err)}
+			}
+			source = &query.Replicated{Replica: replica, Primary: source, Switch: r.reads}
 		}
 		q := query.Open(settings, source)
 		a.queries = append(a.queries, queryPart{q, check})
@@ -98,6 +121,12 @@ func (a *app) queryConfig(c *config.Query) query.Config {
 		cfg.Shared = &query.Shared{Get: a.redis.Get, Put: a.redis.Put, Claim: a.redis.Claim, Delete: a.redis.Delete}
 	}
 	return cfg
+}
+
+// replica is the read replica of the default database.
+type replica struct {
+	store *store
+	reads *standby.Switch
 }
 
 // feedConfig turns the configuration's feed into the engine's.

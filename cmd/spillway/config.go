@@ -120,6 +120,7 @@ func checkDatabases(c config.Config) []config.Mistake {
 		}
 	}
 	check("database", c.Database)
+	check("replica", c.Replica)
 	for i, f := range c.Feeds {
 		check(fmt.Sprintf("feeds[%d].database", i), f.Database)
 	}

@@ -14,14 +14,15 @@ import (
 
 // store is one open database, whatever its kind.
 type store struct {
-	url   database.URL
-	gate  feed.Gate // leaves one connection to the refreshes
-	ping  func(context.Context) error
-	probe func(context.Context) error
-	stats func() database.Stats
-	feed  func(feed.Definition) (feed.Source, error)
-	query func(query.Definition) (source query.Source, check func(context.Context) error, err error)
-	close func()
+	url      database.URL
+	optional bool      // a replica: the others answer for it while it is down
+	gate     feed.Gate // leaves one connection to the refreshes
+	ping     func(context.Context) error
+	probe    func(context.Context) error
+	stats    func() database.Stats
+	feed     func(feed.Definition) (feed.Source, error)
+	query    func(query.Definition) (source query.Source, check func(context.Context) error, err error)
+	close    func()
 }
 
 // stores opens each database once, by its URL.

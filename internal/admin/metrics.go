@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/database"
 	"spillway/internal/feed"
 	"spillway/internal/query"
+	"spillway/internal/standby"
 )
 
 const (
@@ -65,6 +67,21 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 		{"segment_rows", gauge, func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
 		{"segment_age_seconds", gauge, func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
 		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows ended to make room for others.", nil},
+	})
+}
+
+// ReplicaStats returns the metrics of the read replica, named spillway_replica_...
+func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
+	type s = *standby.Switch
+	c := &snapshots[s]{prefix: "spillway_replica_", fixed: prometheus.Labels{"database": name}, read: func() []s { return []s{reads} }}
+	return c.describe([]metric[s]{
+		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads that the primary answered instead.", nil},
+		{"down", gauge, func(s s) float64 {
+			if s.Down(time.Now()) {
+				return 1
+			}
+			return 0
+		}, "1 while the primary answers alone.", nil},
 	})
 }
 

@@ -19,6 +19,7 @@ type Config struct {
 	Admin    Admin   `yaml:"admin" doc:"the listener for operators"`
 	Data     string  `yaml:"data" doc:"directory of everything Spillway writes"`
 	Database Secret  `yaml:"database" doc:"database of every feed that names none, postgres:// or sqlite:PATH; empty: SQLite in data"`
+	Replica  Secret  `yaml:"replica" doc:"read replica of database: feeds and queries on database read it while it answers; empty: none"`
 	Redis    Secret  `yaml:"redis" doc:"Redis, for the probe and shared caches, redis://, rediss:// or unix://; empty: none"`
 	Pool     Pool    `yaml:"pool" doc:"bounds of every database pool"`
 	HTTP     HTTP    `yaml:"http" doc:"limits of the public listener"`

@@ -35,6 +35,7 @@ admin:
   token: ""
 data: spillway-data
 database: "postgres://ann:***@db/app"
+replica: ""
 redis: ""
 pool:
   min: 1
