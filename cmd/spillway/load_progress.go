@@ -86,7 +86,7 @@ func (p *loadProgress) second(s *load.Second) {
 // line describes the seconds since the last line.
 func (p *loadProgress) line(s *load.Second) string {
 	line := fmt.Sprintf("[%5s] %8.1f/s  p50 %s  p99 %s", s.Elapsed.Round(time.Second), float64(p.counters.Done)/p.length, p.quantile(0.5), p.quantile(0.99))
-	if p.counters.Reads+p.counters.Writes > 0 && p.counters.Statuses == nil {
+	if p.counters.Reads+p.counters.Writes > 0 {
 		line += fmt.Sprintf("  r/w/o %d/%d/%d", p.counters.Reads, p.counters.Writes, p.counters.Others)
 	}
 	line += fmt.Sprintf("  errors %d", p.counters.Errors.Total())

@@ -72,8 +72,8 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 		if ctx.Err() != nil {
 			return true, nil
 		}
-		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener}
-		if err := s.run(ctx, start); err != nil {
+		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener, runStart: start}
+		if err := s.run(ctx); err != nil {
 			return ctx.Err() != nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
 	}
@@ -86,6 +86,7 @@ type stepRun struct {
 	step      *Step
 	number    int
 	listener  Listener
+	runStart  int64 // on the run's clock
 	collector *collector
 	recorders []*recorder
 	stretch   *stretch
@@ -94,11 +95,8 @@ type stepRun struct {
 	reports   []threadReport
 }
 
-func (s *stepRun) run(ctx context.Context, runStart int64) error {
+func (s *stepRun) run(ctx context.Context) error {
 	c := s.config
-	if err := s.listener.Step(s.describe(time.Duration(c.Clock.Now() + int64(c.Warmup) - runStart))); err != nil {
-		return err
-	}
 	pressure, _ := cpuPressure()
 	pause := gcPause()
 	var err error
@@ -158,7 +156,7 @@ func (s *stepRun) arrivals() *Arrivals {
 
 // start prepares the books of so many recorders and the watch on ctx; finish
 // closes both.
-func (s *stepRun) start(ctx context.Context, recorders, slots int) (finish func()) {
+func (s *stepRun) start(ctx context.Context, recorders, slots int) (finish func(), err error) {
 	c := s.config
 	s.collector = newCollector(recorders)
 	s.collector.step, s.collector.duration, s.collector.tell = s.number, s.step.Duration, s.listener.Second
@@ -167,6 +165,9 @@ func (s *stepRun) start(ctx context.Context, recorders, slots int) (finish func(
 		s.recorders = append(s.recorders, &recorder{
 			number: i, open: s.step.Open(), now: newTally(), served: make([]served, slots), full: s.collector.full, empty: s.collector.empty,
 		})
+	}
+	if err := s.listener.Step(s.describe(time.Duration(c.Clock.Now() + int64(c.Warmup) - s.runStart))); err != nil {
+		return nil, err
 	}
 	// The time starts when all memory is there.
 	s.stretch = newStretch(c.Clock.Now(), s.step, c.Warmup, c.Timeout)
@@ -181,7 +182,7 @@ func (s *stepRun) start(ctx context.Context, recorders, slots int) (finish func(
 		stopWatching()
 		close(s.collector.full)
 		collecting.Wait()
-	}
+	}, nil
 }
 
 func (s *stepRun) runLean(ctx context.Context) error {
@@ -210,7 +211,10 @@ func (s *stepRun) runLean(ctx context.Context) error {
 	for _, t := range threads {
 		connects = append(connects, t.worker.Connect(ctx)...)
 	}
-	finish := s.start(ctx, workers, share)
+	finish, err := s.start(ctx, workers, share)
+	if err != nil {
+		return err
+	}
 	for _, took := range connects {
 		s.recorders[0].now.latency.connect.Record(took)
 	}
@@ -251,7 +255,10 @@ func (s *stepRun) runBlocking(ctx context.Context) error {
 	if c.Target.SQL() && c.PerConnection == 0 {
 		connects = connectAll(ctx, b.sessions)
 	}
-	finish := s.start(ctx, 1, s.step.Connections)
+	finish, err := s.start(ctx, 1, s.step.Connections)
+	if err != nil {
+		return err
+	}
 	b.stretch, b.recorder = s.stretch, s.recorders[0]
 	for _, took := range connects {
 		b.recorder.now.latency.connect.Record(took)

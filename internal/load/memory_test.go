@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/result"
 	"spillway/internal/target"
 )
 
@@ -16,9 +17,12 @@ func record(t testing.TB, requests int64) uint64 {
 	clock := target.NewClock()
 	s := &stepRun{
 		config: &Config{Clock: clock}, step: &Step{Connections: 1, Requests: requests},
-		listener: Listener{Second: func(*Second) error { return nil }},
+		listener: Listener{Step: func(*result.Step) error { return nil }, Second: func(*Second) error { return nil }},
 	}
-	finish := s.start(t.Context(), 1, 1)
+	finish, err := s.start(t.Context(), 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r := s.recorders[0]
 	noGauges := func() gauges { return gauges{} }
 	for i := range requests {

@@ -103,7 +103,11 @@ func (r *told) checkBooks(t testing.TB, step int) {
 	if n := decode(t, total.Latency.Response).Count(); n != total.Done {
 		t.Errorf("%d response times of %d answers", n, total.Done)
 	}
-	if total.Reads+total.Writes+total.Others != total.Done {
+	kinds := total.Done // of statements and commands; HTTP has statuses
+	if total.Statuses != nil {
+		kinds = 0
+	}
+	if total.Reads+total.Writes+total.Others != kinds {
 		t.Errorf("r/w/o %d/%d/%d of %d answers", total.Reads, total.Writes, total.Others, total.Done)
 	}
 	if math.Abs(length-total.Elapsed) > 0.2 && total.Requests() > 0 {
@@ -126,7 +130,7 @@ func TestClosedLoop(t *testing.T) {
 		r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: workers, Steps: []Step{{Connections: 4, Requests: 5000}, {Connections: 7, Requests: 500}}})
 		for i, want := range []int64{5000, 500} {
 			total := &r.totals[i]
-			if total.Done != want || total.Errors.Total() != 0 || total.Reads != want || total.Statuses[200] != want {
+			if total.Done != want || total.Errors.Total() != 0 || total.Statuses[200] != want {
 				t.Errorf("%d workers: %+v, want %d answers", workers, total.Counters, want)
 			}
 			if total.Connects > int64(r.steps[i].Connections) || want == 5000 && math.Abs(total.Little.Ratio-1) > 0.2 {
@@ -331,12 +335,13 @@ func testBlocking(t *testing.T, tg *target.Target, clock target.Clock) {
 		{Connections: 3, Duration: 200 * time.Millisecond},
 	}})
 	for i, want := range []int64{500, 240, 100} {
-		if got := r.totals[i].Done; got != want {
-			t.Errorf("step %d: %d answered, want %d", i, got, want)
+		// On a machine that has no time for us, the last arrivals may never be sent.
+		if total := r.totals[i]; total.Requests() != want || total.Errors.Total() != total.Errors[result.Unsent] {
+			t.Errorf("step %d: %d requests, errors: %s; want %d", i, total.Requests(), total.Errors.String(), want)
 		}
 	}
-	if n := decode(t, r.totals[1].Latency.Lag).Count(); n != 240 {
-		t.Errorf("%d lags of 240 arrivals", n)
+	if total := r.totals[1]; decode(t, total.Latency.Lag).Count() != total.Due {
+		t.Errorf("%d lags of %d arrivals", decode(t, total.Latency.Lag).Count(), total.Due)
 	}
 	if last := &r.totals[3]; last.Done == 0 || math.Abs(last.Elapsed-0.2) > 0.05 {
 		t.Errorf("the last step: %d answered in %g s", last.Done, last.Elapsed)

@@ -107,6 +107,7 @@ func (r *recorder) observe(o *target.Outcome) {
 	c := &t.counters
 	r.done++
 	if o.Connected != 0 {
+		c.Connects++
 		t.latency.connect.Record(time.Duration(o.Connected - o.Begin))
 	}
 	if o.Sent != 0 {
@@ -121,7 +122,19 @@ func (r *recorder) observe(o *target.Outcome) {
 		return
 	}
 	c.Done++
-	switch o.Kind {
+	if o.Status > 0 && o.Status < statusMax {
+		t.statuses[o.Status]++ // HTTP
+	} else {
+		countKind(c, o.Kind)
+	}
+	t.latency.response.Record(time.Duration(o.Done - o.Intended))
+	t.latency.service.Record(time.Duration(o.Done - o.Sent))
+	t.latency.firstByte.Record(time.Duration(o.First - o.Sent))
+}
+
+// countKind counts a statement or command by what it did.
+func countKind(c *result.Counters, k target.Kind) {
+	switch k {
 	case target.Read:
 		c.Reads++
 	case target.Write:
@@ -129,12 +142,6 @@ func (r *recorder) observe(o *target.Outcome) {
 	default:
 		c.Others++
 	}
-	if o.Status > 0 && o.Status < statusMax {
-		t.statuses[o.Status]++
-	}
-	t.latency.response.Record(time.Duration(o.Done - o.Intended))
-	t.latency.service.Record(time.Duration(o.Done - o.Sent))
-	t.latency.firstByte.Record(time.Duration(o.First - o.Sent))
 }
 
 // fail counts a bad end and reports whether there was an answer all the same.
