@@ -13,7 +13,7 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range fieldNames(reflect.TypeFor[record]()) {
+	for _, name := range append(fieldNames(reflect.TypeFor[record]()), fieldNames(reflect.TypeFor[Usage]())...) {
 		if !strings.Contains(string(doc), "`"+name+"`") {
 			t.Errorf("docs/results-format.md does not name the field %s", name)
 		}

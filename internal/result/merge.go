@@ -16,7 +16,8 @@ import (
 // clocks is stated in Header.Parts and not corrected. A step is as valid as its least valid part.
 //
 // Steps must have the same shape in all files; steps that a file does not have are left out with a note. Files with
-// different non-empty Header.Run are refused. The runs given are not changed.
+// different non-empty Header.Run are refused. Watches and samples of all files are kept, under host names that no two
+// share. The runs given are not changed.
 func Merge(runs []*Run) (*Run, error) {
 	if len(runs) == 0 {
 		return nil, errors.New("merge runs: none given")
@@ -38,6 +39,7 @@ func Merge(runs []*Run) (*Run, error) {
 			merged.Header.Notes = append(merged.Header.Notes, fmt.Sprintf("%s has %d steps, of which only the first %d are in all files", run.Header.Machine.Host, len(run.Steps), steps))
 		}
 	}
+	merged.addWatches(ordered)
 	for i := range steps {
 		step, err := mergeStep(ordered, i)
 		if err != nil {

@@ -156,6 +156,15 @@ func (b *builder) line(line []byte) error {
 	case r.Kind == kindEnd && r.End != nil:
 		b.run.End, b.ended = *r.End, true
 		return nil
+	case r.Kind == kindWatch && r.Watch != nil:
+		b.run.Watches = append(b.run.Watches, *r.Watch)
+		return r.Watch.check()
+	case r.Kind == kindSample && r.Sample != nil:
+		if err := r.Sample.check(); err != nil {
+			return err
+		}
+		b.run.Samples = append(b.run.Samples, *r.Sample)
+		return nil
 	case r.Kind == kindHeader:
 		return errors.New("a second header: give two runs as two files")
 	}

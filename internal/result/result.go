@@ -15,7 +15,7 @@ import "time"
 const (
 	Format       = "spillway-result"
 	VersionMajor = 1
-	VersionMinor = 0
+	VersionMinor = 1
 )
 
 // A Header is the manifest: the first record of a file.
@@ -181,9 +181,11 @@ type End struct {
 
 // A Run is a file read whole.
 type Run struct {
-	Header Header
-	Steps  []StepRun
-	End    End
+	Header  Header
+	Steps   []StepRun
+	Watches []Watch  // hosts that were watched
+	Samples []Sample // in the order written
+	End     End
 	// CutOff says in a sentence what is missing when the file ends early; "" when it is complete. A step without its
 	// total record then has a total summed from its slices.
 	CutOff string

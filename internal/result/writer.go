@@ -12,7 +12,8 @@ import (
 
 // A Writer writes the record stream: WriteHeader once, then for each step WriteStep, WriteSlice each second and
 // WriteTotal, then WriteEnd and Close. Each record is one line and one write, so that what was measured is in the file
-// when the process dies. It is not safe for concurrent use. The order is not checked here; Read checks it.
+// when the process dies. Samples come at any time
+// from another goroutine than slices: it is not safe for concurrent use, so whoever has both guards it. The order is not checked here; Read checks it.
 type Writer struct {
 	out  io.Writer
 	gzip *gzip.Writer // nil when not compressed
@@ -48,6 +49,16 @@ func (w *Writer) WriteStep(s Step) error { return w.write(record{Kind: kindStep,
 // WriteSlice writes one second of the step that was begun last.
 func (w *Writer) WriteSlice(s *Slice) error { return w.write(record{Kind: kindSlice, Slice: s}) }
 
+// WriteWatch writes whom the samples that follow are about. It and samples may stand anywhere behind the header.
+func (w *Writer) WriteWatch(watch Watch) error {
+	return w.write(record{Kind: kindWatch, Watch: &watch})
+}
+
+// WriteSample writes what a sampler read. Figures that are no numbers are left out.
+func (w *Writer) WriteSample(s *Sample) error {
+	return w.write(record{Kind: kindSample, Sample: s.finite()})
+}
+
 // WriteTotal writes the record that closes a step.
 func (w *Writer) WriteTotal(t *Total) error { return w.write(record{Kind: kindTotal, Total: t}) }
 
@@ -59,8 +70,18 @@ func (w *Writer) WriteRun(run *Run) error {
 	if err := w.WriteHeader(run.Header); err != nil {
 		return err
 	}
+	for i := range run.Watches {
+		if err := w.WriteWatch(run.Watches[i]); err != nil {
+			return err
+		}
+	}
 	for i := range run.Steps {
 		if err := w.writeStepRun(&run.Steps[i]); err != nil {
+			return err
+		}
+	}
+	for i := range run.Samples {
+		if err := w.WriteSample(&run.Samples[i]); err != nil {
 			return err
 		}
 	}
@@ -124,6 +145,8 @@ const (
 	kindSlice  = "slice"
 	kindTotal  = "total"
 	kindEnd    = "end"
+	kindWatch  = "watch"
+	kindSample = "sample"
 )
 
 // A record is one line of a file: {"record":"slice","slice":{…}}.
@@ -134,4 +157,6 @@ type record struct {
 	Slice  *Slice  `json:"slice,omitempty"`
 	Total  *Total  `json:"total,omitempty"`
 	End    *End    `json:"end,omitempty"`
+	Watch  *Watch  `json:"watch,omitempty"`
+	Sample *Sample `json:"sample,omitempty"`
 }
