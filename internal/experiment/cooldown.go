@@ -1,0 +1,141 @@
+package experiment
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// cooldownPoll is the time between two looks at a host's sockets.
+const cooldownPoll = 250 * time.Millisecond
+
+// sockets is what a host still has to digest.
+type sockets struct {
+	timeWait map[string]int // by host
+	queued   int            // connections in accept queues, all hosts
+}
+
+// countSockets looks at every host.
+func (e *engine) countSockets() (sockets, error) {
+	hosts := e.network.names
+	if len(hosts) == 0 {
+		hosts = []string{""}
+	}
+	s := sockets{timeWait: map[string]int{}}
+	for _, host := range hosts {
+		err := inNamespace(e.network.namespace(host), func() error {
+			waiting, err := timeWait()
+			if err != nil {
+				return err
+			}
+			s.timeWait[host] = waiting
+			queued, err := acceptQueues()
+			s.queued += queued
+			return err
+		})
+		if err != nil {
+			return s, fmt.Errorf("count sockets: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// timeWait reads how many sockets of the thread's namespace are in TIME_WAIT.
+func timeWait() (int, error) {
+	text, err := os.ReadFile("/proc/thread-self/net/sockstat")
+	if err != nil {
+		return 0, err
+	}
+	return parseTimeWait(string(text)), nil
+}
+
+// parseTimeWait reads "TCP: inuse 5 orphan 0 tw 12 alloc 7 mem 1".
+func parseTimeWait(text string) int {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		for i := 1; i+1 < len(fields) && fields[0] == "TCP:"; i += 2 {
+			if n, err := strconv.Atoi(fields[i+1]); err == nil && fields[i] == "tw" {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// acceptQueues adds up the connections that listening sockets of the thread's namespace have not accepted.
+func acceptQueues() (int, error) {
+	total := 0
+	for _, name := range []string{"tcp", "tcp6"} {
+		file, err := os.Open("/proc/thread-self/net/" + name)
+		if os.IsNotExist(err) {
+			continue // no IPv6
+		}
+		if err != nil {
+			return 0, err
+		}
+		total += parseAcceptQueues(bufio.NewScanner(file))
+		file.Close()
+	}
+	return total, nil
+}
+
+// parseAcceptQueues reads the listening sockets, which stand before all others.
+func parseAcceptQueues(lines *bufio.Scanner) int {
+	const listen = "0A"
+	total := 0
+	lines.Scan() // titles
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 || fields[3] != listen {
+			break
+		}
+		_, queue, _ := strings.Cut(fields[4], ":") // tx_queue:rx_queue; the second is the accept queue's length
+		if n, err := strconv.ParseInt(queue, 16, 64); err == nil {
+			total += int(n)
+		}
+	}
+	return total
+}
+
+// calm says whether sockets are back to the base.
+func (c Cooldown) calm(now, base sockets) bool {
+	for host, waiting := range now.timeWait {
+		if waiting > base.timeWait[host]+c.TimeWait {
+			return false
+		}
+	}
+	return now.queued <= base.queued
+}
+
+// cool waits until every host is calm, or the file's limit.
+func (e *engine) cool(ctx context.Context) (CooldownRun, error) {
+	begin := time.Now()
+	limit := time.NewTimer(e.file.Cooldown.Timeout)
+	defer limit.Stop()
+	poll := time.NewTicker(cooldownPoll)
+	defer poll.Stop()
+	for over := false; ; {
+		now, err := e.countSockets()
+		if err != nil {
+			return CooldownRun{}, err
+		}
+		calm := e.file.Cooldown.calm(now, e.base)
+		if calm || over {
+			return CooldownRun{
+				Seconds: time.Since(begin).Seconds(), Reached: calm, TimeWait: now.timeWait, Base: maps.Clone(e.base.timeWait), Queued: now.queued,
+			}, nil
+		}
+		select {
+		case <-ctx.Done():
+			return CooldownRun{}, ctx.Err()
+		case <-limit.C:
+			over = true
+		case <-poll.C:
+		}
+	}
+}

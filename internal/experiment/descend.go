@@ -1,0 +1,110 @@
+package experiment
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// identity is a process: its number may be given to another one, the time of its start not.
+type identity struct {
+	pid   int
+	start string // in ticks since boot
+}
+
+// identify returns who has that number; start is "" when nobody has.
+func identify(pid int) identity {
+	_, start := processStat(pid)
+	return identity{pid: pid, start: start}
+}
+
+// processStat returns a process's state letter and start time, "" when there is none.
+func processStat(pid int) (state, start string) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", ""
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name before it may hold anything
+	if len(fields) < 20 {
+		return "", ""
+	}
+	return fields[0], fields[19]
+}
+
+// alive says whether the process still runs; one that only waits to be waited for has given everything back.
+func (i identity) alive() bool {
+	state, start := processStat(i.pid)
+	return start != "" && start == i.start && state != "Z" && state != "X"
+}
+
+func (i identity) kill() {
+	if i.alive() {
+		_ = unix.Kill(i.pid, unix.SIGKILL)
+	}
+}
+
+// children returns the processes that a process started and that are its own still.
+func children(pid int) []int {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	var pids []int
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task)
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, child)
+			}
+		}
+	}
+	return pids
+}
+
+// descendants returns all processes below a process.
+func descendants(pid int) []identity {
+	var found []identity
+	for _, child := range children(pid) {
+		found = append(found, identify(child))
+		found = append(found, descendants(child)...)
+	}
+	return found
+}
+
+func merge(a, b []identity) []identity {
+	for _, one := range b {
+		if !slices.Contains(a, one) {
+			a = append(a, one)
+		}
+	}
+	return a
+}
+
+func anyAlive(processes []identity) bool {
+	return slices.ContainsFunc(processes, identity.alive)
+}
+
+// killAll kills processes and what they start meanwhile, and waits until they are gone.
+func killAll(processes []identity) {
+	for range 500 { // 10 s
+		for _, one := range processes {
+			if one.alive() {
+				processes = merge(processes, descendants(one.pid))
+			}
+		}
+		for _, one := range processes {
+			one.kill()
+		}
+		if !anyAlive(processes) {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// killGroup kills what is left of the group that a process led.
+func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }

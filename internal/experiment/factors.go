@@ -1,0 +1,331 @@
+package experiment
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// The rule of one factor at a time, in full in docs/experiments.md: variants differ by values of declared factors and by
+// nothing else, and each differs from its baseline in one of them, or in as many as it says.
+
+func (f *File) factor(name string) *Factor {
+	for i := range f.Factors {
+		if f.Factors[i].Name == name {
+			return &f.Factors[i]
+		}
+	}
+	return nil
+}
+
+func (f *Factor) value(name string) *FactorValue {
+	for i := range f.Values {
+		if f.Values[i].Name == name {
+			return &f.Values[i]
+		}
+	}
+	return nil
+}
+
+func (f *File) variant(name string) *Variant {
+	for i := range f.Variants {
+		if f.Variants[i].Name == name {
+			return &f.Variants[i]
+		}
+	}
+	return nil
+}
+
+// owner returns the factor that a setting or a service belongs to, "" for none.
+func (f *File) owner(of func(*FactorValue) bool) string {
+	for i := range f.Factors {
+		for k := range f.Factors[i].Values {
+			if of(&f.Factors[i].Values[k]) {
+				return f.Factors[i].Name
+			}
+		}
+	}
+	return ""
+}
+
+func (f *File) settingOwner(name string) string {
+	return f.owner(func(v *FactorValue) bool { return hasKey(v.Settings, name) })
+}
+
+func (f *File) serviceOwner(name string) string {
+	return f.owner(func(v *FactorValue) bool { return slices.Contains(v.Services, name) })
+}
+
+// checkFactors checks that what a factor governs is its own, and that its values differ.
+func (f *File) checkFactors(wrong complain) {
+	for i := range f.Factors {
+		factor := &f.Factors[i]
+		path := "factors." + factor.Name
+		if !word.MatchString(factor.Name) {
+			wrong(path, "a factor is named by lower-case letters, digits and _")
+		}
+		if len(factor.Values) < 2 {
+			wrong(path, "a factor has two values at least")
+		}
+		for k := range factor.Values {
+			value := &factor.Values[k]
+			f.checkValue(factor, value, wrong)
+			for _, other := range factor.Values[:k] {
+				if maps.Equal(value.Settings, other.Settings) && sameServices(value.Services, other.Services) {
+					wrong(path+".values."+value.Name, "is the same as %s", other.Name)
+				}
+			}
+		}
+	}
+	for _, levels := range [][]Level{f.Levels, f.quickLevels()} {
+		for _, level := range levels {
+			for name := range level.Settings {
+				if owner := f.settingOwner(name); owner != "" {
+					wrong("levels", "the setting %s is given by the factor %s and by the level %s", name, owner, level.Name)
+				}
+			}
+		}
+	}
+}
+
+func (f *File) quickLevels() []Level {
+	if f.Quick == nil {
+		return nil
+	}
+	return f.Quick.Levels
+}
+
+func (f *File) checkValue(factor *Factor, value *FactorValue, wrong complain) {
+	path := "factors." + factor.Name + ".values." + value.Name
+	if !fileWord.MatchString(value.Name) {
+		wrong(path, "a value is named by letters, digits, _, - and .")
+	}
+	for _, name := range slices.Sorted(maps.Keys(value.Settings)) {
+		at := path + ".settings." + name
+		switch owner := f.settingOwner(name); {
+		case !word.MatchString(name):
+			wrong(at, "a setting is named by lower-case letters, digits and _")
+		case owner != factor.Name:
+			wrong(at, "belongs to the factor %s already: a setting belongs to one factor", owner)
+		case hasKey(f.Settings, name):
+			wrong(at, "is in settings too: what varies stands in its factor only")
+		}
+	}
+	for name := range factor.Values[0].Settings {
+		if !hasKey(value.Settings, name) {
+			wrong(path, "does not set %s, as other values of this factor do", name)
+		}
+	}
+	for name := range value.Settings {
+		if !hasKey(factor.Values[0].Settings, name) {
+			wrong(path, "sets %s, which other values of this factor do not", name)
+		}
+	}
+	for _, name := range value.Services {
+		switch owner := f.serviceOwner(name); {
+		case f.service(name) == nil:
+			wrong(path+".services", "%q is no service of this file", name)
+		case owner != factor.Name:
+			wrong(path+".services", "%s belongs to the factor %s already: a service belongs to one factor", name, owner)
+		}
+	}
+}
+
+func sameServices(a, b []string) bool {
+	return slices.Equal(slices.Compact(slices.Sorted(slices.Values(a))), slices.Compact(slices.Sorted(slices.Values(b))))
+}
+
+// checkVariants holds the variants against the rule.
+func (f *File) checkVariants(wrong complain) {
+	if len(f.Variants) == 0 {
+		wrong("variants", "there is none")
+		return
+	}
+	if f.variant(f.Baseline) == nil {
+		wrong("baseline", "%q is no variant of this file", f.Baseline)
+		return
+	}
+	seen := map[string]string{}
+	for i := range f.Variants {
+		v := &f.Variants[i]
+		path := "variants." + v.Name
+		if !fileWord.MatchString(v.Name) || strings.HasSuffix(v.Name, again) {
+			wrong(path, "a variant is named by letters, digits, _, - and ., and does not end with %s", again)
+		}
+		for name, value := range v.Values {
+			if factor := f.factor(name); factor == nil {
+				wrong(path+".values."+name, "is no factor of this file")
+			} else if factor.value(value) == nil {
+				wrong(path+".values."+name, "%q is no value of this factor", value)
+			}
+		}
+		values, err := f.resolve(v)
+		if err != nil {
+			wrong(path, "%v", err)
+			continue
+		}
+		f.checkDifference(v, values, wrong)
+		key := fmt.Sprint(values) // maps print in the order of their keys
+		if twin, repeated := seen[key]; repeated && v.Baseline != twin {
+			wrong(path, "is the same as %s; for an A/A pair say aa: true", twin)
+		}
+		seen[key] = v.Name
+	}
+}
+
+func (f *File) checkDifference(v *Variant, values map[string]string, wrong complain) {
+	path := "variants." + v.Name
+	if v.Baseline == "" {
+		if v.Factors != 0 {
+			wrong(path+".factors", "the baseline differs from nothing")
+		}
+		return
+	}
+	base, err := f.resolve(f.variant(v.Baseline))
+	if err != nil {
+		return // told where it is resolved itself
+	}
+	differs := f.differs(values, base)
+	allowed := max(1, v.Factors)
+	switch {
+	case len(differs) == 0:
+		wrong(path, "does not differ from %s; for an A/A pair say aa: true", v.Baseline)
+	case len(differs) > allowed:
+		wrong(path, "differs from %s in %d factors (%s): change one at a time, name another baseline, or say factors: %d",
+			v.Baseline, len(differs), strings.Join(differs, ", "), len(differs))
+	case len(differs) < allowed:
+		wrong(path+".factors", "says %d, but it differs from %s in %d (%s)", allowed, v.Baseline, len(differs), strings.Join(differs, ", "))
+	}
+}
+
+// resolve returns the value of each factor for a variant, inherited ones included.
+func (f *File) resolve(v *Variant) (map[string]string, error) {
+	values := map[string]string{}
+	for at, steps := v, 0; ; steps++ {
+		for factor, value := range at.Values {
+			if !hasKey(values, factor) {
+				values[factor] = value
+			}
+		}
+		if at.Baseline == "" {
+			break
+		}
+		next := f.variant(at.Baseline)
+		if next == nil {
+			return nil, fmt.Errorf("its baseline %q is no variant of this file", at.Baseline)
+		}
+		if steps > len(f.Variants) {
+			return nil, fmt.Errorf("its baselines go round in a circle")
+		}
+		at = next
+	}
+	for i := range f.Factors {
+		if name := f.Factors[i].Name; !hasKey(values, name) {
+			return nil, fmt.Errorf("neither it nor its baseline gives the factor %s a value", name)
+		}
+	}
+	return values, nil
+}
+
+// differs lists the factors in which two variants differ, in the file's order.
+func (f *File) differs(a, b map[string]string) []string {
+	var names []string
+	for i := range f.Factors {
+		if name := f.Factors[i].Name; a[name] != b[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// facts returns what a variant of a valid file is made of.
+func (f *File) facts(v *Variant) VariantFacts {
+	values, err := f.resolve(v)
+	if err != nil {
+		panic("bug: " + err.Error()) // validate would have refused it
+	}
+	facts := VariantFacts{
+		Name: v.Name, Title: v.Title, Baseline: v.Baseline, Values: values, Settings: maps.Clone(f.Settings), Published: v.Published,
+	}
+	if facts.Settings == nil {
+		facts.Settings = map[string]string{}
+	}
+	var chosen []string
+	for i := range f.Factors {
+		value := f.Factors[i].value(values[f.Factors[i].Name])
+		maps.Copy(facts.Settings, value.Settings)
+		chosen = append(chosen, value.Services...)
+	}
+	if v.Baseline != "" {
+		base, _ := f.resolve(f.variant(v.Baseline))
+		facts.Differs = f.differs(values, base)
+	}
+	running := slices.DeleteFunc(f.serviceNames(), func(name string) bool {
+		return f.serviceOwner(name) != "" && !slices.Contains(chosen, name)
+	})
+	facts.Services, _ = f.startOrder(running) // no circle: checked over all services
+	return facts
+}
+
+// checkScopes keeps services that serve all variants free of what varies.
+func (f *File) checkScopes(wrong complain) {
+	for i := range f.Services {
+		s := &f.Services[i]
+		if s.Scope != ScopeExperiment {
+			continue
+		}
+		if owner := f.serviceOwner(s.Name); owner != "" {
+			wrong("services."+s.Name+".scope", "a service of the factor %s cannot have scope: experiment, which serves all variants", owner)
+		}
+		for _, other := range s.After {
+			if f.service(other).Scope != ScopeExperiment {
+				wrong("services."+s.Name+".after", "%s lives for a block only", other)
+			}
+		}
+	}
+}
+
+// checkWatch checks the names of what is watched.
+func (f *File) checkWatch(wrong complain) {
+	watched := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(f.Watch.Processes)) {
+		path := "watch.processes." + name
+		if !word.MatchString(name) {
+			wrong(path, "a name is of lower-case letters, digits and _")
+		}
+		for _, service := range f.Watch.Processes[name] {
+			if f.service(service) == nil {
+				wrong(path, "%q is no service of this file", service)
+			} else if other, twice := watched[service]; twice {
+				wrong(path, "%s is watched as %s already", service, other)
+			}
+			watched[service] = name
+		}
+		for i := range f.Variants {
+			facts := f.facts(&f.Variants[i])
+			running := slices.DeleteFunc(slices.Clone(facts.Services), func(s string) bool { return !slices.Contains(f.Watch.Processes[name], s) })
+			if len(running) > 1 {
+				wrong(path, "%s run together in %s: give each a name of its own", strings.Join(running, " and "), facts.Name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Watch.Databases)) {
+		if !word.MatchString(name) {
+			wrong("watch.databases."+name, "a name is of lower-case letters, digits and _")
+		}
+	}
+}
+
+// watchedAs returns the name under which a service is watched, "" for not at all.
+func (f *File) watchedAs(service string) string {
+	if f.Watch.Processes == nil {
+		return service
+	}
+	for name, services := range f.Watch.Processes {
+		if slices.Contains(services, service) {
+			return name
+		}
+	}
+	return ""
+}

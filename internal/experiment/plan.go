@@ -1,0 +1,359 @@
+package experiment
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// overhead is what a level takes beyond its load: starting it, writing its file.
+const overhead = time.Second
+
+// quickMax is how long a quick run may take.
+const quickMax = 10 * time.Minute
+
+// A Plan is what a run will do.
+type Plan struct {
+	Variants []VariantFacts
+	Levels   []LevelFacts
+	Turns    [][]TurnPlan // by block
+	// Least is the time that loads take; Most adds every cool-down at its limit, and a search at its longest. Neither
+	// holds the services' own start, nor levels that end after a number of requests: Open says that there are such.
+	Least, Most time.Duration
+	Open        bool
+}
+
+// Options change what a file says.
+type Options struct {
+	Quick bool
+	Only  []string // variants; none: all
+	Seed  uint64
+}
+
+// Apply returns the file with --quick and --only put in. An unknown variant is an error.
+func (f *File) Apply(o Options) (*File, error) {
+	applied := *f
+	if o.Quick {
+		if f.Quick == nil {
+			return nil, f.mistake("", "--quick: the file has no quick block")
+		}
+		applied.applyQuick()
+	}
+	if len(o.Only) > 0 {
+		var unknown []string
+		for _, name := range o.Only {
+			if f.variant(name) == nil {
+				unknown = append(unknown, name)
+			}
+		}
+		if len(unknown) > 0 {
+			return nil, f.mistake("", "--only: %s: no variant of this file", strings.Join(unknown, ", "))
+		}
+		applied.Variants = slices.DeleteFunc(slices.Clone(f.Variants), func(v Variant) bool { return !f.wanted(v.Name, o.Only) })
+		applied.AA = f.AA && f.wanted(f.Baseline, o.Only)
+	}
+	return &applied, nil
+}
+
+// wanted says whether a variant or one that is compared with it was asked for.
+func (f *File) wanted(name string, only []string) bool {
+	for _, other := range only {
+		for v := f.variant(other); v != nil; v = f.variant(v.Baseline) {
+			if v.Name == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (f *File) applyQuick() {
+	q := f.Quick
+	if q.Blocks != 0 {
+		f.Blocks = q.Blocks
+	}
+	if len(q.Levels) > 0 {
+		f.Levels = q.Levels
+	}
+	f.Levels = slices.Clone(f.Levels)
+	for i := range f.Levels {
+		if len(q.Levels) == 0 {
+			f.Levels[i].Load = f.Levels[i].with(shorter(q.Load))
+		}
+	}
+	f.Load = f.Load.with(q.Load)
+	if f.Peak != nil && q.Peak != nil {
+		peak := *f.Peak
+		override(reflect.ValueOf(&peak).Elem(), reflect.ValueOf(*q.Peak))
+		f.Peak = &peak
+	}
+	timing := q.Cooldown
+	timing.setDefaults(f.Cooldown)
+	f.Cooldown = timing
+}
+
+// shorter is the part of a quick load that goes before what a level says: how long it lasts.
+func shorter(l Load) Load { return Load{Duration: l.Duration, Requests: l.Requests, Warmup: l.Warmup} }
+
+// with returns l with what other gives put in.
+func (l Load) with(other Load) Load {
+	override(reflect.ValueOf(&l).Elem(), reflect.ValueOf(other))
+	return l
+}
+
+// override sets each field of v that other gives.
+func override(v, other reflect.Value) {
+	for i := range v.NumField() {
+		switch field := other.Field(i); {
+		case field.Kind() == reflect.Struct:
+			override(v.Field(i), field)
+		case !field.IsZero():
+			v.Field(i).Set(field)
+		}
+	}
+}
+
+// Plan checks every template of the file, for each variant and level, and plans the run. source is the folder of the
+// file; the errors are those of the user's file.
+func (f *File) Plan(source string, o Options) (*Plan, error) {
+	p := &Plan{}
+	for i := range f.Variants {
+		facts := f.facts(&f.Variants[i])
+		p.Variants = append(p.Variants, facts)
+		if f.AA && facts.Name == f.Baseline {
+			twin := facts
+			twin.Name, twin.Again, twin.Baseline, twin.Published = facts.Name+again, true, facts.Name, nil
+			p.Variants = append(p.Variants, twin)
+		}
+	}
+	for i := range f.Levels {
+		level := &f.Levels[i]
+		p.Levels = append(p.Levels, LevelFacts{Name: level.Name, Settings: level.Settings, Flags: f.Load.with(level.Load).flags()})
+	}
+	p.shuffle(f, o.Seed)
+	c := checker{file: f, layout: f.standIn(source)}
+	if err := c.experiment(); err != nil {
+		return nil, err
+	}
+	for i := range p.Variants {
+		if err := c.variant(&p.Variants[i]); err != nil {
+			return nil, fmt.Errorf("variant %s: %w", p.Variants[i].Name, err)
+		}
+	}
+	blocks := time.Duration(f.Blocks)
+	p.Least, p.Most, p.Open = c.least*blocks, c.most*blocks, c.open
+	if o.Quick && p.Least > quickMax {
+		return nil, f.mistake("quick", "takes %v at least; a quick run stays below %v", p.Least.Round(time.Second), quickMax)
+	}
+	return p, nil
+}
+
+// Time says how long a number of the plan's blocks takes when they begin now.
+func (p *Plan) Time(now time.Time, blocks int) string {
+	least := p.Least / time.Duration(len(p.Turns)) * time.Duration(blocks)
+	most := p.Most / time.Duration(len(p.Turns)) * time.Duration(blocks)
+	text := fmt.Sprintf("takes %v to %v, and the start of services: ends between %s and %s",
+		least.Round(time.Second), most.Round(time.Second), clockTime(now, least), clockTime(now, most))
+	if p.Open {
+		text += "; levels of a number of requests are not counted"
+	}
+	return text
+}
+
+// clockTime is a time of the day, with the date when it is another day's.
+func clockTime(now time.Time, later time.Duration) string {
+	at := now.Add(later)
+	if at.Format(time.DateOnly) != now.Format(time.DateOnly) {
+		return at.Format("2006-01-02 15:04")
+	}
+	return at.Format("15:04")
+}
+
+// shuffle draws the order of each block.
+func (p *Plan) shuffle(f *File, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range f.Blocks {
+		var turns []TurnPlan
+		for _, i := range random.Perm(len(p.Variants)) {
+			turn := TurnPlan{Variant: p.Variants[i].Name}
+			for _, level := range p.Levels {
+				turn.Levels = append(turn.Levels, level.Name)
+			}
+			if f.ShuffleLevels {
+				random.Shuffle(len(turn.Levels), func(a, b int) { turn.Levels[a], turn.Levels[b] = turn.Levels[b], turn.Levels[a] })
+			}
+			turns = append(turns, turn)
+		}
+		p.Turns = append(p.Turns, turns)
+	}
+}
+
+// checker fills in every template once, and adds up how long the loads take.
+type checker struct {
+	file        *File
+	layout      *layout
+	least, most time.Duration // of one block
+	open        bool
+}
+
+// experiment checks the services that serve all variants.
+func (c *checker) experiment() error {
+	scene, err := c.file.fixedScene(c.layout)
+	if err != nil {
+		return err
+	}
+	return c.services(scene)
+}
+
+func (c *checker) variant(facts *VariantFacts) error {
+	if len(c.file.Levels) == 0 {
+		if err := c.level(facts, nil); err != nil {
+			return err
+		}
+	}
+	for i := range c.file.Levels {
+		if err := c.level(facts, &c.file.Levels[i]); err != nil {
+			return fmt.Errorf("level %s: %w", c.file.Levels[i].Name, err)
+		}
+	}
+	return nil
+}
+
+// level checks a variant at a level; nil stands for a file with a peak only.
+func (c *checker) level(facts *VariantFacts, level *Level) error {
+	scene, err := c.file.variantScene(c.layout, facts, level)
+	if err != nil {
+		return err
+	}
+	if err := c.services(scene); err != nil {
+		return err
+	}
+	if level != nil {
+		if err := c.load(scene, c.file.Load.with(level.Load), 1, 1); err != nil {
+			return err
+		}
+	}
+	if _, err := scene.watched(); err != nil {
+		return err
+	}
+	last := level == nil || level.Name == c.file.Levels[len(c.file.Levels)-1].Name
+	if peak := c.file.Peak; peak != nil && last {
+		doublings := int(math.Ceil(math.Log2(peak.Max/peak.Start))) + 1
+		halvings := max(0, int(math.Ceil(-math.Log2(peak.Step))))
+		return c.load(scene, c.file.Load.with(peak.Load), 1+halvings, doublings+halvings)
+	}
+	return nil
+}
+
+// load checks a load's templates and adds its time, which is run from least to most times.
+func (c *checker) load(s *scene, load Load, least, most int) error {
+	_, err := s.arguments(load)
+	if err != nil {
+		return err
+	}
+	once := overhead
+	for _, text := range []string{load.Warmup, load.Duration} {
+		text, err := s.text(s.file.pathOf("duration", text), text, s.values)
+		if err != nil {
+			return err
+		}
+		if text == "" {
+			continue
+		}
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 {
+			return c.file.mistake("load", "%q is no duration: write its unit, as 100ms, 2s or 5m", text)
+		}
+		once += d
+	}
+	switch {
+	case load.Duration == "" && load.Requests != "":
+		c.open = true
+	case load.Duration == "":
+		once += 10 * time.Second // the default of `spillway load`
+	}
+	c.least += time.Duration(least) * once
+	c.most += time.Duration(most) * (once + c.file.Cooldown.Timeout)
+	return nil
+}
+
+func (c *checker) services(s *scene) error {
+	for _, name := range s.services {
+		service := c.file.service(name)
+		if _, err := s.process(service); err != nil {
+			return err
+		}
+		for _, file := range slices.Sorted(maps.Keys(service.Files)) {
+			if _, _, err := s.template(service, file); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sum identifies the file with its templates, as they are filled in by all variants.
+func (f *File) sum(source string, plan *Plan) (string, error) {
+	hash := sha256.New()
+	hash.Write(f.source)
+	paths := map[string]bool{}
+	l := f.standIn(source)
+	for i := range plan.Variants {
+		scene, err := f.variantScene(l, &plan.Variants[i], nil)
+		if err != nil {
+			continue // a setting that only levels give: below
+		}
+		scene.templatePaths(paths)
+	}
+	for i := range plan.Variants {
+		for k := range f.Levels {
+			if scene, err := f.variantScene(l, &plan.Variants[i], &f.Levels[k]); err == nil {
+				scene.templatePaths(paths)
+			}
+		}
+	}
+	for _, load := range f.loads() {
+		for _, name := range []string{load.BodyFile, load.RequestsFile} {
+			if name != "" && !strings.Contains(name, "{{") {
+				paths[filepath.Join(source, name)] = true
+			}
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "", fmt.Errorf("read template: %w", err)
+		}
+		fmt.Fprintf(hash, "\x00%s\x00%d\x00", filepath.Base(path), len(text))
+		hash.Write(text)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+func (f *File) loads() []Load {
+	loads := []Load{f.Load}
+	for i := range f.Levels {
+		loads = append(loads, f.Levels[i].Load)
+	}
+	return loads
+}
+
+func (s *scene) templatePaths(paths map[string]bool) {
+	for _, name := range s.services {
+		service := s.file.service(name)
+		for file := range service.Files {
+			if _, path, err := s.template(service, file); err == nil {
+				paths[path] = true
+			}
+		}
+	}
+}

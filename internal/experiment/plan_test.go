@@ -1,0 +1,150 @@
+package experiment
+
+import (
+	"bufio"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func TestPlanOrder(t *testing.T) {
+	f := engineRead(t, engineSmall+"aa: true\nshuffle_levels: true\n")
+	rapid.Check(t, func(t *rapid.T) {
+		o := Options{Seed: rapid.Uint64().Draw(t, "seed")}
+		plan, err := f.Plan(".", o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, _ := f.Plan(".", o)
+		if diff := cmp.Diff(plan.Turns, again.Turns); diff != "" {
+			t.Fatalf("the same seed, another order: %s", diff)
+		}
+		for _, turns := range plan.Turns {
+			var names []string
+			for _, turn := range turns {
+				names = append(names, turn.Variant)
+				levels := slices.Sorted(slices.Values(turn.Levels))
+				if diff := cmp.Diff([]string{"rate-100", "rate-200-connections-8"}, levels); diff != "" {
+					t.Fatal(diff)
+				}
+			}
+			slices.Sort(names)
+			if diff := cmp.Diff([]string{"base", "base-again", "proxied", "second"}, names); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+	})
+}
+
+func TestPlanTime(t *testing.T) {
+	f := engineRead(t, engineSmall+"blocks: 3\ncooldown: {timeout: 10s}\n")
+	plan, err := f.Plan(".", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 3 blocks of 3 variants of 2 levels of 2 s, a second each for starting it, and a cool-down of at most 10 s.
+	if plan.Least != 54*time.Second || plan.Most != 18*13*time.Second {
+		t.Errorf("takes %v to %v", plan.Least, plan.Most)
+	}
+	now := time.Date(2026, 1, 2, 23, 59, 30, 0, time.UTC)
+	if got, want := plan.Time(now, 3), "takes 54s to 3m54s, and the start of services: ends between 2026-01-03 00:00 and 2026-01-03 00:03"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestQuickAndOnly(t *testing.T) {
+	f := engineRead(t, engineSmall+"blocks: 20\nquick: {blocks: 1, load: {duration: 1s}, levels: [{rate: 5}]}\n")
+	applied, err := f.Apply(Options{Quick: true, Only: []string{"proxied"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := applied.Plan(".", Options{Quick: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Turns) != 1 || len(plan.Variants) != 2 || plan.Levels[0].Flags["duration"] != "1s" || plan.Levels[0].Name != "rate-5" {
+		t.Errorf("%+v", plan)
+	}
+	if f.Blocks != 20 || len(f.Variants) != 3 || len(f.Levels) != 2 {
+		t.Error("the file itself has changed")
+	}
+	if _, err := f.Apply(Options{Only: []string{"none"}}); err == nil || !strings.Contains(err.Error(), "--only: none") {
+		t.Errorf("unknown variant: %v", err)
+	}
+	slow := engineRead(t, engineSmall+"quick: {load: {duration: 10m}}\n")
+	applied, _ = slow.Apply(Options{Quick: true})
+	if _, err := applied.Plan(".", Options{Quick: true}); err == nil || !strings.Contains(err.Error(), "a quick run stays below 10m") {
+		t.Errorf("a quick run of an hour: %v", err)
+	}
+}
+
+// TestSettingsOfFixedServices wants services that serve all variants to see only what does not vary.
+func TestSettingsOfFixedServices(t *testing.T) {
+	text := strings.Replace(engineSmall, "{workers: 1}", `{workers: 1, indirect: "{{.setting.entry}}", plain: "{{.setting.workers}}"}`, 1)
+	f := engineRead(t, strings.Replace(text, "services:\n", "services:\n  db: {scope: experiment, command: [db]}\n", 1))
+	scene, err := f.fixedScene(f.standIn("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"workers": "1", "plain": "1"}, scene.settings()); diff != "" {
+		t.Errorf("settings seen (-want +got):\n%s", diff)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		capacity := rapid.Float64Range(1, 50_000).Draw(t, "capacity")
+		start := rapid.Float64Range(1, 5_000).Draw(t, "start")
+		maximum := start * rapid.Float64Range(1, 100).Draw(t, "range")
+		step := rapid.Float64Range(0.01, 0.5).Draw(t, "step")
+		attempts := 0
+		feasible, infeasible, err := search(start, maximum, step, func(rate float64) (bool, error) {
+			attempts++
+			if rate > maximum || attempts > 60 {
+				t.Fatalf("attempt %d at %g, beyond %g", attempts, rate, maximum)
+			}
+			return rate <= capacity, nil
+		})
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case feasible > capacity, infeasible != 0 && infeasible <= capacity:
+			t.Fatalf("%g met, %g missed, capacity %g", feasible, infeasible, capacity)
+		case infeasible == 0 && feasible != maximum:
+			t.Fatalf("ended at %g without a miss", feasible)
+		case feasible > 0 && infeasible > 0 && infeasible-feasible > max(1, step*feasible)+1:
+			t.Fatalf("interval %g to %g is wider than %g of it", feasible, infeasible, step)
+		}
+	})
+	broken := errors.New("broken")
+	if _, _, err := search(1, 2, 0.1, func(float64) (bool, error) { return false, broken }); !errors.Is(err, broken) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestParseSockets(t *testing.T) {
+	if n := parseTimeWait("sockets: used 1\nTCP: inuse 5 orphan 0 tw 1234 alloc 7 mem 1\nUDP: inuse 0 mem 0\n"); n != 1234 {
+		t.Errorf("%d in TIME_WAIT", n)
+	}
+	const tcp = `  sl  local_address rem_address   st tx_queue rx_queue
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0
+   1: 0100007F:1F91 00000000:0000 0A 00000000:00000010 00:00000000 00000000     0
+   2: 0100007F:1F91 0100007F:8C3A 01 00000000:000000FF 00:00000000 00000000     0
+`
+	if n := parseAcceptQueues(bufio.NewScanner(strings.NewReader(tcp))); n != 19 {
+		t.Errorf("%d in accept queues", n)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	f := engineRead(t, engineSmall+"needs: {sh: {package: dash}, nosuch_a: {package: pkg-b, find: [nosuch-a, /nosuch/*/a]}, nosuch_b: {package: pkg-a}}\n")
+	_, err := f.Programs(t.Context())
+	if want := "not installed: nosuch_a, nosuch_b; run: apt-get install -y pkg-a pkg-b"; err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}

@@ -1,0 +1,140 @@
+package experiment
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+const (
+	readyPoll = 50 * time.Millisecond // between two questions whether a service is ready
+	readyOnce = 5 * time.Second       // one of these questions
+)
+
+// awaitReady waits until the service's process is ready. It returns early when the process ends.
+func (e *engine) awaitReady(ctx context.Context, s *service) error {
+	limit := s.config.Ready.Timeout
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	poll := time.NewTicker(readyPoll)
+	defer poll.Stop()
+	for {
+		err := e.ready(ctx, s)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.running.done:
+			return fmt.Errorf("it ended before it was ready: %s", exitText(s.running.state))
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("not ready after %v: %w", limit, err)
+			}
+			return ctx.Err()
+		case <-poll.C:
+		}
+	}
+}
+
+// ready asks once.
+func (e *engine) ready(ctx context.Context, s *service) error {
+	ctx, cancel := context.WithTimeout(ctx, readyOnce)
+	defer cancel()
+	namespace := e.network.namespace(s.process.host)
+	for _, name := range s.config.Ready.TCP {
+		address := net.JoinHostPort(e.layout.address(s.process.host), strconv.Itoa(e.layout.ports[s.config.Name][name]))
+		conn, err := dial(ctx, namespace, address)
+		if err != nil {
+			return err
+		}
+		conn.Close()
+	}
+	if s.process.http != "" {
+		if err := get(ctx, namespace, s.process.http); err != nil {
+			return err
+		}
+	}
+	if len(s.process.probe) > 0 {
+		return e.probe(ctx, s, namespace)
+	}
+	return nil
+}
+
+// probe runs the ready command as the service's user, on its host. Its output goes to the service's log.
+func (e *engine) probe(ctx context.Context, s *service, namespace string) error {
+	spec := startSpec{
+		command: s.process.probe, env: s.process.env, directory: s.folder, user: s.config.User, namespace: namespace, log: os.DevNull,
+		signal: syscall.SIGKILL,
+	}
+	if err := run(ctx, spec, time.Second); err != nil {
+		return fmt.Errorf("run %s: %w", s.process.probe[0], err)
+	}
+	return nil
+}
+
+// dial connects from a network namespace. address is numeric, so that the socket is made on this thread.
+func dial(ctx context.Context, namespace, address string) (net.Conn, error) {
+	var conn net.Conn
+	err := inNamespace(namespace, func() (err error) {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		return err
+	})
+	return conn, err
+}
+
+// get asks a URL from a network namespace and wants 200.
+func get(ctx context.Context, namespace, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Close = true // leave no connection behind
+	address := req.URL.Host
+	if req.URL.Port() == "" {
+		address = net.JoinHostPort(req.URL.Hostname(), "80")
+	}
+	conn, err := dial(ctx, namespace, address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return err
+		}
+	}
+	if err := req.Write(conn); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), req)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, answer.Status)
+	}
+	_, err = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<20))
+	return err
+}
+
+// exitCode returns how a process ended; -1 when by a signal or not at all.
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	}
+	return -1
+}

@@ -1,0 +1,178 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// startSpec says what is started, and where.
+type startSpec struct {
+	command   []string
+	env       []string // added to the caller's
+	directory string
+	user      string // "" is the caller
+	namespace string // "" is this host
+	log       string // file for its output, appended to
+	signal    syscall.Signal
+}
+
+// running is a process that this one started. Its goroutine ends when the process has.
+type running struct {
+	pid   int
+	done  chan struct{} // closed when the process has been waited for
+	state error         // how it ended, once done is closed
+	spec  startSpec
+}
+
+// start starts a process in a group of its own. It gets spec.signal when this process dies: the kernel sends it when the
+// thread that started it ends, so that thread waits for it.
+func start(spec startSpec) (*running, error) {
+	log, err := os.OpenFile(spec.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	defer log.Close()
+	credential, err := credentialOf(spec.user)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(spec.command[0], spec.command[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = spec.directory, log, log
+	cmd.Env = append(os.Environ(), spec.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Setpgid: true, Pdeathsig: spec.signal}
+	r := &running{done: make(chan struct{}), spec: spec}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlock: a thread in another namespace is of no use to others
+		err := enterOrStay(spec.namespace)
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		if err == nil {
+			r.state = cmd.Wait()
+		}
+		close(r.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.command[0], err)
+	}
+	r.pid = cmd.Process.Pid
+	return r, nil
+}
+
+func enterOrStay(namespace string) error {
+	if namespace == "" {
+		return nil
+	}
+	return enter(namespace)
+}
+
+// credentialOf returns the identity of a user, nil for the caller's own.
+func credentialOf(name string) (*syscall.Credential, error) {
+	if name == "" {
+		return nil, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return nil, fmt.Errorf("find user: %w", err)
+	}
+	if strconv.Itoa(os.Geteuid()) == u.Uid {
+		return nil, nil
+	}
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("run as user %s: only root can: start spillway as root", name)
+	}
+	ids, err := u.GroupIds()
+	if err != nil {
+		return nil, fmt.Errorf("find groups of user %s: %w", name, err)
+	}
+	credential := &syscall.Credential{}
+	for _, id := range append([]string{u.Uid, u.Gid}, ids...) {
+		n, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("find user %s: %w", name, err)
+		}
+		credential.Groups = append(credential.Groups, uint32(n))
+	}
+	credential.Uid, credential.Gid, credential.Groups = credential.Groups[0], credential.Groups[1], credential.Groups[2:]
+	return credential, nil
+}
+
+// ended says whether the process has ended.
+func (r *running) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// run starts a process and waits until it ends; when ctx ends first, the process is stopped.
+func run(ctx context.Context, spec startSpec, grace time.Duration) error {
+	r, err := start(spec)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-r.done:
+		killGroup(r.pid)
+		return r.state
+	case <-ctx.Done():
+		r.stop(grace)
+		return ctx.Err()
+	}
+}
+
+// stop asks the process to end, waits up to grace for it and all its descendants, and kills what is left then. It
+// returns how that went when it did not go by itself, and "" when it did.
+func (r *running) stop(grace time.Duration) string {
+	if r.ended() {
+		killGroup(r.pid)
+		return fmt.Sprintf("ended by itself: %v", exitText(r.state))
+	}
+	family := descendants(r.pid)
+	_ = unix.Kill(r.pid, r.spec.signal) // it may end at this moment
+	deadline := time.NewTimer(grace)
+	defer deadline.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		if !r.ended() {
+			family = merge(family, descendants(r.pid))
+		}
+		if r.ended() && !anyAlive(family) {
+			return ""
+		}
+		select {
+		case <-poll.C:
+		case <-deadline.C:
+			killAll(append(family, identify(r.pid)))
+			killGroup(r.pid)
+			<-r.done
+			return fmt.Sprintf("still there after %v, killed", grace)
+		}
+	}
+}
+
+func exitText(err error) string {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return "exit status 0"
+	case errors.As(err, &exit):
+		return exit.String()
+	}
+	return err.Error()
+}

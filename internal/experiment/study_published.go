@@ -1,0 +1,148 @@
+package experiment
+
+import (
+	"math"
+	"slices"
+	"strings"
+)
+
+// Tolerances of the check against figures of others.
+const (
+	publishedEqual  = 0.05 // a published ratio within 5 % of 1 shows no direction
+	publishedFactor = 2    // ratios agree when they are within this factor of each other
+)
+
+// A PublishedCheck is a figure that others measured, beside ours. Absolute figures are of different machines and agree
+// with nothing; what is checked is how a variant relates to its baseline, there and here.
+type PublishedCheck struct {
+	Published
+	Variant string `json:"variant"`
+	// Baseline is what both ratios relate to: the variant's own baseline, or the nearest of that one's baselines for
+	// which the others have a figure too; "" when there is none, and then there is no ratio to check.
+	Baseline      string   `json:"baseline,omitempty"`
+	Measured      *float64 `json:"measured"`       // our median; null when we have none
+	TheirRatio    *float64 `json:"their_ratio"`    // their figure over that of their baseline
+	OurRatio      *float64 `json:"our_ratio"`      // our median over that of our baseline
+	SameDirection *bool    `json:"same_direction"` // both ratios on the same side of 1; null where theirs is within 5 % of it and shows none
+	RatioAgrees   *bool    `json:"ratio_agrees"`   // one ratio at most twice the other
+}
+
+// checkPublished puts every published figure beside ours.
+func (s *Study) checkPublished() {
+	for _, v := range s.Manifest.Variants {
+		if v.Again {
+			continue
+		}
+		for _, p := range v.Published {
+			s.Published = append(s.Published, s.checkOne(&v, p))
+		}
+	}
+}
+
+func (s *Study) checkOne(v *VariantFacts, p Published) PublishedCheck {
+	check := PublishedCheck{Published: p, Variant: v.Name}
+	ours := s.Figure(p.Metric, v.Name, p.Level)
+	if ours != nil {
+		check.Measured = known(ours.Median)
+	}
+	base, theirs := s.publishedBaseline(v, p)
+	if base == nil {
+		return check
+	}
+	check.Baseline = base.Name
+	check.TheirRatio = known(p.Value / theirs)
+	if baseline := s.Figure(p.Metric, base.Name, p.Level); ours != nil && baseline != nil {
+		check.OurRatio = known(ours.Median / baseline.Median)
+	}
+	if check.TheirRatio == nil || check.OurRatio == nil {
+		return check
+	}
+	there, here := math.Log(*check.TheirRatio), math.Log(*check.OurRatio)
+	agrees := math.Abs(there-here) <= math.Log(publishedFactor)
+	check.RatioAgrees = &agrees
+	if math.Abs(there) > math.Log(1+publishedEqual) {
+		same := there*here > 0
+		check.SameDirection = &same
+	}
+	return check
+}
+
+// publishedBaseline goes from baseline to baseline until one has a published figure of the same metric and level.
+func (s *Study) publishedBaseline(v *VariantFacts, p Published) (*VariantFacts, float64) {
+	base := s.Variant(v.Baseline)
+	for range s.Manifest.Variants { // baselines form no circle, but a manifest may be anything
+		if base == nil {
+			return nil, 0
+		}
+		i := slices.IndexFunc(base.Published, func(o Published) bool { return o.Metric == p.Metric && o.Level == p.Level })
+		if i >= 0 {
+			return base, base.Published[i].Value
+		}
+		base = s.Variant(base.Baseline)
+	}
+	return nil, 0
+}
+
+// defaultCharts are the peak, or the rate where connections set the load, and each metric that is published for two
+// variants at least, at the level for which the most are.
+func (s *Study) defaultCharts() []Chart {
+	var charts []Chart
+	if s.Metric(MetricPeak) != nil {
+		charts = append(charts, Chart{Metric: MetricPeak})
+	}
+	for _, metric := range s.Metrics {
+		best, most := "", 1
+		for _, level := range s.Levels() {
+			if n := s.publishedAt(metric.Name, level); n > most {
+				best, most = level, n
+			}
+		}
+		if most > 1 && metric.Name != MetricPeak {
+			charts = append(charts, Chart{Metric: metric.Name, Level: best})
+		}
+	}
+	if len(charts) > 0 {
+		return charts
+	}
+	for _, level := range s.Levels() {
+		charts = append(charts, Chart{Metric: s.Leading(level), Level: level})
+	}
+	return charts[:min(len(charts), 2)]
+}
+
+func (s *Study) publishedAt(metric, level string) int {
+	n := 0
+	for _, p := range s.Published {
+		if p.Metric == metric && p.Level == level {
+			n++
+		}
+	}
+	return n
+}
+
+// Leading is the metric that a level is about: the peak; what a chart shows of the level; the rate where connections set
+// the load; and where the rate is given the CPU per request of the first process watched, or else the p99.
+func (s *Study) Leading(level string) string {
+	if level == "" {
+		return MetricPeak
+	}
+	for _, chart := range s.Charts {
+		name, process, _ := strings.Cut(chart.Metric, ".")
+		if name == MetricCores && chart.Level == level {
+			return MetricCPU + "." + process // the same at a given rate, and compared
+		}
+		if m := s.Metric(chart.Metric); m != nil && m.Compared && chart.Level == level {
+			return m.Name
+		}
+	}
+	i := slices.IndexFunc(s.Manifest.Levels, func(l LevelFacts) bool { return l.Name == level })
+	if i >= 0 && s.Manifest.Levels[i].Flags["rate"] == "" {
+		return MetricRate
+	}
+	for _, m := range s.Metrics {
+		if m.Compared && m.Process != "" {
+			return m.Name
+		}
+	}
+	return MetricP99
+}

@@ -1,0 +1,417 @@
+package experiment
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	word     = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)            // a name in templates
+	fileWord = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$`) // a name of a directory or a file
+	sysctl   = regexp.MustCompile(`^net\.[a-zA-Z0-9_]+(\.[a-zA-Z0-9_-]+)+$`)
+	portSpan = regexp.MustCompile(`^([0-9]{1,5})-([0-9]{1,5})$`)
+)
+
+// again ends the name of the baseline's A/A twin.
+const again = "-again"
+
+// setDefaults fills in what the file leaves out.
+func (f *File) setDefaults() {
+	if f.Blocks == 0 && !f.has("blocks") {
+		f.Blocks = 10
+	}
+	if f.Baseline == "" && len(f.Variants) > 0 {
+		f.Baseline = f.Variants[0].Name
+	}
+	for i := range f.Variants {
+		if v := &f.Variants[i]; v.Baseline == "" && v.Name != f.Baseline {
+			v.Baseline = f.Baseline
+		}
+	}
+	for i := range f.Needs {
+		if n := &f.Needs[i]; len(n.Find) == 0 {
+			n.Find = []string{n.Name}
+		}
+	}
+	for i := range f.Services {
+		f.Services[i].setDefaults()
+	}
+	f.Cooldown.setDefaults(Cooldown{Timeout: 75 * time.Second, TimeWait: 50})
+	f.Peak.setDefaults()
+	nameLevels(f.Levels)
+	if f.Quick != nil {
+		nameLevels(f.Quick.Levels)
+	}
+}
+
+func (s *Service) setDefaults() {
+	if s.Scope == "" {
+		s.Scope = ScopeBlock
+	}
+	if s.Ready.Timeout == 0 {
+		s.Ready.Timeout = 30 * time.Second
+	}
+	if s.Ready.HTTP == "" && s.Ready.TCP == nil && s.Ready.Command == nil {
+		s.Ready.TCP = s.Ports
+	}
+	if s.Stop.Signal == "" {
+		s.Stop.Signal = "TERM"
+	}
+	if s.Stop.Grace == 0 {
+		s.Stop.Grace = 10 * time.Second
+	}
+}
+
+func (c *Cooldown) setDefaults(other Cooldown) {
+	if c.Timeout == 0 {
+		c.Timeout = other.Timeout
+	}
+	if c.TimeWait == 0 {
+		c.TimeWait = other.TimeWait
+	}
+}
+
+func (p *Peak) setDefaults() {
+	if p == nil {
+		return
+	}
+	if p.Start == 0 {
+		p.Start = 100
+	}
+	if p.Max == 0 {
+		p.Max = 100_000
+	}
+	if p.Step == 0 {
+		p.Step = 0.05
+	}
+}
+
+// nameLevels names the levels that have no name.
+func nameLevels(levels []Level) {
+	for i := range levels {
+		level := &levels[i]
+		if level.Name != "" {
+			continue
+		}
+		var parts []string
+		for _, part := range [][2]string{{"rate-", level.Rate}, {"connections-", level.Connections}, {"per-connection-", level.PerConnection}} {
+			if part[1] != "" {
+				parts = append(parts, part[0]+part[1])
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(level.Settings)) {
+			parts = append(parts, name+"-"+level.Settings[name])
+		}
+		level.Name = strings.Join(parts, "-")
+	}
+}
+
+// has says whether the file gives a value at path.
+func (f *File) has(path string) bool {
+	_, ok := f.places[path]
+	return ok
+}
+
+// pathOf returns the path of the value text whose key is, or ends with, suffix.
+func (f *File) pathOf(suffix, text string) string {
+	for _, path := range slices.Sorted(maps.Keys(f.places)) {
+		if (path == suffix || strings.HasSuffix(path, "."+suffix) || strings.Contains(path, "."+suffix+".")) && f.places[path].text == text {
+			return path
+		}
+	}
+	return suffix
+}
+
+// mistake is one at the place of path, or of the block that would hold it.
+func (f *File) mistake(path, format string, args ...any) Mistake {
+	m := Mistake{File: f.name, Line: 1, Column: 1, Path: path, Message: fmt.Sprintf(format, args...)}
+	for at := path; at != ""; at = at[:max(0, strings.LastIndexByte(at, '.'))] {
+		if p, ok := f.places[at]; ok {
+			m.Line, m.Column = p.line, p.column
+			break
+		}
+	}
+	return m
+}
+
+// validate checks what the text alone can tell.
+func (f *File) validate() Mistakes {
+	var found Mistakes
+	wrong := func(path, format string, args ...any) { found = append(found, f.mistake(path, format, args...)) }
+	if !fileWord.MatchString(f.Name) {
+		wrong("name", "must be a word of letters, digits, _, - and .")
+	}
+	if f.Blocks < 1 || f.Blocks > 999 {
+		wrong("blocks", "must be from 1 to 999")
+	}
+	if len(f.Services) == 0 {
+		wrong("services", "there is none")
+	}
+	if len(f.Levels) == 0 && f.Peak == nil {
+		wrong("levels", "there is none, and no peak")
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Settings)) {
+		if !word.MatchString(name) {
+			wrong("settings."+name, "a setting is named by lower-case letters, digits and _")
+		}
+	}
+	f.checkNeeds(wrong)
+	f.checkHosts(wrong)
+	f.checkServices(wrong)
+	f.checkLevels("levels", f.Levels, wrong)
+	f.checkLoad("load", f.Load, wrong)
+	f.checkPeak("peak", f.Peak, wrong)
+	if f.Quick != nil {
+		f.checkLevels("quick.levels", f.Quick.Levels, wrong)
+		f.checkPeak("quick.peak", f.Quick.Peak, wrong)
+	}
+	f.checkFactors(wrong)
+	if len(found) == 0 {
+		f.checkVariants(wrong)
+	}
+	if len(found) == 0 {
+		f.checkScopes(wrong)
+		f.checkWatch(wrong)
+		f.checkFigures(wrong)
+	}
+	return found
+}
+
+type complain func(path, format string, args ...any)
+
+func (f *File) checkNeeds(wrong complain) {
+	for _, n := range f.Needs {
+		if !word.MatchString(n.Name) {
+			wrong("needs."+n.Name, "a program is named by lower-case letters, digits and _; give its real name under find")
+		}
+		if n.Package == "" {
+			wrong("needs."+n.Name, "package is missing: the Debian package that has the program")
+		}
+	}
+}
+
+func (f *File) checkHosts(wrong complain) {
+	if len(f.Hosts) > 200 {
+		wrong("hosts", "there are more than 200")
+	}
+	for _, h := range f.Hosts {
+		if !word.MatchString(h.Name) {
+			wrong("hosts."+h.Name, "a host is named by lower-case letters, digits and _")
+		}
+		if _, _, ok := parseSpan(h.Ports); h.Ports != "" && !ok {
+			wrong("hosts."+h.Name+".ports", "must be a range as 32768-60999, not %q", h.Ports)
+		}
+		for _, name := range slices.Sorted(maps.Keys(h.Sysctl)) {
+			if !sysctl.MatchString(name) {
+				wrong("hosts."+h.Name+".sysctl."+name, "must be a setting of the network, net.…")
+			}
+		}
+	}
+}
+
+// parseSpan reads "32768-60999".
+func parseSpan(text string) (low, high int, ok bool) {
+	match := portSpan.FindStringSubmatch(text)
+	if match == nil {
+		return 0, 0, false
+	}
+	low, _ = strconv.Atoi(match[1])
+	high, _ = strconv.Atoi(match[2])
+	return low, high, low > 0 && low <= high && high < 65536
+}
+
+func (f *File) service(name string) *Service {
+	for i := range f.Services {
+		if f.Services[i].Name == name {
+			return &f.Services[i]
+		}
+	}
+	return nil
+}
+
+func (f *File) checkServices(wrong complain) {
+	for i := range f.Services {
+		s := &f.Services[i]
+		path := "services." + s.Name
+		if !word.MatchString(s.Name) {
+			wrong(path, "a service is named by lower-case letters, digits and _")
+		}
+		if len(s.Command) == 0 {
+			wrong(path, "command is missing")
+		}
+		if s.Scope != ScopeBlock && s.Scope != ScopeExperiment {
+			wrong(path+".scope", "must be %s or %s", ScopeBlock, ScopeExperiment)
+		}
+		if s.Scope == ScopeBlock && (len(s.Fill) > 0 || s.Keep != "") {
+			wrong(path, "fill and keep need scope: experiment: a data set lives as long as the experiment")
+		}
+		for k, command := range slices.Concat(s.Prepare, s.Fill) {
+			if len(command) == 0 {
+				wrong(path, "command %d of prepare and fill is empty", k+1)
+			}
+		}
+		if unix.SignalNum("SIG"+s.Stop.Signal) == 0 {
+			wrong(path+".stop.signal", "must be a signal's name as TERM, INT or QUIT")
+		}
+		f.checkServiceNames(s, path, wrong)
+	}
+	if _, err := f.startOrder(f.serviceNames()); err != nil {
+		wrong("services", "%v", err)
+	}
+}
+
+// checkServiceNames checks what a service refers to.
+func (f *File) checkServiceNames(s *Service, path string, wrong complain) {
+	for i, port := range s.Ports {
+		if !word.MatchString(port) || slices.Index(s.Ports, port) != i {
+			wrong(path+".ports", "%q: a port has a name of its own, of lower-case letters, digits and _", port)
+		}
+	}
+	for _, port := range s.Ready.TCP {
+		if !slices.Contains(s.Ports, port) {
+			wrong(path+".ready.tcp", "%q is no port of the service", port)
+		}
+	}
+	for _, other := range s.After {
+		if f.service(other) == nil || other == s.Name {
+			wrong(path+".after", "%q is no other service", other)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
+		if !filepath.IsLocal(name) {
+			wrong(path+".files."+name, "must be a path inside the service's folder")
+		}
+	}
+}
+
+func (f *File) serviceNames() []string {
+	names := make([]string, len(f.Services))
+	for i := range f.Services {
+		names[i] = f.Services[i].Name
+	}
+	return names
+}
+
+// startOrder sorts services so that each stands behind those that it comes after; otherwise they keep the file's order.
+func (f *File) startOrder(names []string) ([]string, error) {
+	var order []string
+	for len(order) < len(names) {
+		next := slices.IndexFunc(names, func(name string) bool {
+			waits := slices.ContainsFunc(f.service(name).After, func(other string) bool {
+				return slices.Contains(names, other) && !slices.Contains(order, other)
+			})
+			return !waits && !slices.Contains(order, name)
+		})
+		if next < 0 {
+			return nil, fmt.Errorf("services wait for each other in a circle: see after")
+		}
+		order = append(order, names[next])
+	}
+	return order, nil
+}
+
+func (f *File) checkLevels(path string, levels []Level, wrong complain) {
+	for i := range levels {
+		level, at := &levels[i], fmt.Sprintf("%s.%d", path, i)
+		if !fileWord.MatchString(level.Name) || strings.HasPrefix(level.Name, PeakPrefix) {
+			wrong(at, "%q: give a name of letters, digits, _, - and ., that does not begin with %s", level.Name, PeakPrefix)
+		}
+		if slices.ContainsFunc(levels[:i], func(l Level) bool { return l.Name == level.Name }) {
+			wrong(at, "a second level is named %s; give it a name", level.Name)
+		}
+		f.checkLoad(at, level.Load, wrong)
+		for _, name := range slices.Sorted(maps.Keys(level.Settings)) {
+			if !word.MatchString(name) {
+				wrong(at+".settings."+name, "a setting is named by lower-case letters, digits and _")
+			}
+		}
+		for name := range levels[0].Settings {
+			if _, given := level.Settings[name]; !given && !hasKey(f.Settings, name) {
+				wrong(at, "the setting %s is given by other levels and has no default", name)
+			}
+		}
+		for name := range level.Settings {
+			if !hasKey(levels[0].Settings, name) && !hasKey(f.Settings, name) {
+				wrong(at+".settings."+name, "other levels do not give it, and it has no default in settings")
+			}
+		}
+	}
+}
+
+func (f *File) checkLoad(path string, load Load, wrong complain) {
+	if load.Host != "" && !slices.ContainsFunc(f.Hosts, func(h Host) bool { return h.Name == load.Host }) {
+		wrong(path+".host", "%q is no host of this file", load.Host)
+	}
+	for key, text := range map[string]string{"rate": load.Rate, "connections": load.Connections} {
+		if strings.Contains(text, ",") && !strings.Contains(text, "{{") {
+			wrong(path+"."+key, "one value, not a list: each is a level of its own")
+		}
+	}
+	for key, text := range map[string]string{"http2": load.HTTP2, "insecure": load.Insecure} {
+		if text != "" && text != "true" && text != "false" {
+			wrong(path+"."+key, "must be true or false")
+		}
+	}
+}
+
+func (f *File) checkPeak(path string, peak *Peak, wrong complain) {
+	if peak == nil {
+		return
+	}
+	f.checkLoad(path, peak.Load, wrong)
+	inherits := path != "peak"
+	if !inherits && peak.SLO == "" && f.Load.SLO == "" {
+		wrong(path, "needs an slo, its own or load's")
+	}
+	switch {
+	case peak.Start < 0 || peak.Start > 1e7, peak.Max < 0 || peak.Max > 1e7:
+		wrong(path, "start and max must be from 1 to 10000000 a second")
+	case !inherits && peak.Max < peak.Start:
+		wrong(path, "max is below start")
+	case peak.Step < 0 || peak.Step >= 1, !inherits && peak.Step < 0.001:
+		wrong(path+".step", "must be from 0.001 to 1, a share of the rate")
+	}
+	if peak.Rate != "" || peak.Requests != "" {
+		wrong(path, "the search sets the rate itself, and needs a duration in place of requests")
+	}
+}
+
+// checkFigures checks that charts and published figures name metrics and levels that there will be.
+func (f *File) checkFigures(wrong complain) {
+	var processes []string
+	for i := range f.Services {
+		if name := f.watchedAs(f.Services[i].Name); name != "" {
+			processes = append(processes, name)
+		}
+	}
+	check := func(path, metric, level string) {
+		if !KnownMetric(metric, processes) {
+			wrong(path+".metric", "%q is no metric of this experiment", metric)
+		}
+		named := func(l Level) bool { return l.Name == level }
+		if level != "" && !slices.ContainsFunc(f.Levels, named) && !slices.ContainsFunc(f.quickLevels(), named) {
+			wrong(path+".level", "%q is no level of this file", level)
+		}
+	}
+	for i, chart := range f.Charts {
+		check(fmt.Sprintf("charts.%d", i), chart.Metric, chart.Level)
+	}
+	for i := range f.Variants {
+		for k, figure := range f.Variants[i].Published {
+			check(fmt.Sprintf("variants.%s.published.%d", f.Variants[i].Name, k), figure.Metric, figure.Level)
+		}
+	}
+}
+
+func hasKey[V any](m map[string]V, key string) bool {
+	_, ok := m[key]
+	return ok
+}
