@@ -13,7 +13,7 @@ const (
 )
 
 // timelineCharts draws the panels of a timeline, one below the other on the same time axis: rate, latency, errors (when
-// there are any) and requests in flight.
+// there are any), requests in flight, and what was watched.
 func timelineCharts(runs []run, slo []mark, size sizing) ([]template.HTML, error) {
 	t, err := newTimeline(runs, size.columns)
 	if err != nil {
@@ -23,11 +23,8 @@ func timelineCharts(runs []run, slo []mark, size sizing) ([]template.HTML, error
 		return nil, nil
 	}
 	hits := t.hits()
-	panels := []plot{t.ratePanel(size), t.latencyPanel(slo, size)}
-	if t.errors() {
-		panels = append(panels, t.errorPanel(size))
-	}
-	panels = append(panels, t.flightPanel(size))
+	panels := t.loadPanels(slo, size)
+	panels = append(panels, t.watchPanels(size)...)
 	var drawn []template.HTML
 	for i := range panels {
 		p := &panels[i]
@@ -39,6 +36,18 @@ func timelineCharts(runs []run, slo []mark, size sizing) ([]template.HTML, error
 		drawn = append(drawn, p.draw())
 	}
 	return drawn, nil
+}
+
+// loadPanels are rate, latency, errors and requests in flight; none without steps.
+func (t *timeline) loadPanels(slo []mark, size sizing) []plot {
+	if !t.loaded() {
+		return nil
+	}
+	panels := []plot{t.ratePanel(size), t.latencyPanel(slo, size)}
+	if t.errors() {
+		panels = append(panels, t.errorPanel(size))
+	}
+	return append(panels, t.flightPanel(size))
 }
 
 func unnamed(marks []mark) []mark {
@@ -170,15 +179,7 @@ func (t *timeline) flightPanel(size sizing) plot {
 
 // countAxis is a linear axis from 0 that holds all the points.
 func countAxis(lines []series, from, to float64, ticks int) axis {
-	highest := 0.0
-	for _, line := range lines {
-		for _, p := range line.points {
-			if !math.IsNaN(p.y) {
-				highest = max(highest, p.y)
-			}
-		}
-	}
 	a := axis{write: number}
-	a.scale, a.ticks = linearScale(highest, from, to, ticks)
+	a.scale, a.ticks = linearScale(highestOf(lines), from, to, ticks)
 	return a
 }

@@ -13,7 +13,7 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, of := range []reflect.Type{reflect.TypeFor[Document](), reflect.TypeFor[DocumentStep](), reflect.TypeFor[Figures]()} {
+	for _, of := range []reflect.Type{reflect.TypeFor[Document](), reflect.TypeFor[DocumentStep](), reflect.TypeFor[Figures](), reflect.TypeFor[WatchError]()} {
 		for field := range of.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if !strings.Contains(string(doc), "`"+name+"`") {

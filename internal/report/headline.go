@@ -15,6 +15,7 @@ const (
 	good  mood = "good"  // all held
 	bad   mood = "bad"   // an SLO was missed, or the target failed
 	doubt mood = "doubt" // the figures are not (all) a measurement of the target
+	plain mood = "plain" // there is nothing to judge
 )
 
 // A headline is the verdict on a run in one sentence, and what must be known to believe it.
@@ -43,6 +44,8 @@ func (r *run) headline() headline {
 	h := headline{Mood: doubt, Text: "Nothing was measured."}
 	valid := slices.DeleteFunc(slices.Clone(r.steps), func(s step) bool { return !s.valid() })
 	switch {
+	case r.usage != nil:
+		h = r.watchHeadline()
 	case len(r.steps) == 0:
 	case len(valid) == 0:
 		h.Text = "No step is a valid measurement of the target."

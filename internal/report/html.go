@@ -38,6 +38,10 @@ type pageRun struct {
 	Heads    []string
 	Rows     []pageRow
 	Costs    [][]string
+	Used     []block
+	UsedRows [][]string // of the table of what was used, heads first
+	UsedNote string
+	Unread   []string // what could not be watched
 	Manifest []fact
 }
 
@@ -84,7 +88,9 @@ func newPage(runs []run) (*page, error) {
 	for i := range runs {
 		p.Runs = append(p.Runs, newPageRun(runs, i))
 	}
-	if len(runs) > 0 {
+	if len(runs) > 0 && runs[0].usage != nil {
+		p.Title = "Watch report: " + runs[0].label
+	} else if len(runs) > 0 {
 		p.Title = "Load report: " + runs[0].label
 	}
 	p.Heads, p.Rows = sideBySide(runs)
@@ -113,7 +119,10 @@ func pageAssets() (style, script []byte, err error) {
 
 func newPageRun(runs []run, i int) pageRun {
 	r := &runs[i]
-	view := pageRun{Label: r.label, Headline: r.headline(), Manifest: r.manifest(), Costs: r.costs()}
+	view := pageRun{
+		Label: r.label, Headline: r.headline(), Manifest: r.manifest(), Costs: r.costs(),
+		Used: r.blocks(), UsedRows: r.watchTable(), UsedNote: watchTableNote, Unread: r.watchRemarks(),
+	}
 	view.Subtitle = fmt.Sprintf("%s, from %s", r.Header.StartedAt.UTC().Format("2006-01-02 15:04 UTC"), r.Header.Machine.Host)
 	if r.End.Elapsed > 0 {
 		view.Subtitle += ", " + secondsLabelLong(r.End.Elapsed)
@@ -121,7 +130,9 @@ func newPageRun(runs []run, i int) pageRun {
 	if len(runs) > 1 {
 		view.Hue = hue(i)
 	} else if s := r.keyStep(); s != nil {
-		view.Tiles, view.TilesOf = s.tiles(), tilesOf(r, s)
+		view.Tiles, view.TilesOf = append(s.tiles(), r.usageTiles(s.usage)...), tilesOf(r, s)
+	} else if r.usage != nil {
+		view.Tiles = r.usageTiles(r.usage)
 	}
 	cols := columns(runs)
 	for _, c := range cols {
@@ -185,6 +196,30 @@ func (s *step) tiles() []tile {
 	return tiles
 }
 
+// tiledProcesses is how many processes are shown as tiles; all are in the lines below.
+const tiledProcesses = 4
+
+// usageTiles are the CPU of each process: for one request, or in cores.
+func (r *run) usageTiles(u *result.Usage) []tile {
+	if u == nil {
+		return nil
+	}
+	var tiles []tile
+	for i := range u.Processes[:min(len(u.Processes), tiledProcesses)] {
+		p := &u.Processes[i]
+		name := r.on(p.Host, p.Name)
+		switch {
+		case p.CPUPerRequest != nil:
+			note := fmt.Sprintf("CPU per request: %s user + %s system", seconds(*p.CPUUserPerRequest), seconds(*p.CPUSystemPerRequest))
+			tiles = append(tiles, tile{name, seconds(*p.CPUPerRequest), note})
+		case p.CPUCores != nil:
+			note := fmt.Sprintf("CPU: %s user + %s system", coreNumber(*p.CPUUserCores), coreNumber(*p.CPUSystemCores))
+			tiles = append(tiles, tile{name, cores(*p.CPUCores), note})
+		}
+	}
+	return tiles
+}
+
 // offer says what the answered rate is to be read against: "of 1,000/s", "with 64 connections".
 func (s *step) offer() string {
 	if s.Loop == result.LoopOpen {
@@ -202,6 +237,9 @@ func costHeads() []string {
 }
 
 func (r *run) costs() [][]string {
+	if r.usage != nil {
+		return nil
+	}
 	rows := [][]string{costHeads()}
 	for i := range r.steps {
 		s := &r.steps[i]

@@ -19,6 +19,10 @@ type Document struct {
 	Steps    []DocumentStep `json:"steps"`
 	End      *result.End    `json:"end"` // null when the file is cut off
 	CutOff   string         `json:"cut_off,omitempty"`
+
+	Watches     []result.Watch `json:"watches,omitempty"`
+	Watch       *result.Usage  `json:"watch,omitempty"` // over the whole time, when there are no steps
+	WatchErrors []WatchError   `json:"watch_errors,omitempty"`
 }
 
 // A DocumentStep is one load level in a Document.
@@ -64,16 +68,18 @@ type DocumentStep struct {
 	SLO             []result.Criterion     `json:"slo,omitempty"`
 	Validity        result.Validity        `json:"validity"`
 	Reasons         []string               `json:"reasons,omitempty"`
+	Watch           *result.Usage          `json:"watch,omitempty"`
 }
 
 // documentVersion changes its first number when a field changes its meaning or goes.
-const documentVersion = "1.0"
+const documentVersion = "1.1"
 
 func (r *run) document() Document {
 	h := r.headline()
 	d := Document{
 		Format: "spillway-load", Version: documentVersion, Headline: h.Text, Caveat: h.Caveat,
 		Label: r.label, Header: r.Header, CutOff: r.CutOff, Steps: []DocumentStep{},
+		Watches: r.Watches, Watch: r.usage, WatchErrors: r.watchErrors(),
 	}
 	if r.CutOff == "" {
 		d.End = &r.End
@@ -96,7 +102,7 @@ func (s *step) document() DocumentStep {
 		Response: figuresOf(s.response), Service: figuresOf(s.service), Lag: figuresOf(s.lag),
 		Connect: figuresOf(s.connect), FirstByte: figuresOf(s.firstByte), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
-		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons,
+		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
 	}
 }
 

@@ -1,7 +1,9 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +24,9 @@ func (r *run) manifest() []fact {
 		{"spillway", h.Tool + ", " + h.Go},
 		{"seed", strconv.FormatUint(h.Seed, 10)},
 	}
+	if r.usage != nil { // nothing was loaded
+		facts = facts[1 : len(facts)-1]
+	}
 	if h.SLO != "" {
 		facts = append(facts, fact{"SLO", h.SLO})
 	}
@@ -36,10 +41,41 @@ func (r *run) manifest() []fact {
 		})
 		facts = append(facts, machineFacts(&part.Header.Machine)...)
 	}
+	for i := range r.Watches {
+		facts = append(facts, r.watchFacts(&r.Watches[i])...)
+	}
 	for _, note := range h.Notes {
 		facts = append(facts, fact{"note", note})
 	}
 	return facts
+}
+
+// watchFacts say what was watched, and about another host what it is and how its clock went.
+func (r *run) watchFacts(w *result.Watch) []fact {
+	var subjects []string
+	for _, s := range w.Subjects {
+		name := cmp.Or(s.Name, s.Sampler)
+		if s.Detail != "" {
+			name += " (" + s.Detail + ")"
+		}
+		subjects = append(subjects, name)
+	}
+	if w.Host == "" {
+		return []fact{{"watched", strings.Join(subjects, ", ")}}
+	}
+	facts := []fact{{"watched on " + w.Host, strings.Join(subjects, ", ")}}
+	if w.ClockOffset != 0 || w.ClockError != 0 {
+		facts = append(facts, fact{"clock of " + w.Host, clockText(w)})
+	}
+	return append(facts, machineFacts(&w.Machine)...)
+}
+
+func clockText(w *result.Watch) string {
+	way := "ahead of"
+	if w.ClockOffset < 0 {
+		way = "behind"
+	}
+	return fmt.Sprintf("%s %s ours, to within %s; corrected", seconds(math.Abs(w.ClockOffset)), way, seconds(w.ClockError))
 }
 
 func machineFacts(m *result.Machine) []fact {

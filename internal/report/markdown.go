@@ -17,15 +17,10 @@ func writeMarkdown(w io.Writer, runs []run) error {
 			fmt.Fprintf(&out, " %s", plainMarkdown(h.Caveat))
 		}
 		out.WriteString("\n\n")
-		rows, left := stepTable(columns(runs), r.steps)
-		markdownTable(&out, rows, left)
-		out.WriteString("\n")
-		for k := range r.steps {
-			for _, line := range r.steps[k].remarks() {
-				fmt.Fprintf(&out, "- %s: %s\n", r.steps[k].load(), plainMarkdown(line))
-			}
+		if r.usage == nil {
+			writeMarkdownSteps(&out, runs, r)
 		}
-		fmt.Fprintf(&out, "\n%s\n\n", plainMarkdown(tableNote))
+		writeMarkdownWatch(&out, r)
 		for _, fact := range r.manifest() {
 			fmt.Fprintf(&out, "- %s: %s\n", fact.Name, plainMarkdown(fact.Value))
 		}
@@ -38,6 +33,36 @@ func writeMarkdown(w io.Writer, runs []run) error {
 		markdownTable(&out, append([][]string{heads}, rows...), -1)
 	}
 	return emit(w, &out)
+}
+
+func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
+	rows, left := stepTable(columns(runs), r.steps)
+	markdownTable(out, rows, left)
+	out.WriteString("\n")
+	for k := range r.steps {
+		for _, line := range r.steps[k].remarks() {
+			fmt.Fprintf(out, "- %s: %s\n", r.steps[k].load(), plainMarkdown(line))
+		}
+	}
+	fmt.Fprintf(out, "\n%s\n\n", plainMarkdown(tableNote))
+}
+
+// writeMarkdownWatch writes what was used.
+func writeMarkdownWatch(out *bytes.Buffer, r *run) {
+	for _, b := range r.blocks() {
+		fmt.Fprintf(out, "%s:\n\n", plainMarkdown(b.Title))
+		for _, line := range b.Lines {
+			fmt.Fprintf(out, "- **%s** %s\n", plainMarkdown(line.Name), plainMarkdown(line.Value))
+		}
+		out.WriteString("\n")
+	}
+	for _, line := range r.watchRemarks() {
+		fmt.Fprintf(out, "- %s\n\n", plainMarkdown(line))
+	}
+	if rows := r.watchTable(); len(rows) > 2 { // one step is told in the lines above
+		markdownTable(out, rows, -1)
+		fmt.Fprintf(out, "\n%s\n\n", plainMarkdown(watchTableNote))
+	}
 }
 
 // markdownTable writes rows, heads first, in columns aligned right, but for the one named.

@@ -38,6 +38,9 @@ func pageCharts(runs []run) ([]figure, error) {
 	}
 	if len(wideLines) > 0 {
 		caption := "a point per second, or per several in a long run; p99 where a point has 1,000 answers"
+		if len(runs) == 1 && runs[0].usage != nil {
+			caption = "a point per second, or per several in a long run"
+		}
 		figures = append(figures, figure{Title: "Timeline", Caption: caption, Legend: runLegend(runs), Wide: wideLines, Narrow: narrowLines})
 	}
 	return figures, nil

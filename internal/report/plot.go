@@ -15,6 +15,7 @@ type plot struct {
 	yTitle        string // above the axis
 	xTitle        string // below the axis, "" for none
 	x, y          axis
+	areas         []area // below everything else, each upon the one before
 	series        []series
 	bars          []bar
 	levels        []mark // horizontal lines across, an SLO
@@ -68,7 +69,7 @@ const (
 	marginBottom = 22
 	marginTitle  = 18 // more at the bottom when the x axis has a title
 	marginRight  = 14
-	marginLabels = 74 // at the right when series are named at their ends
+	marginLabels = 84 // at the right when series are named at their ends
 )
 
 // inner gives the pixel bounds of the drawing area of a plot of this size.
@@ -86,6 +87,9 @@ func inner(width, height float64, labelEnds, xTitled bool) (left, right, top, bo
 func (p *plot) draw() template.HTML {
 	s := newSVG(p.width, p.height, p.description)
 	p.drawAxes(s)
+	for i := range p.areas {
+		p.drawArea(s, &p.areas[i])
+	}
 	for _, b := range p.bars {
 		x, y := p.x.at(b.x), p.y.at(b.y)
 		s.leaf("rect", "x", px(x), "y", px(y), "width", px(max(1, p.x.at(b.x+b.width)-x-0.5)), "height", px(p.y.from-y), "class", "bar "+b.class)
@@ -181,6 +185,11 @@ func (p *plot) drawEndLabels(s *svg) {
 		name, class string
 	}
 	var labels []label
+	for i := range p.areas {
+		if at := p.areas[i].last(); at >= 0 && p.areas[i].name != "" {
+			labels = append(labels, label{p.y.at((p.areas[i].lower[at].y + p.areas[i].upper[at].y) / 2), p.areas[i].name, p.areas[i].class})
+		}
+	}
 	for _, line := range p.series {
 		at := p.pixels(line.points)
 		for i := len(at) - 1; i >= 0; i-- {

@@ -8,6 +8,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -27,6 +28,7 @@ const (
 	JSON       Format = "json"        // one document; field names carry units
 	CSV        Format = "csv"         // one row per step
 	CSVSeconds Format = "csv-seconds" // one row per second
+	CSVWatch   Format = "csv-watch"   // one row per figure of what was watched
 	Bench      Format = "bench"       // Go benchmark text, which benchstat reads
 	HDR        Format = "hdr"         // HdrHistogram log 1.3, one interval histogram per second
 	HTML       Format = "html"        // one page with charts, nothing fetched
@@ -34,7 +36,7 @@ const (
 
 // Formats lists all of them.
 func Formats() []Format {
-	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, Bench, HDR, HTML}
+	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HDR, HTML}
 }
 
 // Write shows the runs in the format given. Runs with the same label, or none, are told apart by their number. A run
@@ -55,6 +57,8 @@ func Write(w io.Writer, format Format, runs []*result.Run) error {
 		return writeCSV(w, shown)
 	case CSVSeconds:
 		return writeCSVSeconds(w, shown)
+	case CSVWatch:
+		return writeCSVWatch(w, shown)
 	case Bench:
 		return writeBench(w, shown)
 	case HDR:
@@ -68,14 +72,18 @@ func Write(w io.Writer, format Format, runs []*result.Run) error {
 // A run is a result with its histograms decoded.
 type run struct {
 	*result.Run
-	label string
-	steps []step
+	label  string
+	steps  []step
+	tracks []*result.Track // what was watched
+	usage  *result.Usage   // over the whole time; nil with steps, and when nothing was watched
 }
 
 // A step is one load level, ready to be shown.
 type step struct {
 	*result.StepRun
 	response, service, lag, connect, firstByte *histogram.Histogram
+
+	usage *result.Usage // nil when nothing was watched
 }
 
 func decode(results []*result.Run) ([]run, error) {
@@ -89,6 +97,7 @@ func decode(results []*result.Run) ([]run, error) {
 			}
 			runs[i].steps[k] = s
 		}
+		runs[i].watch()
 	}
 	return runs, nil
 }
@@ -97,7 +106,7 @@ func decode(results []*result.Run) ([]run, error) {
 func labelOf(runs []*result.Run, i int) string {
 	label := runs[i].Header.Label
 	if label == "" && len(runs) == 1 {
-		return runs[i].Header.Target
+		return cmp.Or(runs[i].Header.Target, runs[i].Header.Machine.Host)
 	}
 	same := func(r *result.Run) bool { return r.Header.Label == label }
 	if label == "" || slices.IndexFunc(runs, same) != i {

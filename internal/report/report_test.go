@@ -67,7 +67,7 @@ func TestHTMLDataIsTheDocument(t *testing.T) {
 
 // TestChartsStayInside reads every coordinate of every picture.
 func TestChartsStayInside(t *testing.T) {
-	for _, runs := range [][]*result.Run{{stagedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}} {
+	for _, runs := range [][]*result.Run{{stagedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
 		page := written(t, HTML, runs...)
 		if strings.Contains(page, "NaN") || strings.Contains(page, "Inf") {
 			t.Error("a coordinate is not a number")

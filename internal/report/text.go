@@ -25,21 +25,49 @@ func writeText(w io.Writer, runs []run) error {
 		if h.Caveat != "" {
 			fmt.Fprintf(&out, "%s\n", printable(h.Caveat))
 		}
-		out.WriteString("\n")
-		rows, left := stepTable(columns(runs), r.steps)
-		textTable(&out, rows, left)
+		if r.usage == nil {
+			out.WriteString("\n")
+			rows, left := stepTable(columns(runs), r.steps)
+			textTable(&out, rows, left)
+		}
 		for k := range r.steps {
 			for _, line := range r.steps[k].remarks() {
 				fmt.Fprintf(&out, "  %s: %s\n", r.steps[k].load(), printable(line))
 			}
 		}
+		writeTextWatch(&out, r)
 	}
 	if heads, rows := sideBySide(runs); heads != nil {
 		out.WriteString("\nside by side (one run of each is no evidence that one is better)\n\n")
 		textTable(&out, append([][]string{heads}, rows...), -1)
 	}
-	fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote, ". ", ".\n"))
+	if len(runs) == 0 || anyStep(runs, func(*step) bool { return true }) {
+		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote, ". ", ".\n"))
+	}
 	return emit(w, &out)
+}
+
+// writeTextWatch writes what was used.
+func writeTextWatch(out *bytes.Buffer, r *run) {
+	for _, b := range r.blocks() {
+		fmt.Fprintf(out, "\n%s\n", printable(b.Title))
+		width := 0
+		for _, line := range b.Lines {
+			width = max(width, utf8.RuneCountInString(printable(line.Name)))
+		}
+		for _, line := range b.Lines {
+			name := printable(line.Name)
+			fmt.Fprintf(out, "  %s%s  %s\n", name, strings.Repeat(" ", width-utf8.RuneCountInString(name)), printable(line.Value))
+		}
+	}
+	for _, line := range r.watchRemarks() {
+		fmt.Fprintf(out, "  %s\n", printable(line))
+	}
+	if rows := r.watchTable(); len(rows) > 2 { // one step is told in the lines above
+		out.WriteString("\nUsed in each step\n")
+		textTable(out, rows, -1)
+		fmt.Fprintf(out, "%s\n", strings.ReplaceAll(watchTableNote, ". ", ".\n"))
+	}
 }
 
 // stepTable is the rows of the table of steps, heads first, and which column is aligned left.

@@ -40,6 +40,11 @@ func newTimeline(runs []run, columns int) (*timeline, error) {
 			}
 		}
 	}
+	for i := range runs {
+		if runs[i].usage != nil {
+			t.end = max(t.end, runs[i].usage.To)
+		}
+	}
 	t.width = binWidth(t.end, columns)
 	for i := range runs {
 		var bins []bin
@@ -123,6 +128,11 @@ func (t *timeline) line(i int, name, class string, value func(*bin) float64) ser
 	return s
 }
 
+// loaded says whether there is a second of load.
+func (t *timeline) loaded() bool {
+	return slices.ContainsFunc(t.bins, func(bins []bin) bool { return len(bins) > 0 })
+}
+
 // starts are the marks where the steps of the first run begin; none for a run of one step.
 func (t *timeline) starts() []mark {
 	steps := t.runs[0].steps
@@ -155,6 +165,17 @@ func (t *timeline) hits() []hit {
 				at = append(at, start)
 			}
 			texts[start] = append(texts[start], t.runs[i].prefix(len(t.runs))+b.tip())
+		}
+	}
+	if c := t.cells(); c != nil {
+		for i, text := range c.tips() {
+			start := float64(i) * t.width
+			if _, seen := texts[start]; !seen {
+				at = append(at, start)
+			}
+			if text != "" {
+				texts[start] = append(texts[start], text)
+			}
 		}
 	}
 	slices.Sort(at)
