@@ -9,12 +9,12 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check bench fuzz clean needs
+.PHONY: help build run demo test check bench fuzz readme-table clean needs
 
 help: ## explain the targets (this text)
 	@echo 'Spillway: serve hot endpoints from your own database, and measure what they hold.'
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables: ARGS="--listen :8081" (for run)  TESTFLAGS=-v (for test)  FUZZTIME=1m (for fuzz)'
 
@@ -23,6 +23,9 @@ build: ## build bin/spillway
 
 run: build ## build, create the freight demo on embedded SQLite, serve it
 	bin/spillway serve $(ARGS)
+
+demo: build needs ## nginx in front of spillway on PostgreSQL, MariaDB and Redis, all started here; Ctrl-C stops them
+	scripts/demo.sh $(ARGS)
 
 test: needs ## every test: install the servers they need, test, test again with the race detector
 	$(GO) test -timeout 15m $(TESTFLAGS) ./...
@@ -34,12 +37,16 @@ check: ## formatting, go vet, staticcheck
 	if [ -n "$$files" ]; then echo "$$files"; echo 'not formatted: run "$(GO) tool gofumpt -w ." on these files'; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	$(GO) run ./scripts/readmetable -check
 
 bench: ## every benchmark, in Go's benchmark format
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
 fuzz: ## every fuzz target, FUZZTIME each
 	GO=$(GO) FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+readme-table: ## write the documents' tables anew from the committed results
+	$(GO) run ./scripts/readmetable
 
 clean: ## remove bin/ (the demo's data in spillway-data/ stays)
 	rm -rf bin

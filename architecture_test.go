@@ -40,7 +40,8 @@ const (
 
 // places gives every package of the module its layer. experiments/... needs no line.
 var places = map[string]layer{
-	"cmd/spillway": command,
+	"cmd/spillway":        command,
+	"scripts/readmetable": command,
 
 	"internal/coalesce":  leaf,
 	"internal/config":    leaf,

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// repository is a tree with one committed summary and these documents.
+func repository(t *testing.T, documents map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	summary, err := os.ReadFile("../../internal/experiment/testdata/study.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents["experiments/stacks/results/study.json"] = string(summary)
+	for name, text := range documents {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func read(t *testing.T, root, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestTablesAreWrittenAndChecked(t *testing.T) {
+	root := repository(t, map[string]string{
+		"README.md": "before\n<!-- table:stacks columns=peak_hz,cpu_percent.db@rate-300 variants=php,go published -->\nold\n<!-- /table -->\nafter\n" +
+			"```\n<!-- table:stacks -->\n```\n",
+		"README.zh-CN.md":               "<!-- table:stacks columns=peak_hz variants=go -->\n<!-- /table -->\n",
+		"experiments/stacks/README.md":  "<!-- table:stacks view=by-level columns=cpu_percent.db variants=go -->\n<!-- /table -->\n",
+		"experiments/other/README.md":   "<!-- table:feed begin -->\nof another program\n<!-- table:feed end -->\n",
+		"experiments/other/notes/x.txt": "<!-- table:none -->\n",
+	})
+	err := run(root, true, &bytes.Buffer{})
+	if err == nil || strings.Count(err.Error(), "is stale: run make readme-table") != 3 {
+		t.Fatalf("check of stale documents: %v", err)
+	}
+	var out bytes.Buffer
+	if err := run(root, false, &out); err != nil {
+		t.Fatal(err)
+	}
+	if want := "wrote README.md\nwrote README.zh-CN.md\nwrote experiments/stacks/README.md\n"; out.String() != want {
+		t.Errorf("printed %q, want %q", out.String(), want)
+	}
+	want := "before\n<!-- table:stacks columns=peak_hz,cpu_percent.db@rate-300 variants=php,go published -->\n" +
+		"| variant | peak | db CPU, rate-300 |\n|---|--:|--:|\n" +
+		"| php | 334 (263–377)/s; published 300/s | 67.6 (57.2–82.2) %; published 219 % |\n" +
+		"| go | 3,082 (2,472–3,541)/s; published 3,000/s | 10.6 (9.62–13.2) %; published 28 % |\n" +
+		"<!-- /table -->\nafter\n```\n<!-- table:stacks -->\n```\n"
+	if diff := cmp.Diff(want, read(t, root, "README.md")); diff != "" {
+		t.Errorf("README.md (-want +got):\n%s", diff)
+	}
+	if got := read(t, root, "README.zh-CN.md"); !strings.Contains(got, "| 方案 | 峰值 |") {
+		t.Errorf("README.zh-CN.md: %s", got)
+	}
+	if got := read(t, root, "experiments/stacks/README.md"); strings.Count(got, "\n| go |") != 1 || !strings.Contains(got, "| variant | rate-100 | rate-200 | rate-300 |") {
+		t.Errorf("by level: %s", got)
+	}
+	if err := run(root, true, &bytes.Buffer{}); err != nil {
+		t.Errorf("check of what was just written: %v", err)
+	}
+	out.Reset()
+	if err := run(root, false, &out); err != nil || out.Len() != 0 {
+		t.Errorf("a second time: %v, %q", err, out.String())
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	for text, want := range map[string]string{
+		"<!-- table:stacks columns=peak_hz -->\n":                                           "is not closed by",
+		"<!-- table:stacks columns=peak_hz -->\n<!-- table:stacks -->\n":                    "begins inside of another",
+		"<!-- table:none columns=peak_hz -->\n<!-- /table -->\n":                            "no such file",
+		"<!-- table:../stacks columns=peak_hz -->\n<!-- /table -->\n":                       "not the name of an experiment",
+		"<!-- table:stacks -->\n<!-- /table -->\n":                                          "needs columns",
+		"<!-- table:stacks colums=peak_hz -->\n<!-- /table -->\n":                           `unknown option "colums"`,
+		"<!-- table:stacks columns=speed -->\n<!-- /table -->\n":                            `no metric "speed"`,
+		"<!-- table:stacks columns=rate_hz@fast -->\n<!-- /table -->\n":                     `no level "fast"`,
+		"<!-- table:stacks columns=peak_hz variants=asp -->\n<!-- /table -->\n":             `no variant "asp"`,
+		"<!-- table:stacks view=pie -->\n<!-- /table -->\n":                                 `unknown view "pie"`,
+		"<!-- table:stacks view=by-level columns=peak_hz,rate_hz -->\n<!-- /table -->\n":    "takes one metric",
+		"<!-- table:stacks/../../../x/results/study columns=peak_hz -->\n<!-- /table -->\n": "not the name of an experiment",
+	} {
+		root := repository(t, map[string]string{"README.md": text})
+		err := run(root, false, &bytes.Buffer{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+		if read(t, root, "README.md") != text {
+			t.Errorf("%q was changed", text)
+		}
+	}
+}
+
+func TestReplaceTablesKeepsTheRest(t *testing.T) {
+	text := "a\r\n<!-- table:x -->\r\n| 1 |\r\n<!-- /table -->\r\nno newline at the end"
+	got, err := replaceTables(text, func(string) (string, error) { return "| 2 |\n", nil })
+	if want := "a\r\n<!-- table:x -->\r\n| 2 |\n<!-- /table -->\r\nno newline at the end"; err != nil || got != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	failed := errors.New("failed")
+	if _, err := replaceTables("\n<!-- table:x -->\n<!-- /table -->", func(string) (string, error) { return "", failed }); !errors.Is(err, failed) || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("error: %v", err)
+	}
+}
