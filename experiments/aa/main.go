@@ -1,0 +1,186 @@
+// Command aa proves the statistics of an experiment on a real server: it compares a server with itself many times, and
+// with a twin that costs 10 % more CPU a request, as `spillway experiment` compares variants: paired blocks, random
+// order, a fresh process for each side of a block, the verdict of internal/stats. It counts how often a difference is
+// seen that is not there, and how often the one that is.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"spillway/internal/stats"
+)
+
+// A plan is what to run.
+type plan struct {
+	Same    int           `json:"same"`    // comparisons of the server with itself
+	Planted int           `json:"planted"` // comparisons with the slower twin
+	Effect  float64       `json:"planted_effect"`
+	Blocks  int           `json:"blocks"` // of a comparison
+	Rate    int           `json:"rate_hz"`
+	Length  time.Duration `json:"-"`
+	Seconds float64       `json:"seconds"` // of a load
+	Work    int           `json:"work"`    // rounds of arithmetic in a request
+	Seed    uint64        `json:"seed"`
+}
+
+func main() {
+	var p plan
+	serve := flag.Int("serve", 0, "be the server, with that much work in a request")
+	spillway := flag.String("spillway", "bin/spillway", "the program that makes the load")
+	out := flag.String("o", "", "write the result as JSON to this file, and as Markdown beside it")
+	flag.IntVar(&p.Same, "same", 40, "comparisons of the server with itself")
+	flag.IntVar(&p.Planted, "planted", 20, "comparisons with the twin that costs more")
+	flag.Float64Var(&p.Effect, "effect", 0.1, "how much more, as a share")
+	flag.IntVar(&p.Blocks, "blocks", 2*stats.MinPairs, "blocks of a comparison")
+	flag.IntVar(&p.Rate, "rate", 1500, "requests a second")
+	flag.DurationVar(&p.Length, "duration", 250*time.Millisecond, "of the load on each side of a block")
+	flag.IntVar(&p.Work, "work", 60000, "rounds of arithmetic in a request, about 1 ns each")
+	flag.Uint64Var(&p.Seed, "seed", 1, "of the order")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if *serve > 0 {
+		err = serveWork(ctx, *serve, os.Stdout)
+	} else {
+		err = prove(ctx, p, *spillway, *out, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "aa:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// An outcome is one comparison and its verdict.
+type outcome struct {
+	Planted       bool          `json:"planted"`
+	Ratio         float64       `json:"ratio"`
+	Low           float64       `json:"low"`
+	High          float64       `json:"high"`
+	P             float64       `json:"p"`
+	MinimumEffect float64       `json:"minimum_effect"`
+	Verdict       stats.Verdict `json:"verdict"`
+}
+
+// A proof is the whole result.
+type proof struct {
+	Plan     plan      `json:"plan"`
+	Started  time.Time `json:"started_at"`
+	Elapsed  float64   `json:"elapsed_seconds"`
+	Base     float64   `json:"cpu_seconds_per_request"`
+	False    int       `json:"false_differences"`
+	Allowed  int       `json:"false_differences_allowed"`
+	Found    int       `json:"planted_found"`
+	Wanted   int       `json:"planted_wanted"`
+	Outcomes []outcome `json:"outcomes"`
+}
+
+func prove(ctx context.Context, p plan, spillway, out string, progress io.Writer) error {
+	p.Seconds = p.Length.Seconds()
+	m, err := newMeasurer(spillway, p)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	slower, base, err := m.calibrate(ctx)
+	if err != nil {
+		return fmt.Errorf("calibrate: %w", err)
+	}
+	fmt.Fprintf(progress, "a request costs %.1f µs of CPU; %d rounds of work make it %.0f %% more than %d do\n", base*1e6, slower, p.Effect*100, p.Work)
+	result := &proof{Plan: p, Started: started.UTC(), Base: base}
+	random := rand.New(rand.NewPCG(p.Seed, 0))
+	kinds := make([]bool, p.Same+p.Planted) // whether an effect is planted; mixed, so that a change of the host meets both
+	for i := range p.Planted {
+		kinds[i] = true
+	}
+	random.Shuffle(len(kinds), func(i, k int) { kinds[i], kinds[k] = kinds[k], kinds[i] })
+	for i, planted := range kinds {
+		work := p.Work
+		if planted {
+			work = slower
+		}
+		o, err := m.compare(ctx, random, work)
+		if err != nil {
+			return fmt.Errorf("comparison %d: %w", i+1, err)
+		}
+		o.Planted = planted
+		result.add(o)
+		left := time.Since(started) / time.Duration(i+1) * time.Duration(len(kinds)-i-1)
+		fmt.Fprintf(progress, "%d of %d: %s; %v left\n", i+1, len(kinds), o, left.Round(time.Second))
+	}
+	result.Elapsed = time.Since(started).Seconds()
+	if err := result.write(out, progress); err != nil {
+		return err
+	}
+	return result.judge()
+}
+
+func (o outcome) String() string {
+	kind := "same"
+	if o.Planted {
+		kind = "planted"
+	}
+	return fmt.Sprintf("%s: ratio %.3f (%.3f to %.3f), p %.4f, %s, could have seen %.1f %%", kind, o.Ratio, o.Low, o.High, o.P, o.Verdict, 100*(o.MinimumEffect-1))
+}
+
+func (r *proof) add(o outcome) {
+	r.Outcomes = append(r.Outcomes, o)
+	switch {
+	case o.Planted && o.Verdict == stats.Higher:
+		r.Found++
+	case !o.Planted && (o.Verdict == stats.Higher || o.Verdict == stats.Lower):
+		r.False++
+	}
+	r.Allowed, r.Wanted = r.Plan.Same/8, r.Plan.Planted*9/10 // 5 of 40 and 18 of 20
+}
+
+// judge is an error when the proof fails.
+func (r *proof) judge() error {
+	if r.False > r.Allowed {
+		return fmt.Errorf("%d false differences, %d are allowed", r.False, r.Allowed)
+	}
+	if r.Found < r.Wanted {
+		return fmt.Errorf("%d planted effects found, %d are wanted", r.Found, r.Wanted)
+	}
+	return nil
+}
+
+func (r *proof) write(out string, progress io.Writer) error {
+	text := r.markdown()
+	fmt.Fprint(progress, "\n", text)
+	if out == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	beside := strings.TrimSuffix(out, filepath.Ext(out)) + ".md"
+	if err := errors.Join(os.WriteFile(out, append(data, '\n'), 0o644), os.WriteFile(beside, []byte(text), 0o644)); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	return nil
+}
+
+func (r *proof) markdown() string {
+	var b strings.Builder
+	b.WriteString("| | comparisons | difference seen | bound |\n|---|--:|--:|--:|\n")
+	fmt.Fprintf(&b, "| the same twice | %d | %d | at most %d |\n", r.Plan.Same, r.False, r.Allowed)
+	fmt.Fprintf(&b, "| %.0f %% more CPU planted | %d | %d | at least %d |\n", r.Plan.Effect*100, r.Plan.Planted, r.Found, r.Wanted)
+	fmt.Fprintf(&b, "\n%d blocks a comparison, %.1f s at %d/s a side, %.1f µs of CPU a request; %.0f min in all.\n",
+		r.Plan.Blocks, r.Plan.Seconds, r.Plan.Rate, r.Base*1e6, r.Elapsed/60)
+	return b.String()
+}

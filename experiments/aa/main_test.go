@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"spillway/internal/stats"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestServerTellsItsCPU(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	in, out := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- serveWork(ctx, 1000, out) }()
+	address, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := readCPU(ctx, strings.TrimSpace(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if work(50_000_000, 1) == 0 {
+		t.Log("the result is of no matter")
+	}
+	after, err := readCPU(ctx, strings.TrimSpace(address))
+	if err != nil || after <= before {
+		t.Errorf("CPU time went from %v to %v: %v", before, after, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+}
+
+func TestProofCounts(t *testing.T) {
+	r := proof{Plan: plan{Same: 8, Planted: 10}}
+	for range 10 {
+		r.add(outcome{Planted: true, Verdict: stats.Higher})
+	}
+	r.add(outcome{Verdict: stats.Lower})
+	if err := r.judge(); err != nil || r.False != 1 || r.Found != 10 {
+		t.Errorf("%d false, %d found: %v", r.False, r.Found, err)
+	}
+	r.add(outcome{Verdict: stats.Higher})
+	if r.judge() == nil {
+		t.Error("2 false differences of 8 pass")
+	}
+	r = proof{Plan: plan{Same: 8, Planted: 10}}
+	for range 8 {
+		r.add(outcome{Planted: true, Verdict: stats.Higher})
+	}
+	r.add(outcome{Planted: true, Verdict: stats.Lower}) // the wrong way is not found
+	if r.judge() == nil {
+		t.Error("8 of 10 found pass")
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"spillway/internal/stats"
+)
+
+// calibrations is how often each amount of work is measured before the comparisons.
+const calibrations = 9
+
+// A measurer measures what a request costs the server.
+type measurer struct {
+	self, spillway string
+	plan           plan
+}
+
+func newMeasurer(spillway string, p plan) (*measurer, error) {
+	if p.Blocks < 1 || p.Same < 0 || p.Planted < 0 || p.Same+p.Planted == 0 || p.Work < 1 || p.Rate < 1 || p.Length <= 0 {
+		return nil, errors.New("nothing to run: see -help")
+	}
+	if _, err := os.Stat(spillway); err != nil {
+		return nil, fmt.Errorf("find spillway: %w; make build makes it", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	return &measurer{self: self, spillway: spillway, plan: p}, nil
+}
+
+// calibrate finds the amount of work at which a request costs the planted effect more: a request is the work and what
+// surrounds it, so the cost is measured at two amounts.
+func (m *measurer) calibrate(ctx context.Context) (slower int, base float64, err error) {
+	costs := make(map[int][]float64)
+	for range calibrations {
+		for _, work := range []int{m.plan.Work, 2 * m.plan.Work} {
+			cost, err := m.cost(ctx, work)
+			if err != nil {
+				return 0, 0, err
+			}
+			costs[work] = append(costs[work], cost)
+		}
+	}
+	base = median(costs[m.plan.Work])
+	each := (median(costs[2*m.plan.Work]) - base) / float64(m.plan.Work)
+	if each <= 0 {
+		return 0, 0, errors.New("twice the work costs no more: the host is too noisy")
+	}
+	return m.plan.Work + int(m.plan.Effect*base/each+0.5), base, nil
+}
+
+func median(values []float64) float64 { return stats.Summarize(values, stats.Level).Median }
+
+// compare measures the server against one with that work, block by block.
+func (m *measurer) compare(ctx context.Context, random *rand.Rand, work int) (outcome, error) {
+	var baseline, variant []float64
+	for range m.plan.Blocks {
+		sides := []bool{false, true} // whether it is the variant
+		random.Shuffle(len(sides), func(i, k int) { sides[i], sides[k] = sides[k], sides[i] })
+		for _, isVariant := range sides {
+			rounds := m.plan.Work
+			if isVariant {
+				rounds = work
+			}
+			cost, err := m.cost(ctx, rounds)
+			if err != nil {
+				return outcome{}, err
+			}
+			if isVariant {
+				variant = append(variant, cost)
+			} else {
+				baseline = append(baseline, cost)
+			}
+		}
+	}
+	c := stats.Judge([]stats.Ratio{stats.PairedRatio(baseline, variant, stats.Level)})[0]
+	if c.N < 2 {
+		return outcome{}, fmt.Errorf("%d pairs of blocks: an interval needs two", c.N)
+	}
+	return outcome{Ratio: c.Ratio.Ratio, Low: c.Low, High: c.High, P: c.P, MinimumEffect: c.MinimumEffect, Verdict: c.Verdict}, nil
+}
+
+// cost is the CPU time of a fresh server for one request, in seconds.
+func (m *measurer) cost(ctx context.Context, rounds int) (cost float64, err error) {
+	server, address, err := m.start(ctx, rounds)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		_ = server.Process.Signal(syscall.SIGTERM) // gone already is as well
+		_ = server.Wait()
+	}()
+	before, err := readCPU(ctx, address)
+	if err != nil {
+		return 0, err
+	}
+	requests, err := m.load(ctx, address)
+	if err != nil {
+		return 0, err
+	}
+	after, err := readCPU(ctx, address)
+	if err != nil {
+		return 0, err
+	}
+	return (after - before).Seconds() / requests, nil
+}
+
+// start runs this program as a server until it tells its address.
+func (m *measurer) start(ctx context.Context, rounds int) (*exec.Cmd, string, error) {
+	server := exec.CommandContext(ctx, m.self, "-serve", strconv.Itoa(rounds))
+	server.Stderr = os.Stderr
+	server.WaitDelay = 5 * time.Second
+	out, err := server.StdoutPipe()
+	if err != nil {
+		return nil, "", fmt.Errorf("start server: %w", err)
+	}
+	if err := server.Start(); err != nil {
+		return nil, "", fmt.Errorf("start server: %w", err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return nil, "", errors.Join(fmt.Errorf("read address of server: %w", err), server.Wait())
+	}
+	return server, strings.TrimSpace(line), nil
+}
+
+func readCPU(ctx context.Context, address string) (time.Duration, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/cpu", nil)
+	if err != nil {
+		return 0, fmt.Errorf("ask for CPU time: %w", err)
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, fmt.Errorf("ask for CPU time: %w", err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 64))
+	if err != nil {
+		return 0, fmt.Errorf("ask for CPU time: %w", err)
+	}
+	micros, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("ask for CPU time: %w", err)
+	}
+	return time.Duration(micros) * time.Microsecond, nil
+}
+
+// load puts the load on and tells how many requests were answered.
+func (m *measurer) load(ctx context.Context, address string) (float64, error) {
+	command := exec.CommandContext(ctx, m.spillway, "load", "http://"+address+"/",
+		"--rate", strconv.Itoa(m.plan.Rate), "--connections", "8", "--duration", m.plan.Length.String(), "--json")
+	var stderr strings.Builder
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		return 0, fmt.Errorf("load: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	var document struct {
+		Steps []struct {
+			Done int64 `json:"done"`
+		} `json:"steps"`
+	}
+	if err := json.Unmarshal(out, &document); err != nil {
+		return 0, fmt.Errorf("read load's result: %w", err)
+	}
+	if len(document.Steps) == 1 && document.Steps[0].Done > 0 {
+		return float64(document.Steps[0].Done), nil
+	}
+	return 0, errors.New("load: no request was answered")
+}
