@@ -34,6 +34,7 @@ type loadCmd struct {
 	RandomSeed    uint64        `group:"How much" name:"seed" help:"Of every random choice; 0 draws one. It is in the result."`
 
 	loadHTTP
+	watchFlags
 	SQL     string   `group:"SQL and Redis" name:"sql" placeholder:"STATEMENT" help:"Prepared once a connection; parameters are written :name."`
 	Param   []string `group:"SQL and Redis" sep:"none" placeholder:"NAME=VALUE" help:"random(1,1000), sequence, file:PATH:COLUMN, or a constant. May be repeated."`
 	Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: 'GET key:{random(1,100)}'. Repeated: drawn with equal chances."`
@@ -67,7 +68,7 @@ func (loadCmd) Help() string {
 
 Examples:
   spillway load http://127.0.0.1:8080/goodslist --rate 100,200,500 --duration 30s --per-connection 1 --slo 'p99<70ms errors<0.5%'
-  spillway load http://127.0.0.1:8080/goodslist -c 32 -o run.ndjson
+  spillway load http://127.0.0.1:8080/goodslist -c 32 -o run.ndjson --watch app=:8080 --watch db=:5432 --watch-db postgres://app@db/shop
   spillway load postgres://app@db/shop --sql 'SELECT * FROM goods WHERE id = :id' --param 'id=random(1,1000)' -c 1,4,50`
 }
 
@@ -80,15 +81,21 @@ func (c *loadCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.newLoadRun(env, config)
+	w, err := c.openWatch(env)
 	if err != nil {
 		return err
 	}
+	defer w.close()
+	r, err := c.newLoadRun(env, config, w)
+	if err != nil {
+		return err
+	}
+	stop := r.watch(env.ctx, w)
 	// The heap is small and steady: collecting it less often costs a few
 	// megabytes and disturbs the pacer less.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	interrupted, err := load.Run(env.ctx, *config, r.listener())
-	if err = errors.Join(err, r.end(interrupted)); err != nil {
+	if err = errors.Join(err, stop(), r.end(interrupted)); err != nil {
 		return err
 	}
 	format := report.Text

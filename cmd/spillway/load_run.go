@@ -1,8 +1,10 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"fmt"
+	"net/netip"
+	"net/url"
 	"strings"
 
 	"spillway/internal/load"
@@ -11,23 +13,44 @@ import (
 
 // loadRun keeps the records of a run while it goes on.
 type loadRun struct {
-	run      result.Run
-	writer   *result.Writer // nil without a result file
+	record
 	progress *loadProgress
 	elapsed  float64 // seconds, to the end of the last step
 }
 
-func (c *loadCmd) newLoadRun(env *environment, config *load.Config) (*loadRun, error) {
+func (c *loadCmd) newLoadRun(env *environment, config *load.Config, w *watchers) (*loadRun, error) {
 	r := &loadRun{progress: newLoadProgress(env.stderr, c.ReportInterval, config)}
+	r.out, r.clear = env.stderr, r.progress.clear
+	r.run.Watches = w.watches()
 	r.run.Header = c.header(env)
-	if c.Out == "" {
-		return r, nil
+	return r, r.create(c.Out)
+}
+
+// openWatch prepares what the flags name; nil when they name nothing.
+func (c *loadCmd) openWatch(env *environment) (*watchers, error) {
+	if !c.given() {
+		return nil, nil
 	}
-	var err error
-	if r.writer, err = result.Create(c.Out); err != nil {
-		return nil, usageError{err}
+	var ports []int
+	if u, err := url.Parse(c.Target); err == nil && onLoopback(u.Hostname()) && c.Socket == "" {
+		if port := portOf(u.Host); port != 0 {
+			ports = append(ports, port)
+		}
 	}
-	return r, r.writer.WriteHeader(r.run.Header)
+	return c.open(env.ctx, env.log, ports...)
+}
+
+func onLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.IsLoopback()
+}
+
+// watch keeps samples beside the load until stop is called.
+func (r *loadRun) watch(ctx context.Context, w *watchers) (stop func() error) {
+	if w == nil {
+		return func() error { return nil }
+	}
+	return w.run(ctx, r.run.Header.StartedAt, r.sample)
 }
 
 // listener keeps and writes every record. The seconds are kept in the file
@@ -35,6 +58,8 @@ func (c *loadCmd) newLoadRun(env *environment, config *load.Config) (*loadRun, e
 func (r *loadRun) listener() load.Listener {
 	return load.Listener{
 		Step: func(s *result.Step) error {
+			r.Lock()
+			defer r.Unlock()
 			r.run.Steps = append(r.run.Steps, result.StepRun{Step: *s})
 			r.progress.step(s)
 			if r.writer == nil {
@@ -43,6 +68,8 @@ func (r *loadRun) listener() load.Listener {
 			return r.writer.WriteStep(*s)
 		},
 		Second: func(s *load.Second) error {
+			r.Lock()
+			defer r.Unlock()
 			r.progress.second(s)
 			if r.writer == nil {
 				return nil
@@ -50,6 +77,8 @@ func (r *loadRun) listener() load.Listener {
 			return r.writer.WriteSlice(&s.Slice)
 		},
 		Total: func(t *result.Total) error {
+			r.Lock()
+			defer r.Unlock()
 			last := &r.run.Steps[len(r.run.Steps)-1]
 			last.Total = *t
 			r.elapsed = last.Start + t.Elapsed
@@ -62,17 +91,14 @@ func (r *loadRun) listener() load.Listener {
 	}
 }
 
-// end closes the books and the file.
+// end closes the books and the file. Nobody else may use the run any more.
 func (r *loadRun) end(interrupted bool) error {
 	r.progress.clear()
 	r.run.End = result.End{Reason: result.Finished, Elapsed: r.elapsed}
 	if interrupted {
 		r.run.End.Reason = result.Interrupted
 	}
-	if r.writer == nil {
-		return nil
-	}
-	return errors.Join(r.writer.WriteEnd(r.run.End), r.writer.Close())
+	return r.close()
 }
 
 // missed is a failedError that names the steps that missed the SLO.

@@ -47,12 +47,15 @@ func (e failedError) Unwrap() error { return e.error }
 
 // cli lists the verbs.
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Serve the feeds of a configuration, or the built-in freight app."`
-	Seed    seedCmd    `cmd:"" help:"Create a data set to try and to measure with."`
-	Config  configCmd  `cmd:"" help:"Check, print or describe a configuration."`
-	Load    loadCmd    `cmd:"" help:"Load a service and report what it answered."`
-	Report  reportCmd  `cmd:"" help:"Turn result files into tables, text formats or one HTML page."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Serve      serveCmd      `cmd:"" help:"Serve the feeds of a configuration, or the built-in freight app."`
+	Seed       seedCmd       `cmd:"" help:"Create a data set to try and to measure with."`
+	Config     configCmd     `cmd:"" help:"Check, print or describe a configuration."`
+	Load       loadCmd       `cmd:"" help:"Load a service and report what it answered."`
+	Experiment experimentCmd `cmd:"" help:"Compare variants of a system, one change at a time."`
+	Watch      watchCmd      `cmd:"" help:"Record what processes, sockets and databases of a host do."`
+	Report     reportCmd     `cmd:"" help:"Turn result files into tables, text formats or one HTML page."`
+	Doctor     doctorCmd     `cmd:"" help:"Look at a host, a database and a query before a load does."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
 // run is the program: it returns the exit code.

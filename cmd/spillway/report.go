@@ -6,22 +6,34 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"spillway/internal/experiment"
 	"spillway/internal/report"
 	"spillway/internal/result"
 )
 
 // reportCmd turns result files into tables, text formats or a page.
 type reportCmd struct {
-	Files  []string `arg:"" name:"file" help:"Result files that load wrote, compressed or not. label=file names a run in a comparison."`
-	Format string   `short:"f" enum:",text,markdown,json,csv,csv-seconds,bench,hdr,html" default:"" help:"text, markdown, json, csv (a row per step), csv-seconds (a row per second), bench (Go benchmark text, for benchstat), hdr (HdrHistogram log) or html (one page with charts, nothing fetched). Default: by the name of --out, else text."`
+	Files  []string `arg:"" name:"file" help:"Result files that load or watch wrote, compressed or not. label=file names a run in a comparison."`
+	Format string   `short:"f" enum:",text,markdown,json,csv,csv-seconds,csv-watch,bench,hdr,html" default:"" help:"text, markdown, json, csv (a row per step), csv-seconds (a row per second), csv-watch (a row per figure of what was watched), bench (Go benchmark text, for benchstat), hdr (HdrHistogram log) or html (one page with charts, nothing fetched). Default: by the name of --out, else text."`
 	Out    string   `short:"o" placeholder:"FILE" help:"Write to FILE instead of standard output."`
 	Merge  bool     `help:"The files are the shares of several hosts in one run: add them up. Without it they are shown side by side."`
 }
 
 // Run reads the files and writes the report.
 func (c *reportCmd) Run(env *environment) error {
+	if len(c.Files) == 1 && experiment.IsStudy(c.Files[0]) {
+		if !slices.Contains(report.StudyFormats(), c.format()) {
+			return usageError{fmt.Errorf("an experiment is shown as text, markdown, json or html, not as %s", c.format())}
+		}
+		study, err := experiment.ReadStudy(c.Files[0])
+		if err != nil {
+			return err
+		}
+		return writeOut(env.stdout, c.Out, func(w io.Writer) error { return report.WriteStudy(w, c.format(), study) })
+	}
 	runs, err := readRuns(c.Files)
 	if err != nil {
 		return err
@@ -38,7 +50,7 @@ func (c *reportCmd) Run(env *environment) error {
 			env.log.Warn("the result file is incomplete", "target", run.Header.Target, "missing", run.CutOff)
 		}
 	}
-	return writeReport(env.stdout, c.Out, c.format(), runs)
+	return writeOut(env.stdout, c.Out, func(w io.Writer) error { return report.Write(w, c.format(), runs) })
 }
 
 // format is the one asked for, or the one that the name of the output suggests.
@@ -104,17 +116,17 @@ func baseName(path string) string {
 	return name
 }
 
-// writeReport writes to the file named, or to stdout. A file appears only when it is whole.
-func writeReport(stdout io.Writer, out string, format report.Format, runs []*result.Run) error {
+// writeOut writes to the file named, or to stdout. A file appears only when it is whole.
+func writeOut(stdout io.Writer, out string, write func(io.Writer) error) error {
 	if out == "" || out == "-" {
-		return report.Write(stdout, format, runs)
+		return write(stdout)
 	}
 	file, err := os.CreateTemp(filepath.Dir(out), ".report-*")
 	if err != nil {
 		return fmt.Errorf("create report: %w", err)
 	}
 	defer os.Remove(file.Name()) // gone already when all went well
-	err = errors.Join(report.Write(file, format, runs), file.Chmod(0o644), file.Close())
+	err = errors.Join(write(file), file.Chmod(0o644), file.Close())
 	if err != nil {
 		return fmt.Errorf("write report %s: %w", out, err)
 	}

@@ -1,0 +1,395 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/experiment"
+	"spillway/internal/result"
+)
+
+// tinyExperiment compares two answers of nginx. The second service forks, and does not end when asked.
+const tinyExperiment = `name: tiny
+needs: {nginx: {package: nginx, version: ["-v"]}}
+services:
+  web:
+    command: ["{{.program.nginx}}", -p, "{{.folder}}", -c, "{{.folder}}/nginx.conf", -e, stderr]
+    files: {nginx.conf: nginx.conf}
+    ports: [http]
+    ready: {http: "http://{{.addr.http}}/"}
+    stop: {signal: QUIT}
+  stubborn:
+    scope: experiment
+    command: [sh, -c, "trap '' TERM INT QUIT; sleep 1000 & sleep 1000 & while :; do wait; done"]
+    stop: {grace: 100ms}
+factors:
+  body:
+    values:
+      short: {settings: {body: a}}
+      long: {settings: {body: aaaaaaaa}}
+variants:
+  base: {values: {body: short}}
+  other: {values: {body: long}}
+load: {url: "http://{{.service.web.addr.http}}/", duration: 300ms, check: ["body~=a"]}
+levels:
+  - {rate: 200, per_connection: 1, connections: 5}
+cooldown: {timeout: 1s, time_wait: 1000000}
+blocks: 2
+`
+
+const tinyNginx = `daemon off;
+worker_processes 2;
+pid {{.folder}}/pid;
+events {}
+http {
+	access_log off;
+	client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+	server { listen {{.addr.http}}; location / { return 200 "{{.setting.body}}"; } }
+}
+`
+
+// writeExperiment writes an experiment with nginx.conf beside it, and returns its path.
+func writeExperiment(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"e.yaml": text, "nginx.conf": tinyNginx} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "e.yaml")
+}
+
+// unwatched takes a line into an experiment that has nothing sampled.
+func unwatched(text string) string { return text + "watch: {processes: {}}\n" }
+
+// experimentRun is `spillway experiment` under way.
+type experimentRun struct {
+	cmd    *exec.Cmd
+	dir    string // of its results
+	output strings.Builder
+}
+
+func startExperiment(t *testing.T, dir string, args ...string) *experimentRun {
+	t.Helper()
+	r := &experimentRun{cmd: exec.Command(shared.binary, append([]string{"experiment"}, args...)...), dir: dir}
+	r.cmd.Dir = t.TempDir()
+	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill()
+		_ = r.cmd.Wait()
+	})
+	return r
+}
+
+// wait returns the exit code.
+func (r *experimentRun) wait() int {
+	_ = r.cmd.Wait()
+	return r.cmd.ProcessState.ExitCode()
+}
+
+// awaitLoad waits until a load runs in the block, and returns the run's state.
+func (r *experimentRun) awaitLoad(t *testing.T, block int) experiment.State {
+	t.Helper()
+	var state experiment.State
+	eventually(t, "a load begins", func() bool {
+		text, err := os.ReadFile(filepath.Join(r.dir, experiment.StateFile))
+		return err == nil && json.Unmarshal(text, &state) == nil && state.Block == block && state.Level != "" &&
+			len(matches(r.dir, "blocks/*/*/*.ndjson.gz")) >= 1
+	})
+	return state
+}
+
+func matches(dir, pattern string) []string {
+	names, _ := filepath.Glob(filepath.Join(dir, pattern))
+	return names
+}
+
+// nothingLeft wants the run's processes, folders and namespaces gone, and its ports free.
+func (r *experimentRun) nothingLeft(t *testing.T) {
+	t.Helper()
+	mine := fmt.Sprintf("spillway-%d-*", r.cmd.Process.Pid)
+	eventually(t, "nothing is left of the run", func() bool {
+		return len(r.processes()) == 0 && len(matches(os.TempDir(), mine)) == 0 && len(matches("/run/netns", mine)) == 0
+	})
+	for _, name := range matches(r.dir, "blocks/*/*/"+experiment.TurnFile) {
+		for _, service := range readTurn(t, name).Services {
+			for _, port := range service.Ports {
+				l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+				if err != nil {
+					t.Errorf("port %d of %s is not free: %v", port, service.Name, err)
+					continue
+				}
+				l.Close()
+			}
+		}
+	}
+}
+
+// processes lists those that work in the run's folders.
+func (r *experimentRun) processes() []string {
+	var found []string
+	for _, link := range matches("/proc", "[0-9]*/cwd") {
+		place, _ := os.Readlink(link)
+		if strings.HasPrefix(place, filepath.Join(os.TempDir(), fmt.Sprintf("spillway-%d-", r.cmd.Process.Pid))) {
+			found = append(found, link)
+		}
+	}
+	return found
+}
+
+func readTurn(t *testing.T, path string) experiment.Turn {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var turn experiment.Turn
+	if err := json.Unmarshal(text, &turn); err != nil {
+		t.Fatal(err)
+	}
+	return turn
+}
+
+// sampled says whether a run has a sample of a subject.
+func sampled(run *result.Run, host, sampler, subject string) bool {
+	return slices.ContainsFunc(run.Samples, func(s result.Sample) bool {
+		return s.Host == host && s.Sampler == sampler && s.Subject == subject && len(s.Values) > 0
+	})
+}
+
+func TestExperiment(t *testing.T) {
+	file, out := writeExperiment(t, tinyExperiment+"aa: true\npeak: {start: 20, max: 40, slo: p50<10s, connections: 5}\n"), filepath.Join(t.TempDir(), "out")
+	r := startExperiment(t, out, file, "-o", out, "--seed", "7")
+	if code := r.wait(); code != 0 {
+		t.Fatalf("exit %d\n%s", code, &r.output)
+	}
+	for block := 1; block <= 2; block++ {
+		for _, variant := range []string{"base", "base-again", "other"} {
+			dir := filepath.Join(out, experiment.BlocksDir, fmt.Sprintf("%03d", block), variant)
+			turn := readTurn(t, filepath.Join(dir, experiment.TurnFile))
+			if !turn.Complete || turn.Error != "" || len(turn.Services) != 2 || turn.Peak == nil || turn.Peak.Feasible != 40 || len(turn.Peak.Attempts) != 2 {
+				t.Errorf("%s: %+v", dir, turn)
+			}
+			run, err := result.ReadFile(filepath.Join(dir, turn.Levels[0].File))
+			if err != nil || run.Header.Label != variant || !sampled(run, "", result.SamplerProcess, "web") || run.Steps[0].Total.Due != 60 || run.Steps[0].Total.Done == 0 {
+				t.Errorf("%s: %v, %+v", dir, err, turn.Levels)
+			}
+		}
+	}
+	var manifest experiment.Manifest
+	text, err := os.ReadFile(filepath.Join(out, experiment.ManifestFile))
+	if err == nil {
+		err = json.Unmarshal(text, &manifest)
+	}
+	if err != nil || manifest.Seed != 7 || len(manifest.Plan) != 2 || !strings.HasPrefix(manifest.Programs[0].Version, "nginx version") {
+		t.Errorf("%v, %+v", err, manifest)
+	}
+	if !strings.Contains(r.output.String(), "turns done, ") || !strings.Contains(r.output.String(), "ends between ") {
+		t.Errorf("no progress in %s", &r.output)
+	}
+	r.nothingLeft(t)
+	_, stderr, code := spillway(t, "experiment", file, "-o", out)
+	if code != 2 || !strings.Contains(stderr, "holds a run already") {
+		t.Errorf("into the same directory: exit %d, %s", code, stderr)
+	}
+}
+
+// TestExperimentResume stops a run by Ctrl-C in its second block and goes on.
+func TestExperimentResume(t *testing.T) {
+	long := strings.Replace(unwatched(tinyExperiment), "duration: 300ms", "duration: 1s", 1)
+	file, out := writeExperiment(t, long), filepath.Join(t.TempDir(), "out")
+	r := startExperiment(t, out, file, "-o", out)
+	r.awaitLoad(t, 2)
+	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := r.wait(); code != 3 || !strings.Contains(r.output.String(), "--resume "+out) {
+		t.Fatalf("exit %d\n%s", code, &r.output)
+	}
+	r.nothingLeft(t)
+	first := readTurn(t, filepath.Join(out, "blocks/001/base", experiment.TurnFile))
+
+	changed := filepath.Join(filepath.Dir(file), "nginx.conf")
+	if err := os.WriteFile(changed, []byte(tinyNginx+"# changed\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code := spillway(t, "experiment", file, "--resume", out)
+	if code != 2 || !strings.Contains(stderr, "has changed since") {
+		t.Errorf("changed template: exit %d, %s", code, stderr)
+	}
+	if err := os.WriteFile(changed, []byte(tinyNginx), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code = spillway(t, "experiment", file, "--resume", out); code != 0 {
+		t.Fatalf("resume: exit %d, %s", code, stderr)
+	}
+	if diff := cmp.Diff(first, readTurn(t, filepath.Join(out, "blocks/001/base", experiment.TurnFile))); diff != "" {
+		t.Errorf("a complete block was run again: %s", diff)
+	}
+	for _, variant := range []string{"base", "other"} {
+		if turn := readTurn(t, filepath.Join(out, "blocks/002", variant, experiment.TurnFile)); !turn.Complete {
+			t.Errorf("%+v", turn)
+		}
+	}
+	if len(matches(out, "incomplete/002-1/*")) == 0 {
+		t.Error("what there was of block 2 is not kept")
+	}
+}
+
+// TestExperimentKilled kills the processes of a run by kill -9, and wants nothing left of it.
+func TestExperimentKilled(t *testing.T) {
+	long := strings.Replace(unwatched(tinyExperiment), "duration: 300ms", "duration: 60s", 1)
+	for _, c := range []struct {
+		name         string
+		inner, outer bool
+	}{{"inner", true, false}, {"outer", false, true}, {"both", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			file, out := writeExperiment(t, long), filepath.Join(t.TempDir(), "out")
+			r := startExperiment(t, out, file, "-o", out)
+			state := r.awaitLoad(t, 1)
+			if len(r.processes()) < 6 { // sh, two sleeps, nginx, two workers
+				t.Errorf("only %d processes run", len(r.processes()))
+			}
+			if c.outer {
+				_ = r.cmd.Process.Kill()
+			}
+			if c.inner {
+				_ = syscall.Kill(state.PID, syscall.SIGKILL)
+			}
+			if code := r.wait(); c.inner && !c.outer && code != 3 {
+				t.Errorf("exit %d", code)
+			}
+			if c.inner && c.outer { // what does not end by itself goes with the next run
+				if _, stderr, code := spillway(t, "experiment", file, "-o", out); code != 2 {
+					t.Errorf("exit %d, %s", code, stderr)
+				}
+			}
+			r.nothingLeft(t)
+		})
+	}
+}
+
+// tinyHosts puts the load and nginx on hosts of their own.
+const tinyHosts = `hosts:
+  client: {ports: 40000-40063, sysctl: {net.ipv4.tcp_tw_reuse: "0"}}
+  app:
+`
+
+func TestExperimentHosts(t *testing.T) {
+	text := strings.NewReplacer("services:\n  web:\n", tinyHosts+"services:\n  web:\n    host: app\n    user: nobody\n",
+		"trap '' TERM INT QUIT;", "touch {{.data}}/x;", "blocks: 2", "blocks: 1", "connections: 5", "connections: 50").Replace(tinyExperiment)
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	r := startExperiment(t, out, file, "-o", out)
+	code := r.wait()
+	if os.Geteuid() != 0 {
+		if code != 2 || !strings.Contains(r.output.String(), "only root") {
+			t.Errorf("without root: exit %d, %s", code, &r.output)
+		}
+		return
+	}
+	if code != 0 {
+		t.Fatalf("exit %d\n%s", code, &r.output)
+	}
+	turn := readTurn(t, filepath.Join(out, "blocks/001/base", experiment.TurnFile))
+	run, err := result.ReadFile(filepath.Join(out, "blocks/001/base", turn.Levels[0].File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := run.Header.Machine
+	if machine.PortLow != 40000 || machine.PortHigh != 40063 || !strings.HasPrefix(run.Header.Target, "http://10.213.0.2:") {
+		t.Errorf("the load had ports %d to %d and went to %s", machine.PortLow, machine.PortHigh, run.Header.Target)
+	}
+	if !sampled(run, "", result.SamplerProcess, "web") || !sampled(run, "", result.SamplerTCP, "") || !sampled(run, "10.213.0.2:9191", result.SamplerTCP, "") {
+		t.Errorf("watched: %+v", run.Watches)
+	}
+	total := &run.Steps[0].Total
+	if _, counted := turn.Levels[0].Cooldown.TimeWait["client"]; total.Done == 0 || !counted {
+		t.Errorf("%+v", turn.Levels[0])
+	}
+	r.nothingLeft(t)
+}
+
+func TestExperimentRefusals(t *testing.T) {
+	for _, c := range []struct{ old, fresh, args, want string }{
+		{"package: nginx", "package: nginx-x, find: [nginx-nosuch]", "", "not installed: nginx; run: apt-get install -y nginx-x"},
+		{"other: {values: {body: long}}", "other: {values: {body: short}}", "", "does not differ from base"},
+		{"{{.program.nginx}}", "{{.program.apache}}", "", `e.yaml:5:15: services.web.command.0: .program.apache: there is no "apache" here`},
+		{"blocks: 2", "blocks: 2", "--quick", "the file has no quick block"},
+		{"blocks: 2", "blocks: 2", "--only none", "--only: none: no variant"},
+		{"blocks: 2", "blocks: 2", "--resume /nonexistent", "no run to resume"},
+		{"blocks: 2", "blocks: 2", "--resume x --quick", "give it alone"},
+	} {
+		file := writeExperiment(t, strings.Replace(tinyExperiment, c.old, c.fresh, 1))
+		_, stderr, code := spillway(t, append([]string{"experiment", file}, strings.Fields(c.args)...)...)
+		if code != 2 || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s %s: exit %d, %q, want %q", c.fresh, c.args, code, stderr, c.want)
+		}
+	}
+	stdout, stderr, code := spillway(t, "experiment", writeExperiment(t, tinyExperiment), "--check", "--seed", "3")
+	if code != 0 || !strings.Contains(stdout, "other    base           body        web, stubborn") || !strings.Contains(stdout, "ends between") {
+		t.Errorf("--check: exit %d, %s%s", code, stdout, stderr)
+	}
+}
+
+// TestExperimentFailures: a service that does not get ready ends the run, one that dies while it is measured its turn.
+func TestExperimentFailures(t *testing.T) {
+	broken := strings.Replace(unwatched(tinyExperiment), "{{.folder}}/nginx.conf\"", "{{.folder}}/none.conf\"", 1)
+	_, stderr, code := spillway(t, "experiment", writeExperiment(t, broken), "-o", "out")
+	if code != 3 || !strings.Contains(stderr, "service web: it ended before it was ready") || !strings.Contains(stderr, "none.conf") {
+		t.Errorf("broken service: exit %d, %s", code, stderr)
+	}
+	dying := strings.Replace(unwatched(tinyExperiment), "  stubborn:\n    scope: experiment\n", "  stubborn:\n", 1)
+	dying = strings.Replace(dying, "sleep 1000 & sleep 1000 & while :; do wait; done", "sleep 0.2; exit 5", 1)
+	_, stderr, code = spillway(t, "experiment", writeExperiment(t, dying), "-o", "out")
+	if code != 1 || !strings.Contains(stderr, "service stubborn ended by itself: exit status 5") || !strings.Contains(stderr, "4 of 4 turns are not complete") {
+		t.Errorf("dying service: exit %d, %s", code, stderr)
+	}
+}
+
+// TestExperimentKeep wants kept data filled once, and services started afresh when a level changes a setting.
+func TestExperimentKeep(t *testing.T) {
+	kept := strings.NewReplacer(
+		"  stubborn:\n    scope: experiment\n", `  stubborn:
+    scope: experiment
+    prepare: [[sh, -c, "echo prepare >> {{.data}}/log"]]
+    fill: [[sh, -c, "echo fill >> {{.data}}/log"]]
+    keep: 1
+`, "  - {rate: 200, per_connection: 1, connections: 5}", "  - {name: one, settings: {mode: 1}, requests: 5}\n  - {name: two, settings: {mode: 2}, requests: 5}",
+		", duration: 300ms", "", "blocks: 2", "blocks: 1").Replace(unwatched(tinyExperiment))
+	data := t.TempDir()
+	log := filepath.Join(data, "experiments/tiny/stubborn/data/log")
+	for _, text := range []string{kept, kept, strings.Replace(kept, "keep: 1", "keep: 2", 1)} {
+		out := filepath.Join(t.TempDir(), "out")
+		if _, stderr, code := spillway(t, "experiment", writeExperiment(t, text), "-o", out, "--data", data); code != 0 {
+			t.Fatalf("exit %d, %s", code, stderr)
+		}
+		if text, err := os.ReadFile(log); err != nil || string(text) != "prepare\nfill\n" {
+			t.Errorf("%v, %q", err, text)
+		}
+		turn := readTurn(t, filepath.Join(out, "blocks/001/base", experiment.TurnFile))
+		var modes []string
+		for _, s := range turn.Services {
+			if s.Name == "web" {
+				modes = append(modes, s.Setting["mode"])
+			}
+		}
+		if diff := cmp.Diff([]string{"1", "2"}, modes); diff != "" {
+			t.Errorf("starts of web (-want +got):\n%s", diff)
+		}
+	}
+}
