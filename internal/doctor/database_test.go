@@ -1,0 +1,307 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const gameRows = 50_000
+
+// createGames makes game_record with that many apps: with one, app_id and
+// token hold one value each, and so does prize_grade, as in the fourth seed.
+func createGames(t *testing.T, url database.URL, apps int) {
+	t.Helper()
+	s := connect(t, url)
+	defer s.close()
+	grade := "i % 5"
+	if apps == 1 {
+		grade = "1"
+	}
+	rows := gameRows
+	if url.Driver == database.SQLite {
+		rows /= 10 // its code is this process's, which the race detector slows down
+	}
+	series := fmt.Sprintf("generate_series(1, %d) AS g(i)", rows)
+	name := func(prefix string) string { return fmt.Sprintf("concat('%s-', i %% %d)", prefix, apps) }
+	switch url.Driver {
+	case database.MySQL:
+		series = fmt.Sprintf("(SELECT seq AS i FROM seq_1_to_%d) g", rows)
+	case database.SQLite:
+		series = fmt.Sprintf("(WITH RECURSIVE g(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM g WHERE i < %d) SELECT i FROM g)", rows)
+		name = func(prefix string) string { return fmt.Sprintf("'%s-' || (i %% %d)", prefix, apps) }
+	}
+	err := run(t.Context(), s,
+		`CREATE TABLE game_record (id INTEGER NOT NULL PRIMARY KEY, app_id VARCHAR(64), token VARCHAR(64), user_id INTEGER, nickname VARCHAR(64), prize_grade INTEGER, start_time TIMESTAMP NULL, score INTEGER)`,
+		fmt.Sprintf("INSERT INTO game_record SELECT i, %s, %s, i, 'somebody', %s, NULL, CASE WHEN i %% 1000 = 0 THEN -1 ELSE i %% 1000 * 7919 %% 1000 END FROM %s", name("app"), name("token"), grade, series))
+	if err == nil {
+		err = run(t.Context(), s, map[database.Driver]string{database.Postgres: "ANALYZE", database.MySQL: "ANALYZE TABLE game_record", database.SQLite: "ANALYZE"}[url.Driver])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connect opens a session that may write.
+func connect(t *testing.T, url database.URL) session {
+	t.Helper()
+	var s session
+	var err error
+	if url.Driver == database.SQLite {
+		var conn *sqlite.Conn
+		conn, err = sqlite.OpenConn(url.Path())
+		s = sqliteSession{conn}
+	} else {
+		s, err = open(t.Context(), url)
+	}
+	if err == nil {
+		err = run(t.Context(), s, dialectOf(url.Driver).readWrite)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func parseURL(t *testing.T, text string) database.URL {
+	t.Helper()
+	url, err := database.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// servers are an empty database of each kind for each name asked for.
+func servers(t *testing.T) map[string]func() database.URL {
+	pg := apptest.Postgres(t)
+	maria := apptest.MariaDB(t)
+	made := 0
+	return map[string]func() database.URL{
+		"postgres": func() database.URL { return parseURL(t, pg.CreateDatabase(t)) },
+		"mariadb": func() database.URL {
+			made++
+			s, err := open(t.Context(), parseURL(t, maria.URL("test")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+			name := fmt.Sprintf("games_%d", made)
+			if err := run(t.Context(), s, mysqlDialect().readWrite, "CREATE DATABASE "+name); err != nil {
+				t.Fatal(err)
+			}
+			return parseURL(t, maria.URL(name))
+		},
+		"sqlite": func() database.URL { return parseURL(t, "sqlite:"+filepath.Join(t.TempDir(), "games.db")) },
+	}
+}
+
+func TestRealServers(t *testing.T) {
+	for name, create := range servers(t) {
+		t.Run(name+" game_record", func(t *testing.T) { testGameRecord(t, create) })
+		t.Run(name+" plans", func(t *testing.T) { testPlans(t, create) })
+		t.Run(name+" interrupted", func(t *testing.T) { testInterrupted(t, create) })
+		t.Run(name+" settings", func(t *testing.T) { testReadServer(t, name, create) })
+	}
+}
+
+// The fourth seed's statement: its own index is right for its one app, and
+// the columns that equal a value belong first when there are many.
+func testGameRecord(t *testing.T, create func() database.URL) {
+	for apps, want := range map[int]string{1: "prize_grade, score", 100: "app_id, token, prize_grade, score"} {
+		url := create()
+		createGames(t, url, apps)
+		q := analyze(t, url, QueryConfig{Statement: gameRecord, Measure: true})
+		text := &strings.Builder{}
+		if err := (&Report{Query: q}).WriteText(text); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d apps\n%s", apps, text)
+		if q.Winner == nil || columnList(q.Winner.Columns) != want {
+			t.Errorf("%d apps: %+v wins, want (%s)", apps, q.Winner, want)
+		}
+		if len(q.Candidates) != 2 || len(q.Measured) != 4 || q.Plan.ExecutionSeconds == nil || len(q.Plan.Costs) == 0 {
+			t.Errorf("%d apps: %d candidates, %d variants, plan %+v", apps, len(q.Candidates), len(q.Measured), q.Plan)
+		}
+		if strings.Contains(text.String(), "app-") || strings.Contains(text.String(), "token-") {
+			t.Error("a parameter's value is shown")
+		}
+		leavesNothing(t, url)
+	}
+}
+
+func analyze(t *testing.T, url database.URL, c QueryConfig) *Query {
+	t.Helper()
+	c.CopyRows, c.Timeout, c.Progress = 1_000_000, 2*time.Minute, func(string) {}
+	q, err := Analyze(t.Context(), url, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// leavesNothing fails when a copy or an index is left behind.
+func leavesNothing(t *testing.T, url database.URL) {
+	t.Helper()
+	s, err := open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	list := map[database.Driver]string{
+		database.Postgres: "SELECT relname FROM pg_class WHERE relname LIKE 'spillway%' OR relname LIKE '%prize_grade%'",
+		database.MySQL:    "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME LIKE 'spillway%' UNION SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'game_record' AND INDEX_NAME <> 'PRIMARY'",
+		database.SQLite:   "SELECT name FROM sqlite_master WHERE name NOT IN ('game_record', 'sqlite_autoindex_game_record_1') AND name NOT LIKE 'sqlite_stat%'",
+	}[url.Driver]
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for range 200 { // a session that was cut off ends when the server finds out
+		rows, err := s.query(t.Context(), list)
+		if err != nil || len(rows) == 0 {
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		<-again.C
+	}
+	t.Error("copies or indexes are left behind")
+}
+
+// What is interrupted in the middle of building leaves nothing either.
+func testInterrupted(t *testing.T, create func() database.URL) {
+	url := create()
+	createGames(t, url, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := Analyze(ctx, url, QueryConfig{Statement: gameRecord, Measure: true, CopyRows: 1000, Timeout: time.Minute, Progress: func(step string) {
+		if strings.HasPrefix(step, "building") {
+			cancel()
+		}
+	}})
+	if err == nil {
+		t.Error("an interrupted analysis says nothing")
+	}
+	leavesNothing(t, url)
+}
+
+// Without --measure nothing is written; what is there already is no candidate;
+// a join has candidates for each table.
+func testPlans(t *testing.T, create func() database.URL) {
+	url := create()
+	createGames(t, url, 100)
+	s := connect(t, url)
+	defer s.close()
+	if err := run(t.Context(), s, "CREATE INDEX seed ON game_record (prize_grade, score)",
+		"CREATE TABLE apps (app_id VARCHAR(64) NOT NULL, owner VARCHAR(64))", "INSERT INTO apps VALUES ('app-1', 'x')"); err != nil {
+		t.Fatal(err)
+	}
+	q := analyze(t, url, QueryConfig{Statement: gameRecord, Params: map[string]string{"app_id": "app-1", "token": "token-1"}})
+	if len(q.Candidates) != 1 || len(q.Covered) != 1 || q.Measured != nil || !strings.Contains(q.Verdict, "--measure") {
+		t.Errorf("%+v", q)
+	}
+	q = analyze(t, url, QueryConfig{Statement: "SELECT g.score FROM game_record g JOIN apps a ON a.app_id = g.app_id WHERE a.owner = :who AND g.score > :least", Params: map[string]string{"least": "990"}, Measure: true})
+	var tables []string
+	for _, c := range q.Candidates {
+		tables = append(tables, c.Table)
+	}
+	if !slices.Contains(tables, "apps") || !slices.Contains(tables, "game_record") || len(q.Measured) != 2+len(q.Candidates) {
+		t.Errorf("candidates for %v, %d measured: %+v", tables, len(q.Measured), q.Verdict)
+	}
+}
+
+func TestAnalyzeMistakes(t *testing.T) {
+	url := parseURL(t, "sqlite:"+filepath.Join(t.TempDir(), "m.db"))
+	s := connect(t, url)
+	defer s.close()
+	if err := run(t.Context(), s, "CREATE TABLE t (a INTEGER, b TEXT)"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		sql    string
+		params map[string]string
+		says   string
+	}{
+		{"DELETE FROM t", nil, "one plain SELECT"},
+		{"SELECT a FROM nowhere", nil, "there is no table nowhere"},
+		{"SELECT a FROM t WHERE c = 1", nil, "column c is in no table"},
+		{"SELECT x.a FROM t x JOIN t y ON x.a = y.a WHERE b = 1", nil, "column b is in several tables"},
+		{"SELECT a FROM t WHERE a > ?", nil, "--param a=…"},
+		{"SELECT a FROM t WHERE a = ?", nil, "no row to take values from"},
+		{"SELECT a FROM t LIMIT ?", nil, "--param 1=…"},
+		{"SELECT a FROM t WHERE a = ?", map[string]string{"z": "1"}, "there is no parameter z; the statement has: a"},
+	} {
+		_, err := Analyze(t.Context(), url, QueryConfig{Statement: c.sql, Params: c.params, CopyRows: 10, Timeout: time.Minute, Progress: func(string) {}})
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), ErrStatement.Error()) {
+			t.Errorf("%s: %v; want %q", c.sql, err, c.says)
+		}
+	}
+}
+
+// A slow statement is cut off, and a time that is over says what to change.
+func TestAnalyzeTimeout(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "slow.db")
+	conn, err := sqlite.OpenConn(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := sqlitex.ExecuteScript(conn, "CREATE TABLE t (a INTEGER, b INTEGER); WITH RECURSIVE g(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM g WHERE i < 20000) INSERT INTO t SELECT i, i % 7 FROM g", nil); err != nil {
+		t.Fatal(err)
+	}
+	c := QueryConfig{Statement: "SELECT count(*) FROM t x JOIN t y ON x.b = y.b WHERE x.a < 20001", CopyRows: 100_000, Timeout: 2 * time.Second, Progress: func(string) {}}
+	_, err = Analyze(context.Background(), parseURL(t, "sqlite:"+file), c)
+	if err == nil || !strings.Contains(err.Error(), "analyze on") {
+		t.Errorf("a statement over its time: %v", err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
+// What ReadServer reads of servers that do not fsync, as those of the tests.
+func testReadServer(t *testing.T, name string, create func() database.URL) {
+	server, err := ReadServer(t.Context(), create())
+	if name == "sqlite" {
+		if err == nil || !strings.Contains(err.Error(), "no such file") {
+			t.Errorf("a missing file: %v", err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]Status{}
+	for _, f := range CheckServer(server, &Facts{Cores: 2, MemoryBytes: 8 << 30}) {
+		found[f.Name] = f.Status
+		if f.Why == "" || f.Observed == "" || f.Source == "" || f.Group != "database" {
+			t.Errorf("%s: unfinished finding %+v", name, f)
+		}
+	}
+	want := map[string]map[string]Status{
+		"postgres": {"fsync": Fail, "synchronous_commit": Warn, "full_page_writes": Fail, "shared_buffers": Note, "autovacuum": OK, "wal_level": Note, "max_connections": OK, "statement_timeout": Note},
+		"mariadb":  {"sql_mode": OK, "default_storage_engine": OK, "innodb_flush_log_at_trx_commit": Warn, "innodb_doublewrite": OK, "innodb_buffer_pool_size": Note, "max_connections": OK, "skip_name_resolve": OK},
+	}[name]
+	for setting, status := range want {
+		if found[setting] != status {
+			t.Errorf("%s: %s is %q, want %q (%s)", name, setting, found[setting], status, server.Settings[setting])
+		}
+	}
+	if !server.Local || server.Version == "" {
+		t.Errorf("%s: %+v", name, server)
+	}
+}

@@ -1,0 +1,206 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/database"
+)
+
+const gameRecord = "SELECT * FROM game_record WHERE app_id=? AND token=? AND score != -1 ORDER BY prize_grade, score LIMIT 50"
+
+// shelf returns tables for derive, with the columns named and no index.
+func shelf(s *selection, columns map[string]string) []*TableInfo {
+	var tables []*TableInfo
+	for i, ref := range s.tables {
+		t := &TableInfo{Name: ref.name, plain: ref.name, from: i}
+		for _, name := range strings.Fields(columns[ref.name]) {
+			t.columns = append(t.columns, column{name: name})
+		}
+		tables = append(tables, t)
+	}
+	return tables
+}
+
+func TestDerive(t *testing.T) {
+	columns := map[string]string{
+		"game_record": "id app_id token prize_grade score start_time",
+		"orders":      "id createtime goods_name users_id",
+		"users":       "id nickname city",
+	}
+	for _, c := range []struct {
+		sql  string
+		want []string // table (columns)
+	}{
+		{gameRecord, []string{"game_record (app_id, token, prize_grade, score)", "game_record (prize_grade, score)"}},
+		{"select id from orders where users_id = 3", []string{"orders (users_id)"}},
+		{"SELECT id FROM orders WHERE 3 = users_id AND createtime > now() - interval '1 day'", []string{"orders (users_id, createtime)"}},
+		{"SELECT id FROM orders WHERE users_id = 3 AND createtime BETWEEN ? AND ? ORDER BY id DESC", []string{
+			"orders (users_id, id, createtime)", "orders (users_id, createtime)",
+		}},
+		{"SELECT id FROM orders WHERE users_id = 3 ORDER BY createtime DESC, id DESC", []string{"orders (users_id, createtime, id)"}},
+		{"SELECT id FROM orders WHERE users_id = 3 ORDER BY createtime DESC, id", []string{"orders (users_id, createtime DESC, id)"}},
+		{"SELECT id FROM orders ORDER BY createtime DESC NULLS LAST LIMIT 5", []string{"orders (createtime DESC NULLS LAST)"}},
+		{"SELECT id FROM orders WHERE users_id IN (1, 2) AND lower(goods_name) = 'x'", []string{"orders (users_id)"}},
+		{"SELECT id FROM orders WHERE users_id = 1 OR goods_name = 'x'", nil},
+		{"SELECT id FROM orders WHERE (users_id = 1 AND (goods_name = 'x'))", []string{"orders (users_id, goods_name)"}},
+		{"SELECT users_id, count(*) FROM orders WHERE goods_name IS NULL GROUP BY users_id ORDER BY count(*) DESC", []string{"orders (goods_name, users_id)"}},
+		{"SELECT lower(goods_name) AS createtime FROM orders ORDER BY createtime", nil},
+		{"SELECT goods_name AS g, createtime AS createtime FROM orders ORDER BY createtime", []string{"orders (createtime)"}},
+		{"SELECT o.id FROM orders AS o JOIN users u ON u.id = o.users_id WHERE u.city = :city ORDER BY o.createtime LIMIT 10", []string{
+			"orders (createtime)", "orders (users_id)", "users (city)", "users (id, city)",
+		}},
+		{"SELECT 1 FROM orders, users WHERE orders.users_id = users.id AND city = 'x'", []string{
+			"orders (users_id)", "users (city)", "users (id, city)",
+		}},
+		{"SELECT id FROM orders WHERE goods_name LIKE 'a%' AND createtime IS DISTINCT FROM now()", nil},
+	} {
+		s, err := readStatement(c.sql, database.Postgres)
+		if err != nil {
+			t.Errorf("%s: %v", c.sql, err)
+			continue
+		}
+		d, err := derive(s, shelf(s, columns))
+		if err != nil {
+			t.Errorf("%s: %v", c.sql, err)
+			continue
+		}
+		var got []string
+		for _, candidate := range d.candidates {
+			got = append(got, candidate.Table+" ("+columnList(candidate.Columns)+")")
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s%s", c.sql, diff, strings.Join(d.notes, "\n"))
+		}
+	}
+}
+
+// What an index has already is no candidate.
+func TestDeriveCovered(t *testing.T) {
+	s, err := readStatement(gameRecord, database.MySQL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := shelf(s, map[string]string{"game_record": "app_id token prize_grade score"})
+	tables[0].Indexes = []Index{{Name: "seed", whole: true, Columns: []indexColumn{{Name: "prize_grade", Desc: true}, {Name: "score", Desc: true}, {Name: "x"}}}}
+	d, err := derive(s, tables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.candidates) != 1 || len(d.candidates[0].Columns) != 4 || len(d.covered) != 1 {
+		t.Errorf("candidates %v, covered %v", d.candidates, d.covered)
+	}
+	want := "ALTER TABLE `game_record` ADD INDEX `game_record_app_id_token_prize_grade_score` (`app_id`, `token`, `prize_grade`, `score`), ALGORITHM=INPLACE, LOCK=NONE"
+	if d.candidates[0].Create != want {
+		t.Errorf("create: %s", d.candidates[0].Create)
+	}
+	if len(d.notes) != 1 || !strings.Contains(d.notes[0], "score != -1") {
+		t.Errorf("notes: %q", d.notes)
+	}
+}
+
+// A unique index finds the row; more columns find nothing more.
+func TestDeriveUnique(t *testing.T) {
+	s, err := readStatement("SELECT 1 FROM orders o JOIN users u ON u.id = o.users_id WHERE u.city = 'x'", database.Postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := shelf(s, map[string]string{"orders": "id users_id", "users": "id city"})
+	tables[1].Indexes = []Index{{Name: "users_pkey", whole: true, unique: true, Columns: []indexColumn{{Name: "id"}}}}
+	d, err := derive(s, tables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range d.candidates {
+		got = append(got, columnList(c.Columns))
+	}
+	if diff := cmp.Diff([]string{"users_id", "city"}, got); diff != "" || len(d.covered) != 1 {
+		t.Errorf("candidates %v, covered %v", got, d.covered)
+	}
+}
+
+func TestReadStatementRefuses(t *testing.T) {
+	for sql, says := range map[string]string{
+		"":                                      "one plain SELECT",
+		"DELETE FROM t":                         "one plain SELECT",
+		"WITH a AS (SELECT 1) SELECT 1 FROM a":  "one plain SELECT",
+		"SELECT 1":                              "no FROM",
+		"SELECT 1 FROM t UNION SELECT 2 FROM t": "UNION",
+		"SELECT 1 FROM (SELECT 1) x":            "something else than a table",
+		"SELECT 1 FROM f(1)":                    "\"(\" in FROM",
+		"SELECT 1 FROM a RIGHT JOIN b ON a.x = b.x": "RIGHT",
+		"SELECT 1 FROM a JOIN b USING (x)":          "USING",
+		"SELECT 1 FROM t WHERE a = 'x":              "1:27: this ' is not closed",
+		"SELECT 1 FROM t WHERE (a = 1":              "( is not closed",
+		"SELECT 1 FROM t) WHERE a = 1":              ") closes nothing",
+		"SELECT 1 FROM t; DELETE FROM t":            "several statements",
+		"SELECT 1 FROM t WHERE a = $1":              "write parameters as ? or :name",
+		"SELECT 1 FROM t GROUP a":                   "without BY",
+		"SELECT 1 INTO x FROM t":                    "INTO",
+		"SELECT 1 FROM t /* open":                   "/* is not closed",
+		"SELECT 1 FROM a JOIN":                      "something else than a table",
+	} {
+		if s, err := readStatement(sql, database.Postgres); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, %v; want %q", sql, s, err, says)
+		}
+	}
+}
+
+func TestRender(t *testing.T) {
+	s, err := readStatement("SELECT g.* FROM app.game_record g WHERE g.a = ? -- why\n AND b = :name LIMIT ? ;", database.MySQL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := s.render(func(i int) string { return "$" + string(rune('0'+i)) }, map[int]string{0: "copy"})
+	if want := "SELECT g.* FROM copy g WHERE g.a = $1 -- why\n AND b = $2 LIMIT $3"; got != want {
+		t.Errorf("rendered %q", got)
+	}
+	var names []string
+	for _, p := range s.params {
+		names = append(names, p.name)
+	}
+	if diff := cmp.Diff([]string{"a", "name", "3"}, names); diff != "" || !s.params[2].count || !s.params[0].equal {
+		t.Errorf("parameters %v %+v", names, s.params)
+	}
+}
+
+// Reading never panics, and what is read renders as it was.
+func FuzzReadStatement(f *testing.F) {
+	for _, sql := range []string{
+		gameRecord, "SELECT a FROM t", "select 'a''b', \"c\" from `t` where x between 1 and 2 or y in (1,2)",
+		"SELECT a FROM t JOIN u ON t.a = u.b, v WHERE (a = 1 AND b IS NULL) GROUP BY a ORDER BY 1 LIMIT ?",
+		"SELECT /* x */ 1e-5 FROM t -- end", "SELECT FROM ORDER BY", "SELECT a FROM t WHERE a = ANY(:x::int[])", "SELECT a FROM t WHERE = =", "SELECT 1 FROM a.b.c",
+	} {
+		f.Add(sql, true)
+		f.Add(sql, false)
+	}
+	f.Fuzz(func(t *testing.T, sql string, mysql bool) {
+		driver := database.Postgres
+		if mysql {
+			driver = database.MySQL
+		}
+		s, err := readStatement(sql, driver)
+		if err != nil {
+			return
+		}
+		number := 0
+		same := s.render(func(int) string {
+			for i := range s.params {
+				if i == number {
+					number++
+					return s.src[s.tokens[s.params[i].token].start:s.tokens[s.params[i].token].end]
+				}
+			}
+			return ""
+		}, nil)
+		if same != s.src || !strings.HasPrefix(sql, s.src) {
+			t.Errorf("%q renders as %q", sql, same)
+		}
+		if _, err := derive(s, shelf(s, map[string]string{})); err == nil && len(s.conditions) > 0 {
+			t.Errorf("%q: conditions on columns that no table has", sql)
+		}
+	})
+}

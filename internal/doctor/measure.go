@@ -1,0 +1,342 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	warmRounds = 1 // rounds that are not counted
+	runsMin    = 5
+	runsMost   = 15
+	// enoughSeconds of counted executions and runsMin of them end the measuring.
+	enoughSeconds = 2.0
+	// runShare of the time left may be spent on one execution.
+	runShare = 20
+	// alike is how far apart times may be for the smaller index to win.
+	alike = 1.15
+	// alikeSeconds is less than a client can tell apart.
+	alikeSeconds = 50e-6
+	// worthwhile is how much faster an index must make a statement.
+	worthwhile = 1.2
+	// fewerRows is the share of the rows read without an index by which a
+	// candidate must read more than another to count as reading more.
+	fewerRows = 0.01
+)
+
+// Measurement is one variant of the statement on copies of its tables.
+type Measurement struct {
+	Variant             string  `json:"variant"`
+	RowsCopied          int64   `json:"rows_copied"`
+	BuildSeconds        float64 `json:"build_seconds,omitempty"`
+	IndexBytes          int64   `json:"index_bytes,omitempty"`
+	IndexBytesEstimated bool    `json:"index_bytes_estimated,omitempty"`
+	Runs                int     `json:"runs"`
+	MedianSeconds       float64 `json:"median_seconds"`
+	MinSeconds          float64 `json:"min_seconds"`
+	MaxSeconds          float64 `json:"max_seconds"`
+	SpeedUp             float64 `json:"speed_up"` // over no index
+	RowsExamined        int64   `json:"rows_examined"`
+	Buffers             int64   `json:"buffers,omitempty"`
+	Sorts               bool    `json:"sorts"`
+	TooLong             bool    `json:"too_long,omitempty"` // median is then the time allowed
+
+	candidate *Candidate
+	statement string
+	times     []float64
+}
+
+// bench measures variants of a statement on copies.
+type bench struct {
+	*analysis
+	copies   map[int]string // copies with the live indexes, by place in FROM
+	bare     map[int]string // copies without any
+	rows     int64
+	variants []*Measurement
+	made     int
+}
+
+// measure copies the tables that have candidates and runs the statement with
+// no index, with those that the table has, and with each candidate beside them. The
+// copies are temporary tables: they end with the session, whatever happens.
+func (a *analysis) measure(ctx context.Context) error {
+	b := &bench{analysis: a, copies: map[int]string{}, bare: map[int]string{}}
+	if err := b.prepare(ctx); err != nil {
+		return a.timeUp(err)
+	}
+	if err := b.time(ctx); err != nil {
+		return a.timeUp(err)
+	}
+	for _, m := range b.variants {
+		m.summarize(b.variants[0])
+		a.report.Measured = append(a.report.Measured, *m)
+	}
+	a.judge(b.variants)
+	return nil
+}
+
+// timeUp says what to change when the time is over.
+func (a *analysis) timeUp(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || a.dialect.tooLong(err) {
+		return fmt.Errorf("measure: %s are over; raise --timeout or lower --copy-rows", a.config.Timeout)
+	}
+	return fmt.Errorf("measure: %w", err)
+}
+
+// prepare makes the copies and their indexes.
+func (b *bench) prepare(ctx context.Context) error {
+	var targets []*TableInfo
+	for _, t := range b.tables {
+		if slices.ContainsFunc(b.report.Candidates, func(c Candidate) bool { return c.from == t.from }) {
+			targets = append(targets, t)
+		}
+	}
+	if err := run(ctx, b.session, b.dialect.readWrite); err != nil {
+		return fmt.Errorf("allow copies: %w", err)
+	}
+	if err := b.dialect.begin(ctx, b.session, b.space(targets)); err != nil {
+		return fmt.Errorf("ready the session: %w", err)
+	}
+	if err := b.dialect.limit(ctx, b.session, time.Until(b.deadline)); err != nil {
+		return fmt.Errorf("set the statement timeout: %w", err)
+	}
+	indexed := false
+	for _, t := range targets {
+		if err := b.copyBoth(ctx, t); err != nil {
+			return fmt.Errorf("copy %s: %w", t.Name, err)
+		}
+		indexed = indexed || len(t.Indexes) > 0
+	}
+	b.variant("no index", b.bare, nil)
+	if indexed {
+		b.variant("existing indexes", b.copies, nil)
+	}
+	for i := range b.report.Candidates {
+		if err := b.build(ctx, &b.report.Candidates[i]); err != nil {
+			return err
+		}
+	}
+	if err := run(ctx, b.session, b.dialect.readOnly); err != nil {
+		return fmt.Errorf("allow reading only: %w", err)
+	}
+	return nil
+}
+
+// space is about how many bytes all copies take.
+func (b *bench) space(targets []*TableInfo) int64 {
+	total := int64(0)
+	for _, t := range targets {
+		share := min(1, float64(b.config.CopyRows)/float64(max(1, t.Rows)))
+		total += int64(share*float64(t.Bytes)) * int64(2+len(b.report.Candidates))
+	}
+	return total
+}
+
+// copyBoth copies a table without and, when it has any, with its indexes.
+func (b *bench) copyBoth(ctx context.Context, t *TableInfo) error {
+	b.config.Progress(fmt.Sprintf("copying at most %d rows of %s", b.config.CopyRows, t.Name))
+	name := b.name()
+	if err := b.dialect.copyTable(ctx, b.session, t, name, b.config.CopyRows); err != nil {
+		return err
+	}
+	b.bare[t.from], b.copies[t.from] = name, name
+	rows, err := b.session.query(ctx, "SELECT count(*) FROM "+quoteName(b.dialect.driver)(name))
+	if err != nil {
+		return err
+	}
+	b.rows = max(b.rows, parseNumber(rows[0][0]))
+	if b.rows < t.Rows*9/10 {
+		b.report.Notes = append(b.report.Notes, fmt.Sprintf("measured on %d of about %d rows of %s: with all of them the differences are larger", b.rows, t.Rows, t.Name))
+	}
+	if len(t.Indexes) > 0 {
+		b.copies[t.from] = b.name()
+		if err := b.dialect.again(ctx, b.session, t, name, b.copies[t.from], true); err != nil {
+			return err
+		}
+	}
+	for _, copied := range slices.Compact([]string{name, b.copies[t.from]}) {
+		if err := b.dialect.settle(ctx, b.session, copied); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// name is that of the next copy.
+func (b *bench) name() string {
+	b.made++
+	return fmt.Sprintf("spillway_doctor_copy_%d", b.made)
+}
+
+// build makes a copy of the candidate's table with the live indexes and the candidate.
+func (b *bench) build(ctx context.Context, c *Candidate) error {
+	t := b.tables[c.from]
+	b.config.Progress(fmt.Sprintf("building (%s) on a copy of %s", columnList(c.Columns), t.Name))
+	name := b.name()
+	err := b.dialect.again(ctx, b.session, t, b.bare[c.from], name, len(t.Indexes) > 0)
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", t.Name, err)
+	}
+	start := time.Now()
+	if err := b.dialect.index(ctx, b.session, name, c.Columns); err != nil {
+		return fmt.Errorf("build (%s): %w", columnList(c.Columns), err)
+	}
+	built := time.Since(start)
+	if err := b.dialect.settle(ctx, b.session, name); err != nil {
+		return fmt.Errorf("gather statistics: %w", err)
+	}
+	tables := map[int]string{}
+	for from, copied := range b.copies {
+		tables[from] = copied
+	}
+	tables[c.from] = name
+	m := b.variant("("+columnList(c.Columns)+")", tables, c)
+	if len(b.tables) > 1 {
+		m.Variant = t.Name + " " + m.Variant
+	}
+	m.BuildSeconds = built.Seconds()
+	m.IndexBytes, m.IndexBytesEstimated, err = b.dialect.indexBytes(ctx, b.session, t, name, c.Columns)
+	if err != nil {
+		return fmt.Errorf("size (%s): %w", columnList(c.Columns), err)
+	}
+	return nil
+}
+
+// variant adds the statement on those copies.
+func (b *bench) variant(name string, copies map[int]string, c *Candidate) *Measurement {
+	tables := map[int]string{}
+	quote := quoteName(b.dialect.driver)
+	for from, copied := range copies {
+		tables[from] = quote(copied)
+		if ref := b.selection.tables[from]; !ref.aliased {
+			tables[from] += " AS " + quote(ref.alias)
+		}
+	}
+	m := &Measurement{Variant: name, RowsCopied: b.rows, candidate: c, statement: b.selection.render(b.dialect.placeholder, tables)}
+	b.variants = append(b.variants, m)
+	return m
+}
+
+// time explains each variant and executes all of them in turn, round by round,
+// so that whatever else the host does falls on all alike.
+func (b *bench) time(ctx context.Context) error {
+	for _, m := range b.variants {
+		b.config.Progress("measuring " + m.Variant)
+		allowed := time.Until(b.deadline) / runShare
+		plan, err := b.dialect.explain(ctx, b.session, m.statement, b.args, allowed)
+		if err != nil {
+			return fmt.Errorf("explain %s: %w", m.Variant, err)
+		}
+		m.RowsExamined, m.Buffers, m.Sorts = plan.RowsExamined, plan.Buffers, plan.Sorts
+		if plan.ExecutionSeconds == nil {
+			m.TooLong, m.MedianSeconds = true, allowed.Seconds()
+		}
+	}
+	if err := b.dialect.limit(ctx, b.session, time.Until(b.deadline)); err != nil {
+		return fmt.Errorf("set the statement timeout: %w", err)
+	}
+	spent := 0.0
+	for round := range warmRounds + runsMost {
+		for i := range b.variants {
+			m := b.variants[(i+round)%len(b.variants)] // nobody always goes first
+			if m.TooLong {
+				continue
+			}
+			// Once untimed: the copies together may not fit in the database's
+			// memory, where each would push out the one before.
+			if _, err := b.session.query(ctx, m.statement, b.args...); err != nil {
+				return fmt.Errorf("execute with %s: %w", m.Variant, err)
+			}
+			start := time.Now()
+			if _, err := b.session.query(ctx, m.statement, b.args...); err != nil {
+				return fmt.Errorf("execute with %s: %w", m.Variant, err)
+			}
+			if seconds := time.Since(start).Seconds(); round >= warmRounds {
+				m.times = append(m.times, seconds)
+				spent += seconds
+			}
+		}
+		if round+1-warmRounds >= runsMin && spent > enoughSeconds {
+			break
+		}
+	}
+	return nil
+}
+
+// summarize works out the figures of a variant from its executions.
+func (m *Measurement) summarize(base *Measurement) {
+	if !m.TooLong {
+		slices.Sort(m.times)
+		m.Runs = len(m.times)
+		m.MedianSeconds = median(m.times)
+		m.MinSeconds, m.MaxSeconds = m.times[0], m.times[m.Runs-1]
+	}
+	if m.MedianSeconds > 0 {
+		m.SpeedUp = base.MedianSeconds / m.MedianSeconds
+	}
+}
+
+// median of sorted values.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// judge names the candidate to build, if one is worth it.
+func (a *analysis) judge(variants []*Measurement) {
+	before := variants[0] // with existing indexes where there are any
+	var tried []*Measurement
+	for _, m := range variants {
+		switch {
+		case m.candidate != nil && !m.TooLong:
+			tried = append(tried, m)
+		case m.candidate == nil:
+			before = m
+		}
+	}
+	if len(tried) == 0 {
+		a.report.Verdict = "no candidate ended in the time allowed"
+		return
+	}
+	best := winner(tried, variants[0].RowsExamined)
+	if before.MedianSeconds < worthwhile*best.MedianSeconds {
+		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, takes %s, without it %s", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds))
+		return
+	}
+	a.report.Winner = best.candidate
+	a.report.Verdict = fmt.Sprintf("%s: %s in place of %s, %s times as fast", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds), figure(before.MedianSeconds/best.MedianSeconds))
+	for _, m := range tried {
+		if len(m.candidate.Columns) < len(best.candidate.Columns) && before.MedianSeconds >= worthwhile*m.MedianSeconds {
+			a.report.Verdict += fmt.Sprintf("; the smaller %s takes %s, %s times as fast", m.Variant, duration(m.MedianSeconds), figure(before.MedianSeconds/m.MedianSeconds))
+		}
+	}
+}
+
+// winner is the candidate to build: among those about as fast as the fastest,
+// one that sorts nothing, then one that reads clearly fewer rows (both matter as the
+// table grows), then the one with the fewest columns.
+func winner(tried []*Measurement, rowsWithout int64) *Measurement {
+	fastest := slices.MinFunc(tried, func(a, b *Measurement) int { return cmp.Compare(a.MedianSeconds, b.MedianSeconds) })
+	near := slices.Clone(tried)
+	keep := func(ok func(*Measurement) bool) {
+		if rest := slices.DeleteFunc(slices.Clone(near), func(m *Measurement) bool { return !ok(m) }); len(rest) > 0 {
+			near = rest
+		}
+	}
+	keep(func(m *Measurement) bool {
+		// On a busy host medians wander; a candidate's best run does not beat its true cost.
+		return m.MinSeconds <= alike*fastest.MedianSeconds || m.MinSeconds-fastest.MedianSeconds <= alikeSeconds
+	})
+	keep(func(m *Measurement) bool { return !m.Sorts })
+	least := slices.MinFunc(near, func(a, b *Measurement) int { return cmp.Compare(a.RowsExamined, b.RowsExamined) })
+	keep(func(m *Measurement) bool {
+		return float64(m.RowsExamined-least.RowsExamined) <= fewerRows*float64(rowsWithout)
+	})
+	return slices.MinFunc(near, func(a, b *Measurement) int {
+		return cmp.Or(cmp.Compare(len(a.candidate.Columns), len(b.candidate.Columns)), cmp.Compare(a.IndexBytes, b.IndexBytes))
+	})
+}

@@ -1,0 +1,211 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// drill is a load of short connections in a network namespace of its own.
+type drill struct {
+	name     string
+	reuse    string
+	delay    string // tcp_tw_reuse_delay in milliseconds; "" leaves the kernel's
+	buckets  string // "" leaves the kernel's
+	workload string
+	address  [4]byte
+	sources  [][4]byte // more than one: connections are bound to them in turn
+	targets  int       // listeners
+	runsOut  bool
+}
+
+// What Predict says about when ports run out is what the kernel does, with
+// 1,000 local ports.
+func TestPredictionAgainstKernel(t *testing.T) {
+	lo, far := [4]byte{127, 0, 0, 1}, [4]byte{10, 99, 0, 1}
+	const slow = "rate=400 service=1ms"
+	fast := drill{name: "reuse, too fast", reuse: "1", delay: "3000", workload: slow + " loopback", address: lo, runsOut: true}
+	if _, err := os.Stat("/proc/sys/net/ipv4/tcp_tw_reuse_delay"); err != nil { // Linux before 6.14
+		fast.delay, fast.workload = "", "rate=2000 service=1ms loopback"
+	}
+	var running sync.WaitGroup
+	for _, d := range []drill{
+		{name: "client closes", reuse: "0", workload: slow + " loopback", address: lo, runsOut: true},
+		{name: "server closes", reuse: "0", workload: slow + " closes=server loopback", address: lo},
+		{name: "reuse", reuse: "1", workload: slow + " loopback", address: lo},
+		fast,
+		{name: "reuse 2 on loopback", reuse: "2", workload: slow + " loopback", address: lo},
+		{name: "reuse 2 elsewhere", reuse: "2", workload: slow + " remote", address: far, runsOut: true},
+		{name: "reuse 1 elsewhere", reuse: "1", workload: slow + " remote", address: far},
+		{name: "two source addresses", reuse: "0", workload: slow + " addresses=2 loopback", address: lo, sources: [][4]byte{{127, 0, 0, 2}, {127, 0, 0, 3}}, runsOut: true},
+		{name: "two targets", reuse: "0", workload: slow + " targets=2 loopback", address: lo, targets: 2, runsOut: true},
+		{name: "few buckets", reuse: "0", buckets: "600", workload: slow + " loopback", address: lo},
+	} {
+		running.Go(func() {
+			// The thread ends with its goroutine, and the namespace with the thread.
+			runtime.LockOSThread()
+			if err := d.run(t); err != nil {
+				t.Errorf("%s: %v", d.name, err)
+			}
+		})
+	}
+	running.Wait()
+}
+
+func (d drill) run(t *testing.T) error {
+	if err := d.enter(); err != nil {
+		return fmt.Errorf("make a network namespace (needs root and iproute2): %w", err)
+	}
+	facts, err := ReadFacts(os.DirFS("/"))
+	if err != nil {
+		return err
+	}
+	w, err := ParseWorkload(d.workload, false)
+	if err != nil {
+		return err
+	}
+	p := Predict(facts, w)
+	limit := 2 * float64(p.LocalPorts) / p.NewConnectionsHz // well past the first failure
+	got, err := d.load(w, limit)
+	if err != nil {
+		return err
+	}
+	switch {
+	case p.PortsRunOut != d.runsOut:
+		return fmt.Errorf("predicted to run out: %t, want %t", p.PortsRunOut, d.runsOut)
+	case !d.runsOut && !math.IsInf(got, 1):
+		return fmt.Errorf("ran out after %.2f s, predicted never", got)
+	case d.runsOut && math.Abs(got-*p.RunOutSeconds) > 0.2**p.RunOutSeconds:
+		return fmt.Errorf("ran out after %.2f s, predicted %.2f s", got, *p.RunOutSeconds)
+	case d.runsOut:
+		t.Logf("%s: ran out after %.2f s, predicted %.2f s", d.name, got, *p.RunOutSeconds)
+	default:
+		t.Logf("%s: never ran out in %.2f s, as predicted", d.name, limit)
+	}
+	return nil
+}
+
+// enter moves the thread to a namespace with 1,000 local ports.
+func (d drill) enter() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"addr", "add", "10.99.0.1/32", "dev", "lo"}} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	settings := map[string]string{"ip_local_port_range": "20000 20999", "tcp_tw_reuse": d.reuse}
+	if d.delay != "" {
+		settings["tcp_tw_reuse_delay"] = d.delay
+	}
+	if d.buckets != "" {
+		settings["tcp_max_tw_buckets"] = d.buckets
+	}
+	for name, value := range settings {
+		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load opens connections at the workload's rate until one finds no local port,
+// and returns the second at which it did; infinite when none did.
+func (d drill) load(w *Workload, limit float64) (float64, error) {
+	var servers sync.WaitGroup
+	defer servers.Wait()
+	var listeners []int
+	defer func() {
+		for _, fd := range listeners {
+			unix.Shutdown(fd, unix.SHUT_RDWR) // wakes accept
+			unix.Close(fd)
+		}
+	}()
+	for i := range max(1, d.targets) {
+		fd, err := listen(d.address, 8000+i)
+		if err != nil {
+			return 0, err
+		}
+		listeners = append(listeners, fd)
+		servers.Go(func() { serve(fd, w.Closes == ServerSide) })
+	}
+	start := time.Now()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for n := 0; ; {
+		elapsed := time.Since(start).Seconds()
+		if elapsed > limit {
+			return math.Inf(1), nil
+		}
+		for ; float64(n) < elapsed*w.Rate; n++ {
+			err := d.connect(n, w.Closes == ServerSide)
+			if errors.Is(err, unix.EADDRNOTAVAIL) {
+				return time.Since(start).Seconds(), nil
+			}
+			if err != nil {
+				return 0, err
+			}
+		}
+		<-tick.C
+	}
+}
+
+// connect makes the n-th connection and closes it, after the server when that
+// one closes first.
+func (d drill) connect(n int, serverFirst bool) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if len(d.sources) > 0 {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
+			return err
+		}
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: d.sources[n%len(d.sources)]}); err != nil {
+			return err
+		}
+	}
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: d.address, Port: 8000 + n%max(1, d.targets)}); err != nil {
+		return err
+	}
+	if serverFirst {
+		_, err = unix.Read(fd, make([]byte, 1))
+	}
+	return err
+}
+
+func listen(address [4]byte, port int) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: address, Port: port}); err != nil {
+		return 0, errors.Join(err, unix.Close(fd))
+	}
+	return fd, unix.Listen(fd, 1024)
+}
+
+// serve accepts until the listener is shut down. It closes at once, or waits
+// for the client to close first.
+func serve(listener int, closesFirst bool) {
+	for {
+		fd, _, err := unix.Accept(listener)
+		if err != nil {
+			return
+		}
+		if !closesFirst {
+			_, _ = unix.Read(fd, make([]byte, 1))
+		}
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,233 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"zombiezen.com/go/sqlite"
+
+	"spillway/internal/database"
+)
+
+const (
+	connectTimeout = 5 * time.Second
+	closeTimeout   = 5 * time.Second
+)
+
+// value is a parameter of a statement: text, or a number written as text.
+type value struct {
+	text   string
+	number bool
+}
+
+// session is one connection on which statements run one after the other. NULL
+// is read as "".
+type session interface {
+	query(ctx context.Context, sql string, args ...value) ([][]string, error)
+	close() error
+}
+
+// open connects to a database. The session is read-only. The caller closes it.
+func open(ctx context.Context, url database.URL) (session, error) {
+	var s session
+	var err error
+	switch url.Driver {
+	case database.Postgres:
+		s, err = openPostgres(ctx, url)
+	case database.MySQL:
+		s, err = openMySQL(ctx, url)
+	default:
+		s, err = openSQLite(url)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", url, err)
+	}
+	return s, nil
+}
+
+// run is query for statements without rows, in turn.
+func run(ctx context.Context, s session, statements ...string) error {
+	for _, text := range statements {
+		if _, err := s.query(ctx, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type postgresSession struct{ conn *pgconn.PgConn }
+
+func openPostgres(ctx context.Context, url database.URL) (session, error) {
+	config, err := pgconn.ParseConfig(url.Raw())
+	if err != nil {
+		return nil, err // pgconn leaves the password out
+	}
+	config.ConnectTimeout = connectTimeout
+	config.RuntimeParams["application_name"] = "spillway doctor"
+	config.RuntimeParams["client_encoding"] = "UTF8"
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		// Closing the connection alone would leave the statement running.
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: closeTimeout}
+	}
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	s := postgresSession{conn}
+	if err := run(ctx, s, postgresDialect().readOnly); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s postgresSession) query(ctx context.Context, text string, args ...value) ([][]string, error) {
+	params := make([][]byte, len(args))
+	for i, a := range args {
+		params[i] = []byte(a.text)
+	}
+	result := s.conn.ExecParams(ctx, text, params, nil, nil, nil).Read()
+	if result.Err != nil {
+		return nil, result.Err
+	}
+	rows := make([][]string, len(result.Rows))
+	for i, row := range result.Rows {
+		rows[i] = make([]string, len(row))
+		for j, cell := range row {
+			rows[i][j] = string(cell)
+		}
+	}
+	return rows, nil
+}
+
+func (s postgresSession) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = run(ctx, s, "DISCARD TEMP") // the server does it too, some time after the end
+	return s.conn.Close(ctx)
+}
+
+type mysqlSession struct {
+	db   *sql.DB
+	conn *sql.Conn
+}
+
+func openMySQL(ctx context.Context, url database.URL) (session, error) {
+	config, err := mysql.ParseDSN(url.DSN())
+	if err != nil {
+		return nil, errors.New("the address cannot be read") // the driver's words may hold the password
+	}
+	config.InterpolateParams = true // the same text for every server, EXPLAIN included
+	config.MultiStatements = false
+	config.Timeout = connectTimeout
+	config.Logger = &mysql.NopLogger{}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(connector)
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	s := mysqlSession{db, conn}
+	if err := run(ctx, s, mysqlDialect().readOnly); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s mysqlSession) query(ctx context.Context, text string, args ...value) ([][]string, error) {
+	params := make([]any, len(args))
+	for i, a := range args {
+		params[i] = a.text
+		if n, err := strconv.ParseInt(a.text, 10, 64); a.number && err == nil {
+			params[i] = n
+		} else if x, err := strconv.ParseFloat(a.text, 64); a.number && err == nil {
+			params[i] = x
+		}
+	}
+	result, err := s.conn.QueryContext(ctx, text, params...)
+	if err != nil {
+		return nil, err
+	}
+	defer result.Close()
+	columns, err := result.Columns()
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	cells := make([]sql.RawBytes, len(columns))
+	targets := make([]any, len(columns))
+	for i := range cells {
+		targets[i] = &cells[i]
+	}
+	for result.Next() {
+		if err := result.Scan(targets...); err != nil {
+			return nil, err
+		}
+		row := make([]string, len(cells))
+		for i, cell := range cells {
+			row[i] = string(cell)
+		}
+		rows = append(rows, row)
+	}
+	return rows, result.Err()
+}
+
+func (s mysqlSession) close() error { return errors.Join(s.conn.Close(), s.db.Close()) }
+
+type sqliteSession struct{ conn *sqlite.Conn }
+
+// openSQLite opens the file read-only; temporary tables live in a file of their own.
+func openSQLite(url database.URL) (session, error) {
+	if _, err := os.Stat(url.Path()); errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.New("there is no such file")
+	}
+	conn, err := sqlite.OpenConn(url.Path(), sqlite.OpenReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	conn.SetBusyTimeout(connectTimeout)
+	return sqliteSession{conn}, nil
+}
+
+func (s sqliteSession) query(ctx context.Context, text string, args ...value) ([][]string, error) {
+	defer s.conn.SetInterrupt(s.conn.SetInterrupt(ctx.Done()))
+	stmt, _, err := s.conn.PrepareTransient(text)
+	if err != nil {
+		return nil, err
+	}
+	defer stmt.Finalize()
+	for i, a := range args {
+		if n, err := strconv.ParseInt(a.text, 10, 64); a.number && err == nil {
+			stmt.BindInt64(i+1, n)
+		} else if x, err := strconv.ParseFloat(a.text, 64); a.number && err == nil {
+			stmt.BindFloat(i+1, x)
+		} else {
+			stmt.BindText(i+1, a.text)
+		}
+	}
+	var rows [][]string
+	for {
+		more, err := stmt.Step()
+		if err != nil || !more {
+			return rows, err
+		}
+		row := make([]string, stmt.ColumnCount())
+		for i := range row {
+			row[i] = stmt.ColumnText(i)
+		}
+		rows = append(rows, row)
+	}
+}
+
+func (s sqliteSession) close() error { return s.conn.Close() }

@@ -1,0 +1,160 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Side is one end of a connection.
+type Side string
+
+// The sides.
+const (
+	Client     Side = "client"
+	ServerSide Side = "server"
+)
+
+// The bounds and defaults of a workload.
+const (
+	rateMax        = 1e9
+	countMax       = 1_000_000
+	durationMax    = 30 * 24 * time.Hour
+	serviceDefault = 5 * time.Millisecond
+	stallDefault   = 200 * time.Millisecond
+)
+
+// Workload is what --for describes: requests from one host to a service.
+type Workload struct {
+	Text          string        // as given
+	Rate          float64       // requests a second
+	PerConnection int           // requests on one connection; 0: connections are kept
+	Addresses     int           // source addresses
+	Targets       int           // destination addresses and ports
+	Closes        Side          // who closes a connection first
+	Loopback      bool          // over 127.0.0.0/8 or ::1
+	Service       time.Duration // from connecting to the end of one request
+	Duration      time.Duration // 0: without end
+	Stall         time.Duration // the server accepts nothing for so long
+}
+
+// errWorkload lists the words of the grammar.
+var errWorkload = errors.New("write rate=N and then any of short-connections, per-connection=N, keep-alive, addresses=K, targets=M, closes=client|server, loopback|remote, service=5ms, duration=60s, stall=200ms")
+
+// ParseWorkload reads words such as "rate=5000 short-connections
+// closes=client loopback". Without short-connections, per-connection or
+// keep-alive, connections are short; the client closes first; and the target
+// is remote unless loopback is the default given.
+func ParseWorkload(text string, loopback bool) (*Workload, error) {
+	w := &Workload{
+		Text: strings.Join(strings.Fields(text), " "), PerConnection: 1, Addresses: 1, Targets: 1,
+		Closes: Client, Loopback: loopback, Service: serviceDefault, Stall: stallDefault,
+	}
+	seen := map[string]bool{}
+	for _, word := range strings.Fields(text) {
+		name, value, hasValue := strings.Cut(word, "=")
+		topic := topicOf(name)
+		if seen[topic] {
+			return nil, fmt.Errorf("%q: said twice, or against another word", word)
+		}
+		seen[topic] = true
+		if err := w.word(name, value, hasValue); err != nil {
+			return nil, fmt.Errorf("%q: %w", word, err)
+		}
+	}
+	if !seen["rate"] {
+		return nil, fmt.Errorf("the rate is missing: %w", errWorkload)
+	}
+	return w, nil
+}
+
+// topicOf maps the words that exclude one another to one name.
+func topicOf(name string) string {
+	switch name {
+	case "short-connections", "per-connection", "keep-alive":
+		return "connections"
+	case "loopback", "remote":
+		return "network"
+	}
+	return name
+}
+
+// word takes one word of the grammar.
+func (w *Workload) word(name, value string, hasValue bool) (err error) {
+	switch name {
+	case "short-connections", "keep-alive", "loopback", "remote":
+		if hasValue {
+			return errors.New("takes no value")
+		}
+	}
+	switch name {
+	case "rate":
+		w.Rate, err = parseRate(value)
+	case "short-connections":
+		w.PerConnection = 1
+	case "keep-alive":
+		w.PerConnection = 0
+	case "per-connection":
+		w.PerConnection, err = parseCount(value)
+	case "addresses":
+		w.Addresses, err = parseCount(value)
+	case "targets":
+		w.Targets, err = parseCount(value)
+	case "closes":
+		w.Closes = Side(value)
+		if w.Closes != Client && w.Closes != ServerSide {
+			err = errors.New("write closes=client or closes=server")
+		}
+	case "loopback":
+		w.Loopback = true
+	case "remote":
+		w.Loopback = false
+	case "service":
+		w.Service, err = parseDuration(value)
+	case "duration":
+		w.Duration, err = parseDuration(value)
+	case "stall":
+		w.Stall, err = parseDuration(value)
+	default:
+		err = errWorkload
+	}
+	return err
+}
+
+func parseRate(text string) (float64, error) {
+	rate, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64)
+	if err != nil || math.IsNaN(rate) || rate <= 0 || rate > rateMax {
+		return 0, errors.New("is not a number of requests a second, as in rate=5000")
+	}
+	return rate, nil
+}
+
+func parseCount(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > countMax {
+		return 0, fmt.Errorf("is not a whole number from 1 to %d", countMax)
+	}
+	return n, nil
+}
+
+func parseDuration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 || d > durationMax {
+		return 0, errors.New("is not a time such as 5ms or 60s")
+	}
+	return d, nil
+}
+
+// connectionRate is how many connections are opened a second.
+func (w *Workload) connectionRate() float64 {
+	if w.PerConnection == 0 {
+		return 0
+	}
+	return w.Rate / float64(w.PerConnection)
+}
+
+// openConnections is how many are open at once, by Little's law.
+func (w *Workload) openConnections() float64 { return w.Rate * w.Service.Seconds() }
