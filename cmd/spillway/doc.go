@@ -7,6 +7,8 @@
 //	spillway config check spillway.yaml
 //	spillway load http://127.0.0.1:8080/goodslist --rate 1000 --duration 30s
 //	spillway watch --watch app=:8080 -o watch.ndjson
+//	spillway doctor --for 'rate=5000 short-connections'
+//	spillway experiment experiments/freight-stacks/experiment.yaml --quick
 //	spillway report result.ndjson --format html -o report.html
 //
 // Every verb explains itself with --help. Exit codes: 0 fine, 1 an SLO or a check
