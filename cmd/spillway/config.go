@@ -111,12 +111,8 @@ func checkDatabases(c config.Config) []config.Mistake {
 		if address == "" {
 			return
 		}
-		url, err := database.Parse(address.Reveal())
-		switch {
-		case err != nil:
+		if _, err := database.Parse(address.Reveal()); err != nil {
 			found = append(found, config.Mistake{Path: path, Rule: errors.Unwrap(err).Error()})
-		case url.Driver == database.MySQL:
-			found = append(found, config.Mistake{Path: path, Rule: "MySQL cannot be served from yet; use postgres:// or sqlite:"})
 		}
 	}
 	check("database", c.Database)

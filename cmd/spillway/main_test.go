@@ -77,7 +77,7 @@ func TestUse(t *testing.T) {
 		{"serve --listen nonsense", 2, "nonsense"},
 		{"serve --admin 0.0.0.0:9090", 2, "token"},
 		{"serve --database oracle://x", 2, "postgres://"},
-		{"serve --database mysql://u:s3cr3t@h/d", 2, "MySQL"},
+		{"serve --database mysql://u:s3cr3t@h/d?charset=gbk", 2, "charset"},
 		{"seed freight --database postgres://u@127.0.0.1:1/x --users 0", 2, "users"},
 		{"seed freight --database postgres://u:s3cr3t@127.0.0.1:1/x --users 10 --per-day 1", 3, "127.0.0.1:1"},
 	} {

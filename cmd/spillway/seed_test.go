@@ -11,6 +11,27 @@ import (
 	"time"
 )
 
+func TestSeedGames(t *testing.T) {
+	url := "sqlite:" + filepath.Join(t.TempDir(), "games.db")
+	f := func(code int, stdout, stderr string, args ...string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		got := run(context.Background(), append([]string{"seed", "games", "--database", url}, args...), strings.NewReader(""), &out, &errs)
+		if got != code || !regexp.MustCompile("^"+stdout+"$").MatchString(out.String()) || !strings.Contains(errs.String(), stderr) {
+			t.Errorf("%v: exit %d\nstandard output %q\nstandard error %q", args, got, out.String(), errs.String())
+		}
+	}
+	size := []string{"--records", "200", "--apps", "3"}
+	f(exitOK, `sqlite:\S+ holds 200 records \(--apps 3 --records 200 --random-seed 1 --index none\), made in \S+; the first app is app_id app-1, token [0-9a-f]{32}\n`,
+		"game_record: 200 rows in ", size...)
+	f(exitOK, `.* holds this data set already \(--apps 3 --records 200 --random-seed 1 --index none\): nothing to do\n`, "", size...)
+	f(exitOK, `.*; its index is now right, made in \S+\n`, "indexes: done in ", append(size, "--index", "right")...)
+	f(exitError, "", "another data set is there (--apps 3 --records 200 --random-seed 1): --replace drops it", "--records", "200")
+	f(exitUsage, "", "--index must be none, seed or right, not \"best\"", append(size, "--index", "best")...)
+	f(exitUsage, "", "--apps must be 1 to 100000, not 0", "--apps", "0")
+	f(exitUsage, "", "--records must be 1 to 100000000, not -1", "--records=-1")
+}
+
 // seedVerb runs `spillway seed freight`.
 func seedVerb(args ...string) (stdout, stderr string, code int) {
 	var out, errs bytes.Buffer
@@ -55,7 +76,6 @@ func TestSeedFreightUsage(t *testing.T) {
 	sqlite := "--database=sqlite:" + filepath.Join(t.TempDir(), "never.db")
 	f("missing flags: --database=URL")
 	f("unknown kind of database", "--database=oracle://app:s3cret@db/app")
-	f("mysql:// comes in a later release", "--database=mysql://app:s3cret@db/app")
 	f("--users must be 1 to 100000000, not 0", sqlite, "--users=0")
 	f("--users must be 1 to 100000000, not -5", sqlite, "--users=-5")
 	f("--users must be 1 to 100000000, not 100000001", sqlite, "--users=100000001")

@@ -16,7 +16,7 @@ type serveCmd struct {
 	File     string `arg:"" optional:"" help:"Configuration (YAML). Without one: the built-in freight app."`
 	Listen   string `help:"Public listener, host:port."`
 	Admin    string `help:"Admin listener, host:port."`
-	Database string `help:"Database URL: postgres://… or sqlite:PATH." env:"SPILLWAY_DATABASE"`
+	Database string `help:"Database URL: postgres://…, mysql://… or sqlite:PATH." env:"SPILLWAY_DATABASE"`
 	Redis    string `help:"Redis URL: redis://…" env:"SPILLWAY_REDIS"`
 	Data     string `help:"Directory of everything Spillway writes."`
 }

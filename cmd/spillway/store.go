@@ -7,6 +7,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/feed"
+	"spillway/internal/mysql"
 	"spillway/internal/postgres"
 	"spillway/internal/query"
 	"spillway/internal/sqlite"
@@ -47,8 +48,8 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 		st, err = openPostgres(ctx, url, s.pool, s.log)
 	case database.SQLite:
 		st, err = openSQLite(ctx, url, s.pool, s.log)
-	default:
-		return nil, usageError{fmt.Errorf("database %s: %s cannot be served from yet", url, url.Driver)}
+	case database.MySQL:
+		st, err = openMySQL(ctx, url, s.pool, s.log)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)
@@ -71,6 +72,29 @@ func openPostgres(ctx context.Context, url database.URL, pool database.Pool, log
 	}
 	return &store{
 		ping: db.Ping, probe: db.Probe, stats: db.Stats, close: db.Close,
+		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
+			q, err := db.Query(d)
+			if err != nil {
+				return nil, nil, err
+			}
+			return q, q.Check, nil
+		},
+	}, nil
+}
+
+func openMySQL(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*store, error) {
+	db, err := mysql.Open(ctx, url, pool, log)
+	if err != nil {
+		return nil, usageError{err} // it connects later: only the URL can be wrong
+	}
+	return &store{
+		ping: db.Ping, probe: db.Probe, stats: db.Stats,
+		close: func() {
+			if err := db.Close(); err != nil {
+				log.Warn("database cannot be closed", "database", url.String(), "error", err)
+			}
+		},
 		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
 		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
 			q, err := db.Query(d)

@@ -18,7 +18,7 @@ type Config struct {
 	Listen   string  `yaml:"listen" doc:"address of the public listener, HOST:PORT"`
 	Admin    Admin   `yaml:"admin" doc:"the listener for operators"`
 	Data     string  `yaml:"data" doc:"directory of everything Spillway writes"`
-	Database Secret  `yaml:"database" doc:"database of every feed that names none, postgres:// or sqlite:PATH; empty: SQLite in data"`
+	Database Secret  `yaml:"database" doc:"database of every feed and query that names none, postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
 	Replica  Secret  `yaml:"replica" doc:"read replica of database: feeds and queries on database read it while it answers; empty: none"`
 	Redis    Secret  `yaml:"redis" doc:"Redis, for the probe and shared caches, redis://, rediss:// or unix://; empty: none"`
 	Pool     Pool    `yaml:"pool" doc:"bounds of every database pool"`

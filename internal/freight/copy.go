@@ -13,62 +13,11 @@ import (
 // fields and for each field its length and its value in network byte order,
 // then a trailer.
 const (
-	copyHeader    = "PGCOPY\n\xff\r\n\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
-	copyTrailer   = "\xff\xff"
-	copyChunkSize = 64 << 10
+	copyHeader  = "PGCOPY\n\xff\r\n\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
+	copyTrailer = "\xff\xff"
 
 	copyEpoch = 946_684_800 // 2000-01-01, where timestamps start, in Unix seconds
 )
-
-// chunk is a run of encoded rows. Its bytes are good until the next one.
-type chunk struct {
-	data []byte
-	rows int
-}
-
-// chunks cuts what encode appends for each row into chunks.
-func chunks[Row any](rows iter.Seq[Row], encode func([]byte, Row) []byte) iter.Seq[chunk] {
-	return func(yield func(chunk) bool) {
-		c := chunk{data: append(make([]byte, 0, copyChunkSize+1024), copyHeader...)}
-		for row := range rows {
-			c.data = encode(c.data, row)
-			c.rows++
-			if len(c.data) < copyChunkSize {
-				continue
-			}
-			if !yield(c) {
-				return
-			}
-			c = chunk{data: c.data[:0]}
-		}
-		c.data = append(c.data, copyTrailer...)
-		yield(c)
-	}
-}
-
-func (g *Generator) copyUsers() iter.Seq[chunk] {
-	return chunks(g.Users(), func(dst []byte, u User) []byte {
-		dst = binary.BigEndian.AppendUint16(dst, 4)
-		dst = appendInt4(dst, u.ID)
-		for range 2 { // nickname and mobileno
-			at := len(dst)
-			dst = u.Mobile(append(dst, 0, 0, 0, 0))
-			binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
-		}
-		return appendTimestamp(dst, u.Created)
-	})
-}
-
-func (g *Generator) copyOrders() iter.Seq[chunk] {
-	return chunks(g.Orders(), func(dst []byte, o Order) []byte {
-		dst = binary.BigEndian.AppendUint16(dst, 4)
-		dst = appendInt4(dst, o.ID)
-		dst = appendTimestamp(dst, o.Created)
-		dst = appendInt4(dst, o.UserID)
-		dst = binary.BigEndian.AppendUint32(dst, uint32(len(o.Goods)))
-		return append(dst, o.Goods[:]...)
-	})
-}
 
 func appendInt4(dst []byte, i int) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, 4)
@@ -78,6 +27,16 @@ func appendInt4(dst []byte, i int) []byte {
 func appendTimestamp(dst []byte, unix int64) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, 8)
 	return binary.BigEndian.AppendUint64(dst, uint64((unix-copyEpoch)*1_000_000))
+}
+
+func appendInt8(dst []byte, i int64) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, 8)
+	return binary.BigEndian.AppendUint64(dst, uint64(i))
+}
+
+func appendText(dst []byte, text string) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(text)))
+	return append(dst, text...)
 }
 
 // copyRows sends the chunks as they are made. The server works on one chunk

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -16,6 +17,9 @@ import (
 
 //go:embed postgres.sql
 var postgresSchema string
+
+//go:embed postgres_games.sql
+var postgresGames string
 
 const (
 	connectTimeout = 10 * time.Second
@@ -29,14 +33,17 @@ func postgresDialect() dialect {
 			FROM pg_catalog.pg_class c
 			JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 			LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-			WHERE n.nspname = current_schema() AND c.relname IN ('spillway_schema', 'users', 'orders')
+			WHERE n.nspname = current_schema() AND c.relname IN (%s)
 			GROUP BY c.relname`,
-		finish: []string{
-			"SELECT setval(pg_get_serial_sequence('users', 'id'), coalesce(max(id), 0) + 1, false) FROM users",
-			"SELECT setval(pg_get_serial_sequence('orders', 'id'), coalesce(max(id), 0) + 1, false) FROM orders",
-			"ANALYZE users",
-			"ANALYZE orders",
+		indexes: "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema() AND tablename = '%s'",
+		finish: func(table string, counted bool) []string {
+			analyze := "ANALYZE " + table
+			if !counted {
+				return []string{analyze}
+			}
+			return []string{fmt.Sprintf("SELECT setval(pg_get_serial_sequence('%[1]s', 'id'), coalesce(max(id), 0) + 1, false) FROM %[1]s", table), analyze}
 		},
+		dropIndex: func(_, index string) string { return "DROP INDEX " + index },
 		elsewhere: "use another database, or another schema (append search_path=NAME to the parameters of the URL)",
 		within:    withinPostgres,
 		vacuum:    vacuumPostgres,
@@ -143,28 +150,23 @@ func (tx postgresTx) query(ctx context.Context, sql string) ([][]string, error) 
 
 // load writes the rows by COPY. FREEZE spares the rows a second visit: they are
 // marked as seen by all when the transaction commits.
-func (tx postgresTx) load(ctx context.Context, g *Generator, meter *progress.Meter) error {
-	err := tx.copyRows(ctx, "COPY users (id, nickname, mobileno, createtime) FROM STDIN (FORMAT binary, FREEZE)",
-		g.copyUsers, meter.Start("users", "rows", int64(g.dataset.Users)))
-	if err != nil {
-		return fmt.Errorf("load users: %w", err)
-	}
-	err = tx.copyRows(ctx, "COPY orders (id, createtime, users_id, goods_name) FROM STDIN (FORMAT binary, FREEZE)",
-		g.copyOrders, meter.Start("orders", "rows", int64(g.OrderCount())))
-	if err != nil {
-		return fmt.Errorf("load orders: %w", err)
-	}
-	return nil
+func (tx postgresTx) load(ctx context.Context, t table, meter *progress.Meter) error {
+	sql := fmt.Sprintf("COPY %s (%s) FROM STDIN (FORMAT binary, FREEZE)", t.name, strings.Join(t.columns, ", "))
+	return tx.copyRows(ctx, sql, t.copied, meter.Start(t.name, "rows", int64(t.total)))
 }
 
 // vacuumPostgres vacuums the tables, which no transaction may do.
-func vacuumPostgres(ctx context.Context, url database.URL, meter *progress.Meter) error {
+func vacuumPostgres(ctx context.Context, url database.URL, tables []string, meter *progress.Meter) error {
 	conn, err := connectPostgres(ctx, url)
 	if err != nil {
 		return fmt.Errorf("vacuum: %w", err)
 	}
 	defer closePostgres(conn)
-	return execMetered(ctx, postgresTx{conn: conn}, "vacuum", []string{"VACUUM users", "VACUUM orders"}, meter)
+	var statements []string
+	for _, name := range tables {
+		statements = append(statements, "VACUUM "+name)
+	}
+	return execMetered(ctx, postgresTx{conn: conn}, "vacuum", statements, meter)
 }
 
 // explainPostgres adds the fix to the errors that have a known one.

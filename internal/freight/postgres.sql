@@ -16,7 +16,8 @@ CREATE TABLE IF NOT EXISTS spillway_schema (
     users       bigint,
     days        bigint,
     per_day     bigint,
-    random_seed bigint
+    random_seed bigint,
+    dataset     text
 );
 COMMENT ON TABLE spillway_schema IS 'What Spillway made in this schema: one row a component';
 

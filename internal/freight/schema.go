@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// schema is a parsed postgres.sql or sqlite.sql.
+// schema is a parsed .sql file of this package.
 type schema struct {
 	registry   []string // statements that make the table spillway_schema, if it is not there
 	migrations []migration
@@ -39,10 +39,10 @@ func (s schema) indexes() []string {
 	return statements
 }
 
-// upgrade returns what a database at that version lacks, in order.
-func (s schema) upgrade(version int) []string {
+// upgrade returns what a database of version from lacks to be of version to, in order.
+func (s schema) upgrade(from, to int) []string {
 	var statements []string
-	for _, m := range s.migrations[version:] {
+	for _, m := range s.migrations[from:to] {
 		statements = append(statements, m.tables...)
 		statements = append(statements, m.indexes...)
 	}

@@ -1,7 +1,6 @@
 package freight
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -42,8 +41,8 @@ func TestParseSchema(t *testing.T) {
 	f("registry", s.registry, "CREATE TABLE r (\n    a integer\n);")
 	f("tables", s.tables(), "CREATE TABLE a (id integer);", "CREATE TABLE b (id integer);", "ALTER TABLE a ADD COLUMN c integer;")
 	f("indexes", s.indexes(), "CREATE INDEX i ON a (id);", "CREATE INDEX j ON a (c);")
-	f("upgrade from 1", s.upgrade(1), "ALTER TABLE a ADD COLUMN c integer;", "CREATE INDEX j ON a (c);")
-	f("upgrade from 2", s.upgrade(2))
+	f("upgrade from 1", s.upgrade(1, 2), "ALTER TABLE a ADD COLUMN c integer;", "CREATE INDEX j ON a (c);")
+	f("upgrade from 2", s.upgrade(2, 2))
 }
 
 func TestParseSchemaErrors(t *testing.T) {
@@ -63,25 +62,25 @@ func TestParseSchemaErrors(t *testing.T) {
 }
 
 func TestDialects(t *testing.T) {
-	for _, driver := range []database.Driver{database.Postgres, database.SQLite} {
+	for _, driver := range []database.Driver{database.Postgres, database.SQLite, database.MySQL} {
 		d, err := dialectOf(driver)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(d.schema.registry) == 0 || len(d.schema.tables()) == 0 || len(d.schema.indexes()) == 0 {
+		if len(d.schema.registry) == 0 || len(d.schema.tables()) == 0 || len(d.schema.indexes()) == 0 || len(d.games.tables()) == 0 {
 			t.Errorf("%s: a part of the schema is empty", driver)
 		}
 	}
-	if _, err := dialectOf(database.MySQL); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("MySQL: %v", err)
+	if _, err := dialectOf("oracle"); err == nil || !strings.Contains(err.Error(), "oracle") {
+		t.Errorf("an unknown kind: %v", err)
 	}
 }
 
 func TestDecide(t *testing.T) {
 	want := Dataset{Users: 10, Days: 2, PerDay: 3, Seed: 1}
-	registry, users, orders := ourColumns(registryTable), ourColumns(usersTable), ourColumns(ordersTable)
-	ours := component{version: 1, state: stateComplete, dataset: want, tables: map[string][]string{
-		registryTable: registry, usersTable: append(users, "added"), ordersTable: orders,
+	a := freightApp()
+	ours := component{app: a, version: 1, state: stateComplete, dataset: want.String(), tables: map[string][]string{
+		registryTable: a.ourColumns(registryTable), "users": append(a.ourColumns("users"), "added"), "orders": a.ourColumns("orders"),
 	}}
 	with := func(change func(*component)) component {
 		c := ours
@@ -94,7 +93,7 @@ func TestDecide(t *testing.T) {
 	}
 	f := func(name string, found component, replace bool, todo action, text string) {
 		t.Helper()
-		got, err := decide(found, want, replace, 1, "go elsewhere")
+		got, err := decide(found, want.String(), replace, 1, "go elsewhere")
 		if text == "" && (err != nil || got != todo) {
 			t.Errorf("%s: %d, %v, want %d", name, got, err, todo)
 		}
@@ -102,23 +101,23 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, text)
 		}
 	}
-	f("empty", component{}, false, build, "")
-	f("empty, replace", component{}, true, build, "")
+	f("empty", component{app: a}, false, build, "")
+	f("empty, replace", component{app: a}, true, build, "")
 	f("the same", ours, false, keep, "")
 	f("the same, replace", ours, true, rebuild, "")
 	building := with(func(c *component) { c.state = stateBuilding })
 	f("half made", building, false, rebuild, "")
-	other := with(func(c *component) { c.dataset.Seed = 2 })
+	other := with(func(c *component) { c.dataset = Dataset{Users: 10, Days: 2, PerDay: 3, Seed: 2}.String() })
 	f("another", other, false, 0, "another data set is there (--users 10 --days 2 --per-day 3 --random-seed 2): --replace")
 	f("another, replace", other, true, rebuild, "")
-	f("no tables", with(func(c *component) { delete(c.tables, usersTable); delete(c.tables, ordersTable) }), false, build, "")
-	gone := with(func(c *component) { delete(c.tables, usersTable) })
+	f("no tables", with(func(c *component) { delete(c.tables, "users"); delete(c.tables, "orders") }), false, build, "")
+	gone := with(func(c *component) { delete(c.tables, "users") })
 	f("one table", gone, false, 0, "is gone: --replace")
 	f("one table, replace", gone, true, rebuild, "")
 	f("newer", with(func(c *component) { c.version = 2 }), true, 0, "newer Spillway")
 	f("not in the registry", with(func(c *component) { c.version = 0 }), true, 0, `"users" is taken by a table that Spillway did not make: go elsewhere`)
-	f("foreign registry", component{tables: map[string][]string{registryTable: {"id"}}}, true, 0, `"spillway_schema" is taken`)
-	f("foreign users", component{tables: map[string][]string{usersTable: {"id"}}}, true, 0, `"users" is taken`)
-	f("foreign without columns", component{tables: map[string][]string{ordersTable: {""}}}, true, 0, `"orders" is taken`)
-	f("orders made anew", with(func(c *component) { c.tables[ordersTable] = []string{"id", "total"} }), true, 0, `"orders" is taken`)
+	f("foreign registry", component{app: a, tables: map[string][]string{registryTable: {"id"}}}, true, 0, `"spillway_schema" is taken`)
+	f("foreign users", component{app: a, tables: map[string][]string{"users": {"id"}}}, true, 0, `"users" is taken`)
+	f("foreign without columns", component{app: a, tables: map[string][]string{"orders": {""}}}, true, 0, `"orders" is taken`)
+	f("orders made anew", with(func(c *component) { c.tables["orders"] = []string{"id", "total"} }), true, 0, `"orders" is taken`)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"spillway/internal/database"
@@ -24,9 +25,11 @@ type Outcome struct {
 // data set is there already; another one it refuses to touch unless replace is
 // set, and tables that Spillway did not make it never touches.
 //
-// Everything happens in one transaction: when it is interrupted, at any moment
-// and by any means, the database holds what it held before. When ctx ends, Seed
-// returns within a second with an error that wraps ctx's.
+// When it is interrupted, at any moment and by any means, the database holds what
+// it held before: everything happens in one transaction, or, on MySQL, under names
+// that begin with spillway_new_ until all is there. What a crash leaves under such
+// names the next Seed drops. When ctx ends, Seed returns within a second with an
+// error that wraps ctx's.
 func Seed(ctx context.Context, url database.URL, dataset Dataset, replace bool, meter *progress.Meter) (Outcome, error) {
 	d, err := dialectOf(url.Driver)
 	if err != nil {
@@ -35,10 +38,9 @@ func Seed(ctx context.Context, url database.URL, dataset Dataset, replace bool, 
 	if err := dataset.Validate(); err != nil {
 		return Outcome{}, err
 	}
-	choose := func(found component) (action, error) {
-		return decide(found, dataset, replace, d.schema.latest(), d.elsewhere)
-	}
-	return d.seed(ctx, url, dataset, choose, meter)
+	return d.seedFreight(ctx, url, dataset, func(found component) (action, error) {
+		return decide(found, dataset.String(), replace, d.schema.latest(), d.elsewhere)
+	}, meter)
 }
 
 // Ensure makes the Demo data set in the database unless it holds a data set of
@@ -58,19 +60,45 @@ func (d dialect) ensure(ctx context.Context, url database.URL, dataset Dataset, 
 			return Outcome{}, fmt.Errorf("make the database's directory: %w", err)
 		}
 	}
-	choose := func(found component) (action, error) {
-		want := dataset
+	return d.seedFreight(ctx, url, dataset, func(found component) (action, error) {
+		want := dataset.String()
 		if found.version > 0 && found.state == stateComplete {
 			want = found.dataset
 		}
 		return decide(found, want, false, d.schema.latest(), d.elsewhere)
+	}, meter)
+}
+
+func (d dialect) seedFreight(ctx context.Context, url database.URL, dataset Dataset, choose func(component) (action, error), meter *progress.Meter) (Outcome, error) {
+	start := time.Now()
+	outcome := Outcome{Dataset: dataset}
+	j := job{
+		app:     freightApp(),
+		dataset: dataset.String(),
+		columns: "users, days, per_day, random_seed",
+		values:  fmt.Sprintf("%d, %d, %d, %d", dataset.Users, dataset.Days, dataset.PerDay, dataset.Seed),
+		tables: func() []table {
+			g := NewGenerator(dataset)
+			outcome.Orders = g.OrderCount()
+			return g.tables()
+		},
 	}
-	return d.seed(ctx, url, dataset, choose, meter)
+	found, made, err := d.seed(ctx, url, j, choose, meter)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if outcome.Made = made; !made {
+		outcome.Dataset = found.numbers
+	}
+	outcome.Took = time.Since(start)
+	return outcome, nil
 }
 
 // Migrate brings the freight app's schema up to date: it applies the migrations
-// that the database lacks, in order, in one transaction, and returns the
-// versions before and after. Both are 0 when the freight app is not there.
+// that the database lacks, in order, and returns the versions before and after. Both
+// are 0 when the freight app is not there. Where tables can be changed in a
+// transaction all happens in one; on MySQL each migration is recorded once it is
+// complete.
 func Migrate(ctx context.Context, url database.URL) (from, to int, err error) {
 	d, err := dialectOf(url.Driver)
 	if err != nil {
@@ -81,7 +109,7 @@ func Migrate(ctx context.Context, url database.URL) (from, to int, err error) {
 
 func (d dialect) migrate(ctx context.Context, url database.URL) (from, to int, err error) {
 	err = d.within(ctx, url, func(tx transaction) error {
-		found, err := inspect(ctx, tx, d.relations)
+		found, err := inspect(ctx, tx, freightApp(), d.relations)
 		if err != nil {
 			return err
 		}
@@ -103,22 +131,23 @@ func (d dialect) migrate(ctx context.Context, url database.URL) (from, to int, e
 
 // upgrade applies the migrations that the database lacks.
 func (d dialect) upgrade(ctx context.Context, tx transaction, found component) error {
-	if found.version == d.schema.latest() {
-		return nil
+	s := d.schemaOf(found.app)
+	for version := found.version; version < s.latest(); version++ {
+		if err := execAll(ctx, tx, s.upgrade(version, version+1)); err != nil {
+			return err
+		}
+		err := execOne(ctx, tx, fmt.Sprintf("UPDATE %s SET version = %d, applied_at = CURRENT_TIMESTAMP WHERE name = '%s'", registryTable, version+1, found.app.name))
+		if err != nil {
+			return err
+		}
 	}
-	if err := execAll(ctx, tx, d.schema.upgrade(found.version)); err != nil {
-		return err
-	}
-	return execAll(ctx, tx, record(found.dataset, d.schema.latest(), found.state))
+	return nil
 }
 
 // seed does what choose says about what the database holds.
-func (d dialect) seed(ctx context.Context, url database.URL, dataset Dataset, choose func(component) (action, error), meter *progress.Meter) (Outcome, error) {
-	start := time.Now()
-	outcome := Outcome{Dataset: dataset}
-	err := d.within(ctx, url, func(tx transaction) error {
-		found, err := inspect(ctx, tx, d.relations)
-		if err != nil {
+func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(component) (action, error), meter *progress.Meter) (found component, made bool, err error) {
+	err = d.within(ctx, url, func(tx transaction) error {
+		if found, err = inspect(ctx, tx, j.app, d.relations); err != nil {
 			return err
 		}
 		todo, err := choose(found)
@@ -126,63 +155,77 @@ func (d dialect) seed(ctx context.Context, url database.URL, dataset Dataset, ch
 			return err
 		}
 		if todo == keep {
-			outcome.Dataset = found.dataset
 			return d.upgrade(ctx, tx, found)
 		}
-		outcome.Made = true
-		if todo == rebuild {
-			if err := drop(ctx, tx, found); err != nil {
-				return err
-			}
+		made = true
+		if d.replace != nil {
+			return d.replace(ctx, d, tx, found, j, meter)
 		}
-		outcome.Orders, err = d.build(ctx, tx, dataset, meter)
-		return err
+		return d.build(ctx, tx, found, j, meter)
 	})
-	if err == nil && outcome.Made {
-		err = d.vacuum(ctx, url, meter)
+	if err == nil && made {
+		err = d.vacuum(ctx, url, j.app.tables, meter)
 	}
 	if err != nil {
-		return Outcome{}, d.explain(ctx, url, err)
+		return component{}, false, d.explain(ctx, url, err)
 	}
-	outcome.Took = time.Since(start)
-	return outcome, nil
+	return found, made, nil
 }
 
-// drop removes the tables of an earlier data set.
-func drop(ctx context.Context, tx transaction, found component) error {
-	for _, table := range []string{ordersTable, usersTable} {
-		if !found.has(table) {
+// build drops what is there of an earlier data set, makes the tables and fills
+// them, all in the transaction.
+func (d dialect) build(ctx context.Context, tx transaction, found component, j job, meter *progress.Meter) error {
+	for i := len(j.app.tables) - 1; i >= 0; i-- {
+		if !found.has(j.app.tables[i]) {
 			continue
 		}
-		if err := execOne(ctx, tx, "DROP TABLE "+table); err != nil {
+		if err := execOne(ctx, tx, "DROP TABLE "+j.app.tables[i]); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := execAll(ctx, tx, d.schema.registry); err != nil {
+		return err
+	}
+	if found.has(registryTable) && !slices.Contains(found.tables[registryTable], "dataset") {
+		if err := execOne(ctx, tx, "ALTER TABLE "+registryTable+" ADD COLUMN dataset text"); err != nil {
+			return err
+		}
+	}
+	s := d.schemaOf(j.app)
+	if err := execAll(ctx, tx, j.record(registryTable, s.latest(), stateBuilding)); err != nil {
+		return err
+	}
+	if err := d.fill(ctx, tx, j, func(sql string) string { return sql }, meter); err != nil {
+		return err
+	}
+	return execAll(ctx, tx, j.record(registryTable, s.latest(), stateComplete))
 }
 
-// build makes the tables and fills them.
-func (d dialect) build(ctx context.Context, tx transaction, dataset Dataset, meter *progress.Meter) (orders int, err error) {
-	if err := execAll(ctx, tx, d.schema.registry); err != nil {
-		return 0, err
+// fill makes the tables, loads them and makes their indexes and statistics. Named
+// gives a statement or a table its name for the time being.
+func (d dialect) fill(ctx context.Context, tx transaction, j job, named func(string) string, meter *progress.Meter) error {
+	s := d.schemaOf(j.app)
+	for _, sql := range s.tables() {
+		if err := execOne(ctx, tx, named(sql)); err != nil {
+			return err
+		}
 	}
-	if err := execAll(ctx, tx, record(dataset, d.schema.latest(), stateBuilding)); err != nil {
-		return 0, err
+	for _, t := range j.tables() {
+		if err := tx.load(ctx, t, meter); err != nil {
+			return fmt.Errorf("load %s: %w", t.name, err)
+		}
 	}
-	if err := execAll(ctx, tx, d.schema.tables()); err != nil {
-		return 0, err
+	var indexes, finish []string
+	for _, sql := range slices.Concat(s.indexes(), j.indexes) {
+		indexes = append(indexes, named(sql))
 	}
-	g := NewGenerator(dataset)
-	if err := tx.load(ctx, g, meter); err != nil {
-		return 0, err
+	for _, name := range j.app.tables {
+		finish = append(finish, d.finish(named(name), slices.Contains(j.app.columns[name], "id"))...)
 	}
-	if err := execMetered(ctx, tx, "indexes", d.schema.indexes(), meter); err != nil {
-		return 0, err
+	if err := execMetered(ctx, tx, "indexes", indexes, meter); err != nil {
+		return err
 	}
-	if err := execMetered(ctx, tx, "statistics", d.finish, meter); err != nil {
-		return 0, err
-	}
-	return g.OrderCount(), execAll(ctx, tx, record(dataset, d.schema.latest(), stateComplete))
+	return execMetered(ctx, tx, "statistics", finish, meter)
 }
 
 // explain says in which database it happened, and after an interruption what

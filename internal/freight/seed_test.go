@@ -46,11 +46,19 @@ type place struct {
 	fresh    func(t *testing.T) database.URL // an empty database
 	midnight string                          // SQL: the midnight before the time %s
 	indexes  string                          // SQL: the names of the indexes
+	stepwise bool                            // a migration that is complete stays when a later one fails
 }
 
 func TestPlaces(t *testing.T) {
 	server := apptest.Postgres(t)
+	maria := apptest.MariaDB(t)
 	places := map[database.Driver]place{
+		database.MySQL: {
+			fresh:    freshMySQL(maria),
+			midnight: "DATE(%s)",
+			indexes:  "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND INDEX_NAME <> 'PRIMARY' ORDER BY 1",
+			stepwise: true,
+		},
 		database.Postgres: {
 			fresh:    func(t *testing.T) database.URL { return parse(t, server.CreateDatabase(t)) },
 			midnight: "date_trunc('day', %s)",
@@ -81,6 +89,9 @@ func TestPlaces(t *testing.T) {
 			t.Run("two at once", p.testTwoAtOnce)
 			t.Run("ensure", p.testEnsure)
 			t.Run("migrate", p.testMigrate)
+			t.Run("games", p.testGames)
+			t.Run("games' foreign table", p.testGamesForeign)
+			t.Run("games interrupted", p.testGamesInterrupted)
 		})
 	}
 }
@@ -132,7 +143,7 @@ func (p place) value(t *testing.T, url database.URL, sql string) string {
 func (p place) tables(t *testing.T, url database.URL) string {
 	t.Helper()
 	var names []string
-	for _, row := range p.rows(t, url, p.dialect.relations+" ORDER BY 1") {
+	for _, row := range p.rows(t, url, fmt.Sprintf(p.dialect.relations, "'spillway_schema', 'users', 'orders', 'game_record'")+" ORDER BY 1") {
 		names = append(names, row[0])
 	}
 	return strings.Join(names, " ")
@@ -252,7 +263,7 @@ func (p place) testReplace(t *testing.T) {
 }
 
 func (p place) testForeign(t *testing.T) {
-	columns := strings.Join(ourColumns(usersTable), " text, ") + " text"
+	columns := strings.Join(freightApp().ourColumns("users"), " text, ") + " text"
 	for name, make := range map[string]string{
 		"users":           "CREATE TABLE users (id integer, email text)",
 		"orders":          "CREATE TABLE orders (total integer)",
@@ -347,9 +358,15 @@ func (p place) testMigrate(t *testing.T) {
 	if _, _, err := newer.migrate(context.Background(), url); err == nil || !strings.Contains(err.Error(), "ALTER TABLE nowhere") {
 		t.Fatalf("broken migration: %v", err)
 	}
-	p.complete(t, url, small) // still version 1
+	reached := 1
+	if p.stepwise {
+		reached = 2
+	}
+	if got := p.value(t, url, "SELECT version FROM spillway_schema WHERE name = 'freight'"); got != fmt.Sprint(reached) {
+		t.Errorf("after a broken migration: version %s, want %d", got, reached)
+	}
 	newer.schema.migrations = newer.schema.migrations[:2]
-	if from, to, err := newer.migrate(context.Background(), url); from != 1 || to != 2 || err != nil {
+	if from, to, err := newer.migrate(context.Background(), url); from != reached || to != 2 || err != nil {
 		t.Fatalf("from %d to %d, %v", from, to, err)
 	}
 	if got := p.value(t, url, "SELECT count(*) FROM orders WHERE weight IS NULL"); got != fmt.Sprint(NewGenerator(small).OrderCount()) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strings"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -16,15 +17,20 @@ import (
 //go:embed sqlite.sql
 var sqliteSchema string
 
+//go:embed sqlite_games.sql
+var sqliteGames string
+
 func sqliteDialect() dialect {
 	return dialect{
 		relations: `SELECT lower(m.name), (SELECT group_concat(t.name, ',') FROM pragma_table_info(m.name) t)
 			FROM sqlite_master m
-			WHERE m.type IN ('table', 'view') AND lower(m.name) IN ('spillway_schema', 'users', 'orders')`,
-		finish:    []string{"ANALYZE"},
+			WHERE m.type IN ('table', 'view') AND lower(m.name) IN (%s)`,
+		indexes:   "SELECT name FROM sqlite_master WHERE type = 'index' AND lower(tbl_name) = '%s'",
+		finish:    func(table string, _ bool) []string { return []string{"ANALYZE " + table} },
+		dropIndex: func(_, index string) string { return "DROP INDEX " + index },
 		elsewhere: "use another file",
 		within:    withinSQLite,
-		vacuum:    func(context.Context, database.URL, *progress.Meter) error { return nil },
+		vacuum:    func(context.Context, database.URL, []string, *progress.Meter) error { return nil },
 	}
 }
 
@@ -81,49 +87,16 @@ func (tx sqliteTx) query(_ context.Context, sql string) ([][]string, error) {
 	return rows, err
 }
 
-// load inserts row by row through one prepared statement a table.
-func (tx sqliteTx) load(_ context.Context, g *Generator, meter *progress.Meter) error {
-	if err := tx.loadUsers(g, meter.Start("users", "rows", int64(g.dataset.Users))); err != nil {
-		return fmt.Errorf("load users: %w", err)
-	}
-	if err := tx.loadOrders(g, meter.Start("orders", "rows", int64(g.OrderCount()))); err != nil {
-		return fmt.Errorf("load orders: %w", err)
-	}
-	return nil
-}
-
-func (tx sqliteTx) loadUsers(g *Generator, task *progress.Task) (err error) {
+// load inserts row by row through one prepared statement.
+func (tx sqliteTx) load(_ context.Context, t table, meter *progress.Meter) (err error) {
+	task := meter.Start(t.name, "rows", int64(t.total))
 	defer func() { task.End(err) }()
-	stmt, err := tx.conn.Prepare("INSERT INTO users (id, nickname, mobileno, createtime) VALUES (?, ?, ?, ?)")
+	stmt, err := tx.conn.Prepare(fmt.Sprintf("INSERT INTO %s (%s) VALUES (?%s)",
+		t.name, strings.Join(t.columns, ", "), strings.Repeat(", ?", len(t.columns)-1)))
 	if err != nil {
 		return err
 	}
-	var buffer []byte
-	for user := range g.Users() {
-		buffer = user.Mobile(buffer[:0])
-		stmt.BindInt64(1, int64(user.ID))
-		stmt.BindText(2, string(buffer))
-		stmt.BindText(3, string(buffer))
-		stmt.BindText(4, timeText(user.Created))
-		if err := insert(stmt); err != nil {
-			return err
-		}
-		task.Add(1)
-	}
-	return nil
-}
-
-func (tx sqliteTx) loadOrders(g *Generator, task *progress.Task) (err error) {
-	defer func() { task.End(err) }()
-	stmt, err := tx.conn.Prepare("INSERT INTO orders (id, createtime, users_id, goods_name) VALUES (?, ?, ?, ?)")
-	if err != nil {
-		return err
-	}
-	for order := range g.Orders() {
-		stmt.BindInt64(1, int64(order.ID))
-		stmt.BindText(2, timeText(order.Created))
-		stmt.BindInt64(3, int64(order.UserID))
-		stmt.BindText(4, string(order.Goods[:]))
+	for range t.bound(stmt) {
 		if err := insert(stmt); err != nil {
 			return err
 		}
@@ -137,6 +110,10 @@ func insert(stmt *sqlite.Stmt) error {
 		return err
 	}
 	return stmt.Reset()
+}
+
+func appendTime(dst []byte, unix int64) []byte {
+	return time.Unix(unix, 0).UTC().AppendFormat(dst, time.DateTime)
 }
 
 func timeText(unix int64) string { return time.Unix(unix, 0).UTC().Format(time.DateTime) }

@@ -10,7 +10,8 @@ CREATE TABLE IF NOT EXISTS spillway_schema (
     users       integer,
     days        integer,
     per_day     integer,
-    random_seed integer
+    random_seed integer,
+    dataset     text
 );
 
 --- migration 1: tables

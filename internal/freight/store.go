@@ -2,59 +2,78 @@ package freight
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"spillway/internal/database"
 	"spillway/internal/progress"
 )
 
-// ErrUnsupported marks a database of a kind that this package cannot fill.
-var ErrUnsupported = errors.New("the freight app runs on postgres:// and sqlite: databases; mysql:// comes in a later release")
-
-// transaction is one open transaction on a database.
+// transaction is one open transaction on a database, or what stands for it where
+// tables are not made in one.
 type transaction interface {
 	// exec runs one statement.
 	exec(ctx context.Context, sql string) error
 	// query returns the rows of a small result as text, NULL as "".
 	query(ctx context.Context, sql string) ([][]string, error)
-	// load inserts the generator's users and orders into empty tables without indexes.
-	load(ctx context.Context, g *Generator, meter *progress.Meter) error
+	// load inserts the rows of t into an empty table.
+	load(ctx context.Context, t table, meter *progress.Meter) error
 }
 
 // dialect is what differs between kinds of databases.
 type dialect struct {
-	schema schema
-	// relations selects the name of each of our tables that is there and its
+	schema schema // the freight app's, with the registry
+	games  schema
+	// relations selects the name of each table in a list that is there and its
 	// columns joined by commas.
 	relations string
-	// finish are statements run after the indexes, in the same transaction.
-	finish []string
+	// indexes selects the names of a table's indexes.
+	indexes string
+	// finish returns the statements run after the indexes, in the same transaction;
+	// counted tables have an id that goes on from the rows loaded.
+	finish func(table string, counted bool) []string
+	// dropIndex writes the statement that drops an index of a table.
+	dropIndex func(table, index string) string
 	// elsewhere tells how to get out of the way of somebody else's tables.
 	elsewhere string
 	// within runs work in a transaction that nobody else's within overlaps. It
 	// commits when work returns nil and ctx still stands, and rolls back otherwise.
 	within func(ctx context.Context, url database.URL, work func(transaction) error) error
+	// replace makes the tables of a job in the place of those found; nil where a
+	// transaction can do that.
+	replace func(ctx context.Context, d dialect, tx transaction, found component, j job, meter *progress.Meter) error
 	// vacuum tidies after the commit.
-	vacuum func(ctx context.Context, url database.URL, meter *progress.Meter) error
+	vacuum func(ctx context.Context, url database.URL, tables []string, meter *progress.Meter) error
 }
 
 func dialectOf(driver database.Driver) (dialect, error) {
 	var d dialect
-	var text string
+	var text, games string
 	switch driver {
 	case database.Postgres:
-		d, text = postgresDialect(), postgresSchema
+		d, text, games = postgresDialect(), postgresSchema, postgresGames
 	case database.SQLite:
-		d, text = sqliteDialect(), sqliteSchema
+		d, text, games = sqliteDialect(), sqliteSchema, sqliteGames
+	case database.MySQL:
+		d, text, games = mysqlDialect(), mysqlSchema, mysqlGames
 	default:
-		return dialect{}, ErrUnsupported
+		return dialect{}, fmt.Errorf("no data set can be made on a database of the kind %q", driver)
 	}
 	var err error
 	if d.schema, err = parseSchema(text); err != nil {
 		return dialect{}, fmt.Errorf("parse the %s schema: %w", driver, err)
 	}
+	if d.games, err = parseSchema(games); err != nil {
+		return dialect{}, fmt.Errorf("parse the games' %s schema: %w", driver, err)
+	}
 	return d, nil
+}
+
+// schemaOf returns the migrations of an app.
+func (d dialect) schemaOf(a app) schema {
+	if a.name == gamesApp().name {
+		return d.games
+	}
+	return d.schema
 }
 
 // execAll runs statements in order and names the one that fails.

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"spillway/internal/feed"
 )
 
-// selectSlow takes far longer than any test waits.
-const selectSlow = "SELECT id FROM items WHERE id < (WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 1000000000) SELECT max(n) FROM s)"
+// slowRecursion is the default of Backend.Slow.
+const slowRecursion = "SELECT id FROM items WHERE id < (WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 1000000000) SELECT max(n) FROM s)"
 
 // soon bounds how long a call may go on after it should have ended.
 const soon = 3 * time.Second
@@ -49,7 +50,7 @@ func testChanges(t *testing.T, b Backend) {
 func testTimeout(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{StatementTimeout: 300 * time.Millisecond})
 	fillItems(t, db, 3, 2)
-	slow := db.source(t, definition(selectSlow, "id"))
+	slow := db.source(t, definition(cmp.Or(b.Slow, slowRecursion), "id"))
 	fast := db.source(t, definition(selectItems, "id"))
 
 	start := time.Now()
@@ -80,7 +81,7 @@ func testTimeout(t *testing.T, b Backend) {
 func testCancel(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{Max: 2})
 	fillItems(t, db, 3, 2)
-	slow := db.source(t, definition(selectSlow, "id"))
+	slow := db.source(t, definition(cmp.Or(b.Slow, slowRecursion), "id"))
 	fast := db.source(t, definition(selectItems, "id"))
 	for i := range 6 {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -29,6 +29,10 @@ type Backend struct {
 	Types map[Kind]string
 	// Bytes writes a literal of Types[Bytes]; nil leaves the kind out.
 	Bytes func(b []byte) string
+	// Slow is a statement over the table items that yields ids and takes far longer
+	// than any test waits. Empty: a recursion of a thousand million steps, which
+	// some databases cut short.
+	Slow string
 	// JSON returns how the adapter writes a value of kind, where the suite
 	// expects want. Nil: as the suite expects.
 	JSON func(kind Kind, want string) string

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+)
+
+// mariadb is a session on the database of a URL, to look behind the server's back.
+func mariadb(t *testing.T, url string) func(sql string) [][]string {
+	t.Helper()
+	parsed, err := database.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connector, err := database.NewMySQLConnector(parsed, 10*time.Second, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := connector.Connect(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Conn.Close() })
+	return func(sql string) [][]string {
+		t.Helper()
+		rows, err := s.Query(t.Context(), sql)
+		if err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+		return rows
+	}
+}
+
+// TestFreightOnMariaDB serves the freight app from the seed's second database.
+func TestFreightOnMariaDB(t *testing.T) {
+	server := apptest.MariaDB(t, "--sql-mode=", "--default-time-zone=+08:00", "--character-set-server=latin1")
+	url := server.URL("test")
+	if _, stderr, code := spillway(t, "seed", "freight", "--database", url, "--users", "1000", "--days", "366", "--per-day", "70"); code != 0 {
+		t.Fatalf("seed: exit %d\n%s", code, stderr)
+	}
+	query := mariadb(t, url)
+	query("UPDATE orders SET id = id + 10000000 ORDER BY id DESC")
+	query("ALTER TABLE orders AUTO_INCREMENT = 20000000")
+	app := apptest.Serve(t, shared.binary, "--database", url)
+	app.WaitReady(t)
+
+	g := page(t, app.URL("openapi/goodslist"))
+	a := fetch(t, app.URL("goodslist"))
+	if size := len(a.body) - len(`,"next":""`) - len(g.Next); len(g.Data) != 10 || size != 1524 {
+		t.Errorf("%d rows are %d bytes without next, the seed's ten are 1524:\n%s", len(g.Data), size, a.body)
+	}
+	row := query("SELECT o.id, o.createtime, goods_name, nickname FROM orders o JOIN users u ON u.id = o.users_id ORDER BY o.id DESC LIMIT 1")[0]
+	if r := g.Data[0]; strconv.FormatInt(r.ID, 10) != row[0] || r.Createtime != row[1] || r.Goods_name != row[2] || r.Nickname != row[3] || r.Mobileno != row[3] {
+		t.Errorf("first row %+v, the database says %v", r, row)
+	}
+	query("INSERT INTO orders (createtime, users_id, goods_name) VALUES ('2016-12-02', 1, 'new')")
+	eventually(t, "a new order is on page 1", func() bool { return page(t, app.URL("goodslist")).Data[0].ID == 20_000_000 })
+	for _, offset := range []int{150, 195, 900, 18_000} {
+		want := query("SELECT id FROM orders ORDER BY id DESC LIMIT 1 OFFSET " + strconv.Itoa(offset))[0][0]
+		if g := page(t, app.URL("goodslist?offset="+strconv.Itoa(offset))); strconv.FormatInt(g.Data[0].ID, 10) != want {
+			t.Errorf("offset %d begins with %d, want %s", offset, g.Data[0].ID, want)
+		}
+	}
+	if a := fetch(t, app.URL("goodslist?offset=0;drop%20table%20users")); a.status != http.StatusBadRequest {
+		t.Errorf("injection: %d %s", a.status, a.body)
+	}
+	if a := fetch(t, app.URL("probe/database")); a.status != http.StatusOK {
+		t.Errorf("probe: %d %s", a.status, a.body)
+	}
+	walkAll(t, app, query("SELECT COUNT(*) FROM orders")[0][0])
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "pages come again by themselves", func() bool { return fetch(t, app.URL("goodslist?offset=5000")).status == http.StatusOK })
+}
+
+// walkAll walks the feed by cursors and compares the number of rows.
+func walkAll(t *testing.T, app *apptest.Spillway, want string) {
+	t.Helper()
+	walked := 0
+	for query := "goodslist?limit=100"; query != ""; {
+		g := page(t, app.URL(query))
+		walked += len(g.Data)
+		if query = ""; g.Next != "" {
+			query = "goodslist?limit=100&before=" + g.Next
+		}
+	}
+	if strconv.Itoa(walked) != want {
+		t.Errorf("%d rows walked, want %s", walked, want)
+	}
+}
+
+// A plan that sorts is refused on MariaDB as on PostgreSQL, and so is a URL that the
+// adapter cannot honour.
+func TestRefusedOnMariaDB(t *testing.T) {
+	server := apptest.MariaDB(t)
+	url := server.URL("test")
+	if _, stderr, code := spillway(t, "seed", "freight", "--database", url, "--users", "1000", "--days", "366", "--per-day", "70"); code != 0 {
+		t.Fatalf("seed: exit %d\n%s", code, stderr)
+	}
+	file := configuration(t, "key: [goods_name, id]")
+	_, stderr, code := spillway(t, "serve", file, "--database", url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	if code != exitError || !strings.Contains(stderr, "CREATE INDEX orders_goods_name_id ON orders (goods_name DESC, id DESC)") {
+		t.Errorf("exit %d:\n%s", code, stderr)
+	}
+	_, stderr, code = spillway(t, "serve", "--database", url+"?charset=gbk", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	if code != exitUsage || !strings.Contains(stderr, "charset must be utf8mb4") {
+		t.Errorf("exit %d:\n%s", code, stderr)
+	}
+}

@@ -1,0 +1,241 @@
+package database
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// MySQLConnector opens sessions on a MySQL or MariaDB server, or on what speaks its
+// protocol. It keeps none of them. Its methods may be called concurrently.
+type MySQLConnector struct {
+	connector        driver.Connector
+	statementTimeout time.Duration
+}
+
+// NewMySQLConnector returns the opener of sessions for a mysql:// URL. It connects to
+// nothing. A statement that runs longer than statementTimeout is stopped by the
+// server; 0 lets statements run for as long as they take.
+//
+// Of the URL's parameters it refuses charset and collation, and it overrules
+// those that would paste parameters into statements (interpolateParams), send
+// several statements at once (multiStatements) or read any local file
+// (allowAllFiles). Unknown ones are session variables, as the driver has it.
+func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*MySQLConnector, error) {
+	config, err := mysql.ParseDSN(u.DSN())
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %s", u, withoutPassword(err))
+	}
+	if err := checkCharset(u.DSN()); err != nil {
+		return nil, fmt.Errorf("read %s: %w", u, err)
+	}
+	config.InterpolateParams, config.MultiStatements = false, false
+	config.AllowAllFiles, config.ParseTime, config.ColumnsWithAlias = false, false, false
+	config.Loc, config.Logger = time.UTC, &mysql.NopLogger{}
+	if config.Timeout == 0 {
+		config.Timeout = connectTimeout
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %s", u, withoutPassword(err))
+	}
+	return &MySQLConnector{connector: connector, statementTimeout: statementTimeout}, nil
+}
+
+// withoutPassword keeps of a driver's complaint about a DSN what cannot quote it.
+func withoutPassword(err error) string {
+	if text := err.Error(); strings.HasPrefix(text, "invalid DSN") || strings.HasPrefix(text, "invalid value / unknown config name") {
+		return text
+	}
+	return "a parameter has a value that cannot be read"
+}
+
+// checkCharset refuses another connection character set than the pinned one.
+func checkCharset(dsn string) error {
+	_, query, _ := strings.Cut(dsn[strings.LastIndexByte(dsn, '/')+1:], "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return errEscape
+	}
+	if charset := values.Get("charset"); charset != "" && charset != "utf8mb4" {
+		return errors.New("charset must be utf8mb4: sessions speak UTF-8, and the server converts columns of other character sets; leave it out")
+	}
+	if values.Has("collation") {
+		return errors.New("collation cannot be set: comparisons use that of the column; leave it out")
+	}
+	return nil
+}
+
+// MySQLSession is one connection whose settings are pinned. It is used by one
+// goroutine at a time.
+type MySQLSession struct {
+	Conn       driver.Conn
+	ID         uint64 // the server's number for the connection
+	Server     MySQLServer
+	Durability MySQLDurability
+}
+
+// Connect opens a session: utf8mb4, UTC, READ COMMITTED, InnoDB for new tables,
+// no cut results, and an sql_mode that refuses bad values and reads a backslash
+// in a string as a character, as the SQL standard and ParseStatement do. The
+// other modes stay as the server has them. Servers that are too old are refused.
+func (m *MySQLConnector) Connect(ctx context.Context) (*MySQLSession, error) {
+	conn, err := m.connector.Connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	s := &MySQLSession{Conn: conn}
+	if err := s.setUp(ctx, m.statementTimeout); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return s, nil
+}
+
+// Kill ends the connection with that number, and the statement that it runs,
+// over a connection of its own. A connection that has ended already is no error.
+func (m *MySQLConnector) Kill(ctx context.Context, id uint64) error {
+	conn, err := m.connector.Connect(ctx)
+	if err != nil {
+		return fmt.Errorf("kill connection %d: %w", id, err)
+	}
+	defer conn.Close()
+	err = (&MySQLSession{Conn: conn}).Exec(ctx, "KILL "+strconv.FormatUint(id, 10))
+	var refused *mysql.MySQLError
+	if errors.As(err, &refused) && refused.Number == errNoSuchThread {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kill connection %d: %w", id, err)
+	}
+	return nil
+}
+
+// The server's error numbers that this file tells apart.
+const (
+	errNoSuchThread  = 1094
+	errUnknownEngine = 1286
+)
+
+func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration) error {
+	rows, err := s.Query(ctx, "SELECT VERSION(), CONNECTION_ID(), @@SESSION.sql_mode")
+	if err != nil {
+		return fmt.Errorf("read the server's version: %w", err)
+	}
+	if len(rows) != 1 {
+		return errors.New("read the server's version: no answer")
+	}
+	if s.Server, err = parseMySQLServer(rows[0][0]); err != nil {
+		return err
+	}
+	if s.ID, err = strconv.ParseUint(rows[0][1], 10, 64); err != nil {
+		return fmt.Errorf("read the connection's number: %w", err)
+	}
+	settings := []string{
+		"NAMES utf8mb4",
+		"time_zone = '+00:00'",
+		"sql_mode = '" + pinnedMode(rows[0][2]) + "'",
+		"default_storage_engine = InnoDB",
+		"sql_select_limit = DEFAULT",
+		"sql_quote_show_create = 1",
+		"optimizer_switch = 'derived_merge=on'",
+		s.Server.timeoutSetting(statementTimeout),
+	}
+	if s.Server.cachesStatistics() {
+		settings = append(settings, "information_schema_stats_expiry = 0")
+	}
+	if err := s.Exec(ctx, "SET "+strings.Join(settings, ", ")); err != nil {
+		return explainSettings(err)
+	}
+	if err := s.Exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
+		return fmt.Errorf("set the isolation level: %w", err)
+	}
+	if s.Durability, err = readDurability(ctx, s); err != nil {
+		return fmt.Errorf("read the durability settings: %w", err)
+	}
+	return nil
+}
+
+func explainSettings(err error) error {
+	var refused *mysql.MySQLError
+	if errors.As(err, &refused) && refused.Number == errUnknownEngine {
+		return fmt.Errorf("the server has no InnoDB, without which nothing is safe: start it without skip-innodb (%w)", err)
+	}
+	return fmt.Errorf("set the session's variables: %w", err)
+}
+
+// pinnedMode returns the server's sql_mode with what this program relies on.
+func pinnedMode(mode string) string {
+	var modes []string
+	strict := false
+	for name := range strings.SplitSeq(mode, ",") {
+		switch name {
+		case "", "NO_BACKSLASH_ESCAPES", "EMPTY_STRING_IS_NULL": // the last would bind "" as NULL
+			continue
+		case "STRICT_TRANS_TABLES", "STRICT_ALL_TABLES":
+			strict = true
+		}
+		modes = append(modes, name)
+	}
+	modes = append(modes, "NO_BACKSLASH_ESCAPES")
+	if !strict {
+		modes = append(modes, "STRICT_TRANS_TABLES")
+	}
+	return strings.Join(modes, ",")
+}
+
+// Exec runs one statement without parameters.
+func (s *MySQLSession) Exec(ctx context.Context, sql string) error {
+	execer, ok := s.Conn.(driver.ExecerContext)
+	if !ok {
+		return errors.New("the driver's connections run no statements")
+	}
+	_, err := execer.ExecContext(ctx, sql, nil)
+	return err
+}
+
+// Query returns the rows of a small result as text, NULL as "". The statement has
+// no parameters.
+func (s *MySQLSession) Query(ctx context.Context, sql string) ([][]string, error) {
+	queryer, ok := s.Conn.(driver.QueryerContext)
+	if !ok {
+		return nil, errors.New("the driver's connections run no statements")
+	}
+	rows, err := queryer.QueryContext(ctx, sql, nil)
+	if err != nil {
+		return nil, err
+	}
+	all, err := readTexts(rows)
+	return all, errors.Join(err, rows.Close())
+}
+
+func readTexts(rows driver.Rows) ([][]string, error) {
+	var all [][]string
+	values := make([]driver.Value, len(rows.Columns()))
+	for {
+		if err := rows.Next(values); err != nil {
+			if errors.Is(err, io.EOF) {
+				return all, nil
+			}
+			return nil, err
+		}
+		row := make([]string, len(values))
+		for i, value := range values {
+			switch v := value.(type) {
+			case nil:
+			case []byte:
+				row[i] = string(v)
+			default:
+				row[i] = fmt.Sprint(v)
+			}
+		}
+		all = append(all, row)
+	}
+}

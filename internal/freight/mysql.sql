@@ -1,0 +1,34 @@
+-- The freight app's schema on MySQL and MariaDB. How this file is read is told at the
+-- top of postgres.sql. Tables are clustered by their primary key, which is therefore made
+-- with them.
+
+--- registry
+CREATE TABLE IF NOT EXISTS spillway_schema (
+    name        varchar(64) NOT NULL PRIMARY KEY,
+    version     int NOT NULL,
+    state       varchar(16) NOT NULL,
+    applied_at  datetime NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    users       bigint,
+    days        bigint,
+    per_day     bigint,
+    random_seed bigint,
+    dataset     varchar(255)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='What Spillway made in this database: one row a component';
+
+--- migration 1: tables
+CREATE TABLE users (
+    id         int NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    nickname   varchar(64) NOT NULL,
+    mobileno   varchar(32) NOT NULL,
+    createtime datetime NOT NULL DEFAULT CURRENT_TIMESTAMP COMMENT 'Time of registration'
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='Users of the freight app';
+CREATE TABLE orders (
+    id         int NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    createtime datetime NOT NULL DEFAULT CURRENT_TIMESTAMP COMMENT 'Time of the order',
+    users_id   int NOT NULL COMMENT 'The id of who ordered',
+    goods_name varchar(255) NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='Freight orders';
+
+--- migration 1: indexes
+ALTER TABLE users ADD UNIQUE KEY users_mobileno_key (mobileno), ADD KEY users_createtime_idx (createtime);
+ALTER TABLE orders ADD KEY orders_createtime_idx (createtime), ADD KEY orders_users_id_idx (users_id);

@@ -1,0 +1,211 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/go-sql-driver/mysql"
+
+	"spillway/internal/database"
+)
+
+// preparedPerConnection bounds the statements that one connection keeps
+// prepared; the least recently used makes room. A feed has a handful of them.
+const preparedPerConnection = 128
+
+// connector opens the pool's connections. It is a driver.Connector.
+type connector struct {
+	opener     *database.MySQLConnector
+	connects   atomic.Int64
+	durability atomic.Pointer[database.MySQLDurability]
+}
+
+// Connect implements driver.Connector.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	s, err := c.opener.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.connects.Add(1)
+	c.durability.Store(&s.Durability)
+	return &session{MySQLSession: s, prepared: make(map[string]*prepared)}, nil
+}
+
+// Driver implements driver.Connector.
+func (c *connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
+
+// session is one connection and what it has prepared. Whoever has acquired the
+// connection owns it. It is a driver.Conn, so that database/sql pools it, and is
+// used for nothing else through that.
+type session struct {
+	*database.MySQLSession
+	prepared map[string]*prepared // by text: feeds of one text share it
+	clock    uint64
+	values   []driver.Value // of the row at hand
+}
+
+// prepared is a statement on one connection.
+type prepared struct {
+	stmt driver.Stmt
+	used uint64 // session.clock at the last use
+}
+
+// Prepare implements driver.Conn.
+func (se *session) Prepare(sql string) (driver.Stmt, error) { return se.Conn.Prepare(sql) }
+
+// Close implements driver.Conn.
+func (se *session) Close() error { return se.Conn.Close() }
+
+// Begin implements driver.Conn: this package has no transactions.
+func (se *session) Begin() (driver.Tx, error) {
+	return nil, errors.New("a feed's connection has no transactions")
+}
+
+// ResetSession implements driver.SessionResetter: it finds out that the server has
+// closed an idle connection.
+func (se *session) ResetSession(ctx context.Context) error {
+	if r, ok := se.Conn.(driver.SessionResetter); ok {
+		return r.ResetSession(ctx)
+	}
+	return nil
+}
+
+// IsValid implements driver.Validator.
+func (se *session) IsValid() bool {
+	v, ok := se.Conn.(driver.Validator)
+	return !ok || v.IsValid()
+}
+
+// Ping implements driver.Pinger.
+func (se *session) Ping(ctx context.Context) error {
+	if p, ok := se.Conn.(driver.Pinger); ok {
+		return p.Ping(ctx)
+	}
+	return nil
+}
+
+// prepare returns the statement prepared on the connection.
+func (se *session) prepare(ctx context.Context, sql string) (driver.StmtQueryContext, error) {
+	se.clock++
+	p, ok := se.prepared[sql]
+	if !ok {
+		if len(se.prepared) >= preparedPerConnection {
+			se.dropOldest()
+		}
+		stmt, err := se.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql)
+		if err != nil {
+			return nil, err
+		}
+		p = &prepared{stmt: stmt}
+		se.prepared[sql] = p
+	}
+	p.used = se.clock
+	return p.stmt.(driver.StmtQueryContext), nil
+}
+
+func (se *session) dropOldest() {
+	var oldest string
+	for sql, p := range se.prepared {
+		if oldest == "" || p.used < se.prepared[oldest].used {
+			oldest = sql
+		}
+	}
+	se.drop(oldest)
+}
+
+// drop forgets a statement. The server confirms nothing, so there is no error that
+// the next statement would not show.
+func (se *session) drop(sql string) {
+	if p, ok := se.prepared[sql]; ok {
+		_ = p.stmt.Close()
+		delete(se.prepared, sql)
+	}
+}
+
+// run runs a statement and passes its rows to the sink.
+func (se *session) run(ctx context.Context, s *statement, args []driver.NamedValue, to sink) error {
+	stmt, err := se.prepare(ctx, s.sql)
+	if err != nil {
+		return err
+	}
+	rows, err := stmt.QueryContext(ctx, args)
+	if err != nil {
+		var refused *mysql.MySQLError
+		if errors.As(err, &refused) && (refused.Number == numNeedsPreparing || refused.Number == numUnknownStatement) {
+			se.drop(s.sql)
+		}
+		return err
+	}
+	err = se.takeRows(rows, s, to)
+	if err != nil && s.endless {
+		_ = se.Close() // the server notices when it sends the next rows
+		return err
+	}
+	return errors.Join(err, rows.Close())
+}
+
+// takeRows passes all rows to the sink.
+func (se *session) takeRows(rows driver.Rows, s *statement, to sink) error {
+	c, err := s.columns(rows)
+	if err != nil {
+		return err
+	}
+	n := len(rows.Columns())
+	if cap(se.values) < n {
+		se.values = make([]driver.Value, n)
+	}
+	values := se.values[:n]
+	for {
+		if err := rows.Next(values); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if err := to.row(c, values); err != nil {
+			return err
+		}
+	}
+}
+
+// texts is the rows of a small result with parameters as text, NULL as "".
+func (se *session) texts(ctx context.Context, sql string, args ...any) ([][]string, error) {
+	to := &textSink{}
+	s := &statement{sql: sql, columns: func(driver.Rows) (*columns, error) { return nil, nil }}
+	if err := se.run(ctx, s, namedValues(args), to); err != nil {
+		return nil, err
+	}
+	return to.rows, nil
+}
+
+// textSink copies rows as text.
+type textSink struct{ rows [][]string }
+
+func (s *textSink) row(_ *columns, values []driver.Value) error {
+	row := make([]string, len(values))
+	for i, value := range values {
+		switch v := value.(type) {
+		case nil:
+		case []byte:
+			row[i] = string(v)
+		default:
+			row[i] = fmt.Sprint(v)
+		}
+	}
+	s.rows = append(s.rows, row)
+	return nil
+}
+
+func (s *textSink) reset() { s.rows = nil }
+
+func namedValues(args []any) []driver.NamedValue {
+	named := make([]driver.NamedValue, len(args))
+	for i, arg := range args {
+		named[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
+	}
+	return named
+}
