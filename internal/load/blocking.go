@@ -256,7 +256,19 @@ func (b *blocking) deal() {
 		}
 		now = b.clock.Now()
 	}
+	for !b.stretch.stopped.Load() && b.stretch.take(next) { // due, and nobody had the time to send it
+		b.miss(next, now)
+		next = b.stretch.begin + int64(b.arrivals.Next())
+	}
 	b.closeDoor(now)
+}
+
+// miss counts an arrival that was not sent before the end.
+func (b *blocking) miss(intended, now int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.recorder.due(intended, now)
+	b.recorder.unsent(intended)
 }
 
 // arrive gives an arrival to a session without work, or has it wait for one.

@@ -185,9 +185,15 @@ func TestStall(t *testing.T) {
 	server.stallLater(800*time.Millisecond, stall)
 	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(rate, length), Connections: 1000, Duration: length}}})
 	want := 0.95 * stall.Seconds()
-	if got := decode(t, r.totals[0].Latency.Response).Quantile(0.99).Seconds(); math.Abs(got-want) > 0.05*want {
+	if got := decode(t, r.totals[0].Latency.Response).Quantile(0.99).Seconds(); !stallShows(&r.totals[0], got, want) {
 		t.Errorf("p99 %.3f s, computed %.3f s", got, want)
 	}
+}
+
+// stallShows says whether a p99 is what the stall makes it: never less, and no more unless other programs
+// made requests late, which the step then says.
+func stallShows(total *result.Total, got, want float64) bool {
+	return got > 0.95*want && (got < 1.05*want || total.Validity == result.HostContended)
 }
 
 // TestStallWithFewConnections does the same when nearly every arrival of the stall has to
@@ -198,7 +204,7 @@ func TestStallWithFewConnections(t *testing.T) {
 	server.stallLater(800*time.Millisecond, stall)
 	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(rate, length), Connections: 4, Duration: length}}})
 	want := 0.95 * stall.Seconds()
-	if got := decode(t, r.totals[0].Latency.Response).Quantile(0.99).Seconds(); math.Abs(got-want) > 0.05*want {
+	if got := decode(t, r.totals[0].Latency.Response).Quantile(0.99).Seconds(); !stallShows(&r.totals[0], got, want) {
 		t.Errorf("p99 of the response time %.3f s, computed %.3f s", got, want)
 	}
 	if got := decode(t, r.totals[0].Latency.Service).Quantile(0.99).Seconds(); got > stall.Seconds()/2 {
