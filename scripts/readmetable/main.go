@@ -107,6 +107,9 @@ var (
 
 const closing = "<!-- /table -->"
 
+// unmeasured stands where no result has been committed yet.
+const unmeasured = "(No result has been committed yet.)\n"
+
 // replaceTables replaces what stands between the comments, outside of code.
 func replaceTables(text string, render func(directive string) (string, error)) (string, error) {
 	var out strings.Builder
@@ -163,6 +166,9 @@ func render(root, directive string, language map[string]string) (string, error) 
 		return "", errors.New("a table without a name")
 	}
 	study, err := readSummary(root, fields[0])
+	if errors.Is(err, os.ErrNotExist) && isExperiment(root, fields[0]) {
+		return unmeasured, nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -176,6 +182,13 @@ func render(root, directive string, language map[string]string) (string, error) 
 		return "", fmt.Errorf("table %s: %w", fields[0], err)
 	}
 	return table, nil
+}
+
+// isExperiment says whether there is an experiment that a name can stand for.
+func isExperiment(root, name string) bool {
+	folder, _, _ := strings.Cut(name, "/")
+	info, err := os.Stat(filepath.Join(root, "experiments", folder))
+	return err == nil && info.IsDir()
 }
 
 func parseSelection(options []string) (report.StudySelection, error) {
