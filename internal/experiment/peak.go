@@ -48,7 +48,7 @@ func search(start, maximum, step float64, attempt func(rate float64) (met bool, 
 
 // peakTries is how often a rate is tried that missed the SLO in a step that was not VALID: the miss may be the
 // generator's or another program's.
-const peakTries = 3
+const peakTries = 2
 
 // searchPeak runs the search for a turn.
 func (e *engine) searchPeak(ctx context.Context, t *turn) (*PeakRun, error) {
