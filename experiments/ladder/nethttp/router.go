@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// routed is an application's handler: forty routes, a third of them with a parameter, behind what every framework puts
+// in front of a handler.
+func routed() http.Handler {
+	mux := http.NewServeMux()
+	for _, noun := range []string{"users", "orders", "goods", "carts", "bills", "ships", "trucks", "routes", "popups", "events"} {
+		mux.HandleFunc("GET /v1/"+noun, empty)
+		mux.HandleFunc("POST /v1/"+noun, empty)
+		mux.HandleFunc("GET /v1/"+noun+"/{id}", empty)
+		mux.HandleFunc(fmt.Sprintf("GET /v1/%s/{id}/%s", noun, "history"), empty)
+	}
+	mux.HandleFunc("GET /probe/empty", empty)
+	return recovered(timed(identified(mux)))
+}
+
+// recovered turns a panic into an answer.
+func recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if v := recover(); v != nil {
+				slog.Error("panic", "value", v)
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// timed remembers the status and logs a slow request.
+func timed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begin := time.Now()
+		recorder := &statusRecorder{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(recorder, r)
+		if took := time.Since(begin); took > time.Second {
+			slog.Warn("slow", "path", r.URL.Path, "status", recorder.status, "took", took)
+		}
+	})
+}
+
+type statusRecorder struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader remembers the status.
+func (r *statusRecorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// requestKey is the key of a request's identity in its context.
+type requestKey struct{}
+
+// identified gives each request a value in its context, as frameworks do.
+func identified(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, r.Header.Get("X-Request-Id"))))
+	})
+}
