@@ -1,8 +1,8 @@
-// Package mysql reads feeds and runs queries on MySQL and MariaDB, and on what speaks
+// Package mysql reads feeds, runs queries and commits streams on MySQL and MariaDB, and on what speaks
 // their protocol, through a pool of connections with prepared statements. Parameters
 // are bound, never text.
 //
-// It writes nothing, knows no HTTP and keeps no rows: every call asks the
+// Only streams write. It knows no HTTP and keeps no rows: every call asks the
 // database.
 package mysql
 

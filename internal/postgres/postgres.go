@@ -1,9 +1,9 @@
-// Package postgres reads feeds from PostgreSQL and from what speaks its
+// Package postgres reads feeds, runs queries and commits streams on PostgreSQL and from what speaks its
 // protocol, through a pool of connections with prepared statements. Behind a
 // pooler that cannot keep prepared statements (PgBouncer in transaction mode,
 // before 1.21) it notices and goes on without them.
 //
-// It writes nothing, knows no HTTP and keeps no rows: every call asks the
+// Only streams write. It knows no HTTP and keeps no rows: every call asks the
 // database.
 package postgres
 

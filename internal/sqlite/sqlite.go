@@ -1,9 +1,9 @@
-// Package sqlite reads feeds from a SQLite file. It is the adapter between the
+// Package sqlite reads feeds, runs queries and commits streams on a SQLite file. It is the adapter between the
 // engines and the embedded database: a bounded pool of read-only connections, the
 // statements of a feed in SQLite's dialect, and rows as JSON.
 //
 // A file that is missing is created, and every file is put in WAL mode, where readers
-// and the one writer do not wait for each other. The package writes nothing else, but
+// and the one writer do not wait for each other. Only streams write besides, over a connection of their own, but
 // the file's directory must be writable: WAL mode keeps two more files there.
 package sqlite
 

@@ -1,0 +1,189 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/storetest"
+	"spillway/internal/stream"
+)
+
+func TestStreamConformance(t *testing.T) {
+	storetest.Stream(t, streamBackend(apptest.Postgres(t, hostileSettings...)))
+}
+
+// Through PgBouncer in transaction mode, which loses prepared statements.
+func TestStreamConformancePgBouncer(t *testing.T) {
+	pg := apptest.Postgres(t, hostileSettings...)
+	bouncer := apptest.PgBouncer(t, pg, "transaction")
+	b := streamBackend(pg)
+	b.Open = func(t testing.TB, pool database.Pool) storetest.StreamDB {
+		return streamDB(t, pg, pool, func(url string) string { return strings.Replace(url, pg.Addr(), bouncer.Addr(), 1) })
+	}
+	storetest.Stream(t, b)
+}
+
+func streamBackend(pg *apptest.PostgresServer) storetest.StreamBackend {
+	return storetest.StreamBackend{
+		Open: func(t testing.TB, pool database.Pool) storetest.StreamDB {
+			commit := []byte(newStatement("COMMIT", nil).name)
+			proxy := storetest.NewProxy(t, pg.Addr(), func(sent []byte) bool {
+				return bytes.Contains(sent, commit) && !bytes.Contains(sent, []byte("\x00COMMIT\x00")) || bytes.Contains(sent, []byte("COMMIT\x00")) && sent[0] == 'Q'
+			})
+			db := streamDB(t, pg, pool, func(url string) string { return strings.Replace(url, pg.Addr(), proxy.Addr(), 1) })
+			db.Kill, db.Start, db.Proxy = pg.Kill, pg.Start, proxy
+			return db
+		},
+		Types: map[stream.Type]string{
+			stream.Integer: "bigint", stream.Real: "double precision", stream.Text: "text", stream.Boolean: "boolean",
+			stream.Timestamp: "timestamptz", stream.JSON: "jsonb", stream.UUID: "uuid",
+		},
+		Serial: "bigserial PRIMARY KEY", Small: "smallint", Short: "varchar(5)",
+	}
+}
+
+func streamDB(t testing.TB, pg *apptest.PostgresServer, pool database.Pool, via func(string) string) storetest.StreamDB {
+	url := pg.CreateDatabase(t)
+	db := open(t, via(url), pool)
+	return storetest.StreamDB{
+		Sink: func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
+		Exec: func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
+		Rows: func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+	}
+}
+
+// streamRows returns a query's rows as text, in a session in UTC.
+func streamRows(ctx context.Context, url, sql string) ([][]string, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(ctx)
+	results, err := conn.PgConn().Exec(ctx, "SET timezone = UTC; SET datestyle = ISO; "+sql).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	for _, values := range results[len(results)-1].Rows {
+		var row []string
+		for _, value := range values {
+			if value == nil {
+				row = append(row, "NULL")
+				continue
+			}
+			row = append(row, string(value))
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func TestStreamDurability(t *testing.T) {
+	pg := apptest.Postgres(t, "fsync=on", "full_page_writes=on", "synchronous_commit=on")
+	url := pg.CreateDatabase(t)
+	name := url[strings.LastIndexByte(url, '/')+1:]
+	mustExecute(t, url, `CREATE TABLE levels (id bigint, level text DEFAULT current_setting('synchronous_commit'));`)
+	tests := []struct {
+		settings string // of the database, or of the server
+		fsync    stream.Fsync
+		ack      string
+		level    string // in the transaction
+	}{
+		{"", stream.FsyncOn, "database", "on"},
+		{"ALTER DATABASE " + name + " SET synchronous_commit = off", stream.FsyncOn, "database", "on"},
+		{"", stream.FsyncServer, "database, not fsynced: synchronous_commit=off", "off"},
+		{"ALTER DATABASE " + name + " SET synchronous_commit = remote_apply", stream.FsyncOn, "database", "remote_apply"},
+		{"", stream.FsyncServer, "database", "remote_apply"},
+		{"", stream.FsyncOff, "database, not fsynced: synchronous_commit=off", "off"},
+		{"ALTER SYSTEM SET full_page_writes = off", stream.FsyncOn, "database", "remote_apply"}, // the command line goes first
+	}
+	for i, test := range tests {
+		if test.settings != "" {
+			mustExecute(t, url, test.settings)
+		}
+		schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: "levels", Fsync: test.fsync, Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink := open(t, url, database.Pool{}).Stream(schema)
+		if d, err := sink.Durability(t.Context()); err != nil || d.String() != test.ack {
+			t.Errorf("%d: %q, %v, want %q", i, d, err, test.ack)
+		}
+		records, _, err := schema.Parse(fmt.Appendf(nil, "{\"id\":%d}", i), stream.FormJSON, time.Now(), stream.Limits{Bytes: 100, Records: 1, Depth: 1, Fields: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{byte(i)}, Requests: []*stream.Entry{{Records: records}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := queryText(t, url, fmt.Sprintf("SELECT level FROM levels WHERE id = %d", i)); got != test.level {
+			t.Errorf("%d: committed with synchronous_commit = %s, want %s", i, got, test.level)
+		}
+	}
+	// The test servers' own defaults.
+	schema := positionsSchema(t)
+	soft := apptest.Postgres(t)
+	if d, err := open(t, soft.CreateDatabase(t), database.Pool{}).Stream(schema).Durability(t.Context()); err != nil || d.String() != "database, not fsynced: fsync=off, full_page_writes=off" {
+		t.Errorf("fsync off: %q, %v", d, err)
+	}
+}
+
+// A constraint that is due at COMMIT fails its own record, too; a trigger's refusal is
+// a record's; a column of another type than the stream's is cast.
+func TestStreamConstraints(t *testing.T) {
+	pg := apptest.Postgres(t)
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, `CREATE SCHEMA "My schema";
+		CREATE TABLE parents (id bigint PRIMARY KEY); INSERT INTO parents VALUES (1);
+		CREATE TABLE "My schema"."the Table" (id int PRIMARY KEY, parent bigint REFERENCES parents DEFERRABLE INITIALLY DEFERRED, v numeric(5,2), note varchar(3), at timestamp, j json);
+		CREATE FUNCTION no_sevens() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.id = 7 THEN RAISE EXCEPTION 'no sevens'; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER no_sevens BEFORE INSERT ON "My schema"."the Table" FOR EACH ROW EXECUTE FUNCTION no_sevens();`)
+	schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: "My schema.the Table", Columns: []stream.Column{
+		{Name: "id", Type: stream.Integer},
+		{Name: "parent", Type: stream.Integer},
+		{Name: "v", Type: stream.Real},
+		{Name: "note", Type: stream.Text},
+		{Name: "at", Type: stream.Timestamp},
+		{Name: "j", Type: stream.JSON},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := open(t, url, database.Pool{}).Stream(schema)
+	if err := sink.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	body := `[{"id":1,"parent":1,"v":1.25,"note":"abc","at":"2016-12-01T23:59:57+08:00","j":{"a":1}},
+		{"id":2,"parent":2},{"id":7},{"id":3,"v":1000},{"id":4,"note":"abcd"},{"id":3000000000},{"id":5}]`
+	records, _, err := schema.Parse([]byte(body), stream.FormJSON, time.Now(), stream.Limits{Bytes: 1000, Records: 10, Depth: 5, Fields: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := &stream.Entry{Records: records}
+	if err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{9}, Requests: []*stream.Entry{entry}}); err != nil {
+		t.Fatal(err)
+	}
+	var reasons []string
+	for _, r := range entry.Result.Refused {
+		reasons = append(reasons, fmt.Sprintf("%d %s", r.Row, r.Reason))
+	}
+	want := []string{
+		`1 insert or update on table "the Table" violates foreign key constraint "the Table_parent_fkey"`, "2 no sevens",
+		"3 numeric field overflow", "4 value too long for type character varying(3)", "5 integer out of range",
+	}
+	if diff := cmp.Diff(want, reasons); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	if got := queryText(t, url, `SELECT string_agg(id || ' ' || coalesce(v || ' ' || note || ' ' || at || ' ' || j, ''), ', ' ORDER BY id) FROM "My schema"."the Table"`); got != `1 1.25 abc 2016-12-01 15:59:57 {"a": 1}, 5 ` {
+		t.Errorf("stored %s", got)
+	}
+}

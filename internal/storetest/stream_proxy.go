@@ -1,0 +1,154 @@
+package storetest
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Proxy stands between an adapter and its server and can cut a connection off at a
+// commit.
+type Proxy struct {
+	listener net.Listener
+	server   string
+	isCommit func(sent []byte) bool
+	wait     sync.WaitGroup
+
+	mu    sync.Mutex
+	armed Cut
+	cuts  int
+	conns map[net.Conn]bool
+}
+
+// Cut is where a connection is cut off.
+type Cut uint8
+
+// The places.
+const (
+	CutNone   Cut = iota
+	CutBefore     // the server never gets the commit
+	CutAfter      // the server has answered the commit; the answer is lost
+)
+
+// NewProxy starts a proxy for server, a host:port, until the test ends. isCommit
+// tells from what the adapter writes at once whether it commits.
+func NewProxy(t testing.TB, server string, isCommit func(sent []byte) bool) *Proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{listener: listener, server: server, isCommit: isCommit, conns: make(map[net.Conn]bool)}
+	p.wait.Go(p.accept)
+	t.Cleanup(func() {
+		listener.Close()
+		p.mu.Lock()
+		for conn := range p.conns {
+			conn.Close()
+		}
+		p.mu.Unlock()
+		p.wait.Wait()
+	})
+	return p
+}
+
+// Addr returns the proxy's host:port.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Arm has the next commit cut off.
+func (p *Proxy) Arm(where Cut) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed = where
+}
+
+// Cuts returns how many commits have been cut off.
+func (p *Proxy) Cuts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cuts
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.server)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		p.mu.Lock()
+		p.conns[client], p.conns[server] = true, true
+		p.mu.Unlock()
+		answers := make(chan Cut, 1)
+		p.wait.Go(func() { p.forward(client, server, answers) })
+		p.wait.Go(func() { p.backward(client, server, answers) })
+	}
+}
+
+func (p *Proxy) drop(client, server net.Conn) {
+	client.Close()
+	server.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, client)
+	delete(p.conns, server)
+}
+
+// forward passes what the adapter sends.
+func (p *Proxy) forward(client, server net.Conn, answers chan<- Cut) {
+	defer p.drop(client, server)
+	buffer := make([]byte, 1<<20)
+	for {
+		n, err := client.Read(buffer)
+		if err != nil {
+			return
+		}
+		switch p.cut(buffer[:n]) {
+		case CutBefore:
+			return
+		case CutAfter:
+			answers <- CutAfter
+		}
+		if _, err := server.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// cut returns what to do with a message, once each time that the proxy is armed.
+func (p *Proxy) cut(sent []byte) Cut {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.armed == CutNone || !p.isCommit(sent) {
+		return CutNone
+	}
+	where := p.armed
+	p.armed = CutNone
+	p.cuts++
+	return where
+}
+
+// backward passes the answers, until one is to be lost.
+func (p *Proxy) backward(client, server net.Conn, answers <-chan Cut) {
+	defer p.drop(client, server)
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := server.Read(buffer)
+		if err != nil {
+			return
+		}
+		select {
+		case <-answers:
+			return
+		default:
+		}
+		if _, err := client.Write(buffer[:n]); err != nil && err != io.EOF {
+			return
+		}
+	}
+}

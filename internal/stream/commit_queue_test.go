@@ -1,0 +1,157 @@
+package stream
+
+import (
+	"math/bits"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// naive is the queue by its definition: one list, searched from the front.
+type naive struct {
+	waiting []*ticket
+	running [][]*ticket
+	ordered bool
+}
+
+// mayGo reports whether a request may go now in a batch: with an order, nothing that
+// shares a lane with it waits before it or is under way in another batch.
+func (n *naive) mayGo(t *ticket, batch []*ticket) bool {
+	if !n.ordered {
+		return n.waiting[0] == t
+	}
+	for _, before := range n.waiting {
+		if before == t {
+			break
+		}
+		if before.lanes&t.lanes != 0 {
+			return false
+		}
+	}
+	for _, other := range n.running {
+		for _, r := range other {
+			if r.lanes&t.lanes != 0 && !slices.Contains(batch, r) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (n *naive) anyMayGo() bool {
+	return slices.ContainsFunc(n.waiting, func(t *ticket) bool { return n.mayGo(t, nil) })
+}
+
+// TestQueue holds the queue against the naive one: what it takes may go, in that
+// order and within the bounds; it takes something whenever something may go; and
+// nothing is lost.
+func TestQueue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ordered := rapid.Bool().Draw(t, "ordered")
+		committers := rapid.IntRange(1, 5).Draw(t, "committers")
+		q := newQueue(committers, ordered)
+		model := &naive{ordered: ordered}
+		held := map[int]uint64{} // by batch
+		rows, bytes := 0, 0
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				lanes := uint64(1)
+				if ordered {
+					lanes = rapid.Uint64Range(1, 1<<len(q.lanes)-1).Draw(t, "lanes")
+				}
+				r := &ticket{rows: rapid.IntRange(1, 6).Draw(t, "rows"), bytes: rapid.IntRange(0, 60).Draw(t, "bytes"), lanes: lanes}
+				q.push(r)
+				model.waiting = append(model.waiting, r)
+				rows, bytes = rows+r.rows, bytes+r.bytes
+			},
+			"take": func(t *rapid.T) {
+				could := len(model.waiting) > 0 && model.anyMayGo()
+				taken, lanes := q.take(10, 100)
+				if (len(taken) > 0) != could {
+					t.Fatalf("took %d where something may go: %v", len(taken), could)
+				}
+				sum, size := 0, 0
+				for i, r := range taken {
+					if !model.mayGo(r, taken) {
+						t.Fatalf("request %d of the batch may not go yet", i)
+					}
+					model.waiting = slices.DeleteFunc(model.waiting, func(w *ticket) bool { return w == r })
+					sum, size = sum+r.rows, size+r.bytes
+				}
+				if len(taken) > 1 && (sum > 10 || size > 100) {
+					t.Fatalf("a batch of %d rows and %d bytes", sum, size)
+				}
+				rows, bytes = rows-sum, bytes-size
+				if len(taken) > 0 {
+					model.running = append(model.running, taken)
+					held[len(model.running)-1] = lanes
+				}
+			},
+			"release": func(t *rapid.T) {
+				n := rapid.IntRange(0, max(0, len(model.running)-1)).Draw(t, "batch")
+				if lanes, ok := held[n]; ok {
+					q.release(lanes)
+					model.running[n] = nil
+					delete(held, n)
+				}
+			},
+			"": func(t *rapid.T) {
+				if q.rows != rows || q.bytes != bytes || q.empty() != (len(model.waiting) == 0) {
+					t.Fatalf("%d rows, %d bytes, want %d and %d", q.rows, q.bytes, rows, bytes)
+				}
+				count := 0
+				for _, r := range model.waiting {
+					count += bits.OnesCount64(r.lanes)
+				}
+				for i := range q.lanes {
+					count -= len(q.lanes[i].tickets) - q.lanes[i].head
+				}
+				if count != 0 {
+					t.Fatalf("the lanes hold %d too few", count)
+				}
+			},
+		})
+	})
+}
+
+// TestBisect refuses any set of rows and finds exactly those, with a bounded number
+// of inserts, the good ones in order.
+func TestBisect(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 300).Draw(t, "rows")
+		bad := map[int]bool{}
+		for range rapid.IntRange(0, 20).Draw(t, "bad") {
+			bad[rapid.IntRange(0, max(0, n-1)).Draw(t, "row")] = true
+		}
+		var stored, refused []int
+		calls := 0
+		insert := func(low, high int) (*Refused, error) {
+			calls++
+			for row := low; row < high; row++ {
+				if bad[row] {
+					return &Refused{Reason: "bad"}, nil
+				}
+			}
+			for row := low; row < high; row++ {
+				stored = append(stored, row)
+			}
+			return nil, nil
+		}
+		if err := Bisect(n, insert, func(row int, _ string) { refused = append(refused, row) }); err != nil {
+			t.Fatal(err)
+		}
+		good := 0
+		for row := range n {
+			if !bad[row] {
+				if stored[good] != row {
+					t.Fatalf("row %d is not stored in its place", row)
+				}
+				good++
+			}
+		}
+		if good != len(stored) || good+len(refused) != n || !slices.IsSorted(refused) || calls > 2*n+1 {
+			t.Fatalf("%d stored, %d refused, of %d, in %d calls", len(stored), len(refused), n, calls)
+		}
+	})
+}

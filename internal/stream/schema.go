@@ -1,0 +1,230 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Type is the type of a column.
+type Type string
+
+// The types, and what a body may hold for each.
+const (
+	Integer   Type = "integer"   // a whole number of 64 bits, without fraction or exponent
+	Real      Type = "real"      // a number within the range of a double
+	Text      Type = "text"      // a string of UTF-8 without NUL
+	Boolean   Type = "boolean"   // true or false
+	Timestamp Type = "timestamp" // a string like 2016-12-01T23:59:57.123456Z, cut to microseconds
+	JSON      Type = "json"      // any value
+	UUID      Type = "uuid"      // a string like 6ba7b810-9dad-11d1-80b4-00c04fd430c8
+)
+
+// Now is the default that stands for the time of the request.
+const Now = "now"
+
+// Column is one column of the table that records fill, and the field of the same
+// name in a record.
+type Column struct {
+	Name      string
+	Type      Type
+	Required  bool    // a record without it, or with null, is refused
+	Default   *string // of a record without it: its value as text, or Now; nil: NULL
+	Min, Max  string  // of integers, reals and timestamps, both included; "": none
+	MaxLength int     // of texts, in characters; of json, in bytes; 0: none
+}
+
+// Fsync says how far a commit goes for durability, where a session can choose.
+type Fsync string
+
+// The choices. MySQL has none: its settings are the server's.
+const (
+	FsyncOn     Fsync = ""       // as safe as the server allows: the default
+	FsyncServer Fsync = "server" // as the server is set
+	FsyncOff    Fsync = "off"    // the last commits may be lost when the server crashes
+)
+
+// Definition is what a stream stores, and where: the part of its configuration
+// that its Sink needs.
+type Definition struct {
+	Name    string // the stream's path, for messages, metrics and idempotency keys
+	Table   string // may be schema.table
+	Columns []Column
+	// Extra is a json column that keeps the fields of a record that have no column,
+	// as one object. Empty: a record with such a field is refused.
+	Extra string
+	// Key are columns that a unique index covers. A record whose key is there
+	// already counts as stored and changes nothing.
+	Key []string
+	// OrderBy is a column: records with equal values in it are stored in the order
+	// of their requests. Empty: in any order.
+	OrderBy string
+	Fsync   Fsync
+}
+
+// Schema is a definition that has been checked. It does not change and may be
+// used concurrently.
+type Schema struct {
+	def     Definition
+	columns []column
+	byName  map[string]int
+	extra   int // the column that keeps unknown fields; -1: none
+	orderBy int // -1: none
+}
+
+// column is a column with everything about it prepared.
+type column struct {
+	Column
+	fallback     value // of an absent field, if hasDefault
+	fallbackText []byte
+	hasDefault   bool
+	now          bool
+	min, max     value // set where there are bounds
+
+	wrongType, belowMin, aboveMax, tooLong string
+}
+
+const columnsMax = 500
+
+// NewSchema checks a definition. Errors name the column and what to change.
+func NewSchema(def Definition) (*Schema, error) {
+	s := &Schema{def: def, byName: make(map[string]int), extra: -1, orderBy: -1}
+	if err := s.build(); err != nil {
+		return nil, fmt.Errorf("stream %s: %w", def.Name, err)
+	}
+	return s, nil
+}
+
+func (s *Schema) build() error {
+	columns := slices.Clone(s.def.Columns)
+	if s.def.Extra != "" {
+		s.extra = len(columns)
+		columns = append(columns, Column{Name: s.def.Extra, Type: JSON})
+	}
+	switch {
+	case s.def.Table == "":
+		return errors.New("no table is named")
+	case len(s.def.Columns) == 0:
+		return errors.New("no columns are listed")
+	case len(columns) > columnsMax:
+		return fmt.Errorf("%d columns, more than %d", len(columns), columnsMax)
+	}
+	for i, c := range columns {
+		if _, twice := s.byName[c.Name]; twice || c.Name == "" {
+			return fmt.Errorf("column %q is listed twice or has no name", c.Name)
+		}
+		compiled, err := compile(c)
+		if err != nil {
+			return fmt.Errorf("column %s: %w", c.Name, err)
+		}
+		s.byName[c.Name] = i
+		s.columns = append(s.columns, compiled)
+	}
+	for _, name := range s.def.Key {
+		i, ok := s.byName[name]
+		if !ok || !s.columns[i].Required && !s.columns[i].hasDefault {
+			return fmt.Errorf("key column %s must be listed as a column that is required or has a default", name)
+		}
+	}
+	if s.def.OrderBy != "" {
+		i, ok := s.byName[s.def.OrderBy]
+		if !ok || i == s.extra {
+			return fmt.Errorf("order_by %s is not listed as a column", s.def.OrderBy)
+		}
+		s.orderBy = i
+	}
+	if s.extra >= 0 {
+		delete(s.byName, s.def.Extra) // a field of that name is kept like any other
+	}
+	switch s.def.Fsync {
+	case FsyncOn, FsyncServer, FsyncOff:
+		return nil
+	}
+	return fmt.Errorf("fsync %q is not known: leave it out, or write server or off", s.def.Fsync)
+}
+
+// Definition returns the definition. It must not be changed.
+func (s *Schema) Definition() Definition { return s.def }
+
+// Columns returns the columns that records fill, the one for unknown fields last.
+func (s *Schema) Columns() []Column {
+	columns := make([]Column, len(s.columns))
+	for i, c := range s.columns {
+		columns[i] = c.Column
+	}
+	return columns
+}
+
+func compile(c Column) (column, error) {
+	compiled := column{Column: c, wrongType: "must be " + c.Type.describe()}
+	if c.Type.describe() == "" {
+		return compiled, fmt.Errorf("the type %q is not known: use integer, real, text, boolean, timestamp, json or uuid", c.Type)
+	}
+	if (c.Min != "" || c.Max != "") && c.Type != Integer && c.Type != Real && c.Type != Timestamp {
+		return compiled, fmt.Errorf("min and max are for integer, real and timestamp, not for %s", c.Type)
+	}
+	if c.MaxLength != 0 && c.Type != Text && c.Type != JSON || c.MaxLength < 0 {
+		return compiled, errors.New("max_length is a positive number, for text and json")
+	}
+	var err error
+	if compiled.min, err = bound(c.Type, c.Min); err != nil {
+		return compiled, fmt.Errorf("min: %w", err)
+	}
+	if compiled.max, err = bound(c.Type, c.Max); err != nil {
+		return compiled, fmt.Errorf("max: %w", err)
+	}
+	compiled.belowMin, compiled.aboveMax = "must be at least "+c.Min, "must be at most "+c.Max
+	compiled.tooLong = fmt.Sprintf("must be no longer than %d characters", c.MaxLength)
+	if c.Type == JSON {
+		compiled.tooLong = fmt.Sprintf("must be no longer than %d bytes", c.MaxLength)
+	}
+	if c.Default == nil {
+		return compiled, nil
+	}
+	compiled.hasDefault = true
+	if compiled.now = c.Type == Timestamp && *c.Default == Now; compiled.now {
+		return compiled, nil
+	}
+	if err := compiled.setDefault(*c.Default); err != nil {
+		return compiled, fmt.Errorf("default: %w", err)
+	}
+	return compiled, nil
+}
+
+func bound(t Type, text string) (value, error) {
+	if text == "" {
+		return value{}, nil
+	}
+	v, ok := parseText(t, []byte(text))
+	if !ok {
+		return value{}, fmt.Errorf("%q must be %s", text, t.describe())
+	}
+	return v, nil
+}
+
+func (c *column) setDefault(text string) error {
+	v, ok := value{set: true}, true
+	switch c.Type {
+	case Text:
+		c.fallbackText, ok = []byte(text), isText([]byte(text))
+	case JSON:
+		p := parser{data: []byte(text), limits: Limits{Depth: 100, Fields: 1000}}
+		p.space()
+		ok = p.any(0) && p.flaw.Reason == "" && p.ended()
+		c.fallbackText = []byte(text)
+	case UUID:
+		var id [16]byte
+		id, ok = parseUUID([]byte(text))
+		c.fallbackText = id[:]
+	default:
+		v, ok = parseText(c.Type, []byte(text))
+	}
+	if !ok {
+		return fmt.Errorf("%q must be %s", text, c.Type.describe())
+	}
+	if reason := c.outOfBounds(v, c.fallbackText); reason != "" {
+		return fmt.Errorf("%q %s", text, reason)
+	}
+	c.fallback = v
+	return nil
+}

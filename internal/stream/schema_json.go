@@ -1,0 +1,422 @@
+package stream
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// scanner is where a parser is in its data.
+type scanner struct {
+	at      int
+	problem string // what is no JSON at that place
+	decoded []byte // the last string that had escapes
+}
+
+func (p *parser) ended() bool { return p.at >= len(p.data) }
+
+// fail notes what is no JSON and returns false.
+func (p *parser) fail(problem string) bool {
+	p.problem = problem
+	return false
+}
+
+func (p *parser) space() {
+	for p.at < len(p.data) {
+		switch p.data[p.at] {
+		case ' ', '\t', '\n', '\r':
+			p.at++
+		default:
+			return
+		}
+	}
+}
+
+func (p *parser) take(c byte) bool {
+	if p.at < len(p.data) && p.data[p.at] == c {
+		p.at++
+		return true
+	}
+	return false
+}
+
+// literal reads null, true or false.
+func (p *parser) literal(word string) bool {
+	if !bytes.HasPrefix(p.data[p.at:], []byte(word)) {
+		return p.fail("no value")
+	}
+	p.at += len(word)
+	return true
+}
+
+// field reads the value of a column. It reports whether it is JSON.
+func (p *parser) field(row []value, column int) bool {
+	c := &p.schema.columns[column]
+	if p.seen[column] {
+		p.refuse(c.Name, "is there twice")
+	}
+	p.seen[column] = true
+	if p.ended() {
+		return p.fail("no value")
+	}
+	first := p.data[p.at]
+	if first == 'n' {
+		if c.Required {
+			p.refuse(c.Name, "must not be null")
+		}
+		return p.literal("null")
+	}
+	switch c.Type {
+	case Integer, Real:
+		if first == '-' || first >= '0' && first <= '9' {
+			return p.numberField(row, column)
+		}
+	case Boolean:
+		if first == 't' || first == 'f' {
+			row[column] = value{set: true}
+			if first == 't' {
+				row[column].n = 1
+				return p.literal("true")
+			}
+			return p.literal("false")
+		}
+	case Text, Timestamp, UUID:
+		if first == '"' {
+			return p.textField(row, column)
+		}
+	case JSON:
+		return p.jsonField(row, column)
+	}
+	p.refuse(c.Name, c.wrongType)
+	return p.any(1)
+}
+
+func (p *parser) numberField(row []value, column int) bool {
+	c := &p.schema.columns[column]
+	start := p.at
+	whole, ok := p.number()
+	if !ok {
+		return false
+	}
+	text := p.data[start:p.at]
+	v, fits := value{}, false
+	if whole || c.Type == Real {
+		v, fits = parseText(c.Type, text)
+	}
+	if !fits {
+		p.refuse(c.Name, c.wrongType)
+		return true
+	}
+	if reason := c.outOfBounds(v, nil); reason != "" {
+		p.refuse(c.Name, reason)
+	}
+	row[column] = v
+	return true
+}
+
+func (p *parser) textField(row []value, column int) bool {
+	c := &p.schema.columns[column]
+	text, ok := p.text(c.Name)
+	if !ok {
+		return false
+	}
+	arena := &p.records.arena
+	v, fits := value{}, true
+	switch c.Type {
+	case Timestamp:
+		v, fits = parseText(Timestamp, text)
+	case UUID:
+		var id [16]byte
+		id, fits = parseUUID(text)
+		v = span(len(*arena), len(id))
+		*arena = append(*arena, id[:]...)
+	default:
+		v = span(len(*arena), len(text))
+		*arena = append(*arena, text...)
+	}
+	if !fits {
+		p.refuse(c.Name, c.wrongType)
+		return true
+	}
+	if reason := c.outOfBounds(v, text); reason != "" {
+		p.refuse(c.Name, reason)
+	}
+	row[column] = v
+	return true
+}
+
+func (p *parser) jsonField(row []value, column int) bool {
+	c := &p.schema.columns[column]
+	start := p.at
+	if !p.any(1) {
+		return false
+	}
+	text := p.data[start:p.at]
+	if reason := c.outOfBounds(value{}, text); reason != "" {
+		p.refuse(c.Name, reason)
+	}
+	row[column] = span(len(p.records.arena), len(text))
+	p.records.arena = append(p.records.arena, text...)
+	return true
+}
+
+// any reads a value of any kind inside depth others and reports whether it is JSON.
+func (p *parser) any(depth int) bool {
+	if p.ended() {
+		return p.fail("no value")
+	}
+	switch c := p.data[p.at]; c {
+	case '{', '[':
+		if depth >= p.limits.Depth {
+			return p.fail(fmt.Sprintf("more than %d objects and arrays inside each other", p.limits.Depth))
+		}
+		p.at++
+		if c == '{' {
+			return p.object(depth)
+		}
+		return p.array(depth)
+	case '"':
+		_, ok := p.text("")
+		return ok
+	case 'n':
+		return p.literal("null")
+	case 't':
+		return p.literal("true")
+	case 'f':
+		return p.literal("false")
+	default:
+		return p.anyNumber()
+	}
+}
+
+// anyNumber reads a number that no column asks for. Databases that read JSON's
+// numbers as doubles would refuse one that is larger.
+func (p *parser) anyNumber() bool {
+	start := p.at
+	if _, ok := p.number(); !ok {
+		return false
+	}
+	const surelyFits = 15
+	if text := p.data[start:p.at]; len(text) > surelyFits || bytes.ContainsAny(text, "eE") {
+		if x, _ := strconv.ParseFloat(string(text), 64); math.IsInf(x, 0) {
+			p.refuse("", "a number is out of the range of a double")
+		}
+	}
+	return true
+}
+
+func (p *parser) array(depth int) bool {
+	if p.space(); p.take(']') {
+		return true
+	}
+	for {
+		if p.space(); !p.any(depth + 1) {
+			return false
+		}
+		if p.space(); p.take(']') {
+			return true
+		}
+		if !p.take(',') {
+			return p.fail("no comma or ] after a value")
+		}
+	}
+}
+
+func (p *parser) object(depth int) bool {
+	outer := len(p.names)
+	defer func() { p.names = p.names[:outer] }()
+	if p.space(); p.take('}') {
+		return true
+	}
+	for {
+		_, name, ok := p.name()
+		if !ok {
+			return false
+		}
+		p.own(outer, name)
+		if !p.any(depth + 1) {
+			return false
+		}
+		if p.space(); p.take('}') {
+			return true
+		}
+		if !p.take(',') {
+			return p.fail("no comma or } after a value")
+		}
+		p.space()
+	}
+}
+
+// own notes a name of the object whose names begin at first, and refuses the
+// record where the object has it already or has too many.
+func (p *parser) own(first int, name []byte) {
+	if len(p.names)-first >= p.limits.Fields {
+		p.refuse("", fmt.Sprintf("has an object with more than %d fields", p.limits.Fields))
+		return
+	}
+	for _, other := range p.names[first:] {
+		if bytes.Equal(other, name) {
+			p.refuse(clip(name), "is there twice")
+			return
+		}
+	}
+	if len(p.decoded) > 0 && len(name) > 0 && &p.decoded[0] == &name[0] {
+		name = bytes.Clone(name) // the next string is decoded there
+	}
+	p.names = append(p.names, name)
+}
+
+// number reads a number and reports whether it is one without fraction and exponent.
+func (p *parser) number() (whole, ok bool) {
+	p.take('-')
+	if !p.take('0') && !p.digits() {
+		return false, p.fail("no value")
+	}
+	whole = true
+	if p.take('.') {
+		if whole = false; !p.digits() {
+			return false, p.fail("no digit after the point of a number")
+		}
+	}
+	if p.take('e') || p.take('E') {
+		whole = false
+		if !p.take('+') {
+			p.take('-')
+		}
+		if !p.digits() {
+			return false, p.fail("no digit in the exponent of a number")
+		}
+	}
+	return whole, true
+}
+
+func (p *parser) digits() bool {
+	start := p.at
+	for p.at < len(p.data) && p.data[p.at] >= '0' && p.data[p.at] <= '9' {
+		p.at++
+	}
+	return p.at > start
+}
+
+// text reads a string and returns what it says, valid until the next string. The
+// record is refused, in the name of field, where that is no text.
+func (p *parser) text(field string) ([]byte, bool) {
+	if !p.take('"') {
+		return nil, p.fail("no string")
+	}
+	start, escaped, high := p.at, false, false
+	for p.at < len(p.data) {
+		switch c := p.data[p.at]; {
+		case c == '"':
+			raw := p.data[start:p.at]
+			p.at++
+			if high && !utf8.Valid(raw) {
+				p.refuse(field, "has a string that is not UTF-8")
+			}
+			if escaped {
+				return p.unescape(field, raw), true
+			}
+			return raw, true
+		case c == '\\':
+			escaped = true
+			p.at++
+			if !p.escape() {
+				return nil, false
+			}
+		case c < ' ':
+			return nil, p.fail("a control character in a string")
+		default:
+			high = high || c >= utf8.RuneSelf
+			p.at++
+		}
+	}
+	return nil, p.fail("a string without end")
+}
+
+// escape checks an escape behind its backslash.
+func (p *parser) escape() bool {
+	if p.ended() {
+		return p.fail("a string without end")
+	}
+	c := p.data[p.at]
+	p.at++
+	if c != 'u' {
+		return bytes.IndexByte([]byte(`"\/bfnrt`), c) >= 0 || p.fail("an unknown escape in a string")
+	}
+	for range 4 {
+		if p.ended() {
+			return p.fail("a string without end")
+		}
+		if _, ok := hexDigit(p.data[p.at]); !ok {
+			return p.fail("an unknown escape in a string")
+		}
+		p.at++
+	}
+	return true
+}
+
+// unescape returns what a string with well-formed escapes says.
+func (p *parser) unescape(field string, raw []byte) []byte {
+	dst := p.decoded[:0]
+	for len(raw) > 0 {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			dst = append(dst, raw...)
+			break
+		}
+		dst = append(dst, raw[:i]...)
+		c := raw[i+1]
+		raw = raw[i+2:]
+		if c != 'u' {
+			dst = append(dst, unescaped(c))
+			continue
+		}
+		r := hexRune(raw)
+		raw = raw[4:]
+		if utf16.IsSurrogate(r) {
+			low := rune(0)
+			if len(raw) >= 6 && raw[0] == '\\' && raw[1] == 'u' {
+				low = hexRune(raw[2:])
+			}
+			if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+				p.refuse(field, "has a string with half a surrogate pair")
+			} else {
+				raw = raw[6:]
+			}
+		}
+		if r == 0 {
+			p.refuse(field, "has a string with NUL")
+		}
+		dst = utf8.AppendRune(dst, r)
+	}
+	p.decoded = dst
+	return dst
+}
+
+func hexRune(b []byte) rune {
+	var r rune
+	for _, c := range b[:4] {
+		digit, _ := hexDigit(c)
+		r = r<<4 | rune(digit)
+	}
+	return r
+}
+
+func unescaped(c byte) byte {
+	switch c {
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	}
+	return c
+}

@@ -1,0 +1,103 @@
+package stream
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Records are checked records of one request, row by row. They share one arena and
+// are not changed once Parse has returned them.
+type Records struct {
+	schema  *Schema
+	values  []value // a row behind the other
+	arena   []byte
+	indexes []int32 // where in the request each record was
+}
+
+// Len returns how many records there are.
+func (r *Records) Len() int { return len(r.indexes) }
+
+// Size returns the bytes of memory that the records take, about.
+func (r *Records) Size() int { return len(r.arena) + 16*len(r.values) }
+
+// Index returns where in its request a record was, from 0.
+func (r *Records) Index(row int) int { return int(r.indexes[row]) }
+
+func (r *Records) at(row, column int) value { return r.values[row*len(r.schema.columns)+column] }
+
+// Null reports whether a value is NULL. The other methods then return zero values.
+func (r *Records) Null(row, column int) bool { return !r.at(row, column).set }
+
+// Integer returns the value of an Integer column.
+func (r *Records) Integer(row, column int) int64 { return int64(r.at(row, column).n) }
+
+// Real returns the value of a Real column.
+func (r *Records) Real(row, column int) float64 { return math.Float64frombits(r.at(row, column).n) }
+
+// Boolean returns the value of a Boolean column.
+func (r *Records) Boolean(row, column int) bool { return r.at(row, column).n == 1 }
+
+// Microseconds returns the value of a Timestamp column since 1970.
+func (r *Records) Microseconds(row, column int) int64 { return int64(r.at(row, column).n) }
+
+// Bytes returns the value of a Text or JSON column, or the 16 bytes of a UUID
+// column. It must not be changed.
+func (r *Records) Bytes(row, column int) []byte {
+	v := r.at(row, column)
+	start, length := v.n>>32, v.n&math.MaxUint32
+	return r.arena[start : start+length : start+length]
+}
+
+// AppendTime appends the value of a Timestamp column as 2016-12-01 23:59:57.123456,
+// in UTC, without a fraction where it is zero.
+func (r *Records) AppendTime(dst []byte, row, column int) []byte {
+	return time.UnixMicro(r.Microseconds(row, column)).UTC().AppendFormat(dst, "2006-01-02 15:04:05.999999")
+}
+
+// AppendUUID appends the value of a UUID column in the 8-4-4-4-12 form.
+func (r *Records) AppendUUID(dst []byte, row, column int) []byte {
+	id := r.Bytes(row, column)
+	for i, end := range []int{4, 6, 8, 10, 16} {
+		start := []int{0, 4, 6, 8, 10}[i]
+		if i > 0 {
+			dst = append(dst, '-')
+		}
+		dst = hex.AppendEncode(dst, id[start:end])
+	}
+	return dst
+}
+
+// lanes returns a bit for each lane that the records belong to, of n lanes.
+func (r *Records) lanes(n int) uint64 {
+	column := r.schema.orderBy
+	if column < 0 {
+		return 1
+	}
+	var mask uint64
+	var scalar [8]byte
+	for row := range r.Len() {
+		key := scalar[:]
+		switch r.schema.columns[column].Type {
+		case Text, JSON, UUID:
+			key = r.Bytes(row, column)
+		default:
+			binary.LittleEndian.PutUint64(key, r.at(row, column).n)
+		}
+		mask |= 1 << (xxhash.Sum64(key) % uint64(n))
+	}
+	return mask
+}
+
+// grow adds a row of NULLs.
+func (r *Records) grow() []value {
+	n := len(r.schema.columns)
+	base := len(r.values)
+	for range n {
+		r.values = append(r.values, value{})
+	}
+	return r.values[base:]
+}

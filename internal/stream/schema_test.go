@@ -1,0 +1,371 @@
+package stream
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func ptr(s string) *string { return &s }
+
+func mustSchema(t testing.TB, def Definition) *Schema {
+	t.Helper()
+	if def.Table == "" {
+		def.Name, def.Table = "/test", "test"
+	}
+	s, err := NewSchema(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// wide has a column of every type, and one with every bound.
+func wide() Definition {
+	return Definition{Columns: []Column{
+		{Name: "i", Type: Integer, Min: "-5", Max: "9223372036854775807"},
+		{Name: "r", Type: Real, Min: "-1.5", Max: "1e308"},
+		{Name: "t", Type: Text, MaxLength: 4},
+		{Name: "b", Type: Boolean},
+		{Name: "at", Type: Timestamp, Min: "2000-01-01T00:00:00Z"},
+		{Name: "j", Type: JSON, MaxLength: 20},
+		{Name: "u", Type: UUID},
+	}}
+}
+
+var testNow = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
+
+var testLimits = Limits{Bytes: 1 << 20, Records: 1000, Depth: 8, Fields: 20}
+
+// show writes a record as JSON, NULLs left out.
+func show(r *Records, row int) string {
+	var fields []string
+	for i, c := range r.schema.columns {
+		if r.Null(row, i) {
+			continue
+		}
+		text := ""
+		switch c.Type {
+		case Integer:
+			text = fmt.Sprint(r.Integer(row, i))
+		case Real:
+			text = fmt.Sprint(r.Real(row, i))
+		case Boolean:
+			text = fmt.Sprint(r.Boolean(row, i))
+		case Timestamp:
+			text = string(r.AppendTime(nil, row, i))
+		case UUID:
+			text = string(r.AppendUUID(nil, row, i))
+		default:
+			text = string(r.Bytes(row, i))
+		}
+		fields = append(fields, c.Name+"="+text)
+	}
+	return strings.Join(fields, " ")
+}
+
+// valueTests are records and what becomes of them.
+var valueTests = []struct{ body, want, refused string }{
+	{`{}`, "", ""},
+	{` { } `, "", ""},
+	{`{"i":9223372036854775807}`, "i=9223372036854775807", ""},
+	{`{"i":-5,"r":-1.5}`, "i=-5 r=-1.5", ""},
+	{`{"r":1,"i":-0}`, "i=0 r=1", ""},
+	{`{"r":1.25e2}`, "r=125", ""},
+	{`{"i":null,"r":null,"t":null,"b":null,"at":null,"j":null,"u":null}`, "", ""},
+	{`{"t":"集装箱号"}`, "t=集装箱号", ""},
+	{`{"t":"\u96c6\ud83d\ude00\n\/"}`, "t=集😀\n/", ""},
+	{`{"\u0074":"x"}`, "t=x", ""},
+	{`{"b":true}`, "b=true", ""},
+	{`{"at":"2016-12-01T23:59:57Z"}`, "at=2016-12-01 23:59:57", ""},
+	{`{"at":"2016-12-01T23:59:57.1234567+08:00"}`, "at=2016-12-01 15:59:57.123456", ""},
+	{`{"j": {"a": [1, null]} }`, `j={"a": [1, null]}`, ""},
+	{`{"j":{"a":1,"b":{"a":2}}}`, `j={"a":1,"b":{"a":2}}`, ""},
+	{`{"u":"6BA7B810-9DAD-11D1-80B4-00C04FD430C8"}`, "u=6ba7b810-9dad-11d1-80b4-00c04fd430c8", ""},
+	{`{"i":9223372036854775808}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":1.0}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":1e3}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":"1"}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":true,"r":"x"}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":[[1]]}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":-6}`, "", "i must be at least -5"},
+	{`{"r":1e309}`, "", "r must be a number within the range of a double"},
+	{`{"r":1.1e308}`, "", "r must be at most 1e308"},
+	{`{"t":"12345"}`, "", "t must be no longer than 4 characters"},
+	{`{"t":1}`, "", "t must be a string"},
+	{"{\"t\":\"\xff\"}", "", "t has a string that is not UTF-8"},
+	{`{"t":"\u0000"}`, "", "t has a string with NUL"},
+	{`{"t":"\ud800"}`, "", "t has a string with half a surrogate pair"},
+	{`{"t":"\udc00\ud800"}`, "", "t has a string with half a surrogate pair"},
+	{`{"t":"\ud800\u0041"}`, "", "t has a string with half a surrogate pair"},
+	{`{"j":"\u0000"}`, "", " has a string with NUL"},
+	{`{"j":{"a":1,"\u0061":2}}`, "", "a is there twice"},
+	{`{"j":[1e999]}`, "", " a number is out of the range of a double"},
+	{`{"j":"123456789012345678901"}`, "", "j must be no longer than 20 bytes"},
+	{`{"i":1,"i":1}`, "", "i is there twice"},
+	{`{"x":1}`, "", "x is not a field of this stream"},
+	{`{"b":1}`, "", "b must be true or false"},
+	{`{"at":"2016-12-01 23:59:57Z"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":"2016-02-30T00:00:00Z"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":"2016-12-31T23:59:60Z"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":"0001-01-01T00:00:00+01:00"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":"1999-12-31T23:59:59Z"}`, "", "at must be at least 2000-01-01T00:00:00Z"},
+	{`{"at":1480636797}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"u":"6ba7b810-9dad-11d1-80b4-00c04fd430c"}`, "", "u must be a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
+	{`[1,2]`, "", " must be an object"},
+}
+
+func TestParseValues(t *testing.T) {
+	s := mustSchema(t, wide())
+	for _, test := range valueTests {
+		// Good neighbours on both sides, in each form.
+		array := `[{"i":1},` + test.body + `,{"i":3}]`
+		lines := "{\"i\":1}\n\n" + test.body + "\r\n{\"i\":3}"
+		for form, body := range map[Form]string{FormJSON: array, FormLines: lines} {
+			records, refused, err := s.Parse([]byte(body), form, testNow, testLimits)
+			if err != nil {
+				t.Errorf("%s: %v", test.body, err)
+				continue
+			}
+			if test.refused == "" {
+				if len(refused) > 0 || records.Len() != 3 || show(records, 1) != test.want {
+					t.Errorf("%s: refused %v, or not %s", test.body, refused, test.want)
+				}
+				continue
+			}
+			if records.Len() != 2 || show(records, 0) != "i=1" || show(records, 1) != "i=3" || records.Index(1) != 2 {
+				t.Errorf("%s: the neighbours are gone", test.body)
+			}
+			if len(refused) != 1 || refused[0].Index != 1 || refused[0].Field+" "+refused[0].Reason != test.refused {
+				t.Errorf("%s: refused %+v, want %s", test.body, refused, test.refused)
+			}
+		}
+	}
+}
+
+func TestParseBodies(t *testing.T) {
+	s := mustSchema(t, Definition{Columns: []Column{{Name: "i", Type: Integer}, {Name: "j", Type: JSON}}})
+	tests := []struct {
+		body  string
+		form  Form
+		count int
+		want  string // in the error, or in the first refusal of lines
+	}{
+		{`{"i":1}`, FormJSON, 1, ""},
+		{`[]`, FormJSON, 0, ""},
+		{"\n [ {} , {} ] \n", FormJSON, 2, ""},
+		{"", FormLines, 0, ""},
+		{"{}\n{}\n\n", FormLines, 2, ""},
+		{"", FormJSON, 0, "it is empty"},
+		{`{"i":1} x`, FormJSON, 0, "more after the record"},
+		{"{\"i\":1}\n{\"i\":2}", FormJSON, 0, "application/x-ndjson"},
+		{`[{"i":1}] []`, FormJSON, 0, "more after the array"},
+		{`[{"i":1},]`, FormJSON, 0, "no value at byte 9"},
+		{`[{"i":1} {"i":2}]`, FormJSON, 0, "no comma or ] after a record at byte 9"},
+		{`[{"i":01}]`, FormJSON, 0, "no comma or } after a field"},
+		{`[{"i":1.}]`, FormJSON, 0, "no digit after the point"},
+		{`[{"i":NaN}]`, FormJSON, 0, "no value"},
+		{`[{"i":-}]`, FormJSON, 0, "no value"},
+		{`[{"i":nul}]`, FormJSON, 0, "no value"},
+		{`[{"i"}]`, FormJSON, 0, "no colon"},
+		{`[{i:1}]`, FormJSON, 0, "no string"},
+		{`[{"i":1,}]`, FormJSON, 0, "no string"},
+		{"[{\"j\":\"a\nb\"}]", FormJSON, 0, "control character"},
+		{`[{"j":"\x"}]`, FormJSON, 0, "unknown escape"},
+		{`[{"j":"\u12g4"}]`, FormJSON, 0, "unknown escape"},
+		{`[{"j":"abc`, FormJSON, 0, "without end"},
+		{"\xef\xbb\xbf{}", FormJSON, 0, "no value"},
+		{`{"j":[[[[[[[[[1]]]]]]]]]}`, FormJSON, 0, "more than 8 objects and arrays"},
+		{strings.Repeat("{}\n", 1001), FormLines, 0, "more than 1000 records"},
+		{"[" + strings.Repeat("{},", 1001) + "{}]", FormJSON, 0, "more than 1000 records"},
+		{strings.Repeat(" ", 1<<20+1), FormLines, 0, "1048577 bytes, more than 1048576"},
+		{"{\"i\":1}\n{\"i\":\n{\"i\":2}{}\n{\"i\":3}", FormLines, 2, "is not JSON: no value at byte 5"},
+		{"x", FormLines, 0, "is not JSON"},
+		{`[{"i":1}]`, FormLines, 0, "must be an object"},
+	}
+	for _, test := range tests {
+		records, refused, err := s.Parse([]byte(test.body), test.form, testNow, testLimits)
+		got := ""
+		switch {
+		case err != nil && !errors.Is(err, ErrBody):
+			t.Errorf("%.50q: %v is no ErrBody", test.body, err)
+		case err != nil:
+			got = err.Error()
+		default:
+			if records.Len() != test.count {
+				t.Errorf("%.50q: %d records, want %d", test.body, records.Len(), test.count)
+			}
+			if len(refused) > 0 {
+				got = refused[0].Reason
+			}
+		}
+		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+			t.Errorf("%.50q: %q, want %q", test.body, got, test.want)
+		}
+	}
+}
+
+func TestParseDefaultsAndExtra(t *testing.T) {
+	s := mustSchema(t, Definition{Extra: "more", OrderBy: "id", Columns: []Column{
+		{Name: "id", Type: Integer, Required: true},
+		{Name: "at", Type: Timestamp, Default: ptr("now")},
+		{Name: "name", Type: Text, Default: ptr("")},
+		{Name: "level", Type: Integer, Default: ptr("7"), Min: "0"},
+		{Name: "tags", Type: JSON, Default: ptr("[1, 2]")},
+		{Name: "by", Type: UUID, Default: ptr("00000000-0000-0000-0000-000000000001")},
+	}})
+	fixed := "at=2026-01-02 03:04:05.000006 name= level=7 tags=[1, 2] by=00000000-0000-0000-0000-000000000001 "
+	tests := []struct{ body, want string }{
+		{`{"id":1}`, "id=1 " + fixed + "more={}"},
+		{`{"x":{"y": [1]},"id":1, "\u007a" : "\"" , "more":2}`, "id=1 " + fixed + `more={"x":{"y": [1]},"\u007a":"\"","more":2}`},
+		{`{"id":1,"at":null,"name":null,"level":null,"tags":null,"by":null}`, "id=1 more={}"},
+		{`{"name":"x"}`, "id is missing"},
+		{`{"id":null}`, "id must not be null"},
+		{`{"id":1,"x":1,"\u0078":2}`, "x is there twice"},
+		{`{"id":1,"x":"\ud800"}`, " has a string with half a surrogate pair"},
+		{"{\"id\":1,\"\xff\":1}", " has a string that is not UTF-8"},
+	}
+	for _, test := range tests {
+		records, refused, err := s.Parse([]byte(test.body), FormJSON, testNow, testLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if records.Len() == 1 {
+			got = show(records, 0)
+		} else {
+			got = refused[0].Field + " " + refused[0].Reason
+		}
+		if got != test.want {
+			t.Errorf("%s: %s, want %s", test.body, got, test.want)
+		}
+	}
+}
+
+func TestSchemaMistakes(t *testing.T) {
+	column := func(c Column) Definition { return Definition{Table: "t", Columns: []Column{c}} }
+	tests := []struct {
+		def  Definition
+		want string
+	}{
+		{Definition{Columns: []Column{{Name: "a", Type: Text}}}, "no table"},
+		{Definition{Table: "t"}, "no columns"},
+		{column(Column{Name: "a", Type: "int"}), `"int" is not known`},
+		{column(Column{Type: Text}), "has no name"},
+		{column(Column{Name: "a", Type: Text, Min: "1"}), "min and max are for"},
+		{column(Column{Name: "a", Type: Integer, Min: "x"}), "min: "},
+		{column(Column{Name: "a", Type: Real, MaxLength: 3}), "max_length"},
+		{column(Column{Name: "a", Type: Integer, Default: ptr("now")}), "default: "},
+		{column(Column{Name: "a", Type: Integer, Min: "3", Default: ptr("2")}), "must be at least 3"},
+		{column(Column{Name: "a", Type: JSON, Default: ptr("{")}), "default: "},
+		{Definition{Table: "t", Columns: []Column{{Name: "a", Type: Text}}, Key: []string{"a"}}, "key column a"},
+		{Definition{Table: "t", Columns: []Column{{Name: "a", Type: Text}}, OrderBy: "b"}, "order_by b"},
+		{Definition{Table: "t", Columns: []Column{{Name: "a", Type: Text}}, Extra: "a"}, "listed twice"},
+		{Definition{Table: "t", Columns: []Column{{Name: "a", Type: Text}}, Fsync: "no"}, "fsync"},
+	}
+	for _, test := range tests {
+		if _, err := NewSchema(test.def); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: %v, want %s", test.def, err, test.want)
+		}
+	}
+}
+
+// FuzzParse holds Parse against the standard library: it takes no body that is no
+// JSON, refuses none that is (within the limits), and reads the same values.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		`[{"i":1,"r":2.5,"t":"x","j":{"a":[]},"b":true},{}]`, `{"t":"\ud83d\ude00\u0000"}`, `[{"i":1e5},{"x":{"x":1,"x":2}}]`, "{}\n[]\n{\"i\":",
+	} {
+		f.Add([]byte(seed))
+	}
+	def := wide()
+	def.Columns[0].Min, def.Columns[2].MaxLength, def.Columns[5].MaxLength = "", 0, 0
+	s := mustSchema(f, def)
+	limits := Limits{Bytes: 1 << 16, Records: 100, Depth: 50, Fields: 100}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if _, _, err := s.Parse(body, FormLines, testNow, limits); err != nil && !errors.Is(err, ErrBody) {
+			t.Errorf("lines: %v", err)
+		}
+		records, refused, err := s.Parse(body, FormJSON, testNow, limits)
+		if (err == nil) && !json.Valid(body) {
+			t.Fatalf("%q is no JSON, and taken", body)
+		}
+		if err != nil {
+			limited := strings.Contains(err.Error(), "more than")
+			if json.Valid(body) && !limited && (body[0] == '[' || body[0] == '{') {
+				t.Fatalf("%q is JSON, and refused: %v", body, err)
+			}
+			return
+		}
+		var list []map[string]any
+		if json.Unmarshal(body, &list) != nil {
+			list = make([]map[string]any, 1)
+			if json.Unmarshal(body, &list[0]) != nil {
+				return // an array with other things than objects
+			}
+		}
+		if records.Len()+len(refused) != len(list) {
+			t.Fatalf("%q: %d records and %d refused, of %d", body, records.Len(), len(refused), len(list))
+		}
+		for row := range records.Len() {
+			compare(t, records, row, list[records.Index(row)])
+		}
+	})
+}
+
+func compare(t *testing.T, records *Records, row int, want map[string]any) {
+	for i, c := range records.schema.columns {
+		v, ok := want[c.Name]
+		if records.Null(row, i) != (v == nil || !ok) {
+			t.Errorf("%s is null: %v, want %v", c.Name, records.Null(row, i), v)
+		}
+		if records.Null(row, i) {
+			continue
+		}
+		switch c.Type {
+		case Text:
+			if string(records.Bytes(row, i)) != v {
+				t.Errorf("%s is %q, want %q", c.Name, records.Bytes(row, i), v)
+			}
+		case Real:
+			if records.Real(row, i) != v || math.IsInf(records.Real(row, i), 0) {
+				t.Errorf("%s is %v, want %v", c.Name, records.Real(row, i), v)
+			}
+		case Integer:
+			if float64(records.Integer(row, i)) != v {
+				t.Errorf("%s is %v, want %v", c.Name, records.Integer(row, i), v)
+			}
+		case JSON:
+			if !json.Valid(records.Bytes(row, i)) {
+				t.Errorf("%s is no JSON: %q", c.Name, records.Bytes(row, i))
+			}
+		}
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	s := mustSchema(b, Definition{Columns: []Column{
+		{Name: "device_id", Type: Integer, Required: true},
+		{Name: "recorded_at", Type: Timestamp, Default: ptr(Now)},
+		{Name: "latitude", Type: Real},
+		{Name: "longitude", Type: Real},
+		{Name: "note", Type: Text, MaxLength: 100},
+	}})
+	one := `{"device_id":123456,"recorded_at":"2016-12-01T23:59:57.123Z","latitude":31.230416,"longitude":121.473701,"note":"abc"}`
+	for _, n := range []int{1, 100} {
+		body := []byte(strings.Repeat(one+"\n", n))
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, refused, err := s.Parse(body, FormLines, testNow, testLimits); err != nil || len(refused) > 0 {
+					b.Fatal(refused, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,200 @@
+package stream
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// value is one field. Integers, reals (as their bits), booleans and timestamps
+// (microseconds since 1970) are in n; texts, json and the 16 bytes of UUIDs are in
+// the records' arena, where n says.
+type value struct {
+	n   uint64
+	set bool // false: NULL
+}
+
+func span(start, length int) value { return value{n: uint64(start)<<32 | uint64(length), set: true} }
+
+func (t Type) describe() string {
+	switch t {
+	case Integer:
+		return "a whole number of at most 64 bits"
+	case Real:
+		return "a number within the range of a double"
+	case Text:
+		return "a string"
+	case Boolean:
+		return "true or false"
+	case Timestamp:
+		return "a time like 2016-12-01T23:59:57Z"
+	case JSON:
+		return "a JSON value"
+	case UUID:
+		return "a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	}
+	return ""
+}
+
+// parseText reads the text of a value that needs no arena.
+func parseText(t Type, text []byte) (value, bool) {
+	switch t {
+	case Integer:
+		n, err := strconv.ParseInt(string(text), 10, 64)
+		return value{n: uint64(n), set: true}, err == nil
+	case Real:
+		x, err := strconv.ParseFloat(string(text), 64)
+		finite := !math.IsNaN(x) && !math.IsInf(x, 0)
+		return value{n: math.Float64bits(x), set: true}, err == nil && finite
+	case Timestamp:
+		microseconds, ok := parseTime(text)
+		return value{n: uint64(microseconds), set: true}, ok
+	case Boolean:
+		yes := string(text) == "true"
+		v := value{set: true}
+		if yes {
+			v.n = 1
+		}
+		return v, yes || string(text) == "false"
+	}
+	return value{}, false
+}
+
+// outOfBounds returns why a value is refused, "" when it is not. text is that of
+// texts and json.
+func (c *column) outOfBounds(v value, text []byte) string {
+	if c.min.set && less(c.Type, v, c.min) {
+		return c.belowMin
+	}
+	if c.max.set && less(c.Type, c.max, v) {
+		return c.aboveMax
+	}
+	if c.MaxLength == 0 || len(text) <= c.MaxLength {
+		return ""
+	}
+	if c.Type == JSON || utf8.RuneCount(text) > c.MaxLength {
+		return c.tooLong
+	}
+	return ""
+}
+
+func less(t Type, a, b value) bool {
+	if t == Real {
+		return math.Float64frombits(a.n) < math.Float64frombits(b.n)
+	}
+	return int64(a.n) < int64(b.n)
+}
+
+func isText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }
+
+// parseTime reads an RFC 3339 time of the years 1 to 9999 and returns microseconds
+// since 1970, what is finer cut off. Leap seconds are refused: no database keeps them.
+func parseTime(b []byte) (int64, bool) {
+	const shape = "0000-00-00T00:00:00"
+	if len(b) <= len(shape) {
+		return 0, false
+	}
+	for i := range len(shape) {
+		if c := b[i]; shape[i] == '0' && (c < '0' || c > '9') || shape[i] != '0' && c != shape[i] {
+			return 0, false
+		}
+	}
+	micro, rest, ok := parseFraction(b[len(shape):])
+	if !ok {
+		return 0, false
+	}
+	offset, ok := parseZone(rest)
+	year, month, day := digits(b[0:4]), digits(b[5:7]), digits(b[8:10])
+	hour, minute, second := digits(b[11:13]), digits(b[14:16]), digits(b[17:19])
+	if !ok || month < 1 || month > 12 || day < 1 || hour > 23 || minute > 59 || second > 59 {
+		return 0, false
+	}
+	t := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC)
+	if t.Day() != day {
+		return 0, false
+	}
+	t = t.Add(-offset)
+	if t.Year() < 1 || t.Year() > 9999 {
+		return 0, false
+	}
+	return t.Unix()*1e6 + int64(micro), true
+}
+
+// parseFraction reads .123 if it is there.
+func parseFraction(b []byte) (micro int, rest []byte, ok bool) {
+	if len(b) == 0 || b[0] != '.' {
+		return 0, b, true
+	}
+	i, unit := 1, 100000
+	for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
+		micro += int(b[i]-'0') * unit
+		unit /= 10
+	}
+	return micro, b[i:], i > 1 && i <= 10
+}
+
+// parseZone reads Z or +08:00.
+func parseZone(b []byte) (time.Duration, bool) {
+	if len(b) == 1 && b[0] == 'Z' {
+		return 0, true
+	}
+	if len(b) != 6 || b[0] != '+' && b[0] != '-' || b[3] != ':' {
+		return 0, false
+	}
+	for _, i := range []int{1, 2, 4, 5} {
+		if b[i] < '0' || b[i] > '9' {
+			return 0, false
+		}
+	}
+	hours, minutes := digits(b[1:3]), digits(b[4:6])
+	offset := time.Duration(hours)*time.Hour + time.Duration(minutes)*time.Minute
+	if b[0] == '-' {
+		offset = -offset
+	}
+	return offset, hours <= 23 && minutes <= 59
+}
+
+func digits(b []byte) int {
+	n := 0
+	for _, c := range b {
+		n = n*10 + int(c-'0')
+	}
+	return n
+}
+
+// parseUUID reads the 8-4-4-4-12 form, in either case.
+func parseUUID(b []byte) (id [16]byte, ok bool) {
+	if len(b) != 36 {
+		return id, false
+	}
+	n := 0
+	for i := 0; i < len(b); i++ {
+		if i == 8 || i == 13 || i == 18 || i == 23 {
+			if b[i] != '-' {
+				return id, false
+			}
+			continue
+		}
+		digit, ok := hexDigit(b[i])
+		if !ok {
+			return id, false
+		}
+		id[n/2] = id[n/2]<<4 | digit
+		n++
+	}
+	return id, true
+}
+
+func hexDigit(c byte) (byte, bool) {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0', true
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10, true
+	case c >= 'A' && c <= 'F':
+		return c - 'A' + 10, true
+	}
+	return 0, false
+}
