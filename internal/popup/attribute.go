@@ -1,0 +1,220 @@
+package popup
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/expr-lang/expr/builtin"
+)
+
+// Bounds of attributes.
+const (
+	AttributesMax     = 64   // attributes of a schema
+	AttributeBytesMax = 1024 // bytes of one value, or of one element of a list
+	ElementsMax       = 32   // elements of a list
+	nameBytesMax      = 64
+)
+
+// AttributeType says how the text of an attribute is read and what expressions
+// may do with it.
+type AttributeType string
+
+// The types of attributes.
+const (
+	Text      AttributeType = "text"
+	Integer   AttributeType = "integer"   // of 64 bits
+	Real      AttributeType = "real"      // a finite number
+	Boolean   AttributeType = "boolean"   // true, false, 1 or 0
+	Timestamp AttributeType = "timestamp" // RFC 3339, from 1900 to 2150
+	TextList  AttributeType = "texts"     // the attribute is given once for each element
+)
+
+// describe says what a text must be, for an error.
+func (t AttributeType) describe() string {
+	switch t {
+	case Text, TextList:
+		return fmt.Sprintf("UTF-8 text of at most %d bytes without NUL", AttributeBytesMax)
+	case Integer:
+		return "a whole number of at most 64 bits"
+	case Real:
+		return "a number"
+	case Boolean:
+		return "true or false"
+	case Timestamp:
+		return "a time like 2016-12-01T23:59:57Z, from 1900 to 2150"
+	}
+	return string(t)
+}
+
+// Attribute is a declared attribute of requests.
+type Attribute struct {
+	Name string // lower-case letters, digits and _, a letter first
+	Type AttributeType
+}
+
+// Schema is the attributes that expressions may name. It does not change and may
+// be used concurrently.
+type Schema struct {
+	attributes []Attribute
+	index      map[string]int
+}
+
+// words may not name an attribute: expressions give them a meaning.
+var words = []string{"and", "or", "not", "in", "matches", "contains", "let", "if", "else", "true", "false", "nil"}
+
+// NewSchema checks the declared attributes. Errors name the attribute.
+func NewSchema(attributes []Attribute) (*Schema, error) {
+	if len(attributes) > AttributesMax {
+		return nil, fmt.Errorf("%d attributes, more than %d", len(attributes), AttributesMax)
+	}
+	s := &Schema{attributes: slices.Clone(attributes), index: make(map[string]int, len(attributes))}
+	for i, a := range attributes {
+		if !isName(a.Name, '_', nameBytesMax) || '0' <= a.Name[0] && a.Name[0] <= '9' {
+			return nil, fmt.Errorf("attribute %q: a name is 1 to %d lower-case letters, digits and _, a letter first", a.Name, nameBytesMax)
+		}
+		if _, taken := builtin.Index[a.Name]; taken || slices.Contains(words, a.Name) {
+			return nil, fmt.Errorf("attribute %s: the word has a meaning in expressions; take another name", a.Name)
+		}
+		if !slices.Contains([]AttributeType{Text, Integer, Real, Boolean, Timestamp, TextList}, a.Type) {
+			return nil, fmt.Errorf("attribute %s: unknown type %q: it is text, integer, real, boolean, timestamp or texts", a.Name, a.Type)
+		}
+		if _, twice := s.index[a.Name]; twice {
+			return nil, fmt.Errorf("attribute %s is declared twice", a.Name)
+		}
+		s.index[a.Name] = i
+	}
+	return s, nil
+}
+
+// isName reports whether s is made of lower-case letters, digits and joint, begins
+// with a letter or digit and has at most max bytes.
+func isName(s string, joint byte, max int) bool {
+	if s == "" || len(s) > max || s[0] == joint {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != joint {
+			return false
+		}
+	}
+	return true
+}
+
+// Attributes returns a declared copy of the attributes, in their order.
+func (s *Schema) Attributes() []Attribute { return slices.Clone(s.attributes) }
+
+// slot is the value of one attribute.
+type slot struct {
+	set  bool
+	n    int64 // integer; boolean as 0 or 1; timestamp in nanoseconds
+	r    float64
+	s    string
+	list []string
+}
+
+// Attributes is the values of one request's attributes and the room in which a
+// decision remembers conditions that campaigns share. It is made once, by
+// Schema.New, and reused after Reset; one goroutine uses it at a time.
+type Attributes struct {
+	schema *Schema
+	slots  []slot
+	known  []uint64 // one bit a shared condition: it was evaluated
+	holds  []uint64 // and is true
+}
+
+// New returns attributes without values.
+func (s *Schema) New() *Attributes {
+	return &Attributes{schema: s, slots: make([]slot, len(s.attributes))}
+}
+
+// Reset takes all values away and keeps the memory.
+func (a *Attributes) Reset() {
+	for i := range a.slots {
+		a.slots[i] = slot{list: a.slots[i].list[:0]}
+	}
+}
+
+// Add reads the text of the attribute name. A name that is not declared is
+// ignored. text is kept, not copied, until Reset. Errors wrap ErrRequest and name
+// the attribute: the text is of another type, or is given twice.
+func (a *Attributes) Add(name, text string) error {
+	i, ok := a.schema.index[name]
+	if !ok {
+		return nil
+	}
+	v, kind := &a.slots[i], a.schema.attributes[i].Type
+	switch {
+	case v.set && kind != TextList:
+		return fmt.Errorf("%w: attribute %s is given twice", ErrRequest, name)
+	case len(v.list) == ElementsMax:
+		return fmt.Errorf("%w: attribute %s has more than %d elements", ErrRequest, name, ElementsMax)
+	case len(text) > AttributeBytesMax || !v.read(kind, text):
+		return fmt.Errorf("%w: attribute %s must be %s", ErrRequest, name, kind.describe())
+	}
+	v.set = true
+	return nil
+}
+
+// Replace is Add for values that are trusted more than the request's: the value
+// there is goes first.
+func (a *Attributes) Replace(name string, texts ...string) error {
+	if i, ok := a.schema.index[name]; ok {
+		a.slots[i] = slot{list: a.slots[i].list[:0]}
+	}
+	for _, text := range texts {
+		if err := a.Add(name, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Years of timestamps. Within them no difference overflows a duration.
+const (
+	yearMin = 1900
+	yearMax = 2150
+)
+
+// read sets v from text and reports whether it could.
+func (v *slot) read(kind AttributeType, text string) bool {
+	var err error
+	switch kind {
+	case Text:
+		v.s = text
+		return isText(text)
+	case TextList:
+		v.list = append(v.list, text)
+		return isText(text)
+	case Integer:
+		v.n, err = strconv.ParseInt(text, 10, 64)
+		return err == nil
+	case Real:
+		v.r, err = strconv.ParseFloat(text, 64)
+		return err == nil && !math.IsNaN(v.r) && !math.IsInf(v.r, 0)
+	case Boolean:
+		v.n = 0
+		if text == "true" || text == "1" {
+			v.n = 1
+		}
+		return v.n == 1 || text == "false" || text == "0"
+	case Timestamp:
+		var t time.Time
+		t, err = time.Parse(time.RFC3339Nano, text)
+		v.n = t.UnixNano()
+		return err == nil && inYears(t)
+	}
+	return false
+}
+
+func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+func inYears(t time.Time) bool {
+	year := t.UTC().Year()
+	return yearMin <= year && year <= yearMax
+}

@@ -1,0 +1,179 @@
+package popup
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fiftyCampaigns have five conditions each. In the worst of cases the first
+// four of them hold for everyone, so that all must be evaluated, and the campaigns
+// have none in common; else they share some, as campaigns do.
+func fiftyCampaigns(worst bool) []Campaign {
+	var out []Campaign
+	for i := range 50 {
+		c := threeCampaigns()[0]
+		c.ID, c.Order = CampaignID(i+1), int32(i)
+		c.Target = fmt.Sprintf(`country in ["CN", "US"] and level >= %d and vip and score < 0.5 and tags != nil and city == "nowhere %d"`, i%5, i)
+		if worst {
+			c.Target = fmt.Sprintf(`country != "x%d" and level >= %d and score < %d.5 and "tag%d" not in tags and city == "Beijing %d"`, i, i-60, i+1, i, i)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func benchAttributes(tb testing.TB, p *Popup) *Attributes {
+	tb.Helper()
+	a := p.Attributes()
+	for _, pair := range [][2]string{
+		{"country", "CN"}, {"level", "7"}, {"score", "0.25"}, {"vip", "true"}, {"city", "Beijing"}, {"tags", "new"}, {"tags", "gold"},
+	} {
+		if err := a.Add(pair[0], pair[1]); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return a
+}
+
+// waiting is a Popup with fifty campaigns and users states, all waiting.
+func waiting(tb testing.TB, users int) (*Popup, *Memory, []string) {
+	tb.Helper()
+	memory := NewMemory(users)
+	p := openTest(tb, memory, nil, nil, fiftyCampaigns(false)...)
+	names := make([]string, users)
+	for i := range names {
+		names[i] = fmt.Sprintf("user-%011d", i)
+		state := State{Version: 1, Phase: Shown, Campaign: CampaignID(1 + i%50), Shown: day0.UnixMilli()}
+		if err := memory.Restore(Key{names[i], "home"}, state); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return p, memory, names
+}
+
+func BenchmarkDecideWaits(b *testing.B) {
+	p, memory, names := waiting(b, 1)
+	a := benchAttributes(b, p)
+	place := p.Set().Placement("home")
+	state, _ := memory.Get(b.Context(), Key{names[0], "home"})
+	b.ReportAllocs()
+	defer processor(b)()
+	for b.Loop() {
+		if d := Decide(place, state, a, day0); d.Reason != WaitShown {
+			b.Fatal(d)
+		}
+	}
+}
+
+func BenchmarkAskWaits(b *testing.B) {
+	for _, users := range []int{1000, 1_000_000} {
+		b.Run(fmt.Sprint(users), func(b *testing.B) {
+			p, _, names := waiting(b, users)
+			a := benchAttributes(b, p)
+			ctx, i := b.Context(), 0
+			b.ReportAllocs()
+			defer processor(b)()
+			for b.Loop() {
+				i = (i + 7919) % len(names)
+				if answer, err := p.Ask(ctx, Key{names[i], "home"}, a, day0); err != nil || answer.Reason != WaitShown {
+					b.Fatal(answer, err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkDecideNoneSuits(b *testing.B) {
+	for name, worst := range map[string]bool{"worst": true, "shared": false} {
+		b.Run(name, func(b *testing.B) {
+			p := openTest(b, NewMemory(1), nil, nil, fiftyCampaigns(worst)...)
+			a := benchAttributes(b, p)
+			place := p.Set().Placement("home")
+			b.ReportAllocs()
+			defer processor(b)()
+			for b.Loop() {
+				if d := Decide(place, State{}, a, day0); d.Reason != NoneSuits {
+					b.Fatal(d)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkAskShow(b *testing.B) {
+	p := openTest(b, NewMemory(1), nil, nil)
+	a, now := p.Attributes(), day0
+	b.ReportAllocs()
+	defer processor(b)()
+	for b.Loop() {
+		now = now.Add(24 * time.Hour)
+		if answer, err := p.Ask(b.Context(), Key{"1", "home"}, a, now); err != nil || answer.Campaign == nil {
+			b.Fatal(answer, err)
+		}
+	}
+}
+
+func BenchmarkAttributes(b *testing.B) {
+	p := openTest(b, NewMemory(1), nil, nil)
+	b.ReportAllocs()
+	defer processor(b)()
+	for b.Loop() {
+		p.Release(benchAttributes(b, p))
+	}
+}
+
+func TestNoAllocations(t *testing.T) {
+	p, _, names := waiting(t, 10)
+	a := benchAttributes(t, p)
+	ctx, place := t.Context(), p.Set().Placement("home")
+	for name, do := range map[string]func(){
+		"ask of a user who waits": func() { _, _ = p.Ask(ctx, Key{names[3], "home"}, a, day0) },
+		"none of 50 suits":        func() { Decide(place, State{}, a, day0) },
+		"none of 50 suits, asked": func() { _, _ = p.Ask(ctx, Key{"new", "home"}, a, day0) },
+	} {
+		if n := testing.AllocsPerRun(200, do); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+// The memory that a state takes is within what Memory's comment says.
+func TestMemoryBytes(t *testing.T) {
+	const users = 300_000
+	before := heap()
+	_, memory, names := waiting(t, users)
+	each := (heap() - before) / users
+	t.Logf("%d bytes a user", each)
+	if each > 250+16 { // the list of names is the test's
+		t.Errorf("%d bytes a user", each)
+	}
+	if memory.Len() != users {
+		t.Errorf("%d states", memory.Len())
+	}
+	runtime.KeepAlive(names)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// processor reports the processor time of one operation, which other programs on the
+// machine disturb less than the time that passes.
+func processor(b *testing.B) func() {
+	begin := used(b)
+	return func() { b.ReportMetric(float64(used(b)-begin)/float64(b.N), "cpu-ns/op") }
+}
+
+func used(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,157 @@
+package popup
+
+import (
+	"time"
+)
+
+// Reason says why a decision is as it is.
+type Reason uint8
+
+// The reasons. The first three come with a campaign.
+const (
+	First         Reason = iota + 1 // nothing was shown before
+	Again                           // shown, not answered, and RepeatAfter is over
+	Next                            // it is later than the last one
+	WaitShown                       // the last one was not answered; RepeatAfter is not over
+	WaitClicked                     // the quiet period after a click
+	WaitDismissed                   // the quiet period after a dismissal
+	NoneSuits                       // campaigns run, but the user's attributes suit none
+	NoneRuns                        // campaigns are left, but none has started
+	NoneLeft                        // no campaign is left for the user
+	Unavailable                     // the state could not be read or written
+)
+
+// String returns the reason as a word for logs and answers.
+func (r Reason) String() string {
+	names := [...]string{
+		"", "first", "again", "next", "wait-shown", "wait-clicked", "wait-dismissed",
+		"none-suits", "none-runs", "none-left", "unavailable",
+	}
+	if int(r) < len(names) {
+		return names[r]
+	}
+	return ""
+}
+
+// Decision is what a user gets.
+type Decision struct {
+	Campaign *Campaign // nil: nothing. It is shared and must not be changed.
+	Reason   Reason
+	// NextAt says, where nothing is given, when asking again makes sense; zero: no
+	// time is known. While the campaigns are as they are, a user who waits
+	// gets nothing before, whatever the attributes; a user whom none suits, with
+	// these attributes, gets nothing before and something then.
+	NextAt time.Time
+}
+
+// Decide returns what the user gets at p now: a campaign, or nothing and until
+// when. It is pure, but for the room in a where it remembers shared conditions;
+// a is of the set's schema. It allocates nothing.
+func Decide(p *Placement, s State, a *Attributes, now time.Time) Decision {
+	if d, waits := Wait(p, s, now); waits {
+		return d
+	}
+	at := now.UnixMilli()
+	a.forget(p.words)
+	next, reason := int64(never), NoneLeft
+	for _, c := range p.live[p.first(s):] {
+		if at >= c.end || c.Cap > 0 && s.Shows(c.ID) >= c.Cap {
+			continue
+		}
+		if at < c.start {
+			if reason == NoneLeft {
+				reason = NoneRuns
+			}
+			if c.start < next && c.target.suits(a) {
+				next = c.start
+			}
+			continue
+		}
+		if c.target.suits(a) {
+			return Decision{Campaign: &c.Campaign, Reason: given(s, c)}
+		}
+		reason = NoneSuits
+	}
+	return Decision{Reason: reason, NextAt: instant(next)}
+}
+
+// Wait returns Decide's decision where it does not depend on attributes, because
+// the user waits or the placement has no campaigns, and whether it does.
+func Wait(p *Placement, s State, now time.Time) (Decision, bool) {
+	if p == nil {
+		return Decision{Reason: NoneLeft}, true
+	}
+	due := p.due(s)
+	if now.UnixMilli() >= due {
+		return Decision{}, false
+	}
+	return Decision{Reason: WaitShown + Reason(s.Phase-Shown), NextAt: instant(p.soonest(s, due))}, true
+}
+
+// given is the reason for showing c.
+func given(s State, c *compiled) Reason {
+	switch {
+	case s.Phase == Fresh:
+		return First
+	case s.Phase == Shown && s.Campaign == c.ID:
+		return Again
+	}
+	return Next
+}
+
+// due returns when the wait after the last show ends, by the campaign's rules of
+// now. The rules of then hold where the campaign is not known any more.
+func (p *Placement) due(s State) int64 {
+	if s.Phase == Fresh {
+		return 0
+	}
+	c := p.byID[s.Campaign]
+	switch {
+	case c == nil:
+		return s.Until
+	case s.Phase == Shown:
+		return later(s.Shown, c.repeat)
+	case s.Phase == Clicked:
+		return later(s.Answered, c.quietClick)
+	}
+	return later(s.Answered, c.quietDismiss)
+}
+
+// first returns the index of the first live campaign that the user may be given:
+// the last one again where it was not answered, else what comes later in the order.
+func (p *Placement) first(s State) int {
+	if s.Phase == Fresh {
+		return 0
+	}
+	if c := p.byID[s.Campaign]; c != nil {
+		if s.Phase == Shown {
+			return c.from
+		}
+		return c.after
+	}
+	for i, c := range p.live {
+		if c.Order > s.Order || c.Order == s.Order && c.ID > s.Campaign {
+			return i
+		}
+	}
+	return len(p.live)
+}
+
+// soonest returns the earliest time, from due on, at which a campaign runs that
+// the user may be given, whatever the attributes.
+func (p *Placement) soonest(s State, due int64) int64 {
+	next := int64(never)
+	if due == never {
+		return never
+	}
+	for _, c := range p.live[p.first(s):] {
+		at := max(due, c.start)
+		if at >= min(c.end, next) || c.Cap > 0 && s.Shows(c.ID) >= c.Cap {
+			continue
+		}
+		if next = at; next == due {
+			break
+		}
+	}
+	return next
+}

@@ -1,0 +1,68 @@
+package popup
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// Stats is a snapshot of a Popup's counters, for metrics.
+type Stats struct {
+	Waits        uint64 // requests of users who wait: one read of the state
+	Nones        uint64 // requests that were due and got nothing
+	Shows        uint64 // recorded
+	Clicks       uint64 // recorded
+	Dismissals   uint64 // recorded
+	Repeated     uint64 // clicks and dismissals refused: answered before
+	Late         uint64 // another show has come since, or the token has expired
+	Unknown      uint64 // the state does not know the show
+	Refused      uint64 // not a token, forged, or another user's
+	Conflicts    uint64 // races lost, decided again
+	Unavailable  uint64 // requests that met a failure of the state, the recorder or Fill
+	RecordErrors uint64 // of those, events that could not be recorded
+}
+
+type counters struct {
+	waits, nones, shows, clicks, dismissals atomic.Uint64
+	repeated, late, unknown, refused        atomic.Uint64
+	conflicts, unavailable, recordErrors    atomic.Uint64
+	logged                                  atomic.Int64 // when a failure was logged last, in nanoseconds
+}
+
+// answered counts the outcome of a click or dismissal; done is for those recorded.
+func (c *counters) answered(done *atomic.Uint64, err error) {
+	switch {
+	case err == nil:
+		done.Add(1)
+	case errors.Is(err, ErrRepeated):
+		c.repeated.Add(1)
+	case errors.Is(err, ErrLate), errors.Is(err, ErrExpired):
+		c.late.Add(1)
+	case errors.Is(err, ErrUnknownShow):
+		c.unknown.Add(1)
+	case errors.Is(err, ErrMalformed), errors.Is(err, ErrForged), errors.Is(err, ErrOtherUser):
+		c.refused.Add(1)
+	}
+}
+
+// logEvery is the least time between two lines about failures.
+const logEvery = 10 * time.Second
+
+// failed counts a failure and logs it, unless one was logged just now.
+func (p *Popup) failed(err error) {
+	p.counters.unavailable.Add(1)
+	now, last := time.Now().UnixNano(), p.counters.logged.Load()
+	if now-last >= int64(logEvery) && p.counters.logged.CompareAndSwap(last, now) {
+		p.cfg.Log.Warn("popup state is not available", "error", err, "show_anyway", p.cfg.ShowAnyway)
+	}
+}
+
+// Stats returns the counters.
+func (p *Popup) Stats() Stats {
+	c := &p.counters
+	return Stats{
+		Waits: c.waits.Load(), Nones: c.nones.Load(), Shows: c.shows.Load(), Clicks: c.clicks.Load(), Dismissals: c.dismissals.Load(),
+		Repeated: c.repeated.Load(), Late: c.late.Load(), Unknown: c.unknown.Load(), Refused: c.refused.Load(),
+		Conflicts: c.conflicts.Load(), Unavailable: c.unavailable.Load(), RecordErrors: c.recordErrors.Load(),
+	}
+}

@@ -1,0 +1,136 @@
+package popup
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Bounds of tokens.
+const (
+	KeyBytesMin = 32 // of a signing key
+	KeysMax     = 4
+
+	tokenFormat = 1
+	tokenHead   = 1 + 4 + 8 + 8 + 1 + 1 // format, campaign, version, time, lengths of the placement and the user
+	tokenMAC    = 16
+
+	// TokenBytesMax is the longest token as text.
+	TokenBytesMax = (tokenHead + PlacementBytesMax + UserBytesMax + tokenMAC + 2) / 3 * 4
+)
+
+// Errors of Open.
+var (
+	// ErrMalformed: not a token, or not all of one.
+	ErrMalformed = errors.New("this is not a show token")
+	// ErrForged: signed with none of the keys.
+	ErrForged = errors.New("the show token is not signed by us")
+	// ErrExpired: the show is longer ago than tokens are good for.
+	ErrExpired = errors.New("the show token has expired")
+	// ErrOtherUser: the token is another user's.
+	ErrOtherUser = errors.New("the show token is another user's")
+)
+
+// Token is what a show token says: which show it was. That it is used once only is
+// held by the state's version.
+type Token struct {
+	Key
+	Campaign CampaignID
+	Version  uint64    // of the state after the show
+	At       time.Time // of the show, in milliseconds
+}
+
+// Signer makes and opens show tokens. It does not change and may be used
+// concurrently.
+type Signer struct {
+	keys [][]byte
+	ttl  time.Duration
+}
+
+// NewSigner returns a signer that signs with the first key and accepts all, so
+// that keys can be replaced one at a time: add the new one behind on every replica,
+// then put it first, then remove the old one after ttl, for which tokens are good.
+func NewSigner(keys [][]byte, ttl time.Duration) (*Signer, error) {
+	if len(keys) == 0 || len(keys) > KeysMax {
+		return nil, fmt.Errorf("%d keys: 1 to %d are needed", len(keys), KeysMax)
+	}
+	if ttl <= 0 {
+		return nil, errors.New("the time for which a show token is good must be positive")
+	}
+	s := &Signer{ttl: ttl}
+	for i, key := range keys {
+		if len(key) < KeyBytesMin {
+			return nil, fmt.Errorf("key %d has %d bytes, fewer than %d", i+1, len(key), KeyBytesMin)
+		}
+		s.keys = append(s.keys, slices.Clone(key))
+	}
+	return s, nil
+}
+
+// Sign returns the token as text that is safe in a URL. The user and the placement
+// are within their bounds, as Ask requires.
+func (s *Signer) Sign(t Token) string {
+	b := make([]byte, 0, tokenHead+len(t.Placement)+len(t.User)+tokenMAC)
+	b = append(b, tokenFormat)
+	b = binary.BigEndian.AppendUint32(b, uint32(t.Campaign))
+	b = binary.BigEndian.AppendUint64(b, t.Version)
+	b = binary.BigEndian.AppendUint64(b, uint64(t.At.UnixMilli()))
+	b = append(b, byte(len(t.Placement)), byte(len(t.User)))
+	b = append(b, t.Placement...)
+	b = append(b, t.User...)
+	return base64.RawURLEncoding.EncodeToString(append(b, sum(s.keys[0], b)...))
+}
+
+// Open reads a token. user is who sends it, "" where that is not known and the
+// token alone says. Errors: ErrMalformed, ErrForged, ErrExpired, ErrOtherUser.
+func (s *Signer) Open(text, user string, now time.Time) (Token, error) {
+	if len(text) > TokenBytesMax {
+		return Token{}, ErrMalformed
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) < tokenHead+tokenMAC || b[0] != tokenFormat {
+		return Token{}, ErrMalformed
+	}
+	body, mac := b[:len(b)-tokenMAC], b[len(b)-tokenMAC:]
+	names, cut := body[tokenHead:], int(body[tokenHead-2])
+	if len(names) != cut+int(body[tokenHead-1]) {
+		return Token{}, ErrMalformed
+	}
+	if !s.signed(body, mac) {
+		return Token{}, ErrForged
+	}
+	t := Token{
+		Key:      Key{Placement: string(names[:cut]), User: string(names[cut:])},
+		Campaign: CampaignID(binary.BigEndian.Uint32(body[1:])),
+		Version:  binary.BigEndian.Uint64(body[5:]),
+		At:       instant(int64(binary.BigEndian.Uint64(body[13:]))),
+	}
+	switch {
+	case user != "" && user != t.User:
+		return Token{}, ErrOtherUser
+	case now.Sub(t.At) > s.ttl:
+		return Token{}, ErrExpired
+	}
+	return t, nil
+}
+
+// signed reports whether mac is body's under one of the keys. How long that takes
+// does not depend on how much of mac is right.
+func (s *Signer) signed(body, mac []byte) bool {
+	ok := false
+	for _, key := range s.keys {
+		ok = hmac.Equal(sum(key, body), mac) || ok
+	}
+	return ok
+}
+
+func sum(key, body []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write(body)
+	return h.Sum(nil)[:tokenMAC]
+}
