@@ -51,9 +51,10 @@ func TestMariaDB(t *testing.T) {
 	s := openDatabase(t, strings.Replace(server.URL(""), "root@", "weak:s3cret@", 1)) // SHOW GLOBAL STATUS needs no right
 	values := databaseValues(t, s)
 	databaseNames(t, values, mariadbNames)
-	if values["connections_limit"] != 23 || values["connections"] != 1 || values["connections_active"] != 0 {
-		t.Errorf("connections: %v", values)
-	}
+	// A session that is still ending, or a thread of the server's own, may count for a moment.
+	awaitDatabase(t, s, "connections", func(values map[string]float64) bool {
+		return values["connections_limit"] == 23 && values["connections"] == 1 && values["connections_active"] == 0
+	})
 	t.Run("counts", func(t *testing.T) { testMariaDBCounts(t, s, admin) })
 	t.Run("lock", func(t *testing.T) { testMariaDBLock(t, s, server, admin) })
 	t.Run("refused", func(t *testing.T) {
