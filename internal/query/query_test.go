@@ -310,6 +310,31 @@ func TestReplicasShare(t *testing.T) {
 	})
 }
 
+// TestAnswerBeforeClaim has another replica put its answer between a look and the
+// claim that follows: the database must not be asked again.
+func TestAnswerBeforeClaim(t *testing.T) {
+	var store memory
+	source := &counting{}
+	cfg := testConfig()
+	cfg.TTL, cfg.Shared = time.Hour, store.shared()
+	other := open(t, cfg, source)
+	late := *cfg.Shared
+	late.Claim = func(ctx context.Context, key string, ttl time.Duration) (bool, error) {
+		if _, _, err := other.Ask(ctx, time.Now(), []string{"1"}); err != nil {
+			t.Error(err)
+		}
+		return cfg.Shared.Claim(ctx, key, ttl)
+	}
+	lateConfig := cfg
+	lateConfig.Shared = &late
+	if _, from, err := open(t, lateConfig, source).Ask(t.Context(), time.Now(), []string{"1"}); err != nil || from != FromShared {
+		t.Errorf("from %d, %v", from, err)
+	}
+	if n := source.executions.Load(); n != 1 {
+		t.Errorf("%d executions", n)
+	}
+}
+
 func TestHitAllocatesNothing(t *testing.T) {
 	cfg := testConfig()
 	cfg.TTL = time.Hour

@@ -44,14 +44,20 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 	if err == nil {
 		claimed, err = q.cfg.Shared.Claim(ctx, key+":claim", q.cfg.Timeout)
 	}
+	switch {
+	case err != nil:
+	case claimed:
+		defer q.release(ctx, key)
+		a, err = q.look(ctx, key, name) // another replica may have fetched it between the look and the claim
+	default:
+		a, err = q.await(ctx, key, name)
+		// Without an answer whoever claimed it has died or failed: it is our turn.
+	}
 	if err != nil {
 		return q.alone(ctx, args, err)
 	}
-	if !claimed {
-		if a, err := q.await(ctx, key, name); a != nil || err != nil {
-			return a, err
-		}
-		// Whoever claimed it has died or failed: it is our turn.
+	if a != nil {
+		return a, nil
 	}
 	if a, err = q.execute(ctx, args); err != nil {
 		return nil, err
@@ -60,12 +66,14 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 	if err := q.cfg.Shared.Put(ctx, key, encodeAnswer(name, a), ttl); err != nil {
 		q.sharedFailed(err)
 	}
-	if claimed {
-		if err := q.cfg.Shared.Delete(ctx, key+":claim"); err != nil {
-			q.sharedFailed(err)
-		}
-	}
 	return a, nil
+}
+
+// release takes the claim back, whatever has become of it.
+func (q *Query) release(ctx context.Context, key string) {
+	if err := q.cfg.Shared.Delete(context.WithoutCancel(ctx), key+":claim"); err != nil {
+		q.sharedFailed(err)
+	}
 }
 
 // alone asks the database when the shared cache fails.
