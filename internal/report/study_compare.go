@@ -80,19 +80,23 @@ func publishedSection(s *experiment.Study) studySection {
 		title: "Beside published figures", left: 0, words: true, note: publishedNote,
 		rows: [][]string{{"variant", "metric", "level", "published", "measured", "against", "ratio there", "ratio here", "direction", "ratio", "note"}},
 	}
+	unmeasured := 0
 	for _, p := range s.Published {
+		if p.Measured == nil {
+			unmeasured++
+			continue
+		}
 		unit, title := "", p.Metric
 		if m := s.Metric(p.Metric); m != nil {
 			unit, title = m.Unit, m.Title
 		}
-		measured := "-"
-		if p.Measured != nil {
-			measured = studyValue(*p.Measured, unit)
-		}
 		section.add([]string{
-			p.Variant, title, orNone(p.Level), studyValue(p.Value, unit), measured, orNone(p.Baseline),
+			p.Variant, title, orNone(p.Level), studyValue(p.Value, unit), studyValue(*p.Measured, unit), orNone(p.Baseline),
 			ratioOf(p.TheirRatio), ratioOf(p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), orNone(p.Note),
 		}, false)
+	}
+	if unmeasured > 0 {
+		section.note += fmt.Sprintf(" %d published figures of levels that were not run are left out.", unmeasured)
 	}
 	return section
 }
