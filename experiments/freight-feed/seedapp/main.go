@@ -5,7 +5,8 @@
 //
 // It differs from the original in two ways, both in its favour or the user's:
 // the offset is parsed as an integer instead of being pasted into the statement,
-// and the statement is prepared once for each connection.
+// and the statement is prepared once for each connection. MariaDB and SQLite are read
+// in the same way.
 package main
 
 import (
@@ -20,14 +21,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/valyala/fasthttp"
 )
 
-const page = `SELECT orders.id, orders.createtime::text, orders.goods_name, users.nickname, users.mobileno
+// page takes the column of the time as text and the parameter's mark.
+const page = `SELECT orders.id, %s, orders.goods_name, users.nickname, users.mobileno
 FROM orders JOIN users ON users.id = orders.users_id
-ORDER BY orders.id DESC OFFSET $1 LIMIT 10`
+ORDER BY orders.id DESC LIMIT 10 OFFSET %s`
 
 type order struct {
 	ID         int64  `json:"id"`
@@ -52,23 +52,18 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	database := flag.String("database", "", "PostgreSQL URL of the freight data")
+	database := flag.String("database", "", "URL of the freight data: postgres://, mysql:// or sqlite:PATH")
 	listen := flag.String("listen", "127.0.0.1:8091", "address to serve on")
 	connections := flag.Int("pool", 8, "database connections")
 	flag.Parse()
 
-	config, err := pgxpool.ParseConfig(*database)
+	read, closePool, err := open(ctx, *database, *connections)
 	if err != nil {
-		return fmt.Errorf("read the database URL: %w", err)
+		return err
 	}
-	config.MinConns, config.MaxConns = int32(*connections), int32(*connections)
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("open pool: %w", err)
-	}
-	defer pool.Close()
+	defer closePool()
 
-	server := &fasthttp.Server{Handler: func(c *fasthttp.RequestCtx) { serve(c, pool) }}
+	server := &fasthttp.Server{Handler: func(c *fasthttp.RequestCtx) { serve(c, read) }}
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(*listen) }()
 	select {
@@ -86,7 +81,7 @@ func run(ctx context.Context) error {
 
 // serve answers one page: 400 when the offset is no integer from 0 on, 503 when
 // the database does not answer.
-func serve(c *fasthttp.RequestCtx, pool *pgxpool.Pool) {
+func serve(c *fasthttp.RequestCtx, read reader) {
 	offset := 0
 	if text := c.QueryArgs().Peek("offset"); len(text) > 0 {
 		n, err := strconv.Atoi(string(text))
@@ -96,7 +91,7 @@ func serve(c *fasthttp.RequestCtx, pool *pgxpool.Pool) {
 		}
 		offset = n
 	}
-	orders, err := read(c, pool, offset)
+	orders, err := read(c, offset)
 	if err != nil {
 		slog.Error("read page", "offset", offset, "error", err)
 		c.Error("the database does not answer", fasthttp.StatusServiceUnavailable)
@@ -113,17 +108,4 @@ func serve(c *fasthttp.RequestCtx, pool *pgxpool.Pool) {
 	}
 	c.SetContentType("application/json")
 	c.SetBody(body)
-}
-
-// read returns the ten orders behind offset, newest first.
-func read(ctx context.Context, pool *pgxpool.Pool, offset int) ([]order, error) {
-	rows, err := pool.Query(ctx, page, offset)
-	if err != nil {
-		return nil, fmt.Errorf("query: %w", err)
-	}
-	orders, err := pgx.AppendRows(make([]order, 0, 10), rows, pgx.RowToStructByPos[order])
-	if err != nil {
-		return nil, fmt.Errorf("read rows: %w", err)
-	}
-	return orders, nil
 }
