@@ -44,6 +44,7 @@ var places = map[string]layer{
 	"scripts/readmetable": command,
 
 	"internal/coalesce":  leaf,
+	"internal/deadline":  leaf,
 	"internal/config":    leaf,
 	"internal/database":  leaf,
 	"internal/histogram": leaf,

@@ -117,9 +117,18 @@ func retryStale(attempts int, _ rueidis.Completed, _ error) time.Duration {
 	return -1
 }
 
+// bound returns ctx with the time of one command. A context that ends about then by
+// itself is used as it is: a timer for each command costs more than the command.
+func bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*commandTimeout {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, commandTimeout)
+}
+
 // Get returns the value of key and whether there is one. The value is the caller's.
 func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := bound(ctx)
 	defer cancel()
 	value, err = db.client.Do(ctx, db.client.B().Get().Key(key).Build()).AsBytes()
 	if rueidis.IsRedisNil(err) {
