@@ -21,6 +21,11 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		if err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
+		if b.Mark != nil {
+			if err := se.Exec(ctx, spoolTable); err != nil {
+				return fmt.Errorf("create the table spillway_spools: %w", err)
+			}
+		}
 		err := w.write()
 		if err != nil && se.IsValid() {
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
@@ -49,13 +54,19 @@ func (w *batchWriter) write() error {
 	if err := w.se.Exec(w.ctx, "START TRANSACTION"); err != nil {
 		return err
 	}
-	_, err := w.se.exec(w.ctx, "INSERT INTO spillway_batches (id, created_at) VALUES (?, UTC_TIMESTAMP(6))", w.values(w.b.ID[:]))
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) && refused.Number == numDuplicate {
-		return w.readResults()
-	}
-	if err != nil {
-		return err
+	if w.b.Mark != nil {
+		if stored, err := w.mark(); stored || err != nil {
+			return err
+		}
+	} else {
+		_, err := w.se.exec(w.ctx, "INSERT INTO spillway_batches (id, created_at) VALUES (?, UTC_TIMESTAMP(6))", w.values(w.b.ID[:]))
+		var refused *mysql.MySQLError
+		if errors.As(err, &refused) && refused.Number == numDuplicate {
+			return w.readResults()
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if err := w.findKeys(w.b.Keyed(nil)); err != nil {
 		return err
@@ -71,7 +82,7 @@ func (w *batchWriter) write() error {
 		return err
 	}
 	if results != nil {
-		if _, err := w.se.exec(w.ctx, "UPDATE spillway_batches SET results = ? WHERE id = ?", w.values(results, w.b.ID[:])); err != nil {
+		if err := w.keepResults(results); err != nil {
 			return err
 		}
 	}

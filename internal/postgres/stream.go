@@ -67,13 +67,7 @@ var _ stream.Sink = (*Stream)(nil)
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	def := schema.Definition()
 	none := func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
-	pin := ""
-	switch def.Fsync {
-	case stream.FsyncOn:
-		pin = ", set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
-	case stream.FsyncOff:
-		pin = ", set_config('synchronous_commit', 'off', true)"
-	}
+	pin := pinned(def.Fsync)
 	return &Stream{
 		db: db, schema: schema, def: def,
 		begin:  newStatement("BEGIN", none),
@@ -86,6 +80,17 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 		savepoint: newStatement("SAVEPOINT part", none),
 		release:   newStatement("RELEASE SAVEPOINT part", none),
 	}
+}
+
+// pinned is what a SELECT's list has at its end to set a transaction's durability.
+func pinned(fsync stream.Fsync) string {
+	switch fsync {
+	case stream.FsyncOn:
+		return ", set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
+	case stream.FsyncOff:
+		return ", set_config('synchronous_commit', 'off', true)"
+	}
+	return ""
 }
 
 // insertRows writes the INSERT of any number of rows.

@@ -28,6 +28,9 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	if err := st.prepareTables(ctx, conn); err != nil {
 		return st.classify(err)
 	}
+	if b.Mark != nil {
+		return st.drain(ctx, conn, b)
+	}
 	keyed := b.Keyed(nil)
 	steps := []step{{st.begin, nil}, {st.batch, [][]byte{b.ID[:]}}}
 	if len(keyed) > 0 {
@@ -173,7 +176,7 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 	err := st.tryStepwise(ctx, conn, b)
 	var pgErr *pgconn.PgError
 	switch {
-	case err == nil || errors.Is(err, stream.ErrUnconfirmed):
+	case err == nil || errors.Is(err, stream.ErrUnconfirmed) || isMoved(err):
 		return err
 	case isDefinite(err, &pgErr):
 		if rollback := exec(ctx, conn, "ROLLBACK"); rollback != nil {
@@ -194,7 +197,11 @@ func (st *Stream) tryStepwise(ctx context.Context, conn *pgconn.PgConn, b *strea
 	if err := exec(ctx, conn, "BEGIN; SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
 		return err
 	}
-	if err := st.run(ctx, conn, step{st.batch, [][]byte{b.ID[:]}}); err != nil {
+	if b.Mark != nil {
+		if stored, err := st.mark(ctx, conn, b); stored || err != nil {
+			return err
+		}
+	} else if err := st.run(ctx, conn, step{st.batch, [][]byte{b.ID[:]}}); err != nil {
 		var pgErr *pgconn.PgError
 		if isDefinite(err, &pgErr) && pgErr.Code == stateUniqueViolation {
 			if err := exec(ctx, conn, "ROLLBACK"); err != nil {
@@ -229,7 +236,11 @@ func (st *Stream) tryStepwise(ctx context.Context, conn *pgconn.PgConn, b *strea
 	if err != nil {
 		return err
 	}
-	if results != nil {
+	if results != nil && b.Mark != nil {
+		if err := st.keepResults(ctx, conn, b, results); err != nil {
+			return err
+		}
+	} else if results != nil {
 		r := conn.ExecParams(ctx, "UPDATE spillway_batches SET results = $2 WHERE id = $1", [][]byte{b.ID[:], results},
 			[]uint32{pgtype.UUIDOID, pgtype.ByteaOID}, binaryFormat, nil).Read()
 		if r.Err != nil {

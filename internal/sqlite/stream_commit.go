@@ -76,8 +76,11 @@ type batchWriter struct {
 // fill writes the batch. It reports true, with the Results set, when an earlier
 // attempt was committed.
 func (w *batchWriter) fill() (committed bool, err error) {
-	err = w.exec("INSERT INTO spillway_batches (id, created_at) VALUES (?, ?)", w.b.ID[:], w.now.UnixMicro())
-	if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultConstraint {
+	if w.b.Mark != nil {
+		if committed, err = w.mark(); committed || err != nil {
+			return committed, err
+		}
+	} else if err = w.exec("INSERT INTO spillway_batches (id, created_at) VALUES (?, ?)", w.b.ID[:], w.now.UnixMicro()); sqlite.ErrCode(err).ToPrimary() == sqlite.ResultConstraint {
 		return true, w.readResults()
 	}
 	if err != nil {
@@ -111,7 +114,7 @@ func (w *batchWriter) finish() error {
 		return err
 	}
 	if results != nil {
-		if err := w.exec("UPDATE spillway_batches SET results = ? WHERE id = ?", results, w.b.ID[:]); err != nil {
+		if err := w.keepResults(results); err != nil {
 			return err
 		}
 	}

@@ -54,6 +54,9 @@ func Stream(t *testing.T, b StreamBackend) {
 	t.Run("SameBatchTwice", func(t *testing.T) { testStreamSameBatch(t, b) })
 	t.Run("CommitCut", func(t *testing.T) { testStreamCommitCut(t, b) })
 	t.Run("Crash", func(t *testing.T) { testStreamCrash(t, b) })
+	t.Run("Mark", func(t *testing.T) { testStreamMark(t, b) })
+	t.Run("Drain", func(t *testing.T) { testStreamDrain(t, b) })
+	t.Run("Outage", func(t *testing.T) { testStreamOutage(t, b) })
 }
 
 // open opens a fresh database with the table readings (seq, id, device, note): seq

@@ -17,7 +17,8 @@ type Sink interface {
 	// Commit stores a batch in one transaction: the batch's id, the records that
 	// the database takes, and the requests' keys with their outcomes. It sets the
 	// Result of every request. Where the id is there already, an earlier attempt has
-	// been committed, and the Results are that one's.
+	// been committed, and the Results are that one's. With a Mark it goes by that one; an
+	// error may then wrap a *Moved: nothing was stored.
 	//
 	// An error wraps ErrTransient when nothing was stored and the same batch may
 	// succeed later, ErrUnconfirmed when a COMMIT was sent and not answered. Any
@@ -52,6 +53,9 @@ type Batch struct {
 	// Forget are ids of earlier batches that nobody will ask for again. The
 	// transaction may delete them.
 	Forget [][16]byte
+	// Mark, of a batch that is drained from a spool, takes the place of the ID: where
+	// the table has it already, an earlier attempt has been committed. nil: none.
+	Mark *Mark
 }
 
 // Entry is one request of a batch.

@@ -231,7 +231,7 @@ func (s *Stream) Ready() error {
 		return fmt.Errorf("%d records wait (queue_rows %d)", s.queue.rows, s.cfg.QueueRows)
 	case s.queue.bytes > s.cfg.QueueBytes/2:
 		return fmt.Errorf("%d bytes wait (queue_bytes %d)", s.queue.bytes, s.cfg.QueueBytes)
-	case s.queue.rows > 0 && wait > s.cfg.WaitMax/2:
+	case (s.queue.rows > 0 || !s.load.free()) && wait > s.cfg.WaitMax/2:
 		return fmt.Errorf("a record would wait for %v (wait_max %v)", wait.Round(time.Millisecond), s.cfg.WaitMax)
 	}
 	return nil

@@ -1,0 +1,286 @@
+package stream
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// spoolRecords opens the payload of an entry that holds records: name and type of
+// each column, then the values, then what the schema refused.
+const spoolRecords = "SWR1"
+
+// spoolColumn is a column as it was when a record was accepted.
+type spoolColumn struct {
+	name string
+	kind Type
+}
+
+// appendRecords encodes rows of records so that they can be read back when the
+// stream's columns are others.
+func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte, error) {
+	b = append(b, spoolRecords...)
+	b = binary.AppendUvarint(b, uint64(len(r.schema.columns)))
+	for _, c := range r.schema.columns {
+		b = appendBytes(b, c.Name)
+		b = appendBytes(b, string(c.Type))
+	}
+	b = binary.AppendUvarint(b, uint64(len(rows)))
+	for _, row := range rows {
+		b = binary.AppendUvarint(b, uint64(r.Index(row)))
+		for i, c := range r.schema.columns {
+			v := r.at(row, i)
+			if !v.set {
+				b = append(b, 0)
+				continue
+			}
+			b = append(b, 1)
+			switch c.Type {
+			case Text, JSON, UUID:
+				b = appendBytes(b, r.Bytes(row, i))
+			case Integer, Timestamp:
+				b = binary.AppendVarint(b, int64(v.n))
+			default:
+				b = binary.LittleEndian.AppendUint64(b, v.n)
+			}
+		}
+	}
+	if len(refused) == 0 {
+		return appendBytes(b, ""), nil
+	}
+	text, err := json.Marshal(refused)
+	if err != nil {
+		return nil, fmt.Errorf("encode refusals: %w", err)
+	}
+	return appendBytes(b, text), nil
+}
+
+// allRows are the numbers of n rows.
+func allRows(n int) []int {
+	rows := make([]int, n)
+	for i := range rows {
+		rows[i] = i
+	}
+	return rows
+}
+
+var errNotRecords = errors.New("the entry holds no records that this program can read")
+
+// spooled is the records of an entry, each value under the name that its column had.
+type spooled struct {
+	columns []spoolColumn
+	rows    []spooledRow
+	arena   []byte // the payload
+	refused []Refusal
+}
+
+type spooledRow struct {
+	index  int32
+	values []value
+}
+
+func readRecords(payload []byte) (*spooled, error) {
+	r := reader{data: payload}
+	if string(r.take(len(spoolRecords))) != spoolRecords {
+		return nil, errNotRecords
+	}
+	s := &spooled{arena: payload}
+	columns := r.uvarint()
+	for range columns {
+		c := spoolColumn{name: string(r.bytes()), kind: Type(r.bytes())}
+		s.columns = append(s.columns, c)
+		if r.bad || c.kind.describe() == "" || len(s.columns) > columnsMax+1 {
+			return nil, errNotRecords
+		}
+	}
+	rows := r.uvarint()
+	for range rows {
+		row := spooledRow{index: int32(r.uvarint()), values: make([]value, len(s.columns))}
+		for i, c := range s.columns {
+			row.values[i] = r.value(c.kind, payload)
+		}
+		if r.bad {
+			return nil, errNotRecords
+		}
+		s.rows = append(s.rows, row)
+	}
+	if text := r.bytes(); len(text) > 0 && json.Unmarshal(text, &s.refused) != nil {
+		return nil, errNotRecords
+	}
+	if r.bad || len(r.data) > 0 {
+		return nil, errNotRecords
+	}
+	return s, nil
+}
+
+// value reads a value; texts are spans of the payload.
+func (r *reader) value(kind Type, payload []byte) value {
+	set := r.take(1)
+	if set == nil || set[0] == 0 {
+		return value{}
+	}
+	switch kind {
+	case Text, JSON, UUID:
+		text := r.bytes()
+		if kind == UUID && len(text) != 16 {
+			r.bad = true
+		}
+		return span(len(payload)-len(r.data)-len(text), len(text))
+	case Integer, Timestamp:
+		return value{n: uint64(r.varint()), set: true}
+	}
+	if bits := r.take(8); bits != nil {
+		return value{n: binary.LittleEndian.Uint64(bits), set: true}
+	}
+	return value{}
+}
+
+// dead is a record that cannot be stored, and why.
+type dead struct {
+	row    int
+	reason string
+}
+
+// records turns what an entry holds into records of a schema. at stands for the time
+// of the request. What has no place in the schema any more is dead.
+func (s *spooled) records(schema *Schema, at time.Time) (*Records, []int, []dead) {
+	out := &Records{schema: schema, arena: s.arena}
+	places := make([]int, len(s.columns)) // in the schema; -1: none
+	for i, c := range s.columns {
+		places[i] = -1
+		for j, now := range schema.columns {
+			if now.Name == c.name {
+				places[i] = j
+			}
+		}
+	}
+	var origin []int
+	var lost []dead
+	for n, row := range s.rows {
+		if reason := s.move(out, schema, places, row, at); reason != "" {
+			lost = append(lost, dead{n, reason})
+			continue
+		}
+		origin = append(origin, n)
+	}
+	return out, origin, lost
+}
+
+// move adds a row to records, or says why it cannot.
+func (s *spooled) move(out *Records, schema *Schema, places []int, row spooledRow, at time.Time) (reason string) {
+	there := make([]bool, len(schema.columns))
+	base := len(out.values)
+	values := out.grow()
+	for i, v := range row.values {
+		place, c := places[i], s.columns[i]
+		switch {
+		case place >= 0 && (c.kind == schema.columns[place].Type || !v.set):
+			values[place] = v
+			there[place] = true
+		case v.set && place < 0:
+			reason = fmt.Sprintf("the stream has no column %s any more", c.name)
+		case v.set:
+			reason = fmt.Sprintf("column %s was %s and is %s now", c.name, c.kind, schema.columns[place].Type)
+		}
+	}
+	for i, c := range schema.columns {
+		switch {
+		case there[i]:
+			if c.Required && !values[i].set {
+				reason = fmt.Sprintf("column %s must not be null now", c.Name)
+			}
+		case c.now:
+			values[i] = value{n: uint64(at.UnixMicro()), set: true}
+		case c.hasDefault && (c.Type == Text || c.Type == JSON || c.Type == UUID):
+			values[i] = span(len(out.arena), len(c.fallbackText))
+			out.arena = append(out.arena[:len(out.arena):len(out.arena)], c.fallbackText...)
+		case c.hasDefault:
+			values[i] = c.fallback
+		case c.Required:
+			reason = fmt.Sprintf("column %s is required now", c.Name)
+		}
+	}
+	if reason != "" {
+		out.values = out.values[:base]
+		return reason
+	}
+	out.indexes = append(out.indexes, row.index)
+	return ""
+}
+
+// SpooledJSON returns each record of an entry's payload as a JSON object, for people
+// to read; for a payload that holds no records, one string of base64.
+func SpooledJSON(payload []byte) ([]json.RawMessage, error) {
+	s, err := readRecords(payload)
+	if err != nil {
+		text, err := json.Marshal(base64.StdEncoding.EncodeToString(payload))
+		return []json.RawMessage{text}, err
+	}
+	r := &Records{schema: &Schema{}, arena: s.arena}
+	for _, c := range s.columns {
+		r.schema.columns = append(r.schema.columns, column{Column: Column{Name: c.name, Type: c.kind}})
+	}
+	for _, row := range s.rows {
+		r.values = append(r.values, row.values...)
+		r.indexes = append(r.indexes, row.index)
+	}
+	objects := make([]json.RawMessage, 0, r.Len())
+	for row := range r.Len() {
+		object, err := r.object(row)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// object returns a record as a JSON object, columns that are NULL left out.
+func (r *Records) object(row int) (json.RawMessage, error) {
+	b := []byte{'{'}
+	for i, c := range r.schema.columns {
+		if r.Null(row, i) {
+			continue
+		}
+		var field any
+		switch c.Type {
+		case Integer:
+			field = r.Integer(row, i)
+		case Real:
+			field = math.Float64frombits(r.at(row, i).n)
+		case Boolean:
+			field = r.Boolean(row, i)
+		case Timestamp:
+			field = time.UnixMicro(r.Microseconds(row, i)).UTC()
+		case UUID:
+			field = string(r.AppendUUID(nil, row, i))
+		case JSON:
+			field = json.RawMessage(r.Bytes(row, i))
+		default:
+			field = string(r.Bytes(row, i))
+		}
+		text, err := json.Marshal(map[string]any{c.Name: field})
+		if err != nil {
+			return nil, fmt.Errorf("encode column %s: %w", c.Name, err)
+		}
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = append(b, text[1:len(text)-1]...)
+	}
+	return append(b, '}'), nil
+}
+
+// one encodes one row alone, as it was accepted.
+func (s *spooled) one(row int) []byte {
+	r := &Records{schema: &Schema{}, arena: s.arena, values: s.rows[row].values, indexes: []int32{s.rows[row].index}}
+	for _, c := range s.columns {
+		r.schema.columns = append(r.schema.columns, column{Column: Column{Name: c.name, Type: c.kind}})
+	}
+	b, _ := appendRecords(nil, r, []int{0}, nil) // without refusals it does not fail
+	return b
+}
