@@ -1,0 +1,119 @@
+package popup
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Errors of the databases that keep campaigns and events.
+var (
+	// ErrChanged: the campaign has been changed since it was read.
+	ErrChanged = errors.New("the campaign has been changed meanwhile: read it again")
+	// ErrNoCampaign: there is no campaign with that id.
+	ErrNoCampaign = errors.New("no such campaign")
+)
+
+// StoredCampaign is a campaign as a database keeps it.
+type StoredCampaign struct {
+	Campaign
+	// Version is the version of all campaigns at this one's last change. It goes up
+	// with each; who changes the campaign says which one was read.
+	Version int64
+}
+
+// Storable returns c with its times in UTC and whole milliseconds, as databases keep
+// them. It refuses texts that not all databases take.
+func (c StoredCampaign) Storable() (StoredCampaign, error) {
+	for field, text := range map[string]string{"name": c.Name, "payload": string(c.Payload), "target": c.Target} {
+		if !isText(text) {
+			return c, fmt.Errorf("%s must be UTF-8 text without zero bytes", field)
+		}
+	}
+	for _, t := range []*time.Time{&c.Start, &c.End} {
+		if !t.IsZero() {
+			*t = time.UnixMilli(t.UnixMilli()).UTC()
+		}
+	}
+	return c, nil
+}
+
+// Milliseconds returns d as databases keep it: Forever is -1.
+func Milliseconds(d time.Duration) int64 {
+	if d == Forever {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+// FromMilliseconds is the reverse of Milliseconds.
+func FromMilliseconds(n int64) time.Duration {
+	if n < 0 {
+		return Forever
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
+// Mark is how far a durable queue has been applied. Sequences of one queue go up.
+type Mark struct {
+	Queue    [16]byte // names the queue for good
+	Sequence uint64   // 0: no mark
+}
+
+// Counts is how often a campaign was shown, clicked and dismissed, of the events that
+// the database has.
+type Counts struct {
+	Shows, Clicks, Dismissals uint64
+}
+
+// Add counts n events of a kind; others than the three are not counted.
+func (c *Counts) Add(kind Kind, n uint64) {
+	switch kind {
+	case KindShow:
+		c.Shows += n
+	case KindClick:
+		c.Clicks += n
+	case KindDismiss:
+		c.Dismissals += n
+	}
+}
+
+// ApplyMax is the most events of one transaction of a database.
+const ApplyMax = 1000
+
+// Distinct returns the events without repeats, the first of each, by ascending id: the
+// order in which databases insert them, so that two that insert the same events do
+// not wait for each other in a circle.
+func Distinct(events []Event) []Event {
+	out := slices.Clone(events)
+	slices.SortStableFunc(out, func(a, b Event) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	return slices.CompactFunc(out, func(a, b Event) bool { return a.ID == b.ID })
+}
+
+// Newest returns the newest event of each user and placement, by ascending user and
+// placement. Its state is the one to keep, unless a newer one is kept already.
+func Newest(events []Event) []Event {
+	out := slices.Clone(events)
+	slices.SortFunc(out, func(a, b Event) int {
+		return cmp.Or(cmp.Compare(a.Key.User, b.Key.User), cmp.Compare(a.Key.Placement, b.Key.Placement), CompareAge(a, b))
+	})
+	last := 0
+	for i, e := range out {
+		if i+1 == len(out) || out[i+1].Key != e.Key {
+			out[last] = e
+			last++
+		}
+	}
+	return out[:last]
+}
+
+// CompareAge orders the events of one user and placement, the newest last: by
+// sequence, then by when they happened, then by id. Two events have one sequence
+// where a recorder kept an event that it said it had not, or a store lost its newest
+// states: the later one is what the user saw.
+func CompareAge(a, b Event) int {
+	return cmp.Or(cmp.Compare(a.Sequence, b.Sequence), a.At.Compare(b.At), bytes.Compare(a.ID[:], b.ID[:]))
+}

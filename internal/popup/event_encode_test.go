@@ -1,0 +1,142 @@
+package popup
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// drawEvent draws an event as a transition makes it.
+func drawEvent(t *rapid.T) Event {
+	state := State{
+		Version: rapid.Uint64Min(1).Draw(t, "version"), Phase: Phase(rapid.IntRange(1, 3).Draw(t, "phase")),
+		Campaign: CampaignID(rapid.IntRange(1, 1<<31-1).Draw(t, "campaign")), Order: rapid.Int32().Draw(t, "order"),
+		Shown: rapid.Int64Range(0, 1<<50).Draw(t, "shown"), Answered: rapid.Int64Range(0, 1<<50).Draw(t, "answered"),
+		Until: rapid.OneOf(rapid.Int64Range(0, 1<<50), rapid.Just(int64(never))).Draw(t, "until"),
+	}
+	key := Key{
+		User:      rapid.StringMatching(`[a-z :{}*é世🚚\n-]{1,30}`).Draw(t, "user"),
+		Placement: rapid.StringMatching(`[a-z0-9][a-z0-9-]{0,31}`).Draw(t, "placement"),
+	}
+	at := state.Answered
+	if state.Phase == Shown {
+		at = state.Shown
+	}
+	return state.event(key, Kind(state.Phase), at)
+}
+
+func TestEventEncoding(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := drawEvent(t)
+		b, err := AppendEvent([]byte("x"), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b)-1 > EventBytesMax {
+			t.Fatalf("%d bytes", len(b)-1)
+		}
+		got, err := DecodeEvent(b[1:])
+		if err != nil || got != e {
+			t.Fatalf("got %+v, %v, want %+v", got, err, e)
+		}
+	})
+}
+
+// What no transition makes is not encoded, and half an event is not decoded.
+func TestEventEncodingRefused(t *testing.T) {
+	state := State{Version: 3, Phase: Clicked, Campaign: 7, Shown: 5, Answered: 9, Until: 11}
+	good := state.event(Key{"u", "home"}, KindClick, 9)
+	b, err := AppendEvent(nil, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range b {
+		if _, err := DecodeEvent(b[:i]); err == nil {
+			t.Errorf("%d of %d bytes are an event", i, len(b))
+		}
+	}
+	for name, change := range map[string]func(*Event){
+		"kind": func(e *Event) { e.Kind = KindShow }, "id": func(e *Event) { e.ID[0]++ }, "sequence": func(e *Event) { e.Sequence++ },
+		"user": func(e *Event) { e.Key.User = "" }, "placement": func(e *Event) { e.Key.Placement = "No" },
+	} {
+		bad := good
+		change(&bad)
+		if _, err := AppendEvent(nil, bad); err == nil {
+			t.Errorf("another %s is taken", name)
+		}
+	}
+}
+
+func FuzzDecodeEvent(f *testing.F) {
+	for _, state := range []State{
+		{Version: 1, Phase: Shown, Campaign: 1, Shown: day0.UnixMilli(), Until: never},
+		{Version: 9, Phase: Dismissed, Campaign: 7, Shown: 5, Answered: 9, Until: 11, counts: "\x00\x00\x00\x07\x00\x01"},
+	} {
+		b, err := AppendEvent(nil, state.event(Key{"7", "home"}, Kind(state.Phase), max(state.Answered, state.Shown)))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		e, err := DecodeEvent(src)
+		if err != nil {
+			return
+		}
+		e.ID = eventID(e.Key, e.Kind, e.State)
+		again, err := AppendEvent(nil, e)
+		if err != nil {
+			t.Fatalf("%+v: %v", e, err)
+		}
+		copy(again[2:], src[2:18]) // the id is taken as it stands
+		if !bytes.Equal(again, src) {
+			t.Fatalf("%x and %x are one event", src, again)
+		}
+	})
+}
+
+// Newest and Distinct agree with doing it one by one.
+func TestNewestDistinct(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var events []Event
+		for range rapid.IntRange(0, 30).Draw(t, "events") {
+			state := State{
+				Version: rapid.Uint64Range(1, 3).Draw(t, "version"), Phase: Shown, Campaign: 1, Shown: rapid.Int64Range(0, 2).Draw(t, "shown"),
+			}
+			user := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "user")
+			events = append(events, state.event(Key{user, "home"}, KindShow, state.Shown))
+		}
+		newest, ids := make(map[Key]Event), make(map[[16]byte]bool)
+		for _, e := range events {
+			ids[e.ID] = true
+			if old, ok := newest[e.Key]; !ok || CompareAge(old, e) < 0 {
+				newest[e.Key] = e
+			}
+		}
+		distinct := Distinct(events)
+		for i, e := range distinct {
+			if !ids[e.ID] || i > 0 && bytes.Compare(distinct[i-1].ID[:], e.ID[:]) >= 0 {
+				t.Fatalf("distinct %d: %+v", i, e)
+			}
+		}
+		kept := Newest(events)
+		for i, e := range kept {
+			if newest[e.Key] != e || i > 0 && kept[i-1].Key.User >= e.Key.User {
+				t.Fatalf("newest %d: %+v", i, e)
+			}
+		}
+		if len(distinct) != len(ids) || len(kept) != len(newest) {
+			t.Fatalf("%d and %d, want %d and %d", len(distinct), len(kept), len(ids), len(newest))
+		}
+	})
+}
+
+func TestMilliseconds(t *testing.T) {
+	for _, d := range []time.Duration{0, time.Millisecond, DurationMax, Forever} {
+		if got := FromMilliseconds(Milliseconds(d)); got != d {
+			t.Errorf("%v comes back as %v", d, got)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package popup
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// lockServer is a database that knows one lock.
+type lockServer struct {
+	mu     sync.Mutex
+	down   bool
+	holder string
+	held   *session
+}
+
+type session struct {
+	server *lockServer
+	broken bool
+}
+
+func (s *session) Check(context.Context) error {
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
+	if s.broken || s.server.down {
+		return errors.New("connection lost")
+	}
+	return nil
+}
+
+func (s *session) Release() {
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
+	if s.server.held == s {
+		s.server.held = nil
+	}
+}
+
+// restart breaks all sessions; the server may stay down.
+func (l *lockServer) restart(down bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = down
+	if l.held != nil {
+		l.held.broken = true
+		l.held = nil
+	}
+}
+
+func (l *lockServer) take(name string) func(context.Context, bool) (Holding, error) {
+	return func(_ context.Context, again bool) (Holding, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case l.down:
+			return nil, errors.New("connection refused")
+		case l.held != nil || again && l.holder != name:
+			return nil, &LockedError{Holder: l.holder}
+		}
+		l.holder, l.held = name, &session{server: l}
+		return l.held, nil
+	}
+}
+
+func isLost(l *Lock) bool {
+	select {
+	case <-l.Lost():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestHold(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	synctest.Test(t, func(t *testing.T) {
+		server := &lockServer{}
+		a, err := Hold(t.Context(), server.take("a"), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var locked *LockedError
+		if _, err := Hold(t.Context(), server.take("b"), log); !errors.As(err, &locked) || !strings.Contains(err.Error(), "a keeps the popup states") {
+			t.Fatalf("second: %v", err)
+		}
+		// The server is away for an hour and comes back: the lock is taken again.
+		server.restart(true)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		server.restart(false)
+		time.Sleep(2 * lockEvery)
+		synctest.Wait()
+		if isLost(a) || server.held == nil {
+			t.Fatal("the lock was not taken again")
+		}
+		// Another process is quicker, and has even ended since: it may have changed all.
+		server.restart(false)
+		b, err := Hold(t.Context(), server.take("b"), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Close()
+		time.Sleep(2 * lockEvery)
+		synctest.Wait()
+		if !isLost(a) {
+			t.Error("nobody noticed the other process")
+		}
+		a.Close()
+		if server.held != nil {
+			t.Error("the lock was not given back")
+		}
+	})
+}
