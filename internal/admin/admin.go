@@ -1,7 +1,8 @@
 // Package admin is the listener for operators: health, readiness, metrics and
 // profiles, over net/http. It listens on loopback unless a token is set, and
 // then asks for the token everywhere but on /livez and /readyz. It serves no
-// application traffic and changes nothing.
+// application traffic. Where popups are served it has the API of their campaigns,
+// the one thing that can be changed here, described by /openapi.json.
 package admin
 
 import (
@@ -36,6 +37,7 @@ type Config struct {
 	Log      *slog.Logger         // nil: nothing is logged
 	Registry *prometheus.Registry // what /metrics shows; nil: a new one
 	Ready    func() []Problem     // what keeps the process from being ready; nil: nothing does
+	Popups   *Popups              // the campaigns; nil: no popups are served
 }
 
 // Problem is one thing that keeps the process from being ready.

@@ -22,6 +22,12 @@ const index = `Spillway, admin listener
 /debug/pprof/   profiles: go tool pprof http://ADDRESS/debug/pprof/profile?seconds=10
 `
 
+const popupIndex = `
+/popups/campaigns   the campaigns: list, create, update, pause, resume, archive
+/popups/explain     ?user=...&placement=...: why a user gets each campaign or not
+/openapi.json       how to
+`
+
 // handler returns the routes behind the checks of who asks.
 func (s *Server) handler() http.Handler {
 	open := http.NewServeMux() // answered without the token
@@ -31,7 +37,7 @@ func (s *Server) handler() http.Handler {
 	open.HandleFunc("/readyz", methodNotAllowed)
 
 	closed := http.NewServeMux()
-	closed.HandleFunc("GET /{$}", showIndex)
+	closed.HandleFunc("GET /{$}", s.showIndex)
 	closed.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
 		Registry:            s.cfg.Registry,
 		ErrorHandling:       promhttp.ContinueOnError,
@@ -46,6 +52,9 @@ func (s *Server) handler() http.Handler {
 	closed.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 	for _, path := range []string{"/{$}", "/metrics", "/debug/pprof/"} {
 		closed.HandleFunc(path, methodNotAllowed)
+	}
+	if s.cfg.Popups != nil {
+		s.campaignRoutes(closed)
 	}
 	closed.HandleFunc("/", notFound)
 
@@ -110,7 +119,11 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, "application/json", status, answer)
 }
 
-func showIndex(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) showIndex(w http.ResponseWriter, _ *http.Request) {
+	if s.cfg.Popups != nil {
+		writeText(w, index+popupIndex)
+		return
+	}
 	writeText(w, index)
 }
 

@@ -15,17 +15,21 @@ import "time"
 // Config is a whole configuration: what the file says over Default, with
 // secrets resolved. Durations are written as in Go ("100ms").
 type Config struct {
-	Listen   string  `yaml:"listen" doc:"address of the public listener, HOST:PORT"`
-	Admin    Admin   `yaml:"admin" doc:"the listener for operators"`
-	Data     string  `yaml:"data" doc:"directory of everything Spillway writes"`
-	Database Secret  `yaml:"database" doc:"database of every feed and query that names none, postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
-	Replica  Secret  `yaml:"replica" doc:"read replica of database: feeds and queries on database read it while it answers; empty: none"`
-	Redis    Secret  `yaml:"redis" doc:"Redis, for the probe and shared caches, redis://, rediss:// or unix://; empty: none"`
-	Pool     Pool    `yaml:"pool" doc:"bounds of every database pool"`
-	HTTP     HTTP    `yaml:"http" doc:"limits of the public listener"`
-	Log      Log     `yaml:"log" doc:"what is logged and how, on standard error"`
-	Feeds    []Feed  `yaml:"feeds" doc:"newest-first lists, each at its path"`
-	Queries  []Query `yaml:"queries" doc:"statements with parameters, each at its path"`
+	Listen   string   `yaml:"listen" doc:"address of the public listener, HOST:PORT"`
+	Admin    Admin    `yaml:"admin" doc:"the listener for operators"`
+	Data     string   `yaml:"data" doc:"directory of everything Spillway writes"`
+	Database Secret   `yaml:"database" doc:"database of every feed and query that names none, postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
+	Replica  Secret   `yaml:"replica" doc:"read replica of database: feeds and queries on database read it while it answers; empty: none"`
+	Redis    Secret   `yaml:"redis" doc:"Redis, for the probe and shared caches, redis://, rediss:// or unix://; empty: none"`
+	Keys     []Secret `yaml:"keys" doc:"bearer keys of the write paths, 16 characters or more; none: they are open, which only a loopback listener may be"`
+	Pool     Pool     `yaml:"pool" doc:"bounds of every database pool"`
+	HTTP     HTTP     `yaml:"http" doc:"limits of the public listener"`
+	Log      Log      `yaml:"log" doc:"what is logged and how, on standard error"`
+	Feeds    []Feed   `yaml:"feeds" doc:"newest-first lists, each at its path"`
+	Queries  []Query  `yaml:"queries" doc:"statements with parameters, each at its path"`
+	Streams  []Stream `yaml:"streams" doc:"small records to store, each at its path"`
+	Spool    Spool    `yaml:"spool" doc:"the local queue of streams with ack: spool, a file in data"`
+	Popups   Popups   `yaml:"popups" doc:"the popup that suits each user"`
 }
 
 // Admin is the listener for operators.

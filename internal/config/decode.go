@@ -16,6 +16,7 @@ var (
 	durationType = reflect.TypeFor[time.Duration]()
 	keysType     = reflect.TypeFor[Keys]()
 	paramsType   = reflect.TypeFor[Params]()
+	columnsType  = reflect.TypeFor[Columns]()
 )
 
 // decoder walks the parsed file and the configuration's types side by side. It
@@ -39,6 +40,9 @@ func (d *decoder) decode(path string, node ast.Node, v reflect.Value) {
 		return
 	case paramsType:
 		d.params(path, node, v)
+		return
+	case columnsType:
+		d.columns(path, node, v)
 		return
 	}
 	switch v.Kind() {

@@ -31,7 +31,9 @@ func Default() Config {
 			IdleTimeout:  time.Minute,
 			DrainTimeout: 10 * time.Second,
 		},
-		Log: Log{Level: "info", Format: "text"},
+		Log:    Log{Level: "info", Format: "text"},
+		Spool:  Spool{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20},
+		Popups: DefaultPopups(),
 	}
 }
 
@@ -43,6 +45,8 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 		return reflect.ValueOf(DefaultFeed()), true
 	case reflect.TypeFor[Query]():
 		return reflect.ValueOf(DefaultQuery()), true
+	case reflect.TypeFor[Stream]():
+		return reflect.ValueOf(DefaultStream()), true
 	}
 	return reflect.Value{}, false
 }

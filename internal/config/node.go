@@ -110,6 +110,8 @@ func typeName(t reflect.Type) string {
 		return "a column or a list of columns"
 	case paramsType:
 		return "a block of names and types"
+	case columnsType:
+		return "a block of columns"
 	}
 	switch t.Kind() {
 	case reflect.Int:
@@ -121,6 +123,9 @@ func typeName(t reflect.Type) string {
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Struct {
 			return "a list of blocks"
+		}
+		if t.Elem() == secretType {
+			return "a list of secret texts"
 		}
 		return "a list of texts"
 	case reflect.Struct:

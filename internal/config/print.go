@@ -47,6 +47,12 @@ func (p *printer) value(v reflect.Value, indent string) {
 			texts[i] = scalar(x[i])
 		}
 		p.line("[" + strings.Join(texts, ", ") + "]")
+	case []Secret:
+		texts := make([]string, len(x))
+		for i := range x {
+			texts[i] = scalar(x[i].String())
+		}
+		p.line("[" + strings.Join(texts, ", ") + "]")
 	case Keys:
 		texts := make([]string, len(x))
 		for i := range x {
@@ -59,6 +65,8 @@ func (p *printer) value(v reflect.Value, indent string) {
 			texts[i] = scalar(x[i].Name) + ": " + scalar(x[i].Type)
 		}
 		p.line("{" + strings.Join(texts, ", ") + "}")
+	case Columns:
+		p.columns(x, indent)
 	case Secret:
 		p.line(scalar(x.String()))
 	case time.Duration:
@@ -78,6 +86,30 @@ func (p *printer) value(v reflect.Value, indent string) {
 			return
 		}
 		p.line(fmt.Sprint(x))
+	}
+}
+
+// columns writes a line for each column of a stream.
+func (p *printer) columns(columns Columns, indent string) {
+	if len(columns) == 0 {
+		p.line("{}")
+		return
+	}
+	p.out.WriteByte('\n')
+	for _, c := range columns {
+		text := "type: " + scalar(c.Type)
+		if c.Required {
+			text += ", required: true"
+		}
+		for i, l := range []Literal{c.Default, c.Min, c.Max} {
+			if l.Given {
+				text += ", " + []string{"default", "min", "max"}[i] + ": " + string(quoteJSON(escape(l.Text)))
+			}
+		}
+		if c.MaxLength != 0 {
+			text += fmt.Sprintf(", max_length: %d", c.MaxLength)
+		}
+		fmt.Fprintf(&p.out, "%s  %s: {%s}\n", indent, scalar(c.Name), text)
 	}
 }
 

@@ -21,15 +21,8 @@ func printed(c Config) string {
 	return b.String()
 }
 
-func TestPrint(t *testing.T) {
-	c := valid(func(c *Config) {
-		c.Pool.Max = 9
-		c.Database = "postgres://ann:q7s3cr3t@db/app"
-		c.Feeds[0].SQL = "SELECT '${x}'\nFROM t"
-		c.Feeds[0].Key = append(c.Feeds[0].Key, KeyColumn{Name: "day", Ascending: true})
-		c.Feeds[0].Params = Params{{"city", "text"}, {"no", "integer"}}
-	})
-	want := `listen: 127.0.0.1:8080
+// printedWhole is a whole configuration as it is printed.
+const printedWhole = `listen: 127.0.0.1:8080
 admin:
   listen: 127.0.0.1:9090
   token: ""
@@ -37,6 +30,7 @@ data: spillway-data
 database: "postgres://ann:***@db/app"
 replica: ""
 redis: ""
+keys: []
 pool:
   min: 1
   max: 9
@@ -82,7 +76,50 @@ feeds:
     windows_max: 100
     sweep_share: 0.02
 queries: []
+streams: []
+spool:
+  bytes: 1073741824
+  queue_bytes: 67108864
+  group_bytes: 1048576
+popups:
+  path: ""
+  database: ""
+  store: memory
+  memory_users: 4000000
+  spool_bytes: 1073741824
+  state_ttl: 720h
+  backlog_max: 4000000
+  timeout: 5s
+  placements: []
+  user_type: text
+  attributes: {}
+  attributes_sql: ""
+  attributes_ttl: 1m
+  attributes_bytes: 67108864
+  attributes_timeout: 1s
+  repeat_after: 24h
+  on_unavailable: nothing
+  keys: []
+  token_ttl: 24h
+  identity:
+    trust: query
+    header: Authorization
+    algorithm: HS256
+    key: ""
+    claim: sub
+    issuer: ""
+    audience: ""
 `
+
+func TestPrint(t *testing.T) {
+	c := valid(func(c *Config) {
+		c.Pool.Max = 9
+		c.Database = "postgres://ann:q7s3cr3t@db/app"
+		c.Feeds[0].SQL = "SELECT '${x}'\nFROM t"
+		c.Feeds[0].Key = append(c.Feeds[0].Key, KeyColumn{Name: "day", Ascending: true})
+		c.Feeds[0].Params = Params{{"city", "text"}, {"no", "integer"}}
+	})
+	want := printedWhole
 	got := printed(c)
 	got = strings.ReplaceAll(got, `"no"`, "no") // either is right
 	if diff := cmp.Diff(strings.ReplaceAll(want, `"no"`, "no"), got); diff != "" {

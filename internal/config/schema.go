@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"reflect"
 	"strconv"
@@ -45,6 +46,8 @@ func blockSchema(v reflect.Value) map[string]any {
 		schema["required"] = []string{"path", "sql", "key"}
 	case reflect.TypeFor[Query]():
 		schema["required"] = []string{"path", "sql"}
+	case reflect.TypeFor[Stream]():
+		schema["required"] = []string{"path", "table", "columns"}
 	}
 	if v.Type() == reflect.TypeFor[Pool]() {
 		delete(properties["max"].(map[string]any), "default") // the machine's, not the format's
@@ -55,18 +58,20 @@ func blockSchema(v reflect.Value) map[string]any {
 func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	low, high, bounded := strings.Cut(tag.Get("range"), "..")
 	switch x := v.Interface().(type) {
-	case []string:
+	case []string, []Secret:
 		return map[string]any{"type": "array", "items": map[string]any{"type": "string"}}
 	case Keys:
 		column := map[string]any{"type": "string", "pattern": keyPattern}
 		return map[string]any{"anyOf": []any{column, map[string]any{"type": "array", "minItems": 1, "items": column}}}
 	case Params:
-		kinds := map[string]any{"enum": strings.Split(paramTypes, ",")}
+		kinds := map[string]any{"enum": strings.Split(cmp.Or(tag.Get("types"), paramTypes), ",")}
 		return map[string]any{
 			"type":                 "object",
 			"propertyNames":        map[string]any{"pattern": identifierPattern},
 			"additionalProperties": orVariable(kinds),
 		}
+	case Columns:
+		return columnsSchema()
 	case Secret:
 		return map[string]any{"type": "string"}
 	case time.Duration:
@@ -97,6 +102,23 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	schema := orVariable(kind)
 	schema["default"] = v.Interface()
 	return schema
+}
+
+// columnsSchema describes a stream's columns.
+func columnsSchema() map[string]any {
+	kind := orVariable(map[string]any{"enum": strings.Split(columnTypes, ",")})
+	literal := map[string]any{"type": []string{"string", "number", "boolean"}}
+	properties := map[string]any{
+		"type": kind, "default": literal, "min": literal, "max": literal,
+		"required":   orVariable(map[string]any{"type": "boolean"}),
+		"max_length": orVariable(map[string]any{"type": "integer", "minimum": 0}),
+	}
+	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": properties}
+	return map[string]any{
+		"type":                 "object",
+		"minProperties":        1,
+		"additionalProperties": map[string]any{"anyOf": []any{kind, block}},
+	}
 }
 
 // orVariable also takes a text with ${NAME} in it, whatever it will become.

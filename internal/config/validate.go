@@ -51,6 +51,8 @@ func (c Config) mistakes() Mistakes {
 	for i, query := range c.Queries {
 		v.query(index("queries", i), query, paths)
 	}
+	v.popups(c, paths)
+	v.streams(c)
 	return v.found
 }
 

@@ -5,6 +5,7 @@ type app struct {
 	name    string
 	tables  []string            // in the order of loading
 	columns map[string][]string // by which we know our tables; a later migration may add more
+	since   map[string]int      // the migration that makes a table, where it is not the first
 }
 
 const registryTable = "spillway_schema"
@@ -18,10 +19,13 @@ func registryColumns() []string {
 func freightApp() app {
 	return app{
 		name:   "freight",
-		tables: []string{"users", "orders"},
+		tables: []string{"users", "orders", "positions"},
+		since:  map[string]int{"positions": 2},
 		columns: map[string][]string{
 			"users":  {"id", "nickname", "mobileno", "createtime"},
 			"orders": {"id", "createtime", "users_id", "goods_name"},
+
+			"positions": {"id", "device_id", "recorded_at", "latitude", "longitude", "speed"},
 		},
 	}
 }

@@ -50,6 +50,17 @@ func (c component) foreign() string {
 	return ""
 }
 
+// early returns the name of a table that is there before the migration that makes
+// it, "" if there is none. It has our columns: that migration takes it as it is.
+func (c component) early() string {
+	for _, table := range c.app.tables {
+		if c.has(table) && c.app.since[table] > c.version {
+			return table
+		}
+	}
+	return ""
+}
+
 // inspect reads what the database holds of an app. Relations selects the name of
 // each table in a list that is there, and its columns joined by commas.
 func inspect(ctx context.Context, tx transaction, a app, relations string) (component, error) {
@@ -111,24 +122,35 @@ const (
 
 // decide chooses the action for a data set, or explains why there is none.
 func decide(found component, want string, replace bool, latest int, elsewhere string) (action, error) {
-	if table := found.foreign(); table != "" {
-		return 0, fmt.Errorf("the name %q is taken by a table that Spillway did not make: %s", table, elsewhere)
+	taken := func(table string) error {
+		return fmt.Errorf("the name %q is taken by a table that Spillway did not make: %s", table, elsewhere)
 	}
-	var missing []string
+	if table := found.foreign(); table != "" {
+		return 0, taken(table)
+	}
+	due, missing := 0, 0
 	for _, table := range found.app.tables {
+		if found.version > 0 && found.app.since[table] > found.version {
+			continue // a migration makes it
+		}
+		due++
 		if !found.has(table) {
-			missing = append(missing, table)
+			missing++
 		}
 	}
 	switch {
 	case found.version > latest:
 		return 0, errNewer
-	case len(missing) == len(found.app.tables):
-		return build, nil
-	case found.state == stateBuilding || replace:
+	case missing == due || found.state == stateBuilding || replace:
+		if table := found.early(); table != "" { // it would be dropped
+			return 0, taken(table)
+		}
+		if missing == due {
+			return build, nil
+		}
 		return rebuild, nil
-	case len(missing) > 0:
-		return 0, fmt.Errorf("one of the tables %s is gone: --replace makes both anew", strings.Join(found.app.tables, " and "))
+	case missing > 0:
+		return 0, fmt.Errorf("one of the tables %s is gone: --replace makes all anew", strings.Join(found.app.tables, ", "))
 	case found.dataset != want:
 		return 0, fmt.Errorf("another data set is there (%s): --replace drops it, with every row added since, and makes this one", found.dataset)
 	}

@@ -1,10 +1,11 @@
 // Package freight is the built-in app: a freight platform whose newest orders,
-// joined to the users who placed them, are the default feed.
+// joined to the users who placed them, are the default feed, and whose drivers and
+// trucks post orders and positions.
 //
-// It holds the schema of its two tables for each kind of database, generates
+// It holds the schema of its tables for each kind of database, generates
 // data sets that are the same on every database and in every process, and
-// loads them in bulk. It does not serve anything: Feed only names the statement
-// that the feed shows.
+// loads them in bulk. It does not serve anything: Feed and Stream only name what is
+// shown and stored.
 //
 // It knows its tables by a row in the table spillway_schema and touches no
 // others.
@@ -32,3 +33,46 @@ func DefaultFeed() Feed {
 // Demo is the data set that `spillway serve` makes when it has no
 // configuration: 10,000 users and, with this random seed, exactly 200,000 orders.
 func Demo() Dataset { return Dataset{Users: 10_000, Days: 366, PerDay: 563, Seed: 77} }
+
+// Stream describes a default stream for a configuration.
+type Stream struct {
+	Path    string   // that records are posted to
+	Table   string   // that takes them
+	Columns []Column // in the order of the table
+	OrderBy string   // column whose equal values keep their order; empty: none
+}
+
+// Column describes one column of a Stream, in the words of the configuration.
+type Column struct {
+	Name      string
+	Type      string
+	Required  bool
+	Default   string // empty: NULL
+	Min, Max  string // empty: none
+	MaxLength int    // 0: none
+}
+
+// DefaultStreams returns the orders that are placed and the positions that trucks
+// report.
+func DefaultStreams() []Stream {
+	return []Stream{
+		{
+			Path: "/orders", Table: "orders",
+			Columns: []Column{
+				{Name: "users_id", Type: "integer", Required: true, Min: "1", Max: "2147483647"},
+				{Name: "goods_name", Type: "text", Required: true, MaxLength: 255},
+				{Name: "createtime", Type: "timestamp", Default: "now"},
+			},
+		},
+		{
+			Path: "/positions", Table: "positions", OrderBy: "device_id",
+			Columns: []Column{
+				{Name: "device_id", Type: "integer", Required: true},
+				{Name: "recorded_at", Type: "timestamp", Default: "now"},
+				{Name: "latitude", Type: "real", Min: "-90", Max: "90"},
+				{Name: "longitude", Type: "real", Min: "-180", Max: "180"},
+				{Name: "speed", Type: "real"},
+			},
+		},
+	}
+}

@@ -32,3 +32,13 @@ CREATE TABLE orders (
 --- migration 1: indexes
 ALTER TABLE users ADD UNIQUE KEY users_mobileno_key (mobileno), ADD KEY users_createtime_idx (createtime);
 ALTER TABLE orders ADD KEY orders_createtime_idx (createtime), ADD KEY orders_users_id_idx (users_id);
+
+--- migration 2: tables
+CREATE TABLE IF NOT EXISTS positions (
+    id          bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    device_id   bigint NOT NULL,
+    recorded_at datetime(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) COMMENT 'In UTC, where Spillway stores it',
+    latitude    double,
+    longitude   double,
+    speed       double COMMENT 'In km/h'
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='Where the trucks of the freight app were';

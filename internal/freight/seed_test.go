@@ -89,6 +89,7 @@ func TestPlaces(t *testing.T) {
 			t.Run("two at once", p.testTwoAtOnce)
 			t.Run("ensure", p.testEnsure)
 			t.Run("migrate", p.testMigrate)
+			t.Run("positions", p.testPositions)
 			t.Run("games", p.testGames)
 			t.Run("games' foreign table", p.testGamesForeign)
 			t.Run("games interrupted", p.testGamesInterrupted)
@@ -176,7 +177,7 @@ func (p place) complete(t *testing.T, url database.URL, dataset Dataset) {
 	if diff := cmp.Diff(orderRows(g), orders); diff != "" {
 		t.Fatalf("orders (-want +got):\n%s", diff)
 	}
-	want := fmt.Sprintf("1|complete|%d|%d|%d|%d", dataset.Users, dataset.Days, dataset.PerDay, dataset.Seed)
+	want := fmt.Sprintf("2|complete|%d|%d|%d|%d", dataset.Users, dataset.Days, dataset.PerDay, dataset.Seed)
 	rows := p.rows(t, url, "SELECT version, state, users, days, per_day, random_seed FROM spillway_schema WHERE name = 'freight'")
 	if len(rows) != 1 || strings.Join(rows[0], "|") != want {
 		t.Fatalf("spillway_schema %v, want %s", rows, want)
@@ -251,7 +252,7 @@ func (p place) testReplace(t *testing.T) {
 	p.exec(t, url, "DELETE FROM orders WHERE id < 100")
 	p.seed(t, url, other, true, true)
 	p.complete(t, url, other)
-	p.exec(t, url, "DROP TABLE users", "DROP TABLE orders")
+	p.exec(t, url, "DROP TABLE users", "DROP TABLE orders", "DROP TABLE positions")
 	p.seed(t, url, other, false, true)
 	p.complete(t, url, other)
 	none := Dataset{Users: 3, Days: 1, Seed: 1}
@@ -345,11 +346,11 @@ func (p place) testMigrate(t *testing.T) {
 		t.Fatalf("empty database: %d to %d, %v", from, to, err)
 	}
 	p.seed(t, url, small, false, true)
-	if from, to, err := Migrate(context.Background(), url); from != 1 || to != 1 || err != nil {
+	if from, to, err := Migrate(context.Background(), url); from != 2 || to != 2 || err != nil {
 		t.Fatalf("up to date: %d to %d, %v", from, to, err)
 	}
 	newer := p.dialect
-	newer.schema.migrations = append(newer.schema.migrations[:1:1],
+	newer.schema.migrations = append(newer.schema.migrations[:2:2],
 		migration{
 			tables:  []string{"ALTER TABLE orders ADD COLUMN weight integer"},
 			indexes: []string{"CREATE INDEX orders_weight_idx ON orders (weight)"},
@@ -358,15 +359,15 @@ func (p place) testMigrate(t *testing.T) {
 	if _, _, err := newer.migrate(context.Background(), url); err == nil || !strings.Contains(err.Error(), "ALTER TABLE nowhere") {
 		t.Fatalf("broken migration: %v", err)
 	}
-	reached := 1
+	reached := 2
 	if p.stepwise {
-		reached = 2
+		reached = 3
 	}
 	if got := p.value(t, url, "SELECT version FROM spillway_schema WHERE name = 'freight'"); got != fmt.Sprint(reached) {
 		t.Errorf("after a broken migration: version %s, want %d", got, reached)
 	}
-	newer.schema.migrations = newer.schema.migrations[:2]
-	if from, to, err := newer.migrate(context.Background(), url); from != reached || to != 2 || err != nil {
+	newer.schema.migrations = newer.schema.migrations[:3]
+	if from, to, err := newer.migrate(context.Background(), url); from != reached || to != 3 || err != nil {
 		t.Fatalf("from %d to %d, %v", from, to, err)
 	}
 	if got := p.value(t, url, "SELECT count(*) FROM orders WHERE weight IS NULL"); got != fmt.Sprint(NewGenerator(small).OrderCount()) {
@@ -378,4 +379,36 @@ func (p place) testMigrate(t *testing.T) {
 	if _, err := Seed(context.Background(), url, small, true, quiet()); !errors.Is(err, errNewer) {
 		t.Errorf("an older program: %v", err)
 	}
+}
+
+// testPositions brings a data set of before the positions up to date.
+func (p place) testPositions(t *testing.T) {
+	first := []string{"DROP TABLE positions", "UPDATE spillway_schema SET version = 1 WHERE name = 'freight'"}
+	url := p.fresh(t)
+	p.seed(t, url, small, false, true)
+	p.exec(t, url, first...)
+	if outcome, err := Ensure(context.Background(), url, quiet()); err != nil || outcome.Made {
+		t.Fatalf("%+v, %v", outcome, err)
+	}
+	p.complete(t, url, small)
+	p.exec(t, url, "INSERT INTO positions (device_id, speed) VALUES (7, 61.5)")
+	if got := p.value(t, url, "SELECT count(*) FROM positions WHERE id = 1 AND recorded_at IS NOT NULL"); got != "1" {
+		t.Errorf("%s positions", got)
+	}
+	p.seed(t, url, small, true, true)
+	if got := p.value(t, url, "SELECT count(*) FROM positions"); got != "0" {
+		t.Errorf("%s positions after --replace", got)
+	}
+
+	// Somebody else's table is never dropped, whatever its columns.
+	columns := strings.Join(freightApp().ourColumns("positions"), " integer, ") + " integer"
+	for _, columns := range []string{"id integer", columns} {
+		p.exec(t, url, append(first, "CREATE TABLE positions ("+columns+")")...)
+		_, err := Seed(context.Background(), url, small, true, quiet())
+		if err == nil || !strings.Contains(err.Error(), `"positions" is taken by a table that Spillway did not make`) {
+			t.Errorf("%s: %v", columns, err)
+		}
+	}
+	p.seed(t, url, small, false, false) // it takes the place of ours
+	p.complete(t, url, small)
 }

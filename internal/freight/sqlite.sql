@@ -33,3 +33,13 @@ CREATE UNIQUE INDEX users_mobileno_key ON users (mobileno);
 CREATE INDEX users_createtime_idx ON users (createtime);
 CREATE INDEX orders_createtime_idx ON orders (createtime);
 CREATE INDEX orders_users_id_idx ON orders (users_id);
+
+--- migration 2: tables
+CREATE TABLE IF NOT EXISTS positions (
+    id          integer NOT NULL PRIMARY KEY,
+    device_id   integer NOT NULL,
+    recorded_at timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    latitude    real,
+    longitude   real,
+    speed       real
+);

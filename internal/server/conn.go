@@ -33,8 +33,8 @@ type conn struct {
 	listener *listener
 	raw      syscall.RawConn
 	in, out  transfer
-	read     deadline
-	write    deadline
+	read     connDeadline
+	write    connDeadline
 	once     sync.Once
 }
 
@@ -69,7 +69,7 @@ func (t *transfer) bind(trap uintptr) {
 			case syscall.EINTR:
 				continue
 			case syscall.EAGAIN:
-				return false // the poller waits, until the deadline
+				return false // the poller waits, until the connDeadline
 			}
 			t.n, t.errno = int(n), errno
 			return true
@@ -152,12 +152,12 @@ func (c *conn) Close() error {
 	return c.TCPConn.Close() // io.Closer's contract
 }
 
-// deadline is what was asked for and what the poller knows.
-type deadline struct{ asked, set time.Time }
+// connDeadline is what was asked for and what the poller knows.
+type connDeadline struct{ asked, set time.Time }
 
 // due returns whether the asked deadline must be set: it is earlier than the one
 // that is set, or later by more than deadlineDrift.
-func (d *deadline) due() bool {
+func (d *connDeadline) due() bool {
 	if d.asked.Equal(d.set) {
 		return false
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"spillway/internal/feed"
+	"spillway/internal/popup"
 	"spillway/internal/query"
 )
 
@@ -10,7 +11,13 @@ import (
 type names struct {
 	age, cacheControl, etag, ifNoneMatch, source, offset, requestID []byte
 
+	authorization, originHeader, idempotencyKey []byte
+
 	noCache, json, text, bytes, exact []byte
+
+	nextAt, reason, noStore []byte
+
+	reasons [popup.Unavailable + 1][]byte // of popups
 
 	sources [2][]byte // by feed.From
 	origins [3][]byte // by query.From
@@ -26,11 +33,22 @@ func newNames() names {
 		offset:       []byte("Spillway-Offset"),
 		requestID:    []byte("X-Request-Id"),
 
+		authorization:  []byte("Authorization"),
+		originHeader:   []byte("Origin"),
+		idempotencyKey: []byte("Idempotency-Key"),
+
+		nextAt:  []byte("Spillway-Next-At"),
+		reason:  []byte("Spillway-Reason"),
+		noStore: []byte("no-store"),
+
 		noCache: []byte("no-cache"),
 		json:    []byte("application/json"),
 		text:    []byte("text/plain; charset=utf-8"),
 		bytes:   []byte("application/octet-stream"),
 		exact:   []byte("exact"),
+	}
+	for r := range n.reasons {
+		n.reasons[r] = []byte(popup.Reason(r).String())
 	}
 	n.sources[feed.FromWindow] = []byte("window")
 	n.sources[feed.FromDatabase] = []byte("database")

@@ -93,7 +93,7 @@ func hammer(address string, answered, lost *atomic.Int64, warm chan<- struct{}) 
 
 func TestDeadlinesAreNeverLate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var d deadline
+		var d connDeadline
 		base := time.Unix(1000, 0)
 		for range 50 {
 			if rapid.IntRange(0, 9).Draw(t, "none") == 0 {

@@ -59,10 +59,12 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	d := newDescriptions()
 	seen := map[*route]bool{s.unknown: true}
 	s.unknown.collect(ch, d)
-	for _, r := range s.routes {
-		if !seen[r] { // aliases share a route
-			seen[r] = true
-			r.collect(ch, d)
+	for _, e := range s.routes {
+		for _, r := range []*route{e.read, e.write} {
+			if r != nil && !seen[r] { // aliases share a route
+				seen[r] = true
+				r.collect(ch, d)
+			}
 		}
 	}
 	if l := s.listener.Load(); l != nil {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -11,7 +10,7 @@ import (
 // statement. Their differences tell what a hop to each costs on this machine.
 
 const (
-	probeTimeout = 2 * time.Second
+	probeTimeout = time.Second
 	probeKeyMax  = 512 // bytes
 )
 
@@ -23,9 +22,7 @@ func (s *Server) hello(ctx *fasthttp.RequestCtx) {
 
 // probeDatabase runs one trivial statement through the pool.
 func (s *Server) probeDatabase(ctx *fasthttp.RequestCtx) {
-	c, cancel := context.WithTimeout(s.base, probeTimeout)
-	defer cancel()
-	if err := s.cfg.ProbeDatabase(c); err != nil {
+	if err := s.cfg.ProbeDatabase(s.probes.Context(ctx.Time())); err != nil {
 		s.unavailable(ctx, databaseDown, "the database does not answer", err)
 		return
 	}
@@ -44,9 +41,7 @@ func (s *Server) probeRedis(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, badRequest, "key must have 1 to 512 bytes")
 		return
 	}
-	c, cancel := context.WithTimeout(s.base, probeTimeout)
-	defer cancel()
-	value, found, err := s.cfg.ProbeRedis(c, string(key))
+	value, found, err := s.cfg.ProbeRedis(s.probes.Context(ctx.Time()), string(key))
 	switch {
 	case err != nil:
 		s.unavailable(ctx, redisDown, "Redis does not answer", err)

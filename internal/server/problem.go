@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/stream"
 )
 
 // problem is one kind of error answer (RFC 9457). Its type is stable: clients
@@ -35,6 +37,25 @@ const (
 	redisDown
 	noRedis
 	resultTooLarge
+	noKey
+	badOrigin
+	badMedia
+	badBody
+	keyReused
+	noneStored
+	notStored
+	unknownOutcome
+	stopping
+
+	notIdentified
+	otherUser
+	showMalformed
+	showForged
+	showExpired
+	showLate
+	showRepeated
+	showUnknown
+	popupsDown
 )
 
 func (k problemKind) describe() problem {
@@ -67,32 +88,53 @@ func (k problemKind) describe() problem {
 		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
 	case resultTooLarge:
 		return problem{"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"}
+	case noKey:
+		return problem{"unauthorized", fasthttp.StatusUnauthorized, "A key is needed"}
+	case badOrigin:
+		return problem{"origin-not-allowed", fasthttp.StatusForbidden, "The origin is not allowed"}
+	case badMedia:
+		return problem{"unsupported-media-type", fasthttp.StatusUnsupportedMediaType, "The body's type is not read"}
+	case badBody:
+		return problem{"bad-body", fasthttp.StatusBadRequest, "The body cannot be read"}
+	case keyReused:
+		return problem{"key-reused", fasthttp.StatusConflict, "The Idempotency-Key is taken"}
+	case noneStored:
+		return problem{"records-refused", fasthttp.StatusUnprocessableEntity, "Every record is refused"}
+	case notStored:
+		return problem{"not-stored", fasthttp.StatusInternalServerError, "The database refuses the transaction"}
+	case unknownOutcome:
+		return problem{"unknown-outcome", fasthttp.StatusGatewayTimeout, "The outcome is unknown"}
+	case stopping:
+		return problem{"stopping", fasthttp.StatusServiceUnavailable, "The server stops"}
 	case noRedis:
 		return problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
 	}
-	panic("bug: problem without a description")
+	return k.describePopup()
 }
 
 // problem answers with kind; detail says what to change about this request.
 func (s *Server) problem(ctx *fasthttp.RequestCtx, kind problemKind, detail string) {
+	s.refuse(ctx, kind, detail, nil)
+}
+
+// refuse answers with kind and the records at fault.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, kind problemKind, detail string, refused []stream.Refusal) {
 	p := kind.describe()
 	id := s.id(ctx)
 	body, err := json.Marshal(struct {
-		Type     string `json:"type"`
-		Title    string `json:"title"`
-		Status   int    `json:"status"`
-		Detail   string `json:"detail"`
-		Instance string `json:"instance"`
-	}{"urn:spillway:problem:" + p.code, p.title, p.status, detail, "urn:spillway:request:" + id})
+		Type     string           `json:"type"`
+		Title    string           `json:"title"`
+		Status   int              `json:"status"`
+		Detail   string           `json:"detail"`
+		Instance string           `json:"instance"`
+		Refused  []stream.Refusal `json:"refused,omitempty"`
+	}{"urn:spillway:problem:" + p.code, p.title, p.status, detail, "urn:spillway:request:" + id, refused})
 	if err != nil {
 		panic("bug: problem does not encode: " + err.Error())
 	}
 	ctx.Response.Reset()
 	if s.draining.Load() {
 		ctx.SetConnectionClose()
-	}
-	if kind == badMethod {
-		ctx.Response.Header.Set("Allow", "GET, HEAD, OPTIONS")
 	}
 	ctx.Response.Header.Set("X-Request-Id", id)
 	ctx.Response.Header.SetContentType("application/problem+json")

@@ -47,7 +47,7 @@ func (s *Server) echoID(ctx *fasthttp.RequestCtx) {
 }
 
 // cors adds the headers that let pages of the configured origins read answers.
-func (s *Server) cors(ctx *fasthttp.RequestCtx) {
+func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	origin := string(ctx.Request.Header.Peek("Origin"))
 	if origin == "" {
 		return
@@ -68,10 +68,10 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx) {
 		h.Add("Vary", "Origin")
 	}
 	h.Set("Access-Control-Allow-Origin", allowed)
-	h.Set("Access-Control-Expose-Headers", "ETag, Age, Retry-After, Spillway-Source, Spillway-Offset, X-Request-Id")
-	if ctx.IsOptions() {
-		h.Set("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS")
-		h.Set("Access-Control-Allow-Headers", "If-None-Match, X-Request-Id")
+	h.Set("Access-Control-Expose-Headers", "ETag, Age, Retry-After, Spillway-Next-At, Spillway-Offset, Spillway-Reason, Spillway-Source, X-Request-Id")
+	if ctx.IsOptions() && e != nil {
+		h.Set("Access-Control-Allow-Methods", e.allow)
+		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id")
 		h.Set("Access-Control-Max-Age", "600")
 	}
 }

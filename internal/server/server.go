@@ -21,11 +21,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/deadline"
 	"spillway/internal/feed"
 	"spillway/internal/query"
 )
@@ -34,6 +36,9 @@ import (
 type Config struct {
 	Feeds         []FeedRoute
 	Queries       []QueryRoute
+	Popup         *PopupRoute // nil: none
+	Streams       []StreamRoute
+	Keys          []string                                            // bearer keys of the write paths; none: they are open
 	ProbeDatabase func(context.Context) error                         // one trivial statement
 	ProbeRedis    func(context.Context, string) ([]byte, bool, error) // GET key; nil: no Redis is configured
 	Connections   int                                                 // open at once
@@ -66,20 +71,30 @@ type QueryRoute struct {
 type Server struct {
 	cfg      Config
 	base     context.Context // the parent of all waits; fasthttp's own contexts cost a goroutine each as parents
+	probes   *deadline.Shared
 	stop     context.CancelFunc
 	http     *fasthttp.Server
-	routes   map[string]*route
+	routes   map[string]*entry
 	unknown  *route                   // requests of no route, for metrics
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
+	keys     keyring
 	ids      requestIDs
 	names    names
 }
 
-// route is one path's handler with its metrics.
+// entry is what is served at one path.
+type entry struct {
+	read  *route // GET and HEAD; nil: nothing
+	write *route // POST; nil: nothing
+	allow string // methods, as the Allow header lists them
+}
+
+// route is a handler with its metrics.
 type route struct {
 	name   string
-	allow  string // methods, as the Allow header lists them
+	body   int  // of a POST: the largest in bytes, as it is sent; 0: Config.BodyBytes
+	keyed  bool // it asks for one of Config.Keys
 	handle func(*fasthttp.RequestCtx)
 	meter  meter
 }
@@ -92,12 +107,14 @@ const drainQuiet = time.Second
 func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:     cfg,
-		routes:  make(map[string]*route),
+		routes:  make(map[string]*entry),
 		unknown: &route{name: "unknown"},
+		keys:    newKeyring(cfg.Keys),
 		ids:     requestIDs{boot: rand.Uint32()},
 		names:   newNames(),
 	}
 	s.base, s.stop = context.WithCancel(context.Background())
+	s.probes = deadline.New(s.base, probeTimeout)
 	s.add("/hello", s.hello)
 	s.add("/probe/empty", s.hello)
 	s.add("/probe/database", s.probeDatabase)
@@ -112,9 +129,20 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
+	for _, r := range cfg.Streams {
+		if err := s.addWrite(r.Paths, r.Limits.Bytes, newStreamHandler(s, r).serve); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Popup != nil {
+		if err := s.addPopup(*cfg.Popup); err != nil {
+			return nil, err
+		}
+	}
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
 		ErrorHandler:          s.serveError,
+		HeaderReceived:        s.received,
 		Concurrency:           math.MaxInt32, // the listener keeps the bound
 		ReadBufferSize:        cfg.HeaderBytes,
 		MaxRequestBodySize:    cfg.BodyBytes,
@@ -131,18 +159,53 @@ func New(cfg Config) (*Server, error) {
 
 // addAll serves one handler at several paths, counted under the first.
 func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error {
-	r := &route{name: paths[0], allow: "GET, HEAD, OPTIONS", handle: handle}
+	r := &route{name: paths[0], handle: handle}
 	for _, path := range paths {
-		if _, taken := s.routes[path]; taken {
+		if !s.entry(path).setRead(r) {
 			return fmt.Errorf("path %s is served twice", path)
 		}
-		s.routes[path] = r
+	}
+	return nil
+}
+
+// addWrite serves POST at several paths, counted under "POST " and the first, to those
+// who have a key. Larger bodies than that are refused before they are read.
+func (s *Server) addWrite(paths []string, body int, handle func(*fasthttp.RequestCtx)) error {
+	r := &route{name: "POST " + paths[0], body: body, keyed: true, handle: handle}
+	for _, path := range paths {
+		if !s.entry(path).setWrite(r) {
+			return fmt.Errorf("POST %s is served twice", path)
+		}
 	}
 	return nil
 }
 
 func (s *Server) add(path string, handle func(*fasthttp.RequestCtx)) {
-	s.routes[path] = &route{name: path, allow: "GET, HEAD, OPTIONS", handle: handle}
+	s.entry(path).setRead(&route{name: path, handle: handle})
+}
+
+// entry returns the entry of a path, an empty one if there is none yet.
+func (s *Server) entry(path string) *entry {
+	e, ok := s.routes[path]
+	if !ok {
+		e = &entry{allow: "OPTIONS"}
+		s.routes[path] = e
+	}
+	return e
+}
+
+func (e *entry) setRead(r *route) bool {
+	free := e.read == nil
+	e.read = r
+	e.allow = "GET, HEAD, " + e.allow
+	return free
+}
+
+func (e *entry) setWrite(r *route) bool {
+	free := e.write == nil
+	e.write = r
+	e.allow = strings.Replace(e.allow, "OPTIONS", "POST, OPTIONS", 1)
+	return free
 }
 
 // Listen opens the TCP listener for Run.
@@ -200,21 +263,23 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	if s.draining.Load() {
 		ctx.SetConnectionClose()
 	}
-	r, ok := s.routes[string(ctx.Path())]
+	r := s.unknown
+	e, ok := s.routes[string(ctx.Path())]
 	switch {
 	case !ok:
-		r = s.unknown
 		s.problem(ctx, notFound, "there is nothing at this path")
-	case ctx.IsGet() || ctx.IsHead():
+	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
+		r = e.read
 		r.handle(ctx)
-	case ctx.IsOptions():
-		ctx.Response.Header.Set("Allow", r.allow)
-		ctx.SetStatusCode(fasthttp.StatusNoContent)
+	case e.write != nil && ctx.IsPost():
+		r = e.write
+		r.handle(ctx)
 	default:
-		s.problem(ctx, badMethod, "this path answers "+r.allow)
+		r = e.any()
+		s.otherMethod(ctx, e)
 	}
 	if len(s.cfg.CORSOrigins) > 0 {
-		s.cors(ctx)
+		s.cors(ctx, e)
 	}
 	s.echoID(ctx)
 	took := time.Since(ctx.Time())
@@ -224,15 +289,34 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 }
 
+// any returns the route that counts requests by other methods.
+func (e *entry) any() *route {
+	if e.read != nil {
+		return e.read
+	}
+	return e.write
+}
+
+// otherMethod answers OPTIONS, and refuses what the path does not answer.
+func (s *Server) otherMethod(ctx *fasthttp.RequestCtx, e *entry) {
+	if ctx.IsOptions() {
+		ctx.SetStatusCode(fasthttp.StatusNoContent)
+	} else {
+		s.problem(ctx, badMethod, "this path answers "+e.allow)
+	}
+	ctx.Response.Header.Set("Allow", e.allow)
+}
+
 // serveError answers what could not be read as a request.
 func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
+	counts := s.unknown
 	switch {
 	case errors.As(err, &small):
 		s.problem(ctx, headersTooLarge, fmt.Sprintf("request line and headers are larger than %d bytes", s.cfg.HeaderBytes))
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		s.problem(ctx, bodyTooLarge, fmt.Sprintf("request body is larger than %d bytes", s.cfg.BodyBytes))
+		counts = s.tooLarge(ctx)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		s.problem(ctx, requestTimeout, fmt.Sprintf("request was not complete within %s", s.cfg.ReadTimeout))
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -241,7 +325,7 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 		s.problem(ctx, badRequest, "this is no HTTP request that can be understood")
 	}
 	ctx.SetConnectionClose()
-	s.unknown.meter.observe(ctx.Response.StatusCode(), 0)
+	counts.meter.observe(ctx.Response.StatusCode(), 0)
 }
 
 // Serving reports whether Run has begun, for readiness.

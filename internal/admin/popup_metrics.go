@@ -1,0 +1,59 @@
+package admin
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"spillway/internal/popup"
+)
+
+// PopupFigures is a snapshot of the popups, for metrics.
+type PopupFigures struct {
+	popup.Stats
+	States     int     // in memory; with Redis 0
+	Waiting    int64   // events that the database does not have yet
+	WaitingAge float64 // of the oldest of them, in seconds; 0 where it is not known
+	SetAside   int64   // events set aside, because they could not be read
+	Campaigns  int     // active ones in force
+	Version    int64   // of the campaigns in force
+	PollErrors uint64  // looks at the campaigns that failed
+	Down       bool    // the states do not answer
+}
+
+// PopupStats returns the metrics of popups, named spillway_popup_... read is called at
+// each scrape.
+func PopupStats(read func() PopupFigures) prometheus.Collector {
+	type s = PopupFigures
+	outcome := func(name string) prometheus.Labels { return prometheus.Labels{"outcome": name} }
+	event := func(name string) prometheus.Labels { return prometheus.Labels{"kind": name} }
+	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
+	const decisions, events, refused = "Requests for a popup, by what became of them.", "Events recorded.", "Clicks and dismissals refused."
+	c := &snapshots[s]{prefix: "spillway_popup_", read: func() []s { return []s{read()} }}
+	return c.describe([]metric[s]{
+		{"decisions_total", counter, func(s s) float64 { return float64(s.Waits) }, decisions, outcome("wait")},
+		{"decisions_total", counter, func(s s) float64 { return float64(s.Nones) }, decisions, outcome("none")},
+		{"decisions_total", counter, func(s s) float64 { return float64(s.Shows) }, decisions, outcome("show")},
+		{"events_total", counter, func(s s) float64 { return float64(s.Shows) }, events, event("show")},
+		{"events_total", counter, func(s s) float64 { return float64(s.Clicks) }, events, event("click")},
+		{"events_total", counter, func(s s) float64 { return float64(s.Dismissals) }, events, event("dismiss")},
+		{"refused_total", counter, func(s s) float64 { return float64(s.Repeated) }, refused, reason("repeated")},
+		{"refused_total", counter, func(s s) float64 { return float64(s.Late) }, refused, reason("late")},
+		{"refused_total", counter, func(s s) float64 { return float64(s.Unknown) }, refused, reason("unknown")},
+		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, refused, reason("not_ours")},
+		{"conflicts_total", counter, func(s s) float64 { return float64(s.Conflicts) }, "Races of two requests for one user, decided again.", nil},
+		{"unavailable_total", counter, func(s s) float64 { return float64(s.Unavailable) }, "Requests that met a failure of the states, the event log or attributes_sql.", nil},
+		{"record_errors_total", counter, func(s s) float64 { return float64(s.RecordErrors) }, "Events that could not be recorded.", nil},
+		{"states", gauge, func(s s) float64 { return float64(s.States) }, "States of users in memory.", nil},
+		{"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Durable events that the database does not have yet.", nil},
+		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them; 0 with Redis.", nil},
+		{"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) }, "Events that could not be read and wait for a person.", nil},
+		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns) }, "Active campaigns in force.", nil},
+		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Version) }, "Version of the campaigns in force; replicas differ for a second at most.", nil},
+		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.PollErrors) }, "Looks at the campaigns in the database that failed.", nil},
+		{"down", gauge, func(s s) float64 {
+			if s.Down {
+				return 1
+			}
+			return 0
+		}, "1 while the states do not answer.", nil},
+	})
+}

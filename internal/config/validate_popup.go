@@ -1,0 +1,131 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// attributeTypes are the types of popups' attributes, as the popup engine knows
+// them.
+const attributeTypes = "text,integer,real,boolean,timestamp,texts"
+
+// popupParams are names of the query string that popups take for themselves.
+const popupParams = "user,placement,clock_offset"
+
+// Bounds of the keys that sign.
+const (
+	signingKeyMin = 32 // characters
+	signingKeys   = 4
+)
+
+// popups checks the block of popups; one without a path is not served, and its
+// other keys must not be given.
+func (v *validator) popups(c Config, paths map[string]string) {
+	p := c.Popups
+	if p.Path == "" {
+		v.unserved(p)
+		return
+	}
+	for _, path := range []string{p.Path, p.Path + "/click", p.Path + "/dismiss"} {
+		v.path("popups.path", path, paths)
+	}
+	if p.Store == "redis" && len(p.Keys) == 0 {
+		v.add("popups.keys", "must be given with store: redis: replicas need the same key", "")
+	}
+	if p.StateTTL > 0 && p.StateTTL < time.Hour {
+		v.add("popups.state_ttl", "must be 1h or more, or 0s", p.StateTTL.String())
+	}
+	if len(p.Keys) > signingKeys {
+		v.add("popups.keys", fmt.Sprintf("must be %d keys at most", signingKeys), "")
+	}
+	for i, key := range p.Keys {
+		if len(key.Reveal()) < signingKeyMin {
+			v.add(index("popups.keys", i), fmt.Sprintf("must be %d characters or more, as openssl rand -hex 32 gives", signingKeyMin), "")
+		}
+	}
+	v.names("popups.placements", p.Placements)
+	v.attributes("popups.attributes", p.Attributes)
+	if p.AttributesSQL != "" && len(p.Attributes) == 0 {
+		v.add("popups.attributes_sql", "needs attributes that its columns can give", "")
+	}
+	v.identity("popups.identity", p.Identity)
+}
+
+// unserved refuses keys that a block without a path has in vain.
+func (v *validator) unserved(p Popups) {
+	given := len(p.Attributes) > 0 || p.AttributesSQL != "" || len(p.Keys) > 0 || len(p.Placements) > 0 || p.Database != "" ||
+		p.Store != DefaultPopups().Store || p.Identity.Key != ""
+	if given {
+		v.add("popups.path", "must be given, as /popup", "")
+	}
+}
+
+// names checks names of placements, as the popup engine takes them.
+func (v *validator) names(at string, names []string) {
+	for i, name := range names {
+		plain := name != "" && len(name) <= 32 && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+		})
+		switch {
+		case !plain:
+			v.add(index(at, i), "must be 1 to 32 lower-case letters, digits and -, not - first", name)
+		case slices.Contains(names[:i], name):
+			v.add(index(at, i), "must not be there twice", name)
+		}
+	}
+}
+
+// attributes checks names that the query string needs otherwise, and types. Words
+// that expressions have a meaning for are the popup engine's to refuse.
+func (v *validator) attributes(at string, attributes Params) {
+	for _, a := range attributes {
+		path := join(at, printable(a.Name))
+		if slices.Contains(strings.Split(popupParams, ","), a.Name) {
+			v.add(path, "must have another name: "+strings.ReplaceAll(popupParams, ",", ", ")+" have a meaning of their own", "")
+		}
+		if !slices.Contains(strings.Split(attributeTypes, ","), a.Type) {
+			v.add(path, "must be "+orList(attributeTypes), a.Type)
+		}
+	}
+}
+
+func (v *validator) identity(at string, d Identity) {
+	if d.Trust != "jwt" {
+		if d.Key != "" {
+			v.add(join(at, "trust"), "must be jwt where a key is given", d.Trust)
+		}
+		return
+	}
+	key := d.Key.Reveal()
+	isPEM := strings.HasPrefix(key, "-----BEGIN ")
+	switch {
+	case key == "":
+		v.add(join(at, "key"), "must be given with trust: jwt", "")
+	case d.Algorithm == "HS256" && isPEM:
+		v.add(join(at, "algorithm"), "must be RS256 or EdDSA: the key is a public one", d.Algorithm)
+	case d.Algorithm == "HS256" && len(key) < signingKeyMin:
+		v.add(join(at, "key"), fmt.Sprintf("must be %d characters or more for HS256", signingKeyMin), "")
+	case d.Algorithm != "HS256" && !isPEM:
+		v.add(join(at, "key"), "must be a public key in PEM for "+d.Algorithm+", as file:PATH", "")
+	}
+	if !isToken(d.Header) {
+		v.add(join(at, "header"), "must be the name of a header", d.Header)
+	}
+	if strings.TrimSpace(d.Claim) == "" {
+		v.add(join(at, "claim"), "must name a claim, as sub", "")
+	}
+}
+
+// isToken reports whether name can be a header's.
+func isToken(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return name != ""
+}

@@ -1,0 +1,111 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// columnTypes are the types of columns, as the stream engine knows them.
+const columnTypes = "integer,real,text,boolean,timestamp,json,uuid"
+
+// minKey is the least length of a key of the write paths.
+const minKey = 16
+
+// OpenToOthers reports whether other hosts reach the write paths without a key.
+func (c Config) OpenToOthers() bool {
+	host, _, err := net.SplitHostPort(c.Listen)
+	return err == nil && !isLoopback(host) && len(c.Keys) == 0
+}
+
+// Incomplete reports whether a stream lacks what Validate asks for before its columns
+// can be looked at together.
+func (s *Stream) Incomplete() bool {
+	v := &validator{}
+	v.columns("", *s)
+	return s.Table == "" || len(v.found) > 0
+}
+
+// streams checks the streams and the keys of the write paths. A stream may have a
+// path that a feed or query has: records are posted to it, pages are read from it.
+func (v *validator) streams(c Config) {
+	paths := map[string]string{}
+	for _, path := range []string{"/click", "/dismiss"} {
+		if c.Popups.Path != "" {
+			paths[c.Popups.Path+path] = "popups.path"
+		}
+	}
+	for i, s := range c.Streams {
+		v.stream(index("streams", i), s, c.HTTP, paths)
+	}
+	for i, key := range c.Keys {
+		if text := key.Reveal(); len(text) < minKey || strings.ContainsFunc(text, notTokenRune) {
+			v.add(index("keys", i), fmt.Sprintf("must be %d characters or more, letters, digits and signs without spaces, as openssl rand -hex 16 gives", minKey), "")
+		}
+	}
+	if len(c.Streams) > 0 && c.OpenToOthers() {
+		v.add("keys", "must be given where streams are served to other hosts, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080", "")
+	}
+}
+
+// stream checks one stream. paths holds who has which path already.
+func (v *validator) stream(at string, s Stream, h HTTP, paths map[string]string) {
+	v.path(join(at, "path"), s.Path, paths)
+	for i, alias := range s.Aliases {
+		v.path(index(join(at, "aliases"), i), alias, paths)
+	}
+	if schema, table, qualified := strings.Cut(s.Table, "."); !isColumn(schema) || qualified && !isColumn(table) {
+		v.add(join(at, "table"), "must be NAME or SCHEMA.NAME of a table: letters, digits and _", s.Table)
+	}
+	v.columns(at, s)
+	v.atLeast(join(at, "queue_rows"), s.QueueRows, "batch_rows", s.BatchRows)
+	v.atLeast(join(at, "queue_rows"), s.QueueRows, "records_max", s.RecordsMax)
+	v.atLeast(join(at, "queue_bytes"), s.QueueBytes, "batch_bytes", s.BatchBytes)
+	if s.BodyBytes > h.BodyBytes {
+		v.add(join(at, "body_bytes"), fmt.Sprintf("must not be larger than http.body_bytes, which is %d", h.BodyBytes), strconv.Itoa(s.BodyBytes))
+	}
+	if s.Timeout < s.CommitTimeout {
+		v.add(join(at, "timeout"), "must not be shorter than commit_timeout, which is "+s.CommitTimeout.String(), s.Timeout.String())
+	}
+}
+
+func (v *validator) atLeast(path string, n int, other string, least int) {
+	if n < least {
+		v.add(path, fmt.Sprintf("must not be less than %s, which is %d", other, least), strconv.Itoa(n))
+	}
+}
+
+// columns checks a stream's columns and the keys that name one. What a default and a
+// bound may be is the stream engine's to say.
+func (v *validator) columns(at string, s Stream) {
+	path := join(at, "columns")
+	if len(s.Columns) == 0 {
+		v.add(path, "must name at least one column", "")
+	}
+	var names []string
+	for _, c := range s.Columns {
+		names = append(names, c.Name)
+		if !isColumn(c.Name) {
+			v.add(join(path, printable(c.Name)), "must be named by letters, digits and _", "")
+		}
+		if !slices.Contains(strings.Split(columnTypes, ","), c.Type) {
+			v.add(join(join(path, printable(c.Name)), "type"), "must be "+orList(columnTypes), c.Type)
+		}
+		if c.MaxLength < 0 {
+			v.add(join(join(path, printable(c.Name)), "max_length"), "must be 1 or more", strconv.Itoa(c.MaxLength))
+		}
+	}
+	if s.Extra != "" && (slices.Contains(names, s.Extra) || !isColumn(s.Extra)) {
+		v.add(join(at, "extra"), "must be the name of a column that is not among columns", s.Extra)
+	}
+	for i, name := range s.Key {
+		if !slices.Contains(names, name) || slices.Contains(s.Key[:i], name) {
+			v.add(index(join(at, "key"), i), "must be one of columns, once", name)
+		}
+	}
+	if s.OrderBy != "" && !slices.Contains(names, s.OrderBy) {
+		v.add(join(at, "order_by"), "must be one of columns", s.OrderBy)
+	}
+}
