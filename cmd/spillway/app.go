@@ -25,7 +25,8 @@ import (
 type app struct {
 	env     *environment
 	cfg     config.Config
-	demo    bool
+	demo    bool // the freight app on its own SQLite
+	builtIn bool // there is no file
 	stores  stores
 	redis   *redis.DB
 	replica *replica // nil: none
@@ -34,6 +35,13 @@ type app struct {
 
 	queries     []queryPart
 	queryRoutes []server.QueryRoute
+
+	streams      []*streamPart
+	streamRoutes []server.StreamRoute
+	batches      *admin.StreamBatches
+	spool        spoolPart
+
+	popups *popupPart // nil: none
 }
 
 // close ends the parts in the reverse order.
@@ -47,6 +55,10 @@ func (a *app) close() {
 	if a.redis != nil {
 		a.redis.Close()
 	}
+	if a.popups != nil {
+		a.popups.close()
+	}
+	_ = a.closeStreams() // those that never served; servePublic has closed the others
 	a.stores.close()
 }
 
@@ -67,15 +79,25 @@ func (a *app) run() error {
 	if err := a.openQueries(); err != nil {
 		return err
 	}
+	if err := a.openStreams(); err != nil {
+		return err
+	}
+	if err := a.openPopups(); err != nil {
+		return err
+	}
 	public, err := a.newServer()
 	if err != nil {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	adm, err := admin.New(admin.Config{
+	adminConfig := admin.Config{
 		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.env.log, Registry: registry,
 		Ready: func() []admin.Problem { return a.problems(public) },
-	})
+	}
+	if a.popups != nil {
+		adminConfig.Popups = a.popups.admin()
+	}
+	adm, err := admin.New(adminConfig)
 	if err != nil {
 		return usageError{err}
 	}
@@ -109,7 +131,7 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 // servePublic waits until the feeds can be served, and serves them.
 func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 	for _, st := range a.stores.open {
-		if st.optional {
+		if st.optional || st.spooled && !st.needed {
 			continue
 		}
 		if err := database.Wait(ctx, a.env.log, "database "+st.url.String(), st.ping); err != nil {
@@ -129,6 +151,21 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 			return err
 		}
 	}
+	if err := a.startSpool(ctx); err != nil {
+		return err
+	}
+	for _, p := range a.streams {
+		if err := p.start(ctx); err != nil {
+			return a.explainStream(err)
+		}
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	if a.popups != nil {
+		if err := a.popups.start(ctx, fail); err != nil {
+			return err
+		}
+	}
 	ln, err := server.Listen(ctx, a.cfg.Listen)
 	if err != nil {
 		return err
@@ -137,9 +174,15 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 	if a.demo {
 		a.printTour(ln.Addr().String())
 	}
-	err = public.Run(ctx, ln)
+	err = errors.Join(public.Run(ctx, ln), a.closeStreams())
+	if a.popups != nil {
+		a.popups.close()
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, errLockLost) {
+		return errors.Join(cause, err)
+	}
 	if err == nil {
-		a.env.log.Info("stopped: every accepted request was answered")
+		a.env.log.Info("stopped: every accepted request was answered, every accepted record stored")
 	}
 	return err
 }
@@ -163,6 +206,16 @@ The freight app is served. Try:
   curl 'http://%[1]s/goodslist?offset=20&limit=5'     any offset, any page size to 100
   curl 'http://%[1]s/goodslist?before=CURSOR'         CURSOR is "next" of the page before
   curl -i 'http://%[1]s/goodslist?offset=150000'      deep offsets too: see Spillway-Offset
+  curl --json '{"users_id": 7, "goods_name": "steel pipes, 12 t"}' 'http://%[1]s/orders'
+                                                     an order, on page 1 within 0.1 s
+  curl --json '{"device_id": 7, "latitude": 31.23, "longitude": 121.47, "speed": 62.5}' 'http://%[1]s/positions'
+                                                     where a truck is; arrays and NDJSON too
+  curl -i 'http://%[1]s/popup?user=7&app_version=29'  the popup for driver 7; again: none, and until when
+  curl -i --json '{"show": "SHOW"}' 'http://%[1]s/popup/click'
+                                                     SHOW is "show" of the answer before
+  curl -i 'http://%[1]s/popup?user=7&app_version=29&clock_offset=25h'
+                                                     a day later: the next popup (the demo's clock can be shifted)
+  curl 'http://%[2]s/popups/explain?user=7'           why; /popups/campaigns changes them, /openapi.json says how
   curl 'http://%[1]s/hello'                           an empty endpoint, for comparison
   curl 'http://%[2]s/readyz'                          readiness; /metrics, /debug/pprof/
 
@@ -195,7 +248,10 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 			stats = append(stats, q.query.Stats())
 		}
 		return stats
-	})}
+	}), admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spool.stats), admin.SpoolNameStats(a.spool.stats)}
+	if a.popups != nil {
+		collectors = append(collectors, admin.PopupStats(a.popups.figures))
+	}
 	if a.replica != nil {
 		collectors = append(collectors, admin.ReplicaStats(a.replica.store.url.String(), a.replica.reads))
 	}
@@ -222,6 +278,16 @@ func (a *app) problems(public *server.Server) []admin.Problem {
 	for _, f := range a.feeds {
 		if err := f.Ready(now); err != nil {
 			problems = append(problems, admin.Problem{Name: f.Name(), Reason: err.Error()})
+		}
+	}
+	for _, p := range a.streams {
+		if err := p.ready(); err != nil {
+			problems = append(problems, admin.Problem{Name: "POST " + p.name(), Reason: err.Error()})
+		}
+	}
+	if a.popups != nil {
+		if err := a.popups.ready(); err != nil {
+			problems = append(problems, admin.Problem{Name: a.cfg.Popups.Path, Reason: err.Error()})
 		}
 	}
 	return problems

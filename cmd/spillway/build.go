@@ -40,6 +40,7 @@ func (a *app) openFeeds() error {
 		if err != nil {
 			return err
 		}
+		st.needed = true
 		settings := feedConfig(c, st.gate, a.env.log)
 		source, err := st.feed(settings.Definition)
 		if err != nil {
@@ -77,6 +78,7 @@ func (a *app) openQueries() error {
 		if c.Cache == "redis" && a.redis == nil {
 			return usageError{fmt.Errorf("query %s: cache: redis needs redis: in the configuration, or --redis", c.Path)}
 		}
+		st.needed = true
 		settings := a.queryConfig(c)
 		source, check, err := st.query(settings.Definition)
 		if err != nil {
@@ -161,6 +163,7 @@ func (a *app) newServer() (*server.Server, error) {
 	cfg := server.Config{
 		Feeds:         a.routes,
 		Queries:       a.queryRoutes,
+		Streams:       a.streamRoutes,
 		ProbeDatabase: a.stores.open[a.defaultStore()].probe,
 		Connections:   h.Connections,
 		HeaderBytes:   h.HeaderBytes,
@@ -173,8 +176,18 @@ func (a *app) newServer() (*server.Server, error) {
 		AccessLog:     a.cfg.Log.Access,
 		Log:           a.env.log,
 	}
+	for _, key := range a.cfg.Keys {
+		cfg.Keys = append(cfg.Keys, key.Reveal())
+	}
 	if a.redis != nil {
 		cfg.ProbeRedis = a.redis.Get
+	}
+	if a.popups != nil {
+		route, err := a.popups.route()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Popup = route
 	}
 	if h.TLSCert != "" {
 		pair, err := tls.LoadX509KeyPair(h.TLSCert, h.TLSKey)

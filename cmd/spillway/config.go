@@ -8,6 +8,7 @@ import (
 	"spillway/internal/config"
 	"spillway/internal/database"
 	"spillway/internal/freight"
+	"spillway/internal/stream"
 )
 
 type configCmd struct {
@@ -91,13 +92,33 @@ func builtInConfig() config.Config {
 	f, d := config.DefaultFeed(), freight.DefaultFeed()
 	f.Path, f.Aliases, f.SQL, f.Key = d.Path, d.Aliases, d.SQL, config.Keys{{Name: d.Key}}
 	cfg.Feeds = []config.Feed{f}
+	for _, d := range freight.DefaultStreams() {
+		cfg.Streams = append(cfg.Streams, builtInStream(d))
+	}
+	cfg.Popups.Path, cfg.Popups.UserType, cfg.Popups.AttributesSQL = "/popup", "integer", freight.CampaignSQL
+	for _, attribute := range freight.CampaignAttributes() {
+		cfg.Popups.Attributes = append(cfg.Popups.Attributes, config.Param(attribute))
+	}
 	return cfg
+}
+
+func builtInStream(d freight.Stream) config.Stream {
+	s := config.DefaultStream()
+	s.Path, s.Table, s.OrderBy = d.Path, d.Table, d.OrderBy
+	literal := func(text string) config.Literal { return config.Literal{Text: text, Given: text != ""} }
+	for _, c := range d.Columns {
+		s.Columns = append(s.Columns, config.Column{
+			Name: c.Name, Type: c.Type, Required: c.Required, MaxLength: c.MaxLength,
+			Default: literal(c.Default), Min: literal(c.Min), Max: literal(c.Max),
+		})
+	}
+	return s
 }
 
 // loadConfig reads a configuration file. Its errors are the user's: a
 // config.Errors for what is wrong in the file.
 func loadConfig(path string) (config.Config, error) {
-	cfg, err := config.Load(path, checkDatabases, checkStatements)
+	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups)
 	if err != nil {
 		return cfg, usageError{err}
 	}
@@ -119,6 +140,9 @@ func checkDatabases(c config.Config) []config.Mistake {
 	check("replica", c.Replica)
 	for i, f := range c.Feeds {
 		check(fmt.Sprintf("feeds[%d].database", i), f.Database)
+	}
+	for i, s := range c.Streams {
+		check(fmt.Sprintf("streams[%d].database", i), s.Database)
 	}
 	return found
 }
@@ -147,6 +171,21 @@ func checkStatements(c config.Config) []config.Mistake {
 			if !slices.Contains(names, p.Name) {
 				found = append(found, config.Mistake{Path: path + ".params." + p.Name, Rule: "is not used: sql has no :" + p.Name})
 			}
+		}
+	}
+	return found
+}
+
+// checkStreams says which streams' columns do not fit together.
+func checkStreams(c config.Config) []config.Mistake {
+	var found []config.Mistake
+	for i := range c.Streams {
+		s := &c.Streams[i]
+		if s.Incomplete() {
+			continue // Validate says so
+		}
+		if _, err := stream.NewSchema(streamDefinition(s)); err != nil {
+			found = append(found, config.Mistake{Path: fmt.Sprintf("streams[%d].columns", i), Rule: errors.Unwrap(err).Error()})
 		}
 	}
 	return found

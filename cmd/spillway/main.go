@@ -49,6 +49,7 @@ func (e failedError) Unwrap() error { return e.error }
 type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve the feeds of a configuration, or the built-in freight app."`
 	Seed       seedCmd       `cmd:"" help:"Create a data set to try and to measure with."`
+	Spool      spoolCmd      `cmd:"" help:"Look into the local queue of streams with ack: spool, and mend it."`
 	Config     configCmd     `cmd:"" help:"Check, print or describe a configuration."`
 	Load       loadCmd       `cmd:"" help:"Load a service and report what it answered."`
 	Experiment experimentCmd `cmd:"" help:"Compare variants of a system, one change at a time."`

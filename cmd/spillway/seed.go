@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,15 +22,17 @@ type seedFreightCmd struct {
 	PerDay     int    `help:"Orders a day at most, one a user; 0 to the number of users." default:"30000"`
 	RandomSeed uint64 `help:"Equal seeds and sizes give equal rows, on every database." default:"1"`
 	Replace    bool   `help:"Drop the freight app's tables first, with every row added to them since."`
+	Upgrade    bool   `help:"Make the tables that an earlier release's data set lacks, keep every row, and nothing else."`
 }
 
 // Help is shown below the flags.
 func (seedFreightCmd) Help() string {
-	return `Creates the tables users and orders with their indexes and statistics, all or nothing: when it is interrupted, nothing of it stays. The defaults make 10.8 million orders and 1.6 GB on PostgreSQL. Tables of those names that Spillway did not make are never touched.
+	return `Creates the tables users, orders and positions with their indexes and statistics, all or nothing: when it is interrupted, nothing of it stays. The defaults make 10.8 million orders and 1.6 GB on PostgreSQL. Tables of those names that Spillway did not make are never touched.
 
 Examples:
   spillway seed freight --database postgres://app@db/freight
   spillway seed freight --database mysql://app@db/freight --per-day 3000
+  spillway seed freight --database postgres://app@db/freight --upgrade
   spillway seed freight --database sqlite:freight.db --users 10000 --per-day 560`
 }
 
@@ -38,6 +41,9 @@ func (c *seedFreightCmd) Run(env *environment) error {
 	url, err := database.Parse(c.Database)
 	if err != nil {
 		return usageError{err}
+	}
+	if c.Upgrade {
+		return c.upgrade(env, url)
 	}
 	dataset := freight.Dataset{Users: c.Users, Days: c.Days, PerDay: c.PerDay, Seed: c.RandomSeed}
 	if err := dataset.Validate(); err != nil {
@@ -53,6 +59,25 @@ func (c *seedFreightCmd) Run(env *environment) error {
 	}
 	_, err = fmt.Fprintf(env.stdout, "%s holds %d users and %d orders (%s), made in %s\n",
 		url, dataset.Users, outcome.Orders, dataset, outcome.Took.Round(100*time.Millisecond))
+	return err
+}
+
+// upgrade brings the schema of the data set that is there up to date.
+func (c *seedFreightCmd) upgrade(env *environment, url database.URL) error {
+	if c.Replace {
+		return usageError{errors.New("--upgrade keeps every row, --replace drops all: give one of them")}
+	}
+	from, to, err := freight.Migrate(env.ctx, url)
+	switch {
+	case err != nil:
+		return fmt.Errorf("upgrade freight: %w", err)
+	case to == 0:
+		return fmt.Errorf("upgrade freight: %s holds no freight app: spillway seed freight makes it", url)
+	case from == to:
+		_, err = fmt.Fprintf(env.stdout, "%s is up to date (version %d): nothing to do\n", url, to)
+	default:
+		_, err = fmt.Fprintf(env.stdout, "%s is at version %d now, it was at %d\n", url, to, from)
+	}
 	return err
 }
 

@@ -41,7 +41,10 @@ func (c *serveCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	a := &app{env: env, cfg: cfg, demo: demo, stores: stores{
+	if c.File == "" && len(cfg.Streams) == 0 {
+		env.log.Warn("orders and positions are not taken: other hosts reach this listener and there is no key; write `spillway config print` into a file and give it keys")
+	}
+	a := &app{env: env, cfg: cfg, demo: demo, builtIn: c.File == "", stores: stores{
 		pool: database.Pool(cfg.Pool), log: env.log, open: make(map[string]*store),
 	}}
 	defer a.close()
@@ -74,7 +77,13 @@ func (c *serveCmd) load() (cfg config.Config, demo bool, err error) {
 	set(c.Database, (*string)(&cfg.Database))
 	set(c.Redis, (*string)(&cfg.Redis))
 	set(c.Data, &cfg.Data)
-	if err := cfg.Validate(checkDatabases, checkStatements); err != nil {
+	if c.File == "" && cfg.Database != "" {
+		cfg.Popups = config.DefaultPopups() // one process of a database may keep them, and they make tables in it
+	}
+	if c.File == "" && cfg.OpenToOthers() {
+		cfg.Streams = nil
+	}
+	if err := cfg.Validate(checkDatabases, checkStatements, checkStreams, checkPopups); err != nil {
 		return cfg, false, usageError{err}
 	}
 	if cfg.Database == "" {

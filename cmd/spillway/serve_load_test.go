@@ -170,6 +170,16 @@ func TestIdleConnections(t *testing.T) {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
 	}
+	for _, c := range conns[:100] { // slow clients: half a body
+		if _, err := io.WriteString(c, "POST /positions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n["); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		if a := post(t, app.URL("positions"), `{"device_id":1}`); a.status != http.StatusOK {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
 	if _, err := io.WriteString(conns[5000], "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -11,18 +11,23 @@ import (
 	"spillway/internal/postgres"
 	"spillway/internal/query"
 	"spillway/internal/sqlite"
+	"spillway/internal/stream"
 )
 
 // store is one open database, whatever its kind.
 type store struct {
 	url      database.URL
 	optional bool      // a replica: the others answer for it while it is down
+	needed   bool      // something cannot be served without it
+	spooled  bool      // a stream reaches it through the spool
 	gate     feed.Gate // leaves one connection to the refreshes
 	ping     func(context.Context) error
 	probe    func(context.Context) error
 	stats    func() database.Stats
 	feed     func(feed.Definition) (feed.Source, error)
 	query    func(query.Definition) (source query.Source, check func(context.Context) error, err error)
+	stream   func(*stream.Schema) streamSink
+	popups   func() popupTables
 	close    func()
 }
 
@@ -72,7 +77,12 @@ func openPostgres(ctx context.Context, url database.URL, pool database.Pool, log
 	}
 	return &store{
 		ping: db.Ping, probe: db.Probe, stats: db.Stats, close: db.Close,
-		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		popups: func() popupTables { return db.Popups() },
+		feed:   func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		stream: func(schema *stream.Schema) streamSink {
+			sink := db.Stream(schema)
+			return streamSink{sink, sink.Check, func() {}}
+		},
 		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
 			q, err := db.Query(d)
 			if err != nil {
@@ -95,7 +105,12 @@ func openMySQL(ctx context.Context, url database.URL, pool database.Pool, log *s
 				log.Warn("database cannot be closed", "database", url.String(), "error", err)
 			}
 		},
-		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		popups: func() popupTables { return db.Popups() },
+		feed:   func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		stream: func(schema *stream.Schema) streamSink {
+			sink := db.Stream(schema)
+			return streamSink{sink, sink.Check, func() {}}
+		},
 		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
 			q, err := db.Query(d)
 			if err != nil {
@@ -118,7 +133,16 @@ func openSQLite(ctx context.Context, url database.URL, pool database.Pool, log *
 				log.Warn("database cannot be closed", "database", url.String(), "error", err)
 			}
 		},
-		feed: func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		popups: func() popupTables { return db.Popups() },
+		feed:   func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
+		stream: func(schema *stream.Schema) streamSink {
+			sink := db.Stream(schema)
+			return streamSink{sink, sink.Check, func() {
+				if err := sink.Close(); err != nil {
+					log.Warn("stream cannot be closed", "error", err)
+				}
+			}}
+		},
 		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
 			q, err := db.Query(d)
 			if err != nil {

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"spillway/internal/config"
+	"spillway/internal/popup"
+	"spillway/internal/sqlite"
+	"spillway/internal/stream"
+)
+
+const (
+	logQueueBytes = 64 << 20 // of events that wait for the next fsync
+	logGroupBytes = 1 << 20  // of events that are made durable together
+	logDrainBytes = 1 << 20  // of events that the database is given at once
+)
+
+// eventLog keeps events in a local file until the database has them. It is a
+// popup.Recorder once open has returned.
+type eventLog struct {
+	cfg  *config.Popups
+	name string
+	log  *slog.Logger
+
+	file  *sqlite.SpoolFile            // nil before open
+	spool atomic.Pointer[stream.Spool] // nil before open
+}
+
+func newEventLog(cfg *config.Popups, name string, log *slog.Logger) *eventLog {
+	return &eventLog{cfg: cfg, name: name, log: log}
+}
+
+// open opens the file and yields the state after each event that the database may not
+// have, in their order.
+func (l *eventLog) open(ctx context.Context, yield func(popup.Key, popup.State) error) (waiting int, err error) {
+	if l.file, err = sqlite.OpenSpool(ctx, l.name); err != nil {
+		return 0, err
+	}
+	heads, err := l.file.Heads(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, head := range heads {
+		if head.Name == spoolName {
+			if waiting, err = l.replay(ctx, head, yield); err != nil {
+				return waiting, err
+			}
+		}
+	}
+	spool, err := stream.OpenSpool(stream.SpoolConfig{
+		Bytes: int64(l.cfg.SpoolBytes), QueueBytes: logQueueBytes, GroupBytes: logGroupBytes, Log: l.log,
+	}, l.file, heads)
+	if err == nil {
+		l.spool.Store(spool)
+	}
+	return waiting, err
+}
+
+func (l *eventLog) replay(ctx context.Context, head stream.SpoolHead, yield func(popup.Key, popup.State) error) (int, error) {
+	waiting := 0
+	for after := head.Drained; after < head.Last; {
+		sealed, err := l.file.Read(ctx, spoolName, after, logDrainBytes)
+		if err != nil {
+			return waiting, err
+		}
+		if len(sealed) == 0 {
+			return waiting, fmt.Errorf("%w: the groups behind %d of %s are missing", stream.ErrSpoolDamaged, after, spoolName)
+		}
+		for i := range sealed {
+			group, err := sealed[i].Open()
+			if err != nil {
+				return waiting, err
+			}
+			events, _ := decodeEvents(group)
+			for _, e := range events {
+				if err := yield(e.Key, e.State); err != nil {
+					return waiting, fmt.Errorf("restore from %s: %w", l.name, err)
+				}
+			}
+			waiting += len(events)
+			after = group.Sequence
+		}
+	}
+	return waiting, nil
+}
+
+// Record implements popup.Recorder.
+func (l *eventLog) Record(ctx context.Context, events ...popup.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	for _, e := range events {
+		payload, err := popup.AppendEvent(make([]byte, 0, 128), e)
+		if err != nil {
+			return err
+		}
+		if _, err := l.spool.Load().Append(ctx, spoolName, stream.SpoolEntry{Payload: payload, Rows: 1}); err != nil {
+			return errSpool(err)
+		}
+	}
+	return nil
+}
+
+// drain takes events to the database until ctx ends, or the file is found damaged.
+func (l *eventLog) drain(ctx context.Context, tables popupTables) {
+	err := l.spool.Load().Drain(ctx, spoolName, logDrainBytes, func(ctx context.Context, groups []stream.Group) (stream.Applied, error) {
+		var events []popup.Event
+		applied := stream.Applied{Groups: len(groups)}
+		for _, group := range groups {
+			good, dead := decodeEvents(group)
+			events, applied.Dead = append(events, good...), append(applied.Dead, dead...)
+		}
+		last := groups[len(groups)-1]
+		return applied, tables.Apply(ctx, popup.Mark{Queue: last.Spool, Sequence: last.Sequence}, events)
+	})
+	if err != nil {
+		l.log.Error("popup events do not reach the database any more", "error", err)
+	}
+}
+
+// decodeEvents returns the events of a group, and what is none.
+func decodeEvents(group stream.Group) ([]popup.Event, []stream.DeadLetter) {
+	var dead []stream.DeadLetter
+	events := make([]popup.Event, 0, len(group.Entries))
+	for _, entry := range group.Entries {
+		e, err := popup.DecodeEvent(entry.Payload)
+		if err != nil {
+			dead = append(dead, stream.DeadLetter{
+				Name: group.Name, Sequence: group.Sequence, At: entry.At, Rows: entry.Rows, Reason: err.Error(), Payload: entry.Payload,
+			})
+			continue
+		}
+		events = append(events, e)
+	}
+	return events, dead
+}
+
+// close makes durable what was accepted and closes the file. The drain has ended.
+func (l *eventLog) close() error {
+	if spool := l.spool.Load(); spool != nil {
+		spool.Close()
+	}
+	if l.file != nil {
+		return l.file.Close()
+	}
+	return nil
+}
+
+var errLogClosed = errors.New("the event log is not open yet")
+
+func (l *eventLog) ready() error {
+	spool := l.spool.Load()
+	if spool == nil {
+		return errLogClosed
+	}
+	return spool.Ready()
+}
+
+// stats returns the figures of the events that wait.
+func (l *eventLog) stats() (stream.SpoolNameStats, bool) {
+	spool := l.spool.Load()
+	if spool == nil {
+		return stream.SpoolNameStats{}, false
+	}
+	for _, s := range spool.Stats().Names {
+		if s.Name == spoolName {
+			return s, true
+		}
+	}
+	return stream.SpoolNameStats{}, true
+}
+
+// limitedStore bounds how long a swap takes. A read is bounded by the store.
+type limitedStore struct {
+	popup.Store
+	timeout time.Duration
+}
+
+// Swap implements popup.Store.
+func (s limitedStore) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.Swap(ctx, key, version, next, event)
+}

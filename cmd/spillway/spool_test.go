@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	driver "zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/sqlite"
+	"spillway/internal/stream"
+)
+
+// spoolTestSink is a table that refuses the id 13, or a database that is down.
+type spoolTestSink struct{ down bool }
+
+func (s spoolTestSink) Commit(_ context.Context, b *stream.Batch) error {
+	if s.down {
+		return stream.ErrTransient
+	}
+	for _, e := range b.Requests {
+		for row := range e.Records.Len() {
+			if e.Records.Integer(row, 0) == 13 {
+				e.Result.Refused = append(e.Result.Refused, stream.RowRefusal{Row: row, Reason: "no luck"})
+			}
+		}
+	}
+	return nil
+}
+
+func (spoolTestSink) Durability(context.Context) (stream.Durability, error) {
+	return stream.Durability{}, nil
+}
+
+func (spoolTestSink) Sweep(context.Context, time.Time, time.Time, int) (int, error) { return 0, nil }
+
+// spoolTestStream posts ids to a spool in data. A database that is up drains them
+// before it returns.
+func spoolTestStream(t *testing.T, data string, down bool, ids ...int) {
+	t.Helper()
+	schema, err := stream.NewSchema(stream.Definition{Name: "/readings", Table: "t", Columns: []stream.Column{
+		{Name: "id", Type: stream.Integer}, {Name: "at", Type: stream.Timestamp}, {Name: "note", Type: stream.Text},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := sqlite.OpenSpool(t.Context(), spoolPath(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	heads, err := file.Heads(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	spool, err := stream.OpenSpool(stream.SpoolConfig{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 1 << 20, Log: log}, file, heads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.Config{BatchRows: 100, BatchBytes: 1 << 20, CommitTimeout: time.Second, KeyTTL: time.Hour, Log: log}
+	s, err := stream.OpenSpooled(cfg, schema, spool, spoolTestSink{down: down})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		body := fmt.Appendf(nil, `{"id":%d,"at":"2016-12-01T10:00:00Z","note":"é"}`, id)
+		records, _, err := schema.Parse(body, stream.FormJSON, time.Now(), stream.Limits{Bytes: 1000, Records: 10, Depth: 5, Fields: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Commit(t.Context(), stream.Request{Records: records}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !down && spool.Stats().Names[0].Groups > 0 {
+		<-tick.C
+	}
+	s.Close(t.Context())
+	spool.Close()
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSpoolVerbs(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	expect := func(code int, want string, args ...string) string {
+		t.Helper()
+		stdout, stderr, got := spillway(t, append([]string{"spool"}, append(args, "--data", data)...)...)
+		if got != code || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("spool %s: exit %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, want, stdout, stderr)
+		}
+		return stdout
+	}
+	expect(2, "there is no spool in", "status")
+	expect(2, "there is no spool in", "retry")
+
+	spoolTestStream(t, data, true, 1, 13, 3)
+	var status struct{ Streams []spoolStatus }
+	if err := json.Unmarshal([]byte(expect(0, "", "status", "--json")), &status); err != nil {
+		t.Fatal(err)
+	}
+	if s := status.Streams; len(s) != 1 || s[0].Stream != "/readings" || s[0].Groups != 3 || s[0].Records != 3 || s[0].OldestSeconds <= 0 {
+		t.Errorf("status %+v", s)
+	}
+	lines := expect(0, `"record":{"id":13,"at":"2016-12-01T10:00:00Z","note":"é"}`, "export")
+	if n := strings.Count(lines, "\n"); n != 3 {
+		t.Errorf("%d lines exported:\n%s", n, lines)
+	}
+	expect(0, "", "export", "--dead")
+	expect(0, "nothing is missing", "repair")
+
+	// Drained: one is refused, put back, and refused again.
+	spoolTestStream(t, data, false)
+	expect(1, "1 dead letter", "status")
+	expect(0, `"reason":"no luck","record":{"id":13`, "export", "--dead")
+	expect(0, "1 dead letter put back", "retry")
+	expect(0, `"id":13`, "export")
+	spoolTestStream(t, data, false)
+	expect(0, `"reason":"no luck"`, "export", "--dead", "--stream", "/readings")
+	expect(1, "say --yes", "discard")
+	expect(0, "1 dead letter deleted", "discard", "--yes")
+	expect(0, "/readings", "status")
+}
+
+func TestSpoolRepairVerb(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	spoolTestStream(t, data, true, 1, 2, 3, 4)
+	conn, err := driver.OpenConn(spoolPath(data), driver.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = sqlitex.ExecuteScript(conn, "DELETE FROM groups WHERE id & 0xff = 2; UPDATE groups SET payload = x'00' WHERE id & 0xff = 3;", nil)
+	if err := errors.Join(err, conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, code := spillway(t, "spool", "repair", "--data", data)
+	if code != 1 || !strings.Contains(stdout, "/readings: group 2: missing, accepted after ") ||
+		!strings.Contains(stdout, "/readings: group 3: bad checksum, 1 bytes are kept as a dead letter") || !strings.Contains(stderr, "--yes") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	if stdout, stderr, code = spillway(t, "spool", "export", "--data", data); code != 3 || !strings.Contains(stderr, "the spool is damaged") {
+		t.Errorf("export: exit %d\n%s%s", code, stdout, stderr)
+	}
+	// Not while a server has it.
+	held, err := sqlite.OpenSpool(t.Context(), spoolPath(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range [][]string{{"repair", "--yes"}, {"retry"}, {"discard", "--yes"}} {
+		if _, stderr, code = spillway(t, append(append([]string{"spool"}, verb...), "--data", data)...); code != 3 || !strings.Contains(stderr, "in use by another process (pid") {
+			t.Errorf("%v: exit %d, %s", verb, code, stderr)
+		}
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if stdout, stderr, code = spillway(t, "spool", "repair", "--yes", "--data", data); code != 0 || !strings.Contains(stdout, "the old file is "+spoolPath(data)+".damaged-") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	if stdout, _, code = spillway(t, "spool", "export", "--data", data); code != 0 || strings.Count(stdout, "\n") != 2 {
+		t.Errorf("export: exit %d\n%s", code, stdout)
+	}
+	if stdout, _, code = spillway(t, "spool", "repair", "--data", data); code != 0 {
+		t.Errorf("repair: exit %d\n%s", code, stdout)
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+// writers are clients that post one record a request as fast as they are answered,
+// until one of theirs is not.
+type writers struct {
+	path    string
+	next    *atomic.Int64 // the next record's id
+	taken   atomic.Int64
+	mu      sync.Mutex
+	stored  []int // what was acknowledged
+	unknown []int // what was not answered
+}
+
+// run posts with 16 clients until the process is gone. Requests carry keys if keyed.
+func (w *writers) run(ctx context.Context, t *testing.T, s *apptest.Spillway, keyed bool) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+	defer client.CloseIdleConnections()
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			for w.one(ctx, t, client, s, keyed) {
+			}
+		})
+	}
+	group.Wait()
+}
+
+func (w *writers) one(ctx context.Context, t *testing.T, client *http.Client, s *apptest.Spillway, keyed bool) bool {
+	id := int(w.next.Add(1))
+	a, err := w.post(ctx, client, s, id, keyed)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err != nil:
+		w.unknown = append(w.unknown, id)
+		return false
+	case a.status == http.StatusServiceUnavailable:
+		return true // not stored, and said so
+	case a.status != http.StatusOK && a.status != http.StatusAccepted:
+		t.Errorf("%d %s", a.status, a.body)
+		return false
+	}
+	w.stored = append(w.stored, id)
+	w.taken.Add(1)
+	return a.header.Get("Connection") != "close"
+}
+
+func (w *writers) post(ctx context.Context, client *http.Client, s *apptest.Spillway, id int, keyed bool) (answer, error) {
+	var headers []string
+	if keyed {
+		headers = []string{"Idempotency-Key", "key-" + strconv.Itoa(id)}
+	}
+	return tryPost(ctx, client, s.URL(w.path), fmt.Sprintf(`{"id":%d,"device":%d}`, id, id%7), headers...)
+}
+
+// contained checks that every id of some is in all, which is sorted.
+func contained(t *testing.T, some, all []int) {
+	t.Helper()
+	for _, id := range some {
+		if _, found := slices.BinarySearch(all, id); !found {
+			t.Errorf("record %d was acknowledged and is not stored", id)
+		}
+	}
+}
+
+// TestStreamCrash kills the process under load, three times. What was acknowledged is
+// stored; what was not answered is sent again with its key, and is there once.
+func TestStreamCrash(t *testing.T) {
+	for name, p := range map[string]streamPlace{"sqlite": sqlitePlace(t), "postgres": postgresPlace(t, shared.postgres)} {
+		t.Run(name, func(t *testing.T) {
+			s := p.serve(t, readings+"    order_by: device\n")
+			var next atomic.Int64
+			var all []int
+			for range 3 {
+				w := &writers{path: "readings", next: &next}
+				var load sync.WaitGroup
+				load.Go(func() { w.run(t.Context(), t, s, true) })
+				eventually(t, "records are stored", func() bool { return w.taken.Load() > 300 })
+				s.Kill()
+				load.Wait()
+				if err := s.Start(); err != nil {
+					t.Fatal(err)
+				}
+				s.WaitReady(t)
+				stored := p.ids(t)
+				contained(t, w.stored, stored)
+				for _, id := range w.unknown {
+					a, err := w.post(t.Context(), http.DefaultClient, s, id, true)
+					if err != nil || a.status != http.StatusOK {
+						t.Errorf("record %d again: %d %s %v", id, a.status, a.body, err)
+					}
+				}
+				all = append(append(all, w.stored...), w.unknown...)
+			}
+			slices.Sort(all)
+			if stored := p.ids(t); !slices.Equal(stored, all) {
+				t.Errorf("%d records are stored, %d were sent", len(stored), len(all))
+			}
+			t.Logf("%d records", len(all))
+		})
+	}
+}
+
+// TestStreamStop ends the process with SIGTERM under load: every record that was
+// accepted is stored, those in memory too.
+func TestStreamStop(t *testing.T) {
+	for _, ack := range []string{"database", "memory"} {
+		t.Run(ack, func(t *testing.T) {
+			p := postgresPlace(t, shared.postgres)
+			s := p.serve(t, readings+"    ack: "+ack+"\n")
+			w := &writers{path: "readings", next: new(atomic.Int64)}
+			var load sync.WaitGroup
+			load.Go(func() { w.run(t.Context(), t, s, false) })
+			eventually(t, "records are taken", func() bool { return w.taken.Load() > 2000 })
+			if err := s.Stop(); err != nil { // an exit code other than 0 is an error
+				t.Errorf("stop: %v\n%s", err, s.Log(t))
+			}
+			load.Wait()
+			stored := p.ids(t)
+			contained(t, w.stored, stored)
+			if n := len(stored); n > len(w.stored)+len(w.unknown) || len(slices.Compact(stored)) != n {
+				t.Errorf("%d stored, %d acknowledged, %d unknown", n, len(w.stored), len(w.unknown))
+			}
+		})
+	}
+}

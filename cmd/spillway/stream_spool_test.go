@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+// TestStreamSpool takes records while the database is down, is killed, starts without
+// the database, and stores each record once when that is back.
+func TestStreamSpool(t *testing.T) {
+	server := apptest.Postgres(t)
+	p := postgresPlace(t, server)
+	s := p.serve(t, readings+"    ack: spool\n")
+	var want []int
+	take := func(n int) {
+		t.Helper()
+		for range n {
+			id := len(want) + 1
+			wantAnswer(t, post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id)), 202, `{"stored":1,"ack":"spool"}`)
+			want = append(want, id)
+		}
+	}
+	take(5)
+	eventually(t, "records are drained", func() bool { return len(p.ids(t)) == 5 })
+	server.Kill()
+	take(20)
+	if a := fetch(t, s.Admin+"/readyz"); a.status != 200 {
+		t.Errorf("with the database down: %d %s", a.status, a.body)
+	}
+	s.Kill()
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
+	take(20)
+	wantAnswer(t, post(t, s.URL("readings"), `{"id":45}`, "Idempotency-Key", "45"), 202, `{"stored":1,"ack":"spool","replayed":true}`)
+	if n := metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`); n != 40 {
+		t.Errorf("%v records wait", n)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all is drained", func() bool { return len(p.ids(t)) >= len(want) })
+	wantAnswer(t, post(t, s.URL("readings"), `[{"id":46,"value":13},{"id":47}]`), 202, `{"stored":2,"ack":"spool"}`)
+	want = append(want, 47)
+	eventually(t, "one is refused by the database", func() bool {
+		return metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`) == 1 && len(p.ids(t)) == len(want)
+	})
+	if ids := p.ids(t); !slices.Equal(ids, want) {
+		t.Errorf("stored %v", ids)
+	}
+	if err := s.Stop(); err != nil {
+		t.Errorf("stop: %v\n%s", err, s.Log(t))
+	}
+	stdout, stderr, code := spillway(t, "spool", "status", "--data", s.Dir()+"/data")
+	if code != exitFailed || !strings.Contains(stdout, "/readings") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
