@@ -1,0 +1,15 @@
+-- What the programs read: spillway's campaigns, and the same for naive. 50 campaigns: 10 cities x 5 ages.
+CREATE DATABASE IF NOT EXISTS popups;
+CREATE USER IF NOT EXISTS app@'%';
+GRANT ALL ON popups.* TO app@'%';
+CREATE TABLE IF NOT EXISTS popups.users (id BIGINT PRIMARY KEY, name VARCHAR(40) NOT NULL, city VARCHAR(20) NOT NULL, age INT NOT NULL) ENGINE=InnoDB;
+INSERT INTO popups.users SELECT seq, CONCAT('user ', seq), CONCAT('c', seq % 10), 20 + seq % 50 FROM popups.seq_1_to_1000000 WHERE NOT EXISTS (SELECT 1 FROM popups.users LIMIT 1);
+CREATE TABLE IF NOT EXISTS popups.campaigns (id INT PRIMARY KEY, payload TEXT NOT NULL, city VARCHAR(20) NOT NULL, channel VARCHAR(20) NOT NULL, age_from INT NOT NULL, age_before INT NOT NULL, vip BOOLEAN NOT NULL) ENGINE=InnoDB;
+INSERT IGNORE INTO popups.campaigns SELECT seq, CONCAT('{"title":"Offer ', seq, '"}'), CONCAT('c', (seq - 1) DIV 5), 'app', 20 + (seq - 1) % 5 * 10, 30 + (seq - 1) % 5 * 10, false FROM popups.seq_1_to_50;
+CREATE TABLE IF NOT EXISTS popups.shows (id BIGINT AUTO_INCREMENT PRIMARY KEY, user_id BIGINT NOT NULL, campaign_id INT NOT NULL, shown_at DATETIME(3) NOT NULL, clicked_at DATETIME(3), KEY user_shows (user_id, shown_at)) ENGINE=InnoDB;
+TRUNCATE popups.shows;
+DROP TABLE IF EXISTS popups.popup_events, popups.popup_state, popups.popup_counts, popups.popup_queues, popups.popup_holder;
+CREATE TABLE IF NOT EXISTS popups.popup_campaigns ( id INT NOT NULL PRIMARY KEY, name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, position INT NOT NULL, payload MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, target MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, status VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, starts_at DATETIME(3), ends_at DATETIME(3), repeat_after BIGINT NOT NULL, quiet_click BIGINT NOT NULL, quiet_dismiss BIGINT NOT NULL, cap INT NOT NULL, version BIGINT NOT NULL ) ENGINE=InnoDB;
+CREATE TABLE IF NOT EXISTS popups.popup_version ( id TINYINT NOT NULL PRIMARY KEY, version BIGINT NOT NULL ) ENGINE=InnoDB;
+INSERT IGNORE INTO popups.popup_version VALUES (1, 1);
+INSERT IGNORE INTO popups.popup_campaigns SELECT seq, CONCAT('offer ', seq), 'home', seq, CONCAT('{"title":"Offer ', seq, '"}'), CONCAT('city == "c', (seq - 1) DIV 5, '" and channel == "app" and age >= ', 20 + (seq - 1) % 5 * 10, ' and age < ', 30 + (seq - 1) % 5 * 10, ' and vip == false'), 'active', NULL, NULL, 86400000, 86400000, 86400000, 0, 1 FROM popups.seq_1_to_50;
