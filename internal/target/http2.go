@@ -24,8 +24,8 @@ type http2Link struct {
 	checks  *Checks
 	source  *Source
 	base    string // scheme and host of every URL
-	headers []Header
 	path    []byte
+	header  []byte
 	body    []byte
 	answer  bytes.Buffer // what a check looks at
 }
@@ -47,7 +47,7 @@ func (t *Target) dialHTTP2(ctx context.Context, turn int, source *Source) (link,
 	}
 	l := &http2Link{
 		conn: conn, clock: t.config.Clock, timeout: t.config.Timeout, mix: t.mix, checks: &t.config.Checks,
-		source: source, base: "https://" + t.host, headers: t.config.Headers,
+		source: source, base: "https://" + t.host,
 	}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return l, nil
@@ -104,12 +104,14 @@ func (l *http2Link) build(ctx context.Context, r *builtRequest, o *Outcome) (*ht
 		request.Body = io.NopCloser(bytes.NewReader(l.body)) // without GetBody: it cannot be sent again
 		request.ContentLength = int64(len(l.body))
 	}
-	for _, h := range l.headers {
-		if http.CanonicalHeaderKey(h.Name) == "Host" {
-			request.Host = h.Value
+	for i := range l.mix.headers {
+		h := &l.mix.headers[i]
+		l.header = h.value.append(l.header[:0], l.source)
+		if http.CanonicalHeaderKey(h.name) == "Host" {
+			request.Host = string(l.header)
 			continue
 		}
-		request.Header.Add(h.Name, h.Value)
+		request.Header.Add(h.name, string(l.header))
 	}
 	return request, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -17,8 +18,35 @@ type HTTPRequest struct {
 	Weight int      // how often, against the other requests; 0 counts as 1
 }
 
-// Header is one header line of every request.
+// Header is one header line of every request. Its value may hold the values of a
+// Template.
 type Header struct{ Name, Value string }
+
+// headerLine is a Header, its value compiled.
+type headerLine struct {
+	name  string
+	value Template
+}
+
+// compileHeaders reads the files that headers name.
+func compileHeaders(headers []Header) ([]headerLine, error) {
+	lines := make([]headerLine, len(headers))
+	for i, h := range headers {
+		value, err := ParseTemplate(h.Value)
+		if err != nil {
+			return nil, fmt.Errorf("header %s: %w", h.Name, err)
+		}
+		for _, part := range value.parts {
+			if part.value != nil && slices.ContainsFunc(part.value.rows, holdsLineEnd) {
+				return nil, fmt.Errorf("header %s: a value in its file holds a line end", h.Name)
+			}
+		}
+		lines[i] = headerLine{h.Name, value}
+	}
+	return lines, nil
+}
+
+func holdsLineEnd(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
 
 // ParseHeader reads "Name: value".
 func ParseHeader(s string) (Header, error) {
@@ -55,14 +83,14 @@ type builtRequest struct {
 	last     []byte // … and the same that ends the connection
 	method   string
 	path     *Template
-	headers  string // " HTTP/1.1" and every line that does not change
+	headers  *Template // " HTTP/1.1" and every line but those of the body and the end
 	body     *Template
 	withBody bool
 }
 
 const closeLine = "Connection: close\r\n"
 
-func buildRequest(r *HTTPRequest, host string, headers []Header) (builtRequest, error) {
+func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
 	method := r.Method
 	if method == "" {
 		method = http.MethodGet
@@ -82,34 +110,43 @@ func buildRequest(r *HTTPRequest, host string, headers []Header) (builtRequest, 
 	}
 	body, fixedBody := r.Body.constant()
 	b := builtRequest{
-		head: method == http.MethodHead, kind: methodKind(method), method: method, path: &r.Path, body: &r.Body,
+		head: method == http.MethodHead, kind: methodKind(method), method: method, path: &r.Path, headers: headers, body: &r.Body,
 		withBody: body != "" || !fixedBody || method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch,
 	}
-	b.headers = headerLines(host, headers)
-	if fixedPath && fixedBody {
+	if _, fixedHeaders := headers.constant(); fixedPath && fixedHeaders && fixedBody {
 		b.keep = b.append(nil, false, nil)
 		b.last = b.append(nil, true, nil)
 	}
 	return b, nil
 }
 
-func headerLines(host string, headers []Header) string {
-	var lines strings.Builder
-	lines.WriteString(" HTTP/1.1\r\n")
+// headerLines returns what follows the path of each request.
+func headerLines(host string, headers []headerLine) *Template {
+	text := " HTTP/1.1\r\n"
 	given := make(map[string]bool)
 	for _, h := range headers {
-		given[http.CanonicalHeaderKey(h.Name)] = true
+		given[http.CanonicalHeaderKey(h.name)] = true
 	}
 	if !given["Host"] {
-		lines.WriteString("Host: " + host + "\r\n")
+		text += "Host: " + host + "\r\n"
 	}
 	if !given["User-Agent"] {
-		lines.WriteString("User-Agent: spillway\r\n")
+		text += "User-Agent: spillway\r\n"
 	}
+	lines := &Template{}
 	for _, h := range headers {
-		lines.WriteString(h.Name + ": " + h.Value + "\r\n")
+		text += h.name + ": "
+		for _, part := range h.value.parts {
+			text += part.text
+			if part.value != nil {
+				lines.parts = append(lines.parts, templatePart{text, part.value})
+				text = ""
+			}
+		}
+		text += "\r\n"
 	}
-	return lines.String()
+	lines.parts = append(lines.parts, templatePart{text: text})
+	return lines
 }
 
 func unsafeInPath(r rune) bool { return r <= ' ' || r >= 0x7f }
@@ -157,7 +194,7 @@ func (r *builtRequest) append(b []byte, last bool, s *Source) []byte {
 	b = append(b, r.method...)
 	b = append(b, ' ')
 	b = r.path.append(b, s)
-	b = append(b, r.headers...)
+	b = r.headers.append(b, s)
 	if last {
 		b = append(b, closeLine...)
 	}
@@ -182,15 +219,21 @@ func (r *builtRequest) appendBody(b []byte, s *Source) []byte {
 
 // httpMix is every request of a run, drawn by weight.
 type httpMix struct {
+	headers  []headerLine
 	requests []builtRequest
 	upTo     []int // running sum of the weights
 }
 
 func newHTTPMix(requests []HTTPRequest, host string, headers []Header) (*httpMix, error) {
-	m := &httpMix{}
+	lines, err := compileHeaders(headers)
+	if err != nil {
+		return nil, err
+	}
+	m := &httpMix{headers: lines}
+	joined := headerLines(host, lines)
 	total := 0
 	for i := range requests {
-		b, err := buildRequest(&requests[i], host, headers)
+		b, err := buildRequest(&requests[i], joined)
 		if err != nil {
 			return nil, err
 		}

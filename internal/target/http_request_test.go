@@ -38,7 +38,7 @@ func template(t testing.TB, text string) Template {
 }
 
 func TestBuiltRequest(t *testing.T) {
-	headers := []Header{{"X-Key", "a: b"}, {"User-Agent", "me"}}
+	headers := []Header{{"X-Key", "a: b"}, {"Idempotency-Key", "k-{sequence}."}, {"User-Agent", "me"}}
 	for _, body := range []string{"", "plain", "number {sequence}"} {
 		for _, path := range []string{"/", "/p?x={random(4,4)}"} {
 			mix, err := newHTTPMix([]HTTPRequest{{Method: "POST", Path: template(t, path), Body: template(t, body)}}, "h:1", headers)
@@ -51,7 +51,7 @@ func TestBuiltRequest(t *testing.T) {
 				r, got := readBack(t, mix.draw(s).append(nil, last, s))
 				wantPath := strings.ReplaceAll(path, "{random(4,4)}", "4")
 				wantBody := strings.ReplaceAll(body, "{sequence}", "1")
-				if r.Host != "h:1" || r.RequestURI != wantPath || got != wantBody || r.Close != last || r.Header.Get("X-Key") != "a: b" || r.UserAgent() != "me" {
+				if r.Host != "h:1" || r.RequestURI != wantPath || got != wantBody || r.Close != last || r.Header.Get("X-Key") != "a: b" || r.Header.Get("Idempotency-Key") != "k-1." || r.UserAgent() != "me" {
 					t.Errorf("%q %q: got %+v with body %q", path, body, r, got)
 				}
 			}
@@ -67,6 +67,16 @@ func TestBuiltRequestWithoutBody(t *testing.T) {
 	got := string(mix.requests[0].keep)
 	if want := "GET /x HTTP/1.1\r\nHost: h\r\nUser-Agent: spillway\r\n\r\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestHeaderValuesWithLineEnds(t *testing.T) {
+	path := writeFile(t, "v.csv", "\"x\ny\"\n")
+	for value, want := range map[string]string{"{file:" + path + ":1}": "holds a line end", "{nothing}": "unknown value {nothing}"} {
+		_, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/")}}, "h", []Header{{"X-Name", value}})
+		if err == nil || !strings.Contains(err.Error(), "header X-Name: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", value, err)
+		}
 	}
 }
 
