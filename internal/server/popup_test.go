@@ -330,19 +330,57 @@ func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) [
 	}
 }
 
+// A whole number keeps all its digits, and the clock of who signs may differ by
+// identityLeeway.
+func TestIdentityClaim(t *testing.T) {
+	key := []byte("0123456789abcdef0123456789abcdef")
+	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).Unix()) }
+	for claims, want := range map[string]string{
+		`"sub":"a b","exp":` + in(time.Hour):                                "a b",
+		`"sub":98765432109876543210,"exp":` + in(time.Hour) + `.5`:          "98765432109876543210",
+		`"sub":-7,"exp":` + in(20*time.Second-identityLeeway):               "-7",
+		`"sub":"a","exp":` + in(-5*time.Second-identityLeeway):              "",
+		`"sub":"a","exp":1e300,"nbf":` + in(identityLeeway+time.Minute):     "",
+		`"sub":1e3,"exp":` + in(time.Hour):                                  "",
+		`"sub":"","exp":` + in(time.Hour):                                   "",
+		`"sub":["a"],"exp":` + in(time.Hour):                                "",
+		`"sub":"a","nbf":` + in(20*time.Second) + `,"exp":` + in(time.Hour): "a",
+		`"sub":"a","exp":"` + in(time.Hour) + `"`:                           "",
+	} {
+		signed := signedHS256(key, "{"+claims+"}")
+		if user, err := d.claimed(signed); user != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, errIdentity) {
+			t.Errorf("%s: %q, %v; want %q", claims, user, err, want)
+		}
+	}
+}
+
+// signedHS256 makes a JWT of a payload that need not be JSON.
+func signedHS256(key []byte, payload string) string {
+	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(payload))
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
+	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
 // FuzzIdentity: no text makes the reader of tokens panic or name a user, but with the
-// key.
+// key; and no payload that is signed names nobody.
 func FuzzIdentity(f *testing.F) {
-	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: make([]byte, 32), Claim: "sub"})
+	key := []byte("0123456789abcdef0123456789abcdef")
+	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIiwiZXhwIjo5OTk5OTk5OTk5fQ.AAAA", `{"sub":"1","exp":1e300,"aud":["a"]}`)
+	f.Add("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIiwiZXhwIjo5OTk5OTk5OTk5fQ.AAAA", `{"sub":"1","exp":9999999999,"aud":["a"]}`)
+	f.Add("a.b", `{"sub":1,"exp":1e300,"nbf":null}`)
 	f.Fuzz(func(t *testing.T, text, payload string) {
-		if claims, err := d.open([]byte(text)); err == nil {
-			t.Errorf("%q is taken: %s", text, claims)
+		if user, err := d.claimed(text); err == nil {
+			t.Errorf("%q is taken: %s", text, user)
 		}
-		if user, err := d.claimed([]byte(payload), time.Now()); err == nil && user == "" {
+		if user, err := d.claimed(signedHS256(key, payload)); err == nil && user == "" {
 			t.Errorf("%q gives nobody", payload)
 		}
 	})
