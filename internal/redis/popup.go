@@ -154,7 +154,8 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 	option.ConnWriteTimeout = commandTimeout
 	option.ReadBufferEachConn = bufferSize
 	option.WriteBufferEachConn = bufferSize
-	option.PipelineMultiplex = -1 // one connection: it makes the largest batches of what comes at once
+	option.PipelineMultiplex = oneConnection
+	option.MaxFlushDelay = flushPause
 	option.RetryDelay = retryStale
 	dial := option.DialCtxFn // set for unix sockets
 	option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
@@ -259,10 +260,10 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 // Swap replaces a state if its version is still version, and appends the event, where
 // there is one, in the same step. An error may come behind the swap.
 func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event) (bool, error) {
+	dials := p.dials.Load() // before the look: a connection made between them must be noticed below
 	if err := p.available(); err != nil {
 		return false, err
 	}
-	dials := p.dials.Load()
 	k := &p.keys[shardOf(key.User)]
 	var expected [8]byte
 	binary.BigEndian.PutUint64(expected[:], version)

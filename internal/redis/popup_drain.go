@@ -37,11 +37,13 @@ type PopupStats struct {
 	Loaded   uint64 // states read from the database for one user
 	Rebuilds uint64 // times that this process put the states back
 	Backlog  int64  // events that wait for the database, of all processes, lately; -1: not known
+	Durable  bool   // the server syncs what it answers, by its settings of within a minute
 }
 
 type popupCounters struct {
 	applied, claimed, bad, failures, full, loaded, rebuilds atomic.Uint64
 	backlog                                                 atomic.Int64
+	durable                                                 atomic.Bool
 }
 
 // Stats returns the counters.
@@ -50,6 +52,7 @@ func (p *Popups) Stats() PopupStats {
 	return PopupStats{
 		Applied: c.applied.Load(), Claimed: c.claimed.Load(), Bad: c.bad.Load(), Failures: c.failures.Load(), Full: c.full.Load(),
 		Loaded: c.loaded.Load(), Rebuilds: c.rebuilds.Load(), Backlog: c.backlog.Load(),
+		Durable: c.durable.Load(),
 	}
 }
 
@@ -119,8 +122,8 @@ func (p *Popups) take(ctx context.Context, read func(context.Context) ([]queued,
 	return len(batch), nil
 }
 
-// store writes a batch to the database, however long that takes; when ctx ends, it has
-// a last attempt.
+// store writes a batch to the database, however long that takes. When ctx ends, the
+// attempt under way, or else a last one, has stopGrace.
 func (p *Popups) store(ctx context.Context, batch []queued) bool {
 	events := make([]popup.Event, len(batch))
 	for i, q := range batch {
@@ -128,12 +131,9 @@ func (p *Popups) store(ctx context.Context, batch []queued) bool {
 	}
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {
 		last := ctx.Err() != nil
-		limit := drainTimeout
-		if last {
-			limit = stopGrace
-		}
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		limited, cancel := boundedByStop(ctx)
 		err := p.cfg.Table.Apply(limited, popup.Mark{}, events)
+		last = last || limited.Err() != nil && ctx.Err() != nil
 		cancel()
 		if err == nil {
 			return true
@@ -148,6 +148,17 @@ func (p *Popups) store(ctx context.Context, batch []queued) bool {
 		case <-ctx.Done():
 		case <-time.After(wait):
 		}
+	}
+}
+
+// boundedByStop returns a context that ends after drainTimeout, and stopGrace after ctx
+// has.
+func boundedByStop(ctx context.Context) (context.Context, context.CancelFunc) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
+	return limited, func() {
+		stop()
+		cancel()
 	}
 }
 

@@ -162,6 +162,7 @@ func TestPopupKilledServer(t *testing.T) {
 	if text, err := r.Durability(t.Context()); err != nil || text != "" {
 		t.Errorf("durability: %q, %v", text, err)
 	}
+	within(t, 5*time.Second, "the metric says that events are durable", func() bool { return r.Stats().Durable })
 	table.fail(errors.New("not yet"))
 	var shown, clicked sync.Map
 	var clicks atomic.Int64

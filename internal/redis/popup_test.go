@@ -104,7 +104,9 @@ type popupReplica struct {
 
 func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica {
 	t.Helper()
-	cfg.Log = slog.New(slog.DiscardHandler)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	p, err := redis.OpenPopups(t.Context(), url, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -266,6 +268,24 @@ func TestPopupTabs(t *testing.T) {
 	t.Logf("%d rounds, %d races lost and decided again", rounds, conflicts)
 }
 
+// popupLog is what a replica logs.
+type popupLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *popupLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *popupLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // A server that is not what it must be is refused, with what to do.
 func TestPopupServerRefused(t *testing.T) {
 	server := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
@@ -275,9 +295,15 @@ func TestPopupServerRefused(t *testing.T) {
 		t.Errorf("allkeys-lru: %v", err)
 	}
 	command(t, server.Addr(), "CONFIG SET maxmemory-policy noeviction")
+	log := &popupLog{}
+	cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 	r := startPopups(t, server.URL(""), cfg).waitReady(t)
 	if text, err := r.Durability(t.Context()); err != nil || !strings.Contains(text, "appendonly = no") {
 		t.Errorf("durability: %q, %v", text, err)
+	}
+	within(t, 5*time.Second, "the log says what a crash costs", func() bool { return strings.Contains(log.String(), "appendonly = no") })
+	if r.Stats().Durable {
+		t.Error("the metric says that events are durable")
 	}
 	command(t, server.Addr(), "CONFIG SET maxmemory-policy volatile-lru")
 	within(t, 5*time.Second, "the change is noticed", func() bool { return errors.Is(r.Ready(), redis.ErrPopupServer) })

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	watchEvery   = 500 * time.Millisecond // between two looks at the server
-	rebuildLease = 30 * time.Second       // a process that rebuilds and dies is replaced after so long
-	rebuildBatch = 2000                   // states that are written at once
+	watchEvery      = 500 * time.Millisecond // between two looks at the server
+	durabilityEvery = time.Minute            // between two looks at how it syncs
+	rebuildLease    = 30 * time.Second       // a process that rebuilds and dies is replaced after so long
+	rebuildBatch    = 2000                   // states that are written at once
 )
 
 // serverFacts is what INFO says.
@@ -72,15 +73,20 @@ func (p *Popups) mark(s serverFacts) string {
 func (p *Popups) watch(ctx context.Context) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
-	last := ""
+	last, loses := "", ""
+	var asked time.Time
 	for {
 		err := p.verify(ctx)
+		if err == nil && time.Since(asked) > durabilityEvery {
+			asked, loses = time.Now(), p.lookAtDurability(ctx, loses)
+		}
 		switch {
 		case ctx.Err() != nil:
 			p.unready(fmt.Errorf("%w: they are being closed", errNotReady))
 			return
 		case err != nil:
 			p.unready(fmt.Errorf("%w: %w", errNotReady, err))
+			asked = time.Time{} // it may be another server then
 		}
 		if text := fmt.Sprint(err); text != last {
 			if err != nil {
@@ -100,6 +106,24 @@ func (p *Popups) watch(ctx context.Context) {
 		case <-wake:
 		}
 	}
+}
+
+// lookAtDurability logs what a crash of the server may lose when that is not what it was
+// before, and returns it.
+func (p *Popups) lookAtDurability(ctx context.Context, before string) string {
+	loses, err := p.Durability(ctx)
+	if err != nil {
+		return before // the next look is at what is wrong
+	}
+	p.counters.durable.Store(loses == "")
+	switch {
+	case loses == before:
+	case loses != "":
+		p.cfg.Log.Warn("Redis may lose popup events that were answered when it crashes: set appendonly yes and appendfsync always", "loses", loses)
+	default:
+		p.cfg.Log.Info("Redis keeps popup events that were answered")
+	}
+	return loses
 }
 
 // verify looks at the server, has states put back where some may be missing, and says

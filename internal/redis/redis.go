@@ -25,10 +25,14 @@ const (
 	commandTimeout = time.Second // from asking to the whole answer
 )
 
-// Commands go over 1 << multiplex connections, each with two buffers of bufferSize.
+// Commands go over one connection with two buffers of bufferSize: it makes the largest
+// batches of what comes at once. Its writer pauses after a write where others wait:
+// then one system call carries many commands, here and in Redis, which at 128
+// callers saves a fifth of the CPU time of both. Who is alone does not wait.
 const (
-	multiplex  = 1
-	bufferSize = 64 << 10
+	oneConnection = -1 // as rueidis counts them
+	bufferSize    = 64 << 10
+	flushPause    = 40 * time.Microsecond
 )
 
 // errURL is what is wrong with any address that cannot be read. It quotes
@@ -37,7 +41,7 @@ var errURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:POR
 	"or unix://[USER:PASSWORD@]/PATH?db=DB; in a password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25")
 
 // DB is one Redis server. Its methods may be called concurrently; commands that
-// run at the same time share a few connections.
+// run at the same time share a connection.
 type DB struct {
 	client   rueidis.Client
 	addr     string // host:port or path, for messages
@@ -64,7 +68,8 @@ func Open(rawURL string, log *slog.Logger) (*DB, error) {
 	option.ConnWriteTimeout = commandTimeout
 	option.ReadBufferEachConn = bufferSize
 	option.WriteBufferEachConn = bufferSize
-	option.PipelineMultiplex = multiplex
+	option.PipelineMultiplex = oneConnection
+	option.MaxFlushDelay = flushPause
 	option.RetryDelay = retryStale
 	db := &DB{addr: option.InitAddress[0], password: option.Password}
 	db.client, err = rueidis.NewClient(option)
@@ -107,11 +112,10 @@ func parse(rawURL string) (rueidis.ClientOption, error) {
 	return option, nil
 }
 
-// retryStale repeats a read whose connection turned out to be gone, as all are after a
-// restart of the server, once for each connection; it does not wait for a
-// server that is down.
+// retryStale repeats a read whose connection turned out to be gone, as it is after a
+// restart of the server, once; it does not wait for a server that is down.
 func retryStale(attempts int, _ rueidis.Completed, _ error) time.Duration {
-	if attempts <= 1<<multiplex {
+	if attempts <= 1 {
 		return 0
 	}
 	return -1
