@@ -143,8 +143,8 @@ func (p *Popups) withSession(ctx context.Context, work func(context.Context, *se
 }
 
 // transaction runs work in a transaction, with the retries of withSession and again
-// where another transaction got in the way. work may have been committed where the
-// error is the connection's.
+// where another transaction got in the way. Where the error is the connection's, work
+// may have been committed; it is not run again then.
 func (p *Popups) transaction(ctx context.Context, work func(context.Context, *session) error) error {
 	var err error
 	for range attemptsMax {
@@ -154,7 +154,7 @@ func (p *Popups) transaction(ctx context.Context, work func(context.Context, *se
 			}
 			err := work(ctx, se)
 			if err == nil {
-				return se.Exec(ctx, "COMMIT")
+				return commit(ctx, se)
 			}
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
 				err = errors.Join(err, se.Close()) // the server then rolls back
@@ -165,6 +165,16 @@ func (p *Popups) transaction(ctx context.Context, work func(context.Context, *se
 		if !errors.As(err, &refused) || refused.Number != numDeadlock && refused.Number != numLockWait && refused.Number != numDuplicate && refused.Number != numChanged {
 			return err
 		}
+	}
+	return err
+}
+
+// commit hides from withSession an error that leaves open whether the server has
+// committed.
+func commit(ctx context.Context, se *session) error {
+	err := se.Exec(ctx, "COMMIT")
+	if err != nil && worthRetrying(err) {
+		return fmt.Errorf("commit, which may have happened: %s", err.Error())
 	}
 	return err
 }

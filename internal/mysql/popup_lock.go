@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"strconv"
 	"strings"
 
 	"spillway/internal/popup"
@@ -14,6 +15,14 @@ const popupLock = "CONCAT('spillway.popup.', MD5(DATABASE()))"
 
 // holderMax is the most bytes of a holder's name that are kept.
 const holderMax = 200
+
+// lockWait is after how many seconds the server ends a session that does not look at its
+// lock any more, as it does each second: one whose connection broke without a word would
+// keep the lock, from this process too.
+const lockWait = 15
+
+// errOldSession: this process's session of before has the lock still.
+var errOldSession = errors.New("the server has not ended the session yet that had the lock")
 
 // errLockLost is the error of Check when the session lives but has no lock.
 var errLockLost = errors.New("the session has lost its lock")
@@ -53,6 +62,9 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 type heldLock struct{ se *session }
 
 func (h *heldLock) take(ctx context.Context, token [16]byte, holder string, again bool) error {
+	if err := h.se.Exec(ctx, "SET SESSION wait_timeout = "+strconv.Itoa(lockWait)); err != nil {
+		return err
+	}
 	got, err := h.se.texts(ctx, "SELECT GET_LOCK("+popupLock+", 0)")
 	if err != nil {
 		return err
@@ -61,13 +73,17 @@ func (h *heldLock) take(ctx context.Context, token [16]byte, holder string, agai
 	if err != nil {
 		return err
 	}
-	other := again && (len(last) == 0 || last[0][0] != string(token[:]))
-	if got[0][0] != "1" || other {
-		locked := &popup.LockedError{}
+	// No row is nobody else's: the server has lost the commit that wrote ours.
+	other := again && len(last) > 0 && last[0][0] != string(token[:])
+	switch locked := got[0][0] != "1"; {
+	case other || locked && !again:
+		refused := &popup.LockedError{}
 		if len(last) > 0 {
-			locked.Holder = last[0][1]
+			refused.Holder = last[0][1]
 		}
-		return locked
+		return refused
+	case locked:
+		return errOldSession
 	}
 	holder = holder[:min(len(holder), holderMax)]
 	_, err = h.se.exec(ctx, "REPLACE INTO popup_holder (id, token, holder, since) VALUES (1, ?, ?, UTC_TIMESTAMP(3))",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,16 +42,18 @@ const (
 // Lock is this process's right to keep the states of a database in its memory. Close
 // it at the end.
 type Lock struct {
-	lost chan struct{}
-	stop context.CancelFunc
-	done sync.WaitGroup
+	lost     chan struct{}
+	stop     context.CancelFunc
+	done     sync.WaitGroup
+	verified atomic.Int64 // nanoseconds of the Unix time
 }
 
 // Hold takes a lock and keeps it. take opens a session, locks and returns a
 // *LockedError where another process has the lock, or has had it since this one
 // (again: this one has had it). When the session breaks, as all do when a server is
-// restarted, Hold takes the lock again. The process goes on meanwhile: nobody else can
-// have it without being noticed.
+// restarted, Hold takes the lock again, and tries for as long as the error is any other:
+// a server may keep the lock with the broken session for a while. The process goes on
+// meanwhile: nobody else can have it without being noticed.
 func Hold(ctx context.Context, take func(ctx context.Context, again bool) (Holding, error), log *slog.Logger) (*Lock, error) {
 	held, err := take(ctx, false)
 	if err != nil {
@@ -58,6 +61,7 @@ func Hold(ctx context.Context, take func(ctx context.Context, again bool) (Holdi
 	}
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Lock{lost: make(chan struct{}), stop: stop}
+	l.verified.Store(time.Now().UnixNano())
 	l.done.Go(func() { l.keep(keeping, held, take, log) })
 	return l, nil
 }
@@ -65,6 +69,9 @@ func Hold(ctx context.Context, take func(ctx context.Context, again bool) (Holdi
 // Lost is closed when another process has taken the lock: this one must not answer
 // any more.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
+
+// Verified returns when the database last said that this process has the lock.
+func (l *Lock) Verified() time.Time { return time.Unix(0, l.verified.Load()) }
 
 // Close gives the lock back.
 func (l *Lock) Close() {
@@ -102,6 +109,9 @@ func (l *Lock) keep(ctx context.Context, held Holding, take func(context.Context
 			log.Error("the lock on the popup states is lost", "err", err)
 			close(l.lost)
 			return
+		}
+		if held != nil && ctx.Err() == nil {
+			l.verified.Store(time.Now().UnixNano())
 		}
 	}
 }

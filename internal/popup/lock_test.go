@@ -17,6 +17,7 @@ type lockServer struct {
 	down   bool
 	holder string
 	held   *session
+	keeps  bool // the lock stays with a session that was released: the server has not noticed
 }
 
 type session struct {
@@ -36,7 +37,7 @@ func (s *session) Check(context.Context) error {
 func (s *session) Release() {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	if s.server.held == s {
+	if s.server.held == s && !s.server.keeps {
 		s.server.held = nil
 	}
 }
@@ -59,8 +60,10 @@ func (l *lockServer) take(name string) func(context.Context, bool) (Holding, err
 		switch {
 		case l.down:
 			return nil, errors.New("connection refused")
-		case l.held != nil || again && l.holder != name:
+		case again && l.holder != name || !again && l.held != nil:
 			return nil, &LockedError{Holder: l.holder}
+		case l.held != nil:
+			return nil, errors.New("locked by a session that has ended")
 		}
 		l.holder, l.held = name, &session{server: l}
 		return l.held, nil
@@ -97,6 +100,29 @@ func TestHold(t *testing.T) {
 		synctest.Wait()
 		if isLost(a) || server.held == nil {
 			t.Fatal("the lock was not taken again")
+		}
+		// A look fails, and the server keeps the broken session for some minutes.
+		server.mu.Lock()
+		server.keeps, server.held.broken = true, true
+		server.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if isLost(a) {
+			t.Fatal("the lock was lost to this process's own session")
+		}
+		if ago := time.Since(a.Verified()); ago < 5*time.Minute-lockEvery {
+			t.Errorf("verified %s ago", ago)
+		}
+		server.mu.Lock()
+		server.keeps, server.held = false, nil
+		server.mu.Unlock()
+		time.Sleep(2 * lockEvery)
+		synctest.Wait()
+		if isLost(a) || server.held == nil {
+			t.Fatal("the lock was not taken again from the broken session")
+		}
+		if ago := time.Since(a.Verified()); ago > lockEvery {
+			t.Errorf("taken again, and verified %s ago", ago)
 		}
 		// Another process is quicker, and has even ended since: it may have changed all.
 		server.restart(false)

@@ -18,6 +18,15 @@ ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder,
 // popupLock is any number that only this program takes.
 const popupLock = 0x706f7075706c
 
+// lockSettings keep an idle transaction open, and have the server end it within some 15
+// seconds when this end of the connection is gone without a word: until then the
+// session would keep the lock, from this process too.
+const lockSettings = "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL tcp_keepalives_idle = 5; " +
+	"SET LOCAL tcp_keepalives_interval = 5; SET LOCAL tcp_keepalives_count = 2; SET LOCAL tcp_user_timeout = '15s'"
+
+// errOldSession: this process's session of before has the lock still.
+var errOldSession = errors.New("the server has not ended the session yet that had the lock")
+
 // Lock makes this process the one that keeps the states of the database in its memory.
 // holder says who it is, to the next one that tries: its error is a
 // *popup.LockedError. The lock ends with the process, however that ends.
@@ -43,17 +52,20 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 		return nil, err
 	}
 	var got bool
-	_, err = held.conn.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0", pgx.QueryExecModeSimpleProtocol)
+	_, err = held.conn.Exec(ctx, lockSettings, pgx.QueryExecModeSimpleProtocol)
 	if err == nil {
 		err = held.conn.QueryRow(ctx, fmt.Sprintf("SELECT pg_try_advisory_xact_lock(%d)", popupLock), pgx.QueryExecModeSimpleProtocol).Scan(&got)
 	}
-	var last [16]byte
-	name := ""
+	last, name := token, "" // no row is nobody else's: the server has lost the commit that wrote ours
 	if err == nil {
-		last, name, err = p.holder(ctx)
+		err = p.holder(ctx, &last, &name)
 	}
-	if err == nil && (!got || again && last != token) {
+	switch {
+	case err != nil:
+	case again && last != token || !again && !got:
 		err = &popup.LockedError{Holder: name}
+	case !got:
+		err = errOldSession
 	}
 	if err == nil {
 		// A holder that a crash of the server forgets would look like another one.
@@ -85,16 +97,16 @@ func (p *Popups) begin(ctx context.Context) (*heldLock, error) {
 	return nil, err
 }
 
-// holder returns who took the lock last.
-func (p *Popups) holder(ctx context.Context) (token [16]byte, holder string, err error) {
-	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, "SELECT token, holder FROM popup_holder", pgx.QueryExecModeExec).Scan(&token, &holder)
+// holder reads who took the lock last. Where no row says so, it leaves token and holder
+// as they are.
+func (p *Popups) holder(ctx context.Context, token *[16]byte, holder *string) error {
+	return p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, "SELECT token, holder FROM popup_holder", pgx.QueryExecModeExec).Scan(token, holder)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		return err
 	})
-	return token, holder, err
 }
 
 // heldLock is the lock's connection.

@@ -2,12 +2,14 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/popup"
 	"spillway/internal/storetest"
 )
 
@@ -48,5 +50,39 @@ func popupBackend(pg *apptest.PostgresServer, via func(string) string) storetest
 			}
 		},
 		Millis: func(column string) string { return fmt.Sprintf("(extract(epoch FROM %s) * 1000)::bigint", column) },
+	}
+}
+
+// The server keeps the lock with a session that it has not ended: that is nobody else's.
+// It ends a session whose client is gone.
+func TestPopupLockOldSession(t *testing.T) {
+	pg := apptest.Postgres(t)
+	p := open(t, pg.CreateDatabase(t), database.Pool{}).Popups()
+	if err := p.EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	one, two := [16]byte{1}, [16]byte{2}
+	held, err := p.takeLock(t.Context(), one, "a", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	for name, want := range map[string]string{
+		"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "2", "tcp_user_timeout": "15000",
+		"idle_in_transaction_session_timeout": "0",
+	} {
+		var value string
+		if err := held.conn.QueryRow(t.Context(), "SHOW "+name).Scan(&value); err != nil || value != want {
+			t.Errorf("%s: %q, %v", name, value, err)
+		}
+	}
+	if _, err := p.takeLock(t.Context(), one, "a", true); !errors.Is(err, errOldSession) {
+		t.Errorf("again: %v", err)
+	}
+	var locked *popup.LockedError
+	for _, again := range []bool{false, true} {
+		if _, err := p.takeLock(t.Context(), two, "b", again); !errors.As(err, &locked) || locked.Holder != "a" {
+			t.Errorf("another process, again %v: %v", again, err)
+		}
 	}
 }

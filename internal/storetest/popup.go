@@ -68,6 +68,7 @@ func Popup(t *testing.T, b PopupBackend) {
 	t.Run("Many", func(t *testing.T) { testPopupMany(t, b) })
 	t.Run("Mark", func(t *testing.T) { testPopupMark(t, b) })
 	t.Run("Lock", func(t *testing.T) { testPopupLock(t, b) })
+	t.Run("LockForgotten", func(t *testing.T) { testPopupLockForgotten(t, b) })
 	t.Run("Crash", func(t *testing.T) { testPopupCrash(t, b) })
 }
 

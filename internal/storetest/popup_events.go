@@ -254,6 +254,50 @@ func testPopupLock(t *testing.T, b PopupBackend) {
 	}
 }
 
+// A server that has forgotten in a crash who holds the lock, as one may whose commits
+// are not synced, costs the only process nothing: it takes the lock again and says so.
+func testPopupLockForgotten(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	if db.Kill == nil {
+		return
+	}
+	lock, err := tables.Lock(t.Context(), "host a, pid 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := db.Rows(t.Context(), "DELETE FROM popup_holder"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tables.Apply(t.Context(), popup.Mark{Queue: [16]byte{1}, Sequence: 1}, nil); err != nil { // synced, and what came before it
+		t.Fatal(err)
+	}
+	db.Kill()
+	if err := db.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	late := time.After(20 * time.Second)
+	for {
+		rows, err := db.Rows(t.Context(), "SELECT holder FROM popup_holder")
+		if err == nil && len(rows) == 1 && rows[0][0] == "host a, pid 1" {
+			break
+		}
+		select {
+		case <-lock.Lost():
+			t.Fatal("the only process was told that another one has the lock")
+		case <-late:
+			t.Fatalf("the lock is not taken again: %v %v", rows, err)
+		case <-ticker.C:
+		}
+	}
+	var locked *popup.LockedError
+	if _, err := db.Tables(t).Lock(t.Context(), "host b, pid 2"); !errors.As(err, &locked) || locked.Holder != "host a, pid 1" {
+		t.Errorf("a second process: %v", err)
+	}
+}
+
 // A server that is killed while events are applied has each of them once, when they
 // are applied until there is no error.
 func testPopupCrash(t *testing.T, b PopupBackend) {
