@@ -34,6 +34,7 @@ type streamPart struct {
 	spool   *atomic.Pointer[stream.Spool] // for ack: spool
 	log     *slog.Logger
 	running atomic.Pointer[running] // nil before start
+	unread  atomic.Uint64           // bodies that could not be read
 	closing sync.Once
 	closed  error
 }
@@ -75,6 +76,7 @@ func (a *app) openStreams() error {
 			Store: func(ctx context.Context, r stream.Request) (server.Receipt, error) {
 				return p.running.Load().store(ctx, r)
 			},
+			Unreadable: func() { p.unread.Add(1) },
 		})
 	}
 	return nil
@@ -187,7 +189,9 @@ func (a *app) streamStats() []stream.Stats {
 	var stats []stream.Stats
 	for _, p := range a.streams {
 		if r := p.running.Load(); r != nil {
-			stats = append(stats, r.stats())
+			of := r.stats()
+			of.Unreadable = p.unread.Load()
+			stats = append(stats, of)
 		}
 	}
 	return stats

@@ -11,7 +11,9 @@ import (
 func SpoolStats(stats func() []stream.SpoolStats) prometheus.Collector {
 	type s = stream.SpoolStats
 	c := &snapshots[s]{prefix: "spillway_spool_", read: stats}
-	return c.describe([]metric[s]{
+	overloads := overloadsBy("Requests refused, by the limit that was met: too much waits, or the file or the disk is full.",
+		func(s s) map[string]uint64 { return s.Overloaded }, stream.LimitBytes, stream.LimitSpool, stream.LimitDisk)
+	return c.describe(append(overloads, []metric[s]{
 		{"used_bytes", gauge, func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file in use.", nil},
 		{"limit_bytes", gauge, func(s s) float64 { return float64(s.LimitBytes) }, "Bytes of the file at most (spool.bytes).", nil},
 		{"queue_bytes", gauge, func(s s) float64 { return float64(s.QueueBytes) }, "Bytes that wait for the next fsync.", nil},
@@ -19,10 +21,9 @@ func SpoolStats(stats func() []stream.SpoolStats) prometheus.Collector {
 		{"records_total", counter, func(s s) float64 { return float64(s.Rows) }, "Records kept.", nil},
 		{"syncs_total", counter, func(s s) float64 { return float64(s.Syncs) }, "Transactions, each an fsync.", nil},
 		{"sync_seconds_total", counter, func(s s) float64 { return s.SyncSeconds }, "Time spent in them.", nil},
-		{"overloads_total", counter, func(s s) float64 { return float64(s.Overloaded) }, "Requests refused: too much waits, or the file or the disk is full.", nil},
 		{"failures_total", counter, func(s s) float64 { return float64(s.Failed) }, "Requests that could not be written, or nobody knows.", nil},
 		{"replays_total", counter, func(s s) float64 { return float64(s.Replayed) }, "Requests whose Idempotency-Key was there already.", nil},
-	})
+	}...))
 }
 
 // SpoolNameStats returns the metrics of each stream's part of the spool, named

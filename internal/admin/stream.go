@@ -13,15 +13,21 @@ import (
 func StreamStats(stats func() []stream.Stats) prometheus.Collector {
 	type s = stream.Stats
 	result := func(name string) prometheus.Labels { return prometheus.Labels{"result": name} }
+	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
+	const rejections = "Requests of which nothing was stored, and that would fare no better again, by reason."
 	const records = "Records of the requests that were taken, by what became of them."
 	c := &snapshots[s]{prefix: "spillway_stream_", label: "stream", name: func(s s) string { return s.Name }, read: stats}
-	return c.describe([]metric[s]{
+	overloads := overloadsBy("Requests refused because too much waits, by the limit that was met.", func(s s) map[string]uint64 { return s.Overloaded },
+		stream.LimitWait, stream.LimitRows, stream.LimitBytes, stream.LimitSpool, stream.LimitDisk)
+	return c.describe(append(overloads, []metric[s]{
 		{"records_total", counter, func(s s) float64 { return float64(s.Stored) }, records, result("stored")},
 		{"records_total", counter, func(s s) float64 { return float64(s.RefusedSchema) }, records, result("refused_schema")},
 		{"records_total", counter, func(s s) float64 { return float64(s.RefusedDatabase) }, records, result("refused_database")},
 		{"records_total", counter, func(s s) float64 { return float64(s.Failed - s.Unknown) }, records, result("failed")},
 		{"records_total", counter, func(s s) float64 { return float64(s.Unknown) }, records, result("unknown")},
-		{"overloads_total", counter, func(s s) float64 { return float64(s.Overloaded) }, "Requests refused because too much waits.", nil},
+		{"rejections_total", counter, func(s s) float64 { return float64(s.KeyReused) }, rejections, reason("key_reused")},
+		{"rejections_total", counter, func(s s) float64 { return float64(s.TooLarge) }, rejections, reason("too_large")},
+		{"rejections_total", counter, func(s s) float64 { return float64(s.Unreadable) }, rejections, reason("unreadable")},
 		{"replays_total", counter, func(s s) float64 { return float64(s.Replayed) }, "Requests whose Idempotency-Key was there already.", nil},
 		{"batches_total", counter, func(s s) float64 { return float64(s.Batches) }, "Transactions, each counted once whatever its attempts.", nil},
 		{"retries_total", counter, func(s s) float64 { return float64(s.Retries) }, "Attempts to commit beyond the first.", nil},
@@ -31,7 +37,18 @@ func StreamStats(stats func() []stream.Stats) prometheus.Collector {
 		{"committing", gauge, func(s s) float64 { return float64(s.Committing) }, "Transactions under way.", nil},
 		{"commit_mean_seconds", gauge, func(s s) float64 { return s.CommitMean.Seconds() }, "Time of a transaction, the recent ones counting most.", nil},
 		{"predicted_wait_seconds", gauge, func(s s) float64 { return s.PredictedWait.Seconds() }, "How long a record that came now would wait.", nil},
-	})
+	}...))
+}
+
+// overloadsBy returns overloads_total of some limits.
+func overloadsBy[T any](help string, of func(T) map[string]uint64, limits ...string) []metric[T] {
+	var metrics []metric[T]
+	for _, limit := range limits {
+		metrics = append(metrics, metric[T]{
+			"overloads_total", counter, func(t T) float64 { return float64(of(t)[limit]) }, help, prometheus.Labels{"limit": limit},
+		})
+	}
+	return metrics
 }
 
 // StreamBatches is the distributions of streams' transactions: their rows and how

@@ -16,7 +16,7 @@ func TestStreamMetrics(t *testing.T) {
 	batches := NewStreamBatches()
 	registry.MustRegister(batches, StreamStats(func() []stream.Stats {
 		return []stream.Stats{{
-			Name: "/orders", Stored: 1, RefusedSchema: 2, RefusedDatabase: 3, Failed: 9, Unknown: 4, Overloaded: 5, Replayed: 6, Batches: 7, Retries: 8,
+			Name: "/orders", Stored: 1, RefusedSchema: 2, RefusedDatabase: 3, Failed: 9, Unknown: 4, Overloaded: map[string]uint64{stream.LimitWait: 5}, KeyReused: 12, Unreadable: 13, Replayed: 6, Batches: 7, Retries: 8,
 			Swept: 9, QueueRows: 10, QueueBytes: 11, Committing: 1, CommitMean: 5 * time.Millisecond, PredictedWait: 250 * time.Millisecond,
 		}}
 	}), StreamAcks(func() []StreamAck {
@@ -42,7 +42,11 @@ func TestStreamMetrics(t *testing.T) {
 		`spillway_stream_commit_seconds_sum{stream="/orders"} 0.022`,
 		`spillway_stream_commit_seconds_count{stream="/orders"} 2`,
 		`spillway_stream_committing{stream="/orders"} 1`,
-		`spillway_stream_overloads_total{stream="/orders"} 5`,
+		`spillway_stream_overloads_total{limit="disk",stream="/orders"} 0`,
+		`spillway_stream_overloads_total{limit="queue_bytes",stream="/orders"} 0`,
+		`spillway_stream_overloads_total{limit="queue_rows",stream="/orders"} 0`,
+		`spillway_stream_overloads_total{limit="spool_bytes",stream="/orders"} 0`,
+		`spillway_stream_overloads_total{limit="wait_max",stream="/orders"} 5`,
 		`spillway_stream_predicted_wait_seconds{stream="/orders"} 0.25`,
 		`spillway_stream_queue_bytes{stream="/orders"} 11`,
 		`spillway_stream_queue_rows{stream="/orders"} 10`,
@@ -51,6 +55,9 @@ func TestStreamMetrics(t *testing.T) {
 		`spillway_stream_records_total{result="refused_schema",stream="/orders"} 2`,
 		`spillway_stream_records_total{result="stored",stream="/orders"} 1`,
 		`spillway_stream_records_total{result="unknown",stream="/orders"} 4`,
+		`spillway_stream_rejections_total{reason="key_reused",stream="/orders"} 12`,
+		`spillway_stream_rejections_total{reason="too_large",stream="/orders"} 0`,
+		`spillway_stream_rejections_total{reason="unreadable",stream="/orders"} 13`,
 		`spillway_stream_replays_total{stream="/orders"} 6`,
 		`spillway_stream_retries_total{stream="/orders"} 8`,
 		`spillway_stream_swept_total{stream="/orders"} 9`,

@@ -155,9 +155,17 @@ func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// withSession runs work on one connection. When its time is up, or ctx ends, the
-// server is told to end the statement, and the connection is given up.
+// withSession runs a statement's work on one connection, for the statement timeout.
 func (db *DB) withSession(ctx context.Context, work func(context.Context, *session) error) error {
+	return db.onSession(ctx, func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
+	}, work)
+}
+
+// onSession runs work on one connection within the limit, which begins once there is
+// one. When that or ctx ends the server is told to end the statement, and the connection
+// is given up.
+func (db *DB) onSession(ctx context.Context, limit func(context.Context) (context.Context, context.CancelFunc), work func(context.Context, *session) error) error {
 	if err := db.begin(); err != nil {
 		return err
 	}
@@ -167,7 +175,7 @@ func (db *DB) withSession(ctx context.Context, work func(context.Context, *sessi
 		return err
 	}
 	defer conn.Close()
-	limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
+	limited, cancel := limit(ctx)
 	defer cancel()
 	var work1 error
 	err = conn.Raw(func(raw any) error {

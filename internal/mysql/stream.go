@@ -57,7 +57,8 @@ type Stream struct {
 	columns []stream.Column
 	most    int // rows of one statement, a power of two
 
-	ready atomic.Bool // the tables have been looked at
+	ready  atomic.Bool // the tables have been looked at
+	drains atomic.Bool // and that of spools
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -294,7 +295,7 @@ func isData(err error) (reason string, ok bool) {
 		return refused.Message, true
 	default:
 		class := string(refused.SQLState[:2])
-		return refused.Message, class == "22" || class == "23" || n >= numJSONFirst && n <= numJSONLast
+		return refused.Message, class == "22" || class == "23" || class == "45" || n >= numJSONFirst && n <= numJSONLast
 	}
 }
 
@@ -316,6 +317,7 @@ func (st *Stream) classify(err error) error {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	case numNoSuchTable: // maybe one of the stream's own was dropped
 		st.ready.Store(false)
+		st.drains.Store(false)
 	}
 	return err
 }

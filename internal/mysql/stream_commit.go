@@ -16,14 +16,15 @@ import (
 // Commit implements stream.Sink.
 func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	w := &batchWriter{st: st, b: b}
-	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
+	// A batch is many statements: the server bounds each of them, ctx them all.
+	err := st.db.onSession(ctx, context.WithCancel, func(ctx context.Context, se *session) error {
 		w.ctx, w.se = ctx, se
 		if err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
 		if b.Mark != nil {
-			if err := se.Exec(ctx, spoolTable); err != nil {
-				return fmt.Errorf("create the table spillway_spools: %w", err)
+			if err := st.prepareSpools(ctx, se); err != nil {
+				return err
 			}
 		}
 		err := w.write()

@@ -1,11 +1,12 @@
 package mysql
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 )
 
-// spoolTable is created where it is missing when a batch of a spool comes.
+// spoolTable is created where it is missing when the first batch of a spool comes.
 const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
 	id BINARY(16) NOT NULL PRIMARY KEY,
 	stream VARBINARY(255) NOT NULL,
@@ -14,6 +15,25 @@ const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
 	results LONGBLOB,
 	updated_at DATETIME(6) NOT NULL
 ) ENGINE=InnoDB`
+
+// prepareSpools creates the table of spools once: where it is there the right to create
+// it is not needed.
+func (st *Stream) prepareSpools(ctx context.Context, se *session) error {
+	if st.drains.Load() {
+		return nil
+	}
+	present, err := se.Query(ctx, "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'spillway_spools'")
+	if err != nil {
+		return err
+	}
+	if present[0][0] != "1" {
+		if err := se.Exec(ctx, spoolTable); err != nil {
+			return fmt.Errorf("create the table spillway_spools: %w", err)
+		}
+	}
+	st.drains.Store(true)
+	return nil
+}
 
 // mark stores which groups of a spool the batch takes. stored reports, with the
 // transaction ended, that they are stored already.

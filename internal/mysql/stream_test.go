@@ -110,6 +110,35 @@ func TestStreamDurability(t *testing.T) {
 	}
 }
 
+// A drain needs no right to create the table of spools where that is there, and a batch
+// may take longer than one statement.
+func TestStreamDrainRights(t *testing.T) {
+	server := apptest.MariaDB(t)
+	url := freshDatabases(server)(t)
+	name := url[strings.LastIndexByte(url, '/')+1:]
+	mustExecute(t, url, "CREATE TABLE slow (id bigint)", "CREATE TRIGGER slow BEFORE INSERT ON slow FOR EACH ROW DO SLEEP(0.4)", spoolTable, streamTables[0], streamTables[1],
+		"CREATE USER writer@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO writer@'%'")
+	schema, err := stream.NewSchema(stream.Definition{Name: "/slow", Table: "slow", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := database.Pool{StatementTimeout: time.Second}
+	sink := open(t, "mysql://writer:x@"+server.Addr()+"/"+name, pool).Stream(schema)
+	sink.most = 1 // a row, a statement
+	records, _, err := schema.Parse([]byte(`[{"id":1},{"id":2},{"id":3},{"id":4}]`), stream.FormJSON, time.Now(), stream.Limits{Bytes: 200, Records: 10, Depth: 1, Fields: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &stream.Batch{Mark: &stream.Mark{Name: "/slow", Last: 1}, Requests: []*stream.Entry{{Records: records}}}
+	start := time.Now()
+	if err := sink.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < pool.StatementTimeout+clientGrace {
+		t.Errorf("the batch took %v: no longer than a statement may", took)
+	}
+}
+
 // Tables that could lose or bend records are refused, by name.
 func TestStreamTables(t *testing.T) {
 	server := apptest.MariaDB(t)

@@ -244,13 +244,37 @@ const (
 )
 
 // isData reports whether the server refuses the rows themselves: data exceptions,
-// constraints, limits that a value meets, views' check options, triggers' errors.
+// constraints, limits that a value meets, views' check options, row-level security, and
+// what triggers raise, with whatever SQLSTATE. What passes, and what somebody must mend
+// (missing tables and privileges, settings, a damaged server), is no row's fault.
 func isData(err *pgconn.PgError) bool {
-	switch err.Code[:min(2, len(err.Code))] {
-	case classDataException, "23", "54", "44":
+	if isPassing(err) || isOutdated(err) {
+		return false
+	}
+	switch err.Routine {
+	case "exec_stmt_raise", "ExecWithCheckOptions": // PL/pgSQL's RAISE; a policy or a check option
 		return true
 	}
-	return err.Code == "P0001"
+	switch err.Code[:min(2, len(err.Code))] {
+	case "0A", "0L", "0P", "25", "26", "28", "2B", "2D", "34", "3B", "3D", "3F", "42", "55", "57", "72", "F0", "HV", "XX":
+		return false
+	}
+	return true
+}
+
+// isPassing reports whether the server may take the same transaction later.
+func isPassing(err *pgconn.PgError) bool {
+	switch err.Code {
+	case "55P03", "57014", "25006", "57P01", "57P02", "57P03", "57P05", "42P05", stateNoPreparedStatement, stateProtocolViolation:
+		// A lock or the time ran out, a standby before its promotion, a restart, a
+		// pooler that loses statements.
+		return true
+	}
+	switch err.Code[:min(2, len(err.Code))] {
+	case "40", "53", "08", "58": // serialization and deadlock, resources, connection, system
+		return true
+	}
+	return false
 }
 
 // isDefinite reports whether an error says that the transaction was not committed: the
@@ -265,18 +289,12 @@ func (st *Stream) classify(err error) error {
 	if !errors.As(err, &pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	switch pgErr.Code {
-	case "55P03", "57014", "25006", "57P01", "57P02", "57P03", "57P05", "42P05", stateNoPreparedStatement, stateProtocolViolation:
-		// A lock or the time ran out, a standby before its promotion, a restart, a
-		// pooler that loses statements.
+	if isPassing(pgErr) {
 		st.db.worthRetrying(err)
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
-	case "42P01": // maybe one of the stream's own tables was dropped
-		st.ready.Store(false)
 	}
-	switch pgErr.Code[:min(2, len(pgErr.Code))] {
-	case "40", "53", "08", "58": // serialization and deadlock, resources, connection, system
-		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
+	if pgErr.Code == "42P01" { // maybe one of the stream's own tables was dropped
+		st.ready.Store(false)
 	}
 	if isOutdated(pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)

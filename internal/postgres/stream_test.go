@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -185,5 +186,84 @@ func TestStreamConstraints(t *testing.T) {
 	}
 	if got := queryText(t, url, `SELECT string_agg(id || ' ' || coalesce(v || ' ' || note || ' ' || at || ' ' || j, ''), ', ' ORDER BY id) FROM "My schema"."the Table"`); got != `1 1.25 abc 2016-12-01 15:59:57 {"a": 1}, 5 ` {
 		t.Errorf("stored %s", got)
+	}
+}
+
+// What a trigger raises with a SQLSTATE of its own and what a policy refuses is the
+// record's fault alone; a privilege that is missing is nobody's record's.
+func TestStreamRefusals(t *testing.T) {
+	pg := apptest.Postgres(t)
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, `CREATE TABLE guarded (id int);
+		CREATE FUNCTION no_sevens() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF NEW.id = 7 THEN RAISE 'no sevens' USING ERRCODE = 'AB123'; END IF;
+			IF NEW.id = 8 THEN RAISE insufficient_privilege; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER no_sevens BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION no_sevens();
+		ALTER TABLE guarded ENABLE ROW LEVEL SECURITY; CREATE POLICY small ON guarded USING (id < 100);
+		CREATE ROLE stream_writer; GRANT ALL ON guarded TO stream_writer; GRANT ALL ON SCHEMA public TO stream_writer`)
+	schema, err := stream.NewSchema(stream.Definition{Name: "/guarded", Table: "guarded", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := open(t, url+"?role=stream_writer", database.Pool{}).Stream(schema)
+	commit := func(id byte, body string) (*stream.Batch, error) {
+		records, _, err := schema.Parse([]byte(body), stream.FormJSON, time.Now(), stream.Limits{Bytes: 200, Records: 10, Depth: 1, Fields: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &stream.Batch{ID: [16]byte{id}, Requests: []*stream.Entry{{Records: records}}}
+		return b, sink.Commit(t.Context(), b)
+	}
+	b, err := commit(1, `[{"id":1},{"id":7},{"id":2},{"id":8},{"id":100},{"id":3}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []stream.RowRefusal{{Row: 1, Reason: "no sevens"}, {Row: 3, Reason: "insufficient_privilege"}, {Row: 4, Reason: `new row violates row-level security policy for table "guarded"`}}
+	if diff := cmp.Diff(want, b.Requests[0].Result.Refused); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	mustExecute(t, url, "REVOKE INSERT ON guarded FROM stream_writer")
+	b, err = commit(2, `[{"id":4},{"id":5}]`)
+	if err == nil || errors.Is(err, stream.ErrTransient) || len(b.Requests[0].Result.Refused) > 0 {
+		t.Errorf("without the privilege: %v, refused %v", err, b.Requests[0].Result.Refused)
+	}
+	if got := queryText(t, url, "SELECT string_agg(id::text, ',' ORDER BY id) FROM guarded"); got != "1,2,3" {
+		t.Errorf("stored %s", got)
+	}
+}
+
+// A column without a time zone gets UTC, whatever the server, the database and the role
+// are set to, and through a pooler too; a URL that names a time zone is obeyed.
+func TestStreamTimestampWithoutZone(t *testing.T) {
+	pg := apptest.Postgres(t, hostileSettings...)
+	bouncer := apptest.PgBouncer(t, pg, "transaction")
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, "CREATE TABLE moments (id bigint, at timestamp, zoned timestamptz);")
+	mustExecute(t, url, "ALTER DATABASE "+url[strings.LastIndexByte(url, '/')+1:]+" SET timezone = 'America/New_York'")
+	mustExecute(t, url, "ALTER ROLE CURRENT_USER SET timezone = 'Asia/Kolkata'")
+	schema, err := stream.NewSchema(stream.Definition{Name: "/moments", Table: "moments", Columns: []stream.Column{
+		{Name: "id", Type: stream.Integer}, {Name: "at", Type: stream.Timestamp}, {Name: "zoned", Type: stream.Timestamp},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, test := range []struct{ url, want string }{
+		{url, "2016-12-01 15:59:57.25"},
+		{strings.Replace(url, pg.Addr(), bouncer.Addr(), 1), "2016-12-01 15:59:57.25"},
+		{url + "?timezone=Asia/Shanghai", "2016-12-01 23:59:57.25"},
+	} {
+		body := fmt.Sprintf(`{"id":%d,"at":"2016-12-01T23:59:57.25+08:00","zoned":"2016-12-01T23:59:57.25+08:00"}`, i)
+		records, _, err := schema.Parse([]byte(body), stream.FormJSON, time.Now(), stream.Limits{Bytes: 200, Records: 1, Depth: 1, Fields: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink := open(t, test.url, database.Pool{}).Stream(schema)
+		if err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{byte(i)}, Requests: []*stream.Entry{{Records: records}}}); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := streamRows(t.Context(), url, fmt.Sprintf("SELECT at, zoned FROM moments WHERE id = %d", i))
+		if err != nil || len(rows) != 1 || rows[0][0] != test.want || rows[0][1] != "2016-12-01 15:59:57.25+00" {
+			t.Errorf("%s: %v, %v; want %s", test.url[strings.IndexByte(test.url, '@'):], rows, err, test.want)
+		}
 	}
 }

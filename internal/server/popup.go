@@ -165,7 +165,7 @@ func (h *popupHandler) user(ctx *fasthttp.RequestCtx, named string) (string, err
 	if err != nil || h.Identity == nil {
 		return named, err
 	}
-	user, err := h.Identity.user(&ctx.Request.Header, ctx.Time())
+	user, err := h.Identity.user(&ctx.Request.Header)
 	if err != nil {
 		return "", err
 	}

@@ -24,6 +24,9 @@ type StreamRoute struct {
 	Limits  stream.Limits // of a body; Bytes holds before and after decompression
 	Timeout time.Duration // a request waits at most so long, and a sixteenth of it
 	Store   Store
+	// Unreadable, if set, is told of each body that was received and of which nothing can
+	// be used. It is called concurrently.
+	Unreadable func()
 }
 
 // Store makes a request's records as safe as the receipt says. It returns the errors
@@ -60,12 +63,15 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	key := ctx.Request.Header.PeekBytes(h.server.names.idempotencyKey)
-	if len(key) > stream.KeyMax {
-		h.server.problem(ctx, badRequest, fmt.Sprintf("Idempotency-Key is longer than %d bytes", stream.KeyMax))
+	if stream.CheckKey(text(key)) != nil {
+		h.server.problem(ctx, badRequest, fmt.Sprintf("Idempotency-Key must be UTF-8 of at most %d bytes, without NUL", stream.KeyMax))
 		return
 	}
 	r, ok := h.parse(ctx, form, key)
 	if !ok {
+		if h.route.Unreadable != nil {
+			h.route.Unreadable()
+		}
 		return
 	}
 	receipt, err := h.route.Store(h.deadlines.Context(time.Now()), r)
@@ -111,7 +117,12 @@ func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []
 		return r, false
 	}
 	var err error
-	if r.Records, r.Refused, err = h.route.Schema.Parse(body, form, ctx.Time(), h.route.Limits); err != nil {
+	r.Records, r.Refused, err = h.route.Schema.Parse(body, form, ctx.Time(), h.route.Limits)
+	switch {
+	case errors.Is(err, stream.ErrTooMany):
+		h.server.problem(ctx, bodyTooLarge, fmt.Sprintf("the body has more than %d records (records_max): send fewer at a time", h.route.Limits.Records))
+		return r, false
+	case err != nil:
 		h.server.problem(ctx, badBody, strings.TrimPrefix(err.Error(), stream.ErrBody.Error()+": "))
 		return r, false
 	}

@@ -95,6 +95,8 @@ func send(t *testing.T, url, body string, headers ...string) answer {
 func TestStream(t *testing.T) {
 	sink := &streamSink{}
 	route := openStream(t, sink)
+	var unreadable atomic.Int64
+	route.Unreadable = func() { unreadable.Add(1) }
 	url, s := start(t, &rows{n: 5}, func(c *Config) { c.Streams = []StreamRoute{route}; c.CORSOrigins = []string{"https://a.example"} })
 	f := func(a answer, status int, parts ...string) {
 		t.Helper()
@@ -110,11 +112,13 @@ func TestStream(t *testing.T) {
 	f(send(t, url+"/things", `[]`), 200, `{"stored":0,"ack":"database"}`)
 	f(send(t, url+"/things", "{\"id\":1}\n{\"id\":2}\n", "Content-Type", "application/x-ndjson"), 200, `{"stored":2,`)
 	f(send(t, url+"/things", `{"id":1}{"id":2}`), 400, "bad-body", "NDJSON")
-	f(send(t, url+"/things", "["+strings.Repeat(`{"id":1},`, 10)+`{"id":1}]`), 400, "bad-body", "more than 10 records")
+	f(send(t, url+"/things", "["+strings.Repeat(`{"id":1},`, 10)+`{"id":1}]`), 413, "body-too-large", "more than 10 records (records_max)")
+	f(send(t, url+"/things", strings.Repeat("{\"id\":1}\n", 11), "Content-Type", "application/x-ndjson"), 413, "body-too-large", "records_max")
 	f(send(t, url+"/things", `{"id":null}`), 422, "records-refused", `"refused":[{"index":0,"field":"id"`)
 	f(send(t, url+"/things", strings.Repeat(" ", 701)), 413, "body-too-large", "700 bytes")
 	f(send(t, url+"/things", `{}`, "Content-Type", ""), 415, "application/json")
 	f(send(t, url+"/things", `{}`, "Idempotency-Key", strings.Repeat("k", 256)), 400, "bad-request", "255")
+	f(send(t, url+"/things", `{"id":1}`, "Idempotency-Key", "\xff"), 400, "bad-request", "Idempotency-Key must be UTF-8")
 	f(send(t, url+"/list", `{}`), 405, "GET, HEAD, OPTIONS")
 	f(send(t, url+"/nothing", strings.Repeat(" ", 999)), 404, "not-found")
 	if a := request(t, "OPTIONS", url+"/things", "Origin", "https://a.example"); a.status != 204 || a.header.Get("Allow") != "POST, OPTIONS" ||
@@ -130,6 +134,9 @@ func TestStream(t *testing.T) {
 	}
 	sink.mu.Lock()
 	defer sink.mu.Unlock()
+	if n := unreadable.Load(); n != 3 { // one was too large to be read at all
+		t.Errorf("%d bodies are counted as not readable", n)
+	}
 	if sink.rows != 6 {
 		t.Errorf("%d records reached the sink", sink.rows)
 	}

@@ -71,6 +71,7 @@ type SpoolFile struct {
 	file   string
 	lock   *os.File     // nil: read only
 	writer *sqlite.Conn // nil: read only
+	used   int64        // bytes of the file, as Write read them last
 
 	mu     sync.Mutex // of reader
 	reader *sqlite.Conn

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/stream"
@@ -151,8 +152,50 @@ func TestSpoolBounds(t *testing.T) {
 		t.Errorf("ready: %v", err)
 	}
 	stats := s.Stats()
-	if stats.Overloaded != 1 || stats.UsedBytes > 200<<10 {
+	if stats.Overloaded[stream.LimitSpool] != 1 || stats.UsedBytes > 200<<10 {
 		t.Errorf("stats %+v", stats)
+	}
+}
+
+// A size that cannot be read makes nothing of what was kept undone.
+func TestSpoolMeasure(t *testing.T) {
+	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+	defer closeSpool(t, s, f)
+	put(t, s, "/a", "first")
+	used := s.Stats().UsedBytes
+	refuse := sqlite.AuthorizeFunc(func(a sqlite.Action) sqlite.AuthResult {
+		if a.Type() == sqlite.OpPragma && a.Pragma() == "page_count" {
+			return sqlite.AuthResultDeny
+		}
+		return sqlite.AuthResultOK
+	})
+	if err := f.writer.SetAuthorizer(refuse); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, "/a", "second")
+	if got := s.Stats().UsedBytes; got != used {
+		t.Errorf("%d bytes, want the last figure %d", got, used)
+	}
+	if _, err := f.Write(stream.SpoolChange{}); err == nil {
+		t.Error("the size is read all the same")
+	}
+	if err := f.writer.SetAuthorizer(nil); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, "/a", "third")
+	if got := drainSome(t, s, "/a", 3); fmt.Sprint(got) != "[first second third]" {
+		t.Errorf("drained %q", got)
+	}
+}
+
+// A key that no database takes as a text is not kept.
+func TestSpoolKeyText(t *testing.T) {
+	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+	defer closeSpool(t, s, f)
+	for _, key := range []string{"\xff", "a\x00"} {
+		if _, err := s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: []byte("x"), Key: key}); !errors.Is(err, stream.ErrBody) {
+			t.Errorf("%q: %v", key, err)
+		}
 	}
 }
 

@@ -14,18 +14,27 @@ import (
 
 // Write implements stream.SpoolFile.
 func (f *SpoolFile) Write(c stream.SpoolChange) (int64, error) {
-	w := &spoolWriter{conn: f.writer, numbers: make(map[string]int64)}
-	if len(c.Names)+len(c.Groups)+len(c.Drained)+len(c.Requeued) > 0 {
-		if err := w.write(f, c); err != nil {
-			return 0, err
-		}
+	if len(c.Names)+len(c.Groups)+len(c.Drained)+len(c.Requeued) == 0 {
+		err := f.measure()
+		return f.used, err
 	}
+	w := &spoolWriter{conn: f.writer, numbers: make(map[string]int64)}
+	if err := w.write(f, c); err != nil {
+		return 0, err
+	}
+	_ = f.measure() // the change is on disk, whatever the file's size; the last figure stands
+	return f.used, nil
+}
+
+// measure reads how many bytes of the file are in use.
+func (f *SpoolFile) measure() error {
 	pages, err := number(f.writer, "PRAGMA page_count")
 	free, errFree := number(f.writer, "PRAGMA freelist_count")
 	if err := errors.Join(err, errFree); err != nil {
-		return 0, fmt.Errorf("read the size of the spool: %w", damaged(err))
+		return fmt.Errorf("read the size of the spool: %w", damaged(err))
 	}
-	return (pages - free) * spoolPage, nil
+	f.used = (pages - free) * spoolPage
+	return nil
 }
 
 // spoolWriter makes one change.

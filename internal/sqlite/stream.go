@@ -36,7 +36,8 @@ CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (ex
 // It has a connection of its own for writing. SQLite has one writer at a time, so
 // further committers wait: one is enough. A batch is one transaction, a row one run
 // of a prepared INSERT: what a row fails on is undone for that row alone. Foreign
-// keys are enforced; one that is DEFERRED fails its whole batch.
+// keys are enforced; a table with a DEFERRED one, which would fail a whole batch at its
+// COMMIT, is refused.
 //
 // Booleans are stored as 1 and 0, timestamps as 2016-12-01 23:59:57.123456 in UTC,
 // json and UUIDs as text.
@@ -151,11 +152,32 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 // stream's own tables where they are missing.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.write(ctx, func(conn *sqlite.Conn) error {
-		_, err := conn.Prepare(st.insert)
-		return err
+		if _, err := conn.Prepare(st.insert); err != nil {
+			return err
+		}
+		return st.checkForeignKeys(conn)
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)
+	}
+	return nil
+}
+
+// checkForeignKeys refuses a table with a deferred foreign key. Only the text of the
+// table's definition says so.
+func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
+	definition := ""
+	err := sqlitex.Execute(conn, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE", &sqlitex.ExecOptions{
+		Args: []any{st.def.Table}, ResultFunc: func(stmt *sqlite.Stmt) error {
+			definition = stmt.ColumnText(0)
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if strings.Contains(strings.ToUpper(strings.Join(strings.Fields(definition), " ")), "INITIALLY DEFERRED") {
+		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, for which one record would fail those of others at COMMIT: make it immediate", st.def.Table)
 	}
 	return nil
 }

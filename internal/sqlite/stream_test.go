@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"strconv"
 	"testing"
 
@@ -77,6 +78,24 @@ func TestStreamDurability(t *testing.T) {
 		}
 		if d, err := streamSink(t, db, schema).Durability(t.Context()); err != nil || d.String() != want {
 			t.Errorf("fsync %q: %q, %v, want %q", fsync, d, err, want)
+		}
+	}
+}
+
+// A foreign key that is looked at no sooner than at COMMIT is refused.
+func TestStreamDeferred(t *testing.T) {
+	db, writer := open(t, database.Pool{})
+	script(t, writer, `CREATE TABLE p (id INTEGER PRIMARY KEY);
+CREATE TABLE c (id INTEGER REFERENCES p);
+CREATE TABLE d (id INTEGER REFERENCES p deferrable
+	initially  deferred);`)
+	for table, want := range map[string]bool{"c": true, "D": false} {
+		schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: table, Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := streamSink(t, db, schema).Check(t.Context()); (err == nil) != want || err != nil && !strings.Contains(err.Error(), "make it immediate") {
+			t.Errorf("%s: %v", table, err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ type Request struct {
 	Records *Records
 	Refused []Refusal // by Schema.Parse; they become part of the Outcome
 	// Key is the client's idempotency key: what a second request with it gets is the
-	// first one's Outcome. Empty: none. It is at most KeyMax bytes long.
+	// first one's Outcome. Empty: none. See CheckKey.
 	Key         string
 	Fingerprint [32]byte // of the body; needed with a key
 }
@@ -62,6 +62,7 @@ func (s *Stream) Commit(ctx context.Context, r Request) (Outcome, error) {
 		case err != nil:
 			continue // the other was not stored, or nobody knows: the database does
 		case other.Fingerprint != r.Fingerprint:
+			s.counters.rejected(ErrKeyReused)
 			return Outcome{}, ErrKeyReused
 		}
 		outcome.Replayed = true
@@ -84,6 +85,7 @@ func (s *Stream) Accept(r Request) error {
 	case t != nil:
 		return nil
 	case other.Fingerprint != r.Fingerprint:
+		s.counters.rejected(ErrKeyReused)
 		return ErrKeyReused
 	}
 	return nil
@@ -115,8 +117,8 @@ func (t *ticket) result(ctx context.Context) (Outcome, error) {
 
 // admit queues a request, or returns the one with the same key that is under way.
 func (s *Stream) admit(r Request, now time.Time) (t, other *ticket, err error) {
-	if len(r.Key) > KeyMax {
-		return nil, nil, fmt.Errorf("%w: the idempotency key is longer than %d bytes", ErrBody, KeyMax)
+	if err := CheckKey(r.Key); err != nil {
+		return nil, nil, err
 	}
 	t = &ticket{
 		Entry: Entry{Records: r.Records, Key: r.Key, Fingerprint: r.Fingerprint, refused: r.Refused},
@@ -137,7 +139,7 @@ func (s *Stream) admit(r Request, now time.Time) (t, other *ticket, err error) {
 		}
 	}
 	if err := s.room(t, now); err != nil {
-		s.counters.overloaded.Add(1)
+		s.counters.rejected(err)
 		return nil, nil, err
 	}
 	if r.Key != "" {
@@ -160,11 +162,11 @@ func (s *Stream) room(t *ticket, now time.Time) error {
 	wait, limit := s.predictAt(now, t.lanes, t.rows, t.bytes), ""
 	switch {
 	case rows > s.cfg.QueueRows:
-		limit = "queue_rows"
+		limit = LimitRows
 	case bytes > s.cfg.QueueBytes:
-		limit = "queue_bytes"
+		limit = LimitBytes
 	case wait > s.cfg.WaitMax:
-		limit = "wait_max"
+		limit = LimitWait
 	default:
 		return nil
 	}

@@ -15,6 +15,7 @@ func (s *Stream) count(b *Batch, tickets []*ticket, took time.Duration, err erro
 			c.replayed.Add(1)
 			continue
 		case t.Result.Reused:
+			c.rejected(ErrKeyReused)
 			continue
 		}
 		rows += t.Records.Len()

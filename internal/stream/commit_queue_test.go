@@ -43,10 +43,21 @@ func (n *naive) anyMayGo() bool {
 	return slices.ContainsFunc(n.waiting, func(t *ticket) bool { return n.mayGo(t, nil) })
 }
 
+// drawRecords draws records of one number, and none: a request of a key alone.
+func drawRecords(t *rapid.T, schema *Schema) *Records {
+	records := &Records{schema: schema}
+	for n := range rapid.Uint64Range(0, 5).Draw(t, "records") {
+		records.grow()[0] = value{n: rapid.Uint64Range(n, 20).Draw(t, "n"), set: true}
+		records.indexes = append(records.indexes, int32(n))
+	}
+	return records
+}
+
 // TestQueue holds the queue against the naive one: what it takes may go, in that
 // order and within the bounds; it takes something whenever something may go; and
 // nothing is lost.
 func TestQueue(t *testing.T) {
+	schema := mustSchema(t, Definition{OrderBy: "n", Columns: []Column{{Name: "n", Type: Integer}}})
 	rapid.Check(t, func(t *rapid.T) {
 		ordered := rapid.Bool().Draw(t, "ordered")
 		committers := rapid.IntRange(1, 5).Draw(t, "committers")
@@ -58,7 +69,7 @@ func TestQueue(t *testing.T) {
 			"push": func(t *rapid.T) {
 				lanes := uint64(1)
 				if ordered {
-					lanes = rapid.Uint64Range(1, 1<<len(q.lanes)-1).Draw(t, "lanes")
+					lanes = drawRecords(t, schema).lanes(len(q.lanes))
 				}
 				r := &ticket{rows: rapid.IntRange(1, 6).Draw(t, "rows"), bytes: rapid.IntRange(0, 60).Draw(t, "bytes"), lanes: lanes}
 				q.push(r)

@@ -240,6 +240,9 @@ func TestOverload(t *testing.T) {
 		if _, err := s.Commit(t.Context(), testRequest(t, s, "", strings.Repeat(number(1)+"\n", 61))); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("61 records for a queue of 60: %v", err)
 		}
+		if stats := s.Stats(); stats.Overloaded[LimitWait] != uint64(199-accepted) || stats.TooLarge != 1 {
+			t.Errorf("counted as refused: %v, %d", stats.Overloaded, stats.TooLarge)
+		}
 		closeTest(t, s)
 		if len(sink.rows) != 1+accepted {
 			t.Errorf("%d rows stored of %d accepted", len(sink.rows), accepted)
@@ -248,6 +251,44 @@ func TestOverload(t *testing.T) {
 			t.Errorf("after close: %v", err)
 		}
 	})
+}
+
+// A request of a key alone is answered at once where records have an order, too, and
+// nothing is left behind for Close.
+func TestKeyAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newMemory(10 * time.Millisecond)
+		s := openTest(t, sink, func(c *Config, d *Definition) { c.Committers, d.OrderBy = 3, "lane" })
+		for range 2 {
+			for _, body := range []string{"", `{"n":"x"}`} {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				o, err := s.Commit(ctx, testRequest(t, s, "key of "+body, body))
+				cancel()
+				if err != nil || o.Stored != 0 || len(o.Refused) != len(body)/9 {
+					t.Errorf("%q: %+v, %v", body, o, err)
+				}
+			}
+		}
+		closeTest(t, s)
+	})
+}
+
+// A key that no database takes as a text reaches none of them.
+func TestKeyText(t *testing.T) {
+	sink := newMemory(0)
+	s := openTest(t, sink, nil)
+	for _, key := range []string{"\xff", "a\x00", strings.Repeat("k", KeyMax+1)} {
+		if _, err := s.Commit(t.Context(), testRequest(t, s, key, number(1))); !errors.Is(err, ErrBody) {
+			t.Errorf("%q: %v", key, err)
+		}
+		if err := s.Accept(testRequest(t, s, key, number(1))); !errors.Is(err, ErrBody) {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
+	closeTest(t, s)
+	if len(sink.batches) != 0 {
+		t.Errorf("%d batches", len(sink.batches))
+	}
 }
 
 // After an outage a stream finds out by itself that the database is fast again.

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -94,9 +93,7 @@ func (s *Spooled) Commit(ctx context.Context, r Request) (Outcome, error) {
 	replayed, err := s.spool.Append(ctx, s.schema.def.Name, e)
 	switch {
 	case err != nil:
-		if errors.Is(err, ErrOverloaded) {
-			s.counters.overloaded.Add(1)
-		}
+		s.counters.rejected(err)
 		return Outcome{}, err
 	case replayed:
 		s.counters.replayed.Add(1)
@@ -127,7 +124,7 @@ func (s *Spooled) Stats() Stats {
 	c := &s.counters
 	return Stats{
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
-		Overloaded: c.overloaded.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
+		Overloaded: c.overloads.read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
 		CommitSeconds: time.Duration(c.commitNanos.Load()).Seconds(), Retries: c.retries.Load(), Swept: c.swept.Load(),
 	}
 }

@@ -42,10 +42,10 @@ func (s *Stream) readDurability() {
 		return
 	}
 	if len(d.Unsafe) > 0 {
-		s.cfg.Log.Warn("acknowledged records may be lost in a crash", "stream", s.schema.def.Name, "ack", d.String())
+		s.cfg.Log.Warn("committed records may be lost in a crash", "stream", s.schema.def.Name, "ack", d.String())
 		return
 	}
-	s.cfg.Log.Info("acknowledged records are on disk", "stream", s.schema.def.Name, "ack", d.String())
+	s.cfg.Log.Info("committed records are on disk", "stream", s.schema.def.Name, "ack", d.String())
 }
 
 func (s *Stream) sweep() {

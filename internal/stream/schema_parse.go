@@ -40,6 +40,9 @@ type Limits struct {
 // ErrBody is the error of a body of which nothing can be used; the text says why.
 var ErrBody = errors.New("the body cannot be read")
 
+// ErrTooMany is an ErrBody: the body has more than Limits.Records.
+var ErrTooMany = errors.New("too many records")
+
 // Refusal is a record that was refused, and why. Index counts the request's records
 // from 0. Field is the name of the field at fault, empty where there is none.
 type Refusal struct {
@@ -50,8 +53,9 @@ type Refusal struct {
 
 // Parse reads a body in one pass. It returns the records that are right and why
 // each of the others is refused; now is the request's time, for the default Now.
-// An error wraps ErrBody: the body is over a limit, or is not of its form. Of
-// NDJSON each line stands for itself: one that is not JSON is a Refusal.
+// An error wraps ErrBody: the body is over a limit (ErrTooMany: of records), or is
+// not of its form. Of NDJSON each line stands for itself: one that is not JSON is a
+// Refusal.
 //
 // A record is refused for a value of the wrong type or out of bounds, a missing
 // required field, an unknown field (unless Definition.Extra keeps it), a field
@@ -74,6 +78,7 @@ func (s *Schema) Parse(body []byte, form Form, now time.Time, limits Limits) (*R
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrBody, err)
 	}
+	p.records.clip()
 	return p.records, p.refused, nil
 }
 
@@ -195,7 +200,7 @@ func (p *parser) syntax() error {
 // another begins a record.
 func (p *parser) another() error {
 	if p.count >= p.limits.Records {
-		return fmt.Errorf("it has more than %d records", p.limits.Records)
+		return fmt.Errorf("%w: it has more than %d records", ErrTooMany, p.limits.Records)
 	}
 	p.flaw = Refusal{Index: p.count}
 	p.extra, p.names = p.extra[:0], p.names[:0]

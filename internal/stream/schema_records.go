@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"math"
@@ -21,8 +22,19 @@ type Records struct {
 // Len returns how many records there are.
 func (r *Records) Len() int { return len(r.indexes) }
 
-// Size returns the bytes of memory that the records take, about.
-func (r *Records) Size() int { return len(r.arena) + 16*len(r.values) }
+// Size returns the bytes of memory that the records take, about: with what is reserved
+// and not used.
+func (r *Records) Size() int { return cap(r.arena) + 16*cap(r.values) + 4*cap(r.indexes) }
+
+// slackMax is the unused room of an arena that is worth less than another copy.
+const slackMax = 4096
+
+// clip gives back what a body of blanks and numbers has had reserved for texts.
+func (r *Records) clip() {
+	if cap(r.arena)-len(r.arena) > slackMax {
+		r.arena = bytes.Clone(r.arena)
+	}
+}
 
 // Index returns where in its request a record was, from 0.
 func (r *Records) Index(row int) int { return int(r.indexes[row]) }
@@ -71,7 +83,8 @@ func (r *Records) AppendUUID(dst []byte, row, column int) []byte {
 	return dst
 }
 
-// lanes returns a bit for each lane that the records belong to, of n lanes.
+// lanes returns a bit for each lane that the records belong to, of n lanes. No records
+// belong to the first: a request of a key alone stands in a lane, too.
 func (r *Records) lanes(n int) uint64 {
 	column := r.schema.orderBy
 	if column < 0 {
@@ -89,7 +102,7 @@ func (r *Records) lanes(n int) uint64 {
 		}
 		mask |= 1 << (xxhash.Sum64(key) % uint64(n))
 	}
-	return mask
+	return max(1, mask)
 }
 
 // grow adds a row of NULLs.

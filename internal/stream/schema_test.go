@@ -39,6 +39,26 @@ func wide() Definition {
 
 var testNow = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 
+// What is reserved for texts counts, and a body of blanks reserves no more than it needs.
+func TestRecordsSize(t *testing.T) {
+	s := mustSchema(t, Definition{Columns: []Column{{Name: "name", Type: Text}, {Name: "n", Type: Integer}}})
+	for body, most := range map[string]int{
+		`{"name":"a"}`: 100,
+		`{"name":"a"` + strings.Repeat(" ", 2000) + "}":    2000,
+		`{"name":"a"` + strings.Repeat(" ", 1<<19) + "}":   100,
+		`{"name":"` + strings.Repeat("a", 1<<19) + `"}`:    1 << 20,
+		`[` + strings.Repeat(`{"n":1},`, 999) + `{"n":2}]`: 64 << 10,
+	} {
+		records, _, err := s.Parse([]byte(body), FormJSON, testNow, testLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held := cap(records.arena) + 16*cap(records.values) + 4*cap(records.indexes); records.Size() < held || records.Size() > most {
+			t.Errorf("%.20s: the size is %d, %d bytes are held, want %d at most", body, records.Size(), held, most)
+		}
+	}
+}
+
 var testLimits = Limits{Bytes: 1 << 20, Records: 1000, Depth: 8, Fields: 20}
 
 // show writes a record as JSON, NULLs left out.
@@ -195,6 +215,9 @@ func TestParseBodies(t *testing.T) {
 			t.Errorf("%.50q: %v is no ErrBody", test.body, err)
 		case err != nil:
 			got = err.Error()
+			if errors.Is(err, ErrTooMany) != strings.Contains(test.want, "records") {
+				t.Errorf("%.50q: %v, want ErrTooMany where there are too many", test.body, err)
+			}
 		default:
 			if records.Len() != test.count {
 				t.Errorf("%.50q: %d records, want %d", test.body, records.Len(), test.count)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Sink runs the transactions of one stream on one database. Its methods may be
@@ -45,6 +46,18 @@ const (
 
 // KeyMax is the longest idempotency key, in bytes.
 const KeyMax = 255
+
+// CheckKey returns what is wrong with an idempotency key: it must be at most KeyMax
+// bytes of UTF-8 without NUL, as databases take a text. The error wraps ErrBody.
+func CheckKey(key string) error {
+	switch {
+	case len(key) > KeyMax:
+		return fmt.Errorf("%w: the idempotency key is longer than %d bytes", ErrBody, KeyMax)
+	case !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0:
+		return fmt.Errorf("%w: the idempotency key is not UTF-8, or holds NUL", ErrBody)
+	}
+	return nil
+}
 
 // Batch is what one transaction stores.
 type Batch struct {

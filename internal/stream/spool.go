@@ -140,8 +140,8 @@ func (s *Spool) Close() {
 // "queue_bytes" or "disk"), ErrTooLarge, ErrKeyReused, ErrClosed, or what the disk
 // says.
 func (s *Spool) Append(ctx context.Context, name string, e SpoolEntry) (replayed bool, err error) {
-	if len(e.Key) > KeyMax {
-		return false, fmt.Errorf("%w: the idempotency key is longer than %d bytes", ErrBody, KeyMax)
+	if err := CheckKey(e.Key); err != nil {
+		return false, err
 	}
 	if e.At.IsZero() {
 		e.At = time.Now()
@@ -199,9 +199,7 @@ func (s *Spool) admit(name string, e SpoolEntry) (t, other *spoolTicket, err err
 		}
 	}
 	if err := s.room(t); err != nil {
-		if errors.Is(err, ErrOverloaded) {
-			s.counters.overloaded.Add(1)
-		}
+		s.counters.overloads.add(err, 1)
 		return nil, nil, err
 	}
 	if e.Key != "" {
@@ -223,9 +221,9 @@ func (s *Spool) room(t *spoolTicket) error {
 	case int64(t.size) > s.cfg.Bytes || t.size > s.cfg.QueueBytes:
 		return fmt.Errorf("%w: %d bytes (spool_bytes %d, queue_bytes %d)", ErrTooLarge, t.size, s.cfg.Bytes, s.cfg.QueueBytes)
 	case s.used+int64(s.waiting+t.size) > s.cfg.Bytes:
-		limit = "spool_bytes"
+		limit = LimitSpool
 	case s.waiting+t.size > s.cfg.QueueBytes:
-		limit = "queue_bytes"
+		limit = LimitBytes
 	default:
 		return nil
 	}
@@ -379,8 +377,8 @@ func (s *Spool) refuse(tickets []*spoolTicket, err error) {
 	case errors.Is(err, ErrUnconfirmed):
 		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	case errors.Is(err, ErrSpoolFull):
-		err = fmt.Errorf("%w: %w", &Overload{Limit: "disk", RetryAfter: 10 * spoolRetryAfter}, err)
-		s.counters.overloaded.Add(uint64(len(tickets)))
+		err = fmt.Errorf("%w: %w", &Overload{Limit: LimitDisk, RetryAfter: 10 * spoolRetryAfter}, err)
+		s.counters.overloads.add(err, len(tickets))
 	default:
 		err = fmt.Errorf("write to the spool: %w", err)
 	}

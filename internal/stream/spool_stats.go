@@ -25,9 +25,10 @@ type SpoolStats struct {
 	Rows        uint64  // records in them
 	Syncs       uint64  // transactions, each an fsync
 	SyncSeconds float64 // spent in them
-	Overloaded  uint64  // entries refused because of what waits or is kept, or the disk
 	Failed      uint64  // entries that could not be written, or nobody knows
 	Replayed    uint64  // entries not kept because their key is there
+
+	Overloaded map[string]uint64 // entries refused because of what waits or is kept, or the disk, by Overload.Limit
 
 	UsedBytes  int64 // of the file
 	LimitBytes int64
@@ -52,8 +53,9 @@ type SpoolNameStats struct {
 }
 
 type spoolCounters struct {
-	entries, rows, syncs, overloaded, failed, replayed atomic.Uint64
-	nanos                                              atomic.Int64
+	entries, rows, syncs, failed, replayed atomic.Uint64
+	nanos                                  atomic.Int64
+	overloads                              overloads
 }
 
 // count books a transaction.
@@ -76,7 +78,7 @@ func (s *Spool) Stats() SpoolStats {
 	now, c := time.Now(), &s.counters
 	stats := SpoolStats{
 		Entries: c.entries.Load(), Rows: c.rows.Load(), Syncs: c.syncs.Load(), SyncSeconds: time.Duration(c.nanos.Load()).Seconds(),
-		Overloaded: c.overloaded.Load(), Failed: c.failed.Load(), Replayed: c.replayed.Load(), LimitBytes: s.cfg.Bytes,
+		Overloaded: c.overloads.read(), Failed: c.failed.Load(), Replayed: c.replayed.Load(), LimitBytes: s.cfg.Bytes,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

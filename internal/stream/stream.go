@@ -112,9 +112,18 @@ var (
 	ErrClosed = errors.New("the stream is closing")
 )
 
+// The limits that an Overload names: of a Stream's queue, of a Spool's and of its disk.
+const (
+	LimitWait  = "wait_max"
+	LimitRows  = "queue_rows"
+	LimitBytes = "queue_bytes"
+	LimitSpool = "spool_bytes"
+	LimitDisk  = "disk"
+)
+
 // Overload is the error of a request that was refused because of what waits.
 type Overload struct {
-	Limit      string        // the limit that was met: "wait_max", "queue_rows" or "queue_bytes"
+	Limit      string        // the limit that was met: one of the constants
 	Wait       time.Duration // the predicted wait
 	RetryAfter time.Duration // when the queue will have room again
 }
