@@ -50,8 +50,11 @@ func (c *campaigns) reload(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	version, all, err := c.tables.Campaigns(ctx)
-	if err != nil || version < c.version {
+	if err != nil {
 		return err
+	}
+	if version < c.version { // read under the lock, so it is not an older read that came late
+		c.log.Warn("the campaigns of the database are older than those in force, which they replace: it was restored, or is another server", "version", version, "was", c.version)
 	}
 	usable, problems := c.usable(all)
 	set, err := popup.NewSet(c.popup.Set().Schema(), usable)

@@ -2,9 +2,10 @@
 // front of its own database, and proves what they hold.
 //
 //	spillway serve                      the built-in freight app on embedded SQLite
-//	spillway serve spillway.yaml        your feeds, from your tables
+//	spillway serve spillway.yaml        your lists, writes and popups, on your tables
 //	spillway seed freight --database postgres://…
 //	spillway config check spillway.yaml
+//	spillway spool status               what waits in the local queue of streams
 //	spillway load http://127.0.0.1:8080/goodslist --rate 1000 --duration 30s
 //	spillway watch --watch app=:8080 -o watch.ndjson
 //	spillway doctor --for 'rate=5000 short-connections'

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -35,9 +37,25 @@ func newEventLog(cfg *config.Popups, name string, log *slog.Logger) *eventLog {
 	return &eventLog{cfg: cfg, name: name, log: log}
 }
 
+// popupLogPath is the file in a data directory.
+func popupLogPath(data string) string { return filepath.Join(data, "popups.spool") }
+
 // open opens the file and yields the state after each event that the database may not
 // have, in their order.
-func (l *eventLog) open(ctx context.Context, yield func(popup.Key, popup.State) error) (waiting int, err error) {
+func (l *eventLog) open(ctx context.Context, yield func(popup.Key, popup.State) error) (int, error) {
+	waiting, err := l.openFile(ctx, yield)
+	if errors.Is(err, stream.ErrSpoolDamaged) {
+		err = fmt.Errorf("%s: %w; %s", l.name, err, l.repair())
+	}
+	return waiting, err
+}
+
+// repair says what to do about a damaged file.
+func (l *eventLog) repair() string {
+	return fmt.Sprintf("spillway spool repair --popups --data %s says what is lost, and gives it up with --yes", filepath.Dir(l.name))
+}
+
+func (l *eventLog) openFile(ctx context.Context, yield func(popup.Key, popup.State) error) (waiting int, err error) {
 	if l.file, err = sqlite.OpenSpool(ctx, l.name); err != nil {
 		return 0, err
 	}
@@ -118,7 +136,7 @@ func (l *eventLog) drain(ctx context.Context, tables popupTables) {
 		return applied, tables.Apply(ctx, popup.Mark{Queue: last.Spool, Sequence: last.Sequence}, events)
 	})
 	if err != nil {
-		l.log.Error("popup events do not reach the database any more", "error", err)
+		l.log.Error("popup events do not reach the database any more: stop, and repair the event log", "error", err, "repair", l.repair())
 	}
 }
 
@@ -137,6 +155,25 @@ func decodeEvents(group stream.Group) ([]popup.Event, []stream.DeadLetter) {
 		events = append(events, e)
 	}
 	return events, dead
+}
+
+// popupEventJSON returns an event as a JSON object, for people to read; for a payload that
+// holds none, a string of base64.
+func popupEventJSON(payload []byte) ([]json.RawMessage, error) {
+	var shown any = payload
+	if e, err := popup.DecodeEvent(payload); err == nil {
+		shown = struct {
+			Kind      string    `json:"kind"`
+			User      string    `json:"user"`
+			Placement string    `json:"placement"`
+			Sequence  uint64    `json:"sequence"`
+			Campaign  uint32    `json:"campaign"`
+			ShownAt   time.Time `json:"shown_at"`
+			At        time.Time `json:"at"`
+		}{e.Kind.String(), e.Key.User, e.Key.Placement, e.Sequence, uint32(e.Campaign), e.ShownAt.UTC(), e.At.UTC()}
+	}
+	text, err := json.Marshal(shown)
+	return []json.RawMessage{text}, err
 }
 
 // close makes durable what was accepted and closes the file. The drain has ended.

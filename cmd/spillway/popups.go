@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"spillway/internal/admin"
 	"spillway/internal/config"
@@ -61,6 +62,7 @@ func (a *app) openPopups() error {
 	if err != nil {
 		return err
 	}
+	st.needed = true // also where streams could do without it, through the spool
 	schema, err := popup.NewSchema(popupAttributes(c))
 	if err != nil {
 		return usageError{fmt.Errorf("popups: %w", err)}
@@ -68,6 +70,9 @@ func (a *app) openPopups() error {
 	empty, err := popup.NewSet(schema, nil)
 	if err != nil {
 		return fmt.Errorf("popups: %w", err)
+	}
+	if a.cfg.PopupsOpenToOthers() {
+		a.env.log.Warn("popups believe the user that a query names, whoever sends it: let only your own back end reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
 	a.popups = p
@@ -92,7 +97,7 @@ func (a *app) openPopups() error {
 func (p *popupPart) openStates(settings *popup.Config) error {
 	if p.cfg.Store == "memory" {
 		p.memory = &memoryStates{Memory: popup.NewMemory(p.cfg.MemoryUsers)}
-		p.log = newEventLog(p.cfg, filepath.Join(p.app.cfg.Data, "popups.spool"), p.app.env.log)
+		p.log = newEventLog(p.cfg, popupLogPath(p.app.cfg.Data), p.app.env.log)
 		settings.Store, settings.Recorder = p.memory, p.log
 		return nil
 	}
@@ -302,10 +307,13 @@ func (p *popupPart) figures() admin.PopupFigures {
 	f.Campaigns, f.Version, f.PollErrors = p.campaigns.figures()
 	if p.redis != nil {
 		s := p.redis.Stats()
-		f.Waiting, f.SetAside = max(s.Backlog, 0), int64(s.Bad)
+		f.Waiting, f.SetAside, f.Durable = max(s.Backlog, 0), int64(s.Bad), s.Durable
 		return f
 	}
-	f.States = p.memory.Len()
+	f.States, f.Durable = p.memory.Len(), true
+	if p.memory.opened.Load() { // and so the lock is there
+		f.LockAge = time.Since(p.lock.Verified()).Seconds()
+	}
 	if s, ok := p.log.stats(); ok {
 		f.Waiting, f.WaitingAge, f.SetAside = s.Rows, s.Oldest.Seconds(), s.Dead
 	}

@@ -25,12 +25,21 @@ func spoolPath(data string) string { return filepath.Join(data, "spool", "spool.
 
 // spoolFlags say which spool a verb is about.
 type spoolFlags struct {
-	Data string `help:"Data directory, as of serve." default:"spillway-data"`
+	Data   string `help:"Data directory, as of serve." default:"spillway-data"`
+	Popups bool   `help:"The popups' event log, popups.spool, instead of the streams' spool."`
+}
+
+// path is the spool's file.
+func (f spoolFlags) path() string {
+	if f.Popups {
+		return popupLogPath(f.Data)
+	}
+	return spoolPath(f.Data)
 }
 
 // inspect opens the spool to be looked at.
 func (f spoolFlags) inspect() (*sqlite.SpoolFile, error) {
-	file, err := sqlite.InspectSpool(spoolPath(f.Data))
+	file, err := sqlite.InspectSpool(f.path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, usageError{fmt.Errorf("there is no spool in %s: name the data directory of serve with --data", f.Data)}
 	}
@@ -46,7 +55,7 @@ func (f spoolFlags) open(env *environment) (*sqlite.SpoolFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sqlite.OpenSpool(env.ctx, spoolPath(f.Data))
+	return sqlite.OpenSpool(env.ctx, f.path())
 }
 
 type spoolStatusCmd struct {
@@ -103,7 +112,11 @@ func (c *spoolStatusCmd) Run(env *environment) (err error) {
 		return err
 	}
 	if dead > 0 {
-		return failedError{fmt.Errorf("%s: spillway spool export --dead shows them", counted(int(dead), "dead letter"))}
+		which := ""
+		if c.Popups {
+			which = " --popups"
+		}
+		return failedError{fmt.Errorf("%s: spillway spool export%s --dead shows them", counted(int(dead), "dead letter"), which)}
 	}
 	return nil
 }
@@ -158,8 +171,12 @@ func (c *spoolExportCmd) Run(env *environment) (err error) {
 	defer func() { err = errors.Join(err, file.Close()) }()
 	out := json.NewEncoder(env.stdout)
 	out.SetEscapeHTML(false)
+	records := stream.SpooledJSON
+	if c.Popups {
+		records = popupEventJSON
+	}
 	lines := func(l spoolLine, payload []byte) error {
-		records, err := stream.SpooledJSON(payload)
+		records, err := records(payload)
 		for _, l.Record = range records {
 			if err == nil {
 				err = out.Encode(l)
@@ -265,7 +282,8 @@ Exit codes: 0 nothing is wrong, or it was repaired; 1 something is wrong and --y
 
 Examples:
   spillway spool repair
-  spillway spool repair --yes`
+  spillway spool repair --yes
+  spillway spool repair --popups --yes`
 }
 
 // Run shows what is damaged, and repairs it if told to.
@@ -288,7 +306,7 @@ func (c *spoolRepairCmd) Run(env *environment) error {
 	case !c.Yes:
 		return failedError{fmt.Errorf("the drain stops at %s: say --yes to give them up and let it go on", counted(len(flaws), "flaw"))}
 	}
-	kept, flaws, err := sqlite.RepairSpool(env.ctx, spoolPath(c.Data), time.Now())
+	kept, flaws, err := sqlite.RepairSpool(env.ctx, c.path(), time.Now())
 	if err != nil {
 		return err
 	}

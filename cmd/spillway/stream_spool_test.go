@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -60,4 +62,24 @@ func TestStreamSpool(t *testing.T) {
 	if code != exitFailed || !strings.Contains(stdout, "/readings") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
+}
+
+// Popups wait for their database at start although a stream could do without it.
+func TestStreamSpoolBesidePopups(t *testing.T) {
+	server := apptest.Postgres(t)
+	p := postgresPlace(t, server)
+	p.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
+	p.query(t, "CHECKPOINT") // the server does not sync: it would lose the table
+	server.Kill()
+	file := filepath.Join(t.TempDir(), "spillway.yaml")
+	if err := os.WriteFile(file, []byte(readings+"    ack: spool\npopups:\n  path: /popup\n  placements: [home]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := apptest.Serve(t, shared.binary, "--database", p.url, file)
+	eventually(t, "it waits", func() bool { return strings.Contains(s.Log(t), "waiting for it") })
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
+	wantAnswer(t, post(t, s.URL("readings"), `{"id":1}`), 202, `{"stored":1,"ack":"spool"}`)
 }

@@ -169,9 +169,12 @@ func (p *Popups) setStatus(status popup.Status) http.HandlerFunc {
 			p.answer(w, r, http.StatusOK, c, problem)
 		case c.Status == popup.Archived:
 			writeProblem(w, http.StatusConflict, "the campaign is archived, for good: create another")
-		default:
+		case status == popup.Active:
 			c.Status = status
 			p.save(w, r, c, http.StatusOK)
+		default:
+			c.Status = status
+			p.store(w, r, c, http.StatusOK)
 		}
 	}
 }
@@ -203,6 +206,11 @@ func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCamp
 		writeRefused(w, err)
 		return
 	}
+	p.store(w, r, c, status)
+}
+
+// store is save for a campaign whose placement may have left the configuration.
+func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
 	saved, err := p.Save(r.Context(), c)
 	switch {
 	case errors.Is(err, popup.ErrChanged):

@@ -194,6 +194,22 @@ func TestCampaigns(t *testing.T) {
 	}
 }
 
+// A campaign whose placement left the configuration can be stopped, and not started.
+func TestCampaignsPlacementGone(t *testing.T) {
+	c := startCampaigns(t)
+	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "a", Placement: "gone", Payload: []byte("1"), Status: popup.Active}}
+	if _, err := c.tables.SaveCampaign(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	if now, _ := c.send(t, "POST", "/popups/campaigns/1/pause", "", 200); now["status"] != "paused" {
+		t.Errorf("pause: %v", now)
+	}
+	c.send(t, "POST", "/popups/campaigns/1/resume", "", 422)
+	if now, _ := c.send(t, "POST", "/popups/campaigns/1/archive", "", 200); now["status"] != "archived" {
+		t.Errorf("archive: %v", now)
+	}
+}
+
 func TestCampaignsRefused(t *testing.T) {
 	c := startCampaigns(t)
 	for body, want := range map[string]string{

@@ -17,12 +17,20 @@ type PopupFigures struct {
 	Version    int64   // of the campaigns in force
 	PollErrors uint64  // looks at the campaigns that failed
 	Down       bool    // the states do not answer
+	Durable    bool    // what is answered outlives a crash of what keeps it
+	LockAge    float64 // seconds since the database last confirmed the lock; with Redis 0
 }
 
 // PopupStats returns the metrics of popups, named spillway_popup_... read is called at
 // each scrape.
 func PopupStats(read func() PopupFigures) prometheus.Collector {
 	type s = PopupFigures
+	flag := func(is bool) float64 {
+		if is {
+			return 1
+		}
+		return 0
+	}
 	outcome := func(name string) prometheus.Labels { return prometheus.Labels{"outcome": name} }
 	event := func(name string) prometheus.Labels { return prometheus.Labels{"kind": name} }
 	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
@@ -49,11 +57,8 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns) }, "Active campaigns in force.", nil},
 		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Version) }, "Version of the campaigns in force; replicas differ for a second at most.", nil},
 		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.PollErrors) }, "Looks at the campaigns in the database that failed.", nil},
-		{"down", gauge, func(s s) float64 {
-			if s.Down {
-				return 1
-			}
-			return 0
-		}, "1 while the states do not answer.", nil},
+		{"down", gauge, func(s s) float64 { return flag(s.Down) }, "1 while the states do not answer.", nil},
+		{"events_durable", gauge, func(s s) float64 { return flag(s.Durable) }, "1 while an answered event outlives a crash; 0 where Redis does not sync, or does not tell.", nil},
+		{"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge }, "Since the database last confirmed the lock of the one process; 0 with Redis.", nil},
 	})
 }

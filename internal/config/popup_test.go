@@ -16,6 +16,13 @@ func TestPopups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c.Listen = ":80"; c.PopupsOpenToOthers() {
+		t.Error("a token is asked for, and they count as open")
+	}
+	if c.Popups.Identity.Trust = "query"; !c.PopupsOpenToOthers() {
+		t.Error("open to other hosts")
+	}
+	c.Popups.Identity.Trust = "jwt"
 	p := c.Popups
 	if p.Path != "/popup" || p.MemoryUsers != DefaultPopups().MemoryUsers || len(p.Attributes) != 3 || len(p.Keys) != 2 ||
 		p.Keys[1].Reveal() != "key-of-forty-characters-key-of-40-chars-" || p.Identity.Header != "Authorization" || p.PlacementNames()[0] != "home" {

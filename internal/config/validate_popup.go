@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,13 @@ const (
 	signingKeyMin = 32 // characters
 	signingKeys   = 4
 )
+
+// PopupsOpenToOthers reports whether other hosts reach popups that believe the user that a
+// query names.
+func (c Config) PopupsOpenToOthers() bool {
+	host, _, err := net.SplitHostPort(c.Listen)
+	return err == nil && !isLoopback(host) && c.Popups.Path != "" && c.Popups.Identity.Trust != "jwt"
+}
 
 // popups checks the block of popups; one without a path is not served, and its
 // other keys must not be given.

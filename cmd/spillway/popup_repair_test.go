@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	driver "zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/apptest"
+	"spillway/internal/config"
+	"spillway/internal/popup"
+)
+
+// popupRun runs statements on a file that others may have open.
+func popupRun(t *testing.T, file, sql string) {
+	t.Helper()
+	conn, err := driver.OpenConn(file, driver.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetBlockOnBusy()
+	if err := errors.Join(sqlitex.ExecuteScript(conn, sql, nil), conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// popupLogged leaves shows to users in the event log of a data directory.
+func popupLogged(t *testing.T, data string, users ...string) {
+	t.Helper()
+	cfg := config.DefaultPopups()
+	log := newEventLog(&cfg, popupLogPath(data), slog.New(slog.DiscardHandler))
+	memory := popup.NewMemory(10)
+	if _, err := log.open(t.Context(), memory.Restore); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := popup.NewSchema(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := popup.NewSet(schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Payload: []byte("1"), Status: popup.Active}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := popup.NewSigner([][]byte{make([]byte, popup.KeyBytesMin)}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := popup.Open(popup.Config{Store: memory, Recorder: log, Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range users {
+		attributes := engine.Attributes()
+		if a, err := engine.Ask(t.Context(), popup.Key{User: user, Placement: "home"}, attributes, time.Now()); err != nil || a.Campaign == nil {
+			t.Fatalf("user %s: %+v, %v", user, a, err)
+		}
+		engine.Release(attributes)
+	}
+	if err := log.close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPopupRepair: a damaged event log keeps the server from starting, which says how to
+// repair it; after that what could be read is there.
+func TestPopupRepair(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	popupLogged(t, data, "anna", "bert", "carl")
+	popupRun(t, popupLogPath(data), "UPDATE groups SET payload = x'00' WHERE id & 0xff = 2")
+	run := func(code int, want string, args ...string) string {
+		t.Helper()
+		stdout, stderr, got := spillway(t, append(args, "--data", data)...)
+		if got != code || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, want, stdout, stderr)
+		}
+		return stdout
+	}
+	serve := []string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", "sqlite:" + filepath.Join(data, "a.db"), popupConfig(t, "")}
+	run(3, "spillway spool repair --popups --data "+data, serve...)
+	run(2, "there is no spool in", "spool", "status")
+	run(1, "popups: group 2: bad checksum", "spool", "repair", "--popups")
+	run(0, "repaired, 1 flaw given up", "spool", "repair", "--popups", "--yes")
+	run(1, "spillway spool export --popups --dead", "spool", "status", "--popups")
+	exported := run(0, `"record":{"kind":"show","user":"carl","placement":"home","sequence":1,"campaign":1,"shown_at":`, "spool", "export", "--popups")
+	if strings.Count(exported, "\n") != 2 {
+		t.Errorf("exported:\n%s", exported)
+	}
+	s := apptest.Serve(t, shared.binary, append(serve[5:], "--data", data)...)
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	for user, want := range map[string]string{"anna": "wait-shown", "bert": "first", "carl": "wait-shown"} {
+		if a, _ := popupAsk(t, s, "user="+user); a.header.Get("Spillway-Reason") != want {
+			t.Errorf("user %s: %d %v, want %s", user, a.status, a.header, want)
+		}
+	}
+	eventually(t, "the drain goes on behind what was lost", func() bool { return metric(t, s, "spillway_popup_events_waiting") == 0 })
+}
+
+// TestPopupRestored: campaigns of a database that was put back to an older state are in
+// force, those that were paused then too.
+func TestPopupRestored(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.db")
+	s := apptest.Serve(t, shared.binary, "--database", "sqlite:"+file, popupConfig(t, ""))
+	s.WaitReady(t)
+	c := popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	popupCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%v/pause", c["id"]), "", 200)
+	popupCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%v/resume", c["id"]), "", 200)
+	if a, _ := popupAsk(t, s, "user=before"); a.status != 200 {
+		t.Errorf("before: %d %s", a.status, a.body)
+	}
+	popupRun(t, file, "UPDATE popup_version SET version = 2; UPDATE popup_campaigns SET status = 'paused', version = 2")
+	users := 0
+	eventually(t, "the older campaigns are in force", func() bool {
+		users++
+		a, _ := popupAsk(t, s, fmt.Sprintf("user=after%d", users))
+		return a.status == 204
+	})
+	if !strings.Contains(s.Log(t), "it was restored") {
+		t.Errorf("the log does not say so:\n%s", s.Log(t))
+	}
+}
