@@ -210,6 +210,8 @@ newest orders, PostgreSQL   $base/openapi/goodslist?offset=0
 TEXT
 	[ -z "${upstream_mariadb:-}" ] || echo "newest orders, MariaDB      $base/mariadb/goodslist?offset=0"
 	cat <<TEXT
+an order of your own        curl --json '{"users_id": 7, "goods_name": "steel pipes, 12 t"}' $base/orders
+where a truck is            curl --json '{"device_id": 7, "latitude": 31.23, "longitude": 121.47}' $base/positions
 hello                       $base/hello
 one Redis GET               $base/probe/redis?key=demo
 one SQL statement           $base/probe/database
