@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# hour.sh postgres|mariadb [DURATION]: 1,000 clients send a record a second each for
-# the duration (default 1h) through a stream; then the table must hold exactly the
+# hour.sh postgres|mariadb [DURATION [mixed]]: 1,000 clients send a record a second each
+# for the duration (default 1h) through a stream; then the table must hold exactly the
 # records that were acknowledged. The database runs from a temporary folder, fsync on.
+# mixed: as fast as they are answered, and of 100 records 10 have a field of the wrong
+# type and one is refused by a CHECK of the table (mixed.txt).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 engine=${1:?hour.sh postgres|mariadb [DURATION]}
 duration=${2:-1h}
+kind=${3:-steady}
 spillway=$PWD/bin/spillway
 source=$PWD/experiments/inserts
 folder=$(mktemp -d /tmp/spillway-hour.XXXXXX)
@@ -65,6 +68,20 @@ mariadb)
 	;;
 esac
 
+case $kind in
+steady)
+	requests=(--method POST --body '{{"device_id":{random(1,100000)},"latitude":31.2,"longitude":121.5,"speed":61.5}' --rate 1000 --slo 'p99<20ms errors<0.001%')
+	;;
+mixed)
+	ask -c 'ALTER TABLE positions ADD CHECK (speed < 1000)'
+	requests=(--requests-file "$source/mixed.txt")
+	;;
+*)
+	echo "hour.sh: $kind: want mixed or nothing" >&2
+	exit 2
+	;;
+esac
+
 listen=127.0.0.1:$(free_port)
 admin=127.0.0.1:$(free_port)
 sed "s#{{.setting.database}}#$url#" "$source/spillway.yaml" >"$folder/spillway.yaml"
@@ -72,9 +89,8 @@ sed "s#{{.setting.database}}#$url#" "$source/spillway.yaml" >"$folder/spillway.y
 pids+=($!)
 until curl -sf "http://$admin/readyz" >/dev/null; do sleep 0.2; done
 
-"$spillway" load "http://$listen/positions" --method POST --header 'Content-Type: application/json' \
-	--body '{{"device_id":{random(1,100000)},"latitude":31.2,"longitude":121.5,"speed":61.5}' \
-	--rate 1000 --connections 1000 --duration "$duration" --slo 'p99<20ms errors<0.001%' --watch db=:"$port" --watch app=:"${listen##*:}" \
+"$spillway" load "http://$listen/positions" --header 'Content-Type: application/json' "${requests[@]}" \
+	--connections 1000 --duration "$duration" --watch db=:"$port" --watch app=:"${listen##*:}" \
 	-o "$folder/run.ndjson" && met=0 || met=$?
 acknowledged=$("$spillway" report "$folder/run.ndjson" --format json | python3 -c '
 import json, sys
@@ -82,5 +98,6 @@ step = json.load(sys.stdin)["steps"][0]
 print(step["requests"] - sum(step["errors"].values()))')
 stored=$(ask -c 'SELECT count(*) FROM positions')
 echo "acknowledged $acknowledged, stored $stored"
+curl -sf "http://$admin/metrics" | grep '^spillway_stream_records_total'
 [ "$acknowledged" = "$stored" ] || exit 1
 exit "$met"

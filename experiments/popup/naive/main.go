@@ -3,9 +3,9 @@
 //
 //	-mode database    each request reads the user's last show and the campaigns, and a show is an INSERT
 //	-mode list        the INSERT goes through a list in Redis, which a worker empties in batches
-//	-mode cached      and the campaigns are read once a second; the user's last show is kept in Redis, the database asked on a miss
+//	-mode cached      and the campaigns are read once a second; the user's last show is kept in Redis from the start, the database asked on a miss
 //
-// A user who was shown something within a day gets 204.
+// A user who was shown something within a day gets 204. GET /hello is an answer without a decision.
 package main
 
 import (
@@ -124,10 +124,58 @@ func (a *app) open(ctx context.Context, url, redis string, connections int) erro
 	if a.redis, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis}, DisableCache: true}); err != nil {
 		return fmt.Errorf("connect to Redis: %w", err)
 	}
+	if a.mode == "cached" {
+		if err := a.warm(ctx); err != nil {
+			return err
+		}
+	}
 	return a.refresh(ctx)
 }
 
+// warm puts the users' last shows into Redis.
+func (a *app) warm(ctx context.Context) error {
+	rows, err := a.db.QueryContext(ctx, "SELECT user_id, MAX(shown_at) FROM shows GROUP BY user_id")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var commands rueidis.Commands
+	send := func() error {
+		for _, result := range a.redis.DoMulti(ctx, commands...) {
+			if result.Error() != nil {
+				return result.Error()
+			}
+		}
+		commands = commands[:0]
+		return nil
+	}
+	for rows.Next() {
+		var user int64
+		var shown time.Time
+		if err := rows.Scan(&user, &shown); err != nil {
+			return err
+		}
+		if commands = append(commands, a.keep(user, shown.Unix())); len(commands) == 10*batch {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(rows.Err(), send())
+}
+
+// keep is the command that keeps a user's last show in Redis.
+func (a *app) keep(user, shown int64) rueidis.Completed {
+	return a.redis.B().Set().Key(lastKey(user)).Value(strconv.FormatInt(shown, 10)).Ex(repeatAfter).Build()
+}
+
+func lastKey(user int64) string { return "popup:last:" + strconv.FormatInt(user, 10) }
+
 func (a *app) serve(c *fasthttp.RequestCtx) {
+	if string(c.Path()) == "/hello" {
+		c.SetBodyString("hello\n")
+		return
+	}
 	user, err := strconv.ParseInt(string(c.QueryArgs().Peek("user")), 10, 64)
 	if err != nil {
 		c.Error("user must be an integer", fasthttp.StatusBadRequest)
@@ -170,9 +218,8 @@ func (a *app) decide(ctx context.Context, user int64, q *fasthttp.Args) (*campai
 
 // last returns when the user was shown something, zero for never.
 func (a *app) last(ctx context.Context, user int64) (time.Time, error) {
-	key := "popup:last:" + strconv.FormatInt(user, 10)
 	if a.mode == "cached" {
-		seconds, err := a.redis.Do(ctx, a.redis.B().Get().Key(key).Build()).AsInt64()
+		seconds, err := a.redis.Do(ctx, a.redis.B().Get().Key(lastKey(user)).Build()).AsInt64()
 		if err == nil {
 			return time.Unix(seconds, 0), nil
 		}
@@ -186,7 +233,7 @@ func (a *app) last(ctx context.Context, user int64) (time.Time, error) {
 		err = nil
 	}
 	if err == nil && a.mode == "cached" {
-		err = a.redis.Do(ctx, a.redis.B().Set().Key(key).Value(strconv.FormatInt(max(shown.Unix(), 0), 10)).Ex(repeatAfter).Build()).Error()
+		err = a.redis.Do(ctx, a.keep(user, max(shown.Unix(), 0))).Error()
 	}
 	return shown, err
 }
@@ -205,7 +252,7 @@ func (a *app) record(ctx context.Context, user, campaign int64, now time.Time) e
 	}
 	commands := rueidis.Commands{a.redis.B().Lpush().Key(queue).Element(string(text)).Build()}
 	if a.mode == "cached" {
-		commands = append(commands, a.redis.B().Set().Key("popup:last:"+strconv.FormatInt(user, 10)).Value(strconv.FormatInt(now.Unix(), 10)).Ex(repeatAfter).Build())
+		commands = append(commands, a.keep(user, now.Unix()))
 	}
 	for _, result := range a.redis.DoMulti(ctx, commands...) {
 		if result.Error() != nil {
