@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+type gameRecord struct {
+	Grade int64 `json:"prize_grade"`
+	Score int64 `json:"score"`
+}
+
+// TestGames: what the documents tell users to run serves the seed's list on every database.
+func TestGames(t *testing.T) {
+	file, err := filepath.Abs("../../deploy/games.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, url := range map[string]string{
+		"postgres": shared.postgres.CreateDatabase(t),
+		"mariadb":  apptest.MariaDB(t).URL("test"),
+		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "games.db"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			if code := run(context.Background(), []string{"seed", "games", "--database", url, "--records", "2000", "--apps", "10", "--index", "right"}, strings.NewReader(""), &out, &errs); code != exitOK {
+				t.Fatalf("exit %d: %s", code, errs.String())
+			}
+			token := regexp.MustCompile("app_id app-1, token ([0-9a-f]{32})").FindStringSubmatch(out.String())
+			if token == nil {
+				t.Fatalf("no token in %q", out.String())
+			}
+			s := apptest.Serve(t, shared.binary, "--database", url, file)
+			s.WaitReady(t)
+			list := func(token string) []gameRecord {
+				var answer struct{ Data []gameRecord }
+				a := fetch(t, s.URL("game_record?app_id=app-1&token="+token))
+				if err := json.Unmarshal(a.body, &answer); a.status != 200 || err != nil {
+					t.Fatalf("%d %s, %v", a.status, a.body, err)
+				}
+				return answer.Data
+			}
+			rows := list(token[1])
+			if len(rows) != 50 {
+				t.Errorf("%d rows, want 50", len(rows))
+			}
+			for i := 1; i < len(rows); i++ {
+				if a, b := rows[i-1], rows[i]; a.Grade > b.Grade || a.Grade == b.Grade && a.Score > b.Score || b.Score == -1 {
+					t.Errorf("rows %d and %d: %+v, %+v", i-1, i, a, b)
+				}
+			}
+			if rows := list("another"); len(rows) != 0 {
+				t.Errorf("another token gets %d rows", len(rows))
+			}
+		})
+	}
+}
