@@ -43,14 +43,11 @@ if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
 return 1`
 
-	// ackScript forgets events that the database has.
+	// ackScript forgets events that the database has, drainShard of them at most.
 	//	KEYS events; ARGV group, ids
 	ackScript = `
-for i = 2, #ARGV do
-	redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
-	redis.call('XDEL', KEYS[1], ARGV[i])
-end
-return #ARGV - 1`
+redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
+return redis.call('XDEL', KEYS[1], unpack(ARGV, 2))`
 
 	// setAsideScript moves an event that cannot be read to where people look for it.
 	//	KEYS events, bad; ARGV group, id, event

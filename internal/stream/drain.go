@@ -60,6 +60,8 @@ type drain struct {
 	bytes int    // given to apply at once, at most
 	limit int    // now: less after an error
 	upto  uint64 // read just the groups up to this one; 0: as limit says
+	more  bool   // the last groups that were read were not all there are
+	began time.Time
 
 	failures int
 	logged   time.Time
@@ -89,9 +91,16 @@ func (d *drain) run(ctx context.Context) error {
 	return nil
 }
 
+// drainEvery is the time between the starts of two calls of apply that take all there
+// is: what comes meanwhile shares a transaction of the database.
+const drainEvery = 50 * time.Millisecond
+
 // next waits for groups and reads them.
 func (d *drain) next(ctx context.Context) ([]Group, error) {
 	s := d.s
+	if wait := drainEvery - time.Since(d.began); !d.more && d.failures == 0 && d.upto == 0 && wait > 0 {
+		sleepUntil(ctx, wait)
+	}
 	s.mu.Lock()
 	n := s.name(d.name)
 	after, last, id, grown := n.Drained, n.Last, n.ID, n.grown
@@ -121,6 +130,7 @@ func (d *drain) next(ctx context.Context) ([]Group, error) {
 			return nil, err
 		}
 		at = groups[len(groups)-1].Sequence
+		d.more = at < last
 		switch {
 		case d.upto == 0 || at == d.upto || at == last:
 			return groups, nil
@@ -153,6 +163,7 @@ func openGroups(sealed []SealedGroup, name string, id [16]byte, after, last uint
 
 // take has groups applied and deletes them from the spool.
 func (d *drain) take(ctx context.Context, groups []Group) error {
+	d.began = time.Now()
 	done, err := d.apply(ctx, groups)
 	if err != nil {
 		return err

@@ -64,6 +64,9 @@ type Spool struct {
 	failing error // why the last transaction failed; nil after one that did not
 
 	failedAt time.Time
+	began    time.Time // when the last transaction began
+	crowd    int       // entries that came together lately: the most, which fades
+	want     int       // entries for which the writer waits
 
 	logged   atomic.Int64 // when a failure was logged last
 	counters spoolCounters
@@ -207,7 +210,9 @@ func (s *Spool) admit(name string, e SpoolEntry) (t, other *spoolTicket, err err
 	}
 	s.pending = append(s.pending, t)
 	s.waiting += t.size
-	s.wake.Signal()
+	if len(s.pending) >= s.want || s.waiting >= s.cfg.GroupBytes {
+		s.wake.Signal()
+	}
 	return t, nil, nil
 }
 
@@ -244,6 +249,7 @@ func (s *Spool) write() {
 			s.wake.Wait()
 			continue
 		}
+		s.gather()
 		tickets, removed := s.take(), s.removed
 		s.removed = nil
 		s.mu.Unlock()
@@ -251,6 +257,33 @@ func (s *Spool) write() {
 		s.mu.Lock()
 		s.commit(tickets, removed)
 	}
+}
+
+// gatherEvery is the most time between the starts of two transactions when the second
+// waits for more entries.
+const gatherEvery = time.Millisecond
+
+// gather waits for as many entries as came together lately, so that they share an
+// fsync: without it the first of those who were answered together has the next one
+// alone. Who is alone does not wait, nor does a full group. The caller holds mu, which
+// is free meanwhile.
+func (s *Spool) gather() {
+	wait := gatherEvery - time.Since(s.began)
+	if s.crowd < 2 || wait <= 0 {
+		return
+	}
+	over := false
+	timer := time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		over = true
+		s.wake.Signal()
+	})
+	defer timer.Stop()
+	for s.want = s.crowd; len(s.pending) < s.want && s.waiting < s.cfg.GroupBytes && !over && !s.closed; {
+		s.wake.Wait()
+	}
+	s.want = 0
 }
 
 // take removes the entries of the next transaction from the queue.
@@ -304,6 +337,7 @@ func (s *Spool) commit(tickets []*spoolTicket, removed []*removal) {
 	if len(tickets) == 0 && len(removed) == 0 {
 		return
 	}
+	s.began, s.crowd = time.Now(), max(len(tickets), s.crowd*7/8)
 	change := s.seal(tickets)
 	for _, r := range removed {
 		change.Drained = append(change.Drained, r.Drained)
