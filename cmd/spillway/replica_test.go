@@ -2,9 +2,16 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,54 +22,171 @@ const replicated = `feeds:
   - path: /list
     sql: SELECT id, pg_is_in_recovery() AS replica FROM items
     key: id
+    timeout: 1s
 queries:
+  - path: /divided
+    sql: SELECT id / :by AS n, pg_is_in_recovery() AS replica FROM items WHERE id = 2
+    params: {by: integer}
+  - path: /wait
+    sql: SELECT pg_is_in_recovery() AS replica, pg_sleep(:s)::text AS slept
+    params: {s: real}
+    timeout: 600ms
   - path: /item
     sql: SELECT id, pg_is_in_recovery() AS replica FROM items WHERE id = :id
     params: {id: integer}
 `
 
-// TestReplica reads from a streaming replica, from the primary while the replica
-// is down, and from the replica again.
-func TestReplica(t *testing.T) {
+// replicaCase is a server with a primary and a streaming replica of three rows.
+type replicaCase struct {
+	*apptest.Spillway
+	replica   *apptest.PostgresServer
+	conn      *pgx.Conn // to the primary
+	down, lag string    // the metrics' series
+}
+
+func newReplicaCase(t *testing.T) *replicaCase {
+	t.Helper()
 	primary := apptest.Postgres(t, apptest.ReplicaSettings()...)
 	database := primary.CreateDatabase(t)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.Background())
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	execute(t, conn, "CREATE TABLE items (id bigint PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
 	replica := primary.Replica(t)
 	s := serveQueries(t, "replica: "+replica.URL("test_1")+"\n"+replicated, database)
-
-	answers := func(path, want string) bool {
-		a := fetch(t, s.URL(path))
-		return a.status == http.StatusOK && string(a.body) == want
-	}
-	item := func(id int, replica bool) string {
-		return fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"replica":%v}]}`, id, replica)
-	}
-	list := func(replica bool) string {
-		return fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":3,"replica":%v},{"id":2,"replica":%[1]v},{"id":1,"replica":%[1]v}]}`, replica)
-	}
+	label := `{database="` + replica.URL("test_1") + `"}`
+	c := &replicaCase{Spillway: s, replica: replica, conn: conn, down: "spillway_replica_down" + label, lag: "spillway_replica_lag_seconds" + label}
 	execute(t, conn, "INSERT INTO items VALUES (3)")
-	eventually(t, "the replica's rows are served", func() bool { return answers("item?id=3", item(3, true)) && answers("list", list(true)) })
+	eventually(t, "the replica's rows are served", func() bool { return c.item(t, 3, true) && c.list(t, true) })
+	return c
+}
 
-	if err := replica.Stop(); err != nil {
+func (c *replicaCase) answers(t *testing.T, path, want string) bool {
+	t.Helper()
+	a := fetch(t, c.URL(path))
+	return a.status == http.StatusOK && string(a.body) == want
+}
+
+// item reports whether a query's row comes from the replica, or from the primary.
+func (c *replicaCase) item(t *testing.T, id int, replica bool) bool {
+	t.Helper()
+	return c.answers(t, fmt.Sprintf("item?id=%d", id), fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"replica":%v}]}`, id, replica))
+}
+
+// list does that of a feed.
+func (c *replicaCase) list(t *testing.T, replica bool) bool {
+	t.Helper()
+	return c.answers(t, "list", fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":3,"replica":%v},{"id":2,"replica":%[1]v},{"id":1,"replica":%[1]v}]}`, replica))
+}
+
+// TestReplica reads from a streaming replica, from the primary while the replica
+// is down, and from the replica again.
+func TestReplica(t *testing.T) {
+	c := newReplicaCase(t)
+	if err := c.replica.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if !answers("item?id=2", item(2, false)) {
-		t.Errorf("with the replica down: %s", fetch(t, s.URL("item?id=2")).body)
+	if !c.item(t, 2, false) {
+		t.Errorf("with the replica down: %s", fetch(t, c.URL("item?id=2")).body)
 	}
-	eventually(t, "the primary's rows are served", func() bool { return answers("list", list(false)) })
-	if n := metric(t, s, `spillway_replica_down{database="`+replica.URL("test_1")+`"}`); n != 1 {
+	eventually(t, "the primary's rows are served", func() bool { return c.list(t, false) })
+	if n := metric(t, c.Spillway, c.down); n != 1 || hasMetric(t, c.Spillway, c.lag) {
 		t.Errorf("spillway_replica_down is %v", n)
 	}
-	if a := fetch(t, s.Admin+"/readyz"); a.status != http.StatusOK {
+	if a := fetch(t, c.Admin+"/readyz"); a.status != http.StatusOK {
 		t.Errorf("without the replica: %d %s", a.status, a.body)
 	}
-	if err := replica.Start(); err != nil {
+	if err := c.replica.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the replica's rows are served again", func() bool { return answers("item?id=1", item(1, true)) })
+	eventually(t, "the replica's rows are served again", func() bool { return c.item(t, 1, true) })
+}
+
+// TestReplicaHangs stops the replica's processes where they are: the request itself
+// has the primary's rows, and later ones at once.
+func TestReplicaHangs(t *testing.T) {
+	c := newReplicaCase(t)
+	signalReplica(t, c.replica, syscall.SIGSTOP)
+	if !c.item(t, 2, false) {
+		t.Errorf("a query: %s", fetch(t, c.URL("item?id=2")).body)
+	}
+	if a := fetch(t, c.URL("list?before="+listCursor(t, c.Spillway))); a.status != http.StatusOK {
+		t.Errorf("an older page: %d %s", a.status, a.body)
+	}
+	eventually(t, "the replica is down", func() bool { return metric(t, c.Spillway, c.down) == 1 && c.list(t, false) })
+	begin := time.Now()
+	if !c.item(t, 1, false) || time.Since(begin) > 300*time.Millisecond {
+		t.Errorf("once it is down, the primary took %v", time.Since(begin))
+	}
+	signalReplica(t, c.replica, syscall.SIGCONT)
+	eventually(t, "the replica answers again", func() bool { return c.item(t, 2, true) })
+}
+
+// TestReplicaStays: what the replica says of a statement is no reason to leave it, nor
+// that it is behind, which is shown.
+func TestReplicaStays(t *testing.T) {
+	c := newReplicaCase(t)
+	for path, want := range map[string]string{"divided?by=0": "database-down", "wait?s=5": "busy"} {
+		if a := fetch(t, c.URL(path)); a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), want) {
+			t.Errorf("%s: %d %s, want %s", path, a.status, a.body, want)
+		}
+	}
+	if !c.item(t, 3, true) || metric(t, c.Spillway, c.down) != 0 {
+		t.Errorf("after a statement's error: %s, down %v", fetch(t, c.URL("item?id=3")).body, metric(t, c.Spillway, c.down))
+	}
+	caughtUp := func() bool { return hasMetric(t, c.Spillway, c.lag) && metric(t, c.Spillway, c.lag) == 0 }
+	eventually(t, "the lag is nothing", caughtUp)
+	onReplica, err := pgx.Connect(t.Context(), c.replica.URL("test_1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer onReplica.Close(context.Background())
+	execute(t, onReplica, "SELECT pg_wal_replay_pause()")
+	execute(t, c.conn, "UPDATE items SET id = id")
+	eventually(t, "the lag grows", func() bool { return metric(t, c.Spillway, c.lag) > 0.5 })
+	execute(t, onReplica, "SELECT pg_wal_replay_resume()")
+	eventually(t, "the lag is over", caughtUp)
+}
+
+// signalReplica stops all processes of a server, or has them go on.
+func signalReplica(t *testing.T, server *apptest.PostgresServer, signal syscall.Signal) {
+	t.Helper()
+	pids := []int{server.PID()}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", server.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.FieldsSeq(string(children)) {
+		pid, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+	if signal == syscall.SIGSTOP {
+		t.Cleanup(func() { _ = syscall.Kill(-server.PID(), syscall.SIGCONT) }) // so that it can be stopped
+	}
+}
+
+// listCursor is the cursor behind the newest row.
+func listCursor(t *testing.T, s *apptest.Spillway) string {
+	t.Helper()
+	var page struct{ Next string }
+	if err := json.Unmarshal(fetch(t, s.URL("list?limit=1")).body, &page); err != nil || page.Next == "" {
+		t.Fatalf("no cursor: %v", err)
+	}
+	return page.Next
+}
+
+// hasMetric reports whether /metrics shows the series.
+func hasMetric(t *testing.T, s *apptest.Spillway, series string) bool {
+	t.Helper()
+	return strings.Contains(string(fetch(t, s.Admin+"/metrics").body), "\n"+series+" ")
 }

@@ -4,7 +4,9 @@
 // The idea is that of groupcache's singleflight, with what a server needs
 // besides: callers wait under their own context, their number is bounded, and a
 // call that nobody waits for any more is cancelled. It keeps no result: a caller
-// who comes after the call ended starts a new one.
+// who comes after the call ended starts a new one, and one who comes while a
+// cancelled call has not ended yet waits for that: at no time are there two calls
+// for one key.
 package coalesce
 
 import (
@@ -34,7 +36,7 @@ type call[V any] struct {
 	done    chan struct{} // closed once value and err are set
 	value   V
 	err     error
-	waiters int // guarded by Group.mu
+	waiters int // guarded by Group.mu; 0: cancelled, and not to be joined
 	cancel  context.CancelFunc
 }
 
@@ -48,44 +50,68 @@ func New[V any](limit int) *Group[V] {
 // Do returns what fn returns for key; if a call for key is under way already it
 // waits for that one's result instead, and shared is true. fn runs in a
 // goroutine of its own with a context that ends when the last waiting caller
-// has left or the group is closed. Do returns early with ctx's error when ctx
-// ends, and with ErrFull when too many callers wait.
+// has left or the group is closed: it should then return soon, because newcomers wait
+// for that. Do returns early with ctx's error when ctx ends, and with ErrFull
+// when too many callers wait.
 func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) (V, error)) (value V, shared bool, err error) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.waiting >= g.limit {
-		g.mu.Unlock()
 		return value, false, ErrFull
 	}
-	if g.base.Err() != nil {
-		g.mu.Unlock()
-		return value, false, context.Canceled
-	}
-	c, shared := g.calls[key]
-	if shared {
-		g.shared++
-	} else {
-		c = g.startLocked(key, fn)
-	}
-	c.waiters++
 	g.waiting++
-	g.mu.Unlock()
+	defer func() { g.waiting-- }()
+	c, shared, err := g.joinLocked(ctx, key, fn)
+	if err != nil {
+		return value, false, err
+	}
 
+	g.mu.Unlock()
 	select {
 	case <-c.done:
 		value, err = c.value, c.err
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-
 	g.mu.Lock()
-	g.waiting--
+
 	c.waiters--
 	if c.waiters == 0 {
 		c.cancel()
-		g.forgetLocked(key, c) // a newcomer must not join a cancelled call
 	}
-	g.mu.Unlock()
 	return value, shared, err
+}
+
+// joinLocked returns the call for key with the caller among its waiters: the one
+// under way or, once a cancelled one has ended, a new one. It unlocks while it waits.
+func (g *Group[V]) joinLocked(ctx context.Context, key string, fn func(context.Context) (V, error)) (c *call[V], shared bool, err error) {
+	for {
+		if g.base.Err() != nil {
+			return nil, false, context.Canceled
+		}
+		c, shared = g.calls[key]
+		if !shared {
+			c = g.startLocked(key, fn)
+		}
+		if !shared || c.waiters > 0 {
+			break
+		}
+		g.mu.Unlock()
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		g.mu.Lock()
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	c.waiters++
+	if shared {
+		g.shared++
+	}
+	return c, shared, nil
 }
 
 func (g *Group[V]) startLocked(key string, fn func(context.Context) (V, error)) *call[V] {
@@ -97,17 +123,12 @@ func (g *Group[V]) startLocked(key string, fn func(context.Context) (V, error)) 
 		defer g.wait.Done()
 		c.value, c.err = fn(ctx)
 		g.mu.Lock()
-		g.forgetLocked(key, c)
+		delete(g.calls, key)
 		g.mu.Unlock()
 		close(c.done)
+		cancel()
 	}()
 	return c
-}
-
-func (g *Group[V]) forgetLocked(key string, c *call[V]) {
-	if g.calls[key] == c {
-		delete(g.calls, key)
-	}
 }
 
 // Waiting returns how many callers wait now, and how many have shared another's

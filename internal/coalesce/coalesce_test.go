@@ -91,6 +91,54 @@ func TestLastWaiterLeavingCancels(t *testing.T) {
 	})
 }
 
+// TestNewcomerWaitsForTheCancelled has callers leave and others come while what was
+// cancelled takes a while to end: calls follow each other, and none is joined dead.
+func TestNewcomerWaitsForTheCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New[int](100)
+		defer g.Close()
+		var running, calls atomic.Int64
+		fn := func(ctx context.Context) (int, error) {
+			if running.Add(1) > 1 {
+				t.Error("two calls at once")
+			}
+			defer running.Add(-1)
+			calls.Add(1)
+			select {
+			case <-ctx.Done():
+				<-time.After(300 * time.Millisecond) // the database confirms late
+				return 0, ctx.Err()
+			case <-time.After(time.Second):
+				return 42, nil
+			}
+		}
+		first, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, _, err := g.Do(first, "k", fn); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the first: %v", err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		var all sync.WaitGroup
+		all.Go(func() {
+			if _, _, err := g.Do(short, "k", fn); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("who left before the cancelled call had ended: %v", err)
+			}
+		})
+		for range 10 {
+			all.Go(func() {
+				if v, _, err := g.Do(t.Context(), "k", fn); v != 42 || err != nil {
+					t.Errorf("a newcomer: %d, %v", v, err)
+				}
+			})
+		}
+		all.Wait()
+		if now, shared := g.Waiting(); calls.Load() != 2 || now != 0 || shared != 9 {
+			t.Errorf("%d calls, %d wait, %d shared; want 2, 0, 9", calls.Load(), now, shared)
+		}
+	})
+}
+
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New[int](1)

@@ -22,8 +22,26 @@ type Statement struct {
 // has them: a backslash escapes in E'...' only.
 //
 // Errors start with line and column, both from 1, and say what to write.
-func ParseStatement(sql string) (Statement, error) {
-	l := lexer{src: sql}
+func ParseStatement(sql string) (Statement, error) { return parseWith(lexer{src: sql}) }
+
+// ParseMySQLStatement is ParseStatement for MySQL and MariaDB. There -- starts a
+// comment only in front of a blank, a control character or the end (5--1 is 6), #
+// starts one too, comments within comments do not count, and $ and E before a
+// quote are nothing special. A backslash in a string is a character, as
+// MySQLConnector's sessions have it.
+func ParseMySQLStatement(sql string) (Statement, error) {
+	return parseWith(lexer{src: sql, mysql: true})
+}
+
+// ParseStatementFor reads a statement as the driver's database does.
+func ParseStatementFor(driver Driver, sql string) (Statement, error) {
+	if driver == MySQL {
+		return ParseMySQLStatement(sql)
+	}
+	return ParseStatement(sql)
+}
+
+func parseWith(l lexer) (Statement, error) {
 	if err := l.run(); err != nil {
 		return Statement{}, err
 	}
@@ -59,6 +77,7 @@ func (s Statement) Render(placeholder func(name string) string) string {
 // texts is in text.
 type lexer struct {
 	src    string
+	mysql  bool // read as MySQL does
 	pos    int
 	text   strings.Builder
 	texts  []string
@@ -107,7 +126,7 @@ func (l *lexer) step() error {
 	case isBlank(c):
 		l.take(1)
 		return nil
-	case l.at("--"):
+	case l.atLineComment():
 		l.pos += lengthTo(l.src[l.pos:], '\n') // dropped: it would swallow what is put behind the statement
 		return nil
 	case l.at("/*"):
@@ -121,7 +140,7 @@ func (l *lexer) step() error {
 		return l.quoted(c, false)
 	case c == '"', c == '`':
 		return l.quoted(c, false)
-	case c == '$':
+	case c == '$' && !l.mysql:
 		return l.dollar()
 	case c == ':':
 		l.colon()
@@ -145,6 +164,18 @@ func (l *lexer) step() error {
 	return nil
 }
 
+// atLineComment reports whether a comment begins that ends with the line.
+func (l *lexer) atLineComment() bool {
+	rest := l.src[l.pos:]
+	switch {
+	case !l.mysql:
+		return strings.HasPrefix(rest, "--")
+	case !strings.HasPrefix(rest, "--"):
+		return rest[0] == '#'
+	}
+	return len(rest) == 2 || rest[2] <= ' ' || rest[2] == 0x7f
+}
+
 // checkStart refuses a second statement, and a first one that does not read.
 func (l *lexer) checkStart(c byte) error {
 	if l.end > 0 {
@@ -165,7 +196,7 @@ func (l *lexer) checkStart(c byte) error {
 // word walks over a name, a keyword or a number; E'...' is a string with escapes.
 func (l *lexer) word() error {
 	n := wordLength(l.src[l.pos:])
-	escapes := n == 1 && (l.src[l.pos] == 'E' || l.src[l.pos] == 'e')
+	escapes := n == 1 && !l.mysql && (l.src[l.pos] == 'E' || l.src[l.pos] == 'e')
 	l.take(n)
 	if escapes && l.at("'") {
 		return l.quoted('\'', true)
@@ -230,13 +261,15 @@ func (l *lexer) dollar() error {
 	return nil
 }
 
-// blockComment walks over a comment, and those inside it, as PostgreSQL does.
+// blockComment walks over a comment, and with PostgreSQL those inside it.
 func (l *lexer) blockComment() error {
 	depth := 0
 	for i := l.pos; i+1 < len(l.src); i++ {
 		switch l.src[i : i+2] {
 		case "/*":
-			depth++
+			if !l.mysql || depth == 0 {
+				depth++
+			}
 			i++
 		case "*/":
 			depth--

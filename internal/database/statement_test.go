@@ -45,6 +45,34 @@ func TestParseStatement(t *testing.T) {
 	same(`SELECT '\' || '\'`) // the standard: no escape
 }
 
+func TestParseMySQLStatement(t *testing.T) {
+	for _, c := range []struct{ sql, rendered string }{
+		{"SELECT 5--1", "SELECT 5--1"},
+		{"SELECT 5--:a", "SELECT 5--<a>"},
+		{"SELECT 5-- :a", "SELECT 5"},
+		{"SELECT 5--", "SELECT 5"},
+		{"SELECT 5--\n- :a", "SELECT 5\n- <a>"},
+		{"SELECT 5--\x01 :a\n+:b", "SELECT 5\n+<b>"},
+		{"SELECT 1 # :no\n, :a", "SELECT 1 \n, <a>"},
+		{"SELECT '#', \"--\", `# `, :a", "SELECT '#', \"--\", `# `, <a>"},
+		{"SELECT 1 /* :no /* :no */ + :a", "SELECT 1 /* :no /* :no */ + <a>"},
+		{"SELECT $a$, :a, $a$", "SELECT $a$, <a>, $a$"},
+		{"SELECT E'\\', :a, '\\'", "SELECT E'\\', <a>, '\\'"},
+	} {
+		s, err := ParseMySQLStatement(c.sql)
+		if err != nil {
+			t.Errorf("%q: %v", c.sql, err)
+			continue
+		}
+		if got := s.Render(func(name string) string { return "<" + name + ">" }); got != c.rendered {
+			t.Errorf("%q: %q, want %q", c.sql, got, c.rendered)
+		}
+	}
+	if s, err := ParseStatementFor(Postgres, "SELECT 5--:a"); err != nil || len(s.Names()) != 0 {
+		t.Errorf("PostgreSQL's comment: %v, %v", s.Names(), err)
+	}
+}
+
 func TestParseStatementErrors(t *testing.T) {
 	bad := func(sql, want string) {
 		t.Helper()

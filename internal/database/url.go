@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode"
@@ -89,6 +91,28 @@ func (u URL) DSN() string { return u.dsn }
 
 // String returns the address without its password.
 func (u URL) String() string { return u.shown }
+
+// Identity returns what tells the database from others: driver, host, port and name,
+// for a file its path and the machine's name. It holds neither user nor password. Two
+// spellings of one address may have two identities.
+func (u URL) Identity() string {
+	if u.Driver == SQLite {
+		path, err := filepath.Abs(u.dsn)
+		if err != nil {
+			path = u.dsn
+		}
+		machine, err := os.Hostname()
+		if err != nil {
+			machine = "unknown"
+		}
+		return "sqlite:" + machine + ":" + path
+	}
+	_, rest, _ := strings.Cut(u.shown, "://")
+	if _, host, found := strings.Cut(rest, "@"); found {
+		rest = host
+	}
+	return string(u.Driver) + "://" + rest
+}
 
 // GoString returns what String does, so that %#v shows no password either.
 func (u URL) GoString() string { return u.shown }

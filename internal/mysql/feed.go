@@ -53,7 +53,7 @@ func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 
 // statement returns def with its parameters in place. It may lack a key.
 func (db *DB) statement(def feed.Definition) (*Feed, error) {
-	parsed, err := database.ParseStatement(def.SQL)
+	parsed, err := database.ParseMySQLStatement(def.SQL)
 	if err != nil {
 		return nil, err
 	}

@@ -146,13 +146,22 @@ func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
 	case err == nil:
 		return conn, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("wait for a connection: %w", errors.Join(context.Cause(ctx), db.waitedFor()))
 	case limited.Err() != nil:
 		return nil, fmt.Errorf("no connection within %v, %d of %d in use: %w",
-			db.bounds.AcquireTimeout, db.pool.Stats().InUse, db.bounds.Max, err)
+			db.bounds.AcquireTimeout, db.pool.Stats().InUse, db.bounds.Max, errors.Join(err, db.waitedFor()))
 	default:
 		return nil, err
 	}
+}
+
+// waitedFor returns database.ErrBusy where a wait for a connection was one for others
+// to give theirs back.
+func (db *DB) waitedFor() error {
+	if db.pool.Stats().InUse < db.bounds.Max {
+		return nil
+	}
+	return database.ErrBusy
 }
 
 // withSession runs a statement's work on one connection, for the statement timeout.
@@ -182,8 +191,7 @@ func (db *DB) onSession(ctx context.Context, limit func(context.Context) (contex
 		se := raw.(*session) // the connector makes no other
 		work1 = work(limited, se)
 		if work1 != nil && limited.Err() != nil {
-			db.abandon(se)
-			work1 = fmt.Errorf("%w: %w", context.Cause(limited), work1)
+			work1 = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(work1, db.abandon(se)))
 		}
 		if !se.IsValid() {
 			return driver.ErrBadConn // the pool drops it
@@ -197,14 +205,17 @@ func (db *DB) onSession(ctx context.Context, limit func(context.Context) (contex
 }
 
 // abandon ends a connection whose statement the server may still run: closing it
-// from here alone would leave the statement running.
-func (db *DB) abandon(se *session) {
+// from here alone would leave the statement running. It returns database.ErrEnded
+// once the server has confirmed.
+func (db *DB) abandon(se *session) error {
 	_ = se.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), killPatience)
 	defer cancel()
 	if err := db.connector.opener.Kill(ctx, se.ID); err != nil {
 		db.log.Debug("an abandoned statement may run on until the server's timeout", "error", err)
+		return nil
 	}
+	return database.ErrEnded
 }
 
 // sink takes the rows of one statement. The values are valid during the call.

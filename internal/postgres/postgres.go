@@ -1,7 +1,8 @@
 // Package postgres reads feeds, runs queries and commits streams on PostgreSQL and from what speaks its
 // protocol, through a pool of connections with prepared statements. Behind a
 // pooler that cannot keep prepared statements (PgBouncer in transaction mode,
-// before 1.21) it notices and goes on without them.
+// before 1.21) it notices, goes on without them, and tries them again after a
+// while: the pooler may have been replaced.
 //
 // Only streams write. It knows no HTTP and keeps no rows: every call asks the
 // database.
@@ -26,6 +27,10 @@ import (
 // normally the server is first, and names the reason.
 const clientGrace = 500 * time.Millisecond
 
+// unpreparedFor is how long statements are not prepared after the pooler in between
+// has lost some.
+const unpreparedFor = time.Minute
+
 // DB is a pool of connections to one database. Its methods may be called
 // concurrently.
 type DB struct {
@@ -36,7 +41,7 @@ type DB struct {
 	probe *statement
 
 	acquiring  atomic.Int64 // statements that wait for a connection
-	unprepared atomic.Bool  // the pooler in between cannot keep prepared statements
+	unprepared lapse        // the pooler in between cannot keep prepared statements
 }
 
 // Open returns a DB for the server at url. It connects in the background and on
@@ -85,14 +90,24 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	case err == nil:
 		return conn, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("wait for a connection: %w", errors.Join(context.Cause(ctx), db.waitedFor(err)))
 	case limited.Err() != nil:
 		s := db.pool.Stat()
 		return nil, fmt.Errorf("no connection within %v, %d of %d in use: %w",
-			db.bounds.AcquireTimeout, s.AcquiredConns(), s.MaxConns(), err)
+			db.bounds.AcquireTimeout, s.AcquiredConns(), s.MaxConns(), errors.Join(err, db.waitedFor(err)))
 	default:
 		return nil, fmt.Errorf("connect: %w", err)
 	}
+}
+
+// waitedFor returns database.ErrBusy where a wait for a connection was one for others
+// to give theirs back, and not for the server to answer.
+func (db *DB) waitedFor(err error) error {
+	var connect *pgconn.ConnectError
+	if s := db.pool.Stat(); errors.As(err, &connect) || s.AcquiredConns() < s.MaxConns() {
+		return nil
+	}
+	return database.ErrBusy
 }
 
 // sink takes the rows of one statement. The values are valid during the call.
@@ -123,14 +138,18 @@ func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to sin
 	limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
 	defer cancel()
 	conn := pooled.Conn().PgConn()
+	r := &execution{conn: conn, giveUp: cancel, to: to}
 	if db.unprepared.Load() {
-		err = runUnprepared(limited, conn, s, args, to)
+		err = r.unprepared(limited, s, args)
 	} else {
-		err = runPrepared(limited, conn, s, args, to)
+		err = r.prepared(limited, s, args)
 	}
+	var refused *sinkError
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &refused):
+		return refused.err
 	case limited.Err() != nil:
 		return fmt.Errorf("%w: %w", context.Cause(limited), err)
 	case conn.IsClosed():
@@ -172,18 +191,34 @@ func (db *DB) worthRetrying(err error) bool {
 		db.pool.Reset() // the server was restarted: the other idle connections are dead too
 		return true
 	}
+	var connect *pgconn.ConnectError
 	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
+	if errors.As(err, &connect) || !errors.As(err, &pgErr) {
 		return false
 	}
 	switch pgErr.Code {
 	case stateFeatureNotSupported:
-		return isOutdated(pgErr) // runPrepared has dropped it
+		return isOutdated(pgErr) // prepared has dropped it
 	case stateNoPreparedStatement, stateDuplicateStatement, stateProtocolViolation:
-		if !db.unprepared.Swap(true) {
-			db.log.Warn("the pooler loses prepared statements: going on without them, which costs planning each time", "error", pgErr)
+		if db.unprepared.begin(time.Now()) {
+			db.log.Warn("the pooler loses prepared statements: going on without them, which costs planning each time",
+				"again", unpreparedFor, "error", pgErr)
 		}
 		return true
 	}
 	return false
+}
+
+// lapse is a state that passes by itself after unpreparedFor.
+type lapse struct{ until atomic.Int64 } // Unix ns
+
+// Load reports whether it lasts now.
+func (l *lapse) Load() bool {
+	until := l.until.Load()
+	return until != 0 && time.Now().UnixNano() < until
+}
+
+// begin starts it anew and reports whether that is the first time.
+func (l *lapse) begin(now time.Time) bool {
+	return l.until.Swap(now.Add(unpreparedFor).UnixNano()) == 0
 }

@@ -82,13 +82,21 @@ func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) e
 	return nil
 }
 
-func runPrepared(ctx context.Context, conn *pgconn.PgConn, s *statement, args [][]byte, to sink) error {
+// execution is one statement on one connection.
+type execution struct {
+	conn   *pgconn.PgConn
+	giveUp context.CancelFunc // ends the context that the statement runs in
+	to     sink
+}
+
+func (r *execution) prepared(ctx context.Context, s *statement, args [][]byte) error {
+	conn := r.conn
 	se := sessionOf(conn)
 	p, err := se.prepare(ctx, conn, s)
 	if err != nil {
 		return err
 	}
-	err = takeRows(conn.ExecStatement(ctx, p.description, args, nil, nil), p.columns, to)
+	err = r.takeRows(conn.ExecStatement(ctx, p.description, args, nil, nil), p.columns)
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && isOutdated(pgErr) {
 		return errors.Join(err, se.drop(ctx, conn, s.name))
@@ -96,9 +104,9 @@ func runPrepared(ctx context.Context, conn *pgconn.PgConn, s *statement, args []
 	return err
 }
 
-// runUnprepared has the server parse and plan the statement, in one round trip.
-func runUnprepared(ctx context.Context, conn *pgconn.PgConn, s *statement, args [][]byte, to sink) error {
-	result := conn.ExecParams(ctx, s.sql, args, nil, nil, nil)
+// unprepared has the server parse and plan the statement, in one round trip.
+func (r *execution) unprepared(ctx context.Context, s *statement, args [][]byte) error {
+	result := r.conn.ExecParams(ctx, s.sql, args, nil, nil, nil)
 	fields := result.FieldDescriptions()
 	if len(fields) == 0 { // it failed
 		_, err := result.Close()
@@ -113,11 +121,18 @@ func runUnprepared(ctx context.Context, conn *pgconn.PgConn, s *statement, args 
 		}
 		s.last.Store(c)
 	}
-	return takeRows(result, c, to)
+	return r.takeRows(result, c)
 }
 
-// takeRows passes all rows to the sink and closes the result.
-func takeRows(result *pgconn.ResultReader, c *columns, to sink) error {
+// sinkError is an error of the sink: the rows that it has not seen do not matter.
+type sinkError struct{ err error }
+
+func (e *sinkError) Error() string { return e.err.Error() }
+func (e *sinkError) Unwrap() error { return e.err }
+
+// takeRows passes all rows to the sink and closes the result. When the sink takes no
+// more the server is told to send no more: there may be millions.
+func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 	var err error
 	for err == nil && result.NextRow() {
 		values := result.Values()
@@ -125,7 +140,11 @@ func takeRows(result *pgconn.ResultReader, c *columns, to sink) error {
 			err = fmt.Errorf("a row of %d columns where %d were announced", len(values), len(c.encode))
 			break
 		}
-		err = to.row(c, values)
+		if refused := r.to.row(c, values); refused != nil {
+			r.giveUp()
+			_, _ = result.Close() // what was on its way, then that it was cancelled
+			return &sinkError{refused}
+		}
 	}
 	_, closeErr := result.Close()
 	return errors.Join(err, closeErr)

@@ -54,21 +54,21 @@ func TestCacheAgainstList(t *testing.T) {
 }
 
 func FuzzDecodeAnswer(f *testing.F) {
-	f.Add("name", encodeAnswer("name", newAnswer(Rows{Data: []byte(`{"a":1}`), Count: 1}, time.Unix(3, 4), FromDatabase)))
+	f.Add("name", encodeAnswer("name", newAnswer(Rows{Data: []byte(`{"a":1}`), Count: 1}, time.Unix(3, 4), time.Unix(5, 6), FromDatabase)))
 	f.Fuzz(func(t *testing.T, name string, b []byte) {
 		a, err := decodeAnswer(name, b)
 		if err != nil {
 			return
 		}
 		again, err := decodeAnswer(name, encodeAnswer(name, a))
-		if err != nil || !bytes.Equal(again.Data, a.Data) || again.Rows != a.Rows || !again.ReadAt.Equal(a.ReadAt) {
+		if err != nil || !bytes.Equal(again.Data, a.Data) || again.Rows != a.Rows || !again.ReadAt.Equal(a.ReadAt) || !again.CameAt.Equal(a.CameAt) {
 			t.Fatalf("%+v became %+v, %v", a, again, err)
 		}
 	})
 }
 
 func TestAnswerToAnotherQuestion(t *testing.T) {
-	b := encodeAnswer("one", newAnswer(Rows{Data: []byte("{}"), Count: 1}, time.Unix(3, 4), FromDatabase))
+	b := encodeAnswer("one", newAnswer(Rows{Data: []byte("{}"), Count: 1}, time.Unix(3, 4), time.Unix(5, 6), FromDatabase))
 	if _, err := decodeAnswer("two", b); err == nil {
 		t.Error("the answer to another question was taken")
 	}

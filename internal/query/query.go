@@ -5,10 +5,12 @@
 // which is cancelled in the database when the last of them has left. Where a TTL
 // is set, answers are kept for that long in memory, bounded in bytes, and
 // optionally in a cache that replicas share. An answer that has been good for
-// longer than its TTL is served for Config.Stale more while one execution renews it; after
+// longer than its TTL is served for Config.Stale more while one execution renews it,
+// with growing pauses after those that fail; after
 // that requests wait for the one execution. At no time are there two executions
-// for the same arguments in one process, and with a shared cache one replica asks
-// while the others wait for its answer.
+// for the same arguments in one process: who comes when one has just been cancelled waits
+// until it has ended. With a shared cache one replica asks while the others wait
+// for its answer; when it fails, one of them is next.
 //
 // What fails and what then:
 //
@@ -43,12 +45,13 @@ type Config struct {
 	Definition
 	Limit      Limit
 	Timeout    time.Duration // a request waits at most so long
-	TTL        time.Duration // an answer is good for so long; 0: nothing is kept
+	TTL        time.Duration // an answer is good for so long from when it came; 0: nothing is kept
 	Stale      time.Duration // and may be served so much longer while it is renewed
 	CacheBytes int           // memory of kept answers
 	WaitersMax int           // requests that wait at once
-	Shared     *Shared       // nil: answers are kept in memory only
 	Log        *slog.Logger
+	Shared     *Shared // nil: answers are kept in memory only
+	Database   string  // with Shared: tells the database from others, without a password
 }
 
 // Errors of Ask. Others are the database's.
@@ -80,8 +83,11 @@ type Answer struct {
 	Data   []byte    // the rows as JSON objects, commas between them
 	Rows   int       // how many
 	ReadAt time.Time // when the execution began: the rows are no older
+	CameAt time.Time // when it ended: the TTL counts from here
 	Tag    uint64    // a hash of Data, equal on every replica for equal content
-	from   From      // where this process has it from
+
+	from    From // where this process has it from
+	renewal renewal
 }
 
 // Query is one query. Use Open. Its methods may be called concurrently.
@@ -91,17 +97,20 @@ type Query struct {
 	group  *coalesce.Group[*Answer]
 	cache  *cache // nil when nothing is kept
 
-	base     context.Context // the query's lifetime
-	stop     context.CancelFunc
-	renewals sync.WaitGroup
-	renewing sync.Map // keys under renewal
-	counters counters
+	shareKey string // begins the names of this query's answers in Shared
+
+	base             context.Context // the query's lifetime
+	stop             context.CancelFunc
+	renewals         sync.WaitGroup
+	complaints       Complaints // of renewals
+	sharedComplaints Complaints
+	counters         counters
 }
 
 // Open returns a query that runs on source. It asks the database nothing. The
 // owner must call Close.
 func Open(cfg Config, source Source) *Query {
-	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax)}
+	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax), shareKey: shareKey(&cfg)}
 	if cfg.TTL > 0 {
 		q.cache = newCache(cfg.CacheBytes)
 	}
@@ -144,13 +153,13 @@ func (q *Query) Kept(now time.Time, args []string) *Answer {
 	if a == nil {
 		return nil
 	}
-	switch age := now.Sub(a.ReadAt); {
+	switch age := now.Sub(a.CameAt); {
 	case age < q.cfg.TTL:
 		q.counters.hits.Add(1)
 		return a
 	case age < q.cfg.TTL+q.cfg.Stale:
 		q.counters.stale.Add(1)
-		q.renew(string(name), args)
+		q.renew(now, a, name, args)
 		return a
 	}
 	return nil
@@ -178,23 +187,6 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 	return a, a.from, nil
 }
 
-// renew has one execution replace an answer past its TTL, while it is served on.
-func (q *Query) renew(name string, args []string) {
-	if _, under := q.renewing.LoadOrStore(name, struct{}{}); under {
-		return
-	}
-	own := clone(args)
-	q.renewals.Go(func() {
-		defer q.renewing.Delete(name)
-		ctx, cancel := context.WithTimeout(q.base, q.cfg.Timeout)
-		defer cancel()
-		if _, err := q.share(ctx, name, own); err != nil && q.base.Err() == nil {
-			q.counters.renewalErrors.Add(1)
-			q.cfg.Log.Warn("answer cannot be renewed", "query", q.cfg.Name, "error", err)
-		}
-	})
-}
-
 // clone copies args, which may be the request's own memory: an execution may
 // outlive the request that began it.
 func clone(args []string) []string {
@@ -210,7 +202,7 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 	a, _, err := q.group.Do(ctx, name, func(ctx context.Context) (*Answer, error) {
 		// Another execution may have ended since the caller looked.
 		if q.cache != nil {
-			if a := q.cache.get([]byte(name)); a != nil && time.Since(a.ReadAt) < q.cfg.TTL {
+			if a := q.cache.get([]byte(name)); a != nil && time.Since(a.CameAt) < q.cfg.TTL {
 				return a, nil
 			}
 		}
@@ -231,15 +223,16 @@ func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 	begin := time.Now()
 	var rows Rows
 	err := q.source.Run(ctx, args, q.cfg.Limit, &rows)
-	q.counters.executed(time.Since(begin), err)
+	end := time.Now()
+	q.counters.executed(end.Sub(begin), err)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", q.cfg.Name, err)
 	}
-	return newAnswer(rows, begin, FromDatabase), nil
+	return newAnswer(rows, begin, end, FromDatabase), nil
 }
 
-func newAnswer(rows Rows, readAt time.Time, from From) *Answer {
-	return &Answer{Data: rows.Data, Rows: rows.Count, ReadAt: readAt, Tag: xxhash.Sum64(rows.Data), from: from}
+func newAnswer(rows Rows, readAt, cameAt time.Time, from From) *Answer {
+	return &Answer{Data: rows.Data, Rows: rows.Count, ReadAt: readAt, CameAt: cameAt, Tag: xxhash.Sum64(rows.Data), from: from}
 }
 
 // appendArgs appends a name that differs wherever args differ.

@@ -112,7 +112,7 @@ func TestExpiryUnderLoad(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						if age := begin.Sub(a.ReadAt); age >= cfg.TTL+cfg.Stale {
+						if age := begin.Sub(a.CameAt); age >= cfg.TTL+cfg.Stale {
 							t.Errorf("an answer %v old", age)
 						}
 						if i > 1000 {
@@ -224,115 +224,6 @@ func TestTooManyWait(t *testing.T) {
 			t.Errorf("%d of 10 were told to come back, want 7", busy.Load())
 		}
 	})
-}
-
-// memory is a shared cache for tests of the protocol alone; internal/redis tests
-// the same on a real server.
-type memory struct {
-	mu     sync.Mutex
-	values map[string][]byte
-	until  map[string]time.Time
-	down   bool
-}
-
-func (m *memory) shared() *Shared {
-	m.values, m.until = make(map[string][]byte), make(map[string]time.Time)
-	locked := func() error {
-		m.mu.Lock()
-		if m.down {
-			return errors.New("down")
-		}
-		return nil
-	}
-	live := func(key string) bool { return time.Now().Before(m.until[key]) }
-	return &Shared{
-		Get: func(_ context.Context, key string) ([]byte, bool, error) {
-			err := locked()
-			defer m.mu.Unlock()
-			return m.values[key], err == nil && live(key), err
-		},
-		Put: func(_ context.Context, key string, value []byte, ttl time.Duration) error {
-			err := locked()
-			defer m.mu.Unlock()
-			m.values[key], m.until[key] = value, time.Now().Add(ttl)
-			return err
-		},
-		Claim: func(_ context.Context, key string, ttl time.Duration) (bool, error) {
-			err := locked()
-			defer m.mu.Unlock()
-			if err != nil || live(key) {
-				return false, err
-			}
-			m.values[key], m.until[key] = []byte{1}, time.Now().Add(ttl)
-			return true, nil
-		},
-		Delete: func(_ context.Context, key string) error {
-			err := locked()
-			defer m.mu.Unlock()
-			delete(m.until, key)
-			return err
-		},
-	}
-}
-
-func TestReplicasShare(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var store memory
-		source := &counting{takes: 50 * time.Millisecond}
-		cfg := testConfig()
-		cfg.TTL, cfg.Stale, cfg.Shared = time.Second, time.Second, store.shared()
-		var replicas []*Query
-		for range 3 {
-			replicas = append(replicas, Open(cfg, source))
-		}
-		var group sync.WaitGroup
-		for i := range 3000 {
-			group.Go(func() {
-				if _, _, err := replicas[i%3].Ask(t.Context(), time.Now(), []string{"1"}); err != nil {
-					t.Error(err)
-				}
-			})
-			time.Sleep(time.Millisecond)
-		}
-		group.Wait()
-		if n := source.executions.Load(); source.twice.Load() || n > 4 {
-			t.Errorf("%d executions in 3 s by 3 replicas, two at once: %v", n, source.twice.Load())
-		}
-		store.mu.Lock()
-		store.down = true
-		store.mu.Unlock()
-		if _, from, err := replicas[0].Ask(t.Context(), time.Now(), []string{"2"}); err != nil || from != FromDatabase {
-			t.Errorf("with the shared cache down: from %d, %v", from, err)
-		}
-		for _, q := range replicas {
-			q.Close()
-		}
-	})
-}
-
-// TestAnswerBeforeClaim has another replica put its answer between a look and the
-// claim that follows: the database must not be asked again.
-func TestAnswerBeforeClaim(t *testing.T) {
-	var store memory
-	source := &counting{}
-	cfg := testConfig()
-	cfg.TTL, cfg.Shared = time.Hour, store.shared()
-	other := open(t, cfg, source)
-	late := *cfg.Shared
-	late.Claim = func(ctx context.Context, key string, ttl time.Duration) (bool, error) {
-		if _, _, err := other.Ask(ctx, time.Now(), []string{"1"}); err != nil {
-			t.Error(err)
-		}
-		return cfg.Shared.Claim(ctx, key, ttl)
-	}
-	lateConfig := cfg
-	lateConfig.Shared = &late
-	if _, from, err := open(t, lateConfig, source).Ask(t.Context(), time.Now(), []string{"1"}); err != nil || from != FromShared {
-		t.Errorf("from %d, %v", from, err)
-	}
-	if n := source.executions.Load(); n != 1 {
-		t.Errorf("%d executions", n)
-	}
 }
 
 func TestHitAllocatesNothing(t *testing.T) {

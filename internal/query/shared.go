@@ -2,9 +2,12 @@ package query
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -17,11 +20,20 @@ type Shared struct {
 	Get func(ctx context.Context, key string) ([]byte, bool, error)
 	// Put sets the value of key for at most ttl.
 	Put func(ctx context.Context, key string, value []byte, ttl time.Duration) error
-	// Claim sets key for ttl unless it is set, and reports whether it did.
-	Claim func(ctx context.Context, key string, ttl time.Duration) (bool, error)
-	// Delete removes key.
-	Delete func(ctx context.Context, key string) error
+	// Claim sets key to owner for ttl unless it is set, and reports whether it did.
+	Claim func(ctx context.Context, key, owner string, ttl time.Duration) (bool, error)
+	// Hold lets key last for ttl from now if it is owner's, and reports whether it is.
+	Hold func(ctx context.Context, key, owner string, ttl time.Duration) (bool, error)
+	// Release removes key if it is owner's.
+	Release func(ctx context.Context, key, owner string) error
 }
+
+// A claim lasts claimLease and is held every claimHold while its owner executes the
+// statement, however long that takes. The others wait so long for an owner that died.
+const (
+	claimLease = 3 * time.Second
+	claimHold  = claimLease / 3
+)
 
 // Waits between two looks for the answer that another replica is fetching.
 const (
@@ -30,29 +42,55 @@ const (
 )
 
 // fetch returns a fresh answer: from the shared cache where there is one, from
-// the database otherwise.
+// the database otherwise. One replica at a time asks that.
 func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer, error) {
 	if q.cfg.Shared == nil || q.cfg.TTL == 0 {
 		return q.execute(ctx, args)
 	}
-	key := q.sharedKey(name)
+	key, owner := q.sharedKey(name), rand.Text()
+	for {
+		a, err := q.look(ctx, key, name)
+		if a != nil {
+			return a, nil
+		}
+		claimed := false
+		if err == nil {
+			claimed, err = q.cfg.Shared.Claim(ctx, key+claimSuffix, owner, claimLease)
+		}
+		if claimed {
+			return q.fetchClaimed(ctx, key, owner, name, args)
+		}
+		if err == nil {
+			a, err = q.await(ctx, key, name)
+		}
+		if err != nil {
+			return q.alone(ctx, args, err)
+		}
+		if a != nil {
+			return a, nil
+		}
+		// Whoever claimed it has failed or died: the next claims it anew.
+	}
+}
+
+// claimSuffix makes a claim's key of an answer's.
+const claimSuffix = ":claim"
+
+// fetchClaimed asks the database, and holds the claim until the answer is there for
+// the others.
+func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args []string) (*Answer, error) {
+	holding, stop := context.WithCancel(ctx)
+	var holder sync.WaitGroup
+	holder.Go(func() { q.hold(holding, key, owner) })
+	defer func() {
+		stop()
+		holder.Wait()
+		if err := q.cfg.Shared.Release(context.WithoutCancel(ctx), key+claimSuffix, owner); err != nil {
+			q.sharedFailed(err)
+		}
+	}()
+	// Another replica may have fetched it between the look and the claim.
 	a, err := q.look(ctx, key, name)
-	if a != nil {
-		return a, nil
-	}
-	claimed := false
-	if err == nil {
-		claimed, err = q.cfg.Shared.Claim(ctx, key+":claim", q.cfg.Timeout)
-	}
-	switch {
-	case err != nil:
-	case claimed:
-		defer q.release(ctx, key)
-		a, err = q.look(ctx, key, name) // another replica may have fetched it between the look and the claim
-	default:
-		a, err = q.await(ctx, key, name)
-		// Without an answer whoever claimed it has died or failed: it is our turn.
-	}
 	if err != nil {
 		return q.alone(ctx, args, err)
 	}
@@ -62,17 +100,26 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 	if a, err = q.execute(ctx, args); err != nil {
 		return nil, err
 	}
-	ttl := q.cfg.TTL + q.cfg.Stale
-	if err := q.cfg.Shared.Put(ctx, key, encodeAnswer(name, a), ttl); err != nil {
+	if err := q.cfg.Shared.Put(ctx, key, encodeAnswer(name, a), q.cfg.TTL+q.cfg.Stale); err != nil {
 		q.sharedFailed(err)
 	}
 	return a, nil
 }
 
-// release takes the claim back, whatever has become of it.
-func (q *Query) release(ctx context.Context, key string) {
-	if err := q.cfg.Shared.Delete(context.WithoutCancel(ctx), key+":claim"); err != nil {
-		q.sharedFailed(err)
+// hold renews a claim until ctx ends. One that is lost all the same, because the
+// shared cache was away or emptied, may cost a second execution.
+func (q *Query) hold(ctx context.Context, key, owner string) {
+	ticker := time.NewTicker(claimHold)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if _, err := q.cfg.Shared.Hold(ctx, key+claimSuffix, owner, claimLease); err != nil && ctx.Err() == nil {
+			q.sharedFailed(err)
+		}
 	}
 }
 
@@ -86,8 +133,9 @@ func (q *Query) alone(ctx context.Context, args []string, err error) (*Answer, e
 }
 
 func (q *Query) sharedFailed(err error) {
-	if q.counters.sharedErrors.Add(1) == 1 {
-		q.cfg.Log.Warn("the shared cache does not answer: going on without it", "query", q.cfg.Name, "error", err)
+	q.counters.sharedErrors.Add(1)
+	if silent, due := q.sharedComplaints.Due(time.Now()); due {
+		q.cfg.Log.Warn("the shared cache does not answer: going on without it", "query", q.cfg.Name, "error", err, "unlogged", silent)
 	}
 }
 
@@ -98,7 +146,7 @@ func (q *Query) look(ctx context.Context, key, name string) (*Answer, error) {
 		return nil, err
 	}
 	a, err := decodeAnswer(name, value)
-	if err != nil || time.Since(a.ReadAt) >= q.cfg.TTL {
+	if err != nil || time.Since(a.CameAt) >= q.cfg.TTL {
 		return nil, nil // another version's, or another name's: as if it were not there
 	}
 	q.counters.sharedHits.Add(1)
@@ -122,7 +170,7 @@ func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
 		if a != nil || err != nil {
 			return a, err
 		}
-		_, held, err := q.cfg.Shared.Get(ctx, key+":claim")
+		_, held, err := q.cfg.Shared.Get(ctx, key+claimSuffix)
 		if err != nil || !held {
 			// The answer may have come between the two looks.
 			a, lookErr := q.look(ctx, key, name)
@@ -134,22 +182,41 @@ func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
 	}
 }
 
-// sharedKey names an answer among all that a Redis holds.
-func (q *Query) sharedKey(name string) string {
-	h := xxhash.New()
-	_, _ = h.WriteString(q.cfg.SQL) // never fails
-	var sum [16]byte
-	binary.BigEndian.PutUint64(sum[:], h.Sum64())
-	binary.BigEndian.PutUint64(sum[8:], xxhash.Sum64String(name))
-	return "spillway:query:{" + hex.EncodeToString(sum[:]) + "}"
+// shareKey begins the names of a query's answers: it differs wherever database,
+// path, statement or parameters do, as they do between two servers with one Redis.
+func shareKey(cfg *Config) string {
+	h := sha256.New()
+	write := func(text string) {
+		_ = binary.Write(h, binary.BigEndian, uint64(len(text))) // neither fails
+		_, _ = h.Write([]byte(text))
+	}
+	for _, text := range []string{cfg.Database, cfg.Name, cfg.SQL} {
+		write(text)
+	}
+	for _, p := range cfg.Params {
+		write(p.Name)
+		write(string(p.Type))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// encodeAnswer: version, time, rows, the whole name (two names may have one
-// hash), data.
+// sharedKey names an answer among all that a Redis holds.
+func (q *Query) sharedKey(name string) string {
+	var sum [8]byte
+	binary.BigEndian.PutUint64(sum[:], xxhash.Sum64String(name))
+	return "spillway:query:{" + q.shareKey + hex.EncodeToString(sum[:]) + "}"
+}
+
+// answerVersion is the first byte of an encoded answer.
+const answerVersion = 2
+
+// encodeAnswer: version, when it was read and when it came, rows, the whole name
+// (two names may have one hash), data.
 func encodeAnswer(name string, a *Answer) []byte {
-	b := make([]byte, 0, 1+8+2*binary.MaxVarintLen64+len(name)+len(a.Data))
-	b = append(b, 1)
+	b := make([]byte, 0, 1+8+8+2*binary.MaxVarintLen64+len(name)+len(a.Data))
+	b = append(b, answerVersion)
 	b = binary.BigEndian.AppendUint64(b, uint64(a.ReadAt.UnixNano()))
+	b = binary.BigEndian.AppendUint64(b, uint64(a.CameAt.UnixNano()))
 	b = binary.AppendUvarint(b, uint64(a.Rows))
 	b = binary.AppendUvarint(b, uint64(len(name)))
 	b = append(b, name...)
@@ -157,11 +224,12 @@ func encodeAnswer(name string, a *Answer) []byte {
 }
 
 func decodeAnswer(name string, b []byte) (*Answer, error) {
-	if len(b) < 9 || b[0] != 1 {
+	if len(b) < 17 || b[0] != answerVersion {
 		return nil, fmt.Errorf("an answer of %d bytes is not of this version", len(b))
 	}
 	readAt := time.Unix(0, int64(binary.BigEndian.Uint64(b[1:])))
-	b = b[9:]
+	cameAt := time.Unix(0, int64(binary.BigEndian.Uint64(b[9:])))
+	b = b[17:]
 	rows, n := binary.Uvarint(b)
 	if n <= 0 || rows > 1<<40 {
 		return nil, fmt.Errorf("an answer is cut short")
@@ -171,5 +239,5 @@ func decodeAnswer(name string, b []byte) (*Answer, error) {
 	if n <= 0 || length > uint64(len(b)-n) || string(b[n:n+int(length)]) != name {
 		return nil, fmt.Errorf("an answer is not to this question")
 	}
-	return newAnswer(Rows{Data: b[n+int(length):], Count: int(rows)}, readAt, FromShared), nil
+	return newAnswer(Rows{Data: b[n+int(length):], Count: int(rows)}, readAt, cameAt, FromShared), nil
 }

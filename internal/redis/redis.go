@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,6 +47,8 @@ type DB struct {
 	client   rueidis.Client
 	addr     string // host:port or path, for messages
 	password string // never shown
+
+	hold, release *rueidis.Lua
 }
 
 // Open prepares the connection to the server that rawURL names:
@@ -71,7 +74,10 @@ func Open(rawURL string, log *slog.Logger) (*DB, error) {
 	option.PipelineMultiplex = oneConnection
 	option.MaxFlushDelay = flushPause
 	option.RetryDelay = retryStale
-	db := &DB{addr: option.InitAddress[0], password: option.Password}
+	db := &DB{
+		addr: option.InitAddress[0], password: option.Password,
+		hold: rueidis.NewLuaScript(holdScript), release: rueidis.NewLuaScript(releaseScript),
+	}
 	db.client, err = rueidis.NewClient(option)
 	if err != nil {
 		if db.client == nil {
@@ -155,11 +161,11 @@ func (db *DB) Put(ctx context.Context, key string, value []byte, ttl time.Durati
 	return nil
 }
 
-// Claim sets key for ttl unless it is set already, and reports whether it did.
-func (db *DB) Claim(ctx context.Context, key string, ttl time.Duration) (bool, error) {
+// Claim sets key to owner for ttl unless it is set already, and reports whether it did.
+func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	err := db.client.Do(ctx, db.client.B().Set().Key(key).Value("1").Nx().Px(max(ttl, time.Millisecond)).Build()).Error()
+	err := db.client.Do(ctx, db.client.B().Set().Key(key).Value(owner).Nx().Px(max(ttl, time.Millisecond)).Build()).Error()
 	if rueidis.IsRedisNil(err) {
 		return false, nil
 	}
@@ -169,12 +175,30 @@ func (db *DB) Claim(ctx context.Context, key string, ttl time.Duration) (bool, e
 	return true, nil
 }
 
-// Delete removes key.
-func (db *DB) Delete(ctx context.Context, key string) error {
+// The scripts of Hold and Release: both look first whose the key is.
+const (
+	holdScript    = `if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end return redis.call("PEXPIRE", KEYS[1], ARGV[2])`
+	releaseScript = `if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end return redis.call("DEL", KEYS[1])`
+)
+
+// Hold lets key last for ttl from now if owner has claimed it, and reports that.
+func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	if err := db.client.Do(ctx, db.client.B().Del().Key(key).Build()).Error(); err != nil {
-		return db.wrap("delete", err)
+	milliseconds := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
+	held, err := db.hold.Exec(ctx, db.client, []string{key}, []string{owner, milliseconds}).AsBool()
+	if err != nil {
+		return false, db.wrap("hold", err)
+	}
+	return held, nil
+}
+
+// Release removes key if owner has claimed it.
+func (db *DB) Release(ctx context.Context, key, owner string) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	if err := db.release.Exec(ctx, db.client, []string{key}, []string{owner}).Error(); err != nil {
+		return db.wrap("release", err)
 	}
 	return nil
 }

@@ -310,3 +310,38 @@ func selfSigned(t *testing.T, dir string) (certificate, key string) {
 	}
 	return certificate, key
 }
+
+// TestClaim: a claim is its owner's to hold and to release.
+func TestClaim(t *testing.T) {
+	server := apptest.Redis(t)
+	db, err := redis.Open(server.URL("0"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	ctx := t.Context()
+	is := func(what string, got bool, err error, want bool) {
+		t.Helper()
+		if err != nil || got != want {
+			t.Errorf("%s: %v, %v, want %v", what, got, err, want)
+		}
+	}
+	got, err := db.Claim(ctx, "k", "one", time.Minute)
+	is("claim", got, err, true)
+	got, err = db.Claim(ctx, "k", "two", time.Minute)
+	is("claim what another has", got, err, false)
+	got, err = db.Hold(ctx, "k", "two", time.Minute)
+	is("hold what another has", got, err, false)
+	if err := db.Release(ctx, "k", "two"); err != nil {
+		t.Error(err)
+	}
+	got, err = db.Hold(ctx, "k", "one", time.Minute)
+	is("hold", got, err, true)
+	if err := db.Release(ctx, "k", "one"); err != nil {
+		t.Error(err)
+	}
+	got, err = db.Hold(ctx, "k", "one", time.Minute)
+	is("hold what was released", got, err, false)
+	got, err = db.Claim(ctx, "k", "two", time.Minute)
+	is("claim what was released", got, err, true)
+}

@@ -14,8 +14,9 @@ import (
 
 // queryHandler serves one query, in the shape of a feed's pages.
 type queryHandler struct {
-	server *Server
-	query  *query.Query
+	server     *Server
+	query      *query.Query
+	complaints query.Complaints
 }
 
 func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
@@ -45,6 +46,11 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 	if err != nil {
 		h.fail(ctx, err)
 		return
+	}
+	if from == query.FromDatabase {
+		if silent, due := h.complaints.Over(ctx.Time()); due {
+			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", silent)
+		}
 	}
 	h.write(ctx, a, from)
 }
@@ -80,11 +86,18 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
 	case errors.Is(err, query.ErrTooLarge):
 		h.server.problem(ctx, resultTooLarge, "the query's result is over its limit; its owner can raise rows_max or bytes_max, or add a LIMIT")
-		h.server.cfg.Log.Warn("result over its limit", "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err)
+		h.complain(ctx, "result over its limit", err)
 	case errors.Is(err, query.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it takes too long", err)
 	default:
 		h.server.unavailable(ctx, databaseDown, "the database does not answer this query", err)
-		h.server.cfg.Log.Warn("query failed", "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err)
+		h.complain(ctx, "query failed", err)
+	}
+}
+
+// complain logs an error, at most one a second.
+func (h *queryHandler) complain(ctx *fasthttp.RequestCtx, text string, err error) {
+	if silent, due := h.complaints.Due(ctx.Time()); due {
+		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", silent)
 	}
 }

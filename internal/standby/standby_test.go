@@ -4,52 +4,204 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
-func TestSwitch(t *testing.T) {
-	var replicaErr error
-	asked := ""
-	own, down := errors.New("own"), errors.New("down")
-	s := New("replica", slog.New(slog.DiscardHandler))
-	now := time.Unix(1000, 0)
-	ask := func(ctx context.Context) (string, error) {
-		asked = ""
-		err := s.Do(ctx, now, func(err error) bool { return errors.Is(err, own) },
-			func(context.Context) error { asked += "r"; return replicaErr },
-			func(context.Context) error { asked += "p"; return nil })
-		return asked, err
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What the test's replica answers.
+var (
+	errOwn       = errors.New("own")
+	errStatement = errors.New("division by zero")
+	errConflict  = errors.New("conflict with recovery")
+	errDown      = errors.New("down")
+	errConfirmed = errors.New("cancelled")
+)
+
+func judge(err error) (down, elsewhere bool) {
+	switch {
+	case errors.Is(err, errStatement), errors.Is(err, errConfirmed), errors.Is(err, context.Canceled):
+		return false, false
+	case errors.Is(err, errConflict):
+		return false, true
 	}
-	expect := func(want string, wantErr error) {
-		t.Helper()
-		if got, err := ask(t.Context()); got != want || !errors.Is(err, wantErr) {
-			t.Errorf("asked %q, %v; want %q, %v", got, err, want, wantErr)
+	return true, false
+}
+
+// bench is a switch with a replica that answers as it is told, after a while.
+type bench struct {
+	*Switch
+	err     error
+	takes   time.Duration
+	hangs   time.Duration // it does not heed its context for so long
+	replica atomic.Int64  // reads of it
+}
+
+func (b *bench) ask(ctx context.Context, timeout time.Duration) (string, error) {
+	return Read(ctx, b.Switch, Bounds{Timeout: timeout, Own: func(err error) bool { return errors.Is(err, errOwn) }},
+		func(ctx context.Context) (string, error) {
+			b.replica.Add(1)
+			<-time.After(b.hangs)
+			select {
+			case <-ctx.Done():
+				if b.hangs == 0 {
+					return "", errors.Join(ctx.Err(), errConfirmed)
+				}
+				return "", ctx.Err()
+			case <-time.After(b.takes):
+				return "replica", b.err
+			}
+		},
+		func(context.Context) (string, error) { return "primary", nil })
+}
+
+func open(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{Switch: New("replica", judge, slog.New(slog.DiscardHandler))}
+		defer b.Close()
+		test(t, b)
+	})
+}
+
+func (b *bench) expect(t *testing.T, want string, wantErr error, down bool) {
+	t.Helper()
+	got, err := b.ask(t.Context(), 3*time.Second)
+	if !errors.Is(err, wantErr) || err == nil && got != want || b.Down() != down {
+		t.Errorf("%s, %v, down %v; want %s, %v, %v", got, err, b.Down(), want, wantErr, down)
+	}
+}
+
+func TestErrorsAreJudged(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		b.expect(t, "replica", nil, false)
+		b.err = errOwn
+		b.expect(t, "", errOwn, false)
+		b.err = errStatement
+		b.expect(t, "", errStatement, false)
+		b.err = errConflict
+		b.expect(t, "primary", nil, false)
+		b.err = errDown
+		b.expect(t, "primary", nil, true)
+		b.expect(t, "primary", nil, true)
+		if b.replica.Load() != 5 || b.Fallbacks() != 3 {
+			t.Errorf("%d reads of the replica, %d fallbacks", b.replica.Load(), b.Fallbacks())
 		}
-	}
-	expect("r", nil)
-	replicaErr = own
-	expect("r", own)
-	replicaErr = down
-	expect("rp", nil)
-	expect("p", nil)
-	if !s.Down(now) || s.Fallbacks() != 2 {
-		t.Errorf("down %v, %d fallbacks", s.Down(now), s.Fallbacks())
-	}
-	now = now.Add(Pause - 1)
-	expect("p", nil)
-	now = now.Add(1)
-	expect("rp", nil)
-	now = now.Add(Pause)
-	replicaErr = nil
-	expect("r", nil)
-	if s.Down(now) {
-		t.Error("down though it answers")
-	}
-	left, leave := context.WithCancel(t.Context())
-	leave()
-	replicaErr = down
-	if got, err := ask(left); got != "r" || !errors.Is(err, down) {
-		t.Errorf("after the caller left: asked %q, %v", got, err)
-	}
+		<-time.After(Pause)
+		b.expect(t, "primary", nil, true)
+		b.err = nil
+		b.expect(t, "primary", nil, true)
+		<-time.After(Pause)
+		b.expect(t, "replica", nil, false)
+	})
+}
+
+// TestHang: a replica that says nothing costs one request two thirds of its time,
+// and one that says that it has ended the statement is slow, not down.
+func TestHang(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		b.takes = time.Hour
+		begin := time.Now()
+		b.expect(t, "", context.DeadlineExceeded, false)
+		if took := time.Since(begin); took != 2*time.Second {
+			t.Errorf("a slow statement took %v", took)
+		}
+		b.hangs = 10 * time.Second
+		begin = time.Now()
+		b.expect(t, "primary", nil, false) // not settled yet
+		if took := time.Since(begin); took != 2*time.Second+confirmation {
+			t.Errorf("a hanging replica took %v", took)
+		}
+		<-time.After(b.hangs)
+		if !b.Down() {
+			t.Error("a hanging replica is not down")
+		}
+		b.expect(t, "primary", nil, true)
+	})
+}
+
+// TestOneProbe has a crowd ask when the pause is over, and the replica hang still:
+// one of them pays for finding that out.
+func TestOneProbe(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		b.err = errDown
+		b.expect(t, "primary", nil, true)
+		<-time.After(Pause)
+		b.err, b.takes = nil, time.Second
+		var group sync.WaitGroup
+		var replica, primary atomic.Int64
+		for range 100 {
+			group.Go(func() {
+				switch got, err := b.ask(t.Context(), 3*time.Second); {
+				case err != nil:
+					t.Error(err)
+				case got == "replica":
+					replica.Add(1)
+				default:
+					primary.Add(1)
+				}
+			})
+		}
+		group.Wait()
+		if replica.Load() != 1 || primary.Load() != 99 {
+			t.Errorf("%d asked the replica, %d the primary", replica.Load(), primary.Load())
+		}
+		b.expect(t, "replica", nil, false)
+	})
+}
+
+func TestCallerLeaves(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		b.takes = time.Hour
+		left, leave := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, leave)
+		if got, err := b.ask(left, time.Minute); !errors.Is(err, context.Canceled) || got != "" {
+			t.Errorf("%s, %v", got, err)
+		}
+		synctest.Wait()
+		if b.Down() || b.Fallbacks() != 0 {
+			t.Error("down because the caller left")
+		}
+	})
+}
+
+func TestLag(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		if _, known := b.Lag(); known {
+			t.Error("known before it was read")
+		}
+		var answer atomic.Pointer[func() (time.Duration, bool, error)]
+		set := func(lag time.Duration, known bool, err error) {
+			f := func() (time.Duration, bool, error) { return lag, known, err }
+			answer.Store(&f)
+		}
+		set(time.Second, true, nil)
+		ctx, stop := context.WithCancel(t.Context())
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			b.Watch(ctx, func(context.Context) (time.Duration, bool, error) { return (*answer.Load())() })
+		})
+		expect := func(want time.Duration, wantKnown bool) {
+			t.Helper()
+			<-time.After(lagEvery + 1)
+			if lag, known := b.Lag(); lag != want || known != wantKnown {
+				t.Errorf("%v, %v; want %v, %v", lag, known, want, wantKnown)
+			}
+		}
+		expect(time.Second, true)
+		set(0, true, nil)
+		expect(0, true)
+		set(0, false, nil)
+		expect(0, false)
+		set(time.Second, true, errDown)
+		expect(0, false)
+		stop()
+		watch.Wait()
+	})
 }

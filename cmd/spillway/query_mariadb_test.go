@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+// TestQueriesOnMariaDB asks what every database answers alike, reads a statement as
+// MySQL does, and leaves while one runs.
+func TestQueriesOnMariaDB(t *testing.T) {
+	server := apptest.MariaDB(t)
+	db, err := sql.Open("mysql", "root@tcp("+server.Addr()+")/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for statement := range strings.SplitSeq(strings.TrimSuffix(recordRows, ";"), ";\n") {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := fmt.Sprintf(queries, "SELECT 1") + `  - path: /minus
+    sql: "SELECT 5--:a AS n # :no parameter"
+    params: {a: integer}
+  - path: /sleep
+    sql: SELECT SLEEP(:s) AS slept
+    params: {s: integer}
+    timeout: 20s
+`
+	s := serveQueries(t, text, server.URL("test"))
+	testQueries(t, s.URL(""))
+	if a := fetch(t, s.URL("minus?a=1")); string(a.body) != `{"return_code":"SUCCESS","data":[{"n":6}]}` {
+		t.Errorf("5--1: %d %s", a.status, a.body)
+	}
+
+	// A crowd shares one statement; it goes on while somebody waits, and ends in the
+	// database when the last has left.
+	running := func() (n int) {
+		row := db.QueryRowContext(t.Context(), "SELECT count(*) FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'")
+		if err := row.Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	last, leaveLast := context.WithCancel(t.Context())
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	var crowd, rest sync.WaitGroup
+	for i := range 10 {
+		group, ctx := &crowd, ctx
+		if i == 0 {
+			group, ctx = &rest, last
+		}
+		group.Go(func() {
+			if a, err := tryFetch(ctx, client, s.URL("sleep?s=15")); err == nil {
+				t.Errorf("somebody who left has an answer: %s", a.body)
+			}
+		})
+	}
+	const waiting = `spillway_query_waiting{query="/sleep"}`
+	eventually(t, "all wait for one statement", func() bool { return metric(t, s, waiting) == 10 && running() == 1 })
+	leave()
+	crowd.Wait()
+	eventually(t, "one waits", func() bool { return metric(t, s, waiting) == 1 })
+	if n := running(); n != 1 {
+		t.Errorf("%d statements while one waits", n)
+	}
+	leaveLast()
+	rest.Wait()
+	eventually(t, "the statement is over", func() bool { return running() == 0 })
+	if n := metric(t, s, `spillway_query_executions_total{query="/sleep"}`); n != 1 {
+		t.Errorf("%v executions", n)
+	}
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spillway/internal/apptest"
+)
+
+// TestQueriesThroughPgBouncer asks through a pooler that gives each statement to any
+// connection of the server.
+func TestQueriesThroughPgBouncer(t *testing.T) {
+	database := shared.postgres.CreateDatabase(t)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	execute(t, conn, recordRows)
+	bouncer := apptest.PgBouncer(t, shared.postgres, "transaction")
+	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(0.01)"), strings.Replace(database, shared.postgres.Addr(), bouncer.Addr(), 1))
+	testQueries(t, s.URL(""))
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for j := range 50 {
+				path := fmt.Sprintf("slow?low=%d", -10*i-j%7-2)
+				if a, err := tryFetch(t.Context(), http.DefaultClient, s.URL(path)); err != nil || string(a.body) != `{"return_code":"SUCCESS","data":[{"n":6}]}` {
+					t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if err := bouncer.Stop(); err != nil { // says so when the pooler has crashed
+		t.Error(err)
+	}
+}
+
+// alone is a statement that says whether it runs alone, wherever it was sent from.
+const alone = `queries:
+  - path: /alone
+    sql: SELECT pg_try_advisory_xact_lock(:k) AS alone, pg_sleep(0.05)::text AS slept, current_database() AS name
+    params: {k: integer}
+    ttl: 200ms
+    stale: 300ms
+    cache: redis
+`
+
+// TestExpiryOnTwoServers has answers expire under load on two servers with one Redis:
+// no two executions for one key run at once, and there are no more than TTLs.
+func TestExpiryOnTwoServers(t *testing.T) {
+	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
+	servers := []*apptest.Spillway{
+		serveQueries(t, alone, database, "--redis", store.URL("")),
+		serveQueries(t, alone, database, "--redis", store.URL("")),
+	}
+	const lasts, keys = 3 * time.Second, 3
+	begin := time.Now()
+	var group sync.WaitGroup
+	for i := range 24 {
+		group.Go(func() {
+			path := servers[i%2].URL(fmt.Sprintf("alone?k=%d", i%keys))
+			for time.Since(begin) < lasts {
+				if a, err := tryFetch(t.Context(), http.DefaultClient, path); err != nil || !strings.Contains(string(a.body), `"alone":true`) {
+					t.Errorf("%d %s, %v", a.status, a.body, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	took := time.Since(begin)
+	var executions, answers float64
+	for _, s := range servers {
+		executions += metric(t, s, `spillway_query_executions_total{query="/alone"}`)
+		for _, source := range []string{"memory", "stale", "waited"} {
+			answers += metric(t, s, `spillway_query_answers_total{query="/alone",source="`+source+`"}`)
+		}
+	}
+	most := keys * (float64(took/(250*time.Millisecond)) + 2)
+	if executions > most || executions < keys*4 || answers < 10*executions {
+		t.Errorf("%v executions for %v answers in %v, want at most %v", executions, answers, took, most)
+	}
+
+	// The same statement on another database is another question.
+	other := serveQueries(t, alone, shared.postgres.CreateDatabase(t), "--redis", store.URL(""))
+	one, two := fetch(t, servers[0].URL("alone?k=9")), fetch(t, other.URL("alone?k=9"))
+	if one.status != http.StatusOK || two.status != http.StatusOK || string(one.body) == string(two.body) {
+		t.Errorf("two databases with one Redis: %s and %s", one.body, two.body)
+	}
+}

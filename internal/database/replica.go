@@ -1,0 +1,74 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Errors that the packages of the databases add to what a driver says.
+var (
+	// ErrBusy: all connections of the pool stayed in use.
+	ErrBusy = errors.New("every connection is in use")
+	// ErrEnded: the statement was given up from here, and the server has confirmed
+	// that it ended it.
+	ErrEnded = errors.New("the server has ended the statement")
+)
+
+// JudgeReplica says what an error of a read replica means: whether the replica is
+// down, and if it is not whether its primary may do better. Down is a server that
+// cannot be reached, that ends or starts, or that says nothing, not even that it has
+// cancelled a statement. The primary may do better where the replay of changes
+// ended the statement, where a statement writes, and where the pool is busy. What else a
+// server says of a statement, as that it takes too long, is the statement's own.
+func JudgeReplica(err error) (down, elsewhere bool) {
+	var connect *pgconn.ConnectError
+	var said *pgconn.PgError
+	var refused *mysql.MySQLError
+	switch {
+	case errors.Is(err, ErrBusy):
+		return false, true
+	case errors.As(err, &connect):
+		return !errors.Is(err, context.Canceled), false // the caller left meanwhile: nothing is known
+	case errors.As(err, &said):
+		return judgeState(said.Code)
+	case errors.As(err, &refused):
+		return judgeNumber(refused.Number)
+	case errors.Is(err, ErrEnded):
+		return false, false
+	case errors.Is(err, context.Canceled):
+		// The caller left. Without a confirmation in time the server hangs.
+		return errors.Is(err, os.ErrDeadlineExceeded), false
+	}
+	return true, false
+}
+
+// judgeState judges a SQLSTATE of PostgreSQL.
+func judgeState(state string) (down, elsewhere bool) {
+	switch {
+	case state == "40001", state == "40P01": // also: canceling statement due to conflict with recovery
+		return false, true
+	case state == "25006": // cannot be executed during recovery
+		return false, true
+	case strings.HasPrefix(state, "57P0") && state != "57P05": // shutdown, crash, start; not the idle timeout
+		return true, false
+	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "53") && state != "53400": // connection; resources
+		return true, false
+	}
+	return false, false
+}
+
+// judgeNumber judges an error number of MySQL or MariaDB.
+func judgeNumber(number uint16) (down, elsewhere bool) {
+	switch number {
+	case 1040, 1053, 1129, 1130, 1203: // too many connections, shutdown, host blocked or refused, too many of the user
+		return true, false
+	case 1205, 1213, 1290, 1836: // lock wait, deadlock, read only
+		return false, true
+	}
+	return false, false
+}
