@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -23,7 +24,7 @@ const (
 type campaignTables interface {
 	Version(context.Context) (int64, error)
 	Campaigns(context.Context) (version int64, all []popup.StoredCampaign, err error)
-	SaveCampaign(context.Context, popup.StoredCampaign) (popup.StoredCampaign, error)
+	SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error)
 	Counts(context.Context) (map[popup.CampaignID]popup.Counts, error)
 }
 
@@ -34,6 +35,7 @@ type campaigns struct {
 	repeat time.Duration // of campaigns that do not say
 	log    *slog.Logger
 	errors atomic.Uint64
+	saving sync.Mutex // one save at a time here, so that those of replicas alone meet
 
 	mu       sync.Mutex // guards what follows and the Popup's set
 	version  int64      // in force; 0: none was read
@@ -56,52 +58,29 @@ func (c *campaigns) reload(ctx context.Context) error {
 	if version < c.version { // read under the lock, so it is not an older read that came late
 		c.log.Warn("the campaigns of the database are older than those in force, which they replace: it was restored, or is another server", "version", version, "was", c.version)
 	}
-	usable, problems := c.usable(all)
-	set, err := popup.NewSet(c.popup.Set().Schema(), usable)
-	if err != nil {
-		return fmt.Errorf("put campaigns in force: %w", err)
+	campaigns := make([]popup.Campaign, len(all))
+	for i := range all {
+		if campaigns[i] = all[i].Campaign; campaigns[i].RepeatAfter == 0 {
+			campaigns[i].RepeatAfter = c.repeat
+		}
 	}
+	set, flaws := popup.UsableSet(c.popup.Set().Schema(), campaigns)
 	if err := c.popup.Replace(set); err != nil {
 		return err
 	}
-	for id, problem := range problems {
-		if c.problems[id] != problem {
-			c.log.Error("a campaign cannot be shown: change or archive it", "campaign", uint32(id), "problem", problem)
+	problems := make(map[popup.CampaignID]string, len(flaws))
+	for id, flaw := range flaws {
+		if problems[id] = flaw.Error(); c.problems[id] != problems[id] {
+			c.log.Error("a campaign cannot be shown: change or archive it", "campaign", uint32(id), "problem", problems[id])
 		}
 	}
 	c.version, c.problems, c.active = version, problems, 0
-	for i := range usable {
-		if usable[i].Status == popup.Active {
+	for i := range campaigns {
+		if campaigns[i].Status == popup.Active && flaws[campaigns[i].ID] == nil {
 			c.active++
 		}
 	}
 	return nil
-}
-
-// usable returns campaigns as the engine takes them. One that it cannot take, because
-// it is over an attribute that is gone, counts as archived, and all others go on.
-func (c *campaigns) usable(all []popup.StoredCampaign) ([]popup.Campaign, map[popup.CampaignID]string) {
-	schema := c.popup.Set().Schema()
-	problems := map[popup.CampaignID]string{}
-	usable := make([]popup.Campaign, 0, len(all))
-	for _, stored := range all {
-		one := stored.Campaign
-		if err := one.Validate(); err != nil {
-			problems[one.ID] = err.Error()
-			continue
-		}
-		if one.RepeatAfter == 0 {
-			one.RepeatAfter = c.repeat
-		}
-		if one.Status != popup.Archived {
-			if err := schema.CheckTarget(one.Target); err != nil {
-				problems[one.ID] = "target: " + err.Error()
-				one.Status = popup.Archived
-			}
-		}
-		usable = append(usable, one)
-	}
-	return usable, problems
 }
 
 // follow reloads the campaigns whenever their version has changed, until ctx ends.
@@ -152,17 +131,19 @@ func (c *campaigns) read(ctx context.Context) ([]popup.StoredCampaign, map[popup
 	return all, maps.Clone(c.problems), err
 }
 
+// savesMax is how often a campaign is checked again because another one was saved
+// meanwhile, here or by another replica.
+const savesMax = 20
+
 // save checks a campaign among all others, stores it and puts it in force here. Errors
 // that wrap admin.ErrCampaign are the campaign's.
 func (c *campaigns) save(ctx context.Context, changed popup.StoredCampaign) (popup.StoredCampaign, error) {
-	_, all, err := c.tables.Campaigns(ctx)
-	if err != nil {
-		return changed, err
+	c.saving.Lock()
+	defer c.saving.Unlock()
+	saved, err := c.store(ctx, changed)
+	for tries := 1; errors.Is(err, popup.ErrOutdated) && tries < savesMax; tries++ {
+		saved, err = c.store(ctx, changed)
 	}
-	if err := c.check(all, changed.Campaign); err != nil {
-		return changed, fmt.Errorf("%w: %w", admin.ErrCampaign, err)
-	}
-	saved, err := c.tables.SaveCampaign(ctx, changed)
 	if err != nil {
 		return saved, err
 	}
@@ -173,37 +154,54 @@ func (c *campaigns) save(ctx context.Context, changed popup.StoredCampaign) (pop
 	return saved, nil
 }
 
+// store checks a campaign among all others and stores it while they are as they were.
+func (c *campaigns) store(ctx context.Context, changed popup.StoredCampaign) (popup.StoredCampaign, error) {
+	version, all, err := c.tables.Campaigns(ctx)
+	if err != nil {
+		return changed, err
+	}
+	if err := c.check(all, changed.Campaign); err != nil {
+		return changed, fmt.Errorf("%w: %w", admin.ErrCampaign, err)
+	}
+	return c.tables.SaveCampaign(ctx, changed, version)
+}
+
 // check returns what is wrong with a campaign, by itself or among the others. An
-// archived one may be over attributes that are gone.
+// archived one may be over attributes that are gone. Where there are too many campaigns
+// already, they may be changed, and no new one may come.
 func (c *campaigns) check(all []popup.StoredCampaign, changed popup.Campaign) error {
-	others := make([]popup.StoredCampaign, 0, len(all)+1)
+	isNew := changed.ID == 0
+	before, after := make([]popup.Campaign, 0, len(all)), make([]popup.Campaign, 0, len(all)+1)
 	free := popup.CampaignID(1)
-	for _, other := range all {
+	for i := range all {
+		other := all[i].Campaign
 		free = max(free, other.ID+1)
+		before = append(before, other)
 		if other.ID != changed.ID {
-			others = append(others, other)
+			after = append(after, other)
 		}
 	}
-	if changed.ID == 0 {
+	if isNew {
 		changed.ID = free
 	}
 	if err := changed.Validate(); err != nil {
 		return err
 	}
-	schema := c.popup.Set().Schema()
-	if changed.Status != popup.Archived {
-		if err := schema.CheckTarget(changed.Target); err != nil {
-			return err
-		}
+	if changed.Status == popup.Archived {
+		return nil
 	}
-	usable, _ := c.usable(append(others, popup.StoredCampaign{Campaign: changed}))
-	_, err := popup.NewSet(schema, usable)
-	return err
+	if err := c.popup.Set().Schema().CheckTarget(changed.Target); err != nil {
+		return err
+	}
+	if err := popup.CheckLimits(changed.Placement, append(after, changed)); err != nil && (isNew || popup.CheckLimits(changed.Placement, before) == nil) {
+		return err
+	}
+	return nil
 }
 
 // fillDemo stores the freight app's campaigns where there are none.
 func (c *campaigns) fillDemo(ctx context.Context) error {
-	_, all, err := c.tables.Campaigns(ctx)
+	version, all, err := c.tables.Campaigns(ctx)
 	if err != nil || len(all) > 0 {
 		return err
 	}
@@ -215,9 +213,11 @@ func (c *campaigns) fillDemo(ctx context.Context) error {
 		if err := c.check(nil, campaign.Campaign); err != nil {
 			return fmt.Errorf("campaign %q: %w", d.Name, err)
 		}
-		if _, err := c.tables.SaveCampaign(ctx, campaign); err != nil {
+		saved, err := c.tables.SaveCampaign(ctx, campaign, version)
+		if err != nil {
 			return err
 		}
+		version = saved.Version
 	}
 	return nil
 }

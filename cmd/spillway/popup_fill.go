@@ -5,9 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"spillway/internal/config"
 	"spillway/internal/param"
 	"spillway/internal/popup"
 	"spillway/internal/query"
@@ -19,11 +23,11 @@ const (
 	userWaiters  = 10_000 // requests that wait for the database at once
 )
 
-// popupFill returns what reads a user's row for popup.Config.Fill; nil where none is
+// fill returns what reads a user's row for popup.Config.Fill; nil where none is
 // configured. The row is a query's: its answers, "no row" too, are kept, and requests
 // for the same user share one execution.
-func (a *app) popupFill(st *store) (func(context.Context, string, *popup.Attributes) error, error) {
-	c := &a.cfg.Popups
+func (p *popupPart) fill(st *store) (func(context.Context, string, *popup.Attributes) error, error) {
+	a, c := p.app, p.cfg
 	if c.AttributesSQL == "" {
 		return nil, nil
 	}
@@ -40,40 +44,75 @@ func (a *app) popupFill(st *store) (func(context.Context, string, *popup.Attribu
 		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: a.env.log,
 	}, source)
 	a.queries = append(a.queries, queryPart{q, check})
-	types := make(map[string]popup.AttributeType, len(c.Attributes))
-	for _, attribute := range c.Attributes {
-		types[attribute.Name] = popup.AttributeType(attribute.Type)
-	}
+	p.row = newUserRow(c.Attributes, a.env.log)
 	return func(ctx context.Context, user string, attributes *popup.Attributes) error {
 		answer, _, err := q.Ask(ctx, time.Now(), []string{user})
 		if err != nil || answer.Rows == 0 {
 			return err
 		}
-		return fill(attributes, types, answer.Data)
+		return p.row.fill(attributes, answer.Data)
 	}, nil
 }
 
+// userRow reads users' rows. It may be used concurrently.
+type userRow struct {
+	types   map[string]popup.AttributeType
+	log     *slog.Logger
+	refused atomic.Uint64 // values that attributes do not take
+
+	mu     sync.Mutex
+	logged time.Time         // when a refusal was logged last
+	last   map[string]string // by attribute: the rule that was logged
+}
+
+func newUserRow(attributes config.Params, log *slog.Logger) *userRow {
+	r := &userRow{types: make(map[string]popup.AttributeType, len(attributes)), log: log, last: map[string]string{}}
+	for _, attribute := range attributes {
+		r.types[attribute.Name] = popup.AttributeType(attribute.Type)
+	}
+	return r
+}
+
 // fill puts the columns of a row, one JSON object, into attributes of their names.
-// NULL takes an attribute away.
-func fill(attributes *popup.Attributes, types map[string]popup.AttributeType, row []byte) error {
+// NULL takes an attribute away, and so does a value that the attribute does not take:
+// the user is due, and one bad column must not keep every popup away.
+func (r *userRow) fill(attributes *popup.Attributes, row []byte) error {
 	columns := map[string]json.RawMessage{}
 	if err := json.Unmarshal(row, &columns); err != nil {
 		return fmt.Errorf("read a user's row: %w", err)
 	}
 	for name, value := range columns {
-		kind, declared := types[name]
+		kind, declared := r.types[name]
 		if !declared {
 			continue
 		}
 		texts, err := columnTexts(kind, value)
-		if err != nil {
-			return fmt.Errorf("column %s: %w", name, err)
+		if err == nil {
+			err = attributes.Replace(name, texts...)
 		}
-		if err := attributes.Replace(name, texts...); err != nil {
+		if err == nil {
+			continue
+		}
+		r.refuse(name, err)
+		if err := attributes.Replace(name); err != nil {
 			return fmt.Errorf("column %s of a user's row: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// refuse counts a value that is not taken and logs why where that is new, once a second
+// at most. It does not log the value.
+func (r *userRow) refuse(name string, err error) {
+	r.refused.Add(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rule := strings.TrimPrefix(err.Error(), popup.ErrRequest.Error()+": ")
+	if r.last[name] == rule || time.Since(r.logged) < time.Second {
+		return
+	}
+	r.last[name], r.logged = rule, time.Now()
+	r.log.Warn("a value of attributes_sql is not one of its attribute and counts as missing", "column", name, "rule", rule)
 }
 
 // columnTexts returns a column's value as an attribute takes it.

@@ -1,14 +1,26 @@
 package main
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"spillway/internal/config"
 	"spillway/internal/popup"
 )
 
-// TestPopupFill: what databases give for a column is what an attribute takes.
-func TestPopupFill(t *testing.T) {
+// fillCase reads rows into attributes of every type, of which city is given, and logs
+// to a text.
+type fillCase struct {
+	schema *popup.Schema
+	row    *userRow
+	log    strings.Builder
+}
+
+func newFillCase(t *testing.T) *fillCase {
+	t.Helper()
+	c := &fillCase{}
 	declared := []popup.Attribute{
 		{Name: "age", Type: popup.Integer},
 		{Name: "joined", Type: popup.Timestamp},
@@ -16,29 +28,39 @@ func TestPopupFill(t *testing.T) {
 		{Name: "tags", Type: popup.TextList},
 		{Name: "city", Type: popup.Text},
 	}
-	schema, err := popup.NewSchema(declared)
+	var err error
+	c.schema, err = popup.NewSchema(declared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	types := map[string]popup.AttributeType{}
+	var params config.Params
 	for _, a := range declared {
-		types[a.Name] = a.Type
+		params = append(params, config.Param{Name: a.Name, Type: string(a.Type)})
 	}
-	suits := func(target, row string) bool {
-		t.Helper()
-		set, err := popup.NewSet(schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Status: popup.Active, Payload: []byte("1"), Target: target}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a := schema.New()
-		if err := a.Add("city", "Oslo"); err != nil {
-			t.Fatal(err)
-		}
-		if err := fill(a, types, []byte(row)); err != nil {
-			t.Errorf("%s: %v", row, err)
-		}
-		return popup.Decide(set.Placement("home"), popup.State{}, a, time.Now()).Campaign != nil
+	c.row = newUserRow(params, slog.New(slog.NewTextHandler(&c.log, nil)))
+	return c
+}
+
+// suits reports whether a target holds for a row.
+func (c *fillCase) suits(t *testing.T, target, row string) bool {
+	t.Helper()
+	set, err := popup.NewSet(c.schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Status: popup.Active, Payload: []byte("1"), Target: target}})
+	if err != nil {
+		t.Fatal(err)
 	}
+	a := c.schema.New()
+	if err := a.Add("city", "Oslo"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.row.fill(a, []byte(row)); err != nil {
+		t.Errorf("%s: %v", row, err)
+	}
+	return popup.Decide(set.Placement("home"), popup.State{}, a, time.Now()).Campaign != nil
+}
+
+// TestPopupFill: what databases give for a column is what an attribute takes.
+func TestPopupFill(t *testing.T) {
+	c := newFillCase(t)
 	for row, target := range map[string]string{
 		`{"age":18,"other":{"a":1}}`:                 "age == 18",
 		`{"age":"18"}`:                               "age == 18",
@@ -55,13 +77,43 @@ func TestPopupFill(t *testing.T) {
 		`{"city":"Bergen"}`:                          `city == "Bergen"`,
 		`{}`:                                         `city == "Oslo"`,
 	} {
-		if !suits(target, row) {
+		if !c.suits(t, target, row) {
 			t.Errorf("%s does not suit %s", row, target)
 		}
 	}
-	for _, row := range []string{`{"age":"x"}`, `{"age":1.5}`, `{"joined":"soon"}`, `{"vip":"maybe"}`, `{"tags":[1]}`, `[`} {
-		if err := fill(schema.New(), types, []byte(row)); err == nil {
-			t.Errorf("%s is taken", row)
+	if c.log.Len() > 0 || c.row.refused.Load() != 0 {
+		t.Errorf("good rows: %s", &c.log)
+	}
+}
+
+// TestPopupFillRefused: what the attribute does not take is missing, as NULL is, and the
+// rest of the row is there.
+func TestPopupFillRefused(t *testing.T) {
+	c, long := newFillCase(t), strings.Repeat("x", popup.AttributeBytesMax+1)
+	bad := map[string]string{
+		`{"age":"x","city":"Bergen"}`:   `age == nil and city == "Bergen"`,
+		`{"age":1.5}`:                   "age == nil",
+		`{"age":"Infinity"}`:            "age == nil",
+		`{"joined":"soon","vip":true}`:  "joined == nil and vip",
+		`{"joined":"infinity"}`:         "joined == nil",
+		`{"vip":"maybe"}`:               "vip == nil",
+		`{"tags":[1]}`:                  "tags == nil",
+		`{"tags":["a","\u0000"]}`:       "tags == nil",
+		`{"city":"` + long + `"}`:       "city == nil",
+		`{"tags":["a","` + long + `"]}`: "tags == nil",
+	}
+	for row, target := range bad {
+		if !c.suits(t, target, row) {
+			t.Errorf("%.40s does not suit %s", row, target)
 		}
+	}
+	if n := c.row.refused.Load(); n != uint64(len(bad)) {
+		t.Errorf("%d values are counted as refused, want %d", n, len(bad))
+	}
+	if text := c.log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "counts as missing") {
+		t.Errorf("logged within a second: %s", text)
+	}
+	if err := c.row.fill(c.schema.New(), []byte("[")); err == nil {
+		t.Error("[ is taken")
 	}
 }

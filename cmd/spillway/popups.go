@@ -43,6 +43,7 @@ type popupPart struct {
 	popup     *popup.Popup
 	campaigns *campaigns
 
+	row    *userRow      // nil without attributes_sql
 	memory *memoryStates // nil with Redis
 	log    *eventLog     // with memory
 	lock   *popup.Lock   // with memory, from start on
@@ -80,7 +81,7 @@ func (a *app) openPopups() error {
 	if settings.Signer, err = a.popupSigner(); err != nil {
 		return err
 	}
-	if settings.Fill, err = a.popupFill(st); err != nil {
+	if settings.Fill, err = p.fill(st); err != nil {
 		return err
 	}
 	if err := p.openStates(&settings); err != nil {
@@ -106,7 +107,7 @@ func (p *popupPart) openStates(settings *popup.Config) error {
 		return usageError{errors.New("popups: store: redis needs redis: in the configuration, or --redis")}
 	}
 	states, err := redis.OpenPopups(p.app.env.ctx, url, redis.PopupConfig{
-		Table: p.tables, Log: p.app.env.log, StateTTL: p.cfg.StateTTL, BacklogMax: p.cfg.BacklogMax,
+		Table: p.tables, Log: p.app.env.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	})
 	if err != nil {
 		return usageError{fmt.Errorf("popups: %w", err)}
@@ -305,9 +306,12 @@ func (p *popupPart) admin() *admin.Popups {
 func (p *popupPart) figures() admin.PopupFigures {
 	f := admin.PopupFigures{Stats: p.popup.Stats(), Down: p.ready() != nil}
 	f.Campaigns, f.Version, f.PollErrors = p.campaigns.figures()
+	if p.row != nil {
+		f.RowRefused = p.row.refused.Load()
+	}
 	if p.redis != nil {
 		s := p.redis.Stats()
-		f.Waiting, f.SetAside, f.Durable = max(s.Backlog, 0), int64(s.Bad), s.Durable
+		f.Waiting, f.WaitingAge, f.SetAside, f.Durable = s.Backlog, s.Oldest.Seconds(), int64(s.Bad), s.Durable
 		return f
 	}
 	f.States, f.Durable = p.memory.Len(), true
@@ -373,10 +377,9 @@ func checkPopups(c config.Config) []config.Mistake {
 	p := &c.Popups
 	var found []config.Mistake
 	add := func(path, rule string) { found = append(found, config.Mistake{Path: "popups." + path, Rule: rule}) }
-	if p.Database != "" {
-		if _, err := database.Parse(p.Database.Reveal()); err != nil {
-			add("database", errors.Unwrap(err).Error())
-		}
+	url, err := database.Parse(cmp.Or(p.Database, c.Database).Reveal())
+	if err != nil && p.Database != "" {
+		add("database", errors.Unwrap(err).Error())
 	}
 	for _, a := range popupAttributes(p) {
 		if !strings.Contains("text,integer,real,boolean,timestamp,texts", string(a.Type)) {
@@ -389,7 +392,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	if p.AttributesSQL == "" {
 		return found
 	}
-	statement, err := database.ParseStatement(p.AttributesSQL)
+	statement, err := database.ParseStatementFor(url.Driver, p.AttributesSQL)
 	if err != nil {
 		add("attributes_sql", "in the statement at "+err.Error())
 		return found

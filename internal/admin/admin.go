@@ -37,6 +37,7 @@ type Config struct {
 	Log      *slog.Logger         // nil: nothing is logged
 	Registry *prometheus.Registry // what /metrics shows; nil: a new one
 	Ready    func() []Problem     // what keeps the process from being ready; nil: nothing does
+	Acks     func() []StreamAck   // what streams acknowledge, for /readyz; nil: none
 	Popups   *Popups              // the campaigns; nil: no popups are served
 }
 

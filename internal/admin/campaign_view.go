@@ -10,7 +10,7 @@ import (
 )
 
 // campaignView is a campaign as the API writes and reads it. What it reads but does not
-// take (id, problem and the counts) may be sent back as it came.
+// take (id, problem, note and the counts) may be sent back as it came.
 type campaignView struct {
 	ID           popup.CampaignID `json:"id"`
 	Version      int64            `json:"version"`
@@ -28,6 +28,7 @@ type campaignView struct {
 	Cap          int              `json:"cap"`
 
 	Problem    string  `json:"problem,omitempty"` // why it is not shown although it is active
+	Note       string  `json:"note,omitempty"`    // what a change means that is easily overlooked
 	Shows      uint64  `json:"shows"`
 	Clicks     uint64  `json:"clicks"`
 	Dismissals uint64  `json:"dismissals"`

@@ -95,7 +95,7 @@ func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
 
 func (p *Popups) get(w http.ResponseWriter, r *http.Request) {
 	if c, problem, ok := p.find(w, r); ok {
-		p.answer(w, r, http.StatusOK, c, problem)
+		p.answer(w, r, http.StatusOK, c, problem, false)
 	}
 }
 
@@ -120,15 +120,20 @@ func (p *Popups) find(w http.ResponseWriter, r *http.Request) (c popup.StoredCam
 	return all[i], problems[all[i].ID], true
 }
 
-// answer answers with a campaign; its version is the entity tag.
-func (p *Popups) answer(w http.ResponseWriter, r *http.Request, status int, c popup.StoredCampaign, problem string) {
+// answer answers with a campaign; its version is the entity tag. capped says that the
+// campaign had no cap before.
+func (p *Popups) answer(w http.ResponseWriter, r *http.Request, status int, c popup.StoredCampaign, problem string, capped bool) {
 	counts, err := p.Counts(r.Context())
 	if err != nil {
 		writeDown(w, err)
 		return
 	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(c.Version, 10)))
-	writeJSON(w, "application/json", status, newView(c, problem, counts[c.ID]))
+	view := newView(c, problem, counts[c.ID])
+	if capped && view.Shows > 0 {
+		view.Note = fmt.Sprintf("the cap counts shows from now on: the %d shows before it do not count", view.Shows)
+	}
+	writeJSON(w, "application/json", status, view)
 }
 
 func (p *Popups) create(w http.ResponseWriter, r *http.Request) {
@@ -139,7 +144,7 @@ func (p *Popups) create(w http.ResponseWriter, r *http.Request) {
 	c := popup.StoredCampaign{}
 	c.Status = popup.Paused
 	body.fill(&c)
-	p.save(w, r, c, http.StatusCreated)
+	p.save(w, r, c, http.StatusCreated, false)
 }
 
 func (p *Popups) update(w http.ResponseWriter, r *http.Request) {
@@ -155,8 +160,9 @@ func (p *Popups) update(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, http.StatusConflict, "the campaign is archived, for good: create another")
 		return
 	}
+	uncapped := c.Cap == 0
 	body.fill(&c)
-	p.save(w, r, c, http.StatusOK)
+	p.save(w, r, c, http.StatusOK, uncapped && c.Cap > 0)
 }
 
 // setStatus returns the handler that pauses, resumes or archives.
@@ -166,15 +172,15 @@ func (p *Popups) setStatus(status popup.Status) http.HandlerFunc {
 		switch {
 		case !ok || r.Header.Get("If-Match") != "" && !mayChange(w, r, &c, 0):
 		case c.Status == status:
-			p.answer(w, r, http.StatusOK, c, problem)
+			p.answer(w, r, http.StatusOK, c, problem, false)
 		case c.Status == popup.Archived:
 			writeProblem(w, http.StatusConflict, "the campaign is archived, for good: create another")
 		case status == popup.Active:
 			c.Status = status
-			p.save(w, r, c, http.StatusOK)
+			p.save(w, r, c, http.StatusOK, false)
 		default:
 			c.Status = status
-			p.store(w, r, c, http.StatusOK)
+			p.store(w, r, c, http.StatusOK, false)
 		}
 	}
 }
@@ -199,22 +205,25 @@ func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, 
 	return false
 }
 
-// save stores a campaign that may be wrong.
-func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
+// save stores a campaign that may be wrong; capped is answer's.
+func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
 	if !slices.Contains(p.Placements, c.Placement) {
 		err := fmt.Errorf("%w: placement must be %s: popups.placements of the configuration", ErrCampaign, strings.Join(p.Placements, " or "))
 		writeRefused(w, err)
 		return
 	}
-	p.store(w, r, c, status)
+	p.store(w, r, c, status, capped)
 }
 
 // store is save for a campaign whose placement may have left the configuration.
-func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
+func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
 	saved, err := p.Save(r.Context(), c)
 	switch {
 	case errors.Is(err, popup.ErrChanged):
 		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())
+	case errors.Is(err, popup.ErrOutdated):
+		w.Header().Set("Retry-After", "1")
+		writeProblem(w, http.StatusServiceUnavailable, popup.ErrOutdated.Error())
 	case errors.Is(err, popup.ErrNoCampaign):
 		writeProblem(w, http.StatusNotFound, "there is no such campaign")
 	case errors.Is(err, ErrCampaign):
@@ -225,7 +234,7 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 		if status == http.StatusCreated {
 			w.Header().Set("Location", fmt.Sprintf("/popups/campaigns/%d", saved.ID))
 		}
-		p.answer(w, r, status, saved, "")
+		p.answer(w, r, status, saved, "", capped)
 	}
 }
 

@@ -93,7 +93,11 @@ func (c *campaignAPI) save(ctx context.Context, changed popup.StoredCampaign) (p
 	if err := c.schema.CheckTarget(checked.Target); err != nil {
 		return changed, fmt.Errorf("%w: %w", ErrCampaign, err)
 	}
-	saved, err := c.tables.SaveCampaign(ctx, changed)
+	version, err := c.tables.Version(ctx)
+	if err != nil {
+		return changed, err
+	}
+	saved, err := c.tables.SaveCampaign(ctx, changed, version)
 	if err != nil {
 		return saved, err
 	}
@@ -198,7 +202,7 @@ func TestCampaigns(t *testing.T) {
 func TestCampaignsPlacementGone(t *testing.T) {
 	c := startCampaigns(t)
 	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "a", Placement: "gone", Payload: []byte("1"), Status: popup.Active}}
-	if _, err := c.tables.SaveCampaign(t.Context(), gone); err != nil {
+	if _, err := c.tables.SaveCampaign(t.Context(), gone, 0); err != nil {
 		t.Fatal(err)
 	}
 	if now, _ := c.send(t, "POST", "/popups/campaigns/1/pause", "", 200); now["status"] != "paused" {

@@ -18,8 +18,9 @@ type explanation struct {
 	Order     int32            `json:"order"`
 	Verdict   popup.Verdict    `json:"verdict"`
 	At        *time.Time       `json:"at,omitempty"`        // the time that decided
+	Problem   string           `json:"problem,omitempty"`   // what keeps it from everybody
 	Condition string           `json:"condition,omitempty"` // the first one that does not hold
-	Shows     int              `json:"shows,omitempty"`     // to this user, where there is a cap
+	Shows     int              `json:"shows,omitempty"`     // to this user since it has a cap
 }
 
 // userState is what is known of a user at a placement.
@@ -111,7 +112,7 @@ func writeExplanations(w http.ResponseWriter, key popup.Key, now time.Time, s po
 	for _, e := range all {
 		answer.Campaigns = append(answer.Campaigns, explanation{
 			Campaign: e.Campaign.ID, Name: e.Campaign.Name, Order: e.Campaign.Order, Verdict: e.Verdict, At: orNil(e.At),
-			Condition: e.Condition, Shows: e.Shows,
+			Problem: e.Problem, Condition: e.Condition, Shows: e.Shows,
 		})
 	}
 	writeJSON(w, "application/json", http.StatusOK, answer)

@@ -108,9 +108,13 @@ func livez(w http.ResponseWriter, _ *http.Request) {
 // readyz answers whether traffic should be sent here, and if not, why.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	answer := struct {
-		Ready   bool      `json:"ready"`
-		Reasons []Problem `json:"reasons,omitempty"`
+		Ready   bool        `json:"ready"`
+		Reasons []Problem   `json:"reasons,omitempty"`
+		Streams []StreamAck `json:"streams,omitempty"`
 	}{Reasons: s.cfg.Ready()}
+	if s.cfg.Acks != nil {
+		answer.Streams = s.cfg.Acks()
+	}
 	answer.Ready = len(answer.Reasons) == 0
 	status := http.StatusOK
 	if !answer.Ready {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"time"
+	"math"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -23,7 +23,7 @@ const (
 type metric[T any] struct {
 	name  string // without the collector's prefix
 	kind  prometheus.ValueType
-	value func(T) float64
+	value func(T) float64 // NaN: there is none now
 	help  string
 	label prometheus.Labels // beside the collector's own; nil: none
 }
@@ -77,11 +77,18 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 	return c.describe([]metric[s]{
 		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads that the primary answered instead.", nil},
 		{"down", gauge, func(s s) float64 {
-			if s.Down(time.Now()) {
+			if s.Down() {
 				return 1
 			}
 			return 0
 		}, "1 while the primary answers alone.", nil},
+		{"lag_seconds", gauge, func(s s) float64 {
+			lag, known := s.Lag()
+			if !known {
+				return math.NaN()
+			}
+			return lag.Seconds()
+		}, "How far the replica is behind; absent where that is not known.", nil},
 	})
 }
 
@@ -154,7 +161,9 @@ func (s *snapshots[T]) Collect(out chan<- prometheus.Metric) {
 			labels = []string{s.name(now)}
 		}
 		for i, m := range s.metrics {
-			out <- prometheus.MustNewConstMetric(s.descs[i], m.kind, m.value(now), labels...)
+			if value := m.value(now); !math.IsNaN(value) {
+				out <- prometheus.MustNewConstMetric(s.descs[i], m.kind, value, labels...)
+			}
 		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 type PopupFigures struct {
 	popup.Stats
 	States     int     // in memory; with Redis 0
-	Waiting    int64   // events that the database does not have yet
+	Waiting    int64   // events that the database does not have yet; -1: not known
+	RowRefused uint64  // values of users' rows that their attributes do not take
 	WaitingAge float64 // of the oldest of them, in seconds; 0 where it is not known
 	SetAside   int64   // events set aside, because they could not be read
 	Campaigns  int     // active ones in force
@@ -51,9 +52,10 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"unavailable_total", counter, func(s s) float64 { return float64(s.Unavailable) }, "Requests that met a failure of the states, the event log or attributes_sql.", nil},
 		{"record_errors_total", counter, func(s s) float64 { return float64(s.RecordErrors) }, "Events that could not be recorded.", nil},
 		{"states", gauge, func(s s) float64 { return float64(s.States) }, "States of users in memory.", nil},
-		{"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Durable events that the database does not have yet.", nil},
-		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them; 0 with Redis.", nil},
+		{"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Durable events that the database does not have yet; -1 while it is not known.", nil},
+		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them.", nil},
 		{"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) }, "Events that could not be read and wait for a person.", nil},
+		{"attributes_refused_total", counter, func(s s) float64 { return float64(s.RowRefused) }, "Values of users' rows that their attributes do not take; they count as missing.", nil},
 		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns) }, "Active campaigns in force.", nil},
 		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Version) }, "Version of the campaigns in force; replicas differ for a second at most.", nil},
 		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.PollErrors) }, "Looks at the campaigns in the database that failed.", nil},

@@ -96,8 +96,8 @@ func (b *StreamBatches) Collect(ch chan<- prometheus.Metric) {
 
 // StreamAck is the level at which a stream acknowledges records.
 type StreamAck struct {
-	Stream string // its name
-	Level  string // in words, as answers have it
+	Stream string `json:"stream"` // its name
+	Level  string `json:"ack"`    // in words, as answers have it
 }
 
 // StreamAcks returns spillway_stream_ack: 1 for the level that each stream

@@ -13,6 +13,8 @@ import (
 var (
 	// ErrChanged: the campaign has been changed since it was read.
 	ErrChanged = errors.New("the campaign has been changed meanwhile: read it again")
+	// ErrOutdated: some campaign has been changed since this one was checked among all.
+	ErrOutdated = errors.New("other campaigns have been changed meanwhile: check it again")
 	// ErrNoCampaign: there is no campaign with that id.
 	ErrNoCampaign = errors.New("no such campaign")
 )

@@ -51,7 +51,7 @@ type Campaign struct {
 	RepeatAfter  time.Duration // shown and neither clicked nor dismissed: again after so long; 0: DefaultRepeatAfter
 	QuietClick   time.Duration // after a click nothing is shown for so long; Forever allowed
 	QuietDismiss time.Duration // after a dismissal; Forever allowed
-	Cap          int           // shows to one user, ever; 0: no bound
+	Cap          int           // shows to one user since the campaign has a cap; 0: no bound
 }
 
 // Validate returns what is wrong with c by itself, all of it; nil when nothing is.

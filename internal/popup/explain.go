@@ -10,6 +10,7 @@ type Verdict string
 // The verdicts, in the order in which they are looked for.
 const (
 	IsArchived   Verdict = "archived"
+	IsBroken     Verdict = "problem" // Problem: what keeps it from being shown to anybody
 	IsPaused     Verdict = "paused"
 	HasEnded     Verdict = "ended"       // At: when
 	Passed       Verdict = "passed"      // it is not later in the order than the last one, or is the last one and was answered
@@ -26,6 +27,7 @@ type Explanation struct {
 	Campaign  *Campaign // shared; must not be changed
 	Verdict   Verdict
 	At        time.Time // the time that decided, where one did
+	Problem   string    // problem: what it is
 	Condition string    // does-not-suit: the first condition that does not hold
 	Shows     int       // to this user, where the campaign has a Cap
 }
@@ -43,12 +45,14 @@ func Explain(p *Placement, s State, a *Attributes, now time.Time) []Explanation 
 	for _, c := range p.all {
 		e := Explanation{Campaign: &c.Campaign, Verdict: IsGiven, Shows: s.Shows(c.ID)}
 		condition := ""
-		if c.Status != Archived {
+		if c.Status != Archived && c.problem == nil {
 			condition = c.target.failing(a)
 		}
 		switch {
 		case c.Status == Archived:
 			e.Verdict = IsArchived
+		case c.problem != nil:
+			e.Verdict, e.Problem = IsBroken, c.problem.Error()
 		case c.Status == Paused:
 			e.Verdict = IsPaused
 		case at >= c.end:

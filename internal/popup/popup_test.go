@@ -290,7 +290,7 @@ func TestCampaignValidate(t *testing.T) {
 	}
 	schema := testSchema(t)
 	twice := append(threeCampaigns(), threeCampaigns()[0])
-	if _, err := NewSet(schema, twice); err == nil || err.Error() != "campaign 1 is there twice" {
+	if _, err := NewSet(schema, twice); err == nil || err.Error() != "campaign 1: its id is there twice" {
 		t.Error(err)
 	}
 	broken := threeCampaigns()

@@ -2,6 +2,7 @@ package popup
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -42,6 +43,8 @@ type compiled struct {
 	repeat       int64
 	quietClick   int64
 	quietDismiss int64
+	counts       bool  // its shows are counted
+	problem      error // why it is never given; nil: nothing keeps it
 }
 
 // never is the time that does not come.
@@ -73,32 +76,73 @@ func instant(t int64) time.Time {
 
 // NewSet validates and compiles campaigns: all there are, archived ones too.
 // An error names the campaign and what is wrong with it; an expression that is
-// refused is a *TargetError.
+// refused wraps a *TargetError.
 func NewSet(schema *Schema, campaigns []Campaign) (*Set, error) {
+	set, problems := UsableSet(schema, campaigns)
+	for _, c := range campaigns { // the first one's error
+		if err := problems[c.ID]; err != nil {
+			return nil, fmt.Errorf("campaign %d: %w", c.ID, err)
+		}
+	}
+	return set, nil
+}
+
+// UsableSet is NewSet for campaigns that nobody can be asked to mend: one with a
+// problem is never given, Explain says why, and all others are as they would be. What
+// is too many of a placement are the last ones in its order. The problems are by
+// campaign; an expression's wraps a *TargetError.
+func UsableSet(schema *Schema, campaigns []Campaign) (*Set, map[CampaignID]error) {
 	set := &Set{schema: schema, placements: map[string]*Placement{}}
 	ids := map[CampaignID]bool{}
 	for _, c := range campaigns {
-		if err := c.Validate(); err != nil {
-			return nil, fmt.Errorf("campaign %d: %w", c.ID, err)
-		}
-		if ids[c.ID] {
-			return nil, fmt.Errorf("campaign %d is there twice", c.ID)
-		}
-		ids[c.ID] = true
 		p := set.placements[c.Placement]
 		if p == nil {
 			p = &Placement{name: c.Placement, byID: map[CampaignID]*compiled{}}
 			set.placements[c.Placement] = p
 		}
-		p.add(c)
+		problem := c.Validate()
+		if problem == nil && ids[c.ID] {
+			problem = errors.New("its id is there twice")
+		}
+		ids[c.ID] = true
+		p.add(c, problem)
 	}
+	problems := map[CampaignID]error{}
 	for _, p := range set.placements {
-		if err := p.arrange(schema); err != nil {
-			return nil, err
+		p.arrange(schema)
+		for _, c := range p.all {
+			if c.problem != nil {
+				problems[c.ID] = c.problem
+			}
 		}
 	}
-	return set, nil
+	return set, problems
 }
+
+// CheckLimits returns which bound of a placement campaigns exceed, nil when none.
+func CheckLimits(placement string, campaigns []Campaign) error {
+	counted, capped := 0, 0
+	for i := range campaigns {
+		if c := &campaigns[i]; c.Placement == placement && c.Status != Archived {
+			counted++
+			if c.Cap > 0 {
+				capped++
+			}
+		}
+	}
+	switch {
+	case counted > CampaignsMax:
+		return fmt.Errorf("placement %s has %d %w", placement, counted, errManyCampaigns)
+	case capped > CappedMax:
+		return fmt.Errorf("placement %s has %d %w", placement, capped, errManyCapped)
+	}
+	return nil
+}
+
+var (
+	errManyCampaigns = fmt.Errorf("campaigns that are not archived, more than %d", CampaignsMax)
+	errManyCapped    = fmt.Errorf("campaigns with a cap that are not archived, more than %d", CappedMax)
+)
 
 // Placement returns the placement name; one that has no campaigns is nil, for
 // which Decide answers none.
@@ -107,13 +151,14 @@ func (s *Set) Placement(name string) *Placement { return s.placements[name] }
 // Schema returns the attributes that the set's expressions are over.
 func (s *Set) Schema() *Schema { return s.schema }
 
-func (p *Placement) add(c Campaign) {
+// add adds a campaign. Where it is wrong by itself, only Explain gets to see it.
+func (p *Placement) add(c Campaign, problem error) {
 	c.Payload = slices.Clone(c.Payload)
 	if c.RepeatAfter == 0 {
 		c.RepeatAfter = DefaultRepeatAfter
 	}
 	k := &compiled{
-		Campaign: c, start: math.MinInt64, end: never,
+		Campaign: c, problem: problem, start: math.MinInt64, end: never,
 		repeat: millis(c.RepeatAfter), quietClick: millis(c.QuietClick), quietDismiss: millis(c.QuietDismiss),
 	}
 	if !c.Start.IsZero() {
@@ -122,52 +167,54 @@ func (p *Placement) add(c Campaign) {
 	if !c.End.IsZero() {
 		k.end = c.End.UnixMilli()
 	}
-	p.byID[c.ID] = k
 	p.all = append(p.all, k)
+	if problem == nil {
+		p.byID[c.ID] = k
+	}
 }
 
 // arrange orders the campaigns and compiles their expressions, twice: first to
-// find the conditions that they share.
-func (p *Placement) arrange(schema *Schema) error {
+// find the conditions that they share, and those that cannot be compiled.
+func (p *Placement) arrange(schema *Schema) {
 	slices.SortFunc(p.all, func(a, b *compiled) int {
 		return cmp.Or(cmp.Compare(a.Order, b.Order), cmp.Compare(a.ID, b.ID))
 	})
-	counted, capped := 0, 0
 	memo := newMemo()
+	counted, capped := 0, 0
 	for _, c := range p.all {
+		if c.problem == nil && c.Status != Archived { // an archived one's expression may be over attributes that are gone
+			counted++
+			if c.Cap > 0 {
+				capped++
+			}
+			c.problem = c.limit(counted, capped)
+			c.counts = c.Cap > 0 && c.problem == nil
+			if _, err := compileTarget(schema, c.Target, memo); err != nil && c.problem == nil {
+				c.problem = fmt.Errorf("target: %w", err)
+			}
+		}
 		c.from = len(p.live)
-		if c.Status == Active {
+		if c.Status == Active && c.problem == nil {
 			p.live = append(p.live, c)
 		}
 		c.after = len(p.live)
-		if c.Status == Archived {
-			continue // its expression may be over attributes that are gone
-		}
-		counted++
-		if c.Cap > 0 {
-			capped++
-		}
-		if _, err := compileTarget(schema, c.Target, memo); err != nil {
-			return fmt.Errorf("campaign %d: target: %w", c.ID, err)
-		}
-	}
-	if counted > CampaignsMax {
-		return fmt.Errorf("placement %s has %d campaigns that are not archived, more than %d", p.name, counted, CampaignsMax)
-	}
-	if capped > CappedMax {
-		return fmt.Errorf("placement %s has %d campaigns with a cap that are not archived, more than %d", p.name, capped, CappedMax)
 	}
 	memo.sharing = true
 	for _, c := range p.all {
-		if c.Status == Archived {
-			continue
+		if c.Status != Archived && c.problem == nil {
+			c.target, _ = compileTarget(schema, c.Target, memo) // it was compiled above
 		}
-		t, err := compileTarget(schema, c.Target, memo)
-		if err != nil {
-			return fmt.Errorf("campaign %d: target: %w", c.ID, err)
-		}
-		c.target = t
 	}
 	p.words = memo.words()
+}
+
+// limit returns what keeps a campaign from being the last one of so many.
+func (c *compiled) limit(counted, capped int) error {
+	switch {
+	case counted > CampaignsMax:
+		return fmt.Errorf("the placement has %w", errManyCampaigns)
+	case c.Cap > 0 && capped > CappedMax:
+		return fmt.Errorf("the placement has %w", errManyCapped)
+	}
 	return nil
 }

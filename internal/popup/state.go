@@ -43,12 +43,12 @@ type State struct {
 	Shown    int64      // when
 	Answered int64      // when it was clicked or dismissed, 0 before
 	Until    int64      // nothing is shown before, by the rules when the event happened
-	counts   string     // shows of campaigns with a cap: 6 bytes each, by ascending id
+	counts   string     // shows of campaigns since they have a cap: 6 bytes each, by ascending id
 }
 
 const countBytes = 6
 
-// Shows returns how often campaign was shown. Only campaigns with a cap count.
+// Shows returns how often campaign was shown since it has a cap.
 func (s *State) Shows(campaign CampaignID) int {
 	for i := 0; i < len(s.counts); i += countBytes {
 		id, n := count(s.counts[i:])
@@ -67,26 +67,27 @@ func count(s string) (CampaignID, int) {
 }
 
 // counted returns s's counts with one more show of c, without those of campaigns
-// that are archived or gone. Only a campaign with a cap counts.
+// that are archived or gone, or have no cap any more. Only a campaign with a cap
+// counts: so there are CountsMax at most.
 func (p *Placement) counted(s State, c *compiled) string {
-	if c.Cap == 0 && s.counts == "" {
+	if !c.counts && s.counts == "" {
 		return ""
 	}
 	out := make([]byte, 0, len(s.counts)+countBytes)
 	put := func(id CampaignID, n int) {
 		out = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(out, uint32(id)), uint16(min(n, CapMax)))
 	}
-	open := c.Cap > 0 // c's entry is still to be written
+	open := c.counts // c's entry is still to be written
 	for i := 0; i < len(s.counts); i += countBytes {
 		id, n := count(s.counts[i:])
 		if open && id >= c.ID {
 			put(c.ID, s.Shows(c.ID)+1)
 			open = false
 		}
-		if id == c.ID && c.Cap > 0 {
+		if id == c.ID && c.counts {
 			continue
 		}
-		if other := p.byID[id]; other != nil && other.Cap > 0 && other.Status != Archived {
+		if other := p.byID[id]; other != nil && other.counts {
 			put(id, n)
 		}
 	}

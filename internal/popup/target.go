@@ -17,8 +17,9 @@ import (
 
 // Bounds of an expression.
 const (
-	TargetBytesMax = 4096
-	TargetNodesMax = 500
+	TargetBytesMax  = 4096
+	TargetNodesMax  = 500
+	PatternStepsMax = 1000 // of one regular expression, compiled
 )
 
 // TargetError is the error of an expression that is refused.

@@ -3,6 +3,7 @@ package popup
 import (
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 	"strconv"
 	"strings"
 	"time"
@@ -301,5 +302,26 @@ func (c *compiler) pattern(node ast.Node) (*regexp.Regexp, error) {
 	if err != nil {
 		return nil, c.refuse(node, "%s", err)
 	}
+	steps, err := patternSteps(literal.Value)
+	if err != nil {
+		return nil, c.refuse(node, "%s", err)
+	}
+	if steps > PatternStepsMax {
+		return nil, c.refuse(node, "the pattern has %d steps, more than %d: counted repeats such as {100} multiply them", steps, PatternStepsMax)
+	}
 	return pattern, nil
+}
+
+// patternSteps returns the length of a pattern's program: what a match takes is at most
+// that for each byte of the text, and so is its memory.
+func patternSteps(pattern string) (int, error) {
+	tree, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return 0, err
+	}
+	program, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return 0, err
+	}
+	return len(program.Inst), nil
 }

@@ -273,6 +273,7 @@ func TestTargetRefused(t *testing.T) {
 		strings.Repeat("vip and ", 400) + "vip": "exceeds maximum allowed nodes",
 		"vip and \xff":                          "1:1: the expression is not UTF-8",
 		`vip and 中文 == 1`:                       "1:9: ",
+		"vip and\n city matches `a{600}b{600}`": "2:15: the pattern has 1202 steps, more than 1000",
 	} {
 		err := schema.CheckTarget(source)
 		var at *TargetError

@@ -47,8 +47,12 @@ type PopupConfig struct {
 	// StateTTL is how long a state stays after its last event, so that the memory is
 	// bounded by the users of that time: the state of a user who comes back later is
 	// read from the database, and so is that of a new user, once. At least an hour.
-	// 0: states stay for good, and the database is never asked for one.
+	// 0: states stay for good, and the database is never asked for one. While an event
+	// has waited for the database for more than half of it, no state is read from there:
+	// it could be one of before an event that still waits.
 	StateTTL time.Duration
+	// Timeout is how long a call waits for a state from the database; 0: 5 seconds.
+	Timeout time.Duration
 	// BacklogMax is how many events may wait for the database; beyond it nothing is
 	// shown or answered. 0: 4,000,000, which take about 600 MB.
 	BacklogMax int
@@ -62,6 +66,7 @@ const (
 	defaultNamespace  = "spillway"
 	defaultBacklogMax = 4_000_000
 	defaultClaimAfter = 30 * time.Second
+	defaultTimeout    = 5 * time.Second
 	stateTTLMin       = time.Hour
 )
 
@@ -89,6 +94,8 @@ type Popups struct {
 	verified atomic.Uint64 // dials, when the server was last found to be right; 0: not
 	wake     chan struct{} // has the watcher look at once
 	loads    chan *load
+	opened   time.Time
+	oldest   atomic.Int64 // no event that waits is older than opened plus these nanoseconds
 
 	mu     sync.Mutex
 	reason error // why calls fail; nil: they do not
@@ -128,14 +135,16 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 	}
 	cfg.BacklogMax = cmp.Or(cfg.BacklogMax, defaultBacklogMax)
 	cfg.ClaimAfter = cmp.Or(cfg.ClaimAfter, defaultClaimAfter)
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	var name [8]byte
 	_, _ = rand.Read(name[:]) // it never fails
 	p := &Popups{
-		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), loads: make(chan *load, loadsMax),
+		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), loads: make(chan *load, loadsMax), opened: time.Now(),
 		swap: rueidis.NewLuaScript(swapScript), restore: rueidis.NewLuaScript(restoreScript), ready: rueidis.NewLuaScript(readyScript),
 		ack: rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
 		reason: fmt.Errorf("%w: nobody has looked at the server yet", errNotReady),
 	}
+	p.counters.backlog.Store(unknown)
 	for i := range p.keys {
 		tag := fmt.Sprintf("{%s:popup:%02d}", cfg.Namespace, i)
 		p.keys[i] = shardKeys{state: tag + ":state:", ready: tag + ":ready", rebuild: tag + ":rebuild", events: tag + ":events", bad: tag + ":bad"}

@@ -36,8 +36,10 @@ type PopupStats struct {
 	Full     uint64 // swaps refused because too many events wait
 	Loaded   uint64 // states read from the database for one user
 	Rebuilds uint64 // times that this process put the states back
-	Backlog  int64  // events that wait for the database, of all processes, lately; -1: not known
 	Durable  bool   // the server syncs what it answers, by its settings of within a minute
+
+	Backlog int64         // events that wait for the database, of all processes, as of the last look; -1: not known
+	Oldest  time.Duration // how long the oldest of them has waited; 0 where there is none, or Backlog is not known
 }
 
 type popupCounters struct {
@@ -46,14 +48,21 @@ type popupCounters struct {
 	durable                                                 atomic.Bool
 }
 
+// unknown is a backlog that could not be counted.
+const unknown = -1
+
 // Stats returns the counters.
 func (p *Popups) Stats() PopupStats {
 	c := &p.counters
-	return PopupStats{
+	s := PopupStats{
 		Applied: c.applied.Load(), Claimed: c.claimed.Load(), Bad: c.bad.Load(), Failures: c.failures.Load(), Full: c.full.Load(),
 		Loaded: c.loaded.Load(), Rebuilds: c.rebuilds.Load(), Backlog: c.backlog.Load(),
 		Durable: c.durable.Load(),
 	}
+	if s.Backlog > 0 {
+		s.Oldest = p.waited()
+	}
+	return s
 }
 
 // Run keeps the states ready and takes events to the database until ctx ends. It is
@@ -205,18 +214,11 @@ func (p *Popups) readStale(ctx context.Context) ([]queued, error) {
 	var claims rueidis.Commands
 	for i := range p.keys {
 		claims = append(claims, client.B().Xautoclaim().Key(p.keys[i].events).Group(popupGroup).Consumer(p.consumer).MinIdleTime(idle).Start("0-0").Count(drainShard).Build())
-		claims = append(claims, client.B().Xlen().Key(p.keys[i].events).Build())
 	}
 	results := client.DoMulti(ctx, claims...)
-	backlog := int64(0)
 	var batch []queued
 	for i := range p.keys {
-		n, err := results[2*i+1].AsInt64()
-		if err != nil {
-			return nil, p.db.wrap("count events of", err)
-		}
-		backlog += n
-		answer, err := results[2*i].ToArray()
+		answer, err := results[i].ToArray()
 		if err != nil || len(answer) < 2 {
 			if err != nil && !strings.HasPrefix(err.Error(), "NOGROUP") {
 				return nil, p.db.wrap("claim events of", err)
@@ -229,7 +231,6 @@ func (p *Popups) readStale(ctx context.Context) ([]queued, error) {
 		}
 		batch = p.decode(ctx, batch, i, entries)
 	}
-	p.counters.backlog.Store(backlog)
 	return batch, nil
 }
 

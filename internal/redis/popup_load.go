@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,6 +21,7 @@ const (
 // load is a request for a state that Redis does not hold.
 type load struct {
 	key   popup.Key
+	until time.Time // nobody waits any more
 	state popup.State
 	err   error
 	done  chan struct{}
@@ -27,7 +29,12 @@ type load struct {
 
 // load returns what the database has, after Redis holds it, too.
 func (p *Popups) load(ctx context.Context, key popup.Key) (popup.State, error) {
-	l := &load{key: key, done: make(chan struct{})}
+	if err := p.current(); err != nil {
+		return popup.State{}, err
+	}
+	timer := time.NewTimer(p.cfg.Timeout)
+	defer timer.Stop()
+	l := &load{key: key, until: time.Now().Add(p.cfg.Timeout), done: make(chan struct{})}
 	l.key.User = string([]byte(key.User)) // the caller's may be a request's memory
 	l.key.Placement = string([]byte(key.Placement))
 	select {
@@ -38,9 +45,22 @@ func (p *Popups) load(ctx context.Context, key popup.Key) (popup.State, error) {
 	select {
 	case <-l.done:
 		return l.state, l.err
+	case <-timer.C:
+		return popup.State{}, fmt.Errorf("the database has not given a popup state within %s", p.cfg.Timeout)
 	case <-ctx.Done():
 		return popup.State{}, context.Cause(ctx)
 	}
+}
+
+// current returns why the database cannot tell the state of a user whom Redis does not
+// know. Such a state has expired, so its event is at least StateTTL old; while one that
+// old may wait, what the database has may be of before. Half of the time is the margin
+// for clocks.
+func (p *Popups) current() error {
+	if waited := p.waited(); waited > p.cfg.StateTTL/2 {
+		return fmt.Errorf("popup events wait for the database for %s, more than half of the states' TTL: it may not know yet what users saw", waited.Round(time.Second))
+	}
+	return nil
 }
 
 // serveLoads reads states for whoever waits, all that wait at once, until ctx ends.
@@ -62,12 +82,21 @@ func (p *Popups) serveLoads(ctx context.Context) {
 				more = false
 			}
 		}
+		if batch = waiting(batch, time.Now()); len(batch) == 0 {
+			continue
+		}
 		err := p.loadAll(ctx, batch)
 		for _, l := range batch {
 			l.err = err
 			close(l.done)
 		}
 	}
+}
+
+// waiting returns those of a batch that somebody waits for: a database that hangs must
+// not be asked for the others one after the other.
+func waiting(batch []*load, now time.Time) []*load {
+	return slices.DeleteFunc(batch, func(l *load) bool { return !now.Before(l.until) })
 }
 
 // refuseLoads answers those who come too late. Calls fail by now, so that nobody

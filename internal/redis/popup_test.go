@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -190,7 +191,15 @@ var popupDay = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 // The store does what a store must, on a server of a cluster, too: no script has keys
 // in two slots.
 func TestPopupStore(t *testing.T) {
-	for name, args := range map[string][]string{"single": nil, "cluster": {"--cluster-enabled", "yes"}} {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the default, 10000 above the server's port, may be in use
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, bus, err := net.SplitHostPort(l.Addr().String())
+	if err := errors.Join(err, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for name, args := range map[string][]string{"single": nil, "cluster": {"--cluster-enabled", "yes", "--cluster-port", bus}} {
 		t.Run(name, func(t *testing.T) {
 			server := apptest.Redis(t, args...)
 			if args != nil {

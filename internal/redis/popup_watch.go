@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -34,7 +35,8 @@ func (p *Popups) server(ctx context.Context) (serverFacts, error) {
 	client := p.db.client
 	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
 	defer cancel()
-	text, err := client.Do(ctx, client.B().Info().Section("server", "memory", "persistence", "replication").Build()).ToString()
+	// All sections: a server before 7.0 refuses a choice of them, and it must be told that it is too old.
+	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
 	if err != nil {
 		return serverFacts{}, err
 	}
@@ -131,7 +133,11 @@ func (p *Popups) lookAtDurability(ctx context.Context, before string) string {
 func (p *Popups) verify(ctx context.Context) error {
 	dials := p.dials.Load()
 	server, err := p.server(ctx)
+	if err == nil {
+		err = p.count(ctx)
+	}
 	if err != nil {
+		p.counters.backlog.Store(unknown)
 		return p.db.wrap("look at", err)
 	}
 	want := p.mark(server)
@@ -150,6 +156,53 @@ func (p *Popups) verify(ctx context.Context) error {
 	p.reason = nil
 	p.verified.Store(dials) // a connection made since has the next look decide
 	return nil
+}
+
+// count looks how many events wait for the database, and since when. It does not depend
+// on the database.
+func (p *Popups) count(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	client := p.db.client
+	commands := rueidis.Commands{client.B().Time().Build()} // the server's clock, which entries are named by
+	for i := range p.keys {
+		commands = append(commands, client.B().Xlen().Key(p.keys[i].events).Build(),
+			client.B().Xrange().Key(p.keys[i].events).Start("-").End("+").Count(1).Build())
+	}
+	asked := time.Since(p.opened)
+	results := client.DoMulti(ctx, commands...)
+	clock, err := results[0].AsIntSlice()
+	if err != nil || len(clock) != 2 {
+		return cmp.Or(err, errors.New("read its clock"))
+	}
+	now, age, backlog := clock[0]*1000+clock[1]/1000, int64(0), int64(0)
+	for i := range p.keys {
+		n, err := results[1+2*i].AsInt64()
+		if err != nil {
+			return err
+		}
+		backlog += n
+		first, err := results[2+2*i].AsXRange()
+		if err != nil {
+			return err
+		}
+		if len(first) > 0 {
+			text, _, _ := strings.Cut(first[0].ID, "-")
+			born, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return fmt.Errorf("read an entry's id: %w", err)
+			}
+			age = max(age, now-born)
+		}
+	}
+	p.oldest.Store(int64(asked) - age*int64(time.Millisecond))
+	p.counters.backlog.Store(backlog)
+	return nil
+}
+
+// waited returns a time that no event has waited longer than.
+func (p *Popups) waited() time.Duration {
+	return time.Since(p.opened) - time.Duration(p.oldest.Load())
 }
 
 // marked reports whether all shards are marked so, and whether any is marked at all.

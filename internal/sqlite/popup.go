@@ -231,8 +231,10 @@ func readCampaign(stmt *sqlite.Stmt) popup.StoredCampaign {
 
 // SaveCampaign stores a campaign that is valid and returns it as stored. With id 0 it
 // is a new one and gets the next id; else the campaign with that id is replaced if its
-// version is still c.Version. Errors wrap popup.ErrChanged and popup.ErrNoCampaign.
-func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign) (popup.StoredCampaign, error) {
+// version is still c.Version. checked is the version of all campaigns among which c was
+// checked: so what holds for all together goes on to. Errors wrap popup.ErrOutdated,
+// popup.ErrChanged and popup.ErrNoCampaign.
+func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
 	c, err := c.Storable()
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
@@ -244,6 +246,9 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign) (popu
 		}
 		if saved.Version, err = readVersion(conn); err != nil {
 			return err
+		}
+		if saved.Version != checked+1 {
+			return popup.ErrOutdated
 		}
 		return saveCampaign(conn, &saved, c.Version)
 	})

@@ -15,7 +15,7 @@ import (
 type PopupCampaigns interface {
 	Version(ctx context.Context) (int64, error)
 	Campaigns(ctx context.Context) (int64, []popup.StoredCampaign, error)
-	SaveCampaign(ctx context.Context, c popup.StoredCampaign) (popup.StoredCampaign, error)
+	SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error)
 }
 
 // PopupEvents keeps events.

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -38,7 +39,7 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		}
 		last = version
 	}
-	first, err := tables.SaveCampaign(t.Context(), popupCampaign())
+	first, err := tables.SaveCampaign(t.Context(), popupCampaign(), last)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,28 +53,31 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		Name: "plain", Placement: strings.Repeat("p", popup.PlacementBytesMax), Status: popup.Paused,
 		Payload: []byte(`"` + strings.Repeat("ü", popup.PayloadBytesMax/2-1) + `"`), Target: strings.Repeat("x", 10_000),
 	}}
-	second, err := tables.SaveCampaign(t.Context(), plain)
+	second, err := tables.SaveCampaign(t.Context(), plain, last)
 	if err != nil || second.ID != 2 {
 		t.Fatalf("second: %d, %v", second.ID, err)
 	}
 	changed()
 	first.Status, first.Start, first.QuietClick, first.Name = popup.Archived, time.Time{}, 0, "renamed"
-	updated, err := other.SaveCampaign(t.Context(), first)
+	updated, err := other.SaveCampaign(t.Context(), first, last)
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed()
-	if _, err := tables.SaveCampaign(t.Context(), first); !errors.Is(err, popup.ErrChanged) {
+	if _, err := tables.SaveCampaign(t.Context(), first, last); !errors.Is(err, popup.ErrChanged) {
 		t.Errorf("an outdated campaign: %v", err)
+	}
+	if _, err := tables.SaveCampaign(t.Context(), plain, last-1); !errors.Is(err, popup.ErrOutdated) {
+		t.Errorf("a campaign that was checked before another change: %v", err)
 	}
 	absent := popupCampaign()
 	absent.ID = 77
-	if _, err := tables.SaveCampaign(t.Context(), absent); !errors.Is(err, popup.ErrNoCampaign) {
+	if _, err := tables.SaveCampaign(t.Context(), absent, last); !errors.Is(err, popup.ErrNoCampaign) {
 		t.Errorf("no such campaign: %v", err)
 	}
 	bad := popupCampaign()
 	bad.Payload = []byte("\"\xff\"")
-	if _, err := tables.SaveCampaign(t.Context(), bad); err == nil {
+	if _, err := tables.SaveCampaign(t.Context(), bad, last); err == nil {
 		t.Error("a payload that is not UTF-8 was taken")
 	}
 	version, all, err := other.Campaigns(t.Context())
@@ -95,7 +99,7 @@ func testPopupCampaignRace(t *testing.T, b PopupBackend) {
 	var all sync.WaitGroup
 	for i := range clients {
 		all.Go(func() {
-			c, err := tables[i%2].SaveCampaign(t.Context(), popupCampaign())
+			c, err := saveUntilDone(t.Context(), tables[i%2], popupCampaign())
 			if _, twice := ids.LoadOrStore(c.ID, true); err != nil || twice {
 				t.Errorf("campaign %d, twice: %t, %v", c.ID, twice, err)
 			}
@@ -109,7 +113,7 @@ func testPopupCampaignRace(t *testing.T, b PopupBackend) {
 	var won atomic.Int32
 	for i := range clients {
 		all.Go(func() {
-			switch _, err := tables[i%2].SaveCampaign(t.Context(), campaigns[0]); {
+			switch _, err := saveUntilDone(t.Context(), tables[i%2], campaigns[0]); {
 			case err == nil:
 				won.Add(1)
 			case !errors.Is(err, popup.ErrChanged):
@@ -120,5 +124,19 @@ func testPopupCampaignRace(t *testing.T, b PopupBackend) {
 	all.Wait()
 	if won.Load() != 1 {
 		t.Errorf("%d of %d changes won", won.Load(), clients)
+	}
+}
+
+// saveUntilDone saves a campaign among others who do.
+func saveUntilDone(ctx context.Context, tables PopupTables, c popup.StoredCampaign) (popup.StoredCampaign, error) {
+	for {
+		version, err := tables.Version(ctx)
+		if err != nil {
+			return c, err
+		}
+		saved, err := tables.SaveCampaign(ctx, c, version)
+		if !errors.Is(err, popup.ErrOutdated) {
+			return saved, err
+		}
 	}
 }

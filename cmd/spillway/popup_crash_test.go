@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+)
+
+// popupCrashRounds is how many rounds TestPopupCrash takes for each database;
+// SPILLWAY_CRASH_ROUNDS asks for others.
+const popupCrashRounds = 3
+
+// popupDrivers are users who are shown the one popup, close it for good, and come back,
+// at any replica, whatever becomes of the servers.
+type popupDrivers struct {
+	replicas []*apptest.Spillway
+	clicks   atomic.Int64
+
+	mu     sync.Mutex
+	closed []string // users whose click was acknowledged
+	again  []string // of those, who was shown it again
+}
+
+// run has one new user after the other come, until ctx ends.
+func (d *popupDrivers) run(ctx context.Context, worker int) {
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	random := rand.New(rand.NewPCG(uint64(worker), 8))
+	for i := 0; ctx.Err() == nil; i++ {
+		user := fmt.Sprintf("w%d-%d", worker, i)
+		switch show, err := d.ask(ctx, client, user, random); {
+		case err != nil || show == "": // something is down; the user does not come again
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		case d.click(ctx, client, user, show, random):
+			d.clicks.Add(1)
+		}
+		d.back(ctx, client, random)
+	}
+}
+
+// ask returns the token of the show, "" for none.
+func (d *popupDrivers) ask(ctx context.Context, client *http.Client, user string, random *rand.Rand) (string, error) {
+	a, err := tryFetch(ctx, client, d.replicas[random.IntN(len(d.replicas))].URL("popup?user="+user))
+	if err != nil || a.status != http.StatusOK {
+		return "", err
+	}
+	var shown popupShown
+	err = json.Unmarshal(a.body, &shown)
+	return shown.Show, err
+}
+
+func (d *popupDrivers) click(ctx context.Context, client *http.Client, user, show string, random *rand.Rand) bool {
+	to := d.replicas[random.IntN(len(d.replicas))].URL("popup/click")
+	status, _, _, err := popupSend(ctx, client, http.MethodPost, to, popupToken(show))
+	if err != nil || status != http.StatusNoContent {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = append(d.closed, user)
+	return true
+}
+
+// back has one of those who closed the popup come back.
+func (d *popupDrivers) back(ctx context.Context, client *http.Client, random *rand.Rand) {
+	d.mu.Lock()
+	if len(d.closed) == 0 {
+		d.mu.Unlock()
+		return
+	}
+	user := d.closed[random.IntN(len(d.closed))]
+	d.mu.Unlock()
+	if show, err := d.ask(ctx, client, user, random); err == nil && show != "" {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.again = append(d.again, user)
+	}
+}
+
+// TestPopupCrash kills replicas, Redis and the database under load, with kill -9, one
+// or two at once. Each acknowledged click is stored once, nobody clicks twice, and nobody
+// is shown a closed campaign again.
+func TestPopupCrash(t *testing.T) {
+	rounds := popupCrashRounds
+	if text := os.Getenv("SPILLWAY_CRASH_ROUNDS"); text != "" {
+		var err error
+		if rounds, err = strconv.Atoi(text); err != nil || rounds < 1 {
+			t.Fatalf("SPILLWAY_CRASH_ROUNDS is %q, want a number from 1 on", text)
+		}
+	}
+	t.Run("postgres", func(t *testing.T) {
+		server := apptest.Postgres(t)
+		p := postgresPlace(t, server)
+		popupCrash(t, server.Server, p.url, "0s", rounds, func() streamPlace { return p })
+	})
+	t.Run("mariadb", func(t *testing.T) {
+		server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1")
+		again := func() streamPlace { return mariaPlace(t, server) } // its connection has died with the server
+		popupCrash(t, server, again().url, "1h", rounds, again)
+	})
+}
+
+func popupCrash(t *testing.T, database *apptest.Server, url, ttl string, rounds int, place func() streamPlace) {
+	store := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	file := popupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n  state_ttl: "+ttl+"\n")
+	d := &popupDrivers{}
+	for range 3 {
+		s := apptest.Serve(t, shared.binary, "--database", url, "--redis", store.URL(""), file)
+		s.WaitReady(t)
+		d.replicas = append(d.replicas, s)
+	}
+	popupCampaign(t, d.replicas[0], "POST", "/popups/campaigns", strings.Replace(popupForAll, `"1h"`, `"forever"`, 1), 201)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var load sync.WaitGroup
+	for worker := range 16 {
+		load.Go(func() { d.run(ctx, worker) })
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 2))
+	first := random.IntN(3)
+	for round := range rounds {
+		before := d.clicks.Load()
+		more := 50 + int64(random.IntN(300))
+		eventually(t, "clicks are taken", func() bool { return d.clicks.Load() > before+more })
+		victims := [][]*apptest.Server{{d.replicas[random.IntN(3)].Server}, {store}, {database}}[(first+round)%3]
+		if random.IntN(3) == 0 {
+			victims = append(victims, d.replicas[random.IntN(3)].Server)
+		}
+		popupCrashAll(t, d, victims)
+	}
+	before := d.clicks.Load()
+	eventually(t, "clicks are taken after the last round", func() bool { return d.clicks.Load() > before+50 })
+	stop()
+	load.Wait()
+	popupCrashCheck(t, d, store, place)
+}
+
+// popupCrashAll kills servers and brings them back.
+func popupCrashAll(t *testing.T, d *popupDrivers, victims []*apptest.Server) {
+	t.Helper()
+	for _, victim := range victims {
+		victim.Kill()
+	}
+	for _, victim := range victims {
+		if err := victim.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range d.replicas {
+		s.WaitReady(t)
+	}
+}
+
+// popupCrashCheck compares what was acknowledged with what is stored and shown.
+func popupCrashCheck(t *testing.T, d *popupDrivers, store *apptest.Server, place func() streamPlace) {
+	t.Helper()
+	popupAge(t, store.Addr())
+	eventually(t, "no event waits", func() bool {
+		return d.replicas[0].PID() != 0 && metric(t, d.replicas[0], "spillway_popup_events_waiting") == 0
+	})
+	stored := map[string]int{}
+	p := place()
+	for _, row := range p.query(t, "SELECT user_id FROM popup_events WHERE kind = 2") {
+		stored[row[0]]++
+	}
+	for user, n := range stored {
+		if n > 1 {
+			t.Errorf("the one click of user %s is stored %d times", user, n)
+		}
+	}
+	for _, user := range d.closed {
+		if stored[user] != 1 {
+			t.Errorf("the acknowledged click of user %s is stored %d times", user, stored[user])
+		}
+	}
+	for _, row := range p.query(t, "SELECT user_id, COUNT(*), MAX(sequence) FROM popup_events GROUP BY user_id HAVING COUNT(*) <> MAX(sequence)") {
+		t.Errorf("user %s has %s events, the last of them with number %s", row[0], row[1], row[2])
+	}
+	random := rand.New(rand.NewPCG(1, 1))
+	for _, user := range d.closed {
+		if show, err := d.ask(t.Context(), http.DefaultClient, user, random); err != nil || show != "" {
+			t.Errorf("user %s closed it and gets %q, %v", user, show, err)
+		}
+	}
+	if len(d.again) > 0 {
+		t.Errorf("%d of %d users were shown again what they closed: %s", len(d.again), len(d.closed), d.again)
+	}
+	t.Logf("%d clicks acknowledged, %d stored", len(d.closed), len(stored))
+}
+
+// popupAge makes what killed processes had read as old as it would be in a minute, so
+// that the others take it over at once.
+func popupAge(t *testing.T, addr string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const script = `for i = 0, 15 do local key = string.format('{spillway:popup:%02d}:events', i) ` +
+		`for _, e in ipairs(redis.call('XPENDING', key, 'database', '-', '+', 1000000)) do ` +
+		`redis.call('XCLAIM', key, 'database', e[2], 0, e[1], 'IDLE', 60000, 'JUSTID') end end return 1`
+	if _, err := fmt.Fprintf(conn, "EVAL \"%s\" 0\r\n", script); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != ":1\r\n" {
+		t.Fatalf("make entries older: %q, %v", line, err)
+	}
+}

@@ -1,0 +1,283 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/apptest"
+)
+
+// popupReason asks for a popup and returns the campaign and the reason.
+func popupReason(t *testing.T, s *apptest.Spillway, query string) string {
+	t.Helper()
+	a, shown := popupAsk(t, s, query)
+	return strings.TrimSpace(fmt.Sprintf("%d %d %s", a.status, shown.Campaign, a.header.Get("Spillway-Reason")))
+}
+
+// TestPopupFollow: a change of a campaign reaches three replicas within a second, and of
+// many who save at once at all of them none goes over the limits.
+func TestPopupFollow(t *testing.T) {
+	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
+	file := popupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
+	var replicas []*apptest.Spillway
+	for range 3 {
+		s := apptest.Serve(t, shared.binary, "--database", database, "--redis", store.URL(""), file)
+		s.WaitReady(t)
+		replicas = append(replicas, s)
+	}
+	c := popupCampaign(t, replicas[0], "POST", "/popups/campaigns", popupForAll, 201)
+	slowest := time.Duration(0)
+	for i, step := range []struct {
+		action string
+		status int
+	}{{"", 200}, {"pause", 204}, {"resume", 200}, {"pause", 204}} {
+		if step.action != "" {
+			popupCampaign(t, replicas[i%3], "POST", fmt.Sprintf("/popups/campaigns/%v/%s", c["id"], step.action), "", 200)
+		}
+		begin := time.Now()
+		for r, s := range replicas {
+			for n := 0; ; n++ {
+				if a, _ := popupAsk(t, s, fmt.Sprintf("user=%d-%d-%d", i, r, n)); a.status == step.status {
+					break
+				}
+				if took := time.Since(begin); took > 10*time.Second { // a second, on a machine that is not full
+					t.Fatalf("replica %d has not followed %q after %s", r, step.action, took)
+				}
+			}
+			slowest = max(slowest, time.Since(begin))
+		}
+	}
+	t.Logf("the slowest replica followed after %s", slowest)
+	popupManySave(t, replicas)
+}
+
+// popupManySave saves 40 capped campaigns at once; 32 may be.
+func popupManySave(t *testing.T, replicas []*apptest.Spillway) {
+	t.Helper()
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	var group sync.WaitGroup
+	for i := range 40 {
+		group.Go(func() {
+			body := fmt.Sprintf(`{"name":"capped %d","placement":"checkout","payload":1,"cap":1,"status":"active"}`, i)
+			for {
+				status, _, _, err := popupSend(t.Context(), http.DefaultClient, http.MethodPost, replicas[i%3].Admin+"/popups/campaigns", body)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if status != http.StatusServiceUnavailable { // too many at once: again
+					mu.Lock()
+					defer mu.Unlock()
+					statuses[status]++
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if statuses[201] != 32 || statuses[422] != 8 {
+		t.Errorf("of 40 campaigns with a cap: %v", statuses)
+	}
+	for _, s := range replicas {
+		eventually(t, "all replicas go on", func() bool { return popupReason(t, s, "user=7&placement=checkout")[:1] == "2" })
+	}
+}
+
+// TestPopupBroken: a campaign that cannot be shown, whoever stored it, keeps no other one
+// away and no replica from starting, and explain names the problem.
+func TestPopupBroken(t *testing.T) {
+	database := shared.postgres.CreateDatabase(t)
+	s := apptest.Serve(t, shared.binary, "--database", database, popupConfig(t, ""))
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"old","placement":"home","payload":1,"status":"active","target":"age > 1","order":1}`, 201)
+	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"odd","placement":"home","payload":1,"status":"active","order":2}`, 201)
+	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	for _, sql := range []string{
+		"UPDATE popup_campaigns SET target = 'gone > 1' WHERE id = 1", // as an attribute that left the configuration
+		"UPDATE popup_campaigns SET cap = -7 WHERE id = 2",
+		`INSERT INTO popup_campaigns SELECT 100 + n, 'capped', placement, 50 + n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, 1, version
+			FROM popup_campaigns, generate_series(1, 33) AS n WHERE id = 3`,
+		"UPDATE popup_version SET version = version + 1",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
+	if got := popupReason(t, s, "user=7"); got != "200 3 first" {
+		t.Errorf("the campaign that can be shown: %s", got)
+	}
+	var explained struct {
+		Campaigns []struct {
+			Campaign         int
+			Verdict, Problem string
+		}
+	}
+	a := fetch(t, s.Admin+"/popups/explain?user=8")
+	if err := json.Unmarshal(a.body, &explained); err != nil || len(explained.Campaigns) != 36 {
+		t.Fatalf("%s %v", a.body, err)
+	}
+	want := map[int]string{1: "target: 1:1: unknown name gone", 2: "cap must be", 133: "more than 32"}
+	for _, one := range explained.Campaigns {
+		problem, broken := want[one.Campaign]
+		if broken != (one.Verdict == "problem") || !strings.Contains(one.Problem, problem) {
+			t.Errorf("%+v, want %q", one, problem)
+		}
+	}
+	// It can be mended, and there is room for no other one.
+	popupCampaign(t, s, "POST", "/popups/campaigns/133/archive", "", 200)
+	popupCampaign(t, s, "POST", "/popups/campaigns/1/archive", "", 200)
+	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"more","placement":"home","payload":1,"cap":1}`, 422)
+}
+
+// TestPopupTimes: start and end, a cap and another placement.
+func TestPopupTimes(t *testing.T) {
+	s := popupDemo(t)
+	for id := 1; id <= 3; id++ {
+		popupCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%d/archive", id), "", 200)
+	}
+	at := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
+	c := popupCampaign(t, s, "POST", "/popups/campaigns", fmt.Sprintf(
+		`{"name":"later","placement":"home","payload":1,"status":"active","start":%q,"end":%q,"cap":2,"repeat_after":"1h"}`, at(10*time.Hour), at(20*time.Hour)), 201)
+	later := fmt.Sprint(c["id"])
+	for _, step := range []struct{ query, want string }{
+		{"user=1", "204 0 none-runs"},
+		{"user=1&clock_offset=9h59m", "204 0 none-runs"},
+		{"user=1&clock_offset=10h1m", "200 " + later + " first"},
+		{"user=1&clock_offset=10h30m", "204 0 wait-shown"},
+		{"user=1&clock_offset=11h2m", "200 " + later + " again"},
+		{"user=1&clock_offset=13h", "204 0 none-left"}, // shown twice
+		{"user=2&clock_offset=19h59m", "200 " + later + " first"},
+		{"user=3&clock_offset=20h1m", "204 0 none-left"},
+		{"user=2&clock_offset=21h", "204 0 none-left"},
+	} {
+		if got := popupReason(t, s, step.query); got != step.want {
+			t.Errorf("%s: %s, want %s", step.query, got, step.want)
+		}
+	}
+	a, _ := popupAsk(t, s, "user=1")
+	if next, err := time.Parse(time.RFC3339, a.header.Get("Spillway-Next-At")); a.status != 204 || err == nil && time.Until(next) > 21*time.Hour {
+		t.Errorf("%d %v %v", a.status, a.header, err)
+	}
+}
+
+// TestPopupPlacements: a user's states at two placements have nothing to do with each other.
+func TestPopupPlacements(t *testing.T) {
+	s := apptest.Serve(t, shared.binary, "--database", "sqlite:"+filepath.Join(t.TempDir(), "db"), popupConfig(t, ""))
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	popupCampaign(t, s, "POST", "/popups/campaigns", strings.Replace(popupForAll, `"home"`, `"checkout"`, 1), 201)
+	_, home := popupAsk(t, s, "user=7")
+	if status, body := popupPost(t, s.URL("popup/click"), popupToken(home.Show)); status != 204 {
+		t.Errorf("click: %d %s", status, body)
+	}
+	for _, step := range []struct{ query, want string }{
+		{"user=7", "204 0 wait-clicked"},
+		{"user=7&placement=home", "204 0 wait-clicked"},
+		{"user=7&placement=checkout", "200 2 first"},
+		{"user=7&placement=checkout", "204 0 wait-shown"},
+		{"user=7&placement=nowhere", "400 0"},
+	} {
+		if got := popupReason(t, s, step.query); got != step.want {
+			t.Errorf("%s: %s, want %s", step.query, got, step.want)
+		}
+	}
+	eventually(t, "the rate of clicks is known", func() bool {
+		var one struct {
+			Rate float64 `json:"click_rate"`
+		}
+		return json.Unmarshal(fetch(t, s.Admin+"/popups/campaigns/1").body, &one) == nil && one.Rate == 1
+	})
+}
+
+// TestPopupAnyway: without Redis, on_unavailable: anyway shows what a new user would get,
+// without a token, and clicks are refused.
+func TestPopupAnyway(t *testing.T) {
+	store := apptest.Redis(t)
+	s := apptest.Serve(t, shared.binary, "--database", shared.postgres.CreateDatabase(t), "--redis", store.URL(""),
+		popupConfig(t, "  store: redis\n  on_unavailable: anyway\n  keys: [0123456789abcdef0123456789abcdef]\n"))
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	_, shown := popupAsk(t, s, "user=7")
+	if shown.Show == "" {
+		t.Fatalf("%+v", shown)
+	}
+	store.Kill()
+	for range 2 {
+		if a, shown := popupAsk(t, s, "user=7"); a.status != 200 || shown.Campaign != 1 || shown.Show != "" || a.header.Get("Spillway-Reason") != "unavailable" {
+			t.Errorf("%d %s %v", a.status, a.body, a.header)
+		}
+	}
+	if status, body := popupPost(t, s.URL("popup/click"), popupToken(shown.Show)); status != 503 || !strings.Contains(body, "popups-down") {
+		t.Errorf("click: %d %s", status, body)
+	}
+	eventually(t, "how many events wait is not known", func() bool { return metric(t, s, "spillway_popup_events_waiting") == -1 })
+}
+
+// TestPopupRows: that a user has no row is asked once, and a value that the attribute
+// does not take counts as missing.
+func TestPopupRows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.db")
+	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = sqlitex.ExecuteScript(conn, "CREATE TABLE users (id text PRIMARY KEY, age real, country text); INSERT INTO users VALUES ('half', 1.5, 'NO'), ('endless', 9e999, 'NO'), "+
+		"('long', 1, printf('%.2000c', 'x'))", nil)
+	if err != nil || conn.Close() != nil {
+		t.Fatal(err)
+	}
+	s := apptest.Serve(t, shared.binary, "--database", "sqlite:"+path, popupConfig(t, "  attributes_sql: SELECT age, country FROM users WHERE id = :user\n  attributes_ttl: 1h\n"))
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"status":"active","target":"age == nil and country == \"NO\"","order":1}`, 201)
+	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"b","placement":"home","payload":1,"status":"active","target":"age == 1 and country == nil","order":2}`, 201)
+	for range 3 { // due each time: nothing suits
+		if got := popupReason(t, s, "user=nobody&age=17"); got != "204 0 none-suits" {
+			t.Errorf("a user without a row: %s", got)
+		}
+	}
+	if n := metric(t, s, `spillway_query_executions_total{query="popups.attributes_sql"}`); n != 1 {
+		t.Errorf("%v statements for one user without a row", n)
+	}
+	for user, want := range map[string]string{"half": "200 1 first", "endless": "200 1 first", "long": "200 2 first"} {
+		if got := popupReason(t, s, "user="+user+"&age=1&country=NO"); got != want {
+			t.Errorf("user %s: %s, want %s", user, got, want)
+		}
+	}
+	if n := metric(t, s, "spillway_popup_attributes_refused_total"); n < 2 || n > 3 {
+		t.Errorf("%v values are counted as refused", n) // the database may write what is endless as NULL
+	}
+	if log := s.Log(t); strings.Contains(log, "popup state is not available") {
+		t.Error(log)
+	}
+}
+
+// TestPopupRedisRefused: a Redis that cannot keep popups is a mistake of the
+// configuration, said in one line at start.
+func TestPopupRedisRefused(t *testing.T) {
+	store := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
+	_, stderr, code := spillway(t, "serve", "--database", shared.postgres.CreateDatabase(t), "--redis", store.URL(""), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		popupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n"))
+	if code != 2 || !strings.Contains(stderr, "CONFIG SET maxmemory-policy noeviction") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}

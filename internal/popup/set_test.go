@@ -1,0 +1,84 @@
+package popup
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A campaign that cannot be shown keeps no other one away, and Explain says why.
+func TestUsableSet(t *testing.T) {
+	schema := testSchema(t)
+	var campaigns []Campaign
+	for i := range CappedMax + 4 {
+		c := threeCampaigns()[0]
+		c.ID, c.Order, c.Target, c.Cap = CampaignID(i+1), int32(i), "", 1
+		campaigns = append(campaigns, c)
+	}
+	campaigns[0].Target = "gone > 1"       // counts: it has been shown and may be mended
+	campaigns[1].Payload = []byte("{")     // only Explain gets to see it
+	campaigns[2].Status = Archived         // does not count
+	campaigns[CappedMax+1].Status = Paused // the last that counts
+	campaigns[CappedMax+3].Cap = 0         // counts as a campaign only
+	if _, err := NewSet(schema, campaigns); err == nil || !strings.HasPrefix(err.Error(), "campaign 1: target: 1:1: unknown name gone") {
+		t.Errorf("all that is usable is taken for all: %v", err)
+	}
+	set, problems := UsableSet(schema, campaigns)
+	want := map[CampaignID]string{
+		1: "target: 1:1: unknown name gone", 2: "payload must be JSON", CappedMax + 3: "the placement has campaigns with a cap that are not archived, more than 32",
+	}
+	var target *TargetError
+	if len(problems) != len(want) || !errors.As(problems[1], &target) {
+		t.Errorf("problems: %v", problems)
+	}
+	a := schema.New()
+	state := State{Version: 1, Phase: Clicked, Campaign: 1, Shown: day0.UnixMilli(), Answered: day0.UnixMilli(), counts: "\x00\x00\x00\x01\x00\x02"}
+	place, later := set.Placement("home"), day0.Add(100*24*time.Hour)
+	explained := Explain(place, state, a, later)
+	if len(explained) != len(campaigns) {
+		t.Fatalf("%d of %d campaigns are explained", len(explained), len(campaigns))
+	}
+	for _, e := range explained {
+		problem, broken := want[e.Campaign.ID]
+		if broken != (e.Verdict == IsBroken) || !strings.HasPrefix(e.Problem, problem) || (e.Problem != "") != broken {
+			t.Errorf("campaign %d: %s, %q", e.Campaign.ID, e.Verdict, e.Problem)
+		}
+	}
+	// The quiet period of the broken one goes on, and so does the count of its shows.
+	if d, waits := Wait(place, state, day0.Add(time.Minute)); !waits || d.Reason != WaitClicked {
+		t.Errorf("%+v", d)
+	}
+	d := Decide(place, state, a, later)
+	if d.Campaign == nil || d.Campaign.ID != 4 {
+		t.Fatalf("%+v", d)
+	}
+	next, _, err := Show(place, Key{"7", "home"}, state, d, later)
+	if err != nil || next.Shows(1) != 2 || next.Shows(4) != 1 {
+		t.Errorf("shows %d and %d, %v", next.Shows(1), next.Shows(4), err)
+	}
+}
+
+// Too many campaigns are the last ones in their order, whatever the order in which they
+// come.
+func TestLimits(t *testing.T) {
+	schema := testSchema(t)
+	var campaigns []Campaign
+	for i := range CampaignsMax + 2 {
+		c := threeCampaigns()[0]
+		c.ID, c.Order, c.Target = CampaignID(i+1), int32(-i), ""
+		campaigns = append(campaigns, c)
+	}
+	_, problems := UsableSet(schema, campaigns)
+	if len(problems) != 2 || problems[1] == nil || problems[2] == nil {
+		t.Errorf("%v", problems)
+	}
+	if err := CheckLimits("home", campaigns); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("placement home has %d campaigns", CampaignsMax+2)) {
+		t.Error(err)
+	}
+	campaigns[5].Status, campaigns[6].Placement = Archived, "cart"
+	if err := CheckLimits("home", campaigns); err != nil {
+		t.Error(err)
+	}
+}
