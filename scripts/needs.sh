@@ -22,6 +22,7 @@ command -v nginx >/dev/null || missing+=(nginx)
 command -v redis-server >/dev/null || missing+=(redis-server)
 command -v pgbouncer >/dev/null || missing+=(pgbouncer)
 command -v mariadbd >/dev/null || missing+=(mariadb-server)
+command -v strace >/dev/null || missing+=(strace)
 command -v ip >/dev/null || missing+=(iproute2)
 command -v gcc >/dev/null || missing+=(gcc libc6-dev) # the race detector links with it
 [ ${#missing[@]} -eq 0 ] && exit 0

@@ -52,6 +52,9 @@ func (a *app) close() {
 	for _, q := range a.queries {
 		q.query.Close()
 	}
+	if a.replica != nil {
+		a.replica.reads.Close()
+	}
 	if a.redis != nil {
 		a.redis.Close()
 	}
@@ -92,7 +95,7 @@ func (a *app) run() error {
 	registry := prometheus.NewRegistry()
 	adminConfig := admin.Config{
 		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.env.log, Registry: registry,
-		Ready: func() []admin.Problem { return a.problems(public) },
+		Ready: func() []admin.Problem { return a.problems(public) }, Acks: a.streamAcks,
 	}
 	if a.popups != nil {
 		adminConfig.Popups = a.popups.admin()
@@ -114,6 +117,9 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 	defer stop()
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return adm.Run(groupCtx) })
+	if a.replica != nil {
+		group.Go(func() error { return a.replica.watch(groupCtx) })
+	}
 	group.Go(func() error {
 		defer stop()
 		// Told to stop, or the admin listener failed.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"spillway/internal/config"
+	"spillway/internal/database"
 	"spillway/internal/feed"
 	"spillway/internal/param"
 	"spillway/internal/query"
@@ -28,7 +29,7 @@ func (a *app) openFeeds() error {
 			return err
 		}
 		st.optional = true
-		a.replica = &replica{store: st, reads: standby.New(st.url.String(), a.env.log)}
+		a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.env.log)}
 	}
 	for i := range a.cfg.Feeds {
 		c := &a.cfg.Feeds[i]
@@ -51,7 +52,7 @@ func (a *app) openFeeds() error {
 			if err != nil {
 				return usageError{fmt.Errorf("feed %s on the replica: %w", c.Path, err)}
 			}
-			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads}
+			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
 		}
 		f := feed.Open(settings, source)
 		a.feeds = append(a.feeds, f)
@@ -80,6 +81,7 @@ func (a *app) openQueries() error {
 		}
 		st.needed = true
 		settings := a.queryConfig(c)
+		settings.Database = st.url.Identity()
 		source, check, err := st.query(settings.Definition)
 		if err != nil {
 			return usageError{err}
@@ -89,7 +91,7 @@ func (a *app) openQueries() error {
 			if err != nil {
 				return usageError{fmt.Errorf("on the replica: %w", err)}
 			}
-			source = &query.Replicated{Replica: replica, Primary: source, Switch: r.reads}
+			source = &query.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
 		}
 		q := query.Open(settings, source)
 		a.queries = append(a.queries, queryPart{q, check})
@@ -120,15 +122,9 @@ func (a *app) queryConfig(c *config.Query) query.Config {
 		cfg.Params = append(cfg.Params, param.Param{Name: p.Name, Type: param.Type(p.Type)})
 	}
 	if c.Cache == "redis" {
-		cfg.Shared = &query.Shared{Get: a.redis.Get, Put: a.redis.Put, Claim: a.redis.Claim, Delete: a.redis.Delete}
+		cfg.Shared = &query.Shared{Get: a.redis.Get, Put: a.redis.Put, Claim: a.redis.Claim, Hold: a.redis.Hold, Release: a.redis.Release}
 	}
 	return cfg
-}
-
-// replica is the read replica of the default database.
-type replica struct {
-	store *store
-	reads *standby.Switch
 }
 
 // feedConfig turns the configuration's feed into the engine's.
@@ -168,6 +164,7 @@ func (a *app) newServer() (*server.Server, error) {
 		Connections:   h.Connections,
 		HeaderBytes:   h.HeaderBytes,
 		BodyBytes:     h.BodyBytes,
+		BodiesBytes:   int64(h.BodiesBytes),
 		ReadTimeout:   h.ReadTimeout,
 		WriteTimeout:  h.WriteTimeout,
 		IdleTimeout:   h.IdleTimeout,

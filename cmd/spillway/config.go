@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -153,10 +154,14 @@ func checkStatements(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	for i, f := range c.Feeds {
 		path := fmt.Sprintf("feeds[%d]", i)
+		url, err := database.Parse(cmp.Or(f.Database.Reveal(), c.Database.Reveal()))
+		if err != nil {
+			url = database.URL{} // checkDatabases says so
+		}
 		if f.SQL == "" {
 			continue // Validate says so
 		}
-		statement, err := database.ParseStatement(f.SQL)
+		statement, err := database.ParseStatementFor(url.Driver, f.SQL)
 		if err != nil {
 			found = append(found, config.Mistake{Path: path + ".sql", Rule: "in the statement at " + err.Error()})
 			continue

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -16,39 +17,37 @@ import (
 	"spillway/internal/apptest"
 )
 
-// crashRounds is how many rounds TestCrash takes; make crash asks for 100.
-const crashRounds = 4
+// crashRounds is how many rounds TestCrash takes with each database and ack level; make
+// crash asks for 100, and then one outage of the database takes longOutage.
+const (
+	crashRounds = 5
+	outage      = time.Second
+	longOutage  = time.Minute
+)
 
-// crasher is clients, one a lane, that post one record after the other, each with a key of its
-// own, whatever becomes of the servers.
+// crasher is clients, one a lane, that post one record after the other, whatever becomes of
+// the servers.
 type crasher struct {
-	next  atomic.Int64
-	taken atomic.Int64
-	mu    sync.Mutex
-	acked map[int][]int // by lane, in the order of the answers
-	sent  []int
-	open  []crashRecord // not acknowledged; to be sent again
+	keyed   bool // each with a key of its own: what is not acknowledged is sent again in the end
+	next    atomic.Int64
+	taken   atomic.Int64
+	mu      sync.Mutex
+	acked   map[int][]int       // by lane, in the order of the answers
+	refused []crashRecord       // not stored, as the answer says
+	unknown []crashRecord       // nobody knows
+	answers map[string]struct{} // of what was refused, by status
 }
 
 type crashRecord struct{ id, lane int }
 
-// run posts in one lane until ctx ends. A record that is not acknowledged is left for the end.
+// run posts in one lane until ctx ends.
 func (c *crasher) run(ctx context.Context, s *apptest.Spillway, lane int) {
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	for ctx.Err() == nil {
-		id := int(c.next.Add(1))
-		a, err := c.post(ctx, client, s, id, lane)
-		c.mu.Lock()
-		c.sent = append(c.sent, id)
-		taken := err == nil && (a.status == http.StatusOK || a.status == http.StatusAccepted)
-		if taken {
-			c.acked[lane] = append(c.acked[lane], id)
-			c.taken.Add(1)
-		} else {
-			c.open = append(c.open, crashRecord{id, lane})
-		}
-		c.mu.Unlock()
+		r := crashRecord{int(c.next.Add(1)), lane}
+		a, err := c.post(ctx, client, s, r)
+		taken := c.book(r, a, err)
 		if !taken {
 			select {
 			case <-time.After(5 * time.Millisecond):
@@ -58,15 +57,52 @@ func (c *crasher) run(ctx context.Context, s *apptest.Spillway, lane int) {
 	}
 }
 
-const lanes = 16
-
-func (c *crasher) post(ctx context.Context, client *http.Client, s *apptest.Spillway, id, lane int) (answer, error) {
-	return tryPost(ctx, client, s.URL("readings"), fmt.Sprintf(`{"id":%d,"device":%d}`, id, lane), "Idempotency-Key", "key-"+strconv.Itoa(id))
+// book notes what became of a record.
+func (c *crasher) book(r crashRecord, a answer, err error) (taken bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil || a.status == http.StatusGatewayTimeout:
+		c.unknown = append(c.unknown, r)
+	case a.status == http.StatusOK || a.status == http.StatusAccepted:
+		c.acked[r.lane] = append(c.acked[r.lane], r.id)
+		c.taken.Add(1)
+		return true
+	default:
+		c.answers[fmt.Sprint(a.status)] = struct{}{}
+		c.refused = append(c.refused, r)
+	}
+	return false
 }
 
-// TestCrash kills spillway, its database, or both, or stops spillway, again and again
-// under load. What was acknowledged is stored, within a lane in the order of the answers; what was
-// not is sent again in the end, and then everything is there once.
+const lanes = 16
+
+func (c *crasher) post(ctx context.Context, client *http.Client, s *apptest.Spillway, r crashRecord) (answer, error) {
+	var headers []string
+	if c.keyed {
+		headers = []string{"Idempotency-Key", "key-" + strconv.Itoa(r.id)}
+	}
+	return tryPost(ctx, client, s.URL("readings"), fmt.Sprintf(`{"id":%d,"device":%d}`, r.id, r.lane), headers...)
+}
+
+// crashTest is one database and ack level.
+type crashTest struct {
+	place    func() streamPlace
+	server   *apptest.Server // nil: SQLite
+	ack      string
+	numbered string // makes a column that numbers the rows as they come; empty: there is one
+	number   string
+	keyless  bool
+	disk     *smallDisk // where the spool is; nil: on the machine's
+	hits     []string
+	outage   time.Duration // the next one's length; 0: the short one
+}
+
+// TestCrash kills spillway, its database, or both, stops spillway, lets the database be away and
+// the spool's disk be full, again and again under load. What was acknowledged is stored, within
+// a lane in the order of the answers; what was refused is not; what nobody knows is there
+// at most once. With keys what was not acknowledged is sent again in the end, and then
+// everything is there once.
 func TestCrash(t *testing.T) {
 	rounds := crashRounds
 	if text := os.Getenv("SPILLWAY_CRASH_ROUNDS"); text != "" {
@@ -75,24 +111,51 @@ func TestCrash(t *testing.T) {
 			t.Fatalf("SPILLWAY_CRASH_ROUNDS is %q, want a number from 1 on", text)
 		}
 	}
+	both := []string{"kill", "kill database", "kill both", "stop", "database down"}
 	for _, ack := range []string{"database", "spool"} {
-		t.Run("postgres-"+ack, func(t *testing.T) {
-			server := apptest.Postgres(t)
-			p := postgresPlace(t, server)
-			crash(t, server.Server, p, func() streamPlace { return p }, ack, "ALTER TABLE readings ADD COLUMN place bigserial", rounds)
-		})
+		for _, keyless := range []bool{false, true} {
+			name := ack + map[bool]string{true: "-keyless"}[keyless]
+			t.Run("postgres-"+name, func(t *testing.T) {
+				server := apptest.Postgres(t)
+				p := postgresPlace(t, server)
+				c := &crashTest{
+					place: func() streamPlace { return p }, server: server.Server, ack: ack, keyless: keyless, hits: both,
+					numbered: "ALTER TABLE readings ADD COLUMN place bigserial", number: "place",
+				}
+				if ack == "spool" && keyless {
+					c.disk, c.hits = newSmallDisk(t), []string{"kill", "disk full", "kill both", "disk full and kill", "database down"}
+				}
+				c.run(t, rounds)
+			})
+		}
 		t.Run("mariadb-"+ack, func(t *testing.T) {
 			server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1")
-			again := func() streamPlace { return mariaPlace(t, server) } // its connection has died with the server
-			crash(t, server, again(), again, ack, "ALTER TABLE readings ADD COLUMN place bigint AUTO_INCREMENT PRIMARY KEY", rounds)
+			c := &crashTest{
+				place:  func() streamPlace { return mariaPlace(t, server) }, // its connection dies with the server
+				server: server, ack: ack, hits: both,
+				numbered: "ALTER TABLE readings ADD COLUMN place bigint AUTO_INCREMENT PRIMARY KEY", number: "place",
+			}
+			c.run(t, rounds)
+		})
+		t.Run("sqlite-"+ack, func(t *testing.T) {
+			p := sqlitePlace(t)
+			c := &crashTest{place: func() streamPlace { return p }, ack: ack, keyless: ack == "spool", hits: []string{"kill", "stop"}, number: "rowid"}
+			c.run(t, rounds)
 		})
 	}
 }
 
-func crash(t *testing.T, server *apptest.Server, p streamPlace, again func() streamPlace, ack, numbered string, rounds int) {
-	s := p.serve(t, readings+"    order_by: device\n    ack: "+ack+"\n")
-	p.query(t, numbered)
-	c := &crasher{acked: make(map[int][]int)}
+func (x *crashTest) run(t *testing.T, rounds int) {
+	p := x.place()
+	var args []string
+	if x.disk != nil {
+		args = []string{"--data", x.disk.path}
+	}
+	s := p.serve(t, readings+"    order_by: device\n    ack: "+x.ack+"\n", args...)
+	if x.numbered != "" {
+		p.query(t, x.numbered)
+	}
+	c := &crasher{keyed: !x.keyless, acked: make(map[int][]int), answers: make(map[string]struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var load sync.WaitGroup
@@ -102,69 +165,141 @@ func crash(t *testing.T, server *apptest.Server, p streamPlace, again func() str
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
+	if rounds > 50 {
+		x.outage = longOutage
+	}
+	var hits []string
 	for range rounds {
+		if len(hits) == 0 { // all of them before one comes again
+			hits = slices.Clone(x.hits)
+			random.Shuffle(len(hits), func(i, j int) { hits[i], hits[j] = hits[j], hits[i] })
+		}
 		before := c.taken.Load()
 		more := 50 + int64(random.IntN(400))
 		eventually(t, "records are taken", func() bool { return c.taken.Load() > before+more })
-		hit(t, random.IntN(4), s, server)
+		x.hit(t, hits[0], s, c)
+		hits = hits[1:]
 	}
 	before := c.taken.Load()
 	eventually(t, "records are taken after the last round", func() bool { return c.taken.Load() > before+50 })
 	stop()
 	load.Wait()
+	x.check(t, s, c)
+}
 
-	for _, r := range c.open {
-		eventually(t, "record "+strconv.Itoa(r.id)+" is taken", func() bool {
-			a, err := c.post(t.Context(), http.DefaultClient, s, r.id, r.lane)
-			return err == nil && (a.status == http.StatusOK || a.status == http.StatusAccepted)
-		})
+// check compares the table with the answers.
+func (x *crashTest) check(t *testing.T, s *apptest.Spillway, c *crasher) {
+	t.Helper()
+	again := slices.Concat(c.refused, c.unknown)
+	var acked, unknown, refused []int
+	for _, ids := range c.acked {
+		acked = append(acked, ids...)
 	}
-	slices.Sort(c.sent)
-	p = again()
-	eventually(t, "everything is in the table", func() bool { return len(p.ids(t)) >= len(c.sent) })
-	if stored := p.ids(t); !slices.Equal(stored, c.sent) {
-		t.Errorf("%d records are stored, %d were sent", len(stored), len(c.sent))
+	for _, r := range c.unknown {
+		unknown = append(unknown, r.id)
 	}
-	c.ordered(t, p)
-	t.Logf("%d records, %d of them sent again", len(c.sent), len(c.open))
+	for _, r := range c.refused {
+		refused = append(refused, r.id)
+	}
+	if c.keyed {
+		for _, r := range again {
+			eventually(t, "record "+strconv.Itoa(r.id)+" is taken", func() bool {
+				a, err := c.post(t.Context(), http.DefaultClient, s, r)
+				return err == nil && (a.status == http.StatusOK || a.status == http.StatusAccepted)
+			})
+			acked = append(acked, r.id)
+		}
+		unknown, refused = nil, nil
+	}
+	slices.Sort(acked)
+	p := x.place()
+	eventually(t, "everything is drained", func() bool {
+		return metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`) == 0 && len(p.ids(t)) >= len(acked)
+	})
+	stored := p.ids(t)
+	contained(t, acked, stored)
+	times := make(map[int]int)
+	for _, id := range stored {
+		times[id]++
+	}
+	for _, id := range refused {
+		if times[id] > 0 {
+			t.Errorf("record %d was refused and is stored", id)
+		}
+	}
+	for _, id := range slices.Concat(acked, unknown) {
+		if times[id] > 1 {
+			t.Errorf("record %d is stored %d times", id, times[id])
+		}
+		delete(times, id)
+	}
+	if len(times) > 0 {
+		t.Errorf("%d records are stored that nobody sent, or sent in vain", len(times))
+	}
+	c.ordered(t, p, x.number)
+	t.Logf("%d stored, %d acknowledged, %d unknown, %d refused with %v", len(stored), len(acked), len(c.unknown), len(c.refused), slices.Sorted(maps.Keys(c.answers)))
 }
 
 // hit does one thing to the servers, and brings them back.
-func hit(t *testing.T, what int, s *apptest.Spillway, server *apptest.Server) {
+func (x *crashTest) hit(t *testing.T, what string, s *apptest.Spillway, c *crasher) {
 	t.Helper()
-	database, program := what == 1 || what == 2, what != 1
-	switch {
-	case database && program:
-		server.Kill()
+	switch what {
+	case "kill":
 		s.Kill()
-	case database:
-		server.Kill()
-	case what == 0:
-		s.Kill()
-	default:
+	case "stop":
 		if err := s.Stop(); err != nil {
 			t.Errorf("stop: %v\n%s", err, s.Log(t))
 		}
+	case "kill database":
+		x.server.Kill()
+	case "kill both":
+		x.server.Kill()
+		s.Kill()
+	case "database down":
+		x.server.Kill()
+		x.away(t, c)
+	case "disk full", "disk full and kill":
+		full := `spillway_spool_overloads_total{limit="disk"}`
+		before := metric(t, s, full)
+		x.disk.fill(t)
+		eventually(t, "the full disk is met", func() bool { return metric(t, s, full) > before })
+		if what != "disk full" {
+			s.Kill()
+		}
+		x.disk.empty(t)
 	}
-	if database {
-		if err := server.Start(); err != nil {
+	if x.server != nil {
+		if err := x.server.Start(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if program {
-		if err := s.Start(); err != nil {
-			t.Fatal(err)
-		}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
 	}
 	s.WaitReady(t)
 }
 
+// away waits while the database is down. With a spool records are taken meanwhile.
+func (x *crashTest) away(t *testing.T, c *crasher) {
+	t.Helper()
+	length := max(outage, x.outage)
+	x.outage = 0 // the next one is short again
+	before := c.taken.Load()
+	select {
+	case <-time.After(length):
+	case <-t.Context().Done():
+	}
+	if x.ack == "spool" {
+		eventually(t, "records are taken without a database", func() bool { return c.taken.Load() > before+50 })
+	}
+}
+
 // ordered checks that the records of a lane are in the table in the order in which they
 // were acknowledged.
-func (c *crasher) ordered(t *testing.T, p streamPlace) {
+func (c *crasher) ordered(t *testing.T, p streamPlace, number string) {
 	t.Helper()
 	places := make(map[int]int)
-	for i, row := range p.query(t, "SELECT id FROM readings ORDER BY place") {
+	for i, row := range p.query(t, "SELECT id FROM readings ORDER BY "+number) {
 		id, err := strconv.Atoi(row[0])
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"spillway/internal/database"
 	"spillway/internal/feed"
@@ -28,6 +29,7 @@ type store struct {
 	query    func(query.Definition) (source query.Source, check func(context.Context) error, err error)
 	stream   func(*stream.Schema) streamSink
 	popups   func() popupTables
+	lag      func(context.Context) (lag time.Duration, known bool, err error) // nil: it cannot be a replica
 	close    func()
 }
 
@@ -76,12 +78,17 @@ func openPostgres(ctx context.Context, url database.URL, pool database.Pool, log
 		return nil, err
 	}
 	return &store{
-		ping: db.Ping, probe: db.Probe, stats: db.Stats, close: db.Close,
+		ping: db.Ping, probe: db.Probe, stats: db.Stats, lag: db.Lag, close: db.Close,
 		popups: func() popupTables { return db.Popups() },
 		feed:   func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
 		stream: func(schema *stream.Schema) streamSink {
 			sink := db.Stream(schema)
-			return streamSink{sink, sink.Check, func() {}}
+			return streamSink{sink, func(ctx context.Context) error {
+				if err := sink.Check(ctx); err != nil {
+					return err
+				}
+				return sink.CheckPrivileges(ctx)
+			}, func() {}}
 		},
 		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
 			q, err := db.Query(d)
@@ -99,7 +106,7 @@ func openMySQL(ctx context.Context, url database.URL, pool database.Pool, log *s
 		return nil, usageError{err} // it connects later: only the URL can be wrong
 	}
 	return &store{
-		ping: db.Ping, probe: db.Probe, stats: db.Stats,
+		ping: db.Ping, probe: db.Probe, stats: db.Stats, lag: db.Lag,
 		close: func() {
 			if err := db.Close(); err != nil {
 				log.Warn("database cannot be closed", "database", url.String(), "error", err)

@@ -80,9 +80,9 @@ func (p *streamPart) startSpooled(ctx context.Context) error {
 	p.running.Store(&running{
 		store: func(ctx context.Context, r stream.Request) (server.Receipt, error) {
 			outcome, err := s.Commit(ctx, r)
-			return server.Receipt{Outcome: outcome, Ack: stream.SpoolAck, Pending: true}, err
+			return server.Receipt{Outcome: outcome, Ack: s.Ack(), Pending: true}, err
 		},
-		level: func() string { return stream.SpoolAck },
+		level: s.Ack,
 		ready: s.Ready,
 		stats: s.Stats,
 		close: func(ctx context.Context) error {

@@ -109,15 +109,26 @@ func streamDefinition(c *config.Stream) stream.Definition {
 
 // streamConfig returns a stream's bounds on that store.
 func (a *app) streamConfig(c *config.Stream, st *store) stream.Config {
-	committers := min(c.Committers, a.cfg.Pool.Max)
-	if st.url.Driver == database.SQLite {
-		committers = 1 // it has one writer at a time
-	}
 	return stream.Config{
-		Committers: committers, BatchRows: c.BatchRows, BatchBytes: c.BatchBytes, QueueRows: c.QueueRows, QueueBytes: c.QueueBytes,
+		Committers: a.committers(c, st), BatchRows: c.BatchRows, BatchBytes: c.BatchBytes, QueueRows: c.QueueRows, QueueBytes: c.QueueBytes,
 		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL,
 		Log: a.env.log, Committed: a.batches.Committed(c.Path),
 	}
+}
+
+// committers returns how many transactions of a stream may run at once: the streams of a
+// database share half of its pool, so that feeds and queries have the other.
+func (a *app) committers(c *config.Stream, st *store) int {
+	if st.url.Driver == database.SQLite {
+		return 1 // it has one writer at a time
+	}
+	streams := 0
+	for i := range a.cfg.Streams {
+		if cmp.Or(a.cfg.Streams[i].Database, a.cfg.Database) == cmp.Or(c.Database, a.cfg.Database) {
+			streams++
+		}
+	}
+	return min(c.Committers, max(1, a.cfg.Pool.Max/2/streams))
 }
 
 // start has the database, which must answer, take the stream's statements, and starts

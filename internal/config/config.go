@@ -54,6 +54,7 @@ type HTTP struct {
 	Connections    int           `yaml:"connections" range:"1..1000000" doc:"connections open at once"`
 	HeaderBytes    int           `yaml:"header_bytes" range:"1024..1048576" doc:"request line and headers together"`
 	BodyBytes      int           `yaml:"body_bytes" range:"1..1073741824" doc:"request body"`
+	BodiesBytes    int           `yaml:"bodies_bytes" range:"1..1099511627776" doc:"request bodies over 4 KiB that all connections together are sending or hold; at least body_bytes"`
 	ReadTimeout    time.Duration `yaml:"read_timeout" range:"10ms..1h" doc:"from a request's first byte to its last"`
 	WriteTimeout   time.Duration `yaml:"write_timeout" range:"10ms..1h" doc:"an answer's bytes to a slow client"`
 	IdleTimeout    time.Duration `yaml:"idle_timeout" range:"10ms..24h" doc:"a keep-alive connection without a request"`
@@ -102,7 +103,7 @@ type Query struct {
 	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows of one answer at most"`
 	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes of one answer at most"`
 	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"a request waits at most so long for the database; when all have left, the statement is cancelled"`
-	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"an answer is good for so long; 0s: nothing is kept"`
+	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"an answer is good for so long from when it came; 0s: nothing is kept"`
 	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"and is served so much longer while one execution renews it"`
 	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are kept; redis: in memory and, for all replicas, in redis"`
 	CacheBytes int           `yaml:"cache_bytes" range:"1024..68719476736" doc:"memory of kept answers"`

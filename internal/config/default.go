@@ -26,6 +26,7 @@ func Default() Config {
 			Connections:  65536,
 			HeaderBytes:  16 << 10,
 			BodyBytes:    4 << 20,
+			BodiesBytes:  256 << 20,
 			ReadTimeout:  10 * time.Second,
 			WriteTimeout: 10 * time.Second,
 			IdleTimeout:  time.Minute,

@@ -43,6 +43,7 @@ http:
   connections: 65536
   header_bytes: 16384
   body_bytes: 4194304
+  bodies_bytes: 268435456
   read_timeout: 10s
   write_timeout: 10s
   idle_timeout: 1m
@@ -165,6 +166,7 @@ func TestPrintReadsBack(t *testing.T) {
 			f.Aliases = []string{"/a", "/~"}
 		}
 		f.LimitMax, f.StaleMax, f.IdleAfter, c.Pool.Max = 100000, 24*time.Hour, 24*time.Hour, 10000
+		c.HTTP.BodiesBytes = max(c.HTTP.BodiesBytes, c.HTTP.BodyBytes)
 		if err := c.Validate(); err != nil {
 			t.Fatalf("the test's own configuration: %v", err)
 		}

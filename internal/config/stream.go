@@ -22,13 +22,13 @@ type Stream struct {
 	RecordsMax    int           `yaml:"records_max" range:"1..1000000" doc:"records of one request"`
 	BodyBytes     int           `yaml:"body_bytes" range:"2..1073741824" doc:"body of one request, before and after decompression; at most http.body_bytes"`
 	Timeout       time.Duration `yaml:"timeout" range:"10ms..10m" doc:"a request waits at most so long for its answer; its records stay queued"`
-	Committers    int           `yaml:"committers" range:"1..64" doc:"transactions under way at once, each on a connection of the pool; no more than pool.max, and 1 on SQLite"`
+	Committers    int           `yaml:"committers" range:"1..64" doc:"transactions under way at once, each on a connection of the pool; the streams of a database share half of pool.max, and on SQLite it is 1"`
 	BatchRows     int           `yaml:"batch_rows" range:"1..1000000" doc:"records of one transaction, unless one request has more"`
 	BatchBytes    int           `yaml:"batch_bytes" range:"1024..1073741824" doc:"and their bytes in memory"`
 	QueueRows     int           `yaml:"queue_rows" range:"1..100000000" doc:"records that wait for a transaction"`
 	QueueBytes    int           `yaml:"queue_bytes" range:"1024..68719476736" doc:"and their bytes in memory"`
 	WaitMax       time.Duration `yaml:"wait_max" range:"1ms..10m" doc:"a request that would wait longer than this is refused at once"`
-	CommitTimeout time.Duration `yaml:"commit_timeout" range:"10ms..10m" doc:"one attempt to commit"`
+	CommitTimeout time.Duration `yaml:"commit_timeout" range:"10ms..10m" doc:"the database answers a statement of a batch within it"`
 	RetryFor      time.Duration `yaml:"retry_for" range:"0s..1h" doc:"a transaction that the database breaks off is tried again for so long"`
 	KeyTTL        time.Duration `yaml:"key_ttl" range:"1s..8760h" doc:"an Idempotency-Key is remembered for so long"`
 }

@@ -150,6 +150,9 @@ func (v *validator) pool(p Pool) {
 }
 
 func (v *validator) http(h HTTP) {
+	if h.BodiesBytes < h.BodyBytes {
+		v.add("http.bodies_bytes", fmt.Sprintf("must not be smaller than http.body_bytes, which is %d", h.BodyBytes), strconv.Itoa(h.BodiesBytes))
+	}
 	if (h.TLSCert == "") != (h.TLSKey == "") {
 		given, missing := "tls_cert", "tls_key"
 		if h.TLSCert == "" {

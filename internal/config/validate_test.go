@@ -64,6 +64,7 @@ func TestValidateRefuses(t *testing.T) {
 	refused("data: must name a directory", func(c *Config) { c.Data = " " })
 	refused("redis: must be redis://", func(c *Config) { c.Redis = "cache:6379" })
 	refused(`pool.min: must not be larger than pool.max, which is 3, not "4"`, func(c *Config) { c.Pool.Min, c.Pool.Max = 4, 3 })
+	refused("http.bodies_bytes: must not be smaller than http.body_bytes", func(c *Config) { c.HTTP.BodiesBytes = c.HTTP.BodyBytes - 1 })
 	refused("http.tls_cert: needs http.tls_key", func(c *Config) { c.HTTP.TLSCert = "a" })
 	refused("http.tls_key: needs http.tls_cert", func(c *Config) { c.HTTP.TLSKey = "a" })
 	refused("http.cors_origins[1]: must be SCHEME://HOST", func(c *Config) { c.HTTP.CORSOrigins = []string{"*", "https://a/"} })

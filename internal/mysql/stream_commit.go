@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/bits"
 	"strings"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -16,9 +17,11 @@ import (
 // Commit implements stream.Sink.
 func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	w := &batchWriter{st: st, b: b}
-	// A batch is many statements: the server bounds each of them, ctx them all.
+	// A batch is many statements: the server bounds each of them, ctx what goes without
+	// progress.
 	err := st.db.onSession(ctx, context.WithCancel, func(ctx context.Context, se *session) error {
 		w.ctx, w.se = ctx, se
+		b.Session = se.ID
 		if err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
@@ -27,12 +30,16 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 				return err
 			}
 		}
+		if err := w.boundLocks(); err != nil {
+			return err
+		}
 		err := w.write()
 		if err != nil && se.IsValid() {
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
 				err = errors.Join(err, se.Close()) // the server then rolls back
 			}
 		}
+		w.unboundLocks()
 		return err
 	})
 	if err != nil && w.sent {
@@ -49,6 +56,49 @@ type batchWriter struct {
 	se   *session
 	sent bool // COMMIT, and it was not answered
 	args []driver.NamedValue
+
+	impatient bool // the session waits for no lock
+}
+
+// The server counts a lock's wait in whole seconds. MariaDB knows 0, MySQL does not.
+const (
+	waitSecond  = "SET innodb_lock_wait_timeout = 1"
+	waitNothing = "SET innodb_lock_wait_timeout = 0"
+)
+
+// boundLocks has the session wait for a lock about as long as the batch says. That a
+// statement is prepared on the session says that it has been run there.
+func (w *batchWriter) boundLocks() error {
+	if w.b.LockWait == 0 {
+		return nil
+	}
+	if _, done := w.se.prepared[waitSecond]; !done {
+		if _, err := w.se.exec(w.ctx, waitSecond, nil); err != nil {
+			return err
+		}
+	}
+	if w.b.LockWait >= time.Second/4 || !w.se.Server.MariaDB || w.manyRows() {
+		return nil
+	}
+	w.impatient = true
+	return w.se.Exec(w.ctx, waitNothing)
+}
+
+// manyRows reports whether a batch is too much work to be given up for any lock, those
+// of the stream's own other batches among them.
+func (w *batchWriter) manyRows() bool {
+	rows := 0
+	for _, e := range w.b.Requests {
+		rows += e.Records.Len()
+	}
+	return rows > rowsMax
+}
+
+// unboundLocks has the next batch of the session wait again.
+func (w *batchWriter) unboundLocks() {
+	if w.impatient && w.se.IsValid() && w.se.Exec(w.ctx, waitSecond) != nil {
+		_ = w.se.Close() // the pool opens another
+	}
 }
 
 func (w *batchWriter) write() error {
@@ -69,13 +119,12 @@ func (w *batchWriter) write() error {
 			return err
 		}
 	}
-	if err := w.findKeys(w.b.Keyed(nil)); err != nil {
-		return err
-	}
-	if err := w.insertRows(w.b.Rows(nil)); err != nil {
-		return err
-	}
-	if err := w.insertKeys(w.b.Keyed(nil)); err != nil {
+	w.b.Progress()
+	if err := w.fill(); err != nil {
+		var refused *mysql.MySQLError
+		if errors.As(err, &refused) && refused.Number == numLockWait {
+			return fmt.Errorf("%w: %w", stream.ErrBlocked, err)
+		}
 		return err
 	}
 	results, err := w.b.Results()
@@ -96,6 +145,17 @@ func (w *batchWriter) write() error {
 	}
 	w.sent = false
 	return nil
+}
+
+// fill stores the rows and keys.
+func (w *batchWriter) fill() error {
+	if err := w.findKeys(w.b.Keyed(nil)); err != nil {
+		return err
+	}
+	if err := w.insertRows(w.b.Rows(nil)); err != nil {
+		return err
+	}
+	return w.insertKeys(w.b.Keyed(nil))
 }
 
 // values are the arguments of a statement, valid until the next call.
@@ -218,21 +278,41 @@ func (w *batchWriter) insertKeys(requests []*stream.Entry) error {
 	return nil
 }
 
+// singlyMax is the most rows of a refused statement that are inserted each alone:
+// halving those further costs more than it saves where several are at fault.
+const singlyMax = 8
+
 // insertRows inserts rows in statements of powers of two, and halves those that the
 // server refuses.
 func (w *batchWriter) insertRows(rows []stream.Row) error {
 	for len(rows) > 0 {
 		n := powerBelow(min(len(rows), w.st.most))
 		part := rows[:n]
-		insert := func(low, high int) (*stream.Refused, error) { return w.insertRange(part[low:high]) }
-		refuse := func(i int, reason string) {
-			e := part[i].Entry
-			e.Result.Refused = append(e.Result.Refused, stream.RowRefusal{Row: part[i].Row, Reason: reason})
+		insert := func(low, high int) (*stream.Refused, error) {
+			if w.b.Careful {
+				return &stream.Refused{}, nil
+			}
+			return w.insertRange(part[low:high])
 		}
-		if err := stream.Bisect(n, insert, refuse); err != nil {
+		singly := func(low, high int) error { return w.insertSingly(part[low:high]) }
+		if err := stream.Bisect(n, singlyMax, insert, singly); err != nil {
 			return err
 		}
 		rows = rows[n:]
+	}
+	return nil
+}
+
+// insertSingly inserts rows each alone.
+func (w *batchWriter) insertSingly(rows []stream.Row) error {
+	for i, r := range rows {
+		refused, err := w.insertRange(rows[i : i+1])
+		if err != nil {
+			return err
+		}
+		if refused != nil {
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refused.Reason})
+		}
 	}
 	return nil
 }
@@ -246,6 +326,7 @@ func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
 		}
 	}
 	_, err := w.se.exec(w.ctx, w.st.insert(len(rows), false), w.args)
+	w.b.Progress()
 	reason, data := isData(err)
 	if err == nil || !data {
 		return nil, err

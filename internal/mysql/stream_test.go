@@ -29,6 +29,7 @@ func TestStreamConformance(t *testing.T) {
 				Sink:  func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
 				Exec:  func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
 				Rows:  func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+				Hold:  func(t testing.TB, sql string) func() { return holdLock(t, url, sql) },
 				Kill:  server.Kill,
 				Start: server.Start,
 				Proxy: proxy,
@@ -40,6 +41,26 @@ func TestStreamConformance(t *testing.T) {
 		},
 		Serial: "bigint NOT NULL AUTO_INCREMENT PRIMARY KEY", Small: "smallint NOT NULL", Short: "varchar(5) CHARACTER SET utf8mb4",
 	})
+}
+
+// holdLock runs a statement in a transaction that stays open until release is called.
+func holdLock(t testing.TB, url, sql string) (release func()) {
+	t.Helper()
+	connector, err := database.NewMySQLConnector(parse(t, url), 10*time.Second, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := connector.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Exec(t.Context(), "START TRANSACTION"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Query(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = s.Conn.Close() } // a second time too
 }
 
 // streamRows returns a query's rows as text.

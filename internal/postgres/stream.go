@@ -55,7 +55,7 @@ type Stream struct {
 	def    stream.Definition
 
 	begin, commit, batch, forget, keys, rows *statement
-	savepoint, release                       *statement
+	savepoint, release, back                 *statement
 
 	ready atomic.Bool // the tables are there
 }
@@ -72,13 +72,15 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 		db: db, schema: schema, def: def,
 		begin:  newStatement("BEGIN", none),
 		commit: newStatement("COMMIT", none),
-		batch:  newStatement("INSERT INTO spillway_batches (id) SELECT pinned.id FROM (SELECT $1::uuid AS id"+pin+") AS pinned", none),
+		batch: newStatement("INSERT INTO spillway_batches (id) SELECT pinned.id FROM (SELECT $1::uuid AS id, "+
+			"set_config('lock_timeout', COALESCE(NULLIF($2::text, ''), current_setting('lock_timeout')), true)"+pin+") AS pinned", none),
 		forget: newStatement("DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])", none),
 		keys: newStatement("INSERT INTO spillway_requests (stream, key, fingerprint, outcome, expires_at) "+
 			"SELECT $1::text, * FROM unnest($2::text[], $3::bytea[], $4::bytea[], $5::timestamptz[])", none),
 		rows:      newStatement(insertRows(schema), none),
 		savepoint: newStatement("SAVEPOINT part", none),
 		release:   newStatement("RELEASE SAVEPOINT part", none),
+		back:      newStatement("ROLLBACK TO SAVEPOINT part", none),
 	}
 }
 
@@ -240,6 +242,7 @@ func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) 
 // The SQLSTATEs, by class or in full, that a stream tells apart.
 const (
 	stateUniqueViolation = "23505"
+	stateLockTimeout     = "55P03"
 	stateDeadlock        = "40P01"
 )
 
@@ -265,7 +268,7 @@ func isData(err *pgconn.PgError) bool {
 // isPassing reports whether the server may take the same transaction later.
 func isPassing(err *pgconn.PgError) bool {
 	switch err.Code {
-	case "55P03", "57014", "25006", "57P01", "57P02", "57P03", "57P05", "42P05", stateNoPreparedStatement, stateProtocolViolation:
+	case stateLockTimeout, "57014", "25006", "57P01", "57P02", "57P03", "57P05", "42P05", stateNoPreparedStatement, stateProtocolViolation:
 		// A lock or the time ran out, a standby before its promotion, a restart, a
 		// pooler that loses statements.
 		return true

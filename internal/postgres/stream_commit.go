@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -28,11 +29,15 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	if err := st.prepareTables(ctx, conn); err != nil {
 		return st.classify(err)
 	}
+	b.Session = uint64(conn.PID())
 	if b.Mark != nil {
 		return st.drain(ctx, conn, b)
 	}
+	if b.Careful {
+		return st.stepwise(ctx, conn, b)
+	}
 	keyed := b.Keyed(nil)
-	steps := []step{{st.begin, nil}, {st.batch, [][]byte{b.ID[:]}}}
+	steps := []step{{st.begin, nil}, {st.batch, batchArgs(b)}}
 	if len(keyed) > 0 {
 		args, err := encodeKeys(st.def.Name, keyed)
 		if err != nil {
@@ -52,6 +57,15 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		return nil
 	}
 	return st.recover(ctx, conn, b, failed, err)
+}
+
+// batchArgs are the arguments of the statement that stores the batch's id.
+func batchArgs(b *stream.Batch) [][]byte {
+	wait := []byte{} // as the server is set
+	if b.LockWait > 0 {
+		wait = strconv.AppendInt(wait, max(1, b.LockWait.Milliseconds()), 10)
+	}
+	return [][]byte{b.ID[:], wait}
 }
 
 // recover goes on after the pipeline has failed at a step.
@@ -77,9 +91,23 @@ func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, b *stream.Ba
 		return st.readResults(ctx, conn, b)
 	}
 	if failed > 1 && isData(pgErr) {
+		b.Progress()
 		return st.stepwise(ctx, conn, b)
 	}
+	if failed > 1 {
+		err = blocked(err)
+	}
 	return st.classify(err)
+}
+
+// blocked marks the error of a lock that a request of the batch did not get. While the
+// batch's id is stored it is another attempt's.
+func blocked(err error) error {
+	var pgErr *pgconn.PgError
+	if isDefinite(err, &pgErr) && pgErr.Code == stateLockTimeout {
+		return fmt.Errorf("%w: %w", stream.ErrBlocked, err)
+	}
+	return err
 }
 
 // reset has the pool look at its idle connections: if one was cut, others may be.
@@ -91,7 +119,7 @@ func (st *Stream) reset(conn *pgconn.PgConn) {
 
 func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn) {
 	se := sessionOf(conn)
-	for _, s := range []*statement{st.begin, st.commit, st.batch, st.forget, st.keys, st.rows, st.savepoint, st.release} {
+	for _, s := range []*statement{st.begin, st.commit, st.batch, st.forget, st.keys, st.rows, st.savepoint, st.release, st.back} {
 		if _, ok := se.prepared[s.name]; ok {
 			_ = se.drop(ctx, conn, s.name) // the next use shows it
 		}
@@ -106,25 +134,15 @@ func exec(ctx context.Context, conn *pgconn.PgConn, sql string) error {
 // pipeline runs the steps in one round trip. It returns the step at which they
 // failed, or -1 when none was sent.
 func (st *Stream) pipeline(ctx context.Context, conn *pgconn.PgConn, steps []step) (failed int, err error) {
-	unprepared := st.db.unprepared.Load()
 	descriptions := make([]*pgconn.StatementDescription, len(steps))
 	for i, s := range steps {
-		if unprepared {
-			continue
-		}
-		p, err := sessionOf(conn).prepare(ctx, conn, s.statement)
-		if err != nil {
+		if descriptions[i], err = st.describe(ctx, conn, s.statement); err != nil {
 			return -1, err
 		}
-		descriptions[i] = p.description
 	}
 	p := conn.StartPipeline(ctx)
 	for i, s := range steps {
-		if unprepared {
-			p.SendQueryParams(s.sql, s.args, nil, formats(s), nil)
-		} else {
-			p.SendQueryStatement(descriptions[i], s.args, formats(s), nil)
-		}
+		send(p, s, descriptions[i])
 	}
 	err = p.Sync()
 	done := 0
@@ -147,6 +165,27 @@ func (st *Stream) pipeline(ctx context.Context, conn *pgconn.PgConn, steps []ste
 		closed = nil
 	}
 	return done, errors.Join(err, closed)
+}
+
+// describe prepares a statement on the connection, unless a pooler loses those: nil.
+func (st *Stream) describe(ctx context.Context, conn *pgconn.PgConn, s *statement) (*pgconn.StatementDescription, error) {
+	if st.db.unprepared.Load() {
+		return nil, nil
+	}
+	p, err := sessionOf(conn).prepare(ctx, conn, s)
+	if err != nil {
+		return nil, err
+	}
+	return p.description, nil
+}
+
+// send adds a step to a pipeline.
+func send(p *pgconn.Pipeline, s step, description *pgconn.StatementDescription) {
+	if description == nil {
+		p.SendQueryParams(s.sql, s.args, nil, formats(s), nil)
+		return
+	}
+	p.SendQueryStatement(description, s.args, formats(s), nil)
 }
 
 // formats says that all arguments are binary.
@@ -201,7 +240,7 @@ func (st *Stream) tryStepwise(ctx context.Context, conn *pgconn.PgConn, b *strea
 		if stored, err := st.mark(ctx, conn, b); stored || err != nil {
 			return err
 		}
-	} else if err := st.run(ctx, conn, step{st.batch, [][]byte{b.ID[:]}}); err != nil {
+	} else if err := st.run(ctx, conn, step{st.batch, batchArgs(b)}); err != nil {
 		var pgErr *pgconn.PgError
 		if isDefinite(err, &pgErr) && pgErr.Code == stateUniqueViolation {
 			if err := exec(ctx, conn, "ROLLBACK"); err != nil {
@@ -211,27 +250,11 @@ func (st *Stream) tryStepwise(ctx context.Context, conn *pgconn.PgConn, b *strea
 		}
 		return err
 	}
-	if err := st.findKeys(ctx, conn, b); err != nil {
-		return err
+	b.Progress()
+	if err := st.fill(ctx, conn, b); err != nil {
+		return blocked(err)
 	}
-	rows := b.Rows(nil)
-	insert := func(low, high int) (*stream.Refused, error) { return st.insertRange(ctx, conn, rows[low:high]) }
-	refuse := func(i int, reason string) {
-		e := rows[i].Entry
-		e.Result.Refused = append(e.Result.Refused, stream.RowRefusal{Row: rows[i].Row, Reason: reason})
-	}
-	if err := stream.Bisect(len(rows), insert, refuse); err != nil {
-		return err
-	}
-	if keyed := b.Keyed(nil); len(keyed) > 0 {
-		args, err := encodeKeys(st.def.Name, keyed)
-		if err != nil {
-			return err
-		}
-		if err := st.run(ctx, conn, step{st.keys, args}); err != nil {
-			return err
-		}
-	}
+	b.Progress()
 	results, err := b.Results()
 	if err != nil {
 		return err
@@ -248,6 +271,25 @@ func (st *Stream) tryStepwise(ctx context.Context, conn *pgconn.PgConn, b *strea
 		}
 	}
 	return st.confirm(ctx, conn)
+}
+
+// fill stores the rows and keys.
+func (st *Stream) fill(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
+	if err := st.findKeys(ctx, conn, b); err != nil {
+		return err
+	}
+	if err := st.insertRows(ctx, conn, b); err != nil {
+		return err
+	}
+	keyed := b.Keyed(nil)
+	if len(keyed) == 0 {
+		return nil
+	}
+	args, err := encodeKeys(st.def.Name, keyed)
+	if err != nil {
+		return err
+	}
+	return st.run(ctx, conn, step{st.keys, args})
 }
 
 // confirm commits.
@@ -271,24 +313,6 @@ func (st *Stream) run(ctx context.Context, conn *pgconn.PgConn, s step) error {
 		return err
 	}
 	return conn.ExecStatement(ctx, p.description, s.args, formats(s), nil).Read().Err
-}
-
-// insertRange inserts rows, or none of them.
-func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, rows []stream.Row) (*stream.Refused, error) {
-	_, err := st.pipeline(ctx, conn, []step{
-		{st.savepoint, nil}, {st.rows, encodeRows(st.schema.Columns(), rows)}, {st.release, nil},
-	})
-	if err == nil {
-		return nil, nil
-	}
-	var pgErr *pgconn.PgError
-	if !isDefinite(err, &pgErr) || !isData(pgErr) {
-		return nil, err
-	}
-	if err := exec(ctx, conn, "ROLLBACK TO SAVEPOINT part"); err != nil {
-		return nil, err
-	}
-	return &stream.Refused{Reason: pgErr.Message}, nil
 }
 
 // findKeys sets the Results of the requests whose keys are there, and deletes the

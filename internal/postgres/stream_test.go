@@ -59,7 +59,21 @@ func streamDB(t testing.TB, pg *apptest.PostgresServer, pool database.Pool, via 
 		Sink: func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
 		Exec: func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
 		Rows: func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+		Hold: func(t testing.TB, sql string) func() { return holdLock(t, url, sql) },
 	}
+}
+
+// holdLock runs a statement in a transaction that stays open until release is called.
+func holdLock(t testing.TB, url, sql string) (release func()) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err == nil {
+		_, err = conn.PgConn().Exec(t.Context(), "BEGIN; "+sql).ReadAll()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = conn.Close(context.Background()) } // a second time too
 }
 
 // streamRows returns a query's rows as text, in a session in UTC.

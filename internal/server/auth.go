@@ -78,41 +78,7 @@ func (s *Server) allowsOrigin(origin string) bool {
 	return u.Hostname() == "localhost" || err == nil && address.IsLoopback()
 }
 
-// received bounds a request's body by its headers, before it is read: a path that
-// takes less than Config.BodyBytes is sent no more, and without a key nothing.
-func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	if !h.IsPost() {
-		return fasthttp.RequestConfig{}
-	}
-	path, _, _ := bytes.Cut(h.RequestURI(), []byte("?"))
-	e, ok := s.routes[string(path)]
-	if !ok || e.write == nil {
-		return fasthttp.RequestConfig{}
-	}
-	if s.locked(e.write, h) {
-		return fasthttp.RequestConfig{MaxRequestBodySize: 1}
-	}
-	return fasthttp.RequestConfig{MaxRequestBodySize: e.write.body}
-}
-
 // locked reports whether a route asks for a key that a request does not have.
 func (s *Server) locked(r *route, h *fasthttp.RequestHeader) bool {
 	return r.keyed && len(s.keys) > 0 && !s.keys.opens(h.PeekBytes(s.names.authorization))
-}
-
-// tooLarge answers a request whose body was not read, and returns who counts it.
-func (s *Server) tooLarge(ctx *fasthttp.RequestCtx) *route {
-	r, most := s.unknown, s.cfg.BodyBytes
-	if e, ok := s.routes[string(ctx.Path())]; ok && e.write != nil && ctx.IsPost() {
-		r = e.write
-	}
-	if s.locked(r, &ctx.Request.Header) {
-		s.unauthorized(ctx)
-		return r
-	}
-	if r.body > 0 {
-		most = r.body
-	}
-	s.problem(ctx, bodyTooLarge, sizeDetail(most))
-	return r
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -35,6 +36,8 @@ type conn struct {
 	in, out  transfer
 	read     connDeadline
 	write    connDeadline
+	body     bodyShare
+	linger   atomic.Bool // Close waits until the client has read what it was told
 	once     sync.Once
 }
 
@@ -143,6 +146,10 @@ func (c *conn) SetDeadline(t time.Time) error { c.read.asked, c.write.asked = t,
 // Close implements net.Conn. It may be called more than once.
 func (c *conn) Close() error {
 	c.once.Do(func() {
+		c.release(c.listener.bodies)
+		if c.linger.Load() {
+			c.discard()
+		}
 		c.listener.open.Add(-1)
 		select {
 		case c.listener.closed <- struct{}{}:
@@ -150,6 +157,18 @@ func (c *conn) Close() error {
 		}
 	})
 	return c.TCPConn.Close() // io.Closer's contract
+}
+
+// lingerFor is how long a client may go on to send what nobody reads.
+const lingerFor = time.Second
+
+// discard reads what a client sends that has its last answer. To close before that would
+// reset the connection, and the answer might never be read.
+func (c *conn) discard() {
+	if c.CloseWrite() != nil || c.TCPConn.SetReadDeadline(time.Now().Add(lingerFor)) != nil {
+		return // it is gone
+	}
+	_, _ = io.Copy(io.Discard, struct{ io.Reader }{c.TCPConn}) // until it closes, or the time is over
 }
 
 // connDeadline is what was asked for and what the poller knows.

@@ -24,6 +24,24 @@ type IdentityConfig struct {
 	Audience  string // "": any
 }
 
+// allowedHeaders are the request headers that pages of the configured origins may send.
+const allowedHeaders = "Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id"
+
+// allowHeaders returns the request headers that such pages may send to e: for popups,
+// the one of the user's token too.
+func (s *Server) allowHeaders(e *entry) string {
+	p := s.cfg.Popup
+	if p == nil || p.Identity == nil || e != s.routes[p.Path] && e != s.routes[p.Path+"/click"] && e != s.routes[p.Path+"/dismiss"] {
+		return allowedHeaders
+	}
+	for name := range strings.SplitSeq(allowedHeaders, ", ") {
+		if strings.EqualFold(name, p.Identity.cfg.Header) {
+			return allowedHeaders
+		}
+	}
+	return allowedHeaders + ", " + p.Identity.cfg.Header
+}
+
 // identityLeeway is how much the clock of who signs may differ from ours.
 const identityLeeway = 30 * time.Second
 

@@ -52,6 +52,8 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.seconds
 	ch <- d.open
 	ch <- d.rejected
+	ch <- d.bodies
+	ch <- d.bodiesRejected
 }
 
 // Collect implements prometheus.Collector.
@@ -67,13 +69,15 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 	}
+	ch <- prometheus.MustNewConstMetric(d.bodies, prometheus.GaugeValue, float64(s.bodies.held.Load()))
+	ch <- prometheus.MustNewConstMetric(d.bodiesRejected, prometheus.CounterValue, float64(s.bodies.refused.Load()))
 	if l := s.listener.Load(); l != nil {
 		ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(l.open.Load()))
 		ch <- prometheus.MustNewConstMetric(d.rejected, prometheus.CounterValue, float64(l.refused.Load()))
 	}
 }
 
-type descriptions struct{ requests, seconds, open, rejected *prometheus.Desc }
+type descriptions struct{ requests, seconds, open, rejected, bodies, bodiesRejected *prometheus.Desc }
 
 func newDescriptions() descriptions {
 	return descriptions{
@@ -81,6 +85,9 @@ func newDescriptions() descriptions {
 		seconds:  prometheus.NewDesc("spillway_http_request_duration_seconds", "From the request being read to the answer being ready.", []string{"route"}, nil),
 		open:     prometheus.NewDesc("spillway_http_connections", "Open connections.", nil, nil),
 		rejected: prometheus.NewDesc("spillway_http_connections_rejected_total", "Connections refused because http.connections were open.", nil, nil),
+		bodies:   prometheus.NewDesc("spillway_http_bodies_bytes", "Bytes of request bodies that are being received or held; those up to 4 KiB are not counted.", nil, nil),
+
+		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes were under way.", nil, nil),
 	}
 }
 

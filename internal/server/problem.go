@@ -34,6 +34,7 @@ const (
 	stale
 	databaseDown
 	full
+	bodiesFull
 	redisDown
 	noRedis
 	resultTooLarge
@@ -84,6 +85,8 @@ func (k problemKind) describe() problem {
 		return problem{"database-down", fasthttp.StatusServiceUnavailable, "The database does not answer"}
 	case full:
 		return problem{"too-many-connections", fasthttp.StatusServiceUnavailable, "Too many connections"}
+	case bodiesFull:
+		return problem{"too-many-bodies", fasthttp.StatusServiceUnavailable, "Too many bodies"}
 	case redisDown:
 		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
 	case resultTooLarge:

@@ -71,7 +71,7 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	h.Set("Access-Control-Expose-Headers", "ETag, Age, Retry-After, Spillway-Next-At, Spillway-Offset, Spillway-Reason, Spillway-Source, X-Request-Id")
 	if ctx.IsOptions() && e != nil {
 		h.Set("Access-Control-Allow-Methods", e.allow)
-		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id")
+		h.Set("Access-Control-Allow-Headers", s.allowHeaders(e))
 		h.Set("Access-Control-Max-Age", "600")
 	}
 }

@@ -44,6 +44,7 @@ type Config struct {
 	Connections   int                                                 // open at once
 	HeaderBytes   int                                                 // request line and headers
 	BodyBytes     int                                                 // request body
+	BodiesBytes   int64                                               // bodies that are being received or held at once
 	ReadTimeout   time.Duration                                       // from a request's first byte to its last
 	WriteTimeout  time.Duration                                       // to a client that does not read
 	IdleTimeout   time.Duration                                       // between requests
@@ -79,6 +80,7 @@ type Server struct {
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
 	keys     keyring
+	bodies   bodies
 	ids      requestIDs
 	names    names
 }
@@ -93,7 +95,7 @@ type entry struct {
 // route is a handler with its metrics.
 type route struct {
 	name   string
-	body   int  // of a POST: the largest in bytes, as it is sent; 0: Config.BodyBytes
+	body   int  // of a POST: the largest in bytes, as it is sent
 	keyed  bool // it asks for one of Config.Keys
 	handle func(*fasthttp.RequestCtx)
 	meter  meter
@@ -110,6 +112,7 @@ func New(cfg Config) (*Server, error) {
 		routes:  make(map[string]*entry),
 		unknown: &route{name: "unknown"},
 		keys:    newKeyring(cfg.Keys),
+		bodies:  bodies{limit: cfg.BodiesBytes},
 		ids:     requestIDs{boot: rand.Uint32()},
 		names:   newNames(),
 	}
@@ -143,6 +146,7 @@ func New(cfg Config) (*Server, error) {
 		Handler:               s.serve,
 		ErrorHandler:          s.serveError,
 		HeaderReceived:        s.received,
+		ExpectHandler:         s.expected,
 		Concurrency:           math.MaxInt32, // the listener keeps the bound
 		ReadBufferSize:        cfg.HeaderBytes,
 		MaxRequestBodySize:    cfg.BodyBytes,
@@ -152,7 +156,9 @@ func New(cfg Config) (*Server, error) {
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
 		CloseOnShutdown:       true,
-		Logger:                quietLogger{},
+		// A form's files would be written to the disk before anybody asks for them.
+		DisablePreParseMultipartForm: true,
+		Logger:                       quietLogger{},
 	}
 	return s, nil
 }
@@ -230,6 +236,7 @@ func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
 func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
 	defer s.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
+	l.bodies = &s.bodies
 	s.listener.Store(l)
 	serve := net.Listener(l)
 	if s.cfg.TLS != nil {
@@ -281,6 +288,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	if len(s.cfg.CORSOrigins) > 0 {
 		s.cors(ctx, e)
 	}
+	s.dropBody(ctx)
 	s.echoID(ctx)
 	took := time.Since(ctx.Time())
 	r.meter.observe(ctx.Response.StatusCode(), took)
@@ -325,6 +333,7 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 		s.problem(ctx, badRequest, "this is no HTTP request that can be understood")
 	}
 	ctx.SetConnectionClose()
+	s.dropBody(ctx)
 	counts.meter.observe(ctx.Response.StatusCode(), 0)
 }
 

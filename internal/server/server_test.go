@@ -107,7 +107,7 @@ func start(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
 	cfg := Config{
 		Feeds:         []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f}},
 		ProbeDatabase: func(context.Context) error { return nil },
-		Connections:   1000, HeaderBytes: 8192, BodyBytes: 1000,
+		Connections:   1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20,
 		ReadTimeout: 300 * time.Millisecond, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Log: log,
 	}

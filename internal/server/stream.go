@@ -74,6 +74,7 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		}
 		return
 	}
+	h.server.dropBody(ctx)
 	receipt, err := h.route.Store(h.deadlines.Context(time.Now()), r)
 	if err != nil {
 		h.fail(ctx, err, r.Key != "")

@@ -169,6 +169,9 @@ func (w *batchWriter) findKey(e *stream.Entry) error {
 	return w.exec("DELETE FROM spillway_requests WHERE stream = ? AND key = ?", w.st.def.Name, e.Key)
 }
 
+// progressRows are the rows that are told of as a batch's progress.
+const progressRows = 64
+
 func (w *batchWriter) insertRows() error {
 	rows := w.b.Rows(nil)
 	if len(rows) == 0 {
@@ -179,7 +182,10 @@ func (w *batchWriter) insertRows() error {
 		return err
 	}
 	columns := w.st.schema.Columns()
-	for _, r := range rows {
+	for n, r := range rows {
+		if n%progressRows == progressRows-1 {
+			w.b.Progress()
+		}
 		for i, c := range columns {
 			w.bind(stmt, i, c.Type, r)
 		}

@@ -35,6 +35,9 @@ type StreamDB struct {
 	// Kill ends the server as a crash does, Start brings it back; nil: there is no server.
 	Kill  func()
 	Start func() error
+	// Hold runs a statement in a transaction of its own, which stays open until release
+	// is called; nil: the database has no locks on rows.
+	Hold func(t testing.TB, sql string) (release func())
 	// Proxy is between the adapter and the server; nil: there is no server.
 	Proxy *Proxy
 }
@@ -44,6 +47,9 @@ func Stream(t *testing.T, b StreamBackend) {
 	t.Run("Types", func(t *testing.T) { testStreamTypes(t, b) })
 	t.Run("Neighbours", func(t *testing.T) { testStreamNeighbours(t, b) })
 	t.Run("Bounds", func(t *testing.T) { testStreamBounds(t, b) })
+	t.Run("AllRefused", func(t *testing.T) { testStreamAllRefused(t, b) })
+	t.Run("Blocked", func(t *testing.T) { testStreamBlocked(t, b) })
+	t.Run("BlockedInOrder", func(t *testing.T) { testStreamBlockedInOrder(t, b) })
 	t.Run("UniqueKey", func(t *testing.T) { testStreamUniqueKey(t, b) })
 	t.Run("IdempotencyKey", func(t *testing.T) { testStreamIdempotencyKey(t, b) })
 	t.Run("KeyRace", func(t *testing.T) { testStreamKeyRace(t, b) })
@@ -56,6 +62,8 @@ func Stream(t *testing.T, b StreamBackend) {
 	t.Run("Crash", func(t *testing.T) { testStreamCrash(t, b) })
 	t.Run("Mark", func(t *testing.T) { testStreamMark(t, b) })
 	t.Run("Drain", func(t *testing.T) { testStreamDrain(t, b) })
+	t.Run("DrainAllRefused", func(t *testing.T) { testStreamDrainAllRefused(t, b) })
+	t.Run("DrainOtherColumns", func(t *testing.T) { testStreamDrainOtherColumns(t, b) })
 	t.Run("Outage", func(t *testing.T) { testStreamOutage(t, b) })
 }
 

@@ -19,7 +19,15 @@ import (
 // gatedSink is a sink that can be shut, as a database that is down.
 type gatedSink struct {
 	stream.Sink
-	shut atomic.Bool
+	shut   atomic.Bool
+	unsafe atomic.Bool // its settings are said to lose commits
+}
+
+func (g *gatedSink) Durability(ctx context.Context) (stream.Durability, error) {
+	if g.unsafe.Load() {
+		return stream.Durability{Unsafe: []string{"fsync=off"}}, nil
+	}
+	return g.Sink.Durability(ctx)
 }
 
 func (g *gatedSink) Commit(ctx context.Context, b *stream.Batch) error {
@@ -64,6 +72,12 @@ const immortal = 1 << 60
 // spooled starts a stream over a spool's file.
 func (db StreamDB) spooled(t testing.TB, def stream.Definition, path string, shut bool, lives int64) *drained {
 	t.Helper()
+	return db.spooledWith(t, def, path, shut, lives, nil)
+}
+
+// spooledWith does so with other bounds.
+func (db StreamDB) spooledWith(t testing.TB, def stream.Definition, path string, shut bool, lives int64, change func(*stream.Config)) *drained {
+	t.Helper()
 	schema, err := stream.NewSchema(def)
 	if err != nil {
 		t.Fatal(err)
@@ -81,6 +95,9 @@ func (db StreamDB) spooled(t testing.TB, def stream.Definition, path string, shu
 	d.file.lives.Store(lives)
 	cfg := streamConfig()
 	cfg.BatchRows, cfg.CommitTimeout = 40, 3*time.Second
+	if change != nil {
+		change(&cfg)
+	}
 	d.spool, err = stream.OpenSpool(stream.SpoolConfig{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 400, Log: cfg.Log}, d.file, heads)
 	if err != nil {
 		t.Fatal(err)

@@ -152,11 +152,11 @@ func (s *Stream) admit(r Request, now time.Time) (t, other *ticket, err error) {
 
 // room returns an error when a request must not be queued. The caller holds mu.
 func (s *Stream) room(t *ticket, now time.Time) error {
-	rows, bytes := s.queue.rows+t.rows, s.queue.bytes+t.bytes
+	rows, bytes := s.queue.rows+s.asideRows+t.rows, s.queue.bytes+s.asideBytes+t.bytes
 	switch {
 	case t.rows > s.cfg.QueueRows || t.bytes > s.cfg.QueueBytes:
 		return fmt.Errorf("%w: %d records, %d bytes (queue_rows %d, queue_bytes %d)", ErrTooLarge, t.rows, t.bytes, s.cfg.QueueRows, s.cfg.QueueBytes)
-	case s.queue.rows == 0 && s.load.free():
+	case s.queue.rows == 0 && s.load.free() && s.queue.held&t.lanes == 0 && rows <= s.cfg.QueueRows && bytes <= s.cfg.QueueBytes:
 		return nil // else a slow database would never be tried again
 	}
 	wait, limit := s.predictAt(now, t.lanes, t.rows, t.bytes), ""
@@ -173,14 +173,18 @@ func (s *Stream) room(t *ticket, now time.Time) error {
 	return &Overload{Limit: limit, Wait: wait, RetryAfter: retryAfter(wait, s.cfg.WaitMax)}
 }
 
-// committer commits one batch after the other until the stream is closed and the
-// queue is empty.
+// committer commits one batch after the other until the stream is closed and nothing
+// waits. Between two batches it tries what was set aside.
 func (s *Stream) committer(n int) {
 	s.mu.Lock()
-	for {
+	for turn := 0; ; turn++ {
+		if a := s.takeAside(time.Now(), turn); a != nil {
+			s.tryAside(n, a)
+			continue
+		}
 		tickets, held := s.queue.take(s.cfg.BatchRows, s.cfg.BatchBytes)
 		if len(tickets) == 0 {
-			if s.closed && s.queue.empty() {
+			if s.closed && s.queue.empty() && len(s.aside) == 0 {
 				break
 			}
 			s.wake.Wait()
@@ -191,24 +195,25 @@ func (s *Stream) committer(n int) {
 		}
 		b := s.newBatch(tickets)
 		start := time.Now()
-		s.load.begin(n, start)
+		s.load.begin(n, start, held)
 		s.mu.Unlock()
 
-		attempts, err := s.store(b, tickets, start)
+		attempts, err := s.store(b, tickets, start, s.mayPart(tickets))
+		parted := errors.Is(err, errParted)
+		if parted {
+			s.part(b, tickets, start)
+		}
 		took := time.Since(start)
-		s.count(b, tickets, took, err)
+		if !parted {
+			s.count(b, tickets, took, err)
+		}
 
 		s.mu.Lock()
-		s.settle(b, tickets, err)
+		if !parted {
+			s.finish(b, tickets, attempts, err)
+		}
 		s.load.end(n, took, err == nil)
 		s.queue.release(held)
-		switch {
-		case err == nil && attempts == 1:
-			s.forget = append(s.forget, b.ID)
-		case err != nil && len(s.forget) < forgetMax:
-			s.forget = append(s.forget, b.Forget...)
-		}
-		s.failing = err
 		s.mu.Unlock()
 		// The clients that were just answered send their next records first: they
 		// go into this committer's next batch. With nothing to run it costs nothing.
@@ -217,6 +222,27 @@ func (s *Stream) committer(n int) {
 	}
 	s.wake.Broadcast()
 	s.mu.Unlock()
+}
+
+// finish answers the requests of a batch. The caller holds mu.
+func (s *Stream) finish(b *Batch, tickets []*ticket, attempts int, err error) {
+	s.settle(b, tickets, err)
+	switch {
+	case err == nil && attempts == 1:
+		s.forget = append(s.forget, b.ID)
+	case err != nil:
+		s.giveBack(b)
+	}
+	if !errors.Is(err, ErrBlocked) { // others' records are not held up by that
+		s.failing = err
+	}
+}
+
+// giveBack keeps what a batch that was not stored was to forget. The caller holds mu.
+func (s *Stream) giveBack(b *Batch) {
+	if len(s.forget) < forgetMax {
+		s.forget = append(s.forget, b.Forget...)
+	}
 }
 
 const (
@@ -231,6 +257,9 @@ const (
 // server, and must then fail.
 func (s *Stream) newBatch(tickets []*ticket) *Batch {
 	b := &Batch{Requests: make([]*Entry, len(tickets))}
+	if s.mayPart(tickets) {
+		b.LockWait = s.lockWait()
+	}
 	_, _ = rand.Read(b.ID[:]) // it does not fail
 	for i, t := range tickets {
 		b.Requests[i] = &t.Entry
@@ -255,11 +284,15 @@ func (s *Stream) settle(b *Batch, tickets []*ticket, err error) {
 	}
 }
 
-// store has the sink commit a batch, as often as it takes and is worth it.
-func (s *Stream) store(b *Batch, tickets []*ticket, start time.Time) (attempts int, err error) {
+// store has the sink commit a batch, as often as it takes and is worth it. With part
+// it returns errParted where a lock holds the batch up: nothing was stored then, and no
+// attempt is under way.
+func (s *Stream) store(b *Batch, tickets []*ticket, start time.Time, part bool) (attempts int, err error) {
 	unconfirmed := false
 	for attempt := 1; ; attempt++ {
-		err := s.attempt(b)
+		began := time.Now()
+		err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, b)
+		s.keeper.observe(b.Session, err)
 		if err == nil {
 			return attempt, nil
 		}
@@ -267,8 +300,12 @@ func (s *Stream) store(b *Batch, tickets []*ticket, start time.Time) (attempts i
 		unconfirmed = unconfirmed || errors.Is(err, ErrUnconfirmed)
 		pause := backoff(attempt)
 		over := s.base.Err() != nil || time.Since(start)+pause > s.cfg.RetryFor || !unconfirmed && abandoned(tickets)
-		s.logFailure(err, attempt, !again || over)
 		b.Reset()
+		if part && !over && !unconfirmed && errors.Is(err, ErrBlocked) {
+			s.counters.retries.Add(1)
+			return attempt, errParted
+		}
+		s.logFailure(err, attempt, !again || over)
 		switch {
 		case unconfirmed && (!again || over):
 			return attempt, fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -277,15 +314,10 @@ func (s *Stream) store(b *Batch, tickets []*ticket, start time.Time) (attempts i
 		case over:
 			return attempt, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
+		b.Careful = b.Careful || time.Since(began) > s.cfg.CommitTimeout/2
 		s.counters.retries.Add(1)
 		s.sleep(pause)
 	}
-}
-
-func (s *Stream) attempt(b *Batch) error {
-	ctx, cancel := context.WithTimeout(s.base, s.cfg.CommitTimeout)
-	defer cancel()
-	return s.sink.Commit(ctx, b)
 }
 
 // abandoned reports whether nobody waits for any of the tickets.

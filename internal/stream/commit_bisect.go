@@ -11,12 +11,12 @@ func (r *Refused) Error() string { return "refused: " + r.Reason }
 
 // Bisect inserts rows [0, n) in order where the database refuses some of them.
 // insert inserts rows [low, high) or none of them, and returns a *Refused when it is
-// their data that the database does not take; any other error ends the work. refuse
-// is told of each row that fails alone.
+// their data that the database does not take; any other error ends the work. A refused
+// part of more than few rows is halved; one of fewer is given to singly, which inserts
+// its rows each alone.
 //
-// It calls insert at most 2n+1 times; where k rows are at fault, about
-// 2k(log2(n/k)+1) times.
-func Bisect(n int, insert func(low, high int) (*Refused, error), refuse func(row int, reason string)) error {
+// It calls insert at most 4n/few+1 times, and singly for each row once at most.
+func Bisect(n, few int, insert func(low, high int) (*Refused, error), singly func(low, high int) error) error {
 	if n == 0 {
 		return nil
 	}
@@ -31,8 +31,10 @@ func Bisect(n int, insert func(low, high int) (*Refused, error), refuse func(row
 		case err != nil:
 			return err
 		case refused == nil:
-		case p.high-p.low == 1:
-			refuse(p.low, refused.Reason)
+		case p.high-p.low <= max(1, few):
+			if err := singly(p.low, p.high); err != nil {
+				return err
+			}
 		default:
 			middle := (p.low + p.high) / 2
 			parts = append(parts, part{middle, p.high}, part{p.low, middle})

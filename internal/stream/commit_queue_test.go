@@ -149,7 +149,23 @@ func TestBisect(t *testing.T) {
 			}
 			return nil, nil
 		}
-		if err := Bisect(n, insert, func(row int, _ string) { refused = append(refused, row) }); err != nil {
+		few := rapid.IntRange(0, 20).Draw(t, "few")
+		alone := 0
+		singly := func(low, high int) error {
+			if high-low > max(1, few) {
+				t.Fatalf("%d rows one by one, where at most %d are few", high-low, few)
+			}
+			for row := low; row < high; row++ {
+				alone++
+				if bad[row] {
+					refused = append(refused, row)
+				} else {
+					stored = append(stored, row)
+				}
+			}
+			return nil
+		}
+		if err := Bisect(n, few, insert, singly); err != nil {
 			t.Fatal(err)
 		}
 		good := 0
@@ -161,8 +177,8 @@ func TestBisect(t *testing.T) {
 				good++
 			}
 		}
-		if good != len(stored) || good+len(refused) != n || !slices.IsSorted(refused) || calls > 2*n+1 {
-			t.Fatalf("%d stored, %d refused, of %d, in %d calls", len(stored), len(refused), n, calls)
+		if good != len(stored) || good+len(refused) != n || !slices.IsSorted(refused) || calls > 4*n/max(1, few)+1 || alone > n {
+			t.Fatalf("%d stored, %d refused, of %d, in %d calls and %d alone", len(stored), len(refused), n, calls, alone)
 		}
 	})
 }

@@ -10,23 +10,26 @@ import (
 type load struct {
 	mean    time.Duration // of the commits, the recent ones counting most; 0: none yet
 	running []time.Time   // by committer; zero: it is free
+	held    []uint64      // the lanes of its batch
 	busy    int
 }
 
 // weight is that of the newest commit in the mean.
 const weight = 0.2
 
-func newLoad(committers int) load { return load{running: make([]time.Time, committers)} }
+func newLoad(committers int) load {
+	return load{running: make([]time.Time, committers), held: make([]uint64, committers)}
+}
 
 func (l *load) free() bool { return l.busy < len(l.running) }
 
-func (l *load) begin(committer int, now time.Time) {
-	l.running[committer] = now
+func (l *load) begin(committer int, now time.Time, held uint64) {
+	l.running[committer], l.held[committer] = now, held
 	l.busy++
 }
 
 func (l *load) end(committer int, took time.Duration, stored bool) {
-	l.running[committer] = time.Time{}
+	l.running[committer], l.held[committer] = time.Time{}, 0
 	l.busy--
 	switch {
 	case !stored:
@@ -37,16 +40,45 @@ func (l *load) end(committer int, took time.Duration, stored bool) {
 	}
 }
 
-// duration is what a commit takes now: the mean, or more when one has been under
-// way for longer.
-func (l *load) duration(now time.Time) time.Duration {
-	d := l.mean
-	for _, start := range l.running {
-		if !start.IsZero() {
-			d = max(d, now.Sub(start))
+// stuckAfter is the multiple of the mean after which a commit is taken for one that is
+// held up: it says nothing about what the other committers do.
+const stuckAfter = 4
+
+// outlook is what the committers promise now.
+type outlook struct {
+	commit  time.Duration // one commit, of those that are not stuck
+	usable  int           // committers that are not stuck
+	idle    bool          // one of them is free
+	stuck   uint64        // lanes that are held by stuck batches
+	longest time.Duration // that one of those has been under way
+}
+
+// outlook looks at the committers. When all are stuck, the database is slow: a commit
+// takes as long as the youngest has.
+func (l *load) outlook(now time.Time) outlook {
+	o := outlook{commit: l.mean}
+	youngest := time.Duration(-1)
+	for i, start := range l.running {
+		age := now.Sub(start)
+		switch {
+		case start.IsZero():
+			o.idle = true
+			o.usable++
+		case age > stuckAfter*l.mean:
+			o.stuck |= l.held[i]
+			o.longest = max(o.longest, age)
+			if youngest < 0 || age < youngest {
+				youngest = age
+			}
+		default:
+			o.commit = max(o.commit, age)
+			o.usable++
 		}
 	}
-	return d
+	if o.usable == 0 {
+		o.usable, o.commit, o.stuck = len(l.running), max(o.commit, youngest), 0
+	}
+	return o
 }
 
 // predict returns how long a request of that size would wait until it is stored,
@@ -55,18 +87,23 @@ func (s *Stream) predict(lanes uint64, rows, bytes int) time.Duration {
 	return s.predictAt(time.Now(), lanes, rows, bytes)
 }
 
+// predictAt goes by the committers that are not stuck: what waits goes into the next
+// batches of those. With an order a lane that a stuck batch holds waits for that one.
 func (s *Stream) predictAt(now time.Time, lanes uint64, rows, bytes int) time.Duration {
-	d := s.load.duration(now)
+	o := s.load.outlook(now)
 	if !s.queue.ordered {
 		batches := s.batches(s.queue.rows+rows, s.queue.bytes+bytes)
-		rounds := (batches + s.cfg.Committers - 1) / s.cfg.Committers
-		return predicted(d, rounds, !s.load.free())
+		return predicted(o.commit, (batches+o.usable-1)/o.usable, !o.idle)
 	}
-	worst := predicted(d, 1, !s.load.free())
+	worst := predicted(o.commit, 1, !o.idle)
 	for mask := lanes; mask != 0; mask &= mask - 1 {
 		n := bits.TrailingZeros64(mask)
 		l := &s.queue.lanes[n]
-		worst = max(worst, predicted(d, s.batches(l.rows+rows, l.bytes+bytes), s.queue.held&(1<<n) != 0))
+		wait := predicted(o.commit, s.batches(l.rows+rows, l.bytes+bytes), s.queue.held&(1<<n) != 0)
+		if o.stuck&(1<<n) != 0 {
+			wait += o.longest
+		}
+		worst = max(worst, wait)
 	}
 	return worst
 }

@@ -3,8 +3,8 @@ package stream
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -33,9 +33,10 @@ type Spooled struct {
 	base    context.Context // ends a batch that is under way
 	abort   context.CancelFunc
 
-	exact      uint64 // the drain's: the last group of a batch that an earlier run has stored; 0: none
-	durability atomic.Pointer[Durability]
-	counters   counters
+	exact    uint64 // the drain's: the last group of a batch that an earlier run has stored; 0: none
+	careful  bool   // the drain's: the last attempt took too long
+	keeper   *keeper
+	counters counters
 }
 
 // SpoolAck is the name of the ack level.
@@ -51,11 +52,12 @@ func OpenSpooled(cfg Config, schema *Schema, spool *Spool, sink Sink) (*Spooled,
 	s := &Spooled{cfg: cfg, schema: schema, spool: spool, sink: sink}
 	s.base, s.abort = context.WithCancel(context.Background())
 	s.drains, s.endWork = context.WithCancel(s.base)
+	s.keeper = newKeeper(cfg, schema.def.Name, sink, &s.counters.swept)
 	s.workers.Go(func() {
 		// The spool logs, counts and reports why it stopped.
 		_ = spool.Drain(s.drains, schema.def.Name, cfg.BatchBytes, s.apply)
 	})
-	s.workers.Go(s.keep)
+	s.workers.Go(func() { s.keeper.keep(s.drains) })
 	return s, nil
 }
 
@@ -108,11 +110,16 @@ func (s *Spooled) Schema() *Schema { return s.schema }
 
 // Durability returns what the database makes of what is drained into it, as its
 // settings were read last. It is false until it has answered for the first time.
-func (s *Spooled) Durability() (Durability, bool) {
-	if d := s.durability.Load(); d != nil {
-		return *d, true
+func (s *Spooled) Durability() (Durability, bool) { return s.keeper.last() }
+
+// Ack returns what an acknowledgement is worth, in words: "spool", or "spool, then a
+// database not fsynced: innodb_flush_log_at_trx_commit=2" where a record that was drained,
+// and is in the spool no more, can be lost by the database's server.
+func (s *Spooled) Ack() string {
+	if d, ok := s.Durability(); ok && len(d.Unsafe) > 0 {
+		return SpoolAck + ", then a database not fsynced: " + strings.Join(d.Unsafe, ", ")
 	}
-	return Durability{}, false
+	return SpoolAck
 }
 
 // Ready is that of the spool.
@@ -126,24 +133,5 @@ func (s *Spooled) Stats() Stats {
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
 		Overloaded: c.overloads.read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
 		CommitSeconds: time.Duration(c.commitNanos.Load()).Seconds(), Retries: c.retries.Load(), Swept: c.swept.Load(),
-	}
-}
-
-// keep reads the database's settings and sweeps out what has expired, as Stream's.
-func (s *Spooled) keep() {
-	// Of a Stream, what keeps: no requests ever reach this one.
-	k := &Stream{cfg: s.cfg, schema: s.schema, sink: s.sink, keeping: s.drains}
-	ticker := time.NewTicker(keepEvery)
-	defer ticker.Stop()
-	for {
-		k.readDurability()
-		s.durability.Store(k.durability.Load())
-		k.sweep()
-		s.counters.swept.Store(k.counters.swept.Load())
-		select {
-		case <-s.drains.Done():
-			return
-		case <-ticker.C:
-		}
 	}
 }

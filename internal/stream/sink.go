@@ -24,6 +24,7 @@ type Sink interface {
 	// An error wraps ErrTransient when nothing was stored and the same batch may
 	// succeed later, ErrUnconfirmed when a COMMIT was sent and not answered. Any
 	// other error means that nothing was stored and that trying again does not help.
+	// ctx ends when the sink has not told of any Batch.Progress for some time.
 	Commit(ctx context.Context, b *Batch) error
 	// Durability reads what the database's settings make of a commit.
 	Durability(ctx context.Context) (Durability, error)
@@ -36,6 +37,9 @@ type Sink interface {
 var (
 	ErrTransient   = errors.New("the batch was not stored this time")
 	ErrUnconfirmed = errors.New("the commit was not answered")
+	// ErrBlocked, which comes with ErrTransient: one of the requests waits for a lock
+	// that somebody else holds. Others of the batch may be stored without it.
+	ErrBlocked = errors.New("a lock was not free in time")
 )
 
 // The tables that a Sink keeps. An adapter documents their definitions.
@@ -69,6 +73,46 @@ type Batch struct {
 	// Mark, of a batch that is drained from a spool, takes the place of the ID: where
 	// the table has it already, an earlier attempt has been committed. nil: none.
 	Mark *Mark
+	// LockWait is how long a request may wait for a lock before the batch fails with
+	// ErrBlocked, about: a Sink rounds it to what its database knows. 0: as the server
+	// is set.
+	LockWait time.Duration
+	// Careful asks for small steps: an attempt at all of it took too long.
+	Careful bool
+	// Session is set by the Sink to the server's number of the session that took the
+	// batch: where a new one comes, the server may be another. 0: not known.
+	Session uint64
+
+	drained *drainBatch   // what is drained, of a batch with a Mark; nil: not known
+	timer   *time.Timer   // ends the attempt
+	limit   time.Duration // what Progress gives it again
+}
+
+// Progress says that the database has answered a part of the batch: the time within
+// which it must answer begins anew. A Sink calls it after each statement of a batch
+// whose statements are bounded in number by its rows, so that the work always ends.
+func (b *Batch) Progress() {
+	if b.timer != nil {
+		b.timer.Reset(b.limit)
+	}
+}
+
+// errNoAnswer is the cause of an attempt's end.
+var errNoAnswer = errors.New("the database did not answer in time (commit_timeout)")
+
+// commitWithin has the sink commit a batch, and gives up once the database has answered
+// nothing for the limit.
+func commitWithin(base context.Context, limit time.Duration, sink Sink, b *Batch) error {
+	ctx, cancel := context.WithCancelCause(base)
+	b.limit, b.timer = limit, time.AfterFunc(limit, func() { cancel(errNoAnswer) })
+	err := sink.Commit(ctx, b)
+	b.timer.Stop()
+	b.timer = nil
+	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	cancel(nil)
+	return err
 }
 
 // Entry is one request of a batch.
@@ -143,8 +187,12 @@ func (e *Entry) Found(fingerprint, outcome []byte) {
 	e.Result = Result{Stored: slices.Clone(outcome)}
 }
 
-// Results returns the Results for BatchTable: nil when every record was stored.
+// Results returns the Results for BatchTable, or for SpoolTable with a Mark: nil when
+// every record was stored.
 func (b *Batch) Results() ([]byte, error) {
+	if b.drained != nil {
+		return b.drained.results()
+	}
 	clean := true
 	results := make([]Result, len(b.Requests))
 	for i, e := range b.Requests {
@@ -160,6 +208,10 @@ func (b *Batch) Results() ([]byte, error) {
 // SetResults sets the Results from what Results returned in an earlier attempt.
 func (b *Batch) SetResults(data []byte) error {
 	b.Reset()
+	if b.drained != nil {
+		b.drained.setResults(data)
+		return nil
+	}
 	if len(data) == 0 {
 		return nil
 	}

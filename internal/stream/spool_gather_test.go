@@ -20,7 +20,7 @@ func (d *slowDisk) Write(c SpoolChange) (int64, error) {
 	if len(c.Groups) == 0 {
 		return 0, nil
 	}
-	time.Sleep(d.took)
+	<-time.After(d.took)
 	g, err := c.Groups[0].Open()
 	d.groups = append(d.groups, len(g.Entries))
 	return 0, err

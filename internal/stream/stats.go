@@ -30,7 +30,7 @@ type Stats struct {
 	Retries       uint64  // attempts beyond the first
 	Swept         uint64  // rows of the stream's own tables that had expired
 
-	QueueRows     int
+	QueueRows     int // those that wait for a lock among them
 	QueueBytes    int
 	Committing    int           // batches under way
 	CommitMean    time.Duration // of the recent commits
@@ -96,7 +96,7 @@ func (s *Stream) Stats() Stats {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stats.QueueRows, stats.QueueBytes = s.queue.rows, s.queue.bytes
+	stats.QueueRows, stats.QueueBytes = s.queue.rows+s.asideRows, s.queue.bytes+s.asideBytes
 	stats.Committing, stats.CommitMean = s.load.busy, s.load.mean
 	stats.PredictedWait = s.predict(1, 1, 0)
 	return stats

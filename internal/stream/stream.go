@@ -34,6 +34,11 @@
 //     growing pauses, for Config.RetryFor and while anybody waits for it. Then its
 //     requests get ErrUnavailable (nothing was stored), or ErrUnknown when a COMMIT
 //     went unanswered.
+//   - A record waits for a lock that another session holds: the requests of its batch
+//     are stored without it, in smaller batches, and it is tried again for
+//     Config.RetryFor. With an order what is behind it in its lane waits for it.
+//   - An attempt takes long: it goes on as long as the database answers a part of it
+//     within Config.CommitTimeout.
 //   - The caller's context ends: it gets ErrUnknown; its records stay queued and may
 //     be stored. With an idempotency key it may safely send them again.
 //   - Too much is queued: ErrOverloaded, with the time after which to come again.
@@ -60,7 +65,7 @@ type Config struct {
 	QueueRows     int           // records that wait, at most
 	QueueBytes    int           // and their bytes
 	WaitMax       time.Duration // a request that would wait longer is refused at once
-	CommitTimeout time.Duration // one attempt to commit a batch
+	CommitTimeout time.Duration // the database answers a part of a batch within it
 	RetryFor      time.Duration // a batch is tried again for so long
 	KeyTTL        time.Duration // an idempotency key is remembered for so long
 	Log           *slog.Logger
@@ -157,9 +162,12 @@ type Stream struct {
 	forget  [][16]byte         // batches whose ids the table may forget
 	failing error              // why the last batch failed; nil after one that did not
 
-	durability atomic.Pointer[Durability]
-	logged     atomic.Int64 // when the last error was logged, in nanoseconds
-	counters   counters
+	aside                 []*aside // requests that wait for a lock in the database
+	asideRows, asideBytes int      // in them
+
+	keeper   *keeper
+	logged   atomic.Int64 // when the last error was logged, in nanoseconds
+	counters counters
 }
 
 // Open starts a stream that stores in sink. It asks the database nothing that
@@ -175,10 +183,11 @@ func Open(cfg Config, schema *Schema, sink Sink) (*Stream, error) {
 	s.load = newLoad(cfg.Committers)
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.keeping, s.endKeep = context.WithCancel(s.base)
+	s.keeper = newKeeper(cfg, schema.def.Name, sink, &s.counters.swept)
 	for n := range cfg.Committers {
 		s.workers.Go(func() { s.committer(n) })
 	}
-	s.workers.Go(s.keep)
+	s.workers.Go(func() { s.keeper.keep(s.keeping) })
 	return s, nil
 }
 
@@ -201,7 +210,10 @@ func (s *Stream) Close(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
+		s.mu.Lock()
 		s.stop() // ends attempts and pauses; the queue then fails fast
+		s.wake.Broadcast()
+		s.mu.Unlock()
 		<-done
 	}
 	s.stop()
@@ -215,14 +227,10 @@ func (s *Stream) Close(ctx context.Context) error {
 func (s *Stream) Schema() *Schema { return s.schema }
 
 // Durability returns what an acknowledgement is worth, as the database's settings
-// were read last: at start and every minute. It is false until the database has
-// answered for the first time.
-func (s *Stream) Durability() (Durability, bool) {
-	if d := s.durability.Load(); d != nil {
-		return *d, true
-	}
-	return Durability{}, false
-}
+// were read last: at start, every minute, and within a second of a batch that failed or
+// was the first of a new session. It is false until the database has answered for the
+// first time.
+func (s *Stream) Durability() (Durability, bool) { return s.keeper.last() }
 
 // Ready returns nil while the stream takes records and is not close to refusing
 // them: the last batch was stored, and less than half of the queue's bounds and of

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"testing"
+
+	"spillway/internal/config"
+	"spillway/internal/database"
+)
+
+// The streams of a database leave half of its pool to what reads.
+func TestCommitters(t *testing.T) {
+	for _, test := range []struct {
+		pool, asked int
+		databases   []config.Secret
+		driver      database.Driver
+		want        int // of the first stream
+	}{
+		{8, 2, []config.Secret{""}, database.Postgres, 2},
+		{8, 64, []config.Secret{""}, database.Postgres, 4},
+		{8, 64, []config.Secret{"", "", "mysql://other/db"}, database.MySQL, 2},
+		{8, 64, []config.Secret{"postgres://top/db", ""}, database.Postgres, 2},
+		{1, 2, []config.Secret{"", ""}, database.Postgres, 1},
+		{8, 4, []config.Secret{""}, database.SQLite, 1},
+	} {
+		a := &app{}
+		a.cfg.Database, a.cfg.Pool.Max = "postgres://top/db", test.pool
+		for _, d := range test.databases {
+			a.cfg.Streams = append(a.cfg.Streams, config.Stream{Database: d, Committers: test.asked})
+		}
+		st := &store{}
+		st.url.Driver = test.driver
+		if got := a.committers(&a.cfg.Streams[0], st); got != test.want {
+			t.Errorf("%+v: %d", test, got)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// isReady asks a process for its readiness.
+func isReady(t *testing.T, admin string) bool {
+	t.Helper()
+	return fetch(t, admin+"/readyz").status == http.StatusOK
+}
+
+// pause waits for a tenth of a second.
+func pause(t *testing.T) {
+	t.Helper()
+	select {
+	case <-time.After(100 * time.Millisecond):
+	case <-t.Context().Done():
+	}
+}
+
+// TestStreamNotReadyWhileRefused: what makes the database refuse every record makes the
+// process not ready until it is mended, although the database answers and takes
+// statements.
+func TestStreamNotReadyWhileRefused(t *testing.T) {
+	for name, c := range map[string]struct{ breaks, mends string }{
+		"privilege": {"REVOKE INSERT ON readings FROM writer", "GRANT INSERT ON readings TO writer"},
+		"trigger": {
+			`CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM no_such_function(); RETURN new; END';
+			CREATE TRIGGER broken BEFORE INSERT ON readings FOR EACH ROW EXECUTE FUNCTION broken()`, "DROP TRIGGER broken ON readings",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := postgresPlace(t, shared.postgres)
+			p.query(t, `DO $$ BEGIN CREATE ROLE writer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$; GRANT ALL ON SCHEMA public TO writer`)
+			writer, err := url.Parse(p.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			writer.User = url.User("writer")
+			p.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20)); GRANT ALL ON readings TO writer")
+			s := serveQueries(t, readings, writer.String())
+			if a := post(t, s.URL("readings"), `{"id":1}`); a.status != 200 {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			p.query(t, c.breaks)
+			var wrong int
+			for id := range 20 { // two seconds: several pulses
+				if a := post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 10+id)); a.status != 500 {
+					t.Fatalf("%d %s", a.status, a.body)
+				}
+				if isReady(t, s.Admin) {
+					wrong++
+				}
+				pause(t)
+			}
+			for range 20 {
+				if isReady(t, s.Admin) {
+					wrong++
+				}
+				pause(t)
+			}
+			if wrong > 0 {
+				t.Errorf("%d times ready while every record is refused", wrong)
+			}
+			p.query(t, c.mends)
+			eventually(t, "a record is stored again", func() bool { return post(t, s.URL("readings"), `{"id":2}`).status == 200 })
+			if a := fetch(t, s.Admin+"/readyz"); a.status != 200 || !strings.Contains(string(a.body), `"streams":[{"stream":"/readings","ack":"database`) {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		})
+	}
+}
+
+// TestStreamNotReadyBeforeRefusing fills a queue: readiness says no before the first
+// record is refused.
+func TestStreamNotReadyBeforeRefusing(t *testing.T) {
+	p := postgresPlace(t, shared.postgres)
+	s := p.serve(t, readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    wait_max: 2m\n    timeout: 1m\n    commit_timeout: 1m\n")
+	conn, err := pgx.Connect(t.Context(), p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	execute(t, conn, "BEGIN")
+	execute(t, conn, "LOCK TABLE readings")
+	var waiting sync.WaitGroup
+	var stored, refused int
+	var mu sync.Mutex
+	notReady, firstRefused := -1, -1
+	for request := range 40 {
+		var records []string
+		for i := range 50 {
+			records = append(records, fmt.Sprintf(`{"id":%d}`, 50*request+i))
+		}
+		before := metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*metric(t, s, `spillway_stream_committing{stream="/readings"}`)
+		full := metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`)
+		waiting.Go(func() {
+			a, err := tryPost(t.Context(), http.DefaultClient, s.URL("readings"), "["+strings.Join(records, ",")+"]")
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && a.status == 200:
+				stored += 50
+			case err == nil && a.status == 503 && strings.Contains(string(a.body), "queue_rows"):
+				refused++
+			default:
+				t.Errorf("%d %s %v", a.status, a.body, err)
+			}
+		})
+		eventually(t, "the request is queued or refused", func() bool {
+			now := metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*metric(t, s, `spillway_stream_committing{stream="/readings"}`)
+			return now > before || metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > full
+		})
+		if notReady < 0 && !isReady(t, s.Admin) {
+			notReady = request
+		}
+		if metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > 0 {
+			firstRefused = request
+			break
+		}
+	}
+	execute(t, conn, "ROLLBACK")
+	waiting.Wait()
+	if notReady < 0 || firstRefused < 0 || notReady >= firstRefused-3 {
+		t.Errorf("not ready from request %d on, the first refused is %d", notReady, firstRefused)
+	}
+	if ids := p.ids(t); len(ids) != stored || refused != 1 {
+		t.Errorf("%d stored, %d acknowledged, %d refused", len(ids), stored, refused)
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+// TestStreamSyncsBeforeAnswer: between the last write to the log of the database, or of the
+// spool, and the answer over HTTP there is an fsync of it that has ended. strace of the
+// served program shows it, and that it would be missed.
+func TestStreamSyncsBeforeAnswer(t *testing.T) {
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Fatal("this test needs strace: apt-get install strace")
+	}
+	for _, c := range []struct {
+		name, settings, log string
+		unsynced            int
+	}{
+		{"database", "", "app.db-wal", 0},
+		{"spool", "    ack: spool\n", "spool.db-wal", 0},
+		{"not synced", "    fsync: \"off\"\n", "app.db-wal", syncPosts},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			trace, listener := postTraced(t, readings+c.settings)
+			answers, unsynced := answersBeforeSync(trace, c.log, listener)
+			if answers != syncPosts || unsynced != c.unsynced {
+				t.Errorf("%d answers, want %d; %d of them before the sync, want %d", answers, syncPosts, unsynced, c.unsynced)
+			}
+		})
+	}
+}
+
+const syncPosts = 20
+
+// postTraced posts records one after the other to a served program that strace watches,
+// and returns what it saw and where that listens.
+func postTraced(t *testing.T, config string) (seen, listener string) {
+	t.Helper()
+	p := sqlitePlace(t)
+	p.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
+	dir := t.TempDir()
+	file, trace, traced := filepath.Join(dir, "spillway.yaml"), filepath.Join(dir, "trace"), filepath.Join(dir, "traced")
+	// -D: strace is the grandchild, so that signals reach the program itself.
+	script := fmt.Sprintf("#!/bin/sh\nexec strace -D -f -yy -s 16 -e trace=pwrite64,write,fsync,fdatasync -o %s %s \"$@\"\n", trace, shared.binary)
+	for name, text := range map[string]string{file: config, traced: script} {
+		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := apptest.Serve(t, traced, "--database", p.url, file)
+	s.WaitReady(t)
+	if strings.Contains(config, "ack: spool") {
+		p.query(t, "DROP TABLE readings") // the drain would write to the same log meanwhile
+	}
+	for i := range syncPosts {
+		if a := post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, i)); a.status != 200 && a.status != 202 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatalf("strace (it needs the right to trace its children): %v\n%s", err, s.Log(t))
+	}
+	var text []byte
+	eventually(t, "strace has written its last line", func() bool {
+		var err error
+		text, err = os.ReadFile(trace)
+		return err == nil && strings.Contains(string(text), "+++ exited with 0 +++")
+	})
+	return string(text), s.Addr()
+}
+
+var tracedCall = regexp.MustCompile(`^(\d+) +(?:<\.\.\. )?(\w+)(.*)$`)
+
+// answersBeforeSync returns how many answers a listener's sockets were written, and how
+// many of them without a whole fsync of the log since the answer before, or while the
+// log held something written after it.
+func answersBeforeSync(trace, log, listener string) (answers, unsynced int) {
+	dirty, synced := false, false
+	syncing := make(map[string]bool) // threads with an fsync of the log under way
+	for line := range strings.Lines(trace) {
+		m := tracedCall.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		thread, call, rest := m[1], m[2], m[3]
+		ours := strings.Contains(rest, log+">")
+		switch {
+		case call == "pwrite64" && ours:
+			dirty = true
+		case call == "fsync" || call == "fdatasync":
+			if strings.Contains(rest, "unfinished") {
+				syncing[thread] = ours
+				continue
+			}
+			if strings.Contains(rest, "resumed") {
+				ours = syncing[thread]
+			}
+			if ours && strings.HasSuffix(rest, "= 0") {
+				dirty, synced = false, true
+			}
+		case call == "write" && strings.Contains(rest, "TCP:["+listener+"->") && strings.Contains(rest, `"HTTP/1.1 `):
+			answers++
+			if dirty || !synced {
+				unsynced++
+			}
+			synced = false
+		}
+	}
+	return answers, unsynced
+}

@@ -1,0 +1,219 @@
+package server
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// startBodies serves a stream that takes bodies of 300 kB; three of them may be under way.
+func startBodies(t *testing.T, change func(*Config)) (address string, s *Server) {
+	t.Helper()
+	route := openStream(t, &streamSink{})
+	route.Limits.Bytes = 300_000
+	url, s := start(t, &rows{n: 5}, func(c *Config) {
+		c.Streams, c.BodyBytes, c.BodiesBytes, c.ReadTimeout = []StreamRoute{route}, 1<<20, 950_000, 20*time.Second
+		if change != nil {
+			change(c)
+		}
+	})
+	return strings.TrimPrefix(url, "http://"), s
+}
+
+// dialBody connects and sends the beginning of a request.
+func dialBody(t *testing.T, address, text string) *bufio.ReadWriter {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	both := bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c))
+	sendPart(t, both, text)
+	return both
+}
+
+func sendPart(t *testing.T, c *bufio.ReadWriter, text string) {
+	t.Helper()
+	_, err := c.WriteString(text)
+	if err == nil {
+		err = c.Flush()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// wantHeld waits until the bodies under way are n bytes.
+func wantHeld(t *testing.T, s *Server, n int64) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for s.bodies.held.Load() != n {
+		select {
+		case <-deadline:
+			t.Fatalf("bodies of %d bytes are under way, want %d", s.bodies.held.Load(), n)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// wantText reads an answer and compares its status, and its body by parts.
+func wantText(t *testing.T, c *bufio.ReadWriter, status int, parts ...string) *http.Response {
+	t.Helper()
+	resp, err := http.ReadResponse(c.Reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range append(parts, "") {
+		if resp.StatusCode != status || !strings.Contains(string(body), part) {
+			t.Errorf("%d %s, want %d with %q", resp.StatusCode, body, status, part)
+		}
+	}
+	return resp
+}
+
+const (
+	postThings  = "POST /things HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+	largeThing  = postThings + "Content-Length: 300000\r\n\r\n"
+	chunkThings = postThings + "Transfer-Encoding: chunked\r\n\r\n"
+)
+
+// TestBodiesBytes: the bodies of all connections together are bounded, whatever becomes of
+// each; small ones are taken meanwhile.
+func TestBodiesBytes(t *testing.T) {
+	address, s := startBodies(t, nil)
+	half := dialBody(t, address, largeThing+`{"id":1}`)
+	gone, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(gone, chunkThings+"8\r\n{\"id\":2}\r\n"); err != nil { // breaks off between two chunks
+		t.Fatal(err)
+	}
+	chunks := dialBody(t, address, chunkThings+"8\r\n{\"id\":3}\r\n")
+	wantHeld(t, s, 900_000)
+	for _, text := range []string{largeThing, chunkThings + "1000\r\n", postThings + "Content-Length: 300000\r\nExpect: 100-continue\r\n\r\n"} {
+		resp := wantText(t, dialBody(t, address, text), 503, "too-many-bodies", "http.bodies_bytes")
+		if resp.Header.Get("Retry-After") == "" || !resp.Close {
+			t.Errorf("%v", resp.Header)
+		}
+	}
+	if a := send(t, "http://"+address+"/things", `{"id":4}`); a.status != 200 {
+		t.Errorf("a small body: %d %s", a.status, a.body)
+	}
+	if n := s.bodies.refused.Load(); n != 3 {
+		t.Errorf("%d are counted as refused", n)
+	}
+	_ = gone.Close()
+	wantHeld(t, s, 600_000)
+	sendPart(t, half, strings.Repeat(" ", 300_000-8))
+	wantText(t, half, 200, `"stored":1`)
+	sendPart(t, chunks, "0\r\n\r\n")
+	wantText(t, chunks, 200, `"stored":1`)
+	wantHeld(t, s, 0) // although both connections are open
+	for range 5 {     // on one connection, one after the other
+		sendPart(t, half, largeThing+`{"id":5}`+strings.Repeat(" ", 300_000-8))
+		wantText(t, half, 200, `"stored":1`)
+	}
+	asked := dialBody(t, address, postThings+"Content-Length: 8\r\nExpect: 100-continue\r\n\r\n")
+	wantText(t, asked, 100)
+	sendPart(t, asked, `{"id":6}`)
+	wantText(t, asked, 200, `"stored":1`)
+	wantHeld(t, s, 0)
+}
+
+// TestBodiesBehindTLS: the connection is found behind TLS, too.
+func TestBodiesBehindTLS(t *testing.T) {
+	certificate := httptest.NewTLSServer(http.NotFoundHandler())
+	defer certificate.Close()
+	address, s := startBodies(t, func(c *Config) {
+		c.TLS = &tls.Config{Certificates: certificate.TLS.Certificates, MinVersion: tls.VersionTLS12}
+	})
+	pool := certificate.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	c, err := tls.Dial("tcp", address, &tls.Config{RootCAs: pool, ServerName: "example.com"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, largeThing); err != nil {
+		t.Fatal(err)
+	}
+	wantHeld(t, s, 300_000)
+	_ = c.Close()
+	wantHeld(t, s, 0)
+}
+
+// TestBodyWhereNoneIsRead: no path lends its bound to requests that it does not read.
+func TestBodyWhereNoneIsRead(t *testing.T) {
+	address, s := startBodies(t, func(c *Config) { c.Keys = []string{"one-key-of-sixteen"} })
+	for _, c := range []struct {
+		line   string
+		status int
+		part   string
+	}{
+		{"POST /nothing", 404, "not-found"},
+		{"PUT /things", 413, "4096 bytes"},
+		{"GET /things", 413, "4096 bytes"},
+		{"GET /list", 413, "4096 bytes"},
+		{"POST /list", 413, "4096 bytes"},
+		{"POST /things", 401, "unauthorized"},
+	} {
+		wantText(t, dialBody(t, address, c.line+" HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n"), c.status, c.part)
+		if c.status == 413 {
+			conn := dialBody(t, address, c.line+" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"+fmt.Sprintf("%x\r\n", 5000))
+			wantText(t, conn, c.status, c.part)
+		}
+	}
+	wantHeld(t, s, 0)
+}
+
+// TestRefusedBodyIsAnswered: a client that goes on sending a body that is not read gets
+// the answer all the same.
+func TestRefusedBodyIsAnswered(t *testing.T) {
+	address, _ := startBodies(t, nil)
+	const size = 8 << 20
+	c := dialBody(t, address, fmt.Sprintf(postThings+"Content-Length: %d\r\n\r\n", size))
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = io.Copy(c.Writer, strings.NewReader(strings.Repeat(" ", size))) // the server may close first
+	}()
+	<-sent
+	wantText(t, c, 413, "300000 bytes")
+}
+
+// BenchmarkReceived is what a small body pays for the bound of all bodies, path and
+// method included.
+func BenchmarkReceived(b *testing.B) {
+	route := openStream(b, &streamSink{})
+	s, err := New(Config{Streams: []StreamRoute{route}, BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var ctx fasthttp.RequestCtx
+	ctx.Request.Header.SetMethod("POST")
+	ctx.Request.Header.SetRequestURI("/things")
+	ctx.Request.Header.SetContentLength(100)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.received(&ctx.Request.Header)
+		s.dropBody(&ctx)
+	}
+}

@@ -1,0 +1,271 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// locked is a Sink where records from 1,000,000 on wait for a lock, or, with slow, just
+// take long.
+type locked struct {
+	*memory
+	slow     bool
+	released chan struct{}
+}
+
+func newLocked() *locked {
+	return &locked{memory: newMemory(10 * time.Millisecond), released: make(chan struct{})}
+}
+
+func (l *locked) Commit(ctx context.Context, b *Batch) error {
+	waits := slices.ContainsFunc(b.Rows(nil), func(r Row) bool { return r.Integer(r.Row, 0) >= 1000000 })
+	if !waits {
+		return l.memory.Commit(ctx, b)
+	}
+	var timeout <-chan time.Time
+	if b.LockWait > 0 && !l.slow {
+		timeout = time.After(b.LockWait)
+	}
+	select {
+	case <-l.released:
+		return l.memory.Commit(ctx, b)
+	case <-timeout:
+		return fmt.Errorf("%w: %w", ErrBlocked, ErrTransient)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrTransient, ctx.Err())
+	}
+}
+
+// One committer is held up, the other is fast: what comes is predicted, and taken, by
+// the fast one. Only the lanes that are held up refuse.
+func TestStuckCommitter(t *testing.T) {
+	for _, orderBy := range []string{"", "lane"} {
+		synctest.Test(t, func(t *testing.T) {
+			sink := newLocked()
+			sink.slow = true
+			s := openTest(t, sink, func(c *Config, d *Definition) {
+				c.Committers, c.CommitTimeout, c.RetryFor, c.QueueRows, d.OrderBy = 2, time.Minute, time.Minute, 100000, orderBy
+			})
+			lanes := [2]int{-1, -1} // a value of the column in each of the two lanes
+			for n := range 20 {
+				r := testRequest(t, s, "", fmt.Sprintf("{\"n\":0,\"lane\":%d}", n))
+				lanes[r.Records.lanes(len(s.queue.lanes))>>1&1] = n
+				if orderBy == "" {
+					lanes[1] = n
+				}
+			}
+			send := func(lane, n int) error {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				_, err := s.Commit(ctx, testRequest(t, s, "", fmt.Sprintf("{\"n\":%d,\"lane\":%d}", n, lane)))
+				return err
+			}
+			for lane := range lanes {
+				if err := send(lanes[lane], 1); err != nil { // the mean is known
+					t.Fatal(err)
+				}
+			}
+			if err := s.Accept(testRequest(t, s, "", fmt.Sprintf("{\"n\":1000000,\"lane\":%d}", lanes[0]))); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // it goes alone
+			for range 300 { // half a second and more
+				if err := send(lanes[1], 2); err != nil || s.Ready() != nil {
+					t.Fatalf("order %q, beside it, predicting %v: %v, ready: %v", orderBy, s.Stats().PredictedWait, err, s.Ready())
+				}
+			}
+			if err := send(lanes[0], 3); orderBy != "" && !errors.Is(err, ErrOverloaded) {
+				t.Errorf("behind it: %v", err)
+			}
+			close(sink.released)
+			closeTest(t, s)
+		})
+	}
+}
+
+// One request waits for a lock: those of its batch are stored without it, those that
+// come later too, and it is when the lock is free.
+func TestBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newLocked()
+		s := openTest(t, sink, func(c *Config, _ *Definition) { c.BatchRows, c.QueueRows, c.RetryFor = 1000, 10000, time.Minute })
+		start := time.Now()
+		var group, late sync.WaitGroup
+		for n := range 500 {
+			late.Go(func() {
+				if n == 100 {
+					if o, err := s.Commit(t.Context(), testRequest(t, s, "the key", number(1000000))); err != nil || o.Stored != 1 {
+						t.Errorf("%+v, %v", o, err)
+					}
+				}
+			})
+			group.Go(func() {
+				if _, err := s.Commit(t.Context(), testRequest(t, s, "", number(n))); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if took := time.Since(start); took > 2*s.lockWait()+10*s.pieceWait()+time.Second/2 {
+			t.Errorf("the neighbours took %v", took)
+		}
+		for n := range 100 {
+			began := time.Now()
+			if _, err := s.Commit(t.Context(), testRequest(t, s, "", number(n))); err != nil || time.Since(began) > 2*s.lockWait() || s.Ready() != nil {
+				t.Errorf("later: %v after %v, ready: %v", err, time.Since(began), s.Ready())
+			}
+		}
+		close(sink.released)
+		late.Wait()
+		closeTest(t, s)
+		if len(sink.rows) != 601 || s.Stats().QueueRows != 0 || len(s.keys) != 0 {
+			t.Errorf("%d rows, stats %+v", len(sink.rows), s.Stats())
+		}
+	})
+}
+
+// A lock that is never released fails the requests that need it, and no others. One on
+// all of the table fails all, after RetryFor, and leaves nothing behind.
+func TestBlockedForGood(t *testing.T) {
+	for _, orderBy := range []string{"", "lane"} {
+		for _, all := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				sink := newLocked()
+				s := openTest(t, sink, func(c *Config, d *Definition) {
+					c.Committers, c.BatchRows, c.QueueRows, c.WaitMax, d.OrderBy = 2, 1000, 1000, time.Hour, orderBy
+				})
+				var group sync.WaitGroup
+				for n := range 60 {
+					group.Go(func() {
+						id := n
+						if all || n%30 == 7 {
+							id = 1000000 + n
+						}
+						_, err := s.Commit(t.Context(), testRequest(t, s, "", fmt.Sprintf("{\"n\":%d,\"lane\":%d}", id, n%5)))
+						if (id >= 1000000) != errors.Is(err, ErrUnavailable) || id < 1000000 && err != nil {
+							t.Errorf("record %d: %v", id, err)
+						}
+					})
+				}
+				start := time.Now()
+				group.Wait()
+				took := time.Since(start)
+				if most := 3 * s.cfg.RetryFor; (orderBy == "" || !all) && took > most {
+					t.Errorf("order %q, all %v: it took %v", orderBy, all, took)
+				}
+				close(sink.released)
+				closeTestLost(t, s)
+			})
+		}
+	}
+}
+
+// closeTestLost closes a stream that has nothing left.
+func closeTestLost(t *testing.T, s *Stream) {
+	t.Helper()
+	start := time.Now()
+	closeTest(t, s)
+	if time.Since(start) > time.Second || s.Stats().QueueRows != 0 {
+		t.Errorf("closed after %v, stats %+v", time.Since(start), s.Stats())
+	}
+}
+
+// Close gives up what waits for a lock.
+func TestCloseBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openTest(t, newLocked(), func(c *Config, _ *Definition) { c.RetryFor = time.Hour })
+		for n := range 3 {
+			if err := s.Accept(testRequest(t, s, "", number(1000000+n))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Close(ctx); err == nil {
+			t.Error("closed, and stored what it could not")
+		}
+	})
+}
+
+// crawling is a Sink that answers a row a second.
+type crawling struct{ *memory }
+
+func (c *crawling) Commit(ctx context.Context, b *Batch) error {
+	for range b.Rows(nil) {
+		select {
+		case <-time.After(900 * time.Millisecond):
+			b.Progress()
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrTransient, ctx.Err())
+		}
+	}
+	return c.memory.Commit(ctx, b)
+}
+
+// A batch may take longer than CommitTimeout while the database answers.
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openTest(t, &crawling{newMemory(0)}, func(c *Config, _ *Definition) { c.RetryFor = 0 })
+		o, err := s.Commit(t.Context(), testRequest(t, s, "", number(1)+"\n"+number(2)+"\n"+number(3)))
+		if err != nil || o.Stored != 3 {
+			t.Errorf("%+v, %v", o, err)
+		}
+		closeTest(t, s)
+		sink := newMemory(2 * time.Second)
+		s = openTest(t, sink, func(c *Config, _ *Definition) { c.RetryFor = 0 })
+		if _, err := s.Commit(t.Context(), testRequest(t, s, "", number(1))); !errors.Is(err, ErrUnavailable) || !errors.Is(err, errNoAnswer) {
+			t.Errorf("no answer: %v", err)
+		}
+		closeTest(t, s)
+	})
+}
+
+// turncoat is a Sink whose settings change with its server.
+type turncoat struct {
+	*memory
+	session uint64
+	unsafe  []string
+}
+
+func (c *turncoat) Commit(ctx context.Context, b *Batch) error {
+	b.Session = c.session
+	return c.memory.Commit(ctx, b)
+}
+
+func (c *turncoat) Durability(context.Context) (Durability, error) {
+	return Durability{Unsafe: c.unsafe}, nil
+}
+
+// A failover is noticed by the first batch that fails, or that a new session takes.
+func TestKeepFailover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &turncoat{memory: newMemory(time.Millisecond), session: 1}
+		s := openTest(t, sink, nil)
+		expect := func(want string) {
+			t.Helper()
+			if _, err := s.Commit(t.Context(), testRequest(t, s, "", number(1))); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(2 * time.Second)
+			if d, ok := s.Durability(); !ok || d.String() != want {
+				t.Errorf("%v, %v, want %s", d, ok, want)
+			}
+		}
+		expect("database")
+		sink.unsafe = []string{"fsync=off"}
+		expect("database") // it is the same session
+		sink.session = 2
+		expect("database, not fsynced: fsync=off")
+		sink.unsafe = nil
+		sink.fail(false, ErrTransient)
+		expect("database")
+		closeTest(t, s)
+	})
+}
