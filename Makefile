@@ -9,7 +9,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test check bench fuzz crash readme-table clean needs
+.PHONY: help build run demo test check bench fuzz crash rules readme-table clean needs
 
 help: ## explain the targets (this text)
 	@echo 'Spillway: serve hot endpoints from your own database, and measure what they hold.'
@@ -45,8 +45,12 @@ bench: ## every benchmark, in Go's benchmark format
 fuzz: ## every fuzz target, FUZZTIME each
 	GO=$(GO) FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-crash: needs ## 100 rounds of kill -9 of spillway and its databases under load; everything acknowledged must be there
-	SPILLWAY_CRASH_ROUNDS=100 $(GO) test -count=1 -timeout 60m -v -run '^TestCrash$$' ./cmd/spillway
+crash: needs ## 100 rounds of kill -9 of spillway, its databases and Redis under load; everything acknowledged must be there
+	SPILLWAY_CRASH_ROUNDS=100 $(GO) test -count=1 -timeout 120m -v -run '^Test(Popup)?Crash$$' ./cmd/spillway
+
+rules: ## popups: 2,000,000 steps against the naive model, 1,000 rounds of 1,000 tabs on three replicas
+	$(GO) test -count=1 -timeout 10m -v -run '^TestRulesAgainstModel$$' ./internal/popup -long
+	SPILLWAY_POPUP_ROUNDS=1000 $(GO) test -count=1 -timeout 10m -v -run '^TestPopupTabs$$' ./internal/redis
 
 readme-table: ## write the documents' tables anew from the committed results
 	$(GO) run ./scripts/readmetable
