@@ -45,7 +45,8 @@ start_postgres() {
 }
 
 start_mariadb() {
-	local tables=$1 name=$2
+	local tables=$1
+	schema=$2
 	shift 2
 	port=$(free_port)
 	install -d -o mysql "$folder/db"
@@ -53,8 +54,8 @@ start_mariadb() {
 	(as mysql /usr/sbin/mariadbd --no-defaults --datadir="$folder/db" --bind-address=127.0.0.1 --port="$port" --socket="$folder/db/sock" \
 		--innodb-buffer-pool-size=1G --innodb-log-file-size=512M --innodb-flush-log-at-trx-commit=1 "$@" --init-file="$tables") >"$folder/db.log" 2>&1 &
 	pids+=($!)
-	url="mysql://app@127.0.0.1:$port/$name"
-	ask() { mariadb --no-defaults -h 127.0.0.1 -P "$port" -u app -N "$name" -e "$1"; }
+	url="mysql://app@127.0.0.1:$port/$schema"
+	ask() { mariadb --no-defaults -h 127.0.0.1 -P "$port" -u app -N "$schema" -e "$1"; }
 	until ask 'SELECT 1' >/dev/null 2>&1; do sleep 0.2; done
 }
 
