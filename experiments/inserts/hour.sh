@@ -23,11 +23,11 @@ mariadb) start_mariadb "$source/mariadb.sql" freight --log-bin="$folder/db/binlo
 esac
 case $kind in
 steady)
-	requests=(--method POST --body '{{"device_id":{random(1,100000)},"latitude":31.2,"longitude":121.5,"speed":61.5}' --rate 1000 --slo 'p99<20ms errors<0.0001%')
+	requests=(/positions --method POST --body '{{"device_id":{random(1,100000)},"latitude":31.2,"longitude":121.5,"speed":61.5}' --rate 1000 --slo 'p99<20ms errors<0.0001%')
 	;;
 mixed)
 	ask 'ALTER TABLE positions ADD CHECK (speed < 1000)'
-	requests=(--requests-file "$source/mixed.txt")
+	requests=("" --requests-file "$source/mixed.txt")
 	;;
 *)
 	echo "hour.sh: $kind: want mixed or nothing" >&2
@@ -37,7 +37,7 @@ esac
 
 sed "s#{{.setting.database}}#$url#" "$source/spillway.yaml" >"$folder/spillway.yaml"
 start_spillway "$folder/spillway.yaml"
-"$spillway" load "http://$listen/positions" --header 'Content-Type: application/json' "${requests[@]}" \
+"$spillway" load "http://$listen${requests[0]}" --header 'Content-Type: application/json' "${requests[@]:1}" \
 	--connections 1000 --duration "$duration" --watch db=:"$port" --watch app=:"${listen##*:}" \
 	-o "$folder/run.ndjson" && met=0 || met=$?
 acknowledged=$(answered "$folder/run.ndjson")
