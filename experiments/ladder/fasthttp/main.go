@@ -1,4 +1,4 @@
-// Fasthttp is the empty endpoint on fasthttp alone: what spillway's own rung has below its routes, limits and metrics.
+// Command fasthttp is the empty endpoint on fasthttp alone: what spillway's own rung has below its routes, limits and metrics.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Gateway is a microservice framework's gateway, small: it takes an HTTP request, reads the session cookie, looks the
+// Command gateway is a microservice framework's gateway, small: it takes an HTTP request, reads the session cookie, looks the
 // service up in the registry and calls it by gRPC. How it keeps connections and how it reads cookies are flags, for these
 // are what the seed tuned.
 package main

@@ -1,4 +1,4 @@
-// Greeter is the service behind the gateway: it registers itself and answers one gRPC method with the empty endpoint's
+// Command greeter is the service behind the gateway: it registers itself and answers one gRPC method with the empty endpoint's
 // text.
 package main
 

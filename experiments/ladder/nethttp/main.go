@@ -1,4 +1,4 @@
-// Nethttp is the empty endpoint on Go's own HTTP server: bare, or behind a router with as many routes as a small
+// Command nethttp is the empty endpoint on Go's own HTTP server: bare, or behind a router with as many routes as a small
 // application has, which stands for a framework.
 package main
 

@@ -1,4 +1,4 @@
-// Pgbench puts spillway's database rung beside pgbench: the same PostgreSQL, as many connections to it, taken in turn. It
+// Command pgbench puts spillway's database rung beside pgbench: the same PostgreSQL, as many connections to it, taken in turn. It
 // prints requests a second of each and the ratios within a round, and writes them as JSON.
 package main
 

@@ -1,4 +1,4 @@
-// Redisget answers GET /probe/redis?key=K by one Redis GET, through a pool of connections that are lent to one request at
+// Command redisget answers GET /probe/redis?key=K by one Redis GET, through a pool of connections that are lent to one request at
 // a time, or through a client that sends the commands of all requests over a few connections.
 package main
 

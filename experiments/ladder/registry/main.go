@@ -1,4 +1,4 @@
-// Registry is a small service registry over HTTP, in the place of consul: PUT and DELETE /services/NAME/ADDRESS, and GET
+// Command registry is a small service registry over HTTP, in the place of consul: PUT and DELETE /services/NAME/ADDRESS, and GET
 // /services/NAME, which answers a JSON list of addresses.
 package main
 
