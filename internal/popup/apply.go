@@ -89,18 +89,18 @@ const ApplyMax = 1000
 // Distinct returns the events without repeats, the first of each, by ascending id: the
 // order in which databases insert them, so that two that insert the same events do
 // not wait for each other in a circle.
-func Distinct(events []Event) []Event {
-	out := slices.Clone(events)
-	slices.SortStableFunc(out, func(a, b Event) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-	return slices.CompactFunc(out, func(a, b Event) bool { return a.ID == b.ID })
+func Distinct(events []Event) []*Event {
+	out := pointers(events)
+	slices.SortStableFunc(out, func(a, b *Event) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	return slices.CompactFunc(out, func(a, b *Event) bool { return a.ID == b.ID })
 }
 
 // Newest returns the newest event of each user and placement, by ascending user and
 // placement. Its state is the one to keep, unless a newer one is kept already.
-func Newest(events []Event) []Event {
-	out := slices.Clone(events)
-	slices.SortFunc(out, func(a, b Event) int {
-		return cmp.Or(cmp.Compare(a.Key.User, b.Key.User), cmp.Compare(a.Key.Placement, b.Key.Placement), CompareAge(a, b))
+func Newest(events []Event) []*Event {
+	out := pointers(events)
+	slices.SortFunc(out, func(a, b *Event) int {
+		return cmp.Or(cmp.Compare(a.Key.User, b.Key.User), cmp.Compare(a.Key.Placement, b.Key.Placement), compareAge(a, b))
 	})
 	last := 0
 	for i, e := range out {
@@ -112,10 +112,21 @@ func Newest(events []Event) []Event {
 	return out[:last]
 }
 
+// pointers spares the sorts from moving events about.
+func pointers(events []Event) []*Event {
+	out := make([]*Event, len(events))
+	for i := range events {
+		out[i] = &events[i]
+	}
+	return out
+}
+
 // CompareAge orders the events of one user and placement, the newest last: by
 // sequence, then by when they happened, then by id. Two events have one sequence
 // where a recorder kept an event that it said it had not, or a store lost its newest
 // states: the later one is what the user saw.
-func CompareAge(a, b Event) int {
+func CompareAge(a, b Event) int { return compareAge(&a, &b) }
+
+func compareAge(a, b *Event) int {
 	return cmp.Or(cmp.Compare(a.Sequence, b.Sequence), a.At.Compare(b.At), bytes.Compare(a.ID[:], b.ID[:]))
 }

@@ -47,7 +47,8 @@ func (s State) event(key Key, kind Kind, at int64) Event {
 // sequence, its campaign and kind, and when the campaign was shown. When it was
 // clicked is not part of it: a click that is sent again, because nobody knows
 // whether it was recorded, is the same click. The time of the show is, because a
-// store that lost its newest states gives a sequence number again.
+// store that lost its newest states gives a sequence number again. An id begins with
+// that time: what a database inserts comes close to the end of its index.
 func eventID(key Key, kind Kind, s State) [16]byte {
 	var room [256]byte
 	b := append(room[:0], byte(kind), byte(len(key.Placement)))
@@ -57,5 +58,9 @@ func eventID(key Key, kind Kind, s State) [16]byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(s.Shown))
 	b = append(b, key.User...)
 	sum := sha256.Sum256(b)
-	return [16]byte(sum[:16])
+	id := [16]byte(sum[:16])
+	var shown [8]byte
+	binary.BigEndian.PutUint64(shown[:], uint64(s.Shown))
+	copy(id[:6], shown[2:])
+	return id
 }

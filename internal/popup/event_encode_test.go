@@ -2,6 +2,7 @@ package popup
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 	"time"
 
@@ -123,7 +124,7 @@ func TestNewestDistinct(t *testing.T) {
 		}
 		kept := Newest(events)
 		for i, e := range kept {
-			if newest[e.Key] != e || i > 0 && kept[i-1].Key.User >= e.Key.User {
+			if newest[e.Key] != *e || i > 0 && kept[i-1].Key.User >= e.Key.User {
 				t.Fatalf("newest %d: %+v", i, e)
 			}
 		}
@@ -138,5 +139,19 @@ func TestMilliseconds(t *testing.T) {
 		if got := FromMilliseconds(Milliseconds(d)); got != d {
 			t.Errorf("%v comes back as %v", d, got)
 		}
+	}
+}
+
+// Ids ascend with the time of the show, whoever it was for: databases insert them at the
+// end of their index.
+func TestEventIDOrder(t *testing.T) {
+	var last [16]byte
+	for i := range 1000 {
+		state := State{Version: 1, Phase: Shown, Campaign: CampaignID(1 + i%3), Shown: day0.UnixMilli() + int64(i)}
+		id := state.event(Key{fmt.Sprint("user ", i*7919%1000), "home"}, KindShow, state.Shown).ID
+		if bytes.Compare(last[:], id[:]) >= 0 {
+			t.Fatalf("show %d: %x is not behind %x", i, id, last)
+		}
+		last = id
 	}
 }

@@ -520,13 +520,13 @@ func (w *walk) check() {
 		}
 		ids[e.ID], last[e.Key] = true, e
 	}
-	w.memory.Range(func(key Key, s State) bool {
+	for key, event := range last {
+		s, _ := w.memory.Get(w.t.Context(), key)
 		back, err := DecodeState(AppendState(nil, s))
-		if last[key].State != s || err != nil || back != s {
-			w.t.Fatalf("%v: state %+v, last event %+v, decoded %+v, %v", key, s, last[key], back, err)
+		if event.State != s || err != nil || back != s {
+			w.t.Fatalf("%v: state %+v, last event %+v, decoded %+v, %v", key, s, event, back, err)
 		}
-		return true
-	})
+	}
 	if w.memory.Len() != len(last) {
 		w.t.Fatalf("%d states, events of %d", w.memory.Len(), len(last))
 	}

@@ -129,7 +129,7 @@ type eventArrays struct {
 	states            [][]byte
 }
 
-func newEventArrays(events []popup.Event) *eventArrays {
+func newEventArrays(events []*popup.Event) *eventArrays {
 	a := &eventArrays{}
 	for _, e := range events {
 		a.ids = append(a.ids, e.ID)

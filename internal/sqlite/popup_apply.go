@@ -91,7 +91,7 @@ func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 }
 
 // bindEvent binds the columns that both statements begin with.
-func bindEvent(stmt *sqlite.Stmt, e popup.Event) {
+func bindEvent(stmt *sqlite.Stmt, e *popup.Event) {
 	stmt.BindBytes(1, e.ID[:])
 	stmt.BindText(2, e.Key.User)
 	stmt.BindText(3, e.Key.Placement)
@@ -100,7 +100,7 @@ func bindEvent(stmt *sqlite.Stmt, e popup.Event) {
 	stmt.BindInt64(6, int64(e.Campaign))
 }
 
-func bindNext(stmt *sqlite.Stmt, param int, e popup.Event) {
+func bindNext(stmt *sqlite.Stmt, param int, e *popup.Event) {
 	if e.NextAt.IsZero() {
 		stmt.BindNull(param)
 		return
