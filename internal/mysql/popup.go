@@ -39,10 +39,8 @@ var popupTables = []string{
 	id TINYINT NOT NULL PRIMARY KEY,
 	version BIGINT NOT NULL
 ) ENGINE=InnoDB`,
-	// The number is the row's place: by the id, which is a hash, pages would split.
 	`CREATE TABLE IF NOT EXISTS popup_events (
-	number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
-	id BINARY(16) NOT NULL,
+	id BINARY(16) NOT NULL PRIMARY KEY,
 	user_id VARBINARY(128) NOT NULL,
 	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
 	sequence BIGINT NOT NULL,
@@ -50,8 +48,7 @@ var popupTables = []string{
 	campaign_id INT NOT NULL,
 	shown_at DATETIME(3) NOT NULL,
 	at DATETIME(3) NOT NULL,
-	next_at DATETIME(3),
-	UNIQUE KEY id (id)
+	next_at DATETIME(3)
 ) ENGINE=InnoDB`,
 	`CREATE TABLE IF NOT EXISTS popup_state (
 	user_id VARBINARY(128) NOT NULL,

@@ -3,13 +3,14 @@ package mysql
 import (
 	"cmp"
 	"context"
-	"database/sql/driver"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -61,8 +62,8 @@ func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Even
 type applier struct {
 	slot   int64
 	mark   popup.Mark
-	events []popup.Event // by id
-	newest []popup.Event // by user and placement
+	events []*popup.Event // by id
+	newest []*popup.Event // by user and placement
 
 	repeated bool // an attempt has found that some events are stored already
 }
@@ -74,10 +75,10 @@ func (a *applier) apply(ctx context.Context, se *session) error {
 		if err != nil {
 			return err
 		}
-		added = slices.DeleteFunc(slices.Clone(a.events), func(e popup.Event) bool { return known[e.ID] })
+		added = slices.DeleteFunc(slices.Clone(a.events), func(e *popup.Event) bool { return known[e.ID] })
 	}
 	var refused *mysql.MySQLError
-	err := insertEvents(ctx, se, "INSERT INTO popup_events ("+eventColumns+") VALUES ", "", added, eventValues)
+	err := insertRows(ctx, se, "INSERT INTO popup_events ("+eventColumns+") VALUES ", "", added, appendEvent)
 	if errors.As(err, &refused) && refused.Number == numDuplicate {
 		a.repeated = true
 	}
@@ -87,7 +88,7 @@ func (a *applier) apply(ctx context.Context, se *session) error {
 	if err := a.count(ctx, se, added); err != nil {
 		return err
 	}
-	err = insertEvents(ctx, se, "INSERT INTO popup_state ("+stateColumns+") VALUES ", upsertStates(), a.newest, stateValues)
+	err = insertRows(ctx, se, "INSERT INTO popup_state ("+stateColumns+") VALUES ", upsertStates(), a.newest, appendNewest)
 	if err != nil || a.mark.Sequence == 0 {
 		return err
 	}
@@ -97,7 +98,7 @@ func (a *applier) apply(ctx context.Context, se *session) error {
 }
 
 // count adds events to the counts of their campaigns.
-func (a *applier) count(ctx context.Context, se *session, events []popup.Event) error {
+func (a *applier) count(ctx context.Context, se *session, events []*popup.Event) error {
 	type row struct {
 		campaign popup.CampaignID
 		kind     popup.Kind
@@ -113,55 +114,84 @@ func (a *applier) count(ctx context.Context, se *session, events []popup.Event) 
 	slices.SortFunc(rows, func(x, y row) int {
 		return cmp.Or(cmp.Compare(x.campaign, y.campaign), cmp.Compare(x.kind, y.kind))
 	})
-	for _, r := range rows {
-		_, err := se.exec(ctx, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES (?, ?, ?, ?) ON DUPLICATE KEY UPDATE events = events + VALUES(events)",
-			namedValues([]any{int64(r.campaign), int64(r.kind), a.slot, counts[r]}))
-		if err != nil {
+	return insertRows(ctx, se, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES ", " ON DUPLICATE KEY UPDATE events = events + VALUES(events)", rows,
+		func(b []byte, r row) []byte {
+			return appendInts(b, int64(r.campaign), int64(r.kind), a.slot, counts[r])
+		})
+}
+
+// statementBytes is about how long a statement gets.
+const statementBytes = 128 << 10
+
+// insertRows inserts a row for each item. values appends its values, separated by commas:
+// as text, because that is cheaper for us and no dearer for the server than parameters.
+func insertRows[T any](ctx context.Context, se *session, head, tail string, items []T, values func([]byte, T) []byte) error {
+	var b []byte
+	for i, item := range items {
+		if len(b) == 0 {
+			b = append(b, head...)
+		} else {
+			b = append(b, ',')
+		}
+		b = append(values(append(b, '('), item), ')')
+		if len(b) < statementBytes && i+1 < len(items) {
+			continue
+		}
+		if err := se.Exec(ctx, string(append(b, tail...))); err != nil {
 			return err
 		}
+		b = b[:0]
 	}
 	return nil
 }
 
-// insertEvents inserts a row for each event, in statements of powers of two, so that
-// there are few to prepare.
-func insertEvents(ctx context.Context, se *session, head, tail string, events []popup.Event, values func(popup.Event) []any) error {
-	var args []driver.NamedValue
-	for len(events) > 0 {
-		n := min(powerBelow(len(events)), rowsMax)
-		args = args[:0]
-		columns := 0
-		for _, e := range events[:n] {
-			row := values(e)
-			columns = len(row)
-			for _, v := range row {
-				args = append(args, driver.NamedValue{Ordinal: len(args) + 1, Value: v})
-			}
-		}
-		if _, err := se.exec(ctx, head+tuples(n, columns)+tail, args); err != nil {
-			return err
-		}
-		events = events[n:]
-	}
-	return nil
+func appendEvent(b []byte, e *popup.Event) []byte {
+	b = append(appendKey(b, e), ',')
+	b = append(appendMoment(b, e.ShownAt), ',')
+	b = append(appendMoment(b, e.At), ',')
+	return appendMoment(b, e.NextAt)
 }
 
-func eventValues(e popup.Event) []any {
-	return []any{
-		e.ID[:], []byte(e.Key.User), e.Key.Placement, int64(e.Sequence), int64(e.Kind), int64(e.Campaign),
-		appendDatetime(nil, e.ShownAt), appendDatetime(nil, e.At), datetimeOrNull(e.NextAt),
-	}
+func appendNewest(b []byte, e *popup.Event) []byte {
+	b = append(appendKey(b, e), ',')
+	b = append(appendMoment(b, e.At), ',')
+	b = append(appendMoment(b, e.NextAt), ',')
+	return appendHex(b, popup.AppendState(nil, e.State))
 }
 
-func stateValues(e popup.Event) []any {
-	return []any{
-		e.ID[:], []byte(e.Key.User), e.Key.Placement, int64(e.Sequence), int64(e.Kind), int64(e.Campaign),
-		appendDatetime(nil, e.At), datetimeOrNull(e.NextAt), popup.AppendState(nil, e.State),
+// appendKey appends the columns that both statements begin with.
+func appendKey(b []byte, e *popup.Event) []byte {
+	b = append(appendHex(b, e.ID[:]), ',')
+	b = append(appendHex(b, []byte(e.Key.User)), ',')
+	b = append(appendHex(b, []byte(e.Key.Placement)), ',')
+	return appendInts(b, int64(e.Sequence), int64(e.Kind), int64(e.Campaign))
+}
+
+// appendHex appends a literal that no setting of the server reads in another way.
+func appendHex(b, data []byte) []byte {
+	return append(hex.AppendEncode(append(b, "X'"...), data), '\'')
+}
+
+func appendInts(b []byte, values ...int64) []byte {
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, v, 10)
 	}
+	return b
+}
+
+// appendMoment appends NULL for the zero time.
+func appendMoment(b []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return append(b, "NULL"...)
+	}
+	return append(appendDatetime(append(b, '\''), t), '\'')
 }
 
 // knownEvents returns the ids of the events that are stored already.
-func knownEvents(ctx context.Context, se *session, events []popup.Event) (map[[16]byte]bool, error) {
+func knownEvents(ctx context.Context, se *session, events []*popup.Event) (map[[16]byte]bool, error) {
 	known := make(map[[16]byte]bool)
 	for len(events) > 0 {
 		n := min(powerBelow(len(events)), rowsMax)
