@@ -68,10 +68,11 @@ const (
 //
 // One process has it open for writing, held by a lock on FILE-lock.
 type SpoolFile struct {
-	file   string
-	lock   *os.File     // nil: read only
-	writer *sqlite.Conn // nil: read only
-	used   int64        // bytes of the file, as Write read them last
+	file     string
+	lock     *os.File     // nil: read only
+	writer   *sqlite.Conn // nil: read only
+	used     int64        // bytes of the file in use
+	reckoned int          // changes since they were measured
 
 	mu     sync.Mutex // of reader
 	reader *sqlite.Conn

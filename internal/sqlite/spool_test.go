@@ -162,7 +162,7 @@ func TestSpoolMeasure(t *testing.T) {
 	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
 	defer closeSpool(t, s, f)
 	put(t, s, "/a", "first")
-	used := s.Stats().UsedBytes
+	before := s.Stats()
 	refuse := sqlite.AuthorizeFunc(func(a sqlite.Action) sqlite.AuthResult {
 		if a.Type() == sqlite.OpPragma && a.Pragma() == "page_count" {
 			return sqlite.AuthResultDeny
@@ -172,9 +172,14 @@ func TestSpoolMeasure(t *testing.T) {
 	if err := f.writer.SetAuthorizer(refuse); err != nil {
 		t.Fatal(err)
 	}
-	put(t, s, "/a", "second")
-	if got := s.Stats().UsedBytes; got != used {
-		t.Errorf("%d bytes, want the last figure %d", got, used)
+	const groups = measureEvery + 1 // one of them is followed by a measurement, which fails
+	for i := range groups {
+		put(t, s, "/a", fmt.Sprint("more ", i))
+	}
+	after := s.Stats()
+	want := before.UsedBytes + after.Names[0].Bytes - before.Names[0].Bytes + groups*groupBytes
+	if after.UsedBytes != want {
+		t.Errorf("%d bytes, want what was measured before and what was added, %d", after.UsedBytes, want)
 	}
 	if _, err := f.Write(stream.SpoolChange{}); err == nil {
 		t.Error("the size is read all the same")
@@ -182,8 +187,11 @@ func TestSpoolMeasure(t *testing.T) {
 	if err := f.writer.SetAuthorizer(nil); err != nil {
 		t.Fatal(err)
 	}
-	put(t, s, "/a", "third")
-	if got := drainSome(t, s, "/a", 3); fmt.Sprint(got) != "[first second third]" {
+	put(t, s, "/a", "last")
+	if got := s.Stats().UsedBytes; got == want || got%spoolPage != 0 {
+		t.Errorf("%d bytes, want those of pages: measured again", got)
+	}
+	if got := drainSome(t, s, "/a", groups+2); len(got) != groups+2 || got[0] != "first" || got[groups+1] != "last" {
 		t.Errorf("drained %q", got)
 	}
 }

@@ -22,9 +22,32 @@ func (f *SpoolFile) Write(c stream.SpoolChange) (int64, error) {
 	if err := w.write(f, c); err != nil {
 		return 0, err
 	}
-	_ = f.measure() // the change is on disk, whatever the file's size; the last figure stands
+	f.grow(c)
 	return f.used, nil
 }
+
+// measureEvery is how many changes are reckoned before the file is measured again.
+const measureEvery = 16
+
+// grow brings the figure of the bytes in use up to date after a change: what was
+// added is reckoned, what was deleted is measured.
+func (f *SpoolFile) grow(c stream.SpoolChange) {
+	for _, g := range c.Groups {
+		f.used += int64(len(g.Payload)) + groupBytes
+	}
+	for _, k := range c.Keys {
+		f.used += int64(len(k.Key)) + keyBytes
+	}
+	if f.reckoned++; f.reckoned >= measureEvery || len(c.Drained)+len(c.Requeued) > 0 {
+		_ = f.measure() // the change is on disk, whatever the file's size; the last figure stands
+	}
+}
+
+// What a row takes beside its payload or key.
+const (
+	groupBytes = 40
+	keyBytes   = 64
+)
 
 // measure reads how many bytes of the file are in use.
 func (f *SpoolFile) measure() error {
@@ -33,7 +56,7 @@ func (f *SpoolFile) measure() error {
 	if err := errors.Join(err, errFree); err != nil {
 		return fmt.Errorf("read the size of the spool: %w", damaged(err))
 	}
-	f.used = (pages - free) * spoolPage
+	f.used, f.reckoned = (pages-free)*spoolPage, 0
 	return nil
 }
 

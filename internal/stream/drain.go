@@ -93,7 +93,7 @@ func (d *drain) run(ctx context.Context) error {
 
 // drainEvery is the time between the starts of two calls of apply that take all there
 // is: what comes meanwhile shares a transaction of the database.
-const drainEvery = 50 * time.Millisecond
+const drainEvery = 100 * time.Millisecond
 
 // next waits for groups and reads them.
 func (d *drain) next(ctx context.Context) ([]Group, error) {
