@@ -8,7 +8,7 @@ type Popups struct {
 	Path              string        `yaml:"path" doc:"path of the popup, starts with /; PATH/click and PATH/dismiss take the answers to it; empty: no popups are served"`
 	Database          Secret        `yaml:"database" doc:"database of campaigns, states and events; empty: the top-level one"`
 	Store             string        `yaml:"store" enum:"memory,redis" doc:"where users' states are kept; memory: in this process, the only one on its database; redis: in redis, for any number of replicas"`
-	MemoryUsers       int           `yaml:"memory_users" range:"1..1000000000" doc:"states at most with store memory, one for each user and placement, 190 bytes each"`
+	MemoryUsers       int           `yaml:"memory_users" range:"1..1000000000" doc:"states at most with store memory, one for each user and placement, 170 bytes each"`
 	SpoolBytes        int           `yaml:"spool_bytes" range:"1048576..1099511627776" doc:"with store memory, disk in data for events that the database does not have yet"`
 	StateTTL          time.Duration `yaml:"state_ttl" range:"0s..87600h" doc:"with store redis, a state stays so long after the user's last event and is read from the database again when needed; 1h or more, 0s: it stays for good"`
 	BacklogMax        int           `yaml:"backlog_max" range:"1000..1000000000" doc:"with store redis, events that may wait for the database"`

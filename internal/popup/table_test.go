@@ -1,0 +1,53 @@
+package popup
+
+import (
+	"testing"
+	"unsafe"
+
+	"pgregory.net/rapid"
+)
+
+// A table does what a map does, with keys that meet in few cells, at the end of the
+// table too.
+func TestTable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var states table
+		model := make(map[fingerprint]State)
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			key := fingerprint{rapid.Uint64Range(1, 20).Draw(t, "key"), rapid.SampledFrom([]uint64{0, 1, 6, 7, 30, 31}).Draw(t, "home")}
+			if rapid.IntRange(0, 3).Draw(t, "remove") == 0 {
+				states.remove(key)
+				delete(model, key)
+			} else {
+				state := State{
+					Version: rapid.Uint64Range(1, 9).Draw(t, "version"), Phase: Clicked, Campaign: 3, Order: -4, Shown: 5, Answered: 6,
+					Until: 7, counts: rapid.SampledFrom([]string{"", "counts"}).Draw(t, "counts"),
+				}
+				states.set(key, state)
+				model[key] = state
+			}
+			if states.get(key) != model[key] || states.used != len(model) {
+				t.Fatalf("%v: %+v of %d, want %+v of %d", key, states.get(key), states.used, model[key], len(model))
+			}
+		}
+		counted := 0
+		for key, state := range model {
+			if states.get(key) != state || !states.has(key) {
+				t.Fatalf("%v: %+v, want %+v", key, states.get(key), state)
+			}
+			counted += min(1, len(state.counts))
+		}
+		filled := 0
+		for _, s := range states.cells {
+			if s.key != (fingerprint{}) {
+				filled++
+			}
+		}
+		if filled != len(model) || len(states.counts) != counted {
+			t.Fatalf("%d cells filled for %d states, %d counts for %d", filled, len(model), len(states.counts), counted)
+		}
+	})
+	if size := unsafe.Sizeof(cell{}); size != 64 {
+		t.Errorf("a cell takes %d bytes", size)
+	}
+}
