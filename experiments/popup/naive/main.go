@@ -16,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -72,6 +73,10 @@ func run(ctx context.Context) error {
 	connections := flag.Int("pool", 300, "database connections")
 	flag.Parse()
 
+	ln, err := net.Listen("tcp", *listen)
+	if err != nil {
+		return err
+	}
 	a := &app{mode: *mode}
 	if err := a.open(ctx, *database, *redis, *connections); err != nil {
 		return err
@@ -84,8 +89,7 @@ func run(ctx context.Context) error {
 	}()
 	server := &fasthttp.Server{Handler: a.serve}
 	served := make(chan error, 1)
-	go func() { served <- server.ListenAndServe(*listen) }()
-	var err error
+	go func() { served <- server.Serve(patient{ln}) }()
 	select {
 	case err = <-served:
 	case <-ctx.Done():
@@ -97,6 +101,20 @@ func run(ctx context.Context) error {
 	<-done
 	a.redis.Close()
 	return errors.Join(err, a.db.Close())
+}
+
+// patient is a listener that tries again where there is no file for a connection, as
+// net/http's server does.
+type patient struct{ net.Listener }
+
+func (p patient) Accept() (net.Conn, error) {
+	for {
+		conn, err := p.Listener.Accept()
+		if !errors.Is(err, syscall.EMFILE) {
+			return conn, err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 func (a *app) open(ctx context.Context, url, redis string, connections int) error {
