@@ -219,14 +219,7 @@ func (p *popupPart) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	placements := map[string]string{} // one text for all keys
-	err = p.tables.Restore(ctx, func(key popup.Key, state popup.State) error {
-		if _, known := placements[key.Placement]; !known {
-			placements[key.Placement] = key.Placement
-		}
-		key.Placement = placements[key.Placement]
-		return p.memory.Restore(key, state)
-	})
+	err = p.tables.Restore(ctx, p.memory.Restore)
 	if errors.Is(err, popup.ErrFull) {
 		err = fmt.Errorf("%w: raise popups.memory_users", err)
 	}
