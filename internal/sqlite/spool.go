@@ -72,6 +72,8 @@ type SpoolFile struct {
 	lock     *os.File     // nil: read only
 	writer   *sqlite.Conn // nil: read only
 	used     int64        // bytes of the file in use
+	free     int64        // and of its free pages
+	reserve  int64        // spoolReserve
 	reckoned int          // changes since they were measured
 
 	mu     sync.Mutex // of reader
@@ -101,7 +103,7 @@ func openSpool(ctx context.Context, file string) (*SpoolFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &SpoolFile{file: file, lock: lock}
+	f := &SpoolFile{file: file, lock: lock, reserve: spoolReserve}
 	if f.writer, err = openSpoolWriter(ctx, file); err == nil {
 		f.reader, err = sqlite.OpenConn(file, sqlite.OpenReadWrite)
 	}

@@ -383,6 +383,7 @@ func fillDisk(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	s, f := openSpoolAt(t, file, spoolConfig())
+	f.reserve = 0 // as when others take what the spool leaves free
 	var kept []string
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {
@@ -410,6 +411,7 @@ func fillDisk(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	s, f = openSpoolAt(t, file, spoolConfig())
+	f.reserve = 0
 	put(t, s, "/a", "again")
 	if got := drainSome(t, s, "/a", len(kept)+1); !slices.Equal(got, append(kept, "again")) {
 		t.Errorf("drained %d, kept %d", len(got), len(kept))

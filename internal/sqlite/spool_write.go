@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
@@ -18,12 +19,41 @@ func (f *SpoolFile) Write(c stream.SpoolChange) (int64, error) {
 		err := f.measure()
 		return f.used, err
 	}
+	if err := f.room(c); err != nil {
+		return 0, err
+	}
 	w := &spoolWriter{conn: f.writer, numbers: make(map[string]int64)}
 	if err := w.write(f, c); err != nil {
 		return 0, err
 	}
 	f.grow(c)
 	return f.used, nil
+}
+
+// spoolReserve is how much of the disk groups leave free, for the drain: what it deletes it
+// writes to the log first, which is folded into the file now and then. Both may grow for
+// that, by 1,000 pages and a transaction each. A file that had taken the whole disk could
+// never be emptied.
+const spoolReserve = 12 << 20
+
+// room returns an error where groups would take what the drain needs. Free pages in the
+// file are as good as a free disk.
+func (f *SpoolFile) room(c stream.SpoolChange) error {
+	if len(c.Groups) == 0 {
+		return nil
+	}
+	need := f.reserve
+	for _, g := range c.Groups {
+		need += 2 * int64(len(g.Payload)) // in the log, and in the file
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(f.file, &disk); err != nil {
+		return fmt.Errorf("look how much of the disk is free: %w", err)
+	}
+	if free := int64(disk.Bavail)*disk.Bsize + f.free; free < need {
+		return fmt.Errorf("%w: %d bytes are free, the drain may need %d", stream.ErrSpoolFull, free, need)
+	}
+	return nil
 }
 
 // measureEvery is how many changes are reckoned before the file is measured again.
@@ -34,6 +64,7 @@ const measureEvery = 16
 func (f *SpoolFile) grow(c stream.SpoolChange) {
 	for _, g := range c.Groups {
 		f.used += int64(len(g.Payload)) + groupBytes
+		f.free = max(0, f.free-int64(len(g.Payload))-groupBytes)
 	}
 	for _, k := range c.Keys {
 		f.used += int64(len(k.Key)) + keyBytes
@@ -56,7 +87,7 @@ func (f *SpoolFile) measure() error {
 	if err := errors.Join(err, errFree); err != nil {
 		return fmt.Errorf("read the size of the spool: %w", damaged(err))
 	}
-	f.used, f.reckoned = (pages-free)*spoolPage, 0
+	f.used, f.free, f.reckoned = (pages-free)*spoolPage, free*spoolPage, 0
 	return nil
 }
 
