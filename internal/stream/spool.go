@@ -365,6 +365,7 @@ func (s *Spool) commit(tickets []*spoolTicket, removed []*removal) {
 	}
 	s.used = used
 	s.added(change)
+	s.count(tickets, change, took) // first: what was answered is in the figures
 	for _, r := range removed {
 		s.drop(r)
 		close(r.done)
@@ -372,7 +373,6 @@ func (s *Spool) commit(tickets []*spoolTicket, removed []*removal) {
 	for _, t := range tickets {
 		s.answer(t)
 	}
-	s.count(tickets, change, took)
 }
 
 // seal makes a group of the entries of each name. The caller holds mu.
