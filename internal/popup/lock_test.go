@@ -93,10 +93,10 @@ func TestHold(t *testing.T) {
 		}
 		// The server is away for an hour and comes back: the lock is taken again.
 		server.restart(true)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		synctest.Wait()
 		server.restart(false)
-		time.Sleep(2 * lockEvery)
+		<-time.After(2 * lockEvery)
 		synctest.Wait()
 		if isLost(a) || server.held == nil {
 			t.Fatal("the lock was not taken again")
@@ -105,7 +105,7 @@ func TestHold(t *testing.T) {
 		server.mu.Lock()
 		server.keeps, server.held.broken = true, true
 		server.mu.Unlock()
-		time.Sleep(5 * time.Minute)
+		<-time.After(5 * time.Minute)
 		synctest.Wait()
 		if isLost(a) {
 			t.Fatal("the lock was lost to this process's own session")
@@ -116,7 +116,7 @@ func TestHold(t *testing.T) {
 		server.mu.Lock()
 		server.keeps, server.held = false, nil
 		server.mu.Unlock()
-		time.Sleep(2 * lockEvery)
+		<-time.After(2 * lockEvery)
 		synctest.Wait()
 		if isLost(a) || server.held == nil {
 			t.Fatal("the lock was not taken again from the broken session")
@@ -131,7 +131,7 @@ func TestHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.Close()
-		time.Sleep(2 * lockEvery)
+		<-time.After(2 * lockEvery)
 		synctest.Wait()
 		if !isLost(a) {
 			t.Error("nobody noticed the other process")

@@ -119,7 +119,7 @@ func TestExpiryUnderLoad(t *testing.T) {
 							slowest.Store(max(slowest.Load(), int64(time.Since(begin))))
 						}
 					})
-					time.Sleep(time.Millisecond)
+					<-time.After(time.Millisecond)
 				}
 				group.Wait()
 				if source.twice.Load() {

@@ -89,7 +89,7 @@ func TestReplicasShare(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 		}
 		group.Wait()
 		if n := source.executions.Load(); source.twice.Load() || n > 4 {
@@ -146,7 +146,7 @@ func TestSlowStatementIsClaimed(t *testing.T) {
 			q := Open(cfg, source)
 			replicas = append(replicas, q)
 			group.Go(func() {
-				time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+				<-time.After(time.Duration(i) * 100 * time.Millisecond)
 				if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err != nil {
 					t.Error(err)
 				}
@@ -263,7 +263,7 @@ func TestRenewalsBackOff(t *testing.T) {
 				if _, from, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err != nil || source.executions.Load() > 1 && from != FromMemory {
 					t.Fatal(from, err)
 				}
-				time.Sleep(time.Millisecond)
+				<-time.After(time.Millisecond)
 			}
 			return source.executions.Load() - before
 		}

@@ -185,7 +185,7 @@ func TestCloseBlocked(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(5 * time.Second)
+		<-time.After(5 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := s.Close(ctx); err == nil {
@@ -253,7 +253,7 @@ func TestKeepFailover(t *testing.T) {
 			if _, err := s.Commit(t.Context(), testRequest(t, s, "", number(1))); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(2 * time.Second)
+			<-time.After(2 * time.Second)
 			if d, ok := s.Durability(); !ok || d.String() != want {
 				t.Errorf("%v, %v, want %s", d, ok, want)
 			}

@@ -391,7 +391,7 @@ func TestAbandoned(t *testing.T) {
 		if _, err := s.Commit(ctx, testRequest(t, s, "", number(1))); !errors.Is(err, ErrUnknown) {
 			t.Errorf("left: %v", err)
 		}
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if stats := s.Stats(); stats.Committing != 0 || stats.Failed != 1 {
 			t.Errorf("stats %+v", stats)
 		}
@@ -435,7 +435,7 @@ func TestKeys(t *testing.T) {
 		for n := range 20 {
 			group.Go(func() {
 				if n%5 == 4 {
-					time.Sleep(15 * time.Millisecond) // the first has been stored meanwhile
+					<-time.After(15 * time.Millisecond) // the first has been stored meanwhile
 				}
 				o, err := s.Commit(t.Context(), testRequest(t, s, "key", body))
 				if err != nil || o.Stored != 2 || len(o.Refused) != 2 || o.Refused[0].Reason != "negative" || o.Refused[1].Index != 2 {
@@ -464,7 +464,7 @@ func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(time.Millisecond)
 		s := openTest(t, sink, nil)
-		time.Sleep(3*time.Minute + time.Second)
+		<-time.After(3*time.Minute + time.Second)
 		closeTest(t, s)
 		if d, ok := s.Durability(); !ok || d.String() != "database" || sink.swept != 4 {
 			t.Errorf("%v, %v, swept %d times", d, ok, sink.swept)

@@ -261,7 +261,7 @@ func (s *Spool) write() {
 
 // gatherEvery is the most time between the starts of two transactions when the second
 // waits for more entries.
-const gatherEvery = 2 * time.Millisecond
+const gatherEvery = time.Millisecond
 
 // gather waits for as many entries as came together lately, so that they share an
 // fsync: without it the first of those who were answered together has the next one

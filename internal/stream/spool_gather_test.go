@@ -47,7 +47,9 @@ func TestSpoolGather(t *testing.T) {
 			var group sync.WaitGroup
 			for i := range writers {
 				group.Go(func() {
-					time.Sleep(time.Duration(i) * pause)
+					if wait := time.Duration(i) * pause; wait > 0 {
+						<-time.After(wait)
+					}
 					for range rounds {
 						if _, err := s.Append(t.Context(), "/a", SpoolEntry{Payload: []byte("x"), Rows: 1}); err != nil {
 							t.Error(err)
