@@ -65,7 +65,7 @@ type Spool struct {
 
 	failedAt time.Time
 	began    time.Time // when the last transaction began
-	crowd    int       // entries that came together lately: the most, which fades
+	crowd    int       // entries around lately, in a transaction or behind it: the most, which fades
 	want     int       // entries for which the writer waits
 
 	logged   atomic.Int64 // when a failure was logged last
@@ -263,7 +263,7 @@ func (s *Spool) write() {
 // waits for more entries.
 const gatherEvery = time.Millisecond
 
-// gather waits for as many entries as came together lately, so that they share an
+// gather waits for as many entries as were around lately, so that they share an
 // fsync: without it the first of those who were answered together has the next one
 // alone. Who is alone does not wait, nor does a full group. The caller holds mu, which
 // is free meanwhile.
@@ -337,7 +337,7 @@ func (s *Spool) commit(tickets []*spoolTicket, removed []*removal) {
 	if len(tickets) == 0 && len(removed) == 0 {
 		return
 	}
-	s.began, s.crowd = time.Now(), max(len(tickets), s.crowd*7/8)
+	s.began = time.Now()
 	change := s.seal(tickets)
 	for _, r := range removed {
 		change.Drained = append(change.Drained, r.Drained)
@@ -347,6 +347,7 @@ func (s *Spool) commit(tickets []*spoolTicket, removed []*removal) {
 	used, err := s.file.Write(change)
 	took := time.Since(start)
 	s.mu.Lock()
+	s.crowd = max(len(tickets)+len(s.pending), s.crowd*7/8)
 	if err != nil && len(removed) > 0 && len(tickets) > 0 {
 		// What frees room must not fail with what needs it.
 		s.refuse(tickets, err)

@@ -67,11 +67,11 @@ func TestSpoolGather(t *testing.T) {
 	if groups, took := run(1, 0); len(groups) != rounds || took != rounds*disk {
 		t.Errorf("alone: %d transactions in %s", len(groups), took)
 	}
-	if groups, took := run(10, 0); len(groups) > rounds*5/4 || took > 2*rounds*disk {
+	if groups, took := run(10, 0); len(groups) > rounds+2 || took > 2*rounds*disk {
 		t.Errorf("ten at once: %v in %s", groups, took)
 	}
-	// One after the other they come to share transactions: 33, and 40 without a wait.
-	if groups, took := run(10, 30*time.Microsecond); len(groups) > rounds*7/4 || took > rounds*gatherEvery {
+	// One after the other they come to share transactions: 22, and 40 without a wait.
+	if groups, took := run(10, 30*time.Microsecond); len(groups) > rounds+4 || took > 2*rounds*disk {
 		t.Errorf("ten, one after the other: %v in %s", groups, took)
 	}
 }
