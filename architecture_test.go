@@ -47,6 +47,7 @@ var places = map[string]layer{
 	"internal/deadline":  leaf,
 	"internal/config":    leaf,
 	"internal/database":  leaf,
+	"internal/gather":    leaf,
 	"internal/histogram": leaf,
 	"internal/metrics":   leaf,
 	"internal/param":     leaf,

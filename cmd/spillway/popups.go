@@ -106,8 +106,11 @@ func (p *popupPart) openStates(settings *popup.Config) error {
 	if url == "" {
 		return usageError{errors.New("popups: store: redis needs redis: in the configuration, or --redis")}
 	}
+	if p.cfg.CacheUsers > 0 {
+		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
+	}
 	states, err := redis.OpenPopups(p.app.env.ctx, url, redis.PopupConfig{
-		Table: p.tables, Log: p.app.env.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
+		Table: p.tables, Cache: settings.Cache, Log: p.app.env.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	})
 	if err != nil {
 		return usageError{fmt.Errorf("popups: %w", err)}

@@ -10,6 +10,7 @@ type Popups struct {
 	Store             string        `yaml:"store" enum:"memory,redis" doc:"where users' states are kept; memory: in this process, the only one on its database; redis: in redis, for any number of replicas"`
 	MemoryUsers       int           `yaml:"memory_users" range:"1..1000000000" doc:"states at most with store memory, one for each user and placement, 170 bytes each"`
 	SpoolBytes        int           `yaml:"spool_bytes" range:"1048576..1099511627776" doc:"with store memory, disk in data for events that the database does not have yet"`
+	CacheUsers        int           `yaml:"cache_users" range:"0..1000000000" doc:"with store redis, states at most that this process remembers until any process changes them, 170 bytes each; 0: each request reads redis"`
 	StateTTL          time.Duration `yaml:"state_ttl" range:"0s..87600h" doc:"with store redis, a state stays so long after the user's last event and is read from the database again when needed; 1h or more, 0s: it stays for good"`
 	BacklogMax        int           `yaml:"backlog_max" range:"1000..1000000000" doc:"with store redis, events that may wait for the database"`
 	Timeout           time.Duration `yaml:"timeout" range:"10ms..1m" doc:"a show, click or dismissal waits at most so long to be durable"`
@@ -45,6 +46,7 @@ func DefaultPopups() Popups {
 		Store:             "memory",
 		MemoryUsers:       4_000_000,
 		SpoolBytes:        1 << 30,
+		CacheUsers:        1_000_000,
 		StateTTL:          720 * time.Hour,
 		BacklogMax:        4_000_000,
 		Timeout:           5 * time.Second,

@@ -25,7 +25,7 @@ const shards = 256
 type Memory struct {
 	limit  int64
 	count  atomic.Int64
-	seeds  [2]maphash.Seed
+	seeds  seeds
 	shards [shards]shard
 }
 
@@ -33,6 +33,20 @@ type Memory struct {
 // process knows. Of a billion keys any two have the same one with a probability of
 // 10^-21.
 type fingerprint [2]uint64
+
+// seeds make fingerprints.
+type seeds [2]maphash.Seed
+
+func newSeeds() seeds { return seeds{maphash.MakeSeed(), maphash.MakeSeed()} }
+
+func (s *seeds) of(key Key) fingerprint {
+	var f fingerprint
+	for i, seed := range s {
+		f[i] = maphash.String(seed, key.User) + 31*maphash.String(seed, key.Placement)
+	}
+	f[0] = max(f[0], 1) // zero is no key
+	return f
+}
 
 type shard struct {
 	mu     sync.RWMutex
@@ -42,16 +56,12 @@ type shard struct {
 
 // NewMemory returns an empty Memory for at most limit states.
 func NewMemory(limit int) *Memory {
-	return &Memory{limit: int64(limit), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	return &Memory{limit: int64(limit), seeds: newSeeds()}
 }
 
 // find returns a key's fingerprint and shard.
 func (m *Memory) find(key Key) (fingerprint, *shard) {
-	var f fingerprint
-	for i, seed := range m.seeds {
-		f[i] = maphash.String(seed, key.User) + 31*maphash.String(seed, key.Placement)
-	}
-	f[0] = max(f[0], 1) // zero is no key
+	f := m.seeds.of(key)
 	return f, &m.shards[f[0]%shards]
 }
 

@@ -273,6 +273,9 @@ func newWalk(t *testing.T, schema *Schema, seed uint64) *walk {
 		t.Fatal(err)
 	}
 	cfg := Config{Store: w.memory, Recorder: w.ledger, Signer: testSigner(t), Log: slog.New(slog.DiscardHandler)}
+	if seed%2 == 0 {
+		cfg.Cache = NewCache(1000)
+	}
 	if w.popup, err = Open(cfg, set); err != nil {
 		t.Fatal(err)
 	}

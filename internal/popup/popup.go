@@ -112,6 +112,10 @@ type Config struct {
 	Recorder Recorder // nil: the store keeps the events in its swaps
 	Signer   *Signer
 
+	// Cache, if set, answers Ask in place of the Store while nothing is to be shown. The
+	// store forgets in it what others swap; this package, what it swaps itself.
+	Cache *Cache
+
 	// Fill, if set, adds what is known of the user to the attributes
 	// (Attributes.Replace). It is called for requests that are due only.
 	Fill func(ctx context.Context, user string, a *Attributes) error
@@ -176,16 +180,19 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		return Answer{}, err
 	}
 	place := p.set.Load().Placement(key.Placement)
+	if place == nil {
+		p.counters.waits.Add(1)
+		return Answer{Decision: Decision{Reason: NoneLeft}}, nil
+	}
 	filled := p.cfg.Fill == nil
 	for range attemptsMax {
-		var state State
-		if place != nil {
-			var err error
-			if state, err = p.cfg.Store.Get(ctx, key); err != nil {
-				return p.without(ctx, place, key, a, now, filled, fmt.Errorf("read popup state: %w", err))
-			}
+		read, err := p.read(ctx, key)
+		if err != nil {
+			return p.without(ctx, place, key, a, now, filled, fmt.Errorf("read popup state: %w", err))
 		}
+		state := read.state
 		if d, waits := Wait(place, state, now); waits {
+			p.keep(key, read)
 			p.counters.waits.Add(1)
 			return Answer{Decision: d}, nil
 		}
@@ -197,6 +204,7 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		}
 		d := Decide(place, state, a, now)
 		if d.Campaign == nil {
+			p.keep(key, read)
 			p.counters.nones.Add(1)
 			return Answer{Decision: d}, nil
 		}
@@ -217,6 +225,34 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 
 var errConflicts = fmt.Errorf("the state changed %d times under one request", attemptsMax)
 
+// reading is a state and where it is from.
+type reading struct {
+	state  State
+	cached bool
+	moment Moment // of the cache, before the state was read
+}
+
+// read returns the state of the cache, or else of the store.
+func (p *Popup) read(ctx context.Context, key Key) (r reading, err error) {
+	if p.cfg.Cache == nil {
+		r.state, err = p.cfg.Store.Get(ctx, key)
+		return r, err
+	}
+	if r.state, r.cached = p.cfg.Cache.Get(key); r.cached {
+		return r, nil
+	}
+	r.moment = p.cfg.Cache.Now(key)
+	r.state, err = p.cfg.Store.Get(ctx, key)
+	return r, err
+}
+
+// keep has the cache keep a state that was read from the store.
+func (p *Popup) keep(key Key, r reading) {
+	if p.cfg.Cache != nil && !r.cached {
+		p.cfg.Cache.Put(key, r.moment, r.state)
+	}
+}
+
 // check returns what is wrong with a request's key.
 func (k Key) check() error {
 	if k.User == "" || len(k.User) > UserBytesMax || !isText(k.User) {
@@ -231,7 +267,7 @@ func (k Key) check() error {
 // commit swaps the state and has the event recorded. false without an error: the
 // state has changed, decide again.
 func (p *Popup) commit(ctx context.Context, key Key, was, next State, event Event) (bool, error) {
-	ok, err := p.cfg.Store.Swap(ctx, key, was.Version, next, event)
+	ok, err := p.swap(ctx, key, was.Version, next, event)
 	if err != nil {
 		return false, fmt.Errorf("swap popup state: %w", err)
 	}
@@ -241,12 +277,21 @@ func (p *Popup) commit(ctx context.Context, key Key, was, next State, event Even
 	if err := p.cfg.Recorder.Record(ctx, event); err != nil {
 		p.counters.recordErrors.Add(1)
 		// The caller may be gone, and the state must be right all the same.
-		if _, back := p.cfg.Store.Swap(context.WithoutCancel(ctx), key, next.Version, was, Event{}); back != nil {
+		if _, back := p.swap(context.WithoutCancel(ctx), key, next.Version, was, Event{}); back != nil {
 			err = fmt.Errorf("%w; put popup state back: %w", err, back)
 		}
 		return false, fmt.Errorf("record %s: %w", event.Kind, err)
 	}
 	return true, nil
+}
+
+// swap is Store.Swap. Whether it was done, lost or nobody knows, what the cache has is
+// not to be used again.
+func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, event Event) (bool, error) {
+	if p.cfg.Cache != nil {
+		defer p.cfg.Cache.Forget(key)
+	}
+	return p.cfg.Store.Swap(ctx, key, version, next, event)
 }
 
 // without answers when the state is not available.

@@ -20,6 +20,7 @@ type Stats struct {
 	Conflicts    uint64 // races lost, decided again
 	Unavailable  uint64 // requests that met a failure of the state, the recorder or Fill
 	RecordErrors uint64 // of those, events that could not be recorded
+	Cache        CacheStats
 }
 
 type counters struct {
@@ -60,9 +61,13 @@ func (p *Popup) failed(err error) {
 // Stats returns the counters.
 func (p *Popup) Stats() Stats {
 	c := &p.counters
-	return Stats{
+	s := Stats{
 		Waits: c.waits.Load(), Nones: c.nones.Load(), Shows: c.shows.Load(), Clicks: c.clicks.Load(), Dismissals: c.dismissals.Load(),
 		Repeated: c.repeated.Load(), Late: c.late.Load(), Unknown: c.unknown.Load(), Refused: c.refused.Load(),
 		Conflicts: c.conflicts.Load(), Unavailable: c.unavailable.Load(), RecordErrors: c.recordErrors.Load(),
 	}
+	if p.cfg.Cache != nil {
+		s.Cache = p.cfg.Cache.Stats()
+	}
+	return s
 }

@@ -56,7 +56,7 @@ func (t *table) has(key fingerprint) bool {
 	return len(t.cells) > 0 && t.cells[t.place(key)].key == key
 }
 
-// set stores a state that is not zero.
+// set stores a state.
 func (t *table) set(key fingerprint, state State) {
 	if (t.used+1)*4 > len(t.cells)*3 {
 		t.grow()
@@ -106,4 +106,15 @@ func (t *table) remove(key fingerprint) {
 		}
 	}
 	t.cells[hole] = cell{}
+}
+
+// evict takes away the first state from a cell on, and returns where the next one may be
+// looked for. There must be one.
+func (t *table) evict(from int) int {
+	mask := len(t.cells) - 1
+	for t.cells[from&mask].key == (fingerprint{}) {
+		from++
+	}
+	t.remove(t.cells[from&mask].key)
+	return from & mask
 }

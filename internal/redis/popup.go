@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha1"
 	"crypto/tls"
 	"encoding/binary"
 	"encoding/hex"
@@ -40,6 +41,9 @@ type PopupTable interface {
 type PopupConfig struct {
 	Table PopupTable
 	Log   *slog.Logger
+	// Cache, if set, is the popup.Config.Cache of the one Popup that uses these states:
+	// what any process swaps is forgotten in it, and all of it while calls fail.
+	Cache *popup.Cache
 
 	// Namespace begins all keys; "": spillway. Services that share a server have
 	// different ones.
@@ -90,8 +94,12 @@ type Popups struct {
 
 	swap, restore, ready, ack, setAside, leave *rueidis.Lua
 
+	swapSHA string // what the server calls swapScript
+	sender  *sender
+
 	dials    atomic.Uint64 // connections made
 	verified atomic.Uint64 // dials, when the server was last found to be right; 0: not
+	warmed   bool          // states were read ahead, once; the watcher's
 	wake     chan struct{} // has the watcher look at once
 	loads    chan *load
 	opened   time.Time
@@ -144,6 +152,8 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 		ack: rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
 		reason: fmt.Errorf("%w: nobody has looked at the server yet", errNotReady),
 	}
+	sum := sha1.Sum([]byte(swapScript))
+	p.swapSHA = hex.EncodeToString(sum[:])
 	p.counters.backlog.Store(unknown)
 	for i := range p.keys {
 		tag := fmt.Sprintf("{%s:popup:%02d}", cfg.Namespace, i)
@@ -158,7 +168,7 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 // connect makes the client and looks at the server.
 func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error {
 	option.ForceSingleClient = true // which also makes NewClient return a client for a server that is down
-	option.DisableCache = true
+	p.track(&option)
 	option.Dialer.Timeout = dialTimeout
 	option.ConnWriteTimeout = commandTimeout
 	option.ReadBufferEachConn = bufferSize
@@ -190,6 +200,7 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 		return p.db.wrap("open", err)
 	}
 	p.db.client = client
+	p.sender = newSender(client)
 	if err == nil {
 		_, err = p.server(ctx)
 	}
@@ -238,6 +249,9 @@ func (p *Popups) unready(reason error) {
 	defer p.mu.Unlock()
 	p.verified.Store(0)
 	p.reason = reason
+	if p.cfg.Cache != nil {
+		p.cfg.Cache.Clear()
+	}
 }
 
 // shardOf returns where a user is kept.
@@ -252,9 +266,11 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 	if err := p.available(); err != nil {
 		return popup.State{}, err
 	}
-	client := p.db.client
-	// The client gives a server that does not answer up after a second or two.
-	value, err := client.Do(ctx, client.B().Get().Key(p.keys[shardOf(key.User)].stateKey(key)).Build()).AsBytes()
+	result, err := p.sender.do(ctx, p.db.client.B().Get().Key(p.keys[shardOf(key.User)].stateKey(key)).Build())
+	if err != nil {
+		return popup.State{}, p.db.wrap("get", err)
+	}
+	value, err := result.AsBytes()
 	switch {
 	case err == nil:
 		return decodeValue(value)
@@ -283,11 +299,12 @@ func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next p
 			return false, err
 		}
 	}
+	keys := []string{k.stateKey(key), k.ready, k.events}
 	args := []string{
 		string(expected[:]), string(appendValue(nil, next)), strconv.FormatInt(p.cfg.StateTTL.Milliseconds(), 10),
-		string(encoded), strconv.Itoa(max(1, p.cfg.BacklogMax/popupShards)), "\x00\x00\x00\x00\x00\x00\x00\x00",
+		string(encoded), p.eventsMax(), "\x00\x00\x00\x00\x00\x00\x00\x00",
 	}
-	result, err := p.swap.Exec(ctx, p.db.client, []string{k.stateKey(key), k.ready, k.events}, args).AsInt64()
+	result, err := p.script(ctx, keys, args)
 	switch {
 	case err != nil:
 		return false, p.db.wrap("swap", err)
@@ -306,6 +323,31 @@ func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next p
 	p.unready(fmt.Errorf("%w: the server has lost them", errNotReady))
 	p.look()
 	return false, p.Ready()
+}
+
+// script runs swapScript.
+func (p *Popups) script(ctx context.Context, keys, args []string) (int64, error) {
+	call := p.db.client.B().Evalsha().Sha1(p.swapSHA).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+	result, err := p.sender.do(ctx, call)
+	if err != nil {
+		return 0, err
+	}
+	if refused, ok := rueidis.IsRedisErr(result.Error()); ok && refused.IsNoScript() {
+		result = p.swap.Exec(ctx, p.db.client, keys, args) // the server learns it by that
+	}
+	return result.AsInt64()
+}
+
+// backlogMargin is more events than all processes add between two looks at them.
+const backlogMargin = 500_000
+
+// eventsMax returns how many events of a shard may wait, or "" where there are so few
+// that no swap needs to count.
+func (p *Popups) eventsMax() string {
+	if n := p.counters.backlog.Load(); n != unknown && 2*(n+backlogMargin) < int64(p.cfg.BacklogMax) {
+		return ""
+	}
+	return strconv.Itoa(max(1, p.cfg.BacklogMax/popupShards))
 }
 
 // appendValue appends a state as it is stored.

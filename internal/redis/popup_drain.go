@@ -17,7 +17,7 @@ import (
 
 const (
 	popupGroup   = "database"             // the consumer group
-	drainEvery   = 50 * time.Millisecond  // between two reads that found little
+	drainEvery   = 100 * time.Millisecond // between two reads that found little
 	drainShard   = 250                    // events of a shard that are read at once
 	claimEvery   = 5 * time.Second        // between two looks for events of dead processes
 	forgetAfter  = time.Hour              // a consumer that did nothing for so long is removed
@@ -68,6 +68,8 @@ func (p *Popups) Stats() PopupStats {
 // Run keeps the states ready and takes events to the database until ctx ends. It is
 // called once; calls fail before and after.
 func (p *Popups) Run(ctx context.Context) {
+	go p.sender.run()
+	defer p.sender.close()
 	var running sync.WaitGroup
 	running.Go(func() { p.watch(ctx) })
 	running.Go(func() { p.serveLoads(ctx) })

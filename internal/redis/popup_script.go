@@ -7,16 +7,16 @@ const (
 	// swapScript replaces a state if its version is the expected one, and appends the
 	// event.
 	//	KEYS state, ready, events
-	//	ARGV expected version, value, TTL in ms or 0, event or "", most events, version 0
+	//	ARGV expected version, value, TTL in ms or 0, event or "", most events or "" for any number, version 0
 	// It returns 1; 0: another version; -1: not ready; -2: too many events; -3: no state
 	// here, look it up.
 	swapScript = `
-if redis.call('EXISTS', KEYS[2]) == 0 then return -1 end
-local old = redis.call('GET', KEYS[1])
-local version = ARGV[6]
+local got = redis.call('MGET', KEYS[1], KEYS[2])
+if not got[2] then return -1 end
+local old, version = got[1], ARGV[6]
 if old then version = string.sub(old, 1, 8) elseif ARGV[3] ~= '0' then return -3 end
 if version ~= ARGV[1] then return 0 end
-if ARGV[4] ~= '' and redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[5]) then return -2 end
+if ARGV[4] ~= '' and ARGV[5] ~= '' and redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[5]) then return -2 end
 if ARGV[3] == '0' then redis.call('SET', KEYS[1], ARGV[2])
 else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
 if ARGV[4] ~= '' then redis.call('XADD', KEYS[3], '*', 'e', ARGV[4]) end

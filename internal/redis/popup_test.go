@@ -108,6 +108,9 @@ func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica 
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Cache == nil {
+		cfg.Cache = popup.NewCache(100_000)
+	}
 	p, err := redis.OpenPopups(t.Context(), url, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -121,12 +124,12 @@ func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica 
 		p.Close()
 	})
 	t.Cleanup(stop)
-	return &popupReplica{Popups: p, engine: popupEngine(t, p), stop: stop}
+	return &popupReplica{Popups: p, engine: popupEngine(t, p, cfg.Cache), stop: stop}
 }
 
 // popupEngine returns an engine with one campaign that everybody gets, and gets again
 // a second after a click.
-func popupEngine(t testing.TB, store popup.Store) *popup.Popup {
+func popupEngine(t testing.TB, store popup.Store, cache *popup.Cache) *popup.Popup {
 	t.Helper()
 	schema, err := popup.NewSchema(nil)
 	if err != nil {
@@ -146,7 +149,7 @@ func popupEngine(t testing.TB, store popup.Store) *popup.Popup {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := popup.Open(popup.Config{Store: store, Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
+	engine, err := popup.Open(popup.Config{Store: store, Cache: cache, Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
 	if err != nil {
 		t.Fatal(err)
 	}

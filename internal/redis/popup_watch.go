@@ -151,6 +151,10 @@ func (p *Popups) verify(ctx context.Context) error {
 			return err
 		}
 	}
+	if p.cfg.Cache != nil && !p.warmed {
+		p.warmed = true
+		p.warm(ctx)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reason = nil

@@ -4,7 +4,7 @@
 // connect anew, and says why when it cannot.
 //
 // It talks to one server: a key that another node of a cluster holds is an error
-// (MOVED). It keeps no client-side cache.
+// (MOVED).
 package redis
 
 import (

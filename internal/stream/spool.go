@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/gather"
 )
 
 // SpoolConfig bounds a spool. All fields are needed but the last one.
@@ -64,9 +66,7 @@ type Spool struct {
 	failing error // why the last transaction failed; nil after one that did not
 
 	failedAt time.Time
-	began    time.Time // when the last transaction began
-	crowd    int       // entries around lately, in a transaction or behind it: the most, which fades
-	want     int       // entries for which the writer waits
+	together gather.Gather // entries in a transaction
 
 	logged   atomic.Int64 // when a failure was logged last
 	counters spoolCounters
@@ -119,6 +119,7 @@ func OpenSpool(cfg SpoolConfig, file SpoolFile, heads []SpoolHead) (*Spool, erro
 		names: make(map[string]*spoolName), keys: make(map[spoolKeyName]*spoolTicket),
 	}
 	s.wake.L = &s.mu
+	s.together.Every = gatherEvery
 	for _, h := range heads {
 		s.names[h.Name] = &spoolName{SpoolHead: h, grown: make(chan struct{})}
 	}
@@ -210,7 +211,7 @@ func (s *Spool) admit(name string, e SpoolEntry) (t, other *spoolTicket, err err
 	}
 	s.pending = append(s.pending, t)
 	s.waiting += t.size
-	if len(s.pending) >= s.want || s.waiting >= s.cfg.GroupBytes {
+	if s.together.Enough(len(s.pending)) || s.waiting >= s.cfg.GroupBytes {
 		s.wake.Signal()
 	}
 	return t, nil, nil
@@ -249,7 +250,9 @@ func (s *Spool) write() {
 			s.wake.Wait()
 			continue
 		}
-		s.gather()
+		s.together.Wait(&s.wake, func() bool {
+			return s.together.Enough(len(s.pending)) || s.waiting >= s.cfg.GroupBytes || s.closed
+		})
 		tickets, removed := s.take(), s.removed
 		s.removed = nil
 		s.mu.Unlock()
@@ -260,31 +263,8 @@ func (s *Spool) write() {
 }
 
 // gatherEvery is the most time between the starts of two transactions when the second
-// waits for more entries.
+// waits for more entries, so that they share an fsync.
 const gatherEvery = time.Millisecond
-
-// gather waits for as many entries as were around lately, so that they share an
-// fsync: without it the first of those who were answered together has the next one
-// alone. Who is alone does not wait, nor does a full group. The caller holds mu, which
-// is free meanwhile.
-func (s *Spool) gather() {
-	wait := gatherEvery - time.Since(s.began)
-	if s.crowd < 2 || wait <= 0 {
-		return
-	}
-	over := false
-	timer := time.AfterFunc(wait, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		over = true
-		s.wake.Signal()
-	})
-	defer timer.Stop()
-	for s.want = s.crowd; len(s.pending) < s.want && s.waiting < s.cfg.GroupBytes && !over && !s.closed; {
-		s.wake.Wait()
-	}
-	s.want = 0
-}
 
 // take removes the entries of the next transaction from the queue.
 func (s *Spool) take() []*spoolTicket {
@@ -337,7 +317,7 @@ func (s *Spool) commit(tickets []*spoolTicket, removed []*removal) {
 	if len(tickets) == 0 && len(removed) == 0 {
 		return
 	}
-	s.began = time.Now()
+	s.together.Begin()
 	change := s.seal(tickets)
 	for _, r := range removed {
 		change.Drained = append(change.Drained, r.Drained)
@@ -347,7 +327,7 @@ func (s *Spool) commit(tickets []*spoolTicket, removed []*removal) {
 	used, err := s.file.Write(change)
 	took := time.Since(start)
 	s.mu.Lock()
-	s.crowd = max(len(tickets)+len(s.pending), s.crowd*7/8)
+	s.together.End(len(tickets) + len(s.pending))
 	if err != nil && len(removed) > 0 && len(tickets) > 0 {
 		// What frees room must not fail with what needs it.
 		s.refuse(tickets, err)

@@ -1,0 +1,113 @@
+package popup
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// What a cache gives is what was put last and not forgotten since it was read; it never
+// holds more than it may.
+func TestCache(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := NewCache(shards * rapid.IntRange(1, 3).Draw(t, "limit"))
+		type reading struct {
+			key    Key
+			moment Moment
+			state  State
+		}
+		newest := make(map[Key]State) // what a store would have; forgotten with each change
+		var under []reading
+		keys := rapid.Custom(func(t *rapid.T) Key { return Key{fmt.Sprint(rapid.IntRange(1, 2000).Draw(t, "user")), "home"} })
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			case 0, 1:
+				key := keys.Draw(t, "key")
+				newest[key] = State{Version: newest[key].Version + 1, Phase: Shown}
+				c.Forget(key)
+			case 2, 3, 4:
+				key := keys.Draw(t, "key")
+				under = append(under, reading{key, c.Now(key), newest[key]})
+			case 5, 6, 7:
+				if len(under) > 0 {
+					r := under[0]
+					under = under[1:]
+					c.Put(r.key, r.moment, r.state)
+				}
+			case 8:
+				key := keys.Draw(t, "key")
+				if state, ok := c.Get(key); ok && state != newest[key] {
+					t.Fatalf("%v: %+v, and the newest is %+v", key, state, newest[key])
+				}
+			default:
+				if rapid.IntRange(0, 20).Draw(t, "clear") == 0 {
+					c.Clear()
+					if n := c.Stats().States; n != 0 {
+						t.Fatalf("%d states behind Clear", n)
+					}
+				}
+			}
+			if n := c.Stats().States; n > c.Limit() {
+				t.Fatalf("%d states of at most %d", n, c.Limit())
+			}
+		}
+	})
+}
+
+// A cache that is full goes on taking states, each in the place of another.
+func TestCacheFull(t *testing.T) {
+	c := NewCache(shards * 10)
+	const users = shards * 100
+	for i := range users {
+		key := Key{fmt.Sprint(i), "home"}
+		c.Put(key, c.Now(key), State{Version: uint64(i) + 1, Phase: Shown})
+		if state, ok := c.Get(key); !ok || state.Version != uint64(i)+1 {
+			t.Fatalf("user %d was not kept: %+v", i, state)
+		}
+	}
+	if s := c.Stats(); s.States > c.Limit() || s.States < c.Limit()*9/10 || s.Hits != users {
+		t.Errorf("%+v of at most %d", s, c.Limit())
+	}
+}
+
+// Two processes over one store, each with a cache: who waits is not read again, what the
+// other one swapped and nobody told is found out by the swap, and answers to shows read
+// the store.
+func TestCachedReplicas(t *testing.T) {
+	store := NewMemory(9)
+	open := func() (*Popup, *Cache) {
+		cache := NewCache(1000)
+		return openTest(t, store, &ledger{}, func(c *Config) { c.Cache = cache }), cache
+	}
+	one, _ := open()
+	two, cache := open()
+
+	shown := askTest(t, one, "1", day0)
+	if a := askTest(t, two, "1", day0); shown.Reason != First || a.Reason != WaitShown {
+		t.Fatalf("%+v, then %+v", shown, a)
+	}
+	if a := askTest(t, two, "1", day0.Add(time.Minute)); a.Reason != WaitShown || cache.Stats().Hits != 1 {
+		t.Errorf("%+v, %+v", a, cache.Stats())
+	}
+	day := 24 * time.Hour
+	if a := askTest(t, one, "1", day0.Add(day)); a.Reason != Again {
+		t.Fatalf("%+v", a)
+	}
+	// Two remembers the first show, which would be due again, and loses the swap.
+	if a := askTest(t, two, "1", day0.Add(day)); a.Reason != WaitShown || two.Stats().Conflicts != 1 {
+		t.Errorf("%+v, %+v", a, two.Stats())
+	}
+	second := askTest(t, one, "1", day0.Add(2*day))
+	if second.Reason != Again {
+		t.Fatalf("%+v", second)
+	}
+	// Two remembers the second show and is asked to record a click on the third.
+	if err := two.Click(t.Context(), second.Token, "1", day0.Add(2*day)); err != nil {
+		t.Error(err)
+	}
+	if a := askTest(t, two, "1", day0.Add(2*day)); a.Reason != WaitClicked {
+		t.Errorf("its own click: %+v", a)
+	}
+}
