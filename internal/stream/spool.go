@@ -264,7 +264,7 @@ func (s *Spool) write() {
 
 // gatherEvery is the most time between the starts of two transactions when the second
 // waits for more entries, so that they share an fsync.
-const gatherEvery = time.Millisecond
+const gatherEvery = 2 * time.Millisecond
 
 // take removes the entries of the next transaction from the queue.
 func (s *Spool) take() []*spoolTicket {
