@@ -204,6 +204,9 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 	if err == nil {
 		_, err = p.server(ctx)
 	}
+	if errors.Is(err, rueidis.ErrNoCache) {
+		err = fmt.Errorf("%w: it does not let this user run CLIENT TRACKING; run ACL SETUSER with +client|tracking, or set popups.cache_users to 0", ErrPopupServer)
+	}
 	if errors.Is(err, ErrPopupServer) {
 		client.Close()
 		return p.db.wrap("use", err)

@@ -307,6 +307,18 @@ func TestPopupServerRefused(t *testing.T) {
 		t.Errorf("allkeys-lru: %v", err)
 	}
 	command(t, server.Addr(), "CONFIG SET maxmemory-policy noeviction")
+	command(t, server.Addr(), "ACL SETUSER limited on >secret ~* &* +@all -client|tracking")
+	limited, cached := "redis://limited:secret@"+server.Addr(), cfg
+	cached.Cache = popup.NewCache(1000)
+	_, err = redis.OpenPopups(t.Context(), limited, cached)
+	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), "+client|tracking") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("no CLIENT TRACKING: %v", err)
+	}
+	if p, err := redis.OpenPopups(t.Context(), limited, cfg); err != nil {
+		t.Errorf("without a cache: %v", err)
+	} else {
+		p.Close()
+	}
 	log := &popupLog{}
 	cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 	r := startPopups(t, server.URL(""), cfg).waitReady(t)
