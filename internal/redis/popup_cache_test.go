@@ -26,14 +26,16 @@ func TestPopupCache(t *testing.T) {
 	if answer := two.ask(t, user, popupDay); shown.Token == "" || answer.Reason != popup.WaitShown {
 		t.Fatalf("%+v, then %+v", shown, answer)
 	}
-	gets := reads(t, server.Addr())
+	// The news of the show may come while it is read; then the next reading is kept.
+	within(t, 5*time.Second, "cached", func() bool { two.ask(t, user, popupDay); return two.engine.Stats().Cache.Hits > 0 })
+	hits, gets := two.engine.Stats().Cache.Hits, reads(t, server.Addr())
 	for range 1000 {
 		if answer := two.ask(t, user, popupDay); answer.Reason != popup.WaitShown {
 			t.Fatalf("%+v", answer)
 		}
 	}
-	if s := two.engine.Stats().Cache; s.Hits != 1000 || s.States != 1 {
-		t.Errorf("%+v", s)
+	if s := two.engine.Stats().Cache; s.Hits != hits+1000 || s.States != 1 {
+		t.Errorf("%d hits before, then %+v", hits, s)
 	}
 	if now := reads(t, server.Addr()); now-gets > 200 { // of the marks, twice a second
 		t.Errorf("%d reads in Redis for 1000 requests", now-gets)
