@@ -552,6 +552,10 @@ func TestRulesAgainstModel(t *testing.T) {
 		s := w.popup.Stats()
 		total.Shows, total.Clicks, total.Dismissals, total.Waits, total.Nones = total.Shows+s.Shows, total.Clicks+s.Clicks, total.Dismissals+s.Dismissals, total.Waits+s.Waits, total.Nones+s.Nones
 		total.Repeated, total.Late, total.Refused = total.Repeated+s.Repeated, total.Late+s.Late, total.Refused+s.Refused
+		total.Cache.Hits, total.Cache.Misses = total.Cache.Hits+s.Cache.Hits, total.Cache.Misses+s.Cache.Misses
+	}
+	if total.Cache.Hits == 0 {
+		t.Error("no walk found a state in its cache")
 	}
 	t.Logf("%d steps: %+v", rounds*steps, total)
 }
