@@ -472,3 +472,32 @@ func popupJWT(t *testing.T, user string) string {
 	mac.Write([]byte(text))
 	return text + "." + part.EncodeToString(mac.Sum(nil))
 }
+
+// TestPopupThreads: with popups Go runs on one thread more than there are cores, unless
+// the environment says on how many.
+func TestPopupThreads(t *testing.T) {
+	feeds := filepath.Join(t.TempDir(), "feeds.yaml")
+	if err := os.WriteFile(feeds, []byte("feeds:\n  - path: /items\n    sql: SELECT id FROM items\n    key: id\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	database := shared.postgres.CreateDatabase(t)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	execute(t, conn, "CREATE TABLE items (id int PRIMARY KEY)")
+	serve := func(set string, args ...string) float64 {
+		t.Setenv("GOMAXPROCS", set)
+		s := apptest.Serve(t, shared.binary, args...)
+		s.WaitReady(t)
+		return metric(t, s, "go_sched_gomaxprocs_threads")
+	}
+	cores := serve("", "--database", database, feeds)
+	if got := serve(""); cores < 1 || got != cores+1 {
+		t.Errorf("%v threads with popups, %v without", got, cores)
+	}
+	if got := serve("5"); got != 5 {
+		t.Errorf("%v threads with GOMAXPROCS=5", got)
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"runtime"
 
 	"spillway/internal/config"
 	"spillway/internal/database"
@@ -48,10 +50,27 @@ func (c *serveCmd) Run(env *environment) error {
 		pool: database.Pool(cfg.Pool), log: env.log, open: make(map[string]*store),
 	}}
 	defer a.close()
+	if cfg.Popups.Path != "" {
+		defer oneThreadMore()()
+	}
 	if err := a.run(); err != nil && !stopped(env.ctx, err) {
 		return err
 	}
 	return nil
+}
+
+// oneThreadMore has Go run on one thread more than there are cores, until undo is called;
+// not where GOMAXPROCS is set. The events of popups go to a database that may share these
+// cores, in bursts: a thread that the kernel takes off its core for one keeps the answers
+// that wait behind it, and one that is free sends them (experiments/popup). A server of
+// feeds alone, which never waits, gains nothing by it.
+func oneThreadMore() (undo func()) {
+	if os.Getenv("GOMAXPROCS") != "" {
+		return func() {}
+	}
+	cores := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(cores + 1)
+	return func() { runtime.GOMAXPROCS(cores) }
 }
 
 // stopped reports whether err only says that the process was told to stop.
