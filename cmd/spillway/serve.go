@@ -62,8 +62,8 @@ func (c *serveCmd) Run(env *environment) error {
 // oneThreadMore has Go run on one thread more than there are cores, until undo is called;
 // not where GOMAXPROCS is set. The events of popups go to a database that may share these
 // cores, in bursts: a thread that the kernel takes off its core for one keeps the answers
-// that wait behind it, and one that is free sends them (experiments/popup). A server of
-// feeds alone, which never waits, gains nothing by it.
+// that wait behind it, and one that is free sends them (experiments/popup). Feeds alone,
+// whose answers wait for nothing, have a longer tail with it when both cores are full.
 func oneThreadMore() (undo func()) {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return func() {}
