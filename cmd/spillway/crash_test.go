@@ -297,14 +297,17 @@ func (x *crashTest) away(t *testing.T, s *apptest.Spillway, c *crasher) {
 	t.Helper()
 	length := max(outage, x.outage)
 	x.outage = 0 // the next one is short again
-	before := c.taken.Load()
+	before, full := c.taken.Load(), 0.0
+	if x.disk != nil {
+		full = metric(t, s, diskFull)
+	}
 	select {
 	case <-time.After(length):
 	case <-t.Context().Done():
 	}
 	if x.ack == "spool" {
 		eventually(t, "records are taken without a database", func() bool {
-			return c.taken.Load() > before+50 || x.disk != nil && metric(t, s, diskFull) > 0
+			return c.taken.Load() > before+50 || x.disk != nil && metric(t, s, diskFull) > full
 		})
 	}
 }

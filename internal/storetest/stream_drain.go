@@ -300,16 +300,10 @@ func testStreamMark(t *testing.T, b StreamBackend) {
 	s := db.stream(t, readings(), nil)
 	sink := db.Sink(t, s.Schema())
 	spool := [16]byte{7, 0, '\'', '\\', 255}
-	// A pooler may lose a prepared statement once, which is an ErrTransient.
 	commit := func(after, last uint64, body string) (*stream.Batch, error) {
-		for attempt := 1; ; attempt++ {
-			batch := batchOf(t, s, 1, "", body)
-			batch.Mark = &stream.Mark{Spool: spool, Name: "/readings", After: after, Last: last}
-			err := sink.Commit(t.Context(), batch)
-			if attempt == 3 || !errors.Is(err, stream.ErrTransient) {
-				return batch, err
-			}
-		}
+		batch := batchOf(t, s, 1, "", body)
+		batch.Mark = &stream.Mark{Spool: spool, Name: "/readings", After: after, Last: last}
+		return batch, tryCommit(t, sink, batch)
 	}
 	first, err := commit(0, 4, "{\"id\":1}\n{\"id\":2,\"note\":\"bad\"}")
 	if err != nil || len(first.Requests[0].Result.Refused) != 1 {

@@ -86,6 +86,15 @@ func batchOf(t testing.TB, s *stream.Stream, id byte, key, body string) *stream.
 // commitBatch commits a batch as a stream does.
 func commitBatch(t testing.TB, sink stream.Sink, b *stream.Batch) {
 	t.Helper()
+	if err := tryCommit(t, sink, b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tryCommit commits a batch, three times more where it was not stored this time: a pooler
+// may lose a prepared statement.
+func tryCommit(t testing.TB, sink stream.Sink, b *stream.Batch) error {
+	t.Helper()
 	err := sink.Commit(t.Context(), b)
 	for range 3 {
 		if !errors.Is(err, stream.ErrTransient) {
@@ -94,9 +103,7 @@ func commitBatch(t testing.TB, sink stream.Sink, b *stream.Batch) {
 		b.Reset()
 		err = sink.Commit(t.Context(), b)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	return err
 }
 
 // testStreamSweep sweeps keys and ids, a few at a time.
