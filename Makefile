@@ -49,8 +49,8 @@ crash: needs ## 100 rounds of kill -9 of spillway, its databases and Redis under
 	SPILLWAY_CRASH_ROUNDS=100 $(GO) test -count=1 -timeout 120m -v -run '^Test(Popup)?Crash$$' ./cmd/spillway
 
 rules: ## popups: 2,000,000 steps against the naive model, 1,000 rounds of 1,000 tabs on three replicas
-	$(GO) test -count=1 -timeout 10m -v -run '^TestRulesAgainstModel$$' ./internal/popup -long
-	SPILLWAY_POPUP_ROUNDS=1000 $(GO) test -count=1 -timeout 10m -v -run '^TestPopupTabs$$' ./internal/redis
+	$(GO) test -count=1 -timeout 10m -v -run '^TestRulesAgainstModel$$' ./internal/serve/popup -long
+	SPILLWAY_POPUP_ROUNDS=1000 $(GO) test -count=1 -timeout 10m -v -run '^TestPopupTabs$$' ./internal/serve/redis
 
 readme-table: ## write the documents' tables anew from the committed results
 	$(GO) run ./scripts/readmetable

@@ -27,14 +27,16 @@ const module = "spillway"
 type layer string
 
 const (
-	leaf       layer = "leaf"       // imports no package of this module
-	engine     layer = "engine"     // the serve half's logic: no HTTP, no driver
-	adapter    layer = "adapter"    // one database or store behind an engine's interface
+	shared     layer = "shared"     // used by both halves; imports other shared packages only
+	part       layer = "part"       // a small part of the server; imports shared packages and other parts
+	engine     layer = "engine"     // the server's logic: no HTTP, no driver, no other engine
+	adapter    layer = "adapter"    // one database or store behind the engines' interfaces
 	edge       layer = "edge"       // the listeners
-	app        layer = "app"        // the built-in demo
+	demo       layer = "demo"       // the freight app
+	app        layer = "app"        // builds and starts the server
 	lab        layer = "lab"        // the measuring half
 	suite      layer = "suite"      // imported by tests only
-	command    layer = "command"    // wires everything
+	command    layer = "command"    // the command line
 	experiment layer = "experiment" // programs that are measured, not shipped
 )
 
@@ -43,59 +45,66 @@ var places = map[string]layer{
 	"cmd/spillway":        command,
 	"scripts/readmetable": command,
 
-	"internal/coalesce":  leaf,
-	"internal/deadline":  leaf,
-	"internal/config":    leaf,
-	"internal/database":  leaf,
-	"internal/gather":    leaf,
-	"internal/histogram": leaf,
-	"internal/metrics":   leaf,
-	"internal/param":     leaf,
-	"internal/progress":  leaf,
-	"internal/result":    leaf,
-	"internal/standby":   leaf,
-	"internal/stats":     leaf,
+	"internal/database":  shared,
+	"internal/histogram": shared,
+	"internal/plans":     shared,
+	"internal/progress":  shared,
+	"internal/yaml":      shared,
 
-	"internal/feed":   engine,
-	"internal/popup":  engine,
-	"internal/query":  engine,
-	"internal/stream": engine,
+	"internal/serve/coalesce": part,
+	"internal/serve/config":   part,
+	"internal/serve/gather":   part,
+	"internal/serve/param":    part,
+	"internal/serve/standby":  part,
 
-	"internal/mysql":    adapter,
-	"internal/postgres": adapter,
-	"internal/redis":    adapter,
-	"internal/sqlite":   adapter,
+	"internal/serve/feed":   engine,
+	"internal/serve/popup":  engine,
+	"internal/serve/query":  engine,
+	"internal/serve/spool":  engine,
+	"internal/serve/stream": engine,
 
-	"internal/admin":  edge,
-	"internal/server": edge,
+	"internal/serve/mysql":    adapter,
+	"internal/serve/postgres": adapter,
+	"internal/serve/redis":    adapter,
+	"internal/serve/sqlite":   adapter,
 
-	"internal/freight": app,
+	"internal/serve/admin":  edge,
+	"internal/serve/front":  edge,
+	"internal/serve/server": edge,
 
-	"internal/diagnose":   lab,
-	"internal/doctor":     lab,
-	"internal/experiment": lab,
-	"internal/load":       lab,
-	"internal/peak":       lab,
-	"internal/report":     lab,
-	"internal/target":     lab,
-	"internal/watch":      lab,
+	"internal/serve/freight": demo,
+	"internal/serve/app":     app,
 
-	"internal/apptest":   suite,
-	"internal/storetest": suite,
+	"internal/lab/diagnose":   lab,
+	"internal/lab/doctor":     lab,
+	"internal/lab/experiment": lab,
+	"internal/lab/load":       lab,
+	"internal/lab/peak":       lab,
+	"internal/lab/plan":       lab,
+	"internal/lab/report":     lab,
+	"internal/lab/result":     lab,
+	"internal/lab/stats":      lab,
+	"internal/lab/target":     lab,
+	"internal/lab/watch":      lab,
+
+	"internal/apptest":         suite,
+	"internal/serve/storetest": suite,
 }
 
 // mayImport names the layers that each layer's shipped code may import. Tests
 // may import anything.
 var mayImport = map[layer][]layer{
-	leaf:       nil,
-	engine:     {leaf},
-	adapter:    {leaf, engine},
-	edge:       {leaf, engine},
-	app:        {leaf},
-	lab:        {leaf, lab},
-	suite:      {leaf, engine, adapter, edge, app, lab, suite},
-	command:    {leaf, engine, adapter, edge, app, lab},
-	experiment: {leaf},
+	shared:     {shared},
+	part:       {shared, part},
+	engine:     {shared, part},
+	adapter:    {shared, part, engine},
+	edge:       {shared, part, engine},
+	demo:       {shared},
+	app:        {shared, part, engine, adapter, edge, demo},
+	lab:        {shared, lab},
+	suite:      {shared, part, engine, adapter, edge, demo, app, lab, suite},
+	command:    {shared, part, app, lab},
+	experiment: {shared, lab},
 }
 
 // drivers reach a database or store.
@@ -108,7 +117,7 @@ var drivers = []string{
 	"zombiezen.com/go/sqlite",
 }
 
-// connector is the one leaf that opens connections, for both halves.
+// connector is the one shared package that opens connections, for both halves.
 const connector = "internal/database"
 
 const (
@@ -119,11 +128,13 @@ const (
 // mustNotImport names what each layer's shipped code must not import from
 // outside the module, sub-packages included.
 var mustNotImport = map[layer][]string{
-	leaf:   append([]string{"net/http", fasthttp, commandLine}, drivers...),
+	shared: append([]string{"net/http", fasthttp, commandLine}, drivers...),
+	part:   append([]string{"net/http", fasthttp, commandLine}, drivers...),
 	engine: append([]string{"net/http", fasthttp, commandLine}, drivers...),
 	edge:   append([]string{commandLine}, drivers...),
 
 	adapter: {fasthttp, commandLine},
+	demo:    {fasthttp, commandLine},
 	app:     {fasthttp, commandLine},
 	lab:     {commandLine},
 }
@@ -193,23 +204,25 @@ func layerOf(dir string) layer {
 
 func TestCheckImports(t *testing.T) {
 	tree := fstest.MapFS{
-		"internal/config/a.go":        goFile("config", "os"),
-		"internal/stats/a.go":         goFile("stats", "spillway/internal/config", "database/sql"),
-		"internal/database/a.go":      goFile("database", "github.com/jackc/pgx/v5", "net/http"),
-		"internal/feed/a.go":          goFile("feed", "spillway/internal/config", "spillway/internal/query", "net/http"),
-		"internal/query/a.go":         goFile("query", "github.com/jackc/pgx/v5/pgxpool", "net/httpish"),
-		"internal/query/a_test.go":    goFile("query", "spillway/internal/postgres", "net/http"),
-		"internal/postgres/a.go":      goFile("postgres", "spillway/internal/feed", "spillway/internal/sqlite", "github.com/jackc/pgx/v5"),
-		"internal/server/a.go":        goFile("server", "spillway/internal/feed", "spillway/internal/postgres"),
-		"internal/freight/a.go":       goFile("freight", "spillway/internal/feed"),
-		"internal/load/a.go":          goFile("load", "spillway/internal/target", "spillway/internal/feed"),
-		"internal/storetest/a.go":     goFile("storetest", "spillway/internal/postgres"),
-		"internal/helper/a.go":        goFile("helper"),
-		"cmd/spillway/main.go":        goFile("main", "spillway/internal/postgres", "spillway/internal/storetest", "spillway/internal/helper"),
-		"experiments/seed/main.go":    goFile("main", "spillway/internal/histogram", "spillway/experiments/seed/rows", "spillway/internal/feed"),
-		"experiments/own/go.mod":      {Data: []byte("module own\n")},
-		"experiments/own/main.go":     goFile("main", "spillway/internal/feed"),
-		"internal/feed/testdata/x.go": goFile("x", "spillway/internal/postgres"),
+		"internal/serve/config/a.go":        goFile("config", "os"),
+		"internal/lab/stats/a.go":           goFile("stats", "spillway/internal/serve/config"),
+		"internal/database/a.go":            goFile("database", "github.com/jackc/pgx/v5", "net/http"),
+		"internal/progress/a.go":            goFile("progress", "spillway/internal/lab/stats", "database/sql"),
+		"internal/serve/feed/a.go":          goFile("feed", "spillway/internal/serve/config", "spillway/internal/serve/query", "net/http"),
+		"internal/serve/query/a.go":         goFile("query", "github.com/jackc/pgx/v5/pgxpool", "net/httpish"),
+		"internal/serve/query/a_test.go":    goFile("query", "spillway/internal/serve/postgres", "net/http"),
+		"internal/serve/postgres/a.go":      goFile("postgres", "spillway/internal/serve/feed", "spillway/internal/serve/sqlite", "github.com/jackc/pgx/v5"),
+		"internal/serve/server/a.go":        goFile("server", "spillway/internal/serve/feed", "spillway/internal/serve/postgres"),
+		"internal/serve/freight/a.go":       goFile("freight", "spillway/internal/serve/feed"),
+		"internal/serve/app/a.go":           goFile("app", "spillway/internal/serve/postgres", "spillway/internal/lab/load"),
+		"internal/lab/load/a.go":            goFile("load", "spillway/internal/lab/target", "spillway/internal/serve/feed"),
+		"internal/serve/storetest/a.go":     goFile("storetest", "spillway/internal/serve/postgres"),
+		"internal/helper/a.go":              goFile("helper"),
+		"cmd/spillway/main.go":              goFile("main", "spillway/internal/serve/app", "spillway/internal/serve/postgres", "spillway/internal/serve/storetest", "spillway/internal/helper"),
+		"experiments/seed/main.go":          goFile("main", "spillway/internal/histogram", "spillway/experiments/seed/rows", "spillway/internal/serve/feed"),
+		"experiments/own/go.mod":            {Data: []byte("module own\n")},
+		"experiments/own/main.go":           goFile("main", "spillway/internal/serve/feed"),
+		"internal/serve/feed/testdata/x.go": goFile("x", "spillway/internal/serve/postgres"),
 	}
 	files, err := readTree(tree)
 	if err != nil {
@@ -221,19 +234,22 @@ func TestCheckImports(t *testing.T) {
 	}
 	want := []string{
 		"internal/helper is in no layer",
-		"cmd/spillway/main.go imports spillway/internal/storetest",
+		"cmd/spillway/main.go imports spillway/internal/serve/postgres",
+		"cmd/spillway/main.go imports spillway/internal/serve/storetest",
 		"cmd/spillway/main.go imports spillway/internal/helper",
-		"experiments/seed/main.go imports spillway/internal/feed",
+		"experiments/seed/main.go imports spillway/internal/serve/feed",
 		"internal/database/a.go imports net/http",
-		"internal/feed/a.go imports spillway/internal/query",
-		"internal/feed/a.go imports net/http",
-		"internal/freight/a.go imports spillway/internal/feed",
-		"internal/load/a.go imports spillway/internal/feed",
-		"internal/postgres/a.go imports spillway/internal/sqlite",
-		"internal/query/a.go imports github.com/jackc/pgx/v5/pgxpool",
-		"internal/server/a.go imports spillway/internal/postgres",
-		"internal/stats/a.go imports spillway/internal/config",
-		"internal/stats/a.go imports database/sql",
+		"internal/lab/load/a.go imports spillway/internal/serve/feed",
+		"internal/lab/stats/a.go imports spillway/internal/serve/config",
+		"internal/progress/a.go imports spillway/internal/lab/stats",
+		"internal/progress/a.go imports database/sql",
+		"internal/serve/app/a.go imports spillway/internal/lab/load",
+		"internal/serve/feed/a.go imports spillway/internal/serve/query",
+		"internal/serve/feed/a.go imports net/http",
+		"internal/serve/freight/a.go imports spillway/internal/serve/feed",
+		"internal/serve/postgres/a.go imports spillway/internal/serve/sqlite",
+		"internal/serve/query/a.go imports github.com/jackc/pgx/v5/pgxpool",
+		"internal/serve/server/a.go imports spillway/internal/serve/postgres",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("breaches found (-want +got):\n%s", diff)

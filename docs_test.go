@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"spillway/internal/config"
+	"spillway/internal/serve/config"
 )
 
 // Every direct dependency has a line in docs/dependencies.md, and every line

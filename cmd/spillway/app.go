@@ -10,15 +10,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"spillway/internal/admin"
-	"spillway/internal/config"
 	"spillway/internal/database"
-	"spillway/internal/feed"
-	"spillway/internal/freight"
 	"spillway/internal/progress"
-	"spillway/internal/query"
-	"spillway/internal/redis"
-	"spillway/internal/server"
+	"spillway/internal/serve/admin"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/freight"
+	"spillway/internal/serve/query"
+	"spillway/internal/serve/redis"
+	"spillway/internal/serve/server"
 )
 
 // app is the serving process: its parts in the order in which they start.

@@ -8,14 +8,14 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"spillway/internal/config"
 	"spillway/internal/database"
-	"spillway/internal/feed"
-	"spillway/internal/param"
-	"spillway/internal/query"
-	"spillway/internal/redis"
-	"spillway/internal/server"
-	"spillway/internal/standby"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/query"
+	"spillway/internal/serve/redis"
+	"spillway/internal/serve/server"
+	"spillway/internal/serve/standby"
 )
 
 // openFeeds opens the databases and makes the feeds. It asks no database anything.

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"spillway/internal/admin"
-	"spillway/internal/freight"
-	"spillway/internal/popup"
+	"spillway/internal/serve/admin"
+	"spillway/internal/serve/freight"
+	"spillway/internal/serve/popup"
 )
 
 const (

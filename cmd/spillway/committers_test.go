@@ -3,8 +3,8 @@ package main
 import (
 	"testing"
 
-	"spillway/internal/config"
 	"spillway/internal/database"
+	"spillway/internal/serve/config"
 )
 
 // The streams of a database leave half of its pool to what reads.

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 
-	"spillway/internal/config"
 	"spillway/internal/database"
-	"spillway/internal/freight"
-	"spillway/internal/stream"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/freight"
+	"spillway/internal/serve/stream"
 )
 
 type configCmd struct {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"spillway/internal/config"
 	"spillway/internal/database"
+	"spillway/internal/serve/config"
 )
 
 // password is what ${SPILLWAY_TEST_PASSWORD} gives in these tests.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"spillway/internal/database"
-	"spillway/internal/doctor"
+	"spillway/internal/lab/doctor"
 )
 
 // doctorCmd looks at a host, a database and a statement before a load does.

@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"spillway/internal/experiment"
+	"spillway/internal/lab/experiment"
 )
 
 // experimentCmd compares variants of a system as a file says.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"spillway/internal/experiment"
-	"spillway/internal/result"
+	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/result"
 )
 
 // tinyExperiment compares two answers of nginx. The second service forks, and does not end when asked.

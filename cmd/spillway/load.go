@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"spillway/internal/load"
-	"spillway/internal/report"
-	"spillway/internal/result"
-	"spillway/internal/target"
+	"spillway/internal/lab/load"
+	"spillway/internal/lab/report"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/target"
 )
 
 // loadCmd puts a load on a target and reports what it saw.

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/term"
 
 	"spillway/internal/histogram"
-	"spillway/internal/load"
-	"spillway/internal/result"
+	"spillway/internal/lab/load"
+	"spillway/internal/lab/result"
 )
 
 // loadProgress shows a run while it goes on: one line that changes on a

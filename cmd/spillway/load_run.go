@@ -7,8 +7,8 @@ import (
 	"net/url"
 	"strings"
 
-	"spillway/internal/load"
-	"spillway/internal/result"
+	"spillway/internal/lab/load"
+	"spillway/internal/lab/result"
 )
 
 // loadRun keeps the records of a run while it goes on.

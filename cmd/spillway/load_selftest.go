@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"spillway/internal/load"
+	"spillway/internal/lab/load"
 )
 
 // selfTest tests the generator and prints a line for each part.

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"spillway/internal/histogram"
-	"spillway/internal/load"
-	"spillway/internal/report"
-	"spillway/internal/result"
+	"spillway/internal/lab/load"
+	"spillway/internal/lab/report"
+	"spillway/internal/lab/result"
 )
 
 // loadVerb runs load and returns what it wrote.

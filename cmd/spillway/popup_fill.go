@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"spillway/internal/config"
-	"spillway/internal/param"
-	"spillway/internal/popup"
-	"spillway/internal/query"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/query"
 )
 
 // Bounds of what attributes_sql gives for a user.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"spillway/internal/config"
-	"spillway/internal/popup"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/popup"
 )
 
 // fillCase reads rows into attributes of every type, of which city is given, and logs

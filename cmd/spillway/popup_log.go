@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"spillway/internal/config"
-	"spillway/internal/popup"
-	"spillway/internal/sqlite"
-	"spillway/internal/stream"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/stream"
 )
 
 const (

@@ -14,8 +14,8 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/apptest"
-	"spillway/internal/config"
-	"spillway/internal/popup"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/popup"
 )
 
 // popupRun runs statements on a file that others may have open.

@@ -15,14 +15,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"spillway/internal/admin"
-	"spillway/internal/config"
 	"spillway/internal/database"
-	"spillway/internal/param"
-	"spillway/internal/popup"
-	"spillway/internal/redis"
-	"spillway/internal/server"
-	"spillway/internal/stream"
+	"spillway/internal/serve/admin"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/redis"
+	"spillway/internal/serve/server"
+	"spillway/internal/serve/stream"
 )
 
 // popupTables is where a database keeps campaigns, events and states.

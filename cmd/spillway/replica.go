@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"spillway/internal/standby"
+	"spillway/internal/serve/standby"
 )
 
 // replica is the read replica of the default database.

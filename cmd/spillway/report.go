@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"spillway/internal/experiment"
-	"spillway/internal/report"
-	"spillway/internal/result"
+	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/report"
+	"spillway/internal/lab/result"
 )
 
 // reportCmd turns result files into tables, text formats or a page.

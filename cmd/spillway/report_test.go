@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"spillway/internal/histogram"
-	"spillway/internal/result"
+	"spillway/internal/lab/result"
 )
 
 // writeResult makes a result file of one second at 100/s on the host named.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"spillway/internal/database"
-	"spillway/internal/freight"
 	"spillway/internal/progress"
+	"spillway/internal/serve/freight"
 )
 
 type seedCmd struct {

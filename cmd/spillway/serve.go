@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"spillway/internal/config"
 	"spillway/internal/database"
+	"spillway/internal/serve/config"
 )
 
 type serveCmd struct {

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"spillway/internal/sqlite"
-	"spillway/internal/stream"
+	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/stream"
 )
 
 type spoolCmd struct {

@@ -14,8 +14,8 @@ import (
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
-	"spillway/internal/sqlite"
-	"spillway/internal/stream"
+	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/stream"
 )
 
 // spoolTestSink is a table that refuses the id 13, or a database that is down.

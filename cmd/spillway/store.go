@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"spillway/internal/database"
-	"spillway/internal/feed"
-	"spillway/internal/mysql"
-	"spillway/internal/postgres"
-	"spillway/internal/query"
-	"spillway/internal/sqlite"
-	"spillway/internal/stream"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/mysql"
+	"spillway/internal/serve/postgres"
+	"spillway/internal/serve/query"
+	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/stream"
 )
 
 // store is one open database, whatever its kind.

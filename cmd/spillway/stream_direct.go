@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"spillway/internal/server"
-	"spillway/internal/stream"
+	"spillway/internal/serve/server"
+	"spillway/internal/serve/stream"
 )
 
 // directStream is a stream whose records go from this process's memory into the

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"spillway/internal/server"
-	"spillway/internal/sqlite"
-	"spillway/internal/stream"
+	"spillway/internal/serve/server"
+	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/stream"
 )
 
 // spoolPart is the process's one local queue.

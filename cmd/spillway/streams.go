@@ -9,11 +9,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"spillway/internal/admin"
-	"spillway/internal/config"
 	"spillway/internal/database"
-	"spillway/internal/server"
-	"spillway/internal/stream"
+	"spillway/internal/serve/admin"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/server"
+	"spillway/internal/serve/stream"
 )
 
 // streamSink is where a store keeps a stream's records.

@@ -7,9 +7,9 @@ import (
 	"runtime"
 	"time"
 
-	"spillway/internal/report"
-	"spillway/internal/result"
-	"spillway/internal/watch"
+	"spillway/internal/lab/report"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/watch"
 )
 
 // watchCmd records what happens on a host, or tells other hosts of it.

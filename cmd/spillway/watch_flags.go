@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"spillway/internal/result"
-	"spillway/internal/watch"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/watch"
 )
 
 // watchFlags say what is watched. The host, its TCP and the accept queues are

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"spillway/internal/result"
+	"spillway/internal/lab/result"
 )
 
 // lineSpan is how many seconds a line looks back at least: processes and

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"spillway/internal/result"
+	"spillway/internal/lab/result"
 )
 
 // samplesMax is how many samples are kept in memory for the summary: half an

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"spillway/internal/apptest"
-	"spillway/internal/report"
-	"spillway/internal/result"
+	"spillway/internal/lab/report"
+	"spillway/internal/lab/result"
 )
 
 // watchedDocument runs load --json with further arguments and reads what it printed.

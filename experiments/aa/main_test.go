@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"spillway/internal/stats"
+	"spillway/internal/lab/stats"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

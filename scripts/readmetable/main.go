@@ -22,8 +22,8 @@ import (
 	"regexp"
 	"strings"
 
-	"spillway/internal/experiment"
-	"spillway/internal/report"
+	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/report"
 )
 
 func main() {

@@ -15,7 +15,7 @@ import (
 func repository(t *testing.T, documents map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
-	summary, err := os.ReadFile("../../internal/experiment/testdata/study.json")
+	summary, err := os.ReadFile("../../internal/lab/experiment/testdata/study.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,329 @@
+package experiment
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"spillway/internal/lab/result"
+	"spillway/internal/progress"
+)
+
+// Config is what a run needs besides its file.
+type Config struct {
+	Options
+	Path     string    // of the file
+	Dir      string    // of the results
+	Resume   bool      // Dir holds a run that was cut off; Options are those of then
+	Data     string    // where kept data is
+	Spillway string    // path of this program; a run uses a copy
+	Tool     string    // its version
+	Command  []string  // as typed
+	Prefix   string    // of everything that the run makes: see Guard
+	Progress io.Writer // for people
+}
+
+// Outcome is what became of a run.
+type Outcome struct {
+	Dir    string
+	Turns  int
+	Failed []string // turns that are not complete, as sentences
+}
+
+// engine runs one experiment.
+type engine struct {
+	config   Config
+	file     *File
+	plan     *Plan
+	manifest *Manifest
+	layout   *layout
+	network  *network
+	temp     string
+	data     map[string]*dataFolder
+	starts   int // of services, for their folders
+	fixed    []*service
+	base     sockets
+	token    string // of the watches on hosts
+	meter    *progress.Meter
+	clock    clock
+	done     int // turns
+}
+
+// clock tells how long the rest takes, from how long it took so far.
+type clock struct {
+	begin time.Time
+	turns int // of this process
+	all   int // left at its begin
+}
+
+// left estimates the rest by the pace of the turns so far, of which there is one at least.
+func (c *clock) left(now time.Time) time.Duration {
+	return now.Sub(c.begin) / time.Duration(c.turns) * time.Duration(c.all-c.turns)
+}
+
+// Run runs an experiment, or the rest of one. Whatever ends it, the services are stopped, and the directory can be
+// resumed. A Mistake in the file, a MissingError and a user error come before anything is started.
+func Run(ctx context.Context, c Config) (*Outcome, error) {
+	e, err := open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := e.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	outcome := &Outcome{Dir: c.Dir, Turns: e.turns()}
+	err = e.run(ctx, outcome)
+	ended := "finished"
+	if err != nil {
+		ended = err.Error()
+	}
+	return outcome, errors.Join(err, e.saveState(0, "", "", ended))
+}
+
+// open reads the file and plans the run, or reads both from the directory of the run to resume.
+func open(ctx context.Context, c Config) (*engine, error) {
+	file, err := ReadFile(c.Path)
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{config: c, data: map[string]*dataFolder{}, network: &network{prefix: c.Prefix}, meter: progress.New(c.Progress), token: crand.Text()}
+	var before *Manifest
+	if c.Resume {
+		before = &Manifest{}
+		if err := readJSON(filepath.Join(c.Dir, ManifestFile), before); err != nil {
+			return nil, &UseError{fmt.Sprintf("no run to resume: %v", err)}
+		}
+		c.Options = Options{Quick: before.Quick, Seed: before.Seed, Only: before.only()}
+	}
+	if e.file, err = file.Apply(c.Options); err != nil {
+		return nil, err
+	}
+	source, err := filepath.Abs(filepath.Dir(c.Path))
+	if err != nil {
+		return nil, err
+	}
+	if e.plan, err = e.file.Plan(source, c.Options); err != nil {
+		return nil, err
+	}
+	e.layout = e.file.standIn(source)
+	e.temp = filepath.Join(os.TempDir(), c.Prefix+"run")
+	e.layout.spillway = filepath.Join(e.temp, "spillway")
+	if reason := e.file.RootFor(); reason != "" {
+		return nil, &UseError{reason}
+	}
+	programs, err := e.file.Programs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range programs {
+		e.layout.programs[p.Name] = p.Path
+	}
+	if e.manifest, err = e.describe(programs, c.Options); err != nil {
+		return nil, err
+	}
+	if before == nil {
+		return e, nil
+	}
+	if before.Sum != e.manifest.Sum {
+		return nil, &UseError{fmt.Sprintf("%s or one of its templates has changed since %s was run: start a new run", c.Path, c.Dir)}
+	}
+	e.manifest, e.plan.Turns = before, before.Plan
+	return e, nil
+}
+
+// A UseError is a mistake of the user that is not in the file.
+type UseError struct{ reason string }
+
+// Error says what is wrong and what to do, in one line.
+func (e *UseError) Error() string { return e.reason }
+
+// only returns the variants of a manifest, twins left out.
+func (m *Manifest) only() []string {
+	var names []string
+	for _, v := range m.Variants {
+		if !v.Again {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+// describe makes the manifest; hosts are added when they are there.
+func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
+	sum, err := e.file.sum(e.layout.source, e.plan)
+	if err != nil {
+		return nil, err
+	}
+	f := e.file
+	m := &Manifest{
+		Format: Format, Version: Version, Name: f.Name, Title: f.Title, Question: f.Question, Tool: e.config.Tool, Go: runtime.Version(),
+		StartedAt: time.Now(), Command: result.RedactArgs(e.config.Command), Seed: o.Seed, Quick: o.Quick, Sum: sum, File: string(f.source),
+		Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline, Variants: slices.Clone(e.plan.Variants), Levels: e.plan.Levels,
+		SLO: f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Turns,
+	}
+	for i := range m.Variants {
+		m.Variants[i].Settings = redact(m.Variants[i].Settings)
+		for _, service := range m.Variants[i].Services {
+			if name := f.watchedAs(service); name != "" && !slices.Contains(m.Watched, name) {
+				m.Watched = append(m.Watched, name)
+			}
+		}
+	}
+	for name := range f.Watch.Databases {
+		if !slices.Contains(m.Watched, name) {
+			m.Watched = append(m.Watched, name)
+		}
+	}
+	slices.Sort(m.Watched)
+	return m, nil
+}
+
+func (e *engine) turns() int {
+	n := 0
+	for _, block := range e.plan.Turns {
+		n += len(block)
+	}
+	return n
+}
+
+func (e *engine) run(ctx context.Context, outcome *Outcome) (err error) {
+	defer func() {
+		stopServices(e.fixed)
+		for _, d := range e.data {
+			d.close()
+		}
+		err = errors.Join(err, removeNamespaces(context.WithoutCancel(ctx), e.config.Prefix), os.RemoveAll(e.temp))
+	}()
+	if err := e.setUp(ctx); err != nil {
+		return interruptedOr(ctx, err)
+	}
+	left := e.incomplete()
+	e.clock = clock{begin: time.Now(), all: len(left) * len(e.plan.Variants)}
+	e.done = outcome.Turns - e.clock.all
+	e.say("%d turns in %d blocks; %s", e.clock.all, len(left), e.plan.Time(time.Now(), len(left)))
+	for block := range e.plan.Turns {
+		if !slices.Contains(left, block+1) {
+			outcome.Failed = append(outcome.Failed, e.failures(block+1)...)
+			continue
+		}
+		if err := e.block(ctx, block+1, outcome); err != nil {
+			return interruptedOr(ctx, err)
+		}
+	}
+	return nil
+}
+
+// ErrInterrupted is a run that was stopped from outside.
+var ErrInterrupted = errors.New("interrupted")
+
+func interruptedOr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ErrInterrupted
+	}
+	return err
+}
+
+// setUp makes hosts, data folders and the services that live as long as the experiment.
+func (e *engine) setUp(ctx context.Context) error {
+	err := e.copyProgram()
+	if err != nil {
+		return err
+	}
+	if e.layout.ports, err = e.file.allotPorts(); err != nil {
+		return err
+	}
+	hosts, err := e.file.createNetwork(ctx, e.network, append(numbers(e.layout.ports), watchPort))
+	if err != nil {
+		return err
+	}
+	if !e.config.Resume {
+		e.manifest.Hosts = hosts
+		if err := replaceJSON(filepath.Join(e.config.Dir, ManifestFile), e.manifest); err != nil {
+			return err
+		}
+	}
+	if err := e.openData(e.config.Data); err != nil {
+		return err
+	}
+	if err := e.startFixed(ctx); err != nil {
+		return err
+	}
+	e.base, err = e.countSockets()
+	return err
+}
+
+// copyProgram makes the folder of the run with a copy of this program in it, which every user can run and no new build
+// replaces halfway.
+func (e *engine) copyProgram() error {
+	if err := os.MkdirAll(e.temp, 0o755); err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
+	from, err := os.Open(e.config.Spillway)
+	if err != nil {
+		return fmt.Errorf("copy this program: %w", err)
+	}
+	defer from.Close()
+	to, err := os.OpenFile(e.layout.spillway, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return fmt.Errorf("copy this program: %w", err)
+	}
+	_, err = io.Copy(to, from)
+	if err = errors.Join(err, to.Close()); err != nil {
+		return fmt.Errorf("copy this program: %w", err)
+	}
+	return nil
+}
+
+func (e *engine) startFixed(ctx context.Context) error {
+	if err := e.placeServices(ScopeExperiment, e.file.serviceNames()); err != nil {
+		return err
+	}
+	scene, err := e.file.fixedScene(e.layout)
+	if err != nil {
+		return err
+	}
+	logs := filepath.Join(e.config.Dir, ServicesDir)
+	if err := makeFolder(logs, ""); err != nil {
+		return err
+	}
+	e.fixed, err = e.startServices(ctx, ScopeExperiment, scene, logs)
+	return err
+}
+
+// block runs the turns of a block.
+func (e *engine) block(ctx context.Context, block int, outcome *Outcome) error {
+	if err := e.setAside(block); err != nil {
+		return err
+	}
+	for i, plan := range e.plan.Turns[block-1] {
+		err := e.turn(ctx, block, i+1, plan)
+		if stopped := new(errStopped); errors.As(err, stopped) {
+			return fmt.Errorf("block %d, %s: %w", block, plan.Variant, err)
+		}
+		e.done++
+		e.clock.turns++
+		if left := e.clock.left(time.Now()).Round(time.Second); left > 0 {
+			e.say("%d of %d turns done, %v left, ends about %s", e.done, outcome.Turns, left, time.Now().Add(left).Format("15:04:05"))
+		}
+	}
+	for _, failure := range e.failures(block) {
+		e.say("%s", failure)
+		outcome.Failed = append(outcome.Failed, failure)
+	}
+	return nil
+}
+
+// say prints a line for people.
+func (e *engine) say(format string, args ...any) {
+	fmt.Fprintln(e.config.Progress, strings.TrimSpace(fmt.Sprintf(format, args...)))
+}

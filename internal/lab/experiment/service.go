@@ -1,0 +1,316 @@
+package experiment
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/lab/result"
+)
+
+// prepareGrace is what a command of prepare or fill gets to end when the run is stopped.
+const prepareGrace = 10 * time.Second
+
+// service is one that was started.
+type service struct {
+	config  *Service
+	process *process
+	folder  string
+	running *running
+	about   ServiceRun
+}
+
+// signal is what asks a service to end.
+func (s *Service) signal() syscall.Signal { return unix.SignalNum("SIG" + s.Stop.Signal) }
+
+// startServices starts the services of a scene that run already in none of started, in order. What was started is
+// returned also with an error.
+func (e *engine) startServices(ctx context.Context, scope string, s *scene, logs string) ([]*service, error) {
+	var started []*service
+	for _, name := range s.services {
+		config := e.file.service(name)
+		if config.Scope != scope {
+			continue
+		}
+		one, err := e.startService(ctx, s, config, logs)
+		if one != nil {
+			started = append(started, one)
+		}
+		if err != nil {
+			return started, fmt.Errorf("service %s: %w", name, err)
+		}
+	}
+	return started, nil
+}
+
+// stopServices stops services in the reverse order of their start, and notes how they ended.
+func stopServices(services []*service) {
+	for _, s := range slices.Backward(services) {
+		if s.running != nil && s.about.Ended == "" {
+			s.about.Ended = s.running.stop(s.config.Stop.Grace)
+		}
+	}
+}
+
+// placeServices gives each service of a scope a fresh folder, before templates name them.
+func (e *engine) placeServices(scope string, names []string) error {
+	for _, name := range names {
+		config := e.file.service(name)
+		if config.Scope != scope {
+			continue
+		}
+		e.starts++
+		folder := filepath.Join(e.temp, fmt.Sprintf("%s-%d", name, e.starts))
+		if err := makeFolder(folder, config.User); err != nil {
+			return fmt.Errorf("service %s: %w", name, err)
+		}
+		e.layout.folders[name] = folder
+	}
+	return nil
+}
+
+// makeFolder makes a folder that the user owns.
+func makeFolder(path, user string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
+	return own(path, user)
+}
+
+// own gives a file to a user.
+func own(path, user string) error {
+	credential, err := credentialOf(user)
+	if err != nil || credential == nil {
+		return err
+	}
+	return os.Chown(path, int(credential.Uid), int(credential.Gid))
+}
+
+func (e *engine) startService(ctx context.Context, s *scene, config *Service, logs string) (*service, error) {
+	process, err := s.process(config)
+	if err != nil {
+		return nil, err
+	}
+	one := &service{config: config, process: process, folder: e.layout.folders[config.Name]}
+	one.about = ServiceRun{
+		Name: config.Name, Watched: e.file.watchedAs(config.Name), Host: process.host, Scope: config.Scope,
+		Command: result.RedactArgs(process.command), Ports: e.layout.ports[config.Name], Setting: redact(s.settings()),
+	}
+	if err := s.writeFiles(config, one.folder); err != nil {
+		return nil, err
+	}
+	log := filepath.Join(logs, config.Name+".log")
+	if err := e.prepare(ctx, one, log); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	one.running, err = start(startSpec{
+		command: process.command, env: process.env, directory: one.folder, user: config.User,
+		namespace: e.network.namespace(process.host), log: log, signal: config.signal(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	one.about.PID = one.running.pid
+	if err := e.awaitReady(ctx, one); err != nil {
+		return one, fmt.Errorf("%w; %s", err, logTail(log))
+	}
+	one.about.Ready = time.Since(begin).Seconds()
+	return one, e.fill(ctx, one, log)
+}
+
+// redact takes passwords out of settings.
+func redact(settings map[string]string) map[string]string {
+	clean := make(map[string]string, len(settings))
+	for name, value := range settings {
+		clean[name] = result.RedactArgs([]string{name + "=" + value})[0][len(name)+1:]
+	}
+	return clean
+}
+
+// writeFiles fills in a service's template files.
+func (s *scene) writeFiles(config *Service, folder string) error {
+	for _, name := range slices.Sorted(maps.Keys(config.Files)) {
+		text, source, err := s.template(config, name)
+		if err != nil {
+			return err
+		}
+		mode := fs.FileMode(0o644)
+		if info, err := os.Stat(source); err == nil {
+			mode = info.Mode().Perm() | 0o444
+		}
+		path := folder
+		for part := range strings.SplitSeq(filepath.Dir(name), "/") {
+			path = filepath.Join(path, part)
+			if err := makeFolder(path, config.User); err != nil {
+				return err
+			}
+		}
+		path = filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+		if err := own(path, config.User); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logTail returns the end of a log, in one line.
+func logTail(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil || len(text) == 0 {
+		return "it printed nothing to " + path
+	}
+	lines := strings.Split(strings.TrimSpace(string(text[max(0, len(text)-2000):])), "\n")
+	lines = lines[max(0, len(lines)-3):]
+	return "it printed: " + strings.Join(lines, " | ") + " (" + path + ")"
+}
+
+// prepare runs the service's commands that fill its data folder, unless they have been run.
+func (e *engine) prepare(ctx context.Context, s *service, log string) error {
+	d := e.data[s.config.Name]
+	if d.prepared {
+		return nil
+	}
+	if err := e.commands(ctx, s, s.process.prepare, log); err != nil {
+		return fmt.Errorf("prepare: %w", err)
+	}
+	d.prepared = true
+	return nil
+}
+
+// fill runs the service's commands for when it is first ready, and stamps the data folder as whole.
+func (e *engine) fill(ctx context.Context, s *service, log string) error {
+	d := e.data[s.config.Name]
+	if d.filled {
+		return nil
+	}
+	if err := e.commands(ctx, s, s.process.fill, log); err != nil {
+		return fmt.Errorf("fill: %w", err)
+	}
+	d.filled = true
+	return d.stamp()
+}
+
+func (e *engine) commands(ctx context.Context, s *service, commands [][]string, log string) error {
+	for _, command := range commands {
+		e.say("%s: %s", s.config.Name, strings.Join(result.RedactArgs(command), " "))
+		err := run(ctx, startSpec{
+			command: command, env: s.process.env, directory: s.folder, user: s.config.User,
+			namespace: e.network.namespace(s.process.host), log: log, signal: syscall.SIGTERM,
+		}, prepareGrace)
+		if err != nil {
+			return fmt.Errorf("%s: %s; %s", command[0], exitText(err), logTail(log))
+		}
+	}
+	return nil
+}
+
+// dataFolder is where a service's data is.
+type dataFolder struct {
+	path             string
+	keep             string   // file of the stamp, "" when the data goes with the run
+	key              string   // of what fills it
+	lock             *os.File // held while the run uses kept data
+	prepared, filled bool
+}
+
+// openData makes the data folder of each service. Kept data that something else filled is removed.
+func (e *engine) openData(root string) error {
+	for i := range e.file.Services {
+		s := &e.file.Services[i]
+		d := &dataFolder{path: filepath.Join(e.temp, "data", s.Name)}
+		if s.Keep != "" {
+			if err := e.openKept(d, s, filepath.Join(root, "experiments", e.file.Name, s.Name)); err != nil {
+				return fmt.Errorf("service %s: data: %w", s.Name, err)
+			}
+		}
+		e.data[s.Name] = d
+		e.layout.data[s.Name] = d.path
+		if err := makeFolder(d.path, s.User); err != nil {
+			return fmt.Errorf("service %s: data: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+func (e *engine) openKept(d *dataFolder, s *Service, folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	d.path, d.keep = filepath.Join(folder, "data"), filepath.Join(folder, "stamp")
+	var err error
+	if d.lock, err = os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
+		return err
+	}
+	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return errors.New("another experiment uses it: " + folder)
+	}
+	if d.key, err = e.file.dataKey(e.layout.source, s); err != nil {
+		return err
+	}
+	stamp, err := os.ReadFile(d.keep)
+	if err == nil && string(stamp) == d.key {
+		d.prepared, d.filled = true, true
+		return nil
+	}
+	e.say("%s: fills %s, which later runs use again", s.Name, d.path)
+	return errors.Join(removeIfThere(d.keep), os.RemoveAll(d.path))
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// dataKey identifies what fills a service's data folder.
+func (f *File) dataKey(source string, s *Service) (string, error) {
+	scene, err := f.fixedScene(f.standIn(source))
+	if err != nil {
+		return "", err
+	}
+	process, err := scene.process(s)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%q %q %q %q %q\n", s.Keep, s.User, process.prepare, process.fill, process.env)
+	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
+		text, _, err := scene.template(s, name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(hash, "%q %q\n", name, text)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// stamp marks kept data as whole.
+func (d *dataFolder) stamp() error {
+	if d.keep == "" {
+		return nil
+	}
+	return os.WriteFile(d.keep, []byte(d.key), 0o644)
+}
+
+func (d *dataFolder) close() {
+	if d.lock != nil {
+		d.lock.Close()
+	}
+}

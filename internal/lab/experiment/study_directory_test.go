@@ -1,0 +1,196 @@
+package experiment
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+)
+
+// A studyModel plays a run: a stack of app and db behind a proxy, whose variants cost more or less CPU for a request.
+type studyModel struct {
+	manifest Manifest
+	cost     map[string]studyCost // by variant
+	random   *rand.Rand
+}
+
+// studyCost is what one request costs, in seconds, and the most that a variant answers a second.
+type studyCost struct{ app, db, capacity float64 }
+
+func newStudyModel(blocks int) *studyModel {
+	m := &studyModel{
+		random: rand.New(rand.NewPCG(7, 11)),
+		cost: map[string]studyCost{
+			"php": {900e-6, 2400e-6, 310}, "php-again": {900e-6, 2400e-6, 310}, "pooled": {880e-6, 400e-6, 330}, "go": {120e-6, 380e-6, 2900},
+		},
+	}
+	level := func(rate string) LevelFacts {
+		return LevelFacts{Name: "rate-" + rate, Flags: map[string]string{"rate": rate, "per_connection": "1"}}
+	}
+	variant := func(name, baseline, pool, app string, published ...Published) VariantFacts {
+		v := VariantFacts{Name: name, Baseline: baseline, Values: map[string]string{"pool": pool, "app": app}, Published: published}
+		v.Services = []string{"db", app, "nginx"}
+		v.Settings = map[string]string{"database": "{{.service." + map[string]string{"none": "db", "pgbouncer": "pgbouncer", "own": "db"}[pool] + ".addr.sql}}"}
+		return v
+	}
+	theirs := func(metric, level string, value float64, note string) Published {
+		return Published{Metric: metric, Level: level, Value: value, Note: note}
+	}
+	m.manifest = Manifest{
+		Format: Format, Version: Version, Name: "stacks", Title: "One request, three stacks", Question: "What do a pooler and a compiled app gain?",
+		Tool: "v1.0.0", Go: "go1.26.0", StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Seed: 7, Sum: "0f", File: "name: stacks\n",
+		Command: []string{"spillway", "experiment", "stacks.yaml"}, Baseline: "php", SLO: "p99<70ms errors<0.5%", Watched: []string{"app", "db"},
+		Machine:  result.Machine{Host: "lab-1", OS: "Debian GNU/Linux 12", Kernel: "6.1.0", Arch: "amd64", CPU: "Example CPU", Cores: 4, Memory: 8 << 30},
+		Programs: []Program{{Name: "nginx", Path: "/usr/sbin/nginx", Package: "nginx", Version: "nginx version: nginx/1.22.1"}},
+		Hosts:    []HostFacts{{Name: "client", Address: "10.213.0.2", Ports: "32768-60999"}},
+		Levels:   []LevelFacts{level("100"), level("200"), level("300")},
+		Peak:     &PeakFacts{SLO: "p99<70ms errors<0.5%", Start: 100, Max: 5000, Step: 0.05},
+		Charts:   []Chart{{Metric: MetricPeak, Title: "Peak per stack"}, {Metric: "cpu_percent.db", Level: "rate-300", Title: "Database CPU at 300/s"}},
+	}
+	again := variant("php-again", "php", "none", "php")
+	again.Again = true
+	pooled := variant("pooled", "php", "pgbouncer", "php", theirs(MetricPeak, "", 300, "400/s: 15 % 502s"), theirs("cpu_percent.db", "rate-300", 34, ""))
+	pooled.Differs = []string{"pool"}
+	compiled := variant("go", "pooled", "own", "go", theirs(MetricPeak, "", 3000, ""), theirs("cpu_percent.db", "rate-300", 28, ""))
+	compiled.Differs = []string{"app", "pool"}
+	m.manifest.Variants = []VariantFacts{
+		variant("php", "", "none", "php", theirs(MetricPeak, "", 300, "400/s: 17 % 502s"), theirs("cpu_percent.db", "rate-100", 72, ""), theirs("cpu_percent.db", "rate-300", 219, "")),
+		again, pooled, compiled,
+	}
+	for range blocks {
+		var turns []TurnPlan
+		for _, i := range m.random.Perm(len(m.manifest.Variants)) {
+			turns = append(turns, TurnPlan{Variant: m.manifest.Variants[i].Name, Levels: []string{"rate-100", "rate-200", "rate-300"}})
+		}
+		m.manifest.Plan = append(m.manifest.Plan, turns)
+	}
+	return m
+}
+
+// write leaves the directory of a whole run.
+func (m *studyModel) write(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	writeJSON(t, filepath.Join(dir, ManifestFile), m.manifest)
+	writeJSON(t, filepath.Join(dir, StateFile), State{Ended: "finished"})
+	for block, turns := range m.manifest.Plan {
+		drift := math.Exp(0.2 * m.random.NormFloat64()) // that all variants of the block share
+		for _, turn := range turns {
+			m.turn(t, filepath.Join(dir, BlocksDir, fmt.Sprintf("%03d", block+1), turn.Variant), block+1, turn, drift)
+		}
+	}
+	return dir
+}
+
+func writeJSON(t testing.TB, path string, v any) {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *studyModel) noise() float64 { return math.Exp(0.02 * m.random.NormFloat64()) }
+
+func (m *studyModel) turn(t testing.TB, dir string, block int, plan TurnPlan, drift float64) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cost := m.cost[plan.Variant]
+	turn := Turn{Block: block, Variant: plan.Variant, Complete: true}
+	for i, level := range m.manifest.Levels {
+		rate := float64(100 * (i + 1))
+		name := level.Name + ResultSuffix
+		m.level(t, filepath.Join(dir, name), plan.Variant, rate, studyCost{cost.app * drift * m.noise(), cost.db * drift * m.noise(), cost.capacity / drift})
+		turn.Levels = append(turn.Levels, LevelRun{Name: level.Name, File: name, Cooldown: CooldownRun{Reached: true}})
+	}
+	peak := math.Round(cost.capacity / drift * m.noise())
+	turn.Peak = &PeakRun{Feasible: peak, Infeasible: peak * 1.05, Attempts: []LevelRun{
+		{Name: "peak", Peak: &PeakAttempt{Rate: peak, Met: true, Validity: result.Valid}},
+	}}
+	writeJSON(t, filepath.Join(dir, TurnFile), turn)
+}
+
+// level writes the result file of one level: two seconds of load with a sample each half a second.
+func (m *studyModel) level(t testing.TB, path, variant string, rate float64, cost studyCost) {
+	t.Helper()
+	const seconds = 2.0
+	n := int64(rate * seconds)
+	failed := int64(math.Max(0, rate-cost.capacity) * seconds)
+	step := result.StepRun{
+		Step: result.Step{Loop: result.LoopOpen, Arrival: "poisson", OfferedHz: rate, Connections: 1000, PerConnection: 1, Duration: seconds, Start: 0.5},
+		Total: result.Total{
+			Elapsed: seconds, Counters: result.Counters{Due: n, Sent: n, Done: n, Connects: n, Statuses: map[int]int64{200: n - failed}},
+			Validity: result.Valid, Cost: result.Cost{CPUUser: 12e-6 * float64(n), CPUSystem: 30e-6 * float64(n)},
+		},
+	}
+	if failed > 0 {
+		step.Total.Statuses[502] = failed
+		step.Total.Errors[result.StatusError] = failed
+	}
+	step.Total.Latency = m.latency(t, n, 2e-3/max(0.1, 1-rate/(1.3*cost.capacity)))
+	for second := range int(seconds) {
+		slice := result.Slice{Second: second, Length: 1, Latency: m.latency(t, n/2, 2e-3), Connections: 10, InFlight: 3}
+		slice.Due, slice.Sent, slice.Done, slice.Connects = n/2, n/2, n/2, n/2
+		step.Slices = append(step.Slices, slice)
+	}
+	run := &result.Run{
+		Header: result.Header{Label: variant, StartedAt: m.manifest.StartedAt, Target: "http://10.213.0.3:6001/goodslist", Machine: m.manifest.Machine, SLO: m.manifest.SLO},
+		Steps:  []result.StepRun{step}, End: result.End{Reason: result.Finished, Elapsed: seconds + 1},
+		Watches: []result.Watch{{Machine: m.manifest.Machine}},
+	}
+	for at := 0.0; at <= seconds+1; at += 0.5 {
+		run.Samples = append(run.Samples, studySamples(at, rate, cost)...)
+	}
+	w, err := result.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.WriteRun(run); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func studySamples(at, rate float64, cost studyCost) []result.Sample {
+	process := func(name string, each float64) result.Sample {
+		return result.Sample{At: at, Sampler: result.SamplerProcess, Subject: name, Values: map[string]float64{
+			"cpu_user_seconds_total": at * rate * each * 0.7, "cpu_system_seconds_total": at * rate * each * 0.3,
+		}}
+	}
+	return []result.Sample{
+		process("app", cost.app), process("db", cost.db),
+		{At: at, Sampler: result.SamplerTCP, Values: map[string]float64{"time_wait": at * rate, "ports_in_use": at*rate + 12, "ports_range": 28232}},
+		{At: at, Sampler: result.SamplerHost, Values: map[string]float64{"load1": rate * (cost.app + cost.db), "cores": 4}},
+	}
+}
+
+// latency is n answers around a mean, in seconds.
+func (m *studyModel) latency(t testing.TB, n int64, mean float64) result.Latency {
+	t.Helper()
+	encode := func(mean float64) result.HDR {
+		h := histogram.New()
+		for range n {
+			h.Record(time.Duration(mean * (0.5 + m.random.ExpFloat64()/2) * float64(time.Second)))
+		}
+		payload, err := h.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.HDR(payload)
+	}
+	return result.Latency{Response: encode(mean), Connect: encode(mean / 20), FirstByte: encode(mean * 0.9)}
+}

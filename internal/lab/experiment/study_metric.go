@@ -1,0 +1,213 @@
+package experiment
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+)
+
+// Names of a study's metrics. Those about a process have its name behind a dot: "cpu_percent.db".
+const (
+	MetricRate      = "rate_hz"                 // answered requests a second
+	MetricPeak      = "peak_hz"                 // the highest rate that met the SLO; of a variant, not of a level
+	MetricP50       = "response_p50_seconds"    // from the intended start
+	MetricP99       = "response_p99_seconds"    //
+	MetricConnect   = "connect_mean_seconds"    //
+	MetricFirstByte = "first_byte_mean_seconds" //
+	MetricErrors    = "error_share"             // bad requests over all requests, 0 to 1
+	Metric502       = "status_502_share"        // answers with status 502 over all requests, 0 to 1
+	MetricGenerator = "generator_cpu_seconds_per_request"
+	MetricTimeWait  = "time_wait_max"    // sockets, of the host that had the most
+	MetricPorts     = "ports_in_use_max" // local ports, of the host that used the most
+	MetricLoad      = "load1_mean"       // load average
+
+	MetricCPU        = "cpu_seconds_per_request"        // of a process with its descendants, per answered request
+	MetricCPUUser    = "cpu_user_seconds_per_request"   //
+	MetricCPUSystem  = "cpu_system_seconds_per_request" //
+	MetricCores      = "cpu_percent"                    // of one core
+	MetricCoreUser   = "cpu_user_percent"               //
+	MetricCoreSystem = "cpu_system_percent"             //
+)
+
+// Units of a metric.
+const (
+	UnitRate    = "1/s"
+	UnitSeconds = "s"
+	UnitShare   = "share" // 0 to 1
+	UnitPercent = "%"     // of one core
+	UnitCount   = "count"
+)
+
+// A Better says which way a metric is better.
+type Better string
+
+// The ways.
+const (
+	BetterHigher Better = "higher"
+	BetterLower  Better = "lower"
+	BetterNone   Better = "" // neither: it only describes
+)
+
+// A Metric is one column of a study.
+type Metric struct {
+	Name     string `json:"name"`
+	Process  string `json:"process,omitempty"` // that it is about
+	Title    string `json:"title"`             // of the column
+	Unit     string `json:"unit"`
+	Better   Better `json:"better,omitempty"`
+	Compared bool   `json:"compared,omitempty"` // against the baseline, with a verdict
+}
+
+// A Chart is a bar chart: one metric of every variant at one level.
+type Chart struct {
+	Metric string `yaml:"metric" json:"metric"`
+	Level  string `yaml:"level" json:"level,omitempty"` // "" for a metric of the whole variant, as peak_hz
+	Title  string `yaml:"title" json:"title,omitempty"` // default: of the metric and the level
+}
+
+// plainMetrics are those that are not about a process, in the order of columns.
+func plainMetrics() []Metric {
+	return []Metric{
+		{Name: MetricPeak, Title: "peak", Unit: UnitRate, Better: BetterHigher, Compared: true},
+		{Name: MetricRate, Title: "requests/s", Unit: UnitRate, Better: BetterHigher, Compared: true},
+		{Name: MetricP50, Title: "p50", Unit: UnitSeconds, Better: BetterLower, Compared: true},
+		{Name: MetricP99, Title: "p99", Unit: UnitSeconds, Better: BetterLower, Compared: true},
+		{Name: MetricConnect, Title: "connect", Unit: UnitSeconds, Better: BetterLower},
+		{Name: MetricFirstByte, Title: "first byte", Unit: UnitSeconds, Better: BetterLower},
+		{Name: MetricErrors, Title: "errors", Unit: UnitShare, Better: BetterLower},
+		{Name: Metric502, Title: "502", Unit: UnitShare, Better: BetterLower},
+		{Name: MetricTimeWait, Title: "TIME_WAIT", Unit: UnitCount},
+		{Name: MetricPorts, Title: "ports", Unit: UnitCount},
+		{Name: MetricLoad, Title: "load avg", Unit: UnitCount},
+		{Name: MetricGenerator, Title: "generator CPU/req", Unit: UnitSeconds},
+	}
+}
+
+// processMetrics are those about one process.
+func processMetrics(process string) []Metric {
+	metrics := []Metric{
+		{Name: MetricCPU, Title: "CPU/req", Unit: UnitSeconds, Better: BetterLower, Compared: true},
+		{Name: MetricCPUUser, Title: "user/req", Unit: UnitSeconds, Better: BetterLower},
+		{Name: MetricCPUSystem, Title: "sys/req", Unit: UnitSeconds, Better: BetterLower},
+		{Name: MetricCores, Title: "CPU", Unit: UnitPercent, Better: BetterLower},
+		{Name: MetricCoreUser, Title: "user", Unit: UnitPercent, Better: BetterLower},
+		{Name: MetricCoreSystem, Title: "sys", Unit: UnitPercent, Better: BetterLower},
+	}
+	for i := range metrics {
+		metrics[i].Name += "." + process
+		metrics[i].Process = process
+		metrics[i].Title = process + " " + metrics[i].Title
+	}
+	return metrics
+}
+
+// metricsOf are all metrics of a study that watched these processes.
+func metricsOf(processes []string) []Metric {
+	metrics := plainMetrics()
+	for _, process := range processes {
+		metrics = append(metrics, processMetrics(process)...)
+	}
+	return metrics
+}
+
+// KnownMetric reports whether a study that watches these processes has the metric.
+func KnownMetric(name string, processes []string) bool {
+	return slices.ContainsFunc(metricsOf(processes), func(m Metric) bool { return m.Name == name })
+}
+
+// observe reads every metric of a step, but for the peak. A figure that the step does not carry is left out.
+func observe(run *result.Run, step int) (map[string]float64, error) {
+	s := &run.Steps[step]
+	t := &s.Total
+	figures := map[string]float64{
+		MetricRate: t.Rate(), MetricErrors: t.ErrorShare(), Metric502: quotient(float64(t.Statuses[502]), float64(t.Requests())),
+		MetricGenerator: quotient(t.Cost.CPUUser+t.Cost.CPUSystem, float64(t.Done)),
+	}
+	if err := observeLatency(&t.Latency, figures); err != nil {
+		return nil, err
+	}
+	if usage := run.Usage(step); usage != nil {
+		observeUsage(usage, figures)
+	}
+	for name, v := range figures {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			delete(figures, name)
+		}
+	}
+	return figures, nil
+}
+
+func observeLatency(latency *result.Latency, figures map[string]float64) error {
+	for _, each := range []struct {
+		metric  string
+		payload result.HDR
+		read    func(*histogram.Histogram) float64
+	}{
+		{MetricP50, latency.Response, func(h *histogram.Histogram) float64 { return percentileSeconds(h, 0.5) }},
+		{MetricP99, latency.Response, func(h *histogram.Histogram) float64 { return percentileSeconds(h, 0.99) }},
+		{MetricConnect, latency.Connect, meanSeconds},
+		{MetricFirstByte, latency.FirstByte, meanSeconds},
+	} {
+		h, err := histogram.Decode(string(each.payload))
+		if err != nil {
+			return fmt.Errorf("read histogram of %s: %w", each.metric, err)
+		}
+		figures[each.metric] = each.read(h)
+	}
+	return nil
+}
+
+// percentileSeconds is NaN where the sample does not carry it.
+func percentileSeconds(h *histogram.Histogram, q float64) float64 {
+	if !h.Carries(q) {
+		return math.NaN()
+	}
+	return h.Quantile(q).Seconds()
+}
+
+func meanSeconds(h *histogram.Histogram) float64 {
+	if h.Count() == 0 {
+		return math.NaN()
+	}
+	return h.Mean().Seconds()
+}
+
+func observeUsage(usage *result.Usage, figures map[string]float64) {
+	set := func(name string, v *float64, factor float64) {
+		if v != nil {
+			figures[name] = *v * factor
+		}
+	}
+	for i := range usage.Processes {
+		p := &usage.Processes[i]
+		set(MetricCPU+"."+p.Name, p.CPUPerRequest, 1)
+		set(MetricCPUUser+"."+p.Name, p.CPUUserPerRequest, 1)
+		set(MetricCPUSystem+"."+p.Name, p.CPUSystemPerRequest, 1)
+		set(MetricCores+"."+p.Name, p.CPUCores, 100)
+		set(MetricCoreUser+"."+p.Name, p.CPUUserCores, 100)
+		set(MetricCoreSystem+"."+p.Name, p.CPUSystemCores, 100)
+	}
+	highest := func(name string, v *float64) {
+		if was, seen := figures[name]; v != nil && (!seen || *v > was) {
+			figures[name] = *v
+		}
+	}
+	for i := range usage.TCP {
+		highest(MetricTimeWait, usage.TCP[i].TimeWaitMax)
+		highest(MetricPorts, usage.TCP[i].PortsMax)
+	}
+	for i := range usage.Hosts {
+		highest(MetricLoad, usage.Hosts[i].Load1)
+	}
+}
+
+// quotient is NaN where nothing is to be divided by.
+func quotient(v, by float64) float64 {
+	if by == 0 {
+		return math.NaN()
+	}
+	return v / by
+}

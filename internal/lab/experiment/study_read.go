@@ -1,0 +1,263 @@
+package experiment
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"spillway/internal/lab/result"
+)
+
+// manifestMax bounds the manifest, block and state files, which are small.
+const manifestMax = 16 << 20
+
+// ErrNotExperiment says that a directory is not that of an experiment.
+var ErrNotExperiment = errors.New("not the directory of an experiment")
+
+// IsStudy reports whether dir is the directory that an experiment left.
+func IsStudy(dir string) bool {
+	info, err := os.Stat(filepath.Join(dir, ManifestFile))
+	return err == nil && info.Mode().IsRegular()
+}
+
+// ReadStudy reads what an experiment left in dir. Files that are missing, cut off or unreadable become Problems; only a
+// manifest that cannot be read is an error: ErrNotExperiment when there is none.
+func ReadStudy(dir string) (*Study, error) {
+	r := &studyReader{dir: filepath.Clean(dir), study: &Study{Format: StudyFormat, Version: StudyVersion, Problems: []Problem{}}}
+	if err := r.readManifest(); err != nil {
+		return nil, err
+	}
+	var state State
+	if err := readJSON(filepath.Join(dir, StateFile), &state); err == nil {
+		r.study.Ended = state.Ended
+	}
+	m := &r.study.Manifest
+	r.study.Blocks, r.study.Charts = len(m.Plan), m.Charts
+	r.gather()
+	for block := range r.study.Blocks {
+		r.readBlock(block + 1)
+	}
+	r.study.Whole = r.whole
+	r.study.setCells(r.runs)
+	r.study.compare(r.runs)
+	r.study.checkPublished()
+	if len(r.study.Charts) == 0 {
+		r.study.Charts = r.study.defaultCharts()
+	}
+	return r.study, nil
+}
+
+// A studyReader reads a directory run by run and keeps only the figures.
+type studyReader struct {
+	dir   string
+	study *Study
+	runs  map[cellKey][]levelFigures // by block, from the first
+	lines map[string]*result.Run     // the timeline of each variant
+	whole int
+}
+
+type cellKey struct{ variant, level string }
+
+// levelFigures are those of one result file, or of one search for the peak.
+type levelFigures struct {
+	read     bool
+	figures  map[string]float64
+	validity result.Validity
+	errors   result.Errors
+	statuses map[int]int64
+}
+
+// of is the figure of a metric, NaN when there is none.
+func (l *levelFigures) of(metric string) float64 {
+	if v, ok := l.figures[metric]; ok {
+		return v
+	}
+	return math.NaN()
+}
+
+func readJSON(path string, v any) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > manifestMax {
+		return fmt.Errorf("%s is larger than %d bytes", path, manifestMax)
+	}
+	if err := json.NewDecoder(file).Decode(v); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
+
+func (r *studyReader) readManifest() error {
+	path := filepath.Join(r.dir, ManifestFile)
+	m := &r.study.Manifest
+	err := readJSON(path, m)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w: it has no %s", r.dir, ErrNotExperiment, ManifestFile)
+	case err != nil:
+		return fmt.Errorf("read study: %w", err)
+	case m.Format != Format:
+		return fmt.Errorf("%s: %w: its %s is not one of %s", r.dir, ErrNotExperiment, ManifestFile, Format)
+	}
+	return checkVersion(path, m.Version, Version)
+}
+
+// gather makes room for every cell that the manifest has.
+func (r *studyReader) gather() {
+	m := &r.study.Manifest
+	r.runs, r.lines = make(map[cellKey][]levelFigures), make(map[string]*result.Run)
+	for _, v := range m.Variants {
+		if m.Peak != nil {
+			r.runs[cellKey{v.Name, ""}] = make([]levelFigures, len(m.Plan))
+		}
+		for _, level := range m.Levels {
+			r.runs[cellKey{v.Name, level.Name}] = make([]levelFigures, len(m.Plan))
+		}
+	}
+}
+
+// problem notes what is wrong in a block.
+func (r *studyReader) problem(missing bool, block int, variant, level, format string, args ...any) {
+	text := strings.ReplaceAll(fmt.Sprintf(format, args...), r.dir+string(filepath.Separator), "") // where the run lies is nobody's business
+	r.study.Problems = append(r.study.Problems, Problem{Block: block, Variant: variant, Level: level, Missing: missing, Text: text})
+}
+
+func (r *studyReader) readBlock(block int) {
+	whole := true
+	for _, plan := range r.study.Manifest.Plan[block-1] {
+		dir := filepath.Join(r.dir, BlocksDir, fmt.Sprintf("%03d", block), plan.Variant)
+		var turn Turn
+		err := readJSON(filepath.Join(dir, TurnFile), &turn)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			r.problem(true, block, plan.Variant, "", "the turn was not run, or was cut off")
+			whole = false
+			continue
+		case err != nil:
+			r.problem(true, block, plan.Variant, "", "%v", err)
+			whole = false
+			continue
+		}
+		if !turn.Complete {
+			whole = false
+		}
+		r.readTurn(dir, block, plan.Variant, &turn)
+	}
+	if whole {
+		r.whole++
+	}
+}
+
+func (r *studyReader) readTurn(dir string, block int, variant string, turn *Turn) {
+	if turn.Error != "" {
+		r.problem(!turn.Complete, block, variant, "", "%s", turn.Error)
+	}
+	for _, service := range turn.Services {
+		if service.Ended != "" {
+			r.problem(false, block, variant, "", "service %s: %s", service.Name, service.Ended)
+		}
+	}
+	line := &timeline{variant: variant}
+	for i := range turn.Levels {
+		r.readLevel(dir, block, variant, &turn.Levels[i], line)
+	}
+	r.checkLevels(block, variant, turn)
+	if turn.Peak != nil {
+		r.readPeak(block, variant, turn.Peak)
+	}
+	if turn.Complete && r.lines[variant] == nil && line.run != nil {
+		r.lines[variant] = line.run
+		r.study.Timelines = append(r.study.Timelines, line.run)
+	}
+}
+
+// checkLevels notes levels that the plan has and the turn has not.
+func (r *studyReader) checkLevels(block int, variant string, turn *Turn) {
+	for _, level := range r.study.Manifest.Levels {
+		ran := slices.ContainsFunc(turn.Levels, func(l LevelRun) bool { return l.Name == level.Name })
+		if !ran {
+			r.problem(true, block, variant, level.Name, "the level was not run")
+		}
+	}
+	if r.study.Manifest.Peak != nil && turn.Peak == nil {
+		r.problem(true, block, variant, "", "the peak was not searched")
+	}
+}
+
+func (r *studyReader) readLevel(dir string, block int, variant string, level *LevelRun, line *timeline) {
+	if level.Error != "" {
+		r.problem(true, block, variant, level.Name, "%s", level.Error)
+		return
+	}
+	if !level.Cooldown.Reached {
+		r.problem(false, block, variant, level.Name, "the cool-down ended by its limit: TIME_WAIT or accept queues were not back to base")
+	}
+	run, err := result.ReadFile(filepath.Join(dir, filepath.Base(level.File)))
+	switch {
+	case err != nil:
+		r.problem(true, block, variant, level.Name, "%v", err)
+		return
+	case run.CutOff != "":
+		r.problem(true, block, variant, level.Name, "the result file is cut off: %s", run.CutOff)
+		return
+	case run.End.Reason != result.Finished:
+		r.problem(true, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
+		return
+	case len(run.Steps) != 1:
+		r.problem(true, block, variant, level.Name, "the result file has %d steps, not one", len(run.Steps))
+		return
+	}
+	figures, err := observe(run, 0)
+	if err != nil {
+		r.problem(true, block, variant, level.Name, "%v", err)
+		return
+	}
+	room := r.runs[cellKey{variant, level.Name}]
+	if room == nil {
+		r.problem(true, block, variant, level.Name, "the manifest has no such level of this variant")
+		return
+	}
+	total := &run.Steps[0].Total
+	room[block-1] = levelFigures{read: true, figures: figures, validity: total.Validity, errors: total.Errors, statuses: total.Statuses}
+	if r.lines[variant] == nil {
+		line.add(run, level.Name)
+	}
+}
+
+func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
+	room := r.runs[cellKey{variant, ""}]
+	if room == nil {
+		r.problem(true, block, variant, "", "the manifest has no search for a peak")
+		return
+	}
+	if peak.Note != "" {
+		r.problem(false, block, variant, "", "peak: %s", peak.Note)
+	}
+	if peak.Feasible == 0 {
+		r.problem(false, block, variant, "", "peak: no rate met the SLO")
+	}
+	room[block-1] = levelFigures{read: true, figures: map[string]float64{MetricPeak: peak.Feasible}, validity: validityOf(peak)}
+}
+
+// validityOf is the verdict on the attempt that the peak stands on.
+func validityOf(peak *PeakRun) result.Validity {
+	for i := range peak.Attempts {
+		if a := peak.Attempts[i].Peak; a != nil && a.Met && a.Rate == peak.Feasible {
+			return a.Validity
+		}
+	}
+	return result.Valid // no attempt met the SLO: there is no step to doubt
+}

@@ -1,0 +1,275 @@
+package experiment
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"spillway/internal/lab/result"
+)
+
+func readStudy(t *testing.T, dir string) *Study {
+	t.Helper()
+	study, err := ReadStudy(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return study
+}
+
+func TestStudyOfAWholeRun(t *testing.T) {
+	study := readStudy(t, newStudyModel(10).write(t))
+	if study.Blocks != 10 || study.Whole != 10 || study.Ended != "finished" || len(study.Problems) != 0 || !study.Claims() {
+		t.Errorf("blocks %d, whole %d, ended %q, problems %v", study.Blocks, study.Whole, study.Ended, study.Problems)
+	}
+	if got := len(study.Cells); got != 4*4 {
+		t.Errorf("%d cells, want 16", got)
+	}
+	cell := study.Cell("php", "rate-300")
+	for metric, want := range map[string]float64{
+		MetricRate: 300, "cpu_percent.db": 300 * 2400e-6 * 100, "cpu_seconds_per_request.db": 2400e-6, "cpu_user_percent.db": 300 * 2400e-6 * 70,
+		MetricGenerator: 42e-6, MetricTimeWait: 750, MetricPorts: 762, MetricLoad: 300 * 3300e-6,
+	} {
+		f, ok := cell.Figures[metric]
+		if !ok || f.N != 10 || f.Median < want*0.7 || f.Median > want*1.4 || f.Min > f.Median || f.Max < f.Median {
+			t.Errorf("%s: %+v, want about %v over 10 blocks", metric, f, want)
+		}
+	}
+	if _, ok := cell.Figures[MetricP99]; ok {
+		t.Error("600 requests carry a p99")
+	}
+	wantAA := 0
+	for i, c := range study.Comparisons {
+		if c.Again && i == wantAA {
+			wantAA++
+		}
+		if c.Again && c.Verdict != VerdictNoneSeen {
+			t.Errorf("A/A sees a difference: %+v", c)
+		}
+	}
+	if wantAA == 0 || slices.ContainsFunc(study.Comparisons[wantAA:], func(c Comparison) bool { return c.Again }) {
+		t.Errorf("%d A/A comparisons in front", wantAA)
+	}
+	pooled := study.Compared("cpu_seconds_per_request.db", "rate-300", "pooled")
+	if pooled.Verdict != VerdictBetter || math.Abs(pooled.Ratio-400.0/2400) > 0.02 || *pooled.Low > 400.0/2400 || *pooled.High < 400.0/2400 {
+		t.Errorf("the planted saving: %+v", pooled)
+	}
+	if peak := study.Compared(MetricPeak, "", "go"); peak.Verdict != VerdictBetter || peak.Baseline != "pooled" || peak.Family != 2 {
+		t.Errorf("the peak: %+v", peak)
+	}
+	if len(study.Timelines) != 4 || len(study.Timelines[0].Steps) != 3 || study.Timelines[0].Steps[2].Start != 2*(2+timelineGap) {
+		t.Errorf("timelines: %d", len(study.Timelines))
+	}
+}
+
+func TestPublishedChecks(t *testing.T) {
+	study := readStudy(t, newStudyModel(10).write(t))
+	want := []string{
+		"php peak_hz  300 direction - ratio -", "php cpu_percent.db rate-100 72 direction - ratio -", "php cpu_percent.db rate-300 219 direction - ratio -",
+		"pooled peak_hz  300 direction - ratio yes", // 300 and 300 there: no direction
+		"pooled cpu_percent.db rate-300 34 direction yes ratio yes",
+		"go peak_hz  3000 direction yes ratio yes",
+		"go cpu_percent.db rate-300 28 direction yes ratio yes", // 28 of 34 there, 380 of 400 here
+	}
+	var got []string
+	for _, p := range study.Published {
+		word := func(b *bool) string {
+			switch {
+			case b == nil:
+				return "-"
+			case *b:
+				return "yes"
+			}
+			return "no"
+		}
+		value, _ := json.Marshal(p.Value)
+		got = append(got, strings.Join([]string{p.Variant, p.Metric, p.Level, string(value), "direction", word(p.SameDirection), "ratio", word(p.RatioAgrees)}, " "))
+		if p.Measured == nil {
+			t.Errorf("%s %s: not measured", p.Variant, p.Metric)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("checks (-want +got):\n%s", diff)
+	}
+}
+
+// What is missing or broken is named, and the rest is still there.
+func TestStudyNamesWhatIsMissing(t *testing.T) {
+	dir := newStudyModel(10).write(t)
+	turn := func(block, variant string) string { return filepath.Join(dir, BlocksDir, block, variant) }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.RemoveAll(turn("010", "go")))
+	must(os.Remove(filepath.Join(turn("009", "php"), "rate-100"+ResultSuffix)))
+	must(os.WriteFile(filepath.Join(turn("008", "php"), "rate-100"+ResultSuffix), []byte("no gzip"), 0o644))
+	must(os.WriteFile(filepath.Join(turn("007", "pooled"), TurnFile), []byte("{"), 0o644))
+	var broken Turn
+	must(readJSON(filepath.Join(turn("006", "go"), TurnFile), &broken))
+	broken.Complete, broken.Error = false, "nginx was not ready in 30s"
+	broken.Levels[1].Error, broken.Levels[2].Cooldown.Reached = "connection refused", false
+	broken.Services = []ServiceRun{{Name: "nginx", Ended: "killed after 10s"}}
+	broken.Peak = nil
+	writeJSON(t, filepath.Join(turn("006", "go"), TurnFile), broken)
+
+	study := readStudy(t, dir)
+	if study.Whole != 7 {
+		t.Errorf("%d blocks are whole, want 7", study.Whole)
+	}
+	var got []string
+	for _, p := range study.Problems {
+		text, _, _ := strings.Cut(p.Text, ":")
+		got = append(got, strings.TrimSpace(strings.Join([]string{string(rune('0' + p.Block%10)), p.Variant, p.Level, text}, " ")))
+	}
+	slices.Sort(got)
+	want := []string{
+		"0 go  the turn was not run, or was cut off", "6 go  nginx was not ready in 30s", "6 go  service nginx", "6 go  the peak was not searched",
+		"6 go rate-200 connection refused", "6 go rate-300 the cool-down ended by its limit", "7 pooled  read blocks/007/pooled/block.json",
+		"8 php rate-100 read blocks/008/php/rate-100.ndjson.gz", "9 php rate-100 open result file",
+	}
+	if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	if c := study.Cell("php", "rate-100"); c.Runs != 8 || c.Figures[MetricRate].N != 8 {
+		t.Errorf("php at 100/s: %d runs", c.Runs)
+	}
+	short := study.Compared(MetricP50, "rate-100", "pooled")
+	if short.Verdict != NoVerdict || short.Pairs != 7 || short.Low != nil || study.WhyNoVerdict(short) != "7 pairs, 10 are needed" {
+		t.Errorf("seven pairs: %+v", short)
+	}
+}
+
+func TestDoubtfulPairs(t *testing.T) {
+	rate, p99 := Metric{Name: MetricRate, Better: BetterHigher}, Metric{Name: MetricP99, Better: BetterLower}
+	v := VariantFacts{Name: "b", Baseline: "a"}
+	runs := map[cellKey][]levelFigures{}
+	add := func(variant string, v float64, validity result.Validity) {
+		key := cellKey{variant, "x"}
+		runs[key] = append(runs[key], levelFigures{read: true, validity: validity, figures: map[string]float64{MetricRate: v, MetricP99: v}})
+	}
+	for block, validity := range []result.Validity{
+		result.GeneratorLimited, result.Unjudged, result.HostContended, result.NotStationary, result.TooFewSamples,
+		result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid,
+	} {
+		add("a", 100+float64(block), result.Valid)
+		add("b", 200+float64(block%5), validity)
+	}
+	judged := func(m Metric) Comparison {
+		p, _ := pairUp(m, "x", v, runs)
+		return verdictsOf([]pairing{p}, false)[0]
+	}
+	if c := judged(rate); c.Pairs != 10 || c.LeftOut != 2 || c.Doubtful != 2 || c.Verdict != VerdictBetter {
+		t.Errorf("rate: %+v", c)
+	}
+	if c := judged(p99); c.Pairs != 10 || c.Doubtful != 3 || c.Verdict != VerdictWorse {
+		t.Errorf("p99: %+v", c)
+	}
+	runs[cellKey{"a", "x"}][11].validity = result.GeneratorLimited
+	c := judged(rate)
+	if c.Pairs != 9 || c.Verdict != NoVerdict || c.Low != nil {
+		t.Errorf("nine pairs: %+v", c)
+	}
+	if why := (&Study{}).WhyNoVerdict(&c); why != "9 pairs, 10 are needed; in 3 more the generator was the limit" {
+		t.Error(why)
+	}
+}
+
+func TestQuickClaimsNothing(t *testing.T) {
+	model := newStudyModel(10)
+	model.manifest.Quick = true
+	study := readStudy(t, model.write(t))
+	if study.Claims() {
+		t.Error("a quick run claims something")
+	}
+	c := study.Compared(MetricPeak, "", "go")
+	if c.Pairs != 10 || c.Min <= 1 || c.Max <= c.Min || study.WhyNoVerdict(c) != "a quick run claims nothing" {
+		t.Errorf("ranges: %+v", c)
+	}
+}
+
+func TestSummaryRoundTrip(t *testing.T) {
+	study := readStudy(t, newStudyModel(3).write(t))
+	var out bytes.Buffer
+	if err := study.WriteSummary(&out); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadSummary(bytes.NewReader(out.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	study.Timelines, study.Manifest.Plan, study.Manifest.File = nil, nil, ""
+	if diff := cmp.Diff(study, again, cmpopts.IgnoreUnexported(Figure{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("(-written +read):\n%s", diff)
+	}
+	if lines := bytes.Count(out.Bytes(), []byte("\n")); lines < 30 {
+		t.Errorf("%d lines: lists are not one element a line", lines)
+	}
+	for _, text := range []string{"", "{}", `{"format":"spillway-load"}`, `[1]`} {
+		if _, err := ReadSummary(strings.NewReader(text)); !errors.Is(err, ErrNotSummary) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := ReadSummary(strings.NewReader(`{"format":"spillway-study","version":"2.0"}`)); err == nil {
+		t.Error("another major version is read")
+	}
+}
+
+// The report's golden files are made of this study: go test -run TestStudyGolden -update.
+func TestStudyGolden(t *testing.T) {
+	study := readStudy(t, newStudyModel(10).write(t))
+	var out bytes.Buffer
+	if err := study.WriteSummary(&out); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", "study.json")
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), out.String()); diff != "" {
+		t.Errorf("study.json (-want +got); UPDATE=1 writes it anew:\n%s", diff)
+	}
+}
+
+func TestNotAnExperiment(t *testing.T) {
+	dir := t.TempDir()
+	if IsStudy(dir) {
+		t.Error("an empty directory is an experiment")
+	}
+	if _, err := ReadStudy(dir); !errors.Is(err, ErrNotExperiment) {
+		t.Errorf("empty: %v", err)
+	}
+	writeJSON(t, filepath.Join(dir, ManifestFile), map[string]string{"format": "other"})
+	if _, err := ReadStudy(dir); !errors.Is(err, ErrNotExperiment) {
+		t.Errorf("another manifest: %v", err)
+	}
+	writeJSON(t, filepath.Join(dir, ManifestFile), map[string]string{"format": Format, "version": "9.0"})
+	if _, err := ReadStudy(dir); err == nil || errors.Is(err, ErrNotExperiment) {
+		t.Errorf("another version: %v", err)
+	}
+}
+
+func TestKnownMetric(t *testing.T) {
+	for name, want := range map[string]bool{MetricPeak: true, "cpu_percent.db": true, "cpu_percent.web": false, "cpu_percent": false, "": false} {
+		if got := KnownMetric(name, []string{"db"}); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}

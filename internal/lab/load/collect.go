@@ -1,0 +1,179 @@
+package load
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+)
+
+// Second is one second of a step, as it is told while the run goes on.
+type Second struct {
+	Step     int
+	Elapsed  time.Duration // of the step, at its end
+	Slice    result.Slice
+	Response *histogram.Histogram // at slice precision
+}
+
+// sum adds up the tallies of one second.
+type sum struct {
+	counters result.Counters
+	latency  latencies
+	gauges   gauges
+}
+
+// collector adds the tallies of all recorders up: by second, and in total.
+type collector struct {
+	step     int
+	duration time.Duration // zero: unknown
+	stretch  *stretch
+	tell     func(*Second) error
+	full     chan *tally
+	empty    chan *tally
+
+	reached  []int // by recorder: the second that it is in
+	open     map[int]*sum
+	told     int // seconds told of so far
+	before   usage
+	err      error
+	total    result.Counters
+	latency  latencies
+	failures map[result.ErrorClass]string
+	means    []windowMean
+}
+
+// windowMean is one second for the test of steadiness.
+type windowMean struct {
+	length   float64 // seconds
+	answered int64
+	response time.Duration // mean
+	inFlight int64         // with the backlog, at its end
+}
+
+// handOverMax is how many seconds a recorder may be ahead of whoever is told of
+// them before it waits.
+const handOverMax = 60
+
+func newCollector(recorders int) *collector {
+	return &collector{
+		full: make(chan *tally, handOverMax*recorders), empty: make(chan *tally, 2*recorders), reached: make([]int, recorders),
+		open: make(map[int]*sum), latency: newLatencies(histogram.New), failures: make(map[result.ErrorClass]string),
+	}
+}
+
+// run collects until full is closed.
+func (c *collector) run() {
+	c.before = readProcess()
+	for t := range c.full {
+		c.add(t)
+		first := slices.Min(c.reached)
+		for c.told < first && len(c.open) > 0 {
+			c.emit(c.told)
+			c.told++
+		}
+	}
+}
+
+func readProcess() usage { return readUsage(0) }
+
+func (c *collector) add(t *tally) {
+	s := c.open[t.second]
+	if s == nil {
+		s = &sum{latency: newLatencies(histogram.NewSlice)}
+		c.open[t.second] = s
+	}
+	for status, n := range t.statuses {
+		if n > 0 {
+			if t.counters.Statuses == nil {
+				t.counters.Statuses = make(map[int]int64)
+			}
+			t.counters.Statuses[status] = int64(n)
+		}
+	}
+	s.counters.Add(&t.counters)
+	c.total.Add(&t.counters)
+	s.latency.merge(&t.latency)
+	c.latency.merge(&t.latency)
+	s.gauges.open += t.gauges.open
+	s.gauges.inFlight += t.gauges.inFlight
+	s.gauges.backlog += t.gauges.backlog
+	for class, text := range t.failures {
+		if text != "" && c.failures[result.ErrorClass(class)] == "" {
+			c.failures[result.ErrorClass(class)] = text
+		}
+	}
+	c.reached[t.recorder] = t.next
+	t.reset()
+	select {
+	case c.empty <- t:
+	default:
+	}
+}
+
+// emit tells of one second that no recorder counts into any more.
+func (c *collector) emit(number int) {
+	s := c.open[number]
+	delete(c.open, number)
+	if s == nil {
+		s = &sum{latency: newLatencies(histogram.NewSlice)}
+	}
+	elapsed := time.Duration(number+1) * time.Second
+	if c.duration > 0 {
+		elapsed = min(elapsed, c.duration)
+	}
+	if ended := c.stretch.ended.Load(); ended > 0 {
+		elapsed = min(elapsed, time.Duration(ended))
+	}
+	length := max(elapsed-time.Duration(number)*time.Second, time.Millisecond)
+	used := readProcess()
+	delta := used.since(c.before)
+	c.before = used
+	slice := result.Slice{
+		Step: c.step, Second: number, Length: length.Seconds(), Counters: s.counters,
+		Connections: s.gauges.open, InFlight: s.gauges.inFlight, Backlog: s.gauges.backlog,
+		CPUUser: delta.user.Seconds(), CPUSystem: delta.system.Seconds(),
+	}
+	c.means = append(c.means, windowMean{length.Seconds(), s.counters.Done, s.latency.response.Mean(), s.gauges.inFlight + s.gauges.backlog})
+	latency, err := s.latency.encode()
+	slice.Latency = latency
+	if err == nil {
+		err = c.tell(&Second{Step: c.step, Elapsed: elapsed, Slice: slice, Response: s.latency.response})
+	}
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// encode gives the histograms in the form of the result file.
+func (l *latencies) encode() (result.Latency, error) {
+	var texts [5]result.HDR
+	for i, h := range l.all() {
+		text, err := h.Encode()
+		if err != nil {
+			return result.Latency{}, err
+		}
+		texts[i] = result.HDR(text)
+	}
+	return result.Latency{Response: texts[0], Service: texts[1], Lag: texts[2], Connect: texts[3], FirstByte: texts[4]}, nil
+}
+
+func (l *latencies) clamped() int64 {
+	n := int64(0)
+	for _, h := range l.all() {
+		n += h.Clamped()
+	}
+	return n
+}
+
+// failureNotes returns one sentence for each class of error seen, with the
+// text of its first error.
+func (c *collector) failureNotes() []string {
+	var notes []string
+	for _, class := range slices.Sorted(maps.Keys(c.failures)) {
+		notes = append(notes, fmt.Sprintf("first %s error: %s", class, c.failures[class]))
+	}
+	return notes
+}

@@ -1,0 +1,66 @@
+package load
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/target"
+)
+
+// record drives the books of one step by hand: so many requests of 10 us each,
+// 100,000 a second of the run's clock, with latencies all over the histograms.
+// It returns the heap in use at the end.
+func record(t testing.TB, requests int64) uint64 {
+	t.Helper()
+	clock := target.NewClock()
+	s := &stepRun{
+		config: &Config{Clock: clock}, step: &Step{Connections: 1, Requests: requests},
+		listener: Listener{Step: func(*result.Step) error { return nil }, Second: func(*Second) error { return nil }},
+	}
+	finish, err := s.start(t.Context(), 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.recorders[0]
+	noGauges := func() gauges { return gauges{} }
+	for i := range requests {
+		intended := r.from + i*10_000
+		r.roll(intended, noGauges)
+		r.due(intended, intended)
+		latency := (i%1009 + 1) * (i%101 + 1) * 1000
+		r.observe(&target.Outcome{
+			Intended: intended, Begin: intended, Sent: intended + 1000, First: intended + latency, Done: intended + latency, BytesSent: 40, BytesReceived: 1600, Status: 200,
+		})
+	}
+	r.finish(gauges{})
+	finish()
+	if got := s.collector.total.Done; got != requests {
+		t.Fatalf("%d of %d requests are in the books", got, requests)
+	}
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	runtime.KeepAlive(s)
+	return m.HeapAlloc
+}
+
+// TestMemoryIsBounded holds that the books do not grow with the requests: five
+// times as many take the same memory, but for the spare books of a second or two.
+func TestMemoryIsBounded(t *testing.T) {
+	few := record(t, 1_000_000)
+	many := record(t, 5_000_000)
+	if limit := few + 2<<20; many > limit {
+		t.Errorf("%d bytes for 5,000,000 requests, %d for a fifth of them", many, few)
+	}
+}
+
+// BenchmarkRecord is what a request costs the books; with
+// -benchtime 100000000x it tells the heap after 100 million.
+func BenchmarkRecord(b *testing.B) {
+	start := time.Now()
+	heap := record(b, int64(b.N))
+	b.ReportMetric(float64(heap), "heap-bytes")
+	b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(b.N), "ns/request")
+}

@@ -1,0 +1,153 @@
+package load
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+)
+
+func TestPlan(t *testing.T) {
+	f := func(rates, connections string, duration time.Duration, requests int64, sql bool, want ...Step) {
+		t.Helper()
+		got, err := Plan(rates, connections, duration, requests, sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q %q: %s", rates, connections, diff)
+		}
+	}
+	const second = time.Second
+	rate := func(from, to float64, over time.Duration) Profile { return Profile{From: from, To: to, Over: over} }
+	f("", "", 0, 0, false, Step{Connections: 10, Duration: 10 * second})
+	f("", "", 0, 50, false, Step{Connections: 10, Requests: 50})
+	f("", "1, 4", second, 50, true, Step{Connections: 1, Duration: second, Requests: 50}, Step{Connections: 4, Duration: second, Requests: 50})
+	f("100,200.5", "", 2*second, 0, false,
+		Step{Profile: rate(100, 100, 2*second), Connections: 1000, Duration: 2 * second}, Step{Profile: rate(200.5, 200.5, 2*second), Connections: 1000, Duration: 2 * second})
+	f("5", "", 0, 0, true, Step{Profile: rate(5, 5, 10*second), Connections: 10, Duration: 10 * second})
+	f("5", "1,2", second, 0, false, Step{Profile: rate(5, 5, second), Connections: 1, Duration: second}, Step{Profile: rate(5, 5, second), Connections: 2, Duration: second})
+	f("0..3000/30s,3000", "7", second, 0, false,
+		Step{Profile: rate(0, 3000, 30*second), Connections: 7, Duration: 30 * second}, Step{Profile: rate(3000, 3000, second), Connections: 7, Duration: second})
+	f("10", "", 0, 20, false, Step{Profile: rate(10, 10, 0), Connections: 1000, Requests: 20})
+
+	for _, test := range [][3]string{
+		{"x", "", "--rate"},
+		{"0", "", "--rate"},
+		{"-1", "", "--rate"},
+		{"1e9", "", "at most"},
+		{"1,,2", "", "--rate"},
+		{"1..2/x", "", "length of time"},
+		{"", "0", "--connections"},
+		{"", "1,x", "--connections"},
+		{"", "100000", "--connections"},
+		{"1,2", "3,4", "both lists"},
+	} {
+		if _, err := Plan(test[0], test[1], second, 0, false); err == nil || !strings.Contains(err.Error(), test[2]) {
+			t.Errorf("%q %q: %v, want %q", test[0], test[1], err, test[2])
+		}
+	}
+	if _, err := Plan("1..2", "", 0, 5, false); err == nil || !strings.Contains(err.Error(), "needs a length") {
+		t.Errorf("a ramp without a length: %v", err)
+	}
+	if _, err := Plan("", "", -second, 0, false); err == nil {
+		t.Error("a negative duration was taken")
+	}
+}
+
+func FuzzPlan(f *testing.F) {
+	f.Add("100..3000/30s,5", "", int64(5))
+	f.Add("", "1,4", int64(0))
+	f.Fuzz(func(t *testing.T, rates, connections string, milliseconds int64) {
+		steps, err := Plan(rates, connections, time.Duration(milliseconds%1e6)*time.Millisecond, 0, false)
+		if err != nil {
+			return
+		}
+		for _, s := range steps {
+			if s.Connections < 1 || s.Duration <= 0 || s.Profile.From < 0 || s.Profile.To < 0 || math.IsNaN(s.Profile.From+s.Profile.To) {
+				t.Fatalf("%+v", s)
+			}
+		}
+	})
+}
+
+func TestSLO(t *testing.T) {
+	l := newLatencies(histogram.New)
+	for i := range 10000 {
+		l.response.Record(time.Duration(i) * 10 * time.Microsecond) // 0 to 100 ms
+		l.service.Record(time.Duration(i) * time.Microsecond)
+	}
+	total := &result.Total{Elapsed: 10}
+	total.Done = 9900
+	total.Errors[result.Timeout] = 100
+	f := func(text string, want ...bool) {
+		t.Helper()
+		slo, err := ParseSLO(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []bool
+		for _, c := range slo.judge(total, &l) {
+			got = append(got, c.Met)
+			observed, err := (&result.Total{Elapsed: 10, Counters: total.Counters, Latency: encoded(t, &l)}).Observe(c.Metric)
+			if err != nil || math.Abs(observed-c.Observed) > 1e-3*observed {
+				t.Errorf("%s: result reads %s as %g (%v), load as %g", c.Text, c.Metric, observed, err, c.Observed)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", text, diff)
+		}
+	}
+	f("")
+	f("p99<70ms errors<0.5%", false, false)
+	f("p50<60ms, p99<100ms and p99.9<101ms", true, true, true)
+	f("service.p99<10ms service.max<=11ms", true, true)
+	f("mean<60ms max<1s", true, true)
+	f("errors<=1% errors<0.01 errors<1.1%", true, false, true)
+	f("rate>=990 rate>990/s rate>5", true, false, true)
+
+	for _, text := range []string{"p99", "p99<", "p99<70", "p100<1s", "p5<1s", "errors<x", "errors<200%", "rate<5", "p99>5ms", "foo<1s", "service.errors<1%", "p99<-1s"} {
+		if _, err := ParseSLO(text); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+	empty := newLatencies(histogram.New)
+	slo, _ := ParseSLO("p99<1s")
+	if slo.judge(&result.Total{}, &empty)[0].Met {
+		t.Error("a latency was met though nothing was answered")
+	}
+	if worst, ok := slo.carried(999); ok || worst != 0.99 {
+		t.Errorf("999 answers carry p99: %v %v", worst, ok)
+	}
+	if _, ok := slo.carried(1000); !ok {
+		t.Error("1000 answers do not carry p99")
+	}
+}
+
+func encoded(t *testing.T, l *latencies) result.Latency {
+	t.Helper()
+	latency, err := l.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return latency
+}
+
+func FuzzSLO(f *testing.F) {
+	f.Add("p99<70ms errors<0.5% and rate>=5")
+	f.Fuzz(func(t *testing.T, text string) {
+		slo, err := ParseSLO(text)
+		if err != nil {
+			return
+		}
+		l := newLatencies(histogram.New)
+		if got := len(slo.judge(&result.Total{}, &l)); got != len(slo.criteria) {
+			t.Fatalf("%d judged of %d", got, len(slo.criteria))
+		}
+	})
+}

@@ -1,0 +1,366 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/target"
+)
+
+// nullTarget starts a null server and opens it.
+func nullTarget(t testing.TB, c target.Config) (*nullServer, *target.Target, target.Clock) {
+	t.Helper()
+	clock := target.NewClock()
+	server, err := startNullServer(clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c.URL = "http://" + server.address.String() + "/"
+	return server, openTarget(t, c, clock), clock
+}
+
+func openTarget(t testing.TB, c target.Config, clock target.Clock) *target.Target {
+	t.Helper()
+	c.Clock = clock
+	if c.Timeout == 0 {
+		c.Timeout = 5 * time.Second
+	}
+	tg, err := target.Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tg
+}
+
+// told is what a run told.
+type told struct {
+	steps       []result.Step
+	slices      map[int][]result.Slice
+	totals      []result.Total
+	interrupted bool
+}
+
+func runLoad(t testing.TB, ctx context.Context, c Config) told {
+	t.Helper()
+	if c.Timeout == 0 {
+		c.Timeout = 5 * time.Second
+	}
+	r := told{slices: map[int][]result.Slice{}}
+	interrupted, err := Run(ctx, c, Listener{
+		Step:   func(s *result.Step) error { r.steps = append(r.steps, *s); return nil },
+		Second: func(s *Second) error { r.slices[s.Step] = append(r.slices[s.Step], s.Slice); return nil },
+		Total:  func(s *result.Total) error { r.totals = append(r.totals, *s); return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.interrupted = interrupted
+	for i := range r.totals {
+		r.checkBooks(t, i)
+	}
+	return r
+}
+
+// checkBooks checks what must hold whatever happened.
+func (r *told) checkBooks(t testing.TB, step int) {
+	t.Helper()
+	total := &r.totals[step]
+	var sum result.Counters
+	length := 0.0
+	for i, s := range r.slices[step] {
+		if s.Second != i {
+			t.Errorf("second %d was told in place %d", s.Second, i)
+		}
+		sum.Add(&s.Counters)
+		length += s.Length
+	}
+	sum.Connects, sum.Reconnects = total.Connects, total.Reconnects // counted by step
+	if diff := cmp.Diff(total.Counters, sum); diff != "" {
+		t.Errorf("the seconds do not add up to the total: %s", diff)
+	}
+	if total.Due != total.Requests() {
+		t.Errorf("%d were due and %d came to an end", total.Due, total.Requests())
+	}
+	if n := decode(t, total.Latency.Response).Count(); n != total.Done {
+		t.Errorf("%d response times of %d answers", n, total.Done)
+	}
+	kinds := total.Done // of statements and commands; HTTP has statuses
+	if total.Statuses != nil {
+		kinds = 0
+	}
+	if total.Reads+total.Writes+total.Others != kinds {
+		t.Errorf("r/w/o %d/%d/%d of %d answers", total.Reads, total.Writes, total.Others, total.Done)
+	}
+	if math.Abs(length-total.Elapsed) > 0.2 && total.Requests() > 0 {
+		t.Errorf("the seconds are %g s long, the step %g s", length, total.Elapsed)
+	}
+}
+
+func decode(t testing.TB, payload result.HDR) *histogram.Histogram {
+	t.Helper()
+	h, err := histogram.Decode(string(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestClosedLoop(t *testing.T) {
+	for _, workers := range []int{1, 3} {
+		_, tg, clock := nullTarget(t, target.Config{})
+		r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: workers, Steps: []Step{{Connections: 4, Requests: 5000}, {Connections: 7, Requests: 500}}})
+		for i, want := range []int64{5000, 500} {
+			total := &r.totals[i]
+			if total.Done != want || total.Errors.Total() != 0 || total.Statuses[200] != want {
+				t.Errorf("%d workers: %+v, want %d answers", workers, total.Counters, want)
+			}
+			if total.Connects > int64(r.steps[i].Connections) || want == 5000 && math.Abs(total.Little.Ratio-1) > 0.2 {
+				t.Errorf("%d workers: %d connections, N/(XR) = %g", workers, total.Connects, total.Little.Ratio)
+			}
+			if decode(t, total.Latency.Lag).Count() != 0 {
+				t.Error("a closed loop has no pacer lag")
+			}
+		}
+	}
+}
+
+func TestOpenLoop(t *testing.T) {
+	for _, workers := range []int{1, 3} {
+		for _, poisson := range []bool{false, true} {
+			_, tg, clock := nullTarget(t, target.Config{})
+			const rate, length = 1000, 1200 * time.Millisecond
+			r := runLoad(t, t.Context(), Config{
+				Target: tg, Clock: clock, Workers: workers, Poisson: poisson, Seed: 5,
+				Steps: []Step{{Profile: Constant(rate, length), Connections: 500, Duration: length}},
+			})
+			total := &r.totals[0]
+			want := int64(rate * length.Seconds())
+			if poisson {
+				want = countArrivals(&stepRun{config: &Config{Poisson: true, Seed: 5}, step: &Step{Profile: Constant(rate, length)}}, length)
+			}
+			if total.Due != want || total.Done != want {
+				t.Errorf("%d workers, poisson %v: %d due, %d answered, want %d", workers, poisson, total.Due, total.Done, want)
+			}
+			if n := decode(t, total.Latency.Lag).Count(); n != total.Due {
+				t.Errorf("%d lags of %d arrivals", n, total.Due)
+			}
+			if len(r.slices[0]) != 2 || math.Abs(r.slices[0][1].Length-0.2) > 1e-9 || math.Abs(total.Elapsed-length.Seconds()) > 1e-9 {
+				t.Errorf("%d seconds in a step of %g s", len(r.slices[0]), total.Elapsed)
+			}
+		}
+	}
+}
+
+func countArrivals(s *stepRun, length time.Duration) (n int64) {
+	for a := s.arrivals(); a.Next() < length; n++ {
+	}
+	return n
+}
+
+// TestStall stops the server for a fifth of the step. The computed p99: evenly
+// spaced arrivals wait from nothing to the whole stall, 1 % of all for longer
+// than 95 % of it.
+func TestStall(t *testing.T) {
+	const rate, length, stall = 400, 3 * time.Second, 600 * time.Millisecond
+	server, tg, clock := nullTarget(t, target.Config{})
+	server.stallLater(800*time.Millisecond, stall)
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(rate, length), Connections: 1000, Duration: length}}})
+	want := 0.95 * stall.Seconds()
+	if got := decode(t, r.totals[0].Latency.Response).Quantile(0.99).Seconds(); !stallShows(&r.totals[0], got, want) {
+		t.Errorf("p99 %.3f s, computed %.3f s", got, want)
+	}
+}
+
+// stallShows says whether a p99 is what the stall makes it: never less, and no more unless other programs
+// made requests late, which the step then says.
+func stallShows(total *result.Total, got, want float64) bool {
+	return got > 0.95*want && (got < 1.05*want || total.Validity == result.HostContended)
+}
+
+// TestStallWithFewConnections does the same when nearly every arrival of the stall has to
+// wait for a connection: the response time shows it, the service time cannot.
+func TestStallWithFewConnections(t *testing.T) {
+	const rate, length, stall = 400, 3 * time.Second, 600 * time.Millisecond
+	server, tg, clock := nullTarget(t, target.Config{})
+	server.stallLater(800*time.Millisecond, stall)
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(rate, length), Connections: 4, Duration: length}}})
+	want := 0.95 * stall.Seconds()
+	if got := decode(t, r.totals[0].Latency.Response).Quantile(0.99).Seconds(); !stallShows(&r.totals[0], got, want) {
+		t.Errorf("p99 of the response time %.3f s, computed %.3f s", got, want)
+	}
+	if got := decode(t, r.totals[0].Latency.Service).Quantile(0.99).Seconds(); got > stall.Seconds()/2 {
+		t.Errorf("p99 of the service time %.3f s: only 4 requests can have met the stall", got)
+	}
+}
+
+func TestUnsent(t *testing.T) {
+	server, tg, clock := nullTarget(t, target.Config{})
+	server.stallLater(100*time.Millisecond, 600*time.Millisecond)
+	const rate, length = 2000, time.Second
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Backlog: 100, Steps: []Step{{Profile: Constant(rate, length), Connections: 4, Duration: length}}})
+	total := &r.totals[0]
+	unsent := total.Errors[result.Unsent]
+	if unsent < 800 || unsent > 1300 || total.Errors.Total() != unsent || r.steps[0].BacklogLimit != 100 {
+		t.Errorf("errors %s, want unsent about 1100", total.Errors.String())
+	}
+	if text := strings.Join(total.Reasons, "\n"); !strings.Contains(text, "the target did not keep up") {
+		t.Errorf("reasons: %s", text)
+	}
+}
+
+// TestLastAnswersCount has the server stall over the end of the step: the
+// requests in flight are waited for.
+func TestLastAnswersCount(t *testing.T) {
+	server, tg, clock := nullTarget(t, target.Config{})
+	server.stallLater(500*time.Millisecond, time.Second)
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Connections: 3, Duration: 700 * time.Millisecond}}})
+	total := &r.totals[0]
+	if longest := decode(t, total.Latency.Response).Max(); longest < 900*time.Millisecond || total.Errors.Total() != 0 {
+		t.Errorf("longest response %s with errors %q, want about 1 s", longest, total.Errors.String())
+	}
+	if len(r.slices[0]) != 1 || math.Abs(total.Elapsed-0.7) > 1e-9 {
+		t.Errorf("%d seconds, %g s", len(r.slices[0]), total.Elapsed)
+	}
+}
+
+func TestWarmup(t *testing.T) {
+	server, tg, clock := nullTarget(t, target.Config{})
+	const rate, length, warmup = 1000, 500 * time.Millisecond, 300 * time.Millisecond
+	r := runLoad(t, t.Context(), Config{
+		Target: tg, Clock: clock, Warmup: warmup,
+		Steps: []Step{{Profile: Constant(rate, length), Connections: 50, Duration: length}, {Connections: 2, Requests: 1000}},
+	})
+	if r.totals[0].Due != 500 || r.totals[1].Done != 1000 {
+		t.Errorf("%d due in the open loop, %d answered in the closed one, want 500 and 1000", r.totals[0].Due, r.totals[1].Done)
+	}
+	if n := len(server.seen()); n < 500+300+1000+50 {
+		t.Errorf("the server saw %d requests: there was no warm-up", n)
+	}
+	if r.steps[0].Start < warmup.Seconds() {
+		t.Errorf("the step began %g s after the run did", r.steps[0].Start)
+	}
+}
+
+func TestOpenLoopRequests(t *testing.T) {
+	_, tg, clock := nullTarget(t, target.Config{})
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: 2, Steps: []Step{{Profile: Constant(2000, 0), Connections: 1, Requests: 600}}})
+	if total := &r.totals[0]; total.Done != 600 || total.Elapsed < 0.29 || total.Elapsed > 1 {
+		t.Errorf("%d answered in %g s, want 600 in 0.3 s", total.Done, total.Elapsed)
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	_, tg, clock := nullTarget(t, target.Config{})
+	for _, profile := range []Profile{{}, Constant(500, time.Hour)} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		r := runLoad(t, ctx, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: profile, Connections: 3, Duration: time.Hour}, {Connections: 1, Requests: 1}}})
+		cancel()
+		if !r.interrupted || len(r.totals) != 1 || r.totals[0].Done < 50 || math.Abs(r.totals[0].Elapsed-0.3) > 0.15 {
+			t.Errorf("interrupted %v, %d totals, first %+v", r.interrupted, len(r.totals), r.totals[0].Counters)
+		}
+	}
+}
+
+// TestDeadTarget must not ask a dead target as fast as the machine can.
+func TestDeadTarget(t *testing.T) {
+	server, tg, clock := nullTarget(t, target.Config{})
+	dead := openTarget(t, target.Config{URL: "http://127.0.0.1:1/"}, clock)
+	_, _ = server, tg
+	r := runLoad(t, t.Context(), Config{Target: dead, Clock: clock, Steps: []Step{{Connections: 2, Duration: 300 * time.Millisecond}}})
+	total := &r.totals[0]
+	if n := total.Errors[result.Refused]; n < 10 || n > 100 || total.Done != 0 || total.Sent != 0 {
+		t.Errorf("%+v, want about 60 refused", total.Counters)
+	}
+	if text := strings.Join(total.Reasons, "\n"); !strings.Contains(text, "first refused error: connect: connection refused") {
+		t.Errorf("reasons: %s", text)
+	}
+}
+
+func TestListenerError(t *testing.T) {
+	_, tg, clock := nullTarget(t, target.Config{})
+	full := fmt.Errorf("disk full")
+	_, err := Run(t.Context(), Config{Target: tg, Clock: clock, Timeout: time.Second, Steps: []Step{{Connections: 1, Requests: 10}}},
+		Listener{Second: func(*Second) error { return full }})
+	if err == nil || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("%v, want the listener's error", err)
+	}
+}
+
+func TestBlockingHTTPS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	clock := target.NewClock()
+	tg := openTarget(t, target.Config{URL: server.URL, Insecure: true}, clock)
+	testBlocking(t, tg, clock)
+}
+
+func TestBlockingSQLite(t *testing.T) {
+	path := t.TempDir() + "/db"
+	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlitex.ExecuteTransient(conn, "CREATE TABLE t (a INTEGER PRIMARY KEY)", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	clock := target.NewClock()
+	testBlocking(t, openTarget(t, target.Config{URL: "sqlite:" + path, SQL: "SELECT count(*) FROM t"}, clock), clock)
+}
+
+// testBlocking runs every kind of step over sessions.
+func testBlocking(t *testing.T, tg *target.Target, clock target.Clock) {
+	const rate, length = 400, 600 * time.Millisecond
+	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Warmup: 100 * time.Millisecond, Steps: []Step{
+		{Connections: 4, Requests: 500},
+		{Profile: Constant(rate, length), Connections: 20, Duration: length},
+		{Profile: Constant(rate, 0), Connections: 2, Requests: 100},
+		{Connections: 3, Duration: 200 * time.Millisecond},
+	}})
+	for i, want := range []int64{500, 240, 100} {
+		// On a machine that has no time for us, the last arrivals may never be sent.
+		if total := r.totals[i]; total.Requests() != want || total.Errors.Total() != total.Errors[result.Unsent] {
+			t.Errorf("step %d: %d requests, errors: %s; want %d", i, total.Requests(), total.Errors.String(), want)
+		}
+	}
+	if total := r.totals[1]; decode(t, total.Latency.Lag).Count() != total.Due {
+		t.Errorf("%d lags of %d arrivals", decode(t, total.Latency.Lag).Count(), total.Due)
+	}
+	if last := &r.totals[3]; last.Done == 0 || math.Abs(last.Elapsed-0.2) > 0.05 {
+		t.Errorf("the last step: %d answered in %g s", last.Done, last.Elapsed)
+	}
+	for i := range r.totals {
+		if n := r.totals[i].Errors.Total(); n != 0 {
+			t.Errorf("step %d: errors %s", i, r.totals[i].Errors.String())
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	stopped := runLoad(t, ctx, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(100, time.Hour), Connections: 2, Duration: time.Hour}}})
+	if !stopped.interrupted || stopped.totals[0].Done < 5 {
+		t.Errorf("interrupted %v with %d answered", stopped.interrupted, stopped.totals[0].Done)
+	}
+}

@@ -1,0 +1,202 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/target"
+)
+
+// Finding is what one part of a self-test came to.
+type Finding struct {
+	Name   string `json:"name"`
+	Passed bool   `json:"passed"`
+	Text   string `json:"text"` // the figures and what they are held against
+}
+
+// The bounds of a self-test.
+const (
+	ceilingMin     = 5000.0                 // requests a second against a server that does nothing
+	stallError     = 0.05                   // of p99 under a stall, against the computed value
+	lagP99Max      = time.Millisecond       // of the pacer, with a core free
+	evenSpreadMax  = 0.25                   // spread of evenly spaced arrivals, in gaps
+	ksCritical     = 1.63                   // Kolmogorov-Smirnov, 1 %, times sqrt(n)
+	selfTestSecond = 500 * time.Millisecond // the first part of a step, before a stall
+)
+
+// SelfTest measures the generator itself on this machine: what it can send to a
+// server that does nothing, whether a stall shows in the tail, and whether
+// requests arrive when they are due. It takes about twelve seconds.
+func SelfTest(ctx context.Context, seed uint64, tell func(Finding)) (passed bool, err error) {
+	passed = true
+	for _, part := range []func(context.Context, uint64) (Finding, error){testCeiling, testStall, testPacer, testEven, testPoisson} {
+		finding, err := part(ctx, seed)
+		if err != nil {
+			return false, err
+		}
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		passed = passed && finding.Passed
+		tell(finding)
+	}
+	return passed, nil
+}
+
+// trial is one step against a null server, and what came of it.
+type trial struct {
+	total    *result.Total
+	response *histogram.Histogram
+	service  *histogram.Histogram
+	lag      *histogram.Histogram
+	arrivals []int64 // as the server saw them
+}
+
+// try runs one step; stallAt and stallFor stall the server.
+func try(ctx context.Context, seed uint64, step Step, poisson bool, stallAt, stallFor time.Duration) (t trial, err error) {
+	clock := target.NewClock()
+	server, err := startNullServer(clock)
+	if err != nil {
+		return t, err
+	}
+	tg, err := target.Open(ctx, target.Config{URL: "http://" + server.address.String() + "/", Timeout: DefaultTimeout, Clock: clock, Seed: seed})
+	if err == nil && stallAt > 0 {
+		server.stallLater(stallAt, stallFor)
+	}
+	if err == nil {
+		config := Config{Target: tg, Clock: clock, Steps: []Step{step}, Poisson: poisson, Timeout: DefaultTimeout, Seed: seed}
+		_, err = Run(ctx, config, Listener{Total: func(total *result.Total) error {
+			t.total = total
+			return nil
+		}})
+	}
+	if closeErr := server.close(); err == nil {
+		err = closeErr
+	}
+	if err != nil || t.total == nil {
+		return t, fmt.Errorf("self-test: %w", errOr(err, ctx.Err()))
+	}
+	t.arrivals = server.seen()
+	return t, t.decode()
+}
+
+func errOr(err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	return otherwise
+}
+
+func (t *trial) decode() (err error) {
+	if t.response, err = histogram.Decode(string(t.total.Latency.Response)); err != nil {
+		return err
+	}
+	if t.service, err = histogram.Decode(string(t.total.Latency.Service)); err != nil {
+		return err
+	}
+	t.lag, err = histogram.Decode(string(t.total.Latency.Lag))
+	return err
+}
+
+func testCeiling(ctx context.Context, seed uint64) (Finding, error) {
+	f := Finding{Name: "ceiling"}
+	t, err := try(ctx, seed, Step{Connections: 32, Duration: 2 * time.Second}, false, 0, 0)
+	if err != nil {
+		return f, err
+	}
+	rate := float64(t.total.Done) / t.total.Elapsed
+	cpu := (t.total.Cost.CPUUser + t.total.Cost.CPUSystem) / float64(max(t.total.Done, 1))
+	f.Passed = rate >= ceilingMin && t.total.Errors.Total() == 0 && math.Abs(t.total.Little.Ratio-1) <= littleMax
+	f.Text = fmt.Sprintf("%.0f/s against a server that does nothing, %.2f us of CPU a request; in flight over rate times service time %.3f (1 = the books balance), errors %d",
+		rate, cpu*1e6, t.total.Little.Ratio, t.total.Errors.Total())
+	return f, nil
+}
+
+// testStall stalls the server for one second of five. Of the requests, a share
+// of 1/5 is due in the stall and waits for its end: evenly spaced, their waits
+// are spread evenly from 0 to 1 s, so 1 % of all waits longer than 0.95 s.
+func testStall(ctx context.Context, seed uint64) (Finding, error) {
+	const rate, length, stall = 1000, 5 * time.Second, time.Second
+	f := Finding{Name: "stall"}
+	t, err := try(ctx, seed, Step{Profile: Constant(rate, length), Connections: 2000, Duration: length}, false, 2*selfTestSecond, stall)
+	if err != nil {
+		return f, err
+	}
+	share := stall.Seconds() / length.Seconds()
+	want := stall.Seconds() * (1 - 0.01/share)
+	got := t.response.Quantile(0.99).Seconds()
+	f.Passed = math.Abs(got-want) <= stallError*want
+	f.Text = fmt.Sprintf("a stall of %s in %s at %d/s: p99 %.3f s, computed %.3f s, allowed %.0f %%", stall, length, rate, got, want, 100*stallError)
+	return f, nil
+}
+
+func testPacer(ctx context.Context, seed uint64) (Finding, error) {
+	const rate, length = 5000, 2 * time.Second
+	f := Finding{Name: "pacer"}
+	t, err := try(ctx, seed, Step{Profile: Constant(rate, length), Connections: 100, Duration: length}, false, 0, 0)
+	if err != nil {
+		return f, err
+	}
+	lag := t.lag.Quantile(0.99)
+	achieved := float64(t.total.Done) / (rate * length.Seconds())
+	f.Passed = lag <= lagP99Max && achieved >= 0.999
+	f.Text = fmt.Sprintf("at %d/s: %.2f %% achieved, pacer lag p50 %s, p99 %s (at most %s)", rate, 100*achieved, round(t.lag.Quantile(0.5)), round(lag), lagP99Max)
+	return f, nil
+}
+
+func testEven(ctx context.Context, seed uint64) (Finding, error) {
+	const rate, length = 500, 2 * time.Second
+	f := Finding{Name: "constant arrivals"}
+	t, err := try(ctx, seed, Step{Profile: Constant(rate, length), Connections: 100, Duration: length}, false, 0, 0)
+	if err != nil {
+		return f, err
+	}
+	var gaps moments
+	for _, gap := range gapsOf(t.arrivals) {
+		gaps.add(gap * rate)
+	}
+	f.Passed = math.Abs(gaps.mean()-1) < 0.02 && gaps.stdDev() <= evenSpreadMax
+	f.Text = fmt.Sprintf("%d arrivals as the server saw them: mean gap %.4f, spread %.4f of the gap due (at most %.2f)", len(t.arrivals), gaps.mean(), gaps.stdDev(), evenSpreadMax)
+	return f, nil
+}
+
+func testPoisson(ctx context.Context, seed uint64) (Finding, error) {
+	const rate, length = 500, 3 * time.Second
+	f := Finding{Name: "poisson arrivals"}
+	t, err := try(ctx, seed, Step{Profile: Constant(rate, length), Connections: 100, Duration: length}, true, 0, 0)
+	if err != nil {
+		return f, err
+	}
+	gaps := gapsOf(t.arrivals)
+	distance := exponentialDistance(gaps, rate)
+	critical := ksCritical / math.Sqrt(float64(len(gaps)))
+	f.Passed = distance <= critical
+	f.Text = fmt.Sprintf("%d arrivals as the server saw them: distance to the exponential distribution %.4f (Kolmogorov-Smirnov, 1 %% at %.4f)", len(t.arrivals), distance, critical)
+	return f, nil
+}
+
+// gapsOf returns the seconds between neighbours.
+func gapsOf(times []int64) []float64 {
+	var gaps []float64
+	for i := 1; i < len(times); i++ {
+		gaps = append(gaps, time.Duration(times[i]-times[i-1]).Seconds())
+	}
+	return gaps
+}
+
+// exponentialDistance is the greatest distance between the distribution of the
+// gaps and the exponential one of that rate.
+func exponentialDistance(gaps []float64, rate float64) float64 {
+	sorted := slices.Sorted(slices.Values(gaps))
+	distance, n := 0.0, float64(len(sorted))
+	for i, gap := range sorted {
+		expected := 1 - math.Exp(-gap*rate)
+		distance = max(distance, math.Abs(expected-float64(i)/n), math.Abs(expected-float64(i+1)/n))
+	}
+	return distance
+}

@@ -1,0 +1,137 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+)
+
+// benchGroups is how many lines a step gives: benchstat wants at least 6 for an interval and 10 for a comparison.
+const benchGroups = 10
+
+// writeBench writes one benchmark per step, and for each up to benchGroups lines, each over an equal share of the step's
+// seconds. The lines of one run are not independent (they share its processes and its minute), so benchstat's interval
+// tells how steady the run was; to compare two builds, give it several runs of each. Several runs in one text are told
+// apart by label: benchstat -col label.
+func writeBench(w io.Writer, runs []run) error {
+	var out bytes.Buffer
+	out.WriteString("Unit req/s better=higher\nUnit p50-sec better=lower\nUnit p99-sec better=lower\n" +
+		"Unit max-sec better=lower\nUnit cpu-sec/op better=lower\nUnit errors/op better=lower\n")
+	for i := range runs {
+		r := &runs[i]
+		m := &r.Header.Machine
+		out.WriteString("\n")
+		if len(runs) > 1 {
+			fmt.Fprintf(&out, "label: %s\n", oneLine(r.label))
+		}
+		fmt.Fprintf(&out, "target: %s\nspillway: %s\nhost: %s\ncpu: %s\nkernel: %s\n",
+			oneLine(r.Header.Target), oneLine(r.Header.Tool), oneLine(m.Host), oneLine(m.CPU), oneLine(m.Kernel))
+		for k := range r.steps {
+			if err := benchStep(&out, &r.steps[k]); err != nil {
+				return fmt.Errorf("%s: %w", r.label, err)
+			}
+		}
+	}
+	return emit(w, &out)
+}
+
+func benchStep(out *bytes.Buffer, s *step) error {
+	name := benchName(s)
+	n := len(s.Slices)
+	// The last slice is left out when it is short: its rate would be that of a moment.
+	if n > 1 && s.Slices[n-1].Length < 0.9 {
+		n--
+	}
+	if n == 0 {
+		whole := benchGroup{s.Total.Counters, s.response, s.Total.Elapsed, s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem}
+		whole.write(out, name)
+		return nil
+	}
+	groups := benchGroupsOf(n, s.Total.Rate())
+	group, i, g := benchGroup{response: histogram.NewSlice()}, 0, 1
+	for sec, err := range s.seconds() {
+		if err != nil {
+			return err
+		}
+		if i == n {
+			break
+		}
+		group.add(sec)
+		if i++; i == g*n/groups {
+			group.write(out, name)
+			group, g = benchGroup{response: histogram.NewSlice()}, g+1
+		}
+	}
+	return nil
+}
+
+func benchName(s *step) string {
+	name := fmt.Sprintf("BenchmarkLoad/loop=%s/connections=%d", tag(s.Loop), s.Step.Connections)
+	if s.Loop == result.LoopOpen {
+		name = fmt.Sprintf("BenchmarkLoad/loop=%s/rate=%s/connections=%d", s.Loop, decimal(s.OfferedHz), s.Step.Connections)
+	}
+	if s.PerConnection > 0 {
+		name += fmt.Sprintf("/per_connection=%d", s.PerConnection)
+	}
+	if !s.valid() {
+		name += "/validity=" + tag(s.validity())
+	}
+	return name
+}
+
+// benchGroupsOf is the number of lines for so many seconds at this rate: benchGroups, or fewer when that lets each line
+// carry a p99 and still leaves benchstat enough of them.
+func benchGroupsOf(seconds int, hz float64) int {
+	const enough = 6 // lines for a 95 % interval of a median
+	if hz > 0 {
+		wanted := int(math.Ceil(histogram.TailSamples / 0.01 / hz)) // seconds that carry a p99
+		if n := seconds / wanted; n >= enough {
+			return min(benchGroups, n)
+		}
+	}
+	return min(benchGroups, seconds)
+}
+
+// A benchGroup is what one line sums up.
+type benchGroup struct {
+	counters result.Counters
+	response *histogram.Histogram
+	elapsed  float64
+	cpu      float64
+}
+
+func (g *benchGroup) add(sec *second) {
+	g.counters.Add(&sec.Counters)
+	g.response.Merge(sec.response)
+	g.elapsed += sec.Length
+	g.cpu += sec.CPUUser + sec.CPUSystem
+}
+
+func (g *benchGroup) write(out *bytes.Buffer, name string) {
+	done := float64(g.counters.Done)
+	if done == 0 || g.elapsed == 0 {
+		return // a benchmark line needs an iteration
+	}
+	fmt.Fprintf(out, "%s %d %s req/s", name, g.counters.Done, decimal(done/g.elapsed))
+	f := figuresOf(g.response)
+	for _, p := range []struct {
+		unit  string
+		value *float64
+	}{{"p50-sec", f.P50}, {"p99-sec", f.P99}, {"max-sec", f.Max}} {
+		if p.value != nil {
+			fmt.Fprintf(out, " %s %s", decimal(*p.value), p.unit)
+		}
+	}
+	fmt.Fprintf(out, " %s errors/op", decimal(g.counters.ErrorShare()))
+	if g.cpu > 0 {
+		fmt.Fprintf(out, " %s cpu-sec/op", decimal(g.cpu/done))
+	}
+	out.WriteString("\n")
+}
+
+func oneLine(text string) string { return strings.TrimSpace(printable(text)) }

@@ -1,0 +1,201 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"spillway/internal/lab/result"
+)
+
+// A mood colours the headline.
+type mood string
+
+const (
+	good  mood = "good"  // all held
+	bad   mood = "bad"   // an SLO was missed, or the target failed
+	doubt mood = "doubt" // the figures are not (all) a measurement of the target
+	plain mood = "plain" // there is nothing to judge
+)
+
+// A headline is the verdict on a run in one sentence, and what must be known to believe it.
+type headline struct {
+	Mood   mood
+	Text   string
+	Caveat string
+}
+
+// keptUp is the share of arrivals that must be answered for a step to have kept up with its rate, and maxErrors the
+// share that may fail; they apply where the user set no SLO.
+const (
+	keptUp    = 0.99
+	maxErrors = 0.01
+)
+
+// holds says whether the target held the step: the SLO where there is one, else kept up with few errors.
+func (s *step) holds() bool {
+	if len(s.Total.SLO) > 0 {
+		return s.sloMet()
+	}
+	return s.Total.Done > 0 && float64(s.Total.Done) >= keptUp*float64(s.Total.Due) && s.Total.ErrorShare() <= maxErrors
+}
+
+func (r *run) headline() headline {
+	h := headline{Mood: doubt, Text: "Nothing was measured."}
+	valid := slices.DeleteFunc(slices.Clone(r.steps), func(s step) bool { return !s.valid() })
+	switch {
+	case r.usage != nil:
+		h = r.watchHeadline()
+	case len(r.steps) == 0:
+	case len(valid) == 0:
+		h.Text = "No step is a valid measurement of the target."
+	case r.steps[0].Loop == result.LoopOpen:
+		h = openHeadline(valid, r.Header.SLO)
+	default:
+		h = closedHeadline(valid, r.Header.SLO)
+	}
+	h.Caveat = r.caveat(len(valid))
+	if len(valid) < len(r.steps) && h.Mood == good {
+		h.Mood = doubt
+	}
+	return h
+}
+
+// caveat says what keeps the headline from being the whole truth.
+func (r *run) caveat(valid int) string {
+	var parts []string
+	if n := len(r.steps) - valid; n > 0 {
+		var names []string
+		for _, s := range r.steps {
+			if !s.valid() && !slices.Contains(names, s.validity()) {
+				names = append(names, s.validity())
+			}
+		}
+		parts = append(parts, fmt.Sprintf("%d of %s not valid (%s)", n, plural(int64(len(r.steps)), "step"), strings.Join(names, ", ")))
+	}
+	switch {
+	case r.CutOff != "":
+		parts = append(parts, "the file is incomplete: "+r.CutOff)
+	case r.End.Reason == result.Interrupted:
+		parts = append(parts, "the run was interrupted")
+	}
+	text := strings.Join(parts, "; ")
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// openHeadline finds the highest rate below the first that does not hold.
+func openHeadline(steps []step, slo string) headline {
+	ordered := slices.Clone(steps)
+	slices.SortStableFunc(ordered, func(a, b step) int {
+		switch {
+		case a.level() < b.level():
+			return -1
+		case a.level() > b.level():
+			return 1
+		}
+		return 0
+	})
+	failed := slices.IndexFunc(ordered, func(s step) bool { return !s.holds() })
+	under := ""
+	if slo != "" {
+		under = " within " + slo
+	}
+	switch {
+	case failed < 0:
+		last := &ordered[len(ordered)-1]
+		return headline{Mood: good, Text: fmt.Sprintf("Holds %s%s: %s.", last.load(), under, last.summary())}
+	case failed == 0:
+		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", ordered[0].load(), under, ordered[0].failure())}
+	}
+	return headline{Mood: bad, Text: fmt.Sprintf("Holds %s%s, but not %s: %s.",
+		ordered[failed-1].load(), under, ordered[failed].load(), ordered[failed].failure())}
+}
+
+// closedHeadline finds the step with the highest rate that holds.
+func closedHeadline(steps []step, slo string) headline {
+	best := -1
+	for i := range steps {
+		if steps[i].holds() && (best < 0 || steps[i].Total.Rate() > steps[best].Total.Rate()) {
+			best = i
+		}
+	}
+	within := ""
+	if slo != "" {
+		within = " within " + slo
+	}
+	if best < 0 {
+		return headline{Mood: bad, Text: fmt.Sprintf("Does not hold %s%s: %s.", steps[0].load(), within, steps[0].failure())}
+	}
+	verb := "Answers"
+	if len(steps) > 1 {
+		verb = "Answers at most"
+	}
+	h := headline{Mood: good, Text: fmt.Sprintf("%s %s with %s%s: %s.", verb, rate(steps[best].Total.Rate()), steps[best].load(), within, steps[best].latencyAndErrors())}
+	if slices.ContainsFunc(steps, func(s step) bool { return !s.holds() }) && slo != "" {
+		h.Mood = bad
+	}
+	return h
+}
+
+// summary is the rate, the tail and the errors of a step.
+func (s *step) summary() string {
+	return fmt.Sprintf("%s answered, %s", rate(s.Total.Rate()), s.latencyAndErrors())
+}
+
+func (s *step) latencyAndErrors() string {
+	name, value := tail(s)
+	errors := "no errors"
+	if n := s.Total.Errors.Total(); n > 0 {
+		errors = fmt.Sprintf("%s errors (%s)", share(s.Total.ErrorShare()), s.Total.Errors.String())
+	}
+	return fmt.Sprintf("%s %s, %s", name, value, errors)
+}
+
+// tail is the highest percentile up to p99 that the sample carries.
+func tail(s *step) (name, value string) {
+	f := figuresOf(s.response)
+	switch {
+	case f.P99 != nil:
+		return "p99", seconds(*f.P99)
+	case f.P90 != nil:
+		return "p90", seconds(*f.P90)
+	case f.P50 != nil:
+		return "median", seconds(*f.P50)
+	}
+	return "longest", orDash(f.Max)
+}
+
+// failure says why the step does not hold.
+func (s *step) failure() string {
+	var missed []string
+	for _, c := range s.Total.SLO {
+		if !c.Met {
+			missed = append(missed, observed(c))
+		}
+	}
+	if len(missed) > 0 {
+		return strings.Join(missed, " and ")
+	}
+	return s.summary()
+}
+
+// observed writes what a criterion saw: "p99 912 ms".
+func observed(c result.Criterion) string {
+	value := number(c.Observed)
+	switch {
+	case strings.HasSuffix(c.Metric, "_seconds"):
+		value = seconds(c.Observed)
+	case c.Metric == result.MetricErrorShare:
+		value = share(c.Observed)
+	case c.Metric == result.MetricRate:
+		value = rate(c.Observed)
+	}
+	name := c.Text
+	if at := strings.IndexAny(name, "<>="); at >= 0 {
+		name = strings.TrimSpace(name[:at])
+	}
+	return name + " " + value
+}

@@ -1,0 +1,130 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"spillway/internal/lab/result"
+)
+
+// A Document is what the JSON format holds for one run. Several runs are an object with "runs".
+type Document struct {
+	Format   string         `json:"format"` // "spillway-load"
+	Version  string         `json:"version"`
+	Headline string         `json:"headline"`
+	Caveat   string         `json:"caveat,omitempty"`
+	Label    string         `json:"label"`
+	Header   result.Header  `json:"run"`
+	Steps    []DocumentStep `json:"steps"`
+	End      *result.End    `json:"end"` // null when the file is cut off
+	CutOff   string         `json:"cut_off,omitempty"`
+
+	Watches     []result.Watch `json:"watches,omitempty"`
+	Watch       *result.Usage  `json:"watch,omitempty"` // over the whole time, when there are no steps
+	WatchErrors []WatchError   `json:"watch_errors,omitempty"`
+}
+
+// A DocumentStep is one load level in a Document.
+type DocumentStep struct {
+	Step          int     `json:"step"`
+	Name          string  `json:"name,omitempty"`
+	Loop          string  `json:"loop"`
+	Arrival       string  `json:"arrival,omitempty"`
+	OfferedHz     float64 `json:"offered_hz"` // 0 in a closed loop
+	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`
+	Connections   int     `json:"connections"`
+	PerConnection int     `json:"per_connection"` // 0 = for ever
+	Elapsed       float64 `json:"elapsed_seconds"`
+
+	Requests   int64         `json:"requests"` // that came to an end: answered, failed or never sent
+	Due        int64         `json:"due"`
+	Sent       int64         `json:"sent"`
+	Done       int64         `json:"done"`
+	Rate       float64       `json:"rate_hz"` // answered
+	Errors     result.Errors `json:"errors"`
+	ErrorTotal int64         `json:"error_total"`
+	ErrorShare float64       `json:"error_share"`
+	Statuses   map[int]int64 `json:"statuses,omitempty"`
+	BytesIn    int64         `json:"bytes_in"`
+	BytesOut   int64         `json:"bytes_out"`
+	Connects   int64         `json:"connects"`
+	Reconnects int64         `json:"reconnects"`
+	Reads      int64         `json:"reads,omitempty"`
+	Writes     int64         `json:"writes,omitempty"`
+	Others     int64         `json:"others,omitempty"`
+
+	Response  Figures `json:"response"`
+	Service   Figures `json:"service"`
+	Lag       Figures `json:"lag"`
+	Connect   Figures `json:"connect"`
+	FirstByte Figures `json:"first_byte"`
+	Clamped   int64   `json:"above_range,omitempty"`
+
+	ConnectionStats result.ConnectionStats `json:"connection_stats"`
+	Little          result.Little          `json:"little"`
+	Cost            result.Cost            `json:"cost"`
+	CPUPerRequest   float64                `json:"cpu_seconds_per_request"`
+	SLO             []result.Criterion     `json:"slo,omitempty"`
+	Validity        result.Validity        `json:"validity"`
+	Reasons         []string               `json:"reasons,omitempty"`
+	Watch           *result.Usage          `json:"watch,omitempty"`
+}
+
+// documentVersion changes its first number when a field changes its meaning or goes.
+const documentVersion = "1.1"
+
+func (r *run) document() Document {
+	h := r.headline()
+	d := Document{
+		Format: "spillway-load", Version: documentVersion, Headline: h.Text, Caveat: h.Caveat,
+		Label: r.label, Header: r.Header, CutOff: r.CutOff, Steps: []DocumentStep{},
+		Watches: r.Watches, Watch: r.usage, WatchErrors: r.watchErrors(),
+	}
+	if r.CutOff == "" {
+		d.End = &r.End
+	}
+	for i := range r.steps {
+		d.Steps = append(d.Steps, r.steps[i].document())
+	}
+	return d
+}
+
+func (s *step) document() DocumentStep {
+	t := &s.Total
+	return DocumentStep{
+		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz, OfferedEndHz: s.OfferedEndHz,
+		Connections: s.Step.Connections, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
+		Requests: t.Requests(), Due: t.Due, Sent: t.Sent, Done: t.Done, Rate: t.Rate(),
+		Errors: t.Errors, ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(), Statuses: t.Statuses,
+		BytesIn: t.BytesIn, BytesOut: t.BytesOut, Connects: t.Connects, Reconnects: t.Reconnects,
+		Reads: t.Reads, Writes: t.Writes, Others: t.Others,
+		Response: figuresOf(s.response), Service: figuresOf(s.service), Lag: figuresOf(s.lag),
+		Connect: figuresOf(s.connect), FirstByte: figuresOf(s.firstByte), Clamped: t.Clamped,
+		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
+		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
+	}
+}
+
+func documents(runs []run) any {
+	if len(runs) == 1 {
+		return runs[0].document()
+	}
+	all := struct {
+		Runs []Document `json:"runs"`
+	}{Runs: []Document{}}
+	for i := range runs {
+		all.Runs = append(all.Runs, runs[i].document())
+	}
+	return all
+}
+
+func writeJSON(w io.Writer, runs []run) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	out.SetEscapeHTML(false) // "p99<70ms" stays readable
+	if err := out.Encode(documents(runs)); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}

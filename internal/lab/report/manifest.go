@@ -1,0 +1,108 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"spillway/internal/lab/result"
+)
+
+// A fact is one line of the manifest.
+type fact struct{ Name, Value string }
+
+// manifest says where the figures come from.
+func (r *run) manifest() []fact {
+	h := &r.Header
+	facts := []fact{
+		{"target", h.Target},
+		{"command", strings.Join(quoted(h.Command), " ")},
+		{"started", h.StartedAt.UTC().Format(time.RFC3339)},
+		{"spillway", h.Tool + ", " + h.Go},
+		{"seed", strconv.FormatUint(h.Seed, 10)},
+	}
+	if r.usage != nil { // nothing was loaded
+		facts = facts[1 : len(facts)-1]
+	}
+	if h.SLO != "" {
+		facts = append(facts, fact{"SLO", h.SLO})
+	}
+	if len(h.Parts) == 0 {
+		facts = append(facts, machineFacts(&h.Machine)...)
+	}
+	for i := range h.Parts {
+		part := &h.Parts[i]
+		facts = append(facts, fact{
+			"host " + strconv.Itoa(i+1),
+			fmt.Sprintf("%s, began %s after the first by its own clock", part.Header.Machine.Host, seconds(part.StartOffset)),
+		})
+		facts = append(facts, machineFacts(&part.Header.Machine)...)
+	}
+	for i := range r.Watches {
+		facts = append(facts, r.watchFacts(&r.Watches[i])...)
+	}
+	for _, note := range h.Notes {
+		facts = append(facts, fact{"note", note})
+	}
+	return facts
+}
+
+// watchFacts say what was watched, and about another host what it is and how its clock went.
+func (r *run) watchFacts(w *result.Watch) []fact {
+	var subjects []string
+	for _, s := range w.Subjects {
+		name := cmp.Or(s.Name, s.Sampler)
+		if s.Detail != "" {
+			name += " (" + s.Detail + ")"
+		}
+		subjects = append(subjects, name)
+	}
+	if w.Host == "" {
+		return []fact{{"watched", strings.Join(subjects, ", ")}}
+	}
+	facts := []fact{{"watched on " + w.Host, strings.Join(subjects, ", ")}}
+	if w.ClockOffset != 0 || w.ClockError != 0 {
+		facts = append(facts, fact{"clock of " + w.Host, clockText(w)})
+	}
+	return append(facts, machineFacts(&w.Machine)...)
+}
+
+func clockText(w *result.Watch) string {
+	way := "ahead of"
+	if w.ClockOffset < 0 {
+		way = "behind"
+	}
+	return fmt.Sprintf("%s %s ours, to within %s; corrected", seconds(math.Abs(w.ClockOffset)), way, seconds(w.ClockError))
+}
+
+func machineFacts(m *result.Machine) []fact {
+	facts := []fact{
+		{"machine", fmt.Sprintf("%s: %s, %s, %s, %s", m.Host, plural(int64(m.Cores), "core"), m.CPU, size(float64(m.Memory)), m.Arch)},
+		{"system", fmt.Sprintf("%s, kernel %s, GOMAXPROCS %d", m.OS, m.Kernel, m.GOMAXPROCS)},
+		{"limits", fmt.Sprintf("nofile %d, local ports %d-%d, somaxconn %d, tcp_tw_reuse %s, tcp_max_tw_buckets %d",
+			m.NoFile, m.PortLow, m.PortHigh, m.SoMaxConn, twReuse(m.TCPTWReuse), m.MaxTWBuckets)},
+	}
+	return facts
+}
+
+func twReuse(v int) string {
+	if v < 0 {
+		return "unknown"
+	}
+	return strconv.Itoa(v)
+}
+
+// quoted makes the command line one that a shell reads back.
+func quoted(args []string) []string {
+	out := make([]string, len(args))
+	for i, arg := range args {
+		out[i] = arg
+		if arg == "" || strings.ContainsAny(arg, " \t\n\"'`$&|;<>()*?[]{}!\\#~") {
+			out[i] = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+		}
+	}
+	return out
+}

@@ -1,0 +1,195 @@
+// Package report shows load results: as a terminal table, Markdown, JSON, CSV, Go benchmark text, an HdrHistogram log
+// or one HTML page that opens offline.
+//
+// It computes nothing that is not in the result: percentiles are read from the histograms and left out where the sample
+// does not carry them, and a step that was not a valid measurement says so beside its figures. Output depends only on
+// the runs given. Several runs are shown side by side; the package does not say which is better - one run of each is
+// no evidence.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+)
+
+// A Format names a way to show runs.
+type Format string
+
+// The formats.
+const (
+	Text       Format = "text"        // a table for the terminal
+	Markdown   Format = "markdown"    // the same for a README or a pull request
+	JSON       Format = "json"        // one document; field names carry units
+	CSV        Format = "csv"         // one row per step
+	CSVSeconds Format = "csv-seconds" // one row per second
+	CSVWatch   Format = "csv-watch"   // one row per figure of what was watched
+	Bench      Format = "bench"       // Go benchmark text, which benchstat reads
+	HDR        Format = "hdr"         // HdrHistogram log 1.3, one interval histogram per second
+	HTML       Format = "html"        // one page with charts, nothing fetched
+)
+
+// Formats lists all of them.
+func Formats() []Format {
+	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HDR, HTML}
+}
+
+// Write shows the runs in the format given. Runs with the same label, or none, are told apart by their number. A run
+// whose histograms cannot be read is an error.
+func Write(w io.Writer, format Format, runs []*result.Run) error {
+	shown, err := decode(runs)
+	if err != nil {
+		return err
+	}
+	switch format {
+	case Text:
+		return writeText(w, shown)
+	case Markdown:
+		return writeMarkdown(w, shown)
+	case JSON:
+		return writeJSON(w, shown)
+	case CSV:
+		return writeCSV(w, shown)
+	case CSVSeconds:
+		return writeCSVSeconds(w, shown)
+	case CSVWatch:
+		return writeCSVWatch(w, shown)
+	case Bench:
+		return writeBench(w, shown)
+	case HDR:
+		return writeHDR(w, shown)
+	case HTML:
+		return writeHTML(w, shown)
+	}
+	return fmt.Errorf("unknown report format %q", format)
+}
+
+// A run is a result with its histograms decoded.
+type run struct {
+	*result.Run
+	label  string
+	steps  []step
+	tracks []*result.Track // what was watched
+	usage  *result.Usage   // over the whole time; nil with steps, and when nothing was watched
+}
+
+// A step is one load level, ready to be shown.
+type step struct {
+	*result.StepRun
+	response, service, lag, connect, firstByte *histogram.Histogram
+
+	usage *result.Usage // nil when nothing was watched
+}
+
+func decode(results []*result.Run) ([]run, error) {
+	runs := make([]run, len(results))
+	for i, r := range results {
+		runs[i] = run{Run: r, label: labelOf(results, i), steps: make([]step, len(r.Steps))}
+		for k := range r.Steps {
+			s, err := decodeStep(&r.Steps[k])
+			if err != nil {
+				return nil, fmt.Errorf("%s: step %d: %w", runs[i].label, k, err)
+			}
+			runs[i].steps[k] = s
+		}
+		runs[i].watch()
+	}
+	return runs, nil
+}
+
+// labelOf is the label of run i, made unique; a run alone is named by its target when it has no label.
+func labelOf(runs []*result.Run, i int) string {
+	label := runs[i].Header.Label
+	if label == "" && len(runs) == 1 {
+		return cmp.Or(runs[i].Header.Target, runs[i].Header.Machine.Host)
+	}
+	same := func(r *result.Run) bool { return r.Header.Label == label }
+	if label == "" || slices.IndexFunc(runs, same) != i {
+		return strings.TrimSpace(fmt.Sprintf("%s %d", label, i+1))
+	}
+	return label
+}
+
+func decodeStep(r *result.StepRun) (step, error) {
+	s := step{StepRun: r}
+	for _, kind := range []struct {
+		to      **histogram.Histogram
+		payload result.HDR
+	}{
+		{&s.response, r.Total.Latency.Response},
+		{&s.service, r.Total.Latency.Service},
+		{&s.lag, r.Total.Latency.Lag},
+		{&s.connect, r.Total.Latency.Connect},
+		{&s.firstByte, r.Total.Latency.FirstByte},
+	} {
+		h, err := histogram.Decode(string(kind.payload))
+		if err != nil {
+			return step{}, err
+		}
+		*kind.to = h
+	}
+	return s, nil
+}
+
+// load says in a few words what was offered: "1,000/s" or "64 connections".
+func (s *step) load() string {
+	switch {
+	case s.Loop == result.LoopOpen && s.OfferedEndHz > 0:
+		return rate(s.OfferedHz) + " to " + rate(s.OfferedEndHz)
+	case s.Loop == result.LoopOpen:
+		return rate(s.OfferedHz)
+	}
+	return plural(int64(s.Step.Connections), "connection")
+}
+
+// tag is load, short enough to stand beside a line: "64 conns".
+func (s *step) tag() string {
+	if s.Loop == result.LoopOpen {
+		return s.load()
+	}
+	return integer(int64(s.Step.Connections)) + " conns"
+}
+
+// level is the number that steps are ordered by in a chart.
+func (s *step) level() float64 {
+	if s.Loop == result.LoopOpen {
+		return max(s.OfferedHz, s.OfferedEndHz)
+	}
+	return float64(s.Step.Connections)
+}
+
+// cpuPerRequest is the generator's own CPU time for one answered request, in seconds; 0 when unknown.
+func (s *step) cpuPerRequest() float64 {
+	if s.Total.Done == 0 {
+		return 0
+	}
+	return (s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem) / float64(s.Total.Done)
+}
+
+// goodRate is the answers a second without a bad status or a failed check.
+func (s *step) goodRate() float64 {
+	if s.Total.Elapsed == 0 {
+		return 0
+	}
+	return float64(s.Total.Good()) / s.Total.Elapsed
+}
+
+// validity is the verdict in words.
+func (s *step) validity() string {
+	if s.Total.Validity == result.Unjudged {
+		return "not judged"
+	}
+	return string(s.Total.Validity)
+}
+
+func (s *step) valid() bool { return s.Total.Validity == result.Valid }
+
+// sloMet says whether every criterion holds; a step without any has nothing to miss.
+func (s *step) sloMet() bool {
+	return !slices.ContainsFunc(s.Total.SLO, func(c result.Criterion) bool { return !c.Met })
+}

@@ -1,0 +1,223 @@
+package report
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"spillway/internal/lab/result"
+)
+
+// hostile puts markup into every text that a result file or a command line brings.
+func hostile(t testing.TB) *result.Run {
+	const evil = `"><script>alert(1)</script><img src=x onerror=alert(2)>'` + "\x1b[31m\n| a | b |"
+	run := synthetic{capacity: 200, base: time.Millisecond, seconds: 3, slo: true}.open(t, 100, 300)
+	run.Header.Target, run.Header.Label, run.Header.SLO, run.Header.Tool, run.Header.Go = evil, evil, evil, evil, evil
+	run.Header.Command, run.Header.Notes = []string{evil}, []string{evil}
+	run.Header.Machine.Host, run.Header.Machine.CPU, run.Header.Machine.OS, run.Header.Machine.Kernel = evil, evil, evil, evil
+	run.CutOff, run.End.Reason = evil, evil
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		s.Name, s.Arrival, s.Total.Reasons = evil, evil, []string{evil}
+		s.Total.Validity = result.Validity(evil)
+		s.Total.SLO[0].Text, s.Total.SLO[0].Met = evil, false
+	}
+	run.Steps[0].Loop = evil
+	return run
+}
+
+func TestHTMLEscapesEverything(t *testing.T) {
+	for name, runs := range map[string][]*result.Run{"one": {hostile(t)}, "two": {hostile(t), hostile(t)}} {
+		page := written(t, HTML, runs...)
+		for _, sign := range []string{"<script>alert", "<img", "onerror=alert(2)>'\x1b", "</script><img"} {
+			if strings.Contains(page, sign) {
+				t.Errorf("%s: the page holds %q", name, sign)
+			}
+		}
+		if n := strings.Count(page, "<script"); n != 2 {
+			t.Errorf("%s: %d scripts, want our 2", name, n)
+		}
+	}
+}
+
+func TestHTMLFetchesNothing(t *testing.T) {
+	page := written(t, HTML, compareRuns(t)...)
+	if found := regexp.MustCompile(`(?i)\s(src|href|srcset|action|poster)=|url\(|@import|<link|<iframe|<object`).FindString(page); found != "" {
+		t.Errorf("the page holds %q", found)
+	}
+	if !strings.Contains(page, `content="default-src 'none';`) {
+		t.Error("no policy that forbids fetching")
+	}
+}
+
+func TestHTMLDataIsTheDocument(t *testing.T) {
+	page := written(t, HTML, stagedRun(t))
+	_, rest, _ := strings.Cut(page, `id="data">`)
+	data, _, ok := strings.Cut(rest, "</script>")
+	var d Document
+	if err := json.Unmarshal([]byte(data), &d); !ok || err != nil || len(d.Steps) != 6 {
+		t.Fatalf("%v: %d steps", err, len(d.Steps))
+	}
+}
+
+// TestChartsStayInside reads every coordinate of every picture.
+func TestChartsStayInside(t *testing.T) {
+	for _, runs := range [][]*result.Run{{stagedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
+		page := written(t, HTML, runs...)
+		if strings.Contains(page, "NaN") || strings.Contains(page, "Inf") {
+			t.Error("a coordinate is not a number")
+		}
+		if found := regexp.MustCompile(`(x|y|x1|y1|x2|y2|cx|cy|width|height)="-[^"]*"`).FindString(page); found != "" {
+			t.Errorf("outside: %s", found)
+		}
+		if found := regexp.MustCompile(`d="[^"]*[MLh -]-[0-9][^"]*"`).FindString(page); found != "" {
+			t.Errorf("outside: %s", found)
+		}
+	}
+}
+
+func TestTextAndMarkdownAreInert(t *testing.T) {
+	text := written(t, Text, hostile(t))
+	if strings.Contains(text, "\x1b") {
+		t.Error("the terminal gets a control character")
+	}
+	md := written(t, Markdown, hostile(t))
+	if strings.Contains(md, "<script") || strings.Contains(md, "\n| a | b |") {
+		t.Errorf("markup in Markdown:\n%s", md)
+	}
+}
+
+// TestOddRuns shows runs with nothing in them.
+func TestOddRuns(t *testing.T) {
+	empty := &result.Run{Header: synthetic{}.header("rate"), CutOff: "there is no end record"}
+	noAnswer := synthetic{capacity: 10, base: time.Millisecond, seconds: 2}.open(t, 5)
+	noAnswer.Steps[0].Slices = nil
+	noAnswer.Steps[0].Total = result.Total{Elapsed: 2, Validity: result.TooFewSamples}
+	noAnswer.Steps[0].Total.Errors[result.Refused] = 10
+	noAnswer.Steps[0].Total.Due = 10
+	for _, runs := range [][]*result.Run{{}, {empty}, {noAnswer}, {empty, noAnswer}, {noAnswer, noAnswer}} {
+		for _, format := range Formats() {
+			written(t, format, runs...)
+		}
+	}
+	if text := written(t, Text, noAnswer); !strings.Contains(text, "No step is a valid measurement") || !strings.Contains(text, "refused 10") {
+		t.Errorf("no answer:\n%s", text)
+	}
+	broken := synthetic{capacity: 10, base: time.Millisecond, seconds: 2}.open(t, 5)
+	broken.Steps[0].Total.Latency.Response = "!"
+	if err := Write(&strings.Builder{}, Text, []*result.Run{broken}); err == nil || !strings.Contains(err.Error(), "step 0: decode histogram") {
+		t.Errorf("a broken histogram: %v", err)
+	}
+	if err := Write(&strings.Builder{}, "poem", nil); err == nil {
+		t.Error("an unknown format")
+	}
+}
+
+func TestHDRLogIsReadByTheLibrary(t *testing.T) {
+	run := stagedRun(t)
+	log := hdrhistogram.NewHistogramLogReader(strings.NewReader(written(t, HDR, run)))
+	responses, lines := int64(0), 0
+	for {
+		h, err := log.NextIntervalHistogram()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h == nil {
+			break
+		}
+		lines++
+		if h.Tag() == "response" {
+			responses += h.TotalCount()
+			if start := run.Header.StartedAt.UnixMilli(); h.StartTimeMs() < start || h.EndTimeMs() > start+90000 {
+				t.Fatalf("interval %d to %d", h.StartTimeMs(), h.EndTimeMs())
+			}
+		}
+	}
+	var done int64
+	for i := range run.Steps {
+		done += run.Steps[i].Total.Done
+	}
+	if responses != done || lines != 6*12*5 {
+		t.Fatalf("%d responses of %d, %d lines", responses, done, lines)
+	}
+}
+
+func TestBenchLines(t *testing.T) {
+	bench := written(t, Bench, stagedRun(t))
+	line := regexp.MustCompile(`^Benchmark\S+ \d+( [0-9.e+-]+ \S+)+$`)
+	perName := make(map[string]int)
+	for text := range strings.Lines(bench) {
+		text = strings.TrimSuffix(text, "\n")
+		if !strings.HasPrefix(text, "Benchmark") {
+			continue
+		}
+		if !line.MatchString(text) {
+			t.Errorf("not a benchmark line: %s", text)
+		}
+		perName[strings.Fields(text)[0]]++
+	}
+	if len(perName) != 6 || perName["BenchmarkLoad/loop=open/rate=100/connections=100"] != benchGroups || perName["BenchmarkLoad/loop=open/rate=800/connections=100"] != 6 {
+		t.Errorf("lines by name: %v", perName)
+	}
+}
+
+func TestCSVIsRectangular(t *testing.T) {
+	for format, want := range map[Format]int{CSV: 1 + 4 + 5, CSVSeconds: 1 + 40 + 50} {
+		rows, err := csv.NewReader(strings.NewReader(written(t, format, compareRuns(t)...))).ReadAll()
+		if err != nil || len(rows) != want {
+			t.Errorf("%s: %d rows, want %d, %v", format, len(rows), want, err)
+		}
+	}
+}
+
+func TestJSONKeepsItsPromise(t *testing.T) {
+	var d map[string]any
+	if err := json.Unmarshal([]byte(written(t, JSON, stagedRun(t))), &d); err != nil {
+		t.Fatal(err)
+	}
+	steps, ok := d["steps"].([]any)
+	if !ok || len(steps) != 6 {
+		t.Fatalf("steps %v", d["steps"])
+	}
+	for _, s := range steps {
+		step := s.(map[string]any)
+		for _, name := range []string{"requests", "rate_hz", "errors", "validity"} {
+			if _, ok := step[name]; !ok {
+				t.Errorf("no %s", name)
+			}
+		}
+		for _, name := range []string{"response", "service", "lag"} {
+			figures := step[name].(map[string]any)
+			for _, p := range []string{"p50_seconds", "p90_seconds", "p99_seconds"} {
+				if _, ok := figures[p].(float64); !ok {
+					t.Errorf("%s of step %v: %s is %v", name, step["step"], p, figures[p])
+				}
+			}
+		}
+	}
+	// 1,200 samples carry no p99.9.
+	if first := steps[0].(map[string]any)["response"].(map[string]any); first["p999_seconds"] != nil {
+		t.Errorf("p999 of 1,200 samples: %v", first["p999_seconds"])
+	}
+}
+
+func TestLabelsAreToldApart(t *testing.T) {
+	runs := []*result.Run{{}, {}, {}, {}}
+	for i, label := range []string{"a", "", "a", "b"} {
+		runs[i].Header.Label = label
+	}
+	shown, err := decode(runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"a", "2", "a 3", "b"} {
+		if shown[i].label != want {
+			t.Errorf("run %d is called %q, want %q", i, shown[i].label, want)
+		}
+	}
+}

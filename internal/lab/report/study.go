@@ -1,0 +1,139 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"spillway/internal/lab/experiment"
+)
+
+// StudyFormats lists the formats that WriteStudy knows.
+func StudyFormats() []Format { return []Format{Text, Markdown, JSON, HTML} }
+
+// WriteStudy shows what an experiment found: text, markdown, html, or json, which is the study's summary. Figures are
+// medians over the blocks with their range; whether a variant differs from its baseline is the study's verdict, never
+// the reader's eye.
+func WriteStudy(w io.Writer, format Format, study *experiment.Study) error {
+	var out bytes.Buffer
+	switch format {
+	case Text:
+		writeStudyText(&out, study)
+	case Markdown:
+		writeStudyMarkdown(&out, study)
+	case JSON:
+		if err := study.WriteSummary(&out); err != nil {
+			return err
+		}
+	case HTML:
+		if err := writeStudyHTML(&out, study); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("an experiment is shown as text, markdown, json or html, not as %s", format)
+	}
+	return emit(w, &out)
+}
+
+// A studySection is a table with what must be known to read it.
+type studySection struct {
+	title  string
+	note   string
+	rows   [][]string // heads first
+	left   int        // column aligned left
+	marks  []string   // a class for each row, heads left out: "doubtful"
+	words  bool       // the last column is words, aligned left on the page
+	folded bool       // on the page
+}
+
+// levelsUnfolded is how many levels a page shows in full; of more, those that are not key levels are folded.
+const levelsUnfolded = 4
+
+// studySections are the tables of a study in the order in which they are shown.
+func studySections(s *experiment.Study) []studySection {
+	var all []studySection
+	if s.Cell(s.Manifest.Baseline, "") != nil {
+		all = append(all, peakSection(s))
+	}
+	all = append(all, byLevelSections(s)...)
+	if len(s.Published) > 0 {
+		all = append(all, publishedSection(s))
+	}
+	all = append(all, comparisonSection(s, keyComparisons(s), "Against the baseline"))
+	note, key := studyNote, keyLevels(s)
+	for _, level := range s.Levels() {
+		if level == "" {
+			continue
+		}
+		sections := levelSections(s, level)
+		for i := range sections {
+			sections[i].folded = len(s.Manifest.Levels) > levelsUnfolded && !slices.Contains(key, level)
+		}
+		sections[len(sections)-1].note, note = note, "" // once is enough
+		all = append(all, sections...)
+	}
+	return append(all, differenceSection(s))
+}
+
+func writeStudyText(out *bytes.Buffer, s *experiment.Study) {
+	head := newStudyHeadline(s)
+	fmt.Fprintf(out, "%s\n", printable(studyTitle(s)))
+	if s.Manifest.Question != "" {
+		fmt.Fprintf(out, "%s\n", printable(s.Manifest.Question))
+	}
+	fmt.Fprintf(out, "\n%s\n", printable(head.Text))
+	if head.Caveat != "" {
+		fmt.Fprintf(out, "%s\n", printable(head.Caveat))
+	}
+	for _, line := range studyFindings(s) {
+		fmt.Fprintf(out, "  %s\n", printable(line))
+	}
+	for _, section := range studySections(s) {
+		fmt.Fprintf(out, "\n%s\n\n", printable(section.title))
+		textTable(out, section.rows, section.left)
+		if section.note != "" {
+			fmt.Fprintf(out, "\n%s\n", strings.ReplaceAll(section.note, ". ", ".\n"))
+		}
+	}
+	if lines := studyProblems(s); len(lines) > 0 {
+		out.WriteString("\nTo keep in mind\n\n")
+		for _, line := range lines {
+			fmt.Fprintf(out, "  %s\n", printable(line))
+		}
+	}
+	out.WriteString("\n")
+	for _, fact := range studyManifest(s) {
+		fmt.Fprintf(out, "%s: %s\n", fact.Name, printable(fact.Value))
+	}
+}
+
+func writeStudyMarkdown(out *bytes.Buffer, s *experiment.Study) {
+	head := newStudyHeadline(s)
+	fmt.Fprintf(out, "# %s\n\n", plainMarkdown(studyTitle(s)))
+	if s.Manifest.Question != "" {
+		fmt.Fprintf(out, "%s\n\n", plainMarkdown(s.Manifest.Question))
+	}
+	fmt.Fprintf(out, "**%s** %s\n\n", plainMarkdown(head.Text), plainMarkdown(head.Caveat))
+	for _, line := range studyFindings(s) {
+		fmt.Fprintf(out, "- %s\n", plainMarkdown(line))
+	}
+	for _, section := range studySections(s) {
+		fmt.Fprintf(out, "\n## %s\n\n", plainMarkdown(section.title))
+		markdownTable(out, section.rows, section.left)
+		if section.note != "" {
+			fmt.Fprintf(out, "\n%s\n", plainMarkdown(section.note))
+		}
+	}
+	if lines := studyProblems(s); len(lines) > 0 {
+		out.WriteString("\n## To keep in mind\n\n")
+		for _, line := range lines {
+			fmt.Fprintf(out, "- %s\n", plainMarkdown(line))
+		}
+	}
+	out.WriteString("\n## Where it was measured\n\n")
+	for _, fact := range studyManifest(s) {
+		fmt.Fprintf(out, "- %s: %s\n", fact.Name, plainMarkdown(fact.Value))
+	}
+}

@@ -1,0 +1,274 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/stats"
+)
+
+func studyTitle(s *experiment.Study) string {
+	if s.Manifest.Title != "" {
+		return s.Manifest.Title
+	}
+	return s.Manifest.Name
+}
+
+// newStudyHeadline answers the experiment's question by the first level: its peak, or what that level is about.
+func newStudyHeadline(s *experiment.Study) headline {
+	h := headline{Mood: plain, Text: "Nothing was measured.", Caveat: studyCaveat(s)}
+	levels := s.Levels()
+	if len(levels) == 0 {
+		h.Mood = doubt
+		return h
+	}
+	level := keyLevels(s)[0]
+	metric := s.Metric(s.Leading(level))
+	if metric == nil {
+		return h
+	}
+	best, figure := bestVariant(s, metric, level)
+	if figure == nil {
+		return h
+	}
+	what := "Lowest"
+	if metric.Better == experiment.BetterHigher {
+		what = "Highest"
+	}
+	if !s.Claims() {
+		h.Mood = doubt
+		h.Text = fmt.Sprintf("Nothing is claimed; %s %s seen: %s, %s.", strings.ToLower(what), metricAt(s, metric, level), best, studyRange(figure, metric.Unit))
+		return h
+	}
+	h.Text = fmt.Sprintf("%s %s: %s with %s", what, metricAt(s, metric, level), best, studyValue(figure.Median, metric.Unit))
+	base := s.Figure(metric.Name, s.Manifest.Baseline, level)
+	if base != nil && base.Median > 0 && best != s.Manifest.Baseline {
+		h.Text += fmt.Sprintf(", %s that of %s (%s)", times(figure.Median/base.Median), s.Manifest.Baseline, studyValue(base.Median, metric.Unit))
+	}
+	h.Text += "."
+	h.Mood = good
+	if h.Caveat != "" {
+		h.Mood = doubt
+	}
+	return h
+}
+
+// bestVariant is the one with the best median, the A/A twin left out.
+func bestVariant(s *experiment.Study, metric *experiment.Metric, level string) (name string, best *experiment.Figure) {
+	for _, v := range s.Manifest.Variants {
+		f := s.Figure(metric.Name, v.Name, level)
+		if v.Again || f == nil {
+			continue
+		}
+		higher := best != nil && f.Median > best.Median
+		if best == nil || f.Median != best.Median && higher == (metric.Better == experiment.BetterHigher) {
+			name, best = v.Name, f
+		}
+	}
+	return name, best
+}
+
+// metricAt names a metric and where it was measured: "peak", "db CPU/req at rate-300".
+func metricAt(s *experiment.Study, metric *experiment.Metric, level string) string {
+	if level == "" || len(s.Manifest.Levels) == 1 && s.Manifest.Peak == nil {
+		return metric.Title
+	}
+	return metric.Title + " at " + level
+}
+
+// studyCaveat says what keeps the figures from being the whole truth.
+func studyCaveat(s *experiment.Study) string {
+	var parts []string
+	if s.Manifest.Quick {
+		parts = append(parts, "a quick run: ranges only, nothing is claimed")
+	} else if !s.Claims() {
+		parts = append(parts, fmt.Sprintf("fewer than %d pairs of blocks: ranges only, nothing is claimed", stats.MinPairs))
+	}
+	if s.Whole < s.Blocks {
+		parts = append(parts, fmt.Sprintf("%d of %d blocks are whole", s.Whole, s.Blocks))
+	}
+	switch {
+	case s.Ended == "":
+		parts = append(parts, "the run has not ended")
+	case s.Ended != "finished":
+		parts = append(parts, "the run ended early: "+s.Ended)
+	}
+	if n := falseDifferences(s); n > 0 {
+		parts = append(parts, fmt.Sprintf("the A/A pair differs in %d of its comparisons: the same twice did not measure the same", n))
+	}
+	if doubtful, runs := notValid(s); doubtful > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %s no valid measurement", doubtful, plural(int64(runs), "run")))
+	}
+	text := strings.Join(parts, "; ")
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+func notValid(s *experiment.Study) (doubtful, runs int) {
+	for i := range s.Cells {
+		doubtful += s.Cells[i].NotValid()
+		runs += s.Cells[i].Runs
+	}
+	return doubtful, runs
+}
+
+// falseDifferences are the differences that the A/A pair shows.
+func falseDifferences(s *experiment.Study) int {
+	n := 0
+	for i := range s.Comparisons {
+		c := &s.Comparisons[i]
+		if c.Again && c.Verdict != experiment.NoVerdict && c.Verdict != experiment.VerdictNoneSeen {
+			n++
+		}
+	}
+	return n
+}
+
+// studyFindings are a sentence about the A/A pair and one about each variant.
+func studyFindings(s *experiment.Study) []string {
+	var lines []string
+	for _, v := range s.Manifest.Variants {
+		if v.Again {
+			lines = append(lines, againFinding(s, &v))
+		}
+	}
+	for _, v := range s.Manifest.Variants {
+		if v.Again || v.Baseline == "" {
+			continue
+		}
+		if line := finding(s, &v); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func againFinding(s *experiment.Study, v *experiment.VariantFacts) string {
+	judged, worst := 0, 1.0
+	for i := range s.Comparisons {
+		c := &s.Comparisons[i]
+		if c.Again && c.Variant == v.Name && c.Verdict != experiment.NoVerdict {
+			judged++
+			if c.MinimumEffect != nil {
+				worst = max(worst, *c.MinimumEffect)
+			}
+		}
+	}
+	if judged == 0 {
+		return fmt.Sprintf("A/A, %s twice: nothing can be claimed.", v.Baseline)
+	}
+	found := "no difference"
+	if n := falseDifferences(s); n > 0 {
+		found = plural(int64(n), "difference")
+	}
+	return fmt.Sprintf("A/A, %s twice: %s seen in %s; one of %s would have been, in the noisiest of them.",
+		v.Baseline, found, plural(int64(judged), "comparison"), effect(&worst))
+}
+
+// finding says how a variant compares in what the key levels are about.
+func finding(s *experiment.Study, v *experiment.VariantFacts) string {
+	var parts []string
+	for _, level := range keyLevels(s) {
+		metric := s.Metric(s.Leading(level))
+		if metric == nil {
+			continue
+		}
+		c := s.Compared(metric.Name, level, v.Name)
+		if c == nil {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s %s (%s), %s", metricAt(s, metric, level), times(c.Ratio), comparisonSpan(c), shortVerdict(s, c)+doubtfulPairs(c)))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s against %s (%s): %s.", v.Name, v.Baseline, changes(s, v), strings.Join(parts, "; "))
+}
+
+// doubtfulPairs says how many pairs of a comparison are marked.
+func doubtfulPairs(c *experiment.Comparison) string {
+	if c.Doubtful == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d of %d pairs doubtful)", c.Doubtful, c.Pairs)
+}
+
+// shortVerdict is the verdict for a sentence, with the effect that could have been seen where none was.
+func shortVerdict(s *experiment.Study, c *experiment.Comparison) string {
+	switch c.Verdict {
+	case experiment.VerdictNoneSeen:
+		return "no difference seen, one of " + effect(c.MinimumEffect) + " would have been"
+	case experiment.NoVerdict:
+		return "no verdict"
+	}
+	return verdictWords(s, c)
+}
+
+// changes says what differs from the baseline: "pool: none to pgbouncer".
+func changes(s *experiment.Study, v *experiment.VariantFacts) string {
+	base := s.Variant(v.Baseline)
+	if base == nil || len(v.Differs) == 0 {
+		return "nothing differs"
+	}
+	var parts []string
+	for _, factor := range v.Differs {
+		parts = append(parts, fmt.Sprintf("%s: %s to %s", factor, base.Values[factor], v.Values[factor]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// keyLevels are the levels that sentences and forest plots are about: the peak, those that a chart shows, and all where
+// there are few.
+func keyLevels(s *experiment.Study) []string {
+	const few = 3
+	all := s.Levels()
+	charted := func(level string) bool {
+		return slices.ContainsFunc(s.Charts, func(c experiment.Chart) bool { return c.Level == level })
+	}
+	anyCharted := slices.ContainsFunc(all, func(level string) bool { return level != "" && charted(level) })
+	var key []string
+	for _, level := range all {
+		if level == "" || charted(level) || !anyCharted && len(s.Manifest.Levels) <= few {
+			key = append(key, level)
+		}
+	}
+	if len(key) == 0 && len(all) > 0 {
+		return all[len(all)-1:]
+	}
+	return key
+}
+
+// studyProblems are the problems as sentences: those of the same text together.
+func studyProblems(s *experiment.Study) []string {
+	type group struct {
+		text   string
+		places []string
+	}
+	var groups []group
+	for _, p := range s.Problems {
+		place := strings.TrimSpace(strings.Join([]string{p.Variant, p.Level}, " "))
+		if p.Block > 0 {
+			place = strings.TrimSpace(fmt.Sprintf("block %d %s", p.Block, place))
+		}
+		i := slices.IndexFunc(groups, func(g group) bool { return g.text == p.Text })
+		if i < 0 {
+			groups = append(groups, group{text: p.Text})
+			i = len(groups) - 1
+		}
+		groups[i].places = append(groups[i].places, place)
+	}
+	const named = 12 // places in a line; the JSON has all
+	var lines []string
+	for _, g := range groups {
+		places := strings.Join(g.places[:min(named, len(g.places))], ", ")
+		if more := len(g.places) - named; more > 0 {
+			places += fmt.Sprintf(" and %d more", more)
+		}
+		lines = append(lines, g.text+" ("+places+")")
+	}
+	return lines
+}

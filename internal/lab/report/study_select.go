@@ -1,0 +1,139 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"spillway/internal/lab/experiment"
+)
+
+// A StudySelection is a part of a study, to stand as a table in a document.
+type StudySelection struct {
+	// View is "columns" (default), "peak", "by-level", "published" or "comparisons".
+	View string
+	// Columns are metrics with their levels, "peak_hz" or "cpu_percent.db@rate-300", for the view "columns"; the view
+	// "by-level" takes one, without a level.
+	Columns []string
+	// Variants are the rows; none: all, in the file's order, without the A/A twin.
+	Variants []string
+	// Published puts the figures of others behind ours in the view "columns".
+	Published bool
+	// Words replaces heads and words of the table, for documents in another language. A word that is not there stays.
+	Words map[string]string
+}
+
+// StudyTable writes the part of the study as a Markdown table. Asking for what the study has not is an error.
+func StudyTable(s *experiment.Study, selection StudySelection) (string, error) {
+	section, err := selected(s, &selection)
+	if err != nil {
+		return "", err
+	}
+	if len(selection.Variants) > 0 && selection.View != "columns" && selection.View != "" {
+		section.rows = slices.DeleteFunc(section.rows, func(row []string) bool {
+			return row[0] != section.rows[0][0] && !slices.Contains(selection.Variants, row[0])
+		})
+	}
+	for _, row := range section.rows {
+		for i := range row {
+			if word, ok := selection.Words[row[i]]; ok {
+				row[i] = word
+			}
+		}
+	}
+	var out bytes.Buffer
+	markdownTable(&out, section.rows, section.left)
+	return out.String(), nil
+}
+
+func selected(s *experiment.Study, selection *StudySelection) (studySection, error) {
+	for _, name := range selection.Variants {
+		if s.Variant(name) == nil {
+			return studySection{}, fmt.Errorf("the study has no variant %q", name)
+		}
+	}
+	switch selection.View {
+	case "", "columns":
+		return columnsSection(s, selection)
+	case "peak":
+		if s.Metric(experiment.MetricPeak) == nil {
+			return studySection{}, fmt.Errorf("the study has no peak")
+		}
+		return peakSection(s), nil
+	case "by-level":
+		if len(selection.Columns) != 1 {
+			return studySection{}, fmt.Errorf("the view by-level takes one metric, not %d", len(selection.Columns))
+		}
+		metric := s.Metric(selection.Columns[0])
+		if metric == nil {
+			return studySection{}, fmt.Errorf("the study has no metric %q", selection.Columns[0])
+		}
+		return byLevelSection(s, metric), nil
+	case "published":
+		return publishedSection(s), nil
+	case "comparisons":
+		return comparisonSection(s, keyComparisons(s), ""), nil
+	}
+	return studySection{}, fmt.Errorf("unknown view %q: columns, peak, by-level, published or comparisons", selection.View)
+}
+
+func columnsSection(s *experiment.Study, selection *StudySelection) (studySection, error) {
+	if len(selection.Columns) == 0 {
+		return studySection{}, fmt.Errorf("the view columns needs columns, as rate_hz@%s", strings.Join(s.Levels(), " or @"))
+	}
+	heads := []string{"variant"}
+	for _, column := range selection.Columns {
+		name, level, _ := strings.Cut(column, "@")
+		metric := s.Metric(name)
+		if metric == nil {
+			return studySection{}, fmt.Errorf("the study has no metric %q", name)
+		}
+		if !slices.Contains(s.Levels(), level) {
+			return studySection{}, fmt.Errorf("%s: the study has no level %q", column, level)
+		}
+		heads = append(heads, selection.word(metric.Title)+atLevel(level))
+	}
+	section := studySection{rows: [][]string{heads}}
+	for _, v := range s.Manifest.Variants {
+		if len(selection.Variants) == 0 && v.Again || len(selection.Variants) > 0 && !slices.Contains(selection.Variants, v.Name) {
+			continue
+		}
+		section.rows = append(section.rows, columnsRow(s, &v, selection))
+	}
+	return section, nil
+}
+
+func atLevel(level string) string {
+	if level == "" {
+		return ""
+	}
+	return ", " + level
+}
+
+func (s *StudySelection) word(text string) string {
+	if word, ok := s.Words[text]; ok {
+		return word
+	}
+	return text
+}
+
+func columnsRow(s *experiment.Study, v *experiment.VariantFacts, selection *StudySelection) []string {
+	row := []string{v.Name}
+	if v.Title != "" {
+		row[0] = v.Title
+	}
+	for _, column := range selection.Columns {
+		name, level, _ := strings.Cut(column, "@")
+		unit := s.Metric(name).Unit
+		text := studyRange(s.Figure(name, v.Name, level), unit)
+		if cell := s.Cell(v.Name, level); cell != nil && cell.NotValid() > 0 {
+			text += " *" // a run was no valid measurement
+		}
+		if theirs := publishedValue(s, name, v.Name, level); selection.Published && theirs > 0 {
+			text += "; " + selection.word("published") + " " + studyValue(theirs, unit)
+		}
+		row = append(row, text)
+	}
+	return row
+}

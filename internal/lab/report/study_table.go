@@ -1,0 +1,259 @@
+package report
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/result"
+)
+
+// studyNote explains the tables of a study once.
+const studyNote = "Median over the blocks (lowest–highest). CPU: of a process with its descendants, % of one core and per answered request. " +
+	"TIME_WAIT and ports: most at once on one host. not valid: runs that were no valid measurement, and why."
+
+// shownVariants are those that have a cell at the level, in the file's order.
+func shownVariants(s *experiment.Study, level string) []string {
+	var names []string
+	for _, v := range s.Manifest.Variants {
+		if s.Cell(v.Name, level) != nil {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+func peakSection(s *experiment.Study) studySection {
+	section := studySection{
+		title: "Peak", left: 0, words: true, rows: [][]string{{"variant", "peak", "blocks", "against", "ratio", "interval", "verdict"}},
+		note: "The highest rate that met " + s.Manifest.SLO + ", median over the blocks (lowest–highest).",
+	}
+	for _, name := range shownVariants(s, "") {
+		cell := s.Cell(name, "")
+		row := []string{name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), integer(int64(cell.Runs)), "-", "-", "-", "-"}
+		if c := s.Compared(experiment.MetricPeak, "", name); c != nil {
+			row[3], row[4], row[5], row[6] = c.Baseline, times(c.Ratio), comparisonSpan(c), verdictWords(s, c)
+		}
+		section.add(row, cell.NotValid() > 0)
+	}
+	return section
+}
+
+func (s *studySection) add(row []string, doubtful bool) {
+	s.rows = append(s.rows, row)
+	mark := ""
+	if doubtful {
+		mark = "doubtful"
+	}
+	s.marks = append(s.marks, mark)
+}
+
+// levelSections are the tables of one level: what was answered, and what it cost.
+func levelSections(s *experiment.Study, level string) []studySection {
+	title := "At " + level
+	if flags := levelFlags(s, level); flags != "" {
+		title += " (" + flags + ")"
+	}
+	answers := studySection{title: title + ": answers", left: 0, words: true}
+	cost := studySection{title: title + ": cost", left: 0}
+	answered := presentColumns(s, level, answerColumns())
+	costs := presentColumns(s, level, costColumns(s))
+	heads := func(cols []studyColumn, last ...string) []string {
+		row := []string{"variant"}
+		for _, c := range cols {
+			row = append(row, c.title)
+		}
+		return append(row, last...)
+	}
+	answers.rows = [][]string{heads(answered, "blocks", "error classes", "not valid")}
+	cost.rows = [][]string{heads(costs)}
+	for _, name := range shownVariants(s, level) {
+		cell := s.Cell(name, level)
+		doubtful := cell.NotValid() > 0
+		row := append(columnCells(cell, answered, name), integer(int64(cell.Runs)), errorClasses(cell), doubts(cell))
+		answers.add(row, doubtful)
+		cost.add(columnCells(cell, costs, name), doubtful)
+	}
+	if len(costs) == 0 {
+		return []studySection{answers}
+	}
+	return []studySection{answers, cost}
+}
+
+// A studyColumn is one column of a level's table, of one metric or of two that are added.
+type studyColumn struct {
+	title  string
+	metric string
+	plus   string // "" for none: written as "user + sys"
+	unit   string
+}
+
+func (c studyColumn) cell(cell *experiment.Cell) string {
+	first, ok := cell.Figures[c.metric]
+	if !ok {
+		return "-"
+	}
+	if c.plus == "" {
+		return studyRange(&first, c.unit)
+	}
+	second, ok := cell.Figures[c.plus]
+	if !ok {
+		return "-"
+	}
+	scale, unit := unitOf(max(first.Median, second.Median), c.unit)
+	return number3(first.Median*scale, c.unit) + " + " + number3(second.Median*scale, c.unit) + unit
+}
+
+func answerColumns() []studyColumn {
+	return []studyColumn{
+		{title: "requests/s", metric: experiment.MetricRate, unit: experiment.UnitRate},
+		{title: "p50", metric: experiment.MetricP50, unit: experiment.UnitSeconds},
+		{title: "p99", metric: experiment.MetricP99, unit: experiment.UnitSeconds},
+		{title: "connect", metric: experiment.MetricConnect, unit: experiment.UnitSeconds},
+		{title: "first byte", metric: experiment.MetricFirstByte, unit: experiment.UnitSeconds},
+		{title: "errors", metric: experiment.MetricErrors, unit: experiment.UnitShare},
+		{title: "502", metric: experiment.Metric502, unit: experiment.UnitShare},
+	}
+}
+
+func costColumns(s *experiment.Study) []studyColumn {
+	var cols []studyColumn
+	for _, process := range watchedProcesses(s) {
+		name := func(metric string) string { return metric + "." + process }
+		cols = append(cols,
+			studyColumn{title: process + " CPU", metric: name(experiment.MetricCores), unit: experiment.UnitPercent},
+			studyColumn{title: "user + sys", metric: name(experiment.MetricCoreUser), plus: name(experiment.MetricCoreSystem), unit: experiment.UnitPercent},
+			studyColumn{title: process + " CPU/req", metric: name(experiment.MetricCPU), unit: experiment.UnitSeconds},
+			studyColumn{title: "user + sys", metric: name(experiment.MetricCPUUser), plus: name(experiment.MetricCPUSystem), unit: experiment.UnitSeconds},
+		)
+	}
+	return append(cols,
+		studyColumn{title: "TIME_WAIT", metric: experiment.MetricTimeWait, unit: experiment.UnitCount},
+		studyColumn{title: "ports", metric: experiment.MetricPorts, unit: experiment.UnitCount},
+		studyColumn{title: "load avg", metric: experiment.MetricLoad, unit: experiment.UnitCount},
+		studyColumn{title: "generator CPU/req", metric: experiment.MetricGenerator, unit: experiment.UnitSeconds},
+	)
+}
+
+// watchedProcesses are the processes that metrics are about, in their order.
+func watchedProcesses(s *experiment.Study) []string {
+	var names []string
+	for _, m := range s.Metrics {
+		if m.Process != "" && !slices.Contains(names, m.Process) {
+			names = append(names, m.Process)
+		}
+	}
+	return names
+}
+
+// presentColumns leaves out what no variant has at the level.
+func presentColumns(s *experiment.Study, level string, cols []studyColumn) []studyColumn {
+	return slices.DeleteFunc(cols, func(c studyColumn) bool {
+		return !slices.ContainsFunc(shownVariants(s, level), func(name string) bool { return s.Figure(c.metric, name, level) != nil })
+	})
+}
+
+func columnCells(cell *experiment.Cell, cols []studyColumn, variant string) []string {
+	row := []string{variant}
+	for _, c := range cols {
+		row = append(row, c.cell(cell))
+	}
+	return row
+}
+
+// errorClasses lists the bad requests of all runs by class.
+func errorClasses(cell *experiment.Cell) string {
+	var parts []string
+	for _, class := range result.ErrorClasses() {
+		if n := cell.Errors[class.String()]; n > 0 {
+			parts = append(parts, class.String()+" "+integer(n))
+		}
+	}
+	if bad := badStatuses(cell.Statuses); bad != "" {
+		parts = append(parts, "HTTP "+bad)
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// doubts lists the runs that were no valid measurement by their verdict.
+func doubts(cell *experiment.Cell) string {
+	var parts []string
+	for _, validity := range slices.Sorted(maps.Keys(cell.Validity)) {
+		if validity == result.Valid {
+			continue
+		}
+		word := string(validity)
+		if validity == result.Unjudged {
+			word = "not judged"
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", cell.Validity[validity], word))
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// levelFlags are what makes a level, as flags of load.
+func levelFlags(s *experiment.Study, level string) string {
+	i := slices.IndexFunc(s.Manifest.Levels, func(l experiment.LevelFacts) bool { return l.Name == level })
+	if i < 0 {
+		return ""
+	}
+	facts := s.Manifest.Levels[i]
+	var parts []string
+	for _, flag := range []string{"rate", "connections", "per_connection", "duration"} {
+		if v := facts.Flags[flag]; v != "" && !strings.Contains(v, "{{") {
+			parts = append(parts, strings.ReplaceAll(flag, "_", " ")+" "+v)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(facts.Settings)) {
+		parts = append(parts, name+" "+facts.Settings[name])
+	}
+	return strings.Join(parts, ", ")
+}
+
+// byLevelSections are a table of variants and levels for each metric that a chart shows of one of at least three levels.
+func byLevelSections(s *experiment.Study) []studySection {
+	var all []studySection
+	var done []string
+	for _, chart := range s.Charts {
+		metric := s.Metric(chart.Metric)
+		if metric == nil || chart.Level == "" || len(s.Manifest.Levels) < 3 || slices.Contains(done, metric.Name) {
+			continue
+		}
+		done = append(done, metric.Name)
+		all = append(all, byLevelSection(s, metric))
+	}
+	return all
+}
+
+// byLevelSection is the medians of one metric, levels as columns.
+func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection {
+	section := studySection{title: metric.Title + " by level", left: 0, note: "Medians over the blocks. *: a run was no valid measurement."}
+	heads := []string{"variant"}
+	for _, level := range s.Manifest.Levels {
+		heads = append(heads, level.Name)
+	}
+	section.rows = [][]string{heads}
+	for _, v := range s.Manifest.Variants {
+		row := []string{v.Name}
+		for _, level := range s.Manifest.Levels {
+			text := "-"
+			if f := s.Figure(metric.Name, v.Name, level.Name); f != nil {
+				text = studyValue(f.Median, metric.Unit)
+				if s.Cell(v.Name, level.Name).NotValid() > 0 {
+					text += "*"
+				}
+			}
+			row = append(row, text)
+		}
+		section.add(row, false)
+	}
+	return section
+}

@@ -1,0 +1,153 @@
+package report
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/result"
+)
+
+// studyOf is the study that internal/lab/experiment's own test writes, with timelines.
+func studyOf(t testing.TB) *experiment.Study {
+	t.Helper()
+	file, err := os.Open("../experiment/testdata/study.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	study, err := experiment.ReadSummary(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range study.Manifest.Variants {
+		run := singleRun(t)
+		run.Header.Label = v.Name
+		study.Timelines = append(study.Timelines, run)
+	}
+	return study
+}
+
+// quickStudyOf is the same as a quick run with holes would show it: no claim, doubts, problems.
+func quickStudyOf(t testing.TB) *experiment.Study {
+	t.Helper()
+	study := studyOf(t)
+	study.Manifest.Quick, study.Blocks, study.Whole, study.Ended = true, 3, 2, "interrupted"
+	study.Manifest.Title, study.Manifest.Question = "Stacks <quick> & *dirty*", ""
+	study.Timelines, study.Charts, study.Published = nil, nil, nil
+	study.Manifest.Levels = study.Manifest.Levels[2:]
+	study.Manifest.Peak = nil
+	for i := range study.Comparisons {
+		c := &study.Comparisons[i]
+		c.Verdict, c.Low, c.High, c.P, c.MinimumEffect, c.Pairs = experiment.NoVerdict, nil, nil, nil, nil, 3
+	}
+	kept := study.Cells[:0]
+	for _, c := range study.Cells {
+		if c.Level == "rate-300" {
+			kept = append(kept, c)
+		}
+	}
+	study.Cells = kept
+	kept[0].Validity = map[result.Validity]int{result.Valid: 2, result.NotStationary: 1}
+	study.Problems = []experiment.Problem{
+		{Block: 3, Variant: "go", Text: "the turn was not run, or was cut off", Missing: true},
+		{Block: 3, Variant: "php", Text: "the turn was not run, or was cut off", Missing: true},
+		{Block: 1, Variant: "php", Level: "rate-300", Text: "a <b>bad</b> sentence"},
+	}
+	return study
+}
+
+func writtenStudy(t testing.TB, format Format, study *experiment.Study) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := WriteStudy(&out, format, study); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestStudyGolden(t *testing.T) {
+	study, quick := studyOf(t), quickStudyOf(t)
+	golden(t, "study.txt", writtenStudy(t, Text, study))
+	golden(t, "study.md", writtenStudy(t, Markdown, study))
+	golden(t, "study.html", writtenStudy(t, HTML, study))
+	golden(t, "study-quick.txt", writtenStudy(t, Text, quick))
+	golden(t, "study-quick.md", writtenStudy(t, Markdown, quick))
+	golden(t, "study-quick.html", writtenStudy(t, HTML, quick))
+}
+
+func TestStudyJSONIsItsSummary(t *testing.T) {
+	want, err := os.ReadFile("../experiment/testdata/study.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), writtenStudy(t, JSON, studyOf(t))); diff != "" {
+		t.Errorf("(-summary +json):\n%s", diff)
+	}
+	if err := WriteStudy(&bytes.Buffer{}, CSV, studyOf(t)); err == nil || !strings.Contains(err.Error(), "not as csv") {
+		t.Errorf("csv: %v", err)
+	}
+}
+
+func TestStudyPageIsSafeAndOffline(t *testing.T) {
+	study := quickStudyOf(t)
+	study.Manifest.Variants[0].Title = "x"
+	study.Problems = append(study.Problems, experiment.Problem{Text: "</script><script>alert(1)</script>"})
+	page := writtenStudy(t, HTML, study)
+	for _, bad := range []string{"<script>alert", "<b>bad</b>", "http-equiv=\"refresh\"", "src=", "@import", "url("} {
+		if strings.Contains(page, bad) {
+			t.Errorf("the page holds %q", bad)
+		}
+	}
+}
+
+func TestStudyWithoutAnything(t *testing.T) {
+	empty := &experiment.Study{Manifest: experiment.Manifest{Name: "none"}}
+	for _, format := range StudyFormats() {
+		if out := writtenStudy(t, format, empty); format != JSON && !strings.Contains(out, "Nothing was measured.") {
+			t.Errorf("%s: %s", format, out)
+		}
+	}
+}
+
+func TestStudyValues(t *testing.T) {
+	f := func(median, low, high float64) *experiment.Figure {
+		return &experiment.Figure{N: 3, Median: median, Min: low, Max: high}
+	}
+	for _, test := range []struct {
+		f    *experiment.Figure
+		unit string
+		want string
+	}{
+		{nil, experiment.UnitRate, "-"},
+		{f(310, 290, 1333), experiment.UnitRate, "310 (290–1,333)/s"},
+		{f(0.0023, 0.0019, 0.0126), experiment.UnitSeconds, "2.3 (1.9–12.6) ms"},
+		{f(0.0023, 0.0023, 0.0023), experiment.UnitSeconds, "2.3 ms"},
+		{f(219, 200, 240.4), experiment.UnitPercent, "219 (200–240) %"},
+		{f(0.17, 0, 0.1711), experiment.UnitShare, "17 (0–17.1) %"},
+		{f(0, 0, 0), experiment.UnitShare, "0"},
+		{f(1.25, 0.5, 2), experiment.UnitCount, "1.25 (0.5–2)"},
+	} {
+		if got := studyRange(test.f, test.unit); got != test.want {
+			t.Errorf("%+v %s: %q, want %q", test.f, test.unit, got, test.want)
+		}
+	}
+	for v, want := range map[float64]string{0.1666: "0.167 x", 1: "1.00 x", 1.0549: "1.05 x", 9.41: "9.41 x", 123: "123 x"} {
+		if got := times(v); got != want {
+			t.Errorf("times(%v) = %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestRatioScale(t *testing.T) {
+	for _, test := range []struct{ low, high float64 }{{0.9, 1.1}, {0.97, 1.2}, {0.1, 20}, {0.3, 1.1}, {0.26, 1.03}, {0.999, 1.001}, {1e-4, 1e4}} {
+		s, ticks := ratioScale(test.low, test.high, 0, 100, 7)
+		if s.min > test.low || s.max < test.high*(1-1e-9) || !(s.min > 0) || len(ticks) < 2 || len(ticks) > 12 {
+			t.Errorf("%v to %v: scale %v to %v with ticks %v", test.low, test.high, s.min, s.max, ticks)
+		}
+	}
+}

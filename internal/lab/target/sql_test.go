@@ -1,0 +1,357 @@
+package target
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/apptest"
+	"spillway/internal/lab/result"
+)
+
+func TestParseSQL(t *testing.T) {
+	f := func(text, want string, wantNames ...string) {
+		t.Helper()
+		params := map[string]Value{}
+		for _, name := range wantNames {
+			params[name] = Value{source: fromSequence}
+		}
+		s, err := parseSQL(text, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.render(func(i int) string { return "$" + strconv.Itoa(i) }); got != want || !slices.Equal(s.names, wantNames) {
+			t.Errorf("%s: got %q with %q, want %q with %q", text, got, s.names, want, wantNames)
+		}
+	}
+	f("SELECT 1", "SELECT 1")
+	f("SELECT * FROM t WHERE a = :a AND b > :b_2;", "SELECT * FROM t WHERE a = $1 AND b > $2;", "a", "b_2")
+	f("SELECT ':a', \":b\", `:c`, x::text, y[1:2], @v := 3 -- :d\n, /* :e */ :f", "SELECT ':a', \":b\", `:c`, x::text, y[1:2], @v := 3 -- :d\n, /* :e */ $1", "f")
+	f("SELECT 'it''s :a' || :z", "SELECT 'it''s :a' || $1", "z")
+	f("SELECT '12:30:00'", "SELECT '12:30:00'")
+
+	for text, want := range map[string]string{
+		"":                 "empty",
+		"SELECT :missing":  "no --param missing=",
+		"SELECT 1 /* :x *": "has no :x",
+	} {
+		params := map[string]Value{}
+		if strings.Contains(want, ":x") {
+			params["x"] = Value{}
+		}
+		if _, err := parseSQL(text, params); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func FuzzParseSQL(f *testing.F) {
+	f.Add("SELECT ':x', :a /* :b */ -- :c")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := parseSQL(text, map[string]Value{"a": {text: "1"}})
+		if err != nil {
+			return
+		}
+		i := 0
+		if got := s.render(func(int) string { i++; return ":" + s.names[i-1] }); got != text {
+			t.Fatalf("%q became %q", text, got)
+		}
+	})
+}
+
+func TestStatementKind(t *testing.T) {
+	for text, want := range map[string]Kind{
+		"select 1": Read, " (SELECT 1)": Read, "WITH x AS (SELECT 1) SELECT 1": Read, "insert into t values (1)": Write,
+		"UPDATE t SET a=1": Write, "CALL f()": Other, "BEGIN": Other,
+	} {
+		if got := statementKind(text); got != want {
+			t.Errorf("%q is %d, want %d", text, got, want)
+		}
+	}
+}
+
+// exchangeAll sends n requests over one session.
+func exchangeAll(t testing.TB, tg *Target, n int) ([]Outcome, Counters) {
+	t.Helper()
+	s := tg.NewSession(0, 1)
+	defer s.Close()
+	var outcomes []Outcome
+	for range n {
+		o := s.Do(t.Context(), tg.config.Clock.Now())
+		checkTimes(t, &o)
+		outcomes = append(outcomes, o)
+	}
+	return outcomes, s.Counters()
+}
+
+func values(t testing.TB, texts map[string]string) map[string]Value {
+	t.Helper()
+	params := map[string]Value{}
+	for name, text := range texts {
+		v, err := ParseValue(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		params[name] = v
+	}
+	return params
+}
+
+// testDatabase runs the statements of a load against a database that has the
+// table t (a integer primary key, b text).
+func testDatabase(t *testing.T, url string) {
+	insert := open(t, Config{URL: url, SQL: "INSERT INTO t (a, b) VALUES (:a, :b)", Params: values(t, map[string]string{"a": "sequence", "b": "te'xt"}), PerConnection: 7})
+	outcomes, counters := exchangeAll(t, insert, 20)
+	for _, o := range outcomes {
+		if o.Err != nil || o.Kind != Write {
+			t.Fatalf("outcome %+v", o)
+		}
+	}
+	if counters.Connects != 3 || counters.Reconnects != 0 {
+		t.Errorf("%+v, want 3 connections", counters)
+	}
+	read := open(t, Config{URL: url, SQL: "SELECT b FROM t WHERE a = :a AND b = 'te''xt'", Params: values(t, map[string]string{"a": "random(1,20)"})})
+	outcomes, counters = exchangeAll(t, read, 50)
+	for _, o := range outcomes {
+		if o.Err != nil || o.Kind != Read || o.BytesReceived != int64(len("te'xt")) {
+			t.Fatalf("outcome %+v", o)
+		}
+	}
+	if counters.Connects != 1 {
+		t.Errorf("%+v, want 1 connection", counters)
+	}
+	again := open(t, Config{URL: url, SQL: "INSERT INTO t (a) VALUES (1)"})
+	outcomes, counters = exchangeAll(t, again, 3)
+	for _, o := range outcomes {
+		if o.Err == nil || Classify(o.Err) != result.StatusError {
+			t.Fatalf("%v is %v, want a status error", o.Err, Classify(o.Err))
+		}
+	}
+	if counters.Connects != 1 {
+		t.Errorf("%+v: an SQL error cost the connection", counters)
+	}
+	wrong := open(t, Config{URL: url, SQL: "SELECT nothing FROM nowhere"})
+	if err := wrong.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("check of a wrong statement: %v", err)
+	}
+}
+
+func TestSQLite(t *testing.T) {
+	path := t.TempDir() + "/db"
+	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlitex.ExecuteTransient(conn, "CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT)", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	testDatabase(t, "sqlite:"+path)
+}
+
+// TestPostgresWire runs the lean engine's own PostgreSQL protocol.
+func TestPostgresWire(t *testing.T) {
+	server := apptest.Postgres(t)
+	url := server.CreateDatabase(t)
+	wire := func(sql string, params map[string]string) *Target {
+		tg := open(t, Config{URL: url, SQL: sql, Params: values(t, params), Timeout: 2 * time.Second})
+		if err := tg.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !tg.Lean() {
+			t.Fatal("a plain connection is not lean")
+		}
+		return tg
+	}
+	expect := func(tg *Target, n int, kind Kind, class result.ErrorClass, failed bool) []Outcome {
+		t.Helper()
+		outcomes, counters := drive(t, tg, 3, n)
+		for _, o := range outcomes {
+			if (o.Err != nil) != failed || failed && Classify(o.Err) != class || !failed && o.Kind != kind {
+				t.Fatalf("outcome %+v", o)
+			}
+		}
+		if counters.Connects != 3 {
+			t.Errorf("%d connections, want 3", counters.Connects)
+		}
+		return outcomes
+	}
+	exchangeAll(t, open(t, Config{URL: url, SQL: "CREATE TABLE t (a bigint PRIMARY KEY, b text)"}), 1)
+	expect(wire("INSERT INTO t (a, b) VALUES (:a, :b)", map[string]string{"a": "sequence", "b": "te'xt"}), 100, Write, 0, false)
+	expect(wire("SELECT * FROM t WHERE a <= :a", map[string]string{"a": "random(90,100)"}), 100, Read, 0, false)
+	expect(wire("WITH x AS (DELETE FROM t WHERE a = :a RETURNING a) INSERT INTO t SELECT a FROM x WHERE false", map[string]string{"a": "sequence"}), 10, Write, 0, false)
+	expect(wire("SELECT repeat('x', 10000000)", nil), 6, Read, 0, false)
+	for _, o := range expect(wire("SELECT 1/(:a - 5)", map[string]string{"a": "random(5,5)"}), 6, Read, result.StatusError, true) {
+		if !strings.Contains(o.Err.Error(), "division by zero (SQLSTATE 22012)") {
+			t.Errorf("%v", o.Err)
+		}
+	}
+	killed := wire("SELECT pg_terminate_backend(pg_backend_pid())", nil)
+	outcomes, counters := drive(t, killed, 2, 6)
+	for _, o := range outcomes {
+		if o.Err == nil || Classify(o.Err) != result.Reset || !strings.Contains(o.Err.Error(), "57P01") {
+			t.Errorf("%v, want a reset with SQLSTATE 57P01", o.Err)
+		}
+	}
+	if counters.Reconnects != 4 {
+		t.Errorf("%+v, want 4 reconnects", counters)
+	}
+	if err := open(t, Config{URL: url, SQL: "SELECT nothing FROM nowhere"}).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("check of a wrong statement: %v", err)
+	}
+	slow := open(t, Config{URL: url, SQL: "SELECT pg_sleep(10)", Timeout: 300 * time.Millisecond})
+	if err := slow.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	outcomes, _ = drive(t, slow, 2, 2)
+	for _, o := range outcomes {
+		if o.Err == nil || Classify(o.Err) != result.Timeout {
+			t.Errorf("%v, want a timeout", o.Err)
+		}
+	}
+	testConnect(t, wire("SELECT 1", nil), server.Kill)
+}
+
+// testConnect opens connections ahead, and then with the server gone.
+func testConnect(t *testing.T, tg *Target, kill func()) {
+	for _, up := range []bool{true, false} {
+		ended := 0
+		w, err := tg.NewWorker(0, 5, func(o *Outcome) {
+			if ended++; (o.Err == nil) != up || o.Connected != 0 {
+				t.Errorf("server up %v: %+v", up, o)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(w.Connect(t.Context())); (n == 5) != up || (n == 0) == up {
+			t.Errorf("server up %v: %d of 5 connections", up, n)
+		}
+		now := tg.config.Clock.Now()
+		for range 5 {
+			w.Start(now, now)
+		}
+		for ended < 5 {
+			if err := w.Wait(tg.config.Clock.Now() + int64(time.Second)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if up {
+			kill()
+		}
+	}
+}
+
+func TestPostgresReply(t *testing.T) {
+	message := func(kind byte, payload string) string {
+		return string(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(payload)+4))) + payload
+	}
+	f := func(text string, want bool, wantErr error, wantFailure string, wantWrote bool) {
+		t.Helper()
+		for cut := 0; cut <= len(text); cut++ {
+			var r postgresReply
+			done, err := false, error(nil)
+			for _, piece := range []string{text[:cut], text[cut:]} {
+				if piece != "" && err == nil {
+					done, err = r.feed([]byte(piece))
+				}
+			}
+			if done != want || !errors.Is(err, wantErr) || r.failure != wantFailure || r.wrote != wantWrote {
+				t.Fatalf("%q cut at %d: %v, %v, %+v", text, cut, done, err, r)
+			}
+		}
+	}
+	ready := message('Z', "I")
+	f(message('2', "")+message('D', "row")+message('C', "SELECT 1\x00")+ready, true, nil, "", false)
+	f(message('2', "")+message('n', "")+message('C', "UPDATE 1\x00")+ready, true, nil, "", true)
+	f(message('E', "SERROR\x00VERROR\x00C22012\x00Mno\x00\x00")+ready, true, nil, "ERROR: no (SQLSTATE 22012)", false)
+	f(message('D', "row"), false, nil, "", false)
+	f(ready+"x", false, errMalformed, "", false)
+	f("Z\x00\x00\x00\x03", false, errMalformed, "", false)
+	f("Z\xff\x00\x00\x03", false, errMalformed, "", false)
+}
+
+func FuzzPostgresReply(f *testing.F) {
+	f.Add([]byte("2\x00\x00\x00\x04Z\x00\x00\x00\x05I"), uint(3))
+	f.Add([]byte("E\x00\x00\x00\x09Mno\x00\x00"), uint(5))
+	f.Fuzz(func(t *testing.T, b []byte, cut uint) {
+		if len(b) == 0 {
+			return
+		}
+		var whole, pieces postgresReply
+		done, err := whole.feed(b)
+		at := int(cut % uint(len(b)))
+		cutDone, cutErr := pieces.feed(b[:at])
+		if cutErr == nil {
+			cutDone, cutErr = pieces.feed(b[at:])
+		}
+		if done != cutDone || (err == nil) != (cutErr == nil) || err == nil && (whole.failure != pieces.failure || whole.wrote != pieces.wrote) {
+			t.Fatalf("whole %v %v %+v, cut %v %v %+v", done, err, whole, cutDone, cutErr, pieces)
+		}
+	})
+}
+
+func TestMySQL(t *testing.T) {
+	server := apptest.MariaDB(t)
+	for _, sql := range []string{"CREATE DATABASE app", "CREATE TABLE app.t (a bigint PRIMARY KEY, b varchar(99))"} {
+		outcomes, _ := exchangeAll(t, open(t, Config{URL: server.URL(""), SQL: sql}), 1)
+		if outcomes[0].Err != nil || outcomes[0].Kind != Other {
+			t.Fatalf("%s: %+v", sql, outcomes[0])
+		}
+	}
+	testDatabase(t, server.URL("app"))
+
+	slow := open(t, Config{URL: server.URL("app"), SQL: "SELECT SLEEP(10)", Timeout: 500 * time.Millisecond})
+	outcomes, _ := exchangeAll(t, slow, 1)
+	if err := outcomes[0].Err; err == nil || Classify(err) != result.Timeout {
+		t.Errorf("%v, want a timeout", err)
+	}
+	killed := open(t, Config{URL: server.URL("app"), SQL: "SELECT 1"})
+	s := killed.NewSession(0, 1)
+	defer s.Close()
+	if o := s.Do(t.Context(), killed.config.Clock.Now()); o.Err != nil {
+		t.Fatal(o.Err)
+	}
+	server.Kill()
+	if o := s.Do(t.Context(), killed.config.Clock.Now()); o.Err == nil || Classify(o.Err) != result.Reset {
+		t.Errorf("with the server killed: %v, want a reset", o.Err)
+	}
+	if o := s.Do(t.Context(), killed.config.Clock.Now()); o.Err == nil || Classify(o.Err) != result.Refused {
+		t.Errorf("with the server gone: %v, want a refusal", o.Err)
+	}
+}
+
+func TestPostgres(t *testing.T) {
+	server := apptest.Postgres(t)
+	url := server.CreateDatabase(t)
+	for _, sql := range []string{"DROP TABLE IF EXISTS t", "CREATE TABLE t (a bigint PRIMARY KEY, b text)"} {
+		outcomes, _ := exchangeAll(t, open(t, Config{URL: url, SQL: sql}), 1)
+		if outcomes[0].Err != nil || outcomes[0].Kind != Other {
+			t.Fatalf("outcome %+v", outcomes[0])
+		}
+	}
+	testDatabase(t, url)
+
+	slow := open(t, Config{URL: url, SQL: "SELECT pg_sleep(10)", Timeout: 200e6})
+	outcomes, _ := exchangeAll(t, slow, 1)
+	if err := outcomes[0].Err; err == nil || Classify(err) != result.Timeout {
+		t.Errorf("%v, want a timeout", err)
+	}
+	with := open(t, Config{URL: url, SQL: "WITH x AS (DELETE FROM t RETURNING a) DELETE FROM t WHERE a IN (SELECT a FROM x)"})
+	outcomes, _ = exchangeAll(t, with, 1)
+	if outcomes[0].Err != nil || outcomes[0].Kind != Write {
+		t.Errorf("outcome %+v, want a write", outcomes[0])
+	}
+}

@@ -1,0 +1,229 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/lab/result"
+)
+
+// databaseSampler of a test is closed at its end.
+func openDatabase(t testing.TB, url string) *Sampler {
+	t.Helper()
+	s, err := Database("db", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// databaseValues reads once.
+func databaseValues(t testing.TB, s *Sampler) map[string]float64 {
+	t.Helper()
+	samples, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return samples[0].Values
+}
+
+// awaitDatabase reads until the figures are as wanted, and returns them; it fails with those read last.
+func awaitDatabase(t testing.TB, s *Sampler, what string, wanted func(map[string]float64) bool) map[string]float64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		values := databaseValues(t, s)
+		if wanted(values) {
+			return values
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: still not so: %v", what, values)
+		case <-poll.C:
+		}
+	}
+}
+
+// databaseNames compares the names of the values with those promised.
+func databaseNames(t *testing.T, values map[string]float64, want string) {
+	t.Helper()
+	missing := map[string]bool{}
+	for _, name := range strings.Fields(want) {
+		missing[name] = true
+	}
+	extra := maps.Clone(values)
+	maps.DeleteFunc(extra, func(name string, _ float64) bool { return missing[name] })
+	maps.DeleteFunc(missing, func(name string, _ bool) bool { _, ok := values[name]; return ok })
+	if len(missing)+len(extra) > 0 {
+		t.Errorf("missing %v, more than promised %v", missing, extra)
+	}
+}
+
+// databaseOutage stops the server, and starts it again: one error is told, then there are figures again.
+func databaseOutage(t *testing.T, s *Sampler, server *apptest.Server) {
+	t.Helper()
+	databaseValues(t, s)
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	var said string
+	told := 0
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	poll := time.NewTicker(100 * time.Millisecond)
+	defer poll.Stop()
+	for reads := 0; ; reads++ {
+		if reads == 20 {
+			if err := server.Start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := s.Read(ctx)
+		if err == nil {
+			if reads < 20 {
+				t.Fatal("a server that is stopped was read")
+			}
+			break
+		}
+		if strings.Contains(err.Error(), "s3cret") {
+			t.Fatalf("the password is in %q", err)
+		}
+		if text := once(&said, err.Error()); text != "" {
+			told++
+			t.Log(text)
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("no figures again: %v", err)
+		case <-poll.C:
+		}
+	}
+	if told != 1 {
+		t.Errorf("%d errors told, want 1", told)
+	}
+}
+
+func TestDatabaseURL(t *testing.T) {
+	for url, want := range map[string]string{
+		"postgres://u:s3cret@h:1/d":         "postgres PostgreSQL at postgres://u:***@h:1/d",
+		"postgresql://h/d?password=s3cret":  "postgres PostgreSQL at postgresql://h/d?password=***",
+		"mysql://u:s3cret@h/d":              "mysql MySQL or MariaDB at mysql://u:***@h/d",
+		"mariadb://u:s3cret@h/d":            "mysql MySQL or MariaDB at mysql://u:***@h/d",
+		"redis://u:s3cret@h:1/2":            "redis Redis at redis://h:1/2",
+		"rediss://:s3cret@h":                "redis Redis at rediss://h",
+		"unix://:s3cret@/run/redis.sock":    "redis Redis at unix:///run/redis.sock",
+		"sqlite:file.db":                    "watch that process",
+		"oracle://u:s3cret@h":               "unknown kind of database",
+		"mysql://u:s3cret@h/d?nonsense":     "",
+		"mysql://u:s3cret@h/d?timeout=x":    "",
+		"redis://u:s3cret@h:x":              "parse Redis URL",
+		"redis://s3cret@h":                  "parse Redis URL",
+		"redis://:s3cret@/1":                "parse Redis URL",
+		"redis://:s3cret@h/name":            "parse Redis URL",
+		"redis:s3cret":                      "parse Redis URL",
+		"postgres://u:s3cret@h@i/d":         "parse database URL",
+		"postgres://u:s3cret@h/d?sslmode=x": "sslmode",
+		"postgres://u:s3c%ret@h/d":          "parse database URL",
+	} {
+		s, err := Database("db", url)
+		text := ""
+		if err != nil {
+			text = err.Error()
+		} else {
+			text = s.Kind + " " + s.Detail
+		}
+		if strings.Contains(text, "s3cret") || !strings.Contains(text, want) {
+			t.Errorf("Database(%q) says %q, want %q", url, text, want)
+		}
+	}
+}
+
+func TestOwnless(t *testing.T) {
+	var c ownless
+	c.own = 3
+	for i, step := range []struct {
+		figure float64
+		own    float64
+		want   float64
+	}{
+		{figure: 103, want: 100},
+		{figure: 103, own: 1, want: 100}, // counted late
+		{figure: 106, own: 0, want: 102},
+		{figure: 2, own: 0, want: 0}, // counts from zero again
+		{figure: 14, own: 0, want: 10},
+	} {
+		if step.figure == 2 {
+			c.reopened()
+			c.own += 4
+		}
+		c.own += step.own
+		if got := c.next(step.figure); got != step.want {
+			t.Errorf("step %d: %g, want %g", i, got, step.want)
+		}
+	}
+}
+
+// countingReader counts how often it is opened and closed.
+type countingReader struct {
+	opens, closes int
+	err           error
+	notice        string
+}
+
+func (r *countingReader) open(context.Context) error { r.opens++; return r.err }
+func (r *countingReader) close()                     { r.closes++ }
+func (r *countingReader) read(context.Context) (map[string]float64, string, error) {
+	return map[string]float64{"x": 1}, r.notice, r.err
+}
+
+func TestDatabaseSessionBacksOff(t *testing.T) {
+	r := &countingReader{err: errors.New("refused by port 1")}
+	s := databaseSampler(result.SamplerRedis, "db", "", r)
+	for i := range 100 {
+		r.err = fmt.Errorf("refused by port %d", i)
+		if _, err := s.Read(t.Context()); err == nil || err.Error() != "connect: refused by port 0" {
+			t.Fatalf("reading %d: %v, want the first error of the outage", i, err)
+		}
+	}
+	if r.opens != 1 || r.closes != 1 {
+		t.Errorf("%d attempts to connect and %d closed at once, want 1", r.opens, r.closes)
+	}
+}
+
+// BenchmarkDatabase is what a reading costs this process; the server's own share is reported too.
+func BenchmarkDatabase(b *testing.B) {
+	for _, bench := range []struct {
+		name  string
+		start func(testing.TB) (url string, pid int, sessions func())
+	}{
+		{"postgres", benchPostgres},
+		{"mariadb", benchMariaDB},
+		{"redis", benchRedis},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			url, pid, sessions := bench.start(b)
+			sessions()
+			s := openDatabase(b, url)
+			databaseValues(b, s)
+			runtime.LockOSThread() // as the watcher does, to count what reading costs
+			defer runtime.UnlockOSThread()
+			server, own := treeTicks(b, pid), threadCPU()
+			for b.Loop() {
+				databaseValues(b, s)
+			}
+			b.ReportMetric(float64((threadCPU()-own).Microseconds())/float64(b.N), "thread-µs/op")
+			b.ReportMetric(float64(treeTicks(b, pid)-server)*1e4/float64(b.N), "server-µs/op")
+		})
+	}
+}

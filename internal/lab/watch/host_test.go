@@ -1,0 +1,56 @@
+package watch
+
+import (
+	"testing"
+	"time"
+
+	"spillway/internal/lab/result"
+)
+
+// TestHostCPU burns known CPU time beside whatever else the host does: it is in the sum, and all CPU times together
+// are what the CPUs had.
+func TestHostCPU(t *testing.T) {
+	sampler := Host()
+	defer sampler.Close()
+	before, begin := readOne(t, sampler), time.Now()
+	w := start(t, "burn", 1000, 500)
+	values, took := difference(before, readOne(t, sampler)), time.Since(begin).Seconds()
+	busy := values["cpu_user_seconds_total"] + values["cpu_system_seconds_total"]
+	if burnt := w.told["user"] + w.told["system"]; busy < burnt*0.95 {
+		t.Errorf("the host was busy for %g s, and one process for %g s", busy, burnt)
+	}
+	sum := busy
+	for _, name := range []string{"idle", "iowait", "softirq", "steal"} {
+		sum += values["cpu_"+name+"_seconds_total"]
+	}
+	expect(t, map[string]float64{"sum_total": sum}, "sum_total", took*values["cores"])
+	for _, name := range []string{"load1", "processes_running", "context_switches_total", "memory_available_bytes"} {
+		if values[name] <= 0 {
+			t.Errorf("%s is %g", name, values[name])
+		}
+	}
+	if _, told := values["psi_cpu_some_seconds_total"]; !told {
+		t.Log("no pressure stall information here")
+	}
+}
+
+// TestHostKeepsRising takes counters back, as kernels do with idle and iowait.
+func TestHostKeepsRising(t *testing.T) {
+	h := &host{last: map[string]float64{}}
+	for _, step := range [][2]float64{{5, 5}, {4, 5}, {6, 6}} {
+		values := map[string]float64{"cpu_iowait_seconds_total": step[0], "load1": step[0]}
+		h.keepRising(values)
+		if values["cpu_iowait_seconds_total"] != step[1] || values["load1"] != step[0] {
+			t.Errorf("%v gave %v", step, values)
+		}
+	}
+	if !result.Counter("cpu_iowait_seconds_total") {
+		t.Error("not a counter")
+	}
+}
+
+func BenchmarkHost(b *testing.B) {
+	sampler := Host()
+	defer sampler.Close()
+	benchmarkRead(b, sampler)
+}

@@ -1,0 +1,208 @@
+package watch
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/lab/result"
+)
+
+// TestProcessCPU burns known amounts of user and system time.
+func TestProcessCPU(t *testing.T) {
+	w := start(t, "burn", 600, 300)
+	values := readOne(t, watch(t, w.spec()))
+	expectAll(t, values, map[string]float64{
+		"cpu_user_seconds_total": w.told["user"], "cpu_system_seconds_total": w.told["system"], "processes": 1,
+	})
+}
+
+// TestProcessShortLivedChildren runs 40 children that live for 20 ms of CPU: nearly none is alive at any reading.
+func TestProcessShortLivedChildren(t *testing.T) {
+	w := start(t, "family", 40, 20)
+	values := readOne(t, watch(t, w.spec()))
+	sum := values["cpu_user_seconds_total"] + values["cpu_system_seconds_total"]
+	expect(t, map[string]float64{"sum_total": sum}, "sum_total", w.told["user"]+w.told["system"])
+	if sum < 0.8 {
+		t.Errorf("%g s, and the children alone burnt 0.8 s", sum)
+	}
+}
+
+// TestProcessChildrenWhileRead reads all the time while children come and go: the total never falls, and ends right.
+func TestProcessChildrenWhileRead(t *testing.T) {
+	stop, readings := make(chan struct{}), make(chan int)
+	sampler := watch(t, strconv.Itoa(os.Getpid()))
+	before := readOne(t, sampler)
+	go func() {
+		last, n := before, 0
+		for {
+			values := readOne(t, sampler)
+			for name, value := range values {
+				if result.Counter(name) && value < last[name] {
+					t.Errorf("%s fell from %g to %g", name, last[name], value)
+				}
+			}
+			last, n = values, n+1
+			select {
+			case <-stop:
+				readings <- n
+				return
+			default:
+			}
+		}
+	}()
+	start(t, "family", 30, 10).end()
+	close(stop)
+	n := <-readings
+	want := cpuOf(ownUsage(unix.RUSAGE_SELF), ownUsage(unix.RUSAGE_CHILDREN))
+	values := readOne(t, sampler)
+	expect(t, map[string]float64{"sum_total": values["cpu_user_seconds_total"] + values["cpu_system_seconds_total"]},
+		"sum_total", want["user"]+want["system"])
+	t.Logf("%d readings", n)
+}
+
+// TestProcessResources compares with what the process finds in itself.
+func TestProcessResources(t *testing.T) {
+	w := start(t, "hold", 500, 64)
+	values := readOne(t, watch(t, w.spec()))
+	expectAll(t, values, map[string]float64{
+		"fds": w.told["fds"], "fds_limit": w.told["limit"], "threads": w.told["threads"], "processes": 1,
+	})
+	base := readOne(t, watch(t, start(t, "hold", 0, 0x1).spec()))
+	expect(t, map[string]float64{"grown": values["rss_bytes"] - base["rss_bytes"]}, "grown", 63<<20)
+}
+
+// TestProcessRunQueue keeps three shells ready to run on one CPU: what one of them does not run between going on and
+// being stopped, it waits. Stopped, it has no wait that is still going on.
+func TestProcessRunQueue(t *testing.T) {
+	var one unix.CPUSet
+	one.Set(0)
+	var pids []int
+	for range 3 {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+		if err := unix.SchedSetaffinity(cmd.Process.Pid, &one); err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, cmd.Process.Pid)
+	}
+	pid := pids[0]
+	sampler := watch(t, strconv.Itoa(pid))
+	stop := func() (values map[string]float64, ran time.Duration) {
+		sendSignal(t, pid, unix.SIGSTOP)
+		if _, err := unix.Wait4(pid, nil, unix.WUNTRACED, nil); err != nil {
+			t.Fatal(err)
+		}
+		var clock unix.Timespec
+		if err := unix.ClockGettime(int32(^pid<<3|2), &clock); err != nil { // its CPU clock
+			t.Fatal(err)
+		}
+		return readOne(t, sampler), time.Duration(clock.Nano())
+	}
+	before, ranBefore := stop()
+	earliest := time.Now()
+	sendSignal(t, pid, unix.SIGCONT)
+	latest := time.Now()
+	<-time.After(1500 * time.Millisecond)
+	shortest := time.Since(latest)
+	after, ran := stop()
+	longest := time.Since(earliest)
+	ran -= ranBefore
+	got := difference(before, after)["run_queue_wait_seconds_total"]
+	if low, high := (shortest - ran).Seconds(), (longest - ran).Seconds(); low < 0.5 || got < 0.95*low || got > 1.05*high {
+		t.Errorf("run_queue_wait_seconds_total is %g, want %g to %g", got, low, high)
+	}
+}
+
+func sendSignal(t *testing.T, pid int, signal unix.Signal) {
+	t.Helper()
+	if err := unix.Kill(pid, signal); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProcessSwitches(t *testing.T) {
+	w := start(t, "switch", 1000, 0)
+	values := readOne(t, watch(t, w.spec()))
+	expect(t, values, "voluntary_switches_total", w.told["voluntary"])
+	if total := values["voluntary_switches_total"] + values["involuntary_switches_total"]; total < 2000 {
+		t.Errorf("%g switches, want at least 2000", total)
+	}
+}
+
+// TestProcessByPort watches a prefork server: the tree begins at the parent, though the children own the socket too.
+func TestProcessByPort(t *testing.T) {
+	w := start(t, "share", 3, 0)
+	sampler := watch(t, "127.0.0.1:"+strconv.Itoa(int(w.told["port"])))
+	if !strings.HasPrefix(sampler.Detail, "process "+w.spec()+" (") {
+		t.Errorf("detail %q, want process %d", sampler.Detail, w.pid)
+	}
+	expectAll(t, readOne(t, sampler), map[string]float64{"processes": 4})
+}
+
+// TestProcessRestart ends a process named by its pidfile: the counters go on in its successor.
+func TestProcessRestart(t *testing.T) {
+	pidfile := filepath.Join(t.TempDir(), "app.pid")
+	write := func(w *watched) {
+		if err := os.WriteFile(pidfile, []byte(w.spec()+"\n/data\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := start(t, "burn", 100, 0) // runs already when it becomes the target: what it burnt does not count
+	first := start(t, "burn", 200, 0)
+	write(first)
+	sampler := watch(t, pidfile)
+	before := readOne(t, sampler)
+	first.end()
+	_, err := sampler.Read(context.Background())
+	want := "process " + first.spec() + " (" + pidfile + ") ended: " + pidfile + " names process " + first.spec() + ", which does not run"
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("after its end: %v, want %s…", err, want)
+	}
+	second := start(t, "burn", 300, 0)
+	write(second)
+	after := readOne(t, sampler)
+	expect(t, difference(before, after), "cpu_user_seconds_total", second.told["user"])
+	second.end()
+	write(old)
+	if last := readOne(t, sampler); last["cpu_user_seconds_total"]-after["cpu_user_seconds_total"] > 0.05 {
+		t.Errorf("the old process brought %g s along", last["cpu_user_seconds_total"]-after["cpu_user_seconds_total"])
+	}
+}
+
+func TestProcessEnded(t *testing.T) {
+	w := start(t, "burn", 0, 0)
+	sampler := watch(t, w.spec())
+	readOne(t, sampler)
+	w.end()
+	for range 2 {
+		samples, err := sampler.Read(context.Background())
+		if err == nil || err.Error() != "process "+w.spec()+" ended" || len(samples) > 0 {
+			t.Errorf("%v, %v: want that it ended", samples, err)
+		}
+	}
+}
+
+// BenchmarkProcess reads a tree of 51 processes, as a database with 50 backends has it.
+func BenchmarkProcess(b *testing.B) {
+	for _, children := range []int{0, 50} {
+		b.Run(benchName(children, "children"), func(b *testing.B) {
+			w := start(b, "share", children, 0)
+			sampler := watch(b, w.spec())
+			if values := readOne(b, sampler); values["processes"] != float64(children+1) {
+				b.Fatalf("%g processes", values["processes"])
+			}
+			benchmarkRead(b, sampler)
+		})
+	}
+}

@@ -1,0 +1,183 @@
+package watch
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"spillway/internal/lab/result"
+)
+
+// remoteRun is a run of a RemoteWatch whose samples a test takes.
+type remoteRun struct {
+	samples chan result.Sample
+	stop    func()
+}
+
+func runRemote(t testing.TB, r *RemoteWatch) *remoteRun {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	run := &remoteRun{samples: make(chan result.Sample, 100_000)}
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx, func(s *result.Sample) error { run.samples <- *s; return nil }) }()
+	run.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		r.Close()
+	}
+	return run
+}
+
+// await takes samples until one is as wanted.
+func (r *remoteRun) await(t testing.TB, what string, wanted func(result.Sample) bool) result.Sample {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		select {
+		case s := <-r.samples:
+			if wanted(s) {
+				return s
+			}
+		case <-ctx.Done():
+			t.Fatalf("%s: did not come", what)
+		}
+	}
+}
+
+func TestRemote(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	const shift = 90 * time.Second
+	for _, token := range []string{"", serveToken} {
+		served := newServedWatcher()
+		listener := listenWatch(t, "127.0.0.1:0", token)
+		stop := serveWatch(t, listener, ServeConfig{Watcher: served.watcher, Token: token, Clock: func() time.Time { return time.Now().Add(shift) }})
+		start := time.Now()
+		r, err := Remote(t.Context(), "http://"+listener.Addr().String(), token, start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := r.Watch()
+		if w.Host != listener.Addr().String() || w.Machine.Cores == 0 || len(w.Subjects) != 1 || w.Subjects[0].Name != "one" {
+			t.Errorf("Watch = %+v", w)
+		}
+		t.Logf("the clock is %.6f s ahead, give or take %.6f", w.ClockOffset, w.ClockError)
+		if off := math.Abs(w.ClockOffset - shift.Seconds()); w.ClockError <= 0 || off > w.ClockError || w.ClockError > 0.1 {
+			t.Errorf("offset %v ± %v, want %v", w.ClockOffset, w.ClockError, shift)
+		}
+		run := runRemote(t, r)
+		s := run.await(t, "a sample", func(s result.Sample) bool { return s.Sampler == result.SamplerHost })
+		now := time.Since(start).Seconds()
+		if s.Host != w.Host || s.Subject != "one" || s.At < -w.ClockError || s.At > now+w.ClockError {
+			t.Errorf("at %g s came %+v", now, s)
+		}
+		run.stop()
+		stop()
+	}
+}
+
+// TestRemoteClock compares the clocks again as time goes by.
+func TestRemoteClock(t *testing.T) {
+	listener := listenWatch(t, "127.0.0.1:0", "")
+	serveWatch(t, listener, ServeConfig{Watcher: New(time.Now()), Clock: func() time.Time { return time.Now().Add(-time.Hour) }})
+	r, err := Remote(t.Context(), "http://"+listener.Addr().String(), "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := runRemote(t, r)
+	defer run.stop()
+	s := run.await(t, "a comparison of the clocks", func(s result.Sample) bool { return s.Subject == "clock" })
+	if v := s.Values; math.Abs(v["clock_offset_seconds"]+3600) > v["clock_uncertainty_seconds"] || v["round_trip_seconds"] <= 0 || s.Host == "" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestRemoteOutage stops the other watch and starts it again, with another time 0.
+func TestRemoteOutage(t *testing.T) {
+	listener := listenWatch(t, "127.0.0.1:0", "")
+	address := listener.Addr().String()
+	stop := serveWatch(t, listener, ServeConfig{Watcher: newServedWatcher().watcher})
+	start := time.Now()
+	r, err := Remote(t.Context(), "http://"+address+"/", "", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := runRemote(t, r)
+	defer run.stop()
+	host := func(s result.Sample) bool { return s.Sampler == result.SamplerHost }
+	run.await(t, "a sample", host)
+	stop()
+	said := run.await(t, "an error", func(s result.Sample) bool { return s.Error != "" })
+	if !strings.Contains(said.Error, address) || said.Sampler != result.SamplerWatch {
+		t.Errorf("told %+v", said)
+	}
+	ageless := newServedWatcher()
+	ageless.watcher.start = time.Now().Add(-time.Hour)
+	serveWatch(t, listenWatch(t, address, ""), ServeConfig{Watcher: ageless.watcher})
+	s := run.await(t, "a sample again", func(s result.Sample) bool {
+		if s.Error != "" {
+			t.Errorf("told again: %s", s.Error)
+		}
+		return host(s)
+	})
+	if now := time.Since(start).Seconds(); s.At < said.At-0.1 || s.At > now+0.1 {
+		t.Errorf("at %g s came %+v", now, s)
+	}
+}
+
+func TestRemoteRefused(t *testing.T) {
+	listener := listenWatch(t, "127.0.0.1:0", serveToken)
+	serveWatch(t, listener, ServeConfig{Watcher: New(time.Now()), Token: serveToken})
+	url := "http://" + listener.Addr().String()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
+	defer other.Close()
+	redirect := httptest.NewServer(http.RedirectHandler(url, http.StatusFound))
+	defer redirect.Close()
+	const wrong = "fedcba9876543210"
+	for _, c := range []struct{ url, token, want string }{
+		{url, "", "asks for a token"},
+		{url, wrong, "refuses the token"},
+		{other.URL, wrong, "is this a watch --listen?"},
+		{redirect.URL, wrong, "302"},
+		{"http://127.0.0.1:1", wrong, "connection refused"},
+		{"127.0.0.1:9191", wrong, "write http://HOST:PORT"},
+		{"http://u:" + wrong + "@127.0.0.1:9191", "", "write http://HOST:PORT"},
+		{url + "/samples", wrong, "write http://HOST:PORT"},
+	} {
+		_, err := Remote(t.Context(), c.url, c.token, time.Now())
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), wrong) {
+			t.Errorf("Remote(%q, %q): %v, want %q", c.url, c.token, err, c.want)
+		}
+	}
+}
+
+// TestMeasureOffset holds that an offset is never further off than it says, whatever the ways there and back take.
+func TestMeasureOffset(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		span := func(name string) time.Duration {
+			return time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, name))
+		}
+		ahead := time.Duration(rapid.Int64Range(-int64(time.Hour), int64(time.Hour)).Draw(t, "ahead"))
+		asked := time.Unix(1_800_000_000, 0)
+		var seen offsets
+		shortest := time.Hour
+		for range rapid.IntRange(1, clockExchanges).Draw(t, "exchanges") {
+			there, back := span("there"), span("back")
+			seen.add(measureOffset(asked, asked.Add(there+back), asked.Add(there+ahead)))
+			shortest = min(shortest, there+back)
+		}
+		got, uncertainty := seen.best()
+		if off := (got - ahead).Abs(); off > uncertainty+1 || uncertainty != shortest/2 {
+			t.Fatalf("%v ± %v, in truth %v; shortest trip %v", got, uncertainty, ahead, shortest)
+		}
+	})
+}

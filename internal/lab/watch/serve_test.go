@@ -1,0 +1,340 @@
+package watch
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"spillway/internal/lab/result"
+)
+
+const serveToken = "0123456789abcdef"
+
+// servedWatcher is a watch of one figure that counts its readings.
+type servedWatcher struct {
+	watcher *Watcher
+	reads   atomic.Int64
+}
+
+func newServedWatcher() *servedWatcher {
+	w := &servedWatcher{}
+	w.watcher = New(time.Now(), &Sampler{
+		Kind: result.SamplerHost, Subject: "one", Detail: "a figure of a test", Every: 10 * time.Millisecond,
+		Read: func(context.Context) ([]result.Sample, error) {
+			return []result.Sample{{Values: map[string]float64{"reads_total": float64(w.reads.Add(1))}}}, nil
+		},
+	})
+	return w
+}
+
+// serveWatch serves until the test ends, or until stop is called.
+func serveWatch(t testing.TB, listener net.Listener, config ServeConfig) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, listener, config) }()
+	var stopped atomic.Bool
+	stop = func() {
+		if stopped.Swap(true) {
+			return
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func listenWatch(t testing.TB, address, token string) net.Listener {
+	t.Helper()
+	listener, err := Listen(t.Context(), address, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
+}
+
+// awaitTrue waits for a condition that nothing signals.
+func awaitTrue(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: still not so", what)
+		case <-poll.C:
+		}
+	}
+}
+
+func TestListen(t *testing.T) {
+	for _, c := range []struct{ address, token, want string }{
+		{"127.0.0.1:0", "", ""},
+		{"localhost:0", "", ""},
+		{":0", "", ""},
+		{":0", serveToken, ""},
+		{"0.0.0.0:0", serveToken, ""},
+		{"0.0.0.0:0", "", "set a token of 16 characters or more, or listen on 127.0.0.1"},
+		{"[::]:0", "", "set a token"},
+		{"example.com:0", "", "set a token"},
+		{"127.0.0.1:0", "short", "the token has 5 characters"},
+		{"9191", "", "write HOST:PORT"},
+	} {
+		listener, err := Listen(t.Context(), c.address, c.token)
+		if err != nil {
+			if c.want == "" || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Listen(%q, %q): %v, want %q", c.address, c.token, err, c.want)
+			}
+			continue
+		}
+		loopback := listener.Addr().(*net.TCPAddr).IP.IsLoopback()
+		if c.want != "" || c.token == "" && !loopback {
+			t.Errorf("Listen(%q, %q) listens on %v", c.address, c.token, listener.Addr())
+		}
+		listener.Close()
+	}
+	open, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Serve(t.Context(), open, ServeConfig{Watcher: New(time.Now())}); err == nil || !strings.Contains(err.Error(), "set a token") {
+		t.Errorf("Serve on %v without a token: %v", open.Addr(), err)
+	}
+}
+
+// serveGet asks with a token and a Host header, and returns status and body.
+func serveGet(t *testing.T, url, token, host string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	request.Host = host
+	transport := &http.Transport{DisableKeepAlives: true}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+func TestServeGuards(t *testing.T) {
+	for _, token := range []string{"", serveToken} {
+		listener := listenWatch(t, "127.0.0.1:0", token)
+		serveWatch(t, listener, ServeConfig{Watcher: New(time.Now()), Token: token})
+		url := "http://" + listener.Addr().String()
+		for _, path := range []string{"/watch", "/clock", "/samples"} {
+			if token != "" {
+				for _, wrong := range []string{"", "0123456789abcdeF", serveToken + "0"} {
+					if status, text := serveGet(t, url+path, wrong, ""); status != http.StatusUnauthorized || strings.Contains(text, serveToken) {
+						t.Errorf("%s with token %q: %d %s", path, wrong, status, text)
+					}
+				}
+				continue
+			}
+			if status, _ := serveGet(t, url+path, "", "evil.example:80"); status != http.StatusMisdirectedRequest {
+				t.Errorf("%s under another name: %d", path, status)
+			}
+		}
+		if status, text := serveGet(t, url+"/clock", token, ""); status != http.StatusOK || !strings.Contains(text, `"now":"`) {
+			t.Errorf("/clock: %d %s", status, text)
+		}
+		if status, _ := serveGet(t, url+"/else", token, ""); status != http.StatusNotFound {
+			t.Errorf("/else: %d", status)
+		}
+	}
+}
+
+// TestServeReaders runs the samplers only while someone reads, and turns away whom it has no place for.
+func TestServeReaders(t *testing.T) {
+	served := newServedWatcher()
+	listener := listenWatch(t, "127.0.0.1:0", "")
+	serveWatch(t, listener, ServeConfig{Watcher: served.watcher})
+	url := "http://" + listener.Addr().String()
+	if _, text := serveGet(t, url+"/watch", "", ""); !strings.Contains(text, "a figure of a test") || served.reads.Load() > 0 {
+		t.Fatalf("with no reader %d readings, /watch is %s", served.reads.Load(), text)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	var streams []io.Closer
+	for range ServeReaders {
+		response, err := (&http.Client{Transport: transport}).Get(url + "/samples")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		streams = append(streams, response.Body)
+		if _, err := bufio.NewReader(response.Body).ReadSlice('}'); err != nil { // a sample has come
+			t.Fatal(err)
+		}
+	}
+	if status, text := serveGet(t, url+"/samples", "", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "8 others") {
+		t.Errorf("reader %d: %d %s", ServeReaders+1, status, text)
+	}
+	for _, stream := range streams {
+		stream.Close()
+	}
+	still := func() bool {
+		before := served.reads.Load()
+		wait := time.NewTimer(100 * time.Millisecond)
+		<-wait.C
+		return served.reads.Load() == before
+	}
+	awaitTrue(t, "no reader, no readings", still)
+	response, err := (&http.Client{Transport: transport}).Get(url + "/samples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	before := served.reads.Load()
+	awaitTrue(t, "readings for another reader", func() bool { return served.reads.Load() > before })
+}
+
+// TestServeSlowReader fills a connection that nobody empties: the server keeps its bound and tells the loss.
+func TestServeSlowReader(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := &streamReader{ready: make(chan struct{}, 1), limit: rapid.IntRange(1, 400).Draw(t, "limit")}
+		var lost, waiting int
+		number := 0
+		seen := -1
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if rapid.Bool().Draw(t, "put") {
+				line, _ := json.Marshal(&result.Sample{At: float64(number), Sampler: "x", Subject: strings.Repeat("s", number%50)})
+				number++
+				waiting++
+				r.put(append(line, '\n'))
+				if r.bytes > r.limit && len(r.lines) > 1 {
+					t.Fatalf("%d bytes wait, the limit is %d", r.bytes, r.limit)
+				}
+				continue
+			}
+			lines := newSampleLines(bytes.NewReader(r.take(time.Second)))
+			for {
+				s, err := lines.next()
+				if err != nil {
+					break
+				}
+				if s.Sampler == result.SamplerWatch {
+					waiting -= int(s.Values["samples_lost_total"]) - lost
+					lost = int(s.Values["samples_lost_total"])
+					continue
+				}
+				waiting--
+				if int(s.At) <= seen {
+					t.Fatalf("sample %g after %d", s.At, seen)
+				}
+				seen = int(s.At)
+			}
+			if waiting != 0 || number > 0 && seen != number-1 {
+				t.Fatalf("%d samples neither delivered nor told as lost; last %d of %d", waiting, seen, number)
+			}
+		}
+	})
+}
+
+// TestServeStuckReader has a reader that takes nothing: the others go on, and memory is bounded.
+func TestServeStuckReader(t *testing.T) {
+	w := New(time.Now(), &Sampler{Kind: result.SamplerHost, Every: time.Millisecond, Read: func(context.Context) ([]result.Sample, error) {
+		many := make([]result.Sample, 200)
+		for i := range many {
+			many[i] = result.Sample{Subject: strings.Repeat("x", 1000), Values: map[string]float64{"v": float64(i)}}
+		}
+		return many, nil
+	}})
+	b := newBroadcast(w)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); b.run(ctx) }()
+	stuck, ok := b.join()
+	if !ok {
+		t.Fatal("no place for a first reader")
+	}
+	lost := func() int {
+		stuck.mu.Lock()
+		defer stuck.mu.Unlock()
+		if stuck.bytes > ServeBuffer {
+			t.Errorf("%d bytes wait for a reader, more than %d", stuck.bytes, ServeBuffer)
+		}
+		return stuck.lost
+	}
+	awaitTrue(t, "10,000 samples lost", func() bool { return lost() > 10_000 })
+	b.leave(stuck)
+	cancel()
+	<-ended
+	text := stuck.take(0)
+	if !bytes.Contains(text, []byte(`"samples_lost_total":`)) || len(text) > ServeBuffer+1000 {
+		t.Errorf("%d bytes, beginning %.200q", len(text), text)
+	}
+}
+
+// TestServeLive drives a stream over a real connection while nobody reads it for a while.
+func TestServeLive(t *testing.T) {
+	served := newServedWatcher()
+	listener := listenWatch(t, "127.0.0.1:0", "")
+	serveWatch(t, listener, ServeConfig{Watcher: served.watcher})
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET /samples HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	awaitTrue(t, "20 readings", func() bool { return served.reads.Load() > 20 })
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := newSampleLines(response.Body)
+	var last float64
+	for last < 20 {
+		s, err := lines.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s != nil && s.Sampler == result.SamplerHost {
+			if v := s.Values["reads_total"]; v != last+1 {
+				t.Fatalf("reading %g follows %g", v, last)
+			}
+			last++
+		}
+	}
+}
+
+func FuzzSampleLines(f *testing.F) {
+	f.Add([]byte("{\"at_seconds\":1,\"sampler\":\"host\",\"values\":{\"x\":1}}\n\n{}\n"))
+	f.Add([]byte("{\"at_seconds\":1e999,\"sampler\":\"\\u001b[2J\"}\nnull\n[]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		lines := newSampleLines(bytes.NewReader(text))
+		for {
+			s, err := lines.next()
+			if errors.Is(err, io.EOF) || err != nil {
+				return
+			}
+			if s != nil && (s.Sampler == "" || strings.ContainsAny(s.Sampler+s.Subject+s.Error, "\x1b\n\r")) {
+				t.Fatalf("%+v", s)
+			}
+		}
+	})
+}

@@ -1,0 +1,246 @@
+package watch
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/lab/result"
+)
+
+// newTCP returns the sampler of the namespace of the calling thread.
+func newTCP(tb testing.TB) *Sampler {
+	tb.Helper()
+	s, err := TCP()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Close)
+	return s
+}
+
+// difference returns what happened between two readings: counters less what they were, the others as they stand.
+func difference(before, after map[string]float64) map[string]float64 {
+	values := map[string]float64{}
+	for name, value := range after {
+		values[name] = value
+		if result.Counter(name) {
+			values[name] -= before[name]
+		}
+	}
+	return values
+}
+
+// expectAll fails unless the values are within 5 % of the truth, or one count.
+func expectAll(tb testing.TB, values, truth map[string]float64) {
+	tb.Helper()
+	for name, want := range truth {
+		expect(tb, values, name, want)
+	}
+}
+
+// TestTimeWaitOfClients makes known numbers of connections that the client closes first: each leaves a socket in
+// TIME_WAIT with an ephemeral port.
+func TestTimeWaitOfClients(t *testing.T) {
+	enterNamespace(t, 20000, 29999)
+	server := listen(t, 8080, 128)
+	sampler := newTCP(t)
+	before := readOne(t, sampler)
+	server.closed(2000, true)
+	var open []int
+	for range 100 {
+		client, accepted := server.pair()
+		open = append(open, client, accepted)
+	}
+	defer closeFDs(open)
+
+	sampler = newTCP(t) // whose first reading counts the ports
+	expectAll(t, difference(before, readOne(t, sampler)), map[string]float64{
+		"time_wait": 2000, "time_wait_ephemeral": 2000, "time_waits_total": 2000,
+		"ports_in_use": 2100, "ports_low": 20000, "ports_high": 29999, "ports_range": 10000,
+		"active_opens_total": 2100, "passive_opens_total": 2100, "attempt_fails_total": 0,
+		"established": 200, "in_use": 201, "retransmits_total": 0, "listen_drops_total": 0,
+	})
+}
+
+// TestTimeWaitOfServers makes the server close first: TIME_WAIT is as high, and no ephemeral port is taken.
+func TestTimeWaitOfServers(t *testing.T) {
+	enterNamespace(t, 20000, 29999)
+	server := listen(t, 8080, 128)
+	server.bound = 10000 // a port used again would take over its connection's TIME_WAIT
+	server.closed(2000, false)
+	expectAll(t, readOne(t, newTCP(t)), map[string]float64{
+		"time_wait": 2000, "time_wait_ephemeral": 0, "ports_in_use": 0, "active_opens_total": 2000,
+	})
+}
+
+// TestPortsUsedUp uses up a range of which some ports are reserved, and looks at what the last connection is told.
+func TestPortsUsedUp(t *testing.T) {
+	enterNamespace(t, 20000, 20999)
+	setNet(t, "ip_local_reserved_ports", "8081,20100-20199,20998-21100")
+	server := listen(t, 8080, 128)
+	const ports = 1000 - 100 - 2
+	server.closed(ports, true)
+	expectAll(t, readOne(t, newTCP(t)), map[string]float64{"ports_range": ports, "ports_in_use": ports, "time_wait": ports})
+	fd := socket(t, 0)
+	defer unix.Close(fd)
+	err := unix.Connect(fd, &unix.SockaddrInet4{Port: server.port, Addr: [4]byte{127, 0, 0, 1}})
+	if err != unix.EADDRNOTAVAIL {
+		t.Errorf("one more connection: %v, want %v", err, unix.EADDRNOTAVAIL)
+	}
+}
+
+// TestPortsShared holds one ephemeral port by a listener and by all that it accepted: it counts once.
+func TestPortsShared(t *testing.T) {
+	enterNamespace(t, 20000, 29999)
+	server := listen(t, 25000, 128)
+	var open []int
+	for range 50 {
+		client, accepted := server.pair()
+		open = append(open, client, accepted)
+	}
+	defer closeFDs(open)
+	expectAll(t, readOne(t, newTCP(t)), map[string]float64{"ports_in_use": 51, "established": 100})
+}
+
+// TestTimeWaitOverflow bounds TIME_WAIT below the number of closes.
+func TestTimeWaitOverflow(t *testing.T) {
+	enterNamespace(t, 20000, 29999)
+	setNet(t, "tcp_max_tw_buckets", "100")
+	server := listen(t, 8080, 128)
+	server.closed(300, true)
+	expectAll(t, readOne(t, newTCP(t)), map[string]float64{"time_wait": 100, "time_wait_overflow_total": 200})
+}
+
+// TestNamespaceStays reads a sampler from a thread of another namespace than the one that made it.
+func TestNamespaceStays(t *testing.T) {
+	enterNamespace(t, 20000, 20999)
+	server := listen(t, 8080, 128)
+	server.closed(10, true)
+	sampler, listeners := newTCP(t), newListeners(t)
+	values := make(chan map[string]float64)
+	go func() { values <- readOne(t, sampler) }()
+	expectAll(t, <-values, map[string]float64{"time_wait": 10, "ports_in_use": 10, "ports_range": 1000})
+	go func() { values <- readOne(t, listeners) }()
+	expectAll(t, <-values, map[string]float64{"accept_queue_limit": 128})
+}
+
+func TestPortsPause(t *testing.T) {
+	for cost, want := range map[time.Duration]time.Duration{
+		0: time.Second, 4 * time.Millisecond: time.Second,
+		5 * time.Millisecond: time.Second, 30 * time.Millisecond: 6 * time.Second,
+	} {
+		if got := portsPause(cost); got != want {
+			t.Errorf("after a count of %v the next is due in %v, want %v", cost, got, want)
+		}
+	}
+	var p tcpPorts
+	now := time.Unix(1000, 0)
+	p.next = now.Add(time.Second)
+	if p.due(now) || !p.due(now.Add(time.Second)) {
+		t.Error("due before its time or not at it")
+	}
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+func BenchmarkTCP(b *testing.B) {
+	for _, sockets := range []int{0, 20_000} {
+		b.Run(benchName(sockets, "TIME_WAIT"), func(b *testing.B) {
+			enterNamespace(b, 1024, 65535)
+			server := listen(b, 999, 1024)
+			server.closed(sockets, true)
+			sampler := newTCP(b)
+			readOne(b, sampler)
+			benchmarkRead(b, sampler)
+		})
+	}
+}
+
+// BenchmarkPorts counts the ports alone.
+func BenchmarkPorts(b *testing.B) {
+	for _, sockets := range []int{0, 20_000} {
+		for _, mode := range []string{"client first", "server first"} {
+			b.Run(benchName(sockets, mode), func(b *testing.B) {
+				enterNamespace(b, 1024, 65535)
+				server := listen(b, 999, 1024)
+				server.closed(sockets, mode == "client first")
+				var p tcpPorts
+				var err error
+				if p.diag, err = openDiag(); err != nil {
+					b.Fatal(err)
+				}
+				defer p.diag.close()
+				before := threadCPU()
+				for b.Loop() {
+					if err := p.count(time.Now(), portRange{low: 1024, high: 65535}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64((threadCPU()-before).Microseconds())/float64(b.N), "cpu-µs/op")
+			})
+		}
+	}
+}
+
+func FuzzParseTCP(f *testing.F) {
+	for _, name := range fixtures(f, "net_") {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		seen := 0
+		count := func(name []byte, _ float64) {
+			if len(name) == 0 {
+				t.Error("a figure without a name")
+			}
+			seen++
+		}
+		_ = parseSockstat(b, "TCP", count)
+		_ = parseMIB(b, "Tcp", count)
+		_ = parseMIB(b, "TcpExt", count)
+		if seen > len(b) {
+			t.Errorf("%d figures in %d bytes", seen, len(b))
+		}
+		r, err := parsePortRange(b)
+		if err == nil && (r.low < 1 || r.high > 65535 || r.low > r.high) {
+			t.Errorf("range %+v", r)
+		}
+		if r.reserve(b) == nil && r.count() < 0 {
+			t.Errorf("%d ports", r.count())
+		}
+	})
+}
+
+// fixtures returns the files of testdata whose name begins so.
+func fixtures(tb testing.TB, prefix string) [][]byte {
+	tb.Helper()
+	entries, err := os.ReadDir("testdata")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var files [][]byte
+	for _, entry := range entries {
+		if name := entry.Name(); !entry.IsDir() && len(name) > len(prefix) && name[:len(prefix)] == prefix {
+			files = append(files, fixture(tb, name))
+		}
+	}
+	if len(files) == 0 {
+		tb.Fatalf("testdata has no file %s*", prefix)
+	}
+	return files
+}
+
+func fixture(tb testing.TB, name string) []byte {
+	tb.Helper()
+	content, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return content
+}

@@ -1,0 +1,175 @@
+package admin
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
+	"spillway/internal/serve/standby"
+)
+
+const (
+	counter = prometheus.CounterValue
+	gauge   = prometheus.GaugeValue
+)
+
+// metric is one number read out of a snapshot.
+type metric[T any] struct {
+	name  string // without the collector's prefix
+	kind  prometheus.ValueType
+	value func(T) float64 // NaN: there is none now
+	help  string
+	label prometheus.Labels // beside the collector's own; nil: none
+}
+
+// PoolStats returns the metrics of one database pool, named spillway_pool_...
+// Their database label is name, which must not hold a password. stats is called
+// at each scrape.
+func PoolStats(name string, stats func() database.Stats) prometheus.Collector {
+	type s = database.Stats
+	read := func() []s { return []s{stats()} }
+	c := &snapshots[s]{prefix: "spillway_pool_", fixed: prometheus.Labels{"database": name}, read: read}
+	return c.describe([]metric[s]{
+		{"connections", gauge, func(s s) float64 { return float64(s.InUse) }, "Connections open.", prometheus.Labels{"state": "in_use"}},
+		{"connections", gauge, func(s s) float64 { return float64(s.Idle) }, "Connections open.", prometheus.Labels{"state": "idle"}},
+		{"connections_max", gauge, func(s s) float64 { return float64(s.Max) }, "Connections at most.", nil},
+		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Statements waiting for a connection.", nil},
+		{"waits_total", counter, func(s s) float64 { return float64(s.Waits) }, "Statements that had to wait for a connection.", nil},
+		{"wait_seconds_total", counter, func(s s) float64 { return s.WaitTime.Seconds() }, "Time statements waited for a connection.", nil},
+		{"connects_total", counter, func(s s) float64 { return float64(s.Connects) }, "Connections opened.", nil},
+	})
+}
+
+// FeedStats returns the metrics of all feeds, named spillway_feed_... Their feed
+// label is the feed's name. stats is called at each scrape.
+func FeedStats(stats func() []feed.Stats) prometheus.Collector {
+	type s = feed.Stats
+	c := &snapshots[s]{prefix: "spillway_feed_", label: "feed", name: func(s s) string { return s.Name }, read: stats}
+	return c.describe([]metric[s]{
+		{"windows", gauge, func(s s) float64 { return float64(s.Windows) }, "Windows kept, one for each value of the parameters.", nil},
+		{"rows", gauge, func(s s) float64 { return float64(s.Rows) }, "Rows in the windows.", nil},
+		{"age_seconds", gauge, func(s s) float64 { return s.AgeSeconds }, "Age of the oldest window in use.", nil},
+		{"refreshes_total", counter, func(s s) float64 { return float64(s.Refreshes) }, "Statements that read a window.", nil},
+		{"refresh_errors_total", counter, func(s s) float64 { return float64(s.RefreshErrors) }, "Refreshes that failed.", nil},
+		{"refresh_seconds_total", counter, func(s s) float64 { return s.RefreshSeconds }, "Time spent in refreshes.", nil},
+		{"pages_total", counter, func(s s) float64 { return float64(s.WindowPages) }, "Pages answered.", prometheus.Labels{"source": "window"}},
+		{"pages_total", counter, func(s s) float64 { return float64(s.DatabasePages) }, "Pages answered.", prometheus.Labels{"source": "database"}},
+		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Window pages answered with 304.", nil},
+		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, "Pages not answered: database unavailable or too many waiting.", nil},
+		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Pages that shared another request's statement.", nil},
+		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
+		{"segment_rows", gauge, func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
+		{"segment_age_seconds", gauge, func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
+		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows ended to make room for others.", nil},
+	})
+}
+
+// ReplicaStats returns the metrics of the read replica, named spillway_replica_...
+func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
+	type s = *standby.Switch
+	c := &snapshots[s]{prefix: "spillway_replica_", fixed: prometheus.Labels{"database": name}, read: func() []s { return []s{reads} }}
+	return c.describe([]metric[s]{
+		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads that the primary answered instead.", nil},
+		{"down", gauge, func(s s) float64 {
+			if s.Down() {
+				return 1
+			}
+			return 0
+		}, "1 while the primary answers alone.", nil},
+		{"lag_seconds", gauge, func(s s) float64 {
+			lag, known := s.Lag()
+			if !known {
+				return math.NaN()
+			}
+			return lag.Seconds()
+		}, "How far the replica is behind; absent where that is not known.", nil},
+	})
+}
+
+// QueryStats returns the metrics of all queries, named spillway_query_... Their
+// query label is the query's name. stats is called at each scrape.
+func QueryStats(stats func() []query.Stats) prometheus.Collector {
+	type s = query.Stats
+	c := &snapshots[s]{prefix: "spillway_query_", label: "query", name: func(s s) string { return s.Name }, read: stats}
+	return c.describe([]metric[s]{
+		{"answers_total", counter, func(s s) float64 { return float64(s.Hits) }, "Requests answered.", prometheus.Labels{"source": "memory"}},
+		{"answers_total", counter, func(s s) float64 { return float64(s.Stale) }, "Requests answered.", prometheus.Labels{"source": "stale"}},
+		{"answers_total", counter, func(s s) float64 { return float64(s.Misses) }, "Requests answered.", prometheus.Labels{"source": "waited"}},
+		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Answers given as 304.", nil},
+		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, "Requests not answered.", nil},
+		{"executions_total", counter, func(s s) float64 { return float64(s.Executions) }, "Statements run.", nil},
+		{"execution_errors_total", counter, func(s s) float64 { return float64(s.ExecutionErrors) }, "Statements that failed.", nil},
+		{"execution_seconds_total", counter, func(s s) float64 { return s.ExecutionSeconds }, "Time spent in statements.", nil},
+		{"renewal_errors_total", counter, func(s s) float64 { return float64(s.RenewalErrors) }, "Renewals of served answers that failed.", nil},
+		{"shared_hits_total", counter, func(s s) float64 { return float64(s.SharedHits) }, "Answers that another replica had fetched.", nil},
+		{"shared_errors_total", counter, func(s s) float64 { return float64(s.SharedErrors) }, "Calls of the shared cache that failed.", nil},
+		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another's execution.", nil},
+		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
+		{"cache_entries", gauge, func(s s) float64 { return float64(s.CacheEntries) }, "Answers kept in memory.", nil},
+		{"cache_bytes", gauge, func(s s) float64 { return float64(s.CacheBytes) }, "Memory of kept answers.", nil},
+		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Answers that had to go for others.", nil},
+	})
+}
+
+// snapshots is a collector over values of T, all read once a scrape, so that the
+// metrics of one scrape belong together.
+type snapshots[T any] struct {
+	prefix string            // of the metrics' names
+	fixed  prometheus.Labels // on every metric; nil: none
+	label  string            // tells the values of one read apart; "": there is one
+	name   func(T) string    // a value's label; nil where label is ""
+	read   func() []T
+
+	metrics []metric[T]
+	descs   []*prometheus.Desc // one for each of metrics
+}
+
+// describe gives s its metrics.
+func (s *snapshots[T]) describe(metrics []metric[T]) *snapshots[T] {
+	var variable []string
+	if s.label != "" {
+		variable = []string{s.label}
+	}
+	s.metrics = metrics
+	for _, m := range metrics {
+		labels := prometheus.Labels{}
+		maps.Copy(labels, s.fixed)
+		maps.Copy(labels, m.label)
+		s.descs = append(s.descs, prometheus.NewDesc(s.prefix+m.name, m.help, variable, labels))
+	}
+	return s
+}
+
+// Describe implements prometheus.Collector.
+func (s *snapshots[T]) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range s.descs {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *snapshots[T]) Collect(out chan<- prometheus.Metric) {
+	for _, now := range s.read() {
+		var labels []string
+		if s.label != "" {
+			labels = []string{s.name(now)}
+		}
+		for i, m := range s.metrics {
+			if value := m.value(now); !math.IsNaN(value) {
+				out <- prometheus.MustNewConstMetric(s.descs[i], m.kind, value, labels...)
+			}
+		}
+	}
+}
+
+// metricsLog passes on the complaints of the metrics handler.
+type metricsLog struct{ log *slog.Logger }
+
+// Println implements promhttp.Logger.
+func (l metricsLog) Println(v ...any) { l.log.Error("gather metrics", "error", fmt.Sprint(v...)) }

@@ -1,0 +1,147 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// compiled returns the schema, itself checked against the 2020-12 metaschema.
+func compiled(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource("spillway.json", document); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := compiler.Compile("spillway.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+// judge returns what the schema says of a YAML text.
+func judge(t *testing.T, schema *jsonschema.Schema, src string) error {
+	t.Helper()
+	text, err := yaml.YAMLToJSON([]byte(src))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, src)
+	}
+	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, src)
+	}
+	return schema.Validate(instance)
+}
+
+// manual is the file that explains the configuration.
+const manual = "../../../docs/configuration.md"
+
+// examples returns the whole configurations of the manual.
+func examples(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(manual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, block := range strings.Split(string(text), "\n```yaml\n")[1:] {
+		example, _, _ := strings.Cut(block, "\n```\n")
+		found = append(found, example+"\n")
+	}
+	if len(found) == 0 {
+		t.Fatal("no ```yaml blocks in " + manual)
+	}
+	return found
+}
+
+func TestSchemaAccepts(t *testing.T) {
+	schema := compiled(t)
+	good := func(src string) {
+		t.Helper()
+		if err := judge(t, schema, src); err != nil {
+			t.Errorf("%v in\n%s", err, src)
+		}
+	}
+	good(printed(Default()))
+	good(printed(valid(func(c *Config) { c.Feeds[0].Params = Params{{"a", "uuid"}} })))
+	good("feeds:\n  - path: /a\n    sql: SELECT 1\n    key: [a, b DESC]\n    window: ${WINDOW}\n    refresh: ${X}ms\n    params: {a: \"${TYPE}\"}\nlog: {level: \"${LEVEL}\", access: \"${A}\"}\n")
+	for _, example := range examples(t) {
+		good(example)
+	}
+}
+
+// Every example in the manual is a configuration.
+func TestManualExamples(t *testing.T) {
+	env := func(string) (string, bool) { return "postgres://app:pw@db/app", true }
+	file := func(string) ([]byte, error) { return []byte("a-token-of-24-characters"), nil }
+	for _, example := range examples(t) {
+		if _, err := Read("example", []byte(example), env, file); err != nil {
+			t.Errorf("%v in\n%s", err, example)
+		}
+	}
+}
+
+func TestSchemaRefuses(t *testing.T) {
+	schema := compiled(t)
+	bad := func(src, says string) {
+		t.Helper()
+		if err := judge(t, schema, src); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q of\n%s", err, says, src)
+		}
+	}
+	bad("litsen: a\n", "'litsen' not allowed")
+	bad(orders+"    widow: 3\n", "'widow' not allowed")
+	bad("feeds: [{path: /a, sql: SELECT 1}]\n", "missing property 'key'")
+	bad(orders+"    window: 0\n", "minimum")
+	bad(orders+"    sweep_share: 1.5\n", "maximum")
+	bad(orders+"    refresh: 100\n", "got number, want string")
+	bad(orders+"    refresh: fast\n", "pattern")
+	bad(orders+"    params: {a: string}\n", "'text'")
+	bad(orders+"    params: {a-b: text}\n", "propertyName")
+	bad("log: {level: all}\n", "'debug'")
+	bad("listen: 8080\n", "got number, want string")
+	bad("pool: {max: three}\n", "pattern")
+}
+
+// Each key of the schema says what it means, and all but those without one
+// have their default.
+func TestSchemaDescribes(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal(Schema(), &schema); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	var walk func(path string, block map[string]any)
+	walk = func(path string, block map[string]any) {
+		for key, value := range block["properties"].(map[string]any) {
+			n++
+			property := value.(map[string]any)
+			if text, _ := property["description"].(string); text == "" {
+				t.Errorf("%s has no description", join(path, key))
+			}
+			if _, ok := property["properties"]; ok {
+				walk(join(path, key), property)
+			}
+			if items, ok := property["items"].(map[string]any); ok && items["properties"] != nil {
+				walk(join(path, key)+"[]", items)
+			}
+		}
+	}
+	walk("", schema)
+	if want := len(manualRows()); n != want {
+		t.Errorf("%d keys, want %d", n, want)
+	}
+	if again := Schema(); !bytes.Equal(again, Schema()) {
+		t.Error("two calls give two schemas")
+	}
+}

@@ -1,0 +1,217 @@
+// Package feed serves the newest rows of a SELECT, page by page, at a rate that
+// does not depend on the database.
+//
+// One window per feed (and per value of its parameters) holds the newest rows,
+// each encoded once, in an immutable snapshot behind an atomic pointer. While
+// requests come, one statement per refresh interval reads the whole window again; so
+// rows that commit out of order, change or go away are right within one
+// refresh. While none come, nothing is read, and the first request afterwards
+// waits for one refresh. Pages behind the window are read by key, never by
+// counting rows off: identical requests share one statement.
+//
+// What fails and what then:
+//
+//   - The database is down: the last snapshot is served, its age stated, until
+//     Config.StaleMax; then Page returns ErrUnavailable until a refresh succeeds.
+//   - The database is slow: refreshes take at most half of one connection's time;
+//     requests wait at most Config.Timeout; Config.WaitersMax bounds how many wait, more are
+//     refused with ErrBusy.
+//   - Too many values of the parameters: the window least recently asked for goes.
+//
+// The package holds no SQL and no HTTP: a Source reads rows, package server
+// answers requests.
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"spillway/internal/serve/coalesce"
+)
+
+// Config is a feed's configuration. All fields are needed; package config holds
+// the defaults.
+type Config struct {
+	Definition
+	Window     int           // newest rows kept in memory
+	Refresh    time.Duration // from the start of one refresh to the next, while asked for
+	IdleAfter  time.Duration // no request for so long: no refreshes
+	StaleMax   time.Duration // the oldest window served
+	Timeout    time.Duration // a request waits at most so long
+	Limit      int           // rows a page by default
+	LimitMax   int           // rows a page at most
+	OffsetMax  int           // the largest offset
+	WaitersMax int           // requests that wait at once
+	WindowsMax int           // windows kept at once
+	SweepShare float64       // share of one connection's time for counting again
+	Gate       Gate          // bounds statements for older pages; shared by feeds of one database
+	Log        *slog.Logger
+}
+
+// Errors of Page. Others are the database's.
+var (
+	// ErrUnavailable: the window is older than StaleMax, or was never read. Retry later.
+	ErrUnavailable = errors.New("the database does not answer and what is known is too old")
+	// ErrBusy: too many requests wait, or an answer takes too long. Retry later.
+	ErrBusy = errors.New("too many requests wait for the database")
+	// ErrCounting: the rows up to a deep offset are being counted for the first
+	// time; its text says how far. Retry later.
+	ErrCounting = errors.New("rows up to this offset are being counted")
+	// ErrRequest: the request is wrong; its text says how.
+	ErrRequest = errors.New("bad request")
+)
+
+// Feed is one feed. Use Open. Its methods may be called concurrently.
+type Feed struct {
+	cfg         Config
+	source      Source
+	fingerprint uint32
+	pages       *coalesce.Group[*pageRead]
+
+	base context.Context // the feed's lifetime
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	windows  atomic.Pointer[map[string]*window] // copied on change; read without a lock
+	mu       sync.Mutex                         // guards changes of windows
+	waiting  atomic.Int64                       // requests waiting for a refresh or the sweeper
+	counters counters
+}
+
+// Open returns a feed that reads from source. It asks the database nothing yet;
+// a feed without parameters is read as soon as Warm or a request asks for it.
+// The owner must call Close.
+func Open(cfg Config, source Source) *Feed {
+	f := &Feed{
+		cfg:         cfg,
+		source:      source,
+		fingerprint: cfg.fingerprint(),
+		pages:       coalesce.New[*pageRead](cfg.WaitersMax),
+	}
+	f.base, f.stop = context.WithCancel(context.Background())
+	f.windows.Store(&map[string]*window{})
+	return f
+}
+
+// Close ends all refreshes and waits for them. Requests under way get an error.
+func (f *Feed) Close() {
+	f.mu.Lock() // no window starts after this
+	f.stop()
+	f.mu.Unlock()
+	f.pages.Close()
+	f.done.Wait()
+}
+
+// Name returns the feed's name.
+func (f *Feed) Name() string { return f.cfg.Name }
+
+// Params returns the feed's parameters.
+func (f *Feed) Params() []Param { return f.cfg.Params }
+
+// Limits returns the default and largest page size and the largest offset.
+func (f *Feed) Limits() (limit, limitMax, offsetMax int) {
+	return f.cfg.Limit, f.cfg.LimitMax, f.cfg.OffsetMax
+}
+
+// Check has the database explain the feed's statements; see Source.Check.
+func (f *Feed) Check(ctx context.Context) error {
+	if err := f.source.Check(ctx, f.cfg.Window); err != nil {
+		return fmt.Errorf("feed %s: %w", f.cfg.Name, err)
+	}
+	return nil
+}
+
+// Warm reads the window of a feed without parameters once, so that the first
+// request finds it. It does nothing for a feed with parameters.
+func (f *Feed) Warm(ctx context.Context) error {
+	if len(f.cfg.Params) > 0 {
+		return nil
+	}
+	w, err := f.window(nil, time.Now())
+	if err != nil {
+		return err
+	}
+	if _, err := w.await(ctx); err != nil {
+		return fmt.Errorf("feed %s: %w", f.cfg.Name, err)
+	}
+	return nil
+}
+
+// Ready returns nil, or why the feed cannot answer as promised: a window in use
+// is older than StaleMax or was never read. An idle feed is ready.
+func (f *Feed) Ready(now time.Time) error {
+	for _, w := range *f.windows.Load() {
+		if err := w.ready(now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// window returns the window for args, making it if need be.
+func (f *Feed) window(args []string, now time.Time) (*window, error) {
+	var room [128]byte // most parameter values fit: then a hit allocates nothing
+	name := appendArgs(room[:0], args)
+	if w, ok := (*f.windows.Load())[string(name)]; ok {
+		return w, nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.base.Err() != nil {
+		return nil, ErrUnavailable
+	}
+	old := *f.windows.Load()
+	if w, ok := old[string(name)]; ok {
+		return w, nil
+	}
+	fresh := make(map[string]*window, len(old)+1)
+	for k, w := range old {
+		fresh[k] = w
+	}
+	if len(fresh) >= f.cfg.WindowsMax {
+		f.evictLocked(fresh)
+	}
+	w := newWindow(f, args, now)
+	fresh[string(name)] = w
+	f.windows.Store(&fresh)
+	f.done.Go(w.run)
+	return w, nil
+}
+
+// evictLocked takes the window least recently asked for out of windows and ends it.
+func (f *Feed) evictLocked(windows map[string]*window) {
+	var oldest string
+	var w *window
+	for k, c := range windows {
+		if w == nil || c.asked.Load() < w.asked.Load() {
+			oldest, w = k, c
+		}
+	}
+	delete(windows, oldest)
+	w.stop()
+	f.counters.evictions.Add(1)
+}
+
+// Gate bounds how many statements for older pages and counts run at once, so
+// that they leave a connection to the refreshes. Feeds of one database share a gate.
+type Gate chan struct{}
+
+// NewGate returns a gate for a pool of that many connections: one less, at least one.
+func NewGate(connections int) Gate { return make(Gate, max(connections-1, 1)) }
+
+// enter waits for a place until ctx ends. The caller must leave.
+func (g Gate) enter(ctx context.Context) error {
+	select {
+	case g <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a free connection: %w", ctx.Err())
+	}
+}
+
+func (g Gate) leave() { <-g }

@@ -1,0 +1,203 @@
+package feed
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"spillway/internal/serve/coalesce"
+)
+
+// Request asks for one page.
+type Request struct {
+	Args   []string // canonical texts (ParseParam) for Params, in their order
+	Before string   // the cursor of the row before the page; "" for none
+	Offset int      // rows left out from the newest; 0 with Before
+	Limit  int      // rows at most; 0 for the default
+}
+
+// From says where a page's rows come from.
+type From uint8
+
+// The origins of a page.
+const (
+	FromWindow   From = iota // the window's snapshot
+	FromDatabase             // a statement of its own
+)
+
+// Page is some of a feed's rows, newest first.
+type Page struct {
+	Data   []byte    // the rows as JSON objects, commas between them; not to be changed
+	Rows   int       // how many
+	Next   string    // the cursor for the rows that follow; "" when there are none
+	Source From      //
+	ReadAt time.Time // the rows are no older than this
+
+	// For an offset behind the window: the offset was found by counts, of which the
+	// oldest was taken at CountedAt. Zero where the offset is exact.
+	CountedAt time.Time
+
+	tag uint64 // what Tag returns, where it is known already; else 0
+}
+
+// Tag returns a hash of the page's content, equal on every replica for equal
+// content, for an ETag.
+func (p *Page) Tag() uint64 {
+	if p.tag != 0 {
+		return p.tag
+	}
+	return xxhash.Sum64(p.Data) ^ (xxhash.Sum64String(p.Next)*31 + 1)
+}
+
+// Page answers r. now is the request's time. A window hit takes no lock and
+// allocates nothing. Errors wrap ErrRequest or ErrCursor (the client's mistake),
+// ErrBusy, ErrCounting or ErrUnavailable (come again later); others are the database's.
+func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error) {
+	if r.Limit == 0 {
+		r.Limit = f.cfg.Limit
+	}
+	if err := f.check(&r); err != nil {
+		return Page{}, err
+	}
+	w, err := f.window(r.Args, now)
+	if err != nil {
+		return Page{}, err
+	}
+	s, err := w.get(ctx, now)
+	if err != nil && w.ctx.Err() != nil && f.base.Err() == nil {
+		// The window had to go for another one while we waited: once more.
+		if w, err = f.window(r.Args, now); err == nil {
+			s, err = w.get(ctx, now)
+		}
+	}
+	if err != nil {
+		f.counters.refused.Add(1)
+		return Page{}, err
+	}
+	if start, known := f.start(s, &r); known {
+		if p, ok := s.page(start, r.Limit); ok {
+			f.counters.windowPages.Add(1)
+			return p, nil
+		}
+	}
+	p, err := f.older(ctx, w, s, r)
+	switch {
+	case err == nil:
+		f.counters.databasePages.Add(1)
+		return p, nil
+	case errors.Is(err, ErrCursor):
+		return Page{}, err
+	case errors.Is(err, ErrCounting):
+	case errors.Is(err, coalesce.ErrFull) || errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	f.counters.refused.Add(1)
+	return Page{}, err
+}
+
+// check refuses what no page can be.
+func (f *Feed) check(r *Request) error {
+	switch {
+	case r.Limit < 1 || r.Limit > f.cfg.LimitMax:
+		return fmt.Errorf("%w: limit must be 1 to %d", ErrRequest, f.cfg.LimitMax)
+	case r.Offset < 0 || r.Offset > f.cfg.OffsetMax:
+		return fmt.Errorf("%w: offset must be 0 to %d", ErrRequest, f.cfg.OffsetMax)
+	case r.Before != "" && r.Offset != 0:
+		return fmt.Errorf("%w: give offset or before, not both", ErrRequest)
+	case len(r.Args) != len(f.cfg.Params):
+		return fmt.Errorf("%w: %d parameters where the feed has %d", ErrRequest, len(r.Args), len(f.cfg.Params))
+	}
+	return nil
+}
+
+// start returns the position in s where the page begins; false when that lies
+// outside s.
+func (f *Feed) start(s *snapshot, r *Request) (int, bool) {
+	if r.Before == "" {
+		return r.Offset, r.Offset < s.rows.Len() || !s.full
+	}
+	i, ok := s.cursors[r.Before]
+	return i + 1, ok
+}
+
+// pageRead is a page read from the database, shared by all who asked for it.
+type pageRead struct {
+	rows   Rows
+	readAt time.Time
+}
+
+// older reads a page that the window does not hold, by key.
+func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
+	defer cancel()
+	at := location{}
+	switch {
+	case r.Before != "":
+		key, err := parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
+		if err != nil {
+			return Page{}, err
+		}
+		at.after = key
+	case r.Offset > 0 && r.Offset <= s.rows.Len():
+		at.after = s.rows.Keys[r.Offset-1] // exact: the window knows the row before
+	case r.Offset > 0:
+		var err error
+		if at, err = w.locate(ctx, s, r.Offset); err != nil {
+			return Page{}, err
+		}
+		if at.end {
+			return Page{Source: FromDatabase, ReadAt: s.readAt, CountedAt: at.readAt}, nil
+		}
+	}
+	p, err := f.read(ctx, Range{Args: w.args, After: at.after, Skip: at.skip, Limit: r.Limit + 1})
+	p.CountedAt = at.readAt
+	return p, err
+}
+
+// read reads one page, sharing the statement with identical requests. q.Limit is
+// one more than the page's rows: the row too many tells that a next page exists.
+func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
+	// Each caller waits at most Timeout; the statement ends with the last of them.
+	got, _, err := f.pages.Do(ctx, pageName(q), func(ctx context.Context) (*pageRead, error) {
+		if err := f.cfg.Gate.enter(ctx); err != nil {
+			return nil, err
+		}
+		defer f.cfg.Gate.leave()
+		read := &pageRead{readAt: time.Now()}
+		if err := f.source.Read(ctx, q, &read.rows); err != nil {
+			return nil, fmt.Errorf("read page: %w", err)
+		}
+		return read, nil
+	})
+	if err != nil {
+		return Page{}, err
+	}
+	n := min(got.rows.Len(), q.Limit-1)
+	p := Page{Data: got.rows.Slice(0, n), Rows: n, Source: FromDatabase, ReadAt: got.readAt}
+	if got.rows.Len() > n && n > 0 {
+		p.Next = string(appendCursor(nil, f.fingerprint, got.rows.Keys[n-1]))
+	}
+	return p, nil
+}
+
+// pageName names the statement for q among those under way.
+func pageName(q Range) string {
+	b := appendArgs(make([]byte, 0, 64), q.Args)
+	b = append(append(b, byte(len(q.After)>>8), byte(len(q.After))), q.After...)
+	b = binary.AppendUvarint(b, uint64(q.Skip))
+	b = binary.AppendUvarint(b, uint64(q.Limit))
+	return string(b)
+}
+
+// appendArgs appends args so that different lists give different bytes.
+func appendArgs(dst []byte, args []string) []byte {
+	for _, a := range args {
+		dst = binary.AppendUvarint(dst, uint64(len(a)))
+		dst = append(dst, a...)
+	}
+	return dst
+}

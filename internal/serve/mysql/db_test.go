@@ -1,0 +1,319 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+func TestMySQL(t *testing.T) {
+	server := apptest.MariaDB(t, append(hostileSettings, "--log-bin=binlog", "--sync-binlog=0")...)
+	tests := []struct {
+		name string
+		run  func(*testing.T, *apptest.Server, string)
+	}{
+		{"Session", testSession},
+		{"Statements", testStatements},
+		{"TableChanged", testTableChanged},
+		{"ShownParameter", testShownParameter},
+		{"Abandoned", testAbandoned},
+		{"PoolBusy", testPoolBusy},
+		{"Unreachable", testUnreachable},
+		{"Probe", testProbe},
+		{"Close", testClose},
+	}
+	fresh := freshDatabases(server)
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { test.run(t, server, fresh(t)) })
+	}
+}
+
+// value returns the one value of a query on a connection of its own.
+func value(t testing.TB, url, sql string) string {
+	t.Helper()
+	connector, err := database.NewMySQLConnector(parse(t, url), 10*time.Second, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := connector.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Conn.Close()
+	rows, err := s.Query(t.Context(), sql)
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("%s: %v, %v", sql, rows, err)
+	}
+	return rows[0][0]
+}
+
+// sleeping is a statement that takes so many seconds for the one row of table one.
+func sleeping(seconds float64) string {
+	return fmt.Sprintf("SELECT id, SLEEP(%v) AS slept FROM one", seconds)
+}
+
+// A session is what Open promises, whatever the server's defaults.
+func testSession(t *testing.T, _ *apptest.Server, url string) {
+	db := open(t, url, database.Pool{StatementTimeout: 1500 * time.Millisecond})
+	f := mustFeed(t, db, `SELECT 1 AS id, @@time_zone AS zone, @@character_set_client AS client, @@character_set_connection AS conn, @@character_set_results AS results,
+		@@default_storage_engine AS engine, @@tx_isolation AS isolation, CAST(@@max_statement_time AS CHAR) AS timeout, @@sql_mode AS mode`, "id")
+	got := readAll(t, f, feed.Range{Limit: 1})
+	want := `{"id":1,"zone":"+00:00","client":"utf8mb4","conn":"utf8mb4","results":"utf8mb4","engine":"InnoDB","isolation":"READ-COMMITTED","timeout":"1.500000",` +
+		`"mode":"ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_TRANS_TABLES"}`
+	if got != want {
+		t.Errorf("session:\n%s, want\n%s", got, want)
+	}
+	d, ok := db.Durability()
+	if !ok || d != (database.MySQLDurability{FlushLog: 0, BinaryLog: true, SyncBinlog: 0}) || !strings.Contains(d.Loss(), "server crashes") || !strings.Contains(d.Loss(), "sync_binlog = 0") {
+		t.Errorf("durability %+v: %s", d, d.Loss())
+	}
+}
+
+// A connection keeps a bounded number of statements prepared.
+func testStatements(t *testing.T, _ *apptest.Server, url string) {
+	db := open(t, url, database.Pool{Max: 1})
+	for n := range preparedPerConnection + 20 {
+		sql := fmt.Sprintf("SELECT 1 AS id, %d AS n", n)
+		for range 2 {
+			if got := readAll(t, mustFeed(t, db, sql, "id"), feed.Range{Limit: 1}); got != fmt.Sprintf(`{"id":1,"n":%d}`, n) {
+				t.Fatalf("%s: %s", sql, got)
+			}
+		}
+	}
+	err := db.withSession(t.Context(), func(ctx context.Context, se *session) error {
+		rows, err := se.Query(ctx, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'PREPARED_STMT_COUNT'")
+		if len(se.prepared) != preparedPerConnection || len(rows) != 1 || rows[0][0] != fmt.Sprint(preparedPerConnection) {
+			t.Errorf("%d statements prepared here, %v on the server, want %d", len(se.prepared), rows, preparedPerConnection)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A change of a table's columns outdates prepared statements; nobody notices.
+func testTableChanged(t *testing.T, _ *apptest.Server, url string) {
+	mustExecute(t, url, "CREATE TABLE items (id int PRIMARY KEY, v int)", "INSERT INTO items VALUES (1, 2)")
+	db := open(t, url, database.Pool{Max: 3})
+	source := mustFeed(t, db, "SELECT * FROM items", "id")
+	steps := []struct{ sql, want string }{
+		{"SELECT 1", `{"id":1,"v":2}`},
+		{"ALTER TABLE items MODIFY v text", `{"id":1,"v":"2"}`},
+		{"ALTER TABLE items ADD COLUMN w boolean", `{"id":1,"v":"2","w":null}`},
+		{"ALTER TABLE items DROP COLUMN v", `{"id":1,"w":null}`},
+		{"ALTER TABLE items MODIFY id bigint unsigned", `{"id":1,"w":null}`},
+		{"ALTER TABLE items CHANGE w v json DEFAULT '[]'", `{"id":1,"v":null}`},
+		{"UPDATE items SET v = '[]'", `{"id":1,"v":[]}`},
+	}
+	for _, step := range steps {
+		mustExecute(t, url, step.sql)
+		for range 4 {
+			if got := readAll(t, source, feed.Range{Limit: 5}); got != step.want {
+				t.Errorf("%s: %s, want %s", step.sql, got, step.want)
+			}
+		}
+	}
+}
+
+// A column that shows a parameter has a type that depends on its value.
+func testShownParameter(t *testing.T, _ *apptest.Server, url string) {
+	db := open(t, url, database.Pool{})
+	f, err := db.Feed(feed.Definition{Name: "/test", SQL: "SELECT :s AS s, :i AS id, :t AS at", Key: keyOf("id"), Params: []feed.Param{
+		{Name: "s", Type: feed.Text}, {Name: "i", Type: feed.Integer}, {Name: "t", Type: feed.Timestamp},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range []string{"", "x", strings.Repeat("x", 300), strings.Repeat("x", 70_000), strings.Repeat("x", 200_000), "🚚", "x"} {
+		r := feed.Range{Args: []string{text, fmt.Sprint(int64(1) << (9 * i)), "2016-12-01T23:59:57.5Z"}, Limit: 1}
+		want := fmt.Sprintf(`{"s":"%s","id":%s,"at":"2016-12-01 23:59:57.5"}`, text, r.Args[1])
+		if got := readAll(t, f, r); got != want {
+			t.Errorf("%.80s, want %.80s", got, want)
+		}
+	}
+}
+
+// A statement whose caller has gone does not run on, on the server.
+func testAbandoned(t *testing.T, _ *apptest.Server, url string) {
+	db := open(t, url, database.Pool{StatementTimeout: time.Minute})
+	mustExecute(t, url, "CREATE TABLE one (id int PRIMARY KEY)", "INSERT INTO one VALUES (1)")
+	slow := mustFeed(t, db, sleeping(60), "id")
+	if _, err := slow.describe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := slow.Read(ctx, feed.Range{Limit: 1}, new(feed.Rows)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("read: %v", err)
+	}
+	const running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%SLEEP(60)%' AND ID <> CONNECTION_ID()"
+	deadline := time.After(5 * time.Second)
+	for value(t, url, running) != "0" {
+		select {
+		case <-deadline:
+			t.Fatal("the statement still runs")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if s := db.Stats(); s.InUse != 0 || s.Waiting != 0 {
+		t.Errorf("the connection is still in use: %+v", s)
+	}
+}
+
+// A statement waits for a connection no longer than AcquireTimeout.
+func testPoolBusy(t *testing.T, _ *apptest.Server, url string) {
+	db := open(t, url, database.Pool{Max: 1, AcquireTimeout: 50 * time.Millisecond})
+	mustExecute(t, url, "CREATE TABLE one (id int PRIMARY KEY)", "INSERT INTO one VALUES (1)")
+	slow := mustFeed(t, db, sleeping(60), "id")
+	for db.Ping(t.Context()) != nil { // connecting may take longer
+		if t.Context().Err() != nil {
+			t.Fatal("no connection")
+		}
+	}
+	if _, err := slow.describe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		if err := slow.Read(ctx, feed.Range{Limit: 1}, new(feed.Rows)); !errors.Is(err, context.Canceled) {
+			t.Errorf("slow: %v", err)
+		}
+	})
+	for db.Stats().InUse == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("the slow statement does not start")
+		}
+	}
+	err := db.Probe(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "no connection within 50ms, 1 of 1 in use") {
+		t.Errorf("probe: %v", err)
+	}
+	cancel()
+	busy.Wait()
+	if s := db.Stats(); s.Waiting != 0 || s.Max != 1 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+// A server that is down is no error at Open; calls say so, and work once it is up.
+func testUnreachable(t *testing.T, server *apptest.Server, url string) {
+	mustExecute(t, url, "GRANT ALL ON *.* TO app@'127.0.0.1' IDENTIFIED BY 's3cret'")
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	db := open(t, strings.Replace(url, "root@", "app:s3cret@", 1), database.Pool{})
+	source := mustFeed(t, db, "SELECT 1 AS id", "id")
+	for name, err := range map[string]error{
+		"ping":  db.Ping(t.Context()),
+		"probe": db.Probe(t.Context()),
+		"read":  source.Read(t.Context(), feed.Range{Limit: 1}, new(feed.Rows)),
+		"check": source.Check(t.Context(), 10),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s shows the password: %v", name, err)
+		}
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := source.Check(t.Context(), 10); err != nil {
+		t.Error(err)
+	}
+	wrong := open(t, strings.Replace(url, "root@", "app:s3cret_@", 1), database.Pool{})
+	if err := wrong.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "Access denied") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("wrong password: %v", err)
+	}
+}
+
+func testProbe(t *testing.T, _ *apptest.Server, url string) {
+	db := open(t, url, database.Pool{Max: 2, AcquireTimeout: 10 * time.Second})
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for range 50 {
+				if err := db.Probe(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if s := db.Stats(); s.Idle+s.InUse > 2 || s.Waits == 0 || s.Connects < 1 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+// Close lets a statement end first and refuses later ones. Min connections are open
+// before anybody asks.
+func testClose(t *testing.T, _ *apptest.Server, url string) {
+	db := open(t, url, database.Pool{Min: 3, Max: 4})
+	for db.Stats().Connects < 3 {
+		if t.Context().Err() != nil {
+			t.Fatal("fewer than Min connections")
+		}
+	}
+	mustExecute(t, url, "CREATE TABLE one (id int PRIMARY KEY)", "INSERT INTO one VALUES (1)")
+	slow := mustFeed(t, db, sleeping(0.3), "id")
+	if _, err := slow.describe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := slow.Read(t.Context(), feed.Range{Limit: 1}, new(feed.Rows)); err != nil {
+			t.Errorf("under way: %v", err)
+		}
+	})
+	for db.Stats().InUse == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("the statement does not start")
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+	running.Wait()
+	if err := db.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("after close: %v", err)
+	}
+}
+
+func TestWrite(t *testing.T) {
+	mixed := keyOf("a", "b asc", "c")
+	tests := []struct {
+		name  string
+		key   []feed.KeyColumn
+		shape shape
+		want  string
+	}{
+		{"window", keyOf("id"), shape{straight: true}, "SELECT STRAIGHT_JOIN * FROM (\nbody\n) AS feed ORDER BY `id` DESC LIMIT ? OFFSET ?"},
+		{"after and until", keyOf("at", "id"), shape{after: true, until: true}, "feed WHERE (`at` < ? OR (`at` = ? AND `id` < ?)) AND (`at` > ? OR (`at` = ? AND `id` >= ?)) ORDER BY `at` DESC, `id` DESC LIMIT"},
+		{"ascending", keyOf("id asc"), shape{after: true, until: true}, "WHERE `id` > ? AND `id` <= ? ORDER BY `id` LIMIT"},
+		{"mixed, after", mixed, shape{after: true}, "WHERE (`a` < ? OR (`a` = ? AND (`b` > ? OR (`b` = ? AND `c` < ?)))) ORDER BY `a` DESC, `b`, `c` DESC LIMIT"},
+		{"keys only", keyOf("at", "i`d"), shape{keysOnly: true}, "SELECT `at`, `i``d` FROM ("},
+	}
+	for _, test := range tests {
+		w := writer{def: feed.Definition{Key: test.key}, body: "body"}
+		for range test.key {
+			w.key = append(w.key, keyColumn{placeholder: "?"})
+		}
+		if got := w.write(test.shape); !strings.Contains(got, test.want) {
+			t.Errorf("%s:\n%s\ndoes not hold\n%s", test.name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,291 @@
+package mysql
+
+import (
+	"bytes"
+	"database/sql/driver"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"spillway/internal/serve/feed"
+)
+
+// columns is how the rows of one statement become JSON objects and keys. It is
+// immutable.
+type columns struct {
+	names  []string
+	types  []string // as the driver names them
+	prefix [][]byte // what goes before each value: {"id": or ,"name":
+	encode []encoder
+	key    []keyColumn
+	keys   *columns // of the statement that selects the key alone
+}
+
+// metadata is what a result says about a column.
+type metadata struct {
+	name             string
+	typ              string
+	precision, scale int64 // of decimals
+}
+
+// metadataOf reads the columns of a result.
+func metadataOf(rows driver.Rows) []metadata {
+	var list []metadata
+	typed, _ := rows.(driver.RowsColumnTypeDatabaseTypeName)
+	sized, _ := rows.(driver.RowsColumnTypePrecisionScale)
+	for i, name := range rows.Columns() {
+		m := metadata{name: name, typ: typed.ColumnTypeDatabaseTypeName(i)}
+		if precision, scale, ok := sized.ColumnTypePrecisionScale(i); ok && m.typ == "DECIMAL" {
+			m.precision, m.scale = precision, scale
+		}
+		list = append(list, m)
+	}
+	return list
+}
+
+// encoder appends the JSON of a value that is not NULL, as the driver's binary
+// protocol gives it: int64, float32, float64 or bytes.
+type encoder func(dst []byte, value driver.Value) []byte
+
+// Flavours are what only the table of a column tells about it.
+type flavour int
+
+const (
+	plain    flavour = iota
+	boolean          // TINYINT(1): 0 and 1 are false and true
+	document         // MariaDB's JSON: text whose validity a constraint checks
+)
+
+// newColumns prepares the columns of a result. It returns an error when a key
+// column is missing or cannot be one.
+func newColumns(def feed.Definition, list []metadata, flavours map[string]flavour) (*columns, error) {
+	c := &columns{}
+	index := make(map[string]int, len(list))
+	for i, m := range list {
+		index[m.name] = i
+		prefix := []byte{','}
+		if i == 0 {
+			prefix = []byte{'{'}
+		}
+		c.names, c.types = append(c.names, m.name), append(c.types, m.typ)
+		c.prefix = append(c.prefix, append(feed.AppendString(prefix, []byte(m.name)), ':'))
+		c.encode = append(c.encode, encoderOf(m.typ, flavours[m.name]))
+	}
+	for _, column := range def.Key {
+		i, ok := index[column.Name]
+		if !ok {
+			return nil, fmt.Errorf("the key column %s is not among the columns that the statement selects", column.Name)
+		}
+		k, err := newKeyColumn(i, list[i])
+		if err != nil {
+			return nil, err
+		}
+		c.key = append(c.key, k)
+	}
+	c.keys = c.keysOnly()
+	return c, nil
+}
+
+// same reports whether c and other describe the same rows.
+func (c *columns) same(other *columns) bool {
+	return slices.Equal(c.names, other.names) && slices.Equal(c.types, other.types) && slices.Equal(c.key, other.key)
+}
+
+// describe reports whether rows have the columns that c was made for.
+func (c *columns) describe(rows driver.Rows) bool {
+	names := rows.Columns()
+	if len(names) != len(c.names) {
+		return false
+	}
+	typed, _ := rows.(driver.RowsColumnTypeDatabaseTypeName)
+	for i, name := range names {
+		if name != c.names[i] || typed.ColumnTypeDatabaseTypeName(i) != c.types[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// keysOnly returns the columns of the statement that selects the key alone.
+func (c *columns) keysOnly() *columns {
+	keys := &columns{}
+	for i, column := range c.key {
+		keys.names = append(keys.names, c.names[column.index])
+		keys.types = append(keys.types, c.types[column.index])
+		column.index = i
+		keys.key = append(keys.key, column)
+	}
+	return keys
+}
+
+// appendObject appends a row as a JSON object.
+func (c *columns) appendObject(dst []byte, values []driver.Value) []byte {
+	for i, value := range values {
+		dst = append(dst, c.prefix[i]...)
+		if value == nil {
+			dst = append(dst, "null"...)
+			continue
+		}
+		dst = c.encode[i](dst, value)
+	}
+	return append(dst, '}')
+}
+
+// appendKey appends the key of a row.
+func (c *columns) appendKey(dst []byte, values []driver.Value) ([]byte, error) {
+	for _, column := range c.key {
+		value := values[column.index]
+		if value == nil {
+			return dst, fmt.Errorf("the key column %s is NULL in a row: leave such rows out of the statement", column.name)
+		}
+		text, err := column.text(value)
+		if err != nil {
+			return dst, err
+		}
+		dst = feed.AppendKey(dst, column.kind, text)
+	}
+	return dst, nil
+}
+
+// encoderOf returns the encoder of a type. Character strings, enumerations, sets
+// and what has no encoder of its own become strings.
+func encoderOf(typ string, f flavour) encoder {
+	switch typ {
+	case "TINYINT", "UNSIGNED TINYINT":
+		if f == boolean {
+			return appendBoolean
+		}
+		return appendNumber
+	case "SMALLINT", "UNSIGNED SMALLINT", "MEDIUMINT", "UNSIGNED MEDIUMINT", "INT", "UNSIGNED INT",
+		"BIGINT", "UNSIGNED BIGINT", "YEAR", "FLOAT", "DOUBLE", "DECIMAL":
+		return appendNumber
+	case "BIT":
+		return func(dst []byte, value driver.Value) []byte {
+			return strconv.AppendUint(dst, bitsOf(bytesOf(value)), 10)
+		}
+	case "DATE", "DATETIME":
+		return appendTime
+	case "TIMESTAMP":
+		return appendInstant
+	case "TIME":
+		return func(dst []byte, value driver.Value) []byte { return appendQuoted(dst, trimFraction(bytesOf(value))) }
+	case "JSON":
+		return func(dst []byte, value driver.Value) []byte { return append(dst, bytesOf(value)...) }
+	case "BINARY", "VARBINARY", "BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "GEOMETRY", "VECTOR":
+		return func(dst []byte, value driver.Value) []byte { return feed.AppendBase64(dst, bytesOf(value)) }
+	}
+	if f == document {
+		return appendDocument
+	}
+	return func(dst []byte, value driver.Value) []byte { return feed.AppendString(dst, bytesOf(value)) }
+}
+
+// bytesOf returns the text of a value that travels as one.
+func bytesOf(value driver.Value) []byte {
+	switch v := value.(type) {
+	case []byte:
+		return v
+	case string:
+		return []byte(v)
+	}
+	return fmt.Append(nil, value)
+}
+
+// appendNumber appends a number to the digit: reals in the shortest form that reads
+// back the same, others as they are but for the zeros of ZEROFILL.
+func appendNumber(dst []byte, value driver.Value) []byte {
+	switch v := value.(type) {
+	case int64:
+		return strconv.AppendInt(dst, v, 10)
+	case float64:
+		return appendReal(dst, v, 64)
+	case float32:
+		return appendReal(dst, float64(v), 32)
+	}
+	text := bytesOf(value)
+	if negative, rest := bytes.CutPrefix(text, []byte{'-'}); rest {
+		dst, text = append(dst, '-'), negative
+	}
+	for len(text) > 1 && text[0] == '0' && text[1] != '.' {
+		text = text[1:]
+	}
+	return append(dst, text...)
+}
+
+func appendReal(dst []byte, x float64, size int) []byte {
+	if abs := math.Abs(x); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
+		return strconv.AppendFloat(dst, x, 'e', -1, size)
+	}
+	return strconv.AppendFloat(dst, x, 'f', -1, size)
+}
+
+func appendBoolean(dst []byte, value driver.Value) []byte {
+	if n, ok := value.(int64); ok && (n == 0 || n == 1) {
+		return strconv.AppendBool(dst, n == 1)
+	}
+	return appendNumber(dst, value)
+}
+
+// bitsOf reads a BIT value, which is a number of up to 64 bits.
+func bitsOf(text []byte) uint64 {
+	var n uint64
+	for _, b := range text {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+// appendTime appends a date or a time without a zone, "2016-12-01 23:59:57.25". The
+// zero date, which stands for no date where a lax sql_mode let it in, is null; a
+// date of which only a part is zero is shown as it is.
+func appendTime(dst []byte, value driver.Value) []byte {
+	text := bytesOf(value)
+	if isZeroDate(text) {
+		return append(dst, "null"...)
+	}
+	return appendQuoted(dst, trimFraction(text))
+}
+
+// appendInstant appends a TIMESTAMP, which is an instant, as RFC 3339. The session is
+// in UTC.
+func appendInstant(dst []byte, value driver.Value) []byte {
+	text := trimFraction(bytesOf(value))
+	if isZeroDate(text) {
+		return append(dst, "null"...)
+	}
+	date, clock, _ := bytes.Cut(text, []byte{' '})
+	dst = append(dst, '"')
+	dst = append(dst, date...)
+	dst = append(dst, 'T')
+	dst = append(dst, clock...)
+	return append(dst, 'Z', '"')
+}
+
+func isZeroDate(text []byte) bool { return bytes.HasPrefix(text, []byte("0000-00-00")) }
+
+// trimFraction takes the zeros off the end of a fraction: the other databases show
+// none, and a column's declaration is not to change the text.
+func trimFraction(text []byte) []byte {
+	if bytes.IndexByte(text, '.') < 0 {
+		return text
+	}
+	return bytes.TrimRight(bytes.TrimRight(text, "0"), ".")
+}
+
+// appendQuoted appends a string that needs no escape.
+func appendQuoted(dst, text []byte) []byte {
+	dst = append(dst, '"')
+	dst = append(dst, text...)
+	return append(dst, '"')
+}
+
+func appendDocument(dst []byte, value driver.Value) []byte {
+	text := bytesOf(value)
+	if utf8.Valid(text) && json.Valid(text) {
+		return append(dst, text...)
+	}
+	return feed.AppendString(dst, text)
+}

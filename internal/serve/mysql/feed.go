@@ -1,0 +1,260 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+// Feed reads one feed. It implements feed.Source.
+type Feed struct {
+	db   *DB
+	def  feed.Definition
+	body string // the SELECT with ? for its parameters
+	uses []int  // uses[i] is the position in Params of the i-th ?
+
+	known   atomic.Pointer[description]
+	stale   atomic.Bool // the description is to be made anew
+	scatter atomic.Bool // the optimizer orders the tables; see Check
+}
+
+var _ feed.Source = (*Feed)(nil)
+
+// errOutdated answers rows whose columns are no longer those described.
+var errOutdated = errors.New("the columns changed")
+
+// Feed returns the source of the feed that def describes. Mistakes that only
+// the database can see come with the first call of Read or Check.
+//
+// Parameters are bound: text and UUIDs as strings, integers and reals as such,
+// booleans as 0 or 1, and timestamps as DATETIME in UTC. A backslash in the
+// statement's strings is a character.
+func (db *DB) Feed(def feed.Definition) (*Feed, error) {
+	if len(def.Key) == 0 {
+		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
+	}
+	f, err := db.statement(def)
+	if err != nil {
+		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
+	}
+	return f, nil
+}
+
+// statement returns def with its parameters in place. It may lack a key.
+func (db *DB) statement(def feed.Definition) (*Feed, error) {
+	parsed, err := database.ParseMySQLStatement(def.SQL)
+	if err != nil {
+		return nil, err
+	}
+	for _, param := range def.Params {
+		if _, err := bindParam(param.Type, sampleOf(param.Type)); err != nil {
+			return nil, fmt.Errorf("parameter %s: unknown type %q", param.Name, param.Type)
+		}
+		if !slices.Contains(parsed.Names(), param.Name) {
+			return nil, fmt.Errorf("the statement does not use the parameter :%s", param.Name)
+		}
+	}
+	position := func(name string) int {
+		return slices.IndexFunc(def.Params, func(p feed.Param) bool { return p.Name == name })
+	}
+	for _, name := range parsed.Names() {
+		if position(name) < 0 {
+			return nil, fmt.Errorf("the parameter :%s has no type", name)
+		}
+	}
+	f := &Feed{db: db, def: def}
+	f.body = parsed.Render(func(name string) string {
+		i := position(name)
+		f.uses = append(f.uses, i)
+		if def.Params[i].Type == feed.Timestamp {
+			return "CAST(? AS DATETIME(6))"
+		}
+		return "?"
+	})
+	return f, nil
+}
+
+// Read implements feed.Source. After an error rows is as it was.
+func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
+	to := &rowSink{rows: rows, start: rows.Len()}
+	if to.start > 0 {
+		to.data = rows.Ends[to.start-1]
+	}
+	if err := f.run(ctx, r, false, to); err != nil {
+		to.reset()
+		return fmt.Errorf("read feed %s: %w", f.def.Name, err)
+	}
+	to.setKeys()
+	return nil
+}
+
+// Keys implements feed.Source.
+func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
+	if every < 1 {
+		return feed.Walk{}, fmt.Errorf("walk feed %s: every %d-th row", f.def.Name, every)
+	}
+	to := &keySink{every: every}
+	if err := f.run(ctx, r, true, to); err != nil {
+		return feed.Walk{}, fmt.Errorf("walk feed %s: %w", f.def.Name, err)
+	}
+	to.walk.Last = feed.Key(to.last)
+	return to.walk, nil
+}
+
+// run runs the statement for r. It describes the feed before where that has not been
+// done, and again when the rows are not as described.
+func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to sink) error {
+	err := f.runOnce(ctx, r, keysOnly, false, to)
+	if errors.Is(err, errOutdated) {
+		f.stale.Store(true)
+		to.reset()
+		err = f.runOnce(ctx, r, keysOnly, true, to)
+	}
+	return f.explainError(r, err)
+}
+
+func (f *Feed) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool, to sink) error {
+	d, err := f.describe(ctx)
+	if err != nil {
+		return err
+	}
+	args, err := f.arguments(d.columns, r)
+	if err != nil {
+		return err
+	}
+	s := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !f.scatter.Load()}
+	read := f.reading(d, keysOnly, adapt)
+	return f.db.query(ctx, &statement{sql: f.writer(d.columns).write(s), columns: read}, args, to)
+}
+
+// reading is how rows are read while d describes the feed. Rows that d does not
+// describe are errOutdated, unless they are to be adapted to.
+func (f *Feed) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (*columns, error) {
+	return func(rows driver.Rows) (*columns, error) {
+		if c := d.match(rows, keysOnly); c != nil {
+			return c, nil
+		}
+		if !adapt {
+			return nil, errOutdated
+		}
+		return d.adapt(f.def, rows, keysOnly)
+	}
+}
+
+func (f *Feed) writer(c *columns) writer { return writer{def: f.def, body: f.body, key: c.key} }
+
+// explainError says whose mistake an error of the server is.
+func (f *Feed) explainError(r feed.Range, err error) error {
+	var refused *mysql.MySQLError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch refused.Number {
+	case numCollationMix2, numCollationMix3, numCollationMix, numCannotConvert, numInvalidCharacters:
+		if r.After != "" || r.Until != "" {
+			return fmt.Errorf("%w: %w", feed.ErrCursor, err)
+		}
+	case numDuplicateColumn:
+		return fmt.Errorf("the statement has two columns of one name: give one another name with AS (%w)", err)
+	case numStatementTimeout, numQueryTimeout, numInterrupted:
+		return fmt.Errorf("the server stopped the statement, whose timeout is %v: %w", f.db.bounds.StatementTimeout, err)
+	}
+	return err
+}
+
+// arguments returns the statement's parameters, in the order that writer.write
+// gave them.
+func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) {
+	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
+		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
+	}
+	args, err := f.bindParams(r.Args)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range []feed.Key{r.After, r.Until} {
+		if key == "" {
+			continue
+		}
+		values, err := key.Values(len(f.def.Key))
+		if err != nil {
+			return nil, err
+		}
+		bound := make([]any, len(values))
+		for i, value := range values {
+			if bound[i], err = c.key[i].value(value); err != nil {
+				return nil, err
+			}
+		}
+		args = boundArgs(args, bound)
+	}
+	return namedValues(append(args, int64(r.Limit), int64(r.Skip))), nil
+}
+
+// bindParams returns what is bound for the parameters in the feed's own statement.
+func (f *Feed) bindParams(texts []string) ([]any, error) {
+	if len(texts) != len(f.def.Params) {
+		return nil, fmt.Errorf("%d arguments for %d parameters", len(texts), len(f.def.Params))
+	}
+	args := make([]any, 0, len(f.uses)+4*len(f.def.Key)+2)
+	for _, i := range f.uses {
+		value, err := bindParam(f.def.Params[i].Type, texts[i])
+		if err != nil {
+			return nil, fmt.Errorf("parameter %s: %w", f.def.Params[i].Name, err)
+		}
+		args = append(args, value)
+	}
+	return args, nil
+}
+
+func bindParam(kind feed.ParamType, text string) (any, error) {
+	switch kind {
+	case feed.Text, feed.UUID:
+		return text, nil
+	case feed.Integer:
+		return strconv.ParseInt(text, 10, 64)
+	case feed.Real:
+		return strconv.ParseFloat(text, 64)
+	case feed.Boolean:
+		return text == "true", nil
+	case feed.Timestamp:
+		t, err := time.Parse(time.RFC3339Nano, text)
+		return t.UTC().Format("2006-01-02 15:04:05.999999"), err
+	}
+	return nil, fmt.Errorf("unknown type %q", kind)
+}
+
+// sampleOf is a value of the type: the feed is described and explained with it.
+func sampleOf(kind feed.ParamType) string {
+	switch kind {
+	case feed.Integer, feed.Real:
+		return "1"
+	case feed.Boolean:
+		return "true"
+	case feed.Timestamp:
+		return "2016-12-01T23:59:57Z"
+	case feed.UUID:
+		return "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	}
+	return "a"
+}
+
+// samples are the feed's parameters by sampleOf.
+func (f *Feed) samples() []string {
+	texts := make([]string, len(f.def.Params))
+	for i, p := range f.def.Params {
+		texts[i] = sampleOf(p.Type)
+	}
+	return texts
+}

@@ -1,0 +1,151 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hostileSettings are server defaults that would change what values look like or
+// how statements are read, if sessions did not set their own.
+var hostileSettings = []string{
+	"--default-time-zone=+08:00", "--character-set-server=latin1", "--skip-character-set-client-handshake",
+	"--sql-mode=ANSI_QUOTES,EMPTY_STRING_IS_NULL", "--default-storage-engine=Aria", "--transaction-isolation=READ-UNCOMMITTED",
+}
+
+func TestConformance(t *testing.T) {
+	server := apptest.MariaDB(t, hostileSettings...)
+	fresh := freshDatabases(server)
+	storetest.Feed(t, storetest.Backend{
+		Open: func(t testing.TB, pool database.Pool) storetest.DB {
+			url := fresh(t)
+			db := open(t, url, pool)
+			return storetest.DB{
+				Feed:    func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
+				Exec:    func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
+				Restart: server.Restart,
+			}
+		},
+		// MariaDB's literals have no time zone.
+		Types: map[storetest.Kind]string{
+			storetest.Integer:   "bigint",
+			storetest.Real:      "double",
+			storetest.Decimal:   "decimal(30,6)",
+			storetest.Boolean:   "boolean",
+			storetest.Text:      "text CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+			storetest.Timestamp: "datetime(6)",
+			storetest.Date:      "date",
+			storetest.Bytes:     "blob",
+			storetest.JSON:      "json",
+			storetest.UUID:      "char(36)",
+		},
+		Bytes: func(b []byte) string { return fmt.Sprintf("x'%x'", b) },
+		Slow:  "SELECT id FROM items WHERE id < (SELECT BENCHMARK(100000000000, SHA2(RAND(), 512)))",
+	})
+}
+
+// freshDatabases returns a function that makes an empty database and returns its URL.
+func freshDatabases(server *apptest.Server) func(t testing.TB) string {
+	var made atomic.Int64
+	return func(t testing.TB) string {
+		t.Helper()
+		name := fmt.Sprintf("fresh_%d", made.Add(1))
+		mustExecute(t, server.URL(""), "CREATE DATABASE "+name)
+		return server.URL(name)
+	}
+}
+
+// open opens url through the adapter until the test ends.
+func open(t testing.TB, url string, pool database.Pool) *DB {
+	t.Helper()
+	db, err := Open(t.Context(), parse(t, url), pool, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return db
+}
+
+func parse(t testing.TB, url string) database.URL {
+	t.Helper()
+	parsed, err := database.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
+// execute runs a statement in a session of its own.
+func execute(ctx context.Context, url string, statements ...string) error {
+	parsed, err := database.Parse(url)
+	if err != nil {
+		return err
+	}
+	connector, err := database.NewMySQLConnector(parsed, 10*time.Second, 0)
+	if err != nil {
+		return err
+	}
+	s, err := connector.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Conn.Close()
+	for _, sql := range statements {
+		if err := s.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%.200s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+func mustExecute(t testing.TB, url string, statements ...string) {
+	t.Helper()
+	if err := execute(t.Context(), url, statements...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func keyOf(columns ...string) []feed.KeyColumn {
+	var key []feed.KeyColumn
+	for _, column := range columns {
+		name, ascending := strings.CutSuffix(column, " asc")
+		key = append(key, feed.KeyColumn{Name: name, Ascending: ascending})
+	}
+	return key
+}
+
+func mustFeed(t testing.TB, db *DB, sql string, key ...string) *Feed {
+	t.Helper()
+	source, err := db.Feed(feed.Definition{Name: "/test", SQL: sql, Key: keyOf(key...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
+// readAll returns the rows of a feed.
+func readAll(t testing.TB, f *Feed, r feed.Range) string {
+	t.Helper()
+	var rows feed.Rows
+	if err := f.Read(t.Context(), r, &rows); err != nil {
+		t.Fatal(err)
+	}
+	return string(rows.Data)
+}

@@ -1,0 +1,335 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"spillway/internal/serve/popup"
+)
+
+// popupTables are the tables of popups. They are created where they are missing, which
+// needs the right to; otherwise create them beforehand. User ids are bytes: no
+// collation takes two of them for one. Times are in UTC; those that are NULL in
+// popup_state and popup_events never come.
+var popupTables = []string{
+	`CREATE TABLE IF NOT EXISTS popup_campaigns (
+	id INT NOT NULL PRIMARY KEY,
+	name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	position INT NOT NULL,
+	payload MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	target MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	status VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	starts_at DATETIME(3),
+	ends_at DATETIME(3),
+	repeat_after BIGINT NOT NULL,
+	quiet_click BIGINT NOT NULL,
+	quiet_dismiss BIGINT NOT NULL,
+	cap INT NOT NULL,
+	version BIGINT NOT NULL
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_version (
+	id TINYINT NOT NULL PRIMARY KEY,
+	version BIGINT NOT NULL
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_events (
+	id BINARY(16) NOT NULL PRIMARY KEY,
+	user_id VARBINARY(128) NOT NULL,
+	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	sequence BIGINT NOT NULL,
+	kind TINYINT NOT NULL,
+	campaign_id INT NOT NULL,
+	shown_at DATETIME(3) NOT NULL,
+	at DATETIME(3) NOT NULL,
+	next_at DATETIME(3)
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_state (
+	user_id VARBINARY(128) NOT NULL,
+	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	sequence BIGINT NOT NULL,
+	kind TINYINT NOT NULL,
+	campaign_id INT NOT NULL,
+	at DATETIME(3) NOT NULL,
+	next_at DATETIME(3),
+	event_id BINARY(16) NOT NULL,
+	state VARBINARY(512) NOT NULL,
+	PRIMARY KEY (user_id, placement)
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_counts (
+	campaign_id INT NOT NULL,
+	kind TINYINT NOT NULL,
+	slot TINYINT NOT NULL,
+	events BIGINT NOT NULL,
+	PRIMARY KEY (campaign_id, kind, slot)
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_queues (
+	queue BINARY(16) NOT NULL PRIMARY KEY,
+	sequence BIGINT NOT NULL
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_holder (
+	id TINYINT NOT NULL PRIMARY KEY,
+	token BINARY(16) NOT NULL,
+	holder VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL,
+	since DATETIME(3) NOT NULL
+) ENGINE=InnoDB`,
+}
+
+// countSlots is over how many rows the count of a campaign's events is spread, so that
+// replicas that commit at the same time seldom wait for each other.
+const countSlots = 64
+
+// Popups keeps campaigns, and the events and states of users, in tables popup_*. Its
+// methods may be called concurrently, by any number of processes.
+type Popups struct {
+	db   *DB
+	slot int64 // of popup_counts that this process counts in
+}
+
+// Popups returns the popup tables of the database. Call EnsureTables first.
+func (db *DB) Popups() *Popups {
+	return &Popups{db: db, slot: rand.Int64N(countSlots)}
+}
+
+// Close does nothing: the connections are the DB's.
+func (p *Popups) Close() error { return nil }
+
+// EnsureTables creates the tables that are missing.
+func (p *Popups) EnsureTables(ctx context.Context) error {
+	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
+		engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
+			"('popup_campaigns', 'popup_version', 'popup_events', 'popup_state', 'popup_counts', 'popup_queues', 'popup_holder')")
+		if err != nil {
+			return err
+		}
+		for _, row := range engines {
+			if row[1] != "InnoDB" {
+				return fmt.Errorf("%s is of engine %s, which has no transactions: ALTER TABLE %s ENGINE=InnoDB", row[0], row[1], row[0])
+			}
+		}
+		if len(engines) == len(popupTables) {
+			return nil
+		}
+		for _, sql := range popupTables {
+			if err := se.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("create the tables popup_*: %w", err)
+	}
+	return nil
+}
+
+// withSession runs work on one connection of the pool, a second time where the first
+// found the connection dead, so work must be good to run twice.
+func (p *Popups) withSession(ctx context.Context, work func(context.Context, *session) error) error {
+	err := p.db.withSession(ctx, work)
+	if err == nil || ctx.Err() != nil || !worthRetrying(err) {
+		return err
+	}
+	return p.db.withSession(ctx, work)
+}
+
+// transaction runs work in a transaction, with the retries of withSession and again
+// where another transaction got in the way. Where the error is the connection's, work
+// may have been committed; it is not run again then.
+func (p *Popups) transaction(ctx context.Context, work func(context.Context, *session) error) error {
+	var err error
+	for range attemptsMax {
+		err = p.withSession(ctx, func(ctx context.Context, se *session) error {
+			if err := se.Exec(ctx, "START TRANSACTION"); err != nil {
+				return err
+			}
+			err := work(ctx, se)
+			if err == nil {
+				return commit(ctx, se)
+			}
+			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
+				err = errors.Join(err, se.Close()) // the server then rolls back
+			}
+			return err
+		})
+		var refused *mysql.MySQLError
+		if !errors.As(err, &refused) || refused.Number != numDeadlock && refused.Number != numLockWait && refused.Number != numDuplicate && refused.Number != numChanged {
+			return err
+		}
+	}
+	return err
+}
+
+// commit hides from withSession an error that leaves open whether the server has
+// committed.
+func commit(ctx context.Context, se *session) error {
+	err := se.Exec(ctx, "COMMIT")
+	if err != nil && worthRetrying(err) {
+		return fmt.Errorf("commit, which may have happened: %s", err.Error())
+	}
+	return err
+}
+
+// attemptsMax is how often a transaction is tried that another one got in the way of.
+const attemptsMax = 5
+
+// Version returns the version of all campaigns: it goes up with each change. It is a
+// read of one row.
+func (p *Popups) Version(ctx context.Context) (int64, error) {
+	version := int64(0)
+	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
+		var err error
+		version, err = readVersion(ctx, se)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the campaigns' version: %w", err)
+	}
+	return version, nil
+}
+
+// readVersion returns 0 before the first change, which makes the row.
+func readVersion(ctx context.Context, se *session) (int64, error) {
+	rows, err := se.texts(ctx, "SELECT version FROM popup_version WHERE id = 1")
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	return strconv.ParseInt(rows[0][0], 10, 64)
+}
+
+// campaignColumns are the columns of popup_campaigns in the order of parseCampaign.
+const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
+
+// Campaigns returns all campaigns by ascending id, archived ones too, and the version
+// that they are of.
+func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.StoredCampaign, err error) {
+	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
+		all = nil
+		// The version is read before: what changes between is read again with the next.
+		if version, err = readVersion(ctx, se); err != nil {
+			return err
+		}
+		rows, err := se.texts(ctx, "SELECT "+campaignColumns+" FROM popup_campaigns ORDER BY id")
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			c, err := parseCampaign(row)
+			if err != nil {
+				return fmt.Errorf("campaign %s: %w", row[0], err)
+			}
+			all = append(all, c)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("read campaigns: %w", err)
+	}
+	return version, all, nil
+}
+
+func parseCampaign(row []string) (popup.StoredCampaign, error) {
+	var bad error
+	number := func(i int) int64 {
+		n, err := strconv.ParseInt(row[i], 10, 64)
+		bad = errors.Join(bad, err)
+		return n
+	}
+	instant := func(i int) time.Time {
+		if row[i] == "" {
+			return time.Time{}
+		}
+		t, err := time.Parse("2006-01-02 15:04:05.999999", row[i])
+		bad = errors.Join(bad, err)
+		return t
+	}
+	c := popup.StoredCampaign{Version: number(13), Campaign: popup.Campaign{
+		ID: popup.CampaignID(number(0)), Name: row[1], Placement: row[2], Order: int32(number(3)), Payload: []byte(row[4]),
+		Target: row[5], Status: popup.Status(row[6]), Start: instant(7), End: instant(8), RepeatAfter: popup.FromMilliseconds(number(9)),
+		QuietClick: popup.FromMilliseconds(number(10)), QuietDismiss: popup.FromMilliseconds(number(11)), Cap: int(number(12)),
+	}}
+	return c, bad
+}
+
+// SaveCampaign stores a campaign that is valid and returns it as stored. With id 0 it
+// is a new one and gets the next id; else the campaign with that id is replaced if its
+// version is still c.Version. checked is the version of all campaigns among which c was
+// checked: so what holds for all together goes on to. Errors wrap popup.ErrOutdated,
+// popup.ErrChanged and popup.ErrNoCampaign. An
+// error of the connection may come behind the change: read the campaign again.
+func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
+	c, err := c.Storable()
+	if err != nil {
+		return c, fmt.Errorf("save campaign: %w", err)
+	}
+	saved := c
+	err = p.transaction(ctx, func(ctx context.Context, se *session) error {
+		saved = c
+		// The row's lock has those who save wait for each other.
+		if err := se.Exec(ctx, "INSERT INTO popup_version (id, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = version + 1"); err != nil {
+			return err
+		}
+		if saved.Version, err = readVersion(ctx, se); err != nil {
+			return err
+		}
+		if saved.Version != checked+1 {
+			return popup.ErrOutdated
+		}
+		return saveCampaign(ctx, se, &saved, c.Version)
+	})
+	if err != nil {
+		return c, fmt.Errorf("save campaign: %w", err)
+	}
+	return saved, nil
+}
+
+// saveCampaign writes one row; read is the version that the caller knows.
+func saveCampaign(ctx context.Context, se *session, c *popup.StoredCampaign, read int64) error {
+	sql, where := "INSERT INTO", ""
+	if c.ID == 0 {
+		rows, err := se.texts(ctx, "SELECT COALESCE(MAX(id), 0) + 1 FROM popup_campaigns")
+		if err != nil {
+			return err
+		}
+		id, err := strconv.ParseInt(rows[0][0], 10, 32)
+		if err != nil {
+			return err
+		}
+		c.ID = popup.CampaignID(id)
+	} else {
+		rows, err := se.texts(ctx, "SELECT version FROM popup_campaigns WHERE id = ?", int64(c.ID))
+		switch {
+		case err != nil:
+			return err
+		case len(rows) == 0:
+			return fmt.Errorf("%w: %d", popup.ErrNoCampaign, c.ID)
+		case rows[0][0] != strconv.FormatInt(read, 10):
+			return popup.ErrChanged
+		}
+		sql, where = "UPDATE", " WHERE id = ?"
+	}
+	sql += " popup_campaigns SET " + strings.ReplaceAll(campaignColumns, ",", " = ?,") + " = ?" + where
+	args := []any{
+		int64(c.ID), []byte(c.Name), c.Placement, int64(c.Order), []byte(c.Payload), []byte(c.Target), string(c.Status), datetimeOrNull(c.Start), datetimeOrNull(c.End),
+		popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), int64(c.Cap), c.Version,
+	}
+	if where != "" {
+		args = append(args, int64(c.ID))
+	}
+	_, err := se.exec(ctx, sql, namedValues(args))
+	return err
+}
+
+// datetimeOrNull returns NULL for the zero time.
+func datetimeOrNull(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return appendDatetime(nil, t)
+}

@@ -1,0 +1,334 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"spillway/internal/serve/popup"
+)
+
+const (
+	eventColumns = "id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at"
+	stateColumns = "event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state"
+
+	// isNewer compares with the row that is there. The columns that it looks at are
+	// assigned last, the most significant one at the very end: the server assigns from
+	// left to right, and later conditions see what earlier ones have changed.
+	isNewer = "(sequence < VALUES(sequence) OR sequence = VALUES(sequence) AND (at < VALUES(at) OR at = VALUES(at) AND event_id < VALUES(event_id)))"
+)
+
+// upsertStates ends the statement that stores states.
+func upsertStates() string {
+	var set []string
+	for _, column := range []string{"state", "next_at", "kind", "campaign_id", "event_id", "at", "sequence"} {
+		set = append(set, fmt.Sprintf("%s = IF(%s, VALUES(%s), %s)", column, isNewer, column, column))
+	}
+	return " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
+}
+
+// Apply stores events and, with them, how far their queue is: all or nothing. Each
+// event counts once, however often and from wherever it comes, and the state of a user
+// is that of the newest event, in whatever order they come. More than popup.ApplyMax
+// events are several transactions, the mark in the last. After an error some of the
+// events may be stored: apply them all again.
+//
+// What a commit is worth is the server's setting: innodb_flush_log_at_trx_commit = 1.
+func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error {
+	for first := true; first || len(events) > 0; first = false {
+		part := events[:min(len(events), popup.ApplyMax)]
+		events = events[len(part):]
+		a := applier{slot: p.slot, events: popup.Distinct(part), newest: popup.Newest(part)}
+		if len(events) == 0 {
+			a.mark = mark
+		}
+		if err := p.transaction(ctx, a.apply); err != nil {
+			return fmt.Errorf("apply %d popup events: %w", len(part), err)
+		}
+	}
+	return nil
+}
+
+// applier stores some events in one transaction.
+type applier struct {
+	slot   int64
+	mark   popup.Mark
+	events []*popup.Event // by id
+	newest []*popup.Event // by user and placement
+
+	repeated bool // an attempt has found that some events are stored already
+}
+
+func (a *applier) apply(ctx context.Context, se *session) error {
+	added := a.events
+	if a.repeated {
+		known, err := knownEvents(ctx, se, a.events)
+		if err != nil {
+			return err
+		}
+		added = slices.DeleteFunc(slices.Clone(a.events), func(e *popup.Event) bool { return known[e.ID] })
+	}
+	var refused *mysql.MySQLError
+	err := insertRows(ctx, se, "INSERT INTO popup_events ("+eventColumns+") VALUES ", "", added, appendEvent)
+	if errors.As(err, &refused) && refused.Number == numDuplicate {
+		a.repeated = true
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.count(ctx, se, added); err != nil {
+		return err
+	}
+	err = insertRows(ctx, se, "INSERT INTO popup_state ("+stateColumns+") VALUES ", upsertStates(), a.newest, appendNewest)
+	if err != nil || a.mark.Sequence == 0 {
+		return err
+	}
+	_, err = se.exec(ctx, "INSERT INTO popup_queues (queue, sequence) VALUES (?, ?) ON DUPLICATE KEY UPDATE sequence = GREATEST(sequence, VALUES(sequence))",
+		namedValues([]any{a.mark.Queue[:], int64(a.mark.Sequence)}))
+	return err
+}
+
+// count adds events to the counts of their campaigns.
+func (a *applier) count(ctx context.Context, se *session, events []*popup.Event) error {
+	type row struct {
+		campaign popup.CampaignID
+		kind     popup.Kind
+	}
+	counts := make(map[row]int64)
+	for _, e := range events {
+		counts[row{e.Campaign, e.Kind}]++
+	}
+	rows := make([]row, 0, len(counts))
+	for r := range counts {
+		rows = append(rows, r)
+	}
+	slices.SortFunc(rows, func(x, y row) int {
+		return cmp.Or(cmp.Compare(x.campaign, y.campaign), cmp.Compare(x.kind, y.kind))
+	})
+	return insertRows(ctx, se, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES ", " ON DUPLICATE KEY UPDATE events = events + VALUES(events)", rows,
+		func(b []byte, r row) []byte {
+			return appendInts(b, int64(r.campaign), int64(r.kind), a.slot, counts[r])
+		})
+}
+
+// statementBytes is about how long a statement gets.
+const statementBytes = 128 << 10
+
+// insertRows inserts a row for each item. values appends its values, separated by commas:
+// as text, because that is cheaper for us and no dearer for the server than parameters.
+func insertRows[T any](ctx context.Context, se *session, head, tail string, items []T, values func([]byte, T) []byte) error {
+	var b []byte
+	for i, item := range items {
+		if len(b) == 0 {
+			b = append(b, head...)
+		} else {
+			b = append(b, ',')
+		}
+		b = append(values(append(b, '('), item), ')')
+		if len(b) < statementBytes && i+1 < len(items) {
+			continue
+		}
+		if err := se.Exec(ctx, string(append(b, tail...))); err != nil {
+			return err
+		}
+		b = b[:0]
+	}
+	return nil
+}
+
+func appendEvent(b []byte, e *popup.Event) []byte {
+	b = append(appendKey(b, e), ',')
+	b = append(appendMoment(b, e.ShownAt), ',')
+	b = append(appendMoment(b, e.At), ',')
+	return appendMoment(b, e.NextAt)
+}
+
+func appendNewest(b []byte, e *popup.Event) []byte {
+	b = append(appendKey(b, e), ',')
+	b = append(appendMoment(b, e.At), ',')
+	b = append(appendMoment(b, e.NextAt), ',')
+	return appendHex(b, popup.AppendState(nil, e.State))
+}
+
+// appendKey appends the columns that both statements begin with.
+func appendKey(b []byte, e *popup.Event) []byte {
+	b = append(appendHex(b, e.ID[:]), ',')
+	b = append(appendHex(b, []byte(e.Key.User)), ',')
+	b = append(appendHex(b, []byte(e.Key.Placement)), ',')
+	return appendInts(b, int64(e.Sequence), int64(e.Kind), int64(e.Campaign))
+}
+
+// appendHex appends a literal that no setting of the server reads in another way.
+func appendHex(b, data []byte) []byte {
+	return append(hex.AppendEncode(append(b, "X'"...), data), '\'')
+}
+
+func appendInts(b []byte, values ...int64) []byte {
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, v, 10)
+	}
+	return b
+}
+
+// appendMoment appends NULL for the zero time.
+func appendMoment(b []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return append(b, "NULL"...)
+	}
+	return append(appendDatetime(append(b, '\''), t), '\'')
+}
+
+// knownEvents returns the ids of the events that are stored already.
+func knownEvents(ctx context.Context, se *session, events []*popup.Event) (map[[16]byte]bool, error) {
+	known := make(map[[16]byte]bool)
+	for len(events) > 0 {
+		n := min(powerBelow(len(events)), rowsMax)
+		var args []any
+		for _, e := range events[:n] {
+			args = append(args, e.ID[:])
+		}
+		rows, err := se.texts(ctx, "SELECT id FROM popup_events WHERE id IN "+tuples(1, n), args...)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			known[[16]byte([]byte(row[0]))] = true
+		}
+		events = events[n:]
+	}
+	return known, nil
+}
+
+// Mark returns the sequence up to which a queue has been applied, 0 where none has.
+func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
+	sequence := uint64(0)
+	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
+		rows, err := se.texts(ctx, "SELECT sequence FROM popup_queues WHERE queue = ?", queue[:])
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		sequence, err = strconv.ParseUint(rows[0][0], 10, 64)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read how far a queue is: %w", err)
+	}
+	return sequence, nil
+}
+
+// restoreRows is how many states one statement of Restore reads.
+const restoreRows = 5000
+
+// Restore calls yield for the state of each user and placement, in no set order, until
+// it returns an error. What is applied meanwhile may be seen or not. yield may keep
+// its arguments.
+func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
+	var last popup.Key
+	for {
+		var rows [][]string
+		err := p.withSession(ctx, func(ctx context.Context, se *session) (err error) {
+			user := []byte(last.User)
+			rows, err = se.texts(ctx, "SELECT user_id, placement, state FROM popup_state WHERE user_id >= ? AND (user_id > ? OR placement > ?) ORDER BY user_id, placement LIMIT ?",
+				user, user, last.Placement, int64(restoreRows))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read popup states: %w", err)
+		}
+		for _, row := range rows {
+			last = popup.Key{User: row[0], Placement: row[1]}
+			state, err := popup.DecodeState([]byte(row[2]))
+			if err != nil {
+				return fmt.Errorf("read the popup state of user %q at %s: %w", row[0], row[1], err)
+			}
+			if err := yield(last, state); err != nil {
+				return err
+			}
+		}
+		if len(rows) < restoreRows {
+			return nil
+		}
+	}
+}
+
+// States returns the states of keys, in their order; the zero State where there is
+// none.
+func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
+	found := make(map[popup.Key]popup.State, len(keys))
+	for rest := keys; len(rest) > 0; {
+		n := min(len(rest), rowsMax)
+		if err := p.someStates(ctx, rest[:n], found); err != nil {
+			return nil, fmt.Errorf("read popup states: %w", err)
+		}
+		rest = rest[n:]
+	}
+	out := make([]popup.State, len(keys))
+	for i, key := range keys {
+		out[i] = found[key]
+	}
+	return out, nil
+}
+
+func (p *Popups) someStates(ctx context.Context, keys []popup.Key, found map[popup.Key]popup.State) error {
+	// Few different statements: the last key again and again up to a power of two.
+	n := 1 << bits.Len(uint(len(keys)-1))
+	var args []any
+	for i := range n {
+		key := keys[min(i, len(keys)-1)]
+		args = append(args, []byte(key.User), key.Placement)
+	}
+	return p.withSession(ctx, func(ctx context.Context, se *session) error {
+		rows, err := se.texts(ctx, "SELECT user_id, placement, state FROM popup_state WHERE (user_id, placement) IN ("+tuples(n, 2)+")", args...)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			state, err := popup.DecodeState([]byte(row[2]))
+			if err != nil {
+				return fmt.Errorf("user %q at %s: %w", row[0], row[1], err)
+			}
+			found[popup.Key{User: row[0], Placement: row[1]}] = state
+		}
+		return nil
+	})
+}
+
+// Counts returns how often each campaign was shown, clicked and dismissed.
+func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
+	all := make(map[popup.CampaignID]popup.Counts)
+	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
+		clear(all)
+		rows, err := se.texts(ctx, "SELECT campaign_id, kind, CAST(SUM(events) AS SIGNED) FROM popup_counts GROUP BY campaign_id, kind")
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			var numbers [3]uint64
+			for i, text := range row {
+				if numbers[i], err = strconv.ParseUint(text, 10, 64); err != nil {
+					return err
+				}
+			}
+			c := all[popup.CampaignID(numbers[0])]
+			c.Add(popup.Kind(numbers[1]), numbers[2])
+			all[popup.CampaignID(numbers[0])] = c
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read popup counts: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,85 @@
+package mysql
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/storetest"
+)
+
+func TestPopupConformance(t *testing.T) {
+	storetest.Popup(t, popupBackend(apptest.MariaDB(t, append(hostileSettings, "--innodb-flush-log-at-trx-commit=1")...)))
+}
+
+func BenchmarkPopupApply(b *testing.B) {
+	storetest.PopupApply(b, popupBackend(apptest.MariaDB(b, "--innodb-flush-log-at-trx-commit=1")))
+}
+
+func popupBackend(server *apptest.Server) storetest.PopupBackend {
+	fresh := freshDatabases(server)
+	return storetest.PopupBackend{
+		Open: func(t testing.TB) storetest.PopupDB {
+			url := fresh(t)
+			return storetest.PopupDB{
+				Tables: func(t testing.TB) storetest.PopupTables { return open(t, url, database.Pool{}).Popups() },
+				Rows:   func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+				Kill:   server.Kill, Start: server.Start,
+			}
+		},
+		Millis: func(column string) string { return fmt.Sprintf("CAST(UNIX_TIMESTAMP(%s) * 1000 AS SIGNED)", column) },
+	}
+}
+
+// A campaign whose commit's answer is lost is not created a second time.
+func TestPopupCommitUnanswered(t *testing.T) {
+	server := apptest.MariaDB(t)
+	url := freshDatabases(server)(t)
+	proxy := storetest.NewProxy(t, server.Addr(), func(sent []byte) bool { return bytes.Contains(sent, []byte("\x03COMMIT")) })
+	p := open(t, strings.Replace(url, server.Addr(), proxy.Addr(), 1), database.Pool{}).Popups()
+	if err := p.EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Arm(storetest.CutAfter)
+	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active}}
+	if _, err := p.SaveCampaign(t.Context(), c, 0); err == nil || !strings.Contains(err.Error(), "may have happened") {
+		t.Errorf("the answer was cut off: %v", err)
+	}
+	if _, all, err := p.Campaigns(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("%d campaigns, %v", len(all), err)
+	}
+}
+
+// The server keeps the lock with a session that it has not ended: that is nobody else's.
+// It ends a session that does not look at its lock.
+func TestPopupLockOldSession(t *testing.T) {
+	server := apptest.MariaDB(t)
+	p := open(t, freshDatabases(server)(t), database.Pool{}).Popups()
+	if err := p.EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	one, two := [16]byte{1}, [16]byte{2}
+	held, err := p.takeLock(t.Context(), one, "a", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	if rows, err := held.se.texts(t.Context(), "SELECT @@wait_timeout"); err != nil || rows[0][0] != "15" {
+		t.Errorf("wait_timeout: %v, %v", rows, err)
+	}
+	if _, err := p.takeLock(t.Context(), one, "a", true); !errors.Is(err, errOldSession) {
+		t.Errorf("again: %v", err)
+	}
+	var locked *popup.LockedError
+	for _, again := range []bool{false, true} {
+		if _, err := p.takeLock(t.Context(), two, "b", again); !errors.As(err, &locked) || locked.Holder != "a" {
+			t.Errorf("another process, again %v: %v", again, err)
+		}
+	}
+}

@@ -1,0 +1,365 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/bits"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"spillway/internal/serve/stream"
+)
+
+// Commit implements stream.Sink.
+func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
+	w := &batchWriter{st: st, b: b}
+	// A batch is many statements: the server bounds each of them, ctx what goes without
+	// progress.
+	err := st.db.onSession(ctx, context.WithCancel, func(ctx context.Context, se *session) error {
+		w.ctx, w.se = ctx, se
+		b.Session = se.ID
+		if err := st.prepareTables(ctx, se); err != nil {
+			return err
+		}
+		if b.Mark != nil {
+			if err := st.prepareSpools(ctx, se); err != nil {
+				return err
+			}
+		}
+		if err := w.boundLocks(); err != nil {
+			return err
+		}
+		err := w.write()
+		if err != nil && se.IsValid() {
+			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
+				err = errors.Join(err, se.Close()) // the server then rolls back
+			}
+		}
+		w.unboundLocks()
+		return err
+	})
+	if err != nil && w.sent {
+		return fmt.Errorf("%w: %w", stream.ErrUnconfirmed, err)
+	}
+	return st.classify(err)
+}
+
+// batchWriter writes one batch inside a transaction.
+type batchWriter struct {
+	st   *Stream
+	b    *stream.Batch
+	ctx  context.Context // of the one call of write
+	se   *session
+	sent bool // COMMIT, and it was not answered
+	args []driver.NamedValue
+
+	impatient bool // the session waits for no lock
+}
+
+// The server counts a lock's wait in whole seconds. MariaDB knows 0, MySQL does not.
+const (
+	waitSecond  = "SET innodb_lock_wait_timeout = 1"
+	waitNothing = "SET innodb_lock_wait_timeout = 0"
+)
+
+// boundLocks has the session wait for a lock about as long as the batch says. That a
+// statement is prepared on the session says that it has been run there.
+func (w *batchWriter) boundLocks() error {
+	if w.b.LockWait == 0 {
+		return nil
+	}
+	if _, done := w.se.prepared[waitSecond]; !done {
+		if _, err := w.se.exec(w.ctx, waitSecond, nil); err != nil {
+			return err
+		}
+	}
+	if w.b.LockWait >= time.Second/4 || !w.se.Server.MariaDB || w.manyRows() {
+		return nil
+	}
+	w.impatient = true
+	return w.se.Exec(w.ctx, waitNothing)
+}
+
+// manyRows reports whether a batch is too much work to be given up for any lock, those
+// of the stream's own other batches among them.
+func (w *batchWriter) manyRows() bool {
+	rows := 0
+	for _, e := range w.b.Requests {
+		rows += e.Records.Len()
+	}
+	return rows > rowsMax
+}
+
+// unboundLocks has the next batch of the session wait again.
+func (w *batchWriter) unboundLocks() {
+	if w.impatient && w.se.IsValid() && w.se.Exec(w.ctx, waitSecond) != nil {
+		_ = w.se.Close() // the pool opens another
+	}
+}
+
+func (w *batchWriter) write() error {
+	if err := w.se.Exec(w.ctx, "START TRANSACTION"); err != nil {
+		return err
+	}
+	if w.b.Mark != nil {
+		if stored, err := w.mark(); stored || err != nil {
+			return err
+		}
+	} else {
+		_, err := w.se.exec(w.ctx, "INSERT INTO spillway_batches (id, created_at) VALUES (?, UTC_TIMESTAMP(6))", w.values(w.b.ID[:]))
+		var refused *mysql.MySQLError
+		if errors.As(err, &refused) && refused.Number == numDuplicate {
+			return w.readResults()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	w.b.Progress()
+	if err := w.fill(); err != nil {
+		var refused *mysql.MySQLError
+		if errors.As(err, &refused) && refused.Number == numLockWait {
+			return fmt.Errorf("%w: %w", stream.ErrBlocked, err)
+		}
+		return err
+	}
+	results, err := w.b.Results()
+	if err != nil {
+		return err
+	}
+	if results != nil {
+		if err := w.keepResults(results); err != nil {
+			return err
+		}
+	}
+	if err := w.forget(); err != nil {
+		return err
+	}
+	w.sent = true
+	if err := w.se.Exec(w.ctx, "COMMIT"); err != nil {
+		return err
+	}
+	w.sent = false
+	return nil
+}
+
+// fill stores the rows and keys.
+func (w *batchWriter) fill() error {
+	if err := w.findKeys(w.b.Keyed(nil)); err != nil {
+		return err
+	}
+	if err := w.insertRows(w.b.Rows(nil)); err != nil {
+		return err
+	}
+	return w.insertKeys(w.b.Keyed(nil))
+}
+
+// values are the arguments of a statement, valid until the next call.
+func (w *batchWriter) values(values ...any) []driver.NamedValue {
+	w.args = w.args[:0]
+	for _, v := range values {
+		w.push(v)
+	}
+	return w.args
+}
+
+func (w *batchWriter) push(v driver.Value) {
+	w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: v})
+}
+
+// readResults takes the Results of the attempt that was committed.
+func (w *batchWriter) readResults() error {
+	if err := w.se.Exec(w.ctx, "ROLLBACK"); err != nil {
+		return err
+	}
+	rows, err := w.se.texts(w.ctx, "SELECT results FROM spillway_batches WHERE id = ?", w.b.ID[:])
+	if err != nil {
+		return fmt.Errorf("%w: read the results of a committed batch: %w", stream.ErrUnconfirmed, err)
+	}
+	if len(rows) != 1 {
+		return fmt.Errorf("%w: the batch's id is gone", stream.ErrTransient)
+	}
+	return w.b.SetResults([]byte(rows[0][0]))
+}
+
+// forget deletes ids that nobody asks for any more. They are no text of a client's.
+func (w *batchWriter) forget() error {
+	if len(w.b.Forget) == 0 {
+		return nil
+	}
+	sql := []byte("DELETE FROM spillway_batches WHERE id IN (")
+	for i, id := range w.b.Forget {
+		if i > 0 {
+			sql = append(sql, ',')
+		}
+		sql = fmt.Appendf(sql, "x'%x'", id[:])
+	}
+	return w.se.Exec(w.ctx, string(append(sql, ')')))
+}
+
+// findKeys sets the Results of the requests whose keys are there, and deletes the keys
+// that have expired.
+func (w *batchWriter) findKeys(requests []*stream.Entry) error {
+	for len(requests) > 0 {
+		n := min(len(requests), w.st.most, 128)
+		if err := w.findSomeKeys(requests[:n]); err != nil {
+			return err
+		}
+		requests = requests[n:]
+	}
+	return nil
+}
+
+func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
+	byKey := make(map[string]*stream.Entry, len(requests))
+	args := []any{[]byte(w.st.def.Name)}
+	for _, e := range requests {
+		byKey[e.Key] = e
+		args = append(args, []byte(e.Key))
+	}
+	// Few different statements: the last key again and again up to a power of two.
+	marks := 1 << bits.Len(uint(len(requests)-1))
+	for len(args) < marks+1 {
+		args = append(args, args[len(args)-1])
+	}
+	where := " FROM spillway_requests WHERE stream = ? AND `key` IN (?" + strings.Repeat(",?", marks-1) + ")"
+	rows, err := w.se.texts(w.ctx, "SELECT `key`, fingerprint, outcome, expires_at < UTC_TIMESTAMP(6)"+where, args...)
+	if err != nil {
+		return err
+	}
+	expired := false
+	for _, row := range rows {
+		if row[3] == "1" {
+			expired = true
+			continue
+		}
+		if e := byKey[row[0]]; e != nil {
+			e.Found([]byte(row[1]), []byte(row[2]))
+		}
+	}
+	if !expired {
+		return nil
+	}
+	_, err = w.se.exec(w.ctx, "DELETE"+where+" AND expires_at < UTC_TIMESTAMP(6)", w.values(args...))
+	return err
+}
+
+// insertKeys stores the keys. One that another process was quicker to store has the
+// batch tried again, which finds it.
+func (w *batchWriter) insertKeys(requests []*stream.Entry) error {
+	for len(requests) > 0 {
+		n := powerBelow(min(len(requests), w.st.most))
+		w.args = w.args[:0]
+		for _, e := range requests[:n] {
+			outcome, err := e.OutcomeNow()
+			if err != nil {
+				return err
+			}
+			w.push([]byte(w.st.def.Name))
+			w.push([]byte(e.Key))
+			w.push(e.Fingerprint[:])
+			w.push(outcome)
+			w.push(appendDatetime(nil, e.Expires))
+		}
+		_, err := w.se.exec(w.ctx, "INSERT INTO spillway_requests (stream, `key`, fingerprint, outcome, expires_at) VALUES "+tuples(n, 5), w.args)
+		var refused *mysql.MySQLError
+		if errors.As(err, &refused) && refused.Number == numDuplicate {
+			return fmt.Errorf("%w: %w", stream.ErrTransient, err)
+		}
+		if err != nil {
+			return err
+		}
+		requests = requests[n:]
+	}
+	return nil
+}
+
+// singlyMax is the most rows of a refused statement that are inserted each alone:
+// halving those further costs more than it saves where several are at fault.
+const singlyMax = 8
+
+// insertRows inserts rows in statements of powers of two, and halves those that the
+// server refuses.
+func (w *batchWriter) insertRows(rows []stream.Row) error {
+	for len(rows) > 0 {
+		n := powerBelow(min(len(rows), w.st.most))
+		part := rows[:n]
+		insert := func(low, high int) (*stream.Refused, error) {
+			if w.b.Careful {
+				return &stream.Refused{}, nil
+			}
+			return w.insertRange(part[low:high])
+		}
+		singly := func(low, high int) error { return w.insertSingly(part[low:high]) }
+		if err := stream.Bisect(n, singlyMax, insert, singly); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+// insertSingly inserts rows each alone.
+func (w *batchWriter) insertSingly(rows []stream.Row) error {
+	for i, r := range rows {
+		refused, err := w.insertRange(rows[i : i+1])
+		if err != nil {
+			return err
+		}
+		if refused != nil {
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refused.Reason})
+		}
+	}
+	return nil
+}
+
+// insertRange inserts a power of two of rows, or none of them.
+func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
+	w.args = w.args[:0]
+	for _, r := range rows {
+		for i, c := range w.st.columns {
+			w.push(valueOf(r, i, c.Type))
+		}
+	}
+	_, err := w.se.exec(w.ctx, w.st.insert(len(rows), false), w.args)
+	w.b.Progress()
+	reason, data := isData(err)
+	if err == nil || !data {
+		return nil, err
+	}
+	if len(rows) > 1 || len(w.st.def.Key) == 0 {
+		return &stream.Refused{Reason: reason}, nil
+	}
+	// The clause for the key has hidden what is wrong: this statement tells.
+	_, err = w.se.exec(w.ctx, w.st.insert(1, true), w.args)
+	if reason, data = isData(err); data {
+		return &stream.Refused{Reason: reason}, nil
+	}
+	return nil, err
+}
+
+func valueOf(r stream.Row, column int, t stream.Type) driver.Value {
+	if r.Null(r.Row, column) {
+		return nil
+	}
+	switch t {
+	case stream.Integer:
+		return r.Integer(r.Row, column)
+	case stream.Real:
+		return r.Real(r.Row, column)
+	case stream.Boolean:
+		if r.Boolean(r.Row, column) {
+			return int64(1)
+		}
+		return int64(0)
+	case stream.Timestamp:
+		return r.AppendTime(nil, r.Row, column)
+	case stream.UUID:
+		return r.AppendUUID(nil, r.Row, column)
+	}
+	return r.Bytes(r.Row, column)
+}

@@ -1,0 +1,181 @@
+package mysql
+
+import (
+	"bytes"
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/storetest"
+	"spillway/internal/serve/stream"
+)
+
+func TestStreamConformance(t *testing.T) {
+	server := apptest.MariaDB(t, append(hostileSettings, "--innodb-flush-log-at-trx-commit=1")...)
+	fresh := freshDatabases(server)
+	storetest.Stream(t, storetest.StreamBackend{
+		Open: func(t testing.TB, pool database.Pool) storetest.StreamDB {
+			url := fresh(t)
+			proxy := storetest.NewProxy(t, server.Addr(), func(sent []byte) bool { return bytes.Contains(sent, []byte("\x03COMMIT")) })
+			db := open(t, strings.Replace(url, server.Addr(), proxy.Addr(), 1), pool)
+			return storetest.StreamDB{
+				Sink:  func(_ testing.TB, schema *stream.Schema) stream.Sink { return db.Stream(schema) },
+				Exec:  func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
+				Rows:  func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+				Hold:  func(t testing.TB, sql string) func() { return holdLock(t, url, sql) },
+				Kill:  server.Kill,
+				Start: server.Start,
+				Proxy: proxy,
+			}
+		},
+		Types: map[stream.Type]string{
+			stream.Integer: "bigint", stream.Real: "double", stream.Text: "text CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+			stream.Boolean: "boolean", stream.Timestamp: "datetime(6)", stream.JSON: "json", stream.UUID: "char(36)",
+		},
+		Serial: "bigint NOT NULL AUTO_INCREMENT PRIMARY KEY", Small: "smallint NOT NULL", Short: "varchar(5) CHARACTER SET utf8mb4",
+	})
+}
+
+// holdLock runs a statement in a transaction that stays open until release is called.
+func holdLock(t testing.TB, url, sql string) (release func()) {
+	t.Helper()
+	connector, err := database.NewMySQLConnector(parse(t, url), 10*time.Second, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := connector.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Exec(t.Context(), "START TRANSACTION"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Query(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = s.Conn.Close() } // a second time too
+}
+
+// streamRows returns a query's rows as text.
+func streamRows(ctx context.Context, url, sql string) ([][]string, error) {
+	parsed, err := database.Parse(url)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := database.NewMySQLConnector(parsed, 10*time.Second, 0)
+	if err != nil {
+		return nil, err
+	}
+	s, err := connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Conn.Close()
+	result, err := s.Conn.(driver.QueryerContext).QueryContext(ctx, sql, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer result.Close()
+	var rows [][]string
+	values := make([]driver.Value, len(result.Columns()))
+	for {
+		if err := result.Next(values); err != nil {
+			if errors.Is(err, io.EOF) {
+				return rows, nil
+			}
+			return nil, err
+		}
+		var row []string
+		for _, value := range values {
+			switch v := value.(type) {
+			case nil:
+				row = append(row, "NULL")
+			case []byte:
+				row = append(row, string(v))
+			default:
+				row = append(row, fmt.Sprint(v))
+			}
+		}
+		rows = append(rows, row)
+	}
+}
+
+func TestStreamDurability(t *testing.T) {
+	server := apptest.MariaDB(t, "--log-bin=binlog", "--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1")
+	url := freshDatabases(server)(t)
+	schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: "t", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := open(t, url, database.Pool{}).Stream(schema)
+	for _, test := range []struct{ set, want string }{
+		{"", "database"},
+		{"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "database, not fsynced: innodb_flush_log_at_trx_commit=2"},
+		{"SET GLOBAL sync_binlog = 0", "database, not fsynced: innodb_flush_log_at_trx_commit=2, sync_binlog=0"},
+		{"SET GLOBAL innodb_flush_log_at_trx_commit = 1", "database, not fsynced: sync_binlog=0"},
+		{"SET GLOBAL sync_binlog = 1", "database"},
+	} {
+		if test.set != "" {
+			mustExecute(t, url, test.set)
+		}
+		if d, err := sink.Durability(t.Context()); err != nil || d.String() != test.want {
+			t.Errorf("%s: %q, %v, want %q", test.set, d, err, test.want)
+		}
+	}
+}
+
+// A drain needs no right to create the table of spools where that is there, and a batch
+// may take longer than one statement.
+func TestStreamDrainRights(t *testing.T) {
+	server := apptest.MariaDB(t)
+	url := freshDatabases(server)(t)
+	name := url[strings.LastIndexByte(url, '/')+1:]
+	mustExecute(t, url, "CREATE TABLE slow (id bigint)", "CREATE TRIGGER slow BEFORE INSERT ON slow FOR EACH ROW DO SLEEP(0.4)", spoolTable, streamTables[0], streamTables[1],
+		"CREATE USER writer@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO writer@'%'")
+	schema, err := stream.NewSchema(stream.Definition{Name: "/slow", Table: "slow", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := database.Pool{StatementTimeout: time.Second}
+	sink := open(t, "mysql://writer:x@"+server.Addr()+"/"+name, pool).Stream(schema)
+	sink.most = 1 // a row, a statement
+	records, _, err := schema.Parse([]byte(`[{"id":1},{"id":2},{"id":3},{"id":4}]`), stream.FormJSON, time.Now(), stream.Limits{Bytes: 200, Records: 10, Depth: 1, Fields: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &stream.Batch{Mark: &stream.Mark{Name: "/slow", Last: 1}, Requests: []*stream.Entry{{Records: records}}}
+	start := time.Now()
+	if err := sink.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < pool.StatementTimeout+clientGrace {
+		t.Errorf("the batch took %v: no longer than a statement may", took)
+	}
+}
+
+// Tables that could lose or bend records are refused, by name.
+func TestStreamTables(t *testing.T) {
+	server := apptest.MariaDB(t)
+	url := freshDatabases(server)(t)
+	mustExecute(t, url, "CREATE TABLE aria (id bigint) ENGINE=Aria", "CREATE TABLE nullable (id bigint UNIQUE)")
+	db := open(t, url, database.Pool{})
+	for table, want := range map[string]string{"aria": "ENGINE=InnoDB", "nullable": "make it NOT NULL", "missing": "missing"} {
+		schema, err := stream.NewSchema(stream.Definition{Name: "/" + table, Table: table, Key: []string{"id"}, Columns: []stream.Column{{Name: "id", Type: stream.Integer, Required: true}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Stream(schema).Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", table, err, want)
+		}
+		if err := db.Stream(schema).Commit(t.Context(), &stream.Batch{}); table != "missing" && (err == nil || errors.Is(err, stream.ErrTransient)) {
+			t.Errorf("commit into %s: %v", table, err)
+		}
+	}
+}

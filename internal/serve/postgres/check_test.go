@@ -1,0 +1,150 @@
+package postgres
+
+import (
+	"bytes"
+	"log/slog"
+	"reflect"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+// checkFeed checks a feed and returns its error and what was logged.
+func checkFeed(t *testing.T, url string, def feed.Definition) (string, string) {
+	t.Helper()
+	parsed, err := database.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	db, err := Open(t.Context(), parsed, database.Pool{}, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	source, err := db.Feed(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := source.Check(t.Context(), 200); err != nil {
+		return err.Error(), log.String()
+	}
+	return "", log.String()
+}
+
+func keyOf(columns ...string) []feed.KeyColumn {
+	var key []feed.KeyColumn
+	for _, column := range columns {
+		key = append(key, feed.KeyColumn{Name: column})
+	}
+	return key
+}
+
+func testCheckKey(t *testing.T, pg *apptest.PostgresServer) {
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, `CREATE TABLE items (id bigint NOT NULL PRIMARY KEY, at timestamp, "Grp" int NOT NULL);
+		CREATE VIEW shown AS SELECT * FROM items;
+		CREATE TABLE log (at timestamp NOT NULL, n int NOT NULL);
+		CREATE UNIQUE INDEX ON log (at) WHERE n > 0;
+		CREATE TABLE parts (at timestamp NOT NULL, n int NOT NULL, UNIQUE (n, at)) PARTITION BY RANGE (at);`)
+	tests := []struct {
+		name, sql string
+		key       []feed.KeyColumn
+		err, log  string
+	}{
+		{"primary key", "SELECT * FROM items", keyOf("id"), "", ""},
+		{"more than the primary key", "SELECT * FROM items", keyOf("Grp", "id"), "", ""},
+		{"nullable", "SELECT * FROM items", keyOf("at", "id"), "ALTER TABLE items ALTER COLUMN at SET NOT NULL", ""},
+		{"renamed", `SELECT id, at AS "when" FROM items`, keyOf("when"), "ALTER TABLE items ALTER COLUMN at SET NOT NULL", ""},
+		{"not unique", "SELECT * FROM items", keyOf("Grp"), "", "no unique index"},
+		{"unique in part", "SELECT * FROM log", keyOf("at"), "", "no unique index"},
+		{"expression", "SELECT id + 1 AS next FROM items", keyOf("next"), "", ""},
+		{"view", "SELECT * FROM shown", keyOf("at"), "", ""},
+		{"partitioned", "SELECT * FROM parts", keyOf("at", "n"), "", ""},
+	}
+	for _, test := range tests {
+		err, log := checkFeed(t, url, feed.Definition{Name: "/test", SQL: test.sql, Key: test.key})
+		if (err == "") != (test.err == "") || !strings.Contains(err, test.err) {
+			t.Errorf("%s: error %q, want %q", test.name, err, test.err)
+		}
+		if (log == "") != (test.log == "") || !strings.Contains(log, test.log) {
+			t.Errorf("%s: logged %q, want %q", test.name, log, test.log)
+		}
+	}
+}
+
+func testCheckPlans(t *testing.T, pg *apptest.PostgresServer) {
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, `CREATE TABLE "Users" (id int PRIMARY KEY, name text NOT NULL, city int NOT NULL);
+		CREATE TABLE orders (id int PRIMARY KEY, at timestamp NOT NULL, users_id int NOT NULL, city int NOT NULL, state text NOT NULL);
+		CREATE TABLE notes (orders_id int NOT NULL, note text NOT NULL);
+		INSERT INTO "Users" SELECT i, 'n' || i, i % 400 FROM generate_series(1, 30000) i;
+		INSERT INTO orders SELECT i, '2016-01-01'::timestamp + i * interval '1 s', 1 + i * 7 % 30000, i % 400, CASE i % 10 WHEN 0 THEN 'closed' ELSE 'open' END FROM generate_series(1, 60000) i;
+		INSERT INTO notes SELECT i, 'note' FROM generate_series(1, 60000) i;
+		ANALYZE;`)
+	city := []feed.Param{{Name: "city", Type: feed.Integer}}
+	tests := []struct {
+		name, sql string
+		key       []feed.KeyColumn
+		params    []feed.Param
+		want      string // in the error; "" for none
+	}{
+		{"key indexed, joined", `SELECT o.id, u.name FROM orders o JOIN "Users" u ON u.id = o.users_id`, keyOf("id"), nil, ""},
+		{"key not indexed", `SELECT o.id, o.at FROM orders o`, keyOf("at", "id"), nil, "CREATE INDEX CONCURRENTLY ON orders (at DESC, id DESC)"},
+		{"aliased and joined", `SELECT o.id, o.at AS "when", u.name FROM orders o JOIN "Users" u ON u.id = o.users_id`, keyOf("when", "id"), nil, "ON orders (at DESC, id DESC)"},
+		{"filter that few rows pass", `SELECT id FROM orders WHERE city = :city`, keyOf("id"), city, "ON orders (city, id DESC)"},
+		{"filter that few rows pass, aliased", `SELECT o.id FROM orders AS o WHERE o.city = :city AND o.state = 'open'`, keyOf("id"), city, "ON orders (city, state, id DESC)"},
+		{"filter of another kind", `SELECT id FROM orders WHERE city % 400 = :city`, keyOf("id"), city, "with the filtered columns first"},
+		{"filter that most rows pass", `SELECT id FROM orders WHERE state <> 'closed'`, keyOf("id"), nil, ""},
+		{"filter on the other table", `SELECT o.id FROM orders o JOIN "Users" u ON u.id = o.users_id WHERE u.city = :city`, keyOf("id"), city, "conditions on other tables"},
+		{"join not indexed", `SELECT o.id, n.note FROM orders o JOIN notes n ON n.orders_id = o.id`, keyOf("id"), nil, "ON public.notes (orders_id)"},
+		{"quoted names", `SELECT u.name, u.id FROM "Users" u`, keyOf("name", "id"), nil, `ON "Users" (name DESC, id DESC)`},
+		{"columns of two tables", `SELECT o.at, u.id FROM orders o JOIN "Users" u ON u.id = o.users_id`, keyOf("at", "id"), nil, "columns of one table"},
+		{"grouped", `SELECT users_id AS id, count(*) AS n FROM orders GROUP BY users_id`, keyOf("id"), nil, "orders"},
+	}
+	for _, test := range tests {
+		err, _ := checkFeed(t, url, feed.Definition{Name: "/test", SQL: test.sql, Key: test.key, Params: test.params})
+		if (err == "") != (test.want == "") || !strings.Contains(err, test.want) {
+			t.Errorf("%s: error %q, want %q", test.name, err, test.want)
+		}
+	}
+	mustExecute(t, url, "CREATE INDEX ON orders (city, id DESC)")
+	if err, _ := checkFeed(t, url, feed.Definition{Name: "/test", SQL: tests[3].sql, Key: keyOf("id"), Params: city}); err != "" {
+		t.Errorf("with the index: %s", err)
+	}
+}
+
+func TestConjuncts(t *testing.T) {
+	tests := []struct {
+		condition string
+		want      []string
+	}{
+		{"", nil},
+		{"(o.city = $1)", []string{"o.city = $1"}},
+		{"((o.city = $1) AND (o.state = 'a) AND (b'::text))", []string{"o.city = $1", "o.state = 'a) AND (b'::text"}},
+		{"((a.b = 1) OR ((a.c = 2) AND (a.d = 3)))", []string{"(a.b = 1) OR ((a.c = 2) AND (a.d = 3))"}},
+		{"(ROW(a.b, a.c) < ROW($1, $2))", []string{"ROW(a.b, a.c) < ROW($1, $2)"}},
+		{"((a.state)::text = 'it''s'::text)", []string{"(a.state)::text = 'it''s'::text"}},
+	}
+	for _, test := range tests {
+		if got := conjuncts(test.condition); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: %q, want %q", test.condition, got, test.want)
+		}
+	}
+}
+
+func FuzzConjuncts(f *testing.F) {
+	f.Add("((o.city = $1) AND (o.state = 'a) AND (b'::text))")
+	f.Add(")(")
+	f.Add("(' AND ")
+	f.Fuzz(func(t *testing.T, condition string) {
+		for _, part := range conjuncts(condition) {
+			if !strings.Contains(condition, part) {
+				t.Errorf("%q is no part of %q", part, condition)
+			}
+		}
+	})
+}

@@ -1,0 +1,205 @@
+package postgres
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"spillway/internal/serve/feed"
+)
+
+// columns is how the rows of one statement become JSON objects and keys. It is
+// immutable.
+type columns struct {
+	fields []pgconn.FieldDescription
+	prefix [][]byte // what goes before each value: {"id": or ,"name":
+	encode []encoder
+	key    []keyColumn
+}
+
+// keyColumn is one column of the key.
+type keyColumn struct {
+	index int
+	kind  feed.KeyKind
+	name  string
+}
+
+// encoder appends the JSON of a value, which is not NULL, given in PostgreSQL's
+// text form.
+type encoder func(dst, text []byte) []byte
+
+// newColumns prepares the columns of a result. It returns an error when a key
+// column is missing or a name is there twice.
+func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns, error) {
+	c := &columns{fields: make([]pgconn.FieldDescription, len(fields))}
+	copy(c.fields, fields) // the slice is the connection's
+	index := make(map[string]int, len(fields))
+	for i, field := range fields {
+		if _, ok := index[field.Name]; ok {
+			return nil, fmt.Errorf("the statement has two columns named %s: give one another name with AS", field.Name)
+		}
+		index[field.Name] = i
+		prefix := []byte{','}
+		if i == 0 {
+			prefix = []byte{'{'}
+		}
+		prefix = append(feed.AppendString(prefix, []byte(field.Name)), ':')
+		c.prefix = append(c.prefix, prefix)
+		c.encode = append(c.encode, encoderOf(field.DataTypeOID))
+	}
+	for _, column := range def.Key {
+		i, ok := index[column.Name]
+		if !ok {
+			return nil, fmt.Errorf("the key column %s is not among the columns that the statement selects", column.Name)
+		}
+		c.key = append(c.key, keyColumn{index: i, kind: keyKindOf(fields[i].DataTypeOID), name: column.Name})
+	}
+	return c, nil
+}
+
+// describe reports whether fields are the ones that c was made for.
+func (c *columns) describe(fields []pgconn.FieldDescription) bool {
+	if len(fields) != len(c.fields) {
+		return false
+	}
+	for i, field := range fields {
+		if field.DataTypeOID != c.fields[i].DataTypeOID || field.Name != c.fields[i].Name {
+			return false
+		}
+	}
+	return true
+}
+
+// appendObject appends a row as a JSON object.
+func (c *columns) appendObject(dst []byte, values [][]byte) []byte {
+	for i, value := range values {
+		dst = append(dst, c.prefix[i]...)
+		if value == nil {
+			dst = append(dst, "null"...)
+			continue
+		}
+		dst = c.encode[i](dst, value)
+	}
+	return append(dst, '}')
+}
+
+// appendKey appends the key of a row.
+func (c *columns) appendKey(dst []byte, values [][]byte) ([]byte, error) {
+	for _, column := range c.key {
+		value := values[column.index]
+		if value == nil {
+			return dst, fmt.Errorf("the key column %s is NULL in a row: leave such rows out of the statement", column.name)
+		}
+		dst = feed.AppendKey(dst, column.kind, value)
+	}
+	return dst, nil
+}
+
+func keyKindOf(oid uint32) feed.KeyKind {
+	switch oid {
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID:
+		return feed.KeyInteger
+	}
+	return feed.KeyText
+}
+
+// encoderOf returns the encoder of a type. Types without one of their own,
+// enumerations, composites and ranges among them, become strings of their text.
+func encoderOf(oid uint32) encoder {
+	switch oid {
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.JSONOID, pgtype.JSONBOID:
+		return appendRaw
+	case pgtype.NumericOID, pgtype.Float4OID, pgtype.Float8OID:
+		return appendNumber
+	case pgtype.BoolOID:
+		return appendBool
+	case pgtype.DateOID, pgtype.TimeOID, pgtype.TimestampOID, pgtype.UUIDOID:
+		return appendPlain
+	case pgtype.TimestamptzOID:
+		return appendTimestampTZ
+	case pgtype.ByteaOID:
+		return appendBytea
+	}
+	if element, ok := elementOf(oid); ok {
+		encode := encoderOf(element)
+		return func(dst, text []byte) []byte { return appendArray(dst, text, encode) }
+	}
+	return feed.AppendString
+}
+
+func appendRaw(dst, text []byte) []byte { return append(dst, text...) }
+
+// appendPlain appends a string that needs no escape.
+func appendPlain(dst, text []byte) []byte {
+	dst = append(dst, '"')
+	dst = append(dst, text...)
+	return append(dst, '"')
+}
+
+// appendNumber appends the digits as they are; NaN and the infinities, which
+// JSON lacks, become strings.
+func appendNumber(dst, text []byte) []byte {
+	if len(text) == 0 || text[len(text)-1] < '0' || text[len(text)-1] > '9' {
+		return appendPlain(dst, text)
+	}
+	return append(dst, text...)
+}
+
+func appendBool(dst, text []byte) []byte {
+	if len(text) > 0 && text[0] == 't' {
+		return append(dst, "true"...)
+	}
+	return append(dst, "false"...)
+}
+
+// appendTimestampTZ appends a time as RFC 3339: "2016-12-01 23:59:57+00" becomes
+// "2016-12-01T23:59:57Z". The session is in UTC; what does not end in +00 all
+// the same (infinity, years BC) stays as it is.
+func appendTimestampTZ(dst, text []byte) []byte {
+	instant, ok := bytes.CutSuffix(text, []byte("+00"))
+	space := bytes.IndexByte(instant, ' ')
+	if !ok || space < 0 {
+		return appendPlain(dst, text)
+	}
+	dst = append(dst, '"')
+	dst = append(dst, instant[:space]...)
+	dst = append(dst, 'T')
+	dst = append(dst, instant[space+1:]...)
+	return append(dst, 'Z', '"')
+}
+
+// appendBytea appends bytes as base64. Text is PostgreSQL's hex form, or its
+// older escape form where a server is set to that.
+func appendBytea(dst, text []byte) []byte {
+	digits, ok := bytes.CutPrefix(text, []byte(`\x`))
+	if !ok {
+		return feed.AppendBase64(dst, unescapeBytea(text))
+	}
+	value := make([]byte, hex.DecodedLen(len(digits)))
+	n, err := hex.Decode(value, digits)
+	if err != nil { // then it is the escape form of bytes that start like this
+		return feed.AppendBase64(dst, unescapeBytea(text))
+	}
+	return feed.AppendBase64(dst, value[:n])
+}
+
+// unescapeBytea decodes \\ and \ooo.
+func unescapeBytea(text []byte) []byte {
+	value := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] != '\\':
+			value = append(value, text[i])
+		case i+3 < len(text) && text[i+1] != '\\':
+			value = append(value, (text[i+1]-'0')<<6|(text[i+2]-'0')<<3|(text[i+3]-'0'))
+			i += 3
+		default:
+			value = append(value, '\\')
+			i++
+		}
+	}
+	return value
+}

@@ -1,0 +1,124 @@
+package postgres
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+// testTypes reads values of the types that PostgreSQL alone has.
+func testTypes(t *testing.T, pg *apptest.PostgresServer) {
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, `CREATE TYPE mood AS ENUM ('sad', 'ok "quoted"');
+		CREATE DOMAIN small AS int CHECK (VALUE < 100);
+		CREATE TYPE pair AS (a int, b text)`)
+	tests := []struct{ expression, want string }{
+		{`7::smallint`, `7`},
+		{`(-2147483648)::int`, `-2147483648`},
+		{`4294967295::oid`, `4294967295`},
+		{`42::small`, `42`},
+		{`0.1::real`, `0.1`},
+		{`1e30::real`, `1e+30`},
+		{`'NaN'::float8`, `"NaN"`},
+		{`'-Infinity'::float8`, `"-Infinity"`},
+		{`'-0'::float8`, `-0`},
+		{`'NaN'::numeric`, `"NaN"`},
+		{`'Infinity'::numeric`, `"Infinity"`},
+		{`0.10::numeric`, `0.10`},
+		{`1e-20::numeric(30,20)`, `0.00000000000000000001`},
+		{`'ok "quoted"'::mood`, `"ok \"quoted\""`},
+		{`'x'::char(5)`, `"x    "`},
+		{`'{"a":1,  "a":2}'::json`, `{"a":1,  "a":2}`},
+		{`'{"b":1,"a":[1.50,null]}'::jsonb`, `{"a": [1.50, null], "b": 1}`},
+		{`'2016-12-01 23:59:57.5'::timestamp`, `"2016-12-01 23:59:57.5"`},
+		{`'infinity'::timestamp`, `"infinity"`},
+		{`'2016-12-01 23:59:57.5+08'::timestamptz`, `"2016-12-01T15:59:57.5Z"`},
+		{`'infinity'::timestamptz`, `"infinity"`},
+		{`'0044-03-15 12:00:00+00 BC'::timestamptz`, `"0044-03-15 12:00:00+00 BC"`},
+		{`'2016-12-01'::date`, `"2016-12-01"`},
+		{`'23:59:57.25'::time`, `"23:59:57.25"`},
+		{`'1 day 02:03:04'::interval`, `"1 day 02:03:04"`},
+		{`'192.168.0.1/24'::inet`, `"192.168.0.1/24"`},
+		{`'12.5'::money`, `"$12.50"`},
+		{`B'101'`, `"101"`},
+		{`'{1,NULL,-3}'::int[]`, `[1,null,-3]`},
+		{`'{}'::text[]`, `[]`},
+		{`ARRAY['a', 'b "c"', NULL, 'NULL', 'x,{}\', '']`, `["a","b \"c\"",null,"NULL","x,{}\\",""]`},
+		{`ARRAY[[1,2],[3,4]]`, `[[1,2],[3,4]]`},
+		{`'[0:1]={5,6}'::bigint[]`, `[5,6]`},
+		{`ARRAY[1.50, 'NaN']::numeric[]`, `[1.50,"NaN"]`},
+		{`ARRAY[true,false,NULL]`, `[true,false,null]`},
+		{`ARRAY['2016-12-01 00:00+00'::timestamptz]`, `["2016-12-01T00:00:00Z"]`},
+		{`ARRAY['{"a": 1}'::jsonb]`, `[{"a": 1}]`},
+		{`ARRAY['\x0001'::bytea]`, `["AAE="]`},
+		{`ARRAY['6ba7b810-9dad-11d1-80b4-00c04fd430c8'::uuid]`, `["6ba7b810-9dad-11d1-80b4-00c04fd430c8"]`},
+		{`ARRAY['sad']::mood[]`, `"{sad}"`},
+		{`ROW(1, 'x "y"')::pair`, `"(1,\"x \"\"y\"\"\")"`},
+		{`'[1,5)'::int4range`, `"[1,5)"`},
+		{`NULL::int`, `null`},
+	}
+	db := open(t, url, database.Pool{})
+	check := func(expression, want string) {
+		t.Helper()
+		got := readAll(t, db, "SELECT 1 AS id, "+expression+" AS v")
+		if want := `{"id":1,"v":` + want + `}`; got != want {
+			t.Errorf("%s: got %s, want %s", expression, got, want)
+		}
+	}
+	for _, test := range tests {
+		check(test.expression, test.want)
+	}
+
+	mustExecute(t, url, "ALTER ROLE postgres SET bytea_output = escape")
+	defer mustExecute(t, url, "ALTER ROLE postgres RESET bytea_output")
+	db = open(t, url, database.Pool{})
+	check(`'\x00ff5c78415c5c'::bytea`, `"AP9ceEFcXA=="`)
+	check(`'\x5c7830'::bytea`, `"XHgw"`)
+}
+
+func TestAppendArrayMalformed(t *testing.T) {
+	for _, text := range []string{"", "{", "}", "{1", "{1,", "{1,}", `{"`, `{"\`, "{1}x", "[", "[0:1]", "[0:1]=", "{,}", "{{1}"} {
+		want := string(feed.AppendString(nil, []byte(text)))
+		if got := string(appendArray(nil, []byte(text), appendRaw)); got != want {
+			t.Errorf("%q: got %s, want the text %s", text, got, want)
+		}
+	}
+}
+
+// Whatever the text, the array is valid JSON, and what was there stays.
+func FuzzAppendArray(f *testing.F) {
+	for _, text := range []string{`{}`, `{1,NULL,-3}`, `{"a","b \"c\""}`, `{{1,2},{3,4}}`, `[0:1]={5,6}`, `{"\\",""}`, "{\xff}"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, encode := range []encoder{feed.AppendString, appendBytea, appendBool} {
+			got := appendArray([]byte("before "), text, encode)
+			if !bytes.HasPrefix(got, []byte("before ")) || !json.Valid(got[len("before "):]) {
+				t.Errorf("%q became %q", text, got)
+			}
+		}
+	})
+}
+
+func FuzzAppendBytea(f *testing.F) {
+	for _, text := range []string{``, `\x`, `\x00ff`, `\x0`, `abc\\`, `\001`, `\`, `\99`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if got := appendBytea(nil, text); !json.Valid(got) {
+			t.Errorf("%q became %q", text, got)
+		}
+	})
+}
+
+func TestNewColumnsErrors(t *testing.T) {
+	def := feed.Definition{Key: []feed.KeyColumn{{Name: "id"}}}
+	if _, err := newColumns(def, nil); err == nil || !strings.Contains(err.Error(), "id") {
+		t.Errorf("no columns: %v", err)
+	}
+}

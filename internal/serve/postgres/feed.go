@@ -1,0 +1,243 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+// Feed reads one feed. It implements feed.Source.
+type Feed struct {
+	db   *DB
+	def  feed.Definition
+	body string // the SELECT with its parameters numbered and cast
+
+	mu         sync.Mutex
+	statements map[shape]*statement // a few dozen at most: shape.rows is a power of two
+}
+
+var _ feed.Source = (*Feed)(nil)
+
+// Feed returns the source of the feed that def describes. Mistakes that only
+// the database can see come with the first call of Read or Check.
+//
+// Parameters are passed as text, bigint, double precision, boolean, timestamptz
+// and uuid.
+func (db *DB) Feed(def feed.Definition) (*Feed, error) {
+	parsed, err := database.ParseStatement(def.SQL)
+	if err != nil {
+		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
+	}
+	if len(def.Key) == 0 {
+		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
+	}
+	placeholders := make(map[string]string, len(def.Params))
+	for i, param := range def.Params {
+		cast, ok := castOf(param.Type)
+		if !ok {
+			return nil, fmt.Errorf("feed %s: parameter %s: unknown type %q", def.Name, param.Name, param.Type)
+		}
+		if !slices.Contains(parsed.Names(), param.Name) {
+			return nil, fmt.Errorf("feed %s: the statement does not use the parameter :%s", def.Name, param.Name)
+		}
+		placeholders[param.Name] = "$" + strconv.Itoa(i+1) + "::" + cast
+	}
+	for _, name := range parsed.Names() {
+		if placeholders[name] == "" {
+			return nil, fmt.Errorf("feed %s: the parameter :%s has no type", def.Name, name)
+		}
+	}
+	return &Feed{
+		db:         db,
+		def:        def,
+		body:       parsed.Render(func(name string) string { return placeholders[name] }),
+		statements: make(map[shape]*statement),
+	}, nil
+}
+
+// Read implements feed.Source. After an error rows is as it was.
+func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
+	to := &rowSink{rows: rows, start: rows.Len()}
+	if to.start > 0 {
+		to.data = rows.Ends[to.start-1]
+	}
+	if err := f.run(ctx, r, false, to); err != nil {
+		to.reset()
+		return fmt.Errorf("read feed %s: %w", f.def.Name, err)
+	}
+	to.setKeys()
+	return nil
+}
+
+// Keys implements feed.Source.
+func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
+	if every < 1 {
+		return feed.Walk{}, fmt.Errorf("walk feed %s: every %d-th row", f.def.Name, every)
+	}
+	to := &keySink{every: every}
+	if err := f.run(ctx, r, true, to); err != nil {
+		return feed.Walk{}, fmt.Errorf("walk feed %s: %w", f.def.Name, err)
+	}
+	to.walk.Last = feed.Key(to.last)
+	return to.walk, nil
+}
+
+func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to sink) error {
+	args, err := f.arguments(r)
+	if err != nil {
+		return err
+	}
+	err = f.db.query(ctx, f.statement(shapeOf(r, keysOnly)), args, to)
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	hasKey := r.After != "" || r.Until != ""
+	if hasKey && strings.HasPrefix(pgErr.Code, classDataException) && pgErr.Code != stateDivisionByZero {
+		return fmt.Errorf("%w: %w", feed.ErrCursor, err)
+	}
+	if pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn {
+		if keyErr := f.checkColumns(ctx); keyErr != nil {
+			return keyErr
+		}
+	}
+	return err
+}
+
+// arguments returns the statement's parameters, in the order that writer.write
+// gave them.
+func (f *Feed) arguments(r feed.Range) ([][]byte, error) {
+	if len(r.Args) != len(f.def.Params) {
+		return nil, fmt.Errorf("%d arguments for %d parameters", len(r.Args), len(f.def.Params))
+	}
+	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
+		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
+	}
+	args := make([][]byte, 0, len(r.Args)+2*len(f.def.Key)+2)
+	for _, arg := range r.Args {
+		args = append(args, []byte(arg))
+	}
+	for _, key := range []feed.Key{r.After, r.Until} {
+		if key == "" {
+			continue
+		}
+		values, err := key.Values(len(f.def.Key))
+		if err != nil {
+			return nil, err
+		}
+		for _, value := range values {
+			args = append(args, []byte(value.Text))
+		}
+	}
+	return append(args, strconv.AppendInt(nil, int64(r.Limit), 10), strconv.AppendInt(nil, int64(r.Skip), 10)), nil
+}
+
+func (f *Feed) writer() *writer {
+	return &writer{def: f.def, body: f.body, used: len(f.def.Params)}
+}
+
+func (f *Feed) statement(s shape) *statement {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if st, ok := f.statements[s]; ok {
+		return st
+	}
+	w := f.writer()
+	st := newStatement(w.write(s), func(fields []pgconn.FieldDescription) (*columns, error) {
+		return newColumns(f.def, fields)
+	})
+	f.statements[s] = st
+	return st
+}
+
+// checkColumns describes the feed's own statement and returns what is wrong
+// with its columns, nil when nothing is or when it cannot be described.
+func (f *Feed) checkColumns(ctx context.Context) error {
+	conn, err := f.db.acquire(ctx)
+	if err != nil {
+		return nil
+	}
+	defer conn.Release()
+	description, err := f.describe(ctx, conn.Conn().PgConn())
+	if err != nil {
+		return nil
+	}
+	_, err = newColumns(f.def, description.Fields)
+	return err
+}
+
+// describe returns the columns of the feed's own statement, wrapped as the
+// others are.
+func (f *Feed) describe(ctx context.Context, conn *pgconn.PgConn) (*pgconn.StatementDescription, error) {
+	return conn.Prepare(ctx, "", "SELECT * FROM ("+f.body+") AS feed", nil)
+}
+
+// rowSink encodes rows.
+type rowSink struct {
+	rows  *feed.Rows
+	start int // rows, and
+	data  int // bytes, that were there before
+
+	keys []byte // the keys of the new rows, one behind the other
+	ends []int  // where each ends
+}
+
+func (s *rowSink) row(c *columns, values [][]byte) error {
+	var err error
+	if s.keys, err = c.appendKey(s.keys, values); err != nil {
+		return err
+	}
+	s.ends = append(s.ends, len(s.keys))
+	s.rows.Begin()
+	s.rows.Data = c.appendObject(s.rows.Data, values)
+	s.rows.End("") // until setKeys
+	return nil
+}
+
+func (s *rowSink) reset() {
+	s.rows.Data = s.rows.Data[:s.data]
+	s.rows.Ends = s.rows.Ends[:s.start]
+	s.rows.Keys = s.rows.Keys[:s.start]
+	s.keys, s.ends = s.keys[:0], s.ends[:0]
+}
+
+// setKeys sets the keys of all new rows, which share one allocation.
+func (s *rowSink) setKeys() {
+	all := feed.Key(s.keys)
+	start := 0
+	for i, end := range s.ends {
+		s.rows.Keys[s.start+i] = all[start:end]
+		start = end
+	}
+}
+
+// keySink keeps the key of each every-th row.
+type keySink struct {
+	every int
+	walk  feed.Walk
+	last  []byte
+}
+
+func (s *keySink) row(c *columns, values [][]byte) error {
+	var err error
+	if s.last, err = c.appendKey(s.last[:0], values); err != nil {
+		return err
+	}
+	s.walk.Count++
+	if s.walk.Count%s.every == 0 {
+		s.walk.Keys = append(s.walk.Keys, feed.Key(s.last))
+	}
+	return nil
+}
+
+func (s *keySink) reset() { s.walk, s.last = feed.Walk{}, s.last[:0] }

@@ -1,0 +1,89 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+// Behind a pooler that hands each statement to any server connection, two
+// processes with different feeds read the right rows from the start, and each
+// says once that it goes on without prepared statements.
+func TestPooler(t *testing.T) {
+	pg := apptest.Postgres(t)
+	bouncer := apptest.PgBouncer(t, pg, "transaction")
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a SELECT generate_series(1, 50)")
+	mustExecute(t, url, "CREATE TABLE b (id text PRIMARY KEY); INSERT INTO b SELECT 'b' || generate_series(10, 59)")
+	parsed, err := database.Parse(strings.Replace(url, pg.Addr(), bouncer.Addr(), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var clients sync.WaitGroup
+	for _, feedOf := range []struct{ sql, first string }{{"SELECT id FROM a", `{"id":50}`}, {"SELECT id FROM b", `{"id":"b59"}`}} {
+		var log bytes.Buffer
+		db, err := Open(t.Context(), parsed, database.Pool{Max: 6, AcquireTimeout: 10 * time.Second}, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		source := mustFeed(t, db, feedOf.sql, "id")
+		var readers sync.WaitGroup
+		for range 6 {
+			readers.Go(func() { readThroughPooler(t, source, feedOf.first) })
+		}
+		clients.Go(func() {
+			readers.Wait()
+			if err := db.Probe(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if !db.unprepared.Load() || strings.Count(log.String(), "loses prepared statements") != 1 {
+				t.Errorf("logged: %s", &log)
+			}
+			db.Close()
+		})
+	}
+	clients.Wait()
+}
+
+func readThroughPooler(t *testing.T, source *Feed, first string) {
+	for i := range 40 {
+		var rows feed.Rows
+		if err := source.Read(t.Context(), feed.Range{Limit: 1 + i}, &rows); err != nil {
+			t.Error(err)
+			return
+		}
+		if got := string(rows.Slice(0, 1)); got != first || rows.Len() != 1+i {
+			t.Errorf("%d rows, the first is %s, want %s", rows.Len(), got, first)
+		}
+	}
+}
+
+// The pooler refuses statement_timeout; a statement ends all the same, also on
+// the server.
+func TestPoolerTimeout(t *testing.T) {
+	pg := apptest.Postgres(t)
+	bouncer := apptest.PgBouncer(t, pg, "transaction")
+	db := open(t, bouncer.URL("postgres"), database.Pool{StatementTimeout: 100 * time.Millisecond})
+	slow := mustFeed(t, db, "SELECT 1 AS id FROM pg_sleep(60)", "id")
+	for range 3 {
+		err := slow.Read(t.Context(), feed.Range{Limit: 1}, new(feed.Rows))
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("read: %v", err)
+		}
+	}
+	if n := queryText(t, pg.URL("postgres"), "SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid()"); n != "0" {
+		t.Errorf("%s statements still run", n)
+	}
+	if err := bouncer.Stop(); err != nil { // says so when the pooler has crashed
+		t.Error(err)
+	}
+}

@@ -1,0 +1,283 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spillway/internal/serve/popup"
+)
+
+// popupTables are the tables of popups. They are created where they are missing, which
+// needs the right to; otherwise create them beforehand. Times that are NULL in
+// popup_state and popup_events never come.
+const popupTables = `CREATE TABLE IF NOT EXISTS popup_campaigns (
+	id integer PRIMARY KEY,
+	name text NOT NULL,
+	placement text NOT NULL,
+	position integer NOT NULL,
+	payload text NOT NULL,
+	target text NOT NULL,
+	status text NOT NULL,
+	starts_at timestamptz,
+	ends_at timestamptz,
+	repeat_after bigint NOT NULL,
+	quiet_click bigint NOT NULL,
+	quiet_dismiss bigint NOT NULL,
+	cap integer NOT NULL,
+	version bigint NOT NULL
+);
+CREATE TABLE IF NOT EXISTS popup_version (
+	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+	version bigint NOT NULL
+);
+INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS popup_events (
+	id uuid PRIMARY KEY,
+	user_id text COLLATE "C" NOT NULL,
+	placement text COLLATE "C" NOT NULL,
+	sequence bigint NOT NULL,
+	kind smallint NOT NULL,
+	campaign_id integer NOT NULL,
+	shown_at timestamptz NOT NULL,
+	at timestamptz NOT NULL,
+	next_at timestamptz
+);
+CREATE TABLE IF NOT EXISTS popup_state (
+	user_id text COLLATE "C" NOT NULL,
+	placement text COLLATE "C" NOT NULL,
+	sequence bigint NOT NULL,
+	kind smallint NOT NULL,
+	campaign_id integer NOT NULL,
+	at timestamptz NOT NULL,
+	next_at timestamptz,
+	event_id uuid NOT NULL,
+	state bytea NOT NULL,
+	PRIMARY KEY (user_id, placement)
+) WITH (fillfactor = 80);
+CREATE TABLE IF NOT EXISTS popup_counts (
+	campaign_id integer NOT NULL,
+	kind smallint NOT NULL,
+	slot smallint NOT NULL,
+	events bigint NOT NULL,
+	PRIMARY KEY (campaign_id, kind, slot)
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS popup_queues (
+	queue uuid PRIMARY KEY,
+	sequence bigint NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS popup_holder (
+	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+	token uuid NOT NULL,
+	holder text NOT NULL,
+	since timestamptz NOT NULL DEFAULT now()
+);`
+
+// countSlots is over how many rows the count of a campaign's events is spread, so that
+// replicas that commit at the same time seldom wait for each other.
+const countSlots = 64
+
+// Popups keeps campaigns, and the events and states of users, in tables popup_*. Its
+// methods may be called concurrently, by any number of processes.
+type Popups struct {
+	db   *DB
+	slot int16 // of popup_counts that this process counts in
+}
+
+// Popups returns the popup tables of the database. Call EnsureTables first.
+func (db *DB) Popups() *Popups {
+	return &Popups{db: db, slot: int16(rand.IntN(countSlots))}
+}
+
+// Close does nothing: the connections are the DB's.
+func (p *Popups) Close() error { return nil }
+
+// EnsureTables creates the tables that are missing.
+func (p *Popups) EnsureTables(ctx context.Context) error {
+	const present = `SELECT count(*) = 7 FROM unnest(ARRAY['popup_campaigns', 'popup_version', 'popup_events', 'popup_state',
+		'popup_counts', 'popup_queues', 'popup_holder']) AS t(name) WHERE to_regclass(t.name) IS NOT NULL`
+	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		var all bool
+		if err := conn.QueryRow(ctx, present, pgx.QueryExecModeExec).Scan(&all); err != nil || all {
+			return err
+		}
+		const lock = 0x706f707570 // any number that only this program takes: IF NOT EXISTS alone may fail at the same time
+		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s; %s COMMIT", lock, pinCommit, popupTables)).ReadAll()
+		if err != nil {
+			_, _ = conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll() // the first error tells
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("create the tables popup_*: %w", err)
+	}
+	return nil
+}
+
+// withConn runs work on one connection of the pool for at most the statement timeout.
+// It runs it a second time where the first found the connection dead, so work must be
+// good to run twice.
+func (p *Popups) withConn(ctx context.Context, work func(context.Context, *pgx.Conn) error) error {
+	once := func() (dead bool, err error) {
+		pooled, err := p.db.acquire(ctx)
+		if err != nil {
+			return false, err
+		}
+		defer pooled.Release()
+		limited, cancel := context.WithTimeout(ctx, p.db.bounds.StatementTimeout+clientGrace)
+		defer cancel()
+		err = work(limited, pooled.Conn())
+		return pooled.Conn().IsClosed() && limited.Err() == nil, err
+	}
+	dead, err := once()
+	if dead && err != nil {
+		p.db.pool.Reset() // the server was restarted: the other idle connections are dead too
+		_, err = once()
+	}
+	return err
+}
+
+// Version returns the version of all campaigns: it goes up with each change. It is a
+// read of one row.
+func (p *Popups) Version(ctx context.Context) (int64, error) {
+	var version int64
+	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT version FROM popup_version", pgx.QueryExecModeExec).Scan(&version)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the campaigns' version: %w", err)
+	}
+	return version, nil
+}
+
+// campaignColumns are the columns of popup_campaigns in the order of campaignFields.
+const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
+
+// Campaigns returns all campaigns by ascending id, archived ones too, and the version
+// that they are of.
+func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.StoredCampaign, err error) {
+	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		all = nil
+		// One statement sees one moment.
+		rows, err := conn.Query(ctx, "SELECT v.version, c.* FROM popup_version AS v LEFT JOIN (SELECT "+campaignColumns+
+			" FROM popup_campaigns) AS c ON true ORDER BY c.id", pgx.QueryExecModeExec)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var r campaignRow
+			if err := rows.Scan(&version, &r.ID, &r.Name, &r.Placement, &r.Position, &r.Payload, &r.Target, &r.Status,
+				&r.Start, &r.End, &r.RepeatAfter, &r.QuietClick, &r.QuietDismiss, &r.Cap, &r.Version); err != nil {
+				return err
+			}
+			if r.ID != nil {
+				all = append(all, r.campaign())
+			}
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("read campaigns: %w", err)
+	}
+	return version, all, nil
+}
+
+// campaignRow is a row of popup_campaigns; all NULL where there is no campaign.
+type campaignRow struct {
+	ID, Position, Cap                              *int32
+	Name, Placement, Payload, Target, Status       *string
+	Start, End                                     *time.Time
+	RepeatAfter, QuietClick, QuietDismiss, Version *int64
+}
+
+func (r *campaignRow) campaign() popup.StoredCampaign {
+	c := popup.StoredCampaign{Version: *r.Version, Campaign: popup.Campaign{
+		ID: popup.CampaignID(*r.ID), Name: *r.Name, Placement: *r.Placement, Order: *r.Position, Payload: []byte(*r.Payload),
+		Target: *r.Target, Status: popup.Status(*r.Status), Cap: int(*r.Cap), RepeatAfter: popup.FromMilliseconds(*r.RepeatAfter),
+		QuietClick: popup.FromMilliseconds(*r.QuietClick), QuietDismiss: popup.FromMilliseconds(*r.QuietDismiss),
+	}}
+	if r.Start != nil {
+		c.Start = r.Start.UTC()
+	}
+	if r.End != nil {
+		c.End = r.End.UTC()
+	}
+	return c
+}
+
+// SaveCampaign stores a campaign that is valid and returns it as stored. With id 0 it
+// is a new one and gets the next id; else the campaign with that id is replaced if its
+// version is still c.Version. checked is the version of all campaigns among which c was
+// checked: so what holds for all together goes on to. Errors wrap popup.ErrOutdated,
+// popup.ErrChanged and popup.ErrNoCampaign. An
+// error of the connection may come behind the change: read the campaign again.
+func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
+	c, err := c.Storable()
+	if err != nil {
+		return c, fmt.Errorf("save campaign: %w", err)
+	}
+	pooled, err := p.db.acquire(ctx)
+	if err != nil {
+		return c, fmt.Errorf("save campaign: %w", err)
+	}
+	defer pooled.Release()
+	limited, cancel := context.WithTimeout(ctx, p.db.bounds.StatementTimeout+clientGrace)
+	defer cancel()
+	read := c.Version
+	err = pgx.BeginFunc(limited, pooled, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(limited, pinCommit, pgx.QueryExecModeExec); err != nil {
+			return err
+		}
+		// The row's lock has those who save wait for each other.
+		err := tx.QueryRow(limited, "UPDATE popup_version SET version = version + 1 RETURNING version", pgx.QueryExecModeExec).Scan(&c.Version)
+		switch {
+		case err != nil:
+			return err
+		case c.Version != checked+1:
+			return popup.ErrOutdated
+		}
+		return saveCampaign(limited, tx, &c, read)
+	})
+	if err != nil {
+		return c, fmt.Errorf("save campaign: %w", err)
+	}
+	return c, nil
+}
+
+// saveCampaign writes one row; read is the version that the caller knows.
+func saveCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, read int64) error {
+	sql := "INSERT INTO popup_campaigns (" + campaignColumns + ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+	if c.ID == 0 {
+		if err := tx.QueryRow(ctx, "SELECT COALESCE(max(id), 0) + 1 FROM popup_campaigns", pgx.QueryExecModeExec).Scan(&c.ID); err != nil {
+			return err
+		}
+	} else {
+		var stored int64
+		err := tx.QueryRow(ctx, "SELECT version FROM popup_campaigns WHERE id = $1", pgx.QueryExecModeExec, int32(c.ID)).Scan(&stored)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return fmt.Errorf("%w: %d", popup.ErrNoCampaign, c.ID)
+		case err != nil:
+			return err
+		case stored != read:
+			return popup.ErrChanged
+		}
+		sql = "UPDATE popup_campaigns SET (" + campaignColumns + ") = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) WHERE id = $1"
+	}
+	_, err := tx.Exec(ctx, sql, pgx.QueryExecModeExec, int32(c.ID), c.Name, c.Placement, c.Order, string(c.Payload), c.Target, string(c.Status),
+		orNull(c.Start), orNull(c.End), popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), int32(c.Cap), c.Version)
+	return err
+}
+
+// orNull returns NULL for the zero time.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

@@ -1,0 +1,290 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"spillway/internal/serve/popup"
+)
+
+const (
+	// What the queue forgets after the commit must not be lost by it.
+	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
+
+	insertEvents = `WITH added AS (
+	INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at)
+	SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::smallint[], $6::integer[], $7::timestamptz[], $8::timestamptz[], $9::timestamptz[])
+	ON CONFLICT (id) DO NOTHING RETURNING campaign_id, kind
+) INSERT INTO popup_counts AS c (campaign_id, kind, slot, events)
+SELECT campaign_id, kind, $10::smallint, count(*) FROM added GROUP BY campaign_id, kind ORDER BY campaign_id, kind
+ON CONFLICT (campaign_id, kind, slot) DO UPDATE SET events = c.events + excluded.events`
+
+	upsertStates = `INSERT INTO popup_state AS s (event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::smallint[], $6::integer[], $7::timestamptz[], $8::timestamptz[], $9::bytea[])
+ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, sequence = excluded.sequence, kind = excluded.kind,
+	campaign_id = excluded.campaign_id, at = excluded.at, next_at = excluded.next_at, state = excluded.state
+WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded.event_id)`
+
+	upsertQueue = `INSERT INTO popup_queues AS q (queue, sequence) VALUES ($1, $2)
+ON CONFLICT (queue) DO UPDATE SET sequence = excluded.sequence WHERE q.sequence < excluded.sequence`
+)
+
+// attemptsMax is how often a transaction is tried that another one got in the way of.
+const attemptsMax = 5
+
+// Apply stores events and, with them, how far their queue is: all or nothing. Each
+// event counts once, however often and from wherever it comes, and the state of a user
+// is that of the newest event, in whatever order they come. More than popup.ApplyMax
+// events are several transactions, the mark in the last. After an error some of the
+// events may be stored: apply them all again.
+//
+// It is one round trip for each transaction, whatever the number of events. A commit is
+// durable even where the server's default is synchronous_commit = off.
+func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error {
+	for first := true; first || len(events) > 0; first = false {
+		part := events[:min(len(events), popup.ApplyMax)]
+		events = events[len(part):]
+		var m popup.Mark
+		if len(events) == 0 {
+			m = mark
+		}
+		if err := p.applySome(ctx, m, part); err != nil {
+			return fmt.Errorf("apply %d popup events: %w", len(part), err)
+		}
+	}
+	return nil
+}
+
+func (p *Popups) applySome(ctx context.Context, mark popup.Mark, events []popup.Event) error {
+	statements := []popupStatement{{sql: pinCommit}}
+	if len(events) > 0 {
+		e, s := newEventArrays(popup.Distinct(events)), newEventArrays(popup.Newest(events))
+		statements = append(statements,
+			popupStatement{insertEvents, append(e.key(),
+				argument{pgtype.TimestamptzArrayOID, e.shown}, argument{pgtype.TimestamptzArrayOID, e.at}, argument{pgtype.TimestamptzArrayOID, e.next},
+				argument{pgtype.Int2OID, p.slot})},
+			popupStatement{upsertStates, append(s.key(),
+				argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, s.states})})
+	}
+	if mark.Sequence > 0 {
+		statements = append(statements, popupStatement{upsertQueue, []argument{{pgtype.UUIDOID, mark.Queue}, {pgtype.Int8OID, int64(mark.Sequence)}}})
+	}
+	var err error
+	for range attemptsMax {
+		err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return execTogether(ctx, conn, statements) })
+		var pgErr *pgconn.PgError
+		if err == nil || !errors.As(err, &pgErr) || pgErr.Code[:2] != "40" { // a deadlock or a failure to serialize
+			return err
+		}
+	}
+	return err
+}
+
+// popupStatement is a statement that returns no rows that matter.
+type popupStatement struct {
+	sql  string
+	args []argument
+}
+
+// argument is a parameter of a type.
+type argument struct {
+	oid   uint32
+	value any
+}
+
+// execTogether runs statements in one transaction and one round trip. It prepares
+// none, so that any pooler may be in between.
+func execTogether(ctx context.Context, conn *pgx.Conn, statements []popupStatement) error {
+	var batch pgconn.Batch // without BEGIN it is one transaction
+	for _, s := range statements {
+		values, oids := make([][]byte, len(s.args)), make([]uint32, len(s.args))
+		for i, a := range s.args {
+			var err error
+			if values[i], err = conn.TypeMap().Encode(a.oid, pgtype.BinaryFormatCode, a.value, nil); err != nil {
+				return fmt.Errorf("encode parameter %d: %w", i+1, err)
+			}
+			oids[i] = a.oid
+		}
+		batch.ExecParams(s.sql, values, oids, binaryFormat, nil)
+	}
+	return conn.PgConn().ExecBatch(ctx, &batch).Close()
+}
+
+// eventArrays is events as the columns that a statement takes.
+type eventArrays struct {
+	ids               [][16]byte
+	users, placements []string
+	sequences         []int64
+	kinds             []int16
+	campaigns         []int32
+	shown, at         []time.Time
+	next              []*time.Time
+	states            [][]byte
+}
+
+func newEventArrays(events []*popup.Event) *eventArrays {
+	a := &eventArrays{}
+	for _, e := range events {
+		a.ids = append(a.ids, e.ID)
+		a.users = append(a.users, e.Key.User)
+		a.placements = append(a.placements, e.Key.Placement)
+		a.sequences = append(a.sequences, int64(e.Sequence))
+		a.kinds = append(a.kinds, int16(e.Kind))
+		a.campaigns = append(a.campaigns, int32(e.Campaign))
+		a.shown = append(a.shown, e.ShownAt)
+		a.at = append(a.at, e.At)
+		a.next = append(a.next, orNull(e.NextAt))
+		a.states = append(a.states, popup.AppendState(nil, e.State))
+	}
+	return a
+}
+
+// key returns the columns that both statements begin with.
+func (a *eventArrays) key() []argument {
+	return []argument{
+		{pgtype.UUIDArrayOID, a.ids},
+		{pgtype.TextArrayOID, a.users},
+		{pgtype.TextArrayOID, a.placements},
+		{pgtype.Int8ArrayOID, a.sequences},
+		{pgtype.Int2ArrayOID, a.kinds},
+		{pgtype.Int4ArrayOID, a.campaigns},
+	}
+}
+
+// Mark returns the sequence up to which a queue has been applied, 0 where none has.
+func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
+	var sequence int64
+	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, "SELECT sequence FROM popup_queues WHERE queue = $1", pgx.QueryExecModeExec, pgtype.UUID{Bytes: queue, Valid: true}).Scan(&sequence)
+		if errors.Is(err, pgx.ErrNoRows) {
+			sequence, err = 0, nil
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read how far a queue is: %w", err)
+	}
+	return uint64(sequence), nil
+}
+
+// restoreRows is how many states one statement of Restore reads.
+const restoreRows = 5000
+
+// Restore calls yield for the state of each user and placement, in no set order, until
+// it returns an error. What is applied meanwhile may be seen or not. yield may keep
+// its arguments.
+func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
+	var last popup.Key
+	for {
+		var keys []popup.Key
+		var states [][]byte
+		err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			keys, states = keys[:0], states[:0]
+			rows, err := conn.Query(ctx, "SELECT user_id, placement, state FROM popup_state WHERE (user_id, placement) > ($1, $2) ORDER BY user_id, placement LIMIT $3",
+				pgx.QueryExecModeExec, last.User, last.Placement, restoreRows)
+			if err != nil {
+				return err
+			}
+			keys, states, err = scanStates(rows, keys, states)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read popup states: %w", err)
+		}
+		for i, key := range keys {
+			state, err := popup.DecodeState(states[i])
+			if err != nil {
+				return fmt.Errorf("read the popup state of user %q at %s: %w", key.User, key.Placement, err)
+			}
+			if err := yield(key, state); err != nil {
+				return err
+			}
+		}
+		if len(keys) < restoreRows {
+			return nil
+		}
+		last = keys[len(keys)-1]
+	}
+}
+
+func scanStates(rows pgx.Rows, keys []popup.Key, states [][]byte) ([]popup.Key, [][]byte, error) {
+	defer rows.Close()
+	for rows.Next() {
+		var key popup.Key
+		var state []byte
+		if err := rows.Scan(&key.User, &key.Placement, &state); err != nil {
+			return nil, nil, err
+		}
+		keys, states = append(keys, key), append(states, bytes.Clone(state))
+	}
+	return keys, states, rows.Err()
+}
+
+// States returns the states of keys, in their order; the zero State where there is
+// none.
+func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
+	var users, placements []string
+	for _, key := range keys {
+		users, placements = append(users, key.User), append(placements, key.Placement)
+	}
+	found := make(map[popup.Key]popup.State, len(keys))
+	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT s.user_id, s.placement, s.state FROM unnest($1::text[], $2::text[]) AS k(user_id, placement)
+			JOIN popup_state AS s ON s.user_id = k.user_id AND s.placement = k.placement`, pgx.QueryExecModeExec, users, placements)
+		if err != nil {
+			return err
+		}
+		read, states, err := scanStates(rows, nil, nil)
+		for i, key := range read {
+			state, bad := popup.DecodeState(states[i])
+			if err = errors.Join(err, bad); bad == nil {
+				found[key] = state
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read popup states: %w", err)
+	}
+	out := make([]popup.State, len(keys))
+	for i, key := range keys {
+		out[i] = found[key]
+	}
+	return out, nil
+}
+
+// Counts returns how often each campaign was shown, clicked and dismissed.
+func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
+	all := make(map[popup.CampaignID]popup.Counts)
+	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		clear(all)
+		rows, err := conn.Query(ctx, "SELECT campaign_id, kind, sum(events)::bigint FROM popup_counts GROUP BY campaign_id, kind", pgx.QueryExecModeExec)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var campaign int32
+			var kind int16
+			var n int64
+			if err := rows.Scan(&campaign, &kind, &n); err != nil {
+				return err
+			}
+			c := all[popup.CampaignID(campaign)]
+			c.Add(popup.Kind(kind), uint64(n))
+			all[popup.CampaignID(campaign)] = c
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read popup counts: %w", err)
+	}
+	return all, nil
+}

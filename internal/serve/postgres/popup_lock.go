@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"spillway/internal/serve/popup"
+)
+
+const upsertHolder = `INSERT INTO popup_holder (token, holder) VALUES ($1, $2)
+ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder, since = excluded.since`
+
+// popupLock is any number that only this program takes.
+const popupLock = 0x706f7075706c
+
+// lockSettings keep an idle transaction open, and have the server end it within some 15
+// seconds when this end of the connection is gone without a word: until then the
+// session would keep the lock, from this process too.
+const lockSettings = "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL tcp_keepalives_idle = 5; " +
+	"SET LOCAL tcp_keepalives_interval = 5; SET LOCAL tcp_keepalives_count = 2; SET LOCAL tcp_user_timeout = '15s'"
+
+// errOldSession: this process's session of before has the lock still.
+var errOldSession = errors.New("the server has not ended the session yet that had the lock")
+
+// Lock makes this process the one that keeps the states of the database in its memory.
+// holder says who it is, to the next one that tries: its error is a
+// *popup.LockedError. The lock ends with the process, however that ends.
+//
+// It is an advisory lock of a transaction that stays open on a connection of its own
+// and does nothing, so that a pooler in between, in whatever mode, keeps the
+// connection; the transaction holds no snapshot, so VACUUM does not wait for it.
+func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
+	var token [16]byte
+	_, _ = rand.Read(token[:]) // it never fails
+	return popup.Hold(ctx, func(ctx context.Context, again bool) (popup.Holding, error) {
+		held, err := p.takeLock(ctx, token, holder, again)
+		if err != nil {
+			return nil, err
+		}
+		return held, nil
+	}, p.db.log)
+}
+
+func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, again bool) (*heldLock, error) {
+	held, err := p.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var got bool
+	_, err = held.conn.Exec(ctx, lockSettings, pgx.QueryExecModeSimpleProtocol)
+	if err == nil {
+		err = held.conn.QueryRow(ctx, fmt.Sprintf("SELECT pg_try_advisory_xact_lock(%d)", popupLock), pgx.QueryExecModeSimpleProtocol).Scan(&got)
+	}
+	last, name := token, "" // no row is nobody else's: the server has lost the commit that wrote ours
+	if err == nil {
+		err = p.holder(ctx, &last, &name)
+	}
+	switch {
+	case err != nil:
+	case again && last != token || !again && !got:
+		err = &popup.LockedError{Holder: name}
+	case !got:
+		err = errOldSession
+	}
+	if err == nil {
+		// A holder that a crash of the server forgets would look like another one.
+		statements := []popupStatement{{sql: pinCommit}, {upsertHolder, []argument{{pgtype.UUIDOID, token}, {pgtype.TextOID, holder}}}}
+		err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return execTogether(ctx, conn, statements) })
+	}
+	if err != nil {
+		held.Release()
+		return nil, err
+	}
+	return held, nil
+}
+
+// begin opens a transaction on a connection that is taken out of the pool.
+func (p *Popups) begin(ctx context.Context) (*heldLock, error) {
+	var err error
+	for range 2 { // the first may be one that the server has closed
+		pooled, noConn := p.db.acquire(ctx)
+		if noConn != nil {
+			return nil, noConn
+		}
+		held := &heldLock{conn: pooled.Hijack()}
+		if _, err = held.conn.Exec(ctx, "BEGIN", pgx.QueryExecModeSimpleProtocol); err == nil {
+			return held, nil
+		}
+		held.Release()
+		p.db.pool.Reset()
+	}
+	return nil, err
+}
+
+// holder reads who took the lock last. Where no row says so, it leaves token and holder
+// as they are.
+func (p *Popups) holder(ctx context.Context, token *[16]byte, holder *string) error {
+	return p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, "SELECT token, holder FROM popup_holder", pgx.QueryExecModeExec).Scan(token, holder)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+}
+
+// heldLock is the lock's connection.
+type heldLock struct{ conn *pgx.Conn }
+
+// Check implements popup.Holding: a transaction that is alive has its lock.
+func (h *heldLock) Check(ctx context.Context) error {
+	_, err := h.conn.Exec(ctx, "SELECT", pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// Release implements popup.Holding.
+func (h *heldLock) Release() {
+	ctx, cancel := context.WithTimeout(context.Background(), clientGrace)
+	defer cancel()
+	_ = h.conn.Close(ctx) // it ends either way
+}

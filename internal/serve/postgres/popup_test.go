@@ -1,0 +1,88 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/storetest"
+)
+
+func TestPopupConformance(t *testing.T) {
+	storetest.Popup(t, popupBackend(apptest.Postgres(t, hostileSettings...), nil))
+}
+
+// Through PgBouncer in transaction mode, the lock included.
+func TestPopupConformancePgBouncer(t *testing.T) {
+	pg := apptest.Postgres(t, hostileSettings...)
+	bouncer := apptest.PgBouncer(t, pg, "transaction")
+	b := popupBackend(pg, func(url string) string { return strings.Replace(url, pg.Addr(), bouncer.Addr(), 1) })
+	open := b.Open
+	b.Open = func(t testing.TB) storetest.PopupDB {
+		db := open(t)
+		db.Kill, db.Start = nil, nil // the pooler's errors after a restart are tested with streams
+		return db
+	}
+	storetest.Popup(t, b)
+}
+
+func BenchmarkPopupApply(b *testing.B) {
+	storetest.PopupApply(b, popupBackend(apptest.Postgres(b, "fsync=on", "synchronous_commit=on"), nil))
+}
+
+func popupBackend(pg *apptest.PostgresServer, via func(string) string) storetest.PopupBackend {
+	return storetest.PopupBackend{
+		Open: func(t testing.TB) storetest.PopupDB {
+			url := pg.CreateDatabase(t)
+			reached := url
+			if via != nil {
+				reached = via(url)
+			}
+			return storetest.PopupDB{
+				Tables: func(t testing.TB) storetest.PopupTables { return open(t, reached, database.Pool{}).Popups() },
+				Rows:   func(ctx context.Context, sql string) ([][]string, error) { return streamRows(ctx, url, sql) },
+				Kill:   pg.Kill, Start: pg.Start,
+			}
+		},
+		Millis: func(column string) string { return fmt.Sprintf("(extract(epoch FROM %s) * 1000)::bigint", column) },
+	}
+}
+
+// The server keeps the lock with a session that it has not ended: that is nobody else's.
+// It ends a session whose client is gone.
+func TestPopupLockOldSession(t *testing.T) {
+	pg := apptest.Postgres(t)
+	p := open(t, pg.CreateDatabase(t), database.Pool{}).Popups()
+	if err := p.EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	one, two := [16]byte{1}, [16]byte{2}
+	held, err := p.takeLock(t.Context(), one, "a", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	for name, want := range map[string]string{
+		"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "2", "tcp_user_timeout": "15000",
+		"idle_in_transaction_session_timeout": "0",
+	} {
+		var value string
+		if err := held.conn.QueryRow(t.Context(), "SHOW "+name).Scan(&value); err != nil || value != want {
+			t.Errorf("%s: %q, %v", name, value, err)
+		}
+	}
+	if _, err := p.takeLock(t.Context(), one, "a", true); !errors.Is(err, errOldSession) {
+		t.Errorf("again: %v", err)
+	}
+	var locked *popup.LockedError
+	for _, again := range []bool{false, true} {
+		if _, err := p.takeLock(t.Context(), two, "b", again); !errors.As(err, &locked) || locked.Holder != "a" {
+			t.Errorf("another process, again %v: %v", again, err)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package postgres
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hostileSettings are server defaults that would change what values look like,
+// if sessions did not set their own.
+var hostileSettings = []string{"timezone=Asia/Shanghai", "datestyle=SQL,DMY"}
+
+func TestConformance(t *testing.T) {
+	pg := apptest.Postgres(t, hostileSettings...)
+	storetest.Feed(t, backend(pg, func(url string) string { return url }))
+}
+
+// The same through PgBouncer in transaction mode, which loses prepared
+// statements and refuses statement_timeout.
+func TestConformancePgBouncer(t *testing.T) {
+	pg := apptest.Postgres(t, hostileSettings...)
+	bouncer := apptest.PgBouncer(t, pg, "transaction")
+	b := backend(pg, func(url string) string { return strings.Replace(url, pg.Addr(), bouncer.Addr(), 1) })
+	open := b.Open
+	b.Open = func(t testing.TB, pool database.Pool) storetest.DB {
+		db := open(t, pool)
+		db.Restart = bouncer.Restart
+		return db
+	}
+	storetest.Feed(t, b)
+}
+
+// backend is pg for the conformance suite; via turns a database's URL into the
+// one that the adapter is given.
+func backend(pg *apptest.PostgresServer, via func(string) string) storetest.Backend {
+	return storetest.Backend{
+		Open: func(t testing.TB, pool database.Pool) storetest.DB {
+			url := pg.CreateDatabase(t)
+			db := open(t, via(url), pool)
+			return storetest.DB{
+				Feed:    func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
+				Exec:    func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
+				Restart: pg.Restart,
+			}
+		},
+		Types: map[storetest.Kind]string{
+			storetest.Integer:     "bigint",
+			storetest.Real:        "double precision",
+			storetest.Decimal:     "numeric(30,6)",
+			storetest.Boolean:     "boolean",
+			storetest.Text:        "text",
+			storetest.Timestamp:   "timestamp",
+			storetest.TimestampTZ: "timestamptz",
+			storetest.Date:        "date",
+			storetest.Bytes:       "bytea",
+			storetest.JSON:        "jsonb",
+			storetest.UUID:        "uuid",
+		},
+		Bytes: func(b []byte) string { return `'\x` + hex.EncodeToString(b) + `'::bytea` },
+	}
+}
+
+// open opens url through the adapter until the test ends.
+func open(t testing.TB, url string, pool database.Pool) *DB {
+	t.Helper()
+	parsed, err := database.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := Open(t.Context(), parsed, pool, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func execute(ctx context.Context, url, sql string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
+	return err
+}
+
+func mustExecute(t testing.TB, url, sql string) {
+	t.Helper()
+	if err := execute(t.Context(), url, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// readAll returns the rows of a feed with the key id.
+func readAll(t testing.TB, db *DB, sql string) string {
+	t.Helper()
+	source, err := db.Feed(feed.Definition{Name: "/test", SQL: sql, Key: []feed.KeyColumn{{Name: "id"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows feed.Rows
+	if err := source.Read(t.Context(), feed.Range{Limit: 100}, &rows); err != nil {
+		t.Fatal(err)
+	}
+	return string(rows.Data)
+}
+
+func TestPostgres(t *testing.T) {
+	pg := apptest.Postgres(t, hostileSettings...)
+	tests := []struct {
+		name string
+		run  func(*testing.T, *apptest.PostgresServer)
+	}{
+		{"Types", testTypes},
+		{"CheckKey", testCheckKey},
+		{"CheckPlans", testCheckPlans},
+		{"ReadsNoMore", testReadsNoMore},
+		{"Statements", testStatements},
+		{"TableChanged", testTableChanged},
+		{"Abandoned", testAbandoned},
+		{"CancelHitsNoOther", testCancelHitsNoOther},
+		{"PoolBusy", testPoolBusy},
+		{"Unreachable", testUnreachable},
+		{"Probe", testProbe},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { test.run(t, pg) })
+	}
+}

@@ -1,0 +1,96 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
+)
+
+// Query runs one query. It implements query.Source.
+type Query struct {
+	db        *DB
+	def       query.Definition
+	statement *statement
+}
+
+var _ query.Source = (*Query)(nil)
+
+// Query returns the source of the query that def describes. Mistakes that only
+// the database can see come with the first call of Run or Check. Parameters are
+// passed as those of feeds are: see DB.Feed.
+func (db *DB) Query(def query.Definition) (*Query, error) {
+	parsed, err := database.ParseStatement(def.SQL)
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", def.Name, err)
+	}
+	placeholders := make(map[string]string, len(def.Params))
+	for i, param := range def.Params {
+		cast, ok := castOf(param.Type)
+		if !ok {
+			return nil, fmt.Errorf("query %s: parameter %s: unknown type %q", def.Name, param.Name, param.Type)
+		}
+		if !slices.Contains(parsed.Names(), param.Name) {
+			return nil, fmt.Errorf("query %s: the statement does not use the parameter :%s", def.Name, param.Name)
+		}
+		placeholders[param.Name] = "$" + strconv.Itoa(i+1) + "::" + cast
+	}
+	for _, name := range parsed.Names() {
+		if placeholders[name] == "" {
+			return nil, fmt.Errorf("query %s: the parameter :%s has no type", def.Name, name)
+		}
+	}
+	sql := parsed.Render(func(name string) string { return placeholders[name] })
+	return &Query{db: db, def: def, statement: newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
+		return newColumns(feed.Definition{}, fields)
+	})}, nil
+}
+
+// Run implements query.Source.
+func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows *query.Rows) error {
+	if len(args) != len(q.def.Params) {
+		return fmt.Errorf("%d arguments for %d parameters", len(args), len(q.def.Params))
+	}
+	values := make([][]byte, 0, len(args))
+	for _, arg := range args {
+		values = append(values, []byte(arg))
+	}
+	return q.db.query(ctx, q.statement, values, &querySink{rows: rows, limit: limit})
+}
+
+// Check has the database take the statement, without running it.
+func (q *Query) Check(ctx context.Context) error {
+	conn, err := q.db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	description, err := conn.Conn().PgConn().Prepare(ctx, "", q.statement.sql, nil)
+	if err != nil {
+		return fmt.Errorf("query %s: %w", q.def.Name, err)
+	}
+	if _, err := q.statement.columns(description.Fields); err != nil {
+		return fmt.Errorf("query %s: %w", q.def.Name, err)
+	}
+	return nil
+}
+
+// querySink encodes rows.
+type querySink struct {
+	rows  *query.Rows
+	limit query.Limit
+}
+
+func (s *querySink) row(c *columns, values [][]byte) error {
+	s.rows.Begin()
+	s.rows.Data = c.appendObject(s.rows.Data, values)
+	return s.rows.End(s.limit)
+}
+
+func (s *querySink) reset() { s.rows.Reset() }

@@ -1,0 +1,77 @@
+package postgres
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/query"
+)
+
+// TestLargeResultEndsSoon asks for millions of rows where ten are wanted: the
+// server is told to stop, and the connection serves on.
+func TestLargeResultEndsSoon(t *testing.T) {
+	pg := apptest.Postgres(t)
+	for name, unprepared := range map[string]bool{"prepared": false, "unprepared": true} {
+		t.Run(name, func(t *testing.T) {
+			db := open(t, pg.URL("postgres"), database.Pool{Max: 1, Min: 1})
+			if unprepared {
+				db.unprepared.begin(time.Now())
+			}
+			large, err := db.Query(query.Definition{Name: "/large", SQL: "SELECT repeat('x', 100) AS x FROM generate_series(1, 3000) a, generate_series(1, 3600) b"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Ping(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			connects := db.Stats().Connects
+			begin := time.Now()
+			for range 5 {
+				var rows query.Rows
+				if err := large.Run(t.Context(), nil, query.Limit{Rows: 10, Bytes: 1 << 20}, &rows); !errors.Is(err, query.ErrTooLarge) {
+					t.Fatal(err)
+				}
+				if err := db.Probe(t.Context()); err != nil {
+					t.Fatalf("afterwards: %v", err)
+				}
+			}
+			if took := time.Since(begin); took > 2*time.Second {
+				t.Errorf("5 results over the limit took %v", took)
+			}
+			if s := db.Stats(); s.Connects != connects || s.InUse != 0 || s.Idle != 1 {
+				t.Errorf("the pool: %+v, %d connects before", s, connects)
+			}
+		})
+	}
+}
+
+// TestPoolerRefusals: a pooler's own refusal to connect has the code of a lost
+// prepared statement, and is none; a real loss passes after a while.
+func TestPoolerRefusals(t *testing.T) {
+	db := &DB{log: slog.New(slog.DiscardHandler)}
+	refusal := &pgconn.PgError{Severity: "FATAL", Code: stateProtocolViolation, Message: "no more connections allowed (max_client_conn)"}
+	closed := open(t, "postgres://postgres@127.0.0.1:1/x", database.Pool{})
+	connect := closed.Ping(t.Context())
+	if connect == nil {
+		t.Fatal("a server at port 1")
+	}
+	if db.worthRetrying(errors.Join(connect, refusal)) || db.unprepared.Load() {
+		t.Error("a refused connection ended prepared statements")
+	}
+	if !db.worthRetrying(&pgconn.PgError{Severity: "ERROR", Code: stateProtocolViolation}) || !db.unprepared.Load() {
+		t.Error("a lost statement did not")
+	}
+	db.unprepared.until.Store(time.Now().UnixNano())
+	if db.unprepared.Load() {
+		t.Error("they stay ended")
+	}
+	if db.unprepared.begin(time.Now()) || !db.unprepared.Load() {
+		t.Error("a second loss is told again, or does not count")
+	}
+}

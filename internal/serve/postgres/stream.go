@@ -1,0 +1,306 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/serve/stream"
+)
+
+// streamTables are the tables of every stream of a database. They are created where
+// they are missing, which needs the right to; otherwise create them beforehand.
+const streamTables = `CREATE TABLE IF NOT EXISTS spillway_batches (
+	id uuid PRIMARY KEY,
+	created_at timestamptz NOT NULL DEFAULT now(),
+	results bytea
+);
+CREATE TABLE IF NOT EXISTS spillway_requests (
+	stream text NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	fingerprint bytea NOT NULL,
+	outcome bytea NOT NULL,
+	expires_at timestamptz NOT NULL,
+	PRIMARY KEY (stream, key)
+);
+CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`
+
+// Stream stores the records of one stream. It implements stream.Sink.
+//
+// A batch is one round trip: BEGIN, the batch's id, the requests' keys, the rows and
+// COMMIT are sent at once, and only when the server refuses one of them does the
+// batch go step by step. The rows are one INSERT ... SELECT FROM unnest(...), an
+// array a column, prepared once for any number of rows.
+//
+// Measured against COPY (BenchmarkStreamInsert: PostgreSQL 15 on the same two cores,
+// one connection, four columns and a serial key, fsync off, whole transactions, the
+// rows encoded beforehand for COPY only): the least and the median of twelve runs that
+// took turns, on a busy machine, in milliseconds per batch:
+//
+//	rows        1            10           100          1000
+//	unnest  0.11  0.18   0.11  0.15   0.29  0.34   2.8  5.0
+//	COPY    0.24  0.30   0.27  0.31   0.42  0.53   2.4  3.8
+//
+// COPY wins from somewhere between 100 and 1,000 rows, by a fifth; but it takes no ON
+// CONFLICT and three round trips more, each of which is a wait for all of the batch's
+// clients where the server is not on the same machine. So unnest it is, always.
+type Stream struct {
+	db     *DB
+	schema *stream.Schema
+	def    stream.Definition
+
+	begin, commit, batch, forget, keys, rows *statement
+	savepoint, release, back                 *statement
+
+	ready atomic.Bool // the tables are there
+}
+
+var _ stream.Sink = (*Stream)(nil)
+
+// Stream returns the sink of a stream. Mistakes that only the database can see come
+// with the first call of Commit or Check.
+func (db *DB) Stream(schema *stream.Schema) *Stream {
+	def := schema.Definition()
+	none := func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
+	pin := pinned(def.Fsync)
+	return &Stream{
+		db: db, schema: schema, def: def,
+		begin:  newStatement("BEGIN", none),
+		commit: newStatement("COMMIT", none),
+		batch: newStatement("INSERT INTO spillway_batches (id) SELECT pinned.id FROM (SELECT $1::uuid AS id, "+
+			"set_config('lock_timeout', COALESCE(NULLIF($2::text, ''), current_setting('lock_timeout')), true)"+pin+") AS pinned", none),
+		forget: newStatement("DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])", none),
+		keys: newStatement("INSERT INTO spillway_requests (stream, key, fingerprint, outcome, expires_at) "+
+			"SELECT $1::text, * FROM unnest($2::text[], $3::bytea[], $4::bytea[], $5::timestamptz[])", none),
+		rows:      newStatement(insertRows(schema), none),
+		savepoint: newStatement("SAVEPOINT part", none),
+		release:   newStatement("RELEASE SAVEPOINT part", none),
+		back:      newStatement("ROLLBACK TO SAVEPOINT part", none),
+	}
+}
+
+// pinned is what a SELECT's list has at its end to set a transaction's durability.
+func pinned(fsync stream.Fsync) string {
+	switch fsync {
+	case stream.FsyncOn:
+		return ", set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
+	case stream.FsyncOff:
+		return ", set_config('synchronous_commit', 'off', true)"
+	}
+	return ""
+}
+
+// insertRows writes the INSERT of any number of rows.
+func insertRows(schema *stream.Schema) string {
+	def := schema.Definition()
+	var names, arrays []string
+	for i, c := range schema.Columns() {
+		names = append(names, quoteIdentifier(c.Name))
+		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, arrayTypes[c.Type].name))
+	}
+	list := strings.Join(names, ", ")
+	sql := fmt.Sprintf("INSERT INTO %s (%s) SELECT * FROM unnest(%s) AS r(%s)",
+		quoteTable(def.Table), list, strings.Join(arrays, ", "), list)
+	if len(def.Key) > 0 {
+		var key []string
+		for _, name := range def.Key {
+			key = append(key, quoteIdentifier(name))
+		}
+		sql += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
+	}
+	return sql
+}
+
+// quoteTable quotes schema.table or table.
+func quoteTable(name string) string {
+	parts := strings.Split(name, ".")
+	for i, part := range parts {
+		parts[i] = quoteIdentifier(part)
+	}
+	return strings.Join(parts, ".")
+}
+
+// Check has the database take the stream's statements, without running them, and
+// creates the stream's own tables where they are missing.
+func (st *Stream) Check(ctx context.Context) error {
+	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := st.prepareTables(ctx, conn); err != nil {
+			return err
+		}
+		for _, s := range []*statement{st.batch, st.keys, st.rows} {
+			if _, err := conn.Prepare(ctx, "", s.sql, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", st.def.Name, err)
+	}
+	return nil
+}
+
+// withConn runs work on one connection of the pool.
+func (st *Stream) withConn(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
+	pooled, err := st.db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer pooled.Release()
+	return work(ctx, pooled.Conn().PgConn())
+}
+
+// prepareTables creates the stream's own tables once. Streams of one database may do
+// it at the same time, which CREATE IF NOT EXISTS does not stand: one after the other.
+func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) error {
+	if st.ready.Load() {
+		return nil
+	}
+	present := conn.ExecParams(ctx, "SELECT to_regclass('spillway_batches') IS NOT NULL AND to_regclass('spillway_requests') IS NOT NULL", nil, nil, nil, nil).Read()
+	if present.Err != nil {
+		return present.Err
+	}
+	if string(present.Rows[0][0]) != "t" {
+		const lock = 0x7370696c6c // any number that only this program takes
+		sql := fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s COMMIT", lock, streamTables)
+		if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {
+			_, _ = conn.Exec(ctx, "ROLLBACK").ReadAll() // the first error tells
+			return fmt.Errorf("create the tables spillway_batches and spillway_requests: %w", err)
+		}
+	}
+	st.ready.Store(true)
+	return nil
+}
+
+// Durability implements stream.Sink.
+func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
+	var d stream.Durability
+	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		result := conn.ExecParams(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')", nil, nil, nil, nil).Read()
+		if result.Err != nil {
+			return result.Err
+		}
+		row := result.Rows[0]
+		commit := string(row[2])
+		switch st.def.Fsync {
+		case stream.FsyncOn:
+			commit = "on" // or a stronger one: pinned in each transaction
+		case stream.FsyncOff:
+			commit = "off"
+		}
+		for i, name := range []string{"fsync", "full_page_writes"} {
+			if string(row[i]) == "off" {
+				d.Unsafe = append(d.Unsafe, name+"=off")
+			}
+		}
+		if commit == "off" {
+			d.Unsafe = append(d.Unsafe, "synchronous_commit=off")
+		}
+		return nil
+	})
+	if err != nil {
+		return d, fmt.Errorf("read the durability settings: %w", err)
+	}
+	return d, nil
+}
+
+// Sweep implements stream.Sink.
+func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) (int, error) {
+	total := 0
+	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := st.prepareTables(ctx, conn); err != nil {
+			return err
+		}
+		steps := []struct {
+			sql    string
+			before time.Time
+		}{
+			{"DELETE FROM spillway_batches WHERE ctid = ANY(ARRAY(SELECT ctid FROM spillway_batches WHERE created_at < $1::timestamptz LIMIT $2::bigint FOR UPDATE SKIP LOCKED))", batches},
+			{"DELETE FROM spillway_requests WHERE ctid = ANY(ARRAY(SELECT ctid FROM spillway_requests WHERE expires_at < $1::timestamptz LIMIT $2::bigint FOR UPDATE SKIP LOCKED))", now},
+		}
+		for _, step := range steps {
+			args := [][]byte{[]byte(step.before.UTC().Format(time.RFC3339Nano)), fmt.Append(nil, limit)}
+			result := conn.ExecParams(ctx, step.sql, args, nil, nil, nil).Read()
+			if result.Err != nil {
+				return result.Err
+			}
+			total += int(result.CommandTag.RowsAffected())
+		}
+		return nil
+	})
+	if err != nil {
+		return total, fmt.Errorf("sweep: %w", err)
+	}
+	return total, nil
+}
+
+// The SQLSTATEs, by class or in full, that a stream tells apart.
+const (
+	stateUniqueViolation = "23505"
+	stateLockTimeout     = "55P03"
+	stateDeadlock        = "40P01"
+)
+
+// isData reports whether the server refuses the rows themselves: data exceptions,
+// constraints, limits that a value meets, views' check options, row-level security, and
+// what triggers raise, with whatever SQLSTATE. What passes, and what somebody must mend
+// (missing tables and privileges, settings, a damaged server), is no row's fault.
+func isData(err *pgconn.PgError) bool {
+	if isPassing(err) || isOutdated(err) {
+		return false
+	}
+	switch err.Routine {
+	case "exec_stmt_raise", "ExecWithCheckOptions": // PL/pgSQL's RAISE; a policy or a check option
+		return true
+	}
+	switch err.Code[:min(2, len(err.Code))] {
+	case "0A", "0L", "0P", "25", "26", "28", "2B", "2D", "34", "3B", "3D", "3F", "42", "55", "57", "72", "F0", "HV", "XX":
+		return false
+	}
+	return true
+}
+
+// isPassing reports whether the server may take the same transaction later.
+func isPassing(err *pgconn.PgError) bool {
+	switch err.Code {
+	case stateLockTimeout, "57014", "25006", "57P01", "57P02", "57P03", "57P05", "42P05", stateNoPreparedStatement, stateProtocolViolation:
+		// A lock or the time ran out, a standby before its promotion, a restart, a
+		// pooler that loses statements.
+		return true
+	}
+	switch err.Code[:min(2, len(err.Code))] {
+	case "40", "53", "08", "58": // serialization and deadlock, resources, connection, system
+		return true
+	}
+	return false
+}
+
+// isDefinite reports whether an error says that the transaction was not committed: the
+// server refused a statement and lives on. A FATAL one may come behind the commit.
+func isDefinite(err error, to **pgconn.PgError) bool {
+	return errors.As(err, to) && (*to).SeverityUnlocalized == "ERROR"
+}
+
+// classify wraps what the server said about a transaction that was not committed.
+func (st *Stream) classify(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
+	}
+	if isPassing(pgErr) {
+		st.db.worthRetrying(err)
+		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
+	}
+	if pgErr.Code == "42P01" { // maybe one of the stream's own tables was dropped
+		st.ready.Store(false)
+	}
+	if isOutdated(pgErr) {
+		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
+	}
+	return err
+}

@@ -1,0 +1,243 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"spillway/internal/serve/param"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// counting is a source whose statement takes a while and gives one row: the
+// arguments and the number of the execution.
+type counting struct {
+	takes      time.Duration
+	executions atomic.Int64
+	running    sync.Map // by arguments
+	twice      atomic.Bool
+	cancelled  atomic.Int64
+	err        error
+}
+
+func (s *counting) Run(ctx context.Context, args []string, limit Limit, rows *Rows) error {
+	key := fmt.Sprint(args)
+	if _, already := s.running.LoadOrStore(key, true); already {
+		s.twice.Store(true)
+	}
+	defer s.running.Delete(key)
+	n := s.executions.Add(1)
+	timer := time.NewTimer(s.takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		s.cancelled.Add(1)
+		return ctx.Err()
+	}
+	if s.err != nil {
+		return s.err
+	}
+	rows.Begin()
+	rows.Data = append(rows.Data, fmt.Sprintf(`{"args":%q,"n":%d}`, key, n)...)
+	return rows.End(limit)
+}
+
+func testConfig() Config {
+	return Config{
+		Definition: Definition{Name: "/q", Params: []param.Param{{Name: "a", Type: param.Integer}}},
+		Limit:      Limit{Rows: 10, Bytes: 1000}, Timeout: 5 * time.Second, CacheBytes: 1 << 20, WaitersMax: 5000, Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+func open(t testing.TB, cfg Config, source Source) *Query {
+	q := Open(cfg, source)
+	t.Cleanup(q.Close)
+	return q
+}
+
+func TestCrowdAsksOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &counting{takes: time.Second}
+		q := Open(testConfig(), source)
+		defer q.Close()
+		var group sync.WaitGroup
+		for range 1000 {
+			group.Go(func() {
+				a, from, err := q.Ask(t.Context(), time.Now(), []string{"7"})
+				if err != nil || from != FromDatabase || string(a.Data) != `{"args":"[7]","n":1}` {
+					t.Errorf("%+v from %d, %v", a, from, err)
+				}
+			})
+		}
+		group.Wait()
+		if n := source.executions.Load(); n != 1 {
+			t.Errorf("%d executions for 1,000 who asked at once", n)
+		}
+		if _, _, err := q.Ask(t.Context(), time.Now(), []string{"7"}); err != nil || source.executions.Load() != 2 {
+			t.Errorf("without a TTL something was kept: %d executions, %v", source.executions.Load(), err)
+		}
+	})
+}
+
+// TestExpiryUnderLoad asks for five values each millisecond for ten seconds: no
+// answer is older than promised, no two executions for one value run at once,
+// and there are no more of them than TTLs have passed.
+func TestExpiryUnderLoad(t *testing.T) {
+	for _, stale := range []time.Duration{0, 500 * time.Millisecond} {
+		t.Run(stale.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				source := &counting{takes: 30 * time.Millisecond}
+				cfg := testConfig()
+				cfg.TTL, cfg.Stale = 100*time.Millisecond, stale
+				q := Open(cfg, source)
+				defer q.Close()
+				var group sync.WaitGroup
+				slowest := atomic.Int64{}
+				for i := range 10_000 {
+					group.Go(func() {
+						begin := time.Now()
+						a, _, err := q.Ask(t.Context(), begin, []string{strconv.Itoa(i % 5)})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if age := begin.Sub(a.CameAt); age >= cfg.TTL+cfg.Stale {
+							t.Errorf("an answer %v old", age)
+						}
+						if i > 1000 {
+							slowest.Store(max(slowest.Load(), int64(time.Since(begin))))
+						}
+					})
+					<-time.After(time.Millisecond)
+				}
+				group.Wait()
+				if source.twice.Load() {
+					t.Error("two executions for one value at once")
+				}
+				if n := source.executions.Load(); n > 5*101 || n < 5*70 {
+					t.Errorf("%d executions in 10 s for 5 values and a TTL of 100 ms", n)
+				}
+				if waited := time.Duration(slowest.Load()); (waited == 0) != (stale > 0) {
+					t.Errorf("once warm, requests waited up to %v", waited)
+				}
+			})
+		})
+	}
+}
+
+func TestLastToLeaveCancels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &counting{takes: time.Hour}
+		q := Open(testConfig(), source)
+		defer q.Close()
+		first, leave := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() {
+			if _, _, err := q.Ask(first, time.Now(), []string{"1"}); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		group.Go(func() {
+			if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); !errors.Is(err, ErrBusy) { // after Timeout
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if n := source.cancelled.Load(); n != 0 {
+			t.Error("cancelled while somebody waited")
+		}
+		group.Wait()
+		synctest.Wait()
+		if n := source.cancelled.Load(); n != 1 {
+			t.Errorf("%d executions cancelled, want 1", n)
+		}
+	})
+}
+
+func TestErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("broken")
+		source := &counting{err: broken}
+		cfg := testConfig()
+		cfg.TTL = time.Minute
+		q := Open(cfg, source)
+		defer q.Close()
+		for range 2 {
+			if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); !errors.Is(err, broken) {
+				t.Error(err)
+			}
+		}
+		if n := source.executions.Load(); n != 2 {
+			t.Errorf("%d executions: an error was kept", n)
+		}
+		source.err = nil
+		q.cfg.Limit.Bytes = 5
+		if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); !errors.Is(err, ErrTooLarge) {
+			t.Error(err)
+		}
+		if _, _, err := q.Ask(t.Context(), time.Now(), nil); !errors.Is(err, ErrRequest) {
+			t.Error(err)
+		}
+		q.cfg.Limit.Bytes = 1000
+		if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err != nil {
+			t.Error(err)
+		}
+		source.err = broken // within the TTL nobody asks
+		if _, from, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err != nil || from != FromMemory {
+			t.Error(from, err)
+		}
+	})
+}
+
+func TestTooManyWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		cfg.WaitersMax = 3
+		q := Open(cfg, &counting{takes: time.Second})
+		defer q.Close()
+		var group sync.WaitGroup
+		var busy atomic.Int64
+		for i := range 10 {
+			group.Go(func() {
+				if _, _, err := q.Ask(t.Context(), time.Now(), []string{strconv.Itoa(i)}); errors.Is(err, ErrBusy) {
+					busy.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if busy.Load() != 7 {
+			t.Errorf("%d of 10 were told to come back, want 7", busy.Load())
+		}
+	})
+}
+
+func TestHitAllocatesNothing(t *testing.T) {
+	cfg := testConfig()
+	cfg.TTL = time.Hour
+	q := open(t, cfg, &counting{})
+	args := []string{"123"}
+	ask := func() {
+		if _, _, err := q.Ask(t.Context(), time.Now(), args); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask()
+	if n := testing.AllocsPerRun(100, ask); n > 0 {
+		t.Errorf("%v allocations a hit", n)
+	}
+}

@@ -1,0 +1,306 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"spillway/internal/serve/param"
+)
+
+// memory is a shared cache for tests of the protocol alone; internal/serve/redis tests
+// the same on a real server.
+type memory struct {
+	mu     sync.Mutex
+	values map[string][]byte
+	until  map[string]time.Time
+	down   bool
+}
+
+func (m *memory) shared() *Shared {
+	m.values, m.until = make(map[string][]byte), make(map[string]time.Time)
+	locked := func() error {
+		m.mu.Lock()
+		if m.down {
+			return errors.New("down")
+		}
+		return nil
+	}
+	live := func(key string) bool { return time.Now().Before(m.until[key]) }
+	return &Shared{
+		Get: func(_ context.Context, key string) ([]byte, bool, error) {
+			err := locked()
+			defer m.mu.Unlock()
+			return m.values[key], err == nil && live(key), err
+		},
+		Put: func(_ context.Context, key string, value []byte, ttl time.Duration) error {
+			err := locked()
+			defer m.mu.Unlock()
+			m.values[key], m.until[key] = value, time.Now().Add(ttl)
+			return err
+		},
+		Claim: func(_ context.Context, key, owner string, ttl time.Duration) (bool, error) {
+			err := locked()
+			defer m.mu.Unlock()
+			if err != nil || live(key) {
+				return false, err
+			}
+			m.values[key], m.until[key] = []byte(owner), time.Now().Add(ttl)
+			return true, nil
+		},
+		Hold: func(_ context.Context, key, owner string, ttl time.Duration) (bool, error) {
+			err := locked()
+			defer m.mu.Unlock()
+			if err != nil || !live(key) || string(m.values[key]) != owner {
+				return false, err
+			}
+			m.until[key] = time.Now().Add(ttl)
+			return true, nil
+		},
+		Release: func(_ context.Context, key, owner string) error {
+			err := locked()
+			defer m.mu.Unlock()
+			if live(key) && string(m.values[key]) == owner {
+				delete(m.until, key)
+			}
+			return err
+		},
+	}
+}
+
+func TestReplicasShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store memory
+		source := &counting{takes: 50 * time.Millisecond}
+		cfg := testConfig()
+		cfg.TTL, cfg.Stale, cfg.Shared = time.Second, time.Second, store.shared()
+		var replicas []*Query
+		for range 3 {
+			replicas = append(replicas, Open(cfg, source))
+		}
+		var group sync.WaitGroup
+		for i := range 3000 {
+			group.Go(func() {
+				if _, _, err := replicas[i%3].Ask(t.Context(), time.Now(), []string{"1"}); err != nil {
+					t.Error(err)
+				}
+			})
+			<-time.After(time.Millisecond)
+		}
+		group.Wait()
+		if n := source.executions.Load(); source.twice.Load() || n > 4 {
+			t.Errorf("%d executions in 3 s by 3 replicas, two at once: %v", n, source.twice.Load())
+		}
+		store.mu.Lock()
+		store.down = true
+		store.mu.Unlock()
+		if _, from, err := replicas[0].Ask(t.Context(), time.Now(), []string{"2"}); err != nil || from != FromDatabase {
+			t.Errorf("with the shared cache down: from %d, %v", from, err)
+		}
+		for _, q := range replicas {
+			q.Close()
+		}
+	})
+}
+
+// TestAnswerBeforeClaim has another replica put its answer between a look and the
+// claim that follows: the database must not be asked again.
+func TestAnswerBeforeClaim(t *testing.T) {
+	var store memory
+	source := &counting{}
+	cfg := testConfig()
+	cfg.TTL, cfg.Shared = time.Hour, store.shared()
+	other := open(t, cfg, source)
+	late := *cfg.Shared
+	late.Claim = func(ctx context.Context, key, owner string, ttl time.Duration) (bool, error) {
+		if _, _, err := other.Ask(ctx, time.Now(), []string{"1"}); err != nil {
+			t.Error(err)
+		}
+		return cfg.Shared.Claim(ctx, key, owner, ttl)
+	}
+	lateConfig := cfg
+	lateConfig.Shared = &late
+	if _, from, err := open(t, lateConfig, source).Ask(t.Context(), time.Now(), []string{"1"}); err != nil || from != FromShared {
+		t.Errorf("from %d, %v", from, err)
+	}
+	if n := source.executions.Load(); n != 1 {
+		t.Errorf("%d executions", n)
+	}
+}
+
+// TestSlowStatementIsClaimed has three replicas ask a statement that takes longer
+// than the claim lasts, and than its own answer is good for: one executes it.
+func TestSlowStatementIsClaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store memory
+		source := &counting{takes: 2*claimLease + claimHold/2}
+		cfg := testConfig()
+		cfg.TTL, cfg.Timeout, cfg.Shared = time.Second, time.Minute, store.shared()
+		var group sync.WaitGroup
+		var replicas []*Query
+		for i := range 3 {
+			q := Open(cfg, source)
+			replicas = append(replicas, q)
+			group.Go(func() {
+				<-time.After(time.Duration(i) * 100 * time.Millisecond)
+				if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if _, from, err := replicas[2].Ask(t.Context(), time.Now(), []string{"1"}); err != nil || from != FromMemory {
+			t.Errorf("an answer slower than its TTL is not kept: from %d, %v", from, err)
+		}
+		if n := source.executions.Load(); n != 1 || source.twice.Load() {
+			t.Errorf("%d executions by 3 replicas, two at once: %v", n, source.twice.Load())
+		}
+		for _, q := range replicas {
+			q.Close()
+		}
+	})
+}
+
+// TestFailedOwnerIsFollowedByOne: when the execution fails, those who waited for it
+// execute one after the other.
+func TestFailedOwnerIsFollowedByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store memory
+		source := &counting{takes: 100 * time.Millisecond, err: errors.New("broken")}
+		cfg := testConfig()
+		cfg.TTL, cfg.Shared = time.Second, store.shared()
+		var group sync.WaitGroup
+		for range 5 {
+			q := Open(cfg, source)
+			group.Go(func() {
+				if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); !errors.Is(err, source.err) {
+					t.Error(err)
+				}
+				q.Close()
+			})
+		}
+		group.Wait()
+		if n := source.executions.Load(); n != 5 || source.twice.Load() {
+			t.Errorf("%d executions, two at once: %v", n, source.twice.Load())
+		}
+	})
+}
+
+// TestReleaseIsTheOwners: a claim that ended and became another's stays that one's.
+func TestReleaseIsTheOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store memory
+		cfg := testConfig()
+		cfg.TTL, cfg.Shared = time.Second, store.shared()
+		q := Open(cfg, sourceFunc(func(ctx context.Context) error {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			for key := range store.values {
+				store.values[key] = []byte("another")
+			}
+			return errors.New("broken")
+		}))
+		defer q.Close()
+		if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err == nil {
+			t.Error("no error")
+		}
+		if len(store.until) != 1 {
+			t.Error("the claim of another is gone")
+		}
+	})
+}
+
+type sourceFunc func(context.Context) error
+
+func (f sourceFunc) Run(ctx context.Context, _ []string, _ Limit, _ *Rows) error { return f(ctx) }
+
+// TestNamesInSharedCache: whatever makes another question makes another name.
+func TestNamesInSharedCache(t *testing.T) {
+	base := testConfig()
+	base.Database, base.SQL = "postgres://a/one", "SELECT :a"
+	with := func(change func(*Config)) Config {
+		cfg := base
+		change(&cfg)
+		return cfg
+	}
+	seen := map[string]int{}
+	for i, cfg := range []Config{
+		base,
+		with(func(c *Config) { c.Database = "postgres://a/two" }),
+		with(func(c *Config) { c.Name = "/r" }),
+		with(func(c *Config) { c.SQL = "SELECT :a + 1" }),
+		with(func(c *Config) { c.Params = []param.Param{{Name: "a", Type: param.Text}} }),
+		with(func(c *Config) { c.Params = []param.Param{{Name: "b", Type: param.Integer}} }),
+		with(func(c *Config) { c.Name, c.SQL = "/qS", "ELECT :a" }),
+	} {
+		key := shareKey(&cfg)
+		if was, ok := seen[key]; ok {
+			t.Errorf("configurations %d and %d share answers", was, i)
+		}
+		seen[key] = i
+	}
+	if same := base; shareKey(&same) != shareKey(&base) {
+		t.Error("one configuration has two names")
+	}
+}
+
+// TestRenewalsBackOff serves a stale answer while the database refuses at once:
+// requests must not turn into executions.
+func TestRenewalsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &counting{}
+		cfg := testConfig()
+		cfg.TTL, cfg.Stale = time.Second, time.Hour
+		q := Open(cfg, source)
+		defer q.Close()
+		ask := func() (n int64) {
+			before := source.executions.Load()
+			for range 20_000 {
+				if _, from, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err != nil || source.executions.Load() > 1 && from != FromMemory {
+					t.Fatal(from, err)
+				}
+				<-time.After(time.Millisecond)
+			}
+			return source.executions.Load() - before
+		}
+		ask()
+		source.err = errors.New("refused")
+		if n := ask(); n < 5 || n > 12 {
+			t.Errorf("%d renewals in 20 s that failed", n)
+		}
+		source.err = nil
+		if n := ask(); n < 13 || n > 20 {
+			t.Errorf("%d renewals in 20 s, a TTL of 1 s, once the database answers", n)
+		}
+	})
+}
+
+func TestComplaints(t *testing.T) {
+	var c Complaints
+	now := time.Unix(1000, 0)
+	var lines atomic.Int64
+	var silent uint64
+	for range 10_000 {
+		now = now.Add(time.Millisecond)
+		if n, due := c.Due(now); due {
+			lines.Add(1)
+			silent += n
+		}
+		if _, over := c.Over(now); over {
+			t.Fatal("over just after an error")
+		}
+	}
+	if n := lines.Load(); n != 10 || silent != 9*999 {
+		t.Errorf("%d lines in 10 s, which count %d more", n, silent)
+	}
+	if n, over := c.Over(now.Add(time.Second)); !over || n != 999 {
+		t.Errorf("over: %v, %d", over, n)
+	}
+	if _, over := c.Over(now.Add(time.Hour)); over {
+		t.Error("over twice")
+	}
+}

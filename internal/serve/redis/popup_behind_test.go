@@ -1,0 +1,199 @@
+package redis_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/redis"
+)
+
+// How many events wait is known while the database is down, which is when it matters,
+// and not known without Redis.
+func TestPopupWaitingIsKnown(t *testing.T) {
+	server := apptest.Redis(t)
+	table := newPopupTable()
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table})
+	if n := r.Stats().Backlog; n != -1 && r.Ready() != nil {
+		t.Errorf("before the first look: %d", n)
+	}
+	r.waitReady(t)
+	table.fail(errors.New("away"))
+	for round := 1; round <= 2; round++ { // the second while events of the first are tried again
+		for i := range 40 {
+			r.ask(t, fmt.Sprint(round, "-", i), popupDay)
+		}
+		within(t, 5*time.Second, "the events are counted", func() bool { return r.Stats().Backlog == int64(40*round) })
+	}
+	if s := r.Stats(); s.Oldest <= 0 || s.Oldest > time.Minute || s.Failures == 0 {
+		t.Errorf("%+v", s)
+	}
+	table.fail(nil)
+	within(t, 10*time.Second, "none waits", func() bool { s := r.Stats(); return s.Backlog == 0 && s.Oldest == 0 })
+	server.Kill()
+	within(t, 10*time.Second, "it is not known without Redis", func() bool { return r.Stats().Backlog == -1 })
+}
+
+// The state of a user has expired, and the event that made it still waits: the database
+// is behind, and what it has is not shown.
+func TestPopupBehind(t *testing.T) {
+	server := apptest.Redis(t)
+	table := newPopupTable()
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: time.Hour}).waitReady(t)
+	table.mu.Lock()
+	table.stuck = true // it reads and does not write
+	table.mu.Unlock()
+	key, place := popup.Key{User: "7", Placement: "home"}, r.engine.Set().Placement("home")
+	a := r.engine.Attributes()
+	defer r.engine.Release(a)
+	shown, _, err := popup.Show(place, key, popup.State{}, popup.Decide(place, popup.State{}, a, popupDay), popupDay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, clicked, err := popup.Click(place, shown, popup.Token{Key: key, Campaign: 1, Version: 1, At: popupDay}, popupDay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := popup.AppendEvent(nil, clicked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var quoted strings.Builder
+	for _, b := range encoded {
+		fmt.Fprintf(&quoted, `\x%02x`, b)
+	}
+	id := time.Now().Add(-61 * time.Minute).UnixMilli() // when the state was last written, before it expired
+	if answer := command(t, server.Addr(), fmt.Sprintf(`XADD {spillway:popup:05}:events %d-0 e "%s"`, id, &quoted)); strings.HasPrefix(answer, "-") {
+		t.Fatal(answer)
+	}
+	within(t, 5*time.Second, "the event is seen", func() bool { return r.Stats().Oldest > time.Hour })
+	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.Unavailable {
+		t.Errorf("the database is behind: %+v", answer)
+	}
+	table.mu.Lock()
+	table.stuck = false
+	table.mu.Unlock()
+	within(t, 20*time.Second, "the database knows", func() bool { return r.ask(t, "7", popupDay).Reason == popup.WaitClicked })
+	if answer := r.ask(t, "new", popupDay); answer.Reason != popup.First {
+		t.Errorf("a new user: %+v", answer)
+	}
+}
+
+// hangingTable is a database that does not answer when it is asked for states.
+type hangingTable struct {
+	*popupTable
+	mu   sync.Mutex
+	hang bool
+}
+
+func (d *hangingTable) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
+	d.mu.Lock()
+	hang := d.hang
+	d.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return d.popupTable.States(ctx, keys)
+}
+
+// Nobody waits longer for a state from the database than is configured, however many do,
+// and those who have left are not in the way of others.
+func TestPopupLoadTimeout(t *testing.T) {
+	server := apptest.Redis(t)
+	table := &hangingTable{popupTable: newPopupTable(), hang: true}
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: time.Hour, Timeout: 300 * time.Millisecond}).waitReady(t)
+	begin := time.Now()
+	var users sync.WaitGroup
+	for i := range 3000 { // several batches
+		users.Go(func() {
+			if answer := r.ask(t, fmt.Sprint(i), popupDay); answer.Reason != popup.Unavailable {
+				t.Errorf("the database hangs: %+v", answer)
+			}
+		})
+	}
+	users.Wait()
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("they waited %s", took)
+	}
+	table.mu.Lock()
+	table.hang = false
+	table.mu.Unlock()
+	within(t, 4*time.Second, "a state is read again", func() bool { return r.ask(t, "1", popupDay).Token != "" })
+}
+
+// oldRedis answers as a server of version 6.2 does: it takes INFO with one section at
+// most, and says its version. All else is the real server's.
+func oldRedis(t *testing.T, addr string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var copies sync.WaitGroup
+	t.Cleanup(func() {
+		l.Close()
+		copies.Wait()
+	})
+	pass := func(to, from net.Conn, old, replacement string) {
+		defer to.Close()
+		buffer := make([]byte, 64<<10)
+		for {
+			n, err := from.Read(buffer)
+			if _, bad := to.Write(bytes.ReplaceAll(buffer[:n], []byte(old), []byte(replacement))); err != nil || bad != nil {
+				return
+			}
+		}
+	}
+	copies.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", addr)
+			if err != nil {
+				client.Close()
+				return
+			}
+			// SORT of so many words is a syntax error, too.
+			copies.Go(func() { pass(server, client, "*5\r\n$4\r\nINFO", "*5\r\n$4\r\nSORT") })
+			copies.Go(func() { pass(client, server, "\nredis_version:7.", "\nredis_version:6.") })
+		}
+	})
+	return l.Addr().String()
+}
+
+// A server that is too old is told so at start.
+func TestPopupOldRedis(t *testing.T) {
+	addr := oldRedis(t, apptest.Redis(t).Addr())
+	conn, err := net.Dial("tcp", addr) // the proxy is as old as it says
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "*5\r\n$4\r\nINFO\r\n$6\r\nserver\r\n$6\r\nmemory\r\n$1\r\na\r\n$1\r\nb\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 100)
+	if n, err := conn.Read(answer); err != nil || !strings.HasPrefix(string(answer[:n]), "-ERR syntax error") {
+		t.Errorf("%s %v", answer, err)
+	}
+	conn.Close()
+	p, err := redis.OpenPopups(t.Context(), "redis://"+addr, redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)})
+	if p != nil {
+		p.Close()
+	}
+	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), `it is version "6.`) || !strings.Contains(err.Error(), "7.0 is the oldest") {
+		t.Errorf("%v", err)
+	}
+}

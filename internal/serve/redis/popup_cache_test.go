@@ -1,0 +1,138 @@
+package redis_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/redis"
+)
+
+// What one replica writes the other forgets, soon; who waits costs Redis nothing.
+func TestPopupCache(t *testing.T) {
+	server := apptest.Redis(t)
+	cfg := redis.PopupConfig{Table: newPopupTable()}
+	one, two := startPopups(t, server.URL(""), cfg).waitReady(t), startPopups(t, server.URL(""), cfg).waitReady(t)
+	user := "user:7 ü" // a colon, as between the parts of a key
+	shown := one.ask(t, user, popupDay)
+	if answer := two.ask(t, user, popupDay); shown.Token == "" || answer.Reason != popup.WaitShown {
+		t.Fatalf("%+v, then %+v", shown, answer)
+	}
+	// The news of the show may come while it is read; then the next reading is kept.
+	within(t, 5*time.Second, "cached", func() bool { two.ask(t, user, popupDay); return two.engine.Stats().Cache.Hits > 0 })
+	hits, gets := two.engine.Stats().Cache.Hits, reads(t, server.Addr())
+	for range 1000 {
+		if answer := two.ask(t, user, popupDay); answer.Reason != popup.WaitShown {
+			t.Fatalf("%+v", answer)
+		}
+	}
+	if s := two.engine.Stats().Cache; s.Hits != hits+1000 || s.States != 1 {
+		t.Errorf("%d hits before, then %+v", hits, s)
+	}
+	if now := reads(t, server.Addr()); now-gets > 200 { // of the marks, twice a second
+		t.Errorf("%d reads in Redis for 1000 requests", now-gets)
+	}
+	if err := one.engine.Click(t.Context(), shown.Token, user, popupDay); err != nil {
+		t.Fatal(err)
+	}
+	if answer := one.ask(t, user, popupDay); answer.Reason != popup.WaitClicked {
+		t.Errorf("where it was clicked: %+v", answer)
+	}
+	within(t, 5*time.Second, "the other knows of the click", func() bool { return two.ask(t, user, popupDay).Reason == popup.WaitClicked })
+}
+
+// reads returns how often a key was read from the server.
+func reads(t *testing.T, addr string) (calls int) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "INFO commandstats\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		if rest, ok := strings.CutPrefix(lines.Text(), "cmdstat_get:calls="); ok {
+			count, _, _ := strings.Cut(rest, ",")
+			if calls, err = strconv.Atoi(count); err != nil {
+				t.Fatal(err)
+			}
+			return calls
+		}
+	}
+	t.Fatal("the server does not say how often GET was called: ", lines.Err())
+	return 0
+}
+
+// A connection that ends takes the cache along, and so does a server that forgets all.
+func TestPopupCacheLost(t *testing.T) {
+	server := apptest.Redis(t)
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
+	for _, loss := range []string{"CLIENT KILL TYPE normal SKIPME yes", "FLUSHALL"} {
+		user := "user of " + loss
+		r.ask(t, user, popupDay)
+		within(t, 5*time.Second, "cached", func() bool {
+			return r.ask(t, user, popupDay).Reason == popup.WaitShown && r.engine.Stats().Cache.States > 0
+		})
+		command(t, server.Addr(), loss)
+		within(t, 5*time.Second, loss+" is noticed", func() bool { return r.engine.Stats().Cache.States == 0 })
+		r.waitReady(t)
+	}
+}
+
+// A process reads states ahead, as many as it may keep, before it is ready.
+func TestPopupCacheWarm(t *testing.T) {
+	server := apptest.Redis(t)
+	first := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
+	const users = 3000
+	for i := range users {
+		first.ask(t, fmt.Sprint(i), popupDay)
+	}
+	for limit, most := range map[int]uint64{100_000: 0, 256: users - 1} {
+		second := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable(), Cache: popup.NewCache(limit)}).waitReady(t)
+		before := second.engine.Stats().Cache
+		for i := range users {
+			if answer := second.ask(t, fmt.Sprint(i), popupDay); answer.Reason != popup.WaitShown {
+				t.Fatalf("user %d: %+v", i, answer)
+			}
+		}
+		if s := second.engine.Stats().Cache; s.States > limit || before.States == 0 || s.Misses > most || s.Hits+s.Misses != users {
+			t.Errorf("%d states at most: %+v at first, then %+v", limit, before, s)
+		}
+	}
+}
+
+// A process that stops answers whoever waits for Redis.
+func TestPopupStopUnderLoad(t *testing.T) {
+	server := apptest.Redis(t)
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	done := make(chan error, 64)
+	for i := range cap(done) {
+		go func() {
+			for n := 0; ; n++ {
+				if _, err := r.Get(ctx, popup.Key{User: fmt.Sprint(i, n), Placement: "home"}); err != nil {
+					done <- ctx.Err() // it may fail, and must not hang
+					return
+				}
+			}
+		}()
+	}
+	r.stop()
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Fatal("a call hung:", err)
+		}
+	}
+}

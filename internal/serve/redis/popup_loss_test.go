@@ -1,0 +1,343 @@
+package redis_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/redis"
+)
+
+// showTo shows users their first popup and clicks it.
+func showTo(t *testing.T, r *popupReplica, users int) {
+	t.Helper()
+	for i := range users {
+		user := fmt.Sprint("user ", i)
+		answer := r.ask(t, user, popupDay)
+		if answer.Token == "" {
+			t.Fatalf("%s: %+v", user, answer)
+		}
+		if err := r.engine.Click(t.Context(), answer.Token, user, popupDay); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A server that loses everything is noticed, filled from the database, and meanwhile
+// nobody is shown what was shown before: a swap that comes before the loss is noticed
+// fails, too.
+func TestPopupFlush(t *testing.T) {
+	for _, ttl := range []time.Duration{0, time.Hour} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			server := apptest.Redis(t)
+			table := newPopupTable()
+			cfg := redis.PopupConfig{Table: table, StateTTL: ttl}
+			replicas := []*popupReplica{startPopups(t, server.URL(""), cfg).waitReady(t), startPopups(t, server.URL(""), cfg).waitReady(t)}
+			const users = 3000 // more than one batch
+			showTo(t, replicas[0], users)
+			within(t, 20*time.Second, "all in the database", func() bool { return table.has(popup.KindClick) == users })
+			for round := range 3 {
+				rebuilds := replicas[0].Stats().Rebuilds + replicas[1].Stats().Rebuilds
+				table.fail(errors.New("the database is away")) // keeps the states away
+				command(t, server.Addr(), "FLUSHALL")
+				for i := range 200 { // before and after the loss is noticed
+					if answer := replicas[i%2].ask(t, fmt.Sprint("user ", i), popupDay); answer.Token != "" {
+						t.Fatalf("round %d: shown again: %+v", round, answer)
+					}
+				}
+				table.fail(nil)
+				within(t, 20*time.Second, "rebuilt", func() bool { return replicas[0].Stats().Rebuilds+replicas[1].Stats().Rebuilds > rebuilds })
+				for i := range users {
+					r := replicas[i%2].waitReady(t)
+					if answer := r.ask(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
+						t.Fatalf("after the rebuild: %+v", answer)
+					}
+				}
+			}
+			if answer := replicas[0].ask(t, "new", popupDay); answer.Reason != popup.First {
+				t.Errorf("a new user: %+v", answer)
+			}
+			if reads := table.reads; ttl == 0 && reads > 0 || ttl > 0 && reads < 3*users {
+				t.Errorf("%d states were read one by one", reads)
+			}
+		})
+	}
+}
+
+// States that expired come back from the database when their users do.
+func TestPopupExpired(t *testing.T) {
+	server := apptest.Redis(t)
+	table := newPopupTable()
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: time.Hour}).waitReady(t)
+	showTo(t, r, 20)
+	within(t, 10*time.Second, "all in the database", func() bool { return table.has(popup.KindClick) == 20 })
+	keys := scanKeys(t, server.Addr(), "*:state:*")
+	if len(keys) != 20 {
+		t.Fatalf("%d states in Redis", len(keys))
+	}
+	for _, key := range keys {
+		if ttl := command(t, server.Addr(), `PTTL "`+key+`"`); len(ttl) != len(":3600000") {
+			t.Errorf("%s expires after %s", key, ttl)
+		}
+		command(t, server.Addr(), `DEL "`+key+`"`)
+	}
+	var tabs sync.WaitGroup
+	for i := range 400 {
+		tabs.Go(func() {
+			if answer := r.ask(t, fmt.Sprint("user ", i%20), popupDay); answer.Reason != popup.WaitClicked {
+				t.Errorf("came back: %+v", answer)
+			}
+		})
+	}
+	tabs.Wait()
+	table.fail(errors.New("the database is away"))
+	if answer := r.ask(t, "user 3", popupDay.Add(2*time.Second)); answer.Reason != popup.Next {
+		t.Errorf("a known user without the database: %+v", answer)
+	}
+	if answer := r.ask(t, "new", popupDay); answer.Reason != popup.Unavailable {
+		t.Errorf("a new user without the database: %+v", answer)
+	}
+	table.fail(nil)
+	if answer := r.ask(t, "new", popupDay); answer.Reason != popup.First {
+		t.Errorf("a new user: %+v", answer)
+	}
+}
+
+// scanKeys returns the keys that match, with plain characters only.
+func scanKeys(t *testing.T, addr, pattern string) []string {
+	t.Helper()
+	var keys []string
+	for i := range 20 {
+		for shard := range 16 {
+			key := fmt.Sprintf("{spillway:popup:%02d}:state:home:user %d", shard, i)
+			if command(t, addr, `EXISTS "`+key+`"`) == ":1" {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
+// A replica that dies leaves events that it has read but not stored: another one
+// stores them.
+func TestPopupDeadReplica(t *testing.T) {
+	server := apptest.Redis(t)
+	dead, table := newPopupTable(), newPopupTable()
+	dead.fail(errors.New("no way to the database"))
+	first := startPopups(t, server.URL(""), redis.PopupConfig{Table: dead})
+	within(t, 5*time.Second, "a look", func() bool { return !strings.Contains(first.Ready().Error(), "nobody has looked") })
+	dead.fail(nil)
+	first.waitReady(t)
+	dead.fail(errors.New("no way to the database"))
+	showTo(t, first, 300)
+	within(t, 10*time.Second, "the first has taken events", func() bool { return first.Stats().Failures > 0 })
+	second := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, ClaimAfter: 200 * time.Millisecond}).waitReady(t)
+	first.stop()
+	within(t, 20*time.Second, "the second has stored all", func() bool {
+		return table.has(popup.KindShow) == 300 && table.has(popup.KindClick) == 300
+	})
+	within(t, 10*time.Second, "claimed and forgotten", func() bool { s := second.Stats(); return s.Claimed > 0 && s.Applied == 600 && s.Backlog == 0 })
+	if s := first.Stats(); s.Applied > 0 {
+		t.Errorf("the first has stored %d events", s.Applied)
+	}
+}
+
+// A server that is killed while it takes clicks has each that was acknowledged, with
+// appendfsync always, and serves again after its states were compared with the
+// database's.
+func TestPopupKilledServer(t *testing.T) {
+	server := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "yes")
+	table := newPopupTable()
+	table.fail(errors.New("not yet")) // so that all that is acknowledged is in Redis alone
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table})
+	table.fail(nil)
+	r.waitReady(t)
+	if text, err := r.Durability(t.Context()); err != nil || text != "" {
+		t.Errorf("durability: %q, %v", text, err)
+	}
+	within(t, 5*time.Second, "the metric says that events are durable", func() bool { return r.Stats().Durable })
+	table.fail(errors.New("not yet"))
+	var shown, clicked sync.Map
+	var clicks atomic.Int64
+	var clients sync.WaitGroup
+	stop := make(chan struct{})
+	for client := range 8 {
+		clients.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				user := fmt.Sprint(client, "-", i)
+				if answer := r.ask(t, user, popupDay); answer.Token != "" {
+					shown.Store(user, true)
+					if r.engine.Click(t.Context(), answer.Token, user, popupDay) == nil {
+						clicked.Store(user, true)
+						clicks.Add(1)
+					}
+				}
+			}
+		})
+	}
+	for round := range 2 {
+		within(t, 20*time.Second, "clicks", func() bool { return clicks.Load() > int64(300*(round+1)) })
+		server.Kill()
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		table.fail(nil)
+		r.waitReady(t)
+		table.fail(errors.New("not yet"))
+		clicks.Store(int64(300 * (round + 1)))
+	}
+	close(stop)
+	clients.Wait()
+	table.fail(nil)
+	r.waitReady(t)
+	count := func(m *sync.Map) (n int) {
+		m.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	within(t, 30*time.Second, "all acknowledged in the database", func() bool {
+		return table.has(popup.KindClick) >= count(&clicked) && table.has(popup.KindShow) >= count(&shown)
+	})
+	clicked.Range(func(user, _ any) bool {
+		e := table.newest[popup.Key{User: user.(string), Placement: "home"}]
+		if e.Kind != popup.KindClick || e.Sequence != 2 {
+			t.Errorf("%s clicked, and the database has %s %d", user, e.Kind, e.Sequence)
+		}
+		if answer := r.ask(t, user.(string), popupDay); answer.Reason != popup.WaitClicked {
+			t.Errorf("%s clicked and gets %+v", user, answer)
+		}
+		return true
+	})
+	t.Logf("%d shows and %d clicks acknowledged, %d and %d in the database", count(&shown), count(&clicked), table.has(popup.KindShow), table.has(popup.KindClick))
+}
+
+// A server that comes back with old states gets the newer ones of the database.
+func TestPopupOldServer(t *testing.T) {
+	for _, ttl := range []time.Duration{0, time.Hour} {
+		server := apptest.Redis(t, "--save", "3600 1000000", "--dbfilename", "dump.rdb")
+		table := newPopupTable()
+		r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: ttl}).waitReady(t)
+		first := r.ask(t, "7", popupDay)
+		if answer := command(t, server.Addr(), "SAVE"); answer != "+OK" {
+			t.Fatal(answer)
+		}
+		if err := r.engine.Click(t.Context(), first.Token, "7", popupDay); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 5*time.Second, "click in the database", func() bool { return table.has(popup.KindClick) == 1 })
+		server.Kill() // the snapshot has the show only
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 10*time.Second, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
+		if answer := r.ask(t, "7", popupDay); answer.Reason != popup.WaitClicked {
+			t.Errorf("TTL %v: %+v", ttl, answer)
+		}
+	}
+}
+
+// A server that comes back with newer states than the database has keeps them.
+func TestPopupOldDatabase(t *testing.T) {
+	server := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	table := newPopupTable()
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
+	first := r.ask(t, "7", popupDay)
+	within(t, 5*time.Second, "show in the database", func() bool { return table.has(popup.KindShow) == 1 })
+	table.mu.Lock()
+	table.stuck = true
+	table.mu.Unlock()
+	if err := r.engine.Click(t.Context(), first.Token, "7", popupDay); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
+	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.WaitClicked {
+		t.Errorf("%+v", answer)
+	}
+	table.mu.Lock()
+	table.stuck = false
+	table.mu.Unlock()
+	within(t, 15*time.Second, "click in the database", func() bool { return table.has(popup.KindClick) == 1 })
+}
+
+// States that are lost again while they are put back are not taken for whole.
+func TestPopupFlushDuringRebuild(t *testing.T) {
+	server := apptest.Redis(t)
+	table := newPopupTable()
+	const users = 2000 // exactly the batches that are written before the loss
+	for i := range users {
+		key := popup.Key{User: fmt.Sprint("user ", i), Placement: "home"}
+		table.newest[key] = popup.Event{State: popup.State{
+			Version: 2, Phase: popup.Clicked, Campaign: 1, Shown: popupDay.UnixMilli(), Answered: popupDay.UnixMilli(), Until: popupDay.UnixMilli(),
+		}}
+	}
+	flushed := false
+	table.during = func() {
+		flushed = true
+		command(t, server.Addr(), "FLUSHALL")
+	}
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
+	for i := range users {
+		if answer := r.ask(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
+			t.Fatalf("%+v", answer)
+		}
+	}
+	if !flushed {
+		t.Error("the test flushed nothing")
+	}
+}
+
+// While the database is away, no more events wait than may; what cannot be read is set
+// aside.
+func TestPopupBacklog(t *testing.T) {
+	server := apptest.Redis(t)
+	table := newPopupTable()
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, BacklogMax: 16 * 10}).waitReady(t)
+	table.fail(errors.New("away"))
+	refused := 0
+	for i := range 400 {
+		if answer := r.ask(t, fmt.Sprint(i), popupDay); answer.Reason == popup.Unavailable {
+			refused++
+		}
+	}
+	if refused < 240 || r.Stats().Full != uint64(refused) {
+		t.Errorf("%d of 400 refused, %+v", refused, r.Stats())
+	}
+	table.fail(nil)
+	within(t, 10*time.Second, "stored", func() bool { return table.has(popup.KindShow) == 400-refused })
+	command(t, server.Addr(), "XADD {spillway:popup:05}:events * e nonsense")
+	within(t, 10*time.Second, "set aside", func() bool { return command(t, server.Addr(), "XLEN {spillway:popup:05}:bad") == ":1" })
+	if s := r.Stats(); s.Bad != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A server that is down at first is waited for.
+func TestPopupLateServer(t *testing.T) {
+	server := apptest.Redis(t)
+	server.Kill()
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)})
+	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.Unavailable {
+		t.Errorf("down: %+v", answer)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if answer := r.waitReady(t).ask(t, "7", popupDay); answer.Reason != popup.First {
+		t.Errorf("up: %+v", answer)
+	}
+}

@@ -1,0 +1,341 @@
+package redis_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/redis"
+)
+
+// popupTable is a database in memory: it applies events as the adapters do.
+type popupTable struct {
+	mu     sync.Mutex
+	err    error  // of every call, while it is set
+	stuck  bool   // Apply fails
+	during func() // called once when Restore has yielded all
+	events map[[16]byte]popup.Event
+	newest map[popup.Key]popup.Event
+	reads  int
+}
+
+func newPopupTable() *popupTable {
+	return &popupTable{events: make(map[[16]byte]popup.Event), newest: make(map[popup.Key]popup.Event)}
+}
+
+func (d *popupTable) fail(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.err = err
+}
+
+func (d *popupTable) Apply(_ context.Context, _ popup.Mark, events []popup.Event) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stuck {
+		return errors.New("stuck")
+	}
+	for _, e := range events {
+		if d.err != nil {
+			return d.err
+		}
+		d.events[e.ID] = e
+		if old, ok := d.newest[e.Key]; !ok || popup.CompareAge(old, e) < 0 {
+			d.newest[e.Key] = e
+		}
+	}
+	return nil
+}
+
+func (d *popupTable) Restore(_ context.Context, yield func(popup.Key, popup.State) error) error {
+	d.mu.Lock()
+	err, newest, during := d.err, maps.Clone(d.newest), d.during
+	d.during = nil
+	d.mu.Unlock()
+	for key, e := range newest {
+		err = cmp.Or(err, yield(key, e.State))
+	}
+	if during != nil {
+		during()
+	}
+	return err
+}
+
+func (d *popupTable) States(_ context.Context, keys []popup.Key) ([]popup.State, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reads += len(keys)
+	out := make([]popup.State, len(keys))
+	for i, key := range keys {
+		out[i] = d.newest[key].State
+	}
+	return out, d.err
+}
+
+// has returns how many events the database has of a kind.
+func (d *popupTable) has(kind popup.Kind) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, e := range d.events {
+		if e.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// popupReplica is one process: a store that runs, and the engine on top.
+type popupReplica struct {
+	*redis.Popups
+	engine *popup.Popup
+	stop   func()
+}
+
+func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica {
+	t.Helper()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Cache == nil {
+		cfg.Cache = popup.NewCache(100_000)
+	}
+	p, err := redis.OpenPopups(t.Context(), url, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { p.Run(ctx) })
+	stop := sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		p.Close()
+	})
+	t.Cleanup(stop)
+	return &popupReplica{Popups: p, engine: popupEngine(t, p, cfg.Cache), stop: stop}
+}
+
+// popupEngine returns an engine with one campaign that everybody gets, and gets again
+// a second after a click.
+func popupEngine(t testing.TB, store popup.Store, cache *popup.Cache) *popup.Popup {
+	t.Helper()
+	schema, err := popup.NewSchema(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var campaigns []popup.Campaign
+	for i := range 3 {
+		campaigns = append(campaigns, popup.Campaign{
+			ID: popup.CampaignID(i + 1), Name: "c", Placement: "home", Order: int32(i), Payload: []byte("{}"), Status: popup.Active, QuietClick: time.Second,
+		})
+	}
+	set, err := popup.NewSet(schema, campaigns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := popup.Open(popup.Config{Store: store, Cache: cache, Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine
+}
+
+// ask asks for a user at a time.
+func (r *popupReplica) ask(t testing.TB, user string, at time.Time) popup.Answer {
+	t.Helper()
+	a := r.engine.Attributes()
+	defer r.engine.Release(a)
+	answer, err := r.engine.Ask(t.Context(), popup.Key{User: user, Placement: "home"}, a, at)
+	if err != nil {
+		t.Errorf("ask: %v", err)
+	}
+	return answer
+}
+
+// within waits until something holds.
+func within(t testing.TB, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within %v: %s", limit, what)
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *popupReplica) waitReady(t testing.TB) *popupReplica {
+	t.Helper()
+	within(t, 15*time.Second, "ready", func() bool { return r.Ready() == nil })
+	return r
+}
+
+var popupDay = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
+
+// The store does what a store must, on a server of a cluster, too: no script has keys
+// in two slots.
+func TestPopupStore(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the default, 10000 above the server's port, may be in use
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, bus, err := net.SplitHostPort(l.Addr().String())
+	if err := errors.Join(err, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for name, args := range map[string][]string{"single": nil, "cluster": {"--cluster-enabled", "yes", "--cluster-port", bus}} {
+		t.Run(name, func(t *testing.T) {
+			server := apptest.Redis(t, args...)
+			if args != nil {
+				command(t, server.Addr(), "CLUSTER ADDSLOTSRANGE 0 16383")
+				within(t, 5*time.Second, "cluster ok", func() bool { return strings.HasPrefix(command(t, server.Addr(), "SET x y"), "+OK") })
+			}
+			table := newPopupTable()
+			r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
+			const users = 200
+			for i := range users {
+				user := fmt.Sprint("user ü ", i)
+				answer := r.ask(t, user, popupDay)
+				if answer.Reason != popup.First || answer.Token == "" {
+					t.Fatalf("first: %+v", answer)
+				}
+				if again := r.ask(t, user, popupDay.Add(time.Minute)); again.Reason != popup.WaitShown {
+					t.Fatalf("again: %+v", again)
+				}
+				if err := r.engine.Click(t.Context(), answer.Token, user, popupDay.Add(time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.engine.Click(t.Context(), answer.Token, user, popupDay.Add(time.Minute)); !errors.Is(err, popup.ErrRepeated) {
+					t.Fatalf("second click: %v", err)
+				}
+			}
+			within(t, 10*time.Second, "all in the database", func() bool { return table.has(popup.KindShow) == users && table.has(popup.KindClick) == users })
+			within(t, 10*time.Second, "forgotten", func() bool { return r.Stats().Applied == 2*users })
+			if answer := command(t, server.Addr(), "XLEN {spillway:popup:03}:events"); answer != ":0" {
+				t.Errorf("events left in a stream: %s", answer)
+			}
+		})
+	}
+}
+
+// Three replicas, a thousand tabs of one user at once: exactly one show, in each of
+// many rounds. SPILLWAY_POPUP_ROUNDS sets how many.
+func TestPopupTabs(t *testing.T) {
+	rounds := 30
+	if text := os.Getenv("SPILLWAY_POPUP_ROUNDS"); text != "" {
+		if _, err := fmt.Sscan(text, &rounds); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := apptest.Redis(t)
+	table := newPopupTable()
+	var replicas []*popupReplica
+	for range 3 {
+		replicas = append(replicas, startPopups(t, server.URL(""), redis.PopupConfig{Table: table}))
+	}
+	for _, r := range replicas {
+		r.waitReady(t)
+	}
+	for round := range rounds {
+		var tabs sync.WaitGroup
+		var mu sync.Mutex
+		reasons := make(map[popup.Reason]int)
+		for tab := range 1000 {
+			tabs.Go(func() {
+				answer := replicas[tab%3].ask(t, fmt.Sprint("user ", round), popupDay)
+				mu.Lock()
+				defer mu.Unlock()
+				reasons[answer.Reason]++
+			})
+		}
+		tabs.Wait()
+		if reasons[popup.First] != 1 || reasons[popup.WaitShown] != 999 {
+			t.Fatalf("round %d: %v", round, reasons)
+		}
+	}
+	within(t, 20*time.Second, "one event for each round", func() bool { return table.has(popup.KindShow) == rounds })
+	conflicts := uint64(0)
+	for _, r := range replicas {
+		conflicts += r.engine.Stats().Conflicts
+	}
+	t.Logf("%d rounds, %d races lost and decided again", rounds, conflicts)
+}
+
+// popupLog is what a replica logs.
+type popupLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *popupLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *popupLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A server that is not what it must be is refused, with what to do.
+func TestPopupServerRefused(t *testing.T) {
+	server := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
+	cfg := redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)}
+	_, err := redis.OpenPopups(t.Context(), server.URL(""), cfg)
+	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), "CONFIG SET maxmemory-policy noeviction") {
+		t.Errorf("allkeys-lru: %v", err)
+	}
+	command(t, server.Addr(), "CONFIG SET maxmemory-policy noeviction")
+	command(t, server.Addr(), "ACL SETUSER limited on >secret ~* &* +@all -client|tracking")
+	limited, cached := "redis://limited:secret@"+server.Addr(), cfg
+	cached.Cache = popup.NewCache(1000)
+	_, err = redis.OpenPopups(t.Context(), limited, cached)
+	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), "+client|tracking") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("no CLIENT TRACKING: %v", err)
+	}
+	if p, err := redis.OpenPopups(t.Context(), limited, cfg); err != nil {
+		t.Errorf("without a cache: %v", err)
+	} else {
+		p.Close()
+	}
+	log := &popupLog{}
+	cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+	r := startPopups(t, server.URL(""), cfg).waitReady(t)
+	if text, err := r.Durability(t.Context()); err != nil || !strings.Contains(text, "appendonly = no") {
+		t.Errorf("durability: %q, %v", text, err)
+	}
+	within(t, 5*time.Second, "the log says what a crash costs", func() bool { return strings.Contains(log.String(), "appendonly = no") })
+	if r.Stats().Durable {
+		t.Error("the metric says that events are durable")
+	}
+	command(t, server.Addr(), "CONFIG SET maxmemory-policy volatile-lru")
+	within(t, 5*time.Second, "the change is noticed", func() bool { return errors.Is(r.Ready(), redis.ErrPopupServer) })
+	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.Unavailable {
+		t.Errorf("meanwhile: %+v", answer)
+	}
+	cfg.StateTTL = time.Minute
+	if _, err := redis.OpenPopups(t.Context(), server.URL(""), cfg); err == nil || !strings.Contains(err.Error(), "1h0m0s") {
+		t.Errorf("short TTL: %v", err)
+	}
+}

@@ -1,0 +1,347 @@
+package redis_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/redis"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t testing.TB, url string) *redis.DB {
+	t.Helper()
+	db, err := redis.Open(url, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+// command sends one command of plain words and returns the first line of the answer.
+func command(t *testing.T, addr, text string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answer := make([]byte, 256)
+	if _, err := fmt.Fprintf(conn, "%s\r\n", text); err != nil {
+		t.Fatal(err)
+	}
+	n, err := conn.Read(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(answer[:n]), "\r\n")
+	return line
+}
+
+func TestGet(t *testing.T) {
+	server := apptest.Redis(t)
+	db := open(t, server.URL("0"))
+	other := open(t, server.URL("3"))
+	for _, text := range []string{`SET text hello`, `SET empty ""`, `SET bytes "a\x00\xff\r\n"`, `RPUSH list x`} {
+		if answer := command(t, server.Addr(), text); strings.HasPrefix(answer, "-") {
+			t.Fatalf("%s: %s", text, answer)
+		}
+	}
+	for key, want := range map[string]string{"text": "hello", "empty": "", "bytes": "a\x00\xff\r\n"} {
+		value, found, err := db.Get(t.Context(), key)
+		if err != nil || !found || string(value) != want {
+			t.Errorf("%s: %q, %t, %v", key, value, found, err)
+		}
+	}
+	for _, key := range []string{"missing", "", "a b", "x\x00y"} {
+		if value, found, err := db.Get(t.Context(), key); err != nil || found || value != nil {
+			t.Errorf("%q: %q, %t, %v", key, value, found, err)
+		}
+	}
+	if _, found, err := other.Get(t.Context(), "text"); err != nil || found {
+		t.Errorf("in database 3: %t, %v", found, err)
+	}
+	if _, found, err := db.Get(t.Context(), "list"); err == nil || found || !strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Errorf("a list: %t, %v", found, err)
+	}
+	if err := db.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	server := apptest.Redis(t)
+	db := open(t, server.URL("0"))
+	command(t, server.Addr(), "SET key value")
+	var readers sync.WaitGroup
+	for i := range 32 {
+		readers.Go(func() {
+			for j := range 200 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if (i+j)%50 == 0 {
+					cancel()
+				}
+				value, _, err := db.Get(ctx, "key")
+				if ctx.Err() == nil && (err != nil || string(value) != "value") || ctx.Err() != nil && err == nil {
+					t.Errorf("%q, %v", value, err)
+				}
+				cancel()
+			}
+		})
+	}
+	readers.Wait()
+}
+
+// TestDown opens a server that does not run yet, starts it, stops it and
+// starts it again: each call tells the state of now, without waiting for it.
+func TestDown(t *testing.T) {
+	server := apptest.Redis(t)
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	var logged bytes.Buffer
+	db, err := redis.Open("redis://:hidden@"+server.Addr(), slog.New(slog.NewTextHandler(&logged, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if text := logged.String(); !strings.Contains(text, server.Addr()) || strings.Contains(text, "hidden") {
+		t.Errorf("logged %q", text)
+	}
+	for range 2 {
+		for i := range 8 { // the first ones may find connections that the server has closed
+			start := time.Now()
+			_, found, err := db.Get(t.Context(), "key")
+			if err == nil || found || !strings.Contains(err.Error(), server.Addr()) || i == 7 && !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("down: %t, %v", found, err)
+			}
+			if took := time.Since(start); took > 500*time.Millisecond {
+				t.Errorf("a refused connection took %v", took)
+			}
+		}
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		command(t, server.Addr(), "CONFIG SET requirepass hidden")
+		for range 5 {
+			if _, _, err := db.Get(t.Context(), "key"); err != nil {
+				t.Errorf("up again: %v", err)
+			}
+		}
+		if err := server.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		command(t, server.Addr(), "CONFIG SET requirepass hidden")
+		for range 5 {
+			if _, _, err := db.Get(t.Context(), "key"); err != nil {
+				t.Errorf("after a restart: %v", err)
+			}
+		}
+		if err := server.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTimeout asks a server that takes requests and does not answer them.
+func TestTimeout(t *testing.T) {
+	server := apptest.Redis(t)
+	db := open(t, server.URL("0"))
+	if err := db.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(server.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second needs a new connection
+		start := time.Now()
+		if _, _, err := db.Get(t.Context(), "key"); err == nil {
+			t.Error("a stopped server answered")
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("gave up after %v", took)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, _, err := db.Get(ctx, "key"); err == nil {
+		t.Error("a stopped server answered")
+	}
+	if err := syscall.Kill(server.PID(), syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := db.Get(t.Context(), "key"); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+func TestPassword(t *testing.T) {
+	server := apptest.Redis(t, "--rename-command", "CONFIG", "SETTINGS")
+	command(t, server.Addr(), "SETTINGS SET requirepass p@ss:w/rd")
+	good := open(t, "redis://:p%40ss%3Aw%2Frd@"+server.Addr()+"/0")
+	if err := good.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, url := range []string{"redis://:hidden@" + server.Addr(), "redis://user:hidden@" + server.Addr(), "redis://" + server.Addr()} {
+		err := open(t, url).Ping(t.Context())
+		if err == nil || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// TestPasswordIsNotRepeated logs in to a server whose error would repeat the password.
+func TestPasswordIsNotRepeated(t *testing.T) {
+	server := apptest.Redis(t, "--rename-command", "HELLO", "", "--rename-command", "AUTH", "")
+	err := open(t, "redis://:hidden@"+server.Addr()).Ping(t.Context())
+	if err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "***") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestUnixSocketAndTLS(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "redis.sock")
+	secure := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	_, port, _ := net.SplitHostPort(secure)
+	certificate, key := selfSigned(t, dir)
+	apptest.Redis(t, "--unixsocket", socket, "--tls-port", port, "--tls-auth-clients", "no",
+		"--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate)
+	for _, url := range []string{"unix://" + socket, "unix://" + socket + "?db=2", "rediss://" + secure + "/0?skip_verify=true"} {
+		if err := open(t, url).Ping(t.Context()); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	err := open(t, "rediss://"+secure).Ping(t.Context())
+	if unknown := new(x509.UnknownAuthorityError); !errors.As(err, unknown) {
+		t.Errorf("a certificate that nobody vouches for: %v", err)
+	}
+}
+
+func TestURLErrors(t *testing.T) {
+	for _, url := range []string{
+		"", "localhost:6379", "http://localhost", "redis:localhost", "redis://", "unix://", "unix://host/path", "redis://localhost/x",
+		"redis://localhost/-1", "redis://localhost/0/1", "redis://localhost:port", "redis://localhost?timeout=1s", "redis://localhost#0",
+		"redis://:hid/den@localhost", "redis://:hid#den@localhost", "redis://:hid?den@localhost", "redis://:hid%zz@localhost",
+		"redis://user:1/hidden@localhost:6379", "redis://user:1?hidden@localhost:6379", "redis://local host", "redis://h\x00st",
+	} {
+		db, err := redis.Open(url, slog.New(slog.DiscardHandler))
+		if err == nil {
+			db.Close()
+			t.Errorf("%q: opened", url)
+			continue
+		}
+		if text := err.Error(); !strings.Contains(text, "redis://[USER:PASSWORD@]HOST:PORT/DB") || strings.Contains(text, "hid") {
+			t.Errorf("%q: %s", url, text)
+		}
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	server := apptest.Redis(b)
+	db := open(b, server.URL("0"))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, _, err := db.Get(b.Context(), "key"); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// selfSigned writes a certificate for 127.0.0.1 and its key.
+func selfSigned(t *testing.T, dir string) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certificate, key
+}
+
+// TestClaim: a claim is its owner's to hold and to release.
+func TestClaim(t *testing.T) {
+	server := apptest.Redis(t)
+	db, err := redis.Open(server.URL("0"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	ctx := t.Context()
+	is := func(what string, got bool, err error, want bool) {
+		t.Helper()
+		if err != nil || got != want {
+			t.Errorf("%s: %v, %v, want %v", what, got, err, want)
+		}
+	}
+	got, err := db.Claim(ctx, "k", "one", time.Minute)
+	is("claim", got, err, true)
+	got, err = db.Claim(ctx, "k", "two", time.Minute)
+	is("claim what another has", got, err, false)
+	got, err = db.Hold(ctx, "k", "two", time.Minute)
+	is("hold what another has", got, err, false)
+	if err := db.Release(ctx, "k", "two"); err != nil {
+		t.Error(err)
+	}
+	got, err = db.Hold(ctx, "k", "one", time.Minute)
+	is("hold", got, err, true)
+	if err := db.Release(ctx, "k", "one"); err != nil {
+		t.Error(err)
+	}
+	got, err = db.Hold(ctx, "k", "one", time.Minute)
+	is("hold what was released", got, err, false)
+	got, err = db.Claim(ctx, "k", "two", time.Minute)
+	is("claim what was released", got, err, true)
+}

@@ -1,0 +1,238 @@
+package server
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/feed"
+)
+
+// The answer's shape is the seed system's: return_code, data, and next where
+// more rows follow.
+const (
+	pageOpen  = `{"return_code":"SUCCESS","data":[`
+	pageNext  = `],"next":"`
+	pageEnd   = `"}`
+	pageLast  = `]}`
+	pageEmpty = `{"return_code":"FAIL","data":[]}`
+)
+
+const paramsMost = 16 // parameters of one feed
+
+// feedHandler serves one feed. A request that the window answers allocates
+// nothing: names and values of headers are bytes made once, pages are copied
+// from the snapshot into the connection's own buffer.
+type feedHandler struct {
+	server    *Server
+	feed      *feed.Feed
+	params    []feed.Param
+	limitMax  int
+	offsetMax int
+	prepared  atomic.Pointer[preparedPage] // nil before page 1 was asked for
+}
+
+// preparedPage is page 1 as it is sent: the page that nearly all ask for is put
+// together once a refresh.
+type preparedPage struct {
+	data *byte // the rows in the snapshot, which tell whether it is still page 1
+	rows int
+	body []byte
+	tag  []byte
+}
+
+func newFeedHandler(s *Server, f *feed.Feed) *feedHandler {
+	_, limitMax, offsetMax := f.Limits()
+	return &feedHandler{server: s, feed: f, params: f.Params(), limitMax: limitMax, offsetMax: offsetMax}
+}
+
+func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
+	var args [paramsMost]string
+	r, problem := h.parse(ctx.QueryArgs(), args[:0])
+	if problem != "" {
+		h.server.problem(ctx, badRequest, problem)
+		return
+	}
+	p, err := h.feed.Page(h.server.base, ctx.Time(), r)
+	if err != nil {
+		h.fail(ctx, err)
+		return
+	}
+	h.write(ctx, &r, &p)
+}
+
+// parse reads the request's page. The texts it returns share the request's
+// memory. The problem is "" or what is wrong with the request.
+func (h *feedHandler) parse(q *fasthttp.Args, args []string) (r feed.Request, problem string) {
+	if q.Len() > 0 {
+		var ok bool
+		if r.Offset, ok = parseBound(q.Peek("offset"), 0, h.offsetMax); !ok {
+			return r, fmt.Sprintf("offset must be a whole number from 0 to %d", h.offsetMax)
+		}
+		if r.Limit, ok = parseBound(q.Peek("limit"), 1, h.limitMax); !ok {
+			return r, fmt.Sprintf("limit must be a whole number from 1 to %d", h.limitMax)
+		}
+		r.Before = text(q.Peek("before"))
+	}
+	for _, p := range h.params {
+		value := q.Peek(p.Name)
+		if value == nil {
+			return r, fmt.Sprintf("parameter %s is missing", p.Name)
+		}
+		canonical, err := feed.ParseParam(p, text(value))
+		if err != nil {
+			return r, clientText(err)
+		}
+		args = append(args, canonical)
+	}
+	r.Args = args
+	return r, ""
+}
+
+// parseBound reads a plain decimal number between low and high. No text at all
+// is 0, which stands for the default.
+func parseBound(b []byte, low, high int) (int, bool) {
+	if len(b) == 0 {
+		return 0, true
+	}
+	if len(b) > 18 { // so that n cannot overflow
+		return 0, false
+	}
+	n := 0
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n, n >= low && n <= high
+}
+
+// text returns b as a string without copying: it is good until the request ends.
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// write answers with p.
+func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.Page) {
+	header := &ctx.Response.Header
+	var room [24]byte
+	age := max(ctx.Time().Sub(p.ReadAt), 0)
+	header.SetCanonical(h.server.names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
+	header.SetCanonical(h.server.names.cacheControl, h.server.names.noCache)
+	header.SetCanonical(h.server.names.source, h.server.names.sources[p.Source])
+	var whole *preparedPage
+	if p.Source == feed.FromWindow {
+		tag := room[:0]
+		if whole = h.prepare(r, p); whole != nil {
+			tag = whole.tag
+		} else {
+			tag = appendTag(tag, p.Tag())
+		}
+		header.SetCanonical(h.server.names.etag, tag)
+		if matches(ctx.Request.Header.PeekBytes(h.server.names.ifNoneMatch), tag) {
+			h.feed.CountNotModified()
+			ctx.SetStatusCode(fasthttp.StatusNotModified)
+			return
+		}
+	} else if r.Offset > 0 {
+		header.SetCanonical(h.server.names.offset, offsetExactness(p, ctx.Time()))
+	}
+	header.SetContentTypeBytes(h.server.names.json)
+	if whole != nil {
+		ctx.Response.SetBodyRaw(whole.body)
+		return
+	}
+	own := ctx.Response.SwapBody(nil) // the connection's buffer: nothing is allocated
+	ctx.Response.SwapBody(appendPage(own[:0], p))
+}
+
+// prepare returns page 1 as it is sent, made anew when it has changed; nil for
+// other pages.
+func (h *feedHandler) prepare(r *feed.Request, p *feed.Page) *preparedPage {
+	if r.Offset != 0 || r.Limit != 0 || r.Before != "" || len(r.Args) > 0 || p.Rows == 0 {
+		return nil
+	}
+	data := unsafe.SliceData(p.Data)
+	if whole := h.prepared.Load(); whole != nil && whole.data == data && whole.rows == p.Rows {
+		return whole
+	}
+	whole := &preparedPage{data: data, rows: p.Rows, body: appendPage(nil, p), tag: appendTag(nil, p.Tag())}
+	h.prepared.Store(whole)
+	return whole
+}
+
+// appendPage appends the answer that holds p.
+func appendPage(dst []byte, p *feed.Page) []byte {
+	if p.Rows == 0 {
+		return append(dst, pageEmpty...)
+	}
+	dst = append(append(dst, pageOpen...), p.Data...)
+	if p.Next == "" {
+		return append(dst, pageLast...)
+	}
+	return append(append(append(dst, pageNext...), p.Next...), pageEnd...) // base64url: needs no escaping
+}
+
+// offsetExactness says how the offset of a page behind the window was found.
+func offsetExactness(p *feed.Page, now time.Time) []byte {
+	if p.CountedAt.IsZero() {
+		return []byte("exact")
+	}
+	return fmt.Appendf(nil, "counted; age=%.1f", max(now.Sub(p.CountedAt), 0).Seconds())
+}
+
+// appendTag appends an entity tag made of hash.
+func appendTag(dst []byte, hash uint64) []byte {
+	var raw [8]byte
+	binary.BigEndian.PutUint64(raw[:], hash)
+	dst = append(dst, '"')
+	dst = hex.AppendEncode(dst, raw[:])
+	return append(dst, '"')
+}
+
+// matches reports whether an If-None-Match field holds tag: since tag is quoted
+// and of fixed length, finding its bytes is enough, weak or strong.
+func matches(field, tag []byte) bool {
+	return len(field) > 0 && (bytes.Contains(field, tag) || string(field) == "*")
+}
+
+// fail answers an error of the engine.
+func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
+	switch {
+	case errors.Is(err, feed.ErrCursor):
+		h.server.problem(ctx, badCursor, "before is not a cursor of this list; start again without it")
+	case errors.Is(err, feed.ErrRequest):
+		h.server.problem(ctx, badRequest, clientText(err))
+	case errors.Is(err, feed.ErrCounting):
+		h.server.unavailable(ctx, counting, clientText(err), err)
+	case errors.Is(err, feed.ErrBusy):
+		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it takes too long", err)
+	default:
+		h.server.unavailable(ctx, stale, "the database does not answer and what is known is too old to be served", err)
+	}
+}
+
+// clientText returns the text of an error about the client's request without
+// the words that mark it as one.
+func clientText(err error) string {
+	msg := err.Error()
+	if rest, ok := bytes.CutPrefix([]byte(msg), []byte(feed.ErrRequest.Error()+": ")); ok {
+		return string(rest)
+	}
+	return msg
+}
+
+// retryAfter is how long a client is told to wait when the database does not
+// answer: refreshes are tried about once a second.
+const retryAfter = time.Second
+
+// retrySeconds returns d for a Retry-After header: whole seconds, at least one.
+func retrySeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }

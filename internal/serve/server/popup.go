@@ -1,0 +1,305 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/popup"
+)
+
+// PopupRoute is where popups are served: Path decides, Path/click and Path/dismiss
+// take what the user did.
+type PopupRoute struct {
+	Path        string
+	Popup       *popup.Popup
+	Placements  []string      // the first is for requests that name none
+	User        param.Type    // text, integer or uuid
+	Identity    *Identity     // who the user is; nil: the query says
+	ClockOffset bool          // the query may shift the clock, to try things out
+	RetryAfter  time.Duration // what clients are told while the state is not available; 0: a second
+}
+
+// clockOffsetMax bounds what clock_offset may add, in either direction.
+const clockOffsetMax = 10 * 365 * 24 * time.Hour
+
+// answerBytesMax is the largest body of a click: a token in JSON, and room.
+const answerBytesMax = popup.TokenBytesMax + 1024
+
+// popupHandler serves popups.
+type popupHandler struct {
+	PopupRoute
+	server *Server
+	entry  *entry
+}
+
+// addPopup serves a route of popups.
+func (s *Server) addPopup(r PopupRoute) error {
+	if r.RetryAfter == 0 {
+		r.RetryAfter = retryAfter
+	}
+	h := &popupHandler{PopupRoute: r, server: s}
+	if err := s.addAll([]string{r.Path}, h.ask); err != nil {
+		return err
+	}
+	h.entry = s.entry(r.Path)
+	h.entry.allow = strings.Replace(h.entry.allow, "HEAD, ", "", 1)
+	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
+		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss,
+	} {
+		if err := s.addWrite([]string{r.Path + path}, answerBytesMax, h.answered(answer)); err != nil {
+			return err
+		}
+		s.entry(r.Path + path).write.keyed = false // the show token is the key
+	}
+	return nil
+}
+
+// ask answers GET: a show changes what the user gets next, so HEAD is refused.
+func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
+	if ctx.IsHead() {
+		h.server.otherMethod(ctx, h.entry)
+		return
+	}
+	attributes := h.Popup.Attributes()
+	defer h.Popup.Release(attributes)
+	key, err := h.read(ctx, attributes)
+	if err != nil {
+		h.fail(ctx, err)
+		return
+	}
+	now, err := h.now(ctx)
+	if err != nil {
+		h.fail(ctx, err)
+		return
+	}
+	answer, err := h.Popup.Ask(h.server.base, key, attributes, now)
+	switch {
+	case err != nil:
+		h.fail(ctx, err)
+	case answer.Campaign != nil:
+		h.show(ctx, &answer)
+	case answer.Reason == popup.Unavailable:
+		h.unavailable(ctx, errors.New("no popup is decided"))
+	default:
+		h.nothing(ctx, &answer)
+	}
+}
+
+// show answers with a campaign's payload; without a token where the show could not
+// be recorded.
+func (h *popupHandler) show(ctx *fasthttp.RequestCtx, a *popup.Answer) {
+	h.head(ctx, a)
+	ctx.Response.Header.SetContentTypeBytes(h.server.names.json)
+	body := ctx.Response.SwapBody(nil)[:0] // the connection's buffer: nothing is allocated
+	body = append(body, `{"campaign":`...)
+	body = strconv.AppendUint(body, uint64(a.Campaign.ID), 10)
+	body = append(append(body, `,"payload":`...), a.Campaign.Payload...)
+	if a.Token != "" {
+		body = append(append(append(body, `,"show":"`...), a.Token...), '"') // base64url: needs no escaping
+	}
+	ctx.Response.SwapBody(append(body, '}'))
+}
+
+// nothing answers that there is no popup, and from when on there may be one.
+func (h *popupHandler) nothing(ctx *fasthttp.RequestCtx, a *popup.Answer) {
+	h.head(ctx, a)
+	ctx.SetStatusCode(fasthttp.StatusNoContent)
+	if !a.NextAt.IsZero() {
+		var room [40]byte
+		ctx.Response.Header.SetCanonical(h.server.names.nextAt, a.NextAt.AppendFormat(room[:0], time.RFC3339Nano))
+	}
+}
+
+// head says why the answer is as it is, and that it is nobody else's.
+func (h *popupHandler) head(ctx *fasthttp.RequestCtx, a *popup.Answer) {
+	names := &h.server.names
+	ctx.Response.Header.SetCanonical(names.cacheControl, names.noStore)
+	ctx.Response.Header.SetCanonical(names.reason, names.reasons[a.Reason])
+}
+
+// read takes user, placement and attributes from the query. They are good until the
+// request ends.
+func (h *popupHandler) read(ctx *fasthttp.RequestCtx, attributes *popup.Attributes) (popup.Key, error) {
+	var key popup.Key
+	for name, value := range ctx.QueryArgs().All() {
+		switch text(name) {
+		case "user":
+			if key.User != "" {
+				return key, fmt.Errorf("%w: user is given twice", popup.ErrRequest)
+			}
+			key.User = text(value)
+		case "placement":
+			key.Placement = text(value)
+		default:
+			if err := attributes.Add(text(name), text(value)); err != nil {
+				return key, err
+			}
+		}
+	}
+	if key.Placement == "" {
+		key.Placement = h.Placements[0]
+	} else if !slices.Contains(h.Placements, key.Placement) {
+		return key, fmt.Errorf("%w: placement must be %s", popup.ErrRequest, strings.Join(h.Placements, " or "))
+	}
+	user, err := h.user(ctx, key.User)
+	key.User = user
+	if err == nil && user == "" {
+		err = fmt.Errorf("%w: parameter user is missing", popup.ErrRequest)
+	}
+	return key, err
+}
+
+// user returns whose request it is. named is who the query says, "" where it does
+// not.
+func (h *popupHandler) user(ctx *fasthttp.RequestCtx, named string) (string, error) {
+	named, err := h.canonical(named)
+	if err != nil || h.Identity == nil {
+		return named, err
+	}
+	user, err := h.Identity.user(&ctx.Request.Header)
+	if err != nil {
+		return "", err
+	}
+	if user, err = h.canonical(user); err != nil {
+		return "", fmt.Errorf("%w: claim %s: %w", errIdentity, h.Identity.cfg.Claim, err)
+	}
+	if named != "" && named != user {
+		return "", errNamesAnother
+	}
+	return user, nil
+}
+
+// canonical returns the one text of a user's id.
+func (h *popupHandler) canonical(user string) (string, error) {
+	if user == "" || h.User == param.Text || h.User == param.Integer && isPlainNumber(user) {
+		return user, nil
+	}
+	canonical, err := param.Parse(param.Param{Name: "user", Type: h.User}, user)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", popup.ErrRequest, err)
+	}
+	return canonical, nil
+}
+
+// isPlainNumber reports whether text is a number as it is written in one way only.
+// It saves most ids the way through numbers, which allocates.
+func isPlainNumber(text string) bool {
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
+			return false
+		}
+	}
+	return text != "" && len(text) <= 18 && text[0] != '0'
+}
+
+// now returns the request's time, shifted where that is allowed.
+func (h *popupHandler) now(ctx *fasthttp.RequestCtx) (time.Time, error) {
+	if !h.ClockOffset {
+		return ctx.Time(), nil
+	}
+	offset := ctx.QueryArgs().Peek("clock_offset")
+	if len(offset) == 0 {
+		return ctx.Time(), nil
+	}
+	d, err := time.ParseDuration(text(offset))
+	if err != nil || d.Abs() > clockOffsetMax {
+		return time.Time{}, fmt.Errorf("%w: clock_offset must be a duration with its unit, as 25h, of at most ten years", popup.ErrRequest)
+	}
+	return ctx.Time().Add(d), nil
+}
+
+// answered returns the handler of clicks or dismissals.
+func (h *popupHandler) answered(record func(ctx context.Context, token, user string, now time.Time) error) func(*fasthttp.RequestCtx) {
+	return func(ctx *fasthttp.RequestCtx) {
+		var body struct {
+			Show string `json:"show"`
+		}
+		if err := json.Unmarshal(ctx.PostBody(), &body); err != nil || body.Show == "" {
+			h.fail(ctx, fmt.Errorf(`%w: the body must be {"show": TOKEN} with the token of the popup`, popup.ErrRequest))
+			return
+		}
+		user, err := h.user(ctx, string(ctx.QueryArgs().Peek("user")))
+		if err != nil {
+			h.fail(ctx, err)
+			return
+		}
+		now, err := h.now(ctx)
+		if err == nil {
+			err = record(h.server.base, body.Show, user, now)
+		}
+		if err != nil {
+			h.fail(ctx, err)
+			return
+		}
+		ctx.Response.Header.SetCanonical(h.server.names.cacheControl, h.server.names.noStore)
+		ctx.SetStatusCode(fasthttp.StatusNoContent)
+	}
+}
+
+// fail answers an error of the engine, or of who the user is.
+func (h *popupHandler) fail(ctx *fasthttp.RequestCtx, err error) {
+	s := h.server
+	switch {
+	case errors.Is(err, errIdentity):
+		s.problem(ctx, notIdentified, strings.TrimPrefix(err.Error(), errIdentity.Error()+": "))
+		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spillway", error="invalid_token"`)
+	case errors.Is(err, popup.ErrRequest):
+		s.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), popup.ErrRequest.Error()+": "))
+	case errors.Is(err, popup.ErrMalformed):
+		s.problem(ctx, showMalformed, "send the token of the popup as it came, all of it")
+	case errors.Is(err, popup.ErrForged):
+		s.problem(ctx, showForged, "the token was not made here, or its key has been taken away")
+	case errors.Is(err, errNamesAnother), errors.Is(err, popup.ErrOtherUser):
+		s.problem(ctx, otherUser, "the request names one user and is another's")
+	case errors.Is(err, popup.ErrExpired):
+		s.problem(ctx, showExpired, "the popup was shown too long ago to be answered")
+	case errors.Is(err, popup.ErrLate):
+		s.problem(ctx, showLate, "the user has been shown another popup since")
+	case errors.Is(err, popup.ErrRepeated):
+		s.problem(ctx, showRepeated, "this show was clicked or dismissed before; nothing has changed")
+	case errors.Is(err, popup.ErrUnknownShow):
+		s.problem(ctx, showUnknown, "this show is not known; it may be again once what was lost is restored")
+	default:
+		h.unavailable(ctx, err)
+	}
+}
+
+// unavailable answers that the state or the event log do not answer.
+func (h *popupHandler) unavailable(ctx *fasthttp.RequestCtx, err error) {
+	h.server.unavailable(ctx, popupsDown, "the users' states or the event log do not answer; nothing is shown or recorded", err)
+	ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(h.RetryAfter)))
+}
+
+// describePopup describes the problems of popups.
+func (k problemKind) describePopup() problem {
+	switch k {
+	case notIdentified:
+		return problem{"not-identified", fasthttp.StatusUnauthorized, "It is not known who the user is"}
+	case otherUser:
+		return problem{"other-user", fasthttp.StatusForbidden, "It is another user's"}
+	case showMalformed:
+		return problem{"show-malformed", fasthttp.StatusBadRequest, "This is not a show token"}
+	case showForged:
+		return problem{"show-forged", fasthttp.StatusForbidden, "The show token is not ours"}
+	case showExpired:
+		return problem{"show-expired", fasthttp.StatusGone, "The show token has expired"}
+	case showLate:
+		return problem{"show-late", fasthttp.StatusGone, "The show is not the last one any more"}
+	case showRepeated:
+		return problem{"show-repeated", fasthttp.StatusConflict, "The show was answered before"}
+	case showUnknown:
+		return problem{"show-unknown", fasthttp.StatusNotFound, "The show is not known"}
+	case popupsDown:
+		return problem{"popups-down", fasthttp.StatusServiceUnavailable, "Popups are not available"}
+	}
+	panic("bug: problem without a description")
+}

@@ -1,0 +1,387 @@
+package server
+
+import (
+	"context"
+	"crypto"
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/popup"
+)
+
+// popupRoute serves two campaigns: the first for China, the second for everybody.
+func popupRoute(t *testing.T, recorder popup.Recorder) PopupRoute {
+	t.Helper()
+	schema, err := popup.NewSchema([]popup.Attribute{{Name: "country", Type: popup.Text}, {Name: "age", Type: popup.Integer}, {Name: "tags", Type: popup.TextList}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	campaign := popup.Campaign{Placement: "home", Status: popup.Active, Payload: json.RawMessage(`{"text":"hello"}`), QuietClick: time.Hour, QuietDismiss: 2 * time.Hour}
+	one, two := campaign, campaign
+	one.ID, one.Name, one.Order, one.Target = 1, "one", 10, `country == "CN" and age > 17`
+	two.ID, two.Name, two.Order = 2, "two", 20
+	set, err := popup.NewSet(schema, []popup.Campaign{one, two})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, 24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := popup.Open(popup.Config{Store: popup.NewMemory(1000), Recorder: recorder, Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return PopupRoute{Path: "/popup", Popup: p, Placements: []string{"home", "checkout"}, User: param.Text}
+}
+
+func startPopup(t *testing.T, r PopupRoute) string {
+	t.Helper()
+	url, _ := start(t, &rows{n: 10}, func(c *Config) { c.Popup = &r })
+	return url
+}
+
+// post sends a body and returns the answer, problems by the end of their type.
+func post(t *testing.T, url, body string, headers ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, problemCode(string(text))
+}
+
+func problemCode(body string) string {
+	var p struct{ Type string }
+	if json.Unmarshal([]byte(body), &p) != nil {
+		return body
+	}
+	return strings.TrimPrefix(p.Type, "urn:spillway:problem:")
+}
+
+type shownPopup struct {
+	Campaign int
+	Payload  json.RawMessage
+	Show     string
+}
+
+func shownOf(t *testing.T, a answer) shownPopup {
+	t.Helper()
+	var s shownPopup
+	if err := json.Unmarshal([]byte(a.body), &s); err != nil || a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" {
+		t.Fatalf("%d %s %v", a.status, a.body, a.header)
+	}
+	return s
+}
+
+func TestPopup(t *testing.T) {
+	r := popupRoute(t, nil)
+	r.ClockOffset = true
+	url := startPopup(t, r) + "/popup"
+	first := request(t, "GET", url+"?user=7&country=CN&age=18&unknown=x")
+	s := shownOf(t, first)
+	if s.Campaign != 1 || string(s.Payload) != `{"text":"hello"}` || s.Show == "" || first.header.Get("Spillway-Reason") != "first" || first.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("%+v %v", s, first.header)
+	}
+	waits := request(t, "GET", url+"?user=7&country=CN&age=18")
+	next, err := time.Parse(time.RFC3339, waits.header.Get("Spillway-Next-At"))
+	if waits.status != 204 || err != nil || time.Until(next).Round(time.Minute) != 24*time.Hour || waits.header.Get("Spillway-Reason") != "wait-shown" {
+		t.Errorf("%d %v %v", waits.status, waits.header, err)
+	}
+	for _, c := range []struct {
+		path, body string
+		status     int
+		code       string
+	}{
+		{"/click", `{}`, 400, "bad-request"},
+		{"/click", `show`, 400, "bad-request"},
+		{"/click", `{"show":"x"}`, 400, "show-malformed"},
+		{"/click", fmt.Sprintf(`{"show":"%sBBBB%s"}`, s.Show[:4], s.Show[8:]), 403, "show-forged"},
+		{"/click?user=8", fmt.Sprintf(`{"show":%q}`, s.Show), 403, "other-user"},
+		{"/click?clock_offset=49h", fmt.Sprintf(`{"show":%q}`, s.Show), 410, "show-expired"},
+		{"/click?clock_offset=x", fmt.Sprintf(`{"show":%q}`, s.Show), 400, "bad-request"},
+		{"/click", fmt.Sprintf(`{"show":%q}%s`, s.Show, strings.Repeat(" ", 3000)), 413, "body-too-large"},
+		{"/click?user=7", fmt.Sprintf(`{"show":%q}`, s.Show), 204, ""},
+		{"/click", fmt.Sprintf(`{"show":%q}`, s.Show), 409, "show-repeated"},
+		{"/dismiss", fmt.Sprintf(`{"show":%q}`, s.Show), 409, "show-repeated"},
+	} {
+		if status, code := post(t, url+c.path, c.body); status != c.status || code != c.code {
+			t.Errorf("%s %s: %d %s, want %d %s", c.path, c.body, status, code, c.status, c.code)
+		}
+	}
+	if a := request(t, "GET", url+"?user=7&country=CN&age=18&clock_offset=50m"); a.status != 204 || a.header.Get("Spillway-Reason") != "wait-clicked" {
+		t.Errorf("quiet time: %d %v", a.status, a.header)
+	}
+	if s := shownOf(t, request(t, "GET", url+"?user=7&clock_offset=61m")); s.Campaign != 2 {
+		t.Errorf("after the quiet time: %+v", s)
+	}
+	if status, code := post(t, url+"/click", fmt.Sprintf(`{"show":%q}`, s.Show)); status != 410 || code != "show-late" {
+		t.Errorf("a click on the show before: %d %s", status, code)
+	}
+}
+
+func TestPopupRefuses(t *testing.T) {
+	url := startPopup(t, popupRoute(t, nil)) + "/popup"
+	for query, want := range map[string]string{
+		"":                            "parameter user is missing",
+		"?user=":                      "parameter user is missing",
+		"?user=%ff":                   "user must be UTF-8 text of 1 to 128 bytes",
+		"?user=1&user=2":              "user is given twice",
+		"?user=1&age=x":               "attribute age must be a whole number of at most 64 bits",
+		"?user=1&placement=nowhere":   "placement must be home or checkout",
+		"?user=1&country=a&country=b": "attribute country is given twice",
+	} {
+		a := request(t, "GET", url+query)
+		if a.status != 400 || !strings.Contains(a.body, want) {
+			t.Errorf("%s: %d %s", query, a.status, a.body)
+		}
+	}
+	if a := request(t, "HEAD", url+"?user=1"); a.status != 405 || a.header.Get("Allow") != "GET, OPTIONS" {
+		t.Errorf("HEAD: %d %v", a.status, a.header)
+	}
+	if a := request(t, "GET", url+"?user=1&clock_offset=25h"); a.status != 200 {
+		t.Errorf("a clock that may not be shifted is no attribute: %d", a.status)
+	}
+	if a := request(t, "GET", url+"?user=1&placement=checkout"); a.status != 204 || a.header.Get("Spillway-Next-At") != "" {
+		t.Errorf("no campaigns: %d %v", a.status, a.header)
+	}
+}
+
+// brokenRecorder records while it is whole.
+type brokenRecorder struct{ broken atomic.Bool }
+
+func (r *brokenRecorder) Record(context.Context, ...popup.Event) error {
+	if r.broken.Load() {
+		return errors.New("no space left")
+	}
+	return nil
+}
+
+func TestPopupUnavailable(t *testing.T) {
+	recorder := &brokenRecorder{}
+	url := startPopup(t, popupRoute(t, recorder)) + "/popup"
+	s := shownOf(t, request(t, "GET", url+"?user=7"))
+	recorder.broken.Store(true)
+	if a := request(t, "GET", url+"?user=8"); a.status != 503 || problemCode(a.body) != "popups-down" || a.header.Get("Retry-After") != "1" {
+		t.Errorf("%d %s %v", a.status, a.body, a.header)
+	}
+	if status, code := post(t, url+"/click", fmt.Sprintf(`{"show":%q}`, s.Show)); status != 503 || code != "popups-down" {
+		t.Errorf("click: %d %s", status, code)
+	}
+	recorder.broken.Store(false)
+	if status, code := post(t, url+"/click", fmt.Sprintf(`{"show":%q}`, s.Show)); status != 204 {
+		t.Errorf("click: %d %s", status, code)
+	}
+}
+
+// token makes a JWT; sign signs it.
+func token(t *testing.T, header string, claims map[string]any, sign func([]byte) []byte) string {
+	t.Helper()
+	body, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + base64.RawURLEncoding.EncodeToString(body)
+	return text + "." + base64.RawURLEncoding.EncodeToString(sign([]byte(text)))
+}
+
+// publicPEM writes a public key.
+func publicPEM(t *testing.T, key any) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+}
+
+func TestPopupIdentity(t *testing.T) {
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edPublic, edKey, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := []byte("0123456789abcdef0123456789abcdef")
+	byHMAC := func(key []byte) func([]byte) []byte {
+		return func(text []byte) []byte {
+			mac := hmac.New(sha256.New, key)
+			mac.Write(text)
+			return mac.Sum(nil)
+		}
+	}
+	byRSA := func(text []byte) []byte {
+		sum := sha256.Sum256(text)
+		signature, err := rsa.SignPKCS1v15(rand.Reader, rsaKey, crypto.SHA256, sum[:])
+		if err != nil {
+			t.Error(err)
+		}
+		return signature
+	}
+	for _, c := range []struct {
+		algorithm string
+		key       []byte
+		sign      func([]byte) []byte
+	}{
+		{"HS256", shared, byHMAC(shared)},
+		{"RS256", publicPEM(t, rsaKey.Public()), byRSA},
+		{"EdDSA", publicPEM(t, edPublic), func(text []byte) []byte { return ed25519.Sign(edKey, text) }},
+	} {
+		t.Run(c.algorithm, func(t *testing.T) {
+			r := popupRoute(t, nil)
+			r.Identity, err = NewIdentity(IdentityConfig{Header: "Authorization", Algorithm: c.algorithm, Key: c.key, Claim: "uid", Issuer: "us", Audience: "popup"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			url := startPopup(t, r) + "/popup"
+			testIdentity(t, url, fmt.Sprintf(`{"typ":"JWT","alg":%q}`, c.algorithm), c.sign, byHMAC(c.key))
+		})
+	}
+	if _, err := NewIdentity(IdentityConfig{Algorithm: "HS256", Key: []byte("short")}); err == nil {
+		t.Error("a short key is taken")
+	}
+	if _, err := NewIdentity(IdentityConfig{Algorithm: "EdDSA", Key: publicPEM(t, rsaKey.Public())}); err == nil {
+		t.Error("an RSA key is taken for EdDSA")
+	}
+}
+
+// testIdentity sends good and bad tokens. confuse signs with the public key as if it
+// were a shared one.
+func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) []byte) {
+	t.Helper()
+	claims := func(change map[string]any) map[string]any {
+		all := map[string]any{"uid": "7", "exp": time.Now().Add(time.Hour).Unix(), "iss": "us", "aud": []string{"popup", "other"}}
+		for name, value := range change {
+			if all[name] = value; value == nil {
+				delete(all, name)
+			}
+		}
+		return all
+	}
+	good := token(t, header, claims(nil), sign)
+	s := shownOf(t, request(t, "GET", url, "Authorization", "Bearer "+good))
+	if a := request(t, "GET", url+"?user=7", "Authorization", "bearer "+good); a.status != 204 {
+		t.Errorf("the same user again: %d %s", a.status, a.body)
+	}
+	if a := request(t, "GET", url+"?user=8", "Authorization", "Bearer "+good); a.status != 403 || problemCode(a.body) != "other-user" {
+		t.Errorf("another user's: %d %s", a.status, a.body)
+	}
+	numbered := token(t, header, claims(map[string]any{"uid": 12345678901234567, "aud": "popup"}), sign)
+	if status, code := post(t, url+"/click", fmt.Sprintf(`{"show":%q}`, s.Show), "Authorization", "Bearer "+numbered); status != 403 || code != "other-user" {
+		t.Errorf("another user's click: %d %s", status, code)
+	}
+	if status, code := post(t, url+"/click", fmt.Sprintf(`{"show":%q}`, s.Show)); status != 401 || code != "not-identified" {
+		t.Errorf("a click by nobody: %d %s", status, code)
+	}
+	if status, code := post(t, url+"/click", fmt.Sprintf(`{"show":%q}`, s.Show), "Authorization", "Bearer "+good); status != 204 {
+		t.Errorf("click: %d %s", status, code)
+	}
+	other := func(text []byte) []byte { b := sign(text); b[3] ^= 1; return b }
+	for name, bad := range map[string]string{
+		"none":     "",
+		"basic":    "Basic " + good,
+		"parts":    "Bearer a.b",
+		"forged":   "Bearer " + token(t, header, claims(nil), other),
+		"no alg":   "Bearer " + token(t, `{"alg":"none"}`, claims(nil), func([]byte) []byte { return nil }),
+		"confused": "Bearer " + token(t, `{"alg":"HS512"}`, claims(nil), confuse),
+		"critical": "Bearer " + token(t, strings.Replace(header, "}", `,"crit":["b64"]}`, 1), claims(nil), sign),
+		"expired":  "Bearer " + token(t, header, claims(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}), sign),
+		"no end":   "Bearer " + token(t, header, claims(map[string]any{"exp": nil}), sign),
+		"early":    "Bearer " + token(t, header, claims(map[string]any{"nbf": time.Now().Add(time.Minute).Unix()}), sign),
+		"issuer":   "Bearer " + token(t, header, claims(map[string]any{"iss": "them"}), sign),
+		"audience": "Bearer " + token(t, header, claims(map[string]any{"aud": "other"}), sign),
+		"nobody":   "Bearer " + token(t, header, claims(map[string]any{"uid": nil}), sign),
+		"real":     "Bearer " + token(t, header, claims(map[string]any{"uid": 1.5}), sign),
+	} {
+		if a := request(t, "GET", url, "Authorization", bad); a.status != 401 || problemCode(a.body) != "not-identified" || a.header.Get("WWW-Authenticate") == "" {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+}
+
+// A whole number keeps all its digits, and the clock of who signs may differ by
+// identityLeeway.
+func TestIdentityClaim(t *testing.T) {
+	key := []byte("0123456789abcdef0123456789abcdef")
+	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).Unix()) }
+	for claims, want := range map[string]string{
+		`"sub":"a b","exp":` + in(time.Hour):                                "a b",
+		`"sub":98765432109876543210,"exp":` + in(time.Hour) + `.5`:          "98765432109876543210",
+		`"sub":-7,"exp":` + in(20*time.Second-identityLeeway):               "-7",
+		`"sub":"a","exp":` + in(-5*time.Second-identityLeeway):              "",
+		`"sub":"a","exp":1e300,"nbf":` + in(identityLeeway+time.Minute):     "",
+		`"sub":1e3,"exp":` + in(time.Hour):                                  "",
+		`"sub":"","exp":` + in(time.Hour):                                   "",
+		`"sub":["a"],"exp":` + in(time.Hour):                                "",
+		`"sub":"a","nbf":` + in(20*time.Second) + `,"exp":` + in(time.Hour): "a",
+		`"sub":"a","exp":"` + in(time.Hour) + `"`:                           "",
+	} {
+		signed := signedHS256(key, "{"+claims+"}")
+		if user, err := d.claimed(signed); user != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, errIdentity) {
+			t.Errorf("%s: %q, %v; want %q", claims, user, err, want)
+		}
+	}
+}
+
+// signedHS256 makes a JWT of a payload that need not be JSON.
+func signedHS256(key []byte, payload string) string {
+	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(payload))
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
+	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// FuzzIdentity: no text makes the reader of tokens panic or name a user, but with the
+// key; and no payload that is signed names nobody.
+func FuzzIdentity(f *testing.F) {
+	key := []byte("0123456789abcdef0123456789abcdef")
+	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIiwiZXhwIjo5OTk5OTk5OTk5fQ.AAAA", `{"sub":"1","exp":9999999999,"aud":["a"]}`)
+	f.Add("a.b", `{"sub":1,"exp":1e300,"nbf":null}`)
+	f.Fuzz(func(t *testing.T, text, payload string) {
+		if user, err := d.claimed(text); err == nil {
+			t.Errorf("%q is taken: %s", text, user)
+		}
+		if user, err := d.claimed(signedHS256(key, payload)); err == nil && user == "" {
+			t.Errorf("%q gives nobody", payload)
+		}
+	})
+}

@@ -1,0 +1,103 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/query"
+)
+
+// queryHandler serves one query, in the shape of a feed's pages.
+type queryHandler struct {
+	server     *Server
+	query      *query.Query
+	complaints query.Complaints
+}
+
+func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
+	var room [paramsMost]string
+	args := room[:0]
+	values := ctx.QueryArgs()
+	for _, p := range h.query.Params() {
+		value := values.Peek(p.Name)
+		if value == nil {
+			h.server.problem(ctx, badRequest, fmt.Sprintf("parameter %s is missing", p.Name))
+			return
+		}
+		canonical, err := query.ParseParam(p, text(value))
+		if err != nil {
+			h.fail(ctx, err)
+			return
+		}
+		args = append(args, canonical)
+	}
+	if a := h.query.Kept(ctx.Time(), args); a != nil {
+		h.write(ctx, a, query.FromMemory)
+		return
+	}
+	waiting, stop := h.server.present(ctx)
+	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
+	stop()
+	if err != nil {
+		h.fail(ctx, err)
+		return
+	}
+	if from == query.FromDatabase {
+		if silent, due := h.complaints.Over(ctx.Time()); due {
+			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", silent)
+		}
+	}
+	h.write(ctx, a, from)
+}
+
+func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from query.From) {
+	header, names := &ctx.Response.Header, &h.server.names
+	var room [24]byte
+	age := max(ctx.Time().Sub(a.ReadAt), 0)
+	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
+	header.SetCanonical(names.cacheControl, names.noCache)
+	header.SetCanonical(names.source, names.origins[from])
+	tag := appendTag(room[:0], a.Tag)
+	header.SetCanonical(names.etag, tag)
+	if matches(ctx.Request.Header.PeekBytes(names.ifNoneMatch), tag) {
+		h.query.CountNotModified()
+		ctx.SetStatusCode(fasthttp.StatusNotModified)
+		return
+	}
+	header.SetContentTypeBytes(names.json)
+	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer: nothing is allocated
+	if a.Rows == 0 {
+		own = append(own, pageEmpty...)
+	} else {
+		own = append(append(append(own, pageOpen...), a.Data...), pageLast...)
+	}
+	ctx.Response.SwapBody(own)
+}
+
+// fail answers an error of the engine.
+func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
+	switch {
+	case errors.Is(err, query.ErrRequest):
+		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
+	case errors.Is(err, query.ErrTooLarge):
+		h.server.problem(ctx, resultTooLarge, "the query's result is over its limit; its owner can raise rows_max or bytes_max, or add a LIMIT")
+		h.complain(ctx, "result over its limit", err)
+	case errors.Is(err, query.ErrBusy):
+		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it takes too long", err)
+	default:
+		h.server.unavailable(ctx, databaseDown, "the database does not answer this query", err)
+		h.complain(ctx, "query failed", err)
+	}
+}
+
+// complain logs an error, at most one a second.
+func (h *queryHandler) complain(ctx *fasthttp.RequestCtx, text string, err error) {
+	if silent, due := h.complaints.Due(ctx.Time()); due {
+		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", silent)
+	}
+}

@@ -1,0 +1,197 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/stream"
+)
+
+// StreamRoute is where records are posted to a stream.
+type StreamRoute struct {
+	Paths   []string
+	Schema  *stream.Schema
+	Limits  stream.Limits // of a body; Bytes holds before and after decompression
+	Timeout time.Duration // a request waits at most so long, and a sixteenth of it
+	Store   Store
+	// Unreadable, if set, is told of each body that was received and of which nothing can
+	// be used. It is called concurrently.
+	Unreadable func()
+}
+
+// Store makes a request's records as safe as the receipt says. It returns the errors
+// of stream.Stream's Commit and Accept. It is called concurrently, and keeps no part
+// of the HTTP request.
+type Store func(ctx context.Context, r stream.Request) (Receipt, error)
+
+// Receipt is what a client is told of a request that was taken.
+type Receipt struct {
+	stream.Outcome
+	Ack     string // the level at which the records are safe
+	Pending bool   // they are not in the table yet
+}
+
+// streamHandler serves one stream.
+type streamHandler struct {
+	server    *Server
+	route     StreamRoute
+	deadlines *sharedDeadline
+	gunzips   sync.Pool // of *gunzip
+}
+
+func newStreamHandler(s *Server, r StreamRoute) *streamHandler {
+	return &streamHandler{server: s, route: r, deadlines: newSharedDeadline(s.base, r.Timeout)}
+}
+
+func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
+	if !h.server.mayWrite(ctx) {
+		return
+	}
+	form, ok := formOf(ctx.Request.Header.ContentType())
+	if !ok {
+		h.server.problem(ctx, badMedia, "send JSON as Content-Type application/json, or a record a line as application/x-ndjson")
+		return
+	}
+	key := ctx.Request.Header.PeekBytes(h.server.names.idempotencyKey)
+	if stream.CheckKey(text(key)) != nil {
+		h.server.problem(ctx, badRequest, fmt.Sprintf("Idempotency-Key must be UTF-8 of at most %d bytes, without NUL", stream.KeyMax))
+		return
+	}
+	r, ok := h.parse(ctx, form, key)
+	if !ok {
+		if h.route.Unreadable != nil {
+			h.route.Unreadable()
+		}
+		return
+	}
+	h.server.dropBody(ctx)
+	receipt, err := h.route.Store(h.deadlines.Context(time.Now()), r)
+	if err != nil {
+		h.fail(ctx, err, r.Key != "")
+		return
+	}
+	h.write(ctx, &receipt)
+}
+
+// formOf returns the form of a body by its Content-Type. A request without one is
+// refused, too: a web page can send it without asking the browser's leave.
+func formOf(contentType []byte) (stream.Form, bool) {
+	name, _, _ := bytes.Cut(contentType, []byte(";"))
+	name = bytes.TrimSpace(name)
+	if bytes.EqualFold(name, []byte("application/json")) {
+		return stream.FormJSON, true
+	}
+	form := stream.FormOf(text(name))
+	return form, form == stream.FormLines
+}
+
+// parse reads the body. When it cannot be used the request has been answered.
+func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []byte) (r stream.Request, ok bool) {
+	body := ctx.Request.Body()
+	switch encoding := ctx.Request.Header.ContentEncoding(); {
+	case len(encoding) == 0:
+	case bytes.EqualFold(encoding, []byte("gzip")):
+		z := h.gunzip()
+		defer h.gunzips.Put(z)
+		var err error
+		if body, err = z.read(body, h.route.Limits.Bytes); err != nil {
+			h.server.problem(ctx, badBody, "the body is not gzip as its Content-Encoding says")
+			return r, false
+		}
+	default:
+		h.server.problem(ctx, badMedia, "send the body as it is, or with Content-Encoding gzip")
+		ctx.Response.Header.Set("Accept-Encoding", "gzip")
+		return r, false
+	}
+	if len(body) > h.route.Limits.Bytes {
+		h.server.problem(ctx, bodyTooLarge, sizeDetail(h.route.Limits.Bytes))
+		return r, false
+	}
+	var err error
+	r.Records, r.Refused, err = h.route.Schema.Parse(body, form, ctx.Time(), h.route.Limits)
+	switch {
+	case errors.Is(err, stream.ErrTooMany):
+		h.server.problem(ctx, bodyTooLarge, fmt.Sprintf("the body has more than %d records (records_max): send fewer at a time", h.route.Limits.Records))
+		return r, false
+	case err != nil:
+		h.server.problem(ctx, badBody, strings.TrimPrefix(err.Error(), stream.ErrBody.Error()+": "))
+		return r, false
+	}
+	if len(key) > 0 {
+		r.Key, r.Fingerprint = string(key), stream.FingerprintOf(body)
+	}
+	return r, true
+}
+
+func sizeDetail(most int) string {
+	return fmt.Sprintf("request body is larger than %d bytes", most)
+}
+
+// write answers a request that was taken.
+func (h *streamHandler) write(ctx *fasthttp.RequestCtx, r *Receipt) {
+	if r.Stored == 0 && len(r.Refused) > 0 {
+		h.server.refuse(ctx, noneStored, "every record is refused: see refused", r.Refused)
+		return
+	}
+	if r.Pending {
+		ctx.SetStatusCode(fasthttp.StatusAccepted)
+	}
+	ctx.Response.Header.SetContentTypeBytes(h.server.names.json)
+	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer: nothing is allocated
+	own = append(own, `{"stored":`...)
+	own = strconv.AppendInt(own, int64(r.Stored), 10)
+	own = append(own, `,"ack":"`...)
+	own = append(own, r.Ack...) // names of settings and their values: needs no escaping
+	own = append(own, '"')
+	if r.Replayed {
+		own = append(own, `,"replayed":true`...)
+	}
+	if len(r.Refused) > 0 {
+		refused, err := json.Marshal(r.Refused)
+		if err != nil {
+			panic("bug: refusals do not encode: " + err.Error())
+		}
+		own = append(append(own, `,"refused":`...), refused...)
+	}
+	ctx.Response.SwapBody(append(own, '}'))
+}
+
+// fail answers an error of the engine.
+func (h *streamHandler) fail(ctx *fasthttp.RequestCtx, err error, keyed bool) {
+	var overload *stream.Overload
+	switch s := h.server; {
+	case errors.As(err, &overload):
+		s.unavailable(ctx, busy, fmt.Sprintf("too many records wait for the database (%s): nothing was stored", overload.Limit), err)
+		ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(overload.RetryAfter)))
+	case errors.Is(err, stream.ErrUnknown):
+		s.problem(ctx, unknownOutcome, unknownDetail(keyed))
+	case errors.Is(err, stream.ErrUnavailable):
+		s.unavailable(ctx, databaseDown, "the database does not take the records now: nothing was stored, send them again", err)
+	case errors.Is(err, stream.ErrClosed):
+		s.unavailable(ctx, stopping, "this process is stopping: nothing was stored, send the records to another one", err)
+	case errors.Is(err, stream.ErrKeyReused):
+		s.problem(ctx, keyReused, "this Idempotency-Key came with another body before: nothing was stored; use a new key for new records")
+	case errors.Is(err, stream.ErrTooLarge):
+		s.problem(ctx, bodyTooLarge, "the request's records alone are more than the queue holds (queue_rows, queue_bytes): send fewer at a time")
+	default:
+		s.problem(ctx, notStored, "the database refuses the transaction, and trying again does not help until somebody mends what the log names: nothing was stored")
+		s.cfg.Log.Debug("records not stored", "stream", h.route.Paths[0], "request_id", s.id(ctx), "error", err)
+	}
+}
+
+func unknownDetail(keyed bool) string {
+	const known = "it is not known whether the records are stored: the database has not answered; "
+	if keyed {
+		return known + "send the request again with the same Idempotency-Key, and they are stored once"
+	}
+	return known + "look before sending them again, and send an Idempotency-Key next time: then a second request stores nothing twice"
+}

@@ -1,0 +1,184 @@
+package sqlite
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/serve/feed"
+)
+
+// shape is what a feed's statement yields under one version of the schema. It
+// is immutable.
+type shape struct {
+	version      int64 // of the schema
+	columns      []column
+	keys         []int // positions in columns of the key's columns
+	firstColumns []int // 0, 1, ...: their positions in a statement of keys only
+}
+
+// column is one output column of a feed's statement.
+type column struct {
+	name  string
+	label []byte // the name as a JSON string, with the colon
+	kind  columnKind
+	holds string // the kinds that a key of this column can have; "" means any
+}
+
+// describe returns the feed's shape under the schema of now. It asks the database for
+// the schema's version, and for the columns only when that has changed: SQLite
+// prepares a statement again by itself when a table changes, and a SELECT * would
+// then put old names on new columns.
+func (f *Feed) describe(conn *sqlite.Conn) (*shape, error) {
+	version, err := schemaVersion(conn)
+	if err != nil {
+		return nil, fmt.Errorf("read the schema's version: %w", err)
+	}
+	if s := f.shape.Load(); s != nil && s.version == version {
+		return s, nil
+	}
+	s := &shape{version: version}
+	// A connection looks for a new schema when it runs a statement on the file, not when
+	// it prepares one.
+	if _, err := integer(conn, "SELECT count(*) FROM sqlite_schema"); err != nil {
+		return nil, fmt.Errorf("load the schema: %w", err)
+	}
+	names, err := outputNames(conn, f.inner)
+	if err != nil {
+		return nil, err
+	}
+	if s.columns, err = f.declared(conn); err != nil {
+		return nil, err
+	}
+	if len(names) != len(s.columns) {
+		return nil, fmt.Errorf("the statement has %d columns and %d as a view", len(names), len(s.columns))
+	}
+	for i, c := range s.columns {
+		// Of two columns with one name, SQLite renames one in a derived table.
+		if names[i] != c.name {
+			return nil, fmt.Errorf("two output columns are named %q; give one of them a name of its own with AS", cmp.Or(names[i], c.name))
+		}
+	}
+	for i, key := range f.def.Key {
+		position := slices.Index(names, key.Name)
+		if position < 0 {
+			return nil, fmt.Errorf("the key column %q is not an output column; the statement yields %s", key.Name, strings.Join(names, ", "))
+		}
+		s.keys = append(s.keys, position)
+		s.firstColumns = append(s.firstColumns, i)
+	}
+	f.shape.Store(s)
+	return s, nil
+}
+
+// outputNames returns the names of a statement's columns. Where several share
+// a name, all but one of them are "".
+func outputNames(conn *sqlite.Conn, sql string) ([]string, error) {
+	stmt, _, err := conn.PrepareTransient(sql)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, stmt.ColumnCount())
+	for i := range names {
+		names[i] = stmt.ColumnName(i)
+	}
+	return names, stmt.Finalize()
+}
+
+// declared returns the feed's columns with their declared types. The driver does not
+// show those of a statement, but SQLite shows them of a view: so it makes one
+// of the statement, in this connection's temporary schema, for a moment. A column of a
+// table has the type that CREATE TABLE gave it; an expression has none.
+func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
+	create := "CREATE TEMP VIEW spillway_feed AS SELECT * FROM (\n" + f.viewed + "\n) AS feed"
+	if err := sqlitex.ExecuteTransient(conn, create, nil); err != nil {
+		return nil, fmt.Errorf("find the columns' types: %w", err)
+	}
+	defer func() {
+		err = errors.Join(err, sqlitex.ExecuteTransient(conn, "DROP VIEW temp.spillway_feed", nil))
+	}()
+	err = sqlitex.ExecuteTransient(conn, "PRAGMA temp.table_info(spillway_feed)", &sqlitex.ExecOptions{
+		ResultFunc: func(stmt *sqlite.Stmt) error {
+			name, declared := stmt.ColumnText(1), stmt.ColumnText(2)
+			columns = append(columns, column{
+				name:  name,
+				label: append(feed.AppendString(nil, []byte(name)), ':'),
+				kind:  kindOf(declared),
+				holds: keyKinds(declared),
+			})
+			return nil
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find the columns' types: %w", err)
+	}
+	return columns, nil
+}
+
+// keyKinds returns the kinds of key values that a column of that declared type can
+// have, by SQLite's rules of affinity, and "" where these promise nothing.
+func keyKinds(declared string) string {
+	declared = strings.ToUpper(declared)
+	contains := func(part string) bool { return strings.Contains(declared, part) }
+	numbers := string([]byte{byte(feed.KeyInteger), byte(feed.KeyReal)})
+	switch {
+	case contains("INT"):
+		return numbers
+	case contains("CHAR"), contains("CLOB"), contains("TEXT"):
+		return string([]byte{byte(feed.KeyText)})
+	case contains("BLOB"):
+		return ""
+	case contains("REAL"), contains("FLOA"), contains("DOUB"):
+		return numbers
+	}
+	return ""
+}
+
+// accepts says whether the column can hold a key value of that kind.
+func (c column) accepts(kind feed.KeyKind) bool {
+	return c.holds == "" || strings.IndexByte(c.holds, byte(kind)) >= 0
+}
+
+// bindKey binds the values of key to the parameters from number on, each as
+// the class it was read with. What the columns cannot hold wraps feed.ErrCursor.
+func (s *shape) bindKey(stmt *sqlite.Stmt, number int, key feed.Key) error {
+	values, err := key.Values(len(s.keys))
+	if err != nil {
+		return err
+	}
+	for i, value := range values {
+		c := s.columns[s.keys[i]]
+		if !c.accepts(value.Kind) {
+			return fmt.Errorf("column %s cannot hold the key's value: %w", c.name, feed.ErrCursor)
+		}
+		if !bindKeyValue(stmt, number+i, value) {
+			return fmt.Errorf("the key's value for column %s is no number: %w", c.name, feed.ErrCursor)
+		}
+	}
+	return nil
+}
+
+func bindKeyValue(stmt *sqlite.Stmt, number int, value feed.KeyValue) bool {
+	switch value.Kind {
+	case feed.KeyInteger:
+		n, err := strconv.ParseInt(value.Text, 10, 64)
+		stmt.BindInt64(number, n)
+		return err == nil
+	case feed.KeyReal:
+		x, err := strconv.ParseFloat(value.Text, 64)
+		stmt.BindFloat(number, x)
+		return err == nil && !math.IsNaN(x) // NaN would be bound as NULL
+	case feed.KeyBlob:
+		stmt.BindBytes(number, []byte(value.Text))
+	default:
+		stmt.BindText(number, value.Text)
+	}
+	return true
+}

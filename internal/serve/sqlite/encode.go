@@ -1,0 +1,158 @@
+package sqlite
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"zombiezen.com/go/sqlite"
+
+	"spillway/internal/serve/feed"
+)
+
+// columnKind says how a column's declared type bends the JSON of its values.
+// Apart from these, a value is written by its storage class alone: integers exactly,
+// reals in the shortest form that reads back the same, text as a string,
+// blobs as base64. SQLite has no type for times: they are as stored.
+type columnKind int
+
+const (
+	plain    columnKind = iota
+	boolean             // BOOLEAN, BOOL: 0 and 1 are false and true
+	decimals            // DECIMAL, NUMERIC, also DECIMAL_TEXT: text that is a number is written as that number, to the digit
+	document            // JSON, JSONB: text that is valid JSON is written as it is
+)
+
+func kindOf(declared string) columnKind {
+	declared = strings.ToUpper(declared)
+	switch {
+	case strings.HasPrefix(declared, "BOOL"):
+		return boolean
+	case strings.HasPrefix(declared, "DEC"), strings.HasPrefix(declared, "NUMERIC"):
+		return decimals
+	case strings.HasPrefix(declared, "JSON"):
+		return document
+	}
+	return plain
+}
+
+// rowReader encodes the current row of a statement.
+type rowReader struct {
+	stmt  *sqlite.Stmt
+	shape *shape
+	text  []byte // the value at hand
+	key   []byte // the key of the last row
+}
+
+// appendRow appends the current row as a JSON object, with its key.
+func (r *rowReader) appendRow(rows *feed.Rows) error {
+	rows.Begin()
+	rows.Data = r.appendObject(rows.Data)
+	if err := r.readKey(r.shape.keys); err != nil {
+		return err
+	}
+	rows.End(feed.Key(r.key))
+	return nil
+}
+
+// appendObject appends the current row as a JSON object.
+func (r *rowReader) appendObject(dst []byte) []byte {
+	dst = append(dst, '{')
+	for i := range r.shape.columns {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		c := &r.shape.columns[i]
+		dst = r.appendValue(append(dst, c.label...), i, c.kind)
+	}
+	return append(dst, '}')
+}
+
+// readKey reads the key of the current row from the columns at positions.
+func (r *rowReader) readKey(positions []int) error {
+	r.key = r.key[:0]
+	for i, position := range positions {
+		c := r.shape.columns[r.shape.keys[i]]
+		kind := feed.KeyText
+		switch r.stmt.ColumnType(position) {
+		case sqlite.TypeInteger:
+			kind = feed.KeyInteger
+			r.text = strconv.AppendInt(r.text[:0], r.stmt.ColumnInt64(position), 10)
+		case sqlite.TypeFloat:
+			kind = feed.KeyReal
+			r.text = strconv.AppendFloat(r.text[:0], r.stmt.ColumnFloat(position), 'g', -1, 64)
+		case sqlite.TypeText:
+			r.readBytes(position)
+		case sqlite.TypeBlob:
+			kind = feed.KeyBlob
+			r.readBytes(position)
+		default:
+			return fmt.Errorf("the key column %s is NULL in a row; a key needs NOT NULL columns", c.name)
+		}
+		if !c.accepts(kind) {
+			return fmt.Errorf("the key column %s holds a value that is not of its declared type", c.name)
+		}
+		r.key = feed.AppendKey(r.key, kind, r.text)
+	}
+	return nil
+}
+
+func (r *rowReader) appendValue(dst []byte, i int, kind columnKind) []byte {
+	switch r.stmt.ColumnType(i) {
+	case sqlite.TypeInteger:
+		n := r.stmt.ColumnInt64(i)
+		if kind == boolean && (n == 0 || n == 1) {
+			return strconv.AppendBool(dst, n == 1)
+		}
+		return strconv.AppendInt(dst, n, 10)
+	case sqlite.TypeFloat:
+		return appendReal(dst, r.stmt.ColumnFloat(i))
+	case sqlite.TypeText:
+		r.readBytes(i)
+		if kind == decimals && isNumber(r.text) || kind == document && isDocument(r.text) {
+			return append(dst, r.text...)
+		}
+		return feed.AppendString(dst, r.text)
+	case sqlite.TypeBlob:
+		r.readBytes(i)
+		return feed.AppendBase64(dst, r.text)
+	}
+	return append(dst, "null"...)
+}
+
+// readBytes copies a text or a blob to r.text. Asking for the length makes
+// SQLite convert the text of a UTF-16 file, so it comes first.
+func (r *rowReader) readBytes(i int) {
+	n := r.stmt.ColumnLen(i)
+	r.text = slices.Grow(r.text[:0], n)[:n]
+	r.stmt.ColumnBytes(i, r.text)
+}
+
+// appendReal appends x as the shortest JSON number that reads back as x. The
+// infinities, which JSON lacks, are strings. SQLite has no NaN: it stores NULL.
+func appendReal(dst []byte, x float64) []byte {
+	switch size := math.Abs(x); {
+	case math.IsInf(x, 1):
+		return append(dst, `"Infinity"`...)
+	case math.IsInf(x, -1):
+		return append(dst, `"-Infinity"`...)
+	case size != 0 && (size < 1e-6 || size >= 1e21):
+		return strconv.AppendFloat(dst, x, 'e', -1, 64)
+	}
+	return strconv.AppendFloat(dst, x, 'f', -1, 64)
+}
+
+// isNumber says whether text is one JSON number and nothing else.
+func isNumber(text []byte) bool {
+	if len(text) == 0 || text[0] != '-' && (text[0] < '0' || text[0] > '9') {
+		return false
+	}
+	last := text[len(text)-1]
+	return last >= '0' && last <= '9' && json.Valid(text)
+}
+
+func isDocument(text []byte) bool { return utf8.Valid(text) && json.Valid(text) }

@@ -1,0 +1,332 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+// Feed reads one feed from the database. It is a feed.Source.
+//
+// The user's statement becomes a derived table, which SQLite flattens. The
+// rows behind a key (a, b) are those of two searches, which SQLite merges:
+//
+//	SELECT * FROM (<the feed's SQL>) AS feed WHERE a = ? AND b < ? UNION ALL
+//	SELECT * FROM (<the feed's SQL>) AS feed WHERE a < ? ORDER BY a DESC, b DESC LIMIT ?+0 OFFSET ?+0
+//
+// Each is a range of one index (a, b), whatever the directions. Of (a, b) < (?, ?),
+// SQLite may search a alone, and then walks all rows of one a. Until is one more
+// output column, false from the first row behind it; reading stops there.
+//
+// There are eight such texts (rows or keys, with and without After and Until),
+// and each connection keeps them prepared.
+//
+// Parameters are bound by their declared type: integers and reals as such,
+// booleans as 0 or 1, timestamps as text like 2016-12-01 23:59:57 (with a
+// fraction only if there is one), text and UUIDs as text.
+type Feed struct {
+	db     *DB
+	def    feed.Definition
+	args   []int // args[i] is the position in Range.Args of the statement's parameter ?i+1
+	inner  string
+	viewed string // inner with NULL for each parameter: a view takes none
+	texts  [8]string
+	shape  atomic.Pointer[shape]
+}
+
+var _ feed.Source = (*Feed)(nil)
+
+// The bits of an index into Feed.texts.
+const (
+	keysOnly = 1 << iota
+	withAfter
+	withUntil
+)
+
+// Feed returns the source of def. It does not touch the database: a statement
+// that SQLite refuses, or a key column that is not there, is an error of Check,
+// Read and Keys.
+func (db *DB) Feed(def feed.Definition) (*Feed, error) {
+	if len(def.Key) == 0 {
+		return nil, fmt.Errorf("feed %s: no key column", def.Name)
+	}
+	f, err := db.statement(def)
+	if err != nil {
+		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
+	}
+	for i := range f.texts {
+		f.texts[i] = f.text(i)
+	}
+	return f, nil
+}
+
+// statement reads a definition's own SELECT.
+func (db *DB) statement(def feed.Definition) (*Feed, error) {
+	parsed, err := database.ParseStatement(def.SQL)
+	if err != nil {
+		return nil, fmt.Errorf("sql:%w", err)
+	}
+	f := &Feed{db: db, def: def}
+	names := parsed.Names()
+	for _, name := range names {
+		i := slices.IndexFunc(def.Params, func(p feed.Param) bool { return p.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("the statement uses :%s, which params does not declare", name)
+		}
+		f.args = append(f.args, i)
+	}
+	f.inner = parsed.Render(func(name string) string { return "?" + strconv.Itoa(slices.Index(names, name)+1) })
+	f.viewed = parsed.Render(func(string) string { return "NULL" })
+	return f, nil
+}
+
+// text writes one statement. Its parameters are those of the feed, then the
+// values of After, then those of Until, then limit and offset. These two are
+// sums because SQLite plans for the value of a bare parameter, and so prepares the
+// statement again for each: half the time of a short page.
+func (f *Feed) text(bits int) string {
+	key := f.def.Key
+	after := len(f.args) + 1
+	until := after + len(key)
+	limit := until + len(key)
+	columns := "*"
+	if bits&keysOnly != 0 {
+		columns = nameList(key)
+	}
+	if bits&withUntil != 0 {
+		columns += ", " + notBehind(key, until) + " AS spillway_until"
+	}
+	branch := fmt.Sprintf("SELECT %s FROM (\n%s\n) AS feed", columns, f.inner)
+	branches := []string{branch}
+	if bits&withAfter != 0 {
+		branches = nil
+		for i := len(key) - 1; i >= 0; i-- {
+			branches = append(branches, branch+" WHERE "+equalThenBehind(key[:i+1], after))
+		}
+	}
+	order := make([]string, len(key))
+	for i, column := range key {
+		order[i] = quote(column.Name) + direction(column)
+	}
+	return fmt.Sprintf("%s ORDER BY %s LIMIT ?%d+0 OFFSET ?%d+0",
+		strings.Join(branches, " UNION ALL "), strings.Join(order, ", "), limit, limit+1)
+}
+
+// equalThenBehind returns the condition that a row equals a key in all columns but the last
+// and comes behind it by that one. The key's values are the parameters from first on.
+func equalThenBehind(key []feed.KeyColumn, first int) string {
+	text := ""
+	last := len(key) - 1
+	for i, column := range key[:last] {
+		text += fmt.Sprintf("%s = ?%d AND ", quote(column.Name), first+i)
+	}
+	operator := "<"
+	if key[last].Ascending {
+		operator = ">"
+	}
+	return fmt.Sprintf("%s%s %s ?%d", text, quote(key[last].Name), operator, first+last)
+}
+
+// notBehind returns the condition that a row does not come behind the key whose
+// values are the parameters from first on.
+func notBehind(key []feed.KeyColumn, first int) string {
+	last := len(key) - 1
+	text := ""
+	for i := last; i >= 0; i-- {
+		name, operator := quote(key[i].Name), ">"
+		if key[i].Ascending {
+			operator = "<"
+		}
+		if i == last {
+			text = fmt.Sprintf("%s %s= ?%d", name, operator, first+i)
+			continue
+		}
+		text = fmt.Sprintf("(%s %s ?%d OR (%s = ?%d AND %s))", name, operator, first+i, name, first+i, text)
+	}
+	return text
+}
+
+func nameList(key []feed.KeyColumn) string {
+	names := make([]string, len(key))
+	for i, column := range key {
+		names[i] = quote(column.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func direction(c feed.KeyColumn) string {
+	if c.Ascending {
+		return ""
+	}
+	return " DESC"
+}
+
+// quote writes a name as SQL.
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// Read appends the rows of r to rows; after an error rows is as it was. A key
+// of r that its column's declared type cannot hold wraps feed.ErrCursor. In a column
+// whose declared type says nothing, SQLite orders values of all kinds among
+// each other, so a forged key there only names another place in the feed.
+func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
+	size, count := len(rows.Data), rows.Len()
+	err := f.db.read(ctx, func(conn *sqlite.Conn) error {
+		stmt, shape, err := f.start(conn, r, 0)
+		if err != nil {
+			return err
+		}
+		reader := rowReader{stmt: stmt, shape: shape}
+		for {
+			found, err := nextRow(stmt, len(shape.columns), r.Until != "")
+			if !found {
+				return err
+			}
+			if err := reader.appendRow(rows); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		rows.Data, rows.Ends, rows.Keys = rows.Data[:size], rows.Ends[:count], rows.Keys[:count]
+		return fmt.Errorf("read feed %s: %w", f.def.Name, err)
+	}
+	return nil
+}
+
+// Keys walks the rows of r, reading their key columns only, and returns the key
+// of each every-th row and of the last.
+func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
+	var walk feed.Walk
+	err := f.db.read(ctx, func(conn *sqlite.Conn) error {
+		stmt, shape, err := f.start(conn, r, keysOnly)
+		if err != nil {
+			return err
+		}
+		reader := rowReader{stmt: stmt, shape: shape}
+		for {
+			found, err := nextRow(stmt, len(shape.keys), r.Until != "")
+			if err != nil {
+				return err
+			}
+			if !found {
+				walk.Last = feed.Key(reader.key)
+				return nil
+			}
+			if err := reader.readKey(shape.firstColumns); err != nil {
+				return err
+			}
+			walk.Count++
+			if every > 0 && walk.Count%every == 0 {
+				walk.Keys = append(walk.Keys, feed.Key(reader.key))
+			}
+		}
+	})
+	if err != nil {
+		return feed.Walk{}, fmt.Errorf("read keys of feed %s: %w", f.def.Name, err)
+	}
+	return walk, nil
+}
+
+// start prepares the statement for r and binds its parameters.
+func (f *Feed) start(conn *sqlite.Conn, r feed.Range, bits int) (*sqlite.Stmt, *shape, error) {
+	shape, err := f.describe(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.After != "" {
+		bits |= withAfter
+	}
+	if r.Until != "" {
+		bits |= withUntil
+	}
+	stmt, err := conn.Prepare(f.texts[bits])
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := f.bindArgs(stmt, r.Args); err != nil {
+		return nil, nil, err
+	}
+	next := len(f.args) + 1
+	for _, key := range []feed.Key{r.After, r.Until} {
+		if key != "" {
+			if err := shape.bindKey(stmt, next, key); err != nil {
+				return nil, nil, err
+			}
+		}
+		next += len(f.def.Key)
+	}
+	stmt.BindInt64(next, int64(r.Limit))
+	stmt.BindInt64(next+1, int64(r.Skip))
+	return stmt, shape, nil
+}
+
+// nextRow moves to the next row of the range, which must have that many columns
+// and, if the range has an end, one that says whether the row is within.
+func nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
+	found, err := stmt.Step()
+	if !found {
+		return false, err
+	}
+	have := stmt.DataCount()
+	if until {
+		have--
+	}
+	if have != columns {
+		return false, fmt.Errorf("the columns changed while the statement started: it has %d, not %d", have, columns)
+	}
+	// NULL is for a key with a NULL, which is refused when the row is read.
+	if until && stmt.ColumnType(columns) != sqlite.TypeNull && !stmt.ColumnBool(columns) {
+		return false, nil
+	}
+	return true, nil
+}
+
+func (f *Feed) bindArgs(stmt *sqlite.Stmt, args []string) error {
+	if len(args) != len(f.def.Params) {
+		return fmt.Errorf("%d parameter values where the statement has %d parameters", len(args), len(f.def.Params))
+	}
+	for i, position := range f.args {
+		param, text := f.def.Params[position], args[position]
+		if err := bindArg(stmt, i+1, param.Type, text); err != nil {
+			return fmt.Errorf("parameter %s: %w", param.Name, err)
+		}
+	}
+	return nil
+}
+
+func bindArg(stmt *sqlite.Stmt, number int, kind feed.ParamType, text string) error {
+	switch kind {
+	case feed.Integer:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return err
+		}
+		stmt.BindInt64(number, n)
+	case feed.Real:
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return err
+		}
+		stmt.BindFloat(number, x)
+	case feed.Boolean:
+		stmt.BindBool(number, text == "true")
+	case feed.Timestamp:
+		t, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			return err
+		}
+		stmt.BindText(number, t.UTC().Format("2006-01-02 15:04:05.999999999"))
+	default:
+		stmt.BindText(number, text)
+	}
+	return nil
+}

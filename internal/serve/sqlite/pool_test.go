@@ -1,0 +1,220 @@
+package sqlite_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	driver "zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/sqlite"
+)
+
+// endless is a feed whose statement does not end by itself.
+func endless() feed.Definition {
+	return feed.Definition{
+		Name: "/endless",
+		SQL:  "SELECT max(n) AS n FROM (WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s) SELECT n FROM s)",
+		Key:  []feed.KeyColumn{{Name: "n"}},
+	}
+}
+
+func TestOpenCreatesFileInWALMode(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "new.db")
+	db := openFile(t, file, database.Pool{})
+	if err := db.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := db.Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+	mode := ""
+	err := sqlitex.ExecuteTransient(openWriter(t, file), "PRAGMA journal_mode", &sqlitex.ExecOptions{
+		ResultFunc: func(stmt *driver.Stmt) error {
+			mode = stmt.ColumnText(0)
+			return nil
+		},
+	})
+	if err != nil || mode != "wal" {
+		t.Errorf("journal mode %q, %v", mode, err)
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	if err := os.WriteFile(text, []byte(strings.Repeat("this is no database\n", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := database.Parse("postgres://user:hidden@localhost/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		url  database.URL
+		want string
+	}{
+		{parse(t, filepath.Join(dir, "missing", "x.db")), "missing: no such file or directory"},
+		{parse(t, text), "not a database"},
+		{parse(t, dir), dir},
+		{server, "sqlite:PATH"},
+	}
+	for _, test := range tests {
+		db, err := sqlite.Open(t.Context(), test.url, database.Pool{}, slog.New(slog.DiscardHandler))
+		if err == nil {
+			t.Errorf("%s: opened", test.url)
+			_ = db.Close()
+			continue
+		}
+		if !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%s: error %q does not say %q", test.url, err, test.want)
+		}
+	}
+}
+
+// TestOpenWaitsForLock opens a file that another process has locked: it gives
+// up after the connect timeout.
+func TestOpenWaitsForLock(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "locked.db")
+	writer := openWriter(t, file)
+	script(t, writer, "CREATE TABLE t (id INTEGER)")
+	for _, sql := range []string{"PRAGMA journal_mode = DELETE", "BEGIN EXCLUSIVE"} {
+		if err := sqlitex.ExecuteTransient(writer, sql, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := database.Pool{ConnectTimeout: 100 * time.Millisecond}
+	_, err := sqlite.Open(t.Context(), parse(t, file), pool, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("locked: %v", err)
+	}
+	if err := sqlitex.ExecuteTransient(writer, "COMMIT", nil); err != nil {
+		t.Fatal(err)
+	}
+	openFile(t, file, pool)
+}
+
+// TestPool takes every connection, lets one more statement wait in vain, and
+// checks the figures at each point.
+func TestPool(t *testing.T) {
+	pool := database.Pool{Min: 1, Max: 2, AcquireTimeout: 20 * time.Millisecond, StatementTimeout: time.Minute}
+	db, _ := open(t, pool)
+	if s := db.Stats(); s.Idle != 1 || s.InUse != 0 || s.Max != 2 || s.Connects != 1 {
+		t.Errorf("at start: %+v", s)
+	}
+	source, err := db.Feed(endless())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for range 2 {
+		running.Go(func() {
+			if err := source.Read(ctx, feed.Range{Limit: 1}, new(feed.Rows)); !errors.Is(err, context.Canceled) {
+				t.Errorf("cancelled: %v", err)
+			}
+		})
+	}
+	eventually(t, "both connections in use", func() bool { return db.Stats().InUse == 2 })
+
+	if err := db.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "acquire timeout of 20ms") {
+		t.Errorf("no connection free: %v", err)
+	}
+	over, stop := context.WithTimeout(t.Context(), 0)
+	defer stop()
+	if err := db.Probe(over); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("deadline while waiting: %v", err)
+	}
+	if s := db.Stats(); s.InUse != 2 || s.Idle != 0 || s.Waiting != 0 || s.Waits != 2 || s.WaitTime < 20*time.Millisecond || s.Connects != 2 {
+		t.Errorf("all in use: %+v", s)
+	}
+	cancel()
+	running.Wait()
+	if s := db.Stats(); s.InUse != 0 || s.Idle != 2 {
+		t.Errorf("afterwards: %+v", s)
+	}
+}
+
+func TestStatementTimeoutSaysSo(t *testing.T) {
+	db, _ := open(t, database.Pool{StatementTimeout: 30 * time.Millisecond})
+	source, err := db.Feed(endless())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = source.Read(t.Context(), feed.Range{Limit: 1}, new(feed.Rows))
+	if err == nil || !strings.Contains(err.Error(), "/endless") || !strings.Contains(err.Error(), "statement timeout of 30ms") {
+		t.Errorf("error %q", err)
+	}
+}
+
+// TestClose closes a pool while statements run: they end first, and later ones
+// are refused.
+func TestClose(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "test.db")
+	db, err := sqlite.Open(t.Context(), parse(t, file), database.Pool{StatementTimeout: 100 * time.Millisecond}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := db.Feed(endless())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := source.Read(t.Context(), feed.Range{Limit: 1}, new(feed.Rows)); err == nil {
+			t.Error("the endless statement ended")
+		}
+	})
+	eventually(t, "the statement runs", func() bool { return db.Stats().InUse == 1 })
+	if err := db.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	running.Wait()
+	if err := db.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("after close: %v", err)
+	}
+}
+
+// TestReadOnly makes sure that a feed's statement cannot write.
+func TestReadOnly(t *testing.T) {
+	db, writer := open(t, database.Pool{})
+	script(t, writer, "CREATE TABLE t (id INTEGER PRIMARY KEY)")
+	for _, sql := range []string{
+		"WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x",
+		"SELECT 1 AS id) AS feed; DROP TABLE t; --",
+		"DELETE FROM t RETURNING id",
+	} {
+		source, err := db.Feed(feed.Definition{Name: "/t", SQL: sql, Key: []feed.KeyColumn{{Name: "id"}}})
+		if err == nil {
+			err = source.Read(t.Context(), feed.Range{Limit: 1}, new(feed.Rows))
+		}
+		if err == nil {
+			t.Errorf("%s: no error", sql)
+		}
+	}
+	script(t, writer, "INSERT INTO t VALUES (1)")
+}
+
+// eventually waits for a state that another goroutine brings about.
+func eventually(t *testing.T, what string, reached func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(10 * time.Second)
+	for !reached() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("not reached: %s", what)
+		}
+	}
+}

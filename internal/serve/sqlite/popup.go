@@ -1,0 +1,294 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/serve/popup"
+)
+
+// popupTables are the tables of popups. Times are milliseconds since 1970; those that
+// are NULL in popup_state and popup_events never come.
+const popupTables = `CREATE TABLE IF NOT EXISTS popup_campaigns (
+	id INTEGER PRIMARY KEY,
+	name TEXT NOT NULL,
+	placement TEXT NOT NULL,
+	position INTEGER NOT NULL,
+	payload TEXT NOT NULL,
+	target TEXT NOT NULL,
+	status TEXT NOT NULL,
+	starts_at INTEGER,
+	ends_at INTEGER,
+	repeat_after INTEGER NOT NULL,
+	quiet_click INTEGER NOT NULL,
+	quiet_dismiss INTEGER NOT NULL,
+	cap INTEGER NOT NULL,
+	version INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS popup_version (
+	id INTEGER PRIMARY KEY CHECK (id = 1),
+	version INTEGER NOT NULL
+);
+INSERT INTO popup_version (id, version) VALUES (1, 0) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS popup_events (
+	id BLOB NOT NULL UNIQUE,
+	user_id TEXT NOT NULL,
+	placement TEXT NOT NULL,
+	sequence INTEGER NOT NULL,
+	kind INTEGER NOT NULL,
+	campaign_id INTEGER NOT NULL,
+	shown_at INTEGER NOT NULL,
+	at INTEGER NOT NULL,
+	next_at INTEGER
+);
+CREATE TABLE IF NOT EXISTS popup_state (
+	user_id TEXT NOT NULL,
+	placement TEXT NOT NULL,
+	sequence INTEGER NOT NULL,
+	kind INTEGER NOT NULL,
+	campaign_id INTEGER NOT NULL,
+	at INTEGER NOT NULL,
+	next_at INTEGER,
+	event_id BLOB NOT NULL,
+	state BLOB NOT NULL,
+	PRIMARY KEY (user_id, placement)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS popup_counts (
+	campaign_id INTEGER NOT NULL,
+	kind INTEGER NOT NULL,
+	events INTEGER NOT NULL,
+	PRIMARY KEY (campaign_id, kind)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS popup_queues (
+	queue BLOB PRIMARY KEY,
+	sequence INTEGER NOT NULL
+) WITHOUT ROWID;`
+
+// Popups keeps campaigns, and the events and states of users, in tables popup_*. Its
+// methods may be called concurrently. The owner calls Close.
+//
+// It has a connection of its own for writing, whose commits are synced. SQLite has one
+// writer at a time, so further ones wait.
+type Popups struct {
+	db     *DB
+	writer chan *sqlite.Conn // holds the connection, nil before the first use
+}
+
+// Popups returns the popup tables of the file. Call EnsureTables first.
+func (db *DB) Popups() *Popups {
+	p := &Popups{db: db, writer: make(chan *sqlite.Conn, 1)}
+	p.writer <- nil
+	return p
+}
+
+// Close closes the writing connection. Later calls of other methods fail.
+func (p *Popups) Close() error {
+	conn := <-p.writer
+	close(p.writer)
+	if conn == nil {
+		return nil
+	}
+	if err := conn.Close(); err != nil {
+		return fmt.Errorf("close the writer of popups: %w", err)
+	}
+	return nil
+}
+
+// write runs work in a transaction on the writing connection, alone. Waiting for
+// another process's lock and the work end with ctx.
+func (p *Popups) write(ctx context.Context, work func(*sqlite.Conn) error) error {
+	var conn *sqlite.Conn
+	open := false
+	select {
+	case conn, open = <-p.writer:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the writer: %w", context.Cause(ctx))
+	}
+	if !open {
+		return errClosed
+	}
+	defer func() { p.writer <- conn }()
+	if conn == nil {
+		opened, err := p.open(ctx)
+		if err != nil {
+			return err
+		}
+		conn = opened
+	}
+	conn.SetInterrupt(ctx.Done())
+	defer conn.SetInterrupt(nil)
+	err := sqlitex.Execute(conn, "BEGIN IMMEDIATE", nil)
+	if err == nil {
+		err = work(conn)
+	}
+	if err == nil {
+		err = sqlitex.Execute(conn, "COMMIT", nil)
+	}
+	if !conn.AutocommitEnabled() {
+		conn.SetInterrupt(nil) // the end of ctx does not keep the transaction open
+		err = errors.Join(err, sqlitex.Execute(conn, "ROLLBACK", nil))
+	}
+	return err
+}
+
+func (p *Popups) open(ctx context.Context) (*sqlite.Conn, error) {
+	conn, err := sqlite.OpenConn(p.db.file, sqlite.OpenReadWrite)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	conn.SetInterrupt(ctx.Done())
+	// What the queue forgets after the commit must not be lost by it.
+	if err := sqlitex.ExecuteTransient(conn, "PRAGMA synchronous = FULL", nil); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// EnsureTables creates the tables that are missing.
+func (p *Popups) EnsureTables(ctx context.Context) error {
+	err := p.write(ctx, func(conn *sqlite.Conn) error {
+		for sql := range strings.SplitSeq(popupTables, ";") {
+			if strings.TrimSpace(sql) == "" {
+				continue
+			}
+			if err := sqlitex.ExecuteTransient(conn, sql, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("create the tables popup_*: %w", err)
+	}
+	return nil
+}
+
+// Version returns the version of all campaigns: it goes up with each change. It is a
+// read of one row.
+func (p *Popups) Version(ctx context.Context) (version int64, err error) {
+	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
+		version, err = readVersion(conn)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the campaigns' version: %w", err)
+	}
+	return version, nil
+}
+
+func readVersion(conn *sqlite.Conn) (version int64, err error) {
+	err = sqlitex.Execute(conn, "SELECT version FROM popup_version", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+		version = stmt.ColumnInt64(0)
+		return nil
+	}})
+	return version, err
+}
+
+// campaignColumns are the columns of popup_campaigns in the order of readCampaign.
+const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
+
+// Campaigns returns all campaigns by ascending id, archived ones too, and the version
+// that they are of.
+func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.StoredCampaign, err error) {
+	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
+		// The version is read before: what changes between is read again with the next.
+		if version, err = readVersion(conn); err != nil {
+			return err
+		}
+		return sqlitex.Execute(conn, "SELECT "+campaignColumns+" FROM popup_campaigns ORDER BY id", &sqlitex.ExecOptions{
+			ResultFunc: func(stmt *sqlite.Stmt) error {
+				all = append(all, readCampaign(stmt))
+				return nil
+			},
+		})
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("read campaigns: %w", err)
+	}
+	return version, all, nil
+}
+
+func readCampaign(stmt *sqlite.Stmt) popup.StoredCampaign {
+	instant := func(column int) time.Time {
+		if stmt.ColumnIsNull(column) {
+			return time.Time{}
+		}
+		return time.UnixMilli(stmt.ColumnInt64(column)).UTC()
+	}
+	return popup.StoredCampaign{Version: stmt.ColumnInt64(13), Campaign: popup.Campaign{
+		ID: popup.CampaignID(stmt.ColumnInt64(0)), Name: stmt.ColumnText(1), Placement: stmt.ColumnText(2), Order: stmt.ColumnInt32(3),
+		Payload: []byte(stmt.ColumnText(4)), Target: stmt.ColumnText(5), Status: popup.Status(stmt.ColumnText(6)),
+		Start: instant(7), End: instant(8), RepeatAfter: popup.FromMilliseconds(stmt.ColumnInt64(9)),
+		QuietClick: popup.FromMilliseconds(stmt.ColumnInt64(10)), QuietDismiss: popup.FromMilliseconds(stmt.ColumnInt64(11)), Cap: stmt.ColumnInt(12),
+	}}
+}
+
+// SaveCampaign stores a campaign that is valid and returns it as stored. With id 0 it
+// is a new one and gets the next id; else the campaign with that id is replaced if its
+// version is still c.Version. checked is the version of all campaigns among which c was
+// checked: so what holds for all together goes on to. Errors wrap popup.ErrOutdated,
+// popup.ErrChanged and popup.ErrNoCampaign.
+func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
+	c, err := c.Storable()
+	if err != nil {
+		return c, fmt.Errorf("save campaign: %w", err)
+	}
+	saved := c
+	err = p.write(ctx, func(conn *sqlite.Conn) error {
+		if err := sqlitex.Execute(conn, "UPDATE popup_version SET version = version + 1", nil); err != nil {
+			return err
+		}
+		if saved.Version, err = readVersion(conn); err != nil {
+			return err
+		}
+		if saved.Version != checked+1 {
+			return popup.ErrOutdated
+		}
+		return saveCampaign(conn, &saved, c.Version)
+	})
+	if err != nil {
+		return c, fmt.Errorf("save campaign: %w", err)
+	}
+	return saved, nil
+}
+
+// saveCampaign writes one row; read is the version that the caller knows.
+func saveCampaign(conn *sqlite.Conn, c *popup.StoredCampaign, read int64) error {
+	sql, args, stored := "SELECT version FROM popup_campaigns WHERE id = ?", []any{int64(c.ID)}, int64(-1)
+	if c.ID == 0 {
+		sql, args = "SELECT COALESCE(MAX(id), 0) + 1 FROM popup_campaigns", nil
+	}
+	err := sqlitex.Execute(conn, sql, &sqlitex.ExecOptions{Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
+		stored = stmt.ColumnInt64(0)
+		return nil
+	}})
+	switch {
+	case err != nil:
+		return err
+	case c.ID == 0:
+		c.ID = popup.CampaignID(stored)
+	case stored < 0:
+		return fmt.Errorf("%w: %d", popup.ErrNoCampaign, c.ID)
+	case stored != read:
+		return popup.ErrChanged
+	}
+	return sqlitex.Execute(conn, "INSERT OR REPLACE INTO popup_campaigns ("+campaignColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		&sqlitex.ExecOptions{Args: []any{
+			int64(c.ID), c.Name, c.Placement, int64(c.Order), string(c.Payload), c.Target, string(c.Status), millisOrNull(c.Start), millisOrNull(c.End),
+			popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), c.Cap, c.Version,
+		}})
+}
+
+// millisOrNull returns NULL for the zero time.
+func millisOrNull(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMilli()
+}

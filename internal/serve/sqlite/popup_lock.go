@@ -1,0 +1,63 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"spillway/internal/serve/popup"
+)
+
+// lockSuffix makes the name of the lock's file from that of the database.
+const lockSuffix = "-popups.lock"
+
+// Lock makes this process the one that keeps the states of the database in its memory.
+// holder says who it is, to the next one that tries: its error is a
+// *popup.LockedError. The lock ends with the process, however that ends. It is on a
+// file next to the database, which stays.
+func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
+	return popup.Hold(ctx, func(context.Context, bool) (popup.Holding, error) {
+		held, err := takeLock(p.db.file+lockSuffix, holder)
+		if err != nil {
+			return nil, err
+		}
+		return held, nil
+	}, p.db.log)
+}
+
+func takeLock(name, holder string) (*heldLock, error) {
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		text, readErr := os.ReadFile(name)
+		locked := &popup.LockedError{Holder: strings.TrimSpace(string(text))}
+		return nil, errors.Join(locked, readErr, file.Close())
+	}
+	if err == nil {
+		err = errors.Join(file.Truncate(0), writeAt(file, holder+"\n"))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), file.Close())
+	}
+	return &heldLock{file}, nil
+}
+
+func writeAt(file *os.File, text string) error {
+	_, err := file.WriteAt([]byte(text), 0)
+	return err
+}
+
+// heldLock is the lock's file.
+type heldLock struct{ file *os.File }
+
+// Check implements popup.Holding: the lock lasts as long as the file is open.
+func (h *heldLock) Check(context.Context) error { return nil }
+
+// Release implements popup.Holding.
+func (h *heldLock) Release() { _ = h.file.Close() } // nothing is left to be written

@@ -1,0 +1,451 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/serve/stream"
+)
+
+func spoolConfig() stream.SpoolConfig {
+	return stream.SpoolConfig{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
+}
+
+// openSpoolAt opens a spool. The test closes it, or its process ends.
+func openSpoolAt(t testing.TB, file string, cfg stream.SpoolConfig) (*stream.Spool, *SpoolFile) {
+	t.Helper()
+	f, err := OpenSpool(context.Background(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heads, err := f.Heads(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := stream.OpenSpool(cfg, f, heads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, f
+}
+
+func closeSpool(t testing.TB, s *stream.Spool, f *SpoolFile) {
+	t.Helper()
+	s.Close()
+	if err := f.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func put(t testing.TB, s *stream.Spool, name, payload string) {
+	t.Helper()
+	if _, err := s.Append(context.Background(), name, stream.SpoolEntry{Payload: []byte(payload), Rows: 1}); err != nil {
+		t.Fatalf("append %.20q: %v", payload, err)
+	}
+}
+
+// drainSome drains a name until its payloads number n, and returns them.
+func drainSome(t testing.TB, s *stream.Spool, name string, n int) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var got []string
+	err := s.Drain(ctx, name, 1<<20, func(_ context.Context, groups []stream.Group) (stream.Applied, error) {
+		taken := 0
+		for _, g := range groups {
+			if len(got) >= n {
+				break
+			}
+			taken++
+			for _, e := range g.Entries {
+				got = append(got, string(e.Payload))
+			}
+		}
+		if len(got) >= n {
+			cancel()
+		}
+		return stream.Applied{Groups: taken}, nil
+	})
+	if err != nil || len(got) < n {
+		t.Fatalf("drained %d of %d: %v", len(got), n, err)
+	}
+	return got
+}
+
+func TestSpoolOrderAndNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "spool", "s.db")
+	s, f := openSpoolAt(t, file, spoolConfig())
+	var writers sync.WaitGroup
+	for w := range 8 {
+		writers.Go(func() {
+			for i := range 25 {
+				put(t, s, fmt.Sprint("/", w%2), fmt.Sprintf("%d %d", w, i))
+			}
+		})
+	}
+	writers.Wait()
+	stats := s.Stats()
+	if stats.Entries != 200 || stats.Syncs >= 200 || len(stats.Names) != 2 || stats.Names[0].Rows != 100 || stats.UsedBytes == 0 {
+		t.Errorf("stats %+v", stats)
+	}
+	t.Logf("200 entries in %d fsyncs", stats.Syncs)
+	closeSpool(t, s, f)
+
+	s, f = openSpoolAt(t, file, spoolConfig())
+	defer closeSpool(t, s, f)
+	for n := range 2 {
+		got := drainSome(t, s, fmt.Sprint("/", n), 100)
+		last := map[string]int{}
+		for _, text := range got {
+			var w, i int
+			if _, err := fmt.Sscan(text, &w, &i); err != nil || w%2 != n {
+				t.Fatalf("%q in /%d: %v", text, n, err)
+			}
+			if next := last[fmt.Sprint(w)]; i != next {
+				t.Fatalf("writer %d: %d behind %d", w, i, next)
+			}
+			last[fmt.Sprint(w)] = i + 1
+		}
+	}
+	if stats := s.Stats(); stats.Names[0].Groups != 0 || stats.Names[1].Bytes != 0 || stats.Names[0].Records != 100 {
+		t.Errorf("stats of an empty spool: %+v", stats)
+	}
+}
+
+func TestSpoolBounds(t *testing.T) {
+	cfg := spoolConfig()
+	cfg.Bytes, cfg.QueueBytes = 1<<20, 600<<10
+	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), cfg)
+	defer closeSpool(t, s, f)
+	payload, kept := strings.Repeat("x", 50<<10), 0
+	var err error
+	for ; kept < 100 && err == nil; kept++ {
+		_, err = s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: []byte(payload)})
+	}
+	kept--
+	var over *stream.Overload
+	if !errors.As(err, &over) || over.Limit != "spool_bytes" || over.RetryAfter <= 0 || kept < 15 {
+		t.Fatalf("%d kept, then %v", kept, err)
+	}
+	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "spool_bytes") {
+		t.Errorf("ready: %v", err)
+	}
+	if _, err := s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: make([]byte, 700<<10)}); !errors.Is(err, stream.ErrTooLarge) {
+		t.Errorf("larger than the queue: %v", err)
+	}
+	if got := drainSome(t, s, "/a", kept); len(got) != kept {
+		t.Errorf("drained %d, want %d", len(got), kept)
+	}
+	put(t, s, "/a", payload)
+	if err := s.Ready(); err != nil {
+		t.Errorf("ready: %v", err)
+	}
+	stats := s.Stats()
+	if stats.Overloaded[stream.LimitSpool] != 1 || stats.UsedBytes > 200<<10 {
+		t.Errorf("stats %+v", stats)
+	}
+}
+
+// A size that cannot be read makes nothing of what was kept undone.
+func TestSpoolMeasure(t *testing.T) {
+	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+	defer closeSpool(t, s, f)
+	put(t, s, "/a", "first")
+	before := s.Stats()
+	refuse := sqlite.AuthorizeFunc(func(a sqlite.Action) sqlite.AuthResult {
+		if a.Type() == sqlite.OpPragma && a.Pragma() == "page_count" {
+			return sqlite.AuthResultDeny
+		}
+		return sqlite.AuthResultOK
+	})
+	if err := f.writer.SetAuthorizer(refuse); err != nil {
+		t.Fatal(err)
+	}
+	const groups = measureEvery + 1 // one of them is followed by a measurement, which fails
+	for i := range groups {
+		put(t, s, "/a", fmt.Sprint("more ", i))
+	}
+	after := s.Stats()
+	want := before.UsedBytes + after.Names[0].Bytes - before.Names[0].Bytes + groups*groupBytes
+	if after.UsedBytes != want {
+		t.Errorf("%d bytes, want what was measured before and what was added, %d", after.UsedBytes, want)
+	}
+	if _, err := f.Write(stream.SpoolChange{}); err == nil {
+		t.Error("the size is read all the same")
+	}
+	if err := f.writer.SetAuthorizer(nil); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, "/a", "last")
+	if got := s.Stats().UsedBytes; got == want || got%spoolPage != 0 {
+		t.Errorf("%d bytes, want those of pages: measured again", got)
+	}
+	if got := drainSome(t, s, "/a", groups+2); len(got) != groups+2 || got[0] != "first" || got[groups+1] != "last" {
+		t.Errorf("drained %q", got)
+	}
+}
+
+// A key that no database takes as a text is not kept.
+func TestSpoolKeyText(t *testing.T) {
+	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+	defer closeSpool(t, s, f)
+	for _, key := range []string{"\xff", "a\x00"} {
+		if _, err := s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: []byte("x"), Key: key}); !errors.Is(err, stream.ErrBody) {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
+}
+
+func TestSpoolKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s.db")
+	s, f := openSpoolAt(t, file, spoolConfig())
+	expires := time.Now().Add(time.Hour)
+	keyed := func(name, key, body string, expires time.Time) (bool, error) {
+		return s.Append(t.Context(), name, stream.SpoolEntry{
+			Payload: []byte(body), Key: key, Fingerprint: stream.FingerprintOf([]byte(body)), Expires: expires,
+		})
+	}
+	check := func(want bool, wantErr error, name, key, body string, expires time.Time) {
+		t.Helper()
+		if replayed, err := keyed(name, key, body, expires); replayed != want || !errors.Is(err, wantErr) {
+			t.Errorf("%s %s %s: replayed %v, %v", name, key, body, replayed, err)
+		}
+	}
+	check(false, nil, "/a", "k", "one", expires)
+	check(true, nil, "/a", "k", "one", expires)
+	check(false, stream.ErrKeyReused, "/a", "k", "two", expires)
+	check(false, nil, "/b", "k", "two", expires)
+	check(false, nil, "/a", "old", "one", time.Now().Add(-time.Second))
+	check(false, nil, "/a", "old", "two", expires) // expired
+	check(false, stream.ErrBody, "/a", strings.Repeat("k", 256), "one", expires)
+	closeSpool(t, s, f)
+
+	s, f = openSpoolAt(t, file, spoolConfig())
+	defer func() { closeSpool(t, s, f) }()
+	check(true, nil, "/a", "k", "one", expires)
+	drainSome(t, s, "/a", 2) // k, and old as it was first
+	check(false, nil, "/a", "k", "two", expires)
+	check(true, nil, "/a", "old", "two", expires) // it is in a group behind
+	// Many at once with one key: one is kept.
+	var group sync.WaitGroup
+	before := s.Stats().Entries
+	for range 20 {
+		group.Go(func() {
+			if _, err := keyed("/c", "same", "body", expires); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if n := s.Stats().Entries - before; n != 1 {
+		t.Errorf("%d entries kept, want 1", n)
+	}
+}
+
+func TestSpoolInUse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s.db")
+	s, f := openSpoolAt(t, file, spoolConfig())
+	put(t, s, "/a", "one")
+	_, err := OpenSpool(t.Context(), file)
+	if !errors.Is(err, stream.ErrSpoolInUse) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+		t.Errorf("a second time: %v", err)
+	}
+	if _, _, err := RepairSpool(t.Context(), file, time.Now()); !errors.Is(err, stream.ErrSpoolInUse) {
+		t.Errorf("repair: %v", err)
+	}
+	// Looking at it is no use of it.
+	look, err := InspectSpool(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if heads, err := look.Heads(t.Context()); err != nil || len(heads) != 1 || heads[0].Groups != 1 {
+		t.Errorf("heads %+v, %v", heads, err)
+	}
+	if err := look.Close(); err != nil {
+		t.Error(err)
+	}
+	put(t, s, "/a", "two")
+	closeSpool(t, s, f)
+	other := filepath.Join(t.TempDir(), "other.db")
+	if err := os.WriteFile(other, []byte(strings.Repeat("no database ", 500)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenSpool(t.Context(), other); !errors.Is(err, stream.ErrSpoolDamaged) {
+		t.Errorf("no database: %v", err)
+	}
+}
+
+// damage runs SQL on the file of a spool that is closed.
+func damage(t *testing.T, file, sql string) {
+	t.Helper()
+	f, err := OpenSpool(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlitex.ExecuteScript(f.writer, sql, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A group that is gone or changed stops the drain there, loudly and for good, while
+// what comes is kept; a repair says what is lost, and the drain goes on behind it.
+func TestSpoolDamage(t *testing.T) {
+	tests := []struct{ name, sql, want, flaw, drained string }{
+		{"a gap", "DELETE FROM groups WHERE id & 0xff IN (3, 4)", "groups 3 to 4 of /a are missing", "/a 3-4 missing kept 0", "1 2 5 6 7"},
+		{"the first is gone", "DELETE FROM groups WHERE id & 0xff = 1", "groups 1 to 1 of /a are missing", "/a 1-1 missing kept 0", "2 3 4 5 6 7"},
+		{"the last is gone", "DELETE FROM groups WHERE id & 0xff = 6", "groups 6 to 6 of /a are missing", "/a 6-6 missing kept 0", "1 2 3 4 5 7"},
+		{"a bad checksum", "UPDATE groups SET payload = substr(payload, 1, length(payload) - 1) || x'00' WHERE id & 0xff = 2", "group 2 of /a has the checksum", "/a 2-2 bad checksum kept 14", "1 3 4 5 6 7"},
+		{"two that changed places", "UPDATE groups SET id = -id WHERE id & 0xff IN (2, 5); UPDATE groups SET id = -id + 3 WHERE id < 0 AND -id & 0xff = 2; UPDATE groups SET id = -id - 3 WHERE id < 0", "group 2 of /a has the checksum", "/a 2-2 bad checksum kept 14, /a 5-5 bad checksum kept 14", "1 3 4 6 7"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { testSpoolDamage(t, test.sql, test.want, test.flaw, test.drained) })
+	}
+}
+
+func testSpoolDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
+	file := filepath.Join(t.TempDir(), "s.db")
+	s, f := openSpoolAt(t, file, spoolConfig())
+	for i := range 6 {
+		put(t, s, "/a", fmt.Sprint(i+1))
+	}
+	closeSpool(t, s, f)
+	damage(t, file, sql)
+
+	s, f = openSpoolAt(t, file, spoolConfig())
+	var got []string
+	collect := func(_ context.Context, groups []stream.Group) (stream.Applied, error) {
+		for _, g := range groups {
+			for _, e := range g.Entries {
+				got = append(got, string(e.Payload))
+			}
+		}
+		return stream.Applied{Groups: len(groups)}, nil
+	}
+	err := s.Drain(t.Context(), "/a", 1<<20, collect)
+	if !errors.Is(err, stream.ErrSpoolDamaged) || !strings.Contains(err.Error(), want) {
+		t.Errorf("drain: %v, want %s", err, want)
+	}
+	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("ready: %v", err)
+	}
+	if name := s.Stats().Names[0]; name.State != stream.DrainStopped || !strings.Contains(name.Reason, want) {
+		t.Errorf("stats %+v", name)
+	}
+	put(t, s, "/a", "7")
+	closeSpool(t, s, f)
+	repairSpool(t, file, wantFlaws)
+
+	s, f = openSpoolAt(t, file, spoolConfig())
+	defer closeSpool(t, s, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	err = s.Drain(ctx, "/a", 1<<20, func(ctx context.Context, groups []stream.Group) (stream.Applied, error) {
+		if groups[len(groups)-1].Sequence == 7 {
+			cancel()
+		}
+		return collect(ctx, groups)
+	})
+	if err != nil || strings.Join(got, " ") != wantDrained {
+		t.Errorf("drained %v, %v, want %s", got, err, wantDrained)
+	}
+	raw := 0
+	err = f.Dead(t.Context(), "", func(l stream.DeadLetter) error {
+		if raw++; !l.Raw || l.Reason != "bad checksum" {
+			t.Errorf("dead letter %+v", l)
+		}
+		return nil
+	})
+	if want := strings.Count(wantFlaws, "bad checksum"); err != nil || raw != want {
+		t.Errorf("%d damaged groups kept, %v, want %d", raw, err, want)
+	}
+}
+
+// repairSpool looks at a spool, sees what is wanted, and repairs it.
+func repairSpool(t *testing.T, file, wantFlaws string) {
+	t.Helper()
+	look, err := InspectSpool(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flaws, err := look.Flaws(t.Context())
+	if err != nil || describe(flaws) != wantFlaws {
+		t.Errorf("flaws %s, %v, want %s", describe(flaws), err, wantFlaws)
+	}
+	if err := look.Close(); err != nil {
+		t.Error(err)
+	}
+	kept, repaired, err := RepairSpool(t.Context(), file, time.Now())
+	if err != nil || describe(repaired) != wantFlaws {
+		t.Fatalf("repair: %s, %v", describe(repaired), err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("the old file is not kept: %v", err)
+	}
+}
+
+func describe(flaws []Flaw) string {
+	var texts []string
+	for _, f := range flaws {
+		texts = append(texts, fmt.Sprintf("%s %d-%d %s kept %d", f.Name, f.First, f.Last, f.Reason, len(f.Kept)))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Where SQLite itself cannot read the file the drain stops, too, and a repair saves
+// the groups on the other pages.
+func TestSpoolDamagedPages(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s.db")
+	s, f := openSpoolAt(t, file, spoolConfig())
+	for i := range 40 {
+		put(t, s, "/a", fmt.Sprintf("%d %s", i, strings.Repeat("x", 1500)))
+	}
+	closeSpool(t, s, f) // folds the log in
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hit := 0
+	for page := 10; page*spoolPage < len(data) && hit == 0; page++ {
+		if p := data[page*spoolPage : (page+1)*spoolPage]; p[0] == 0x0d && strings.Contains(string(p), "xxxx") { // a leaf
+			clear(p)
+			hit = page
+		}
+	}
+	if hit == 0 {
+		t.Fatal("no page of groups found")
+	}
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, f = openSpoolAt(t, file, spoolConfig())
+	err = s.Drain(t.Context(), "/a", 1<<10, func(_ context.Context, groups []stream.Group) (stream.Applied, error) {
+		return stream.Applied{Groups: len(groups)}, nil
+	})
+	if !errors.Is(err, stream.ErrSpoolDamaged) {
+		t.Errorf("drain: %v", err)
+	}
+	closeSpool(t, s, f)
+	_, flaws, err := RepairSpool(t.Context(), file, time.Now())
+	if err != nil || len(flaws) != 1 || flaws[0].Reason != "missing" || flaws[0].Last-flaws[0].First > 3 {
+		t.Errorf("flaws %+v, %v", flaws, err)
+	}
+	s, f = openSpoolAt(t, file, spoolConfig())
+	defer closeSpool(t, s, f)
+	if stats := s.Stats(); stats.Names[0].Groups < 10 {
+		t.Errorf("saved %+v", stats.Names)
+	}
+	drainSome(t, s, "/a", 5)
+}

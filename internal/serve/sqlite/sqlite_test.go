@@ -1,0 +1,107 @@
+package sqlite_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+	driver "zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestFeed(t *testing.T) {
+	storetest.Feed(t, storetest.Backend{
+		Open: func(t testing.TB, pool database.Pool) storetest.DB {
+			db, writer := open(t, pool)
+			return storetest.DB{
+				Feed: func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
+				Exec: func(_ context.Context, sql string) error { return sqlitex.ExecuteTransient(writer, sql, nil) },
+			}
+		},
+		// SQLite has no exact decimals and no times with a zone.
+		Types: map[storetest.Kind]string{
+			storetest.Integer:   "INTEGER",
+			storetest.Real:      "REAL",
+			storetest.Boolean:   "BOOLEAN",
+			storetest.Text:      "TEXT",
+			storetest.Timestamp: "TIMESTAMP",
+			storetest.Date:      "DATE",
+			storetest.Bytes:     "BLOB",
+			storetest.JSON:      "JSON",
+			storetest.UUID:      "UUID",
+		},
+		Bytes: func(b []byte) string { return fmt.Sprintf("x'%x'", b) },
+	})
+}
+
+// open opens a new file through the adapter, and a second connection that writes to it.
+func open(t testing.TB, pool database.Pool) (*sqlite.DB, *driver.Conn) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "test.db")
+	db := openFile(t, file, pool)
+	return db, openWriter(t, file)
+}
+
+func openFile(t testing.TB, file string, pool database.Pool) *sqlite.DB {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), parse(t, file), pool, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return db
+}
+
+func openWriter(t testing.TB, file string) *driver.Conn {
+	t.Helper()
+	writer, err := driver.OpenConn(file, driver.OpenReadWrite, driver.OpenCreate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := writer.Close(); err != nil {
+			t.Errorf("close the writer: %v", err)
+		}
+	})
+	return writer
+}
+
+func parse(t testing.TB, file string) database.URL {
+	t.Helper()
+	url, err := database.Parse("sqlite:" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// script runs statements through the writer.
+func script(t testing.TB, writer *driver.Conn, sql string) {
+	t.Helper()
+	if err := sqlitex.ExecuteScript(writer, sql, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// openUTF16 opens a file whose texts are stored as UTF-16.
+func openUTF16(t testing.TB) (*sqlite.DB, *driver.Conn) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "utf16.db")
+	writer := openWriter(t, file)
+	script(t, writer, "PRAGMA encoding = 'UTF-16le'; CREATE TABLE first (id INTEGER)")
+	return openFile(t, file, database.Pool{}), writer
+}

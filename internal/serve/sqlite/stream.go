@@ -1,0 +1,228 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/serve/stream"
+)
+
+// streamTables are the tables of every stream of a file. Times are microseconds
+// since 1970.
+const streamTables = `CREATE TABLE IF NOT EXISTS spillway_batches (
+	id BLOB PRIMARY KEY,
+	created_at INTEGER NOT NULL,
+	results BLOB
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS spillway_requests (
+	stream TEXT NOT NULL,
+	key TEXT NOT NULL,
+	fingerprint BLOB NOT NULL,
+	outcome BLOB NOT NULL,
+	expires_at INTEGER NOT NULL,
+	PRIMARY KEY (stream, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`
+
+// Stream stores the records of one stream. It implements stream.Sink. The owner
+// calls Close.
+//
+// It has a connection of its own for writing. SQLite has one writer at a time, so
+// further committers wait: one is enough. A batch is one transaction, a row one run
+// of a prepared INSERT: what a row fails on is undone for that row alone. Foreign
+// keys are enforced; a table with a DEFERRED one, which would fail a whole batch at its
+// COMMIT, is refused.
+//
+// Booleans are stored as 1 and 0, timestamps as 2016-12-01 23:59:57.123456 in UTC,
+// json and UUIDs as text.
+type Stream struct {
+	db     *DB
+	schema *stream.Schema
+	def    stream.Definition
+	insert string
+
+	writer chan *sqlite.Conn // holds the connection, nil before the first use
+}
+
+var _ stream.Sink = (*Stream)(nil)
+
+// Stream returns the sink of a stream. Mistakes that only the database can see come
+// with the first call of Commit or Check.
+func (db *DB) Stream(schema *stream.Schema) *Stream {
+	st := &Stream{db: db, schema: schema, def: schema.Definition(), writer: make(chan *sqlite.Conn, 1)}
+	st.writer <- nil
+	var names, marks, key []string
+	for _, c := range schema.Columns() {
+		names = append(names, quote(c.Name))
+		marks = append(marks, "?")
+	}
+	st.insert = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", quoteTable(st.def.Table), strings.Join(names, ", "), strings.Join(marks, ", "))
+	for _, name := range st.def.Key {
+		key = append(key, quote(name))
+	}
+	if len(key) > 0 {
+		st.insert += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
+	}
+	return st
+}
+
+// quoteTable quotes schema.table or table.
+func quoteTable(name string) string {
+	parts := strings.Split(name, ".")
+	for i, part := range parts {
+		parts[i] = quote(part)
+	}
+	return strings.Join(parts, ".")
+}
+
+// Close closes the writing connection. Later calls of other methods fail.
+func (st *Stream) Close() error {
+	conn := <-st.writer
+	close(st.writer)
+	if conn == nil {
+		return nil
+	}
+	if err := conn.Close(); err != nil {
+		return fmt.Errorf("close the writer of stream %s: %w", st.def.Name, err)
+	}
+	return nil
+}
+
+// write runs work on the writing connection, alone. Waiting for another process's
+// lock and the work end with ctx.
+func (st *Stream) write(ctx context.Context, work func(*sqlite.Conn) error) error {
+	var conn *sqlite.Conn
+	open := false
+	select {
+	case conn, open = <-st.writer:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the writer: %w", context.Cause(ctx))
+	}
+	if !open {
+		return errClosed
+	}
+	defer func() { st.writer <- conn }()
+	if conn == nil {
+		opened, err := st.open(ctx)
+		if err != nil {
+			return err
+		}
+		conn = opened
+	}
+	conn.SetInterrupt(ctx.Done())
+	defer conn.SetInterrupt(nil)
+	return work(conn)
+}
+
+// open opens the writing connection and creates the stream's own tables.
+func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
+	conn, err := sqlite.OpenConn(st.db.file, sqlite.OpenReadWrite)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	conn.SetInterrupt(ctx.Done())
+	script := "PRAGMA foreign_keys = ON;"
+	switch st.def.Fsync {
+	case stream.FsyncOn:
+		script += "PRAGMA synchronous = FULL;"
+	case stream.FsyncOff:
+		script += "PRAGMA synchronous = NORMAL;"
+	}
+	for sql := range strings.SplitSeq(script, ";") {
+		if sql == "" {
+			continue
+		}
+		if err := sqlitex.ExecuteTransient(conn, sql, nil); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	if err := sqlitex.ExecuteScript(conn, streamTables, nil); err != nil {
+		return nil, errors.Join(fmt.Errorf("create the tables spillway_batches and spillway_requests: %w", err), conn.Close())
+	}
+	return conn, nil
+}
+
+// Check has SQLite take the stream's statement, without running it, and creates the
+// stream's own tables where they are missing.
+func (st *Stream) Check(ctx context.Context) error {
+	err := st.write(ctx, func(conn *sqlite.Conn) error {
+		if _, err := conn.Prepare(st.insert); err != nil {
+			return err
+		}
+		return st.checkForeignKeys(conn)
+	})
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", st.def.Name, err)
+	}
+	return nil
+}
+
+// checkForeignKeys refuses a table with a deferred foreign key. Only the text of the
+// table's definition says so.
+func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
+	definition := ""
+	err := sqlitex.Execute(conn, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE", &sqlitex.ExecOptions{
+		Args: []any{st.def.Table}, ResultFunc: func(stmt *sqlite.Stmt) error {
+			definition = stmt.ColumnText(0)
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if strings.Contains(strings.ToUpper(strings.Join(strings.Fields(definition), " ")), "INITIALLY DEFERRED") {
+		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, for which one record would fail those of others at COMMIT: make it immediate", st.def.Table)
+	}
+	return nil
+}
+
+// Durability implements stream.Sink.
+func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
+	var d stream.Durability
+	err := st.write(ctx, func(conn *sqlite.Conn) error {
+		return sqlitex.Execute(conn, "PRAGMA synchronous", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+			switch stmt.ColumnInt(0) {
+			case 0:
+				d.Unsafe = []string{"synchronous=OFF"}
+			case 1: // with WAL mode the log is synced now and then
+				d.Unsafe = []string{"synchronous=NORMAL"}
+			}
+			return nil
+		}})
+	})
+	if err != nil {
+		return d, fmt.Errorf("read the durability settings: %w", err)
+	}
+	return d, nil
+}
+
+// Sweep implements stream.Sink.
+func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) (int, error) {
+	total := 0
+	err := st.write(ctx, func(conn *sqlite.Conn) error {
+		steps := []struct {
+			sql    string
+			before time.Time
+		}{
+			{"DELETE FROM spillway_batches WHERE id IN (SELECT id FROM spillway_batches WHERE created_at < ? LIMIT ?)", batches},
+			{"DELETE FROM spillway_requests WHERE (stream, key) IN (SELECT stream, key FROM spillway_requests WHERE expires_at < ? LIMIT ?)", now},
+		}
+		for _, step := range steps {
+			if err := sqlitex.Execute(conn, step.sql, &sqlitex.ExecOptions{Args: []any{step.before.UnixMicro(), limit}}); err != nil {
+				return err
+			}
+			total += conn.Changes()
+		}
+		return nil
+	})
+	if err != nil {
+		return total, fmt.Errorf("sweep: %w", err)
+	}
+	return total, nil
+}

@@ -1,0 +1,142 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/serve/popup"
+)
+
+func popupCampaign() popup.StoredCampaign {
+	return popup.StoredCampaign{Campaign: popup.Campaign{
+		Name: "spring 🚚 'sale'", Placement: "home", Order: -7, Payload: []byte(`{"text": "it's \"here\" \\ 50 %",  "n": 1.50}`),
+		Target: `country == "CN" and level >= 3`, Status: popup.Active,
+		Start: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.FixedZone("", 3600)), End: time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC),
+		RepeatAfter: 24 * time.Hour, QuietClick: popup.Forever, QuietDismiss: 1500 * time.Millisecond, Cap: popup.CapMax,
+	}}
+}
+
+func testPopupCampaigns(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	other := db.Tables(t)
+	last, all, err := tables.Campaigns(t.Context())
+	if err != nil || len(all) != 0 {
+		t.Fatalf("at first: %v, %v", all, err)
+	}
+	// changed checks that the version went up, for other processes, too.
+	changed := func() {
+		t.Helper()
+		version, err := other.Version(t.Context())
+		if err != nil || version <= last {
+			t.Fatalf("version %d after %d, %v", version, last, err)
+		}
+		last = version
+	}
+	first, err := tables.SaveCampaign(t.Context(), popupCampaign(), last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed()
+	want := popupCampaign()
+	want.ID, want.Version, want.Start = 1, first.Version, time.Date(2026, 3, 1, 11, 0, 0, 123_000_000, time.UTC)
+	if diff := cmp.Diff(want, first); diff != "" {
+		t.Errorf("saved: %s", diff)
+	}
+	plain := popup.StoredCampaign{Campaign: popup.Campaign{
+		Name: "plain", Placement: strings.Repeat("p", popup.PlacementBytesMax), Status: popup.Paused,
+		Payload: []byte(`"` + strings.Repeat("ü", popup.PayloadBytesMax/2-1) + `"`), Target: strings.Repeat("x", 10_000),
+	}}
+	second, err := tables.SaveCampaign(t.Context(), plain, last)
+	if err != nil || second.ID != 2 {
+		t.Fatalf("second: %d, %v", second.ID, err)
+	}
+	changed()
+	first.Status, first.Start, first.QuietClick, first.Name = popup.Archived, time.Time{}, 0, "renamed"
+	updated, err := other.SaveCampaign(t.Context(), first, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed()
+	if _, err := tables.SaveCampaign(t.Context(), first, last); !errors.Is(err, popup.ErrChanged) {
+		t.Errorf("an outdated campaign: %v", err)
+	}
+	if _, err := tables.SaveCampaign(t.Context(), plain, last-1); !errors.Is(err, popup.ErrOutdated) {
+		t.Errorf("a campaign that was checked before another change: %v", err)
+	}
+	absent := popupCampaign()
+	absent.ID = 77
+	if _, err := tables.SaveCampaign(t.Context(), absent, last); !errors.Is(err, popup.ErrNoCampaign) {
+		t.Errorf("no such campaign: %v", err)
+	}
+	bad := popupCampaign()
+	bad.Payload = []byte("\"\xff\"")
+	if _, err := tables.SaveCampaign(t.Context(), bad, last); err == nil {
+		t.Error("a payload that is not UTF-8 was taken")
+	}
+	version, all, err := other.Campaigns(t.Context())
+	if err != nil || version != last {
+		t.Fatalf("version %d, want %d, %v: a refused change counts", version, last, err)
+	}
+	if diff := cmp.Diff([]popup.StoredCampaign{updated, second}, all); diff != "" {
+		t.Errorf("campaigns: %s", diff)
+	}
+}
+
+// Those who save at the same time get ids of their own, and one of those who change
+// the same campaign wins.
+func testPopupCampaignRace(t *testing.T, b PopupBackend) {
+	db, first := openPopups(t, b)
+	tables := []PopupTables{first, db.Tables(t)}
+	const clients = 8
+	var ids sync.Map
+	var all sync.WaitGroup
+	for i := range clients {
+		all.Go(func() {
+			c, err := saveUntilDone(t.Context(), tables[i%2], popupCampaign())
+			if _, twice := ids.LoadOrStore(c.ID, true); err != nil || twice {
+				t.Errorf("campaign %d, twice: %t, %v", c.ID, twice, err)
+			}
+		})
+	}
+	all.Wait()
+	_, campaigns, err := first.Campaigns(t.Context())
+	if err != nil || len(campaigns) != clients {
+		t.Fatalf("%d campaigns, %v", len(campaigns), err)
+	}
+	var won atomic.Int32
+	for i := range clients {
+		all.Go(func() {
+			switch _, err := saveUntilDone(t.Context(), tables[i%2], campaigns[0]); {
+			case err == nil:
+				won.Add(1)
+			case !errors.Is(err, popup.ErrChanged):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d of %d changes won", won.Load(), clients)
+	}
+}
+
+// saveUntilDone saves a campaign among others who do.
+func saveUntilDone(ctx context.Context, tables PopupTables, c popup.StoredCampaign) (popup.StoredCampaign, error) {
+	for {
+		version, err := tables.Version(ctx)
+		if err != nil {
+			return c, err
+		}
+		saved, err := tables.SaveCampaign(ctx, c, version)
+		if !errors.Is(err, popup.ErrOutdated) {
+			return saved, err
+		}
+	}
+}

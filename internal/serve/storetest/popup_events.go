@@ -1,0 +1,362 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"spillway/internal/serve/popup"
+)
+
+// The columns that people read are those of the event, the time of never is NULL.
+func testPopupColumns(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	key := popup.Key{User: "it's ü 🚚 ", Placement: "cart"}
+	events := popupHistory(t, popupPlaces(t)[1], key, rand.New(rand.NewPCG(5, 5)), 40)
+	upper := popup.Key{User: "IT'S ü 🚚 ", Placement: "cart"}
+	events = append(events, popupHistory(t, popupPlaces(t)[1], upper, rand.New(rand.NewPCG(1, 1)), 1)...)
+	if err := tables.Apply(t.Context(), popup.Mark{}, events); err != nil {
+		t.Fatal(err)
+	}
+	var model popupModel
+	model.add(events...)
+	columns := "kind, sequence, campaign_id, " + b.Millis("at") + ", COALESCE(" + b.Millis("next_at") + ", -1)"
+	rows, err := db.Rows(t.Context(), "SELECT "+columns+", "+b.Millis("shown_at")+" FROM popup_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := func(e popup.Event) string {
+		next := int64(-1)
+		if !e.NextAt.IsZero() {
+			next = e.NextAt.UnixMilli()
+		}
+		return fmt.Sprint(int(e.Kind), e.Sequence, e.Campaign, e.At.UnixMilli(), next)
+	}
+	want, never := make(map[string]bool), false
+	for _, e := range model.events {
+		want[shown(e)+" "+fmt.Sprint(e.ShownAt.UnixMilli())] = true
+		never = never || e.NextAt.IsZero()
+	}
+	if !never || len(model.newest) != 2 {
+		t.Fatal("no event whose next time never comes, or one user: the test tests less than it says")
+	}
+	for _, row := range rows {
+		if text := fmt.Sprint(row[0], " ", row[1], " ", row[2], " ", row[3], " ", row[4], " ", row[5]); !want[text] {
+			t.Errorf("popup_events has %s", text)
+		}
+	}
+	rows, err = db.Rows(t.Context(), "SELECT "+columns+" FROM popup_state WHERE sequence > 1")
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("popup_state: %v, %v", rows, err)
+	}
+	if text := fmt.Sprint(rows[0][0], " ", rows[0][1], " ", rows[0][2], " ", rows[0][3], " ", rows[0][4]); text != shown(model.newest[key]) {
+		t.Errorf("popup_state has %s, want %s", text, shown(model.newest[key]))
+	}
+	if err := model.checkAll(t.Context(), db, tables); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever the order, the repeats and the batches, the result is the model's.
+func testPopupAnyOrder(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	places := popupPlaces(t)
+	var all popupModel
+	round := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		round++
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), uint64(round)))
+		var events []popup.Event
+		for user := range 1 + random.IntN(4) {
+			place := random.IntN(2)
+			key := popup.Key{User: fmt.Sprint(round, "-", user), Placement: []string{"home", "cart"}[place]}
+			events = append(events, popupHistory(t, places[place], key, random, 12)...)
+		}
+		var model popupModel
+		model.add(events...)
+		all.add(events...)
+		if len(events) > 0 {
+			for range rapid.IntRange(0, 20).Draw(rt, "repeats") {
+				events = append(events, events[random.IntN(len(events))])
+			}
+		}
+		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+		for len(events) > 0 {
+			n := 1 + random.IntN(len(events))
+			if err := tables.Apply(t.Context(), popup.Mark{}, events[:n]); err != nil {
+				rt.Fatal(err)
+			}
+			events = events[n:]
+		}
+		if err := model.check(t.Context(), tables); err != nil {
+			rt.Fatal(err)
+		}
+	})
+	if err := all.checkAll(t.Context(), db, tables); err != nil {
+		t.Error(err)
+	}
+}
+
+// Processes that apply the same events of the same users at the same time do not get
+// in each other's way for long, and count each event once.
+func testPopupAtOnce(t *testing.T, b PopupBackend) {
+	db, first := openPopups(t, b)
+	tables := []PopupTables{first, db.Tables(t), db.Tables(t)}
+	places := popupPlaces(t)
+	random := rand.New(rand.NewPCG(3, 4))
+	var events []popup.Event
+	for user := range 40 {
+		for place, name := range []string{"home", "cart"} {
+			events = append(events, popupHistory(t, places[place], popup.Key{User: fmt.Sprint(user), Placement: name}, random, 20)...)
+		}
+	}
+	var model popupModel
+	model.add(events...)
+	var all sync.WaitGroup
+	for i := range tables {
+		mine := append([]popup.Event(nil), events...)
+		order := rand.New(rand.NewPCG(uint64(i), 9))
+		order.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+		all.Go(func() {
+			for rest := mine; len(rest) > 0; {
+				n := min(len(rest), 97)
+				for tries := 0; ; tries++ {
+					err := tables[i].Apply(t.Context(), popup.Mark{}, rest[:n])
+					if err == nil {
+						break
+					}
+					if tries == 10 {
+						t.Errorf("apply: %v", err)
+						return
+					}
+				}
+				rest = rest[n:]
+			}
+		})
+	}
+	all.Wait()
+	if err := model.checkAll(t.Context(), db, first); err != nil {
+		t.Error(err)
+	}
+}
+
+// More users than one statement of Restore reads, more events than one transaction has.
+func testPopupMany(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	place := popupPlaces(t)[0]
+	var events []popup.Event
+	for user := range 5300 {
+		key := popup.Key{User: fmt.Sprint(user % 3000), Placement: []string{"home", "cart"}[user/3000]}
+		events = append(events, popupHistory(t, place, key, rand.New(rand.NewPCG(uint64(user), 1)), 1)...)
+	}
+	if err := tables.Apply(t.Context(), popup.Mark{Queue: [16]byte{1}, Sequence: 5}, events); err != nil {
+		t.Fatal(err)
+	}
+	var model popupModel
+	model.add(events...)
+	if err := model.checkAll(t.Context(), db, tables); err != nil {
+		t.Error(err)
+	}
+	stop := errors.New("enough")
+	if err := tables.Restore(t.Context(), func(popup.Key, popup.State) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("restore stopped: %v", err)
+	}
+}
+
+// How far a queue is goes up only, each queue's by itself, and comes with the events.
+func testPopupMark(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	events := popupHistory(t, popupPlaces(t)[0], popup.Key{User: "7", Placement: "home"}, rand.New(rand.NewPCG(1, 1)), 5)
+	one, two := [16]byte{1, 0xff}, [16]byte{2}
+	for _, step := range []struct {
+		mark     popup.Mark
+		events   []popup.Event
+		one, two uint64
+	}{
+		{popup.Mark{}, nil, 0, 0},
+		{popup.Mark{Queue: one, Sequence: 3}, events[:1], 3, 0},
+		{popup.Mark{Queue: two, Sequence: 1}, nil, 3, 1},
+		{popup.Mark{Queue: one, Sequence: 2}, events[:1], 3, 1},
+		{popup.Mark{Queue: one, Sequence: 4}, events, 4, 1},
+	} {
+		if err := tables.Apply(t.Context(), step.mark, step.events); err != nil {
+			t.Fatal(err)
+		}
+		a, err := tables.Mark(t.Context(), one)
+		c, err2 := db.Tables(t).Mark(t.Context(), two)
+		if err := errors.Join(err, err2); err != nil || a != step.one || c != step.two {
+			t.Fatalf("after %v: %d and %d, %v", step.mark, a, c, err)
+		}
+	}
+	// A call that fails leaves neither events nor mark.
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := tables.Apply(cancelled, popup.Mark{Queue: one, Sequence: 9}, events); err == nil {
+		t.Error("a call whose time is up went through")
+	}
+	if a, err := tables.Mark(t.Context(), one); err != nil || a != 4 {
+		t.Errorf("after a failed call: %d, %v", a, err)
+	}
+	var model popupModel
+	model.add(events...)
+	if err := model.checkAll(t.Context(), db, tables); err != nil {
+		t.Error(err)
+	}
+}
+
+// One process has the lock, the next one hears who, and a restart of the server loses
+// it to nobody unnoticed.
+func testPopupLock(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	first, err := tables.Lock(t.Context(), "host a, pid 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := db.Tables(t)
+	var locked *popup.LockedError
+	if _, err := other.Lock(t.Context(), "host b, pid 2"); !errors.As(err, &locked) || locked.Holder != "host a, pid 1" {
+		t.Fatalf("second lock: %v", err)
+	}
+	if db.Kill != nil {
+		db.Kill()
+		if err := db.Start(); err != nil {
+			t.Fatal(err)
+		}
+		second, err := other.Lock(t.Context(), "host b, pid 2")
+		switch {
+		case err == nil: // it was quicker
+			select {
+			case <-first.Lost():
+			case <-time.After(10 * time.Second):
+				t.Error("nobody said that the lock is lost")
+			}
+			second.Close()
+		case !errors.As(err, &locked):
+			t.Errorf("after a restart: %v", err)
+		}
+	}
+	first.Close()
+	for tries := 0; ; tries++ { // the server may hear of the end a little later
+		last, err := other.Lock(t.Context(), "host b, pid 2")
+		if err == nil {
+			last.Close()
+			return
+		}
+		if !errors.As(err, &locked) || tries > 10_000 || t.Context().Err() != nil {
+			t.Fatalf("after the end of the first: %v", err)
+		}
+	}
+}
+
+// A server that has forgotten in a crash who holds the lock, as one may whose commits
+// are not synced, costs the only process nothing: it takes the lock again and says so.
+func testPopupLockForgotten(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	if db.Kill == nil {
+		return
+	}
+	lock, err := tables.Lock(t.Context(), "host a, pid 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := db.Rows(t.Context(), "DELETE FROM popup_holder"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tables.Apply(t.Context(), popup.Mark{Queue: [16]byte{1}, Sequence: 1}, nil); err != nil { // synced, and what came before it
+		t.Fatal(err)
+	}
+	db.Kill()
+	if err := db.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	late := time.After(20 * time.Second)
+	for {
+		rows, err := db.Rows(t.Context(), "SELECT holder FROM popup_holder")
+		if err == nil && len(rows) == 1 && rows[0][0] == "host a, pid 1" {
+			break
+		}
+		select {
+		case <-lock.Lost():
+			t.Fatal("the only process was told that another one has the lock")
+		case <-late:
+			t.Fatalf("the lock is not taken again: %v %v", rows, err)
+		case <-ticker.C:
+		}
+	}
+	var locked *popup.LockedError
+	if _, err := db.Tables(t).Lock(t.Context(), "host b, pid 2"); !errors.As(err, &locked) || locked.Holder != "host a, pid 1" {
+		t.Errorf("a second process: %v", err)
+	}
+}
+
+// A server that is killed while events are applied has each of them once, when they
+// are applied until there is no error.
+func testPopupCrash(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	if db.Kill == nil {
+		return
+	}
+	places := popupPlaces(t)
+	random := rand.New(rand.NewPCG(8, 8))
+	var events []popup.Event
+	for user := range 300 {
+		events = append(events, popupHistory(t, places[0], popup.Key{User: fmt.Sprint(user), Placement: "home"}, random, 20)...)
+	}
+	var model popupModel
+	model.add(events...)
+	applied := make(chan int, len(events))
+	var all sync.WaitGroup
+	all.Go(func() {
+		for rest, n := events, 0; len(rest) > 0; rest = rest[n:] {
+			n = min(len(rest), 40)
+			if err := applyUntilDone(t.Context(), tables, rest[:n]); err != nil {
+				t.Error(err)
+				break
+			}
+			applied <- n
+		}
+		close(applied)
+	})
+	done, crashes := 0, 0
+	for n := range applied {
+		if done += n; done > len(events)/4*(crashes+1) && crashes < 2 {
+			crashes++
+			db.Kill()
+			if err := db.Start(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	all.Wait()
+	if crashes != 2 {
+		t.Errorf("%d crashes", crashes)
+	}
+	if err := model.checkAll(t.Context(), db, tables); err != nil {
+		t.Error(err)
+	}
+}
+
+// applyUntilDone applies events again until there is no error, for up to a minute.
+func applyUntilDone(ctx context.Context, tables PopupTables, events []popup.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		err := tables.Apply(ctx, popup.Mark{}, events)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}

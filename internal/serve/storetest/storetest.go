@@ -1,0 +1,158 @@
+// Package storetest is the conformance suite of the database adapters: every
+// adapter passes the same tests on the real database. An adapter's test fills a
+// Backend and calls Feed.
+//
+// The suite writes SQL that PostgreSQL, MySQL and SQLite all take; what
+// differs between them is in Backend. It opens a fresh database for each test
+// and expects the adapter to leave no goroutine behind.
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+)
+
+// Backend is the database under test.
+type Backend struct {
+	// Open opens an empty database of its own through the adapter, with the
+	// given bounds over the defaults. It registers the clean-up with t.
+	Open func(t testing.TB, pool database.Pool) DB
+	// Types is the column type for each kind of value. The suite leaves out a
+	// kind that has none: a database without exact decimals has no Decimal.
+	// Integer, Real and Text are required.
+	Types map[Kind]string
+	// Bytes writes a literal of Types[Bytes]; nil leaves the kind out.
+	Bytes func(b []byte) string
+	// Slow is a statement over the table items that yields ids and takes far longer
+	// than any test waits. Empty: a recursion of a thousand million steps, which
+	// some databases cut short.
+	Slow string
+	// JSON returns how the adapter writes a value of kind, where the suite
+	// expects want. Nil: as the suite expects.
+	JSON func(kind Kind, want string) string
+}
+
+// DB is one open database.
+type DB struct {
+	Feed    func(def feed.Definition) (feed.Source, error)
+	Exec    func(ctx context.Context, sql string) error // one statement, on a connection that is not the adapter's
+	Restart func() error                                // stops the server and starts it again; nil: there is no server
+}
+
+// Kind is a kind of column that databases share.
+type Kind string
+
+// The kinds of columns.
+const (
+	Integer     Kind = "integer" // of 64 bits
+	Real        Kind = "real"    // of 64 bits
+	Decimal     Kind = "decimal" // exact, at least 20 digits before and 6 behind the point
+	Boolean     Kind = "boolean"
+	Text        Kind = "text" // ordered by its bytes
+	Timestamp   Kind = "timestamp"
+	TimestampTZ Kind = "timestamp with time zone"
+	Date        Kind = "date"
+	Bytes       Kind = "bytes"
+	JSON        Kind = "json"
+	UUID        Kind = "uuid"
+)
+
+// Feed tests the adapter's feed.Source.
+func Feed(t *testing.T, b Backend) {
+	t.Run("Order", func(t *testing.T) { testOrder(t, b) })
+	t.Run("Append", func(t *testing.T) { testAppend(t, b) })
+	t.Run("Types", func(t *testing.T) { testTypes(t, b) })
+	t.Run("Params", func(t *testing.T) { testParams(t, b) })
+	t.Run("ParamsQuoted", func(t *testing.T) { testParamsQuoted(t, b) })
+	t.Run("Definition", func(t *testing.T) { testDefinition(t, b) })
+	t.Run("NullKey", func(t *testing.T) { testNullKey(t, b) })
+	t.Run("ForgedKey", func(t *testing.T) { testForgedKey(t, b) })
+	t.Run("Changes", func(t *testing.T) { testChanges(t, b) })
+	t.Run("Timeout", func(t *testing.T) { testTimeout(t, b) })
+	t.Run("Cancel", func(t *testing.T) { testCancel(t, b) })
+	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, b) })
+	t.Run("Restart", func(t *testing.T) { testRestart(t, b) })
+	t.Run("Check", func(t *testing.T) { testCheck(t, b) })
+}
+
+// patience bounds every call of the suite that should succeed.
+const patience = 30 * time.Second
+
+// open opens a fresh database with a table named items:
+// (id, grp, name, score), id being the primary key.
+func (b Backend) open(t testing.TB, pool database.Pool) DB {
+	t.Helper()
+	db := b.Open(t, pool)
+	db.exec(t, fmt.Sprintf("CREATE TABLE items (id %s NOT NULL PRIMARY KEY, grp %s NOT NULL, name %s NOT NULL, score %s NOT NULL)",
+		b.Types[Integer], b.Types[Integer], b.Types[Text], b.Types[Real]))
+	return db
+}
+
+func (db DB) exec(t testing.TB, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := db.Exec(ctx, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// source returns the source of a feed whose definition is right.
+func (db DB) source(t testing.TB, def feed.Definition) feed.Source {
+	t.Helper()
+	source, err := db.Feed(def)
+	if err != nil {
+		t.Fatalf("feed %s: %v", def.SQL, err)
+	}
+	return source
+}
+
+// definition is a feed over the statement ordered by columns, each with "asc"
+// behind it or not.
+func definition(sql string, columns ...string) feed.Definition {
+	def := feed.Definition{Name: "/test", SQL: sql}
+	for _, column := range columns {
+		name, ascending := strings.CutSuffix(column, " asc")
+		def.Key = append(def.Key, feed.KeyColumn{Name: name, Ascending: ascending})
+	}
+	return def
+}
+
+// read returns the rows of r.
+func read(t testing.TB, source feed.Source, r feed.Range) *feed.Rows {
+	t.Helper()
+	rows, err := tryRead(t, source, r)
+	if err != nil {
+		t.Fatalf("read %+v: %v", r, err)
+	}
+	return rows
+}
+
+func tryRead(t testing.TB, source feed.Source, r feed.Range) (*feed.Rows, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var rows feed.Rows
+	err := source.Read(ctx, r, &rows)
+	return &rows, err
+}
+
+// fillItems inserts items 1 to n into groups of about size rows, whose ids are not in
+// the order of the groups.
+func fillItems(t testing.TB, db DB, n, size int) {
+	t.Helper()
+	const batch = 500
+	for start := 1; start <= n; start += batch {
+		var values []string
+		for id := start; id < min(start+batch, n+1); id++ {
+			values = append(values, fmt.Sprintf("(%d, %d, 'name %d', %d.5)", id, id%(n/size+1), id%7, id%11))
+		}
+		db.exec(t, "INSERT INTO items (id, grp, name, score) VALUES "+strings.Join(values, ", "))
+	}
+}

@@ -1,0 +1,216 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/stream"
+)
+
+// StreamBackend is the database under test of Stream.
+type StreamBackend struct {
+	// Open opens an empty database of its own through the adapter. It registers the
+	// clean-up with t.
+	Open func(t testing.TB, pool database.Pool) StreamDB
+	// Types is the type of a table's column for each type of a stream's.
+	Types map[stream.Type]string
+	// Serial is a primary key that counts the rows as they are inserted.
+	Serial string
+	// Small is a whole number of 16 bits, and Short a text of at most 5 characters;
+	// empty where the database has no such bounds.
+	Small, Short string
+}
+
+// StreamDB is one open database.
+type StreamDB struct {
+	Sink func(t testing.TB, schema *stream.Schema) stream.Sink
+	Exec func(ctx context.Context, sql string) error               // on a connection that is not the adapter's
+	Rows func(ctx context.Context, sql string) ([][]string, error) // likewise; NULL is "NULL"
+	// Kill ends the server as a crash does, Start brings it back; nil: there is no server.
+	Kill  func()
+	Start func() error
+	// Hold runs a statement in a transaction of its own, which stays open until release
+	// is called; nil: the database has no locks on rows.
+	Hold func(t testing.TB, sql string) (release func())
+	// Proxy is between the adapter and the server; nil: there is no server.
+	Proxy *Proxy
+}
+
+// Stream tests the adapter's stream.Sink.
+func Stream(t *testing.T, b StreamBackend) {
+	t.Run("Types", func(t *testing.T) { testStreamTypes(t, b) })
+	t.Run("Neighbours", func(t *testing.T) { testStreamNeighbours(t, b) })
+	t.Run("Bounds", func(t *testing.T) { testStreamBounds(t, b) })
+	t.Run("AllRefused", func(t *testing.T) { testStreamAllRefused(t, b) })
+	t.Run("Blocked", func(t *testing.T) { testStreamBlocked(t, b) })
+	t.Run("BlockedInOrder", func(t *testing.T) { testStreamBlockedInOrder(t, b) })
+	t.Run("UniqueKey", func(t *testing.T) { testStreamUniqueKey(t, b) })
+	t.Run("IdempotencyKey", func(t *testing.T) { testStreamIdempotencyKey(t, b) })
+	t.Run("KeyRace", func(t *testing.T) { testStreamKeyRace(t, b) })
+	t.Run("Order", func(t *testing.T) { testStreamOrder(t, b) })
+	t.Run("Forget", func(t *testing.T) { testStreamForget(t, b) })
+	t.Run("Sweep", func(t *testing.T) { testStreamSweep(t, b) })
+	t.Run("Mistakes", func(t *testing.T) { testStreamMistakes(t, b) })
+	t.Run("SameBatchTwice", func(t *testing.T) { testStreamSameBatch(t, b) })
+	t.Run("CommitCut", func(t *testing.T) { testStreamCommitCut(t, b) })
+	t.Run("Crash", func(t *testing.T) { testStreamCrash(t, b) })
+	t.Run("Mark", func(t *testing.T) { testStreamMark(t, b) })
+	t.Run("Drain", func(t *testing.T) { testStreamDrain(t, b) })
+	t.Run("DrainAllRefused", func(t *testing.T) { testStreamDrainAllRefused(t, b) })
+	t.Run("DrainOtherColumns", func(t *testing.T) { testStreamDrainOtherColumns(t, b) })
+	t.Run("Outage", func(t *testing.T) { testStreamOutage(t, b) })
+}
+
+// open opens a fresh database with the table readings (seq, id, device, note): seq
+// counts, id is unique, note is at most 20 characters by a check, and device refers
+// to the table devices, where there are 1 to 8.
+func (b StreamBackend) open(t testing.TB) StreamDB {
+	t.Helper()
+	db := b.Open(t, streamPool)
+	db.exec(t, fmt.Sprintf("CREATE TABLE devices (id %s NOT NULL PRIMARY KEY)", b.Types[stream.Integer]))
+	for id := range 8 {
+		db.exec(t, fmt.Sprintf("INSERT INTO devices (id) VALUES (%d)", id+1))
+	}
+	db.exec(t, fmt.Sprintf("CREATE TABLE readings (seq %s, id %s NOT NULL UNIQUE, device %s, note %s CHECK (note <> 'bad'), FOREIGN KEY (device) REFERENCES devices (id))",
+		b.Serial, b.Types[stream.Integer], b.Types[stream.Integer], b.Types[stream.Text]))
+	return db
+}
+
+// streamPool has a connection for each committer of two streams.
+var streamPool = database.Pool{Max: 8, AcquireTimeout: patience}
+
+// readings is a stream into that table.
+func readings() stream.Definition {
+	return stream.Definition{Name: "/readings", Table: "readings", Columns: []stream.Column{
+		{Name: "id", Type: stream.Integer, Required: true},
+		{Name: "device", Type: stream.Integer},
+		{Name: "note", Type: stream.Text},
+	}}
+}
+
+// streamConfig is what the suite's streams are bounded by.
+func streamConfig() stream.Config {
+	return stream.Config{
+		Committers: 4, BatchRows: 500, BatchBytes: 1 << 20, QueueRows: 100000, QueueBytes: 64 << 20, WaitMax: patience,
+		CommitTimeout: 10 * time.Second, RetryFor: patience, KeyTTL: time.Hour, Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// stream opens a stream until the test ends.
+func (db StreamDB) stream(t testing.TB, def stream.Definition, change func(*stream.Config)) *stream.Stream {
+	t.Helper()
+	schema, err := stream.NewSchema(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := streamConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := stream.Open(cfg, schema, db.Sink(t, schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Errorf("close the stream: %v", err)
+		}
+	})
+	return s
+}
+
+func (db StreamDB) exec(t testing.TB, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := db.Exec(ctx, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (db StreamDB) rows(t testing.TB, sql string) [][]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	rows, err := db.Rows(ctx, sql)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return rows
+}
+
+// column returns the values of a query's one column with commas between them.
+func (db StreamDB) column(t testing.TB, sql string) string {
+	t.Helper()
+	var values []string
+	for _, row := range db.rows(t, sql) {
+		values = append(values, row[0])
+	}
+	return strings.Join(values, ",")
+}
+
+// request parses a body for s.
+func request(t testing.TB, s *stream.Stream, key, body string) stream.Request {
+	t.Helper()
+	limits := stream.Limits{Bytes: 1 << 20, Records: 10000, Depth: 20, Fields: 100}
+	records, refused, err := s.Schema().Parse([]byte(body), stream.FormLines, time.Now(), limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf([]byte(body))}
+}
+
+// send commits a body, which must be answered.
+func send(t testing.TB, s *stream.Stream, key, body string) stream.Outcome {
+	t.Helper()
+	outcome, err := trySend(t, s, key, body)
+	if err != nil {
+		t.Fatalf("%.100s: %v", body, err)
+	}
+	return outcome
+}
+
+func trySend(t testing.TB, s *stream.Stream, key, body string) (stream.Outcome, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return s.Commit(ctx, request(t, s, key, body))
+}
+
+// testStreamMistakes stores into a table that is not there.
+func testStreamMistakes(t *testing.T, b StreamBackend) {
+	db := b.open(t)
+	def := readings()
+	def.Table = "no_such_table"
+	s := db.stream(t, def, nil)
+	_, err := trySend(t, s, "", `{"id":1}`)
+	if err == nil || !strings.Contains(err.Error(), "no_such_table") || errors.Is(err, stream.ErrUnavailable) || errors.Is(err, stream.ErrUnknown) {
+		t.Errorf("no such table: %v", err)
+	}
+	def = readings()
+	def.Columns = append(def.Columns, stream.Column{Name: "nothing", Type: stream.Integer})
+	_, err = trySend(t, db.stream(t, def, nil), "", `{"id":1}`)
+	if err == nil || !strings.Contains(err.Error(), "nothing") {
+		t.Errorf("no such column: %v", err)
+	}
+	// The table's name and the values are never SQL.
+	def.Columns = readings().Columns
+	def.Table = `x"; DROP TABLE readings; --`
+	if _, err = trySend(t, db.stream(t, def, nil), "", `{"id":1}`); err == nil {
+		t.Error("a table with quotes in its name is there")
+	}
+	good := db.stream(t, readings(), nil)
+	note := `'; DROP TABLE readings; -- \' " \\ %s $1 ? :x`
+	send(t, good, "", fmt.Sprintf(`{"id":5,"note":%q}`, note))
+	if got := db.column(t, "SELECT note FROM readings"); got != note {
+		t.Errorf("note %q, want %q", got, note)
+	}
+}

@@ -1,0 +1,388 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/stream"
+)
+
+// gatedSink is a sink that can be shut, as a database that is down.
+type gatedSink struct {
+	stream.Sink
+	shut   atomic.Bool
+	unsafe atomic.Bool // its settings are said to lose commits
+}
+
+func (g *gatedSink) Durability(ctx context.Context) (stream.Durability, error) {
+	if g.unsafe.Load() {
+		return stream.Durability{Unsafe: []string{"fsync=off"}}, nil
+	}
+	return g.Sink.Durability(ctx)
+}
+
+func (g *gatedSink) Commit(ctx context.Context, b *stream.Batch) error {
+	if g.shut.Load() {
+		return fmt.Errorf("%w: it is down", stream.ErrTransient)
+	}
+	return g.Sink.Commit(ctx, b)
+}
+
+// dyingFile is the file of a process that is killed between the commit of a drained
+// batch in the database and its deletion from the spool.
+type dyingFile struct {
+	stream.SpoolFile
+	lives atomic.Int64 // deletions until then; below 0: it has been killed
+	dead  chan struct{}
+}
+
+func (f *dyingFile) Write(c stream.SpoolChange) (int64, error) {
+	if len(c.Drained) > 0 {
+		switch n := f.lives.Add(-1); {
+		case n == -1:
+			close(f.dead)
+			fallthrough
+		case n < -1:
+			return 0, errors.New("killed")
+		}
+	}
+	return f.SpoolFile.Write(c)
+}
+
+// drained is a stream over a spool over a sink.
+type drained struct {
+	*stream.Spooled
+	spool *stream.Spool
+	sink  *gatedSink
+	file  *dyingFile
+	disk  *sqlite.SpoolFile
+}
+
+const immortal = 1 << 60
+
+// spooled starts a stream over a spool's file.
+func (db StreamDB) spooled(t testing.TB, def stream.Definition, path string, shut bool, lives int64) *drained {
+	t.Helper()
+	return db.spooledWith(t, def, path, shut, lives, nil)
+}
+
+// spooledWith does so with other bounds.
+func (db StreamDB) spooledWith(t testing.TB, def stream.Definition, path string, shut bool, lives int64, change func(*stream.Config)) *drained {
+	t.Helper()
+	schema, err := stream.NewSchema(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := sqlite.OpenSpool(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heads, err := disk.Heads(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &drained{sink: &gatedSink{Sink: db.Sink(t, schema)}, file: &dyingFile{SpoolFile: disk, dead: make(chan struct{})}, disk: disk}
+	d.sink.shut.Store(shut)
+	d.file.lives.Store(lives)
+	cfg := streamConfig()
+	cfg.BatchRows, cfg.CommitTimeout = 40, 3*time.Second
+	if change != nil {
+		change(&cfg)
+	}
+	d.spool, err = stream.OpenSpool(stream.SpoolConfig{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 400, Log: cfg.Log}, d.file, heads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Spooled, err = stream.OpenSpooled(cfg, schema, d.spool, d.sink); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *drained) close(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	d.Close(ctx)
+	d.spool.Close()
+	if err := d.disk.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (d *drained) send(t testing.TB, key, body string) stream.Outcome {
+	t.Helper()
+	limits := stream.Limits{Bytes: 1 << 20, Records: 10000, Depth: 20, Fields: 100}
+	records, refused, err := d.Schema().Parse([]byte(body), stream.FormLines, time.Now(), limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf([]byte(body))}
+	o, err := d.Commit(t.Context(), r)
+	if err != nil {
+		t.Errorf("%.100s: %v", body, err)
+	}
+	return o
+}
+
+// empty waits until the spool is.
+func (d *drained) empty(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for d.spool.Stats().Names[0].Groups > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("the spool is not drained: %+v", d.spool.Stats())
+		}
+	}
+}
+
+func (d *drained) letters(t testing.TB) []string {
+	t.Helper()
+	var letters []string
+	err := d.disk.Dead(t.Context(), "", func(l stream.DeadLetter) error {
+		records, err := stream.SpooledJSON(l.Payload)
+		for _, r := range records {
+			letters = append(letters, fmt.Sprintf("%s: %s", r, l.Reason))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return letters
+}
+
+// drainBody is what client sends as its nth request: two records, one of them bad in
+// every tenth request.
+func drainBody(client, n int) string {
+	id, note := client*10000+n*2, "good"
+	if n%10 == 7 {
+		note = "bad"
+	}
+	return fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":%q}\n{\"id\":%d,\"device\":%d}", id, client+1, note, id+1, client+1)
+}
+
+// testStreamDrain fills a spool while the database is down, and kills the process again
+// and again between a commit and the deletion: each record is stored once, in its
+// client's order, and each bad one is a dead letter once.
+func testStreamDrain(t *testing.T, b StreamBackend) {
+	db := b.open(t)
+	path := filepath.Join(t.TempDir(), "spool", "s.db")
+	d := db.spooled(t, readings(), path, true, immortal)
+	const clients, each = 6, 30
+	var group sync.WaitGroup
+	for client := range clients {
+		group.Go(func() {
+			for n := range each {
+				key := ""
+				if n%3 == 0 {
+					key = fmt.Sprintf("drain %d %d", client, n)
+				}
+				if o := d.send(t, key, drainBody(client, n)); o.Stored != 2 || o.Replayed {
+					t.Errorf("outcome %+v", o)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if o := d.send(t, "drain 0 0", drainBody(0, 0)); !o.Replayed || o.Stored != 2 {
+		t.Errorf("sent again while it waits: %+v", o)
+	}
+	before := d.spool.Stats()
+	if err := d.Ready(); err != nil || before.Names[0].Rows != clients*each*2 || before.Names[0].Oldest <= 0 {
+		t.Errorf("ready %v, stats %+v", err, before)
+	}
+	d.close(t)
+
+	for kill := range 3 {
+		d = db.spooled(t, readings(), path, false, int64(kill))
+		<-d.file.dead
+		d.sink.shut.Store(true)
+		d.close(t)
+	}
+	d = db.spooled(t, readings(), path, false, immortal)
+	d.empty(t)
+	checkDrained(t, db, d, clients, each)
+	if o := d.send(t, "drain 0 0", drainBody(0, 0)); o.Stored != 2 { // the spool does not know it any more
+		t.Errorf("sent again after the drain: %+v", o)
+	}
+	d.send(t, "drain 1 0", drainBody(2, 3)) // nor that this key had another body
+	d.empty(t)
+	letters := d.letters(t)
+	if n := clients*each/10 + 2; len(letters) != n || !strings.Contains(letters[n-1], stream.ErrKeyReused.Error()) {
+		t.Errorf("%d dead letters, want %d: %q", len(letters), n, letters)
+	}
+	d.close(t)
+	testStreamRetry(t, db, path, len(letters))
+}
+
+func checkDrained(t *testing.T, db StreamDB, d *drained, clients, each int) {
+	t.Helper()
+	last := map[int]int{}
+	rows := db.rows(t, "SELECT id FROM readings ORDER BY seq")
+	for _, row := range rows {
+		id, _ := strconv.Atoi(row[0])
+		if before, ok := last[id/10000]; ok && id <= before {
+			t.Errorf("record %d is stored behind %d", id, before)
+		}
+		last[id/10000] = id
+	}
+	bad := clients * each / 10
+	if want := clients*each*2 - bad; len(rows) != want {
+		t.Errorf("%d rows, want %d", len(rows), want)
+	}
+	letters := d.letters(t)
+	seen := map[string]bool{}
+	for _, l := range letters {
+		if !strings.Contains(l, `"note":"bad"`) || seen[l] {
+			t.Errorf("dead letter %s", l)
+		}
+		seen[l] = true
+	}
+	if len(letters) != bad {
+		t.Errorf("%d dead letters, want %d", len(letters), bad)
+	}
+	if got := db.column(t, "SELECT count(*) FROM spillway_spools"); got != "1" {
+		t.Errorf("%s rows in spillway_spools, want 1", got)
+	}
+}
+
+// testStreamRetry puts the dead letters back, after somebody mended the table; with
+// another shape of the stream, for that matter.
+func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
+	t.Helper()
+	disk, err := sqlite.OpenSpool(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requeued, left, err := disk.Retry(t.Context(), "")
+	if err := errors.Join(err, disk.Close()); err != nil || left != 0 {
+		t.Fatalf("retry: %d left, %v", left, err)
+	}
+	if requeued != letters-1 { // the two records whose key was used before are one letter
+		t.Errorf("%d put back, want %d", requeued, letters-1)
+	}
+	def := readings()
+	def.Columns = def.Columns[:2]
+	stored, _ := strconv.Atoi(db.column(t, "SELECT count(*) FROM readings"))
+	d := db.spooled(t, def, path, false, immortal)
+	defer d.close(t)
+	d.empty(t)
+	got := d.letters(t)
+	for _, l := range got[:len(got)-1] {
+		if !strings.Contains(l, "the stream has no column note any more") && !strings.Contains(strings.ToLower(l), "unique") && !strings.Contains(l, "Duplicate") {
+			t.Errorf("dead letter %s", l)
+		}
+	}
+	if now, _ := strconv.Atoi(db.column(t, "SELECT count(*) FROM readings")); now != stored || len(got) != letters {
+		t.Errorf("%d rows, %d before; %d dead letters: %q", now, stored, len(got), got)
+	}
+}
+
+// testStreamMark commits batches of a spool again, others that overlap them, and some
+// that the database does not know it lacks.
+func testStreamMark(t *testing.T, b StreamBackend) {
+	db := b.open(t)
+	s := db.stream(t, readings(), nil)
+	sink := db.Sink(t, s.Schema())
+	spool := [16]byte{7, 0, '\'', '\\', 255}
+	commit := func(after, last uint64, body string) (*stream.Batch, error) {
+		batch := batchOf(t, s, 1, "", body)
+		batch.Mark = &stream.Mark{Spool: spool, Name: "/readings", After: after, Last: last}
+		return batch, tryCommit(t, sink, batch)
+	}
+	first, err := commit(0, 4, "{\"id\":1}\n{\"id\":2,\"note\":\"bad\"}")
+	if err != nil || len(first.Requests[0].Result.Refused) != 1 {
+		t.Fatalf("the first batch: %+v, %v", first.Requests[0].Result, err)
+	}
+	again, err := commit(0, 4, "{\"id\":1}\n{\"id\":2,\"note\":\"bad\"}")
+	if err != nil || fmt.Sprint(again.Requests[0].Result) != fmt.Sprint(first.Requests[0].Result) {
+		t.Errorf("the same again: %+v, %v", again.Requests[0].Result, err)
+	}
+	for _, marks := range [][2]uint64{{0, 3}, {0, 5}, {2, 4}, {2, 9}} {
+		_, err := commit(marks[0], marks[1], `{"id":3}`)
+		var moved *stream.Moved
+		if !errors.As(err, &moved) || *moved != (stream.Moved{After: 0, Last: 4}) {
+			t.Errorf("groups behind %d up to %d: %v", marks[0], marks[1], err)
+		}
+	}
+	next, err := commit(4, 5, `{"id":4}`)
+	if err != nil || next.Mark.Found != nil {
+		t.Errorf("the next batch: %v, found %v", err, next.Mark.Found)
+	}
+	gap, err := commit(8, 9, `{"id":5}`)
+	if err != nil || gap.Mark.Found == nil || *gap.Mark.Found != 5 {
+		t.Errorf("a batch further on: %v, found %v", err, gap.Mark.Found)
+	}
+	if got := db.column(t, "SELECT id FROM readings ORDER BY id"); got != "1,4,5" {
+		t.Errorf("stored %s", got)
+	}
+	if got := db.column(t, "SELECT sequence FROM spillway_spools"); got != "9" {
+		t.Errorf("the mark is at %s", got)
+	}
+}
+
+// testStreamOutage takes records while the server is down, and has it crash while
+// they are drained.
+func testStreamOutage(t *testing.T, b StreamBackend) {
+	db := b.open(t)
+	if db.Kill == nil {
+		return // there is no server to kill
+	}
+	d := db.spooled(t, readings(), filepath.Join(t.TempDir(), "s.db"), false, immortal)
+	defer d.close(t)
+	d.send(t, "", `{"id":999999}`)
+	d.empty(t)
+	const each = 60
+	db.Kill()
+	var group sync.WaitGroup
+	for client := range 4 {
+		group.Go(func() {
+			for n := range each {
+				d.send(t, "", drainBody(client, n))
+			}
+		})
+	}
+	group.Wait()
+	for crash := range 3 {
+		if err := db.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if crash == 2 {
+			break
+		}
+		if db.Proxy != nil {
+			db.Proxy.Arm(CutAfter)
+		}
+		stored := d.Stats().Batches
+		late := time.After(patience)
+		for d.Stats().Batches < stored+1 {
+			select {
+			case <-late:
+				t.Fatalf("the drain does not go on: %+v", d.spool.Stats())
+			case <-time.After(time.Millisecond):
+			}
+		}
+		db.Kill()
+	}
+	d.empty(t)
+	db.exec(t, "DELETE FROM readings WHERE id = 999999")
+	checkDrained(t, db, d, 4, each)
+	if stats := d.spool.Stats().Names[0]; stats.Retries == 0 || stats.State != stream.DrainRunning {
+		t.Errorf("stats %+v", stats)
+	}
+}
