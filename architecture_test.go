@@ -103,7 +103,7 @@ var mayImport = map[layer][]layer{
 	app:        {shared, part, engine, adapter, edge, demo},
 	lab:        {shared, lab},
 	suite:      {shared, part, engine, adapter, edge, demo, app, lab, suite},
-	command:    {shared, part, app, lab},
+	command:    {shared, part, engine, demo, app, lab},
 	experiment: {shared, lab},
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"spillway/internal/database"
+	"spillway/internal/serve/app"
 	"spillway/internal/serve/config"
 )
 
@@ -72,11 +73,11 @@ func TestConfigPrintBuiltIn(t *testing.T) {
 	if err := os.WriteFile(path, []byte(stdout), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := loadConfig(path)
+	cfg, err := app.LoadConfig(path)
 	if code != exitOK || err != nil {
 		t.Fatalf("exit %d, %v in\n%s", code, err, stdout)
 	}
-	if diff := cmp.Diff(builtInConfig(), cfg); diff != "" {
+	if diff := cmp.Diff(app.BuiltIn(), cfg); diff != "" {
 		t.Error(diff)
 	}
 }

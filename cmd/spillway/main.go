@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"spillway/internal/serve/app"
 )
 
 func main() {
@@ -110,9 +112,10 @@ type exitPanic int
 func fail(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "spillway: %s\n", strings.TrimSpace(err.Error()))
 	var usage usageError
+	var configuration app.UsageError
 	var failed failedError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &configuration):
 		return exitUsage
 	case errors.As(err, &failed):
 		return exitFailed

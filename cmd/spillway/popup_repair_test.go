@@ -14,6 +14,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/app"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/popup"
 )
@@ -35,9 +36,9 @@ func popupRun(t *testing.T, file, sql string) {
 func popupLogged(t *testing.T, data string, users ...string) {
 	t.Helper()
 	cfg := config.DefaultPopups()
-	log := newEventLog(&cfg, popupLogPath(data), slog.New(slog.DiscardHandler))
+	log := app.NewEventLog(&cfg, app.PopupSpoolPath(data), slog.New(slog.DiscardHandler))
 	memory := popup.NewMemory(10)
-	if _, err := log.open(t.Context(), memory.Restore); err != nil {
+	if _, err := log.Open(t.Context(), memory.Restore); err != nil {
 		t.Fatal(err)
 	}
 	schema, err := popup.NewSchema(nil)
@@ -63,7 +64,7 @@ func popupLogged(t *testing.T, data string, users ...string) {
 		}
 		engine.Release(attributes)
 	}
-	if err := log.close(); err != nil {
+	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -76,7 +77,7 @@ func TestPopupRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	popupLogged(t, data, "anna", "bert", "carl")
-	popupRun(t, popupLogPath(data), "UPDATE groups SET payload = x'00' WHERE id & 0xff = 2")
+	popupRun(t, app.PopupSpoolPath(data), "UPDATE groups SET payload = x'00' WHERE id & 0xff = 2")
 	run := func(code int, want string, args ...string) string {
 		t.Helper()
 		stdout, stderr, got := spillway(t, append(args, "--data", data)...)

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"time"
 
+	"spillway/internal/serve/app"
 	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/stream"
 )
@@ -20,9 +20,6 @@ type spoolCmd struct {
 	Repair  spoolRepairCmd  `cmd:"" help:"Show what is missing or damaged in the spool, and let the drain go on behind it."`
 }
 
-// spoolPath is the spool's file in a data directory.
-func spoolPath(data string) string { return filepath.Join(data, "spool", "spool.db") }
-
 // spoolFlags say which spool a verb is about.
 type spoolFlags struct {
 	Data   string `help:"Data directory, as of serve." default:"spillway-data"`
@@ -32,9 +29,9 @@ type spoolFlags struct {
 // path is the spool's file.
 func (f spoolFlags) path() string {
 	if f.Popups {
-		return popupLogPath(f.Data)
+		return app.PopupSpoolPath(f.Data)
 	}
-	return spoolPath(f.Data)
+	return app.SpoolPath(f.Data)
 }
 
 // inspect opens the spool to be looked at.
@@ -173,7 +170,7 @@ func (c *spoolExportCmd) Run(env *environment) (err error) {
 	out.SetEscapeHTML(false)
 	records := stream.SpooledJSON
 	if c.Popups {
-		records = popupEventJSON
+		records = app.PopupEventJSON
 	}
 	lines := func(l spoolLine, payload []byte) error {
 		records, err := records(payload)

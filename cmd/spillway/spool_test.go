@@ -14,6 +14,7 @@ import (
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
+	"spillway/internal/serve/app"
 	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/stream"
 )
@@ -51,7 +52,7 @@ func spoolTestStream(t *testing.T, data string, down bool, ids ...int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := sqlite.OpenSpool(t.Context(), spoolPath(data))
+	file, err := sqlite.OpenSpool(t.Context(), app.SpoolPath(data))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestSpoolVerbs(t *testing.T) {
 func TestSpoolRepairVerb(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	spoolTestStream(t, data, true, 1, 2, 3, 4)
-	conn, err := driver.OpenConn(spoolPath(data), driver.OpenReadWrite)
+	conn, err := driver.OpenConn(app.SpoolPath(data), driver.OpenReadWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func TestSpoolRepairVerb(t *testing.T) {
 		t.Errorf("export: exit %d\n%s%s", code, stdout, stderr)
 	}
 	// Not while a server has it.
-	held, err := sqlite.OpenSpool(t.Context(), spoolPath(data))
+	held, err := sqlite.OpenSpool(t.Context(), app.SpoolPath(data))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +165,7 @@ func TestSpoolRepairVerb(t *testing.T) {
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if stdout, stderr, code = spillway(t, "spool", "repair", "--yes", "--data", data); code != 0 || !strings.Contains(stdout, "the old file is "+spoolPath(data)+".damaged-") {
+	if stdout, stderr, code = spillway(t, "spool", "repair", "--yes", "--data", data); code != 0 || !strings.Contains(stdout, "the old file is "+app.SpoolPath(data)+".damaged-") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	if stdout, _, code = spillway(t, "spool", "export", "--data", data); code != 0 || strings.Count(stdout, "\n") != 2 {

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"cmp"
@@ -45,7 +45,7 @@ type popupPart struct {
 
 	row    *userRow      // nil without attributes_sql
 	memory *memoryStates // nil with Redis
-	log    *eventLog     // with memory
+	log    *EventLog     // with memory
 	lock   *popup.Lock   // with memory, from start on
 	redis  *redis.Popups // nil with memory
 	stop   context.CancelFunc
@@ -59,25 +59,25 @@ func (a *app) openPopups() error {
 	if c.Path == "" {
 		return nil
 	}
-	st, err := a.stores.get(a.env.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+	st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
 	if err != nil {
 		return err
 	}
 	st.needed = true // also where streams could do without it, through the spool
 	schema, err := popup.NewSchema(popupAttributes(c))
 	if err != nil {
-		return usageError{fmt.Errorf("popups: %w", err)}
+		return UsageError{fmt.Errorf("popups: %w", err)}
 	}
 	empty, err := popup.NewSet(schema, nil)
 	if err != nil {
 		return fmt.Errorf("popups: %w", err)
 	}
 	if a.cfg.PopupsOpenToOthers() {
-		a.env.log.Warn("popups believe the user that a query names, whoever sends it: let only your own back end reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
+		a.log.Warn("popups believe the user that a query names, whoever sends it: let only your own back end reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
 	a.popups = p
-	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Log: a.env.log}
+	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Log: a.log}
 	if settings.Signer, err = a.popupSigner(); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (a *app) openPopups() error {
 	if p.popup, err = popup.Open(settings, empty); err != nil {
 		return fmt.Errorf("popups: %w", err)
 	}
-	p.campaigns = newCampaigns(p.tables, p.popup, c.RepeatAfter, a.env.log)
+	p.campaigns = newCampaigns(p.tables, p.popup, c.RepeatAfter, a.log)
 	return nil
 }
 
@@ -98,22 +98,22 @@ func (a *app) openPopups() error {
 func (p *popupPart) openStates(settings *popup.Config) error {
 	if p.cfg.Store == "memory" {
 		p.memory = &memoryStates{Memory: popup.NewMemory(p.cfg.MemoryUsers)}
-		p.log = newEventLog(p.cfg, popupLogPath(p.app.cfg.Data), p.app.env.log)
+		p.log = NewEventLog(p.cfg, PopupSpoolPath(p.app.cfg.Data), p.app.log)
 		settings.Store, settings.Recorder = p.memory, p.log
 		return nil
 	}
 	url := p.app.cfg.Redis.Reveal()
 	if url == "" {
-		return usageError{errors.New("popups: store: redis needs redis: in the configuration, or --redis")}
+		return UsageError{errors.New("popups: store: redis needs redis: in the configuration, or --redis")}
 	}
 	if p.cfg.CacheUsers > 0 {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
 	}
-	states, err := redis.OpenPopups(p.app.env.ctx, url, redis.PopupConfig{
-		Table: p.tables, Cache: settings.Cache, Log: p.app.env.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
+	states, err := redis.OpenPopups(p.app.ctx, url, redis.PopupConfig{
+		Table: p.tables, Cache: settings.Cache, Log: p.app.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	})
 	if err != nil {
-		return usageError{fmt.Errorf("popups: %w", err)}
+		return UsageError{fmt.Errorf("popups: %w", err)}
 	}
 	p.redis = states
 	settings.Store = limitedStore{states, p.cfg.Timeout}
@@ -145,7 +145,7 @@ func (a *app) popupSigner() (*popup.Signer, error) {
 	}
 	signer, err := popup.NewSigner(keys, a.cfg.Popups.TokenTTL)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("popups.keys: %w", err)}
+		return nil, UsageError{fmt.Errorf("popups.keys: %w", err)}
 	}
 	return signer, nil
 }
@@ -218,7 +218,7 @@ func (p *popupPart) restore(ctx context.Context) error {
 		return err
 	}
 	// The log first: of two states of one version, the one in the log is newer.
-	waiting, err := p.log.open(ctx, p.memory.replace)
+	waiting, err := p.log.Open(ctx, p.memory.replace)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (p *popupPart) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.app.env.log.Info("popup states are restored", "states", p.memory.Len(), "events_waiting", waiting)
+	p.app.log.Info("popup states are restored", "states", p.memory.Len(), "events_waiting", waiting)
 	p.memory.opened.Store(true)
 	return nil
 }
@@ -249,13 +249,13 @@ func (p *popupPart) close() {
 			p.redis.Close()
 		}
 		if p.log != nil {
-			err = p.log.close()
+			err = p.log.Close()
 		}
 		if p.lock != nil {
 			p.lock.Close()
 		}
 		if err = errors.Join(err, p.tables.Close()); err != nil {
-			p.app.env.log.Warn("popups cannot be closed", "error", err)
+			p.app.log.Warn("popups cannot be closed", "error", err)
 		}
 	})
 }
@@ -284,7 +284,7 @@ func (p *popupPart) route() (*server.PopupRoute, error) {
 		Header: d.Header, Algorithm: d.Algorithm, Key: []byte(d.Key.Reveal()), Claim: d.Claim, Issuer: d.Issuer, Audience: d.Audience,
 	})
 	if err != nil {
-		return nil, usageError{fmt.Errorf("popups.identity: %w", err)}
+		return nil, UsageError{fmt.Errorf("popups.identity: %w", err)}
 	}
 	r.Identity = identity
 	return r, nil
@@ -399,7 +399,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	return found
 }
 
-var _ popup.Recorder = (*eventLog)(nil)
+var _ popup.Recorder = (*EventLog)(nil)
 
 // spoolName is the name of popups' events in their spool.
 const spoolName = "popups"

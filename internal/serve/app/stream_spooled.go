@@ -1,8 +1,9 @@
-package main
+package app
 
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,12 +21,15 @@ type spoolPart struct {
 	closed  error
 }
 
+// SpoolPath returns the file of the streams' spool in a data directory.
+func SpoolPath(data string) string { return filepath.Join(data, "spool", "spool.db") }
+
 // startSpool opens the spool where a stream goes through it.
 func (a *app) startSpool(ctx context.Context) error {
 	if !slices.ContainsFunc(a.streams, func(p *streamPart) bool { return p.ack == stream.SpoolAck }) {
 		return nil
 	}
-	file, err := sqlite.OpenSpool(ctx, spoolPath(a.cfg.Data))
+	file, err := sqlite.OpenSpool(ctx, SpoolPath(a.cfg.Data))
 	if err != nil {
 		return err
 	}
@@ -35,7 +39,7 @@ func (a *app) startSpool(ctx context.Context) error {
 	}
 	c := a.cfg.Spool
 	spool, err := stream.OpenSpool(stream.SpoolConfig{
-		Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Log: a.env.log,
+		Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Log: a.log,
 	}, file, heads)
 	if err != nil {
 		return errors.Join(err, file.Close())
@@ -75,7 +79,7 @@ func (p *streamPart) startSpooled(ctx context.Context) error {
 	}
 	s, err := stream.OpenSpooled(p.cfg, p.schema, p.spool.Load(), p.sink)
 	if err != nil {
-		return usageError{err}
+		return UsageError{err}
 	}
 	p.running.Store(&running{
 		store: func(ctx context.Context, r stream.Request) (server.Receipt, error) {

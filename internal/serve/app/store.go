@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -44,7 +44,7 @@ type stores struct {
 func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	url, err := database.Parse(text)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, UsageError{err}
 	}
 	if st, ok := s.open[url.Raw()]; ok {
 		return st, nil
@@ -103,7 +103,7 @@ func openPostgres(ctx context.Context, url database.URL, pool database.Pool, log
 func openMySQL(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*store, error) {
 	db, err := mysql.Open(ctx, url, pool, log)
 	if err != nil {
-		return nil, usageError{err} // it connects later: only the URL can be wrong
+		return nil, UsageError{err} // it connects later: only the URL can be wrong
 	}
 	return &store{
 		ping: db.Ping, probe: db.Probe, stats: db.Stats, lag: db.Lag,

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"bytes"
@@ -37,14 +37,14 @@ func (p *popupPart) fill(st *store) (func(context.Context, string, *popup.Attrib
 	}
 	source, check, err := st.query(d)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, UsageError{err}
 	}
 	q := query.Open(query.Config{
 		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
-		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: a.env.log,
+		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: a.log,
 	}, source)
 	a.queries = append(a.queries, queryPart{q, check})
-	p.row = newUserRow(c.Attributes, a.env.log)
+	p.row = newUserRow(c.Attributes, a.log)
 	return func(ctx context.Context, user string, attributes *popup.Attributes) error {
 		answer, _, err := q.Ask(ctx, time.Now(), []string{user})
 		if err != nil || answer.Rows == 0 {

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"cmp"
@@ -20,16 +20,16 @@ import (
 
 // openFeeds opens the databases and makes the feeds. It asks no database anything.
 func (a *app) openFeeds() error {
-	if _, err := a.stores.get(a.env.ctx, a.cfg.Database.Reveal()); err != nil {
+	if _, err := a.stores.get(a.ctx, a.cfg.Database.Reveal()); err != nil {
 		return err
 	}
 	if url := a.cfg.Replica.Reveal(); url != "" {
-		st, err := a.stores.get(a.env.ctx, url)
+		st, err := a.stores.get(a.ctx, url)
 		if err != nil {
 			return err
 		}
 		st.optional = true
-		a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.env.log)}
+		a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.log)}
 	}
 	for i := range a.cfg.Feeds {
 		c := &a.cfg.Feeds[i]
@@ -37,20 +37,20 @@ func (a *app) openFeeds() error {
 		if url == "" {
 			url = a.cfg.Database.Reveal()
 		}
-		st, err := a.stores.get(a.env.ctx, url)
+		st, err := a.stores.get(a.ctx, url)
 		if err != nil {
 			return err
 		}
 		st.needed = true
-		settings := feedConfig(c, st.gate, a.env.log)
+		settings := feedConfig(c, st.gate, a.log)
 		source, err := st.feed(settings.Definition)
 		if err != nil {
-			return usageError{fmt.Errorf("feed %s: %w", c.Path, err)}
+			return UsageError{fmt.Errorf("feed %s: %w", c.Path, err)}
 		}
 		if r := a.replica; r != nil && c.Database == "" {
 			replica, err := r.store.feed(settings.Definition)
 			if err != nil {
-				return usageError{fmt.Errorf("feed %s on the replica: %w", c.Path, err)}
+				return UsageError{fmt.Errorf("feed %s on the replica: %w", c.Path, err)}
 			}
 			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
 		}
@@ -64,32 +64,32 @@ func (a *app) openFeeds() error {
 // openQueries makes the queries. It asks no database anything.
 func (a *app) openQueries() error {
 	if url := a.cfg.Redis.Reveal(); url != "" {
-		r, err := redis.Open(url, a.env.log)
+		r, err := redis.Open(url, a.log)
 		if err != nil {
-			return usageError{err}
+			return UsageError{err}
 		}
 		a.redis = r
 	}
 	for i := range a.cfg.Queries {
 		c := &a.cfg.Queries[i]
-		st, err := a.stores.get(a.env.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+		st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
 		if err != nil {
 			return err
 		}
 		if c.Cache == "redis" && a.redis == nil {
-			return usageError{fmt.Errorf("query %s: cache: redis needs redis: in the configuration, or --redis", c.Path)}
+			return UsageError{fmt.Errorf("query %s: cache: redis needs redis: in the configuration, or --redis", c.Path)}
 		}
 		st.needed = true
 		settings := a.queryConfig(c)
 		settings.Database = st.url.Identity()
 		source, check, err := st.query(settings.Definition)
 		if err != nil {
-			return usageError{err}
+			return UsageError{err}
 		}
 		if r := a.replica; r != nil && c.Database == "" {
 			replica, _, err := r.store.query(settings.Definition)
 			if err != nil {
-				return usageError{fmt.Errorf("on the replica: %w", err)}
+				return UsageError{fmt.Errorf("on the replica: %w", err)}
 			}
 			source = &query.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
 		}
@@ -116,7 +116,7 @@ func (a *app) queryConfig(c *config.Query) query.Config {
 		Stale:      c.Stale,
 		CacheBytes: c.CacheBytes,
 		WaitersMax: c.WaitersMax,
-		Log:        a.env.log,
+		Log:        a.log,
 	}
 	for _, p := range c.Params {
 		cfg.Params = append(cfg.Params, param.Param{Name: p.Name, Type: param.Type(p.Type)})
@@ -171,7 +171,7 @@ func (a *app) newServer() (*server.Server, error) {
 		DrainTimeout:  h.DrainTimeout,
 		CORSOrigins:   h.CORSOrigins,
 		AccessLog:     a.cfg.Log.Access,
-		Log:           a.env.log,
+		Log:           a.log,
 	}
 	for _, key := range a.cfg.Keys {
 		cfg.Keys = append(cfg.Keys, key.Reveal())
@@ -189,14 +189,14 @@ func (a *app) newServer() (*server.Server, error) {
 	if h.TLSCert != "" {
 		pair, err := tls.LoadX509KeyPair(h.TLSCert, h.TLSKey)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("load TLS certificate: %w", err)}
+			return nil, UsageError{fmt.Errorf("load TLS certificate: %w", err)}
 		}
 		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
 	for _, text := range h.TrustedProxies {
 		p, err := parsePrefix(text)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("trusted proxy: %w", err)}
+			return nil, UsageError{fmt.Errorf("trusted proxy: %w", err)}
 		}
 		cfg.Proxies = append(cfg.Proxies, p)
 	}

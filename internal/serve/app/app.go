@@ -1,9 +1,11 @@
-package main
+package app
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"time"
 
@@ -23,7 +25,10 @@ import (
 
 // app is the serving process: its parts in the order in which they start.
 type app struct {
-	env     *environment
+	ctx            context.Context // of the process: ends when it is told to stop
+	log            *slog.Logger
+	stdout, stderr io.Writer
+
 	cfg     config.Config
 	demo    bool // the freight app on its own SQLite
 	builtIn bool // there is no file
@@ -94,7 +99,7 @@ func (a *app) run() error {
 	}
 	registry := prometheus.NewRegistry()
 	adminConfig := admin.Config{
-		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.env.log, Registry: registry,
+		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.log, Registry: registry,
 		Ready: func() []admin.Problem { return a.problems(public) }, Acks: a.streamAcks,
 	}
 	if a.popups != nil {
@@ -102,7 +107,7 @@ func (a *app) run() error {
 	}
 	adm, err := admin.New(adminConfig)
 	if err != nil {
-		return usageError{err}
+		return UsageError{err}
 	}
 	if err := a.register(registry, public); err != nil {
 		return err
@@ -113,7 +118,7 @@ func (a *app) run() error {
 // serve runs both listeners. The admin listener answers from the start; it stops
 // last, so that a draining server can be watched.
 func (a *app) serve(public *server.Server, adm *admin.Server) error {
-	ctx, stop := context.WithCancel(context.WithoutCancel(a.env.ctx))
+	ctx, stop := context.WithCancel(context.WithoutCancel(a.ctx))
 	defer stop()
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return adm.Run(groupCtx) })
@@ -123,7 +128,7 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 	group.Go(func() error {
 		defer stop()
 		// Told to stop, or the admin listener failed.
-		ctx, cancel := context.WithCancel(a.env.ctx)
+		ctx, cancel := context.WithCancel(a.ctx)
 		defer cancel()
 		defer context.AfterFunc(groupCtx, cancel)()
 		return a.servePublic(ctx, public)
@@ -140,7 +145,7 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 		if st.optional || st.spooled && !st.needed {
 			continue
 		}
-		if err := database.Wait(ctx, a.env.log, "database "+st.url.String(), st.ping); err != nil {
+		if err := database.Wait(ctx, a.log, "database "+st.url.String(), st.ping); err != nil {
 			return err
 		}
 	}
@@ -176,7 +181,7 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 	if err != nil {
 		return err
 	}
-	a.env.log.Info("serving", "listen", ln.Addr().String(), "admin", a.cfg.Admin.Listen, "database", a.defaultURL())
+	a.log.Info("serving", "listen", ln.Addr().String(), "admin", a.cfg.Admin.Listen, "database", a.defaultURL())
 	if a.demo {
 		a.printTour(ln.Addr().String())
 	}
@@ -188,7 +193,7 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 		return errors.Join(cause, err)
 	}
 	if err == nil {
-		a.env.log.Info("stopped: every accepted request was answered, every accepted record stored")
+		a.log.Info("stopped: every accepted request was answered, every accepted record stored")
 	}
 	return err
 }
@@ -197,15 +202,15 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 func (a *app) ensureFreight() error {
 	url, err := database.Parse(a.cfg.Database.Reveal())
 	if err != nil {
-		return usageError{err}
+		return UsageError{err}
 	}
-	_, err = freight.Ensure(a.env.ctx, url, progress.New(a.env.stderr))
+	_, err = freight.Ensure(a.ctx, url, progress.New(a.stderr))
 	return err
 }
 
 // printTour tells a newcomer what to try.
 func (a *app) printTour(listen string) {
-	fmt.Fprintf(a.env.stdout, `
+	fmt.Fprintf(a.stdout, `
 The freight app is served. Try:
 
   curl 'http://%[1]s/goodslist'                       the 10 newest orders

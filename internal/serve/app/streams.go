@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"cmp"
@@ -53,7 +53,7 @@ func (a *app) openStreams() error {
 	a.batches = admin.NewStreamBatches()
 	for i := range a.cfg.Streams {
 		c := &a.cfg.Streams[i]
-		st, err := a.stores.get(a.env.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+		st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
 		if err != nil {
 			return err
 		}
@@ -61,10 +61,10 @@ func (a *app) openStreams() error {
 		st.needed = st.needed || c.Ack != stream.SpoolAck
 		schema, err := stream.NewSchema(streamDefinition(c))
 		if err != nil {
-			return usageError{err}
+			return UsageError{err}
 		}
 		p := &streamPart{
-			cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, sink: st.stream(schema), ping: st.ping, log: a.env.log,
+			cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, sink: st.stream(schema), ping: st.ping, log: a.log,
 			spool: &a.spool.spool,
 		}
 		a.streams = append(a.streams, p)
@@ -112,7 +112,7 @@ func (a *app) streamConfig(c *config.Stream, st *store) stream.Config {
 	return stream.Config{
 		Committers: a.committers(c, st), BatchRows: c.BatchRows, BatchBytes: c.BatchBytes, QueueRows: c.QueueRows, QueueBytes: c.QueueBytes,
 		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL,
-		Log: a.env.log, Committed: a.batches.Committed(c.Path),
+		Log: a.log, Committed: a.batches.Committed(c.Path),
 	}
 }
 
@@ -146,7 +146,7 @@ func (p *streamPart) start(ctx context.Context) error {
 	}
 	s, err := stream.Open(p.cfg, p.schema, p.sink)
 	if err != nil {
-		return usageError{err}
+		return UsageError{err}
 	}
 	d := &directStream{part: p, stream: s, worth: worth}
 	ctx, d.endPulse = context.WithCancel(context.WithoutCancel(ctx))
@@ -184,7 +184,7 @@ func (p *streamPart) ready() error {
 // closeStreams closes all streams at the same time, within http.drain_timeout, and then
 // the spool.
 func (a *app) closeStreams() error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.ctx), a.cfg.HTTP.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), a.cfg.HTTP.DrainTimeout)
 	defer cancel()
 	errs := make([]error, len(a.streams))
 	var group sync.WaitGroup
@@ -222,7 +222,7 @@ func (a *app) streamAcks() []admin.StreamAck {
 // explainStream adds what to run where the freight app's tables are those of an
 // earlier release.
 func (a *app) explainStream(err error) error {
-	if !a.builtIn || a.env.ctx.Err() != nil {
+	if !a.builtIn || a.ctx.Err() != nil {
 		return err
 	}
 	return fmt.Errorf("%w; tables that are missing are made by: spillway seed freight --upgrade --database URL", err)

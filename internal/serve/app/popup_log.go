@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -22,9 +22,9 @@ const (
 	logDrainBytes = 1 << 20  // of events that the database is given at once
 )
 
-// eventLog keeps events in a local file until the database has them. It is a
+// EventLog keeps events in a local file until the database has them. It is a
 // popup.Recorder once open has returned.
-type eventLog struct {
+type EventLog struct {
 	cfg  *config.Popups
 	name string
 	log  *slog.Logger
@@ -33,16 +33,17 @@ type eventLog struct {
 	spool atomic.Pointer[stream.Spool] // nil before open
 }
 
-func newEventLog(cfg *config.Popups, name string, log *slog.Logger) *eventLog {
-	return &eventLog{cfg: cfg, name: name, log: log}
+// NewEventLog returns a closed EventLog of the file name.
+func NewEventLog(cfg *config.Popups, name string, log *slog.Logger) *EventLog {
+	return &EventLog{cfg: cfg, name: name, log: log}
 }
 
-// popupLogPath is the file in a data directory.
-func popupLogPath(data string) string { return filepath.Join(data, "popups.spool") }
+// PopupSpoolPath returns the file of the popups' events in a data directory.
+func PopupSpoolPath(data string) string { return filepath.Join(data, "popups.spool") }
 
-// open opens the file and yields the state after each event that the database may not
+// Open opens the file and yields the state after each event that the database may not
 // have, in their order.
-func (l *eventLog) open(ctx context.Context, yield func(popup.Key, popup.State) error) (int, error) {
+func (l *EventLog) Open(ctx context.Context, yield func(popup.Key, popup.State) error) (int, error) {
 	waiting, err := l.openFile(ctx, yield)
 	if errors.Is(err, stream.ErrSpoolDamaged) {
 		err = fmt.Errorf("%s: %w; %s", l.name, err, l.repair())
@@ -51,11 +52,11 @@ func (l *eventLog) open(ctx context.Context, yield func(popup.Key, popup.State) 
 }
 
 // repair says what to do about a damaged file.
-func (l *eventLog) repair() string {
+func (l *EventLog) repair() string {
 	return fmt.Sprintf("spillway spool repair --popups --data %s says what is lost, and gives it up with --yes", filepath.Dir(l.name))
 }
 
-func (l *eventLog) openFile(ctx context.Context, yield func(popup.Key, popup.State) error) (waiting int, err error) {
+func (l *EventLog) openFile(ctx context.Context, yield func(popup.Key, popup.State) error) (waiting int, err error) {
 	if l.file, err = sqlite.OpenSpool(ctx, l.name); err != nil {
 		return 0, err
 	}
@@ -79,7 +80,7 @@ func (l *eventLog) openFile(ctx context.Context, yield func(popup.Key, popup.Sta
 	return waiting, err
 }
 
-func (l *eventLog) replay(ctx context.Context, head stream.SpoolHead, yield func(popup.Key, popup.State) error) (int, error) {
+func (l *EventLog) replay(ctx context.Context, head stream.SpoolHead, yield func(popup.Key, popup.State) error) (int, error) {
 	waiting := 0
 	for after := head.Drained; after < head.Last; {
 		sealed, err := l.file.Read(ctx, spoolName, after, logDrainBytes)
@@ -108,7 +109,7 @@ func (l *eventLog) replay(ctx context.Context, head stream.SpoolHead, yield func
 }
 
 // Record implements popup.Recorder.
-func (l *eventLog) Record(ctx context.Context, events ...popup.Event) error {
+func (l *EventLog) Record(ctx context.Context, events ...popup.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	for _, e := range events {
@@ -124,7 +125,7 @@ func (l *eventLog) Record(ctx context.Context, events ...popup.Event) error {
 }
 
 // drain takes events to the database until ctx ends, or the file is found damaged.
-func (l *eventLog) drain(ctx context.Context, tables popupTables) {
+func (l *EventLog) drain(ctx context.Context, tables popupTables) {
 	err := l.spool.Load().Drain(ctx, spoolName, logDrainBytes, func(ctx context.Context, groups []stream.Group) (stream.Applied, error) {
 		var events []popup.Event
 		applied := stream.Applied{Groups: len(groups)}
@@ -157,9 +158,9 @@ func decodeEvents(group stream.Group) ([]popup.Event, []stream.DeadLetter) {
 	return events, dead
 }
 
-// popupEventJSON returns an event as a JSON object, for people to read; for a payload that
+// PopupEventJSON returns an event as a JSON object, for people to read; for a payload that
 // holds none, a string of base64.
-func popupEventJSON(payload []byte) ([]json.RawMessage, error) {
+func PopupEventJSON(payload []byte) ([]json.RawMessage, error) {
 	var shown any = payload
 	if e, err := popup.DecodeEvent(payload); err == nil {
 		shown = struct {
@@ -176,8 +177,8 @@ func popupEventJSON(payload []byte) ([]json.RawMessage, error) {
 	return []json.RawMessage{text}, err
 }
 
-// close makes durable what was accepted and closes the file. The drain has ended.
-func (l *eventLog) close() error {
+// Close makes durable what was accepted and closes the file. The drain has ended.
+func (l *EventLog) Close() error {
 	if spool := l.spool.Load(); spool != nil {
 		spool.Close()
 	}
@@ -189,7 +190,7 @@ func (l *eventLog) close() error {
 
 var errLogClosed = errors.New("the event log is not open yet")
 
-func (l *eventLog) ready() error {
+func (l *EventLog) ready() error {
 	spool := l.spool.Load()
 	if spool == nil {
 		return errLogClosed
@@ -198,7 +199,7 @@ func (l *eventLog) ready() error {
 }
 
 // stats returns the figures of the events that wait.
-func (l *eventLog) stats() (stream.SpoolNameStats, bool) {
+func (l *EventLog) stats() (stream.SpoolNameStats, bool) {
 	spool := l.spool.Load()
 	if spool == nil {
 		return stream.SpoolNameStats{}, false

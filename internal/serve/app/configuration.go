@@ -1,0 +1,122 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/freight"
+	"spillway/internal/serve/stream"
+)
+
+// BuiltIn returns the configuration that serve uses without a file: the freight app.
+func BuiltIn() config.Config {
+	cfg := config.Default()
+	f, d := config.DefaultFeed(), freight.DefaultFeed()
+	f.Path, f.Aliases, f.SQL, f.Key = d.Path, d.Aliases, d.SQL, config.Keys{{Name: d.Key}}
+	cfg.Feeds = []config.Feed{f}
+	for _, d := range freight.DefaultStreams() {
+		cfg.Streams = append(cfg.Streams, builtInStream(d))
+	}
+	cfg.Popups.Path, cfg.Popups.UserType, cfg.Popups.AttributesSQL = "/popup", "integer", freight.CampaignSQL
+	for _, attribute := range freight.CampaignAttributes() {
+		cfg.Popups.Attributes = append(cfg.Popups.Attributes, config.Param(attribute))
+	}
+	return cfg
+}
+
+func builtInStream(d freight.Stream) config.Stream {
+	s := config.DefaultStream()
+	s.Path, s.Table, s.OrderBy = d.Path, d.Table, d.OrderBy
+	literal := func(text string) config.Literal { return config.Literal{Text: text, Given: text != ""} }
+	for _, c := range d.Columns {
+		s.Columns = append(s.Columns, config.Column{
+			Name: c.Name, Type: c.Type, Required: c.Required, MaxLength: c.MaxLength,
+			Default: literal(c.Default), Min: literal(c.Min), Max: literal(c.Max),
+		})
+	}
+	return s
+}
+
+// LoadConfig reads and checks a configuration file. It opens no database. The error is a
+// UsageError; it wraps config.Errors if the file can be read but holds mistakes.
+func LoadConfig(path string) (config.Config, error) {
+	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups)
+	if err != nil {
+		return cfg, UsageError{err}
+	}
+	return cfg, nil
+}
+
+// checkDatabases says which database addresses are none that serve can open.
+func checkDatabases(c config.Config) []config.Mistake {
+	var found []config.Mistake
+	check := func(path string, address config.Secret) {
+		if address == "" {
+			return
+		}
+		if _, err := database.Parse(address.Reveal()); err != nil {
+			found = append(found, config.Mistake{Path: path, Rule: errors.Unwrap(err).Error()})
+		}
+	}
+	check("database", c.Database)
+	check("replica", c.Replica)
+	for i, f := range c.Feeds {
+		check(fmt.Sprintf("feeds[%d].database", i), f.Database)
+	}
+	for i, s := range c.Streams {
+		check(fmt.Sprintf("streams[%d].database", i), s.Database)
+	}
+	return found
+}
+
+// checkStatements says which feeds' statements do not read, and where their
+// parameters are not those declared.
+func checkStatements(c config.Config) []config.Mistake {
+	var found []config.Mistake
+	for i, f := range c.Feeds {
+		path := fmt.Sprintf("feeds[%d]", i)
+		url, err := database.Parse(cmp.Or(f.Database.Reveal(), c.Database.Reveal()))
+		if err != nil {
+			url = database.URL{} // checkDatabases says so
+		}
+		if f.SQL == "" {
+			continue // Validate says so
+		}
+		statement, err := database.ParseStatementFor(url.Driver, f.SQL)
+		if err != nil {
+			found = append(found, config.Mistake{Path: path + ".sql", Rule: "in the statement at " + err.Error()})
+			continue
+		}
+		names := statement.Names()
+		for _, name := range names {
+			if !slices.ContainsFunc(f.Params, func(p config.Param) bool { return p.Name == name }) {
+				found = append(found, config.Mistake{Path: path + ".sql", Rule: fmt.Sprintf("takes :%s, which params does not declare; add %s: TYPE there", name, name)})
+			}
+		}
+		for _, p := range f.Params {
+			if !slices.Contains(names, p.Name) {
+				found = append(found, config.Mistake{Path: path + ".params." + p.Name, Rule: "is not used: sql has no :" + p.Name})
+			}
+		}
+	}
+	return found
+}
+
+// checkStreams says which streams' columns do not fit together.
+func checkStreams(c config.Config) []config.Mistake {
+	var found []config.Mistake
+	for i := range c.Streams {
+		s := &c.Streams[i]
+		if s.Incomplete() {
+			continue // Validate says so
+		}
+		if _, err := stream.NewSchema(streamDefinition(s)); err != nil {
+			found = append(found, config.Mistake{Path: fmt.Sprintf("streams[%d].columns", i), Rule: errors.Unwrap(err).Error()})
+		}
+	}
+	return found
+}
