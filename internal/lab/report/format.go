@@ -98,3 +98,16 @@ func plural(n int64, noun string) string {
 	}
 	return fmt.Sprintf("%s %s", integer(n), noun)
 }
+
+// elapsed writes a time since the start of a run: "45 s", "5 min", "2 h".
+func elapsed(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v >= 7200:
+		return significant(v/3600) + " h"
+	case v >= 180:
+		return significant(v/60) + " min"
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64) + " s"
+}

@@ -51,12 +51,8 @@ func TestGolden(t *testing.T) {
 	golden(t, "staged.csv", written(t, CSV, staged))
 	golden(t, "staged.seconds.csv", written(t, CSVSeconds, staged))
 	golden(t, "staged.bench", written(t, Bench, staged))
-	golden(t, "staged.html", written(t, HTML, staged))
 	golden(t, "compare.txt", written(t, Text, compare...))
 	golden(t, "compare.json", written(t, JSON, compare...))
-	golden(t, "compare.html", written(t, HTML, compare...))
 	golden(t, "sweep.txt", written(t, Text, sweep))
-	golden(t, "sweep.html", written(t, HTML, sweep))
 	golden(t, "single.txt", written(t, Text, single))
-	golden(t, "single.html", written(t, HTML, single))
 }

@@ -7,149 +7,192 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"time"
 
+	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/result"
 )
 
-//go:embed page.html page.css page.js
+//go:embed page.html load.html study.html page.css page.js uplot
 var pageFiles embed.FS
 
-// A page is what page.html shows. Text is escaped by the template, pictures by svg.
+// A page is what page.html shows around a body, which is load.html or study.html.
 type page struct {
 	Title  string
 	Style  template.CSS
 	Script template.JS
-	Data   template.JS // the JSON document, for whoever wants the figures
-	Runs   []pageRun
-	Charts []figure
-	Heads  []string // of the table of several runs by load level
-	Rows   [][]string
-	Note   string
+	Data   template.JS // the JSON document of the same runs or study, and the figures
+	Body   any
 }
 
-type pageRun struct {
-	Label    string
-	Hue      string // "" when there is only one
-	Subtitle string
-	Headline headline
-	TilesOf  string // which step the tiles show
-	Tiles    []tile
-	Heads    []string
-	Rows     []pageRow
-	Costs    [][]string
-	Used     []block
-	UsedRows [][]string // of the table of what was used, heads first
-	UsedNote string
-	Unread   []string // what could not be watched
-	Manifest []fact
-}
-
-type pageRow struct {
-	Cells   []string
-	Valid   bool
-	Missed  bool
-	Remarks []string
-	Load    string
-}
-
-// A tile is a figure to be seen first.
-type tile struct{ Name, Value, Note string }
-
-// A figure is a chart in its two sizes. A timeline has several pictures in each.
-type figure struct {
-	Title, Caption string
-	Half           bool
-	Legend         []legend
-	Wide, Narrow   []template.HTML
-}
-
-// A legend names a colour.
-type legend struct{ Name, Class string }
-
-func writeHTML(w io.Writer, runs []run) error {
-	p, err := newPage(runs)
+// writePage writes one HTML file that loads nothing. Its text is escaped by the template.
+func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []byte, figures []figure) error {
+	p := page{Title: title, Body: body}
+	for _, file := range []struct {
+		name  string
+		style bool
+	}{{"uplot/uPlot.min.css", true}, {"page.css", true}, {"uplot/uPlot.iife.min.js", false}, {"page.js", false}} {
+		text, err := pageFiles.ReadFile(file.name)
+		if err != nil {
+			return fmt.Errorf("read page file: %w", err)
+		}
+		if file.style {
+			p.Style += template.CSS(text)
+		} else {
+			p.Script += template.JS(text)
+		}
+	}
+	data, err := pageData(document, figures)
 	if err != nil {
 		return err
 	}
-	t, err := template.ParseFS(pageFiles, "page.html")
+	p.Data = template.JS(data)
+	t, err := template.ParseFS(pageFiles, "page.html", bodyFile)
 	if err != nil {
 		return fmt.Errorf("read page template: %w", err)
 	}
-	var out bytes.Buffer
-	if err := t.Execute(&out, p); err != nil {
+	if err := t.Execute(out, p); err != nil {
 		return fmt.Errorf("write page: %w", err)
 	}
-	return emit(w, &out)
+	return nil
 }
 
-func newPage(runs []run) (*page, error) {
-	p := &page{Title: "Load report", Note: tableNote}
+// numbered gives each figure its place in the page's data.
+func numbered(figures []figure) []figure {
+	for i := range figures {
+		figures[i].Index = i
+	}
+	return figures
+}
+
+// A pageHeader is a headline and what it is about.
+type pageHeader struct {
+	headline
+	Label, Color, Subtitle string
+}
+
+// A pageTable is a table with its note.
+type pageTable struct {
+	Title, Note string
+	Folded      bool
+	Words       bool // the last column is text
+	Heads       []string
+	Rows        []pageRow
+}
+
+// A pageRow is a row of a table; Mark is "doubtful" or "missed".
+type pageRow struct {
+	Mark  string
+	Cells []string
+}
+
+// newPageTable makes a table of rows, heads first; nil without rows.
+func newPageTable(rows [][]string, note string) *pageTable {
+	if len(rows) == 0 {
+		return nil
+	}
+	t := &pageTable{Heads: rows[0], Note: note}
+	for _, cells := range rows[1:] {
+		t.Rows = append(t.Rows, pageRow{Cells: cells})
+	}
+	return t
+}
+
+// A loadPage is what load.html shows.
+type loadPage struct {
+	Runs       []pageRun
+	Figures    []figure
+	SideBySide *pageTable
+}
+
+type pageRun struct {
+	Header     pageHeader
+	TilesOf    string // which step the tiles show
+	Tiles      []tile
+	Steps      *pageTable
+	Remarks    []string
+	UsedByStep *pageTable
+	Used       []block
+	Unread     []string // what could not be watched
+	Costs      *pageTable
+	Manifest   []fact
+}
+
+// A tile is a figure at the top of the page.
+type tile struct{ Name, Value, Note string }
+
+func writeHTML(w io.Writer, runs []run) error {
+	figures, err := pageFigures(runs)
+	if err != nil {
+		return err
+	}
+	p := loadPage{Figures: numbered(figures)}
+	title := "Load report"
 	for i := range runs {
 		p.Runs = append(p.Runs, newPageRun(runs, i))
 	}
-	if len(runs) > 0 && runs[0].usage != nil {
-		p.Title = "Watch report: " + runs[0].label
-	} else if len(runs) > 0 {
-		p.Title = "Load report: " + runs[0].label
+	if len(runs) > 0 {
+		title += ": " + runs[0].label
+		if runs[0].usage != nil {
+			title = "Watch report: " + runs[0].label
+		}
 	}
-	p.Heads, p.Rows = sideBySide(runs)
-	style, script, err := pageAssets()
+	if heads, rows := sideBySide(runs); heads != nil {
+		p.SideBySide = newPageTable(append([][]string{heads}, rows...), "One run of each is no evidence that one is better: repeat both, interleaved.")
+	}
+	document, err := json.Marshal(documents(runs))
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("write page data: %w", err)
 	}
-	data, err := json.Marshal(documents(runs)) // escapes <, > and &, so it cannot close its element
-	if err != nil {
-		return nil, fmt.Errorf("write page data: %w", err)
+	var out bytes.Buffer
+	if err := writePage(&out, "load.html", title, p, document, figures); err != nil {
+		return err
 	}
-	p.Style, p.Script, p.Data = template.CSS(style), template.JS(script), template.JS(data) // our own files, and escaped JSON
-	p.Charts, err = pageCharts(runs)
-	return p, err
-}
-
-func pageAssets() (style, script []byte, err error) {
-	if style, err = pageFiles.ReadFile("page.css"); err != nil {
-		return nil, nil, fmt.Errorf("read page style: %w", err)
-	}
-	if script, err = pageFiles.ReadFile("page.js"); err != nil {
-		return nil, nil, fmt.Errorf("read page script: %w", err)
-	}
-	return style, script, nil
+	return emit(w, &out)
 }
 
 func newPageRun(runs []run, i int) pageRun {
 	r := &runs[i]
 	view := pageRun{
-		Label: r.label, Headline: r.headline(), Manifest: r.manifest(), Costs: r.costs(),
-		Used: r.blocks(), UsedRows: r.watchTable(), UsedNote: watchTableNote, Unread: r.watchRemarks(),
+		Header:   pageHeader{headline: r.headline(), Label: r.label},
+		Manifest: r.manifest(), Costs: r.costs(), Used: r.blocks(), UsedByStep: newPageTable(r.watchTable(), watchTableNote), Unread: r.watchRemarks(),
 	}
-	view.Subtitle = fmt.Sprintf("%s, from %s", r.Header.StartedAt.UTC().Format("2006-01-02 15:04 UTC"), r.Header.Machine.Host)
+	view.Header.Subtitle = fmt.Sprintf("%s, from %s", r.Header.StartedAt.UTC().Format("2006-01-02 15:04 UTC"), r.Header.Machine.Host)
 	if r.End.Elapsed > 0 {
-		view.Subtitle += ", " + secondsLabelLong(r.End.Elapsed)
+		view.Header.Subtitle += ", " + wholeSeconds(r.End.Elapsed)
 	}
+	title := "Steps"
 	if len(runs) > 1 {
-		view.Hue = hue(i)
+		view.Header.Color = hue(i)
+		title += ": " + r.label
 	} else if s := r.keyStep(); s != nil {
 		view.Tiles, view.TilesOf = append(s.tiles(), r.usageTiles(s.usage)...), tilesOf(r, s)
 	} else if r.usage != nil {
 		view.Tiles = r.usageTiles(r.usage)
 	}
-	cols := columns(runs)
-	for _, c := range cols {
-		view.Heads = append(view.Heads, c.name)
+	if len(r.steps) == 0 {
+		return view
 	}
+	rows, _ := stepTable(columns(runs), r.steps)
+	view.Steps = newPageTable(rows, tableNote)
+	view.Steps.Title, view.Steps.Words = title, true
 	for k := range r.steps {
 		s := &r.steps[k]
-		row := pageRow{Valid: s.valid(), Missed: !s.sloMet(), Remarks: s.remarks(), Load: s.load()}
-		for _, c := range cols {
-			row.Cells = append(row.Cells, c.value(s))
+		switch {
+		case !s.valid():
+			view.Steps.Rows[k].Mark = "doubtful"
+		case !s.sloMet():
+			view.Steps.Rows[k].Mark = "missed"
 		}
-		view.Rows = append(view.Rows, row)
+		for _, remark := range s.remarks() {
+			view.Remarks = append(view.Remarks, s.load()+": "+remark)
+		}
 	}
 	return view
 }
 
-func secondsLabelLong(v float64) string {
+func wholeSeconds(v float64) string {
 	return time.Duration(v * float64(time.Second)).Round(time.Second).String()
 }
 
@@ -236,7 +279,7 @@ func costHeads() []string {
 	}
 }
 
-func (r *run) costs() [][]string {
+func (r *run) costs() *pageTable {
 	if r.usage != nil {
 		return nil
 	}
@@ -250,7 +293,8 @@ func (r *run) costs() [][]string {
 			share(t.Cost.ThreadBusyMax), seconds(t.Cost.RunQueueWait), size(float64(t.Cost.MemoryMax)),
 		})
 	}
-	return rows
+	return newPageTable(rows, "N / (X R): requests in flight over rate times service time, 1 if Little's law holds. lag: from the intended start until the "+
+		"pacer took the request up.")
 }
 
 func fairness(c *result.ConnectionStats) string {
@@ -265,4 +309,84 @@ func ratio(v float64) string {
 		return "-"
 	}
 	return significant(v)
+}
+
+// A studyPage is what study.html shows.
+type studyPage struct {
+	Header    pageHeader
+	Findings  []string
+	Figures   []figure
+	Problems  []string
+	Sections  []pageTable
+	Timelines []studyTimeline
+	Manifest  []fact
+}
+
+// A studyTimeline is the levels of one variant in one block.
+type studyTimeline struct {
+	Name, Color string
+	Figure      figure
+}
+
+func writeStudyHTML(out *bytes.Buffer, s *experiment.Study) error {
+	m := &s.Manifest
+	p := studyPage{
+		Header:   pageHeader{headline: newStudyHeadline(s), Label: studyTitle(s)},
+		Findings: studyFindings(s), Problems: studyProblems(s), Manifest: studyManifest(s),
+	}
+	if m.Question != "" {
+		p.Header.Label += " · " + m.Question
+	}
+	p.Header.Subtitle = fmt.Sprintf("%s, %s, %s, on %s", m.StartedAt.UTC().Format("2006-01-02 15:04 UTC"),
+		plural(int64(s.Blocks), "block"), plural(int64(len(m.Variants)), "variant"), m.Machine.Host)
+	every := comparisonSection(s, s.Comparisons, "Every comparison")
+	every.folded = true
+	for _, section := range append(studySections(s), every) {
+		p.Sections = append(p.Sections, section.pageTable())
+	}
+	figures := studyFigures(s)
+	drawn := len(figures)
+	var err error
+	if p.Timelines, err = studyTimelines(s); err != nil {
+		return err
+	}
+	for i := range p.Timelines {
+		figures = append(figures, p.Timelines[i].Figure)
+		p.Timelines[i].Figure.Index = drawn + i
+	}
+	p.Figures = numbered(figures)[:drawn]
+	var summary bytes.Buffer
+	if err := s.WriteSummary(&summary); err != nil {
+		return err
+	}
+	return writePage(out, "study.html", studyTitle(s), p, summary.Bytes(), figures)
+}
+
+func (s *studySection) pageTable() pageTable {
+	t := newPageTable(s.rows, s.note)
+	t.Title, t.Folded, t.Words = s.title, s.folded, s.words
+	for i := range t.Rows {
+		t.Rows[i].Mark = s.marks[i]
+	}
+	return *t
+}
+
+// studyTimelines are in the order of the variants.
+func studyTimelines(s *experiment.Study) ([]studyTimeline, error) {
+	var all []studyTimeline
+	for _, timeline := range s.Timelines {
+		runs, err := decode([]*result.Run{timeline})
+		if err != nil {
+			return nil, err
+		}
+		charts, err := timelineCharts(runs, latencyLimits(runs))
+		if err != nil {
+			return nil, err
+		}
+		t := studyTimeline{Name: timeline.Header.Label, Figure: figure{Charts: charts}}
+		t.Color, _ = variantColor(s, t.Name)
+		all = append(all, t)
+	}
+	slices.SortStableFunc(all, func(a, b studyTimeline) int { return variantIndex(s, a.Name) - variantIndex(s, b.Name) })
+	return all, nil
 }

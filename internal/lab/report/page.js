@@ -1,31 +1,366 @@
-// Shows at once what the browser would show as a title after a moment, and marks the same moment in all panels.
+// Draws the figures of the page's JSON data with uPlot. What is shown was decided when the page was written; charts.go
+// describes the data.
 (() => {
-  const tip = document.getElementById("tip");
-  let marked = [];
-  const clear = () => {
-    marked.forEach((e) => e.classList.remove("on"));
-    marked = [];
-    tip.hidden = true;
+  const { figures } = JSON.parse(document.getElementById("data").textContent);
+  const narrow = 480; // pixels below which names stand above their rows
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  const font = (weight) => weight + " 12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif";
+
+  const significant = (v) => (v === 0 ? "0" : String(Number(v.toPrecision(3))));
+  const number = (v) => (Math.abs(v) < 100 ? significant(v) : Math.round(v).toLocaleString("en-US"));
+  const seconds = (v) => {
+    if (v === 0) return "0";
+    if (v < 0.9995e-6) return significant(v * 1e9) + " ns";
+    if (v < 0.9995e-3) return significant(v * 1e6) + " µs";
+    if (v < 0.9995) return significant(v * 1e3) + " ms";
+    return v < 120 ? significant(v) + " s" : elapsed(v);
   };
-  document.querySelectorAll(".hit").forEach((hit) => {
-    const title = hit.querySelector("title");
-    hit.dataset.tip = title.textContent;
-    title.remove();
+  const elapsed = (v) => (v === 0 ? "0" : v >= 7200 ? significant(v / 3600) + " h" : v >= 180 ? significant(v / 60) + " min" : significant(v) + " s");
+  const percentile = (v) => (100 * (1 - 10 ** -v)).toFixed(Math.max(0, Math.round(v) - 2)) + " %";
+  const formats = {
+    number,
+    seconds,
+    percentile,
+    time: elapsed,
+    rate: (v) => number(v) + "/s",
+    share: (v) => significant(v * 100) + " %",
+    percent: (v) => significant(v) + " %",
+    ratio: (v) => significant(v) + " x",
+  };
+
+  // Time axes get round times, percentile axes p0, p50, p90, p99 and so on, logarithmic axes 1, 2, 5 in every power of
+  // ten, or fewer if the range is wide.
+  const timeSteps = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+  const percentiles = (u, i, min, max) => [0, Math.log10(2), 1, 2, 3, 4, 5, 6].filter((v) => v <= max + 1e-9 && !(v < 1 && v > 0 && u.width < narrow));
+  const logTicks = (low, high) => {
+    const mantissas = high / low > 2e4 ? [1] : high / low > 500 ? [1, 3] : [1, 2, 5];
+    const ticks = [];
+    for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) ticks.push(...mantissas.map((m) => Number(m + "e" + e)));
+    return ticks;
+  };
+  const logSplits = (u, i, min, max) => logTicks(min, max).filter((v) => v >= min * (1 - 1e-9) && v <= max * (1 + 1e-9));
+
+  const axis = (spec, size, grid) => ({
+    stroke: css("soft"),
+    font: font(400),
+    label: grid ? undefined : spec.title,
+    labelFont: font(600),
+    labelSize: spec.title && !grid ? 18 : 0,
+    size,
+    gap: 4,
+    grid: { stroke: css("grid"), width: 1, show: grid },
+    ticks: { stroke: css("grid"), width: 1, size: 4 },
+    splits: spec.unit === "percentile" ? percentiles : spec.log ? logSplits : undefined,
+    filter: (u, ticks) => ticks,
+    incrs: spec.unit === "time" ? timeSteps : undefined,
+    values: (u, ticks) => ticks.map((v) => formats[spec.unit](v)),
   });
-  document.addEventListener("pointermove", (event) => {
-    const hit = event.target.closest && event.target.closest(".hit");
-    clear();
-    if (!hit) return;
-    const same = '.hit[data-i="' + hit.dataset.i + '"]';
-    marked = [...hit.closest("div").querySelectorAll(same)];
-    marked.forEach((e) => e.classList.add("on"));
-    tip.textContent = hit.dataset.tip;
-    tip.hidden = false;
-    const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
-    const below = event.clientY + 16;
-    const y = below + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 12 : below;
-    tip.style.left = Math.max(8, x) + "px";
-    tip.style.top = y + "px";
-  });
-  document.addEventListener("pointerleave", clear);
+
+  // extent makes room for the data and for values that must be seen as well.
+  const extent = (log, also) => (u, min, max) => {
+    const low = Math.min(min ?? Infinity, ...also);
+    const high = Math.max(max ?? -Infinity, ...also);
+    if (!isFinite(low)) return log ? [1e-3, 1] : [0, 1];
+    if (log) return [logTicks(low, high).findLast((v) => v <= low * (1 + 1e-9)), logTicks(low, high).find((v) => v >= high * (1 - 1e-9))];
+    return [0, high > 0 ? high * 1.06 : 1];
+  };
+
+  // restoring runs a hook that draws and puts the styles back, which uPlot relies on.
+  const restoring = (hook) => (u, i) => {
+    u.ctx.save();
+    hook(u, i);
+    u.ctx.restore();
+  };
+
+  const setFont = (ctx, weight) => (ctx.font = font(weight).replace("12px", 12 * devicePixelRatio + "px"));
+
+  // text writes words and returns their width.
+  const text = (ctx, words, x, y, color, weight, align) => {
+    ctx.fillStyle = color;
+    setFont(ctx, weight);
+    ctx.textAlign = align;
+    ctx.textBaseline = "middle";
+    ctx.fillText(words, x, y);
+    return ctx.measureText(words).width;
+  };
+
+  const segment = (ctx, x0, y0, x1, y1, color, width, dash) => {
+    ctx.strokeStyle = color;
+    ctx.lineWidth = width * devicePixelRatio;
+    ctx.setLineDash((dash || []).map((v) => v * devicePixelRatio));
+    ctx.beginPath();
+    ctx.moveTo(x0, y0);
+    ctx.lineTo(x1, y1);
+    ctx.stroke();
+    ctx.setLineDash([]);
+  };
+
+  // stack adds up the values of areas, in place, and returns the bands between them.
+  const stack = (data, series) => {
+    const bands = [];
+    let below = 0;
+    series.forEach((s, i) => {
+      if (s.style !== "stack" && s.style !== "pale") return;
+      const base = data[below];
+      data[i + 1] = data[i + 1].map((v, k) => {
+        const under = below ? base[k] : null;
+        return v == null && under == null ? null : (under ?? 0) + Math.max(0, v ?? 0);
+      });
+      if (below) bands.push({ series: [i + 1, below], fill: fill(s) });
+      below = i + 1;
+    });
+    return bands;
+  };
+  const fill = (s) => css(s.color) + (s.style === "pale" ? "66" : "cc");
+
+  // alone are the values with a gap on both sides, which a line would not show.
+  const alone = (values) => {
+    const known = values.map((v, i) => [v, i]).filter(([v]) => v !== undefined);
+    return known.filter(([v], k) => v != null && known[k - 1]?.[0] == null && known[k + 1]?.[0] == null).map(([, i]) => i);
+  };
+
+  const lineSeries = (spec, raw, unit) => {
+    const area = spec.style === "stack" || spec.style === "pale";
+    const bars = spec.style === "bars";
+    const color = css(spec.color);
+    return {
+      label: spec.name,
+      stroke: color,
+      width: area ? 0 : spec.style ? 1.25 : 2,
+      dash: spec.style === "dashed" ? [5, 4] : undefined,
+      fill: bars ? color : area ? fill(spec) : undefined,
+      paths: bars ? uPlot.paths.bars({ size: [1, 40] }) : undefined,
+      points: spec.dots || area || bars ? { show: false } : { show: true, size: 4, fill: color, filter: () => alone(raw) },
+      value: (u, v, i, k) => (k == null ? "" : raw[k] == null ? "-" : formats[unit](raw[k])),
+    };
+  };
+
+  const drawDots = (u, spec, xs, ys) => {
+    if (!spec.dots) return;
+    const ctx = u.ctx;
+    ctx.setLineDash([]);
+    const hollow = new Map(spec.x.map((x, k) => [x, spec.hollow[k]]));
+    xs.forEach((x, k) => {
+      if (ys[k] == null) return;
+      ctx.beginPath();
+      ctx.arc(u.valToPos(x, "x", true), u.valToPos(ys[k], "y", true), 3.5 * devicePixelRatio, 0, 2 * Math.PI);
+      ctx.fillStyle = hollow.get(x) ? css("card") : css(spec.color);
+      ctx.strokeStyle = hollow.get(x) ? css(spec.color) : css("card");
+      ctx.lineWidth = (hollow.get(x) ? 2 : 1) * devicePixelRatio;
+      ctx.fill();
+      ctx.stroke();
+    });
+  };
+
+  const drawMarks = (u, chart) => {
+    const { left, top, width, height } = u.bbox;
+    const ratio = devicePixelRatio;
+    let free = -Infinity; // labels that would overlap are left out
+    (chart.starts || []).forEach((m) => {
+      const x = u.valToPos(m.at, "x", true);
+      segment(u.ctx, x, top, x, top + height, css("rule"), 1, [2, 3]);
+      if (!m.label || x < free) return;
+      free = x + text(u.ctx, m.label, x + ratio, top - 7 * ratio, css("soft"), 400, "left") + 6 * ratio;
+    });
+    (chart.limits || []).forEach((m) => {
+      const y = u.valToPos(m.at, "y", true);
+      segment(u.ctx, left, y, left + width, y, css("bad"), 1.25, [7, 4]);
+      text(u.ctx, m.label, left + 4 * ratio, y - 7 * ratio, css("bad"), 600, "left");
+    });
+  };
+
+  const lineChart = (chart, width, syncKey) => {
+    const specs = chart.tables.flatMap((t) => t.series.map((s) => ({ ...s, x: t.x })));
+    const data = uPlot.join(chart.tables.map((t) => [t.x, ...t.series.map((s) => s.y)]));
+    const raw = data.slice();
+    const bands = stack(data, specs);
+    specs.forEach((s, i) => {
+      const hidden = (v) => v <= 0 && (chart.y.log || s.style === "bars"); // a logarithmic axis has no 0, and a bar of 0 no height
+      if (raw[i + 1].some(hidden)) data[i + 1] = data[i + 1].map((v) => (hidden(v) ? null : v));
+    });
+    const limits = (chart.limits || []).map((m) => m.at);
+    const xs = data[0];
+    const x = { time: false, distr: chart.x.log ? 3 : 1 };
+    if (chart.x.max) x.range = [0, chart.x.max];
+    else if (chart.x.unit === "percentile") x.range = [0, Math.max(1, xs[xs.length - 1])];
+    else if (chart.x.log) x.range = () => [xs[0] / 1.1, xs[xs.length - 1] * 1.1];
+    else x.range = () => [0, xs[xs.length - 1] * 1.03];
+    return {
+      data,
+      options: {
+        width,
+        height: chart.height + (chart.x.title ? 18 : 0),
+        padding: [chart.starts && chart.starts[0].label ? 18 : 8, 24, 0, 0],
+        cursor: { sync: syncKey ? { key: syncKey } : undefined, drag: { x: false, y: false }, y: false, points: { size: 6 } },
+        legend: {
+          markers: {
+            width: (u, i) => (specs[i - 1].style === "dashed" ? 2 : 0),
+            dash: "dashed",
+            stroke: (u, i) => css(specs[i - 1].color),
+            fill: (u, i) => ({ dashed: "transparent", pale: fill(specs[i - 1]) })[specs[i - 1].style] ?? css(specs[i - 1].color),
+          },
+        },
+        scales: { x, y: { distr: chart.y.log ? 3 : 1, range: extent(chart.y.log, limits) } },
+        axes: [axis(chart.x, chart.x.title ? 26 : 22, false), axis(chart.y, 62, true)],
+        bands,
+        series: [{ label: "at", value: (u, v) => (v == null ? "" : formats[chart.x.unit](v)) }].concat(
+          specs.map((s, i) => lineSeries(s, raw[i + 1], chart.y.unit)),
+        ),
+        hooks: {
+          drawSeries: [restoring((u, i) => drawDots(u, specs[i - 1], xs, data[i]))],
+          draw: [restoring((u) => drawMarks(u, chart))],
+        },
+      },
+    };
+  };
+
+  // ratioTicks are round ratios on an axis of logarithms: 1, 2, 5 in every power of ten, or even steps around 1.
+  const ratioTicks = (u, i, min, max) => {
+    const low = Math.exp(min);
+    const high = Math.exp(max);
+    const ticks = [];
+    if (high / low > 4) {
+      ticks.push(...logTicks(low, high));
+    } else {
+      const rough = (high - low) / 6;
+      const power = 10 ** Math.floor(Math.log10(rough));
+      const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
+      for (let k = Math.ceil(low / step); k * step <= high; k++) ticks.push(k * step);
+    }
+    return ticks.map(Math.log).filter((v) => v >= min && v <= max);
+  };
+
+  // rowChart has a row for each name: uPlot's x axis stands upright and counts the rows. Ratios are drawn by logarithm.
+  const rowChart = (chart, width, note) => {
+    const rows = chart.rows;
+    const small = width < narrow;
+    const ratios = chart.y.log;
+    const place = ratios ? Math.log : (v) => v;
+    const ends = rows.flatMap((r) => [r.value, r.low, r.high, r.published]).filter((v) => v != null && (!ratios || v > 0)).map(place);
+    const low = ratios ? Math.min(...ends, -0.1) : 0;
+    const high = Math.max(...ends, ratios ? 0.1 : 0) || 1;
+    const measure = document.createElement("canvas").getContext("2d");
+    const longest = (words, weight) => {
+      measure.font = font(weight);
+      return Math.ceil(Math.max(...words.map((w) => measure.measureText(w).width)));
+    };
+    const names = small ? 16 : Math.min(280, longest(rows.map((r) => r.name), 400) + 16);
+    const words = small && ratios ? 14 : longest(rows.map((r) => r.text), 600) + 20;
+    const values = { ...axis(chart.y, 24, true), space: 80 };
+    if (ratios) {
+      values.splits = ratioTicks;
+      values.values = (u, ticks) => ticks.map((v) => formats.ratio(Math.exp(v)));
+    }
+    return {
+      data: [rows.map((r, i) => i), rows.map((r) => place(r.value))],
+      options: {
+        width,
+        height: rows.length * (small ? 54 : ratios ? 28 : 36) + 36,
+        padding: [8, words, 0, names],
+        cursor: { drag: { x: false, y: false }, x: false, y: false, points: { show: false } },
+        legend: { show: false },
+        scales: {
+          x: { time: false, ori: 1, dir: -1, range: [-0.5, rows.length - 0.5] },
+          y: { ori: 0, dir: 1, range: [low - (ratios ? (high - low) * 0.04 : 0), high + (high - low) * 0.04] },
+        },
+        axes: [{ show: false, side: 3 }, { ...values, side: 2 }],
+        series: [{}, { paths: () => null, points: { show: false } }],
+        hooks: {
+          draw: [restoring((u) => rows.forEach((row, i) => drawRow(u, row, i, place, small)))],
+          setCursor: [(u) => (note.textContent = u.cursor.idx == null ? "" : rows[u.cursor.idx].note)],
+        },
+      },
+    };
+  };
+
+  const drawRow = (u, row, i, place, small) => {
+    const ctx = u.ctx;
+    const r = devicePixelRatio;
+    const at = (v) => u.valToPos(place(v), "y", true);
+    const color = css(row.color);
+    const ratios = place === Math.log;
+    const middle = u.valToPos(i, "x", true) + (small ? 9 * r : 0);
+    const left = u.bbox.left;
+    const right = left + u.bbox.width;
+    if (i === 0 && ratios) segment(ctx, at(1), u.bbox.top, at(1), u.bbox.top + u.bbox.height, css("soft"), 1);
+    if (small) text(ctx, ratios ? row.name + ": " + row.text : row.name, left, middle - 20 * r, css("text"), 400, "left");
+    else text(ctx, row.name, left - 8 * r, middle, css("text"), 400, "right");
+    if (ratios) {
+      ctx.fillStyle = color;
+      ctx.fillRect(at(row.value) - 4 * r, middle - 4 * r, 8 * r, 8 * r);
+    } else {
+      const half = 11 * r;
+      ctx.globalAlpha = row.hollow ? 0.25 : row.pale ? 0.45 : 1;
+      ctx.fillStyle = color;
+      ctx.fillRect(left, middle - half, Math.max(r, at(row.value) - left), 2 * half);
+      ctx.globalAlpha = 1;
+      if (row.hollow) {
+        ctx.setLineDash([4 * r, 3 * r]);
+        ctx.strokeStyle = color;
+        ctx.lineWidth = 1.5 * r;
+        ctx.strokeRect(left, middle - half, at(row.value) - left, 2 * half);
+        ctx.setLineDash([]);
+      }
+    }
+    const stroke = ratios ? color : css("text");
+    if (row.low != null) {
+      segment(ctx, at(row.low), middle, at(row.high), middle, stroke, ratios ? 1.75 : 1.25);
+      if (!ratios || row.interval) [row.low, row.high].forEach((v) => segment(ctx, at(v), middle - 4 * r, at(v), middle + 4 * r, stroke, 1.25));
+    }
+    let end = ratios ? right : Math.max(at(row.value), at(row.high ?? row.value));
+    if (row.published != null) {
+      ctx.beginPath();
+      [[0, -6], [6, 0], [0, 6], [-6, 0]].forEach(([x, y]) => ctx.lineTo(at(row.published) + x * r, middle + y * r));
+      ctx.closePath();
+      ctx.fillStyle = css("card");
+      ctx.strokeStyle = css("text");
+      ctx.lineWidth = 1.75 * r;
+      ctx.fill();
+      ctx.stroke();
+      setFont(ctx, 600);
+      const width = ctx.measureText(row.text).width;
+      if (at(row.published) > end - 8 * r && at(row.published) - 8 * r < end + 8 * r + width) end = at(row.published) + 6 * r;
+    }
+    if (!small || !ratios) text(ctx, row.text, end + 8 * r, middle, ratios ? color : css("text"), 600, "left");
+  };
+
+  // mount draws a figure's charts and draws them again when its width or the colors change.
+  const mount = (element) => {
+    const index = Number(element.dataset.figure);
+    const box = element.appendChild(document.createElement("div"));
+    let drawn = [];
+    let width = 0;
+    const draw = () => {
+      drawn.forEach((u) => u.destroy());
+      drawn = [];
+      box.replaceChildren();
+      if (!width) return;
+      const all = figures[index].charts;
+      all.forEach((chart) => {
+        const holder = box.appendChild(document.createElement("div"));
+        holder.className = "chart";
+        holder.setAttribute("role", "group");
+        holder.setAttribute("aria-label", chart.title);
+        if (chart.rows) {
+          const note = document.createElement("p");
+          const { data, options } = rowChart(chart, width, note);
+          drawn.push(new uPlot(options, data, holder));
+          note.className = "note fine";
+          holder.append(note);
+          return;
+        }
+        const title = holder.appendChild(document.createElement("h3"));
+        title.textContent = chart.y.title;
+        const { data, options } = lineChart(chart, width, all.length > 1 ? "figure" + index : "");
+        drawn.push(new uPlot(options, data, holder));
+      });
+    };
+    new ResizeObserver(() => {
+      if (box.clientWidth === width) return;
+      width = box.clientWidth;
+      draw();
+    }).observe(box);
+    ["(prefers-color-scheme: dark)", "print"].forEach((query) => matchMedia(query).addEventListener("change", draw));
+  };
+  document.querySelectorAll("[data-figure]").forEach(mount);
 })();

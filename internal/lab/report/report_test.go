@@ -65,22 +65,6 @@ func TestHTMLDataIsTheDocument(t *testing.T) {
 	}
 }
 
-// TestChartsStayInside reads every coordinate of every picture.
-func TestChartsStayInside(t *testing.T) {
-	for _, runs := range [][]*result.Run{{stagedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
-		page := written(t, HTML, runs...)
-		if strings.Contains(page, "NaN") || strings.Contains(page, "Inf") {
-			t.Error("a coordinate is not a number")
-		}
-		if found := regexp.MustCompile(`(x|y|x1|y1|x2|y2|cx|cy|width|height)="-[^"]*"`).FindString(page); found != "" {
-			t.Errorf("outside: %s", found)
-		}
-		if found := regexp.MustCompile(`d="[^"]*[MLh -]-[0-9][^"]*"`).FindString(page); found != "" {
-			t.Errorf("outside: %s", found)
-		}
-	}
-}
-
 func TestTextAndMarkdownAreInert(t *testing.T) {
 	text := written(t, Text, hostile(t))
 	if strings.Contains(text, "\x1b") {

@@ -74,10 +74,8 @@ func TestStudyGolden(t *testing.T) {
 	study, quick := studyOf(t), quickStudyOf(t)
 	golden(t, "study.txt", writtenStudy(t, Text, study))
 	golden(t, "study.md", writtenStudy(t, Markdown, study))
-	golden(t, "study.html", writtenStudy(t, HTML, study))
 	golden(t, "study-quick.txt", writtenStudy(t, Text, quick))
 	golden(t, "study-quick.md", writtenStudy(t, Markdown, quick))
-	golden(t, "study-quick.html", writtenStudy(t, HTML, quick))
 }
 
 func TestStudyJSONIsItsSummary(t *testing.T) {
@@ -139,15 +137,6 @@ func TestStudyValues(t *testing.T) {
 	for v, want := range map[float64]string{0.1666: "0.167 x", 1: "1.00 x", 1.0549: "1.05 x", 9.41: "9.41 x", 123: "123 x"} {
 		if got := times(v); got != want {
 			t.Errorf("times(%v) = %q, want %q", v, got, want)
-		}
-	}
-}
-
-func TestRatioScale(t *testing.T) {
-	for _, test := range []struct{ low, high float64 }{{0.9, 1.1}, {0.97, 1.2}, {0.1, 20}, {0.3, 1.1}, {0.26, 1.03}, {0.999, 1.001}, {1e-4, 1e4}} {
-		s, ticks := ratioScale(test.low, test.high, 0, 100, 7)
-		if s.min > test.low || s.max < test.high*(1-1e-9) || !(s.min > 0) || len(ticks) < 2 || len(ticks) > 12 {
-			t.Errorf("%v to %v: scale %v to %v with ticks %v", test.low, test.high, s.min, s.max, ticks)
 		}
 	}
 }

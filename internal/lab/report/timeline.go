@@ -20,6 +20,9 @@ type bin struct {
 	response              *histogram.Histogram
 }
 
+// binsMax is how many bins a timeline has at most.
+const binsMax = 360
+
 // A timeline is the bins of each run, all of the same width.
 type timeline struct {
 	runs  []run
@@ -115,17 +118,100 @@ func (b *bin) slowest() float64 {
 	return b.response.Max().Seconds()
 }
 
-// line makes a series of one value per bin, broken between steps.
-func (t *timeline) line(i int, name, class string, value func(*bin) float64) series {
-	s := series{name: name, class: class}
+// A binLine is what a line of the timeline shows of each bin.
+type binLine struct {
+	name, color, style string
+	value              func(*bin) float64
+}
+
+// table is lines over the bins of run i, with a gap between steps.
+func (t *timeline) table(i int, lines ...binLine) table {
+	all := table{Series: make([]line, len(lines))}
+	for n, l := range lines {
+		all.Series[n] = line{Name: l.name, Color: l.color, Style: l.style}
+	}
 	for k := range t.bins[i] {
 		b := &t.bins[i][k]
 		if k > 0 && t.bins[i][k-1].step != b.step {
-			s.points = append(s.points, point{x: b.start, y: math.NaN()})
+			all.add(b.start, func(int) float64 { return math.NaN() })
 		}
-		s.points = append(s.points, point{x: b.start + b.length/2, y: value(b)})
+		all.add(b.start+b.length/2, func(n int) float64 { return lines[n].value(b) })
 	}
-	return s
+	all.Series = slices.DeleteFunc(all.Series, func(l line) bool { return math.IsNaN(l.Y.highest()) })
+	return all
+}
+
+// add appends a value to each line.
+func (t *table) add(x float64, value func(series int) float64) {
+	t.X = append(t.X, x)
+	for n := range t.Series {
+		t.Series[n].Y = append(t.Series[n].Y, value(n))
+	}
+}
+
+// chart shows lines of a single run, or the lines of each of several runs, named and colored for it.
+func (t *timeline) chart(title, unit string, height int, alone, each []binLine) chart {
+	c := chart{Title: title, Height: height, X: t.axis(), Y: axis{Title: title, Unit: unit}}
+	if len(t.runs) == 1 {
+		c.Tables = []table{t.table(0, alone...)}
+		return c
+	}
+	for i := range t.runs {
+		lines := slices.Clone(each)
+		for n := range lines {
+			lines[n].name, lines[n].color = strings.TrimSpace(t.runs[i].label+" "+lines[n].name), hue(i)
+		}
+		c.Tables = append(c.Tables, t.table(i, lines...))
+	}
+	return c
+}
+
+func (t *timeline) axis() axis { return axis{Unit: unitTime, Max: t.end} }
+
+// timelineCharts are the charts of a timeline on one time axis: rate, latency, errors if there are any, requests in
+// flight, and what was watched.
+func timelineCharts(runs []run, limits []mark) ([]chart, error) {
+	t, err := newTimeline(runs, binsMax)
+	if err != nil || t.end == 0 {
+		return nil, err
+	}
+	charts := append(t.loadCharts(limits), t.watchCharts()...)
+	for i := range charts {
+		charts[i].Starts = t.starts(i == 0)
+	}
+	return charts, nil
+}
+
+// loadCharts are rate, latency, errors and requests in flight; none without steps.
+func (t *timeline) loadCharts(limits []mark) []chart {
+	if !t.loaded() {
+		return nil
+	}
+	due := func(b *bin) float64 { return b.perSecond(b.Due) }
+	answered := func(b *bin) float64 { return b.perSecond(b.Done) }
+	failed := func(b *bin) float64 { return b.perSecond(b.Errors.Total()) }
+	p50, p99 := func(b *bin) float64 { return b.latency(0.5) }, func(b *bin) float64 { return b.latency(0.99) }
+	open := func(b *bin) float64 { return float64(b.connections) }
+	inFlight := func(b *bin) float64 { return float64(b.inFlight) }
+
+	latency := t.chart("response time", unitSeconds, latencyHeight,
+		[]binLine{{"max", "qmax", styleThin, (*bin).slowest}, {"p99", "q99", "", p99}, {"p50", "q50", "", p50}},
+		[]binLine{{"max", "", styleThin, (*bin).slowest}, {"p99", "", "", p99}})
+	latency.Y.Log, latency.Limits = true, limits
+	charts := []chart{
+		t.chart("requests/s", unitNumber, rateHeight,
+			[]binLine{{"due", "ideal", styleDashed, due}, {"answered", "h0", "", answered}}, []binLine{{value: answered}}),
+		latency,
+	}
+	if t.errors() {
+		charts = append(charts, t.chart("errors/s", unitNumber, smallHeight, []binLine{{"errors", "bad", styleBars, failed}}, []binLine{{value: failed}}))
+	}
+	flight := "in flight"
+	if len(t.runs) == 1 {
+		flight = "requests in flight, connections open"
+	}
+	return append(charts, t.chart(flight, unitNumber, smallHeight,
+		[]binLine{{"open", "ideal", styleDashed, open}, {"in flight", "h0", "", inFlight}}, []binLine{{value: inFlight}}))
 }
 
 // loaded says whether there is a second of load.
@@ -134,14 +220,18 @@ func (t *timeline) loaded() bool {
 }
 
 // starts are the marks where the steps of the first run begin; none for a run of one step.
-func (t *timeline) starts() []mark {
+func (t *timeline) starts(named bool) []mark {
 	steps := t.runs[0].steps
 	if len(steps) < 2 {
 		return nil
 	}
 	var marks []mark
 	for i := range steps {
-		marks = append(marks, mark{steps[i].Start, steps[i].tag()})
+		m := mark{At: steps[i].Start}
+		if named {
+			m.Label = steps[i].load()
+		}
+		marks = append(marks, m)
 	}
 	return marks
 }
@@ -151,59 +241,4 @@ func (t *timeline) errors() bool {
 	return slices.ContainsFunc(t.bins, func(bins []bin) bool {
 		return slices.ContainsFunc(bins, func(b bin) bool { return b.Errors.Total() > 0 })
 	})
-}
-
-// hits tell about each bin, of all runs where there are several.
-func (t *timeline) hits() []hit {
-	texts := make(map[float64][]string)
-	var at []float64
-	for i := range t.bins {
-		for k := range t.bins[i] {
-			b := &t.bins[i][k]
-			start := math.Floor(b.start/t.width) * t.width
-			if _, seen := texts[start]; !seen {
-				at = append(at, start)
-			}
-			texts[start] = append(texts[start], t.runs[i].prefix(len(t.runs))+b.tip())
-		}
-	}
-	if c := t.cells(); c != nil {
-		for i, text := range c.tips() {
-			start := float64(i) * t.width
-			if _, seen := texts[start]; !seen {
-				at = append(at, start)
-			}
-			if text != "" {
-				texts[start] = append(texts[start], text)
-			}
-		}
-	}
-	slices.Sort(at)
-	var hits []hit
-	for _, start := range at {
-		hits = append(hits, hit{start, min(start+t.width, t.end), secondsLabel(start) + " · " + strings.Join(texts[start], "\n")})
-	}
-	return hits
-}
-
-func (b *bin) tip() string {
-	tail := ""
-	if v := b.latency(0.99); !math.IsNaN(v) {
-		tail = "p99 " + seconds(v) + ", "
-	}
-	median := "-"
-	if v := b.latency(0.5); !math.IsNaN(v) {
-		median = seconds(v)
-	}
-	longest := "-"
-	if v := b.slowest(); !math.IsNaN(v) {
-		longest = seconds(v)
-	}
-	text := fmt.Sprintf("%s: due %s, answered %s · p50 %s, %smax %s · %d in flight on %s · own CPU %s cores",
-		b.step.load(), rate(b.perSecond(b.Due)), rate(b.perSecond(b.Done)), median, tail, longest, b.inFlight, plural(b.connections, "connection"),
-		significant(b.cpu/max(b.length, 1e-9)))
-	if b.Errors.Total() > 0 {
-		text += " · errors: " + b.Errors.String()
-	}
-	return text
 }

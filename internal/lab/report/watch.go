@@ -93,7 +93,7 @@ type block struct {
 // blocks are those worth reading first: of the step that holds the most and of the last one. The table has all steps.
 func (r *run) blocks() []block {
 	if r.usage != nil {
-		return []block{{"Used over " + secondsLabelLong(r.usage.To-r.usage.From), r.usageLines(r.usage)}}
+		return []block{{"Used over " + wholeSeconds(r.usage.To-r.usage.From), r.usageLines(r.usage)}}
 	}
 	var blocks []block
 	key := r.keyStep()
@@ -112,14 +112,14 @@ func (r *run) watchRemarks() []string {
 	var lines []string
 	for _, e := range r.watchErrors() {
 		name := strings.TrimSpace(e.Sampler + " " + e.Subject)
-		lines = append(lines, fmt.Sprintf("%s could not be read from %s on: %s", r.on(e.Host, name), secondsLabel(math.Max(0, math.Round(e.At))), e.Error))
+		lines = append(lines, fmt.Sprintf("%s could not be read from %s on: %s", r.on(e.Host, name), elapsed(math.Max(0, math.Round(e.At))), e.Error))
 	}
 	return lines
 }
 
 // watchHeadline sums up a file without steps.
 func (r *run) watchHeadline() headline {
-	h := headline{Mood: plain, Text: "Watched for " + secondsLabelLong(r.usage.To-r.usage.From)}
+	h := headline{Mood: plain, Text: "Watched for " + wholeSeconds(r.usage.To-r.usage.From)}
 	busiest := slices.Clone(r.usage.Processes)
 	busiest = slices.DeleteFunc(busiest, func(p result.ProcessUsage) bool { return p.CPUCores == nil })
 	slices.SortStableFunc(busiest, func(a, b result.ProcessUsage) int { return cmp.Compare(*b.CPUCores, *a.CPUCores) })

@@ -141,12 +141,9 @@ func TestGoldenWatch(t *testing.T) {
 	golden(t, "watch.md", written(t, Markdown, staged))
 	golden(t, "watch.json", written(t, JSON, staged))
 	golden(t, "watch.csv", written(t, CSVWatch, staged))
-	golden(t, "watch.html", written(t, HTML, staged))
 	golden(t, "watch-pair.txt", written(t, Text, pair))
-	golden(t, "watch-pair.html", written(t, HTML, pair))
 	golden(t, "watch-alone.txt", written(t, Text, alone))
 	golden(t, "watch-alone.md", written(t, Markdown, alone))
-	golden(t, "watch-alone.html", written(t, HTML, alone))
 }
 
 // TestWatchFigures reads what the played host used per request from the document.
@@ -189,7 +186,7 @@ func TestCSVWithoutWatch(t *testing.T) {
 	}
 }
 
-// TestWatchPanels names the panels that each run has: those without data are not drawn.
+// TestWatchPanels names the charts that each run has: those without data are not drawn.
 func TestWatchPanels(t *testing.T) {
 	titles := func(run *result.Run) string {
 		shown, err := decode([]*result.Run{run})
@@ -201,27 +198,27 @@ func TestWatchPanels(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all []string
-		for _, p := range append(line.loadPanels(nil, wide), line.watchPanels(wide)...) {
-			all = append(all, p.yTitle)
+		for _, c := range append(line.loadCharts(nil), line.watchCharts()...) {
+			all = append(all, c.Title)
 		}
 		return strings.Join(all, "\n")
 	}
 	all := titles(watchedRun(t))
-	for _, want := range []string{"requests/s", "CPU by process", "wait for a CPU", "host CPU", "ports in use of 28,232", "new connections/s", "accept queue", "listen drops/s", "db: connections", "db: a second", "cache: a second"} {
+	for _, want := range []string{"requests/s", "CPU by process", "wait for a CPU", "host CPU", "ports in use of 28,232", "new connections/s", "accept queue", "listen drops/s", "db: connections", "db: per second", "cache: per second"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no panel %q in\n%s", want, all)
 		}
 	}
 	if pair := titles(watchedPair(t)); !strings.Contains(pair, "db-1: host CPU") || !strings.Contains(pair, "lab-1: host CPU") || strings.Contains(pair, "listen drops") {
-		t.Errorf("panels of two hosts:\n%s", pair)
+		t.Errorf("charts of two hosts:\n%s", pair)
 	}
 	if alone := titles(watchedAlone(t)); strings.Contains(alone, "requests/s") || !strings.Contains(alone, "CPU by process") {
-		t.Errorf("panels of a watch alone:\n%s", alone)
+		t.Errorf("charts of a watch alone:\n%s", alone)
 	}
 	few := stagedRun(t)
 	few.Samples = []result.Sample{{At: 1, Sampler: "tcp", Error: "no"}, {At: 2, Sampler: "process", Subject: "a", Values: map[string]float64{"fds": 1}}}
 	if got := titles(few); strings.Contains(got, "CPU") || strings.Contains(got, "TIME_WAIT") {
-		t.Errorf("panels without data:\n%s", got)
+		t.Errorf("charts without data:\n%s", got)
 	}
 	for _, format := range Formats() {
 		written(t, format, few)

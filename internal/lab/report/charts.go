@@ -1,0 +1,175 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// A figure is one framed picture of a page: one or more charts, one below the other, that share their x axis and
+// cursor. page.js draws the figures from the page's JSON data.
+type figure struct {
+	Title   string  `json:"title"`
+	Caption string  `json:"caption,omitempty"`
+	Half    bool    `json:"-"` // as wide as half of the page
+	Index   int     `json:"-"` // within the page's data
+	Charts  []chart `json:"charts"`
+}
+
+// A chart has either tables of lines over an x axis, or rows: one value per name with its range.
+type chart struct {
+	Title  string   `json:"title"`
+	Height int      `json:"height,omitempty"` // pixels on a wide screen; page.js chooses for rows
+	X      axis     `json:"x"`
+	Y      axis     `json:"y"` // of rows: the axis of their values
+	Tables []table  `json:"tables,omitempty"`
+	Limits []mark   `json:"limits,omitempty"` // horizontal lines: an SLO, a limit of the system
+	Starts []mark   `json:"starts,omitempty"` // vertical lines: the start of each step
+	Rows   []barRow `json:"rows,omitempty"`
+}
+
+// Units of an axis.
+const (
+	unitNumber     = "number"
+	unitTime       = "time"       // seconds since the start of the run
+	unitSeconds    = "seconds"    // a latency
+	unitShare      = "share"      // 0 to 1
+	unitPercent    = "percent"    // 0 to 100 per core
+	unitRate       = "rate"       // per second
+	unitRatio      = "ratio"      // a multiple of the baseline
+	unitPercentile = "percentile" // -log10(1-quantile): 1 is p90, 2 is p99
+)
+
+// An axis says how values are written and scaled.
+type axis struct {
+	Title string  `json:"title,omitempty"`
+	Unit  string  `json:"unit"`
+	Log   bool    `json:"log,omitempty"`
+	Max   float64 `json:"max,omitempty"` // 0: the highest value
+}
+
+// A table is lines that share their x values, which ascend.
+type table struct {
+	X      numbers `json:"x"`
+	Series []line  `json:"series"`
+}
+
+// Styles of a line.
+const (
+	styleThin   = "thin"
+	styleDashed = "dashed"
+	styleStack  = "stack" // an area on top of the ones before it
+	stylePale   = "pale"  // the same in a lighter shade
+	styleBars   = "bars"
+)
+
+// A line is one value per x value of its table. NaN is a gap.
+type line struct {
+	Name   string  `json:"name"`
+	Color  string  `json:"color"` // a custom property of page.css
+	Style  string  `json:"style,omitempty"`
+	Y      numbers `json:"y"`
+	Dots   bool    `json:"dots,omitempty"`
+	Hollow []bool  `json:"hollow,omitempty"` // dots that are not valid measurements
+}
+
+// A mark is a labelled line across a chart.
+type mark struct {
+	At    float64 `json:"at"`
+	Label string  `json:"label,omitempty"`
+}
+
+// A barRow is one name with its value and the range or interval around it.
+type barRow struct {
+	Name      string   `json:"name"`
+	Color     string   `json:"color"`
+	Value     float64  `json:"value"`
+	Low       *float64 `json:"low,omitempty"`
+	High      *float64 `json:"high,omitempty"`
+	Interval  bool     `json:"interval,omitempty"` // Low and High are a confidence interval, not a range
+	Pale      bool     `json:"pale,omitempty"`     // the baseline measured again
+	Hollow    bool     `json:"hollow,omitempty"`   // not a valid measurement
+	Published *float64 `json:"published,omitempty"`
+	Text      string   `json:"text"` // beside the row
+	Note      string   `json:"note"` // shown for the row under the pointer
+}
+
+// numbers are float64 values in JSON with seven significant digits; NaN and infinities are null.
+type numbers []float64
+
+// MarshalJSON implements json.Marshaler.
+func (n numbers) MarshalJSON() ([]byte, error) {
+	out := []byte{'['}
+	for i, v := range n {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			out = append(out, "null"...)
+			continue
+		}
+		out = strconv.AppendFloat(out, v, 'g', 7, 64)
+	}
+	return append(out, ']'), nil
+}
+
+// highest is the highest value, NaN if there is none.
+func (n numbers) highest() float64 {
+	highest := math.NaN()
+	for _, v := range n {
+		if v > highest || math.IsNaN(highest) {
+			highest = v
+		}
+	}
+	return highest
+}
+
+// highest is the highest value of all lines, stacked ones added up; NaN if there is none.
+func (t *table) highest() float64 {
+	highest, stacked := math.NaN(), make(numbers, len(t.X))
+	for i := range stacked {
+		stacked[i] = math.NaN()
+	}
+	for _, l := range t.Series {
+		if l.Style != styleStack && l.Style != stylePale {
+			highest = numbers{highest, l.Y.highest()}.highest()
+			continue
+		}
+		for i, v := range l.Y {
+			if math.IsNaN(stacked[i]) {
+				stacked[i] = v
+			} else if v > 0 {
+				stacked[i] += v
+			}
+		}
+	}
+	return numbers{highest, stacked.highest()}.highest()
+}
+
+// hue is the color of run or variant i.
+func hue(i int) string { return fmt.Sprintf("h%d", i%6) }
+
+// shade is the color of curve i of n that belong to one run.
+func shade(i, n int) string { return fmt.Sprintf("r%d", i*7/max(1, n-1)) }
+
+// pageData is a document with the page's figures added, as JSON that cannot close the element it stands in.
+func pageData(document []byte, figures []figure) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(document, &fields); err != nil {
+		return nil, fmt.Errorf("write page data: %w", err)
+	}
+	encoded, err := json.Marshal(figures)
+	if err != nil {
+		return nil, fmt.Errorf("write page data: %w", err)
+	}
+	fields["figures"] = encoded
+	whole, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("write page data: %w", err)
+	}
+	var out bytes.Buffer
+	json.HTMLEscape(&out, whole)
+	return out.Bytes(), nil
+}

@@ -1,0 +1,295 @@
+package report
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+)
+
+// Heights of charts in pixels.
+const (
+	chartHeight   = 320
+	rateHeight    = 150
+	latencyHeight = 230
+	smallHeight   = 120
+)
+
+// pageFigures are the figures of a page about runs.
+func pageFigures(runs []run) ([]figure, error) {
+	if len(runs) == 0 {
+		return nil, nil
+	}
+	var figures []figure
+	for _, loop := range []string{result.LoopOpen, result.LoopClosed} {
+		if levels := loadLevels(runs, loop); len(levels) > 1 {
+			figures = append(figures, latencyByLevel(runs, loop, levels), goodByLevel(runs, loop, levels))
+		}
+	}
+	limits := latencyLimits(runs)
+	if curves, caption := selectCurves(runs); len(curves) > 0 {
+		figures = append(figures, figure{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
+	}
+	charts, err := timelineCharts(runs, limits)
+	if err != nil {
+		return nil, err
+	}
+	if len(charts) > 0 {
+		caption := "a point per second, or per several in a long run; p99 where a point has 1,000 answers"
+		if len(runs) == 1 && runs[0].usage != nil {
+			caption = "a point per second, or per several in a long run"
+		}
+		figures = append(figures, figure{Title: "Timeline", Caption: caption, Charts: charts})
+	}
+	return figures, nil
+}
+
+// sweep is the steps of a loop that have a load level, ordered by it.
+func (r *run) sweep(loop string) []*step {
+	var steps []*step
+	for i := range r.steps {
+		if r.steps[i].Loop == loop && r.steps[i].level() > 0 {
+			steps = append(steps, &r.steps[i])
+		}
+	}
+	slices.SortStableFunc(steps, func(a, b *step) int { return cmp.Compare(a.level(), b.level()) })
+	return steps
+}
+
+// loadLevels are the different load levels of all runs, ascending.
+func loadLevels(runs []run, loop string) []float64 {
+	var levels []float64
+	for i := range runs {
+		for _, s := range runs[i].sweep(loop) {
+			levels = append(levels, s.level())
+		}
+	}
+	slices.Sort(levels)
+	return slices.Compact(levels)
+}
+
+// loadAxis is the x axis of charts by load level.
+func loadAxis(loop string, levels []float64) axis {
+	x := axis{Title: "connections", Unit: unitNumber, Log: isWide(levels[0], levels[len(levels)-1])}
+	if loop == result.LoopOpen {
+		x.Title = "offered rate, requests/s"
+	}
+	return x
+}
+
+// isWide reports whether values spread so far that their axis should be logarithmic.
+func isWide(lowest, highest float64) bool { return lowest*20 < highest }
+
+// levelTable is a table of figures over the levels of one run.
+func levelTable(r *run, loop string, figures ...levelFigure) table {
+	var t table
+	steps := r.sweep(loop)
+	for _, s := range steps {
+		t.X = append(t.X, s.level())
+	}
+	for _, f := range figures {
+		l := line{Name: f.name, Color: f.color, Style: f.style, Dots: true}
+		for _, s := range steps {
+			l.Y, l.Hollow = append(l.Y, f.value(s)), append(l.Hollow, !s.valid())
+		}
+		if !math.IsNaN(l.Y.highest()) {
+			t.Series = append(t.Series, l)
+		}
+	}
+	return t
+}
+
+// A levelFigure is what a line over load levels shows of each step.
+type levelFigure struct {
+	name, color, style string
+	value              func(*step) float64
+}
+
+// latencyFigure reads one figure of a step's response time.
+func latencyFigure(name, color, style string, value func(Figures) *float64) levelFigure {
+	return levelFigure{name, color, style, func(s *step) float64 {
+		if v := value(figuresOf(s.response)); v != nil {
+			return *v
+		}
+		return math.NaN()
+	}}
+}
+
+func latencyByLevel(runs []run, loop string, levels []float64) figure {
+	x := loadAxis(loop, levels)
+	p50 := func(f Figures) *float64 { return f.P50 }
+	p99 := func(f Figures) *float64 { return f.P99 }
+	c := chart{
+		Title: "response time over " + x.Title, Height: chartHeight, X: x, Y: axis{Title: "response time", Unit: unitSeconds, Log: true},
+		Limits: latencyLimits(runs),
+	}
+	if len(runs) == 1 {
+		c.Tables = []table{levelTable(&runs[0], loop,
+			latencyFigure("p50", "q50", "", p50), latencyFigure("p90", "q90", "", func(f Figures) *float64 { return f.P90 }),
+			latencyFigure("p99", "q99", "", p99), latencyFigure("max", "qmax", styleThin, func(f Figures) *float64 { return f.Max }))}
+	} else {
+		for i := range runs {
+			c.Tables = append(c.Tables, levelTable(&runs[i], loop,
+				latencyFigure(runs[i].label+" p50", hue(i), styleDashed, p50), latencyFigure(runs[i].label+" p99", hue(i), "", p99)))
+		}
+	}
+	return figure{Title: "Latency against " + loadNoun(loop), Caption: "hollow: not a valid measurement", Half: true, Charts: []chart{c}}
+}
+
+// goodByLevel shows the rate of good answers; in an open loop beside the rate that was offered.
+func goodByLevel(runs []run, loop string, levels []float64) figure {
+	x := loadAxis(loop, levels)
+	c := chart{
+		Title: "good answers per second over " + x.Title, Height: chartHeight, X: x,
+		Y: axis{Title: "good answers/s", Unit: unitNumber, Log: x.Log && loop == result.LoopOpen}, // the same on both axes keeps "offered" straight
+	}
+	if loop == result.LoopOpen {
+		c.Tables = []table{{X: levels, Series: []line{{Name: "offered", Color: "ideal", Style: styleDashed, Y: levels}}}}
+	}
+	for i := range runs {
+		good := levelFigure{name: "good", color: hue(i), value: (*step).goodRate}
+		if len(runs) > 1 {
+			good.name = runs[i].label
+		}
+		c.Tables = append(c.Tables, levelTable(&runs[i], loop, good))
+	}
+	return figure{Title: "Good answers against " + loadNoun(loop), Caption: "no bad status, no failed check", Half: true, Charts: []chart{c}}
+}
+
+func loadNoun(loop string) string {
+	if loop == result.LoopOpen {
+		return "offered rate"
+	}
+	return "connections"
+}
+
+// latencyLimits are the latency limits of the runs' SLOs, each once.
+func latencyLimits(runs []run) []mark {
+	var limits []mark
+	for i := range runs {
+		for k := range runs[i].steps {
+			for _, c := range runs[i].steps[k].Total.SLO {
+				m := mark{c.Limit, c.Text}
+				if strings.HasPrefix(c.Metric, "response_") && c.Limit > 0 && !slices.Contains(limits, m) {
+					limits = append(limits, m)
+				}
+			}
+		}
+	}
+	return limits
+}
+
+// A curve is a histogram shown by its percentiles.
+type curve struct {
+	name, color string
+	h           *histogram.Histogram
+}
+
+// curvesMax is how many steps of one run the percentile chart shows.
+const curvesMax = 8
+
+// selectCurves chooses what the percentile chart shows. One step: its response and service time. Several steps: the
+// response time of up to curvesMax of them. Several runs: that of each run at the highest load they have in common.
+func selectCurves(runs []run) (curves []curve, caption string) {
+	if len(runs) > 1 {
+		return compareCurves(runs)
+	}
+	steps := runs[0].steps
+	if len(steps) == 1 {
+		curves = []curve{{"response", "h0", steps[0].response}, {"service", "h1", steps[0].service}}
+		return curves, "response: from the intended start; service: from the moment of sending"
+	}
+	n := min(len(steps), curvesMax)
+	for i := range n {
+		s := &steps[i*(len(steps)-1)/max(1, n-1)]
+		curves = append(curves, curve{s.load(), shade(i, n), s.response})
+	}
+	return curves, "response time of each step"
+}
+
+func compareCurves(runs []run) (curves []curve, caption string) {
+	chosen := commonLoad(runs)
+	for i := range runs {
+		if len(runs[i].steps) == 0 {
+			continue
+		}
+		s := &runs[i].steps[len(runs[i].steps)-1]
+		name := runs[i].label + " " + s.load()
+		caption = "response time of the last step of each run: they have no load level in common"
+		if chosen != "" {
+			s, name = runs[i].withLoad(chosen), runs[i].label
+			caption = "response time at " + chosen + ", the highest load that all runs have"
+		}
+		curves = append(curves, curve{name, hue(i), s.response})
+	}
+	return curves, caption
+}
+
+// commonLoad is the highest load level that every run has; "" if there is none.
+func commonLoad(runs []run) string {
+	best, level := "", -1.0
+	for i := range runs[0].steps {
+		s := &runs[0].steps[i]
+		common := true
+		for k := range runs {
+			common = common && runs[k].withLoad(s.load()) != nil
+		}
+		if common && s.level() > level {
+			best, level = s.load(), s.level()
+		}
+	}
+	return best
+}
+
+func (r *run) withLoad(load string) *step {
+	for i := range r.steps {
+		if r.steps[i].load() == load {
+			return &r.steps[i]
+		}
+	}
+	return nil
+}
+
+// percentileStep is the distance of two points of the percentile chart: 20 for each nine.
+const percentileStep = 0.05
+
+// percentileChart shows each curve up to the last percentile that its sample is large enough for.
+func percentileChart(curves []curve, limits []mark) chart {
+	c := chart{
+		Title: "response time by percentile", Height: chartHeight, Limits: limits,
+		X: axis{Title: "percentile of requests", Unit: unitPercentile}, Y: axis{Title: "latency", Unit: unitSeconds, Log: true},
+	}
+	t := table{Series: make([]line, len(curves))}
+	for i := range curves {
+		t.Series[i] = line{Name: curves[i].name, Color: curves[i].color}
+	}
+	for k := 0; ; k++ {
+		place := float64(k) * percentileStep
+		row := make(numbers, len(curves))
+		for i := range curves {
+			row[i] = valueAt(curves[i].h, 1-math.Pow(10, -place))
+		}
+		if k > 0 && math.IsNaN(row.highest()) {
+			break
+		}
+		t.X = append(t.X, place)
+		for i := range row {
+			t.Series[i].Y = append(t.Series[i].Y, row[i])
+		}
+	}
+	c.Tables = []table{t}
+	return c
+}
+
+// valueAt is a quantile in seconds; NaN if the sample is too small for it, or if it is 0, which a logarithmic axis cannot
+// show.
+func valueAt(h *histogram.Histogram, q float64) float64 {
+	v := h.Quantile(q).Seconds()
+	if v <= 0 || q > 0 && !h.Carries(q) {
+		return math.NaN()
+	}
+	return v
+}

@@ -1,0 +1,125 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"spillway/internal/lab/result"
+)
+
+// pageFiguresOf reads the figures back from a page's data.
+func pageFiguresOf(t testing.TB, page string) []figure {
+	t.Helper()
+	_, rest, _ := strings.Cut(page, `id="data">`)
+	data, _, ok := strings.Cut(rest, "</script>")
+	var read struct{ Figures []figure }
+	if err := json.Unmarshal([]byte(data), &read); !ok || err != nil {
+		t.Fatalf("page data: %v", err)
+	}
+	return read.Figures
+}
+
+// UnmarshalJSON reads null as NaN.
+func (n *numbers) UnmarshalJSON(data []byte) error {
+	var values []*float64
+	if err := json.Unmarshal(data, &values); err != nil {
+		return err
+	}
+	*n = nil
+	for _, v := range values {
+		if v == nil {
+			*n = append(*n, math.NaN())
+			continue
+		}
+		*n = append(*n, *v)
+	}
+	return nil
+}
+
+// outline is a page's text without style and scripts, and a line for each series of its figures.
+func outline(t testing.TB, page string) string {
+	t.Helper()
+	var out strings.Builder
+	out.WriteString(regexp.MustCompile(`(?s)<(style|script)[ >].*?</(style|script)>`).ReplaceAllString(page, "<$1/>"))
+	for i, f := range pageFiguresOf(t, page) {
+		fmt.Fprintf(&out, "figure %d: %s (%s)\n", i, f.Title, f.Caption)
+		for _, c := range f.Charts {
+			fmt.Fprintf(&out, "  %s: x %+v, y %+v, %d starts %+v\n", c.Title, c.X, c.Y, len(c.Starts), c.Limits)
+			for _, table := range c.Tables {
+				for _, l := range table.Series {
+					middle := len(table.X) / 2
+					fmt.Fprintf(&out, "    %s, %s %s: %d from %g, %g at %g to %g, highest %g\n",
+						l.Name, l.Color, l.Style, len(l.Y), table.X[0], l.Y[middle], table.X[middle], table.X[len(table.X)-1], l.Y.highest())
+				}
+			}
+			for _, r := range c.Rows {
+				fmt.Fprintf(&out, "    %s, %s: %s | %s\n", r.Name, r.Color, r.Text, r.Note)
+			}
+		}
+	}
+	return out.String()
+}
+
+func TestPageGolden(t *testing.T) {
+	golden(t, "staged.page.txt", outline(t, written(t, HTML, stagedRun(t))))
+	golden(t, "compare.page.txt", outline(t, written(t, HTML, compareRuns(t)...)))
+	golden(t, "sweep.page.txt", outline(t, written(t, HTML, sweepRun(t))))
+	golden(t, "single.page.txt", outline(t, written(t, HTML, singleRun(t))))
+	golden(t, "watch.page.txt", outline(t, written(t, HTML, watchedRun(t))))
+	golden(t, "watch-pair.page.txt", outline(t, written(t, HTML, watchedPair(t))))
+	golden(t, "watch-alone.page.txt", outline(t, written(t, HTML, watchedAlone(t))))
+	golden(t, "study.page.txt", outline(t, writtenStudy(t, HTML, studyOf(t))))
+	golden(t, "study-quick.page.txt", outline(t, writtenStudy(t, HTML, quickStudyOf(t))))
+}
+
+// TestFiguresCanBeDrawn checks what uPlot expects of every figure's data.
+func TestFiguresCanBeDrawn(t *testing.T) {
+	pages := []string{writtenStudy(t, HTML, studyOf(t)), writtenStudy(t, HTML, quickStudyOf(t))}
+	for _, runs := range [][]*result.Run{{stagedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
+		pages = append(pages, written(t, HTML, runs...))
+	}
+	for i, page := range pages {
+		figures := pageFiguresOf(t, page)
+		if len(figures) == 0 || strings.Count(page, "data-figure=") != len(figures) {
+			t.Errorf("page %d: %d figures, %d places for them", i, len(figures), strings.Count(page, "data-figure="))
+		}
+		for _, f := range figures {
+			for _, c := range f.Charts {
+				for _, problem := range chartProblems(&c) {
+					t.Errorf("page %d: %s: %s: %s", i, f.Title, c.Title, problem)
+				}
+			}
+		}
+	}
+}
+
+func chartProblems(c *chart) []string {
+	var problems []string
+	if len(c.Tables) == 0 && len(c.Rows) == 0 || c.Title == "" || c.Y.Unit == "" {
+		problems = append(problems, "empty")
+	}
+	for _, table := range c.Tables {
+		if !slices.IsSorted(table.X) || len(slices.Compact(slices.Clone(table.X))) != len(table.X) {
+			problems = append(problems, "x does not ascend")
+		}
+		if n := len(table.X); n > 0 && c.X.Max > 0 && (table.X[0] < 0 || table.X[n-1] > c.X.Max) {
+			problems = append(problems, "x leaves the axis")
+		}
+		for _, l := range table.Series {
+			if len(l.Y) != len(table.X) || l.Dots && len(l.Hollow) != len(table.X) || math.IsNaN(l.Y.highest()) || l.Name == "" || l.Color == "" {
+				problems = append(problems, "series "+l.Name)
+			}
+		}
+	}
+	for _, r := range c.Rows {
+		if r.Low != nil && (*r.Low > r.Value || *r.High < r.Value) || r.Name == "" || r.Text == "" || r.Color == "" {
+			problems = append(problems, "row "+r.Name)
+		}
+	}
+	return problems
+}

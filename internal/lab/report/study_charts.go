@@ -1,0 +1,263 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/result"
+)
+
+// studyFigures are a chart of each metric that the experiment names, lines over the load, and the comparisons.
+func studyFigures(s *experiment.Study) []figure {
+	var figures []figure
+	for _, chart := range s.Charts {
+		if f, ok := metricFigure(s, chart); ok {
+			figures = append(figures, f)
+		}
+	}
+	return append(append(figures, levelFigures(s)...), comparisonFigures(s)...)
+}
+
+// metricFigure shows one metric of every variant at one level: the median, the range of the blocks, and what others
+// published. It is false if no variant has the metric.
+func metricFigure(s *experiment.Study, of experiment.Chart) (figure, bool) {
+	metric := s.Metric(of.Metric)
+	if metric == nil {
+		return figure{}, false
+	}
+	c := chart{X: axis{Unit: unitNumber}, Y: axis{Unit: studyUnit(metric.Unit)}}
+	caption := "median and range of the blocks"
+	for _, name := range shownVariants(s, of.Level) {
+		f := s.Figure(metric.Name, name, of.Level)
+		if f == nil {
+			continue
+		}
+		row := barRow{Name: name, Value: f.Median, Text: studyValue(f.Median, metric.Unit)}
+		row.Color, row.Pale = variantColor(s, name)
+		if f.N > 1 {
+			row.Low, row.High = &f.Min, &f.Max
+		}
+		row.Note = fmt.Sprintf("%s: %s, median of %s", name, studyRange(f, metric.Unit), plural(int64(f.N), "block"))
+		if theirs := publishedValue(s, metric.Name, name, of.Level); theirs > 0 {
+			row.Published, caption = &theirs, "median and range of the blocks; diamond: published"
+			row.Note += " · published " + studyValue(theirs, metric.Unit)
+		}
+		if cell := s.Cell(name, of.Level); cell.NotValid() > 0 {
+			row.Hollow = true
+			row.Note += " · not valid: " + doubts(cell)
+		}
+		c.Rows = append(c.Rows, row)
+	}
+	title := cmp.Or(of.Title, metricAt(s, metric, of.Level))
+	c.Title = title + " by variant"
+	return figure{Title: title, Caption: caption, Half: len(s.Charts) > 1, Charts: []chart{c}}, len(c.Rows) > 0
+}
+
+// variantColor is the same in every figure. The A/A control has the color of its baseline, paler.
+func variantColor(s *experiment.Study, name string) (color string, pale bool) {
+	i := variantIndex(s, name)
+	if i >= 0 && s.Manifest.Variants[i].Again {
+		color, _ = variantColor(s, s.Manifest.Variants[i].Baseline)
+		return color, true
+	}
+	n := 0
+	for k := range max(0, i) {
+		if !s.Manifest.Variants[k].Again {
+			n++
+		}
+	}
+	return hue(n), false
+}
+
+func variantIndex(s *experiment.Study, name string) int {
+	return slices.IndexFunc(s.Manifest.Variants, func(v experiment.VariantFacts) bool { return v.Name == name })
+}
+
+// studyUnit is the unit of an axis for a metric's unit.
+func studyUnit(unit string) string {
+	switch unit {
+	case experiment.UnitRate:
+		return unitRate
+	case experiment.UnitSeconds:
+		return unitSeconds
+	case experiment.UnitShare:
+		return unitShare
+	case experiment.UnitPercent:
+		return unitPercent
+	}
+	return unitNumber
+}
+
+// publishedValue is what others published of a metric, 0 if nothing.
+func publishedValue(s *experiment.Study, metric, variant, level string) float64 {
+	for _, p := range s.Published {
+		if p.Metric == metric && p.Variant == variant && p.Level == level {
+			return p.Value
+		}
+	}
+	return 0
+}
+
+// levelFigures show the metrics of the experiment's charts, the rate and the p99 over all levels, if the levels are at
+// least three loads of one kind.
+func levelFigures(s *experiment.Study) []figure {
+	if !levelsRise(s) {
+		return nil
+	}
+	var names []string
+	for _, chart := range s.Charts {
+		if chart.Level != "" {
+			names = append(names, chart.Metric)
+		}
+	}
+	var figures []figure
+	shown := make(map[string]bool)
+	for _, name := range append(names, experiment.MetricRate, experiment.MetricP99) {
+		metric := s.Metric(name)
+		if metric == nil || shown[name] {
+			continue
+		}
+		shown[name] = true
+		if c := levelChart(s, metric); len(c.Tables[0].Series) > 0 {
+			figures = append(figures, figure{
+				Title: metric.Title + " by load", Caption: "medians; hollow: a run was not valid", Half: true, Charts: []chart{c},
+			})
+		}
+	}
+	return figures
+}
+
+// levelRate is the rate of a level that sets one, else its number of connections; NaN if it is a template.
+func levelRate(l experiment.LevelFacts) float64 {
+	text := cmp.Or(l.Flags["rate"], l.Flags["connections"])
+	v, err := strconv.ParseFloat(strings.TrimSuffix(strings.ReplaceAll(text, ",", ""), "/s"), 64)
+	if err != nil || v <= 0 {
+		return math.NaN()
+	}
+	return v
+}
+
+// levelsRise reports whether the levels are at least three different loads of one kind, so that lines over them mean
+// something.
+func levelsRise(s *experiment.Study) bool {
+	seen := make(map[float64]bool)
+	open := 0
+	for _, l := range s.Manifest.Levels {
+		v := levelRate(l)
+		if math.IsNaN(v) || seen[v] {
+			return false
+		}
+		seen[v] = true
+		if l.Flags["rate"] != "" {
+			open++
+		}
+	}
+	return len(seen) >= 3 && (open == 0 || open == len(s.Manifest.Levels))
+}
+
+// levelChart is a metric of every variant over the load.
+func levelChart(s *experiment.Study, metric *experiment.Metric) chart {
+	levels := slices.Clone(s.Manifest.Levels)
+	slices.SortFunc(levels, func(a, b experiment.LevelFacts) int { return cmp.Compare(levelRate(a), levelRate(b)) })
+	var t table
+	for _, l := range levels {
+		t.X = append(t.X, levelRate(l))
+	}
+	for _, v := range s.Manifest.Variants {
+		l := line{Name: v.Name, Dots: true}
+		l.Color, _ = variantColor(s, v.Name)
+		for _, level := range levels {
+			y, hollow := math.NaN(), false
+			if f := s.Figure(metric.Name, v.Name, level.Name); f != nil {
+				y, hollow = f.Median, s.Cell(v.Name, level.Name).NotValid() > 0
+			}
+			l.Y, l.Hollow = append(l.Y, y), append(l.Hollow, hollow)
+		}
+		if !v.Again && !math.IsNaN(l.Y.highest()) {
+			t.Series = append(t.Series, l)
+		}
+	}
+	loop := result.LoopOpen
+	if levels[0].Flags["rate"] == "" {
+		loop = result.LoopClosed
+	}
+	return chart{
+		Title: metric.Title + " over the load", Height: chartHeight, X: loadAxis(loop, t.X), Y: axis{Title: metric.Title, Unit: studyUnit(metric.Unit)},
+		Tables: []table{t},
+	}
+}
+
+// comparisonFigures are one figure for each metric at each key level.
+func comparisonFigures(s *experiment.Study) []figure {
+	var figures []figure
+	key := keyComparisons(s)
+	for len(key) > 0 {
+		first := key[0]
+		end := slices.IndexFunc(key, func(c experiment.Comparison) bool { return c.Metric != first.Metric || c.Level != first.Level })
+		if end < 0 {
+			end = len(key)
+		}
+		c := chart{X: axis{Unit: unitNumber}, Y: axis{Unit: unitRatio, Log: true}}
+		for i := range key[:end] {
+			c.Rows = append(c.Rows, comparisonRow(s, &key[i]))
+		}
+		key = key[end:]
+		title := first.Metric
+		if m := s.Metric(first.Metric); m != nil {
+			title = metricAt(s, m, first.Level)
+		}
+		c.Title = title + ": ratio to the baseline"
+		caption := "square: geometric mean; line: 95 % interval"
+		if first.Low == nil {
+			caption = "square: geometric mean; line: range of the blocks, nothing is claimed"
+		}
+		figures = append(figures, figure{Title: "Against the baseline: " + title, Caption: caption, Charts: []chart{c}})
+	}
+	return figures
+}
+
+// comparisonRow is a ratio with its interval, or with the range of its blocks if nothing is claimed.
+func comparisonRow(s *experiment.Study, c *experiment.Comparison) barRow {
+	row := barRow{
+		Name: c.Variant + " / " + c.Baseline, Color: verdictColor(c), Value: c.Ratio, Low: &c.Min, High: &c.Max,
+		Text: times(c.Ratio) + " " + rowVerdict(s, c),
+	}
+	if c.Again {
+		row.Name = "A/A " + c.Baseline
+	}
+	if c.Low != nil && c.High != nil {
+		row.Low, row.High, row.Interval = c.Low, c.High, true
+	}
+	row.Note = fmt.Sprintf("%s against %s: %s (%s), %s · %s",
+		c.Variant, c.Baseline, times(c.Ratio), comparisonSpan(c), verdictWords(s, c), plural(int64(c.Pairs), "pair"))
+	if c.P != nil {
+		row.Note += " · p " + pvalue(c.P) + " of " + integer(int64(c.Family)) + " · could have seen " + effect(c.MinimumEffect)
+	}
+	return row
+}
+
+func verdictColor(c *experiment.Comparison) string {
+	switch {
+	case c.Again && c.Verdict != experiment.VerdictNoneSeen && c.Verdict != experiment.NoVerdict, c.Verdict == experiment.VerdictWorse:
+		return "bad"
+	case c.Verdict == experiment.VerdictBetter:
+		return "good"
+	}
+	return "soft"
+}
+
+// rowVerdict is the verdict as it fits beside a row.
+func rowVerdict(s *experiment.Study, c *experiment.Comparison) string {
+	switch c.Verdict {
+	case experiment.NoVerdict:
+		return "no verdict"
+	case experiment.VerdictNoneSeen:
+		return "none seen"
+	}
+	return verdictWords(s, c)
+}
