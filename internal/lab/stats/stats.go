@@ -11,8 +11,10 @@ package stats
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/aclements/go-moremath/stats"
+	"golang.org/x/perf/benchmath"
 )
 
 // A Ratio is how a variant compares with the baseline over paired blocks: the geometric mean of the ratios, with its
@@ -93,5 +95,54 @@ func quantile(p, degrees float64) float64 { return stats.InvCDF(stats.TDist{V: d
 func checkLevel(level float64) {
 	if !(level > 0 && level < 1) {
 		panic(fmt.Sprintf("stats: level %g is not between 0 and 1", level))
+	}
+}
+
+// MinimumEffect is the smallest effect that a comparison of n pairs with that spread of logarithms would have seen with
+// the power given, at a two-sided significance of alpha: a ratio above 1, so that 1.05 stands for 5 % more or 1/1.05 of
+// it. It is exp((t(1-alpha/2) + t(power)) s / sqrt(n)) with n-1 degrees of freedom (Bloom, "Minimum detectable effects",
+// Evaluation Review 19, 1995; Snedecor and Cochran, "Statistical Methods", 6.14). In a family of m comparisons alpha/m
+// is the level at which an effect is seen whatever the others show.
+//
+// It is +Inf with fewer than two pairs or an unknown spread, and 1 without any spread.
+func MinimumEffect(n int, spread, alpha, power float64) float64 {
+	checkLevel(alpha)
+	checkLevel(power)
+	switch {
+	case n < 2 || math.IsNaN(spread) || spread < 0:
+		return math.Inf(1)
+	case spread < rounding:
+		return 1
+	}
+	degrees := float64(n - 1)
+	return math.Exp((quantile(1-alpha/2, degrees) + quantile(power, degrees)) * spread / math.Sqrt(float64(n)))
+}
+
+// A Sample sums up one figure over the blocks.
+type Sample struct {
+	N          int     // figures; NaN and infinite ones are left out
+	Median     float64 // NaN without a figure, as are Min and Max
+	Min        float64
+	Max        float64
+	Low        float64 // of the median's interval; -Inf where N is too small for the level
+	High       float64 // of the median's interval; +Inf where N is too small for the level
+	Confidence float64 // that the interval has, at least the level asked for; 1 where it is infinite
+}
+
+// Summarize gives the median of figures with its order-statistic interval, which assumes no distribution (David and
+// Nagaraja, "Order Statistics", 7.1; computed by benchmath.AssumeNothing). At 95 % six figures are the fewest that have
+// one.
+func Summarize(figures []float64, level float64) Sample {
+	checkLevel(level)
+	finite := slices.DeleteFunc(slices.Clone(figures), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+	if len(finite) == 0 {
+		nan := math.NaN()
+		return Sample{Median: nan, Min: nan, Max: nan, Low: math.Inf(-1), High: math.Inf(1), Confidence: 1}
+	}
+	sample := benchmath.NewSample(finite, &benchmath.DefaultThresholds)
+	s := benchmath.AssumeNothing.Summary(sample, level)
+	return Sample{
+		N: len(finite), Median: s.Center, Min: sample.Values[0], Max: sample.Values[len(finite)-1],
+		Low: s.Lo, High: s.Hi, Confidence: s.Confidence,
 	}
 }
