@@ -24,10 +24,11 @@ func studyOf(t testing.TB) *experiment.Study {
 	if err != nil {
 		t.Fatal(err)
 	}
+	timeline := singleRun(t)
 	for _, v := range study.Manifest.Variants {
-		run := singleRun(t)
+		run := *timeline
 		run.Header.Label = v.Name
-		study.Timelines = append(study.Timelines, run)
+		study.Timelines = append(study.Timelines, &run)
 	}
 	return study
 }
