@@ -21,7 +21,7 @@ func watchLine(run *result.Run, at, span float64) string {
 		}
 	}
 	recent := result.Run{Watches: run.Watches, Samples: samples}
-	u := result.UsageOf(recent.Tracks(), at-span, at, 0)
+	u := result.UsageOf(recent.Series(), at-span, at, 0)
 	if u == nil {
 		return "nothing read yet"
 	}

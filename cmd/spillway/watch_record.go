@@ -76,7 +76,7 @@ func (r *record) thin() {
 	if len(r.run.Header.Notes) == 0 {
 		r.run.Header.Notes = append(r.run.Header.Notes, thinned)
 	}
-	r.run.Samples = result.Thin(r.run.Samples, starts)
+	r.run.Samples = result.Downsample(r.run.Samples, starts)
 	r.limit = max(r.limit, 2*len(r.run.Samples)) // many steps keep many extremes
 }
 

@@ -262,7 +262,7 @@ func TestRecordThins(t *testing.T) {
 	if err != nil || len(kept.Samples) != 1000 {
 		t.Fatalf("file: %v, %d samples", err, len(kept.Samples))
 	}
-	u := result.UsageOf(r.run.Tracks(), 0, 999, 999).TCP[0]
+	u := result.UsageOf(r.run.Series(), 0, 999, 999).TCP[0]
 	within(t, "opened per request", u.ActivePerRequest, 3, 3)
 	within(t, "TIME_WAIT", u.TimeWaitMax, 499, 499)
 }

@@ -10,21 +10,29 @@ import (
 	"spillway/internal/lab/experiment"
 )
 
-// seconds writes a duration given in seconds with three significant digits and the unit that suits it: "812 µs".
+// seconds writes a duration given in seconds with three significant digits: "812 µs".
 func seconds(s float64) string {
 	switch {
 	case s == 0:
 		return "0"
-	case s < 0.9995e-6:
-		return significant(s*1e9) + " ns"
-	case s < 0.9995e-3:
-		return significant(s*1e6) + " µs"
-	case s < 0.9995:
-		return significant(s*1e3) + " ms"
-	case s < 120:
-		return significant(s) + " s"
+	case s >= 120:
+		return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 	}
-	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
+	scale, unit := secondsUnit(s)
+	return significant(s*scale) + unit
+}
+
+// secondsUnit is the factor and the unit in which a duration is written.
+func secondsUnit(s float64) (scale float64, unit string) {
+	switch {
+	case s < 0.9995e-6:
+		return 1e9, " ns"
+	case s < 0.9995e-3:
+		return 1e6, " µs"
+	case s < 0.9995:
+		return 1e3, " ms"
+	}
+	return 1, " s"
 }
 
 func duration(d time.Duration) string { return seconds(d.Seconds()) }
@@ -153,18 +161,9 @@ func unitOf(v float64, unit string) (scale float64, name string) {
 	case experiment.UnitPercent:
 		return 1, " %"
 	case experiment.UnitSeconds:
-	default:
-		return 1, ""
+		return secondsUnit(v)
 	}
-	switch {
-	case v < 0.9995e-6:
-		return 1e9, " ns"
-	case v < 0.9995e-3:
-		return 1e6, " µs"
-	case v < 0.9995:
-		return 1e3, " ms"
-	}
-	return 1, " s"
+	return 1, ""
 }
 
 // number3 writes a scaled value: counts and rates with separated thousands, all else with three digits.

@@ -73,10 +73,10 @@ func Write(w io.Writer, format Format, runs []*result.Run) error {
 // A run is a result with its histograms decoded.
 type run struct {
 	*result.Run
-	label  string
-	steps  []step
-	tracks []*result.Track // what was watched
-	usage  *result.Usage   // over the whole time; nil with steps, and when nothing was watched
+	label   string
+	steps   []step
+	watched []*result.Series
+	usage   *result.Usage // over the whole time; nil with steps, and when nothing was watched
 }
 
 // A step is one load level, ready to be shown.

@@ -21,20 +21,20 @@ type WatchError struct {
 
 // watch derives what the watched things used: in each step, or over the whole time when there are none.
 func (r *run) watch() {
-	r.tracks = r.Run.Tracks()
+	r.watched = r.Run.Series()
 	for i := range r.steps {
 		s := &r.steps[i]
-		s.usage = result.UsageOf(r.tracks, s.Start, s.Start+s.Total.Elapsed, s.Total.Done)
+		s.usage = result.UsageOf(r.watched, s.Start, s.Start+s.Total.Elapsed, s.Total.Done)
 	}
-	if len(r.steps) > 0 || len(r.tracks) == 0 {
+	if len(r.steps) > 0 || len(r.watched) == 0 {
 		return
 	}
-	from, to := r.watched()
-	r.usage = result.UsageOf(r.tracks, from, to, 0)
+	from, to := r.sampledTime()
+	r.usage = result.UsageOf(r.watched, from, to, 0)
 }
 
-// watched is the time from the first sample to the last.
-func (r *run) watched() (from, to float64) {
+// sampledTime is the time from the first sample to the last.
+func (r *run) sampledTime() (from, to float64) {
 	for i := range r.Samples {
 		at := r.Samples[i].At
 		if i == 0 {
@@ -48,7 +48,7 @@ func (r *run) watched() (from, to float64) {
 // watchErrors is what the samplers said, each once.
 func (r *run) watchErrors() []WatchError {
 	var all []WatchError
-	for _, t := range r.tracks {
+	for _, t := range r.watched {
 		for _, e := range t.Errors {
 			known := slices.ContainsFunc(all, func(w WatchError) bool {
 				return w.Host == t.Host && w.Sampler == t.Sampler && w.Subject == t.Subject && w.Error == e.Text
@@ -64,7 +64,7 @@ func (r *run) watchErrors() []WatchError {
 // hosts are the hosts that were watched, in the order in which they appear.
 func (r *run) hosts() []string {
 	var hosts []string
-	for _, t := range r.tracks {
+	for _, t := range r.watched {
 		if !slices.Contains(hosts, t.Host) {
 			hosts = append(hosts, t.Host)
 		}
@@ -311,7 +311,7 @@ func perRequest(v float64) string { return significant(math.Round(v*1000) / 1000
 // watchTable is what was used, step by step: load, latency, errors by class, and each process's CPU in percent of one
 // core. It is nil where nothing was watched.
 func (r *run) watchTable() [][]string {
-	if len(r.steps) == 0 || len(r.tracks) == 0 {
+	if len(r.steps) == 0 || len(r.watched) == 0 {
 		return nil
 	}
 	cols := []column{

@@ -120,11 +120,11 @@ type WatchUsage struct {
 // Usage is what was used in the step, nil when nothing was watched.
 func (r *Run) Usage(step int) *Usage {
 	s := &r.Steps[step]
-	return UsageOf(r.Tracks(), s.Start, s.Start+s.Total.Elapsed, s.Total.Done)
+	return UsageOf(r.Series(), s.Start, s.Start+s.Total.Elapsed, s.Total.Done)
 }
 
 // UsageOf is what was used from one time to another, in which so many requests were answered; nil without tracks.
-func UsageOf(tracks []*Track, from, to float64, answered int64) *Usage {
+func UsageOf(tracks []*Series, from, to float64, answered int64) *Usage {
 	if len(tracks) == 0 {
 		return nil
 	}
@@ -170,7 +170,7 @@ func (u *Usage) addWatch(s span) {
 
 // A span reads figures of a track over a length of time. Each is nil where fewer than two samples lie within.
 type span struct {
-	track    *Track
+	track    *Series
 	from, to float64
 	answered float64
 }

@@ -37,8 +37,8 @@ func drawTimes(t *rapid.T) (at []float64, from, to float64) {
 	return at, from, to
 }
 
-// TestGrownOfSteadyCounter: a counter that grows evenly grew by rate times length, wherever its samples lie.
-func TestGrownOfSteadyCounter(t *testing.T) {
+// TestGrowthOfSteadyCounter: a counter that grows evenly grew by rate times length, wherever its samples lie.
+func TestGrowthOfSteadyCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at, from, to := drawTimes(t)
 		hz, start := rapid.Float64Range(0, 1e6).Draw(t, "hz"), rapid.Float64Range(0, 1e9).Draw(t, "start")
@@ -46,16 +46,16 @@ func TestGrownOfSteadyCounter(t *testing.T) {
 		for i := range at {
 			row[i] = start + hz*(at[i]-at[0])
 		}
-		track := Tracks(sampled(at, map[string][]float64{"x_total": row}))[0]
-		got, want := track.Grown("x_total", from, to), hz*(to-from)
+		track := SeriesOf(sampled(at, map[string][]float64{"x_total": row}))[0]
+		got, want := track.Growth("x_total", from, to), hz*(to-from)
 		if math.Abs(got-want) > 1e-6*(want+start+1)*1e-3+1e-9*start+1e-6 {
 			t.Fatalf("grew by %g, want %g", got, want)
 		}
 	})
 }
 
-// TestGrownAgainstModel compares with a model that walks along every line between two samples.
-func TestGrownAgainstModel(t *testing.T) {
+// TestGrowthAgainstModel compares with a model that walks along every line between two samples.
+func TestGrowthAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at, from, to := drawTimes(t)
 		row := make([]float64, len(at))
@@ -72,15 +72,15 @@ func TestGrownAgainstModel(t *testing.T) {
 			covered += share * (at[i] - at[i-1])
 		}
 		want *= (to - from) / covered
-		track := Tracks(sampled(at, map[string][]float64{"x_total": row}))[0]
-		if got := track.Grown("x_total", from, to); math.Abs(got-want) > 1e-6 {
+		track := SeriesOf(sampled(at, map[string][]float64{"x_total": row}))[0]
+		if got := track.Growth("x_total", from, to); math.Abs(got-want) > 1e-6 {
 			t.Fatalf("grew by %g, the model says %g", got, want)
 		}
 	})
 }
 
-// TestGrownIsAbsent: where growth cannot be known there is no figure.
-func TestGrownIsAbsent(t *testing.T) {
+// TestGrowthIsAbsent: where growth cannot be known there is no figure.
+func TestGrowthIsAbsent(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {
 		at, row  []float64
@@ -102,8 +102,8 @@ func TestGrownIsAbsent(t *testing.T) {
 		"a figure that comes late":  {[]float64{0, 1, 2, 3}, []float64{nan, 1, 2, nan}, 1, 2, 1},
 	} {
 		got := math.NaN()
-		if tracks := Tracks(sampled(c.at, map[string][]float64{"x_total": c.row})); len(tracks) > 0 {
-			got = tracks[0].Grown("x_total", c.from, c.to)
+		if tracks := SeriesOf(sampled(c.at, map[string][]float64{"x_total": c.row})); len(tracks) > 0 {
+			got = tracks[0].Growth("x_total", c.from, c.to)
 		}
 		if got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
 			t.Errorf("%s: grew by %g, want %g", name, got, c.want)
@@ -124,7 +124,7 @@ func TestUsagePerRequest(t *testing.T) {
 		"cpu_user_seconds_total": row(0.3), "cpu_system_seconds_total": row(0.1), "run_queue_wait_seconds_total": row(0.02),
 		"voluntary_switches_total": row(50), "involuntary_switches_total": row(10), "rss_bytes": rss, "fds": row(2), "fds_limit": row(0),
 	})
-	u := UsageOf(Tracks(samples), 0, 10, 4000)
+	u := UsageOf(SeriesOf(samples), 0, 10, 4000)
 	p := u.Processes[0]
 	for name, c := range map[string]struct {
 		got  *float64
@@ -142,10 +142,10 @@ func TestUsagePerRequest(t *testing.T) {
 	if p.ThreadsMax != nil {
 		t.Errorf("threads were never read: %v", *p.ThreadsMax)
 	}
-	if idle := UsageOf(Tracks(samples), 0, 10, 0).Processes[0]; idle.CPUPerRequest != nil || *idle.CPUUser != 3 {
+	if idle := UsageOf(SeriesOf(samples), 0, 10, 0).Processes[0]; idle.CPUPerRequest != nil || *idle.CPUUser != 3 {
 		t.Errorf("no requests: %v per request, %v s", show(idle.CPUPerRequest), *idle.CPUUser)
 	}
-	if short := UsageOf(Tracks(samples), 4.5, 5.5, 400).Processes[0]; short.CPUUser != nil || short.RSSMax != nil {
+	if short := UsageOf(SeriesOf(samples), 4.5, 5.5, 400).Processes[0]; short.CPUUser != nil || short.RSSMax != nil {
 		t.Error("one sample in the span carries no figure")
 	}
 	if UsageOf(nil, 0, 10, 1) != nil {
@@ -183,7 +183,7 @@ func TestUsagePorts(t *testing.T) {
 		"grown, no more": {tcpSamples(100, 100, 700), 300, math.NaN()},
 		"gone":           {tcpSamples(100, 100, 1000), 0, 0},
 	} {
-		u := UsageOf(Tracks(c.samples), 0, 20, 600).TCP[0]
+		u := UsageOf(SeriesOf(c.samples), 0, 20, 600).TCP[0]
 		if u.PortsLeft == nil || math.Abs(*u.PortsLeft-c.left) > 1e-6 {
 			t.Errorf("%s: %v left, want %g", name, show(u.PortsLeft), c.left)
 		}
@@ -216,7 +216,7 @@ func TestUsageOfTheRest(t *testing.T) {
 			Sample{At: at, Sampler: "weather", Values: map[string]float64{"rain": 1}},
 		)
 	}
-	u := UsageOf(Tracks(samples), 0, 5, 1000)
+	u := UsageOf(SeriesOf(samples), 0, 5, 1000)
 	host, db := u.Hosts[0], u.Databases[0]
 	for name, c := range map[string]struct {
 		got  *float64

@@ -45,7 +45,7 @@ func TestWatchRoundTrip(t *testing.T) {
 	if u := got.Usage(1); u == nil || *u.Processes[0].CPUUser != 3 || *u.Hosts[0].Load1 != 4.5 || u.Requests != 30 {
 		t.Errorf("usage %+v", u)
 	}
-	if errors := Tracks(got.Samples)[2].Errors; len(errors) != 1 || errors[0] != (SampleError{7, "not permitted"}) {
+	if errors := SeriesOf(got.Samples)[2].Errors; len(errors) != 1 || errors[0] != (SampleError{7, "not permitted"}) {
 		t.Errorf("errors %+v", errors)
 	}
 }
@@ -125,8 +125,8 @@ func TestMergeKeepsWatches(t *testing.T) {
 	}
 }
 
-// TestThin: growth and extremes of every step are those of all samples, and some samples are gone.
-func TestThin(t *testing.T) {
+// TestDownsample: growth and extremes of every step are those of all samples, and some samples are gone.
+func TestDownsample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var samples []Sample
 		total := 0.0
@@ -137,16 +137,16 @@ func TestThin(t *testing.T) {
 			}})
 		}
 		starts := []float64{0, 10.5, 20.5}
-		thin := Thin(samples, starts)
+		thin := Downsample(samples, starts)
 		if len(thin) >= len(samples) || len(thin) < len(samples)/2 {
 			t.Fatalf("%d of %d are left", len(thin), len(samples))
 		}
-		all, less := Tracks(samples)[0], Tracks(thin)[0]
+		all, less := SeriesOf(samples)[0], SeriesOf(thin)[0]
 		for _, span := range [][2]float64{{0, 10}, {11, 20}, {21, float64(len(samples) - 1)}} {
-			for name, of := range map[string]func(*Track) float64{
-				"growth":  func(tr *Track) float64 { return tr.Grown("opens_total", span[0], span[1]) },
-				"highest": func(tr *Track) float64 { return tr.Highest("time_wait", span[0], span[1]) },
-				"lowest":  func(tr *Track) float64 { return tr.Lowest("time_wait", span[0], span[1]) },
+			for name, of := range map[string]func(*Series) float64{
+				"growth":  func(tr *Series) float64 { return tr.Growth("opens_total", span[0], span[1]) },
+				"highest": func(tr *Series) float64 { return tr.Max("time_wait", span[0], span[1]) },
+				"lowest":  func(tr *Series) float64 { return tr.Min("time_wait", span[0], span[1]) },
 			} {
 				if a, b := of(all), of(less); a != b {
 					t.Fatalf("%s in %v: %g, of all %g", name, span, b, a)

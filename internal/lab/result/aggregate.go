@@ -15,7 +15,7 @@ const waitWAL = WaitPrefix + "wal"
 
 // Waits are the names of the gauges of sessions by what they wait for, in alphabetical order. Each session is in one of
 // them: wait_wal, whose sessions are in wait_io or wait_lwlock too, is left out.
-func (t *Track) Waits() []string {
+func (t *Series) Waits() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(t.Values)) {
 		if strings.HasPrefix(name, WaitPrefix) && !Counter(name) && name != waitWAL {
@@ -26,11 +26,11 @@ func (t *Track) Waits() []string {
 }
 
 // grown is how much a counter grew.
-func (s span) grown(name string) *float64 { return s.carried(name, s.track.Grown) }
+func (s span) grown(name string) *float64 { return s.carried(name, s.track.Growth) }
 
-func (s span) highest(name string) *float64 { return s.carried(name, s.track.Highest) }
+func (s span) highest(name string) *float64 { return s.carried(name, s.track.Max) }
 
-func (s span) lowest(name string) *float64 { return s.carried(name, s.track.Lowest) }
+func (s span) lowest(name string) *float64 { return s.carried(name, s.track.Min) }
 
 func (s span) mean(name string) *float64 { return s.carried(name, s.track.Mean) }
 
@@ -38,7 +38,7 @@ func (s span) last(name string) *float64 { return s.carried(name, s.track.Last) 
 
 // carried is the figure where the span carries one.
 func (s span) carried(name string, of func(string, float64, float64) float64) *float64 {
-	if s.track.Within(name, s.from, s.to) < fewest {
+	if s.track.Count(name, s.from, s.to) < fewest {
 		return nil
 	}
 	return figure(of(name, s.from, s.to))

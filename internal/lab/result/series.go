@@ -8,7 +8,7 @@ import (
 )
 
 // A Track is the samples of one subject in order of time, one row of values for each figure.
-type Track struct {
+type Series struct {
 	Host    string // a Watch.Host
 	Sampler string
 	Subject string
@@ -24,18 +24,18 @@ type SampleError struct {
 }
 
 // Tracks sorts samples by what they are of: by host, sampler and subject in the order in which these first appear.
-func Tracks(samples []Sample) []*Track {
+func SeriesOf(samples []Sample) []*Series {
 	type key struct{ host, sampler, subject string }
 	order := make([]*Sample, len(samples))
 	for i := range samples {
 		order[i] = &samples[i]
 	}
-	tracks := make(map[key]*Track)
-	var all []*Track
+	tracks := make(map[key]*Series)
+	var all []*Series
 	for _, s := range order {
 		k := key{s.Host, s.Sampler, s.Subject}
 		if tracks[k] == nil {
-			tracks[k] = &Track{Host: s.Host, Sampler: s.Sampler, Subject: s.Subject, Values: make(map[string][]float64)}
+			tracks[k] = &Series{Host: s.Host, Sampler: s.Sampler, Subject: s.Subject, Values: make(map[string][]float64)}
 			all = append(all, tracks[k])
 		}
 	}
@@ -47,8 +47,8 @@ func Tracks(samples []Sample) []*Track {
 }
 
 // Tracks are those of the run's samples in the order in which its watches name them; what these do not name comes last.
-func (r *Run) Tracks() []*Track {
-	place := func(t *Track) (watch, subject int) {
+func (r *Run) Series() []*Series {
+	place := func(t *Series) (watch, subject int) {
 		watch = slices.IndexFunc(r.Watches, func(w Watch) bool { return w.Host == t.Host })
 		if watch < 0 {
 			return len(r.Watches), 0
@@ -60,8 +60,8 @@ func (r *Run) Tracks() []*Track {
 		}
 		return watch, subject
 	}
-	tracks := Tracks(r.Samples)
-	slices.SortStableFunc(tracks, func(a, b *Track) int {
+	tracks := SeriesOf(r.Samples)
+	slices.SortStableFunc(tracks, func(a, b *Series) int {
 		watchA, subjectA := place(a)
 		watchB, subjectB := place(b)
 		return cmp.Or(cmp.Compare(watchA, watchB), cmp.Compare(subjectA, subjectB))
@@ -69,7 +69,7 @@ func (r *Run) Tracks() []*Track {
 	return tracks
 }
 
-func (t *Track) add(s *Sample) {
+func (t *Series) add(s *Sample) {
 	if s.Error != "" {
 		t.Errors = append(t.Errors, SampleError{s.At, s.Error})
 	}
@@ -93,10 +93,10 @@ func (t *Track) add(s *Sample) {
 }
 
 // Has reports whether any sample has the figure.
-func (t *Track) Has(name string) bool { return t.Values[name] != nil }
+func (t *Series) Has(name string) bool { return t.Values[name] != nil }
 
 // Within is the number of samples from one time to another that have the figure.
-func (t *Track) Within(name string, from, to float64) int {
+func (t *Series) Count(name string, from, to float64) int {
 	n := 0
 	for range t.inside(name, from, to) {
 		n++
@@ -105,7 +105,7 @@ func (t *Track) Within(name string, from, to float64) int {
 }
 
 // inside gives time and value of each sample from one time to another that has the figure.
-func (t *Track) inside(name string, from, to float64) func(yield func(at, v float64) bool) {
+func (t *Series) inside(name string, from, to float64) func(yield func(at, v float64) bool) {
 	return func(yield func(at, v float64) bool) {
 		row := t.Values[name]
 		for i := sort.SearchFloat64s(t.At, from); row != nil && i < len(t.At) && t.At[i] <= to; i++ {
@@ -120,7 +120,7 @@ func (t *Track) inside(name string, from, to float64) func(yield func(at, v floa
 // the samples around them. Where the samples begin after from or end before to, the growth that they show is taken for
 // the whole. It is NaN when fewer than two samples are known, when they cover less than half of the time, and when the
 // counter went backwards: then what is counted was restarted.
-func (t *Track) Grown(name string, from, to float64) float64 {
+func (t *Series) Growth(name string, from, to float64) float64 {
 	at, values := t.around(name, from, to)
 	if len(at) < 2 || !(to > from) || !slices.IsSorted(values) {
 		return math.NaN()
@@ -134,7 +134,7 @@ func (t *Track) Grown(name string, from, to float64) float64 {
 }
 
 // around is the samples with the figure from the last at or before from to the first at or behind to.
-func (t *Track) around(name string, from, to float64) (at, values []float64) {
+func (t *Series) around(name string, from, to float64) (at, values []float64) {
 	row := t.Values[name]
 	if row == nil {
 		return nil, nil
@@ -169,7 +169,7 @@ func interpolate(at, values []float64, x float64) float64 {
 }
 
 // Highest is the highest value that was seen from one time to another, NaN without a sample.
-func (t *Track) Highest(name string, from, to float64) float64 {
+func (t *Series) Max(name string, from, to float64) float64 {
 	highest := math.NaN()
 	for _, v := range t.inside(name, from, to) {
 		if !(v <= highest) {
@@ -180,7 +180,7 @@ func (t *Track) Highest(name string, from, to float64) float64 {
 }
 
 // Lowest is the lowest value that was seen from one time to another, NaN without a sample.
-func (t *Track) Lowest(name string, from, to float64) float64 {
+func (t *Series) Min(name string, from, to float64) float64 {
 	lowest := math.NaN()
 	for _, v := range t.inside(name, from, to) {
 		if !(v >= lowest) {
@@ -191,7 +191,7 @@ func (t *Track) Lowest(name string, from, to float64) float64 {
 }
 
 // Mean is the mean of the values that were seen from one time to another, NaN without a sample.
-func (t *Track) Mean(name string, from, to float64) float64 {
+func (t *Series) Mean(name string, from, to float64) float64 {
 	sum, n := 0.0, 0
 	for _, v := range t.inside(name, from, to) {
 		sum += v
@@ -201,7 +201,7 @@ func (t *Track) Mean(name string, from, to float64) float64 {
 }
 
 // Last is the value that was seen last from one time to another, NaN without a sample.
-func (t *Track) Last(name string, from, to float64) float64 {
+func (t *Series) Last(name string, from, to float64) float64 {
 	last := math.NaN()
 	for _, v := range t.inside(name, from, to) {
 		last = v
@@ -211,7 +211,7 @@ func (t *Track) Last(name string, from, to float64) float64 {
 
 // Between is the gauge at a time on the line between the samples before and behind it, NaN where these are further apart
 // than gap seconds.
-func (t *Track) Between(name string, at, gap float64) float64 {
+func (t *Series) Interpolate(name string, at, gap float64) float64 {
 	times, values := t.around(name, at, at)
 	if n := len(times); n == 0 || times[0] > at || times[n-1] < at || times[n-1]-times[0] > gap {
 		return math.NaN()
@@ -220,7 +220,7 @@ func (t *Track) Between(name string, at, gap float64) float64 {
 }
 
 // Slope is the gauge's growth a second from one time to another by least squares, NaN with fewer than two samples.
-func (t *Track) Slope(name string, from, to float64) float64 {
+func (t *Series) Slope(name string, from, to float64) float64 {
 	var n, sumX, sumY float64
 	for at, v := range t.inside(name, from, to) {
 		n, sumX, sumY = n+1, sumX+at, sumY+v

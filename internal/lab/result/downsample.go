@@ -10,7 +10,7 @@ import (
 // stretch between the times given (where steps begin, ascending) are the first and last sample of each subject, those
 // with the highest and lowest value of any gauge, and those with an error: growth and extremes stay what they are, means become
 // those of half the samples. The order stays.
-func Thin(samples []Sample, starts []float64) []Sample {
+func Downsample(samples []Sample, starts []float64) []Sample {
 	type key struct {
 		host, sampler, subject string
 		stretch                int
