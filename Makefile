@@ -52,7 +52,7 @@ rules: ## popups: 2,000,000 steps against the naive model, 1,000 rounds of 1,000
 	$(GO) test -count=1 -timeout 10m -v -run '^TestRulesAgainstModel$$' ./internal/serve/popup -long
 	SPILLWAY_POPUP_ROUNDS=1000 $(GO) test -count=1 -timeout 10m -v -run '^TestPopupTabs$$' ./internal/serve/redis
 
-readme-table: ## write the documents' tables anew from the committed results
+readme-table: ## write the tables and pictures of the documents from the committed results
 	$(GO) run ./scripts/readmetable
 
 clean: ## remove bin/ (the demo's data in spillway-data/ stays)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"image/png"
 	"os"
 	"path/filepath"
 	"strings"
@@ -119,5 +120,59 @@ func TestReplaceTablesKeepsTheRest(t *testing.T) {
 	failed := errors.New("failed")
 	if _, err := replaceTables("\n<!-- table:x -->\n<!-- /table -->", func(string) (string, error) { return "", failed }); !errors.Is(err, failed) || !strings.Contains(err.Error(), "line 2") {
 		t.Errorf("error: %v", err)
+	}
+}
+
+func TestPicturesAreDrawnAndChecked(t *testing.T) {
+	const directive = "<!-- picture:stacks column=cpu_percent.db@rate-300 variants=php,go -->\n![Database CPU](images/cpu.png)\n"
+	root := repository(t, map[string]string{"experiments/stacks/README.md": directive})
+	if err := run(root, true, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "images/cpu.png is stale") {
+		t.Fatalf("check of a missing picture: %v", err)
+	}
+	var out bytes.Buffer
+	if err := run(root, false, &out); err != nil || out.String() != "wrote experiments/stacks/images/cpu.png\n" {
+		t.Fatalf("%v, printed %q", err, out.String())
+	}
+	drawn := read(t, root, "experiments/stacks/images/cpu.png")
+	config, err := png.DecodeConfig(strings.NewReader(drawn))
+	if err != nil || config.Width < 800 || len(drawn) > pictureBytesMax {
+		t.Fatalf("%d bytes, %d pixels wide, %v", len(drawn), config.Width, err)
+	}
+	if err := run(root, true, &bytes.Buffer{}); err != nil {
+		t.Errorf("check of what was just drawn: %v", err)
+	}
+	document := filepath.Join(root, "experiments/stacks/README.md")
+	if err := os.WriteFile(document, []byte(strings.Replace(directive, "php,go", "php,pooled", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(root, true, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "is stale") {
+		t.Errorf("check after a change of variants: %v", err)
+	}
+}
+
+func TestPictureMistakesAreNamed(t *testing.T) {
+	for text, want := range map[string]string{
+		"<!-- picture:stacks column=peak_hz -->\n":                                      "on the next line",
+		"<!-- picture:stacks column=peak_hz -->\n![x](x.svg)\n":                         "on the next line",
+		"<!-- picture:stacks colum=peak_hz -->\n![x](x.png)\n":                          `unknown option "colum"`,
+		"<!-- picture:stacks column=speed -->\n![x](x.png)\n":                           `no metric "speed"`,
+		"<!-- picture:stacks column=peak_hz variants=asp -->\n![x](x.png)\n":            `no variant "asp"`,
+		"<!-- picture:stacks column=rate_hz@fast -->\n![x](x.png)\n":                    `no variant has rate_hz at level "fast"`,
+		"<!-- picture:stacks column=peak_hz -->\n![x](../x.png)\n":                      "outside of the repository",
+		"<!-- picture:none column=peak_hz -->\n![x](x.png)\n":                           "no such file",
+		"<!-- picture:contended column=rate_hz@rate-300 variants=go -->\n![x](x.png)\n": "not valid; leave it out",
+	} {
+		root := repository(t, map[string]string{"README.md": text})
+		summary := read(t, root, "experiments/stacks/results/study.json")
+		contended := filepath.Join(root, "experiments/contended/results/study.json")
+		if err := os.MkdirAll(filepath.Dir(contended), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(contended, []byte(strings.ReplaceAll(summary, `"VALID":`, `"HOST_CONTENDED":`)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := run(root, false, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
 	}
 }

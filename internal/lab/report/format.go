@@ -122,8 +122,8 @@ func elapsed(v float64) string {
 	return strconv.FormatFloat(v, 'f', -1, 64) + " s"
 }
 
-// studyValue writes a figure in its metric's unit.
-func studyValue(v float64, unit string) string {
+// FormatValue writes a figure of a study in its metric's unit: "3,082/s", "10.6 %".
+func FormatValue(v float64, unit string) string {
 	switch unit {
 	case experiment.UnitRate:
 		return rate(v)
@@ -146,7 +146,7 @@ func studyRange(f *experiment.Figure, unit string) string {
 	middle := number3(f.Median*scale, unit)
 	low, high := number3(f.Min*scale, unit), number3(f.Max*scale, unit)
 	if low == middle && high == middle {
-		return studyValue(f.Median, unit)
+		return FormatValue(f.Median, unit)
 	}
 	return middle + " (" + low + "–" + high + ")" + name
 }

@@ -37,7 +37,7 @@ func metricFigure(s *experiment.Study, of experiment.Chart) (figure, bool) {
 		if f == nil {
 			continue
 		}
-		row := barRow{Name: name, Value: f.Median, Text: studyValue(f.Median, metric.Unit)}
+		row := barRow{Name: name, Value: f.Median, Text: FormatValue(f.Median, metric.Unit)}
 		row.Color, row.Pale = variantColor(s, name)
 		if f.N > 1 {
 			row.Low, row.High = &f.Min, &f.Max
@@ -45,7 +45,7 @@ func metricFigure(s *experiment.Study, of experiment.Chart) (figure, bool) {
 		row.Note = fmt.Sprintf("%s: %s, median of %s", name, studyRange(f, metric.Unit), plural(int64(f.N), "block"))
 		if theirs := publishedValue(s, metric.Name, name, of.Level); theirs > 0 {
 			row.Published, caption = &theirs, "median and range of the blocks; diamond: published"
-			row.Note += " · published " + studyValue(theirs, metric.Unit)
+			row.Note += " · published " + FormatValue(theirs, metric.Unit)
 		}
 		if cell := s.Cell(name, of.Level); cell.NotValid() > 0 {
 			row.Hollow = true

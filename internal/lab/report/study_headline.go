@@ -42,10 +42,10 @@ func newStudyHeadline(s *experiment.Study) headline {
 		h.Text = fmt.Sprintf("Nothing is claimed; %s %s seen: %s, %s.", strings.ToLower(what), metricAt(s, metric, level), best, studyRange(figure, metric.Unit))
 		return h
 	}
-	h.Text = fmt.Sprintf("%s %s: %s with %s", what, metricAt(s, metric, level), best, studyValue(figure.Median, metric.Unit))
+	h.Text = fmt.Sprintf("%s %s: %s with %s", what, metricAt(s, metric, level), best, FormatValue(figure.Median, metric.Unit))
 	base := s.Figure(metric.Name, s.Manifest.Baseline, level)
 	if base != nil && base.Median > 0 && best != s.Manifest.Baseline {
-		h.Text += fmt.Sprintf(", %s that of %s (%s)", times(figure.Median/base.Median), s.Manifest.Baseline, studyValue(base.Median, metric.Unit))
+		h.Text += fmt.Sprintf(", %s that of %s (%s)", times(figure.Median/base.Median), s.Manifest.Baseline, FormatValue(base.Median, metric.Unit))
 	}
 	h.Text += "."
 	h.Mood = good

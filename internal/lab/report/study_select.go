@@ -131,7 +131,7 @@ func columnsRow(s *experiment.Study, v *experiment.VariantFacts, selection *Stud
 			text += " *" // a run was no valid measurement
 		}
 		if theirs := publishedValue(s, name, v.Name, level); selection.Published && theirs > 0 {
-			text += "; " + selection.word("published") + " " + studyValue(theirs, unit)
+			text += "; " + selection.word("published") + " " + FormatValue(theirs, unit)
 		}
 		row = append(row, text)
 	}

@@ -247,7 +247,7 @@ func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection
 		for _, level := range s.Manifest.Levels {
 			text := "-"
 			if f := s.Figure(metric.Name, v.Name, level.Name); f != nil {
-				text = studyValue(f.Median, metric.Unit)
+				text = FormatValue(f.Median, metric.Unit)
 				if s.Cell(v.Name, level.Name).NotValid() > 0 {
 					text += "*"
 				}
@@ -341,7 +341,7 @@ func publishedSection(s *experiment.Study) studySection {
 			unit, title = m.Unit, m.Title
 		}
 		section.add([]string{
-			p.Variant, title, orNone(p.Level), studyValue(p.Value, unit), studyValue(*p.Measured, unit), orNone(p.Baseline),
+			p.Variant, title, orNone(p.Level), FormatValue(p.Value, unit), FormatValue(*p.Measured, unit), orNone(p.Baseline),
 			ratioOf(p.TheirRatio), ratioOf(p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), orNone(p.Note),
 		}, false)
 	}
