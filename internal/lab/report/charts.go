@@ -8,9 +8,9 @@ import (
 	"strconv"
 )
 
-// A figure is one framed picture of a page: one or more charts, one below the other, that share their x axis and
-// cursor. page.js draws the figures from the page's JSON data.
-type figure struct {
+// A panel is one framed part of a page: one or more charts, one below the other, that share their x axis and
+// cursor. page.js draws the panels from the page's JSON data.
+type panel struct {
 	Title   string  `json:"title"`
 	Caption string  `json:"caption,omitempty"`
 	Half    bool    `json:"-"` // as wide as half of the page
@@ -154,17 +154,17 @@ func hue(i int) string { return fmt.Sprintf("h%d", i%6) }
 // shade is the color of curve i of n that belong to one run.
 func shade(i, n int) string { return fmt.Sprintf("r%d", i*7/max(1, n-1)) }
 
-// pageData is a document with the page's figures added, as JSON that cannot close the element it stands in.
-func pageData(document []byte, figures []figure) ([]byte, error) {
+// pageData is a document with the page's panels added, as JSON that cannot close the element it stands in.
+func pageData(document []byte, panels []panel) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(document, &fields); err != nil {
 		return nil, fmt.Errorf("write page data: %w", err)
 	}
-	encoded, err := json.Marshal(figures)
+	encoded, err := json.Marshal(panels)
 	if err != nil {
 		return nil, fmt.Errorf("write page data: %w", err)
 	}
-	fields["figures"] = encoded
+	fields["panels"] = encoded
 	whole, err := json.Marshal(fields)
 	if err != nil {
 		return nil, fmt.Errorf("write page data: %w", err)

@@ -18,20 +18,20 @@ const (
 	smallHeight   = 120
 )
 
-// pageFigures are the figures of a page about runs.
-func pageFigures(runs []run) ([]figure, error) {
+// loadPanels are the panels of a page about runs.
+func loadPanels(runs []run) ([]panel, error) {
 	if len(runs) == 0 {
 		return nil, nil
 	}
-	var figures []figure
+	var panels []panel
 	for _, loop := range []string{result.LoopOpen, result.LoopClosed} {
 		if levels := loadLevels(runs, loop); len(levels) > 1 {
-			figures = append(figures, latencyByLevel(runs, loop, levels), goodByLevel(runs, loop, levels))
+			panels = append(panels, latencyByLevel(runs, loop, levels), goodByLevel(runs, loop, levels))
 		}
 	}
 	limits := latencyLimits(runs)
 	if curves, caption := selectCurves(runs); len(curves) > 0 {
-		figures = append(figures, figure{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
+		panels = append(panels, panel{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
 	}
 	charts, err := timelineCharts(runs, limits)
 	if err != nil {
@@ -42,9 +42,9 @@ func pageFigures(runs []run) ([]figure, error) {
 		if len(runs) == 1 && runs[0].usage != nil {
 			caption = "a point per second, or per several in a long run"
 		}
-		figures = append(figures, figure{Title: "Timeline", Caption: caption, Charts: charts})
+		panels = append(panels, panel{Title: "Timeline", Caption: caption, Charts: charts})
 	}
-	return figures, nil
+	return panels, nil
 }
 
 // sweep is the steps of a loop that have a load level, ordered by it.
@@ -118,7 +118,7 @@ func latencyFigure(name, color, style string, value func(Figures) *float64) leve
 	}}
 }
 
-func latencyByLevel(runs []run, loop string, levels []float64) figure {
+func latencyByLevel(runs []run, loop string, levels []float64) panel {
 	x := loadAxis(loop, levels)
 	p50 := func(f Figures) *float64 { return f.P50 }
 	p99 := func(f Figures) *float64 { return f.P99 }
@@ -136,11 +136,11 @@ func latencyByLevel(runs []run, loop string, levels []float64) figure {
 				latencyFigure(runs[i].label+" p50", hue(i), styleDashed, p50), latencyFigure(runs[i].label+" p99", hue(i), "", p99)))
 		}
 	}
-	return figure{Title: "Latency against " + loadNoun(loop), Caption: "hollow: not a valid measurement", Half: true, Charts: []chart{c}}
+	return panel{Title: "Latency against " + loadNoun(loop), Caption: "hollow: not a valid measurement", Half: true, Charts: []chart{c}}
 }
 
 // goodByLevel shows the rate of good answers; in an open loop beside the rate that was offered.
-func goodByLevel(runs []run, loop string, levels []float64) figure {
+func goodByLevel(runs []run, loop string, levels []float64) panel {
 	x := loadAxis(loop, levels)
 	c := chart{
 		Title: "good answers per second over " + x.Title, Height: chartHeight, X: x,
@@ -156,7 +156,7 @@ func goodByLevel(runs []run, loop string, levels []float64) figure {
 		}
 		c.Tables = append(c.Tables, levelTable(&runs[i], loop, good))
 	}
-	return figure{Title: "Good answers against " + loadNoun(loop), Caption: "no bad status, no failed check", Half: true, Charts: []chart{c}}
+	return panel{Title: "Good answers against " + loadNoun(loop), Caption: "no bad status, no failed check", Half: true, Charts: []chart{c}}
 }
 
 func loadNoun(loop string) string {

@@ -22,12 +22,12 @@ type page struct {
 	Title  string
 	Style  template.CSS
 	Script template.JS
-	Data   template.JS // the JSON document of the same runs or study, and the figures
+	Data   template.JS // the JSON document of the same runs or study, and the panels
 	Body   any
 }
 
 // writePage writes one HTML file that loads nothing. Its text is escaped by the template.
-func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []byte, figures []figure) error {
+func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []byte, panels []panel) error {
 	p := page{Title: title, Body: body}
 	for _, file := range []struct {
 		name  string
@@ -43,7 +43,7 @@ func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []b
 			p.Script += template.JS(text)
 		}
 	}
-	data, err := pageData(document, figures)
+	data, err := pageData(document, panels)
 	if err != nil {
 		return err
 	}
@@ -58,12 +58,12 @@ func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []b
 	return nil
 }
 
-// numbered gives each figure its place in the page's data.
-func numbered(figures []figure) []figure {
-	for i := range figures {
-		figures[i].Index = i
+// numbered gives each panel its place in the page's data.
+func numbered(panels []panel) []panel {
+	for i := range panels {
+		panels[i].Index = i
 	}
-	return figures
+	return panels
 }
 
 // A pageHeader is a headline and what it is about.
@@ -102,7 +102,7 @@ func newPageTable(rows [][]string, note string) *pageTable {
 // A loadPage is what load.html shows.
 type loadPage struct {
 	Runs       []pageRun
-	Figures    []figure
+	Panels     []panel
 	SideBySide *pageTable
 }
 
@@ -119,15 +119,15 @@ type pageRun struct {
 	Manifest   []fact
 }
 
-// A tile is a figure at the top of the page.
+// A tile is one value at the top of the page.
 type tile struct{ Name, Value, Note string }
 
 func writeHTML(w io.Writer, runs []run) error {
-	figures, err := pageFigures(runs)
+	panels, err := loadPanels(runs)
 	if err != nil {
 		return err
 	}
-	p := loadPage{Figures: numbered(figures)}
+	p := loadPage{Panels: numbered(panels)}
 	title := "Load report"
 	for i := range runs {
 		p.Runs = append(p.Runs, newPageRun(runs, i))
@@ -146,7 +146,7 @@ func writeHTML(w io.Writer, runs []run) error {
 		return fmt.Errorf("write page data: %w", err)
 	}
 	var out bytes.Buffer
-	if err := writePage(&out, "load.html", title, p, document, figures); err != nil {
+	if err := writePage(&out, "load.html", title, p, document, panels); err != nil {
 		return err
 	}
 	return emit(w, &out)
@@ -196,7 +196,7 @@ func wholeSeconds(v float64) string {
 	return time.Duration(v * float64(time.Second)).Round(time.Second).String()
 }
 
-// keyStep is the step whose figures are worth seeing first: the highest valid one that holds, else the first.
+// keyStep is the step whose panels are worth seeing first: the highest valid one that holds, else the first.
 func (r *run) keyStep() *step {
 	var key *step
 	for i := range r.steps {
@@ -315,7 +315,7 @@ func ratio(v float64) string {
 type studyPage struct {
 	Header    pageHeader
 	Findings  []string
-	Figures   []figure
+	Panels    []panel
 	Problems  []string
 	Sections  []pageTable
 	Timelines []studyTimeline
@@ -325,7 +325,7 @@ type studyPage struct {
 // A studyTimeline is the levels of one variant in one block.
 type studyTimeline struct {
 	Name, Color string
-	Figure      figure
+	Panel       panel
 }
 
 func writeStudyHTML(out *bytes.Buffer, s *experiment.Study) error {
@@ -344,22 +344,22 @@ func writeStudyHTML(out *bytes.Buffer, s *experiment.Study) error {
 	for _, section := range append(studySections(s), every) {
 		p.Sections = append(p.Sections, section.pageTable())
 	}
-	figures := studyFigures(s)
-	drawn := len(figures)
+	panels := studyPanels(s)
+	drawn := len(panels)
 	var err error
 	if p.Timelines, err = studyTimelines(s); err != nil {
 		return err
 	}
 	for i := range p.Timelines {
-		figures = append(figures, p.Timelines[i].Figure)
-		p.Timelines[i].Figure.Index = drawn + i
+		panels = append(panels, p.Timelines[i].Panel)
+		p.Timelines[i].Panel.Index = drawn + i
 	}
-	p.Figures = numbered(figures)[:drawn]
+	p.Panels = numbered(panels)[:drawn]
 	var summary bytes.Buffer
 	if err := s.WriteSummary(&summary); err != nil {
 		return err
 	}
-	return writePage(out, "study.html", studyTitle(s), p, summary.Bytes(), figures)
+	return writePage(out, "study.html", studyTitle(s), p, summary.Bytes(), panels)
 }
 
 func (s *studySection) pageTable() pageTable {
@@ -383,7 +383,7 @@ func studyTimelines(s *experiment.Study) ([]studyTimeline, error) {
 		if err != nil {
 			return nil, err
 		}
-		t := studyTimeline{Name: timeline.Header.Label, Figure: figure{Charts: charts}}
+		t := studyTimeline{Name: timeline.Header.Label, Panel: panel{Charts: charts}}
 		t.Color, _ = variantColor(s, t.Name)
 		all = append(all, t)
 	}

@@ -1,7 +1,7 @@
-// Draws the figures of the page's JSON data with uPlot. What is shown was decided when the page was written; charts.go
+// Draws the panels of the page's JSON data with uPlot. What is shown was decided when the page was written; charts.go
 // describes the data.
 (() => {
-  const { figures } = JSON.parse(document.getElementById("data").textContent);
+  const { panels } = JSON.parse(document.getElementById("data").textContent);
   const narrow = 480; // pixels below which names stand above their rows
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
   const font = (weight) => weight + " 12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif";
@@ -324,9 +324,9 @@
     if (!small || !ratios) text(ctx, row.text, end + 8 * r, middle, ratios ? color : css("text"), 600, "left");
   };
 
-  // mount draws a figure's charts and draws them again when its width or the colors change.
+  // mount draws a panel's charts and draws them again when its width or the colors change.
   const mount = (element) => {
-    const index = Number(element.dataset.figure);
+    const index = Number(element.dataset.panel);
     const box = element.appendChild(document.createElement("div"));
     let drawn = [];
     let width = 0;
@@ -335,7 +335,7 @@
       drawn = [];
       box.replaceChildren();
       if (!width) return;
-      const all = figures[index].charts;
+      const all = panels[index].charts;
       all.forEach((chart) => {
         const holder = box.appendChild(document.createElement("div"));
         holder.className = "chart";
@@ -351,7 +351,7 @@
         }
         const title = holder.appendChild(document.createElement("h3"));
         title.textContent = chart.y.title;
-        const { data, options } = lineChart(chart, width, all.length > 1 ? "figure" + index : "");
+        const { data, options } = lineChart(chart, width, all.length > 1 ? "panel" + index : "");
         drawn.push(new uPlot(options, data, holder));
       });
     };
@@ -362,5 +362,5 @@
     }).observe(box);
     ["(prefers-color-scheme: dark)", "print"].forEach((query) => matchMedia(query).addEventListener("change", draw));
   };
-  document.querySelectorAll("[data-figure]").forEach(mount);
+  document.querySelectorAll("[data-panel]").forEach(mount);
 })();

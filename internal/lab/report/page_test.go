@@ -12,16 +12,16 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// pageFiguresOf reads the figures back from a page's data.
-func pageFiguresOf(t testing.TB, page string) []figure {
+// panelsOf reads the panels back from a page's data.
+func panelsOf(t testing.TB, page string) []panel {
 	t.Helper()
 	_, rest, _ := strings.Cut(page, `id="data">`)
 	data, _, ok := strings.Cut(rest, "</script>")
-	var read struct{ Figures []figure }
+	var read struct{ Panels []panel }
 	if err := json.Unmarshal([]byte(data), &read); !ok || err != nil {
 		t.Fatalf("page data: %v", err)
 	}
-	return read.Figures
+	return read.Panels
 }
 
 // UnmarshalJSON reads null as NaN.
@@ -41,13 +41,13 @@ func (n *numbers) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// outline is a page's text without style and scripts, and a line for each series of its figures.
+// outline is a page's text without style and scripts, and a line for each series of its panels.
 func outline(t testing.TB, page string) string {
 	t.Helper()
 	var out strings.Builder
 	out.WriteString(regexp.MustCompile(`(?s)<(style|script)[ >].*?</(style|script)>`).ReplaceAllString(page, "<$1/>"))
-	for i, f := range pageFiguresOf(t, page) {
-		fmt.Fprintf(&out, "figure %d: %s (%s)\n", i, f.Title, f.Caption)
+	for i, f := range panelsOf(t, page) {
+		fmt.Fprintf(&out, "panel %d: %s (%s)\n", i, f.Title, f.Caption)
 		for _, c := range f.Charts {
 			fmt.Fprintf(&out, "  %s: x %+v, y %+v, %d starts %+v\n", c.Title, c.X, c.Y, len(c.Starts), c.Limits)
 			for _, table := range c.Tables {
@@ -77,18 +77,18 @@ func TestPageGolden(t *testing.T) {
 	golden(t, "study-quick.page.txt", outline(t, writtenStudy(t, HTML, quickStudyOf(t))))
 }
 
-// TestFiguresCanBeDrawn checks what uPlot expects of every figure's data.
-func TestFiguresCanBeDrawn(t *testing.T) {
+// TestPanelsCanBeDrawn checks what uPlot expects of every panel's data.
+func TestPanelsCanBeDrawn(t *testing.T) {
 	pages := []string{writtenStudy(t, HTML, studyOf(t)), writtenStudy(t, HTML, quickStudyOf(t))}
 	for _, runs := range [][]*result.Run{{stagedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
 		pages = append(pages, written(t, HTML, runs...))
 	}
 	for i, page := range pages {
-		figures := pageFiguresOf(t, page)
-		if len(figures) == 0 || strings.Count(page, "data-figure=") != len(figures) {
-			t.Errorf("page %d: %d figures, %d places for them", i, len(figures), strings.Count(page, "data-figure="))
+		panels := panelsOf(t, page)
+		if len(panels) == 0 || strings.Count(page, "data-panel=") != len(panels) {
+			t.Errorf("page %d: %d panels, %d places for them", i, len(panels), strings.Count(page, "data-panel="))
 		}
-		for _, f := range figures {
+		for _, f := range panels {
 			for _, c := range f.Charts {
 				for _, problem := range chartProblems(&c) {
 					t.Errorf("page %d: %s: %s: %s", i, f.Title, c.Title, problem)

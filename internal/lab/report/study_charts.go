@@ -12,23 +12,23 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// studyFigures are a chart of each metric that the experiment names, lines over the load, and the comparisons.
-func studyFigures(s *experiment.Study) []figure {
-	var figures []figure
+// studyPanels are a chart of each metric that the experiment names, lines over the load, and the comparisons.
+func studyPanels(s *experiment.Study) []panel {
+	var panels []panel
 	for _, chart := range s.Charts {
-		if f, ok := metricFigure(s, chart); ok {
-			figures = append(figures, f)
+		if f, ok := metricPanel(s, chart); ok {
+			panels = append(panels, f)
 		}
 	}
-	return append(append(figures, levelFigures(s)...), comparisonFigures(s)...)
+	return append(append(panels, levelPanels(s)...), comparisonPanels(s)...)
 }
 
-// metricFigure shows one metric of every variant at one level: the median, the range of the blocks, and what others
+// metricPanel shows one metric of every variant at one level: the median, the range of the blocks, and what others
 // published. It is false if no variant has the metric.
-func metricFigure(s *experiment.Study, of experiment.Chart) (figure, bool) {
+func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 	metric := s.Metric(of.Metric)
 	if metric == nil {
-		return figure{}, false
+		return panel{}, false
 	}
 	c := chart{X: axis{Unit: unitNumber}, Y: axis{Unit: studyUnit(metric.Unit)}}
 	caption := "median and range of the blocks"
@@ -55,10 +55,10 @@ func metricFigure(s *experiment.Study, of experiment.Chart) (figure, bool) {
 	}
 	title := cmp.Or(of.Title, metricAt(s, metric, of.Level))
 	c.Title = title + " by variant"
-	return figure{Title: title, Caption: caption, Half: len(s.Charts) > 1, Charts: []chart{c}}, len(c.Rows) > 0
+	return panel{Title: title, Caption: caption, Half: len(s.Charts) > 1, Charts: []chart{c}}, len(c.Rows) > 0
 }
 
-// variantColor is the same in every figure. The A/A control has the color of its baseline, paler.
+// variantColor is the same in every panel. The A/A control has the color of its baseline, paler.
 func variantColor(s *experiment.Study, name string) (color string, pale bool) {
 	i := variantIndex(s, name)
 	if i >= 0 && s.Manifest.Variants[i].Again {
@@ -103,9 +103,9 @@ func publishedValue(s *experiment.Study, metric, variant, level string) float64 
 	return 0
 }
 
-// levelFigures show the metrics of the experiment's charts, the rate and the p99 over all levels, if the levels are at
+// levelPanels show the metrics of the experiment's charts, the rate and the p99 over all levels, if the levels are at
 // least three loads of one kind.
-func levelFigures(s *experiment.Study) []figure {
+func levelPanels(s *experiment.Study) []panel {
 	if !levelsRise(s) {
 		return nil
 	}
@@ -115,7 +115,7 @@ func levelFigures(s *experiment.Study) []figure {
 			names = append(names, chart.Metric)
 		}
 	}
-	var figures []figure
+	var panels []panel
 	shown := make(map[string]bool)
 	for _, name := range append(names, experiment.MetricRate, experiment.MetricP99) {
 		metric := s.Metric(name)
@@ -124,12 +124,12 @@ func levelFigures(s *experiment.Study) []figure {
 		}
 		shown[name] = true
 		if c := levelChart(s, metric); len(c.Tables[0].Series) > 0 {
-			figures = append(figures, figure{
+			panels = append(panels, panel{
 				Title: metric.Title + " by load", Caption: "medians; hollow: a run was not valid", Half: true, Charts: []chart{c},
 			})
 		}
 	}
-	return figures
+	return panels
 }
 
 // levelRate is the rate of a level that sets one, else its number of connections; NaN if it is a template.
@@ -192,9 +192,9 @@ func levelChart(s *experiment.Study, metric *experiment.Metric) chart {
 	}
 }
 
-// comparisonFigures are one figure for each metric at each key level.
-func comparisonFigures(s *experiment.Study) []figure {
-	var figures []figure
+// comparisonPanels are one panel for each metric at each key level.
+func comparisonPanels(s *experiment.Study) []panel {
+	var panels []panel
 	key := keyComparisons(s)
 	for len(key) > 0 {
 		first := key[0]
@@ -216,9 +216,9 @@ func comparisonFigures(s *experiment.Study) []figure {
 		if first.Low == nil {
 			caption = "square: geometric mean; line: range of the blocks, nothing is claimed"
 		}
-		figures = append(figures, figure{Title: "Against the baseline: " + title, Caption: caption, Charts: []chart{c}})
+		panels = append(panels, panel{Title: "Against the baseline: " + title, Caption: caption, Charts: []chart{c}})
 	}
-	return figures
+	return panels
 }
 
 // comparisonRow is a ratio with its interval, or with the range of its blocks if nothing is claimed.
