@@ -11,13 +11,12 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// benchGroups is how many lines a step gives: benchstat wants at least 6 for an interval and 10 for a comparison.
+// benchGroups is how many lines a step gets. benchstat needs 6 for an interval and 10 for a comparison.
 const benchGroups = 10
 
-// writeBench writes one benchmark per step, and for each up to benchGroups lines, each over an equal share of the step's
-// seconds. The lines of one run are not independent (they share its processes and its minute), so benchstat's interval
-// tells how steady the run was; to compare two builds, give it several runs of each. Several runs in one text are told
-// apart by label: benchstat -col label.
+// writeBench writes one benchmark per step with up to benchGroups lines, each over an equal share of the step's seconds.
+// The lines of one run are not independent, so benchstat's interval only shows how steady the run was. To compare two
+// builds, give benchstat several runs of each and -col label.
 func writeBench(w io.Writer, runs []run) error {
 	var out bytes.Buffer
 	out.WriteString("Unit req/s better=higher\nUnit p50-sec better=lower\nUnit p99-sec better=lower\n" +
@@ -43,7 +42,7 @@ func writeBench(w io.Writer, runs []run) error {
 func benchStep(out *bytes.Buffer, s *step) error {
 	name := benchName(s)
 	n := len(s.Slices)
-	// The last slice is left out when it is short: its rate would be that of a moment.
+	// A short last slice is left out, because its rate means little.
 	if n > 1 && s.Slices[n-1].Length < 0.9 {
 		n--
 	}
@@ -84,12 +83,12 @@ func benchName(s *step) string {
 	return name
 }
 
-// benchGroupsOf is the number of lines for so many seconds at this rate: benchGroups, or fewer when that lets each line
-// carry a p99 and still leaves benchstat enough of them.
+// benchGroupsOf returns the number of lines for a step. It is below benchGroups if fewer lines give each one enough
+// samples for a p99 and still suffice for benchstat.
 func benchGroupsOf(seconds int, hz float64) int {
-	const enough = 6 // lines for a 95 % interval of a median
+	const enough = 6 // lines that a 95 % interval of the median needs
 	if hz > 0 {
-		wanted := int(math.Ceil(histogram.TailSamples / 0.01 / hz)) // seconds that carry a p99
+		wanted := int(math.Ceil(histogram.TailSamples / 0.01 / hz)) // seconds with enough samples for a p99
 		if n := seconds / wanted; n >= enough {
 			return min(benchGroups, n)
 		}
@@ -97,7 +96,7 @@ func benchGroupsOf(seconds int, hz float64) int {
 	return min(benchGroups, seconds)
 }
 
-// A benchGroup is what one line sums up.
+// A benchGroup is the seconds that one line sums up.
 type benchGroup struct {
 	counters result.Counters
 	response *histogram.Histogram
@@ -115,7 +114,7 @@ func (g *benchGroup) add(sec *second) {
 func (g *benchGroup) write(out *bytes.Buffer, name string) {
 	done := float64(g.counters.Done)
 	if done == 0 || g.elapsed == 0 {
-		return // a benchmark line needs an iteration
+		return // a benchmark line needs at least one iteration
 	}
 	fmt.Fprintf(out, "%s %d %s req/s", name, g.counters.Done, decimal(done/g.elapsed))
 	f := figuresOf(g.response)

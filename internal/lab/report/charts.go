@@ -8,22 +8,22 @@ import (
 	"strconv"
 )
 
-// A panel is one framed part of a page: one or more charts, one below the other, that share their x axis and
-// cursor. page.js draws the panels from the page's JSON data.
+// A panel is a framed part of a page with one or more charts that share an x axis and a cursor. page.js draws the panels
+// from the JSON data of the page.
 type panel struct {
 	Title   string  `json:"title"`
 	Caption string  `json:"caption,omitempty"`
-	Half    bool    `json:"-"` // as wide as half of the page
+	Half    bool    `json:"-"` // takes half of the page width
 	Index   int     `json:"-"` // within the page's data
 	Charts  []chart `json:"charts"`
 }
 
-// A chart has either tables of lines over an x axis, or rows: one value per name with its range.
+// A chart has either lines over an x axis, in tables, or rows with one value per name.
 type chart struct {
 	Title  string   `json:"title"`
 	Height int      `json:"height,omitempty"` // pixels on a wide screen; page.js chooses for rows
 	X      axis     `json:"x"`
-	Y      axis     `json:"y"` // of rows: the axis of their values
+	Y      axis     `json:"y"` // the values of rows
 	Tables []table  `json:"tables,omitempty"`
 	Limits []mark   `json:"limits,omitempty"` // horizontal lines: an SLO, a limit of the system
 	Starts []mark   `json:"starts,omitempty"` // vertical lines: the start of each step
@@ -42,7 +42,7 @@ const (
 	unitPercentile = "percentile" // -log10(1-quantile): 1 is p90, 2 is p99
 )
 
-// An axis says how values are written and scaled.
+// An axis defines how values are written and scaled.
 type axis struct {
 	Title string  `json:"title,omitempty"`
 	Unit  string  `json:"unit"`
@@ -50,7 +50,7 @@ type axis struct {
 	Max   float64 `json:"max,omitempty"` // 0: the highest value
 }
 
-// A table is lines that share their x values, which ascend.
+// A table is lines over the same ascending x values.
 type table struct {
 	X      numbers `json:"x"`
 	Series []line  `json:"series"`
@@ -68,20 +68,20 @@ const (
 // A line is one value per x value of its table. NaN is a gap.
 type line struct {
 	Name   string  `json:"name"`
-	Color  string  `json:"color"` // a custom property of page.css
+	Color  string  `json:"color"` // name of a custom property of page.css
 	Style  string  `json:"style,omitempty"`
 	Y      numbers `json:"y"`
 	Dots   bool    `json:"dots,omitempty"`
 	Hollow []bool  `json:"hollow,omitempty"` // dots that are not valid measurements
 }
 
-// A mark is a labelled line across a chart.
+// A mark is a labeled line across a chart.
 type mark struct {
 	At    float64 `json:"at"`
 	Label string  `json:"label,omitempty"`
 }
 
-// A barRow is one name with its value and the range or interval around it.
+// A barRow is a named value with its range or interval.
 type barRow struct {
 	Name      string   `json:"name"`
 	Color     string   `json:"color"`
@@ -89,7 +89,7 @@ type barRow struct {
 	Low       *float64 `json:"low,omitempty"`
 	High      *float64 `json:"high,omitempty"`
 	Interval  bool     `json:"interval,omitempty"` // Low and High are a confidence interval, not a range
-	Pale      bool     `json:"pale,omitempty"`     // the baseline measured again
+	Pale      bool     `json:"pale,omitempty"`     // an A/A control
 	Hollow    bool     `json:"hollow,omitempty"`   // not a valid measurement
 	Published *float64 `json:"published,omitempty"`
 	Text      string   `json:"text"` // beside the row
@@ -148,13 +148,13 @@ func (t *table) highest() float64 {
 	return numbers{highest, stacked.highest()}.highest()
 }
 
-// hue is the color of run or variant i.
+// hue returns the color of run or variant i.
 func hue(i int) string { return fmt.Sprintf("h%d", i%6) }
 
-// shade is the color of curve i of n that belong to one run.
+// shade returns the color of curve i of n.
 func shade(i, n int) string { return fmt.Sprintf("r%d", i*7/max(1, n-1)) }
 
-// pageData is a document with the page's panels added, as JSON that cannot close the element it stands in.
+// pageData adds panels to a JSON document. The result is safe inside a script element.
 func pageData(document []byte, panels []panel) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(document, &fields); err != nil {

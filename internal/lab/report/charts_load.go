@@ -18,7 +18,7 @@ const (
 	smallHeight   = 120
 )
 
-// loadPanels are the panels of a page about runs.
+// loadPanels are the panels of a load report.
 func loadPanels(runs []run) ([]panel, error) {
 	if len(runs) == 0 {
 		return nil, nil
@@ -47,7 +47,7 @@ func loadPanels(runs []run) ([]panel, error) {
 	return panels, nil
 }
 
-// sweep is the steps of a loop that have a load level, ordered by it.
+// sweep returns the steps of a loop that have a load level, in ascending order.
 func (r *run) sweep(loop string) []*step {
 	var steps []*step
 	for i := range r.steps {
@@ -59,7 +59,7 @@ func (r *run) sweep(loop string) []*step {
 	return steps
 }
 
-// loadLevels are the different load levels of all runs, ascending.
+// loadLevels returns the distinct load levels of all runs in ascending order.
 func loadLevels(runs []run, loop string) []float64 {
 	var levels []float64
 	for i := range runs {
@@ -71,7 +71,7 @@ func loadLevels(runs []run, loop string) []float64 {
 	return slices.Compact(levels)
 }
 
-// loadAxis is the x axis of charts by load level.
+// loadAxis is the x axis of charts over the load level.
 func loadAxis(loop string, levels []float64) axis {
 	x := axis{Title: "connections", Unit: unitNumber, Log: isWide(levels[0], levels[len(levels)-1])}
 	if loop == result.LoopOpen {
@@ -80,10 +80,10 @@ func loadAxis(loop string, levels []float64) axis {
 	return x
 }
 
-// isWide reports whether values spread so far that their axis should be logarithmic.
+// isWide reports whether a range needs a logarithmic axis.
 func isWide(lowest, highest float64) bool { return lowest*20 < highest }
 
-// levelTable is a table of figures over the levels of one run.
+// levelTable has lines over the load levels of one run.
 func levelTable(r *run, loop string, figures ...levelFigure) table {
 	var t table
 	steps := r.sweep(loop)
@@ -102,7 +102,7 @@ func levelTable(r *run, loop string, figures ...levelFigure) table {
 	return t
 }
 
-// A levelFigure is what a line over load levels shows of each step.
+// A levelFigure is a line with one value per step.
 type levelFigure struct {
 	name, color, style string
 	value              func(*step) float64
@@ -139,12 +139,12 @@ func latencyByLevel(runs []run, loop string, levels []float64) panel {
 	return panel{Title: "Latency against " + loadNoun(loop), Caption: "hollow: not a valid measurement", Half: true, Charts: []chart{c}}
 }
 
-// goodByLevel shows the rate of good answers; in an open loop beside the rate that was offered.
+// goodByLevel shows the rate of good answers, and in an open loop the offered rate.
 func goodByLevel(runs []run, loop string, levels []float64) panel {
 	x := loadAxis(loop, levels)
 	c := chart{
 		Title: "good answers per second over " + x.Title, Height: chartHeight, X: x,
-		Y: axis{Title: "good answers/s", Unit: unitNumber, Log: x.Log && loop == result.LoopOpen}, // the same on both axes keeps "offered" straight
+		Y: axis{Title: "good answers/s", Unit: unitNumber, Log: x.Log && loop == result.LoopOpen}, // equal axes keep "offered" straight
 	}
 	if loop == result.LoopOpen {
 		c.Tables = []table{{X: levels, Series: []line{{Name: "offered", Color: "ideal", Style: styleDashed, Y: levels}}}}
@@ -166,7 +166,7 @@ func loadNoun(loop string) string {
 	return "connections"
 }
 
-// latencyLimits are the latency limits of the runs' SLOs, each once.
+// latencyLimits are the distinct latency limits of the runs' SLOs.
 func latencyLimits(runs []run) []mark {
 	var limits []mark
 	for i := range runs {
@@ -182,17 +182,17 @@ func latencyLimits(runs []run) []mark {
 	return limits
 }
 
-// A curve is a histogram shown by its percentiles.
+// A curve is a histogram to show by percentile.
 type curve struct {
 	name, color string
 	h           *histogram.Histogram
 }
 
-// curvesMax is how many steps of one run the percentile chart shows.
+// curvesMax is how many steps of one run the percentile chart shows at most.
 const curvesMax = 8
 
-// selectCurves chooses what the percentile chart shows. One step: its response and service time. Several steps: the
-// response time of up to curvesMax of them. Several runs: that of each run at the highest load they have in common.
+// selectCurves selects the curves of the percentile chart. A single step shows response and service time. Several steps
+// show the response time of up to curvesMax of them. Several runs are compared at their highest common load.
 func selectCurves(runs []run) (curves []curve, caption string) {
 	if len(runs) > 1 {
 		return compareCurves(runs)
@@ -253,10 +253,10 @@ func (r *run) withLoad(load string) *step {
 	return nil
 }
 
-// percentileStep is the distance of two points of the percentile chart: 20 for each nine.
+// percentileStep is the distance between points of the percentile chart. Each nine has 20 points.
 const percentileStep = 0.05
 
-// percentileChart shows each curve up to the last percentile that its sample is large enough for.
+// percentileChart shows each curve up to the highest percentile that its sample is large enough for.
 func percentileChart(curves []curve, limits []mark) chart {
 	c := chart{
 		Title: "response time by percentile", Height: chartHeight, Limits: limits,
@@ -284,8 +284,8 @@ func percentileChart(curves []curve, limits []mark) chart {
 	return c
 }
 
-// valueAt is a quantile in seconds; NaN if the sample is too small for it, or if it is 0, which a logarithmic axis cannot
-// show.
+// valueAt is a quantile in seconds. It is NaN if the sample is too small, or if the value is 0 and has no place on a
+// logarithmic axis.
 func valueAt(h *histogram.Histogram, q float64) float64 {
 	v := h.Quantile(q).Seconds()
 	if v <= 0 || q > 0 && !h.Carries(q) {

@@ -13,7 +13,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A field is one CSV column over rows of type T.
+// A field is one CSV column for rows of type T.
 type field[T any] struct {
 	name  string
 	value func(T) string
@@ -50,14 +50,14 @@ func writeCSV(w io.Writer, runs []run) error {
 	return t.finish()
 }
 
-// A second is one slice with its response histogram decoded.
+// A second is one slice with a decoded response histogram.
 type second struct {
 	*result.Slice
-	start    float64 // since the start of the run
+	start    float64 // seconds since the start of the run
 	response *histogram.Histogram
 }
 
-// seconds decodes one slice of the step after another, so that a day of them needs no more memory than a minute.
+// seconds decodes one slice at a time, so that memory does not grow with the length of the step.
 func (s *step) seconds() iter.Seq2[*second, error] {
 	return func(yield func(*second, error) bool) {
 		for i := range s.Slices {
@@ -104,7 +104,7 @@ func writeCSVSeconds(w io.Writer, runs []run) error {
 	return t.finish()
 }
 
-// counterFields are the columns of what was counted, one for each error class.
+// counterFields are the columns of the counters, with one per error class.
 func counterFields[T any](of func(T) *result.Counters) []field[T] {
 	n := func(name string, value func(*result.Counters) int64) field[T] {
 		return field[T]{name, func(row T) string { return strconv.FormatInt(value(of(row)), 10) }}
@@ -125,7 +125,7 @@ func counterFields[T any](of func(T) *result.Counters) []field[T] {
 	return fields
 }
 
-// figureFields are the columns of one histogram; what the sample does not carry is empty.
+// figureFields are the columns of one histogram. A percentile that the sample is too small for is empty.
 func figureFields[T any](name string, of func(T) *histogram.Histogram) []field[T] {
 	f := func(figure string, value func(Figures) *float64) field[T] {
 		return field[T]{name + "_" + figure + "_seconds", func(row T) string {
@@ -147,7 +147,7 @@ func figureFields[T any](name string, of func(T) *histogram.Histogram) []field[T
 
 func decimal(v float64) string { return strconv.FormatFloat(v, 'g', 10, 64) }
 
-// A csvTable writes rows of one shape; the first column is the label of the run.
+// A csvTable writes rows of one type behind the label of their run.
 type csvTable[T any] struct {
 	out    *csv.Writer
 	fields []field[T]
@@ -179,7 +179,7 @@ func (t *csvTable[T]) finish() error {
 	return nil
 }
 
-// inert keeps a spreadsheet from taking a label for a formula.
+// inert keeps a spreadsheet from reading text as a formula.
 func inert(text string) string {
 	if text != "" && (text[0] == '=' || text[0] == '+' || text[0] == '-' || text[0] == '@') {
 		return "'" + text
@@ -187,11 +187,11 @@ func inert(text string) string {
 	return printable(text)
 }
 
-// A watchRow is one figure of one subject in one step.
+// A watchRow is one figure of one watched subject in one step.
 type watchRow struct {
-	step             string // "" for the whole time
+	step             string // "" for the whole run
 	host, kind, name string
-	figure, value    string // value is "" where it is not known
+	figure, value    string // value is "" if unknown
 }
 
 func writeCSVWatch(w io.Writer, runs []run) error {
@@ -252,7 +252,7 @@ func watchRows(u *result.Usage, step string) []watchRow {
 	return rows
 }
 
-// figureRows makes a row of each figure of a struct, in its order, named as in JSON.
+// figureRows makes a row of each *float64 field of a struct, named as in JSON.
 func figureRows(like watchRow, figures any) []watchRow {
 	var rows []watchRow
 	v := reflect.ValueOf(figures)

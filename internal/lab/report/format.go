@@ -22,7 +22,7 @@ func seconds(s float64) string {
 	return significant(s*scale) + unit
 }
 
-// secondsUnit is the factor and the unit in which a duration is written.
+// secondsUnit returns the factor and unit for writing a duration given in seconds.
 func secondsUnit(s float64) (scale float64, unit string) {
 	switch {
 	case s < 0.9995e-6:
@@ -50,10 +50,10 @@ func significant(v float64) string {
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
 }
 
-// rate writes a number a second: "1,234/s", "2.5/s".
+// rate writes a number per second: "1,234/s", "2.5/s".
 func rate(hz float64) string { return number(hz) + "/s" }
 
-// number writes v with separated thousands, and with decimals only below 100.
+// number writes v with thousands separators, and with decimals only below 100.
 func number(v float64) string {
 	if math.Abs(v) < 99.95 && v != math.Trunc(v) {
 		return significant(v)
@@ -61,7 +61,7 @@ func number(v float64) string {
 	return integer(int64(math.Round(v)))
 }
 
-// integer writes n with separated thousands.
+// integer writes n with thousands separators.
 func integer(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	sign := ""
@@ -74,7 +74,7 @@ func integer(n int64) string {
 	return sign + text
 }
 
-// share writes a fraction as a percentage; what is not zero never reads "0 %".
+// share writes a fraction as a percentage. Only 0 reads as zero.
 func share(fraction float64) string {
 	percent := fraction * 100
 	switch {
@@ -137,7 +137,8 @@ func FormatValue(v float64, unit string) string {
 	return number(v)
 }
 
-// studyRange writes a figure's median, and the range of its blocks behind it where they differ: "310 (290–333)/s".
+// studyRange writes the median of a figure and the range of its blocks: "310 (290–333)/s". The range is left out if it
+// rounds to the median.
 func studyRange(f *experiment.Figure, unit string) string {
 	if f == nil {
 		return "-"
@@ -151,7 +152,7 @@ func studyRange(f *experiment.Figure, unit string) string {
 	return middle + " (" + low + "–" + high + ")" + name
 }
 
-// unitOf is the factor and the name with which a value of that size is written.
+// unitOf returns the factor and suffix for writing a value of a unit.
 func unitOf(v float64, unit string) (scale float64, name string) {
 	switch unit {
 	case experiment.UnitRate:
@@ -166,7 +167,7 @@ func unitOf(v float64, unit string) (scale float64, name string) {
 	return 1, ""
 }
 
-// number3 writes a scaled value: counts and rates with separated thousands, all else with three digits.
+// number3 writes a scaled value: counts and rates with thousands separators, other units with three digits.
 func number3(v float64, unit string) string {
 	switch unit {
 	case experiment.UnitSeconds, experiment.UnitPercent:
@@ -180,12 +181,12 @@ func number3(v float64, unit string) string {
 // times writes a ratio: "0.167 x", "9.4 x".
 func times(v float64) string {
 	if v >= 0.995 && v < 1.995 {
-		return strconv.FormatFloat(v, 'f', 2, 64) + " x" // 1.00 and not 1: what was looked for is the second digit
+		return strconv.FormatFloat(v, 'f', 2, 64) + " x" // near 1 the second digit matters
 	}
 	return significant(v) + " x"
 }
 
-// comparisonSpan writes the interval of a comparison, or the range of its blocks where it has none.
+// comparisonSpan writes the interval of a comparison, or the range of its blocks if it has none.
 func comparisonSpan(c *experiment.Comparison) string {
 	if c.Low != nil && c.High != nil {
 		return span(*c.Low, *c.High)
@@ -200,7 +201,7 @@ func span(low, high float64) string { return ratioNumber(low) + " to " + ratioNu
 
 func ratioNumber(v float64) string { text := times(v); return text[:len(text)-len(" x")] }
 
-// effect writes a smallest effect as a percentage: 1.056 is "5.6 %".
+// effect writes a ratio above 1 as a percentage: 1.056 is "5.6 %".
 func effect(v *float64) string {
 	if v == nil {
 		return "-"
@@ -208,7 +209,7 @@ func effect(v *float64) string {
 	return significant(math.Round((*v-1)*1000)/10) + " %"
 }
 
-// pvalue writes a p value; below 0.0001 its digits mean nothing.
+// pvalue writes a p value with four decimals.
 func pvalue(p *float64) string {
 	switch {
 	case p == nil:
@@ -219,7 +220,7 @@ func pvalue(p *float64) string {
 	return strconv.FormatFloat(*p, 'f', 4, 64)
 }
 
-// verdictWords are the words of a metric for a verdict.
+// verdictWords writes a verdict for its metric: "faster", "less CPU".
 func verdictWords(s *experiment.Study, c *experiment.Comparison) string {
 	m := s.Metric(c.Metric)
 	cpu := m != nil && m.Process != ""

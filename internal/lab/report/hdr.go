@@ -11,8 +11,8 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// writeHDR writes an HdrHistogram log, version 1.3: one line per second and histogram, tagged with the histogram's name.
-// Values are nanoseconds; the maximum of an interval is in milliseconds, as the log format has it by convention.
+// writeHDR writes an HdrHistogram log, version 1.3, with one line per second and histogram, tagged with its name. Values
+// are nanoseconds. The maximum of an interval is in milliseconds, by convention of the format.
 func writeHDR(w io.Writer, runs []run) error {
 	var out bytes.Buffer
 	out.WriteString("#[Histogram log format version 1.3]\n")
@@ -26,7 +26,7 @@ func writeHDR(w io.Writer, runs []run) error {
 
 func hdrRun(out *bytes.Buffer, r *run, i, n int) error {
 	start := float64(r.Header.StartedAt.UnixMilli()) / 1000
-	if i == 0 { // a log has one start; the times of the other runs are absolute and need none
+	if i == 0 { // a log has one start; all times are absolute
 		fmt.Fprintf(out, "#[StartTime: %.3f (seconds since epoch), %s]\n", start, r.Header.StartedAt.UTC().Format(time.RFC3339))
 		out.WriteString("#[BaseTime: 0.000 (seconds since epoch)]\n")
 		out.WriteString("\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n")
@@ -70,10 +70,10 @@ func hdrSlice(out *bytes.Buffer, prefix string, at float64, slice *result.Slice)
 	return nil
 }
 
-// oneWord drops the line breaks that base64 may hold.
+// oneWord removes the line breaks that base64 may contain.
 func oneWord(payload result.HDR) string { return strings.Join(strings.Fields(string(payload)), "") }
 
-// tag makes a label fit for a log line: no comma, no space.
+// tag replaces what a log line or a benchmark name cannot contain.
 func tag(label string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("-_.", r) || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {

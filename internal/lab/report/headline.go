@@ -8,31 +8,31 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A mood colours the headline.
+// A mood is the color of a headline.
 type mood string
 
 const (
-	good  mood = "good"  // all held
+	good  mood = "good"  // everything held
 	bad   mood = "bad"   // an SLO was missed, or the target failed
-	doubt mood = "doubt" // the figures are not (all) a measurement of the target
-	plain mood = "plain" // there is nothing to judge
+	doubt mood = "doubt" // some figures are not valid measurements of the target
+	plain mood = "plain" // nothing to judge
 )
 
-// A headline is the verdict on a run in one sentence, and what must be known to believe it.
+// A headline is the verdict in one sentence, with the caveat that limits it.
 type headline struct {
 	Mood   mood
 	Text   string
 	Caveat string
 }
 
-// keptUp is the share of arrivals that must be answered for a step to have kept up with its rate, and maxErrors the
-// share that may fail; they apply where the user set no SLO.
+// Without an SLO, a step holds if at least keptUp of its arrivals were answered and at most maxErrors of its requests
+// failed.
 const (
 	keptUp    = 0.99
 	maxErrors = 0.01
 )
 
-// holds says whether the target held the step: the SLO where there is one, else kept up with few errors.
+// holds reports whether the target met the SLO, or kept up with few errors if there is no SLO.
 func (s *step) holds() bool {
 	if len(s.Total.SLO) > 0 {
 		return s.sloMet()
@@ -61,7 +61,7 @@ func (r *run) headline() headline {
 	return h
 }
 
-// caveat says what keeps the headline from being the whole truth.
+// caveat lists invalid steps and what is missing from the file.
 func (r *run) caveat(valid int) string {
 	var parts []string
 	if n := len(r.steps) - valid; n > 0 {
@@ -86,7 +86,7 @@ func (r *run) caveat(valid int) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// openHeadline finds the highest rate below the first that does not hold.
+// openHeadline states the highest rate below the first one that does not hold.
 func openHeadline(steps []step, slo string) headline {
 	ordered := slices.Clone(steps)
 	slices.SortStableFunc(ordered, func(a, b step) int {
@@ -114,7 +114,7 @@ func openHeadline(steps []step, slo string) headline {
 		ordered[failed-1].load(), under, ordered[failed].load(), ordered[failed].failure())}
 }
 
-// closedHeadline finds the step with the highest rate that holds.
+// closedHeadline states the step with the highest rate that holds.
 func closedHeadline(steps []step, slo string) headline {
 	best := -1
 	for i := range steps {
@@ -140,7 +140,7 @@ func closedHeadline(steps []step, slo string) headline {
 	return h
 }
 
-// summary is the rate, the tail and the errors of a step.
+// summary is rate, tail latency and errors of a step.
 func (s *step) summary() string {
 	return fmt.Sprintf("%s answered, %s", rate(s.Total.Rate()), s.latencyAndErrors())
 }
@@ -154,7 +154,7 @@ func (s *step) latencyAndErrors() string {
 	return fmt.Sprintf("%s %s, %s", name, value, errors)
 }
 
-// tail is the highest percentile up to p99 that the sample carries.
+// tail is the highest percentile up to p99 that the sample is large enough for.
 func tail(s *step) (name, value string) {
 	f := figuresOf(s.response)
 	switch {
@@ -168,7 +168,7 @@ func tail(s *step) (name, value string) {
 	return "longest", orDash(f.Max)
 }
 
-// failure says why the step does not hold.
+// failure states why the step does not hold.
 func (s *step) failure() string {
 	var missed []string
 	for _, c := range s.Total.SLO {
@@ -182,7 +182,7 @@ func (s *step) failure() string {
 	return s.summary()
 }
 
-// observed writes what a criterion saw: "p99 912 ms".
+// observed writes the value of a criterion: "p99 912 ms".
 func observed(c result.Criterion) string {
 	value := number(c.Observed)
 	switch {

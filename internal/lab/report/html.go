@@ -17,16 +17,16 @@ import (
 //go:embed page.html load.html study.html page.css page.js uplot
 var pageFiles embed.FS
 
-// A page is what page.html shows around a body, which is load.html or study.html.
+// A page is the data of page.html. Its body is load.html or study.html.
 type page struct {
 	Title  string
 	Style  template.CSS
 	Script template.JS
-	Data   template.JS // the JSON document of the same runs or study, and the panels
+	Data   template.JS // the JSON document with the panels
 	Body   any
 }
 
-// writePage writes one HTML file that loads nothing. Its text is escaped by the template.
+// writePage writes one HTML file that loads nothing. The template escapes its text.
 func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []byte, panels []panel) error {
 	p := page{Title: title, Body: body}
 	for _, file := range []struct {
@@ -58,7 +58,7 @@ func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []b
 	return nil
 }
 
-// numbered gives each panel its place in the page's data.
+// numbered sets the index of each panel.
 func numbered(panels []panel) []panel {
 	for i := range panels {
 		panels[i].Index = i
@@ -66,7 +66,7 @@ func numbered(panels []panel) []panel {
 	return panels
 }
 
-// A pageHeader is a headline and what it is about.
+// A pageHeader is a headline and its context.
 type pageHeader struct {
 	headline
 	Label, Color, Subtitle string
@@ -87,7 +87,7 @@ type pageRow struct {
 	Cells []string
 }
 
-// newPageTable makes a table of rows, heads first; nil without rows.
+// newPageTable takes rows, heads first. It returns nil without rows.
 func newPageTable(rows [][]string, note string) *pageTable {
 	if len(rows) == 0 {
 		return nil
@@ -99,7 +99,7 @@ func newPageTable(rows [][]string, note string) *pageTable {
 	return t
 }
 
-// A loadPage is what load.html shows.
+// A loadPage is the data of load.html.
 type loadPage struct {
 	Runs       []pageRun
 	Panels     []panel
@@ -196,7 +196,7 @@ func wholeSeconds(v float64) string {
 	return time.Duration(v * float64(time.Second)).Round(time.Second).String()
 }
 
-// keyStep is the step whose panels are worth seeing first: the highest valid one that holds, else the first.
+// keyStep is the valid step with the highest rate that holds, or the first step.
 func (r *run) keyStep() *step {
 	var key *step
 	for i := range r.steps {
@@ -239,10 +239,10 @@ func (s *step) tiles() []tile {
 	return tiles
 }
 
-// tiledProcesses is how many processes are shown as tiles; all are in the lines below.
+// tiledProcesses is how many processes have a tile. The lines below have all.
 const tiledProcesses = 4
 
-// usageTiles are the CPU of each process: for one request, or in cores.
+// usageTiles are the CPU of each process, per request or in cores.
 func (r *run) usageTiles(u *result.Usage) []tile {
 	if u == nil {
 		return nil
@@ -263,7 +263,7 @@ func (r *run) usageTiles(u *result.Usage) []tile {
 	return tiles
 }
 
-// offer says what the answered rate is to be read against: "of 1,000/s", "with 64 connections".
+// offer is the load behind the answered rate: "of 1,000/s", "with 64 connections".
 func (s *step) offer() string {
 	if s.Loop == result.LoopOpen {
 		return "of " + s.load()
@@ -271,7 +271,7 @@ func (s *step) offer() string {
 	return "with " + s.load()
 }
 
-// costHeads are the columns of the table about the generator and the connections.
+// costHeads are the columns of the table about load generator and connections.
 func costHeads() []string {
 	return []string{
 		"load", "requests", "connects", "reconnects", "received", "requests per connection, min / mean / max", "N / (X R)",
@@ -311,7 +311,7 @@ func ratio(v float64) string {
 	return significant(v)
 }
 
-// A studyPage is what study.html shows.
+// A studyPage is the data of study.html.
 type studyPage struct {
 	Header    pageHeader
 	Findings  []string
@@ -322,7 +322,7 @@ type studyPage struct {
 	Manifest  []fact
 }
 
-// A studyTimeline is the levels of one variant in one block.
+// A studyTimeline shows the levels of one variant in one block.
 type studyTimeline struct {
 	Name, Color string
 	Panel       panel
@@ -371,7 +371,7 @@ func (s *studySection) pageTable() pageTable {
 	return *t
 }
 
-// studyTimelines are in the order of the variants.
+// studyTimelines returns one timeline per variant, in order.
 func studyTimelines(s *experiment.Study) ([]studyTimeline, error) {
 	var all []studyTimeline
 	for _, timeline := range s.Timelines {

@@ -8,7 +8,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A Document is what the JSON format holds for one run. Several runs are an object with "runs".
+// A Document is one run in the JSON format. Several runs are an object with a list "runs".
 type Document struct {
 	Format   string         `json:"format"` // "spillway-load"
 	Version  string         `json:"version"`
@@ -17,11 +17,11 @@ type Document struct {
 	Label    string         `json:"label"`
 	Header   result.Header  `json:"run"`
 	Steps    []DocumentStep `json:"steps"`
-	End      *result.End    `json:"end"` // null when the file is cut off
+	End      *result.End    `json:"end"` // null if the file is cut off
 	CutOff   string         `json:"cut_off,omitempty"`
 
 	Watches     []result.Watch `json:"watches,omitempty"`
-	Watch       *result.Usage  `json:"watch,omitempty"` // over the whole time, when there are no steps
+	Watch       *result.Usage  `json:"watch,omitempty"` // over the whole run, if it has no steps
 	WatchErrors []WatchError   `json:"watch_errors,omitempty"`
 }
 
@@ -34,10 +34,10 @@ type DocumentStep struct {
 	OfferedHz     float64 `json:"offered_hz"` // 0 in a closed loop
 	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`
 	Connections   int     `json:"connections"`
-	PerConnection int     `json:"per_connection"` // 0 = for ever
+	PerConnection int     `json:"per_connection"` // 0: unlimited
 	Elapsed       float64 `json:"elapsed_seconds"`
 
-	Requests   int64         `json:"requests"` // that came to an end: answered, failed or never sent
+	Requests   int64         `json:"requests"` // answered, failed or never sent
 	Due        int64         `json:"due"`
 	Sent       int64         `json:"sent"`
 	Done       int64         `json:"done"`
@@ -71,7 +71,7 @@ type DocumentStep struct {
 	Watch           *result.Usage          `json:"watch,omitempty"`
 }
 
-// documentVersion changes its first number when a field changes its meaning or goes.
+// documentVersion gets a new first number if a field changes its meaning or is removed.
 const documentVersion = "1.1"
 
 func (r *run) document() Document {
@@ -122,7 +122,7 @@ func documents(runs []run) any {
 func writeJSON(w io.Writer, runs []run) error {
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")
-	out.SetEscapeHTML(false) // "p99<70ms" stays readable
+	out.SetEscapeHTML(false) // keep "p99<70ms" readable
 	if err := out.Encode(documents(runs)); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

@@ -14,10 +14,10 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A fact is one line of the manifest.
+// A fact is a named line of text.
 type fact struct{ Name, Value string }
 
-// manifest says where the figures come from.
+// manifest describes how and where a run was measured.
 func (r *run) manifest() []fact {
 	h := &r.Header
 	facts := []fact{
@@ -27,7 +27,7 @@ func (r *run) manifest() []fact {
 		{"spillway", h.Tool + ", " + h.Go},
 		{"seed", strconv.FormatUint(h.Seed, 10)},
 	}
-	if r.usage != nil { // nothing was loaded
+	if r.usage != nil { // spillway watch has no target and no seed
 		facts = facts[1 : len(facts)-1]
 	}
 	if h.SLO != "" {
@@ -53,7 +53,7 @@ func (r *run) manifest() []fact {
 	return facts
 }
 
-// watchFacts say what was watched, and about another host what it is and how its clock went.
+// watchFacts list what was watched, and for another host its machine and clock.
 func (r *run) watchFacts(w *result.Watch) []fact {
 	var subjects []string
 	for _, s := range w.Subjects {
@@ -98,7 +98,7 @@ func twReuse(v int) string {
 	return strconv.Itoa(v)
 }
 
-// quoted makes the command line one that a shell reads back.
+// quoted quotes arguments for a shell.
 func quoted(args []string) []string {
 	out := make([]string, len(args))
 	for i, arg := range args {
@@ -110,7 +110,7 @@ func quoted(args []string) []string {
 	return out
 }
 
-// studyManifest says where the figures come from.
+// studyManifest describes how and where a study was measured.
 func studyManifest(s *experiment.Study) []fact {
 	m := &s.Manifest
 	facts := []fact{
@@ -144,5 +144,5 @@ func studyManifest(s *experiment.Study) []fact {
 	return facts
 }
 
-// shortSum is enough of a checksum to tell two files apart by eye.
+// shortSum shortens a checksum for display.
 func shortSum(sum string) string { return sum[:min(len(sum), 12)] }

@@ -1,10 +1,9 @@
-// Package report shows load results: as a terminal table, Markdown, JSON, CSV, Go benchmark text, an HdrHistogram log
-// or one HTML page that opens offline.
+// Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, an
+// HdrHistogram log or one HTML page that works offline.
 //
-// It computes nothing that is not in the result: percentiles are read from the histograms and left out where the sample
-// does not carry them, and a step that was not a valid measurement says so beside its figures. Output depends only on
-// the runs given. Several runs are shown side by side; the package does not say which is better - one run of each is
-// no evidence.
+// Every percentile is read from a histogram and left out if the sample is too small for it. A step that is not a valid
+// measurement is marked. The output depends only on the runs given. Several runs appear side by side without a verdict,
+// because one run of each is no evidence; internal/lab/experiment compares.
 package report
 
 import (
@@ -19,29 +18,29 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A Format names a way to show runs.
+// A Format is a way to show runs.
 type Format string
 
 // The formats.
 const (
-	Text       Format = "text"        // a table for the terminal
-	Markdown   Format = "markdown"    // the same for a README or a pull request
-	JSON       Format = "json"        // one document; field names carry units
+	Text       Format = "text"        // table for the terminal
+	Markdown   Format = "markdown"    // the same for a README or pull request
+	JSON       Format = "json"        // one document; docs/results-format.md names its fields
 	CSV        Format = "csv"         // one row per step
 	CSVSeconds Format = "csv-seconds" // one row per second
-	CSVWatch   Format = "csv-watch"   // one row per figure of what was watched
-	Bench      Format = "bench"       // Go benchmark text, which benchstat reads
+	CSVWatch   Format = "csv-watch"   // one row per step and watched figure
+	Bench      Format = "bench"       // Go benchmark text for benchstat
 	HDR        Format = "hdr"         // HdrHistogram log 1.3, one interval histogram per second
-	HTML       Format = "html"        // one page with charts, nothing fetched
+	HTML       Format = "html"        // one page with charts that loads nothing
 )
 
-// Formats lists all of them.
+// Formats returns all formats.
 func Formats() []Format {
 	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HDR, HTML}
 }
 
-// Write shows the runs in the format given. Runs with the same label, or none, are told apart by their number. A run
-// whose histograms cannot be read is an error.
+// Write writes the runs in a format. Runs without a label of their own get a number. A histogram that cannot be decoded
+// is an error.
 func Write(w io.Writer, format Format, runs []*result.Run) error {
 	shown, err := decode(runs)
 	if err != nil {
@@ -67,24 +66,24 @@ func Write(w io.Writer, format Format, runs []*result.Run) error {
 	case HTML:
 		return writeHTML(w, shown)
 	}
-	return fmt.Errorf("unknown report format %q", format)
+	return fmt.Errorf("unknown report format %q; known are %v", format, Formats())
 }
 
-// A run is a result with its histograms decoded.
+// A run is a result with decoded histograms.
 type run struct {
 	*result.Run
 	label   string
 	steps   []step
 	watched []*result.Series
-	usage   *result.Usage // over the whole time; nil with steps, and when nothing was watched
+	usage   *result.Usage // over the whole run; nil if it has steps or nothing was watched
 }
 
-// A step is one load level, ready to be shown.
+// A step is one load level with decoded histograms.
 type step struct {
 	*result.StepRun
 	response, service, lag, connect, firstByte *histogram.Histogram
 
-	usage *result.Usage // nil when nothing was watched
+	usage *result.Usage // nil if nothing was watched
 }
 
 func decode(results []*result.Run) ([]run, error) {
@@ -103,7 +102,7 @@ func decode(results []*result.Run) ([]run, error) {
 	return runs, nil
 }
 
-// labelOf is the label of run i, made unique; a run alone is named by its target when it has no label.
+// labelOf returns the label of run i, made unique. A single run without a label is named by its target.
 func labelOf(runs []*result.Run, i int) string {
 	label := runs[i].Header.Label
 	if label == "" && len(runs) == 1 {
@@ -137,7 +136,7 @@ func decodeStep(r *result.StepRun) (step, error) {
 	return s, nil
 }
 
-// load says in a few words what was offered: "1,000/s" or "64 connections".
+// load describes the load level: "1,000/s" or "64 connections".
 func (s *step) load() string {
 	switch {
 	case s.Loop == result.LoopOpen && s.OfferedEndHz > 0:
@@ -148,15 +147,7 @@ func (s *step) load() string {
 	return plural(int64(s.Step.Connections), "connection")
 }
 
-// tag is load, short enough to stand beside a line: "64 conns".
-func (s *step) tag() string {
-	if s.Loop == result.LoopOpen {
-		return s.load()
-	}
-	return integer(int64(s.Step.Connections)) + " conns"
-}
-
-// level is the number that steps are ordered by in a chart.
+// level is the load as a number: requests per second or connections.
 func (s *step) level() float64 {
 	if s.Loop == result.LoopOpen {
 		return max(s.OfferedHz, s.OfferedEndHz)
@@ -164,7 +155,7 @@ func (s *step) level() float64 {
 	return float64(s.Step.Connections)
 }
 
-// cpuPerRequest is the generator's own CPU time for one answered request, in seconds; 0 when unknown.
+// cpuPerRequest is the CPU time of the load generator per answered request, in seconds; 0 if unknown.
 func (s *step) cpuPerRequest() float64 {
 	if s.Total.Done == 0 {
 		return 0
@@ -172,7 +163,7 @@ func (s *step) cpuPerRequest() float64 {
 	return (s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem) / float64(s.Total.Done)
 }
 
-// goodRate is the answers a second without a bad status or a failed check.
+// goodRate is the answers per second that have an expected status and passed every check.
 func (s *step) goodRate() float64 {
 	if s.Total.Elapsed == 0 {
 		return 0
@@ -180,7 +171,7 @@ func (s *step) goodRate() float64 {
 	return float64(s.Total.Good()) / s.Total.Elapsed
 }
 
-// validity is the verdict in words.
+// validity is the verdict as shown.
 func (s *step) validity() string {
 	if s.Total.Validity == result.Unjudged {
 		return "not judged"
@@ -190,13 +181,13 @@ func (s *step) validity() string {
 
 func (s *step) valid() bool { return s.Total.Validity == result.Valid }
 
-// sloMet says whether every criterion holds; a step without any has nothing to miss.
+// sloMet reports whether every criterion is met. It is true without criteria.
 func (s *step) sloMet() bool {
 	return !slices.ContainsFunc(s.Total.SLO, func(c result.Criterion) bool { return !c.Met })
 }
 
-// Figures are what is read from one histogram. A percentile is nil (null in JSON) when the sample does not carry it:
-// fewer than histogram.TailSamples samples lie beyond.
+// Figures are the values read from one histogram. A percentile is nil (null in JSON) if fewer than
+// histogram.TailSamples samples lie beyond it.
 type Figures struct {
 	Count       int64       `json:"count"`
 	Mean        *float64    `json:"mean_seconds"`
@@ -208,7 +199,7 @@ type Figures struct {
 	P999        *float64    `json:"p999_seconds"`
 	P9999       *float64    `json:"p9999_seconds"`
 	Max         *float64    `json:"max_seconds"`
-	P50Interval *[2]float64 `json:"p50_interval_seconds"` // 95 % confidence, by order statistics
+	P50Interval *[2]float64 `json:"p50_interval_seconds"` // 95 % confidence interval by order statistics
 	P99Interval *[2]float64 `json:"p99_interval_seconds"`
 }
 
@@ -244,7 +235,7 @@ func inSeconds(d time.Duration) *float64 {
 	return &s
 }
 
-// orDash writes a figure in seconds, or a dash where there is none.
+// orDash writes a duration in seconds, or "-" for nil.
 func orDash(s *float64) string {
 	if s == nil {
 		return "-"

@@ -10,12 +10,11 @@ import (
 	"spillway/internal/lab/experiment"
 )
 
-// StudyFormats lists the formats that WriteStudy knows.
+// StudyFormats returns the formats of WriteStudy.
 func StudyFormats() []Format { return []Format{Text, Markdown, JSON, HTML} }
 
-// WriteStudy shows what an experiment found: text, markdown, html, or json, which is the study's summary. Figures are
-// medians over the blocks with their range; whether a variant differs from its baseline is the study's verdict, never
-// the reader's eye.
+// WriteStudy writes the result of an experiment. JSON is the study's summary. The other formats show medians over the
+// blocks with their range, and the study's verdict on each comparison.
 func WriteStudy(w io.Writer, format Format, study *experiment.Study) error {
 	var out bytes.Buffer
 	switch format {
@@ -32,26 +31,26 @@ func WriteStudy(w io.Writer, format Format, study *experiment.Study) error {
 			return err
 		}
 	default:
-		return fmt.Errorf("an experiment is shown as text, markdown, json or html, not as %s", format)
+		return fmt.Errorf("a study can be written as text, markdown, json or html, not as %s", format)
 	}
 	return emit(w, &out)
 }
 
-// A studySection is a table with what must be known to read it.
+// A studySection is a table with a note that explains it.
 type studySection struct {
 	title  string
 	note   string
 	rows   [][]string // heads first
-	left   int        // column aligned left
-	marks  []string   // a class for each row, heads left out: "doubtful"
-	words  bool       // the last column is words, aligned left on the page
-	folded bool       // on the page
+	left   int        // index of the column that is aligned left
+	marks  []string   // per row without heads: "doubtful" or ""
+	words  bool       // the last column is text
+	folded bool       // collapsed on the page
 }
 
-// levelsUnfolded is how many levels a page shows in full; of more, those that are not key levels are folded.
+// levelsUnfolded is how many levels a page shows in full. With more levels, only key levels are.
 const levelsUnfolded = 4
 
-// studySections are the tables of a study in the order in which they are shown.
+// studySections are the tables of a study in display order.
 func studySections(s *experiment.Study) []studySection {
 	var all []studySection
 	if s.Cell(s.Manifest.Baseline, "") != nil {
@@ -71,7 +70,7 @@ func studySections(s *experiment.Study) []studySection {
 		for i := range sections {
 			sections[i].folded = len(s.Manifest.Levels) > levelsUnfolded && !slices.Contains(key, level)
 		}
-		sections[len(sections)-1].note, note = note, "" // once is enough
+		sections[len(sections)-1].note, note = note, "" // shown once
 		all = append(all, sections...)
 	}
 	return append(all, differenceSection(s))

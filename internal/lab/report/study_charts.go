@@ -12,7 +12,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// studyPanels are a chart of each metric that the experiment names, lines over the load, and the comparisons.
+// studyPanels are the charts that the experiment names, metrics over the load, and the comparisons.
 func studyPanels(s *experiment.Study) []panel {
 	var panels []panel
 	for _, chart := range s.Charts {
@@ -23,8 +23,8 @@ func studyPanels(s *experiment.Study) []panel {
 	return append(append(panels, levelPanels(s)...), comparisonPanels(s)...)
 }
 
-// metricPanel shows one metric of every variant at one level: the median, the range of the blocks, and what others
-// published. It is false if no variant has the metric.
+// metricPanel shows one metric of every variant at one level: median, range of the blocks and published value. It
+// returns false if no variant has the metric.
 func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 	metric := s.Metric(of.Metric)
 	if metric == nil {
@@ -58,7 +58,7 @@ func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 	return panel{Title: title, Caption: caption, Half: len(s.Charts) > 1, Charts: []chart{c}}, len(c.Rows) > 0
 }
 
-// variantColor is the same in every panel. The A/A control has the color of its baseline, paler.
+// variantColor is the same in every panel. The A/A control has a paler shade of its baseline's color.
 func variantColor(s *experiment.Study, name string) (color string, pale bool) {
 	i := variantIndex(s, name)
 	if i >= 0 && s.Manifest.Variants[i].Again {
@@ -78,7 +78,7 @@ func variantIndex(s *experiment.Study, name string) int {
 	return slices.IndexFunc(s.Manifest.Variants, func(v experiment.VariantFacts) bool { return v.Name == name })
 }
 
-// studyUnit is the unit of an axis for a metric's unit.
+// studyUnit returns the unit of an axis for a metric.
 func studyUnit(unit string) string {
 	switch unit {
 	case experiment.UnitRate:
@@ -93,7 +93,7 @@ func studyUnit(unit string) string {
 	return unitNumber
 }
 
-// publishedValue is what others published of a metric, 0 if nothing.
+// publishedValue is the published value of a metric, 0 without one.
 func publishedValue(s *experiment.Study, metric, variant, level string) float64 {
 	for _, p := range s.Published {
 		if p.Metric == metric && p.Variant == variant && p.Level == level {
@@ -103,8 +103,7 @@ func publishedValue(s *experiment.Study, metric, variant, level string) float64 
 	return 0
 }
 
-// levelPanels show the metrics of the experiment's charts, the rate and the p99 over all levels, if the levels are at
-// least three loads of one kind.
+// levelPanels show the metrics of the experiment's charts, the rate and the p99 over the load, if levelsRise.
 func levelPanels(s *experiment.Study) []panel {
 	if !levelsRise(s) {
 		return nil
@@ -132,7 +131,7 @@ func levelPanels(s *experiment.Study) []panel {
 	return panels
 }
 
-// levelRate is the rate of a level that sets one, else its number of connections; NaN if it is a template.
+// levelRate is the rate of a level, or its number of connections; NaN if that is a template.
 func levelRate(l experiment.LevelFacts) float64 {
 	text := cmp.Or(l.Flags["rate"], l.Flags["connections"])
 	v, err := strconv.ParseFloat(strings.TrimSuffix(strings.ReplaceAll(text, ",", ""), "/s"), 64)
@@ -142,8 +141,7 @@ func levelRate(l experiment.LevelFacts) float64 {
 	return v
 }
 
-// levelsRise reports whether the levels are at least three different loads of one kind, so that lines over them mean
-// something.
+// levelsRise reports whether the levels are at least three different loads of one kind.
 func levelsRise(s *experiment.Study) bool {
 	seen := make(map[float64]bool)
 	open := 0
@@ -160,7 +158,7 @@ func levelsRise(s *experiment.Study) bool {
 	return len(seen) >= 3 && (open == 0 || open == len(s.Manifest.Levels))
 }
 
-// levelChart is a metric of every variant over the load.
+// levelChart shows a metric of every variant over the load.
 func levelChart(s *experiment.Study, metric *experiment.Metric) chart {
 	levels := slices.Clone(s.Manifest.Levels)
 	slices.SortFunc(levels, func(a, b experiment.LevelFacts) int { return cmp.Compare(levelRate(a), levelRate(b)) })
@@ -192,7 +190,7 @@ func levelChart(s *experiment.Study, metric *experiment.Metric) chart {
 	}
 }
 
-// comparisonPanels are one panel for each metric at each key level.
+// comparisonPanels are one panel per metric and key level.
 func comparisonPanels(s *experiment.Study) []panel {
 	var panels []panel
 	key := keyComparisons(s)
@@ -221,7 +219,7 @@ func comparisonPanels(s *experiment.Study) []panel {
 	return panels
 }
 
-// comparisonRow is a ratio with its interval, or with the range of its blocks if nothing is claimed.
+// comparisonRow shows a ratio with its interval, or with the range of its blocks if nothing is claimed.
 func comparisonRow(s *experiment.Study, c *experiment.Comparison) barRow {
 	row := barRow{
 		Name: c.Variant + " / " + c.Baseline, Color: verdictColor(c), Value: c.Ratio, Low: &c.Min, High: &c.Max,
@@ -251,7 +249,7 @@ func verdictColor(c *experiment.Comparison) string {
 	return "soft"
 }
 
-// rowVerdict is the verdict as it fits beside a row.
+// rowVerdict is a short verdict beside a row.
 func rowVerdict(s *experiment.Study, c *experiment.Comparison) string {
 	switch c.Verdict {
 	case experiment.NoVerdict:

@@ -16,7 +16,7 @@ func studyTitle(s *experiment.Study) string {
 	return s.Manifest.Name
 }
 
-// newStudyHeadline answers the experiment's question by the first level: its peak, or what that level is about.
+// newStudyHeadline states the best variant in the leading metric of the first key level.
 func newStudyHeadline(s *experiment.Study) headline {
 	h := headline{Mood: plain, Text: "Nothing was measured.", Caveat: studyCaveat(s)}
 	levels := s.Levels()
@@ -55,7 +55,7 @@ func newStudyHeadline(s *experiment.Study) headline {
 	return h
 }
 
-// bestVariant is the one with the best median, the A/A twin left out.
+// bestVariant is the variant with the best median, A/A controls excluded.
 func bestVariant(s *experiment.Study, metric *experiment.Metric, level string) (name string, best *experiment.Figure) {
 	for _, v := range s.Manifest.Variants {
 		f := s.Figure(metric.Name, v.Name, level)
@@ -70,7 +70,7 @@ func bestVariant(s *experiment.Study, metric *experiment.Metric, level string) (
 	return name, best
 }
 
-// metricAt names a metric and where it was measured: "peak", "db CPU/req at rate-300".
+// metricAt names a metric and its level: "peak", "db CPU/req at rate-300".
 func metricAt(s *experiment.Study, metric *experiment.Metric, level string) string {
 	if level == "" || len(s.Manifest.Levels) == 1 && s.Manifest.Peak == nil {
 		return metric.Title
@@ -78,7 +78,7 @@ func metricAt(s *experiment.Study, metric *experiment.Metric, level string) stri
 	return metric.Title + " at " + level
 }
 
-// studyCaveat says what keeps the figures from being the whole truth.
+// studyCaveat lists what limits the conclusions.
 func studyCaveat(s *experiment.Study) string {
 	var parts []string
 	if s.Manifest.Quick {
@@ -99,7 +99,7 @@ func studyCaveat(s *experiment.Study) string {
 		parts = append(parts, fmt.Sprintf("the A/A pair differs in %d of its comparisons: the same twice did not measure the same", n))
 	}
 	if doubtful, runs := notValid(s); doubtful > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %s no valid measurement", doubtful, plural(int64(runs), "run")))
+		parts = append(parts, fmt.Sprintf("%d of %s not valid", doubtful, plural(int64(runs), "run")))
 	}
 	text := strings.Join(parts, "; ")
 	if text == "" {
@@ -116,7 +116,7 @@ func notValid(s *experiment.Study) (doubtful, runs int) {
 	return doubtful, runs
 }
 
-// falseDifferences are the differences that the A/A pair shows.
+// falseDifferences is the number of differences in the A/A controls.
 func falseDifferences(s *experiment.Study) int {
 	n := 0
 	for i := range s.Comparisons {
@@ -128,7 +128,7 @@ func falseDifferences(s *experiment.Study) int {
 	return n
 }
 
-// studyFindings are a sentence about the A/A pair and one about each variant.
+// studyFindings are a sentence about each A/A control and each variant.
 func studyFindings(s *experiment.Study) []string {
 	var lines []string
 	for _, v := range s.Manifest.Variants {
@@ -169,7 +169,7 @@ func againFinding(s *experiment.Study, v *experiment.VariantFacts) string {
 		v.Baseline, found, plural(int64(judged), "comparison"), effect(&worst))
 }
 
-// finding says how a variant compares in what the key levels are about.
+// finding compares a variant in the leading metric of each key level.
 func finding(s *experiment.Study, v *experiment.VariantFacts) string {
 	var parts []string
 	for _, level := range keyLevels(s) {
@@ -189,7 +189,7 @@ func finding(s *experiment.Study, v *experiment.VariantFacts) string {
 	return fmt.Sprintf("%s against %s (%s): %s.", v.Name, v.Baseline, changes(s, v), strings.Join(parts, "; "))
 }
 
-// doubtfulPairs says how many pairs of a comparison are marked.
+// doubtfulPairs writes how many pairs of a comparison are doubtful.
 func doubtfulPairs(c *experiment.Comparison) string {
 	if c.Doubtful == 0 {
 		return ""
@@ -197,7 +197,7 @@ func doubtfulPairs(c *experiment.Comparison) string {
 	return fmt.Sprintf(" (%d of %d pairs doubtful)", c.Doubtful, c.Pairs)
 }
 
-// shortVerdict is the verdict for a sentence, with the effect that could have been seen where none was.
+// shortVerdict is the verdict for a sentence, with the detectable effect if no difference was seen.
 func shortVerdict(s *experiment.Study, c *experiment.Comparison) string {
 	switch c.Verdict {
 	case experiment.VerdictNoneSeen:
@@ -208,7 +208,7 @@ func shortVerdict(s *experiment.Study, c *experiment.Comparison) string {
 	return verdictWords(s, c)
 }
 
-// changes says what differs from the baseline: "pool: none to pgbouncer".
+// changes writes what differs from the baseline: "pool: none to pgbouncer".
 func changes(s *experiment.Study, v *experiment.VariantFacts) string {
 	base := s.Variant(v.Baseline)
 	if base == nil || len(v.Differs) == 0 {
@@ -221,8 +221,8 @@ func changes(s *experiment.Study, v *experiment.VariantFacts) string {
 	return strings.Join(parts, ", ")
 }
 
-// keyLevels are the levels that sentences and forest plots are about: the peak, those that a chart shows, and all where
-// there are few.
+// keyLevels are the levels that sentences and comparison panels cover: the peak, the levels of the charts, and otherwise
+// all levels if there are few.
 func keyLevels(s *experiment.Study) []string {
 	const few = 3
 	all := s.Levels()
@@ -242,7 +242,7 @@ func keyLevels(s *experiment.Study) []string {
 	return key
 }
 
-// studyProblems are the problems as sentences: those of the same text together.
+// studyProblems are the problems as sentences, grouped by text.
 func studyProblems(s *experiment.Study) []string {
 	type group struct {
 		text   string
@@ -261,7 +261,7 @@ func studyProblems(s *experiment.Study) []string {
 		}
 		groups[i].places = append(groups[i].places, place)
 	}
-	const named = 12 // places in a line; the JSON has all
+	const named = 12 // places per line; the JSON has all
 	var lines []string
 	for _, g := range groups {
 		places := strings.Join(g.places[:min(named, len(g.places))], ", ")

@@ -9,22 +9,22 @@ import (
 	"spillway/internal/lab/experiment"
 )
 
-// A StudySelection is a part of a study, to stand as a table in a document.
+// A StudySelection selects a part of a study for a table in a document.
 type StudySelection struct {
 	// View is "columns" (default), "peak", "by-level", "published" or "comparisons".
 	View string
-	// Columns are metrics with their levels, "peak_hz" or "cpu_percent.db@rate-300", for the view "columns"; the view
-	// "by-level" takes one, without a level.
+	// Columns are metrics with levels, "peak_hz" or "cpu_percent.db@rate-300", for the view "columns". The view
+	// "by-level" takes one metric without a level.
 	Columns []string
-	// Variants are the rows; none: all, in the file's order, without the A/A twin.
+	// Variants are the rows. By default these are all variants except A/A controls.
 	Variants []string
-	// Published puts the figures of others behind ours in the view "columns".
+	// Published adds published figures in the view "columns".
 	Published bool
-	// Words replaces heads and words of the table, for documents in another language. A word that is not there stays.
+	// Words translates heads and words of the table. Missing words stay as they are.
 	Words map[string]string
 }
 
-// StudyTable writes the part of the study as a Markdown table. Asking for what the study has not is an error.
+// StudyTable writes the selection as a Markdown table. A metric, level or variant that the study lacks is an error.
 func StudyTable(s *experiment.Study, selection StudySelection) (string, error) {
 	section, err := selected(s, &selection)
 	if err != nil {
@@ -128,7 +128,7 @@ func columnsRow(s *experiment.Study, v *experiment.VariantFacts, selection *Stud
 		unit := s.Metric(name).Unit
 		text := studyRange(s.Figure(name, v.Name, level), unit)
 		if cell := s.Cell(v.Name, level); cell != nil && cell.NotValid() > 0 {
-			text += " *" // a run was no valid measurement
+			text += " *" // a run was not a valid measurement
 		}
 		if theirs := publishedValue(s, name, v.Name, level); selection.Published && theirs > 0 {
 			text += "; " + selection.word("published") + " " + FormatValue(theirs, unit)

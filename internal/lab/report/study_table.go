@@ -11,11 +11,11 @@ import (
 	"spillway/internal/lab/stats"
 )
 
-// studyNote explains the tables of a study once.
-const studyNote = "Median over the blocks (lowest–highest). CPU: of a process with its descendants, % of one core and per answered request. " +
-	"TIME_WAIT and ports: most at once on one host. not valid: runs that were no valid measurement, and why."
+// studyNote explains the tables of the levels.
+const studyNote = "Median over the blocks (lowest–highest). CPU: a process with its descendants, % of one core and per answered request. " +
+	"TIME_WAIT and ports: highest value on one host. not valid: runs that are not valid measurements, by reason."
 
-// shownVariants are those that have a cell at the level, in the file's order.
+// shownVariants are the variants that have a cell at the level, in the order of the file.
 func shownVariants(s *experiment.Study, level string) []string {
 	var names []string
 	for _, v := range s.Manifest.Variants {
@@ -51,7 +51,7 @@ func (s *studySection) add(row []string, doubtful bool) {
 	s.marks = append(s.marks, mark)
 }
 
-// levelSections are the tables of one level: what was answered, and what it cost.
+// levelSections are the tables of one level: answers and cost.
 func levelSections(s *experiment.Study, level string) []studySection {
 	title := "At " + level
 	if flags := levelFlags(s, level); flags != "" {
@@ -83,11 +83,11 @@ func levelSections(s *experiment.Study, level string) []studySection {
 	return []studySection{answers, cost}
 }
 
-// A studyColumn is one column of a level's table, of one metric or of two that are added.
+// A studyColumn is one column of a level's table.
 type studyColumn struct {
 	title  string
 	metric string
-	plus   string // "" for none: written as "user + sys"
+	plus   string // second metric, written behind a plus sign
 	unit   string
 }
 
@@ -138,7 +138,7 @@ func costColumns(s *experiment.Study) []studyColumn {
 	)
 }
 
-// watchedProcesses are the processes that metrics are about, in their order.
+// watchedProcesses are the processes that have metrics, in order.
 func watchedProcesses(s *experiment.Study) []string {
 	var names []string
 	for _, m := range s.Metrics {
@@ -149,7 +149,7 @@ func watchedProcesses(s *experiment.Study) []string {
 	return names
 }
 
-// presentColumns leaves out what no variant has at the level.
+// presentColumns removes columns that are empty at the level.
 func presentColumns(s *experiment.Study, level string, cols []studyColumn) []studyColumn {
 	return slices.DeleteFunc(cols, func(c studyColumn) bool {
 		return !slices.ContainsFunc(shownVariants(s, level), func(name string) bool { return s.Figure(c.metric, name, level) != nil })
@@ -164,7 +164,7 @@ func columnCells(cell *experiment.Cell, cols []studyColumn, variant string) []st
 	return row
 }
 
-// errorClasses lists the bad requests of all runs by class.
+// errorClasses lists failed requests of all runs by class.
 func errorClasses(cell *experiment.Cell) string {
 	var parts []string
 	for _, class := range result.ErrorClasses() {
@@ -181,7 +181,7 @@ func errorClasses(cell *experiment.Cell) string {
 	return strings.Join(parts, ", ")
 }
 
-// doubts lists the runs that were no valid measurement by their verdict.
+// doubts counts the runs that are not valid by verdict.
 func doubts(cell *experiment.Cell) string {
 	var parts []string
 	for _, validity := range slices.Sorted(maps.Keys(cell.Validity)) {
@@ -200,7 +200,7 @@ func doubts(cell *experiment.Cell) string {
 	return strings.Join(parts, ", ")
 }
 
-// levelFlags are what makes a level, as flags of load.
+// levelFlags are the flags of load and the settings that define a level.
 func levelFlags(s *experiment.Study, level string) string {
 	i := slices.IndexFunc(s.Manifest.Levels, func(l experiment.LevelFacts) bool { return l.Name == level })
 	if i < 0 {
@@ -219,7 +219,7 @@ func levelFlags(s *experiment.Study, level string) string {
 	return strings.Join(parts, ", ")
 }
 
-// byLevelSections are a table of variants and levels for each metric that a chart shows of one of at least three levels.
+// byLevelSections are a table per metric of the experiment's charts, if there are at least three levels.
 func byLevelSections(s *experiment.Study) []studySection {
 	var all []studySection
 	var done []string
@@ -234,9 +234,9 @@ func byLevelSections(s *experiment.Study) []studySection {
 	return all
 }
 
-// byLevelSection is the medians of one metric, levels as columns.
+// byLevelSection has the medians of one metric with levels as columns.
 func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection {
-	section := studySection{title: metric.Title + " by level", left: 0, note: "Medians over the blocks. *: a run was no valid measurement."}
+	section := studySection{title: metric.Title + " by level", left: 0, note: "Medians over the blocks. *: a run was not a valid measurement."}
 	heads := []string{"variant"}
 	for _, level := range s.Manifest.Levels {
 		heads = append(heads, level.Name)
@@ -259,8 +259,7 @@ func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection
 	return section
 }
 
-// keyComparisons are those that sentences and forest plots are about: at each key level the leading metric, and the p99
-// besides.
+// keyComparisons are the comparisons of the leading metric and the p99 at each key level.
 func keyComparisons(s *experiment.Study) []experiment.Comparison {
 	var key []experiment.Comparison
 	for _, level := range keyLevels(s) {
@@ -279,12 +278,12 @@ func keyComparisons(s *experiment.Study) []experiment.Comparison {
 	return key
 }
 
-// comparisonNote explains the table of comparisons.
+// comparisonNote explains comparisonSection.
 func comparisonNote() string {
-	return fmt.Sprintf("ratio: variant over baseline, geometric mean of the blocks that have both; interval: %d %% t interval of its logarithm, of this "+
-		"comparison alone, or the range of the blocks where nothing is claimed. p: by Holm's correction over the comparisons of the metric "+
-		"(over all of the A/A pair); below %g is a difference. could have seen: the smallest effect found with %d %% power at that strictness. "+
-		"doubtful: a side was no valid measurement; where the generator was the limit, the pair is left out.",
+	return fmt.Sprintf("ratio: variant over baseline, geometric mean of the blocks that have both. interval: %d %% t interval of its logarithm for this "+
+		"comparison alone, or the range of the blocks if nothing is claimed. p: adjusted by Holm over the comparisons of the metric "+
+		"(for A/A controls over all metrics); below %g is a difference. could have seen: smallest effect detectable with %d %% power. "+
+		"doubtful: a side was not a valid measurement. Pairs limited by the load generator are left out.",
 		int(stats.Level*100), stats.Alpha, int(stats.Power*100))
 }
 
@@ -321,9 +320,9 @@ func orNone(text string) string {
 	return text
 }
 
-// publishedNote defines what agrees.
-const publishedNote = "Ratios are to the baseline named, there and here. direction: both ratios are on the same side of 1; - where theirs is within 5 % of 1. " +
-	"ratio: one is at most twice the other. Absolute figures come of different machines and need not agree."
+// publishedNote explains publishedSection.
+const publishedNote = "Ratios are to the named baseline, there and here. direction: both ratios are on the same side of 1; - if theirs is within 5 % of 1. " +
+	"ratio: one is at most twice the other. Absolute figures come from different machines and need not agree."
 
 func publishedSection(s *experiment.Study) studySection {
 	section := studySection{
@@ -368,10 +367,10 @@ func agreement(agrees *bool) string {
 	return "differs"
 }
 
-// differenceSection is the factors and the settings that are not the same in all variants.
+// differenceSection shows factors and settings that differ between variants.
 func differenceSection(s *experiment.Study) studySection {
 	section := studySection{
-		title: "What differs", left: 0, words: true, note: "Marked with * where a variant differs from its baseline. Everything else is the same in all variants.",
+		title: "What differs", left: 0, words: true, note: "*: differs from the baseline. Everything else is equal in all variants.",
 	}
 	factors, settings := varying(s, func(v experiment.VariantFacts) map[string]string { return v.Values }),
 		varying(s, func(v experiment.VariantFacts) map[string]string { return v.Settings })
@@ -405,7 +404,7 @@ func marked(value, base string) string {
 	return orNone(value)
 }
 
-// varying are the names whose values are not the same in all variants.
+// varying returns the names whose values differ between variants.
 func varying(s *experiment.Study, of func(experiment.VariantFacts) map[string]string) []string {
 	var names []string
 	for _, v := range s.Manifest.Variants {

@@ -8,15 +8,14 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A column is one column of the table of steps.
+// A column is one column of a table of steps.
 type column struct {
 	name  string
 	value func(*step) string
-	left  bool // aligned left; numbers are aligned right
+	left  bool // aligned left
 }
 
-// columns are those of the table that every format but the machine-readable ones shows. Columns that would be empty in
-// every step are left out.
+// columns are the columns of the step table. A column that would be empty in every step is left out.
 func columns(runs []run) []column {
 	open := anyStep(runs, func(s *step) bool { return s.Loop == result.LoopOpen })
 	cols := []column{{name: "offered", value: (*step).offered}}
@@ -48,12 +47,11 @@ func columns(runs []run) []column {
 	)
 }
 
-// tableNote explains the columns that do not explain themselves.
-const tableNote = "Response time from the intended start; \"-\" = too few samples for the figure. connect and first byte: mean. " +
-	"parallel: connections open at once, at most. own CPU: of the generator, per answered request."
+// tableNote explains the step table.
+const tableNote = "Response time counts from the intended start; \"-\" means too few samples. connect, first byte: mean. " +
+	"parallel: most connections open at once. own CPU: CPU time of the load generator per answered request."
 
-// sideBySide is the table of several runs by load level: each figure of one run beside that of the next. It is nil for
-// one run.
+// sideBySide is a table of several runs by load level, grouped by figure. It is nil for a single run.
 func sideBySide(runs []run) (heads []string, rows [][]string) {
 	if len(runs) < 2 {
 		return nil, nil
@@ -86,7 +84,7 @@ func sideBySide(runs []run) (heads []string, rows [][]string) {
 	return heads, rows
 }
 
-// loads are the load levels of all runs, lowest first.
+// loads returns the load levels of all runs in ascending order.
 func loads(runs []run) []string {
 	var names []string
 	levels := make(map[string]float64)
@@ -128,7 +126,7 @@ func anyStep(runs []run, has func(*step) bool) bool {
 	return false
 }
 
-// remarks are the sentences below the table: what went wrong in a step and what to keep in mind.
+// remarks are the sentences below the table: errors, missed SLOs and reasons of the validity verdict.
 func (s *step) remarks() []string {
 	var lines []string
 	if n := s.Total.Errors.Total(); n > 0 {
@@ -139,7 +137,7 @@ func (s *step) remarks() []string {
 		lines = append(lines, line)
 	}
 	if n := s.Total.Errors.Own(); n > 0 {
-		lines = append(lines, plural(n, "error")+" of the generator's own making (ports or open files used up), not the target's")
+		lines = append(lines, plural(n, "error")+" caused by the load generator (out of ports or open files), not by the target")
 	}
 	for _, c := range s.Total.SLO {
 		if !c.Met {
@@ -152,7 +150,7 @@ func (s *step) remarks() []string {
 	return append(lines, s.Total.Reasons...)
 }
 
-// badStatuses lists the HTTP statuses outside 2xx and 3xx, in order.
+// badStatuses lists the HTTP statuses outside 2xx and 3xx in ascending order.
 func badStatuses(statuses map[int]int64) string {
 	text := ""
 	for _, status := range sortedKeys(statuses) {

@@ -47,7 +47,7 @@ func writeText(w io.Writer, runs []run) error {
 	return emit(w, &out)
 }
 
-// writeTextWatch writes what was used.
+// writeTextWatch writes the resources that were used.
 func writeTextWatch(out *bytes.Buffer, r *run) {
 	for _, b := range r.blocks() {
 		fmt.Fprintf(out, "\n%s\n", printable(b.Title))
@@ -63,14 +63,14 @@ func writeTextWatch(out *bytes.Buffer, r *run) {
 	for _, line := range r.watchRemarks() {
 		fmt.Fprintf(out, "  %s\n", printable(line))
 	}
-	if rows := r.watchTable(); len(rows) > 2 { // one step is told in the lines above
+	if rows := r.watchTable(); len(rows) > 2 { // the lines above cover a single step
 		out.WriteString("\nUsed in each step\n")
 		textTable(out, rows, -1)
 		fmt.Fprintf(out, "%s\n", strings.ReplaceAll(watchTableNote, ". ", ".\n"))
 	}
 }
 
-// stepTable is the rows of the table of steps, heads first, and which column is aligned left.
+// stepTable returns the rows of a table of steps, heads first, and the index of the column that is aligned left.
 func stepTable(cols []column, steps []step) (rows [][]string, left int) {
 	left = -1
 	heads := make([]string, len(cols))
@@ -91,7 +91,7 @@ func stepTable(cols []column, steps []step) (rows [][]string, left int) {
 	return rows, left
 }
 
-// textTable writes rows in columns aligned right, but for the one named.
+// textTable writes rows in columns. All are aligned right except column left.
 func textTable(out *bytes.Buffer, rows [][]string, left int) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -114,7 +114,7 @@ func textTable(out *bytes.Buffer, rows [][]string, left int) {
 	}
 }
 
-// printable keeps a terminal safe from what a result file may hold: control characters become spaces.
+// printable replaces control characters by spaces, because a result file may contain terminal escapes.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == utf8.RuneError {
@@ -171,7 +171,7 @@ func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
 	fmt.Fprintf(out, "\n%s\n\n", plainMarkdown(tableNote))
 }
 
-// writeMarkdownWatch writes what was used.
+// writeMarkdownWatch writes the resources that were used.
 func writeMarkdownWatch(out *bytes.Buffer, r *run) {
 	for _, b := range r.blocks() {
 		fmt.Fprintf(out, "%s:\n\n", plainMarkdown(b.Title))
@@ -183,13 +183,13 @@ func writeMarkdownWatch(out *bytes.Buffer, r *run) {
 	for _, line := range r.watchRemarks() {
 		fmt.Fprintf(out, "- %s\n\n", plainMarkdown(line))
 	}
-	if rows := r.watchTable(); len(rows) > 2 { // one step is told in the lines above
+	if rows := r.watchTable(); len(rows) > 2 { // the lines above cover a single step
 		markdownTable(out, rows, -1)
 		fmt.Fprintf(out, "\n%s\n\n", plainMarkdown(watchTableNote))
 	}
 }
 
-// markdownTable writes rows, heads first, in columns aligned right, but for the one named.
+// markdownTable writes rows, heads first. All columns are aligned right except column left.
 func markdownTable(out *bytes.Buffer, rows [][]string, left int) {
 	for i, row := range rows {
 		out.WriteString("|")
@@ -212,7 +212,7 @@ func markdownTable(out *bytes.Buffer, rows [][]string, left int) {
 	}
 }
 
-// plainMarkdown keeps text from being read as markup, HTML included.
+// plainMarkdown escapes Markdown and HTML.
 func plainMarkdown(text string) string {
 	var out strings.Builder
 	for _, r := range printable(text) {

@@ -10,29 +10,29 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A bin is one or several seconds of a step, one column of the timeline.
+// A bin is one or several seconds of a step.
 type bin struct {
-	start, length float64 // seconds since the start of the run
+	start, length float64 // seconds; start counts from the start of the run
 	step          *step
 	result.Counters
-	inFlight, connections int64 // at most
+	inFlight, connections int64 // highest value
 	cpu                   float64
 	response              *histogram.Histogram
 }
 
-// binsMax is how many bins a timeline has at most.
+// binsMax is the highest number of bins in a timeline.
 const binsMax = 360
 
-// A timeline is the bins of each run, all of the same width.
+// A timeline is the seconds of several runs in bins of one width.
 type timeline struct {
 	runs  []run
 	bins  [][]bin // by run
 	width float64 // seconds in a bin
-	end   float64 // of the last bin
+	end   float64 // of the last bin, in seconds
 }
 
-// newTimeline groups the seconds of the runs so that there are at most so many columns. Histograms of a bin are added,
-// so a bin's p99 is that of its requests, and its max is that of its slowest.
+// newTimeline groups the seconds of the runs into at most columns bins. Histograms within a bin are added, so a bin's p99
+// is the p99 of all its requests.
 func newTimeline(runs []run, columns int) (*timeline, error) {
 	t := &timeline{runs: runs}
 	for i := range runs {
@@ -63,7 +63,7 @@ func newTimeline(runs []run, columns int) (*timeline, error) {
 	return t, nil
 }
 
-// binWidth is the least round number of seconds that needs no more than so many bins.
+// binWidth is the smallest round number of seconds that needs at most columns bins.
 func binWidth(end float64, columns int) float64 {
 	for _, width := range []float64{1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600} {
 		if end/width <= float64(columns) {
@@ -94,7 +94,7 @@ func binsOf(s *step, width float64) ([]bin, error) {
 	return bins, nil
 }
 
-// perSecond is n spread over the bin.
+// perSecond is n per second of the bin.
 func (b *bin) perSecond(n int64) float64 {
 	if b.length == 0 {
 		return 0
@@ -102,7 +102,7 @@ func (b *bin) perSecond(n int64) float64 {
 	return float64(n) / b.length
 }
 
-// latency is a percentile in seconds, NaN where the bin does not carry it.
+// latency is a percentile in seconds, NaN if the bin has too few samples for it.
 func (b *bin) latency(q float64) float64 {
 	if !b.response.Carries(q) {
 		return math.NaN()
@@ -110,7 +110,7 @@ func (b *bin) latency(q float64) float64 {
 	return b.response.Quantile(q).Seconds()
 }
 
-// slowest is the longest response in seconds, NaN where there is none.
+// slowest is the longest response in seconds, NaN without a response.
 func (b *bin) slowest() float64 {
 	if b.response.Count() == 0 {
 		return math.NaN()
@@ -118,13 +118,13 @@ func (b *bin) slowest() float64 {
 	return b.response.Max().Seconds()
 }
 
-// A binLine is what a line of the timeline shows of each bin.
+// A binLine is a line with one value per bin.
 type binLine struct {
 	name, color, style string
 	value              func(*bin) float64
 }
 
-// table is lines over the bins of run i, with a gap between steps.
+// table has lines over the bins of run i, with a gap between steps.
 func (t *timeline) table(i int, lines ...binLine) table {
 	all := table{Series: make([]line, len(lines))}
 	for n, l := range lines {
@@ -149,7 +149,7 @@ func (t *table) add(x float64, value func(series int) float64) {
 	}
 }
 
-// chart shows lines of a single run, or the lines of each of several runs, named and colored for it.
+// chart shows the lines alone for a single run, or the lines each for every run, with the name and color of the run.
 func (t *timeline) chart(title, unit string, height int, alone, each []binLine) chart {
 	c := chart{Title: title, Height: height, X: t.axis(), Y: axis{Title: title, Unit: unit}}
 	if len(t.runs) == 1 {
@@ -168,8 +168,7 @@ func (t *timeline) chart(title, unit string, height int, alone, each []binLine) 
 
 func (t *timeline) axis() axis { return axis{Unit: unitTime, Max: t.end} }
 
-// timelineCharts are the charts of a timeline on one time axis: rate, latency, errors if there are any, requests in
-// flight, and what was watched.
+// timelineCharts are charts over time: rate, latency, errors if there are any, requests in flight, and what was watched.
 func timelineCharts(runs []run, limits []mark) ([]chart, error) {
 	t, err := newTimeline(runs, binsMax)
 	if err != nil || t.end == 0 {
@@ -182,7 +181,7 @@ func timelineCharts(runs []run, limits []mark) ([]chart, error) {
 	return charts, nil
 }
 
-// loadCharts are rate, latency, errors and requests in flight; none without steps.
+// loadCharts are rate, latency, errors and requests in flight. There are none without load.
 func (t *timeline) loadCharts(limits []mark) []chart {
 	if !t.loaded() {
 		return nil
@@ -214,12 +213,12 @@ func (t *timeline) loadCharts(limits []mark) []chart {
 		[]binLine{{"open", "ideal", styleDashed, open}, {"in flight", "h0", "", inFlight}}, []binLine{{value: inFlight}}))
 }
 
-// loaded says whether there is a second of load.
+// loaded reports whether there is a second of load.
 func (t *timeline) loaded() bool {
 	return slices.ContainsFunc(t.bins, func(bins []bin) bool { return len(bins) > 0 })
 }
 
-// starts are the marks where the steps of the first run begin; none for a run of one step.
+// starts marks where the steps of the first run begin. A single step is not marked.
 func (t *timeline) starts(named bool) []mark {
 	steps := t.runs[0].steps
 	if len(steps) < 2 {
@@ -236,7 +235,7 @@ func (t *timeline) starts(named bool) []mark {
 	return marks
 }
 
-// errors says whether any second had one.
+// errors reports whether any second had an error.
 func (t *timeline) errors() bool {
 	return slices.ContainsFunc(t.bins, func(bins []bin) bool {
 		return slices.ContainsFunc(bins, func(b bin) bool { return b.Errors.Total() > 0 })

@@ -10,7 +10,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A WatchError is what kept a sampler from reading.
+// A WatchError is a reading that failed.
 type WatchError struct {
 	At      float64 `json:"at_seconds"`
 	Host    string  `json:"host,omitempty"`
@@ -19,7 +19,7 @@ type WatchError struct {
 	Error   string  `json:"error"`
 }
 
-// watch derives what the watched things used: in each step, or over the whole time when there are none.
+// watch computes the resource usage of each step, or of the whole run if it has no steps.
 func (r *run) watch() {
 	r.watched = r.Run.Series()
 	for i := range r.steps {
@@ -33,7 +33,7 @@ func (r *run) watch() {
 	r.usage = result.UsageOf(r.watched, from, to, 0)
 }
 
-// sampledTime is the time from the first sample to the last.
+// sampledTime is when the first and the last sample were taken, in seconds.
 func (r *run) sampledTime() (from, to float64) {
 	for i := range r.Samples {
 		at := r.Samples[i].At
@@ -45,7 +45,7 @@ func (r *run) sampledTime() (from, to float64) {
 	return from, to
 }
 
-// watchErrors is what the samplers said, each once.
+// watchErrors lists each distinct error of the samplers once.
 func (r *run) watchErrors() []WatchError {
 	var all []WatchError
 	for _, t := range r.watched {
@@ -61,7 +61,7 @@ func (r *run) watchErrors() []WatchError {
 	return all
 }
 
-// hosts are the hosts that were watched, in the order in which they appear.
+// hosts returns the watched hosts in order of appearance.
 func (r *run) hosts() []string {
 	var hosts []string
 	for _, t := range r.watched {
@@ -72,7 +72,7 @@ func (r *run) hosts() []string {
 	return hosts
 }
 
-// on names a subject, behind its host's name when there are several.
+// on names a subject, with its host in front if there are several.
 func (r *run) on(host, subject string) string {
 	if len(r.hosts()) < 2 {
 		return subject
@@ -84,13 +84,13 @@ func (r *run) on(host, subject string) string {
 	return name + " " + subject
 }
 
-// A block is what was used in one step, or over the whole time: a line for each process, host, database.
+// A block is the usage of one step or of the whole run, with a line per process, host and database.
 type block struct {
 	Title string
 	Lines []fact
 }
 
-// blocks are those worth reading first: of the step that holds the most and of the last one. The table has all steps.
+// blocks are the usage of the key step and of the last step. The table has all steps.
 func (r *run) blocks() []block {
 	if r.usage != nil {
 		return []block{{"Used over " + wholeSeconds(r.usage.To-r.usage.From), r.usageLines(r.usage)}}
@@ -107,7 +107,7 @@ func (r *run) blocks() []block {
 	return blocks
 }
 
-// watchRemarks say what could not be read and what watching cost.
+// watchRemarks list what could not be read.
 func (r *run) watchRemarks() []string {
 	var lines []string
 	for _, e := range r.watchErrors() {
@@ -117,7 +117,7 @@ func (r *run) watchRemarks() []string {
 	return lines
 }
 
-// watchHeadline sums up a file without steps.
+// watchHeadline sums up a run without steps.
 func (r *run) watchHeadline() headline {
 	h := headline{Mood: plain, Text: "Watched for " + wholeSeconds(r.usage.To-r.usage.From)}
 	busiest := slices.Clone(r.usage.Processes)
@@ -134,7 +134,7 @@ func (r *run) watchHeadline() headline {
 	return h
 }
 
-// usageLines says what was used, a line for each process, host, TCP, database and the watch itself.
+// usageLines has one line per process, database, TCP stack and host, and one for the samplers.
 func (r *run) usageLines(u *result.Usage) []fact {
 	var lines []fact
 	add := func(host, name string, parts []string) {
@@ -160,10 +160,10 @@ func (r *run) usageLines(u *result.Usage) []fact {
 	return lines
 }
 
-// parts collects what is known.
+// parts collects the known figures of a line.
 type parts []string
 
-// add writes the figures, which must all be known, by the format.
+// add formats the figures and appends them if all are known.
 func (p *parts) add(format string, write func(float64) string, figures ...*float64) {
 	texts := make([]any, len(figures))
 	for i, v := range figures {
@@ -175,7 +175,7 @@ func (p *parts) add(format string, write func(float64) string, figures ...*float
 	*p = append(*p, fmt.Sprintf(format, texts...))
 }
 
-// positive leaves out a figure that is 0.
+// positive returns nil for a figure that is not above 0.
 func positive(v *float64) *float64 {
 	if v == nil || *v <= 0 {
 		return nil
@@ -237,11 +237,11 @@ func tcpParts(u *result.TCPUsage) []string {
 	p.add("%s listen drops", whole, positive(u.ListenDrops))
 	p.add("%s accept queue overflows", whole, positive(u.ListenOverflows))
 	p.add("%s connects failed", whole, positive(u.AttemptFails))
-	p.add("%s of the segments sent again", share, positive(u.RetransmitShare))
+	p.add("%s of segments retransmitted", share, positive(u.RetransmitShare))
 	return p
 }
 
-// queueParts is about the deepest accept queue of the host.
+// queueParts describes the deepest accept queue of the host.
 func queueParts(u *result.Usage, host string) []string {
 	var deepest *result.ListenerUsage
 	for i := range u.Listeners {
@@ -291,10 +291,10 @@ func watchParts(u *result.WatchUsage) []string {
 	return p
 }
 
-// whole writes a count; an interpolated one is rounded.
+// whole writes a rounded count.
 func whole(v float64) string { return integer(int64(math.Round(v))) }
 
-// cores writes CPU time over time: "0.41 cores".
+// cores writes CPU time per elapsed time: "0.41 cores".
 func cores(v float64) string {
 	if v == 1 {
 		return "1 core"
@@ -302,14 +302,14 @@ func cores(v float64) string {
 	return coreNumber(v) + " cores"
 }
 
-// coreNumber writes CPU time over time to a thousandth of a core.
+// coreNumber writes a number of cores with up to three decimals.
 func coreNumber(v float64) string { return significant(math.Round(v*1000) / 1000) }
 
-// perRequest writes how many there were for each request: below a thousandth it is 0.
+// perRequest writes a number per request with up to three decimals.
 func perRequest(v float64) string { return significant(math.Round(v*1000) / 1000) }
 
-// watchTable is what was used, step by step: load, latency, errors by class, and each process's CPU in percent of one
-// core. It is nil where nothing was watched.
+// watchTable has a row per step: load, latency, errors by class, and the CPU of each process in percent of one core. It
+// is nil if nothing was watched.
 func (r *run) watchTable() [][]string {
 	if len(r.steps) == 0 || len(r.watched) == 0 {
 		return nil
@@ -324,7 +324,7 @@ func (r *run) watchTable() [][]string {
 	if anyStep([]run{*r}, func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
 		cols = append(cols, column{name: "502", value: func(s *step) string { return integer(s.Total.Statuses[502]) }})
 	}
-	first := r.steps[0].usage // every step's usage lists the same subjects in the same order
+	first := r.steps[0].usage // every step has the same subjects in the same order
 	for i := range first.Processes {
 		name := r.on(first.Processes[i].Host, first.Processes[i].Name)
 		cols = append(cols, column{name: name + " CPU, user + sys", value: func(s *step) string { return corePercent(&s.usage.Processes[i]) }})
@@ -343,8 +343,8 @@ func (r *run) watchTable() [][]string {
 	return rows
 }
 
-// watchTableNote explains the table.
-const watchTableNote = "CPU: percent of one core, user + system = total. TIME_WAIT, ports used: at most. Load average: mean over the step."
+// watchTableNote explains watchTable.
+const watchTableNote = "CPU: percent of one core, user + system = total. TIME_WAIT, ports used: highest value. Load average: mean over the step."
 
 func errorsByClass(s *step) string {
 	if s.Total.Errors.Total() == 0 {
@@ -353,7 +353,7 @@ func errorsByClass(s *step) string {
 	return s.Total.Errors.String()
 }
 
-// corePercent is a process's CPU in percent of one core: "38 + 21 = 59 %".
+// corePercent writes the CPU of a process in percent of one core: "38 + 21 = 59 %".
 func corePercent(p *result.ProcessUsage) string {
 	if p.CPUCores == nil {
 		return "-"
@@ -367,7 +367,7 @@ func corePercent(p *result.ProcessUsage) string {
 	return fmt.Sprintf("%s + %s = %s %%", percent(*p.CPUUserCores), percent(*p.CPUSystemCores), percent(*p.CPUCores))
 }
 
-// known writes a figure, or a dash where there is none.
+// known writes a figure, or "-" for nil.
 func known(write func(float64) string, v *float64) string {
 	if v == nil {
 		return "-"
