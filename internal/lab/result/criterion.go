@@ -9,11 +9,11 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Metrics of a Criterion besides the latencies, which are named "response_p99_seconds", "service_p999_seconds",
-// "response_mean_seconds", "response_max_seconds": the histogram, the figure, the unit.
+// Metrics of a Criterion. Latencies are named by histogram, figure and unit: "response_p99_seconds",
+// "service_p999_seconds", "response_mean_seconds", "response_max_seconds".
 const (
-	MetricErrorShare = "error_share" // bad requests over all requests, 0 to 1
-	MetricRate       = "rate_hz"     // answered requests a second
+	MetricErrorShare = "error_share" // failed requests over all requests, 0 to 1
+	MetricRate       = "rate_hz"     // answered requests per second
 )
 
 // Observe reads the metric of a criterion from a total. An unknown metric is an error.
@@ -57,7 +57,7 @@ func readFigure(hdr *hdrhistogram.Histogram, figure, metric string) (float64, er
 	return time.Duration(hdr.ValueAtPercentile(percentile)).Seconds(), nil
 }
 
-// judgeAgain judges the criteria of one part on the merged total.
+// judgeAgain evaluates the criteria of one part on the merged total.
 func judgeAgain(criteria []Criterion, total *Total) ([]Criterion, error) {
 	var judged []Criterion
 	for _, c := range criteria {
@@ -72,7 +72,7 @@ func judgeAgain(criteria []Criterion, total *Total) ([]Criterion, error) {
 	return judged, nil
 }
 
-// meets compares by the sign that the criterion was typed with.
+// meets applies the comparison operator in text.
 func meets(text string, observed, limit float64) bool {
 	switch {
 	case strings.Contains(text, ">="):

@@ -6,14 +6,15 @@ import (
 	"sort"
 )
 
-// Thin leaves out every second sample of each subject, so that what keeps samples in memory is bounded. Kept in each
-// stretch between the times given (where steps begin, ascending) are the first and last sample of each subject, those
-// with the highest and lowest value of any gauge, and those with an error: growth and extremes stay what they are, means become
-// those of half the samples. The order stays.
+// Downsample removes about every second sample of each subject, so that samples kept in memory stay bounded.
+//
+// starts are the times at which phases begin, in ascending order. In each phase, Downsample keeps the first and last
+// sample of a subject, the extremes of each gauge, and samples with an error. Growth and extremes do not change; means
+// are of fewer samples. The order of samples does not change.
 func Downsample(samples []Sample, starts []float64) []Sample {
 	type key struct {
 		host, sampler, subject string
-		stretch                int
+		phase                  int
 	}
 	groups := make(map[key][]int)
 	for i := range samples {
@@ -34,7 +35,7 @@ func Downsample(samples []Sample, starts []float64) []Sample {
 	return kept
 }
 
-// keepOf marks what stays of one subject in one stretch.
+// keepOf marks the samples of one subject in one phase that stay.
 func keepOf(samples []Sample, group []int, keep []bool) {
 	highest, lowest := make(map[string]int), make(map[string]int) // by gauge
 	for n, i := range group {

@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// An ErrorClass says how a request ended badly. Each bad request is in exactly one class.
+// An ErrorClass says how a request failed. Each failed request is in exactly one class.
 type ErrorClass uint8
 
-// The classes. StatusError and CheckError were answered; all others were not.
+// The classes. Requests in StatusError and CheckError were answered, all others were not.
 const (
 	Refused     ErrorClass = iota // connection refused
-	Reset                         // connection reset or closed before the answer was whole
-	Timeout                       // no whole answer in time
-	NoLocalPort                   // EADDRNOTAVAIL, EADDRINUSE: the generator's own ports are used up, not a failure of the target
-	NoFile                        // EMFILE, ENFILE: the generator's own file limit
-	Resolve                       // name not resolved
-	Unreachable                   // no route, network or host unreachable
+	Reset                         // connection reset or closed before the answer was complete
+	Timeout                       // no complete answer in time
+	NoLocalPort                   // EADDRNOTAVAIL, EADDRINUSE: the load generator is out of ports
+	NoFile                        // EMFILE, ENFILE: the load generator is out of file descriptors
+	Resolve                       // name resolution failed
+	Unreachable                   // no route to host or network
 	TLSError                      // handshake or certificate
-	Protocol                      // an answer that does not follow the protocol
-	StatusError                   // HTTP status that is not expected; SQL or Redis error answer
+	Protocol                      // the answer violates the protocol
+	StatusError                   // unexpected HTTP status; SQL or Redis error
 	CheckError                    // the answer failed a check of its content
-	Unsent                        // due but never sent: the backlog was full or the step ended
+	Unsent                        // due but never sent, because the backlog was full or the step ended
 	Other                         // anything else
 	classCount
 )
 
-// ErrorClasses lists every class in its order of printing.
+// ErrorClasses returns every class in display order.
 func ErrorClasses() []ErrorClass {
 	classes := make([]ErrorClass, classCount)
 	for i := range classes {
@@ -69,13 +69,13 @@ func (e ErrorClass) String() string {
 	return fmt.Sprintf("class %d", e)
 }
 
-// Own says whether the generator and not the target is to blame.
+// Own reports whether the load generator caused the error.
 func (e ErrorClass) Own() bool { return e == NoLocalPort || e == NoFile }
 
-// Errors counts bad requests by class: errors[Timeout]++. In JSON it is an object of the classes that are not 0.
+// Errors counts failed requests by class: errors[Timeout]++. In JSON it is an object without the classes that are 0.
 type Errors [classCount]int64
 
-// Total is the number of bad requests.
+// Total is the number of failed requests.
 func (e *Errors) Total() int64 {
 	var total int64
 	for _, n := range e {
@@ -84,13 +84,13 @@ func (e *Errors) Total() int64 {
 	return total
 }
 
-// Unanswered is the number that ended without a whole answer.
+// Unanswered is the number of requests without a complete answer.
 func (e *Errors) Unanswered() int64 { return e.Total() - e[StatusError] - e[CheckError] }
 
-// Own is the number that the generator, not the target, is to blame for.
+// Own is the number of errors that the load generator caused.
 func (e *Errors) Own() int64 { return e[NoLocalPort] + e[NoFile] }
 
-// String lists the classes that are not 0, "timeout 3, reset 1"; "" when there is none.
+// String lists the classes that are not 0: "timeout 3, reset 1".
 func (e *Errors) String() string {
 	var parts []string
 	for class, n := range e {
@@ -101,7 +101,7 @@ func (e *Errors) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// MarshalJSON writes the classes that are not 0.
+// MarshalJSON implements json.Marshaler.
 func (e Errors) MarshalJSON() ([]byte, error) {
 	byName := make(map[string]int64)
 	for class, n := range e {
@@ -112,7 +112,7 @@ func (e Errors) MarshalJSON() ([]byte, error) {
 	return json.Marshal(byName)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. A class that this version does not know counts as Other.
+// UnmarshalJSON implements json.Unmarshaler. An unknown class counts as Other.
 func (e *Errors) UnmarshalJSON(data []byte) error {
 	var byName map[string]int64
 	if err := json.Unmarshal(data, &byName); err != nil {

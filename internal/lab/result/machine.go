@@ -9,26 +9,26 @@ import (
 	"syscall"
 )
 
-// A Machine is the host that made the load, with the limits that shape what it can make.
+// A Machine describes a host and the limits that matter for load.
 type Machine struct {
 	Host         string `json:"host"`
 	OS           string `json:"os"`     // "Debian GNU/Linux 12 (bookworm)"
 	Kernel       string `json:"kernel"` // "6.1.0-18-amd64"
 	Arch         string `json:"arch"`
 	CPU          string `json:"cpu"`          // model name
-	Cores        int    `json:"cores"`        // that this process may use
+	Cores        int    `json:"cores"`        // available to this process
 	GOMAXPROCS   int    `json:"gomaxprocs"`   //
 	Memory       int64  `json:"memory_bytes"` // of the host
-	NoFile       uint64 `json:"nofile"`       // open files allowed, soft limit
+	NoFile       uint64 `json:"nofile"`       // soft limit of open files
 	NoFileHard   uint64 `json:"nofile_hard"`
 	PortLow      int    `json:"port_range_low"` // net.ipv4.ip_local_port_range
 	PortHigh     int    `json:"port_range_high"`
 	SoMaxConn    int    `json:"somaxconn"`    // net.core.somaxconn
-	TCPTWReuse   int    `json:"tcp_tw_reuse"` // net.ipv4.tcp_tw_reuse; -1 when unknown
+	TCPTWReuse   int    `json:"tcp_tw_reuse"` // net.ipv4.tcp_tw_reuse; -1 if unknown
 	MaxTWBuckets int    `json:"tcp_max_tw_buckets"`
 }
 
-// ReadMachine describes this host. What cannot be read stays zero (TCPTWReuse: -1).
+// ReadMachine describes this host. Unknown values are zero (TCPTWReuse: -1).
 func ReadMachine() Machine {
 	m := readMachine(os.DirFS("/"))
 	m.Host, _ = os.Hostname()
@@ -40,7 +40,7 @@ func ReadMachine() Machine {
 	return m
 }
 
-// readMachine reads what files tell; root holds proc and etc.
+// readMachine reads proc and etc below root.
 func readMachine(root fs.FS) Machine {
 	m := Machine{
 		OS:           quotedField(readText(root, "etc/os-release"), "PRETTY_NAME", "="),
@@ -54,7 +54,7 @@ func readMachine(root fs.FS) Machine {
 		m.PortLow, m.PortHigh = parseInt(fields[0], 0), parseInt(fields[1], 0)
 	}
 	if fields := strings.Fields(quotedField(readText(root, "proc/meminfo"), "MemTotal", ":")); len(fields) == 2 {
-		m.Memory = int64(parseInt(fields[0], 0)) << 10 // the file counts in kB
+		m.Memory = int64(parseInt(fields[0], 0)) << 10 // the file is in kB
 	}
 	return m
 }
@@ -79,7 +79,7 @@ func parseInt(text string, missing int) int {
 	return n
 }
 
-// quotedField is the value of the first line "name sep value", without quotes.
+// quotedField returns the value of the first line "name sep value", without quotes.
 func quotedField(text, name, sep string) string {
 	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(line, sep)

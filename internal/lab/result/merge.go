@@ -11,14 +11,14 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Merge makes one run of the files that several hosts wrote of the same run: offered rates, connections and counters
-// add up, histograms are added bucket by bucket, and percentiles are read from the sums, never averaged. Seconds are
-// matched by their distance from the start of the step on each host; how far the hosts' starts were apart by their own
-// clocks is stated in Header.Parts and not corrected. A step is as valid as its least valid part.
+// Merge combines the files that several hosts wrote of the same run. Offered rates, connections and counters are added.
+// Histograms are added bucket by bucket, and percentiles are read from the sums. Seconds are matched by their distance
+// from the start of the step on each host. Header.Parts has the offset between the hosts' starts, which is not corrected.
+// A step is as valid as its least valid part.
 //
-// Steps must have the same shape in all files; steps that a file does not have are left out with a note. Files with
-// different non-empty Header.Run are refused. Watches and samples of all files are kept, under host names that no two
-// share. The runs given are not changed.
+// Steps must have the same shape in all files. Steps that a file lacks are left out with a note. Files with different
+// non-empty Header.Run are an error. Watches and samples of all files are kept under unique host names. Merge does not
+// change its arguments.
 func Merge(runs []*Run) (*Run, error) {
 	if len(runs) == 0 {
 		return nil, errors.New("merge runs: none given")
@@ -37,7 +37,7 @@ func Merge(runs []*Run) (*Run, error) {
 	}
 	for _, run := range ordered {
 		if len(run.Steps) > steps {
-			merged.Header.Notes = append(merged.Header.Notes, fmt.Sprintf("%s has %d steps, of which only the first %d are in all files", run.Header.Machine.Host, len(run.Steps), steps))
+			merged.Header.Notes = append(merged.Header.Notes, fmt.Sprintf("%s has %d steps; only the first %d are in all files", run.Header.Machine.Host, len(run.Steps), steps))
 		}
 	}
 	merged.addWatches(ordered)
@@ -69,7 +69,7 @@ func mergeHeaders(runs []*Run) (Header, error) {
 	for i, run := range runs {
 		h := run.Header
 		if h.Run != "" && first.Run != "" && h.Run != first.Run {
-			return Header{}, fmt.Errorf("%s ran %q and %s ran %q: not the same run", first.Machine.Host, first.Run, h.Machine.Host, h.Run)
+			return Header{}, fmt.Errorf("%s has run %q and %s has run %q: not the same run", first.Machine.Host, first.Run, h.Machine.Host, h.Run)
 		}
 		if h.Target != first.Target {
 			header.Notes = append(header.Notes, fmt.Sprintf("%s loaded %s", h.Machine.Host, h.Target))
@@ -189,7 +189,7 @@ func (c ConnectionStats) plus(o ConnectionStats) ConnectionStats {
 	return sum
 }
 
-// pool is the mean and standard deviation of two groups taken together.
+// pool combines mean and standard deviation of two groups.
 func pool(n, meanN, devN, m, meanM, devM float64) (mean, dev float64) {
 	mean = (n*meanN + m*meanM) / (n + m)
 	square := (n*(devN*devN+meanN*meanN)+m*(devM*devM+meanM*meanM))/(n+m) - mean*mean
@@ -268,8 +268,7 @@ func mergeHDR(payloads []HDR) (HDR, error) {
 	return HDR(encoded), nil
 }
 
-// addWatches takes over who was watched in each run and the samples. Hosts get names that no two share; times stay as
-// each run's own clock counted them from its own start, like its seconds.
+// addWatches adds watches and samples of all runs under unique host names. Times stay relative to each run's own start.
 func (r *Run) addWatches(runs []*Run) {
 	taken := make(map[string]bool)
 	for _, run := range runs {
@@ -286,7 +285,7 @@ func (r *Run) addWatches(runs []*Run) {
 	slices.SortStableFunc(r.Samples, func(a, b Sample) int { return cmp.Compare(a.At, b.At) })
 }
 
-// hostNames gives each host of the run a name that is not taken, and takes it.
+// hostNames returns a unique name for each host of the run and adds it to taken.
 func (r *Run) hostNames(taken map[string]bool) map[string]string {
 	names := make(map[string]string)
 	name := func(host, machine string) {
@@ -303,7 +302,7 @@ func (r *Run) hostNames(taken map[string]bool) map[string]string {
 	for i := range r.Watches {
 		name(r.Watches[i].Host, cmp.Or(r.Watches[i].Machine.Host, r.Header.Machine.Host))
 	}
-	for i := range r.Samples { // of a host whose watch record is missing
+	for i := range r.Samples { // a host may lack its watch record
 		name(r.Samples[i].Host, r.Header.Machine.Host)
 	}
 	return names

@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// Limits of a file that Read accepts; a run within them is days long.
+// Limits of a file that Read accepts. They allow for runs of several days.
 const (
-	MaxLineBytes = 4 << 20 // one record
-	MaxFileBytes = 1 << 30 // all of them, uncompressed
+	MaxLineBytes = 4 << 20 // per record
+	MaxFileBytes = 1 << 30 // in total, uncompressed
 )
 
-// ErrNotResult means that the data is no result file at all; check the file's name.
+// ErrNotResult means that the data is not a result file.
 var ErrNotResult = errors.New("not a spillway result file")
 
-// ErrVersion means that the file was written by a newer spillway with another format; read it with that one.
+// ErrVersion means that the file has a format of a newer version of spillway.
 var ErrVersion = errors.New("unknown version of the result format")
 
 // ReadFile reads the result file at path, compressed or not.
@@ -39,9 +39,8 @@ func ReadFile(path string) (*Run, error) {
 	return run, nil
 }
 
-// Read reads a whole stream, gzip or plain. A stream that ends early - in the middle of a line, of a step or before the
-// end record - is no error: Run.CutOff says what is missing. A line that is complete and wrong is an error with its
-// number. Fields that this version does not know are skipped.
+// Read reads a whole stream, compressed with gzip or not. A stream that ends early is not an error: Run.CutOff says what
+// is missing. A complete but invalid line is an error with its number. Unknown fields are skipped.
 func Read(in io.Reader) (*Run, error) {
 	plain, err := decompress(in)
 	if err != nil {
@@ -84,14 +83,14 @@ func decompress(in io.Reader) (io.Reader, error) {
 	return plain, nil
 }
 
-// A lineReader gives one line after another within the limits.
+// A lineReader returns lines within the limits.
 type lineReader struct {
 	in     *bufio.Reader
-	number int // of the line given last, from 1
+	number int // of the last line, from 1
 	bytes  int64
 }
 
-// next gives the next line that is not blank. whole is false when the stream ended before the line's newline did.
+// next returns the next line that is not blank. whole is false if the stream ended before a newline.
 func (r *lineReader) next() (line []byte, whole bool, err error) {
 	for {
 		r.number++
@@ -116,7 +115,7 @@ func (r *lineReader) line() (line []byte, whole bool, err error) {
 			return line, true, nil
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // the latter: gzip cut off
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // the latter from truncated gzip
 			if len(line) == 0 {
 				return nil, false, io.EOF
 			}
@@ -126,11 +125,11 @@ func (r *lineReader) line() (line []byte, whole bool, err error) {
 	}
 }
 
-// A builder puts a Run together, line by line, and refuses records out of order.
+// A builder assembles a Run line by line and rejects records out of order.
 type builder struct {
 	run    *Run
-	header bool // seen
-	open   bool // a step without its total
+	header bool // was read
+	open   bool // a step has no total yet
 	ended  bool
 }
 
@@ -166,9 +165,9 @@ func (b *builder) line(line []byte) error {
 		b.run.Samples = append(b.run.Samples, *r.Sample)
 		return nil
 	case r.Kind == kindHeader:
-		return errors.New("a second header: give two runs as two files")
+		return errors.New("a second header: a file holds one run")
 	}
-	return nil // a kind of a later minor version
+	return nil // unknown kind of a later minor version
 }
 
 func (b *builder) first(r *record) error {
@@ -225,7 +224,7 @@ func (b *builder) total(t *Total) error {
 	return nil
 }
 
-// finish makes a whole run of what was read.
+// finish completes the run.
 func (b *builder) finish() (*Run, error) {
 	if !b.header {
 		return nil, ErrNotResult
@@ -245,7 +244,7 @@ func (b *builder) finish() (*Run, error) {
 	return b.run, nil
 }
 
-// sumSlices makes the total that a cut-off step has not got.
+// sumSlices computes the total of a step that was cut off.
 func sumSlices(step *StepRun) (*Total, error) {
 	total := &Total{
 		Step: step.Index, Validity: Unjudged,
@@ -266,12 +265,12 @@ func sumSlices(step *StepRun) (*Total, error) {
 	return total, err
 }
 
-// MaxSeconds bounds every length of time in a file: 30 days.
+// MaxSeconds bounds every duration in a file: 30 days.
 const MaxSeconds = 30 * 24 * 3600
 
 var errNegative = errors.New("a count or a time is negative")
 
-// check refuses figures that no run can have made, so that those who compute with them need not.
+// check rejects impossible values, so that other code need not.
 func (s *Step) check() error {
 	if s.Connections < 0 || s.PerConnection < 0 || s.OfferedHz < 0 || s.OfferedEndHz < 0 || s.Requests < 0 {
 		return fmt.Errorf("step %d: %w", s.Index, errNegative)

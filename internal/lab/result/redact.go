@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// redacted stands where a secret stood.
+// redacted replaces a secret.
 const redacted = "xxxxx"
 
-// The shapes in which a secret comes on a command line. Rather too much is cut than too little.
+// Patterns of secrets on a command line. They match too much rather than too little.
 var (
 	secretName   = regexp.MustCompile(`(?i)pass(word|wd|phrase)?$|^pwd$|token|secret|api[-_]?key|access[-_]?key|authori[sz]ation|cookie|credential|signature|^auth$|^sig$|^key$`)
-	urlPassword  = regexp.MustCompile(`//([^/@:\s]*):[^@\s]*@`)               // in a URL, also one that does not parse
-	dsnPassword  = regexp.MustCompile(`([^/@:=\s]+):[^@\s]*@(tcp|unix|/|\()`) // in a MySQL address
+	urlPassword  = regexp.MustCompile(`//([^/@:\s]*):[^@\s]*@`)               // in a URL, even an invalid one
+	dsnPassword  = regexp.MustCompile(`([^/@:=\s]+):[^@\s]*@(tcp|unix|/|\()`) // in a MySQL DSN
 	assignment   = regexp.MustCompile(`([A-Za-z0-9_-]+)=('[^']*'|"[^"]*"|[^\s&;]+)`)
-	fieldName    = regexp.MustCompile(`([A-Za-z0-9_-]+)"?\s*:\s*`) // of a header or of a JSON object
+	fieldName    = regexp.MustCompile(`([A-Za-z0-9_-]+)"?\s*:\s*`) // in a header or JSON object
 	redisAuth    = regexp.MustCompile(`(?i)\bauth\s+\S.*`)
 	flagAndValue = regexp.MustCompile(`(?s)^(--?[A-Za-z0-9-]+)=(.*)$`)
 )
 
-// RedactURL gives the target with its password and secret parameters replaced.
+// RedactURL returns the target with password and secret parameters replaced.
 func RedactURL(target string) string {
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme == "" {
@@ -36,8 +36,8 @@ func RedactURL(target string) string {
 	return u.Redacted()
 }
 
-// RedactArgs gives the command line with its secrets replaced: passwords in URLs and addresses, values of flags,
-// headers and parameters whose name says that they are secret.
+// RedactArgs returns the command line with secrets replaced: passwords in URLs and DSNs, and values of flags, headers and
+// parameters with a secret name.
 func RedactArgs(args []string) []string {
 	clean := make([]string, len(args))
 	secretNext := false
@@ -74,7 +74,7 @@ func redactText(text string) string {
 	})
 	for _, at := range fieldName.FindAllStringSubmatchIndex(text, -1) {
 		if secretName.MatchString(text[at[2]:at[3]]) {
-			return text[:at[1]] + redacted // a header's value may hold anything: the rest goes
+			return text[:at[1]] + redacted // a header's value may contain anything
 		}
 	}
 	return text

@@ -1,19 +1,19 @@
-// Package result is what a load run leaves behind: a stream of records and the file they are kept in.
+// Package result defines the result of a load run and its file format.
 //
-// A file is lines of JSON: one header (what was run, where and with which limits), then for each load level a step
-// record, one slice record a second and a total record, then an end record. Slices and totals carry counters and
-// encoded histograms, never a record per request, so a file grows with time and not with the rate. It is readable a
-// year later with any JSON tool and any HdrHistogram tool; docs/results-format.md names every field and its unit.
+// A file is lines of JSON: a header with the command, machine and limits; for each load level a step record, one slice
+// record per second and a total record; then an end record. Slices and totals hold counters and encoded histograms, so a
+// file grows with time, not with the request rate. docs/results-format.md describes every field and its unit.
 //
-// Writer writes the stream, Read reads it as a Run, Merge makes one Run of the files that several hosts wrote of the
-// same run. The package judges nothing: whoever measured states the validity of a step and its reasons.
+// Writer writes the stream, Read reads it as a Run, and Merge combines the files that several hosts wrote of one run.
+// Series and UsageOf turn samples of watched processes, hosts and databases into figures. The validity of a step is
+// decided by package load.
 package result
 
 import (
 	"time"
 )
 
-// The name and version that a header carries. A reader refuses another major version; a minor version only adds fields.
+// Name and version in the header. A reader rejects another major version. A minor version only adds fields.
 const (
 	Format       = "spillway-result"
 	VersionMajor = 1
@@ -25,73 +25,73 @@ type Header struct {
 	Format  string `json:"format"`  // set by Writer
 	Version string `json:"version"` // "major.minor", set by Writer
 
-	Run       string    `json:"run,omitempty"`   // identity of the run; the same in the files of all its hosts
-	Label     string    `json:"label,omitempty"` // how the user calls this run in a comparison
+	Run       string    `json:"run,omitempty"`   // identity of the run, equal in the files of all hosts
+	Label     string    `json:"label,omitempty"` // name of this run in a comparison
 	StartedAt time.Time `json:"started_at"`      // wall clock of the host, when the first step began
-	Command   []string  `json:"command"`         // as typed, secrets redacted: see RedactArgs
+	Command   []string  `json:"command"`         // as typed, redacted by RedactArgs
 	Tool      string    `json:"tool"`            // version of spillway
 	Go        string    `json:"go"`              // version of Go
-	Seed      uint64    `json:"seed"`            // of every random choice in the run
-	Target    string    `json:"target"`          // URL, secrets redacted: see RedactURL
+	Seed      uint64    `json:"seed"`            // of all random choices
+	Target    string    `json:"target"`          // URL, redacted by RedactURL
 	SLO       string    `json:"slo,omitempty"`   // as typed, "p99<70ms errors<0.5%"
 	Machine   Machine   `json:"machine"`         // the host that made the load
-	Parts     []Part    `json:"parts,omitempty"` // the files that a merged run was made of
-	Notes     []string  `json:"notes,omitempty"` // what a reader of the figures must know, as plain sentences
+	Parts     []Part    `json:"parts,omitempty"` // the files of a merged run
+	Notes     []string  `json:"notes,omitempty"` // what readers must know, as sentences
 }
 
 // A Part is one host's share of a merged run.
 type Part struct {
 	Header Header `json:"header"`
-	// StartOffset is how much later than the first host this one began, in seconds, by the wall clocks of the two. It
-	// holds both the difference in start and the difference between the clocks; nothing is corrected by it.
+	// StartOffset is how many seconds after the first host this one began, by the wall clocks of both. It includes the
+	// difference between the clocks. It is informational.
 	StartOffset float64 `json:"start_offset_seconds"`
 }
 
 // Loops of a step.
 const (
-	LoopOpen   = "open"   // arrivals by the clock, whatever the target does
-	LoopClosed = "closed" // each connection asks again when it is answered
+	LoopOpen   = "open"   // arrivals at a given rate, independent of answers
+	LoopClosed = "closed" // each connection sends the next request after an answer
 )
 
-// A Step is one load level, written when it begins.
+// A Step is one load level, written when the level begins.
 type Step struct {
 	Index         int     `json:"step"` // 0, 1, 2, … in the order run
 	Name          string  `json:"name,omitempty"`
 	Loop          string  `json:"loop"`                       // LoopOpen or LoopClosed
 	Arrival       string  `json:"arrival,omitempty"`          // open loop: constant, poisson or ramp
-	OfferedHz     float64 `json:"offered_hz,omitempty"`       // open loop: arrivals a second; a ramp's first
-	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`   // a ramp's last
-	Connections   int     `json:"connections"`                // as asked for
-	PerConnection int     `json:"per_connection,omitempty"`   // requests on one connection; 0 = for ever
-	Duration      float64 `json:"duration_seconds,omitempty"` // planned; 0 when stopped by Requests
-	Requests      int64   `json:"requests,omitempty"`         // planned; 0 when stopped by Duration
+	OfferedHz     float64 `json:"offered_hz,omitempty"`       // open loop: arrivals per second; of a ramp, at its start
+	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`   // of a ramp, at its end
+	Connections   int     `json:"connections"`                // as requested
+	PerConnection int     `json:"per_connection,omitempty"`   // requests per connection; 0: unlimited
+	Duration      float64 `json:"duration_seconds,omitempty"` // planned; 0 if limited by Requests
+	Requests      int64   `json:"requests,omitempty"`         // planned; 0 if limited by Duration
 	Start         float64 `json:"start_seconds"`              // since Header.StartedAt
-	Warmup        float64 `json:"warmup_seconds,omitempty"`   // ran before Start and is counted nowhere
-	TimeoutLimit  float64 `json:"timeout_seconds,omitempty"`  // after which a request counts as timed out
-	BacklogLimit  int64   `json:"backlog_limit,omitempty"`    // arrivals that may wait for a connection; beyond it: unsent
+	Warmup        float64 `json:"warmup_seconds,omitempty"`   // before Start, not counted
+	TimeoutLimit  float64 `json:"timeout_seconds,omitempty"`  // after which a request counts as Timeout
+	BacklogLimit  int64   `json:"backlog_limit,omitempty"`    // arrivals that may wait for a connection; more are Unsent
 }
 
 // A Slice is one second of a step. The last one may be shorter.
 type Slice struct {
 	Step        int     `json:"step"`
 	Second      int     `json:"second"`         // 0, 1, 2, … from the start of the step
-	Length      float64 `json:"length_seconds"` // 1 but for the last
-	Counters            // what happened in this second
+	Length      float64 `json:"length_seconds"` // 1, except for the last
+	Counters            // of this second
 	Connections int64   `json:"connections"`        // open at its end
 	InFlight    int64   `json:"in_flight"`          // sent and not answered at its end
 	Backlog     int64   `json:"backlog"`            // due and not sent at its end
-	CPUUser     float64 `json:"cpu_user_seconds"`   // of the generator's process
-	CPUSystem   float64 `json:"cpu_system_seconds"` // of the generator's process
-	Latency     Latency `json:"latency"`            // at slice precision (two digits)
+	CPUUser     float64 `json:"cpu_user_seconds"`   // of the load generator
+	CPUSystem   float64 `json:"cpu_system_seconds"` // of the load generator
+	Latency     Latency `json:"latency"`            // with two significant digits
 }
 
-// A Total closes a step. Its histograms are at full precision (three digits), not sums of the slices.
+// A Total ends a step. Its histograms have three significant digits and are not sums of the slices.
 type Total struct {
 	Step     int     `json:"step"`
 	Elapsed  float64 `json:"elapsed_seconds"` // measured
-	Counters         // over the whole step
+	Counters         // of the whole step
 	Latency  Latency `json:"latency"`
-	Clamped  int64   `json:"above_range,omitempty"` // latencies above 10 min, counted there
+	Clamped  int64   `json:"above_range,omitempty"` // latencies above 10 min, counted as 10 min
 
 	Connections ConnectionStats `json:"connections"`
 	Little      Little          `json:"little"`
@@ -99,10 +99,10 @@ type Total struct {
 	SLO         []Criterion     `json:"slo,omitempty"`
 
 	Validity Validity `json:"validity"`
-	Reasons  []string `json:"reasons,omitempty"` // why not VALID, or what to keep in mind, as plain sentences
+	Reasons  []string `json:"reasons,omitempty"` // why not VALID, and caveats, as sentences
 }
 
-// Rate is the answered requests a second over the whole step; 0 when it took no time.
+// Rate is the answered requests per second of the step, 0 if it took no time.
 func (t *Total) Rate() float64 {
 	if t.Elapsed == 0 {
 		return 0
@@ -110,43 +110,43 @@ func (t *Total) Rate() float64 {
 	return float64(t.Done) / t.Elapsed
 }
 
-// ConnectionStats says how many connections were open and how evenly they were served.
+// ConnectionStats describes the connections of a step and how evenly they were served.
 type ConnectionStats struct {
-	ParallelMax  int64   `json:"parallel_max"`  // open at once, at most
-	ParallelMean float64 `json:"parallel_mean"` // open at once, averaged over time
-	// Fairness over the connections (or connection slots, when each connection is short).
+	ParallelMax  int64   `json:"parallel_max"`  // highest number open at once
+	ParallelMean float64 `json:"parallel_mean"` // mean number open at once
+	// Requests per connection, or per slot if connections are short.
 	Slots          int64   `json:"slots"`
 	RequestsMin    int64   `json:"requests_min"`
 	RequestsMax    int64   `json:"requests_max"`
 	RequestsMean   float64 `json:"requests_mean"`
 	RequestsStdDev float64 `json:"requests_stddev"`
-	BusyMean       float64 `json:"busy_mean_seconds"`   // time a slot had a request in flight
+	BusyMean       float64 `json:"busy_mean_seconds"`   // time with a request in flight, per slot
 	BusyStdDev     float64 `json:"busy_stddev_seconds"` //
 }
 
-// Little compares what was counted with what Little's law demands: N = X R.
+// Little checks Little's law: N = X R.
 type Little struct {
 	InFlightMean float64 `json:"in_flight_mean"`       // N, sampled independently of the latencies
-	Rate         float64 `json:"rate_hz"`              // X, answered requests a second
+	Rate         float64 `json:"rate_hz"`              // X, answered requests per second
 	ServiceMean  float64 `json:"service_mean_seconds"` // R, from sent to answered
-	Ratio        float64 `json:"ratio"`                // N / (X R); 1 when the books balance, 0 when not computed
+	Ratio        float64 `json:"ratio"`                // N / (X R): 1 if Little's law holds, 0 if not computed
 }
 
-// Cost is what the generator itself used in a step.
+// Cost is what the load generator used in a step.
 type Cost struct {
 	CPUUser             float64 `json:"cpu_user_seconds"`
 	CPUSystem           float64 `json:"cpu_system_seconds"`
 	Threads             int     `json:"threads"`                // that drive load
-	ThreadBusyMax       float64 `json:"thread_busy_max"`        // CPU time over wall time of the busiest one, 0 to 1
+	ThreadBusyMax       float64 `json:"thread_busy_max"`        // CPU time over elapsed time of the busiest thread, 0 to 1
 	RunQueueWait        float64 `json:"run_queue_wait_seconds"` // runnable but not running, all threads
 	VoluntarySwitches   int64   `json:"voluntary_switches"`     //
 	InvoluntarySwitches int64   `json:"involuntary_switches"`   //
-	ReceiveQueue        float64 `json:"receive_queue_bytes"`    // median of what waited unread in its sockets
+	ReceiveQueue        float64 `json:"receive_queue_bytes"`    // median of unread bytes in its sockets
 	MemoryMax           int64   `json:"memory_max_bytes"`       // resident
 	GCPause             float64 `json:"gc_pause_seconds,omitempty"`
 }
 
-// A Criterion is one condition of an SLO and what was seen.
+// A Criterion is one condition of an SLO with the observed value.
 type Criterion struct {
 	Text     string  `json:"text"`     // as typed, "p99<70ms"
 	Metric   string  `json:"metric"`   // "response_p99_seconds", "error_share", …
@@ -155,65 +155,64 @@ type Criterion struct {
 	Met      bool    `json:"met"`
 }
 
-// Latency is one histogram for each thing timed. Counted: every request that was answered in full, whatever its status;
-// a request that ended without an answer is in Errors only. Connect counts connections, not requests.
+// Latency has one histogram per timed interval. It counts every request that was answered completely, whatever its
+// status. A request without an answer is only in Errors. Connect counts connections.
 type Latency struct {
 	Response  HDR `json:"response,omitempty"`   // from the intended start to the last byte of the answer
 	Service   HDR `json:"service,omitempty"`    // from sent to the last byte
-	Lag       HDR `json:"lag,omitempty"`        // from the intended start until the pacer took it up (open loop)
-	Connect   HDR `json:"connect,omitempty"`    // from connect until the connection is usable, TLS included
+	Lag       HDR `json:"lag,omitempty"`        // open loop: from the intended start until the pacer handled it
+	Connect   HDR `json:"connect,omitempty"`    // from connect until the connection is usable, including TLS
 	FirstByte HDR `json:"first_byte,omitempty"` // from sent to the first byte of the answer
 }
 
-// HDR is a V2 compressed HdrHistogram in base64, counting nanoseconds; "" when empty. Package histogram encodes and
-// decodes it.
+// HDR is a V2 compressed HdrHistogram of nanoseconds in base64, "" if empty. Package histogram encodes and decodes it.
 type HDR string
 
-// Reasons for the end of a run.
+// Reasons of an End.
 const (
 	Finished    = "finished"
 	Interrupted = "interrupted"
 )
 
-// An End is the last record of a file that was not cut off.
+// An End is the last record of a complete file.
 type End struct {
-	Reason  string  `json:"reason"` // Finished, Interrupted, or a plain sentence
+	Reason  string  `json:"reason"` // Finished, Interrupted, or a sentence
 	Elapsed float64 `json:"elapsed_seconds"`
 }
 
-// A Run is a file read whole.
+// A Run is the content of a file.
 type Run struct {
 	Header  Header
 	Steps   []StepRun
-	Watches []Watch  // hosts that were watched
-	Samples []Sample // in the order written
+	Watches []Watch  // watched hosts
+	Samples []Sample // in file order
 	End     End
-	// CutOff says in a sentence what is missing when the file ends early; "" when it is complete. A step without its
-	// total record then has a total summed from its slices.
+	// CutOff says what is missing if the file ends early, and is "" for a complete file. A step without a total record
+	// gets a total summed from its slices.
 	CutOff string
 }
 
-// A StepRun is one step with all its records.
+// A StepRun is a step with all its records.
 type StepRun struct {
 	Step
 	Slices []Slice
 	Total  Total
 }
 
-// Counters count what happened in a slice or a step.
+// Counters are counts of a slice or a step.
 type Counters struct {
-	Due        int64         `json:"due"`  // intended starts that fell here; closed loop: the same as Sent
+	Due        int64         `json:"due"`  // intended starts; in a closed loop equal to Sent
 	Sent       int64         `json:"sent"` // requests written
-	Done       int64         `json:"done"` // answered in full, whatever the status
+	Done       int64         `json:"done"` // answered completely, whatever the status
 	Errors     Errors        `json:"errors"`
-	Statuses   map[int]int64 `json:"statuses,omitempty"` // HTTP: answers by status code
+	Statuses   map[int]int64 `json:"statuses,omitempty"` // HTTP answers by status code
 	BytesIn    int64         `json:"bytes_in"`
 	BytesOut   int64         `json:"bytes_out"`
 	Connects   int64         `json:"connects"`         // connections opened
-	Reconnects int64         `json:"reconnects"`       // of these, to replace one that broke
-	Reads      int64         `json:"reads,omitempty"`  // SQL, Redis: statements that read
-	Writes     int64         `json:"writes,omitempty"` // that write
-	Others     int64         `json:"others,omitempty"` // that do neither
+	Reconnects int64         `json:"reconnects"`       // of these, to replace a broken one
+	Reads      int64         `json:"reads,omitempty"`  // SQL, Redis: reading statements
+	Writes     int64         `json:"writes,omitempty"` // writing statements
+	Others     int64         `json:"others,omitempty"` // other statements
 }
 
 // Add adds o to c.
@@ -239,13 +238,13 @@ func (c *Counters) Add(o *Counters) {
 	c.Others += o.Others
 }
 
-// Requests is the number that came to an end, well or badly: answered, failed on the way, or never sent.
+// Requests is the number of requests that ended: answered, failed or never sent.
 func (c *Counters) Requests() int64 { return c.Done + c.Errors.Unanswered() }
 
-// Good is the number answered as they should be: no bad status, no failed check.
+// Good is the number of answers with an expected status and no failed check.
 func (c *Counters) Good() int64 { return c.Done - c.Errors[StatusError] - c.Errors[CheckError] }
 
-// ErrorShare is the fraction of requests that ended badly, 0 to 1.
+// ErrorShare is the fraction of requests that failed, 0 to 1.
 func (c *Counters) ErrorShare() float64 {
 	if c.Requests() == 0 {
 		return 0
@@ -256,17 +255,17 @@ func (c *Counters) ErrorShare() float64 {
 // Validity says whether a step measured the target or something else.
 type Validity string
 
-// The verdicts on a step. Only a Valid step says anything about the target's limit.
+// Verdicts on a step. Only a Valid step supports a claim about the target.
 const (
 	Valid            Validity = "VALID"
-	GeneratorLimited Validity = "GENERATOR_LIMITED" // the generator could not offer the load
-	HostContended    Validity = "HOST_CONTENDED"    // generator and target, or strangers, fought for the host
-	NotStationary    Validity = "NOT_STATIONARY"    // the backlog grew or the rate drifted: no steady state was seen
-	TooFewSamples    Validity = "TOO_FEW_SAMPLES"   // not enough requests for the percentile asked for
+	GeneratorLimited Validity = "GENERATOR_LIMITED" // the load generator could not offer the load
+	HostContended    Validity = "HOST_CONTENDED"    // load generator, target or other processes competed for the host
+	NotStationary    Validity = "NOT_STATIONARY"    // the backlog grew or the rate drifted
+	TooFewSamples    Validity = "TOO_FEW_SAMPLES"   // too few requests for the requested percentile
 	Unjudged         Validity = ""                  // the file ended before the step did
 )
 
-// worse orders verdicts for a merge: the worst of the hosts' verdicts is that of the run.
+// worse orders verdicts. A merged step has the worst verdict of its parts.
 func (v Validity) worse(than Validity) bool { return v.rank() > than.rank() }
 
 func (v Validity) rank() int {

@@ -7,23 +7,23 @@ import (
 	"sort"
 )
 
-// A Track is the samples of one subject in order of time, one row of values for each figure.
+// A Series is the samples of one subject in order of time, with one row of values per figure.
 type Series struct {
 	Host    string // a Watch.Host
 	Sampler string
 	Subject string
 	At      []float64            // ascending
-	Values  map[string][]float64 // by name, as long as At; NaN where a sample has no such figure
-	Errors  []SampleError        // what the sampler said
+	Values  map[string][]float64 // by name, as long as At; NaN if a sample lacks the figure
+	Errors  []SampleError        // errors of the sampler
 }
 
-// A SampleError is what kept a sampler from reading, and since when.
+// A SampleError is a failed reading.
 type SampleError struct {
 	At   float64
 	Text string
 }
 
-// Tracks sorts samples by what they are of: by host, sampler and subject in the order in which these first appear.
+// SeriesOf groups samples by host, sampler and subject, in order of first appearance.
 func SeriesOf(samples []Sample) []*Series {
 	type key struct{ host, sampler, subject string }
 	order := make([]*Sample, len(samples))
@@ -46,7 +46,7 @@ func SeriesOf(samples []Sample) []*Series {
 	return all
 }
 
-// Tracks are those of the run's samples in the order in which its watches name them; what these do not name comes last.
+// Series returns the series of the run's samples in the order of its watches. Subjects that no watch names come last.
 func (r *Run) Series() []*Series {
 	place := func(t *Series) (watch, subject int) {
 		watch = slices.IndexFunc(r.Watches, func(w Watch) bool { return w.Host == t.Host })
@@ -80,7 +80,7 @@ func (t *Series) add(s *Sample) {
 	t.At = append(t.At, s.At)
 	for name, v := range s.Values {
 		row := t.Values[name]
-		for len(row) < n { // the figure was not there before
+		for len(row) < n { // earlier samples lack the figure
 			row = append(row, math.NaN())
 		}
 		t.Values[name] = append(row[:n], v)
@@ -95,7 +95,7 @@ func (t *Series) add(s *Sample) {
 // Has reports whether any sample has the figure.
 func (t *Series) Has(name string) bool { return t.Values[name] != nil }
 
-// Within is the number of samples from one time to another that have the figure.
+// Count is the number of samples between two times that have the figure.
 func (t *Series) Count(name string, from, to float64) int {
 	n := 0
 	for range t.inside(name, from, to) {
@@ -104,7 +104,7 @@ func (t *Series) Count(name string, from, to float64) int {
 	return n
 }
 
-// inside gives time and value of each sample from one time to another that has the figure.
+// inside yields time and value of each sample between two times that has the figure.
 func (t *Series) inside(name string, from, to float64) func(yield func(at, v float64) bool) {
 	return func(yield func(at, v float64) bool) {
 		row := t.Values[name]
@@ -116,10 +116,9 @@ func (t *Series) inside(name string, from, to float64) func(yield func(at, v flo
 	}
 }
 
-// Grown is how much the counter grew from one time to another, its values at the two ends interpolated linearly between
-// the samples around them. Where the samples begin after from or end before to, the growth that they show is taken for
-// the whole. It is NaN when fewer than two samples are known, when they cover less than half of the time, and when the
-// counter went backwards: then what is counted was restarted.
+// Growth is the growth of a counter between two times. Values at both ends are interpolated linearly between samples. If
+// samples cover only a part of the time, their growth is scaled to the whole. It is NaN with fewer than two samples, if
+// they cover less than half of the time, or if the counter went backwards because of a restart.
 func (t *Series) Growth(name string, from, to float64) float64 {
 	at, values := t.around(name, from, to)
 	if len(at) < 2 || !(to > from) || !slices.IsSorted(values) {
@@ -133,7 +132,7 @@ func (t *Series) Growth(name string, from, to float64) float64 {
 	return grown * (to - from) / (end - begin)
 }
 
-// around is the samples with the figure from the last at or before from to the first at or behind to.
+// around returns the samples with the figure from the last one at or before from to the first one at or after to.
 func (t *Series) around(name string, from, to float64) (at, values []float64) {
 	row := t.Values[name]
 	if row == nil {
@@ -158,7 +157,7 @@ func (t *Series) around(name string, from, to float64) (at, values []float64) {
 	return at, values
 }
 
-// interpolate is the value at x, which lies within at.
+// interpolate is the value at x, which must lie within at.
 func interpolate(at, values []float64, x float64) float64 {
 	i := sort.SearchFloat64s(at, x)
 	if i == 0 || at[i] == x {
@@ -168,7 +167,7 @@ func interpolate(at, values []float64, x float64) float64 {
 	return values[i-1] + share*(values[i]-values[i-1])
 }
 
-// Highest is the highest value that was seen from one time to another, NaN without a sample.
+// Max is the highest value between two times, NaN without a sample.
 func (t *Series) Max(name string, from, to float64) float64 {
 	highest := math.NaN()
 	for _, v := range t.inside(name, from, to) {
@@ -179,7 +178,7 @@ func (t *Series) Max(name string, from, to float64) float64 {
 	return highest
 }
 
-// Lowest is the lowest value that was seen from one time to another, NaN without a sample.
+// Min is the lowest value between two times, NaN without a sample.
 func (t *Series) Min(name string, from, to float64) float64 {
 	lowest := math.NaN()
 	for _, v := range t.inside(name, from, to) {
@@ -190,7 +189,7 @@ func (t *Series) Min(name string, from, to float64) float64 {
 	return lowest
 }
 
-// Mean is the mean of the values that were seen from one time to another, NaN without a sample.
+// Mean is the mean of the values between two times, NaN without a sample.
 func (t *Series) Mean(name string, from, to float64) float64 {
 	sum, n := 0.0, 0
 	for _, v := range t.inside(name, from, to) {
@@ -200,7 +199,7 @@ func (t *Series) Mean(name string, from, to float64) float64 {
 	return sum / float64(n) // 0/0 is NaN
 }
 
-// Last is the value that was seen last from one time to another, NaN without a sample.
+// Last is the last value between two times, NaN without a sample.
 func (t *Series) Last(name string, from, to float64) float64 {
 	last := math.NaN()
 	for _, v := range t.inside(name, from, to) {
@@ -209,8 +208,8 @@ func (t *Series) Last(name string, from, to float64) float64 {
 	return last
 }
 
-// Between is the gauge at a time on the line between the samples before and behind it, NaN where these are further apart
-// than gap seconds.
+// Interpolate is a gauge at a time, interpolated between the samples around it. It is NaN if these are more than gap
+// seconds apart.
 func (t *Series) Interpolate(name string, at, gap float64) float64 {
 	times, values := t.around(name, at, at)
 	if n := len(times); n == 0 || times[0] > at || times[n-1] < at || times[n-1]-times[0] > gap {
@@ -219,7 +218,7 @@ func (t *Series) Interpolate(name string, at, gap float64) float64 {
 	return interpolate(times, values, at)
 }
 
-// Slope is the gauge's growth a second from one time to another by least squares, NaN with fewer than two samples.
+// Slope is a gauge's growth per second between two times by least squares, NaN with fewer than two samples.
 func (t *Series) Slope(name string, from, to float64) float64 {
 	var n, sumX, sumY float64
 	for at, v := range t.inside(name, from, to) {

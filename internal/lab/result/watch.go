@@ -7,61 +7,60 @@ import (
 	"strings"
 )
 
-// A Watch names a host that was watched during the run and what was watched on it, written once before its samples.
+// A Watch describes a watched host. It is written once, before its samples.
 type Watch struct {
-	Host        string    `json:"host,omitempty"` // as samples name it; "" is the host that wrote the file
+	Host        string    `json:"host,omitempty"` // as in its samples; "" is the host that wrote the file
 	Machine     Machine   `json:"machine"`
 	Subjects    []Subject `json:"subjects"`
-	ClockOffset float64   `json:"clock_offset_seconds,omitempty"`      // how far that host's clock was ahead of ours
-	ClockError  float64   `json:"clock_uncertainty_seconds,omitempty"` // half of the shortest round trip that measured it
+	ClockOffset float64   `json:"clock_offset_seconds,omitempty"`      // how far the clock of another host is ahead
+	ClockError  float64   `json:"clock_uncertainty_seconds,omitempty"` // half of the shortest round trip
 }
 
 // A Subject is one thing that a sampler reads.
 type Subject struct {
 	Sampler string `json:"sampler"`          // process, host, tcp, listener, postgres, mysql, redis or watch
-	Name    string `json:"name,omitempty"`   // as the user calls it: app, db; a listener's address
-	Detail  string `json:"detail,omitempty"` // what that is, as a plain sentence
+	Name    string `json:"name,omitempty"`   // given by the user: app, db; of a listener, its address
+	Detail  string `json:"detail,omitempty"` // description
 }
 
-// A Sample is what one sampler read of one subject at one time. Figures whose name ends in "_total" only grow, from an
-// arbitrary start: their differences tell; the others are as they stood. Names carry their unit.
-// docs/results-format.md lists them.
+// A Sample is one reading of one subject. Figures with a name that ends in "_total" are counters with an arbitrary start;
+// the others are gauges. docs/results-format.md lists them with their units.
 type Sample struct {
 	At      float64            `json:"at_seconds"`     // since Header.StartedAt, by the clock of the host that wrote the file
 	Host    string             `json:"host,omitempty"` // a Watch.Host
 	Sampler string             `json:"sampler"`
 	Subject string             `json:"subject,omitempty"`
 	Values  map[string]float64 `json:"values,omitempty"`
-	Error   string             `json:"error,omitempty"` // what kept the sampler from reading; said once, until it reads again
+	Error   string             `json:"error,omitempty"` // why the reading failed; written once until a reading succeeds
 }
 
-// Samplers, as a Sample names them.
+// Samplers.
 const (
-	SamplerProcess  = "process"  // a process with all its descendants
+	SamplerProcess  = "process"  // a process with its descendants
 	SamplerHost     = "host"     // CPU, pressure, load, memory
-	SamplerTCP      = "tcp"      // states, ports, opens, drops, retransmits of a network namespace
+	SamplerTCP      = "tcp"      // socket states, ports, drops and retransmits of a network namespace
 	SamplerListener = "listener" // the accept queue of one listening socket
 	SamplerPostgres = "postgres"
 	SamplerMySQL    = "mysql"
 	SamplerRedis    = "redis"
-	SamplerWatch    = "watch" // what a sampler itself costs; the subject is the sampler
+	SamplerWatch    = "watch" // cost of a sampler, which is the subject
 )
 
-// Database reports whether the sampler of that name reads a database or store.
+// Database reports whether a sampler reads a database or Redis.
 func Database(sampler string) bool {
 	return sampler == SamplerPostgres || sampler == SamplerMySQL || sampler == SamplerRedis
 }
 
-// Counter reports whether the figure of that name only grows.
+// Counter reports whether a figure is a counter.
 func Counter(name string) bool { return strings.HasSuffix(name, "_total") }
 
-// WaitPrefix begins the name of each gauge of sessions that wait: wait_lock counts those that wait for a lock.
+// WaitPrefix begins the names of gauges of waiting sessions: wait_lock counts sessions that wait for a lock.
 const WaitPrefix = "wait_"
 
-// MaxValues bounds the figures of one sample.
+// MaxValues bounds the number of figures in a sample.
 const MaxValues = 1000
 
-// check refuses samples that no run can have made.
+// check rejects impossible samples.
 func (s *Sample) check() error {
 	if s.Sampler == "" {
 		return errors.New("a sample without a sampler")
@@ -75,7 +74,7 @@ func (s *Sample) check() error {
 	return nil
 }
 
-// check refuses clocks that no run can have seen.
+// check rejects impossible clocks.
 func (w *Watch) check() error {
 	if !(math.Abs(w.ClockOffset) < math.MaxFloat64) || !(w.ClockError >= 0) {
 		return fmt.Errorf("watch of %q: the clock is %g s off, to within %g s", w.Host, w.ClockOffset, w.ClockError)
@@ -83,7 +82,7 @@ func (w *Watch) check() error {
 	return nil
 }
 
-// finite gives the sample without figures that JSON cannot carry: a division by zero in a sampler must not end a run.
+// finite returns the sample without NaN and infinities, which JSON cannot represent.
 func (s *Sample) finite() *Sample {
 	clean := true
 	for _, v := range s.Values {

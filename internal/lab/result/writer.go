@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// A Writer writes the record stream: WriteHeader once, then for each step WriteStep, WriteSlice each second and
-// WriteTotal, then WriteEnd and Close. Each record is one line and one write, so that what was measured is in the file
-// when the process dies. Samples come at any time
-// from another goroutine than slices: it is not safe for concurrent use, so whoever has both guards it. The order is not checked here; Read checks it.
+// A Writer writes the record stream: WriteHeader once; for each step WriteStep, WriteSlice every second and WriteTotal;
+// then WriteEnd and Close. WriteWatch and WriteSample may be called anywhere in between. Each record is one line and one
+// write, so that records survive the death of the process. The order is checked by Read only. A Writer is not safe for
+// concurrent use.
 type Writer struct {
 	out  io.Writer
-	gzip *gzip.Writer // nil when not compressed
-	file io.Closer    // nil when the caller owns the destination
+	gzip *gzip.Writer // nil if not compressed
+	file io.Closer    // nil if the caller owns the destination
 }
 
 // NewWriter writes to out, uncompressed. Close does not close out.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
-// Create makes or truncates the file at path; a name that ends in ".gz" is compressed.
+// Create creates or truncates the file at path. A file with a name that ends in ".gz" is compressed.
 func Create(path string) (*Writer, error) {
 	file, err := os.Create(path)
 	if err != nil {
@@ -43,29 +43,29 @@ func (w *Writer) WriteHeader(h Header) error {
 	return w.write(record{Kind: kindHeader, Header: &h})
 }
 
-// WriteStep writes the record that begins a step.
+// WriteStep begins a step.
 func (w *Writer) WriteStep(s Step) error { return w.write(record{Kind: kindStep, Step: &s}) }
 
-// WriteSlice writes one second of the step that was begun last.
+// WriteSlice writes one second of the current step.
 func (w *Writer) WriteSlice(s *Slice) error { return w.write(record{Kind: kindSlice, Slice: s}) }
 
-// WriteWatch writes whom the samples that follow are about. It and samples may stand anywhere behind the header.
+// WriteWatch describes a watched host. It precedes the samples of the host.
 func (w *Writer) WriteWatch(watch Watch) error {
 	return w.write(record{Kind: kindWatch, Watch: &watch})
 }
 
-// WriteSample writes what a sampler read. Figures that are no numbers are left out.
+// WriteSample writes a reading. NaN and infinities are left out.
 func (w *Writer) WriteSample(s *Sample) error {
 	return w.write(record{Kind: kindSample, Sample: s.finite()})
 }
 
-// WriteTotal writes the record that closes a step.
+// WriteTotal ends a step.
 func (w *Writer) WriteTotal(t *Total) error { return w.write(record{Kind: kindTotal, Total: t}) }
 
 // WriteEnd writes the last record.
 func (w *Writer) WriteEnd(e End) error { return w.write(record{Kind: kindEnd, End: &e}) }
 
-// WriteRun writes a whole run: what Read gave, or Merge.
+// WriteRun writes a whole run.
 func (w *Writer) WriteRun(run *Run) error {
 	if err := w.WriteHeader(run.Header); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (w *Writer) writeStepRun(step *StepRun) error {
 	return w.WriteTotal(&step.Total)
 }
 
-// Close finishes the file that Create made.
+// Close closes a file opened by Create.
 func (w *Writer) Close() error {
 	if w.gzip != nil {
 		if err := w.gzip.Close(); err != nil {
@@ -122,7 +122,7 @@ func (w *Writer) Close() error {
 func (w *Writer) write(r record) error {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false) // "p99<70ms" stays readable
+	encoder.SetEscapeHTML(false) // keep "p99<70ms" readable
 	if err := encoder.Encode(r); err != nil {
 		return fmt.Errorf("write %s record: %w", r.Kind, err)
 	}
@@ -138,7 +138,7 @@ func (w *Writer) write(r record) error {
 	return nil
 }
 
-// The kinds of record, as written.
+// Kinds of records.
 const (
 	kindHeader = "header"
 	kindStep   = "step"
