@@ -1,14 +1,20 @@
-// Package readmetable is the program behind `make readme-table`: it writes the tables of the documents from the
-// committed summaries of experiments, so that no figure is typed.
+// Command readmetable is run by `make readme-table`. It writes the tables and pictures of the documents from the committed
+// summaries of experiments.
 //
-// A document names a table between two comments, and what stands between them is replaced:
+// A document marks a table by two comments. The text between them is replaced:
 //
 //	<!-- table:freight-stacks columns=peak_hz,cpu_percent.db@rate-300 published -->
 //	<!-- /table -->
 //
-// The name is that of a directory under experiments/; its summary is results/study.json there, or results/NAME.json after
-// "freight-stacks/NAME". Options: view, columns, variants, published as in report.StudySelection. -check writes nothing
-// and fails when a document is stale. Text between "table:NAME begin" and "table:NAME end" is another program's.
+// It marks a picture by a comment above an image. The alternative text is the title of the picture:
+//
+//	<!-- picture:freight-stacks column=cpu_percent.db@rate-300 variants=go,spillway -->
+//	![Database CPU at 300 requests/s](docs/images/freight-stacks.png)
+//
+// The first word is a directory below experiments/ with the summary results/study.json, or "freight-stacks/NAME" for
+// results/NAME.json. The options of a table are view, columns, variants and published, as in report.StudySelection. With
+// -check, the command writes nothing and fails if a document is stale. "table:NAME begin" and "table:NAME end" belong to
+// another program.
 package main
 
 import (
@@ -27,8 +33,8 @@ import (
 )
 
 func main() {
-	check := flag.Bool("check", false, "write nothing; fail when a document is stale")
-	root := flag.String("root", ".", "the repository")
+	check := flag.Bool("check", false, "write nothing and fail if a document is stale")
+	root := flag.String("root", ".", "root directory of the repository")
 	flag.Parse()
 	if err := run(*root, *check, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "readmetable:", err)
@@ -36,7 +42,7 @@ func main() {
 	}
 }
 
-// run writes the tables of every document below root, or checks them.
+// run writes or checks the tables and pictures of every document below root.
 func run(root string, check bool, out io.Writer) error {
 	documents, err := findDocuments(root)
 	if err != nil {
@@ -68,7 +74,7 @@ func run(root string, check bool, out io.Writer) error {
 	return errors.Join(problems...)
 }
 
-// findDocuments lists the documents that may hold tables, relative to root.
+// findDocuments returns the documents that may have tables, relative to root.
 func findDocuments(root string) ([]string, error) {
 	var documents []string
 	for _, pattern := range []string{"README.md", "README.zh-CN.md", "experiments/*/README.md"} {
@@ -87,7 +93,7 @@ func findDocuments(root string) ([]string, error) {
 	return documents, nil
 }
 
-// update brings one document up to date and says whether anything changed; with check it is left as it was.
+// update updates the tables of one document and reports whether they changed. With check it does not write.
 func update(root, document string, check bool) (changed bool, err error) {
 	path := filepath.Join(root, document)
 	before, err := os.ReadFile(path)
@@ -118,10 +124,10 @@ var (
 
 const closing = "<!-- /table -->"
 
-// unmeasured stands where no result has been committed yet.
+// unmeasured replaces a table without a committed result.
 const unmeasured = "(No result has been committed yet.)\n"
 
-// replaceTables replaces what stands between the comments, outside of code.
+// replaceTables replaces the tables of a document outside of code blocks.
 func replaceTables(text string, render func(directive string) (string, error)) (string, error) {
 	var out strings.Builder
 	inside, fenced := "", ""
@@ -164,13 +170,13 @@ func replaceTables(text string, render func(directive string) (string, error)) (
 	return out.String(), nil
 }
 
-// foreign says whether a directive is another program's: "feed begin".
+// foreign reports whether a directive belongs to another program: "feed begin".
 func foreign(directive string) bool {
 	fields := strings.Fields(directive)
 	return len(fields) == 2 && (fields[1] == "begin" || fields[1] == "end")
 }
 
-// render writes the table of a directive: "freight-stacks columns=peak_hz published".
+// render returns the table for a directive: "freight-stacks columns=peak_hz published".
 func render(root, directive string, language map[string]string) (string, error) {
 	fields := strings.Fields(directive)
 	if len(fields) == 0 {
@@ -195,7 +201,7 @@ func render(root, directive string, language map[string]string) (string, error) 
 	return table, nil
 }
 
-// isExperiment says whether there is an experiment that a name can stand for.
+// isExperiment reports whether a name refers to an existing experiment.
 func isExperiment(root, name string) bool {
 	folder, _, _ := strings.Cut(name, "/")
 	info, err := os.Stat(filepath.Join(root, "experiments", folder))
@@ -222,7 +228,7 @@ func parseSelection(options []string) (report.StudySelection, error) {
 	return s, nil
 }
 
-// readSummary reads the committed summary that a name stands for.
+// readSummary reads the committed summary of a name.
 func readSummary(root, name string) (*experiment.Study, error) {
 	folder, file, ok := strings.Cut(name, "/")
 	if !ok {
@@ -243,10 +249,10 @@ func readSummary(root, name string) (*experiment.Study, error) {
 	return study, nil
 }
 
-// english is the words as they are.
+// english leaves words as they are.
 var english = map[string]string{}
 
-// chinese is the words of tables in README.zh-CN.md. What is missing stays English.
+// chinese translates words of tables in README.zh-CN.md. Missing words stay in English.
 var chinese = map[string]string{
 	"variant":    "方案",
 	"peak":       "峰值",

@@ -8,6 +8,7 @@ import (
 )
 
 func TestFormat(t *testing.T) {
+	t.Parallel()
 	f := func(got, want string) {
 		t.Helper()
 		if got != want {
@@ -52,6 +53,7 @@ func TestFormat(t *testing.T) {
 }
 
 func TestHeadline(t *testing.T) {
+	t.Parallel()
 	steady := synthetic{capacity: 900, base: time.Millisecond, seconds: 12, seed: 1}
 	withSLO := steady
 	withSLO.slo = true

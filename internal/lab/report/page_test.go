@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
 )
 
@@ -66,6 +68,7 @@ func outline(t testing.TB, page string) string {
 }
 
 func TestPageGolden(t *testing.T) {
+	t.Parallel()
 	golden(t, "staged.page.txt", outline(t, written(t, HTML, stagedRun(t))))
 	golden(t, "compare.page.txt", outline(t, written(t, HTML, compareRuns(t)...)))
 	golden(t, "sweep.page.txt", outline(t, written(t, HTML, sweepRun(t))))
@@ -79,6 +82,7 @@ func TestPageGolden(t *testing.T) {
 
 // TestPanelsCanBeDrawn checks what uPlot expects of every panel's data.
 func TestPanelsCanBeDrawn(t *testing.T) {
+	t.Parallel()
 	pages := []string{writtenStudy(t, HTML, studyOf(t)), writtenStudy(t, HTML, quickStudyOf(t))}
 	for _, runs := range [][]*result.Run{{stagedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
 		pages = append(pages, written(t, HTML, runs...))
@@ -122,4 +126,38 @@ func chartProblems(c *chart) []string {
 		}
 	}
 	return problems
+}
+
+// TestPercentileCurve: a curve rises and ends where the sample is too small for the next percentile.
+func TestPercentileCurve(t *testing.T) {
+	t.Parallel()
+	large, small, empty := histogram.New(), histogram.New(), histogram.New()
+	for i := range 10000 {
+		large.Record(time.Duration(i+1) * time.Microsecond)
+		if i < 1000 {
+			small.Record(time.Duration(i+1) * time.Microsecond)
+		}
+	}
+	c := percentileChart([]curve{{"large", "h0", large}, {"small", "h1", small}, {"empty", "h2", empty}}, nil)
+	last := func(n int) float64 {
+		place := math.NaN()
+		for i, v := range c.Tables[0].Series[n].Y {
+			if i > 0 && v < c.Tables[0].Series[n].Y[i-1] {
+				t.Errorf("curve %d falls at %g", n, c.Tables[0].X[i])
+			}
+			if !math.IsNaN(v) {
+				place = c.Tables[0].X[i]
+			}
+		}
+		return place
+	}
+	if got := last(0); math.Abs(got-3) > 1e-9 {
+		t.Errorf("10,000 samples end at %g, want 3: p99.9", got)
+	}
+	if got := last(1); math.Abs(got-2) > 1e-9 {
+		t.Errorf("1,000 samples end at %g, want 2: p99", got)
+	}
+	if got := last(2); !math.IsNaN(got) {
+		t.Errorf("no samples end at %g", got)
+	}
 }

@@ -38,6 +38,7 @@ func hostile(t testing.TB) *result.Run {
 }
 
 func TestHTMLEscapesEverything(t *testing.T) {
+	t.Parallel()
 	for name, runs := range map[string][]*result.Run{"one": {hostile(t)}, "two": {hostile(t), hostile(t)}} {
 		page := written(t, HTML, runs...)
 		for _, sign := range []string{"<script>alert", "<img", "onerror=alert(2)>'\x1b", "</script><img"} {
@@ -52,6 +53,7 @@ func TestHTMLEscapesEverything(t *testing.T) {
 }
 
 func TestHTMLFetchesNothing(t *testing.T) {
+	t.Parallel()
 	page := written(t, HTML, compareRuns(t)...)
 	if found := regexp.MustCompile(`(?i)\s(src|href|srcset|action|poster)=|url\(|@import|<link|<iframe|<object`).FindString(page); found != "" {
 		t.Errorf("the page holds %q", found)
@@ -62,6 +64,7 @@ func TestHTMLFetchesNothing(t *testing.T) {
 }
 
 func TestHTMLDataIsTheDocument(t *testing.T) {
+	t.Parallel()
 	page := written(t, HTML, stagedRun(t))
 	_, rest, _ := strings.Cut(page, `id="data">`)
 	data, _, ok := strings.Cut(rest, "</script>")
@@ -72,6 +75,7 @@ func TestHTMLDataIsTheDocument(t *testing.T) {
 }
 
 func TestTextAndMarkdownAreInert(t *testing.T) {
+	t.Parallel()
 	text := written(t, Text, hostile(t))
 	if strings.Contains(text, "\x1b") {
 		t.Error("the terminal gets a control character")
@@ -84,6 +88,7 @@ func TestTextAndMarkdownAreInert(t *testing.T) {
 
 // TestOddRuns shows runs with nothing in them.
 func TestOddRuns(t *testing.T) {
+	t.Parallel()
 	empty := &result.Run{Header: synthetic{}.header("rate"), CutOff: "there is no end record"}
 	noAnswer := synthetic{capacity: 10, base: time.Millisecond, seconds: 2}.open(t, 5)
 	noAnswer.Steps[0].Slices = nil
@@ -109,6 +114,7 @@ func TestOddRuns(t *testing.T) {
 }
 
 func TestHDRLogIsReadByTheLibrary(t *testing.T) {
+	t.Parallel()
 	run := stagedRun(t)
 	log := hdrhistogram.NewHistogramLogReader(strings.NewReader(written(t, HDR, run)))
 	responses, lines := int64(0), 0
@@ -138,6 +144,7 @@ func TestHDRLogIsReadByTheLibrary(t *testing.T) {
 }
 
 func TestBenchLines(t *testing.T) {
+	t.Parallel()
 	bench := written(t, Bench, stagedRun(t))
 	line := regexp.MustCompile(`^Benchmark\S+ \d+( [0-9.e+-]+ \S+)+$`)
 	perName := make(map[string]int)
@@ -157,6 +164,7 @@ func TestBenchLines(t *testing.T) {
 }
 
 func TestCSVIsRectangular(t *testing.T) {
+	t.Parallel()
 	for format, want := range map[Format]int{CSV: 1 + 2 + 3, CSVSeconds: 1 + 20 + 30} {
 		rows, err := csv.NewReader(strings.NewReader(written(t, format, compareRuns(t)...))).ReadAll()
 		if err != nil || len(rows) != want {
@@ -166,6 +174,7 @@ func TestCSVIsRectangular(t *testing.T) {
 }
 
 func TestJSONKeepsItsPromise(t *testing.T) {
+	t.Parallel()
 	var d map[string]any
 	if err := json.Unmarshal([]byte(written(t, JSON, stagedRun(t))), &d); err != nil {
 		t.Fatal(err)
@@ -198,6 +207,7 @@ func TestJSONKeepsItsPromise(t *testing.T) {
 
 // TestJSONOfSeveralRuns wants each run's own document in a list.
 func TestJSONOfSeveralRuns(t *testing.T) {
+	t.Parallel()
 	runs := compareRuns(t)
 	var all struct{ Runs []Document }
 	if err := json.Unmarshal([]byte(written(t, JSON, runs...)), &all); err != nil || len(all.Runs) != 2 {
@@ -215,6 +225,7 @@ func TestJSONOfSeveralRuns(t *testing.T) {
 }
 
 func TestLabelsAreToldApart(t *testing.T) {
+	t.Parallel()
 	runs := []*result.Run{{}, {}, {}, {}}
 	for i, label := range []string{"a", "", "a", "b"} {
 		runs[i].Header.Label = label
@@ -262,6 +273,7 @@ func golden(t *testing.T, name, got string) {
 }
 
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	staged, compare, sweep, single := stagedRun(t), compareRuns(t), sweepRun(t), singleRun(t)
 	golden(t, "staged.txt", written(t, Text, staged))
 	golden(t, "staged.md", written(t, Markdown, staged))
@@ -276,6 +288,7 @@ func TestGolden(t *testing.T) {
 
 // TestDocumentation wants every field of the JSON document and every format named in docs/results-format.md.
 func TestDocumentation(t *testing.T) {
+	t.Parallel()
 	doc, err := os.ReadFile("../../../docs/results-format.md")
 	if err != nil {
 		t.Fatal(err)

@@ -72,6 +72,7 @@ func writtenStudy(t testing.TB, format Format, study *experiment.Study) string {
 }
 
 func TestStudyGolden(t *testing.T) {
+	t.Parallel()
 	study, quick := studyOf(t), quickStudyOf(t)
 	golden(t, "study.txt", writtenStudy(t, Text, study))
 	golden(t, "study.md", writtenStudy(t, Markdown, study))
@@ -80,6 +81,7 @@ func TestStudyGolden(t *testing.T) {
 }
 
 func TestStudyJSONIsItsSummary(t *testing.T) {
+	t.Parallel()
 	want, err := os.ReadFile("../experiment/testdata/study.json")
 	if err != nil {
 		t.Fatal(err)
@@ -93,6 +95,7 @@ func TestStudyJSONIsItsSummary(t *testing.T) {
 }
 
 func TestStudyPageIsSafeAndOffline(t *testing.T) {
+	t.Parallel()
 	study := quickStudyOf(t)
 	study.Manifest.Variants[0].Title = "x"
 	study.Problems = append(study.Problems, experiment.Problem{Text: "</script><script>alert(1)</script>"})
@@ -105,6 +108,7 @@ func TestStudyPageIsSafeAndOffline(t *testing.T) {
 }
 
 func TestStudyWithoutAnything(t *testing.T) {
+	t.Parallel()
 	empty := &experiment.Study{Manifest: experiment.Manifest{Name: "none"}}
 	for _, format := range StudyFormats() {
 		if out := writtenStudy(t, format, empty); format != JSON && !strings.Contains(out, "Nothing was measured.") {
@@ -114,6 +118,7 @@ func TestStudyWithoutAnything(t *testing.T) {
 }
 
 func TestStudyValues(t *testing.T) {
+	t.Parallel()
 	f := func(median, low, high float64) *experiment.Figure {
 		return &experiment.Figure{N: 3, Median: median, Min: low, Max: high}
 	}

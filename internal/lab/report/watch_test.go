@@ -141,6 +141,7 @@ func watchedAlone(t testing.TB) *result.Run {
 }
 
 func TestGoldenWatch(t *testing.T) {
+	t.Parallel()
 	staged, pair, alone := watchedRun(t), watchedPair(t), watchedAlone(t)
 	golden(t, "watch.txt", written(t, Text, staged))
 	golden(t, "watch.md", written(t, Markdown, staged))
@@ -153,6 +154,7 @@ func TestGoldenWatch(t *testing.T) {
 
 // TestWatchFigures reads what the played host used per request from the document.
 func TestWatchFigures(t *testing.T) {
+	t.Parallel()
 	var d Document
 	if err := json.Unmarshal([]byte(written(t, JSON, watchedRun(t))), &d); err != nil {
 		t.Fatal(err)
@@ -180,6 +182,7 @@ func TestWatchFigures(t *testing.T) {
 
 // TestCSVWithoutWatch: watching does not change the stable formats.
 func TestCSVWithoutWatch(t *testing.T) {
+	t.Parallel()
 	for _, format := range []Format{CSV, CSVSeconds, Bench, HDR} {
 		if written(t, format, watchedRun(t)) != written(t, format, unwatchedRun(t)) {
 			t.Errorf("%s differs", format)
@@ -193,6 +196,7 @@ func TestCSVWithoutWatch(t *testing.T) {
 
 // TestWatchPanels names the charts that each run has: those without data are not drawn.
 func TestWatchPanels(t *testing.T) {
+	t.Parallel()
 	titles := func(run *result.Run) string {
 		shown, err := decode([]*result.Run{run})
 		if err != nil {
@@ -233,6 +237,7 @@ func TestWatchPanels(t *testing.T) {
 
 // TestWatchIsInert puts markup into every text of a watch.
 func TestWatchIsInert(t *testing.T) {
+	t.Parallel()
 	const evil = `"><script>alert(1)</script>` + "%s\x1b[31m\n| a | b |"
 	run := watchedPair(t)
 	for i := range run.Samples {

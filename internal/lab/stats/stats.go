@@ -1,11 +1,11 @@
-// Package stats judges measurements that were taken in blocks: each block measures the baseline and every variant once,
-// under the same conditions, so that what disturbs a block disturbs both sides of a pair.
+// Package stats compares measurements that were taken in blocks. Each block measures the baseline and every variant once
+// under the same conditions, so that a disturbance affects both sides of a pair.
 //
-// It has the t interval of the paired ratio, the smallest effect that a comparison could have seen, Holm's correction
-// for a family of comparisons, the median with its order-statistic interval, and the rules by which a comparison ends
-// in a verdict, of which "no verdict" is one. Functions are pure. Distributions come from go-moremath, the median's
-// interval from golang.org/x/perf/benchmath. The package knows nothing of requests: whether a higher figure is the
-// better one is for the caller to say. It does not remove outliers and repeats nothing until it is significant.
+// It provides the t interval of a paired ratio, the smallest detectable effect, Holm's correction for a family of
+// comparisons, the median with its order-statistic interval, and the rules for a verdict, which can be "no verdict".
+// Functions are pure. Distributions come from go-moremath, the interval of the median from golang.org/x/perf/benchmath.
+// The caller decides whether a higher figure is better. The package does not remove outliers and does not repeat a
+// comparison until it is significant.
 package stats
 
 import (
@@ -17,31 +17,30 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// A Ratio is how a variant compares with the baseline over paired blocks: the geometric mean of the ratios, with its
-// interval.
+// A Ratio compares a variant with the baseline over paired blocks: the geometric mean of the ratios with its interval.
 type Ratio struct {
 	N       int     // pairs that count
-	Dropped int     // pairs left out: a side is missing, 0, negative or not finite, so that it has no logarithm
+	Dropped int     // pairs left out because a side is missing, not above 0 or not finite
 	Ratio   float64 // variant / baseline; NaN without a pair
-	Low     float64 // of the interval; 0 with fewer than two pairs
-	High    float64 // of the interval; +Inf with fewer than two pairs
+	Low     float64 // lower end of the interval; 0 with fewer than two pairs
+	High    float64 // upper end of the interval; +Inf with fewer than two pairs
 	Level   float64 // of the interval, 0.95
-	Min     float64 // the least ratio of a pair
-	Max     float64 // the greatest
+	Min     float64 // lowest ratio of a pair
+	Max     float64 // highest ratio of a pair
 	Spread  float64 // standard deviation of the logarithms; NaN with fewer than two pairs
-	P       float64 // two-sided, that ratios as far from 1 come of no difference; 1 with fewer than two pairs
+	P       float64 // two-sided p value of "no difference"; 1 with fewer than two pairs
 }
 
-// rounding is the difference of logarithms below which two figures are the same but for the arithmetic.
+// rounding is the difference of logarithms below which two figures count as equal.
 const rounding = 1e-12
 
-// PairedRatio compares variant[i] with baseline[i], each pair from one block. It is the t interval and the t test of the
-// mean of log(variant/baseline): the logarithm makes "twice" and "half" equally far from 1, and pairing takes out what
-// moves a whole block (Student, "The probable error of a mean", 1908; NIST/SEMATECH e-Handbook of Statistical Methods,
-// 1.3.5.2; for ratios of benchmark times Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013).
+// PairedRatio compares variant[i] with baseline[i], each pair from one block. It computes the t interval and the t test
+// of the mean of log(variant/baseline). The logarithm makes "twice" and "half" equally far from 1, and pairing removes
+// the effect of the block (Student, "The probable error of a mean", 1908; NIST/SEMATECH e-Handbook of Statistical
+// Methods, 1.3.5.2; for ratios of benchmark times Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013).
 //
-// When all pairs have the very same ratio there is no spread to judge by: the interval is that ratio, and P is 1 when it
-// is 1 and 0 otherwise. It panics when the lengths differ or level is not inside 0 to 1.
+// If all pairs have the same ratio, the interval is that ratio, and P is 1 if the ratio is 1 and 0 otherwise. PairedRatio
+// panics if the lengths differ or level is not between 0 and 1.
 func PairedRatio(baseline, variant []float64, level float64) Ratio {
 	if len(baseline) != len(variant) {
 		panic(fmt.Sprintf("stats: %d baseline figures and %d of the variant", len(baseline), len(variant)))
@@ -80,16 +79,16 @@ func (r *Ratio) judge(mean float64) {
 		return
 	}
 	degrees := float64(r.N - 1)
-	failure := r.Spread / math.Sqrt(float64(r.N)) // standard error of the mean
-	reach := quantile((1+r.Level)/2, degrees) * failure
+	standardError := r.Spread / math.Sqrt(float64(r.N))
+	reach := quantile((1+r.Level)/2, degrees) * standardError
 	r.Low, r.High = math.Exp(mean-reach), math.Exp(mean+reach)
-	r.P = 2 * stats.TDist{V: degrees}.CDF(-math.Abs(mean)/failure)
+	r.P = 2 * stats.TDist{V: degrees}.CDF(-math.Abs(mean)/standardError)
 }
 
-// usable says whether a figure has a logarithm.
+// usable reports whether a figure has a logarithm.
 func usable(v float64) bool { return v > 0 && !math.IsInf(v, 1) }
 
-// quantile is that of Student's t distribution.
+// quantile is a quantile of Student's t distribution.
 func quantile(p, degrees float64) float64 { return stats.InvCDF(stats.TDist{V: degrees})(p) }
 
 func checkLevel(level float64) {
@@ -98,13 +97,13 @@ func checkLevel(level float64) {
 	}
 }
 
-// MinimumEffect is the smallest effect that a comparison of n pairs with that spread of logarithms would have seen with
-// the power given, at a two-sided significance of alpha: a ratio above 1, so that 1.05 stands for 5 % more or 1/1.05 of
-// it. It is exp((t(1-alpha/2) + t(power)) s / sqrt(n)) with n-1 degrees of freedom (Bloom, "Minimum detectable effects",
-// Evaluation Review 19, 1995; Snedecor and Cochran, "Statistical Methods", 6.14). In a family of m comparisons alpha/m
-// is the level at which an effect is seen whatever the others show.
+// MinimumEffect is the smallest effect that a comparison of n pairs with a spread of logarithms detects with a power, at a
+// two-sided significance of alpha. It is a ratio above 1: 1.05 stands for 5 % more or for 1/1.05. The formula is
+// exp((t(1-alpha/2) + t(power)) s / sqrt(n)) with n-1 degrees of freedom (Bloom, "Minimum detectable effects", Evaluation
+// Review 19, 1995; Snedecor and Cochran, "Statistical Methods", 6.14). In a family of m comparisons, pass alpha/m: an
+// effect is detected at that level whatever the other comparisons show.
 //
-// It is +Inf with fewer than two pairs or an unknown spread, and 1 without any spread.
+// It is +Inf with fewer than two pairs or an unknown spread, and 1 if the spread is 0.
 func MinimumEffect(n int, spread, alpha, power float64) float64 {
 	checkLevel(alpha)
 	checkLevel(power)
@@ -118,20 +117,19 @@ func MinimumEffect(n int, spread, alpha, power float64) float64 {
 	return math.Exp((quantile(1-alpha/2, degrees) + quantile(power, degrees)) * spread / math.Sqrt(float64(n)))
 }
 
-// A Sample sums up one figure over the blocks.
+// A Sample summarizes one figure over the blocks.
 type Sample struct {
-	N          int     // figures; NaN and infinite ones are left out
+	N          int     // number of figures, without NaN and infinities
 	Median     float64 // NaN without a figure, as are Min and Max
 	Min        float64
 	Max        float64
-	Low        float64 // of the median's interval; -Inf where N is too small for the level
-	High       float64 // of the median's interval; +Inf where N is too small for the level
-	Confidence float64 // that the interval has, at least the level asked for; 1 where it is infinite
+	Low        float64 // lower end of the median's interval; -Inf if N is too small for the level
+	High       float64 // upper end of the median's interval; +Inf if N is too small for the level
+	Confidence float64 // of the interval, at least the requested level; 1 if it is infinite
 }
 
-// Summarize gives the median of figures with its order-statistic interval, which assumes no distribution (David and
-// Nagaraja, "Order Statistics", 7.1; computed by benchmath.AssumeNothing). At 95 % six figures are the fewest that have
-// one.
+// Summarize returns the median of figures with its order-statistic interval, which assumes no distribution (David and
+// Nagaraja, "Order Statistics", 7.1; computed by benchmath.AssumeNothing). At 95 % it needs at least six figures.
 func Summarize(figures []float64, level float64) Sample {
 	checkLevel(level)
 	finite := slices.DeleteFunc(slices.Clone(figures), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })

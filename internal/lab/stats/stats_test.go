@@ -36,6 +36,7 @@ func within(t *testing.T, what string, count, trials int, promise float64) {
 }
 
 func TestIntervalCoversTheEffect(t *testing.T) {
+	t.Parallel()
 	random := seeded()
 	for _, n := range []int{2, 5, 10, 30} {
 		for _, level := range []float64{0.8, 0.95} {
@@ -52,6 +53,7 @@ func TestIntervalCoversTheEffect(t *testing.T) {
 }
 
 func TestNoEffectIsRarelySeen(t *testing.T) {
+	t.Parallel()
 	random := seeded()
 	for _, size := range []int{1, 6} {
 		wrong, trials := 0, 4000
@@ -77,6 +79,7 @@ func TestNoEffectIsRarelySeen(t *testing.T) {
 }
 
 func TestPlantedEffectIsSeenAsPromised(t *testing.T) {
+	t.Parallel()
 	random := seeded()
 	for _, n := range []int{MinPairs, 20, 40} {
 		for _, effect := range []float64{1.1, 1 / 1.1} {
@@ -145,6 +148,7 @@ func TestPairedRatioEdges(t *testing.T) {
 
 // Swapping the sides turns the ratio over and changes nothing else.
 func TestPairedRatioIsSymmetric(t *testing.T) {
+	t.Parallel()
 	figures := rapid.SliceOfN(rapid.Float64Range(1e-3, 1e6), 2, 20)
 	rapid.Check(t, func(t *rapid.T) {
 		baseline := figures.Draw(t, "baseline")
@@ -199,6 +203,7 @@ func TestSummarize(t *testing.T) {
 }
 
 func TestMedianIntervalCovers(t *testing.T) {
+	t.Parallel()
 	random := seeded()
 	covered, trials := 0, 5000
 	promise := 0.0

@@ -6,39 +6,39 @@ import (
 	"slices"
 )
 
-// MinPairs is the fewest pairs on which anything is claimed. Fewer give ranges only.
+// MinPairs is how many pairs a claim needs. Fewer pairs only give ranges.
 const MinPairs = 10
 
-// The levels at which comparisons are judged.
+// Levels of the comparisons.
 const (
-	Alpha = 0.05 // chance of a false difference in a family
-	Level = 0.95 // of an interval
-	Power = 0.8  // with which MinimumEffect would have been seen
+	Alpha = 0.05 // probability of a false difference in a family
+	Level = 0.95 // confidence level of an interval
+	Power = 0.8  // probability of detecting MinimumEffect
 )
 
-// A Verdict is what a comparison ends in.
+// A Verdict is the outcome of a comparison.
 type Verdict string
 
-// The verdicts.
+// Verdicts.
 const (
-	Higher       Verdict = "higher"        // the variant's figure is higher than the baseline's
-	Lower        Verdict = "lower"         // it is lower
-	NoDifference Verdict = "no difference" // none was seen; one below MinimumEffect may be there
-	NoVerdict    Verdict = "no verdict"    // too few pairs to claim anything
+	Higher       Verdict = "higher"        // the variant has the higher figure
+	Lower        Verdict = "lower"         // the variant has the lower figure
+	NoDifference Verdict = "no difference" // none was detected; one below MinimumEffect is possible
+	NoVerdict    Verdict = "no verdict"    // too few pairs for a claim
 )
 
 // A Comparison is a paired ratio with its verdict.
 type Comparison struct {
 	Ratio
-	AdjustedP     float64 // P after Holm's correction; NaN when the comparison has no verdict
-	MinimumEffect float64 // as a ratio above 1, at Alpha divided by the size of the family
-	Family        int     // comparisons that Holm's correction counted
+	AdjustedP     float64 // P after Holm's correction; NaN without a verdict
+	MinimumEffect float64 // at Alpha divided by the size of the family
+	Family        int     // number of comparisons in Holm's correction
 	Verdict       Verdict
 }
 
-// Judge gives each ratio of one family its verdict. A ratio of fewer than MinPairs pairs has no verdict and is not part
-// of the family. The interval is that of the comparison alone, at its own level: in a family it may leave out 1 where
-// the verdict, which is Holm's, says that no difference was seen.
+// Judge returns the verdict for each ratio of one family. A ratio with fewer than MinPairs pairs gets no verdict and does
+// not belong to the family. The verdict is adjusted by Holm, the interval is not: it may exclude 1 although the verdict is
+// NoDifference.
 func Judge(family []Ratio) []Comparison {
 	p := make([]float64, len(family))
 	size := 0
@@ -69,12 +69,11 @@ func verdict(ratio, adjusted float64) Verdict {
 	return Lower
 }
 
-// Holm adjusts the p values of a family of comparisons so that an adjusted value below alpha may be called a difference
-// and the chance of even one false call in the family stays below alpha, however the comparisons depend on each other
-// (Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). The
-// smallest of m values is multiplied by m, the next by m-1, and so on; an adjusted value is never below that of a
-// smaller one, nor above 1. Order is kept. NaN stands for a comparison that was not made: it stays NaN and does not
-// count in m.
+// Holm adjusts the p values of a family of comparisons. If adjusted values below alpha count as differences, the
+// probability of any false difference in the family is below alpha, however the comparisons depend on each other (Holm,
+// "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). The smallest of
+// m values is multiplied by m, the next by m-1, and so on. An adjusted value is at most 1 and at least that of any smaller
+// value. The order is kept. NaN stands for a comparison that was not made; it stays NaN and does not count in m.
 func Holm(p []float64) []float64 {
 	var order []int
 	for i, v := range p {

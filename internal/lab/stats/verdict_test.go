@@ -36,6 +36,7 @@ func holmByDefinition(p []float64, alpha float64) []bool {
 }
 
 func TestHolmAgainstItsDefinition(t *testing.T) {
+	t.Parallel()
 	value := rapid.OneOf(rapid.Float64Range(0, 1), rapid.Float64Range(0, 0.05), rapid.SampledFrom([]float64{0, 0.01, 0.05, 1, math.NaN()}))
 	rapid.Check(t, func(t *rapid.T) {
 		p := rapid.SliceOfN(value, 0, 12).Draw(t, "p")
