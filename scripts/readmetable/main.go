@@ -1,4 +1,4 @@
-// Command readmetable is run by `make readme-table`. It writes the tables and pictures of the documents from the committed
+// Package readmetable is the program behind `make readme-table`. It writes the tables and pictures of the documents from the committed
 // summaries of experiments.
 //
 // A document marks a table by two comments. The text between them is replaced:
