@@ -141,7 +141,7 @@ func TestReadRefuses(t *testing.T) {
 	f("negative", header+step+strings.Replace(slice, `"sent":10`, `"sent":-1`, 1), "line 3: second 0: a count or a time is negative")
 	f("too long ago", header+step+strings.Replace(slice, `"length_seconds":1`, `"length_seconds":1e99`, 1), "outside of any run")
 	f("long line", header+strings.Repeat("x", MaxLineBytes+1), "line 2: longer than")
-	f("bad histogram", header+step+strings.Replace(slice, `"response":"`, `"response":"!`, 1), "read histogram")
+	f("bad histogram", header+step+strings.Replace(slice, `"response":"`, `"response":"!`, 1), "decode histogram")
 }
 
 func TestReadSkipsWhatItDoesNotKnow(t *testing.T) {

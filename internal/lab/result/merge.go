@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"spillway/internal/histogram"
 )
 
 // Merge combines the files that several hosts wrote of the same run. Offered rates, connections and counters are added.
@@ -248,24 +248,19 @@ func mergeHDR(payloads []HDR) (HDR, error) {
 	if len(payloads) == 0 {
 		return "", nil
 	}
-	sum, err := hdrhistogram.Decode([]byte(payloads[0]))
+	sum, err := histogram.Decode(string(payloads[0]))
 	if err != nil {
-		return "", fmt.Errorf("read histogram: %w", err)
+		return "", err
 	}
 	for _, payload := range payloads[1:] {
-		part, err := hdrhistogram.Decode([]byte(payload))
+		part, err := histogram.Decode(string(payload))
 		if err != nil {
-			return "", fmt.Errorf("read histogram: %w", err)
+			return "", err
 		}
-		if dropped := sum.Merge(part); dropped > 0 {
-			return "", fmt.Errorf("add histograms: %d samples are outside the range of the first", dropped)
-		}
+		sum.Merge(part)
 	}
-	encoded, err := sum.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	if err != nil {
-		return "", fmt.Errorf("write histogram: %w", err)
-	}
-	return HDR(encoded), nil
+	encoded, err := sum.Encode()
+	return HDR(encoded), err
 }
 
 // addWatches adds watches and samples of all runs under unique host names. Times stay relative to each run's own start.

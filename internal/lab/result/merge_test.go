@@ -79,7 +79,7 @@ func TestMergeRefuses(t *testing.T) {
 	}
 	f("not the same run", func(r *Run) { r.Header.Run = "other" })
 	f("merge step 1: b ran another kind of step", func(r *Run) { r.Steps[1].PerConnection = 1 })
-	f("merge step 0: second 1: read histogram", func(r *Run) { r.Steps[0].Slices[1].Latency.Response = "!" })
+	f("merge step 0: second 1: decode histogram", func(r *Run) { r.Steps[0].Slices[1].Latency.Response = "!" })
 	if _, err := Merge(nil); err == nil {
 		t.Error("merged nothing")
 	}
