@@ -358,7 +358,7 @@
     new ResizeObserver(() => {
       if (box.clientWidth === width) return;
       width = box.clientWidth;
-      draw();
+      requestAnimationFrame(draw);
     }).observe(box);
     ["(prefers-color-scheme: dark)", "print"].forEach((query) => matchMedia(query).addEventListener("change", draw));
   };
