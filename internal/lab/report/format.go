@@ -35,8 +35,6 @@ func secondsUnit(s float64) (scale float64, unit string) {
 	return 1, " s"
 }
 
-func duration(d time.Duration) string { return seconds(d.Seconds()) }
-
 // significant writes v with three significant digits, without an exponent.
 func significant(v float64) string {
 	if v == 0 {
