@@ -164,7 +164,7 @@ func newCSVTable[T any](w io.Writer, fields []field[T]) *csvTable[T] {
 }
 
 func (t *csvTable[T]) row(label string, row T) {
-	cells := []string{inert(label)}
+	cells := []string{escapeFormula(label)}
 	for _, f := range t.fields {
 		cells = append(cells, f.value(row))
 	}
@@ -179,8 +179,8 @@ func (t *csvTable[T]) finish() error {
 	return nil
 }
 
-// inert keeps a spreadsheet from reading text as a formula.
-func inert(text string) string {
+// escapeFormula keeps a spreadsheet from reading text as a formula.
+func escapeFormula(text string) string {
 	if text != "" && (text[0] == '=' || text[0] == '+' || text[0] == '-' || text[0] == '@') {
 		return "'" + text
 	}
@@ -196,7 +196,7 @@ type watchRow struct {
 
 func writeCSVWatch(w io.Writer, runs []run) error {
 	text := func(name string, value func(watchRow) string) field[watchRow] {
-		return field[watchRow]{name, func(row watchRow) string { return inert(value(row)) }}
+		return field[watchRow]{name, func(row watchRow) string { return escapeFormula(value(row)) }}
 	}
 	t := newCSVTable(w, []field[watchRow]{
 		{"step", func(row watchRow) string { return row.step }},
@@ -243,7 +243,7 @@ func watchRows(u *result.Usage, step string) []watchRow {
 		d := &u.Databases[i]
 		rows = append(rows, figureRows(watchRow{step: step, host: d.Host, kind: d.Kind, name: d.Name}, *d)...)
 		if d.BusiestWait != "" {
-			rows = append(rows, watchRow{step: step, host: d.Host, kind: d.Kind, name: d.Name, figure: "busiest_wait", value: inert(d.BusiestWait)})
+			rows = append(rows, watchRow{step: step, host: d.Host, kind: d.Kind, name: d.Name, figure: "busiest_wait", value: escapeFormula(d.BusiestWait)})
 		}
 	}
 	for i := range u.Watch {

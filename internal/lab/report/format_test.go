@@ -46,9 +46,9 @@ func TestFormat(t *testing.T) {
 	f(elapsed(7200), "2 h")
 	f(significant(1234.5), "1234")
 	f(significant(0.0012345), "0.00123")
-	f(plainMarkdown("a|b <i> *x* `y`\n"), "a\\|b &lt;i\\> \\*x\\* \\`y\\` ")
+	f(escapeMarkdown("a|b <i> *x* `y`\n"), "a\\|b &lt;i\\> \\*x\\* \\`y\\` ")
 	f(printable("a\x1b[31mb\nc\u009bd"), "a [31mb c d")
-	f(inert("=1+1"), "'=1+1")
+	f(escapeFormula("=1+1"), "'=1+1")
 	f(tag("a b,c\nd"), "a_b_c_d")
 }
 

@@ -113,7 +113,7 @@ type pageRun struct {
 	Steps      *pageTable
 	Remarks    []string
 	UsedByStep *pageTable
-	Used       []block
+	Used       []usageSummary
 	Unread     []string // what could not be watched
 	Costs      *pageTable
 	Manifest   []fact
@@ -156,7 +156,7 @@ func newPageRun(runs []run, i int) pageRun {
 	r := &runs[i]
 	view := pageRun{
 		Header:   pageHeader{headline: r.headline(), Label: r.label},
-		Manifest: r.manifest(), Costs: r.costs(), Used: r.blocks(), UsedByStep: newPageTable(r.watchTable(), watchTableNote), Unread: r.watchRemarks(),
+		Manifest: r.manifest(), Costs: r.costs(), Used: r.usageSummaries(), UsedByStep: newPageTable(r.watchTable(), watchTableNote), Unread: r.watchRemarks(),
 	}
 	view.Header.Subtitle = fmt.Sprintf("%s, from %s", r.Header.StartedAt.UTC().Format("2006-01-02 15:04 UTC"), r.Header.Machine.Host)
 	if r.End.Elapsed > 0 {
@@ -250,7 +250,7 @@ func (r *run) usageTiles(u *result.Usage) []tile {
 	var tiles []tile
 	for i := range u.Processes[:min(len(u.Processes), tiledProcesses)] {
 		p := &u.Processes[i]
-		name := r.on(p.Host, p.Name)
+		name := r.subject(p.Host, p.Name)
 		switch {
 		case p.CPUPerRequest != nil:
 			note := fmt.Sprintf("CPU per request: %s user + %s system", seconds(*p.CPUUserPerRequest), seconds(*p.CPUSystemPerRequest))

@@ -43,7 +43,7 @@ func (n *numbers) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// outline is a page's text without style and scripts, and a line for each series of its panels.
+// outline is a page without style and scripts, and a line for each series of its panels.
 func outline(t testing.TB, page string) string {
 	t.Helper()
 	var out strings.Builder

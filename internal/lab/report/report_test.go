@@ -19,7 +19,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// hostile puts markup into every text that a result file or a command line brings.
+// hostile has markup in every text that comes from a result file or a command line.
 func hostile(t testing.TB) *result.Run {
 	const evil = `"><script>alert(1)</script><img src=x onerror=alert(2)>'` + "\x1b[31m\n| a | b |"
 	run := synthetic{capacity: 200, base: time.Millisecond, seconds: 3, slo: true}.open(t, 100, 300)
@@ -74,7 +74,7 @@ func TestHTMLDataIsTheDocument(t *testing.T) {
 	}
 }
 
-func TestTextAndMarkdownAreInert(t *testing.T) {
+func TestTextAndMarkdownAreEscaped(t *testing.T) {
 	t.Parallel()
 	text := written(t, Text, hostile(t))
 	if strings.Contains(text, "\x1b") {
@@ -86,7 +86,7 @@ func TestTextAndMarkdownAreInert(t *testing.T) {
 	}
 }
 
-// TestOddRuns shows runs with nothing in them.
+// TestOddRuns writes runs without data.
 func TestOddRuns(t *testing.T) {
 	t.Parallel()
 	empty := &result.Run{Header: synthetic{}.header("rate"), CutOff: "there is no end record"}
@@ -173,7 +173,7 @@ func TestCSVIsRectangular(t *testing.T) {
 	}
 }
 
-func TestJSONKeepsItsPromise(t *testing.T) {
+func TestJSONStableFields(t *testing.T) {
 	t.Parallel()
 	var d map[string]any
 	if err := json.Unmarshal([]byte(written(t, JSON, stagedRun(t))), &d); err != nil {
@@ -241,7 +241,7 @@ func TestLabelsAreToldApart(t *testing.T) {
 	}
 }
 
-// go test ./internal/lab/report -update writes the golden files anew.
+// updateGolden reports whether go test ./internal/lab/report -update rewrites the golden files.
 func updateGolden() bool { return flag.Lookup("update").Value.String() == "true" }
 
 var _ = flag.Bool("update", false, "write the golden files anew")
@@ -286,7 +286,7 @@ func TestGolden(t *testing.T) {
 	golden(t, "single.txt", written(t, Text, single))
 }
 
-// TestDocumentation wants every field of the JSON document and every format named in docs/results-format.md.
+// TestDocumentation requires every field of the JSON document and every format in docs/results-format.md.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../../docs/results-format.md")

@@ -110,29 +110,29 @@ func writeStudyText(out *bytes.Buffer, s *experiment.Study) {
 
 func writeStudyMarkdown(out *bytes.Buffer, s *experiment.Study) {
 	head := newStudyHeadline(s)
-	fmt.Fprintf(out, "# %s\n\n", plainMarkdown(studyTitle(s)))
+	fmt.Fprintf(out, "# %s\n\n", escapeMarkdown(studyTitle(s)))
 	if s.Manifest.Question != "" {
-		fmt.Fprintf(out, "%s\n\n", plainMarkdown(s.Manifest.Question))
+		fmt.Fprintf(out, "%s\n\n", escapeMarkdown(s.Manifest.Question))
 	}
-	fmt.Fprintf(out, "**%s** %s\n\n", plainMarkdown(head.Text), plainMarkdown(head.Caveat))
+	fmt.Fprintf(out, "**%s** %s\n\n", escapeMarkdown(head.Text), escapeMarkdown(head.Caveat))
 	for _, line := range studyFindings(s) {
-		fmt.Fprintf(out, "- %s\n", plainMarkdown(line))
+		fmt.Fprintf(out, "- %s\n", escapeMarkdown(line))
 	}
 	for _, section := range studySections(s) {
-		fmt.Fprintf(out, "\n## %s\n\n", plainMarkdown(section.title))
+		fmt.Fprintf(out, "\n## %s\n\n", escapeMarkdown(section.title))
 		markdownTable(out, section.rows, section.left)
 		if section.note != "" {
-			fmt.Fprintf(out, "\n%s\n", plainMarkdown(section.note))
+			fmt.Fprintf(out, "\n%s\n", escapeMarkdown(section.note))
 		}
 	}
 	if lines := studyProblems(s); len(lines) > 0 {
 		out.WriteString("\n## To keep in mind\n\n")
 		for _, line := range lines {
-			fmt.Fprintf(out, "- %s\n", plainMarkdown(line))
+			fmt.Fprintf(out, "- %s\n", escapeMarkdown(line))
 		}
 	}
 	out.WriteString("\n## Where it was measured\n\n")
 	for _, fact := range studyManifest(s) {
-		fmt.Fprintf(out, "- %s: %s\n", fact.Name, plainMarkdown(fact.Value))
+		fmt.Fprintf(out, "- %s: %s\n", fact.Name, escapeMarkdown(fact.Value))
 	}
 }

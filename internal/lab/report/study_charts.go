@@ -49,7 +49,7 @@ func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 		}
 		if cell := s.Cell(name, of.Level); cell.NotValid() > 0 {
 			row.Hollow = true
-			row.Note += " · not valid: " + doubts(cell)
+			row.Note += " · not valid: " + invalidRuns(cell)
 		}
 		c.Rows = append(c.Rows, row)
 	}

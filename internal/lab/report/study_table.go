@@ -73,7 +73,7 @@ func levelSections(s *experiment.Study, level string) []studySection {
 	for _, name := range shownVariants(s, level) {
 		cell := s.Cell(name, level)
 		doubtful := cell.NotValid() > 0
-		row := append(columnCells(cell, answered, name), integer(int64(cell.Runs)), errorClasses(cell), doubts(cell))
+		row := append(columnCells(cell, answered, name), integer(int64(cell.Runs)), errorClasses(cell), invalidRuns(cell))
 		answers.add(row, doubtful)
 		cost.add(columnCells(cell, costs, name), doubtful)
 	}
@@ -181,8 +181,8 @@ func errorClasses(cell *experiment.Cell) string {
 	return strings.Join(parts, ", ")
 }
 
-// doubts counts the runs that are not valid by verdict.
-func doubts(cell *experiment.Cell) string {
+// invalidRuns counts the runs that are not valid by verdict.
+func invalidRuns(cell *experiment.Cell) string {
 	var parts []string
 	for _, validity := range slices.Sorted(maps.Keys(cell.Validity)) {
 		if validity == result.Valid {

@@ -12,7 +12,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// studyOf is the study that internal/lab/experiment's own test writes, with timelines.
+// studyOf is the golden study of internal/lab/experiment with timelines.
 func studyOf(t testing.TB) *experiment.Study {
 	t.Helper()
 	file, err := os.Open("../experiment/testdata/study.json")
@@ -33,7 +33,7 @@ func studyOf(t testing.TB) *experiment.Study {
 	return study
 }
 
-// quickStudyOf is the same as a quick run with holes would show it: no claim, doubts, problems.
+// quickStudyOf is the same study as a quick, incomplete run: no claims, invalid runs, problems.
 func quickStudyOf(t testing.TB) *experiment.Study {
 	t.Helper()
 	study := studyOf(t)

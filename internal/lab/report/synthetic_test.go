@@ -111,7 +111,7 @@ func (m synthetic) step(t testing.TB, rnd *rand.Rand, plan result.Step, hz float
 	return step
 }
 
-// second plays one second: what exceeds the capacity queues up to one second's worth, the rest gets a 502.
+// second simulates one second. Up to one second of excess load is queued, the rest gets a 502.
 func (m synthetic) second(rnd *rand.Rand, into []recorder, plan result.Step, hz float64, backlog *float64) result.Slice {
 	n := int64(hz)
 	failed := int64(max(0, *backlog+hz-2*m.capacity))
@@ -147,7 +147,7 @@ func (m synthetic) second(rnd *rand.Rand, into []recorder, plan result.Step, hz 
 	return slice
 }
 
-// close fills what is known at the end of a step.
+// close fills in the totals of a step.
 func (m synthetic) close(total *result.Total, plan result.Step, service float64) {
 	total.Connections = result.ConnectionStats{
 		ParallelMax: int64(plan.Connections), ParallelMean: float64(plan.Connections), Slots: int64(plan.Connections),

@@ -49,7 +49,7 @@ func writeText(w io.Writer, runs []run) error {
 
 // writeTextWatch writes the resources that were used.
 func writeTextWatch(out *bytes.Buffer, r *run) {
-	for _, b := range r.blocks() {
+	for _, b := range r.usageSummaries() {
 		fmt.Fprintf(out, "\n%s\n", printable(b.Title))
 		width := 0
 		for _, line := range b.Lines {
@@ -136,9 +136,9 @@ func writeMarkdown(w io.Writer, runs []run) error {
 	for i := range runs {
 		r := &runs[i]
 		h := r.headline()
-		fmt.Fprintf(&out, "## %s\n\n**%s**", plainMarkdown(r.label), plainMarkdown(h.Text))
+		fmt.Fprintf(&out, "## %s\n\n**%s**", escapeMarkdown(r.label), escapeMarkdown(h.Text))
 		if h.Caveat != "" {
-			fmt.Fprintf(&out, " %s", plainMarkdown(h.Caveat))
+			fmt.Fprintf(&out, " %s", escapeMarkdown(h.Caveat))
 		}
 		out.WriteString("\n\n")
 		if r.usage == nil {
@@ -146,7 +146,7 @@ func writeMarkdown(w io.Writer, runs []run) error {
 		}
 		writeMarkdownWatch(&out, r)
 		for _, fact := range r.manifest() {
-			fmt.Fprintf(&out, "- %s: %s\n", fact.Name, plainMarkdown(fact.Value))
+			fmt.Fprintf(&out, "- %s: %s\n", fact.Name, escapeMarkdown(fact.Value))
 		}
 		if i < len(runs)-1 {
 			out.WriteString("\n")
@@ -165,27 +165,27 @@ func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
 	out.WriteString("\n")
 	for k := range r.steps {
 		for _, line := range r.steps[k].remarks() {
-			fmt.Fprintf(out, "- %s: %s\n", r.steps[k].load(), plainMarkdown(line))
+			fmt.Fprintf(out, "- %s: %s\n", r.steps[k].load(), escapeMarkdown(line))
 		}
 	}
-	fmt.Fprintf(out, "\n%s\n\n", plainMarkdown(tableNote))
+	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(tableNote))
 }
 
 // writeMarkdownWatch writes the resources that were used.
 func writeMarkdownWatch(out *bytes.Buffer, r *run) {
-	for _, b := range r.blocks() {
-		fmt.Fprintf(out, "%s:\n\n", plainMarkdown(b.Title))
+	for _, b := range r.usageSummaries() {
+		fmt.Fprintf(out, "%s:\n\n", escapeMarkdown(b.Title))
 		for _, line := range b.Lines {
-			fmt.Fprintf(out, "- **%s** %s\n", plainMarkdown(line.Name), plainMarkdown(line.Value))
+			fmt.Fprintf(out, "- **%s** %s\n", escapeMarkdown(line.Name), escapeMarkdown(line.Value))
 		}
 		out.WriteString("\n")
 	}
 	for _, line := range r.watchRemarks() {
-		fmt.Fprintf(out, "- %s\n\n", plainMarkdown(line))
+		fmt.Fprintf(out, "- %s\n\n", escapeMarkdown(line))
 	}
 	if rows := r.watchTable(); len(rows) > 2 { // the lines above cover a single step
 		markdownTable(out, rows, -1)
-		fmt.Fprintf(out, "\n%s\n\n", plainMarkdown(watchTableNote))
+		fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(watchTableNote))
 	}
 }
 
@@ -194,7 +194,7 @@ func markdownTable(out *bytes.Buffer, rows [][]string, left int) {
 	for i, row := range rows {
 		out.WriteString("|")
 		for _, cell := range row {
-			fmt.Fprintf(out, " %s |", plainMarkdown(cell))
+			fmt.Fprintf(out, " %s |", escapeMarkdown(cell))
 		}
 		out.WriteString("\n")
 		if i > 0 {
@@ -212,8 +212,8 @@ func markdownTable(out *bytes.Buffer, rows [][]string, left int) {
 	}
 }
 
-// plainMarkdown escapes Markdown and HTML.
-func plainMarkdown(text string) string {
+// escapeMarkdown escapes Markdown and HTML.
+func escapeMarkdown(text string) string {
 	var out strings.Builder
 	for _, r := range printable(text) {
 		switch {

@@ -127,14 +127,14 @@ func (g *grid) title(host, text string) string {
 	if len(g.run.hosts()) < 2 {
 		return text
 	}
-	return g.run.on(host, "") + ": " + text
+	return g.run.subject(host, "") + ": " + text
 }
 
 // processCPU stacks user and system time of each process, and the CPU time of the load generator on top.
 func (g *grid) processCPU(load []bin) draft {
 	d := draft{title: "CPU by process, cores"}
 	for i, s := range g.all(result.SamplerProcess) {
-		name := g.run.on(s.Host, s.Subject)
+		name := g.run.subject(s.Host, s.Subject)
 		d.lines = append(d.lines,
 			line{Name: name + " user", Color: hue(i), Style: styleStack, Y: g.of(s, "cpu_user_seconds_total")},
 			line{Name: name + " system", Color: hue(i), Style: stylePale, Y: g.of(s, "cpu_system_seconds_total")},
@@ -168,7 +168,7 @@ func (g *grid) generator(load []bin) numbers {
 func (g *grid) processWait() draft {
 	d := draft{title: "threads that wait for a CPU", quiet: true}
 	for i, s := range g.all(result.SamplerProcess) {
-		d.lines = append(d.lines, line{Name: g.run.on(s.Host, s.Subject), Color: hue(i), Y: g.of(s, "run_queue_wait_seconds_total")})
+		d.lines = append(d.lines, line{Name: g.run.subject(s.Host, s.Subject), Color: hue(i), Y: g.of(s, "run_queue_wait_seconds_total")})
 	}
 	return d
 }
@@ -250,7 +250,7 @@ func (g *grid) acceptQueue(host string) draft {
 }
 
 func (g *grid) connections(s *result.Series) draft {
-	name := g.run.on(s.Host, s.Subject)
+	name := g.run.subject(s.Host, s.Subject)
 	d := draft{title: name + ": connections, and sessions by what they do"}
 	if s.Sampler == result.SamplerRedis || len(s.Waits()) == 0 {
 		d.title = name + ": connections"
@@ -270,7 +270,7 @@ func (g *grid) connections(s *result.Series) draft {
 }
 
 func (g *grid) throughput(s *result.Series) draft {
-	d := draft{title: g.run.on(s.Host, s.Subject) + ": per second"}
+	d := draft{title: g.run.subject(s.Host, s.Subject) + ": per second"}
 	if !s.Has("commits_total") && !s.Has("commands_total") { // MySQL does not count commits
 		d.lines = append(d.lines, line{Name: "queries", Color: "h4", Y: g.of(s, "statements_total")})
 	}

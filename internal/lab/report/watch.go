@@ -72,39 +72,35 @@ func (r *run) hosts() []string {
 	return hosts
 }
 
-// on names a subject, with its host in front if there are several.
-func (r *run) on(host, subject string) string {
+// subject names a subject, with its host in front if there are several.
+func (r *run) subject(host, name string) string {
 	if len(r.hosts()) < 2 {
-		return subject
-	}
-	name := cmp.Or(host, r.Header.Machine.Host, "here")
-	if subject == "" {
 		return name
 	}
-	return name + " " + subject
+	return strings.TrimSpace(cmp.Or(host, r.Header.Machine.Host, "here") + " " + name)
 }
 
-// A block is the usage of one step or of the whole run, with a line per process, host and database.
-type block struct {
+// A usageSummary is the usage of one step or of the whole run, with a line per process, host and database.
+type usageSummary struct {
 	Title string
 	Lines []fact
 }
 
-// blocks are the usage of the key step and of the last step. The table has all steps.
-func (r *run) blocks() []block {
+// usageSummaries are the usage of the key step and of the last step. The table has all steps.
+func (r *run) usageSummaries() []usageSummary {
 	if r.usage != nil {
-		return []block{{"Used over " + wholeSeconds(r.usage.To-r.usage.From), r.usageLines(r.usage)}}
+		return []usageSummary{{"Used over " + wholeSeconds(r.usage.To-r.usage.From), r.usageLines(r.usage)}}
 	}
-	var blocks []block
+	var summaries []usageSummary
 	key := r.keyStep()
 	for i := range r.steps {
 		s := &r.steps[i]
 		if s.usage == nil || s != key && i != len(r.steps)-1 {
 			continue
 		}
-		blocks = append(blocks, block{"Used at " + s.load(), r.usageLines(s.usage)})
+		summaries = append(summaries, usageSummary{"Used at " + s.load(), r.usageLines(s.usage)})
 	}
-	return blocks
+	return summaries
 }
 
 // watchRemarks list what could not be read.
@@ -112,7 +108,7 @@ func (r *run) watchRemarks() []string {
 	var lines []string
 	for _, e := range r.watchErrors() {
 		name := strings.TrimSpace(e.Sampler + " " + e.Subject)
-		lines = append(lines, fmt.Sprintf("%s could not be read from %s on: %s", r.on(e.Host, name), elapsed(math.Max(0, math.Round(e.At))), e.Error))
+		lines = append(lines, fmt.Sprintf("%s could not be read from %s on: %s", r.subject(e.Host, name), elapsed(math.Max(0, math.Round(e.At))), e.Error))
 	}
 	return lines
 }
@@ -125,7 +121,7 @@ func (r *run) watchHeadline() headline {
 	slices.SortStableFunc(busiest, func(a, b result.ProcessUsage) int { return cmp.Compare(*b.CPUCores, *a.CPUCores) })
 	var parts []string
 	for i := range busiest[:min(3, len(busiest))] {
-		parts = append(parts, r.on(busiest[i].Host, busiest[i].Name)+" used "+cores(*busiest[i].CPUCores))
+		parts = append(parts, r.subject(busiest[i].Host, busiest[i].Name)+" used "+cores(*busiest[i].CPUCores))
 	}
 	if len(parts) > 0 {
 		h.Text += ": " + strings.Join(parts, ", ")
@@ -139,7 +135,7 @@ func (r *run) usageLines(u *result.Usage) []fact {
 	var lines []fact
 	add := func(host, name string, parts []string) {
 		if len(parts) > 0 {
-			lines = append(lines, fact{r.on(host, name), strings.Join(parts, ", ")})
+			lines = append(lines, fact{r.subject(host, name), strings.Join(parts, ", ")})
 		}
 	}
 	for i := range u.Processes {
@@ -326,18 +322,18 @@ func (r *run) watchTable() [][]string {
 	}
 	first := r.steps[0].usage // every step has the same subjects in the same order
 	for i := range first.Processes {
-		name := r.on(first.Processes[i].Host, first.Processes[i].Name)
+		name := r.subject(first.Processes[i].Host, first.Processes[i].Name)
 		cols = append(cols, column{name: name + " CPU, user + sys", value: func(s *step) string { return corePercent(&s.usage.Processes[i]) }})
 	}
 	for i := range first.TCP {
 		cols = append(
 			cols,
-			column{name: r.on(first.TCP[i].Host, "TIME_WAIT"), value: func(s *step) string { return known(whole, s.usage.TCP[i].TimeWaitMax) }},
-			column{name: r.on(first.TCP[i].Host, "ports used"), value: func(s *step) string { return known(whole, s.usage.TCP[i].PortsMax) }},
+			column{name: r.subject(first.TCP[i].Host, "TIME_WAIT"), value: func(s *step) string { return known(whole, s.usage.TCP[i].TimeWaitMax) }},
+			column{name: r.subject(first.TCP[i].Host, "ports used"), value: func(s *step) string { return known(whole, s.usage.TCP[i].PortsMax) }},
 		)
 	}
 	for i := range first.Hosts {
-		cols = append(cols, column{name: r.on(first.Hosts[i].Host, "load average"), value: func(s *step) string { return known(significant, s.usage.Hosts[i].Load1) }})
+		cols = append(cols, column{name: r.subject(first.Hosts[i].Host, "load average"), value: func(s *step) string { return known(significant, s.usage.Hosts[i].Load1) }})
 	}
 	rows, _ := stepTable(cols, r.steps)
 	return rows

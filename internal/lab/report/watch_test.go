@@ -57,7 +57,7 @@ func mapKeys(m map[string]map[string]float64) func(func(string) bool) {
 	}
 }
 
-// rateAt is what was answered a second at a time.
+// rateAt is the answered rate at a time.
 func rateAt(run *result.Run, at float64) float64 {
 	for i := range run.Steps {
 		if s := &run.Steps[i]; at >= s.Start && at < s.Start+s.Total.Elapsed {
@@ -132,7 +132,7 @@ func watchedPair(t testing.TB) *result.Run {
 	return run
 }
 
-// watchedAlone is a file that watch wrote: no step.
+// watchedAlone is a file of spillway watch, without steps.
 func watchedAlone(t testing.TB) *result.Run {
 	run := synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 20, seed: 1}.open(t, 400)
 	played(run, "")
@@ -152,7 +152,7 @@ func TestGoldenWatch(t *testing.T) {
 	golden(t, "watch-alone.md", written(t, Markdown, alone))
 }
 
-// TestWatchFigures reads what the played host used per request from the document.
+// TestWatchFigures checks the usage per request in the document.
 func TestWatchFigures(t *testing.T) {
 	t.Parallel()
 	var d Document
@@ -180,7 +180,7 @@ func TestWatchFigures(t *testing.T) {
 	}
 }
 
-// TestCSVWithoutWatch: watching does not change the stable formats.
+// TestCSVWithoutWatch: samples do not change the other formats.
 func TestCSVWithoutWatch(t *testing.T) {
 	t.Parallel()
 	for _, format := range []Format{CSV, CSVSeconds, Bench, HDR} {
@@ -194,7 +194,7 @@ func TestCSVWithoutWatch(t *testing.T) {
 	}
 }
 
-// TestWatchPanels names the charts that each run has: those without data are not drawn.
+// TestWatchPanels checks which charts each run has. Charts without data are left out.
 func TestWatchPanels(t *testing.T) {
 	t.Parallel()
 	titles := func(run *result.Run) string {
@@ -235,8 +235,8 @@ func TestWatchPanels(t *testing.T) {
 	}
 }
 
-// TestWatchIsInert puts markup into every text of a watch.
-func TestWatchIsInert(t *testing.T) {
+// TestWatchIsEscaped puts markup into every text of a watch.
+func TestWatchIsEscaped(t *testing.T) {
 	t.Parallel()
 	const evil = `"><script>alert(1)</script>` + "%s\x1b[31m\n| a | b |"
 	run := watchedPair(t)

@@ -57,8 +57,8 @@ func readFigure(hdr *hdrhistogram.Histogram, figure, metric string) (float64, er
 	return time.Duration(hdr.ValueAtPercentile(percentile)).Seconds(), nil
 }
 
-// judgeAgain evaluates the criteria of one part on the merged total.
-func judgeAgain(criteria []Criterion, total *Total) ([]Criterion, error) {
+// reevaluate evaluates the criteria of one part on the merged total.
+func reevaluate(criteria []Criterion, total *Total) ([]Criterion, error) {
 	var judged []Criterion
 	for _, c := range criteria {
 		observed, err := total.Observe(c.Metric)

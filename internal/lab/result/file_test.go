@@ -37,7 +37,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestCutAnywhere cuts a file at every byte: what is whole is read, and the rest is named, but never an error.
+// TestCutAnywhere truncates a file at every byte. Complete records are read, and truncation is reported but not an error.
 func TestCutAnywhere(t *testing.T) {
 	whole := sampleRun(t, "a", sampleStart)
 	whole.Steps = whole.Steps[:1]
@@ -186,7 +186,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestDocumentation wants every field and error class of the file named in docs/results-format.md.
+// TestDocumentation requires every field and error class in docs/results-format.md.
 func TestDocumentation(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/results-format.md")
 	if err != nil {
@@ -204,7 +204,7 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// fieldNames are the JSON names of a type and of all that it holds. Part holds a Header again and ends there.
+// fieldNames returns the JSON names of a type and its fields. It stops at Part, which has a Header again.
 func fieldNames(t reflect.Type) []string {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()

@@ -74,7 +74,7 @@ func TestRedactArgs(t *testing.T) {
 	f("--sql|SELECT a::int FROM t WHERE id = :id|--param|id=random(1,1000)", "--sql|SELECT a::int FROM t WHERE id = :id|--param|id=random(1,1000)")
 }
 
-// TestRedactNeverLeaks tries the places where a secret is put.
+// TestRedactNeverLeaks tries every place for a secret.
 func TestRedactNeverLeaks(t *testing.T) {
 	const secret = "hunter2"
 	for _, args := range [][]string{

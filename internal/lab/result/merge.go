@@ -164,7 +164,7 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 	if m.Latency, err = mergeLatencies(latencies); err != nil {
 		return nil, err
 	}
-	m.SLO, err = judgeAgain(parts[0].Total.SLO, m)
+	m.SLO, err = reevaluate(parts[0].Total.SLO, m)
 	return m, err
 }
 

@@ -48,7 +48,7 @@ func TestMergeAddsHosts(t *testing.T) {
 	}
 }
 
-// TestMergeOrderDoesNotMatter also shows that a merge leaves its arguments alone.
+// TestMergeOrderDoesNotMatter also checks that Merge does not change its arguments.
 func TestMergeOrderDoesNotMatter(t *testing.T) {
 	a, b := sampleRun(t, "a", sampleStart), sampleRun(t, "bb", sampleStart.Add(time.Second))
 	one, err := Merge([]*Run{a, b})

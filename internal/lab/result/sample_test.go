@@ -40,7 +40,7 @@ func count(t testing.TB, payload HDR) int64 {
 	return h.TotalCount()
 }
 
-// sampleRun makes a run of two steps and three seconds each, as the host named would have written it.
+// sampleRun is a run of two steps of three seconds each, as written by a host.
 func sampleRun(t testing.TB, host string, start time.Time) *Run {
 	t.Helper()
 	run := &Run{

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sampled makes samples of one process with the figures given, one a time.
+// sampled returns samples of one process with one row of figures per time.
 func sampled(at []float64, figures map[string][]float64) []Sample {
 	var samples []Sample
 	for i := range at {
@@ -37,7 +37,7 @@ func drawTimes(t *rapid.T) (at []float64, from, to float64) {
 	return at, from, to
 }
 
-// TestGrowthOfSteadyCounter: a counter that grows evenly grew by rate times length, wherever its samples lie.
+// TestGrowthOfSteadyCounter: the growth of a steady counter is rate times length, wherever its samples lie.
 func TestGrowthOfSteadyCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at, from, to := drawTimes(t)
@@ -54,7 +54,7 @@ func TestGrowthOfSteadyCounter(t *testing.T) {
 	})
 }
 
-// TestGrowthAgainstModel compares with a model that walks along every line between two samples.
+// TestGrowthAgainstModel compares with a model that adds up every segment between two samples.
 func TestGrowthAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at, from, to := drawTimes(t)
@@ -79,7 +79,7 @@ func TestGrowthAgainstModel(t *testing.T) {
 	})
 }
 
-// TestGrowthIsAbsent: where growth cannot be known there is no figure.
+// TestGrowthIsAbsent: unknown growth is NaN.
 func TestGrowthIsAbsent(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {

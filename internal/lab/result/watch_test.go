@@ -125,7 +125,7 @@ func TestMergeKeepsWatches(t *testing.T) {
 	}
 }
 
-// TestDownsample: growth and extremes of every step are those of all samples, and some samples are gone.
+// TestDownsample: growth and extremes of every step do not change, and samples are removed.
 func TestDownsample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var samples []Sample

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// pairs draws n blocks of two figures: a disturbance that both share, noise of their own, and the effect. The spread is
-// that of the logarithms of their ratios.
+// pairs draws n blocks of two figures with a shared disturbance, individual noise, and the effect. spread is the standard
+// deviation of the logarithms of their ratios.
 func pairs(random *rand.Rand, n int, effect, spread float64) (baseline, variant []float64) {
 	for range n {
 		block := 100 * math.Exp(random.NormFloat64()) // what moves the whole block, far more than the noise
@@ -24,7 +24,7 @@ func pairs(random *rand.Rand, n int, effect, spread float64) (baseline, variant 
 
 func seeded() *rand.Rand { return rand.New(rand.NewPCG(20160101, 5)) }
 
-// within fails when a share counted in trials is further from the promise than five standard errors.
+// within fails if a share of trials is more than five standard errors from the promised share.
 func within(t *testing.T, what string, count, trials int, promise float64) {
 	t.Helper()
 	got := float64(count) / float64(trials)
