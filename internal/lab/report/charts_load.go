@@ -85,7 +85,7 @@ func isWide(lowest, highest float64) bool { return lowest*20 < highest }
 
 // levelTable has lines over the load levels of one run.
 func levelTable(r *run, loop string, figures ...levelFigure) table {
-	var t table
+	t := table{Series: []line{}}
 	steps := r.sweep(loop)
 	for _, s := range steps {
 		t.X = append(t.X, s.level())

@@ -59,7 +59,7 @@
   // extent makes room for the data and for values that must be seen as well.
   const extent = (log, also) => (u, min, max) => {
     const low = Math.min(min ?? Infinity, ...also);
-    const high = Math.max(max ?? -Infinity, ...also);
+    const high = Math.max(max ?? -Infinity, log ? low * 1.5 : low, ...also);
     if (!isFinite(low)) return log ? [1e-3, 1] : [0, 1];
     if (log) return [logTicks(low, high).findLast((v) => v <= low * (1 + 1e-9)), logTicks(low, high).find((v) => v >= high * (1 - 1e-9))];
     return [0, high > 0 ? high * 1.06 : 1];
