@@ -12,8 +12,8 @@
 //	![Database CPU at 300 requests/s](docs/images/freight-stacks.png)
 //
 // The first word is a directory below experiments/ with the summary results/study.json, or "freight-stacks/NAME" for
-// results/NAME.json. The options of a table are view, columns, variants and published, as in report.StudySelection. With
-// -check, the command writes nothing and fails if a document is stale. "table:NAME begin" and "table:NAME end" belong to
+// results/NAME.json. The options of a table are view, columns, variants, published, names and valid, as in
+// report.StudySelection. With -check, the command writes nothing and fails if a document is stale. "table:NAME begin" and "table:NAME end" belong to
 // another program.
 package main
 
@@ -221,8 +221,12 @@ func parseSelection(options []string) (report.StudySelection, error) {
 			s.Variants = strings.Split(value, ",")
 		case "published":
 			s.Published = true
+		case "names":
+			s.Names = true
+		case "valid":
+			s.Valid = true
 		default:
-			return s, fmt.Errorf("unknown option %q: view, columns, variants or published", name)
+			return s, fmt.Errorf("unknown option %q: view, columns, variants, published, names or valid", name)
 		}
 	}
 	return s, nil

@@ -85,6 +85,29 @@ func TestTablesAreWrittenAndChecked(t *testing.T) {
 	}
 }
 
+// A table of valid measurements leaves out a variant as soon as one run behind its row was not valid.
+func TestValidRowsOnly(t *testing.T) {
+	const directive = "<!-- table:stacks columns=rate_hz@rate-300 variants=php,go names valid -->\n<!-- /table -->\n"
+	root := repository(t, map[string]string{"README.md": directive})
+	if err := run(root, false, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, root, "README.md"); !strings.Contains(got, "\n| php |") || !strings.Contains(got, "\n| go |") {
+		t.Errorf("all runs are valid: %s", got)
+	}
+	name := filepath.Join("experiments", "stacks", "results", "study.json")
+	summary := strings.ReplaceAll(read(t, root, name), `"VALID":`, `"HOST_CONTENDED":`)
+	if err := os.WriteFile(filepath.Join(root, name), []byte(summary), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(root, false, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, root, "README.md"); strings.Contains(got, "| php |") || strings.Contains(got, "| go |") {
+		t.Errorf("no run is valid: %s", got)
+	}
+}
+
 func TestMistakesAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"<!-- table:stacks columns=peak_hz -->\n":                                           "is not closed by",

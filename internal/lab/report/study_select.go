@@ -20,6 +20,10 @@ type StudySelection struct {
 	Variants []string
 	// Published adds published figures in the view "columns".
 	Published bool
+	// Names labels the rows of the view "columns" with the names of the variants instead of their titles.
+	Names bool
+	// Valid leaves out the rows of the view "columns" that rest on a run that was not a valid measurement.
+	Valid bool
 	// Words translates heads and words of the table. Missing words stay as they are.
 	Words map[string]string
 }
@@ -99,9 +103,23 @@ func columnsSection(s *experiment.Study, selection *StudySelection) (studySectio
 		if len(selection.Variants) == 0 && v.Again || len(selection.Variants) > 0 && !slices.Contains(selection.Variants, v.Name) {
 			continue
 		}
+		if selection.Valid && !validRow(s, v.Name, selection.Columns) {
+			continue
+		}
 		section.rows = append(section.rows, columnsRow(s, &v, selection))
 	}
 	return section, nil
+}
+
+// validRow reports whether every run behind the columns of a variant was a valid measurement.
+func validRow(s *experiment.Study, variant string, columns []string) bool {
+	for _, column := range columns {
+		_, level, _ := strings.Cut(column, "@")
+		if cell := s.Cell(variant, level); cell == nil || cell.NotValid() > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func atLevel(level string) string {
@@ -120,7 +138,7 @@ func (s *StudySelection) word(text string) string {
 
 func columnsRow(s *experiment.Study, v *experiment.VariantFacts, selection *StudySelection) []string {
 	row := []string{v.Name}
-	if v.Title != "" {
+	if v.Title != "" && !selection.Names {
 		row[0] = v.Title
 	}
 	for _, column := range selection.Columns {
