@@ -14,8 +14,7 @@ import (
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
-	"spillway/internal/serve/app"
-	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/spool"
 	"spillway/internal/serve/stream"
 )
 
@@ -52,21 +51,13 @@ func spoolTestStream(t *testing.T, data string, down bool, ids ...int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := sqlite.OpenSpool(t.Context(), app.SpoolPath(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	heads, err := file.Heads(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	log := slog.New(slog.DiscardHandler)
-	spool, err := stream.OpenSpool(stream.SpoolConfig{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 1 << 20, Log: log}, file, heads)
+	opened, err := spool.Open(t.Context(), spool.Path(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 1 << 20, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := stream.Config{BatchRows: 100, BatchBytes: 1 << 20, CommitTimeout: time.Second, KeyTTL: time.Hour, Log: log}
-	s, err := stream.OpenSpooled(cfg, schema, spool, spoolTestSink{down: down})
+	s, err := stream.OpenSpooled(cfg, schema, opened, spoolTestSink{down: down})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,18 +67,16 @@ func spoolTestStream(t *testing.T, data string, down bool, ids ...int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Commit(t.Context(), stream.Request{Records: records}); err != nil {
+		if _, err := s.Store(t.Context(), stream.Request{Records: records}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for !down && spool.Stats().Names[0].Groups > 0 {
+	for !down && opened.Stats().Names[0].Groups > 0 {
 		<-tick.C
 	}
-	s.Close(t.Context())
-	spool.Close()
-	if err := file.Close(); err != nil {
+	if err := errors.Join(s.Close(t.Context()), opened.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -106,7 +95,7 @@ func TestSpoolVerbs(t *testing.T) {
 	expect(2, "there is no spool in", "retry")
 
 	spoolTestStream(t, data, true, 1, 13, 3)
-	var status struct{ Streams []spoolStatus }
+	var status struct{ Streams []spool.NameStatus }
 	if err := json.Unmarshal([]byte(expect(0, "", "status", "--json")), &status); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +125,7 @@ func TestSpoolVerbs(t *testing.T) {
 func TestSpoolRepairVerb(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	spoolTestStream(t, data, true, 1, 2, 3, 4)
-	conn, err := driver.OpenConn(app.SpoolPath(data), driver.OpenReadWrite)
+	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +142,7 @@ func TestSpoolRepairVerb(t *testing.T) {
 		t.Errorf("export: exit %d\n%s%s", code, stdout, stderr)
 	}
 	// Not while a server has it.
-	held, err := sqlite.OpenSpool(t.Context(), app.SpoolPath(data))
+	held, err := spool.Open(t.Context(), spool.Path(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1, GroupBytes: 1, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +154,7 @@ func TestSpoolRepairVerb(t *testing.T) {
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if stdout, stderr, code = spillway(t, "spool", "repair", "--yes", "--data", data); code != 0 || !strings.Contains(stdout, "the old file is "+app.SpoolPath(data)+".damaged-") {
+	if stdout, stderr, code = spillway(t, "spool", "repair", "--yes", "--data", data); code != 0 || !strings.Contains(stdout, "the old file is "+spool.Path(data)+".damaged-") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	if stdout, _, code = spillway(t, "spool", "export", "--data", data); code != 0 || strings.Count(stdout, "\n") != 2 {

@@ -326,7 +326,7 @@ func TestStreamDatabaseDown(t *testing.T) {
 	server.Kill()
 	eventually(t, "not ready", func() bool {
 		a := fetch(t, s.Admin+"/readyz")
-		return a.status == 503 && strings.Contains(string(a.body), "the database takes no records")
+		return a.status == 503 && strings.Contains(string(a.body), "the database does not accept records")
 	})
 	wantAnswer(t, post(t, s.URL("readings"), `{"id":2}`), 503, "database-down nothing was stored")
 	if err := server.Start(); err != nil {

@@ -3,16 +3,17 @@ package admin
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"spillway/internal/serve/stream"
+	"spillway/internal/serve/queue"
+	"spillway/internal/serve/spool"
 )
 
 // SpoolStats returns the metrics of the spool, named spillway_spool_...; stats, called
 // at each scrape, returns none where there is no spool.
-func SpoolStats(stats func() []stream.SpoolStats) prometheus.Collector {
-	type s = stream.SpoolStats
+func SpoolStats(stats func() []spool.Stats) prometheus.Collector {
+	type s = spool.Stats
 	c := &snapshots[s]{prefix: "spillway_spool_", read: stats}
 	overloads := overloadsBy("Requests refused, by the limit that was met: too much waits, or the file or the disk is full.",
-		func(s s) map[string]uint64 { return s.Overloaded }, stream.LimitBytes, stream.LimitSpool, stream.LimitDisk)
+		func(s s) map[string]uint64 { return s.Overloaded }, queue.LimitBytes, queue.LimitSpool, queue.LimitDisk)
 	return c.describe(append(overloads, []metric[s]{
 		{"used_bytes", gauge, func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file in use.", nil},
 		{"limit_bytes", gauge, func(s s) float64 { return float64(s.LimitBytes) }, "Bytes of the file at most (spool.bytes).", nil},
@@ -28,8 +29,8 @@ func SpoolStats(stats func() []stream.SpoolStats) prometheus.Collector {
 
 // SpoolNameStats returns the metrics of each stream's part of the spool, named
 // spillway_spool_...{stream}; stats is called at each scrape.
-func SpoolNameStats(stats func() []stream.SpoolStats) prometheus.Collector {
-	type s = stream.SpoolNameStats
+func SpoolNameStats(stats func() []spool.Stats) prometheus.Collector {
+	type s = spool.NameStats
 	read := func() []s {
 		var names []s
 		for _, spool := range stats() {
@@ -37,7 +38,7 @@ func SpoolNameStats(stats func() []stream.SpoolStats) prometheus.Collector {
 		}
 		return names
 	}
-	state := func(want stream.DrainState) func(s) float64 {
+	state := func(want spool.DrainState) func(s) float64 {
 		return func(s s) float64 {
 			if s.State == want {
 				return 1
@@ -52,8 +53,8 @@ func SpoolNameStats(stats func() []stream.SpoolStats) prometheus.Collector {
 		{"backlog_age_seconds", gauge, func(s s) float64 { return s.Oldest.Seconds() }, "Age of the oldest record that waits to be drained.", nil},
 		{"drained_records_total", counter, func(s s) float64 { return float64(s.Records) }, "Records drained.", nil},
 		{"drain_retries_total", counter, func(s s) float64 { return float64(s.Retries) }, "Attempts to drain that were not stored.", nil},
-		{"drain_retrying", gauge, state(stream.DrainRetrying), "1 while the database does not take what is drained.", nil},
-		{"drain_stopped", gauge, state(stream.DrainStopped), "1 when groups are missing or damaged: spillway spool repair.", nil},
+		{"drain_retrying", gauge, state(spool.DrainRetrying), "1 while the database does not take what is drained.", nil},
+		{"drain_stopped", gauge, state(spool.DrainStopped), "1 when groups are missing or damaged: spillway spool repair.", nil},
 		{"dead_letters", gauge, func(s s) float64 { return float64(s.Dead) }, "Records that the database has refused, kept in the file.", nil},
 	})
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -18,7 +19,7 @@ func StreamStats(stats func() []stream.Stats) prometheus.Collector {
 	const records = "Records of the requests that were taken, by what became of them."
 	c := &snapshots[s]{prefix: "spillway_stream_", label: "stream", name: func(s s) string { return s.Name }, read: stats}
 	overloads := overloadsBy("Requests refused because too much waits, by the limit that was met.", func(s s) map[string]uint64 { return s.Overloaded },
-		stream.LimitWait, stream.LimitRows, stream.LimitBytes, stream.LimitSpool, stream.LimitDisk)
+		queue.LimitWait, queue.LimitRows, queue.LimitBytes, queue.LimitSpool, queue.LimitDisk)
 	return c.describe(append(overloads, []metric[s]{
 		{"records_total", counter, func(s s) float64 { return float64(s.Stored) }, records, result("stored")},
 		{"records_total", counter, func(s s) float64 { return float64(s.RefusedSchema) }, records, result("refused_schema")},

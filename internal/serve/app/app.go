@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +23,7 @@ import (
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
+	"spillway/internal/serve/spool"
 )
 
 // app is the serving process: its parts in the order in which they start.
@@ -44,7 +47,8 @@ type app struct {
 	streams      []*streamPart
 	streamRoutes []server.StreamRoute
 	batches      *admin.StreamBatches
-	spool        spoolPart
+	spool        atomic.Pointer[spool.Spool] // nil: no stream uses it, or not yet
+	closeSpool   sync.Once
 
 	popups *popupPart // nil: none
 }
@@ -162,13 +166,8 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 			return err
 		}
 	}
-	if err := a.startSpool(ctx); err != nil {
+	if err := a.startStreams(ctx); err != nil {
 		return err
-	}
-	for _, p := range a.streams {
-		if err := p.start(ctx); err != nil {
-			return a.explainStream(err)
-		}
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -193,7 +192,7 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 		return errors.Join(cause, err)
 	}
 	if err == nil {
-		a.log.Info("stopped: every accepted request was answered, every accepted record stored")
+		a.logStopped()
 	}
 	return err
 }
@@ -259,7 +258,7 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 			stats = append(stats, q.query.Stats())
 		}
 		return stats
-	}), admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spool.stats), admin.SpoolNameStats(a.spool.stats)}
+	}), admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats)}
 	if a.popups != nil {
 		collectors = append(collectors, admin.PopupStats(a.popups.figures))
 	}

@@ -12,8 +12,8 @@ import (
 
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/sqlite"
-	"spillway/internal/serve/stream"
+	"spillway/internal/serve/queue"
+	"spillway/internal/serve/spool"
 )
 
 const (
@@ -29,8 +29,7 @@ type EventLog struct {
 	name string
 	log  *slog.Logger
 
-	file  *sqlite.SpoolFile            // nil before open
-	spool atomic.Pointer[stream.Spool] // nil before open
+	spool atomic.Pointer[spool.Spool] // nil before open
 }
 
 // NewEventLog returns a closed EventLog of the file name.
@@ -45,7 +44,7 @@ func PopupSpoolPath(data string) string { return filepath.Join(data, "popups.spo
 // have, in their order.
 func (l *EventLog) Open(ctx context.Context, yield func(popup.Key, popup.State) error) (int, error) {
 	waiting, err := l.openFile(ctx, yield)
-	if errors.Is(err, stream.ErrSpoolDamaged) {
+	if errors.Is(err, spool.ErrDamaged) {
 		err = fmt.Errorf("%s: %w; %s", l.name, err, l.repair())
 	}
 	return waiting, err
@@ -57,55 +56,24 @@ func (l *EventLog) repair() string {
 }
 
 func (l *EventLog) openFile(ctx context.Context, yield func(popup.Key, popup.State) error) (waiting int, err error) {
-	if l.file, err = sqlite.OpenSpool(ctx, l.name); err != nil {
-		return 0, err
-	}
-	heads, err := l.file.Heads(ctx)
+	opened, err := spool.Open(ctx, l.name, spool.Config{
+		Bytes: int64(l.cfg.SpoolBytes), QueueBytes: logQueueBytes, GroupBytes: logGroupBytes, Log: l.log,
+	})
 	if err != nil {
 		return 0, err
 	}
-	for _, head := range heads {
-		if head.Name == spoolName {
-			if waiting, err = l.replay(ctx, head, yield); err != nil {
-				return waiting, err
+	l.spool.Store(opened)
+	err = opened.Waiting(ctx, spoolName, func(group queue.Group) error {
+		events, _ := decodeEvents(group)
+		for _, e := range events {
+			if err := yield(e.Key, e.State); err != nil {
+				return fmt.Errorf("restore from %s: %w", l.name, err)
 			}
 		}
-	}
-	spool, err := stream.OpenSpool(stream.SpoolConfig{
-		Bytes: int64(l.cfg.SpoolBytes), QueueBytes: logQueueBytes, GroupBytes: logGroupBytes, Log: l.log,
-	}, l.file, heads)
-	if err == nil {
-		l.spool.Store(spool)
-	}
+		waiting += len(events)
+		return nil
+	})
 	return waiting, err
-}
-
-func (l *EventLog) replay(ctx context.Context, head stream.SpoolHead, yield func(popup.Key, popup.State) error) (int, error) {
-	waiting := 0
-	for after := head.Drained; after < head.Last; {
-		sealed, err := l.file.Read(ctx, spoolName, after, logDrainBytes)
-		if err != nil {
-			return waiting, err
-		}
-		if len(sealed) == 0 {
-			return waiting, fmt.Errorf("%w: the groups behind %d of %s are missing", stream.ErrSpoolDamaged, after, spoolName)
-		}
-		for i := range sealed {
-			group, err := sealed[i].Open()
-			if err != nil {
-				return waiting, err
-			}
-			events, _ := decodeEvents(group)
-			for _, e := range events {
-				if err := yield(e.Key, e.State); err != nil {
-					return waiting, fmt.Errorf("restore from %s: %w", l.name, err)
-				}
-			}
-			waiting += len(events)
-			after = group.Sequence
-		}
-	}
-	return waiting, nil
 }
 
 // Record implements popup.Recorder.
@@ -117,7 +85,7 @@ func (l *EventLog) Record(ctx context.Context, events ...popup.Event) error {
 		if err != nil {
 			return err
 		}
-		if _, err := l.spool.Load().Append(ctx, spoolName, stream.SpoolEntry{Payload: payload, Rows: 1}); err != nil {
+		if _, err := l.spool.Load().Append(ctx, spoolName, queue.Entry{Payload: payload, Rows: 1}); err != nil {
 			return errSpool(err)
 		}
 	}
@@ -126,29 +94,35 @@ func (l *EventLog) Record(ctx context.Context, events ...popup.Event) error {
 
 // drain takes events to the database until ctx ends, or the file is found damaged.
 func (l *EventLog) drain(ctx context.Context, tables popupTables) {
-	err := l.spool.Load().Drain(ctx, spoolName, logDrainBytes, func(ctx context.Context, groups []stream.Group) (stream.Applied, error) {
-		var events []popup.Event
-		applied := stream.Applied{Groups: len(groups)}
-		for _, group := range groups {
-			good, dead := decodeEvents(group)
-			events, applied.Dead = append(events, good...), append(applied.Dead, dead...)
-		}
-		last := groups[len(groups)-1]
-		return applied, tables.Apply(ctx, popup.Mark{Queue: last.Spool, Sequence: last.Sequence}, events)
-	})
+	err := l.spool.Load().Drain(ctx, spoolName, logDrainBytes, eventTables{tables})
 	if err != nil {
 		l.log.Error("popup events do not reach the database any more: stop, and repair the event log", "error", err, "repair", l.repair())
 	}
 }
 
+// eventTables is the tables of a database as the destination of events.
+type eventTables struct{ tables popupTables }
+
+// StoreGroups implements queue.Destination.
+func (t eventTables) StoreGroups(ctx context.Context, groups []queue.Group) (queue.Stored, error) {
+	var events []popup.Event
+	stored := queue.Stored{Groups: len(groups)}
+	for _, group := range groups {
+		good, dead := decodeEvents(group)
+		events, stored.Dead = append(events, good...), append(stored.Dead, dead...)
+	}
+	last := groups[len(groups)-1]
+	return stored, t.tables.Apply(ctx, popup.Mark{Queue: last.Spool, Sequence: last.Sequence}, events)
+}
+
 // decodeEvents returns the events of a group, and what is none.
-func decodeEvents(group stream.Group) ([]popup.Event, []stream.DeadLetter) {
-	var dead []stream.DeadLetter
+func decodeEvents(group queue.Group) ([]popup.Event, []queue.DeadLetter) {
+	var dead []queue.DeadLetter
 	events := make([]popup.Event, 0, len(group.Entries))
 	for _, entry := range group.Entries {
 		e, err := popup.DecodeEvent(entry.Payload)
 		if err != nil {
-			dead = append(dead, stream.DeadLetter{
+			dead = append(dead, queue.DeadLetter{
 				Name: group.Name, Sequence: group.Sequence, At: entry.At, Rows: entry.Rows, Reason: err.Error(), Payload: entry.Payload,
 			})
 			continue
@@ -179,11 +153,8 @@ func PopupEventJSON(payload []byte) ([]json.RawMessage, error) {
 
 // Close makes durable what was accepted and closes the file. The drain has ended.
 func (l *EventLog) Close() error {
-	if spool := l.spool.Load(); spool != nil {
-		spool.Close()
-	}
-	if l.file != nil {
-		return l.file.Close()
+	if opened := l.spool.Load(); opened != nil {
+		return opened.Close()
 	}
 	return nil
 }
@@ -191,25 +162,25 @@ func (l *EventLog) Close() error {
 var errLogClosed = errors.New("the event log is not open yet")
 
 func (l *EventLog) ready() error {
-	spool := l.spool.Load()
-	if spool == nil {
+	opened := l.spool.Load()
+	if opened == nil {
 		return errLogClosed
 	}
-	return spool.Ready()
+	return opened.Ready()
 }
 
 // stats returns the figures of the events that wait.
-func (l *EventLog) stats() (stream.SpoolNameStats, bool) {
-	spool := l.spool.Load()
-	if spool == nil {
-		return stream.SpoolNameStats{}, false
+func (l *EventLog) stats() (spool.NameStats, bool) {
+	opened := l.spool.Load()
+	if opened == nil {
+		return spool.NameStats{}, false
 	}
-	for _, s := range spool.Stats().Names {
+	for _, s := range opened.Stats().Names {
 		if s.Name == spoolName {
 			return s, true
 		}
 	}
-	return stream.SpoolNameStats{}, true
+	return spool.NameStats{}, true
 }
 
 // limitedStore bounds how long a swap takes. A read is bounded by the store.

@@ -20,9 +20,9 @@ import (
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
-	"spillway/internal/serve/stream"
 )
 
 // popupTables is where a database keeps campaigns, events and states.
@@ -406,7 +406,7 @@ const spoolName = "popups"
 
 // errSpool explains what a spool's error means here.
 func errSpool(err error) error {
-	var full *stream.Overload
+	var full *queue.Overload
 	if errors.As(err, &full) {
 		return fmt.Errorf("popups.%s is reached: %w", full.Limit, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -13,42 +14,49 @@ import (
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/server"
+	"spillway/internal/serve/spool"
 	"spillway/internal/serve/stream"
 )
 
 // streamSink is where a store keeps a stream's records.
 type streamSink struct {
 	stream.Sink
-	check func(context.Context) error // that the database takes its statements
+	check func(context.Context) error // that the database accepts the stream's statements
 	close func()
 }
 
-// streamPart is a stream and what goes around it. It is served once start has
-// returned.
+// streamDatabase is a stream's database. It implements stream.Database.
+type streamDatabase struct {
+	streamSink
+	ping func(context.Context) error
+}
+
+func (d streamDatabase) Ping(ctx context.Context) error  { return d.ping(ctx) }
+func (d streamDatabase) Check(ctx context.Context) error { return d.check(ctx) }
+
+// runningStream is a stream that was started, at any ack level.
+type runningStream interface {
+	server.Stream
+	Ack() string
+	Ready() error
+	Stats() stream.Stats
+	Close(ctx context.Context) error
+}
+
+// streamPart is a configured stream. It is served when start has returned.
 type streamPart struct {
-	cfg     stream.Config
-	ack     string // of the configuration
-	schema  *stream.Schema
-	sink    streamSink
-	ping    func(context.Context) error
-	spool   *atomic.Pointer[stream.Spool] // for ack: spool
-	log     *slog.Logger
-	running atomic.Pointer[running] // nil before start
-	unread  atomic.Uint64           // bodies that could not be read
-	closing sync.Once
-	closed  error
+	cfg      stream.Config
+	ack      string
+	schema   *stream.Schema
+	database streamDatabase
+	log      *slog.Logger
+	running  atomic.Pointer[runningStream] // nil before start
+	unread   atomic.Uint64                 // bodies that could not be parsed
+	closing  sync.Once
+	closed   error
 }
 
-// running is a stream that was started, whatever its ack level.
-type running struct {
-	store server.Store
-	level func() string // what an answer is worth, in words
-	ready func() error  // why requests should go elsewhere; nil: they need not
-	stats func() stream.Stats
-	close func(context.Context) error
-}
-
-// openStreams makes the streams. It asks no database anything.
+// openStreams makes the streams. It does not need the databases to answer.
 func (a *app) openStreams() error {
 	a.batches = admin.NewStreamBatches()
 	for i := range a.cfg.Streams {
@@ -57,32 +65,30 @@ func (a *app) openStreams() error {
 		if err != nil {
 			return err
 		}
-		st.spooled = st.spooled || c.Ack == stream.SpoolAck
-		st.needed = st.needed || c.Ack != stream.SpoolAck
+		st.spooled = st.spooled || c.Ack == stream.AckSpool
+		st.needed = st.needed || c.Ack != stream.AckSpool
 		schema, err := stream.NewSchema(streamDefinition(c))
 		if err != nil {
 			return UsageError{err}
 		}
 		p := &streamPart{
-			cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, sink: st.stream(schema), ping: st.ping, log: a.log,
-			spool: &a.spool.spool,
+			cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, log: a.log,
+			database: streamDatabase{st.stream(schema), st.ping},
 		}
 		a.streams = append(a.streams, p)
 		a.streamRoutes = append(a.streamRoutes, server.StreamRoute{
-			Paths:   append([]string{c.Path}, c.Aliases...),
-			Schema:  schema,
-			Limits:  stream.Limits{Bytes: c.BodyBytes, Records: c.RecordsMax, Depth: recordDepth, Fields: recordFields},
-			Timeout: c.Timeout,
-			Store: func(ctx context.Context, r stream.Request) (server.Receipt, error) {
-				return p.running.Load().store(ctx, r)
-			},
+			Paths:      append([]string{c.Path}, c.Aliases...),
+			Schema:     schema,
+			Limits:     stream.Limits{Bytes: c.BodyBytes, Records: c.RecordsMax, Depth: recordDepth, Fields: recordFields},
+			Timeout:    c.Timeout,
+			Stream:     p,
 			Unreadable: func() { p.unread.Add(1) },
 		})
 	}
 	return nil
 }
 
-// What one record may hold, whatever the stream.
+// The limits of one record of any stream.
 const (
 	recordDepth  = 32
 	recordFields = 1000
@@ -107,17 +113,17 @@ func streamDefinition(c *config.Stream) stream.Definition {
 	return d
 }
 
-// streamConfig returns a stream's bounds on that store.
+// streamConfig returns the limits of a stream on a store.
 func (a *app) streamConfig(c *config.Stream, st *store) stream.Config {
 	return stream.Config{
 		Committers: a.committers(c, st), BatchRows: c.BatchRows, BatchBytes: c.BatchBytes, QueueRows: c.QueueRows, QueueBytes: c.QueueBytes,
 		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL,
-		Log: a.log, Committed: a.batches.Committed(c.Path),
+		Log: a.log, Memory: c.Ack == stream.AckMemory, Committed: a.batches.Committed(c.Path),
 	}
 }
 
-// committers returns how many transactions of a stream may run at once: the streams of a
-// database share half of its pool, so that feeds and queries have the other.
+// committers returns how many transactions of a stream may run at once. The streams of a
+// database share half of its pool; feeds and queries have the other half.
 func (a *app) committers(c *config.Stream, st *store) int {
 	if st.url.Driver == database.SQLite {
 		return 1 // it has one writer at a time
@@ -131,58 +137,81 @@ func (a *app) committers(c *config.Stream, st *store) int {
 	return min(c.Committers, max(1, a.cfg.Pool.Max/2/streams))
 }
 
-// start has the database, which must answer, take the stream's statements, and starts
-// the stream. Records that go to the spool need no database for now.
-func (p *streamPart) start(ctx context.Context) error {
-	if p.ack == stream.SpoolAck {
-		return p.startSpooled(ctx)
+// startStreams opens the spool, if a stream uses it, and starts the streams.
+func (a *app) startStreams(ctx context.Context) error {
+	if slices.ContainsFunc(a.streams, func(p *streamPart) bool { return p.ack == stream.AckSpool }) {
+		c := a.cfg.Spool
+		s, err := spool.Open(ctx, spool.Path(a.cfg.Data), spool.Config{
+			Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Log: a.log,
+		})
+		if err != nil {
+			return err
+		}
+		a.spool.Store(s)
 	}
-	if err := p.sink.check(ctx); err != nil {
-		return err
+	for _, p := range a.streams {
+		running, err := p.start(ctx, a.spool.Load())
+		if err != nil {
+			return a.explainStream(err)
+		}
+		p.running.Store(&running)
 	}
-	worth, err := p.sink.Durability(ctx)
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", p.name(), err)
-	}
-	s, err := stream.Open(p.cfg, p.schema, p.sink)
-	if err != nil {
-		return UsageError{err}
-	}
-	d := &directStream{part: p, stream: s, worth: worth}
-	ctx, d.endPulse = context.WithCancel(context.WithoutCancel(ctx))
-	d.pulsing.Go(func() { d.keepPulse(ctx) })
-	r := &running{store: d.commit, level: d.level, ready: d.ready, stats: s.Stats, close: d.close}
-	if p.ack == "memory" {
-		r.store, r.level = d.accept, func() string { return "memory" }
-	}
-	p.running.Store(r)
 	return nil
 }
 
+// start starts a stream. Its database must answer, unless its records go to the spool.
+func (p *streamPart) start(ctx context.Context, local *spool.Spool) (runningStream, error) {
+	if p.ack == stream.AckSpool {
+		if err := p.database.Ping(ctx); err != nil {
+			p.log.Warn("database does not answer: records wait in the spool", "stream", p.name(), "error", err)
+		} else if err := p.database.Check(ctx); err != nil {
+			return nil, err
+		}
+		s, err := stream.OpenSpooled(p.cfg, p.schema, local, p.database)
+		if err != nil {
+			return nil, UsageError{err}
+		}
+		return s, nil
+	}
+	s, err := stream.Open(p.cfg, p.schema, p.database)
+	if err != nil {
+		return nil, UsageError{err}
+	}
+	if err := s.Start(ctx, p.database); err != nil {
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	return s, nil
+}
+
 func (p *streamPart) name() string { return p.schema.Definition().Name }
+
+// Store implements server.Stream.
+func (p *streamPart) Store(ctx context.Context, r stream.Request) (stream.Receipt, error) {
+	return (*p.running.Load()).Store(ctx, r)
+}
 
 // close stores what was accepted, and gives up when ctx ends. Only the first call
 // does anything.
 func (p *streamPart) close(ctx context.Context) error {
 	p.closing.Do(func() {
-		if r := p.running.Load(); r != nil {
-			p.closed = r.close(ctx)
+		if running := p.running.Load(); running != nil {
+			p.closed = (*running).Close(ctx)
 		}
-		p.sink.close()
+		p.database.close()
 	})
 	return p.closed
 }
 
-// ready returns why requests should go elsewhere; nil: they need not.
+// ready returns why the stream does not accept records; nil if it does.
 func (p *streamPart) ready() error {
-	if r := p.running.Load(); r != nil {
-		return r.ready()
+	if running := p.running.Load(); running != nil {
+		return (*running).Ready()
 	}
 	return errors.New("waiting for its database")
 }
 
 // closeStreams closes all streams at the same time, within http.drain_timeout, and then
-// the spool.
+// the spool. Only the first call does anything.
 func (a *app) closeStreams() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), a.cfg.HTTP.DrainTimeout)
 	defer cancel()
@@ -192,15 +221,46 @@ func (a *app) closeStreams() error {
 		group.Go(func() { errs[i] = p.close(ctx) })
 	}
 	group.Wait()
-	return errors.Join(append(errs, a.spool.close())...)
+	a.closeSpool.Do(func() {
+		if s := a.spool.Load(); s != nil {
+			errs = append(errs, s.Close())
+		}
+	})
+	return errors.Join(errs...)
 }
 
-// streamStats returns the figures of the streams that are served.
+// logStopped logs that every request was answered, and the records of each stream that wait
+// in the spool for the next start.
+func (a *app) logStopped() {
+	var waiting []any
+	for _, s := range a.spoolStats() {
+		for _, name := range s.Names {
+			if name.Rows > 0 {
+				waiting = append(waiting, slog.Int64(name.Name, name.Rows))
+			}
+		}
+	}
+	if len(waiting) > 0 {
+		a.log.Info("stopped: every accepted request was answered; records wait in the spool", slog.Group("waiting", waiting...))
+		return
+	}
+	a.log.Info("stopped: every accepted request was answered, every accepted record stored")
+}
+
+// spoolStats returns the metrics of the spool; none if there is no spool.
+func (a *app) spoolStats() []spool.Stats {
+	if s := a.spool.Load(); s != nil {
+		return []spool.Stats{s.Stats()}
+	}
+	return nil
+}
+
+// streamStats returns the metrics of the streams that are served.
 func (a *app) streamStats() []stream.Stats {
 	var stats []stream.Stats
 	for _, p := range a.streams {
-		if r := p.running.Load(); r != nil {
-			of := r.stats()
+		if running := p.running.Load(); running != nil {
+			of := (*running).Stats()
 			of.Unreadable = p.unread.Load()
 			stats = append(stats, of)
 		}
@@ -208,19 +268,19 @@ func (a *app) streamStats() []stream.Stats {
 	return stats
 }
 
-// streamAcks returns the levels at which they acknowledge.
+// streamAcks returns the levels at which the streams acknowledge.
 func (a *app) streamAcks() []admin.StreamAck {
 	var acks []admin.StreamAck
 	for _, p := range a.streams {
-		if r := p.running.Load(); r != nil {
-			acks = append(acks, admin.StreamAck{Stream: p.name(), Level: r.level()})
+		if running := p.running.Load(); running != nil {
+			acks = append(acks, admin.StreamAck{Stream: p.name(), Level: (*running).Ack()})
 		}
 	}
 	return acks
 }
 
-// explainStream adds what to run where the freight app's tables are those of an
-// earlier release.
+// explainStream adds what to run if the freight app's tables are those of an earlier
+// release.
 func (a *app) explainStream(err error) error {
 	if !a.builtIn || a.ctx.Err() != nil {
 		return err

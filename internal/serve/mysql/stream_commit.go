@@ -289,7 +289,7 @@ func (w *batchWriter) insertRows(rows []stream.Row) error {
 		n := powerBelow(min(len(rows), w.st.most))
 		part := rows[:n]
 		insert := func(low, high int) (*stream.Refused, error) {
-			if w.b.Careful {
+			if w.b.RowByRow {
 				return &stream.Refused{}, nil
 			}
 			return w.insertRange(part[low:high])

@@ -56,7 +56,7 @@ func (w *batchWriter) mark() (stored bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read spillway_spools: %w", err)
 	}
-	if stored, err = m.Meet(after, last); err != nil {
+	if stored, err = m.Compare(after, last); err != nil {
 		return false, err
 	}
 	if stored {

@@ -13,6 +13,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/storetest"
 	"spillway/internal/serve/stream"
 )
@@ -150,7 +151,7 @@ func TestStreamDrainRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &stream.Batch{Mark: &stream.Mark{Name: "/slow", Last: 1}, Requests: []*stream.Entry{{Records: records}}}
+	b := &stream.Batch{Mark: &queue.Mark{Name: "/slow", Last: 1}, Requests: []*stream.Entry{{Records: records}}}
 	start := time.Now()
 	if err := sink.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)

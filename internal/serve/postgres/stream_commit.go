@@ -33,7 +33,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	if b.Mark != nil {
 		return st.drain(ctx, conn, b)
 	}
-	if b.Careful {
+	if b.RowByRow {
 		return st.stepwise(ctx, conn, b)
 	}
 	keyed := b.Keyed(nil)

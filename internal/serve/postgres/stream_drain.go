@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -37,7 +38,7 @@ func (st *Stream) drain(ctx context.Context, conn *pgconn.PgConn, b *stream.Batc
 }
 
 func isMoved(err error) bool {
-	var moved *stream.Moved
+	var moved *queue.Moved
 	return errors.As(err, &moved)
 }
 
@@ -77,7 +78,7 @@ func (st *Stream) meet(b *stream.Batch, row [][]byte) (stored bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read spillway_spools: %w", err)
 	}
-	if stored, err = b.Mark.Meet(after, last); stored {
+	if stored, err = b.Mark.Compare(after, last); stored {
 		err = b.SetResults(row[2])
 	}
 	return stored, err

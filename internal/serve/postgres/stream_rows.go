@@ -21,7 +21,7 @@ func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream
 		part := rows[:min(len(rows), rowsMax)]
 		rows = rows[len(part):]
 		insert := func(low, high int) (*stream.Refused, error) {
-			if b.Careful {
+			if b.RowByRow {
 				return &stream.Refused{}, nil
 			}
 			defer b.Progress()

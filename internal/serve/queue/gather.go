@@ -1,41 +1,42 @@
-// Package gather says how long to wait for more before what came is sent together: an
-// fsync, or a trip to another server, costs about the same for one and for a hundred.
-//
-// Who is alone does not wait. Where several were around lately, the next group waits for
-// as many, or until Every has passed since the one before began: without that, the first
-// of those who were answered together has the next group alone, and the others the one
-// behind it.
-package gather
+package queue
 
 import (
 	"sync"
 	"time"
 )
 
-// Gather is the state between groups. All its methods are called with one mutex held.
+// Gather decides how long a group of requests waits for more of them before they go
+// together: an fsync, or a trip to another server, costs about the same for one and for
+// a hundred.
+//
+// A client alone does not wait. If several requests were active recently, the next group
+// waits for as many, or until Every has passed since the previous group began. Without
+// the wait, the first client to return after a group would form the next group alone.
+//
+// All methods are called with one mutex held.
 type Gather struct {
-	Every time.Duration // between the beginnings of two groups, at most
+	Every time.Duration // longest time between the beginnings of two groups
 
 	began  time.Time
-	around int // lately, in a group or waiting for the next: the most, which fades
-	want   int // for which Wait waits
+	active int // the most requests in a group or waiting, recently; it decays
+	want   int // for how many Wait waits
 }
 
 // Begin notes that a group begins.
 func (g *Gather) Begin() { g.began = time.Now() }
 
-// End notes that a group has ended with n around: those in it, and those who wait.
-func (g *Gather) End(n int) { g.around = max(n, g.around*7/8) }
+// End notes that a group has ended with n requests active: those in it and those waiting.
+func (g *Gather) End(n int) { g.active = max(n, g.active*7/8) }
 
-// Enough reports whether n who wait are as many as Wait waits for. Who adds one wakes
-// the waiter then.
+// Enough reports whether n waiting requests are as many as Wait waits for. A caller that
+// adds a request then wakes the waiter.
 func (g *Gather) Enough(n int) bool { return n >= g.want }
 
-// Wait waits until done returns true, which may ask Enough and is asked whenever wake
-// wakes, or until it has been long enough. The mutex is wake.L and free meanwhile.
+// Wait waits until done returns true or Every has passed. done is called whenever wake is
+// signaled, and may call Enough. The mutex is wake.L; Wait releases it meanwhile.
 func (g *Gather) Wait(wake *sync.Cond, done func() bool) {
 	wait := g.Every - time.Since(g.began)
-	if g.around < 2 || wait <= 0 {
+	if g.active < 2 || wait <= 0 {
 		return
 	}
 	over := false
@@ -46,7 +47,7 @@ func (g *Gather) Wait(wake *sync.Cond, done func() bool) {
 		wake.Signal()
 	})
 	defer timer.Stop()
-	for g.want = g.around; !over && !done(); {
+	for g.want = g.active; !over && !done(); {
 		wake.Wait()
 	}
 	g.want = 0

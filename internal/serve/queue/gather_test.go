@@ -1,4 +1,4 @@
-package gather
+package queue
 
 import (
 	"sync"
@@ -107,7 +107,7 @@ func TestGather(t *testing.T) {
 			t.Errorf("after a while alone: %s", waited)
 		}
 	})
-	if s.gather.around != 1 {
-		t.Errorf("%d are thought to be around after %s", s.gather.around, elapsed)
+	if s.gather.active != 1 {
+		t.Errorf("%d are thought to be active after %s", s.gather.active, elapsed)
 	}
 }

@@ -1,92 +1,96 @@
-package stream
+package queue
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"time"
 )
 
-// SpoolFile is where a Spool keeps its groups: a file of package sqlite. Write and Key
-// are called by one goroutine, Read by others at the same time.
-type SpoolFile interface {
-	// Write makes all changes in one transaction, and returns when that is on disk,
-	// with the bytes that are in use then. An error wraps ErrSpoolFull or another
-	// cause when nothing has changed, and ErrUnconfirmed when nobody knows.
-	Write(c SpoolChange) (used int64, err error)
-	// Read returns the groups of a name behind a sequence, in order: one at least
-	// where there are any, and no more than have that many bytes together. An error
-	// wraps ErrSpoolDamaged when the file is not what was written.
-	Read(ctx context.Context, name string, after uint64, bytes int) ([]SealedGroup, error)
-	// Key returns what is known of an idempotency key: nil when it is in no group.
-	Key(name, key string) (*SpoolKey, error)
-}
-
-// Errors of a spool.
-var (
-	// ErrSpoolFull: nothing was stored, there is no room on the disk.
-	ErrSpoolFull = errors.New("the disk is full")
-	// ErrSpoolDamaged: groups are missing, or are not what was written.
-	ErrSpoolDamaged = errors.New("the spool is damaged")
-	// ErrSpoolInUse: another process has the spool open for writing.
-	ErrSpoolInUse = errors.New("the spool is in use by another process")
-)
-
-// SpoolChange is what one transaction changes in a spool's file.
-type SpoolChange struct {
-	Names    []SpoolHead   // that are new: Name and ID
-	Groups   []SealedGroup // to be added
-	Keys     []SpoolKey    // of those
-	Drained  []Drained     // to be deleted
-	Requeued []int64       // ids of dead letters to be deleted
-}
-
-// SealedGroup is a group as the file keeps it.
-type SealedGroup struct {
-	Name     string
-	Sequence uint64
-	At       time.Time // of its first entry
-	Rows     int
-	Sum      uint32 // CRC-32C of the name, the sequence and the payload
-	Payload  []byte
-}
-
-// SpoolKey is an idempotency key in a group that has not been drained.
-type SpoolKey struct {
-	Name, Key   string
-	Fingerprint [32]byte
+// Entry is what a spool stores for one request. The spool does not look into the payload.
+type Entry struct {
+	Payload []byte
+	Rows    int       // records in the payload, for the metrics
+	At      time.Time // when the request was accepted; zero: now
+	// Key is an idempotency key; "" for none. While an entry with the same key waits to be
+	// drained and has not expired, a second one is not stored. See CheckKey.
+	Key         string
+	Fingerprint [32]byte // of the body; needed with a key
 	Expires     time.Time
-	Sequence    uint64
 }
 
-// Drained are the groups of a name up to a sequence, which are no longer needed.
-type Drained struct {
-	Name string
-	Upto uint64
-	Keys []string // of these groups
-	Dead []DeadLetter
+// Group is the entries of one name that became durable together.
+type Group struct {
+	Spool    [16]byte // random id of the name in its spool
+	Name     string
+	Sequence uint64 // 1, 2, 3… without a gap
+	Entries  []Entry
+	Rows     int // in all entries
+	Bytes    int
 }
 
-// DeadLetter is what the database refused at the drain.
+// DeadLetter is an entry, or one record of it, that the database refused when it was
+// drained.
 type DeadLetter struct {
-	ID       int64 // in the file; of one that was read
+	ID       int64 // in the spool's file; set when it is read
 	Name     string
 	Sequence uint64    // of its group
 	At       time.Time // when it was accepted
 	Rows     int
 	Reason   string
-	Payload  []byte // an entry's, or a whole damaged group's
-	Raw      bool   // it is a damaged group: it cannot be tried again
+	Payload  []byte // as in an Entry, or of a whole damaged group
+	Raw      bool   // it is a damaged group, which cannot be retried
 }
 
-// SpoolHead is where a name of a spool stands.
-type SpoolHead struct {
-	Name    string
-	ID      [16]byte // random: what Mark.Spool is
-	Drained uint64   // the last group that was drained
-	Last    uint64   // the last group that was added
-	Groups  int64    // that are waiting
-	Rows    int64    // in them
-	Bytes   int64    // in them
-	Oldest  time.Time
-	Dead    int64 // dead letters
+// Stored is what a Destination made of groups.
+type Stored struct {
+	Groups int          // stored, counted from the first: at least one
+	Dead   []DeadLetter // entries of these groups that will never be stored
+}
+
+// Destination is where a spool's groups are drained to.
+type Destination interface {
+	// StoreGroups stores groups in order; all or none of those that it reports. After a
+	// crash or an error it may get groups again that it has stored: it must recognize them
+	// by Spool and Sequence, or store them twice harmlessly.
+	//
+	// After an error it is called again, at first with one group. After a *Moved it is
+	// called again at once, with the groups up to Moved.Last.
+	StoreGroups(ctx context.Context, groups []Group) (Stored, error)
+}
+
+// Mark says which groups of a spool a batch contains. It is committed with the batch, so
+// that no group is stored twice.
+type Mark struct {
+	Spool [16]byte // Group.Spool
+	Name  string   // for people
+	After uint64   // the group before the batch's first
+	Last  uint64   // the batch's last group
+
+	// Found is set if the database is behind After. It lacks groups that were stored: it is
+	// an older copy, or it lost an acknowledged commit.
+	Found *uint64
+}
+
+// Moved is the error of a batch that was not stored because the database already has
+// groups of it. The last batch that was stored had the groups behind After, up to Last.
+type Moved struct{ After, Last uint64 }
+
+// Error says where the database stands.
+func (m *Moved) Error() string {
+	return fmt.Sprintf("the database already has the groups up to %d; its last batch is groups %d to %d", m.Last, m.After+1, m.Last)
+}
+
+// Compare compares a mark with the one in the database. stored reports that the batch has
+// been stored already. The error is a *Moved.
+func (m *Mark) Compare(after, last uint64) (stored bool, err error) {
+	switch {
+	case last < m.After:
+		m.Found = &last
+		return false, nil
+	case last == m.After:
+		return false, nil
+	case last == m.Last && after == m.After:
+		return true, nil
+	}
+	return false, &Moved{After: after, Last: last}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"spillway/internal/serve/gather"
+	"spillway/internal/serve/queue"
 )
 
 // sendEvery is the most time between two groups of commands when the second waits for
@@ -24,7 +24,7 @@ type sender struct {
 	mu       sync.Mutex
 	wake     sync.Cond
 	waiting  []*sending
-	together gather.Gather
+	together queue.Gather
 	closed   bool
 }
 
@@ -36,7 +36,7 @@ type sending struct {
 }
 
 func newSender(client rueidis.Client) *sender {
-	s := &sender{client: client, done: make(chan struct{}), together: gather.Gather{Every: sendEvery}}
+	s := &sender{client: client, done: make(chan struct{}), together: queue.Gather{Every: sendEvery}}
 	s.wake.L = &s.mu
 	return s
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -22,22 +23,17 @@ type StreamRoute struct {
 	Schema  *stream.Schema
 	Limits  stream.Limits // of a body; Bytes holds before and after decompression
 	Timeout time.Duration // a request waits at most so long, and a sixteenth of it
-	Store   Store
+	Stream  Stream
 	// Unreadable, if set, is told of each body that was received and of which nothing can
 	// be used. It is called concurrently.
 	Unreadable func()
 }
 
-// Store makes a request's records as safe as the receipt says. It returns the errors
-// of stream.Stream's Commit and Accept. It is called concurrently, and keeps no part
-// of the HTTP request.
-type Store func(ctx context.Context, r stream.Request) (Receipt, error)
-
-// Receipt is what a client is told of a request that was taken.
-type Receipt struct {
-	stream.Outcome
-	Ack     string // the level at which the records are safe
-	Pending bool   // they are not in the table yet
+// Stream stores the records of requests. Its method may be called concurrently.
+type Stream interface {
+	// Store makes a request's records as safe as the receipt says. Its errors are those of
+	// stream.Stream's Commit and Accept. It keeps no part of the HTTP request.
+	Store(ctx context.Context, r stream.Request) (stream.Receipt, error)
 }
 
 // streamHandler serves one stream.
@@ -62,8 +58,8 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	key := ctx.Request.Header.PeekBytes(h.server.names.idempotencyKey)
-	if stream.CheckKey(text(key)) != nil {
-		h.server.problem(ctx, badRequest, fmt.Sprintf("Idempotency-Key must be UTF-8 of at most %d bytes, without NUL", stream.KeyMax))
+	if queue.CheckKey(text(key)) != nil {
+		h.server.problem(ctx, badRequest, fmt.Sprintf("Idempotency-Key must be UTF-8 of at most %d bytes, without NUL", queue.KeyMax))
 		return
 	}
 	r, ok := h.parse(ctx, form, key)
@@ -74,7 +70,7 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	h.server.dropBody(ctx)
-	receipt, err := h.route.Store(h.deadlines.Context(time.Now()), r)
+	receipt, err := h.route.Stream.Store(h.deadlines.Context(time.Now()), r)
 	if err != nil {
 		h.fail(ctx, err, r.Key != "")
 		return
@@ -137,7 +133,7 @@ func sizeDetail(most int) string {
 }
 
 // write answers a request that was taken.
-func (h *streamHandler) write(ctx *fasthttp.RequestCtx, r *Receipt) {
+func (h *streamHandler) write(ctx *fasthttp.RequestCtx, r *stream.Receipt) {
 	if r.Stored == 0 && len(r.Refused) > 0 {
 		h.server.refuse(ctx, noneStored, "every record is refused: see refused", r.Refused)
 		return
@@ -167,20 +163,20 @@ func (h *streamHandler) write(ctx *fasthttp.RequestCtx, r *Receipt) {
 
 // fail answers an error of the engine.
 func (h *streamHandler) fail(ctx *fasthttp.RequestCtx, err error, keyed bool) {
-	var overload *stream.Overload
+	var overload *queue.Overload
 	switch s := h.server; {
 	case errors.As(err, &overload):
 		s.unavailable(ctx, busy, fmt.Sprintf("too many records wait for the database (%s): nothing was stored", overload.Limit), err)
 		ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(overload.RetryAfter)))
-	case errors.Is(err, stream.ErrUnknown):
+	case errors.Is(err, queue.ErrUnknown):
 		s.problem(ctx, unknownOutcome, unknownDetail(keyed))
 	case errors.Is(err, stream.ErrUnavailable):
 		s.unavailable(ctx, databaseDown, "the database does not take the records now: nothing was stored, send them again", err)
-	case errors.Is(err, stream.ErrClosed):
+	case errors.Is(err, queue.ErrClosed):
 		s.unavailable(ctx, stopping, "this process is stopping: nothing was stored, send the records to another one", err)
-	case errors.Is(err, stream.ErrKeyReused):
+	case errors.Is(err, queue.ErrKeyReused):
 		s.problem(ctx, keyReused, "this Idempotency-Key came with another body before: nothing was stored; use a new key for new records")
-	case errors.Is(err, stream.ErrTooLarge):
+	case errors.Is(err, queue.ErrTooLarge):
 		s.problem(ctx, bodyTooLarge, "the request's records alone are more than the queue holds (queue_rows, queue_bytes): send fewer at a time")
 	default:
 		s.problem(ctx, notStored, "the database refuses the transaction, and trying again does not help until somebody mends what the log names: nothing was stored")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -42,6 +43,13 @@ func (s *streamSink) Durability(context.Context) (stream.Durability, error) {
 
 func (s *streamSink) Sweep(context.Context, time.Time, time.Time, int) (int, error) { return 0, nil }
 
+// storeFunc is a function as a Stream.
+type storeFunc func(ctx context.Context, r stream.Request) (stream.Receipt, error)
+
+func (f storeFunc) Store(ctx context.Context, r stream.Request) (stream.Receipt, error) {
+	return f(ctx, r)
+}
+
 // openStream returns the route of a stream at /things into a sink.
 func openStream(tb testing.TB, sink *streamSink) StreamRoute {
 	tb.Helper()
@@ -62,10 +70,7 @@ func openStream(tb testing.TB, sink *streamSink) StreamRoute {
 	return StreamRoute{
 		Paths: []string{"/things", "/v1/things"}, Schema: schema, Timeout: time.Second,
 		Limits: stream.Limits{Bytes: 700, Records: 10, Depth: 8, Fields: 8},
-		Store: func(ctx context.Context, r stream.Request) (Receipt, error) {
-			outcome, err := s.Commit(ctx, r)
-			return Receipt{Outcome: outcome, Ack: "database"}, err
-		},
+		Stream: s,
 	}
 }
 
@@ -190,7 +195,9 @@ func TestStreamKeys(t *testing.T) {
 func TestStreamErrors(t *testing.T) {
 	route := openStream(t, &streamSink{})
 	var failure atomic.Pointer[error]
-	route.Store = func(context.Context, stream.Request) (Receipt, error) { return Receipt{}, *failure.Load() }
+	route.Stream = storeFunc(func(context.Context, stream.Request) (stream.Receipt, error) {
+		return stream.Receipt{}, *failure.Load()
+	})
 	url, _ := start(t, &rows{n: 5}, func(c *Config) { c.Streams = []StreamRoute{route} })
 	for _, c := range []struct {
 		err    error
@@ -199,12 +206,12 @@ func TestStreamErrors(t *testing.T) {
 		retry  string
 		says   string
 	}{
-		{&stream.Overload{Limit: "wait_max", RetryAfter: 2300 * time.Millisecond}, 503, "busy", "3", "(wait_max): nothing was stored"},
+		{&queue.Overload{Limit: "wait_max", RetryAfter: 2300 * time.Millisecond}, 503, "busy", "3", "(wait_max): nothing was stored"},
 		{fmt.Errorf("%w: x", stream.ErrUnavailable), 503, "database-down", "1", "nothing was stored"},
-		{stream.ErrClosed, 503, "stopping", "1", "nothing was stored"},
-		{fmt.Errorf("%w: x", stream.ErrUnknown), 504, "unknown-outcome", "", "send an Idempotency-Key next time"},
-		{stream.ErrKeyReused, 409, "key-reused", "", "use a new key"},
-		{stream.ErrTooLarge, 413, "body-too-large", "", "queue_rows"},
+		{queue.ErrClosed, 503, "stopping", "1", "nothing was stored"},
+		{fmt.Errorf("%w: x", queue.ErrUnknown), 504, "unknown-outcome", "", "send an Idempotency-Key next time"},
+		{queue.ErrKeyReused, 409, "key-reused", "", "use a new key"},
+		{queue.ErrTooLarge, 413, "body-too-large", "", "queue_rows"},
 		{errors.New("permission denied for table secrets"), 500, "not-stored", "", "nothing was stored"},
 	} {
 		failure.Store(&c.err)
@@ -213,7 +220,7 @@ func TestStreamErrors(t *testing.T) {
 			t.Errorf("%v: %d %s, Retry-After %q", c.err, a.status, a.body, a.header.Get("Retry-After"))
 		}
 	}
-	unknown := stream.ErrUnknown
+	unknown := queue.ErrUnknown
 	failure.Store(&unknown)
 	if a := send(t, url+"/things", `{"id":1}`, "Idempotency-Key", "k"); !strings.Contains(a.body, "again with the same Idempotency-Key") {
 		t.Errorf("%d %s", a.status, a.body)
@@ -223,9 +230,9 @@ func TestStreamErrors(t *testing.T) {
 // Records that are not in the table yet are 202.
 func TestStreamPending(t *testing.T) {
 	route := openStream(t, &streamSink{})
-	route.Store = func(_ context.Context, r stream.Request) (Receipt, error) {
-		return Receipt{Outcome: stream.Outcome{Stored: r.Records.Len(), Replayed: r.Key == "k"}, Ack: "memory", Pending: true}, nil
-	}
+	route.Stream = storeFunc(func(_ context.Context, r stream.Request) (stream.Receipt, error) {
+		return stream.Receipt{Outcome: stream.Outcome{Stored: r.Records.Len(), Replayed: r.Key == "k"}, Ack: "memory", Pending: true}, nil
+	})
 	url, _ := start(t, &rows{n: 5}, func(c *Config) { c.Streams = []StreamRoute{route} })
 	if a := send(t, url+"/things", `{"id":1}`, "Idempotency-Key", "k"); a.status != 202 || a.body != `{"stored":1,"ack":"memory","replayed":true}` {
 		t.Errorf("%d %s", a.status, a.body)

@@ -1,36 +1,38 @@
-package stream
+package spool
 
 import (
-	"context"
-	"errors"
-	"log/slog"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"spillway/internal/serve/queue"
 )
 
-// slowDisk is a spool's file of which each transaction takes as long; it notes their entries.
-type slowDisk struct {
-	took   time.Duration
-	groups []int
-}
-
-func (d *slowDisk) Write(c SpoolChange) (int64, error) {
-	if len(c.Groups) == 0 {
-		return 0, nil
+// slowDown makes each transaction of a spool that has one group take as long, by a trigger,
+// and returns the entries of each. Call it before anything is appended.
+func slowDown(t *testing.T, s *Spool, took time.Duration) *[]int {
+	t.Helper()
+	var entries []int
+	err := s.file.writer.CreateFunction("slow", &sqlite.FunctionImpl{
+		NArgs: 1, AllowIndirect: true, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
+			entries = append(entries, args[0].Int())
+			<-time.After(took)
+			return sqlite.Value{}, nil
+		},
+	})
+	if err == nil {
+		err = sqlitex.ExecuteScript(s.file.writer, "CREATE TEMP TRIGGER slow BEFORE INSERT ON main.groups BEGIN SELECT slow(new.rows); END;", nil)
 	}
-	<-time.After(d.took)
-	g, err := c.Groups[0].Open()
-	d.groups = append(d.groups, len(g.Entries))
-	return 0, err
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &entries
 }
-
-func (*slowDisk) Read(context.Context, string, uint64, int) ([]SealedGroup, error) {
-	return nil, errors.New("nothing is drained here")
-}
-
-func (*slowDisk) Key(string, string) (*SpoolKey, error) { return nil, nil }
 
 // TestSpoolGather: who is alone has the time of one transaction; those who come together
 // share one, without a wait where all are there, and else for gatherEvery at most.
@@ -38,11 +40,8 @@ func TestSpoolGather(t *testing.T) {
 	const disk, rounds = 200 * time.Microsecond, 20
 	run := func(writers int, pause time.Duration) (groups []int, took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			file := &slowDisk{took: disk}
-			s, err := OpenSpool(SpoolConfig{Bytes: 1 << 20, QueueBytes: 1 << 20, GroupBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}, file, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := openAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+			entries := slowDown(t, s, disk)
 			start := time.Now()
 			var group sync.WaitGroup
 			for i := range writers {
@@ -51,7 +50,7 @@ func TestSpoolGather(t *testing.T) {
 						<-time.After(wait)
 					}
 					for range rounds {
-						if _, err := s.Append(t.Context(), "/a", SpoolEntry{Payload: []byte("x"), Rows: 1}); err != nil {
+						if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: []byte("x"), Rows: 1}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -59,8 +58,8 @@ func TestSpoolGather(t *testing.T) {
 			}
 			group.Wait()
 			took = time.Since(start)
-			s.Close()
-			groups = file.groups
+			closeSpool(t, s)
+			groups = *entries
 		})
 		return groups, took
 	}

@@ -1,4 +1,4 @@
-package sqlite
+package spool
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"spillway/internal/serve/stream"
+	"spillway/internal/serve/queue"
 )
 
 // BenchmarkSpoolAppend has writers append a record of 100 bytes each, one after the
@@ -16,8 +16,8 @@ func BenchmarkSpoolAppend(b *testing.B) {
 	payload := []byte(strings.Repeat("x", 100))
 	for _, writers := range []int{1, 32, 1000} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			s, f := openSpoolAt(b, filepath.Join(b.TempDir(), "s.db"), spoolConfig())
-			defer closeSpool(b, s, f)
+			s := openAt(b, filepath.Join(b.TempDir(), "s.db"), spoolConfig())
+			defer closeSpool(b, s)
 			put(b, s, "/a", "first")
 			before := s.Stats()
 			next := make(chan struct{}, writers)
@@ -25,7 +25,7 @@ func BenchmarkSpoolAppend(b *testing.B) {
 			for range writers {
 				group.Go(func() {
 					for range next {
-						if _, err := s.Append(b.Context(), "/a", stream.SpoolEntry{Payload: payload, Rows: 1}); err != nil {
+						if _, err := s.Append(b.Context(), "/a", queue.Entry{Payload: payload, Rows: 1}); err != nil {
 							b.Error(err)
 						}
 					}

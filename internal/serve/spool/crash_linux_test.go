@@ -1,4 +1,4 @@
-package sqlite
+package spool
 
 import (
 	"bufio"
@@ -21,7 +21,7 @@ import (
 	"pgregory.net/rapid"
 	"zombiezen.com/go/sqlite/sqlitex"
 
-	"spillway/internal/serve/stream"
+	"spillway/internal/serve/queue"
 )
 
 // spoolChild is the variable that makes TestSpoolChild do another test's work in a
@@ -52,7 +52,7 @@ func childCommand(t *testing.T, wrap []string, work, file string) *exec.Cmd {
 // appendForever appends with several writers, drains half, and prints what was
 // acknowledged and what was drained, until it is killed.
 func appendForever(t *testing.T, file string) {
-	s, _ := openSpoolAt(t, file, spoolConfig())
+	s := openAt(t, file, spoolConfig())
 	var mu sync.Mutex
 	say := func(format string, args ...any) {
 		mu.Lock()
@@ -60,12 +60,12 @@ func appendForever(t *testing.T, file string) {
 		fmt.Printf(format+"\n", args...)
 	}
 	go func() {
-		_ = s.Drain(context.Background(), "/a", 200, func(_ context.Context, groups []stream.Group) (stream.Applied, error) {
+		_ = s.Drain(context.Background(), "/a", 200, destination(func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
 			for _, e := range groups[0].Entries {
 				say("drained %s", e.Payload)
 			}
-			return stream.Applied{Groups: 1}, nil
-		})
+			return queue.Stored{Groups: 1}, nil
+		}))
 	}()
 	start := s.Stats().Entries
 	for w := range 6 {
@@ -73,7 +73,7 @@ func appendForever(t *testing.T, file string) {
 			for i := 0; ; i++ {
 				text := fmt.Sprintf("%d-%d-%d-%d", os.Getpid(), w, start, i)
 				for _, name := range []string{"/a", "/b"} {
-					if _, err := s.Append(context.Background(), name, stream.SpoolEntry{Payload: []byte(text), Rows: 1}); err != nil {
+					if _, err := s.Append(context.Background(), name, queue.Entry{Payload: []byte(text), Rows: 1}); err != nil {
 						say("error %v", err)
 					}
 					say("acked %s %s", name, text)
@@ -117,8 +117,8 @@ func TestSpoolKill(t *testing.T) {
 		}
 		_ = child.Wait() // killed
 	}
-	s, f := openSpoolAt(t, file, spoolConfig())
-	defer closeSpool(t, s, f)
+	s := openAt(t, file, spoolConfig())
+	defer closeSpool(t, s)
 	left := map[string]int{}
 	for _, name := range s.Stats().Names {
 		for _, text := range drainSome(t, s, name.Name, int(name.Rows)) {
@@ -163,7 +163,7 @@ func TestSpoolModel(t *testing.T) {
 			case "drain":
 				m.drain(rapid.IntRange(0, 3).Draw(rt, "drained"))
 			case "reopen":
-				closeSpool(t, m.s, m.f)
+				closeSpool(t, m.s)
 				m.start(m.file())
 			case "crash":
 				m.crash(rt, false)
@@ -172,7 +172,7 @@ func TestSpoolModel(t *testing.T) {
 			}
 		}
 		m.drain(len(m.want))
-		closeSpool(t, m.s, m.f)
+		closeSpool(t, m.s)
 	})
 }
 
@@ -184,15 +184,14 @@ type spoolModel struct {
 	crashes int
 	next    int
 	want    []string
-	s       *stream.Spool
-	f       *SpoolFile
+	s       *Spool
 }
 
 func (m *spoolModel) file() string {
 	return filepath.Join(m.dir, fmt.Sprintf("%d-%d.db", m.id, m.crashes))
 }
 
-func (m *spoolModel) start(file string) { m.s, m.f = openSpoolAt(m.t, file, spoolConfig()) }
+func (m *spoolModel) start(file string) { m.s = openAt(m.t, file, spoolConfig()) }
 
 func (m *spoolModel) append(n int) {
 	for range n {
@@ -234,7 +233,7 @@ func (m *spoolModel) crash(rt *rapid.T, torn bool) {
 			}
 		}
 	}
-	closeSpool(m.t, m.s, m.f)
+	closeSpool(m.t, m.s)
 	m.crashes++
 	for ending, data := range image {
 		if err := os.WriteFile(m.file()+ending, data, 0o600); err != nil {
@@ -271,10 +270,10 @@ func (m *spoolModel) image() map[string][]byte {
 // appendOneByOne prints each acknowledgement; with unsynced set it does what a spool
 // without fsync would do.
 func appendOneByOne(t *testing.T, file string, unsynced bool) {
-	s, f := openSpoolAt(t, file, spoolConfig())
-	defer closeSpool(t, s, f)
+	s := openAt(t, file, spoolConfig())
+	defer closeSpool(t, s)
 	if unsynced {
-		if err := sqlitex.ExecuteTransient(f.writer, "PRAGMA synchronous = OFF", nil); err != nil {
+		if err := sqlitex.ExecuteTransient(s.file.writer, "PRAGMA synchronous = OFF", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -382,40 +381,39 @@ func fillDisk(t *testing.T, file string) {
 	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, f := openSpoolAt(t, file, spoolConfig())
-	f.reserve = 0 // as when others take what the spool leaves free
+	s := openAt(t, file, spoolConfig())
+	s.file.reserve = 0 // as when others take what the spool leaves free
 	var kept []string
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {
 		text := fmt.Sprintf("%d %s", i, strings.Repeat("x", 20000))
-		if _, err = s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: []byte(text), Rows: 1}); err == nil {
+		if _, err = s.Append(t.Context(), "/a", queue.Entry{Payload: []byte(text), Rows: 1}); err == nil {
 			kept = append(kept, text)
 		}
 	}
-	var over *stream.Overload
-	if !errors.As(err, &over) || over.Limit != "disk" || !errors.Is(err, stream.ErrOverloaded) || len(kept) < 10 {
+	var over *queue.Overload
+	if !errors.As(err, &over) || over.Limit != "disk" || !errors.Is(err, queue.ErrOverloaded) || len(kept) < 10 {
 		t.Fatalf("%d kept, then %v", len(kept), err)
 	}
 	if ready := s.Ready(); ready == nil {
 		t.Error("ready with a full disk")
 	}
-	if _, err := s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: make([]byte, 20000)}); !errors.Is(err, stream.ErrOverloaded) {
+	if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: make([]byte, 20000)}); !errors.Is(err, queue.ErrOverloaded) {
 		t.Errorf("once more: %v", err)
 	}
 	// A start with a full disk finds everything, as after a crash.
-	s.Close()
-	if err := f.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Logf("close with a full disk: %v", err)
 	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	s, f = openSpoolAt(t, file, spoolConfig())
-	f.reserve = 0
+	s = openAt(t, file, spoolConfig())
+	s.file.reserve = 0
 	put(t, s, "/a", "again")
 	if got := drainSome(t, s, "/a", len(kept)+1); !slices.Equal(got, append(kept, "again")) {
 		t.Errorf("drained %d, kept %d", len(got), len(kept))
 	}
-	closeSpool(t, s, f)
+	closeSpool(t, s)
 	fmt.Printf("%d kept, then: %v\n", len(kept), err)
 }

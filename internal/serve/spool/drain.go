@@ -1,45 +1,44 @@
-package stream
+package spool
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
-// Applied is what became of groups.
-type Applied struct {
-	Groups int          // that were taken, from the first on: at least one
-	Dead   []DeadLetter // entries in them that will never be taken
-}
+// DrainState is what the drain of a name does.
+type DrainState string
 
-// Apply takes groups of a name to where they belong, in order, all or none of those
-// that it reports. It may be given groups again that it has taken, after a crash and
-// after it returned an error: it must know them by their Spool and Sequence, or take
-// them twice harmlessly. After an error it is called again, with one group at first;
-// after a *Moved at once, with just the groups up to its Last.
-type Apply func(ctx context.Context, groups []Group) (Applied, error)
+// The states of a drain.
+const (
+	DrainNone     DrainState = ""         // nothing drains the name
+	DrainRunning  DrainState = "running"  // storing groups, or waiting for some
+	DrainRetrying DrainState = "retrying" // the last attempt failed; the next follows after a pause
+	DrainStopped  DrainState = "stopped"  // groups are missing or damaged: spillway spool repair
+)
 
-// Drain has apply take the groups of a name, oldest first, until ctx ends; then it
-// returns nil. What was taken is deleted from the spool. When apply fails it is called
-// again after a pause that grows from 50 ms to 5 s, for as long as it takes.
+// Drain hands the groups of a name to a destination, oldest first, at most bytes at once,
+// and deletes those that were stored. When ctx ends it returns nil.
 //
-// When a group is missing or damaged Drain returns an error that wraps
-// ErrSpoolDamaged, which Ready and Stats repeat, and so does every later call: what
-// is behind the damage stays where it is until it is repaired. Entries are kept
-// meanwhile. bytes bounds what apply is given at once. One Drain of a name may run
-// at a time.
-func (s *Spool) Drain(ctx context.Context, name string, bytes int, apply Apply) error {
+// If the destination fails, Drain retries forever, after pauses of 50 ms to 5 s. At a
+// group that is missing or damaged it returns an error that wraps ErrDamaged, which Ready
+// and Stats repeat. What is behind the damage stays in the spool until Repair; new entries
+// are accepted meanwhile.
+//
+// One Drain of a name may run at a time.
+func (s *Spool) Drain(ctx context.Context, name string, bytes int, to queue.Destination) error {
 	s.mu.Lock()
 	n := s.name(name)
 	if n.drain == DrainRunning || n.drain == DrainRetrying {
 		s.mu.Unlock()
-		return fmt.Errorf("drain %s: it is being drained already", name)
+		return fmt.Errorf("drain %s: another drain of it is running", name)
 	}
 	n.drain, n.reason = DrainRunning, nil
 	s.mu.Unlock()
-	d := &drain{s: s, name: name, bytes: bytes, limit: bytes, apply: apply}
+	d := &drain{spool: s, name: name, bytes: bytes, limit: bytes, to: to}
 	err := d.run(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,62 +47,70 @@ func (s *Spool) Drain(ctx context.Context, name string, bytes int, apply Apply) 
 		return nil
 	}
 	n.drain, n.reason = DrainStopped, err
-	s.cfg.Log.Error("the drain has stopped: look with spillway spool repair", "name", name, "error", err)
+	s.cfg.Log.Error("drain stopped: run spillway spool repair", "name", name, "error", err)
 	return fmt.Errorf("drain %s: %w", name, err)
 }
 
 // drain drains one name.
 type drain struct {
-	s     *Spool
+	spool *Spool
 	name  string
-	apply Apply
-	bytes int    // given to apply at once, at most
-	limit int    // now: less after an error
-	upto  uint64 // read just the groups up to this one; 0: as limit says
-	more  bool   // the last groups that were read were not all there are
-	began time.Time
+	to    queue.Destination
+	bytes int       // given to the destination at once, at most
+	limit int       // the same now: less after an error
+	upto  uint64    // read the groups up to this one; 0: as limit says
+	more  bool      // the last read did not return all groups
+	began time.Time // when groups were last given to the destination
 
 	failures int
 	logged   time.Time
 }
 
-// run returns nil when ctx has ended, else what is damaged.
+// removal is groups that were drained and are to be deleted.
+type removal struct {
+	drained
+	groups []queue.Group
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+// run returns nil when ctx has ended, else an error that wraps ErrDamaged.
 func (d *drain) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		groups, err := d.next(ctx)
 		if err == nil && len(groups) > 0 {
-			err = d.take(ctx, groups)
+			err = d.store(ctx, groups)
 		}
-		var moved *Moved
+		var moved *queue.Moved
 		switch {
 		case err == nil:
-			d.went()
+			d.succeeded()
 		case ctx.Err() != nil:
-		case errors.Is(err, ErrSpoolDamaged):
+		case errors.Is(err, ErrDamaged):
 			return err
 		case errors.As(err, &moved) && d.upto == 0:
 			d.upto = moved.Last
 		default:
 			d.failed(err)
-			sleepUntil(ctx, drainPause(d.failures))
+			queue.Sleep(ctx, queue.Backoff(d.failures, 50*time.Millisecond, 5*time.Second))
 		}
 	}
 	return nil
 }
 
-// drainEvery is the time between the starts of two calls of apply that take all there
-// is: what comes meanwhile shares a transaction of the database.
+// drainEvery is the shortest time between two batches while the drain keeps up, so that
+// more records share a transaction of the database.
 const drainEvery = 100 * time.Millisecond
 
 // next waits for groups and reads them.
-func (d *drain) next(ctx context.Context) ([]Group, error) {
-	s := d.s
+func (d *drain) next(ctx context.Context) ([]queue.Group, error) {
+	s := d.spool
 	if wait := drainEvery - time.Since(d.began); !d.more && d.failures == 0 && d.upto == 0 && wait > 0 {
-		sleepUntil(ctx, wait)
+		queue.Sleep(ctx, wait)
 	}
 	s.mu.Lock()
 	n := s.name(d.name)
-	after, last, id, grown := n.Drained, n.Last, n.ID, n.grown
+	after, last, id, grown := n.drained, n.last, n.id, n.grown
 	s.mu.Unlock()
 	if after == last {
 		select {
@@ -112,16 +119,16 @@ func (d *drain) next(ctx context.Context) ([]Group, error) {
 		}
 		return nil, nil
 	}
-	var groups []Group
+	var groups []queue.Group
 	at := after
 	for {
-		sealed, err := s.file.Read(ctx, d.name, at, d.limit)
+		sealed, err := s.file.read(ctx, d.name, at, d.limit)
 		if err != nil {
 			return nil, fmt.Errorf("read the spool: %w", err)
 		}
 		if len(groups) == 0 && len(sealed) > 0 {
 			s.mu.Lock()
-			n.Oldest = sealed[0].At
+			n.oldest = sealed[0].at
 			s.mu.Unlock()
 		}
 		more, err := openGroups(sealed, d.name, id, at, last)
@@ -140,15 +147,15 @@ func (d *drain) next(ctx context.Context) ([]Group, error) {
 	}
 }
 
-// openGroups opens the groups behind one, up to the first that is damaged. The error
-// is about that one.
-func openGroups(sealed []SealedGroup, name string, id [16]byte, after, last uint64) ([]Group, error) {
-	var groups []Group
+// openGroups opens the groups behind a sequence, up to the first that is missing or
+// damaged. The error is about that one.
+func openGroups(sealed []sealedGroup, name string, id [16]byte, after, last uint64) ([]queue.Group, error) {
+	var groups []queue.Group
 	for i := range sealed {
-		if want := after + uint64(i) + 1; sealed[i].Sequence != want {
-			return groups, fmt.Errorf("%w: groups %d to %d of %s are missing", ErrSpoolDamaged, want, sealed[i].Sequence-1, name)
+		if want := after + uint64(i) + 1; sealed[i].sequence != want {
+			return groups, fmt.Errorf("%w: groups %d to %d of %s are missing", ErrDamaged, want, sealed[i].sequence-1, name)
 		}
-		g, err := sealed[i].Open()
+		g, err := sealed[i].open()
 		if err != nil {
 			return groups, err
 		}
@@ -156,34 +163,35 @@ func openGroups(sealed []SealedGroup, name string, id [16]byte, after, last uint
 		groups = append(groups, g)
 	}
 	if len(sealed) == 0 {
-		return nil, fmt.Errorf("%w: groups %d to %d of %s are missing", ErrSpoolDamaged, after+1, last, name)
+		return nil, fmt.Errorf("%w: groups %d to %d of %s are missing", ErrDamaged, after+1, last, name)
 	}
 	return groups, nil
 }
 
-// take has groups applied and deletes them from the spool.
-func (d *drain) take(ctx context.Context, groups []Group) error {
+// store hands groups to the destination and deletes those that it stored.
+func (d *drain) store(ctx context.Context, groups []queue.Group) error {
 	d.began = time.Now()
-	done, err := d.apply(ctx, groups)
+	stored, err := d.to.StoreGroups(ctx, groups)
 	if err != nil {
 		return err
 	}
-	if done.Groups < 1 || done.Groups > len(groups) {
-		return fmt.Errorf("%d of %d groups were taken", done.Groups, len(groups))
+	if stored.Groups < 1 || stored.Groups > len(groups) {
+		return fmt.Errorf("%d of %d groups were stored", stored.Groups, len(groups))
 	}
 	d.upto = 0
-	groups = groups[:done.Groups]
-	r := &removal{Drained: Drained{Name: d.name, Upto: groups[len(groups)-1].Sequence, Dead: done.Dead}, groups: groups, done: make(chan struct{})}
+	groups = groups[:stored.Groups]
+	r := &removal{groups: groups, done: make(chan struct{})}
+	r.drained = drained{name: d.name, upto: groups[len(groups)-1].Sequence, dead: stored.Dead}
 	for _, g := range groups {
 		for _, e := range g.Entries {
 			if e.Key != "" {
-				r.Keys = append(r.Keys, e.Key)
+				r.keys = append(r.keys, e.Key)
 			}
 		}
 	}
-	s := d.s
+	s := d.spool
 	s.mu.Lock()
-	s.removed = append(s.removed, r)
+	s.removals = append(s.removals, r)
 	s.wake.Signal()
 	s.mu.Unlock()
 	<-r.done
@@ -193,27 +201,27 @@ func (d *drain) take(ctx context.Context, groups []Group) error {
 	return nil
 }
 
-// went notes that the drain goes on.
-func (d *drain) went() {
+// succeeded notes that the last attempt did not fail.
+func (d *drain) succeeded() {
 	d.limit = min(d.limit*4, d.bytes)
 	if d.failures == 0 {
 		return
 	}
-	d.s.cfg.Log.Info("the drain goes on", "name", d.name, "attempts", d.failures+1)
+	d.spool.cfg.Log.Info("drain resumed", "name", d.name, "attempts", d.failures+1)
 	d.failures, d.logged = 0, time.Time{}
-	d.s.setDrain(d.name, DrainRunning, nil)
+	d.spool.setDrain(d.name, DrainRunning, nil)
 }
 
-// failed notes an attempt that failed. The next one takes one group: it may be one
-// group alone, or their number, that cannot be taken.
+// failed notes an attempt that failed. The next one has one group: the cause may be one
+// group alone, or their number.
 func (d *drain) failed(err error) {
 	d.failures++
 	d.limit = 1
 	d.upto = 0
-	d.s.setDrain(d.name, DrainRetrying, err)
+	d.spool.setDrain(d.name, DrainRetrying, err)
 	if now := time.Now(); now.Sub(d.logged) > time.Minute {
 		d.logged = now
-		d.s.cfg.Log.Warn("the drain tries again", "name", d.name, "attempts", d.failures, "error", err)
+		d.spool.cfg.Log.Warn("drain failed, retrying", "name", d.name, "attempts", d.failures, "error", err)
 	}
 }
 
@@ -224,21 +232,5 @@ func (s *Spool) setDrain(name string, state DrainState, reason error) {
 	n.drain, n.reason = state, reason
 	if state == DrainRetrying {
 		n.retries++
-	}
-}
-
-// drainPause is the pause after some failures in a row, half of it random.
-func drainPause(failures int) time.Duration {
-	const first, most = 50 * time.Millisecond, 5 * time.Second
-	full := min(first<<min(failures-1, 10), most)
-	return full - time.Duration(rand.Float64()*float64(full)/2)
-}
-
-func sleepUntil(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

@@ -1,4 +1,4 @@
-package sqlite
+package spool
 
 import (
 	"context"
@@ -8,17 +8,16 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
-
-	"spillway/internal/serve/stream"
 )
 
-// spoolTables are the tables of a spool's file. Times are microseconds since 1970. A
-// group's id is its name's number, 44 bits further up, and its sequence.
-const spoolTables = `CREATE TABLE names (
+// tables are the tables of a spool's file. Times are microseconds since 1970. A group's id
+// is the number of its name, shifted by sequenceBits, and its sequence.
+const tables = `CREATE TABLE names (
 	number INTEGER PRIMARY KEY,
 	name TEXT NOT NULL UNIQUE,
 	id BLOB NOT NULL,
@@ -52,80 +51,64 @@ CREATE TABLE dead (
 );`
 
 const (
-	spoolApplication = 0x5377_5370 // "SwSp"
-	spoolVersion     = 1
-	sequenceBits     = 44
-	spoolPage        = 4096
+	application  = 0x5377_5370 // "SwSp", the file's application_id
+	version      = 1           // the file's user_version
+	sequenceBits = 44
+	pageBytes    = 4096
 )
 
-// SpoolFile is the file of a spool. It implements stream.SpoolFile.
-//
-// It is in WAL mode with synchronous=FULL: a COMMIT appends the changed pages to
-// FILE-wal and returns after an fsync of it (and of the directory, once). Every
-// 1,000 pages SQLite copies them into FILE, synced before the log begins anew. After
-// a crash what was committed is read from the log again; a torn end of it, which
-// was never acknowledged, is left out by its checksums.
-//
-// One process has it open for writing, held by a lock on FILE-lock.
-type SpoolFile struct {
-	file     string
-	lock     *os.File     // nil: read only
-	writer   *sqlite.Conn // nil: read only
-	used     int64        // bytes of the file in use
-	free     int64        // and of its free pages
-	reserve  int64        // spoolReserve
-	reckoned int          // changes since they were measured
+func groupID(number int64, sequence uint64) int64 { return number<<sequenceBits | int64(sequence) }
 
-	mu     sync.Mutex // of reader
+// file is the SQLite file of a spool. One goroutine calls write and key; the other methods
+// may be called concurrently.
+type file struct {
+	path    string
+	lock    *os.File     // nil: read only
+	writer  *sqlite.Conn // nil: read only
+	used    int64        // bytes of the file in use
+	free    int64        // bytes of its free pages
+	reserve int64        // bytes of the disk that groups leave free
+	changes int          // since used and free were measured
+
+	mu     sync.Mutex // guards reader
 	reader *sqlite.Conn
 
 	numbersMu sync.Mutex
 	numbers   map[string]int64 // of the names
 }
 
-var _ stream.SpoolFile = (*SpoolFile)(nil)
-
-// OpenSpool opens a spool's file for writing; directory and file are created where they
-// are missing. Errors wrap stream.ErrSpoolInUse and stream.ErrSpoolDamaged.
-func OpenSpool(ctx context.Context, file string) (*SpoolFile, error) {
-	f, err := openSpool(ctx, file)
-	if err != nil {
-		return nil, fmt.Errorf("open the spool %s: %w", file, err)
+// openFile opens a file for writing; directory and file are created if missing. Errors
+// wrap ErrInUse and ErrDamaged.
+func openFile(ctx context.Context, path string) (*file, error) {
+	f := &file{path: path, reserve: reserveBytes}
+	err := makeDirectory(filepath.Dir(path))
+	if err == nil {
+		f.lock, err = lockFile(path + "-lock")
 	}
-	return f, nil
-}
-
-func openSpool(ctx context.Context, file string) (*SpoolFile, error) {
-	if err := makeDirectory(filepath.Dir(file)); err != nil {
-		return nil, err
+	if err == nil {
+		f.writer, err = openWriter(ctx, path)
 	}
-	lock, err := lockSpool(file + "-lock")
-	if err != nil {
-		return nil, err
-	}
-	f := &SpoolFile{file: file, lock: lock, reserve: spoolReserve}
-	if f.writer, err = openSpoolWriter(ctx, file); err == nil {
-		f.reader, err = sqlite.OpenConn(file, sqlite.OpenReadWrite)
+	if err == nil {
+		f.reader, err = sqlite.OpenConn(path, sqlite.OpenReadWrite)
 	}
 	if err == nil {
 		err = f.readNumbers()
 	}
 	if err != nil {
-		return nil, errors.Join(damaged(err), f.Close())
+		return nil, fmt.Errorf("open the spool %s: %w", path, errors.Join(damaged(err), f.close()))
 	}
 	return f, nil
 }
 
-// InspectSpool opens a spool's file to be looked at, while another process may be
-// writing it.
-func InspectSpool(file string) (*SpoolFile, error) {
-	if _, err := os.Stat(file); err != nil {
+// inspectFile opens a file for reading only. Another process may write it meanwhile.
+func inspectFile(path string) (*file, error) {
+	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("find the spool: %w", err)
 	}
-	f := &SpoolFile{file: file}
+	f := &file{path: path}
 	var err error
-	// Reading a file in WAL mode after a crash needs the right to mend its log.
-	f.reader, err = sqlite.OpenConn(file, sqlite.OpenReadWrite)
+	// After a crash, SQLite needs write access to read a file in WAL mode.
+	f.reader, err = sqlite.OpenConn(path, sqlite.OpenReadWrite)
 	if err == nil {
 		err = sqlitex.ExecuteTransient(f.reader, "PRAGMA query_only = ON", nil)
 	}
@@ -133,13 +116,13 @@ func InspectSpool(file string) (*SpoolFile, error) {
 		err = f.readNumbers()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the spool %s: %w", file, errors.Join(damaged(err), f.Close()))
+		return nil, fmt.Errorf("open the spool %s: %w", path, errors.Join(damaged(err), f.close()))
 	}
 	return f, nil
 }
 
-// Close closes the file and gives the lock up. Nothing may use it any more.
-func (f *SpoolFile) Close() error {
+// close closes the file and releases the lock.
+func (f *file) close() error {
 	var errs []error
 	for _, conn := range []*sqlite.Conn{f.reader, f.writer} {
 		if conn != nil {
@@ -150,12 +133,12 @@ func (f *SpoolFile) Close() error {
 		errs = append(errs, f.lock.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("close the spool %s: %w", f.file, err)
+		return fmt.Errorf("close the spool %s: %w", f.path, err)
 	}
 	return nil
 }
 
-// makeDirectory makes a directory that outlives a crash.
+// makeDirectory makes a directory that survives a crash.
 func makeDirectory(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -177,61 +160,57 @@ func syncDirectory(dir string) error {
 	return nil
 }
 
-// lockSpool takes the lock, which ends with the process at the latest.
-func lockSpool(name string) (*os.File, error) {
+// lockFile takes the lock, which ends with the process at the latest.
+func lockFile(name string) (*os.File, error) {
 	lock, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("open its lock: %w", err)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		owner := make([]byte, 20)
-		n, _ := lock.Read(owner) // for people only
+		n, _ := lock.Read(owner) // for the message only
 		_ = lock.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
-		return nil, fmt.Errorf("%w (pid %s): stop it first, or give this one a data directory of its own", stream.ErrSpoolInUse, strings.TrimSpace(string(owner[:n])))
+		return nil, fmt.Errorf("%w (pid %s): stop that process, or use another data directory", ErrInUse, strings.TrimSpace(string(owner[:n])))
 	}
-	_ = lock.Truncate(0) // the number is for people only
+	_ = lock.Truncate(0) // the pid is for the message above only
 	_, _ = fmt.Fprintf(lock, "%d\n", os.Getpid())
 	return lock, nil
 }
 
-func openSpoolWriter(ctx context.Context, file string) (*sqlite.Conn, error) {
-	conn, err := sqlite.OpenConn(file, sqlite.OpenReadWrite, sqlite.OpenCreate)
+func openWriter(ctx context.Context, path string) (*sqlite.Conn, error) {
+	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite, sqlite.OpenCreate)
 	if err != nil {
 		return nil, err
 	}
 	conn.SetInterrupt(ctx.Done())
-	if err := prepareSpool(conn); err != nil {
+	if err := prepare(conn); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	conn.SetInterrupt(nil)
 	return conn, nil
 }
 
-// prepareSpool sets how the file is written and creates the tables.
-func prepareSpool(conn *sqlite.Conn) error {
-	application, err := number(conn, "PRAGMA application_id")
-	if err != nil {
-		return err
-	}
-	version, err := number(conn, "PRAGMA user_version")
-	if err != nil {
-		return err
-	}
-	tables, err := number(conn, "SELECT count(*) FROM sqlite_schema")
-	switch {
+// prepare checks that the file is a spool, sets how it is written, and creates the tables
+// in a new one.
+func prepare(conn *sqlite.Conn) error {
+	foundApplication, err := number(conn, "PRAGMA application_id")
+	foundVersion, errVersion := number(conn, "PRAGMA user_version")
+	found, errTables := number(conn, "SELECT count(*) FROM sqlite_schema")
+	switch err := errors.Join(err, errVersion, errTables); {
 	case err != nil:
 		return err
-	case tables > 0 && application != spoolApplication:
-		return errors.New("the file is no spool")
-	case tables > 0 && version != spoolVersion:
-		return fmt.Errorf("the file is of version %d, this program knows %d", version, spoolVersion)
+	case found > 0 && foundApplication != application:
+		return errors.New("the file is not a spool")
+	case found > 0 && foundVersion != version:
+		return fmt.Errorf("the file has version %d, this program supports %d", foundVersion, version)
 	}
 	for _, sql := range []string{
-		fmt.Sprintf("PRAGMA page_size = %d", spoolPage), "PRAGMA auto_vacuum = INCREMENTAL",
+		fmt.Sprintf("PRAGMA page_size = %d", pageBytes), "PRAGMA auto_vacuum = INCREMENTAL",
 		"PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA wal_autocheckpoint = 1000", "PRAGMA journal_size_limit = 67108864",
+		"PRAGMA fullfsync = ON", "PRAGMA checkpoint_fullfsync = ON", // macOS; no effect elsewhere
 	} {
 		if err := sqlitex.ExecuteTransient(conn, sql, nil); err != nil {
 			return fmt.Errorf("%s: %w", sql, err)
@@ -240,18 +219,18 @@ func prepareSpool(conn *sqlite.Conn) error {
 	if level, err := number(conn, "PRAGMA synchronous"); err != nil || level != 2 {
 		return fmt.Errorf("set synchronous = FULL: it is %d: %w", level, err)
 	}
-	mode, err := texts(conn, "SELECT journal_mode FROM pragma_journal_mode WHERE ?", "1")
-	if err != nil || len(mode) != 1 || mode[0] != "wal" {
-		return fmt.Errorf("set WAL mode: the journal mode stays %v: %w", mode, err)
+	wal, err := number(conn, "SELECT journal_mode = 'wal' FROM pragma_journal_mode")
+	if err != nil || wal != 1 {
+		return fmt.Errorf("set WAL mode: the file system does not support it: %w", err)
 	}
-	if tables > 0 {
+	if found > 0 {
 		return nil
 	}
-	script := fmt.Sprintf("%s PRAGMA application_id = %d; PRAGMA user_version = %d;", spoolTables, spoolApplication, spoolVersion)
+	script := fmt.Sprintf("%s PRAGMA application_id = %d; PRAGMA user_version = %d;", tables, application, version)
 	return sqlitex.ExecuteScript(conn, script, nil)
 }
 
-// number returns the one number that a statement yields.
+// number returns the number that a statement yields.
 func number(conn *sqlite.Conn, sql string) (int64, error) {
 	n := int64(0)
 	err := sqlitex.Execute(conn, sql, &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
@@ -261,16 +240,23 @@ func number(conn *sqlite.Conn, sql string) (int64, error) {
 	return n, err
 }
 
-// damaged wraps an error that says that the file is not what SQLite wrote.
+// columnBytes returns a copy of a column.
+func columnBytes(stmt *sqlite.Stmt, column int) []byte {
+	data := make([]byte, stmt.ColumnLen(column))
+	stmt.ColumnBytes(column, data)
+	return data
+}
+
+// damaged makes an error wrap ErrDamaged if SQLite cannot read what the file holds.
 func damaged(err error) error {
 	switch sqlite.ErrCode(err).ToPrimary() {
 	case sqlite.ResultCorrupt, sqlite.ResultNotADB:
-		return fmt.Errorf("%w: %w", stream.ErrSpoolDamaged, err)
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return err
 }
 
-func (f *SpoolFile) readNumbers() error {
+func (f *file) readNumbers() error {
 	f.numbers = make(map[string]int64)
 	return sqlitex.Execute(f.reader, "SELECT name, number FROM names", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
 		f.numbers[stmt.ColumnText(0)] = stmt.ColumnInt64(1)
@@ -278,9 +264,62 @@ func (f *SpoolFile) readNumbers() error {
 	}})
 }
 
-// number returns that of a name; 0 when it is new.
-func (f *SpoolFile) number(name string) int64 {
+// number returns the number of a name; 0 if it is new.
+func (f *file) number(name string) int64 {
 	f.numbersMu.Lock()
 	defer f.numbersMu.Unlock()
 	return f.numbers[name]
+}
+
+// key returns an idempotency key; nil if no group that waits has it.
+func (f *file) key(name, key string) (*groupKey, error) {
+	var found *groupKey
+	err := sqlitex.Execute(f.writer, "SELECT fingerprint, expires_at, sequence FROM keys WHERE number = ? AND key = ?", &sqlitex.ExecOptions{
+		Args: []any{f.number(name), key}, ResultFunc: func(stmt *sqlite.Stmt) error {
+			found = &groupKey{name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2))}
+			stmt.ColumnBytes(0, found.fingerprint[:])
+			return nil
+		},
+	})
+	return found, damaged(err)
+}
+
+// read returns the groups of a name behind a sequence, in order: at least one if there are
+// any, and then no more than limit bytes together. An error wraps ErrDamaged if SQLite
+// cannot read the file.
+func (f *file) read(ctx context.Context, name string, after uint64, limit int) ([]sealedGroup, error) {
+	var groups []sealedGroup
+	err := f.query(ctx, func(conn *sqlite.Conn) error {
+		stmt, err := conn.Prepare("SELECT id, at, rows, sum, payload FROM groups WHERE id > ? AND id < ? ORDER BY id")
+		if err != nil {
+			return err
+		}
+		n := f.number(name)
+		stmt.BindInt64(1, groupID(n, after))
+		stmt.BindInt64(2, groupID(n+1, 0))
+		size := 0
+		for {
+			more, err := stmt.Step()
+			if err != nil || !more {
+				return errors.Join(err, stmt.Reset())
+			}
+			if size += stmt.ColumnLen(4); len(groups) > 0 && size > limit {
+				return stmt.Reset()
+			}
+			groups = append(groups, sealedGroup{
+				name: name, sequence: uint64(stmt.ColumnInt64(0) & (1<<sequenceBits - 1)), at: time.UnixMicro(stmt.ColumnInt64(1)),
+				rows: stmt.ColumnInt(2), sum: uint32(stmt.ColumnInt64(3)), payload: columnBytes(stmt, 4),
+			})
+		}
+	})
+	return groups, damaged(err)
+}
+
+// query runs work alone on the reading connection.
+func (f *file) query(ctx context.Context, work func(*sqlite.Conn) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reader.SetInterrupt(ctx.Done())
+	defer f.reader.SetInterrupt(nil)
+	return work(f.reader)
 }

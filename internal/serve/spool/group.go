@@ -1,40 +1,30 @@
-package stream
+package spool
 
 import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
-// SpoolEntry is what one Append keeps. The spool does not look into the payload.
-type SpoolEntry struct {
-	Payload []byte
-	Rows    int       // records in it, for the figures
-	At      time.Time // when it was accepted; zero: now
-	// Key is an idempotency key: while an entry with it waits to be drained and has
-	// not expired, another one is not kept. Empty: none. At most KeyMax bytes.
-	Key         string
-	Fingerprint [32]byte // with a key
-	Expires     time.Time
+// sealedGroup is a group as the file holds it.
+type sealedGroup struct {
+	name     string
+	sequence uint64
+	at       time.Time // of its first entry
+	rows     int
+	sum      uint32 // CRC-32C of name, sequence and payload
+	payload  []byte // the version, the number of entries, and the entries
 }
 
-// Group is the entries of a name that were made durable together.
-type Group struct {
-	Spool    [16]byte // the id of the name in this spool
-	Name     string
-	Sequence uint64 // 1, 2, 3... without a gap
-	Entries  []SpoolEntry
-	Rows     int // in all entries
-	Bytes    int
-}
-
-// groupVersion is the first byte of a group.
+// groupVersion is the first byte of a payload.
 const groupVersion = 1
 
-// Seal encodes the entries of a group.
-func Seal(name string, sequence uint64, entries []SpoolEntry) SealedGroup {
-	g := SealedGroup{Name: name, Sequence: sequence}
+// seal encodes the entries of a group.
+func seal(name string, sequence uint64, entries []queue.Entry) sealedGroup {
+	g := sealedGroup{name: name, sequence: sequence}
 	size := 16
 	for _, e := range entries {
 		size += len(e.Payload) + len(e.Key) + 64
@@ -43,107 +33,75 @@ func Seal(name string, sequence uint64, entries []SpoolEntry) SealedGroup {
 	b = binary.AppendUvarint(b, uint64(len(entries)))
 	for i, e := range entries {
 		if i == 0 {
-			g.At = e.At
+			g.at = e.At
 		}
-		g.Rows += e.Rows
+		g.rows += e.Rows
 		b = binary.AppendVarint(b, e.At.UnixMicro())
 		b = binary.AppendUvarint(b, uint64(e.Rows))
-		b = appendBytes(b, e.Key)
+		b = queue.AppendBytes(b, e.Key)
 		if e.Key != "" {
 			b = append(b, e.Fingerprint[:]...)
 			b = binary.AppendVarint(b, e.Expires.UnixMicro())
 		}
-		b = appendBytes(b, e.Payload)
+		b = queue.AppendBytes(b, e.Payload)
 	}
-	g.Payload = b
-	g.Sum = g.sum()
+	g.payload = b
+	g.sum = g.checksum()
 	return g
-}
-
-func appendBytes[T string | []byte](b []byte, data T) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func (g *SealedGroup) sum() uint32 {
-	sum := crc32.Update(0, castagnoli, append([]byte(g.Name), 0))
-	sum = crc32.Update(sum, castagnoli, binary.LittleEndian.AppendUint64(nil, g.Sequence))
-	return crc32.Update(sum, castagnoli, g.Payload)
+func (g *sealedGroup) checksum() uint32 {
+	sum := crc32.Update(0, castagnoli, append([]byte(g.name), 0))
+	sum = crc32.Update(sum, castagnoli, binary.LittleEndian.AppendUint64(nil, g.sequence))
+	return crc32.Update(sum, castagnoli, g.payload)
 }
 
-// Open checks the sum of a group and decodes it. Errors wrap ErrSpoolDamaged.
-func (g *SealedGroup) Open() (Group, error) {
-	group := Group{Name: g.Name, Sequence: g.Sequence, Bytes: len(g.Payload)}
-	if sum := g.sum(); sum != g.Sum {
-		return group, fmt.Errorf("%w: group %d of %s has the checksum %08x, not %08x", ErrSpoolDamaged, g.Sequence, g.Name, sum, g.Sum)
+// open verifies the checksum of a group and decodes it. Errors wrap ErrDamaged.
+func (g *sealedGroup) open() (queue.Group, error) {
+	group := queue.Group{Name: g.name, Sequence: g.sequence, Bytes: len(g.payload)}
+	if sum := g.checksum(); sum != g.sum {
+		return group, fmt.Errorf("%w: group %d of %s has the checksum %08x, not %08x", ErrDamaged, g.sequence, g.name, sum, g.sum)
 	}
-	r := reader{data: g.Payload}
-	if version := r.take(1); version == nil || version[0] != groupVersion {
-		return group, fmt.Errorf("%w: group %d of %s is of a version that this program does not know", ErrSpoolDamaged, g.Sequence, g.Name)
+	d := queue.Decoder{Rest: g.payload}
+	if version := d.Take(1); version == nil || version[0] != groupVersion {
+		return group, fmt.Errorf("%w: group %d of %s has a version that this program does not know", ErrDamaged, g.sequence, g.name)
 	}
-	n := r.uvarint()
+	n := d.Uvarint()
 	for range n {
-		e := SpoolEntry{At: time.UnixMicro(r.varint()), Rows: int(r.uvarint()), Key: string(r.bytes())}
+		e := queue.Entry{At: time.UnixMicro(d.Varint()), Rows: int(d.Uvarint()), Key: string(d.Bytes())}
 		if e.Key != "" {
-			copy(e.Fingerprint[:], r.take(len(e.Fingerprint)))
-			e.Expires = time.UnixMicro(r.varint())
+			copy(e.Fingerprint[:], d.Take(len(e.Fingerprint)))
+			e.Expires = time.UnixMicro(d.Varint())
 		}
-		e.Payload = r.bytes()
-		if r.bad {
+		e.Payload = d.Bytes()
+		if d.Bad {
 			break
 		}
 		group.Entries = append(group.Entries, e)
 		group.Rows += e.Rows
 	}
-	if r.bad || len(r.data) > 0 {
-		return group, fmt.Errorf("%w: group %d of %s cannot be read", ErrSpoolDamaged, g.Sequence, g.Name)
+	if d.Bad || len(d.Rest) > 0 {
+		return group, fmt.Errorf("%w: group %d of %s cannot be decoded", ErrDamaged, g.sequence, g.name)
 	}
 	return group, nil
 }
 
-// reader reads what the append functions of package binary wrote. bad is set, for
-// good, when the data ends early.
-type reader struct {
-	data []byte
-	bad  bool
+// groupKey is an idempotency key of a group that waits.
+type groupKey struct {
+	name, key   string
+	fingerprint [32]byte
+	expires     time.Time
+	sequence    uint64
 }
 
-func (r *reader) take(n int) []byte {
-	if r.bad || n < 0 || n > len(r.data) {
-		r.bad = true
-		return nil
+// appendKeys appends the idempotency keys of a group's entries.
+func appendKeys(keys []groupKey, name string, sequence uint64, entries []queue.Entry) []groupKey {
+	for _, e := range entries {
+		if e.Key != "" {
+			keys = append(keys, groupKey{name: name, key: e.Key, fingerprint: e.Fingerprint, expires: e.Expires, sequence: sequence})
+		}
 	}
-	taken := r.data[:n:n]
-	r.data = r.data[n:]
-	return taken
-}
-
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.data)
-	if n <= 0 {
-		r.bad = true
-		return 0
-	}
-	r.data = r.data[n:]
-	return v
-}
-
-func (r *reader) varint() int64 {
-	v, n := binary.Varint(r.data)
-	if n <= 0 {
-		r.bad = true
-		return 0
-	}
-	r.data = r.data[n:]
-	return v
-}
-
-func (r *reader) bytes() []byte {
-	n := r.uvarint()
-	if n > uint64(len(r.data)) {
-		r.bad = true
-		return nil
-	}
-	return r.take(int(n))
+	return keys
 }

@@ -1,7 +1,8 @@
-package sqlite
+package spool
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,53 +16,51 @@ import (
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
-	"spillway/internal/serve/stream"
+	"spillway/internal/serve/queue"
 )
 
-func spoolConfig() stream.SpoolConfig {
-	return stream.SpoolConfig{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
+func spoolConfig() Config {
+	return Config{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
 }
 
-// openSpoolAt opens a spool. The test closes it, or its process ends.
-func openSpoolAt(t testing.TB, file string, cfg stream.SpoolConfig) (*stream.Spool, *SpoolFile) {
+// openAt opens a spool. The test closes it, or its process ends.
+func openAt(t testing.TB, path string, cfg Config) *Spool {
 	t.Helper()
-	f, err := OpenSpool(context.Background(), file)
+	s, err := Open(context.Background(), path, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	heads, err := f.Heads(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := stream.OpenSpool(cfg, f, heads)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s, f
+	return s
 }
 
-func closeSpool(t testing.TB, s *stream.Spool, f *SpoolFile) {
+func closeSpool(t testing.TB, s *Spool) {
 	t.Helper()
-	s.Close()
-	if err := f.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
 }
 
-func put(t testing.TB, s *stream.Spool, name, payload string) {
+func put(t testing.TB, s *Spool, name, payload string) {
 	t.Helper()
-	if _, err := s.Append(context.Background(), name, stream.SpoolEntry{Payload: []byte(payload), Rows: 1}); err != nil {
+	if _, err := s.Append(context.Background(), name, queue.Entry{Payload: []byte(payload), Rows: 1}); err != nil {
 		t.Fatalf("append %.20q: %v", payload, err)
 	}
 }
 
+// destination is a function as a queue.Destination.
+type destination func(ctx context.Context, groups []queue.Group) (queue.Stored, error)
+
+func (d destination) StoreGroups(ctx context.Context, groups []queue.Group) (queue.Stored, error) {
+	return d(ctx, groups)
+}
+
 // drainSome drains a name until its payloads number n, and returns them.
-func drainSome(t testing.TB, s *stream.Spool, name string, n int) []string {
+func drainSome(t testing.TB, s *Spool, name string, n int) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var got []string
-	err := s.Drain(ctx, name, 1<<20, func(_ context.Context, groups []stream.Group) (stream.Applied, error) {
+	err := s.Drain(ctx, name, 1<<20, destination(func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
 		taken := 0
 		for _, g := range groups {
 			if len(got) >= n {
@@ -75,8 +74,8 @@ func drainSome(t testing.TB, s *stream.Spool, name string, n int) []string {
 		if len(got) >= n {
 			cancel()
 		}
-		return stream.Applied{Groups: taken}, nil
-	})
+		return queue.Stored{Groups: taken}, nil
+	}))
 	if err != nil || len(got) < n {
 		t.Fatalf("drained %d of %d: %v", len(got), n, err)
 	}
@@ -85,7 +84,7 @@ func drainSome(t testing.TB, s *stream.Spool, name string, n int) []string {
 
 func TestSpoolOrderAndNames(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "spool", "s.db")
-	s, f := openSpoolAt(t, file, spoolConfig())
+	s := openAt(t, file, spoolConfig())
 	var writers sync.WaitGroup
 	for w := range 8 {
 		writers.Go(func() {
@@ -100,10 +99,10 @@ func TestSpoolOrderAndNames(t *testing.T) {
 		t.Errorf("stats %+v", stats)
 	}
 	t.Logf("200 entries in %d fsyncs", stats.Syncs)
-	closeSpool(t, s, f)
+	closeSpool(t, s)
 
-	s, f = openSpoolAt(t, file, spoolConfig())
-	defer closeSpool(t, s, f)
+	s = openAt(t, file, spoolConfig())
+	defer closeSpool(t, s)
 	for n := range 2 {
 		got := drainSome(t, s, fmt.Sprint("/", n), 100)
 		last := map[string]int{}
@@ -126,22 +125,22 @@ func TestSpoolOrderAndNames(t *testing.T) {
 func TestSpoolBounds(t *testing.T) {
 	cfg := spoolConfig()
 	cfg.Bytes, cfg.QueueBytes = 1<<20, 600<<10
-	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), cfg)
-	defer closeSpool(t, s, f)
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), cfg)
+	defer closeSpool(t, s)
 	payload, kept := strings.Repeat("x", 50<<10), 0
 	var err error
 	for ; kept < 100 && err == nil; kept++ {
-		_, err = s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: []byte(payload)})
+		_, err = s.Append(t.Context(), "/a", queue.Entry{Payload: []byte(payload)})
 	}
 	kept--
-	var over *stream.Overload
+	var over *queue.Overload
 	if !errors.As(err, &over) || over.Limit != "spool_bytes" || over.RetryAfter <= 0 || kept < 15 {
 		t.Fatalf("%d kept, then %v", kept, err)
 	}
 	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "spool_bytes") {
 		t.Errorf("ready: %v", err)
 	}
-	if _, err := s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: make([]byte, 700<<10)}); !errors.Is(err, stream.ErrTooLarge) {
+	if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: make([]byte, 700<<10)}); !errors.Is(err, queue.ErrTooLarge) {
 		t.Errorf("larger than the queue: %v", err)
 	}
 	if got := drainSome(t, s, "/a", kept); len(got) != kept {
@@ -152,15 +151,15 @@ func TestSpoolBounds(t *testing.T) {
 		t.Errorf("ready: %v", err)
 	}
 	stats := s.Stats()
-	if stats.Overloaded[stream.LimitSpool] != 1 || stats.UsedBytes > 200<<10 {
+	if stats.Overloaded[queue.LimitSpool] != 1 || stats.UsedBytes > 200<<10 {
 		t.Errorf("stats %+v", stats)
 	}
 }
 
 // A size that cannot be read makes nothing of what was kept undone.
 func TestSpoolMeasure(t *testing.T) {
-	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
-	defer closeSpool(t, s, f)
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+	defer closeSpool(t, s)
 	put(t, s, "/a", "first")
 	before := s.Stats()
 	refuse := sqlite.AuthorizeFunc(func(a sqlite.Action) sqlite.AuthResult {
@@ -169,7 +168,7 @@ func TestSpoolMeasure(t *testing.T) {
 		}
 		return sqlite.AuthResultOK
 	})
-	if err := f.writer.SetAuthorizer(refuse); err != nil {
+	if err := s.file.writer.SetAuthorizer(refuse); err != nil {
 		t.Fatal(err)
 	}
 	const groups = measureEvery + 1 // one of them is followed by a measurement, which fails
@@ -181,14 +180,14 @@ func TestSpoolMeasure(t *testing.T) {
 	if after.UsedBytes != want {
 		t.Errorf("%d bytes, want what was measured before and what was added, %d", after.UsedBytes, want)
 	}
-	if _, err := f.Write(stream.SpoolChange{}); err == nil {
+	if _, err := s.file.write(change{}); err == nil {
 		t.Error("the size is read all the same")
 	}
-	if err := f.writer.SetAuthorizer(nil); err != nil {
+	if err := s.file.writer.SetAuthorizer(nil); err != nil {
 		t.Fatal(err)
 	}
 	put(t, s, "/a", "last")
-	if got := s.Stats().UsedBytes; got == want || got%spoolPage != 0 {
+	if got := s.Stats().UsedBytes; got == want || got%pageBytes != 0 {
 		t.Errorf("%d bytes, want those of pages: measured again", got)
 	}
 	if got := drainSome(t, s, "/a", groups+2); len(got) != groups+2 || got[0] != "first" || got[groups+1] != "last" {
@@ -198,10 +197,10 @@ func TestSpoolMeasure(t *testing.T) {
 
 // A key that no database takes as a text is not kept.
 func TestSpoolKeyText(t *testing.T) {
-	s, f := openSpoolAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
-	defer closeSpool(t, s, f)
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+	defer closeSpool(t, s)
 	for _, key := range []string{"\xff", "a\x00"} {
-		if _, err := s.Append(t.Context(), "/a", stream.SpoolEntry{Payload: []byte("x"), Key: key}); !errors.Is(err, stream.ErrBody) {
+		if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: []byte("x"), Key: key}); !errors.Is(err, queue.ErrBadKey) {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
@@ -209,11 +208,11 @@ func TestSpoolKeyText(t *testing.T) {
 
 func TestSpoolKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
-	s, f := openSpoolAt(t, file, spoolConfig())
+	s := openAt(t, file, spoolConfig())
 	expires := time.Now().Add(time.Hour)
 	keyed := func(name, key, body string, expires time.Time) (bool, error) {
-		return s.Append(t.Context(), name, stream.SpoolEntry{
-			Payload: []byte(body), Key: key, Fingerprint: stream.FingerprintOf([]byte(body)), Expires: expires,
+		return s.Append(t.Context(), name, queue.Entry{
+			Payload: []byte(body), Key: key, Fingerprint: sha256.Sum256([]byte(body)), Expires: expires,
 		})
 	}
 	check := func(want bool, wantErr error, name, key, body string, expires time.Time) {
@@ -224,15 +223,15 @@ func TestSpoolKeys(t *testing.T) {
 	}
 	check(false, nil, "/a", "k", "one", expires)
 	check(true, nil, "/a", "k", "one", expires)
-	check(false, stream.ErrKeyReused, "/a", "k", "two", expires)
+	check(false, queue.ErrKeyReused, "/a", "k", "two", expires)
 	check(false, nil, "/b", "k", "two", expires)
 	check(false, nil, "/a", "old", "one", time.Now().Add(-time.Second))
 	check(false, nil, "/a", "old", "two", expires) // expired
-	check(false, stream.ErrBody, "/a", strings.Repeat("k", 256), "one", expires)
-	closeSpool(t, s, f)
+	check(false, queue.ErrBadKey, "/a", strings.Repeat("k", 256), "one", expires)
+	closeSpool(t, s)
 
-	s, f = openSpoolAt(t, file, spoolConfig())
-	defer func() { closeSpool(t, s, f) }()
+	s = openAt(t, file, spoolConfig())
+	defer func() { closeSpool(t, s) }()
 	check(true, nil, "/a", "k", "one", expires)
 	drainSome(t, s, "/a", 2) // k, and old as it was first
 	check(false, nil, "/a", "k", "two", expires)
@@ -255,33 +254,33 @@ func TestSpoolKeys(t *testing.T) {
 
 func TestSpoolInUse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
-	s, f := openSpoolAt(t, file, spoolConfig())
+	s := openAt(t, file, spoolConfig())
 	put(t, s, "/a", "one")
-	_, err := OpenSpool(t.Context(), file)
-	if !errors.Is(err, stream.ErrSpoolInUse) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+	_, err := openFile(t.Context(), file)
+	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
 		t.Errorf("a second time: %v", err)
 	}
-	if _, _, err := RepairSpool(t.Context(), file, time.Now()); !errors.Is(err, stream.ErrSpoolInUse) {
+	if _, _, err := Repair(t.Context(), file, time.Now()); !errors.Is(err, ErrInUse) {
 		t.Errorf("repair: %v", err)
 	}
 	// Looking at it is no use of it.
-	look, err := InspectSpool(file)
+	look, err := inspectFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if heads, err := look.Heads(t.Context()); err != nil || len(heads) != 1 || heads[0].Groups != 1 {
+	if heads, err := look.heads(t.Context()); err != nil || len(heads) != 1 || heads[0].groups != 1 {
 		t.Errorf("heads %+v, %v", heads, err)
 	}
-	if err := look.Close(); err != nil {
+	if err := look.close(); err != nil {
 		t.Error(err)
 	}
 	put(t, s, "/a", "two")
-	closeSpool(t, s, f)
+	closeSpool(t, s)
 	other := filepath.Join(t.TempDir(), "other.db")
 	if err := os.WriteFile(other, []byte(strings.Repeat("no database ", 500)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenSpool(t.Context(), other); !errors.Is(err, stream.ErrSpoolDamaged) {
+	if _, err := openFile(t.Context(), other); !errors.Is(err, ErrDamaged) {
 		t.Errorf("no database: %v", err)
 	}
 }
@@ -289,14 +288,14 @@ func TestSpoolInUse(t *testing.T) {
 // damage runs SQL on the file of a spool that is closed.
 func damage(t *testing.T, file, sql string) {
 	t.Helper()
-	f, err := OpenSpool(t.Context(), file)
+	f, err := openFile(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := sqlitex.ExecuteScript(f.writer, sql, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
+	if err := f.close(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -318,51 +317,51 @@ func TestSpoolDamage(t *testing.T) {
 
 func testSpoolDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
 	file := filepath.Join(t.TempDir(), "s.db")
-	s, f := openSpoolAt(t, file, spoolConfig())
+	s := openAt(t, file, spoolConfig())
 	for i := range 6 {
 		put(t, s, "/a", fmt.Sprint(i+1))
 	}
-	closeSpool(t, s, f)
+	closeSpool(t, s)
 	damage(t, file, sql)
 
-	s, f = openSpoolAt(t, file, spoolConfig())
+	s = openAt(t, file, spoolConfig())
 	var got []string
-	collect := func(_ context.Context, groups []stream.Group) (stream.Applied, error) {
+	collect := func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
 		for _, g := range groups {
 			for _, e := range g.Entries {
 				got = append(got, string(e.Payload))
 			}
 		}
-		return stream.Applied{Groups: len(groups)}, nil
+		return queue.Stored{Groups: len(groups)}, nil
 	}
-	err := s.Drain(t.Context(), "/a", 1<<20, collect)
-	if !errors.Is(err, stream.ErrSpoolDamaged) || !strings.Contains(err.Error(), want) {
+	err := s.Drain(t.Context(), "/a", 1<<20, destination(collect))
+	if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), want) {
 		t.Errorf("drain: %v, want %s", err, want)
 	}
 	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("ready: %v", err)
 	}
-	if name := s.Stats().Names[0]; name.State != stream.DrainStopped || !strings.Contains(name.Reason, want) {
+	if name := s.Stats().Names[0]; name.State != DrainStopped || !strings.Contains(name.Reason, want) {
 		t.Errorf("stats %+v", name)
 	}
 	put(t, s, "/a", "7")
-	closeSpool(t, s, f)
+	closeSpool(t, s)
 	repairSpool(t, file, wantFlaws)
 
-	s, f = openSpoolAt(t, file, spoolConfig())
-	defer closeSpool(t, s, f)
+	s = openAt(t, file, spoolConfig())
+	defer closeSpool(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
-	err = s.Drain(ctx, "/a", 1<<20, func(ctx context.Context, groups []stream.Group) (stream.Applied, error) {
+	err = s.Drain(ctx, "/a", 1<<20, destination(func(ctx context.Context, groups []queue.Group) (queue.Stored, error) {
 		if groups[len(groups)-1].Sequence == 7 {
 			cancel()
 		}
 		return collect(ctx, groups)
-	})
+	}))
 	if err != nil || strings.Join(got, " ") != wantDrained {
 		t.Errorf("drained %v, %v, want %s", got, err, wantDrained)
 	}
 	raw := 0
-	err = f.Dead(t.Context(), "", func(l stream.DeadLetter) error {
+	err = s.DeadLetters(t.Context(), "", func(l queue.DeadLetter) error {
 		if raw++; !l.Raw || l.Reason != "bad checksum" {
 			t.Errorf("dead letter %+v", l)
 		}
@@ -376,18 +375,18 @@ func testSpoolDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
 // repairSpool looks at a spool, sees what is wanted, and repairs it.
 func repairSpool(t *testing.T, file, wantFlaws string) {
 	t.Helper()
-	look, err := InspectSpool(file)
+	look, err := inspectFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	flaws, err := look.Flaws(t.Context())
+	flaws, err := look.flaws(t.Context())
 	if err != nil || describe(flaws) != wantFlaws {
 		t.Errorf("flaws %s, %v, want %s", describe(flaws), err, wantFlaws)
 	}
-	if err := look.Close(); err != nil {
+	if err := look.close(); err != nil {
 		t.Error(err)
 	}
-	kept, repaired, err := RepairSpool(t.Context(), file, time.Now())
+	kept, repaired, err := Repair(t.Context(), file, time.Now())
 	if err != nil || describe(repaired) != wantFlaws {
 		t.Fatalf("repair: %s, %v", describe(repaired), err)
 	}
@@ -408,18 +407,18 @@ func describe(flaws []Flaw) string {
 // the groups on the other pages.
 func TestSpoolDamagedPages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
-	s, f := openSpoolAt(t, file, spoolConfig())
+	s := openAt(t, file, spoolConfig())
 	for i := range 40 {
 		put(t, s, "/a", fmt.Sprintf("%d %s", i, strings.Repeat("x", 1500)))
 	}
-	closeSpool(t, s, f) // folds the log in
+	closeSpool(t, s) // folds the log in
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	hit := 0
-	for page := 10; page*spoolPage < len(data) && hit == 0; page++ {
-		if p := data[page*spoolPage : (page+1)*spoolPage]; p[0] == 0x0d && strings.Contains(string(p), "xxxx") { // a leaf
+	for page := 10; page*pageBytes < len(data) && hit == 0; page++ {
+		if p := data[page*pageBytes : (page+1)*pageBytes]; p[0] == 0x0d && strings.Contains(string(p), "xxxx") { // a leaf
 			clear(p)
 			hit = page
 		}
@@ -430,20 +429,20 @@ func TestSpoolDamagedPages(t *testing.T) {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, f = openSpoolAt(t, file, spoolConfig())
-	err = s.Drain(t.Context(), "/a", 1<<10, func(_ context.Context, groups []stream.Group) (stream.Applied, error) {
-		return stream.Applied{Groups: len(groups)}, nil
-	})
-	if !errors.Is(err, stream.ErrSpoolDamaged) {
+	s = openAt(t, file, spoolConfig())
+	err = s.Drain(t.Context(), "/a", 1<<10, destination(func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
+		return queue.Stored{Groups: len(groups)}, nil
+	}))
+	if !errors.Is(err, ErrDamaged) {
 		t.Errorf("drain: %v", err)
 	}
-	closeSpool(t, s, f)
-	_, flaws, err := RepairSpool(t.Context(), file, time.Now())
+	closeSpool(t, s)
+	_, flaws, err := Repair(t.Context(), file, time.Now())
 	if err != nil || len(flaws) != 1 || flaws[0].Reason != "missing" || flaws[0].Last-flaws[0].First > 3 {
 		t.Errorf("flaws %+v, %v", flaws, err)
 	}
-	s, f = openSpoolAt(t, file, spoolConfig())
-	defer closeSpool(t, s, f)
+	s = openAt(t, file, spoolConfig())
+	defer closeSpool(t, s)
 	if stats := s.Stats(); stats.Names[0].Groups < 10 {
 		t.Errorf("saved %+v", stats.Names)
 	}

@@ -25,7 +25,7 @@ func (w *batchWriter) mark() (stored bool, err error) {
 	err = sqlitex.Execute(w.conn, "SELECT after, sequence, results FROM spillway_spools WHERE id = ?", &sqlitex.ExecOptions{
 		Args: []any{m.Spool[:]}, ResultFunc: func(stmt *sqlite.Stmt) error {
 			var err error
-			if stored, err = m.Meet(uint64(stmt.ColumnInt64(0)), uint64(stmt.ColumnInt64(1))); stored {
+			if stored, err = m.Compare(uint64(stmt.ColumnInt64(0)), uint64(stmt.ColumnInt64(1))); stored {
 				err = w.b.SetResults(columnBytes(stmt, 2))
 			}
 			return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"spillway/internal/database"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -192,7 +193,7 @@ func testStreamMistakes(t *testing.T, b StreamBackend) {
 	def.Table = "no_such_table"
 	s := db.stream(t, def, nil)
 	_, err := trySend(t, s, "", `{"id":1}`)
-	if err == nil || !strings.Contains(err.Error(), "no_such_table") || errors.Is(err, stream.ErrUnavailable) || errors.Is(err, stream.ErrUnknown) {
+	if err == nil || !strings.Contains(err.Error(), "no_such_table") || errors.Is(err, stream.ErrUnavailable) || errors.Is(err, queue.ErrUnknown) {
 		t.Errorf("no such table: %v", err)
 	}
 	def = readings()

@@ -197,7 +197,7 @@ func testStreamDrainOtherColumns(t *testing.T, b StreamBackend) {
 	d.send(t, "", "{\"id\":6}\n{\"id\":7,\"device\":98}")
 	d.close(t)
 	d = db.spooled(t, readings(), path, false, 0)
-	<-d.file.dead
+	<-d.sink.dead
 	d.sink.shut.Store(true)
 	d.close(t)
 

@@ -12,15 +12,21 @@ import (
 	"testing"
 	"time"
 
-	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/queue"
+	"spillway/internal/serve/spool"
 	"spillway/internal/serve/stream"
 )
 
-// gatedSink is a sink that can be shut, as a database that is down.
+// gatedSink is a sink that can be shut, like a database that is down.
 type gatedSink struct {
 	stream.Sink
 	shut   atomic.Bool
 	unsafe atomic.Bool // its settings are said to lose commits
+
+	// lives are the batches that are committed until one is committed and the process
+	// killed, before the spool can delete it. Then dead is closed.
+	lives atomic.Int64
+	dead  chan struct{}
 }
 
 func (g *gatedSink) Durability(ctx context.Context) (stream.Durability, error) {
@@ -34,37 +40,20 @@ func (g *gatedSink) Commit(ctx context.Context, b *stream.Batch) error {
 	if g.shut.Load() {
 		return fmt.Errorf("%w: it is down", stream.ErrTransient)
 	}
-	return g.Sink.Commit(ctx, b)
-}
-
-// dyingFile is the file of a process that is killed between the commit of a drained
-// batch in the database and its deletion from the spool.
-type dyingFile struct {
-	stream.SpoolFile
-	lives atomic.Int64 // deletions until then; below 0: it has been killed
-	dead  chan struct{}
-}
-
-func (f *dyingFile) Write(c stream.SpoolChange) (int64, error) {
-	if len(c.Drained) > 0 {
-		switch n := f.lives.Add(-1); {
-		case n == -1:
-			close(f.dead)
-			fallthrough
-		case n < -1:
-			return 0, errors.New("killed")
-		}
+	err := g.Sink.Commit(ctx, b)
+	if err == nil && g.lives.Add(-1) == -1 {
+		g.shut.Store(true)
+		close(g.dead)
+		return errors.New("killed")
 	}
-	return f.SpoolFile.Write(c)
+	return err
 }
 
 // drained is a stream over a spool over a sink.
 type drained struct {
 	*stream.Spooled
-	spool *stream.Spool
+	spool *spool.Spool
 	sink  *gatedSink
-	file  *dyingFile
-	disk  *sqlite.SpoolFile
 }
 
 const immortal = 1 << 60
@@ -75,30 +64,22 @@ func (db StreamDB) spooled(t testing.TB, def stream.Definition, path string, shu
 	return db.spooledWith(t, def, path, shut, lives, nil)
 }
 
-// spooledWith does so with other bounds.
+// spooledWith does so with another configuration.
 func (db StreamDB) spooledWith(t testing.TB, def stream.Definition, path string, shut bool, lives int64, change func(*stream.Config)) *drained {
 	t.Helper()
 	schema, err := stream.NewSchema(def)
 	if err != nil {
 		t.Fatal(err)
 	}
-	disk, err := sqlite.OpenSpool(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	heads, err := disk.Heads(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &drained{sink: &gatedSink{Sink: db.Sink(t, schema)}, file: &dyingFile{SpoolFile: disk, dead: make(chan struct{})}, disk: disk}
+	d := &drained{sink: &gatedSink{Sink: db.Sink(t, schema), dead: make(chan struct{})}}
 	d.sink.shut.Store(shut)
-	d.file.lives.Store(lives)
+	d.sink.lives.Store(lives)
 	cfg := streamConfig()
 	cfg.BatchRows, cfg.CommitTimeout = 40, 3*time.Second
 	if change != nil {
 		change(&cfg)
 	}
-	d.spool, err = stream.OpenSpool(stream.SpoolConfig{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 400, Log: cfg.Log}, d.file, heads)
+	d.spool, err = spool.Open(t.Context(), path, spool.Config{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 400, Log: cfg.Log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +93,7 @@ func (d *drained) close(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	d.Close(ctx)
-	d.spool.Close()
-	if err := d.disk.Close(); err != nil {
+	if err := errors.Join(d.Close(ctx), d.spool.Close()); err != nil {
 		t.Error(err)
 	}
 }
@@ -127,11 +106,11 @@ func (d *drained) send(t testing.TB, key, body string) stream.Outcome {
 		t.Fatal(err)
 	}
 	r := stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf([]byte(body))}
-	o, err := d.Commit(t.Context(), r)
+	receipt, err := d.Store(t.Context(), r)
 	if err != nil {
 		t.Errorf("%.100s: %v", body, err)
 	}
-	return o
+	return receipt.Outcome
 }
 
 // empty waits until the spool is.
@@ -153,7 +132,7 @@ func (d *drained) empty(t testing.TB) {
 func (d *drained) letters(t testing.TB) []string {
 	t.Helper()
 	var letters []string
-	err := d.disk.Dead(t.Context(), "", func(l stream.DeadLetter) error {
+	err := d.spool.DeadLetters(t.Context(), "", func(l queue.DeadLetter) error {
 		records, err := stream.SpooledJSON(l.Payload)
 		for _, r := range records {
 			letters = append(letters, fmt.Sprintf("%s: %s", r, l.Reason))
@@ -210,7 +189,7 @@ func testStreamDrain(t *testing.T, b StreamBackend) {
 
 	for kill := range 3 {
 		d = db.spooled(t, readings(), path, false, int64(kill))
-		<-d.file.dead
+		<-d.sink.dead
 		d.sink.shut.Store(true)
 		d.close(t)
 	}
@@ -223,7 +202,7 @@ func testStreamDrain(t *testing.T, b StreamBackend) {
 	d.send(t, "drain 1 0", drainBody(2, 3)) // nor that this key had another body
 	d.empty(t)
 	letters := d.letters(t)
-	if n := clients*each/10 + 2; len(letters) != n || !strings.Contains(letters[n-1], stream.ErrKeyReused.Error()) {
+	if n := clients*each/10 + 2; len(letters) != n || !strings.Contains(letters[n-1], queue.ErrKeyReused.Error()) {
 		t.Errorf("%d dead letters, want %d: %q", len(letters), n, letters)
 	}
 	d.close(t)
@@ -265,16 +244,12 @@ func checkDrained(t *testing.T, db StreamDB, d *drained, clients, each int) {
 // another shape of the stream, for that matter.
 func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
 	t.Helper()
-	disk, err := sqlite.OpenSpool(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	requeued, left, err := disk.Retry(t.Context(), "")
-	if err := errors.Join(err, disk.Close()); err != nil || left != 0 {
+	retried, left, err := spool.Retry(t.Context(), path, "")
+	if err != nil || left != 0 {
 		t.Fatalf("retry: %d left, %v", left, err)
 	}
-	if requeued != letters-1 { // the two records whose key was used before are one letter
-		t.Errorf("%d put back, want %d", requeued, letters-1)
+	if retried != letters-1 { // the two records whose key was used before are one letter
+		t.Errorf("%d put back, want %d", retried, letters-1)
 	}
 	def := readings()
 	def.Columns = def.Columns[:2]
@@ -284,7 +259,7 @@ func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
 	d.empty(t)
 	got := d.letters(t)
 	for _, l := range got[:len(got)-1] {
-		if !strings.Contains(l, "the stream has no column note any more") && !strings.Contains(strings.ToLower(l), "unique") && !strings.Contains(l, "Duplicate") {
+		if !strings.Contains(l, "the stream no longer has a column note") && !strings.Contains(strings.ToLower(l), "unique") && !strings.Contains(l, "Duplicate") {
 			t.Errorf("dead letter %s", l)
 		}
 	}
@@ -299,10 +274,10 @@ func testStreamMark(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	s := db.stream(t, readings(), nil)
 	sink := db.Sink(t, s.Schema())
-	spool := [16]byte{7, 0, '\'', '\\', 255}
+	id := [16]byte{7, 0, '\'', '\\', 255}
 	commit := func(after, last uint64, body string) (*stream.Batch, error) {
 		batch := batchOf(t, s, 1, "", body)
-		batch.Mark = &stream.Mark{Spool: spool, Name: "/readings", After: after, Last: last}
+		batch.Mark = &queue.Mark{Spool: id, Name: "/readings", After: after, Last: last}
 		return batch, tryCommit(t, sink, batch)
 	}
 	first, err := commit(0, 4, "{\"id\":1}\n{\"id\":2,\"note\":\"bad\"}")
@@ -315,8 +290,8 @@ func testStreamMark(t *testing.T, b StreamBackend) {
 	}
 	for _, marks := range [][2]uint64{{0, 3}, {0, 5}, {2, 4}, {2, 9}} {
 		_, err := commit(marks[0], marks[1], `{"id":3}`)
-		var moved *stream.Moved
-		if !errors.As(err, &moved) || *moved != (stream.Moved{After: 0, Last: 4}) {
+		var moved *queue.Moved
+		if !errors.As(err, &moved) || *moved != (queue.Moved{After: 0, Last: 4}) {
 			t.Errorf("groups behind %d up to %d: %v", marks[0], marks[1], err)
 		}
 	}
@@ -382,7 +357,7 @@ func testStreamOutage(t *testing.T, b StreamBackend) {
 	d.empty(t)
 	db.exec(t, "DELETE FROM readings WHERE id = 999999")
 	checkDrained(t, db, d, 4, each)
-	if stats := d.spool.Stats().Names[0]; stats.Retries == 0 || stats.State != stream.DrainRunning {
+	if stats := d.spool.Stats().Names[0]; stats.Retries == 0 || stats.State != spool.DrainRunning {
 		t.Errorf("stats %+v", stats)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -118,7 +119,7 @@ func testStreamIdempotencyKey(t *testing.T, b StreamBackend) {
 		if got := send(t, s, "key", body); !got.Replayed || got.Stored != 1 || !slices.Equal(got.Refused, want.Refused) {
 			t.Errorf("again, through %s: %+v, want %+v", name, got, want)
 		}
-		if _, err := trySend(t, s, "key", `{"id":3}`); !errors.Is(err, stream.ErrKeyReused) {
+		if _, err := trySend(t, s, "key", `{"id":3}`); !errors.Is(err, queue.ErrKeyReused) {
 			t.Errorf("another body, through %s: %v", name, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -260,7 +261,7 @@ func (l *ledger) run(ctx context.Context, t testing.TB, s *stream.Stream, client
 		}
 		limited, cancel := context.WithTimeout(ctx, time.Duration(1+rand.IntN(5000))*time.Millisecond)
 		_, err := s.Commit(limited, request(t, s, key, fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":\"%d\"}", id, client+1, n)))
-		if key != "" && errors.Is(err, stream.ErrUnknown) { // it may be sent again
+		if key != "" && errors.Is(err, queue.ErrUnknown) { // it may be sent again
 			_, err = s.Commit(ctx, request(t, s, key, fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":\"%d\"}", id, client+1, n)))
 		}
 		cancel()
@@ -269,7 +270,7 @@ func (l *ledger) run(ctx context.Context, t testing.TB, s *stream.Stream, client
 		case err == nil:
 			l.acked[id] = true
 			l.count++
-		case errors.Is(err, stream.ErrUnknown):
+		case errors.Is(err, queue.ErrUnknown):
 			l.unknown[id] = true
 		case !errors.Is(err, stream.ErrUnavailable):
 			t.Errorf("record %d: %v", id, err)

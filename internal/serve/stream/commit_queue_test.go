@@ -61,7 +61,7 @@ func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ordered := rapid.Bool().Draw(t, "ordered")
 		committers := rapid.IntRange(1, 5).Draw(t, "committers")
-		q := newQueue(committers, ordered)
+		q := newLaneQueue(committers, ordered)
 		model := &naive{ordered: ordered}
 		held := map[int]uint64{} // by batch
 		rows, bytes := 0, 0

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // locked is a Sink where records from 1,000,000 on wait for a lock, or, with slow, just
@@ -80,7 +82,7 @@ func TestStuckCommitter(t *testing.T) {
 					t.Fatalf("order %q, beside it, predicting %v: %v, ready: %v", orderBy, s.Stats().PredictedWait, err, s.Ready())
 				}
 			}
-			if err := send(lanes[0], 3); orderBy != "" && !errors.Is(err, ErrOverloaded) {
+			if err := send(lanes[0], 3); orderBy != "" && !errors.Is(err, queue.ErrOverloaded) {
 				t.Errorf("behind it: %v", err)
 			}
 			close(sink.released)
@@ -244,7 +246,7 @@ func (c *turncoat) Durability(context.Context) (Durability, error) {
 }
 
 // A failover is noticed by the first batch that fails, or that a new session takes.
-func TestKeepFailover(t *testing.T) {
+func TestMaintenanceFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &turncoat{memory: newMemory(time.Millisecond), session: 1}
 		s := openTest(t, sink, nil)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // memory is a Sink in memory. A commit takes as long as it says.
@@ -219,13 +221,13 @@ func TestOverload(t *testing.T) {
 		if _, err := s.Commit(t.Context(), testRequest(t, s, "", number(0))); err != nil { // the mean is known
 			t.Fatal(err)
 		}
-		var refused *Overload
+		var refused *queue.Overload
 		accepted := 0
 		for n := 1; n < 200; n++ {
 			err := s.Accept(testRequest(t, s, "", number(n)))
 			if err == nil {
 				accepted++
-			} else if !errors.As(err, &refused) || !errors.Is(err, ErrOverloaded) {
+			} else if !errors.As(err, &refused) || !errors.Is(err, queue.ErrOverloaded) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -237,17 +239,17 @@ func TestOverload(t *testing.T) {
 		if s.Ready() == nil {
 			t.Error("ready, with a full queue")
 		}
-		if _, err := s.Commit(t.Context(), testRequest(t, s, "", strings.Repeat(number(1)+"\n", 61))); !errors.Is(err, ErrTooLarge) {
+		if _, err := s.Commit(t.Context(), testRequest(t, s, "", strings.Repeat(number(1)+"\n", 61))); !errors.Is(err, queue.ErrTooLarge) {
 			t.Errorf("61 records for a queue of 60: %v", err)
 		}
-		if stats := s.Stats(); stats.Overloaded[LimitWait] != uint64(199-accepted) || stats.TooLarge != 1 {
+		if stats := s.Stats(); stats.Overloaded[queue.LimitWait] != uint64(199-accepted) || stats.TooLarge != 1 {
 			t.Errorf("counted as refused: %v, %d", stats.Overloaded, stats.TooLarge)
 		}
 		closeTest(t, s)
 		if len(sink.rows) != 1+accepted {
 			t.Errorf("%d rows stored of %d accepted", len(sink.rows), accepted)
 		}
-		if err := s.Accept(testRequest(t, s, "", number(1))); !errors.Is(err, ErrClosed) {
+		if err := s.Accept(testRequest(t, s, "", number(1))); !errors.Is(err, queue.ErrClosed) {
 			t.Errorf("after close: %v", err)
 		}
 	})
@@ -277,11 +279,11 @@ func TestKeyAlone(t *testing.T) {
 func TestKeyText(t *testing.T) {
 	sink := newMemory(0)
 	s := openTest(t, sink, nil)
-	for _, key := range []string{"\xff", "a\x00", strings.Repeat("k", KeyMax+1)} {
-		if _, err := s.Commit(t.Context(), testRequest(t, s, key, number(1))); !errors.Is(err, ErrBody) {
+	for _, key := range []string{"\xff", "a\x00", strings.Repeat("k", queue.KeyMax+1)} {
+		if _, err := s.Commit(t.Context(), testRequest(t, s, key, number(1))); !errors.Is(err, queue.ErrBadKey) {
 			t.Errorf("%q: %v", key, err)
 		}
-		if err := s.Accept(testRequest(t, s, key, number(1))); !errors.Is(err, ErrBody) {
+		if err := s.Accept(testRequest(t, s, key, number(1))); !errors.Is(err, queue.ErrBadKey) {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
@@ -325,7 +327,7 @@ func TestLeaving(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		_, err := s.Commit(ctx, testRequest(t, s, "", number(1)))
-		if !errors.Is(err, ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 10*time.Millisecond {
+		if !errors.Is(err, queue.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 10*time.Millisecond {
 			t.Errorf("left after %v: %v", time.Since(start), err)
 		}
 		closeTest(t, s)
@@ -350,9 +352,9 @@ func TestRetries(t *testing.T) {
 		{"unconfirmed, stored", []error{ErrUnconfirmed}, true, false, nil, 1},
 		{"unconfirmed, stored, then transient", []error{ErrUnconfirmed, ErrTransient, ErrUnconfirmed}, true, false, nil, 1},
 		{"down for good", slices.Repeat([]error{ErrTransient}, 1000), false, true, ErrUnavailable, 0},
-		{"unconfirmed, then down for good", append([]error{ErrUnconfirmed}, slices.Repeat([]error{ErrTransient}, 1000)...), true, true, ErrUnknown, 1},
+		{"unconfirmed, then down for good", append([]error{ErrUnconfirmed}, slices.Repeat([]error{ErrTransient}, 1000)...), true, true, queue.ErrUnknown, 1},
 		{"a mistake", []error{boom}, false, false, boom, 0},
-		{"unconfirmed, then a mistake", []error{ErrUnconfirmed, boom}, true, false, ErrUnknown, 1},
+		{"unconfirmed, then a mistake", []error{ErrUnconfirmed, boom}, true, false, queue.ErrUnknown, 1},
 	}
 	for _, test := range tests {
 		synctest.Test(t, func(t *testing.T) {
@@ -388,7 +390,7 @@ func TestAbandoned(t *testing.T) {
 		sink.fail(false, slices.Repeat([]error{ErrTransient}, 1000)...)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := s.Commit(ctx, testRequest(t, s, "", number(1))); !errors.Is(err, ErrUnknown) {
+		if _, err := s.Commit(ctx, testRequest(t, s, "", number(1))); !errors.Is(err, queue.ErrUnknown) {
 			t.Errorf("left: %v", err)
 		}
 		<-time.After(2 * time.Second)
@@ -449,7 +451,7 @@ func TestKeys(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if _, err := s.Commit(t.Context(), testRequest(t, s, "key", number(5))); !errors.Is(err, ErrKeyReused) {
+		if _, err := s.Commit(t.Context(), testRequest(t, s, "key", number(5))); !errors.Is(err, queue.ErrKeyReused) {
 			t.Errorf("another body: %v", err)
 		}
 		closeTest(t, s)
@@ -459,8 +461,8 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// What is kept up every minute.
-func TestKeep(t *testing.T) {
+// The settings are read and expired rows deleted every minute.
+func TestMaintenance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(time.Millisecond)
 		s := openTest(t, sink, nil)

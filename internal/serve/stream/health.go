@@ -1,160 +1,132 @@
-package app
+package stream
 
 import (
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"spillway/internal/serve/server"
-	"spillway/internal/serve/stream"
+	"spillway/internal/serve/queue"
 )
 
-// directStream is a stream whose records go from this process's memory into the
-// database: those of ack: database are answered when they are there, those of ack:
-// memory at once.
-type directStream struct {
-	part     *streamPart
-	stream   *stream.Stream
-	worth    stream.Durability // as the database's settings were at start
-	pulse    atomic.Pointer[pulse]
-	endPulse context.CancelFunc
-	pulsing  sync.WaitGroup
+// Database answers the questions that a stream asks beside its batches.
+type Database interface {
+	// Ping returns nil if the database answers.
+	Ping(ctx context.Context) error
+	// Check returns nil if the database accepts the stream's statements.
+	Check(ctx context.Context) error
 }
 
-func (d *directStream) commit(ctx context.Context, r stream.Request) (server.Receipt, error) {
-	outcome, err := d.stream.Commit(ctx, r)
-	return server.Receipt{Outcome: outcome, Ack: d.level()}, err
-}
-
-func (d *directStream) accept(_ context.Context, r stream.Request) (server.Receipt, error) {
-	err := d.stream.Accept(r)
-	return server.Receipt{Outcome: stream.Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: "memory", Pending: true}, err
-}
-
-// level returns the word for what the database makes of a commit.
-func (d *directStream) level() string {
-	if now, ok := d.stream.Durability(); ok {
-		return now.String()
+// Start checks that the database, which must answer, accepts the stream's statements, and
+// reads its durability settings. Then it probes the database until Close: Ready so learns
+// that it is down before a request does, and that it is back although no request comes.
+func (s *Stream) Start(ctx context.Context, database Database) error {
+	if err := database.Check(ctx); err != nil {
+		return err
 	}
-	return d.worth.String()
-}
-
-// close stores what was accepted, for as long as ctx lasts.
-func (d *directStream) close(ctx context.Context) error {
-	d.endPulse()
-	d.pulsing.Wait()
-	return d.stream.Close(ctx)
-}
-
-// pulse is what a stream's database last said between requests.
-type pulse struct {
-	err     error  // it does not answer, or takes no batch
-	well    bool   // nothing is known any more that keeps records from being stored
-	batches uint64 // that had been tried by then
+	d, err := s.sink.Durability(ctx)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.schema.def.Name, err)
+	}
+	s.maintenance.setDurability(d)
+	s.workers.Go(func() { s.runProbes(database) })
+	return nil
 }
 
 const (
-	pulseEvery   = time.Second      // between two pulses
-	pulseTimeout = 2 * time.Second  // of one
-	refusedFor   = 30 * time.Second // since a batch was refused, until a request may try what no pulse can
+	probeEvery   = time.Second
+	probeTimeout = 2 * time.Second
+	refusedFor   = 30 * time.Second // after a batch was refused, until requests may try again
 )
 
-// keepPulse asks the database every second, so that readiness knows that it is down
-// before a request finds out, and that it is back although no request comes.
-func (d *directStream) keepPulse(ctx context.Context) {
-	ticker := time.NewTicker(pulseEvery)
+// probe is what the database answered last between batches.
+type probe struct {
+	err       error  // it does not answer, or accepts no batch
+	recovered bool   // nothing is known that keeps records from being stored
+	finished  uint64 // batches that had been tried by then
+}
+
+// runProbes probes the database every second until the stream closes.
+func (s *Stream) runProbes(database Database) {
+	ticker := time.NewTicker(probeEvery)
 	defer ticker.Stop()
-	last := lastBatch{at: time.Now()}
 	for {
 		select {
-		case <-ctx.Done():
+		case <-s.background.Done():
 			return
 		case <-ticker.C:
 		}
-		last = last.seen(d.stream.Stats().Batches, time.Now())
-		now := d.feelPulse(ctx, last)
-		before := d.pulse.Swap(now)
+		now := s.probeDatabase(database)
+		before := s.probe.Swap(now)
 		down, wasDown := now.err != nil, before != nil && before.err != nil
-		if down && !wasDown && ctx.Err() == nil {
-			d.part.log.Warn("the database takes no records", "stream", d.part.name(), "error", now.err)
-		}
-		if wasDown && !down {
-			d.part.log.Info("the database takes records again", "stream", d.part.name())
+		switch {
+		case down && !wasDown && s.background.Err() == nil:
+			s.cfg.Log.Warn("database does not accept records", "stream", s.schema.def.Name, "error", now.err)
+		case wasDown && !down:
+			s.cfg.Log.Info("database accepts records again", "stream", s.schema.def.Name)
 		}
 	}
 }
 
-// lastBatch is when the newest of so many batches ended, as far as a pulse sees it.
-type lastBatch struct {
-	batches uint64
-	at      time.Time
-}
-
-func (l lastBatch) seen(batches uint64, now time.Time) lastBatch {
-	if batches != l.batches {
-		return lastBatch{batches, now}
-	}
-	return l
-}
-
-// feelPulse asks whether the database answers, and after a batch was not stored, whether
-// it takes the stream's statements and an empty batch. Where the database was away
-// that is all there is to know. Where it refused the batch for good, it may refuse
-// the next one for the same reason, which an empty one need not show (a trigger, say):
-// then only a request can tell, and none has failed for a while.
-func (d *directStream) feelPulse(ctx context.Context, last lastBatch) *pulse {
-	ctx, cancel := context.WithTimeout(ctx, pulseTimeout)
+// probeDatabase pings the database. If the last batch was not stored, it also checks the
+// stream's statements and commits an empty batch.
+//
+// If the database was away, that shows that it is back. If it refused the batch, it may
+// refuse the next one for the same reason, which an empty batch need not show (a trigger,
+// for example): then only a request can tell, and may try when none has failed for a while.
+func (s *Stream) probeDatabase(database Database) *probe {
+	ctx, cancel := context.WithTimeout(s.background, probeTimeout)
 	defer cancel()
-	now := &pulse{batches: last.batches}
-	cause := d.stream.Ready()
-	if !failing(cause) {
-		now.err = d.part.ping(ctx)
+	s.mu.Lock()
+	now := &probe{finished: s.finished}
+	failing, tried := s.failing, s.tried
+	s.mu.Unlock()
+	if failing == nil {
+		now.err = database.Ping(ctx)
 		return now
 	}
-	if now.err = d.part.sink.check(ctx); now.err == nil {
-		now.err = d.part.sink.Commit(ctx, emptyBatch())
+	now.err = database.Check(ctx)
+	if now.err == nil {
+		empty := &Batch{}
+		_, _ = rand.Read(empty.ID[:]) // never fails
+		now.err = s.sink.Commit(ctx, empty)
 	}
-	away := errors.Is(cause, stream.ErrUnavailable) || errors.Is(cause, stream.ErrUnknown)
-	now.well = now.err == nil && (away || time.Since(last.at) > refusedFor)
+	away := errors.Is(failing, ErrUnavailable) || errors.Is(failing, queue.ErrUnknown)
+	now.recovered = now.err == nil && (away || time.Since(tried) > refusedFor)
 	return now
 }
 
-// failing reports whether a stream is not ready because of its last batch: that alone
-// gives it an error with a cause.
-func failing(ready error) bool { return errors.Unwrap(ready) != nil }
-
-// ready returns why requests should go elsewhere. A pulse outweighs the last batch only
-// while none was tried since, and says that all is well only while little waits.
-func (d *directStream) ready() error {
-	err, now := d.stream.Ready(), d.pulse.Load()
-	if now == nil {
-		return err
-	}
-	stats := d.stream.Stats()
-	tried := stats.Batches != now.batches
+// Ready returns nil while the stream accepts records and is not close to refusing them: the
+// database answers, the last batch was stored, and less than half of the queue's limits and
+// of Config.WaitMax is used. A probe outweighs the last batch only while no other was tried.
+func (s *Stream) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, crowded := s.probe.Load(), s.crowded()
+	current := last != nil && last.finished == s.finished
 	switch {
-	case now.err != nil && (err != nil || !tried):
-		return fmt.Errorf("the database takes no records: %w", now.err)
-	case failing(err) && now.well && !tried && !d.crowded(stats):
-		return nil
+	case s.closed:
+		return queue.ErrClosed
+	case last != nil && last.err != nil && (current || s.failing != nil || crowded != nil):
+		return fmt.Errorf("the database does not accept records: %w", last.err)
+	case s.failing != nil && !(current && last.recovered):
+		return fmt.Errorf("the last batch was not stored: %w", s.failing)
 	}
-	return err
+	return crowded
 }
 
-// crowded reports whether more than half of a queue's bounds is used up. Stream.Ready
-// does not get to that while its last batch was not stored.
-func (d *directStream) crowded(s stream.Stats) bool {
-	c := d.part.cfg
-	return s.QueueRows > c.QueueRows/2 || s.QueueBytes > c.QueueBytes/2 || s.Committing == c.Committers && s.PredictedWait > c.WaitMax/2
-}
-
-// emptyBatch is a transaction that writes its id and nothing else.
-func emptyBatch() *stream.Batch {
-	b := &stream.Batch{}
-	_, _ = rand.Read(b.ID[:]) // it does not fail
-	return b
+// crowded returns an error if more than half of the queue's limits is used. The caller
+// holds mu.
+func (s *Stream) crowded() error {
+	wait := s.predict(0, 1, 0)
+	switch {
+	case s.queue.rows > s.cfg.QueueRows/2:
+		return fmt.Errorf("%d records wait (queue_rows %d)", s.queue.rows, s.cfg.QueueRows)
+	case s.queue.bytes > s.cfg.QueueBytes/2:
+		return fmt.Errorf("%d bytes wait (queue_bytes %d)", s.queue.bytes, s.cfg.QueueBytes)
+	case (s.queue.rows > 0 || !s.load.free()) && wait > s.cfg.WaitMax/2:
+		return fmt.Errorf("a record would wait for %v (wait_max %v)", wait.Round(time.Millisecond), s.cfg.WaitMax)
+	}
+	return nil
 }

@@ -2,123 +2,130 @@ package stream
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 const (
-	keepEvery   = time.Minute    // between two looks at the database's settings, and two sweeps
-	lookPause   = time.Second    // between two looks at least, whatever happens
-	batchesKept = 24 * time.Hour // a batch's id, where it may still be asked for
-	sweepRows   = 1000           // one statement deletes at most so many rows
-	sweepSteps  = 50             // one sweep runs at most so many statements
-	sessionsMax = 256            // sessions that are remembered
+	maintainEvery = time.Minute    // between two reads of the database's settings, and two sweeps
+	readPause     = time.Second    // between two reads, at least
+	batchesKept   = 24 * time.Hour // how long batch ids are kept that may still be needed
+	sweepRows     = 1000           // deleted by one statement
+	sweepSteps    = 50             // statements of one sweep
+	sessionsMax   = 256            // sessions that are remembered
 )
 
-// keeper reads the database's durability settings and sweeps out what has expired.
-type keeper struct {
+// maintenance reads the database's durability settings and deletes what has expired.
+type maintenance struct {
 	cfg   Config
 	name  string
 	sink  Sink
 	swept *atomic.Uint64
-	look  chan struct{} // the settings may have changed
+	read  chan struct{} // the settings may have changed
 
-	durability atomic.Pointer[Durability]
+	settings atomic.Pointer[Durability] // as read last; nil: not yet
 
 	mu       sync.Mutex
-	sessions map[uint64]bool // that have taken a batch
+	sessions map[uint64]bool // that have run a batch
 	failed   bool            // the last batch
 }
 
-func newKeeper(cfg Config, name string, sink Sink, swept *atomic.Uint64) *keeper {
-	return &keeper{cfg: cfg, name: name, sink: sink, swept: swept, look: make(chan struct{}, 1), sessions: make(map[uint64]bool)}
+func newMaintenance(cfg Config, name string, sink Sink, swept *atomic.Uint64) *maintenance {
+	return &maintenance{cfg: cfg, name: name, sink: sink, swept: swept, read: make(chan struct{}, 1), sessions: make(map[uint64]bool)}
 }
 
-// last returns what was read last; false: nothing yet.
-func (k *keeper) last() (Durability, bool) {
-	if d := k.durability.Load(); d != nil {
+// durability returns the settings that were read last; false: none yet.
+func (m *maintenance) durability() (Durability, bool) {
+	if d := m.settings.Load(); d != nil {
 		return *d, true
 	}
 	return Durability{}, false
 }
 
-// keep reads the settings at start, every minute and soon after observe saw a reason
-// to, and sweeps every minute, until ctx ends.
-func (k *keeper) keep(ctx context.Context) {
-	ticker := time.NewTicker(keepEvery)
+// run sweeps at start and every minute, and reads the settings then and soon after observe
+// saw a reason to, until ctx ends.
+func (m *maintenance) run(ctx context.Context) {
+	ticker := time.NewTicker(maintainEvery)
 	defer ticker.Stop()
-	k.readDurability(ctx)
-	k.sweep(ctx)
+	m.readSettings(ctx)
+	m.sweep(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			k.readDurability(ctx)
-			k.sweep(ctx)
-		case <-k.look:
-			k.readDurability(ctx)
-			sleepUntil(ctx, lookPause)
+			m.readSettings(ctx)
+			m.sweep(ctx)
+		case <-m.read:
+			m.readSettings(ctx)
+			queue.Sleep(ctx, readPause)
 		}
 	}
 }
 
-// observe learns how an attempt ended. After one that failed, the first that did not
-// and one on a new session the server may be another, or set otherwise.
-func (k *keeper) observe(session uint64, err error) {
-	k.mu.Lock()
+// observe learns how an attempt ended. After a failure, the first success and a new session
+// the server may be another one, or configured differently.
+func (m *maintenance) observe(session uint64, err error) {
+	m.mu.Lock()
 	failed := err != nil
-	changed := failed != k.failed
-	k.failed = failed
-	if !failed && session != 0 && !k.sessions[session] {
-		if len(k.sessions) >= sessionsMax {
-			clear(k.sessions)
+	changed := failed != m.failed
+	m.failed = failed
+	if !failed && session != 0 && !m.sessions[session] {
+		if len(m.sessions) >= sessionsMax {
+			clear(m.sessions)
 		}
-		k.sessions[session] = true
+		m.sessions[session] = true
 		changed = true
 	}
-	k.mu.Unlock()
+	m.mu.Unlock()
 	if !changed {
 		return
 	}
 	select {
-	case k.look <- struct{}{}:
-	default: // it will look anyway
+	case m.read <- struct{}{}:
+	default: // a read is due already
 	}
 }
 
-// readDurability keeps the last answer where the database gives none.
-func (k *keeper) readDurability(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.CommitTimeout)
+// readSettings reads the settings. If the database does not answer, the last ones stay.
+func (m *maintenance) readSettings(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.CommitTimeout)
 	defer cancel()
-	d, err := k.sink.Durability(ctx)
+	d, err := m.sink.Durability(ctx)
 	if err != nil {
-		k.cfg.Log.Debug("the durability settings cannot be read", "stream", k.name, "error", err)
+		m.cfg.Log.Debug("durability settings not read", "stream", m.name, "error", err)
 		return
 	}
-	before := k.durability.Swap(&d)
+	m.setDurability(d)
+}
+
+func (m *maintenance) setDurability(d Durability) {
+	before := m.settings.Swap(&d)
 	if before != nil && before.String() == d.String() {
 		return
 	}
+	level, text := slog.LevelInfo, "committed records are on disk"
 	if len(d.Unsafe) > 0 {
-		k.cfg.Log.Warn("committed records may be lost in a crash", "stream", k.name, "ack", d.String())
-		return
+		level, text = slog.LevelWarn, "committed records may be lost in a crash"
 	}
-	k.cfg.Log.Info("committed records are on disk", "stream", k.name, "ack", d.String())
+	m.cfg.Log.Log(context.Background(), level, text, "stream", m.name, "ack", d.String())
 }
 
-func (k *keeper) sweep(ctx context.Context) {
+func (m *maintenance) sweep(ctx context.Context) {
 	for range sweepSteps {
-		limited, cancel := context.WithTimeout(ctx, k.cfg.CommitTimeout)
+		limited, cancel := context.WithTimeout(ctx, m.cfg.CommitTimeout)
 		now := time.Now()
-		n, err := k.sink.Sweep(limited, now, now.Add(-batchesKept), sweepRows)
+		n, err := m.sink.Sweep(limited, now, now.Add(-batchesKept), sweepRows)
 		cancel()
 		if err != nil {
-			k.cfg.Log.Debug("expired keys cannot be swept", "stream", k.name, "error", err)
+			m.cfg.Log.Debug("expired keys not deleted", "stream", m.name, "error", err)
 			return
 		}
-		k.swept.Add(uint64(n))
+		m.swept.Add(uint64(n))
 		if n < sweepRows {
 			return
 		}

@@ -8,26 +8,28 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
-// spoolRecords opens the payload of an entry that holds records: name and type of
-// each column, then the values, then what the schema refused.
-const spoolRecords = "SWR1"
+// recordsFormat begins the payload of an entry that holds records: name and type of each
+// column, then the values, then what the schema refused.
+const recordsFormat = "SWR1"
 
-// spoolColumn is a column as it was when a record was accepted.
-type spoolColumn struct {
+// spooledColumn is a column as it was when a record was accepted.
+type spooledColumn struct {
 	name string
 	kind Type
 }
 
-// appendRecords encodes rows of records so that they can be read back when the
-// stream's columns are others.
+// appendRecords encodes rows of records so that they can be decoded after the stream's
+// columns have changed.
 func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte, error) {
-	b = append(b, spoolRecords...)
+	b = append(b, recordsFormat...)
 	b = binary.AppendUvarint(b, uint64(len(r.schema.columns)))
 	for _, c := range r.schema.columns {
-		b = appendBytes(b, c.Name)
-		b = appendBytes(b, string(c.Type))
+		b = queue.AppendBytes(b, c.Name)
+		b = queue.AppendBytes(b, string(c.Type))
 	}
 	b = binary.AppendUvarint(b, uint64(len(rows)))
 	for _, row := range rows {
@@ -41,7 +43,7 @@ func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte,
 			b = append(b, 1)
 			switch c.Type {
 			case Text, JSON, UUID:
-				b = appendBytes(b, r.Bytes(row, i))
+				b = queue.AppendBytes(b, r.Bytes(row, i))
 			case Integer, Timestamp:
 				b = binary.AppendVarint(b, int64(v.n))
 			default:
@@ -50,16 +52,16 @@ func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte,
 		}
 	}
 	if len(refused) == 0 {
-		return appendBytes(b, ""), nil
+		return queue.AppendBytes(b, ""), nil
 	}
 	text, err := json.Marshal(refused)
 	if err != nil {
 		return nil, fmt.Errorf("encode refusals: %w", err)
 	}
-	return appendBytes(b, text), nil
+	return queue.AppendBytes(b, text), nil
 }
 
-// allRows are the numbers of n rows.
+// allRows returns the numbers of n rows.
 func allRows(n int) []int {
 	rows := make([]int, n)
 	for i := range rows {
@@ -68,11 +70,11 @@ func allRows(n int) []int {
 	return rows
 }
 
-var errNotRecords = errors.New("the entry holds no records that this program can read")
+var errNotRecords = errors.New("the entry has no records that this program can decode")
 
-// spooled is the records of an entry, each value under the name that its column had.
-type spooled struct {
-	columns []spoolColumn
+// spooledRecords is the records of an entry, with their columns as they were.
+type spooledRecords struct {
+	columns []spooledColumn
 	rows    []spooledRow
 	arena   []byte // the payload
 	refused []Refusal
@@ -83,71 +85,71 @@ type spooledRow struct {
 	values []value
 }
 
-func readRecords(payload []byte) (*spooled, error) {
-	r := reader{data: payload}
-	if string(r.take(len(spoolRecords))) != spoolRecords {
+func decodeRecords(payload []byte) (*spooledRecords, error) {
+	d := queue.Decoder{Rest: payload}
+	if string(d.Take(len(recordsFormat))) != recordsFormat {
 		return nil, errNotRecords
 	}
-	s := &spooled{arena: payload}
-	columns := r.uvarint()
+	s := &spooledRecords{arena: payload}
+	columns := d.Uvarint()
 	for range columns {
-		c := spoolColumn{name: string(r.bytes()), kind: Type(r.bytes())}
+		c := spooledColumn{name: string(d.Bytes()), kind: Type(d.Bytes())}
 		s.columns = append(s.columns, c)
-		if r.bad || c.kind.describe() == "" || len(s.columns) > columnsMax+1 {
+		if d.Bad || c.kind.describe() == "" || len(s.columns) > columnsMax+1 {
 			return nil, errNotRecords
 		}
 	}
-	rows := r.uvarint()
+	rows := d.Uvarint()
 	for range rows {
-		row := spooledRow{index: int32(r.uvarint()), values: make([]value, len(s.columns))}
+		row := spooledRow{index: int32(d.Uvarint()), values: make([]value, len(s.columns))}
 		for i, c := range s.columns {
-			row.values[i] = r.value(c.kind, payload)
+			row.values[i] = decodeValue(&d, c.kind, payload)
 		}
-		if r.bad {
+		if d.Bad {
 			return nil, errNotRecords
 		}
 		s.rows = append(s.rows, row)
 	}
-	if text := r.bytes(); len(text) > 0 && json.Unmarshal(text, &s.refused) != nil {
+	if text := d.Bytes(); len(text) > 0 && json.Unmarshal(text, &s.refused) != nil {
 		return nil, errNotRecords
 	}
-	if r.bad || len(r.data) > 0 {
+	if d.Bad || len(d.Rest) > 0 {
 		return nil, errNotRecords
 	}
 	return s, nil
 }
 
-// value reads a value; texts are spans of the payload.
-func (r *reader) value(kind Type, payload []byte) value {
-	set := r.take(1)
+// decodeValue decodes a value. Texts are spans of the payload.
+func decodeValue(d *queue.Decoder, kind Type, payload []byte) value {
+	set := d.Take(1)
 	if set == nil || set[0] == 0 {
 		return value{}
 	}
 	switch kind {
 	case Text, JSON, UUID:
-		text := r.bytes()
+		text := d.Bytes()
 		if kind == UUID && len(text) != 16 {
-			r.bad = true
+			d.Bad = true
 		}
-		return span(len(payload)-len(r.data)-len(text), len(text))
+		return span(len(payload)-len(d.Rest)-len(text), len(text))
 	case Integer, Timestamp:
-		return value{n: uint64(r.varint()), set: true}
+		return value{n: uint64(d.Varint()), set: true}
 	}
-	if bits := r.take(8); bits != nil {
+	if bits := d.Take(8); bits != nil {
 		return value{n: binary.LittleEndian.Uint64(bits), set: true}
 	}
 	return value{}
 }
 
-// dead is a record that cannot be stored, and why.
-type dead struct {
+// unfitRecord is a record that does not fit the schema, and why.
+type unfitRecord struct {
 	row    int
 	reason string
 }
 
-// records turns what an entry holds into records of a schema. at stands for the time
-// of the request. What has no place in the schema any more is dead.
-func (s *spooled) records(schema *Schema, at time.Time) (*Records, []int, []dead) {
+// records turns the records of an entry into records of a schema, with the row in the entry
+// of each, and returns those that no longer fit. at is the time of the request.
+func (s *spooledRecords) records(schema *Schema, at time.Time) (*Records, []int, []unfitRecord) {
 	out := &Records{schema: schema, arena: s.arena}
 	places := make([]int, len(s.columns)) // in the schema; -1: none
 	for i, c := range s.columns {
@@ -159,19 +161,19 @@ func (s *spooled) records(schema *Schema, at time.Time) (*Records, []int, []dead
 		}
 	}
 	var origin []int
-	var lost []dead
+	var unfit []unfitRecord
 	for n, row := range s.rows {
 		if reason := s.move(out, schema, places, row, at); reason != "" {
-			lost = append(lost, dead{n, reason})
+			unfit = append(unfit, unfitRecord{n, reason})
 			continue
 		}
 		origin = append(origin, n)
 	}
-	return out, origin, lost
+	return out, origin, unfit
 }
 
-// move adds a row to records, or says why it cannot.
-func (s *spooled) move(out *Records, schema *Schema, places []int, row spooledRow, at time.Time) (reason string) {
+// move adds a row to records, or returns why it does not fit.
+func (s *spooledRecords) move(out *Records, schema *Schema, places []int, row spooledRow, at time.Time) (reason string) {
 	there := make([]bool, len(schema.columns))
 	base := len(out.values)
 	values := out.grow()
@@ -182,7 +184,7 @@ func (s *spooled) move(out *Records, schema *Schema, places []int, row spooledRo
 			values[place] = v
 			there[place] = true
 		case v.set && place < 0:
-			reason = fmt.Sprintf("the stream has no column %s any more", c.name)
+			reason = fmt.Sprintf("the stream no longer has a column %s", c.name)
 		case v.set:
 			reason = fmt.Sprintf("column %s was %s and is %s now", c.name, c.kind, schema.columns[place].Type)
 		}
@@ -212,10 +214,10 @@ func (s *spooled) move(out *Records, schema *Schema, places []int, row spooledRo
 	return ""
 }
 
-// SpooledJSON returns each record of an entry's payload as a JSON object, for people
-// to read; for a payload that holds no records, one string of base64.
+// SpooledJSON returns each record of an entry's payload as a JSON object, for people to
+// read. For a payload without records it returns one string of base64.
 func SpooledJSON(payload []byte) ([]json.RawMessage, error) {
-	s, err := readRecords(payload)
+	s, err := decodeRecords(payload)
 	if err != nil {
 		text, err := json.Marshal(base64.StdEncoding.EncodeToString(payload))
 		return []json.RawMessage{text}, err
@@ -239,7 +241,7 @@ func SpooledJSON(payload []byte) ([]json.RawMessage, error) {
 	return objects, nil
 }
 
-// object returns a record as a JSON object, columns that are NULL left out.
+// object returns a record as a JSON object without the columns that are NULL.
 func (r *Records) object(row int) (json.RawMessage, error) {
 	b := []byte{'{'}
 	for i, c := range r.schema.columns {
@@ -275,12 +277,12 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 	return append(b, '}'), nil
 }
 
-// one encodes one row alone, as it was accepted.
-func (s *spooled) one(row int) []byte {
+// one encodes one row alone as it was accepted.
+func (s *spooledRecords) one(row int) []byte {
 	r := &Records{schema: &Schema{}, arena: s.arena, values: s.rows[row].values, indexes: []int32{s.rows[row].index}}
 	for _, c := range s.columns {
 		r.schema.columns = append(r.schema.columns, column{Column: Column{Name: c.name, Type: c.kind}})
 	}
-	b, _ := appendRecords(nil, r, []int{0}, nil) // without refusals it does not fail
+	b, _ := appendRecords(nil, r, []int{0}, nil) // cannot fail without refusals
 	return b
 }

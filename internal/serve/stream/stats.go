@@ -2,10 +2,10 @@ package stream
 
 import (
 	"errors"
-	"maps"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // Stats is a snapshot of a stream, for metrics.
@@ -15,26 +15,26 @@ type Stats struct {
 	Stored          uint64 // records
 	RefusedSchema   uint64 // records that Parse refused, in requests that were answered
 	RefusedDatabase uint64 // records that the database refused
-	Failed          uint64 // records of batches that were not stored, or that nobody knows of
-	Unknown         uint64 // those of them that nobody knows of
-	Replayed        uint64 // requests answered with an earlier one's outcome
+	Failed          uint64 // records of batches that were not stored, or may not have been
+	Unknown         uint64 // those of them that may have been stored
+	Replayed        uint64 // requests answered with the outcome of an earlier one
 
-	Overloaded map[string]uint64 // requests refused because of what waits, by Overload.Limit
-	KeyReused  uint64            // requests whose key has another body
-	TooLarge   uint64            // requests that are over the queue's bounds alone
-	Unreadable uint64            // requests whose body cannot be read; counted by who reads them
+	Overloaded map[string]uint64 // refused requests by queue.Overload.Limit
+	KeyReused  uint64            // requests whose key belongs to another body
+	TooLarge   uint64            // requests that alone exceed the queue's limits
+	Unreadable uint64            // requests whose body cannot be parsed; counted by the server
 
 	Batches       uint64
-	BatchRows     uint64  // records in them, in all
-	CommitSeconds float64 // spent in them, in all
+	BatchRows     uint64  // records in them
+	CommitSeconds float64 // spent in them
 	Retries       uint64  // attempts beyond the first
-	Swept         uint64  // rows of the stream's own tables that had expired
+	Swept         uint64  // expired rows deleted from the stream's own tables
 
-	QueueRows     int // those that wait for a lock among them
+	QueueRows     int // deferred ones included
 	QueueBytes    int
-	Committing    int           // batches under way
+	Committing    int           // batches being committed
 	CommitMean    time.Duration // of the recent commits
-	PredictedWait time.Duration // of a record that would come now
+	PredictedWait time.Duration // of a record that came now
 }
 
 type counters struct {
@@ -42,61 +42,68 @@ type counters struct {
 	replayed, batches, batchRows, retries, swept            atomic.Uint64
 	keyReused, tooLarge                                     atomic.Uint64
 	commitNanos                                             atomic.Int64
-	overloads                                               overloads
+	overloads                                               queue.Overloads
 }
 
 // rejected counts a request that was refused with an error.
 func (c *counters) rejected(err error) {
 	switch {
-	case errors.Is(err, ErrKeyReused):
+	case errors.Is(err, queue.ErrKeyReused):
 		c.keyReused.Add(1)
-	case errors.Is(err, ErrTooLarge):
+	case errors.Is(err, queue.ErrTooLarge):
 		c.tooLarge.Add(1)
 	default:
-		c.overloads.add(err, 1)
+		c.overloads.Add(err, 1)
 	}
 }
 
-// overloads counts what was refused by the limit that was met. Its methods may be
-// called concurrently.
-type overloads struct {
-	mu      sync.Mutex
-	byLimit map[string]uint64
-}
-
-// add counts n requests where the error is an Overload.
-func (o *overloads) add(err error, n int) {
-	var over *Overload
-	if !errors.As(err, &over) {
+// count counts a batch.
+func (s *Stream) count(b *Batch, tickets []*ticket, took time.Duration, err error) {
+	c := &s.counters
+	rows, refused := 0, 0
+	for _, t := range tickets {
+		switch {
+		case t.Result.Stored != nil:
+			c.replayed.Add(1)
+			continue
+		case t.Result.Reused:
+			c.rejected(queue.ErrKeyReused)
+			continue
+		}
+		rows += t.Records.Len()
+		refused += len(t.Result.Refused)
+		c.refusedSchema.Add(uint64(len(t.refused)))
+	}
+	c.batches.Add(1)
+	c.batchRows.Add(uint64(rows))
+	c.commitNanos.Add(int64(took))
+	if err != nil {
+		c.failed.Add(uint64(rows))
+		if errors.Is(err, queue.ErrUnknown) {
+			c.unknown.Add(uint64(rows))
+		}
 		return
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.byLimit == nil {
-		o.byLimit = make(map[string]uint64)
+	c.stored.Add(uint64(rows - refused))
+	c.refusedDatabase.Add(uint64(refused))
+	if s.cfg.Committed != nil {
+		s.cfg.Committed(rows, refused, took)
 	}
-	o.byLimit[over.Limit] += uint64(n)
 }
 
-func (o *overloads) read() map[string]uint64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return maps.Clone(o.byLimit)
-}
-
-// Stats returns the stream's figures.
+// Stats returns a snapshot.
 func (s *Stream) Stats() Stats {
 	c := &s.counters
 	stats := Stats{
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(),
 		RefusedDatabase: c.refusedDatabase.Load(), Failed: c.failed.Load(), Unknown: c.unknown.Load(),
-		Overloaded: c.overloads.read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(),
+		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(),
 		BatchRows: c.batchRows.Load(), CommitSeconds: time.Duration(c.commitNanos.Load()).Seconds(),
 		Retries: c.retries.Load(), Swept: c.swept.Load(),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stats.QueueRows, stats.QueueBytes = s.queue.rows+s.asideRows, s.queue.bytes+s.asideBytes
+	stats.QueueRows, stats.QueueBytes = s.queue.rows+s.deferredRows, s.queue.bytes+s.deferredBytes
 	stats.Committing, stats.CommitMean = s.load.busy, s.load.mean
 	stats.PredictedWait = s.predict(1, 1, 0)
 	return stats

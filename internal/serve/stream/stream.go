@@ -1,49 +1,47 @@
-// Package stream stores records that thousands of small writers send, each of them
-// answered only when its records are safe.
+// Package stream stores the records of thousands of small writers. A request is answered
+// when its records are safe at the level that the stream acknowledges.
 //
-// A Schema turns a request's body into Records (typed, checked, one arena) and says
-// for each record that it refuses why. A Stream commits requests in groups: what
-// queued while a transaction ran goes into the next one. Nothing waits for a timer:
-// a client that is alone sees the time of one commit. A Sink, one per database, runs
-// the transactions.
+// A Schema turns the body of a request into Records, and gives a reason for each record
+// that it refuses. A Stream commits requests in groups: what arrived while a transaction
+// ran goes into the next one. There is no timer, so that a client alone waits for one
+// commit. A Sink runs the transactions on one database. A Spooled stores records in a local
+// Spool, from which they are drained into the Sink.
 //
 //	schema, err := stream.NewSchema(definition)
 //	s, err := stream.Open(config, schema, sink)
 //	records, refused, err := schema.Parse(body, stream.FormOf(contentType), now, limits)
-//	outcome, err := s.Commit(ctx, stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf(body)})
+//	receipt, err := s.Store(ctx, stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf(body)})
 //
-// What holds at all times, and what the tests hold it to:
+// What a Stream promises:
 //
-//   - The table contains every record that was acknowledged, and what it holds beyond
-//     those is within the requests whose outcome was ErrUnknown.
-//   - A request's records that the database takes, its idempotency key and its outcome
-//     are committed in one transaction.
-//   - No batch is committed twice: its 128-bit id is inserted in the same transaction,
-//     and a batch whose COMMIT was not answered is run again under the same id.
-//   - Records of one lane (equal values of Definition.OrderBy) are stored in the order
-//     in which their requests were accepted, and a request that begins after another
-//     was acknowledged is stored after it. There is no other order.
-//   - One record that the database refuses fails alone: its neighbours are stored.
-//   - No more than Config.QueueRows rows and Config.QueueBytes bytes wait; a request
-//     that would wait for longer than Config.WaitMax is refused at once.
+//   - The table contains every record that was acknowledged. Beyond those it contains only
+//     records of requests whose outcome was unknown.
+//   - The records of a request, its idempotency key and its outcome commit together.
+//   - No batch is committed twice. Its 128-bit id is inserted in the same transaction, and
+//     an unconfirmed COMMIT is retried with the same id.
+//   - Records of one lane (equal values of Definition.OrderBy) are stored in the order in
+//     which their requests were accepted. A request that begins after another was
+//     acknowledged is stored after it. There is no other order.
+//   - A record that the database refuses fails alone.
+//   - At most Config.QueueRows records and Config.QueueBytes bytes wait. A request that
+//     would wait longer than Config.WaitMax is refused at once.
 //   - Close stores what was accepted.
 //
-// What fails and what then:
+// How it fails:
 //
-//   - The database is down, or breaks a transaction off: the batch is run again, with
-//     growing pauses, for Config.RetryFor and while anybody waits for it. Then its
-//     requests get ErrUnavailable (nothing was stored), or ErrUnknown when a COMMIT
-//     went unanswered.
-//   - A record waits for a lock that another session holds: the requests of its batch
-//     are stored without it, in smaller batches, and it is tried again for
-//     Config.RetryFor. With an order what is behind it in its lane waits for it.
-//   - An attempt takes long: it goes on as long as the database answers a part of it
+//   - The database is down, or ends a transaction: the batch is retried with growing pauses
+//     for Config.RetryFor, as long as a client waits for it. Then its requests get
+//     ErrUnavailable, or queue.ErrUnknown if a COMMIT was not answered.
+//   - A record waits for a lock of another session: the other requests of its batch are
+//     stored without it. It is deferred, and retried for Config.RetryFor. With an order, the
+//     requests behind it in its lane wait for it.
+//   - An attempt takes long: it continues as long as the database answers a statement of it
 //     within Config.CommitTimeout.
-//   - The caller's context ends: it gets ErrUnknown; its records stay queued and may
-//     be stored. With an idempotency key it may safely send them again.
-//   - Too much is queued: ErrOverloaded, with the time after which to come again.
+//   - The caller's context ends: it gets queue.ErrUnknown. Its records stay queued and may
+//     be stored; with an idempotency key it can safely send them again.
+//   - Too much waits: a *queue.Overload says when to retry.
 //
-// The package holds no SQL and no HTTP, and writes no file.
+// The package contains no SQL and no HTTP, and writes no file.
 package stream
 
 import (
@@ -56,26 +54,34 @@ import (
 	"time"
 )
 
-// Config bounds a stream. All fields are needed but the last one; package config
-// holds the defaults.
+// The ack levels of the configuration.
+const (
+	AckDatabase = "database" // the records are committed
+	AckSpool    = "spool"    // the records are in a local file, fsynced
+	AckMemory   = "memory"   // the records are queued in this process
+)
+
+// Config bounds a stream. All fields are required but the last two.
 type Config struct {
-	Committers    int           // commits under way at once, at most: connections taken from the pool
-	BatchRows     int           // records of one transaction, at most, unless one request has more
-	BatchBytes    int           // and their bytes
-	QueueRows     int           // records that wait, at most
-	QueueBytes    int           // and their bytes
+	Committers    int           // concurrent commits, each on a connection of the pool
+	BatchRows     int           // records of one transaction, unless one request has more
+	BatchBytes    int           // bytes of these records
+	QueueRows     int           // records that wait
+	QueueBytes    int           // bytes that wait
 	WaitMax       time.Duration // a request that would wait longer is refused at once
-	CommitTimeout time.Duration // the database answers a part of a batch within it
-	RetryFor      time.Duration // a batch is tried again for so long
-	KeyTTL        time.Duration // an idempotency key is remembered for so long
+	CommitTimeout time.Duration // the database must answer a statement of a batch within it
+	RetryFor      time.Duration // how long a batch is retried
+	KeyTTL        time.Duration // how long an idempotency key is remembered
 	Log           *slog.Logger
 
-	// Committed, if set, is told of each batch that was stored: its records, those
-	// of them that the database refused, and how long it took with all attempts.
+	// Memory makes Store return as soon as a request is queued: AckMemory.
+	Memory bool
+	// Committed, if set, is called after each batch that was stored with its records, those
+	// of them that the database refused, and the time of all attempts.
 	Committed func(rows, refused int, took time.Duration)
 }
 
-// Validate returns an error that names the first field that cannot work.
+// Validate returns an error that names the first field that is not valid.
 func (c Config) Validate() error {
 	checks := []struct {
 		name string
@@ -90,7 +96,7 @@ func (c Config) Validate() error {
 		{"commit_timeout must be positive", c.CommitTimeout > 0},
 		{"retry_for must not be negative", c.RetryFor >= 0},
 		{"key_ttl must be positive", c.KeyTTL > 0},
-		{"a log is needed", c.Log != nil},
+		{"a log is required", c.Log != nil},
 	}
 	for _, check := range checks {
 		if !check.ok {
@@ -100,107 +106,75 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Errors of Commit and Accept. Others are the database's: nothing was stored, and
-// trying again does not help until somebody mends what they name.
-var (
-	// ErrOverloaded: nothing was stored, too much waits. The error is an *Overload.
-	ErrOverloaded = errors.New("too many records wait for the database")
-	// ErrUnavailable: nothing was stored, the database does not take it now.
-	ErrUnavailable = errors.New("the database is not available")
-	// ErrUnknown: the records may or may not be stored, now or later.
-	ErrUnknown = errors.New("the outcome is unknown")
-	// ErrKeyReused: nothing was stored, the idempotency key belongs to another body.
-	ErrKeyReused = errors.New("the idempotency key was used for another body")
-	// ErrTooLarge: nothing was stored, the request alone is over the queue's bounds.
-	ErrTooLarge = errors.New("the request is larger than the queue")
-	// ErrClosed: nothing was stored, the stream is closing.
-	ErrClosed = errors.New("the stream is closing")
-)
+// ErrUnavailable: nothing was stored, because the database does not accept it now.
+//
+// The other errors of Store, Commit and Accept are those of package queue, and errors of
+// the database: nothing was stored, and a retry does not help until their cause is fixed.
+var ErrUnavailable = errors.New("the database is not available")
 
-// The limits that an Overload names: of a Stream's queue, of a Spool's and of its disk.
-const (
-	LimitWait  = "wait_max"
-	LimitRows  = "queue_rows"
-	LimitBytes = "queue_bytes"
-	LimitSpool = "spool_bytes"
-	LimitDisk  = "disk"
-)
-
-// Overload is the error of a request that was refused because of what waits.
-type Overload struct {
-	Limit      string        // the limit that was met: one of the constants
-	Wait       time.Duration // the predicted wait
-	RetryAfter time.Duration // when the queue will have room again
-}
-
-// Error names the limit and when to try again.
-func (o *Overload) Error() string {
-	return fmt.Sprintf("%v (%s): try again in %v", ErrOverloaded, o.Limit, o.RetryAfter.Round(time.Millisecond))
-}
-
-// Is makes an Overload an ErrOverloaded.
-func (o *Overload) Is(target error) bool { return target == ErrOverloaded }
-
-// Stream is one stream. Use Open. Its methods may be called concurrently.
+// Stream is one stream whose records go from this process's memory into the database. Use
+// Open. Its methods may be called concurrently.
 type Stream struct {
 	cfg    Config
 	schema *Schema
 	sink   Sink
 
-	base    context.Context // ends the work when Close gives up
-	stop    context.CancelFunc
-	workers sync.WaitGroup  // committers and the keeper
-	keeping context.Context // ends the keeper's statements when the stream closes
-	endKeep context.CancelFunc
+	base       context.Context // ends all work when Close gives up
+	stop       context.CancelFunc
+	workers    sync.WaitGroup  // committers, maintenance and probes
+	background context.Context // ends maintenance and probes when the stream closes
+	endAll     context.CancelFunc
 
-	mu      sync.Mutex
-	wake    sync.Cond // there may be work, or the stream closes
-	queue   queue
-	load    load
-	closed  bool
-	keys    map[string]*ticket // idempotency keys that are queued or under way
-	forget  [][16]byte         // batches whose ids the table may forget
-	failing error              // why the last batch failed; nil after one that did not
+	mu       sync.Mutex
+	wake     sync.Cond // there may be work, or the stream is closing
+	queue    laneQueue
+	load     load
+	closed   bool
+	keys     map[string]*ticket // idempotency keys that are queued or being committed
+	forget   [][16]byte         // batches whose ids the table may forget
+	failing  error              // of the last batch; nil if it was stored
+	finished uint64             // batches that were tried
+	tried    time.Time          // when the last of them ended
 
-	aside                 []*aside // requests that wait for a lock in the database
-	asideRows, asideBytes int      // in them
+	deferred                    []*deferred // requests that wait for a lock in the database
+	deferredRows, deferredBytes int         // in them
 
-	keeper   *keeper
-	logged   atomic.Int64 // when the last error was logged, in nanoseconds
-	counters counters
+	probe       atomic.Pointer[probe] // the last one; nil: none
+	maintenance *maintenance
+	logged      atomic.Int64 // when an error was logged last, in nanoseconds
+	counters    counters
 }
 
-// Open starts a stream that stores in sink. It asks the database nothing that
-// could fail: a server that is down is found out by Commit. The owner must call
-// Close, and close the sink afterwards where that needs it.
+// Open starts a stream that stores in sink. It does not need the database to answer. The
+// owner must call Close, and close the sink afterwards if the sink requires it.
 func Open(cfg Config, schema *Schema, sink Sink) (*Stream, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("stream %s: %w", schema.def.Name, err)
 	}
 	s := &Stream{cfg: cfg, schema: schema, sink: sink, keys: make(map[string]*ticket)}
 	s.wake.L = &s.mu
-	s.queue = newQueue(cfg.Committers, schema.orderBy >= 0)
+	s.queue = newLaneQueue(cfg.Committers, schema.orderBy >= 0)
 	s.load = newLoad(cfg.Committers)
 	s.base, s.stop = context.WithCancel(context.Background())
-	s.keeping, s.endKeep = context.WithCancel(s.base)
-	s.keeper = newKeeper(cfg, schema.def.Name, sink, &s.counters.swept)
+	s.background, s.endAll = context.WithCancel(s.base)
+	s.maintenance = newMaintenance(cfg, schema.def.Name, sink, &s.counters.swept)
 	for n := range cfg.Committers {
 		s.workers.Go(func() { s.committer(n) })
 	}
-	s.workers.Go(func() { s.keeper.keep(s.keeping) })
+	s.workers.Go(func() { s.maintenance.run(s.background) })
 	return s, nil
 }
 
-// Close refuses new requests, stores what was accepted and returns when that is
-// done. When ctx ends first, what is left is given up: its requests get
-// ErrUnknown where a COMMIT went unanswered, else ErrUnavailable, and Close
-// returns an error that says how many records those are. It is called once.
+// Close refuses new requests, stores what was accepted and returns when that is done. If
+// ctx ends first, Close gives up what is left: these requests get queue.ErrUnknown if a
+// COMMIT was not answered, else ErrUnavailable, and Close returns an error with the number
+// of their records. It is called once.
 func (s *Stream) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.wake.Broadcast()
 	s.mu.Unlock()
-	s.endKeep()
+	s.endAll()
 	done := make(chan struct{})
 	go func() {
 		s.workers.Wait()
@@ -211,7 +185,7 @@ func (s *Stream) Close(ctx context.Context) error {
 	case <-done:
 	case <-ctx.Done():
 		s.mu.Lock()
-		s.stop() // ends attempts and pauses; the queue then fails fast
+		s.stop() // ends attempts and pauses; the rest of the queue then fails fast
 		s.wake.Broadcast()
 		s.mu.Unlock()
 		<-done
@@ -226,30 +200,34 @@ func (s *Stream) Close(ctx context.Context) error {
 // Schema returns the stream's schema.
 func (s *Stream) Schema() *Schema { return s.schema }
 
-// Durability returns what an acknowledgement is worth, as the database's settings
-// were read last: at start, every minute, and within a second of a batch that failed or
-// was the first of a new session. It is false until the database has answered for the
-// first time.
-func (s *Stream) Durability() (Durability, bool) { return s.keeper.last() }
+// Durability returns what an acknowledgement of the database is worth, by the settings
+// that were read last: at start, every minute, and within a second of a batch that failed
+// or was the first of a new session. It is false until the database has answered once.
+func (s *Stream) Durability() (Durability, bool) { return s.maintenance.durability() }
 
-// Ready returns nil while the stream takes records and is not close to refusing
-// them: the last batch was stored, and less than half of the queue's bounds and of
-// Config.WaitMax is used up.
-func (s *Stream) Ready() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	wait := s.predict(0, 1, 0)
-	switch {
-	case s.closed:
-		return ErrClosed
-	case s.failing != nil:
-		return fmt.Errorf("the last batch was not stored: %w", s.failing)
-	case s.queue.rows > s.cfg.QueueRows/2:
-		return fmt.Errorf("%d records wait (queue_rows %d)", s.queue.rows, s.cfg.QueueRows)
-	case s.queue.bytes > s.cfg.QueueBytes/2:
-		return fmt.Errorf("%d bytes wait (queue_bytes %d)", s.queue.bytes, s.cfg.QueueBytes)
-	case (s.queue.rows > 0 || !s.load.free()) && wait > s.cfg.WaitMax/2:
-		return fmt.Errorf("a record would wait for %v (wait_max %v)", wait.Round(time.Millisecond), s.cfg.WaitMax)
+// Ack returns what an acknowledgement is worth, in words: the level, and what weakens it.
+func (s *Stream) Ack() string {
+	if s.cfg.Memory {
+		return AckMemory
 	}
-	return nil
+	d, _ := s.Durability()
+	return d.String()
+}
+
+// Receipt is what a client learns of a request that was accepted.
+type Receipt struct {
+	Outcome
+	Ack     string // what the acknowledgement is worth, in words
+	Pending bool   // the records are not in the table yet
+}
+
+// Store stores a request's records and returns when they are safe at the level of Ack. For
+// errors see Commit and Accept.
+func (s *Stream) Store(ctx context.Context, r Request) (Receipt, error) {
+	if s.cfg.Memory {
+		err := s.Accept(r)
+		return Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: AckMemory, Pending: true}, err
+	}
+	outcome, err := s.Commit(ctx, r)
+	return Receipt{Outcome: outcome, Ack: s.Ack()}, err
 }

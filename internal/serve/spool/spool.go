@@ -1,0 +1,168 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"spillway/internal/serve/queue"
+)
+
+// Path returns the file of the streams' spool in a data directory.
+func Path(data string) string { return filepath.Join(data, "spool", "spool.db") }
+
+// Errors of a spool, beside those of package queue.
+var (
+	// ErrDamaged: groups are missing, or are not what was written. See Repair.
+	ErrDamaged = errors.New("the spool is damaged")
+	// ErrInUse: another process has the spool open for writing.
+	ErrInUse = errors.New("the spool is in use by another process")
+)
+
+// Config bounds a spool. All fields are required but the last one.
+type Config struct {
+	Bytes      int64 // of the file in use, dead letters included
+	QueueBytes int   // that wait for the next fsync
+	GroupBytes int   // of one group, unless one entry has more
+	Log        *slog.Logger
+
+	// Synced, if set, is called after each transaction with the entries and records in it,
+	// and the time until it was on disk.
+	Synced func(entries, rows int, took time.Duration)
+}
+
+// Validate returns an error that names the first field that is not valid.
+func (c Config) Validate() error {
+	switch {
+	case c.Bytes < 1<<20:
+		return errors.New("spool_bytes must be at least 1 MiB")
+	case c.QueueBytes < 1:
+		return errors.New("queue_bytes must be at least 1")
+	case c.GroupBytes < 1:
+		return errors.New("batch_bytes must be at least 1")
+	case c.Log == nil:
+		return errors.New("a log is required")
+	}
+	return nil
+}
+
+// Spool is an open spool. Use Open. Its methods may be called concurrently.
+//
+// One goroutine writes the file. Each of its transactions holds the entries that arrived
+// during the previous one, and the deletions of the drains.
+type Spool struct {
+	cfg  Config
+	file *file
+	done chan struct{} // closed when the writer has ended
+
+	mu       sync.Mutex
+	wake     sync.Cond // there may be work for the writer, or the spool is closing
+	names    map[string]*nameState
+	pending  []*ticket
+	waiting  int // bytes in pending
+	keys     map[nameKey]*ticket
+	removals []*removal
+	used     int64
+	closed   bool
+	failing  error // of the last transaction; nil if it was stored
+	failedAt time.Time
+	gather   queue.Gather // entries in a transaction
+
+	logged   atomic.Int64 // when a failure was logged last, in nanoseconds
+	counters counters
+}
+
+// nameState is what is known of a name.
+type nameState struct {
+	head
+	grown   chan struct{} // closed when groups are added
+	drain   DrainState
+	reason  error // why it does not drain
+	retries uint64
+
+	drainedGroups uint64 // since the start
+	drainedRows   uint64 // in them
+}
+
+// Open opens the spool in a file and starts to write. Directory and file are created if
+// missing. Errors wrap ErrInUse and ErrDamaged. The owner must call Close when the drains
+// have ended.
+func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("spool: %w", err)
+	}
+	f, err := openFile(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Spool{
+		cfg: cfg, file: f, done: make(chan struct{}),
+		names: make(map[string]*nameState), keys: make(map[nameKey]*ticket), gather: queue.Gather{Every: gatherEvery},
+	}
+	s.wake.L = &s.mu
+	heads, err := f.heads(ctx)
+	if err == nil {
+		s.used, err = f.write(change{})
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the spool %s: %w", path, err), f.close())
+	}
+	for _, h := range heads {
+		s.names[h.name] = &nameState{head: h, grown: make(chan struct{})}
+	}
+	go s.run()
+	return s, nil
+}
+
+// Close refuses new entries, makes the accepted ones durable and closes the file. The
+// drains must have ended. It is called once.
+func (s *Spool) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.wake.Broadcast()
+	s.mu.Unlock()
+	<-s.done
+	return s.file.close()
+}
+
+// failingFor is how long a failed transaction makes the spool not ready. Without new
+// entries nothing would show that the file can be written again.
+const failingFor = 5 * time.Second
+
+// Ready returns nil while the spool accepts entries and is not close to refusing them: the
+// last transaction was stored, less than three quarters of Config.Bytes are in use, and no
+// drain has stopped. It does not depend on the database.
+func (s *Spool) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return queue.ErrClosed
+	case s.failing != nil && time.Since(s.failedAt) < failingFor:
+		return fmt.Errorf("the spool cannot be written: %w", s.failing)
+	case s.used > s.cfg.Bytes/4*3:
+		return fmt.Errorf("the spool holds %d bytes (spool_bytes %d)", s.used, s.cfg.Bytes)
+	}
+	for _, n := range s.names {
+		if n.drain == DrainStopped {
+			return fmt.Errorf("the drain of %s has stopped: %w", n.name, n.reason)
+		}
+	}
+	return nil
+}
+
+// Waiting calls yield for each group of a name that waits, in order; "" is all names. At a
+// group that is missing or damaged it ends with an error that wraps ErrDamaged.
+func (s *Spool) Waiting(ctx context.Context, name string, yield func(queue.Group) error) error {
+	return s.file.waiting(ctx, name, yield)
+}
+
+// DeadLetters calls yield for each dead letter of a name, oldest first; "" is all names.
+func (s *Spool) DeadLetters(ctx context.Context, name string, yield func(queue.DeadLetter) error) error {
+	return s.file.deadLetters(ctx, name, yield)
+}
