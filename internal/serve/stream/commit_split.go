@@ -17,9 +17,9 @@ import (
 var errSplit = errors.New("the batch is to be split")
 
 const (
-	lockShare  = 10 // a batch waits for a lock for this fraction of CommitTimeout
-	pieceShare = 10 // a piece of a split batch waits for this fraction of that
-	behindMost = 3  // what is behind such pieces waits for them for this multiple of RetryFor
+	lockShare  = 10 // CommitTimeout divided by it is how long a batch waits for a lock
+	pieceShare = 10 // and that divided by it, how long a piece of a split batch does
+	behindMost = 3  // times RetryFor is how long requests behind such pieces wait
 )
 
 // lockWait is how long a batch waits for a lock before it is split.

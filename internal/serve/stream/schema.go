@@ -9,7 +9,7 @@ import (
 // Type is the type of a column.
 type Type string
 
-// The types, and what a body may hold for each.
+// The types, and the JSON value of each.
 const (
 	Integer   Type = "integer"   // a whole number of 64 bits, without fraction or exponent
 	Real      Type = "real"      // a number within the range of a double
@@ -20,66 +20,64 @@ const (
 	UUID      Type = "uuid"      // a string like 6ba7b810-9dad-11d1-80b4-00c04fd430c8
 )
 
-// Now is the default that stands for the time of the request.
+// Now is the default that means the time of the request.
 const Now = "now"
 
-// Column is one column of the table that records fill, and the field of the same
-// name in a record.
+// Column is one column of the table, and the field of the same name in a record.
 type Column struct {
 	Name      string
 	Type      Type
 	Required  bool    // a record without it, or with null, is refused
-	Default   *string // of a record without it: its value as text, or Now; nil: NULL
-	Min, Max  string  // of integers, reals and timestamps, both included; "": none
+	Default   *string // value as text of a record without the field, or Now; nil: NULL
+	Min, Max  string  // of integers, reals and timestamps, inclusive; "": none
 	MaxLength int     // of texts, in characters; of json, in bytes; 0: none
 }
 
-// Fsync says how far a commit goes for durability, where a session can choose.
+// Fsync is the durability of a commit, on databases where a session can choose it.
 type Fsync string
 
-// The choices. MySQL has none: its settings are the server's.
+// The choices. MySQL has none: there the server's settings decide.
 const (
-	FsyncOn     Fsync = ""       // as safe as the server allows: the default
-	FsyncServer Fsync = "server" // as the server is set
+	FsyncOn     Fsync = ""       // the default: as safe as the server allows
+	FsyncServer Fsync = "server" // as the server is configured
 	FsyncOff    Fsync = "off"    // the last commits may be lost when the server crashes
 )
 
-// Definition is what a stream stores, and where: the part of its configuration
-// that its Sink needs.
+// Definition is what a stream stores, and where. It is the part of the configuration that
+// the Sink needs.
 type Definition struct {
 	Name    string // the stream's path, for messages, metrics and idempotency keys
 	Table   string // may be schema.table
 	Columns []Column
-	// Extra is a json column that keeps the fields of a record that have no column,
-	// as one object. Empty: a record with such a field is refused.
+	// Extra is a json column for the fields of a record that have no column, as one
+	// object. "": a record with such a field is refused.
 	Extra string
-	// Key are columns that a unique index covers. A record whose key is there
-	// already counts as stored and changes nothing.
+	// Key are columns with a unique index. A record whose key is in the table already
+	// counts as stored and changes nothing.
 	Key []string
-	// OrderBy is a column: records with equal values in it are stored in the order
-	// of their requests. Empty: in any order.
+	// OrderBy is a column. Records with equal values in it are stored in the order of
+	// their requests. "": in any order.
 	OrderBy string
 	Fsync   Fsync
 }
 
-// Schema is a definition that has been checked. It does not change and may be
-// used concurrently.
+// Schema is a valid definition. It does not change and may be used concurrently.
 type Schema struct {
 	def     Definition
 	columns []column
 	byName  map[string]int
-	extra   int // the column that keeps unknown fields; -1: none
+	extra   int // column of unknown fields; -1: none
 	orderBy int // -1: none
 }
 
-// column is a column with everything about it prepared.
+// column is a column with its parsed default, bounds and messages.
 type column struct {
 	Column
 	fallback     value // of an absent field, if hasDefault
 	fallbackText []byte
 	hasDefault   bool
 	now          bool
-	min, max     value // set where there are bounds
+	min, max     value // set if there are bounds
 
 	wrongType, belowMin, aboveMax, tooLong string
 }
@@ -140,13 +138,13 @@ func (s *Schema) build() error {
 	case FsyncOn, FsyncServer, FsyncOff:
 		return nil
 	}
-	return fmt.Errorf("fsync %q is not known: leave it out, or write server or off", s.def.Fsync)
+	return fmt.Errorf("unknown fsync %q: remove it, or use server or off", s.def.Fsync)
 }
 
 // Definition returns the definition. It must not be changed.
 func (s *Schema) Definition() Definition { return s.def }
 
-// Columns returns the columns that records fill, the one for unknown fields last.
+// Columns returns the columns of the records; the one for unknown fields is last.
 func (s *Schema) Columns() []Column {
 	columns := make([]Column, len(s.columns))
 	for i, c := range s.columns {
@@ -158,7 +156,7 @@ func (s *Schema) Columns() []Column {
 func compile(c Column) (column, error) {
 	compiled := column{Column: c, wrongType: "must be " + c.Type.describe()}
 	if c.Type.describe() == "" {
-		return compiled, fmt.Errorf("the type %q is not known: use integer, real, text, boolean, timestamp, json or uuid", c.Type)
+		return compiled, fmt.Errorf("unknown type %q: use integer, real, text, boolean, timestamp, json or uuid", c.Type)
 	}
 	if (c.Min != "" || c.Max != "") && c.Type != Integer && c.Type != Real && c.Type != Timestamp {
 		return compiled, fmt.Errorf("min and max are for integer, real and timestamp, not for %s", c.Type)

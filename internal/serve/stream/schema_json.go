@@ -9,16 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// scanner is where a parser is in its data.
+// scanner is the position of a parser in its data.
 type scanner struct {
 	at      int
-	problem string // what is no JSON at that place
+	problem string // why the data at that position is not JSON
 	decoded []byte // the last string that had escapes
 }
 
 func (p *parser) ended() bool { return p.at >= len(p.data) }
 
-// fail notes what is no JSON and returns false.
+// fail notes why the data is not JSON and returns false.
 func (p *parser) fail(problem string) bool {
 	p.problem = problem
 	return false
@@ -192,8 +192,8 @@ func (p *parser) any(depth int) bool {
 	}
 }
 
-// anyNumber reads a number that no column asks for. Databases that read JSON's
-// numbers as doubles would refuse one that is larger.
+// anyNumber reads a number inside a json value. It refuses numbers beyond a double, because
+// databases that parse them as doubles would.
 func (p *parser) anyNumber() bool {
 	start := p.at
 	if _, ok := p.number(); !ok {
@@ -250,8 +250,8 @@ func (p *parser) object(depth int) bool {
 	}
 }
 
-// own notes a name of the object whose names begin at first, and refuses the
-// record where the object has it already or has too many.
+// own notes a name of the object whose names begin at first. It refuses the record if the
+// object has the name already, or has too many.
 func (p *parser) own(first int, name []byte) {
 	if len(p.names)-first >= p.limits.Fields {
 		p.refuse("", fmt.Sprintf("has an object with more than %d fields", p.limits.Fields))
@@ -269,7 +269,7 @@ func (p *parser) own(first int, name []byte) {
 	p.names = append(p.names, name)
 }
 
-// number reads a number and reports whether it is one without fraction and exponent.
+// number reads a number and reports whether it has neither fraction nor exponent.
 func (p *parser) number() (whole, ok bool) {
 	p.take('-')
 	if !p.take('0') && !p.digits() {
@@ -301,8 +301,8 @@ func (p *parser) digits() bool {
 	return p.at > start
 }
 
-// text reads a string and returns what it says, valid until the next string. The
-// record is refused, in the name of field, where that is no text.
+// text reads a string and returns its value, which is valid until the next string. If it is
+// not valid text, the record is refused because of field.
 func (p *parser) text(field string) ([]byte, bool) {
 	if !p.take('"') {
 		return nil, p.fail("no string")
@@ -358,7 +358,7 @@ func (p *parser) escape() bool {
 	return true
 }
 
-// unescape returns what a string with well-formed escapes says.
+// unescape returns the value of a string with well-formed escapes.
 func (p *parser) unescape(field string, raw []byte) []byte {
 	dst := p.decoded[:0]
 	for len(raw) > 0 {

@@ -9,17 +9,16 @@ import (
 	"time"
 )
 
-// Form is how a body holds its records.
+// Form is the format of a body.
 type Form uint8
 
 // The forms of a body.
 const (
 	FormJSON  Form = iota // one object, or an array of objects: the first byte decides
-	FormLines             // an object a line (NDJSON); empty lines are skipped
+	FormLines             // one object per line (NDJSON); empty lines are skipped
 )
 
-// FormOf returns the form that a Content-Type announces: NDJSON where it says so,
-// else JSON.
+// FormOf returns the form of a Content-Type: FormLines for NDJSON, else FormJSON.
 func FormOf(contentType string) Form {
 	name, _, _ := strings.Cut(contentType, ";")
 	switch strings.ToLower(strings.TrimSpace(name)) {
@@ -29,38 +28,37 @@ func FormOf(contentType string) Form {
 	return FormJSON
 }
 
-// Limits bound a body.
+// Limits bound a body and its records.
 type Limits struct {
 	Bytes   int // of the body
 	Records int // in it
-	Depth   int // of objects and arrays inside each other, a record being the first
+	Depth   int // of nested objects and arrays; a record is the first
 	Fields  int // of one object
 }
 
-// ErrBody is the error of a body of which nothing can be used; the text says why.
-var ErrBody = errors.New("the body cannot be read")
+// ErrBody is the error of a body that cannot be parsed at all; the text says why.
+var ErrBody = errors.New("the body cannot be parsed")
 
 // ErrTooMany is an ErrBody: the body has more than Limits.Records.
 var ErrTooMany = errors.New("too many records")
 
-// Refusal is a record that was refused, and why. Index counts the request's records
-// from 0. Field is the name of the field at fault, empty where there is none.
+// Refusal is a record that was refused, and why. Index counts the request's records from 0.
+// Field is the name of the field at fault; "" if there is none.
 type Refusal struct {
 	Index  int    `json:"index"`
 	Field  string `json:"field,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// Parse reads a body in one pass. It returns the records that are right and why
-// each of the others is refused; now is the request's time, for the default Now.
-// An error wraps ErrBody: the body is over a limit (ErrTooMany: of records), or is
-// not of its form. Of NDJSON each line stands for itself: one that is not JSON is a
-// Refusal.
+// Parse parses a body in one pass. It returns the valid records, and why each of the others
+// is refused. now is the request's time, for the default Now. Parse does not keep body.
 //
-// A record is refused for a value of the wrong type or out of bounds, a missing
-// required field, an unknown field (unless Definition.Extra keeps it), a field
-// that is there twice, and a string that is not UTF-8 or holds NUL or half a
-// surrogate pair. Body is not kept.
+// An error wraps ErrBody: the body exceeds a limit (ErrTooMany: of records), or does not
+// have its form. In NDJSON, a line that is not JSON is a Refusal.
+//
+// A record is refused for a value of the wrong type or out of bounds, a missing required
+// field, an unknown field (unless Definition.Extra stores it), a duplicate field, and a
+// string that is not UTF-8 or contains NUL or half a surrogate pair.
 func (s *Schema) Parse(body []byte, form Form, now time.Time, limits Limits) (*Records, []Refusal, error) {
 	if len(body) > limits.Bytes || len(body) > math.MaxInt32 {
 		return nil, nil, fmt.Errorf("%w: it has %d bytes, more than %d", ErrBody, len(body), limits.Bytes)
@@ -82,7 +80,7 @@ func (s *Schema) Parse(body []byte, form Form, now time.Time, limits Limits) (*R
 	return p.records, p.refused, nil
 }
 
-// arenaSize guesses the bytes of texts in a body.
+// arenaSize estimates the bytes of texts in a body.
 func (s *Schema) arenaSize(body []byte) int {
 	for _, c := range s.columns {
 		if c.Type == Text || c.Type == JSON || c.Type == UUID {
@@ -103,10 +101,10 @@ type parser struct {
 	refused []Refusal
 	count   int // records seen
 
-	// Of the record at hand:
+	// Of the current record:
 	seen  []bool // the columns that it has
 	flaw  Refusal
-	extra []byte // its unknown fields, as the inside of an object
+	extra []byte // its unknown fields, without the braces of an object
 	names [][]byte
 }
 
@@ -208,14 +206,14 @@ func (p *parser) another() error {
 	return nil
 }
 
-// refuse notes the first flaw of the record at hand.
+// refuse notes the first flaw of the current record.
 func (p *parser) refuse(field, reason string) {
 	if p.flaw.Reason == "" {
 		p.flaw.Field, p.flaw.Reason = field, reason
 	}
 }
 
-// record reads one record and keeps it, or refuses it. It reports whether it is JSON.
+// record reads one record, and adds or refuses it. It reports whether it is JSON.
 func (p *parser) record() bool {
 	if !p.take('{') {
 		p.refuse("", "must be an object")
@@ -239,7 +237,7 @@ func (p *parser) record() bool {
 	return true
 }
 
-// fields reads a record behind its brace.
+// fields reads a record after its opening brace.
 func (p *parser) fields(row []value) bool {
 	if p.space(); p.take('}') {
 		return true
@@ -272,7 +270,7 @@ func (p *parser) fields(row []value) bool {
 	}
 }
 
-// name reads a field's name and its colon. raw is as it is written, with quotes.
+// name reads a field's name and its colon. raw is the name as written, with quotes.
 func (p *parser) name() (raw, name []byte, ok bool) {
 	start := p.at
 	text, ok := p.text("")
@@ -287,8 +285,8 @@ func (p *parser) name() (raw, name []byte, ok bool) {
 	return raw, text, true
 }
 
-// column returns the number of a column, -1 for none. Records mostly have their
-// fields in one order: the likely one is tried first.
+// column returns the number of a column; -1 for none. Records usually have their fields in
+// the same order, so the likely column is tried first.
 func (s *Schema) column(name []byte, likely int) int {
 	if likely < len(s.columns) && likely != s.extra && string(name) == s.columns[likely].Name {
 		return likely
@@ -322,7 +320,7 @@ func (p *parser) unknown(raw, name []byte) bool {
 	return true
 }
 
-// clip returns a name for a message.
+// clip shortens a name for a message.
 func clip(name []byte) string {
 	const most = 64
 	if len(name) > most {
@@ -331,7 +329,7 @@ func clip(name []byte) string {
 	return strings.ToValidUTF8(string(name), "")
 }
 
-// complete gives the fields that are missing their defaults.
+// complete sets the defaults of missing fields.
 func (p *parser) complete(row []value) {
 	if p.flaw.Reason != "" {
 		return

@@ -10,11 +10,11 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Records are checked records of one request, row by row. They share one arena and
-// are not changed once Parse has returned them.
+// Records are the valid records of one request. They share one arena, and do not change
+// after Parse has returned them.
 type Records struct {
 	schema  *Schema
-	values  []value // a row behind the other
+	values  []value // row after row
 	arena   []byte
 	indexes []int32 // where in the request each record was
 }
@@ -22,14 +22,13 @@ type Records struct {
 // Len returns how many records there are.
 func (r *Records) Len() int { return len(r.indexes) }
 
-// Size returns the bytes of memory that the records take, about: with what is reserved
-// and not used.
+// Size returns about how many bytes of memory the records use, reserved ones included.
 func (r *Records) Size() int { return cap(r.arena) + 16*cap(r.values) + 4*cap(r.indexes) }
 
-// slackMax is the unused room of an arena that is worth less than another copy.
+// slackMax is the unused space of an arena that is cheaper to keep than to copy.
 const slackMax = 4096
 
-// clip gives back what a body of blanks and numbers has had reserved for texts.
+// clip frees the space that was reserved for texts and not used.
 func (r *Records) clip() {
 	if cap(r.arena)-len(r.arena) > slackMax {
 		r.arena = bytes.Clone(r.arena)
@@ -64,8 +63,8 @@ func (r *Records) Bytes(row, column int) []byte {
 	return r.arena[start : start+length : start+length]
 }
 
-// AppendTime appends the value of a Timestamp column as 2016-12-01 23:59:57.123456,
-// in UTC, without a fraction where it is zero.
+// AppendTime appends the value of a Timestamp column as 2016-12-01 23:59:57.123456 in UTC,
+// without a fraction if it is zero.
 func (r *Records) AppendTime(dst []byte, row, column int) []byte {
 	return time.UnixMicro(r.Microseconds(row, column)).UTC().AppendFormat(dst, "2006-01-02 15:04:05.999999")
 }
@@ -83,8 +82,8 @@ func (r *Records) AppendUUID(dst []byte, row, column int) []byte {
 	return dst
 }
 
-// lanes returns a bit for each lane that the records belong to, of n lanes. No records
-// belong to the first: a request of a key alone stands in a lane, too.
+// lanes returns a bit for each of n lanes that the records belong to. A request without
+// records, which has a key only, belongs to the first.
 func (r *Records) lanes(n int) uint64 {
 	column := r.schema.orderBy
 	if column < 0 {

@@ -277,7 +277,7 @@ func TestSchemaMistakes(t *testing.T) {
 	}{
 		{Definition{Columns: []Column{{Name: "a", Type: Text}}}, "no table"},
 		{Definition{Table: "t"}, "no columns"},
-		{column(Column{Name: "a", Type: "int"}), `"int" is not known`},
+		{column(Column{Name: "a", Type: "int"}), `unknown type "int"`},
 		{column(Column{Type: Text}), "has no name"},
 		{column(Column{Name: "a", Type: Text, Min: "1"}), "min and max are for"},
 		{column(Column{Name: "a", Type: Integer, Min: "x"}), "min: "},

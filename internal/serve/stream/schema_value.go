@@ -8,9 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// value is one field. Integers, reals (as their bits), booleans and timestamps
-// (microseconds since 1970) are in n; texts, json and the 16 bytes of UUIDs are in
-// the records' arena, where n says.
+// value is one field. n is an integer, the bits of a real, a boolean or a timestamp in
+// microseconds since 1970. For texts, json and UUIDs it is a span of the records' arena.
 type value struct {
 	n   uint64
 	set bool // false: NULL
@@ -38,7 +37,7 @@ func (t Type) describe() string {
 	return ""
 }
 
-// parseText reads the text of a value that needs no arena.
+// parseText parses a value that needs no arena.
 func parseText(t Type, text []byte) (value, bool) {
 	switch t {
 	case Integer:
@@ -62,8 +61,8 @@ func parseText(t Type, text []byte) (value, bool) {
 	return value{}, false
 }
 
-// outOfBounds returns why a value is refused, "" when it is not. text is that of
-// texts and json.
+// outOfBounds returns why a value is refused; "" if it is not. text is the value of texts
+// and json.
 func (c *column) outOfBounds(v value, text []byte) string {
 	if c.min.set && less(c.Type, v, c.min) {
 		return c.belowMin
@@ -89,8 +88,8 @@ func less(t Type, a, b value) bool {
 
 func isText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }
 
-// parseTime reads an RFC 3339 time of the years 1 to 9999 and returns microseconds
-// since 1970, what is finer cut off. Leap seconds are refused: no database keeps them.
+// parseTime parses an RFC 3339 time of the years 1 to 9999 and returns microseconds since
+// 1970, truncated. Leap seconds are refused, because no database stores them.
 func parseTime(b []byte) (int64, bool) {
 	const shape = "0000-00-00T00:00:00"
 	if len(b) <= len(shape) {
@@ -122,7 +121,7 @@ func parseTime(b []byte) (int64, bool) {
 	return t.Unix()*1e6 + int64(micro), true
 }
 
-// parseFraction reads .123 if it is there.
+// parseFraction parses an optional .123.
 func parseFraction(b []byte) (micro int, rest []byte, ok bool) {
 	if len(b) == 0 || b[0] != '.' {
 		return 0, b, true
@@ -135,7 +134,7 @@ func parseFraction(b []byte) (micro int, rest []byte, ok bool) {
 	return micro, b[i:], i > 1 && i <= 10
 }
 
-// parseZone reads Z or +08:00.
+// parseZone parses Z or +08:00.
 func parseZone(b []byte) (time.Duration, bool) {
 	if len(b) == 1 && b[0] == 'Z' {
 		return 0, true
@@ -164,7 +163,7 @@ func digits(b []byte) int {
 	return n
 }
 
-// parseUUID reads the 8-4-4-4-12 form, in either case.
+// parseUUID parses the 8-4-4-4-12 form in upper or lower case.
 func parseUUID(b []byte) (id [16]byte, ok bool) {
 	if len(b) != 36 {
 		return id, false

@@ -1,0 +1,104 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// probes is time for two probes, that ends between two.
+const probes = 2*probeEvery + probeEvery/2
+
+// testDatabase answers probes with its error.
+type testDatabase struct{ err error }
+
+func (d *testDatabase) Ping(context.Context) error  { return d.err }
+func (d *testDatabase) Check(context.Context) error { return d.err }
+
+// startTest starts a stream, and returns a function that sends a record.
+func startTest(t *testing.T, database *testDatabase) (s *Stream, sink *memory, send func() error) {
+	t.Helper()
+	sink = newMemory(time.Millisecond)
+	s = openTest(t, sink, func(c *Config, _ *Definition) { c.RetryFor = 0 })
+	if err := s.Start(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	return s, sink, func() error {
+		_, err := s.Store(t.Context(), testRequest(t, s, "", number(1)))
+		return err
+	}
+}
+
+// expectReady waits for a probe or several, and compares readiness: "" is ready.
+func expectReady(t *testing.T, s *Stream, after time.Duration, want string) {
+	t.Helper()
+	<-time.After(after)
+	err := s.Ready()
+	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		t.Errorf("ready: %v, want %q", err, want)
+	}
+}
+
+// Without any request, a probe finds that the database is down, and that it is back.
+func TestReadyWithoutRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		database := &testDatabase{}
+		s, _, send := startTest(t, database)
+		expectReady(t, s, probes, "")
+		database.err = errors.New("it is down")
+		expectReady(t, s, probes, "it is down")
+		if err := send(); err != nil { // newer than the probe
+			t.Error(err)
+		}
+		expectReady(t, s, 0, "")
+		expectReady(t, s, probes, "it is down")
+		database.err = nil
+		expectReady(t, s, probes, "")
+		closeTest(t, s)
+		expectReady(t, s, 0, "closing")
+	})
+}
+
+// After an outage, a probe makes the stream ready again. After a batch that the database
+// refused for good only time does, because a request must try.
+func TestReadyAfterFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, sink, send := startTest(t, &testDatabase{})
+		sink.fail(false, ErrTransient)
+		if err := send(); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("away: %v", err)
+		}
+		expectReady(t, s, 0, "the last batch was not stored")
+		expectReady(t, s, probes, "")
+		refused := errors.New("permission denied")
+		sink.fail(false, refused)
+		if err := send(); !errors.Is(err, refused) {
+			t.Errorf("refused: %v", err)
+		}
+		expectReady(t, s, refusedFor-2*probeEvery, "permission denied")
+		expectReady(t, s, 3*probeEvery, "")
+		sink.fail(false, refused)
+		if err := send(); !errors.Is(err, refused) {
+			t.Errorf("refused again: %v", err)
+		}
+		expectReady(t, s, 0, "permission denied")
+		if err := send(); err != nil {
+			t.Error(err)
+		}
+		expectReady(t, s, 0, "")
+		closeTest(t, s)
+	})
+}
+
+// Start returns why the database does not accept the stream.
+func TestStartRefused(t *testing.T) {
+	refused := errors.New("no such table")
+	s := openTest(t, newMemory(0), nil)
+	if err := s.Start(t.Context(), &testDatabase{err: refused}); !errors.Is(err, refused) {
+		t.Errorf("start: %v", err)
+	}
+	closeTest(t, s)
+}
