@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sender answers whoever adds itself, a group at a time; each group takes as long.
+// sender answers requests in groups, each of which takes the same time.
 type sender struct {
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -53,8 +53,9 @@ func (s *sender) run(took time.Duration) {
 	}
 }
 
-// Who is alone has the time of one group. Those who come together share one at once.
-// Those who go and never come back are waited for no longer than Every, and for a while.
+// A request alone takes the time of one group. Requests that come together share one at
+// once. For clients that do not come back, groups wait no longer than Every, and not for
+// long.
 func TestGather(t *testing.T) {
 	const took, every, rounds = 200 * time.Microsecond, time.Millisecond, 20
 	run := func(use func(s *sender)) (s *sender, elapsed time.Duration) {

@@ -13,8 +13,8 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// slowDown makes each transaction of a spool that has one group take as long, by a trigger,
-// and returns the entries of each. Call it before anything is appended.
+// slowDown makes each transaction with one group take a time, by a trigger, and returns the
+// entries of each. It is called before anything is appended.
 func slowDown(t *testing.T, s *Spool, took time.Duration) *[]int {
 	t.Helper()
 	var entries []int
@@ -34,13 +34,13 @@ func slowDown(t *testing.T, s *Spool, took time.Duration) *[]int {
 	return &entries
 }
 
-// TestSpoolGather: who is alone has the time of one transaction; those who come together
-// share one, without a wait where all are there, and else for gatherEvery at most.
-func TestSpoolGather(t *testing.T) {
+// A client alone waits for one transaction. Clients that come together share one: without a
+// wait if all are there, else after gatherEvery at most.
+func TestGather(t *testing.T) {
 	const disk, rounds = 200 * time.Microsecond, 20
 	run := func(writers int, pause time.Duration) (groups []int, took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			s := openAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+			s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 			entries := slowDown(t, s, disk)
 			start := time.Now()
 			var group sync.WaitGroup
@@ -69,7 +69,8 @@ func TestSpoolGather(t *testing.T) {
 	if groups, took := run(10, 0); len(groups) > rounds+2 || took > 2*rounds*disk {
 		t.Errorf("ten at once: %v in %s", groups, took)
 	}
-	// One after the other they come to share transactions: 22, and 40 without a wait.
+	// Clients that come one after the other share transactions in the end: 22, and 40
+	// without a wait.
 	if groups, took := run(10, 30*time.Microsecond); len(groups) > rounds+4 || took > 2*rounds*disk {
 		t.Errorf("ten, one after the other: %v in %s", groups, took)
 	}

@@ -10,13 +10,13 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// BenchmarkSpoolAppend has writers append a record of 100 bytes each, one after the
-// other, on the disk of the temporary directory.
-func BenchmarkSpoolAppend(b *testing.B) {
+// BenchmarkAppend appends records of 100 bytes from several writers, on the disk of the
+// temporary directory.
+func BenchmarkAppend(b *testing.B) {
 	payload := []byte(strings.Repeat("x", 100))
 	for _, writers := range []int{1, 32, 1000} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			s := openAt(b, filepath.Join(b.TempDir(), "s.db"), spoolConfig())
+			s := openAt(b, filepath.Join(b.TempDir(), "s.db"), testConfig())
 			defer closeSpool(b, s)
 			put(b, s, "/a", "first")
 			before := s.Stats()

@@ -24,13 +24,13 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// spoolChild is the variable that makes TestSpoolChild do another test's work in a
-// process of its own: what to do, and the file.
-const spoolChild = "SPILLWAY_SPOOL_CHILD"
+// childWork is the environment variable that makes TestChild do work of another test
+// in a process of its own: the work and the file.
+const childWork = "SPILLWAY_SPOOL_CHILD"
 
-// TestSpoolChild is no test of its own.
-func TestSpoolChild(t *testing.T) {
-	work, file, _ := strings.Cut(os.Getenv(spoolChild), " ")
+// TestChild runs in the child processes of other tests.
+func TestChild(t *testing.T) {
+	work, file, _ := strings.Cut(os.Getenv(childWork), " ")
 	switch work {
 	case "append":
 		appendForever(t, file)
@@ -43,16 +43,16 @@ func TestSpoolChild(t *testing.T) {
 
 func childCommand(t *testing.T, wrap []string, work, file string) *exec.Cmd {
 	t.Helper()
-	args := slices.Concat(wrap, []string{os.Args[0], "-test.run=^TestSpoolChild$", "-test.count=1"})
+	args := slices.Concat(wrap, []string{os.Args[0], "-test.run=^TestChild$", "-test.count=1"})
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), spoolChild+"="+work+" "+file)
+	cmd.Env = append(os.Environ(), childWork+"="+work+" "+file)
 	return cmd
 }
 
-// appendForever appends with several writers, drains half, and prints what was
-// acknowledged and what was drained, until it is killed.
+// appendForever appends from several writers, drains one of two names, and prints what was
+// acknowledged and drained, until it is killed.
 func appendForever(t *testing.T, file string) {
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	var mu sync.Mutex
 	say := func(format string, args ...any) {
 		mu.Lock()
@@ -84,9 +84,9 @@ func appendForever(t *testing.T, file string) {
 	select {}
 }
 
-// A process that is killed loses nothing that it acknowledged, and drains nothing
-// that it deleted twice: again and again on one file.
-func TestSpoolKill(t *testing.T) {
+// A process that is killed, again and again on one file, loses nothing that it
+// acknowledged, and drains nothing again that it deleted.
+func TestKill(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
 	acked, drained := map[string]bool{}, map[string]int{}
 	for round := range 6 {
@@ -117,7 +117,7 @@ func TestSpoolKill(t *testing.T) {
 		}
 		_ = child.Wait() // killed
 	}
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	defer closeSpool(t, s)
 	left := map[string]int{}
 	for _, name := range s.Stats().Names {
@@ -145,16 +145,16 @@ func TestSpoolKill(t *testing.T) {
 	}
 }
 
-// TestSpoolModel has random work, crashes with whole and with torn logs, and new starts
-// agree with a list.
-func TestSpoolModel(t *testing.T) {
+// TestModel compares a spool with a list, through random work, restarts, and crashes with
+// whole and torn logs.
+func TestModel(t *testing.T) {
 	dir := t.TempDir()
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		if runs++; runs > 40 { // opening files takes its time under the race detector
 			return
 		}
-		m := &spoolModel{t: t, dir: dir, id: runs}
+		m := &model{t: t, dir: dir, id: runs}
 		m.start(m.file())
 		for range rapid.IntRange(1, 8).Draw(rt, "steps") {
 			switch rapid.SampledFrom([]string{"append", "append", "drain", "reopen", "crash", "torn"}).Draw(rt, "step") {
@@ -176,8 +176,8 @@ func TestSpoolModel(t *testing.T) {
 	})
 }
 
-// spoolModel is a spool and what it must hold, oldest first.
-type spoolModel struct {
+// model is a spool and what it must contain, oldest first.
+type model struct {
 	t       *testing.T
 	dir     string
 	id      int
@@ -187,13 +187,13 @@ type spoolModel struct {
 	s       *Spool
 }
 
-func (m *spoolModel) file() string {
+func (m *model) file() string {
 	return filepath.Join(m.dir, fmt.Sprintf("%d-%d.db", m.id, m.crashes))
 }
 
-func (m *spoolModel) start(file string) { m.s = openAt(m.t, file, spoolConfig()) }
+func (m *model) start(file string) { m.s = openAt(m.t, file, testConfig()) }
 
-func (m *spoolModel) append(n int) {
+func (m *model) append(n int) {
 	for range n {
 		text := fmt.Sprintf("%d %s", m.next, strings.Repeat("x", m.next%7*300))
 		m.next++
@@ -202,8 +202,8 @@ func (m *spoolModel) append(n int) {
 	}
 }
 
-// drain drains n entries: each is a group of its own, for it was put alone.
-func (m *spoolModel) drain(n int) {
+// drain drains n entries. Each is a group of its own, because it was appended alone.
+func (m *model) drain(n int) {
 	n = min(n, len(m.want))
 	if n == 0 {
 		return
@@ -214,10 +214,9 @@ func (m *spoolModel) drain(n int) {
 	m.want = m.want[n:]
 }
 
-// crash goes on with an image of the files as a crash leaves them. torn is a crash while
-// one more entry was being written: the image's log ends anywhere in it, or is wrong
-// there.
-func (m *spoolModel) crash(rt *rapid.T, torn bool) {
+// crash continues with an image of the files as a crash leaves them. With torn, one more
+// entry was being written: the image's log ends anywhere in it, or is wrong there.
+func (m *model) crash(rt *rapid.T, torn bool) {
 	before := m.image()
 	synced := len(before["-wal"])
 	image, extra := before, ""
@@ -255,7 +254,7 @@ func (m *spoolModel) crash(rt *rapid.T, torn bool) {
 }
 
 // image reads the files while nothing is being written.
-func (m *spoolModel) image() map[string][]byte {
+func (m *model) image() map[string][]byte {
 	image := map[string][]byte{}
 	for _, ending := range []string{"", "-wal"} {
 		data, err := os.ReadFile(m.file() + ending)
@@ -267,10 +266,9 @@ func (m *spoolModel) image() map[string][]byte {
 	return image
 }
 
-// appendOneByOne prints each acknowledgement; with unsynced set it does what a spool
-// without fsync would do.
+// appendOneByOne prints each acknowledgement. With unsynced, the spool does not fsync.
 func appendOneByOne(t *testing.T, file string, unsynced bool) {
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	defer closeSpool(t, s)
 	if unsynced {
 		if err := sqlitex.ExecuteTransient(s.file.writer, "PRAGMA synchronous = OFF", nil); err != nil {
@@ -285,9 +283,9 @@ func appendOneByOne(t *testing.T, file string, unsynced bool) {
 	}
 }
 
-// Between the writing of a group and its acknowledgement there is an fsync of the log.
-// strace shows it, and that it would be missed.
-func TestSpoolSyncsBeforeAck(t *testing.T) {
+// An fsync of the log comes between the write of a group and its acknowledgement. strace
+// shows it, and also that the test would find its absence.
+func TestSyncsBeforeAck(t *testing.T) {
 	if _, err := exec.LookPath("strace"); err != nil {
 		t.Fatal("this test needs strace: apt-get install strace")
 	}
@@ -311,8 +309,8 @@ func TestSpoolSyncsBeforeAck(t *testing.T) {
 
 var traced = regexp.MustCompile(`^(\d+) +(?:<\.\.\. )?(\w+)(.*)$`)
 
-// readTrace returns how many acknowledgements were written, and how many of them while
-// the log held something that was not synced, or without any fsync since the last.
+// readTrace returns how many acknowledgements were written, and how many of them while the
+// log was not synced, or without an fsync since the last.
 func readTrace(trace string) (acks, unsynced int) {
 	dirty, synced := map[string]bool{}, false // by log
 	syncing := map[string]string{}            // a thread's log
@@ -354,9 +352,9 @@ func readTrace(trace string) (acks, unsynced int) {
 	return acks, unsynced
 }
 
-// A full disk refuses with the limit's name, keeps what was acknowledged, and the spool
-// goes on when there is room again.
-func TestSpoolDiskFull(t *testing.T) {
+// With a full disk, entries are refused with the limit's name, acknowledged ones stay, and
+// the spool continues when there is space again.
+func TestDiskFull(t *testing.T) {
 	dir := t.TempDir()
 	cmd := childCommand(t, nil, "full", filepath.Join(dir, "disk", "s.db"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
@@ -381,7 +379,7 @@ func fillDisk(t *testing.T, file string) {
 	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	s.file.reserve = 0 // as when others take what the spool leaves free
 	var kept []string
 	var err error
@@ -401,14 +399,14 @@ func fillDisk(t *testing.T, file string) {
 	if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: make([]byte, 20000)}); !errors.Is(err, queue.ErrOverloaded) {
 		t.Errorf("once more: %v", err)
 	}
-	// A start with a full disk finds everything, as after a crash.
+	// A start after that finds everything, as after a crash.
 	if err := s.Close(); err != nil {
 		t.Logf("close with a full disk: %v", err)
 	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	s = openAt(t, file, spoolConfig())
+	s = openAt(t, file, testConfig())
 	s.file.reserve = 0
 	put(t, s, "/a", "again")
 	if got := drainSome(t, s, "/a", len(kept)+1); !slices.Equal(got, append(kept, "again")) {

@@ -12,8 +12,8 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// What is sealed is opened again, and not under another name or sequence, nor with any
-// byte changed.
+// A sealed group can be opened, but not under another name or sequence, or with any byte
+// changed.
 func TestSeal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"/a", "/b", ""}).Draw(t, "name")
@@ -56,8 +56,8 @@ func TestSeal(t *testing.T) {
 	})
 }
 
-// Damaged or hostile bytes are an error, never a panic and never more memory than they
-// account for.
+// Damaged or hostile bytes are an error. They cause no panic and no memory beyond their
+// size.
 func FuzzGroup(f *testing.F) {
 	f.Add(seal("/a", 1, []queue.Entry{{Payload: []byte("x"), Key: "k"}, {}}).payload)
 	f.Add([]byte{groupVersion, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})

@@ -19,7 +19,7 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-func spoolConfig() Config {
+func testConfig() Config {
 	return Config{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
 }
 
@@ -82,9 +82,9 @@ func drainSome(t testing.TB, s *Spool, name string, n int) []string {
 	return got
 }
 
-func TestSpoolOrderAndNames(t *testing.T) {
+func TestOrderAndNames(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "spool", "s.db")
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	var writers sync.WaitGroup
 	for w := range 8 {
 		writers.Go(func() {
@@ -101,7 +101,7 @@ func TestSpoolOrderAndNames(t *testing.T) {
 	t.Logf("200 entries in %d fsyncs", stats.Syncs)
 	closeSpool(t, s)
 
-	s = openAt(t, file, spoolConfig())
+	s = openAt(t, file, testConfig())
 	defer closeSpool(t, s)
 	for n := range 2 {
 		got := drainSome(t, s, fmt.Sprint("/", n), 100)
@@ -122,8 +122,8 @@ func TestSpoolOrderAndNames(t *testing.T) {
 	}
 }
 
-func TestSpoolBounds(t *testing.T) {
-	cfg := spoolConfig()
+func TestBounds(t *testing.T) {
+	cfg := testConfig()
 	cfg.Bytes, cfg.QueueBytes = 1<<20, 600<<10
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), cfg)
 	defer closeSpool(t, s)
@@ -156,9 +156,9 @@ func TestSpoolBounds(t *testing.T) {
 	}
 }
 
-// A size that cannot be read makes nothing of what was kept undone.
-func TestSpoolMeasure(t *testing.T) {
-	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+// If the size cannot be read, what was stored stays stored.
+func TestMeasure(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	put(t, s, "/a", "first")
 	before := s.Stats()
@@ -195,9 +195,9 @@ func TestSpoolMeasure(t *testing.T) {
 	}
 }
 
-// A key that no database takes as a text is not kept.
-func TestSpoolKeyText(t *testing.T) {
-	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), spoolConfig())
+// A key that databases do not accept as text is refused.
+func TestKeyText(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
 	for _, key := range []string{"\xff", "a\x00"} {
 		if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: []byte("x"), Key: key}); !errors.Is(err, queue.ErrBadKey) {
@@ -206,9 +206,9 @@ func TestSpoolKeyText(t *testing.T) {
 	}
 }
 
-func TestSpoolKeys(t *testing.T) {
+func TestKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	expires := time.Now().Add(time.Hour)
 	keyed := func(name, key, body string, expires time.Time) (bool, error) {
 		return s.Append(t.Context(), name, queue.Entry{
@@ -230,13 +230,13 @@ func TestSpoolKeys(t *testing.T) {
 	check(false, queue.ErrBadKey, "/a", strings.Repeat("k", 256), "one", expires)
 	closeSpool(t, s)
 
-	s = openAt(t, file, spoolConfig())
+	s = openAt(t, file, testConfig())
 	defer func() { closeSpool(t, s) }()
 	check(true, nil, "/a", "k", "one", expires)
 	drainSome(t, s, "/a", 2) // k, and old as it was first
 	check(false, nil, "/a", "k", "two", expires)
 	check(true, nil, "/a", "old", "two", expires) // it is in a group behind
-	// Many at once with one key: one is kept.
+	// Of many at once with one key, one is stored.
 	var group sync.WaitGroup
 	before := s.Stats().Entries
 	for range 20 {
@@ -252,9 +252,9 @@ func TestSpoolKeys(t *testing.T) {
 	}
 }
 
-func TestSpoolInUse(t *testing.T) {
+func TestInUse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	put(t, s, "/a", "one")
 	_, err := openFile(t.Context(), file)
 	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
@@ -263,7 +263,7 @@ func TestSpoolInUse(t *testing.T) {
 	if _, _, err := Repair(t.Context(), file, time.Now()); !errors.Is(err, ErrInUse) {
 		t.Errorf("repair: %v", err)
 	}
-	// Looking at it is no use of it.
+	// Inspecting it is allowed meanwhile.
 	look, err := inspectFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestSpoolInUse(t *testing.T) {
 	}
 }
 
-// damage runs SQL on the file of a spool that is closed.
+// damage runs SQL on the file of a closed spool.
 func damage(t *testing.T, file, sql string) {
 	t.Helper()
 	f, err := openFile(t.Context(), file)
@@ -300,9 +300,9 @@ func damage(t *testing.T, file, sql string) {
 	}
 }
 
-// A group that is gone or changed stops the drain there, loudly and for good, while
-// what comes is kept; a repair says what is lost, and the drain goes on behind it.
-func TestSpoolDamage(t *testing.T) {
+// A group that is missing or changed stops the drain there for good. New entries are stored
+// meanwhile. A repair says what is lost, and the drain continues behind it.
+func TestDamage(t *testing.T) {
 	tests := []struct{ name, sql, want, flaw, drained string }{
 		{"a gap", "DELETE FROM groups WHERE id & 0xff IN (3, 4)", "groups 3 to 4 of /a are missing", "/a 3-4 missing kept 0", "1 2 5 6 7"},
 		{"the first is gone", "DELETE FROM groups WHERE id & 0xff = 1", "groups 1 to 1 of /a are missing", "/a 1-1 missing kept 0", "2 3 4 5 6 7"},
@@ -311,20 +311,20 @@ func TestSpoolDamage(t *testing.T) {
 		{"two that changed places", "UPDATE groups SET id = -id WHERE id & 0xff IN (2, 5); UPDATE groups SET id = -id + 3 WHERE id < 0 AND -id & 0xff = 2; UPDATE groups SET id = -id - 3 WHERE id < 0", "group 2 of /a has the checksum", "/a 2-2 bad checksum kept 14, /a 5-5 bad checksum kept 14", "1 3 4 6 7"},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { testSpoolDamage(t, test.sql, test.want, test.flaw, test.drained) })
+		t.Run(test.name, func(t *testing.T) { testDamage(t, test.sql, test.want, test.flaw, test.drained) })
 	}
 }
 
-func testSpoolDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
+func testDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
 	file := filepath.Join(t.TempDir(), "s.db")
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	for i := range 6 {
 		put(t, s, "/a", fmt.Sprint(i+1))
 	}
 	closeSpool(t, s)
 	damage(t, file, sql)
 
-	s = openAt(t, file, spoolConfig())
+	s = openAt(t, file, testConfig())
 	var got []string
 	collect := func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
 		for _, g := range groups {
@@ -348,7 +348,7 @@ func testSpoolDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
 	closeSpool(t, s)
 	repairSpool(t, file, wantFlaws)
 
-	s = openAt(t, file, spoolConfig())
+	s = openAt(t, file, testConfig())
 	defer closeSpool(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	err = s.Drain(ctx, "/a", 1<<20, destination(func(ctx context.Context, groups []queue.Group) (queue.Stored, error) {
@@ -372,7 +372,7 @@ func testSpoolDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
 	}
 }
 
-// repairSpool looks at a spool, sees what is wanted, and repairs it.
+// repairSpool inspects a spool, compares its flaws, and repairs it.
 func repairSpool(t *testing.T, file, wantFlaws string) {
 	t.Helper()
 	look, err := inspectFile(file)
@@ -403,11 +403,11 @@ func describe(flaws []Flaw) string {
 	return strings.Join(texts, ", ")
 }
 
-// Where SQLite itself cannot read the file the drain stops, too, and a repair saves
-// the groups on the other pages.
-func TestSpoolDamagedPages(t *testing.T) {
+// If SQLite cannot read a page, the drain stops too, and a repair saves the groups on the
+// other pages.
+func TestDamagedPages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
-	s := openAt(t, file, spoolConfig())
+	s := openAt(t, file, testConfig())
 	for i := range 40 {
 		put(t, s, "/a", fmt.Sprintf("%d %s", i, strings.Repeat("x", 1500)))
 	}
@@ -429,7 +429,7 @@ func TestSpoolDamagedPages(t *testing.T) {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s = openAt(t, file, spoolConfig())
+	s = openAt(t, file, testConfig())
 	err = s.Drain(t.Context(), "/a", 1<<10, destination(func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
 		return queue.Stored{Groups: len(groups)}, nil
 	}))
@@ -441,7 +441,7 @@ func TestSpoolDamagedPages(t *testing.T) {
 	if err != nil || len(flaws) != 1 || flaws[0].Reason != "missing" || flaws[0].Last-flaws[0].First > 3 {
 		t.Errorf("flaws %+v, %v", flaws, err)
 	}
-	s = openAt(t, file, spoolConfig())
+	s = openAt(t, file, testConfig())
 	defer closeSpool(t, s)
 	if stats := s.Stats(); stats.Names[0].Groups < 10 {
 		t.Errorf("saved %+v", stats.Names)

@@ -198,7 +198,7 @@ func (t *transaction) apply(c change) error {
 			return err
 		}
 	}
-	return t.bury(c.dead)
+	return t.addDead(c.dead)
 }
 
 // delete deletes groups that were drained, and adds their dead letters.
@@ -216,14 +216,14 @@ func (t *transaction) delete(d drained) error {
 			return err
 		}
 	}
-	if err := t.bury(d.dead); err != nil {
+	if err := t.addDead(d.dead); err != nil {
 		return err
 	}
 	return t.shrink()
 }
 
-// bury adds dead letters.
-func (t *transaction) bury(letters []queue.DeadLetter) error {
+// addDead adds dead letters.
+func (t *transaction) addDead(letters []queue.DeadLetter) error {
 	for _, l := range letters {
 		err := t.exec("INSERT INTO dead (name, sequence, at, rows, reason, payload, raw) VALUES (?, ?, ?, ?, ?, ?, ?)",
 			l.Name, int64(l.Sequence), l.At.UnixMicro(), l.Rows, l.Reason, l.Payload, l.Raw)
