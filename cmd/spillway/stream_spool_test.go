@@ -46,6 +46,13 @@ func TestStreamSpool(t *testing.T) {
 	if n := metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`); n != 40 {
 		t.Errorf("%v records wait", n)
 	}
+	if err := s.Stop(); err != nil || !strings.Contains(s.Log(t), "records wait in the spool") || !strings.Contains(s.Log(t), "waiting./readings=40") {
+		t.Errorf("stop: %v\n%s", err, s.Log(t))
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +65,7 @@ func TestStreamSpool(t *testing.T) {
 	if ids := p.ids(t); !slices.Equal(ids, want) {
 		t.Errorf("stored %v", ids)
 	}
-	if err := s.Stop(); err != nil {
+	if err := s.Stop(); err != nil || !strings.Contains(s.Log(t), "every accepted record stored") {
 		t.Errorf("stop: %v\n%s", err, s.Log(t))
 	}
 	stdout, stderr, code := spillway(t, "spool", "status", "--data", s.Dir()+"/data")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,10 +14,18 @@ import (
 const probes = 2*probeEvery + probeEvery/2
 
 // testDatabase answers probes with its error.
-type testDatabase struct{ err error }
+type testDatabase struct{ err atomic.Pointer[error] }
 
-func (d *testDatabase) Ping(context.Context) error  { return d.err }
-func (d *testDatabase) Check(context.Context) error { return d.err }
+func (d *testDatabase) fail(err error) { d.err.Store(&err) }
+
+func (d *testDatabase) Ping(context.Context) error {
+	if err := d.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (d *testDatabase) Check(ctx context.Context) error { return d.Ping(ctx) }
 
 // startTest starts a stream, and returns a function that sends a record.
 func startTest(t *testing.T, database *testDatabase) (s *Stream, sink *memory, send func() error) {
@@ -48,14 +57,14 @@ func TestReadyWithoutRequests(t *testing.T) {
 		database := &testDatabase{}
 		s, _, send := startTest(t, database)
 		expectReady(t, s, probes, "")
-		database.err = errors.New("it is down")
+		database.fail(errors.New("it is down"))
 		expectReady(t, s, probes, "it is down")
 		if err := send(); err != nil { // newer than the probe
 			t.Error(err)
 		}
 		expectReady(t, s, 0, "")
 		expectReady(t, s, probes, "it is down")
-		database.err = nil
+		database.fail(nil)
 		expectReady(t, s, probes, "")
 		closeTest(t, s)
 		expectReady(t, s, 0, "closing")
@@ -96,8 +105,10 @@ func TestReadyAfterFailure(t *testing.T) {
 // Start returns why the database does not accept the stream.
 func TestStartRefused(t *testing.T) {
 	refused := errors.New("no such table")
+	database := &testDatabase{}
+	database.fail(refused)
 	s := openTest(t, newMemory(0), nil)
-	if err := s.Start(t.Context(), &testDatabase{err: refused}); !errors.Is(err, refused) {
+	if err := s.Start(t.Context(), database); !errors.Is(err, refused) {
 		t.Errorf("start: %v", err)
 	}
 	closeTest(t, s)
