@@ -74,7 +74,7 @@ func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) (*Spooled, 
 
 // Close ends the drain. It finishes a batch that is being committed unless ctx ends first.
 // What is in the spool stays there for the next start. It is called once, after the last
-// request.
+// request. It returns nil.
 func (s *Spooled) Close(ctx context.Context) error {
 	s.stopDrain()
 	stop := context.AfterFunc(ctx, s.abort)
