@@ -79,6 +79,7 @@ var places = map[string]layer{
 	"internal/lab/doctor":     lab,
 	"internal/lab/experiment": lab,
 	"internal/lab/load":       lab,
+	"internal/lab/netstat":    lab,
 	"internal/lab/peak":       lab,
 	"internal/lab/plan":       lab,
 	"internal/lab/report":     lab,

@@ -11,7 +11,6 @@ import (
 // are what the CPUs had.
 func TestHostCPU(t *testing.T) {
 	sampler := Host()
-	defer sampler.Close()
 	before, begin := readOne(t, sampler), time.Now()
 	w := start(t, "burn", 1000, 500)
 	values, took := difference(before, readOne(t, sampler)), time.Since(begin).Seconds()
@@ -51,6 +50,5 @@ func TestHostKeepsRising(t *testing.T) {
 
 func BenchmarkHost(b *testing.B) {
 	sampler := Host()
-	defer sampler.Close()
 	benchmarkRead(b, sampler)
 }

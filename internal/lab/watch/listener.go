@@ -7,68 +7,64 @@ import (
 	"slices"
 	"strings"
 
+	"spillway/internal/lab/netstat"
 	"spillway/internal/lab/result"
 )
 
-// Listeners reads the accept queues of the TCP sockets that listen on the ports, or on any port when none is given, in
+// Listeners samples the accept queues of the TCP sockets that listen on the ports, or on any port if none is given, in
 // the network namespace of the calling thread. Each address is a subject of its own, "127.0.0.1:8080" or "[::]:8080":
 //
 //   - accept_queue: connections that are established and wait for the server to accept them,
-//   - accept_queue_limit: what the server asked for in listen, bounded by net.core.somaxconn. One more connection than
-//     that fits, and then the kernel drops,
-//   - sockets: how many sockets listen there (SO_REUSEPORT). The figures are those of the fullest of them.
+//   - accept_queue_limit: the backlog that the server asked for, at most net.core.somaxconn. One more connection than
+//     that fits; the kernel drops the rest,
+//   - sockets: how many sockets listen there (SO_REUSEPORT). The other values are of the socket with the least room.
 //
-// A port given on which nothing listens is an error that is said while the other ports are read. The kernel walks its
-// table of listeners only, never that of connections.
+// If nothing listens on a given port, the reading has an error beside the samples of the other ports. The kernel searches
+// its table of listeners only, never that of connections.
 func Listeners(ports ...int) (*Sampler, error) {
 	for _, port := range ports {
 		if port < 1 || port > 65535 {
 			return nil, fmt.Errorf("port %d: a port is a number from 1 to 65535", port)
 		}
 	}
-	d, err := openDiag()
+	client, err := netstat.Open()
 	if err != nil {
 		return nil, err
 	}
-	l := &listeners{diag: d, ports: slices.Sorted(slices.Values(ports))}
+	l := &listeners{client: client, ports: slices.Sorted(slices.Values(ports))}
 	detail := "accept queues of all listening TCP sockets"
 	if len(ports) > 0 {
 		detail = fmt.Sprintf("accept queues of the TCP sockets that listen on %s", portList(l.ports))
 	}
 	return &Sampler{
 		Kind: result.SamplerListener, Detail: detail, Every: FastEvery,
-		Read: l.read, Close: d.close,
+		Read: l.read, Close: client.Close,
 	}, nil
 }
 
 type listeners struct {
-	diag  *diag
-	ports []int // sorted; none for all
-	seen  []listener
+	client *netstat.Client
+	ports  []int // sorted; none for all
+	seen   []listener
 }
 
-// A listener is an address on which something listens.
+// A listener is an address on which sockets listen.
 type listener struct {
-	address      netip.AddrPort
-	queue, limit uint32
-	sockets      int
-}
-
-// fuller reports whether a queue leaves less room than another.
-func fuller(queue, limit, otherQueue, otherLimit uint32) bool {
-	return int64(limit)-int64(queue) < int64(otherLimit)-int64(otherQueue)
+	address         netip.AddrPort
+	queued, backlog uint32 // of the socket with the least room
+	sockets         int
 }
 
 func (l *listeners) read(context.Context) ([]result.Sample, error) {
 	l.seen = l.seen[:0]
-	if err := l.diag.sockets(diagQuery{states: 1 << tcpListen}, l.add); err != nil {
+	if err := l.client.Sockets(netstat.Query{States: 1 << netstat.Listen}, l.add); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(l.seen, func(a, b listener) int { return a.address.Compare(b.address) })
 	samples := make([]result.Sample, 0, len(l.seen))
 	for _, one := range l.seen {
 		samples = append(samples, result.Sample{Subject: one.address.String(), Values: map[string]float64{
-			"accept_queue": float64(one.queue), "accept_queue_limit": float64(one.limit), "sockets": float64(one.sockets),
+			"accept_queue": float64(one.queued), "accept_queue_limit": float64(one.backlog), "sockets": float64(one.sockets),
 		}})
 	}
 	if missing := l.missing(); len(missing) > 0 {
@@ -77,27 +73,23 @@ func (l *listeners) read(context.Context) ([]result.Sample, error) {
 	return samples, nil
 }
 
-// add takes a socket in, together with those of the same address.
-func (l *listeners) add(s *diagSocket) {
-	if s.state != tcpListen {
+// add adds a socket to the listener at its address.
+func (l *listeners) add(s *netstat.Socket) {
+	if s.State != netstat.Listen || len(l.ports) > 0 && !slices.Contains(l.ports, int(s.Local.Port())) {
 		return
 	}
-	if len(l.ports) > 0 && !slices.Contains(l.ports, int(s.port)) {
-		return
-	}
-	address := s.addrPort()
 	for i := range l.seen {
 		known := &l.seen[i]
-		if known.address != address {
+		if known.address != s.Local {
 			continue
 		}
 		known.sockets++
-		if fuller(s.queue, s.limit, known.queue, known.limit) {
-			known.queue, known.limit = s.queue, s.limit
+		if int64(s.Backlog)-int64(s.Queued) < int64(known.backlog)-int64(known.queued) {
+			known.queued, known.backlog = s.Queued, s.Backlog
 		}
 		return
 	}
-	l.seen = append(l.seen, listener{address: address, queue: s.queue, limit: s.limit, sockets: 1})
+	l.seen = append(l.seen, listener{address: s.Local, queued: s.Queued, backlog: s.Backlog, sockets: 1})
 }
 
 // missing returns the ports asked for on which nothing listens.

@@ -4,41 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
-	"strconv"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/lab/result"
 )
 
-// Process watches a process and all its descendants as one subject, the target's name. Everything is the sum over the
-// tree unless said otherwise:
+// Process samples a process and all its descendants as one subject, the target's name. Values are sums over the tree
+// unless stated otherwise:
 //
-//   - cpu_user_seconds_total, cpu_system_seconds_total: see ledger; children that lived less than a second are in them,
-//   - run_queue_wait_seconds_total, voluntary_switches_total, involuntary_switches_total: the time that threads were
-//     ready to run and had no CPU, and how often they gave the CPU up or lost it; see tasks for what is missed,
-//   - rss_bytes: anonymous memory (RssAnon) of all, and shared memory (RssShmem) of the process that has touched the
-//     most of it, since they map the same; pages of files are the page cache's,
-//   - processes, threads: as they stand; zombies are left out,
+//   - cpu_user_seconds_total, cpu_system_seconds_total: see ledger. Children that lived less than a second are included,
+//   - run_queue_wait_seconds_total, voluntary_switches_total, involuntary_switches_total: how long threads were ready to
+//     run and had no CPU, and how often they gave the CPU up or lost it. See tasks for what is missed,
+//   - rss_bytes: anonymous memory of all processes, and the shared memory of the process that touched the most of it,
+//     because they map the same. Pages of files belong to the page cache,
+//   - processes, threads: without zombies,
 //   - fds, fds_limit: open files of the process that has the most, and its soft limit.
 //
-// When the process ends and the target was named by port, pidfile or unit, the next reading looks for it again and its
-// counters go on from where they were; by pid it is an error that is said once. The CPU time of a process that was
-// there before it became the target does not count. It reads what any user may read, but for fds before Linux 6.2.
+// When the process ends and its target is a port, a pidfile or a unit, the next reading looks for it again and its counters
+// continue. For a pid the end is an error. The CPU time of a process before it became the target does not count. Any user may
+// read all values, except fds before Linux 6.2.
 func Process(t ProcessTarget) (*Sampler, error) {
-	roots, err := t.resolve()
+	proc, err := openProc()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{target: t, roots: roots, tree: newTree(t.proc), tasks: tasks{known: map[int]*task{}}}
+	roots, err := t.resolve(proc)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{target: t, proc: proc, roots: roots, tree: newTree(proc), tasks: tasks{known: map[int]*task{}}}
 	return &Sampler{
-		Kind: result.SamplerProcess, Subject: t.Name, Detail: t.detail(roots), Every: SlowEvery, Read: p.read,
+		Kind: result.SamplerProcess, Subject: t.Name, Detail: t.detail(proc, roots), Every: SlowEvery, Read: p.read,
 	}, nil
 }
 
 type process struct {
 	target ProcessTarget
+	proc   procfs.FS
 	roots  []identity
 	tree   *tree
 	ledger ledger
@@ -50,20 +56,21 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 	now := bootTicks()
 	stats, missing := p.find()
 	old := p.ledger.members
-	foreign := func(pid, parent int, start uint64) bool {
+	// A process is older than its membership if it started before the last reading and no member was its parent.
+	older := func(pid, parent int, start uint64) bool {
 		return old[pid] == nil && old[parent] == nil && start < p.last
 	}
 	seen := make([]member, len(stats))
-	for i, s := range stats {
-		seen[i] = member{pid: s.pid, ppid: s.ppid, start: s.start, own: s.own, reaped: s.reaped}
+	for i := range stats {
+		seen[i] = newMember(&stats[i])
 	}
-	p.ledger.update(seen, func(m *member) bool { return foreign(m.pid, m.ppid, m.start) })
+	p.ledger.update(seen, func(m *member) bool { return older(m.pid, m.ppid, m.start) })
 	if len(stats) == 0 {
 		p.last = now
 		return nil, missing
 	}
 	values := make(map[string]float64, 12)
-	err := p.readMembers(stats, values, func(s *procStat) bool { return foreign(s.pid, s.ppid, s.start) })
+	err := p.readMembers(stats, values, func(s *procfs.ProcStat) bool { return older(s.PID, s.PPID, s.Starttime) })
 	p.last = now
 	if values["processes"] == 0 { // zombies whose parent does not wait for them
 		err = missing
@@ -77,66 +84,70 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 	return []result.Sample{{Values: values}}, err
 }
 
-// find returns the members, of the target found again when a root has ended. The error says why there are none.
-func (p *process) find() ([]procStat, error) {
+// find returns the members. If a root has ended, it looks for the target again. The error says why there are no members.
+func (p *process) find() ([]procfs.ProcStat, error) {
 	stats, err := p.tree.read(p.roots)
-	if err != nil || p.rooted(stats) {
+	if err != nil || p.hasRoots(stats) {
 		return stats, err
 	}
 	ended := errors.New(p.target.ended(p.roots))
 	if p.target.pid != 0 {
 		return stats, ended
 	}
-	roots, err := p.target.resolve()
+	roots, err := p.target.resolve(p.proc)
 	if err != nil {
 		return stats, fmt.Errorf("%w: %w", ended, err)
 	}
 	p.roots = roots
-	p.tree.forget()
+	p.tree.reset()
 	return p.tree.read(roots)
 }
 
-// rooted reports whether all roots are there and have not ended.
-func (p *process) rooted(stats []procStat) bool {
+// hasRoots reports whether all roots run.
+func (p *process) hasRoots(stats []procfs.ProcStat) bool {
 	found := 0
 	for i := range stats {
 		s := &stats[i]
-		if !s.zombie() && slices.Contains(p.roots, identity{s.pid, s.start}) {
+		if !isZombie(s) && slices.Contains(p.roots, identity{s.PID, s.Starttime}) {
 			found++
 		}
 	}
 	return found == len(p.roots)
 }
 
-// readMembers reads what stat does not tell.
-func (p *process) readMembers(stats []procStat, values map[string]float64, foreign func(*procStat) bool) error {
+// readMembers reads what stat does not have.
+func (p *process) readMembers(stats []procfs.ProcStat, values map[string]float64, older func(*procfs.ProcStat) bool) error {
 	var processes, threads, most, mostPID int
 	var anonymous, shared uint64
 	var refused error
 	most = -1
 	for i := range stats {
 		s := &stats[i]
-		if s.zombie() {
+		if isZombie(s) {
 			continue
 		}
 		processes++
-		threads += s.threads
-		p.tasks.read(p.tree, s, foreign(s))
-		content, err := readOnce(p.tree.proc+"/"+strconv.Itoa(s.pid)+"/status", &p.tree.buf)
-		if err == nil {
-			status := parseStatus(content)
-			anonymous += status.anonymous
-			if !status.split {
-				anonymous += status.resident
-			}
-			shared = max(shared, status.shared)
+		threads += s.NumThreads
+		one, err := p.proc.Proc(s.PID)
+		if err != nil { // ended
+			continue
 		}
-		files, err := p.tree.openFiles(s.pid)
+		status, err := one.NewStatus()
+		if err != nil { // ended
+			continue
+		}
+		anonymous += status.RssAnon
+		if status.RssAnon == 0 { // before Linux 4.5
+			anonymous += status.VmRSS
+		}
+		shared = max(shared, status.RssShmem)
+		p.tasks.read(p.proc, s, &status, older(s))
+		files, err := one.FileDescriptorsLen()
 		switch {
 		case err == nil && files > most:
-			most, mostPID = files, s.pid
-		case err != nil && !gone(err) && refused == nil:
-			refused = fmt.Errorf("count open files of process %d: %w (only its user and root may)", s.pid, err)
+			most, mostPID = files, s.PID
+		case err != nil && !isGone(err) && refused == nil:
+			refused = fmt.Errorf("count open files of process %d: %w (only its user and root may)", s.PID, err)
 		}
 	}
 	p.tasks.sweep()
@@ -149,22 +160,25 @@ func (p *process) readMembers(stats []procStat, values map[string]float64, forei
 	return refused
 }
 
-// readLimit tells the limit of open files; none for a process that has none or that is gone.
+// readLimit sets the limit of open files, unless the process has none or has ended.
 func (p *process) readLimit(pid int, values map[string]float64) {
-	content, err := readOnce(p.tree.proc+"/"+strconv.Itoa(pid)+"/limits", &p.tree.buf)
+	one, err := p.proc.Proc(pid)
 	if err != nil {
 		return
 	}
-	if limit, ok := parseLimits(content); ok {
-		values["fds_limit"] = float64(limit)
+	if limits, err := one.Limits(); err == nil && limits.OpenFiles != unlimited {
+		values["fds_limit"] = float64(limits.OpenFiles)
 	}
 }
 
-// bootTicks is the time as the start of processes counts it.
-func bootTicks() uint64 {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return 0
-	}
-	return uint64(now.Nano()) / (1e9 / ticksPerSecond)
+// unlimited is how procfs writes that there is no limit.
+const unlimited = 1<<64 - 1
+
+// isZombie reports whether the process has ended and waits to be reaped. A process whose first thread has ended while
+// others run is none.
+func isZombie(s *procfs.ProcStat) bool {
+	return (s.State == "Z" || s.State == "X") && s.NumThreads <= 1
 }
+
+// isGone reports whether an error from /proc means that the process has ended.
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

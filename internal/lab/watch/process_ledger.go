@@ -1,31 +1,46 @@
 package watch
 
-// A ledger adds up the CPU time of a process tree so that no time is lost or counted twice when processes come and go,
-// however short they live.
+import "github.com/prometheus/procfs"
+
+// ticksPerSecond is the kernel's USER_HZ, the unit of CPU times in /proc: 100 on every Linux that Go runs on.
+const ticksPerSecond = 100
+
+// ticks are the user and the system CPU time of something, in clock ticks.
+type ticks struct{ user, system uint64 }
+
+func (t ticks) add(o ticks) ticks { return ticks{t.user + o.user, t.system + o.system} }
+
+// sub subtracts o, down to zero.
+func (t ticks) sub(o ticks) ticks {
+	return ticks{t.user - min(t.user, o.user), t.system - min(t.system, o.system)}
+}
+
+func (t ticks) max(o ticks) ticks { return ticks{max(t.user, o.user), max(t.system, o.system)} }
+
+// A ledger adds up the CPU time of a process tree. No time is lost or counted twice when processes come and go, however
+// short they live.
 //
-// Why it is right. The kernel keeps two sums for a process: what its own threads have used (utime, stime; ended threads
-// included) and what the children that it waited for had used, with theirs (cutime, cstime). A child's time moves from
-// its own sum to the parent's at the very moment it is reaped, and a zombie keeps its sum until then. So the sum of both
-// over the live members is the time of everything that ever ran in the tree: a child that was born and died between
-// two readings is in it too. The kernel adds up nanoseconds and cuts a sum to clock ticks when it is read; reaping never
-// lowers what is read, and each figure is at most a tick a member too low. Of a tick's user and system part the kernel
-// knows what it saw at the timer's interrupts; their sum it knows exactly.
+// The kernel keeps two sums per process: what its own threads have used (utime, stime), including ended threads, and what
+// the children that it waited for had used, with their own children (cutime, cstime). A child's time moves from its own sum
+// to its parent's when it is reaped; a zombie keeps its sum until then. So both sums over the live members are the time of
+// everything that ever ran in the tree, including a child that was born and died between two readings. The kernel adds up
+// nanoseconds and truncates a sum to clock ticks when it is read, so each figure is at most a tick per member too low.
 //
-// The sum does fall when a member ends and no member gets its time: the parent ignores SIGCHLD, or has ended first, so
-// that an init outside of the tree reaps the child. And it falls for one reading when the child is reaped after its
-// parent was read and before it was to be read itself. The ledger tells these apart: what the last reading saw of a
-// member that is gone is a debt of the nearest ancestor that is alive, paid by what that one's reaped time grew by, or
-// else an ancestor's above it (a subreaper may have adopted the child). What is not paid stays in the total for one more
-// reading, which reads the ancestors after the end of the child; a debt that is not paid then either is lost to the
-// tree and stays in the total for good. So the total grows by what the ancestors gained less the debts that were paid,
-// and never falls. Members must be read before their descendants, or a child's time would be seen twice in one reading.
+// The sum falls when a member ends and no member gets its time: the parent ignores SIGCHLD, or has ended first, so that an
+// init outside the tree reaps the child. It also falls for one reading if the child is reaped after its parent was read and
+// before it was read itself. To tell these cases apart, the last known time of an ended member becomes a debt of its nearest
+// live ancestor. What that ancestor's reaped time grew by pays the debt, or an ancestor's above it, because a subreaper may
+// have adopted the child. A debt that is not paid stays in the total for one more reading, which reads the ancestors after the
+// end of the child. If it is not paid then either, the time is lost to the tree and stays in the total for good. So the total
+// grows by what the ancestors gained minus the debts that were paid, and never falls. Members must be read before their
+// descendants, or a child's time would count twice in one reading.
 //
-// Only what nobody reaps and no reading saw is missed: at most the last second of such a process.
+// The only time missed is what no member reaps and no reading saw: at most the last second of such a process.
 type ledger struct {
 	members map[int]*member // by pid
-	lost    ticks           // of members that ended and that no member reaped
+	lost    ticks           // of ended members that no member reaped
 	before  ticks           // what processes had used before they became the target
-	told    ticks           // the total told last
+	last    ticks           // the total returned last
 }
 
 // A member is a process of the tree.
@@ -33,26 +48,34 @@ type member struct {
 	pid, ppid   int
 	start       uint64 // clock ticks since boot
 	own, reaped ticks
-	owed        ticks // what ended descendants had used and reaped does not hold yet
-	spare       ticks // what reaped grew by in this reading and pays no debt
+	owed        ticks // what ended descendants had used and reaped does not include yet
+	spare       ticks // what reaped grew by in this reading and has paid no debt
 	unpaid      ticks // what the last reading left owed and this one has not paid
+}
+
+func newMember(s *procfs.ProcStat) member {
+	return member{
+		pid: s.PID, ppid: s.PPID, start: s.Starttime,
+		own:    ticks{uint64(s.UTime), uint64(s.STime)},
+		reaped: ticks{uint64(max(s.CUTime, 0)), uint64(max(s.CSTime, 0))},
+	}
 }
 
 func (m *member) sum() ticks { return m.own.add(m.reaped).add(m.owed) }
 
-// update takes a reading in: the members that are there, each behind its parent. A new one counts from its start, or from
-// now when foreign is true of it.
-func (l *ledger) update(seen []member, foreign func(*member) bool) {
+// update adds a reading: the members, parents before children. A new member counts from its start, or from now if older
+// is true of it.
+func (l *ledger) update(seen []member, older func(*member) bool) {
 	next := make(map[int]*member, len(seen))
-	known := make([]*member, len(seen)) // as they were last time
+	known := make([]*member, len(seen)) // in the last reading
 	for i := range seen {
 		m := seen[i]
 		next[m.pid] = &m
 		old := l.members[m.pid]
 		if old != nil && old.start == m.start {
 			known[i] = old
-			m.own, m.reaped = m.own.most(old.own), m.reaped.most(old.reaped)
-		} else if foreign(&m) {
+			m.own, m.reaped = m.own.max(old.own), m.reaped.max(old.reaped)
+		} else if older(&m) {
 			l.before = l.before.add(m.sum())
 		}
 	}
@@ -60,10 +83,10 @@ func (l *ledger) update(seen []member, foreign func(*member) bool) {
 	for i := range seen {
 		if known[i] != nil {
 			m := next[seen[i].pid]
-			m.spare = m.reaped.less(known[i].reaped)
+			m.spare = m.reaped.sub(known[i].reaped)
 		}
 	}
-	// Each pays its own debts before it pays for others.
+	// A member pays its own debts before it pays for others.
 	for i := range seen {
 		if m := next[seen[i].pid]; known[i] != nil {
 			m.unpaid = m.pay(known[i].owed)
@@ -72,22 +95,22 @@ func (l *ledger) update(seen []member, foreign func(*member) bool) {
 	}
 	for i := range seen {
 		if m := next[seen[i].pid]; known[i] != nil {
-			l.lost = l.lost.add(above(next, m, m.unpaid))
-			m.owed = above(next, m, m.owed)
+			l.lost = l.lost.add(payAbove(next, m, m.unpaid))
+			m.owed = payAbove(next, m, m.owed)
 		}
 	}
 	l.members = next
 }
 
-// pay takes a debt out of what a member gained and returns what is left of it.
+// pay takes a debt from what a member gained and returns the rest of the debt.
 func (m *member) pay(debt ticks) ticks {
-	rest := debt.less(m.spare)
-	m.spare = m.spare.less(debt)
+	rest := debt.sub(m.spare)
+	m.spare = m.spare.sub(debt)
 	return rest
 }
 
-// above lets the ancestors of a member pay its debt, and returns what is left of it.
-func above(members map[int]*member, m *member, debt ticks) ticks {
+// payAbove lets the ancestors of a member pay its debt and returns the rest.
+func payAbove(members map[int]*member, m *member, debt ticks) ticks {
 	for range len(members) {
 		m = members[m.ppid]
 		if m == nil || debt == (ticks{}) {
@@ -98,7 +121,7 @@ func above(members map[int]*member, m *member, debt ticks) ticks {
 	return debt
 }
 
-// ended adds up what the members that are gone had used, by the nearest ancestor that is alive.
+// ended adds up what ended members had used, by their nearest live ancestor.
 func (l *ledger) ended(next map[int]*member) map[int]ticks {
 	debts := map[int]ticks{}
 	for pid, m := range l.members {
@@ -123,12 +146,12 @@ func alive(next map[int]*member, m *member) bool {
 	return now != nil && now.start == m.start
 }
 
-// total is the CPU time of the tree. It never falls, whatever /proc says.
+// total is the CPU time of the tree. It never falls.
 func (l *ledger) total() ticks {
 	sum := l.lost
 	for _, m := range l.members {
 		sum = sum.add(m.sum())
 	}
-	l.told = l.told.most(sum.less(l.before))
-	return l.told
+	l.last = l.last.max(sum.sub(l.before))
+	return l.last
 }

@@ -3,38 +3,45 @@ package watch
 import (
 	"context"
 	"errors"
+	"math/bits"
+	"runtime"
 	"time"
 
+	"spillway/internal/lab/netstat"
 	"spillway/internal/lab/result"
 )
 
-// TCP reads the TCP of the network namespace of the calling thread: states, opens, drops, retransmits and local ports.
-// As they stood:
+// TCP samples the TCP of the calling thread's network namespace: states, opens, drops, retransmits and local ports.
+// As they are:
 //
-//   - established: connections (also those that the other side has closed); time_wait; in_use: sockets that listen,
-//     connect or are connected; allocated, orphans: sockets of all namespaces, and those of them that no process owns,
-//   - ports_low, ports_high: the ephemeral range, which the kernel takes local ports from; ports_range: how many it has,
-//     reserved ones left out,
-//   - ports_in_use, time_wait_ephemeral: see tcpPorts; told by the readings that counted, not by all.
+//   - established: connections, including those that the other side has closed; time_wait; in_use: sockets that listen,
+//     connect or are connected; allocated, orphans: sockets of all namespaces, and those that no process owns,
+//   - ports_low, ports_high: the ephemeral range, from which the kernel takes local ports; ports_range: how many it can
+//     give, without reserved ones,
+//   - ports_in_use, time_wait_ephemeral: see portCounter. Not every reading has them.
 //
-// From boot:
+// Since boot:
 //
-//   - active_opens_total: connections asked for by this side; passive_opens_total: by the other; attempt_fails_total:
-//     those that came to nothing; established_resets_total: connections that ended by a reset; resets_sent_total,
-//   - segments_out_total, and of them retransmits_total; syn_retransmits_total: handshakes that had to be repeated,
-//   - listen_overflows_total: connections refused by a full accept queue, once for each attempt of the other side;
-//     listen_drops_total: by that or for any other reason; backlog_drops_total: segments dropped because the socket's
-//     owner was too busy; request_queue_drops_total: handshakes dropped by a full SYN queue; syn_cookies_sent_total,
-//   - time_waits_total: sockets that entered TIME_WAIT; time_wait_overflow_total: that could not, past
-//     tcp_max_tw_buckets; time_wait_reused_total: that gave their port to a new connection (tcp_tw_reuse);
-//     aborts_on_timeout_total: connections given up because the other side was silent.
+//   - active_opens_total, passive_opens_total: connections that this side, and the other side, asked for;
+//     attempt_fails_total: those that failed; established_resets_total: connections that ended with a reset;
+//     resets_sent_total,
+//   - segments_out_total, and of them retransmits_total; syn_retransmits_total: handshakes that were repeated,
+//   - listen_overflows_total: connections rejected by a full accept queue, once per attempt; listen_drops_total: rejected
+//     for that or any other reason; backlog_drops_total: segments dropped because the socket's owner was too busy;
+//     request_queue_drops_total: handshakes dropped by a full SYN queue; syn_cookies_sent_total,
+//   - time_waits_total: sockets that entered TIME_WAIT; time_wait_overflow_total: sockets that could not, because of
+//     tcp_max_tw_buckets; time_wait_reused_total: sockets that gave their port to a new connection (tcp_tw_reuse);
+//     aborts_on_timeout_total: connections closed because the other side did not answer.
 //
-// A column that the kernel does not have is left out.
+// A counter that the kernel does not have is missing.
 func TCP() (*Sampler, error) {
 	t := &tcp{}
-	if err := t.open(); err != nil {
-		t.close()
+	var err error
+	if t.task, err = netstat.CurrentTask("/proc"); err != nil {
 		return nil, err
+	}
+	if t.portRange, t.portsErr = netstat.OpenPortRange(); t.portsErr == nil {
+		t.ports.client, t.portsErr = netstat.Open()
 	}
 	return &Sampler{
 		Kind: result.SamplerTCP, Detail: "TCP of the network namespace", Every: FastEvery,
@@ -43,141 +50,97 @@ func TCP() (*Sampler, error) {
 }
 
 type tcp struct {
-	sockstat, sockstat6, snmp, netstat *procFile
-	portRange, reserved                *procFile
-	ports                              tcpPorts
-	portsErr                           error // why ports are not counted
-}
-
-// open opens every file now, so that all readings are of the namespace of this thread; /proc/net would be that of the
-// process's first thread.
-func (t *tcp) open() error {
-	const net, sys = "/proc/thread-self/net/", "/proc/sys/net/ipv4/"
-	var err error
-	for _, f := range [...]struct {
-		file **procFile
-		path string
-	}{{&t.sockstat, net + "sockstat"}, {&t.snmp, net + "snmp"}, {&t.netstat, net + "netstat"}} {
-		if *f.file, err = openProc(f.path); err != nil {
-			return err
-		}
-	}
-	t.sockstat6, _ = openProc(net + "sockstat6") // no IPv6, no file
-	t.reserved, _ = openProc(sys + "ip_local_reserved_ports")
-	if t.portRange, t.portsErr = openProc(sys + "ip_local_port_range"); t.portsErr != nil {
-		return nil
-	}
-	t.ports.diag, t.portsErr = openDiag()
-	return nil
+	task      netstat.Task
+	portRange *netstat.PortRangeFiles
+	ports     portCounter
+	portsErr  error // why ports are not counted
 }
 
 func (t *tcp) close() {
-	closeAll(t.sockstat, t.sockstat6, t.snmp, t.netstat, t.portRange, t.reserved)
-	t.ports.diag.close()
+	if t.portRange != nil {
+		t.portRange.Close()
+	}
+	if t.ports.client != nil {
+		t.ports.client.Close()
+	}
 }
 
 func (t *tcp) read(context.Context) ([]result.Sample, error) {
 	values := make(map[string]float64, 32)
-	err := errors.Join(
-		t.readSockstat(values),
-		readMIB(t.snmp, "Tcp", snmpNames, values),
-		readMIB(t.netstat, "TcpExt", netstatNames, values),
-		t.readPorts(time.Now(), values))
+	err := errors.Join(t.readSockets(values), t.readCounters(values), t.readPorts(time.Now(), values))
 	return []result.Sample{{Values: values}}, err
 }
 
-// snmpNames are the columns of Tcp in /proc/net/snmp that are told, under our names.
-var snmpNames = map[string]string{
-	"ActiveOpens":  "active_opens_total",
-	"PassiveOpens": "passive_opens_total",
-	"AttemptFails": "attempt_fails_total",
-	"EstabResets":  "established_resets_total",
-	"CurrEstab":    "established",
-	"OutSegs":      "segments_out_total",
-	"RetransSegs":  "retransmits_total",
-	"OutRsts":      "resets_sent_total",
-}
-
-// netstatNames are those of TcpExt in /proc/net/netstat. TW is documented as what finished TIME_WAIT; today's kernels
-// count what enters it (the tests see that), early ones counted what left it.
-var netstatNames = map[string]string{
-	"ListenOverflows":     "listen_overflows_total",
-	"ListenDrops":         "listen_drops_total",
-	"TCPBacklogDrop":      "backlog_drops_total",
-	"TCPReqQFullDrop":     "request_queue_drops_total",
-	"SyncookiesSent":      "syn_cookies_sent_total",
-	"TW":                  "time_waits_total",
-	"TWRecycled":          "time_wait_reused_total",
-	"TCPTimeWaitOverflow": "time_wait_overflow_total",
-	"TCPAbortOnTimeout":   "aborts_on_timeout_total",
-	"TCPSynRetrans":       "syn_retransmits_total",
-}
-
-// sockstatNames are the figures of TCP in /proc/net/sockstat.
-var sockstatNames = map[string]string{
-	"inuse":  "in_use",
-	"orphan": "orphans",
-	"tw":     "time_wait",
-	"alloc":  "allocated",
-}
-
-func readMIB(f *procFile, protocol string, names map[string]string, values map[string]float64) error {
-	content, err := f.read()
+func (t *tcp) readSockets(values map[string]float64) error {
+	sockets, err := t.task.Net.NetSockstat()
 	if err != nil {
 		return err
 	}
-	return parseMIB(content, protocol, func(name []byte, value float64) {
-		if ours, ok := names[string(name)]; ok {
-			values[ours] = value
+	for _, p := range sockets.Protocols {
+		if p.Protocol != "TCP" {
+			continue
 		}
-	})
+		values["in_use"] = float64(p.InUse)
+		for name, value := range map[string]*int{"orphans": p.Orphan, "time_wait": p.TW, "allocated": p.Alloc} {
+			if value != nil {
+				values[name] = float64(*value)
+			}
+		}
+	}
+	sockets, err = t.task.Net.NetSockstat6()
+	if err != nil { // no IPv6
+		return nil
+	}
+	for _, p := range sockets.Protocols {
+		if p.Protocol == "TCP6" {
+			values["in_use"] += float64(p.InUse)
+		}
+	}
+	return nil
 }
 
-func (t *tcp) readSockstat(values map[string]float64) error {
-	content, err := t.sockstat.read()
-	if err != nil {
-		return err
-	}
-	err = parseSockstat(content, "TCP", func(name []byte, value float64) {
-		if ours, ok := sockstatNames[string(name)]; ok {
-			values[ours] = value
+// readCounters reads net/snmp and net/netstat. TW is documented as the sockets that left TIME_WAIT; kernels of today
+// count those that enter it.
+func (t *tcp) readCounters(values map[string]float64) error {
+	snmp, err := t.task.Snmp()
+	netstat, netstatErr := t.task.Netstat()
+	for name, value := range map[string]*float64{
+		"active_opens_total":        snmp.ActiveOpens,
+		"passive_opens_total":       snmp.PassiveOpens,
+		"attempt_fails_total":       snmp.AttemptFails,
+		"established_resets_total":  snmp.EstabResets,
+		"established":               snmp.CurrEstab,
+		"segments_out_total":        snmp.OutSegs,
+		"retransmits_total":         snmp.RetransSegs,
+		"resets_sent_total":         snmp.OutRsts,
+		"listen_overflows_total":    netstat.ListenOverflows,
+		"listen_drops_total":        netstat.ListenDrops,
+		"backlog_drops_total":       netstat.TCPBacklogDrop,
+		"request_queue_drops_total": netstat.TCPReqQFullDrop,
+		"syn_cookies_sent_total":    netstat.SyncookiesSent,
+		"time_waits_total":          netstat.TW,
+		"time_wait_reused_total":    netstat.TWRecycled,
+		"time_wait_overflow_total":  netstat.TCPTimeWaitOverflow,
+		"aborts_on_timeout_total":   netstat.TCPAbortOnTimeout,
+		"syn_retransmits_total":     netstat.TCPSynRetrans,
+	} {
+		if value != nil {
+			values[name] = *value
 		}
-	})
-	if err != nil || t.sockstat6 == nil {
-		return err
 	}
-	if content, err = t.sockstat6.read(); err != nil {
-		return err
-	}
-	return parseSockstat(content, "TCP6", func(name []byte, value float64) {
-		if string(name) == "inuse" {
-			values["in_use"] += value
-		}
-	})
+	return errors.Join(err, netstatErr)
 }
 
 func (t *tcp) readPorts(now time.Time, values map[string]float64) error {
 	if t.portsErr != nil {
 		return t.portsErr
 	}
-	content, err := t.portRange.read()
+	ports, err := t.portRange.Read()
 	if err != nil {
 		return err
 	}
-	ports, err := parsePortRange(content)
-	if err != nil {
-		return err
-	}
-	if t.reserved != nil {
-		if content, err = t.reserved.read(); err != nil {
-			return err
-		}
-		if err := ports.reserve(content); err != nil {
-			return err
-		}
-	}
-	values["ports_low"], values["ports_high"] = float64(ports.low), float64(ports.high)
-	values["ports_range"] = float64(ports.count())
+	values["ports_low"], values["ports_high"] = float64(ports.First), float64(ports.Last)
+	values["ports_range"] = float64(ports.Count())
 	if !t.ports.due(now) {
 		return nil
 	}
@@ -186,4 +149,61 @@ func (t *tcp) readPorts(now time.Time, values map[string]float64) error {
 	}
 	values["ports_in_use"], values["time_wait_ephemeral"] = float64(t.ports.used), float64(t.ports.timeWait)
 	return nil
+}
+
+// Limits on counting ports.
+const (
+	portsEvery = time.Second // shortest time between two counts
+	portsShare = 0.005       // of one core
+)
+
+// portCounter counts the ephemeral ports in use: the distinct local ports of the range that some TCP socket of the
+// namespace holds, in any state, including TIME_WAIT and LISTEN. Cheaper figures cannot replace the count:
+//
+//   - time_wait counts sockets of both ends. The end that closes first holds the TIME_WAIT. If the client closes first, its
+//     ephemeral port is taken for a minute. If the server does, the socket has the server's port, and the client's port is
+//     free at once.
+//   - opens minus closes miss the ports that tcp_tw_reuse gave out again.
+//
+// The kernel selects the sockets by port. That costs it a walk through its table of connections and some time per selected
+// socket, so ports are counted at most once a second, and less often if that would cost more than portsShare of a core.
+// Readings in between have no count.
+//
+// A port in use may still serve a connection to another address or port. Sockets that are bound and neither listen nor
+// connect are not counted.
+type portCounter struct {
+	client   *netstat.Client
+	next     time.Time // of the next count
+	seen     [1 << 16 / 64]uint64
+	used     int
+	timeWait int // sockets in TIME_WAIT with an ephemeral local port
+}
+
+func (p *portCounter) due(now time.Time) bool { return !now.Before(p.next) }
+
+func (p *portCounter) count(now time.Time, ports netstat.PortRange) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadCPU()
+	clear(p.seen[:])
+	p.timeWait = 0
+	query := netstat.Query{States: netstat.AnyState, PortFirst: uint16(ports.First), PortLast: uint16(ports.Last)}
+	err := p.client.Sockets(query, func(s *netstat.Socket) {
+		port := s.Local.Port()
+		p.seen[port/64] |= 1 << (port % 64)
+		if s.State == netstat.TimeWait {
+			p.timeWait++
+		}
+	})
+	p.used = 0
+	for _, word := range p.seen {
+		p.used += bits.OnesCount64(word)
+	}
+	p.next = now.Add(portsPause(threadCPU() - before))
+	return err
+}
+
+// portsPause is the time between two counts if counting takes that much CPU time.
+func portsPause(cost time.Duration) time.Duration {
+	return max(portsEvery, time.Duration(float64(cost)/portsShare))
 }

@@ -1,12 +1,12 @@
 package watch
 
 import (
-	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/lab/netstat"
 	"spillway/internal/lab/result"
 )
 
@@ -136,7 +136,7 @@ func TestPortsPause(t *testing.T) {
 			t.Errorf("after a count of %v the next is due in %v, want %v", cost, got, want)
 		}
 	}
-	var p tcpPorts
+	var p portCounter
 	now := time.Unix(1000, 0)
 	p.next = now.Add(time.Second)
 	if p.due(now) || !p.due(now.Add(time.Second)) {
@@ -171,15 +171,15 @@ func BenchmarkPorts(b *testing.B) {
 				enterNamespace(b, 1024, 65535)
 				server := listen(b, 999, 1024)
 				server.closed(sockets, mode == "client first")
-				var p tcpPorts
+				var p portCounter
 				var err error
-				if p.diag, err = openDiag(); err != nil {
+				if p.client, err = netstat.Open(); err != nil {
 					b.Fatal(err)
 				}
-				defer p.diag.close()
+				defer p.client.Close()
 				before := threadCPU()
 				for b.Loop() {
-					if err := p.count(time.Now(), portRange{low: 1024, high: 65535}); err != nil {
+					if err := p.count(time.Now(), netstat.PortRange{First: 1024, Last: 65535}); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -187,60 +187,4 @@ func BenchmarkPorts(b *testing.B) {
 			})
 		}
 	}
-}
-
-func FuzzParseTCP(f *testing.F) {
-	for _, name := range fixtures(f, "net_") {
-		f.Add(name)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		seen := 0
-		count := func(name []byte, _ float64) {
-			if len(name) == 0 {
-				t.Error("a figure without a name")
-			}
-			seen++
-		}
-		_ = parseSockstat(b, "TCP", count)
-		_ = parseMIB(b, "Tcp", count)
-		_ = parseMIB(b, "TcpExt", count)
-		if seen > len(b) {
-			t.Errorf("%d figures in %d bytes", seen, len(b))
-		}
-		r, err := parsePortRange(b)
-		if err == nil && (r.low < 1 || r.high > 65535 || r.low > r.high) {
-			t.Errorf("range %+v", r)
-		}
-		if r.reserve(b) == nil && r.count() < 0 {
-			t.Errorf("%d ports", r.count())
-		}
-	})
-}
-
-// fixtures returns the files of testdata whose name begins so.
-func fixtures(tb testing.TB, prefix string) [][]byte {
-	tb.Helper()
-	entries, err := os.ReadDir("testdata")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	var files [][]byte
-	for _, entry := range entries {
-		if name := entry.Name(); !entry.IsDir() && len(name) > len(prefix) && name[:len(prefix)] == prefix {
-			files = append(files, fixture(tb, name))
-		}
-	}
-	if len(files) == 0 {
-		tb.Fatalf("testdata has no file %s*", prefix)
-	}
-	return files
-}
-
-func fixture(tb testing.TB, name string) []byte {
-	tb.Helper()
-	content, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return content
 }

@@ -27,8 +27,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"spillway/internal/lab/result"
 )
 
@@ -186,13 +184,4 @@ func name(s *Sampler) string {
 		return s.Kind
 	}
 	return fmt.Sprintf("%s %s", s.Kind, s.Subject)
-}
-
-// threadCPU is the CPU time of the calling thread.
-func threadCPU() time.Duration {
-	var usage unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_THREAD, &usage) != nil {
-		return 0
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

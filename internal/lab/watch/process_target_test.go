@@ -46,7 +46,7 @@ func TestParseProcessTarget(t *testing.T) {
 			continue
 		}
 		_, want.Spec, _ = strings.Cut(text, "=")
-		want.proc, want.cgroup = "/proc", "/sys/fs/cgroup"
+		want.cgroup = "/sys/fs/cgroup"
 		if got != want || err != nil {
 			t.Errorf("%s: %+v, %v, want %+v", text, got, err, want)
 		}
@@ -81,7 +81,7 @@ func TestResolveErrors(t *testing.T) {
 		"app=" + dir + "/none.pid":        "no pidfile",
 		"app=" + dir + "/words.pid":       "is no pidfile",
 		"app=" + dir + "/empty.pid":       "is no pidfile",
-		"app=" + dir + "/gone.pid":        "does not run: the file is left over",
+		"app=" + dir + "/gone.pid":        "does not run: the file is stale",
 		"app=unit:nothing-of-this-name":   "no running unit nothing-of-this-name",
 		fmt.Sprintf("app=:%d", free.port): "nothing listens on port",
 	} {
@@ -112,6 +112,10 @@ func TestResolveUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	proc, err := openProc()
+	if err != nil {
+		t.Fatal(err)
+	}
 	root := t.TempDir()
 	write := func(path, content string) {
 		path = filepath.Join(root, path)
@@ -130,7 +134,7 @@ func TestResolveUnit(t *testing.T) {
 			t.Fatal(err)
 		}
 		target.cgroup = root
-		roots, err := target.resolve()
+		roots, err := target.resolve(proc)
 		switch {
 		case want != "":
 			if err == nil || !strings.Contains(err.Error(), want) {

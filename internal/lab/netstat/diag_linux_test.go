@@ -1,10 +1,10 @@
-package watch
+package netstat
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,7 +26,7 @@ func message(kind uint16, sequence uint32, body []byte) []byte {
 // listening is inet_diag_msg of a listener on 127.0.0.1:8080 with 5 of 128 waiting.
 func listening() []byte {
 	b := make([]byte, diagMessageSize)
-	b[0], b[1] = unix.AF_INET, tcpListen
+	b[0], b[1] = unix.AF_INET, Listen
 	binary.BigEndian.PutUint16(b[4:], 8080)
 	copy(b[8:], []byte{127, 0, 0, 1})
 	order := binary.NativeEndian
@@ -59,14 +59,14 @@ func TestParseDiag(t *testing.T) {
 		"more to come":         {one, 1, false, ""},
 		"an older answer":      {join(stale, one, done), 1, true, ""},
 		"nothing":              {nil, 0, false, ""},
-		"cut header":           {join(one, done[:10]), 1, false, "sock_diag: a message is cut off"},
-		"cut body":             {one[:50], 0, false, "sock_diag: a message of 88 bytes in 50"},
-		"a short socket":       {message(sockDiagByFamily, 9, listening()[:60]), 0, false, "sock_diag: a socket of 60 bytes"},
+		"cut header":           {join(one, done[:10]), 1, false, "sock_diag: truncated message"},
+		"cut body":             {one[:50], 0, false, "sock_diag: message of 88 bytes in 50"},
+		"a short socket":       {message(sockDiagByFamily, 9, listening()[:60]), 0, false, "sock_diag: socket of 60 bytes"},
 		"an error":             {message(unix.NLMSG_ERROR, 9, denied), 0, true, "ask sock_diag: operation not permitted"},
-		"an error without one": {message(unix.NLMSG_ERROR, 9, nil), 0, true, "sock_diag: an error message is cut off"},
+		"an error without one": {message(unix.NLMSG_ERROR, 9, nil), 0, true, "sock_diag: truncated error message"},
 	} {
-		var seen []diagSocket
-		done, err := parseDiag(c.bytes, 9, func(s *diagSocket) { seen = append(seen, *s) })
+		var seen []Socket
+		done, err := parseDiag(c.bytes, 9, func(s *Socket) { seen = append(seen, *s) })
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -75,9 +75,9 @@ func TestParseDiag(t *testing.T) {
 			t.Errorf("%s: %d sockets, %v, %q; want %d, %v, %q", name, len(seen), done, text, c.sockets, c.done, c.err)
 		}
 		for _, s := range seen {
-			want := diagSocket{family: unix.AF_INET, state: tcpListen, port: 8080, address: s.address, queue: 5, limit: 128, uid: 33, inode: 4711}
-			if diff := cmp.Diff(want, s, cmp.AllowUnexported(diagSocket{})); diff != "" || s.addrPort().String() != "127.0.0.1:8080" {
-				t.Errorf("%s: %s\n%s", name, s.addrPort(), diff)
+			want := Socket{State: Listen, Local: netip.MustParseAddrPort("127.0.0.1:8080"), Queued: 5, Backlog: 128, Inode: 4711}
+			if s != want {
+				t.Errorf("%s: %+v, want %+v", name, s, want)
 			}
 		}
 	}
@@ -86,17 +86,17 @@ func TestParseDiag(t *testing.T) {
 // TestDiagRefused asks with a program that the kernel must refuse: the error comes through, and the next question is
 // answered.
 func TestDiagRefused(t *testing.T) {
-	d, err := openDiag()
+	d, err := Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
-	bad := appendQuery(nil, unix.AF_INET, 77, diagQuery{states: tcpAll, low: 1, high: 2})
+	defer d.Close()
+	bad := appendQuery(nil, unix.AF_INET, 77, Query{States: AnyState, PortFirst: 1, PortLast: 2})
 	binary.NativeEndian.PutUint16(bad[unix.SizeofNlMsghdr+diagRequestSize+unix.SizeofNlAttr+2:], 3) // a jump into an operation
 	if err := unix.Sendto(d.fd, bad, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.sockets(diagQuery{states: 1 << tcpListen}, func(*diagSocket) {}); err != nil {
+	if err := d.Sockets(Query{States: 1 << Listen}, func(*Socket) {}); err != nil {
 		t.Errorf("after a refused question: %v", err)
 	}
 	if _, err := parseDiag(message(unix.NLMSG_ERROR, 1, binary.NativeEndian.AppendUint32(nil, ^uint32(unix.ENOENT)+1)), 1, nil); err == nil {
@@ -110,9 +110,9 @@ func FuzzParseDiag(f *testing.F) {
 	f.Add(message(sockDiagByFamily, 9, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		sockets := 0
-		_, _ = parseDiag(b, 9, func(s *diagSocket) {
+		_, _ = parseDiag(b, 9, func(s *Socket) {
 			sockets++
-			_ = s.addrPort().String()
+			_ = s.Local.String()
 		})
 		if sockets*(unix.SizeofNlMsghdr+diagMessageSize) > len(b) {
 			t.Errorf("%d sockets in %d bytes", sockets, len(b))

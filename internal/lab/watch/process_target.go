@@ -1,0 +1,340 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/lab/netstat"
+)
+
+// lookupTimeout bounds the look-up of a host's name.
+const lookupTimeout = 5 * time.Second
+
+// A ProcessTarget says how to find a process, also after a restart.
+type ProcessTarget struct {
+	Name string // given by the user
+	Spec string // as the user wrote it
+
+	// One of these is set.
+	port    int // with host, which may be ""
+	host    string
+	pid     int
+	pidfile string
+	unit    string
+
+	cgroup string // where control groups are mounted
+}
+
+// ParseProcess reads NAME=SPEC. SPEC is one of
+//
+//	:PORT or HOST:PORT  the process that listens there, in the network namespace of the calling thread
+//	PID                 that process, until it ends
+//	unit:NAME           the processes of a systemd service, NAME or NAME.service
+//	PATH                a pidfile, whose first line is the process id
+//
+// It does not look for the process; Process does.
+func ParseProcess(text string) (ProcessTarget, error) {
+	name, spec, found := strings.Cut(text, "=")
+	if !found || name == "" || spec == "" {
+		return ProcessTarget{}, fmt.Errorf("%q: write NAME=SPEC, such as app=:8080, db=1234, web=/run/nginx.pid or db=unit:postgresql", text)
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' }) || len(name) > 64 {
+		return ProcessTarget{}, fmt.Errorf("%q: a name has up to 64 characters without blanks and slashes, such as app", name)
+	}
+	t := ProcessTarget{Name: name, Spec: spec, cgroup: "/sys/fs/cgroup"}
+	unit, isUnit := strings.CutPrefix(spec, "unit:")
+	colon := strings.LastIndexByte(spec, ':')
+	switch {
+	case isUnit:
+		t.unit = strings.TrimSuffix(unit, ".service")
+		if t.unit == "" || strings.ContainsAny(t.unit, "/\x00") {
+			return ProcessTarget{}, fmt.Errorf("%s: write the name of a unit, such as unit:postgresql", text)
+		}
+	case strings.ContainsRune(spec, '/'):
+		t.pidfile = spec
+	case colon >= 0:
+		port, err := strconv.ParseUint(spec[colon+1:], 10, 16)
+		if err != nil || port == 0 {
+			return ProcessTarget{}, fmt.Errorf("%s: a port is a number from 1 to 65535", text)
+		}
+		t.port, t.host = int(port), strings.Trim(spec[:colon], "[]")
+	case strings.Trim(spec, "0123456789") == "":
+		if t.pid = parsePID(spec); t.pid == 0 {
+			return ProcessTarget{}, fmt.Errorf("%s: a process id is a number from 1 to %d", text, math.MaxInt32)
+		}
+	default:
+		t.pidfile = spec
+	}
+	return t, nil
+}
+
+// parsePID reads a process id; 0 if it is none.
+func parsePID(text string) int {
+	pid, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0
+	}
+	return int(pid)
+}
+
+// resolve finds the topmost processes of the target, at least one.
+func (t ProcessTarget) resolve(proc procfs.FS) ([]identity, error) {
+	var pids []int
+	var err error
+	switch {
+	case t.port != 0:
+		pids, err = t.listening(proc)
+	case t.unit != "":
+		pids, err = t.unitProcesses()
+	case t.pidfile != "":
+		pids, err = t.pidfileProcess()
+	default:
+		pids = []int{t.pid}
+	}
+	if err != nil {
+		return nil, err
+	}
+	var roots []identity
+	for _, pid := range topmost(proc, pids) {
+		if s, err := readStat(proc, pid); err == nil && !isZombie(&s) {
+			roots = append(roots, identity{pid, s.Starttime})
+		}
+	}
+	if len(roots) == 0 {
+		return nil, t.notRunning(pids)
+	}
+	return roots, nil
+}
+
+func (t ProcessTarget) notRunning(pids []int) error {
+	switch {
+	case t.pidfile != "":
+		return fmt.Errorf("%s names process %d, which does not run: the file is stale, or belongs to another pid namespace", t.pidfile, pids[0])
+	case t.pid != 0:
+		return fmt.Errorf("process %d does not run (ps -e lists the processes that do)", t.pid)
+	}
+	return fmt.Errorf("%s ended while it was looked up", t.Spec)
+}
+
+// ended says that the target's process ended.
+func (t ProcessTarget) ended(roots []identity) string {
+	text := fmt.Sprintf("process %d ended", roots[0].pid)
+	if t.pid == 0 {
+		text = fmt.Sprintf("process %d (%s) ended", roots[0].pid, t.Spec)
+	}
+	return text
+}
+
+// detail describes what is watched.
+func (t ProcessTarget) detail(proc procfs.FS, roots []identity) string {
+	names := make([]string, len(roots))
+	for i, root := range roots {
+		names[i] = fmt.Sprintf("%d (%s)", root.pid, command(proc, root.pid))
+	}
+	text := "process " + names[0]
+	if len(names) > 1 {
+		text = "processes " + strings.Join(names, ", ")
+	}
+	switch {
+	case t.port != 0:
+		text += ", listening on " + net.JoinHostPort(t.host, strconv.Itoa(t.port))
+	case t.unit != "":
+		text += ", of unit " + t.unit
+	case t.pidfile != "":
+		text += ", of " + t.pidfile
+	}
+	return text + ", with all descendants"
+}
+
+// command is the name of a process's program.
+func command(proc procfs.FS, pid int) string {
+	s, err := readStat(proc, pid)
+	if err != nil {
+		return "ended"
+	}
+	return s.Comm
+}
+
+// topmost returns the processes without an ancestor among them.
+func topmost(proc procfs.FS, pids []int) []int {
+	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return hasAncestor(proc, pid, pids) })
+}
+
+func hasAncestor(proc procfs.FS, pid int, among []int) bool {
+	const deepest = 1000 // ends the search if parents change while they are read
+	for range deepest {
+		s, err := readStat(proc, pid)
+		if err != nil || s.PPID == 0 {
+			return false
+		}
+		if pid = s.PPID; slices.Contains(among, pid) {
+			return true
+		}
+	}
+	return false
+}
+
+// pidfileProcess reads the first line of the pidfile.
+func (t ProcessTarget) pidfileProcess() ([]int, error) {
+	content, err := os.ReadFile(t.pidfile)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("no pidfile %s: start the process, or write :8080 for a port and unit:NAME for a unit", t.pidfile)
+	case err != nil:
+		return nil, fmt.Errorf("read pidfile: %w", err)
+	}
+	first, _, _ := strings.Cut(string(content), "\n")
+	pid := 0
+	if fields := strings.Fields(first); len(fields) > 0 {
+		pid = parsePID(fields[0])
+	}
+	if pid == 0 {
+		return nil, fmt.Errorf("%s is no pidfile: its first line is not a process id", t.pidfile)
+	}
+	return []int{pid}, nil
+}
+
+// unitProcesses returns the processes in the unit's control group and in the groups below it.
+func (t ProcessTarget) unitProcesses() ([]int, error) {
+	for _, dir := range t.unitDirs() {
+		var pids []int
+		err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+			if err != nil || entry.Name() != "cgroup.procs" {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			for text := range strings.FieldsSeq(string(content)) {
+				if pid := parsePID(text); pid != 0 {
+					pids = append(pids, pid)
+				}
+			}
+			if errors.Is(err, unix.EOPNOTSUPP) { // a threaded group
+				return nil
+			}
+			return err
+		})
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("read unit %s: %w", t.unit, err)
+		case len(pids) == 0:
+			return nil, fmt.Errorf("unit %s has no process (systemctl status %s shows why)", t.unit, t.unit)
+		}
+		return pids, nil
+	}
+	return nil, fmt.Errorf("no running unit %s below %s/system.slice (systemctl list-units --type=service lists them)", t.unit, t.cgroup)
+}
+
+// unitDirs are the directories where systemd puts a service: below system.slice, an instance "name@x" in a slice of its
+// template. Where version 1 of control groups is in use too, systemd has a hierarchy of its own.
+func (t ProcessTarget) unitDirs() []string {
+	places := []string{t.unit + ".service"}
+	if template, _, found := strings.Cut(t.unit, "@"); found {
+		slice := "system-" + strings.ReplaceAll(template, "-", `\x2d`) + ".slice"
+		places = append(places, filepath.Join(slice, t.unit+".service"))
+	}
+	var dirs []string
+	for _, hierarchy := range []string{"", "unified", "systemd"} {
+		for _, place := range places {
+			dirs = append(dirs, filepath.Join(t.cgroup, hierarchy, "system.slice", place))
+		}
+	}
+	return dirs
+}
+
+// listening returns the processes that own a socket which listens on the target's address. It reads the open files of
+// every process.
+func (t ProcessTarget) listening(proc procfs.FS) ([]int, error) {
+	sockets, err := t.listeningSockets()
+	if err != nil {
+		return nil, err
+	}
+	owners, denied, err := netstat.Owners(proc, sockets...)
+	if err != nil {
+		return nil, fmt.Errorf("find the owner of port %d: %w", t.port, err)
+	}
+	// systemd owns the sockets that it opens for its services, and is an ancestor of everything.
+	services := slices.DeleteFunc(slices.Clone(owners), func(pid int) bool { return pid == 1 && command(proc, 1) == "systemd" })
+	switch {
+	case len(services) > 0:
+		return services, nil
+	case len(owners) > 0:
+		return nil, fmt.Errorf("systemd listens on port %d for a service that has not started yet: send it one request first", t.port)
+	case denied > 0:
+		return nil, fmt.Errorf("the process that listens on port %d belongs to another user: run as that user or as root, or name the process by its PID", t.port)
+	}
+	return nil, fmt.Errorf("no process owns the socket that listens on port %d: it belongs to the kernel or to another container; name the process by its PID", t.port)
+}
+
+// listeningSockets returns the inode numbers of the sockets that listen on the target's port: those at its address, or else
+// those at all addresses.
+func (t ProcessTarget) listeningSockets() ([]uint32, error) {
+	addresses, err := t.addresses()
+	if err != nil {
+		return nil, err
+	}
+	client, err := netstat.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	var same, wildcard, other []uint32
+	err = client.Sockets(netstat.Listening(uint16(t.port)), func(s *netstat.Socket) {
+		address := s.Local.Addr().Unmap()
+		switch {
+		case address.IsUnspecified():
+			wildcard = append(wildcard, s.Inode)
+		case len(addresses) == 0 || slices.Contains(addresses, address):
+			same = append(same, s.Inode)
+		default:
+			other = append(other, s.Inode)
+		}
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case t.host == "" && len(same) > 0:
+		return append(same, wildcard...), nil
+	case len(same) > 0:
+		return same, nil
+	case len(wildcard) > 0:
+		return wildcard, nil
+	case len(other) > 0:
+		return nil, fmt.Errorf("a process listens on port %d, but not at %s: write :%d", t.port, t.host, t.port)
+	}
+	return nil, fmt.Errorf("nothing listens on port %d in this network namespace: start the process first (ss -ltn lists listeners)", t.port)
+}
+
+// addresses returns the addresses of the target's host, none for any address.
+func (t ProcessTarget) addresses() ([]netip.Addr, error) {
+	if t.host == "" {
+		return nil, nil
+	}
+	if address, err := netip.ParseAddr(t.host); err == nil {
+		return []netip.Addr{address.Unmap()}, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", t.host)
+	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w (write :%d for a listener of this host)", t.host, err, t.port)
+	}
+	for i := range addresses {
+		addresses[i] = addresses[i].Unmap()
+	}
+	return addresses, nil
+}
