@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -117,14 +116,13 @@ func (c *doctorCmd) plan() (*doctorPlan, error) {
 
 // examine reads the facts and judges them.
 func (c *doctorCmd) examine(env *environment, p *doctorPlan) (*doctor.Report, error) {
-	root := os.DirFS("/")
-	facts, err := doctor.ReadFacts(root)
+	facts, err := doctor.ReadFacts("/")
 	if err != nil {
 		return nil, err
 	}
 	if p.target != nil && p.target.Loopback {
-		if err := doctor.ReadListener(root, facts, p.target.Port); err != nil {
-			env.log.Warn("the target's listener is not looked at", "error", err)
+		if err := doctor.ReadListener(facts, p.target.Port); err != nil {
+			env.log.Warn("the listener of --target cannot be read", "error", err)
 		}
 	}
 	report := &doctor.Report{Host: facts}

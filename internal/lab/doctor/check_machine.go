@@ -102,7 +102,7 @@ func checkCPU(f *Facts) Finding {
 	if f.Cores <= 0 {
 		return Finding{}
 	}
-	finding := machine("processors", "cores", "/sys/devices/system/cpu/online, control group")
+	finding := machine("processors", "cores", "/proc/stat, control group")
 	finding.Observed = fmt.Sprintf("%d cores", f.Cores)
 	finding.Why = "no quota: a process may use all of them"
 	if f.CPUQuota > 0 && f.CPUQuota < float64(f.Cores) {

@@ -2,12 +2,8 @@ package doctor
 
 import (
 	"math"
-	"os"
 	"strings"
 	"testing"
-	"testing/fstest"
-
-	"github.com/google/go-cmp/cmp"
 
 	"spillway/internal/database"
 )
@@ -141,58 +137,6 @@ func TestCheckHostExtremes(t *testing.T) {
 				t.Errorf("aged advice: %+v", f)
 			}
 		}
-	}
-}
-
-// What a real host shows is read, and a made one gives each fact.
-func TestReadFacts(t *testing.T) {
-	here, err := ReadFacts(os.DirFS("/"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if here.ports() < 100 || here.Cores < 1 || here.MemoryBytes < 1<<20 || here.FilesSoft < 3 || here.TimeWait < 0 || here.Somaxconn < 1 {
-		t.Errorf("%+v", here)
-	}
-	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
-	facts, err := ReadFacts(fstest.MapFS{
-		"proc/sys/kernel/osrelease":                     file("5.10.0\n"),
-		"proc/sys/net/ipv4/ip_local_port_range":         file("1024\t65535\n"),
-		"proc/sys/net/ipv4/ip_local_reserved_ports":     file("80,5432,6379-6380,65530-70000\n"),
-		"proc/sys/net/ipv4/tcp_tw_reuse":                file("2\n"),
-		"proc/thread-self/net/sockstat":                 file("sockets: used 5\nTCP: inuse 1 orphan 0 tw 77 alloc 3 mem 1\n"),
-		"proc/thread-self/net/netstat":                  file("TcpExt: A ListenOverflows B\nTcpExt: 1 9 3\nIpExt: C\nIpExt: 4\n"),
-		"proc/self/status":                              file("Name:\tx\nPPid:\t42\n"),
-		"proc/42/comm":                                  file("zsh\n"),
-		"proc/42/limits":                                file("Limit   Soft Limit  Hard Limit Units\nMax open files   1024   unlimited   files\n"),
-		"proc/self/cgroup":                              file("0::/a/b\n3:cpu,cpuacct:/c\n"),
-		"sys/fs/cgroup/a/cpu.max":                       file("150000 100000\n"),
-		"sys/fs/cgroup/a/b/cpu.max":                     file("max 100000\n"),
-		"sys/fs/cgroup/a/memory.max":                    file("1073741824\n"),
-		"sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_quota_us":  file("50000\n"),
-		"sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_period_us": file("100000\n"),
-		"sys/devices/system/cpu/online":                 file("0-3,8\n"),
-		"proc/pressure/cpu":                             file("some avg10=12.50 avg60=0.00\nfull avg10=0.00\n"),
-		"proc/meminfo":                                  file("MemTotal: 1000 kB\nMemAvailable: 500 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n"),
-		"sys/kernel/mm/transparent_hugepage/enabled":    file("always [madvise] never\n"),
-		"sys/block/sda/queue/rotational":                file("1\n"),
-		"sys/block/nvme0n1/queue/rotational":            file("0\n"),
-		"sys/block/loop0/queue/rotational":              file("1\n"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := &Facts{
-		Kernel: "5.10.0", PortFirst: 1024, PortLast: 65535, PortsReserved: 3, TWReuse: 2, TWReuseDelay: -1, TWRecycle: -1, MaxTWBuckets: -1, Timestamps: -1,
-		FinTimeout: -1, Somaxconn: -1, MaxSynBacklog: -1, Syncookies: -1, TimeWait: 77, ListenOverflow: 9, FilesOf: "zsh (pid 42)", FilesSoft: 1024,
-		FilesHard: math.MaxInt64, FilesInUse: -1, FileMax: -1, NrOpen: -1, Conntracks: -1, ConntrackMx: -1, ConntrackTW: -1, Cores: 5, CPUQuota: 0.5,
-		Pressure: true, CPUPressure: 12.5, MemoryBytes: 1000 << 10, AvailableBytes: 500 << 10, MemoryLimit: 1 << 30, SwapBytes: 10 << 10, SwapUsedBytes: 6 << 10,
-		Swappiness: -1, HugePages: "madvise", RotationalDisks: 1, Disks: 2,
-	}
-	if diff := cmp.Diff(want, facts); diff != "" {
-		t.Errorf("facts (-want +got):\n%s", diff)
-	}
-	if _, err := ReadFacts(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "Linux") {
-		t.Errorf("a host without /proc: %v", err)
 	}
 }
 

@@ -1,15 +1,25 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"path"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
+
+	"spillway/internal/lab/netstat"
 )
 
-// absent marks a number that this kernel or machine does not have.
-const absent = -1
+const (
+	// absent marks a number that this kernel or machine does not have.
+	absent = -1
+	// noMemoryLimit and larger numbers are how version 1 control groups write "no limit".
+	noMemoryLimit = math.MaxInt64 / 2
+	portMax       = 65535
+)
 
 // Facts is what the checks know about a host, each read once. A number that
 // the kernel does not show is -1.
@@ -60,130 +70,170 @@ type Facts struct {
 	Listener *Listener `json:"listener,omitempty"` // of the target, when it is on this host
 }
 
-// ReadFacts reads the facts of a Linux host from its root directory, as
-// os.DirFS("/") gives it. Network settings are those of the calling thread's
-// network namespace. What is missing is absent; only a root without /proc is
-// an error.
-func ReadFacts(root fs.FS) (*Facts, error) {
-	r := reader{root}
-	f := &Facts{Kernel: r.line("proc/sys/kernel/osrelease")}
-	if f.Kernel == "" {
-		return nil, errors.New("read host facts: /proc/sys/kernel/osrelease is not there; doctor reads Linux hosts")
+// ReadFacts reads the facts of the Linux host whose root directory is root, "/" for this one. Network settings are those of
+// the calling thread's network namespace. What the host does not have is absent; only a root without /proc is an error.
+func ReadFacts(root string) (*Facts, error) {
+	r, err := newReader(root)
+	if err != nil {
+		return nil, fmt.Errorf("read host facts from /proc, which needs Linux: %w", err)
 	}
+	f := &Facts{Kernel: r.sysctlText("kernel.osrelease")}
 	r.network(f)
-	r.files(f, r.shell())
+	r.files(f, r.parent())
 	r.machine(f)
 	return f, nil
 }
 
-// reader reads small files below a root; a file that cannot be read is empty.
-type reader struct{ root fs.FS }
+// reader reads what is below the root directory of a host.
+type reader struct {
+	root string
+	proc procfs.FS
+	self procfs.Proc
+}
 
-func (r reader) text(name string) string {
-	text, err := fs.ReadFile(r.root, name)
+func newReader(root string) (*reader, error) {
+	proc, err := procfs.NewFS(filepath.Join(root, "proc"))
+	if err != nil {
+		return nil, err
+	}
+	self, err := proc.Self()
+	if err != nil {
+		return nil, err
+	}
+	return &reader{root, proc, self}, nil
+}
+
+// text returns a file's text without the blanks around it, "" if it cannot be read.
+func (r *reader) text(name ...string) string {
+	text, err := os.ReadFile(filepath.Join(r.root, filepath.Join(name...)))
 	if err != nil {
 		return ""
 	}
-	return string(text)
+	return strings.TrimSpace(string(text))
 }
 
-// line is a file's text without the blanks around it.
-func (r reader) line(name string) string { return strings.TrimSpace(r.text(name)) }
+// sysctlText returns a kernel setting, "" if there is none.
+func (r *reader) sysctlText(name string) string {
+	return r.text("proc/sys", strings.ReplaceAll(name, ".", "/"))
+}
 
-// number is the first number of a file, or absent.
-func (r reader) number(name string) int64 {
-	fields := strings.Fields(r.text(name))
-	if len(fields) == 0 {
+// sysctl returns the first number of a kernel setting, or absent.
+func (r *reader) sysctl(name string) int64 {
+	values, err := r.proc.SysctlInts(name)
+	if err != nil || len(values) == 0 || values[0] < 0 {
 		return absent
 	}
-	return parseNumber(fields[0])
+	return int64(values[0])
 }
 
 // network reads the settings and counters of TCP.
-func (r reader) network(f *Facts) {
-	ipv4 := func(name string) int64 { return r.number("proc/sys/net/ipv4/" + name) }
-	f.PortFirst, f.PortLast = parsePortRange(r.text("proc/sys/net/ipv4/ip_local_port_range"))
-	f.PortsReserved = countReserved(r.text("proc/sys/net/ipv4/ip_local_reserved_ports"), f.PortFirst, f.PortLast)
-	f.TWReuse = ipv4("tcp_tw_reuse")
-	f.TWReuseDelay = ipv4("tcp_tw_reuse_delay")
-	f.TWRecycle = ipv4("tcp_tw_recycle")
-	f.MaxTWBuckets = ipv4("tcp_max_tw_buckets")
-	f.Timestamps = ipv4("tcp_timestamps")
-	f.FinTimeout = ipv4("tcp_fin_timeout")
-	f.MaxSynBacklog = ipv4("tcp_max_syn_backlog")
-	f.Syncookies = ipv4("tcp_syncookies")
-	f.Somaxconn = r.number("proc/sys/net/core/somaxconn")
-	// /proc/net is the first thread's; a thread may be in a namespace of its own.
-	f.TimeWait = parseSockstat(r.text("proc/thread-self/net/sockstat"), "tw")
-	f.ListenOverflow = parseNetstat(r.text("proc/thread-self/net/netstat"), "ListenOverflows")
-	f.Conntracks = r.number("proc/sys/net/netfilter/nf_conntrack_count")
-	f.ConntrackMx = r.number("proc/sys/net/netfilter/nf_conntrack_max")
-	f.ConntrackTW = r.number("proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait")
-}
-
-// shell is the process that started this one: a Go program raises its own soft
-// limit to the hard one at start, so its own says nothing about others.
-func (r reader) shell() string {
-	return parseField(r.text("proc/self/status"), "PPid")
-}
-
-// files reads the limits of open files, those of process pid among them.
-func (r reader) files(f *Facts, pid string) {
-	limits := r.text("proc/" + pid + "/limits")
-	if pid == "" || pid == "0" || limits == "" {
-		pid, limits = "self", r.text("proc/self/limits")
+func (r *reader) network(f *Facts) {
+	// A wrong list of reserved ports leaves the range valid.
+	ports, _ := netstat.ParsePortRange(r.sysctlText("net.ipv4.ip_local_port_range"), r.sysctlText("net.ipv4.ip_local_reserved_ports"))
+	f.PortFirst, f.PortLast, f.PortsReserved = ports.First, ports.Last, ports.Reserved
+	f.TWReuse = r.sysctl("net.ipv4.tcp_tw_reuse")
+	f.TWReuseDelay = r.sysctl("net.ipv4.tcp_tw_reuse_delay")
+	f.TWRecycle = r.sysctl("net.ipv4.tcp_tw_recycle")
+	f.MaxTWBuckets = r.sysctl("net.ipv4.tcp_max_tw_buckets")
+	f.Timestamps = r.sysctl("net.ipv4.tcp_timestamps")
+	f.FinTimeout = r.sysctl("net.ipv4.tcp_fin_timeout")
+	f.MaxSynBacklog = r.sysctl("net.ipv4.tcp_max_syn_backlog")
+	f.Syncookies = r.sysctl("net.ipv4.tcp_syncookies")
+	f.Somaxconn = r.sysctl("net.core.somaxconn")
+	f.Conntracks = r.sysctl("net.netfilter.nf_conntrack_count")
+	f.ConntrackMx = r.sysctl("net.netfilter.nf_conntrack_max")
+	f.ConntrackTW = r.sysctl("net.netfilter.nf_conntrack_tcp_timeout_time_wait")
+	f.TimeWait, f.ListenOverflow = absent, absent
+	task, err := netstat.CurrentTask(filepath.Join(r.root, "proc"))
+	if err != nil {
+		return
 	}
-	f.FilesSoft, f.FilesHard = parseFileLimits(limits)
-	f.FilesOf = fmt.Sprintf("%s (pid %s)", r.line("proc/"+pid+"/comm"), pid)
-	f.FilesInUse = r.number("proc/sys/fs/file-nr")
-	f.FileMax = r.number("proc/sys/fs/file-max")
-	f.NrOpen = r.number("proc/sys/fs/nr_open")
+	if sockets, err := task.Net.NetSockstat(); err == nil {
+		for _, p := range sockets.Protocols {
+			if p.Protocol == "TCP" && p.TW != nil {
+				f.TimeWait = int64(*p.TW)
+			}
+		}
+	}
+	if counters, err := task.Netstat(); err == nil && counters.ListenOverflows != nil {
+		f.ListenOverflow = int64(min(*counters.ListenOverflows, 1<<62))
+	}
+}
+
+// parent is the process that started this one. A Go program raises its own soft limit of open files at start, so its limits
+// say nothing about other programs.
+func (r *reader) parent() int {
+	stat, err := r.self.Stat()
+	if err != nil {
+		return 0
+	}
+	return stat.PPID
+}
+
+// files reads the limits of open files: those of a process, or else this one's, and the host's.
+func (r *reader) files(f *Facts, pid int) {
+	p, err := r.proc.Proc(pid)
+	if err != nil || pid == 0 {
+		p = r.self
+	}
+	f.FilesSoft, f.FilesHard = parseFileLimits(r.text("proc", strconv.Itoa(p.PID), "limits"))
+	name, _ := p.Comm()
+	f.FilesOf = fmt.Sprintf("%s (pid %d)", name, p.PID)
+	f.FilesInUse = r.sysctl("fs.file-nr")
+	f.FileMax = r.sysctl("fs.file-max")
+	f.NrOpen = r.sysctl("fs.nr_open")
 }
 
 // machine reads processors, memory and disks.
-func (r reader) machine(f *Facts) {
-	f.Cores = countList(r.line("sys/devices/system/cpu/online"))
-	f.Governor = r.line("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-	f.ClockSource = r.line("sys/devices/system/clocksource/clocksource0/current_clocksource")
-	pressure := r.text("proc/pressure/cpu")
-	f.Pressure = pressure != ""
-	f.CPUPressure = parsePressure(pressure)
-	meminfo := r.text("proc/meminfo")
-	f.MemoryBytes = parseMeminfo(meminfo, "MemTotal")
-	f.AvailableBytes = parseMeminfo(meminfo, "MemAvailable")
-	f.SwapBytes = parseMeminfo(meminfo, "SwapTotal")
-	f.SwapUsedBytes = max(0, f.SwapBytes-max(0, parseMeminfo(meminfo, "SwapFree")))
-	f.Swappiness = r.number("proc/sys/vm/swappiness")
+func (r *reader) machine(f *Facts) {
+	if stat, err := r.proc.Stat(); err == nil {
+		f.Cores = len(stat.CPU)
+	}
+	f.Governor = r.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+	f.ClockSource = r.text("sys/devices/system/clocksource/clocksource0/current_clocksource")
+	if pressure, err := r.proc.PSIStatsForResource("cpu"); err == nil && pressure.Some != nil {
+		f.Pressure, f.CPUPressure = true, pressure.Some.Avg10
+	}
+	memory, _ := r.proc.Meminfo() // fields that could not be read are nil
+	f.MemoryBytes = orAbsent(memory.MemTotalBytes)
+	f.AvailableBytes = orAbsent(memory.MemAvailableBytes)
+	f.SwapBytes = orAbsent(memory.SwapTotalBytes)
+	f.SwapUsedBytes = max(0, f.SwapBytes-max(0, orAbsent(memory.SwapFreeBytes)))
+	f.Swappiness = r.sysctl("vm.swappiness")
 	f.HugePages = parseChoice(r.text("sys/kernel/mm/transparent_hugepage/enabled"))
 	f.CPUQuota, f.MemoryLimit = r.controlGroup()
 	r.disks(f)
 }
 
+func orAbsent(n *uint64) int64 {
+	if n == nil || *n > math.MaxInt64 {
+		return absent
+	}
+	return int64(*n)
+}
+
 // disks counts the block devices that are disks.
-func (r reader) disks(f *Facts) {
-	names, _ := fs.ReadDir(r.root, "sys/block")
-	for _, entry := range names {
-		name := entry.Name()
+func (r *reader) disks(f *Facts) {
+	devices, _ := os.ReadDir(filepath.Join(r.root, "sys/block"))
+	for _, device := range devices {
+		name := device.Name()
 		if strings.HasPrefix(name, "loop") || strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "dm-") {
 			continue
 		}
 		f.Disks++
-		if r.number(path.Join("sys/block", name, "queue/rotational")) == 1 {
+		if r.text("sys/block", name, "queue/rotational") == "1" {
 			f.RotationalDisks++
 		}
 	}
 }
 
-// controlGroup returns the smallest limits on the way from this process's
-// control group up to the root, version 2 or 1; 0 stands for none.
-func (r reader) controlGroup() (cores float64, memory int64) {
-	for line := range strings.Lines(r.text("proc/self/cgroup")) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) != 3 {
-			continue
-		}
-		for dir := path.Clean("/" + fields[2]); ; dir = path.Dir(dir) {
-			quota, limit := r.groupLimits(fields[1], dir)
+// controlGroup returns the smallest limits between this process's control group and the root, version 2 or 1; 0 stands for
+// none.
+func (r *reader) controlGroup() (cores float64, memory int64) {
+	groups, _ := r.self.Cgroups()
+	for _, group := range groups {
+		for dir := filepath.Clean("/" + group.Path); ; dir = filepath.Dir(dir) {
+			quota, limit := r.groupLimits(strings.Join(group.Controllers, ","), dir)
 			cores = least(cores, quota)
 			memory = least(memory, limit)
 			if dir == "/" {
@@ -194,15 +244,14 @@ func (r reader) controlGroup() (cores float64, memory int64) {
 	return cores, memory
 }
 
-// groupLimits reads the limits of one control group of the controllers named.
-func (r reader) groupLimits(controllers, dir string) (cores float64, memory int64) {
+// groupLimits reads the limits of one control group. A hierarchy of version 2 names no controllers.
+func (r *reader) groupLimits(controllers, dir string) (cores float64, memory int64) {
+	base := filepath.Join("sys/fs/cgroup", controllers, dir)
 	if controllers == "" {
-		base := path.Join("sys/fs/cgroup", dir)
-		return parseQuota(r.text(path.Join(base, "cpu.max"))), parseMemoryLimit(r.text(path.Join(base, "memory.max")))
+		return parseQuota(r.text(base, "cpu.max")), parseMemoryLimit(r.text(base, "memory.max"))
 	}
-	base := path.Join("sys/fs/cgroup", controllers, dir)
-	quota := r.line(path.Join(base, "cpu.cfs_quota_us")) + " " + r.line(path.Join(base, "cpu.cfs_period_us"))
-	return parseQuota(quota), parseMemoryLimit(r.text(path.Join(base, "memory.limit_in_bytes")))
+	quota := r.text(base, "cpu.cfs_quota_us") + " " + r.text(base, "cpu.cfs_period_us")
+	return parseQuota(quota), parseMemoryLimit(r.text(base, "memory.limit_in_bytes"))
 }
 
 // least is the smaller of two limits, where 0 is no limit.
@@ -239,4 +288,79 @@ func (f *Facts) memory() int64 {
 		return f.MemoryLimit
 	}
 	return f.MemoryBytes
+}
+
+// parseNumber reads a number that is not negative.
+func parseNumber(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return absent
+	}
+	return n
+}
+
+// parseFileLimits reads the soft and hard limit of open files.
+func parseFileLimits(text string) (soft, hard int64) {
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, "Max open files")
+		fields := strings.Fields(rest)
+		if !ok || len(fields) < 2 {
+			continue
+		}
+		return parseLimit(fields[0]), parseLimit(fields[1])
+	}
+	return absent, absent
+}
+
+func parseLimit(text string) int64 {
+	if text == "unlimited" {
+		return math.MaxInt64
+	}
+	return parseNumber(text)
+}
+
+// parseQuota reads "QUOTA PERIOD" in microseconds as cores; 0 is no quota.
+func parseQuota(text string) float64 {
+	fields := strings.Fields(text)
+	if len(fields) != 2 {
+		return 0
+	}
+	quota, period := parseNumber(fields[0]), parseNumber(fields[1])
+	if quota <= 0 || period <= 0 {
+		return 0
+	}
+	return float64(quota) / float64(period)
+}
+
+// parseMemoryLimit reads bytes; 0 is no limit.
+func parseMemoryLimit(text string) int64 {
+	n := parseNumber(strings.TrimSpace(text))
+	if n < 0 || n >= noMemoryLimit {
+		return 0
+	}
+	return n
+}
+
+// parseChoice reads the chosen word of "always [madvise] never".
+func parseChoice(text string) string {
+	_, rest, _ := strings.Cut(text, "[")
+	word, _, found := strings.Cut(rest, "]")
+	if !found {
+		return ""
+	}
+	return word
+}
+
+// parseKernel reads major and minor of "6.1.0-13-amd64".
+func parseKernel(text string) (major, minor int, ok bool) {
+	first, rest, found := strings.Cut(text, ".")
+	end := 0
+	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
+		end++
+	}
+	a, b := parseNumber(first), parseNumber(rest[:end])
+	if !found || a < 0 || b < 0 || a > 1000 || b > 1000 {
+		return 0, 0, false
+	}
+	return int(a), int(b), true
 }

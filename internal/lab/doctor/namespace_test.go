@@ -64,7 +64,7 @@ func (d drill) run(t *testing.T) error {
 	if err := d.enter(); err != nil {
 		return fmt.Errorf("make a network namespace (needs root and iproute2): %w", err)
 	}
-	facts, err := ReadFacts(os.DirFS("/"))
+	facts, err := ReadFacts("/")
 	if err != nil {
 		return err
 	}
