@@ -110,8 +110,8 @@ func (s *Server) launch() (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: s.credential,
 		Setpgid:    true, // the terminal's Ctrl-C reaches the test only
-		Pdeathsig:  s.stopSignal,
 	}
+	stopWithParent(cmd.SysProcAttr, s.stopSignal)
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {

@@ -1,7 +1,6 @@
 package apptest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // directoryPrefix starts the name of every directory made here; the id of the
@@ -121,26 +122,23 @@ func killTree(pid int) {
 	}
 }
 
-// isAlive reports whether a process runs; one that only waits to be waited for
-// has given its memory and its files back.
+// isAlive reports whether a process runs. A zombie has given its memory and
+// its files back.
 func isAlive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return false
 	}
-	state := stat[bytes.LastIndexByte(stat, ')')+1:] // the name before it may hold anything
-	return !bytes.HasPrefix(state, []byte(" Z")) && !bytes.HasPrefix(state, []byte(" X"))
+	stat, err := p.Stat()
+	return err == nil && stat.State != "Z" && stat.State != "X"
 }
 
 func children(pid int) []int {
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	processes, _ := procfs.AllProcs()
 	var pids []int
-	for _, task := range tasks {
-		text, _ := os.ReadFile(task)
-		for _, field := range strings.Fields(string(text)) {
-			if child, err := strconv.Atoi(field); err == nil {
-				pids = append(pids, child)
-			}
+	for _, p := range processes {
+		if stat, err := p.Stat(); err == nil && stat.PPID == pid {
+			pids = append(pids, p.PID)
 		}
 	}
 	return pids

@@ -3,14 +3,12 @@ package doctor
 import (
 	"io/fs"
 	"math"
-	"net"
 	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 // hostRoot writes a host's files below a directory of its own. Process 43 is this one, and 42 its parent.
@@ -124,44 +122,6 @@ func TestReadFacts(t *testing.T) {
 	}
 	if _, err := ReadFacts(t.TempDir()); err == nil || !strings.Contains(err.Error(), "Linux") {
 		t.Errorf("a host without /proc: %v", err)
-	}
-}
-
-// A listener of this process is found with its backlog, what waits in it, and
-// this process's limits.
-func TestReadListener(t *testing.T) {
-	fd, err := listen([4]byte{127, 0, 0, 1}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Listen(fd, 7); err != nil {
-		t.Fatal(err)
-	}
-	address, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := address.(*unix.SockaddrInet4).Port
-	for range 3 {
-		conn, err := net.DialTCP("tcp", nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-	}
-	facts, err := ReadFacts("/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ReadListener(facts, port); err != nil {
-		t.Fatal(err)
-	}
-	if l := facts.Listener; l == nil || *l != (Listener{Port: port, Backlog: 7, Queued: 3}) {
-		t.Errorf("listener %+v", facts.Listener)
-	}
-	if facts.FilesOf != "doctor.test (pid "+digits(int64(os.Getpid()))+")" {
-		t.Errorf("limits of %s", facts.FilesOf)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// What a sampler of a database allows itself.
+// Limits and name of a database sampler.
 const (
 	DatabaseTimeout = time.Second // one statement, and one attempt to connect
 	DatabaseName    = "spillway-watch"
@@ -19,29 +19,20 @@ const (
 
 // databaseReader reads one database over one session.
 type databaseReader interface {
-	// open starts the session and finds out what the server can tell.
+	// open starts the session and finds out which figures the server has.
 	open(ctx context.Context) error
-	// read returns the figures, and what keeps others from being read ("" when nothing does).
+	// read returns the figures, and a notice that says which others are missing and why ("" if none are).
 	read(ctx context.Context) (values map[string]float64, notice string, err error)
-	// close ends the session, open or not.
+	// close ends the session, if it is open.
 	close()
 }
 
 // Database returns the sampler of the database at a postgres://, postgresql://, mysql://, mariadb://, redis://, rediss://
-// or unix:// (Redis) URL; name is what the user calls it. Its only errors are those of the URL, and neither they nor the
-// sampler's hold a password.
+// or unix:// (Redis) URL; name is given by the user. The only errors are those of the URL. No error contains a password.
 //
-// The sampler connects when it first reads, by one session named spillway-watch that no figure counts, and again after the session
-// breaks, at most once in databaseBackoff. All that an outage says is its first error. What the server does not tell is
-// left out of the values; where a right is missing, that is said once.
-//
-// What a reading costs, in microseconds of CPU, beside 50 sessions that do nothing: one a second, when the caches have gone
-// cold (by schedstat over 30 s, the idle server's own taken off), and one right behind the other (BenchmarkDatabase).
-//
-//	            1 Hz: server  this process   at once: server  this process
-//	PostgreSQL           440           400               150            48
-//	MariaDB              660           545               205            59
-//	Redis                160           204                20            18
+// The sampler connects when it first reads, with one session named spillway-watch, which no figure counts. It connects again
+// when the session breaks, with a backoff (databaseBackoff). An outage is reported once, by its first error. Figures that the
+// server does not have are missing; if a privilege is missing, the sampler says so once.
 func Database(name, rawURL string) (*Sampler, error) {
 	scheme, rest, _ := strings.Cut(rawURL, ":")
 	switch scheme {
@@ -72,8 +63,8 @@ func Database(name, rawURL string) (*Sampler, error) {
 		}
 		return databaseSampler(result.SamplerMySQL, name, "MySQL or MariaDB at "+url.String(), db), nil
 	}
-	return nil, errors.New("a SQLite database is a file of the process that opens it: watch that process; " +
-		"write postgres://, mysql:// or redis:// for a server")
+	return nil, errors.New("a SQLite database has no server: watch the process that opens it, " +
+		"or write postgres://, mysql:// or redis:// for a server")
 }
 
 func databaseSampler(kind, name, detail string, db databaseReader) *Sampler {
@@ -81,7 +72,7 @@ func databaseSampler(kind, name, detail string, db databaseReader) *Sampler {
 	return &Sampler{Kind: kind, Subject: name, Detail: detail, Every: SlowEvery, Read: s.read, Close: db.close}
 }
 
-// databaseBackoff says how soon a session is opened again that could not be opened.
+// databaseBackoff is the pause after an attempt to connect that failed.
 func databaseBackoff() database.Backoff {
 	return database.Backoff{Base: SlowEvery, Max: 5 * time.Second}
 }
@@ -90,9 +81,9 @@ func databaseBackoff() database.Backoff {
 type databaseSession struct {
 	db       databaseReader
 	isOpen   bool
-	failure  error     // the first of this outage; nil outside one
-	attempts int       // to open it that went wrong in a row
-	retryAt  time.Time // not before
+	failure  error     // the first of this outage; nil outside an outage
+	attempts int       // to connect that failed in a row
+	retryAt  time.Time // of the next attempt to connect
 	noticed  map[string]bool
 }
 
@@ -104,7 +95,7 @@ func (s *databaseSession) read(ctx context.Context) ([]result.Sample, error) {
 	}
 	values, notice, err := s.db.read(ctx)
 	if err != nil {
-		s.isOpen = false // opened again by the next reading, without delay: the server may just have been restarted
+		s.isOpen = false // the next reading connects without delay, because the server may have restarted
 		s.db.close()
 		return nil, s.fail(err)
 	}
@@ -131,8 +122,8 @@ func (s *databaseSession) open(ctx context.Context) error {
 	return nil
 }
 
-// fail returns the error that began the outage: those that follow it (refused, starting up) are its consequences, and
-// hold ports that differ from one attempt to the next.
+// fail returns the error that began the outage. The errors that follow (refused, starting up) are its consequences, and contain
+// ports that differ between attempts.
 func (s *databaseSession) fail(err error) error {
 	if s.failure == nil {
 		s.failure = err
@@ -140,24 +131,24 @@ func (s *databaseSession) fail(err error) error {
 	return s.failure
 }
 
-// ownless takes what the sampler's own sessions add to a counter off it.
-type ownless struct {
-	own    float64 // what they added and the counter may hold; counted by the reader
-	before float64 // the part of it that sessions before this one added
-	figure float64 // the counter, as read last
-	last   float64 // as told last
+// netCounter subtracts what the sampler's own sessions add to a server's counter.
+type netCounter struct {
+	own      float64 // what they added so far; maintained by the reader
+	earlier  float64 // the part of own that earlier sessions added
+	figure   float64 // the server's counter in the last reading
+	returned float64 // the last result
 }
 
 // reopened begins another session.
-func (c *ownless) reopened() { c.before = c.own }
+func (c *netCounter) reopened() { c.earlier = c.own }
 
-// next returns the counter without the sampler's share. Where the server is late in counting that, the counter stands
-// still rather than fall; it falls when the server's does, which then counts from zero again.
-func (c *ownless) next(figure float64) float64 {
+// next returns the counter without the sampler's share. If the server counts that share late, the result stands still. It
+// falls only if the server's counter falls, which then counts from zero again.
+func (c *netCounter) next(figure float64) float64 {
 	if figure < c.figure {
-		c.own, c.before, c.last = c.own-c.before, 0, 0
+		c.own, c.earlier, c.returned = c.own-c.earlier, 0, 0
 	}
 	c.figure = figure
-	c.last = max(c.last, figure-c.own)
-	return c.last
+	c.returned = max(c.returned, figure-c.own)
+	return c.returned
 }

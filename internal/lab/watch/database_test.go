@@ -77,8 +77,8 @@ func databaseOutage(t *testing.T, s *Sampler, server *apptest.Server) {
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	var said string
-	told := 0
+	var last string
+	distinct := 0
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	poll := time.NewTicker(100 * time.Millisecond)
@@ -99,9 +99,10 @@ func databaseOutage(t *testing.T, s *Sampler, server *apptest.Server) {
 		if strings.Contains(err.Error(), "s3cret") {
 			t.Fatalf("the password is in %q", err)
 		}
-		if text := once(&said, err.Error()); text != "" {
-			told++
-			t.Log(text)
+		if err.Error() != last {
+			last = err.Error()
+			distinct++
+			t.Log(last)
 		}
 		select {
 		case <-ctx.Done():
@@ -109,8 +110,8 @@ func databaseOutage(t *testing.T, s *Sampler, server *apptest.Server) {
 		case <-poll.C:
 		}
 	}
-	if told != 1 {
-		t.Errorf("%d errors told, want 1", told)
+	if distinct != 1 {
+		t.Errorf("%d different errors, want 1", distinct)
 	}
 }
 
@@ -123,7 +124,7 @@ func TestDatabaseURL(t *testing.T) {
 		"redis://u:s3cret@h:1/2":            "redis Redis at redis://h:1/2",
 		"rediss://:s3cret@h":                "redis Redis at rediss://h",
 		"unix://:s3cret@/run/redis.sock":    "redis Redis at unix:///run/redis.sock",
-		"sqlite:file.db":                    "watch that process",
+		"sqlite:file.db":                    "watch the process that opens it",
 		"oracle://u:s3cret@h":               "unknown kind of database",
 		"mysql://u:s3cret@h/d?nonsense":     "",
 		"mysql://u:s3cret@h/d?timeout=x":    "",
@@ -149,8 +150,8 @@ func TestDatabaseURL(t *testing.T) {
 	}
 }
 
-func TestOwnless(t *testing.T) {
-	var c ownless
+func TestNetCounter(t *testing.T) {
+	var c netCounter
 	c.own = 3
 	for i, step := range []struct {
 		figure float64

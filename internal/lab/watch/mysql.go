@@ -16,27 +16,25 @@ import (
 	"spillway/internal/database"
 )
 
-// mysqlReader reads MariaDB and MySQL, one SHOW GLOBAL STATUS a reading. What counts what was measured on MariaDB 10.11
-// against strace, 100 transactions of each kind:
+// mysqlReader reads MariaDB and MySQL with one SHOW GLOBAL STATUS per reading. Three figures need an explanation:
 //
-//   - commits_total: half of what Innodb_max_trx_id has advanced. InnoDB numbers a transaction that writes twice, when it
-//     first writes and when it ends, and others never: an autocommitted INSERT is one, a transaction of two INSERTs is one, a
-//     SELECT none, a write that is rolled back one. Com_commit leaves autocommit out; Handler_commit counts SELECTs, each statement of
-//     a transaction and its COMMIT, all twice with a binary log (1, 3, 1 and 1; 2, 6, 1 and 2 with it).
-//     MySQL does not tell that number: there commits_total is left out.
-//   - fsyncs_total: Innodb_data_fsyncs, which holds those of the redo log (an Innodb_os_log_fsyncs, where there is one, is
-//     part of it), and those of the binary log: MariaDB's Binlog_group_commits divided by sync_binlog.
-//   - rollbacks_total: ROLLBACK statements.
+//   - commits_total is half of Innodb_max_trx_id. InnoDB numbers a transaction that writes twice, at its first write and at its
+//     end, and no other transaction. A write that is rolled back counts too. Com_commit omits autocommit, and Handler_commit
+//     counts SELECTs and single statements, twice with a binary log. MySQL does not show Innodb_max_trx_id; there
+//     commits_total is missing.
+//   - fsyncs_total is Innodb_data_fsyncs, which includes the redo log, plus the fsyncs of the binary log: MariaDB's
+//     Binlog_group_commits divided by sync_binlog.
+//   - rollbacks_total counts ROLLBACK statements.
 type mysqlReader struct {
 	connector  driver.Connector
 	conn       driver.Conn
 	limit      float64 // max_connections
-	syncBinlog float64 // group commits of the binary log to an fsync; 0 when the server leaves it to the system
-	statements ownless
+	syncBinlog float64 // group commits of the binary log per fsync; 0 if the server leaves it to the operating system
+	statements netCounter
 }
 
-// mysqlCounters gives status variables their names. Where there are two, the second is read where the server has no
-// first: MariaDB no longer has InnoDB's count of rows, but its own, of all engines.
+// mysqlCounters maps figures to status variables. The second variable is for servers without the first: MariaDB counts rows of
+// all engines instead of InnoDB's.
 var mysqlCounters = map[string][]string{
 	"log_writes_total":              {"Innodb_log_writes"},
 	"row_lock_waits_total":          {"Innodb_row_lock_waits"},
@@ -61,14 +59,14 @@ const (
 func newMySQL(url database.URL) (*mysqlReader, error) {
 	config, err := mysql.ParseDSN(url.DSN())
 	if err != nil {
-		return nil, fmt.Errorf("read %s: a parameter of it is wrong", url) // the driver's error may quote the address
+		return nil, fmt.Errorf("read %s: a parameter is wrong", url) // the driver's error may contain the password
 	}
 	config.Timeout, config.ReadTimeout, config.WriteTimeout = DatabaseTimeout, DatabaseTimeout, DatabaseTimeout
 	config.Logger = &mysql.NopLogger{}
 	config.ConnectionAttributes = "program_name:" + DatabaseName
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: a parameter of it is wrong", url)
+		return nil, fmt.Errorf("read %s: a parameter is wrong", url)
 	}
 	return &mysqlReader{connector: connector}, nil
 }
@@ -82,10 +80,10 @@ func (r *mysqlReader) open(ctx context.Context) error {
 	r.statements.reopened()
 	rows, err := r.query(ctx, mysqlStartup, 4)
 	if err != nil {
-		return fmt.Errorf("ask for the version: %w", err)
+		return fmt.Errorf("read the version: %w", err)
 	}
 	if len(rows) != 1 {
-		return fmt.Errorf("ask for the version: %d rows", len(rows))
+		return fmt.Errorf("read the version: got %d rows, want 1", len(rows))
 	}
 	row := rows[0]
 	if r.limit, err = strconv.ParseFloat(row[1], 64); err != nil {
@@ -102,7 +100,7 @@ func (r *mysqlReader) open(ctx context.Context) error {
 		timeout = fmt.Sprintf("SET SESSION max_statement_time = %g", DatabaseTimeout.Seconds())
 	}
 	if _, err := r.query(ctx, timeout, 0); err != nil {
-		return fmt.Errorf("bound the time of a statement: %w", err)
+		return fmt.Errorf("set the statement timeout: %w", err)
 	}
 	return nil
 }
@@ -111,7 +109,7 @@ func (r *mysqlReader) open(ctx context.Context) error {
 func (r *mysqlReader) query(ctx context.Context, sql string, columns int) ([][]string, error) {
 	queryer, ok := r.conn.(driver.QueryerContext)
 	if !ok {
-		return nil, errors.New("the driver's connections run no statements")
+		return nil, errors.New("the driver's connection runs no statements")
 	}
 	r.statements.own++
 	answer, err := queryer.QueryContext(ctx, sql, nil)
@@ -120,7 +118,7 @@ func (r *mysqlReader) query(ctx context.Context, sql string, columns int) ([][]s
 	}
 	defer answer.Close()
 	if len(answer.Columns()) != columns {
-		return nil, fmt.Errorf("%d columns instead of %d", len(answer.Columns()), columns)
+		return nil, fmt.Errorf("got %d columns, want %d", len(answer.Columns()), columns)
 	}
 	var rows [][]string
 	values := make([]driver.Value, columns)
@@ -141,7 +139,7 @@ func (r *mysqlReader) query(ctx context.Context, sql string, columns int) ([][]s
 	return rows, nil
 }
 
-// mysqlText is a column as text; the driver gives text as bytes and numbers as they are.
+// mysqlText is a column as text. The driver returns text as bytes, and numbers as numbers.
 func mysqlText(value driver.Value) string {
 	switch v := value.(type) {
 	case nil:
@@ -165,12 +163,12 @@ func (r *mysqlReader) read(ctx context.Context) (map[string]float64, string, err
 	}
 	values := r.values(status)
 	if _, ok := values["commits_total"]; !ok {
-		return values, "this server counts no transactions (Innodb_max_trx_id is MariaDB's): commits_total is left out", nil
+		return values, "commits_total is missing: only MariaDB counts transactions (Innodb_max_trx_id)", nil
 	}
 	return values, "", nil
 }
 
-// values names the figures. The session's own: one connection, running the statement that asks.
+// values returns the figures, without the sampler's own connection and statements.
 func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 	values := map[string]float64{"connections_limit": r.limit}
 	for name, variables := range mysqlCounters {
@@ -185,9 +183,9 @@ func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 			values[name] = figure(value)
 		}
 	}
-	butOwn := func(n float64) float64 { return max(0, n-1) }
-	set("connections", "Threads_connected", butOwn)
-	set("connections_active", "Threads_running", butOwn)
+	exceptOwn := func(n float64) float64 { return max(0, n-1) }
+	set("connections", "Threads_connected", exceptOwn)
+	set("connections_active", "Threads_running", exceptOwn)
 	set("statements_total", "Questions", r.statements.next)
 	set("commits_total", "Innodb_max_trx_id", func(n float64) float64 { return math.Floor(n / 2) })
 	set("row_lock_seconds_total", "Innodb_row_lock_time", func(ms float64) float64 { return ms / 1000 })
@@ -202,7 +200,7 @@ func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 
 func (r *mysqlReader) close() {
 	if r.conn != nil {
-		r.conn.Close() // an error here is one of a session that is given up
+		r.conn.Close() // the session is over, whatever the error
 		r.conn = nil
 	}
 }

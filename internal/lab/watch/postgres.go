@@ -12,31 +12,30 @@ import (
 	"spillway/internal/database"
 )
 
-// postgresReader reads PostgreSQL 12 and later, one statement a reading.
+// postgresReader reads PostgreSQL 12 and later with one statement per reading.
 //
-// connections count client backends, those that just start included. wait_… are active client backends by
-// wait_event_type, wait_cpu those that wait for nothing PostgreSQL knows of: they run, or want to. wait_wal are those
-// whose event is the WAL's (WALWrite, WALSync, WALInsert, …); they are also in wait_io or wait_lwlock.
+// connections counts client backends, including those that are starting. The wait_… figures are active client backends by
+// wait_event_type. wait_cpu counts those without a wait event: they run, or are ready to. wait_wal counts those that wait for
+// the WAL (WALWrite, WALSync, WALInsert, …); they are also in wait_io or wait_lwlock.
 //
-// Activity is as of the reading. Counters are as late as the backends that add to them: from 15 on each does so once a
-// second while it is busy, within 10 s once it is idle and when it ends; before 15 each half second, but only behind a
-// statement. commits_total and statements_total are without the sampler's own, commits before 15 to within two.
+// Activity is that of the moment. Counters lag, because backends report late: from version 15 once a second while busy, within
+// 10 s when idle, and at their end; before 15 every half second, but only after a statement. commits_total and
+// statements_total exclude the sampler's own, before 15 to within two commits.
 type postgresReader struct {
 	config  *pgconn.Config
 	conn    *pgconn.PgConn
 	role    string
-	closed  string  // schema of pg_stat_statements, quoted, where the role may not enter it
+	denied  string  // quoted schema of pg_stat_statements, if the role may not use it
 	version int     // server_version_num
 	limit   float64 // max_connections
-	commits ownless
-	calls   ownless // as pg_stat_statements counts them
+	commits netCounter
+	calls   netCounter // as pg_stat_statements counts them
 }
 
-// postgresReading is what the prepared statement is called.
+// postgresReading is the name of the prepared statement.
 const postgresReading = "reading"
 
-// postgresStartup finds out what the server can tell. A library that is not preloaded keeps no statements,
-// extension or not.
+// postgresStartup finds out which figures the server has. pg_stat_statements works only if its library is preloaded.
 const postgresStartup = `
 SELECT current_setting('server_version_num'), current_setting('max_connections'), quote_ident(current_user),
   CASE WHEN current_setting('pg_stat_statements.max', true) IS NOT NULL THEN
@@ -46,8 +45,8 @@ SELECT current_setting('server_version_num'), current_setting('max_connections')
   (SELECT current_setting('pg_stat_statements.track_planning', true) = 'on' AND string_to_array(extversion, '.')::int[] >= '{1,8}'
     FROM pg_extension WHERE extname = 'pg_stat_statements')`
 
-// The parts of a reading. A row of another user's session has no backend_type, state or wait without the right to see
-// it; background processes among such rows are told by having no database or user.
+// The parts of a reading. Without the privilege, a row of another user's session has no backend_type, state or wait.
+// Background processes among such rows have no database or user.
 const (
 	postgresActivity = `
 (SELECT count(*) AS connections,
@@ -86,7 +85,7 @@ FROM pg_stat_wal) AS wal`
 func newPostgres(url database.URL) (*postgresReader, error) {
 	config, err := pgconn.ParseConfig(url.Raw())
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", url, err) // pgconn leaves the password out
+		return nil, fmt.Errorf("read %s: %w", url, err) // pgconn omits the password
 	}
 	config.ConnectTimeout = DatabaseTimeout
 	config.RuntimeParams["application_name"] = DatabaseName
@@ -95,7 +94,7 @@ func newPostgres(url database.URL) (*postgresReader, error) {
 	return &postgresReader{config: config}, nil
 }
 
-// postgresStatement is the reading for a version. schema is that of pg_stat_statements, quoted; "" without it.
+// postgresStatement is the statement for a version. schema is the quoted schema of pg_stat_statements, "" without it.
 func postgresStatement(version int, schema string, planning bool) string {
 	parts := []string{postgresActivity, postgresDatabases}
 	switch {
@@ -111,12 +110,12 @@ func postgresStatement(version int, schema string, planning bool) string {
 		if planning {
 			plans = ", sum(plans) AS plans_total"
 		}
-		// false: without their texts, which are in a file.
+		// false omits the texts, which are in a file.
 		parts = append(parts, "\n(SELECT sum(calls) AS statements_total"+plans+" FROM "+schema+".pg_stat_statements(false)) AS statements")
 	}
 	sql := "SELECT * FROM" + strings.Join(parts, ",")
 	if version >= 150000 {
-		// This session's own transactions are in the counters of the next reading, for certain: they can be taken off.
+		// Flushes this session's own transactions to the counters before the next reading, which can then subtract them.
 		sql += "\nWHERE pg_stat_force_next_flush() IS NOT NULL"
 	}
 	return sql
@@ -130,7 +129,7 @@ func (r *postgresReader) open(ctx context.Context) error {
 	r.conn = conn
 	startup := conn.ExecParams(ctx, postgresStartup, nil, nil, nil, nil).Read()
 	if startup.Err != nil {
-		return fmt.Errorf("ask for the version: %w", startup.Err)
+		return fmt.Errorf("read the version: %w", startup.Err)
 	}
 	row := startup.Rows[0]
 	if r.version, err = strconv.Atoi(string(row[0])); err != nil {
@@ -141,9 +140,9 @@ func (r *postgresReader) open(ctx context.Context) error {
 	}
 	r.role = string(row[2])
 	schema, planning := string(row[3]), string(row[5]) == "t"
-	r.closed = ""
+	r.denied = ""
 	if schema != "" && string(row[4]) != "t" {
-		r.closed, schema = schema, ""
+		r.denied, schema = schema, ""
 	}
 	sql := postgresStatement(r.version, schema, planning)
 	if _, err := conn.Prepare(ctx, postgresReading, sql, nil); err != nil {
@@ -154,7 +153,7 @@ func (r *postgresReader) open(ctx context.Context) error {
 	r.commits.own += postgresOwnStart
 	r.calls.own++
 	if r.version >= 150000 {
-		_, _, err = r.read(ctx) // brings what this session has done so far into the counters
+		_, _, err = r.read(ctx) // flushes what this session has done so far
 	}
 	return err
 }
@@ -192,16 +191,16 @@ func (r *postgresReader) read(ctx context.Context) (map[string]float64, string, 
 	return values, r.missing(hidden > 0), nil
 }
 
-// missing says which rights the role has not, and what to do about it.
+// missing says which privileges the role lacks, and how to grant them.
 func (r *postgresReader) missing(hidden bool) string {
 	var missing []string
 	if hidden {
-		missing = append(missing, fmt.Sprintf("%s may not see what other users' sessions do, their states and waits are left out; "+
-			"the fix: GRANT pg_monitor TO %s", r.role, r.role))
+		missing = append(missing, fmt.Sprintf("%s may not see the sessions of other users, so their states and waits are missing: "+
+			"run GRANT pg_monitor TO %s", r.role, r.role))
 	}
-	if r.closed != "" {
-		missing = append(missing, fmt.Sprintf("%s may not read pg_stat_statements, statements_total is left out; "+
-			"the fix: GRANT USAGE ON SCHEMA %s TO %s", r.role, r.closed, r.role))
+	if r.denied != "" {
+		missing = append(missing, fmt.Sprintf("%s may not read pg_stat_statements, so statements_total is missing: "+
+			"run GRANT USAGE ON SCHEMA %s TO %s", r.role, r.denied, r.role))
 	}
 	return strings.Join(missing, "; ")
 }
@@ -212,15 +211,15 @@ func (r *postgresReader) close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), DatabaseTimeout)
 	defer cancel()
-	r.conn.Close(ctx) // an error here is one of a session that is given up
+	r.conn.Close(ctx) // the session is over, whatever the error
 	r.conn = nil
 }
 
-// postgresError says what to do about a pooler, which neither knows the settings of a session nor shows the server's own.
+// postgresError explains an error from a pooler, which rejects session settings and hides the server's own.
 func postgresError(err error) error {
 	var answered *pgconn.PgError
 	if errors.As(err, &answered) && answered.Code == "08P01" && strings.Contains(answered.Message, "statement_timeout") {
-		return fmt.Errorf("%w: this is a pooler; watch the database behind it", err)
+		return fmt.Errorf("%w: this is a pooler: watch the database behind it", err)
 	}
 	return err
 }

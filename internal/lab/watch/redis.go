@@ -15,14 +15,15 @@ import (
 	"time"
 )
 
-// redisInfoMax bounds the answer to INFO; a usual one has 5 to 8 kB.
+// redisInfoMax bounds the answer to INFO, which usually has 5 to 8 kB.
 const redisInfoMax = 1 << 20
 
-// errRedisURL quotes nothing of the address: in a malformed one, any part may be the password.
+// errRedisURL does not quote the address: in a malformed one, any part may be the password.
 var errRedisURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:PORT, rediss:// for TLS or unix://[USER:PASSWORD@]/PATH; " +
 	"in a password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25")
 
-// redisReader reads Redis and its kin by INFO, one exchange a reading. It speaks the protocol itself: it needs four commands.
+// redisReader reads Redis and compatible servers with one INFO per reading. It implements the protocol itself, because a client
+// library sends commands of its own, which the server counts.
 type redisReader struct {
 	network, address string
 	shown            string // the address without its password
@@ -30,10 +31,10 @@ type redisReader struct {
 	auth             []string // the words of AUTH; nil without a password
 	conn             net.Conn
 	in               *bufio.Reader
-	commands         ownless
+	commands         netCounter
 }
 
-// redisFigures gives the fields of INFO their names.
+// redisFigures maps fields of INFO to figures.
 var redisFigures = map[string]string{
 	"connected_clients":          "connections",
 	"maxclients":                 "connections_limit",
@@ -58,7 +59,7 @@ var redisFigures = map[string]string{
 	"aof_delayed_fsync":          "aof_delayed_fsyncs_total",
 }
 
-// newRedis reads the address. INFO is of the whole server: a database's number in it changes nothing.
+// newRedis reads the address. A database number in it has no effect, because INFO covers the whole server.
 func newRedis(rawURL string) (*redisReader, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Opaque != "" || u.Fragment != "" || u.ForceQuery || (u.Scheme == "unix") != (u.Host == "") {
@@ -71,7 +72,7 @@ func newRedis(rawURL string) (*redisReader, error) {
 			r.auth = []string{"AUTH", user, password}
 		}
 	} else if u.User.Username() != "" {
-		return nil, errRedisURL // redis://PASSWORD@HOST is what is meant, or the password has been forgotten
+		return nil, errRedisURL // a password without a colon before it, or no password
 	}
 	if u.Scheme == "unix" {
 		r.network, r.address = "unix", u.Path
@@ -116,12 +117,12 @@ func (r *redisReader) open(ctx context.Context) (err error) {
 	}
 	var answered redisError
 	if _, err := r.ask(ctx, "CLIENT", "SETNAME", DatabaseName); err != nil && !errors.As(err, &answered) {
-		return fmt.Errorf("name the session: %w", err) // a server that refuses the name is read without it
+		return fmt.Errorf("name the session: %w", err) // a server may reject the name
 	}
 	return nil
 }
 
-// conceal takes the password out of an answer that repeats what was sent.
+// conceal removes the password from an answer that repeats it.
 func (r *redisReader) conceal(err error) error {
 	password := r.auth[len(r.auth)-1]
 	if password == "" || !strings.Contains(err.Error(), password) {
@@ -130,12 +131,12 @@ func (r *redisReader) conceal(err error) error {
 	return errors.New(strings.ReplaceAll(err.Error(), password, "***"))
 }
 
-// redisError is an error that the server answered with.
+// redisError is an error from the server.
 type redisError string
 
-func (e redisError) Error() string { return "Redis answers: " + string(e) }
+func (e redisError) Error() string { return "Redis answered: " + string(e) }
 
-// ask sends one command and returns the text that answers it.
+// ask sends one command and returns the answer's text.
 func (r *redisReader) ask(ctx context.Context, words ...string) ([]byte, error) {
 	deadline := time.Now().Add(DatabaseTimeout)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
@@ -163,7 +164,7 @@ func readRedisText(in *bufio.Reader) ([]byte, error) {
 	}
 	line = bytes.TrimRight(line, "\r\n")
 	if len(line) == 0 {
-		return nil, errors.New("an empty line where an answer is due")
+		return nil, errors.New("empty answer")
 	}
 	switch line[0] {
 	case '+':
@@ -173,7 +174,7 @@ func readRedisText(in *bufio.Reader) ([]byte, error) {
 	case '$':
 		n, err := strconv.ParseUint(string(line[1:]), 10, 32)
 		if err != nil || n > redisInfoMax {
-			return nil, fmt.Errorf("an answer of length %.20q, at most %d bytes are read", line[1:], redisInfoMax)
+			return nil, fmt.Errorf("answer of length %.20q, more than %d bytes", line[1:], redisInfoMax)
 		}
 		text := make([]byte, n+2)
 		if _, err := io.ReadFull(in, text); err != nil {
@@ -181,7 +182,7 @@ func readRedisText(in *bufio.Reader) ([]byte, error) {
 		}
 		return text[:n], nil
 	}
-	return nil, fmt.Errorf("an answer that is no text: %.20q", line)
+	return nil, fmt.Errorf("answer is no text: %.20q", line)
 }
 
 func (r *redisReader) read(ctx context.Context) (map[string]float64, string, error) {
@@ -191,18 +192,18 @@ func (r *redisReader) read(ctx context.Context) (map[string]float64, string, err
 	}
 	values := parseRedisInfo(text)
 	if len(values) == 0 {
-		return nil, "", errors.New("read INFO: it holds no known field")
+		return nil, "", errors.New("read INFO: no known field in the answer")
 	}
 	if n, ok := values["connections"]; ok {
 		values["connections"] = max(0, n-1)
 	}
 	if n, ok := values["commands_total"]; ok {
-		values["commands_total"] = r.commands.next(n + 1) // this INFO is counted when it has ended
+		values["commands_total"] = r.commands.next(n + 1) // the server counts this INFO after answering
 	}
 	return values, "", nil
 }
 
-// parseRedisInfo reads the fields of INFO that are known. Limits that are not set are left out.
+// parseRedisInfo reads the known fields of INFO, without limits that are not set.
 func parseRedisInfo(text []byte) map[string]float64 {
 	values := make(map[string]float64, len(redisFigures))
 	for line := range bytes.Lines(text) {
@@ -225,7 +226,7 @@ func parseRedisInfo(text []byte) map[string]float64 {
 
 func (r *redisReader) close() {
 	if r.conn != nil {
-		r.conn.Close() // an error here is one of a session that is given up
+		r.conn.Close() // the session is over, whatever the error
 		r.conn = nil
 	}
 }

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,26 +13,32 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"spillway/internal/database"
 	"spillway/internal/lab/result"
 )
 
-// What a remote watch is given.
+// Limits on a remote watch.
 const (
-	remoteTimeout  = 5 * time.Second     // to connect, and to answer /watch and /clock
-	remoteSilence  = 4 * ServeBlankEvery // a stream without even an empty line for that long is broken
-	remoteAnswer   = 1 << 20             // bytes of /watch and /clock
-	remoteLine     = 256 << 10           // bytes of a sample
-	remoteTokenFix = "give the token that watch --listen was started with"
+	remoteTimeout = 5 * time.Second     // to connect, and to answer /watch and /clock
+	remoteSilence = 4 * ServeBlankEvery // a stream without a line, even an empty one, is broken after that time
+	remoteAnswer  = 1 << 20             // bytes of an answer to /watch or /clock
+	remoteLine    = 256 << 10           // bytes of a sample
+)
+
+// How the clocks of two hosts are compared.
+const (
+	clockExchanges = 8 // when a watch is joined, and how many are remembered
+	clockEvery     = 10 * time.Second
 )
 
 // RemoteWatch is a watch on another host, served there by Serve.
 type RemoteWatch struct {
 	base   string // URL without path
-	host   string // as samples name it
+	host   string // the name in samples
 	token  string
-	start  time.Time // our time 0
+	start  time.Time // time 0 of the samples
 	client *http.Client
 
 	mu      sync.Mutex
@@ -39,23 +46,23 @@ type RemoteWatch struct {
 	offsets offsets
 }
 
-// Remote joins the watch at an http:// or https:// URL; token is "" where none is set there. It asks what is watched and
-// how far that host's clock is ahead. Samples will be at times from start. Over http:// the token can be read on
-// the way. Close must be called.
+// Remote joins the watch at an http:// or https:// URL; token is "" if that watch has none. It asks what is watched and how
+// far the other clock is ahead. Sample times count from start. Over http:// the token travels unencrypted. The caller must
+// call Close.
 func Remote(ctx context.Context, rawURL, token string, start time.Time) (*RemoteWatch, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return nil, errors.New("watch from: write http://HOST:PORT, as watch --listen prints it, and the token apart from it")
+		return nil, errors.New("watch from: write http://HOST:PORT, as watch --listen prints it, without a path and without the token")
 	}
 	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, client: &http.Client{
 		Transport: &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: remoteTimeout}).DialContext, // no proxy: it would be what is measured
+			DialContext:            (&net.Dialer{Timeout: remoteTimeout}).DialContext, // without a proxy, which would be measured too
 			TLSHandshakeTimeout:    remoteTimeout,
 			ResponseHeaderTimeout:  remoteTimeout,
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableCompression:     true,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is for that host
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is for that host only
 	}}
 	if err := r.join(ctx); err != nil {
 		r.Close()
@@ -64,10 +71,10 @@ func Remote(ctx context.Context, rawURL, token string, start time.Time) (*Remote
 	return r, nil
 }
 
-// Close gives up the connections. Run must have returned.
+// Close closes the connections. Run must have returned.
 func (r *RemoteWatch) Close() { r.client.CloseIdleConnections() }
 
-// Watch is the record that goes before the samples: the other host's, with its clock as it was estimated last.
+// Watch is the record that precedes the samples: the other host's, with the last estimate of its clock.
 func (r *RemoteWatch) Watch() result.Watch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,14 +85,14 @@ func (r *RemoteWatch) Watch() result.Watch {
 	return watch
 }
 
-// Run gives emit the samples of the other host from now on, until ctx ends: on our clock, with Host set. Every
-// clockEvery the clocks are compared again, which is a sample too. emit is called from one goroutine at a time; an error
-// of it ends the watch and is returned. A connection that breaks is told once as a sample with an error, and opened again.
+// Run passes the samples of the other host to emit until ctx ends, with times on this host's clock and Host set. Every
+// clockEvery it compares the clocks again and emits the result. emit is called from one goroutine at a time; an error from it
+// ends the watch and is returned. If the connection breaks, Run emits one sample with the error and connects again.
 func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var mutex sync.Mutex
-	tell := func(s *result.Sample) {
+	report := func(s *result.Sample) {
 		mutex.Lock()
 		defer mutex.Unlock()
 		if ctx.Err() != nil {
@@ -97,8 +104,8 @@ func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) 
 		}
 	}
 	var group sync.WaitGroup
-	group.Go(func() { r.compareClocks(ctx, tell) })
-	group.Go(func() { r.follow(ctx, tell) })
+	group.Go(func() { r.compareClocks(ctx, report) })
+	group.Go(func() { r.follow(ctx, report) })
 	group.Wait()
 	var failed emitError
 	if errors.As(context.Cause(ctx), &failed) {
@@ -107,20 +114,20 @@ func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) 
 	return nil
 }
 
-// emitError is an error of the caller's emit.
+// emitError is an error from the caller's emit.
 type emitError struct{ error }
 
-// follow reads stream after stream. Before each but the first it joins again: the other watch may have been started
-// anew, with another time 0.
-func (r *RemoteWatch) follow(ctx context.Context, tell func(*result.Sample)) {
+// follow reads one stream after the other. Before each stream but the first it joins again, because a restarted watch has
+// another time 0.
+func (r *RemoteWatch) follow(ctx context.Context, report func(*result.Sample)) {
 	backoff := database.Backoff{Base: time.Second, Max: 5 * time.Second}
 	failures := 0
 	begun := func() { failures = 0 }
-	err := r.stream(ctx, tell, begun)
+	err := r.stream(ctx, report, begun)
 	for ctx.Err() == nil {
 		failures++
 		if failures == 1 {
-			tell(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Error: err.Error()})
+			report(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Error: err.Error()})
 		}
 		pause := time.NewTimer(backoff.Delay(failures, func() float64 { return 0 }))
 		select {
@@ -130,13 +137,13 @@ func (r *RemoteWatch) follow(ctx context.Context, tell func(*result.Sample)) {
 		case <-pause.C:
 		}
 		if err = r.join(ctx); err == nil {
-			err = r.stream(ctx, tell, begun)
+			err = r.stream(ctx, report, begun)
 		}
 	}
 }
 
-// stream reads one stream to its end. begun is called once it delivers.
-func (r *RemoteWatch) stream(ctx context.Context, tell func(*result.Sample), begun func()) error {
+// stream reads one stream to its end. It calls begun when a line arrives.
+func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), begun func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(remoteSilence, cancel)
@@ -151,7 +158,7 @@ func (r *RemoteWatch) stream(ctx context.Context, tell func(*result.Sample), beg
 		sample, err := lines.next()
 		if err != nil {
 			if !silence.Stop() {
-				return fmt.Errorf("read samples of %s: nothing came for %v", r.host, remoteSilence)
+				return fmt.Errorf("read samples of %s: no data for %v", r.host, remoteSilence)
 			}
 			return fmt.Errorf("read samples of %s: %w", r.host, err)
 		}
@@ -160,14 +167,14 @@ func (r *RemoteWatch) stream(ctx context.Context, tell func(*result.Sample), beg
 		if sample == nil {
 			continue
 		}
-		if r.move(sample) {
-			tell(sample)
+		if r.shift(sample) {
+			report(sample)
 		}
 	}
 }
 
-// move puts a sample onto our clock. It reports false for one that is outside of any run.
-func (r *RemoteWatch) move(s *result.Sample) bool {
+// shift moves a sample to this host's clock. It reports false for a time outside any run.
+func (r *RemoteWatch) shift(s *result.Sample) bool {
 	r.mu.Lock()
 	offset, _ := r.offsets.best()
 	begin := r.served.StartedAt.Add(-offset).Sub(r.start)
@@ -183,7 +190,7 @@ func (r *RemoteWatch) join(ctx context.Context) error {
 		return err
 	}
 	if served.StartedAt.IsZero() {
-		return fmt.Errorf("read the watch at %s/watch: it says not when it began: is this a watch --listen?", r.base)
+		return fmt.Errorf("read the watch at %s/watch: started_at is missing: this is no watch --listen", r.base)
 	}
 	var found offsets
 	for range clockExchanges {
@@ -207,7 +214,7 @@ func (r *RemoteWatch) ask(ctx context.Context, path string, answer any) error {
 		return err
 	}
 	defer body.Close()
-	text, err := io.ReadAll(io.LimitReader(body, remoteAnswer)) // to its end, so that the connection is used again
+	text, err := io.ReadAll(io.LimitReader(body, remoteAnswer)) // to its end, so that the connection can be reused
 	if err == nil {
 		err = json.Unmarshal(text, answer)
 	}
@@ -220,14 +227,14 @@ func (r *RemoteWatch) ask(ctx context.Context, path string, answer any) error {
 func (r *RemoteWatch) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask the watch at %s: %w", r.base, err)
+		return nil, fmt.Errorf("request to the watch at %s: %w", r.base, err)
 	}
 	if r.token != "" {
 		request.Header.Set("Authorization", "Bearer "+r.token)
 	}
 	response, err := r.client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("ask the watch: %w", err) // it names the URL, which holds no token
+		return nil, fmt.Errorf("request to the watch: %w", err) // it names the URL, which has no token
 	}
 	if response.StatusCode == http.StatusOK {
 		return response.Body, nil
@@ -236,9 +243,126 @@ func (r *RemoteWatch) get(ctx context.Context, path string) (io.ReadCloser, erro
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
 	switch {
 	case response.StatusCode == http.StatusUnauthorized && r.token == "":
-		return nil, fmt.Errorf("the watch at %s asks for a token: %s", r.base, remoteTokenFix)
+		return nil, fmt.Errorf("the watch at %s requires the token that watch --listen was started with", r.base)
 	case response.StatusCode == http.StatusUnauthorized:
-		return nil, fmt.Errorf("the watch at %s refuses the token: %s", r.base, remoteTokenFix)
+		return nil, fmt.Errorf("the watch at %s rejects the token: give the one that watch --listen was started with", r.base)
 	}
 	return nil, fmt.Errorf("the watch at %s answers %s: %s", r.base, response.Status, printable(strings.TrimSpace(string(text))))
+}
+
+// offset is the result of one exchange: how far the other clock was ahead, half way through the round trip.
+type offset struct {
+	ahead     time.Duration
+	roundTrip time.Duration
+}
+
+// measureOffset compares clocks: this one's time at the request and at the answer, and the other one's time in between. The
+// offset is wrong by at most half of the round trip, which it is if one way took no time.
+func measureOffset(asked, answered, other time.Time) offset {
+	trip := answered.Sub(asked)
+	return offset{ahead: other.Sub(asked) - trip/2, roundTrip: trip}
+}
+
+// offsets remembers the last exchanges, to follow clocks that drift.
+type offsets struct{ last []offset }
+
+func (o *offsets) add(one offset) {
+	if len(o.last) == clockExchanges {
+		o.last = append(o.last[:0], o.last[1:]...)
+	}
+	o.last = append(o.last, one)
+}
+
+// best returns the offset of the shortest round trip, the newest of equals, and half of that trip.
+func (o *offsets) best() (ahead, uncertainty time.Duration) {
+	if len(o.last) == 0 {
+		return 0, 0
+	}
+	shortest := o.last[0]
+	for _, one := range o.last[1:] {
+		if one.roundTrip <= shortest.roundTrip {
+			shortest = one
+		}
+	}
+	return shortest.ahead, shortest.roundTrip / 2
+}
+
+// exchange compares the clocks once. This host's clock is the wall clock at start plus monotonic time, as in the samples.
+func (r *RemoteWatch) exchange(ctx context.Context) (offset, error) {
+	asked := r.start.Add(time.Since(r.start))
+	var clock servedClock
+	if err := r.ask(ctx, "/clock", &clock); err != nil {
+		return offset{}, err
+	}
+	return measureOffset(asked, r.start.Add(time.Since(r.start)), clock.Now), nil
+}
+
+// compareClocks compares the clocks every clockEvery. It drops errors, because the stream fails for the same reason and
+// reports it.
+func (r *RemoteWatch) compareClocks(ctx context.Context, report func(*result.Sample)) {
+	ticker := time.NewTicker(clockEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		one, err := r.exchange(ctx)
+		if err != nil {
+			continue
+		}
+		r.mu.Lock()
+		r.offsets.add(one)
+		ahead, uncertainty := r.offsets.best()
+		r.mu.Unlock()
+		report(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "clock", Values: map[string]float64{
+			"clock_offset_seconds": ahead.Seconds(), "clock_uncertainty_seconds": uncertainty.Seconds(), "round_trip_seconds": one.roundTrip.Seconds(),
+		}})
+	}
+}
+
+// sampleLines reads the stream of samples that Serve writes.
+type sampleLines struct{ lines *bufio.Scanner }
+
+func newSampleLines(in io.Reader) *sampleLines {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 0, 4<<10), remoteLine)
+	return &sampleLines{lines: lines}
+}
+
+// next returns the next sample, nil for an empty line.
+func (l *sampleLines) next() (*result.Sample, error) {
+	if !l.lines.Scan() {
+		err := l.lines.Err()
+		switch {
+		case errors.Is(err, bufio.ErrTooLong):
+			return nil, fmt.Errorf("line longer than %d bytes", remoteLine)
+		case err == nil:
+			return nil, errors.New("the watch ended")
+		}
+		return nil, err
+	}
+	if len(l.lines.Bytes()) == 0 {
+		return nil, nil
+	}
+	var s result.Sample
+	if err := json.Unmarshal(l.lines.Bytes(), &s); err != nil {
+		return nil, fmt.Errorf("line is no sample: %w", err)
+	}
+	if s.Sampler == "" {
+		return nil, errors.New("line is no sample: it names no sampler")
+	}
+	s.Sampler, s.Subject, s.Error = printable(s.Sampler), printable(s.Subject), printable(s.Error)
+	return &s, nil
+}
+
+// printable replaces the characters in another host's text that would control a terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }

@@ -144,9 +144,9 @@ func TestRemoteRefused(t *testing.T) {
 	defer redirect.Close()
 	const wrong = "fedcba9876543210"
 	for _, c := range []struct{ url, token, want string }{
-		{url, "", "asks for a token"},
-		{url, wrong, "refuses the token"},
-		{other.URL, wrong, "is this a watch --listen?"},
+		{url, "", "requires the token"},
+		{url, wrong, "rejects the token"},
+		{other.URL, wrong, "this is no watch --listen"},
 		{redirect.URL, wrong, "302"},
 		{"http://127.0.0.1:1", wrong, "connection refused"},
 		{"127.0.0.1:9191", wrong, "write http://HOST:PORT"},

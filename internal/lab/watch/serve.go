@@ -11,29 +11,30 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"spillway/internal/lab/result"
 )
 
-// Limits of a watch that is read from other hosts.
+// Limits on a watch that other hosts read.
 const (
-	ServeReaders    = 8                // streams at a time; more are answered 503
-	ServeTokenMin   = 16               // characters of a token
-	ServeBuffer     = 1 << 20          // bytes of samples that wait for one reader; the oldest go first
-	ServeTimeout    = 10 * time.Second // to read a request, and to write what waits to a reader; one that takes longer is cut off
-	ServeBlankEvery = 2 * time.Second  // an empty line into a stream that is silent, to show that it lives
+	ServeReaders    = 8                // concurrent streams; one more is answered 503
+	ServeTokenMin   = 16               // characters in a token
+	ServeBuffer     = 1 << 20          // bytes of samples that wait for one reader; the oldest are dropped
+	ServeTimeout    = 10 * time.Second // to read a request, and to write to a reader before it is disconnected
+	ServeBlankEvery = 2 * time.Second  // interval of empty lines in a silent stream
 )
 
-// ServeConfig is what Serve tells, and to whom.
+// ServeConfig says what Serve shows, and to whom.
 type ServeConfig struct {
 	Watcher *Watcher
-	Token   string           // asked of every request; "" allows a loopback listener only
-	Clock   func() time.Time // read once; nil is this host's
+	Token   string           // required of every request; "" is allowed on a loopback listener only
+	Clock   func() time.Time // read once; nil is this host's clock
 }
 
-// Listen listens for Serve on a HOST:PORT. An address that other hosts reach is refused without a token of
-// ServeTokenMin characters: samples tell who runs what on this host.
+// Listen listens for Serve on HOST:PORT. An address that other hosts can reach requires a token of ServeTokenMin characters,
+// because samples show what runs on this host.
 func Listen(ctx context.Context, address, token string) (net.Listener, error) {
 	if host, port, found := strings.Cut(address, ":"); found && host == "" {
 		if token == "" {
@@ -42,14 +43,14 @@ func Listen(ctx context.Context, address, token string) (net.Listener, error) {
 	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("watch --listen %q: write HOST:PORT, as 127.0.0.1:9191 or :9191", address)
+		return nil, fmt.Errorf("watch --listen %q: write HOST:PORT, such as 127.0.0.1:9191 or :9191", address)
 	}
 	if err := checkToken(address, token, host == "localhost" || isLoopback(host)); err != nil {
 		return nil, err
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listen for readers of the watch: %w", err)
+		return nil, fmt.Errorf("listen for watch readers: %w", err)
 	}
 	return listener, nil
 }
@@ -57,10 +58,10 @@ func Listen(ctx context.Context, address, token string) (net.Listener, error) {
 func checkToken(address, token string, loopback bool) error {
 	switch {
 	case token == "" && !loopback:
-		return fmt.Errorf("watch --listen %s: other hosts can reach this address, and no token is set: "+
-			"set a token of %d characters or more, or listen on 127.0.0.1", address, ServeTokenMin)
+		return fmt.Errorf("watch --listen %s: other hosts can reach this address and no token is set: "+
+			"set a token of at least %d characters, or listen on 127.0.0.1", address, ServeTokenMin)
 	case token != "" && len(token) < ServeTokenMin:
-		return fmt.Errorf("watch --listen %s: the token has %d characters; take %d or more", address, len(token), ServeTokenMin)
+		return fmt.Errorf("watch --listen %s: the token has %d characters: use at least %d", address, len(token), ServeTokenMin)
 	}
 	return nil
 }
@@ -70,16 +71,15 @@ func isLoopback(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// Serve answers readers on listener, which it closes, until ctx ends:
+// Serve answers readers on listener until ctx ends, and closes the listener:
 //
-//	GET /watch    the result.Watch, and when its samples' time 0 was by the clock of /clock
-//	GET /clock    what time it is here
-//	GET /samples  the samples from now on, one JSON object a line; empty lines show that the stream lives
+//	GET /watch    the result.Watch, and the time 0 of its samples by the clock of /clock
+//	GET /clock    the time on this host
+//	GET /samples  the samples from now on, one JSON object per line; empty lines keep the stream alive
 //
-// The samplers run only while someone reads, and once for all readers: a watch that nobody reads costs nothing. A reader
-// that is too slow loses the oldest samples waiting for it, is told how many, and takes no more than twice ServeBuffer.
-// The clock is this host's wall clock when Serve began and its monotonic clock from there, so that it never steps.
-// Close of the watcher is the caller's.
+// The samplers run once for all readers, and only while there are readers. A reader that is too slow loses the oldest samples
+// and learns how many; it takes at most twice ServeBuffer of memory. The clock is this host's wall clock when Serve began plus
+// monotonic time, so it never steps. The caller closes the watcher.
 func Serve(ctx context.Context, listener net.Listener, config ServeConfig) error {
 	tcp, ok := listener.Addr().(*net.TCPAddr)
 	if err := checkToken(listener.Addr().String(), config.Token, ok && tcp.IP.IsLoopback()); err != nil {
@@ -96,7 +96,7 @@ func Serve(ctx context.Context, listener net.Listener, config ServeConfig) error
 		MaxHeaderBytes:    16 << 10,
 		ReadHeaderTimeout: ServeTimeout,
 		ReadTimeout:       ServeTimeout,
-		WriteTimeout:      ServeTimeout, // a stream puts off its own
+		WriteTimeout:      ServeTimeout, // a stream extends its own deadline
 		IdleTimeout:       2 * clockEvery,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
@@ -112,11 +112,11 @@ func Serve(ctx context.Context, listener net.Listener, config ServeConfig) error
 	case err = <-failed:
 		err = fmt.Errorf("serve the watch: %w", err)
 		cancel()
-		httpServer.Close() // its error is the listener's, which is known
+		httpServer.Close() // its error is that of the listener
 	case <-ctx.Done():
 		drain, stop := context.WithTimeout(context.WithoutCancel(ctx), ServeTimeout)
 		defer stop()
-		if httpServer.Shutdown(drain) != nil { // a reader holds on
+		if httpServer.Shutdown(drain) != nil { // a reader is still connected
 			httpServer.Close()
 		}
 		<-failed
@@ -156,13 +156,13 @@ func (s *server) handler() http.Handler {
 
 func writeJSON(w http.ResponseWriter, answer any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // a reader that has gone needs no answer
+	_ = json.NewEncoder(w).Encode(answer) // a disconnected reader needs no answer
 }
 
-// guarded asks for the token. Without one it answers to loopback's names only: a web page whose own name resolves to 127.0.0.1
-// would otherwise read the samples through the user's browser.
+// guarded requires the token. Without one it answers requests for loopback's names only. Otherwise a web page whose own name
+// resolves to 127.0.0.1 could read the samples through the user's browser.
 func (s *server) guarded(next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(s.config.Token)) // of equal length: the comparison tells nothing of the token's
+	want := sha256.Sum256([]byte(s.config.Token)) // of equal length, so that the comparison does not reveal the token's length
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		if s.config.Token == "" {
@@ -171,7 +171,7 @@ func (s *server) guarded(next http.Handler) http.Handler {
 				host = strings.Trim(r.Host, "[]") // no port
 			}
 			if host != "localhost" && !isLoopback(host) {
-				http.Error(w, "without a token this watch answers to 127.0.0.1, [::1] and localhost only", http.StatusMisdirectedRequest)
+				http.Error(w, "without a token this watch answers requests for 127.0.0.1, [::1] and localhost only", http.StatusMisdirectedRequest)
 				return
 			}
 			next.ServeHTTP(w, r)
@@ -188,12 +188,12 @@ func (s *server) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// samples streams to one reader until it goes or the server ends.
+// samples streams to one reader until it disconnects or the server ends.
 func (s *server) samples(w http.ResponseWriter, r *http.Request) {
 	reader, ok := s.broadcast.join()
 	if !ok {
 		w.Header().Set("Retry-After", "5")
-		http.Error(w, fmt.Sprintf("%d others read this watch; that is the limit", ServeReaders), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("%d readers are connected, which is the limit", ServeReaders), http.StatusServiceUnavailable)
 		return
 	}
 	defer s.broadcast.leave(reader)
@@ -201,7 +201,7 @@ func (s *server) samples(w http.ResponseWriter, r *http.Request) {
 	controller := http.NewResponseController(w)
 	blank := time.NewTicker(ServeBlankEvery)
 	defer blank.Stop()
-	lines := []byte("\n") // the first empty line tells that the stream has begun
+	lines := []byte("\n") // tells the reader that the stream has begun
 	for {
 		if controller.SetWriteDeadline(time.Now().Add(ServeTimeout)) != nil {
 			return
@@ -221,4 +221,139 @@ func (s *server) samples(w http.ResponseWriter, r *http.Request) {
 			lines = []byte("\n")
 		}
 	}
+}
+
+// broadcast runs a watcher while there are readers and passes its samples to all of them.
+type broadcast struct {
+	watcher *Watcher
+	wake    chan struct{} // signals that there may be readers
+
+	mu      sync.Mutex
+	readers map[*streamReader]bool
+	stop    context.CancelFunc // of the watcher's present run; nil if it does not run
+}
+
+func newBroadcast(w *Watcher) *broadcast {
+	return &broadcast{watcher: w, wake: make(chan struct{}, 1), readers: map[*streamReader]bool{}}
+}
+
+// run runs the watcher whenever there are readers, until ctx ends.
+func (b *broadcast) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.wake:
+		}
+		runCtx, cancel := context.WithCancel(ctx)
+		if b.begin(cancel) {
+			_ = b.watcher.Run(runCtx, b.send) // send returns no errors
+			<-runCtx.Done()                   // a watcher without samplers returns at once
+		}
+		cancel() // a reader that joined meanwhile has sent another wake
+	}
+}
+
+// begin reports whether there are readers. If so, the last one to leave calls stop.
+func (b *broadcast) begin(stop context.CancelFunc) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stop = nil
+	if len(b.readers) > 0 {
+		b.stop = stop
+	}
+	return b.stop != nil
+}
+
+func (b *broadcast) join() (*streamReader, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.readers) >= ServeReaders {
+		return nil, false
+	}
+	r := &streamReader{ready: make(chan struct{}, 1), limit: ServeBuffer}
+	b.readers[r] = true
+	signal(b.wake)
+	return r, true
+}
+
+func (b *broadcast) leave(r *streamReader) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.readers, r)
+	if len(b.readers) == 0 && b.stop != nil {
+		b.stop()
+	}
+}
+
+// send passes a sample to every reader. It never waits for one.
+func (b *broadcast) send(s *result.Sample) error {
+	line, err := json.Marshal(s)
+	if err != nil { // a value is not a number
+		line, _ = json.Marshal(&result.Sample{At: s.At, Sampler: s.Sampler, Subject: s.Subject, Error: "write sample: " + err.Error()})
+	}
+	line = append(line, '\n')
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for r := range b.readers {
+		r.put(line)
+	}
+	return nil
+}
+
+// signal wakes the receiver of c, whose buffer holds one element.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// streamReader holds the lines that wait to be written to one reader, at most limit bytes.
+type streamReader struct {
+	ready chan struct{} // signals that there are lines
+	limit int
+
+	mu        sync.Mutex
+	lines     [][]byte // shared by all readers, therefore never modified
+	bytes     int
+	lost      int // lines dropped since the reader joined
+	announced int // lost lines that the reader knows of
+	written   []byte
+}
+
+// put adds a line and drops the oldest ones over the limit.
+func (r *streamReader) put(line []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, line)
+	r.bytes += len(line)
+	for r.bytes > r.limit && len(r.lines) > 1 {
+		r.bytes -= len(r.lines[0])
+		r.lines[0] = nil
+		r.lines = r.lines[1:]
+		r.lost++
+	}
+	signal(r.ready)
+}
+
+// take returns all lines as one text, valid until the next take. If lines were lost since the last take, a sample with their
+// total and an error comes first.
+func (r *streamReader) take(now time.Duration) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.written = r.written[:0]
+	if r.lost > r.announced {
+		line, _ := json.Marshal(&result.Sample{
+			At: now.Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Values: map[string]float64{"samples_lost_total": float64(r.lost)},
+			Error: "samples were lost: the reader is too slow",
+		})
+		r.written = append(append(r.written, line...), '\n')
+		r.announced = r.lost
+	}
+	for _, line := range r.lines {
+		r.written = append(r.written, line...)
+	}
+	r.lines, r.bytes = nil, 0
+	return r.written
 }

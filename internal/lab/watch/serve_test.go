@@ -91,7 +91,7 @@ func TestListen(t *testing.T) {
 		{":0", "", ""},
 		{":0", serveToken, ""},
 		{"0.0.0.0:0", serveToken, ""},
-		{"0.0.0.0:0", "", "set a token of 16 characters or more, or listen on 127.0.0.1"},
+		{"0.0.0.0:0", "", "set a token of at least 16 characters, or listen on 127.0.0.1"},
 		{"[::]:0", "", "set a token"},
 		{"example.com:0", "", "set a token"},
 		{"127.0.0.1:0", "short", "the token has 5 characters"},
@@ -191,7 +191,7 @@ func TestServeReaders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if status, text := serveGet(t, url+"/samples", "", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "8 others") {
+	if status, text := serveGet(t, url+"/samples", "", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "8 readers") {
 		t.Errorf("reader %d: %d %s", ServeReaders+1, status, text)
 	}
 	for _, stream := range streams {

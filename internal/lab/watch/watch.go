@@ -1,23 +1,14 @@
-// Package watch samples what happens on a host while a load is put on it: process trees, the host's CPUs and pressure,
-// TCP and its ports, and the databases, all on one clock. It tells records of package result and writes no file.
+// Package watch samples a host under load: process trees, the host's CPUs and pressure, TCP and its ports, and databases, all
+// on one clock. It emits records of package result and writes no file.
 //
-// A sampler reads one subject and returns figures; the package knows which of them are counters by their names (see
-// result.Sample) and computes no rates: whoever reads the records does. What a sampler costs, and what keeps it from
-// reading, are samples too; a sampler that fails says so once, goes on trying, and never stops the others.
+// A sampler reads one subject and returns values. Their names say which of them are counters (see result.Sample); readers of
+// the records compute rates. The cost of each sampler is a sample too. A sampler that fails reports the error once, keeps
+// trying, and never stops the others.
 //
-// Samplers only read. They change no setting of the host, lock nothing in a database, and list no sockets one by one but
-// those that listen and those that hold an ephemeral port, the latter within a budget (tcpPorts).
+// Samplers only read. They change no setting, take no lock in a database, and list no sockets one by one, except those that
+// listen and those with an ephemeral port. Counting the latter has a limit of its own (portCounter).
 //
-// A reading costs, in CPU time of this process, on an EPYC core of a host with 120 processes:
-//
-//	host                                     22 µs
-//	tcp                                      60 µs, with 20,000 sockets in TIME_WAIT as with none
-//	its count of ports in use                0.5 ms + 0.3 µs a socket of the range: 6.3 ms with 20,000; at most 0.5 % of a core
-//	listeners                                22 µs
-//	a process with 6 threads                 0.16 ms
-//	a tree of 51 processes                   1.5 ms
-//
-// Host, tcp and listeners at 5 Hz and the tree at 1 Hz are 0.2 % of a core, and 0.7 % with 20,000 ports to count.
+// The host, TCP, a tree of 51 processes and 26,000 sockets in TIME_WAIT together cost about 1 % of a core.
 package watch
 
 import (
@@ -32,23 +23,23 @@ import (
 
 // Intervals between two readings.
 const (
-	FastEvery = 200 * time.Millisecond // host and TCP: queues fill and drain within a second
-	SlowEvery = time.Second            // processes and databases, whose reading costs more
+	FastEvery = 200 * time.Millisecond // host and TCP, whose queues fill and drain within a second
+	SlowEvery = time.Second            // processes and databases, which cost more to read
 )
 
-// ReadTimeout bounds one reading: a database that hangs must not hang the watch.
+// ReadTimeout bounds one reading, so that a database that hangs does not block the watch.
 const ReadTimeout = 2 * time.Second
 
 // A Sampler reads one subject, or all subjects of one kind (every listener).
 type Sampler struct {
 	Kind    string        // result.SamplerProcess, …
-	Subject string        // as the user calls it; "" for the host itself
-	Detail  string        // what that is, as a plain sentence
+	Subject string        // named by the user; "" for the host itself
+	Detail  string        // describes the subject
 	Every   time.Duration // FastEvery or SlowEvery
-	// Read returns what it saw, Kind and Subject left empty unless they differ from the sampler's own. It is called from
-	// one goroutine at a time. The samples' At, Host and Error are set by the watcher.
+	// Read returns samples. Their Sampler and Subject are empty unless they differ from the sampler's own. The watcher sets
+	// At, Host and Error, and calls Read from one goroutine at a time.
 	Read func(ctx context.Context) ([]result.Sample, error)
-	// Close frees what the sampler holds; nil when there is nothing.
+	// Close frees the sampler's resources; nil if it has none.
 	Close func()
 }
 
@@ -58,12 +49,12 @@ type Watcher struct {
 	start    time.Time // time 0 of the samples
 }
 
-// New returns a watcher of the samplers; times are counted from start. Close closes the samplers.
+// New returns a watcher of the samplers. Sample times count from start. Close closes the samplers.
 func New(start time.Time, samplers ...*Sampler) *Watcher {
 	return &Watcher{samplers: samplers, start: start}
 }
 
-// Watch is the record that goes before the samples.
+// Watch is the record that precedes the samples.
 func (w *Watcher) Watch() result.Watch {
 	watch := result.Watch{Machine: result.ReadMachine()}
 	for _, s := range w.samplers {
@@ -72,7 +63,7 @@ func (w *Watcher) Watch() result.Watch {
 	return watch
 }
 
-// Close frees what the samplers hold. Run must have returned.
+// Close closes the samplers. Run must have returned.
 func (w *Watcher) Close() {
 	for _, s := range w.samplers {
 		if s.Close != nil {
@@ -81,9 +72,8 @@ func (w *Watcher) Close() {
 	}
 }
 
-// Run reads every sampler at its interval until ctx ends, and then once more. emit is called from one goroutine at a
-// time; an error of it ends the watch and is returned. Each sampler has a goroutine and misses a turn rather than
-// reading late twice.
+// Run reads every sampler at its interval until ctx ends, and then once more. emit is called from one goroutine at a time; an
+// error from it ends the watch and is returned. Each sampler has a goroutine. A sampler that is late skips readings.
 func (w *Watcher) Run(ctx context.Context, emit func(*result.Sample) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -92,7 +82,7 @@ func (w *Watcher) Run(ctx context.Context, emit func(*result.Sample) error) erro
 		mutex sync.Mutex
 	)
 	var emitErr error
-	tell := func(s *result.Sample) {
+	report := func(s *result.Sample) {
 		mutex.Lock()
 		defer mutex.Unlock()
 		if emitErr != nil {
@@ -103,52 +93,55 @@ func (w *Watcher) Run(ctx context.Context, emit func(*result.Sample) error) erro
 		}
 	}
 	for _, s := range w.samplers {
-		group.Go(func() { w.run(ctx, s, tell) })
+		group.Go(func() { w.run(ctx, s, report) })
 	}
 	group.Wait()
 	return emitErr
 }
 
-// turns is what a sampler's own record is made of.
-type turns struct {
+// readings are the totals of a sampler.
+type readings struct {
 	reads, failures int
 	cpu             time.Duration
-	said            string // the error told last
+	lastError       string
 }
 
-func (w *Watcher) run(ctx context.Context, s *Sampler, tell func(*result.Sample)) {
+func (w *Watcher) run(ctx context.Context, s *Sampler, report func(*result.Sample)) {
 	ticker := time.NewTicker(s.Every)
 	defer ticker.Stop()
-	var t turns
+	var total readings
 	for {
-		w.turn(context.WithoutCancel(ctx), s, &t, tell)
+		w.read(context.WithoutCancel(ctx), s, &total, report)
 		if ctx.Err() != nil {
 			return
 		}
 		select {
-		case <-ctx.Done(): // the last turn shows the state at the end
+		case <-ctx.Done(): // the last reading shows the state at the end
 		case <-ticker.C:
 		}
 	}
 }
 
-// turn reads once and tells what was seen, and what it cost: the CPU time of the thread that reads, which is all there
-// is for files and netlink and leaves out what a database's own process spends.
-func (w *Watcher) turn(ctx context.Context, s *Sampler, t *turns, tell func(*result.Sample)) {
+// read reads once and reports the samples and their cost: the CPU time of the thread that reads. The cost excludes what a
+// database spends.
+func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, report func(*result.Sample)) {
 	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
 	runtime.LockOSThread()
 	before, begin := threadCPU(), time.Now()
 	samples, err := s.Read(ctx)
 	at, took := time.Since(w.start), time.Since(begin)
-	t.cpu += threadCPU() - before
+	total.cpu += threadCPU() - before
 	runtime.UnlockOSThread()
-	t.reads++
+	total.reads++
+	message := ""
 	if err != nil {
-		t.failures++
-		samples = append(samples, result.Sample{Error: once(&t.said, err.Error())})
-	} else {
-		t.said = ""
+		total.failures++
+		message = err.Error()
+	}
+	if message != total.lastError {
+		total.lastError = message
+		samples = append(samples, result.Sample{Error: message})
 	}
 	for i := range samples {
 		one := &samples[i]
@@ -162,23 +155,15 @@ func (w *Watcher) turn(ctx context.Context, s *Sampler, t *turns, tell func(*res
 		if one.Subject == "" {
 			one.Subject = s.Subject
 		}
-		tell(one)
+		report(one)
 	}
-	tell(&result.Sample{At: at.Seconds(), Sampler: result.SamplerWatch, Subject: name(s), Values: map[string]float64{
-		"reads_total": float64(t.reads), "failures_total": float64(t.failures),
-		"cpu_seconds_total": t.cpu.Seconds(), "read_seconds": took.Seconds(),
+	report(&result.Sample{At: at.Seconds(), Sampler: result.SamplerWatch, Subject: name(s), Values: map[string]float64{
+		"reads_total": float64(total.reads), "failures_total": float64(total.failures),
+		"cpu_seconds_total": total.cpu.Seconds(), "read_seconds": took.Seconds(),
 	}})
 }
 
-// once returns the text, or "" when it was said last time.
-func once(said *string, text string) string {
-	if *said == text {
-		return ""
-	}
-	*said = text
-	return text
-}
-
+// name identifies a sampler in the samples of its cost.
 func name(s *Sampler) string {
 	if s.Subject == "" {
 		return s.Kind

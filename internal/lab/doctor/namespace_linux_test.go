@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -207,5 +208,43 @@ func serve(listener int, closesFirst bool) {
 			_, _ = unix.Read(fd, make([]byte, 1))
 		}
 		unix.Close(fd)
+	}
+}
+
+// A listener of this process is found with its backlog, what waits in it, and
+// this process's limits.
+func TestReadListener(t *testing.T) {
+	fd, err := listen([4]byte{127, 0, 0, 1}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Listen(fd, 7); err != nil {
+		t.Fatal(err)
+	}
+	address, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := address.(*unix.SockaddrInet4).Port
+	for range 3 {
+		conn, err := net.DialTCP("tcp", nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	facts, err := ReadFacts("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ReadListener(facts, port); err != nil {
+		t.Fatal(err)
+	}
+	if l := facts.Listener; l == nil || *l != (Listener{Port: port, Backlog: 7, Queued: 3}) {
+		t.Errorf("listener %+v", facts.Listener)
+	}
+	if facts.FilesOf != "doctor.test (pid "+digits(int64(os.Getpid()))+")" {
+		t.Errorf("limits of %s", facts.FilesOf)
 	}
 }

@@ -15,8 +15,17 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
+
+// TestMain runs the tests, or is one of the processes that they watch (see child).
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childRole); role != "" {
+		os.Exit(child(role))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // childRole is the environment variable that makes the test binary a process to be watched. Such a process does what
 // its role says, tells as a line of JSON what it did by its own account, and ends when its standard input does.
