@@ -53,7 +53,7 @@ func TestDoctorHost(t *testing.T) {
 		t.Errorf("%v, %s", err, text)
 	}
 	stdout, stderr, code = spillway(t, "doctor", "--for", "rate=1 short-connections closes=server", "--target", "http://127.0.0.1:1/")
-	if code == exitUsage || code == exitError || !strings.Contains(stdout, "aged advice: setting it to 1") || !strings.Contains(stdout, "prediction for rate=1") {
+	if code == exitUsage || code == exitError || !strings.Contains(stdout, "outdated advice: set it to 1") || !strings.Contains(stdout, "prediction for rate=1") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 }
@@ -90,8 +90,8 @@ func TestDoctorUse(t *testing.T) {
 		args []string
 	}{
 		{exitOK, "--for", []string{"--help"}},
-		{exitUsage, "not a number of requests", []string{"--for", "rate=many"}},
-		{exitUsage, "said twice", []string{"--for", "rate=1 keep-alive short-connections"}},
+		{exitUsage, "must be a number of requests", []string{"--for", "rate=many"}},
+		{exitUsage, "repeats or contradicts", []string{"--for", "rate=1 keep-alive short-connections"}},
 		{exitUsage, "--target", []string{"--target", "nowhere"}},
 		{exitUsage, "postgres://", []string{"--database", "oracle://x"}},
 		{exitUsage, "--query needs --database", []string{"--query", "SELECT 1 FROM t"}},
@@ -114,7 +114,7 @@ func TestDoctorUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, stderr, code := spillway(t, "doctor", "--for", "rate=1000000 keep-alive service=10s", "--write", foreign)
-	if code != exitUsage || !strings.Contains(stderr, "did not write") {
+	if code != exitUsage || !strings.Contains(stderr, "not written by doctor") {
 		t.Errorf("a foreign file: exit %d, %s", code, stderr)
 	}
 }

@@ -124,7 +124,7 @@ func TestWatchMistakes(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"load", url, "--watch", "app"}, "want NAME=SPEC"},
+		{[]string{"load", url, "--watch", "app"}, "write NAME=SPEC"},
 		{[]string{"load", url, "--watch", "app=:1"}, "nothing listens on port 1"},
 		{[]string{"load", url, "--watch", "a=1", "--watch", "a=1"}, "its own name"},
 		{[]string{"load", url, "--watch-db", "db=oracle://u:s3cr3t@h/d"}, "unknown kind of database"},

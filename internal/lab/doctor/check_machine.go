@@ -11,7 +11,7 @@ const (
 	filesGood      = 65536
 	nearlyFull     = 0.8
 	full           = 0.95
-	pressureHigh   = 20.0 // percent of time that something waited for a CPU
+	pressureHigh   = 20.0 // percent of the time that some task waited for a CPU
 	memoryTight    = 0.1
 	swapNoticeable = 64 << 20
 	gibibyte       = 1 << 30
@@ -28,9 +28,9 @@ func checkFiles(f *Facts) Finding {
 	finding := machine("files", "open files", "/proc/PID/limits")
 	finding.Observed = fmt.Sprintf("soft %s, hard %s for %s", limitText(f.FilesSoft), limitText(f.FilesHard), f.FilesOf)
 	if f.FilesSoft < math.MaxInt64 {
-		finding.Arithmetic = fmt.Sprintf("%d files = at most %d connections, half as many for a proxy, less what else is open", f.FilesSoft, f.FilesSoft)
+		finding.Arithmetic = fmt.Sprintf("%d files = at most %d connections, half as many for a proxy, minus other open files", f.FilesSoft, f.FilesSoft)
 	}
-	finding.Why = "each connection is an open file; Go programs raise soft to hard by themselves, most others do not"
+	finding.Why = "each connection is an open file; Go programs raise the soft limit to the hard one, most other programs do not"
 	fix := fmt.Sprintf("ulimit -n %d in the shell; LimitNOFILE=%d in a systemd unit", filesGood, filesGood)
 	switch {
 	case f.FilesSoft < filesFew:
@@ -49,7 +49,7 @@ func checkFileMax(f *Facts) Finding {
 	share := float64(f.FilesInUse) / float64(f.FileMax)
 	finding.Observed = fmt.Sprintf("%d of %d in use", f.FilesInUse, f.FileMax)
 	finding.Arithmetic = fmt.Sprintf("%d / %d = %.1f %%", f.FilesInUse, f.FileMax, 100*share)
-	finding.Why = "a limit over all processes; above it open and accept fail with ENFILE"
+	finding.Why = "the limit for all processes together; above it, open and accept fail with ENFILE"
 	if share >= nearlyFull {
 		finding.Status = Warn
 		if share >= full {
@@ -70,9 +70,9 @@ func checkConntrack(f *Facts) Finding {
 	if f.ConntrackTW > 0 {
 		finding.Arithmetic = fmt.Sprintf("%d entries / %d s (nf_conntrack_tcp_timeout_time_wait) = %.0f new connections/s", f.ConntrackMx, f.ConntrackTW, float64(f.ConntrackMx)/float64(f.ConntrackTW))
 	}
-	finding.Why = "a full table drops packets (\"nf_conntrack: table full\" in the kernel's log); each entry outlives its connection"
+	finding.Why = "a full table drops packets (\"nf_conntrack: table full\" in the kernel log); an entry outlives its connection"
 	if f.Conntracks == 0 {
-		finding.Why = "loaded, and no rule makes it track: it costs nothing"
+		finding.Why = "loaded but unused, because no rule tracks connections"
 	}
 	if share >= nearlyFull {
 		finding.Status = Warn
@@ -90,7 +90,7 @@ func checkGovernor(f *Facts) Finding {
 	}
 	finding := machine("processors", "CPU governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 	finding.Observed = f.Governor
-	finding.Why = "a clock that follows the load makes light loads look slow, and two runs differ"
+	finding.Why = "a clock frequency that follows the load makes light loads look slow, and runs differ"
 	if f.Governor != "performance" {
 		finding.Status = Note
 		finding.Fix = "cpupower frequency-set -g performance"
@@ -104,19 +104,19 @@ func checkCPU(f *Facts) Finding {
 	}
 	finding := machine("processors", "cores", "/proc/stat, control group")
 	finding.Observed = fmt.Sprintf("%d cores", f.Cores)
-	finding.Why = "no quota: a process may use all of them"
+	finding.Why = "a process may use all of them: there is no quota"
 	if f.CPUQuota > 0 && f.CPUQuota < float64(f.Cores) {
 		finding.Status = Note
-		finding.Observed += fmt.Sprintf(", quota %s of them", figure(f.CPUQuota))
-		finding.Arithmetic = fmt.Sprintf("%s cores x 100 ms = %s ms of CPU in each period; then all threads stop until the next one", figure(f.CPUQuota), figure(f.CPUQuota*100))
-		finding.Why = "a quota shows as latency of up to 100 ms long before the average use reaches it"
+		finding.Observed += fmt.Sprintf(", quota %s", figure(f.CPUQuota))
+		finding.Arithmetic = fmt.Sprintf("%s cores x 100 ms = %s ms of CPU per period; then all threads stop until the next period", figure(f.CPUQuota), figure(f.CPUQuota*100))
+		finding.Why = "a quota adds up to 100 ms of latency long before the average use reaches it"
 		if f.CPUQuota < 1 {
 			finding.Status = Warn
 		}
 	}
 	if f.Cores == 1 {
 		finding.Status = worse(finding.Status, Note)
-		finding.Why = "generator, service and database share one core: no figure of one is free of the others"
+		finding.Why = "generator, service and database share one core, so each affects the measurement of the others"
 	}
 	return finding
 }
@@ -131,15 +131,15 @@ func checkPressure(f *Facts) Finding {
 	if !f.Pressure {
 		finding.Status = Note
 		finding.Observed = "not available"
-		finding.Why = "without it a run cannot say whether something waited for CPU, memory or disk; needs Linux 4.20 with CONFIG_PSI"
+		finding.Why = "without it a run cannot tell whether tasks waited for CPU, memory or disk; it needs Linux 4.20 with CONFIG_PSI"
 		finding.Fix = "boot with psi=1"
 		return finding
 	}
 	finding.Observed = fmt.Sprintf("%.1f %% of the last 10 s", f.CPUPressure)
-	finding.Why = "the share of time in which something that could run waited for a CPU"
+	finding.Why = "the share of time in which some task that was ready to run waited for a CPU"
 	if f.CPUPressure >= pressureHigh {
 		finding.Status = Warn
-		finding.Why += ": the host is busy now, and a measurement would count that too"
+		finding.Why += "; the host is busy, which would distort a measurement"
 	}
 	return finding
 }
@@ -150,12 +150,12 @@ func checkClock(f *Facts) Finding {
 	}
 	finding := machine("processors", "clock source", "/sys/devices/system/clocksource/clocksource0/current_clocksource")
 	finding.Observed = f.ClockSource
-	finding.Why = "reading the time costs some 25 ns, without a system call"
+	finding.Why = "reading the clock takes about 25 ns, without a system call"
 	switch f.ClockSource {
 	case "hpet", "acpi_pm", "jiffies", "pit":
 		finding.Status = Warn
-		finding.Why = "each reading of the time is a system call and a slow device: it costs every request and blurs every latency"
-		finding.Fix = "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource, if it is listed in available_clocksource"
+		finding.Why = "each reading of the clock is a system call and a slow device access, which slows requests and distorts latencies"
+		finding.Fix = "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource, if available_clocksource lists it"
 	}
 	return finding
 }
@@ -166,16 +166,16 @@ func checkMemory(f *Facts) Finding {
 	}
 	finding := machine("memory", "memory", "/proc/meminfo, control group")
 	finding.Observed = fmt.Sprintf("%s, %s available", size(f.MemoryBytes), size(max(0, f.AvailableBytes)))
-	finding.Why = "what is not in use caches files, the database's among them"
+	finding.Why = "unused memory caches files, including the database's"
 	if f.MemoryLimit > 0 && f.MemoryLimit < f.MemoryBytes {
 		finding.Status = Note
 		finding.Observed += fmt.Sprintf("; control group limit %s", size(f.MemoryLimit))
-		finding.Why = "the limit counts cached files too, and beyond it a process is killed; set GOMEMLIMIT and the database's buffers below it"
+		finding.Why = "the limit includes cached files, and a process above it is killed; set GOMEMLIMIT and the database's buffers below it"
 	}
 	if share := float64(f.AvailableBytes) / float64(f.MemoryBytes); f.AvailableBytes >= 0 && share < memoryTight {
 		finding.Status = Warn
 		finding.Arithmetic = fmt.Sprintf("%s / %s = %.1f %%", size(f.AvailableBytes), size(f.MemoryBytes), 100*share)
-		finding.Why = "a load that needs more memory will swap or be killed"
+		finding.Why = "a load that needs more memory will swap, or processes will be killed"
 	}
 	return finding
 }
@@ -186,10 +186,10 @@ func checkSwap(f *Facts) Finding {
 	}
 	finding := machine("memory", "swap", "/proc/meminfo, vm.swappiness")
 	finding.Observed = fmt.Sprintf("%s of %s in use, swappiness %d", size(f.SwapUsedBytes), size(f.SwapBytes), f.Swappiness)
-	finding.Why = "nothing to speak of is swapped out"
+	finding.Why = "almost nothing is swapped out"
 	if f.SwapUsedBytes >= swapNoticeable {
 		finding.Status = Note
-		finding.Why = "pages of some process come back from disk when it needs them: a request then waits for milliseconds"
+		finding.Why = "a process that needs swapped-out pages reads them from disk, and a request waits for milliseconds"
 		if float64(f.SwapUsedBytes) > memoryTight*float64(f.MemoryBytes) {
 			finding.Status = Warn
 			finding.set("vm.swappiness", "10")
@@ -204,10 +204,10 @@ func checkHugePages(f *Facts) Finding {
 	}
 	finding := machine("memory", "transparent huge pages", "/sys/kernel/mm/transparent_hugepage/enabled")
 	finding.Observed = f.HugePages
-	finding.Why = "programs that gain from huge pages ask for them"
+	finding.Why = "programs that benefit from huge pages request them"
 	if f.HugePages == "always" {
 		finding.Status = Note
-		finding.Why = "a Redis that forks to save copies 2 MiB for each page written meanwhile, which shows as latency; for others measure before changing it"
+		finding.Why = "when Redis forks to save, it copies 2 MiB per page written meanwhile, which adds latency; measure other programs before changing it"
 		finding.Fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
 	}
 	return finding

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// mysqlSettings are read from the global variables.
+// mysqlSettings are the global variables to read.
 const mysqlSettings = `'sql_mode','default_storage_engine','innodb_flush_log_at_trx_commit','log_bin','sync_binlog',
 'innodb_buffer_pool_size','max_connections','innodb_doublewrite','character_set_server','skip_name_resolve','version'`
 
@@ -42,45 +42,45 @@ func (s *Server) mysqlMode() Finding {
 	if _, ok := s.Settings["sql_mode"]; !ok {
 		return Finding{}
 	}
-	f.Why = "a value that does not fit is refused"
+	f.Why = "a value that does not fit is rejected"
 	if f.Observed == "" {
 		f.Observed = "(empty)"
 	}
 	if !strings.Contains(f.Observed, "STRICT_TRANS_TABLES") && !strings.Contains(f.Observed, "STRICT_ALL_TABLES") {
 		f.Status = Fail
 		f.Fix = setGlobal("sql_mode", "CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
-		f.Why = "without a strict mode, text that is too long is cut, a bad date becomes 0000-00-00, and the client hears of a warning at most"
+		f.Why = "without a strict mode, long text is truncated, an invalid date becomes 0000-00-00, and the client gets at most a warning"
 	}
 	return f
 }
 
 func (s *Server) mysqlEngine() Finding {
 	f := s.finding("default_storage_engine")
-	f.Why = "transactions, and rows locked one by one"
+	f.Why = "it has transactions and row locks"
 	if !strings.EqualFold(f.Observed, "InnoDB") {
 		f.Status, f.Fix = Fail, setGlobal("default_storage_engine", "InnoDB")
-		f.Why = "tables made without ENGINE= have no transactions and lock as a whole; a crash can break them"
+		f.Why = "tables created without ENGINE= have no transactions and only table locks, and a crash can corrupt them"
 	}
 	return f
 }
 
 func (s *Server) mysqlFlush() Finding {
 	f := s.finding("innodb_flush_log_at_trx_commit")
-	f.Why = "each commit is on disk before it is confirmed; many sessions share one flush, and a batch of records needs one"
+	f.Why = "each commit is on disk before it is confirmed; sessions share a flush, and a batch of records needs one"
 	switch f.Observed {
 	case "0", "2", "3":
 		f.Status, f.Fix = Warn, setGlobal("innodb_flush_log_at_trx_commit", "1")
 	}
 	switch f.Observed {
 	case "0":
-		f.Arithmetic = "the log is written and flushed once a second: up to 1 s of confirmed commits is lost when mysqld crashes"
-		f.Why = "gains the write and the flush of each commit; batches gain nearly as much and lose nothing"
+		f.Arithmetic = "the log is written and flushed once a second: up to 1 s of confirmed commits are lost when mysqld crashes"
+		f.Why = "saves a write and a flush per commit; batches save nearly as much and lose nothing"
 	case "2":
-		f.Arithmetic = "the log is flushed once a second: up to 1 s of confirmed commits is lost when the operating system crashes, none when only mysqld does"
-		f.Why = "gains the flush of each commit; batches gain nearly as much and lose nothing"
+		f.Arithmetic = "the log is flushed once a second: up to 1 s of confirmed commits are lost when the operating system crashes, none when only mysqld crashes"
+		f.Why = "saves a flush per commit; batches save nearly as much and lose nothing"
 	case "3":
 		f.Status, f.Fix = Note, ""
-		f.Why = "MariaDB's 3 flushes twice a commit, as 5.5 did with a binary log: safe, and slower than 1"
+		f.Why = "3 (MariaDB) flushes twice per commit, as version 5.5 did with a binary log: safe, but slower than 1"
 	}
 	return f
 }
@@ -90,10 +90,10 @@ func (s *Server) mysqlBinlog() Finding {
 		return Finding{} // no binary log, nothing to flush
 	}
 	f := s.finding("sync_binlog")
-	f.Why = "the binary log is on disk with each commit, so a replica and the server agree after a crash"
+	f.Why = "the binary log is flushed with each commit, so a replica and the server agree after a crash"
 	if f.Observed != "1" {
 		f.Status, f.Fix = Warn, setGlobal("sync_binlog", "1")
-		f.Why = "a crash of the operating system loses commits from the binary log that the tables have, or the reverse: replicas then differ"
+		f.Why = "when the operating system crashes, the binary log and the tables can have different commits: replicas then differ"
 	}
 	return f
 }
@@ -103,7 +103,7 @@ func (s *Server) mysqlDoublewrite() Finding {
 	f.Why = "a page half written in a power failure can be restored"
 	if f.Observed == "OFF" || f.Observed == "0" {
 		f.Status, f.Fix = Fail, "innodb_doublewrite = ON in my.cnf, then restart"
-		f.Why = "a page half written in a power failure stays broken, unless the file system or the disk writes pages whole"
+		f.Why = "a page half written in a power failure stays broken, unless the file system or the disk writes whole pages"
 	}
 	return f
 }
@@ -114,7 +114,7 @@ func (s *Server) mysqlBuffers(host *Facts) Finding {
 		return Finding{}
 	}
 	f := s.memory(host, s.finding("innodb_buffer_pool_size"), bytes, 0.5, 0.75)
-	f.Why = "InnoDB caches its own pages here; on a host that also runs the app, leave the app its share"
+	f.Why = "InnoDB caches its pages here; leave memory for other programs on the host"
 	if f.Status.rank() >= Note.rank() && s.Local && host != nil {
 		f.Fix = setGlobal("innodb_buffer_pool_size", fmt.Sprint(host.memory()/2>>20<<20))
 	}
@@ -123,20 +123,20 @@ func (s *Server) mysqlBuffers(host *Facts) Finding {
 
 func (s *Server) mysqlCharset() Finding {
 	f := s.finding("character_set_server")
-	f.Why = "every character has its place"
+	f.Why = "new tables can store all of Unicode"
 	if f.Observed != "" && f.Observed != "utf8mb4" {
 		f.Status, f.Fix = Warn, setGlobal("character_set_server", "utf8mb4")
-		f.Why = "new tables cannot hold all of Unicode (utf8 and utf8mb3 end before emoji): a strict mode refuses such text, a lax one cuts it"
+		f.Why = "new tables cannot store all of Unicode (utf8 and utf8mb3 have no emoji): a strict mode rejects such text, others truncate it"
 	}
 	return f
 }
 
 func (s *Server) mysqlNames() Finding {
 	f := s.finding("skip_name_resolve")
-	f.Why = "no DNS lookup when a client connects"
+	f.Why = "the server makes no DNS lookup when a client connects"
 	if f.Observed == "OFF" || f.Observed == "0" {
 		f.Status, f.Fix = Note, "skip_name_resolve = ON in my.cnf, accounts by address, then restart"
-		f.Why = "each new client address is looked up in DNS: a slow resolver makes connecting slow"
+		f.Why = "the server looks up each new client address in DNS, so a slow resolver delays connections"
 	}
 	return f
 }

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// postgresSettings are read from pg_settings.
+// postgresSettings are the settings to read from pg_settings.
 const postgresSettings = `'fsync','synchronous_commit','full_page_writes','shared_buffers','max_connections','work_mem',
 'max_wal_size','checkpoint_timeout','checkpoint_completion_target','autovacuum','random_page_cost','statement_timeout',
 'wal_level','server_version','wal_writer_delay','hash_mem_multiplier','effective_cache_size'`
 
-// readPostgres reads the settings, sizes in bytes and times in milliseconds,
-// and what the statistics tell about them.
+// readPostgres reads the settings, with sizes in bytes and times in
+// milliseconds, and the statistics that help to judge them.
 func (s *Server) readPostgres(ctx context.Context, c session) error {
 	rows, err := c.query(ctx, "SELECT name, setting, coalesce(unit, '') FROM pg_settings WHERE name IN ("+postgresSettings+")")
 	if err != nil {
@@ -32,13 +32,13 @@ func (s *Server) readPostgres(ctx context.Context, c session) error {
 	if major, _, _ := strings.Cut(s.Version, "."); parseNumber(major) >= 17 {
 		checkpoints = "SELECT num_timed, num_requested FROM pg_stat_checkpointer"
 	}
-	if rows, err = c.query(ctx, checkpoints); err == nil && len(rows) == 1 { // other engines have none
+	if rows, err = c.query(ctx, checkpoints); err == nil && len(rows) == 1 { // compatible servers may have none
 		s.Settings["checkpoints_timed"], s.Settings["checkpoints_requested"] = rows[0][0], rows[0][1]
 	}
 	return nil
 }
 
-// scaled turns pg_settings' units into bytes and milliseconds.
+// scaled converts units of pg_settings to bytes and milliseconds.
 func scaled(setting, unit string) string {
 	factors := map[string]int64{"B": 1, "kB": 1 << 10, "8kB": 8 << 10, "MB": 1 << 20, "GB": 1 << 30, "ms": 1, "s": 1000, "min": 60_000}
 	n, err := strconv.ParseInt(setting, 10, 64)
@@ -61,7 +61,7 @@ func checkPostgres(s *Server, f *Facts) []Finding {
 	return known(findings)
 }
 
-// known leaves out the checks of settings that the server does not have.
+// known removes the checks of settings that the server does not have.
 func known(findings []Finding) []Finding {
 	var kept []Finding
 	for _, f := range findings {
@@ -72,7 +72,7 @@ func known(findings []Finding) []Finding {
 	return kept
 }
 
-// alter is the command that sets a PostgreSQL setting that a reload applies.
+// alter is the command for a PostgreSQL setting that takes effect with a reload.
 func alter(name, value string) string {
 	return fmt.Sprintf("ALTER SYSTEM SET %s = %s; SELECT pg_reload_conf();", name, value)
 }
@@ -82,7 +82,7 @@ func (s *Server) postgresSync() Finding {
 	f.Why = "commits reach the disk before they are confirmed"
 	if f.Observed == "off" {
 		f.Status, f.Fix = Fail, alter("fsync", "on")
-		f.Why = "a crash of the operating system can lose the whole database, not just the last commits; for a test's data only"
+		f.Why = "a crash of the operating system can lose the whole database, not just the last commits; use it for test data only"
 	}
 	return f
 }
@@ -97,7 +97,7 @@ func (s *Server) postgresCommit() Finding {
 		}
 		f.Status, f.Fix = Warn, alter("synchronous_commit", "on")
 		f.Arithmetic = fmt.Sprintf("3 x wal_writer_delay %d ms = up to %d ms of confirmed commits are lost in a crash", delay, 3*delay)
-		f.Why = "gains the wait for the disk in each commit, loses confirmed commits, corrupts nothing; committing many records at once gains nearly as much and loses none"
+		f.Why = "commits do not wait for the disk; a crash loses confirmed commits but corrupts nothing. Committing many records at once saves nearly as much and loses none"
 	}
 	return f
 }
@@ -107,7 +107,7 @@ func (s *Server) postgresPages() Finding {
 	f.Why = "a page half written in a power failure can be restored"
 	if f.Observed == "off" {
 		f.Status, f.Fix = Fail, alter("full_page_writes", "on")
-		f.Why = "a page half written in a power failure stays broken, unless the file system (ZFS, say) writes pages whole"
+		f.Why = "a page half written in a power failure stays broken, unless the file system (such as ZFS) writes whole pages"
 	}
 	return f
 }
@@ -118,7 +118,7 @@ func (s *Server) postgresBuffers(host *Facts) Finding {
 		return Finding{}
 	}
 	f := s.memory(host, s.finding("shared_buffers"), bytes, 0.25, 0.4)
-	f.Why = "pages in it cost no system call; the rest of the memory caches files for it anyway"
+	f.Why = "reading pages in it needs no system call; the operating system caches files in the rest of the memory"
 	if f.Status.rank() >= Note.rank() {
 		f.Fix = "ALTER SYSTEM SET shared_buffers = '…';, then restart"
 		if s.Local && host != nil {
@@ -136,11 +136,11 @@ func (s *Server) postgresWorkMem(host *Facts) Finding {
 	}
 	f := s.finding("work_mem")
 	f.Observed = size(bytes)
-	f.Arithmetic = fmt.Sprintf("%s x %d connections = %s, times the sorts and hashes of each statement", size(bytes), connections, size(bytes*connections))
-	f.Why = "each sort or hash of each statement may take that much before it goes to disk"
+	f.Arithmetic = fmt.Sprintf("%s x %d connections = %s, times the number of sorts and hashes per statement", size(bytes), connections, size(bytes*connections))
+	f.Why = "each sort or hash of a statement may use that much before it spills to disk"
 	if s.Local && host != nil && host.memory() > 0 && bytes*connections > host.memory() {
 		f.Status, f.Fix = Warn, alter("work_mem", fmt.Sprintf("'%dMB'", max(4, host.memory()/4/connections>>20)))
-		f.Why += fmt.Sprintf("; all of them together may take more than the %s of memory", size(host.memory()))
+		f.Why += fmt.Sprintf("; together they may use more than the %s of memory", size(host.memory()))
 	}
 	return f
 }
@@ -154,24 +154,24 @@ func (s *Server) postgresWAL() Finding {
 	timed, _ := s.number("checkpoints_timed")
 	requested, _ := s.number("checkpoints_requested")
 	f.Observed = size(bytes)
-	f.Arithmetic = fmt.Sprintf("%d checkpoints by time, %d because the log was full or on demand", timed, requested)
-	f.Why = "after a checkpoint the first change of each page is logged as the whole page, so rare checkpoints write less"
+	f.Arithmetic = fmt.Sprintf("%d scheduled checkpoints, %d because the log was full or on demand", timed, requested)
+	f.Why = "the first change of a page after a checkpoint logs the whole page, so fewer checkpoints write less"
 	if requested > timed && requested > 10 || bytes < gibibyte {
 		f.Status, f.Fix = Note, alter("max_wal_size", "'4GB'")
 		if requested > timed && requested > 10 {
 			f.Status = Warn
 		}
-		f.Why += "; recovery after a crash takes longer in turn"
+		f.Why += "; in return, recovery after a crash takes longer"
 	}
 	return f
 }
 
 func (s *Server) postgresVacuum() Finding {
 	f := s.finding("autovacuum")
-	f.Why = "dead rows are cleared away and statistics kept fresh"
+	f.Why = "it removes dead rows and updates statistics"
 	if f.Observed == "off" {
 		f.Status, f.Fix = Fail, alter("autovacuum", "on")
-		f.Why = "tables grow with every update, plans go stale, and in the end the server stops writes to keep transaction ids apart"
+		f.Why = "tables grow with every update, plans become outdated, and finally the server rejects writes because transaction ids run out"
 	}
 	return f
 }
@@ -179,14 +179,14 @@ func (s *Server) postgresVacuum() Finding {
 func (s *Server) postgresStatements() Finding {
 	f := s.finding("pg_stat_statements")
 	f.Source = "pg_extension"
-	f.Why = "it counts time, rows and buffers of each statement: the list to begin with"
+	f.Why = "it counts time, rows and buffers per statement: look there first"
 	switch f.Observed {
 	case "":
 	case "0":
 		f.Status, f.Observed = Note, "not created in this database"
 		f.Fix = "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements';, restart, CREATE EXTENSION pg_stat_statements;"
 	default:
-		f.Observed = "there"
+		f.Observed = "created"
 	}
 	return f
 }
@@ -197,13 +197,13 @@ func (s *Server) postgresPageCost(host *Facts) Finding {
 	if err != nil {
 		return Finding{}
 	}
-	f.Why = "what a random page costs against one in sequence, in the planner's eyes"
+	f.Why = "the planner's cost of a random page relative to a sequential one"
 	if cost >= 4 {
 		f.Status, f.Fix = Note, alter("random_page_cost", "1.1")
-		f.Arithmetic = fmt.Sprintf("%s is a spinning disk's; 1.1 is near for an SSD, or for data that fit in memory", figure(cost))
-		f.Why += ": too high a cost keeps it from using an index"
+		f.Arithmetic = fmt.Sprintf("%s suits a spinning disk; 1.1 suits an SSD, or data that fits in memory", figure(cost))
+		f.Why += ": a value that is too high discourages index scans"
 		if s.Local && host != nil && host.RotationalDisks > 0 {
-			f.Why += "; the kernel calls a disk of this host rotational, which virtual disks often are not"
+			f.Why += "; the kernel reports a rotational disk on this host, which is often wrong for virtual disks"
 		}
 	}
 	return f
@@ -220,17 +220,17 @@ func (s *Server) postgresTimeout() Finding {
 	if milliseconds == 0 {
 		f.Status, f.Observed = Note, "none"
 		f.Fix = "ALTER ROLE app SET statement_timeout = '5s';"
-		f.Why = "a statement that has lost its client, or its index, keeps a connection for as long as it likes"
+		f.Why = "a statement without its client or its index can hold a connection forever"
 	}
 	return f
 }
 
 func (s *Server) postgresWALLevel() Finding {
 	f := s.finding("wal_level")
-	f.Why = "a replica and point-in-time recovery are possible"
+	f.Why = "replicas and point-in-time recovery are possible"
 	if f.Observed == "minimal" {
 		f.Status, f.Fix = Note, "ALTER SYSTEM SET wal_level = 'replica';, then restart"
-		f.Why = "bulk loads write less, but no replica can follow and a backup restores only to the moment it was made"
+		f.Why = "bulk loads write less, but there can be no replica and no point-in-time recovery"
 	}
 	return f
 }

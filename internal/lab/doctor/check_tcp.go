@@ -2,13 +2,13 @@ package doctor
 
 import "fmt"
 
-// The range of local ports that is advised: above the ports that services
-// commonly listen on, up to the last one.
+// The recommended range of local ports lies above the ports that services
+// commonly listen on.
 const (
 	portAdvisedFirst = 10240
 	portAdvisedLast  = 65535
 	portRangeAdvised = "10240 65535"
-	portsMany        = 28000 // Linux's own range has 28,232
+	portsMany        = 28000 // the default range of Linux has 28,232
 	portsFew         = 10000
 )
 
@@ -16,12 +16,12 @@ const (
 	bucketsFew     = 32768
 	bucketsAdvised = 262144
 	somaxconnFew   = 1024
-	somaxconnGood  = 4096 // the kernel's own value since 5.4
+	somaxconnGood  = 4096 // the kernel's default since 5.4
 	synBacklogFew  = 1024
 	synBacklogGood = 4096
 )
 
-// CheckHost runs every check of a host.
+// CheckHost runs all checks of a host. It omits those whose facts are unknown.
 func CheckHost(f *Facts) []Finding {
 	var findings []Finding
 	for _, check := range []func(*Facts) Finding{
@@ -48,13 +48,13 @@ func checkPorts(f *Facts) Finding {
 	}
 	finding := tcp("local ports", "net.ipv4.ip_local_port_range")
 	finding.Observed = fmt.Sprintf("%d ports (%d to %d)", f.ports(), f.PortFirst, f.PortLast)
-	finding.Arithmetic = fmt.Sprintf("%d - %d + 1, in steps of two, less %d reserved = %d for each source address, destination address and port", f.PortLast, f.PortFirst, f.PortsReserved, f.ports())
-	finding.Why = "a connection needs a port that no other to the same target holds, TIME_WAIT included"
-	finding.OldAdvice = "1024-65535 (or 1024-65000) hands the ports of your own services (5432, 6379, 8080) to outgoing connections: start above them, or reserve them in net.ipv4.ip_local_reserved_ports"
+	finding.Arithmetic = fmt.Sprintf("%d - %d + 1, in steps of two, minus %d reserved = %d per source address, destination address and destination port", f.PortLast, f.PortFirst, f.PortsReserved, f.ports())
+	finding.Why = "a connection needs a local port that no other connection to the same target holds, including those in TIME_WAIT"
+	finding.OldAdvice = "1024-65535 (or 1024-65000): gives the ports of your own services (5432, 6379, 8080) to outgoing connections. Start above them, or reserve them in net.ipv4.ip_local_reserved_ports"
 	switch {
 	case f.PortFirst < portAdvisedFirst && f.PortsReserved == 0:
 		finding.Status = Warn
-		finding.Why = fmt.Sprintf("the range begins at %d, among the ports that services listen on: a service that restarts can find its port taken by an outgoing connection", f.PortFirst)
+		finding.Why = fmt.Sprintf("the range begins at %d, among the ports of services: an outgoing connection can take the port of a service that restarts", f.PortFirst)
 		finding.set("net.ipv4.ip_local_port_range", portRangeAdvised)
 	case f.ports() < portsFew:
 		finding.Status = Warn
@@ -73,12 +73,12 @@ func checkTimeWait(f *Facts) Finding {
 	}
 	finding := tcp("TIME_WAIT", "/proc/net/sockstat")
 	finding.Observed = fmt.Sprintf("%d sockets now", max(0, f.TimeWait))
-	finding.Arithmetic = fmt.Sprintf("%d ports / %.0f s = %.0f new connections/s that this host can close first, for each source address and target", ports, timeWaitSeconds, float64(ports)/timeWaitSeconds)
-	finding.Why = "the side that closes first holds the port for 60 s, a constant of the kernel; open connections once and keep them"
-	finding.OldAdvice = "lowering tcp_fin_timeout shortens FIN_WAIT_2, not TIME_WAIT"
+	finding.Arithmetic = fmt.Sprintf("%d ports / %.0f s = %.0f new connections/s that this host can close first, per source address and target", ports, timeWaitSeconds, float64(ports)/timeWaitSeconds)
+	finding.Why = "the side that closes first holds the port for 60 s, a constant of the kernel; keep connections open instead"
+	finding.OldAdvice = "lower tcp_fin_timeout: it shortens FIN_WAIT_2, not TIME_WAIT"
 	if float64(f.TimeWait) >= 0.8*float64(ports) {
 		finding.Status = Warn
-		finding.Why = fmt.Sprintf("as many as %.0f %% of the local ports: if they are this host's own towards one target, it is about to run out", 100*float64(f.TimeWait)/float64(ports))
+		finding.Why = fmt.Sprintf("they are %.0f %% of the local ports: if this host opened them to one target, it is about to run out", 100*float64(f.TimeWait)/float64(ports))
 	}
 	return finding
 }
@@ -90,23 +90,23 @@ func checkTWReuse(f *Facts) Finding {
 	finding := tcp("tcp_tw_reuse", "net.ipv4.tcp_tw_reuse")
 	finding.Observed = digits(f.TWReuse)
 	_, age := reuse(&Facts{TWReuse: 1, Timestamps: 1, TWReuseDelay: f.TWReuseDelay}, false)
-	finding.Arithmetic = fmt.Sprintf("with reuse a port is held for %s s in place of 60: %d ports / %s s = %s new connections/s", figure(age), f.ports(), figure(age), figure(float64(f.ports())/max(age, 0.001)))
+	finding.Arithmetic = fmt.Sprintf("with reuse a port is held for %s s instead of 60 s: %d ports / %s s = %s new connections/s", figure(age), f.ports(), figure(age), figure(float64(f.ports())/max(age, 0.001)))
 	switch {
 	case f.Timestamps == 0:
 		finding.Status = Note
 		finding.Observed += ", without effect: tcp_timestamps is 0"
-		finding.Why = "reuse is safe only by timestamps, so the kernel does none without them"
+		finding.Why = "the kernel reuses ports only with timestamps, which make reuse safe"
 		finding.set("net.ipv4.tcp_timestamps", "1")
 	case f.TWReuse == 1:
-		finding.Why = "outgoing connections take over a port in TIME_WAIT; safe by timestamps. It changes nothing for a server's own TIME_WAIT"
+		finding.Why = "an outgoing connection can take a port in TIME_WAIT, which timestamps make safe; a server's own TIME_WAIT is unaffected"
 	case f.TWReuse == 2 && f.kernelAtLeast(4, 19):
 		finding.Status = Note
 		finding.Observed += " (loopback addresses only)"
-		finding.Why = "a load over 127.0.0.1 does not see ports run out, the same load between hosts does. 1 reuses towards every target"
+		finding.Why = "ports last for a load over 127.0.0.1, but run out for the same load between hosts; 1 reuses ports for every target"
 		finding.set("net.ipv4.tcp_tw_reuse", "1")
 	default:
 		finding.Status = Note
-		finding.Why = "a host that opens many short connections runs out of ports; keep connections open, or let it reuse them"
+		finding.Why = "a host that opens many short connections runs out of ports: keep connections open, or let the kernel reuse ports"
 		finding.set("net.ipv4.tcp_tw_reuse", "1")
 	}
 	return finding
@@ -114,18 +114,18 @@ func checkTWReuse(f *Facts) Finding {
 
 func checkTWRecycle(f *Facts) Finding {
 	finding := tcp("tcp_tw_recycle", "net.ipv4.tcp_tw_recycle")
-	finding.OldAdvice = "setting it to 1: it dropped connections of clients that share an address behind NAT, and is gone since Linux 4.12; nothing replaces it"
+	finding.OldAdvice = "set it to 1: it dropped connections of clients behind one NAT address, and is gone since Linux 4.12 without a replacement"
 	switch {
 	case f.TWRecycle < 0:
 		finding.Observed = "not in this kernel, " + f.Kernel
-		finding.Why = "a sysctl file that still sets it prints an error and does nothing"
+		finding.Why = "a sysctl file that sets it prints an error and has no effect"
 	case f.TWRecycle == 0:
 		finding.Observed = "0"
-		finding.Why = "off, as it must be"
+		finding.Why = "it must be off, and is"
 	default:
 		finding.Status = Fail
 		finding.Observed = digits(f.TWRecycle)
-		finding.Why = "clients behind one NAT address have different clocks: those whose timestamps are behind are dropped without an answer"
+		finding.Why = "clients behind one NAT address have different clocks: the kernel silently drops those with older timestamps"
 		finding.set("net.ipv4.tcp_tw_recycle", "0")
 	}
 	return finding
@@ -137,12 +137,12 @@ func checkTWBuckets(f *Facts) Finding {
 	}
 	finding := tcp("tcp_max_tw_buckets", "net.ipv4.tcp_max_tw_buckets")
 	finding.Observed = fmt.Sprintf("%d sockets", f.MaxTWBuckets)
-	finding.Arithmetic = fmt.Sprintf("%d / %.0f s = %.0f closes/s; what comes above skips TIME_WAIT", f.MaxTWBuckets, timeWaitSeconds, float64(f.MaxTWBuckets)/timeWaitSeconds)
-	finding.Why = "a guard of the kernel's memory; each TIME_WAIT costs about 250 bytes"
-	finding.OldAdvice = "6000: it hides port exhaustion by killing TIME_WAIT, whose task is to keep old segments out of new connections"
+	finding.Arithmetic = fmt.Sprintf("%d / %.0f s = %.0f closes/s; further connections skip TIME_WAIT", f.MaxTWBuckets, timeWaitSeconds, float64(f.MaxTWBuckets)/timeWaitSeconds)
+	finding.Why = "limits the kernel's memory; a socket in TIME_WAIT takes about 250 bytes"
+	finding.OldAdvice = "6000: it hides port exhaustion by ending TIME_WAIT early, which lets old segments into new connections"
 	if f.MaxTWBuckets < bucketsFew {
 		finding.Status = Warn
-		finding.Why = "so low that TIME_WAIT is ended early under load (counter TCPTimeWaitOverflow): a lost last ACK resets the peer, old segments reach new connections"
+		finding.Why = "TIME_WAIT ends early under load (counter TCPTimeWaitOverflow): a lost last ACK resets the peer, and old segments reach new connections"
 		finding.set("net.ipv4.tcp_max_tw_buckets", fmt.Sprint(bucketsAdvised))
 	}
 	return finding
@@ -154,12 +154,12 @@ func checkSomaxconn(f *Facts) Finding {
 	}
 	finding := tcp("somaxconn", "net.core.somaxconn")
 	finding.Observed = fmt.Sprintf("%d connections", f.Somaxconn)
-	finding.Arithmetic = fmt.Sprintf("%d connections bridge a stall of 1 s at %d new connections/s, of 100 ms at %d", f.Somaxconn, f.Somaxconn, 10*f.Somaxconn)
-	finding.Why = "the most that listen() can ask for; a full accept queue costs the client 1 s or more"
+	finding.Arithmetic = fmt.Sprintf("%d connections cover a stall of 1 s at %d new connections/s, or of 100 ms at %d", f.Somaxconn, f.Somaxconn, 10*f.Somaxconn)
+	finding.Why = "the largest backlog that listen() can request; a full accept queue delays the client by at least 1 s"
 	if f.Somaxconn < somaxconnFew {
 		finding.Status = Warn
 		if !f.kernelAtLeast(5, 4) {
-			finding.Why += "; 128 is the value of kernels before 5.4"
+			finding.Why += "; 128 is the default of kernels before 5.4"
 		}
 		finding.set("net.core.somaxconn", fmt.Sprint(somaxconnGood))
 	}
@@ -172,16 +172,16 @@ func checkListener(f *Facts) Finding {
 	}
 	l := f.Listener
 	finding := tcp(fmt.Sprintf("listener :%d", l.Port), "sock_diag")
-	finding.Observed = fmt.Sprintf("accept backlog %d, %d waiting now", l.Backlog, l.Queued)
-	finding.Arithmetic = fmt.Sprintf("the least of what listen() asked for and somaxconn (%d) = %d", f.Somaxconn, l.Backlog)
-	finding.Why = "raising somaxconn helps only a service that asks for more and is started again"
+	finding.Observed = fmt.Sprintf("accept backlog %d, %d waiting", l.Backlog, l.Queued)
+	finding.Arithmetic = fmt.Sprintf("min(backlog requested by listen(), somaxconn %d) = %d", f.Somaxconn, l.Backlog)
+	finding.Why = "raising somaxconn helps only a service that requests more and is restarted"
 	switch {
 	case l.Queued > l.Backlog:
 		finding.Status = Fail
 		finding.Why = "the queue is full: the service does not accept, and new connections are dropped"
 	case l.Backlog < somaxconnFew:
 		finding.Status = Warn
-		finding.Why = "the service asked for that little (nginx: listen … backlog=4096; Go asks for somaxconn)"
+		finding.Why = "the service requested no more (nginx: listen … backlog=4096; Go requests somaxconn)"
 	}
 	return finding
 }
@@ -192,7 +192,7 @@ func checkOverflows(f *Facts) Finding {
 	}
 	finding := tcp("listen overflows", "/proc/net/netstat, TcpExt ListenOverflows")
 	finding.Observed = fmt.Sprintf("%d since boot", f.ListenOverflow)
-	finding.Why = "connections dropped because an accept queue was full"
+	finding.Why = "connections that were dropped because an accept queue was full"
 	if f.ListenOverflow > 0 {
 		finding.Status = Note
 		finding.Why += "; if the number grows under load, raise the backlog or accept faster"
@@ -206,10 +206,10 @@ func checkSynBacklog(f *Facts) Finding {
 	}
 	finding := tcp("tcp_max_syn_backlog", "net.ipv4.tcp_max_syn_backlog")
 	finding.Observed = fmt.Sprintf("%d half-open connections", f.MaxSynBacklog)
-	finding.Why = "the accept backlog bounds half-open connections (since Linux 4.4), and with syncookies this setting drops none"
+	finding.Why = "the accept backlog limits half-open connections since Linux 4.4; with syncookies this setting drops none"
 	if f.Syncookies == 0 {
-		finding.Arithmetic = fmt.Sprintf("without syncookies, above 3/4 of %d = %d unknown clients are dropped", f.MaxSynBacklog, f.MaxSynBacklog*3/4)
-		finding.Why = "syncookies are off, so this setting bounds half-open connections"
+		finding.Arithmetic = fmt.Sprintf("without syncookies, clients beyond 3/4 of %d = %d are dropped", f.MaxSynBacklog, f.MaxSynBacklog*3/4)
+		finding.Why = "syncookies are off, so this setting limits half-open connections"
 		if f.MaxSynBacklog < synBacklogFew {
 			finding.Status = Warn
 			finding.set("net.ipv4.tcp_max_syn_backlog", fmt.Sprint(synBacklogGood))
@@ -224,16 +224,16 @@ func checkSyncookies(f *Facts) Finding {
 	}
 	finding := tcp("syncookies", "net.ipv4.tcp_syncookies")
 	finding.Observed = digits(f.Syncookies)
-	finding.Why = "on when the queue of half-open connections overflows: nobody is turned away"
+	finding.Why = "used when the queue of half-open connections is full, so that no client is rejected"
 	switch f.Syncookies {
 	case 0:
 		finding.Status = Warn
-		finding.Why = "a flood of SYNs, or a burst of clients, fills the queue and the rest is dropped"
+		finding.Why = "a SYN flood or a burst of clients fills the queue, and further clients are dropped"
 		finding.set("net.ipv4.tcp_syncookies", "1")
 	case 1:
 	default:
 		finding.Status = Note
-		finding.Why = "2 sends cookies always, a setting for tests: window scaling and SACK then hang on timestamps"
+		finding.Why = "2 always sends cookies, which is for tests: window scaling and SACK then depend on timestamps"
 		finding.set("net.ipv4.tcp_syncookies", "1")
 	}
 	return finding

@@ -171,7 +171,7 @@ func TestCheckServer(t *testing.T) {
 		{database.Postgres, "statement_timeout", "0", nil, Note, "ALTER ROLE"},
 		{database.Postgres, "statement_timeout", "5000", nil, OK, "5000 ms"},
 		{database.Postgres, "wal_level", "minimal", nil, Note, "replica"},
-		{database.MySQL, "sql_mode", "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION", nil, OK, "refused"},
+		{database.MySQL, "sql_mode", "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION", nil, OK, "rejected"},
 		{database.MySQL, "sql_mode", "", nil, Fail, "(empty)"},
 		{database.MySQL, "default_storage_engine", "MyISAM", nil, Fail, "InnoDB"},
 		{database.MySQL, "innodb_flush_log_at_trx_commit", "0", nil, Warn, "when mysqld crashes"},
@@ -186,7 +186,7 @@ func TestCheckServer(t *testing.T) {
 		{database.MySQL, "skip_name_resolve", "OFF", nil, Note, "DNS"},
 		{database.SQLite, "journal_mode", "delete", nil, Warn, "WAL"},
 		{database.SQLite, "journal_mode", "wal", nil, OK, "readers"},
-		{database.SQLite, "journal_mode", "off", nil, Fail, "breaks"},
+		{database.SQLite, "journal_mode", "off", nil, Fail, "corrupts"},
 	} {
 		settings := map[string]string{c.setting: c.value}
 		for name, value := range c.more {

@@ -1,9 +1,9 @@
-// Package doctor looks at a host and a database before a load does, and says
-// with the arithmetic what will stop it: local ports, backlogs, files, the
-// database's durability and memory, a missing index. It promises to read each
-// fact once, to judge it by the kernel or server that runs, and to change
-// nothing: fixes are commands to run, or a sysctl file that the caller asks for.
-// Only Measure writes, and only copies of a table that end with its session.
+// Package doctor checks a host, a database and a statement before a load, and
+// shows the arithmetic behind each finding: local ports, backlogs, open files,
+// the database's durability and memory, a missing index. It reads each fact
+// once, judges it by the running kernel or server, and changes nothing. Fixes
+// are commands for the user, or a sysctl file on request. Only a measurement of
+// indexes writes, to temporary copies of tables.
 package doctor
 
 import (
@@ -14,22 +14,22 @@ import (
 	"slices"
 )
 
-// Status is how bad a finding is.
+// Status is the severity of a finding.
 type Status string
 
 // The statuses, from the best to the worst.
 const (
 	OK   Status = "ok"
-	Note Status = "note" // worth knowing; nothing needs to change
-	Warn Status = "warn" // will hurt under load
-	Fail Status = "fail" // is wrong, or loses data
+	Note Status = "note" // for information; no change is needed
+	Warn Status = "warn" // harmful under load
+	Fail Status = "fail" // wrong, or loses data
 )
 
-// rank orders statuses: a larger one is worse.
+// rank orders statuses; a larger rank is worse.
 func (s Status) rank() int { return slices.Index([]Status{OK, Note, Warn, Fail}, s) }
 
-// Finding is one check's outcome. Observed and Arithmetic hold numbers with
-// their units; Fix is a command to run, "" when there is none.
+// Finding is the outcome of one check. Observed and Arithmetic have numbers with
+// units. Fix is a command to run, "" if there is none.
 type Finding struct {
 	Group      string    `json:"group"`
 	Name       string    `json:"name"`
@@ -38,9 +38,9 @@ type Finding struct {
 	Arithmetic string    `json:"arithmetic,omitempty"`
 	Why        string    `json:"why"`
 	Fix        string    `json:"fix,omitempty"`
-	OldAdvice  string    `json:"old_advice,omitempty"` // what old articles say, and why it no longer holds
-	Source     string    `json:"source"`               // where the fact was read
-	Settings   []Setting `json:"settings,omitempty"`   // what a sysctl file would hold
+	OldAdvice  string    `json:"old_advice,omitempty"` // advice in old articles, and why it no longer applies
+	Source     string    `json:"source"`               // of the fact
+	Settings   []Setting `json:"settings,omitempty"`   // for a sysctl file
 }
 
 // Setting is one kernel setting that a finding would change.
@@ -49,8 +49,7 @@ type Setting struct {
 	Value string `json:"value"`
 }
 
-// set makes the fix of a finding: kernel settings, as a command and for a
-// sysctl file.
+// set adds a kernel setting to the fix, as a command and for a sysctl file.
 func (f *Finding) set(key, value string) {
 	if f.Fix != "" {
 		f.Fix += " && "
@@ -59,7 +58,7 @@ func (f *Finding) set(key, value string) {
 	f.Settings = append(f.Settings, Setting{Key: key, Value: value})
 }
 
-// Report is all that doctor found. It is one JSON document.
+// Report is one JSON document with all results.
 type Report struct {
 	Host       *Facts      `json:"host,omitempty"`
 	Database   *Server     `json:"database,omitempty"`
@@ -68,13 +67,14 @@ type Report struct {
 	Query      *Query      `json:"query,omitempty"`
 }
 
-// Failed reports whether a check failed; a prediction that ports run out is one.
+// Failed reports whether a check failed. A prediction that ports run out is a
+// failed check.
 func (r *Report) Failed() bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })
 }
 
-// Add appends findings and keeps them in order: groups by their worst finding,
-// findings of a group from the worst to the best, equals as they came.
+// Add adds findings and sorts all: groups by their worst finding, and findings
+// within a group from worst to best. Equal findings keep their order.
 func (r *Report) Add(findings ...Finding) {
 	for _, f := range findings {
 		if f.Status != "" {

@@ -21,10 +21,10 @@ const (
 	portMax       = 65535
 )
 
-// Facts is what the checks know about a host, each read once. A number that
-// the kernel does not show is -1.
+// Facts are the inputs of the checks of a host. A number that the kernel does not
+// show is -1.
 type Facts struct {
-	Kernel string `json:"kernel"` // "6.1.0-13-amd64"
+	Kernel string `json:"kernel"` // such as "6.1.0-13-amd64"
 
 	PortFirst      int   `json:"local_port_first"`
 	PortLast       int   `json:"local_port_last"`
@@ -52,14 +52,14 @@ type Facts struct {
 	ConntrackTW int64  `json:"conntrack_time_wait_seconds"`
 
 	Cores           int     `json:"cores"`
-	CPUQuota        float64 `json:"cpu_quota_cores"` // of the control group; 0: none
+	CPUQuota        float64 `json:"cpu_quota_cores"` // of the control group; 0 if none
 	Governor        string  `json:"cpu_governor,omitempty"`
 	ClockSource     string  `json:"clock_source,omitempty"`
 	Pressure        bool    `json:"pressure_stall_information"`
 	CPUPressure     float64 `json:"cpu_pressure_percent"` // some, last 10 s
 	MemoryBytes     int64   `json:"memory_bytes"`
 	AvailableBytes  int64   `json:"memory_available_bytes"`
-	MemoryLimit     int64   `json:"memory_limit_bytes"` // of the control group; 0: none
+	MemoryLimit     int64   `json:"memory_limit_bytes"` // of the control group; 0 if none
 	SwapBytes       int64   `json:"swap_bytes"`
 	SwapUsedBytes   int64   `json:"swap_used_bytes"`
 	Swappiness      int64   `json:"swappiness"`
@@ -67,7 +67,7 @@ type Facts struct {
 	RotationalDisks int     `json:"rotational_disks"`
 	Disks           int     `json:"disks"`
 
-	Listener *Listener `json:"listener,omitempty"` // of the target, when it is on this host
+	Listener *Listener `json:"listener,omitempty"` // of the target, if it is on this host
 }
 
 // ReadFacts reads the facts of the Linux host whose root directory is root, "/" for this one. Network settings are those of
@@ -254,7 +254,7 @@ func (r *reader) groupLimits(controllers, dir string) (cores float64, memory int
 	return parseQuota(quota), parseMemoryLimit(r.text(base, "memory.limit_in_bytes"))
 }
 
-// least is the smaller of two limits, where 0 is no limit.
+// least is the smaller of two limits, where 0 means no limit.
 func least[T int64 | float64](a, b T) T {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -262,15 +262,15 @@ func least[T int64 | float64](a, b T) T {
 	return a
 }
 
-// kernelAtLeast reports whether the kernel is that version or newer; one that
-// cannot be read counts as new.
+// kernelAtLeast reports whether the kernel has at least that version. An
+// unreadable version counts as new.
 func (f *Facts) kernelAtLeast(major, minor int) bool {
 	a, b, ok := parseKernel(f.Kernel)
 	return !ok || a > major || a == major && b >= minor
 }
 
-// ports is how many local ports a connection can have: the kernel walks the
-// range in steps of two and leaves the last one of an odd number out.
+// ports is the number of local ports for connections to one target. The kernel
+// searches the range in steps of two and omits the last port of an odd number.
 func (f *Facts) ports() int {
 	if f.PortLast < f.PortFirst || f.PortFirst <= 0 {
 		return 0
@@ -282,7 +282,7 @@ func (f *Facts) ports() int {
 	return max(0, n-f.PortsReserved)
 }
 
-// memory is what this process may use: the machine's or its control group's.
+// memory is the limit for this process: the machine's or its control group's.
 func (f *Facts) memory() int64 {
 	if f.MemoryLimit > 0 && f.MemoryLimit < f.MemoryBytes {
 		return f.MemoryLimit
@@ -290,7 +290,7 @@ func (f *Facts) memory() int64 {
 	return f.MemoryBytes
 }
 
-// parseNumber reads a number that is not negative.
+// parseNumber reads a number; absent if it is negative or invalid.
 func parseNumber(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
@@ -299,7 +299,8 @@ func parseNumber(text string) int64 {
 	return n
 }
 
-// parseFileLimits reads the soft and hard limit of open files.
+// parseFileLimits reads the soft and the hard limit of open files from
+// /proc/PID/limits. procfs returns the soft one only.
 func parseFileLimits(text string) (soft, hard int64) {
 	for line := range strings.Lines(text) {
 		rest, ok := strings.CutPrefix(line, "Max open files")
@@ -319,7 +320,7 @@ func parseLimit(text string) int64 {
 	return parseNumber(text)
 }
 
-// parseQuota reads "QUOTA PERIOD" in microseconds as cores; 0 is no quota.
+// parseQuota reads "QUOTA PERIOD" in microseconds as cores; 0 means no quota.
 func parseQuota(text string) float64 {
 	fields := strings.Fields(text)
 	if len(fields) != 2 {
@@ -332,7 +333,7 @@ func parseQuota(text string) float64 {
 	return float64(quota) / float64(period)
 }
 
-// parseMemoryLimit reads bytes; 0 is no limit.
+// parseMemoryLimit reads bytes; 0 means no limit.
 func parseMemoryLimit(text string) int64 {
 	n := parseNumber(strings.TrimSpace(text))
 	if n < 0 || n >= noMemoryLimit {

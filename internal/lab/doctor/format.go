@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// figure writes a number with three digits that count, and none behind the
-// point from 100 up.
+// figure formats a number with three significant digits, or as an integer from
+// 100 up.
 func figure(x float64) string {
 	switch {
 	case x >= 100:
@@ -30,7 +30,7 @@ func plural(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// powerOfTwo is the least power of two from n up.
+// powerOfTwo is the smallest power of two that is at least n.
 func powerOfTwo(n int) int {
 	p := 1
 	for p < n {
@@ -49,7 +49,7 @@ func limitText(n int64) string {
 	return digits(n)
 }
 
-// size writes bytes with a binary unit.
+// size formats bytes with a binary unit.
 func size(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, i := float64(n), 0
@@ -60,7 +60,7 @@ func size(n int64) string {
 	return figure(x) + " " + units[i]
 }
 
-// duration writes seconds with a unit that suits them.
+// duration formats seconds with a suitable unit.
 func duration(seconds float64) string {
 	switch {
 	case seconds >= 1:
@@ -71,5 +71,5 @@ func duration(seconds float64) string {
 	return figure(seconds*1e6) + " us"
 }
 
-// digits writes a whole number.
+// digits formats an integer.
 func digits(n int64) string { return strconv.FormatInt(n, 10) }

@@ -13,31 +13,31 @@ import (
 // Listener is a listening socket of this host.
 type Listener struct {
 	Port    int `json:"port"`
-	Backlog int `json:"accept_backlog"` // what listen() asked for, cut at somaxconn
+	Backlog int `json:"accept_backlog"` // requested by listen(), at most somaxconn
 	Queued  int `json:"accept_queued"`  // connections that wait to be accepted
 }
 
-// schemePorts are the ports that a target's URL may leave out.
+// schemePorts are the default ports of URLs.
 var schemePorts = map[string]string{
 	"http": "80", "https": "443", "redis": "6379", "rediss": "6379",
 	"postgres": "5432", "postgresql": "5432", "mysql": "3306",
 }
 
-// Target is the host and port of what will be loaded.
+// Target is the service under load.
 type Target struct {
 	Port     int
-	Loopback bool // its address is this host's loopback
+	Loopback bool // its address is a loopback address
 }
 
-// ParseTarget reads an http, redis, postgres or mysql URL, or HOST:PORT. It
-// looks no name up but localhost.
+// ParseTarget reads an http, redis, postgres or mysql URL, or HOST:PORT. It makes
+// no DNS lookup.
 func ParseTarget(text string) (Target, error) {
 	if !strings.Contains(text, "://") {
 		text = "tcp://" + text
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return Target{}, errors.New("is not a URL such as http://HOST:PORT/PATH") // url's own error may hold a password
+		return Target{}, errors.New("invalid URL: write http://HOST:PORT/PATH") // the error of url may contain a password
 	}
 	port := u.Port()
 	if port == "" {
@@ -45,7 +45,7 @@ func ParseTarget(text string) (Target, error) {
 	}
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > portMax || u.Hostname() == "" {
-		return Target{}, errors.New("names no host and port; write http://HOST:PORT/PATH")
+		return Target{}, errors.New("no host and port: write http://HOST:PORT/PATH")
 	}
 	ip := net.ParseIP(u.Hostname())
 	return Target{Port: n, Loopback: u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()}, nil

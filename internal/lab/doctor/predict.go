@@ -6,14 +6,14 @@ import (
 )
 
 const (
-	// timeWait is TCP_TIMEWAIT_LEN, fixed when the kernel is built.
+	// timeWaitSeconds is TCP_TIMEWAIT_LEN, a constant of the kernel.
 	timeWaitSeconds = 60.0
-	// reuseSeconds is how old a TIME_WAIT must be before tcp_tw_reuse takes it,
-	// where the kernel has no tcp_tw_reuse_delay.
+	// reuseSeconds is the age from which tcp_tw_reuse takes a TIME_WAIT on
+	// kernels without tcp_tw_reuse_delay.
 	reuseSeconds = 1.0
 )
 
-// Prediction is what a workload will do to ports, backlogs and files.
+// Prediction is what a workload does to ports, backlogs and files.
 type Prediction struct {
 	Workload            string   `json:"workload"`
 	NewConnectionsHz    float64  `json:"new_connections_hz"`
@@ -27,7 +27,7 @@ type Prediction struct {
 	ServerTimeWait      int      `json:"server_time_wait_sockets"`
 	PortsRunOut         bool     `json:"local_ports_run_out"`
 	RunOutSeconds       *float64 `json:"local_ports_run_out_after_seconds,omitempty"`
-	MaxRateHz           *float64 `json:"max_rate_hz,omitempty"` // that never runs out; none: no rate does
+	MaxRateHz           *float64 `json:"max_rate_hz,omitempty"` // the highest rate that never uses up the ports; nil if every rate is
 	StallSeconds        float64  `json:"stall_seconds"`
 	BacklogNeeded       int      `json:"accept_backlog_needed"`
 	BacklogLimit        int      `json:"accept_backlog_limit"`
@@ -40,8 +40,8 @@ type Prediction struct {
 	timeWaitBoundByKnob bool
 }
 
-// Predict works out what a workload does on a host with these facts. It takes
-// this host for the client, and for the server where the workload is loopback.
+// Predict calculates what a workload does on a host. The host is the client,
+// and for a loopback workload also the server.
 func Predict(f *Facts, w *Workload) *Prediction {
 	p := &Prediction{
 		Workload:         w.Text,
@@ -54,7 +54,7 @@ func Predict(f *Facts, w *Workload) *Prediction {
 	p.ports(f, w)
 	p.backlog(f, w)
 	p.files(w)
-	if f.ConntrackMx > 0 && f.Conntracks > 0 && !w.Loopback { // loaded, and in use
+	if f.ConntrackMx > 0 && f.Conntracks > 0 && !w.Loopback { // loaded and in use
 		held := timeWaitSeconds
 		if f.ConntrackTW > 0 {
 			held = float64(f.ConntrackTW)
@@ -85,25 +85,24 @@ func reuse(f *Facts, loopback bool) (bool, float64) {
 	return false, timeWaitSeconds
 }
 
-// ports models the life of a local port: taken at connect, held while the
-// connection is open and, when the client closes first, until its TIME_WAIT
-// ends or may be reused. A TIME_WAIT at the server holds none of the client's
-// ports: the next SYN from the same port has a later sequence number or
-// timestamp and opens it again.
+// ports models the life of a local port. A connection takes it and holds it
+// while it is open; if the client closes first, until the TIME_WAIT ends or may
+// be reused. A TIME_WAIT at the server holds no port of the client, because the
+// next SYN from that port has a later sequence number or timestamp.
 func (p *Prediction) ports(f *Facts, w *Workload) {
 	total, rate, open := float64(p.LocalPorts), p.NewConnectionsHz, w.openConnections()
 	buckets := float64(f.MaxTWBuckets)
 	if f.MaxTWBuckets < 0 {
 		buckets = math.Inf(1)
 	}
-	var waiting, held float64 // sockets in TIME_WAIT that hold a port; for how long each does
+	var waiting, held float64 // sockets in TIME_WAIT that hold a port, and the seconds that each holds it
 	switch {
 	case rate == 0:
 	case w.Closes == ServerSide:
 		p.ServerTimeWait = ceil(min(rate*timeWaitSeconds, buckets, total))
 	default:
 		p.ReuseApplies, held = reuse(f, w.Loopback)
-		// With reuse a TIME_WAIT still lasts 60 s, unless a connection takes it over.
+		// With reuse a TIME_WAIT still lasts 60 s, unless a connection takes its port.
 		p.ClientTimeWait = ceil(min(rate*timeWaitSeconds, buckets, total))
 		waiting = min(rate*held, buckets)
 		p.timeWaitBoundByKnob = buckets < rate*held && rate*held+open > total
@@ -118,7 +117,7 @@ func (p *Prediction) ports(f *Facts, w *Workload) {
 	p.PortsUsed = int(min(math.Ceil(demand), total))
 	p.PortsLeft = p.LocalPorts - p.PortsUsed
 	if p.PortsRunOut {
-		after := 0.0 // kept connections are opened at once
+		after := 0.0 // keep-alive connections open at once
 		if rate > 0 {
 			after = total / rate
 		}
@@ -128,16 +127,16 @@ func (p *Prediction) ports(f *Facts, w *Workload) {
 	p.MaxRateHz = maxRate(total, buckets, held, w)
 }
 
-// maxRate is the highest rate of requests at which ports never run out.
+// maxRate is the highest request rate at which ports never run out.
 func maxRate(total, buckets, held float64, w *Workload) *float64 {
 	perConnection := float64(max(1, w.PerConnection))
-	lifetime := w.Service.Seconds() * perConnection // of one connection, at the least
+	lifetime := w.Service.Seconds() * perConnection // of one connection, at least
 	if w.PerConnection == 0 {
 		held = 0
 		lifetime = w.Service.Seconds()
 	}
 	rate := total / (held + lifetime) * perConnection
-	if buckets < total { // TIME_WAIT never takes all the ports
+	if buckets < total { // TIME_WAIT never takes all ports
 		rate = max(rate, (total-buckets)/lifetime*perConnection)
 	}
 	if math.IsInf(rate, 0) || math.IsNaN(rate) {
@@ -146,7 +145,7 @@ func maxRate(total, buckets, held float64, w *Workload) *float64 {
 	return &rate
 }
 
-// backlog is the queue of connections that the server has not accepted yet.
+// backlog calculates the queue of connections that wait to be accepted.
 func (p *Prediction) backlog(f *Facts, w *Workload) {
 	p.BacklogNeeded = ceil(p.NewConnectionsHz * w.Stall.Seconds())
 	p.BacklogLimit = int(max(0, f.Somaxconn))
@@ -155,7 +154,8 @@ func (p *Prediction) backlog(f *Facts, w *Workload) {
 	}
 }
 
-// files are the connections open at once, with those that a stall piles up.
+// files calculates the connections open at once, including those that queue
+// during a stall.
 func (p *Prediction) files(w *Workload) {
 	open := w.openConnections()
 	if w.PerConnection == 1 {
@@ -167,7 +167,7 @@ func (p *Prediction) files(w *Workload) {
 
 func ceil(x float64) int { return int(math.Ceil(min(x, math.MaxInt32))) }
 
-// Findings judges the prediction.
+// Findings returns the findings about the prediction.
 func (p *Prediction) Findings(f *Facts, w *Workload) []Finding {
 	return []Finding{p.portFinding(f, w), p.timeWaitFinding(w), p.backlogFinding(f, w), p.fileFinding(f, w), p.conntrackFinding(f)}
 }
@@ -179,9 +179,9 @@ func prediction(name string) Finding {
 func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 	finding := prediction("local ports")
 	finding.Arithmetic = p.portArithmetic(f, w)
-	limit := "no rate uses them up"
+	limit := "no rate uses up the ports"
 	if p.MaxRateHz != nil {
-		limit = fmt.Sprintf("up to %s requests/s never run out", figure(*p.MaxRateHz))
+		limit = fmt.Sprintf("up to %s requests/s never use up the ports", figure(*p.MaxRateHz))
 	}
 	switch {
 	case !p.PortsRunOut:
@@ -189,11 +189,11 @@ func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 		finding.Why = "a connection needs a local port that no connection to the same target holds"
 		if p.LoopbackHidesReuse {
 			finding.Status = Note
-			finding.Why = "loopback hides it: tcp_tw_reuse=2 reuses ports on loopback only, so the same load between two hosts runs out"
+			finding.Why = "loopback hides a problem: tcp_tw_reuse=2 reuses ports on loopback only, so the same load between two hosts runs out of ports"
 		}
 		if p.timeWaitBoundByKnob {
 			finding.Status = Warn
-			finding.Why = "only because tcp_max_tw_buckets ends TIME_WAIT early, which lets old segments reach new connections"
+			finding.Why = "ports last only because tcp_max_tw_buckets ends TIME_WAIT early, which lets old segments reach new connections"
 		}
 		return finding
 	case p.withinDuration:
@@ -201,23 +201,24 @@ func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 		finding.Observed = fmt.Sprintf("used up after %s s; %s", figure(*p.RunOutSeconds), limit)
 	default:
 		finding.Status = Warn
-		finding.Observed = fmt.Sprintf("would be used up after %s s, later than this run ends; %s", figure(*p.RunOutSeconds), limit)
+		finding.Observed = fmt.Sprintf("would be used up after %s s, after the end of this run; %s", figure(*p.RunOutSeconds), limit)
 	}
-	finding.Why = "then connect fails with EADDRNOTAVAIL (\"cannot assign requested address\"); keeping connections open is the mending, the rest buys time"
+	finding.Why = "then connect fails with EADDRNOTAVAIL (\"cannot assign requested address\"); keep connections open, since other fixes only delay it"
 	if w.Closes == Client && f.TWReuse >= 0 && f.TWReuse != 1 && f.Timestamps != 0 && !p.ReuseApplies {
 		finding.set("net.ipv4.tcp_tw_reuse", "1")
 	}
 	if portAdvisedLast-portAdvisedFirst+1 > f.ports() {
 		finding.set("net.ipv4.ip_local_port_range", portRangeAdvised)
 	}
-	if after := mended(f, finding.Settings, w); after != nil {
-		finding.Why += fmt.Sprintf(": with the fix, up to %s requests/s never run out", figure(*after))
+	if after := maxRateWith(f, finding.Settings, w); after != nil {
+		finding.Why += fmt.Sprintf("; with the fix, up to %s requests/s never use up the ports", figure(*after))
 	}
 	return finding
 }
 
-// mended is the highest rate that never runs out of ports with those settings.
-func mended(f *Facts, settings []Setting, w *Workload) *float64 {
+// maxRateWith is the highest rate that never uses up the ports with those
+// settings.
+func maxRateWith(f *Facts, settings []Setting, w *Workload) *float64 {
 	if len(settings) == 0 {
 		return nil
 	}
@@ -243,12 +244,12 @@ func (p *Prediction) portArithmetic(f *Facts, w *Workload) string {
 	case w.Closes == ServerSide:
 		held += " (the server closes first and has the TIME_WAIT)"
 	case p.ReuseApplies:
-		held += fmt.Sprintf(" (tcp_tw_reuse=%d takes a TIME_WAIT older than that)", f.TWReuse)
+		held += fmt.Sprintf(" (tcp_tw_reuse=%d takes a port whose TIME_WAIT is older)", f.TWReuse)
 	default:
 		held += " (TIME_WAIT at the client)"
 	}
 	need := p.NewConnectionsHz * p.PortHeldSeconds
-	text := fmt.Sprintf("%s; %s new connections/s, %s, want %s ports", ports, figure(p.NewConnectionsHz), held, figure(math.Ceil(need)))
+	text := fmt.Sprintf("%s; %s new connections/s, %s, need %s ports", ports, figure(p.NewConnectionsHz), held, figure(math.Ceil(need)))
 	if p.RunOutSeconds != nil {
 		text += fmt.Sprintf("; %d / %s = %s s", p.LocalPorts, figure(p.NewConnectionsHz), figure(*p.RunOutSeconds))
 	}
@@ -261,10 +262,10 @@ func (p *Prediction) timeWaitFinding(w *Workload) Finding {
 	}
 	finding := prediction("TIME_WAIT")
 	finding.Observed = fmt.Sprintf("%d sockets at the %s", max(p.ClientTimeWait, p.ServerTimeWait), w.Closes)
-	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %.0f s, at most one for each local port and address", figure(p.NewConnectionsHz), timeWaitSeconds)
-	finding.Why = "whoever closes first keeps the connection's addresses for 60 s"
+	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %.0f s, at most one per local port and address", figure(p.NewConnectionsHz), timeWaitSeconds)
+	finding.Why = "the side that closes first keeps the connection's addresses for 60 s"
 	if w.Closes == ServerSide {
-		finding.Why += "; at the server they cost some memory and no client port"
+		finding.Why += "; at the server they take some memory, but no port of the client"
 	}
 	return finding
 }
@@ -276,28 +277,28 @@ func (p *Prediction) backlogFinding(f *Facts, w *Workload) Finding {
 	finding := prediction("accept backlog")
 	finding.Observed = fmt.Sprintf("%d connections wait after a stall of %s; the limit is %d", p.BacklogNeeded, w.Stall, p.BacklogLimit)
 	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %s = %d", figure(p.NewConnectionsHz), w.Stall, p.BacklogNeeded)
-	finding.Why = "a full accept queue drops the handshake's last packet, and the client tries again after 1 s, 3 s, 7 s"
+	finding.Why = "a full accept queue drops the last packet of the handshake, and the client retries after 1 s, 3 s and 7 s"
 	if p.BacklogNeeded > p.BacklogLimit {
 		finding.Status = Warn
 		switch {
 		case !w.Loopback:
-			finding.Why += "; the limit is this host's: look at the server's own"
+			finding.Why += "; the limit is that of this host: check the server's"
 		case int64(p.BacklogNeeded) > f.Somaxconn:
 			finding.set("net.core.somaxconn", fmt.Sprint(powerOfTwo(p.BacklogNeeded)))
 		}
-		finding.Why += "; the service must ask for as much in listen()"
+		finding.Why += "; the service must also request it in listen()"
 	}
 	return finding
 }
 
 func (p *Prediction) fileFinding(f *Facts, w *Workload) Finding {
 	finding := prediction("open files")
-	finding.Observed = fmt.Sprintf("%d at each side; a proxy between them needs %d", p.ClientFiles, 2*p.ClientFiles)
+	finding.Observed = fmt.Sprintf("%d on each side; a proxy between them needs %d", p.ClientFiles, 2*p.ClientFiles)
 	finding.Arithmetic = fmt.Sprintf("Little's law: %s requests/s x %s = %d connections", figure(w.Rate), w.Service, p.OpenConnections)
 	if p.ClientFiles > p.OpenConnections {
 		finding.Arithmetic += fmt.Sprintf("; with a stall of %s, %d", w.Stall, p.ClientFiles)
 	}
-	finding.Why = "each connection is an open file of the process; the soft limit counts, " + limitText(f.FilesSoft) + " for " + f.FilesOf
+	finding.Why = "each connection is an open file of the process; the soft limit applies, " + limitText(f.FilesSoft) + " for " + f.FilesOf
 	if f.FilesSoft >= 0 && int64(p.ClientFiles) >= f.FilesSoft {
 		finding.Status = Warn
 		finding.Fix = fmt.Sprintf("ulimit -n %d, or LimitNOFILE=%d in the unit", powerOfTwo(2*p.ClientFiles), powerOfTwo(2*p.ClientFiles))

@@ -19,8 +19,8 @@ func TestPredict(t *testing.T) {
 	}{
 		{"rate=5000 short-connections", func(f *Facts) { f.TWReuse = 2 }, 5.6464, 470.5, 28232, "fix, up to 55"},
 		{"rate=5000 short-connections", func(f *Facts) { f.TWReuse, f.Timestamps = 1, 0 }, 5.6464, 470.5, 28232, "28232 / 5000 = 5.65 s"},
-		{"rate=5000 loopback", func(f *Facts) { f.TWReuse = 2 }, 0, 28091.5, 5025, "loopback hides it"},
-		{"rate=5000", func(f *Facts) { f.TWReuse = 1 }, 0, 28091.5, 5025, "takes a TIME_WAIT older"},
+		{"rate=5000 loopback", func(f *Facts) { f.TWReuse = 2 }, 0, 28091.5, 5025, "loopback hides a problem"},
+		{"rate=5000", func(f *Facts) { f.TWReuse = 1 }, 0, 28091.5, 5025, "takes a port whose TIME_WAIT is older"},
 		{"rate=5000", func(f *Facts) { f.TWReuse, f.TWReuseDelay = 1, 2000 }, 0, 14080.8, 10025, "held 2"},
 		{"rate=40000", func(f *Facts) { f.TWReuse = 1 }, 0.7058, 28091.5, 28232, "cannot assign requested address"},
 		{"rate=5000 closes=server", func(f *Facts) { f.TWReuse = 0 }, 0, 5646400, 25, "the server closes first"},
@@ -29,7 +29,7 @@ func TestPredict(t *testing.T) {
 		{"rate=5000 keep-alive", func(f *Facts) { f.TWReuse = 0 }, 0, 5646400, 25, "25 connections kept open"},
 		{"rate=100000 keep-alive service=1s", func(f *Facts) { f.TWReuse = 0 }, -1, 28232, 28232, "100000 connections"},
 		{"rate=5000", func(f *Facts) { f.TWReuse, f.MaxTWBuckets = 0, 6000 }, 0, 4446400, 6025, "tcp_max_tw_buckets ends TIME_WAIT early"},
-		{"rate=5000 duration=5s", func(f *Facts) { f.TWReuse = 0 }, 5.6464, 470.5, 28232, "later than this run ends"},
+		{"rate=5000 duration=5s", func(f *Facts) { f.TWReuse = 0 }, 5.6464, 470.5, 28232, "after the end of this run"},
 	} {
 		f := goodHost()
 		c.change(f)
@@ -111,15 +111,15 @@ func TestPredictMaxRate(t *testing.T) {
 
 func TestParseWorkloadErrors(t *testing.T) {
 	for text, says := range map[string]string{
-		"":                                   "the rate is missing",
-		"short-connections":                  "the rate is missing",
-		"rate=":                              "not a number of requests a second",
-		"rate=-1":                            "not a number",
-		"rate=NaN":                           "not a number",
-		"rate=1e10":                          "not a number",
-		"rate=5 rate=6":                      `"rate=6": said twice`,
-		"rate=5 keep-alive per-connection=2": "said twice, or against another word",
-		"rate=5 loopback remote":             "said twice",
+		"":                                   "rate is missing",
+		"short-connections":                  "rate is missing",
+		"rate=":                              "must be a number of requests per second",
+		"rate=-1":                            "must be a number",
+		"rate=NaN":                           "must be a number",
+		"rate=1e10":                          "must be a number",
+		"rate=5 rate=6":                      `"rate=6": repeats`,
+		"rate=5 keep-alive per-connection=2": "repeats or contradicts another word",
+		"rate=5 loopback remote":             "repeats or contradicts",
 		"rate=5 loopback=yes":                "takes no value",
 		"rate=5 addresses=0":                 "whole number from 1",
 		"rate=5 per-connection=x":            "whole number from 1",

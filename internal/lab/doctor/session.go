@@ -29,8 +29,8 @@ type value struct {
 	number bool
 }
 
-// session is one connection on which statements run one after the other. NULL
-// is read as "".
+// session is one connection, which runs one statement at a time. NULL is read as
+// "".
 type session interface {
 	query(ctx context.Context, sql string, args ...value) ([][]string, error)
 	close() error
@@ -54,7 +54,7 @@ func open(ctx context.Context, url database.URL) (session, error) {
 	return s, nil
 }
 
-// run is query for statements without rows, in turn.
+// run executes statements without rows, one after the other.
 func run(ctx context.Context, s session, statements ...string) error {
 	for _, text := range statements {
 		if _, err := s.query(ctx, text); err != nil {
@@ -69,13 +69,13 @@ type postgresSession struct{ conn *pgconn.PgConn }
 func openPostgres(ctx context.Context, url database.URL) (session, error) {
 	config, err := pgconn.ParseConfig(url.Raw())
 	if err != nil {
-		return nil, err // pgconn leaves the password out
+		return nil, err // pgconn omits the password
 	}
 	config.ConnectTimeout = connectTimeout
 	config.RuntimeParams["application_name"] = "spillway doctor"
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		// Closing the connection alone would leave the statement running.
+		// Closing the connection alone would not stop the statement.
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: closeTimeout}
 	}
 	conn, err := pgconn.ConnectConfig(ctx, config)
@@ -111,7 +111,7 @@ func (s postgresSession) query(ctx context.Context, text string, args ...value) 
 func (s postgresSession) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = run(ctx, s, "DISCARD TEMP") // the server does it too, some time after the end
+	_ = run(ctx, s, "DISCARD TEMP") // the server would do it later
 	return s.conn.Close(ctx)
 }
 
@@ -123,9 +123,9 @@ type mysqlSession struct {
 func openMySQL(ctx context.Context, url database.URL) (session, error) {
 	config, err := mysql.ParseDSN(url.DSN())
 	if err != nil {
-		return nil, errors.New("the address cannot be read") // the driver's words may hold the password
+		return nil, errors.New("invalid address") // the driver's error may contain the password
 	}
-	config.InterpolateParams = true // the same text for every server, EXPLAIN included
+	config.InterpolateParams = true // the same text for every server, also for EXPLAIN
 	config.MultiStatements = false
 	config.Timeout = connectTimeout
 	config.Logger = &mysql.NopLogger{}
@@ -187,10 +187,10 @@ func (s mysqlSession) close() error { return errors.Join(s.conn.Close(), s.db.Cl
 
 type sqliteSession struct{ conn *sqlite.Conn }
 
-// openSQLite opens the file read-only; temporary tables live in a file of their own.
+// openSQLite opens the file read-only. Temporary tables are in a file of their own.
 func openSQLite(url database.URL) (session, error) {
 	if _, err := os.Stat(url.Path()); errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.New("there is no such file")
+		return nil, errors.New("no such file")
 	}
 	conn, err := sqlite.OpenConn(url.Path(), sqlite.OpenReadOnly)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 // sysctlHeader opens every file that WriteSysctl writes.
 const sysctlHeader = "# Written by spillway doctor.\n"
 
-// ErrForeignFile says that a file is there that doctor did not write.
-var ErrForeignFile = errors.New("a file is there that doctor did not write")
+// ErrForeignFile means that the file exists and was not written by doctor.
+var ErrForeignFile = errors.New("the file exists and was not written by doctor")
 
-// WriteSysctl writes a file for /etc/sysctl.d with the settings that findings
-// would change, worst first, each once, with its reason, and returns how many
-// there are. Notes change nothing. Without a setting no file is written. A file that
-// something else wrote is left alone: the error is ErrForeignFile.
+// WriteSysctl writes a file for /etc/sysctl.d with the settings that warnings and
+// failures recommend, worst first, each once, with its reason. It returns their
+// number and writes no file if there are none. A file that doctor did not write
+// is not changed; the error is ErrForeignFile.
 func (r *Report) WriteSysctl(file string) (int, error) {
 	text, n := r.sysctl()
 	if n == 0 {
@@ -26,7 +26,7 @@ func (r *Report) WriteSysctl(file string) (int, error) {
 	}
 	old, err := os.ReadFile(file)
 	if err == nil && !strings.HasPrefix(string(old), sysctlHeader) {
-		return 0, fmt.Errorf("write %s: %w; name another or remove it", file, ErrForeignFile)
+		return 0, fmt.Errorf("write %s: %w: remove it, or name another file", file, ErrForeignFile)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, fmt.Errorf("write sysctl file: %w", err)
@@ -35,7 +35,7 @@ func (r *Report) WriteSysctl(file string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("write sysctl file: %w", err)
 	}
-	defer os.Remove(out.Name()) // gone already when all went well
+	defer os.Remove(out.Name()) // fails after a successful rename
 	_, err = out.WriteString(text)
 	if err = errors.Join(err, out.Chmod(0o644), out.Close()); err == nil {
 		err = os.Rename(out.Name(), file)
@@ -46,8 +46,8 @@ func (r *Report) WriteSysctl(file string) (int, error) {
 	return n, nil
 }
 
-// sysctl is the file's text and the number of settings in it. What a
-// prediction asks for goes first, as it knows the load.
+// sysctl returns the file's text and the number of settings. Settings from a
+// prediction come first, because they are made for the load.
 func (r *Report) sysctl() (string, int) {
 	var b strings.Builder
 	b.WriteString(sysctlHeader)

@@ -64,7 +64,7 @@ func (p *printer) finding(f Finding) {
 		p.line("        fix: %s", f.Fix)
 	}
 	if f.OldAdvice != "" {
-		p.line("        aged advice: %s", f.OldAdvice)
+		p.line("        outdated advice: %s", f.OldAdvice)
 	}
 }
 

@@ -30,24 +30,23 @@ const (
 // Workload is what --for describes: requests from one host to a service.
 type Workload struct {
 	Text          string        // as given
-	Rate          float64       // requests a second
-	PerConnection int           // requests on one connection; 0: connections are kept
+	Rate          float64       // requests per second
+	PerConnection int           // requests per connection; 0 means keep-alive
 	Addresses     int           // source addresses
 	Targets       int           // destination addresses and ports
-	Closes        Side          // who closes a connection first
+	Closes        Side          // the side that closes a connection first
 	Loopback      bool          // over 127.0.0.0/8 or ::1
-	Service       time.Duration // from connecting to the end of one request
-	Duration      time.Duration // 0: without end
-	Stall         time.Duration // the server accepts nothing for so long
+	Service       time.Duration // of one request, including connecting
+	Duration      time.Duration // 0 means without end
+	Stall         time.Duration // time during which the server accepts no connection
 }
 
 // errWorkload lists the words of the grammar.
-var errWorkload = errors.New("write rate=N and then any of short-connections, per-connection=N, keep-alive, addresses=K, targets=M, closes=client|server, loopback|remote, service=5ms, duration=60s, stall=200ms")
+var errWorkload = errors.New("write rate=N and any of short-connections, per-connection=N, keep-alive, addresses=K, targets=M, closes=client|server, loopback|remote, service=5ms, duration=60s, stall=200ms")
 
 // ParseWorkload reads words such as "rate=5000 short-connections
-// closes=client loopback". Without short-connections, per-connection or
-// keep-alive, connections are short; the client closes first; and the target
-// is remote unless loopback is the default given.
+// closes=client loopback". By default connections are short and the client
+// closes first. loopback is the default for the network.
 func ParseWorkload(text string, loopback bool) (*Workload, error) {
 	w := &Workload{
 		Text: strings.Join(strings.Fields(text), " "), PerConnection: 1, Addresses: 1, Targets: 1,
@@ -58,7 +57,7 @@ func ParseWorkload(text string, loopback bool) (*Workload, error) {
 		name, value, hasValue := strings.Cut(word, "=")
 		topic := topicOf(name)
 		if seen[topic] {
-			return nil, fmt.Errorf("%q: said twice, or against another word", word)
+			return nil, fmt.Errorf("%q: repeats or contradicts another word", word)
 		}
 		seen[topic] = true
 		if err := w.word(name, value, hasValue); err != nil {
@@ -66,12 +65,12 @@ func ParseWorkload(text string, loopback bool) (*Workload, error) {
 		}
 	}
 	if !seen["rate"] {
-		return nil, fmt.Errorf("the rate is missing: %w", errWorkload)
+		return nil, fmt.Errorf("rate is missing: %w", errWorkload)
 	}
 	return w, nil
 }
 
-// topicOf maps the words that exclude one another to one name.
+// topicOf maps words that exclude each other to one name.
 func topicOf(name string) string {
 	switch name {
 	case "short-connections", "per-connection", "keep-alive":
@@ -82,7 +81,7 @@ func topicOf(name string) string {
 	return name
 }
 
-// word takes one word of the grammar.
+// word applies one word of the grammar.
 func (w *Workload) word(name, value string, hasValue bool) (err error) {
 	switch name {
 	case "short-connections", "keep-alive", "loopback", "remote":
@@ -127,7 +126,7 @@ func (w *Workload) word(name, value string, hasValue bool) (err error) {
 func parseRate(text string) (float64, error) {
 	rate, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64)
 	if err != nil || math.IsNaN(rate) || rate <= 0 || rate > rateMax {
-		return 0, errors.New("is not a number of requests a second, as in rate=5000")
+		return 0, errors.New("must be a number of requests per second, such as rate=5000")
 	}
 	return rate, nil
 }
@@ -135,7 +134,7 @@ func parseRate(text string) (float64, error) {
 func parseCount(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > countMax {
-		return 0, fmt.Errorf("is not a whole number from 1 to %d", countMax)
+		return 0, fmt.Errorf("must be a whole number from 1 to %d", countMax)
 	}
 	return n, nil
 }
@@ -143,12 +142,12 @@ func parseCount(text string) (int, error) {
 func parseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 || d > durationMax {
-		return 0, errors.New("is not a time such as 5ms or 60s")
+		return 0, errors.New("must be a duration such as 5ms or 60s")
 	}
 	return d, nil
 }
 
-// connectionRate is how many connections are opened a second.
+// connectionRate is the number of new connections per second.
 func (w *Workload) connectionRate() float64 {
 	if w.PerConnection == 0 {
 		return 0
@@ -156,5 +155,5 @@ func (w *Workload) connectionRate() float64 {
 	return w.Rate / float64(w.PerConnection)
 }
 
-// openConnections is how many are open at once, by Little's law.
+// openConnections is the number of connections open at once, by Little's law.
 func (w *Workload) openConnections() float64 { return w.Rate * w.Service.Seconds() }
