@@ -16,7 +16,8 @@ import (
 // Process samples a process and all its descendants as one subject, the target's name. Values are sums over the tree
 // unless stated otherwise:
 //
-//   - cpu_user_seconds_total, cpu_system_seconds_total: see ledger. Children that lived less than a second are included,
+//   - cpu_user_seconds_total, cpu_system_seconds_total: from the counter of a control group, else see ledger. Children that
+//     lived less than a second are included,
 //   - run_queue_wait_seconds_total, voluntary_switches_total, involuntary_switches_total: how long threads were ready to
 //     run and had no CPU, and how often they gave the CPU up or lost it. See tasks for what is missed,
 //   - rss_bytes: anonymous memory of all processes, and the shared memory of the process that touched the most of it,
@@ -36,7 +37,7 @@ func Process(t ProcessTarget) (*Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{target: t, proc: proc, roots: roots, tree: newTree(proc), tasks: tasks{known: map[int]*task{}}}
+	p := &process{group: group{dir: t.group}, target: t, proc: proc, roots: roots, tree: newTree(proc), tasks: tasks{known: map[int]*task{}}}
 	return &Sampler{
 		Kind: result.SamplerProcess, Subject: t.Name, Detail: t.detail(proc, roots), Every: SlowEvery, Read: p.read,
 	}, nil
@@ -44,6 +45,7 @@ func Process(t ProcessTarget) (*Sampler, error) {
 
 type process struct {
 	target ProcessTarget
+	group  group // source of the CPU time, if it has a directory
 	proc   procfs.FS
 	roots  []identity
 	tree   *tree
@@ -78,6 +80,13 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 	cpu := p.ledger.total()
 	values["cpu_user_seconds_total"] = float64(cpu.user) / ticksPerSecond
 	values["cpu_system_seconds_total"] = float64(cpu.system) / ticksPerSecond
+	if p.group.dir != "" {
+		user, system, readErr := p.group.read()
+		if readErr != nil {
+			return nil, readErr
+		}
+		values["cpu_user_seconds_total"], values["cpu_system_seconds_total"] = user, system
+	}
 	values["run_queue_wait_seconds_total"] = float64(p.tasks.waited) / 1e9
 	values["voluntary_switches_total"] = float64(p.tasks.voluntary)
 	values["involuntary_switches_total"] = float64(p.tasks.involuntary)

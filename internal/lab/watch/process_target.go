@@ -34,6 +34,7 @@ type ProcessTarget struct {
 	pid     int
 	pidfile string
 	unit    string
+	group   string // directory of a control group
 
 	cgroup string // where control groups are mounted
 }
@@ -43,6 +44,7 @@ type ProcessTarget struct {
 //	:PORT or HOST:PORT  the process that listens there, in the network namespace of the calling thread
 //	PID                 that process, until it ends
 //	unit:NAME           the processes of a systemd service, NAME or NAME.service
+//	cgroup:PATH         the processes of a control group, whose counter has their CPU time
 //	PATH                a pidfile, whose first line is the process id
 //
 // It does not look for the process; Process does.
@@ -56,6 +58,7 @@ func ParseProcess(text string) (ProcessTarget, error) {
 	}
 	t := ProcessTarget{Name: name, Spec: spec, cgroup: "/sys/fs/cgroup"}
 	unit, isUnit := strings.CutPrefix(spec, "unit:")
+	group, isGroup := strings.CutPrefix(spec, "cgroup:")
 	colon := strings.LastIndexByte(spec, ':')
 	switch {
 	case isUnit:
@@ -63,6 +66,11 @@ func ParseProcess(text string) (ProcessTarget, error) {
 		if t.unit == "" || strings.ContainsAny(t.unit, "/\x00") {
 			return ProcessTarget{}, fmt.Errorf("%s: write the name of a unit, such as unit:postgresql", text)
 		}
+	case isGroup:
+		if !filepath.IsAbs(group) {
+			return ProcessTarget{}, fmt.Errorf("%s: write the directory of a control group, such as cgroup:/sys/fs/cgroup/app", text)
+		}
+		t.group = filepath.Clean(group)
 	case strings.ContainsRune(spec, '/'):
 		t.pidfile = spec
 	case colon >= 0:
@@ -99,6 +107,11 @@ func (t ProcessTarget) resolve(proc procfs.FS) ([]identity, error) {
 		pids, err = t.listening(proc)
 	case t.unit != "":
 		pids, err = t.unitProcesses()
+	case t.group != "":
+		pids, err = groupProcesses(t.group)
+		if err == nil && len(pids) == 0 {
+			err = fmt.Errorf("control group %s has no process", t.group)
+		}
 	case t.pidfile != "":
 		pids, err = t.pidfileProcess()
 	default:
@@ -153,6 +166,8 @@ func (t ProcessTarget) detail(proc procfs.FS, roots []identity) string {
 		text += ", listening on " + net.JoinHostPort(t.host, strconv.Itoa(t.port))
 	case t.unit != "":
 		text += ", of unit " + t.unit
+	case t.group != "":
+		return text + ", with all of its control group; CPU time by " + (&group{dir: t.group}).counter()
 	case t.pidfile != "":
 		text += ", of " + t.pidfile
 	}
@@ -207,25 +222,10 @@ func (t ProcessTarget) pidfileProcess() ([]int, error) {
 	return []int{pid}, nil
 }
 
-// unitProcesses returns the processes in the unit's control group and in the groups below it.
+// unitProcesses returns the processes in the unit's control group.
 func (t ProcessTarget) unitProcesses() ([]int, error) {
 	for _, dir := range t.unitDirs() {
-		var pids []int
-		err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-			if err != nil || entry.Name() != "cgroup.procs" {
-				return err
-			}
-			content, err := os.ReadFile(path)
-			for text := range strings.FieldsSeq(string(content)) {
-				if pid := parsePID(text); pid != 0 {
-					pids = append(pids, pid)
-				}
-			}
-			if errors.Is(err, unix.EOPNOTSUPP) { // a threaded group
-				return nil
-			}
-			return err
-		})
+		pids, err := groupProcesses(dir)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			continue
@@ -237,6 +237,26 @@ func (t ProcessTarget) unitProcesses() ([]int, error) {
 		return pids, nil
 	}
 	return nil, fmt.Errorf("no running unit %s below %s/system.slice (systemctl list-units --type=service lists them)", t.unit, t.cgroup)
+}
+
+// groupProcesses returns the processes in a control group and in the groups below it.
+func groupProcesses(dir string) (pids []int, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.Name() != "cgroup.procs" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		for text := range strings.FieldsSeq(string(content)) {
+			if pid := parsePID(text); pid != 0 {
+				pids = append(pids, pid)
+			}
+		}
+		if errors.Is(err, unix.EOPNOTSUPP) { // a threaded group
+			return nil
+		}
+		return err
+	})
+	return pids, err
 }
 
 // unitDirs are the directories where systemd puts a service: below system.slice, an instance "name@x" in a slice of its
