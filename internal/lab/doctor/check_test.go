@@ -8,7 +8,7 @@ import (
 	"spillway/internal/database"
 )
 
-// goodHost is a host that nothing is wrong with.
+// goodHost is a host without problems.
 func goodHost() *Facts {
 	return &Facts{
 		Kernel: "6.1.0-13-amd64", PortFirst: 32768, PortLast: 60999, TWReuse: 1, TWReuseDelay: absent, TWRecycle: absent,
@@ -19,7 +19,7 @@ func goodHost() *Facts {
 	}
 }
 
-// edge is a check at an edge: what changes a good host, and what is then found.
+// edge is a check at a limit: the change to a good host, and the expected finding.
 type edge struct {
 	change func(*Facts)
 	name   string
@@ -112,8 +112,8 @@ func (e edge) test(t *testing.T) {
 	}
 }
 
-// A good host has nothing worse than ok; one of which nothing is known has no
-// finding that needs a fact, and no advice anywhere is to turn on tcp_tw_recycle.
+// All findings of a good host are ok. A host without facts has no finding that
+// needs one. No finding recommends tcp_tw_recycle.
 func TestCheckHostExtremes(t *testing.T) {
 	for _, f := range CheckHost(goodHost()) {
 		if f.Status != OK {
@@ -140,7 +140,7 @@ func TestCheckHostExtremes(t *testing.T) {
 	}
 }
 
-// Settings of databases at their edges.
+// Settings of databases at the limits of the checks.
 func TestCheckServer(t *testing.T) {
 	host := &Facts{Cores: 4, MemoryBytes: 16 << 30, RotationalDisks: 1}
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// hostRoot writes a host's files below a directory of its own. Process 43 is this one, and 42 its parent.
+// hostRoot writes the files of a host to a temporary directory. Process 43 is this one, 42 its parent.
 func hostRoot(t *testing.T, files map[string]string) string {
 	t.Helper()
 	tree := fstest.MapFS{
@@ -29,7 +29,7 @@ func hostRoot(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// Truncated and absurd files of /proc give no number that makes no sense.
+// Truncated and invalid files of /proc give no invalid number.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"32768\t60999\n", "8080,9148-9150,1-", "TCP: inuse 5 orphan 0 tw 12 alloc", "TcpExt: A ListenOverflows\nTcpExt: 1 99999999999999999999\n",
@@ -75,7 +75,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// What a real host shows is read, and a made one gives each fact.
+// Facts of this host are plausible, and those of a made host are exact.
 func TestReadFacts(t *testing.T) {
 	here, err := ReadFacts("/")
 	if err != nil {

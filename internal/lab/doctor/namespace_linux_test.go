@@ -28,8 +28,7 @@ type drill struct {
 	runsOut  bool
 }
 
-// What Predict says about when ports run out is what the kernel does, with
-// 1,000 local ports.
+// The kernel runs out of 1,000 local ports when Predict says so.
 func TestPredictionAgainstKernel(t *testing.T) {
 	lo, far := [4]byte{127, 0, 0, 1}, [4]byte{10, 99, 0, 1}
 	const slow = "rate=400 service=1ms"
@@ -120,7 +119,7 @@ func (d drill) enter() error {
 }
 
 // load opens connections at the workload's rate until one finds no local port,
-// and returns the second at which it did; infinite when none did.
+// and returns the second at which that happened, or infinity.
 func (d drill) load(w *Workload, limit float64) (float64, error) {
 	var servers sync.WaitGroup
 	defer servers.Wait()
@@ -160,8 +159,8 @@ func (d drill) load(w *Workload, limit float64) (float64, error) {
 	}
 }
 
-// connect makes the n-th connection and closes it, after the server when that
-// one closes first.
+// connect opens the n-th connection and closes it, after the server if that one
+// closes first.
 func (d drill) connect(n int, serverFirst bool) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -211,8 +210,8 @@ func serve(listener int, closesFirst bool) {
 	}
 }
 
-// A listener of this process is found with its backlog, what waits in it, and
-// this process's limits.
+// ReadListener finds a listener of this process, its queue and the limits of this
+// process.
 func TestReadListener(t *testing.T) {
 	fd, err := listen([4]byte{127, 0, 0, 1}, 0)
 	if err != nil {

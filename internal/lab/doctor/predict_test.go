@@ -60,7 +60,7 @@ func TestPredict(t *testing.T) {
 	}
 }
 
-// Beside ports: backlog, files and connection tracking.
+// Predictions other than ports: backlog, files and connection tracking.
 func TestPredictOther(t *testing.T) {
 	f := goodHost()
 	f.Somaxconn, f.FilesSoft, f.ConntrackMx, f.Conntracks, f.ConntrackTW = 128, 1024, 1000, 5, 120
@@ -87,7 +87,7 @@ func TestPredictOther(t *testing.T) {
 	}
 }
 
-// At the highest rate ports do not run out; a little above they do.
+// Ports last at the highest rate, and run out slightly above it.
 func TestPredictMaxRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := goodHost()
@@ -134,7 +134,7 @@ func TestParseWorkloadErrors(t *testing.T) {
 	}
 }
 
-// Whatever is taken can be predicted, and the figures are numbers.
+// Every valid workload has a prediction, with finite numbers.
 func FuzzParseWorkload(f *testing.F) {
 	f.Add("rate=5000 short-connections addresses=2 closes=server loopback service=5ms duration=60s stall=1s")
 	f.Add("rate=0.001 keep-alive targets=1000000 service=720h")

@@ -83,8 +83,7 @@ func TestParseDiag(t *testing.T) {
 	}
 }
 
-// TestDiagRefused asks with a program that the kernel must refuse: the error comes through, and the next question is
-// answered.
+// TestDiagRefused sends a program that the kernel rejects. The next request is answered.
 func TestDiagRefused(t *testing.T) {
 	d, err := Open()
 	if err != nil {
@@ -100,7 +99,7 @@ func TestDiagRefused(t *testing.T) {
 		t.Errorf("after a refused question: %v", err)
 	}
 	if _, err := parseDiag(message(unix.NLMSG_ERROR, 1, binary.NativeEndian.AppendUint32(nil, ^uint32(unix.ENOENT)+1)), 1, nil); err == nil {
-		t.Error("a kernel without tcp_diag is not told")
+		t.Error("no error for a kernel without tcp_diag")
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// databaseSampler of a test is closed at its end.
+// openDatabase returns a sampler that is closed when the test ends.
 func openDatabase(t testing.TB, url string) *Sampler {
 	t.Helper()
 	s, err := Database("db", url)
@@ -35,7 +35,7 @@ func databaseValues(t testing.TB, s *Sampler) map[string]float64 {
 	return samples[0].Values
 }
 
-// awaitDatabase reads until the figures are as wanted, and returns them; it fails with those read last.
+// awaitDatabase reads until the figures are as wanted and returns them. On failure it shows the last figures.
 func awaitDatabase(t testing.TB, s *Sampler, what string, wanted func(map[string]float64) bool) map[string]float64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -55,7 +55,7 @@ func awaitDatabase(t testing.TB, s *Sampler, what string, wanted func(map[string
 	}
 }
 
-// databaseNames compares the names of the values with those promised.
+// databaseNames compares the names of the values with the documented ones.
 func databaseNames(t *testing.T, values map[string]float64, want string) {
 	t.Helper()
 	missing := map[string]bool{}
@@ -70,7 +70,7 @@ func databaseNames(t *testing.T, values map[string]float64, want string) {
 	}
 }
 
-// databaseOutage stops the server, and starts it again: one error is told, then there are figures again.
+// databaseOutage stops and restarts the server. The sampler reports one error, then figures again.
 func databaseOutage(t *testing.T, s *Sampler, server *apptest.Server) {
 	t.Helper()
 	databaseValues(t, s)
@@ -202,7 +202,7 @@ func TestDatabaseSessionBacksOff(t *testing.T) {
 	}
 }
 
-// BenchmarkDatabase is what a reading costs this process; the server's own share is reported too.
+// BenchmarkDatabase reports the CPU time of a reading in this process and in the server.
 func BenchmarkDatabase(b *testing.B) {
 	for _, bench := range []struct {
 		name  string

@@ -20,8 +20,8 @@ func newListeners(tb testing.TB, ports ...int) *Sampler {
 	return s
 }
 
-// TestAcceptQueue fills an accept queue to a known depth, and then beyond: the kernel lets one more in than the limit,
-// and then counts a drop for every attempt.
+// TestAcceptQueue fills an accept queue to a known depth, and then beyond. The kernel accepts one connection more than the
+// limit and then counts a drop per attempt.
 func TestAcceptQueue(t *testing.T) {
 	enterNamespace(t, 20000, 29999)
 	server := listen(t, 8080, 32)
@@ -48,7 +48,7 @@ func TestAcceptQueue(t *testing.T) {
 	})
 }
 
-// TestListeners tells addresses apart and reports a port on which nothing listens beside the ones that are there.
+// TestListeners distinguishes addresses, and reports the ports without a listener beside the others.
 func TestListeners(t *testing.T) {
 	enterNamespace(t, 20000, 29999)
 	listen(t, 8080, 10)
@@ -102,7 +102,7 @@ func BenchmarkListeners(b *testing.B) {
 	benchmarkRead(b, newListeners(b, 999))
 }
 
-// benchmarkRead reports the CPU time of a reading: what the watcher charges the sampler with.
+// benchmarkRead reports the CPU time of a reading, which the watcher reports too.
 func benchmarkRead(b *testing.B, s *Sampler) {
 	b.Helper()
 	b.ReportAllocs()

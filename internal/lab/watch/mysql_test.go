@@ -10,7 +10,7 @@ import (
 	"spillway/internal/database"
 )
 
-// mysqlSession is a session of a test, closed at its end.
+// mysqlSession returns a session that is closed when the test ends.
 func mysqlSession(t testing.TB, rawURL string) *sql.Conn {
 	t.Helper()
 	url, err := database.Parse(rawURL)
@@ -100,7 +100,7 @@ func testMariaDBCounts(t *testing.T, s *Sampler, admin *sql.Conn) {
 	}
 }
 
-// testMariaDBLock holds a row that another session wants.
+// testMariaDBLock locks a row that another session needs.
 func testMariaDBLock(t *testing.T, s *Sampler, server *apptest.Server, admin *sql.Conn) {
 	waiter := mysqlSession(t, server.URL("test"))
 	mysqlExec(t, admin, "BEGIN", "UPDATE things SET v = 2 WHERE id = 1")
@@ -123,7 +123,7 @@ func testMariaDBLock(t *testing.T, s *Sampler, server *apptest.Server, admin *sq
 	}
 }
 
-// TestMySQLStatus names the figures of a server whose status differs from MariaDB's.
+// TestMySQLStatus reads the status of MySQL, which differs from MariaDB's.
 func TestMySQLStatus(t *testing.T) {
 	r := &mysqlReader{limit: 151}
 	values := r.values(map[string]float64{"Threads_connected": 3, "Threads_running": 0, "Innodb_rows_inserted": 7, "Handler_write": 9, "Innodb_data_fsyncs": 5})
@@ -137,7 +137,7 @@ func TestMySQLStatus(t *testing.T) {
 	}
 }
 
-// benchMariaDB starts a server with 50 sessions that do nothing.
+// benchMariaDB starts a server with 50 idle sessions.
 func benchMariaDB(t testing.TB) (string, int, func()) {
 	server := apptest.MariaDB(t)
 	return server.URL(""), server.PID(), func() {

@@ -13,7 +13,7 @@ import (
 	"spillway/internal/apptest"
 )
 
-// postgresSession is a session of a test, closed at its end.
+// postgresSession returns a session that is closed when the test ends.
 func postgresSession(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -105,7 +105,7 @@ func testPostgresCounts(t *testing.T, pg *apptest.PostgresServer) {
 	}
 }
 
-// testPostgresSessions holds sessions in known states, beside one that is idle.
+// testPostgresSessions keeps sessions in known states.
 func testPostgresSessions(t *testing.T, pg *apptest.PostgresServer) {
 	s := openDatabase(t, pg.URL("postgres"))
 	databaseValues(t, s)
@@ -139,7 +139,7 @@ func testPostgresSessions(t *testing.T, pg *apptest.PostgresServer) {
 	awaitDatabase(t, s, "sessions gone", func(v map[string]float64) bool { return v["connections"] == 1 })
 }
 
-// testPostgresRights reads as a role that may not see others' sessions.
+// testPostgresRights reads as a role that may not see the sessions of others.
 func testPostgresRights(t *testing.T, pg *apptest.PostgresServer, admin *pgx.Conn) {
 	weak := strings.Replace(pg.URL("postgres"), "postgres@", "weak:s3cret@", 1)
 	s := openDatabase(t, weak)
@@ -184,7 +184,7 @@ func TestPostgresRefused(t *testing.T) {
 	}
 }
 
-// TestPostgresVersions holds what each version is asked: columns that a version has not are not named.
+// TestPostgresVersions checks that the statement for a version names only columns that the version has.
 func TestPostgresVersions(t *testing.T) {
 	for version, want := range map[int]string{120022: "pg_current_wal_insert_lsn", 130023: "pg_current_wal_insert_lsn", 140022: "wal_sync", 170010: "wal_sync", 180004: "pg_stat_io"} {
 		sql := postgresStatement(version, "public", false)
@@ -194,7 +194,7 @@ func TestPostgresVersions(t *testing.T) {
 	}
 }
 
-// benchPostgres starts a server with 50 sessions that do nothing.
+// benchPostgres starts a server with 50 idle sessions.
 func benchPostgres(t testing.TB) (string, int, func()) {
 	pg := apptest.Postgres(t, "autovacuum=off", "shared_preload_libraries=pg_stat_statements")
 	return pg.URL("postgres"), pg.PID(), func() {

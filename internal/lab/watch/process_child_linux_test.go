@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// childRole is the environment variable that makes the test binary a process to be watched. Such a process does what
-// its role says, tells as a line of JSON what it did by its own account, and ends when its standard input does.
+// childRole is the environment variable that turns the test binary into a watched process. That process plays its role, prints
+// its own figures as a line of JSON, and ends when its standard input closes.
 const childRole = "WATCH_TEST_CHILD"
 
 // child plays a role: "ROLE NUMBER NUMBER".
@@ -89,7 +89,7 @@ func spin(n int) {
 	runtime.KeepAlive(x)
 }
 
-// family runs a children one after the other, each of which burns b ms and ends.
+// family runs a children in sequence; each uses b ms of CPU time and ends.
 func family(a, b int) (map[string]float64, error) {
 	for range a {
 		cmd := roleCommand("burn", b, 0)
@@ -100,7 +100,7 @@ func family(a, b int) (map[string]float64, error) {
 	return cpuOf(ownUsage(unix.RUSAGE_SELF), ownUsage(unix.RUSAGE_CHILDREN)), nil
 }
 
-// hold opens a files, touches b MiB of memory and starts 20 threads that wait.
+// hold opens a files, touches b MiB of memory and starts 20 idle threads.
 func hold(a, b int) (map[string]float64, error) {
 	for range a {
 		if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
@@ -130,7 +130,7 @@ func hold(a, b int) (map[string]float64, error) {
 	threads, err := os.ReadDir("/proc/self/task")
 	var limit unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
-	// The directory that was read was open too.
+	// The directory itself was open too.
 	return map[string]float64{"fds": float64(len(files) - 1), "threads": float64(len(threads)), "limit": float64(limit.Cur)}, err
 }
 
@@ -153,7 +153,7 @@ func switchTasks(a, _ int) (map[string]float64, error) {
 	return map[string]float64{"voluntary": float64(usage.Nvcsw), "involuntary": float64(usage.Nivcsw)}, nil
 }
 
-// shareListener listens and hands the socket to a children, as prefork servers do.
+// shareListener listens and passes the socket to a children, as prefork servers do.
 func shareListener(a, _ int) (map[string]float64, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -183,13 +183,13 @@ func roleCommand(role string, a, b int) *exec.Cmd {
 
 // A watched is a child process.
 type watched struct {
-	pid   int
-	told  map[string]float64 // by its own account
-	cmd   *exec.Cmd
-	stdin io.Closer
+	pid     int
+	figures map[string]float64 // by its own account
+	cmd     *exec.Cmd
+	stdin   io.Closer
 }
 
-// start starts a child and waits until it has told what it did, which it has done by then.
+// start starts a child and waits for its figures.
 func start(tb testing.TB, role string, a, b int) *watched {
 	tb.Helper()
 	cmd := roleCommand(role, a, b)
@@ -209,15 +209,15 @@ func start(tb testing.TB, role string, a, b int) *watched {
 	tb.Cleanup(w.end)
 	text, err := bufio.NewReader(stdout).ReadBytes('\n')
 	if err != nil {
-		tb.Fatalf("%s told nothing: %v", role, err)
+		tb.Fatalf("%s printed nothing: %v", role, err)
 	}
-	if err := json.Unmarshal(text, &w.told); err != nil {
+	if err := json.Unmarshal(text, &w.figures); err != nil {
 		tb.Fatal(err)
 	}
 	return w
 }
 
-// end ends the child and waits for it; a second time it does nothing.
+// end ends the child and waits for it. A second call does nothing.
 func (w *watched) end() {
 	_ = w.stdin.Close()
 	_ = w.cmd.Wait()

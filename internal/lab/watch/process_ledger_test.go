@@ -7,12 +7,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A kin is a naive model of related processes: the truth is what ran in all of them.
+// A kin is a naive model of related processes. Its truth is the time that all of them ran.
 type kin struct {
 	processes map[int]*relative
 	next      int
 	truth     uint64
-	init      int // who adopts orphans: 1, outside of the tree, or the root
+	init      int // adopts orphans: 1, outside the tree, or the root
 }
 
 type relative struct {
@@ -31,7 +31,7 @@ func (f *kin) pids() []int {
 	return pids
 }
 
-// step lets something happen to one process.
+// step makes one process run, fork, exit or reap.
 func (f *kin) step(t *rapid.T, orderly bool) {
 	p := f.processes[rapid.SampledFrom(f.pids()).Draw(t, "process")]
 	switch what := rapid.SampledFrom([]string{"run", "fork", "exit", "reap"}).Draw(t, "what"); {
@@ -71,7 +71,7 @@ func (f *kin) exit(p *relative) {
 	if parent := f.processes[p.parent]; parent == nil || parent.careless {
 		delete(f.processes, p.pid)
 	}
-	for _, child := range f.processes { // whom init reaps at once
+	for _, child := range f.processes { // init reaps them at once
 		if child.ended && f.processes[child.parent] == nil {
 			delete(f.processes, child.pid)
 		}
@@ -88,7 +88,7 @@ func (f *kin) reap(p *relative) {
 	}
 }
 
-// reading reads the family as tree does, parents first, while more happens between the processes.
+// reading reads the processes as tree does, parents first, and calls between before each.
 func (f *kin) reading(l *ledger, between func()) []member {
 	order := []int{root}
 	for pid := range l.members {
@@ -116,8 +116,8 @@ func (f *kin) reading(l *ledger, between func()) []member {
 
 func ours(*member) bool { return false }
 
-// TestLedger lets processes run, fork, end and be reaped in any order, also while they are read. The total never falls
-// and never passes the truth; and when every process is waited for, it is the truth.
+// TestLedger lets processes run, fork, end and be reaped in any order, also during a reading. The total never falls and never
+// exceeds the truth. If every process is waited for, it is the truth.
 func TestLedger(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		orderly := rapid.Bool().Draw(t, "orderly")
@@ -156,7 +156,7 @@ func TestLedger(t *testing.T) {
 	})
 }
 
-// TestLedgerLost ends members that nobody reaps: what was seen of them stays.
+// TestLedgerLost ends members that no member reaps. Their last known time stays in the total.
 func TestLedgerLost(t *testing.T) {
 	var l ledger
 	one := func(pid, ppid int, own, reaped uint64) member {

@@ -15,27 +15,27 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// TestProcessCPU burns known amounts of user and system time.
+// TestProcessCPU uses known amounts of user and system time.
 func TestProcessCPU(t *testing.T) {
 	w := start(t, "burn", 600, 300)
 	values := readOne(t, watch(t, w.spec()))
 	expectAll(t, values, map[string]float64{
-		"cpu_user_seconds_total": w.told["user"], "cpu_system_seconds_total": w.told["system"], "processes": 1,
+		"cpu_user_seconds_total": w.figures["user"], "cpu_system_seconds_total": w.figures["system"], "processes": 1,
 	})
 }
 
-// TestProcessShortLivedChildren runs 40 children that live for 20 ms of CPU: nearly none is alive at any reading.
+// TestProcessShortLivedChildren runs 40 children with 20 ms of CPU time each. Almost none is alive during a reading.
 func TestProcessShortLivedChildren(t *testing.T) {
 	w := start(t, "family", 40, 20)
 	values := readOne(t, watch(t, w.spec()))
 	sum := values["cpu_user_seconds_total"] + values["cpu_system_seconds_total"]
-	expect(t, map[string]float64{"sum_total": sum}, "sum_total", w.told["user"]+w.told["system"])
+	expect(t, map[string]float64{"sum_total": sum}, "sum_total", w.figures["user"]+w.figures["system"])
 	if sum < 0.8 {
 		t.Errorf("%g s, and the children alone burnt 0.8 s", sum)
 	}
 }
 
-// TestProcessChildrenWhileRead reads all the time while children come and go: the total never falls, and ends right.
+// TestProcessChildrenWhileRead reads continuously while children start and end. The total never falls, and is right at the end.
 func TestProcessChildrenWhileRead(t *testing.T) {
 	stop, readings := make(chan struct{}), make(chan int)
 	sampler := watch(t, strconv.Itoa(os.Getpid()))
@@ -68,19 +68,19 @@ func TestProcessChildrenWhileRead(t *testing.T) {
 	t.Logf("%d readings", n)
 }
 
-// TestProcessResources compares with what the process finds in itself.
+// TestProcessResources compares with the process's own figures.
 func TestProcessResources(t *testing.T) {
 	w := start(t, "hold", 500, 64)
 	values := readOne(t, watch(t, w.spec()))
 	expectAll(t, values, map[string]float64{
-		"fds": w.told["fds"], "fds_limit": w.told["limit"], "threads": w.told["threads"], "processes": 1,
+		"fds": w.figures["fds"], "fds_limit": w.figures["limit"], "threads": w.figures["threads"], "processes": 1,
 	})
 	base := readOne(t, watch(t, start(t, "hold", 0, 0x1).spec()))
 	expect(t, map[string]float64{"grown": values["rss_bytes"] - base["rss_bytes"]}, "grown", 63<<20)
 }
 
-// TestProcessRunQueue keeps three shells ready to run on one CPU: what one of them does not run between going on and
-// being stopped, it waits. Stopped, it has no wait that is still going on.
+// TestProcessRunQueue keeps three shells ready to run on one CPU. Between SIGCONT and SIGSTOP, a shell waits whenever it does not
+// run.
 func TestProcessRunQueue(t *testing.T) {
 	var one unix.CPUSet
 	one.Set(0)
@@ -134,23 +134,23 @@ func sendSignal(t *testing.T, pid int, signal unix.Signal) {
 func TestProcessSwitches(t *testing.T) {
 	w := start(t, "switch", 1000, 0)
 	values := readOne(t, watch(t, w.spec()))
-	expect(t, values, "voluntary_switches_total", w.told["voluntary"])
+	expect(t, values, "voluntary_switches_total", w.figures["voluntary"])
 	if total := values["voluntary_switches_total"] + values["involuntary_switches_total"]; total < 2000 {
 		t.Errorf("%g switches, want at least 2000", total)
 	}
 }
 
-// TestProcessByPort watches a prefork server: the tree begins at the parent, though the children own the socket too.
+// TestProcessByPort watches a prefork server. The root is the parent, though the children own the socket too.
 func TestProcessByPort(t *testing.T) {
 	w := start(t, "share", 3, 0)
-	sampler := watch(t, "127.0.0.1:"+strconv.Itoa(int(w.told["port"])))
+	sampler := watch(t, "127.0.0.1:"+strconv.Itoa(int(w.figures["port"])))
 	if !strings.HasPrefix(sampler.Detail, "process "+w.spec()+" (") {
 		t.Errorf("detail %q, want process %d", sampler.Detail, w.pid)
 	}
 	expectAll(t, readOne(t, sampler), map[string]float64{"processes": 4})
 }
 
-// TestProcessRestart ends a process named by its pidfile: the counters go on in its successor.
+// TestProcessRestart ends a process named by its pidfile. The counters continue with its successor.
 func TestProcessRestart(t *testing.T) {
 	pidfile := filepath.Join(t.TempDir(), "app.pid")
 	write := func(w *watched) {
@@ -172,7 +172,7 @@ func TestProcessRestart(t *testing.T) {
 	second := start(t, "burn", 300, 0)
 	write(second)
 	after := readOne(t, sampler)
-	expect(t, difference(before, after), "cpu_user_seconds_total", second.told["user"])
+	expect(t, difference(before, after), "cpu_user_seconds_total", second.figures["user"])
 	second.end()
 	write(old)
 	if last := readOne(t, sampler); last["cpu_user_seconds_total"]-after["cpu_user_seconds_total"] > 0.05 {
@@ -193,7 +193,7 @@ func TestProcessEnded(t *testing.T) {
 	}
 }
 
-// BenchmarkProcess reads a tree of 51 processes, as a database with 50 backends has it.
+// BenchmarkProcess reads one process, and a tree of 51 processes, like a database with 50 backends.
 func BenchmarkProcess(b *testing.B) {
 	for _, children := range []int{0, 50} {
 		b.Run(benchName(children, "children"), func(b *testing.B) {

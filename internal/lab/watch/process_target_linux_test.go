@@ -53,7 +53,7 @@ func TestParseProcessTarget(t *testing.T) {
 	}
 }
 
-// resolveError is what looking a target up says.
+// resolveError returns the error of a target.
 func resolveError(t *testing.T, text string) string {
 	t.Helper()
 	target, err := ParseProcess(text)
@@ -91,10 +91,10 @@ func TestResolveErrors(t *testing.T) {
 	}
 }
 
-// TestResolvePortAddress tells the listeners of one port apart by their address.
+// TestResolvePortAddress distinguishes listeners on one port by address.
 func TestResolvePortAddress(t *testing.T) {
 	w := start(t, "share", 1, 0)
-	port := int(w.told["port"])
+	port := int(w.figures["port"])
 	if got := resolveError(t, fmt.Sprintf("app=127.0.0.2:%d", port)); !strings.Contains(got, "not at 127.0.0.2") {
 		t.Error(got)
 	}
@@ -105,7 +105,7 @@ func TestResolvePortAddress(t *testing.T) {
 	}
 }
 
-// TestResolveUnit lays control groups out as systemd does: a plain service, an instance with a group below it.
+// TestResolveUnit creates control groups as systemd does: a plain service, and an instance with a group below it.
 func TestResolveUnit(t *testing.T) {
 	w := start(t, "share", 2, 0)
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", w.pid))
@@ -146,8 +146,8 @@ func TestResolveUnit(t *testing.T) {
 	}
 }
 
-// TestNotPermitted looks at processes of root as nobody: the port's owner cannot be found, and everything but the
-// open files of older kernels can be read.
+// TestNotPermitted watches processes of root as user nobody. The owner of a port cannot be found; everything else can be read,
+// except open files on older kernels.
 func TestNotPermitted(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("this test must run as root: it gives its rights up")
@@ -157,7 +157,7 @@ func TestNotPermitted(t *testing.T) {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 		t.Fatal(errno)
 	}
-	if got := resolveError(t, fmt.Sprintf("app=:%d", int(w.told["port"]))); !strings.Contains(got, "belongs to another user") {
+	if got := resolveError(t, fmt.Sprintf("app=:%d", int(w.figures["port"]))); !strings.Contains(got, "belongs to another user") {
 		t.Error(got)
 	}
 	samples, err := watch(t, w.spec()).Read(context.Background())

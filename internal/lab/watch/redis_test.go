@@ -11,7 +11,7 @@ import (
 	"spillway/internal/apptest"
 )
 
-// redisSession is a session of a test, closed at its end.
+// redisSession returns a session that is closed when the test ends.
 func redisSession(t testing.TB, addr string) *bufio.ReadWriter {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -22,7 +22,7 @@ func redisSession(t testing.TB, addr string) *bufio.ReadWriter {
 	return bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn))
 }
 
-// redisSend sends commands and reads a line of answer to each.
+// redisSend sends commands and reads one line per answer.
 func redisSend(t testing.TB, conn *bufio.ReadWriter, commands ...string) {
 	t.Helper()
 	for _, command := range commands {
@@ -108,7 +108,7 @@ func FuzzRedisText(f *testing.F) {
 	})
 }
 
-// benchRedis starts a server with 50 clients that do nothing.
+// benchRedis starts a server with 50 idle clients.
 func benchRedis(t testing.TB) (string, int, func()) {
 	server := apptest.Redis(t)
 	return server.URL("0"), server.PID(), func() {

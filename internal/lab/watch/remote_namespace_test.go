@@ -15,7 +15,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// The two ends of the wire between this host and the one that a namespace stands for. The network is one kept for benchmarks.
+// The addresses of this host and of the namespace, in a network reserved for benchmarks.
 const (
 	namespaceHere  = "198.18.91.1"
 	namespaceThere = "198.18.91.2"
@@ -32,7 +32,7 @@ func ipCommand(t testing.TB, args ...string) {
 	}
 }
 
-// newNamespace makes a network namespace joined to this one by a wire, for the length of a test.
+// newNamespace creates a network namespace that is connected to this one, until the test ends.
 func newNamespace(t testing.TB) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -54,8 +54,7 @@ func newNamespace(t testing.TB) string {
 	return name
 }
 
-// TestRemoteNamespace joins a watch in another network namespace, served by another process, and reads its figures: those of its
-// own network.
+// TestRemoteNamespace joins a watch of another process in another network namespace. Its figures are those of that network.
 func TestRemoteNamespace(t *testing.T) {
 	if os.Getenv(namespaceChild) != "" {
 		serveInNamespace(t)
@@ -113,7 +112,7 @@ func awaitURL(t *testing.T, lines *bufio.Scanner) string {
 	return ""
 }
 
-// serveInNamespace is the other process: it serves until its input ends.
+// serveInNamespace is the other process. It serves until its input closes.
 func serveInNamespace(t *testing.T) {
 	w := New(time.Now(), &Sampler{Kind: result.SamplerTCP, Subject: "interfaces", Every: FastEvery, Read: func(context.Context) ([]result.Sample, error) {
 		table, err := os.ReadFile("/proc/thread-self/net/dev")

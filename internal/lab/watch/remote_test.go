@@ -15,7 +15,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// remoteRun is a run of a RemoteWatch whose samples a test takes.
+// remoteRun is a run of a RemoteWatch.
 type remoteRun struct {
 	samples chan result.Sample
 	stop    func()
@@ -37,7 +37,7 @@ func runRemote(t testing.TB, r *RemoteWatch) *remoteRun {
 	return run
 }
 
-// await takes samples until one is as wanted.
+// await reads samples until one is as wanted.
 func (r *remoteRun) await(t testing.TB, what string, wanted func(result.Sample) bool) result.Sample {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -85,7 +85,7 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// TestRemoteClock compares the clocks again as time goes by.
+// TestRemoteClock checks that the clocks are compared repeatedly.
 func TestRemoteClock(t *testing.T) {
 	listener := listenWatch(t, "127.0.0.1:0", "")
 	serveWatch(t, listener, ServeConfig{Watcher: New(time.Now()), Clock: func() time.Time { return time.Now().Add(-time.Hour) }})
@@ -160,7 +160,7 @@ func TestRemoteRefused(t *testing.T) {
 	}
 }
 
-// TestMeasureOffset holds that an offset is never further off than it says, whatever the ways there and back take.
+// TestMeasureOffset checks that the error of an offset is within its bound, however long each way takes.
 func TestMeasureOffset(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		span := func(name string) time.Duration {

@@ -22,7 +22,7 @@ import (
 
 const serveToken = "0123456789abcdef"
 
-// servedWatcher is a watch of one figure that counts its readings.
+// servedWatcher is a watch of one value that counts its readings.
 type servedWatcher struct {
 	watcher *Watcher
 	reads   atomic.Int64
@@ -68,7 +68,7 @@ func listenWatch(t testing.TB, address, token string) net.Listener {
 	return listener
 }
 
-// awaitTrue waits for a condition that nothing signals.
+// awaitTrue polls a condition.
 func awaitTrue(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
@@ -119,7 +119,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// serveGet asks with a token and a Host header, and returns status and body.
+// serveGet sends a request with a token and a Host header and returns status and body.
 func serveGet(t *testing.T, url, token, host string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -168,7 +168,7 @@ func TestServeGuards(t *testing.T) {
 	}
 }
 
-// TestServeReaders runs the samplers only while someone reads, and turns away whom it has no place for.
+// TestServeReaders checks that samplers run only while there are readers, and that readers over the limit are rejected.
 func TestServeReaders(t *testing.T) {
 	served := newServedWatcher()
 	listener := listenWatch(t, "127.0.0.1:0", "")
@@ -213,7 +213,7 @@ func TestServeReaders(t *testing.T) {
 	awaitTrue(t, "readings for another reader", func() bool { return served.reads.Load() > before })
 }
 
-// TestServeSlowReader fills a connection that nobody empties: the server keeps its bound and tells the loss.
+// TestServeSlowReader fills a connection without reading it. The server keeps within its limit and reports the loss.
 func TestServeSlowReader(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := &streamReader{ready: make(chan struct{}, 1), limit: rapid.IntRange(1, 400).Draw(t, "limit")}
@@ -255,7 +255,7 @@ func TestServeSlowReader(t *testing.T) {
 	})
 }
 
-// TestServeStuckReader has a reader that takes nothing: the others go on, and memory is bounded.
+// TestServeStuckReader has a reader that does not read. Memory is bounded, and other readers continue.
 func TestServeStuckReader(t *testing.T) {
 	w := New(time.Now(), &Sampler{Kind: result.SamplerHost, Every: time.Millisecond, Read: func(context.Context) ([]result.Sample, error) {
 		many := make([]result.Sample, 200)
@@ -290,7 +290,7 @@ func TestServeStuckReader(t *testing.T) {
 	}
 }
 
-// TestServeLive drives a stream over a real connection while nobody reads it for a while.
+// TestServeLive pauses reading a stream over a real connection.
 func TestServeLive(t *testing.T) {
 	served := newServedWatcher()
 	listener := listenWatch(t, "127.0.0.1:0", "")

@@ -21,7 +21,7 @@ func newTCP(tb testing.TB) *Sampler {
 	return s
 }
 
-// difference returns what happened between two readings: counters less what they were, the others as they stand.
+// difference returns the increase of counters between two readings, and the other values of the second.
 func difference(before, after map[string]float64) map[string]float64 {
 	values := map[string]float64{}
 	for name, value := range after {
@@ -41,8 +41,7 @@ func expectAll(tb testing.TB, values, truth map[string]float64) {
 	}
 }
 
-// TestTimeWaitOfClients makes known numbers of connections that the client closes first: each leaves a socket in
-// TIME_WAIT with an ephemeral port.
+// TestTimeWaitOfClients makes connections that the client closes first. Each leaves a socket in TIME_WAIT with an ephemeral port.
 func TestTimeWaitOfClients(t *testing.T) {
 	enterNamespace(t, 20000, 29999)
 	server := listen(t, 8080, 128)
@@ -65,7 +64,7 @@ func TestTimeWaitOfClients(t *testing.T) {
 	})
 }
 
-// TestTimeWaitOfServers makes the server close first: TIME_WAIT is as high, and no ephemeral port is taken.
+// TestTimeWaitOfServers makes connections that the server closes first. They leave TIME_WAIT, but take no ephemeral port.
 func TestTimeWaitOfServers(t *testing.T) {
 	enterNamespace(t, 20000, 29999)
 	server := listen(t, 8080, 128)
@@ -76,7 +75,7 @@ func TestTimeWaitOfServers(t *testing.T) {
 	})
 }
 
-// TestPortsUsedUp uses up a range of which some ports are reserved, and looks at what the last connection is told.
+// TestPortsUsedUp uses up a range with reserved ports. The next connection fails.
 func TestPortsUsedUp(t *testing.T) {
 	enterNamespace(t, 20000, 20999)
 	setNet(t, "ip_local_reserved_ports", "8081,20100-20199,20998-21100")
@@ -92,7 +91,7 @@ func TestPortsUsedUp(t *testing.T) {
 	}
 }
 
-// TestPortsShared holds one ephemeral port by a listener and by all that it accepted: it counts once.
+// TestPortsShared holds one ephemeral port with a listener and the connections that it accepted. The port counts once.
 func TestPortsShared(t *testing.T) {
 	enterNamespace(t, 20000, 29999)
 	server := listen(t, 25000, 128)
@@ -105,7 +104,7 @@ func TestPortsShared(t *testing.T) {
 	expectAll(t, readOne(t, newTCP(t)), map[string]float64{"ports_in_use": 51, "established": 100})
 }
 
-// TestTimeWaitOverflow bounds TIME_WAIT below the number of closes.
+// TestTimeWaitOverflow limits TIME_WAIT to fewer sockets than are closed.
 func TestTimeWaitOverflow(t *testing.T) {
 	enterNamespace(t, 20000, 29999)
 	setNet(t, "tcp_max_tw_buckets", "100")
@@ -114,7 +113,7 @@ func TestTimeWaitOverflow(t *testing.T) {
 	expectAll(t, readOne(t, newTCP(t)), map[string]float64{"time_wait": 100, "time_wait_overflow_total": 200})
 }
 
-// TestNamespaceStays reads a sampler from a thread of another namespace than the one that made it.
+// TestNamespaceStays reads a sampler from a thread in another namespace than the one that made it.
 func TestNamespaceStays(t *testing.T) {
 	enterNamespace(t, 20000, 20999)
 	server := listen(t, 8080, 128)

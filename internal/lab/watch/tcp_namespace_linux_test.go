@@ -12,8 +12,8 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// enterNamespace puts the test into a network namespace of its own, where nothing else opens a socket. The thread is
-// never unlocked: it ends with the test, and the namespace with it.
+// enterNamespace moves the test into a network namespace of its own, where nothing else opens a socket. The thread is never
+// unlocked, so it ends with the test, and the namespace ends with the thread.
 func enterNamespace(tb testing.TB, low, high int) {
 	tb.Helper()
 	runtime.LockOSThread()
@@ -44,7 +44,7 @@ func setNet(tb testing.TB, name, value string) {
 	}
 }
 
-// loopback is a listening or a connected socket without anything around it.
+// loopback is a listening or a connected socket.
 type loopback struct {
 	tb    testing.TB
 	fd    int
