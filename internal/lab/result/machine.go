@@ -1,12 +1,13 @@
 package result
 
 import (
-	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/prometheus/procfs"
 )
 
 // A Machine describes a host and the limits that matter for load.
@@ -30,7 +31,7 @@ type Machine struct {
 
 // ReadMachine describes this host. Unknown values are zero (TCPTWReuse: -1).
 func ReadMachine() Machine {
-	m := readMachine(os.DirFS("/"))
+	m := readMachine("/")
 	m.Host, _ = os.Hostname()
 	m.Arch, m.Cores, m.GOMAXPROCS = runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0)
 	var limit syscall.Rlimit
@@ -40,43 +41,44 @@ func ReadMachine() Machine {
 	return m
 }
 
-// readMachine reads proc and etc below root.
-func readMachine(root fs.FS) Machine {
-	m := Machine{
-		OS:           quotedField(readText(root, "etc/os-release"), "PRETTY_NAME", "="),
-		Kernel:       readText(root, "proc/sys/kernel/osrelease"),
-		CPU:          quotedField(readText(root, "proc/cpuinfo"), "model name", ":"),
-		SoMaxConn:    readInt(root, "proc/sys/net/core/somaxconn", 0),
-		TCPTWReuse:   readInt(root, "proc/sys/net/ipv4/tcp_tw_reuse", -1),
-		MaxTWBuckets: readInt(root, "proc/sys/net/ipv4/tcp_max_tw_buckets", 0),
+// readMachine reads proc and etc below the directory root.
+func readMachine(root string) Machine {
+	m := Machine{OS: quotedField(readText(root, "etc/os-release"), "PRETTY_NAME", "="), TCPTWReuse: -1}
+	proc, err := procfs.NewFS(filepath.Join(root, "proc"))
+	if err != nil {
+		return m
 	}
-	if fields := strings.Fields(readText(root, "proc/sys/net/ipv4/ip_local_port_range")); len(fields) == 2 {
-		m.PortLow, m.PortHigh = parseInt(fields[0], 0), parseInt(fields[1], 0)
+	// procfs reads cpuinfo differently on each architecture, and on Linux only.
+	m.CPU = quotedField(readText(root, "proc/cpuinfo"), "model name", ":")
+	if release, err := proc.SysctlStrings("kernel.osrelease"); err == nil {
+		m.Kernel = strings.Join(release, " ")
 	}
-	if fields := strings.Fields(quotedField(readText(root, "proc/meminfo"), "MemTotal", ":")); len(fields) == 2 {
-		m.Memory = int64(parseInt(fields[0], 0)) << 10 // the file is in kB
+	if memory, err := proc.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+		m.Memory = int64(*memory.MemTotalBytes)
+	}
+	for name, values := range map[string][]*int{
+		"net.ipv4.ip_local_port_range": {&m.PortLow, &m.PortHigh},
+		"net.core.somaxconn":           {&m.SoMaxConn},
+		"net.ipv4.tcp_tw_reuse":        {&m.TCPTWReuse},
+		"net.ipv4.tcp_max_tw_buckets":  {&m.MaxTWBuckets},
+	} {
+		setting, err := proc.SysctlInts(name)
+		if err != nil || len(setting) != len(values) {
+			continue
+		}
+		for i, value := range values {
+			*value = setting[i]
+		}
 	}
 	return m
 }
 
-func readText(root fs.FS, name string) string {
-	text, err := fs.ReadFile(root, name)
+func readText(root, name string) string {
+	text, err := os.ReadFile(filepath.Join(root, name))
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(text))
-}
-
-func readInt(root fs.FS, name string, missing int) int {
-	return parseInt(readText(root, name), missing)
-}
-
-func parseInt(text string, missing int) int {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		return missing
-	}
-	return n
+	return string(text)
 }
 
 // quotedField returns the value of the first line "name sep value", without quotes.

@@ -1,6 +1,7 @@
 package result
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +11,7 @@ import (
 )
 
 func TestReadMachineFiles(t *testing.T) {
-	root := fstest.MapFS{}
+	files := fstest.MapFS{}
 	for name, text := range map[string]string{
 		"etc/os-release":                        "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
 		"proc/sys/kernel/osrelease":             "6.1.0-18-amd64\n",
@@ -21,7 +22,11 @@ func TestReadMachineFiles(t *testing.T) {
 		"proc/sys/net/ipv4/tcp_max_tw_buckets":  "65536\n",
 		"proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
 	} {
-		root[name] = &fstest.MapFile{Data: []byte(text)}
+		files[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	root := t.TempDir()
+	if err := os.CopyFS(root, files); err != nil {
+		t.Fatal(err)
 	}
 	want := Machine{
 		OS: "Debian GNU/Linux 12 (bookworm)", Kernel: "6.1.0-18-amd64", CPU: "Some CPU @ 2.20GHz", Memory: 8000000 << 10,
@@ -30,7 +35,7 @@ func TestReadMachineFiles(t *testing.T) {
 	if diff := cmp.Diff(want, readMachine(root)); diff != "" {
 		t.Fatal(diff)
 	}
-	if diff := cmp.Diff(Machine{TCPTWReuse: -1}, readMachine(fstest.MapFS{})); diff != "" {
+	if diff := cmp.Diff(Machine{TCPTWReuse: -1}, readMachine(t.TempDir())); diff != "" {
 		t.Fatal(diff)
 	}
 	if m := ReadMachine(); m.Cores < 1 || m.NoFile == 0 || m.Kernel == "" {
