@@ -32,7 +32,7 @@ type host struct {
 func openProc() (procfs.FS, error) {
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {
-		return proc, fmt.Errorf("read /proc, which needs Linux (--watch-from samples another host): %w", err)
+		return proc, fmt.Errorf("watch this host, which needs Linux: %w", err)
 	}
 	return proc, nil
 }
