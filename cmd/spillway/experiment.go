@@ -130,14 +130,14 @@ func printPlan(w io.Writer, file *experiment.File, plan *experiment.Plan) error 
 		names = append(names, "peak")
 	}
 	fmt.Fprintf(w, "\nlevels: %s\n", strings.Join(names, ", "))
-	for i, turns := range plan.Turns {
-		order := make([]string, len(turns))
-		for k, turn := range turns {
-			order[k] = turn.Variant
+	for i, trials := range plan.Trials {
+		order := make([]string, len(trials))
+		for k, trial := range trials {
+			order[k] = trial.Variant
 		}
 		fmt.Fprintf(w, "block %d: %s\n", i+1, strings.Join(order, ", "))
 	}
-	fmt.Fprintf(w, "%s\n", plan.Time(time.Now(), len(plan.Turns)))
+	fmt.Fprintf(w, "%s\n", plan.Time(time.Now(), len(plan.Trials)))
 	return nil
 }
 
@@ -165,7 +165,7 @@ func (c *experimentCmd) measure(env *environment, prefix string) error {
 		return err
 	}
 	if len(outcome.Failed) > 0 {
-		return failedError{fmt.Errorf("experiment: %d of %d turns are not complete: see block.json in %s", len(outcome.Failed), outcome.Turns, outcome.Dir)}
+		return failedError{fmt.Errorf("experiment: %d of %d trials are not complete: see block.json in %s", len(outcome.Failed), outcome.Trials, outcome.Dir)}
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func (c *experimentCmd) show(env *environment, outcome *experiment.Outcome) erro
 		}
 		return study.WriteSummary(env.stdout)
 	}
-	_, err := fmt.Fprintf(env.stdout, "%d turns in %s\nspillway report %s\n", outcome.Turns, outcome.Dir, outcome.Dir)
+	_, err := fmt.Fprintf(env.stdout, "%d trials in %s\nspillway report %s\n", outcome.Trials, outcome.Dir, outcome.Dir)
 	return err
 }
 

@@ -118,15 +118,16 @@ func matches(dir, pattern string) []string {
 	return names
 }
 
-// nothingLeft wants the run's processes, folders and namespaces gone, and its ports free.
+// nothingLeft wants the run's processes, folders, namespaces and control groups gone, and its ports free.
 func (r *experimentRun) nothingLeft(t *testing.T) {
 	t.Helper()
 	mine := fmt.Sprintf("spillway-%d-*", r.cmd.Process.Pid)
 	eventually(t, "nothing is left of the run", func() bool {
-		return len(r.processes()) == 0 && len(matches(os.TempDir(), mine)) == 0 && len(matches("/run/netns", mine)) == 0
+		return len(r.processes()) == 0 && len(matches(os.TempDir(), mine)) == 0 && len(matches("/run/netns", mine)) == 0 &&
+			len(matches("/sys/fs/cgroup", mine)) == 0 && len(matches("/sys/fs/cgroup", "*/"+mine)) == 0
 	})
-	for _, name := range matches(r.dir, "blocks/*/*/"+experiment.TurnFile) {
-		for _, service := range readTurn(t, name).Services {
+	for _, name := range matches(r.dir, "blocks/*/*/"+experiment.TrialFile) {
+		for _, service := range readTrial(t, name).Services {
 			for _, port := range service.Ports {
 				l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 				if err != nil {
@@ -151,17 +152,17 @@ func (r *experimentRun) processes() []string {
 	return found
 }
 
-func readTurn(t *testing.T, path string) experiment.Turn {
+func readTrial(t *testing.T, path string) experiment.Trial {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var turn experiment.Turn
-	if err := json.Unmarshal(text, &turn); err != nil {
+	var trial experiment.Trial
+	if err := json.Unmarshal(text, &trial); err != nil {
 		t.Fatal(err)
 	}
-	return turn
+	return trial
 }
 
 // sampled says whether a run has a sample of a subject.
@@ -180,13 +181,13 @@ func TestExperiment(t *testing.T) {
 	for block := 1; block <= 2; block++ {
 		for _, variant := range []string{"base", "base-again", "other"} {
 			dir := filepath.Join(out, experiment.BlocksDir, fmt.Sprintf("%03d", block), variant)
-			turn := readTurn(t, filepath.Join(dir, experiment.TurnFile))
-			if !turn.Complete || turn.Error != "" || len(turn.Services) != 2 || turn.Peak == nil || turn.Peak.Feasible != 40 || len(turn.Peak.Attempts) != 2 {
-				t.Errorf("%s: %+v", dir, turn)
+			trial := readTrial(t, filepath.Join(dir, experiment.TrialFile))
+			if !trial.Complete || trial.Error != "" || len(trial.Services) != 2 || trial.Peak == nil || trial.Peak.Feasible != 40 || len(trial.Peak.Attempts) != 2 {
+				t.Errorf("%s: %+v", dir, trial)
 			}
-			run, err := result.ReadFile(filepath.Join(dir, turn.Levels[0].File))
+			run, err := result.ReadFile(filepath.Join(dir, trial.Levels[0].File))
 			if err != nil || run.Header.Label != variant || !sampled(run, "", result.SamplerProcess, "web") || run.Steps[0].Total.Due != 60 || run.Steps[0].Total.Done == 0 {
-				t.Errorf("%s: %v, %+v", dir, err, turn.Levels)
+				t.Errorf("%s: %v, %+v", dir, err, trial.Levels)
 			}
 		}
 	}
@@ -198,7 +199,7 @@ func TestExperiment(t *testing.T) {
 	if err != nil || manifest.Seed != 7 || len(manifest.Plan) != 2 || !strings.HasPrefix(manifest.Programs[0].Version, "nginx version") {
 		t.Errorf("%v, %+v", err, manifest)
 	}
-	if !strings.Contains(r.output.String(), "turns done, ") || !strings.Contains(r.output.String(), "ends between ") {
+	if !strings.Contains(r.output.String(), "trials done, ") || !strings.Contains(r.output.String(), "ends between ") {
 		t.Errorf("no progress in %s", &r.output)
 	}
 	r.nothingLeft(t)
@@ -221,7 +222,7 @@ func TestExperimentResume(t *testing.T) {
 		t.Fatalf("exit %d\n%s", code, &r.output)
 	}
 	r.nothingLeft(t)
-	first := readTurn(t, filepath.Join(out, "blocks/001/base", experiment.TurnFile))
+	first := readTrial(t, filepath.Join(out, "blocks/001/base", experiment.TrialFile))
 
 	changed := filepath.Join(filepath.Dir(file), "nginx.conf")
 	if err := os.WriteFile(changed, []byte(tinyNginx+"# changed\n"), 0o600); err != nil {
@@ -237,12 +238,12 @@ func TestExperimentResume(t *testing.T) {
 	if _, stderr, code = spillway(t, "experiment", file, "--resume", out); code != 0 {
 		t.Fatalf("resume: exit %d, %s", code, stderr)
 	}
-	if diff := cmp.Diff(first, readTurn(t, filepath.Join(out, "blocks/001/base", experiment.TurnFile))); diff != "" {
+	if diff := cmp.Diff(first, readTrial(t, filepath.Join(out, "blocks/001/base", experiment.TrialFile))); diff != "" {
 		t.Errorf("a complete block was run again: %s", diff)
 	}
 	for _, variant := range []string{"base", "other"} {
-		if turn := readTurn(t, filepath.Join(out, "blocks/002", variant, experiment.TurnFile)); !turn.Complete {
-			t.Errorf("%+v", turn)
+		if trial := readTrial(t, filepath.Join(out, "blocks/002", variant, experiment.TrialFile)); !trial.Complete {
+			t.Errorf("%+v", trial)
 		}
 	}
 	if len(matches(out, "incomplete/002-1/*")) == 0 {
@@ -305,8 +306,8 @@ func TestExperimentHosts(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d\n%s", code, &r.output)
 	}
-	turn := readTurn(t, filepath.Join(out, "blocks/001/base", experiment.TurnFile))
-	run, err := result.ReadFile(filepath.Join(out, "blocks/001/base", turn.Levels[0].File))
+	trial := readTrial(t, filepath.Join(out, "blocks/001/base", experiment.TrialFile))
+	run, err := result.ReadFile(filepath.Join(out, "blocks/001/base", trial.Levels[0].File))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,8 +319,8 @@ func TestExperimentHosts(t *testing.T) {
 		t.Errorf("watched: %+v", run.Watches)
 	}
 	total := &run.Steps[0].Total
-	if _, counted := turn.Levels[0].Cooldown.TimeWait["client"]; total.Done == 0 || !counted {
-		t.Errorf("%+v", turn.Levels[0])
+	if _, counted := trial.Levels[0].Cooldown.TimeWait["client"]; total.Done == 0 || !counted {
+		t.Errorf("%+v", trial.Levels[0])
 	}
 	r.nothingLeft(t)
 }
@@ -346,7 +347,7 @@ func TestExperimentRefusals(t *testing.T) {
 	}
 }
 
-// TestExperimentFailures: a service that does not get ready ends the run, one that dies while it is measured its turn.
+// TestExperimentFailures: a service that does not get ready ends the run, one that dies while it is measured its trial.
 func TestExperimentFailures(t *testing.T) {
 	broken := strings.Replace(unwatched(tinyExperiment), "{{.folder}}/nginx.conf\"", "{{.folder}}/none.conf\"", 1)
 	_, stderr, code := spillway(t, "experiment", writeExperiment(t, broken), "-o", "out")
@@ -356,7 +357,7 @@ func TestExperimentFailures(t *testing.T) {
 	dying := strings.Replace(unwatched(tinyExperiment), "  stubborn:\n    scope: experiment\n", "  stubborn:\n", 1)
 	dying = strings.Replace(dying, "sleep 1000 & sleep 1000 & while :; do wait; done", "sleep 0.2; exit 5", 1)
 	_, stderr, code = spillway(t, "experiment", writeExperiment(t, dying), "-o", "out")
-	if code != 1 || !strings.Contains(stderr, "service stubborn ended by itself: exit status 5") || !strings.Contains(stderr, "4 of 4 turns are not complete") {
+	if code != 1 || !strings.Contains(stderr, "service stubborn ended by itself: exit status 5") || !strings.Contains(stderr, "4 of 4 trials are not complete") {
 		t.Errorf("dying service: exit %d, %s", code, stderr)
 	}
 }
@@ -381,9 +382,9 @@ func TestExperimentKeep(t *testing.T) {
 		if text, err := os.ReadFile(log); err != nil || string(text) != "prepare\nfill\n" {
 			t.Errorf("%v, %q", err, text)
 		}
-		turn := readTurn(t, filepath.Join(out, "blocks/001/base", experiment.TurnFile))
+		trial := readTrial(t, filepath.Join(out, "blocks/001/base", experiment.TrialFile))
 		var modes []string
-		for _, s := range turn.Services {
+		for _, s := range trial.Services {
 			if s.Name == "web" {
 				modes = append(modes, s.Setting["mode"])
 			}

@@ -1,15 +1,16 @@
 package experiment
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
-	"os"
 	"os/exec"
-	"strconv"
-	"strings"
+	"slices"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // cooldownPoll is the time between two looks at a host's sockets.
@@ -48,59 +49,44 @@ func (e *engine) countSockets() (sockets, error) {
 
 // timeWait reads how many sockets of the thread's namespace are in TIME_WAIT.
 func timeWait() (int, error) {
-	text, err := os.ReadFile("/proc/thread-self/net/sockstat")
+	proc, err := procfs.NewFS("/proc/thread-self")
 	if err != nil {
 		return 0, err
 	}
-	return parseTimeWait(string(text)), nil
-}
-
-// parseTimeWait reads "TCP: inuse 5 orphan 0 tw 12 alloc 7 mem 1".
-func parseTimeWait(text string) int {
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		for i := 1; i+1 < len(fields) && fields[0] == "TCP:"; i += 2 {
-			if n, err := strconv.Atoi(fields[i+1]); err == nil && fields[i] == "tw" {
-				return n
-			}
+	stat, err := proc.NetSockstat()
+	if err != nil {
+		return 0, err
+	}
+	for _, protocol := range stat.Protocols {
+		if protocol.Protocol == "TCP" && protocol.TW != nil {
+			return *protocol.TW, nil
 		}
 	}
-	return 0
+	return 0, nil
 }
 
 // acceptQueues adds up the connections that listening sockets of the thread's namespace have not accepted.
 func acceptQueues() (int, error) {
+	const listen = 10 // TCP_LISTEN
+	proc, err := procfs.NewFS("/proc/thread-self")
+	if err != nil {
+		return 0, err
+	}
+	sockets, err := proc.NetTCP()
+	if err != nil {
+		return 0, err
+	}
+	sockets6, err := proc.NetTCP6()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no IPv6
+		return 0, err
+	}
 	total := 0
-	for _, name := range []string{"tcp", "tcp6"} {
-		file, err := os.Open("/proc/thread-self/net/" + name)
-		if os.IsNotExist(err) {
-			continue // no IPv6
+	for _, socket := range slices.Concat(sockets, sockets6) {
+		if socket.St == listen {
+			total += int(socket.RxQueue) // of a listening socket: its accept queue
 		}
-		if err != nil {
-			return 0, err
-		}
-		total += parseAcceptQueues(bufio.NewScanner(file))
-		file.Close()
 	}
 	return total, nil
-}
-
-// parseAcceptQueues reads the listening sockets, which stand before all others.
-func parseAcceptQueues(lines *bufio.Scanner) int {
-	const listen = "0A"
-	total := 0
-	lines.Scan() // titles
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 || fields[3] != listen {
-			break
-		}
-		_, queue, _ := strings.Cut(fields[4], ":") // tx_queue:rx_queue; the second is the accept queue's length
-		if n, err := strconv.ParseInt(queue, 16, 64); err == nil {
-			total += int(n)
-		}
-	}
-	return total
 }
 
 // calm says whether sockets are back to the base.

@@ -5,7 +5,7 @@
 // ends, and that a run that was cut off can be resumed. The load is put on by `spillway load` as a child process; the
 // result files are those that it writes. What the figures mean is for the study to say, not for the engine.
 //
-// File is the format (docs/experiments.md explains it), Manifest and Turn are what a run leaves in its directory.
+// File is the format (docs/experiments.md explains it), Manifest and Trial are what a run leaves in its directory.
 package experiment
 
 import "time"
@@ -28,7 +28,7 @@ type File struct {
 
 	Load          Load     `yaml:"load"`           // flags of `spillway load` for every level
 	Levels        []Level  `yaml:"levels"`         // at least one, unless there is a peak
-	ShuffleLevels bool     `yaml:"shuffle_levels"` // a random order in each turn; default: as written
+	ShuffleLevels bool     `yaml:"shuffle_levels"` // a random order in each trial; default: as written
 	Peak          *Peak    `yaml:"peak"`           // after the levels: the highest rate that meets an SLO
 	Watch         Watch    `yaml:"watch"`          //
 	Blocks        int      `yaml:"blocks"`         // default 10, which intervals need
@@ -56,7 +56,7 @@ type Host struct {
 	Sysctl map[string]string `yaml:"sysctl"` // net.…: value
 }
 
-// A Service is a program that runs for the length of a turn or of the whole experiment. One that a factor names runs in
+// A Service is a program that runs for the length of a trial or of the whole experiment. One that a factor names runs in
 // the variants whose value of the factor names it; all others run in every variant.
 type Service struct {
 	Name    string            `yaml:",key"`
@@ -77,7 +77,7 @@ type Service struct {
 
 // Scopes of a service.
 const (
-	ScopeBlock      = "block"      // started afresh in every turn
+	ScopeBlock      = "block"      // started afresh in every trial
 	ScopeExperiment = "experiment" // started once
 )
 

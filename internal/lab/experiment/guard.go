@@ -50,10 +50,10 @@ func Inner() string {
 //
 // It takes this process over: it adopts and reaps all its descendants.
 func Guard(program string, args []string, stdout, stderr io.Writer) (int, error) {
-	removeDead()
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return 0, fmt.Errorf("adopt orphans: %w", err)
+	if err := adoptOrphans(); err != nil {
+		return 0, err
 	}
+	removeDead()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -62,7 +62,7 @@ func Guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.Env = append(os.Environ(), prefixVariable+"="+prefix)
 	// A group of its own: the terminal's Ctrl-C reaches it once, through here.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.SysProcAttr = attributes(nil, syscall.SIGTERM)
 	started, done := make(chan error), make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // the kernel sends Pdeathsig when the thread ends
@@ -121,22 +121,31 @@ func clearAway(prefix string) error {
 // removeRun removes the namespaces and folders of a run, and the processes that still use them.
 func removeRun(prefix string) error {
 	killAll(users(prefix))
-	return errors.Join(removeNamespaces(context.Background(), prefix), os.RemoveAll(filepath.Join(os.TempDir(), prefix+"run")))
+	var errs []error
+	for _, group := range runGroups(prefix) {
+		errs = append(errs, group.remove())
+	}
+	return errors.Join(append(errs, removeNamespaces(context.Background(), prefix), os.RemoveAll(filepath.Join(os.TempDir(), prefix+"run")))...)
 }
 
 // removeDead removes what is left of runs whose guard is gone. What cannot be removed is another user's.
 func removeDead() {
+	var names []string
 	for _, dir := range []string{namespaceDir, os.TempDir()} {
-		names, _ := filepath.Glob(filepath.Join(dir, "spillway-*"))
-		for _, name := range names {
-			match := prefixed.FindStringSubmatch(filepath.Base(name))
-			if match == nil {
-				continue
-			}
-			pid, _ := strconv.Atoi(match[1])
-			if owner := (identity{pid: pid, start: match[2]}); !owner.alive() {
-				_ = removeRun(match[0])
-			}
+		found, _ := filepath.Glob(filepath.Join(dir, "spillway-*"))
+		names = append(names, found...)
+	}
+	for _, group := range runGroups("spillway-") {
+		names = append(names, group.dir)
+	}
+	for _, name := range names {
+		match := prefixed.FindStringSubmatch(filepath.Base(name))
+		if match == nil {
+			continue
+		}
+		pid, _ := strconv.Atoi(match[1])
+		if owner := (identity{pid: pid, start: match[2]}); !owner.alive() {
+			_ = removeRun(match[0])
 		}
 	}
 }

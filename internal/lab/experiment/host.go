@@ -14,8 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // namespaceDir is where iproute2 keeps namespaces.
@@ -162,19 +160,6 @@ func inNamespace(file string, fn func() error) error {
 		done <- fn()
 	}()
 	return <-done
-}
-
-// enter moves the calling thread into a network namespace.
-func enter(file string) error {
-	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open network namespace %s: %w", filepath.Base(file), err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter network namespace %s: %w", filepath.Base(file), err)
-	}
-	return nil
 }
 
 // removeNamespaces deletes the namespaces whose names begin with prefix.

@@ -50,8 +50,8 @@ func search(start, maximum, step float64, attempt func(rate float64) (met bool, 
 // generator's or another program's.
 const peakTries = 2
 
-// searchPeak runs the search for a turn.
-func (e *engine) searchPeak(ctx context.Context, t *turn) (*PeakRun, error) {
+// searchPeak runs the search for a trial.
+func (e *engine) searchPeak(ctx context.Context, t *trial) (*PeakRun, error) {
 	peak := e.file.Peak
 	found := &PeakRun{}
 	try := func(rate float64, name string) (*PeakAttempt, error) {

@@ -25,7 +25,7 @@ const quickMax = 10 * time.Minute
 type Plan struct {
 	Variants []VariantFacts
 	Levels   []LevelFacts
-	Turns    [][]TurnPlan // by block
+	Trials   [][]TrialPlan // by block
 	// Least is the time that loads take; Most adds every cool-down at its limit, and a search at its longest. Neither
 	// holds the services' own start, nor levels that end after a number of requests: Open says that there are such.
 	Least, Most time.Duration
@@ -159,8 +159,8 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 
 // Time says how long a number of the plan's blocks takes when they begin now.
 func (p *Plan) Time(now time.Time, blocks int) string {
-	least := p.Least / time.Duration(len(p.Turns)) * time.Duration(blocks)
-	most := p.Most / time.Duration(len(p.Turns)) * time.Duration(blocks)
+	least := p.Least / time.Duration(len(p.Trials)) * time.Duration(blocks)
+	most := p.Most / time.Duration(len(p.Trials)) * time.Duration(blocks)
 	text := fmt.Sprintf("takes %v to %v, and the start of services: ends between %s and %s",
 		least.Round(time.Second), most.Round(time.Second), clockTime(now, least), clockTime(now, most))
 	if p.Open {
@@ -182,18 +182,18 @@ func clockTime(now time.Time, later time.Duration) string {
 func (p *Plan) shuffle(f *File, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range f.Blocks {
-		var turns []TurnPlan
+		var trials []TrialPlan
 		for _, i := range random.Perm(len(p.Variants)) {
-			turn := TurnPlan{Variant: p.Variants[i].Name}
+			trial := TrialPlan{Variant: p.Variants[i].Name}
 			for _, level := range p.Levels {
-				turn.Levels = append(turn.Levels, level.Name)
+				trial.Levels = append(trial.Levels, level.Name)
 			}
 			if f.ShuffleLevels {
-				random.Shuffle(len(turn.Levels), func(a, b int) { turn.Levels[a], turn.Levels[b] = turn.Levels[b], turn.Levels[a] })
+				random.Shuffle(len(trial.Levels), func(a, b int) { trial.Levels[a], trial.Levels[b] = trial.Levels[b], trial.Levels[a] })
 			}
-			turns = append(turns, turn)
+			trials = append(trials, trial)
 		}
-		p.Turns = append(p.Turns, turns)
+		p.Trials = append(p.Trials, trials)
 	}
 }
 
@@ -207,11 +207,11 @@ type checker struct {
 
 // experiment checks the services that serve all variants.
 func (c *checker) experiment() error {
-	scene, err := c.file.fixedScene(c.layout)
+	data, err := c.file.fixedData(c.layout)
 	if err != nil {
 		return err
 	}
-	return c.services(scene)
+	return c.services(data)
 }
 
 func (c *checker) variant(facts *VariantFacts) error {
@@ -230,32 +230,32 @@ func (c *checker) variant(facts *VariantFacts) error {
 
 // level checks a variant at a level; nil stands for a file with a peak only.
 func (c *checker) level(facts *VariantFacts, level *Level) error {
-	scene, err := c.file.variantScene(c.layout, facts, level)
+	data, err := c.file.variantData(c.layout, facts, level)
 	if err != nil {
 		return err
 	}
-	if err := c.services(scene); err != nil {
+	if err := c.services(data); err != nil {
 		return err
 	}
 	if level != nil {
-		if err := c.load(scene, c.file.Load.with(level.Load), 1, 1); err != nil {
+		if err := c.load(data, c.file.Load.with(level.Load), 1, 1); err != nil {
 			return err
 		}
 	}
-	if _, err := scene.watched(); err != nil {
+	if _, err := data.watched(); err != nil {
 		return err
 	}
 	last := level == nil || level.Name == c.file.Levels[len(c.file.Levels)-1].Name
 	if peak := c.file.Peak; peak != nil && last {
 		doublings := int(math.Ceil(math.Log2(peak.Max/peak.Start))) + 1
 		halvings := max(0, int(math.Ceil(-math.Log2(peak.Step))))
-		return c.load(scene, c.file.Load.with(peak.Load), 1+halvings, doublings+halvings)
+		return c.load(data, c.file.Load.with(peak.Load), 1+halvings, doublings+halvings)
 	}
 	return nil
 }
 
 // load checks a load's templates and adds its time, which is run from least to most times.
-func (c *checker) load(s *scene, load Load, least, most int) error {
+func (c *checker) load(s *templateData, load Load, least, most int) error {
 	_, err := s.arguments(load)
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func (c *checker) load(s *scene, load Load, least, most int) error {
 	return nil
 }
 
-func (c *checker) services(s *scene) error {
+func (c *checker) services(s *templateData) error {
 	for _, name := range s.services {
 		service := c.file.service(name)
 		if _, err := s.process(service); err != nil {
@@ -308,16 +308,16 @@ func (f *File) sum(source string, plan *Plan) (string, error) {
 	paths := map[string]bool{}
 	l := f.standIn(source)
 	for i := range plan.Variants {
-		scene, err := f.variantScene(l, &plan.Variants[i], nil)
+		data, err := f.variantData(l, &plan.Variants[i], nil)
 		if err != nil {
 			continue // a setting that only levels give: below
 		}
-		scene.templatePaths(paths)
+		data.templatePaths(paths)
 	}
 	for i := range plan.Variants {
 		for k := range f.Levels {
-			if scene, err := f.variantScene(l, &plan.Variants[i], &f.Levels[k]); err == nil {
-				scene.templatePaths(paths)
+			if data, err := f.variantData(l, &plan.Variants[i], &f.Levels[k]); err == nil {
+				data.templatePaths(paths)
 			}
 		}
 	}
@@ -347,7 +347,7 @@ func (f *File) loads() []Load {
 	return loads
 }
 
-func (s *scene) templatePaths(paths map[string]bool) {
+func (s *templateData) templatePaths(paths map[string]bool) {
 	for _, name := range s.services {
 		service := s.file.service(name)
 		for file := range service.Files {

@@ -1,14 +1,15 @@
 package experiment
 
 import (
-	"bufio"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
 
@@ -21,14 +22,14 @@ func TestPlanOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		again, _ := f.Plan(".", o)
-		if diff := cmp.Diff(plan.Turns, again.Turns); diff != "" {
+		if diff := cmp.Diff(plan.Trials, again.Trials); diff != "" {
 			t.Fatalf("the same seed, another order: %s", diff)
 		}
-		for _, turns := range plan.Turns {
+		for _, trials := range plan.Trials {
 			var names []string
-			for _, turn := range turns {
-				names = append(names, turn.Variant)
-				levels := slices.Sorted(slices.Values(turn.Levels))
+			for _, trial := range trials {
+				names = append(names, trial.Variant)
+				levels := slices.Sorted(slices.Values(trial.Levels))
 				if diff := cmp.Diff([]string{"rate-100", "rate-200-connections-8"}, levels); diff != "" {
 					t.Fatal(diff)
 				}
@@ -67,7 +68,7 @@ func TestQuickAndOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(plan.Turns) != 1 || len(plan.Variants) != 2 || plan.Levels[0].Flags["duration"] != "1s" || plan.Levels[0].Name != "rate-5" {
+	if len(plan.Trials) != 1 || len(plan.Variants) != 2 || plan.Levels[0].Flags["duration"] != "1s" || plan.Levels[0].Name != "rate-5" {
 		t.Errorf("%+v", plan)
 	}
 	if f.Blocks != 20 || len(f.Variants) != 3 || len(f.Levels) != 2 {
@@ -87,11 +88,11 @@ func TestQuickAndOnly(t *testing.T) {
 func TestSettingsOfFixedServices(t *testing.T) {
 	text := strings.Replace(engineSmall, "{workers: 1}", `{workers: 1, indirect: "{{.setting.entry}}", plain: "{{.setting.workers}}"}`, 1)
 	f := engineRead(t, strings.Replace(text, "services:\n", "services:\n  db: {scope: experiment, command: [db]}\n", 1))
-	scene, err := f.fixedScene(f.standIn("."))
+	data, err := f.fixedData(f.standIn("."))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{"workers": "1", "plain": "1"}, scene.settings()); diff != "" {
+	if diff := cmp.Diff(map[string]string{"workers": "1", "plain": "1"}, data.settings()); diff != "" {
 		t.Errorf("settings seen (-want +got):\n%s", diff)
 	}
 }
@@ -127,17 +128,25 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-func TestParseSockets(t *testing.T) {
-	if n := parseTimeWait("sockets: used 1\nTCP: inuse 5 orphan 0 tw 1234 alloc 7 mem 1\nUDP: inuse 0 mem 0\n"); n != 1234 {
-		t.Errorf("%d in TIME_WAIT", n)
+// TestSockets wants connections counted that no process has accepted.
+func TestSockets(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	const tcp = `  sl  local_address rem_address   st tx_queue rx_queue
-   0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0
-   1: 0100007F:1F91 00000000:0000 0A 00000000:00000010 00:00000000 00000000     0
-   2: 0100007F:1F91 0100007F:8C3A 01 00000000:000000FF 00:00000000 00000000     0
-`
-	if n := parseAcceptQueues(bufio.NewScanner(strings.NewReader(tcp))); n != 19 {
-		t.Errorf("%d in accept queues", n)
+	defer listener.Close()
+	for range 3 {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	if n, err := acceptQueues(); err != nil || n < 3 {
+		t.Errorf("%d in accept queues, want 3: %v", n, err)
+	}
+	if n, err := timeWait(); err != nil || n < 0 {
+		t.Errorf("%d in TIME_WAIT: %v", n, err)
 	}
 }
 
@@ -148,3 +157,5 @@ func TestMissing(t *testing.T) {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -34,8 +34,8 @@ type Config struct {
 // Outcome is what became of a run.
 type Outcome struct {
 	Dir    string
-	Turns  int
-	Failed []string // turns that are not complete, as sentences
+	Trials int
+	Failed []string // trials that are not complete, as sentences
 }
 
 // engine runs one experiment.
@@ -46,6 +46,7 @@ type engine struct {
 	manifest *Manifest
 	layout   *layout
 	network  *network
+	cgroups  *cgroups
 	temp     string
 	data     map[string]*dataFolder
 	starts   int // of services, for their folders
@@ -54,19 +55,19 @@ type engine struct {
 	token    string // of the watches on hosts
 	meter    *progress.Meter
 	clock    clock
-	done     int // turns
+	done     int // trials
 }
 
 // clock tells how long the rest takes, from how long it took so far.
 type clock struct {
-	begin time.Time
-	turns int // of this process
-	all   int // left at its begin
+	begin  time.Time
+	trials int // of this process
+	all    int // left at its begin
 }
 
-// left estimates the rest by the pace of the turns so far, of which there is one at least.
+// left estimates the rest by the pace of the trials so far, of which there is one at least.
 func (c *clock) left(now time.Time) time.Duration {
-	return now.Sub(c.begin) / time.Duration(c.turns) * time.Duration(c.all-c.turns)
+	return now.Sub(c.begin) / time.Duration(c.trials) * time.Duration(c.all-c.trials)
 }
 
 // Run runs an experiment, or the rest of one. Whatever ends it, the services are stopped, and the directory can be
@@ -81,7 +82,7 @@ func Run(ctx context.Context, c Config) (*Outcome, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	outcome := &Outcome{Dir: c.Dir, Turns: e.turns()}
+	outcome := &Outcome{Dir: c.Dir, Trials: e.trials()}
 	err = e.run(ctx, outcome)
 	ended := "finished"
 	if err != nil {
@@ -137,7 +138,7 @@ func open(ctx context.Context, c Config) (*engine, error) {
 	if before.Sum != e.manifest.Sum {
 		return nil, &UseError{fmt.Sprintf("%s or one of its templates has changed since %s was run: start a new run", c.Path, c.Dir)}
 	}
-	e.manifest, e.plan.Turns = before, before.Plan
+	e.manifest, e.plan.Trials = before, before.Plan
 	return e, nil
 }
 
@@ -169,7 +170,7 @@ func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
 		Format: Format, Version: Version, Name: f.Name, Title: f.Title, Question: f.Question, Tool: e.config.Tool, Go: runtime.Version(),
 		StartedAt: time.Now(), Command: result.RedactArgs(e.config.Command), Seed: o.Seed, Quick: o.Quick, Sum: sum, File: string(f.source),
 		Machine: result.ReadMachine(), Programs: programs, Baseline: f.Baseline, Variants: slices.Clone(e.plan.Variants), Levels: e.plan.Levels,
-		SLO: f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Turns,
+		SLO: f.Load.SLO, Peak: f.peakFacts(), Charts: f.Charts, Plan: e.plan.Trials,
 	}
 	for i := range m.Variants {
 		m.Variants[i].Settings = redact(m.Variants[i].Settings)
@@ -188,9 +189,9 @@ func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
 	return m, nil
 }
 
-func (e *engine) turns() int {
+func (e *engine) trials() int {
 	n := 0
-	for _, block := range e.plan.Turns {
+	for _, block := range e.plan.Trials {
 		n += len(block)
 	}
 	return n
@@ -209,9 +210,9 @@ func (e *engine) run(ctx context.Context, outcome *Outcome) (err error) {
 	}
 	left := e.incomplete()
 	e.clock = clock{begin: time.Now(), all: len(left) * len(e.plan.Variants)}
-	e.done = outcome.Turns - e.clock.all
-	e.say("%d turns in %d blocks; %s", e.clock.all, len(left), e.plan.Time(time.Now(), len(left)))
-	for block := range e.plan.Turns {
+	e.done = outcome.Trials - e.clock.all
+	e.say("%d trials in %d blocks; %s", e.clock.all, len(left), e.plan.Time(time.Now(), len(left)))
+	for block := range e.plan.Trials {
 		if !slices.Contains(left, block+1) {
 			outcome.Failed = append(outcome.Failed, e.failures(block+1)...)
 			continue
@@ -246,8 +247,12 @@ func (e *engine) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.cgroups = openCgroups(ctx, e.config.Prefix)
+	if before := e.manifest.CPU; e.config.Resume && before != nil && *before != e.cgroups.accounting {
+		return &UseError{fmt.Sprintf("%s counts CPU time by %s, and here it can only be counted by %s: start a new run", e.config.Dir, before.Source, e.cgroups.accounting.Source)}
+	}
 	if !e.config.Resume {
-		e.manifest.Hosts = hosts
+		e.manifest.Hosts, e.manifest.CPU = hosts, &e.cgroups.accounting
 		if err := replaceJSON(filepath.Join(e.config.Dir, ManifestFile), e.manifest); err != nil {
 			return err
 		}
@@ -288,7 +293,7 @@ func (e *engine) startFixed(ctx context.Context) error {
 	if err := e.placeServices(ScopeExperiment, e.file.serviceNames()); err != nil {
 		return err
 	}
-	scene, err := e.file.fixedScene(e.layout)
+	data, err := e.file.fixedData(e.layout)
 	if err != nil {
 		return err
 	}
@@ -296,24 +301,24 @@ func (e *engine) startFixed(ctx context.Context) error {
 	if err := makeFolder(logs, ""); err != nil {
 		return err
 	}
-	e.fixed, err = e.startServices(ctx, ScopeExperiment, scene, logs)
+	e.fixed, err = e.startServices(ctx, ScopeExperiment, data, logs)
 	return err
 }
 
-// block runs the turns of a block.
+// block runs the trials of a block.
 func (e *engine) block(ctx context.Context, block int, outcome *Outcome) error {
 	if err := e.setAside(block); err != nil {
 		return err
 	}
-	for i, plan := range e.plan.Turns[block-1] {
-		err := e.turn(ctx, block, i+1, plan)
+	for i, plan := range e.plan.Trials[block-1] {
+		err := e.trial(ctx, block, i+1, plan)
 		if stopped := new(errStopped); errors.As(err, stopped) {
 			return fmt.Errorf("block %d, %s: %w", block, plan.Variant, err)
 		}
 		e.done++
-		e.clock.turns++
+		e.clock.trials++
 		if left := e.clock.left(time.Now()).Round(time.Second); left > 0 {
-			e.say("%d of %d turns done, %v left, ends about %s", e.done, outcome.Turns, left, time.Now().Add(left).Format("15:04:05"))
+			e.say("%d of %d trials done, %v left, ends about %s", e.done, outcome.Trials, left, time.Now().Add(left).Format("15:04:05"))
 		}
 	}
 	for _, failure := range e.failures(block) {

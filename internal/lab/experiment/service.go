@@ -35,9 +35,9 @@ type service struct {
 // signal is what asks a service to end.
 func (s *Service) signal() syscall.Signal { return unix.SignalNum("SIG" + s.Stop.Signal) }
 
-// startServices starts the services of a scene that run already in none of started, in order. What was started is
+// startServices starts the services of a data that run already in none of started, in order. What was started is
 // returned also with an error.
-func (e *engine) startServices(ctx context.Context, scope string, s *scene, logs string) ([]*service, error) {
+func (e *engine) startServices(ctx context.Context, scope string, s *templateData, logs string) ([]*service, error) {
 	var started []*service
 	for _, name := range s.services {
 		config := e.file.service(name)
@@ -60,6 +60,7 @@ func stopServices(services []*service) {
 	for _, s := range slices.Backward(services) {
 		if s.running != nil && s.about.Ended == "" {
 			s.about.Ended = s.running.stop(s.config.Stop.Grace)
+			_ = s.running.spec.cgroup.remove() // the guard tries again
 		}
 	}
 }
@@ -98,7 +99,7 @@ func own(path, user string) error {
 	return os.Chown(path, int(credential.Uid), int(credential.Gid))
 }
 
-func (e *engine) startService(ctx context.Context, s *scene, config *Service, logs string) (*service, error) {
+func (e *engine) startService(ctx context.Context, s *templateData, config *Service, logs string) (*service, error) {
 	process, err := s.process(config)
 	if err != nil {
 		return nil, err
@@ -116,12 +117,16 @@ func (e *engine) startService(ctx context.Context, s *scene, config *Service, lo
 		return nil, err
 	}
 	begin := time.Now()
-	one.running, err = start(startSpec{
-		command: process.command, env: process.env, directory: one.folder, user: config.User,
-		namespace: e.network.namespace(process.host), log: log, signal: config.signal(),
-	})
+	group, err := e.cgroups.create(filepath.Base(one.folder))
 	if err != nil {
 		return nil, err
+	}
+	one.running, err = start(startSpec{
+		command: process.command, env: process.env, directory: one.folder, user: config.User,
+		namespace: e.network.namespace(process.host), log: log, signal: config.signal(), cgroup: group,
+	})
+	if err != nil {
+		return nil, errors.Join(err, group.remove())
 	}
 	one.about.PID = one.running.pid
 	if err := e.awaitReady(ctx, one); err != nil {
@@ -141,7 +146,7 @@ func redact(settings map[string]string) map[string]string {
 }
 
 // writeFiles fills in a service's template files.
-func (s *scene) writeFiles(config *Service, folder string) error {
+func (s *templateData) writeFiles(config *Service, folder string) error {
 	for _, name := range slices.Sorted(maps.Keys(config.Files)) {
 		text, source, err := s.template(config, name)
 		if err != nil {
@@ -281,18 +286,18 @@ func removeIfThere(path string) error {
 
 // dataKey identifies what fills a service's data folder.
 func (f *File) dataKey(source string, s *Service) (string, error) {
-	scene, err := f.fixedScene(f.standIn(source))
+	data, err := f.fixedData(f.standIn(source))
 	if err != nil {
 		return "", err
 	}
-	process, err := scene.process(s)
+	process, err := data.process(s)
 	if err != nil {
 		return "", err
 	}
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%q %q %q %q %q\n", s.Keep, s.User, process.prepare, process.fill, process.env)
 	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
-		text, _, err := scene.template(s, name)
+		text, _, err := data.template(s, name)
 		if err != nil {
 			return "", err
 		}

@@ -65,11 +65,11 @@ func newStudyModel(blocks int) *studyModel {
 		again, pooled, compiled,
 	}
 	for range blocks {
-		var turns []TurnPlan
+		var trials []TrialPlan
 		for _, i := range m.random.Perm(len(m.manifest.Variants)) {
-			turns = append(turns, TurnPlan{Variant: m.manifest.Variants[i].Name, Levels: []string{"rate-100", "rate-200", "rate-300"}})
+			trials = append(trials, TrialPlan{Variant: m.manifest.Variants[i].Name, Levels: []string{"rate-100", "rate-200", "rate-300"}})
 		}
-		m.manifest.Plan = append(m.manifest.Plan, turns)
+		m.manifest.Plan = append(m.manifest.Plan, trials)
 	}
 	return m
 }
@@ -80,10 +80,10 @@ func (m *studyModel) write(t testing.TB) string {
 	dir := t.TempDir()
 	writeJSON(t, filepath.Join(dir, ManifestFile), m.manifest)
 	writeJSON(t, filepath.Join(dir, StateFile), State{Ended: "finished"})
-	for block, turns := range m.manifest.Plan {
+	for block, trials := range m.manifest.Plan {
 		drift := math.Exp(0.2 * m.random.NormFloat64()) // that all variants of the block share
-		for _, turn := range turns {
-			m.turn(t, filepath.Join(dir, BlocksDir, fmt.Sprintf("%03d", block+1), turn.Variant), block+1, turn, drift)
+		for _, trial := range trials {
+			m.trial(t, filepath.Join(dir, BlocksDir, fmt.Sprintf("%03d", block+1), trial.Variant), block+1, trial, drift)
 		}
 	}
 	return dir
@@ -102,24 +102,24 @@ func writeJSON(t testing.TB, path string, v any) {
 
 func (m *studyModel) noise() float64 { return math.Exp(0.02 * m.random.NormFloat64()) }
 
-func (m *studyModel) turn(t testing.TB, dir string, block int, plan TurnPlan, drift float64) {
+func (m *studyModel) trial(t testing.TB, dir string, block int, plan TrialPlan, drift float64) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	cost := m.cost[plan.Variant]
-	turn := Turn{Block: block, Variant: plan.Variant, Complete: true}
+	trial := Trial{Block: block, Variant: plan.Variant, Complete: true}
 	for i, level := range m.manifest.Levels {
 		rate := float64(100 * (i + 1))
 		name := level.Name + ResultSuffix
 		m.level(t, filepath.Join(dir, name), plan.Variant, rate, studyCost{cost.app * drift * m.noise(), cost.db * drift * m.noise(), cost.capacity / drift})
-		turn.Levels = append(turn.Levels, LevelRun{Name: level.Name, File: name, Cooldown: CooldownRun{Reached: true}})
+		trial.Levels = append(trial.Levels, LevelRun{Name: level.Name, File: name, Cooldown: CooldownRun{Reached: true}})
 	}
 	peak := math.Round(cost.capacity / drift * m.noise())
-	turn.Peak = &PeakRun{Feasible: peak, Infeasible: peak * 1.05, Attempts: []LevelRun{
+	trial.Peak = &PeakRun{Feasible: peak, Infeasible: peak * 1.05, Attempts: []LevelRun{
 		{Name: "peak", Peak: &PeakAttempt{Rate: peak, Met: true, Validity: result.Valid}},
 	}}
-	writeJSON(t, filepath.Join(dir, TurnFile), turn)
+	writeJSON(t, filepath.Join(dir, TrialFile), trial)
 }
 
 // level writes the result file of one level: two seconds of load with a sample each half a second.

@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,9 +12,6 @@ import (
 
 	"spillway/internal/lab/result"
 )
-
-// manifestMax bounds the manifest, block and state files, which are small.
-const manifestMax = 16 << 20
 
 // ErrNotExperiment says that a directory is not that of an experiment.
 var ErrNotExperiment = errors.New("not the directory of an experiment")
@@ -81,25 +77,6 @@ func (l *levelFigures) of(metric string) float64 {
 	return math.NaN()
 }
 
-func readJSON(path string, v any) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if info.Size() > manifestMax {
-		return fmt.Errorf("%s is larger than %d bytes", path, manifestMax)
-	}
-	if err := json.NewDecoder(file).Decode(v); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	return nil
-}
-
 func (r *studyReader) readManifest() error {
 	path := filepath.Join(r.dir, ManifestFile)
 	m := &r.study.Manifest
@@ -139,11 +116,11 @@ func (r *studyReader) readBlock(block int) {
 	whole := true
 	for _, plan := range r.study.Manifest.Plan[block-1] {
 		dir := filepath.Join(r.dir, BlocksDir, fmt.Sprintf("%03d", block), plan.Variant)
-		var turn Turn
-		err := readJSON(filepath.Join(dir, TurnFile), &turn)
+		var trial Trial
+		err := readJSON(filepath.Join(dir, TrialFile), &trial)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			r.problem(true, block, plan.Variant, "", "the turn was not run, or was cut off")
+			r.problem(true, block, plan.Variant, "", "the trial was not run, or was cut off")
 			whole = false
 			continue
 		case err != nil:
@@ -151,48 +128,48 @@ func (r *studyReader) readBlock(block int) {
 			whole = false
 			continue
 		}
-		if !turn.Complete {
+		if !trial.Complete {
 			whole = false
 		}
-		r.readTurn(dir, block, plan.Variant, &turn)
+		r.readTrial(dir, block, plan.Variant, &trial)
 	}
 	if whole {
 		r.whole++
 	}
 }
 
-func (r *studyReader) readTurn(dir string, block int, variant string, turn *Turn) {
-	if turn.Error != "" {
-		r.problem(!turn.Complete, block, variant, "", "%s", turn.Error)
+func (r *studyReader) readTrial(dir string, block int, variant string, trial *Trial) {
+	if trial.Error != "" {
+		r.problem(!trial.Complete, block, variant, "", "%s", trial.Error)
 	}
-	for _, service := range turn.Services {
+	for _, service := range trial.Services {
 		if service.Ended != "" {
 			r.problem(false, block, variant, "", "service %s: %s", service.Name, service.Ended)
 		}
 	}
 	line := &timeline{variant: variant}
-	for i := range turn.Levels {
-		r.readLevel(dir, block, variant, &turn.Levels[i], line)
+	for i := range trial.Levels {
+		r.readLevel(dir, block, variant, &trial.Levels[i], line)
 	}
-	r.checkLevels(block, variant, turn)
-	if turn.Peak != nil {
-		r.readPeak(block, variant, turn.Peak)
+	r.checkLevels(block, variant, trial)
+	if trial.Peak != nil {
+		r.readPeak(block, variant, trial.Peak)
 	}
-	if turn.Complete && r.lines[variant] == nil && line.run != nil {
+	if trial.Complete && r.lines[variant] == nil && line.run != nil {
 		r.lines[variant] = line.run
 		r.study.Timelines = append(r.study.Timelines, line.run)
 	}
 }
 
-// checkLevels notes levels that the plan has and the turn has not.
-func (r *studyReader) checkLevels(block int, variant string, turn *Turn) {
+// checkLevels notes levels that the plan has and the trial has not.
+func (r *studyReader) checkLevels(block int, variant string, trial *Trial) {
 	for _, level := range r.study.Manifest.Levels {
-		ran := slices.ContainsFunc(turn.Levels, func(l LevelRun) bool { return l.Name == level.Name })
+		ran := slices.ContainsFunc(trial.Levels, func(l LevelRun) bool { return l.Name == level.Name })
 		if !ran {
 			r.problem(true, block, variant, level.Name, "the level was not run")
 		}
 	}
-	if r.study.Manifest.Peak != nil && turn.Peak == nil {
+	if r.study.Manifest.Peak != nil && trial.Peak == nil {
 		r.problem(true, block, variant, "", "the peak was not searched")
 	}
 }
@@ -260,4 +237,36 @@ func validityOf(peak *PeakRun) result.Validity {
 		}
 	}
 	return result.Valid // no attempt met the SLO: there is no step to doubt
+}
+
+// timelineGap is what stands between two levels of a timeline, in seconds: the wait between them is left out.
+const timelineGap = 1
+
+// A timeline joins the levels of a trial into one run.
+type timeline struct {
+	variant string
+	run     *result.Run
+	end     float64
+}
+
+// add puts a level behind those before.
+func (t *timeline) add(level *result.Run, name string) {
+	if t.run == nil {
+		t.run = &result.Run{Header: level.Header, End: result.End{Reason: result.Finished}, Watches: level.Watches}
+		t.run.Header.Label = t.variant
+	} else {
+		t.end += timelineGap
+	}
+	step := level.Steps[0]
+	shift := t.end - step.Start
+	step.Index, step.Start, step.Name = len(t.run.Steps), t.end, name
+	t.end += step.Total.Elapsed
+	for _, sample := range level.Samples {
+		sample.At += shift
+		if sample.At >= step.Start && sample.At <= t.end {
+			t.run.Samples = append(t.run.Samples, sample)
+		}
+	}
+	t.run.Steps = append(t.run.Steps, step)
+	t.run.End.Elapsed = t.end
 }

@@ -105,24 +105,24 @@ func TestPublishedChecks(t *testing.T) {
 // What is missing or broken is named, and the rest is still there.
 func TestStudyNamesWhatIsMissing(t *testing.T) {
 	dir := newStudyModel(10).write(t)
-	turn := func(block, variant string) string { return filepath.Join(dir, BlocksDir, block, variant) }
+	trial := func(block, variant string) string { return filepath.Join(dir, BlocksDir, block, variant) }
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(os.RemoveAll(turn("010", "go")))
-	must(os.Remove(filepath.Join(turn("009", "php"), "rate-100"+ResultSuffix)))
-	must(os.WriteFile(filepath.Join(turn("008", "php"), "rate-100"+ResultSuffix), []byte("no gzip"), 0o644))
-	must(os.WriteFile(filepath.Join(turn("007", "pooled"), TurnFile), []byte("{"), 0o644))
-	var broken Turn
-	must(readJSON(filepath.Join(turn("006", "go"), TurnFile), &broken))
+	must(os.RemoveAll(trial("010", "go")))
+	must(os.Remove(filepath.Join(trial("009", "php"), "rate-100"+ResultSuffix)))
+	must(os.WriteFile(filepath.Join(trial("008", "php"), "rate-100"+ResultSuffix), []byte("no gzip"), 0o644))
+	must(os.WriteFile(filepath.Join(trial("007", "pooled"), TrialFile), []byte("{"), 0o644))
+	var broken Trial
+	must(readJSON(filepath.Join(trial("006", "go"), TrialFile), &broken))
 	broken.Complete, broken.Error = false, "nginx was not ready in 30s"
 	broken.Levels[1].Error, broken.Levels[2].Cooldown.Reached = "connection refused", false
 	broken.Services = []ServiceRun{{Name: "nginx", Ended: "killed after 10s"}}
 	broken.Peak = nil
-	writeJSON(t, filepath.Join(turn("006", "go"), TurnFile), broken)
+	writeJSON(t, filepath.Join(trial("006", "go"), TrialFile), broken)
 
 	study := readStudy(t, dir)
 	if study.Whole != 7 {
@@ -135,7 +135,7 @@ func TestStudyNamesWhatIsMissing(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"0 go  the turn was not run, or was cut off", "6 go  nginx was not ready in 30s", "6 go  service nginx", "6 go  the peak was not searched",
+		"0 go  the trial was not run, or was cut off", "6 go  nginx was not ready in 30s", "6 go  service nginx", "6 go  the peak was not searched",
 		"6 go rate-200 connection refused", "6 go rate-300 the cool-down ended by its limit", "7 pooled  read blocks/007/pooled/block.json",
 		"8 php rate-100 read blocks/008/php/rate-100.ndjson.gz", "9 php rate-100 open result file",
 	}

@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,15 +27,15 @@ func identify(pid int) identity {
 
 // processStat returns a process's state letter and start time, "" when there is none.
 func processStat(pid int) (state, start string) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return "", ""
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name before it may hold anything
-	if len(fields) < 20 {
+	stat, err := process.Stat()
+	if err != nil {
 		return "", ""
 	}
-	return fields[0], fields[19]
+	return stat.State, strconv.FormatUint(stat.Starttime, 10)
 }
 
 // alive says whether the process still runs; one that only waits to be waited for has given everything back.

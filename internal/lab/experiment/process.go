@@ -24,6 +24,7 @@ type startSpec struct {
 	namespace string // "" is this host
 	log       string // file for its output, appended to
 	signal    syscall.Signal
+	cgroup    *cgroup // nil: that of this process
 }
 
 // running is a process that this one started. Its goroutine ends when the process has.
@@ -49,14 +50,14 @@ func start(spec startSpec) (*running, error) {
 	cmd := exec.Command(spec.command[0], spec.command[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = spec.directory, log, log
 	cmd.Env = append(os.Environ(), spec.env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Setpgid: true, Pdeathsig: spec.signal}
+	cmd.SysProcAttr = attributes(credential, spec.signal)
 	r := &running{done: make(chan struct{}), spec: spec}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlock: a thread in another namespace is of no use to others
 		err := enterOrStay(spec.namespace)
 		if err == nil {
-			err = cmd.Start()
+			err = startIn(cmd, spec.cgroup)
 		}
 		started <- err
 		if err == nil {
@@ -135,23 +136,41 @@ func run(ctx context.Context, spec startSpec, grace time.Duration) error {
 	}
 }
 
+// family returns the processes that belong to this one: the members of its control group, or else its descendants.
+func (r *running) family() []identity {
+	switch {
+	case r.spec.cgroup != nil:
+		return r.spec.cgroup.members()
+	case r.ended():
+		return nil // its number may be another process's
+	}
+	return descendants(r.pid)
+}
+
+// watchSpec names the process, with all that belong to it, for --watch.
+func (r *running) watchSpec() string {
+	if r.spec.cgroup != nil {
+		return "cgroup:" + r.spec.cgroup.dir
+	}
+	return strconv.Itoa(r.pid)
+}
+
 // stop asks the process to end, waits up to grace for it and all its descendants, and kills what is left then. It
 // returns how that went when it did not go by itself, and "" when it did.
 func (r *running) stop(grace time.Duration) string {
 	if r.ended() {
 		killGroup(r.pid)
+		killAll(r.spec.cgroup.members())
 		return fmt.Sprintf("ended by itself: %v", exitText(r.state))
 	}
-	family := descendants(r.pid)
+	family := r.family()
 	_ = unix.Kill(r.pid, r.spec.signal) // it may end at this moment
 	deadline := time.NewTimer(grace)
 	defer deadline.Stop()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		if !r.ended() {
-			family = merge(family, descendants(r.pid))
-		}
+		family = merge(family, r.family())
 		if r.ended() && !anyAlive(family) {
 			return ""
 		}

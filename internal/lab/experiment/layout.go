@@ -10,6 +10,63 @@ import (
 	"strings"
 )
 
+// layout is where everything of a run is: what templates are filled in from. A run fills it with what it has; a check
+// with stand-ins.
+type layout struct {
+	source   string // folder of the experiment's file
+	spillway string
+	programs map[string]string
+	hosts    map[string]string         // address by host; none: this host
+	ports    map[string]map[string]int // by service and name
+	folders  map[string]string         // by service: of its present start
+	data     map[string]string         // by service
+}
+
+// address of a host.
+func (l *layout) address(host string) string {
+	if host == "" {
+		return "127.0.0.1"
+	}
+	return l.hosts[host]
+}
+
+// standIn is a layout for a check: every name is there, nothing exists.
+func (f *File) standIn(source string) *layout {
+	l := &layout{
+		source: source, spillway: "spillway", programs: map[string]string{}, hosts: map[string]string{},
+		ports: map[string]map[string]int{}, folders: map[string]string{}, data: map[string]string{},
+	}
+	for _, n := range f.Needs {
+		l.programs[n.Name] = n.Name
+	}
+	for i, h := range f.Hosts {
+		l.hosts[h.Name] = hostAddress(i)
+	}
+	port := 16384
+	for i := range f.Services {
+		s := &f.Services[i]
+		l.folders[s.Name], l.data[s.Name] = "folder/"+s.Name, "data/"+s.Name
+		l.ports[s.Name] = map[string]int{}
+		for _, name := range s.Ports {
+			l.ports[s.Name][name] = port
+			port++
+		}
+	}
+	return l
+}
+
+// about is what other services may know of one.
+func (l *layout) about(service, host string) map[string]any {
+	port, addr := map[string]any{}, map[string]any{}
+	for name, number := range l.ports[service] {
+		port[name] = number
+		addr[name] = l.address(host) + ":" + strconv.Itoa(number)
+	}
+	return map[string]any{
+		"address": l.address(host), "port": port, "addr": addr, "folder": l.folders[service], "data": l.data[service],
+	}
+}
+
 // Ports for services are taken from this range, below what the kernel gives to outgoing connections by default.
 const (
 	portLow  = 16384

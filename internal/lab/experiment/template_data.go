@@ -13,6 +13,131 @@ import (
 	"text/template"
 )
 
+// fixedData is that of the services that live as long as the experiment: they see no setting that varies.
+func (f *File) fixedData(l *layout) (*templateData, error) {
+	settings := maps.Clone(f.Settings)
+	for _, levels := range [][]Level{f.Levels, f.quickLevels()} {
+		for _, level := range levels {
+			for name := range level.Settings {
+				delete(settings, name)
+			}
+		}
+	}
+	var fixed []string
+	for _, name := range f.serviceNames() {
+		if f.service(name).Scope == ScopeExperiment {
+			fixed = append(fixed, name)
+		}
+	}
+	order, err := f.startOrder(fixed)
+	if err != nil {
+		return nil, err
+	}
+	dropVarying(settings, order)
+	return f.newTemplateData(l, order, settings)
+}
+
+// dropVarying removes the settings that name, directly or through others, a setting or a service that is not fixed.
+func dropVarying(settings map[string]string, services []string) {
+	for dropped := true; dropped; {
+		dropped = false
+		for name, text := range settings {
+			for _, use := range templateUse.FindAllStringSubmatch(text, -1) {
+				known := use[1] == "setting" && hasKey(settings, use[2]) || use[1] == "service" && slices.Contains(services, use[2])
+				if !known {
+					delete(settings, name)
+					dropped = true
+				}
+			}
+		}
+	}
+}
+
+// variantData is that of a variant at a level; nil is no level.
+func (f *File) variantData(l *layout, facts *VariantFacts, level *Level) (*templateData, error) {
+	settings := maps.Clone(facts.Settings)
+	if level != nil {
+		maps.Copy(settings, level.Settings)
+	}
+	return f.newTemplateData(l, facts.Services, settings)
+}
+
+var templateUse = regexp.MustCompile(`\.(setting|service)\.([a-z0-9_]+)`)
+
+// watchTargets are what is sampled beside a load.
+type watchTargets struct {
+	processes map[string]string // service by name
+	databases map[string]string // URL by name
+}
+
+func (s *templateData) watched() (watchTargets, error) {
+	w := watchTargets{processes: map[string]string{}, databases: map[string]string{}}
+	for _, service := range s.services {
+		if name := s.file.watchedAs(service); name != "" {
+			w.processes[name] = service
+		}
+	}
+	for name, url := range s.file.Watch.Databases {
+		filled, err := s.text("watch.databases."+name, url, s.values)
+		if err != nil {
+			return w, err
+		}
+		w.databases[name] = filled
+	}
+	return w, nil
+}
+
+// process is a service's process, filled in.
+type process struct {
+	command []string
+	env     []string
+	host    string
+	http    string   // ready
+	probe   []string // ready
+	prepare [][]string
+	fill    [][]string
+}
+
+// process fills in a service's templates.
+func (s *templateData) process(service *Service) (*process, error) {
+	v := s.of(service)
+	path := "services." + service.Name
+	p := &process{host: s.hosts[service.Name]}
+	var err error
+	if p.command, err = s.texts(path+".command", service.Command, v); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(service.Env)) {
+		value, err := s.text(path+".env."+name, service.Env[name], v)
+		if err != nil {
+			return nil, err
+		}
+		p.env = append(p.env, name+"="+value)
+	}
+	if p.http, err = s.text(path+".ready.http", service.Ready.HTTP, v); err != nil {
+		return nil, err
+	}
+	if p.probe, err = s.texts(path+".ready.command", service.Ready.Command, v); err != nil {
+		return nil, err
+	}
+	if p.prepare, err = s.commands(path+".prepare", service.Prepare, v); err != nil {
+		return nil, err
+	}
+	p.fill, err = s.commands(path+".fill", service.Fill, v)
+	return p, err
+}
+
+func (s *templateData) commands(path string, commands [][]string, v values) ([][]string, error) {
+	filled := make([][]string, len(commands))
+	for i, command := range commands {
+		var err error
+		if filled[i], err = s.texts(fmt.Sprintf("%s.%d", path, i), command, v); err != nil {
+			return nil, err
+		}
+	}
+	return filled, nil
+}
+
 // Bounds of settings that name settings.
 const (
 	nestingMax = 10       // deep
@@ -22,54 +147,9 @@ const (
 // values are what a template may name: {{.service.db.port.sql}}.
 type values map[string]any
 
-// layout is where everything of a run is: what templates are filled in from. A run fills it with what it has; a check
-// with stand-ins.
-type layout struct {
-	source   string // folder of the experiment's file
-	spillway string
-	programs map[string]string
-	hosts    map[string]string         // address by host; none: this host
-	ports    map[string]map[string]int // by service and name
-	folders  map[string]string         // by service: of its present start
-	data     map[string]string         // by service
-}
-
-// address of a host.
-func (l *layout) address(host string) string {
-	if host == "" {
-		return "127.0.0.1"
-	}
-	return l.hosts[host]
-}
-
-// standIn is a layout for a check: every name is there, nothing exists.
-func (f *File) standIn(source string) *layout {
-	l := &layout{
-		source: source, spillway: "spillway", programs: map[string]string{}, hosts: map[string]string{},
-		ports: map[string]map[string]int{}, folders: map[string]string{}, data: map[string]string{},
-	}
-	for _, n := range f.Needs {
-		l.programs[n.Name] = n.Name
-	}
-	for i, h := range f.Hosts {
-		l.hosts[h.Name] = hostAddress(i)
-	}
-	port := 16384
-	for i := range f.Services {
-		s := &f.Services[i]
-		l.folders[s.Name], l.data[s.Name] = "folder/"+s.Name, "data/"+s.Name
-		l.ports[s.Name] = map[string]int{}
-		for _, name := range s.Ports {
-			l.ports[s.Name][name] = port
-			port++
-		}
-	}
-	return l
-}
-
-// scene is one set of services that run together with one set of settings: a variant at a level, or the services that
+// data is one set of services that run together with one set of settings: a variant at a level, or the services that
 // live as long as the experiment.
-type scene struct {
+type templateData struct {
 	file     *File
 	layout   *layout
 	services []string          // that run, in the order of their start
@@ -77,9 +157,9 @@ type scene struct {
 	values   values            // of all templates; a service adds its own
 }
 
-// newScene fills in settings (templates) and the places of services.
-func (f *File) newScene(l *layout, services []string, settings map[string]string) (*scene, error) {
-	s := &scene{file: f, layout: l, services: services, hosts: map[string]string{}}
+// newTemplateData fills in settings (templates) and the places of services.
+func (f *File) newTemplateData(l *layout, services []string, settings map[string]string) (*templateData, error) {
+	s := &templateData{file: f, layout: l, services: services, hosts: map[string]string{}}
 	raw := map[string]any{}
 	for name, text := range settings {
 		raw[name] = text
@@ -107,7 +187,7 @@ func (f *File) newScene(l *layout, services []string, settings map[string]string
 }
 
 // hostOf returns the host of a service. Only settings may decide it: addresses depend on it.
-func (s *scene) hostOf(service *Service) (string, error) {
+func (s *templateData) hostOf(service *Service) (string, error) {
 	hosts := s.file.Hosts
 	path := "services." + service.Name + ".host"
 	if service.Host == "" {
@@ -126,20 +206,8 @@ func (s *scene) hostOf(service *Service) (string, error) {
 	return text, nil
 }
 
-// about is what other services may know of one.
-func (l *layout) about(service, host string) map[string]any {
-	port, addr := map[string]any{}, map[string]any{}
-	for name, number := range l.ports[service] {
-		port[name] = number
-		addr[name] = l.address(host) + ":" + strconv.Itoa(number)
-	}
-	return map[string]any{
-		"address": l.address(host), "port": port, "addr": addr, "folder": l.folders[service], "data": l.data[service],
-	}
-}
-
 // fillSettings fills in the templates of settings, which may name one another.
-func (s *scene) fillSettings(settings map[string]any) error {
+func (s *templateData) fillSettings(settings map[string]any) error {
 	for range nestingMax {
 		open := false
 		for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -165,7 +233,7 @@ func (s *scene) fillSettings(settings map[string]any) error {
 }
 
 // settings returns the settings as filled in.
-func (s *scene) settings() map[string]string {
+func (s *templateData) settings() map[string]string {
 	filled := map[string]string{}
 	for name, text := range s.values["setting"].(map[string]any) {
 		filled[name] = text.(string)
@@ -174,7 +242,7 @@ func (s *scene) settings() map[string]string {
 }
 
 // of returns the values of one service's own templates.
-func (s *scene) of(service *Service) values {
+func (s *templateData) of(service *Service) values {
 	own := values(maps.Clone(map[string]any(s.values)))
 	for name, value := range s.layout.about(service.Name, s.hosts[service.Name]) {
 		own[name] = value
@@ -189,7 +257,7 @@ var (
 )
 
 // text fills in a template of the experiment's file; path is its place there.
-func (s *scene) text(path, text string, v values) (string, error) {
+func (s *templateData) text(path, text string, v values) (string, error) {
 	filled, _, message := execute(text, v)
 	if message != "" {
 		return "", s.file.mistake(path, "%s", message)
@@ -198,7 +266,7 @@ func (s *scene) text(path, text string, v values) (string, error) {
 }
 
 // texts fills in a list of templates.
-func (s *scene) texts(path string, list []string, v values) ([]string, error) {
+func (s *templateData) texts(path string, list []string, v values) ([]string, error) {
 	filled := make([]string, len(list))
 	for i, text := range list {
 		var err error
@@ -210,7 +278,7 @@ func (s *scene) texts(path string, list []string, v values) ([]string, error) {
 }
 
 // template reads and fills in the template file of one of a service's files. It returns the file's path too.
-func (s *scene) template(service *Service, name string) (text, path string, err error) {
+func (s *templateData) template(service *Service, name string) (text, path string, err error) {
 	at := "services." + service.Name + ".files." + name
 	v := s.of(service)
 	file, err := s.text(at, service.Files[name], v)

@@ -1,0 +1,167 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// CPUAccounting says how the CPU time of services is counted, and in which unit.
+type CPUAccounting struct {
+	Source     string  `json:"source"`             // CPUControlGroup2, CPUControlGroup1 or CPUProcessTree
+	Resolution float64 `json:"resolution_seconds"` // unit of the counter
+}
+
+// Sources of CPU time. A control group counts every process that ever ran in it. A process tree is read process by
+// process from /proc, in clock ticks.
+const (
+	CPUControlGroup2 = "cgroup v2"
+	CPUControlGroup1 = "cgroup v1"
+	CPUProcessTree   = "process tree"
+)
+
+// accountings are the ways to count CPU time, the preferred one first.
+func accountings() []CPUAccounting {
+	return []CPUAccounting{{CPUControlGroup2, 1e-6}, {CPUControlGroup1, 1e-9}, {CPUProcessTree, 0.01}}
+}
+
+// cgroups makes a control group for each service, below the group of this process: its limits hold for services too.
+type cgroups struct {
+	accounting CPUAccounting
+	dir        string // of this process's own group; "" if services get none
+	prefix     string // of the names of the groups
+}
+
+// cgroup is the control group of one service. A nil cgroup has no members.
+type cgroup struct {
+	source string
+	dir    string
+}
+
+// openCgroups finds the best way to count CPU time that works here: it starts a process in a group to try.
+func openCgroups(ctx context.Context, prefix string) *cgroups {
+	for _, accounting := range accountings() {
+		c := &cgroups{accounting: accounting, prefix: prefix, dir: cgroupDir(accounting.Source)}
+		if accounting.Source == CPUProcessTree || c.dir != "" && c.try(ctx) == nil {
+			return c
+		}
+	}
+	panic("bug: there is no way to count CPU time")
+}
+
+// try starts a process in a group and removes the group.
+func (c *cgroups) try(ctx context.Context) error {
+	group, err := c.create("probe")
+	if err != nil {
+		return err
+	}
+	err = run(ctx, startSpec{command: []string{"true"}, directory: "/", log: os.DevNull, signal: syscall.SIGKILL, cgroup: group}, time.Second)
+	return errors.Join(err, group.remove())
+}
+
+// create makes a group, nil if services get none.
+func (c *cgroups) create(name string) (*cgroup, error) {
+	if c.accounting.Source == CPUProcessTree {
+		return nil, nil
+	}
+	group := &cgroup{source: c.accounting.Source, dir: filepath.Join(c.dir, c.prefix+name)}
+	if err := os.Mkdir(group.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make control group: %w", err)
+	}
+	return group, nil
+}
+
+// members are the processes of the group. Zombies are left out.
+func (g *cgroup) members() []identity {
+	if g == nil {
+		return nil
+	}
+	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.procs")) // without the file there are none
+	var found []identity
+	for _, field := range strings.Fields(string(text)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			found = append(found, identify(pid))
+		}
+	}
+	return slices.DeleteFunc(found, func(i identity) bool { return !i.alive() })
+}
+
+// remove kills the members and removes the group.
+func (g *cgroup) remove() error {
+	if g == nil {
+		return nil
+	}
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for range 200 {
+		killAll(g.members())
+		err := os.Remove(g.dir)
+		if !errors.Is(err, syscall.EBUSY) { // a process leaves its group some time after it has ended
+			return err
+		}
+		<-poll.C
+	}
+	return fmt.Errorf("remove control group %s: it still has processes", g.dir)
+}
+
+// runGroups returns the groups whose names begin with prefix, in every hierarchy.
+func runGroups(prefix string) []*cgroup {
+	var groups []*cgroup
+	for _, accounting := range accountings() {
+		own := cgroupDir(accounting.Source)
+		if own == "" {
+			continue
+		}
+		dirs, _ := filepath.Glob(filepath.Join(own, prefix+"*"))
+		for _, dir := range dirs {
+			groups = append(groups, &cgroup{source: accounting.Source, dir: dir})
+		}
+	}
+	return groups
+}
+
+// cgroupDir returns the directory of this process's control group that counts CPU time, "" without one.
+func cgroupDir(source string) string {
+	self, err := procfs.Self()
+	if err != nil {
+		return ""
+	}
+	groups, err := self.Cgroups()
+	if err != nil {
+		return ""
+	}
+	mounts, err := procfs.GetMounts()
+	if err != nil {
+		return ""
+	}
+	return locateCgroup(source, groups, mounts)
+}
+
+// locateCgroup finds the directory among the groups of a process and the mounts that it sees.
+func locateCgroup(source string, groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
+	for _, group := range groups {
+		v2 := group.HierarchyID == 0
+		if v2 != (source == CPUControlGroup2) || !v2 && (source != CPUControlGroup1 || !slices.Contains(group.Controllers, "cpuacct")) {
+			continue
+		}
+		for _, mount := range mounts {
+			_, counts := mount.SuperOptions["cpuacct"]
+			if v2 && mount.FSType != "cgroup2" || !v2 && (mount.FSType != "cgroup" || !counts) {
+				continue
+			}
+			if path, err := filepath.Rel(mount.Root, group.Path); err == nil && filepath.IsLocal(path) {
+				return filepath.Join(mount.MountPoint, path)
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,167 @@
+package experiment
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/procfs"
+
+	"spillway/internal/lab/watch"
+)
+
+// burner uses the CPU in a child that ends, leaves a process behind that has no parent in the tree, and then idles.
+const burner = `(i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done)
+(setsid sleep 1000 & echo $! >orphan)
+touch burned
+exec sleep 1000`
+
+// TestCPUAccounting runs a service in every way to count CPU time that this machine offers. The process tree always is one.
+func TestCPUAccounting(t *testing.T) {
+	prefix := prefixOf(identify(os.Getpid())) + "test-"
+	best := openCgroups(t.Context(), prefix)
+	t.Logf("the best source here is %s", best.accounting.Source)
+	for i, accounting := range accountings() {
+		c := &cgroups{accounting: accounting, prefix: fmt.Sprintf("%s%d-", prefix, i), dir: cgroupDir(accounting.Source)}
+		if accounting.Source == CPUProcessTree || c.dir != "" && c.try(t.Context()) == nil {
+			t.Run(accounting.Source, func(t *testing.T) { testAccounting(t, c) })
+		}
+	}
+	if left := runGroups(prefix); len(left) > 0 {
+		t.Errorf("control groups are left: %v", left)
+	}
+}
+
+func testAccounting(t *testing.T, c *cgroups) {
+	dir := t.TempDir()
+	group, err := c.create("burner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := start(startSpec{
+		command: []string{"sh", "-c", burner}, directory: dir, log: filepath.Join(dir, "log"), signal: syscall.SIGTERM, cgroup: group,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpu := readCPU(t, r)
+	eventually(t, "the CPU time is used", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "burned"))
+		return err == nil
+	})
+	process, err := procfs.NewProc(r.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := process.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := float64(stat.UTime+stat.STime+uint(stat.CUTime)+uint(stat.CSTime)) / 100
+	if got := cpu(); want < 0.03 || math.Abs(got-want) > 0.05 {
+		t.Errorf("%.6f s of CPU, /proc says %.2f", got, want)
+	}
+	if stopped := r.stop(500 * time.Millisecond); stopped != "" && group == nil {
+		t.Errorf("stop: %s", stopped)
+	}
+	if err := group.remove(); err != nil {
+		t.Error(err)
+	}
+	if group != nil {
+		if _, err := os.Stat(group.dir); !os.IsNotExist(err) || len(group.members()) > 0 {
+			t.Errorf("the control group is still there: %v", err)
+		}
+	}
+	killOrphan(t, filepath.Join(dir, "orphan"), group != nil)
+}
+
+// readCPU returns a function that reads how much CPU time a process and all that belong to it have used so far.
+func readCPU(t *testing.T, r *running) func() float64 {
+	t.Helper()
+	target, err := watch.ParseProcess("burner=" + r.watchSpec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sampler, err := watch.Process(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func() float64 {
+		samples, err := sampler.Read(t.Context())
+		if err != nil || len(samples) != 1 {
+			t.Fatalf("%d samples: %v", len(samples), err)
+		}
+		return samples[0].Values["cpu_user_seconds_total"] + samples[0].Values["cpu_system_seconds_total"]
+	}
+	read() // from here on it knows the tree
+	return read
+}
+
+// killOrphan ends the process that has left the tree. A control group has killed it already.
+func killOrphan(t *testing.T, path string, gone bool) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(text), &pid); err != nil {
+		t.Fatal(err)
+	}
+	orphan := identify(pid)
+	if gone && orphan.alive() {
+		t.Errorf("process %d outlived its control group", pid)
+	}
+	orphan.kill()
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); <-poll.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestLocateCgroup(t *testing.T) {
+	v1 := func(root, at string, options ...string) *procfs.MountInfo {
+		m := &procfs.MountInfo{FSType: "cgroup", Root: root, MountPoint: at, SuperOptions: map[string]string{"rw": ""}}
+		for _, option := range options {
+			m.SuperOptions[option] = ""
+		}
+		return m
+	}
+	v2 := func(root, at string) *procfs.MountInfo {
+		return &procfs.MountInfo{FSType: "cgroup2", Root: root, MountPoint: at}
+	}
+	unified := procfs.Cgroup{HierarchyID: 0, Controllers: []string{""}, Path: "/user.slice/session-1.scope"}
+	counted := procfs.Cgroup{HierarchyID: 3, Controllers: []string{"cpu", "cpuacct"}, Path: "/docker/abc"}
+	memory := procfs.Cgroup{HierarchyID: 4, Controllers: []string{"memory"}, Path: "/docker/abc"}
+	for _, c := range []struct {
+		name   string
+		source string
+		groups []procfs.Cgroup
+		mounts []*procfs.MountInfo
+		want   string
+	}{
+		{"version 2", CPUControlGroup2, []procfs.Cgroup{unified}, []*procfs.MountInfo{v2("/", "/sys/fs/cgroup")}, "/sys/fs/cgroup/user.slice/session-1.scope"},
+		{"both", CPUControlGroup1, []procfs.Cgroup{memory, counted, unified}, []*procfs.MountInfo{
+			v2("/", "/sys/fs/cgroup/unified"), v1("/", "/sys/fs/cgroup/memory", "memory"), v1("/", "/sys/fs/cgroup/cpu,cpuacct", "cpu", "cpuacct"),
+		}, "/sys/fs/cgroup/cpu,cpuacct/docker/abc"},
+		{"in a container", CPUControlGroup1, []procfs.Cgroup{counted}, []*procfs.MountInfo{v1("/docker/abc", "/sys/fs/cgroup/cpuacct", "cpuacct")}, "/sys/fs/cgroup/cpuacct"},
+		{"of another container", CPUControlGroup1, []procfs.Cgroup{counted}, []*procfs.MountInfo{v1("/docker/other", "/sys/fs/cgroup/cpuacct", "cpuacct")}, ""},
+		{"not mounted", CPUControlGroup2, []procfs.Cgroup{unified}, []*procfs.MountInfo{v1("/", "/sys/fs/cgroup/cpuacct", "cpuacct")}, ""},
+		{"no such group", CPUControlGroup1, []procfs.Cgroup{unified, memory}, []*procfs.MountInfo{v1("/", "/sys/fs/cgroup/cpuacct", "cpuacct")}, ""},
+	} {
+		if got := locateCgroup(c.source, c.groups, c.mounts); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
