@@ -32,16 +32,20 @@ as() {
 # start_postgres FILE and start_mariadb FILE NAME [OPTION...] start a database with tables
 # of FILE, and set port, url, and ask: a function that prints what a statement returns.
 start_postgres() {
-	local bin
 	port=$(free_port)
 	bin=$(dirname "$(ls /usr/lib/postgresql/*/bin/postgres | tail -1)")
 	install -d -o postgres "$folder/db"
 	(as postgres "$bin/initdb" -D "$folder/db" -U postgres -E UTF8 --locale=C --auth=trust >/dev/null)
-	(as postgres "$bin/postgres" -D "$folder/db" -c listen_addresses=127.0.0.1 -c port="$port" -c unix_socket_directories= -c shared_buffers=512MB -c max_wal_size=4GB) >"$folder/db.log" 2>&1 &
+	run_postgres &
 	pids+=($!)
 	url="postgres://postgres@127.0.0.1:$port/postgres?sslmode=disable"
 	ask() { psql -X -q -t -A "$url" -c "$1"; }
 	until psql -X -q "$url" -f "$1" >/dev/null 2>&1; do sleep 0.2; done
+}
+
+# run_postgres is the server's process, also for a start after the first.
+run_postgres() {
+	as postgres "$bin/postgres" -D "$folder/db" -c listen_addresses=127.0.0.1 -c port="$port" -c unix_socket_directories= -c shared_buffers=512MB -c max_wal_size=4GB >>"$folder/db.log" 2>&1
 }
 
 start_mariadb() {

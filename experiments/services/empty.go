@@ -2,11 +2,54 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/valyala/fasthttp"
 )
+
+// runEmpty is the empty endpoint on fasthttp alone, on Go's own HTTP server, or there behind a router with as many routes
+// as a small application has, which stands for a framework.
+func runEmpty(ctx context.Context, flags *flag.FlagSet, args []string) error {
+	address := flags.String("listen", "127.0.0.1:8081", "address to serve on")
+	server := flags.String("server", "fasthttp", "fasthttp, nethttp or router")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	listener, err := listen(*address)
+	if err != nil {
+		return err
+	}
+	switch *server {
+	case "fasthttp":
+		return serveFast(ctx, listener, emptyFast)
+	case "nethttp":
+		return serveHTTP(ctx, listener, http.HandlerFunc(empty))
+	case "router":
+		return serveHTTP(ctx, listener, routed())
+	}
+	return errors.Join(fmt.Errorf("--server %q: fasthttp, nethttp or router", *server), listener.Close())
+}
+
+// emptyFast answers the same bytes as spillway's rung.
+func emptyFast(c *fasthttp.RequestCtx) {
+	if string(c.Path()) != "/probe/empty" {
+		c.SetStatusCode(fasthttp.StatusNotFound)
+		return
+	}
+	c.SetContentType("text/plain; charset=utf-8")
+	c.SetBodyString("hello world!!")
+}
+
+// empty answers the same bytes as spillway's rung.
+func empty(w http.ResponseWriter, _ *http.Request) {
+	w.Header()["Content-Type"] = []string{"text/plain; charset=utf-8"}
+	_, _ = w.Write([]byte("hello world!!")) // the client may have left
+}
 
 // routed is an application's handler: forty routes, a third of them with a parameter, behind what every framework puts
 // in front of a handler.

@@ -1,54 +1,29 @@
-// Command registry is a small service registry over HTTP, in the place of consul: PUT and DELETE /services/NAME/ADDRESS, and GET
-// /services/NAME, which answers a JSON list of addresses.
 package main
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
-	"fmt"
 	"maps"
 	"net/http"
-	"os"
-	"os/signal"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "registry:", err)
-		os.Exit(1)
+// runRegistry is a small service registry over HTTP, in the place of consul: PUT and DELETE /services/NAME/ADDRESS, and GET
+// /services/NAME, which answers a JSON list of addresses.
+func runRegistry(ctx context.Context, flags *flag.FlagSet, args []string) error {
+	address := flags.String("listen", "127.0.0.1:8090", "address to serve on")
+	ttl := flags.Duration("ttl", 15*time.Second, "a registration that is not renewed is forgotten after this long")
+	if err := flags.Parse(args); err != nil {
+		return err
 	}
-}
-
-func run(ctx context.Context) error {
-	listen := flag.String("listen", "127.0.0.1:8090", "address to serve on")
-	ttl := flag.Duration("ttl", 15*time.Second, "a registration that is not renewed is forgotten after this long")
-	flag.Parse()
-
-	server := &http.Server{Addr: *listen, Handler: newRegistry(*ttl, time.Now).handler(), ReadHeaderTimeout: 10 * time.Second}
-	served := make(chan error, 1)
-	go func() { served <- server.ListenAndServe() }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
+	listener, err := listen(*address)
+	if err != nil {
+		return err
 	}
-	drain, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := server.Shutdown(drain); err != nil {
-		return fmt.Errorf("shut down: %w", err)
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve: %w", err)
-	}
-	return nil
+	return serveHTTP(ctx, listener, newRegistry(*ttl, time.Now).handler())
 }
 
 // registry holds where services are, each address until its time. Its methods may be called concurrently.

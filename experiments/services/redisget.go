@@ -1,5 +1,3 @@
-// Command redisget answers GET /probe/redis?key=K by one Redis GET, through a pool of connections that are lent to one request at
-// a time, or through a client that sends the commands of all requests over a few connections.
 package main
 
 import (
@@ -7,9 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -17,26 +12,20 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "redisget:", err)
-		os.Exit(1)
+// runRedisGet answers GET /probe/redis?key=K by one Redis GET.
+func runRedisGet(ctx context.Context, flags *flag.FlagSet, args []string) error {
+	listenOn := flags.String("listen", "127.0.0.1:8093", "address to serve on")
+	address := flags.String("redis", "127.0.0.1:6379", "address of Redis")
+	client := flags.String("client", "pool", "pool (redigo) or rueidis")
+	size := flags.Int("pool", 8, "connections of the pool, all kept; a request waits for a free one")
+	if err := flags.Parse(args); err != nil {
+		return err
 	}
-}
-
-func run(ctx context.Context) error {
-	listen := flag.String("listen", "127.0.0.1:8093", "address to serve on")
-	address := flag.String("redis", "127.0.0.1:6379", "address of Redis")
-	client := flag.String("client", "pool", "pool (redigo) or rueidis")
-	size := flag.Int("pool", 8, "connections of the pool, all kept; a request waits for a free one")
-	flag.Parse()
 
 	var get getter
 	switch *client {
 	case "pool":
-		pool := newPool(*address, *size)
+		pool := newRedisPool(*address, *size)
 		defer pool.Close()
 		get = pooled(pool)
 	case "rueidis":
@@ -49,26 +38,17 @@ func run(ctx context.Context) error {
 	default:
 		return fmt.Errorf("--client %q: pool or rueidis", *client)
 	}
-	server := &fasthttp.Server{Handler: handler(get)}
-	served := make(chan error, 1)
-	go func() { served <- server.ListenAndServe(*listen) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
+	listener, err := listen(*listenOn)
+	if err != nil {
+		return err
 	}
-	drain, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := server.ShutdownWithContext(drain); err != nil {
-		return fmt.Errorf("shut down: %w", err)
-	}
-	return <-served
+	return serveFast(ctx, listener, redisHandler(get))
 }
 
 // getter reads a key; found is false when there is none.
 type getter func(ctx context.Context, key string) (value []byte, found bool, err error)
 
-func newPool(address string, size int) *redis.Pool {
+func newRedisPool(address string, size int) *redis.Pool {
 	return &redis.Pool{
 		MaxIdle: size, MaxActive: size, Wait: true,
 		DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", address) },
@@ -100,7 +80,7 @@ func multiplexed(client rueidis.Client) getter {
 	}
 }
 
-func handler(get getter) fasthttp.RequestHandler {
+func redisHandler(get getter) fasthttp.RequestHandler {
 	return func(c *fasthttp.RequestCtx) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()

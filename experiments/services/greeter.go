@@ -1,5 +1,3 @@
-// Command greeter is the service behind the gateway: it registers itself and answers one gRPC method with the empty endpoint's
-// text.
 package main
 
 import (
@@ -7,47 +5,36 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-
-	"ladder/greet"
 )
 
 // heartbeat is how often the registration is renewed; the registry forgets it after three.
 const heartbeat = 5 * time.Second
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "greeter:", err)
-		os.Exit(1)
+// runGreeter is the service behind the gateway: it registers itself and answers one gRPC method with the empty endpoint's text.
+func runGreeter(ctx context.Context, flags *flag.FlagSet, args []string) error {
+	address := flags.String("listen", "127.0.0.1:8092", "address to serve gRPC on")
+	registry := flags.String("registry", "http://127.0.0.1:8090", "URL of the registry")
+	if err := flags.Parse(args); err != nil {
+		return err
 	}
-}
 
-func run(ctx context.Context) error {
-	listen := flag.String("listen", "127.0.0.1:8092", "address to serve gRPC on")
-	registry := flag.String("registry", "http://127.0.0.1:8090", "URL of the registry")
-	flag.Parse()
-
-	listener, err := net.Listen("tcp", *listen)
+	listener, err := listen(*address)
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return err
 	}
-	place := fmt.Sprintf("%s/services/%s/%s", *registry, greet.Service, listener.Addr())
+	place := fmt.Sprintf("%s/services/%s/%s", *registry, greeterService, listener.Addr())
 	if err := tell(ctx, http.MethodPut, place); err != nil {
 		return errors.Join(fmt.Errorf("register: %w", err), listener.Close())
 	}
 	server := grpc.NewServer()
-	server.RegisterService(greet.Description(), greeter{})
+	server.RegisterService(greeterDescription(), greeter{})
 	var group sync.WaitGroup
 	group.Go(func() {
 		renew(ctx, place)
@@ -99,4 +86,33 @@ type greeter struct{}
 // Hello answers the empty endpoint's text.
 func (greeter) Hello(context.Context, *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
 	return wrapperspb.String("hello world!!"), nil
+}
+
+// greeterService is the name under which a greeter registers, and greeterHello the full name of its one method: a session's
+// text in, a text out. Both messages are the standard wrapper of a string, so that nothing has to be generated.
+const (
+	greeterService = "ladder.Greeter"
+	greeterHello   = "/" + greeterService + "/Hello"
+)
+
+// greets is what gRPC checks a greeter against.
+type greets interface {
+	Hello(ctx context.Context, session *wrapperspb.StringValue) (*wrapperspb.StringValue, error)
+}
+
+func greeterDescription() *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{
+		ServiceName: greeterService,
+		HandlerType: (*greets)(nil),
+		Methods:     []grpc.MethodDesc{{MethodName: "Hello", Handler: handleHello}},
+		Metadata:    "greeter.go",
+	}
+}
+
+func handleHello(server any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	session := &wrapperspb.StringValue{}
+	if err := decode(session); err != nil {
+		return nil, err
+	}
+	return server.(greets).Hello(ctx, session)
 }
