@@ -20,10 +20,10 @@ feed='SELECT orders.id, orders.createtime, orders.goods_name, users.nickname, us
 	done
 } | psql -X -q -A -t "$url" | python3 -c '
 import re, statistics, sys
+found = {}
 for part in re.split("rows above ", sys.stdin.read())[1:]:
     above = part.split()[0]
     buffers = sum(int(n) for n in re.search(r"Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?", part).groups(default="0"))
-    figures = globals().setdefault("figures", {}).setdefault(above, [])
-    figures.append((buffers, float(re.search(r"Execution Time: ([\d.]+)", part).group(1))))
-for above, rows in figures.items():
+    found.setdefault(above, []).append((buffers, float(re.search(r"Execution Time: ([\d.]+)", part).group(1))))
+for above, rows in found.items():
     print(f"{above} rows above: {statistics.median(b for b, _ in rows)} buffers, {statistics.median(t for _, t in rows)} ms (medians)")'

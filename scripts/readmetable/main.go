@@ -13,12 +13,13 @@
 //
 // The first word is a directory below experiments/ with the summary results/study.json, or "freight-stacks/NAME" for
 // results/NAME.json. The options of a table are view, columns, variants, published, names and valid, as in
-// report.StudySelection. With -check, the command writes nothing and fails if a document is stale. "table:NAME begin" and "table:NAME end" belong to
+// report.StudySelection. A result file that is not a summary has its own tables: "freight-feed/summary rows=servers". With -check, the command writes nothing and fails if a document is stale. "table:NAME begin" and "table:NAME end" belong to
 // another program.
 package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -182,6 +183,9 @@ func render(root, directive string, language map[string]string) (string, error) 
 	if len(fields) == 0 {
 		return "", errors.New("a table without a name")
 	}
+	if len(fields) == 2 && strings.HasPrefix(fields[1], "rows=") {
+		return renderRows(root, fields[0], strings.TrimPrefix(fields[1], "rows="))
+	}
 	study, err := readSummary(root, fields[0])
 	if errors.Is(err, os.ErrNotExist) && isExperiment(root, fields[0]) {
 		return unmeasured, nil
@@ -234,14 +238,10 @@ func parseSelection(options []string) (report.StudySelection, error) {
 
 // readSummary reads the committed summary of a name.
 func readSummary(root, name string) (*experiment.Study, error) {
-	folder, file, ok := strings.Cut(name, "/")
-	if !ok {
-		file = "study"
+	path, err := summaryPath(name)
+	if err != nil {
+		return nil, err
 	}
-	if !filepath.IsLocal(folder) || !filepath.IsLocal(file) || folder == "." {
-		return nil, fmt.Errorf("table %q: not the name of an experiment", name)
-	}
-	path := filepath.Join("experiments", folder, "results", file+".json")
 	data, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil {
 		return nil, fmt.Errorf("read summary: %w", err)
@@ -251,6 +251,18 @@ func readSummary(root, name string) (*experiment.Study, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return study, nil
+}
+
+// summaryPath is the path of the result file that a name stands for, relative to the repository.
+func summaryPath(name string) (string, error) {
+	folder, file, ok := strings.Cut(name, "/")
+	if !ok {
+		file = "study"
+	}
+	if !filepath.IsLocal(folder) || !filepath.IsLocal(file) || folder == "." {
+		return "", fmt.Errorf("table %q: not the name of an experiment", name)
+	}
+	return filepath.Join("experiments", folder, "results", file+".json"), nil
 }
 
 // english leaves words as they are.
@@ -288,4 +300,43 @@ var chinese = map[string]string{
 	"less CPU":           "CPU 更少",
 	"more CPU":           "CPU 更多",
 	"no difference seen": "未见差异",
+}
+
+// A rowTable is a table as it stands in the "tables" of a result file that is not the summary of a study.
+type rowTable struct {
+	Columns []string   `json:"columns"`
+	Rows    [][]string `json:"rows"`
+}
+
+// renderRows writes the table of that name from a result file: "freight-feed/cost rows=servers".
+func renderRows(root, file, name string) (string, error) {
+	path, err := summaryPath(file)
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		return "", fmt.Errorf("read result: %w", err)
+	}
+	var result struct {
+		Tables map[string]rowTable `json:"tables"`
+	}
+	if err := json.Unmarshal(data, &result); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	table, ok := result.Tables[name]
+	if !ok {
+		return "", fmt.Errorf("%s has no table %q", path, name)
+	}
+	var out strings.Builder
+	write := func(cells []string) { fmt.Fprintf(&out, "| %s |\n", strings.Join(cells, " | ")) }
+	write(table.Columns)
+	out.WriteString("|---" + strings.Repeat("|--:", len(table.Columns)-1) + "|\n")
+	for i, row := range table.Rows {
+		if len(row) != len(table.Columns) {
+			return "", fmt.Errorf("%s: table %s: row %d has %d cells, want %d", path, name, i+1, len(row), len(table.Columns))
+		}
+		write(row)
+	}
+	return out.String(), nil
 }

@@ -108,6 +108,41 @@ func TestValidRowsOnly(t *testing.T) {
 	}
 }
 
+// A table leaves out the figures that the study's comparisons leave out.
+func TestGeneratorLimitedFigures(t *testing.T) {
+	root := repository(t, map[string]string{"README.md": "<!-- table:stacks columns=rate_hz@rate-300 variants=php,go names -->\n<!-- /table -->\n"})
+	name := filepath.Join("experiments", "stacks", "results", "study.json")
+	summary := strings.ReplaceAll(read(t, root, name), `"VALID":`, `"GENERATOR_LIMITED":`)
+	if err := os.WriteFile(filepath.Join(root, name), []byte(summary), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(root, false, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, root, "README.md"); !strings.Contains(got, "| php | - |") || !strings.Contains(got, "| go | - |") {
+		t.Errorf("figures of the generator: %s", got)
+	}
+}
+
+func TestRows(t *testing.T) {
+	root := repository(t, map[string]string{
+		"README.md":                           "<!-- table:tools/cost rows=http -->\n<!-- /table -->\n",
+		"experiments/tools/results/cost.json": `{"tables":{"http":{"columns":["tool","us"],"rows":[["wrk","7.99 (6.76–8.49)"]]},"odd":{"columns":["a","b"],"rows":[["c"]]}}}`,
+	})
+	if err := run(root, false, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	want := "<!-- table:tools/cost rows=http -->\n| tool | us |\n|---|--:|\n| wrk | 7.99 (6.76–8.49) |\n<!-- /table -->\n"
+	if diff := cmp.Diff(want, read(t, root, "README.md")); diff != "" {
+		t.Errorf("README.md (-want +got):\n%s", diff)
+	}
+	for table, want := range map[string]string{"none": `has no table "none"`, "odd": "row 1 has 1 cells, want 2"} {
+		if _, err := render(root, "tools/cost rows="+table, english); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", table, err, want)
+		}
+	}
+}
+
 func TestMistakesAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"<!-- table:stacks columns=peak_hz -->\n":                                           "is not closed by",

@@ -85,6 +85,17 @@ func (c *Cell) NotValid() int {
 	return n
 }
 
+// Comparable says whether comparisons use any run of the cell: one that was judged, and in which the generator was not the
+// limit.
+func (c *Cell) Comparable() bool {
+	for validity, runs := range c.Validity {
+		if runs > 0 && validity != result.GeneratorLimited && validity != result.Unjudged {
+			return true
+		}
+	}
+	return len(c.Validity) == 0
+}
+
 // Cell is that of a variant at a level, nil when there is none.
 func (s *Study) Cell(variant, level string) *Cell {
 	i := slices.IndexFunc(s.Cells, func(c Cell) bool { return c.Variant == variant && c.Level == level })

@@ -145,7 +145,11 @@ func columnsRow(s *experiment.Study, v *experiment.VariantFacts, selection *Stud
 		name, level, _ := strings.Cut(column, "@")
 		unit := s.Metric(name).Unit
 		text := studyRange(s.Figure(name, v.Name, level), unit)
-		if cell := s.Cell(v.Name, level); cell != nil && cell.NotValid() > 0 {
+		switch cell := s.Cell(v.Name, level); {
+		case cell == nil:
+		case !cell.Comparable():
+			text = "-"
+		case cell.NotValid() > 0 && text != "-":
 			text += " *" // a run was not a valid measurement
 		}
 		if theirs := publishedValue(s, name, v.Name, level); selection.Published && theirs > 0 {
