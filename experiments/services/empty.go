@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -13,10 +16,11 @@ import (
 )
 
 // runEmpty is the empty endpoint on fasthttp alone, on Go's own HTTP server, or there behind a router with as many routes
-// as a small application has, which stands for a framework.
+// as a small application has, which stands for a framework. The server "kept" never closes a connection first, so that the
+// client keeps each port in TIME_WAIT.
 func runEmpty(ctx context.Context, flags *flag.FlagSet, args []string) error {
 	address := flags.String("listen", "127.0.0.1:8081", "address to serve on")
-	server := flags.String("server", "fasthttp", "fasthttp, nethttp or router")
+	server := flags.String("server", "fasthttp", "fasthttp, nethttp, router or kept")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -31,8 +35,34 @@ func runEmpty(ctx context.Context, flags *flag.FlagSet, args []string) error {
 		return serveHTTP(ctx, listener, http.HandlerFunc(empty))
 	case "router":
 		return serveHTTP(ctx, listener, routed())
+	case "kept":
+		context.AfterFunc(ctx, func() { listener.Close() })
+		return serveKept(listener)
 	}
-	return errors.Join(fmt.Errorf("--server %q: fasthttp, nethttp or router", *server), listener.Close())
+	return errors.Join(fmt.Errorf("--server %q: fasthttp, nethttp, router or kept", *server), listener.Close())
+}
+
+// serveKept answers on each connection until the client has closed it.
+func serveKept(listener net.Listener) error {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			for in := bufio.NewReader(conn); ; {
+				request, err := http.ReadRequest(in)
+				if err != nil {
+					return
+				}
+				request.Body.Close()
+				if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"); err != nil {
+					return
+				}
+			}
+		}()
+	}
 }
 
 // emptyFast answers the same bytes as spillway's rung.

@@ -44,14 +44,14 @@ class Nginx:
         subprocess.run(["rm", "-r", self.dir], check=True)
 
 
-class Patient:
+class KeptServer:
     """The server that lets its clients close first."""
 
     def __init__(self, address, namespace):
         self.dir = tempfile.mkdtemp(prefix="spillway-watch-")
-        binary = os.path.join(self.dir, "patient")
-        run("go", "build", "-o", binary, "./patient", cwd=os.path.dirname(os.path.abspath(__file__)))
-        self.process = subprocess.Popen(["ip", "netns", "exec", namespace, binary, "-listen", address])
+        binary = os.path.join(self.dir, "services")
+        run("go", "build", "-o", binary, ".", cwd=os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "services"))
+        self.process = subprocess.Popen(["ip", "netns", "exec", namespace, binary, "empty", "-server", "kept", "-listen", address])
 
     def __enter__(self):
         time.sleep(0.5)
@@ -118,7 +118,7 @@ def ports(arguments):
             run("ip", "-n", name, "link", "set", link, "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
         run("ip", "netns", "exec", left, "sysctl", "-qw", "net.ipv4.ip_local_port_range=20000 20999")
-        with Patient("10.213.7.2:8080", right):
+        with KeptServer("10.213.7.2:8080", right):
             environment = dict(os.environ, SPILLWAY_WATCH_TOKEN="a-token-of-enough-length")
             listener = subprocess.Popen(["ip", "netns", "exec", right, SPILLWAY, "watch", "--listen", "10.213.7.2:9191", "--watch", "server=:8080"],
                                         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
