@@ -204,7 +204,7 @@ func TestExperiment(t *testing.T) {
 	}
 	r.nothingLeft(t)
 	_, stderr, code := spillway(t, "experiment", file, "-o", out)
-	if code != 2 || !strings.Contains(stderr, "holds a run already") {
+	if code != 2 || !strings.Contains(stderr, "already holds a run") {
 		t.Errorf("into the same directory: exit %d, %s", code, stderr)
 	}
 }
@@ -331,7 +331,7 @@ func TestExperimentRefusals(t *testing.T) {
 		{"other: {values: {body: long}}", "other: {values: {body: short}}", "", "does not differ from base"},
 		{"{{.program.nginx}}", "{{.program.apache}}", "", `e.yaml:5:15: services.web.command.0: .program.apache: there is no "apache" here`},
 		{"blocks: 2", "blocks: 2", "--quick", "the file has no quick block"},
-		{"blocks: 2", "blocks: 2", "--only none", "--only: none: no variant"},
+		{"blocks: 2", "blocks: 2", "--only none", "--only none: the file has no such variant"},
 		{"blocks: 2", "blocks: 2", "--resume /nonexistent", "no run to resume"},
 		{"blocks: 2", "blocks: 2", "--resume x --quick", "give it alone"},
 	} {

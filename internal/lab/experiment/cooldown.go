@@ -13,16 +13,16 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// cooldownPoll is the time between two looks at a host's sockets.
+// cooldownPoll is the interval at which sockets are counted during a cool-down.
 const cooldownPoll = 250 * time.Millisecond
 
-// sockets is what a host still has to digest.
+// sockets counts what earlier load left behind in the kernel.
 type sockets struct {
 	timeWait map[string]int // by host
 	queued   int            // connections in accept queues, all hosts
 }
 
-// countSockets looks at every host.
+// countSockets counts the sockets of every host.
 func (e *engine) countSockets() (sockets, error) {
 	hosts := e.network.names
 	if len(hosts) == 0 {
@@ -65,7 +65,7 @@ func timeWait() (int, error) {
 	return 0, nil
 }
 
-// acceptQueues adds up the connections that listening sockets of the thread's namespace have not accepted.
+// acceptQueues counts the connections in the accept queues of the thread's namespace.
 func acceptQueues() (int, error) {
 	const listen = 10 // TCP_LISTEN
 	proc, err := procfs.NewFS("/proc/thread-self")
@@ -89,8 +89,8 @@ func acceptQueues() (int, error) {
 	return total, nil
 }
 
-// calm says whether sockets are back to the base.
-func (c Cooldown) calm(now, base sockets) bool {
+// settled reports whether the sockets are back to the base.
+func (c Cooldown) settled(now, base sockets) bool {
 	for host, waiting := range now.timeWait {
 		if waiting > base.timeWait[host]+c.TimeWait {
 			return false
@@ -99,11 +99,10 @@ func (c Cooldown) calm(now, base sockets) bool {
 	return now.queued <= base.queued
 }
 
-// forget has the kernel drop the sockets in TIME_WAIT of the experiment's own hosts: nothing speaks there between two
-// levels, so no late segment can meet a new connection, and a level need not wait a minute for the ports of the one
-// before. Where the kernel cannot (CONFIG_INET_DIAG_DESTROY), or ss is missing, they end by themselves. This host's
-// own sockets are never touched.
-func (e *engine) forget(ctx context.Context) {
+// dropTimeWait makes the kernel drop the sockets in TIME_WAIT of the experiment's own hosts. There is no traffic between two
+// levels, so no late segment can reach a new connection. If the kernel lacks CONFIG_INET_DIAG_DESTROY, or ss is missing,
+// the sockets expire by themselves. Sockets of this host are left alone.
+func (e *engine) dropTimeWait(ctx context.Context) {
 	for _, host := range e.network.names {
 		_ = inNamespace(e.network.namespace(host), func() error {
 			return exec.CommandContext(ctx, "ss", "--kill", "--no-header", "--tcp", "state", "time-wait").Run()
@@ -111,10 +110,10 @@ func (e *engine) forget(ctx context.Context) {
 	}
 }
 
-// cool waits until every host is calm, or the file's limit.
-func (e *engine) cool(ctx context.Context) (CooldownRun, error) {
+// coolDown waits until the sockets of every host have settled, at most for the file's timeout.
+func (e *engine) coolDown(ctx context.Context) (CooldownRun, error) {
 	begin := time.Now()
-	e.forget(ctx)
+	e.dropTimeWait(ctx)
 	limit := time.NewTimer(e.file.Cooldown.Timeout)
 	defer limit.Stop()
 	poll := time.NewTicker(cooldownPoll)
@@ -124,7 +123,7 @@ func (e *engine) cool(ctx context.Context) (CooldownRun, error) {
 		if err != nil {
 			return CooldownRun{}, err
 		}
-		calm := e.file.Cooldown.calm(now, e.base)
+		calm := e.file.Cooldown.settled(now, e.base)
 		if calm || over {
 			return CooldownRun{
 				Seconds: time.Since(begin).Seconds(), Reached: calm, TimeWait: now.timeWait, Base: maps.Clone(e.base.timeWait), Queued: now.queued,

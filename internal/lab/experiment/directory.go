@@ -18,17 +18,17 @@ import (
 //
 //	manifest.json                          Manifest: what is compared, where, in which order; written once, at the start
 //	experiment.yaml                        the file as it was run
-//	blocks/001/VARIANT/block.json          Trial: what ran in this block's trial of the variant; written when the trial ends
-//	blocks/001/VARIANT/LEVEL.ndjson.gz     a result file of `spillway load`, its header's label the variant
-//	blocks/001/VARIANT/peak-RATE.ndjson.gz the same, for an attempt of the search for the peak
-//	blocks/001/VARIANT/SERVICE.log         what the service printed
-//	blocks/001/VARIANT/load.log            what `spillway load` printed
-//	blocks/001/VARIANT/watch-HOST.log      what the watch of a host printed
-//	services/SERVICE.log                   the same for services of scope experiment
-//	state.json                             State: what goes on now; rewritten often, for people and --resume
+//	blocks/001/VARIANT/block.json          Trial: the record of the variant's trial in this block; written when it ends
+//	blocks/001/VARIANT/LEVEL.ndjson.gz     a result file of `spillway load`; its label is the variant
+//	blocks/001/VARIANT/peak-RATE.ndjson.gz a result file of one attempt of the peak search
+//	blocks/001/VARIANT/SERVICE.log         output of the service
+//	blocks/001/VARIANT/load.log            output of `spillway load`
+//	blocks/001/VARIANT/watch-HOST.log      output of the watch of a host
+//	services/SERVICE.log                   output of a service of scope experiment
+//	state.json                             State: the progress of the run; rewritten often
 //
-// Blocks count from 001. A block without block.json for each of its variants is incomplete: --resume runs it again as a
-// whole, since its variants are to be close in time, and moves what there was to incomplete/NNN-K.
+// Blocks count from 001. A block is incomplete until it has block.json for each variant. --resume moves an incomplete block to
+// incomplete/NNN-K and runs all of it again, because its variants must be close in time.
 const (
 	ManifestFile = "manifest.json"
 	TrialFile    = "block.json"
@@ -37,7 +37,7 @@ const (
 	BlocksDir    = "blocks"
 	ServicesDir  = "services"
 	ResultSuffix = ".ndjson.gz"
-	PeakPrefix   = "peak-" // of the name of an attempt's result file
+	PeakPrefix   = "peak-" // prefix of an attempt's result file
 )
 
 // The name and version that a manifest carries. A minor version only adds fields.
@@ -46,7 +46,7 @@ const (
 	Version = "1.0"
 )
 
-// A Manifest says what a run compares and on what. It is written before anything is measured and does not change.
+// A Manifest describes a run: what it compares, and on which machine. It is written before the first trial and does not change.
 type Manifest struct {
 	Format    string         `json:"format"`
 	Version   string         `json:"version"`
@@ -57,30 +57,30 @@ type Manifest struct {
 	Go        string         `json:"go"`
 	StartedAt time.Time      `json:"started_at"`
 	Command   []string       `json:"command"` // as typed, secrets redacted
-	Seed      uint64         `json:"seed"`    // of the order of variants and levels
-	Quick     bool           `json:"quick"`   // ranges only: too few or too short blocks for a claim
+	Seed      uint64         `json:"seed"`    // determines the order of variants and levels
+	Quick     bool           `json:"quick"`   // ranges only, no verdicts
 	Sum       string         `json:"sum"`     // SHA-256 of the file and its templates, in hexadecimal
-	File      string         `json:"file"`    // its text
+	File      string         `json:"file"`    // text of the experiment file
 	Machine   result.Machine `json:"machine"`
 	Programs  []Program      `json:"programs,omitempty"`
-	CPU       *CPUAccounting `json:"cpu_accounting,omitempty"` // nil in runs of earlier versions: process tree
-	Hosts     []HostFacts    `json:"hosts,omitempty"`          // none: this host on loopback
+	CPU       *CPUAccounting `json:"cpu_accounting,omitempty"` // nil in runs of earlier versions, which used the process tree
+	Hosts     []HostFacts    `json:"hosts,omitempty"`          // empty: this host on loopback
 	Baseline  string         `json:"baseline"`
-	Variants  []VariantFacts `json:"variants"` // in the file's order; the A/A twin right behind the baseline
+	Variants  []VariantFacts `json:"variants"` // in the file's order; the A/A control follows the baseline
 	Levels    []LevelFacts   `json:"levels"`   // in the file's order
 	SLO       string         `json:"slo,omitempty"`
 	Peak      *PeakFacts     `json:"peak,omitempty"`
-	Watched   []string       `json:"watched,omitempty"` // names of processes and databases, as samples call them
+	Watched   []string       `json:"watched,omitempty"` // names of processes and databases in the samples
 	Charts    []Chart        `json:"charts,omitempty"`
-	Plan      [][]TrialPlan  `json:"plan"` // by block: the trials in the order they run
+	Plan      [][]TrialPlan  `json:"plan"` // by block: the trials in their order
 }
 
-// A Program is one that the experiment needs, as found.
+// A Program is an installed program that the experiment needs.
 type Program struct {
 	Name    string `json:"name"`
 	Path    string `json:"path"`
 	Package string `json:"package,omitempty"`
-	Version string `json:"version,omitempty"` // the first line that it printed
+	Version string `json:"version,omitempty"` // first line of its output
 }
 
 // HostFacts describe a network namespace.
@@ -91,24 +91,24 @@ type HostFacts struct {
 	Sysctl  map[string]string `json:"sysctl,omitempty"`
 }
 
-// VariantFacts are a variant with everything that it inherits.
+// VariantFacts describe a variant, including what it inherits.
 type VariantFacts struct {
 	Name      string            `json:"name"`
 	Title     string            `json:"title,omitempty"`
-	Baseline  string            `json:"baseline,omitempty"` // compared with; "" for the baseline itself
-	Again     bool              `json:"again,omitempty"`    // the baseline's A/A twin: nothing differs
-	Values    map[string]string `json:"values,omitempty"`   // value by factor, inherited ones too
-	Differs   []string          `json:"differs,omitempty"`  // factors in which it differs from its baseline
-	Settings  map[string]string `json:"settings,omitempty"` // as written, templates not filled in
-	Services  []string          `json:"services"`           // in the order of their start
+	Baseline  string            `json:"baseline,omitempty"` // the variant that it is compared with; "" for the baseline
+	Again     bool              `json:"again,omitempty"`    // A/A control: the baseline once more
+	Values    map[string]string `json:"values,omitempty"`   // value by factor, including inherited values
+	Differs   []string          `json:"differs,omitempty"`  // factors that differ from its baseline
+	Settings  map[string]string `json:"settings,omitempty"` // as written, with templates
+	Services  []string          `json:"services"`           // in start order
 	Published []Published       `json:"published,omitempty"`
 }
 
 // LevelFacts describe a level.
 type LevelFacts struct {
-	Name     string            `json:"name"` // of its result file
+	Name     string            `json:"name"` // also of its result file
 	Settings map[string]string `json:"settings,omitempty"`
-	Flags    map[string]string `json:"flags"` // of `spillway load`, templates not filled in
+	Flags    map[string]string `json:"flags"` // of `spillway load`, with templates
 }
 
 // PeakFacts describe the search for a peak.
@@ -123,10 +123,10 @@ type PeakFacts struct {
 // A TrialPlan is one variant's trial in a block.
 type TrialPlan struct {
 	Variant string   `json:"variant"`
-	Levels  []string `json:"levels"` // in the order they run
+	Levels  []string `json:"levels"` // in their order
 }
 
-// A Trial is what happened in one variant's trial in a block.
+// A Trial is the record of one variant in one block.
 type Trial struct {
 	Block     int          `json:"block"` // from 1
 	Variant   string       `json:"variant"`
@@ -136,77 +136,77 @@ type Trial struct {
 	Services  []ServiceRun `json:"services"`
 	Levels    []LevelRun   `json:"levels"`
 	Peak      *PeakRun     `json:"peak,omitempty"`
-	Complete  bool         `json:"complete"` // every level, and the peak, has its result files
-	// Interrupted says that the run ended in this trial; --resume runs its block again.
+	Complete  bool         `json:"complete"` // every level and the peak have their result files
+	// Interrupted: the run ended during this trial; --resume runs its block again.
 	Interrupted bool   `json:"interrupted,omitempty"`
-	Error       string `json:"error,omitempty"` // why it is not complete, or what went wrong besides
+	Error       string `json:"error,omitempty"` // why it is not complete, or another problem
 }
 
-// A ServiceRun is one process that was started for a trial, or was running for the whole experiment.
+// A ServiceRun is the record of one service process, of a trial or of the whole experiment.
 type ServiceRun struct {
 	Name    string            `json:"name"`
-	Watched string            `json:"watched,omitempty"` // as samples call it
+	Watched string            `json:"watched,omitempty"` // name in the samples
 	Host    string            `json:"host,omitempty"`
 	PID     int               `json:"pid"`
 	Scope   string            `json:"scope"`
 	Command []string          `json:"command"` // secrets redacted
 	Ports   map[string]int    `json:"ports,omitempty"`
 	Ready   float64           `json:"ready_seconds"`     // from start until ready
-	Ended   string            `json:"ended,omitempty"`   // how, when it ended by itself or had to be killed
-	Setting map[string]string `json:"setting,omitempty"` // filled in
+	Ended   string            `json:"ended,omitempty"`   // how it ended, if it ended by itself or was killed
+	Setting map[string]string `json:"setting,omitempty"` // with templates filled in
 }
 
-// A LevelRun is one level that was run.
+// A LevelRun is the record of one level.
 type LevelRun struct {
 	Name      string       `json:"name"`
-	File      string       `json:"file"` // in the trial's directory
+	File      string       `json:"file"` // in the directory of the trial
 	StartedAt time.Time    `json:"started_at"`
 	EndedAt   time.Time    `json:"ended_at"`
 	Command   []string     `json:"command"` // secrets redacted
 	ExitCode  int          `json:"exit_code"`
 	Cooldown  CooldownRun  `json:"cooldown"`
-	Error     string       `json:"error,omitempty"` // what `spillway load` said when it could not run
+	Error     string       `json:"error,omitempty"` // why `spillway load` could not run
 	Peak      *PeakAttempt `json:"attempt,omitempty"`
 }
 
-// A CooldownRun is the wait before a level.
+// A CooldownRun is the record of the wait before a level.
 type CooldownRun struct {
 	Seconds  float64        `json:"seconds"`
-	Reached  bool           `json:"reached"`             // back to the base; otherwise the limit ended the wait
+	Reached  bool           `json:"reached"`             // the sockets settled; otherwise the timeout ended the wait
 	TimeWait map[string]int `json:"time_wait,omitempty"` // by host when the level began; "" is this host
 	Base     map[string]int `json:"base,omitempty"`
 	Queued   int            `json:"queued,omitempty"` // connections in accept queues
 }
 
-// A PeakRun is a search for the highest rate that meets the SLO.
+// A PeakRun is the record of a search for the highest rate that meets the SLO.
 type PeakRun struct {
-	Feasible   float64    `json:"feasible_hz"`   // the highest that met it; 0 when none did
-	Infeasible float64    `json:"infeasible_hz"` // the lowest above it that missed; 0 when none did
+	Feasible   float64    `json:"feasible_hz"`   // highest rate that met it; 0 if none did
+	Infeasible float64    `json:"infeasible_hz"` // lowest rate above it that missed it; 0 if none did
 	Attempts   []LevelRun `json:"attempts"`
 	Note       string     `json:"note,omitempty"` // "the limit of the search met the SLO"
 }
 
-// A PeakAttempt is what one attempt showed.
+// A PeakAttempt is the outcome of one attempt.
 type PeakAttempt struct {
 	Rate     float64         `json:"rate_hz"`
 	Met      bool            `json:"met"`
-	Missed   string          `json:"missed,omitempty"` // the criteria that were not met
+	Missed   string          `json:"missed,omitempty"` // criteria that were not met
 	Validity result.Validity `json:"validity"`
 }
 
-// A State is how far a run is.
+// A State is the progress of a run.
 type State struct {
 	UpdatedAt time.Time `json:"updated_at"`
-	PID       int       `json:"pid"` // of the process that runs it
+	PID       int       `json:"pid"` // of the running process
 	Block     int       `json:"block"`
 	Variant   string    `json:"variant,omitempty"`
 	Level     string    `json:"level,omitempty"`
 	Done      int       `json:"done"`            // trials
 	Trials    int       `json:"turns"`           // in all
-	Ended     string    `json:"ended,omitempty"` // finished, interrupted, or what went wrong
+	Ended     string    `json:"ended,omitempty"` // finished, interrupted, or an error
 }
 
-// replaceJSON replaces a file at once: whoever reads it, also after a crash, sees the old text or the new one.
+// replaceJSON replaces a file atomically: a reader sees the old text or the new text, also after a crash.
 func replaceJSON(path string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -227,12 +227,12 @@ func replaceJSON(path string, v any) error {
 	return nil
 }
 
-// begin makes the directory of a run, and keeps other runs out of it until the file returned is closed. A directory
-// that holds a run is refused, unless it is to be resumed.
+// begin makes the directory of a run and locks it until the returned file is closed. A directory that already holds a run is
+// an error, unless it is resumed.
 func (e *engine) begin() (lock *os.File, err error) {
 	dir := e.config.Dir
 	if _, err := os.Stat(filepath.Join(dir, ManifestFile)); err == nil && !e.config.Resume {
-		return nil, &UseError{fmt.Sprintf("%s holds a run already: go on with it by --resume %s, or give another directory", dir, dir)}
+		return nil, &UseError{fmt.Sprintf("%s already holds a run: resume it with --resume %s, or choose another directory", dir, dir)}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, BlocksDir), 0o755); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
@@ -266,7 +266,7 @@ func (e *engine) trialDir(block int, variant string) string {
 	return filepath.Join(e.blockDir(block), variant)
 }
 
-// incomplete lists the blocks that are to be run: those in which a trial has no record, or one of a run that ended in it.
+// incomplete lists the blocks that are still to be run: a trial has no record or was interrupted.
 func (e *engine) incomplete() []int {
 	var blocks []int
 	for i, trials := range e.plan.Trials {
@@ -281,7 +281,7 @@ func (e *engine) incomplete() []int {
 	return blocks
 }
 
-// failures are the trials of a block that are not complete.
+// failures describes the trials of a block that are not complete.
 func (e *engine) failures(block int) []string {
 	var failed []string
 	for _, plan := range e.plan.Trials[block-1] {
@@ -293,15 +293,15 @@ func (e *engine) failures(block int) []string {
 	return failed
 }
 
-// setAside keeps what there is of a block that is run again.
-func (e *engine) setAside(block int) error {
+// archiveBlock moves what exists of a block that is run again.
+func (e *engine) archiveBlock(block int) error {
 	dir := e.blockDir(block)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	aside := filepath.Join(e.config.Dir, "incomplete")
 	if err := os.MkdirAll(aside, 0o755); err != nil {
-		return fmt.Errorf("set an incomplete block aside: %w", err)
+		return fmt.Errorf("archive incomplete block: %w", err)
 	}
 	for i := 1; ; i++ {
 		to := filepath.Join(aside, fmt.Sprintf("%03d-%d", block, i))
@@ -309,13 +309,13 @@ func (e *engine) setAside(block int) error {
 			continue
 		}
 		if err := os.Rename(dir, to); err != nil {
-			return fmt.Errorf("set an incomplete block aside: %w", err)
+			return fmt.Errorf("archive incomplete block: %w", err)
 		}
 		return nil
 	}
 }
 
-// manifestMax bounds the manifest, block and state files, which are small.
+// manifestMax limits the size of a manifest, block or state file.
 const manifestMax = 16 << 20
 
 func readJSON(path string, v any) error {

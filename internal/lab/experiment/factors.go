@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The rule of one factor at a time, in full in docs/experiments.md: variants differ by values of declared factors and by
-// nothing else, and each differs from its baseline in one of them, or in as many as it says.
+// Variants differ only by values of declared factors, and each differs from its baseline in one factor, or in as many as it
+// states. docs/experiments.md has the full rules.
 
 func (f *File) factor(name string) *Factor {
 	for i := range f.Factors {
@@ -37,7 +37,7 @@ func (f *File) variant(name string) *Variant {
 	return nil
 }
 
-// owner returns the factor that a setting or a service belongs to, "" for none.
+// owner returns the factor with a value for which of is true, "" if there is none.
 func (f *File) owner(of func(*FactorValue) bool) string {
 	for i := range f.Factors {
 		for k := range f.Factors[i].Values {
@@ -57,8 +57,8 @@ func (f *File) serviceOwner(name string) string {
 	return f.owner(func(v *FactorValue) bool { return slices.Contains(v.Services, name) })
 }
 
-// checkFactors checks that what a factor governs is its own, and that its values differ.
-func (f *File) checkFactors(wrong complain) {
+// checkFactors checks that no two factors share a setting or a service, and that the values of a factor differ.
+func (f *File) checkFactors(wrong reporter) {
 	for i := range f.Factors {
 		factor := &f.Factors[i]
 		path := "factors." + factor.Name
@@ -66,7 +66,7 @@ func (f *File) checkFactors(wrong complain) {
 			wrong(path, "a factor is named by lower-case letters, digits and _")
 		}
 		if len(factor.Values) < 2 {
-			wrong(path, "a factor has two values at least")
+			wrong(path, "a factor needs at least two values")
 		}
 		for k := range factor.Values {
 			value := &factor.Values[k]
@@ -96,7 +96,7 @@ func (f *File) quickLevels() []Level {
 	return f.Quick.Levels
 }
 
-func (f *File) checkValue(factor *Factor, value *FactorValue, wrong complain) {
+func (f *File) checkValue(factor *Factor, value *FactorValue, wrong reporter) {
 	path := "factors." + factor.Name + ".values." + value.Name
 	if !fileWord.MatchString(value.Name) {
 		wrong(path, "a value is named by letters, digits, _, - and .")
@@ -107,9 +107,9 @@ func (f *File) checkValue(factor *Factor, value *FactorValue, wrong complain) {
 		case !word.MatchString(name):
 			wrong(at, "a setting is named by lower-case letters, digits and _")
 		case owner != factor.Name:
-			wrong(at, "belongs to the factor %s already: a setting belongs to one factor", owner)
+			wrong(at, "already belongs to the factor %s: a setting belongs to one factor", owner)
 		case hasKey(f.Settings, name):
-			wrong(at, "is in settings too: what varies stands in its factor only")
+			wrong(at, "is also in settings: put what varies into its factor only")
 		}
 	}
 	for name := range factor.Values[0].Settings {
@@ -127,7 +127,7 @@ func (f *File) checkValue(factor *Factor, value *FactorValue, wrong complain) {
 		case f.service(name) == nil:
 			wrong(path+".services", "%q is no service of this file", name)
 		case owner != factor.Name:
-			wrong(path+".services", "%s belongs to the factor %s already: a service belongs to one factor", name, owner)
+			wrong(path+".services", "%s already belongs to the factor %s: a service belongs to one factor", name, owner)
 		}
 	}
 }
@@ -136,10 +136,10 @@ func sameServices(a, b []string) bool {
 	return slices.Equal(slices.Compact(slices.Sorted(slices.Values(a))), slices.Compact(slices.Sorted(slices.Values(b))))
 }
 
-// checkVariants holds the variants against the rule.
-func (f *File) checkVariants(wrong complain) {
+// checkVariants checks the names of variants, their values, and how they differ.
+func (f *File) checkVariants(wrong reporter) {
 	if len(f.Variants) == 0 {
-		wrong("variants", "there is none")
+		wrong("variants", "needs at least one variant")
 		return
 	}
 	if f.variant(f.Baseline) == nil {
@@ -150,8 +150,8 @@ func (f *File) checkVariants(wrong complain) {
 	for i := range f.Variants {
 		v := &f.Variants[i]
 		path := "variants." + v.Name
-		if !fileWord.MatchString(v.Name) || strings.HasSuffix(v.Name, again) {
-			wrong(path, "a variant is named by letters, digits, _, - and ., and does not end with %s", again)
+		if !fileWord.MatchString(v.Name) || strings.HasSuffix(v.Name, controlSuffix) {
+			wrong(path, "a variant is named by letters, digits, _, - and ., and does not end with %s", controlSuffix)
 		}
 		for name, value := range v.Values {
 			if factor := f.factor(name); factor == nil {
@@ -166,25 +166,25 @@ func (f *File) checkVariants(wrong complain) {
 			continue
 		}
 		f.checkDifference(v, values, wrong)
-		key := fmt.Sprint(values) // maps print in the order of their keys
-		if twin, repeated := seen[key]; repeated && v.Baseline != twin {
-			wrong(path, "is the same as %s; for an A/A pair say aa: true", twin)
+		key := fmt.Sprint(values) // fmt sorts the keys of a map
+		if same, repeated := seen[key]; repeated && v.Baseline != same {
+			wrong(path, "is the same as %s; for an A/A pair say aa: true", same)
 		}
 		seen[key] = v.Name
 	}
 }
 
-func (f *File) checkDifference(v *Variant, values map[string]string, wrong complain) {
+func (f *File) checkDifference(v *Variant, values map[string]string, wrong reporter) {
 	path := "variants." + v.Name
 	if v.Baseline == "" {
 		if v.Factors != 0 {
-			wrong(path+".factors", "the baseline differs from nothing")
+			wrong(path+".factors", "the baseline is compared with nothing; leave factors out")
 		}
 		return
 	}
 	base, err := f.resolve(f.variant(v.Baseline))
 	if err != nil {
-		return // told where it is resolved itself
+		return // reported for that variant
 	}
 	differs := f.differs(values, base)
 	allowed := max(1, v.Factors)
@@ -199,7 +199,7 @@ func (f *File) checkDifference(v *Variant, values map[string]string, wrong compl
 	}
 }
 
-// resolve returns the value of each factor for a variant, inherited ones included.
+// resolve returns the value of each factor for a variant, including inherited values.
 func (f *File) resolve(v *Variant) (map[string]string, error) {
 	values := map[string]string{}
 	for at, steps := v, 0; ; steps++ {
@@ -216,7 +216,7 @@ func (f *File) resolve(v *Variant) (map[string]string, error) {
 			return nil, fmt.Errorf("its baseline %q is no variant of this file", at.Baseline)
 		}
 		if steps > len(f.Variants) {
-			return nil, fmt.Errorf("its baselines go round in a circle")
+			return nil, fmt.Errorf("its baselines form a circle")
 		}
 		at = next
 	}
@@ -239,11 +239,11 @@ func (f *File) differs(a, b map[string]string) []string {
 	return names
 }
 
-// facts returns what a variant of a valid file is made of.
+// facts describes a variant of a valid file.
 func (f *File) facts(v *Variant) VariantFacts {
 	values, err := f.resolve(v)
 	if err != nil {
-		panic("bug: " + err.Error()) // validate would have refused it
+		panic("bug: " + err.Error()) // validate has checked it
 	}
 	facts := VariantFacts{
 		Name: v.Name, Title: v.Title, Baseline: v.Baseline, Values: values, Settings: maps.Clone(f.Settings), Published: v.Published,
@@ -264,12 +264,12 @@ func (f *File) facts(v *Variant) VariantFacts {
 	running := slices.DeleteFunc(f.serviceNames(), func(name string) bool {
 		return f.serviceOwner(name) != "" && !slices.Contains(chosen, name)
 	})
-	facts.Services, _ = f.startOrder(running) // no circle: checked over all services
+	facts.Services, _ = f.startOrder(running) // validate has checked that there is no circle
 	return facts
 }
 
-// checkScopes keeps services that serve all variants free of what varies.
-func (f *File) checkScopes(wrong complain) {
+// checkScopes checks that services of scope experiment depend on nothing that varies.
+func (f *File) checkScopes(wrong reporter) {
 	for i := range f.Services {
 		s := &f.Services[i]
 		if s.Scope != ScopeExperiment {
@@ -280,25 +280,25 @@ func (f *File) checkScopes(wrong complain) {
 		}
 		for _, other := range s.After {
 			if f.service(other).Scope != ScopeExperiment {
-				wrong("services."+s.Name+".after", "%s lives for a block only", other)
+				wrong("services."+s.Name+".after", "%s runs for one block only", other)
 			}
 		}
 	}
 }
 
-// checkWatch checks the names of what is watched.
-func (f *File) checkWatch(wrong complain) {
+// checkWatch checks the names and services of watch.
+func (f *File) checkWatch(wrong reporter) {
 	watched := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(f.Watch.Processes)) {
 		path := "watch.processes." + name
 		if !word.MatchString(name) {
-			wrong(path, "a name is of lower-case letters, digits and _")
+			wrong(path, "a name consists of lower-case letters, digits and _")
 		}
 		for _, service := range f.Watch.Processes[name] {
 			if f.service(service) == nil {
 				wrong(path, "%q is no service of this file", service)
 			} else if other, twice := watched[service]; twice {
-				wrong(path, "%s is watched as %s already", service, other)
+				wrong(path, "%s is already watched as %s", service, other)
 			}
 			watched[service] = name
 		}
@@ -306,18 +306,18 @@ func (f *File) checkWatch(wrong complain) {
 			facts := f.facts(&f.Variants[i])
 			running := slices.DeleteFunc(slices.Clone(facts.Services), func(s string) bool { return !slices.Contains(f.Watch.Processes[name], s) })
 			if len(running) > 1 {
-				wrong(path, "%s run together in %s: give each a name of its own", strings.Join(running, " and "), facts.Name)
+				wrong(path, "%s run together in %s: give each its own name", strings.Join(running, " and "), facts.Name)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Watch.Databases)) {
 		if !word.MatchString(name) {
-			wrong("watch.databases."+name, "a name is of lower-case letters, digits and _")
+			wrong("watch.databases."+name, "a name consists of lower-case letters, digits and _")
 		}
 	}
 }
 
-// watchedAs returns the name under which a service is watched, "" for not at all.
+// watchedAs returns the name under which a service is watched, "" if it is not watched.
 func (f *File) watchedAs(service string) string {
 	if f.Watch.Processes == nil {
 		return service

@@ -19,21 +19,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefixVariable tells the inner process the prefix of what it makes.
+// prefixVariable passes the prefix to the inner process.
 const prefixVariable = "SPILLWAY_EXPERIMENT"
 
-// orphanGrace is what services get to end by themselves when the inner process is gone: the kernel has told them to.
+// orphanGrace is the time in which services may end after the inner process has died. The kernel has sent them their signal.
 const orphanGrace = 3 * time.Second
 
 var prefixed = regexp.MustCompile(`^spillway-(\d+)-(\d+)-`)
 
-// prefixOf begins the name of all that a process's run makes: its number and the time of its start tell it from others
-// for good.
+// prefixOf returns the prefix of everything that a run makes: the process id and its start time, which are unique together.
 func prefixOf(one identity) string { return fmt.Sprintf("spillway-%d-%s-", one.pid, one.start) }
 
-// Inner returns the prefix when this process is the inner one of a guard, and "" otherwise. It takes the variable away:
-// what the run starts must not have it. From then on a second SIGINT or SIGTERM does not end the inner process: the
-// kernel can send the death of its parent twice, once for each thread that it had. Call it once.
+// Inner returns the prefix if this process is the inner process of a guard, and "" otherwise. Call it once: it removes the
+// environment variable, which services must not inherit. From then on a second SIGINT or SIGTERM does not end the process,
+// because the kernel can report the death of the guard once per thread.
 func Inner() string {
 	prefix := os.Getenv(prefixVariable)
 	os.Unsetenv(prefixVariable)
@@ -44,16 +43,17 @@ func Inner() string {
 	return prefix
 }
 
-// Guard runs this program again, with the same arguments, as its inner process, and returns its exit code. It passes
-// the first signal on, and kills the inner process at the second. When the inner process is gone, however it went, Guard kills every process that it left behind and
-// removes its namespaces and folders; before, it does so for runs whose guard is gone.
+// Guard runs this program again, with the same arguments, as its inner process and returns the exit code. It passes on the
+// first signal and kills the inner process at the second. When the inner process is gone, for any reason, Guard kills every
+// process that it left behind and removes its control groups, namespaces and folders. At its start it does the same for runs
+// whose guard is gone.
 //
-// It takes this process over: it adopts and reaps all its descendants.
+// Guard takes over this process: it adopts and reaps all its descendants.
 func Guard(program string, args []string, stdout, stderr io.Writer) (int, error) {
 	if err := adoptOrphans(); err != nil {
 		return 0, err
 	}
-	removeDead()
+	removeAbandoned()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -61,7 +61,7 @@ func Guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.Env = append(os.Environ(), prefixVariable+"="+prefix)
-	// A group of its own: the terminal's Ctrl-C reaches it once, through here.
+	// In its own process group, the inner process gets the terminal's Ctrl-C only from here.
 	cmd.SysProcAttr = attributes(nil, syscall.SIGTERM)
 	started, done := make(chan error), make(chan struct{})
 	go func() {
@@ -70,7 +70,7 @@ func Guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // its exit code tells
+			_ = cmd.Wait() // the exit code is used below
 		}
 		close(done)
 	}()
@@ -87,14 +87,14 @@ func Guard(program string, args []string, stdout, stderr io.Writer) (int, error)
 				s = syscall.SIGKILL
 			}
 			asked = true
-			_ = cmd.Process.Signal(s) // it may end at this moment
+			_ = cmd.Process.Signal(s) // it may just have ended
 		case <-done:
-			return code(cmd.ProcessState), clearAway(prefix)
+			return code(cmd.ProcessState), cleanUp(prefix)
 		}
 	}
 }
 
-// code is the exit code of the inner process; one that was killed could not run.
+// code returns the exit code of the inner process, 3 if it was killed.
 func code(state *os.ProcessState) int {
 	if state.ExitCode() < 0 {
 		return 3
@@ -102,13 +102,13 @@ func code(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// clearAway removes what is left of a run: this process's descendants, namespaces, folders.
-func clearAway(prefix string) error {
-	family := descendants(os.Getpid())
-	for begin := time.Now(); anyAlive(family) && time.Since(begin) < orphanGrace; {
+// cleanUp removes what is left of this process's run: descendants, control groups, namespaces, folders.
+func cleanUp(prefix string) error {
+	related := descendants(os.Getpid())
+	for begin := time.Now(); anyAlive(related) && time.Since(begin) < orphanGrace; {
 		time.Sleep(20 * time.Millisecond)
 	}
-	killAll(append(family, descendants(os.Getpid())...))
+	killAll(append(related, descendants(os.Getpid())...))
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		if pid <= 0 && !errors.Is(err, unix.EINTR) {
@@ -118,9 +118,9 @@ func clearAway(prefix string) error {
 	return removeRun(prefix)
 }
 
-// removeRun removes the namespaces and folders of a run, and the processes that still use them.
+// removeRun removes the control groups, namespaces and folders of a run, and kills the processes that use them.
 func removeRun(prefix string) error {
-	killAll(users(prefix))
+	killAll(processesOf(prefix))
 	var errs []error
 	for _, group := range runGroups(prefix) {
 		errs = append(errs, group.remove())
@@ -128,8 +128,8 @@ func removeRun(prefix string) error {
 	return errors.Join(append(errs, removeNamespaces(context.Background(), prefix), os.RemoveAll(filepath.Join(os.TempDir(), prefix+"run")))...)
 }
 
-// removeDead removes what is left of runs whose guard is gone. What cannot be removed is another user's.
-func removeDead() {
+// removeAbandoned removes what is left of runs whose guard is gone. It ignores errors: what remains belongs to another user.
+func removeAbandoned() {
 	var names []string
 	for _, dir := range []string{namespaceDir, os.TempDir()} {
 		found, _ := filepath.Glob(filepath.Join(dir, "spillway-*"))
@@ -150,8 +150,8 @@ func removeDead() {
 	}
 }
 
-// users finds the processes that work in a run's folders or are in one of its namespaces.
-func users(prefix string) []identity {
+// processesOf finds the processes in a run's folders and namespaces.
+func processesOf(prefix string) []identity {
 	folder := filepath.Join(os.TempDir(), prefix+"run")
 	namespaces := map[string]bool{}
 	files, _ := filepath.Glob(filepath.Join(namespaceDir, prefix+"*"))

@@ -16,16 +16,16 @@ import (
 	"strings"
 )
 
-// namespaceDir is where iproute2 keeps namespaces.
+// namespaceDir is the directory of iproute2's namespaces.
 const namespaceDir = "/run/netns"
 
-// switchName names the namespace whose bridge joins the hosts: nothing appears in the network of this host itself.
+// switchName is the namespace whose bridge connects the hosts, so that the network of this host does not change.
 const switchName = "switch"
 
-// hostAddress is the address of the i-th host.
+// hostAddress returns the address of the i-th host.
 func hostAddress(i int) string { return fmt.Sprintf("10.213.0.%d", i+1) }
 
-// network is the hosts of a run.
+// network holds the hosts of a run.
 type network struct {
 	prefix string // of the namespaces' names
 	names  []string
@@ -39,7 +39,7 @@ func (n *network) namespace(host string) string {
 	return filepath.Join(namespaceDir, n.prefix+host)
 }
 
-// createNetwork makes the hosts and returns what they are. The caller removes them, also after an error.
+// createNetwork makes the hosts and describes them. The caller removes them, also after an error.
 func (f *File) createNetwork(ctx context.Context, n *network, reserved []int) ([]HostFacts, error) {
 	if len(f.Hosts) == 0 {
 		return nil, nil
@@ -97,7 +97,7 @@ func addHost(ctx context.Context, prefix, host string, i int) error {
 	return nil
 }
 
-// ip runs the program of iproute2.
+// ip runs the command of iproute2.
 func ip(ctx context.Context, arguments string) error {
 	output, err := exec.CommandContext(ctx, "ip", strings.Fields(arguments)...).CombinedOutput()
 	if err != nil {
@@ -106,8 +106,8 @@ func ip(ctx context.Context, arguments string) error {
 	return nil
 }
 
-// tuneHost sets what the file says of the host whose namespace the thread is in. Ports of services are reserved: an
-// outgoing connection must not take them. It returns the range of the others.
+// tuneHost applies the file's settings to the namespace of the thread and reserves the ports of services, which outgoing
+// connections must not use. It returns the range of local ports.
 func (f *File) tuneHost(host *Host, reserved []int) (string, error) {
 	path := "hosts." + host.Name
 	if low, high, ok := parseSpan(host.Ports); ok {
@@ -125,7 +125,7 @@ func (f *File) tuneHost(host *Host, reserved []int) (string, error) {
 	for _, name := range slices.Sorted(maps.Keys(host.Sysctl)) {
 		err := writeSysctl(name, host.Sysctl[name])
 		if errors.Is(err, fs.ErrNotExist) {
-			return "", f.mistake(path+".sysctl."+name, "is no setting of a network namespace on this kernel")
+			return "", f.mistake(path+".sysctl."+name, "this kernel has no such setting in a network namespace")
 		}
 		if err != nil {
 			return "", f.mistake(path+".sysctl."+name, "%v", err)
@@ -144,15 +144,14 @@ func writeSysctl(name, value string) error {
 
 func sysctlFile(name string) string { return "/proc/sys/" + strings.ReplaceAll(name, ".", "/") }
 
-// inNamespace calls fn on a thread that is in a network namespace; "" is this host. fn must do its work on its own
-// goroutine.
+// inNamespace calls fn on a thread in a network namespace; "" is this host. fn must not start goroutines.
 func inNamespace(file string, fn func() error) error {
 	if file == "" {
 		return fn()
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := enter(file); err != nil {
 			done <- err
 			return

@@ -10,19 +10,18 @@ import (
 	"strings"
 )
 
-// layout is where everything of a run is: what templates are filled in from. A run fills it with what it has; a check
-// with stand-ins.
+// layout holds the paths, addresses and ports that templates are filled in from. A check uses placeholders.
 type layout struct {
 	source   string // folder of the experiment's file
 	spillway string
 	programs map[string]string
-	hosts    map[string]string         // address by host; none: this host
+	hosts    map[string]string         // address by host; empty: this host
 	ports    map[string]map[string]int // by service and name
-	folders  map[string]string         // by service: of its present start
+	folders  map[string]string         // by service, for its current start
 	data     map[string]string         // by service
 }
 
-// address of a host.
+// address returns the address of a host.
 func (l *layout) address(host string) string {
 	if host == "" {
 		return "127.0.0.1"
@@ -30,8 +29,8 @@ func (l *layout) address(host string) string {
 	return l.hosts[host]
 }
 
-// standIn is a layout for a check: every name is there, nothing exists.
-func (f *File) standIn(source string) *layout {
+// placeholders returns a layout for a check, in which every name has a value and nothing exists.
+func (f *File) placeholders(source string) *layout {
 	l := &layout{
 		source: source, spillway: "spillway", programs: map[string]string{}, hosts: map[string]string{},
 		ports: map[string]map[string]int{}, folders: map[string]string{}, data: map[string]string{},
@@ -55,8 +54,8 @@ func (f *File) standIn(source string) *layout {
 	return l
 }
 
-// about is what other services may know of one.
-func (l *layout) about(service, host string) map[string]any {
+// templateValues returns what templates may use of a service.
+func (l *layout) templateValues(service, host string) map[string]any {
 	port, addr := map[string]any{}, map[string]any{}
 	for name, number := range l.ports[service] {
 		port[name] = number
@@ -67,14 +66,13 @@ func (l *layout) about(service, host string) map[string]any {
 	}
 }
 
-// Ports for services are taken from this range, below what the kernel gives to outgoing connections by default.
+// Range of the services' ports, below the kernel's default range for outgoing connections.
 const (
 	portLow  = 16384
 	portHigh = 32768
 )
 
-// allotPorts gives each port of each service a number that nothing uses. On hosts of their own the numbers are always
-// the same.
+// allotPorts gives each port of each service a free number. On separate hosts the numbers are always the same.
 func (f *File) allotPorts() (map[string]map[string]int, error) {
 	ports := map[string]map[string]int{}
 	var taken []int
@@ -98,7 +96,7 @@ func (f *File) allotPorts() (map[string]map[string]int, error) {
 	return ports, nil
 }
 
-// freePort returns a port of this host that nothing listens on and no outgoing connection is given.
+// freePort returns a port of this host that is free and outside of the range for outgoing connections.
 func freePort(taken []int) (int, error) {
 	low, high := portRange()
 	var last error
@@ -116,7 +114,7 @@ func freePort(taken []int) (int, error) {
 	return 0, fmt.Errorf("find a free port: %w", last)
 }
 
-// portRange reads the range for outgoing connections of this host.
+// portRange returns this host's range for outgoing connections.
 func portRange() (low, high int) {
 	text, err := os.ReadFile(sysctlFile("net.ipv4.ip_local_port_range"))
 	if err != nil {
@@ -126,7 +124,7 @@ func portRange() (low, high int) {
 	return low, high
 }
 
-// numbers lists all ports, in order.
+// numbers returns all ports, sorted.
 func numbers(ports map[string]map[string]int) []int {
 	var all []int
 	for _, names := range ports {

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// A MissingError names every program that is not installed.
+// A MissingError lists the programs that are not installed.
 type MissingError struct{ Needs []Need }
 
-// Error says what to install, in one line.
+// Error returns one line with the command that installs them.
 func (e *MissingError) Error() string {
 	names := make([]string, len(e.Needs))
 	for i, n := range e.Needs {
@@ -35,7 +35,7 @@ func (e *MissingError) packages() []string {
 	return slices.Compact(packages)
 }
 
-// Programs finds what the experiment needs. The error is a MissingError.
+// Programs finds the programs that the experiment needs. The error is a MissingError.
 func (f *File) Programs(ctx context.Context) ([]Program, error) {
 	needs := f.Needs
 	if len(f.Hosts) > 0 {
@@ -57,11 +57,11 @@ func (f *File) Programs(ctx context.Context) ([]Program, error) {
 	return programs, nil
 }
 
-// find returns the program's path, "" when it is not there.
+// find returns the path of the program, "" if it is not installed.
 func (n *Need) find() string {
 	for _, name := range n.Find {
 		if !strings.Contains(name, "/") {
-			for _, path := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} { // not in everyone's PATH
+			for _, path := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} { // not in every user's PATH
 				if found, err := exec.LookPath(path); err == nil {
 					return found
 				}
@@ -75,19 +75,19 @@ func (n *Need) find() string {
 	return ""
 }
 
-// version returns the first line that a program prints about itself.
+// version returns the first line of a program's version output.
 func version(ctx context.Context, path string, arguments []string) string {
 	if len(arguments) == 0 {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	output, _ := exec.CommandContext(ctx, path, arguments...).CombinedOutput() // some end with 1 after they have told it
+	output, _ := exec.CommandContext(ctx, path, arguments...).CombinedOutput() // some exit with 1 after printing it
 	line, _, _ := bytes.Cut(bytes.TrimSpace(output), []byte("\n"))
 	return string(line[:min(len(line), 200)])
 }
 
-// Install installs the packages of what is missing. It needs root.
+// Install installs the missing packages. It needs root.
 func (e *MissingError) Install(ctx context.Context, log io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("--install needs root")
@@ -103,13 +103,13 @@ func (e *MissingError) Install(ctx context.Context, log io.Writer) error {
 	return nil
 }
 
-// RootFor says what of the file needs root; "" when the caller has it or nothing does.
+// RootFor says what in the file needs root, "" if nothing does or the caller is root.
 func (f *File) RootFor() string {
 	if os.Geteuid() == 0 {
 		return ""
 	}
 	if len(f.Hosts) > 0 {
-		return "hosts are network namespaces, which only root can make: start spillway as root"
+		return "hosts are network namespaces, which only root can create: run spillway as root"
 	}
 	for i := range f.Services {
 		if s := &f.Services[i]; s.User != "" {

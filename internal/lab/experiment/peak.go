@@ -9,9 +9,9 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// search looks for the highest rate that attempt meets: it doubles from start until one is missed or max is met, then
-// halves the interval until it is within step of its lower end. When start itself is missed it halves downwards, six
-// times at most. It returns the highest rate met, the lowest missed above it, and 0 for what was not seen.
+// search finds the highest rate that attempt meets. It doubles from start until a rate is missed or maximum is met, then
+// halves the interval until it is within step of its lower end. If start itself is missed, it halves downwards at most six
+// times. It returns the highest rate met and the lowest rate missed above it; 0 means that there was none.
 func search(start, maximum, step float64, attempt func(rate float64) (met bool, err error)) (feasible, infeasible float64, err error) {
 	const down = 6
 	for rate := start; ; rate = min(2*rate, maximum) {
@@ -46,18 +46,18 @@ func search(start, maximum, step float64, attempt func(rate float64) (met bool, 
 	return feasible, infeasible, nil
 }
 
-// peakTries is how often a rate is tried that missed the SLO in a step that was not VALID: the miss may be the
-// generator's or another program's.
+// peakTries is the number of attempts at a rate that missed the SLO in a step that was not VALID, because the generator or
+// another program may have caused the miss.
 const peakTries = 2
 
-// searchPeak runs the search for a trial.
+// searchPeak runs the peak search of a trial.
 func (e *engine) searchPeak(ctx context.Context, t *trial) (*PeakRun, error) {
 	peak := e.file.Peak
 	found := &PeakRun{}
 	try := func(rate float64, name string) (*PeakAttempt, error) {
 		load := e.file.Load.with(peak.Load)
 		load.Rate = fmt.Sprint(rate)
-		t.say(name)
+		t.onLevel(name)
 		level, err := e.level(ctx, t, name, load)
 		if err != nil {
 			return nil, err
@@ -97,14 +97,14 @@ func (e *engine) searchPeak(ctx context.Context, t *trial) (*PeakRun, error) {
 	return found, nil
 }
 
-// judge reads what an attempt showed.
+// judge reads the outcome of an attempt from its result file.
 func judge(path string, rate float64) (*PeakAttempt, error) {
 	run, err := result.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	if len(run.Steps) != 1 || run.CutOff != "" {
-		return nil, fmt.Errorf("read %s: it is not whole", path)
+		return nil, fmt.Errorf("read %s: the file is incomplete", path)
 	}
 	total := &run.Steps[0].Total
 	attempt := &PeakAttempt{Rate: rate, Validity: total.Validity}
@@ -118,7 +118,7 @@ func judge(path string, rate float64) (*PeakAttempt, error) {
 	return attempt, nil
 }
 
-// peakFacts describe the search for the manifest.
+// peakFacts describes the peak search, nil without one.
 func (f *File) peakFacts() *PeakFacts {
 	if f.Peak == nil {
 		return nil

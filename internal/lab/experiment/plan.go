@@ -15,31 +15,31 @@ import (
 	"time"
 )
 
-// overhead is what a level takes beyond its load: starting it, writing its file.
+// overhead is the time of a level beyond its load, to start it and to write its file.
 const overhead = time.Second
 
-// quickMax is how long a quick run may take.
+// quickMax is the longest quick run.
 const quickMax = 10 * time.Minute
 
-// A Plan is what a run will do.
+// A Plan is the order and the estimated time of a run.
 type Plan struct {
 	Variants []VariantFacts
 	Levels   []LevelFacts
 	Trials   [][]TrialPlan // by block
-	// Least is the time that loads take; Most adds every cool-down at its limit, and a search at its longest. Neither
-	// holds the services' own start, nor levels that end after a number of requests: Open says that there are such.
+	// Least is the time of the loads. Most adds every cool-down at its timeout and the longest peak search. Neither includes
+	// the start of services, nor levels that end after a number of requests; Open is true if there are any.
 	Least, Most time.Duration
 	Open        bool
 }
 
-// Options change what a file says.
+// Options override the file.
 type Options struct {
 	Quick bool
-	Only  []string // variants; none: all
+	Only  []string // variants; empty: all
 	Seed  uint64
 }
 
-// Apply returns the file with --quick and --only put in. An unknown variant is an error.
+// Apply returns the file with the options applied. An unknown variant is an error.
 func (f *File) Apply(o Options) (*File, error) {
 	applied := *f
 	if o.Quick {
@@ -56,16 +56,16 @@ func (f *File) Apply(o Options) (*File, error) {
 			}
 		}
 		if len(unknown) > 0 {
-			return nil, f.mistake("", "--only: %s: no variant of this file", strings.Join(unknown, ", "))
+			return nil, f.mistake("", "--only %s: the file has no such variant", strings.Join(unknown, ", "))
 		}
-		applied.Variants = slices.DeleteFunc(slices.Clone(f.Variants), func(v Variant) bool { return !f.wanted(v.Name, o.Only) })
-		applied.AA = f.AA && f.wanted(f.Baseline, o.Only)
+		applied.Variants = slices.DeleteFunc(slices.Clone(f.Variants), func(v Variant) bool { return !f.selected(v.Name, o.Only) })
+		applied.AA = f.AA && f.selected(f.Baseline, o.Only)
 	}
 	return &applied, nil
 }
 
-// wanted says whether a variant or one that is compared with it was asked for.
-func (f *File) wanted(name string, only []string) bool {
+// selected reports whether the variant, or one that is compared with it, is in only.
+func (f *File) selected(name string, only []string) bool {
 	for _, other := range only {
 		for v := f.variant(other); v != nil; v = f.variant(v.Baseline) {
 			if v.Name == name {
@@ -101,16 +101,16 @@ func (f *File) applyQuick() {
 	f.Cooldown = timing
 }
 
-// shorter is the part of a quick load that goes before what a level says: how long it lasts.
+// shorter returns the part of a quick load that overrides levels: how long it lasts.
 func shorter(l Load) Load { return Load{Duration: l.Duration, Requests: l.Requests, Warmup: l.Warmup} }
 
-// with returns l with what other gives put in.
+// with returns l with the flags of other applied.
 func (l Load) with(other Load) Load {
 	override(reflect.ValueOf(&l).Elem(), reflect.ValueOf(other))
 	return l
 }
 
-// override sets each field of v that other gives.
+// override sets each field of v that is set in other.
 func override(v, other reflect.Value) {
 	for i := range v.NumField() {
 		switch field := other.Field(i); {
@@ -122,17 +122,16 @@ func override(v, other reflect.Value) {
 	}
 }
 
-// Plan checks every template of the file, for each variant and level, and plans the run. source is the folder of the
-// file; the errors are those of the user's file.
+// Plan checks every template of the file for each variant and level, and plans the run. source is the folder of the file.
 func (f *File) Plan(source string, o Options) (*Plan, error) {
 	p := &Plan{}
 	for i := range f.Variants {
 		facts := f.facts(&f.Variants[i])
 		p.Variants = append(p.Variants, facts)
 		if f.AA && facts.Name == f.Baseline {
-			twin := facts
-			twin.Name, twin.Again, twin.Baseline, twin.Published = facts.Name+again, true, facts.Name, nil
-			p.Variants = append(p.Variants, twin)
+			control := facts
+			control.Name, control.Again, control.Baseline, control.Published = facts.Name+controlSuffix, true, facts.Name, nil
+			p.Variants = append(p.Variants, control)
 		}
 	}
 	for i := range f.Levels {
@@ -140,7 +139,7 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 		p.Levels = append(p.Levels, LevelFacts{Name: level.Name, Settings: level.Settings, Flags: f.Load.with(level.Load).flags()})
 	}
 	p.shuffle(f, o.Seed)
-	c := checker{file: f, layout: f.standIn(source)}
+	c := checker{file: f, layout: f.placeholders(source)}
 	if err := c.experiment(); err != nil {
 		return nil, err
 	}
@@ -157,7 +156,7 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 	return p, nil
 }
 
-// Time says how long a number of the plan's blocks takes when they begin now.
+// Time describes how long a number of the plan's blocks takes if they start now.
 func (p *Plan) Time(now time.Time, blocks int) string {
 	least := p.Least / time.Duration(len(p.Trials)) * time.Duration(blocks)
 	most := p.Most / time.Duration(len(p.Trials)) * time.Duration(blocks)
@@ -169,7 +168,7 @@ func (p *Plan) Time(now time.Time, blocks int) string {
 	return text
 }
 
-// clockTime is a time of the day, with the date when it is another day's.
+// clockTime formats a time of day, with the date if it is on another day.
 func clockTime(now time.Time, later time.Duration) string {
 	at := now.Add(later)
 	if at.Format(time.DateOnly) != now.Format(time.DateOnly) {
@@ -178,7 +177,7 @@ func clockTime(now time.Time, later time.Duration) string {
 	return at.Format("15:04")
 }
 
-// shuffle draws the order of each block.
+// shuffle chooses the order of each block.
 func (p *Plan) shuffle(f *File, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range f.Blocks {
@@ -197,7 +196,7 @@ func (p *Plan) shuffle(f *File, seed uint64) {
 	}
 }
 
-// checker fills in every template once, and adds up how long the loads take.
+// checker fills in every template once and adds up the time of the loads.
 type checker struct {
 	file        *File
 	layout      *layout
@@ -205,7 +204,7 @@ type checker struct {
 	open        bool
 }
 
-// experiment checks the services that serve all variants.
+// experiment checks the services of scope experiment.
 func (c *checker) experiment() error {
 	data, err := c.file.fixedData(c.layout)
 	if err != nil {
@@ -228,7 +227,7 @@ func (c *checker) variant(facts *VariantFacts) error {
 	return nil
 }
 
-// level checks a variant at a level; nil stands for a file with a peak only.
+// level checks a variant at a level; nil is a file with only a peak.
 func (c *checker) level(facts *VariantFacts, level *Level) error {
 	data, err := c.file.variantData(c.layout, facts, level)
 	if err != nil {
@@ -254,7 +253,7 @@ func (c *checker) level(facts *VariantFacts, level *Level) error {
 	return nil
 }
 
-// load checks a load's templates and adds its time, which is run from least to most times.
+// load checks the templates of a load and adds its time; it runs between least and most times.
 func (c *checker) load(s *templateData, load Load, least, most int) error {
 	_, err := s.arguments(load)
 	if err != nil {
@@ -271,7 +270,7 @@ func (c *checker) load(s *templateData, load Load, least, most int) error {
 		}
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 {
-			return c.file.mistake("load", "%q is no duration: write its unit, as 100ms, 2s or 5m", text)
+			return c.file.mistake("load", "%q is no duration: give its unit, such as 100ms, 2s or 5m", text)
 		}
 		once += d
 	}
@@ -301,16 +300,16 @@ func (c *checker) services(s *templateData) error {
 	return nil
 }
 
-// sum identifies the file with its templates, as they are filled in by all variants.
+// sum returns a hash of the file and of its templates in all variants.
 func (f *File) sum(source string, plan *Plan) (string, error) {
 	hash := sha256.New()
 	hash.Write(f.source)
 	paths := map[string]bool{}
-	l := f.standIn(source)
+	l := f.placeholders(source)
 	for i := range plan.Variants {
 		data, err := f.variantData(l, &plan.Variants[i], nil)
 		if err != nil {
-			continue // a setting that only levels give: below
+			continue // a setting that only levels set, see below
 		}
 		data.templatePaths(paths)
 	}

@@ -74,7 +74,7 @@ func TestQuickAndOnly(t *testing.T) {
 	if f.Blocks != 20 || len(f.Variants) != 3 || len(f.Levels) != 2 {
 		t.Error("the file itself has changed")
 	}
-	if _, err := f.Apply(Options{Only: []string{"none"}}); err == nil || !strings.Contains(err.Error(), "--only: none") {
+	if _, err := f.Apply(Options{Only: []string{"none"}}); err == nil || !strings.Contains(err.Error(), "--only none") {
 		t.Errorf("unknown variant: %v", err)
 	}
 	slow := engineRead(t, engineSmall+"quick: {load: {duration: 10m}}\n")
@@ -88,7 +88,7 @@ func TestQuickAndOnly(t *testing.T) {
 func TestSettingsOfFixedServices(t *testing.T) {
 	text := strings.Replace(engineSmall, "{workers: 1}", `{workers: 1, indirect: "{{.setting.entry}}", plain: "{{.setting.workers}}"}`, 1)
 	f := engineRead(t, strings.Replace(text, "services:\n", "services:\n  db: {scope: experiment, command: [db]}\n", 1))
-	data, err := f.fixedData(f.standIn("."))
+	data, err := f.fixedData(f.placeholders("."))
 	if err != nil {
 		t.Fatal(err)
 	}

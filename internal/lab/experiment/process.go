@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startSpec says what is started, and where.
+// startSpec describes a process to start.
 type startSpec struct {
 	command   []string
 	env       []string // added to the caller's
 	directory string
 	user      string // "" is the caller
 	namespace string // "" is this host
-	log       string // file for its output, appended to
+	log       string // file that its output is appended to
 	signal    syscall.Signal
-	cgroup    *cgroup // nil: that of this process
+	cgroup    *cgroup // nil: the group of this process
 }
 
-// running is a process that this one started. Its goroutine ends when the process has.
+// running is a started process. Its goroutine ends with the process.
 type running struct {
 	pid   int
 	done  chan struct{} // closed when the process has been waited for
@@ -35,8 +35,8 @@ type running struct {
 	spec  startSpec
 }
 
-// start starts a process in a group of its own. It gets spec.signal when this process dies: the kernel sends it when the
-// thread that started it ends, so that thread waits for it.
+// start starts a process in its own process group. The kernel sends it spec.signal when the thread that started it ends, so
+// that thread waits for the process: the signal comes when this process dies.
 func start(spec startSpec) (*running, error) {
 	log, err := os.OpenFile(spec.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -54,7 +54,7 @@ func start(spec startSpec) (*running, error) {
 	r := &running{done: make(chan struct{}), spec: spec}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlock: a thread in another namespace is of no use to others
+		runtime.LockOSThread() // never unlocked: the thread may be in another namespace
 		err := enterOrStay(spec.namespace)
 		if err == nil {
 			err = startIn(cmd, spec.cgroup)
@@ -79,7 +79,7 @@ func enterOrStay(namespace string) error {
 	return enter(namespace)
 }
 
-// credentialOf returns the identity of a user, nil for the caller's own.
+// credentialOf returns the credential of a user, nil for the caller.
 func credentialOf(name string) (*syscall.Credential, error) {
 	if name == "" {
 		return nil, nil
@@ -92,7 +92,7 @@ func credentialOf(name string) (*syscall.Credential, error) {
 		return nil, nil
 	}
 	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("run as user %s: only root can: start spillway as root", name)
+		return nil, fmt.Errorf("run as user %s: only root can do that: run spillway as root", name)
 	}
 	ids, err := u.GroupIds()
 	if err != nil {
@@ -110,7 +110,7 @@ func credentialOf(name string) (*syscall.Credential, error) {
 	return credential, nil
 }
 
-// ended says whether the process has ended.
+// ended reports whether the process has ended.
 func (r *running) ended() bool {
 	select {
 	case <-r.done:
@@ -120,7 +120,7 @@ func (r *running) ended() bool {
 	}
 }
 
-// run starts a process and waits until it ends; when ctx ends first, the process is stopped.
+// run starts a process and waits for its end. It stops the process if ctx ends first.
 func run(ctx context.Context, spec startSpec, grace time.Duration) error {
 	r, err := start(spec)
 	if err != nil {
@@ -136,18 +136,18 @@ func run(ctx context.Context, spec startSpec, grace time.Duration) error {
 	}
 }
 
-// family returns the processes that belong to this one: the members of its control group, or else its descendants.
-func (r *running) family() []identity {
+// processes returns the members of the control group, or the descendants if there is no group.
+func (r *running) processes() []identity {
 	switch {
 	case r.spec.cgroup != nil:
 		return r.spec.cgroup.members()
 	case r.ended():
-		return nil // its number may be another process's
+		return nil // its pid may be in use again
 	}
 	return descendants(r.pid)
 }
 
-// watchSpec names the process, with all that belong to it, for --watch.
+// watchSpec returns the value for --watch that names the process.
 func (r *running) watchSpec() string {
 	if r.spec.cgroup != nil {
 		return "cgroup:" + r.spec.cgroup.dir
@@ -155,29 +155,29 @@ func (r *running) watchSpec() string {
 	return strconv.Itoa(r.pid)
 }
 
-// stop asks the process to end, waits up to grace for it and all its descendants, and kills what is left then. It
-// returns how that went when it did not go by itself, and "" when it did.
+// stop sends the signal, waits up to grace for the process and all that belong to it, and kills what is left. It returns ""
+// if everything ended in time after the signal, and otherwise what happened.
 func (r *running) stop(grace time.Duration) string {
 	if r.ended() {
 		killGroup(r.pid)
 		killAll(r.spec.cgroup.members())
 		return fmt.Sprintf("ended by itself: %v", exitText(r.state))
 	}
-	family := r.family()
-	_ = unix.Kill(r.pid, r.spec.signal) // it may end at this moment
+	related := r.processes()
+	_ = unix.Kill(r.pid, r.spec.signal) // it may just have ended
 	deadline := time.NewTimer(grace)
 	defer deadline.Stop()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		family = merge(family, r.family())
-		if r.ended() && !anyAlive(family) {
+		related = merge(related, r.processes())
+		if r.ended() && !anyAlive(related) {
 			return ""
 		}
 		select {
 		case <-poll.C:
 		case <-deadline.C:
-			killAll(append(family, identify(r.pid)))
+			killAll(append(related, identify(r.pid)))
 			killGroup(r.pid)
 			<-r.done
 			return fmt.Sprintf("still there after %v, killed", grace)

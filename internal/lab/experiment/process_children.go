@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity is a process: its number may be given to another one, the time of its start not.
+// identity identifies a process: a pid can be reused, pid and start time together cannot.
 type identity struct {
 	pid   int
 	start string // in ticks since boot
 }
 
-// identify returns who has that number; start is "" when nobody has.
+// identify returns the process with that pid; start is "" if there is none.
 func identify(pid int) identity {
 	_, start := processStat(pid)
 	return identity{pid: pid, start: start}
 }
 
-// processStat returns a process's state letter and start time, "" when there is none.
+// processStat returns the state letter and the start time of a process, "" if there is none.
 func processStat(pid int) (state, start string) {
 	process, err := procfs.NewProc(pid)
 	if err != nil {
@@ -38,7 +38,7 @@ func processStat(pid int) (state, start string) {
 	return stat.State, strconv.FormatUint(stat.Starttime, 10)
 }
 
-// alive says whether the process still runs; one that only waits to be waited for has given everything back.
+// alive reports whether the process runs. A zombie does not.
 func (i identity) alive() bool {
 	state, start := processStat(i.pid)
 	return start != "" && start == i.start && state != "Z" && state != "X"
@@ -50,7 +50,7 @@ func (i identity) kill() {
 	}
 }
 
-// children returns the processes that a process started and that are its own still.
+// children returns the child processes of a process.
 func children(pid int) []int {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	var pids []int
@@ -88,7 +88,7 @@ func anyAlive(processes []identity) bool {
 	return slices.ContainsFunc(processes, identity.alive)
 }
 
-// killAll kills processes and what they start meanwhile, and waits until they are gone.
+// killAll kills processes and their descendants, and waits until they are gone.
 func killAll(processes []identity) {
 	for range 500 { // 10 s
 		for _, one := range processes {
@@ -106,5 +106,5 @@ func killAll(processes []identity) {
 	}
 }
 
-// killGroup kills what is left of the group that a process led.
+// killGroup kills what is left of the process group of a process.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }

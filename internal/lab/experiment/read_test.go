@@ -73,13 +73,13 @@ func TestMistakes(t *testing.T) {
 		{"name: small", "name: a/b", "small.yaml:1:1: name: must be a word"},
 		{"name: small", "name: small\nblocks: many", "small.yaml:2:9: blocks: must be a whole number"},
 		{"ports: [http]}\n", "ports: [http], ready: {timeout: 5}}\n", "services.web.ready.timeout: must be a duration"},
-		{"ports: [http], after: [web]", "after: [db]", `small.yaml:5:59: services.front.after: "db" is no other service`},
+		{"ports: [http], after: [web]", "after: [db]", `small.yaml:5:59: services.front.after: "db" is not another service`},
 		{"command: [web,", "after: [front], command: [web,", "wait for each other in a circle"},
 		{"command: [web,", "stop: {signal: STOPIT}, command: [web,", "must be a signal's name"},
 		{"command: [web,", "fill: [[seed]], command: [web,", "fill and keep need scope: experiment"},
 		{"command: [front,", "scope: experiment, command: [front,", "a service of the factor proxy cannot have scope: experiment"},
 		{"command: [web,", "files: {../x: y}, command: [web,", "must be a path inside the service's folder"},
-		{"{rate: 100}", "{rate: 200, connections: 8}", "a second level is named rate-200-connections-8"},
+		{"{rate: 100}", "{rate: 200, connections: 8}", "another level is also named rate-200-connections-8"},
 		{"{rate: 100}", "{}", "give a name"},
 		{"{rate: 100}", "{rate: '100,200'}", "one value, not a list"},
 		{"duration: 2s", "duration: 2s, host: client", `"client" is no host of this file`},
@@ -98,8 +98,8 @@ func TestMistakes(t *testing.T) {
 		{"{mode: one, proxy: without}", "{mode: one}", "neither it nor its baseline gives the factor proxy a value"},
 		{"two: {settings: {mode: 2}}", "two: {settings: {mode: 1}}", "factors.mode.values.two: is the same as one"},
 		{"two: {settings: {mode: 2}}", "two: {settings: {mode: 2, entry: x}}", "sets entry, which other values of this factor do not"},
-		{"workers: 1", "mode: 1", "is in settings too: what varies stands in its factor only"},
-		{"{services: [front], ", "{services: [front], settings: {mode: 3}}\n      third: {", "belongs to the factor mode already"},
+		{"workers: 1", "mode: 1", "is also in settings: put what varies into its factor only"},
+		{"{services: [front], ", "{services: [front], settings: {mode: 3}}\n      third: {", "already belongs to the factor mode"},
 	} {
 		if !strings.Contains(engineSmall, c.old) {
 			t.Fatalf("%q is not in the file", c.old)

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	readyPoll = 50 * time.Millisecond // between two questions whether a service is ready
-	readyOnce = 5 * time.Second       // one of these questions
+	readyPoll = 50 * time.Millisecond // between two checks of a service
+	readyOnce = 5 * time.Second       // timeout of one check
 )
 
-// awaitReady waits until the service's process is ready. It returns early when the process ends.
+// awaitReady waits until the service is ready. It returns early if the process ends.
 func (e *engine) awaitReady(ctx context.Context, s *service) error {
 	limit := s.config.Ready.Timeout
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -45,7 +45,7 @@ func (e *engine) awaitReady(ctx context.Context, s *service) error {
 	}
 }
 
-// ready asks once.
+// ready checks once.
 func (e *engine) ready(ctx context.Context, s *service) error {
 	ctx, cancel := context.WithTimeout(ctx, readyOnce)
 	defer cancel()
@@ -69,7 +69,7 @@ func (e *engine) ready(ctx context.Context, s *service) error {
 	return nil
 }
 
-// probe runs the ready command as the service's user, on its host. Its output goes to the service's log.
+// probe runs the ready command as the service's user, on its host. Its output is dropped.
 func (e *engine) probe(ctx context.Context, s *service, namespace string) error {
 	spec := startSpec{
 		command: s.process.probe, env: s.process.env, directory: s.folder, user: s.config.User, namespace: namespace, log: os.DevNull,
@@ -81,7 +81,7 @@ func (e *engine) probe(ctx context.Context, s *service, namespace string) error 
 	return nil
 }
 
-// dial connects from a network namespace. address is numeric, so that the socket is made on this thread.
+// dial connects from a network namespace. The address must be numeric, so that the socket is made on this thread.
 func dial(ctx context.Context, namespace, address string) (net.Conn, error) {
 	var conn net.Conn
 	err := inNamespace(namespace, func() (err error) {
@@ -91,13 +91,13 @@ func dial(ctx context.Context, namespace, address string) (net.Conn, error) {
 	return conn, err
 }
 
-// get asks a URL from a network namespace and wants 200.
+// get requests a URL from a network namespace. A status other than 200 is an error.
 func get(ctx context.Context, namespace, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-	req.Close = true // leave no connection behind
+	req.Close = true // no connection stays open
 	address := req.URL.Host
 	if req.URL.Port() == "" {
 		address = net.JoinHostPort(req.URL.Hostname(), "80")
@@ -127,7 +127,7 @@ func get(ctx context.Context, namespace, url string) error {
 	return err
 }
 
-// exitCode returns how a process ended; -1 when by a signal or not at all.
+// exitCode returns the exit code of a process, -1 if a signal ended it or it did not start.
 func exitCode(err error) int {
 	var exit *exec.ExitError
 	switch {

@@ -17,25 +17,25 @@ import (
 	"spillway/internal/progress"
 )
 
-// Config is what a run needs besides its file.
+// Config describes a run.
 type Config struct {
 	Options
 	Path     string    // of the file
-	Dir      string    // of the results
-	Resume   bool      // Dir holds a run that was cut off; Options are those of then
-	Data     string    // where kept data is
-	Spillway string    // path of this program; a run uses a copy
+	Dir      string    // for the results
+	Resume   bool      // resume the run in Dir, with its options
+	Data     string    // for kept data
+	Spillway string    // path of this program, which is copied
 	Tool     string    // its version
 	Command  []string  // as typed
-	Prefix   string    // of everything that the run makes: see Guard
-	Progress io.Writer // for people
+	Prefix   string    // of everything that the run makes, from Inner
+	Progress io.Writer // text for users
 }
 
-// Outcome is what became of a run.
+// Outcome is the result of a run.
 type Outcome struct {
 	Dir    string
 	Trials int
-	Failed []string // trials that are not complete, as sentences
+	Failed []string // trials that are not complete, one sentence each
 }
 
 // engine runs one experiment.
@@ -49,29 +49,29 @@ type engine struct {
 	cgroups  *cgroups
 	temp     string
 	data     map[string]*dataFolder
-	starts   int // of services, for their folders
+	starts   int // makes the names of folders unique
 	fixed    []*service
 	base     sockets
-	token    string // of the watches on hosts
+	token    string // of the watches on the hosts
 	meter    *progress.Meter
 	clock    clock
 	done     int // trials
 }
 
-// clock tells how long the rest takes, from how long it took so far.
+// clock estimates the remaining time.
 type clock struct {
 	begin  time.Time
-	trials int // of this process
-	all    int // left at its begin
+	trials int // finished by this process
+	all    int // to be run by this process
 }
 
-// left estimates the rest by the pace of the trials so far, of which there is one at least.
-func (c *clock) left(now time.Time) time.Duration {
+// remaining estimates the remaining time from the trials so far, at least one.
+func (c *clock) remaining(now time.Time) time.Duration {
 	return now.Sub(c.begin) / time.Duration(c.trials) * time.Duration(c.all-c.trials)
 }
 
-// Run runs an experiment, or the rest of one. Whatever ends it, the services are stopped, and the directory can be
-// resumed. A Mistake in the file, a MissingError and a user error come before anything is started.
+// Run runs an experiment, or resumes one. However it ends, it stops the services, and the directory can be resumed. A Mistake
+// in the file, a MissingError or a UseError is returned before anything is started.
 func Run(ctx context.Context, c Config) (*Outcome, error) {
 	e, err := open(ctx, c)
 	if err != nil {
@@ -91,7 +91,7 @@ func Run(ctx context.Context, c Config) (*Outcome, error) {
 	return outcome, errors.Join(err, e.saveState(0, "", "", ended))
 }
 
-// open reads the file and plans the run, or reads both from the directory of the run to resume.
+// open reads the file and plans the run; a resumed run takes its plan from its directory.
 func open(ctx context.Context, c Config) (*engine, error) {
 	file, err := ReadFile(c.Path)
 	if err != nil {
@@ -116,7 +116,7 @@ func open(ctx context.Context, c Config) (*engine, error) {
 	if e.plan, err = e.file.Plan(source, c.Options); err != nil {
 		return nil, err
 	}
-	e.layout = e.file.standIn(source)
+	e.layout = e.file.placeholders(source)
 	e.temp = filepath.Join(os.TempDir(), c.Prefix+"run")
 	e.layout.spillway = filepath.Join(e.temp, "spillway")
 	if reason := e.file.RootFor(); reason != "" {
@@ -136,19 +136,19 @@ func open(ctx context.Context, c Config) (*engine, error) {
 		return e, nil
 	}
 	if before.Sum != e.manifest.Sum {
-		return nil, &UseError{fmt.Sprintf("%s or one of its templates has changed since %s was run: start a new run", c.Path, c.Dir)}
+		return nil, &UseError{fmt.Sprintf("%s or one of its templates has changed since the run in %s: start a new run", c.Path, c.Dir)}
 	}
 	e.manifest, e.plan.Trials = before, before.Plan
 	return e, nil
 }
 
-// A UseError is a mistake of the user that is not in the file.
+// A UseError is a mistake in the arguments, not in the file.
 type UseError struct{ reason string }
 
-// Error says what is wrong and what to do, in one line.
+// Error returns one line: what is wrong and what to do.
 func (e *UseError) Error() string { return e.reason }
 
-// only returns the variants of a manifest, twins left out.
+// only returns the variants of a manifest without the A/A control.
 func (m *Manifest) only() []string {
 	var names []string
 	for _, v := range m.Variants {
@@ -159,7 +159,7 @@ func (m *Manifest) only() []string {
 	return names
 }
 
-// describe makes the manifest; hosts are added when they are there.
+// describe makes the manifest. Hosts and CPU accounting are added later.
 func (e *engine) describe(programs []Program, o Options) (*Manifest, error) {
 	sum, err := e.file.sum(e.layout.source, e.plan)
 	if err != nil {
@@ -211,7 +211,7 @@ func (e *engine) run(ctx context.Context, outcome *Outcome) (err error) {
 	left := e.incomplete()
 	e.clock = clock{begin: time.Now(), all: len(left) * len(e.plan.Variants)}
 	e.done = outcome.Trials - e.clock.all
-	e.say("%d trials in %d blocks; %s", e.clock.all, len(left), e.plan.Time(time.Now(), len(left)))
+	e.logf("%d trials in %d blocks; %s", e.clock.all, len(left), e.plan.Time(time.Now(), len(left)))
 	for block := range e.plan.Trials {
 		if !slices.Contains(left, block+1) {
 			outcome.Failed = append(outcome.Failed, e.failures(block+1)...)
@@ -224,7 +224,7 @@ func (e *engine) run(ctx context.Context, outcome *Outcome) (err error) {
 	return nil
 }
 
-// ErrInterrupted is a run that was stopped from outside.
+// ErrInterrupted means that a signal stopped the run; it can be resumed.
 var ErrInterrupted = errors.New("interrupted")
 
 func interruptedOr(ctx context.Context, err error) error {
@@ -234,7 +234,7 @@ func interruptedOr(ctx context.Context, err error) error {
 	return err
 }
 
-// setUp makes hosts, data folders and the services that live as long as the experiment.
+// setUp makes hosts and data folders, and starts the services of scope experiment.
 func (e *engine) setUp(ctx context.Context) error {
 	err := e.copyProgram()
 	if err != nil {
@@ -267,8 +267,7 @@ func (e *engine) setUp(ctx context.Context) error {
 	return err
 }
 
-// copyProgram makes the folder of the run with a copy of this program in it, which every user can run and no new build
-// replaces halfway.
+// copyProgram copies this program into the folder of the run: every user can run the copy, and a new build does not replace it.
 func (e *engine) copyProgram() error {
 	if err := os.MkdirAll(e.temp, 0o755); err != nil {
 		return fmt.Errorf("make folder: %w", err)
@@ -290,7 +289,7 @@ func (e *engine) copyProgram() error {
 }
 
 func (e *engine) startFixed(ctx context.Context) error {
-	if err := e.placeServices(ScopeExperiment, e.file.serviceNames()); err != nil {
+	if err := e.makeFolders(ScopeExperiment, e.file.serviceNames()); err != nil {
 		return err
 	}
 	data, err := e.file.fixedData(e.layout)
@@ -307,28 +306,28 @@ func (e *engine) startFixed(ctx context.Context) error {
 
 // block runs the trials of a block.
 func (e *engine) block(ctx context.Context, block int, outcome *Outcome) error {
-	if err := e.setAside(block); err != nil {
+	if err := e.archiveBlock(block); err != nil {
 		return err
 	}
 	for i, plan := range e.plan.Trials[block-1] {
 		err := e.trial(ctx, block, i+1, plan)
-		if stopped := new(errStopped); errors.As(err, stopped) {
+		if stopped := new(fatalError); errors.As(err, stopped) {
 			return fmt.Errorf("block %d, %s: %w", block, plan.Variant, err)
 		}
 		e.done++
 		e.clock.trials++
-		if left := e.clock.left(time.Now()).Round(time.Second); left > 0 {
-			e.say("%d of %d trials done, %v left, ends about %s", e.done, outcome.Trials, left, time.Now().Add(left).Format("15:04:05"))
+		if left := e.clock.remaining(time.Now()).Round(time.Second); left > 0 {
+			e.logf("%d of %d trials done, %v left, ends about %s", e.done, outcome.Trials, left, time.Now().Add(left).Format("15:04:05"))
 		}
 	}
 	for _, failure := range e.failures(block) {
-		e.say("%s", failure)
+		e.logf("%s", failure)
 		outcome.Failed = append(outcome.Failed, failure)
 	}
 	return nil
 }
 
-// say prints a line for people.
-func (e *engine) say(format string, args ...any) {
+// logf prints a line for the user.
+func (e *engine) logf(format string, args ...any) {
 	fmt.Fprintln(e.config.Progress, strings.TrimSpace(fmt.Sprintf(format, args...)))
 }

@@ -20,23 +20,22 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// prepareGrace is what a command of prepare or fill gets to end when the run is stopped.
+// prepareGrace is the time in which a command of prepare or fill may end when the run is stopped.
 const prepareGrace = 10 * time.Second
 
-// service is one that was started.
+// service is a started service.
 type service struct {
 	config  *Service
 	process *process
 	folder  string
 	running *running
-	about   ServiceRun
+	record  ServiceRun
 }
 
-// signal is what asks a service to end.
+// signal returns the signal that stops the service.
 func (s *Service) signal() syscall.Signal { return unix.SignalNum("SIG" + s.Stop.Signal) }
 
-// startServices starts the services of a data that run already in none of started, in order. What was started is
-// returned also with an error.
+// startServices starts the services of a scope in order. It returns the started services also with an error.
 func (e *engine) startServices(ctx context.Context, scope string, s *templateData, logs string) ([]*service, error) {
 	var started []*service
 	for _, name := range s.services {
@@ -55,18 +54,18 @@ func (e *engine) startServices(ctx context.Context, scope string, s *templateDat
 	return started, nil
 }
 
-// stopServices stops services in the reverse order of their start, and notes how they ended.
+// stopServices stops services in reverse order and records how they ended.
 func stopServices(services []*service) {
 	for _, s := range slices.Backward(services) {
-		if s.running != nil && s.about.Ended == "" {
-			s.about.Ended = s.running.stop(s.config.Stop.Grace)
+		if s.running != nil && s.record.Ended == "" {
+			s.record.Ended = s.running.stop(s.config.Stop.Grace)
 			_ = s.running.spec.cgroup.remove() // the guard tries again
 		}
 	}
 }
 
-// placeServices gives each service of a scope a fresh folder, before templates name them.
-func (e *engine) placeServices(scope string, names []string) error {
+// makeFolders makes a new folder for each service of a scope, before templates use it.
+func (e *engine) makeFolders(scope string, names []string) error {
 	for _, name := range names {
 		config := e.file.service(name)
 		if config.Scope != scope {
@@ -82,16 +81,16 @@ func (e *engine) placeServices(scope string, names []string) error {
 	return nil
 }
 
-// makeFolder makes a folder that the user owns.
+// makeFolder makes a folder owned by the user.
 func makeFolder(path, user string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return fmt.Errorf("make folder: %w", err)
 	}
-	return own(path, user)
+	return chownTo(path, user)
 }
 
-// own gives a file to a user.
-func own(path, user string) error {
+// chownTo makes the user the owner of a file.
+func chownTo(path, user string) error {
 	credential, err := credentialOf(user)
 	if err != nil || credential == nil {
 		return err
@@ -105,7 +104,7 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 		return nil, err
 	}
 	one := &service{config: config, process: process, folder: e.layout.folders[config.Name]}
-	one.about = ServiceRun{
+	one.record = ServiceRun{
 		Name: config.Name, Watched: e.file.watchedAs(config.Name), Host: process.host, Scope: config.Scope,
 		Command: result.RedactArgs(process.command), Ports: e.layout.ports[config.Name], Setting: redact(s.settings()),
 	}
@@ -128,15 +127,15 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 	if err != nil {
 		return nil, errors.Join(err, group.remove())
 	}
-	one.about.PID = one.running.pid
+	one.record.PID = one.running.pid
 	if err := e.awaitReady(ctx, one); err != nil {
 		return one, fmt.Errorf("%w; %s", err, logTail(log))
 	}
-	one.about.Ready = time.Since(begin).Seconds()
+	one.record.Ready = time.Since(begin).Seconds()
 	return one, e.fill(ctx, one, log)
 }
 
-// redact takes passwords out of settings.
+// redact removes passwords from settings.
 func redact(settings map[string]string) map[string]string {
 	clean := make(map[string]string, len(settings))
 	for name, value := range settings {
@@ -145,7 +144,7 @@ func redact(settings map[string]string) map[string]string {
 	return clean
 }
 
-// writeFiles fills in a service's template files.
+// writeFiles fills in the template files of a service.
 func (s *templateData) writeFiles(config *Service, folder string) error {
 	for _, name := range slices.Sorted(maps.Keys(config.Files)) {
 		text, source, err := s.template(config, name)
@@ -167,14 +166,14 @@ func (s *templateData) writeFiles(config *Service, folder string) error {
 		if err := os.WriteFile(path, []byte(text), mode); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
-		if err := own(path, config.User); err != nil {
+		if err := chownTo(path, config.User); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// logTail returns the end of a log, in one line.
+// logTail returns the end of a log in one line.
 func logTail(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil || len(text) == 0 {
@@ -185,7 +184,7 @@ func logTail(path string) string {
 	return "it printed: " + strings.Join(lines, " | ") + " (" + path + ")"
 }
 
-// prepare runs the service's commands that fill its data folder, unless they have been run.
+// prepare runs the service's prepare commands, once per data folder.
 func (e *engine) prepare(ctx context.Context, s *service, log string) error {
 	d := e.data[s.config.Name]
 	if d.prepared {
@@ -198,7 +197,7 @@ func (e *engine) prepare(ctx context.Context, s *service, log string) error {
 	return nil
 }
 
-// fill runs the service's commands for when it is first ready, and stamps the data folder as whole.
+// fill runs the service's fill commands, once per data folder, and marks the folder as complete.
 func (e *engine) fill(ctx context.Context, s *service, log string) error {
 	d := e.data[s.config.Name]
 	if d.filled {
@@ -213,7 +212,7 @@ func (e *engine) fill(ctx context.Context, s *service, log string) error {
 
 func (e *engine) commands(ctx context.Context, s *service, commands [][]string, log string) error {
 	for _, command := range commands {
-		e.say("%s: %s", s.config.Name, strings.Join(result.RedactArgs(command), " "))
+		e.logf("%s: %s", s.config.Name, strings.Join(result.RedactArgs(command), " "))
 		err := run(ctx, startSpec{
 			command: command, env: s.process.env, directory: s.folder, user: s.config.User,
 			namespace: e.network.namespace(s.process.host), log: log, signal: syscall.SIGTERM,
@@ -225,16 +224,16 @@ func (e *engine) commands(ctx context.Context, s *service, commands [][]string, 
 	return nil
 }
 
-// dataFolder is where a service's data is.
+// dataFolder is the data folder of a service.
 type dataFolder struct {
 	path             string
-	keep             string   // file of the stamp, "" when the data goes with the run
-	key              string   // of what fills it
+	keep             string   // file that marks kept data as complete; "" if the data is removed with the run
+	key              string   // hash of what fills the folder
 	lock             *os.File // held while the run uses kept data
 	prepared, filled bool
 }
 
-// openData makes the data folder of each service. Kept data that something else filled is removed.
+// openData makes the data folder of each service. It removes kept data that was filled differently.
 func (e *engine) openData(root string) error {
 	for i := range e.file.Services {
 		s := &e.file.Services[i]
@@ -263,7 +262,7 @@ func (e *engine) openKept(d *dataFolder, s *Service, folder string) error {
 		return err
 	}
 	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return errors.New("another experiment uses it: " + folder)
+		return errors.New("in use by another experiment: " + folder)
 	}
 	if d.key, err = e.file.dataKey(e.layout.source, s); err != nil {
 		return err
@@ -273,7 +272,7 @@ func (e *engine) openKept(d *dataFolder, s *Service, folder string) error {
 		d.prepared, d.filled = true, true
 		return nil
 	}
-	e.say("%s: fills %s, which later runs use again", s.Name, d.path)
+	e.logf("%s: filling %s, which later runs reuse", s.Name, d.path)
 	return errors.Join(removeIfThere(d.keep), os.RemoveAll(d.path))
 }
 
@@ -284,9 +283,9 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// dataKey identifies what fills a service's data folder.
+// dataKey returns a hash of what fills a service's data folder.
 func (f *File) dataKey(source string, s *Service) (string, error) {
-	data, err := f.fixedData(f.standIn(source))
+	data, err := f.fixedData(f.placeholders(source))
 	if err != nil {
 		return "", err
 	}
@@ -306,7 +305,7 @@ func (f *File) dataKey(source string, s *Service) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// stamp marks kept data as whole.
+// stamp marks kept data as complete.
 func (d *dataFolder) stamp() error {
 	if d.keep == "" {
 		return nil

@@ -22,45 +22,45 @@ const (
 	StudyVersion = "1.0"
 )
 
-// A Study is what the files of a run show: for each variant and level the metrics over the blocks, and how each variant
-// compares with its baseline. Its JSON is its summary, small enough to be committed: WriteSummary and ReadSummary.
-// Figures are rounded to five digits; one that is not known is absent, never 0.
+// A Study is the evaluation of a run: the metrics of each variant and level over the blocks, and the comparison of each variant
+// with its baseline. Its JSON, the summary, is small enough to commit: see WriteSummary and ReadSummary. Figures are rounded to
+// five digits. An unknown figure is absent, never 0.
 type Study struct {
 	Format      string           `json:"format"` // set by ReadStudy
 	Version     string           `json:"version"`
-	Manifest    Manifest         `json:"manifest"`     // without the plan and the file's text in a summary
-	Ended       string           `json:"ended"`        // State.Ended, "" when the run has not ended
+	Manifest    Manifest         `json:"manifest"`     // a summary omits the plan and the file's text
+	Ended       string           `json:"ended"`        // State.Ended, "" if the run has not ended
 	Blocks      int              `json:"blocks"`       // planned
-	Whole       int              `json:"blocks_whole"` // whose every trial is complete
-	Problems    []Problem        `json:"problems"`     // what is missing, failed or doubtful; [] when nothing is
-	Metrics     []Metric         `json:"metrics"`      // that any cell has, in the order of columns
-	Cells       []Cell           `json:"cells"`        // by level, then by variant, both in the file's order; the peaks first
+	Whole       int              `json:"blocks_whole"` // blocks with every trial complete
+	Problems    []Problem        `json:"problems"`     // missing, failed or doubtful parts; [] if none
+	Metrics     []Metric         `json:"metrics"`      // that at least one cell has, in column order
+	Cells       []Cell           `json:"cells"`        // by level and variant in the file's order; the peaks first
 	Comparisons []Comparison     `json:"comparisons"`  // A/A first, then by metric, level and variant
-	Published   []PublishedCheck `json:"published"`    // figures of others beside ours
+	Published   []PublishedCheck `json:"published"`    // published figures beside ours
 	Charts      []Chart          `json:"charts"`       // bar charts to draw
 
-	// Timelines is one run of each variant, from the first block in which its trial is complete: its levels one behind the
-	// other, waits left out. A summary has none.
+	// Timelines holds one run of each variant: the levels of its first complete trial in sequence, without the waits. A
+	// summary has none.
 	Timelines []*result.Run `json:"-"`
 }
 
-// A Problem is something that a reader of the figures must know.
+// A Problem is something to know before using the figures.
 type Problem struct {
-	Block   int    `json:"block,omitempty"` // 0: of the whole run, or of several blocks
+	Block   int    `json:"block,omitempty"` // 0: the whole run or several blocks
 	Variant string `json:"variant,omitempty"`
 	Level   string `json:"level,omitempty"`
 	Text    string `json:"text"`    // a plain sentence
-	Missing bool   `json:"missing"` // figures are missing because of it
+	Missing bool   `json:"missing"` // it makes figures missing
 }
 
 // A Cell is one variant at one level.
 type Cell struct {
 	Variant  string                  `json:"variant"`
-	Level    string                  `json:"level,omitempty"`    // "": the variant as a whole, its peak
-	Runs     int                     `json:"runs"`               // blocks that have a result
+	Level    string                  `json:"level,omitempty"`    // "": the peak of the variant
+	Runs     int                     `json:"runs"`               // blocks with a result
 	Validity map[result.Validity]int `json:"validity,omitempty"` // runs by verdict
-	Errors   map[string]int64        `json:"errors,omitempty"`   // bad requests by class, all runs together
-	Statuses map[int]int64           `json:"statuses,omitempty"` // answers by HTTP status, all runs together
+	Errors   map[string]int64        `json:"errors,omitempty"`   // failed requests by class, over all runs
+	Statuses map[int]int64           `json:"statuses,omitempty"` // answers by HTTP status, over all runs
 	Figures  map[string]Figure       `json:"figures"`            // by metric
 }
 
@@ -74,7 +74,7 @@ type Figure struct {
 	values []float64 // by block, from the first; NaN where a block has none
 }
 
-// NotValid is how many runs were no valid measurement.
+// NotValid returns the number of runs that were not VALID.
 func (c *Cell) NotValid() int {
 	n := 0
 	for validity, runs := range c.Validity {
@@ -85,8 +85,8 @@ func (c *Cell) NotValid() int {
 	return n
 }
 
-// Comparable says whether comparisons use any run of the cell: one that was judged, and in which the generator was not the
-// limit.
+// Comparable reports whether comparisons use at least one run of the cell. They leave out runs that were not judged, and runs
+// in which the generator was the limit.
 func (c *Cell) Comparable() bool {
 	for validity, runs := range c.Validity {
 		if runs > 0 && validity != result.GeneratorLimited && validity != result.Unjudged {
@@ -96,7 +96,7 @@ func (c *Cell) Comparable() bool {
 	return len(c.Validity) == 0
 }
 
-// Cell is that of a variant at a level, nil when there is none.
+// Cell returns the cell of a variant at a level, nil if there is none.
 func (s *Study) Cell(variant, level string) *Cell {
 	i := slices.IndexFunc(s.Cells, func(c Cell) bool { return c.Variant == variant && c.Level == level })
 	if i < 0 {
@@ -105,7 +105,7 @@ func (s *Study) Cell(variant, level string) *Cell {
 	return &s.Cells[i]
 }
 
-// Figure is that of a variant at a level, nil when there is none.
+// Figure returns a figure of a variant at a level, nil if there is none.
 func (s *Study) Figure(metric, variant, level string) *Figure {
 	if c := s.Cell(variant, level); c != nil {
 		if f, ok := c.Figures[metric]; ok {
@@ -115,7 +115,7 @@ func (s *Study) Figure(metric, variant, level string) *Figure {
 	return nil
 }
 
-// Metric is the metric of that name, nil when no cell has it.
+// Metric returns the metric of that name, nil if no cell has it.
 func (s *Study) Metric(name string) *Metric {
 	i := slices.IndexFunc(s.Metrics, func(m Metric) bool { return m.Name == name })
 	if i < 0 {
@@ -124,7 +124,7 @@ func (s *Study) Metric(name string) *Metric {
 	return &s.Metrics[i]
 }
 
-// Variant is the variant of that name, nil when there is none.
+// Variant returns the variant of that name, nil if there is none.
 func (s *Study) Variant(name string) *VariantFacts {
 	i := slices.IndexFunc(s.Manifest.Variants, func(v VariantFacts) bool { return v.Name == name })
 	if i < 0 {
@@ -133,7 +133,7 @@ func (s *Study) Variant(name string) *VariantFacts {
 	return &s.Manifest.Variants[i]
 }
 
-// Levels are the names of the levels that cells have, "" for the peak among them.
+// Levels returns the names of the levels that have cells; "" is the peak.
 func (s *Study) Levels() []string {
 	var names []string
 	for i := range s.Cells {
@@ -144,12 +144,12 @@ func (s *Study) Levels() []string {
 	return names
 }
 
-// Claims says whether the study claims anything: not after --quick, and not with too few blocks.
+// Claims reports whether the study has a verdict. After --quick or with too few blocks it has none.
 func (s *Study) Claims() bool {
 	return slices.ContainsFunc(s.Comparisons, func(c Comparison) bool { return c.Verdict != NoVerdict })
 }
 
-// figureOf sums up the values of the blocks; false when none has one.
+// figureOf summarizes the values of the blocks; false if there are none.
 func figureOf(values []float64) (Figure, bool) {
 	sample := stats.Summarize(values, stats.Level)
 	if sample.N == 0 {
@@ -158,7 +158,7 @@ func figureOf(values []float64) (Figure, bool) {
 	return Figure{N: sample.N, Median: round(sample.Median), Min: round(sample.Min), Max: round(sample.Max), values: values}, true
 }
 
-// round keeps five digits: more would only be noise in a committed file.
+// round rounds to five digits: more would be noise in a committed file.
 func round(v float64) float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return v
@@ -170,14 +170,14 @@ func round(v float64) float64 {
 	return rounded
 }
 
-// summaryMax bounds a summary that is read.
+// summaryMax limits the size of a summary.
 const summaryMax = 64 << 20
 
-// ErrNotSummary says that a file is not the summary of a study.
+// ErrNotSummary means that a file is not the summary of a study.
 var ErrNotSummary = errors.New("not the summary of a study")
 
-// WriteSummary writes the study as JSON: one line for each element of a list, so that a change of it is small in a
-// diff. The plan, the experiment's text and the timelines are left out.
+// WriteSummary writes the study as JSON, one line per element of a list, which keeps diffs small. It omits the plan, the text
+// of the file and the timelines.
 func (s *Study) WriteSummary(w io.Writer) error {
 	short := *s
 	short.Manifest.Plan, short.Manifest.File = nil, ""
@@ -202,7 +202,7 @@ func (s *Study) WriteSummary(w io.Writer) error {
 	return nil
 }
 
-// writeValue writes a list line by line and anything else on one line.
+// writeValue writes a list line by line and any other value on one line.
 func writeValue(out *bytes.Buffer, v reflect.Value) error {
 	if v.Kind() != reflect.Slice {
 		return writeLine(out, v.Interface())
@@ -231,7 +231,7 @@ func writeLine(out *bytes.Buffer, v any) error {
 	return nil
 }
 
-// ReadSummary reads what WriteSummary wrote: a Study without timelines. Another file is ErrNotSummary.
+// ReadSummary reads a summary: a Study without timelines. The error for any other file is ErrNotSummary.
 func ReadSummary(r io.Reader) (*Study, error) {
 	var s Study
 	if err := json.NewDecoder(io.LimitReader(r, summaryMax)).Decode(&s); err != nil {
@@ -243,7 +243,7 @@ func ReadSummary(r io.Reader) (*Study, error) {
 	return &s, checkVersion("summary", s.Version, StudyVersion)
 }
 
-// checkVersion refuses another major version.
+// checkVersion returns an error for another major version.
 func checkVersion(what, got, ours string) error {
 	major, _, _ := strings.Cut(got, ".")
 	want, _, _ := strings.Cut(ours, ".")

@@ -9,43 +9,43 @@ import (
 	"spillway/internal/lab/stats"
 )
 
-// A Verdict is what the comparison of a variant with its baseline ends in.
+// A Verdict is the result of comparing a variant with its baseline.
 type Verdict string
 
-// The verdicts. What is better is for the metric to say: a higher rate, a lower p99.
+// The verdicts. The metric decides what is better: a higher rate, a lower p99.
 const (
 	VerdictBetter   Verdict = "better"
 	VerdictWorse    Verdict = "worse"
-	VerdictHigher   Verdict = "higher" // of a metric that is better neither way
+	VerdictHigher   Verdict = "higher" // of a metric without a better direction
 	VerdictLower    Verdict = "lower"
-	VerdictNoneSeen Verdict = "no difference seen" // one smaller than MinimumEffect may be there
-	NoVerdict       Verdict = "no verdict"         // too few blocks to claim anything
+	VerdictNoneSeen Verdict = "no difference seen" // there may be one smaller than MinimumEffect
+	NoVerdict       Verdict = "no verdict"         // too few blocks
 )
 
-// A Comparison is one metric of a variant against its baseline at one level, over the blocks that have both.
+// A Comparison compares one metric of a variant with its baseline at one level, over the blocks that have both.
 type Comparison struct {
 	Metric   string `json:"metric"`
 	Level    string `json:"level,omitempty"`
 	Variant  string `json:"variant"`
 	Baseline string `json:"baseline"`
-	Again    bool   `json:"again,omitempty"` // A/A: the same twice, so that a difference is a false one
+	Again    bool   `json:"again,omitempty"` // A/A: any difference is a false one
 
-	Pairs         int      `json:"pairs"`                    // blocks that count
-	Doubtful      int      `json:"pairs_doubtful,omitempty"` // of these, blocks in which a side was not VALID
-	LeftOut       int      `json:"pairs_left_out,omitempty"` // blocks left out, because on a side the generator was the limit, or nobody judged
-	Dropped       int      `json:"pairs_dropped,omitempty"`  // blocks left out, because a side has no figure above 0
+	Pairs         int      `json:"pairs"`                    // blocks used
+	Doubtful      int      `json:"pairs_doubtful,omitempty"` // of these, blocks with a side that was not VALID
+	LeftOut       int      `json:"pairs_left_out,omitempty"` // blocks with a side that was generator-limited or not judged
+	Dropped       int      `json:"pairs_dropped,omitempty"`  // blocks with a side that has no figure above 0
 	Ratio         float64  `json:"ratio"`                    // variant / baseline, geometric mean
 	Min           float64  `json:"min"`                      // of the blocks
 	Max           float64  `json:"max"`
 	Low           *float64 `json:"low"` // 95 % t interval; null with fewer than ten pairs
 	High          *float64 `json:"high"`
-	P             *float64 `json:"p_adjusted"`     // by Holm over the family; null without a verdict
-	MinimumEffect *float64 `json:"minimum_effect"` // ratio above 1 that would have been seen with 80 % power; null without a verdict
-	Family        int      `json:"family"`         // comparisons that P is adjusted for
+	P             *float64 `json:"p_adjusted"`     // by Holm's method over the family; null without a verdict
+	MinimumEffect *float64 `json:"minimum_effect"` // smallest ratio above 1 detectable with 80 % power; null without a verdict
+	Family        int      `json:"family"`         // number of comparisons that P is adjusted for
 	Verdict       Verdict  `json:"verdict"`
 }
 
-// setCells sums up the runs by level and variant.
+// setCells summarizes the runs by level and variant.
 func (s *Study) setCells(runs map[cellKey][]levelFigures) {
 	m := &s.Manifest
 	var levels []string
@@ -113,8 +113,8 @@ func valuesOf(runs []levelFigures, metric string) []float64 {
 	return values
 }
 
-// compare compares every compared metric of every variant with its baseline. All A/A comparisons are one family; of the
-// others those of one metric are, at all levels and of all variants: each metric is a question of its own.
+// compare compares every variant with its baseline. All A/A comparisons form one family. The other comparisons of one metric,
+// at all levels and of all variants, form another: each metric is a separate question.
 func (s *Study) compare(runs map[cellKey][]levelFigures) {
 	var again []pairing
 	var families [][]pairing
@@ -150,9 +150,9 @@ type pairing struct {
 	ratio      stats.Ratio
 }
 
-// pairUp takes the blocks that have both sides; false when there is none, or nothing to compare with. A block in which
-// the generator was the limit says nothing about the variant and is left out. One whose host was contended or whose
-// figures drifted counts, for both sides of a block share the host, and the interval has the noise; it is marked.
+// pairUp collects the blocks that have both sides; false if there are none. It leaves out blocks in which the generator was
+// the limit. Blocks with a contended host or drifting figures count as doubtful: both sides share the host, and the interval
+// includes the noise.
 func pairUp(metric Metric, level string, v VariantFacts, runs map[cellKey][]levelFigures) (pairing, bool) {
 	ours, theirs := runs[cellKey{v.Name, level}], runs[cellKey{v.Baseline, level}]
 	if v.Baseline == "" || ours == nil || theirs == nil {
@@ -180,18 +180,18 @@ func pairUp(metric Metric, level string, v VariantFacts, runs map[cellKey][]leve
 	return p, p.ratio.N > 0
 }
 
-// measured says whether it was the target that was measured.
+// measured reports whether the run measured the target and not the generator.
 func (l *levelFigures) measured() bool {
 	return l.validity != result.GeneratorLimited && l.validity != result.Unjudged
 }
 
-// doubtful says whether the figure is to be marked: too few samples for a percentile are no doubt about a rate.
+// doubtful reports whether the figure is doubtful. Too few samples make a percentile doubtful, but not a rate.
 func (l *levelFigures) doubtful(metric Metric) bool {
 	percentile := metric.Name == MetricP50 || metric.Name == MetricP99
 	return l.validity != result.Valid && (percentile || l.validity != result.TooFewSamples)
 }
 
-// verdictsOf gives the comparisons of a family their verdicts; quick ones claim nothing.
+// verdictsOf gives the comparisons of a family their verdicts. A quick run has none.
 func verdictsOf(family []pairing, quick bool) []Comparison {
 	ratios := make([]stats.Ratio, len(family))
 	for i := range family {
@@ -205,16 +205,16 @@ func verdictsOf(family []pairing, quick bool) []Comparison {
 		out := family[i].comparison
 		out.Pairs, out.Dropped, out.Family = family[i].ratio.N, c.Dropped, c.Family
 		out.Ratio, out.Min, out.Max = round(c.Ratio.Ratio), round(c.Min), round(c.Max)
-		out.Verdict = inWords(c.Verdict, family[i].better)
+		out.Verdict = verdictOf(c.Verdict, family[i].better)
 		if out.Verdict != NoVerdict {
-			out.Low, out.High, out.P, out.MinimumEffect = known(c.Low), known(c.High), known(c.AdjustedP), known(c.MinimumEffect)
+			out.Low, out.High, out.P, out.MinimumEffect = finite(c.Low), finite(c.High), finite(c.AdjustedP), finite(c.MinimumEffect)
 		}
 		judged = append(judged, out)
 	}
 	return judged
 }
 
-func inWords(v stats.Verdict, better Better) Verdict {
+func verdictOf(v stats.Verdict, better Better) Verdict {
 	switch {
 	case v == stats.NoVerdict:
 		return NoVerdict
@@ -230,7 +230,7 @@ func inWords(v stats.Verdict, better Better) Verdict {
 	return VerdictWorse
 }
 
-func known(v float64) *float64 {
+func finite(v float64) *float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return nil
 	}
@@ -238,7 +238,7 @@ func known(v float64) *float64 {
 	return &v
 }
 
-// Compared is the comparison of that metric, level and variant, nil when there is none.
+// Compared returns the comparison of a metric, level and variant, nil if there is none.
 func (s *Study) Compared(metric, level, variant string) *Comparison {
 	i := slices.IndexFunc(s.Comparisons, func(c Comparison) bool {
 		return c.Metric == metric && c.Level == level && c.Variant == variant
@@ -249,7 +249,7 @@ func (s *Study) Compared(metric, level, variant string) *Comparison {
 	return &s.Comparisons[i]
 }
 
-// WhyNoVerdict says in a few words why a comparison claims nothing, "" when it claims something.
+// WhyNoVerdict explains in a few words why a comparison has no verdict, "" if it has one.
 func (s *Study) WhyNoVerdict(c *Comparison) string {
 	switch {
 	case c.Verdict != NoVerdict:

@@ -9,22 +9,22 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// Names of a study's metrics. Those about a process have its name behind a dot: "cpu_percent.db".
+// Names of a study's metrics. The name of a process follows a dot: "cpu_percent.db".
 const (
-	MetricRate      = "rate_hz"                 // answered requests a second
-	MetricPeak      = "peak_hz"                 // the highest rate that met the SLO; of a variant, not of a level
+	MetricRate      = "rate_hz"                 // good answers per second
+	MetricPeak      = "peak_hz"                 // highest rate that met the SLO; of a variant, not of a level
 	MetricP50       = "response_p50_seconds"    // from the intended start
 	MetricP99       = "response_p99_seconds"    //
 	MetricConnect   = "connect_mean_seconds"    //
 	MetricFirstByte = "first_byte_mean_seconds" //
-	MetricErrors    = "error_share"             // bad requests over all requests, 0 to 1
+	MetricErrors    = "error_share"             // failed requests over all requests, 0 to 1
 	Metric502       = "status_502_share"        // answers with status 502 over all requests, 0 to 1
 	MetricGenerator = "generator_cpu_seconds_per_request"
-	MetricTimeWait  = "time_wait_max"    // sockets, of the host that had the most
-	MetricPorts     = "ports_in_use_max" // local ports, of the host that used the most
+	MetricTimeWait  = "time_wait_max"    // sockets, on the host with the most
+	MetricPorts     = "ports_in_use_max" // local ports, on the host that used the most
 	MetricLoad      = "load1_mean"       // load average
 
-	MetricCPU        = "cpu_seconds_per_request"        // of a process with its descendants, per answered request
+	MetricCPU        = "cpu_seconds_per_request"        // of a service, per answered request
 	MetricCPUUser    = "cpu_user_seconds_per_request"   //
 	MetricCPUSystem  = "cpu_system_seconds_per_request" //
 	MetricCores      = "cpu_percent"                    // of one core
@@ -41,34 +41,34 @@ const (
 	UnitCount   = "count"
 )
 
-// A Better says which way a metric is better.
+// A Better is the direction in which a metric is better.
 type Better string
 
-// The ways.
+// The directions.
 const (
 	BetterHigher Better = "higher"
 	BetterLower  Better = "lower"
-	BetterNone   Better = "" // neither: it only describes
+	BetterNone   Better = "" // none
 )
 
 // A Metric is one column of a study.
 type Metric struct {
 	Name     string `json:"name"`
-	Process  string `json:"process,omitempty"` // that it is about
+	Process  string `json:"process,omitempty"` // that it describes
 	Title    string `json:"title"`             // of the column
 	Unit     string `json:"unit"`
 	Better   Better `json:"better,omitempty"`
-	Compared bool   `json:"compared,omitempty"` // against the baseline, with a verdict
+	Compared bool   `json:"compared,omitempty"` // with the baseline, with a verdict
 }
 
 // A Chart is a bar chart: one metric of every variant at one level.
 type Chart struct {
 	Metric string `yaml:"metric" json:"metric"`
-	Level  string `yaml:"level" json:"level,omitempty"` // "" for a metric of the whole variant, as peak_hz
-	Title  string `yaml:"title" json:"title,omitempty"` // default: of the metric and the level
+	Level  string `yaml:"level" json:"level,omitempty"` // "" for a metric of the whole variant, such as peak_hz
+	Title  string `yaml:"title" json:"title,omitempty"` // default: from the metric and the level
 }
 
-// plainMetrics are those that are not about a process, in the order of columns.
+// plainMetrics returns the metrics that do not belong to a process, in column order.
 func plainMetrics() []Metric {
 	return []Metric{
 		{Name: MetricPeak, Title: "peak", Unit: UnitRate, Better: BetterHigher, Compared: true},
@@ -86,7 +86,7 @@ func plainMetrics() []Metric {
 	}
 }
 
-// processMetrics are those about one process.
+// processMetrics returns the metrics of one process.
 func processMetrics(process string) []Metric {
 	metrics := []Metric{
 		{Name: MetricCPU, Title: "CPU/req", Unit: UnitSeconds, Better: BetterLower, Compared: true},
@@ -104,7 +104,7 @@ func processMetrics(process string) []Metric {
 	return metrics
 }
 
-// metricsOf are all metrics of a study that watched these processes.
+// metricsOf returns all metrics of a study that watched these processes.
 func metricsOf(processes []string) []Metric {
 	metrics := plainMetrics()
 	for _, process := range processes {
@@ -118,7 +118,7 @@ func KnownMetric(name string, processes []string) bool {
 	return slices.ContainsFunc(metricsOf(processes), func(m Metric) bool { return m.Name == name })
 }
 
-// observe reads every metric of a step, but for the peak. A figure that the step does not carry is left out.
+// observe reads every metric of a step except the peak. It omits figures that the step does not have.
 func observe(run *result.Run, step int) (map[string]float64, error) {
 	s := &run.Steps[step]
 	t := &s.Total
@@ -160,7 +160,7 @@ func observeLatency(latency *result.Latency, figures map[string]float64) error {
 	return nil
 }
 
-// percentileSeconds is NaN where the sample does not carry it.
+// percentileSeconds returns a percentile, NaN if the sample is too small for it.
 func percentileSeconds(h *histogram.Histogram, q float64) float64 {
 	if !h.Carries(q) {
 		return math.NaN()
@@ -204,7 +204,7 @@ func observeUsage(usage *result.Usage, figures map[string]float64) {
 	}
 }
 
-// quotient is NaN where nothing is to be divided by.
+// quotient divides; it returns NaN for a divisor of 0.
 func quotient(v, by float64) float64 {
 	if by == 0 {
 		return math.NaN()

@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// Tolerances of the check against figures of others.
+// Tolerances of the check against published figures.
 const (
 	publishedEqual  = 0.05 // a published ratio within 5 % of 1 shows no direction
 	publishedFactor = 2    // ratios agree when they are within this factor of each other
 )
 
-// A PublishedCheck is a figure that others measured, beside ours. Absolute figures are of different machines and agree
-// with nothing; what is checked is how a variant relates to its baseline, there and here.
+// A PublishedCheck compares a published figure with ours. Absolute figures of different machines need not agree, so the ratio of
+// a variant to its baseline is checked, there and here.
 type PublishedCheck struct {
 	Published
 	Variant string `json:"variant"`
-	// Baseline is what both ratios relate to: the variant's own baseline, or the nearest of that one's baselines for
-	// which the others have a figure too; "" when there is none, and then there is no ratio to check.
+	// Baseline is the divisor of both ratios: the nearest baseline of the variant that has a published figure too; "" if there
+	// is none, and then no ratio is checked.
 	Baseline      string   `json:"baseline,omitempty"`
-	Measured      *float64 `json:"measured"`       // our median; null when we have none
+	Measured      *float64 `json:"measured"`       // our median; null if there is none
 	TheirRatio    *float64 `json:"their_ratio"`    // their figure over that of their baseline
 	OurRatio      *float64 `json:"our_ratio"`      // our median over that of our baseline
-	SameDirection *bool    `json:"same_direction"` // both ratios on the same side of 1; null where theirs is within 5 % of it and shows none
+	SameDirection *bool    `json:"same_direction"` // both ratios on the same side of 1; null if theirs is within 5 % of it
 	RatioAgrees   *bool    `json:"ratio_agrees"`   // one ratio at most twice the other
 }
 
-// checkPublished puts every published figure beside ours.
+// checkPublished compares every published figure with ours.
 func (s *Study) checkPublished() {
 	for _, v := range s.Manifest.Variants {
 		if v.Again {
@@ -43,16 +43,16 @@ func (s *Study) checkOne(v *VariantFacts, p Published) PublishedCheck {
 	check := PublishedCheck{Published: p, Variant: v.Name}
 	ours := s.Figure(p.Metric, v.Name, p.Level)
 	if ours != nil {
-		check.Measured = known(ours.Median)
+		check.Measured = finite(ours.Median)
 	}
 	base, theirs := s.publishedBaseline(v, p)
 	if base == nil {
 		return check
 	}
 	check.Baseline = base.Name
-	check.TheirRatio = known(p.Value / theirs)
+	check.TheirRatio = finite(p.Value / theirs)
 	if baseline := s.Figure(p.Metric, base.Name, p.Level); ours != nil && baseline != nil {
-		check.OurRatio = known(ours.Median / baseline.Median)
+		check.OurRatio = finite(ours.Median / baseline.Median)
 	}
 	if check.TheirRatio == nil || check.OurRatio == nil {
 		return check
@@ -67,10 +67,10 @@ func (s *Study) checkOne(v *VariantFacts, p Published) PublishedCheck {
 	return check
 }
 
-// publishedBaseline goes from baseline to baseline until one has a published figure of the same metric and level.
+// publishedBaseline returns the nearest baseline with a published figure of the same metric and level.
 func (s *Study) publishedBaseline(v *VariantFacts, p Published) (*VariantFacts, float64) {
 	base := s.Variant(v.Baseline)
-	for range s.Manifest.Variants { // baselines form no circle, but a manifest may be anything
+	for range s.Manifest.Variants { // bounded, because a manifest may contain a circle
 		if base == nil {
 			return nil, 0
 		}
@@ -83,8 +83,8 @@ func (s *Study) publishedBaseline(v *VariantFacts, p Published) (*VariantFacts, 
 	return nil, 0
 }
 
-// defaultCharts are the peak, or the rate where connections set the load, and each metric that is published for two
-// variants at least, at the level for which the most are.
+// defaultCharts returns charts of the peak and of each metric that is published for at least two variants, at the level with the
+// most published figures. Without any of these it charts the leading metric of the first two levels.
 func (s *Study) defaultCharts() []Chart {
 	var charts []Chart
 	if s.Metric(MetricPeak) != nil {
@@ -120,8 +120,8 @@ func (s *Study) publishedAt(metric, level string) int {
 	return n
 }
 
-// Leading is the metric that a level is about: the peak; what a chart shows of the level; the rate where connections set
-// the load; and where the rate is given the CPU per request of the first process watched, or else the p99.
+// Leading returns the main metric of a level: the peak; what a chart shows of the level; the rate, if connections set the load;
+// or else the CPU per request of the first watched process, or the p99.
 func (s *Study) Leading(level string) string {
 	if level == "" {
 		return MetricPeak
@@ -129,7 +129,7 @@ func (s *Study) Leading(level string) string {
 	for _, chart := range s.Charts {
 		name, process, _ := strings.Cut(chart.Metric, ".")
 		if name == MetricCores && chart.Level == level {
-			return MetricCPU + "." + process // the same at a given rate, and compared
+			return MetricCPU + "." + process // proportional at a given rate, and compared
 		}
 		if m := s.Metric(chart.Metric); m != nil && m.Compared && chart.Level == level {
 			return m.Name

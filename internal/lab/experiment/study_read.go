@@ -13,17 +13,17 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// ErrNotExperiment says that a directory is not that of an experiment.
+// ErrNotExperiment means that a directory does not hold an experiment's run.
 var ErrNotExperiment = errors.New("not the directory of an experiment")
 
-// IsStudy reports whether dir is the directory that an experiment left.
+// IsStudy reports whether dir holds an experiment's run.
 func IsStudy(dir string) bool {
 	info, err := os.Stat(filepath.Join(dir, ManifestFile))
 	return err == nil && info.Mode().IsRegular()
 }
 
-// ReadStudy reads what an experiment left in dir. Files that are missing, cut off or unreadable become Problems; only a
-// manifest that cannot be read is an error: ErrNotExperiment when there is none.
+// ReadStudy evaluates the run in dir. Missing, truncated or unreadable files become Problems. Only an unreadable manifest is an
+// error: ErrNotExperiment if there is none.
 func ReadStudy(dir string) (*Study, error) {
 	r := &studyReader{dir: filepath.Clean(dir), study: &Study{Format: StudyFormat, Version: StudyVersion, Problems: []Problem{}}}
 	if err := r.readManifest(); err != nil {
@@ -35,7 +35,7 @@ func ReadStudy(dir string) (*Study, error) {
 	}
 	m := &r.study.Manifest
 	r.study.Blocks, r.study.Charts = len(m.Plan), m.Charts
-	r.gather()
+	r.allocate()
 	for block := range r.study.Blocks {
 		r.readBlock(block + 1)
 	}
@@ -49,7 +49,7 @@ func ReadStudy(dir string) (*Study, error) {
 	return r.study, nil
 }
 
-// A studyReader reads a directory run by run and keeps only the figures.
+// A studyReader reads a directory file by file and keeps only the figures.
 type studyReader struct {
 	dir   string
 	study *Study
@@ -60,7 +60,7 @@ type studyReader struct {
 
 type cellKey struct{ variant, level string }
 
-// levelFigures are those of one result file, or of one search for the peak.
+// levelFigures holds the figures of one result file or of one peak search.
 type levelFigures struct {
 	read     bool
 	figures  map[string]float64
@@ -69,7 +69,7 @@ type levelFigures struct {
 	statuses map[int]int64
 }
 
-// of is the figure of a metric, NaN when there is none.
+// of returns the figure of a metric, NaN if there is none.
 func (l *levelFigures) of(metric string) float64 {
 	if v, ok := l.figures[metric]; ok {
 		return v
@@ -87,13 +87,13 @@ func (r *studyReader) readManifest() error {
 	case err != nil:
 		return fmt.Errorf("read study: %w", err)
 	case m.Format != Format:
-		return fmt.Errorf("%s: %w: its %s is not one of %s", r.dir, ErrNotExperiment, ManifestFile, Format)
+		return fmt.Errorf("%s: %w: its %s does not have the format %s", r.dir, ErrNotExperiment, ManifestFile, Format)
 	}
 	return checkVersion(path, m.Version, Version)
 }
 
-// gather makes room for every cell that the manifest has.
-func (r *studyReader) gather() {
+// allocate makes room for every cell of the manifest.
+func (r *studyReader) allocate() {
 	m := &r.study.Manifest
 	r.runs, r.lines = make(map[cellKey][]levelFigures), make(map[string]*result.Run)
 	for _, v := range m.Variants {
@@ -106,9 +106,9 @@ func (r *studyReader) gather() {
 	}
 }
 
-// problem notes what is wrong in a block.
+// problem records a problem of a block.
 func (r *studyReader) problem(missing bool, block int, variant, level, format string, args ...any) {
-	text := strings.ReplaceAll(fmt.Sprintf(format, args...), r.dir+string(filepath.Separator), "") // where the run lies is nobody's business
+	text := strings.ReplaceAll(fmt.Sprintf(format, args...), r.dir+string(filepath.Separator), "") // a committed summary must not name local paths
 	r.study.Problems = append(r.study.Problems, Problem{Block: block, Variant: variant, Level: level, Missing: missing, Text: text})
 }
 
@@ -161,7 +161,7 @@ func (r *studyReader) readTrial(dir string, block int, variant string, trial *Tr
 	}
 }
 
-// checkLevels notes levels that the plan has and the trial has not.
+// checkLevels records planned levels that the trial did not run.
 func (r *studyReader) checkLevels(block int, variant string, trial *Trial) {
 	for _, level := range r.study.Manifest.Levels {
 		ran := slices.ContainsFunc(trial.Levels, func(l LevelRun) bool { return l.Name == level.Name })
@@ -229,17 +229,17 @@ func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
 	room[block-1] = levelFigures{read: true, figures: map[string]float64{MetricPeak: peak.Feasible}, validity: validityOf(peak)}
 }
 
-// validityOf is the verdict on the attempt that the peak stands on.
+// validityOf returns the validity of the attempt that determined the peak.
 func validityOf(peak *PeakRun) result.Validity {
 	for i := range peak.Attempts {
 		if a := peak.Attempts[i].Peak; a != nil && a.Met && a.Rate == peak.Feasible {
 			return a.Validity
 		}
 	}
-	return result.Valid // no attempt met the SLO: there is no step to doubt
+	return result.Valid // no attempt met the SLO
 }
 
-// timelineGap is what stands between two levels of a timeline, in seconds: the wait between them is left out.
+// timelineGap replaces the wait between two levels of a timeline, in seconds.
 const timelineGap = 1
 
 // A timeline joins the levels of a trial into one run.
@@ -249,7 +249,7 @@ type timeline struct {
 	end     float64
 }
 
-// add puts a level behind those before.
+// add appends a level.
 func (t *timeline) add(level *result.Run, name string) {
 	if t.run == nil {
 		t.run = &result.Run{Header: level.Header, End: result.End{Reason: result.Finished}, Watches: level.Watches}

@@ -13,7 +13,7 @@ import (
 	"text/template"
 )
 
-// fixedData is that of the services that live as long as the experiment: they see no setting that varies.
+// fixedData returns the data of the services of scope experiment, which see no setting that varies.
 func (f *File) fixedData(l *layout) (*templateData, error) {
 	settings := maps.Clone(f.Settings)
 	for _, levels := range [][]Level{f.Levels, f.quickLevels()} {
@@ -37,7 +37,7 @@ func (f *File) fixedData(l *layout) (*templateData, error) {
 	return f.newTemplateData(l, order, settings)
 }
 
-// dropVarying removes the settings that name, directly or through others, a setting or a service that is not fixed.
+// dropVarying removes the settings that use, directly or through other settings, anything that varies.
 func dropVarying(settings map[string]string, services []string) {
 	for dropped := true; dropped; {
 		dropped = false
@@ -53,7 +53,7 @@ func dropVarying(settings map[string]string, services []string) {
 	}
 }
 
-// variantData is that of a variant at a level; nil is no level.
+// variantData returns the data of a variant at a level; nil is no level.
 func (f *File) variantData(l *layout, facts *VariantFacts, level *Level) (*templateData, error) {
 	settings := maps.Clone(facts.Settings)
 	if level != nil {
@@ -64,7 +64,7 @@ func (f *File) variantData(l *layout, facts *VariantFacts, level *Level) (*templ
 
 var templateUse = regexp.MustCompile(`\.(setting|service)\.([a-z0-9_]+)`)
 
-// watchTargets are what is sampled beside a load.
+// watchTargets names what is sampled during a load.
 type watchTargets struct {
 	processes map[string]string // service by name
 	databases map[string]string // URL by name
@@ -87,7 +87,7 @@ func (s *templateData) watched() (watchTargets, error) {
 	return w, nil
 }
 
-// process is a service's process, filled in.
+// process describes the process of a service, with templates filled in.
 type process struct {
 	command []string
 	env     []string
@@ -98,7 +98,7 @@ type process struct {
 	fill    [][]string
 }
 
-// process fills in a service's templates.
+// process fills in the templates of a service.
 func (s *templateData) process(service *Service) (*process, error) {
 	v := s.of(service)
 	path := "services." + service.Name
@@ -138,26 +138,26 @@ func (s *templateData) commands(path string, commands [][]string, v values) ([][
 	return filled, nil
 }
 
-// Bounds of settings that name settings.
+// Limits of settings that use settings.
 const (
-	nestingMax = 10       // deep
-	settingMax = 64 << 10 // bytes of one, filled in
+	nestingMax = 10       // levels
+	settingMax = 64 << 10 // bytes of a setting, filled in
 )
 
-// values are what a template may name: {{.service.db.port.sql}}.
+// values are the names that a template can use: {{.service.db.port.sql}}.
 type values map[string]any
 
-// data is one set of services that run together with one set of settings: a variant at a level, or the services that
-// live as long as the experiment.
+// templateData is what templates see of services that run together: those of a variant at a level, or those of scope
+// experiment.
 type templateData struct {
 	file     *File
 	layout   *layout
-	services []string          // that run, in the order of their start
+	services []string          // in start order
 	hosts    map[string]string // host by service
-	values   values            // of all templates; a service adds its own
+	values   values            // for all templates; a service adds its own
 }
 
-// newTemplateData fills in settings (templates) and the places of services.
+// newTemplateData collects the values and fills in the settings.
 func (f *File) newTemplateData(l *layout, services []string, settings map[string]string) (*templateData, error) {
 	s := &templateData{file: f, layout: l, services: services, hosts: map[string]string{}}
 	raw := map[string]any{}
@@ -181,12 +181,12 @@ func (f *File) newTemplateData(l *layout, services []string, settings map[string
 			return nil, err
 		}
 		s.hosts[name] = host
-		about[name] = l.about(name, host)
+		about[name] = l.templateValues(name, host)
 	}
 	return s, s.fillSettings(raw)
 }
 
-// hostOf returns the host of a service. Only settings may decide it: addresses depend on it.
+// hostOf returns the host of a service. Its template can use settings only, because addresses depend on it.
 func (s *templateData) hostOf(service *Service) (string, error) {
 	hosts := s.file.Hosts
 	path := "services." + service.Name + ".host"
@@ -206,7 +206,7 @@ func (s *templateData) hostOf(service *Service) (string, error) {
 	return text, nil
 }
 
-// fillSettings fills in the templates of settings, which may name one another.
+// fillSettings fills in the templates of settings, which can use one another.
 func (s *templateData) fillSettings(settings map[string]any) error {
 	for range nestingMax {
 		open := false
@@ -229,10 +229,10 @@ func (s *templateData) fillSettings(settings map[string]any) error {
 			return nil
 		}
 	}
-	return s.file.mistake("settings", "settings name each other in a circle, or more than %d deep", nestingMax)
+	return s.file.mistake("settings", "settings use each other in a circle, or more than %d levels deep", nestingMax)
 }
 
-// settings returns the settings as filled in.
+// settings returns the settings, filled in.
 func (s *templateData) settings() map[string]string {
 	filled := map[string]string{}
 	for name, text := range s.values["setting"].(map[string]any) {
@@ -241,10 +241,10 @@ func (s *templateData) settings() map[string]string {
 	return filled
 }
 
-// of returns the values of one service's own templates.
+// of returns the values for the templates of one service.
 func (s *templateData) of(service *Service) values {
 	own := values(maps.Clone(map[string]any(s.values)))
-	for name, value := range s.layout.about(service.Name, s.hosts[service.Name]) {
+	for name, value := range s.layout.templateValues(service.Name, s.hosts[service.Name]) {
 		own[name] = value
 	}
 	own["user"] = service.User
@@ -256,7 +256,7 @@ var (
 	templateUnknown = regexp.MustCompile(`at <([^>]*)>: (?:map has no entry for key|nil data; no entry for key) "([^"]*)"`)
 )
 
-// text fills in a template of the experiment's file; path is its place there.
+// text fills in a template at a path of the experiment's file.
 func (s *templateData) text(path, text string, v values) (string, error) {
 	filled, _, message := execute(text, v)
 	if message != "" {
@@ -277,7 +277,7 @@ func (s *templateData) texts(path string, list []string, v values) ([]string, er
 	return filled, nil
 }
 
-// template reads and fills in the template file of one of a service's files. It returns the file's path too.
+// template reads and fills in a template file of a service. It also returns the path of the template.
 func (s *templateData) template(service *Service, name string) (text, path string, err error) {
 	at := "services." + service.Name + ".files." + name
 	v := s.of(service)
@@ -300,7 +300,7 @@ func (s *templateData) template(service *Service, name string) (text, path strin
 	return filled, path, nil
 }
 
-// execute fills in a template; a message says in one line what is wrong with it, and where.
+// execute fills in a template. A message is one line that describes an error; at is its place.
 func execute(text string, v values) (filled string, at place, message string) {
 	if !strings.Contains(text, "{{") {
 		return text, place{}, ""
@@ -327,7 +327,7 @@ func execute(text string, v values) (filled string, at place, message string) {
 	return "", at, strings.ReplaceAll(message, "\n", " ")
 }
 
-// isMistake says whether the user's file is to blame for err.
+// isMistake reports whether err is a mistake in the experiment's file.
 func isMistake(err error) bool {
 	var one Mistake
 	var many Mistakes

@@ -18,33 +18,33 @@ import (
 	"spillway/internal/progress"
 )
 
-// loadGrace is what a load gets to write its file when the run is stopped.
+// loadGrace is the time in which a load may write its file when the run is stopped.
 const loadGrace = 15 * time.Second
 
-// trial is a variant's trial while it goes on.
+// trial is the running trial of a variant.
 type trial struct {
 	record   Trial
 	facts    *VariantFacts
 	dir      string
 	data     *templateData
-	settings map[string]string // of the level that the services were started for
+	settings map[string]string // of the level that the services run with
 	services []*service        // of scope block
-	say      func(level string)
+	onLevel  func(level string)
 	task     *progress.Task
 }
 
 func (t *trial) path(name string) string { return filepath.Join(t.dir, name) }
 
-// errStopped is a reason to end the run: what is wrong will be wrong in the next trial too, or the user stopped it.
-type errStopped struct{ error }
+// fatalError ends the run: the next trial would fail as well, or the user stopped it.
+type fatalError struct{ error }
 
-func (e errStopped) Unwrap() error { return e.error }
+func (e fatalError) Unwrap() error { return e.error }
 
-// trial runs a variant's trial and writes its record. The error is of type errStopped when the run must end.
+// trial runs a trial and writes its record. The error is a fatalError if the run must end.
 func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan) error {
 	t, err := e.newTrial(block, position, plan)
 	if err != nil {
-		return errStopped{err}
+		return fatalError{err}
 	}
 	t.task = e.meter.Start(fmt.Sprintf("block %d of %d, %s", block, e.file.Blocks, plan.Variant), "", e.steps(plan))
 	err = e.levels(ctx, t, plan.Levels)
@@ -57,22 +57,22 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 	}
 	e.endServices(t)
 	if ctx.Err() != nil {
-		err = errStopped{errors.New("interrupted")}
+		err = fatalError{errors.New("interrupted")}
 	}
 	t.record.EndedAt = time.Now()
 	t.record.Complete = err == nil && t.record.Error == ""
 	if err != nil {
 		t.record.Error = err.Error()
-		t.record.Interrupted = errors.As(err, new(errStopped))
+		t.record.Interrupted = errors.As(err, new(fatalError))
 	}
 	t.task.End(err)
 	if writeErr := replaceJSON(t.path(TrialFile), &t.record); writeErr != nil {
-		return errStopped{writeErr}
+		return fatalError{writeErr}
 	}
 	return err
 }
 
-// steps counts the levels of a trial, and the search for the peak as one more.
+// steps returns the number of levels of a trial; the peak search counts as one.
 func (e *engine) steps(plan TrialPlan) int64 {
 	n := int64(len(plan.Levels))
 	if e.file.Peak != nil {
@@ -84,28 +84,28 @@ func (e *engine) steps(plan TrialPlan) int64 {
 func (e *engine) newTrial(block, position int, plan TrialPlan) (*trial, error) {
 	i := slices.IndexFunc(e.plan.Variants, func(v VariantFacts) bool { return v.Name == plan.Variant })
 	if i < 0 {
-		return nil, fmt.Errorf("the plan names %s, which is no variant", plan.Variant)
+		return nil, fmt.Errorf("the plan has %s, which is not a variant", plan.Variant)
 	}
 	t := &trial{facts: &e.plan.Variants[i], dir: e.trialDir(block, plan.Variant)}
 	t.record = Trial{Block: block, Variant: plan.Variant, Position: position, StartedAt: time.Now(), Services: []ServiceRun{}, Levels: []LevelRun{}}
 	for _, s := range e.fixed {
-		t.record.Services = append(t.record.Services, s.about)
+		t.record.Services = append(t.record.Services, s.record)
 	}
-	t.say = func(level string) { _ = e.saveState(block, plan.Variant, level, "") } // for people; the records tell --resume
+	t.onLevel = func(level string) { _ = e.saveState(block, plan.Variant, level, "") } // informative: --resume uses the records
 	return t, makeFolder(t.dir, "")
 }
 
-// levels runs the levels of a trial. Failures of one level are in its record and do not keep the others from running.
+// levels runs the levels of a trial. A failed level is recorded, and the next one runs.
 func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 	if len(names) == 0 {
-		return e.stage(ctx, t, nil)
+		return e.ensureServices(ctx, t, nil)
 	}
 	for _, name := range names {
 		level := e.file.level(name)
-		if err := e.stage(ctx, t, level); err != nil {
+		if err := e.ensureServices(ctx, t, level); err != nil {
 			return err
 		}
-		t.say(name)
+		t.onLevel(name)
 		run, err := e.level(ctx, t, name, e.file.Load.with(level.Load))
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func (f *File) level(name string) *Level {
 	return &f.Levels[i]
 }
 
-// died names the services that have ended by themselves.
+// died describes a service that has ended by itself, "" if none has.
 func (t *trial) died(fixed []*service) string {
 	for _, s := range slices.Concat(fixed, t.services) {
 		if s.running.ended() {
@@ -137,8 +137,8 @@ func (t *trial) died(fixed []*service) string {
 	return ""
 }
 
-// stage has the services run with a level's settings: it starts them, or starts them afresh when settings changed.
-func (e *engine) stage(ctx context.Context, t *trial, level *Level) error {
+// ensureServices starts the services with the settings of a level, and restarts them if the settings have changed.
+func (e *engine) ensureServices(ctx context.Context, t *trial, level *Level) error {
 	var settings map[string]string
 	if level != nil {
 		settings = level.Settings
@@ -147,50 +147,49 @@ func (e *engine) stage(ctx context.Context, t *trial, level *Level) error {
 		return nil
 	}
 	e.endServices(t)
-	if err := e.placeServices(ScopeBlock, t.facts.Services); err != nil {
-		return errStopped{err}
+	if err := e.makeFolders(ScopeBlock, t.facts.Services); err != nil {
+		return fatalError{err}
 	}
 	data, err := e.file.variantData(e.layout, t.facts, level)
 	if err != nil {
-		return errStopped{err}
+		return fatalError{err}
 	}
 	t.data, t.settings = data, settings
 	t.services, err = e.startServices(ctx, ScopeBlock, data, t.dir)
 	if err != nil {
-		return errStopped{err}
+		return fatalError{err}
 	}
 	if died := t.died(e.fixed); died != "" {
-		return errStopped{errors.New(died)}
+		return fatalError{errors.New(died)}
 	}
 	return nil
 }
 
-// endServices stops what the trial started and keeps the record of it.
+// endServices stops the services of the trial and keeps their records.
 func (e *engine) endServices(t *trial) {
 	stopServices(t.services)
 	for _, s := range t.services {
-		t.record.Services = append(t.record.Services, s.about)
+		t.record.Services = append(t.record.Services, s.record)
 	}
 	t.services = nil
 }
 
-// level runs one load. The error is of type errStopped or the context's; what went wrong with the load itself is in the
-// record.
+// level runs one load. Failures of the load itself are in the record; the error is a fatalError or the context's.
 func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*LevelRun, error) {
-	cooldown, err := e.cool(ctx)
+	cooldown, err := e.coolDown(ctx)
 	if err != nil {
 		return nil, err
 	}
 	record := &LevelRun{Name: name, File: name + ResultSuffix, Cooldown: cooldown}
 	command, err := e.command(t, record, load)
 	if err != nil {
-		return nil, errStopped{err}
+		return nil, fatalError{err}
 	}
 	host := e.file.loadHost(load)
 	stop, err := e.watchHosts(ctx, t, host, &command)
 	defer stop()
 	if err != nil {
-		return nil, errStopped{err}
+		return nil, fatalError{err}
 	}
 	record.Command = result.RedactArgs(command)
 	record.StartedAt = time.Now()
@@ -203,13 +202,13 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 		return nil, ctx.Err()
 	}
 	record.ExitCode = exitCode(err)
-	if err != nil && record.ExitCode != 1 { // 1: the SLO was missed, which is a result
+	if err != nil && record.ExitCode != 1 { // 1: the SLO was missed, which is not a failure
 		record.Error = fmt.Sprintf("%s; %s", exitText(err), logTail(log))
 	}
 	return record, nil
 }
 
-// command is that of `spillway load`. Its random choices are the same for all variants of a block.
+// command returns the command of `spillway load`. Its seed is the same for all variants of a block.
 func (e *engine) command(t *trial, run *LevelRun, load Load) ([]string, error) {
 	arguments, err := t.data.arguments(load)
 	if err != nil {
@@ -236,7 +235,7 @@ func (e *engine) command(t *trial, run *LevelRun, load Load) ([]string, error) {
 	return command, nil
 }
 
-// loadHost returns the host that a load comes from, "" for this one.
+// loadHost returns the host that generates the load, "" for this host.
 func (f *File) loadHost(load Load) string {
 	if load.Host == "" && len(f.Hosts) > 0 {
 		return f.Hosts[0].Name
@@ -244,10 +243,10 @@ func (f *File) loadHost(load Load) string {
 	return load.Host
 }
 
-// arguments are those of `spillway load`, filled in; the URL stands first.
+// arguments returns the arguments of `spillway load`, filled in, the URL first.
 func (s *templateData) arguments(load Load) ([]string, error) {
 	if load.URL == "" {
-		return nil, s.file.mistake("load", "url is missing: what is loaded")
+		return nil, s.file.mistake("load", "needs a url")
 	}
 	url, err := s.text(s.file.pathOf("url", load.URL), load.URL, s.values)
 	if err != nil {
@@ -275,10 +274,10 @@ func (s *templateData) arguments(load Load) ([]string, error) {
 	return arguments, nil
 }
 
-// flag is one flag of a load, as written.
+// flag is a flag of a load, as written.
 type flag struct{ key, value string }
 
-// list returns the flags that a load gives, repeated ones one by one; neither the URL nor the host is one.
+// list returns the flags of a load without URL and host. Repeated flags are separate elements.
 func (l Load) list() []flag {
 	var flags []flag
 	v := reflect.ValueOf(l)
@@ -301,7 +300,7 @@ func (l Load) list() []flag {
 	return flags
 }
 
-// flags are the same for the manifest; values of a repeated flag are divided by newlines.
+// flags returns the flags for the manifest. Newlines separate the values of a repeated flag.
 func (l Load) flags() map[string]string {
 	flags := map[string]string{"url": l.URL}
 	for _, f := range l.list() {
@@ -313,14 +312,14 @@ func (l Load) flags() map[string]string {
 	return flags
 }
 
-// watchPort is where the watch of a host is read; hosts have nothing else there.
+// watchPort is the port of the watch on each host.
 const watchPort = 9191
 
-// watchGrace is what a watch gets to end.
+// watchGrace is the time in which a watch may end.
 const watchGrace = 5 * time.Second
 
-// watchHosts starts a watch in every host but the one that the load comes from, which the load watches itself, and has
-// the load read them. The watches end with stop, which is never nil.
+// watchHosts starts a watch on every host except the one that generates the load, and adds the watches to the command of the
+// load. stop ends the watches and is never nil.
 func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command *[]string) (stop func(), err error) {
 	var watches []*running
 	stop = func() {
@@ -349,10 +348,10 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 	return stop, nil
 }
 
-// watchEnv gives a watch and its reader their token, which a command line would show.
+// watchEnv passes the token of the watches, which must not be on a command line.
 func (e *engine) watchEnv() []string { return []string{"SPILLWAY_WATCH_TOKEN=" + e.token} }
 
-// any says whether anything is watched.
+// any reports whether anything is watched.
 func (w *Watch) any() bool { return w.Processes == nil || len(w.Processes)+len(w.Databases) > 0 }
 
 // awaitPort waits until a process accepts connections.

@@ -15,15 +15,15 @@ import (
 
 var (
 	word     = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)            // a name in templates
-	fileWord = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$`) // a name of a directory or a file
+	fileWord = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$`) // a name of a directory or file
 	sysctl   = regexp.MustCompile(`^net\.[a-zA-Z0-9_]+(\.[a-zA-Z0-9_-]+)+$`)
 	portSpan = regexp.MustCompile(`^([0-9]{1,5})-([0-9]{1,5})$`)
 )
 
-// again ends the name of the baseline's A/A twin.
-const again = "-again"
+// controlSuffix ends the name of the A/A control.
+const controlSuffix = "-again"
 
-// setDefaults fills in what the file leaves out.
+// setDefaults fills in defaults.
 func (f *File) setDefaults() {
 	if f.Blocks == 0 && !f.has("blocks") {
 		f.Blocks = 10
@@ -94,7 +94,7 @@ func (p *Peak) setDefaults() {
 	}
 }
 
-// nameLevels names the levels that have no name.
+// nameLevels gives names to the levels without one.
 func nameLevels(levels []Level) {
 	for i := range levels {
 		level := &levels[i]
@@ -114,13 +114,13 @@ func nameLevels(levels []Level) {
 	}
 }
 
-// has says whether the file gives a value at path.
+// has reports whether the file has a value at path.
 func (f *File) has(path string) bool {
 	_, ok := f.places[path]
 	return ok
 }
 
-// pathOf returns the path of the value text whose key is, or ends with, suffix.
+// pathOf returns the path of a value by its text and the end of its path.
 func (f *File) pathOf(suffix, text string) string {
 	for _, path := range slices.Sorted(maps.Keys(f.places)) {
 		if (path == suffix || strings.HasSuffix(path, "."+suffix) || strings.Contains(path, "."+suffix+".")) && f.places[path].text == text {
@@ -130,7 +130,7 @@ func (f *File) pathOf(suffix, text string) string {
 	return suffix
 }
 
-// mistake is one at the place of path, or of the block that would hold it.
+// mistake returns a mistake at the place of path, or at the nearest enclosing block.
 func (f *File) mistake(path, format string, args ...any) Mistake {
 	m := Mistake{File: f.name, Line: 1, Column: 1, Path: path, Message: fmt.Sprintf(format, args...)}
 	for at := path; at != ""; at = at[:max(0, strings.LastIndexByte(at, '.'))] {
@@ -142,7 +142,7 @@ func (f *File) mistake(path, format string, args ...any) Mistake {
 	return m
 }
 
-// validate checks what the text alone can tell.
+// validate checks everything that needs no template and no program.
 func (f *File) validate() Mistakes {
 	var found Mistakes
 	wrong := func(path, format string, args ...any) { found = append(found, f.mistake(path, format, args...)) }
@@ -153,10 +153,10 @@ func (f *File) validate() Mistakes {
 		wrong("blocks", "must be from 1 to 999")
 	}
 	if len(f.Services) == 0 {
-		wrong("services", "there is none")
+		wrong("services", "needs at least one service")
 	}
 	if len(f.Levels) == 0 && f.Peak == nil {
-		wrong("levels", "there is none, and no peak")
+		wrong("levels", "needs at least one level or a peak")
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Settings)) {
 		if !word.MatchString(name) {
@@ -185,9 +185,9 @@ func (f *File) validate() Mistakes {
 	return found
 }
 
-type complain func(path, format string, args ...any)
+type reporter func(path, format string, args ...any)
 
-func (f *File) checkNeeds(wrong complain) {
+func (f *File) checkNeeds(wrong reporter) {
 	for _, n := range f.Needs {
 		if !word.MatchString(n.Name) {
 			wrong("needs."+n.Name, "a program is named by lower-case letters, digits and _; give its real name under find")
@@ -198,20 +198,20 @@ func (f *File) checkNeeds(wrong complain) {
 	}
 }
 
-func (f *File) checkHosts(wrong complain) {
+func (f *File) checkHosts(wrong reporter) {
 	if len(f.Hosts) > 200 {
-		wrong("hosts", "there are more than 200")
+		wrong("hosts", "has more than 200 hosts")
 	}
 	for _, h := range f.Hosts {
 		if !word.MatchString(h.Name) {
 			wrong("hosts."+h.Name, "a host is named by lower-case letters, digits and _")
 		}
 		if _, _, ok := parseSpan(h.Ports); h.Ports != "" && !ok {
-			wrong("hosts."+h.Name+".ports", "must be a range as 32768-60999, not %q", h.Ports)
+			wrong("hosts."+h.Name+".ports", "must be a range such as 32768-60999, not %q", h.Ports)
 		}
 		for _, name := range slices.Sorted(maps.Keys(h.Sysctl)) {
 			if !sysctl.MatchString(name) {
-				wrong("hosts."+h.Name+".sysctl."+name, "must be a setting of the network, net.…")
+				wrong("hosts."+h.Name+".sysctl."+name, "must be a network setting, net.…")
 			}
 		}
 	}
@@ -237,7 +237,7 @@ func (f *File) service(name string) *Service {
 	return nil
 }
 
-func (f *File) checkServices(wrong complain) {
+func (f *File) checkServices(wrong reporter) {
 	for i := range f.Services {
 		s := &f.Services[i]
 		path := "services." + s.Name
@@ -251,7 +251,7 @@ func (f *File) checkServices(wrong complain) {
 			wrong(path+".scope", "must be %s or %s", ScopeBlock, ScopeExperiment)
 		}
 		if s.Scope == ScopeBlock && (len(s.Fill) > 0 || s.Keep != "") {
-			wrong(path, "fill and keep need scope: experiment: a data set lives as long as the experiment")
+			wrong(path, "fill and keep need scope: experiment, because data lives as long as the experiment")
 		}
 		for k, command := range slices.Concat(s.Prepare, s.Fill) {
 			if len(command) == 0 {
@@ -259,7 +259,7 @@ func (f *File) checkServices(wrong complain) {
 			}
 		}
 		if unix.SignalNum("SIG"+s.Stop.Signal) == 0 {
-			wrong(path+".stop.signal", "must be a signal's name as TERM, INT or QUIT")
+			wrong(path+".stop.signal", "must be a signal's name such as TERM, INT or QUIT")
 		}
 		f.checkServiceNames(s, path, wrong)
 	}
@@ -268,11 +268,11 @@ func (f *File) checkServices(wrong complain) {
 	}
 }
 
-// checkServiceNames checks what a service refers to.
-func (f *File) checkServiceNames(s *Service, path string, wrong complain) {
+// checkServiceNames checks the names that a service uses.
+func (f *File) checkServiceNames(s *Service, path string, wrong reporter) {
 	for i, port := range s.Ports {
 		if !word.MatchString(port) || slices.Index(s.Ports, port) != i {
-			wrong(path+".ports", "%q: a port has a name of its own, of lower-case letters, digits and _", port)
+			wrong(path+".ports", "%q: a port needs a unique name of lower-case letters, digits and _", port)
 		}
 	}
 	for _, port := range s.Ready.TCP {
@@ -282,7 +282,7 @@ func (f *File) checkServiceNames(s *Service, path string, wrong complain) {
 	}
 	for _, other := range s.After {
 		if f.service(other) == nil || other == s.Name {
-			wrong(path+".after", "%q is no other service", other)
+			wrong(path+".after", "%q is not another service", other)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
@@ -300,7 +300,7 @@ func (f *File) serviceNames() []string {
 	return names
 }
 
-// startOrder sorts services so that each stands behind those that it comes after; otherwise they keep the file's order.
+// startOrder sorts services so that each follows those in its after; otherwise they keep the file's order.
 func (f *File) startOrder(names []string) ([]string, error) {
 	var order []string
 	for len(order) < len(names) {
@@ -311,21 +311,21 @@ func (f *File) startOrder(names []string) ([]string, error) {
 			return !waits && !slices.Contains(order, name)
 		})
 		if next < 0 {
-			return nil, fmt.Errorf("services wait for each other in a circle: see after")
+			return nil, fmt.Errorf("services wait for each other in a circle: check after")
 		}
 		order = append(order, names[next])
 	}
 	return order, nil
 }
 
-func (f *File) checkLevels(path string, levels []Level, wrong complain) {
+func (f *File) checkLevels(path string, levels []Level, wrong reporter) {
 	for i := range levels {
 		level, at := &levels[i], fmt.Sprintf("%s.%d", path, i)
 		if !fileWord.MatchString(level.Name) || strings.HasPrefix(level.Name, PeakPrefix) {
 			wrong(at, "%q: give a name of letters, digits, _, - and ., that does not begin with %s", level.Name, PeakPrefix)
 		}
 		if slices.ContainsFunc(levels[:i], func(l Level) bool { return l.Name == level.Name }) {
-			wrong(at, "a second level is named %s; give it a name", level.Name)
+			wrong(at, "another level is also named %s: give it a name", level.Name)
 		}
 		f.checkLoad(at, level.Load, wrong)
 		for _, name := range slices.Sorted(maps.Keys(level.Settings)) {
@@ -346,13 +346,13 @@ func (f *File) checkLevels(path string, levels []Level, wrong complain) {
 	}
 }
 
-func (f *File) checkLoad(path string, load Load, wrong complain) {
+func (f *File) checkLoad(path string, load Load, wrong reporter) {
 	if load.Host != "" && !slices.ContainsFunc(f.Hosts, func(h Host) bool { return h.Name == load.Host }) {
 		wrong(path+".host", "%q is no host of this file", load.Host)
 	}
 	for key, text := range map[string]string{"rate": load.Rate, "connections": load.Connections} {
 		if strings.Contains(text, ",") && !strings.Contains(text, "{{") {
-			wrong(path+"."+key, "one value, not a list: each is a level of its own")
+			wrong(path+"."+key, "must be one value, not a list: make each a level")
 		}
 	}
 	for key, text := range map[string]string{"http2": load.HTTP2, "insecure": load.Insecure} {
@@ -362,14 +362,14 @@ func (f *File) checkLoad(path string, load Load, wrong complain) {
 	}
 }
 
-func (f *File) checkPeak(path string, peak *Peak, wrong complain) {
+func (f *File) checkPeak(path string, peak *Peak, wrong reporter) {
 	if peak == nil {
 		return
 	}
 	f.checkLoad(path, peak.Load, wrong)
 	inherits := path != "peak"
 	if !inherits && peak.SLO == "" && f.Load.SLO == "" {
-		wrong(path, "needs an slo, its own or load's")
+		wrong(path, "needs an slo, here or in load")
 	}
 	switch {
 	case peak.Start < 0 || peak.Start > 1e7, peak.Max < 0 || peak.Max > 1e7:
@@ -380,12 +380,12 @@ func (f *File) checkPeak(path string, peak *Peak, wrong complain) {
 		wrong(path+".step", "must be from 0.001 to 1, a share of the rate")
 	}
 	if peak.Rate != "" || peak.Requests != "" {
-		wrong(path, "the search sets the rate itself, and needs a duration in place of requests")
+		wrong(path, "the search sets the rate, and needs a duration instead of requests")
 	}
 }
 
-// checkFigures checks that charts and published figures name metrics and levels that there will be.
-func (f *File) checkFigures(wrong complain) {
+// checkFigures checks the metrics and levels of charts and published figures.
+func (f *File) checkFigures(wrong reporter) {
 	var processes []string
 	for i := range f.Services {
 		if name := f.watchedAs(f.Services[i].Name); name != "" {
