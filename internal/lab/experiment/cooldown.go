@@ -2,15 +2,14 @@ package experiment
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os/exec"
-	"slices"
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"spillway/internal/lab/watch"
 )
 
 // cooldownPoll is the interval at which sockets are counted during a cool-down.
@@ -23,7 +22,7 @@ type sockets struct {
 }
 
 // countSockets counts the sockets of every host.
-func (e *engine) countSockets() (sockets, error) {
+func (e *engine) countSockets(ctx context.Context) (sockets, error) {
 	hosts := e.network.names
 	if len(hosts) == 0 {
 		hosts = []string{""}
@@ -36,7 +35,7 @@ func (e *engine) countSockets() (sockets, error) {
 				return err
 			}
 			s.timeWait[host] = waiting
-			queued, err := acceptQueues()
+			queued, err := acceptQueues(ctx)
 			s.queued += queued
 			return err
 		})
@@ -66,27 +65,18 @@ func timeWait() (int, error) {
 }
 
 // acceptQueues counts the connections in the accept queues of the thread's namespace.
-func acceptQueues() (int, error) {
-	const listen = 10 // TCP_LISTEN
-	proc, err := procfs.NewFS("/proc/thread-self")
+func acceptQueues(ctx context.Context) (int, error) {
+	listeners, err := watch.Listeners()
 	if err != nil {
 		return 0, err
 	}
-	sockets, err := proc.NetTCP()
-	if err != nil {
-		return 0, err
-	}
-	sockets6, err := proc.NetTCP6()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no IPv6
-		return 0, err
-	}
+	defer listeners.Close()
+	samples, err := listeners.Read(ctx)
 	total := 0
-	for _, socket := range slices.Concat(sockets, sockets6) {
-		if socket.St == listen {
-			total += int(socket.RxQueue) // of a listening socket: its accept queue
-		}
+	for _, sample := range samples {
+		total += int(sample.Values["accept_queue"])
 	}
-	return total, nil
+	return total, err
 }
 
 // settled reports whether the sockets are back to the base.
@@ -119,7 +109,7 @@ func (e *engine) coolDown(ctx context.Context) (CooldownRun, error) {
 	poll := time.NewTicker(cooldownPoll)
 	defer poll.Stop()
 	for over := false; ; {
-		now, err := e.countSockets()
+		now, err := e.countSockets(ctx)
 		if err != nil {
 			return CooldownRun{}, err
 		}

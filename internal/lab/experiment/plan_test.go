@@ -142,7 +142,7 @@ func TestSockets(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	if n, err := acceptQueues(); err != nil || n < 3 {
+	if n, err := acceptQueues(t.Context()); err != nil || n < 3 {
 		t.Errorf("%d in accept queues, want 3: %v", n, err)
 	}
 	if n, err := timeWait(); err != nil || n < 0 {

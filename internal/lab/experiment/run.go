@@ -263,7 +263,7 @@ func (e *engine) setUp(ctx context.Context) error {
 	if err := e.startFixed(ctx); err != nil {
 		return err
 	}
-	e.base, err = e.countSockets()
+	e.base, err = e.countSockets(ctx)
 	return err
 }
 
