@@ -1,5 +1,5 @@
 // Command aa proves the statistics of an experiment on a real server: it compares a server with itself many times, and
-// with a twin that costs 10 % more CPU a request, as `spillway experiment` compares variants: paired blocks, random
+// with a variant that costs 10 % more CPU per request, as `spillway experiment` compares variants: paired blocks, random
 // order, a fresh process for each side of a block, the verdict of internal/lab/stats. It counts how often a difference is
 // seen that is not there, and how often the one that is.
 package main
@@ -22,28 +22,28 @@ import (
 // A plan is what to run.
 type plan struct {
 	Same    int           `json:"same"`    // comparisons of the server with itself
-	Planted int           `json:"planted"` // comparisons with the slower twin
+	Planted int           `json:"planted"` // comparisons with the slower variant
 	Effect  float64       `json:"planted_effect"`
 	Blocks  int           `json:"blocks"` // of a comparison
 	Rate    int           `json:"rate_hz"`
 	Length  time.Duration `json:"-"`
 	Seconds float64       `json:"seconds"` // of a load
-	Work    int           `json:"work"`    // rounds of arithmetic in a request
+	Work    int           `json:"work"`    // rounds of arithmetic per request
 	Seed    uint64        `json:"seed"`
 }
 
 func main() {
 	var p plan
-	serve := flag.Int("serve", 0, "be the server, with that much work in a request")
+	serve := flag.Int("serve", 0, "be the server, with that much work per request")
 	spillway := flag.String("spillway", "bin/spillway", "the program that makes the load")
 	out := flag.String("o", "", "write the result as JSON to this file, and as Markdown beside it")
 	flag.IntVar(&p.Same, "same", 40, "comparisons of the server with itself")
-	flag.IntVar(&p.Planted, "planted", 20, "comparisons with the twin that costs more")
+	flag.IntVar(&p.Planted, "planted", 20, "comparisons with the slower variant")
 	flag.Float64Var(&p.Effect, "effect", 0.1, "how much more, as a share")
 	flag.IntVar(&p.Blocks, "blocks", 2*stats.MinPairs, "blocks of a comparison")
-	flag.IntVar(&p.Rate, "rate", 1500, "requests a second")
+	flag.IntVar(&p.Rate, "rate", 1500, "requests per second")
 	flag.DurationVar(&p.Length, "duration", 250*time.Millisecond, "of the load on each side of a block")
-	flag.IntVar(&p.Work, "work", 60000, "rounds of arithmetic in a request, about 1 ns each")
+	flag.IntVar(&p.Work, "work", 60000, "rounds of arithmetic per request, about 1 ns each")
 	flag.Uint64Var(&p.Seed, "seed", 1, "of the order")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -83,7 +83,7 @@ type proof struct {
 	Found    int       `json:"planted_found"`
 	Wanted   int       `json:"planted_wanted"`
 	Outcomes []outcome `json:"outcomes"`
-	// Tables are those of README.md, which make readme-table writes.
+	// Tables holds the table of README.md, which make readme-table writes.
 	Tables map[string]table `json:"tables"`
 }
 
@@ -106,7 +106,7 @@ func prove(ctx context.Context, p plan, spillway, out string, progress io.Writer
 	fmt.Fprintf(progress, "a request costs %.1f µs of CPU; %d rounds of work make it %.0f %% more than %d do\n", base*1e6, slower, p.Effect*100, p.Work)
 	result := &proof{Plan: p, Started: started.UTC(), Base: base}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
-	kinds := make([]bool, p.Same+p.Planted) // whether an effect is planted; mixed, so that a change of the host meets both
+	kinds := make([]bool, p.Same+p.Planted) // whether an effect is planted; in random order, so that a change of the host affects both
 	for i := range p.Planted {
 		kinds[i] = true
 	}

@@ -57,7 +57,7 @@ func TestProofCounts(t *testing.T) {
 	for range 8 {
 		r.add(outcome{Planted: true, Verdict: stats.Higher})
 	}
-	r.add(outcome{Planted: true, Verdict: stats.Lower}) // the wrong way is not found
+	r.add(outcome{Planted: true, Verdict: stats.Lower}) // the wrong direction does not count
 	if r.judge() == nil {
 		t.Error("8 of 10 found pass")
 	}

@@ -101,7 +101,7 @@ func (m *measurer) cost(ctx context.Context, rounds int) (cost float64, err erro
 		return 0, err
 	}
 	defer func() {
-		_ = server.Process.Signal(syscall.SIGTERM) // gone already is as well
+		_ = server.Process.Signal(syscall.SIGTERM) // it may have ended already
 		_ = server.Wait()
 	}()
 	before, err := readCPU(ctx, address)

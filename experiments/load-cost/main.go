@@ -47,8 +47,8 @@ type tool struct {
 
 // cost is what one run of a tool came to.
 type cost struct {
-	user, system float64 // microseconds a request
-	rate         float64 // requests a second
+	user, system float64 // microseconds per request
+	rate         float64 // requests per second
 }
 
 func run(spillway string, rounds, seconds int) error {
@@ -197,7 +197,7 @@ server { listen %[2]s backlog=4096; location / { default_type text/plain; return
 	}
 	stop = func() {
 		cancel()
-		_ = cmd.Wait() // killed on purpose
+		_ = cmd.Wait() // killed above
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		conn, err := net.Dial("tcp", address)

@@ -26,7 +26,7 @@ func runGateway(ctx context.Context, flags *flag.FlagSet, args []string) error {
 	address := flags.String("listen", "127.0.0.1:8091", "address to serve on; several gateways may share it")
 	ready := flags.String("ready", "", "address that accepts connections once this gateway serves")
 	registry := flags.String("registry", "http://127.0.0.1:8090", "URL of the registry")
-	lookup := flags.Duration("lookup", time.Minute, "a service's addresses are kept for this long; 0: asked for each request")
+	lookup := flags.Duration("lookup", time.Minute, "a service's addresses are kept for this long; 0: asked per request")
 	client := flags.String("client", "each", "connections to the service: each (one a request), pool or shared (one for all)")
 	size := flags.Int("pool", 10, "connections that --client pool keeps")
 	cookies := flags.String("cookies", "split", "how the session is found: split (take everything apart) or search")

@@ -2,7 +2,7 @@
 // One connection inserts orders one by one at random moments, one HTTP
 // connection fetches page 1 without pause, and each order's delay runs from the
 // return of its commit to the end of the first answer that holds it. The load
-// beside it is somebody else's (wrk). It deletes the orders at the end.
+// beside it comes from another program. It deletes the orders at the end.
 //
 // It prints one JSON document: every delay in seconds, those never seen counted
 // apart.
@@ -28,7 +28,7 @@ import (
 const (
 	insert = `INSERT INTO orders (users_id, goods_name) VALUES ((SELECT id FROM users LIMIT 1), md5($1::text)) RETURNING id`
 	remove = `DELETE FROM orders WHERE id = ANY($1)`
-	giveUp = 10 * time.Second // an order not seen so long after the last commit is lost
+	giveUp = 10 * time.Second // an order that is not seen for this long after the last commit is lost
 
 )
 
