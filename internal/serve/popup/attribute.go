@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/expr-lang/expr/builtin"
+	"github.com/expr-lang/expr/vm"
 )
 
 // Bounds of attributes.
@@ -118,26 +119,65 @@ type slot struct {
 	list []string
 }
 
-// Attributes is the values of one request's attributes and the room in which a
-// decision remembers conditions that campaigns share. It is made once, by
-// Schema.New, and reused after Reset; one goroutine uses it at a time.
+// Attributes is the values of one request's attributes, and the machine that evaluates
+// expressions over them. It is made once, by Schema.New, and reused after Reset; one
+// goroutine uses it at a time.
 type Attributes struct {
-	schema *Schema
-	slots  []slot
-	known  []uint64 // one bit a shared condition: it was evaluated
-	holds  []uint64 // and is true
+	schema  *Schema
+	slots   []slot
+	machine vm.VM
+	values  map[string]any // of the slots that are set, as expressions read them
+	boxed   bool           // values are those of the slots
 }
 
 // New returns attributes without values.
 func (s *Schema) New() *Attributes {
-	return &Attributes{schema: s, slots: make([]slot, len(s.attributes))}
+	return &Attributes{schema: s, slots: make([]slot, len(s.attributes)), values: make(map[string]any)}
 }
 
-// Reset takes all values away and keeps the memory.
+// Reset removes all values and keeps the memory.
 func (a *Attributes) Reset() {
+	a.boxed = false
 	for i := range a.slots {
 		a.slots[i] = slot{list: a.slots[i].list[:0]}
 	}
+}
+
+// run evaluates a condition. The first one after a change of the values allocates.
+func (a *Attributes) run(program *vm.Program) bool {
+	if !a.boxed {
+		clear(a.values)
+		for i := range a.slots {
+			if a.slots[i].set {
+				attribute := &a.schema.attributes[i]
+				a.values[attribute.Name] = a.slots[i].value(attribute.Type)
+			}
+		}
+		a.boxed = true
+	}
+	value, err := a.machine.Run(program, a.values)
+	return err == nil && value == true
+}
+
+// value returns the value as expressions read it.
+func (v *slot) value(kind AttributeType) any {
+	switch kind {
+	case Integer:
+		return int(v.n)
+	case Real:
+		return v.r
+	case Boolean:
+		return v.n != 0
+	case Timestamp:
+		return time.Unix(0, v.n).UTC()
+	case TextList:
+		list := make([]any, len(v.list))
+		for i, text := range v.list {
+			list[i] = text
+		}
+		return list
+	}
+	return v.s
 }
 
 // Add reads the text of the attribute name. A name that is not declared is
@@ -148,6 +188,7 @@ func (a *Attributes) Add(name, text string) error {
 	if !ok {
 		return nil
 	}
+	a.boxed = false
 	v, kind := &a.slots[i], a.schema.attributes[i].Type
 	switch {
 	case v.set && kind != TextList:
@@ -165,7 +206,7 @@ func (a *Attributes) Add(name, text string) error {
 // there is goes first.
 func (a *Attributes) Replace(name string, texts ...string) error {
 	if i, ok := a.schema.index[name]; ok {
-		a.slots[i] = slot{list: a.slots[i].list[:0]}
+		a.slots[i], a.boxed = slot{list: a.slots[i].list[:0]}, false
 	}
 	for _, text := range texts {
 		if err := a.Add(name, text); err != nil {

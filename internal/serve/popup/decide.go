@@ -52,7 +52,6 @@ func Decide(p *Placement, s State, a *Attributes, now time.Time) Decision {
 		return d
 	}
 	at := now.UnixMilli()
-	a.forget(p.words)
 	next, reason := int64(never), NoneLeft
 	for _, c := range p.live[p.first(s):] {
 		if at >= c.end || c.Cap > 0 && s.Shows(c.ID) >= c.Cap {

@@ -38,7 +38,6 @@ func Explain(p *Placement, s State, a *Attributes, now time.Time) []Explanation 
 	if p == nil {
 		return nil
 	}
-	a.forget(p.words)
 	at, due, first := now.UnixMilli(), p.due(s), p.first(s)
 	given := false
 	out := make([]Explanation, 0, len(p.all))

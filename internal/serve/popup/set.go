@@ -25,11 +25,10 @@ type Set struct {
 // Placement is the campaigns of one placement in their order. It does not change
 // and may be used concurrently.
 type Placement struct {
-	name  string
-	live  []*compiled // active campaigns, in order
-	all   []*compiled // all campaigns, in order
-	byID  map[CampaignID]*compiled
-	words int // of Attributes' bits for shared conditions
+	name string
+	live []*compiled // active campaigns, in order
+	all  []*compiled // all campaigns, in order
+	byID map[CampaignID]*compiled
 }
 
 // compiled is a campaign ready to be decided about. Times are in milliseconds
@@ -173,13 +172,11 @@ func (p *Placement) add(c Campaign, problem error) {
 	}
 }
 
-// arrange orders the campaigns and compiles their expressions, twice: first to
-// find the conditions that they share, and those that cannot be compiled.
+// arrange orders the campaigns and compiles their expressions.
 func (p *Placement) arrange(schema *Schema) {
 	slices.SortFunc(p.all, func(a, b *compiled) int {
 		return cmp.Or(cmp.Compare(a.Order, b.Order), cmp.Compare(a.ID, b.ID))
 	})
-	memo := newMemo()
 	counted, capped := 0, 0
 	for _, c := range p.all {
 		if c.problem == nil && c.Status != Archived { // an archived one's expression may be over attributes that are gone
@@ -189,7 +186,8 @@ func (p *Placement) arrange(schema *Schema) {
 			}
 			c.problem = c.limit(counted, capped)
 			c.counts = c.Cap > 0 && c.problem == nil
-			if _, err := compileTarget(schema, c.Target, memo); err != nil && c.problem == nil {
+			var err error
+			if c.target, err = compileTarget(schema, c.Target); err != nil && c.problem == nil {
 				c.problem = fmt.Errorf("target: %w", err)
 			}
 		}
@@ -199,13 +197,6 @@ func (p *Placement) arrange(schema *Schema) {
 		}
 		c.after = len(p.live)
 	}
-	memo.sharing = true
-	for _, c := range p.all {
-		if c.Status != Archived && c.problem == nil {
-			c.target, _ = compileTarget(schema, c.Target, memo) // it was compiled above
-		}
-	}
-	p.words = memo.words()
 }
 
 // limit returns what keeps a campaign from being the last one of so many.

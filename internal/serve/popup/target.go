@@ -3,7 +3,6 @@ package popup
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -11,8 +10,11 @@ import (
 	"github.com/expr-lang/expr"
 	"github.com/expr-lang/expr/ast"
 	"github.com/expr-lang/expr/checker"
+	"github.com/expr-lang/expr/compiler"
 	"github.com/expr-lang/expr/conf"
 	"github.com/expr-lang/expr/file"
+	"github.com/expr-lang/expr/parser"
+	"github.com/expr-lang/expr/vm"
 )
 
 // Bounds of an expression.
@@ -36,59 +38,73 @@ func (e *TargetError) Error() string {
 // CheckTarget reports whether source is an expression that NewSet takes. The
 // error is a *TargetError.
 func (s *Schema) CheckTarget(source string) error {
-	_, err := compileTarget(s, source, nil)
+	_, err := compileTarget(s, source)
 	return err
 }
 
-// target is a compiled expression: its conditions, all of which must hold.
+// target is a compiled expression.
 type target struct {
-	conditions []condition
+	holds      *vm.Program // nil: it is empty and suits everybody
+	conditions []condition // the operands of its outermost "and", for Explain
 }
 
-// condition is one of the operands of an expression's outermost "and".
+// condition is a part of an expression that must hold.
 type condition struct {
-	holds  predicate
+	holds  *vm.Program
 	source string // as the author wrote it, as near as the parser can tell
 }
 
 // suits reports whether a's values fulfil t.
-func (t *target) suits(a *Attributes) bool {
-	for i := range t.conditions {
-		if !t.conditions[i].holds(a) {
-			return false
-		}
-	}
-	return true
-}
+func (t *target) suits(a *Attributes) bool { return t.holds == nil || a.run(t.holds) }
 
 // failing returns the first condition that does not hold, "" when all do.
 func (t *target) failing(a *Attributes) string {
 	for i := range t.conditions {
-		if !t.conditions[i].holds(a) {
+		if !a.run(t.conditions[i].holds) {
 			return t.conditions[i].source
 		}
 	}
 	return ""
 }
 
-// compileTarget compiles source. An empty one suits everybody. Conditions that
-// the memo finds in several expressions are evaluated once a decision.
-func compileTarget(schema *Schema, source string, memo *memo) (target, error) {
+// compileTarget compiles source. An empty one suits everybody.
+func compileTarget(schema *Schema, source string) (target, error) {
 	if strings.TrimSpace(source) == "" {
 		return target{}, nil
 	}
-	root, err := parseTarget(schema, source)
+	tree, config, err := parseTarget(schema, source)
 	if err != nil {
 		return target{}, err
 	}
-	c := compiler{schema: schema, source: source, memo: memo}
-	var t target
-	for _, node := range conjuncts(root, nil) {
-		holds, err := c.predicate(node)
-		if err != nil {
-			return target{}, err
+	parts := conjuncts(tree.Node, nil)
+	t := target{conditions: make([]condition, len(parts))}
+	for i, node := range parts {
+		t.conditions[i].source = node.String()
+	}
+	rules := rules{schema: schema, source: source, config: config}
+	if err := rules.condition(&tree.Node); err != nil {
+		return target{}, err
+	}
+	var guard guard
+	compile := func(node ast.Node) (program *vm.Program) {
+		if err == nil {
+			program, err = compiler.Compile(&parser.Tree{Node: node, Source: tree.Source}, config)
 		}
-		t.conditions = append(t.conditions, condition{holds: holds, source: node.String()})
+		return program
+	}
+	var whole ast.Node
+	for i, node := range conjuncts(tree.Node, nil) {
+		part := guard.condition(node)
+		t.conditions[i].holds = compile(part)
+		if whole == nil {
+			whole = part
+		} else {
+			whole = operatorNode("and", whole, part)
+		}
+	}
+	t.holds = compile(whole)
+	if err != nil {
+		return target{}, placed(err)
 	}
 	return t, nil
 }
@@ -102,12 +118,12 @@ func conjuncts(node ast.Node, to []ast.Node) []ast.Node {
 }
 
 // parseTarget parses source and checks its types.
-func parseTarget(schema *Schema, source string) (ast.Node, error) {
+func parseTarget(schema *Schema, source string) (*parser.Tree, *conf.Config, error) {
 	if len(source) > TargetBytesMax {
-		return nil, &TargetError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression has %d bytes, more than %d", len(source), TargetBytesMax)}
+		return nil, nil, &TargetError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression has %d bytes, more than %d", len(source), TargetBytesMax)}
 	}
 	if !utf8.ValidString(source) {
-		return nil, &TargetError{Line: 1, Column: 1, Message: "the expression is not UTF-8"}
+		return nil, nil, &TargetError{Line: 1, Column: 1, Message: "the expression is not UTF-8"}
 	}
 	config := conf.CreateNew()
 	for _, option := range []expr.Option{expr.Env(schema.environment()), expr.MaxNodes(TargetNodesMax)} {
@@ -116,9 +132,9 @@ func parseTarget(schema *Schema, source string) (ast.Node, error) {
 	config.Check()
 	tree, err := checker.ParseCheck(source, config)
 	if err != nil {
-		return nil, placed(err)
+		return nil, nil, placed(err)
 	}
-	return tree.Node, nil
+	return tree, config, nil
 }
 
 // environment declares the attributes to the checker.
@@ -155,78 +171,4 @@ func placed(err error) error {
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line
-}
-
-// memo finds the conditions that several expressions have in common. It sees all
-// expressions of a placement twice: first to count, then to share.
-type memo struct {
-	count   map[string]int
-	index   map[string]int // the bit of a condition that is shared
-	sharing bool
-}
-
-func newMemo() *memo { return &memo{count: map[string]int{}, index: map[string]int{}} }
-
-// words returns how many words the bits of all shared conditions take.
-func (m *memo) words() int { return (len(m.index) + 63) / 64 }
-
-// share returns p, or a predicate that evaluates p at most once a decision. Equal
-// keys mean equal predicates.
-func (m *memo) share(key string, p predicate) predicate {
-	if m == nil {
-		return p
-	}
-	if !m.sharing {
-		m.count[key]++
-		return p
-	}
-	if m.count[key] < 2 {
-		return p
-	}
-	bit, ok := m.index[key]
-	if !ok {
-		bit = len(m.index)
-		m.index[key] = bit
-	}
-	word, mask := bit/64, uint64(1)<<(bit%64)
-	return func(a *Attributes) bool {
-		if a.known[word]&mask != 0 {
-			return a.holds[word]&mask != 0
-		}
-		holds := p(a)
-		a.known[word] |= mask
-		if holds {
-			a.holds[word] |= mask
-		}
-		return holds
-	}
-}
-
-// forget makes a remember nothing, with room for so many words.
-func (a *Attributes) forget(words int) {
-	if cap(a.known) < words {
-		a.known, a.holds = make([]uint64, words), make([]uint64, words)
-		return
-	}
-	a.known, a.holds = a.known[:words], a.holds[:words]
-	clear(a.known)
-	clear(a.holds)
-}
-
-// constantCall evaluates date("...") or duration("...") with literal arguments.
-func constantCall(node ast.Node) (any, error) {
-	value, err := expr.Eval(node.String(), nil)
-	if err != nil {
-		return nil, errors.New(firstLine(err.Error()))
-	}
-	switch value := value.(type) {
-	case time.Time:
-		if !inYears(value) {
-			return nil, fmt.Errorf("dates are from %d to %d", yearMin, yearMax)
-		}
-		return value, nil
-	case time.Duration:
-		return value, nil
-	}
-	return nil, fmt.Errorf("unexpected %s", reflect.TypeOf(value))
 }

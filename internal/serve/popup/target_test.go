@@ -97,8 +97,8 @@ func value(t *rapid.T, k kind, depth int) phrase {
 	return apply("%s - %s", "nil", value(t, kindTime, 0), value(t, kindTime, 0))
 }
 
-// guard makes signs of missing attributes harmless.
-func guard(s string) string {
+// guardSigns makes signs of missing attributes harmless.
+func guardSigns(s string) string {
 	return strings.ReplaceAll(s, "(-level)", "(level == nil ? nil : -level)")
 }
 
@@ -205,17 +205,14 @@ func TestTargetAgainstMachine(t *testing.T) {
 func compareTarget(t *rapid.T, schema *Schema) int {
 	const assignments = 20
 	p := truth(t, 3)
-	p.guarded = guard(p.guarded)
-	memo := newMemo()
-	_, err := compileTarget(schema, p.plain, memo)
+	p.guarded = guardSigns(p.guarded)
+	target, err := compileTarget(schema, p.plain)
 	if err != nil {
 		if strings.Contains(err.Error(), "more than") || strings.Contains(err.Error(), "exceeds") {
 			return 0
 		}
 		t.Fatalf("%s: %v", p.plain, err)
 	}
-	memo.sharing = true // what occurs twice in one expression is shared, too
-	target, _ := compileTarget(schema, p.plain, memo)
 	plain, err := expr.Compile(p.plain, expr.Env(schema.environment()), expr.MaxNodes(0), expr.Optimize(false))
 	if err != nil {
 		t.Fatalf("expr refuses %s: %v", p.plain, err)
@@ -227,7 +224,6 @@ func compareTarget(t *rapid.T, schema *Schema) int {
 	a := schema.New()
 	for range assignments {
 		env := drawAttributes(t, a)
-		a.forget(memo.words())
 		got, again := target.suits(a), target.suits(a)
 		want, err := expr.Run(guarded, env)
 		if err != nil || want != got || again != got || (target.failing(a) == "") != got {
@@ -326,7 +322,7 @@ func FuzzTarget(f *testing.F) {
 	f.Add(`level > 3 and country in ["CN"] and (score ?? 0.0) / 2 < 1`)
 	f.Add(`city matches "^B" ? vip : not beta`)
 	f.Fuzz(func(t *testing.T, source string) {
-		target, err := compileTarget(schema, source, nil)
+		target, err := compileTarget(schema, source)
 		var at *TargetError
 		if err != nil && !errors.As(err, &at) {
 			t.Fatalf("%q: %v has no place", source, err)
