@@ -14,9 +14,8 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/apptest"
-	"spillway/internal/serve/app"
-	"spillway/internal/serve/config"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/spool"
 )
 
 // popupRun runs statements on a file that others may have open.
@@ -35,12 +34,12 @@ func popupRun(t *testing.T, file, sql string) {
 // popupLogged leaves shows to users in the event log of a data directory.
 func popupLogged(t *testing.T, data string, users ...string) {
 	t.Helper()
-	cfg := config.DefaultPopups()
-	log := app.NewEventLog(&cfg, app.PopupSpoolPath(data), slog.New(slog.DiscardHandler))
-	memory := popup.NewMemory(10)
-	if _, err := log.Open(t.Context(), memory.Restore); err != nil {
+	log := slog.New(slog.DiscardHandler)
+	events, err := spool.Open(t.Context(), popup.SpoolPath(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1 << 20, GroupBytes: 1 << 20, Log: log})
+	if err != nil {
 		t.Fatal(err)
 	}
+	memory := popup.NewMemory(10, popup.NewEventLog(events, nil, time.Minute))
 	schema, err := popup.NewSchema(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +52,7 @@ func popupLogged(t *testing.T, data string, users ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := popup.Open(popup.Config{Store: memory, Recorder: log, Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
+	engine, err := popup.Open(popup.Config{Store: memory, Signer: signer, Log: log}, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +63,7 @@ func popupLogged(t *testing.T, data string, users ...string) {
 		}
 		engine.Release(attributes)
 	}
-	if err := log.Close(); err != nil {
+	if err := events.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -77,7 +76,7 @@ func TestPopupRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	popupLogged(t, data, "anna", "bert", "carl")
-	popupRun(t, app.PopupSpoolPath(data), "UPDATE groups SET payload = x'00' WHERE id & 0xff = 2")
+	popupRun(t, popup.SpoolPath(data), "UPDATE groups SET payload = x'00' WHERE id & 0xff = 2")
 	run := func(code int, want string, args ...string) string {
 		t.Helper()
 		stdout, stderr, got := spillway(t, append(args, "--data", data)...)

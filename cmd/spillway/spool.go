@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"spillway/internal/serve/app"
+	"spillway/internal/serve/popup"
 	"spillway/internal/serve/spool"
 	"spillway/internal/serve/stream"
 )
@@ -27,7 +27,7 @@ type spoolFlags struct {
 // on returns the subcommands on the spool.
 func (f spoolFlags) on(env *environment) spool.Command {
 	if f.Popups {
-		return spool.Command{Path: app.PopupSpoolPath(f.Data), Flags: " --popups", Out: env.stdout, Decode: app.PopupEventJSON}
+		return spool.Command{Path: popup.SpoolPath(f.Data), Flags: " --popups", Out: env.stdout, Decode: popup.EventJSON}
 	}
 	return spool.Command{Path: spool.Path(f.Data), Out: env.stdout, Decode: stream.SpooledJSON}
 }

@@ -15,26 +15,18 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// Popups is what the campaign API shows and changes. All fields are needed but
+// Popups is what the campaign API shows and changes. All fields are required but
 // ClockOffset.
 type Popups struct {
 	Popup       *popup.Popup
+	Campaigns   *popup.Campaigns
 	Placements  []string
-	User        param.Type // what a user's id is
+	User        param.Type // of a user's id
 	ClockOffset bool       // explain may shift the clock, to try things out
 
-	// Read returns the campaigns as the database has them, and what keeps some of them
-	// from being shown: an expression over an attribute that is gone, say.
-	Read func(context.Context) ([]popup.StoredCampaign, map[popup.CampaignID]string, error)
-	// Save stores a campaign and puts it in force; see the database's SaveCampaign.
-	// An error that wraps ErrCampaign is the user's.
-	Save func(context.Context, popup.StoredCampaign) (popup.StoredCampaign, error)
 	// Counts returns how often campaigns were shown and answered.
 	Counts func(context.Context) (map[popup.CampaignID]popup.Counts, error)
 }
-
-// ErrCampaign: a campaign cannot be as it is; what it wraps says why.
-var ErrCampaign = errors.New("the campaign is refused")
 
 // campaignBytesMax bounds a request's body: the payload, the expression, and room.
 const campaignBytesMax = popup.PayloadBytesMax + popup.TargetBytesMax + 16<<10
@@ -71,7 +63,7 @@ func (s *Server) campaignRoutes(mux *http.ServeMux) {
 
 func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
 	placement, status := r.URL.Query().Get("placement"), popup.Status(r.URL.Query().Get("status"))
-	all, problems, err := p.Read(r.Context())
+	all, problems, err := p.Campaigns.Read(r.Context())
 	if err != nil {
 		writeDown(w, err)
 		return
@@ -107,7 +99,7 @@ func (p *Popups) find(w http.ResponseWriter, r *http.Request) (c popup.StoredCam
 		writeProblem(w, http.StatusNotFound, "a campaign's id is a number")
 		return c, "", false
 	}
-	all, problems, err := p.Read(r.Context())
+	all, problems, err := p.Campaigns.Read(r.Context())
 	if err != nil {
 		writeDown(w, err)
 		return c, "", false
@@ -208,7 +200,7 @@ func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, 
 // save stores a campaign that may be wrong; capped is answer's.
 func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
 	if !slices.Contains(p.Placements, c.Placement) {
-		err := fmt.Errorf("%w: placement must be %s: popups.placements of the configuration", ErrCampaign, strings.Join(p.Placements, " or "))
+		err := fmt.Errorf("%w: placement must be %s: popups.placements of the configuration", popup.ErrCampaign, strings.Join(p.Placements, " or "))
 		writeRefused(w, err)
 		return
 	}
@@ -217,7 +209,7 @@ func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCamp
 
 // store is save for a campaign whose placement may have left the configuration.
 func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
-	saved, err := p.Save(r.Context(), c)
+	saved, err := p.Campaigns.Save(r.Context(), c)
 	switch {
 	case errors.Is(err, popup.ErrChanged):
 		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())
@@ -226,7 +218,7 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 		writeProblem(w, http.StatusServiceUnavailable, popup.ErrOutdated.Error())
 	case errors.Is(err, popup.ErrNoCampaign):
 		writeProblem(w, http.StatusNotFound, "there is no such campaign")
-	case errors.Is(err, ErrCampaign):
+	case errors.Is(err, popup.ErrCampaign):
 		writeRefused(w, err)
 	case err != nil:
 		writeDown(w, err)
@@ -272,7 +264,7 @@ type flaw struct {
 
 // writeRefused answers what is wrong with a campaign, all of it.
 func writeRefused(w http.ResponseWriter, err error) {
-	detail := strings.TrimPrefix(err.Error(), ErrCampaign.Error()+": ")
+	detail := strings.TrimPrefix(err.Error(), popup.ErrCampaign.Error()+": ")
 	var flaws []flaw
 	var target *popup.TargetError
 	if errors.As(err, &target) {

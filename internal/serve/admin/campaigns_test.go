@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,48 +65,14 @@ func startCampaigns(t *testing.T) *campaignAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.popup, err = popup.Open(popup.Config{Store: popup.NewMemory(10), Signer: signer, Log: log}, set); err != nil {
+	if c.popup, err = popup.Open(popup.Config{Store: popup.NewMemory(10, nil), Signer: signer, Log: log}, set); err != nil {
 		t.Fatal(err)
 	}
 	c.base = start(t, Config{Popups: &Popups{
-		Popup: c.popup, Placements: []string{"home", "checkout"}, User: param.Integer, ClockOffset: true,
-		Read: c.read, Save: c.save, Counts: c.tables.Counts,
+		Popup: c.popup, Campaigns: popup.NewCampaigns(c.tables, c.popup, 0, log), Counts: c.tables.Counts,
+		Placements: []string{"home", "checkout"}, User: param.Integer, ClockOffset: true,
 	}})
 	return c
-}
-
-func (c *campaignAPI) read(ctx context.Context) ([]popup.StoredCampaign, map[popup.CampaignID]string, error) {
-	_, all, err := c.tables.Campaigns(ctx)
-	return all, map[popup.CampaignID]string{2: "target: 1:1: unknown attribute"}, err
-}
-
-// save checks and stores a campaign, and puts all in force.
-func (c *campaignAPI) save(ctx context.Context, changed popup.StoredCampaign) (popup.StoredCampaign, error) {
-	checked := changed.Campaign
-	if checked.ID == 0 {
-		checked.ID = 1
-	}
-	if err := checked.Validate(); err != nil {
-		return changed, fmt.Errorf("%w: %w", ErrCampaign, err)
-	}
-	if err := c.schema.CheckTarget(checked.Target); err != nil {
-		return changed, fmt.Errorf("%w: %w", ErrCampaign, err)
-	}
-	version, err := c.tables.Version(ctx)
-	if err != nil {
-		return changed, err
-	}
-	saved, err := c.tables.SaveCampaign(ctx, changed, version)
-	if err != nil {
-		return saved, err
-	}
-	_, all, err := c.tables.Campaigns(ctx)
-	var campaigns []popup.Campaign
-	for _, one := range all {
-		campaigns = append(campaigns, one.Campaign)
-	}
-	set, bad := popup.NewSet(c.schema, campaigns)
-	return saved, errors.Join(err, bad, c.popup.Replace(set))
 }
 
 // send sends JSON and wants a status. The answer is JSON too.

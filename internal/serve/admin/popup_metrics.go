@@ -9,17 +9,15 @@ import (
 // PopupFigures is a snapshot of the popups, for metrics.
 type PopupFigures struct {
 	popup.Stats
-	States     int     // in memory; with Redis 0
-	Waiting    int64   // events that the database does not have yet; -1: not known
-	RowRefused uint64  // values of users' rows that their attributes do not take
-	WaitingAge float64 // of the oldest of them, in seconds; 0 where it is not known
-	SetAside   int64   // events set aside, because they could not be read
-	Campaigns  int     // active ones in force
-	Version    int64   // of the campaigns in force
-	PollErrors uint64  // looks at the campaigns that failed
-	Down       bool    // the states do not answer
-	Durable    bool    // what is answered outlives a crash of what keeps it
-	LockAge    float64 // seconds since the database last confirmed the lock; with Redis 0
+	States       int     // in memory; with Redis 0
+	Waiting      int64   // events that the database does not have yet; -1: not known
+	WaitingAge   float64 // of the oldest of them, in seconds; 0 where it is not known
+	RecordErrors uint64  // events that could not be recorded; with Redis 0
+	SetAside     int64   // events set aside, because they could not be read
+	Campaigns    popup.CampaignStats
+	Down         bool    // the states do not answer
+	Durable      bool    // what is answered outlives a crash of what keeps it
+	LockAge      float64 // seconds since the database last confirmed the lock; with Redis 0
 }
 
 // PopupStats returns the metrics of popups, named spillway_popup_... read is called at
@@ -59,9 +57,9 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them.", nil},
 		{"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) }, "Events that could not be read and wait for a person.", nil},
 		{"attributes_refused_total", counter, func(s s) float64 { return float64(s.RowRefused) }, "Values of users' rows that their attributes do not take; they count as missing.", nil},
-		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns) }, "Active campaigns in force.", nil},
-		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Version) }, "Version of the campaigns in force; replicas differ for a second at most.", nil},
-		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.PollErrors) }, "Looks at the campaigns in the database that failed.", nil},
+		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns.Active) }, "Active campaigns in force.", nil},
+		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Campaigns.Version) }, "Version of the campaigns in force; replicas differ for a second at most.", nil},
+		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.PollErrors) }, "Looks at the campaigns in the database that failed.", nil},
 		{"down", gauge, func(s s) float64 { return flag(s.Down) }, "1 while the states do not answer.", nil},
 		{"events_durable", gauge, func(s s) float64 { return flag(s.Durable) }, "1 while an answered event outlives a crash; 0 where Redis does not sync, or does not tell.", nil},
 		{"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge }, "Since the database last confirmed the lock of the one process; 0 with Redis.", nil},

@@ -20,6 +20,7 @@ import (
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/freight"
+	"spillway/internal/serve/popup"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
@@ -188,7 +189,7 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 	if a.popups != nil {
 		a.popups.close()
 	}
-	if cause := context.Cause(ctx); errors.Is(cause, errLockLost) {
+	if cause := context.Cause(ctx); errors.Is(cause, popup.ErrLockLost) {
 		return errors.Join(cause, err)
 	}
 	if err == nil {

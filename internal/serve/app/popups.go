@@ -18,42 +18,44 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/freight"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
-	"spillway/internal/serve/queue"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
+	"spillway/internal/serve/spool"
 )
 
-// popupTables is where a database keeps campaigns, events and states.
+// popupTables is where a database stores campaigns, events and states.
 type popupTables interface {
-	campaignTables
+	popup.CampaignTables
 	redis.PopupTable
 	EnsureTables(context.Context) error
 	Lock(ctx context.Context, holder string) (*popup.Lock, error)
+	Counts(context.Context) (map[popup.CampaignID]popup.Counts, error)
 	Close() error
 }
 
-// popupPart is the popups and what goes around them. They are served once start has
-// returned.
+// popupPart is the popups. They are served once start has returned.
 type popupPart struct {
 	cfg       *config.Popups
 	app       *app
 	tables    popupTables
 	popup     *popup.Popup
-	campaigns *campaigns
+	campaigns *popup.Campaigns
 
-	row    *userRow      // nil without attributes_sql
-	memory *memoryStates // nil with Redis
-	log    *EventLog     // with memory
-	lock   *popup.Lock   // with memory, from start on
-	redis  *redis.Popups // nil with memory
+	local *popup.Local                // nil with Redis
+	lock  *popup.Lock                 // with local, from start on
+	spool atomic.Pointer[spool.Spool] // with local, from start on
+	redis *redis.Popups               // nil with local
+
 	stop   context.CancelFunc
 	work   sync.WaitGroup
 	closed sync.Once
 }
 
-// openPopups makes the popups. It asks no database anything.
+// openPopups makes the popups. It sends nothing to a database.
 func (a *app) openPopups() error {
 	c := &a.cfg.Popups
 	if c.Path == "" {
@@ -63,7 +65,7 @@ func (a *app) openPopups() error {
 	if err != nil {
 		return err
 	}
-	st.needed = true // also where streams could do without it, through the spool
+	st.needed = true // also if streams could do without it, through the spool
 	schema, err := popup.NewSchema(popupAttributes(c))
 	if err != nil {
 		return UsageError{fmt.Errorf("popups: %w", err)}
@@ -73,7 +75,7 @@ func (a *app) openPopups() error {
 		return fmt.Errorf("popups: %w", err)
 	}
 	if a.cfg.PopupsOpenToOthers() {
-		a.log.Warn("popups believe the user that a query names, whoever sends it: let only your own back end reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
+		a.log.Warn("popups trust the user that a query names: let only your own back end reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
 	a.popups = p
@@ -81,30 +83,29 @@ func (a *app) openPopups() error {
 	if settings.Signer, err = a.popupSigner(); err != nil {
 		return err
 	}
-	if settings.Fill, err = p.fill(st); err != nil {
+	if settings.UserRow, err = a.popupUserRow(st); err != nil {
 		return err
 	}
-	if err := p.openStates(&settings); err != nil {
+	if err := p.openStore(&settings); err != nil {
 		return err
 	}
 	if p.popup, err = popup.Open(settings, empty); err != nil {
 		return fmt.Errorf("popups: %w", err)
 	}
-	p.campaigns = newCampaigns(p.tables, p.popup, c.RepeatAfter, a.log)
+	p.campaigns = popup.NewCampaigns(p.tables, p.popup, c.RepeatAfter, a.log)
 	return nil
 }
 
-// openStates sets where states are kept and events recorded.
-func (p *popupPart) openStates(settings *popup.Config) error {
+// openStore chooses the store.
+func (p *popupPart) openStore(settings *popup.Config) error {
 	if p.cfg.Store == "memory" {
-		p.memory = &memoryStates{Memory: popup.NewMemory(p.cfg.MemoryUsers)}
-		p.log = NewEventLog(p.cfg, PopupSpoolPath(p.app.cfg.Data), p.app.log)
-		settings.Store, settings.Recorder = p.memory, p.log
+		p.local = popup.NewLocal(p.cfg.MemoryUsers, p.cfg.Timeout, p.tables, p.app.log)
+		settings.Store = p.local
 		return nil
 	}
 	url := p.app.cfg.Redis.Reveal()
 	if url == "" {
-		return UsageError{errors.New("popups: store: redis needs redis: in the configuration, or --redis")}
+		return UsageError{errors.New("popups: store: redis requires redis: in the configuration, or --redis")}
 	}
 	if p.cfg.CacheUsers > 0 {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
@@ -115,9 +116,43 @@ func (p *popupPart) openStates(settings *popup.Config) error {
 	if err != nil {
 		return UsageError{fmt.Errorf("popups: %w", err)}
 	}
-	p.redis = states
-	settings.Store = limitedStore{states, p.cfg.Timeout}
+	p.redis, settings.Store = states, states
 	return nil
+}
+
+// Limits of attributes_sql.
+const (
+	userRowBytes = 16 << 10
+	userWaiters  = 10_000 // requests that wait for the database at once
+)
+
+// popupUserRow returns popup.Config.UserRow; nil if attributes_sql is not configured. The
+// answers of the query, "no row" too, are cached and shared by concurrent requests.
+func (a *app) popupUserRow(st *store) (func(context.Context, string) ([]byte, error), error) {
+	c := &a.cfg.Popups
+	if c.AttributesSQL == "" {
+		return nil, nil
+	}
+	d := query.Definition{
+		Name: "popups.attributes_sql", SQL: c.AttributesSQL,
+		Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}},
+	}
+	source, check, err := st.query(d)
+	if err != nil {
+		return nil, UsageError{err}
+	}
+	q := query.Open(query.Config{
+		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
+		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: a.log,
+	}, source)
+	a.queries = append(a.queries, queryPart{q, check})
+	return func(ctx context.Context, user string) ([]byte, error) {
+		answer, _, err := q.Ask(ctx, time.Now(), []string{user})
+		if err != nil || answer.Rows == 0 {
+			return nil, err
+		}
+		return answer.Data, nil
+	}, nil
 }
 
 // popupAttributes returns the declared attributes.
@@ -170,46 +205,41 @@ func ownKey(file string) ([]byte, error) {
 	return key, errors.Join(err, f.Sync(), f.Close())
 }
 
-// start has the database, which must answer, give what it knows, and sets the popups
-// going. failed is told when they must not be served any more.
+// start restores the states and campaigns from the database, which must answer, and
+// starts the background work. failed is called if the popups must not be served any more.
 func (p *popupPart) start(ctx context.Context, failed context.CancelCauseFunc) error {
 	err := p.tables.EnsureTables(ctx)
-	if err == nil && p.memory != nil {
-		err = p.restore(ctx)
+	if err == nil && p.local != nil {
+		err = p.startLocal(ctx)
 	}
 	if err == nil && p.app.demo {
-		err = p.campaigns.fillDemo(ctx)
+		err = p.campaigns.SaveFirst(ctx, demoCampaigns())
 	}
 	if err == nil {
-		err = p.campaigns.reload(ctx)
+		err = p.campaigns.Reload(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("popups: %w", err)
 	}
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.stop = stop
-	p.work.Go(func() { p.campaigns.follow(working) })
+	p.work.Go(func() { p.campaigns.Run(working) })
 	if p.redis != nil {
 		p.work.Go(func() { p.redis.Run(working) })
-		return nil
+	} else {
+		p.work.Go(func() { p.local.Run(working, failed) })
 	}
-	p.work.Go(func() { p.log.drain(working, p.tables) })
-	p.work.Go(func() {
-		select {
-		case <-p.lock.Lost():
-			p.memory.shut(errLockLost)
-			failed(errLockLost)
-		case <-working.Done():
-		}
-	})
 	return nil
 }
 
-var errLockLost = errors.New("popups: another process keeps their states now; this one stops, so that nobody is shown a popup twice")
+// The bounds of the popups' spool that are not configured.
+const (
+	popupQueueBytes = 64 << 20 // of events that wait for the next fsync
+	popupGroupBytes = 1 << 20  // of events in one fsync
+)
 
-// restore takes the lock and puts into memory what the database and the event log
-// know.
-func (p *popupPart) restore(ctx context.Context) error {
+// startLocal takes the lock, opens the event log and restores the states.
+func (p *popupPart) startLocal(ctx context.Context) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "an unnamed host"
@@ -217,28 +247,37 @@ func (p *popupPart) restore(ctx context.Context) error {
 	if p.lock, err = p.tables.Lock(ctx, fmt.Sprintf("process %d on %s", os.Getpid(), host)); err != nil {
 		return err
 	}
-	// The log first: of two states of one version, the one in the log is newer.
-	waiting, err := p.log.Open(ctx, p.memory.replace)
-	if err != nil {
-		return err
+	path := popup.SpoolPath(p.app.cfg.Data)
+	events, err := spool.Open(ctx, path, spool.Config{
+		Bytes: int64(p.cfg.SpoolBytes), QueueBytes: popupQueueBytes, GroupBytes: popupGroupBytes, Log: p.app.log,
+	})
+	if err == nil {
+		p.spool.Store(events)
+		err = p.local.Start(ctx, p.lock, events)
 	}
-	err = p.tables.Restore(ctx, p.memory.Restore)
-	if errors.Is(err, popup.ErrFull) {
-		err = fmt.Errorf("%w: raise popups.memory_users", err)
+	if errors.Is(err, spool.ErrDamaged) {
+		err = fmt.Errorf("%s: %w; spillway spool repair --popups --data %s says what is lost, and gives it up with --yes", path, err, p.app.cfg.Data)
 	}
-	if err != nil {
-		return err
+	return err
+}
+
+// demoCampaigns returns the campaigns of the freight app.
+func demoCampaigns() []popup.Campaign {
+	var all []popup.Campaign
+	for _, d := range freight.DefaultCampaigns() {
+		all = append(all, popup.Campaign{
+			Name: d.Name, Placement: d.Placement, Order: d.Order, Payload: []byte(d.Payload), Target: d.Target, Status: popup.Active,
+			QuietClick: d.QuietClick, QuietDismiss: d.QuietDismiss, Cap: d.Cap,
+		})
 	}
-	p.app.log.Info("popup states are restored", "states", p.memory.Len(), "events_waiting", waiting)
-	p.memory.opened.Store(true)
-	return nil
+	return all
 }
 
 // close stops what start began. Only the first call does anything.
 func (p *popupPart) close() {
 	p.closed.Do(func() {
-		if p.memory != nil {
-			p.memory.shut(errors.New("the popups are closed"))
+		if p.local != nil {
+			p.local.Shut()
 		}
 		if p.stop != nil {
 			p.stop()
@@ -248,27 +287,27 @@ func (p *popupPart) close() {
 		if p.redis != nil {
 			p.redis.Close()
 		}
-		if p.log != nil {
-			err = p.log.Close()
+		if events := p.spool.Load(); events != nil {
+			err = events.Close()
 		}
 		if p.lock != nil {
 			p.lock.Close()
 		}
 		if err = errors.Join(err, p.tables.Close()); err != nil {
-			p.app.log.Warn("popups cannot be closed", "error", err)
+			p.app.log.Warn("popups could not be closed", "error", err)
 		}
 	})
 }
 
-// ready returns why requests should go elsewhere; nil: they need not.
+// ready returns nil while the popups can be served, otherwise why not.
 func (p *popupPart) ready() error {
 	if p.redis != nil {
 		return p.redis.Ready()
 	}
-	if err := p.memory.available(); err != nil {
+	if err := p.local.Ready(); err != nil {
 		return err
 	}
-	return p.log.ready()
+	return p.spool.Load().Ready()
 }
 
 // route is where the popups are served.
@@ -293,79 +332,26 @@ func (p *popupPart) route() (*server.PopupRoute, error) {
 // admin is what the campaign API works with.
 func (p *popupPart) admin() *admin.Popups {
 	return &admin.Popups{
-		Popup: p.popup, Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.demo,
-		Read: p.campaigns.read, Save: p.campaigns.save, Counts: p.tables.Counts,
+		Popup: p.popup, Campaigns: p.campaigns, Counts: p.tables.Counts,
+		Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.demo,
 	}
 }
 
 // figures are the popups' metrics.
 func (p *popupPart) figures() admin.PopupFigures {
-	f := admin.PopupFigures{Stats: p.popup.Stats(), Down: p.ready() != nil}
-	f.Campaigns, f.Version, f.PollErrors = p.campaigns.figures()
-	if p.row != nil {
-		f.RowRefused = p.row.refused.Load()
-	}
+	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: p.ready() != nil}
 	if p.redis != nil {
 		s := p.redis.Stats()
 		f.Waiting, f.WaitingAge, f.SetAside, f.Durable = s.Backlog, s.Oldest.Seconds(), int64(s.Bad), s.Durable
 		return f
 	}
-	f.States, f.Durable = p.memory.Len(), true
-	if p.memory.opened.Load() { // and so the lock is there
-		f.LockAge = time.Since(p.lock.Verified()).Seconds()
-	}
-	if s, ok := p.log.stats(); ok {
-		f.Waiting, f.WaitingAge, f.SetAside = s.Rows, s.Oldest.Seconds(), s.Dead
+	f.States, f.RecordErrors, f.LockAge, f.Durable = p.local.Len(), p.local.RecordErrors(), p.local.LockAge().Seconds(), true
+	if events := p.spool.Load(); events != nil {
+		for _, s := range events.Stats().Names {
+			f.Waiting, f.WaitingAge, f.SetAside = s.Rows, s.Oldest.Seconds(), s.Dead
+		}
 	}
 	return f
-}
-
-// memoryStates is the states in this process, while they may be used.
-type memoryStates struct {
-	*popup.Memory
-	opened atomic.Bool
-	reason atomic.Pointer[error] // why they may not be used any more
-}
-
-var errNotRestored = errors.New("the popup states are not restored yet")
-
-func (m *memoryStates) shut(reason error) { m.reason.CompareAndSwap(nil, &reason) }
-
-func (m *memoryStates) available() error {
-	if reason := m.reason.Load(); reason != nil {
-		return *reason
-	}
-	if !m.opened.Load() {
-		return errNotRestored
-	}
-	return nil
-}
-
-// replace puts a state that is no older than the one there.
-func (m *memoryStates) replace(key popup.Key, state popup.State) error {
-	ctx := context.Background() // nothing waits
-	was, err := m.Memory.Get(ctx, key)
-	if err != nil || was.Version > state.Version {
-		return err
-	}
-	_, err = m.Memory.Swap(ctx, key, was.Version, state, popup.Event{})
-	return err
-}
-
-// Get implements popup.Store.
-func (m *memoryStates) Get(ctx context.Context, key popup.Key) (popup.State, error) {
-	if err := m.available(); err != nil {
-		return popup.State{}, err
-	}
-	return m.Memory.Get(ctx, key)
-}
-
-// Swap implements popup.Store.
-func (m *memoryStates) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event) (bool, error) {
-	if err := m.available(); err != nil && event.Kind != 0 { // a state may always be put back
-		return false, err
-	}
-	return m.Memory.Swap(ctx, key, version, next, event)
 }
 
 // checkPopups says what is wrong with the popups that only the engine can tell.
@@ -397,18 +383,4 @@ func checkPopups(c config.Config) []config.Mistake {
 		add("attributes_sql", "must ask for :user, and take no other parameter")
 	}
 	return found
-}
-
-var _ popup.Recorder = (*EventLog)(nil)
-
-// spoolName is the name of popups' events in their spool.
-const spoolName = "popups"
-
-// errSpool explains what a spool's error means here.
-func errSpool(err error) error {
-	var full *queue.Overload
-	if errors.As(err, &full) {
-		return fmt.Errorf("popups.%s is reached: %w", full.Limit, err)
-	}
-	return err
 }

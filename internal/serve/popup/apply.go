@@ -3,61 +3,8 @@ package popup
 import (
 	"bytes"
 	"cmp"
-	"errors"
-	"fmt"
 	"slices"
-	"time"
 )
-
-// Errors of the databases that keep campaigns and events.
-var (
-	// ErrChanged: the campaign has been changed since it was read.
-	ErrChanged = errors.New("the campaign has been changed meanwhile: read it again")
-	// ErrOutdated: some campaign has been changed since this one was checked among all.
-	ErrOutdated = errors.New("other campaigns have been changed meanwhile: check it again")
-	// ErrNoCampaign: there is no campaign with that id.
-	ErrNoCampaign = errors.New("no such campaign")
-)
-
-// StoredCampaign is a campaign as a database keeps it.
-type StoredCampaign struct {
-	Campaign
-	// Version is the version of all campaigns at this one's last change. It goes up
-	// with each; who changes the campaign says which one was read.
-	Version int64
-}
-
-// Storable returns c with its times in UTC and whole milliseconds, as databases keep
-// them. It refuses texts that not all databases take.
-func (c StoredCampaign) Storable() (StoredCampaign, error) {
-	for field, text := range map[string]string{"name": c.Name, "payload": string(c.Payload), "target": c.Target} {
-		if !isText(text) {
-			return c, fmt.Errorf("%s must be UTF-8 text without zero bytes", field)
-		}
-	}
-	for _, t := range []*time.Time{&c.Start, &c.End} {
-		if !t.IsZero() {
-			*t = time.UnixMilli(t.UnixMilli()).UTC()
-		}
-	}
-	return c, nil
-}
-
-// Milliseconds returns d as databases keep it: Forever is -1.
-func Milliseconds(d time.Duration) int64 {
-	if d == Forever {
-		return -1
-	}
-	return d.Milliseconds()
-}
-
-// FromMilliseconds is the reverse of Milliseconds.
-func FromMilliseconds(n int64) time.Duration {
-	if n < 0 {
-		return Forever
-	}
-	return time.Duration(n) * time.Millisecond
-}
 
 // Mark is how far a durable queue has been applied. Sequences of one queue go up.
 type Mark struct {

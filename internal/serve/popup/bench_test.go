@@ -41,8 +41,8 @@ func benchAttributes(tb testing.TB, p *Popup) *Attributes {
 // waiting is a Popup with fifty campaigns and users states, all waiting.
 func waiting(tb testing.TB, users int) (*Popup, *Memory, []string) {
 	tb.Helper()
-	memory := NewMemory(users)
-	p := openTest(tb, memory, nil, nil, fiftyCampaigns(false)...)
+	memory := NewMemory(users, nil)
+	p := openTest(tb, memory, nil, fiftyCampaigns(false)...)
 	names := make([]string, users)
 	for i := range names {
 		names[i] = fmt.Sprintf("user-%011d", i)
@@ -89,7 +89,7 @@ func BenchmarkAskWaits(b *testing.B) {
 func BenchmarkDecideNoneSuits(b *testing.B) {
 	for name, worst := range map[string]bool{"worst": true, "shared": false} {
 		b.Run(name, func(b *testing.B) {
-			p := openTest(b, NewMemory(1), nil, nil, fiftyCampaigns(worst)...)
+			p := openTest(b, NewMemory(1, nil), nil, fiftyCampaigns(worst)...)
 			a := benchAttributes(b, p)
 			place := p.Set().Placement("home")
 			b.ReportAllocs()
@@ -104,7 +104,7 @@ func BenchmarkDecideNoneSuits(b *testing.B) {
 }
 
 func BenchmarkAskShow(b *testing.B) {
-	p := openTest(b, NewMemory(1), nil, nil)
+	p := openTest(b, NewMemory(1, nil), nil)
 	a, now := p.Attributes(), day0
 	b.ReportAllocs()
 	defer processor(b)()
@@ -117,7 +117,7 @@ func BenchmarkAskShow(b *testing.B) {
 }
 
 func BenchmarkAttributes(b *testing.B) {
-	p := openTest(b, NewMemory(1), nil, nil)
+	p := openTest(b, NewMemory(1, nil), nil)
 	b.ReportAllocs()
 	defer processor(b)()
 	for b.Loop() {

@@ -76,10 +76,10 @@ func TestCacheFull(t *testing.T) {
 // other one swapped and nobody told is found out by the swap, and answers to shows read
 // the store.
 func TestCachedReplicas(t *testing.T) {
-	store := NewMemory(9)
+	store := NewMemory(9, &ledger{})
 	open := func() (*Popup, *Cache) {
 		cache := NewCache(1000)
-		return openTest(t, store, &ledger{}, func(c *Config) { c.Cache = cache }), cache
+		return openTest(t, store, func(c *Config) { c.Cache = cache }), cache
 	}
 	one, _ := open()
 	two, cache := open()

@@ -12,26 +12,34 @@ import (
 // ErrFull: a Memory holds as many states as it may, and the user is new.
 var ErrFull = errors.New("the memory for popup states is full")
 
-// shards of a Memory. Requests of users in different shards do not meet.
-const shards = 256
-
-// Memory is a Store in this process. A state takes 85 to 170 bytes, as full as the
-// tables are; counts add 6 bytes for each campaign with a cap that was shown, 192 at most. Nothing
-// is forgotten: what a user saw decides what comes next. It does not record events and
-// is empty at first: Restore the states that are known before the first request.
-//
-// It keeps a key's fingerprint and not its text, which would be one more place in
-// memory to wait for, and half of the bytes.
-type Memory struct {
-	limit  int64
-	count  atomic.Int64
-	seeds  seeds
-	shards [shards]shard
+// Recorder keeps events. It may be called concurrently. The events of a Key come with
+// ascending sequences. If Record kept an event and returned an error all the same, another
+// event with this sequence may follow; the later one is what the user saw.
+type Recorder interface {
+	// Record returns when the event is durable. After an error it may or may not be.
+	Record(ctx context.Context, event Event) error
 }
 
-// fingerprint stands for a key: two hashes of 64 bits whose seeds nobody outside the
-// process knows. Of a billion keys any two have the same one with a probability of
-// 10^-21.
+// shards of a Memory or a Cache. Requests of users in different shards do not contend.
+const shards = 256
+
+// Memory is a Store in this process. A state takes 85 to 170 bytes, depending on how full
+// the tables are, and 6 more for each campaign with a cap that was shown. It does not
+// evict states, because they decide what is shown next.
+//
+// It stores the fingerprint of a key instead of its text.
+type Memory struct {
+	limit        int64
+	recorder     Recorder
+	seeds        seeds
+	shards       [shards]shard
+	count        atomic.Int64
+	recordErrors atomic.Uint64
+	unavailable  atomic.Pointer[error] // why calls fail; nil if they do not
+}
+
+// fingerprint stands for a key: two 64-bit hashes with random seeds. Among a billion keys
+// the probability that two have the same one is 10^-21.
 type fingerprint [2]uint64
 
 // seeds make fingerprints.
@@ -44,19 +52,20 @@ func (s *seeds) of(key Key) fingerprint {
 	for i, seed := range s {
 		f[i] = maphash.String(seed, key.User) + 31*maphash.String(seed, key.Placement)
 	}
-	f[0] = max(f[0], 1) // zero is no key
+	f[0] = max(f[0], 1) // zero marks an empty cell
 	return f
 }
 
 type shard struct {
 	mu     sync.RWMutex
 	states table
-	_      [56]byte // keeps neighbours off one cache line
+	_      [56]byte // keeps shards on separate cache lines
 }
 
-// NewMemory returns an empty Memory for at most limit states.
-func NewMemory(limit int) *Memory {
-	return &Memory{limit: int64(limit), seeds: newSeeds()}
+// NewMemory returns an empty Memory for at most limit states, which answers at once.
+// recorder may be nil: then events are not recorded.
+func NewMemory(limit int, recorder Recorder) *Memory {
+	return &Memory{limit: int64(limit), recorder: recorder, seeds: newSeeds()}
 }
 
 // find returns a key's fingerprint and shard.
@@ -65,8 +74,19 @@ func (m *Memory) find(key Key) (fingerprint, *shard) {
 	return f, &m.shards[f[0]%shards]
 }
 
-// Get returns a state. It allocates nothing.
+// Ready returns nil while calls are answered, otherwise why they are not.
+func (m *Memory) Ready() error {
+	if reason := m.unavailable.Load(); reason != nil {
+		return *reason
+	}
+	return nil
+}
+
+// Get implements Store. It allocates nothing.
 func (m *Memory) Get(_ context.Context, key Key) (State, error) {
+	if err := m.Ready(); err != nil {
+		return State{}, err
+	}
 	f, s := m.find(key)
 	s.mu.RLock()
 	state := s.states.get(f)
@@ -74,25 +94,47 @@ func (m *Memory) Get(_ context.Context, key Key) (State, error) {
 	return state, nil
 }
 
-// Swap replaces a state if its version is still version. The event is not kept.
-// The only error wraps ErrFull.
-func (m *Memory) Swap(_ context.Context, key Key, version uint64, next State, _ Event) (bool, error) {
-	f, s := m.find(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.states.get(f).Version != version {
-		return false, nil
+// Swap implements Store. If the event cannot be recorded, it puts the state back.
+func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, event Event) (bool, error) {
+	if err := m.Ready(); err != nil {
+		return false, err
 	}
-	return true, m.put(s, f, next)
+	f, s := m.find(key)
+	before, ok, err := m.replace(s, f, version, next)
+	if err != nil || !ok || m.recorder == nil {
+		return ok, err
+	}
+	if err := m.recorder.Record(ctx, event); err != nil {
+		m.recordErrors.Add(1)
+		if _, _, back := m.replace(s, f, next.Version, before); back != nil {
+			err = fmt.Errorf("%w; put popup state back: %w", err, back)
+		}
+		return false, fmt.Errorf("record %s: %w", event.Kind, err)
+	}
+	return true, nil
 }
 
-// Restore puts a state that was kept elsewhere, unless a newer one is there. The only
-// error wraps ErrFull.
-func (m *Memory) Restore(key Key, state State) error {
+// replace puts next in the place of the state before, if that has this version.
+func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State) (before State, ok bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if before = s.states.get(f); before.Version != version {
+		return before, false, nil
+	}
+	return before, true, m.put(s, f, next)
+}
+
+// Restore puts a state that was stored elsewhere, unless one of the same version or a newer
+// one is there. The only error wraps ErrFull.
+func (m *Memory) Restore(key Key, state State) error { return m.restore(key, state, false) }
+
+// restore is Restore; again also replaces a state of the same version.
+func (m *Memory) restore(key Key, state State, again bool) error {
 	f, s := m.find(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.states.get(f).Version >= state.Version {
+	known := s.states.get(f).Version
+	if known > state.Version || known == state.Version && !again {
 		return nil
 	}
 	return m.put(s, f, state)
@@ -118,3 +160,6 @@ func (m *Memory) put(s *shard, f fingerprint, state State) error {
 
 // Len returns how many states there are.
 func (m *Memory) Len() int { return int(m.count.Load()) }
+
+// RecordErrors returns how many events could not be recorded.
+func (m *Memory) RecordErrors() uint64 { return m.recordErrors.Load() }

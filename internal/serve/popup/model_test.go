@@ -221,10 +221,10 @@ type ledger struct {
 	fails  error
 }
 
-func (l *ledger) Record(_ context.Context, events ...Event) error {
+func (l *ledger) Record(_ context.Context, event Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.events = append(l.events, events...)
+	l.events = append(l.events, event)
 	return l.fails
 }
 
@@ -264,15 +264,16 @@ func testSigner(tb testing.TB) *Signer {
 
 func newWalk(t *testing.T, schema *Schema, seed uint64) *walk {
 	w := &walk{
-		t: t, rng: rand.New(rand.NewPCG(seed, 8)), schema: schema, memory: NewMemory(1000), ledger: &ledger{},
+		t: t, rng: rand.New(rand.NewPCG(seed, 8)), schema: schema, ledger: &ledger{},
 		now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
+	w.memory = NewMemory(1000, w.ledger)
 	w.model = model{stories: map[Key]*story{}, suits: targets()}
 	set, err := NewSet(schema, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Store: w.memory, Recorder: w.ledger, Signer: testSigner(t), Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{Store: w.memory, Signer: testSigner(t), Log: slog.New(slog.DiscardHandler)}
 	if seed%2 == 0 {
 		cfg.Cache = NewCache(1000)
 	}

@@ -73,54 +73,44 @@ import (
 	"time"
 )
 
-// Errors of Ask, Click and Dismiss, with those of tokens and of Click.
+// Errors of Ask, Click and Dismiss, beside those of tokens and of Click.
 var (
-	// ErrRequest: the request is wrong; its text says how.
+	// ErrRequest: the request is not valid; the text says why.
 	ErrRequest = errors.New("bad request")
-	// ErrUnavailable: the state or the recorder does not answer. Nothing may be
-	// assumed about the event; trying again is safe.
+	// ErrUnavailable: the store did not answer. The event may have been recorded; it is
+	// safe to retry.
 	ErrUnavailable = errors.New("popup state is not available")
 )
 
-// attemptsMax is how often a request decides again after lost races.
+// attemptsMax is how often a request is decided after lost races.
 const attemptsMax = 16
 
-// Store keeps the states. Its methods may be called concurrently and return soon.
+// Store keeps states and events. Its methods may be called concurrently. They return
+// within a bounded time.
 type Store interface {
-	// Get returns a state, the zero State where there is none. It must not keep key,
-	// which may be a request's memory.
+	// Get returns a state; the zero State if there is none. It must not keep key, which
+	// may point into a request's memory.
 	Get(ctx context.Context, key Key) (State, error)
-	// Swap replaces a state if its version is still version, and reports whether
-	// it did. A store that also keeps the events (Config.Recorder is nil) appends
-	// event in the same step. A zero event.Kind is not kept: next is then the state
-	// before an event that could not be recorded. key and event may be kept.
+	// Swap replaces a state and records the event that led to the new one, if the state
+	// still has this version. It reports whether it did. After an error the event may
+	// have been recorded. The store may keep key and event.
 	Swap(ctx context.Context, key Key, version uint64, next State, event Event) (bool, error)
-}
-
-// Recorder keeps events. It may be called concurrently. The events of a Key have
-// ascending sequences. Where Record returned an error and kept the event all the
-// same, another event may come with the same sequence and another ID: the later one
-// is what the user saw.
-type Recorder interface {
-	// Record returns when events are durable. On an error they may or may not be.
-	Record(ctx context.Context, events ...Event) error
 }
 
 // Config is what a Popup works with.
 type Config struct {
-	Store    Store
-	Recorder Recorder // nil: the store keeps the events in its swaps
-	Signer   *Signer
+	Store  Store
+	Signer *Signer
 
-	// Cache, if set, answers Ask in place of the Store while nothing is to be shown. The
-	// store forgets in it what others swap; this package, what it swaps itself.
+	// Cache, if set, holds states of the Store. Ask reads it first. The Store removes
+	// the states that other processes swap.
 	Cache *Cache
 
-	// Fill, if set, adds what is known of the user to the attributes
-	// (Attributes.Replace). It is called for requests that are due only.
-	Fill func(ctx context.Context, user string, a *Attributes) error
+	// UserRow, if set, returns the user's row as a JSON object; nil if there is none. Its
+	// columns replace attributes of the same names. It is called for users who are due.
+	UserRow func(ctx context.Context, user string) ([]byte, error)
 
-	ShowAnyway bool // while the state is not available; else nothing is shown
+	ShowAnyway bool // if the store is not available, show without recording; else show nothing
 	Log        *slog.Logger
 }
 
@@ -129,16 +119,16 @@ type Popup struct {
 	cfg        Config
 	set        atomic.Pointer[Set]
 	attributes sync.Pool
+	rows       userRows
 	counters   counters
 }
 
-// Open returns a Popup that gives set's campaigns. It owns nothing that needs
-// closing.
+// Open returns a Popup that shows the campaigns of a set. It needs no closing.
 func Open(cfg Config, set *Set) (*Popup, error) {
 	if cfg.Store == nil || cfg.Signer == nil || cfg.Log == nil || set == nil {
-		return nil, errors.New("open popup: a store, a signer, a log and a set are needed")
+		return nil, errors.New("open popup: a store, a signer, a log and a set are required")
 	}
-	p := &Popup{cfg: cfg}
+	p := &Popup{cfg: cfg, rows: userRows{log: cfg.Log, last: map[string]string{}}}
 	p.set.Store(set)
 	p.attributes.New = func() any { return set.schema.New() }
 	return p, nil
@@ -147,8 +137,7 @@ func Open(cfg Config, set *Set) (*Popup, error) {
 // Set returns the campaigns in force.
 func (p *Popup) Set() *Set { return p.set.Load() }
 
-// Replace puts set in force for requests that begin later. Its schema must be
-// that of the set before.
+// Replace puts a set in force for later requests. It must have the same schema.
 func (p *Popup) Replace(set *Set) error {
 	if set == nil || set.schema != p.set.Load().schema {
 		return errors.New("replace campaigns: they are compiled for other attributes")
@@ -157,10 +146,11 @@ func (p *Popup) Replace(set *Set) error {
 	return nil
 }
 
-// Attributes returns empty attributes for one request. Release takes them back.
+// Attributes returns empty attributes for one request. The caller returns them with
+// Release.
 func (p *Popup) Attributes() *Attributes { return p.attributes.Get().(*Attributes) }
 
-// Release takes attributes back; the caller must not use them any more.
+// Release takes attributes back. The caller must not use them any more.
 func (p *Popup) Release(a *Attributes) {
 	a.Reset()
 	p.attributes.Put(a)
@@ -169,12 +159,12 @@ func (p *Popup) Release(a *Attributes) {
 // Answer is what a request gets.
 type Answer struct {
 	Decision
-	Token string // of the show, for Click and Dismiss; "" when it was not recorded
+	Token string // of the show, for Click and Dismiss; "" if it was not recorded
 }
 
-// Ask decides for one request. a is of Attributes and is used until Ask returns;
-// key is copied where it is kept. Errors wrap ErrRequest, or are ctx's; without the
-// state the answer is as Config.ShowAnyway says, with the reason Unavailable.
+// Ask decides for one request and records the show. a is used until Ask returns; key is
+// copied if it is kept. Errors wrap ErrRequest, or are ctx's. If the store is not
+// available, the reason is Unavailable and the campaign is as Config.ShowAnyway says.
 func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) (Answer, error) {
 	if err := key.check(); err != nil {
 		return Answer{}, err
@@ -184,33 +174,27 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		p.counters.waits.Add(1)
 		return Answer{Decision: Decision{Reason: NoneLeft}}, nil
 	}
-	filled := p.cfg.Fill == nil
+	filled := p.cfg.UserRow == nil
 	for range attemptsMax {
-		read, err := p.read(ctx, key)
+		state, remember, err := p.read(ctx, key)
 		if err != nil {
 			return p.without(ctx, place, key, a, now, filled, fmt.Errorf("read popup state: %w", err))
 		}
-		state := read.state
-		if d, waits := Wait(place, state, now); waits {
-			p.keep(key, read)
-			p.counters.waits.Add(1)
-			return Answer{Decision: d}, nil
-		}
-		if !filled {
-			if err := p.cfg.Fill(ctx, key.User, a); err != nil {
-				return p.nothing(ctx, fmt.Errorf("read user's attributes: %w", err))
+		d, waits := Wait(place, state, now)
+		if !waits {
+			if err := p.fill(ctx, key.User, a, &filled); err != nil {
+				return p.nothing(ctx, err)
 			}
-			filled = true
+			d = Decide(place, state, a, now)
 		}
-		d := Decide(place, state, a, now)
 		if d.Campaign == nil {
-			p.keep(key, read)
-			p.counters.nones.Add(1)
+			remember.put(key, state)
+			p.counters.nothingShown(waits)
 			return Answer{Decision: d}, nil
 		}
 		own := Key{User: strings.Clone(key.User), Placement: place.name}
 		next, event := place.show(own, state, place.byID[d.Campaign.ID], now)
-		switch ok, err := p.commit(ctx, own, state, next, event); {
+		switch ok, err := p.swap(ctx, own, state.Version, next, event); {
 		case err != nil:
 			return p.without(ctx, place, key, a, now, filled, err)
 		case ok:
@@ -223,33 +207,33 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 	return p.nothing(ctx, errConflicts)
 }
 
-var errConflicts = fmt.Errorf("the state changed %d times under one request", attemptsMax)
+var errConflicts = fmt.Errorf("the state changed %d times during one request", attemptsMax)
 
-// reading is a state and where it is from.
-type reading struct {
-	state  State
-	cached bool
-	moment Moment // of the cache, before the state was read
-}
-
-// read returns the state of the cache, or else of the store.
-func (p *Popup) read(ctx context.Context, key Key) (r reading, err error) {
+// read returns the state from the cache, or else from the store. remember puts one from
+// the store into the cache.
+func (p *Popup) read(ctx context.Context, key Key) (state State, remember memo, err error) {
 	if p.cfg.Cache == nil {
-		r.state, err = p.cfg.Store.Get(ctx, key)
-		return r, err
+		state, err = p.cfg.Store.Get(ctx, key)
+		return state, memo{}, err
 	}
-	if r.state, r.cached = p.cfg.Cache.Get(key); r.cached {
-		return r, nil
+	state, ok := p.cfg.Cache.Get(key)
+	if ok {
+		return state, memo{}, nil
 	}
-	r.moment = p.cfg.Cache.Now(key)
-	r.state, err = p.cfg.Store.Get(ctx, key)
-	return r, err
+	remember = memo{p.cfg.Cache, p.cfg.Cache.Now(key)}
+	state, err = p.cfg.Store.Get(ctx, key)
+	return state, remember, err
 }
 
-// keep has the cache keep a state that was read from the store.
-func (p *Popup) keep(key Key, r reading) {
-	if p.cfg.Cache != nil && !r.cached {
-		p.cfg.Cache.Put(key, r.moment, r.state)
+// memo is the right to put a state into a cache. The zero memo does nothing.
+type memo struct {
+	cache  *Cache
+	before Moment
+}
+
+func (m memo) put(key Key, state State) {
+	if m.cache != nil {
+		m.cache.Put(key, m.before, state)
 	}
 }
 
@@ -264,29 +248,7 @@ func (k Key) check() error {
 	return nil
 }
 
-// commit swaps the state and has the event recorded. false without an error: the
-// state has changed, decide again.
-func (p *Popup) commit(ctx context.Context, key Key, was, next State, event Event) (bool, error) {
-	ok, err := p.swap(ctx, key, was.Version, next, event)
-	if err != nil {
-		return false, fmt.Errorf("swap popup state: %w", err)
-	}
-	if !ok || p.cfg.Recorder == nil {
-		return ok, nil
-	}
-	if err := p.cfg.Recorder.Record(ctx, event); err != nil {
-		p.counters.recordErrors.Add(1)
-		// The caller may be gone, and the state must be right all the same.
-		if _, back := p.swap(context.WithoutCancel(ctx), key, next.Version, was, Event{}); back != nil {
-			err = fmt.Errorf("%w; put popup state back: %w", err, back)
-		}
-		return false, fmt.Errorf("record %s: %w", event.Kind, err)
-	}
-	return true, nil
-}
-
-// swap is Store.Swap. Whether it was done, lost or nobody knows, what the cache has is
-// not to be used again.
+// swap swaps the state in the store. Whatever comes of it, the cached state is not used again.
 func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, event Event) (bool, error) {
 	if p.cfg.Cache != nil {
 		defer p.cfg.Cache.Forget(key)
@@ -294,23 +256,37 @@ func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, e
 	return p.cfg.Store.Swap(ctx, key, version, next, event)
 }
 
-// without answers when the state is not available.
+// fill reads the user's row into the attributes, once per request.
+func (p *Popup) fill(ctx context.Context, user string, a *Attributes, filled *bool) error {
+	if *filled {
+		return nil
+	}
+	row, err := p.cfg.UserRow(ctx, user)
+	if err == nil && row != nil {
+		err = p.rows.fill(a, row)
+	}
+	if err != nil {
+		return fmt.Errorf("read user's attributes: %w", err)
+	}
+	*filled = true
+	return nil
+}
+
+// without answers while the store is not available.
 func (p *Popup) without(ctx context.Context, place *Placement, key Key, a *Attributes, now time.Time, filled bool, err error) (Answer, error) {
 	answer, gone := p.nothing(ctx, err)
 	if gone != nil || !p.cfg.ShowAnyway {
 		return answer, gone
 	}
-	if !filled {
-		if err := p.cfg.Fill(ctx, key.User, a); err != nil {
-			return answer, nil
-		}
+	if err := p.fill(ctx, key.User, a, &filled); err != nil {
+		return answer, nil
 	}
 	answer.Decision = Decide(place, State{}, a, now)
 	answer.Reason = Unavailable
 	return answer, nil
 }
 
-// nothing counts and logs a failure, unless the caller left.
+// nothing counts and logs a failure, unless the caller has gone.
 func (p *Popup) nothing(ctx context.Context, err error) (Answer, error) {
 	if ctx.Err() != nil {
 		return Answer{}, ctx.Err()
@@ -319,9 +295,9 @@ func (p *Popup) nothing(ctx context.Context, err error) (Answer, error) {
 	return Answer{Decision: Decision{Reason: Unavailable}}, nil
 }
 
-// Click records that the show of a token was clicked. user is who sends it, ""
-// where only the token says. Errors: those of Signer.Open, ErrRepeated, ErrLate,
-// ErrUnknownShow (nothing has changed), ErrUnavailable, or ctx's.
+// Click records that the show of a token was clicked. user is who sends it; "" if only the
+// token says. Errors: those of Signer.Open, ErrRepeated, ErrLate, ErrUnknownShow (nothing
+// has changed), ErrUnavailable, or ctx's.
 func (p *Popup) Click(ctx context.Context, token, user string, now time.Time) error {
 	err := p.answer(ctx, token, user, KindClick, now)
 	p.counters.answered(&p.counters.clicks, err)
@@ -342,7 +318,7 @@ func (p *Popup) answer(ctx context.Context, text, user string, kind Kind, now ti
 	}
 	place := p.set.Load().Placement(token.Placement)
 	if place != nil {
-		token.Placement = place.name // one text for all
+		token.Placement = place.name // shared by all states
 	}
 	for range attemptsMax {
 		state, err := p.cfg.Store.Get(ctx, token.Key)
@@ -353,7 +329,7 @@ func (p *Popup) answer(ctx context.Context, text, user string, kind Kind, now ti
 		if err != nil {
 			return err
 		}
-		switch ok, err := p.commit(ctx, token.Key, state, next, event); {
+		switch ok, err := p.swap(ctx, token.Key, state.Version, next, event); {
 		case err != nil:
 			return p.unavailable(ctx, err)
 		case ok:
@@ -372,8 +348,8 @@ func (p *Popup) unavailable(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// Explain returns why the user gets each campaign of the placement or not, and the
-// user's state. Errors wrap ErrRequest or ErrUnavailable, or are ctx's.
+// Explain returns for each campaign of the placement why the user does or does not get it,
+// and the user's state. Errors wrap ErrRequest or ErrUnavailable, or are ctx's.
 func (p *Popup) Explain(ctx context.Context, key Key, a *Attributes, now time.Time) ([]Explanation, State, error) {
 	if err := key.check(); err != nil {
 		return nil, State{}, err
@@ -382,10 +358,9 @@ func (p *Popup) Explain(ctx context.Context, key Key, a *Attributes, now time.Ti
 	if err != nil {
 		return nil, State{}, p.unavailable(ctx, fmt.Errorf("read popup state: %w", err))
 	}
-	if p.cfg.Fill != nil {
-		if err := p.cfg.Fill(ctx, key.User, a); err != nil {
-			return nil, State{}, p.unavailable(ctx, fmt.Errorf("read user's attributes: %w", err))
-		}
+	filled := p.cfg.UserRow == nil
+	if err := p.fill(ctx, key.User, a, &filled); err != nil {
+		return nil, State{}, p.unavailable(ctx, err)
 	}
 	return Explain(p.set.Load().Placement(key.Placement), state, a, now), state, nil
 }

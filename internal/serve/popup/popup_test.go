@@ -26,7 +26,7 @@ func threeCampaigns() []Campaign {
 	return out
 }
 
-func openTest(tb testing.TB, store Store, recorder Recorder, change func(*Config), campaigns ...Campaign) *Popup {
+func openTest(tb testing.TB, store Store, change func(*Config), campaigns ...Campaign) *Popup {
 	tb.Helper()
 	if campaigns == nil {
 		campaigns = threeCampaigns()
@@ -35,7 +35,7 @@ func openTest(tb testing.TB, store Store, recorder Recorder, change func(*Config
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cfg := Config{Store: store, Recorder: recorder, Signer: testSigner(tb), Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{Store: store, Signer: testSigner(tb), Log: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&cfg)
 	}
@@ -81,8 +81,9 @@ func (m *meeting) Get(ctx context.Context, key Key) (State, error) {
 
 // A thousand requests of one user at once: one show. A thousand clicks: one click.
 func TestTabs(t *testing.T) {
-	ledger, store := &ledger{}, &meeting{Memory: NewMemory(1000)}
-	p := openTest(t, store, ledger, nil)
+	ledger := &ledger{}
+	store := &meeting{Memory: NewMemory(1000, ledger)}
+	p := openTest(t, store, nil)
 	rounds := 20
 	if *long {
 		rounds = 1000
@@ -160,8 +161,9 @@ func (b *broken) Swap(ctx context.Context, key Key, version uint64, next State, 
 
 func TestUnavailable(t *testing.T) {
 	for _, anyway := range []bool{false, true} {
-		store, ledger := &broken{Memory: NewMemory(9)}, &ledger{}
-		p := openTest(t, store, ledger, func(c *Config) { c.ShowAnyway = anyway })
+		ledger := &ledger{}
+		store := &broken{Memory: NewMemory(9, ledger)}
+		p := openTest(t, store, func(c *Config) { c.ShowAnyway = anyway })
 		token := askTest(t, p, "1", day0).Token
 		fail := func(what string, get, swap bool, record error) {
 			store.get, store.swap, ledger.fails = get, swap, record
@@ -194,32 +196,32 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-func TestFill(t *testing.T) {
+func TestAskUserRow(t *testing.T) {
 	campaigns := threeCampaigns()
 	campaigns[0].Target = "level > 3"
 	calls, fails := 0, error(nil)
-	fill := func(_ context.Context, user string, a *Attributes) error {
+	row := func(_ context.Context, user string) ([]byte, error) {
 		calls++
-		return errors.Join(fails, a.Replace("level", user))
+		return []byte(`{"level": ` + user + `}`), fails
 	}
-	p := openTest(t, NewMemory(9), &ledger{}, func(c *Config) { c.Fill, c.ShowAnyway = fill, true }, campaigns...)
+	p := openTest(t, NewMemory(9, &ledger{}), func(c *Config) { c.UserRow, c.ShowAnyway = row, true }, campaigns...)
 	if answer := askTest(t, p, "9", day0); answer.Campaign == nil || answer.Campaign.ID != 1 {
 		t.Errorf("%+v", answer)
 	}
 	if askTest(t, p, "9", day0); calls != 1 {
-		t.Errorf("%d calls of Fill, want none for a user who waits", calls)
+		t.Errorf("%d calls of UserRow, want none for a user who waits", calls)
 	}
 	if answer := askTest(t, p, "2", day0); answer.Campaign == nil || answer.Campaign.ID != 2 {
 		t.Errorf("%+v", answer)
 	}
 	fails = errDown
 	if answer := askTest(t, p, "8", day0); answer.Campaign != nil || answer.Reason != Unavailable {
-		t.Errorf("Fill fails: %+v", answer)
+		t.Errorf("UserRow fails: %+v", answer)
 	}
 }
 
 func TestRequests(t *testing.T) {
-	p := openTest(t, NewMemory(1), &ledger{}, nil)
+	p := openTest(t, NewMemory(1, &ledger{}), nil)
 	a := p.Attributes()
 	for _, key := range []Key{{"", "home"}, {strings.Repeat("u", 129), "home"}, {"\xff", "home"}, {"1", "Home"}, {"1", ""}} {
 		if _, err := p.Ask(t.Context(), key, a, day0); !errors.Is(err, ErrRequest) {
@@ -228,7 +230,7 @@ func TestRequests(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	full := openTest(t, NewMemory(0), &ledger{}, nil)
+	full := openTest(t, NewMemory(0, &ledger{}), nil)
 	if _, err := full.Ask(ctx, Key{"1", "home"}, a, day0); !errors.Is(err, context.Canceled) {
 		t.Errorf("caller gone: %v", err)
 	}
@@ -250,7 +252,7 @@ func TestExplain(t *testing.T) {
 	campaigns[1].Target = `level > 3 and country == "CN"`
 	campaigns[3].Start = day0.Add(time.Hour * 1000)
 	campaigns[4].End = day0.Add(-time.Hour)
-	p := openTest(t, NewMemory(9), &ledger{}, nil, campaigns...)
+	p := openTest(t, NewMemory(9, &ledger{}), nil, campaigns...)
 	click := askTest(t, p, "1", day0).Token
 	if err := p.Click(t.Context(), click, "", day0); err != nil {
 		t.Fatal(err)

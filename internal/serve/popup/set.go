@@ -118,8 +118,8 @@ func UsableSet(schema *Schema, campaigns []Campaign) (*Set, map[CampaignID]error
 	return set, problems
 }
 
-// CheckLimits returns which bound of a placement campaigns exceed, nil when none.
-func CheckLimits(placement string, campaigns []Campaign) error {
+// checkLimits returns which limit of a placement the campaigns exceed; nil if none.
+func checkLimits(placement string, campaigns []Campaign) error {
 	counted, capped := 0, 0
 	for i := range campaigns {
 		if c := &campaigns[i]; c.Placement == placement && c.Status != Archived {

@@ -74,11 +74,11 @@ func TestLimits(t *testing.T) {
 	if len(problems) != 2 || problems[1] == nil || problems[2] == nil {
 		t.Errorf("%v", problems)
 	}
-	if err := CheckLimits("home", campaigns); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("placement home has %d campaigns", CampaignsMax+2)) {
+	if err := checkLimits("home", campaigns); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("placement home has %d campaigns", CampaignsMax+2)) {
 		t.Error(err)
 	}
 	campaigns[5].Status, campaigns[6].Placement = Archived, "cart"
-	if err := CheckLimits("home", campaigns); err != nil {
+	if err := checkLimits("home", campaigns); err != nil {
 		t.Error(err)
 	}
 }

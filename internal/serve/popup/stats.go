@@ -18,16 +18,25 @@ type Stats struct {
 	Unknown      uint64 // the state does not know the show
 	Refused      uint64 // not a token, forged, or another user's
 	Conflicts    uint64 // races lost, decided again
-	Unavailable  uint64 // requests that met a failure of the state, the recorder or Fill
-	RecordErrors uint64 // of those, events that could not be recorded
+	Unavailable  uint64 // requests that met a failure of the store or of UserRow
+	RowRefused   uint64 // values of users' rows that are not of their attribute's type
 	Cache        CacheStats
 }
 
 type counters struct {
 	waits, nones, shows, clicks, dismissals atomic.Uint64
 	repeated, late, unknown, refused        atomic.Uint64
-	conflicts, unavailable, recordErrors    atomic.Uint64
+	conflicts, unavailable                  atomic.Uint64
 	logged                                  atomic.Int64 // when a failure was logged last, in nanoseconds
+}
+
+// nothingShown counts a request that got nothing: the user waits, or no campaign suits.
+func (c *counters) nothingShown(waits bool) {
+	if waits {
+		c.waits.Add(1)
+		return
+	}
+	c.nones.Add(1)
 }
 
 // answered counts the outcome of a click or dismissal; done is for those recorded.
@@ -64,7 +73,7 @@ func (p *Popup) Stats() Stats {
 	s := Stats{
 		Waits: c.waits.Load(), Nones: c.nones.Load(), Shows: c.shows.Load(), Clicks: c.clicks.Load(), Dismissals: c.dismissals.Load(),
 		Repeated: c.repeated.Load(), Late: c.late.Load(), Unknown: c.unknown.Load(), Refused: c.refused.Load(),
-		Conflicts: c.conflicts.Load(), Unavailable: c.unavailable.Load(), RecordErrors: c.recordErrors.Load(),
+		Conflicts: c.conflicts.Load(), Unavailable: c.unavailable.Load(), RowRefused: p.rows.refused.Load(),
 	}
 	if p.cfg.Cache != nil {
 		s.Cache = p.cfg.Cache.Stats()

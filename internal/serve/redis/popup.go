@@ -292,16 +292,15 @@ func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next p
 	if err := p.available(); err != nil {
 		return false, err
 	}
+	encoded, err := popup.AppendEvent(nil, event)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
 	k := &p.keys[shardOf(key.User)]
 	var expected [8]byte
 	binary.BigEndian.PutUint64(expected[:], version)
-	encoded := []byte(nil)
-	if event.Kind != 0 {
-		var err error
-		if encoded, err = popup.AppendEvent(nil, event); err != nil {
-			return false, err
-		}
-	}
 	keys := []string{k.stateKey(key), k.ready, k.events}
 	args := []string{
 		string(expected[:]), string(appendValue(nil, next)), strconv.FormatInt(p.cfg.StateTTL.Milliseconds(), 10),

@@ -45,7 +45,7 @@ func popupRoute(t *testing.T, recorder popup.Recorder) PopupRoute {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := popup.Open(popup.Config{Store: popup.NewMemory(1000), Recorder: recorder, Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
+	p, err := popup.Open(popup.Config{Store: popup.NewMemory(1000, recorder), Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestPopupRefuses(t *testing.T) {
 // brokenRecorder records while it is whole.
 type brokenRecorder struct{ broken atomic.Bool }
 
-func (r *brokenRecorder) Record(context.Context, ...popup.Event) error {
+func (r *brokenRecorder) Record(context.Context, popup.Event) error {
 	if r.broken.Load() {
 		return errors.New("no space left")
 	}

@@ -1,50 +1,43 @@
-package app
+package popup
 
 import (
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
-
-	"spillway/internal/serve/config"
-	"spillway/internal/serve/popup"
 )
 
 // fillCase reads rows into attributes of every type, of which city is given, and logs
 // to a text.
 type fillCase struct {
-	schema *popup.Schema
-	row    *userRow
+	schema *Schema
+	row    *userRows
 	log    strings.Builder
 }
 
 func newFillCase(t *testing.T) *fillCase {
 	t.Helper()
 	c := &fillCase{}
-	declared := []popup.Attribute{
-		{Name: "age", Type: popup.Integer},
-		{Name: "joined", Type: popup.Timestamp},
-		{Name: "vip", Type: popup.Boolean},
-		{Name: "tags", Type: popup.TextList},
-		{Name: "city", Type: popup.Text},
+	declared := []Attribute{
+		{Name: "age", Type: Integer},
+		{Name: "joined", Type: Timestamp},
+		{Name: "vip", Type: Boolean},
+		{Name: "tags", Type: TextList},
+		{Name: "city", Type: Text},
 	}
 	var err error
-	c.schema, err = popup.NewSchema(declared)
+	c.schema, err = NewSchema(declared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var params config.Params
-	for _, a := range declared {
-		params = append(params, config.Param{Name: a.Name, Type: string(a.Type)})
-	}
-	c.row = newUserRow(params, slog.New(slog.NewTextHandler(&c.log, nil)))
+	c.row = &userRows{log: slog.New(slog.NewTextHandler(&c.log, nil)), last: map[string]string{}}
 	return c
 }
 
 // suits reports whether a target holds for a row.
 func (c *fillCase) suits(t *testing.T, target, row string) bool {
 	t.Helper()
-	set, err := popup.NewSet(c.schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Status: popup.Active, Payload: []byte("1"), Target: target}})
+	set, err := NewSet(c.schema, []Campaign{{ID: 1, Name: "a", Placement: "home", Status: Active, Payload: []byte("1"), Target: target}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,11 +48,11 @@ func (c *fillCase) suits(t *testing.T, target, row string) bool {
 	if err := c.row.fill(a, []byte(row)); err != nil {
 		t.Errorf("%s: %v", row, err)
 	}
-	return popup.Decide(set.Placement("home"), popup.State{}, a, time.Now()).Campaign != nil
+	return Decide(set.Placement("home"), State{}, a, time.Now()).Campaign != nil
 }
 
-// TestPopupFill: what databases give for a column is what an attribute takes.
-func TestPopupFill(t *testing.T) {
+// TestUserRow: what databases give for a column is what an attribute takes.
+func TestUserRow(t *testing.T) {
 	c := newFillCase(t)
 	for row, target := range map[string]string{
 		`{"age":18,"other":{"a":1}}`:                 "age == 18",
@@ -86,10 +79,10 @@ func TestPopupFill(t *testing.T) {
 	}
 }
 
-// TestPopupFillRefused: what the attribute does not take is missing, as NULL is, and the
+// TestUserRowRefused: what the attribute does not take is missing, as NULL is, and the
 // rest of the row is there.
-func TestPopupFillRefused(t *testing.T) {
-	c, long := newFillCase(t), strings.Repeat("x", popup.AttributeBytesMax+1)
+func TestUserRowRefused(t *testing.T) {
+	c, long := newFillCase(t), strings.Repeat("x", AttributeBytesMax+1)
 	bad := map[string]string{
 		`{"age":"x","city":"Bergen"}`:   `age == nil and city == "Bergen"`,
 		`{"age":1.5}`:                   "age == nil",

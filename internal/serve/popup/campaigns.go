@@ -1,0 +1,286 @@
+package popup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Errors of Campaigns and of the tables behind it.
+var (
+	// ErrCampaign: the campaign is not valid; what it wraps says why.
+	ErrCampaign = errors.New("the campaign is refused")
+	// ErrChanged: the campaign was changed after it was read. Read it again.
+	ErrChanged = errors.New("the campaign has been changed meanwhile: read it again")
+	// ErrOutdated: another campaign was changed after this one was checked. Check again.
+	ErrOutdated = errors.New("other campaigns have been changed meanwhile: check it again")
+	// ErrNoCampaign: no campaign has that id.
+	ErrNoCampaign = errors.New("no such campaign")
+)
+
+// StoredCampaign is a campaign as a database stores it.
+type StoredCampaign struct {
+	Campaign
+	// Version is the version of all campaigns at the last change of this one. It grows
+	// with each change. A change names the version that was read.
+	Version int64
+}
+
+// Storable returns c with its times in UTC and whole milliseconds, as databases store
+// them. It refuses texts that some databases do not accept.
+func (c StoredCampaign) Storable() (StoredCampaign, error) {
+	for field, text := range map[string]string{"name": c.Name, "payload": string(c.Payload), "target": c.Target} {
+		if !isText(text) {
+			return c, fmt.Errorf("%s must be UTF-8 text without zero bytes", field)
+		}
+	}
+	for _, t := range []*time.Time{&c.Start, &c.End} {
+		if !t.IsZero() {
+			*t = time.UnixMilli(t.UnixMilli()).UTC()
+		}
+	}
+	return c, nil
+}
+
+// Milliseconds returns d as databases store it: Forever is -1.
+func Milliseconds(d time.Duration) int64 {
+	if d == Forever {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+// FromMilliseconds is the reverse of Milliseconds.
+func FromMilliseconds(n int64) time.Duration {
+	if n < 0 {
+		return Forever
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
+// CampaignTables is where a database stores campaigns.
+type CampaignTables interface {
+	// Version returns the version of all campaigns.
+	Version(context.Context) (int64, error)
+	// Campaigns returns all campaigns, archived ones too, and their version.
+	Campaigns(context.Context) (version int64, all []StoredCampaign, err error)
+	// SaveCampaign stores a campaign that was checked among those of version checked. An
+	// id of 0 is a new campaign. Errors wrap ErrChanged, ErrOutdated or ErrNoCampaign.
+	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64) (StoredCampaign, error)
+}
+
+const (
+	pollEvery   = 200 * time.Millisecond // between two reads of the version
+	pollTimeout = 2 * time.Second
+)
+
+// Campaigns keeps a Popup's campaigns equal to those of a database. Its methods may be
+// called concurrently.
+type Campaigns struct {
+	tables CampaignTables
+	popup  *Popup
+	repeat time.Duration // RepeatAfter of campaigns without one
+	log    *slog.Logger
+	errors atomic.Uint64
+	saving sync.Mutex // one save at a time: only those of other replicas conflict
+
+	mu       sync.Mutex // guards the fields below and the Popup's set
+	version  int64      // in force; 0: none was read
+	active   int
+	problems map[CampaignID]string
+}
+
+// NewCampaigns returns Campaigns for a Popup. repeat is the RepeatAfter of campaigns
+// without one. Nothing is read before Reload.
+func NewCampaigns(tables CampaignTables, p *Popup, repeat time.Duration, log *slog.Logger) *Campaigns {
+	return &Campaigns{tables: tables, popup: p, repeat: repeat, log: log}
+}
+
+// Reload puts the campaigns of the database in force. A campaign that is not valid is
+// logged and skipped.
+func (c *Campaigns) Reload(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	version, all, err := c.tables.Campaigns(ctx)
+	if err != nil {
+		return err
+	}
+	if version < c.version { // it was read under the lock, so no older read came late
+		c.log.Warn("campaigns in the database are older than those in force and replace them: it was restored, or is another server", "version", version, "was", c.version)
+	}
+	campaigns := make([]Campaign, len(all))
+	for i := range all {
+		if campaigns[i] = all[i].Campaign; campaigns[i].RepeatAfter == 0 {
+			campaigns[i].RepeatAfter = c.repeat
+		}
+	}
+	set, invalid := UsableSet(c.popup.Set().Schema(), campaigns)
+	if err := c.popup.Replace(set); err != nil {
+		return err
+	}
+	problems := make(map[CampaignID]string, len(invalid))
+	for id, problem := range invalid {
+		if problems[id] = problem.Error(); c.problems[id] != problems[id] {
+			c.log.Error("campaign cannot be shown: change or archive it", "campaign", uint32(id), "problem", problems[id])
+		}
+	}
+	c.version, c.problems, c.active = version, problems, 0
+	for i := range campaigns {
+		if campaigns[i].Status == Active && invalid[campaigns[i].ID] == nil {
+			c.active++
+		}
+	}
+	return nil
+}
+
+// Run reloads the campaigns when their version changes, until ctx ends.
+func (c *Campaigns) Run(ctx context.Context) {
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		err := c.poll(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && failing:
+			c.log.Info("campaigns can be read again")
+		case err != nil && !failing:
+			c.log.Warn("campaigns cannot be read; those in force stay", "error", err)
+		}
+		if failing = err != nil; failing {
+			c.errors.Add(1)
+		}
+	}
+}
+
+func (c *Campaigns) poll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	version, err := c.tables.Version(ctx)
+	c.mu.Lock()
+	same := version == c.version
+	c.mu.Unlock()
+	if err != nil || same {
+		return err
+	}
+	return c.Reload(ctx)
+}
+
+// Read returns the campaigns of the database, and why some of them are not shown.
+func (c *Campaigns) Read(ctx context.Context) ([]StoredCampaign, map[CampaignID]string, error) {
+	_, all, err := c.tables.Campaigns(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return all, maps.Clone(c.problems), err
+}
+
+// savesMax is how often a campaign is checked again after ErrOutdated.
+const savesMax = 20
+
+// Save checks a campaign against all others, stores it and puts it in force here. Errors
+// wrap ErrCampaign, or are those of CampaignTables.SaveCampaign.
+func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign) (StoredCampaign, error) {
+	c.saving.Lock()
+	defer c.saving.Unlock()
+	saved, err := c.store(ctx, changed)
+	for tries := 1; errors.Is(err, ErrOutdated) && tries < savesMax; tries++ {
+		saved, err = c.store(ctx, changed)
+	}
+	if err != nil {
+		return saved, err
+	}
+	c.log.Info("campaign saved", "campaign", uint32(saved.ID), "name", saved.Name, "status", string(saved.Status), "version", saved.Version)
+	if err := c.poll(ctx); err != nil {
+		c.log.Warn("saved campaign is not in force yet", "campaign", uint32(saved.ID), "error", err)
+	}
+	return saved, nil
+}
+
+// store checks a campaign against all others and stores it, if they are unchanged.
+func (c *Campaigns) store(ctx context.Context, changed StoredCampaign) (StoredCampaign, error) {
+	version, all, err := c.tables.Campaigns(ctx)
+	if err != nil {
+		return changed, err
+	}
+	if err := c.check(all, changed.Campaign); err != nil {
+		return changed, fmt.Errorf("%w: %w", ErrCampaign, err)
+	}
+	return c.tables.SaveCampaign(ctx, changed, version)
+}
+
+// check returns what is wrong with a campaign, alone or among the others. The target of an
+// archived one is not checked: its attributes may be gone. If a placement exceeds its
+// limits, its campaigns may be changed, but none may be added.
+func (c *Campaigns) check(all []StoredCampaign, changed Campaign) error {
+	isNew := changed.ID == 0
+	before, after := make([]Campaign, 0, len(all)), make([]Campaign, 0, len(all)+1)
+	free := CampaignID(1)
+	for i := range all {
+		other := all[i].Campaign
+		free = max(free, other.ID+1)
+		before = append(before, other)
+		if other.ID != changed.ID {
+			after = append(after, other)
+		}
+	}
+	if isNew {
+		changed.ID = free
+	}
+	if err := changed.Validate(); err != nil {
+		return err
+	}
+	if changed.Status == Archived {
+		return nil
+	}
+	if err := c.popup.Set().Schema().CheckTarget(changed.Target); err != nil {
+		return err
+	}
+	if err := checkLimits(changed.Placement, append(after, changed)); err != nil && (isNew || checkLimits(changed.Placement, before) == nil) {
+		return err
+	}
+	return nil
+}
+
+// SaveFirst stores campaigns if the database has none.
+func (c *Campaigns) SaveFirst(ctx context.Context, campaigns []Campaign) error {
+	version, all, err := c.tables.Campaigns(ctx)
+	if err != nil || len(all) > 0 {
+		return err
+	}
+	for _, campaign := range campaigns {
+		if err := c.check(nil, campaign); err != nil {
+			return fmt.Errorf("campaign %q: %w", campaign.Name, err)
+		}
+		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version)
+		if err != nil {
+			return err
+		}
+		version = saved.Version
+	}
+	return nil
+}
+
+// CampaignStats is a snapshot of Campaigns, for metrics.
+type CampaignStats struct {
+	Active     int    // in force
+	Version    int64  // in force
+	PollErrors uint64 // reads of the version or the campaigns that failed
+}
+
+// Stats returns the figures.
+func (c *Campaigns) Stats() CampaignStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return CampaignStats{Active: c.active, Version: c.version, PollErrors: c.errors.Load()}
+}
