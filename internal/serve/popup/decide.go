@@ -1,6 +1,8 @@
 package popup
 
 import (
+	"errors"
+	"fmt"
 	"time"
 )
 
@@ -153,4 +155,85 @@ func (p *Placement) soonest(s State, due int64) int64 {
 		}
 	}
 	return next
+}
+
+// Errors of Click and Dismiss: the token is good, but the show is not the one that
+// can be answered. The state stays as it was.
+var (
+	// ErrRepeated: this show was clicked or dismissed before.
+	ErrRepeated = errors.New("this show was answered before")
+	// ErrLate: another show has come since.
+	ErrLate = errors.New("this show is no longer the last one")
+	// ErrUnknownShow: the state does not know the show; it was lost and is being restored.
+	ErrUnknownShow = errors.New("this show is not known")
+)
+
+// show returns the state after c was shown, and the event.
+func (p *Placement) show(key Key, s State, c *compiled, now time.Time) (State, Event) {
+	at := now.UnixMilli()
+	next := State{
+		Version: s.Version + 1, Phase: Shown, Campaign: c.ID, Order: c.Order,
+		Shown: at, Until: later(at, c.repeat), counts: p.counted(s, c),
+	}
+	return next, next.event(key, KindShow, at)
+}
+
+// Show returns the state after the campaign of a decision was shown, and the event
+// to record. d is Decide's for the same placement and state.
+func Show(p *Placement, key Key, s State, d Decision, now time.Time) (State, Event, error) {
+	if d.Campaign == nil || p == nil || p.byID[d.Campaign.ID] == nil {
+		return s, Event{}, errors.New("show: the decision gives no campaign of this placement")
+	}
+	next, event := p.show(key, s, p.byID[d.Campaign.ID], now)
+	return next, event, nil
+}
+
+// Click returns the state after the show of a token was clicked, and the event to
+// record. On an error, ErrRepeated, ErrLate or ErrUnknownShow, s is returned.
+// p may be nil: the placement's campaigns are gone, and so is the quiet period.
+func Click(p *Placement, s State, t Token, now time.Time) (State, Event, error) {
+	return answer(p, s, t, KindClick, now)
+}
+
+// Dismiss is Click for a popup that was closed.
+func Dismiss(p *Placement, s State, t Token, now time.Time) (State, Event, error) {
+	return answer(p, s, t, KindDismiss, now)
+}
+
+func answer(p *Placement, s State, t Token, kind Kind, now time.Time) (State, Event, error) {
+	// A store that lost its newest states gives a version again: the time tells.
+	same := s.Campaign == t.Campaign && s.Shown == t.At.UnixMilli()
+	switch {
+	case same && s.Phase == Shown && s.Version == t.Version:
+	case same && s.Phase > Shown && s.Version == t.Version+1:
+		return s, Event{}, fmt.Errorf("%w (%s)", ErrRepeated, s.Phase)
+	case s.Version > t.Version:
+		return s, Event{}, ErrLate
+	default:
+		return s, Event{}, ErrUnknownShow
+	}
+	next := s
+	next.Version++
+	next.Answered = max(now.UnixMilli(), s.Shown) // clocks of replicas differ
+	var quiet int64
+	next.Phase = Clicked
+	if kind == KindDismiss {
+		next.Phase = Dismissed
+	}
+	if c := p.campaign(s.Campaign); c != nil {
+		quiet = c.quietClick
+		if kind == KindDismiss {
+			quiet = c.quietDismiss
+		}
+	}
+	next.Until = later(next.Answered, quiet)
+	return next, next.event(t.Key, kind, next.Answered), nil
+}
+
+// campaign returns the campaign of that id, nil where there is none.
+func (p *Placement) campaign(id CampaignID) *compiled {
+	if p == nil {
+		return nil
+	}
+	return p.byID[id]
 }

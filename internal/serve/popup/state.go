@@ -3,8 +3,7 @@ package popup
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"time"
+	"math"
 )
 
 // Key says whose state it is.
@@ -97,83 +96,96 @@ func (p *Placement) counted(s State, c *compiled) string {
 	return string(out)
 }
 
-// Errors of Click and Dismiss: the token is good, but the show is not the one that
-// can be answered. The state stays as it was.
-var (
-	// ErrRepeated: this show was clicked or dismissed before.
-	ErrRepeated = errors.New("this show was answered before")
-	// ErrLate: another show has come since.
-	ErrLate = errors.New("this show is no longer the last one")
-	// ErrUnknownShow: the state does not know the show; it was lost and is being restored.
-	ErrUnknownShow = errors.New("this show is not known")
-)
+// stateFormat is the first byte of an encoded state.
+const stateFormat = 1
 
-// show returns the state after c was shown, and the event.
-func (p *Placement) show(key Key, s State, c *compiled, now time.Time) (State, Event) {
-	at := now.UnixMilli()
-	next := State{
-		Version: s.Version + 1, Phase: Shown, Campaign: c.ID, Order: c.Order,
-		Shown: at, Until: later(at, c.repeat), counts: p.counted(s, c),
+// StateBytesMax is the most bytes of an encoded state.
+const StateBytesMax = 64 + CountsMax*countBytes
+
+// CountsMax is the most campaigns whose shows a state counts.
+const CountsMax = CappedMax
+
+// errState is the error of DecodeState.
+var errState = errors.New("not an encoded popup state")
+
+// AppendState appends s for a store: a format byte, the phase, and varints. The
+// zero State is the format byte and the phase alone. Encoding is canonical: equal
+// states give equal bytes.
+func AppendState(dst []byte, s State) []byte {
+	dst = append(dst, stateFormat, byte(s.Phase))
+	if s.Phase == Fresh {
+		return dst
 	}
-	return next, next.event(key, KindShow, at)
+	dst = binary.AppendUvarint(dst, s.Version)
+	dst = binary.AppendUvarint(dst, uint64(s.Campaign))
+	dst = binary.AppendVarint(dst, int64(s.Order))
+	dst = binary.AppendVarint(dst, s.Shown)
+	dst = binary.AppendVarint(dst, s.Answered)
+	dst = binary.AppendVarint(dst, s.Until)
+	return append(dst, s.counts...)
 }
 
-// Show returns the state after the campaign of a decision was shown, and the event
-// to record. d is Decide's for the same placement and state.
-func Show(p *Placement, key Key, s State, d Decision, now time.Time) (State, Event, error) {
-	if d.Campaign == nil || p == nil || p.byID[d.Campaign.ID] == nil {
-		return s, Event{}, errors.New("show: the decision gives no campaign of this placement")
+// DecodeState reads what AppendState wrote. It refuses anything else.
+func DecodeState(src []byte) (State, error) {
+	if len(src) < 2 || len(src) > StateBytesMax || src[0] != stateFormat || src[1] > byte(Dismissed) {
+		return State{}, errState
 	}
-	next, event := p.show(key, s, p.byID[d.Campaign.ID], now)
-	return next, event, nil
+	s := State{Phase: Phase(src[1])}
+	r := varints{src: src[2:]}
+	if s.Phase != Fresh {
+		s.Version = r.unsigned(math.MaxUint64)
+		s.Campaign = CampaignID(r.unsigned(math.MaxInt32))
+		s.Order = int32(r.signed(math.MinInt32, math.MaxInt32))
+		s.Shown = r.signed(math.MinInt64, never)
+		s.Answered = r.signed(math.MinInt64, never)
+		s.Until = r.signed(math.MinInt64, never)
+		s.counts = string(r.src)
+		r.src = nil
+	}
+	if r.bad || len(r.src) > 0 || !countsValid(s.counts) || s.Phase != Fresh && (s.Version == 0 || s.Campaign == 0) {
+		return State{}, errState
+	}
+	return s, nil
 }
 
-// Click returns the state after the show of a token was clicked, and the event to
-// record. On an error, ErrRepeated, ErrLate or ErrUnknownShow, s is returned.
-// p may be nil: the placement's campaigns are gone, and so is the quiet period.
-func Click(p *Placement, s State, t Token, now time.Time) (State, Event, error) {
-	return answer(p, s, t, KindClick, now)
-}
-
-// Dismiss is Click for a popup that was closed.
-func Dismiss(p *Placement, s State, t Token, now time.Time) (State, Event, error) {
-	return answer(p, s, t, KindDismiss, now)
-}
-
-func answer(p *Placement, s State, t Token, kind Kind, now time.Time) (State, Event, error) {
-	// A store that lost its newest states gives a version again: the time tells.
-	same := s.Campaign == t.Campaign && s.Shown == t.At.UnixMilli()
-	switch {
-	case same && s.Phase == Shown && s.Version == t.Version:
-	case same && s.Phase > Shown && s.Version == t.Version+1:
-		return s, Event{}, fmt.Errorf("%w (%s)", ErrRepeated, s.Phase)
-	case s.Version > t.Version:
-		return s, Event{}, ErrLate
-	default:
-		return s, Event{}, ErrUnknownShow
+// countsValid reports whether s is entries by ascending id, none of them empty.
+func countsValid(s string) bool {
+	if len(s)%countBytes != 0 || len(s) > CountsMax*countBytes {
+		return false
 	}
-	next := s
-	next.Version++
-	next.Answered = max(now.UnixMilli(), s.Shown) // clocks of replicas differ
-	var quiet int64
-	next.Phase = Clicked
-	if kind == KindDismiss {
-		next.Phase = Dismissed
-	}
-	if c := p.campaign(s.Campaign); c != nil {
-		quiet = c.quietClick
-		if kind == KindDismiss {
-			quiet = c.quietDismiss
+	last := CampaignID(0)
+	for i := 0; i < len(s); i += countBytes {
+		id, n := count(s[i:])
+		if id <= last || id > math.MaxInt32 || n == 0 {
+			return false
 		}
+		last = id
 	}
-	next.Until = later(next.Answered, quiet)
-	return next, next.event(t.Key, kind, next.Answered), nil
+	return true
 }
 
-// campaign returns the campaign of that id, nil where there is none.
-func (p *Placement) campaign(id CampaignID) *compiled {
-	if p == nil {
-		return nil
+// varints reads numbers in their shortest form and remembers whether one was bad.
+type varints struct {
+	src []byte
+	bad bool
+}
+
+func (r *varints) unsigned(most uint64) uint64 {
+	v, n := binary.Uvarint(r.src)
+	if n <= 0 || v > most || n > 1 && r.src[n-1] == 0 {
+		r.bad = true
+		return 0
 	}
-	return p.byID[id]
+	r.src = r.src[n:]
+	return v
+}
+
+func (r *varints) signed(least, most int64) int64 {
+	u := r.unsigned(math.MaxUint64)
+	v := int64(u>>1) ^ -int64(u&1)
+	if v < least || v > most {
+		r.bad = true
+		return 0
+	}
+	return v
 }
