@@ -23,45 +23,44 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupShards is over how many streams events are spread, and users with them. It is
-// part of the keys: it cannot change while there are any.
+// popupShards is the number of shards. Users are assigned to them by a hash of their id. It
+// is part of the keys, so it cannot change while there are any.
 const popupShards = 16
 
-// PopupTable is the database that events go to and states come back from.
+// PopupTable is the database that stores events and states.
 type PopupTable interface {
-	// Apply stores events, each once, however often it comes.
+	// Apply stores events. An event that is stored already is skipped.
 	Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error
 	// Restore yields all states.
 	Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error
-	// States returns the states of keys, in their order.
+	// States returns the states of keys, in the same order.
 	States(ctx context.Context, keys []popup.Key) ([]popup.State, error)
 }
 
-// PopupConfig is what popups in Redis work with.
+// PopupConfig configures popups in Redis.
 type PopupConfig struct {
 	Table PopupTable
 	Log   *slog.Logger
-	// Cache, if set, is the popup.Config.Cache of the one Popup that uses these states:
-	// what any process swaps is forgotten in it, and all of it while calls fail.
+	// Cache, if set, is the popup.Config.Cache of the one Popup that uses this store. A
+	// state is removed from it when any process swaps it, and all states while calls fail.
 	Cache *popup.Cache
 
-	// Namespace begins all keys; "": spillway. Services that share a server have
+	// Namespace is the prefix of all keys; "": spillway. Services that share a server need
 	// different ones.
 	Namespace string
-	// StateTTL is how long a state stays after its last event, so that the memory is
-	// bounded by the users of that time: the state of a user who comes back later is
-	// read from the database, and so is that of a new user, once. At least an hour.
-	// 0: states stay for good, and the database is never asked for one. While an event
-	// has waited for the database for more than half of it, no state is read from there:
-	// it could be one of before an event that still waits.
+	// StateTTL is how long Redis keeps a state after its last event; at least an hour. It
+	// bounds the memory to the users of that time. A state that is missing is read from
+	// the database, unless an event has waited for the database for more than half of
+	// StateTTL: the database could be behind. 0: states are kept, and the database is
+	// not read.
 	StateTTL time.Duration
-	// Timeout is how long a call waits for a state from the database; 0: 5 seconds.
+	// Timeout bounds a swap, and the wait for a state from the database; 0: 5 seconds.
 	Timeout time.Duration
-	// BacklogMax is how many events may wait for the database; beyond it nothing is
-	// shown or answered. 0: 4,000,000, which take about 600 MB.
+	// BacklogMax is how many events may wait for the database. Beyond it swaps fail. 0:
+	// 4,000,000, which take about 600 MB.
 	BacklogMax int
-	// ClaimAfter is how long events may be with another process, without being stored,
-	// before this one takes them over; 0: 30 seconds.
+	// ClaimAfter is how long another process may hold events without storing them before
+	// this one claims them; 0: 30 seconds.
 	ClaimAfter time.Duration
 }
 
@@ -74,61 +73,58 @@ const (
 	stateTTLMin       = time.Hour
 )
 
-// Popups is a popup.Store for any number of processes, with the events in its swaps:
-// popup.Config.Recorder stays nil. Run must run, or every call fails. Its methods may
-// be called concurrently.
+// Popups is a popup.Store for any number of processes. Calls fail unless Run is running.
+// Its methods may be called concurrently.
 //
-// Per user, the state is one key; a swap is one script that compares the version,
-// writes the state and appends the event, or does none of it. Processes take
-// events from the streams, store them in the database and only then forget them.
+// The state of a user is one key. A swap is one script: it compares the version, writes
+// the state and appends the event to a stream, or does nothing. Each process reads events
+// from the streams, stores them in the database and then deletes them.
 //
-// Whatever may have cost Redis states makes all calls fail until states have been put
-// back from the database: an empty server, and every other server or restart, as a
-// new connection may reach one. What an answer was worth is the server's
-// appendfsync: Durability says it.
+// Calls fail after anything that may have lost states, until the states are restored from
+// the database: the server is empty, was restarted, or is another one. Every new
+// connection is checked for that. Durability says what an acknowledged event survives.
 type Popups struct {
 	cfg      PopupConfig
-	db       *DB // its client is not shared: a lost connection says something
+	db       *DB // with a client of its own, to notice lost connections
 	consumer string
 	keys     [popupShards]shardKeys
 
 	swap, restore, ready, ack, setAside, leave *rueidis.Lua
 
-	swapSHA string // what the server calls swapScript
-	sender  *sender
+	swapSHA  string // the server's name of swapScript
+	pipeline *pipeline
 
-	dials    atomic.Uint64 // connections made
-	verified atomic.Uint64 // dials, when the server was last found to be right; 0: not
-	warmed   bool          // states were read ahead, once; the watcher's
-	wake     chan struct{} // has the watcher look at once
-	loads    chan *load
-	opened   time.Time
-	oldest   atomic.Int64 // no event that waits is older than opened plus these nanoseconds
+	dials      atomic.Uint64 // connections made
+	verified   atomic.Uint64 // dials at the last successful check; 0: the last check failed
+	prefetched bool          // the cache was filled; used by watch only
+	wake       chan struct{} // makes watch check the server now
+	lookups    chan *lookup
+	opened     time.Time
+	oldest     atomic.Int64 // all waiting events are younger than opened plus these nanoseconds
 
 	mu     sync.Mutex
-	reason error // why calls fail; nil: they do not
+	reason error // why calls fail; nil if they do not
 
 	counters popupCounters
 }
 
 var _ popup.Store = (*Popups)(nil)
 
-// shardKeys are the keys of a shard that there is one of.
+// shardKeys are the keys of a shard. state is a prefix.
 type shardKeys struct{ state, ready, rebuild, events, bad string }
 
-// ErrPopupServer: the server is one that popups cannot be kept on; the text says why
-// and what to do.
+// ErrPopupServer: popups cannot be stored on this server; the text says why and what to do.
 var ErrPopupServer = errors.New("this Redis cannot keep popups")
 
-// errNotReady begins the errors while states are not to be trusted.
+// errNotReady: the states may be incomplete.
 var errNotReady = errors.New("popup states in Redis are not ready")
 
-// OpenPopups prepares popups on the server at rawURL, which is as for Open. A server that
-// does not answer is logged: it is looked for while Run runs. One that cannot be used
-// is an error that wraps ErrPopupServer. The caller calls Run and, behind it, Close.
+// OpenPopups prepares popups on the server at rawURL, as for Open. If the server does not
+// answer, that is logged, and Run keeps trying. An error that wraps ErrPopupServer means
+// that the server cannot be used. The caller calls Run, and Close after it.
 func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, error) {
 	if cfg.Table == nil || cfg.Log == nil {
-		return nil, errors.New("open popups in Redis: a table and a log are needed")
+		return nil, errors.New("open popups in Redis: a table and a log are required")
 	}
 	if cfg.StateTTL != 0 && cfg.StateTTL < stateTTLMin {
 		return nil, fmt.Errorf("open popups in Redis: the TTL of states must be %s or more, or 0", stateTTLMin)
@@ -145,12 +141,12 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 	cfg.ClaimAfter = cmp.Or(cfg.ClaimAfter, defaultClaimAfter)
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	var name [8]byte
-	_, _ = rand.Read(name[:]) // it never fails
+	_, _ = rand.Read(name[:]) // never fails
 	p := &Popups{
-		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), loads: make(chan *load, loadsMax), opened: time.Now(),
+		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), lookups: make(chan *lookup, lookupsMax), opened: time.Now(),
 		swap: rueidis.NewLuaScript(swapScript), restore: rueidis.NewLuaScript(restoreScript), ready: rueidis.NewLuaScript(readyScript),
 		ack: rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
-		reason: fmt.Errorf("%w: nobody has looked at the server yet", errNotReady),
+		reason: fmt.Errorf("%w: the server has not been checked yet", errNotReady),
 	}
 	sum := sha1.Sum([]byte(swapScript))
 	p.swapSHA = hex.EncodeToString(sum[:])
@@ -165,7 +161,7 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 	return p, nil
 }
 
-// connect makes the client and looks at the server.
+// connect makes the client and checks the server.
 func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error {
 	option.ForceSingleClient = true // which also makes NewClient return a client for a server that is down
 	p.track(&option)
@@ -188,9 +184,9 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 		default:
 			conn, err = dialer.DialContext(ctx, "tcp", address)
 		}
-		if err == nil { // before any command goes over it: from here on nobody knows what the server holds
+		if err == nil { // before the first command: it may be another server, or one that lost states
 			p.dials.Add(1)
-			p.look()
+			p.checkNow()
 		}
 		return conn, err
 	}
@@ -200,7 +196,7 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 		return p.db.wrap("open", err)
 	}
 	p.db.client = client
-	p.sender = newSender(client)
+	p.pipeline = newPipeline(client)
 	if err == nil {
 		_, err = p.server(ctx)
 	}
@@ -212,28 +208,28 @@ func (p *Popups) connect(ctx context.Context, option rueidis.ClientOption) error
 		return p.db.wrap("use", err)
 	}
 	if err != nil {
-		p.cfg.Log.Warn("Redis does not answer; popups wait for it", "err", p.db.wrap("connect", err))
+		p.cfg.Log.Warn("Redis does not answer; popups are not available until it does", "error", p.db.wrap("connect", err))
 	}
 	return nil
 }
 
-// look has the watcher look at the server at once.
-func (p *Popups) look() {
+// checkNow makes watch check the server now.
+func (p *Popups) checkNow() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Close closes the connection, after Run has ended.
+// Close closes the connection. Run must have ended.
 func (p *Popups) Close() { p.db.Close() }
 
-// Ready returns nil while calls are answered, and else why not.
+// Ready returns nil while calls are answered, otherwise why they are not.
 func (p *Popups) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.reason == nil && p.verified.Load() != p.dials.Load() {
-		return fmt.Errorf("%w: the connection is new", errNotReady)
+		return fmt.Errorf("%w: the connection is new and was not checked yet", errNotReady)
 	}
 	return p.reason
 }
@@ -246,7 +242,7 @@ func (p *Popups) available() error {
 	return nil
 }
 
-// unready has calls fail until the server is found to be right.
+// unready makes calls fail until the next successful check.
 func (p *Popups) unready(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,19 +253,31 @@ func (p *Popups) unready(reason error) {
 	}
 }
 
-// shardOf returns where a user is kept.
+// Run checks the server, restores states and moves events to the database until ctx ends.
+// It is called once. Calls fail before and after it.
+func (p *Popups) Run(ctx context.Context) {
+	go p.pipeline.run()
+	defer p.pipeline.close()
+	var running sync.WaitGroup
+	running.Go(func() { p.watch(ctx) })
+	running.Go(func() { p.serveLookups(ctx) })
+	running.Go(func() { p.consume(ctx) })
+	running.Wait()
+}
+
+// shardOf returns the shard of a user.
 func shardOf(user string) int { return int(xxhash.Sum64String(user) % popupShards) }
 
 // stateKey returns the key of a state.
 func (k *shardKeys) stateKey(key popup.Key) string { return k.state + key.Placement + ":" + key.User }
 
-// Get returns a state: one GET. Where the key is missing, the state is the zero State,
-// or with a StateTTL what the database has.
+// Get implements popup.Store with one GET. If the key is missing, the state is the zero
+// State, or with a StateTTL that of the database.
 func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 	if err := p.available(); err != nil {
 		return popup.State{}, err
 	}
-	result, err := p.sender.do(ctx, p.db.client.B().Get().Key(p.keys[shardOf(key.User)].stateKey(key)).Build())
+	result, err := p.pipeline.do(ctx, p.db.client.B().Get().Key(p.keys[shardOf(key.User)].stateKey(key)).Build())
 	if err != nil {
 		return popup.State{}, p.db.wrap("get", err)
 	}
@@ -282,13 +290,32 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 	case p.cfg.StateTTL == 0:
 		return popup.State{}, nil
 	}
-	return p.load(ctx, key)
+	return p.lookup(ctx, key)
 }
 
-// Swap replaces a state if its version is still version, and appends the event, where
-// there is one, in the same step. An error may come behind the swap.
+// swapScript replaces a state if it has the expected version, and appends the event.
+//
+//	KEYS state, ready, events
+//	ARGV expected version, value, TTL in ms or 0, event, limit of events or "", version 0
+//
+// It returns 1; 0 for another version; -1 if the shard is not ready; -2 if too many events
+// wait; -3 if the state must be read from the database first. All keys of a script are in
+// one shard, and so in one slot of a cluster.
+const swapScript = `
+local got = redis.call('MGET', KEYS[1], KEYS[2])
+if not got[2] then return -1 end
+local old, version = got[1], ARGV[6]
+if old then version = string.sub(old, 1, 8) elseif ARGV[3] ~= '0' then return -3 end
+if version ~= ARGV[1] then return 0 end
+if ARGV[5] ~= '' and redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[5]) then return -2 end
+if ARGV[3] == '0' then redis.call('SET', KEYS[1], ARGV[2])
+else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])
+return 1`
+
+// Swap implements popup.Store.
 func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event) (bool, error) {
-	dials := p.dials.Load() // before the look: a connection made between them must be noticed below
+	dials := p.dials.Load() // read first, so that a connection made meanwhile is noticed below
 	if err := p.available(); err != nil {
 		return false, err
 	}
@@ -320,31 +347,31 @@ func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next p
 		return false, nil
 	case -2:
 		p.counters.full.Add(1)
-		return false, fmt.Errorf("%d popup events wait for the database, and no more may", p.cfg.BacklogMax)
+		return false, fmt.Errorf("%d popup events wait for the database, the limit (popups.backlog_max)", p.cfg.BacklogMax)
 	}
-	p.unready(fmt.Errorf("%w: the server has lost them", errNotReady))
-	p.look()
+	p.unready(fmt.Errorf("%w: the server has lost states", errNotReady))
+	p.checkNow()
 	return false, p.Ready()
 }
 
 // script runs swapScript.
 func (p *Popups) script(ctx context.Context, keys, args []string) (int64, error) {
 	call := p.db.client.B().Evalsha().Sha1(p.swapSHA).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
-	result, err := p.sender.do(ctx, call)
+	result, err := p.pipeline.do(ctx, call)
 	if err != nil {
 		return 0, err
 	}
 	if refused, ok := rueidis.IsRedisErr(result.Error()); ok && refused.IsNoScript() {
-		result = p.swap.Exec(ctx, p.db.client, keys, args) // the server learns it by that
+		result = p.swap.Exec(ctx, p.db.client, keys, args) // loads the script
 	}
 	return result.AsInt64()
 }
 
-// backlogMargin is more events than all processes add between two looks at them.
+// backlogMargin is more than the events that all processes add between two counts.
 const backlogMargin = 500_000
 
-// eventsMax returns how many events of a shard may wait, or "" where there are so few
-// that no swap needs to count.
+// eventsMax returns how many events of a shard may wait; "" if the backlog is far below its
+// limit, so that swaps need not count.
 func (p *Popups) eventsMax() string {
 	if n := p.counters.backlog.Load(); n != unknown && 2*(n+backlogMargin) < int64(p.cfg.BacklogMax) {
 		return ""
@@ -352,7 +379,8 @@ func (p *Popups) eventsMax() string {
 	return strconv.Itoa(max(1, p.cfg.BacklogMax/popupShards))
 }
 
-// appendValue appends a state as it is stored.
+// appendValue appends the stored form of a state: its version in 8 bytes, the most
+// significant first, and the state. Scripts compare versions without decoding states.
 func appendValue(dst []byte, s popup.State) []byte {
 	return popup.AppendState(binary.BigEndian.AppendUint64(dst, s.Version), s)
 }
@@ -360,11 +388,49 @@ func appendValue(dst []byte, s popup.State) []byte {
 // decodeValue reads a stored state.
 func decodeValue(value []byte) (popup.State, error) {
 	if len(value) < 8 {
-		return popup.State{}, errors.New("read a popup state from Redis: it is no state")
+		return popup.State{}, errors.New("read a popup state from Redis: the value is too short")
 	}
 	s, err := popup.DecodeState(value[8:])
 	if err != nil || s.Version != binary.BigEndian.Uint64(value) {
 		return popup.State{}, fmt.Errorf("read a popup state from Redis: %w", cmp.Or(err, errors.New("its versions differ")))
 	}
 	return s, nil
+}
+
+// PopupStats is a snapshot of popups in Redis, for metrics.
+type PopupStats struct {
+	Applied  uint64 // events stored in the database and deleted here
+	Claimed  uint64 // of those, claimed from a process that did not store them
+	Bad      uint64 // events that could not be decoded and were set aside
+	Failures uint64 // attempts to store a batch that failed
+	Full     uint64 // swaps refused because too many events wait
+	Loaded   uint64 // states read from the database for one user
+	Rebuilds uint64 // times that this process restored the states
+	Durable  bool   // the server syncs before it answers; checked each minute
+
+	Backlog int64         // events of all processes that wait for the database, at the last count; -1: not known
+	Oldest  time.Duration // age of the oldest of them; 0 if there is none or Backlog is not known
+}
+
+type popupCounters struct {
+	applied, claimed, bad, failures, full, loaded, rebuilds atomic.Uint64
+	backlog                                                 atomic.Int64
+	durable                                                 atomic.Bool
+}
+
+// unknown is the backlog before it was counted.
+const unknown = -1
+
+// Stats returns the counters.
+func (p *Popups) Stats() PopupStats {
+	c := &p.counters
+	s := PopupStats{
+		Applied: c.applied.Load(), Claimed: c.claimed.Load(), Bad: c.bad.Load(), Failures: c.failures.Load(), Full: c.full.Load(),
+		Loaded: c.loaded.Load(), Rebuilds: c.rebuilds.Load(), Backlog: c.backlog.Load(),
+		Durable: c.durable.Load(),
+	}
+	if s.Backlog > 0 {
+		s.Oldest = p.oldestAge()
+	}
+	return s
 }

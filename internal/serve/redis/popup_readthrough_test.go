@@ -193,7 +193,7 @@ func TestPopupOldRedis(t *testing.T) {
 	if p != nil {
 		p.Close()
 	}
-	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), `it is version "6.`) || !strings.Contains(err.Error(), "7.0 is the oldest") {
+	if !errors.Is(err, redis.ErrPopupServer) || !strings.Contains(err.Error(), `it is version "6.`) || !strings.Contains(err.Error(), "7.0 or newer is required") {
 		t.Errorf("%v", err)
 	}
 }

@@ -11,18 +11,16 @@ import (
 )
 
 const (
-	warmTimeout = 10 * time.Second // for reading states ahead
-	warmBatch   = 1000             // keys that one SCAN looks at, about
+	prefetchTimeout = 10 * time.Second
+	prefetchBatch   = 1000 // keys that one SCAN visits, about
 )
 
-// track has the server tell, over the connection that states are read on, which states
-// are written, by whomever, and forgets those in the cache (client-side caching in
-// broadcasting mode, https://redis.io/docs/latest/develop/reference/client-side-caching).
-// A connection that ends takes all of the cache along.
+// track removes states from the cache when another process writes them: client-side caching
+// in broadcasting mode (https://redis.io/docs/latest/develop/reference/client-side-caching).
+// The cache is cleared when the connection ends.
 //
-// What came over the same connection is not told (NOLOOP): popup.Popup forgets what it
-// swaps, reads that follow a swap on the connection see it, and nothing else is written
-// over a state while calls are answered.
+// Writes of this connection are not announced (NOLOOP). popup.Popup removes what it swaps
+// itself, and nothing else writes over a state while calls are answered.
 func (p *Popups) track(option *rueidis.ClientOption) {
 	cache := p.cfg.Cache
 	option.DisableCache = cache == nil
@@ -34,7 +32,7 @@ func (p *Popups) track(option *rueidis.ClientOption) {
 		option.ClientTrackingOptions = append(option.ClientTrackingOptions, "PREFIX", p.keys[i].state)
 	}
 	option.OnInvalidations = func(keys []rueidis.RedisMessage) {
-		if keys == nil { // FLUSHALL, or the connection has ended
+		if keys == nil { // FLUSHALL, or the connection ended
 			cache.Clear()
 			return
 		}
@@ -42,7 +40,7 @@ func (p *Popups) track(option *rueidis.ClientOption) {
 			name, err := keys[i].ToString()
 			key, ok := p.keyOf(name)
 			if err != nil || !ok {
-				cache.Clear() // something has changed
+				cache.Clear() // an unknown key changed
 				continue
 			}
 			cache.Forget(key)
@@ -60,22 +58,20 @@ func (p *Popups) keyOf(name string) (popup.Key, bool) {
 	return popup.Key{Placement: placement, User: user}, ok
 }
 
-// warm reads states into the cache before the first request, as many as it takes and as
-// warmTimeout allows: a process that has just started would else ask Redis for each
-// user's, just when it has work enough.
-func (p *Popups) warm(ctx context.Context) {
+// prefetch fills the cache before the first request, within prefetchTimeout.
+func (p *Popups) prefetch(ctx context.Context) {
 	start, read := time.Now(), 0
-	ctx, cancel := context.WithTimeout(ctx, warmTimeout)
+	ctx, cancel := context.WithTimeout(ctx, prefetchTimeout)
 	defer cancel()
 	client := p.db.client
 	all := "{" + p.cfg.Namespace + ":popup:*}:state:*"
 	for cursor := uint64(0); ; {
-		page, err := client.Do(ctx, client.B().Scan().Cursor(cursor).Match(all).Count(warmBatch).Build()).AsScanEntry()
+		page, err := client.Do(ctx, client.B().Scan().Cursor(cursor).Match(all).Count(prefetchBatch).Build()).AsScanEntry()
 		if err == nil {
-			err = p.warmAll(ctx, page.Elements)
+			err = p.prefetchStates(ctx, page.Elements)
 		}
 		if err != nil {
-			p.cfg.Log.Warn("popup states were not all read ahead; each is read when it is asked for", "states", read, "err", p.db.wrap("read ahead from", err))
+			p.cfg.Log.Warn("prefetch of popup states ended early", "states", read, "error", p.db.wrap("prefetch from", err))
 			return
 		}
 		read += len(page.Elements)
@@ -83,11 +79,11 @@ func (p *Popups) warm(ctx context.Context) {
 			break
 		}
 	}
-	p.cfg.Log.Info("popup states are read ahead", "states", read, "took", time.Since(start).Round(time.Millisecond))
+	p.cfg.Log.Info("popup states prefetched", "states", read, "took", time.Since(start).Round(time.Millisecond))
 }
 
-// warmAll reads the states of some keys into the cache.
-func (p *Popups) warmAll(ctx context.Context, names []string) error {
+// prefetchStates reads the states of some keys into the cache.
+func (p *Popups) prefetchStates(ctx context.Context, names []string) error {
 	client := p.db.client
 	commands := make(rueidis.Commands, len(names))
 	before := make([]popup.Moment, len(names))
@@ -101,13 +97,13 @@ func (p *Popups) warmAll(ctx context.Context, names []string) error {
 		value, err := result.AsBytes()
 		switch {
 		case rueidis.IsRedisNil(err):
-			continue // it has expired
+			continue // expired meanwhile
 		case err != nil:
 			return err
 		}
 		key, ok := p.keyOf(names[i])
 		state, err := decodeValue(value)
-		if ok && err == nil { // who asks for one that cannot be read is told
+		if ok && err == nil { // a state that cannot be decoded is reported by Get
 			p.cfg.Cache.Put(key, before[i], state)
 		}
 	}

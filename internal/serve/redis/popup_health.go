@@ -1,0 +1,249 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	checkEvery      = 500 * time.Millisecond // of the server
+	durabilityEvery = time.Minute            // between two checks of how it syncs
+)
+
+// serverFacts is what a check reads from INFO.
+type serverFacts struct {
+	runID string // of this run of this server
+}
+
+var infoLine = regexp.MustCompile(`(?m)^([a-z_0-9]+):([^\r\n]*)`)
+
+// server reads INFO. It refuses servers that are too old or may evict states.
+func (p *Popups) server(ctx context.Context) (serverFacts, error) {
+	client := p.db.client
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	// All sections: before 7.0 INFO accepts only one, and the version must be read.
+	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
+	if err != nil {
+		return serverFacts{}, err
+	}
+	facts := make(map[string]string)
+	for _, line := range infoLine.FindAllStringSubmatch(text, -1) {
+		facts[line[1]] = line[2]
+	}
+	version := facts["redis_version"]
+	major, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(major); err != nil || n < 7 {
+		return serverFacts{}, fmt.Errorf("%w: it is version %q, and 7.0 or newer is required", ErrPopupServer, version)
+	}
+	if policy := facts["maxmemory_policy"]; policy != "noeviction" {
+		return serverFacts{}, fmt.Errorf("%w: its maxmemory-policy is %s, which may evict states; "+
+			"run CONFIG SET maxmemory-policy noeviction, and add it to its configuration", ErrPopupServer, policy)
+	}
+	if facts["role"] != "master" {
+		return serverFacts{}, fmt.Errorf("the server is a %s", facts["role"])
+	}
+	if facts["loading"] == "1" {
+		return serverFacts{}, errors.New("the server is loading its data")
+	}
+	return serverFacts{runID: facts["run_id"]}, nil
+}
+
+// mark is the value of the key ready. It says that the shard has the states, and since
+// which run of the server.
+func (p *Popups) mark(s serverFacts) string {
+	if p.cfg.StateTTL == 0 {
+		return "complete " + s.runID
+	}
+	return "partial " + s.runID
+}
+
+// watch checks the server until ctx ends.
+func (p *Popups) watch(ctx context.Context) {
+	ticker := time.NewTicker(checkEvery)
+	defer ticker.Stop()
+	last, loses := "", ""
+	var asked time.Time
+	for {
+		err := p.verify(ctx)
+		if err == nil && time.Since(asked) > durabilityEvery {
+			asked, loses = time.Now(), p.checkDurability(ctx, loses)
+		}
+		switch {
+		case ctx.Err() != nil:
+			p.unready(fmt.Errorf("%w: the server is stopping", errNotReady))
+			return
+		case err != nil:
+			p.unready(fmt.Errorf("%w: %w", errNotReady, err))
+			asked = time.Time{} // the next one may be another server
+		}
+		if text := fmt.Sprint(err); text != last {
+			if err != nil {
+				p.cfg.Log.Warn("popup states in Redis are not ready", "error", err)
+			} else {
+				p.cfg.Log.Info("popup states in Redis are ready")
+			}
+			last = text
+		}
+		wake := p.wake
+		if err != nil {
+			wake = nil // no busy loop with a server that accepts and drops connections
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		case <-wake:
+		}
+	}
+}
+
+// checkDurability returns what a crash of the server may lose, and logs it if it changed.
+func (p *Popups) checkDurability(ctx context.Context, before string) string {
+	loses, err := p.Durability(ctx)
+	if err != nil {
+		return before // the next check reports the error
+	}
+	p.counters.durable.Store(loses == "")
+	switch {
+	case loses == before:
+	case loses != "":
+		p.cfg.Log.Warn("Redis may lose acknowledged popup events in a crash: set appendonly yes and appendfsync always", "loses", loses)
+	default:
+		p.cfg.Log.Info("Redis syncs popup events before it acknowledges them")
+	}
+	return loses
+}
+
+// verify checks the server and restores states that may be missing. If it succeeds, calls
+// are answered.
+func (p *Popups) verify(ctx context.Context) error {
+	dials := p.dials.Load()
+	server, err := p.server(ctx)
+	if err == nil {
+		err = p.count(ctx)
+	}
+	if err != nil {
+		p.counters.backlog.Store(unknown)
+		return p.db.wrap("check", err)
+	}
+	want := p.mark(server)
+	whole, survived, err := p.marked(ctx, want)
+	if err != nil {
+		return err
+	}
+	if !whole {
+		p.unready(fmt.Errorf("%w: they are being restored from the database", errNotReady))
+		if err := p.rebuild(ctx, want, survived); err != nil {
+			return err
+		}
+	}
+	if p.cfg.Cache != nil && !p.prefetched {
+		p.prefetched = true
+		p.prefetch(ctx)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reason = nil
+	p.verified.Store(dials) // a connection made since then is checked first
+	return nil
+}
+
+// count reads how many events wait for the database, and the age of the oldest.
+func (p *Popups) count(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	client := p.db.client
+	commands := rueidis.Commands{client.B().Time().Build()} // entry ids are times of the server's clock
+	for i := range p.keys {
+		commands = append(commands, client.B().Xlen().Key(p.keys[i].events).Build(),
+			client.B().Xrange().Key(p.keys[i].events).Start("-").End("+").Count(1).Build())
+	}
+	asked := time.Since(p.opened)
+	results := client.DoMulti(ctx, commands...)
+	clock, err := results[0].AsIntSlice()
+	if err != nil || len(clock) != 2 {
+		return cmp.Or(err, errors.New("read the time of the server"))
+	}
+	now, age, backlog := clock[0]*1000+clock[1]/1000, int64(0), int64(0)
+	for i := range p.keys {
+		n, err := results[1+2*i].AsInt64()
+		if err != nil {
+			return err
+		}
+		backlog += n
+		first, err := results[2+2*i].AsXRange()
+		if err != nil {
+			return err
+		}
+		if len(first) > 0 {
+			text, _, _ := strings.Cut(first[0].ID, "-")
+			born, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return fmt.Errorf("parse the id of an event: %w", err)
+			}
+			age = max(age, now-born)
+		}
+	}
+	p.oldest.Store(int64(asked) - age*int64(time.Millisecond))
+	p.counters.backlog.Store(backlog)
+	return nil
+}
+
+// oldestAge returns an upper bound of the age of the events that wait.
+func (p *Popups) oldestAge() time.Duration {
+	return time.Since(p.opened) - time.Duration(p.oldest.Load())
+}
+
+// marked reports whether all shards have this mark (whole), and whether any has a mark.
+func (p *Popups) marked(ctx context.Context, want string) (whole, survived bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	client := p.db.client
+	var gets rueidis.Commands
+	for i := range p.keys {
+		gets = append(gets, client.B().Get().Key(p.keys[i].ready).Build())
+	}
+	whole = true
+	for _, result := range client.DoMulti(ctx, gets...) {
+		mark, err := result.ToString()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			return false, false, p.db.wrap("get", err)
+		}
+		whole = whole && mark == want
+		survived = survived || mark != ""
+	}
+	return whole, survived, nil
+}
+
+// Durability returns in words what a crash of the server or its host may lose; "" if every
+// acknowledged event is synced.
+func (p *Popups) Durability(ctx context.Context) (string, error) {
+	client := p.db.client
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	settings, err := client.Do(ctx, client.B().ConfigGet().Parameter("appendonly", "appendfsync").Build()).AsStrMap()
+	if err != nil {
+		var refused *rueidis.RedisError
+		if errors.As(err, &refused) {
+			return "an unknown amount (CONFIG GET is not permitted)", nil
+		}
+		return "", p.db.wrap("read the settings of", err)
+	}
+	switch {
+	case settings["appendonly"] != "yes":
+		return "all events that are not in the database yet (appendonly = no)", nil
+	case settings["appendfsync"] == "always":
+		return "", nil
+	case settings["appendfsync"] == "everysec":
+		return "up to two seconds when the host crashes (appendfsync = everysec)", nil
+	}
+	return "up to half a minute when the host crashes (appendfsync = " + settings["appendfsync"] + ")", nil
+}
