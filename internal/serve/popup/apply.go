@@ -6,19 +6,18 @@ import (
 	"slices"
 )
 
-// Mark is how far a durable queue has been applied. Sequences of one queue go up.
+// Mark says how far the database has applied a spool. Sequences of one spool ascend.
 type Mark struct {
-	Queue    [16]byte // names the queue for good
+	Queue    [16]byte // random id of the spool
 	Sequence uint64   // 0: no mark
 }
 
-// Counts is how often a campaign was shown, clicked and dismissed, of the events that
-// the database has.
+// Counts are a campaign's events in the database, by kind.
 type Counts struct {
 	Shows, Clicks, Dismissals uint64
 }
 
-// Add counts n events of a kind; others than the three are not counted.
+// Add adds n events of a kind.
 func (c *Counts) Add(kind Kind, n uint64) {
 	switch kind {
 	case KindShow:
@@ -30,12 +29,11 @@ func (c *Counts) Add(kind Kind, n uint64) {
 	}
 }
 
-// ApplyMax is the most events of one transaction of a database.
+// ApplyMax is the maximum of events in one transaction.
 const ApplyMax = 1000
 
-// Distinct returns the events without repeats, the first of each, by ascending id: the
-// order in which databases insert them, so that two that insert the same events do
-// not wait for each other in a circle.
+// Distinct returns the events without duplicates, by ascending id. Databases insert them in
+// this order, so that two processes with the same events do not deadlock.
 func Distinct(events []Event) []*Event {
 	out := pointers(events)
 	slices.SortStableFunc(out, func(a, b *Event) int { return bytes.Compare(a.ID[:], b.ID[:]) })
@@ -43,7 +41,7 @@ func Distinct(events []Event) []*Event {
 }
 
 // Newest returns the newest event of each user and placement, by ascending user and
-// placement. Its state is the one to keep, unless a newer one is kept already.
+// placement. Its state is stored unless the database has a newer one.
 func Newest(events []Event) []*Event {
 	out := pointers(events)
 	slices.SortFunc(out, func(a, b *Event) int {
@@ -59,7 +57,7 @@ func Newest(events []Event) []*Event {
 	return out[:last]
 }
 
-// pointers spares the sorts from moving events about.
+// pointers returns pointers to events, which are cheaper to sort.
 func pointers(events []Event) []*Event {
 	out := make([]*Event, len(events))
 	for i := range events {
@@ -68,10 +66,10 @@ func pointers(events []Event) []*Event {
 	return out
 }
 
-// CompareAge orders the events of one user and placement, the newest last: by
-// sequence, then by when they happened, then by id. Two events have one sequence
-// where a recorder kept an event that it said it had not, or a store lost its newest
-// states: the later one is what the user saw.
+// CompareAge orders the events of one user and placement, the newest last: by sequence, then
+// by time, then by id. Two events have the same sequence if a recorder kept an event and
+// returned an error, or if a store lost its newest states. The later one is what the user
+// saw.
 func CompareAge(a, b Event) int { return compareAge(&a, &b) }
 
 func compareAge(a, b *Event) int {

@@ -15,14 +15,13 @@ import (
 
 // Bounds of attributes.
 const (
-	AttributesMax     = 64   // attributes of a schema
-	AttributeBytesMax = 1024 // bytes of one value, or of one element of a list
-	ElementsMax       = 32   // elements of a list
+	AttributesMax     = 64   // of a schema
+	AttributeBytesMax = 1024 // of one value, or of one element of a list
+	ElementsMax       = 32   // of a list
 	nameBytesMax      = 64
 )
 
-// AttributeType says how the text of an attribute is read and what expressions
-// may do with it.
+// AttributeType is the type of an attribute's value.
 type AttributeType string
 
 // The types of attributes.
@@ -32,10 +31,10 @@ const (
 	Real      AttributeType = "real"      // a finite number
 	Boolean   AttributeType = "boolean"   // true, false, 1 or 0
 	Timestamp AttributeType = "timestamp" // RFC 3339, from 1900 to 2150
-	TextList  AttributeType = "texts"     // the attribute is given once for each element
+	TextList  AttributeType = "texts"     // given once per element
 )
 
-// describe says what a text must be, for an error.
+// describe says what a value must be, for errors.
 func (t AttributeType) describe() string {
 	switch t {
 	case Text, TextList:
@@ -52,23 +51,22 @@ func (t AttributeType) describe() string {
 	return string(t)
 }
 
-// Attribute is a declared attribute of requests.
+// Attribute declares an attribute of users.
 type Attribute struct {
 	Name string // lower-case letters, digits and _, a letter first
 	Type AttributeType
 }
 
-// Schema is the attributes that expressions may name. It does not change and may
-// be used concurrently.
+// Schema is the attributes that expressions may use. It is immutable.
 type Schema struct {
 	attributes []Attribute
 	index      map[string]int
 }
 
-// words may not name an attribute: expressions give them a meaning.
-var words = []string{"and", "or", "not", "in", "matches", "contains", "let", "if", "else", "true", "false", "nil"}
+// keywords of expressions, which are not allowed as names.
+var keywords = []string{"and", "or", "not", "in", "matches", "contains", "let", "if", "else", "true", "false", "nil"}
 
-// NewSchema checks the declared attributes. Errors name the attribute.
+// NewSchema checks and returns a schema. Errors name the attribute.
 func NewSchema(attributes []Attribute) (*Schema, error) {
 	if len(attributes) > AttributesMax {
 		return nil, fmt.Errorf("%d attributes, more than %d", len(attributes), AttributesMax)
@@ -78,8 +76,8 @@ func NewSchema(attributes []Attribute) (*Schema, error) {
 		if !isName(a.Name, '_', nameBytesMax) || '0' <= a.Name[0] && a.Name[0] <= '9' {
 			return nil, fmt.Errorf("attribute %q: a name is 1 to %d lower-case letters, digits and _, a letter first", a.Name, nameBytesMax)
 		}
-		if _, taken := builtin.Index[a.Name]; taken || slices.Contains(words, a.Name) {
-			return nil, fmt.Errorf("attribute %s: the word has a meaning in expressions; take another name", a.Name)
+		if _, taken := builtin.Index[a.Name]; taken || slices.Contains(keywords, a.Name) {
+			return nil, fmt.Errorf("attribute %s: the name is a keyword of expressions; use another one", a.Name)
 		}
 		if !slices.Contains([]AttributeType{Text, Integer, Real, Boolean, Timestamp, TextList}, a.Type) {
 			return nil, fmt.Errorf("attribute %s: unknown type %q: it is text, integer, real, boolean, timestamp or texts", a.Name, a.Type)
@@ -92,8 +90,8 @@ func NewSchema(attributes []Attribute) (*Schema, error) {
 	return s, nil
 }
 
-// isName reports whether s is made of lower-case letters, digits and joint, begins
-// with a letter or digit and has at most max bytes.
+// isName reports whether s has 1 to max lower-case letters, digits and joints, and does not
+// begin with a joint.
 func isName(s string, joint byte, max int) bool {
 	if s == "" || len(s) > max || s[0] == joint {
 		return false
@@ -107,7 +105,7 @@ func isName(s string, joint byte, max int) bool {
 	return true
 }
 
-// Attributes returns a declared copy of the attributes, in their order.
+// Attributes returns a copy of the attributes in their order.
 func (s *Schema) Attributes() []Attribute { return slices.Clone(s.attributes) }
 
 // slot is the value of one attribute.
@@ -119,9 +117,8 @@ type slot struct {
 	list []string
 }
 
-// Attributes is the values of one request's attributes, and the machine that evaluates
-// expressions over them. It is made once, by Schema.New, and reused after Reset; one
-// goroutine uses it at a time.
+// Attributes holds the attributes of one request and evaluates expressions over them. Use
+// Schema.New. It may be reused after Reset, and used by one goroutine at a time.
 type Attributes struct {
 	schema  *Schema
 	slots   []slot
@@ -180,9 +177,9 @@ func (v *slot) value(kind AttributeType) any {
 	return v.s
 }
 
-// Add reads the text of the attribute name. A name that is not declared is
-// ignored. text is kept, not copied, until Reset. Errors wrap ErrRequest and name
-// the attribute: the text is of another type, or is given twice.
+// Add parses a value and adds it. Names that are not declared are ignored. text is kept
+// until Reset, not copied. Errors wrap ErrRequest: the value has another type, or the
+// attribute has one already.
 func (a *Attributes) Add(name, text string) error {
 	i, ok := a.schema.index[name]
 	if !ok {
@@ -202,8 +199,7 @@ func (a *Attributes) Add(name, text string) error {
 	return nil
 }
 
-// Replace is Add for values that are trusted more than the request's: the value
-// there is goes first.
+// Replace removes the attribute's value and adds others.
 func (a *Attributes) Replace(name string, texts ...string) error {
 	if i, ok := a.schema.index[name]; ok {
 		a.slots[i], a.boxed = slot{list: a.slots[i].list[:0]}, false
@@ -216,13 +212,13 @@ func (a *Attributes) Replace(name string, texts ...string) error {
 	return nil
 }
 
-// Years of timestamps. Within them no difference overflows a duration.
+// Years of timestamps. A difference between two of them fits a duration.
 const (
 	yearMin = 1900
 	yearMax = 2150
 )
 
-// read sets v from text and reports whether it could.
+// read parses text and reports whether it is valid.
 func (v *slot) read(kind AttributeType, text string) bool {
 	var err error
 	switch kind {

@@ -86,7 +86,7 @@ func BenchmarkAskWaits(b *testing.B) {
 	}
 }
 
-func BenchmarkDecideNoneSuits(b *testing.B) {
+func BenchmarkDecideNoneMatches(b *testing.B) {
 	for name, worst := range map[string]bool{"worst": true, "shared": false} {
 		b.Run(name, func(b *testing.B) {
 			p := openTest(b, NewMemory(1, nil), nil, fiftyCampaigns(worst)...)
@@ -95,7 +95,7 @@ func BenchmarkDecideNoneSuits(b *testing.B) {
 			b.ReportAllocs()
 			defer processor(b)()
 			for b.Loop() {
-				if d := Decide(place, State{}, a, day0); d.Reason != NoneSuits {
+				if d := Decide(place, State{}, a, day0); d.Reason != NoneMatches {
 					b.Fatal(d)
 				}
 			}

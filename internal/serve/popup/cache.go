@@ -5,23 +5,26 @@ import (
 	"sync/atomic"
 )
 
-// Cache holds states that a store elsewhere has, a limited number of them at 85 to 170
-// bytes each: a state for which there is no room takes the place of any other. What it
-// gives is as new as the Forgets that have come. Its methods may be called concurrently.
+// Cache holds copies of states of a Store elsewhere, up to a limit, at 85 to 170 bytes each.
+// If it is full, a new state replaces an arbitrary one. Its methods may be called
+// concurrently.
+//
+// Forget removes a state that has changed. A state that was read before the change is not
+// added after it:
 //
 //	before := c.Now(key)
 //	state, err := read(key)
-//	c.Put(key, before, state) // does nothing if the state was forgotten since
+//	c.Put(key, before, state) // does nothing after a Forget
 type Cache struct {
 	limit  int // states in a shard
 	seeds  seeds
 	shards [shards]cacheShard
 }
 
-// Moment is a time in the life of a Cache, for one key.
+// Moment counts the changes of a key's shard. See Cache.
 type Moment uint64
 
-// CacheStats is a snapshot of what a Cache has done.
+// CacheStats is a snapshot of a Cache, for metrics.
 type CacheStats struct {
 	States       int
 	Hits, Misses uint64
@@ -30,18 +33,18 @@ type CacheStats struct {
 type cacheShard struct {
 	mu           sync.RWMutex
 	states       table
-	now          Moment // goes on when anything of the shard is forgotten
-	turn         int    // where the next state that must go is looked for
+	now          Moment
+	evictAt      int // cell at which the next eviction starts
 	hits, misses atomic.Uint64
 }
 
-// NewCache returns an empty Cache for limit states. They are spread over 256 shards, each
-// of which holds its part, and one at least.
+// NewCache returns an empty Cache for limit states, rounded to at least one in each of 256
+// shards.
 func NewCache(limit int) *Cache {
 	return &Cache{limit: max(1, limit/shards), seeds: newSeeds()}
 }
 
-// Limit returns how many states it holds at most.
+// Limit returns the maximum of states.
 func (c *Cache) Limit() int { return c.limit * shards }
 
 func (c *Cache) find(key Key) (fingerprint, *cacheShard) {
@@ -49,7 +52,7 @@ func (c *Cache) find(key Key) (fingerprint, *cacheShard) {
 	return f, &c.shards[f[0]%shards]
 }
 
-// Get returns a state and whether it is there. It allocates nothing.
+// Get returns a state and whether the cache has it. It allocates nothing.
 func (c *Cache) Get(key Key) (State, bool) {
 	f, s := c.find(key)
 	s.mu.RLock()
@@ -67,7 +70,7 @@ func (c *Cache) Get(key Key) (State, bool) {
 	return state, found
 }
 
-// Now returns the moment from which on a state that is read may be Put.
+// Now returns the moment for Put. Call it before the state is read.
 func (c *Cache) Now(key Key) Moment {
 	_, s := c.find(key)
 	s.mu.RLock()
@@ -75,7 +78,7 @@ func (c *Cache) Now(key Key) Moment {
 	return s.now
 }
 
-// Put keeps a state that was read after a moment, unless it may have changed since.
+// Put adds a state that was read after a moment, unless its shard has changed since.
 func (c *Cache) Put(key Key, read Moment, state State) {
 	f, s := c.find(key)
 	s.mu.Lock()
@@ -84,12 +87,12 @@ func (c *Cache) Put(key Key, read Moment, state State) {
 		return
 	}
 	if s.states.used >= c.limit && !s.states.has(f) {
-		s.turn = s.states.evict(s.turn)
+		s.evictAt = s.states.evict(s.evictAt)
 	}
 	s.states.set(f, state)
 }
 
-// Forget drops a state that has changed.
+// Forget removes a state that has changed.
 func (c *Cache) Forget(key Key) {
 	f, s := c.find(key)
 	s.mu.Lock()
@@ -98,7 +101,7 @@ func (c *Cache) Forget(key Key) {
 	s.states.remove(f)
 }
 
-// Clear drops all states.
+// Clear removes all states.
 func (c *Cache) Clear() {
 	for i := range c.shards {
 		s := &c.shards[i]

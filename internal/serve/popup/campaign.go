@@ -22,14 +22,14 @@ const (
 // Forever is a quiet period that does not end.
 const Forever time.Duration = math.MaxInt64
 
-// CampaignID names a campaign for good. It is 1 or more.
+// CampaignID is the permanent id of a campaign, from 1.
 type CampaignID uint32
 
-// Status says whether a campaign takes part.
+// Status says whether a campaign may be shown.
 type Status string
 
-// The statuses. An archived campaign is never shown again, but stays in the set:
-// its quiet periods go on.
+// The statuses. An archived campaign is never shown again. It stays in the set, because its
+// quiet periods continue.
 const (
 	Active   Status = "active"
 	Paused   Status = "paused"
@@ -40,22 +40,22 @@ const (
 type Campaign struct {
 	ID        CampaignID
 	Name      string // for people, not unique
-	Placement string // where it is shown; each placement has its own order and state
-	Order     int32  // campaigns of a placement are given by ascending Order, then ID
+	Placement string // where it is shown; each placement has its own order and states
+	Order     int32  // ascending; equal ones by ID
 	Payload   json.RawMessage
-	Target    string // an expression over the schema's attributes; empty: everybody
+	Target    string // expression over the schema's attributes; empty: all users
 	Status    Status
 
-	Start, End time.Time // runs from Start until before End; zero: no bound
+	Start, End time.Time // runs from Start until before End; zero: no limit
 
-	RepeatAfter  time.Duration // shown and neither clicked nor dismissed: again after so long; 0: DefaultRepeatAfter
-	QuietClick   time.Duration // after a click nothing is shown for so long; Forever allowed
-	QuietDismiss time.Duration // after a dismissal; Forever allowed
-	Cap          int           // shows to one user since the campaign has a cap; 0: no bound
+	RepeatAfter  time.Duration // until an unanswered show is repeated; 0: DefaultRepeatAfter
+	QuietClick   time.Duration // without any popup after a click; Forever is allowed
+	QuietDismiss time.Duration // the same after a dismissal
+	Cap          int           // shows to one user, counted from when the cap was set; 0: no limit
 }
 
-// Validate returns what is wrong with c by itself, all of it; nil when nothing is.
-// Expressions are checked by Schema.CheckTarget, duplicates by NewSet.
+// Validate returns all errors of c, except those of its expression (Schema.CheckTarget) and
+// of duplicates (NewSet).
 func (c *Campaign) Validate() error {
 	var problems []error
 	refuse := func(bad bool, format string, args ...any) {
@@ -83,11 +83,10 @@ func (c *Campaign) Validate() error {
 	return errors.Join(problems...)
 }
 
-// between reports whether d is a whole number of milliseconds that is at least low
-// and at most DurationMax, or Forever.
+// between reports whether d is whole milliseconds from low to DurationMax, or Forever.
 func between(d, low time.Duration) bool {
 	return d == Forever || low <= d && d <= DurationMax && d%time.Millisecond == 0
 }
 
-// IsPlacement reports whether name may name a placement.
+// IsPlacement reports whether name is a valid name of a placement.
 func IsPlacement(name string) bool { return isName(name, '-', PlacementBytesMax) }

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Reason says why a decision is as it is.
+// Reason explains a decision.
 type Reason uint8
 
 // The reasons. The first three come with a campaign.
 const (
 	First         Reason = iota + 1 // nothing was shown before
-	Again                           // shown, not answered, and RepeatAfter is over
-	Next                            // it is later than the last one
-	WaitShown                       // the last one was not answered; RepeatAfter is not over
-	WaitClicked                     // the quiet period after a click
-	WaitDismissed                   // the quiet period after a dismissal
-	NoneSuits                       // campaigns run, but the user's attributes suit none
+	Again                           // shown, not answered, and RepeatAfter has passed
+	Next                            // later in the order than the last one
+	WaitShown                       // the last one was not answered; RepeatAfter has not passed
+	WaitClicked                     // quiet period after a click
+	WaitDismissed                   // quiet period after a dismissal
+	NoneMatches                     // campaigns run, but none matches the user's attributes
 	NoneRuns                        // campaigns are left, but none has started
 	NoneLeft                        // no campaign is left for the user
 	Unavailable                     // the state could not be read or written
 )
 
-// String returns the reason as a word for logs and answers.
+// String returns the reason as it appears in answers and logs.
 func (r Reason) String() string {
 	names := [...]string{
 		"", "first", "again", "next", "wait-shown", "wait-clicked", "wait-dismissed",
@@ -37,18 +37,17 @@ func (r Reason) String() string {
 
 // Decision is what a user gets.
 type Decision struct {
-	Campaign *Campaign // nil: nothing. It is shared and must not be changed.
+	Campaign *Campaign // nil: nothing is shown. It is shared and must not be changed.
 	Reason   Reason
-	// NextAt says, where nothing is given, when asking again makes sense; zero: no
-	// time is known. While the campaigns are as they are, a user who waits
-	// gets nothing before, whatever the attributes; a user whom none suits, with
-	// these attributes, gets nothing before and something then.
+	// NextAt is when a request may get a popup again, if nothing is shown; zero if no time
+	// is known. Unless campaigns change, a waiting user gets nothing before NextAt, and a
+	// user whom no campaign matches gets nothing before and a popup at NextAt, with the
+	// same attributes.
 	NextAt time.Time
 }
 
-// Decide returns what the user gets at p now: a campaign, or nothing and until
-// when. It is pure, but for the room in a where it remembers shared conditions;
-// a is of the set's schema. It allocates nothing.
+// Decide returns the campaign that a user gets at p, or none and until when. It is a pure
+// function. a has the set's schema.
 func Decide(p *Placement, s State, a *Attributes, now time.Time) Decision {
 	if d, waits := Wait(p, s, now); waits {
 		return d
@@ -63,21 +62,21 @@ func Decide(p *Placement, s State, a *Attributes, now time.Time) Decision {
 			if reason == NoneLeft {
 				reason = NoneRuns
 			}
-			if c.start < next && c.target.suits(a) {
+			if c.start < next && c.target.matches(a) {
 				next = c.start
 			}
 			continue
 		}
-		if c.target.suits(a) {
+		if c.target.matches(a) {
 			return Decision{Campaign: &c.Campaign, Reason: given(s, c)}
 		}
-		reason = NoneSuits
+		reason = NoneMatches
 	}
 	return Decision{Reason: reason, NextAt: instant(next)}
 }
 
-// Wait returns Decide's decision where it does not depend on attributes, because
-// the user waits or the placement has no campaigns, and whether it does.
+// Wait returns Decide's decision if it does not depend on attributes: the user waits, or the
+// placement has no campaigns. It reports whether that is so.
 func Wait(p *Placement, s State, now time.Time) (Decision, bool) {
 	if p == nil {
 		return Decision{Reason: NoneLeft}, true
@@ -100,8 +99,8 @@ func given(s State, c *compiled) Reason {
 	return Next
 }
 
-// due returns when the wait after the last show ends, by the campaign's rules of
-// now. The rules of then hold where the campaign is not known any more.
+// due returns when the wait after the last show ends, by the campaign's current rules, or by
+// those at its last event if the campaign is gone.
 func (p *Placement) due(s State) int64 {
 	if s.Phase == Fresh {
 		return 0
@@ -118,8 +117,8 @@ func (p *Placement) due(s State) int64 {
 	return later(s.Answered, c.quietDismiss)
 }
 
-// first returns the index of the first live campaign that the user may be given:
-// the last one again where it was not answered, else what comes later in the order.
+// first returns the index of the first live campaign that the user may get: the last one if
+// it was not answered, otherwise the next in the order.
 func (p *Placement) first(s State) int {
 	if s.Phase == Fresh {
 		return 0
@@ -138,8 +137,8 @@ func (p *Placement) first(s State) int {
 	return len(p.live)
 }
 
-// soonest returns the earliest time, from due on, at which a campaign runs that
-// the user may be given, whatever the attributes.
+// soonest returns the earliest time from due on at which a campaign runs that the user may
+// get, regardless of attributes.
 func (p *Placement) soonest(s State, due int64) int64 {
 	next := int64(never)
 	if due == never {
@@ -157,14 +156,13 @@ func (p *Placement) soonest(s State, due int64) int64 {
 	return next
 }
 
-// Errors of Click and Dismiss: the token is good, but the show is not the one that
-// can be answered. The state stays as it was.
+// Errors of Click and Dismiss with a valid token. The state does not change.
 var (
 	// ErrRepeated: this show was clicked or dismissed before.
 	ErrRepeated = errors.New("this show was answered before")
-	// ErrLate: another show has come since.
+	// ErrLate: another popup was shown since.
 	ErrLate = errors.New("this show is no longer the last one")
-	// ErrUnknownShow: the state does not know the show; it was lost and is being restored.
+	// ErrUnknownShow: the state does not have the show. It was lost and is being restored.
 	ErrUnknownShow = errors.New("this show is not known")
 )
 
@@ -178,8 +176,8 @@ func (p *Placement) show(key Key, s State, c *compiled, now time.Time) (State, E
 	return next, next.event(key, KindShow, at)
 }
 
-// Show returns the state after the campaign of a decision was shown, and the event
-// to record. d is Decide's for the same placement and state.
+// Show returns the state after a decision's campaign was shown, and the event to record. d is
+// Decide's for this placement and state.
 func Show(p *Placement, key Key, s State, d Decision, now time.Time) (State, Event, error) {
 	if d.Campaign == nil || p == nil || p.byID[d.Campaign.ID] == nil {
 		return s, Event{}, errors.New("show: the decision gives no campaign of this placement")
@@ -188,9 +186,9 @@ func Show(p *Placement, key Key, s State, d Decision, now time.Time) (State, Eve
 	return next, event, nil
 }
 
-// Click returns the state after the show of a token was clicked, and the event to
-// record. On an error, ErrRepeated, ErrLate or ErrUnknownShow, s is returned.
-// p may be nil: the placement's campaigns are gone, and so is the quiet period.
+// Click returns the state after the show of a token was clicked, and the event to record. The
+// error is ErrRepeated, ErrLate or ErrUnknownShow. If p is nil, because the placement has no
+// campaigns, there is no quiet period.
 func Click(p *Placement, s State, t Token, now time.Time) (State, Event, error) {
 	return answer(p, s, t, KindClick, now)
 }
@@ -201,7 +199,7 @@ func Dismiss(p *Placement, s State, t Token, now time.Time) (State, Event, error
 }
 
 func answer(p *Placement, s State, t Token, kind Kind, now time.Time) (State, Event, error) {
-	// A store that lost its newest states gives a version again: the time tells.
+	// A store that lost states assigns a version twice, so the time is compared too.
 	same := s.Campaign == t.Campaign && s.Shown == t.At.UnixMilli()
 	switch {
 	case same && s.Phase == Shown && s.Version == t.Version:
@@ -214,7 +212,7 @@ func answer(p *Placement, s State, t Token, kind Kind, now time.Time) (State, Ev
 	}
 	next := s
 	next.Version++
-	next.Answered = max(now.UnixMilli(), s.Shown) // clocks of replicas differ
+	next.Answered = max(now.UnixMilli(), s.Shown) // the clocks of replicas differ
 	var quiet int64
 	next.Phase = Clicked
 	if kind == KindDismiss {
@@ -230,7 +228,7 @@ func answer(p *Placement, s State, t Token, kind Kind, now time.Time) (State, Ev
 	return next, next.event(t.Key, kind, next.Answered), nil
 }
 
-// campaign returns the campaign of that id, nil where there is none.
+// campaign returns the campaign with an id; nil if there is none.
 func (p *Placement) campaign(id CampaignID) *compiled {
 	if p == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Kind says what happened.
+// Kind is the kind of an event.
 type Kind uint8
 
 // The kinds of events. Their numbers are stored.
@@ -25,16 +25,16 @@ func (k Kind) String() string {
 
 // Event is one show, click or dismissal.
 type Event struct {
-	ID       [16]byte // equal for the same event only, whoever records it how often
+	ID       [16]byte // the same whenever the same event is recorded again
 	Kind     Kind
 	Key      Key
-	Sequence uint64 // events of a Key have 1, 2, 3...: the version of the state after it
+	Sequence uint64 // 1, 2, 3… per Key: the version of the state after it
 	Campaign CampaignID
 	Order    int32     // the campaign's, when it was shown
 	ShownAt  time.Time // when it was shown, in milliseconds
 	At       time.Time // when the event happened; ShownAt for a show
-	NextAt   time.Time // nothing is shown to the user before; zero: not again
-	State    State     // of the user after the event, for stores that keep it
+	NextAt   time.Time // nothing is shown to the user before; zero: never again
+	State    State     // of the user after the event
 }
 
 // event returns the event that led to s.
@@ -45,12 +45,11 @@ func (s State) event(key Key, kind Kind, at int64) Event {
 	}
 }
 
-// eventID hashes what makes an event the same: the user and the placement, its
-// sequence, its campaign and kind, and when the campaign was shown. When it was
-// clicked is not part of it: a click that is sent again, because nobody knows
-// whether it was recorded, is the same click. The time of the show is, because a
-// store that lost its newest states gives a sequence number again. An id begins with
-// that time: what a database inserts comes close to the end of its index.
+// eventID returns the time of the show in 6 bytes, so that databases insert near the end of
+// their index, and a hash of what identifies the event: user, placement, sequence, campaign,
+// kind and time of the show. The time of a click is not part of it: a click that is sent
+// again is the same event. The time of the show is, because a store that lost states
+// assigns a sequence twice.
 func eventID(key Key, kind Kind, s State) [16]byte {
 	var room [256]byte
 	b := append(room[:0], byte(kind), byte(len(key.Placement)))
@@ -70,16 +69,15 @@ func eventID(key Key, kind Kind, s State) [16]byte {
 // eventFormat is the first byte of an encoded event.
 const eventFormat = 1
 
-// EventBytesMax is the most bytes of an encoded event.
+// EventBytesMax is the maximum size of an encoded event.
 const EventBytesMax = 2 + 16 + 1 + PlacementBytesMax + 1 + UserBytesMax + StateBytesMax
 
 // errEvent is the error of DecodeEvent.
 var errEvent = errors.New("not an encoded popup event")
 
-// AppendEvent appends e for a queue: a format byte, the kind, the id, the placement
-// and the user behind their lengths, and the state. The other fields follow from the
-// state, so e must be as Show, Click and Dismiss return it; an error says that it is
-// not.
+// AppendEvent appends the encoding of e: a format byte, the kind, the id, placement and user
+// behind their lengths, and the state, from which the other fields follow. It returns an
+// error unless e is as Show, Click and Dismiss return it.
 func AppendEvent(dst []byte, e Event) ([]byte, error) {
 	if again := e.State.event(e.Key, e.Kind, e.At.UnixMilli()); !e.valid() || again.ID != e.ID || again.Sequence != e.Sequence {
 		return dst, fmt.Errorf("encode %s %d: the event does not fit its state", e.Kind, e.Sequence)
@@ -91,15 +89,13 @@ func AppendEvent(dst []byte, e Event) ([]byte, error) {
 	return AppendState(dst, e.State), nil
 }
 
-// valid reports whether an event may be kept: its key is one, and its kind is what the
-// state says was done last.
+// valid reports whether the key is valid and the kind fits the state.
 func (e *Event) valid() bool {
 	return e.Kind >= KindShow && e.Kind <= KindDismiss && e.State.Phase == Phase(e.Kind) && e.Key.check() == nil
 }
 
-// DecodeEvent reads what AppendEvent wrote. It refuses anything else, but takes the
-// id as it stands: a later version may make ids in another way, and an event that was
-// queued before keeps its own.
+// DecodeEvent decodes an event and refuses any other data. It does not check the id, which
+// another version may have made in another way.
 func DecodeEvent(src []byte) (Event, error) {
 	const head = 2 + 16
 	if len(src) < head || len(src) > EventBytesMax || src[0] != eventFormat {
@@ -127,7 +123,7 @@ func DecodeEvent(src []byte) (Event, error) {
 	return e, nil
 }
 
-// cutText takes a text behind its length in one byte off src.
+// cutText splits a text behind its length in one byte from src.
 func cutText(src []byte) (text, rest []byte, ok bool) {
 	if len(src) == 0 || len(src) < 1+int(src[0]) {
 		return nil, nil, false

@@ -4,36 +4,36 @@ import (
 	"time"
 )
 
-// Verdict says what keeps a campaign from a user, or that nothing does.
+// Verdict says why a user does or does not get a campaign.
 type Verdict string
 
-// The verdicts, in the order in which they are looked for.
+// The verdicts, in the order of their checks.
 const (
 	IsArchived   Verdict = "archived"
-	IsBroken     Verdict = "problem" // Problem: what keeps it from being shown to anybody
+	HasProblem   Verdict = "problem" // Problem: why it is shown to nobody
 	IsPaused     Verdict = "paused"
 	HasEnded     Verdict = "ended"       // At: when
-	Passed       Verdict = "passed"      // it is not later in the order than the last one, or is the last one and was answered
+	Passed       Verdict = "passed"      // not later in the order than the last one, or answered itself
 	IsCapped     Verdict = "capped"      // shown Shows times, Cap allowed
 	NotStarted   Verdict = "not-started" // At: when it starts
-	DoesNotSuit  Verdict = "does-not-suit"
-	UserWaits    Verdict = "user-waits" // At: until when; zero: for ever
-	BehindOthers Verdict = "behind"     // it would be given, but for an earlier one
-	IsGiven      Verdict = "given"      // it is what the user gets now
+	DoesNotMatch Verdict = "does-not-suit"
+	UserWaits    Verdict = "user-waits" // At: until when; zero: forever
+	BehindOthers Verdict = "behind"     // an earlier one is shown
+	IsGiven      Verdict = "given"      // the user gets it now
 )
 
 // Explanation says why a user does or does not get one campaign.
 type Explanation struct {
 	Campaign  *Campaign // shared; must not be changed
 	Verdict   Verdict
-	At        time.Time // the time that decided, where one did
-	Problem   string    // problem: what it is
-	Condition string    // does-not-suit: the first condition that does not hold
-	Shows     int       // to this user, where the campaign has a Cap
+	At        time.Time // the time that decided, if any
+	Problem   string    // with HasProblem
+	Condition string    // with DoesNotMatch: the first condition that is false
+	Shows     int       // to this user, if the campaign has a Cap
 }
 
-// Explain returns, in their order, why the user gets each campaign of p or not,
-// archived ones included. It agrees with Decide.
+// Explain returns for each campaign of p, archived ones too, why the user does or does not
+// get it. It agrees with Decide.
 func Explain(p *Placement, s State, a *Attributes, now time.Time) []Explanation {
 	if p == nil {
 		return nil
@@ -51,7 +51,7 @@ func Explain(p *Placement, s State, a *Attributes, now time.Time) []Explanation 
 		case c.Status == Archived:
 			e.Verdict = IsArchived
 		case c.problem != nil:
-			e.Verdict, e.Problem = IsBroken, c.problem.Error()
+			e.Verdict, e.Problem = HasProblem, c.problem.Error()
 		case c.Status == Paused:
 			e.Verdict = IsPaused
 		case at >= c.end:
@@ -63,7 +63,7 @@ func Explain(p *Placement, s State, a *Attributes, now time.Time) []Explanation 
 		case at < c.start:
 			e.Verdict, e.At = NotStarted, c.Start
 		case condition != "":
-			e.Verdict, e.Condition = DoesNotSuit, condition
+			e.Verdict, e.Condition = DoesNotMatch, condition
 		case at < due:
 			e.Verdict, e.At = UserWaits, instant(due)
 		case given:

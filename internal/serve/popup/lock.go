@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// LockedError: another process keeps the states of this database in its memory.
+// LockedError: another process has the states of this database in its memory.
 type LockedError struct {
-	Holder string // who, as it called itself; "" where that cannot be told
+	Holder string // the name it gave; "" if not known
 }
 
-// Error says what to do.
+// Error names the holder and what to do.
 func (e *LockedError) Error() string {
 	who := "another process"
 	if e.Holder != "" {
 		who = e.Holder
 	}
-	return fmt.Sprintf("%s keeps the popup states of this database in its memory, and only one process may: stop it, or keep them in Redis (popups.store: redis)", who)
+	return fmt.Sprintf("%s keeps the popup states of this database in its memory, and only one process may: stop it, or store them in Redis (popups.store: redis)", who)
 }
 
-// Holding is a lock that a session of a database holds.
+// Holding is a lock of a database session.
 type Holding interface {
-	// Check asks the database whether the lock is still held. After an error it is
-	// given up with Release.
+	// Check asks the database whether the session still has the lock. After an error the
+	// caller calls Release.
 	Check(ctx context.Context) error
 	// Release ends the session.
 	Release()
@@ -35,25 +35,25 @@ type Holding interface {
 
 // The times of a Lock.
 const (
-	lockEvery   = time.Second     // between two looks at the lock
-	lockTimeout = 3 * time.Second // for a look, and for taking it again
+	lockEvery   = time.Second     // between two checks
+	lockTimeout = 3 * time.Second // for a check, and for taking the lock again
 )
 
-// Lock is this process's right to keep the states of a database in its memory. Close
-// it at the end.
+// Lock gives this process the right to keep the states of a database in its memory. The
+// owner must call Close.
 type Lock struct {
 	lost     chan struct{}
 	stop     context.CancelFunc
 	done     sync.WaitGroup
-	verified atomic.Int64 // nanoseconds of the Unix time
+	verified atomic.Int64 // Unix time in nanoseconds
 }
 
-// Hold takes a lock and keeps it. take opens a session, locks and returns a
-// *LockedError where another process has the lock, or has had it since this one
-// (again: this one has had it). When the session breaks, as all do when a server is
-// restarted, Hold takes the lock again, and tries for as long as the error is any other:
-// a server may keep the lock with the broken session for a while. The process goes on
-// meanwhile: nobody else can have it without being noticed.
+// Hold takes a lock and keeps it. take opens a session and locks. It returns a *LockedError if
+// another process has the lock, or, with again, had it since this process lost its session.
+//
+// If the session breaks, Hold takes the lock again and retries after any other error: a
+// server may keep the lock of the broken session for a while. The process continues
+// meanwhile, because another holder would be noticed.
 func Hold(ctx context.Context, take func(ctx context.Context, again bool) (Holding, error), log *slog.Logger) (*Lock, error) {
 	held, err := take(ctx, false)
 	if err != nil {
@@ -66,14 +66,13 @@ func Hold(ctx context.Context, take func(ctx context.Context, again bool) (Holdi
 	return l, nil
 }
 
-// Lost is closed when another process has taken the lock: this one must not answer
-// any more.
+// Lost is closed when another process has taken the lock. This one must stop answering.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// Verified returns when the database last said that this process has the lock.
+// Verified returns when the database last confirmed the lock.
 func (l *Lock) Verified() time.Time { return time.Unix(0, l.verified.Load()) }
 
-// Close gives the lock back.
+// Close releases the lock.
 func (l *Lock) Close() {
 	l.stop()
 	l.done.Wait()
@@ -94,7 +93,7 @@ func (l *Lock) keep(ctx context.Context, held Holding, take func(context.Context
 		limited, cancel := context.WithTimeout(ctx, lockTimeout)
 		if held != nil {
 			if err := held.Check(limited); err != nil && ctx.Err() == nil {
-				log.Warn("the lock on the popup states is to be taken again", "err", err)
+				log.Warn("lock on the popup states lost with its session; taking it again", "error", err)
 				held.Release()
 				held = nil
 			}
@@ -106,7 +105,7 @@ func (l *Lock) keep(ctx context.Context, held Holding, take func(context.Context
 		cancel()
 		var locked *LockedError
 		if errors.As(err, &locked) {
-			log.Error("the lock on the popup states is lost", "err", err)
+			log.Error("lock on the popup states lost to another process", "error", err)
 			close(l.lost)
 			return
 		}

@@ -157,7 +157,7 @@ func (m *model) decide(key Key, p person, now time.Time) (CampaignID, Reason, ti
 			}
 			return c.ID, Next, time.Time{}
 		case runs(c, now):
-			reason = NoneSuits
+			reason = NoneMatches
 		case c.Start.After(now):
 			if reason == NoneLeft {
 				reason = NoneRuns

@@ -12,18 +12,16 @@ import (
 // Bounds of a placement. Archived campaigns do not count.
 const (
 	CampaignsMax = 500
-	CappedMax    = 32 // campaigns with a Cap: a state counts the shows of each
+	CappedMax    = 32 // campaigns with a Cap, whose shows each state counts
 )
 
-// Set is all campaigns, compiled. It does not change; a change of a campaign makes
-// a new Set.
+// Set is all campaigns, compiled. It is immutable.
 type Set struct {
 	schema     *Schema
 	placements map[string]*Placement
 }
 
-// Placement is the campaigns of one placement in their order. It does not change
-// and may be used concurrently.
+// Placement is the campaigns of one placement in their order. It is immutable.
 type Placement struct {
 	name string
 	live []*compiled // active campaigns, in order
@@ -31,22 +29,21 @@ type Placement struct {
 	byID map[CampaignID]*compiled
 }
 
-// compiled is a campaign ready to be decided about. Times are in milliseconds
-// since 1970.
+// compiled is a campaign with its expression. Times are in milliseconds since 1970.
 type compiled struct {
 	Campaign
 	target       target
-	from         int // the first live campaign at or after it
-	after        int // the first live campaign after it
+	from         int // index of the first live campaign at or after it
+	after        int // index of the first live campaign after it
 	start, end   int64
 	repeat       int64
 	quietClick   int64
 	quietDismiss int64
 	counts       bool  // its shows are counted
-	problem      error // why it is never given; nil: nothing keeps it
+	problem      error // why it is shown to nobody; nil: none
 }
 
-// never is the time that does not come.
+// never is later than any time.
 const never = math.MaxInt64
 
 // millis returns d in milliseconds.
@@ -57,7 +54,7 @@ func millis(d time.Duration) int64 {
 	return d.Milliseconds()
 }
 
-// later returns t + d, never where that is over.
+// later returns t + d; never on overflow.
 func later(t, d int64) int64 {
 	if d == never || t > never-d {
 		return never
@@ -73,12 +70,11 @@ func instant(t int64) time.Time {
 	return time.UnixMilli(t).UTC()
 }
 
-// NewSet validates and compiles campaigns: all there are, archived ones too.
-// An error names the campaign and what is wrong with it; an expression that is
-// refused wraps a *TargetError.
+// NewSet validates and compiles all campaigns, archived ones too. The error names the
+// campaign; that of an expression wraps a *TargetError.
 func NewSet(schema *Schema, campaigns []Campaign) (*Set, error) {
 	set, problems := UsableSet(schema, campaigns)
-	for _, c := range campaigns { // the first one's error
+	for _, c := range campaigns {
 		if err := problems[c.ID]; err != nil {
 			return nil, fmt.Errorf("campaign %d: %w", c.ID, err)
 		}
@@ -86,10 +82,9 @@ func NewSet(schema *Schema, campaigns []Campaign) (*Set, error) {
 	return set, nil
 }
 
-// UsableSet is NewSet for campaigns that nobody can be asked to mend: one with a
-// problem is never given, Explain says why, and all others are as they would be. What
-// is too many of a placement are the last ones in its order. The problems are by
-// campaign; an expression's wraps a *TargetError.
+// UsableSet is NewSet for stored campaigns. A campaign with a problem is shown to nobody, and
+// Explain says why. If a placement exceeds its limits, the last ones in its order have a
+// problem. Those of expressions wrap a *TargetError.
 func UsableSet(schema *Schema, campaigns []Campaign) (*Set, map[CampaignID]error) {
 	set := &Set{schema: schema, placements: map[string]*Placement{}}
 	ids := map[CampaignID]bool{}
@@ -143,14 +138,13 @@ var (
 	errManyCapped    = fmt.Errorf("campaigns with a cap that are not archived, more than %d", CappedMax)
 )
 
-// Placement returns the placement name; one that has no campaigns is nil, for
-// which Decide answers none.
+// Placement returns the placement with a name; nil if it has no campaigns.
 func (s *Set) Placement(name string) *Placement { return s.placements[name] }
 
-// Schema returns the attributes that the set's expressions are over.
+// Schema returns the attributes of the set's expressions.
 func (s *Set) Schema() *Schema { return s.schema }
 
-// add adds a campaign. Where it is wrong by itself, only Explain gets to see it.
+// add adds a campaign. One with a problem is only explained.
 func (p *Placement) add(c Campaign, problem error) {
 	c.Payload = slices.Clone(c.Payload)
 	if c.RepeatAfter == 0 {
@@ -179,7 +173,7 @@ func (p *Placement) arrange(schema *Schema) {
 	})
 	counted, capped := 0, 0
 	for _, c := range p.all {
-		if c.problem == nil && c.Status != Archived { // an archived one's expression may be over attributes that are gone
+		if c.problem == nil && c.Status != Archived { // the attributes of an archived one may be gone
 			counted++
 			if c.Cap > 0 {
 				capped++
@@ -199,7 +193,7 @@ func (p *Placement) arrange(schema *Schema) {
 	}
 }
 
-// limit returns what keeps a campaign from being the last one of so many.
+// limit returns the limit that a campaign exceeds, as the last of so many.
 func (c *compiled) limit(counted, capped int) error {
 	switch {
 	case counted > CampaignsMax:

@@ -42,7 +42,7 @@ func TestUsableSet(t *testing.T) {
 	}
 	for _, e := range explained {
 		problem, broken := want[e.Campaign.ID]
-		if broken != (e.Verdict == IsBroken) || !strings.HasPrefix(e.Problem, problem) || (e.Problem != "") != broken {
+		if broken != (e.Verdict == HasProblem) || !strings.HasPrefix(e.Problem, problem) || (e.Problem != "") != broken {
 			t.Errorf("campaign %d: %s, %q", e.Campaign.ID, e.Verdict, e.Problem)
 		}
 	}

@@ -6,24 +6,24 @@ import (
 	"math"
 )
 
-// Key says whose state it is.
+// Key identifies a state.
 type Key struct {
 	User      string
 	Placement string
 }
 
-// UserBytesMax is the longest user id.
+// UserBytesMax is the maximum size of a user id.
 const UserBytesMax = 128
 
-// Phase is what the user last did at a placement.
+// Phase is what happened last at a placement.
 type Phase uint8
 
 // The phases.
 const (
-	Fresh     Phase = iota // nothing was shown yet
-	Shown                  // and neither clicked nor dismissed
-	Clicked                // what was shown last
-	Dismissed              // what was shown last
+	Fresh Phase = iota // nothing was shown
+	Shown              // neither clicked nor dismissed
+	Clicked
+	Dismissed
 )
 
 // String returns the phase as a word.
@@ -31,23 +31,22 @@ func (p Phase) String() string {
 	return [...]string{"fresh", "shown", "clicked", "dismissed"}[p&3]
 }
 
-// State is what is known of a user at a placement. The zero State is that of a
-// user to whom nothing was shown. It is a value: it does not change, transitions
-// return a new one, equal states are ==. Times are in milliseconds since 1970.
+// State is what a user was shown and did at a placement. The zero State is that of a new
+// user. It is an immutable value; equal states are ==. Times are in milliseconds since 1970.
 type State struct {
-	Version  uint64     // 0 at first; each transition adds 1. It is the sequence of the event.
+	Version  uint64     // 0 for a new user; each event adds 1
 	Phase    Phase      // of the last show
 	Campaign CampaignID // shown last
 	Order    int32      // that campaign's, when it was shown
 	Shown    int64      // when
 	Answered int64      // when it was clicked or dismissed, 0 before
-	Until    int64      // nothing is shown before, by the rules when the event happened
-	counts   string     // shows of campaigns since they have a cap: 6 bytes each, by ascending id
+	Until    int64      // nothing is shown before, by the rules at the time of the event
+	counts   string     // shows of campaigns with a cap: 6 bytes each, by ascending id
 }
 
 const countBytes = 6
 
-// Shows returns how often campaign was shown since it has a cap.
+// Shows returns how often a campaign was shown since it has a cap.
 func (s *State) Shows(campaign CampaignID) int {
 	for i := 0; i < len(s.counts); i += countBytes {
 		id, n := count(s.counts[i:])
@@ -65,9 +64,8 @@ func count(s string) (CampaignID, int) {
 	return CampaignID(id), int(s[4])<<8 | int(s[5])
 }
 
-// counted returns s's counts with one more show of c, without those of campaigns
-// that are archived or gone, or have no cap any more. Only a campaign with a cap
-// counts: so there are CountsMax at most.
+// counted returns s's counts with one more show of c. Only campaigns with a cap are counted,
+// so there are at most CountsMax. Campaigns that are archived or gone are removed.
 func (p *Placement) counted(s State, c *compiled) string {
 	if !c.counts && s.counts == "" {
 		return ""
@@ -76,7 +74,7 @@ func (p *Placement) counted(s State, c *compiled) string {
 	put := func(id CampaignID, n int) {
 		out = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(out, uint32(id)), uint16(min(n, CapMax)))
 	}
-	open := c.counts // c's entry is still to be written
+	open := c.counts // c's entry must still be written
 	for i := 0; i < len(s.counts); i += countBytes {
 		id, n := count(s.counts[i:])
 		if open && id >= c.ID {
@@ -99,18 +97,17 @@ func (p *Placement) counted(s State, c *compiled) string {
 // stateFormat is the first byte of an encoded state.
 const stateFormat = 1
 
-// StateBytesMax is the most bytes of an encoded state.
+// StateBytesMax is the maximum size of an encoded state.
 const StateBytesMax = 64 + CountsMax*countBytes
 
-// CountsMax is the most campaigns whose shows a state counts.
+// CountsMax is the maximum of campaigns whose shows a state counts.
 const CountsMax = CappedMax
 
 // errState is the error of DecodeState.
 var errState = errors.New("not an encoded popup state")
 
-// AppendState appends s for a store: a format byte, the phase, and varints. The
-// zero State is the format byte and the phase alone. Encoding is canonical: equal
-// states give equal bytes.
+// AppendState appends the encoding of s: a format byte, the phase, and varints. The zero
+// State has the format byte and the phase only. The encoding is canonical.
 func AppendState(dst []byte, s State) []byte {
 	dst = append(dst, stateFormat, byte(s.Phase))
 	if s.Phase == Fresh {
@@ -125,7 +122,7 @@ func AppendState(dst []byte, s State) []byte {
 	return append(dst, s.counts...)
 }
 
-// DecodeState reads what AppendState wrote. It refuses anything else.
+// DecodeState decodes a state and refuses any other data.
 func DecodeState(src []byte) (State, error) {
 	if len(src) < 2 || len(src) > StateBytesMax || src[0] != stateFormat || src[1] > byte(Dismissed) {
 		return State{}, errState
@@ -148,7 +145,7 @@ func DecodeState(src []byte) (State, error) {
 	return s, nil
 }
 
-// countsValid reports whether s is entries by ascending id, none of them empty.
+// countsValid reports whether s has entries by ascending id, none of them zero.
 func countsValid(s string) bool {
 	if len(s)%countBytes != 0 || len(s) > CountsMax*countBytes {
 		return false
@@ -164,7 +161,7 @@ func countsValid(s string) bool {
 	return true
 }
 
-// varints reads numbers in their shortest form and remembers whether one was bad.
+// varints reads numbers in their shortest form. bad is set after one that is not.
 type varints struct {
 	src []byte
 	bad bool

@@ -8,19 +8,19 @@ import (
 
 // Stats is a snapshot of a Popup's counters, for metrics.
 type Stats struct {
-	Waits        uint64 // requests of users who wait: one read of the state
-	Nones        uint64 // requests that were due and got nothing
-	Shows        uint64 // recorded
-	Clicks       uint64 // recorded
-	Dismissals   uint64 // recorded
-	Repeated     uint64 // clicks and dismissals refused: answered before
-	Late         uint64 // another show has come since, or the token has expired
-	Unknown      uint64 // the state does not know the show
-	Refused      uint64 // not a token, forged, or another user's
-	Conflicts    uint64 // races lost, decided again
-	Unavailable  uint64 // requests that met a failure of the store or of UserRow
-	RowRefused   uint64 // values of users' rows that are not of their attribute's type
-	Cache        CacheStats
+	Waits       uint64 // requests of users who wait
+	Nones       uint64 // requests of users who were due and got nothing
+	Shows       uint64 // recorded
+	Clicks      uint64 // recorded
+	Dismissals  uint64 // recorded
+	Repeated    uint64 // clicks and dismissals refused: answered before
+	Late        uint64 // refused: another popup was shown since, or the token has expired
+	Unknown     uint64 // refused: the state does not have the show
+	Refused     uint64 // refused: malformed, forged, or another user's
+	Conflicts   uint64 // lost races, decided again
+	Unavailable uint64 // requests that met a failure of the store or of UserRow
+	RowRefused  uint64 // values of users' rows that are not of their attribute's type
+	Cache       CacheStats
 }
 
 type counters struct {
@@ -30,7 +30,7 @@ type counters struct {
 	logged                                  atomic.Int64 // when a failure was logged last, in nanoseconds
 }
 
-// nothingShown counts a request that got nothing: the user waits, or no campaign suits.
+// nothingShown counts a request that got nothing: the user waits, or no campaign matches.
 func (c *counters) nothingShown(waits bool) {
 	if waits {
 		c.waits.Add(1)
@@ -39,7 +39,7 @@ func (c *counters) nothingShown(waits bool) {
 	c.nones.Add(1)
 }
 
-// answered counts the outcome of a click or dismissal; done is for those recorded.
+// answered counts the outcome of a click or dismissal. done counts those recorded.
 func (c *counters) answered(done *atomic.Uint64, err error) {
 	switch {
 	case err == nil:
@@ -55,10 +55,10 @@ func (c *counters) answered(done *atomic.Uint64, err error) {
 	}
 }
 
-// logEvery is the least time between two lines about failures.
+// logEvery is the minimum time between two log lines about failures.
 const logEvery = 10 * time.Second
 
-// failed counts a failure and logs it, unless one was logged just now.
+// failed counts a failure and logs it, at most once per logEvery.
 func (p *Popup) failed(err error) {
 	p.counters.unavailable.Add(1)
 	now, last := time.Now().UnixNano(), p.counters.logged.Load()

@@ -1,14 +1,13 @@
 package popup
 
-// table holds the states of a shard by their keys' fingerprints. It is open addressing
-// with linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R)
-// in place of a map, because finding one state of a million is mostly waiting for memory:
-// a cell is one line of the cache, and it has no pointers, so the garbage collector passes
-// all of them by. It is not safe for concurrent use.
+// table holds the states of a shard by fingerprint: a hash table with linear probing (Knuth,
+// The Art of Computer Programming 6.4, algorithms L and R). A cell is one cache line and has
+// no pointers, so a lookup reads memory once and the garbage collector skips the cells. A map
+// needs more memory and more time per lookup. It is not safe for concurrent use.
 type table struct {
-	cells  []cell // a power of two of them, at most three quarters full
+	cells  []cell // the length is a power of two; at most three quarters are used
 	used   int
-	counts map[fingerprint]string // State.counts, where there are some
+	counts map[fingerprint]string // State.counts of cells with counted set
 }
 
 // cell is a State in 64 bytes.
@@ -22,10 +21,10 @@ type cell struct {
 	counted                bool // the state has counts
 }
 
-// cellsMin is how many cells a table has at least.
+// cellsMin is the minimum length of cells.
 const cellsMin = 8
 
-// place returns where a key is, or the empty cell where it would be.
+// place returns the index of a key, or of the empty cell for it.
 func (t *table) place(key fingerprint) int {
 	mask := len(t.cells) - 1
 	i := int(key[1]) & mask
@@ -35,7 +34,7 @@ func (t *table) place(key fingerprint) int {
 	return i
 }
 
-// get returns a state, the zero State where there is none.
+// get returns a state; the zero State if there is none.
 func (t *table) get(key fingerprint) State {
 	if len(t.cells) == 0 {
 		return State{}
@@ -89,7 +88,7 @@ func (t *table) grow() {
 	}
 }
 
-// remove takes a state away and moves those behind it that would not be found any more.
+// remove deletes a state and moves the cells behind it that could not be found otherwise.
 func (t *table) remove(key fingerprint) {
 	if !t.has(key) {
 		return
@@ -108,8 +107,8 @@ func (t *table) remove(key fingerprint) {
 	t.cells[hole] = cell{}
 }
 
-// evict takes away the first state from a cell on, and returns where the next one may be
-// looked for. There must be one.
+// evict deletes the first state at or behind a cell and returns where the next eviction starts.
+// The table must not be empty.
 func (t *table) evict(from int) int {
 	mask := len(t.cells) - 1
 	for t.cells[from&mask].key == (fingerprint{}) {

@@ -21,12 +21,12 @@ import (
 const (
 	TargetBytesMax  = 4096
 	TargetNodesMax  = 500
-	PatternStepsMax = 1000 // of one regular expression, compiled
+	PatternStepsMax = 1000 // instructions of one regular expression
 )
 
-// TargetError is the error of an expression that is refused.
+// TargetError is the error of an expression.
 type TargetError struct {
-	Line, Column int // of the place, from 1; columns are characters
+	Line, Column int // from 1; columns are characters
 	Message      string
 }
 
@@ -35,8 +35,7 @@ func (e *TargetError) Error() string {
 	return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Message)
 }
 
-// CheckTarget reports whether source is an expression that NewSet takes. The
-// error is a *TargetError.
+// CheckTarget returns nil if source is a valid expression. The error is a *TargetError.
 func (s *Schema) CheckTarget(source string) error {
 	_, err := compileTarget(s, source)
 	return err
@@ -44,20 +43,20 @@ func (s *Schema) CheckTarget(source string) error {
 
 // target is a compiled expression.
 type target struct {
-	holds      *vm.Program // nil: it is empty and suits everybody
-	conditions []condition // the operands of its outermost "and", for Explain
+	holds      *vm.Program // nil for an empty expression, which is true
+	conditions []condition // the operands of the outermost "and", for Explain
 }
 
-// condition is a part of an expression that must hold.
+// condition is a part of an expression that must be true.
 type condition struct {
 	holds  *vm.Program
-	source string // as the author wrote it, as near as the parser can tell
+	source string // formatted by the parser
 }
 
-// suits reports whether a's values fulfil t.
-func (t *target) suits(a *Attributes) bool { return t.holds == nil || a.run(t.holds) }
+// matches reports whether the expression is true.
+func (t *target) matches(a *Attributes) bool { return t.holds == nil || a.run(t.holds) }
 
-// failing returns the first condition that does not hold, "" when all do.
+// failing returns the first condition that is false; "" if none is.
 func (t *target) failing(a *Attributes) string {
 	for i := range t.conditions {
 		if !a.run(t.conditions[i].holds) {
@@ -67,7 +66,7 @@ func (t *target) failing(a *Attributes) string {
 	return ""
 }
 
-// compileTarget compiles source. An empty one suits everybody.
+// compileTarget checks and compiles an expression.
 func compileTarget(schema *Schema, source string) (target, error) {
 	if strings.TrimSpace(source) == "" {
 		return target{}, nil
@@ -109,7 +108,7 @@ func compileTarget(schema *Schema, source string) (target, error) {
 	return t, nil
 }
 
-// conjuncts appends the operands of nested "and"s, from left to right.
+// conjuncts appends the operands of nested "and" operators, from left to right.
 func conjuncts(node ast.Node, to []ast.Node) []ast.Node {
 	if b, ok := node.(*ast.BinaryNode); ok && (b.Operator == "and" || b.Operator == "&&") {
 		return conjuncts(b.Right, conjuncts(b.Left, to))
@@ -117,7 +116,7 @@ func conjuncts(node ast.Node, to []ast.Node) []ast.Node {
 	return append(to, node)
 }
 
-// parseTarget parses source and checks its types.
+// parseTarget parses an expression and checks its types.
 func parseTarget(schema *Schema, source string) (*parser.Tree, *conf.Config, error) {
 	if len(source) > TargetBytesMax {
 		return nil, nil, &TargetError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression has %d bytes, more than %d", len(source), TargetBytesMax)}
@@ -159,7 +158,7 @@ func (s *Schema) environment() map[string]any {
 	return env
 }
 
-// placed turns an error of the parser or the checker into a TargetError.
+// placed converts an error of package expr to a TargetError.
 func placed(err error) error {
 	var at *file.Error
 	if !errors.As(err, &at) {

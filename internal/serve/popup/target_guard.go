@@ -8,20 +8,20 @@ import (
 	"github.com/expr-lang/expr/ast"
 )
 
-// guard rewrites checked trees so that expr's machine evaluates them without an error
-// for users whose attributes are missing: a missing value is nil, and so is a
-// calculation with one and x % 0. Comparisons other than == and != are false then.
+// guard rewrites checked trees so that expr's machine evaluates them without an error if
+// attributes are missing. A missing value is nil, and so is a calculation with one and
+// x % 0. Comparisons with nil are false, except == and !=.
 type guard struct {
-	names int // of variables given so far
+	variables int // declared so far
 }
 
-// present is the type of nodes whose value may be nil: none for which expr's compiler has
-// an instruction that takes no nil.
-type present struct{}
+// nullable is the type of nodes whose value may be nil. expr's compiler uses instructions
+// that accept nil for it.
+type nullable struct{}
 
-// dynamic marks a node as one whose value may be nil.
+// dynamic marks a node whose value may be nil.
 func dynamic[N ast.Node](node N) N {
-	node.SetType(reflect.TypeFor[present]())
+	node.SetType(reflect.TypeFor[nullable]())
 	return node
 }
 
@@ -31,7 +31,7 @@ func operatorNode(op string, left, right ast.Node) ast.Node {
 	return dynamic(&ast.BinaryNode{Operator: op, Left: left, Right: right})
 }
 
-// condition rewrites a node whose value must be boolean: missing is false.
+// condition rewrites a node whose value must be boolean. A missing value becomes false.
 func (g *guard) condition(node ast.Node) ast.Node {
 	out := g.value(node)
 	switch n := node.(type) {
@@ -51,7 +51,7 @@ func (g *guard) value(node ast.Node) ast.Node {
 	case *ast.NilNode:
 		return absent()
 	case *ast.IntegerNode:
-		return constant(n.Value) // boxed once
+		return constant(n.Value) // converted to an interface once
 	case *ast.FloatNode:
 		return constant(n.Value)
 	case *ast.IdentifierNode:
@@ -66,7 +66,7 @@ func (g *guard) value(node ast.Node) ast.Node {
 		return g.binary(n)
 	case *ast.ConditionalNode:
 		return dynamic(&ast.ConditionalNode{Cond: g.condition(n.Cond), Exp1: g.value(n.Exp1), Exp2: g.value(n.Exp2)})
-	case *ast.BuiltinNode: // len: others were literal
+	case *ast.BuiltinNode: // len; date and duration are constants by now
 		operand := g.value(n.Arguments[0])
 		return g.where(&operand, nil, absent(), func() ast.Node {
 			return dynamic(&ast.BuiltinNode{Name: n.Name, Arguments: []ast.Node{operand}})
@@ -99,9 +99,10 @@ func (g *guard) binary(n *ast.BinaryNode) ast.Node {
 	case "+", "-", "*", "/", "**", "^":
 		return g.where(&left, &right, absent(), same)
 	}
-	return same() // expr's machine takes nil here
+	return same() // expr's machine accepts nil here
 }
 
+// orNaN replaces a missing number by NaN.
 func orNaN(node ast.Node) ast.Node {
 	if isLiteral(node) {
 		return node
@@ -112,7 +113,7 @@ func orNaN(node ast.Node) ast.Node {
 // listed is the length from which a list of literals is searched by hash.
 const listed = 8
 
-// in rewrites a membership. Only a hash does not take nil.
+// in rewrites a membership. expr's machine accepts nil, except in a range or a hash.
 func (g *guard) in(n *ast.BinaryNode) ast.Node {
 	left := g.value(n.Left)
 	switch right := n.Right.(type) {
@@ -152,9 +153,9 @@ func literalValue(node ast.Node) any {
 	return nil
 }
 
-// where returns what then makes of the operands, or a tree that gives otherwise
-// while one of them is missing. Operands that are no names are bound to variables, so that they
-// are evaluated once. y may be nil.
+// where returns a tree that evaluates then if no operand is missing, and otherwise if one is.
+// An operand that is an expression is stored in a variable, so that it is evaluated once.
+// y may be nil.
 func (g *guard) where(x, y *ast.Node, otherwise ast.Node, then func() ast.Node) ast.Node {
 	var missing ast.Node
 	var bound []*ast.VariableDeclaratorNode
@@ -163,8 +164,8 @@ func (g *guard) where(x, y *ast.Node, otherwise ast.Node, then func() ast.Node) 
 			continue
 		}
 		if _, ok := (*operand).(*ast.IdentifierNode); !ok {
-			g.names++
-			name := fmt.Sprintf("operand %d", g.names)
+			g.variables++
+			name := fmt.Sprintf("operand %d", g.variables)
 			bound = append(bound, dynamic(&ast.VariableDeclaratorNode{Name: name, Value: *operand}))
 			*operand = dynamic(&ast.IdentifierNode{Value: name})
 		}

@@ -224,7 +224,7 @@ func compareTarget(t *rapid.T, schema *Schema) int {
 	a := schema.New()
 	for range assignments {
 		env := drawAttributes(t, a)
-		got, again := target.suits(a), target.suits(a)
+		got, again := target.matches(a), target.matches(a)
 		want, err := expr.Run(guarded, env)
 		if err != nil || want != got || again != got || (target.failing(a) == "") != got {
 			t.Fatalf("%s with %v: %v, the machine says %v, %v", p.plain, env, got, want, err)
@@ -327,6 +327,6 @@ func FuzzTarget(f *testing.F) {
 		if err != nil && !errors.As(err, &at) {
 			t.Fatalf("%q: %v has no place", source, err)
 		}
-		target.suits(a)
+		target.matches(a)
 	})
 }

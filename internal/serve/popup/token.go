@@ -24,20 +24,19 @@ const (
 	TokenBytesMax = (tokenHead + PlacementBytesMax + UserBytesMax + tokenMAC + 2) / 3 * 4
 )
 
-// Errors of Open.
+// Errors of Signer.Open.
 var (
-	// ErrMalformed: not a token, or not all of one.
+	// ErrMalformed: the text is not a complete token.
 	ErrMalformed = errors.New("this is not a show token")
-	// ErrForged: signed with none of the keys.
+	// ErrForged: none of the keys signed the token.
 	ErrForged = errors.New("the show token is not signed by us")
-	// ErrExpired: the show is longer ago than tokens are good for.
+	// ErrExpired: the show is older than the time to live of tokens.
 	ErrExpired = errors.New("the show token has expired")
-	// ErrOtherUser: the token is another user's.
+	// ErrOtherUser: the token belongs to another user.
 	ErrOtherUser = errors.New("the show token is another user's")
 )
 
-// Token is what a show token says: which show it was. That it is used once only is
-// held by the state's version.
+// Token identifies a show. The version of the state ensures that it is used once.
 type Token struct {
 	Key
 	Campaign CampaignID
@@ -45,22 +44,21 @@ type Token struct {
 	At       time.Time // of the show, in milliseconds
 }
 
-// Signer makes and opens show tokens. It does not change and may be used
-// concurrently.
+// Signer signs and verifies show tokens. It is immutable.
 type Signer struct {
 	keys [][]byte
 	ttl  time.Duration
 }
 
-// NewSigner returns a signer that signs with the first key and accepts all, so
-// that keys can be replaced one at a time: add the new one behind on every replica,
-// then put it first, then remove the old one after ttl, for which tokens are good.
+// NewSigner returns a signer that signs with the first key and accepts all keys. To replace a
+// key, append the new one on every replica, then move it to the front, and remove the old
+// one after ttl, the time to live of tokens.
 func NewSigner(keys [][]byte, ttl time.Duration) (*Signer, error) {
 	if len(keys) == 0 || len(keys) > KeysMax {
 		return nil, fmt.Errorf("%d keys: 1 to %d are needed", len(keys), KeysMax)
 	}
 	if ttl <= 0 {
-		return nil, errors.New("the time for which a show token is good must be positive")
+		return nil, errors.New("the time to live of show tokens must be positive")
 	}
 	s := &Signer{ttl: ttl}
 	for i, key := range keys {
@@ -72,8 +70,8 @@ func NewSigner(keys [][]byte, ttl time.Duration) (*Signer, error) {
 	return s, nil
 }
 
-// Sign returns the token as text that is safe in a URL. The user and the placement
-// are within their bounds, as Ask requires.
+// Sign returns the token as text that is safe in a URL. User and placement must have the
+// sizes that Ask accepts.
 func (s *Signer) Sign(t Token) string {
 	b := make([]byte, 0, tokenHead+len(t.Placement)+len(t.User)+tokenMAC)
 	b = append(b, tokenFormat)
@@ -86,8 +84,8 @@ func (s *Signer) Sign(t Token) string {
 	return base64.RawURLEncoding.EncodeToString(append(b, sum(s.keys[0], b)...))
 }
 
-// Open reads a token. user is who sends it, "" where that is not known and the
-// token alone says. Errors: ErrMalformed, ErrForged, ErrExpired, ErrOtherUser.
+// Open verifies a token. user is who sends it; "" if only the token says. Errors:
+// ErrMalformed, ErrForged, ErrExpired, ErrOtherUser.
 func (s *Signer) Open(text, user string, now time.Time) (Token, error) {
 	if len(text) > TokenBytesMax {
 		return Token{}, ErrMalformed
@@ -119,8 +117,7 @@ func (s *Signer) Open(text, user string, now time.Time) (Token, error) {
 	return t, nil
 }
 
-// signed reports whether mac is body's under one of the keys. How long that takes
-// does not depend on how much of mac is right.
+// signed reports whether one of the keys made mac, in constant time.
 func (s *Signer) signed(body, mac []byte) bool {
 	ok := false
 	for _, key := range s.keys {

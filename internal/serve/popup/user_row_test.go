@@ -34,7 +34,7 @@ func newFillCase(t *testing.T) *fillCase {
 	return c
 }
 
-// suits reports whether a target holds for a row.
+// matches reports whether a target holds for a row.
 func (c *fillCase) suits(t *testing.T, target, row string) bool {
 	t.Helper()
 	set, err := NewSet(c.schema, []Campaign{{ID: 1, Name: "a", Placement: "home", Status: Active, Payload: []byte("1"), Target: target}})

@@ -1,0 +1,69 @@
+// Package popup decides which popup a user gets, stores what each user was shown and did,
+// and ensures that concurrent requests of one user never get two popups.
+//
+// # Flow
+//
+//	popup.go      Ask reads the user's State, decides, and swaps the State in the Store
+//	decide.go     the decision and the State after it: pure functions
+//	memory.go     a Store in this process; Redis is another one
+//	event_log.go  records the event of a swap in the spool
+//
+// A swap succeeds only if the state still has the version that was read. A request that
+// loses the race decides again. The event of a show, click or dismissal is durable before
+// the answer. Click and Dismiss take the signed token of a show and go the same way.
+//
+//	schema, err := popup.NewSchema(attributes)
+//	set, err := popup.NewSet(schema, campaigns)
+//	p, err := popup.Open(popup.Config{Store: store, Signer: signer, Log: log}, set)
+//	a := p.Attributes()
+//	err = a.Add("country", "CN")
+//	answer, err := p.Ask(ctx, popup.Key{User: "7", Placement: "home"}, a, now)
+//	err = p.Click(ctx, answer.Token, "7", now)
+//
+// A Set is all campaigns, compiled. Campaigns replaces it when the database has changed.
+//
+// # Rules
+//
+// Per user and placement, with campaigns in ascending order:
+//
+//   - Nothing was shown: the first campaign that matches.
+//   - Shown, not answered: nothing until the show plus RepeatAfter. Then the same campaign
+//     if it still matches, otherwise the next one in the order that does.
+//   - Clicked or dismissed: nothing, of any campaign, until QuietClick or QuietDismiss has
+//     passed. Then the next one in the order that matches.
+//   - None is left: nothing, until there is one. A campaign that is earlier in the order
+//     than the last one is not shown again.
+//
+// A campaign matches if it is active, runs (Start <= now < End), was shown fewer times than
+// its Cap, and its expression is true. Order, RepeatAfter and quiet periods are the current
+// ones of the campaign. If the set does not have the campaign, those at its last event
+// apply.
+//
+// # Expressions
+//
+// Expressions use a subset of expr-lang/expr: and, or, not; ==, !=, <, <=, >, >=; in (a
+// list of literals, a range of literal integers, or a list attribute); contains,
+// startsWith, endsWith, matches with a literal pattern; + - * / % ** on numbers and -
+// between timestamps; cond ? x : y with x and y of one type; ??; nil; date("...") and
+// duration("...") of literals; len. Everything else is refused with its line and column:
+// closures, loops, variables, member access, concatenation and the clock.
+//
+// Evaluation does not fail. The result is that of expr's machine, with these additions:
+//
+//   - An attribute without a value is nil. It equals only nil, so != is true; every other
+//     comparison with it is false, and as a condition it is false.
+//   - A calculation with a missing value is missing, and so is x % 0.
+//
+// # Failures
+//
+//   - The store does not answer: nothing is shown. With ShowAnyway, the user gets what a new
+//     user would, without a token and unrecorded. Clicks get ErrUnavailable.
+//   - The event cannot be recorded: the state is put back, and the answer is the same.
+//     The event may have been recorded all the same; a click that is sent again has the
+//     same Event.ID.
+//   - UserRow fails: nothing is shown.
+//   - A click or dismissal with a forged, expired, late or repeated token, or another
+//     user's, gets an error of its own and changes nothing.
+//
+// The package contains no SQL, no HTTP and no database client.
+package popup
