@@ -9,8 +9,8 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// campaignView is a campaign as the API writes and reads it. What it reads but does not
-// take (id, problem, note and the counts) may be sent back as it came.
+// campaignView is a campaign in the API. In requests id, problem, note and the counts are
+// ignored, so that an answer can be sent back.
 type campaignView struct {
 	ID           popup.CampaignID `json:"id"`
 	Version      int64            `json:"version"`
@@ -22,13 +22,13 @@ type campaignView struct {
 	Status       popup.Status     `json:"status"`
 	Start        *time.Time       `json:"start"`
 	End          *time.Time       `json:"end"`
-	RepeatAfter  *period          `json:"repeat_after"` // null: the configuration's
+	RepeatAfter  *period          `json:"repeat_after"` // null: that of the configuration
 	QuietClick   period           `json:"quiet_click"`
 	QuietDismiss period           `json:"quiet_dismiss"`
 	Cap          int              `json:"cap"`
 
-	Problem    string  `json:"problem,omitempty"` // why it is not shown although it is active
-	Note       string  `json:"note,omitempty"`    // what a change means that is easily overlooked
+	Problem    string  `json:"problem,omitempty"` // why it is shown to nobody
+	Note       string  `json:"note,omitempty"`    // a consequence of the change
 	Shows      uint64  `json:"shows"`
 	Clicks     uint64  `json:"clicks"`
 	Dismissals uint64  `json:"dismissals"`
@@ -51,7 +51,7 @@ func newView(c popup.StoredCampaign, problem string, n popup.Counts) campaignVie
 	return v
 }
 
-// fill sets what a request says about a campaign. The status stays where it says none.
+// fill sets the fields of a campaign from a request. Without a status it keeps the old one.
 func (v *campaignView) fill(c *popup.StoredCampaign) {
 	c.Campaign = popup.Campaign{
 		ID: c.ID, Name: v.Name, Placement: v.Placement, Order: v.Order, Payload: v.Payload, Target: v.Target,
@@ -79,7 +79,7 @@ func orNil(t time.Time) *time.Time {
 	return &t
 }
 
-// period is a duration as the API writes it: "24h0m0s", or "forever".
+// period is a duration in the API: "24h0m0s", or "forever".
 type period time.Duration
 
 const forever = "forever"

@@ -15,27 +15,25 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// Popups is what the campaign API shows and changes. All fields are required but
-// ClockOffset.
+// Popups configures the campaign API. All fields are required but ClockOffset.
 type Popups struct {
 	Popup       *popup.Popup
 	Campaigns   *popup.Campaigns
 	Placements  []string
 	User        param.Type // of a user's id
-	ClockOffset bool       // explain may shift the clock, to try things out
+	ClockOffset bool       // explain accepts clock_offset, for the demo
 
 	// Counts returns how often campaigns were shown and answered.
 	Counts func(context.Context) (map[popup.CampaignID]popup.Counts, error)
 }
 
-// campaignBytesMax bounds a request's body: the payload, the expression, and room.
+// campaignBytesMax bounds a request's body: the payload, the expression, and some room.
 const campaignBytesMax = popup.PayloadBytesMax + popup.TargetBytesMax + 16<<10
 
 // campaignRoutes adds the campaign API to the routes that need the token.
 func (s *Server) campaignRoutes(mux *http.ServeMux) {
 	p := s.cfg.Popups
-	// Without a token a page in the operator's browser reaches this listener, too. It may
-	// read nothing, and here it may change nothing.
+	// Without a token, a page in the operator's browser can send requests here.
 	own := http.NewCrossOriginProtection()
 	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, http.StatusForbidden, "pages of other origins may not change campaigns")
@@ -91,8 +89,8 @@ func (p *Popups) get(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// find returns the campaign that the path names. If there is none the request has been
-// answered.
+// find returns the campaign that the path names. If there is none, it has answered the
+// request.
 func (p *Popups) find(w http.ResponseWriter, r *http.Request) (c popup.StoredCampaign, problem string, ok bool) {
 	id, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
 	if err != nil {
@@ -112,7 +110,7 @@ func (p *Popups) find(w http.ResponseWriter, r *http.Request) (c popup.StoredCam
 	return all[i], problems[all[i].ID], true
 }
 
-// answer answers with a campaign; its version is the entity tag. capped says that the
+// answer answers with a campaign. Its version is the entity tag. capped means that the
 // campaign had no cap before.
 func (p *Popups) answer(w http.ResponseWriter, r *http.Request, status int, c popup.StoredCampaign, problem string, capped bool) {
 	counts, err := p.Counts(r.Context())
@@ -177,8 +175,8 @@ func (p *Popups) setStatus(status popup.Status) http.HandlerFunc {
 	}
 }
 
-// mayChange reports whether a request knows the campaign's version, from If-Match or
-// its body. If not, it has been answered.
+// mayChange reports whether a request names the campaign's current version, in If-Match or
+// its body. If not, it has answered the request.
 func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, known int64) bool {
 	if tag := r.Header.Get("If-Match"); tag != "" {
 		var err error
@@ -197,7 +195,7 @@ func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, 
 	return false
 }
 
-// save stores a campaign that may be wrong; capped is answer's.
+// save stores a campaign and answers. capped is as for answer.
 func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
 	if !slices.Contains(p.Placements, c.Placement) {
 		err := fmt.Errorf("%w: placement must be %s: popups.placements of the configuration", popup.ErrCampaign, strings.Join(p.Placements, " or "))
@@ -207,7 +205,7 @@ func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCamp
 	p.store(w, r, c, status, capped)
 }
 
-// store is save for a campaign whose placement may have left the configuration.
+// store is save for a campaign whose placement may no longer be configured.
 func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
 	saved, err := p.Campaigns.Save(r.Context(), c)
 	switch {
@@ -230,7 +228,7 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 	}
 }
 
-// readCampaign reads the body. If it cannot be read the request has been answered.
+// readCampaign parses the body. If that fails, it has answered the request.
 func readCampaign(w http.ResponseWriter, r *http.Request) (campaignView, bool) {
 	var body campaignView
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
@@ -245,7 +243,7 @@ func readCampaign(w http.ResponseWriter, r *http.Request) (campaignView, bool) {
 	case errors.As(err, &large):
 		writeProblem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", campaignBytesMax))
 	case err != nil:
-		writeProblem(w, http.StatusBadRequest, "the body is no campaign: "+strings.TrimPrefix(err.Error(), "json: "))
+		writeProblem(w, http.StatusBadRequest, "the body is not a campaign: "+strings.TrimPrefix(err.Error(), "json: "))
 	case decoder.More():
 		writeProblem(w, http.StatusBadRequest, "the body is more than one campaign")
 	default:
@@ -254,15 +252,15 @@ func readCampaign(w http.ResponseWriter, r *http.Request) (campaignView, bool) {
 	return body, false
 }
 
-// flaw is one thing that is wrong with a campaign.
+// flaw is one error in a campaign.
 type flaw struct {
 	Field   string `json:"field"`
-	Line    int    `json:"line,omitempty"` // of the place in an expression
+	Line    int    `json:"line,omitempty"` // in an expression
 	Column  int    `json:"column,omitempty"`
 	Message string `json:"message"`
 }
 
-// writeRefused answers what is wrong with a campaign, all of it.
+// writeRefused answers with all errors of a campaign.
 func writeRefused(w http.ResponseWriter, err error) {
 	detail := strings.TrimPrefix(err.Error(), popup.ErrCampaign.Error()+": ")
 	var flaws []flaw
@@ -284,7 +282,7 @@ func writeRefused(w http.ResponseWriter, err error) {
 	}{"about:blank", "The campaign is refused", http.StatusUnprocessableEntity, strings.ReplaceAll(detail, "\n", "; "), flaws})
 }
 
-// writeDown answers that the database does not.
+// writeDown answers that the database is not available.
 func writeDown(w http.ResponseWriter, err error) {
 	w.Header().Set("Retry-After", "1")
 	writeProblem(w, http.StatusServiceUnavailable, "the database does not answer: "+err.Error())

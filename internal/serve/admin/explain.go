@@ -11,30 +11,29 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// explanation says why a user gets a campaign or not.
+// explanation says why a user does or does not get a campaign.
 type explanation struct {
 	Campaign  popup.CampaignID `json:"campaign"`
 	Name      string           `json:"name"`
 	Order     int32            `json:"order"`
 	Verdict   popup.Verdict    `json:"verdict"`
 	At        *time.Time       `json:"at,omitempty"`        // the time that decided
-	Problem   string           `json:"problem,omitempty"`   // what keeps it from everybody
-	Condition string           `json:"condition,omitempty"` // the first one that does not hold
+	Problem   string           `json:"problem,omitempty"`   // why it is shown to nobody
+	Condition string           `json:"condition,omitempty"` // the first one that is false
 	Shows     int              `json:"shows,omitempty"`     // to this user since it has a cap
 }
 
-// userState is what is known of a user at a placement.
+// userState is a user's state at a placement.
 type userState struct {
 	Version  uint64           `json:"version"`
 	Phase    string           `json:"phase"`
 	Campaign popup.CampaignID `json:"campaign,omitempty"`
 	Shown    *time.Time       `json:"shown,omitempty"`
 	Answered *time.Time       `json:"answered,omitempty"`
-	Until    *time.Time       `json:"until,omitempty"` // nothing is shown before; none with a phase but fresh: not again
+	Until    *time.Time       `json:"until,omitempty"` // nothing is shown before; absent with a phase other than fresh: never again
 }
 
-// explain answers what the user would get now and why, campaign by campaign. It changes
-// nothing.
+// explain answers what a user would get now, and why, by campaign. It changes nothing.
 func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	key := popup.Key{User: query.Get("user"), Placement: query.Get("placement")}
@@ -73,7 +72,7 @@ func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readAttributes takes the user's id in its one form, and the attributes.
+// readAttributes makes the user's id canonical and parses the attributes.
 func (p *Popups) readAttributes(key *popup.Key, query map[string][]string, attributes *popup.Attributes) error {
 	if key.User != "" && p.User != param.Text {
 		canonical, err := param.Parse(param.Param{Name: "user", Type: p.User}, key.User)

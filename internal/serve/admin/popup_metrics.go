@@ -11,17 +11,16 @@ type PopupFigures struct {
 	popup.Stats
 	States       int     // in memory; with Redis 0
 	Waiting      int64   // events that the database does not have yet; -1: not known
-	WaitingAge   float64 // of the oldest of them, in seconds; 0 where it is not known
+	WaitingAge   float64 // of the oldest of them, in seconds; 0 if not known
 	RecordErrors uint64  // events that could not be recorded; with Redis 0
-	SetAside     int64   // events set aside, because they could not be read
+	SetAside     int64   // events that could not be decoded
 	Campaigns    popup.CampaignStats
-	Down         bool    // the states do not answer
-	Durable      bool    // what is answered outlives a crash of what keeps it
+	Down         bool    // the store does not answer
+	Durable      bool    // acknowledged events survive a crash
 	LockAge      float64 // seconds since the database last confirmed the lock; with Redis 0
 }
 
-// PopupStats returns the metrics of popups, named spillway_popup_... read is called at
-// each scrape.
+// PopupStats returns the metrics of popups, spillway_popup_…. read is called at each scrape.
 func PopupStats(read func() PopupFigures) prometheus.Collector {
 	type s = PopupFigures
 	flag := func(is bool) float64 {
@@ -33,7 +32,7 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 	outcome := func(name string) prometheus.Labels { return prometheus.Labels{"outcome": name} }
 	event := func(name string) prometheus.Labels { return prometheus.Labels{"kind": name} }
 	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
-	const decisions, events, refused = "Requests for a popup, by what became of them.", "Events recorded.", "Clicks and dismissals refused."
+	const decisions, events, refused = "Requests for a popup, by outcome.", "Events recorded.", "Clicks and dismissals refused."
 	c := &snapshots[s]{prefix: "spillway_popup_", read: func() []s { return []s{read()} }}
 	return c.describe([]metric[s]{
 		{"decisions_total", counter, func(s s) float64 { return float64(s.Waits) }, decisions, outcome("wait")},
@@ -46,22 +45,22 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"refused_total", counter, func(s s) float64 { return float64(s.Late) }, refused, reason("late")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Unknown) }, refused, reason("unknown")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, refused, reason("not_ours")},
-		{"conflicts_total", counter, func(s s) float64 { return float64(s.Conflicts) }, "Races of two requests for one user, decided again.", nil},
+		{"conflicts_total", counter, func(s s) float64 { return float64(s.Conflicts) }, "Lost races between requests of one user, decided again.", nil},
 		{"unavailable_total", counter, func(s s) float64 { return float64(s.Unavailable) }, "Requests that met a failure of the states, the event log or attributes_sql.", nil},
 		{"record_errors_total", counter, func(s s) float64 { return float64(s.RecordErrors) }, "Events that could not be recorded.", nil},
-		{"cache_hits_total", counter, func(s s) float64 { return float64(s.Cache.Hits) }, "Requests that needed no look into Redis; 0 with memory.", nil},
-		{"cache_misses_total", counter, func(s s) float64 { return float64(s.Cache.Misses) }, "Requests that did; 0 without a cache.", nil},
-		{"cache_states", gauge, func(s s) float64 { return float64(s.Cache.States) }, "States of Redis that this process remembers.", nil},
+		{"cache_hits_total", counter, func(s s) float64 { return float64(s.Cache.Hits) }, "Requests answered from the cache; 0 without one.", nil},
+		{"cache_misses_total", counter, func(s s) float64 { return float64(s.Cache.Misses) }, "Requests that read Redis; 0 without a cache.", nil},
+		{"cache_states", gauge, func(s s) float64 { return float64(s.Cache.States) }, "States in the cache of this process.", nil},
 		{"states", gauge, func(s s) float64 { return float64(s.States) }, "States of users in memory.", nil},
-		{"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Durable events that the database does not have yet; -1 while it is not known.", nil},
+		{"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Durable events that the database does not have yet; -1 if not known.", nil},
 		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them.", nil},
-		{"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) }, "Events that could not be read and wait for a person.", nil},
-		{"attributes_refused_total", counter, func(s s) float64 { return float64(s.RowRefused) }, "Values of users' rows that their attributes do not take; they count as missing.", nil},
+		{"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) }, "Events that could not be decoded and must be repaired by hand.", nil},
+		{"attributes_refused_total", counter, func(s s) float64 { return float64(s.RowRefused) }, "Values of attributes_sql that are not of their attribute's type; they count as missing.", nil},
 		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns.Active) }, "Active campaigns in force.", nil},
-		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Campaigns.Version) }, "Version of the campaigns in force; replicas differ for a second at most.", nil},
-		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.PollErrors) }, "Looks at the campaigns in the database that failed.", nil},
+		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Campaigns.Version) }, "Version of the campaigns in force; replicas differ for at most a second.", nil},
+		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.PollErrors) }, "Failed reads of the campaigns.", nil},
 		{"down", gauge, func(s s) float64 { return flag(s.Down) }, "1 while the states do not answer.", nil},
-		{"events_durable", gauge, func(s s) float64 { return flag(s.Durable) }, "1 while an answered event outlives a crash; 0 where Redis does not sync, or does not tell.", nil},
-		{"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge }, "Since the database last confirmed the lock of the one process; 0 with Redis.", nil},
+		{"events_durable", gauge, func(s s) float64 { return flag(s.Durable) }, "1 if acknowledged events survive a crash; 0 if Redis does not sync, or if that is not known.", nil},
+		{"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge }, "Time since the database last confirmed the lock; 0 with Redis.", nil},
 	})
 }

@@ -164,8 +164,8 @@ func popupAttributes(c *config.Popups) []popup.Attribute {
 	return all
 }
 
-// popupSigner returns the signer of show tokens, with a key of its own where none is
-// configured.
+// popupSigner returns the signer of show tokens. If no key is configured, it uses one of the
+// data directory.
 func (a *app) popupSigner() (*popup.Signer, error) {
 	var keys [][]byte
 	for _, key := range a.cfg.Popups.Keys {
@@ -185,17 +185,17 @@ func (a *app) popupSigner() (*popup.Signer, error) {
 	return signer, nil
 }
 
-// ownKey reads the key in a file, and makes one where there is none.
+// ownKey reads the key in a file, or creates it.
 func ownKey(file string) ([]byte, error) {
 	key, err := os.ReadFile(file)
 	if !errors.Is(err, fs.ErrNotExist) {
 		if err == nil && len(key) < popup.KeyBytesMin {
-			err = fmt.Errorf("%s holds no key: delete it, and tokens given so far are no good any more", file)
+			err = fmt.Errorf("%s does not contain a key: delete it, which makes earlier show tokens invalid", file)
 		}
 		return key, err
 	}
 	var random [32]byte
-	_, _ = rand.Read(random[:]) // it does not fail
+	_, _ = rand.Read(random[:]) // never fails
 	key = []byte(hex.EncodeToString(random[:]))
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -232,7 +232,7 @@ func (p *popupPart) start(ctx context.Context, failed context.CancelCauseFunc) e
 	return nil
 }
 
-// The bounds of the popups' spool that are not configured.
+// Limits of the event log.
 const (
 	popupQueueBytes = 64 << 20 // of events that wait for the next fsync
 	popupGroupBytes = 1 << 20  // of events in one fsync
@@ -256,7 +256,7 @@ func (p *popupPart) startLocal(ctx context.Context) error {
 		err = p.local.Start(ctx, p.lock, events)
 	}
 	if errors.Is(err, spool.ErrDamaged) {
-		err = fmt.Errorf("%s: %w; spillway spool repair --popups --data %s says what is lost, and gives it up with --yes", path, err, p.app.cfg.Data)
+		err = fmt.Errorf("%s: %w; run spillway spool repair --popups --data %s to see what is lost, and with --yes to continue without it", path, err, p.app.cfg.Data)
 	}
 	return err
 }
@@ -354,7 +354,7 @@ func (p *popupPart) figures() admin.PopupFigures {
 	return f
 }
 
-// checkPopups says what is wrong with the popups that only the engine can tell.
+// checkPopups returns the mistakes in the configuration of popups that only the engine finds.
 func checkPopups(c config.Config) []config.Mistake {
 	p := &c.Popups
 	var found []config.Mistake
@@ -365,7 +365,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	}
 	for _, a := range popupAttributes(p) {
 		if !strings.Contains("text,integer,real,boolean,timestamp,texts", string(a.Type)) {
-			continue // Validate says so
+			continue // reported by Validate
 		}
 		if _, err := popup.NewSchema([]popup.Attribute{a}); err != nil {
 			add("attributes", err.Error())
@@ -380,7 +380,7 @@ func checkPopups(c config.Config) []config.Mistake {
 		return found
 	}
 	if names := statement.Names(); len(names) != 1 || names[0] != "user" {
-		add("attributes_sql", "must ask for :user, and take no other parameter")
+		add("attributes_sql", "must have the parameter :user and no other")
 	}
 	return found
 }

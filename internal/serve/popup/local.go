@@ -41,7 +41,8 @@ type Local struct {
 // bounds how long an event waits for its fsync.
 func NewLocal(users int, timeout time.Duration, tables LocalTables, log *slog.Logger) *Local {
 	l := &Local{Memory: NewMemory(users, nil), tables: tables, timeout: timeout, log: log}
-	l.unavailable.Store(&errNotRestored)
+	reason := errNotRestored
+	l.unavailable.Store(&reason)
 	return l
 }
 
@@ -62,7 +63,9 @@ func (l *Local) Start(ctx context.Context, lock *Lock, spool Spool) error {
 		return err
 	}
 	l.log.Info("popup states restored", "states", l.Len(), "events_waiting", waiting)
-	l.unavailable.CompareAndSwap(&errNotRestored, nil)
+	if reason := l.unavailable.Load(); errors.Is(*reason, errNotRestored) {
+		l.unavailable.CompareAndSwap(reason, nil)
+	}
 	return nil
 }
 
@@ -79,7 +82,7 @@ func (l *Local) Run(ctx context.Context, failed func(error)) {
 	running.Go(func() {
 		select {
 		case <-l.lock.Lost():
-			l.shut(&ErrLockLost)
+			l.shut(ErrLockLost)
 			failed(ErrLockLost)
 		case <-ctx.Done():
 		}
@@ -88,12 +91,15 @@ func (l *Local) Run(ctx context.Context, failed func(error)) {
 }
 
 // Shut makes all later calls fail.
-func (l *Local) Shut() { l.shut(&errClosed) }
+func (l *Local) Shut() { l.shut(errClosed) }
 
 // shut makes calls fail, unless they do for good already.
-func (l *Local) shut(reason *error) {
-	if !l.unavailable.CompareAndSwap(nil, reason) {
-		l.unavailable.CompareAndSwap(&errNotRestored, reason)
+func (l *Local) shut(reason error) {
+	for {
+		now := l.unavailable.Load()
+		if now != nil && !errors.Is(*now, errNotRestored) || l.unavailable.CompareAndSwap(now, &reason) {
+			return
+		}
 	}
 }
 

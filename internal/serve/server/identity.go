@@ -13,22 +13,22 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// IdentityConfig says what a JSON Web Token must be to tell who the user is. There is
-// one algorithm, so that a token cannot choose another.
+// IdentityConfig describes the JSON Web Token that identifies a user. Only one algorithm is
+// accepted, so that a token cannot choose a weaker one.
 type IdentityConfig struct {
-	Header    string // of the request; Authorization: the token stands behind Bearer
+	Header    string // of the request; in Authorization the token follows Bearer
 	Algorithm string // HS256, RS256 or EdDSA
-	Key       []byte // HS256: the key; else the public key in PEM
-	Claim     string // that holds the user's id: text, or a whole number
+	Key       []byte // the key for HS256, otherwise the public key in PEM
+	Claim     string // with the user's id, as text or a whole number
 	Issuer    string // "": any
 	Audience  string // "": any
 }
 
-// allowedHeaders are the request headers that pages of the configured origins may send.
+// allowedHeaders are the request headers that CORS permits.
 const allowedHeaders = "Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id"
 
-// allowHeaders returns the request headers that such pages may send to e: for popups,
-// the one of the user's token too.
+// allowHeaders returns the request headers that CORS permits for e. Those of popups include
+// the header of the user's token.
 func (s *Server) allowHeaders(e *entry) string {
 	p := s.cfg.Popup
 	if p == nil || p.Identity == nil || e != s.routes[p.Path] && e != s.routes[p.Path+"/click"] && e != s.routes[p.Path+"/dismiss"] {
@@ -42,27 +42,26 @@ func (s *Server) allowHeaders(e *entry) string {
 	return allowedHeaders + ", " + p.Identity.cfg.Header
 }
 
-// identityLeeway is how much the clock of who signs may differ from ours.
+// identityLeeway is the permitted difference between the issuer's clock and ours.
 const identityLeeway = 30 * time.Second
 
-// rsaBitsMin is the smallest RSA key that RFC 7518 lets sign.
+// rsaBitsMin is the minimum key size for RS256 (RFC 7518).
 const rsaBitsMin = 2048
 
-// errIdentity: the token is missing or not good.
+// errIdentity: the token is missing or not valid.
 var errIdentity = errors.New("not identified")
 
-// errNamesAnother: the token is good, but the request is about another user.
+// errNamesAnother: the token is valid, but the request names another user.
 var errNamesAnother = errors.New("the request names another user than its token")
 
-// Identity finds out from a signed token (JWT, RFC 7519) whose request it is. It does
-// not change and may be used concurrently.
+// Identity identifies users by a signed token (JWT, RFC 7519). It is immutable.
 type Identity struct {
 	cfg    IdentityConfig
 	key    any
 	parser *jwt.Parser
 }
 
-// NewIdentity checks the configuration and its key.
+// NewIdentity checks a configuration and its key.
 func NewIdentity(cfg IdentityConfig) (*Identity, error) {
 	key, err := verificationKey(cfg)
 	if err != nil {
@@ -81,7 +80,7 @@ func NewIdentity(cfg IdentityConfig) (*Identity, error) {
 	return &Identity{cfg: cfg, key: key, parser: jwt.NewParser(options...)}, nil
 }
 
-// verificationKey reads the key, as the algorithm takes it.
+// verificationKey parses the key for the algorithm.
 func verificationKey(cfg IdentityConfig) (any, error) {
 	switch cfg.Algorithm {
 	case "HS256":
@@ -101,8 +100,7 @@ func verificationKey(cfg IdentityConfig) (any, error) {
 	return nil, errors.New("the algorithm must be HS256, RS256 or EdDSA")
 }
 
-// user returns the user's id from the token of a request. Errors wrap errIdentity and
-// say what to change.
+// user returns the user's id from the token of a request. Errors wrap errIdentity.
 func (d *Identity) user(h *fasthttp.RequestHeader) (string, error) {
 	token := h.Peek(d.cfg.Header)
 	if strings.EqualFold(d.cfg.Header, fasthttp.HeaderAuthorization) {
@@ -119,11 +117,11 @@ func (d *Identity) user(h *fasthttp.RequestHeader) (string, error) {
 	return d.claimed(string(token))
 }
 
-// claimed checks a token and returns the user that it names.
+// claimed verifies a token and returns the user's id.
 func (d *Identity) claimed(token string) (string, error) {
 	claims := jwt.MapClaims{}
 	if _, err := d.parser.ParseWithClaims(token, claims, d.keyOf); err != nil {
-		return "", refused("the JWT is not good: " + err.Error())
+		return "", refused("the JWT is not valid: " + err.Error())
 	}
 	user := idText(claims[d.cfg.Claim])
 	if user == "" {
@@ -132,8 +130,8 @@ func (d *Identity) claimed(token string) (string, error) {
 	return user, nil
 }
 
-// keyOf returns the one key, for a token that asks for no extensions: RFC 7515 has
-// those refused that are not known, and the parser does not look.
+// keyOf returns the key. It refuses tokens with extensions (crit), as RFC 7515 requires and
+// the parser does not.
 func (d *Identity) keyOf(token *jwt.Token) (any, error) {
 	if _, asks := token.Header["crit"]; asks {
 		return nil, errors.New("no extensions are known, and it asks for some (crit)")
@@ -141,8 +139,7 @@ func (d *Identity) keyOf(token *jwt.Token) (any, error) {
 	return d.key, nil
 }
 
-// idText returns a claim's text, or the digits of a whole number as they stand there;
-// "" for anything else.
+// idText returns the text of a claim, or the digits of a whole number; otherwise "".
 func idText(claim any) string {
 	switch claim := claim.(type) {
 	case string:

@@ -16,22 +16,22 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// PopupRoute is where popups are served: Path decides, Path/click and Path/dismiss
-// take what the user did.
+// PopupRoute configures popups: GET Path decides, POST Path/click and Path/dismiss record
+// the user's answer.
 type PopupRoute struct {
 	Path        string
 	Popup       *popup.Popup
-	Placements  []string      // the first is for requests that name none
+	Placements  []string      // the first is the default
 	User        param.Type    // text, integer or uuid
-	Identity    *Identity     // who the user is; nil: the query says
-	ClockOffset bool          // the query may shift the clock, to try things out
-	RetryAfter  time.Duration // what clients are told while the state is not available; 0: a second
+	Identity    *Identity     // identifies the user; nil: the query names the user
+	ClockOffset bool          // accept clock_offset in the query, for the demo
+	RetryAfter  time.Duration // sent while popups are not available; 0: a second
 }
 
-// clockOffsetMax bounds what clock_offset may add, in either direction.
+// clockOffsetMax bounds clock_offset in both directions.
 const clockOffsetMax = 10 * 365 * 24 * time.Hour
 
-// answerBytesMax is the largest body of a click: a token in JSON, and room.
+// answerBytesMax is the maximum body of a click: a token in JSON, and some room.
 const answerBytesMax = popup.TokenBytesMax + 1024
 
 // popupHandler serves popups.
@@ -41,7 +41,7 @@ type popupHandler struct {
 	entry  *entry
 }
 
-// addPopup serves a route of popups.
+// addPopup adds the routes of popups.
 func (s *Server) addPopup(r PopupRoute) error {
 	if r.RetryAfter == 0 {
 		r.RetryAfter = retryAfter
@@ -63,7 +63,7 @@ func (s *Server) addPopup(r PopupRoute) error {
 	return nil
 }
 
-// ask answers GET: a show changes what the user gets next, so HEAD is refused.
+// ask answers GET. HEAD is refused, because a show changes the state.
 func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
 	if ctx.IsHead() {
 		h.server.otherMethod(ctx, h.entry)
@@ -94,12 +94,11 @@ func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// show answers with a campaign's payload; without a token where the show could not
-// be recorded.
+// show answers with a campaign's payload, and its token if the show was recorded.
 func (h *popupHandler) show(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	h.head(ctx, a)
 	ctx.Response.Header.SetContentTypeBytes(h.server.names.json)
-	body := ctx.Response.SwapBody(nil)[:0] // the connection's buffer: nothing is allocated
+	body := ctx.Response.SwapBody(nil)[:0] // reuses the connection's buffer
 	body = append(body, `{"campaign":`...)
 	body = strconv.AppendUint(body, uint64(a.Campaign.ID), 10)
 	body = append(append(body, `,"payload":`...), a.Campaign.Payload...)
@@ -109,7 +108,7 @@ func (h *popupHandler) show(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	ctx.Response.SwapBody(append(body, '}'))
 }
 
-// nothing answers that there is no popup, and from when on there may be one.
+// nothing answers that there is no popup, and when there may be one.
 func (h *popupHandler) nothing(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	h.head(ctx, a)
 	ctx.SetStatusCode(fasthttp.StatusNoContent)
@@ -119,15 +118,14 @@ func (h *popupHandler) nothing(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	}
 }
 
-// head says why the answer is as it is, and that it is nobody else's.
+// head sets the headers of an answer: its reason, and that it must not be cached.
 func (h *popupHandler) head(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	names := &h.server.names
 	ctx.Response.Header.SetCanonical(names.cacheControl, names.noStore)
 	ctx.Response.Header.SetCanonical(names.reason, names.reasons[a.Reason])
 }
 
-// read takes user, placement and attributes from the query. They are good until the
-// request ends.
+// read parses user, placement and attributes from the query. They point into the request.
 func (h *popupHandler) read(ctx *fasthttp.RequestCtx, attributes *popup.Attributes) (popup.Key, error) {
 	var key popup.Key
 	for name, value := range ctx.QueryArgs().All() {
@@ -158,8 +156,7 @@ func (h *popupHandler) read(ctx *fasthttp.RequestCtx, attributes *popup.Attribut
 	return key, err
 }
 
-// user returns whose request it is. named is who the query says, "" where it does
-// not.
+// user returns the user's id. named is the one in the query; "" if there is none.
 func (h *popupHandler) user(ctx *fasthttp.RequestCtx, named string) (string, error) {
 	named, err := h.canonical(named)
 	if err != nil || h.Identity == nil {
@@ -178,7 +175,7 @@ func (h *popupHandler) user(ctx *fasthttp.RequestCtx, named string) (string, err
 	return user, nil
 }
 
-// canonical returns the one text of a user's id.
+// canonical returns the canonical form of a user's id.
 func (h *popupHandler) canonical(user string) (string, error) {
 	if user == "" || h.User == param.Text || h.User == param.Integer && isPlainNumber(user) {
 		return user, nil
@@ -190,8 +187,8 @@ func (h *popupHandler) canonical(user string) (string, error) {
 	return canonical, nil
 }
 
-// isPlainNumber reports whether text is a number as it is written in one way only.
-// It saves most ids the way through numbers, which allocates.
+// isPlainNumber reports whether text is a canonical number. Most ids are, and need not be
+// parsed, which allocates.
 func isPlainNumber(text string) bool {
 	for i := range len(text) {
 		if text[i] < '0' || text[i] > '9' {
@@ -201,7 +198,7 @@ func isPlainNumber(text string) bool {
 	return text != "" && len(text) <= 18 && text[0] != '0'
 }
 
-// now returns the request's time, shifted where that is allowed.
+// now returns the request's time, shifted by clock_offset if that is allowed.
 func (h *popupHandler) now(ctx *fasthttp.RequestCtx) (time.Time, error) {
 	if !h.ClockOffset {
 		return ctx.Time(), nil
@@ -217,7 +214,7 @@ func (h *popupHandler) now(ctx *fasthttp.RequestCtx) (time.Time, error) {
 	return ctx.Time().Add(d), nil
 }
 
-// answered returns the handler of clicks or dismissals.
+// answered returns the handler of clicks or of dismissals.
 func (h *popupHandler) answered(record func(ctx context.Context, token, user string, now time.Time) error) func(*fasthttp.RequestCtx) {
 	return func(ctx *fasthttp.RequestCtx) {
 		var body struct {
@@ -245,7 +242,7 @@ func (h *popupHandler) answered(record func(ctx context.Context, token, user str
 	}
 }
 
-// fail answers an error of the engine, or of who the user is.
+// fail answers an error of the engine or of the identity.
 func (h *popupHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	s := h.server
 	switch {
@@ -273,13 +270,13 @@ func (h *popupHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	}
 }
 
-// unavailable answers that the state or the event log do not answer.
+// unavailable answers 503.
 func (h *popupHandler) unavailable(ctx *fasthttp.RequestCtx, err error) {
 	h.server.unavailable(ctx, popupsDown, "the users' states or the event log do not answer; nothing is shown or recorded", err)
 	ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(h.RetryAfter)))
 }
 
-// describePopup describes the problems of popups.
+// describePopup returns the problems of popups.
 func (k problemKind) describePopup() problem {
 	switch k {
 	case notIdentified:
