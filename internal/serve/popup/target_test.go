@@ -236,6 +236,46 @@ func compareTarget(t *rapid.T, schema *Schema) int {
 	return assignments
 }
 
+// Values of one user: city, vip and seen are missing.
+func TestTargetValues(t *testing.T) {
+	schema := testSchema(t)
+	a := schema.New()
+	for _, pair := range [][2]string{
+		{"country", "CN"}, {"level", "7"}, {"age", "0"}, {"score", "0.5"}, {"joined", "2026-01-02T00:00:00Z"}, {"tags", "new"}, {"tags", "new"},
+	} {
+		if err := a.Add(pair[0], pair[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for source, want := range map[string]bool{
+		`date("2026-01-05") - joined > duration("48h")`:          true,
+		`joined - seen > duration("1h") or joined - seen == nil`: true,
+		`level % age == nil`:                        true,
+		`-(level % age) < 1 or (level + 1) in 1..9`: true,
+		`len(city) == nil and not (len(city) > 0)`:  true,
+		`len(tags) == 2`:                            true,
+		`city matches "."`:                          false,
+		`not (city contains "")`:                    true,
+		`(city ?? country) in ["CN", "a", "b", "c", "d", "e", "f", "g"]`: true,
+		`city in ["", "a", "b", "c", "d", "e", "f", "g"]`:                false,
+		`city not in [""]`:                                                  true,
+		`60 * 24 - 1439 + age in [1, 2 - 4]`:                                true,
+		`vip ? false : (vip ?? true)`:                                       true,
+		`city < "a" or city >= "a" or seen <= joined`:                       false,
+		`(level > 9 ? level : nil) == nil`:                                  true,
+		`((level + age) * (level + age) + (city == nil ? 1 : 2)) / 2 == 25`: true,
+	} {
+		target, err := compileTarget(schema, source)
+		if err != nil {
+			t.Errorf("%s: %v", source, err)
+			continue
+		}
+		if got := target.matches(a); got != want {
+			t.Errorf("%s: %v", source, got)
+		}
+	}
+}
+
 func TestTargetRefused(t *testing.T) {
 	schema := testSchema(t)
 	for source, want := range map[string]string{

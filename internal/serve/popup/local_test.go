@@ -1,0 +1,110 @@
+package popup
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+
+	"spillway/internal/serve/queue"
+)
+
+// fakeSpool keeps entries in memory. Drain hands over all of them at once.
+type fakeSpool struct{ entries []queue.Entry }
+
+func (s *fakeSpool) group() queue.Group {
+	return queue.Group{Spool: [16]byte{7}, Name: spoolName, Sequence: 3, Entries: s.entries}
+}
+
+func (s *fakeSpool) Append(_ context.Context, _ string, e queue.Entry) (bool, error) {
+	s.entries = append(s.entries, e)
+	return false, nil
+}
+
+func (s *fakeSpool) Waiting(_ context.Context, _ string, yield func(queue.Group) error) error {
+	return yield(s.group())
+}
+
+func (s *fakeSpool) Drain(ctx context.Context, _ string, _ int, to queue.Destination) error {
+	stored, err := to.StoreGroups(ctx, []queue.Group{s.group()})
+	if err == nil && len(stored.Dead) != 1 {
+		err = errors.New("an entry that is no event is no dead letter")
+	}
+	<-ctx.Done()
+	return err
+}
+
+// fakeTables has one state and remembers what was applied.
+type fakeTables struct {
+	key    Key
+	state  State
+	mark   Mark
+	events []Event
+}
+
+func (f *fakeTables) Restore(_ context.Context, yield func(Key, State) error) error {
+	return yield(f.key, f.state)
+}
+
+func (f *fakeTables) Apply(_ context.Context, mark Mark, events []Event) error {
+	f.mark, f.events = mark, append(f.events, events...)
+	return nil
+}
+
+// A Local answers once it has restored the newest states, drains what it recorded, and
+// stops answering when another process takes the lock.
+func TestLocal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spool, key := &fakeSpool{}, Key{"1", "home"}
+		before := openTest(t, NewMemory(9, NewEventLog(spool, nil, lockTimeout)), nil)
+		token := askTest(t, before, "1", day0).Token
+		old, _ := before.cfg.Store.Get(t.Context(), key)
+		if err := before.Click(t.Context(), token, "1", day0); err != nil {
+			t.Fatal(err)
+		}
+		spool.entries = append(spool.entries, queue.Entry{Payload: []byte("no event")})
+
+		tables := &fakeTables{key: key, state: old}
+		local := NewLocal(9, lockTimeout, tables, slog.New(slog.DiscardHandler))
+		p := openTest(t, local, nil)
+		if answer := askTest(t, p, "1", day0); answer.Reason != Unavailable {
+			t.Errorf("before Start: %+v", answer)
+		}
+		server := &lockServer{}
+		lock, err := Hold(t.Context(), server.take("first"), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := local.Start(t.Context(), lock, spool); err != nil {
+			t.Fatal(err)
+		}
+		if answer := askTest(t, p, "1", day0); answer.Reason != WaitClicked {
+			t.Errorf("the state in the spool is newer than that of the tables: %+v", answer)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		ended := make(chan struct{})
+		go func() {
+			local.Run(ctx, func(err error) { failed <- err })
+			close(ended)
+		}()
+		synctest.Wait()
+		if len(tables.events) != 2 || tables.mark != (Mark{Queue: [16]byte{7}, Sequence: 3}) {
+			t.Errorf("drained: %+v, %+v", tables.events, tables.mark)
+		}
+		server.restart(false)
+		if _, err := server.take("second")(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-failed; !errors.Is(err, ErrLockLost) || !errors.Is(local.Ready(), ErrLockLost) {
+			t.Errorf("lock lost: %v, %v", err, local.Ready())
+		}
+		if answer := askTest(t, p, "2", day0); answer.Reason != Unavailable {
+			t.Errorf("after the lock was lost: %+v", answer)
+		}
+		stop()
+		<-ended
+		lock.Close()
+	})
+}
