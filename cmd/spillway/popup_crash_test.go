@@ -19,12 +19,11 @@ import (
 	"spillway/internal/apptest"
 )
 
-// popupCrashRounds is how many rounds TestPopupCrash takes for each database;
-// SPILLWAY_CRASH_ROUNDS asks for others.
+// popupCrashRounds is the number of rounds of TestPopupCrash per database.
+// SPILLWAY_CRASH_ROUNDS overrides it.
 const popupCrashRounds = 3
 
-// popupDrivers are users who are shown the one popup, close it for good, and come back,
-// at any replica, whatever becomes of the servers.
+// popupDrivers are users who get the only popup, close it forever and return, at any replica.
 type popupDrivers struct {
 	replicas []*apptest.Spillway
 	clicks   atomic.Int64
@@ -34,7 +33,7 @@ type popupDrivers struct {
 	again  []string // of those, who was shown it again
 }
 
-// run has one new user after the other come, until ctx ends.
+// run sends one new user after the other until ctx ends.
 func (d *popupDrivers) run(ctx context.Context, worker int) {
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
 	defer client.CloseIdleConnections()
@@ -42,7 +41,7 @@ func (d *popupDrivers) run(ctx context.Context, worker int) {
 	for i := 0; ctx.Err() == nil; i++ {
 		user := fmt.Sprintf("w%d-%d", worker, i)
 		switch show, err := d.ask(ctx, client, user, random); {
-		case err != nil || show == "": // something is down; the user does not come again
+		case err != nil || show == "": // something is down; the user does not return
 			select {
 			case <-time.After(5 * time.Millisecond):
 			case <-ctx.Done():
@@ -77,7 +76,7 @@ func (d *popupDrivers) click(ctx context.Context, client *http.Client, user, sho
 	return true
 }
 
-// back has one of those who closed the popup come back.
+// back sends a user who has closed the popup.
 func (d *popupDrivers) back(ctx context.Context, client *http.Client, random *rand.Rand) {
 	d.mu.Lock()
 	if len(d.closed) == 0 {
@@ -173,7 +172,7 @@ func popupCrashAll(t *testing.T, d *popupDrivers, victims []*apptest.Server) {
 func popupCrashCheck(t *testing.T, d *popupDrivers, store *apptest.Server, place func() streamPlace) {
 	t.Helper()
 	popupAge(t, store.Addr())
-	// Not by the metric alone: it may be of half a second ago, before the last clicks.
+	// The metric alone may be half a second old.
 	eventually(t, "no event waits", func() bool {
 		return popupEval(t, store.Addr(), `local n = 0 for i = 0, 15 do `+
 			`n = n + redis.call('XLEN', string.format('{spillway:popup:%02d}:events', i)) end return n`) == ":0"
@@ -211,8 +210,7 @@ func popupCrashCheck(t *testing.T, d *popupDrivers, store *apptest.Server, place
 	t.Logf("%d clicks acknowledged, %d stored", len(d.closed), len(stored))
 }
 
-// popupAge makes what killed processes had read as old as it would be in a minute, so
-// that the others take it over at once.
+// popupAge makes events of killed processes a minute older, so that others claim them now.
 func popupAge(t *testing.T, addr string) {
 	t.Helper()
 	const script = `for i = 0, 15 do local key = string.format('{spillway:popup:%02d}:events', i) ` +

@@ -24,8 +24,8 @@ func popupReason(t *testing.T, s *apptest.Spillway, query string) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %d %s", a.status, shown.Campaign, a.header.Get("Spillway-Reason")))
 }
 
-// TestPopupFollow: a change of a campaign reaches three replicas within a second, and of
-// many who save at once at all of them none goes over the limits.
+// TestPopupFollow: a change of a campaign reaches three replicas within a second, and
+// concurrent saves at all of them respect the limits.
 func TestPopupFollow(t *testing.T) {
 	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
 	file := popupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
@@ -61,7 +61,7 @@ func TestPopupFollow(t *testing.T) {
 	popupManySave(t, replicas)
 }
 
-// popupManySave saves 40 capped campaigns at once; 32 may be.
+// popupManySave saves 40 campaigns with a cap concurrently; 32 are allowed.
 func popupManySave(t *testing.T, replicas []*apptest.Spillway) {
 	t.Helper()
 	var mu sync.Mutex
@@ -76,7 +76,7 @@ func popupManySave(t *testing.T, replicas []*apptest.Spillway) {
 					t.Error(err)
 					return
 				}
-				if status != http.StatusServiceUnavailable { // too many at once: again
+				if status != http.StatusServiceUnavailable { // too many at once: retry
 					mu.Lock()
 					defer mu.Unlock()
 					statuses[status]++
@@ -94,8 +94,8 @@ func popupManySave(t *testing.T, replicas []*apptest.Spillway) {
 	}
 }
 
-// TestPopupBroken: a campaign that cannot be shown, whoever stored it, keeps no other one
-// away and no replica from starting, and explain names the problem.
+// TestPopupBroken: an invalid stored campaign does not affect the others or the start of a
+// replica, and explain names the problem.
 func TestPopupBroken(t *testing.T) {
 	database := shared.postgres.CreateDatabase(t)
 	s := apptest.Serve(t, shared.binary, "--database", database, popupConfig(t, ""))
@@ -109,7 +109,7 @@ func TestPopupBroken(t *testing.T) {
 	}
 	defer conn.Close(t.Context())
 	for _, sql := range []string{
-		"UPDATE popup_campaigns SET target = 'gone > 1' WHERE id = 1", // as an attribute that left the configuration
+		"UPDATE popup_campaigns SET target = 'gone > 1' WHERE id = 1", // an attribute that is no longer configured
 		"UPDATE popup_campaigns SET cap = -7 WHERE id = 2",
 		`INSERT INTO popup_campaigns SELECT 100 + n, 'capped', placement, 50 + n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, 1, version
 			FROM popup_campaigns, generate_series(1, 33) AS n WHERE id = 3`,
@@ -143,7 +143,7 @@ func TestPopupBroken(t *testing.T) {
 			t.Errorf("%+v, want %q", one, problem)
 		}
 	}
-	// It can be mended, and there is room for no other one.
+	// It can be corrected, and no other one can be added.
 	popupCampaign(t, s, "POST", "/popups/campaigns/133/archive", "", 200)
 	popupCampaign(t, s, "POST", "/popups/campaigns/1/archive", "", 200)
 	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"more","placement":"home","payload":1,"cap":1}`, 422)
@@ -180,7 +180,7 @@ func TestPopupTimes(t *testing.T) {
 	}
 }
 
-// TestPopupPlacements: a user's states at two placements have nothing to do with each other.
+// TestPopupPlacements: a user's states at two placements are independent.
 func TestPopupPlacements(t *testing.T) {
 	s := apptest.Serve(t, shared.binary, "--database", "sqlite:"+filepath.Join(t.TempDir(), "db"), popupConfig(t, ""))
 	s.WaitReady(t)
@@ -233,8 +233,7 @@ func TestPopupAnyway(t *testing.T) {
 	eventually(t, "how many events wait is not known", func() bool { return metric(t, s, "spillway_popup_events_waiting") == -1 })
 }
 
-// TestPopupRows: that a user has no row is asked once, and a value that the attribute
-// does not take counts as missing.
+// TestPopupRows: "no row" is cached, and an invalid value counts as missing.
 func TestPopupRows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users.db")
 	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
@@ -250,7 +249,7 @@ func TestPopupRows(t *testing.T) {
 	s.WaitReady(t)
 	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"status":"active","target":"age == nil and country == \"NO\"","order":1}`, 201)
 	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"b","placement":"home","payload":1,"status":"active","target":"age == 1 and country == nil","order":2}`, 201)
-	for range 3 { // due each time: nothing suits
+	for range 3 { // due each time: nothing matches
 		if got := popupReason(t, s, "user=nobody&age=17"); got != "204 0 none-suits" {
 			t.Errorf("a user without a row: %s", got)
 		}
@@ -271,8 +270,7 @@ func TestPopupRows(t *testing.T) {
 	}
 }
 
-// TestPopupRedisRefused: a Redis that cannot keep popups is a mistake of the
-// configuration, said in one line at start.
+// TestPopupRedisRefused: an unsuitable Redis is a configuration error at start, in one line.
 func TestPopupRedisRefused(t *testing.T) {
 	store := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	_, stderr, code := spillway(t, "serve", "--database", shared.postgres.CreateDatabase(t), "--redis", store.URL(""), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",

@@ -68,8 +68,8 @@ func popupLogged(t *testing.T, data string, users ...string) {
 	}
 }
 
-// TestPopupRepair: a damaged event log keeps the server from starting, which says how to
-// repair it; after that what could be read is there.
+// TestPopupRepair: with a damaged event log the server does not start and says how to repair
+// it. After the repair the readable events are there.
 func TestPopupRepair(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	if err := os.MkdirAll(data, 0o700); err != nil {
@@ -106,8 +106,8 @@ func TestPopupRepair(t *testing.T) {
 	eventually(t, "the drain goes on behind what was lost", func() bool { return metric(t, s, "spillway_popup_events_waiting") == 0 })
 }
 
-// TestPopupRestored: campaigns of a database that was put back to an older state are in
-// force, those that were paused then too.
+// TestPopupRestored: after the database was restored from a backup, its campaigns are in
+// force, paused ones too.
 func TestPopupRestored(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.db")
 	s := apptest.Serve(t, shared.binary, "--database", "sqlite:"+file, popupConfig(t, ""))

@@ -97,8 +97,8 @@ func popupDemo(t *testing.T) *apptest.Spillway {
 	return s
 }
 
-// TestPopupDemo is what the tour shows, and every row of the rules' table, with the
-// freight app's campaigns.
+// TestPopupDemo covers the tour and every row of the table of rules, with the campaigns of the
+// freight app.
 func TestPopupDemo(t *testing.T) {
 	s := popupDemo(t)
 	const old = "&app_version=29"
@@ -139,7 +139,7 @@ func TestPopupDemo(t *testing.T) {
 		t.Errorf("clicked, after it: %+v", next)
 	}
 	offset := 24*time.Hour + 2*time.Minute
-	for next.Campaign == 2 || next.Campaign == 3 { // dismiss whatever is left
+	for next.Campaign == 2 || next.Campaign == 3 { // dismiss the rest
 		at := fmt.Sprintf("clock_offset=%s", offset)
 		if status, body := popupPost(t, s.URL("popup/dismiss?"+at), popupToken(next.Show)); status != 204 {
 			t.Fatalf("dismiss: %d %s", status, body)
@@ -207,8 +207,8 @@ func popupConfig(t *testing.T, more string) string {
 
 const popupForAll = `{"name":"all","placement":"home","order":10,"payload":{"n":1},"status":"active","quiet_click":"1h"}`
 
-// TestPopupCrowd: one of 1,000 requests at once is shown the popup; kill -9 under load
-// loses and doubles no click that was answered; one process only may do this.
+// TestPopupCrowd: one of 1,000 concurrent requests gets the popup; kill -9 under load neither
+// loses nor doubles an acknowledged click; a second process is refused.
 func TestPopupCrowd(t *testing.T) {
 	database := shared.postgres.CreateDatabase(t)
 	file := popupConfig(t, "")
@@ -257,7 +257,7 @@ func TestPopupCrowd(t *testing.T) {
 	t.Logf("%d clicks were acknowledged before the kill, %d are stored", len(acked), clicks)
 }
 
-// popupCrowd asks 1,000 times at once for one user and wants one show.
+// popupCrowd sends 1,000 concurrent requests of one user and expects one show.
 func popupCrowd(t *testing.T, client *http.Client, replicas []*apptest.Spillway, user string) {
 	t.Helper()
 	var shown, none atomic.Int64
@@ -281,7 +281,7 @@ func popupCrowd(t *testing.T, client *http.Client, replicas []*apptest.Spillway,
 	}
 }
 
-// popupKillUnderLoad kills the server while users click, starts it again and returns
+// popupKillUnderLoad kills the server while users click, restarts it and returns the users
 // whose click was acknowledged.
 func popupKillUnderLoad(t *testing.T, client *http.Client, s *apptest.Spillway) map[string]bool {
 	t.Helper()
@@ -355,7 +355,7 @@ func TestPopupReplicas(t *testing.T) {
 			if took > time.Second {
 				t.Fatalf("the other replica has not followed after %s", took)
 			}
-			select { // asking without a pause would take the CPU that following needs
+			select { // a busy loop would take the CPU that polling needs
 			case <-time.After(10 * time.Millisecond):
 			case <-t.Context().Done():
 			}
@@ -393,10 +393,10 @@ func TestPopupReplicas(t *testing.T) {
 	})
 }
 
-// TestPopupOnMariaDB: a click is taken while the database is down, reaches it later, and
-// outlives a restart.
+// TestPopupOnMariaDB: a click is accepted while the database is down, reaches it later, and
+// survives a restart.
 func TestPopupOnMariaDB(t *testing.T) {
-	server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1") // what it has committed outlives it
+	server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1") // commits survive a kill
 	s := apptest.Serve(t, shared.binary, "--database", server.URL("test"), popupConfig(t, ""))
 	s.WaitReady(t)
 	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
@@ -420,7 +420,7 @@ func TestPopupOnMariaDB(t *testing.T) {
 	}
 }
 
-// TestPopupUsers: attributes come from the user's row, who the user is from a token.
+// TestPopupUsers: attributes come from the user's row, the user's id from a token.
 func TestPopupUsers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users.db")
 	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
@@ -443,7 +443,7 @@ func TestPopupUsers(t *testing.T) {
 		}
 		return status, string(body)
 	}
-	// What the row says wins, NULL too; without a row the request's is all there is.
+	// The row takes precedence, NULL too. Without a row the request's values are used.
 	for user, want := range map[string]int{"7": 200, "8": 204, "9": 204, "10": 200} {
 		if status, body := ask(popupJWT(t, user), "?age=99&vip=true"); status != want {
 			t.Errorf("user %s: %d %s, want %d", user, status, body, want)
@@ -473,8 +473,8 @@ func popupJWT(t *testing.T, user string) string {
 	return text + "." + part.EncodeToString(mac.Sum(nil))
 }
 
-// TestPopupThreads: with popups Go runs on one thread more than there are cores, unless
-// the environment says on how many.
+// TestPopupThreads: with popups GOMAXPROCS is one more than the cores, unless the environment
+// sets it.
 func TestPopupThreads(t *testing.T) {
 	feeds := filepath.Join(t.TempDir(), "feeds.yaml")
 	if err := os.WriteFile(feeds, []byte("feeds:\n  - path: /items\n    sql: SELECT id FROM items\n    key: id\n"), 0o600); err != nil {

@@ -26,7 +26,7 @@ import (
 	"spillway/internal/serve/sqlite"
 )
 
-// campaignAPI is the API over a database of its own.
+// campaignAPI is the API with its own database.
 type campaignAPI struct {
 	base   string
 	tables *sqlite.Popups
@@ -75,7 +75,7 @@ func startCampaigns(t *testing.T) *campaignAPI {
 	return c
 }
 
-// send sends JSON and wants a status. The answer is JSON too.
+// send sends JSON, expects a status and returns the JSON answer.
 func (c *campaignAPI) send(t *testing.T, method, path, body string, want int, headers ...string) (map[string]any, http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, c.base+path, strings.NewReader(body))
@@ -122,7 +122,7 @@ func TestCampaigns(t *testing.T) {
 		t.Errorf("read (-want +got):\n%s", diff)
 	}
 
-	// What was read can be sent back, changed; the version keeps others' changes.
+	// An answer can be changed and sent back. The version protects the changes of others.
 	got["name"], got["repeat_after"] = "greeting", nil
 	delete(got, "status")
 	text, err := json.Marshal(got)
@@ -163,7 +163,7 @@ func TestCampaigns(t *testing.T) {
 	}
 }
 
-// A campaign whose placement left the configuration can be stopped, and not started.
+// A campaign whose placement is no longer configured can be stopped, but not started.
 func TestCampaignsPlacementGone(t *testing.T) {
 	c := startCampaigns(t)
 	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "a", Placement: "gone", Payload: []byte("1"), Status: popup.Active}}
@@ -263,8 +263,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestOpenAPI holds the document to what is served: every path answers, and answers are
-// as their schemas say.
+// TestOpenAPI compares the document with the server: every path answers, and the answers match
+// their schemas.
 func TestOpenAPI(t *testing.T) {
 	c := startCampaigns(t)
 	c.send(t, "POST", "/popups/campaigns", birthday, 201)
@@ -357,8 +357,8 @@ spillway_popup_unavailable_total 5
 	}
 }
 
-// The click rate is clicks for each show; a cap that comes later says what it does not
-// count; and a campaign that cannot be shown is explained as such.
+// The click rate is clicks per show, a new cap has a note on earlier shows, and explain names
+// the problem of an invalid campaign.
 func TestCampaignCounts(t *testing.T) {
 	c := startCampaigns(t)
 	const plain = `{"name":"all","placement":"home","payload":1,"status":"active"`

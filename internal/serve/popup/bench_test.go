@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// fiftyCampaigns have five conditions each. In the worst of cases the first
-// four of them hold for everyone, so that all must be evaluated, and the campaigns
-// have none in common; else they share some, as campaigns do.
+// fiftyCampaigns have five conditions each. In the worst case the first four are true for
+// everyone, so that all must be evaluated. Otherwise some conditions are equal.
 func fiftyCampaigns(worst bool) []Campaign {
 	var out []Campaign
 	for i := range 50 {
@@ -38,7 +37,7 @@ func benchAttributes(tb testing.TB, p *Popup) *Attributes {
 	return a
 }
 
-// waiting is a Popup with fifty campaigns and users states, all waiting.
+// waiting returns a Popup with fifty campaigns and the states of users who wait.
 func waiting(tb testing.TB, users int) (*Popup, *Memory, []string) {
 	tb.Helper()
 	memory := NewMemory(users, nil)
@@ -131,8 +130,8 @@ func TestNoAllocations(t *testing.T) {
 	ctx, place := t.Context(), p.Set().Placement("home")
 	for name, do := range map[string]func(){
 		"ask of a user who waits": func() { _, _ = p.Ask(ctx, Key{names[3], "home"}, a, day0) },
-		"none of 50 suits":        func() { Decide(place, State{}, a, day0) },
-		"none of 50 suits, asked": func() { _, _ = p.Ask(ctx, Key{"new", "home"}, a, day0) },
+		"none of 50 matches":        func() { Decide(place, State{}, a, day0) },
+		"none of 50 matches, asked": func() { _, _ = p.Ask(ctx, Key{"new", "home"}, a, day0) },
 	} {
 		if n := testing.AllocsPerRun(200, do); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -140,14 +139,14 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// The memory that a state takes is within what Memory's comment says.
+// A state takes as much memory as Memory documents.
 func TestMemoryBytes(t *testing.T) {
 	const users = 300_000
 	before := heap()
 	_, memory, names := waiting(t, users)
 	each := (heap() - before) / users
 	t.Logf("%d bytes a user", each)
-	if each > 250+16 { // the list of names is the test's
+	if each > 250+16 { // 16 for the test's list of names
 		t.Errorf("%d bytes a user", each)
 	}
 	if memory.Len() != users {
@@ -163,8 +162,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// processor reports the processor time of one operation, which other programs on the
-// machine disturb less than the time that passes.
+// processor reports the CPU time per operation, which depends less on other programs than
+// elapsed time.
 func processor(b *testing.B) func() {
 	begin := used(b)
 	return func() { b.ReportMetric(float64(used(b)-begin)/float64(b.N), "cpu-ns/op") }

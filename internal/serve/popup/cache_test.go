@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What a cache gives is what was put last and not forgotten since it was read; it never
-// holds more than it may.
+// A cache returns what was put last, unless it was forgotten since it was read. It never
+// exceeds its limit.
 func TestCache(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := NewCache(shards * rapid.IntRange(1, 3).Draw(t, "limit"))
@@ -56,7 +56,7 @@ func TestCache(t *testing.T) {
 	})
 }
 
-// A cache that is full goes on taking states, each in the place of another.
+// A full cache replaces states.
 func TestCacheFull(t *testing.T) {
 	c := NewCache(shards * 10)
 	const users = shards * 100
@@ -72,9 +72,8 @@ func TestCacheFull(t *testing.T) {
 	}
 }
 
-// Two processes over one store, each with a cache: who waits is not read again, what the
-// other one swapped and nobody told is found out by the swap, and answers to shows read
-// the store.
+// Two processes with one store and a cache each: waiting users are not read again, a swap
+// notices a state that the other process changed, and clicks read the store.
 func TestCachedReplicas(t *testing.T) {
 	store := NewMemory(9, &ledger{})
 	open := func() (*Popup, *Cache) {

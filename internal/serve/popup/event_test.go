@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawEvent draws an event as a transition makes it.
+// drawEvent draws an event of a transition.
 func drawEvent(t *rapid.T) Event {
 	state := State{
 		Version: rapid.Uint64Min(1).Draw(t, "version"), Phase: Phase(rapid.IntRange(1, 3).Draw(t, "phase")),
@@ -45,7 +45,7 @@ func TestEventEncoding(t *testing.T) {
 	})
 }
 
-// What no transition makes is not encoded, and half an event is not decoded.
+// An event that no transition makes is not encoded, and half an event is not decoded.
 func TestEventEncodingRefused(t *testing.T) {
 	state := State{Version: 3, Phase: Clicked, Campaign: 7, Shown: 5, Answered: 9, Until: 11}
 	good := state.event(Key{"u", "home"}, KindClick, 9)
@@ -91,14 +91,14 @@ func FuzzDecodeEvent(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%+v: %v", e, err)
 		}
-		copy(again[2:], src[2:18]) // the id is taken as it stands
+		copy(again[2:], src[2:18]) // the id is not checked
 		if !bytes.Equal(again, src) {
 			t.Fatalf("%x and %x are one event", src, again)
 		}
 	})
 }
 
-// Newest and Distinct agree with doing it one by one.
+// Newest and Distinct agree with a simple implementation.
 func TestNewestDistinct(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var events []Event
@@ -142,8 +142,7 @@ func TestMilliseconds(t *testing.T) {
 	}
 }
 
-// Ids ascend with the time of the show, whoever it was for: databases insert them at the
-// end of their index.
+// Ids ascend with the time of the show, for all users.
 func TestEventIDOrder(t *testing.T) {
 	var last [16]byte
 	for i := range 1000 {

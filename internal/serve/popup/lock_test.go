@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// lockServer is a database that knows one lock.
+// lockServer is a database with one lock.
 type lockServer struct {
 	mu     sync.Mutex
 	down   bool
 	holder string
 	held   *session
-	keeps  bool // the lock stays with a session that was released: the server has not noticed
+	keeps  bool // the lock stays with a released session: the server has not noticed
 }
 
 type session struct {
@@ -101,7 +101,7 @@ func TestHold(t *testing.T) {
 		if isLost(a) || server.held == nil {
 			t.Fatal("the lock was not taken again")
 		}
-		// A look fails, and the server keeps the broken session for some minutes.
+		// A check fails, and the server keeps the broken session for some minutes.
 		server.mu.Lock()
 		server.keeps, server.held.broken = true, true
 		server.mu.Unlock()
@@ -124,7 +124,7 @@ func TestHold(t *testing.T) {
 		if ago := time.Since(a.Verified()); ago > lockEvery {
 			t.Errorf("taken again, and verified %s ago", ago)
 		}
-		// Another process is quicker, and has even ended since: it may have changed all.
+		// Another process took the lock and has ended since.
 		server.restart(false)
 		b, err := Hold(t.Context(), server.take("b"), log)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The model: the truth table in the plainest words, over slices and maps.
+// The model implements the table of rules in a simple way, with slices and maps.
 
 // person is the attributes of a request.
 type person struct {
@@ -24,7 +24,7 @@ type person struct {
 	tags    []string
 }
 
-// targets are expressions and what they mean.
+// targets are expressions and their meaning.
 func targets() map[string]func(p person) bool {
 	return map[string]func(p person) bool{
 		"":                              func(person) bool { return true },
@@ -39,7 +39,7 @@ func targets() map[string]func(p person) bool {
 	}
 }
 
-// story is what one user saw and did at one placement.
+// story is what a user was shown and did at a placement.
 type story struct {
 	shows     int // how many there were
 	campaign  CampaignID
@@ -66,7 +66,7 @@ func (m *model) find(id CampaignID) *Campaign {
 	return nil
 }
 
-// candidates are the campaigns that the user may be given one day, in order.
+// candidates are the campaigns that the user may still get, in order.
 func (m *model) candidates(key Key, s *story) []Campaign {
 	var out []Campaign
 	for _, c := range m.campaigns {
@@ -94,7 +94,7 @@ func (m *model) candidates(key Key, s *story) []Campaign {
 	})
 }
 
-// wait returns until when the user waits, ok false for ever.
+// wait returns until when the user waits; ok is false for forever.
 func (m *model) wait(s *story) (until time.Time, ok bool) {
 	last := m.find(s.campaign)
 	if last == nil {
@@ -114,10 +114,10 @@ func runs(c Campaign, at time.Time) bool {
 	return (c.Start.IsZero() || !at.Before(c.Start)) && (c.End.IsZero() || at.Before(c.End))
 }
 
-// decide returns the campaign or 0, the reason, and when to come again.
+// decide returns the campaign or 0, the reason, and NextAt.
 func (m *model) decide(key Key, p person, now time.Time) (CampaignID, Reason, time.Time) {
 	if !slices.ContainsFunc(m.campaigns, func(c Campaign) bool { return c.Placement == key.Placement }) {
-		return 0, NoneLeft, time.Time{} // without campaigns the state is not looked at
+		return 0, NoneLeft, time.Time{} // without campaigns the state does not matter
 	}
 	s := m.stories[key]
 	list := m.candidates(key, s)
@@ -170,7 +170,7 @@ func (m *model) decide(key Key, p person, now time.Time) (CampaignID, Reason, ti
 	return 0, reason, next
 }
 
-// ended returns at + d, zero for ever.
+// ended returns at + d; zero for forever.
 func ended(at time.Time, d time.Duration) time.Time {
 	if d == Forever {
 		return time.Time{}
@@ -189,7 +189,7 @@ func (m *model) show(key Key, id CampaignID, now time.Time) {
 	s.counts[id]++
 }
 
-// answer is what a click (or a dismissal) of the show of that number does.
+// answer applies a click or dismissal of the show with that number.
 func (m *model) answer(key Key, show int, now time.Time, click bool) error {
 	s := m.stories[key]
 	switch {
@@ -240,7 +240,7 @@ type walk struct {
 	now    time.Time
 	next   CampaignID
 	shows  []showing
-	comeAt time.Time // when an answer said to come again
+	comeAt time.Time // NextAt of an earlier answer
 }
 
 // showing is a show: its token and its number among the user's.
@@ -323,7 +323,7 @@ func (w *walk) add() {
 	w.model.campaigns = append(w.model.campaigns, c)
 }
 
-// change changes the campaigns in one way.
+// change makes one random change to the campaigns.
 func (w *walk) change() {
 	n := len(w.model.campaigns)
 	if n == 0 || n < 16 && w.rng.IntN(2) == 0 {
@@ -411,7 +411,7 @@ func (w *walk) ask() {
 	state, _ := w.memory.Get(w.t.Context(), key)
 	w.explain(key, state, a, id)
 	if id == 0 && !next.IsZero() && reason > WaitDismissed {
-		// Nothing one millisecond before the time that is named, something then.
+		// Nothing one millisecond before NextAt, a popup at NextAt.
 		place := w.popup.Set().Placement(key.Placement)
 		if Decide(place, state, a, next.Add(-time.Millisecond)).Campaign != nil || Decide(place, state, a, next).Campaign == nil {
 			w.t.Fatalf("%v: NextAt %v is wrong", key, next)
@@ -458,7 +458,7 @@ func (w *walk) answer(click bool) {
 	case 1:
 		token, want = token[:w.rng.IntN(len(token))], ErrMalformed
 	case 2:
-		// A character of the version: the lengths stay as they are.
+		// Change a character of the version and keep the lengths.
 		letter := byte('A')
 		if token[12] == 'A' {
 			letter = 'B'
@@ -514,7 +514,7 @@ func (w *walk) step() {
 	}
 }
 
-// check compares what was recorded with the states that are left.
+// check compares the recorded events with the states.
 func (w *walk) check() {
 	last := map[Key]Event{}
 	ids := map[[16]byte]bool{}

@@ -57,8 +57,7 @@ func askTest(tb testing.TB, p *Popup, user string, now time.Time) Answer {
 	return answer
 }
 
-// meeting is a Memory in which so many readers wait for one another: all of them
-// have read before one swaps.
+// meeting is a Memory whose readers wait for each other: all have read before one swaps.
 type meeting struct {
 	*Memory
 	mu      sync.Mutex
@@ -139,7 +138,7 @@ func crowd(n int, do func()) {
 
 var errDown = errors.New("down")
 
-// broken is a Memory that fails where it is told to.
+// broken is a Memory whose calls can be made to fail.
 type broken struct {
 	*Memory
 	get, swap bool

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A campaign that cannot be shown keeps no other one away, and Explain says why.
+// A campaign with a problem does not affect the others, and Explain says why.
 func TestUsableSet(t *testing.T) {
 	schema := testSchema(t)
 	var campaigns []Campaign
@@ -17,8 +17,8 @@ func TestUsableSet(t *testing.T) {
 		c.ID, c.Order, c.Target, c.Cap = CampaignID(i+1), int32(i), "", 1
 		campaigns = append(campaigns, c)
 	}
-	campaigns[0].Target = "gone > 1"       // counts: it has been shown and may be mended
-	campaigns[1].Payload = []byte("{")     // only Explain gets to see it
+	campaigns[0].Target = "gone > 1"       // counts: it may be corrected
+	campaigns[1].Payload = []byte("{")     // only explained
 	campaigns[2].Status = Archived         // does not count
 	campaigns[CappedMax+1].Status = Paused // the last that counts
 	campaigns[CappedMax+3].Cap = 0         // counts as a campaign only
@@ -46,7 +46,7 @@ func TestUsableSet(t *testing.T) {
 			t.Errorf("campaign %d: %s, %q", e.Campaign.ID, e.Verdict, e.Problem)
 		}
 	}
-	// The quiet period of the broken one goes on, and so does the count of its shows.
+	// The quiet period of a campaign with a problem continues, and so does the count of its shows.
 	if d, waits := Wait(place, state, day0.Add(time.Minute)); !waits || d.Reason != WaitClicked {
 		t.Errorf("%+v", d)
 	}
@@ -60,8 +60,7 @@ func TestUsableSet(t *testing.T) {
 	}
 }
 
-// Too many campaigns are the last ones in their order, whatever the order in which they
-// come.
+// If there are too many campaigns, the last ones in their order have the problem.
 func TestLimits(t *testing.T) {
 	schema := testSchema(t)
 	var campaigns []Campaign

@@ -7,8 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A table does what a map does, with keys that meet in few cells, at the end of the
-// table too.
+// A table behaves like a map, with keys that collide, also at the end of the table.
 func TestTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var states table

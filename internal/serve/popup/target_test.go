@@ -38,11 +38,11 @@ func testSchema(tb testing.TB) *Schema {
 	return s
 }
 
-// phrase is an expression twice: as an author writes it, and guarded, so that expr's
-// machine gives our meaning of missing values instead of an error.
+// phrase is an expression twice: as an author writes it, and guarded, so that expr's machine
+// accepts missing values.
 type phrase struct{ plain, guarded string }
 
-// apply builds an operation whose result is otherwise where an operand is missing.
+// apply builds an operation; its result is otherwise if an operand is missing.
 func apply(format, otherwise string, l, r phrase) phrase {
 	return phrase{
 		plain: fmt.Sprintf("("+format+")", l.plain, r.plain),
@@ -148,7 +148,7 @@ func truth(t *rapid.T, depth int) phrase {
 	return apply("%s "+pick(t, "<", "<=", ">", ">=")+" %s", "false", value(t, l, depth), value(t, r, depth))
 }
 
-// drawAttributes draws values as requests give them, and as expr's machine takes them.
+// drawAttributes draws values for Attributes and for expr's machine.
 func drawAttributes(t *rapid.T, a *Attributes) map[string]any {
 	env := map[string]any{}
 	a.Reset()
@@ -188,8 +188,8 @@ func drawAttributes(t *rapid.T, a *Attributes) map[string]any {
 	return env
 }
 
-// Our closures give what expr's machine gives: with the guards always, without them
-// wherever the machine gives no error.
+// A target has the value of the guarded expression, and that of the plain one unless it is an
+// error.
 func TestTargetAgainstMachine(t *testing.T) {
 	schema := testSchema(t)
 	compared := 0
@@ -201,7 +201,7 @@ func TestTargetAgainstMachine(t *testing.T) {
 	t.Logf("%d results compared", compared)
 }
 
-// compareTarget compares one expression over many attributes and returns how many.
+// compareTarget compares one expression with many attributes and returns how many.
 func compareTarget(t *rapid.T, schema *Schema) int {
 	const assignments = 20
 	p := truth(t, 3)

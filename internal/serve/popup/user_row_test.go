@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// fillCase reads rows into attributes of every type, of which city is given, and logs
-// to a text.
+// fillCase reads rows into attributes of every type. city has a value already.
 type fillCase struct {
 	schema *Schema
 	row    *userRows
@@ -35,7 +34,7 @@ func newFillCase(t *testing.T) *fillCase {
 }
 
 // matches reports whether a target holds for a row.
-func (c *fillCase) suits(t *testing.T, target, row string) bool {
+func (c *fillCase) matches(t *testing.T, target, row string) bool {
 	t.Helper()
 	set, err := NewSet(c.schema, []Campaign{{ID: 1, Name: "a", Placement: "home", Status: Active, Payload: []byte("1"), Target: target}})
 	if err != nil {
@@ -51,7 +50,7 @@ func (c *fillCase) suits(t *testing.T, target, row string) bool {
 	return Decide(set.Placement("home"), State{}, a, time.Now()).Campaign != nil
 }
 
-// TestUserRow: what databases give for a column is what an attribute takes.
+// TestUserRow reads columns as databases return them.
 func TestUserRow(t *testing.T) {
 	c := newFillCase(t)
 	for row, target := range map[string]string{
@@ -70,8 +69,8 @@ func TestUserRow(t *testing.T) {
 		`{"city":"Bergen"}`:                          `city == "Bergen"`,
 		`{}`:                                         `city == "Oslo"`,
 	} {
-		if !c.suits(t, target, row) {
-			t.Errorf("%s does not suit %s", row, target)
+		if !c.matches(t, target, row) {
+			t.Errorf("%s does not match %s", row, target)
 		}
 	}
 	if c.log.Len() > 0 || c.row.refused.Load() != 0 {
@@ -79,8 +78,7 @@ func TestUserRow(t *testing.T) {
 	}
 }
 
-// TestUserRowRefused: what the attribute does not take is missing, as NULL is, and the
-// rest of the row is there.
+// TestUserRowRefused: an invalid value is missing, like NULL, and the rest of the row is used.
 func TestUserRowRefused(t *testing.T) {
 	c, long := newFillCase(t), strings.Repeat("x", AttributeBytesMax+1)
 	bad := map[string]string{
@@ -96,8 +94,8 @@ func TestUserRowRefused(t *testing.T) {
 		`{"tags":["a","` + long + `"]}`: "tags == nil",
 	}
 	for row, target := range bad {
-		if !c.suits(t, target, row) {
-			t.Errorf("%.40s does not suit %s", row, target)
+		if !c.matches(t, target, row) {
+			t.Errorf("%.40s does not match %s", row, target)
 		}
 	}
 	if n := c.row.refused.Load(); n != uint64(len(bad)) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An attempt to store events has applyTimeout, and shutdownGrace from when it is to stop.
+// An attempt to store events ends after applyTimeout, or shutdownGrace after the stop.
 func TestPopupStopGrace(t *testing.T) {
 	for stopAt, want := range map[time.Duration]time.Duration{
 		0: shutdownGrace, 10 * time.Second: 10*time.Second + shutdownGrace, applyTimeout - time.Second: applyTimeout, time.Hour: applyTimeout,

@@ -10,8 +10,8 @@ import (
 	"spillway/internal/serve/redis"
 )
 
-// What a request of a user who waits and what a show cost, with 128 at once, Redis on
-// the same cores.
+// BenchmarkPopup measures reads and shows with 128 concurrent callers, with Redis on the same
+// cores.
 func BenchmarkPopup(b *testing.B) {
 	for _, fsync := range []string{"no", "always"} {
 		args := []string{"--appendonly", "yes", "--appendfsync", "always"}

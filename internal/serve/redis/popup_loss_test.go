@@ -30,9 +30,8 @@ func showTo(t *testing.T, r *popupReplica, users int) {
 	}
 }
 
-// A server that loses everything is noticed, filled from the database, and meanwhile
-// nobody is shown what was shown before: a swap that comes before the loss is noticed
-// fails, too.
+// A server that loses everything is noticed and restored from the database. Meanwhile nothing
+// is shown twice: a swap before the loss is noticed fails too.
 func TestPopupFlush(t *testing.T) {
 	for _, ttl := range []time.Duration{0, time.Hour} {
 		t.Run(ttl.String(), func(t *testing.T) {
@@ -45,7 +44,7 @@ func TestPopupFlush(t *testing.T) {
 			within(t, 20*time.Second, "all in the database", func() bool { return table.has(popup.KindClick) == users })
 			for round := range 3 {
 				rebuilds := replicas[0].Stats().Rebuilds + replicas[1].Stats().Rebuilds
-				table.fail(errors.New("the database is away")) // keeps the states away
+				table.fail(errors.New("the database is away")) // delays the restore
 				command(t, server.Addr(), "FLUSHALL")
 				for i := range 200 { // before and after the loss is noticed
 					if answer := replicas[i%2].ask(t, fmt.Sprint("user ", i), popupDay); answer.Token != "" {
@@ -71,7 +70,7 @@ func TestPopupFlush(t *testing.T) {
 	}
 }
 
-// States that expired come back from the database when their users do.
+// States that expired are read from the database when their users return.
 func TestPopupExpired(t *testing.T) {
 	server := apptest.Redis(t)
 	table := newPopupTable()
@@ -149,13 +148,12 @@ func TestPopupDeadReplica(t *testing.T) {
 	}
 }
 
-// A server that is killed while it takes clicks has each that was acknowledged, with
-// appendfsync always, and serves again after its states were compared with the
-// database's.
+// With appendfsync always, a server that is killed under load keeps each acknowledged click.
+// It serves again after its states were compared with those of the database.
 func TestPopupKilledServer(t *testing.T) {
 	server := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "yes")
 	table := newPopupTable()
-	table.fail(errors.New("not yet")) // so that all that is acknowledged is in Redis alone
+	table.fail(errors.New("not yet")) // so that acknowledged events are in Redis only
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table})
 	table.fail(nil)
 	r.waitReady(t)
@@ -222,7 +220,7 @@ func TestPopupKilledServer(t *testing.T) {
 	t.Logf("%d shows and %d clicks acknowledged, %d and %d in the database", count(&shown), count(&clicked), table.has(popup.KindShow), table.has(popup.KindClick))
 }
 
-// A server that comes back with old states gets the newer ones of the database.
+// A server that returns with old states gets the newer ones of the database.
 func TestPopupOldServer(t *testing.T) {
 	for _, ttl := range []time.Duration{0, time.Hour} {
 		server := apptest.Redis(t, "--save", "3600 1000000", "--dbfilename", "dump.rdb")
@@ -247,7 +245,7 @@ func TestPopupOldServer(t *testing.T) {
 	}
 }
 
-// A server that comes back with newer states than the database has keeps them.
+// A server that returns with newer states than the database keeps them.
 func TestPopupOldDatabase(t *testing.T) {
 	server := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	table := newPopupTable()
@@ -274,7 +272,7 @@ func TestPopupOldDatabase(t *testing.T) {
 	within(t, 15*time.Second, "click in the database", func() bool { return table.has(popup.KindClick) == 1 })
 }
 
-// States that are lost again while they are put back are not taken for whole.
+// States that are lost again during the restore are not considered complete.
 func TestPopupFlushDuringRebuild(t *testing.T) {
 	server := apptest.Redis(t)
 	table := newPopupTable()
@@ -301,8 +299,8 @@ func TestPopupFlushDuringRebuild(t *testing.T) {
 	}
 }
 
-// While the database is away, no more events wait than may; what cannot be read is set
-// aside.
+// While the database is away, the number of waiting events is limited. Events that cannot be
+// decoded are set aside.
 func TestPopupBacklog(t *testing.T) {
 	server := apptest.Redis(t)
 	table := newPopupTable()
@@ -326,7 +324,7 @@ func TestPopupBacklog(t *testing.T) {
 	}
 }
 
-// A server that is down at first is waited for.
+// A server that is down at start is used when it is up.
 func TestPopupLateServer(t *testing.T) {
 	server := apptest.Redis(t)
 	server.Kill()

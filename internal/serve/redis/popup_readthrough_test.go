@@ -18,8 +18,7 @@ import (
 	"spillway/internal/serve/redis"
 )
 
-// How many events wait is known while the database is down, which is when it matters,
-// and not known without Redis.
+// The backlog is known while the database is down, and not known without Redis.
 func TestPopupWaitingIsKnown(t *testing.T) {
 	server := apptest.Redis(t)
 	table := newPopupTable()
@@ -29,7 +28,7 @@ func TestPopupWaitingIsKnown(t *testing.T) {
 	}
 	r.waitReady(t)
 	table.fail(errors.New("away"))
-	for round := 1; round <= 2; round++ { // the second while events of the first are tried again
+	for round := 1; round <= 2; round++ { // the second during retries of the first
 		for i := range 40 {
 			r.ask(t, fmt.Sprint(round, "-", i), popupDay)
 		}
@@ -44,14 +43,13 @@ func TestPopupWaitingIsKnown(t *testing.T) {
 	within(t, 10*time.Second, "it is not known without Redis", func() bool { return r.Stats().Backlog == -1 })
 }
 
-// The state of a user has expired, and the event that made it still waits: the database
-// is behind, and what it has is not shown.
+// A state has expired and its event still waits: the database is behind and is not read.
 func TestPopupBehind(t *testing.T) {
 	server := apptest.Redis(t)
 	table := newPopupTable()
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: time.Hour}).waitReady(t)
 	table.mu.Lock()
-	table.stuck = true // it reads and does not write
+	table.stuck = true // reads, but does not write
 	table.mu.Unlock()
 	key, place := popup.Key{User: "7", Placement: "home"}, r.engine.Set().Placement("home")
 	a := r.engine.Attributes()
@@ -89,7 +87,7 @@ func TestPopupBehind(t *testing.T) {
 	}
 }
 
-// hangingTable is a database that does not answer when it is asked for states.
+// hangingTable is a database that does not return states.
 type hangingTable struct {
 	*popupTable
 	mu   sync.Mutex
@@ -107,8 +105,8 @@ func (d *hangingTable) States(ctx context.Context, keys []popup.Key) ([]popup.St
 	return d.popupTable.States(ctx, keys)
 }
 
-// Nobody waits longer for a state from the database than is configured, however many do,
-// and those who have left are not in the way of others.
+// A lookup waits at most the configured time, however many there are, and lookups whose
+// callers have gone do not delay others.
 func TestPopupLoadTimeout(t *testing.T) {
 	server := apptest.Redis(t)
 	table := &hangingTable{popupTable: newPopupTable(), hang: true}
@@ -132,8 +130,7 @@ func TestPopupLoadTimeout(t *testing.T) {
 	within(t, 4*time.Second, "a state is read again", func() bool { return r.ask(t, "1", popupDay).Token != "" })
 }
 
-// oldRedis answers as a server of version 6.2 does: it takes INFO with one section at
-// most, and says its version. All else is the real server's.
+// oldRedis is a proxy that answers INFO like version 6.2, which accepts at most one section.
 func oldRedis(t *testing.T, addr string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -166,7 +163,7 @@ func oldRedis(t *testing.T, addr string) string {
 				client.Close()
 				return
 			}
-			// SORT of so many words is a syntax error, too.
+			// SORT with so many arguments is a syntax error too.
 			copies.Go(func() { pass(server, client, "*5\r\n$4\r\nINFO", "*5\r\n$4\r\nSORT") })
 			copies.Go(func() { pass(client, server, "\nredis_version:7.", "\nredis_version:6.") })
 		}
@@ -174,7 +171,7 @@ func oldRedis(t *testing.T, addr string) string {
 	return l.Addr().String()
 }
 
-// A server that is too old is told so at start.
+// A server that is too old is refused at start.
 func TestPopupOldRedis(t *testing.T) {
 	addr := oldRedis(t, apptest.Redis(t).Addr())
 	conn, err := net.Dial("tcp", addr) // the proxy is as old as it says

@@ -19,7 +19,7 @@ import (
 	"spillway/internal/serve/redis"
 )
 
-// popupTable is a database in memory: it applies events as the adapters do.
+// popupTable is a database in memory that applies events like the adapters.
 type popupTable struct {
 	mu     sync.Mutex
 	err    error  // of every call, while it is set
@@ -127,8 +127,7 @@ func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica 
 	return &popupReplica{Popups: p, engine: popupEngine(t, p, cfg.Cache), stop: stop}
 }
 
-// popupEngine returns an engine with one campaign that everybody gets, and gets again
-// a second after a click.
+// popupEngine returns an engine with one campaign for everybody and a quiet period of a second.
 func popupEngine(t testing.TB, store popup.Store, cache *popup.Cache) *popup.Popup {
 	t.Helper()
 	schema, err := popup.NewSchema(nil)
@@ -191,8 +190,7 @@ func (r *popupReplica) waitReady(t testing.TB) *popupReplica {
 
 var popupDay = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 
-// The store does what a store must, on a server of a cluster, too: no script has keys
-// in two slots.
+// The store works on a server in cluster mode: no script has keys in two slots.
 func TestPopupStore(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // the default, 10000 above the server's port, may be in use
 	if err != nil {
@@ -237,8 +235,8 @@ func TestPopupStore(t *testing.T) {
 	}
 }
 
-// Three replicas, a thousand tabs of one user at once: exactly one show, in each of
-// many rounds. SPILLWAY_POPUP_ROUNDS sets how many.
+// A thousand concurrent requests of one user at three replicas get exactly one show.
+// SPILLWAY_POPUP_ROUNDS sets the number of rounds.
 func TestPopupTabs(t *testing.T) {
 	rounds := 30
 	if text := os.Getenv("SPILLWAY_POPUP_ROUNDS"); text != "" {
@@ -298,7 +296,7 @@ func (l *popupLog) String() string {
 	return l.text.String()
 }
 
-// A server that is not what it must be is refused, with what to do.
+// An unsuitable server is refused with a message that says what to do.
 func TestPopupServerRefused(t *testing.T) {
 	server := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	cfg := redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.DiscardHandler)}

@@ -16,7 +16,7 @@ import (
 	"spillway/internal/serve/redis"
 )
 
-// What one replica writes the other forgets, soon; who waits costs Redis nothing.
+// A replica removes states that another one writes. Waiting users cost Redis nothing.
 func TestPopupCache(t *testing.T) {
 	server := apptest.Redis(t)
 	cfg := redis.PopupConfig{Table: newPopupTable()}
@@ -26,7 +26,7 @@ func TestPopupCache(t *testing.T) {
 	if answer := two.ask(t, user, popupDay); shown.Token == "" || answer.Reason != popup.WaitShown {
 		t.Fatalf("%+v, then %+v", shown, answer)
 	}
-	// The news of the show may come while it is read; then the next reading is kept.
+	// The announcement may arrive during the read; then the next read is cached.
 	within(t, 5*time.Second, "cached", func() bool { two.ask(t, user, popupDay); return two.engine.Stats().Cache.Hits > 0 })
 	hits, gets := two.engine.Stats().Cache.Hits, reads(t, server.Addr())
 	for range 1000 {
@@ -74,7 +74,7 @@ func reads(t *testing.T, addr string) (calls int) {
 	return 0
 }
 
-// A connection that ends takes the cache along, and so does a server that forgets all.
+// The cache is cleared when the connection ends and when the server is flushed.
 func TestPopupCacheLost(t *testing.T) {
 	server := apptest.Redis(t)
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
@@ -90,7 +90,7 @@ func TestPopupCacheLost(t *testing.T) {
 	}
 }
 
-// A process reads states ahead, as many as it may keep, before it is ready.
+// A process fills its cache before it is ready.
 func TestPopupCacheWarm(t *testing.T) {
 	server := apptest.Redis(t)
 	first := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
@@ -112,7 +112,7 @@ func TestPopupCacheWarm(t *testing.T) {
 	}
 }
 
-// A process that stops answers whoever waits for Redis.
+// A process that stops answers requests that wait for Redis.
 func TestPopupStopUnderLoad(t *testing.T) {
 	server := apptest.Redis(t)
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)

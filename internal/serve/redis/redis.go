@@ -1,10 +1,18 @@
-// Package redis reads and writes single keys of a Redis server, for the probe and
-// for caches that replicas share. A server
-// that is down does not keep a program from starting: each call tries to
-// connect anew, and says why when it cannot.
+// Package redis uses one Redis server for three things: the probe, caches that replicas
+// share, and popups. A program can start while the server is down: each call tries to
+// connect, and returns why it cannot.
 //
-// It talks to one server: a key that another node of a cluster holds is an error
-// (MOVED).
+// The client does not follow a cluster: a key on another node is an error (MOVED).
+//
+// Popups:
+//
+//	popup.go              the store: reads and swaps states
+//	popup_pipeline.go     sends commands of concurrent requests together
+//	popup_readthrough.go  reads states that Redis does not have from the database
+//	popup_consumer.go     moves events to the database
+//	popup_health.go       checks the server
+//	popup_rebuild.go      restores states after a loss
+//	popup_tracking.go     keeps the cache of this process current
 package redis
 
 import (
@@ -20,33 +28,32 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The bounds of every call. A call that has to connect first takes at most the sum.
+// Timeouts of every call. A call that must connect first takes at most the sum.
 const (
 	dialTimeout    = time.Second // to connect, and again to log in
-	commandTimeout = time.Second // from asking to the whole answer
+	commandTimeout = time.Second // until the whole answer has arrived
 )
 
-// Commands go over one connection with two buffers of bufferSize: it makes the largest
-// batches of what comes at once. Its writer pauses after a write where others wait:
-// then one system call carries many commands, here and in Redis, which at 128
-// callers saves a fifth of the CPU time of both. Who is alone does not wait.
+// All commands share one connection with large buffers. Its writer pauses after a write if
+// other commands wait, so that one system call carries many commands, here and in Redis. A
+// single caller does not wait.
 const (
-	oneConnection = -1 // as rueidis counts them
+	oneConnection = -1 // rueidis: 2^0 connections
 	bufferSize    = 64 << 10
 	flushPause    = 40 * time.Microsecond
 )
 
-// errURL is what is wrong with any address that cannot be read. It quotes
-// nothing of it: in a malformed address, any part may be the password.
+// errURL is the error of every address that cannot be parsed. It quotes no part, because any
+// part of a malformed address may be the password.
 var errURL = errors.New("parse Redis URL: write redis://[USER:PASSWORD@]HOST:PORT/DB, rediss:// for TLS, " +
 	"or unix://[USER:PASSWORD@]/PATH?db=DB; in a password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25")
 
-// DB is one Redis server. Its methods may be called concurrently; commands that
-// run at the same time share a connection.
+// DB is a client of one Redis server. Its methods may be called concurrently and share a
+// connection.
 type DB struct {
 	client   rueidis.Client
 	addr     string // host:port or path, for messages
-	password string // never shown
+	password string // never part of a message
 
 	hold, release *rueidis.Lua
 }
@@ -57,9 +64,9 @@ type DB struct {
 //	rediss://... the same through TLS; ?skip_verify=true takes any certificate
 //	unix://[[USER]:PASSWORD@]/PATH[?db=DB]
 //
-// Its only errors are those of the address, and none of this package's errors
-// holds the password. A server that does not answer is logged: later calls
-// connect by themselves. Open waits for it up to two seconds. Close must be called.
+// It returns an error only for the address. If the server does not answer within two
+// seconds, that is logged, and later calls connect. No error of this package contains the
+// password. The caller must call Close.
 func Open(rawURL string, log *slog.Logger) (*DB, error) {
 	option, err := parse(rawURL)
 	if err != nil {
@@ -83,12 +90,12 @@ func Open(rawURL string, log *slog.Logger) (*DB, error) {
 		if db.client == nil {
 			return nil, db.wrap("open", err)
 		}
-		log.Warn("Redis does not answer; each call tries again", "err", db.wrap("connect", err))
+		log.Warn("Redis does not answer; each call tries again", "error", db.wrap("connect", err))
 	}
 	return db, nil
 }
 
-// parse reads the address. It refuses what the driver would leave unread.
+// parse parses the address. It refuses parts that the driver would ignore.
 func parse(rawURL string) (rueidis.ClientOption, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -118,8 +125,8 @@ func parse(rawURL string) (rueidis.ClientOption, error) {
 	return option, nil
 }
 
-// retryStale repeats a read whose connection turned out to be gone, as it is after a
-// restart of the server, once; it does not wait for a server that is down.
+// retryStale retries a read once if its connection was lost, as after a restart of the server.
+// It does not wait for a server that is down.
 func retryStale(attempts int, _ rueidis.Completed, _ error) time.Duration {
 	if attempts <= 1 {
 		return 0
@@ -127,8 +134,8 @@ func retryStale(attempts int, _ rueidis.Completed, _ error) time.Duration {
 	return -1
 }
 
-// bound returns ctx with the time of one command. A context that ends about then by
-// itself is used as it is: a timer for each command costs more than the command.
+// bound returns ctx with the timeout of a command. A context with a similar deadline is used
+// as it is, because a timer costs more than the command.
 func bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*commandTimeout {
 		return ctx, func() {}
@@ -136,7 +143,7 @@ func bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, commandTimeout)
 }
 
-// Get returns the value of key and whether there is one. The value is the caller's.
+// Get returns the value of a key and whether it exists. The caller owns the value.
 func (db *DB) Get(ctx context.Context, key string) (value []byte, found bool, err error) {
 	ctx, cancel := bound(ctx)
 	defer cancel()
@@ -175,13 +182,13 @@ func (db *DB) Claim(ctx context.Context, key, owner string, ttl time.Duration) (
 	return true, nil
 }
 
-// The scripts of Hold and Release: both look first whose the key is.
+// The scripts of Hold and Release check the owner first.
 const (
 	holdScript    = `if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end return redis.call("PEXPIRE", KEYS[1], ARGV[2])`
 	releaseScript = `if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end return redis.call("DEL", KEYS[1])`
 )
 
-// Hold lets key last for ttl from now if owner has claimed it, and reports that.
+// Hold renews the ttl of a key if it belongs to owner, and reports whether it does.
 func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -193,7 +200,7 @@ func (db *DB) Hold(ctx context.Context, key, owner string, ttl time.Duration) (b
 	return held, nil
 }
 
-// Release removes key if owner has claimed it.
+// Release removes a key if it belongs to owner.
 func (db *DB) Release(ctx context.Context, key, owner string) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -203,7 +210,7 @@ func (db *DB) Release(ctx context.Context, key, owner string) error {
 	return nil
 }
 
-// Ping asks whether the server answers.
+// Ping checks that the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -213,11 +220,11 @@ func (db *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close waits for the calls under way and closes the connections.
+// Close waits for current calls and closes the connections.
 func (db *DB) Close() { db.client.Close() }
 
-// wrap says what was done and where. A server that does not know HELLO repeats
-// its arguments, and the password is one.
+// wrap adds the action and the server to an error. It removes the password, which a server
+// that does not know HELLO repeats.
 func (db *DB) wrap(action string, err error) error {
 	if db.password != "" && strings.Contains(err.Error(), db.password) {
 		err = errors.New(strings.ReplaceAll(err.Error(), db.password, "***"))

@@ -8,7 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// TestPopupNotDueAllocatesNothing holds for the whole handler, as fasthttp calls it.
+// TestPopupNotDueAllocatesNothing measures the whole handler, as fasthttp calls it.
 func TestPopupNotDueAllocatesNothing(t *testing.T) {
 	r := popupRoute(t, nil)
 	_, s := start(t, &rows{n: 10}, func(c *Config) { c.Popup = &r })
@@ -16,7 +16,7 @@ func TestPopupNotDueAllocatesNothing(t *testing.T) {
 		var ctx fasthttp.RequestCtx
 		ctx.Init(&fasthttp.Request{}, nil, nil)
 		ctx.Request.SetRequestURI(uri)
-		s.serve(&ctx) // what is due is shown
+		s.serve(&ctx) // shows the due popup
 		allocs := testing.AllocsPerRun(1000, func() {
 			ctx.Response.Reset()
 			s.serve(&ctx)

@@ -27,7 +27,7 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupRoute serves two campaigns: the first for China, the second for everybody.
+// popupRoute returns a route with two campaigns: the first for China, the second for everybody.
 func popupRoute(t *testing.T, recorder popup.Recorder) PopupRoute {
 	t.Helper()
 	schema, err := popup.NewSchema([]popup.Attribute{{Name: "country", Type: popup.Text}, {Name: "age", Type: popup.Integer}, {Name: "tags", Type: popup.TextList}})
@@ -59,7 +59,7 @@ func startPopup(t *testing.T, r PopupRoute) string {
 	return url
 }
 
-// post sends a body and returns the answer, problems by the end of their type.
+// post sends a body and returns the status and the code of the problem.
 func post(t *testing.T, url, body string, headers ...string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -177,7 +177,7 @@ func TestPopupRefuses(t *testing.T) {
 	}
 }
 
-// brokenRecorder records while it is whole.
+// brokenRecorder fails while broken is set.
 type brokenRecorder struct{ broken atomic.Bool }
 
 func (r *brokenRecorder) Record(context.Context, popup.Event) error {
@@ -331,8 +331,7 @@ func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) [
 	}
 }
 
-// A whole number keeps all its digits, and the clock of who signs may differ by
-// identityLeeway.
+// A whole number keeps all its digits, and the issuer's clock may differ by identityLeeway.
 func TestIdentityClaim(t *testing.T) {
 	key := []byte("0123456789abcdef0123456789abcdef")
 	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
@@ -367,8 +366,8 @@ func signedHS256(key []byte, payload string) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// FuzzIdentity: no text makes the reader of tokens panic or name a user, but with the
-// key; and no payload that is signed names nobody.
+// FuzzIdentity: no token without the key causes a panic or names a user, and each accepted
+// payload names one.
 func FuzzIdentity(f *testing.F) {
 	key := []byte("0123456789abcdef0123456789abcdef")
 	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
@@ -387,8 +386,7 @@ func FuzzIdentity(f *testing.F) {
 	})
 }
 
-// Pages of the configured origins may send the header of the user's token where popups
-// are served.
+// CORS permits the header of the user's token for popups.
 func TestPopupCORS(t *testing.T) {
 	for _, header := range []string{"X-User-Token", "authorization"} {
 		r := popupRoute(t, nil)
