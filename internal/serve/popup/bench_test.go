@@ -129,7 +129,7 @@ func TestNoAllocations(t *testing.T) {
 	a := benchAttributes(t, p)
 	ctx, place := t.Context(), p.Set().Placement("home")
 	for name, do := range map[string]func(){
-		"ask of a user who waits": func() { _, _ = p.Ask(ctx, Key{names[3], "home"}, a, day0) },
+		"ask of a user who waits":   func() { _, _ = p.Ask(ctx, Key{names[3], "home"}, a, day0) },
 		"none of 50 matches":        func() { Decide(place, State{}, a, day0) },
 		"none of 50 matches, asked": func() { _, _ = p.Ask(ctx, Key{"new", "home"}, a, day0) },
 	} {
