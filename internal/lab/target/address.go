@@ -15,14 +15,14 @@ import (
 	"spillway/internal/database"
 )
 
-// parse reads the address and what to send.
-func (t *Target) parse() (place, error) {
+// parse reads the address and the requests.
+func (t *Target) parse() (location, error) {
 	scheme, _, found := strings.Cut(t.config.URL, ":")
 	if !found {
-		return place{}, fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://…, sqlite:PATH or redis://…", t.config.URL)
+		return location{}, fmt.Errorf("target %q has no scheme; write http://HOST:PORT/PATH, postgres://…, mysql://…, sqlite:PATH or redis://…", t.config.URL)
 	}
 	if err := t.checkForeignOptions(scheme); err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	switch scheme {
 	case "http", "https", "http+unix":
@@ -32,29 +32,29 @@ func (t *Target) parse() (place, error) {
 	case "postgres", "postgresql", "mysql", "mariadb", "sqlite", "sqlite3", "file":
 		return t.parseDatabase()
 	}
-	return place{}, fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, sqlite:, redis:// or rediss://", scheme)
+	return location{}, fmt.Errorf("target: unknown scheme %q; write http://, https://, http+unix://, postgres://, mysql://, sqlite:, redis:// or rediss://", scheme)
 }
 
-// checkForeignOptions refuses options that mean nothing for the scheme.
+// checkForeignOptions rejects options that do not apply to the scheme.
 func (t *Target) checkForeignOptions(scheme string) error {
 	c := &t.config
 	isHTTP := strings.HasPrefix(scheme, "http")
 	isRedis := strings.HasPrefix(scheme, "redis")
 	switch {
 	case !isHTTP && (len(c.Requests) > 0 || c.Method != "" || len(c.Headers) > 0 || len(c.Body.parts) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody()):
-		return fmt.Errorf("method, headers, body, requests file and checks are for HTTP, not for targets of scheme %s", scheme)
+		return fmt.Errorf("method, headers, body, requests file and checks are for HTTP, not for scheme %s", scheme)
 	case (isHTTP || isRedis) && (c.SQL != "" || len(c.Params) > 0):
-		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for targets of scheme %s", scheme)
+		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
 	case !isRedis && len(c.Commands) > 0:
-		return fmt.Errorf("--command is for redis:, not for targets of scheme %s", scheme)
+		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
 	case scheme != "https" && c.HTTP2:
-		return errors.New("HTTP/2 is spoken over https: only")
+		return errors.New("--http2 requires an https: target")
 	}
 	return nil
 }
 
-// parseHTTP takes the address apart by hand: its path may hold templates.
-func (t *Target) parseHTTP(scheme string) (place, error) {
+// parseHTTP splits the address without package url, because the path may hold templates.
+func (t *Target) parseHTTP(scheme string) (location, error) {
 	_, rest, found := strings.Cut(t.config.URL, "://")
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -66,29 +66,29 @@ func (t *Target) parseHTTP(scheme string) (place, error) {
 		path = "/" + path
 	}
 	if !found || authority == "" {
-		return place{}, fmt.Errorf("target %q: write %s://HOST:PORT/PATH", t.config.URL, scheme)
+		return location{}, fmt.Errorf("target %q: write %s://HOST:PORT/PATH", t.config.URL, scheme)
 	}
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
 		if err := t.addBasicAuth(authority[:at]); err != nil {
-			return place{}, err
+			return location{}, err
 		}
 		authority = authority[at+1:]
 	}
 	p, err := t.placeHTTP(scheme, authority)
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	return p, t.parseRequests(path)
 }
 
-func (t *Target) placeHTTP(scheme, authority string) (place, error) {
+func (t *Target) placeHTTP(scheme, authority string) (location, error) {
 	if scheme == "http+unix" {
 		socket, err := url.PathUnescape(authority)
 		if err != nil || !strings.HasPrefix(socket, "/") {
-			return place{}, errors.New("target: write the socket percent-encoded, http+unix://%2Frun%2Fapp.sock/PATH, or use --socket")
+			return location{}, errors.New("target: write the socket percent-encoded, http+unix://%2Frun%2Fapp.sock/PATH, or use --socket")
 		}
 		t.host = "localhost"
-		return place{socket: socket}, nil
+		return location{socket: socket}, nil
 	}
 	t.host = authority
 	port := "80"
@@ -103,28 +103,28 @@ func (t *Target) placeHTTP(scheme, authority string) (place, error) {
 }
 
 // splitAuthority splits HOST, HOST:PORT, [IPV6] and [IPV6]:PORT.
-func splitAuthority(authority, port string) (place, error) {
+func splitAuthority(authority, port string) (location, error) {
 	host := authority
 	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {
 		host, port = authority[:i], authority[i+1:]
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
-		return place{}, fmt.Errorf("target: %q is not HOST or HOST:PORT", authority)
+		return location{}, fmt.Errorf("target: %q is not HOST or HOST:PORT", authority)
 	}
-	return place{host: host, port: port}, nil
+	return location{host: host, port: port}, nil
 }
 
 func (t *Target) addBasicAuth(userinfo string) error {
 	plain, err := url.PathUnescape(userinfo)
 	if err != nil {
-		return errors.New("target: a % in the user or password that two hexadecimal digits do not follow")
+		return errors.New("target: the user or password has a % without two hexadecimal digits after it")
 	}
 	t.config.Headers = append(t.config.Headers, Header{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(plain))})
 	return nil
 }
 
-// parseRequests builds what is sent: the requests given, or the URL's own.
+// parseRequests builds the requests: those of the configuration, or the URL's own.
 func (t *Target) parseRequests(path string) (err error) {
 	requests := t.config.Requests
 	switch {
@@ -135,25 +135,25 @@ func (t *Target) parseRequests(path string) (err error) {
 		}
 		requests = []HTTPRequest{{Method: t.config.Method, Path: template, Body: t.config.Body}}
 	case path != "/" || t.config.Method != "" || len(t.config.Body.parts) > 0:
-		return errors.New("with a file of requests the target is an address without a path, and method and body stand in the file")
+		return errors.New("with --requests-file, write the target without a path, and the method and body in the file")
 	}
 	t.mix, err = newHTTPMix(requests, t.host, t.config.Headers)
 	return err
 }
 
-func (t *Target) parseRedis(scheme string) (place, error) {
+func (t *Target) parseRedis(scheme string) (location, error) {
 	t.kind = kindRedis
 	u, err := url.Parse(t.config.URL)
 	if err != nil || u.Opaque != "" {
-		return place{}, errors.New("target: write redis://USER:PASSWORD@HOST:PORT/DATABASE")
+		return location{}, errors.New("target: write redis://USER:PASSWORD@HOST:PORT/DATABASE")
 	}
 	if len(t.config.Commands) == 0 {
-		return place{}, errors.New("redis: needs a --command 'GET key:{random(1,100)}'")
+		return location{}, errors.New("redis: requires a --command 'GET key:{random(1,100)}'")
 	}
 	for _, text := range t.config.Commands {
 		c, err := parseCommand(text)
 		if err != nil {
-			return place{}, err
+			return location{}, err
 		}
 		t.commands = append(t.commands, c)
 	}
@@ -162,12 +162,12 @@ func (t *Target) parseRedis(scheme string) (place, error) {
 		if user := u.User.Username(); user != "" {
 			words = []string{"AUTH", user, password}
 		}
-		t.greeting = appendWords(t.greeting, words...)
-		t.greets++
+		t.setup = appendWords(t.setup, words...)
+		t.setupReplies++
 	}
 	if number := strings.Trim(u.Path, "/"); number != "" {
-		t.greeting = appendWords(t.greeting, "SELECT", number)
-		t.greets++
+		t.setup = appendWords(t.setup, "SELECT", number)
+		t.setupReplies++
 	}
 	host, port := u.Hostname(), u.Port()
 	if host == "" {
@@ -180,19 +180,19 @@ func (t *Target) parseRedis(scheme string) (place, error) {
 		t.tls = tlsConfig(host, t.config.Insecure)
 		t.tls.NextProtos = nil
 	}
-	return place{host: host, port: port}, nil
+	return location{host: host, port: port}, nil
 }
 
-func (t *Target) parseDatabase() (place, error) {
+func (t *Target) parseDatabase() (location, error) {
 	u, err := database.Parse(t.config.URL)
 	if err != nil {
-		return place{}, fmt.Errorf("target: %w", err)
+		return location{}, fmt.Errorf("target: %w", err)
 	}
 	if t.config.SQL == "" {
-		return place{}, fmt.Errorf("%s: needs a statement: --sql 'SELECT …'", u.Driver)
+		return location{}, fmt.Errorf("%s: requires a statement: --sql 'SELECT …'", u.Driver)
 	}
 	if t.statement, err = parseSQL(t.config.SQL, t.config.Params); err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	switch u.Driver {
 	case database.Postgres:
@@ -202,14 +202,14 @@ func (t *Target) parseDatabase() (place, error) {
 	}
 	t.kind = kindSQLite
 	t.config.path = u.Path()
-	return place{}, nil
+	return location{}, nil
 }
 
-func (t *Target) parsePostgres(u database.URL) (place, error) {
+func (t *Target) parsePostgres(u database.URL) (location, error) {
 	t.kind = kindPostgres
 	config, err := pgconn.ParseConfig(u.Raw())
 	if err != nil {
-		return place{}, fmt.Errorf("target %s: %w", u, redactedError(err, u))
+		return location{}, fmt.Errorf("target %s: %w", u, redactedError(err, u))
 	}
 	t.postgres = config
 	hosts := map[string]bool{config.Host: true}
@@ -217,36 +217,36 @@ func (t *Target) parsePostgres(u database.URL) (place, error) {
 		hosts[fallback.Host] = true
 	}
 	if len(hosts) > 1 {
-		return place{}, fmt.Errorf("target %s: a load goes to one host; name one", u)
+		return location{}, fmt.Errorf("target %s: several hosts; name one", u)
 	}
 	port := strconv.Itoa(int(config.Port))
 	if strings.HasPrefix(config.Host, "/") {
-		return place{socket: config.Host + "/.s.PGSQL." + port}, nil
+		return location{socket: config.Host + "/.s.PGSQL." + port}, nil
 	}
-	return place{host: config.Host, port: port}, nil
+	return location{host: config.Host, port: port}, nil
 }
 
-// redactedError keeps a parser's complaint only when it does not quote the address.
+// redactedError drops a parser's message if it quotes the address, which may hold a password.
 func redactedError(err error, u database.URL) error {
 	if strings.Contains(err.Error(), u.Raw()) || strings.Contains(err.Error(), "://") {
-		return errors.New("it cannot be read")
+		return errors.New("invalid address")
 	}
 	return err
 }
 
-func (t *Target) parseMySQL(u database.URL) (place, error) {
+func (t *Target) parseMySQL(u database.URL) (location, error) {
 	t.kind = kindMySQL
 	config, err := mysql.ParseDSN(u.DSN())
 	if err != nil {
-		return place{}, fmt.Errorf("target %s: it cannot be read: %w", u, redactedError(err, u))
+		return location{}, fmt.Errorf("target %s: %w", u, redactedError(err, u))
 	}
 	t.mysql = config
 	if config.Net == "unix" {
-		return place{socket: config.Addr}, nil
+		return location{socket: config.Addr}, nil
 	}
 	host, port, err := net.SplitHostPort(config.Addr)
 	if err != nil {
-		return place{}, fmt.Errorf("target %s: %w", u, err)
+		return location{}, fmt.Errorf("target %s: %w", u, err)
 	}
-	return place{host: host, port: port}, nil
+	return location{host: host, port: port}, nil
 }

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// errStatus and errCheck end an outcome that was answered, but not as wanted.
+// errStatus and errCheck are the errors of an answer that was not as expected.
 var (
 	errStatus = errors.New("status not expected")
 	errCheck  = errors.New("check failed")
 )
 
-// statusError is an answer whose status was not expected.
+// statusError is an unexpected HTTP status.
 type statusError int
 
 func (e statusError) Error() string        { return "status " + strconv.Itoa(int(e)) }
@@ -23,7 +23,7 @@ func (e statusError) Is(target error) bool { return target == errStatus }
 // statusRange is an inclusive range of statuses.
 type statusRange struct{ low, high int }
 
-// Checks judge an HTTP answer. The zero value accepts the statuses 200 to 399.
+// Checks validate an HTTP answer. The zero value accepts statuses 200 to 399.
 type Checks struct {
 	statuses []statusRange
 	contains [][]byte
@@ -36,7 +36,7 @@ type Checks struct {
 //	body~=TEXT   the body contains TEXT
 //	body!~TEXT   the body does not contain TEXT
 //
-// The first 1 MiB of a body is looked at.
+// Only the first 1 MiB of a body is checked.
 func ParseChecks(texts []string) (Checks, error) {
 	var c Checks
 	for _, text := range texts {
@@ -84,12 +84,12 @@ func (c *Checks) judge(status int, body []byte) error {
 	}
 	for _, text := range c.contains {
 		if !bytes.Contains(body, text) {
-			return fmt.Errorf("%w: body without %.60q", errCheck, text)
+			return fmt.Errorf("%w: body does not contain %.60q", errCheck, text)
 		}
 	}
 	for _, text := range c.lacks {
 		if bytes.Contains(body, text) {
-			return fmt.Errorf("%w: body with %.60q", errCheck, text)
+			return fmt.Errorf("%w: body contains %.60q", errCheck, text)
 		}
 	}
 	return nil

@@ -8,10 +8,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
-// hostile starts a TCP server that hands each connection to serve, with its
-// number from 1, and closes it behind it.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hostile starts a TCP server that passes each connection and its number from 1
+// to serve, and closes it afterwards.
 func hostile(t testing.TB, serve func(number int, conn net.Conn)) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,8 +46,8 @@ func hostile(t testing.TB, serve func(number int, conn net.Conn)) (address strin
 	return listener.Addr().String()
 }
 
-// answering serves each request of a connection with what answer returns; an
-// answer of nil closes the connection.
+// answering responds to each request of a connection with the bytes that answer
+// returns. nil closes the connection.
 func answering(answer func(r *http.Request) []byte) func(int, net.Conn) {
 	return func(_ int, conn net.Conn) {
 		reader := bufio.NewReader(conn)
@@ -84,53 +88,6 @@ func open(t testing.TB, c Config) *Target {
 		t.Fatal(err)
 	}
 	return tg
-}
-
-// drive sends n requests in a closed loop over so many connections and returns
-// how each ended, and the worker's counters.
-func drive(t testing.TB, tg *Target, connections, n int) ([]Outcome, Counters) {
-	t.Helper()
-	var (
-		w        *Worker
-		outcomes []Outcome
-	)
-	clock, begun := tg.config.Clock, 0
-	start := func() {
-		if begun < n {
-			begun++
-			now := clock.Now()
-			if !w.Start(now, now) {
-				t.Fatal("no free connection")
-			}
-		}
-	}
-	w, err := tg.NewWorker(0, connections, func(o *Outcome) {
-		outcomes = append(outcomes, *o)
-		start()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range connections {
-		start()
-	}
-	deadline := clock.Now() + int64(30*time.Second)
-	for len(outcomes) < n && clock.Now() < deadline {
-		if err := w.Wait(clock.Now() + int64(100*time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	counters := w.Counters(clock.Now())
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if len(outcomes) != n {
-		t.Fatalf("%d of %d requests ended", len(outcomes), n)
-	}
-	for i := range outcomes {
-		checkTimes(t, &outcomes[i])
-	}
-	return outcomes, counters
 }
 
 // checkTimes checks that the times of an outcome are in order.

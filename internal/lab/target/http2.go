@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// http2Link speaks HTTP/2 through net/http, one request at a time on its
-// connection.
-type http2Link struct {
+// http2Conn is an HTTP/2 connection of net/http that carries one request at a time.
+type http2Conn struct {
 	conn    *http.ClientConn
-	ctx     context.Context // of the run; abort ends it
+	ctx     context.Context // abort ends it
 	cancel  context.CancelFunc
 	clock   Clock
 	timeout time.Duration
@@ -27,17 +26,17 @@ type http2Link struct {
 	path    []byte
 	header  []byte
 	body    []byte
-	answer  bytes.Buffer // what a check looks at
+	answer  bytes.Buffer // body for the checks
 }
 
-// dialHTTP2 opens a TLS connection that must agree on h2.
-func (t *Target) dialHTTP2(ctx context.Context, turn int, source *Source) (link, error) {
+// dialHTTP2 opens a TLS connection that must negotiate h2.
+func (t *Target) dialHTTP2(ctx context.Context, number int, source *Source) (blockingConn, error) {
 	config := t.tls.Clone()
 	config.NextProtos = []string{"h2"}
 	transport := &http.Transport{
 		Protocols: new(http.Protocols),
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return t.network.dialTLS(ctx, turn, config)
+			return t.network.dialTLS(ctx, number, config)
 		},
 	}
 	transport.Protocols.SetHTTP2(true)
@@ -45,37 +44,37 @@ func (t *Target) dialHTTP2(ctx context.Context, turn int, source *Source) (link,
 	if err != nil {
 		return nil, err
 	}
-	l := &http2Link{
+	c := &http2Conn{
 		conn: conn, clock: t.config.Clock, timeout: t.config.Timeout, mix: t.mix, checks: &t.config.Checks,
 		source: source, base: "https://" + t.host,
 	}
-	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	return l, nil
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return c, nil
 }
 
-func (l *http2Link) exchange(o *Outcome, _ bool) bool {
-	ctx, cancel := context.WithTimeout(l.ctx, l.timeout)
+func (c *http2Conn) exchange(o *Outcome, _ bool) bool {
+	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 	defer cancel()
-	l.source.next()
-	r := l.mix.draw(l.source)
+	c.source.next()
+	r := c.mix.draw(c.source)
 	o.Kind = r.kind
-	request, err := l.build(ctx, r, o)
+	request, err := c.build(ctx, r, o)
 	if err != nil {
 		o.Err = err
 		return false
 	}
-	o.Sent = l.clock.Now()
-	o.BytesSent = len(l.path) + len(l.body)
-	response, err := l.conn.RoundTrip(request)
+	o.Sent = c.clock.Now()
+	o.BytesSent = len(c.path) + len(c.body)
+	response, err := c.conn.RoundTrip(request)
 	if err != nil {
 		o.Err = fmt.Errorf("exchange: %w", err)
 		return false
 	}
 	defer response.Body.Close()
 	o.Status = response.StatusCode
-	l.answer.Reset()
-	if l.checks.wantBody() {
-		n, err := l.answer.ReadFrom(io.LimitReader(response.Body, checkedBodyMax))
+	c.answer.Reset()
+	if c.checks.wantBody() {
+		n, err := c.answer.ReadFrom(io.LimitReader(response.Body, checkedBodyMax))
 		o.BytesReceived += n
 		o.Err = err
 	}
@@ -87,49 +86,49 @@ func (l *http2Link) exchange(o *Outcome, _ bool) bool {
 	if o.Err != nil {
 		return false
 	}
-	o.Done = l.clock.Now()
-	o.Err = l.checks.judge(o.Status, l.answer.Bytes())
-	return l.conn.Err() == nil
+	o.Done = c.clock.Now()
+	o.Err = c.checks.judge(o.Status, c.answer.Bytes())
+	return c.conn.Err() == nil
 }
 
-func (l *http2Link) build(ctx context.Context, r *builtRequest, o *Outcome) (*http.Request, error) {
-	l.path = r.path.append(l.path[:0], l.source)
-	l.body = r.body.append(l.body[:0], l.source)
-	trace := &httptrace.ClientTrace{GotFirstResponseByte: func() { o.First = l.clock.Now() }}
-	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), r.method, l.base+string(l.path), nil)
+func (c *http2Conn) build(ctx context.Context, r *builtRequest, o *Outcome) (*http.Request, error) {
+	c.path = r.path.append(c.path[:0], c.source)
+	c.body = r.body.append(c.body[:0], c.source)
+	trace := &httptrace.ClientTrace{GotFirstResponseByte: func() { o.First = c.clock.Now() }}
+	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), r.method, c.base+string(c.path), nil)
 	if err != nil {
 		return nil, fmt.Errorf("build request: %w", err)
 	}
 	if r.withBody {
-		request.Body = io.NopCloser(bytes.NewReader(l.body)) // without GetBody: it cannot be sent again
-		request.ContentLength = int64(len(l.body))
+		request.Body = io.NopCloser(bytes.NewReader(c.body)) // GetBody stays nil: net/http must not send it again
+		request.ContentLength = int64(len(c.body))
 	}
-	for i := range l.mix.headers {
-		h := &l.mix.headers[i]
-		l.header = h.value.append(l.header[:0], l.source)
+	for i := range c.mix.headers {
+		h := &c.mix.headers[i]
+		c.header = h.value.append(c.header[:0], c.source)
 		if http.CanonicalHeaderKey(h.name) == "Host" {
-			request.Host = string(l.header)
+			request.Host = string(c.header)
 			continue
 		}
-		request.Header.Add(h.name, string(l.header))
+		request.Header.Add(h.name, string(c.header))
 	}
 	return request, nil
 }
 
-func (l *http2Link) abort() { l.cancel() }
+func (c *http2Conn) abort() { c.cancel() }
 
-func (l *http2Link) close() {
-	l.cancel()
-	l.conn.Close()
+func (c *http2Conn) close() {
+	c.cancel()
+	c.conn.Close()
 }
 
-// tlsConfig is the TLS configuration of a target. Certificates are checked
-// unless the user said otherwise.
+// tlsConfig is the TLS configuration of a target. Certificates are verified
+// unless insecure is set.
 func tlsConfig(serverName string, insecure bool) *tls.Config {
 	return &tls.Config{
 		ServerName:         serverName,
-		InsecureSkipVerify: insecure, // --insecure: the user's own test certificates
-		ClientSessionCache: nil,      // every connection pays for its handshake
+		InsecureSkipVerify: insecure, // --insecure, for test certificates
+		ClientSessionCache: nil,      // every connection does a full handshake
 		NextProtos:         []string{"http/1.1"},
 	}
 }

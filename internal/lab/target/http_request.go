@@ -15,20 +15,19 @@ type HTTPRequest struct {
 	Method string   // GET when empty
 	Path   Template // with its query
 	Body   Template // no body when empty
-	Weight int      // how often, against the other requests; 0 counts as 1
+	Weight int      // relative frequency; 0 counts as 1
 }
 
-// Header is one header line of every request. Its value may hold the values of a
-// Template.
+// Header is one header line of every request. Its value is the text of a Template.
 type Header struct{ Name, Value string }
 
-// headerLine is a Header, its value compiled.
+// headerLine is a Header with a compiled value.
 type headerLine struct {
 	name  string
 	value Template
 }
 
-// compileHeaders reads the files that headers name.
+// compileHeaders compiles the values and reads the files that they name.
 func compileHeaders(headers []Header) ([]headerLine, error) {
 	lines := make([]headerLine, len(headers))
 	for i, h := range headers {
@@ -38,7 +37,7 @@ func compileHeaders(headers []Header) ([]headerLine, error) {
 		}
 		for _, part := range value.parts {
 			if part.value != nil && slices.ContainsFunc(part.value.rows, holdsLineEnd) {
-				return nil, fmt.Errorf("header %s: a value in its file holds a line end", h.Name)
+				return nil, fmt.Errorf("header %s: a value in its file contains a line end", h.Name)
 			}
 		}
 		lines[i] = headerLine{h.Name, value}
@@ -56,34 +55,33 @@ func ParseHeader(s string) (Header, error) {
 	}
 	value = strings.TrimSpace(value)
 	if strings.ContainsAny(value, "\r\n\x00") {
-		return Header{}, fmt.Errorf("header %s: its value holds a line end", name)
+		return Header{}, fmt.Errorf("header %s: its value contains a line end", name)
 	}
 	switch http.CanonicalHeaderKey(name) {
 	case "Content-Length", "Transfer-Encoding":
-		return Header{}, fmt.Errorf("header %s: it follows from the body and is not set by hand", name)
+		return Header{}, fmt.Errorf("header %s: it is computed from the body; remove it", name)
 	case "Connection":
 		return Header{}, errors.New("header Connection: use --per-connection 1 for short connections")
 	}
 	return Header{Name: name, Value: value}, nil
 }
 
-// isToken says whether s can be a method or the name of a header.
+// isToken reports whether s is a valid method or header name.
 func isToken(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune("()<>@,;:\\\"/[]?={}", r)
 	})
 }
 
-// builtRequest is a request ready to be sent: whole, or in the pieces that its
-// values go between.
+// builtRequest is a request ready to be sent: complete, or as templates.
 type builtRequest struct {
 	head     bool
 	kind     Kind
-	keep     []byte // the whole request, when it has no values …
-	last     []byte // … and the same that ends the connection
+	keep     []byte // the complete request, if it has no values …
+	last     []byte // … and the same with Connection: close
 	method   string
 	path     *Template
-	headers  *Template // " HTTP/1.1" and every line but those of the body and the end
+	headers  *Template // " HTTP/1.1" and the header lines
 	body     *Template
 	withBody bool
 }
@@ -96,7 +94,7 @@ func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
 		method = http.MethodGet
 	}
 	if !isToken(method) {
-		return builtRequest{}, fmt.Errorf("method %q is not a word", method)
+		return builtRequest{}, fmt.Errorf("method %q is not a valid HTTP method", method)
 	}
 	path, fixedPath := r.Path.constant()
 	if text := r.Path.parts; len(text) == 0 || !strings.HasPrefix(text[0].text, "/") {
@@ -104,7 +102,7 @@ func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
 	}
 	for _, part := range r.Path.parts {
 		if strings.ContainsFunc(part.text, unsafeInPath) {
-			return builtRequest{}, fmt.Errorf("path %q holds a space, a control character or a letter outside ASCII; write it percent-encoded", part.text)
+			return builtRequest{}, fmt.Errorf("path %q contains a space, a control character or a non-ASCII letter; percent-encode it", part.text)
 		}
 		part.value.escapeForPath()
 	}
@@ -120,7 +118,7 @@ func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
 	return b, nil
 }
 
-// headerLines returns what follows the path of each request.
+// headerLines returns the text that follows the path in each request.
 func headerLines(host string, headers []headerLine) *Template {
 	text := " HTTP/1.1\r\n"
 	given := make(map[string]bool)
@@ -151,7 +149,7 @@ func headerLines(host string, headers []headerLine) *Template {
 
 func unsafeInPath(r rune) bool { return r <= ' ' || r >= 0x7f }
 
-// escapeForPath percent-encodes what cannot stand in a request line.
+// escapeForPath percent-encodes bytes that are not valid in a request line.
 func (v *Value) escapeForPath() {
 	if v == nil || v.source != fromFile {
 		return
@@ -186,7 +184,7 @@ func methodKind(method string) Kind {
 	return Write
 }
 
-// append writes the whole request behind b. s may be nil when nothing changes.
+// append appends the complete request to b. s may be nil if the request has no values.
 func (r *builtRequest) append(b []byte, last bool, s *Source) []byte {
 	if r.keep != nil && !last {
 		return append(b, r.keep...)
@@ -204,8 +202,8 @@ func (r *builtRequest) append(b []byte, last bool, s *Source) []byte {
 	return r.appendBody(b, s)
 }
 
-// appendBody writes the length, the end of the headers and the body. The length
-// is written into a gap, since the body is known only behind it.
+// appendBody appends the length, the end of the headers and the body. It leaves a
+// gap for the length, which is known only after the body is written.
 func (r *builtRequest) appendBody(b []byte, s *Source) []byte {
 	const gap = "Content-Length:           \r\n\r\n" // nine digits and a space
 	b = append(b, gap...)
@@ -217,11 +215,11 @@ func (r *builtRequest) appendBody(b []byte, s *Source) []byte {
 	return b
 }
 
-// httpMix is every request of a run, drawn by weight.
+// httpMix holds the requests of a run. They are drawn by weight.
 type httpMix struct {
 	headers  []headerLine
 	requests []builtRequest
-	upTo     []int // running sum of the weights
+	upTo     []int // cumulative weights
 }
 
 func newHTTPMix(requests []HTTPRequest, host string, headers []Header) (*httpMix, error) {

@@ -72,7 +72,7 @@ func TestBuiltRequestWithoutBody(t *testing.T) {
 
 func TestHeaderValuesWithLineEnds(t *testing.T) {
 	path := writeFile(t, "v.csv", "\"x\ny\"\n")
-	for value, want := range map[string]string{"{file:" + path + ":1}": "holds a line end", "{nothing}": "unknown value {nothing}"} {
+	for value, want := range map[string]string{"{file:" + path + ":1}": "contains a line end", "{nothing}": "unknown value {nothing}"} {
 		_, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/")}}, "h", []Header{{"X-Name", value}})
 		if err == nil || !strings.Contains(err.Error(), "header X-Name: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", value, err)

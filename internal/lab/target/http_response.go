@@ -6,48 +6,48 @@ import (
 	"fmt"
 )
 
-// Bounds of an HTTP response, against a server that never ends its headers.
+// Bounds of an HTTP response. They stop a server that never ends its headers.
 const (
 	headerBytesMax = 64 << 10 // status line, headers and trailers of one response
 	chunkLineMax   = 4 << 10  // a chunk's size and extensions
-	checkedBodyMax = 1 << 20  // what a body check sees
+	checkedBodyMax = 1 << 20  // the part of a body that checks see
 )
 
-// errMalformed is wrapped by every complaint about bytes that are no HTTP/1.1
-// response; errCutShort says that the connection ended inside a response.
+// errMalformed is wrapped by every error about bytes that are not a valid answer.
+// errCutShort means that the connection ended inside an answer.
 var (
 	errMalformed = errors.New("malformed response")
 	errCutShort  = errors.New("connection closed before the response ended")
 )
 
-// responseState is where in a response the parser is.
+// responseState is the parser's position in a response.
 type responseState uint8
 
 const (
 	inStatus     responseState = iota
 	inHeaders                  // header lines
-	inBody                     // rest bytes of known length
-	inUntilClose               // a body that ends with the connection
+	inBody                     // body of known length
+	inUntilClose               // body that ends with the connection
 	inChunkSize                // the line before a chunk
-	inChunkData                // rest bytes of a chunk
-	inChunkEnd                 // the line end behind a chunk
-	inTrailers                 // header lines behind the last chunk
+	inChunkData                // bytes of a chunk
+	inChunkEnd                 // the line end after a chunk
+	inTrailers                 // header lines after the last chunk
 	inDone
 )
 
-// response parses one HTTP/1.x response as its bytes come in, at whatever
-// places they are cut. It keeps no byte of a body unless keepBody is set. The
-// zero value expects a response to a GET; reset prepares it for the next one.
+// response parses one HTTP/1.x response incrementally. The bytes may be split
+// anywhere. It stores the body only if keepBody is set. The zero value expects a
+// response to a GET. reset prepares it for the next response.
 type response struct {
 	state     responseState
-	head      bool // the request was a HEAD: no body follows
+	head      bool // the request was a HEAD: there is no body
 	keepBody  bool
 	chunked   bool
 	hasLength bool
-	close     bool // the server closes behind this response
+	close     bool // the server closes after this response
 	status    int
 	minor     int   // HTTP/1.minor
-	rest      int64 // bytes of body or chunk to come; with hasLength, in headers: Content-Length
+	rest      int64 // bytes of the body or chunk still to come; in the headers: Content-Length
 	used      int   // bytes of header and trailer lines so far
 	line      []byte
 	body      []byte
@@ -57,12 +57,12 @@ func (r *response) reset(head, keepBody bool) {
 	*r = response{head: head, keepBody: keepBody, line: r.line[:0], body: r.body[:0]}
 }
 
-// feed takes the next bytes and reports whether the response has ended. Bytes
-// behind its end are an error: nothing was asked for them.
+// feed takes the next bytes and reports whether the response is complete. Bytes
+// after its end are an error.
 func (r *response) feed(b []byte) (done bool, err error) {
 	for len(b) > 0 {
 		if r.state == inDone {
-			return false, fmt.Errorf("%w: %d bytes behind its end", errMalformed, len(b))
+			return false, fmt.Errorf("%w: %d bytes after its end", errMalformed, len(b))
 		}
 		switch r.state {
 		case inBody, inChunkData:
@@ -85,7 +85,7 @@ func (r *response) feed(b []byte) (done bool, err error) {
 	return r.state == inDone, nil
 }
 
-// eof takes the end of the connection; nil means that it ended the response.
+// eof handles the end of the connection. It returns nil if that completes the response.
 func (r *response) eof() error {
 	if r.state == inUntilClose {
 		r.state = inDone
@@ -95,7 +95,7 @@ func (r *response) eof() error {
 	return errCutShort
 }
 
-// skip passes over bytes of a body or chunk.
+// skip consumes bytes of a body or chunk.
 func (r *response) skip(b []byte) []byte {
 	n := int64(len(b))
 	if n > r.rest {
@@ -117,8 +117,8 @@ func (r *response) keep(b []byte) {
 	}
 }
 
-// feedHeaders takes the header lines that are there whole, which is nearly
-// always all of them; what is left goes to feedLine.
+// feedHeaders parses the complete header lines in b, usually all of them, and
+// passes the rest to feedLine.
 func (r *response) feedHeaders(b []byte) ([]byte, error) {
 	for r.state == inHeaders && len(r.line) == 0 {
 		end := bytes.IndexByte(b, '\n')
@@ -146,7 +146,7 @@ func (r *response) feedHeaders(b []byte) ([]byte, error) {
 	return r.feedLine(b)
 }
 
-// feedLine takes one line, or the part of it that is there.
+// feedLine parses one line, or stores the part that has arrived.
 func (r *response) feedLine(b []byte) ([]byte, error) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 {
@@ -169,7 +169,7 @@ func (r *response) feedLine(b []byte) ([]byte, error) {
 	return b[end+1:], err
 }
 
-// bound refuses headers without end. n bytes of the line in hand are complete.
+// bound limits the length of lines and headers. n is the length of the complete line.
 func (r *response) bound(n int) error {
 	if r.state == inChunkSize || r.state == inChunkEnd {
 		if max(n, len(r.line)) > chunkLineMax {
@@ -232,7 +232,7 @@ func (r *response) takeStatus(line []byte) error {
 	return nil
 }
 
-// takeHeader reads the three headers that say where the response ends.
+// takeHeader reads the three headers that determine where the response ends.
 func (r *response) takeHeader(line []byte) error {
 	colon := bytes.IndexByte(line, ':')
 	if colon <= 0 {
@@ -269,7 +269,7 @@ func (r *response) takeLength(value []byte) error {
 
 func (r *response) takeConnection(value []byte) {
 	if string(value) == " keep-alive" && r.minor == 1 {
-		return // what HTTP/1.1 means anyway
+		return // the default of HTTP/1.1
 	}
 	for len(value) > 0 {
 		var token []byte
@@ -283,11 +283,11 @@ func (r *response) takeConnection(value []byte) {
 	}
 }
 
-// endHeaders decides how the body ends.
+// endHeaders determines how the body ends.
 func (r *response) endHeaders() error {
 	switch {
 	case r.status == 101:
-		return fmt.Errorf("%w: status 101 where no other protocol was asked for", errMalformed)
+		return fmt.Errorf("%w: unexpected status 101", errMalformed)
 	case r.status < 200: // an interim response: the real one follows
 		r.reset(r.head, r.keepBody)
 	case r.head, r.status == 204, r.status == 304:
@@ -305,7 +305,7 @@ func (r *response) endHeaders() error {
 	return nil
 }
 
-// takeChunkSize reads the hexadecimal size of a chunk and passes over its extensions.
+// takeChunkSize reads the hexadecimal size of a chunk and skips its extensions.
 func (r *response) takeChunkSize(line []byte) error {
 	if i := bytes.IndexByte(line, ';'); i >= 0 {
 		line = line[:i]
@@ -358,7 +358,7 @@ func parseDigits(b []byte) (int64, bool) {
 	return n, true
 }
 
-// trim takes spaces and tabs off both ends.
+// trim removes spaces and tabs from both ends.
 func trim(b []byte) []byte {
 	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
 		b = b[1:]
@@ -369,7 +369,7 @@ func trim(b []byte) []byte {
 	return b
 }
 
-// equalFold compares with a lower-case ASCII word.
+// equalFold reports whether b equals a lower-case ASCII word, ignoring case.
 func equalFold(b []byte, word string) bool {
 	if len(b) != len(word) {
 		return false
@@ -383,4 +383,43 @@ func equalFold(b []byte, word string) bool {
 		}
 	}
 	return true
+}
+
+// httpProtocol is HTTP/1.1 on one connection.
+type httpProtocol struct {
+	mix      *httpMix
+	checks   *Checks
+	source   *Source
+	scratch  *scratch
+	sent     *builtRequest
+	response response
+}
+
+func (p *httpProtocol) request(_, last bool) []byte {
+	p.source.next()
+	r := p.mix.draw(p.source)
+	p.sent = r
+	p.response.reset(r.head, p.checks.wantBody())
+	switch {
+	case r.keep != nil && last:
+		return r.last
+	case r.keep != nil:
+		return r.keep
+	}
+	p.scratch.request = r.append(p.scratch.request[:0], last, p.source)
+	return p.scratch.request
+}
+
+func (p *httpProtocol) feed(b []byte) (bool, error) {
+	if len(b) == 0 {
+		return true, p.response.eof()
+	}
+	return p.response.feed(b)
+}
+
+func (p *httpProtocol) answer(o *Outcome) bool {
+	o.Status = p.response.status
+	o.Kind = p.sent.kind
+	o.Err = p.checks.judge(p.response.status, p.response.body)
+	return !p.response.close
 }

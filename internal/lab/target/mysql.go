@@ -7,18 +7,17 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
 
-// mysqlLink runs one prepared statement on one MySQL connection, below
-// database/sql, whose pool would send a statement again.
-type mysqlLink struct {
+// mysqlConn runs one prepared statement on one MySQL connection. It uses the
+// driver below database/sql, whose pool would send a statement again.
+type mysqlConn struct {
 	conn      driver.Conn
 	prepared  driver.Stmt
-	raw       *atomic.Pointer[net.Conn]
+	raw       net.Conn
 	clock     Clock
 	timeout   time.Duration
 	statement *statement
@@ -27,34 +26,13 @@ type mysqlLink struct {
 	row       []driver.Value
 }
 
-// dialMySQL connects and prepares; both are part of the time to connect.
-func (t *Target) dialMySQL(ctx context.Context, turn int, source *Source) (link, error) {
-	raw := new(atomic.Pointer[net.Conn])
-	conn, err := t.connectMySQL(ctx, turn, func(conn net.Conn) net.Conn {
-		raw.Store(&conn)
-		return conn
-	})
-	if err != nil {
-		return nil, err
-	}
-	prepared, err := conn.Prepare(t.statement.render(func(int) string { return "?" }))
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("prepare: %w", mysqlError(err))
-	}
-	return &mysqlLink{conn: conn, prepared: prepared, raw: raw, clock: t.config.Clock, timeout: t.config.Timeout, statement: &t.statement, source: source}, nil
-}
-
-// connectMySQL opens a connection through the driver, which knows every way to
-// log in; wrap sees the socket first.
-func (t *Target) connectMySQL(ctx context.Context, turn int, wrap func(net.Conn) net.Conn) (driver.Conn, error) {
+// dialMySQL connects and prepares. Both count as connecting.
+func (t *Target) dialMySQL(ctx context.Context, number int, source *Source) (blockingConn, error) {
+	c := &mysqlConn{clock: t.config.Clock, timeout: t.config.Timeout, statement: &t.statement, source: source}
 	config := t.mysql.Clone()
-	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := t.network.dial(ctx, turn)
-		if err != nil {
-			return nil, err
-		}
-		return wrap(conn), nil
+	config.DialFunc = func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+		c.raw, err = t.network.dial(ctx, number)
+		return c.raw, err
 	}
 	config.Timeout, config.ReadTimeout, config.WriteTimeout = t.config.Timeout, t.config.Timeout, t.config.Timeout
 	config.Logger = &mysql.NopLogger{}
@@ -62,15 +40,18 @@ func (t *Target) connectMySQL(ctx context.Context, turn int, wrap func(net.Conn)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	conn, err := connector.Connect(ctx)
-	if err != nil {
+	if c.conn, err = connector.Connect(ctx); err != nil {
 		return nil, fmt.Errorf("connect: %w", mysqlError(err))
 	}
-	return conn, nil
+	if c.prepared, err = c.conn.Prepare(t.statement.render(func(int) string { return "?" })); err != nil {
+		c.conn.Close()
+		return nil, fmt.Errorf("prepare: %w", mysqlError(err))
+	}
+	return c, nil
 }
 
-// mysqlError marks an error that the server answered with, and gives a broken
-// connection its usual name.
+// mysqlError marks an error answer of the server with errSQL, and a broken
+// connection with errCutShort.
 func mysqlError(err error) error {
 	var answered *mysql.MySQLError
 	switch {
@@ -82,63 +63,64 @@ func mysqlError(err error) error {
 	return err
 }
 
-func (l *mysqlLink) exchange(o *Outcome, _ bool) bool {
-	l.source.next()
-	l.values = l.values[:0]
-	for i := range l.statement.values {
-		v := &l.statement.values[i]
+func (c *mysqlConn) exchange(o *Outcome, _ bool) bool {
+	c.source.next()
+	c.values = c.values[:0]
+	for i := range c.statement.values {
+		v := &c.statement.values[i]
 		value := driver.NamedValue{Ordinal: i + 1}
-		if n, ok := v.integer(l.source); ok {
+		if n, ok := v.integer(c.source); ok {
 			value.Value = n
 		} else {
-			value.Value = v.string(l.source)
+			value.Value = v.string(c.source)
 		}
-		l.values = append(l.values, value)
+		c.values = append(c.values, value)
 	}
-	o.Kind = l.statement.kind
-	o.Sent = l.clock.Now()
-	err := l.run(o)
-	o.Done = l.clock.Now()
+	o.Kind = c.statement.kind
+	o.Sent = c.clock.Now()
+	err := c.run(o)
+	o.Done = c.clock.Now()
 	if err == nil {
 		return true
 	}
-	if o.Done-o.Sent >= int64(l.timeout) {
+	if o.Done-o.Sent >= int64(c.timeout) {
 		err = errTimeout
 	}
 	o.Err = mysqlError(err)
 	return errors.Is(o.Err, errSQL)
 }
 
-func (l *mysqlLink) run(o *Outcome) error {
-	if l.statement.kind == Write {
-		_, err := l.prepared.(driver.StmtExecContext).ExecContext(context.Background(), l.values)
-		o.First = l.clock.Now()
+func (c *mysqlConn) run(o *Outcome) error {
+	if c.statement.kind == Write {
+		_, err := c.prepared.(driver.StmtExecContext).ExecContext(context.Background(), c.values)
+		o.First = c.clock.Now()
 		return err
 	}
-	rows, err := l.prepared.(driver.StmtQueryContext).QueryContext(context.Background(), l.values)
-	o.First = l.clock.Now()
+	rows, err := c.prepared.(driver.StmtQueryContext).QueryContext(context.Background(), c.values)
+	o.First = c.clock.Now()
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
-	if n := len(rows.Columns()); cap(l.row) < n {
-		l.row = make([]driver.Value, n)
+	n := len(rows.Columns())
+	if cap(c.row) < n {
+		c.row = make([]driver.Value, n)
 	}
 	for {
-		if err := rows.Next(l.row[:len(rows.Columns())]); err != nil {
+		if err := rows.Next(c.row[:n]); err != nil {
+			closeErr := rows.Close() // reads further results, which may hold an error
 			if errors.Is(err, io.EOF) {
-				return nil
+				return closeErr
 			}
 			return err
 		}
-		for _, value := range l.row[:len(rows.Columns())] {
+		for _, value := range c.row[:n] {
 			o.BytesReceived += valueBytes(value)
 		}
 	}
 }
 
-// valueBytes is the size of a column's value; the driver does not tell what
-// travelled.
+// valueBytes is the size of a column's value. The driver does not report the
+// bytes on the wire.
 func valueBytes(value driver.Value) int64 {
 	switch v := value.(type) {
 	case nil:
@@ -151,13 +133,9 @@ func valueBytes(value driver.Value) int64 {
 	return 8
 }
 
-func (l *mysqlLink) abort() {
-	if conn := l.raw.Load(); conn != nil && *conn != nil {
-		(*conn).SetDeadline(time.Unix(1, 0))
-	}
-}
+func (c *mysqlConn) abort() { c.raw.SetDeadline(time.Unix(1, 0)) }
 
-func (l *mysqlLink) close() {
-	l.prepared.Close()
-	l.conn.Close()
+func (c *mysqlConn) close() {
+	c.prepared.Close()
+	c.conn.Close()
 }

@@ -1,30 +1,129 @@
 package target
 
-// Kind says what a request did to the target's data.
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/lab/result"
+)
+
+// Clock counts nanoseconds on the monotonic clock. Copies of a clock agree.
+type Clock struct{ start time.Time }
+
+// NewClock returns a clock that reads zero now.
+func NewClock() Clock { return Clock{time.Now()} }
+
+// Now returns the nanoseconds since the clock's start.
+func (c Clock) Now() int64 { return int64(time.Since(c.start)) }
+
+// Kind is the effect of a request on the target's data.
 type Kind uint8
 
-// The kinds. HTTP requests are reads (GET, HEAD, OPTIONS) or writes; statements
-// and commands go by their verb.
+// The kinds. GET, HEAD and OPTIONS are reads and other HTTP methods are writes.
+// Statements and commands are classified by their verb.
 const (
 	Other Kind = iota
 	Read
 	Write
 )
 
-// Outcome is what became of one request. Times are nanoseconds on the run's
-// Clock; zero means that it did not come to that.
+// Outcome describes one finished request. Times are nanoseconds on the run's
+// Clock. A time is zero if the request did not get that far.
 type Outcome struct {
-	Intended  int64 // when the request was due
-	Begin     int64 // when a connection took it: connecting or writing begins
-	Connected int64 // when the connection it had to open was open
-	Sent      int64 // when its bytes were handed to the kernel
-	First     int64 // when the first bytes of the answer were read
-	Done      int64 // when its last bytes were read, or the failure was seen
+	Intended  int64 // the request was due
+	Begin     int64 // a connection took it: connecting or writing begins
+	Connected int64 // the connection that it had to open was open
+	Sent      int64 // its bytes were handed to the kernel
+	First     int64 // the first bytes of the answer were read
+	Done      int64 // the last bytes were read, or the failure was noticed
 
-	Connection    int // which connection carried it
+	Connection    int // number of the connection that carried it
 	Kind          Kind
 	Status        int // HTTP status; zero for other targets
 	BytesSent     int
 	BytesReceived int64
-	Err           error // nil: answered as wanted; Classify names the others
+	Err           error // nil: answered as expected; otherwise see Classify
+}
+
+// Counters are totals of a worker or session.
+type Counters struct {
+	Connects   int64 // connections opened
+	Reconnects int64 // of them, replacements for a connection that the peer or an error ended
+	InFlight   int64 // integral of requests in flight over time, in request-nanoseconds
+	Open       int64 // integral of open connections over time, in connection-nanoseconds
+	OpenMax    int   // most connections open at once
+	Unread     int64 // nanoseconds that answers were ready before they were read
+	Reads      int64 // number of answers in Unread
+}
+
+// errTimeout is the error of a request that exceeded the timeout.
+var errTimeout = errors.New("no complete answer within the timeout")
+
+// errTLS is wrapped by every failed TLS handshake.
+var errTLS = errors.New("TLS handshake")
+
+// Classify returns the class of an outcome's error. err is not nil.
+func Classify(err error) result.ErrorClass {
+	switch {
+	case errors.Is(err, errStatus):
+		return result.StatusError
+	case errors.Is(err, errCheck):
+		return result.CheckError
+	case errors.Is(err, errMalformed):
+		return result.Protocol
+	case errors.Is(err, errTimeout), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return result.Timeout
+	case errors.Is(err, errCutShort), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+		return result.Reset
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return classifyErrno(errno)
+	}
+	var resolve *net.DNSError
+	if errors.As(err, &resolve) {
+		return result.Resolve
+	}
+	if isTLS(err) {
+		return result.TLSError
+	}
+	return result.Other
+}
+
+func classifyErrno(errno unix.Errno) result.ErrorClass {
+	switch errno {
+	case unix.ECONNREFUSED, unix.ENOENT: // ENOENT: no such Unix socket
+		return result.Refused
+	case unix.ECONNRESET, unix.EPIPE, unix.ECONNABORTED, unix.ENOTCONN:
+		return result.Reset
+	case unix.ETIMEDOUT, unix.EAGAIN: // EAGAIN: a Unix socket whose accept queue is full
+		return result.Timeout
+	case unix.EADDRNOTAVAIL, unix.EADDRINUSE:
+		return result.NoLocalPort
+	case unix.EMFILE, unix.ENFILE:
+		return result.NoFile
+	case unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENETDOWN, unix.EHOSTDOWN:
+		return result.Unreachable
+	}
+	return result.Other
+}
+
+func isTLS(err error) bool {
+	var (
+		record      tls.RecordHeaderError
+		alert       tls.AlertError
+		certificate *tls.CertificateVerificationError
+		unknown     x509.UnknownAuthorityError
+		hostname    x509.HostnameError
+	)
+	return errors.Is(err, errTLS) || errors.As(err, &record) || errors.As(err, &alert) || errors.As(err, &certificate) ||
+		errors.As(err, &unknown) || errors.As(err, &hostname)
 }

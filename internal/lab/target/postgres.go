@@ -1,7 +1,9 @@
 package target
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -14,28 +16,28 @@ import (
 // errSQL is wrapped by an error answer of a database.
 var errSQL = fmt.Errorf("%w: SQL error", errStatus)
 
-// preparedName is what a connection's prepared statement is called.
+// preparedName is the name of a connection's prepared statement.
 const preparedName = "spillway"
 
-// postgresLink runs one prepared statement on one PostgreSQL connection.
-type postgresLink struct {
+// postgresConn runs one prepared statement on one PostgreSQL connection through pgx.
+type postgresConn struct {
 	conn      *pgconn.PgConn
 	raw       net.Conn
 	clock     Clock
 	timeout   time.Duration
 	statement *statement
 	source    *Source
-	arguments []byte   // the values of one request, one behind the other …
-	values    [][]byte // … and where they are
+	arguments []byte   // the values of one request, concatenated …
+	values    [][]byte // … and split
 }
 
-// dialPostgres connects and prepares; both are part of the time to connect.
-func (t *Target) dialPostgres(ctx context.Context, turn int, source *Source) (link, error) {
+// dialPostgres connects and prepares. Both count as connecting.
+func (t *Target) dialPostgres(ctx context.Context, number int, source *Source) (blockingConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
 	defer cancel()
 	config := t.postgres.Copy()
 	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return t.network.dial(ctx, turn)
+		return t.network.dial(ctx, number)
 	}
 	config.LookupFunc = func(context.Context, string) ([]string, error) { return []string{t.network.address}, nil }
 	conn, err := pgconn.ConnectConfig(ctx, config)
@@ -47,13 +49,13 @@ func (t *Target) dialPostgres(ctx context.Context, turn int, source *Source) (li
 		conn.Close(ctx)
 		return nil, fmt.Errorf("prepare: %w", sqlError(err))
 	}
-	return &postgresLink{
+	return &postgresConn{
 		conn: conn, raw: conn.Conn(), clock: t.config.Clock, timeout: t.config.Timeout, statement: &t.statement, source: source,
 		values: make([][]byte, len(t.statement.values)),
 	}, nil
 }
 
-// sqlError marks an error that the server answered with.
+// sqlError marks an error answer of the server with errSQL.
 func sqlError(err error) error {
 	var answered *pgconn.PgError
 	if errors.As(err, &answered) {
@@ -62,58 +64,201 @@ func sqlError(err error) error {
 	return err
 }
 
-func (l *postgresLink) exchange(o *Outcome, _ bool) bool {
-	l.source.next()
-	l.bind()
-	if err := l.raw.SetDeadline(time.Now().Add(l.timeout)); err != nil {
+func (c *postgresConn) exchange(o *Outcome, _ bool) bool {
+	c.source.next()
+	c.bind()
+	if err := c.raw.SetDeadline(time.Now().Add(c.timeout)); err != nil {
 		o.Err = err
 		return false
 	}
-	o.Kind = l.statement.kind
-	o.Sent = l.clock.Now()
-	o.BytesSent = len(l.arguments)
-	reader := l.conn.ExecPrepared(context.Background(), preparedName, l.values, nil, nil)
+	o.Kind = c.statement.kind
+	o.Sent = c.clock.Now()
+	o.BytesSent = len(c.arguments)
+	reader := c.conn.ExecPrepared(context.Background(), preparedName, c.values, nil, nil)
 	for reader.NextRow() {
 		if o.First == 0 {
-			o.First = l.clock.Now()
+			o.First = c.clock.Now()
 		}
 		for _, value := range reader.Values() {
 			o.BytesReceived += int64(len(value))
 		}
 	}
 	tag, err := reader.Close()
-	o.Done = l.clock.Now()
+	o.Done = c.clock.Now()
 	if o.First == 0 {
 		o.First = o.Done
 	}
 	switch {
 	case err != nil:
 		o.Err = sqlError(err)
-	case tag.Insert(), tag.Update(), tag.Delete(): // also behind WITH
+	case tag.Insert(), tag.Update(), tag.Delete(): // also after WITH
 		o.Kind = Write
 	}
-	return !l.conn.IsClosed()
+	return !c.conn.IsClosed()
 }
 
 // bind writes the values of this request as text.
-func (l *postgresLink) bind() {
-	l.arguments = l.arguments[:0]
+func (c *postgresConn) bind() {
+	c.arguments = c.arguments[:0]
 	ends := make([]int, 0, 16)
-	for i := range l.statement.values {
-		l.arguments = l.statement.values[i].append(l.arguments, l.source)
-		ends = append(ends, len(l.arguments))
+	for i := range c.statement.values {
+		c.arguments = c.statement.values[i].append(c.arguments, c.source)
+		ends = append(ends, len(c.arguments))
 	}
 	start := 0
 	for i, end := range ends {
-		l.values[i] = l.arguments[start:end]
+		c.values[i] = c.arguments[start:end]
 		start = end
 	}
 }
 
-func (l *postgresLink) abort() { l.raw.SetDeadline(time.Unix(1, 0)) }
+func (c *postgresConn) abort() { c.raw.SetDeadline(time.Unix(1, 0)) }
 
-func (l *postgresLink) close() {
+func (c *postgresConn) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	l.conn.Close(ctx)
+	c.conn.Close(ctx)
+}
+
+// Bounds of a PostgreSQL answer.
+const (
+	postgresMessageMax = 1 << 30 // the server's limit for a row
+	postgresKeepMax    = 8 << 10 // of an error or a command tag
+)
+
+// errNotPlain means that a connection is encrypted, so a Worker cannot drive it.
+var errNotPlain = errors.New("the connection is encrypted")
+
+// postgresProtocol runs one prepared statement on one connection of a Worker. It
+// sends the same messages as libpq, in one write.
+type postgresProtocol struct {
+	statement *statement
+	source    *Source
+	scratch   *scratch
+	reply     postgresReply
+}
+
+func (p *postgresProtocol) request(_, _ bool) []byte {
+	p.source.next()
+	p.reply.reset()
+	b := p.scratch.request[:0]
+	b = append(b, 'B', 0, 0, 0, 0, 0) // Bind: length, set below, and the unnamed portal
+	b = append(b, preparedName...)
+	b = append(b, 0, 0, 0) // every parameter is text
+	b = binary.BigEndian.AppendUint16(b, uint16(len(p.statement.values)))
+	for i := range p.statement.values {
+		at := len(b)
+		b = append(b, 0, 0, 0, 0)
+		b = p.statement.values[i].append(b, p.source)
+		binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	}
+	b = append(b, 0, 0) // every column as text
+	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-1))
+	b = append(b, "D\x00\x00\x00\x06P\x00"...)                // Describe the portal
+	b = append(b, "E\x00\x00\x00\x09\x00\x00\x00\x00\x00"...) // Execute: all rows
+	b = append(b, "S\x00\x00\x00\x04"...)                     // Sync
+	p.scratch.request = b
+	return b
+}
+
+func (p *postgresProtocol) feed(b []byte) (bool, error) {
+	if len(b) > 0 {
+		return p.reply.feed(b)
+	}
+	if failure := p.reply.failure; failure != "" { // the server's reason for closing
+		return false, fmt.Errorf("%w: %s", errCutShort, failure)
+	}
+	return false, errCutShort
+}
+
+func (p *postgresProtocol) answer(o *Outcome) bool {
+	o.Kind = p.statement.kind
+	switch {
+	case p.reply.failure != "":
+		o.Err = fmt.Errorf("%w: %s", errSQL, p.reply.failure)
+	case p.reply.wrote:
+		o.Kind = Write
+	}
+	return true
+}
+
+// postgresReply parses the messages of an answer up to ReadyForQuery. The bytes
+// may be split anywhere.
+type postgresReply struct {
+	header  [5]byte
+	have    int    // bytes of the header so far
+	rest    int64  // bytes of the message still to come
+	kept    []byte // of an error or a command tag
+	failure string // text of the first error
+	wrote   bool   // the command tag is INSERT, UPDATE, DELETE or MERGE
+	ready   bool
+}
+
+func (r *postgresReply) reset() { *r = postgresReply{kept: r.kept[:0]} }
+
+func (r *postgresReply) feed(b []byte) (done bool, err error) {
+	for len(b) > 0 {
+		if r.ready {
+			return false, fmt.Errorf("%w: %d bytes after its end", errMalformed, len(b))
+		}
+		if r.have < len(r.header) {
+			n := copy(r.header[r.have:], b)
+			r.have += n
+			b = b[n:]
+			if r.have < len(r.header) {
+				break
+			}
+			r.rest = int64(binary.BigEndian.Uint32(r.header[1:])) - 4
+			if r.rest < 0 || r.rest > postgresMessageMax {
+				return false, fmt.Errorf("%w: message %q of %d bytes", errMalformed, r.header[0], r.rest)
+			}
+		}
+		n := min(r.rest, int64(len(b)))
+		if (r.header[0] == 'E' || r.header[0] == 'C') && len(r.kept) < postgresKeepMax {
+			r.kept = append(r.kept, b[:min(n, int64(postgresKeepMax-len(r.kept)))]...)
+		}
+		b = b[n:]
+		if r.rest -= n; r.rest == 0 {
+			r.endMessage()
+		}
+	}
+	return r.ready, nil
+}
+
+func (r *postgresReply) endMessage() {
+	switch r.header[0] {
+	case 'Z':
+		r.ready = true
+	case 'C':
+		verb, _, _ := bytes.Cut(r.kept, []byte{' '})
+		switch string(verb) {
+		case "INSERT", "UPDATE", "DELETE", "MERGE":
+			r.wrote = true
+		}
+	case 'E':
+		if r.failure == "" {
+			r.failure = postgresFailure(r.kept)
+		}
+	}
+	r.kept = r.kept[:0]
+	r.have = 0
+}
+
+// postgresFailure formats the fields of an error: severity, message, code.
+func postgresFailure(fields []byte) string {
+	var severity, message, code string
+	for field := range bytes.SplitSeq(fields, []byte{0}) {
+		if len(field) == 0 {
+			continue
+		}
+		switch value := string(field[1:]); field[0] {
+		case 'S':
+			severity = value
+		case 'M':
+			message = value
+		case 'C':
+			code = value
+		}
+	}
+	return fmt.Sprintf("%s: %s (SQLSTATE %s)", severity, message, code)
 }

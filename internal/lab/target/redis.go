@@ -16,20 +16,20 @@ const (
 	redisItemsMax = 1 << 20 // elements of one answer, nested ones included
 )
 
-// command is one Redis command: its words, each with values in it.
+// command is one Redis command. Its words may contain values.
 type command struct {
 	words []Template
 	kind  Kind
 }
 
-// parseCommand splits text at blanks; a word may be in single or double quotes.
+// parseCommand splits text at blanks. A word may be quoted with single or double quotes.
 func parseCommand(text string) (command, error) {
 	words, err := splitWords(text)
 	if err != nil {
 		return command{}, fmt.Errorf("command %q: %w", text, err)
 	}
 	if len(words) == 0 {
-		return command{}, errors.New("command: it is empty; write 'GET key:{random(1,100)}'")
+		return command{}, errors.New("--command is empty; write 'GET key:{random(1,100)}'")
 	}
 	c := command{kind: commandKind(words[0])}
 	for _, word := range words {
@@ -59,7 +59,7 @@ func splitWords(text string) ([]string, error) {
 			}
 			quoted, rest, found := strings.Cut(text[1:], string(quote))
 			if !found {
-				return nil, fmt.Errorf("a %c is not closed", quote)
+				return nil, fmt.Errorf("missing closing %c", quote)
 			}
 			word.WriteString(quoted)
 			text = rest
@@ -68,7 +68,7 @@ func splitWords(text string) ([]string, error) {
 	}
 }
 
-// commandKind knows the common commands; the others count as Other.
+// commandKind classifies the common commands. All others are Other.
 func commandKind(name string) Kind {
 	reads := []string{
 		"BITCOUNT", "EXISTS", "GEOSEARCH", "GET", "GETBIT", "GETRANGE", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HVALS", "LINDEX",
@@ -90,8 +90,8 @@ func commandKind(name string) Kind {
 	return Other
 }
 
-// append writes the command as an array of bulk strings behind b. word is
-// memory to build one word in; it is returned for the next time.
+// append appends the command to b as an array of bulk strings. word is memory for
+// building one word; it is returned for reuse.
 func (c *command) append(b, word []byte, s *Source) (out, memory []byte) {
 	b = appendRedisHeader(b, '*', len(c.words))
 	for i := range c.words {
@@ -109,7 +109,7 @@ func appendRedisHeader(b []byte, mark byte, n int) []byte {
 	return append(b, '\r', '\n')
 }
 
-// appendWords writes a command of plain words behind b.
+// appendWords appends a command of constant words to b.
 func appendWords(b []byte, words ...string) []byte {
 	b = appendRedisHeader(b, '*', len(words))
 	for _, word := range words {
@@ -123,12 +123,12 @@ func appendWords(b []byte, words ...string) []byte {
 // errRedis is wrapped by an error answer of Redis.
 var errRedis = fmt.Errorf("%w: Redis error", errStatus)
 
-// redisReply counts one RESP2 answer to its end, at whatever places its bytes
-// are cut. It keeps nothing but the text of an error.
+// redisReply parses RESP2 answers up to their end. The bytes may be split
+// anywhere. It stores only the text of an error.
 type redisReply struct {
 	line    []byte
 	pending int   // elements still to come
-	skip    int64 // bytes of a bulk string and its line end still to come
+	skip    int64 // bytes of a bulk string still to come, with its line end
 	items   int
 	failure string // text of the first error in it
 }
@@ -146,7 +146,7 @@ func (r *redisReply) feed(b []byte) (done bool, err error) {
 			continue
 		}
 		if r.pending == 0 {
-			return false, fmt.Errorf("%w: %d bytes behind its end", errMalformed, len(b))
+			return false, fmt.Errorf("%w: %d bytes after its end", errMalformed, len(b))
 		}
 		end := bytes.IndexByte(b, '\n')
 		if end < 0 {
@@ -169,7 +169,7 @@ func (r *redisReply) feed(b []byte) (done bool, err error) {
 	return r.pending == 0 && r.skip == 0, nil
 }
 
-// take reads the line that begins an element.
+// take parses the first line of an element.
 func (r *redisReply) take(line []byte) error {
 	n := len(line)
 	if n < 2 || line[n-1] != '\r' {
@@ -209,15 +209,15 @@ func (r *redisReply) takeLength(digits []byte, limit int64, take func(int64)) er
 	return nil
 }
 
-// redisProtocol speaks RESP2 on one connection.
+// redisProtocol is RESP2 on one connection.
 type redisProtocol struct {
-	commands []command
-	greeting []byte // AUTH and SELECT, sent with the first command
-	greets   int    // their answers
-	source   *Source
-	scratch  *scratch
-	kind     Kind
-	reply    redisReply
+	commands     []command
+	setup        []byte // AUTH and SELECT, sent with the first command
+	setupReplies int
+	source       *Source
+	scratch      *scratch
+	kind         Kind
+	reply        redisReply
 }
 
 func (p *redisProtocol) request(first, _ bool) []byte {
@@ -229,8 +229,8 @@ func (p *redisProtocol) request(first, _ bool) []byte {
 	p.kind = c.kind
 	out, answers := p.scratch.request[:0], 1
 	if first {
-		out = append(out, p.greeting...)
-		answers += p.greets
+		out = append(out, p.setup...)
+		answers += p.setupReplies
 	}
 	p.reply.reset(answers)
 	p.scratch.request, p.scratch.word = c.append(out, p.scratch.word, p.source)

@@ -19,19 +19,19 @@ const (
 	bodyFileMax    = 64 << 20
 )
 
-// ReadRequests reads a file of requests, one a line:
+// ReadRequests reads a file with one request per line:
 //
 //	[WEIGHT] METHOD PATH [BODY | @FILE]
 //
-// WEIGHT is a whole number, 1 when left out. PATH begins with / or is a whole
-// URL of the target's own host. All behind the path is the body; @FILE reads it
-// from a file, relative to the file of requests. Path and body are templates.
-// Empty lines and lines that begin with # are passed over. authority is the
-// HOST or HOST:PORT that whole URLs must have.
+// WEIGHT is an integer; the default is 1. PATH begins with / or is a complete URL
+// of the target. The rest of the line is the body; @FILE reads it from a file,
+// relative to the requests file. Path and body are templates. Empty lines and
+// lines that begin with # are skipped. authority is the HOST or HOST:PORT that
+// complete URLs must have.
 func ReadRequests(path, authority string) ([]HTTPRequest, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open file of requests: %w", err)
+		return nil, fmt.Errorf("open requests file: %w", err)
 	}
 	defer file.Close()
 	readBody := func(name string) (string, error) {
@@ -47,7 +47,7 @@ func ReadRequests(path, authority string) ([]HTTPRequest, error) {
 	return requests, nil
 }
 
-// ReadBody reads a file that is sent as a body.
+// ReadBody reads a file that is sent as a request body.
 func ReadBody(path string) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func parseRequests(r io.Reader, authority string, readBody func(string) (string,
 		return nil, fmt.Errorf("line %d: %w", number+1, err)
 	}
 	if len(requests) == 0 {
-		return nil, errors.New("it has no requests")
+		return nil, errors.New("the file contains no requests")
 	}
 	return requests, nil
 }
@@ -98,7 +98,7 @@ func parseRequestLine(line, authority string, readBody func(string) (string, err
 	request.Weight = 1
 	if weight, err := strconv.Atoi(word); err == nil {
 		if weight < 1 || weight > 1_000_000 {
-			return request, fmt.Errorf("weight %d is not between 1 and 1000000", weight)
+			return request, fmt.Errorf("weight %d must be between 1 and 1000000", weight)
 		}
 		request.Weight = weight
 		word, rest = cutWord(rest)
@@ -123,7 +123,7 @@ func parseRequestLine(line, authority string, readBody func(string) (string, err
 	return request, err
 }
 
-// ownPath takes the target's own scheme and host off a URL.
+// ownPath returns the path of a URL, which must have the target's host.
 func ownPath(path, authority string) (string, error) {
 	if strings.HasPrefix(path, "/") {
 		return path, nil
@@ -137,7 +137,7 @@ func ownPath(path, authority string) (string, error) {
 		end = len(rest)
 	}
 	if rest[:end] != authority {
-		return "", fmt.Errorf("%s is another host than the target, %s: a run loads one", rest[:end], authority)
+		return "", fmt.Errorf("%s is not the target host %s; a run loads one host", rest[:end], authority)
 	}
 	if path = rest[end:]; !strings.HasPrefix(path, "/") {
 		path = "/" + path
@@ -145,7 +145,7 @@ func ownPath(path, authority string) (string, error) {
 	return path, nil
 }
 
-// Authority returns the HOST or HOST:PORT of a URL, "" when it has none.
+// Authority returns the HOST or HOST:PORT of a URL, or "" if it has none.
 func Authority(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -2,53 +2,80 @@ package target
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/netip"
 	"sync"
 	"time"
 )
 
-// link is one open connection whose calls block.
-type link interface {
-	// exchange sends a request, waits for its answer and fills in the rest of
-	// o. It reports whether the connection can carry another one.
+// readBytes is the size of a worker's read buffer.
+const readBytes = 64 << 10
+
+// protocol is the client side of one connection, one request at a time.
+type protocol interface {
+	// request returns the bytes of the next request. first is set on a new
+	// connection, last if the connection ends after this request. The bytes
+	// are valid until the next call.
+	request(first, last bool) []byte
+	// feed takes bytes of the answer and reports whether the answer is
+	// complete. An empty slice means that the peer closed the connection.
+	feed(b []byte) (done bool, err error)
+	// answer writes the verdict on a complete answer to o and reports whether
+	// the connection can carry another request.
+	answer(o *Outcome) (reuse bool)
+}
+
+// scratch is memory in which the connections of one goroutine build requests.
+type scratch struct {
+	request []byte
+	word    []byte
+}
+
+// blockingConn is an open connection whose calls block.
+type blockingConn interface {
+	// exchange sends a request, waits for the answer and completes o. It
+	// reports whether the connection can carry another request.
 	exchange(o *Outcome, last bool) (reuse bool)
-	// abort makes an exchange under way fail soon; it may be called from
-	// another goroutine, more than once.
+	// abort makes the current exchange fail soon. It may be called from
+	// another goroutine and more than once.
 	abort()
 	close()
 }
 
-// dialer opens a link; turn counts the connections opened, to choose a local
-// address by.
-type dialer func(ctx context.Context, turn int) (link, error)
+// dialer opens a connection. number counts connections and selects the local address.
+type dialer func(ctx context.Context, number int) (blockingConn, error)
 
-// Session is one place for connections to a target that is not driven by
-// Worker: TLS, HTTP/2 and SQL. Its requests block. Except for Abort it is for one
-// goroutine.
+// Session holds one connection at a time to a target that a Worker does not
+// drive: TLS, HTTP/2, most SQL, and every target outside Linux. Its requests
+// block. Only Abort may be called from another goroutine.
 type Session struct {
 	clock         Clock
 	dial          dialer
 	perConnection int
 	connection    int
-	stride        int // sessions of this target: turns differ between them
+	stride        int // number of sessions of this target
 	counters      Counters
-	carried       int
+	carried       int // requests on this connection
 	opened        int
-	lost          bool
-	refused       error // what Connect came to; the first request tells
+	lost          bool  // the last connection ended unexpectedly
+	connectErr    error // of Connect; the first request reports it
 
 	mu      sync.Mutex
-	link    link
+	conn    blockingConn
 	aborted bool
 }
 
-// Do sends a request that was due at intended, on a connection opened for it
-// when there is none, and waits for its end. Nothing is sent twice.
+// Do sends a request that was due at intended and waits for the answer. It opens
+// a connection if there is none. It never sends a request twice.
 func (s *Session) Do(ctx context.Context, intended int64) Outcome {
 	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection}
-	if s.link == nil {
-		err := s.refused
-		if s.refused = nil; err == nil {
+	if s.conn == nil {
+		err := s.connectErr
+		if s.connectErr = nil; err == nil {
 			err = s.open(ctx)
 		}
 		if err != nil {
@@ -59,28 +86,28 @@ func (s *Session) Do(ctx context.Context, intended int64) Outcome {
 	}
 	s.carried++
 	last := s.perConnection > 0 && s.carried >= s.perConnection
-	reuse := s.link.exchange(&o, last)
+	reuse := s.conn.exchange(&o, last)
 	if o.Done == 0 {
 		o.Done = s.clock.Now()
 	}
 	s.counters.InFlight += o.Done - o.Begin
 	if !reuse || last {
-		s.hangUp()
+		s.disconnect()
 		s.lost = !last
 	}
 	return o
 }
 
-// Connect opens the connection ahead of the first request and returns how long
-// that took. A failure is kept for the first request to tell, so that it counts.
+// Connect opens the connection before the first request and returns how long
+// that took. The first request reports a failure, so that it is counted.
 func (s *Session) Connect(ctx context.Context) (took time.Duration, ok bool) {
 	start := s.clock.Now()
-	s.refused = s.open(ctx)
-	return time.Duration(s.clock.Now() - start), s.refused == nil
+	s.connectErr = s.open(ctx)
+	return time.Duration(s.clock.Now() - start), s.connectErr == nil
 }
 
 func (s *Session) open(ctx context.Context) error {
-	l, err := s.dial(ctx, s.connection+s.opened*s.stride)
+	conn, err := s.dial(ctx, s.connection+s.opened*s.stride)
 	if err != nil {
 		return err
 	}
@@ -93,43 +120,145 @@ func (s *Session) open(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.aborted {
-		l.close()
+		conn.close()
 		return fmt.Errorf("connect: %w", context.Canceled)
 	}
-	s.link = l
+	s.conn = conn
 	return nil
 }
 
-func (s *Session) hangUp() {
+func (s *Session) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link != nil {
-		s.link.close()
+	if s.conn != nil {
+		s.conn.close()
 	}
-	s.link = nil
+	s.conn = nil
 }
 
-// Open says whether the connection is open. The session has no request then.
+// Open reports whether the connection is open.
 func (s *Session) Open() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.link != nil
+	return s.conn != nil
 }
 
-// Counters returns what was done up to now. Only connections and InFlight are
+// Counters returns the totals so far. Only Connects, Reconnects and InFlight are
 // counted.
 func (s *Session) Counters() Counters { return s.counters }
 
-// Abort makes a request under way fail soon, and every later one. It may be
-// called from another goroutine.
+// Abort makes the current request and all later ones fail soon. It may be called
+// from another goroutine.
 func (s *Session) Abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.aborted = true
-	if s.link != nil {
-		s.link.abort()
+	if s.conn != nil {
+		s.conn.abort()
 	}
 }
 
 // Close closes the connection.
-func (s *Session) Close() { s.hangUp() }
+func (s *Session) Close() { s.disconnect() }
+
+// streamConn runs a protocol over a blocking connection, usually TLS.
+type streamConn struct {
+	conn     net.Conn
+	clock    Clock
+	timeout  time.Duration
+	protocol protocol
+	buffer   []byte
+	used     bool
+}
+
+// dialStream opens a connection for HTTP/1.1 or Redis.
+func (t *Target) dialStream(ctx context.Context, number int, source *Source) (blockingConn, error) {
+	var conn net.Conn
+	var err error
+	if t.tls != nil {
+		conn, err = t.network.dialTLS(ctx, number, t.tls)
+	} else {
+		conn, err = t.network.dial(ctx, number)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &streamConn{
+		conn: conn, clock: t.config.Clock, timeout: t.config.Timeout,
+		protocol: t.newProtocol(source, new(scratch)), buffer: make([]byte, readBytes/4),
+	}, nil
+}
+
+func (c *streamConn) exchange(o *Outcome, last bool) bool {
+	b := c.protocol.request(!c.used, last)
+	c.used = true
+	o.Sent = c.clock.Now()
+	o.BytesSent = len(b)
+	if err := c.conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		o.Err = err
+		return false
+	}
+	if _, err := c.conn.Write(b); err != nil {
+		o.Err = fmt.Errorf("send request: %w", err)
+		return false
+	}
+	for {
+		n, err := c.conn.Read(c.buffer)
+		if err != nil && !errors.Is(err, io.EOF) {
+			o.Err = fmt.Errorf("read answer: %w", err)
+			return false
+		}
+		if o.First == 0 && n > 0 {
+			o.First = c.clock.Now()
+		}
+		o.BytesReceived += int64(n)
+		done, err := c.protocol.feed(c.buffer[:n])
+		if err != nil {
+			o.Err = err
+			return false
+		}
+		if done {
+			o.Done = c.clock.Now()
+			return c.protocol.answer(o)
+		}
+	}
+}
+
+func (c *streamConn) abort() { c.conn.SetDeadline(time.Unix(1, 0)) }
+
+func (c *streamConn) close() { c.conn.Close() }
+
+// network opens connections to one resolved address.
+type network struct {
+	kind    string // tcp or unix
+	address string
+	sources []netip.Addr
+	timeout time.Duration
+}
+
+func (n *network) dial(ctx context.Context, number int) (net.Conn, error) {
+	d := net.Dialer{Timeout: n.timeout, FallbackDelay: -1, KeepAlive: -1}
+	if len(n.sources) > 0 {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.sources[number%len(n.sources)], 0))
+	}
+	return d.DialContext(ctx, n.kind, n.address)
+}
+
+// dialTLS opens a TLS connection. The handshake counts as part of connecting.
+func (n *network) dialTLS(ctx context.Context, number int, config *tls.Config) (*tls.Conn, error) {
+	raw, err := n.dial(ctx, number)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	conn := tls.Client(raw, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		if ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", errTLS, err)
+		}
+		return nil, err
+	}
+	return conn, nil
+}

@@ -117,7 +117,7 @@ func TestSessionAbort(t *testing.T) {
 		t.Error("an aborted request ended well")
 	}
 	if o := s.Do(t.Context(), tg.config.Clock.Now()); o.Err == nil {
-		t.Error("a request behind Abort ended well")
+		t.Error("a request after Abort ended well")
 	}
 }
 
@@ -134,11 +134,11 @@ func TestOpenErrors(t *testing.T) {
 		{Config{URL: "http://[2606:4700::1]/"}, "--allow 2606:4700::1"},
 		{Config{URL: "http://127.0.0.1/", SQL: "SELECT 1"}, "--sql"},
 		{Config{URL: "http://127.0.0.1/", Commands: []string{"GET x"}}, "--command"},
-		{Config{URL: "http://127.0.0.1/", HTTP2: true}, "https: only"},
+		{Config{URL: "http://127.0.0.1/", HTTP2: true}, "requires an https: target"},
 		{Config{URL: "http://127.0.0.1/{randm(1,2)}"}, "unknown value"},
-		{Config{URL: "redis://127.0.0.1/"}, "needs a --command"},
+		{Config{URL: "redis://127.0.0.1/"}, "requires a --command"},
 		{Config{URL: "postgres://u:secret@1.1.1.1/d", SQL: "SELECT 1"}, "--allow 1.1.1.1"},
-		{Config{URL: "postgres://u:secret@127.0.0.1/d"}, "needs a statement"},
+		{Config{URL: "postgres://u:secret@127.0.0.1/d"}, "requires a statement"},
 		{Config{URL: "mysql://u:secret@1.1.1.1/d", SQL: "SELECT 1"}, "--allow 1.1.1.1"},
 		{Config{URL: "postgres://u:secret@127.0.0.1/d", SQL: "SELECT 1", Headers: []Header{{"a", "b"}}}, "are for HTTP"},
 		{Config{URL: "http+unix://run/x"}, "percent-encoded"},

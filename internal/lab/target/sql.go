@@ -1,26 +1,26 @@
 package target
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// statement is one SQL statement with named parameters, as the user gave it.
+// statement is the user's SQL statement with named parameters.
 type statement struct {
-	texts  []string // around the parameters, one more than names
+	texts  []string // around the parameters: one more than names
 	names  []string // in order of appearance
-	values []Value  // one for each of names
+	values []Value  // one per name
 	kind   Kind
 }
 
-// parseSQL finds the parameters in text: :name for each name in params. A colon
-// inside quotes and comments, in ::type and in front of another word is itself,
-// but a word that looks like a parameter and is none is an error.
+// parseSQL finds the parameters :name in text. Colons in quotes, comments, ::type
+// and := are literal. A parameter that is not in params is an error.
 func parseSQL(text string, params map[string]Value) (statement, error) {
 	s := statement{kind: statementKind(text)}
 	if strings.TrimSpace(text) == "" {
-		return s, fmt.Errorf("the SQL statement is empty")
+		return s, errors.New("the SQL statement is empty")
 	}
 	start, i := 0, 0
 	for i < len(text) {
@@ -36,7 +36,7 @@ func parseSQL(text string, params map[string]Value) (statement, error) {
 		}
 		v, found := params[name]
 		if !found {
-			return s, fmt.Errorf("the statement has :%s but there is no --param %s=…; write random(1,1000), sequence, file:PATH:COLUMN or a constant", name, name)
+			return s, fmt.Errorf("the statement has :%s but there is no --param %s=…; add one with random(1,1000), sequence, file:PATH:COLUMN or a constant", name, name)
 		}
 		s.texts = append(s.texts, text[start:i])
 		s.names = append(s.names, name)
@@ -53,8 +53,8 @@ func parseSQL(text string, params map[string]Value) (statement, error) {
 	return s, nil
 }
 
-// skipToken returns the length of the quoted text, comment or double colon that
-// text begins with, else 1.
+// skipToken returns the length of the quoted text, comment, :: or := at the start
+// of text, otherwise 1.
 func skipToken(text string) int {
 	until := func(prefix int, end string) int {
 		if n := strings.Index(text[prefix:], end); n >= 0 {
@@ -79,7 +79,7 @@ func isWordByte(c byte) bool {
 	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-// leadingWord returns the name that text begins with; it does not begin with a digit.
+// leadingWord returns the identifier at the start of text, or "".
 func leadingWord(text string) string {
 	n := 0
 	for n < len(text) && isWordByte(text[n]) {
@@ -91,7 +91,7 @@ func leadingWord(text string) string {
 	return text[:n]
 }
 
-// render returns the statement with placeholder(i), i from 1, for each parameter.
+// render returns the statement with placeholder(i), from 1, for each parameter.
 func (s *statement) render(placeholder func(i int) string) string {
 	var b strings.Builder
 	for i, text := range s.texts {
@@ -103,7 +103,7 @@ func (s *statement) render(placeholder func(i int) string) string {
 	return b.String()
 }
 
-// statementKind goes by the first word.
+// statementKind classifies a statement by its first word.
 func statementKind(text string) Kind {
 	text = strings.TrimLeft(text, " \t\r\n(")
 	switch strings.ToUpper(leadingWord(text)) {

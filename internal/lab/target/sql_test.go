@@ -158,102 +158,6 @@ func TestSQLite(t *testing.T) {
 	testDatabase(t, "sqlite:"+path)
 }
 
-// TestPostgresWire runs the lean engine's own PostgreSQL protocol.
-func TestPostgresWire(t *testing.T) {
-	server := apptest.Postgres(t)
-	url := server.CreateDatabase(t)
-	wire := func(sql string, params map[string]string) *Target {
-		tg := open(t, Config{URL: url, SQL: sql, Params: values(t, params), Timeout: 2 * time.Second})
-		if err := tg.Check(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if !tg.Lean() {
-			t.Fatal("a plain connection is not lean")
-		}
-		return tg
-	}
-	expect := func(tg *Target, n int, kind Kind, class result.ErrorClass, failed bool) []Outcome {
-		t.Helper()
-		outcomes, counters := drive(t, tg, 3, n)
-		for _, o := range outcomes {
-			if (o.Err != nil) != failed || failed && Classify(o.Err) != class || !failed && o.Kind != kind {
-				t.Fatalf("outcome %+v", o)
-			}
-		}
-		if counters.Connects != 3 {
-			t.Errorf("%d connections, want 3", counters.Connects)
-		}
-		return outcomes
-	}
-	exchangeAll(t, open(t, Config{URL: url, SQL: "CREATE TABLE t (a bigint PRIMARY KEY, b text)"}), 1)
-	expect(wire("INSERT INTO t (a, b) VALUES (:a, :b)", map[string]string{"a": "sequence", "b": "te'xt"}), 100, Write, 0, false)
-	expect(wire("SELECT * FROM t WHERE a <= :a", map[string]string{"a": "random(90,100)"}), 100, Read, 0, false)
-	expect(wire("WITH x AS (DELETE FROM t WHERE a = :a RETURNING a) INSERT INTO t SELECT a FROM x WHERE false", map[string]string{"a": "sequence"}), 10, Write, 0, false)
-	expect(wire("SELECT repeat('x', 10000000)", nil), 6, Read, 0, false)
-	for _, o := range expect(wire("SELECT 1/(:a - 5)", map[string]string{"a": "random(5,5)"}), 6, Read, result.StatusError, true) {
-		if !strings.Contains(o.Err.Error(), "division by zero (SQLSTATE 22012)") {
-			t.Errorf("%v", o.Err)
-		}
-	}
-	killed := wire("SELECT pg_terminate_backend(pg_backend_pid())", nil)
-	outcomes, counters := drive(t, killed, 2, 6)
-	for _, o := range outcomes {
-		if o.Err == nil || Classify(o.Err) != result.Reset || !strings.Contains(o.Err.Error(), "57P01") {
-			t.Errorf("%v, want a reset with SQLSTATE 57P01", o.Err)
-		}
-	}
-	if counters.Reconnects != 4 {
-		t.Errorf("%+v, want 4 reconnects", counters)
-	}
-	if err := open(t, Config{URL: url, SQL: "SELECT nothing FROM nowhere"}).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
-		t.Errorf("check of a wrong statement: %v", err)
-	}
-	slow := open(t, Config{URL: url, SQL: "SELECT pg_sleep(10)", Timeout: 300 * time.Millisecond})
-	if err := slow.Check(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	outcomes, _ = drive(t, slow, 2, 2)
-	for _, o := range outcomes {
-		if o.Err == nil || Classify(o.Err) != result.Timeout {
-			t.Errorf("%v, want a timeout", o.Err)
-		}
-	}
-	testConnect(t, wire("SELECT 1", nil), server.Kill)
-}
-
-// testConnect opens connections ahead, and then with the server gone.
-func testConnect(t *testing.T, tg *Target, kill func()) {
-	for _, up := range []bool{true, false} {
-		ended := 0
-		w, err := tg.NewWorker(0, 5, func(o *Outcome) {
-			if ended++; (o.Err == nil) != up || o.Connected != 0 {
-				t.Errorf("server up %v: %+v", up, o)
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := len(w.Connect(t.Context())); (n == 5) != up || (n == 0) == up {
-			t.Errorf("server up %v: %d of 5 connections", up, n)
-		}
-		now := tg.config.Clock.Now()
-		for range 5 {
-			w.Start(now, now)
-		}
-		for ended < 5 {
-			if err := w.Wait(tg.config.Clock.Now() + int64(time.Second)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if up {
-			kill()
-		}
-	}
-}
-
 func TestPostgresReply(t *testing.T) {
 	message := func(kind byte, payload string) string {
 		return string(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(payload)+4))) + payload
@@ -318,6 +222,10 @@ func TestMySQL(t *testing.T) {
 	if err := outcomes[0].Err; err == nil || Classify(err) != result.Timeout {
 		t.Errorf("%v, want a timeout", err)
 	}
+	compressed := open(t, Config{URL: server.URL("app") + "?compress=true", SQL: "SELECT 1"})
+	if err := compressed.Check(t.Context()); err != nil || compressed.EventLoop() {
+		t.Errorf("a compressed connection: %v, event loop %v", err, compressed.EventLoop())
+	}
 	killed := open(t, Config{URL: server.URL("app"), SQL: "SELECT 1"})
 	s := killed.NewSession(0, 1)
 	defer s.Close()
@@ -331,6 +239,47 @@ func TestMySQL(t *testing.T) {
 	if o := s.Do(t.Context(), killed.config.Clock.Now()); o.Err == nil || Classify(o.Err) != result.Refused {
 		t.Errorf("with the server gone: %v, want a refusal", o.Err)
 	}
+	if _, ok := s.Connect(t.Context()); ok {
+		t.Error("connected with the server gone")
+	}
+	if o := s.Do(t.Context(), killed.config.Clock.Now()); o.Err == nil || Classify(o.Err) != result.Refused || o.Connected != 0 {
+		t.Errorf("the request after a failed Connect: %+v, want a refusal", o)
+	}
+}
+
+// TestMySQLStatements runs statements of every kind through the driver.
+func TestMySQLStatements(t *testing.T) {
+	url := apptest.MariaDB(t).URL("test")
+	f := func(sql string, params map[string]string, n int, kind Kind, wantErr string) []Outcome {
+		t.Helper()
+		outcomes, counters := exchangeAll(t, open(t, Config{URL: url, SQL: sql, Params: values(t, params), Timeout: 2 * time.Second}), n)
+		for _, o := range outcomes {
+			switch {
+			case wantErr == "" && (o.Err != nil || o.Kind != kind):
+				t.Fatalf("%s: outcome %+v", sql, o)
+			case wantErr != "" && (o.Err == nil || Classify(o.Err) != result.StatusError || !strings.Contains(o.Err.Error(), wantErr)):
+				t.Fatalf("%s: %v, want %s", sql, o.Err, wantErr)
+			}
+		}
+		if counters.Connects != 1 {
+			t.Errorf("%s: %d connections, want 1", sql, counters.Connects)
+		}
+		return outcomes
+	}
+	f("CREATE TABLE t (a bigint PRIMARY KEY, b varchar(99), c double)", nil, 1, Other, "")
+	f("INSERT INTO t (a, b) VALUES (:a, :b)", map[string]string{"a": "sequence", "b": "te'xt"}, 100, Write, "")
+	count := f("SELECT concat(count(*), ' ', min(b)) FROM t WHERE a BETWEEN 0 AND 200", nil, 1, Read, "")
+	if o := count[0]; o.BytesReceived != int64(len("100 te'xt")) {
+		t.Fatalf("after 100 inserts: %+v", o)
+	}
+	f("SELECT * FROM t WHERE a <= :a", map[string]string{"a": "random(90,100)"}, 100, Read, "")
+	f("SELECT * FROM t WHERE a = 12345", nil, 10, Read, "")
+	f("SELECT repeat('x', 10000000)", nil, 6, Read, "")
+	f("INSERT INTO t (a) VALUES (:a)", map[string]string{"a": "random(5,5)"}, 6, Write, "Error 1062 (23000): Duplicate entry '5'")
+	f("CREATE PROCEDURE two() BEGIN SELECT 1, 2; SELECT a FROM t; END", nil, 1, Other, "")
+	f("CALL two()", nil, 6, Other, "")
+	f("CREATE PROCEDURE failing() BEGIN SELECT 1; SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'late'; END", nil, 1, Other, "")
+	f("CALL failing()", nil, 3, Other, "late")
 }
 
 func TestPostgres(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// sqliteLink runs one prepared statement on one connection to a SQLite file, in
-// this process: what it costs is part of the generator's own CPU.
-type sqliteLink struct {
+// sqliteConn runs one prepared statement on one connection to a SQLite file. It
+// runs in this process, so its CPU time counts as the generator's.
+type sqliteConn struct {
 	conn      *sqlite.Conn
 	prepared  *sqlite.Stmt
 	stop      context.CancelFunc
@@ -19,7 +19,7 @@ type sqliteLink struct {
 	source    *Source
 }
 
-func (t *Target) dialSQLite(ctx context.Context, _ int, source *Source) (link, error) {
+func (t *Target) dialSQLite(ctx context.Context, _ int, source *Source) (blockingConn, error) {
 	conn, err := sqlite.OpenConn(t.config.path, sqlite.OpenReadWrite)
 	if err != nil {
 		return nil, fmt.Errorf("open SQLite file: %w", err)
@@ -33,23 +33,23 @@ func (t *Target) dialSQLite(ctx context.Context, _ int, source *Source) (link, e
 		conn.Close()
 		return nil, fmt.Errorf("prepare: %w: %w", errSQL, err)
 	}
-	return &sqliteLink{conn: conn, prepared: prepared, stop: stop, clock: t.config.Clock, statement: &t.statement, source: source}, nil
+	return &sqliteConn{conn: conn, prepared: prepared, stop: stop, clock: t.config.Clock, statement: &t.statement, source: source}, nil
 }
 
-func (l *sqliteLink) exchange(o *Outcome, _ bool) bool {
-	l.source.next()
-	o.Kind = l.statement.kind
-	for i := range l.statement.values {
-		v := &l.statement.values[i]
-		if n, ok := v.integer(l.source); ok {
-			l.prepared.BindInt64(i+1, n)
+func (c *sqliteConn) exchange(o *Outcome, _ bool) bool {
+	c.source.next()
+	o.Kind = c.statement.kind
+	for i := range c.statement.values {
+		v := &c.statement.values[i]
+		if n, ok := v.integer(c.source); ok {
+			c.prepared.BindInt64(i+1, n)
 		} else {
-			l.prepared.BindText(i+1, v.string(l.source))
+			c.prepared.BindText(i+1, v.string(c.source))
 		}
 	}
-	o.Sent = l.clock.Now()
-	err := l.run(o)
-	o.Done = l.clock.Now()
+	o.Sent = c.clock.Now()
+	err := c.run(o)
+	o.Done = c.clock.Now()
 	if o.First == 0 {
 		o.First = o.Done
 	}
@@ -59,26 +59,26 @@ func (l *sqliteLink) exchange(o *Outcome, _ bool) bool {
 	return true
 }
 
-func (l *sqliteLink) run(o *Outcome) error {
+func (c *sqliteConn) run(o *Outcome) error {
 	for {
-		row, err := l.prepared.Step()
+		row, err := c.prepared.Step()
 		if err != nil {
-			l.prepared.Reset()
+			c.prepared.Reset()
 			return err
 		}
 		if !row {
-			return l.prepared.Reset()
+			return c.prepared.Reset()
 		}
 		if o.First == 0 {
-			o.First = l.clock.Now()
+			o.First = c.clock.Now()
 		}
-		for column := range l.prepared.ColumnCount() {
-			o.BytesReceived += int64(l.prepared.ColumnLen(column))
+		for column := range c.prepared.ColumnCount() {
+			o.BytesReceived += int64(c.prepared.ColumnLen(column))
 		}
 	}
 }
 
-// sqliteError says of a database that stayed locked that it took too long.
+// sqliteError classifies an error. A database that stayed locked is a timeout.
 func sqliteError(err error) error {
 	if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultBusy {
 		return fmt.Errorf("%w: %w", errTimeout, err)
@@ -86,10 +86,10 @@ func sqliteError(err error) error {
 	return fmt.Errorf("%w: %w", errSQL, err)
 }
 
-func (l *sqliteLink) abort() { l.stop() }
+func (c *sqliteConn) abort() { c.stop() }
 
-func (l *sqliteLink) close() {
-	l.stop()
-	l.prepared.Finalize()
-	l.conn.Close()
+func (c *sqliteConn) close() {
+	c.stop()
+	c.prepared.Finalize()
+	c.conn.Close()
 }

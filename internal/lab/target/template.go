@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// Template is text with values in braces: /goods?offset={random(0,1000)}. The
-// forms are those of Value. {{ stands for one brace. A brace that no word
-// follows, as in JSON, is itself.
+// Template is text with values in braces, as in /goods?offset={random(0,1000)}.
+// Value lists the forms. {{ is a literal brace. A brace that is not followed by a
+// word, as in JSON, is literal too.
 type Template struct {
 	parts []templatePart
 }
 
-// templatePart is text, then a value unless the template ends with the text.
+// templatePart is text followed by an optional value.
 type templatePart struct {
 	text  string
 	value *Value
 }
 
-// ParseTemplate compiles text and reads the files it names.
+// ParseTemplate compiles text and reads the files that it names.
 func ParseTemplate(text string) (Template, error) {
 	var t Template
 	var literal strings.Builder
@@ -56,8 +56,8 @@ func ParseTemplate(text string) (Template, error) {
 	return t, nil
 }
 
-// bracedWord returns what stands in the braces that text begins with, when it
-// looks like a value: a lower-case word, alone or with ( or : behind it.
+// bracedWord returns the content of the braces at the start of text if it looks
+// like a value: a lower-case word, optionally followed by ( or :.
 func bracedWord(text string) (string, bool) {
 	end := strings.IndexAny(text, "}\n")
 	if end < 0 || text[end] != '}' {
@@ -74,7 +74,7 @@ func bracedWord(text string) (string, bool) {
 	return word, true
 }
 
-// constant returns the text of a template without values.
+// constant returns the text of a template and whether it has no values.
 func (t *Template) constant() (string, bool) {
 	if len(t.parts) == 1 && t.parts[0].value == nil {
 		return t.parts[0].text, true
@@ -82,7 +82,7 @@ func (t *Template) constant() (string, bool) {
 	return "", len(t.parts) == 0
 }
 
-// append writes the template behind b, with the values of this request.
+// append appends the template to b with the values of the current request.
 func (t *Template) append(b []byte, s *Source) []byte {
 	for i := range t.parts {
 		b = append(b, t.parts[i].text...)
@@ -93,7 +93,7 @@ func (t *Template) append(b []byte, s *Source) []byte {
 	return b
 }
 
-// PlainTemplate returns text as it is; braces in it mean nothing.
+// PlainTemplate returns a template of literal text.
 func PlainTemplate(text string) Template {
 	return Template{parts: []templatePart{{text: text}}}
 }

@@ -12,10 +12,10 @@ import (
 	"sync/atomic"
 )
 
-// rowsMax bounds the rows of a file of values; they are held in memory.
+// rowsMax is the largest number of rows in a file of values. They are held in memory.
 const rowsMax = 5_000_000
 
-// source says where a value in a request comes from.
+// source is the origin of a value.
 type source uint8
 
 const (
@@ -25,15 +25,15 @@ const (
 	fromFile
 )
 
-// Value is one value that changes from request to request:
+// Value is a value that changes with each request:
 //
-//	random(LOW,HIGH)   a whole number, LOW and HIGH included
-//	sequence           1, 2, 3, … over all connections
-//	file:PATH:COLUMN   a column of a CSV file, its rows in turn; COLUMN is a
-//	                   name of the first line, or a number from 1 when the
-//	                   file has no line of names
+//	random(LOW,HIGH)   an integer between LOW and HIGH, inclusive
+//	sequence           1, 2, 3, … across all connections
+//	file:PATH:COLUMN   a column of a CSV file, row by row; COLUMN is a name in
+//	                   the first line, or a number from 1 if the file has no
+//	                   header line
 //
-// Columns of one file used in one request are of the same row.
+// All columns of one file in one request come from the same row.
 type Value struct {
 	source    source
 	text      string
@@ -41,8 +41,8 @@ type Value struct {
 	rows      []string
 }
 
-// ParseValue reads one of the forms above; other text is a constant. It reads
-// the file that file: names.
+// ParseValue parses one of the forms of Value and reads its file. Other text is a
+// constant.
 func ParseValue(s string) (Value, error) {
 	v, known, err := parseValue(s)
 	if err != nil {
@@ -54,7 +54,7 @@ func ParseValue(s string) (Value, error) {
 	return v, nil
 }
 
-// parseValue reports whether s has one of the forms of a changing value.
+// parseValue also reports whether s has one of the forms of Value.
 func parseValue(s string) (v Value, known bool, err error) {
 	switch {
 	case s == "sequence":
@@ -74,7 +74,7 @@ func parseRandom(arguments string) (Value, error) {
 	low, errLow := strconv.ParseInt(strings.TrimSpace(left), 10, 64)
 	high, errHigh := strconv.ParseInt(strings.TrimSpace(right), 10, 64)
 	if errLow != nil || errHigh != nil || low > high || high-low < 0 {
-		return Value{}, fmt.Errorf("random(%s): write random(LOW,HIGH) with two whole numbers, the smaller first", arguments)
+		return Value{}, fmt.Errorf("random(%s): write random(LOW,HIGH) with two integers, the smaller first", arguments)
 	}
 	return Value{source: fromRandom, low: low, high: high}, nil
 }
@@ -82,7 +82,7 @@ func parseRandom(arguments string) (Value, error) {
 func readColumn(argument string) (Value, error) {
 	cut := strings.LastIndexByte(argument, ':')
 	if cut <= 0 || cut == len(argument)-1 {
-		return Value{}, fmt.Errorf("file:%s: write file:PATH:COLUMN, COLUMN being a name or a number from 1", argument)
+		return Value{}, fmt.Errorf("file:%s: write file:PATH:COLUMN; COLUMN is a name or a number from 1", argument)
 	}
 	path, column := argument[:cut], argument[cut+1:]
 	file, err := os.Open(path)
@@ -117,14 +117,14 @@ func parseColumn(r io.Reader, column string) ([]string, error) {
 		record, err := reader.Read()
 		switch {
 		case errors.Is(err, io.EOF) && len(rows) == 0:
-			return nil, errors.New("it has no rows")
+			return nil, errors.New("the file has no rows")
 		case errors.Is(err, io.EOF):
 			return rows, nil
 		case err != nil:
 			return nil, err
 		case index >= len(record):
 			line, _ := reader.FieldPos(0)
-			return nil, fmt.Errorf("line %d has %d columns, column %d is asked for", line, len(record), index+1)
+			return nil, fmt.Errorf("line %d has %d columns; column %d does not exist", line, len(record), index+1)
 		case len(rows) == rowsMax:
 			return nil, fmt.Errorf("more than %d rows", rowsMax)
 		}
@@ -135,36 +135,35 @@ func parseColumn(r io.Reader, column string) ([]string, error) {
 func namedColumn(reader *csv.Reader, name string) (int, error) {
 	header, err := reader.Read()
 	if err != nil {
-		return 0, fmt.Errorf("read the line of names: %w", err)
+		return 0, fmt.Errorf("read the header line: %w", err)
 	}
 	for i, field := range header {
 		if field == name {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("no column %q; its first line names %s", name, strings.Join(header, ", "))
+	return 0, fmt.Errorf("no column %q; the header line has %s", name, strings.Join(header, ", "))
 }
 
-// Source gives the values of the requests of one worker: its own random
-// numbers, and numbers in sequence that it shares with the other workers. It is
-// for one goroutine.
+// Source produces the values for the requests of one worker: its own random
+// numbers, and a sequence shared with the other workers. It belongs to one
+// goroutine.
 type Source struct {
 	random   *rand.Rand
 	sequence *atomic.Int64
-	number   int64 // of this request, 1, 2, …; 0 until it is asked for
+	number   int64 // of this request from 1; 0: not yet taken
 }
 
-// NewSource returns the source of worker. Sources with one seed and one
-// sequence give a run the same values again, up to the order in which the
-// workers take the sequence.
+// NewSource returns the source of worker number worker. The same seed repeats the
+// values of a run, except for the order in which workers take the sequence.
 func NewSource(seed uint64, worker int, sequence *atomic.Int64) *Source {
 	return &Source{random: rand.New(rand.NewPCG(seed, uint64(worker)+1)), sequence: sequence}
 }
 
-// next begins another request.
+// next starts the next request.
 func (s *Source) next() { s.number = 0 }
 
-// requestNumber returns the number of this request in the sequence.
+// requestNumber returns this request's number in the sequence.
 func (s *Source) requestNumber() int64 {
 	if s.number == 0 {
 		s.number = s.sequence.Add(1)
@@ -172,7 +171,7 @@ func (s *Source) requestNumber() int64 {
 	return s.number
 }
 
-// integer returns v's next value when it is a number.
+// integer returns v's next value if it is a number.
 func (v *Value) integer(s *Source) (int64, bool) {
 	switch v.source {
 	case fromRandom:
@@ -183,7 +182,7 @@ func (v *Value) integer(s *Source) (int64, bool) {
 	return 0, false
 }
 
-// string returns v's next value when it is text.
+// string returns v's next value if it is text.
 func (v *Value) string(s *Source) string {
 	if v.source == fromFile {
 		return v.rows[(s.requestNumber()-1)%int64(len(v.rows))]
@@ -191,7 +190,7 @@ func (v *Value) string(s *Source) string {
 	return v.text
 }
 
-// append writes v's next value behind b.
+// append appends v's next value to b.
 func (v *Value) append(b []byte, s *Source) []byte {
 	if n, ok := v.integer(s); ok {
 		return strconv.AppendInt(b, n, 10)

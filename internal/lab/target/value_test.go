@@ -64,7 +64,7 @@ func TestTemplateErrors(t *testing.T) {
 		"{file:/no/such:1}":       "no such file",
 		"{file:" + empty + ":1}":  "no rows",
 		"{file:" + short + ":b}":  "line 2 has 1 columns",
-		"{file:" + short + ":zz}": "no column \"zz\"; its first line names a, b",
+		"{file:" + short + ":zz}": "no column \"zz\"; the header line has a, b",
 		"{file:" + short + ":0}":  "numbered from 1",
 	} {
 		if _, err := ParseTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
@@ -160,7 +160,7 @@ func TestRequestsFileErrors(t *testing.T) {
 		"0 GET /":                "line 1: weight 0",
 		"\nG@T /":                "line 2: write",
 		"GET a":                  "does not begin with /",
-		"GET http://other/":      "other is another host than the target, h",
+		"GET http://other/":      "other is not the target host h",
 		"POST / @/no/such":       "no such file",
 		"GET /{randm(1,2)}":      "unknown value",
 		"GET / {file:/no/such:1": "",

@@ -19,6 +19,53 @@ import (
 	"spillway/internal/lab/result"
 )
 
+// drive sends n requests in a closed loop over that many connections. It
+// returns the outcomes and the worker's counters.
+func drive(t testing.TB, tg *Target, connections, n int) ([]Outcome, Counters) {
+	t.Helper()
+	var (
+		w        *Worker
+		outcomes []Outcome
+	)
+	clock, begun := tg.config.Clock, 0
+	start := func() {
+		if begun < n {
+			begun++
+			now := clock.Now()
+			if !w.Start(now, now) {
+				t.Fatal("no free connection")
+			}
+		}
+	}
+	w, err := tg.NewWorker(0, connections, func(o *Outcome) {
+		outcomes = append(outcomes, *o)
+		start()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range connections {
+		start()
+	}
+	deadline := clock.Now() + int64(30*time.Second)
+	for len(outcomes) < n && clock.Now() < deadline {
+		if err := w.Wait(clock.Now() + int64(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counters := w.Counters(clock.Now())
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(outcomes) != n {
+		t.Fatalf("%d of %d requests ended", len(outcomes), n)
+	}
+	for i := range outcomes {
+		checkTimes(t, &outcomes[i])
+	}
+	return outcomes, counters
+}
+
 func TestWorkerKeepAlive(t *testing.T) {
 	address := hostile(t, answering(func(*http.Request) []byte { return []byte(okAnswer) }))
 	outcomes, counters := drive(t, open(t, Config{URL: "http://" + address + "/"}), 4, 100)

@@ -8,26 +8,82 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errTimeout says that a request took longer than the timeout.
-var errTimeout = errors.New("no complete answer within the timeout")
+// hasWorkers reports whether this system has Worker.
+const hasWorkers = true
 
-// readBytes is the size of a worker's one read buffer.
-const readBytes = 64 << 10
+// connectionState is the state of a connection of a Worker.
+type connectionState uint8
 
-// Counters are what a worker has done since it was made.
-type Counters struct {
-	Connects   int64 // connections opened
-	Reconnects int64 // of them, in place of one that the other side or an error had ended
-	InFlight   int64 // integral of requests in flight over time, in request-nanoseconds
-	Open       int64 // integral of open connections over time, in connection-nanoseconds
-	OpenMax    int   // most connections open at once
-	Unread     int64 // nanoseconds that answers lay ready before they were read
-	Reads      int64 // answers that Unread sums
+const (
+	stateClosed     connectionState = iota // no socket
+	stateIdle                              // open, no request
+	stateDialing                           // a request waits for a handshake in another goroutine
+	stateConnecting                        // a request waits for the kernel to connect
+	stateBusy                              // a request is being written or answered
+)
+
+// connection is a slot for one socket at a time.
+type connection struct {
+	protocol   protocol
+	fd         int // -1: none
+	key        eventKey
+	state      connectionState
+	armedWrite bool   // EPOLLOUT is watched
+	ending     bool   // the peer has closed its side: read until the end
+	opened     bool   // had a socket before
+	lost       bool   // the last socket ended unexpectedly
+	carried    int    // requests on this socket
+	unsent     []byte // rest of a request that the kernel has not taken yet
+	connectErr error  // of Connect; the first request reports it
+	outcome    Outcome
+
+	before, after *connection // requests in flight, in order of Begin
 }
 
-// Worker keeps connections to one target busy from one thread: an epoll loop
-// over non-blocking sockets. It is for one goroutine, locked to its thread.
-// Nothing is ever sent twice: a request that fails is reported, not repeated.
+// watched are the events of a socket. EPOLLOUT is added only while something
+// waits to be written. With EPOLLET the kernel reports each event once, and need
+// not look at the socket again.
+const watched = unix.EPOLLIN | unix.EPOLLRDHUP | edgeTriggered
+
+// edgeTriggered is EPOLLET, which package unix defines as a negative number.
+const edgeTriggered = 1 << 31
+
+// queue holds the connections with a request in flight, oldest first: the next
+// timeout is at its head.
+type queue struct {
+	head, tail *connection
+	length     int
+}
+
+func (q *queue) push(c *connection) {
+	c.before, c.after = q.tail, nil
+	if q.tail != nil {
+		q.tail.after = c
+	} else {
+		q.head = c
+	}
+	q.tail = c
+	q.length++
+}
+
+func (q *queue) remove(c *connection) {
+	if c.before != nil {
+		c.before.after = c.after
+	} else {
+		q.head = c.after
+	}
+	if c.after != nil {
+		c.after.before = c.before
+	} else {
+		q.tail = c.before
+	}
+	c.before, c.after = nil, nil
+	q.length--
+}
+
+// Worker drives connections to one target with an epoll loop over non-blocking
+// sockets. It belongs to one goroutine that is locked to its thread. It never
+// sends a request twice: a failed request is reported, not repeated.
 type Worker struct {
 	clock         Clock
 	endpoint      endpoint
@@ -37,20 +93,51 @@ type Worker struct {
 
 	poller      *poller
 	connections []connection
-	free        []*connection // a stack: the last one used is used next
+	free        []*connection // a stack: the connection used last is used next
 	inFlight    queue
-	broken      []*connection // failed inside Start; told of by the next Wait
-	turn        int           // of the local addresses
+	failed      []*connection // failed inside Start; reported by the next Wait
+	number      int           // of connections opened; selects the local address
 	sockets     int           // open now
-	changed     int64         // when the integrals were last added to
+	changed     int64         // when the integrals were last updated
 	counters    Counters
 	buffer      []byte
-	handshakes  *handshakes // nil: connections are open when the kernel says so
+	handshakes  *handshakes // nil: a connection needs no handshake
 }
 
-// Start sends a request that was due at intended. It returns false when every
-// connection is busy. now is the time on the worker's clock. How the request
-// ends is told to the observer by a later Wait, never from inside Start.
+// NewWorker returns worker number of a run with that many connections, none of
+// them open. EventLoop must be true. observe receives every outcome.
+func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Worker, error) {
+	p, err := newPoller()
+	if err != nil {
+		return nil, err
+	}
+	w := &Worker{
+		clock: t.config.Clock, perConnection: t.config.PerConnection, timeout: int64(t.config.Timeout),
+		observe: observe, poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
+		buffer: make([]byte, readBytes), number: number, changed: t.config.Clock.Now(),
+	}
+	if w.endpoint = tcpEndpoint(t.address, t.config.Sources); t.network.kind == "unix" {
+		w.endpoint = unixEndpoint(t.network.address)
+	}
+	if t.SQL() {
+		if w.handshakes, err = newHandshakes(p, connections, t.dialPostgresWire); err != nil {
+			return nil, errors.Join(err, p.close())
+		}
+	}
+	source, memory := t.source(number), new(scratch)
+	for i := range w.connections {
+		c := &w.connections[len(w.connections)-1-i] // the first is used first
+		c.fd = -1
+		c.key.connection = int32(len(w.connections) - 1 - i)
+		c.protocol = t.newProtocol(source, memory)
+		w.free = append(w.free, c)
+	}
+	return w, nil
+}
+
+// Start sends a request that was due at intended. It returns false if every
+// connection is busy. now is the time on the worker's clock. A later Wait reports
+// the outcome; Start never does.
 func (w *Worker) Start(intended, now int64) bool {
 	if len(w.free) == 0 {
 		return false
@@ -70,13 +157,12 @@ func (w *Worker) Start(intended, now int64) bool {
 	return true
 }
 
-// Wait tells the observer of every request that has ended. When none has, it
-// waits for one until the time given, at most; then it returns. The observer may
-// call Start.
+// Wait reports every request that has ended to the observer. If none has, it
+// waits for the first one until the given time. The observer may call Start.
 func (w *Worker) Wait(until int64) error {
-	if len(w.broken) > 0 {
-		w.tellBroken()
-		until = 0 // those who were told may have more to do
+	if len(w.failed) > 0 {
+		w.reportFailed()
+		until = 0 // the observer may have started more requests
 	}
 	if oldest := w.inFlight.head; oldest != nil {
 		until = min(until, oldest.outcome.Begin+w.timeout)
@@ -96,10 +182,10 @@ func (w *Worker) Wait(until int64) error {
 // Busy is the number of requests in flight.
 func (w *Worker) Busy() int { return w.inFlight.length }
 
-// Free is the number of requests that Start would take.
+// Free is the number of requests that Start would accept.
 func (w *Worker) Free() int { return len(w.free) }
 
-// Counters returns what was done up to now.
+// Counters returns the totals up to now.
 func (w *Worker) Counters(now int64) Counters {
 	w.count(now)
 	return w.counters
@@ -108,59 +194,59 @@ func (w *Worker) Counters(now int64) Counters {
 // Open is the number of connections that are open or opening.
 func (w *Worker) Open() int { return w.sockets }
 
-// receiveQueueSample bounds the sockets that one look at the receive queues asks.
+// receiveQueueSample is the number of sockets that ReceiveQueues looks at.
 const receiveQueueSample = 32
 
-// ReceiveQueues appends the bytes that lie unread in the sockets of the oldest
-// requests in flight, a sample of them.
+// ReceiveQueues appends the numbers of unread bytes in the sockets of the oldest
+// requests in flight to sizes.
 func (w *Worker) ReceiveQueues(sizes []int) []int {
-	asked := 0
-	for c := w.inFlight.head; c != nil && asked < receiveQueueSample; c = c.after {
+	seen := 0
+	for c := w.inFlight.head; c != nil && seen < receiveQueueSample; c = c.after {
 		if c.fd < 0 {
 			continue
 		}
 		if n, err := unix.IoctlGetInt(c.fd, unix.SIOCINQ); err == nil {
 			sizes = append(sizes, n)
 		}
-		asked++
+		seen++
 	}
 	return sizes
 }
 
-// Close closes every connection; requests in flight end untold.
+// Close closes every connection. Requests in flight are not reported.
 func (w *Worker) Close() error {
 	if w.handshakes != nil {
 		w.handshakes.close()
 	}
 	for i := range w.connections {
-		w.hangUp(&w.connections[i])
+		w.disconnect(&w.connections[i])
 	}
 	return w.poller.close()
 }
 
-// count adds the time since the last change to the integrals.
+// count updates the integrals to now.
 func (w *Worker) count(now int64) {
 	w.counters.InFlight += int64(w.inFlight.length) * (now - w.changed)
 	w.counters.Open += int64(w.sockets) * (now - w.changed)
 	w.changed = now
 }
 
-// open begins a connection for c's request and sends the request with it if the
-// connection is there at once, as it is on one host.
+// open starts a connection for c's request. If the kernel connects at once, as it
+// does on one host, it also sends the request.
 func (w *Worker) open(c *connection) error {
-	if err := c.refused; err != nil {
-		c.refused = nil
+	if err := c.connectErr; err != nil {
+		c.connectErr = nil
 		return err
 	}
 	if w.handshakes != nil {
 		c.state = stateDialing
 		c.key.generation++
-		w.handshakes.begin(c.key, w.turn)
-		w.turn++
+		w.handshakes.begin(c.key, w.number)
+		w.number++
 		return nil
 	}
-	fd, established, err := w.endpoint.open(w.turn)
-	w.turn++
+	fd, established, err := w.endpoint.open(w.number)
+	w.number++
 	if err != nil {
 		return err
 	}
@@ -191,7 +277,7 @@ func (w *Worker) open(c *connection) error {
 	return nil
 }
 
-// opened counts a new socket and puts it into c's place.
+// opened counts a new socket and stores it in c.
 func (w *Worker) opened(c *connection, fd int) {
 	w.counters.Connects++
 	w.sockets++
@@ -203,12 +289,12 @@ func (w *Worker) opened(c *connection, fd int) {
 	c.key.generation++
 }
 
-// last says whether c's connection ends behind the request it carries.
+// last reports whether c's connection ends after the request that it carries.
 func (w *Worker) last(c *connection) bool {
 	return w.perConnection > 0 && c.carried >= w.perConnection
 }
 
-// send writes c's next request, as much as the kernel takes.
+// send writes as much of c's next request as the kernel takes.
 func (w *Worker) send(c *connection) error {
 	c.carried++
 	b := c.protocol.request(c.carried == 1, w.last(c))
@@ -227,7 +313,7 @@ func (w *Worker) send(c *connection) error {
 	return w.armWrite(c)
 }
 
-// armWrite has EPOLLOUT watched; a socket that is still to be added gets it then.
+// armWrite watches EPOLLOUT. A socket that is not watched yet gets it in open.
 func (w *Worker) armWrite(c *connection) error {
 	if c.armedWrite || c.state == stateConnecting {
 		return nil
@@ -243,7 +329,7 @@ func sendError(c *connection, errno unix.Errno) error {
 	return fmt.Errorf("send request: %w", errno)
 }
 
-// flush writes what is left of a request.
+// flush writes the rest of a request.
 func (w *Worker) flush(c *connection, now int64) error {
 	if c.state == stateConnecting {
 		errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
@@ -270,7 +356,7 @@ func (w *Worker) flush(c *connection, now int64) error {
 	return w.poller.change(c.fd, watched, c.key)
 }
 
-// handle deals with one event; woke is when the wait for it ended.
+// handle processes one event. woke is the time at which the wait for it ended.
 func (w *Worker) handle(e *unix.EpollEvent, woke int64) {
 	if e.Fd == handshakeKey {
 		w.takeDialed()
@@ -278,7 +364,7 @@ func (w *Worker) handle(e *unix.EpollEvent, woke int64) {
 	}
 	c := &w.connections[e.Fd]
 	if c.key.generation != e.Pad || c.state == stateClosed {
-		return // of a socket that is closed already
+		return // the socket is already closed
 	}
 	if c.armedWrite && e.Events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
 		if err := w.flush(c, w.clock.Now()); err != nil {
@@ -292,21 +378,21 @@ func (w *Worker) handle(e *unix.EpollEvent, woke int64) {
 	}
 }
 
-// readsMax bounds the buffers read from one connection before the others have
-// their turn.
+// readsMax is the number of buffers read from one connection before the others
+// are served.
 const readsMax = 64
 
-// read takes what has come of an answer. The kernel tells of it once, so it
-// reads until there is no more.
+// read takes the available bytes of an answer. The kernel reports them once, so
+// it reads until there are no more.
 func (w *Worker) read(c *connection, woke int64) {
 	for range readsMax {
 		n, errno := socketRead(c.fd, w.buffer)
 		if errno == unix.EAGAIN {
 			return
 		}
-		if c.state == stateIdle { // the other side ended it, or speaks unasked
+		if c.state == stateIdle { // the peer closed it, or sent bytes without a request
 			w.count(w.clock.Now())
-			w.hangUp(c)
+			w.disconnect(c)
 			c.lost = true
 			return
 		}
@@ -327,14 +413,14 @@ func (w *Worker) read(c *connection, woke int64) {
 			return
 		}
 		if n < len(w.buffer) && !c.ending {
-			return // that was all: more will be told of
+			return // more bytes cause another event
 		}
 	}
-	w.tellAgain(c)
+	w.rearm(c)
 }
 
-// tellAgain has the kernel tell once more of what is there.
-func (w *Worker) tellAgain(c *connection) {
+// rearm makes the kernel report the unread bytes again.
+func (w *Worker) rearm(c *connection) {
 	events := uint32(watched)
 	if c.armedWrite {
 		events |= unix.EPOLLOUT
@@ -344,8 +430,8 @@ func (w *Worker) tellAgain(c *connection) {
 	}
 }
 
-// end finishes c's request and tells the observer, once the connection is ready
-// for the next one.
+// end finishes c's request, prepares the connection for the next one, and reports
+// the outcome.
 func (w *Worker) end(c *connection, err error, now int64) {
 	o := &c.outcome
 	o.Done, o.Err = now, err
@@ -358,15 +444,15 @@ func (w *Worker) end(c *connection, err error, now int64) {
 	if reuse && !w.last(c) && len(c.unsent) == 0 && !c.ending {
 		c.state = stateIdle
 	} else {
-		w.hangUp(c)
+		w.disconnect(c)
 		c.lost = !w.last(c)
 	}
 	w.free = append(w.free, c)
 	w.observe(o)
 }
 
-// hangUp closes c's socket, if it has one.
-func (w *Worker) hangUp(c *connection) {
+// disconnect closes c's socket, if it has one.
+func (w *Worker) disconnect(c *connection) {
 	if c.fd >= 0 {
 		socketClose(c.fd)
 		w.sockets--
@@ -376,26 +462,26 @@ func (w *Worker) hangUp(c *connection) {
 	c.unsent = c.unsent[:0]
 }
 
-// fail notes a request that failed inside Start.
+// fail records a request that failed inside Start.
 func (w *Worker) fail(c *connection, err error) {
 	if err == nil {
 		return
 	}
 	c.outcome.Err = err
-	w.broken = append(w.broken, c)
+	w.failed = append(w.failed, c)
 }
 
-// tellBroken ends the requests that failed inside Start.
-func (w *Worker) tellBroken() {
+// reportFailed ends the requests that failed inside Start.
+func (w *Worker) reportFailed() {
 	now := w.clock.Now()
-	broken := w.broken
-	w.broken = nil
-	for _, c := range broken {
+	failed := w.failed
+	w.failed = nil
+	for _, c := range failed {
 		w.end(c, c.outcome.Err, now)
 	}
 }
 
-// expire ends the requests that are older than the timeout.
+// expire ends the requests that have exceeded the timeout.
 func (w *Worker) expire(now int64) {
 	for c := w.inFlight.head; c != nil && now-c.outcome.Begin >= w.timeout; c = w.inFlight.head {
 		w.end(c, errTimeout, now)
