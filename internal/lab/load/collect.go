@@ -6,37 +6,39 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
 )
 
-// Second is one second of a step, as it is told while the run goes on.
+// Second is one second of a step.
 type Second struct {
 	Step     int
-	Elapsed  time.Duration // of the step, at its end
+	Elapsed  time.Duration // since the start of the step, at its end
 	Slice    result.Slice
 	Response *histogram.Histogram // at slice precision
 }
 
-// sum adds up the tallies of one second.
+// sum is the total of the tallies of one second.
 type sum struct {
 	counters result.Counters
 	latency  latencies
 	gauges   gauges
 }
 
-// collector adds the tallies of all recorders up: by second, and in total.
+// collector adds up the tallies of all recorders, per second and in total.
 type collector struct {
 	step     int
 	duration time.Duration // zero: unknown
-	stretch  *stretch
-	tell     func(*Second) error
+	phase    *phase
+	report   func(*Second) error
 	full     chan *tally
 	empty    chan *tally
 
-	reached  []int // by recorder: the second that it is in
+	reached  []int // per recorder: its current second
 	open     map[int]*sum
-	told     int // seconds told of so far
+	reported int // number of seconds reported
 	before   usage
 	err      error
 	total    result.Counters
@@ -45,16 +47,16 @@ type collector struct {
 	means    []windowMean
 }
 
-// windowMean is one second for the test of steadiness.
+// windowMean is one second in the test for drift.
 type windowMean struct {
 	length   float64 // seconds
 	answered int64
 	response time.Duration // mean
-	inFlight int64         // with the backlog, at its end
+	inFlight int64         // including the backlog, at its end
 }
 
-// handOverMax is how many seconds a recorder may be ahead of whoever is told of
-// them before it waits.
+// handOverMax is how many seconds a recorder may be ahead of the listener before
+// it waits.
 const handOverMax = 60
 
 func newCollector(recorders int) *collector {
@@ -66,18 +68,16 @@ func newCollector(recorders int) *collector {
 
 // run collects until full is closed.
 func (c *collector) run() {
-	c.before = readProcess()
+	c.before = readUsage(unix.RUSAGE_SELF)
 	for t := range c.full {
 		c.add(t)
 		first := slices.Min(c.reached)
-		for c.told < first && len(c.open) > 0 {
-			c.emit(c.told)
-			c.told++
+		for c.reported < first && len(c.open) > 0 {
+			c.emit(c.reported)
+			c.reported++
 		}
 	}
 }
-
-func readProcess() usage { return readUsage(0) }
 
 func (c *collector) add(t *tally) {
 	s := c.open[t.second]
@@ -113,7 +113,7 @@ func (c *collector) add(t *tally) {
 	}
 }
 
-// emit tells of one second that no recorder counts into any more.
+// emit reports a second that all recorders have completed.
 func (c *collector) emit(number int) {
 	s := c.open[number]
 	delete(c.open, number)
@@ -124,11 +124,11 @@ func (c *collector) emit(number int) {
 	if c.duration > 0 {
 		elapsed = min(elapsed, c.duration)
 	}
-	if ended := c.stretch.ended.Load(); ended > 0 {
+	if ended := c.phase.ended.Load(); ended > 0 {
 		elapsed = min(elapsed, time.Duration(ended))
 	}
 	length := max(elapsed-time.Duration(number)*time.Second, time.Millisecond)
-	used := readProcess()
+	used := readUsage(unix.RUSAGE_SELF)
 	delta := used.since(c.before)
 	c.before = used
 	slice := result.Slice{
@@ -140,14 +140,14 @@ func (c *collector) emit(number int) {
 	latency, err := s.latency.encode()
 	slice.Latency = latency
 	if err == nil {
-		err = c.tell(&Second{Step: c.step, Elapsed: elapsed, Slice: slice, Response: s.latency.response})
+		err = c.report(&Second{Step: c.step, Elapsed: elapsed, Slice: slice, Response: s.latency.response})
 	}
 	if c.err == nil {
 		c.err = err
 	}
 }
 
-// encode gives the histograms in the form of the result file.
+// encode returns the histograms in the format of the result file.
 func (l *latencies) encode() (result.Latency, error) {
 	var texts [5]result.HDR
 	for i, h := range l.all() {
@@ -168,8 +168,7 @@ func (l *latencies) clamped() int64 {
 	return n
 }
 
-// failureNotes returns one sentence for each class of error seen, with the
-// text of its first error.
+// failureNotes returns the text of the first error of each class.
 func (c *collector) failureNotes() []string {
 	var notes []string
 	for _, class := range slices.Sorted(maps.Keys(c.failures)) {

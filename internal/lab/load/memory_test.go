@@ -9,9 +9,9 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// record drives the books of one step by hand: so many requests of 10 us each,
-// 100,000 a second of the run's clock, with latencies all over the histograms.
-// It returns the heap in use at the end.
+// record counts that many requests in one step, 100,000 per second of the run's
+// clock, with latencies across the whole range of the histograms. It returns the
+// heap in use at the end.
 func record(t testing.TB, requests int64) uint64 {
 	t.Helper()
 	clock := target.NewClock()
@@ -37,7 +37,7 @@ func record(t testing.TB, requests int64) uint64 {
 	r.finish(gauges{})
 	finish()
 	if got := s.collector.total.Done; got != requests {
-		t.Fatalf("%d of %d requests are in the books", got, requests)
+		t.Fatalf("%d of %d requests were counted", got, requests)
 	}
 	var m runtime.MemStats
 	runtime.GC()
@@ -46,8 +46,8 @@ func record(t testing.TB, requests int64) uint64 {
 	return m.HeapAlloc
 }
 
-// TestMemoryIsBounded holds that the books do not grow with the requests: five
-// times as many take the same memory, but for the spare books of a second or two.
+// TestMemoryIsBounded checks that memory does not grow with the requests: five
+// times as many need the same memory, except for one or two spare tallies.
 func TestMemoryIsBounded(t *testing.T) {
 	few := record(t, 1_000_000)
 	many := record(t, 5_000_000)
@@ -56,8 +56,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkRecord is what a request costs the books; with
-// -benchtime 100000000x it tells the heap after 100 million.
+// BenchmarkRecord measures the cost of counting a request. With
+// -benchtime 100000000x it reports the heap after 100 million requests.
 func BenchmarkRecord(b *testing.B) {
 	start := time.Now()
 	heap := record(b, int64(b.N))

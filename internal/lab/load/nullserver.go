@@ -1,122 +1,95 @@
 package load
 
 import (
-	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"spillway/internal/lab/target"
 )
 
-// nullAnswer is all that a nullServer says.
+// nullAnswer is the answer to every request.
 const nullAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// nullServer answers every HTTP request at once, from one thread, and knows when
-// each arrived. It takes whatever comes in one read for one request, which holds
-// for small requests over loopback.
+// arrivalsMax is the number of arrivals that a nullServer records.
+const arrivalsMax = 1 << 20
+
+// nullServer answers every HTTP request at once and records when each arrived. It
+// takes each read for one request, which holds for small requests over loopback.
 type nullServer struct {
 	address  netip.AddrPort
 	clock    target.Clock
-	stallAt  atomic.Int64 // when it stops answering; 0: never
+	listener net.Listener
+	stallAt  atomic.Int64 // time at which it stops answering; 0: never
 	stallFor atomic.Int64
+	active   sync.WaitGroup
 
 	mu       sync.Mutex
-	arrivals []int64 // when the first arrivalsMax requests were read
-
-	listener, poll int
-	stop           int // an eventfd
-	done           chan error
+	arrivals []int64
+	open     map[net.Conn]bool
 }
 
-const arrivalsMax = 1 << 20
-
 func startNullServer(clock target.Clock) (*nullServer, error) {
-	s := &nullServer{clock: clock, done: make(chan error, 1)}
-	if err := s.listen(); err != nil {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
 		return nil, fmt.Errorf("start null server: %w", err)
 	}
-	go func() { s.done <- s.serve() }()
+	s := &nullServer{clock: clock, listener: listener, open: make(map[net.Conn]bool), address: listener.Addr().(*net.TCPAddr).AddrPort()}
+	s.active.Go(s.accept)
 	return s, nil
 }
 
-func (s *nullServer) listen() (err error) {
-	if s.listener, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
-		return err
-	}
-	if err = unix.Bind(s.listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return err
-	}
-	if err = unix.Listen(s.listener, 4096); err != nil {
-		return err
-	}
-	name, err := unix.Getsockname(s.listener)
-	if err != nil {
-		return err
-	}
-	s.address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*unix.SockaddrInet4).Port))
-	if s.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return err
-	}
-	if s.stop, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
-		return err
-	}
-	return errors.Join(s.watch(s.listener), s.watch(s.stop))
-}
-
-func (s *nullServer) watch(fd int) error {
-	return unix.EpollCtl(s.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
-}
-
-// close stops the server.
+// close stops the server and closes its connections.
 func (s *nullServer) close() error {
-	if _, err := unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-		return err
+	err := s.listener.Close()
+	s.mu.Lock()
+	for conn := range s.open {
+		conn.Close()
 	}
-	err := <-s.done
-	return errors.Join(err, unix.Close(s.stop), unix.Close(s.poll), unix.Close(s.listener))
+	s.mu.Unlock()
+	s.active.Wait()
+	return err
 }
 
-// serve runs until close; it closes the connections that are open then.
-func (s *nullServer) serve() error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	open := make(map[int]bool)
-	defer func() {
-		for fd := range open {
-			unix.Close(fd)
-		}
-	}()
-	events := make([]unix.EpollEvent, 256)
-	buffer := make([]byte, 16<<10)
+func (s *nullServer) accept() {
 	for {
-		n, err := unix.EpollWait(s.poll, events, -1)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
+		conn, err := s.listener.Accept()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		s.open[conn] = true
+		s.mu.Unlock()
+		s.active.Go(func() {
+			s.answer(conn)
+			conn.Close()
+			s.mu.Lock()
+			delete(s.open, conn)
+			s.mu.Unlock()
+		})
+	}
+}
+
+// answer serves one connection until it ends.
+func (s *nullServer) answer(conn net.Conn) {
+	buffer, answer := make([]byte, 4<<10), []byte(nullAnswer)
+	for {
+		if _, err := conn.Read(buffer); err != nil {
+			return
 		}
 		s.stall()
-		for i := range max(n, 0) {
-			fd := int(events[i].Fd)
-			switch {
-			case fd == s.stop:
-				return nil
-			case fd == s.listener:
-				s.accept(open)
-			case !s.answer(fd, buffer):
-				unix.Close(fd)
-				delete(open, fd)
-			}
+		s.record()
+		if _, err := conn.Write(answer); err != nil {
+			return
 		}
 	}
 }
 
-// stall sleeps for the rest of the stall, when it is time for one.
+// stall sleeps until the end of a stall in progress.
 func (s *nullServer) stall() {
 	now, begin := s.clock.Now(), s.stallAt.Load()
 	end := begin + s.stallFor.Load()
@@ -125,36 +98,7 @@ func (s *nullServer) stall() {
 	}
 }
 
-func (s *nullServer) accept(open map[int]bool) {
-	for {
-		fd, _, err := unix.Accept4(s.listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		if err != nil {
-			return
-		}
-		if s.watch(fd) != nil {
-			unix.Close(fd)
-			continue
-		}
-		open[fd] = true
-	}
-}
-
-// answer reports whether the connection stays open.
-func (s *nullServer) answer(fd int, buffer []byte) bool {
-	n, err := unix.Read(fd, buffer)
-	if errors.Is(err, unix.EAGAIN) {
-		return true
-	}
-	if err != nil || n == 0 {
-		return false
-	}
-	s.note()
-	_, err = unix.Write(fd, []byte(nullAnswer))
-	return err == nil
-}
-
-// note keeps when a request arrived.
-func (s *nullServer) note() {
+func (s *nullServer) record() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.arrivals) < arrivalsMax {
@@ -162,14 +106,14 @@ func (s *nullServer) note() {
 	}
 }
 
-// seen returns when each request arrived.
+// seen returns the times at which requests arrived.
 func (s *nullServer) seen() []int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.arrivals)
 }
 
-// stallLater has the server stop answering, after a while and for a while.
+// stallLater makes the server stop answering after a delay, for some time.
 func (s *nullServer) stallLater(after, length time.Duration) {
 	s.stallFor.Store(int64(length))
 	s.stallAt.Store(s.clock.Now() + int64(after))

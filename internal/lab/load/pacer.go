@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// Profile is an arrival rate over time: From during Lead, then on a straight
-// line to To over Over. A constant rate has From equal To.
+// Profile is an arrival rate over time: From during Lead, then a linear change to
+// To over Over. A constant rate has From equal to To.
 type Profile struct {
-	From, To float64 // arrivals a second
+	From, To float64 // arrivals per second
 	Over     time.Duration
 	Lead     time.Duration // the warm-up
 }
 
-// Constant returns the profile of one rate.
+// Constant returns the profile of a constant rate.
 func Constant(rateHz float64, over time.Duration) Profile {
 	return Profile{From: rateHz, To: rateHz, Over: over}
 }
 
-// slope is the change of the rate, in arrivals a second, each second.
+// slope is the change of the rate per second, in arrivals per second.
 func (p Profile) slope() float64 {
 	if p.Over <= 0 {
 		return 0
@@ -27,7 +27,7 @@ func (p Profile) slope() float64 {
 	return (p.To - p.From) / p.Over.Seconds()
 }
 
-// Rate returns the arrivals a second at t.
+// Rate returns the arrivals per second at t.
 func (p Profile) Rate(t time.Duration) float64 {
 	return p.From + p.slope()*max(t-p.Lead, 0).Seconds()
 }
@@ -40,16 +40,16 @@ func (p Profile) Hits(t time.Duration) float64 {
 	return p.From*t.Seconds() + p.slope()*ramped*ramped/2
 }
 
-// Time is the inverse of Hits: when so many arrivals are expected. Hits that
-// the profile never reaches come at the end of time.
+// Time is the inverse of Hits: the time at which that many arrivals are expected.
+// It returns the largest duration if the profile never reaches hits.
 func (p Profile) Time(hits float64) time.Duration {
 	lead := p.From * p.Lead.Seconds()
 	if hits < lead {
 		return time.Duration(math.Round(hits / p.From * 1e9))
 	}
 	hits -= lead
-	// The smaller root of slope/2 t² + From t - hits, in the form that stays
-	// exact when the slope goes to zero.
+	// The smaller root of slope/2 t² + From t - hits, in a form that is accurate
+	// for a slope near zero.
 	under := p.From*p.From + 2*p.slope()*hits
 	if under < 0 {
 		return math.MaxInt64
@@ -64,12 +64,12 @@ func (p Profile) Time(hits float64) time.Duration {
 	return p.Lead + time.Duration(math.Round(seconds*1e9))
 }
 
-// endOfTime is later than any run ends.
+// endOfTime is later than the end of any run.
 const endOfTime = 100 * 365 * 24 * time.Hour
 
-// Arrivals gives the intended starts of a profile in order. It is pure: the
-// same profile and the same randomness give the same times, whatever the clock
-// does meanwhile, so a late arrival never moves the next one.
+// Arrivals generates the intended starts of a profile in order. They depend only
+// on the profile and the random numbers, not on the clock, so a late arrival
+// never delays the next one.
 type Arrivals struct {
 	profile Profile
 	random  *rand.Rand // nil: evenly spaced
@@ -77,25 +77,66 @@ type Arrivals struct {
 	number  int64
 }
 
-// Even returns evenly spaced arrivals; the first is at once.
+// Even returns evenly spaced arrivals. The first is at time 0.
 func Even(p Profile) *Arrivals { return &Arrivals{profile: p} }
 
-// Poisson returns arrivals that know nothing of each other, as those of many
-// independent users: the expected arrivals between two follow the exponential
-// distribution.
+// Poisson returns the arrivals of many independent users: the expected number of
+// arrivals between two follows the exponential distribution.
 func Poisson(p Profile, random *rand.Rand) *Arrivals {
 	return &Arrivals{profile: p, random: random, hits: random.ExpFloat64()}
 }
 
-// Next returns the next intended start, from the start of the profile. It goes
-// on behind the profile's end; the caller stops.
+// Next returns the next intended start, counted from the start of the profile. It
+// continues after the profile's end.
 func (a *Arrivals) Next() time.Duration {
 	t := a.profile.Time(a.hits)
 	a.number++
 	if a.random == nil {
-		a.hits = float64(a.number) // counted, not summed: no error adds up
+		a.hits = float64(a.number) // counted, not summed, so that errors do not accumulate
 	} else {
 		a.hits += a.random.ExpFloat64()
 	}
 	return t
+}
+
+// backlog is a bounded queue of the intended starts of arrivals that wait for a
+// connection.
+type backlog struct {
+	times []int64 // a ring
+	first int
+	count int
+	limit int
+}
+
+func newBacklog(limit int) *backlog { return &backlog{limit: limit} }
+
+// push adds an arrival. It returns false if the backlog is full.
+func (b *backlog) push(intended int64) bool {
+	if b.count >= b.limit {
+		return false
+	}
+	if b.count == len(b.times) {
+		b.grow()
+	}
+	b.times[(b.first+b.count)%len(b.times)] = intended
+	b.count++
+	return true
+}
+
+// pop removes the arrival that has waited longest.
+func (b *backlog) pop() (intended int64, ok bool) {
+	if b.count == 0 {
+		return 0, false
+	}
+	intended = b.times[b.first]
+	b.first = (b.first + 1) % len(b.times)
+	b.count--
+	return intended, true
+}
+
+func (b *backlog) grow() {
+	times := make([]int64, min(max(2*len(b.times), 1024), b.limit))
+	n := copy(times, b.times[b.first:])
+	copy(times[n:], b.times[:b.first])
+	b.times, b.first = times, 0
 }

@@ -8,35 +8,35 @@ import (
 	"time"
 )
 
-// Defaults and bounds of a run.
+// Defaults and limits of a run.
 const (
 	DefaultDuration          = 10 * time.Second
 	DefaultTimeout           = 10 * time.Second
 	DefaultClosedConnections = 10    // without a rate, and for SQL
-	DefaultOpenConnections   = 1000  // with a rate: at most so many, opened as needed
-	ConnectionsMax           = 60000 // connections of one process
+	DefaultOpenConnections   = 1000  // with a rate; opened as needed
+	ConnectionsMax           = 60000 // per process
 	StepsMax                 = 1000
-	RateMax                  = 5e6 // arrivals a second
+	RateMax                  = 5e6 // arrivals per second
 	backlogMin               = 1000
 	backlogMax               = 1_000_000
-	backlogSeconds           = 10 // of arrivals at the highest rate, between the two bounds
+	backlogSeconds           = 10 // of arrivals at the highest rate, within the two limits
 )
 
-// Step is one load level: an open loop when it has a rate, else a closed loop.
+// Step is one load level: an open loop if it has a rate, otherwise a closed loop.
 type Step struct {
-	Profile     Profile // arrival rate; From and To zero: closed loop
+	Profile     Profile // arrival rate; zero: a closed loop
 	Connections int
 	Duration    time.Duration // zero: until Requests
 	Requests    int64         // zero: until Duration
 }
 
-// Open says whether arrivals go by the clock.
+// Open reports whether the step is an open loop.
 func (s *Step) Open() bool { return s.Profile.From > 0 || s.Profile.To > 0 }
 
-// Ramp says whether the rate changes within the step.
+// Ramp reports whether the rate changes within the step.
 func (s *Step) Ramp() bool { return s.Profile.From != s.Profile.To }
 
-// backlogLimit is how many arrivals may wait for a connection.
+// backlogLimit is the number of arrivals that may wait for a connection.
 func (s *Step) backlogLimit(asked int) int {
 	if asked > 0 {
 		return asked
@@ -45,16 +45,16 @@ func (s *Step) backlogLimit(asked int) int {
 	return int(min(max(seconds, backlogMin), backlogMax))
 }
 
-// Plan makes the steps of a run.
+// Plan returns the steps of a run.
 //
-// rates is empty or a list of RATE, FROM..TO and FROM..TO/DURATION: "100,200,500",
-// "100..3000/30s". connections is empty or a list: "1,4,50". One of the two may
-// have more than one entry. duration and requests bound each step; both zero is
-// DefaultDuration. sql says that the target is a database, which has few
-// connections to give.
+// rates is empty or a list of RATE, FROM..TO and FROM..TO/DURATION, as in
+// "100,200,500" or "100..3000/30s". connections is empty or a list, as in
+// "1,4,50". Only one of the two may have more than one entry. duration and
+// requests limit each step; if both are zero, DefaultDuration applies. sql is true
+// for a database, which gets fewer connections by default.
 func Plan(rates, connections string, duration time.Duration, requests int64, sql bool) ([]Step, error) {
 	if duration < 0 || requests < 0 {
-		return nil, errors.New("--duration and --requests are not negative")
+		return nil, errors.New("--duration and --requests must not be negative")
 	}
 	if duration == 0 && requests == 0 {
 		duration = DefaultDuration
@@ -65,7 +65,7 @@ func Plan(rates, connections string, duration time.Duration, requests int64, sql
 	}
 	levels := strings.Split(rates, ",")
 	if len(levels) > 1 && len(counts) > 1 {
-		return nil, errors.New("--rate and --connections are both lists; one of the two changes at a time")
+		return nil, errors.New("--rate and --connections are both lists; only one of them may be")
 	}
 	var steps []Step
 	for _, level := range levels {
@@ -81,7 +81,7 @@ func Plan(rates, connections string, duration time.Duration, requests int64, sql
 		}
 	}
 	if len(steps) > StepsMax {
-		return nil, fmt.Errorf("%d steps are more than %d", len(steps), StepsMax)
+		return nil, fmt.Errorf("%d steps; the limit is %d", len(steps), StepsMax)
 	}
 	return steps, nil
 }
@@ -104,7 +104,7 @@ func parseConnections(list string, many bool) ([]int, error) {
 	return counts, nil
 }
 
-// parseRate reads RATE, FROM..TO or FROM..TO/DURATION.
+// parseRate parses RATE, FROM..TO or FROM..TO/DURATION.
 func parseRate(text string, duration time.Duration) (Profile, error) {
 	text = strings.TrimSpace(text)
 	levels, over, hasOver := strings.Cut(text, "/")
@@ -117,17 +117,17 @@ func parseRate(text string, duration time.Duration) (Profile, error) {
 	p.From, errFrom = strconv.ParseFloat(from, 64)
 	p.To, errTo = strconv.ParseFloat(to, 64)
 	if errFrom != nil || errTo != nil || !(p.From >= 0 && p.To >= 0 && p.From <= RateMax && p.To <= RateMax) || p.From+p.To == 0 {
-		return p, fmt.Errorf("--rate %q: write arrivals a second, as in 500, 100,200,500 or 100..3000/30s; at most %.0f", text, RateMax)
+		return p, fmt.Errorf("--rate %q: write arrivals per second, as in 500, 100,200,500 or 100..3000/30s; at most %.0f", text, RateMax)
 	}
 	if hasOver {
 		d, err := time.ParseDuration(over)
 		if err != nil || d <= 0 {
-			return p, fmt.Errorf("--rate %q: %q is not a length of time like 30s", text, over)
+			return p, fmt.Errorf("--rate %q: %q is not a duration like 30s", text, over)
 		}
 		p.Over = d
 	}
 	if isRamp && p.Over <= 0 {
-		return p, fmt.Errorf("--rate %q: a ramp needs a length, as in %s/30s", text, text)
+		return p, fmt.Errorf("--rate %q: a ramp requires a duration, as in %s/30s", text, text)
 	}
 	return p, nil
 }

@@ -42,7 +42,7 @@ func TestPlan(t *testing.T) {
 		{"-1", "", "--rate"},
 		{"1e9", "", "at most"},
 		{"1,,2", "", "--rate"},
-		{"1..2/x", "", "length of time"},
+		{"1..2/x", "", "not a duration"},
 		{"", "0", "--connections"},
 		{"", "1,x", "--connections"},
 		{"", "100000", "--connections"},
@@ -52,7 +52,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%q %q: %v, want %q", test[0], test[1], err, test[2])
 		}
 	}
-	if _, err := Plan("1..2", "", 0, 5, false); err == nil || !strings.Contains(err.Error(), "needs a length") {
+	if _, err := Plan("1..2", "", 0, 5, false); err == nil || !strings.Contains(err.Error(), "requires a duration") {
 		t.Errorf("a ramp without a length: %v", err)
 	}
 	if _, err := Plan("", "", -second, 0, false); err == nil {

@@ -51,7 +51,7 @@ func openTarget(t testing.TB, c target.Config, clock target.Clock) *target.Targe
 	return tg
 }
 
-// told is what a run told.
+// told holds the records of a run.
 type told struct {
 	steps       []result.Step
 	slices      map[int][]result.Slice
@@ -75,13 +75,13 @@ func runLoad(t testing.TB, ctx context.Context, c Config) told {
 	}
 	r.interrupted = interrupted
 	for i := range r.totals {
-		r.checkBooks(t, i)
+		r.checkCounts(t, i)
 	}
 	return r
 }
 
-// checkBooks checks what must hold whatever happened.
-func (r *told) checkBooks(t testing.TB, step int) {
+// checkCounts checks what must hold for every run.
+func (r *told) checkCounts(t testing.TB, step int) {
 	t.Helper()
 	total := &r.totals[step]
 	var sum result.Counters

@@ -12,27 +12,27 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// Finding is what one part of a self-test came to.
+// Finding is the result of one part of the self-test.
 type Finding struct {
 	Name   string `json:"name"`
 	Passed bool   `json:"passed"`
-	Text   string `json:"text"` // the figures and what they are held against
+	Text   string `json:"text"` // the figures and their limits
 }
 
-// The bounds of a self-test.
+// Limits of the self-test.
 const (
-	ceilingMin     = 5000.0                 // requests a second against a server that does nothing
-	stallError     = 0.05                   // of p99 under a stall, against the computed value
-	lagP99Max      = time.Millisecond       // of the pacer, with a core free
-	evenSpreadMax  = 0.25                   // spread of evenly spaced arrivals, in gaps
-	ksCritical     = 1.63                   // Kolmogorov-Smirnov, 1 %, times sqrt(n)
-	selfTestSecond = 500 * time.Millisecond // the first part of a step, before a stall
+	ceilingMin    = 5000.0           // requests per second against a server that does nothing
+	stallError    = 0.05             // deviation of p99 with a stall from the computed value
+	lagP99Max     = time.Millisecond // of the pacer, with a free core
+	evenSpreadMax = 0.25             // standard deviation of evenly spaced arrivals, in gaps
+	ksCritical    = 1.63             // Kolmogorov-Smirnov, 1 %, times sqrt(n)
+	stallAfter    = time.Second      // from the start of a step
 )
 
-// SelfTest measures the generator itself on this machine: what it can send to a
-// server that does nothing, whether a stall shows in the tail, and whether
-// requests arrive when they are due. It takes about twelve seconds.
-func SelfTest(ctx context.Context, seed uint64, tell func(Finding)) (passed bool, err error) {
+// SelfTest measures the generator on this machine: its highest rate against a
+// server that does nothing, whether a stall shows in p99, and whether requests
+// arrive when they are due. It takes about twelve seconds.
+func SelfTest(ctx context.Context, seed uint64, report func(Finding)) (passed bool, err error) {
 	passed = true
 	for _, part := range []func(context.Context, uint64) (Finding, error){testCeiling, testStall, testPacer, testEven, testPoisson} {
 		finding, err := part(ctx, seed)
@@ -43,21 +43,21 @@ func SelfTest(ctx context.Context, seed uint64, tell func(Finding)) (passed bool
 			return false, ctx.Err()
 		}
 		passed = passed && finding.Passed
-		tell(finding)
+		report(finding)
 	}
 	return passed, nil
 }
 
-// trial is one step against a null server, and what came of it.
+// trial is one step against a null server and its results.
 type trial struct {
 	total    *result.Total
 	response *histogram.Histogram
 	service  *histogram.Histogram
 	lag      *histogram.Histogram
-	arrivals []int64 // as the server saw them
+	arrivals []int64 // times at which the server received requests
 }
 
-// try runs one step; stallAt and stallFor stall the server.
+// try runs one step. The server stalls at stallAt for stallFor.
 func try(ctx context.Context, seed uint64, step Step, poisson bool, stallAt, stallFor time.Duration) (t trial, err error) {
 	clock := target.NewClock()
 	server, err := startNullServer(clock)
@@ -112,18 +112,18 @@ func testCeiling(ctx context.Context, seed uint64) (Finding, error) {
 	rate := float64(t.total.Done) / t.total.Elapsed
 	cpu := (t.total.Cost.CPUUser + t.total.Cost.CPUSystem) / float64(max(t.total.Done, 1))
 	f.Passed = rate >= ceilingMin && t.total.Errors.Total() == 0 && math.Abs(t.total.Little.Ratio-1) <= littleMax
-	f.Text = fmt.Sprintf("%.0f/s against a server that does nothing, %.2f us of CPU a request; in flight over rate times service time %.3f (1 = the books balance), errors %d",
+	f.Text = fmt.Sprintf("%.0f/s against a server that does nothing, %.2f us of CPU per request; in flight over rate times service time %.3f (1 = Little's law holds), errors %d",
 		rate, cpu*1e6, t.total.Little.Ratio, t.total.Errors.Total())
 	return f, nil
 }
 
-// testStall stalls the server for one second of five. Of the requests, a share
-// of 1/5 is due in the stall and waits for its end: evenly spaced, their waits
-// are spread evenly from 0 to 1 s, so 1 % of all waits longer than 0.95 s.
+// testStall stalls the server for one second of five. One fifth of the requests
+// are due during the stall. Their waits are spread evenly between 0 and 1 s, so
+// 1 % of all requests wait longer than 0.95 s.
 func testStall(ctx context.Context, seed uint64) (Finding, error) {
 	const rate, length, stall = 1000, 5 * time.Second, time.Second
 	f := Finding{Name: "stall"}
-	t, err := try(ctx, seed, Step{Profile: Constant(rate, length), Connections: 2000, Duration: length}, false, 2*selfTestSecond, stall)
+	t, err := try(ctx, seed, Step{Profile: Constant(rate, length), Connections: 2000, Duration: length}, false, stallAfter, stall)
 	if err != nil {
 		return f, err
 	}
@@ -161,7 +161,7 @@ func testEven(ctx context.Context, seed uint64) (Finding, error) {
 		gaps.add(gap * rate)
 	}
 	f.Passed = math.Abs(gaps.mean()-1) < 0.02 && gaps.stdDev() <= evenSpreadMax
-	f.Text = fmt.Sprintf("%d arrivals as the server saw them: mean gap %.4f, spread %.4f of the gap due (at most %.2f)", len(t.arrivals), gaps.mean(), gaps.stdDev(), evenSpreadMax)
+	f.Text = fmt.Sprintf("%d arrivals at the server: mean gap %.4f, standard deviation %.4f of the intended gap (at most %.2f)", len(t.arrivals), gaps.mean(), gaps.stdDev(), evenSpreadMax)
 	return f, nil
 }
 
@@ -176,11 +176,11 @@ func testPoisson(ctx context.Context, seed uint64) (Finding, error) {
 	distance := exponentialDistance(gaps, rate)
 	critical := ksCritical / math.Sqrt(float64(len(gaps)))
 	f.Passed = distance <= critical
-	f.Text = fmt.Sprintf("%d arrivals as the server saw them: distance to the exponential distribution %.4f (Kolmogorov-Smirnov, 1 %% at %.4f)", len(t.arrivals), distance, critical)
+	f.Text = fmt.Sprintf("%d arrivals at the server: distance to the exponential distribution %.4f (Kolmogorov-Smirnov, 1 %% at %.4f)", len(t.arrivals), distance, critical)
 	return f, nil
 }
 
-// gapsOf returns the seconds between neighbours.
+// gapsOf returns the seconds between consecutive times.
 func gapsOf(times []int64) []float64 {
 	var gaps []float64
 	for i := 1; i < len(times); i++ {
@@ -189,8 +189,8 @@ func gapsOf(times []int64) []float64 {
 	return gaps
 }
 
-// exponentialDistance is the greatest distance between the distribution of the
-// gaps and the exponential one of that rate.
+// exponentialDistance is the largest distance between the distribution of the gaps
+// and the exponential distribution with that rate.
 func exponentialDistance(gaps []float64, rate float64) float64 {
 	sorted := slices.Sorted(slices.Values(gaps))
 	distance, n := 0.0, float64(len(sorted))

@@ -11,12 +11,12 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// SLO is what a step has to meet: every criterion.
+// SLO is a list of criteria. A step has to meet all of them.
 type SLO struct {
 	criteria []criterion
 }
 
-// figure is what a criterion looks at.
+// figure is the quantity that a criterion limits.
 type figure uint8
 
 const (
@@ -31,21 +31,21 @@ type criterion struct {
 	text     string
 	figure   figure
 	metric   string
-	service  bool // of the service time, not of the response time
+	service  bool // of the service time instead of the response time
 	quantile float64
-	atLeast  bool // > or >=, not < or <=
+	atLeast  bool // > or >= instead of < or <=
 	orEqual  bool
 	limit    float64
 }
 
-// ParseSLO reads criteria divided by blanks, commas or "and":
+// ParseSLO parses criteria separated by blanks, commas or "and":
 //
 //	p99<70ms   p99.9<=1s   mean<10ms   max<2s    of the response time
 //	service.p99<50ms                             of the service time
-//	errors<0.5%   errors<=0                      of all requests
-//	rate>=3000                                   well answered requests a second
+//	errors<0.5%   errors<=0                      share of all requests
+//	rate>=3000                                   good answers per second
 //
-// Empty text is an SLO that everything meets.
+// Every step meets an empty SLO.
 func ParseSLO(text string) (SLO, error) {
 	var slo SLO
 	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' || r == '\n' }) {
@@ -85,10 +85,10 @@ func parseCriterion(word string) (criterion, error) {
 		c.limit = d.Seconds()
 	}
 	if err != nil || !(c.limit >= 0) {
-		return c, fmt.Errorf("%q is no limit for %s; write 70ms, 0.5%% or 3000", value, name)
+		return c, fmt.Errorf("%q is not a valid limit for %s; write 70ms, 0.5%% or 3000", value, name)
 	}
 	if c.atLeast != (c.figure == figureRate) {
-		return c, fmt.Errorf("a limit on %s is written the other way round", name)
+		return c, fmt.Errorf("the limit on %s has the wrong direction; use > for rate and < for all others", name)
 	}
 	return c, nil
 }
@@ -112,18 +112,18 @@ func (c *criterion) parseFigure(name string) error {
 		digits, isPercentile := strings.CutPrefix(name, "p")
 		percent, err := strconv.ParseFloat(digits, 64)
 		if !isPercentile || err != nil || !(percent >= 10 && percent < 100) {
-			return errors.New("known are p50 to p99.999, mean, max, errors and rate")
+			return errors.New("unknown figure; use p50 to p99.999, mean, max, errors or rate")
 		}
 		c.figure, c.quantile = figureQuantile, percent/100
 		c.metric = histogram + "_p" + strings.ReplaceAll(digits, ".", "") + "_seconds"
 	}
 	if c.service && (c.figure == figureErrors || c.figure == figureRate) {
-		return errors.New("service goes with p50 to p99.999, mean and max")
+		return errors.New("service. requires p50 to p99.999, mean or max")
 	}
 	return nil
 }
 
-// parseShare reads 0.5% or 0.005.
+// parseShare parses 0.5% or 0.005.
 func parseShare(value string) (float64, error) {
 	digits, percent := strings.CutSuffix(value, "%")
 	share, err := strconv.ParseFloat(digits, 64)
@@ -131,16 +131,16 @@ func parseShare(value string) (float64, error) {
 		share /= 100
 	}
 	if share > 1 {
-		return 0, errors.New("a share is at most 100%")
+		return 0, errors.New("a share must be at most 100%")
 	}
 	return share, err
 }
 
-// Empty says whether there is nothing to meet.
+// Empty reports whether there are no criteria.
 func (s SLO) Empty() bool { return len(s.criteria) == 0 }
 
-// carried returns the highest percentile asked for that so few answers do not
-// carry; false when they carry all.
+// carried returns the highest percentile of the SLO for which there are too few
+// answers. ok is true if there is none.
 func (s SLO) carried(answers int64) (worst float64, ok bool) {
 	for _, c := range s.criteria {
 		if c.figure == figureQuantile && !histogram.Carries(answers, c.quantile) {
@@ -150,7 +150,7 @@ func (s SLO) carried(answers int64) (worst float64, ok bool) {
 	return worst, worst == 0
 }
 
-// judge looks at a step's figures.
+// judge compares the figures of a step with the criteria.
 func (s SLO) judge(t *result.Total, l *latencies) []result.Criterion {
 	var judged []result.Criterion
 	for _, c := range s.criteria {
@@ -181,7 +181,7 @@ func (c *criterion) observe(t *result.Total, l *latencies) float64 {
 	return float64(t.Good()) / t.Elapsed
 }
 
-// meets compares. Where nothing was answered, no latency is met.
+// meets compares. Without answers, no limit on latency is met.
 func (c *criterion) meets(observed float64, l *latencies) bool {
 	if l.response.Count() == 0 && c.figure != figureErrors && c.figure != figureRate {
 		return false

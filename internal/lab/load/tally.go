@@ -8,7 +8,7 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// latencies are the histograms of one stretch of time.
+// latencies are the histograms of a period.
 type latencies struct {
 	response, service, lag, connect, firstByte *histogram.Histogram
 }
@@ -38,28 +38,28 @@ func (l *latencies) reset() {
 	}
 }
 
-// statusMax is the highest HTTP status, and one more.
+// statusMax is the highest HTTP status plus one.
 const statusMax = 1000
 
-// tally is what one recorder counted in one second.
+// tally is the counts of one recorder for one second.
 type tally struct {
 	recorder int
-	second   int // counted from the end of the warm-up
-	next     int // the second that the recorder went on with
+	second   int // from the end of the warm-up
+	next     int // the second that the recorder counts next
 	counters result.Counters
 	statuses [statusMax]int32
 	latency  latencies
-	failures [16]string // by class: the first error's text
+	failures [16]string // per class: text of the first error
 	gauges   gauges
 }
 
-// gauges are how things stood at the end of a tally.
+// gauges are the values at the end of a tally.
 type gauges struct {
 	open, inFlight, backlog int64
 }
 
-// newTally returns an empty tally, its memory touched so that the first
-// requests need not fault it in.
+// newTally returns an empty tally. It touches the memory, so that the first
+// requests cause no page faults.
 func newTally() *tally {
 	t := &tally{latency: newLatencies(histogram.New)}
 	for _, h := range t.latency.all() {
@@ -74,22 +74,21 @@ func (t *tally) reset() {
 	*t = tally{latency: latency}
 }
 
-// served is what one connection did in a step.
+// served is the work of one connection in a step.
 type served struct {
 	requests int64
 	busy     int64 // nanoseconds with a request in flight
 }
 
-// recorder counts for one thread, and hands over what it counted second by
-// second. What begins during the warm-up is not counted. It is not safe for
-// concurrent use.
+// recorder counts the requests of one thread and hands over a tally per second.
+// It ignores requests of the warm-up. It is not safe for concurrent use.
 type recorder struct {
 	number     int
 	from       int64 // end of the warm-up, on the run's clock
-	lastSecond int   // what comes later counts into this second
-	open       bool  // arrivals go by the clock: lag is recorded
+	lastSecond int   // later requests count as part of this second
+	open       bool  // an open loop: lag is recorded
 	now        *tally
-	ends       int64 // when the second in hand is over
+	ends       int64 // end of the current second
 	served     []served
 	done       int64 // counted requests that have ended
 	full       chan<- *tally
@@ -132,7 +131,7 @@ func (r *recorder) observe(o *target.Outcome) {
 	t.latency.firstByte.Record(time.Duration(o.First - o.Sent))
 }
 
-// countKind counts a statement or command by what it did.
+// countKind counts a statement or command by its kind.
 func countKind(c *result.Counters, k target.Kind) {
 	switch k {
 	case target.Read:
@@ -144,7 +143,7 @@ func countKind(c *result.Counters, k target.Kind) {
 	}
 }
 
-// fail counts a bad end and reports whether there was an answer all the same.
+// fail counts an error and reports whether there was an answer nevertheless.
 func (r *recorder) fail(o *target.Outcome) bool {
 	class := target.Classify(o.Err)
 	r.now.counters.Errors[class]++
@@ -154,7 +153,7 @@ func (r *recorder) fail(o *target.Outcome) bool {
 	return class == result.StatusError || class == result.CheckError
 }
 
-// due counts an arrival that was taken up at now.
+// due counts an arrival that was started at now.
 func (r *recorder) due(intended, now int64) {
 	if intended < r.from {
 		return
@@ -165,7 +164,7 @@ func (r *recorder) due(intended, now int64) {
 	}
 }
 
-// unsent counts an arrival that is given up.
+// unsent counts an arrival that is never sent.
 func (r *recorder) unsent(intended int64) {
 	if intended >= r.from {
 		r.now.counters.Errors[result.Unsent]++
@@ -173,8 +172,7 @@ func (r *recorder) unsent(intended int64) {
 	}
 }
 
-// roll hands the second in hand over when it has ended by now, and reports
-// whether it did.
+// roll hands the current second over if it has ended, and reports whether it did.
 func (r *recorder) roll(now int64, read func() gauges) bool {
 	if now < r.ends {
 		return false
@@ -187,14 +185,14 @@ func (r *recorder) roll(now int64, read func() gauges) bool {
 	if next <= r.now.second {
 		return false
 	}
-	r.hand(next, read())
+	r.handOver(next, read())
 	return true
 }
 
-// finish hands over what is left.
-func (r *recorder) finish(g gauges) { r.hand(1<<31-1, g) }
+// finish hands the last second over.
+func (r *recorder) finish(g gauges) { r.handOver(1<<31-1, g) }
 
-func (r *recorder) hand(next int, g gauges) {
+func (r *recorder) handOver(next int, g gauges) {
 	r.now.recorder, r.now.next, r.now.gauges = r.number, next, g
 	r.full <- r.now
 	select {

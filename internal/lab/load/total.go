@@ -9,56 +9,56 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// total sums the step up and judges it.
+// total returns the totals and the validity of the step.
 func (s *stepRun) total() (*result.Total, error) {
 	c := s.collector
 	t := &result.Total{Step: s.number, Counters: c.total, Clamped: c.latency.clamped()}
-	var books threadReport
+	var sums threadReport
 	for i := range s.reports {
 		r := &s.reports[i]
-		books.elapsed = max(books.elapsed, r.elapsed)
-		books.counters.Connects += r.counters.Connects
-		books.counters.Reconnects += r.counters.Reconnects
-		books.counters.InFlight += r.counters.InFlight
-		books.counters.Open += r.counters.Open
-		books.counters.OpenMax += r.counters.OpenMax
-		books.counters.Unread += r.counters.Unread
-		books.counters.Reads += r.counters.Reads
-		books.late += r.late
-		books.abandon += r.abandon
-		books.wall = max(books.wall, r.wall)
+		sums.elapsed = max(sums.elapsed, r.elapsed)
+		sums.counters.Connects += r.counters.Connects
+		sums.counters.Reconnects += r.counters.Reconnects
+		sums.counters.InFlight += r.counters.InFlight
+		sums.counters.Open += r.counters.Open
+		sums.counters.OpenMax += r.counters.OpenMax
+		sums.counters.Unread += r.counters.Unread
+		sums.counters.Reads += r.counters.Reads
+		sums.late += r.late
+		sums.abandoned += r.abandoned
+		sums.wall = max(sums.wall, r.wall)
 	}
-	t.Elapsed = time.Duration(books.elapsed).Seconds()
-	t.Connects, t.Reconnects = books.counters.Connects, books.counters.Reconnects
+	t.Elapsed = time.Duration(sums.elapsed).Seconds()
+	t.Connects, t.Reconnects = sums.counters.Connects, sums.counters.Reconnects
 	latency, err := c.latency.encode()
 	if err != nil {
 		return nil, err
 	}
 	t.Latency = latency
-	t.Connections = s.connectionStats(&books)
-	t.Little = s.little(t, &books)
+	t.Connections = s.connectionStats(&sums)
+	t.Little = s.little(t, &sums)
 	t.Cost = s.cost()
 	t.SLO = s.config.SLO.judge(t, &c.latency)
-	t.Validity, t.Reasons = s.judge(t, &books)
+	t.Validity, t.Reasons = s.judge(t, &sums)
 	t.Reasons = append(t.Reasons, c.failureNotes()...)
 	return t, nil
 }
 
-// connectionStats says how many connections were open and how evenly they were
-// served. In an open loop those that were never needed are left out.
-func (s *stepRun) connectionStats(books *threadReport) result.ConnectionStats {
-	stats := result.ConnectionStats{ParallelMax: int64(books.counters.OpenMax)}
-	if books.wall > 0 {
-		stats.ParallelMean = float64(books.counters.Open) / float64(books.wall)
+// connectionStats returns how many connections were open and how evenly they were
+// used. In an open loop it ignores connections that were never needed.
+func (s *stepRun) connectionStats(sums *threadReport) result.ConnectionStats {
+	stats := result.ConnectionStats{ParallelMax: int64(sums.counters.OpenMax)}
+	if sums.wall > 0 {
+		stats.ParallelMean = float64(sums.counters.Open) / float64(sums.wall)
 	}
 	var requests, busy moments
 	for _, r := range s.recorders {
-		for _, place := range r.served {
-			if place.requests == 0 && s.step.Open() {
+		for _, slot := range r.served {
+			if slot.requests == 0 && s.step.Open() {
 				continue
 			}
-			requests.add(float64(place.requests))
-			busy.add(time.Duration(place.busy).Seconds())
+			requests.add(float64(slot.requests))
+			busy.add(time.Duration(slot.busy).Seconds())
 		}
 	}
 	if requests.n == 0 {
@@ -71,7 +71,7 @@ func (s *stepRun) connectionStats(books *threadReport) result.ConnectionStats {
 	return stats
 }
 
-// moments sums numbers up for their mean and spread.
+// moments accumulates the mean and standard deviation of numbers.
 type moments struct {
 	n, sum, squares, min, max float64
 }
@@ -92,15 +92,14 @@ func (m *moments) stdDev() float64 {
 	return math.Sqrt(max(m.squares/m.n-m.mean()*m.mean(), 0))
 }
 
-// little compares the requests in flight, integrated over time, with rate times
-// time in the target. Both sides span the warm-up's end to the last answer, so
-// a step with a warm-up compares means, not sums.
-func (s *stepRun) little(t *result.Total, books *threadReport) result.Little {
+// little compares the mean number of requests in flight with the rate times the
+// time in the target (Little's law).
+func (s *stepRun) little(t *result.Total, sums *threadReport) result.Little {
 	l := result.Little{ServiceMean: s.collector.latency.service.Mean().Seconds()}
-	if books.wall == 0 || t.Done == 0 || t.Elapsed == 0 {
+	if sums.wall == 0 || t.Done == 0 || t.Elapsed == 0 {
 		return l
 	}
-	l.InFlightMean = float64(books.counters.InFlight) / float64(books.wall)
+	l.InFlightMean = float64(sums.counters.InFlight) / float64(sums.wall)
 	l.Rate = float64(t.Done) / t.Elapsed
 	connecting := float64(s.collector.latency.connect.Count()) * s.collector.latency.connect.Mean().Seconds()
 	if s.config.Target.SQL() && s.config.PerConnection == 0 {
@@ -113,8 +112,8 @@ func (s *stepRun) little(t *result.Total, books *threadReport) result.Little {
 	return l
 }
 
-// cost sums what the generator used. For a lean target its threads are counted
-// one by one; the process is counted whole by the slices.
+// cost returns the resources that the generator used: those of its threads if it
+// runs event loops, otherwise those of the process.
 func (s *stepRun) cost() result.Cost {
 	cost := result.Cost{Threads: len(s.reports), GCPause: s.gcPause.Seconds()}
 	var unread []int
@@ -129,7 +128,7 @@ func (s *stepRun) cost() result.Cost {
 		cost.MemoryMax = max(cost.MemoryMax, r.usage.memoryMax)
 		cost.ThreadBusyMax = max(cost.ThreadBusyMax, s.busy(r))
 	}
-	if !s.config.Target.Lean() {
+	if !s.config.Target.EventLoop() {
 		cost.Threads = runtime.GOMAXPROCS(0)
 	}
 	cost.ReceiveQueue = medianOf(unread)
@@ -144,21 +143,15 @@ func medianOf(sizes []int) float64 {
 	return float64(sizes[len(sizes)/2])
 }
 
-// busy is the share of the wall time that a thread spent on a CPU; for sessions,
-// the share of all the CPUs that this process may use.
+// busy is the share of the wall time that a thread spent on a CPU. For sessions it
+// is the share of all CPUs that this process may use.
 func (s *stepRun) busy(r *threadReport) float64 {
 	if r.wall == 0 {
 		return 0
 	}
 	busy := float64(r.usage.cpu()) / float64(r.wall)
-	if !s.config.Target.Lean() {
+	if !s.config.Target.EventLoop() {
 		busy /= float64(runtime.GOMAXPROCS(0))
 	}
 	return busy
-}
-
-func gcPause() time.Duration {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return time.Duration(m.PauseTotalNs)
 }

@@ -1,22 +1,20 @@
 package load
 
 import (
-	"bytes"
-	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
+	"runtime"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
-// usage is what a thread or a process has used since it began.
+// usage is the resource usage of a thread or process since its start.
 type usage struct {
 	user, system           time.Duration
-	voluntary, involuntary int64
-	memoryMax              int64
-	wait                   time.Duration // runnable, but not running
+	voluntary, involuntary int64         // context switches
+	memoryMax              int64         // bytes
+	wait                   time.Duration // runnable but not running; zero if unknown
 }
 
 func (u usage) since(before usage) usage {
@@ -28,67 +26,66 @@ func (u usage) since(before usage) usage {
 
 func (u usage) cpu() time.Duration { return u.user + u.system }
 
-// threadUsage reads the usage of the calling thread. Files that cannot be read
-// leave wait at zero.
-func threadUsage() usage {
-	u := readUsage(unix.RUSAGE_THREAD)
-	u.wait = runQueueWait(fmt.Sprintf("/proc/self/task/%d/schedstat", unix.Gettid()))
-	return u
-}
-
-// processUsage reads the usage of all threads of this process.
+// processUsage reads the usage of this process.
 func processUsage() usage {
 	u := readUsage(unix.RUSAGE_SELF)
-	tasks, err := filepath.Glob("/proc/self/task/*/schedstat")
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return u
 	}
-	for _, path := range tasks {
-		u.wait += runQueueWait(path)
+	threads, err := proc.AllThreads(os.Getpid())
+	if err != nil {
+		return u
+	}
+	for _, thread := range threads {
+		u.wait += runQueueWait(thread)
 	}
 	return u
 }
 
+// readUsage calls getrusage. It leaves wait at zero.
 func readUsage(who int) usage {
 	var r unix.Rusage
 	if err := unix.Getrusage(who, &r); err != nil {
 		return usage{}
 	}
+	memory := r.Maxrss
+	if runtime.GOOS == "linux" {
+		memory <<= 10 // Linux counts in KiB
+	}
 	return usage{
 		user: time.Duration(r.Utime.Nano()), system: time.Duration(r.Stime.Nano()),
-		voluntary: r.Nvcsw, involuntary: r.Nivcsw, memoryMax: r.Maxrss << 10,
+		voluntary: r.Nvcsw, involuntary: r.Nivcsw, memoryMax: memory,
 	}
 }
 
-// runQueueWait reads the second field of a schedstat file.
-func runQueueWait(path string) time.Duration {
-	text, err := os.ReadFile(path)
+// runQueueWait returns how long a thread was runnable but not running; zero if
+// unknown.
+func runQueueWait(thread procfs.Proc) time.Duration {
+	stat, err := thread.Schedstat()
 	if err != nil {
 		return 0
 	}
-	fields := bytes.Fields(text)
-	if len(fields) < 2 {
-		return 0
-	}
-	n, err := strconv.ParseInt(string(fields[1]), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return time.Duration(n)
+	return time.Duration(stat.WaitingNanoseconds)
 }
 
-// cpuPressure reads how long some task of this host has waited for a CPU.
-// known is false on a kernel that does not tell.
+// cpuPressure returns how long at least one task of this host has waited for a
+// CPU. known is false if the kernel does not report it.
 func cpuPressure() (total time.Duration, known bool) {
-	text, err := os.ReadFile("/proc/pressure/cpu")
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return 0, false
 	}
-	line, _, _ := bytes.Cut(text, []byte{'\n'})
-	_, digits, found := bytes.Cut(line, []byte("total="))
-	n, err := strconv.ParseInt(string(digits), 10, 64)
-	if !found || err != nil {
+	stats, err := proc.PSIStatsForResource("cpu")
+	if err != nil || stats.Some == nil {
 		return 0, false
 	}
-	return time.Duration(n) * time.Microsecond, true
+	return time.Duration(stats.Some.Total) * time.Microsecond, true
+}
+
+// gcPause returns the total pause of the garbage collector so far.
+func gcPause() time.Duration {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return time.Duration(m.PauseTotalNs)
 }

@@ -10,7 +10,7 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// sound is a step of 10 s at 1,000/s that nothing is wrong with.
+// sound is a step of 10 s at 1,000/s without problems.
 func sound(t *testing.T) (*stepRun, *result.Total, *threadReport) {
 	t.Helper()
 	tg, err := target.Open(t.Context(), target.Config{URL: "http://127.0.0.1/", Timeout: time.Second})
@@ -34,8 +34,8 @@ func sound(t *testing.T) (*stepRun, *result.Total, *threadReport) {
 	total := &result.Total{Elapsed: 10, Little: result.Little{InFlightMean: 2, Rate: 1000, ServiceMean: 0.002, Ratio: 1}}
 	total.Due, total.Done, total.Sent = 10000, 10000, 10000
 	total.Cost = s.cost()
-	books := &threadReport{wall: int64(10 * time.Second), counters: target.Counters{Reads: 10000, Unread: 10000 * 1000}}
-	return s, total, books
+	sums := &threadReport{wall: int64(10 * time.Second), counters: target.Counters{Reads: 10000, Unread: 10000 * 1000}}
+	return s, total, sums
 }
 
 func TestJudge(t *testing.T) {
@@ -58,11 +58,11 @@ func TestJudge(t *testing.T) {
 				s.collector.latency.lag.Record(5 * time.Millisecond)
 			}
 			s.reports[0].usage.wait = 600 * time.Millisecond
-		}, result.HostContended, "held this host's CPUs"},
+		}, result.HostContended, "used this host's CPUs"},
 		"busy":      {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Cost.ThreadBusyMax = 0.95 }, result.GeneratorLimited, "busy 95 %"},
 		"contended": {func(s *stepRun, _ *result.Total, _ *threadReport) { s.reports[0].usage.wait = 2 * time.Second }, result.HostContended, "waited 20 %"},
-		"unread":    {func(_ *stepRun, _ *result.Total, b *threadReport) { b.counters.Unread = 10000 * 500_000 }, result.GeneratorLimited, "lay unread for 500"},
-		"books":     {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Little.Ratio = 1.3 }, result.GeneratorLimited, "do not balance"},
+		"unread":    {func(_ *stepRun, _ *result.Total, b *threadReport) { b.counters.Unread = 10000 * 500_000 }, result.GeneratorLimited, "were unread for 500"},
+		"sums":      {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Little.Ratio = 1.3 }, result.GeneratorLimited, "Little's law does not hold"},
 		"idle connections": {func(s *stepRun, t *result.Total, _ *threadReport) {
 			s.step.Profile = Profile{}
 		}, result.GeneratorLimited, "of 100 connections only 2.0"},
@@ -70,7 +70,7 @@ func TestJudge(t *testing.T) {
 			for i := range s.collector.means {
 				s.collector.means[i].response += time.Duration(i) * time.Millisecond
 			}
-		}, result.NotStationary, "went from"},
+		}, result.NotStationary, "changed from"},
 		"noise": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			for i := range s.collector.means {
 				s.collector.means[i].response += time.Duration(i%3) * time.Millisecond
@@ -81,15 +81,15 @@ func TestJudge(t *testing.T) {
 		}, result.TooFewSamples, "0 answers are fewer"},
 		"too few for the SLO": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			s.config.SLO, _ = ParseSLO("p99.99<1s")
-		}, result.TooFewSamples, "do not carry a p99.99"},
+		}, result.TooFewSamples, "are too few for p99.99"},
 		"overload": {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.Unsent] = 500 }, result.Valid, "did not keep up: 500 arrivals"},
 		"gravest": {func(s *stepRun, t *result.Total, _ *threadReport) {
 			s.reports[0].usage.wait, t.Cost.ThreadBusyMax = 2*time.Second, 0.95
 		}, result.GeneratorLimited, "waited 20 %"},
 	} {
-		s, total, books := sound(t)
-		test.spoil(s, total, books)
-		got, reasons := s.judge(total, books)
+		s, total, sums := sound(t)
+		test.spoil(s, total, sums)
+		got, reasons := s.judge(total, sums)
 		if got != test.want || !strings.Contains(strings.Join(reasons, "\n"), test.reason) || test.reason == "" && len(reasons) > 0 {
 			t.Errorf("%s: %s %q, want %s and %q", name, got, reasons, test.want, test.reason)
 		}
@@ -115,7 +115,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("50 ms of work are %+v", used)
 	}
 	if _, known := cpuPressure(); !known {
-		t.Log("this kernel tells no pressure")
+		t.Log("this kernel does not report pressure")
 	}
 }
 

@@ -65,9 +65,9 @@ type Target struct {
 	commands     []command
 	setup        []byte // Redis: AUTH and SELECT, sent before the first command
 	setupReplies int
-	statement statement
-	postgres  *pgconn.Config
-	mysql     *mysql.Config
+	statement    statement
+	postgres     *pgconn.Config
+	mysql        *mysql.Config
 }
 
 // kind is the type of a target.

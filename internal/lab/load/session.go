@@ -1,0 +1,391 @@
+package load
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"spillway/internal/lab/target"
+)
+
+// connectsMax is how many connections are opened at the same time before a step.
+const connectsMax = 8
+
+// runSessions runs the step on a goroutine per connection.
+func (s *stepRun) runSessions(ctx context.Context) error {
+	c := s.config
+	p := &pool{clock: c.Clock, arrivals: s.arrivals(), backlog: newBacklog(s.step.backlogLimit(c.Backlog))}
+	for i := range s.step.Connections {
+		p.sessions = append(p.sessions, c.Target.NewSession(i, s.step.Connections))
+	}
+	var connects []time.Duration
+	if c.Target.SQL() && c.PerConnection == 0 {
+		connects = connectAll(ctx, p.sessions)
+	}
+	finish, err := s.start(ctx, 1, s.step.Connections)
+	if err != nil {
+		return err
+	}
+	p.phase, p.recorder = s.phase, s.recorders[0]
+	for _, took := range connects {
+		p.recorder.now.latency.connect.Record(took)
+	}
+	p.run(context.WithoutCancel(ctx), s.step.Open())
+	for _, session := range p.sessions {
+		n := session.Counters()
+		p.report.counters.Connects += n.Connects
+		p.report.counters.Reconnects += n.Reconnects
+	}
+	finish()
+	s.reports = append(s.reports, p.report)
+	return s.collector.err
+}
+
+// connectAll opens every session's connection and returns how long each took.
+func connectAll(ctx context.Context, sessions []*target.Session) []time.Duration {
+	var (
+		mu       sync.Mutex
+		connects []time.Duration
+		opening  sync.WaitGroup
+	)
+	slots := make(chan struct{}, connectsMax)
+	for _, s := range sessions {
+		slots <- struct{}{}
+		opening.Go(func() {
+			defer func() { <-slots }()
+			if took, ok := s.Connect(ctx); ok {
+				mu.Lock()
+				connects = append(connects, took)
+				mu.Unlock()
+			}
+		})
+	}
+	opening.Wait()
+	return connects
+}
+
+// pool drives the sessions of a target, one goroutine per session. In an open
+// loop, one more thread dispatches the arrivals when they are due.
+type pool struct {
+	clock    target.Clock
+	phase    *phase
+	sessions []*target.Session
+	arrivals *Arrivals
+
+	mu       sync.Mutex    // guards all below
+	idle     []idleSession // a stack: the session used last is used next
+	recorder *recorder
+	backlog  *backlog
+	inFlight int
+	idleOpen int // sessions without a request whose connection is open
+	changed  int64
+	integral int64 // of inFlight over time
+	openTime int64 // of open connections over time
+	openMax  int
+	ended    bool // no more arrivals
+
+	marked, counting bool // markLocked was called; the warm-up is over
+	before           usage
+	start            int64
+	baseline         int64
+	openBaseline     int64
+	report           threadReport
+}
+
+// idleSession waits for an arrival on work.
+type idleSession struct {
+	session *target.Session
+	work    chan int64
+}
+
+func (p *pool) run(ctx context.Context, open bool) {
+	p.changed = p.clock.Now()
+	for _, s := range p.sessions {
+		if s.Open() {
+			p.idleOpen++
+		}
+	}
+	p.markLocked(p.changed)
+	stopRolling := p.startRolling()
+	var sessions sync.WaitGroup
+	for _, s := range p.sessions {
+		sessions.Go(func() {
+			if open {
+				p.openLoop(ctx, s)
+			} else {
+				p.closedLoop(ctx, s)
+			}
+			s.Close()
+		})
+	}
+	if open {
+		p.dispatch()
+	}
+	p.await(&sessions)
+	stopRolling()
+	now := p.clock.Now()
+	p.report.elapsed = p.phase.elapsed(p.report.stopped, now)
+	if p.phase.exhausted() {
+		p.sum(now)
+	}
+	p.recorder.finish(p.gauges())
+}
+
+// await waits for the sessions and writes the report when sending ends. After an
+// interrupt it aborts the requests in flight once the grace period is over.
+func (p *pool) await(sessions *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		sessions.Wait()
+		close(done)
+	}()
+	ticker := time.NewTicker(time.Duration(tick))
+	defer ticker.Stop()
+	deadline := int64(0)
+	for {
+		ended := false
+		select {
+		case <-done:
+			ended = true
+		case <-ticker.C:
+		}
+		now := p.clock.Now()
+		if p.report.stopped == 0 && (ended || p.phase.over(now)) {
+			p.report.stopped = now
+			p.sum(now)
+		}
+		if ended {
+			return
+		}
+		if deadline == 0 && p.phase.stopped.Load() {
+			deadline = now + min(int64(interruptGrace), p.phase.drain)
+		}
+		if deadline != 0 && now >= deadline {
+			for _, s := range p.sessions {
+				s.Abort()
+			}
+		}
+	}
+}
+
+// markLocked stores the baseline of the counters at the start, and once more at
+// the end of the warm-up.
+func (p *pool) markLocked(now int64) {
+	if p.marked && now < p.phase.from || p.counting {
+		return
+	}
+	p.counting = now >= p.phase.from
+	p.marked = true
+	p.countLocked(now, 0)
+	p.before, p.start, p.baseline, p.openBaseline = processUsage(), now, p.integral, p.openTime
+}
+
+// sum writes the usage and counters since markLocked to the report.
+func (p *pool) sum(now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.countLocked(now, 0)
+	p.report.usage = processUsage().since(p.before)
+	p.report.wall = now - p.start
+	p.report.counters = target.Counters{
+		InFlight: p.integral - p.baseline, Open: p.openTime - p.openBaseline, OpenMax: p.openMax,
+	}
+}
+
+// startRolling hands each second over when it ends, until stop is called.
+func (p *pool) startRolling() (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(time.Duration(tick))
+		defer ticker.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-ticker.C:
+				p.mu.Lock()
+				now := p.clock.Now()
+				p.markLocked(now)
+				p.recorder.roll(now, p.gauges)
+				p.mu.Unlock()
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
+}
+
+func (p *pool) gauges() gauges {
+	return gauges{open: int64(p.inFlight + p.idleOpen), inFlight: int64(p.inFlight), backlog: int64(p.backlog.count)}
+}
+
+// closedLoop sends requests over one session, one after the other.
+func (p *pool) closedLoop(ctx context.Context, s *target.Session) {
+	now := p.clock.Now()
+	for !p.phase.over(now) && p.phase.take(now) {
+		p.begin(s, now)
+		o := s.Do(ctx, now)
+		p.end(s, &o)
+		if o.Err != nil && o.Sent == 0 {
+			p.pause(ctx)
+		}
+		now = p.clock.Now()
+	}
+}
+
+func (p *pool) pause(ctx context.Context) {
+	timer := time.NewTimer(time.Duration(retryPause))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func (p *pool) begin(s *target.Session, now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recorder.due(now, now)
+	p.busyLocked(s, now)
+}
+
+// busyLocked counts the start of a request on s.
+func (p *pool) busyLocked(s *target.Session, now int64) {
+	p.countLocked(now, +1)
+	if s.Open() {
+		p.idleOpen--
+	}
+}
+
+// end counts the end of the request on s.
+func (p *pool) end(s *target.Session, o *target.Outcome) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recorder.observe(o)
+	p.countLocked(o.Done, -1)
+	if s.Open() {
+		p.idleOpen++
+	}
+}
+
+func (p *pool) countLocked(now int64, change int) {
+	p.integral += int64(p.inFlight) * (now - p.changed)
+	p.openTime += int64(p.inFlight+p.idleOpen) * (now - p.changed)
+	p.changed = now
+	p.inFlight += change
+	p.openMax = max(p.openMax, p.inFlight+p.idleOpen)
+}
+
+// dispatch starts each arrival when it is due, from a thread of its own.
+func (p *pool) dispatch() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	restore := minimizeTimerSlack()
+	defer restore()
+	next := p.phase.begin + int64(p.arrivals.Next())
+	now := p.clock.Now()
+	for !p.phase.over(now) && !p.phase.exhausted() {
+		if wait := min(next, p.phase.until) - now; wait > 0 {
+			sleep(time.Duration(min(wait, tick)))
+			now = p.clock.Now()
+			continue
+		}
+		if p.phase.take(next) {
+			p.arrive(next, now)
+			next = p.phase.begin + int64(p.arrivals.Next())
+		}
+		now = p.clock.Now()
+	}
+	for !p.phase.stopped.Load() && p.phase.take(next) { // due before the end
+		p.drop(next, now)
+		next = p.phase.begin + int64(p.arrivals.Next())
+	}
+	p.endArrivals(now)
+}
+
+// drop counts an arrival that was not sent before the end.
+func (p *pool) drop(intended, now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recorder.due(intended, now)
+	p.recorder.unsent(intended)
+}
+
+// arrive passes an arrival to an idle session or adds it to the backlog.
+func (p *pool) arrive(intended, now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recorder.due(intended, now)
+	if n := len(p.idle); n > 0 {
+		p.busyLocked(p.idle[n-1].session, now)
+		p.idle[n-1].work <- intended
+		p.idle = p.idle[:n-1]
+		return
+	}
+	if !p.backlog.push(intended) {
+		p.recorder.unsent(intended)
+	}
+}
+
+// endArrivals ends the open loop. If the time is over, the backlog is dropped; if
+// the requests are used up, the backlog is still sent.
+func (p *pool) endArrivals(now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	if p.phase.over(now) {
+		p.dropBacklogLocked()
+	}
+	for _, session := range p.idle {
+		close(session.work)
+	}
+	p.idle = nil
+}
+
+func (p *pool) dropBacklogLocked() {
+	for p.backlog.count > 0 {
+		intended, _ := p.backlog.pop()
+		p.recorder.unsent(intended)
+	}
+}
+
+// openLoop sends arrivals over one session until there are no more.
+func (p *pool) openLoop(ctx context.Context, s *target.Session) {
+	work := make(chan int64, 1)
+	for {
+		intended, ok := p.next(s, work)
+		if !ok {
+			intended, ok = <-work
+		}
+		if !ok {
+			return
+		}
+		o := s.Do(ctx, intended)
+		p.end(s, &o)
+	}
+}
+
+// next returns the arrival that has waited longest. If none waits, the next one
+// is sent to work. After the last arrival, work is closed.
+func (p *pool) next(s *target.Session, work chan int64) (intended int64, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.clock.Now()
+	if p.phase.over(now) {
+		p.dropBacklogLocked()
+	}
+	if intended, ok = p.backlog.pop(); ok {
+		p.busyLocked(s, now)
+		return intended, true
+	}
+	if p.ended {
+		close(work)
+	} else {
+		p.idle = append(p.idle, idleSession{s, work})
+	}
+	return 0, false
+}
