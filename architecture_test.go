@@ -46,6 +46,7 @@ var places = map[string]layer{
 	"scripts/readmetable": command,
 
 	"internal/database":  shared,
+	"internal/exit":      shared,
 	"internal/histogram": shared,
 	"internal/plans":     shared,
 	"internal/progress":  shared,

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"spillway/internal/histogram"
-	"spillway/internal/lab/load"
 	"spillway/internal/lab/report"
 	"spillway/internal/lab/result"
 )
@@ -171,7 +169,7 @@ func TestLoadMistakes(t *testing.T) {
 		{[]string{url, "--source", "x"}, exitUsage, "--source"},
 		{[]string{url, "--body", "a", "--body-file", "b"}, exitUsage, "one of them"},
 		{[]string{url, "--body-file", "/no/such"}, exitUsage, "no such file"},
-		{[]string{url, "--per-connection=-1"}, exitUsage, "never negative"},
+		{[]string{url, "--per-connection=-1"}, exitUsage, "must not be negative"},
 		{[]string{url, "--report-interval", "1ms"}, exitUsage, "--report-interval"},
 		{[]string{url, "--timeout", "0s"}, exitUsage, "timeout"},
 		{[]string{url, "-n", "1", "-o", "/no/such/dir/file"}, exitUsage, "result file"},
@@ -182,35 +180,5 @@ func TestLoadMistakes(t *testing.T) {
 		if code != test.code || !strings.Contains(stderr, test.want) || stdout != "" {
 			t.Errorf("%q: exit %d, want %d and %q\n%s%s", test.args, code, test.code, test.want, stdout, stderr)
 		}
-	}
-}
-
-// TestLoadProgressLine checks the line for each interval.
-func TestLoadProgressLine(t *testing.T) {
-	var out bytes.Buffer
-	p := newLoadProgress(&out, 2*time.Second, &load.Config{Steps: make([]load.Step, 3)})
-	p.step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
-	for i := range 4 {
-		s := &load.Second{Elapsed: time.Duration(i+1) * time.Second, Response: histogram.NewSlice()}
-		s.Slice.Length, s.Slice.Done = 1, 100
-		s.Slice.Errors[result.Timeout] = int64(i)
-		p.second(s)
-	}
-	want := "step 2 of 3: 100/s, 4s\n" +
-		"[   2s]    100.0/s  p50      -    p99      -    errors 1  left 2s\n" +
-		"[   4s]    100.0/s  p50      -    p99      -    errors 5  left 0s\n"
-	if got := out.String(); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
-}
-
-func TestSparkline(t *testing.T) {
-	for want, values := range map[string][]float64{"": nil, "▁▁": {0, 0}, "▁▄█": {0, 5, 10}, "█": {3}} {
-		if got := sparkline(values, 30); got != want {
-			t.Errorf("%v is %q, want %q", values, got, want)
-		}
-	}
-	if got := sparkline([]float64{1, 2, 3, 4}, 2); got != "▆█" && got != "▅█" {
-		t.Errorf("the last two of four are %q", got)
 	}
 }

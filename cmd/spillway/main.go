@@ -13,6 +13,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"spillway/internal/exit"
 	"spillway/internal/serve/app"
 )
 
@@ -22,10 +23,10 @@ func main() {
 
 // Exit codes, the same for every verb.
 const (
-	exitOK     = 0
-	exitFailed = 1 // the SLO or a check failed
-	exitUsage  = 2 // wrong use: arguments or configuration
-	exitError  = 3 // could not run
+	exitOK     = exit.OK
+	exitFailed = exit.Failed // the SLO or a check failed
+	exitUsage  = exit.Usage  // wrong use: arguments or configuration
+	exitError  = exit.Error  // could not run
 )
 
 // environment is what a verb gets from the process.
@@ -74,11 +75,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			exit, ok := r.(exitPanic)
+			exited, ok := r.(exitPanic)
 			if !ok {
 				panic(r)
 			}
-			code = int(exit)
+			code = int(exited)
 		}
 	}()
 	parser, err := kong.New(&cli{},
@@ -120,5 +121,5 @@ func fail(stderr io.Writer, err error) int {
 	case errors.As(err, &failed):
 		return exitFailed
 	}
-	return exitError
+	return exit.Code(err)
 }

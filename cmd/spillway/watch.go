@@ -1,10 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"runtime"
 	"time"
 
 	"spillway/internal/lab/report"
@@ -12,21 +8,29 @@ import (
 	"spillway/internal/lab/watch"
 )
 
-// watchCmd records what happens on a host, or tells other hosts of it.
+// watchFlags are the flags of load and watch for watch.Spec.
+type watchFlags struct {
+	Processes []string `group:"Watch" name:"watch" sep:"none" placeholder:"NAME=SPEC" help:"Watch a process and its descendants: app=:8080 (the process that listens there), db=1234 (a pid), web=/run/nginx.pid, db=unit:postgresql. Repeatable."`
+	Databases []string `group:"Watch" name:"watch-db" sep:"none" placeholder:"[NAME=]URL" help:"Watch the statistics of a postgres://, mysql:// or redis:// server. Repeatable."`
+	Remotes   []string `group:"Watch" name:"watch-from" sep:"none" placeholder:"URL" help:"Include what 'spillway watch --listen' sees on another host: http://db-1:9191. Repeatable."`
+	Token     string   `group:"Watch" name:"watch-token" env:"SPILLWAY_WATCH_TOKEN" placeholder:"TOKEN" help:"Token for the other hosts."`
+}
+
+// watchCmd records what happens on a host, or serves other hosts.
 type watchCmd struct {
 	watchFlags
-	Duration       time.Duration `group:"What comes of it" short:"d" help:"End after this time. Default: when interrupted."`
-	Out            string        `group:"What comes of it" short:"o" placeholder:"FILE" help:"Write the result file; .gz is compressed. 'spillway report FILE' shows it."`
-	Label          string        `group:"What comes of it" help:"How reports call this watch."`
-	JSON           bool          `group:"What comes of it" name:"json" help:"One JSON document on standard output at the end, the lines on standard error."`
-	ReportInterval time.Duration `group:"What comes of it" default:"3s" help:"Between two lines."`
-	Listen         string        `group:"Other hosts" placeholder:"ADDR" help:"Record nothing: tell 'load --watch-from http://ADDR' on other hosts. :9191 is loopback only, unless there is a token."`
-	Token          string        `group:"Other hosts" env:"SPILLWAY_WATCH_TOKEN" placeholder:"TOKEN" help:"That those hosts must send."`
+	Duration       time.Duration `group:"Result" short:"d" help:"Stop after this time. Default: when interrupted."`
+	Out            string        `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
+	Label          string        `group:"Result" help:"Name of this watch in reports."`
+	JSON           bool          `group:"Result" name:"json" help:"Print one JSON document on standard output at the end, and the lines on standard error."`
+	ReportInterval time.Duration `group:"Result" default:"3s" help:"Time between two lines."`
+	Listen         string        `group:"Other hosts" placeholder:"ADDR" help:"Record nothing; serve 'load --watch-from http://ADDR' on other hosts. :9191 is loopback only, unless there is a token."`
+	ListenToken    string        `group:"Other hosts" name:"token" env:"SPILLWAY_WATCH_TOKEN" placeholder:"TOKEN" help:"Token that those hosts must send."`
 }
 
 // Help is shown below the flags.
 func (watchCmd) Help() string {
-	return `The host, its TCP and its accept queues are always watched. Nothing is changed anywhere: samplers only read.
+	return `Always watches the host, its TCP and its accept queues. It only reads and changes nothing.
 
 Examples:
   spillway watch --watch app=:8080 --watch db=:5432 --watch-db postgres://app@127.0.0.1/shop -o watch.ndjson
@@ -35,87 +39,21 @@ Examples:
 
 // Run watches until it is interrupted.
 func (c *watchCmd) Run(env *environment) error {
-	switch {
-	case c.ReportInterval < time.Second:
-		return usageError{errors.New("watch: --report-interval is at least 1s")}
-	case c.Duration < 0:
-		return usageError{errors.New("watch: --duration is never negative")}
-	case c.Listen != "" && (c.Out != "" || c.JSON):
-		return usageError{errors.New("watch --listen: it records nothing; -o and --json are for a watch without it")}
-	case c.Listen != "" && len(c.WatchFrom) > 0:
-		return usageError{errors.New("watch --listen: it tells of this host only; leave --watch-from to the one that records")}
+	o := watch.Options{
+		Spec: watch.Spec(c.watchFlags), Duration: c.Duration, Out: c.Out, Interval: c.ReportInterval, Listen: c.Listen, Token: c.ListenToken,
 	}
-	ctx := env.ctx
-	if c.Duration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.Duration)
-		defer cancel()
-	}
-	w, err := c.open(ctx, env.log)
-	if err != nil {
+	if err := o.Validate(c.JSON); err != nil {
 		return err
 	}
-	defer w.close()
-	if c.Listen != "" {
-		return c.serve(ctx, env, w)
-	}
-	return c.record(ctx, env, w)
-}
-
-// serve tells other hosts.
-func (c *watchCmd) serve(ctx context.Context, env *environment, w *watchers) error {
-	listener, err := watch.Listen(ctx, c.Listen, c.Token)
-	if err != nil {
-		return usageError{err}
-	}
-	env.log.Info("watching for other hosts", "address", listener.Addr().String(), "token", c.Token != "")
-	return watch.Serve(ctx, listener, watch.ServeConfig{Watcher: w.local, Token: c.Token})
-}
-
-// record prints a line each interval and the summary at the end.
-func (c *watchCmd) record(ctx context.Context, env *environment, w *watchers) error {
 	lines, format := env.stdout, report.Text
 	if c.JSON {
 		lines, format = env.stderr, report.JSON
 	}
-	r := &record{out: env.stderr}
-	r.run.Header = c.header(env)
-	r.run.Watches = w.watches()
-	if err := r.create(c.Out); err != nil {
+	header := result.NewHeader(versionText(), env.args)
+	header.Label = c.Label
+	run, err := watch.Execute(env.ctx, o, header, lines, env.stderr, env.log)
+	if err != nil || run == nil {
 		return err
 	}
-	start := r.run.Header.StartedAt
-	stop := w.run(ctx, start, r.sample)
-	ticker := time.NewTicker(c.ReportInterval)
-	defer ticker.Stop()
-	for going := true; going; {
-		select {
-		case <-ctx.Done():
-			going = false
-		case <-ticker.C:
-			at := time.Since(start)
-			r.Lock()
-			line := watchLine(&r.run, at.Seconds(), max(c.ReportInterval.Seconds(), lineSpan))
-			r.Unlock()
-			fmt.Fprintf(lines, "[%5s] %s\n", at.Round(time.Second), line)
-		}
-	}
-	err := stop()
-	r.run.End = result.End{Reason: result.Finished, Elapsed: time.Since(start).Seconds()}
-	if c.Duration == 0 || env.ctx.Err() != nil {
-		r.run.End.Reason = result.Interrupted
-	}
-	if err := errors.Join(err, r.close()); err != nil {
-		return err
-	}
-	return report.Write(env.stdout, format, []*result.Run{&r.run})
-}
-
-// header is the manifest of the watch.
-func (c *watchCmd) header(env *environment) result.Header {
-	return result.Header{
-		Format: result.Format, Version: fmt.Sprintf("%d.%d", result.VersionMajor, result.VersionMinor), Label: c.Label,
-		StartedAt: time.Now().UTC(), Command: result.RedactArgs(append([]string{"spillway"}, env.args...)),
-		Tool: versionText(), Go: runtime.Version(), Machine: result.ReadMachine(),
-	}
+	return report.Write(env.stdout, format, []*result.Run{run})
 }

@@ -5,14 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"spillway/internal/apptest"
 	"spillway/internal/lab/report"
@@ -238,51 +236,6 @@ func listenWatch(t *testing.T, token string) (address string, stop func()) {
 	}
 }
 
-// TestRecordThins: what is kept in memory is bounded, the file has all, and the summary says so.
-func TestRecordThins(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "run.ndjson")
-	r := &record{out: &bytes.Buffer{}, limit: 200}
-	r.run.Header.StartedAt = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	if err := r.create(out); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 1000 {
-		s := result.Sample{At: float64(i), Sampler: result.SamplerTCP, Values: map[string]float64{"active_opens_total": float64(3 * i), "time_wait": float64(i % 500)}}
-		if err := r.sample(&s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
-	if len(r.run.Samples) > 200 || fmt.Sprint(r.run.Header.Notes) != "["+thinned+"]" {
-		t.Errorf("%d samples are kept, notes %q", len(r.run.Samples), r.run.Header.Notes)
-	}
-	kept, err := result.ReadFile(out)
-	if err != nil || len(kept.Samples) != 1000 {
-		t.Fatalf("file: %v, %d samples", err, len(kept.Samples))
-	}
-	u := result.UsageOf(r.run.Series(), 0, 999, 999).TCP[0]
-	within(t, "opened per request", u.ActivePerRequest, 3, 3)
-	within(t, "TIME_WAIT", u.TimeWaitMax, 499, 499)
-}
-
-// TestRecordSaysOnce: what a sampler cannot read is said once.
-func TestRecordSaysOnce(t *testing.T) {
-	var said bytes.Buffer
-	r := &record{out: &said}
-	for range 3 {
-		for _, s := range []result.Sample{{Sampler: "postgres", Subject: "db", Error: "not permitted"}, {Sampler: "tcp"}} {
-			if err := r.sample(&s); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if said.String() != "watch: postgres db: not permitted\n" {
-		t.Errorf("said %q", said.String())
-	}
-}
-
 // TestWatchInterrupted ends a watch by its context before anything was read.
 func TestWatchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -290,18 +243,5 @@ func TestWatchInterrupted(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(ctx, []string{"watch"}, strings.NewReader(""), &out, &errs); code != exitOK || !strings.Contains(out.String(), "Watched for 0s") {
 		t.Errorf("exit %d\n%s%s", code, out.String(), errs.String())
-	}
-}
-
-func TestSplitDatabase(t *testing.T) {
-	for text, want := range map[string][2]string{
-		"db=postgres://u@h/d?sslmode=off": {"db", "postgres://u@h/d?sslmode=off"},
-		"postgres://u@h/d?a=b":            {"postgres", "postgres://u@h/d?a=b"},
-		"redis://h":                       {"redis", "redis://h"},
-		"%":                               {"database", "%"},
-	} {
-		if name, address := splitDatabase(text); name != want[0] || address != want[1] {
-			t.Errorf("%s: %q and %q", text, name, address)
-		}
 	}
 }

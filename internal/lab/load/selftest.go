@@ -2,11 +2,15 @@ package load
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"time"
 
+	"spillway/internal/exit"
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
@@ -46,6 +50,40 @@ func SelfTest(ctx context.Context, seed uint64, report func(Finding)) (passed bo
 		report(finding)
 	}
 	return passed, nil
+}
+
+// ExecuteSelfTest runs SelfTest and prints a line per finding, or one JSON document.
+// Its error has the code exit.Failed if a part of the test fails.
+func ExecuteSelfTest(ctx context.Context, seed uint64, asJSON bool, w io.Writer) error {
+	findings := []Finding{}
+	passed, err := SelfTest(ctx, seed, func(f Finding) {
+		findings = append(findings, f)
+		if !asJSON {
+			verdict := "FAIL"
+			if f.Passed {
+				verdict = "pass"
+			}
+			fmt.Fprintf(w, "%-4s  %-17s  %s\n", verdict, f.Name, f.Text)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		document := struct {
+			Passed   bool      `json:"passed"`
+			Findings []Finding `json:"findings"`
+		}{passed, findings}
+		out := json.NewEncoder(w)
+		out.SetIndent("", "  ")
+		if err := out.Encode(document); err != nil {
+			return fmt.Errorf("write findings: %w", err)
+		}
+	}
+	if !passed {
+		return exit.FailedError(errors.New("self-test failed: do not trust measurements on this machine now"))
+	}
+	return nil
 }
 
 // trial is one step against a null server and its results.

@@ -1,57 +1,51 @@
-package main
+package load
 
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
+	"sync"
 	"time"
 
-	"golang.org/x/term"
-
 	"spillway/internal/histogram"
-	"spillway/internal/lab/load"
 	"spillway/internal/lab/result"
+	"spillway/internal/progress"
 )
 
-// loadProgress shows a run while it goes on: one line that changes on a
-// terminal, plain lines elsewhere. A writer that fails is ignored.
-type loadProgress struct {
+// progressDisplay shows a run: one line that changes on a terminal, plain lines
+// elsewhere. It is safe for concurrent use and ignores errors of the writer.
+type progressDisplay struct {
 	out      io.Writer
-	terminal func() int // columns; nil: no terminal
-	interval int        // seconds between plain lines
+	columns  func() int // of the terminal; nil: no terminal
+	interval int        // seconds between two lines
 	steps    int
 
-	current  result.Step
-	duration time.Duration
-	seen     int // seconds since the last plain line
+	mu       sync.Mutex
+	duration time.Duration // of the current step
+	seconds  int           // since the last line
 	counters result.Counters
 	length   float64
 	response *histogram.Histogram // since the last line
-	all      *histogram.Histogram // of the step so far
+	all      *histogram.Histogram // of the current step
 	rates    []float64            // for the sparkline
 }
 
-func newLoadProgress(out io.Writer, interval time.Duration, config *load.Config) *loadProgress {
-	p := &loadProgress{out: out, interval: int(interval / time.Second), steps: len(config.Steps), response: histogram.NewSlice(), all: histogram.NewSlice()}
-	file, isFile := out.(*os.File)
-	if isFile && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
-		p.terminal = func() int {
-			columns, _, err := term.GetSize(int(file.Fd()))
-			if err != nil || columns < 1 {
-				return 80
-			}
-			return columns
-		}
+func newProgressDisplay(out io.Writer, interval time.Duration, steps int) *progressDisplay {
+	p := &progressDisplay{
+		out: out, columns: progress.Terminal(out), interval: int(interval / time.Second), steps: steps,
+		response: histogram.NewSlice(), all: histogram.NewSlice(),
+	}
+	if p.columns != nil {
 		p.interval = 1
 	}
 	return p
 }
 
-func (p *loadProgress) step(s *result.Step) {
-	p.current = *s
+func (p *progressDisplay) step(s *result.Step) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.duration = time.Duration(s.Duration * float64(time.Second))
-	p.forget()
+	p.reset()
 	p.all.Reset()
 	p.rates = p.rates[:0]
 	p.clear()
@@ -59,32 +53,34 @@ func (p *loadProgress) step(s *result.Step) {
 	if p.duration == 0 {
 		length = fmt.Sprintf("%d requests", s.Requests)
 	}
-	if p.steps > 1 || p.terminal == nil {
+	if p.steps > 1 || p.columns == nil {
 		fmt.Fprintf(p.out, "step %d of %d: %s, %s\n", s.Index+1, p.steps, s.Name, length)
 	}
 }
 
-func (p *loadProgress) second(s *load.Second) {
+func (p *progressDisplay) second(s *Second) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.counters.Add(&s.Slice.Counters)
 	p.length += s.Slice.Length
 	p.response.Merge(s.Response)
 	p.all.Merge(s.Response)
 	p.rates = append(p.rates, float64(s.Slice.Done)/s.Slice.Length)
-	if p.seen++; p.seen < p.interval {
+	if p.seconds++; p.seconds < p.interval {
 		return
 	}
 	line := p.line(s)
-	if p.terminal != nil {
+	if p.columns != nil {
 		line += "  " + sparkline(p.rates, 30)
-		fmt.Fprintf(p.out, "\r%s\x1b[K", cut(line, p.terminal()-1))
+		fmt.Fprintf(p.out, "\r%s\x1b[K", truncate(line, p.columns()-1))
 	} else {
 		fmt.Fprintln(p.out, line)
 	}
-	p.forget()
+	p.reset()
 }
 
 // line describes the seconds since the last line.
-func (p *loadProgress) line(s *load.Second) string {
+func (p *progressDisplay) line(s *Second) string {
 	line := fmt.Sprintf("[%5s] %8.1f/s  p50 %s  p99 %s", s.Elapsed.Round(time.Second), float64(p.counters.Done)/p.length, p.quantile(0.5), p.quantile(0.99))
 	if p.counters.Reads+p.counters.Writes > 0 {
 		line += fmt.Sprintf("  r/w/o %d/%d/%d", p.counters.Reads, p.counters.Writes, p.counters.Others)
@@ -102,9 +98,9 @@ func (p *loadProgress) line(s *load.Second) string {
 	return line
 }
 
-// quantile shows a percentile of the time since the last line, or of the step so
-// far where that is too short to carry it.
-func (p *loadProgress) quantile(q float64) string {
+// quantile formats a percentile of the time since the last line, or of the step so
+// far if that has too few answers.
+func (p *progressDisplay) quantile(q float64) string {
 	h := p.response
 	if !h.Carries(q) {
 		h = p.all
@@ -115,26 +111,42 @@ func (p *loadProgress) quantile(q float64) string {
 	return fmt.Sprintf("%6.2fms", float64(h.Quantile(q))/float64(time.Millisecond))
 }
 
-func (p *loadProgress) forget() {
-	p.seen, p.length, p.counters = 0, 0, result.Counters{}
+func (p *progressDisplay) reset() {
+	p.seconds, p.length, p.counters = 0, 0, result.Counters{}
 	p.response.Reset()
 }
 
-func (p *loadProgress) total(t *result.Total) {
+func (p *progressDisplay) total(t *result.Total) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.clear()
 	if t.Validity != result.Valid {
 		fmt.Fprintf(p.out, "step %d: %s: %s\n", t.Step+1, t.Validity, strings.Join(t.Reasons, "; "))
 	}
 }
 
-// clear takes the changing line away.
-func (p *loadProgress) clear() {
-	if p.terminal != nil {
-		io.WriteString(p.out, "\r\x1b[K")
+// message prints a line between the lines of progress.
+func (p *progressDisplay) message(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	fmt.Fprintln(p.out, text)
+}
+
+func (p *progressDisplay) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+}
+
+// clear removes the line that changes.
+func (p *progressDisplay) clear() {
+	if p.columns != nil {
+		io.WriteString(p.out, progress.ClearLine)
 	}
 }
 
-// sparkline draws the last values, from 0 to their highest.
+// sparkline draws the last values as bars between 0 and their maximum.
 func sparkline(values []float64, width int) string {
 	bars := []rune("▁▂▃▄▅▆▇█")
 	values = values[max(len(values)-width, 0):]
@@ -153,8 +165,8 @@ func sparkline(values []float64, width int) string {
 	return b.String()
 }
 
-// cut shortens a line to so many columns.
-func cut(line string, columns int) string {
+// truncate shortens a line to that many columns.
+func truncate(line string, columns int) string {
 	runes := []rune(line)
 	if len(runes) > columns {
 		runes = runes[:max(columns, 0)]

@@ -1,0 +1,104 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"spillway/internal/exit"
+	"spillway/internal/lab/result"
+)
+
+// Watcher samples other processes and databases during a run.
+type Watcher interface {
+	// Watches returns the records that precede the samples.
+	Watches() []result.Watch
+	// Run passes every sample to emit until stop is called. Times count from zero.
+	Run(ctx context.Context, zero time.Time, emit func(*result.Sample) error) (stop func() error)
+}
+
+// gcPercent makes the garbage collector run less often during a load. The heap is
+// small and steady, so this costs a few megabytes and disturbs the pacer less.
+const gcPercent = 400
+
+// Execute runs the load that the options describe, shows the progress on w and
+// returns the results. It adds the options to the header. open opens the watcher
+// after the target has answered; it returns nil for none.
+func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (*result.Run, error) {
+	config, err := o.prepare(ctx)
+	if err != nil {
+		return nil, err
+	}
+	watcher, err := open()
+	if err != nil {
+		return nil, err
+	}
+	header.StartedAt = time.Now().UTC() // the samples count from here, and the steps from Run
+	header.Run, header.Label, header.Seed, header.Target, header.SLO = o.RunID, o.Label, o.RandomSeed, result.RedactURL(o.Target), o.SLO
+	var watches []result.Watch
+	if watcher != nil {
+		watches = watcher.Watches()
+	}
+	display := newProgressDisplay(w, o.ReportInterval, len(config.Steps))
+	recorder, err := result.NewRecorder(o.Out, header, watches, display.message)
+	if err != nil {
+		return nil, err
+	}
+	stop := func() error { return nil }
+	if watcher != nil {
+		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	end := result.End{Reason: result.Finished}
+	interrupted, err := Run(ctx, *config, listener(recorder, display, &end.Elapsed))
+	if interrupted {
+		end.Reason = result.Interrupted
+	}
+	stopErr := stop()
+	display.end()
+	run, closeErr := recorder.Close(end)
+	return run, errors.Join(err, stopErr, closeErr)
+}
+
+// listener records a run and shows it. elapsed is set to the end of the last step.
+func listener(recorder *result.Recorder, display *progressDisplay, elapsed *float64) Listener {
+	start := 0.0
+	return Listener{
+		Step: func(s *result.Step) error {
+			start = s.Start
+			display.step(s)
+			return recorder.Step(s)
+		},
+		Second: func(s *Second) error {
+			display.second(s)
+			return recorder.Slice(&s.Slice)
+		},
+		Total: func(t *result.Total) error {
+			*elapsed = start + t.Elapsed
+			display.total(t)
+			return recorder.Total(t)
+		},
+	}
+}
+
+// Missed returns an error with the code exit.Failed that names the steps that
+// missed the SLO, or nil.
+func Missed(run *result.Run) error {
+	var misses []string
+	for i := range run.Steps {
+		step := &run.Steps[i]
+		for _, criterion := range step.Total.SLO {
+			if !criterion.Met {
+				misses = append(misses, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
+			}
+		}
+	}
+	if len(misses) == 0 {
+		return nil
+	}
+	return exit.FailedError(fmt.Errorf("SLO missed: %s", strings.Join(misses, ", ")))
+}

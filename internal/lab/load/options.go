@@ -1,0 +1,200 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"spillway/internal/exit"
+	"spillway/internal/lab/target"
+)
+
+// Options are the settings of `spillway load`, as written on the command line.
+type Options struct {
+	Target string
+	Amount
+	HTTP
+	Statement
+	Output
+}
+
+// Amount is how much load is generated.
+type Amount struct {
+	Rate          string // see Plan
+	Arrival       string // constant or poisson
+	Connections   string // see Plan
+	Duration      time.Duration
+	Requests      int64
+	Warmup        time.Duration
+	PerConnection int
+	Timeout       time.Duration
+	Backlog       int
+	Workers       int
+	Source        []string // local addresses
+	RandomSeed    uint64   // 0: draw one
+}
+
+// HTTP describes the requests to an HTTP target.
+type HTTP struct {
+	Method       string
+	Header       []string
+	Body         string
+	BodyFile     string
+	RequestsFile string
+	Check        []string
+	Socket       string
+	HTTP2        bool
+	Insecure     bool
+}
+
+// Statement describes the statement for SQL, or the commands for Redis.
+type Statement struct {
+	SQL     string
+	Param   []string
+	Command []string
+}
+
+// Output is what happens with the results.
+type Output struct {
+	SLO            string
+	Out            string // result file; "": none
+	JSON           bool
+	Label          string
+	RunID          string
+	ReportInterval time.Duration
+	Allow          []string
+	SelfTest       bool
+}
+
+// prepare parses the options, opens the target and connects to it once. Errors of
+// the options are usage errors.
+func (o *Options) prepare(ctx context.Context) (*Config, error) {
+	if err := o.validate(); err != nil {
+		return nil, exit.UsageError(err)
+	}
+	if o.RandomSeed == 0 {
+		o.RandomSeed = rand.Uint64()>>12 | 1 // 52 bits are exact in every JSON reader
+	}
+	slo, err := ParseSLO(o.SLO)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	clock := target.NewClock()
+	config, err := o.targetConfig(clock)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	t, err := target.Open(ctx, *config)
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
+	}
+	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, t.SQL())
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	if err := t.Check(ctx); err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return &Config{
+		Target: t, Clock: clock, Steps: steps, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
+		Warmup: o.Warmup, Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
+	}, nil
+}
+
+func (o *Options) validate() error {
+	switch {
+	case o.Target == "":
+		return errors.New("load: name a target, as in spillway load http://127.0.0.1:8080/")
+	case o.PerConnection < 0 || o.Backlog < 0 || o.Workers < 0 || o.Warmup < 0:
+		return errors.New("load: --per-connection, --backlog, --workers and --warmup must not be negative")
+	case o.ReportInterval < time.Second:
+		return errors.New("load: --report-interval must be at least 1s")
+	}
+	return nil
+}
+
+// targetConfig parses the description of the target and its requests.
+func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
+	config := &target.Config{
+		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock,
+		Method: o.Method, HTTP2: o.HTTP2, Insecure: o.Insecure, SQL: o.SQL, Commands: o.Command,
+	}
+	for _, text := range o.Source {
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("--source %s: not an IP address", text)
+		}
+		config.Sources = append(config.Sources, address)
+	}
+	for _, text := range o.Header {
+		h, err := target.ParseHeader(text)
+		if err != nil {
+			return nil, err
+		}
+		config.Headers = append(config.Headers, h)
+	}
+	for _, text := range o.Param {
+		name, value, found := strings.Cut(text, "=")
+		if !found || name == "" {
+			return nil, fmt.Errorf("--param %q: write NAME=VALUE", text)
+		}
+		v, err := target.ParseValue(value)
+		if err != nil {
+			return nil, fmt.Errorf("--param %s: %w", name, err)
+		}
+		if config.Params == nil {
+			config.Params = make(map[string]target.Value)
+		}
+		config.Params[name] = v
+	}
+	var err error
+	if config.Checks, err = target.ParseChecks(o.Check); err != nil {
+		return nil, err
+	}
+	return config, o.readBody(config)
+}
+
+// readBody parses the body and reads the requests file.
+func (o *Options) readBody(config *target.Config) (err error) {
+	switch {
+	case o.Body != "" && o.BodyFile != "":
+		return errors.New("--body and --body-file: give one of them")
+	case o.Body != "":
+		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
+			return fmt.Errorf("--body: %w", err)
+		}
+	case o.BodyFile != "":
+		text, err := target.ReadBody(o.BodyFile)
+		if err != nil {
+			return err
+		}
+		config.Body = target.PlainTemplate(text)
+	}
+	if o.Method == "" && o.Body+o.BodyFile != "" {
+		config.Method = "POST"
+	}
+	if o.RequestsFile != "" {
+		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target))
+	}
+	return err
+}
+
+// LocalPort returns the target's port if it is on this host, or 0.
+func (o *Options) LocalPort() int {
+	u, err := url.Parse(o.Target)
+	if err != nil || o.Socket != "" {
+		return 0
+	}
+	address, err := netip.ParseAddr(u.Hostname())
+	if u.Hostname() != "localhost" && (err != nil || !address.IsLoopback()) {
+		return 0
+	}
+	port, _ := strconv.Atoi(u.Port()) // 0 without a port
+	return port
+}

@@ -1,0 +1,40 @@
+package load
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+)
+
+// TestProgressLine checks the line for each interval.
+func TestProgressLine(t *testing.T) {
+	var out bytes.Buffer
+	p := newProgressDisplay(&out, 2*time.Second, 3)
+	p.step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
+	for i := range 4 {
+		s := &Second{Elapsed: time.Duration(i+1) * time.Second, Response: histogram.NewSlice()}
+		s.Slice.Length, s.Slice.Done = 1, 100
+		s.Slice.Errors[result.Timeout] = int64(i)
+		p.second(s)
+	}
+	want := "step 2 of 3: 100/s, 4s\n" +
+		"[   2s]    100.0/s  p50      -    p99      -    errors 1  left 2s\n" +
+		"[   4s]    100.0/s  p50      -    p99      -    errors 5  left 0s\n"
+	if got := out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestSparkline(t *testing.T) {
+	for want, values := range map[string][]float64{"": nil, "▁▁": {0, 0}, "▁▄█": {0, 5, 10}, "█": {3}} {
+		if got := sparkline(values, 30); got != want {
+			t.Errorf("%v is %q, want %q", values, got, want)
+		}
+	}
+	if got := sparkline([]float64{1, 2, 3, 4}, 2); got != "▆█" && got != "▅█" {
+		t.Errorf("the last two of four are %q", got)
+	}
+}

@@ -1,0 +1,143 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"spillway/internal/exit"
+	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/result"
+)
+
+// FilesOptions are the settings of `spillway report`, as written on the command
+// line.
+type FilesOptions struct {
+	Files  []string // each FILE or LABEL=FILE, or the directory of an experiment
+	Format string   // "": by the name of Out, otherwise Text
+	Out    string   // "": standard output
+	Merge  bool     // add the files up instead of showing them side by side
+}
+
+// WriteFiles reads result files or an experiment and writes the report to Out or
+// stdout.
+func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
+	format := o.format()
+	if len(o.Files) == 1 && experiment.IsStudy(o.Files[0]) {
+		if !slices.Contains(StudyFormats(), format) {
+			return exit.UsageError(fmt.Errorf("an experiment has the formats text, markdown, json and html, not %s", format))
+		}
+		study, err := experiment.ReadStudy(o.Files[0])
+		if err != nil {
+			return err
+		}
+		return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteStudy(w, format, study) })
+	}
+	runs, err := readRuns(o.Files)
+	if err != nil {
+		return err
+	}
+	if o.Merge {
+		merged, err := result.Merge(runs)
+		if err != nil {
+			return exit.UsageError(err)
+		}
+		runs = []*result.Run{merged}
+	}
+	for _, run := range runs {
+		if run.CutOff != "" {
+			log.Warn("the result file is incomplete", "target", run.Header.Target, "missing", run.CutOff)
+		}
+	}
+	return writeOut(stdout, o.Out, func(w io.Writer) error { return Write(w, format, runs) })
+}
+
+// format returns Format, or the format for the extension of Out.
+func (o *FilesOptions) format() Format {
+	if o.Format != "" {
+		return Format(o.Format)
+	}
+	switch strings.ToLower(filepath.Ext(o.Out)) {
+	case ".html", ".htm":
+		return HTML
+	case ".md":
+		return Markdown
+	case ".json":
+		return JSON
+	case ".csv":
+		return CSV
+	case ".hlog", ".hdr":
+		return HDR
+	}
+	return Text
+}
+
+// readRuns reads each file. Among several runs, one without a label is named by
+// its file.
+func readRuns(files []string) ([]*result.Run, error) {
+	var runs []*result.Run
+	for _, file := range files {
+		label, path := splitLabel(file)
+		run, err := result.ReadFile(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist), errors.Is(err, result.ErrNotResult), errors.Is(err, result.ErrVersion):
+			return nil, exit.UsageError(err)
+		case err != nil:
+			return nil, err
+		}
+		if label != "" {
+			run.Header.Label = label
+		}
+		if run.Header.Label == "" && len(files) > 1 {
+			run.Header.Label = baseName(path)
+		}
+		runs = append(runs, run)
+	}
+	return runs, nil
+}
+
+// splitLabel splits "label=file", unless a file has that name.
+func splitLabel(file string) (label, path string) {
+	if _, err := os.Stat(file); err == nil {
+		return "", file
+	}
+	if label, path, ok := strings.Cut(file, "="); ok {
+		return label, path
+	}
+	return "", file
+}
+
+// baseName is the file's name without directory and extensions.
+func baseName(path string) string {
+	name, _, _ := strings.Cut(filepath.Base(path), ".")
+	if name == "" {
+		return filepath.Base(path)
+	}
+	return name
+}
+
+// writeOut writes to the file out, or to stdout. The file appears only when it is
+// complete.
+func writeOut(stdout io.Writer, out string, write func(io.Writer) error) error {
+	if out == "" || out == "-" {
+		return write(stdout)
+	}
+	file, err := os.CreateTemp(filepath.Dir(out), ".report-*")
+	if err != nil {
+		return fmt.Errorf("create report: %w", err)
+	}
+	defer os.Remove(file.Name()) // fails after the rename
+	err = errors.Join(write(file), file.Chmod(0o644), file.Close())
+	if err != nil {
+		return fmt.Errorf("write report %s: %w", out, err)
+	}
+	if err := os.Rename(file.Name(), out); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package result
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"spillway/internal/exit"
+)
+
+// samplesMax is the number of samples kept in memory: those of half an hour of a
+// process, a database and a host. Beyond it, every second sample of each subject
+// is dropped, repeatedly.
+const samplesMax = 20_000
+
+// downsampledNote is the note in a run whose samples were downsampled.
+const downsampledNote = "means are computed from part of the samples, to limit memory; growth and extremes are exact, and the result file has all samples"
+
+// NewHeader returns the header of a run on this host. tool is the program's version
+// and args is the command line, without the program's name.
+func NewHeader(tool string, args []string) Header {
+	return Header{
+		Format: Format, Version: fmt.Sprintf("%d.%d", VersionMajor, VersionMinor), StartedAt: time.Now().UTC(),
+		Command: RedactArgs(append([]string{"spillway"}, args...)), Tool: tool, Go: runtime.Version(), Machine: ReadMachine(),
+	}
+}
+
+// Recorder collects a run in memory and writes it to a result file. It is safe
+// for concurrent use.
+type Recorder struct {
+	report func(text string)
+
+	mu       sync.Mutex
+	run      Run
+	writer   *Writer         // nil: no result file
+	reported map[string]bool // errors of samplers
+	limit    int             // of samples in memory
+}
+
+// NewRecorder starts a run. path is the result file, or "" for none. report
+// receives each error of a sampler once.
+func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
+	r := &Recorder{report: report, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool), limit: samplesMax}
+	if path == "" {
+		return r, nil
+	}
+	var err error
+	if r.writer, err = Create(path); err != nil {
+		return nil, exit.UsageError(err)
+	}
+	if err := r.writer.WriteHeader(header); err != nil {
+		return nil, err
+	}
+	for _, watch := range watches {
+		if err := r.writer.WriteWatch(watch); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Step adds the beginning of a step.
+func (r *Recorder) Step(s *Step) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.run.Steps = append(r.run.Steps, StepRun{Step: *s})
+	if r.writer == nil {
+		return nil
+	}
+	return r.writer.WriteStep(*s)
+}
+
+// Slice writes a second of the current step. Slices are only in the file, so that
+// memory does not grow with the length of the run.
+func (r *Recorder) Slice(s *Slice) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.writer == nil {
+		return nil
+	}
+	return r.writer.WriteSlice(s)
+}
+
+// Total adds the totals of the current step.
+func (r *Recorder) Total(t *Total) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.run.Steps[len(r.run.Steps)-1].Total = *t
+	if r.writer == nil {
+		return nil
+	}
+	return r.writer.WriteTotal(t)
+}
+
+// Sample adds a sample.
+func (r *Recorder) Sample(s *Sample) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reportErrorLocked(s)
+	r.run.Samples = append(r.run.Samples, *s)
+	if len(r.run.Samples) >= r.limit {
+		r.downsampleLocked()
+	}
+	if r.writer == nil {
+		return nil
+	}
+	return r.writer.WriteSample(s)
+}
+
+func (r *Recorder) downsampleLocked() {
+	var starts []float64
+	for i := range r.run.Steps {
+		starts = append(starts, r.run.Steps[i].Start)
+	}
+	if len(r.run.Header.Notes) == 0 {
+		r.run.Header.Notes = append(r.run.Header.Notes, downsampledNote)
+	}
+	r.run.Samples = Downsample(r.run.Samples, starts)
+	r.limit = max(r.limit, 2*len(r.run.Samples)) // the extremes of many steps stay
+}
+
+func (r *Recorder) reportErrorLocked(s *Sample) {
+	if s.Error == "" {
+		return
+	}
+	name := strings.Join(strings.Fields(s.Host+" "+s.Sampler+" "+s.Subject), " ")
+	text := fmt.Sprintf("watch: %s: %s", name, s.Error)
+	if !r.reported[text] {
+		r.reported[text] = true
+		r.report(text)
+	}
+}
+
+// Recent returns the usage between two times, in seconds since the start; nil if
+// there are no samples.
+func (r *Recorder) Recent(from, to float64) *Usage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	samples := r.run.Samples
+	for i := range samples {
+		if samples[i].At >= from-1.5 { // includes one reading before from
+			samples = samples[i:]
+			break
+		}
+	}
+	recent := Run{Watches: r.run.Watches, Samples: samples}
+	return UsageOf(recent.Series(), from, to, 0)
+}
+
+// Close ends the run and the file. It returns the run; the recorder must not be
+// used afterwards.
+func (r *Recorder) Close(end End) (*Run, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.run.End = end
+	if r.writer == nil {
+		return &r.run, nil
+	}
+	if err := r.writer.WriteEnd(end); err != nil {
+		return nil, err
+	}
+	return &r.run, r.writer.Close()
+}

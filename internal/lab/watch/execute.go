@@ -1,0 +1,150 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"spillway/internal/exit"
+	"spillway/internal/lab/result"
+)
+
+// lineSpan is the shortest period that a line covers, in seconds. Processes and
+// databases are read once per second, and a rate needs two readings.
+const lineSpan = 3.0
+
+// Options are the settings of `spillway watch`.
+type Options struct {
+	Spec     Spec
+	Duration time.Duration // 0: until interrupted
+	Out      string        // result file; "": none
+	Interval time.Duration // between two lines
+	Listen   string        // serve other hosts at this address instead of recording
+	Token    string        // that other hosts must send
+}
+
+// Validate returns an error for options that contradict each other. json is set if
+// the result is printed as JSON.
+func (o *Options) Validate(json bool) error {
+	switch {
+	case o.Interval < time.Second:
+		return exit.UsageError(errors.New("watch: --report-interval must be at least 1s"))
+	case o.Duration < 0:
+		return exit.UsageError(errors.New("watch: --duration must not be negative"))
+	case o.Listen != "" && (o.Out != "" || json):
+		return exit.UsageError(errors.New("watch --listen records nothing; remove -o and --json"))
+	case o.Listen != "" && len(o.Spec.Remotes) > 0:
+		return exit.UsageError(errors.New("watch --listen serves this host only; use --watch-from on the host that records"))
+	}
+	return nil
+}
+
+// Execute watches until ctx ends or the duration is over. It prints a line per
+// interval to lines and errors of samplers to warnings, and returns the run. With
+// Listen it serves other hosts instead and returns nil.
+func Execute(ctx context.Context, o Options, header result.Header, lines, warnings io.Writer, log *slog.Logger) (*result.Run, error) {
+	interrupted := ctx
+	if o.Duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.Duration)
+		defer cancel()
+	}
+	set, err := OpenSet(ctx, o.Spec, log)
+	if err != nil {
+		return nil, err
+	}
+	defer set.Close()
+	if o.Listen != "" {
+		return nil, serve(ctx, o, set, log)
+	}
+	header.StartedAt = time.Now().UTC()
+	recorder, err := result.NewRecorder(o.Out, header, set.Watches(), func(text string) { fmt.Fprintln(warnings, text) })
+	if err != nil {
+		return nil, err
+	}
+	stop := set.Run(ctx, header.StartedAt, recorder.Sample)
+	printLines(ctx, recorder, header.StartedAt, o.Interval, lines)
+	stopErr := stop()
+	end := result.End{Reason: result.Finished, Elapsed: time.Since(header.StartedAt).Seconds()}
+	if o.Duration == 0 || interrupted.Err() != nil {
+		end.Reason = result.Interrupted
+	}
+	run, err := recorder.Close(end)
+	return run, errors.Join(stopErr, err)
+}
+
+// serve serves other hosts until ctx ends.
+func serve(ctx context.Context, o Options, set *Set, log *slog.Logger) error {
+	listener, err := Listen(ctx, o.Listen, o.Token)
+	if err != nil {
+		return exit.UsageError(err)
+	}
+	log.Info("watching for other hosts", "address", listener.Addr().String(), "token", o.Token != "")
+	return Serve(ctx, listener, ServeConfig{Watcher: set.local, Token: o.Token})
+}
+
+// printLines prints a line per interval until ctx ends.
+func printLines(ctx context.Context, recorder *result.Recorder, start time.Time, interval time.Duration, w io.Writer) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			at := time.Since(start)
+			from := at.Seconds() - max(interval.Seconds(), lineSpan)
+			fmt.Fprintf(w, "[%5s] %s\n", at.Round(time.Second), summaryLine(recorder.Recent(from, at.Seconds())))
+		}
+	}
+}
+
+// summaryLine summarizes the usage of a period.
+func summaryLine(u *result.Usage) string {
+	if u == nil {
+		return "nothing read yet"
+	}
+	var parts []string
+	add := func(host, format string, figures ...*float64) {
+		values := make([]any, len(figures))
+		for i, v := range figures {
+			if v == nil {
+				return
+			}
+			values[i] = *v
+		}
+		if host != "" {
+			format = escape(host) + " " + format
+		}
+		parts = append(parts, fmt.Sprintf(format, values...))
+	}
+	for i := range u.Processes {
+		p := &u.Processes[i]
+		add(p.Host, escape(p.Name)+" %.2f cores (%.2f+%.2f) wait %.2f", p.CPUCores, p.CPUUserCores, p.CPUSystemCores, p.WaitShare)
+	}
+	for i := range u.Hosts {
+		add(u.Hosts[i].Host, "load %.2f", u.Hosts[i].Load1)
+	}
+	for i := range u.TCP {
+		t := &u.TCP[i]
+		add(t.Host, "TIME_WAIT %.0f", t.TimeWaitMax)
+		add(t.Host, "ports %.0f/%.0f", t.PortsMax, t.PortsRange)
+		add(t.Host, "new %.0f/s in %.0f/s out", t.Passive, t.Active)
+	}
+	for i := range u.Databases {
+		d := &u.Databases[i]
+		name := escape(d.Name)
+		add(d.Host, name+" %.0f conns", d.ConnectionsMax)
+		add(d.Host, name+" %.1f active", d.ActiveMean)
+		add(d.Host, name+" "+escape(d.BusiestWait)+" %.1f", d.BusiestWaitMean)
+		add(d.Host, name+" %.0f commits/s", d.Commits)
+	}
+	return strings.Join(parts, "  ")
+}
+
+// escape makes text literal in a format of package fmt.
+func escape(text string) string { return strings.ReplaceAll(text, "%", "%%") }
