@@ -333,7 +333,7 @@ func TestExperimentRefusals(t *testing.T) {
 		{"blocks: 2", "blocks: 2", "--quick", "the file has no quick block"},
 		{"blocks: 2", "blocks: 2", "--only none", "--only none: the file has no such variant"},
 		{"blocks: 2", "blocks: 2", "--resume /nonexistent", "no run to resume"},
-		{"blocks: 2", "blocks: 2", "--resume x --quick", "give it alone"},
+		{"blocks: 2", "blocks: 2", "--resume x --quick", "remove the other options"},
 	} {
 		file := writeExperiment(t, strings.Replace(tinyExperiment, c.old, c.fresh, 1))
 		_, stderr, code := spillway(t, append([]string{"experiment", file}, strings.Fields(c.args)...)...)
