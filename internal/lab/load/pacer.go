@@ -27,21 +27,10 @@ func (p Profile) slope() float64 {
 	return (p.To - p.From) / p.Over.Seconds()
 }
 
-// Rate returns the arrivals per second at t.
-func (p Profile) Rate(t time.Duration) float64 {
-	return p.From + p.slope()*max(t-p.Lead, 0).Seconds()
-}
-
-// Hits returns the arrivals expected in [0, t): the integral of the rate,
+// Time returns the time at which that many arrivals are expected, the largest
+// duration if never. It inverts the integral of the rate,
 //
 //	From t + (To - From) (t - Lead)² / (2 Over)
-func (p Profile) Hits(t time.Duration) float64 {
-	ramped := max(t-p.Lead, 0).Seconds()
-	return p.From*t.Seconds() + p.slope()*ramped*ramped/2
-}
-
-// Time is the inverse of Hits: the time at which that many arrivals are expected.
-// It returns the largest duration if the profile never reaches hits.
 func (p Profile) Time(hits float64) time.Duration {
 	lead := p.From * p.Lead.Seconds()
 	if hits < lead {

@@ -25,6 +25,17 @@ func drawProfile(t *rapid.T) Profile {
 	return p
 }
 
+// Rate returns the arrivals per second at t.
+func (p Profile) Rate(t time.Duration) float64 {
+	return p.From + p.slope()*max(t-p.Lead, 0).Seconds()
+}
+
+// Hits returns the arrivals expected in [0, t): the integral of the rate.
+func (p Profile) Hits(t time.Duration) float64 {
+	ramped := max(t-p.Lead, 0).Seconds()
+	return p.From*t.Seconds() + p.slope()*ramped*ramped/2
+}
+
 // TestProfileHits compares the closed form with the rate summed up in small
 // steps, those of the warm-up and those of the ramp apart: no step has a bend.
 func TestProfileHits(t *testing.T) {

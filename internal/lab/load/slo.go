@@ -136,9 +136,6 @@ func parseShare(value string) (float64, error) {
 	return share, err
 }
 
-// Empty reports whether there are no criteria.
-func (s SLO) Empty() bool { return len(s.criteria) == 0 }
-
 // carried returns the highest percentile of the SLO for which there are too few
 // answers. ok is true if there is none.
 func (s SLO) carried(answers int64) (worst float64, ok bool) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -19,20 +18,9 @@ var errSQL = fmt.Errorf("%w: SQL error", errStatus)
 // preparedName is the name of a connection's prepared statement.
 const preparedName = "spillway"
 
-// postgresConn runs one prepared statement on one PostgreSQL connection through pgx.
-type postgresConn struct {
-	conn      *pgconn.PgConn
-	raw       net.Conn
-	clock     Clock
-	timeout   time.Duration
-	statement *statement
-	source    *Source
-	arguments []byte   // the values of one request, concatenated …
-	values    [][]byte // … and split
-}
-
-// dialPostgres connects and prepares. Both count as connecting.
-func (t *Target) dialPostgres(ctx context.Context, number int, source *Source) (blockingConn, error) {
+// connectPostgres connects and prepares through pgx and returns the connection,
+// which carries postgresProtocol from then on. Both count as connecting.
+func (t *Target) connectPostgres(ctx context.Context, number int) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
 	defer cancel()
 	config := t.postgres.Copy()
@@ -47,77 +35,23 @@ func (t *Target) dialPostgres(ctx context.Context, number int, source *Source) (
 	sql := t.statement.render(func(i int) string { return "$" + strconv.Itoa(i) })
 	if _, err := conn.Prepare(ctx, preparedName, sql, nil); err != nil {
 		conn.Close(ctx)
-		return nil, fmt.Errorf("prepare: %w", sqlError(err))
+		return nil, fmt.Errorf("prepare: %w", postgresError(err))
 	}
-	return &postgresConn{
-		conn: conn, raw: conn.Conn(), clock: t.config.Clock, timeout: t.config.Timeout, statement: &t.statement, source: source,
-		values: make([][]byte, len(t.statement.values)),
-	}, nil
+	taken, err := conn.Hijack()
+	if err != nil {
+		conn.Close(ctx)
+		return nil, fmt.Errorf("take the connection over: %w", err)
+	}
+	return taken.Conn, nil
 }
 
-// sqlError marks an error answer of the server with errSQL.
-func sqlError(err error) error {
+// postgresError marks an error answer of the server with errSQL.
+func postgresError(err error) error {
 	var answered *pgconn.PgError
 	if errors.As(err, &answered) {
 		return fmt.Errorf("%w: %w", errSQL, err)
 	}
 	return err
-}
-
-func (c *postgresConn) exchange(o *Outcome, _ bool) bool {
-	c.source.next()
-	c.bind()
-	if err := c.raw.SetDeadline(time.Now().Add(c.timeout)); err != nil {
-		o.Err = err
-		return false
-	}
-	o.Kind = c.statement.kind
-	o.Sent = c.clock.Now()
-	o.BytesSent = len(c.arguments)
-	reader := c.conn.ExecPrepared(context.Background(), preparedName, c.values, nil, nil)
-	for reader.NextRow() {
-		if o.First == 0 {
-			o.First = c.clock.Now()
-		}
-		for _, value := range reader.Values() {
-			o.BytesReceived += int64(len(value))
-		}
-	}
-	tag, err := reader.Close()
-	o.Done = c.clock.Now()
-	if o.First == 0 {
-		o.First = o.Done
-	}
-	switch {
-	case err != nil:
-		o.Err = sqlError(err)
-	case tag.Insert(), tag.Update(), tag.Delete(): // also after WITH
-		o.Kind = Write
-	}
-	return !c.conn.IsClosed()
-}
-
-// bind writes the values of this request as text.
-func (c *postgresConn) bind() {
-	c.arguments = c.arguments[:0]
-	ends := make([]int, 0, 16)
-	for i := range c.statement.values {
-		c.arguments = c.statement.values[i].append(c.arguments, c.source)
-		ends = append(ends, len(c.arguments))
-	}
-	start := 0
-	for i, end := range ends {
-		c.values[i] = c.arguments[start:end]
-		start = end
-	}
-}
-
-func (c *postgresConn) abort() { c.raw.SetDeadline(time.Unix(1, 0)) }
-
-func (c *postgresConn) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	c.conn.Close(ctx)
 }
 
 // Bounds of a PostgreSQL answer.
@@ -126,11 +60,8 @@ const (
 	postgresKeepMax    = 8 << 10 // of an error or a command tag
 )
 
-// errNotPlain means that a connection is encrypted, so a Worker cannot drive it.
-var errNotPlain = errors.New("the connection is encrypted")
-
-// postgresProtocol runs one prepared statement on one connection of a Worker. It
-// sends the same messages as libpq, in one write.
+// postgresProtocol runs one prepared statement on one connection. It sends the
+// same messages as libpq, in one write.
 type postgresProtocol struct {
 	statement *statement
 	source    *Source

@@ -161,7 +161,7 @@ func (s *Session) Abort() {
 // Close closes the connection.
 func (s *Session) Close() { s.disconnect() }
 
-// streamConn runs a protocol over a blocking connection, usually TLS.
+// streamConn runs a protocol over a blocking connection.
 type streamConn struct {
 	conn     net.Conn
 	clock    Clock
@@ -171,13 +171,16 @@ type streamConn struct {
 	used     bool
 }
 
-// dialStream opens a connection for HTTP/1.1 or Redis.
+// dialStream opens a connection for HTTP/1.1, Redis or PostgreSQL.
 func (t *Target) dialStream(ctx context.Context, number int, source *Source) (blockingConn, error) {
 	var conn net.Conn
 	var err error
-	if t.tls != nil {
+	switch {
+	case t.kind == kindPostgres:
+		conn, err = t.connectPostgres(ctx, number)
+	case t.tls != nil:
 		conn, err = t.network.dialTLS(ctx, number, t.tls)
-	} else {
+	default:
 		conn, err = t.network.dial(ctx, number)
 	}
 	if err != nil {

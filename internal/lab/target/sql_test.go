@@ -104,9 +104,10 @@ func values(t testing.TB, texts map[string]string) map[string]Value {
 	return params
 }
 
-// testDatabase runs the statements of a load against a database that has the
-// table t (a integer primary key, b text).
-func testDatabase(t *testing.T, url string) {
+// testDatabase runs the statements of a load against a database with the table t
+// (a integer primary key, b text). bytes is the size of an answer with a value of
+// five letters.
+func testDatabase(t *testing.T, url string, bytes int64) {
 	insert := open(t, Config{URL: url, SQL: "INSERT INTO t (a, b) VALUES (:a, :b)", Params: values(t, map[string]string{"a": "sequence", "b": "te'xt"}), PerConnection: 7})
 	outcomes, counters := exchangeAll(t, insert, 20)
 	for _, o := range outcomes {
@@ -120,7 +121,7 @@ func testDatabase(t *testing.T, url string) {
 	read := open(t, Config{URL: url, SQL: "SELECT b FROM t WHERE a = :a AND b = 'te''xt'", Params: values(t, map[string]string{"a": "random(1,20)"})})
 	outcomes, counters = exchangeAll(t, read, 50)
 	for _, o := range outcomes {
-		if o.Err != nil || o.Kind != Read || o.BytesReceived != int64(len("te'xt")) {
+		if o.Err != nil || o.Kind != Read || o.BytesReceived != bytes {
 			t.Fatalf("outcome %+v", o)
 		}
 	}
@@ -155,7 +156,7 @@ func TestSQLite(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	testDatabase(t, "sqlite:"+path)
+	testDatabase(t, "sqlite:"+path, 5)
 }
 
 func TestPostgresReply(t *testing.T) {
@@ -215,7 +216,7 @@ func TestMySQL(t *testing.T) {
 			t.Fatalf("%s: %+v", sql, outcomes[0])
 		}
 	}
-	testDatabase(t, server.URL("app"))
+	testDatabase(t, server.URL("app"), 5)
 
 	slow := open(t, Config{URL: server.URL("app"), SQL: "SELECT SLEEP(10)", Timeout: 500 * time.Millisecond})
 	outcomes, _ := exchangeAll(t, slow, 1)
@@ -291,7 +292,7 @@ func TestPostgres(t *testing.T) {
 			t.Fatalf("outcome %+v", outcomes[0])
 		}
 	}
-	testDatabase(t, url)
+	testDatabase(t, url, 68) // on the wire, with the description of the row
 
 	slow := open(t, Config{URL: url, SQL: "SELECT pg_sleep(10)", Timeout: 200e6})
 	outcomes, _ := exchangeAll(t, slow, 1)

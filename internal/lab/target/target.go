@@ -155,9 +155,6 @@ func resolve(ctx context.Context, host, port string, timeout time.Duration) (net
 	return netip.AddrPortFrom(chosen, uint16(number)), nil
 }
 
-// ErrNotAllowed means that the user has not allowed load on a public host.
-var ErrNotAllowed = errors.New("not allowed")
-
 // mayLoad rejects a public address that is not in allow.
 func mayLoad(host string, address netip.Addr, allow []string) error {
 	if address.IsLoopback() || address.IsPrivate() || address.IsLinkLocalUnicast() {
@@ -172,8 +169,8 @@ func mayLoad(host string, address netip.Addr, allow []string) error {
 	if where != address.String() {
 		where += " (" + address.String() + ")"
 	}
-	return fmt.Errorf("%w: %s is neither this machine nor a private address; a load test can take a service down: if you may test this host, add --allow %s",
-		ErrNotAllowed, where, host)
+	return fmt.Errorf("not allowed: %s is neither this machine nor a private address; a load test can take a service down: if you may test this host, add --allow %s",
+		where, host)
 }
 
 // EventLoop reports whether a Worker drives this target; otherwise a Session
@@ -191,14 +188,6 @@ func (t *Target) EventLoop() bool {
 // SQL reports whether the target runs SQL statements.
 func (t *Target) SQL() bool { return t.kind >= kindPostgres }
 
-// Address returns the address and port, socket or file of the target.
-func (t *Target) Address() string {
-	if t.kind == kindSQLite {
-		return t.config.path
-	}
-	return t.network.address
-}
-
 // Check opens one connection and closes it. It fails if there is no such target or
 // the target rejects the statement.
 func (t *Target) Check(ctx context.Context) error {
@@ -210,12 +199,7 @@ func (t *Target) Check(ctx context.Context) error {
 
 func (t *Target) tryConnection(ctx context.Context) error {
 	if t.kind == kindPostgres && hasWorkers {
-		err := t.checkPostgresWire(ctx)
-		t.plain.Store(err == nil)
-		if errors.Is(err, errNotPlain) {
-			return nil
-		}
-		return err
+		return t.checkWorker(ctx)
 	}
 	conn, err := t.dialer(t.source(0))(ctx, 0)
 	if err != nil {
@@ -250,8 +234,6 @@ func (t *Target) dialer(source *Source) dialer {
 		return func(ctx context.Context, number int) (blockingConn, error) { return dial(t, ctx, number, source) }
 	}
 	switch {
-	case t.kind == kindPostgres:
-		return with((*Target).dialPostgres)
 	case t.kind == kindMySQL:
 		return with((*Target).dialMySQL)
 	case t.kind == kindSQLite:

@@ -2,7 +2,6 @@ package target
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -170,42 +169,39 @@ func (w *Worker) resume(d dialed) {
 	}
 }
 
-// dialPostgresWire connects and prepares like dialPostgres, and returns the
-// socket of the connection. The caller closes it.
-func (t *Target) dialPostgresWire(ctx context.Context, number int) (fd int, err error) {
-	c, err := t.dialPostgres(ctx, number, nil)
+// errEncrypted means that a Worker cannot drive a connection.
+var errEncrypted = errors.New("the connection is encrypted")
+
+// dialPostgres connects and prepares. It returns the socket, which the caller
+// closes, or errEncrypted.
+func (t *Target) dialPostgres(ctx context.Context, number int) (fd int, err error) {
+	conn, err := t.connectPostgres(ctx, number)
 	if err != nil {
 		return -1, err
 	}
-	conn := c.(*postgresConn).conn
-	if _, encrypted := conn.Conn().(*tls.Conn); encrypted {
-		c.close()
-		return -1, errNotPlain
-	}
-	taken, err := conn.Hijack()
-	if err != nil {
-		c.close()
-		return -1, fmt.Errorf("take the connection over: %w", err)
-	}
-	defer taken.Conn.Close()
-	return duplicate(taken.Conn)
+	defer conn.Close()
+	return duplicate(conn)
 }
 
-// checkPostgresWire opens one connection and closes it. It returns errNotPlain if
-// the connection is encrypted.
-func (t *Target) checkPostgresWire(ctx context.Context) error {
-	fd, err := t.dialPostgresWire(ctx, 0)
+// checkWorker opens one connection and closes it, and notes whether a Worker can
+// drive the target.
+func (t *Target) checkWorker(ctx context.Context) error {
+	fd, err := t.dialPostgres(ctx, 0)
+	if errors.Is(err, errEncrypted) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	t.plain.Store(true)
 	return unix.Close(fd)
 }
 
 // duplicate returns another, non-blocking descriptor of a connection's socket.
 func duplicate(conn net.Conn) (fd int, err error) {
-	socket, ok := conn.(syscall.Conn)
+	socket, ok := conn.(syscall.Conn) // a tls.Conn is none
 	if !ok {
-		return -1, errNotPlain
+		return -1, errEncrypted
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {

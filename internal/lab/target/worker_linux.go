@@ -120,7 +120,7 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 		w.endpoint = unixEndpoint(t.network.address)
 	}
 	if t.SQL() {
-		if w.handshakes, err = newHandshakes(p, connections, t.dialPostgresWire); err != nil {
+		if w.handshakes, err = newHandshakes(p, connections, t.dialPostgres); err != nil {
 			return nil, errors.Join(err, p.close())
 		}
 	}

@@ -8,5 +8,4 @@ import "context"
 // drives every target.
 const hasWorkers = false
 
-// checkPostgresWire reports that no event loop can drive the connection.
-func (t *Target) checkPostgresWire(context.Context) error { return errNotPlain }
+func (*Target) checkWorker(context.Context) error { panic("bug: only Linux has workers") }
