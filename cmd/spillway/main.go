@@ -23,10 +23,10 @@ func main() {
 
 // Exit codes, the same for every verb.
 const (
-	exitOK     = exit.OK
-	exitFailed = exit.Failed // the SLO or a check failed
-	exitUsage  = exit.Usage  // wrong use: arguments or configuration
-	exitError  = exit.Error  // could not run
+	exitOK     = 0
+	exitFailed = 1 // the SLO or a check failed
+	exitUsage  = 2 // wrong use: arguments or configuration
+	exitError  = 3 // could not run
 )
 
 // environment is what a verb gets from the process.
@@ -75,11 +75,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			exited, ok := r.(exitPanic)
+			exit, ok := r.(exitPanic)
 			if !ok {
 				panic(r)
 			}
-			code = int(exited)
+			code = int(exit)
 		}
 	}()
 	parser, err := kong.New(&cli{},
