@@ -51,20 +51,20 @@ func openTarget(t testing.TB, c target.Config, clock target.Clock) *target.Targe
 	return tg
 }
 
-// told holds the records of a run.
-type told struct {
+// records holds the records of a run.
+type records struct {
 	steps       []result.Step
 	slices      map[int][]result.Slice
 	totals      []result.Total
 	interrupted bool
 }
 
-func runLoad(t testing.TB, ctx context.Context, c Config) told {
+func runLoad(t testing.TB, ctx context.Context, c Config) records {
 	t.Helper()
 	if c.Timeout == 0 {
 		c.Timeout = 5 * time.Second
 	}
-	r := told{slices: map[int][]result.Slice{}}
+	r := records{slices: map[int][]result.Slice{}}
 	interrupted, err := Run(ctx, c, Listener{
 		Step:   func(s *result.Step) error { r.steps = append(r.steps, *s); return nil },
 		Second: func(s *Second) error { r.slices[s.Step] = append(r.slices[s.Step], s.Slice); return nil },
@@ -81,14 +81,14 @@ func runLoad(t testing.TB, ctx context.Context, c Config) told {
 }
 
 // checkCounts checks what must hold for every run.
-func (r *told) checkCounts(t testing.TB, step int) {
+func (r *records) checkCounts(t testing.TB, step int) {
 	t.Helper()
 	total := &r.totals[step]
 	var sum result.Counters
 	length := 0.0
 	for i, s := range r.slices[step] {
 		if s.Second != i {
-			t.Errorf("second %d was told in place %d", s.Second, i)
+			t.Errorf("second %d is at index %d", s.Second, i)
 		}
 		sum.Add(&s.Counters)
 		length += s.Length
@@ -190,8 +190,8 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// stallShows says whether a p99 is what the stall makes it: never less, and no more unless other programs
-// made requests late, which the step then says.
+// stallShows reports whether p99 is the computed value. It may only be higher if the step says that other
+// programs delayed requests.
 func stallShows(total *result.Total, got, want float64) bool {
 	return got > 0.95*want && (got < 1.05*want || total.Validity == result.HostContended)
 }
@@ -280,7 +280,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestDeadTarget must not ask a dead target as fast as the machine can.
+// TestDeadTarget checks that a dead target is not flooded with connections.
 func TestDeadTarget(t *testing.T) {
 	server, tg, clock := nullTarget(t, target.Config{})
 	dead := openTarget(t, target.Config{URL: "http://127.0.0.1:1/"}, clock)

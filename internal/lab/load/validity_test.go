@@ -83,7 +83,7 @@ func TestJudge(t *testing.T) {
 			s.config.SLO, _ = ParseSLO("p99.99<1s")
 		}, result.TooFewSamples, "are too few for p99.99"},
 		"overload": {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.Unsent] = 500 }, result.Valid, "did not keep up: 500 arrivals"},
-		"gravest": {func(s *stepRun, t *result.Total, _ *threadReport) {
+		"most severe": {func(s *stepRun, t *result.Total, _ *threadReport) {
 			s.reports[0].usage.wait, t.Cost.ThreadBusyMax = 2*time.Second, 0.95
 		}, result.GeneratorLimited, "waited 20 %"},
 	} {

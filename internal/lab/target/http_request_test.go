@@ -23,7 +23,7 @@ func readBack(t testing.TB, b []byte) (*http.Request, string) {
 		t.Fatalf("%v: %q", err, b)
 	}
 	if reader.Buffered() > 0 {
-		t.Fatalf("%d bytes behind the request: %q", reader.Buffered(), b)
+		t.Fatalf("%d bytes after the request: %q", reader.Buffered(), b)
 	}
 	return r, string(body)
 }

@@ -75,7 +75,7 @@ func TestWorkerKeepAlive(t *testing.T) {
 		}
 	}
 	if counters.Connects != 4 || counters.Reconnects != 0 || counters.OpenMax != 4 {
-		t.Errorf("counters %+v, want 4 connections, none in place of another", counters)
+		t.Errorf("counters %+v, want 4 connections, no replacements", counters)
 	}
 	if counters.InFlight <= 0 || counters.Open < counters.InFlight {
 		t.Errorf("integrals %+v", counters)
@@ -94,10 +94,10 @@ func TestWorkerPerConnection(t *testing.T) {
 		closes.Store(0)
 		_, counters := drive(t, open(t, Config{URL: "http://" + address, PerConnection: per}), 1, 12)
 		if counters.Connects != want || counters.Reconnects != 0 {
-			t.Errorf("%d a connection: %+v, want %d connections", per, counters, want)
+			t.Errorf("%d per connection: %+v, want %d connections", per, counters, want)
 		}
 		if closes.Load() != want {
-			t.Errorf("%d a connection: %d requests said close, want %d", per, closes.Load(), want)
+			t.Errorf("%d per connection: %d requests had Connection: close, want %d", per, closes.Load(), want)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestWorkerRefused(t *testing.T) {
 }
 
 // TestWorkerSaysNothingTwice closes keep-alive connections under requests: each
-// request is seen at most once, and failures are told.
+// request is seen at most once, and failures are reported.
 func TestWorkerSaysNothingTwice(t *testing.T) {
 	var seen atomic.Int64
 	address := hostile(t, func(_ int, conn net.Conn) {
@@ -189,7 +189,7 @@ func TestWorkerSaysNothingTwice(t *testing.T) {
 		t.Errorf("the server saw %d requests, %d failed; want 30 and 10", seen.Load(), failed)
 	}
 	if counters.Connects != 10 || counters.Reconnects != 9 {
-		t.Errorf("%+v, want 10 connections, 9 of them in place of another", counters)
+		t.Errorf("%+v, want 10 connections, 9 of them replacements", counters)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestWorkerIdleClose(t *testing.T) {
 		}
 	}
 	if c := w.Counters(clock.Now()); c.Connects != 3 || c.Reconnects != 2 {
-		t.Errorf("%+v, want 3 connections, 2 of them in place of another", c)
+		t.Errorf("%+v, want 3 connections, 2 of them replacements", c)
 	}
 }
 
