@@ -27,7 +27,7 @@ type sum struct {
 	gauges   gauges
 }
 
-// collector adds up the tallies of all recorders, per second and in total.
+// collector adds up the tallies of all observers, per second and in total.
 type collector struct {
 	step     int
 	duration time.Duration // zero: unknown
@@ -36,7 +36,7 @@ type collector struct {
 	full     chan *tally
 	empty    chan *tally
 
-	reached  []int // per recorder: its current second
+	reached  []int // per observer: its current second
 	open     map[int]*sum
 	reported int // number of seconds reported
 	before   usage
@@ -55,13 +55,13 @@ type windowMean struct {
 	inFlight int64         // including the backlog, at its end
 }
 
-// handOverMax is how many seconds a recorder may be ahead of the listener before
+// handOverMax is how many seconds an observer may be ahead of the listener before
 // it waits.
 const handOverMax = 60
 
-func newCollector(recorders int) *collector {
+func newCollector(observers int) *collector {
 	return &collector{
-		full: make(chan *tally, handOverMax*recorders), empty: make(chan *tally, 2*recorders), reached: make([]int, recorders),
+		full: make(chan *tally, handOverMax*observers), empty: make(chan *tally, 2*observers), reached: make([]int, observers),
 		open: make(map[int]*sum), latency: newLatencies(histogram.New), failures: make(map[result.ErrorClass]string),
 	}
 }
@@ -105,7 +105,7 @@ func (c *collector) add(t *tally) {
 			c.failures[result.ErrorClass(class)] = text
 		}
 	}
-	c.reached[t.recorder] = t.next
+	c.reached[t.observer] = t.next
 	t.reset()
 	select {
 	case c.empty <- t:
@@ -113,7 +113,7 @@ func (c *collector) add(t *tally) {
 	}
 }
 
-// emit reports a second that all recorders have completed.
+// emit reports a second that all observers have completed.
 func (c *collector) emit(number int) {
 	s := c.open[number]
 	delete(c.open, number)

@@ -94,7 +94,7 @@ type stepRun struct {
 	listener  Listener
 	runStart  int64 // on the run's clock
 	collector *collector
-	recorders []*recorder
+	observers []*observer
 	phase     *phase
 	pressure  time.Duration // on the host's CPUs during the step
 	gcPause   time.Duration
@@ -173,15 +173,15 @@ func (s *stepRun) arrivals() *Arrivals {
 	return Even(p)
 }
 
-// start creates the recorders and the collector and begins the step. finish stops
+// start creates the observers and the collector and begins the step. finish stops
 // the collector.
-func (s *stepRun) start(ctx context.Context, recorders, slots int) (finish func(), err error) {
+func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(), err error) {
 	c := s.config
-	s.collector = newCollector(recorders)
+	s.collector = newCollector(observers)
 	s.collector.step, s.collector.duration, s.collector.report = s.number, s.step.Duration, s.listener.Second
-	for i := range recorders {
+	for i := range observers {
 		s.collector.empty <- newTally()
-		s.recorders = append(s.recorders, &recorder{
+		s.observers = append(s.observers, &observer{
 			number: i, open: s.step.Open(), now: newTally(), served: make([]served, slots), full: s.collector.full, empty: s.collector.empty,
 		})
 	}
@@ -191,7 +191,7 @@ func (s *stepRun) start(ctx context.Context, recorders, slots int) (finish func(
 	// The clock starts after all memory is allocated.
 	s.phase = newPhase(c.Clock.Now(), s.step, c.Warmup, c.Timeout)
 	s.collector.phase = s.phase
-	for _, r := range s.recorders {
+	for _, r := range s.observers {
 		r.from, r.lastSecond, r.ends = s.phase.from, s.phase.lastSecond(), s.phase.from+second
 	}
 	var collecting sync.WaitGroup

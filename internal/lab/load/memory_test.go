@@ -23,7 +23,7 @@ func record(t testing.TB, requests int64) uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := s.recorders[0]
+	r := s.observers[0]
 	noGauges := func() gauges { return gauges{} }
 	for i := range requests {
 		intended := r.from + i*10_000

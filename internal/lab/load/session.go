@@ -27,9 +27,9 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.phase, p.recorder = s.phase, s.recorders[0]
+	p.phase, p.observer = s.phase, s.observers[0]
 	for _, took := range connects {
-		p.recorder.now.latency.connect.Record(took)
+		p.observer.now.latency.connect.Record(took)
 	}
 	p.run(context.WithoutCancel(ctx), s.step.Open())
 	for _, session := range p.sessions {
@@ -75,7 +75,7 @@ type pool struct {
 
 	mu       sync.Mutex    // guards all below
 	idle     []idleSession // a stack: the session used last is used next
-	recorder *recorder
+	observer *observer
 	backlog  *backlog
 	inFlight int
 	idleOpen int // sessions without a request whose connection is open
@@ -129,7 +129,7 @@ func (p *pool) run(ctx context.Context, open bool) {
 	if p.phase.exhausted() {
 		p.sum(now)
 	}
-	p.recorder.finish(p.gauges())
+	p.observer.finish(p.gauges())
 }
 
 // await waits for the sessions and writes the report when sending ends. After an
@@ -208,7 +208,7 @@ func (p *pool) startRolling() (stop func()) {
 				p.mu.Lock()
 				now := p.clock.Now()
 				p.markLocked(now)
-				p.recorder.roll(now, p.gauges)
+				p.observer.roll(now, p.gauges)
 				p.mu.Unlock()
 			}
 		}
@@ -249,7 +249,7 @@ func (p *pool) pause(ctx context.Context) {
 func (p *pool) begin(s *target.Session, now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.recorder.due(now, now)
+	p.observer.due(now, now)
 	p.busyLocked(s, now)
 }
 
@@ -265,7 +265,7 @@ func (p *pool) busyLocked(s *target.Session, now int64) {
 func (p *pool) end(s *target.Session, o *target.Outcome) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.recorder.observe(o)
+	p.observer.observe(o)
 	p.countLocked(o.Done, -1)
 	if s.Open() {
 		p.idleOpen++
@@ -311,15 +311,15 @@ func (p *pool) dispatch() {
 func (p *pool) drop(intended, now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.recorder.due(intended, now)
-	p.recorder.unsent(intended)
+	p.observer.due(intended, now)
+	p.observer.unsent(intended)
 }
 
 // arrive passes an arrival to an idle session or adds it to the backlog.
 func (p *pool) arrive(intended, now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.recorder.due(intended, now)
+	p.observer.due(intended, now)
 	if n := len(p.idle); n > 0 {
 		p.busyLocked(p.idle[n-1].session, now)
 		p.idle[n-1].work <- intended
@@ -327,7 +327,7 @@ func (p *pool) arrive(intended, now int64) {
 		return
 	}
 	if !p.backlog.push(intended) {
-		p.recorder.unsent(intended)
+		p.observer.unsent(intended)
 	}
 }
 
@@ -349,7 +349,7 @@ func (p *pool) endArrivals(now int64) {
 func (p *pool) dropBacklogLocked() {
 	for p.backlog.count > 0 {
 		intended, _ := p.backlog.pop()
-		p.recorder.unsent(intended)
+		p.observer.unsent(intended)
 	}
 }
 

@@ -41,11 +41,11 @@ func (l *latencies) reset() {
 // statusMax is the highest HTTP status plus one.
 const statusMax = 1000
 
-// tally is the counts of one recorder for one second.
+// tally is the counts of one observer for one second.
 type tally struct {
-	recorder int
+	observer int
 	second   int // from the end of the warm-up
-	next     int // the second that the recorder counts next
+	next     int // the second that the observer counts next
 	counters result.Counters
 	statuses [statusMax]int32
 	latency  latencies
@@ -80,9 +80,9 @@ type served struct {
 	busy     int64 // nanoseconds with a request in flight
 }
 
-// recorder counts the requests of one thread and hands over a tally per second.
+// observer counts the requests of one thread and hands over a tally per second.
 // It ignores requests of the warm-up. It is not safe for concurrent use.
-type recorder struct {
+type observer struct {
 	number     int
 	from       int64 // end of the warm-up, on the run's clock
 	lastSecond int   // later requests count as part of this second
@@ -98,7 +98,7 @@ type recorder struct {
 const second = int64(time.Second)
 
 // observe counts the end of a request.
-func (r *recorder) observe(o *target.Outcome) {
+func (r *observer) observe(o *target.Outcome) {
 	if o.Intended < r.from {
 		return
 	}
@@ -144,7 +144,7 @@ func countKind(c *result.Counters, k target.Kind) {
 }
 
 // fail counts an error and reports whether there was an answer nevertheless.
-func (r *recorder) fail(o *target.Outcome) bool {
+func (r *observer) fail(o *target.Outcome) bool {
 	class := target.Classify(o.Err)
 	r.now.counters.Errors[class]++
 	if r.now.failures[class] == "" {
@@ -154,7 +154,7 @@ func (r *recorder) fail(o *target.Outcome) bool {
 }
 
 // due counts an arrival that was started at now.
-func (r *recorder) due(intended, now int64) {
+func (r *observer) due(intended, now int64) {
 	if intended < r.from {
 		return
 	}
@@ -165,7 +165,7 @@ func (r *recorder) due(intended, now int64) {
 }
 
 // unsent counts an arrival that is never sent.
-func (r *recorder) unsent(intended int64) {
+func (r *observer) unsent(intended int64) {
 	if intended >= r.from {
 		r.now.counters.Errors[result.Unsent]++
 		r.done++
@@ -173,7 +173,7 @@ func (r *recorder) unsent(intended int64) {
 }
 
 // roll hands the current second over if it has ended, and reports whether it did.
-func (r *recorder) roll(now int64, read func() gauges) bool {
+func (r *observer) roll(now int64, read func() gauges) bool {
 	if now < r.ends {
 		return false
 	}
@@ -190,10 +190,10 @@ func (r *recorder) roll(now int64, read func() gauges) bool {
 }
 
 // finish hands the last second over.
-func (r *recorder) finish(g gauges) { r.handOver(1<<31-1, g) }
+func (r *observer) finish(g gauges) { r.handOver(1<<31-1, g) }
 
-func (r *recorder) handOver(next int, g gauges) {
-	r.now.recorder, r.now.next, r.now.gauges = r.number, next, g
+func (r *observer) handOver(next int, g gauges) {
+	r.now.observer, r.now.next, r.now.gauges = r.number, next, g
 	r.full <- r.now
 	select {
 	case r.now = <-r.empty:

@@ -52,7 +52,7 @@ func (s *stepRun) connectionStats(sums *threadReport) result.ConnectionStats {
 		stats.ParallelMean = float64(sums.counters.Open) / float64(sums.wall)
 	}
 	var requests, busy moments
-	for _, r := range s.recorders {
+	for _, r := range s.observers {
 		for _, slot := range r.served {
 			if slot.requests == 0 && s.step.Open() {
 				continue

@@ -47,11 +47,11 @@ func (s *stepRun) runWorkers(ctx context.Context) error {
 		return err
 	}
 	for _, took := range connects {
-		s.recorders[0].now.latency.connect.Record(took)
+		s.observers[0].now.latency.connect.Record(took)
 	}
 	var running sync.WaitGroup
 	for i, t := range threads {
-		t.phase, t.recorder = s.phase, s.recorders[i]
+		t.phase, t.observer = s.phase, s.observers[i]
 		running.Go(func() { t.run(s.step.Open()) })
 	}
 	running.Wait()
@@ -79,7 +79,7 @@ type thread struct {
 	clock           target.Clock
 	phase           *phase
 	worker          *target.Worker
-	recorder        *recorder
+	observer        *observer
 	arrivals        *Arrivals
 	backlog         *backlog
 	next            int64 // intended start of its next arrival
@@ -116,7 +116,7 @@ func (t *thread) run(open bool) {
 		t.sum()
 	}
 	t.report.elapsed = t.phase.elapsed(t.report.stopped, t.clock.Now())
-	t.recorder.finish(t.gauges())
+	t.observer.finish(t.gauges())
 }
 
 // mark stores the baseline of the counters at the start, and once more at the
@@ -162,7 +162,7 @@ func threadUsage() usage {
 // roll hands the current second over if it has ended, and samples the receive
 // queues then.
 func (t *thread) roll(now int64) {
-	if t.recorder.roll(now, t.gauges) {
+	if t.observer.roll(now, t.gauges) {
 		t.report.unread = t.worker.ReceiveQueues(t.report.unread)
 	}
 }
@@ -209,13 +209,13 @@ func (t *thread) fill(now int64) {
 }
 
 func (t *thread) begin(now int64) {
-	t.recorder.due(now, now)
+	t.observer.due(now, now)
 	t.worker.Start(now, now)
 }
 
 // endClosed observes outcomes in a closed loop and starts the next request.
 func (t *thread) endClosed(o *target.Outcome) {
-	t.recorder.observe(o)
+	t.observer.observe(o)
 	now := o.Done
 	if o.Err != nil && o.Sent == 0 {
 		t.paused, t.resume = true, now+retryPause
@@ -259,7 +259,7 @@ func (t *thread) startDue(now int64) int64 {
 		if !t.phase.take(t.next) {
 			return now
 		}
-		t.recorder.due(t.next, now)
+		t.observer.due(t.next, now)
 		if t.backlog.count > 0 || !t.worker.Start(t.next, now) {
 			t.enqueue(t.next)
 		}
@@ -272,7 +272,7 @@ func (t *thread) startDue(now int64) int64 {
 // enqueue adds an arrival to the backlog. If that is full, it is unsent.
 func (t *thread) enqueue(intended int64) {
 	if !t.backlog.push(intended) {
-		t.recorder.unsent(intended)
+		t.observer.unsent(intended)
 	}
 }
 
@@ -287,7 +287,7 @@ func (t *thread) advance(others int) {
 // endOpen observes outcomes in an open loop and gives the free connection to the
 // arrival that has waited longest.
 func (t *thread) endOpen(o *target.Outcome) {
-	t.recorder.observe(o)
+	t.observer.observe(o)
 	if t.backlog.count == 0 || t.phase.stopped.Load() || o.Done >= t.phase.until {
 		return
 	}
@@ -299,11 +299,11 @@ func (t *thread) endOpen(o *target.Outcome) {
 func (t *thread) dropRest(now int64) {
 	for t.backlog.count > 0 {
 		intended, _ := t.backlog.pop()
-		t.recorder.unsent(intended)
+		t.observer.unsent(intended)
 	}
 	for !t.phase.stopped.Load() && t.next <= now && t.phase.take(t.next) {
-		t.recorder.due(t.next, now)
-		t.recorder.unsent(t.next)
+		t.observer.due(t.next, now)
+		t.observer.unsent(t.next)
 		t.report.late++
 		t.advance(t.threads - 1)
 	}
