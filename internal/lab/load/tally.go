@@ -90,7 +90,6 @@ type observer struct {
 	now        *tally
 	ends       int64 // end of the current second
 	served     []served
-	done       int64 // counted requests that have ended
 	full       chan<- *tally
 	empty      <-chan *tally
 }
@@ -104,7 +103,6 @@ func (r *observer) observe(o *target.Outcome) {
 	}
 	t := r.now
 	c := &t.counters
-	r.done++
 	if o.Connected != 0 {
 		c.Connects++
 		t.latency.connect.Record(time.Duration(o.Connected - o.Begin))
@@ -168,7 +166,6 @@ func (r *observer) due(intended, now int64) {
 func (r *observer) unsent(intended int64) {
 	if intended >= r.from {
 		r.now.counters.Errors[result.Unsent]++
-		r.done++
 	}
 }
 
