@@ -104,6 +104,7 @@ type crashTest struct {
 // at most once. With keys what was not acknowledged is sent again in the end, and then
 // everything is there once.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	rounds := crashRounds
 	if text := os.Getenv("SPILLWAY_CRASH_ROUNDS"); text != "" {
 		var err error
@@ -116,6 +117,7 @@ func TestCrash(t *testing.T) {
 		for _, keyless := range []bool{false, true} {
 			name := ack + map[bool]string{true: "-keyless"}[keyless]
 			t.Run("postgres-"+name, func(t *testing.T) {
+				t.Parallel()
 				server := apptest.Postgres(t)
 				p := postgresPlace(t, server)
 				c := &crashTest{
@@ -129,6 +131,7 @@ func TestCrash(t *testing.T) {
 			})
 		}
 		t.Run("mariadb-"+ack, func(t *testing.T) {
+			t.Parallel()
 			server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1")
 			c := &crashTest{
 				place:  func() streamPlace { return mariaPlace(t, server) }, // its connection dies with the server
@@ -138,6 +141,7 @@ func TestCrash(t *testing.T) {
 			c.run(t, rounds)
 		})
 		t.Run("sqlite-"+ack, func(t *testing.T) {
+			t.Parallel()
 			p := sqlitePlace(t)
 			c := &crashTest{place: func() streamPlace { return p }, ack: ack, keyless: ack == "spool", hits: []string{"kill", "stop"}, number: "rowid"}
 			c.run(t, rounds)

@@ -19,6 +19,7 @@ type gameRecord struct {
 
 // TestGames: what the documents tell users to run serves the seed's list on every database.
 func TestGames(t *testing.T) {
+	t.Parallel()
 	file, err := filepath.Abs("../../deploy/games.yaml")
 	if err != nil {
 		t.Fatal(err)

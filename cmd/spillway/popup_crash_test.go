@@ -96,6 +96,7 @@ func (d *popupDrivers) back(ctx context.Context, client *http.Client, random *ra
 // or two at once. Each acknowledged click is stored once, nobody clicks twice, and nobody
 // is shown a closed campaign again.
 func TestPopupCrash(t *testing.T) {
+	t.Parallel()
 	rounds := popupCrashRounds
 	if text := os.Getenv("SPILLWAY_CRASH_ROUNDS"); text != "" {
 		var err error

@@ -27,6 +27,7 @@ func popupReason(t *testing.T, s *apptest.Spillway, query string) string {
 // TestPopupFollow: a change of a campaign reaches three replicas within a second, and
 // concurrent saves at all of them respect the limits.
 func TestPopupFollow(t *testing.T) {
+	t.Parallel()
 	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
 	file := popupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
 	var replicas []*apptest.Spillway
@@ -151,6 +152,7 @@ func TestPopupBroken(t *testing.T) {
 
 // TestPopupTimes: start and end, a cap and another placement.
 func TestPopupTimes(t *testing.T) {
+	t.Parallel()
 	s := popupDemo(t)
 	for id := 1; id <= 3; id++ {
 		popupCampaign(t, s, "POST", fmt.Sprintf("/popups/campaigns/%d/archive", id), "", 200)
@@ -212,6 +214,7 @@ func TestPopupPlacements(t *testing.T) {
 // TestPopupAnyway: without Redis, on_unavailable: anyway shows what a new user would get,
 // without a token, and clicks are refused.
 func TestPopupAnyway(t *testing.T) {
+	t.Parallel()
 	store := apptest.Redis(t)
 	s := apptest.Serve(t, shared.binary, "--database", shared.postgres.CreateDatabase(t), "--redis", store.URL(""),
 		popupConfig(t, "  store: redis\n  on_unavailable: anyway\n  keys: [0123456789abcdef0123456789abcdef]\n"))

@@ -100,6 +100,7 @@ func popupDemo(t *testing.T) *apptest.Spillway {
 // TestPopupDemo covers the tour and every row of the table of rules, with the campaigns of the
 // freight app.
 func TestPopupDemo(t *testing.T) {
+	t.Parallel()
 	s := popupDemo(t)
 	const old = "&app_version=29"
 	_, first := popupAsk(t, s, "user=7"+old)
@@ -210,6 +211,7 @@ const popupForAll = `{"name":"all","placement":"home","order":10,"payload":{"n":
 // TestPopupCrowd: one of 1,000 concurrent requests gets the popup; kill -9 under load neither
 // loses nor doubles an acknowledged click; a second process is refused.
 func TestPopupCrowd(t *testing.T) {
+	t.Parallel()
 	database := shared.postgres.CreateDatabase(t)
 	file := popupConfig(t, "")
 	s := apptest.Serve(t, shared.binary, "--database", database, file)
@@ -335,6 +337,7 @@ func popupKillUnderLoad(t *testing.T, client *http.Client, s *apptest.Spillway) 
 // TestPopupReplicas: two processes with Redis show one popup to one user, and follow
 // each other's campaigns within a second.
 func TestPopupReplicas(t *testing.T) {
+	t.Parallel()
 	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
 	file := popupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n")
 	var replicas []*apptest.Spillway
@@ -396,6 +399,7 @@ func TestPopupReplicas(t *testing.T) {
 // TestPopupOnMariaDB: a click is accepted while the database is down, reaches it later, and
 // survives a restart.
 func TestPopupOnMariaDB(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1") // commits survive a kill
 	s := apptest.Serve(t, shared.binary, "--database", server.URL("test"), popupConfig(t, ""))
 	s.WaitReady(t)

@@ -15,6 +15,7 @@ import (
 // TestQueriesOnMariaDB asks what every database answers alike, reads a statement as
 // MySQL does, and leaves while one runs.
 func TestQueriesOnMariaDB(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t)
 	db, err := sql.Open("mysql", "root@tcp("+server.Addr()+")/test")
 	if err != nil {

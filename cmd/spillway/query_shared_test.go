@@ -17,6 +17,7 @@ import (
 // TestQueriesThroughPgBouncer asks through a pooler that gives each statement to any
 // connection of the server.
 func TestQueriesThroughPgBouncer(t *testing.T) {
+	t.Parallel()
 	database := shared.postgres.CreateDatabase(t)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
@@ -57,6 +58,7 @@ const alone = `queries:
 // TestExpiryOnTwoServers has answers expire under load on two servers with one Redis:
 // no two executions for one key run at once, and there are no more than TTLs.
 func TestExpiryOnTwoServers(t *testing.T) {
+	t.Parallel()
 	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
 	servers := []*apptest.Spillway{
 		serveQueries(t, alone, database, "--redis", store.URL("")),

@@ -53,6 +53,7 @@ const recordRows = `CREATE TABLE records (app_id text, score bigint);
 INSERT INTO records VALUES ('a', 3), ('a', 1), ('a', -1), ('b', 2), ('o''b"--', 7), ('', 9);`
 
 func TestQueriesOnPostgres(t *testing.T) {
+	t.Parallel()
 	database := shared.postgres.CreateDatabase(t)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
@@ -173,6 +174,7 @@ func testQueries(t *testing.T, base string) {
 // TestQueriesShareRedis starts two replicas with one Redis: what one has fetched
 // the other has too, and without Redis both go on.
 func TestQueriesShareRedis(t *testing.T) {
+	t.Parallel()
 	database := shared.postgres.CreateDatabase(t)
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {

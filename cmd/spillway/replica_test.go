@@ -84,6 +84,7 @@ func (c *replicaCase) list(t *testing.T, replica bool) bool {
 // TestReplica reads from a streaming replica, from the primary while the replica
 // is down, and from the replica again.
 func TestReplica(t *testing.T) {
+	t.Parallel()
 	c := newReplicaCase(t)
 	if err := c.replica.Stop(); err != nil {
 		t.Fatal(err)
@@ -107,6 +108,7 @@ func TestReplica(t *testing.T) {
 // TestReplicaHangs stops the replica's processes where they are: the request itself
 // has the primary's rows, and later ones at once.
 func TestReplicaHangs(t *testing.T) {
+	t.Parallel()
 	c := newReplicaCase(t)
 	signalReplica(t, c.replica, syscall.SIGSTOP)
 	if !c.item(t, 2, false) {
@@ -127,6 +129,7 @@ func TestReplicaHangs(t *testing.T) {
 // TestReplicaStays: what the replica says of a statement is no reason to leave it, nor
 // that it is behind, which is shown.
 func TestReplicaStays(t *testing.T) {
+	t.Parallel()
 	c := newReplicaCase(t)
 	for path, want := range map[string]string{"divided?by=0": "database-down", "wait?s=5": "busy"} {
 		if a := fetch(t, c.URL(path)); a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), want) {

@@ -19,6 +19,7 @@ import (
 // TestWalkOnTwoReplicas walks by cursor over two replicas in turn while rows
 // arrive, and kills one midway: no row repeats, none is skipped.
 func TestWalkOnTwoReplicas(t *testing.T) {
+	t.Parallel()
 	url, conn := seed(t)
 	replicas := []*apptest.Spillway{
 		apptest.Serve(t, shared.binary, "--database", url),

@@ -129,6 +129,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 func TestFreightOnPostgres(t *testing.T) {
+	t.Parallel()
 	url, conn := seed(t)
 	redis := apptest.Redis(t)
 	app := apptest.Serve(t, shared.binary, "--database", url, "--redis", redis.URL("0"))
@@ -182,6 +183,7 @@ func TestFreightOnPostgres(t *testing.T) {
 }
 
 func TestThroughPgBouncer(t *testing.T) {
+	t.Parallel()
 	url, conn := seed(t)
 	bouncer := apptest.PgBouncer(t, shared.postgres, "transaction")
 	name := url[strings.LastIndexByte(url, '/')+1:]
@@ -205,6 +207,7 @@ func TestThroughPgBouncer(t *testing.T) {
 }
 
 func TestDatabaseDownAtStart(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t)
 	if err := pg.Stop(); err != nil {
 		t.Fatal(err)
@@ -229,6 +232,7 @@ func TestDatabaseDownAtStart(t *testing.T) {
 }
 
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t)
 	conn, err := pgx.Connect(t.Context(), pg.URL("postgres"))
 	if err != nil {
@@ -275,6 +279,7 @@ func TestOutage(t *testing.T) {
 }
 
 func TestSlowPlanIsRefused(t *testing.T) {
+	t.Parallel()
 	url, conn := seed(t)
 	execute(t, conn, "ANALYZE")
 	file := configuration(t, "key: [goods_name, id]")
@@ -291,6 +296,7 @@ func TestSlowPlanIsRefused(t *testing.T) {
 }
 
 func TestParameters(t *testing.T) {
+	t.Parallel()
 	url, conn := seed(t)
 	execute(t, conn, "CREATE INDEX ON orders (users_id, id)")
 	file := filepath.Join(t.TempDir(), "c.yaml")

@@ -40,6 +40,7 @@ func mariadb(t *testing.T, url string) func(sql string) [][]string {
 
 // TestFreightOnMariaDB serves the freight app from the seed's second database.
 func TestFreightOnMariaDB(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, "--sql-mode=", "--default-time-zone=+08:00", "--character-set-server=latin1")
 	url := server.URL("test")
 	if _, stderr, code := spillway(t, "seed", "freight", "--database", url, "--users", "1000", "--days", "366", "--per-day", "70"); code != 0 {
@@ -100,6 +101,7 @@ func walkAll(t *testing.T, app *apptest.Spillway, want string) {
 // A plan that sorts is refused on MariaDB as on PostgreSQL, and so is a URL that the
 // adapter cannot honour.
 func TestRefusedOnMariaDB(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t)
 	url := server.URL("test")
 	if _, stderr, code := spillway(t, "seed", "freight", "--database", url, "--users", "1000", "--days", "366", "--per-day", "70"); code != 0 {

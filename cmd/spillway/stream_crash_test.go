@@ -79,6 +79,7 @@ func contained(t *testing.T, some, all []int) {
 // TestStreamCrash kills the process under load, three times. What was acknowledged is
 // stored; what was not answered is sent again with its key, and is there once.
 func TestStreamCrash(t *testing.T) {
+	t.Parallel()
 	for name, p := range map[string]streamPlace{"sqlite": sqlitePlace(t), "postgres": postgresPlace(t, shared.postgres)} {
 		t.Run(name, func(t *testing.T) {
 			s := p.serve(t, readings+"    order_by: device\n")
@@ -117,6 +118,7 @@ func TestStreamCrash(t *testing.T) {
 // TestStreamStop ends the process with SIGTERM under load: every record that was
 // accepted is stored, those in memory too.
 func TestStreamStop(t *testing.T) {
+	t.Parallel()
 	for _, ack := range []string{"database", "memory"} {
 		t.Run(ack, func(t *testing.T) {
 			p := postgresPlace(t, shared.postgres)

@@ -71,6 +71,7 @@ func (zeros) Read(p []byte) (int, error) {
 // is away, twice: it leaves what its drain needs, so all that was acknowledged is stored,
 // and there is room again.
 func TestStreamTakesTheDisk(t *testing.T) {
+	t.Parallel()
 	server := apptest.Postgres(t)
 	p := postgresPlace(t, server)
 	s := p.serve(t, readings+"    ack: spool\n", "--data", newSmallDisk(t, 16).path)

@@ -31,6 +31,7 @@ const (
 // TestStreamNeighbours: 10,000 idle connections, clients that send slowly, send huge bodies,
 // read no answers or send garbage neither stall the others nor spoil their answers.
 func TestStreamNeighbours(t *testing.T) {
+	t.Parallel()
 	p := postgresPlace(t, shared.postgres)
 	s := p.serve(t, readings)
 	good := &goodClients{}

@@ -32,6 +32,7 @@ func pause(t *testing.T) {
 // process not ready until it is mended, although the database answers and takes
 // statements.
 func TestStreamNotReadyWhileRefused(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ breaks, mends string }{
 		"privilege": {"REVOKE INSERT ON readings FROM writer", "GRANT INSERT ON readings TO writer"},
 		"trigger": {
@@ -84,6 +85,7 @@ func TestStreamNotReadyWhileRefused(t *testing.T) {
 // TestStreamNotReadyBeforeRefusing fills a queue: readiness says no before the first
 // record is refused.
 func TestStreamNotReadyBeforeRefusing(t *testing.T) {
+	t.Parallel()
 	p := postgresPlace(t, shared.postgres)
 	s := p.serve(t, readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    wait_max: 2m\n    timeout: 1m\n    commit_timeout: 1m\n")
 	conn, err := pgx.Connect(t.Context(), p.url)

@@ -14,6 +14,7 @@ import (
 // TestStreamSpool takes records while the database is down, is killed, starts without
 // the database, and stores each record once when that is back.
 func TestStreamSpool(t *testing.T) {
+	t.Parallel()
 	server := apptest.Postgres(t)
 	p := postgresPlace(t, server)
 	s := p.serve(t, readings+"    ack: spool\n")
@@ -76,6 +77,7 @@ func TestStreamSpool(t *testing.T) {
 
 // Popups wait for their database at start although a stream could do without it.
 func TestStreamSpoolBesidePopups(t *testing.T) {
+	t.Parallel()
 	server := apptest.Postgres(t)
 	p := postgresPlace(t, server)
 	p.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
@@ -106,6 +108,7 @@ func wantSpooled(t *testing.T, a answer, records int) {
 // TestStreamSpoolFull fills the spool while the database is down: readiness says no first,
 // then records are refused with 503, and what was taken is stored when it is back.
 func TestStreamSpoolFull(t *testing.T) {
+	t.Parallel()
 	server := apptest.Postgres(t)
 	p := postgresPlace(t, server)
 	s := p.serve(t, "spool: {bytes: 1048576}\n"+readings+"    ack: spool\n")

@@ -16,6 +16,7 @@ import (
 // spool, and the answer over HTTP there is an fsync of it that has ended. strace of the
 // served program shows it, and that it would be missed.
 func TestStreamSyncsBeforeAnswer(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("strace"); err != nil {
 		t.Fatal("this test needs strace: apt-get install strace")
 	}

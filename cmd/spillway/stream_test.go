@@ -171,6 +171,7 @@ func gzipped(text string) string {
 }
 
 func TestStreams(t *testing.T) {
+	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) { testStreams(t, sqlitePlace(t), "database") })
 	t.Run("postgres", func(t *testing.T) {
 		testStreams(t, postgresPlace(t, shared.postgres), "database, not fsynced: fsync=off, full_page_writes=off")
@@ -278,6 +279,7 @@ func TestStreamKeys(t *testing.T) {
 // TestStreamOverload locks the table: what waits is bounded, refused in time, and
 // stored once the lock is gone.
 func TestStreamOverload(t *testing.T) {
+	t.Parallel()
 	p := postgresPlace(t, shared.postgres)
 	s := p.serve(t, readings+"    wait_max: 200ms\n    timeout: 1s\n    commit_timeout: 1s\n    retry_for: 20s\n")
 	conn, err := pgx.Connect(t.Context(), p.url)
@@ -319,6 +321,7 @@ func TestStreamOverload(t *testing.T) {
 
 // TestStreamDatabaseDown: readiness sees it without a request, and sees its return.
 func TestStreamDatabaseDown(t *testing.T) {
+	t.Parallel()
 	server := apptest.Postgres(t, "fsync=on")
 	p := postgresPlace(t, server)
 	s := p.serve(t, readings+"    retry_for: 300ms\n")

@@ -145,6 +145,7 @@ func TestWatchMistakes(t *testing.T) {
 
 // TestWatchRecords records a process until SIGINT; the file is whole and report shows it.
 func TestWatchRecords(t *testing.T) {
+	t.Parallel()
 	app := apptest.Serve(t, shared.binary)
 	app.WaitReady(t)
 	out := filepath.Join(t.TempDir(), "watch.ndjson.gz")
