@@ -14,6 +14,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"spillway/internal/plans"
 )
 
 // Driver names the kind of database behind a URL.
@@ -25,6 +27,22 @@ const (
 	MySQL    Driver = "mysql"
 	SQLite   Driver = "sqlite"
 )
+
+// Dialect is the SQL that the driver's database reads.
+func (d Driver) Dialect() plans.Dialect {
+	switch d {
+	case MySQL:
+		return plans.MySQL
+	case SQLite:
+		return plans.SQLite
+	}
+	return plans.Postgres
+}
+
+// ParseStatementFor reads a statement as the driver's database does.
+func ParseStatementFor(driver Driver, sql string) (plans.Statement, error) {
+	return plans.ParseStatement(sql, driver.Dialect())
+}
 
 // URL is a parsed database address. Its String never shows the password, so it
 // may be logged; Raw is for drivers only.

@@ -16,9 +16,12 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/plans"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const gameRecord = "SELECT * FROM game_record WHERE app_id=? AND token=? AND score != -1 ORDER BY prize_grade, score LIMIT 50"
 
 const gameRows = 50_000
 
@@ -131,7 +134,7 @@ func testGameRecord(t *testing.T, create func() database.URL) {
 			t.Fatal(err)
 		}
 		t.Logf("%d apps\n%s", apps, text)
-		if q.Winner == nil || columnList(q.Winner.Columns) != want {
+		if q.Winner == nil || plans.ColumnList(q.Winner.Columns) != want {
 			t.Errorf("%d apps: %+v wins, want (%s)", apps, q.Winner, want)
 		}
 		if len(q.Candidates) != 2 || len(q.Measured) != 4 || q.Plan.ExecutionSeconds == nil || len(q.Plan.Costs) == 0 {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"spillway/internal/plans"
 )
 
 const (
@@ -45,7 +47,7 @@ type Measurement struct {
 	Sorts               bool    `json:"sorts"`
 	TooLong             bool    `json:"too_long,omitempty"` // median is then the time allowed
 
-	candidate *Candidate
+	candidate *plans.Candidate
 	statement string
 	times     []float64
 }
@@ -89,9 +91,9 @@ func (a *analysis) timeUp(err error) error {
 
 // prepare makes the copies and their indexes.
 func (b *bench) prepare(ctx context.Context) error {
-	var targets []*TableInfo
-	for _, t := range b.tables {
-		if slices.ContainsFunc(b.report.Candidates, func(c Candidate) bool { return c.from == t.from }) {
+	var targets []*plans.Table
+	for i, t := range b.tables {
+		if slices.ContainsFunc(b.report.Candidates, func(c plans.Candidate) bool { return c.From == i }) {
 			targets = append(targets, t)
 		}
 	}
@@ -106,7 +108,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	}
 	indexed := false
 	for _, t := range targets {
-		if err := b.copyBoth(ctx, t); err != nil {
+		if err := b.copyBoth(ctx, t, slices.Index(b.tables, t)); err != nil {
 			return fmt.Errorf("copy %s: %w", t.Name, err)
 		}
 		indexed = indexed || len(t.Indexes) > 0
@@ -127,7 +129,7 @@ func (b *bench) prepare(ctx context.Context) error {
 }
 
 // space is about how many bytes all copies take.
-func (b *bench) space(targets []*TableInfo) int64 {
+func (b *bench) space(targets []*plans.Table) int64 {
 	total := int64(0)
 	for _, t := range targets {
 		share := min(1, float64(b.config.CopyRows)/float64(max(1, t.Rows)))
@@ -137,14 +139,14 @@ func (b *bench) space(targets []*TableInfo) int64 {
 }
 
 // copyBoth copies a table without and, when it has any, with its indexes.
-func (b *bench) copyBoth(ctx context.Context, t *TableInfo) error {
+func (b *bench) copyBoth(ctx context.Context, t *plans.Table, i int) error {
 	b.config.Progress(fmt.Sprintf("copying at most %d rows of %s", b.config.CopyRows, t.Name))
 	name := b.name()
 	if err := b.dialect.copyTable(ctx, b.session, t, name, b.config.CopyRows); err != nil {
 		return err
 	}
-	b.bare[t.from], b.copies[t.from] = name, name
-	rows, err := b.session.query(ctx, "SELECT count(*) FROM "+quoteName(b.dialect.driver)(name))
+	b.bare[i], b.copies[i] = name, name
+	rows, err := b.session.query(ctx, "SELECT count(*) FROM "+b.quote(name))
 	if err != nil {
 		return err
 	}
@@ -153,18 +155,20 @@ func (b *bench) copyBoth(ctx context.Context, t *TableInfo) error {
 		b.report.Notes = append(b.report.Notes, fmt.Sprintf("measured on %d of about %d rows of %s: with all of them the differences are larger", b.rows, t.Rows, t.Name))
 	}
 	if len(t.Indexes) > 0 {
-		b.copies[t.from] = b.name()
-		if err := b.dialect.again(ctx, b.session, t, name, b.copies[t.from], true); err != nil {
+		b.copies[i] = b.name()
+		if err := b.dialect.again(ctx, b.session, t, name, b.copies[i], true); err != nil {
 			return err
 		}
 	}
-	for _, copied := range slices.Compact([]string{name, b.copies[t.from]}) {
+	for _, copied := range slices.Compact([]string{name, b.copies[i]}) {
 		if err := b.dialect.settle(ctx, b.session, copied); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+func (b *bench) quote(name string) string { return b.dialect.driver.Dialect().QuoteAlways(name) }
 
 // name is that of the next copy.
 func (b *bench) name() string {
@@ -173,17 +177,17 @@ func (b *bench) name() string {
 }
 
 // build makes a copy of the candidate's table with the live indexes and the candidate.
-func (b *bench) build(ctx context.Context, c *Candidate) error {
-	t := b.tables[c.from]
-	b.config.Progress(fmt.Sprintf("building (%s) on a copy of %s", columnList(c.Columns), t.Name))
+func (b *bench) build(ctx context.Context, c *plans.Candidate) error {
+	t := b.tables[c.From]
+	b.config.Progress(fmt.Sprintf("building (%s) on a copy of %s", plans.ColumnList(c.Columns), t.Name))
 	name := b.name()
-	err := b.dialect.again(ctx, b.session, t, b.bare[c.from], name, len(t.Indexes) > 0)
+	err := b.dialect.again(ctx, b.session, t, b.bare[c.From], name, len(t.Indexes) > 0)
 	if err != nil {
 		return fmt.Errorf("copy %s: %w", t.Name, err)
 	}
 	start := time.Now()
 	if err := b.dialect.index(ctx, b.session, name, c.Columns); err != nil {
-		return fmt.Errorf("build (%s): %w", columnList(c.Columns), err)
+		return fmt.Errorf("build (%s): %w", plans.ColumnList(c.Columns), err)
 	}
 	built := time.Since(start)
 	if err := b.dialect.settle(ctx, b.session, name); err != nil {
@@ -193,30 +197,29 @@ func (b *bench) build(ctx context.Context, c *Candidate) error {
 	for from, copied := range b.copies {
 		tables[from] = copied
 	}
-	tables[c.from] = name
-	m := b.variant("("+columnList(c.Columns)+")", tables, c)
+	tables[c.From] = name
+	m := b.variant("("+plans.ColumnList(c.Columns)+")", tables, c)
 	if len(b.tables) > 1 {
 		m.Variant = t.Name + " " + m.Variant
 	}
 	m.BuildSeconds = built.Seconds()
 	m.IndexBytes, m.IndexBytesEstimated, err = b.dialect.indexBytes(ctx, b.session, t, name, c.Columns)
 	if err != nil {
-		return fmt.Errorf("size (%s): %w", columnList(c.Columns), err)
+		return fmt.Errorf("size (%s): %w", plans.ColumnList(c.Columns), err)
 	}
 	return nil
 }
 
 // variant adds the statement on those copies.
-func (b *bench) variant(name string, copies map[int]string, c *Candidate) *Measurement {
+func (b *bench) variant(name string, copies map[int]string, c *plans.Candidate) *Measurement {
 	tables := map[int]string{}
-	quote := quoteName(b.dialect.driver)
 	for from, copied := range copies {
-		tables[from] = quote(copied)
-		if ref := b.selection.tables[from]; !ref.aliased {
-			tables[from] += " AS " + quote(ref.alias)
+		tables[from] = b.quote(copied)
+		if ref := b.selection.Tables[from]; !ref.Aliased {
+			tables[from] += " AS " + b.quote(ref.Alias)
 		}
 	}
-	m := &Measurement{Variant: name, RowsCopied: b.rows, candidate: c, statement: b.selection.render(b.dialect.placeholder, tables)}
+	m := &Measurement{Variant: name, RowsCopied: b.rows, candidate: c, statement: b.selection.Render(b.dialect.placeholder, tables)}
 	b.variants = append(b.variants, m)
 	return m
 }

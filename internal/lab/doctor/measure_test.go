@@ -3,11 +3,13 @@ package doctor
 import (
 	"testing"
 	"testing/quick"
+
+	"spillway/internal/plans"
 )
 
 func tried(columns int, seconds float64, rows int64, sorts bool) *Measurement {
 	return &Measurement{
-		candidate: &Candidate{Columns: make([]indexColumn, columns)}, MedianSeconds: seconds, MinSeconds: seconds, RowsExamined: rows, Sorts: sorts,
+		candidate: &plans.Candidate{Columns: make([]plans.IndexColumn, columns)}, MedianSeconds: seconds, MinSeconds: seconds, RowsExamined: rows, Sorts: sorts,
 	}
 }
 

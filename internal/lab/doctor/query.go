@@ -10,12 +10,11 @@ import (
 	"time"
 
 	"spillway/internal/database"
+	"spillway/internal/plans"
 )
 
-// The bounds of a query's analysis.
-const (
-	executionLimit = 10 * time.Second // of the statement on the live tables
-)
+// executionLimit bounds the execution of the statement on the live tables.
+const executionLimit = 10 * time.Second
 
 // ErrStatement marks mistakes in the statement or its parameters.
 var ErrStatement = errors.New("read the query")
@@ -33,17 +32,17 @@ type QueryConfig struct {
 // Query is what doctor found about one statement. It holds no values of
 // parameters: they may be secrets.
 type Query struct {
-	Statement  string        `json:"statement"`
-	Database   string        `json:"database"` // without its password
-	Params     []QueryParam  `json:"params,omitempty"`
-	Tables     []*TableInfo  `json:"tables"`
-	Plan       *Plan         `json:"plan"`
-	Candidates []Candidate   `json:"candidates"`
-	Covered    []string      `json:"covered,omitempty"` // candidates that the table has
-	Notes      []string      `json:"notes,omitempty"`
-	Measured   []Measurement `json:"measured,omitempty"`
-	Winner     *Candidate    `json:"winner,omitempty"`
-	Verdict    string        `json:"verdict"`
+	Statement  string            `json:"statement"`
+	Database   string            `json:"database"` // without its password
+	Params     []QueryParam      `json:"params,omitempty"`
+	Tables     []*plans.Table    `json:"tables"`
+	Plan       *Plan             `json:"plan"`
+	Candidates []plans.Candidate `json:"candidates"`
+	Covered    []string          `json:"covered,omitempty"` // candidates that the table has
+	Notes      []string          `json:"notes,omitempty"`
+	Measured   []Measurement     `json:"measured,omitempty"`
+	Winner     *plans.Candidate  `json:"winner,omitempty"`
+	Verdict    string            `json:"verdict"`
 }
 
 // QueryParam is a parameter and where its value came from.
@@ -52,38 +51,26 @@ type QueryParam struct {
 	From string `json:"from"` // "given", or the table a row of which held it
 }
 
-// Plan is how the database runs a statement.
-type Plan struct {
-	Lines            []string `json:"lines"`
-	ExecutionSeconds *float64 `json:"execution_seconds,omitempty"` // none: it took longer than was allowed
-	RowsExamined     int64    `json:"rows_examined"`
-	Buffers          int64    `json:"buffers,omitempty"` // pages of 8 KiB, PostgreSQL's
-	Sorts            bool     `json:"sorts"`
-	Costs            []string `json:"costs,omitempty"` // what is expensive in it
-}
-
 // dialect is what analysing a statement needs to know of one kind of database.
 type dialect struct {
 	driver      database.Driver
 	placeholder func(i int) string
 	// readOnly and readWrite are statements that make a session so.
 	readOnly, readWrite string
-	// table reads a table's columns, indexes and size.
-	table func(ctx context.Context, s session, ref tableRef) (*TableInfo, error)
 	// explain returns the plan, and executes the statement for at most limit.
 	explain func(ctx context.Context, s session, sql string, args []value, limit time.Duration) (*Plan, error)
 	// begin readies a session for copies of that many bytes in all.
 	begin func(ctx context.Context, s session, bytes int64) error
 	// copyTable makes a temporary table of at most so many rows, without indexes.
-	copyTable func(ctx context.Context, s session, t *TableInfo, name string, rows int64) error
+	copyTable func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error
 	// again makes a temporary table of a copy's rows, with the live table's indexes or none.
-	again func(ctx context.Context, s session, t *TableInfo, from, name string, indexed bool) error
+	again func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error
 	// index builds an index on a copy.
-	index func(ctx context.Context, s session, name string, columns []indexColumn) error
+	index func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error
 	// settle gathers statistics.
 	settle func(ctx context.Context, s session, name string) error
 	// indexBytes is the size of one index more on a copy; estimated when the server does not tell.
-	indexBytes func(ctx context.Context, s session, t *TableInfo, name string, columns []indexColumn) (bytes int64, estimated bool, err error)
+	indexBytes func(ctx context.Context, s session, t *plans.Table, name string, columns []plans.IndexColumn) (bytes int64, estimated bool, err error)
 	// limit bounds the statements that follow.
 	limit func(ctx context.Context, s session, d time.Duration) error
 	// tooLong reports whether that bound ended a statement.
@@ -105,8 +92,8 @@ type analysis struct {
 	config    QueryConfig
 	dialect   dialect
 	session   session
-	selection *selection
-	tables    []*TableInfo
+	selection *plans.Select
+	tables    []*plans.Table
 	args      []value
 	deadline  time.Time
 	report    *Query
@@ -116,7 +103,11 @@ type analysis struct {
 // Measure tries each on a copy of its table. The live tables are only read.
 // Mistakes in the statement or its parameters are ErrStatement.
 func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, error) {
-	s, err := readStatement(c.Statement, url.Driver)
+	sql := url.Driver.Dialect()
+	if url.Driver == database.MySQL {
+		sql |= plans.BackslashEscapes // the session has the default sql_mode
+	}
+	s, err := plans.ReadSelect(c.Statement, sql)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStatement, err)
 	}
@@ -129,7 +120,7 @@ func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, erro
 	}
 	a := &analysis{
 		config: c, dialect: dialectOf(url.Driver), session: conn, selection: s, deadline: deadline,
-		report: &Query{Statement: s.src, Database: url.String()},
+		report: &Query{Statement: s.Text, Database: url.String()},
 	}
 	err = a.run(ctx)
 	if closing := conn.close(); err == nil && closing != nil {
@@ -145,7 +136,7 @@ func (a *analysis) run(ctx context.Context) error {
 	if err := a.readTables(ctx); err != nil {
 		return err
 	}
-	d, err := derive(a.selection, a.tables)
+	advice, err := a.selection.Advise(a.tables)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStatement, err)
 	}
@@ -153,16 +144,16 @@ func (a *analysis) run(ctx context.Context) error {
 		return err
 	}
 	a.config.Progress("explaining the statement")
-	text := a.selection.render(a.dialect.placeholder, nil)
+	text := a.selection.Render(a.dialect.placeholder, nil)
 	a.report.Plan, err = a.dialect.explain(ctx, a.session, text, a.args, min(executionLimit, time.Until(a.deadline)))
 	if err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
-	a.report.Candidates, a.report.Covered, a.report.Notes = d.candidates, d.covered, d.notes
+	a.report.Candidates, a.report.Covered, a.report.Notes = advice.Candidates, advice.Covered, advice.Notes
 	switch {
-	case len(d.candidates) == 0 && len(d.covered) > 0:
+	case len(advice.Candidates) == 0 && len(advice.Covered) > 0:
 		a.report.Verdict = "the indexes that the statement suggests are there"
-	case len(d.candidates) == 0:
+	case len(advice.Candidates) == 0:
 		a.report.Verdict = "the statement suggests no index"
 	case !a.config.Measure:
 		a.report.Verdict = "candidates are not measured; --measure builds each on a temporary copy of the table and drops it"
@@ -173,15 +164,28 @@ func (a *analysis) run(ctx context.Context) error {
 }
 
 func (a *analysis) readTables(ctx context.Context) error {
-	for i, ref := range a.selection.tables {
-		t, err := a.dialect.table(ctx, a.session, ref)
+	catalog := plans.Catalog{Dialect: a.dialect.driver.Dialect(), Query: func(sql string, args ...string) ([][]string, error) {
+		values := make([]value, len(args))
+		for i, arg := range args {
+			values[i].text = arg
+		}
+		return a.session.query(ctx, sql, values...)
+	}}
+	for _, ref := range a.selection.Tables {
+		t, err := catalog.Table(ref.TableName)
 		if err != nil {
-			return fmt.Errorf("describe table %s: %w", ref.name, err)
+			return err
 		}
-		if len(t.columns) == 0 {
-			return fmt.Errorf("%w: there is no table %s", ErrStatement, ref.name)
+		if len(t.Columns) == 0 {
+			return fmt.Errorf("%w: there is no table %s", ErrStatement, ref.Name)
 		}
-		t.from = i
+		if a.dialect.driver == database.SQLite { // its catalog has no sizes
+			rows, err := a.session.query(ctx, "SELECT count(*) FROM "+a.quoted(t))
+			if err != nil {
+				return fmt.Errorf("count the rows of %s: %w", t.Name, err)
+			}
+			t.Rows = parseNumber(rows[0][0])
+		}
 		a.tables = append(a.tables, t)
 	}
 	a.report.Tables = a.tables
@@ -194,24 +198,25 @@ func (a *analysis) readParams(ctx context.Context) error {
 	if err := a.checkNames(); err != nil {
 		return err
 	}
-	samples := map[*TableInfo]map[string]string{}
-	for _, p := range a.selection.params {
-		v := value{number: p.count}
-		var table *TableInfo
+	samples := map[*plans.Table]map[string]string{}
+	for _, p := range a.selection.Params {
+		v := value{number: p.Count}
+		var table *plans.Table
 		var column string
-		if p.column.name != "" {
-			var err error
-			if table, column, err = resolve(a.selection, a.tables, p.column); err != nil {
+		if p.Column.Name != "" {
+			from, name, err := a.selection.Resolve(a.tables, p.Column)
+			if err != nil {
 				return fmt.Errorf("%w: %w", ErrStatement, err)
 			}
-			info, _ := table.column(column)
-			v.number = info.number
+			table, column = a.tables[from], name
+			info, _ := table.Column(column)
+			v.number = info.Number
 		}
-		text, given := a.config.Params[p.name]
+		text, given := a.config.Params[p.Name]
 		from := "given"
 		if !given {
-			if !p.equal {
-				return fmt.Errorf("%w: parameter %s has no value; add --param %s=…", ErrStatement, p.name, p.name)
+			if !p.Equal {
+				return fmt.Errorf("%w: parameter %s has no value; add --param %s=…", ErrStatement, p.Name, p.Name)
 			}
 			if samples[table] == nil {
 				sample, err := a.sample(ctx, table)
@@ -224,7 +229,7 @@ func (a *analysis) readParams(ctx context.Context) error {
 		}
 		v.text = text
 		a.args = append(a.args, v)
-		a.report.Params = append(a.report.Params, QueryParam{Name: p.name, From: from})
+		a.report.Params = append(a.report.Params, QueryParam{Name: p.Name, From: from})
 	}
 	return nil
 }
@@ -232,8 +237,8 @@ func (a *analysis) readParams(ctx context.Context) error {
 // checkNames refuses values for parameters that the statement does not have.
 func (a *analysis) checkNames() error {
 	var names []string
-	for _, p := range a.selection.params {
-		names = append(names, p.name)
+	for _, p := range a.selection.Params {
+		names = append(names, p.Name)
 	}
 	given := make([]string, 0, len(a.config.Params))
 	for name := range a.config.Params {
@@ -250,22 +255,22 @@ func (a *analysis) checkNames() error {
 
 // sample reads from one row of a table the values of the columns that
 // parameters without a value must equal.
-func (a *analysis) sample(ctx context.Context, t *TableInfo) (map[string]string, error) {
-	quote := quoteName(a.dialect.driver)
+func (a *analysis) sample(ctx context.Context, t *plans.Table) (map[string]string, error) {
+	quote := a.dialect.driver.Dialect().QuoteAlways
 	var columns, words, set []string
-	for _, p := range a.selection.params {
-		if _, given := a.config.Params[p.name]; given || !p.equal {
+	for _, p := range a.selection.Params {
+		if _, given := a.config.Params[p.Name]; given || !p.Equal {
 			continue
 		}
-		owner, column, err := resolve(a.selection, a.tables, p.column)
-		if err != nil || owner != t || slices.Contains(columns, column) {
+		owner, column, err := a.selection.Resolve(a.tables, p.Column)
+		if err != nil || a.tables[owner] != t || slices.Contains(columns, column) {
 			continue
 		}
 		columns = append(columns, column)
 		words = append(words, quote(column))
 		set = append(set, quote(column)+" IS NOT NULL")
 	}
-	rows, err := a.session.query(ctx, fmt.Sprintf("SELECT %s FROM %s WHERE %s LIMIT 1", strings.Join(words, ", "), t.quoted(a.dialect.driver), strings.Join(set, " AND ")))
+	rows, err := a.session.query(ctx, fmt.Sprintf("SELECT %s FROM %s WHERE %s LIMIT 1", strings.Join(words, ", "), a.quoted(t), strings.Join(set, " AND ")))
 	if err != nil {
 		return nil, fmt.Errorf("read a row of %s: %w", t.Name, err)
 	}
@@ -279,11 +284,5 @@ func (a *analysis) sample(ctx context.Context, t *TableInfo) (map[string]string,
 	return values, nil
 }
 
-// quoted is the table's name for a statement.
-func (t *TableInfo) quoted(driver database.Driver) string {
-	quote := quoteName(driver)
-	if t.schema == "" {
-		return quote(t.plain)
-	}
-	return quote(t.schema) + "." + quote(t.plain)
-}
+// quoted is a table's name for a statement.
+func (a *analysis) quoted(t *plans.Table) string { return t.Full.SQL(a.dialect.driver.Dialect()) }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"spillway/internal/plans"
 )
 
 // WriteText writes the report for people: findings in groups, worst first, then
@@ -87,7 +89,7 @@ func (p *printer) query(q *Query) {
 	p.plan(q.Plan)
 	p.list("candidates", len(q.Candidates), func(i int) string {
 		c := q.Candidates[i]
-		return fmt.Sprintf("%s (%s): %s", c.Table, columnList(c.Columns), c.Reason)
+		return fmt.Sprintf("%s (%s): %s", c.Table, plans.ColumnList(c.Columns), c.Reason)
 	})
 	p.list("there already", len(q.Covered), func(i int) string { return q.Covered[i] })
 	p.list("not for an index", len(q.Notes), func(i int) string { return q.Notes[i] })

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -207,31 +206,4 @@ func rowsRead(t *testing.T, db *DB, work func() error) int {
 		t.Fatal(err)
 	}
 	return total() - before - own
-}
-
-func TestUnderstood(t *testing.T) {
-	text := normalize("/* select#1 */ select \"d\".\"o\".\"a,\"\"b\" AS \"x\",'it''s \\' from `q`' AS `s`,`v`.`c``d` AS `y`,f(`d`.`o`.`z`,1) AS `z` from `d`.`orders` `o` join `d`.`v` where `d`.`o`.`k` = 'x'")
-	want := map[string]source{"x": {"o", `a,"b`}, "y": {"v", "c`d"}}
-	if got := selectList(text); !reflect.DeepEqual(got, want) {
-		t.Errorf("outputs of %s: %v, want %v", text, got, want)
-	}
-	tables := map[string]tableName{}
-	for _, found := range readTables(text) {
-		tables[found.alias] = found.tableName
-	}
-	if tables["o"] != (tableName{"d", "orders"}) || tables["v"] != (tableName{"d", "v"}) {
-		t.Errorf("tables of %s: %v", text, tables)
-	}
-}
-
-func FuzzUnderstood(f *testing.F) {
-	f.Add("select `d`.`o`.`a` AS `x`,'s' AS `s` from `d`.`orders` `o` where `d`.`o`.`k` = 'x'")
-	f.Add("select `")
-	f.Add("'\\")
-	f.Fuzz(func(t *testing.T, text string) {
-		for name := range selectList(normalize(text)) {
-			_ = quoteName(name)
-		}
-		readTables(normalize(text))
-	})
 }

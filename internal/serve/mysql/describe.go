@@ -5,11 +5,11 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 )
 
@@ -124,159 +124,57 @@ func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, er
 	return &description{columns: c, flavours: flavours}, o, err
 }
 
-// origins says which tables a statement reads and which of their columns its own
-// show. What cannot be told is not in it.
+// origins says which tables a statement reads and which of their columns it
+// shows. What the server does not tell is not in it.
 type origins struct {
-	outputs map[string]columnName  // by name of the output column
-	tables  map[string]tableName   // by alias
-	columns map[columnName]details // of the tables read
+	outputs map[string]origin          // by name of the output column
+	tables  map[string]plans.TableName // by alias
 }
 
-type tableName struct{ schema, table string }
-
-type columnName struct {
-	tableName
-	column string
+// origin is the table column that an output column shows.
+type origin struct {
+	plans.Column
+	table   plans.TableName
+	flavour flavour
 }
 
-// details are what information_schema says about a column.
-type details struct {
-	typ      string // "tinyint(1)"
-	nullable bool
-	flavour  flavour
-}
-
-// quotedPath matches names in backticks joined by dots, as the server writes them,
-// and the alias that a table has behind it.
-var quotedPath = regexp.MustCompile("((?:`(?:[^`]|``)+`\\.)*`(?:[^`]|``)+`)(?: (`(?:[^`]|``)+`))?")
-
-// readOrigins explains the statement and reads what the server says that it
-// understood: every column is there with its table.
+// readOrigins explains the statement and reads what the server understood: every
+// column comes with its table.
 func (f *Feed) readOrigins(ctx context.Context, se *session, sql string, args []any) (*origins, error) {
-	if _, err := se.texts(ctx, se.Server.Explain()+sql, args...); err != nil {
-		return nil, fmt.Errorf("explain: %w", err)
-	}
-	understood, err := se.understood(ctx)
+	_, text, err := se.explain(ctx, sql, args)
 	if err != nil {
 		return nil, err
 	}
-	o := &origins{
-		outputs: make(map[string]columnName),
-		columns: make(map[columnName]details),
-	}
-	if o.tables, err = se.existing(ctx, readTables(understood)); err != nil {
+	understood := plans.ReadUnderstood(text)
+	o := &origins{outputs: make(map[string]origin)}
+	if o.tables, err = se.existing(ctx, understood.Tables()); err != nil {
 		return nil, fmt.Errorf("look up the tables: %w", err)
 	}
+	columns := make(map[plans.TableName][]origin)
 	for _, t := range o.tables {
-		if err := o.readColumns(ctx, se, t); err != nil {
-			return nil, fmt.Errorf("look up the columns of %s: %w", t.table, err)
+		if columns[t], err = se.columnsOf(ctx, t); err != nil {
+			return nil, fmt.Errorf("look up the columns of %s: %w", t, err)
 		}
 	}
-	for output, path := range readOutputs(understood) {
-		t, ok := o.tables[path.alias]
-		if !ok {
-			continue
-		}
-		column := columnName{t, path.column}
-		if _, ok := o.columns[column]; ok {
-			o.outputs[output] = column
+	for output, ref := range understood.Outputs() {
+		for _, column := range columns[o.tables[ref.Table]] {
+			if column.Name == ref.Name {
+				o.outputs[output] = column
+			}
 		}
 	}
 	return o, nil
 }
 
-// understood returns the statement that was explained last as the server rewrote it.
-func (se *session) understood(ctx context.Context) (string, error) {
-	rows, err := se.Query(ctx, "SHOW WARNINGS")
-	if err != nil {
-		return "", fmt.Errorf("read how the server understood the statement: %w", err)
-	}
-	for _, row := range rows {
-		if row[1] == "1003" {
-			return normalize(row[2]), nil
-		}
-	}
-	return "", nil
-}
-
-// normalize empties the strings of a statement that the server wrote, so that no
-// name is found in one, and puts all names in backticks: where the sql_mode has
-// ANSI_QUOTES they are in double quotes.
-func normalize(text string) string {
-	var b strings.Builder
-	for i := 0; i < len(text); {
-		c := text[i]
-		if c != '\'' && c != '"' && c != '`' {
-			b.WriteByte(c)
-			i++
-			continue
-		}
-		content, length := quotedAt(text[i:])
-		i += length
-		if c == '\'' {
-			b.WriteString("''")
-		} else {
-			b.WriteString(quoteName(content))
-		}
-	}
-	return b.String()
-}
-
-// quotedAt returns what is between the quote that text starts with and the next that
-// is not doubled, and the length of it all. In strings a backslash escapes.
-func quotedAt(text string) (content string, length int) {
-	quote := text[0]
-	var b strings.Builder
-	for i := 1; i < len(text); i++ {
-		switch {
-		case quote == '\'' && text[i] == '\\' && i+1 < len(text):
-			i++
-		case text[i] == quote && i+1 < len(text) && text[i+1] == quote:
-			i++
-		case text[i] == quote:
-			return b.String(), i + 1
-		}
-		b.WriteByte(text[i])
-	}
-	return b.String(), len(text)
-}
-
-// aliased is a table that may be meant by an alias.
-type aliased struct {
-	alias string
-	tableName
-}
-
-// readTables finds what may be a table in a statement that the server wrote: names of
-// two parts, with an alias behind or none. Columns of views and derived tables look
-// like that, too.
-func readTables(understood string) []aliased {
-	var list []aliased
-	for _, match := range quotedPath.FindAllStringSubmatch(understood, -1) {
-		path := splitPath(match[1])
-		if len(path) != 2 {
-			continue
-		}
-		found := aliased{alias: path[1], tableName: tableName{path[0], path[1]}}
-		if match[2] != "" {
-			found.alias = unquoteName(match[2])
-		}
-		if !slices.Contains(list, found) {
-			list = append(list, found)
-		}
-	}
-	return list
-}
-
 // existing returns those that are tables, by alias.
-func (se *session) existing(ctx context.Context, list []aliased) (map[string]tableName, error) {
-	tables := make(map[string]tableName)
+func (se *session) existing(ctx context.Context, list []plans.AliasedTable) (map[string]plans.TableName, error) {
+	tables := make(map[string]plans.TableName)
 	if len(list) == 0 {
 		return tables, nil
 	}
 	var args []any
 	for _, found := range list {
-		args = append(args, found.schema, found.table)
+		args = append(args, found.Schema, found.Name)
 	}
 	rows, err := se.texts(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE "+
 		strings.TrimPrefix(strings.Repeat(" OR TABLE_SCHEMA = ? AND TABLE_NAME = ?", len(list)), " OR "), args...)
@@ -284,133 +182,58 @@ func (se *session) existing(ctx context.Context, list []aliased) (map[string]tab
 		return nil, err
 	}
 	for _, found := range list {
-		there := slices.ContainsFunc(rows, func(row []string) bool {
-			return strings.EqualFold(row[0], found.schema) && strings.EqualFold(row[1], found.table)
+		exists := slices.ContainsFunc(rows, func(row []string) bool {
+			return strings.EqualFold(row[0], found.Schema) && strings.EqualFold(row[1], found.Name)
 		})
-		if _, taken := tables[found.alias]; there && !taken {
-			tables[found.alias] = found.tableName
+		if _, taken := tables[found.Alias]; exists && !taken {
+			tables[found.Alias] = found.TableName
 		}
 	}
 	return tables, nil
 }
 
-// columnPath matches a column as the server writes it: with the schema and the alias
-// of its table, or within views with the alias alone.
-const columnPath = "((?:`(?:[^`]|``)+`\\.){1,2}`(?:[^`]|``)+`)"
-
-var outputColumn = regexp.MustCompile("^" + columnPath + " AS (`(?:[^`]|``)+`)$")
-
-// source is a column by the alias of its table.
-type source struct{ alias, column string }
-
-func readSource(text string) source {
-	path := splitPath(text)
-	return source{alias: path[len(path)-2], column: path[len(path)-1]}
-}
-
-// readOutputs returns the outermost columns that are columns of tables, by the name
-// that each is shown under. Where the feed's own statement could not be merged with
-// what is around it, its columns are those of the second SELECT.
-func readOutputs(understood string) map[string]source {
-	outputs := selectList(understood)
-	if i := strings.Index(understood, "/* select#2 */"); i >= 0 {
-		maps.Copy(outputs, selectList(understood[i:]))
-	}
-	return outputs
-}
-
-// selectList returns the columns of the first SELECT in a text that are columns of
-// tables.
-func selectList(understood string) map[string]source {
-	outputs := make(map[string]source)
-	start := strings.Index(understood, "select ")
-	if start < 0 {
-		return outputs
-	}
-	for _, item := range splitList(understood[start+len("select "):]) {
-		if match := outputColumn.FindStringSubmatch(strings.TrimSpace(item)); match != nil {
-			outputs[unquoteName(match[2])] = readSource(match[1])
-		}
-	}
-	return outputs
-}
-
-// splitList cuts a list at its commas, up to the FROM behind it.
-func splitList(text string) []string {
-	var items []string
-	depth, start := 0, 0
-	quoted := false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '`': // a doubled one ends and begins
-			quoted = !quoted
-		case quoted:
-		case c == '(':
-			depth++
-		case c == ')':
-			depth--
-		case depth == 0 && c == ',':
-			items = append(items, text[start:i])
-			start = i + 1
-		case depth == 0 && strings.HasPrefix(text[i:], " from "):
-			return append(items, text[start:i])
-		}
-	}
-	return append(items, text[start:])
-}
-
-// splitPath splits names in backticks joined by dots.
-func splitPath(text string) []string {
-	var parts []string
-	for text != "" {
-		part, length := quotedAt(text)
-		parts = append(parts, part)
-		text = strings.TrimPrefix(text[length:], ".")
-	}
-	return parts
-}
-
-func unquoteName(text string) string {
-	name, _ := quotedAt(text)
-	return name
-}
-
-// readColumns reads what information_schema says about a table's columns.
-func (o *origins) readColumns(ctx context.Context, se *session, t tableName) error {
-	rows, err := se.texts(ctx, "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.schema, t.table)
+// columnsOf reads the columns of a table.
+func (se *session) columnsOf(ctx context.Context, t plans.TableName) ([]origin, error) {
+	described, err := se.catalog(ctx).MySQLColumns(t)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, row := range rows {
-		d := details{typ: row[1], nullable: row[2] == "YES"}
-		if strings.HasPrefix(row[1], "tinyint(1)") {
-			d.flavour = boolean
+	columns := make([]origin, len(described))
+	for i, c := range described {
+		columns[i] = origin{Column: c, table: t}
+		if strings.HasPrefix(c.Type, "tinyint(1)") {
+			columns[i].flavour = boolean
 		}
-		o.columns[columnName{t, row[0]}] = d
 	}
-	if !se.Server.MariaDB || len(rows) == 0 {
-		return nil
+	if !se.Server.MariaDB || len(columns) == 0 {
+		return columns, nil
 	}
 	// MariaDB's JSON is LONGTEXT with a constraint of the column's name.
-	rows, err = se.texts(ctx, "SELECT CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ?", t.schema, t.table)
-	if err != nil {
-		return err
-	}
+	rows, err := se.texts(ctx, "SELECT CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	for _, row := range rows {
-		name := columnName{t, row[0]}
-		if d, ok := o.columns[name]; ok && normalize(row[1]) == "json_valid("+quoteName(row[0])+")" {
-			d.flavour = document
-			o.columns[name] = d
+		i := slices.IndexFunc(columns, func(c origin) bool { return c.Name == row[0] })
+		if i >= 0 && plans.ChecksJSON(row[1], row[0]) {
+			columns[i].flavour = document
 		}
 	}
-	return nil
+	return columns, err
 }
 
 // flavours returns those of the output columns.
 func (o *origins) flavours() map[string]flavour {
 	list := make(map[string]flavour)
 	for output, column := range o.outputs {
-		list[output] = o.columns[column].flavour
+		list[output] = column.flavour
 	}
 	return list
+}
+
+// key returns the feed's key with the origins of its columns.
+func (o *origins) key(def feed.Definition) []plans.KeyColumn {
+	var key []plans.KeyColumn
+	for _, k := range def.Key {
+		column := o.outputs[k.Name]
+		key = append(key, plans.KeyColumn{Output: k.Name, Desc: !k.Ascending, Table: column.table, Column: column.Name})
+	}
+	return key
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"spillway/internal/database"
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 )
 
@@ -53,7 +53,7 @@ func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 
 // statement returns def with its parameters in place. It may lack a key.
 func (db *DB) statement(def feed.Definition) (*Feed, error) {
-	parsed, err := database.ParseMySQLStatement(def.SQL)
+	parsed, err := plans.ParseStatement(def.SQL, plans.MySQL)
 	if err != nil {
 		return nil, err
 	}

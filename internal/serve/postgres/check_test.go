@@ -3,7 +3,6 @@ package postgres
 import (
 	"bytes"
 	"log/slog"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -100,7 +99,7 @@ func testCheckPlans(t *testing.T, pg *apptest.PostgresServer) {
 		{"filter of another kind", `SELECT id FROM orders WHERE city % 400 = :city`, keyOf("id"), city, "with the filtered columns first"},
 		{"filter that most rows pass", `SELECT id FROM orders WHERE state <> 'closed'`, keyOf("id"), nil, ""},
 		{"filter on the other table", `SELECT o.id FROM orders o JOIN "Users" u ON u.id = o.users_id WHERE u.city = :city`, keyOf("id"), city, "conditions on other tables"},
-		{"join not indexed", `SELECT o.id, n.note FROM orders o JOIN notes n ON n.orders_id = o.id`, keyOf("id"), nil, "ON public.notes (orders_id)"},
+		{"join not indexed", `SELECT o.id, n.note FROM orders o JOIN notes n ON n.orders_id = o.id`, keyOf("id"), nil, "ON notes (orders_id)"},
 		{"quoted names", `SELECT u.name, u.id FROM "Users" u`, keyOf("name", "id"), nil, `ON "Users" (name DESC, id DESC)`},
 		{"columns of two tables", `SELECT o.at, u.id FROM orders o JOIN "Users" u ON u.id = o.users_id`, keyOf("at", "id"), nil, "columns of one table"},
 		{"grouped", `SELECT users_id AS id, count(*) AS n FROM orders GROUP BY users_id`, keyOf("id"), nil, "orders"},
@@ -115,36 +114,4 @@ func testCheckPlans(t *testing.T, pg *apptest.PostgresServer) {
 	if err, _ := checkFeed(t, url, feed.Definition{Name: "/test", SQL: tests[3].sql, Key: keyOf("id"), Params: city}); err != "" {
 		t.Errorf("with the index: %s", err)
 	}
-}
-
-func TestConjuncts(t *testing.T) {
-	tests := []struct {
-		condition string
-		want      []string
-	}{
-		{"", nil},
-		{"(o.city = $1)", []string{"o.city = $1"}},
-		{"((o.city = $1) AND (o.state = 'a) AND (b'::text))", []string{"o.city = $1", "o.state = 'a) AND (b'::text"}},
-		{"((a.b = 1) OR ((a.c = 2) AND (a.d = 3)))", []string{"(a.b = 1) OR ((a.c = 2) AND (a.d = 3))"}},
-		{"(ROW(a.b, a.c) < ROW($1, $2))", []string{"ROW(a.b, a.c) < ROW($1, $2)"}},
-		{"((a.state)::text = 'it''s'::text)", []string{"(a.state)::text = 'it''s'::text"}},
-	}
-	for _, test := range tests {
-		if got := conjuncts(test.condition); !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s: %q, want %q", test.condition, got, test.want)
-		}
-	}
-}
-
-func FuzzConjuncts(f *testing.F) {
-	f.Add("((o.city = $1) AND (o.state = 'a) AND (b'::text))")
-	f.Add(")(")
-	f.Add("(' AND ")
-	f.Fuzz(func(t *testing.T, condition string) {
-		for _, part := range conjuncts(condition) {
-			if !strings.Contains(condition, part) {
-				t.Errorf("%q is no part of %q", part, condition)
-			}
-		}
-	})
 }

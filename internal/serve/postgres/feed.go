@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"spillway/internal/database"
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 )
 
@@ -34,7 +34,7 @@ var _ feed.Source = (*Feed)(nil)
 // Parameters are passed as text, bigint, double precision, boolean, timestamptz
 // and uuid.
 func (db *DB) Feed(def feed.Definition) (*Feed, error) {
-	parsed, err := database.ParseStatement(def.SQL)
+	parsed, err := plans.ParseStatement(def.SQL, plans.Postgres)
 	if err != nil {
 		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"spillway/internal/database"
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/query"
 )
@@ -26,7 +26,7 @@ var _ query.Source = (*Query)(nil)
 // the database can see come with the first call of Run or Check. Parameters are
 // passed as those of feeds are: see DB.Feed.
 func (db *DB) Query(def query.Definition) (*Query, error) {
-	parsed, err := database.ParseStatement(def.SQL)
+	parsed, err := plans.ParseStatement(def.SQL, plans.Postgres)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}

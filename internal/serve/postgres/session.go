@@ -149,3 +149,23 @@ func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 	_, closeErr := result.Close()
 	return errors.Join(err, closeErr)
 }
+
+// texts returns the rows of a small result as text, NULL as "". The arguments
+// are text.
+func texts(ctx context.Context, conn *pgconn.PgConn, sql string, args ...string) ([][]string, error) {
+	params := make([][]byte, len(args))
+	for i, arg := range args {
+		params[i] = []byte(arg)
+	}
+	result := conn.ExecParams(ctx, sql, params, nil, nil, nil).Read()
+	if result.Err != nil {
+		return nil, result.Err
+	}
+	rows := make([][]string, len(result.Rows))
+	for i, row := range result.Rows {
+		for _, cell := range row {
+			rows[i] = append(rows[i], string(cell))
+		}
+	}
+	return rows, nil
+}

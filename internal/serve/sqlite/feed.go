@@ -11,7 +11,7 @@ import (
 
 	"zombiezen.com/go/sqlite"
 
-	"spillway/internal/database"
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 )
 
@@ -71,7 +71,7 @@ func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 
 // statement reads a definition's own SELECT.
 func (db *DB) statement(def feed.Definition) (*Feed, error) {
-	parsed, err := database.ParseStatement(def.SQL)
+	parsed, err := plans.ParseStatement(def.SQL, plans.SQLite)
 	if err != nil {
 		return nil, fmt.Errorf("sql:%w", err)
 	}

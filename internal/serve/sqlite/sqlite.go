@@ -257,3 +257,91 @@ func (db *DB) Close() error {
 	db.idle = nil
 	return errors.Join(errs...)
 }
+
+// Ping reads the file's header and says whether the database answers.
+func (db *DB) Ping(ctx context.Context) error {
+	err := db.read(ctx, func(conn *sqlite.Conn) error {
+		_, err := schemaVersion(conn)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ping: %w", err)
+	}
+	return nil
+}
+
+// Probe runs one trivial statement through the pool: what a request to the
+// database costs at least. The statement reads no table and waits for no lock, so
+// that ctx bounds the wait for a connection only.
+func (db *DB) Probe(ctx context.Context) error {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	defer db.release(conn)
+	one, err := integer(conn, "SELECT 1")
+	if err == nil && one != 1 {
+		err = fmt.Errorf("SELECT 1 is %d", one)
+	}
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	return nil
+}
+
+// schemaVersion returns the number that SQLite changes with every change of
+// the schema, by any process.
+func schemaVersion(conn *sqlite.Conn) (int64, error) {
+	return integer(conn, "PRAGMA schema_version")
+}
+
+// integer returns the one integer that query yields. The statement stays
+// prepared; query is one of a few.
+func integer(conn *sqlite.Conn, query string) (int64, error) {
+	stmt, err := conn.Prepare(query)
+	if err != nil {
+		return 0, err
+	}
+	found, err := stmt.Step()
+	if err != nil {
+		return 0, err
+	}
+	if !found {
+		return 0, fmt.Errorf("%s: no row", query)
+	}
+	n := stmt.ColumnInt64(0)
+	return n, stmt.Reset()
+}
+
+// readTexts returns the rows of a small result as text. The arguments are text.
+func readTexts(conn *sqlite.Conn, sql string, args ...string) ([][]string, error) {
+	stmt, _, err := conn.PrepareTransient(sql)
+	if err != nil {
+		return nil, err
+	}
+	for i, arg := range args {
+		stmt.BindText(i+1, arg)
+	}
+	var rows [][]string
+	for {
+		found, err := stmt.Step()
+		if err != nil || !found {
+			return rows, errors.Join(err, stmt.Finalize())
+		}
+		row := make([]string, stmt.ColumnCount())
+		for i := range row {
+			row[i] = stmt.ColumnText(i)
+		}
+		rows = append(rows, row)
+	}
+}
+
+// texts returns the first column of what sql yields for one argument.
+func texts(conn *sqlite.Conn, sql, argument string) ([]string, error) {
+	rows, err := readTexts(conn, sql, argument)
+	var found []string
+	for _, row := range rows {
+		found = append(found, row[0])
+	}
+	return found, err
+}

@@ -1,4 +1,4 @@
-package database
+package plans
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 func TestParseStatement(t *testing.T) {
 	good := func(sql, rendered string, names ...string) {
 		t.Helper()
-		s, err := ParseStatement(sql)
+		s, err := ParseStatement(sql, Postgres)
 		if err != nil {
 			t.Errorf("%q: %v", sql, err)
 			return
@@ -45,7 +45,7 @@ func TestParseStatement(t *testing.T) {
 	same(`SELECT '\' || '\'`) // the standard: no escape
 }
 
-func TestParseMySQLStatement(t *testing.T) {
+func TestParseStatementMySQL(t *testing.T) {
 	for _, c := range []struct{ sql, rendered string }{
 		{"SELECT 5--1", "SELECT 5--1"},
 		{"SELECT 5--:a", "SELECT 5--<a>"},
@@ -59,7 +59,7 @@ func TestParseMySQLStatement(t *testing.T) {
 		{"SELECT $a$, :a, $a$", "SELECT $a$, <a>, $a$"},
 		{"SELECT E'\\', :a, '\\'", "SELECT E'\\', <a>, '\\'"},
 	} {
-		s, err := ParseMySQLStatement(c.sql)
+		s, err := ParseStatement(c.sql, MySQL)
 		if err != nil {
 			t.Errorf("%q: %v", c.sql, err)
 			continue
@@ -68,7 +68,7 @@ func TestParseMySQLStatement(t *testing.T) {
 			t.Errorf("%q: %q, want %q", c.sql, got, c.rendered)
 		}
 	}
-	if s, err := ParseStatementFor(Postgres, "SELECT 5--:a"); err != nil || len(s.Names()) != 0 {
+	if s, err := ParseStatement("SELECT 5--:a", Postgres); err != nil || len(s.Names()) != 0 {
 		t.Errorf("PostgreSQL's comment: %v, %v", s.Names(), err)
 	}
 }
@@ -76,7 +76,7 @@ func TestParseMySQLStatement(t *testing.T) {
 func TestParseStatementErrors(t *testing.T) {
 	bad := func(sql, want string) {
 		t.Helper()
-		_, err := ParseStatement(sql)
+		_, err := ParseStatement(sql, Postgres)
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s...", sql, err, want)
 		}
@@ -100,7 +100,7 @@ func TestParseStatementErrors(t *testing.T) {
 	bad("SELECT $1", "1:8: parameters by number ($1)")
 	bad("SELECT (1", "1:8: this ( is not closed")
 	bad("SELECT 1) x, (SELECT 2", "1:9: this ) closes nothing")
-	bad("SELECT 'é\x00'", "1:10: the statement holds a NUL byte")
+	bad("SELECT 'é\x00'", "1:10: the statement contains a NUL byte")
 	bad("SELECT '\xff'", "1:9: the statement is not valid UTF-8")
 }
 
@@ -121,7 +121,7 @@ func FuzzParseStatement(f *testing.F) {
 	}
 	position := regexp.MustCompile(`^[1-9][0-9]*:[1-9][0-9]*: [^\n]+$`)
 	f.Fuzz(func(t *testing.T, sql string) {
-		s, err := ParseStatement(sql)
+		s, err := ParseStatement(sql, Postgres)
 		if err != nil {
 			if !position.MatchString(strings.ToValidUTF8(err.Error(), "?")) {
 				t.Fatalf("%q: error without a position: %q", sql, err)
@@ -129,7 +129,7 @@ func FuzzParseStatement(f *testing.F) {
 			return
 		}
 		text := s.Render(func(name string) string { return ":" + name })
-		again, err := ParseStatement(text)
+		again, err := ParseStatement(text, Postgres)
 		if err != nil {
 			t.Fatalf("%q renders %q: %v", sql, text, err)
 		}
@@ -139,12 +139,12 @@ func FuzzParseStatement(f *testing.F) {
 		n := 0
 		s.Render(func(name string) string {
 			n++
-			if !slices.Contains(s.Names(), name) || !isName(name) {
+			if !slices.Contains(s.Names(), name) || !isParamName(name) {
 				t.Fatalf("%q: asked for the unknown name %q", sql, name)
 			}
 			return fmt.Sprintf("$%d", n)
 		})
-		if wrapped, err := ParseStatement("SELECT * FROM (" + text + ") q"); err != nil || !slices.Equal(wrapped.Names(), s.Names()) {
+		if wrapped, err := ParseStatement("SELECT * FROM ("+text+") q", Postgres); err != nil || !slices.Equal(wrapped.Names(), s.Names()) {
 			t.Fatalf("%q in parentheses: %v", text, err)
 		}
 	})

@@ -1,30 +1,28 @@
-package doctor
+package plans
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"spillway/internal/database"
 )
 
 const gameRecord = "SELECT * FROM game_record WHERE app_id=? AND token=? AND score != -1 ORDER BY prize_grade, score LIMIT 50"
 
 // shelf returns tables for derive, with the columns named and no index.
-func shelf(s *selection, columns map[string]string) []*TableInfo {
-	var tables []*TableInfo
-	for i, ref := range s.tables {
-		t := &TableInfo{Name: ref.name, plain: ref.name, from: i}
-		for _, name := range strings.Fields(columns[ref.name]) {
-			t.columns = append(t.columns, column{name: name})
+func shelf(s *Select, columns map[string]string) []*Table {
+	var tables []*Table
+	for _, ref := range s.Tables {
+		t := &Table{Name: ref.Name, Full: ref.TableName}
+		for _, name := range strings.Fields(columns[ref.Name]) {
+			t.Columns = append(t.Columns, Column{Name: name})
 		}
 		tables = append(tables, t)
 	}
 	return tables
 }
 
-func TestDerive(t *testing.T) {
+func TestAdvise(t *testing.T) {
 	columns := map[string]string{
 		"game_record": "id app_id token prize_grade score start_time",
 		"orders":      "id createtime goods_name users_id",
@@ -38,9 +36,9 @@ func TestDerive(t *testing.T) {
 		{"select id from orders where users_id = 3", []string{"orders (users_id)"}},
 		{"SELECT id FROM orders WHERE 3 = users_id AND createtime > now() - interval '1 day'", []string{"orders (users_id, createtime)"}},
 		{"SELECT id FROM orders WHERE users_id = 3 AND createtime BETWEEN ? AND ? ORDER BY id DESC", []string{
-			"orders (users_id, id, createtime)", "orders (users_id, createtime)",
+			"orders (users_id, id DESC, createtime)", "orders (users_id, createtime)",
 		}},
-		{"SELECT id FROM orders WHERE users_id = 3 ORDER BY createtime DESC, id DESC", []string{"orders (users_id, createtime, id)"}},
+		{"SELECT id FROM orders WHERE users_id = 3 ORDER BY createtime DESC, id DESC", []string{"orders (users_id, createtime DESC, id DESC)"}},
 		{"SELECT id FROM orders WHERE users_id = 3 ORDER BY createtime DESC, id", []string{"orders (users_id, createtime DESC, id)"}},
 		{"SELECT id FROM orders ORDER BY createtime DESC NULLS LAST LIMIT 5", []string{"orders (createtime DESC NULLS LAST)"}},
 		{"SELECT id FROM orders WHERE users_id IN (1, 2) AND lower(goods_name) = 'x'", []string{"orders (users_id)"}},
@@ -57,79 +55,79 @@ func TestDerive(t *testing.T) {
 		}},
 		{"SELECT id FROM orders WHERE goods_name LIKE 'a%' AND createtime IS DISTINCT FROM now()", nil},
 	} {
-		s, err := readStatement(c.sql, database.Postgres)
+		s, err := ReadSelect(c.sql, Postgres)
 		if err != nil {
 			t.Errorf("%s: %v", c.sql, err)
 			continue
 		}
-		d, err := derive(s, shelf(s, columns))
+		d, err := s.Advise(shelf(s, columns))
 		if err != nil {
 			t.Errorf("%s: %v", c.sql, err)
 			continue
 		}
 		var got []string
-		for _, candidate := range d.candidates {
-			got = append(got, candidate.Table+" ("+columnList(candidate.Columns)+")")
+		for _, candidate := range d.Candidates {
+			got = append(got, candidate.Table+" ("+ColumnList(candidate.Columns)+")")
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s%s", c.sql, diff, strings.Join(d.notes, "\n"))
+			t.Errorf("%s (-want +got):\n%s%s", c.sql, diff, strings.Join(d.Notes, "\n"))
 		}
 	}
 }
 
 // What an index has already is no candidate.
-func TestDeriveCovered(t *testing.T) {
-	s, err := readStatement(gameRecord, database.MySQL)
+func TestAdviseCovered(t *testing.T) {
+	s, err := ReadSelect(gameRecord, MySQL|BackslashEscapes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tables := shelf(s, map[string]string{"game_record": "app_id token prize_grade score"})
-	tables[0].Indexes = []Index{{Name: "seed", whole: true, Columns: []indexColumn{{Name: "prize_grade", Desc: true}, {Name: "score", Desc: true}, {Name: "x"}}}}
-	d, err := derive(s, tables)
+	tables[0].Indexes = []Index{{Name: "seed", Whole: true, Columns: []IndexColumn{{Name: "prize_grade", Desc: true}, {Name: "score", Desc: true}, {Name: "x"}}}}
+	d, err := s.Advise(tables)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.candidates) != 1 || len(d.candidates[0].Columns) != 4 || len(d.covered) != 1 {
-		t.Errorf("candidates %v, covered %v", d.candidates, d.covered)
+	if len(d.Candidates) != 1 || len(d.Candidates[0].Columns) != 4 || len(d.Covered) != 1 {
+		t.Errorf("candidates %v, covered %v", d.Candidates, d.Covered)
 	}
-	want := "ALTER TABLE `game_record` ADD INDEX `game_record_app_id_token_prize_grade_score` (`app_id`, `token`, `prize_grade`, `score`), ALGORITHM=INPLACE, LOCK=NONE"
-	if d.candidates[0].Create != want {
-		t.Errorf("create: %s", d.candidates[0].Create)
+	want := "CREATE INDEX game_record_app_id_token_prize_grade_score ON game_record (app_id, token, prize_grade, score) ALGORITHM=INPLACE LOCK=NONE"
+	if d.Candidates[0].Create != want {
+		t.Errorf("create: %s", d.Candidates[0].Create)
 	}
-	if len(d.notes) != 1 || !strings.Contains(d.notes[0], "score != -1") {
-		t.Errorf("notes: %q", d.notes)
+	if len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "score != -1") {
+		t.Errorf("notes: %q", d.Notes)
 	}
 }
 
 // A unique index finds the row; more columns find nothing more.
-func TestDeriveUnique(t *testing.T) {
-	s, err := readStatement("SELECT 1 FROM orders o JOIN users u ON u.id = o.users_id WHERE u.city = 'x'", database.Postgres)
+func TestAdviseUnique(t *testing.T) {
+	s, err := ReadSelect("SELECT 1 FROM orders o JOIN users u ON u.id = o.users_id WHERE u.city = 'x'", Postgres)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tables := shelf(s, map[string]string{"orders": "id users_id", "users": "id city"})
-	tables[1].Indexes = []Index{{Name: "users_pkey", whole: true, unique: true, Columns: []indexColumn{{Name: "id"}}}}
-	d, err := derive(s, tables)
+	tables[1].Indexes = []Index{{Name: "users_pkey", Whole: true, Unique: true, Columns: []IndexColumn{{Name: "id"}}}}
+	d, err := s.Advise(tables)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, c := range d.candidates {
-		got = append(got, columnList(c.Columns))
+	for _, c := range d.Candidates {
+		got = append(got, ColumnList(c.Columns))
 	}
-	if diff := cmp.Diff([]string{"users_id", "city"}, got); diff != "" || len(d.covered) != 1 {
-		t.Errorf("candidates %v, covered %v", got, d.covered)
+	if diff := cmp.Diff([]string{"users_id", "city"}, got); diff != "" || len(d.Covered) != 1 {
+		t.Errorf("candidates %v, covered %v", got, d.Covered)
 	}
 }
 
-func TestReadStatementRefuses(t *testing.T) {
+func TestReadSelectRefuses(t *testing.T) {
 	for sql, says := range map[string]string{
 		"":                                      "one plain SELECT",
 		"DELETE FROM t":                         "one plain SELECT",
 		"WITH a AS (SELECT 1) SELECT 1 FROM a":  "one plain SELECT",
 		"SELECT 1":                              "no FROM",
 		"SELECT 1 FROM t UNION SELECT 2 FROM t": "UNION",
-		"SELECT 1 FROM (SELECT 1) x":            "something else than a table",
+		"SELECT 1 FROM (SELECT 1) x":            "something other than a table",
 		"SELECT 1 FROM f(1)":                    "\"(\" in FROM",
 		"SELECT 1 FROM a RIGHT JOIN b ON a.x = b.x": "RIGHT",
 		"SELECT 1 FROM a JOIN b USING (x)":          "USING",
@@ -141,34 +139,34 @@ func TestReadStatementRefuses(t *testing.T) {
 		"SELECT 1 FROM t GROUP a":                   "without BY",
 		"SELECT 1 INTO x FROM t":                    "INTO",
 		"SELECT 1 FROM t /* open":                   "/* is not closed",
-		"SELECT 1 FROM a JOIN":                      "something else than a table",
+		"SELECT 1 FROM a JOIN":                      "something other than a table",
 	} {
-		if s, err := readStatement(sql, database.Postgres); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
+		if s, err := ReadSelect(sql, Postgres); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, %v; want %q", sql, s, err, says)
 		}
 	}
 }
 
 func TestRender(t *testing.T) {
-	s, err := readStatement("SELECT g.* FROM app.game_record g WHERE g.a = ? -- why\n AND b = :name LIMIT ? ;", database.MySQL)
+	s, err := ReadSelect("SELECT g.* FROM app.game_record g WHERE g.a = ? -- why\n AND b = :name LIMIT ? ;", MySQL|BackslashEscapes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := s.render(func(i int) string { return "$" + string(rune('0'+i)) }, map[int]string{0: "copy"})
+	got := s.Render(func(i int) string { return "$" + string(rune('0'+i)) }, map[int]string{0: "copy"})
 	if want := "SELECT g.* FROM copy g WHERE g.a = $1 -- why\n AND b = $2 LIMIT $3"; got != want {
 		t.Errorf("rendered %q", got)
 	}
 	var names []string
-	for _, p := range s.params {
-		names = append(names, p.name)
+	for _, p := range s.Params {
+		names = append(names, p.Name)
 	}
-	if diff := cmp.Diff([]string{"a", "name", "3"}, names); diff != "" || !s.params[2].count || !s.params[0].equal {
-		t.Errorf("parameters %v %+v", names, s.params)
+	if diff := cmp.Diff([]string{"a", "name", "3"}, names); diff != "" || !s.Params[2].Count || !s.Params[0].Equal {
+		t.Errorf("parameters %v %+v", names, s.Params)
 	}
 }
 
 // Reading never panics, and what is read renders as it was.
-func FuzzReadStatement(f *testing.F) {
+func FuzzReadSelect(f *testing.F) {
 	for _, sql := range []string{
 		gameRecord, "SELECT a FROM t", "select 'a''b', \"c\" from `t` where x between 1 and 2 or y in (1,2)",
 		"SELECT a FROM t JOIN u ON t.a = u.b, v WHERE (a = 1 AND b IS NULL) GROUP BY a ORDER BY 1 LIMIT ?",
@@ -178,28 +176,28 @@ func FuzzReadStatement(f *testing.F) {
 		f.Add(sql, false)
 	}
 	f.Fuzz(func(t *testing.T, sql string, mysql bool) {
-		driver := database.Postgres
+		dialect := Postgres
 		if mysql {
-			driver = database.MySQL
+			dialect = MySQL | BackslashEscapes
 		}
-		s, err := readStatement(sql, driver)
+		s, err := ReadSelect(sql, dialect)
 		if err != nil {
 			return
 		}
 		number := 0
-		same := s.render(func(int) string {
-			for i := range s.params {
+		same := s.Render(func(int) string {
+			for i := range s.Params {
 				if i == number {
 					number++
-					return s.src[s.tokens[s.params[i].token].start:s.tokens[s.params[i].token].end]
+					return s.Text[s.reader.tokens[s.Params[i].token].Start:s.reader.tokens[s.Params[i].token].End]
 				}
 			}
 			return ""
 		}, nil)
-		if same != s.src || !strings.HasPrefix(sql, s.src) {
+		if same != s.Text || !strings.HasPrefix(sql, s.Text) {
 			t.Errorf("%q renders as %q", sql, same)
 		}
-		if _, err := derive(s, shelf(s, map[string]string{})); err == nil && len(s.conditions) > 0 {
+		if _, err := s.Advise(shelf(s, map[string]string{})); err == nil && len(s.conditions) > 0 {
 			t.Errorf("%q: conditions on columns that no table has", sql)
 		}
 	})

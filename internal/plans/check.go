@@ -1,0 +1,184 @@
+package plans
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// wasteful is how many times the window's rows a feed may read before it counts
+// as scanning, where that is more than largeTable.
+const wasteful = 10
+
+// ErrCheapSort marks a plan that sorts a table although an index has the feed's
+// order, and is right to do so: the table is small for the window.
+var ErrCheapSort = errors.New("the optimizer finds sorting cheaper than the index in the feed's order; this changes as the table grows")
+
+// KeyColumn is a column of a feed's key and where it comes from.
+type KeyColumn struct {
+	Output string    // its name in the feed
+	Desc   bool      // the feed is in descending order of it
+	Table  TableName // of the table; zero if the column is computed
+	Column string    // its name in the table; "" if that is not known
+}
+
+// Check judges the plans of one feed's statements.
+type Check struct {
+	Catalog Catalog
+	Key     []KeyColumn
+	Window  int    // rows that the statement is to return
+	SQL     string // SQLite: the feed's own statement, in which aliases are looked up
+	Behind  bool   // SQLite: the statement reads the rows after a key
+	// Tables are the tables by alias, for MySQL.
+	Tables map[string]TableName
+	// Descending: the server keeps indexes in descending order, for MySQL.
+	Descending bool
+}
+
+// finding is a table of which a statement reads too much.
+type finding struct {
+	table    TableName
+	sorted   bool     // its rows are sorted; otherwise they are only read
+	computed bool     // for a derived table or a subquery, before the first row is known
+	cheap    bool     // sorting it can be right
+	rows     float64  // the estimate; 0: all, which is more than largeTable
+	equal    []string // its columns that must equal a constant
+	others   bool     // there are other conditions on it
+	join     []string // its columns that must equal one of another table
+}
+
+// Judge returns an error if a plan sorts a large table, or scans one that an
+// index could serve, for one window. The error names the index to add. It is
+// ErrCheapSort if nothing is to be done.
+func (c Check) Judge(p *Plan) error {
+	judge := c.judgeSQLite
+	switch {
+	case c.Catalog.Dialect.has(Postgres):
+		judge = c.judgePostgres
+	case c.Catalog.Dialect.has(MySQL):
+		judge = c.judgeMySQL
+	}
+	found, err := judge(p)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	return c.advise(found)
+}
+
+// keyTable returns the table that all key columns are of.
+func (c Check) keyTable() (TableName, bool) {
+	t := c.Key[0].Table
+	one := !slices.ContainsFunc(c.Key, func(k KeyColumn) bool { return k.Table != t })
+	return t, one && t != TableName{}
+}
+
+// advise returns the error for a plan's findings. A join without an index comes
+// first: until it has one, no index in the feed's order helps.
+func (c Check) advise(found []finding) error {
+	key, one := c.keyTable()
+	for _, f := range found {
+		if f.sorted && !one {
+			return fmt.Errorf("%s: the key's columns are of several tables or computed, so no index can give the feed's order; order it by columns of one table", c.problem(f))
+		}
+		if f.computed || len(f.join) == 0 || one && f.table == key {
+			continue
+		}
+		create, missing, err := c.missing(f.table, plain(f.join))
+		if err != nil {
+			return err
+		}
+		if missing {
+			return fmt.Errorf("%s; add an index for the join: %s", c.problem(f), create)
+		}
+	}
+	for _, f := range found {
+		if one && f.table == key && !f.computed {
+			return c.adviseOrder(f)
+		}
+	}
+	f := found[0]
+	switch {
+	case f.computed:
+		return fmt.Errorf("%s before the first row is known: the statement groups, unites or limits them, or asks for them in a subquery; take that out of it", c.problem(f))
+	case f.sorted && c.Catalog.Dialect.has(MySQL):
+		return fmt.Errorf("%s; name %s first in FROM, so that the statement follows the feed's order", c.problem(f), key.Name)
+	}
+	return fmt.Errorf("%s; add an index on the columns of %s that join or filter it", c.problem(f), f.table.Name)
+}
+
+// missing returns the command that adds an index, and whether no index of the
+// table starts with its columns.
+func (c Check) missing(name TableName, columns []IndexColumn) (create string, missing bool, err error) {
+	t, err := c.Catalog.Table(name)
+	if err != nil {
+		return "", false, err
+	}
+	there := slices.ContainsFunc(t.Indexes, func(index Index) bool { return index.covers(columns, len(columns)) })
+	return t.Create(c.Catalog.Dialect, columns), !there, nil
+}
+
+// adviseOrder is the error for a finding on the key's own table.
+func (c Check) adviseOrder(f finding) error {
+	d := c.Catalog.Dialect
+	t, err := c.Catalog.Table(f.table)
+	if err != nil {
+		return err
+	}
+	var order []IndexColumn
+	mixed := false
+	for _, key := range c.Key {
+		if _, ok := t.Column(key.Column); !ok {
+			return fmt.Errorf("%s; add an index of %s on the columns shown as %s, in this order", c.problem(f), f.table.Name, c.outputs())
+		}
+		order = append(order, IndexColumn{Name: key.Column, Desc: key.Desc})
+		mixed = mixed || key.Desc != c.Key[0].Desc
+	}
+	filters := plain(slices.DeleteFunc(slices.Clone(f.equal), func(name string) bool {
+		return slices.ContainsFunc(order, func(k IndexColumn) bool { return strings.EqualFold(k.Name, name) })
+	}))
+	columns := slices.Concat(filters, order)
+	covered := slices.ContainsFunc(t.Indexes, func(index Index) bool { return index.covers(columns, len(filters)) })
+	if covered && f.cheap {
+		return fmt.Errorf("%s: %w", c.problem(f), ErrCheapSort)
+	}
+	if covered && !f.others {
+		hint := "conditions on other tables drop most rows, or the statement groups them; filter by a column of " + t.Full.Name
+		switch {
+		case d.has(MySQL):
+			hint = fmt.Sprintf("name %s first in FROM, and filter by its columns only; or run ANALYZE TABLE", t.Full.Name)
+		case d.has(SQLite):
+			hint = fmt.Sprintf("run ANALYZE, or write CROSS JOIN after %s so that it is read first", t.Full.Name)
+		}
+		return fmt.Errorf("%s, although an index on (%s) exists: %s", c.problem(f), ColumnList(columns), hint)
+	}
+	advice := fmt.Sprintf("%s; add an index in the feed's order: %s", c.problem(f), t.Create(d, columns))
+	if f.others {
+		advice += ", with the filtered columns first"
+	}
+	if mixed && d.has(MySQL) && !c.Descending {
+		advice += " (the server ignores DESC in indexes: use MySQL 8.0 or MariaDB 10.8, or one direction for all key columns)"
+	}
+	return errors.New(advice)
+}
+
+func (c Check) outputs() string {
+	var names []string
+	for _, key := range c.Key {
+		names = append(names, c.Catalog.Dialect.QuoteAlways(key.Output))
+	}
+	return strings.Join(names, ", ")
+}
+
+// problem says what a finding is.
+func (c Check) problem(f finding) string {
+	what := "read"
+	if f.sorted {
+		what = "sort"
+	}
+	rows := fmt.Sprintf("about %.0f rows of %s", f.rows, f.table.Name)
+	if f.rows == 0 {
+		rows = fmt.Sprintf("all rows of %s, more than %d,", f.table.Name, largeTable)
+	}
+	return fmt.Sprintf("the statement would %s %s to show %d", what, rows, c.Window)
+}

@@ -1,0 +1,173 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"spillway/internal/plans"
+	"spillway/internal/serve/feed"
+)
+
+// Check implements feed.Source. It explains the statement for a window, and the
+// one for the rows after a key that it reads for the purpose. The feed's
+// parameters have made-up values. At first the tables are read in the order in
+// which the feed names them; if that is refused, the optimizer may order them.
+// The feed is read in the way that passes.
+//
+// Check also returns an error if a key column's table lets it be NULL. It logs
+// a warning if no unique index covers the key, and if a table is not InnoDB's.
+func (f *Feed) Check(ctx context.Context, window int) error {
+	if err := f.check(ctx, window); err != nil {
+		return fmt.Errorf("check feed %s: %w", f.def.Name, err)
+	}
+	return nil
+}
+
+func (f *Feed) check(ctx context.Context, window int) error {
+	ck := &checker{feed: f}
+	err := f.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		d, o, err := f.ask(ctx, se)
+		if err != nil {
+			return f.explainError(feed.Range{}, err)
+		}
+		f.known.Store(d)
+		ck.columns = d.columns
+		ck.check = plans.Check{Key: o.key(f.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
+		return ck.checkTables(ctx, se, o)
+	})
+	if err != nil {
+		return err
+	}
+	straight := ck.judge(ctx, true)
+	if straight == nil {
+		f.scatter.Store(false)
+		return nil
+	}
+	if ctx.Err() != nil || ck.judge(ctx, false) != nil {
+		return straight
+	}
+	f.scatter.Store(true)
+	return nil
+}
+
+// checker checks one feed.
+type checker struct {
+	feed    *Feed
+	columns *columns
+	check   plans.Check
+}
+
+// checkTables judges the key's columns by their tables, and the tables' engines.
+func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) error {
+	log := ck.feed.db.log.With("feed", ck.feed.def.Name)
+	catalog := se.catalog(ctx)
+	one, unique := true, false
+	var names []string
+	for _, k := range ck.check.Key {
+		names = append(names, k.Column)
+	}
+	for _, k := range ck.check.Key {
+		one = one && k.Column != "" && k.Table == ck.check.Key[0].Table
+		if k.Column == "" {
+			continue
+		}
+		t, err := catalog.Table(k.Table)
+		if err != nil {
+			return err
+		}
+		if c := o.outputs[k.Output]; c.Nullable {
+			return fmt.Errorf("the key column %s may be NULL: ALTER TABLE %s MODIFY %s %s NOT NULL",
+				k.Output, t.SQL(plans.MySQL), plans.MySQL.Quote(c.Name), c.Type)
+		}
+		unique = unique || slices.ContainsFunc(t.Indexes, func(index plans.Index) bool { return index.Unique && index.Within(names) })
+	}
+	if one && !unique {
+		log.Warn("no unique index covers the feed's key; rows with equal keys can be lost between pages", "table", ck.check.Key[0].Table.Name)
+	}
+	for _, t := range o.tables {
+		rows, err := se.texts(ctx, "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND TABLE_TYPE = 'BASE TABLE'", t.Schema, t.Name)
+		if err != nil {
+			return fmt.Errorf("look up the engine of %s: %w", t, err)
+		}
+		if len(rows) == 1 && rows[0][0] != "InnoDB" {
+			log.Warn("the table's engine is not InnoDB: readers wait for writers, and a crash can lose rows", "table", t.Name, "engine", rows[0][0])
+		}
+	}
+	return nil
+}
+
+// judge explains the feed's statements with the tables in the order named, or in
+// the optimizer's.
+func (ck *checker) judge(ctx context.Context, straight bool) error {
+	r := feed.Range{Args: ck.feed.samples(), Limit: ck.check.Window}
+	if err := ck.judgeRange(ctx, r, straight); err != nil {
+		return err
+	}
+	// The plan is known to be fast now, so reading a row does no harm.
+	ck.feed.scatter.Store(!straight)
+	walk, err := ck.feed.Keys(ctx, feed.Range{Args: r.Args, Skip: ck.check.Window, Limit: 1}, 1)
+	if err != nil || walk.Count == 0 {
+		return err // there is nothing after the window
+	}
+	r.After = walk.Last
+	return ck.judgeRange(ctx, r, straight)
+}
+
+func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) error {
+	return ck.feed.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		args, err := ck.feed.arguments(ck.columns, r)
+		if err != nil {
+			return err
+		}
+		values := make([]any, len(args))
+		for i, arg := range args {
+			values[i] = arg.Value
+		}
+		rows, understood, err := se.explain(ctx, ck.feed.writer(ck.columns).write(shape{after: r.After != "", straight: straight}), values)
+		if err != nil {
+			return err
+		}
+		plan, err := plans.ReadMySQL(rows, understood)
+		if err != nil {
+			return err
+		}
+		check := ck.check
+		check.Catalog = se.catalog(ctx)
+		err = check.Judge(plan)
+		if errors.Is(err, plans.ErrCheapSort) {
+			ck.feed.db.log.Info("the plan sorts a table", "feed", ck.feed.def.Name, "reason", err)
+			return nil
+		}
+		return err
+	})
+}
+
+// explain returns the rows of EXPLAIN and the statement as the server rewrote it.
+func (se *session) explain(ctx context.Context, sql string, args []any) (rows [][]string, understood string, err error) {
+	if rows, err = se.texts(ctx, se.Server.Explain()+sql, args...); err != nil {
+		return nil, "", fmt.Errorf("explain: %w", err)
+	}
+	notes, err := se.Query(ctx, "SHOW WARNINGS")
+	if err != nil {
+		return nil, "", fmt.Errorf("read how the server understood the statement: %w", err)
+	}
+	for _, note := range notes {
+		if note[1] == "1003" {
+			return rows, note[2], nil
+		}
+	}
+	return rows, "", nil
+}
+
+// catalog describes tables through the session.
+func (se *session) catalog(ctx context.Context) plans.Catalog {
+	return plans.Catalog{Dialect: plans.MySQL, Query: func(sql string, args ...string) ([][]string, error) {
+		values := make([]any, len(args))
+		for i, arg := range args {
+			values[i] = arg
+		}
+		return se.texts(ctx, sql, values...)
+	}}
+}
