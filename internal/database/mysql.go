@@ -212,11 +212,13 @@ func (s *MySQLSession) Query(ctx context.Context, sql string) ([][]string, error
 	if err != nil {
 		return nil, err
 	}
-	all, err := readTexts(rows)
+	all, err := ReadTexts(rows)
 	return all, errors.Join(err, rows.Close())
 }
 
-func readTexts(rows driver.Rows) ([][]string, error) {
+// ReadTexts returns the rows of a small result as text, NULL as "". The caller
+// closes rows.
+func ReadTexts(rows driver.Rows) ([][]string, error) {
 	var all [][]string
 	values := make([]driver.Value, len(rows.Columns()))
 	for {

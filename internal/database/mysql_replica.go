@@ -36,7 +36,7 @@ func (s *MySQLSession) ReplicaLag(ctx context.Context) (lag time.Duration, known
 		return 0, false, fmt.Errorf("read the replica's lag: %w", err)
 	}
 	at := slices.Index(rows.Columns(), column)
-	texts, err := readTexts(rows)
+	texts, err := ReadTexts(rows)
 	if err = errors.Join(err, rows.Close()); err != nil {
 		return 0, false, fmt.Errorf("read the replica's lag: %w", err)
 	}

@@ -112,7 +112,7 @@ func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, er
 		list = metadataOf(rows)
 		return nil, nil
 	}}
-	if err := se.run(ctx, s, namedValues(args), discard{}); err != nil {
+	if err := se.run(ctx, s, namedValues(args), feed.Discard[driver.Value]{}); err != nil {
 		return nil, nil, err
 	}
 	o, err := f.readOrigins(ctx, se, empty, args)

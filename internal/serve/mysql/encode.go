@@ -121,8 +121,8 @@ func (c *columns) keysOnly() *columns {
 	return keys
 }
 
-// appendObject appends a row as a JSON object.
-func (c *columns) appendObject(dst []byte, values []driver.Value) []byte {
+// AppendObject appends a row as a JSON object.
+func (c *columns) AppendObject(dst []byte, values []driver.Value) []byte {
 	for i, value := range values {
 		dst = append(dst, c.prefix[i]...)
 		if value == nil {
@@ -134,8 +134,8 @@ func (c *columns) appendObject(dst []byte, values []driver.Value) []byte {
 	return append(dst, '}')
 }
 
-// appendKey appends the key of a row.
-func (c *columns) appendKey(dst []byte, values []driver.Value) ([]byte, error) {
+// AppendKey appends the key of a row.
+func (c *columns) AppendKey(dst []byte, values []driver.Value) ([]byte, error) {
 	for _, column := range c.key {
 		value := values[column.index]
 		if value == nil {

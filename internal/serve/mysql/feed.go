@@ -87,15 +87,12 @@ func (db *DB) statement(def feed.Definition) (*Feed, error) {
 
 // Read implements feed.Source. After an error rows is as it was.
 func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
-	to := &rowSink{rows: rows, start: rows.Len()}
-	if to.start > 0 {
-		to.data = rows.Ends[to.start-1]
-	}
+	to := feed.NewCollector[driver.Value](rows)
 	if err := f.run(ctx, r, false, to); err != nil {
-		to.reset()
+		to.Reset()
 		return fmt.Errorf("read feed %s: %w", f.def.Name, err)
 	}
-	to.setKeys()
+	to.Finish()
 	return nil
 }
 
@@ -104,27 +101,26 @@ func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, er
 	if every < 1 {
 		return feed.Walk{}, fmt.Errorf("walk feed %s: every %d-th row", f.def.Name, every)
 	}
-	to := &keySink{every: every}
+	to := feed.NewWalker[driver.Value](every)
 	if err := f.run(ctx, r, true, to); err != nil {
 		return feed.Walk{}, fmt.Errorf("walk feed %s: %w", f.def.Name, err)
 	}
-	to.walk.Last = feed.Key(to.last)
-	return to.walk, nil
+	return to.Walk(), nil
 }
 
 // run runs the statement for r. It describes the feed before where that has not been
 // done, and again when the rows are not as described.
-func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to sink) error {
+func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler[driver.Value]) error {
 	err := f.runOnce(ctx, r, keysOnly, false, to)
 	if errors.Is(err, errOutdated) {
 		f.stale.Store(true)
-		to.reset()
+		to.Reset()
 		err = f.runOnce(ctx, r, keysOnly, true, to)
 	}
 	return f.explainError(r, err)
 }
 
-func (f *Feed) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool, to sink) error {
+func (f *Feed) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool, to feed.RowHandler[driver.Value]) error {
 	d, err := f.describe(ctx)
 	if err != nil {
 		return err

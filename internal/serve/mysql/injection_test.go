@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql/driver"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -119,14 +118,17 @@ func (in injection) ask(ctx context.Context, se *session, id int, text string) e
 	if err != nil {
 		return err
 	}
-	to := &textSink{}
-	s := &statement{sql: in.f.writer(d.columns).write(shape{}), columns: func(driver.Rows) (*columns, error) { return nil, nil }}
-	if err := se.run(ctx, s, args, to); err != nil {
+	values := make([]any, len(args))
+	for i, arg := range args {
+		values[i] = arg.Value
+	}
+	rows, err := se.texts(ctx, in.f.writer(d.columns).write(shape{}), values...)
+	if err != nil {
 		return err
 	}
 	digits := strings.ToUpper(hex.EncodeToString([]byte(text)))
-	if len(to.rows) != 1 || to.rows[0][0] != fmt.Sprint(id) || to.rows[0][1] != digits || to.rows[0][2] != digits {
-		return fmt.Errorf("%d rows: %.200q", len(to.rows), to.rows)
+	if len(rows) != 1 || rows[0][0] != fmt.Sprint(id) || rows[0][1] != digits || rows[0][2] != digits {
+		return fmt.Errorf("%d rows: %.200q", len(rows), rows)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/database"
+	"spillway/internal/serve/feed"
 )
 
 const (
@@ -109,6 +110,26 @@ func (db *DB) Ping(ctx context.Context) error {
 		return fmt.Errorf("ping: %w", err)
 	}
 	return nil
+}
+
+// Probe runs one trivial prepared statement through the pool: the cost of a
+// round trip to the database and nothing else.
+func (db *DB) Probe(ctx context.Context) error {
+	s := &statement{sql: "SELECT 1", columns: func(driver.Rows) (*columns, error) { return nil, nil }}
+	if err := db.query(ctx, s, nil, feed.Discard[driver.Value]{}); err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	return nil
+}
+
+// Lag returns how far a replica is behind its source, and false where the server
+// does not tell.
+func (db *DB) Lag(ctx context.Context) (lag time.Duration, known bool, err error) {
+	err = db.withSession(ctx, func(ctx context.Context, se *session) (err error) {
+		lag, known, err = se.ReplicaLag(ctx)
+		return err
+	})
+	return lag, known, err
 }
 
 // Stats returns the pool's figures.
@@ -218,22 +239,16 @@ func (db *DB) abandon(se *session) error {
 	return database.ErrEnded
 }
 
-// sink takes the rows of one statement. The values are valid during the call.
-type sink interface {
-	row(c *columns, values []driver.Value) error
-	reset() // forgets the rows taken: the statement is run again
-}
-
-// query runs s and passes its rows to the sink. It runs it a second time when the
+// query runs s and passes its rows to the handler. It runs it a second time when the
 // connection turns out to be dead, or when a prepared statement has been outdated
 // by a change of a table.
-func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to sink) error {
+func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler[driver.Value]) error {
 	run := func(ctx context.Context, se *session) error { return se.run(ctx, s, args, to) }
 	err := db.withSession(ctx, run)
 	if err == nil || ctx.Err() != nil || !worthRetrying(err) {
 		return err
 	}
-	to.reset()
+	to.Reset()
 	return db.withSession(ctx, run)
 }
 

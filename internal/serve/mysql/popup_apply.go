@@ -146,21 +146,21 @@ func insertRows[T any](ctx context.Context, se *session, head, tail string, item
 }
 
 func appendEvent(b []byte, e *popup.Event) []byte {
-	b = append(appendKey(b, e), ',')
+	b = append(AppendKey(b, e), ',')
 	b = append(appendMoment(b, e.ShownAt), ',')
 	b = append(appendMoment(b, e.At), ',')
 	return appendMoment(b, e.NextAt)
 }
 
 func appendNewest(b []byte, e *popup.Event) []byte {
-	b = append(appendKey(b, e), ',')
+	b = append(AppendKey(b, e), ',')
 	b = append(appendMoment(b, e.At), ',')
 	b = append(appendMoment(b, e.NextAt), ',')
 	return appendHex(b, popup.AppendState(nil, e.State))
 }
 
-// appendKey appends the columns that both statements begin with.
-func appendKey(b []byte, e *popup.Event) []byte {
+// AppendKey appends the columns that both statements begin with.
+func AppendKey(b []byte, e *popup.Event) []byte {
 	b = append(appendHex(b, e.ID[:]), ',')
 	b = append(appendHex(b, []byte(e.Key.User)), ',')
 	b = append(appendHex(b, []byte(e.Key.Placement)), ',')

@@ -30,17 +30,17 @@ func (db *DB) Query(def query.Definition) (*Query, error) {
 
 // Run implements query.Source.
 func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows *query.Rows) error {
-	to := &querySink{rows: rows, limit: limit}
+	to := &queryRows{rows: rows, limit: limit}
 	err := q.runOnce(ctx, args, false, to)
 	if errors.Is(err, errOutdated) {
 		q.feed.stale.Store(true)
-		to.reset()
+		to.Reset()
 		err = q.runOnce(ctx, args, true, to)
 	}
 	return q.feed.explainError(feed.Range{}, err)
 }
 
-func (q *Query) runOnce(ctx context.Context, args []string, adapt bool, to sink) error {
+func (q *Query) runOnce(ctx context.Context, args []string, adapt bool, to feed.RowHandler[driver.Value]) error {
 	d, err := q.feed.describe(ctx)
 	if err != nil {
 		return err
@@ -61,16 +61,16 @@ func (q *Query) Check(ctx context.Context) error {
 	return nil
 }
 
-// querySink encodes rows.
-type querySink struct {
+// queryRows encodes the rows of a query.
+type queryRows struct {
 	rows  *query.Rows
 	limit query.Limit
 }
 
-func (s *querySink) row(c *columns, values []driver.Value) error {
+func (s *queryRows) Row(e feed.RowEncoder[driver.Value], values []driver.Value) error {
 	s.rows.Begin()
-	s.rows.Data = c.appendObject(s.rows.Data, values)
+	s.rows.Data = e.AppendObject(s.rows.Data, values)
 	return s.rows.End(s.limit)
 }
 
-func (s *querySink) reset() { s.rows.Reset() }
+func (s *queryRows) Reset() { s.rows.Reset() }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"io"
 	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/database"
+	"spillway/internal/serve/feed"
 )
 
 // preparedPerConnection bounds the statements that one connection keeps
@@ -126,19 +126,15 @@ func (se *session) drop(sql string) {
 	}
 }
 
-// run runs a statement and passes its rows to the sink.
-func (se *session) run(ctx context.Context, s *statement, args []driver.NamedValue, to sink) error {
+// run runs a statement and passes its rows to the handler.
+func (se *session) run(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler[driver.Value]) error {
 	stmt, err := se.prepare(ctx, s.sql)
 	if err != nil {
 		return err
 	}
 	rows, err := stmt.QueryContext(ctx, args)
 	if err != nil {
-		var refused *mysql.MySQLError
-		if errors.As(err, &refused) && (refused.Number == numNeedsPreparing || refused.Number == numUnknownStatement) {
-			se.drop(s.sql)
-		}
-		return err
+		return se.forget(s.sql, err)
 	}
 	err = se.takeRows(rows, s, to)
 	if err != nil && s.endless {
@@ -148,8 +144,8 @@ func (se *session) run(ctx context.Context, s *statement, args []driver.NamedVal
 	return errors.Join(err, rows.Close())
 }
 
-// takeRows passes all rows to the sink.
-func (se *session) takeRows(rows driver.Rows, s *statement, to sink) error {
+// takeRows passes all rows to the handler.
+func (se *session) takeRows(rows driver.Rows, s *statement, to feed.RowHandler[driver.Value]) error {
 	c, err := s.columns(rows)
 	if err != nil {
 		return err
@@ -166,41 +162,34 @@ func (se *session) takeRows(rows driver.Rows, s *statement, to sink) error {
 			}
 			return err
 		}
-		if err := to.row(c, values); err != nil {
+		if err := to.Row(c, values); err != nil {
 			return err
 		}
 	}
 }
 
-// texts is the rows of a small result with parameters as text, NULL as "".
-func (se *session) texts(ctx context.Context, sql string, args ...any) ([][]string, error) {
-	to := &textSink{}
-	s := &statement{sql: sql, columns: func(driver.Rows) (*columns, error) { return nil, nil }}
-	if err := se.run(ctx, s, namedValues(args), to); err != nil {
+// texts returns the rows of a small result with parameters as text, NULL as "".
+func (se *session) texts(ctx context.Context, sql string, args ...any) (all [][]string, err error) {
+	stmt, err := se.prepare(ctx, sql)
+	if err != nil {
 		return nil, err
 	}
-	return to.rows, nil
-}
-
-// textSink copies rows as text.
-type textSink struct{ rows [][]string }
-
-func (s *textSink) row(_ *columns, values []driver.Value) error {
-	row := make([]string, len(values))
-	for i, value := range values {
-		switch v := value.(type) {
-		case nil:
-		case []byte:
-			row[i] = string(v)
-		default:
-			row[i] = fmt.Sprint(v)
-		}
+	rows, err := stmt.QueryContext(ctx, namedValues(args))
+	if err != nil {
+		return nil, se.forget(sql, err)
 	}
-	s.rows = append(s.rows, row)
-	return nil
+	all, err = database.ReadTexts(rows)
+	return all, errors.Join(err, rows.Close())
 }
 
-func (s *textSink) reset() { s.rows = nil }
+// forget drops a statement that the server no longer knows, by the error.
+func (se *session) forget(sql string, err error) error {
+	var refused *mysql.MySQLError
+	if errors.As(err, &refused) && (refused.Number == numNeedsPreparing || refused.Number == numUnknownStatement) {
+		se.drop(sql)
+	}
+	return err
+}
 
 func namedValues(args []any) []driver.NamedValue {
 	named := make([]driver.NamedValue, len(args))

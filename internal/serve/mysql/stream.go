@@ -249,11 +249,7 @@ func (se *session) exec(ctx context.Context, sql string, args []driver.NamedValu
 	}
 	result, err := stmt.(driver.StmtExecContext).ExecContext(ctx, args)
 	if err != nil {
-		var refused *mysql.MySQLError
-		if errors.As(err, &refused) && (refused.Number == numNeedsPreparing || refused.Number == numUnknownStatement) {
-			se.drop(sql)
-		}
-		return 0, err
+		return 0, se.forget(sql, err)
 	}
 	return result.RowsAffected()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"strconv"
 	"strings"
 	"time"
 
@@ -278,88 +279,76 @@ func (w *batchWriter) insertKeys(requests []*stream.Entry) error {
 	return nil
 }
 
-// singlyMax is the most rows of a refused statement that are inserted each alone:
-// halving those further costs more than it saves where several are at fault.
-const singlyMax = 8
+// spoolTable is created where it is missing when the first batch of a spool comes.
+const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
+	id BINARY(16) NOT NULL PRIMARY KEY,
+	stream VARBINARY(255) NOT NULL,
+	after BIGINT UNSIGNED NOT NULL,
+	sequence BIGINT UNSIGNED NOT NULL,
+	results LONGBLOB,
+	updated_at DATETIME(6) NOT NULL
+) ENGINE=InnoDB`
 
-// insertRows inserts rows in statements of powers of two, and halves those that the
-// server refuses.
-func (w *batchWriter) insertRows(rows []stream.Row) error {
-	for len(rows) > 0 {
-		n := powerBelow(min(len(rows), w.st.most))
-		part := rows[:n]
-		insert := func(low, high int) (*stream.Refused, error) {
-			if w.b.RowByRow {
-				return &stream.Refused{}, nil
-			}
-			return w.insertRange(part[low:high])
-		}
-		singly := func(low, high int) error { return w.insertSingly(part[low:high]) }
-		if err := stream.Bisect(n, singlyMax, insert, singly); err != nil {
-			return err
-		}
-		rows = rows[n:]
-	}
-	return nil
-}
-
-// insertSingly inserts rows each alone.
-func (w *batchWriter) insertSingly(rows []stream.Row) error {
-	for i, r := range rows {
-		refused, err := w.insertRange(rows[i : i+1])
-		if err != nil {
-			return err
-		}
-		if refused != nil {
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refused.Reason})
-		}
-	}
-	return nil
-}
-
-// insertRange inserts a power of two of rows, or none of them.
-func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
-	w.args = w.args[:0]
-	for _, r := range rows {
-		for i, c := range w.st.columns {
-			w.push(valueOf(r, i, c.Type))
-		}
-	}
-	_, err := w.se.exec(w.ctx, w.st.insert(len(rows), false), w.args)
-	w.b.Progress()
-	reason, data := isData(err)
-	if err == nil || !data {
-		return nil, err
-	}
-	if len(rows) > 1 || len(w.st.def.Key) == 0 {
-		return &stream.Refused{Reason: reason}, nil
-	}
-	// The clause for the key has hidden what is wrong: this statement tells.
-	_, err = w.se.exec(w.ctx, w.st.insert(1, true), w.args)
-	if reason, data = isData(err); data {
-		return &stream.Refused{Reason: reason}, nil
-	}
-	return nil, err
-}
-
-func valueOf(r stream.Row, column int, t stream.Type) driver.Value {
-	if r.Null(r.Row, column) {
+// prepareSpools creates the table of spools once: where it is there the right to create
+// it is not needed.
+func (st *Stream) prepareSpools(ctx context.Context, se *session) error {
+	if st.drains.Load() {
 		return nil
 	}
-	switch t {
-	case stream.Integer:
-		return r.Integer(r.Row, column)
-	case stream.Real:
-		return r.Real(r.Row, column)
-	case stream.Boolean:
-		if r.Boolean(r.Row, column) {
-			return int64(1)
-		}
-		return int64(0)
-	case stream.Timestamp:
-		return r.AppendTime(nil, r.Row, column)
-	case stream.UUID:
-		return r.AppendUUID(nil, r.Row, column)
+	present, err := se.Query(ctx, "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'spillway_spools'")
+	if err != nil {
+		return err
 	}
-	return r.Bytes(r.Row, column)
+	if present[0][0] != "1" {
+		if err := se.Exec(ctx, spoolTable); err != nil {
+			return fmt.Errorf("create the table spillway_spools: %w", err)
+		}
+	}
+	st.drains.Store(true)
+	return nil
+}
+
+// mark stores which groups of a spool the batch takes. stored reports, with the
+// transaction ended, that they are stored already.
+func (w *batchWriter) mark() (stored bool, err error) {
+	m := w.b.Mark
+	rows, err := w.se.texts(w.ctx, "SELECT after, sequence, COALESCE(results, '') FROM spillway_spools WHERE id = ? FOR UPDATE", m.Spool[:])
+	if err != nil {
+		return false, err
+	}
+	if len(rows) == 0 {
+		_, err := w.se.exec(w.ctx, "INSERT INTO spillway_spools (stream, after, sequence, updated_at, id) VALUES (?, ?, ?, UTC_TIMESTAMP(6), ?)",
+			w.values([]byte(m.Name), int64(m.After), int64(m.Last), m.Spool[:]))
+		return false, err
+	}
+	after, err := strconv.ParseUint(rows[0][0], 10, 64)
+	if err != nil {
+		return false, fmt.Errorf("read spillway_spools: %w", err)
+	}
+	last, err := strconv.ParseUint(rows[0][1], 10, 64)
+	if err != nil {
+		return false, fmt.Errorf("read spillway_spools: %w", err)
+	}
+	if stored, err = m.Compare(after, last); err != nil {
+		return false, err
+	}
+	if stored {
+		if err := w.b.SetResults([]byte(rows[0][2])); err != nil {
+			return false, err
+		}
+		return true, w.se.Exec(w.ctx, "ROLLBACK")
+	}
+	_, err = w.se.exec(w.ctx, "UPDATE spillway_spools SET stream = ?, after = ?, sequence = ?, results = NULL, updated_at = UTC_TIMESTAMP(6) WHERE id = ?",
+		w.values([]byte(m.Name), int64(m.After), int64(m.Last), m.Spool[:]))
+	return false, err
+}
+
+// keepResults stores the Results with what tells the batch again.
+func (w *batchWriter) keepResults(results []byte) error {
+	if w.b.Mark != nil {
+		_, err := w.se.exec(w.ctx, "UPDATE spillway_spools SET results = ? WHERE id = ?", w.values(results, w.b.Mark.Spool[:]))
+		return err
+	}
+	_, err := w.se.exec(w.ctx, "UPDATE spillway_batches SET results = ? WHERE id = ?", w.values(results, w.b.ID[:]))
+	return err
 }

@@ -73,8 +73,8 @@ func (c *columns) describe(fields []pgconn.FieldDescription) bool {
 	return true
 }
 
-// appendObject appends a row as a JSON object.
-func (c *columns) appendObject(dst []byte, values [][]byte) []byte {
+// AppendObject appends a row as a JSON object.
+func (c *columns) AppendObject(dst []byte, values [][]byte) []byte {
 	for i, value := range values {
 		dst = append(dst, c.prefix[i]...)
 		if value == nil {
@@ -86,8 +86,8 @@ func (c *columns) appendObject(dst []byte, values [][]byte) []byte {
 	return append(dst, '}')
 }
 
-// appendKey appends the key of a row.
-func (c *columns) appendKey(dst []byte, values [][]byte) ([]byte, error) {
+// AppendKey appends the key of a row.
+func (c *columns) AppendKey(dst []byte, values [][]byte) ([]byte, error) {
 	for _, column := range c.key {
 		value := values[column.index]
 		if value == nil {

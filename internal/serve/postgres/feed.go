@@ -67,15 +67,12 @@ func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 
 // Read implements feed.Source. After an error rows is as it was.
 func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
-	to := &rowSink{rows: rows, start: rows.Len()}
-	if to.start > 0 {
-		to.data = rows.Ends[to.start-1]
-	}
+	to := feed.NewCollector[[]byte](rows)
 	if err := f.run(ctx, r, false, to); err != nil {
-		to.reset()
+		to.Reset()
 		return fmt.Errorf("read feed %s: %w", f.def.Name, err)
 	}
-	to.setKeys()
+	to.Finish()
 	return nil
 }
 
@@ -84,15 +81,14 @@ func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, er
 	if every < 1 {
 		return feed.Walk{}, fmt.Errorf("walk feed %s: every %d-th row", f.def.Name, every)
 	}
-	to := &keySink{every: every}
+	to := feed.NewWalker[[]byte](every)
 	if err := f.run(ctx, r, true, to); err != nil {
 		return feed.Walk{}, fmt.Errorf("walk feed %s: %w", f.def.Name, err)
 	}
-	to.walk.Last = feed.Key(to.last)
-	return to.walk, nil
+	return to.Walk(), nil
 }
 
-func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to sink) error {
+func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler[[]byte]) error {
 	args, err := f.arguments(r)
 	if err != nil {
 		return err
@@ -181,63 +177,3 @@ func (f *Feed) checkColumns(ctx context.Context) error {
 func (f *Feed) describe(ctx context.Context, conn *pgconn.PgConn) (*pgconn.StatementDescription, error) {
 	return conn.Prepare(ctx, "", "SELECT * FROM ("+f.body+") AS feed", nil)
 }
-
-// rowSink encodes rows.
-type rowSink struct {
-	rows  *feed.Rows
-	start int // rows, and
-	data  int // bytes, that were there before
-
-	keys []byte // the keys of the new rows, one behind the other
-	ends []int  // where each ends
-}
-
-func (s *rowSink) row(c *columns, values [][]byte) error {
-	var err error
-	if s.keys, err = c.appendKey(s.keys, values); err != nil {
-		return err
-	}
-	s.ends = append(s.ends, len(s.keys))
-	s.rows.Begin()
-	s.rows.Data = c.appendObject(s.rows.Data, values)
-	s.rows.End("") // until setKeys
-	return nil
-}
-
-func (s *rowSink) reset() {
-	s.rows.Data = s.rows.Data[:s.data]
-	s.rows.Ends = s.rows.Ends[:s.start]
-	s.rows.Keys = s.rows.Keys[:s.start]
-	s.keys, s.ends = s.keys[:0], s.ends[:0]
-}
-
-// setKeys sets the keys of all new rows, which share one allocation.
-func (s *rowSink) setKeys() {
-	all := feed.Key(s.keys)
-	start := 0
-	for i, end := range s.ends {
-		s.rows.Keys[s.start+i] = all[start:end]
-		start = end
-	}
-}
-
-// keySink keeps the key of each every-th row.
-type keySink struct {
-	every int
-	walk  feed.Walk
-	last  []byte
-}
-
-func (s *keySink) row(c *columns, values [][]byte) error {
-	var err error
-	if s.last, err = c.appendKey(s.last[:0], values); err != nil {
-		return err
-	}
-	s.walk.Count++
-	if s.walk.Count%s.every == 0 {
-		s.walk.Keys = append(s.walk.Keys, feed.Key(s.last))
-	}
-	return nil
-}
-
-func (s *keySink) reset() { s.walk, s.last = feed.Walk{}, s.last[:0] }

@@ -17,10 +17,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spillway/internal/database"
+	"spillway/internal/serve/feed"
 )
 
 // clientGrace is how much later than the server this side gives a statement up:
@@ -63,6 +65,50 @@ func (db *DB) Ping(ctx context.Context) error {
 		return fmt.Errorf("ping: %w", err)
 	}
 	return nil
+}
+
+// probeStatement returns the trivial statement that Probe runs.
+func probeStatement() *statement {
+	return newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
+		return &columns{fields: fields, encode: make([]encoder, len(fields))}, nil
+	})
+}
+
+// Probe runs one trivial prepared statement through the pool: the cost of a
+// round trip to the database and nothing else.
+func (db *DB) Probe(ctx context.Context) error {
+	if err := db.query(ctx, db.probe, nil, feed.Discard[[]byte]{}); err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	return nil
+}
+
+// lagQuery is one row: how many seconds the server is behind its primary. While it
+// streams and has replayed all that it received, that is nothing, however long ago the
+// last transaction was; else it is that transaction's age, which is the most it can
+// be. NULL: it is no replica, or has replayed nothing yet.
+const lagQuery = `SELECT CASE
+	WHEN NOT pg_is_in_recovery() THEN NULL
+	WHEN pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() AND EXISTS (SELECT FROM pg_stat_wal_receiver) THEN 0
+	ELSE greatest(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)
+END::double precision`
+
+// Lag returns how far a replica is behind its primary, and false where the server
+// does not tell: it is none, or speaks PostgreSQL's protocol only.
+func (db *DB) Lag(ctx context.Context) (lag time.Duration, known bool, err error) {
+	pooled, err := db.acquire(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	defer pooled.Release()
+	var seconds *float64
+	if err := pooled.QueryRow(ctx, lagQuery, pgx.QueryExecModeExec).Scan(&seconds); err != nil {
+		return 0, false, fmt.Errorf("read the replica's lag: %w", err)
+	}
+	if seconds == nil {
+		return 0, false, nil
+	}
+	return time.Duration(*seconds * float64(time.Second)), true, nil
 }
 
 // Stats returns the pool's figures.
@@ -110,26 +156,20 @@ func (db *DB) waitedFor(err error) error {
 	return database.ErrBusy
 }
 
-// sink takes the rows of one statement. The values are valid during the call.
-type sink interface {
-	row(c *columns, values [][]byte) error
-	reset() // forgets the rows taken: the statement is run again
-}
-
-// query runs s and passes its rows to the sink. It runs it a second time when
+// query runs s and passes its rows to the handler. It runs it a second time when
 // the connection turns out to be dead, when a prepared statement has been
 // outdated by a change of a table, and when prepared statements turn out not to
 // work.
-func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to sink) error {
+func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler[[]byte]) error {
 	err := db.queryOnce(ctx, s, args, to)
 	if err == nil || ctx.Err() != nil || !db.worthRetrying(err) {
 		return err
 	}
-	to.reset()
+	to.Reset()
 	return db.queryOnce(ctx, s, args, to)
 }
 
-func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to sink) error {
+func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler[[]byte]) error {
 	pooled, err := db.acquire(ctx)
 	if err != nil {
 		return err
@@ -144,7 +184,7 @@ func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to sin
 	} else {
 		err = r.prepared(limited, s, args)
 	}
-	var refused *sinkError
+	var refused *handlerError
 	switch {
 	case err == nil:
 		return nil

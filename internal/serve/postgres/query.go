@@ -61,7 +61,7 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	for _, arg := range args {
 		values = append(values, []byte(arg))
 	}
-	return q.db.query(ctx, q.statement, values, &querySink{rows: rows, limit: limit})
+	return q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
 }
 
 // Check has the database take the statement, without running it.
@@ -81,16 +81,16 @@ func (q *Query) Check(ctx context.Context) error {
 	return nil
 }
 
-// querySink encodes rows.
-type querySink struct {
+// queryRows encodes the rows of a query.
+type queryRows struct {
 	rows  *query.Rows
 	limit query.Limit
 }
 
-func (s *querySink) row(c *columns, values [][]byte) error {
+func (s *queryRows) Row(e feed.RowEncoder[[]byte], values [][]byte) error {
 	s.rows.Begin()
-	s.rows.Data = c.appendObject(s.rows.Data, values)
+	s.rows.Data = e.AppendObject(s.rows.Data, values)
 	return s.rows.End(s.limit)
 }
 
-func (s *querySink) reset() { s.rows.Reset() }
+func (s *queryRows) Reset() { s.rows.Reset() }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/serve/feed"
 )
 
 // preparedPerConnection bounds the statements that one connection keeps
@@ -86,7 +88,7 @@ func (se *session) drop(ctx context.Context, conn *pgconn.PgConn, name string) e
 type execution struct {
 	conn   *pgconn.PgConn
 	giveUp context.CancelFunc // ends the context that the statement runs in
-	to     sink
+	to     feed.RowHandler[[]byte]
 }
 
 func (r *execution) prepared(ctx context.Context, s *statement, args [][]byte) error {
@@ -124,13 +126,13 @@ func (r *execution) unprepared(ctx context.Context, s *statement, args [][]byte)
 	return r.takeRows(result, c)
 }
 
-// sinkError is an error of the sink: the rows that it has not seen do not matter.
-type sinkError struct{ err error }
+// handlerError is an error of the row handler. Rows that it has not seen do not matter.
+type handlerError struct{ err error }
 
-func (e *sinkError) Error() string { return e.err.Error() }
-func (e *sinkError) Unwrap() error { return e.err }
+func (e *handlerError) Error() string { return e.err.Error() }
+func (e *handlerError) Unwrap() error { return e.err }
 
-// takeRows passes all rows to the sink and closes the result. When the sink takes no
+// takeRows passes all rows to the handler and closes the result. When the handler takes no
 // more the server is told to send no more: there may be millions.
 func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 	var err error
@@ -140,10 +142,10 @@ func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 			err = fmt.Errorf("a row of %d columns where %d were announced", len(values), len(c.encode))
 			break
 		}
-		if refused := r.to.row(c, values); refused != nil {
+		if refused := r.to.Row(c, values); refused != nil {
 			r.giveUp()
 			_, _ = result.Close() // what was on its way, then that it was cancelled
-			return &sinkError{refused}
+			return &handlerError{refused}
 		}
 	}
 	_, closeErr := result.Close()

@@ -145,6 +145,29 @@ func (st *Stream) Check(ctx context.Context) error {
 	return nil
 }
 
+// CheckPrivileges has the database look at whether it would run the stream's
+// statements: preparing them looks at no privilege, EXPLAIN at all of them. It writes
+// nothing.
+func (st *Stream) CheckPrivileges(ctx context.Context) error {
+	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		for _, s := range []*statement{st.batch, st.keys, st.rows} {
+			d, err := conn.Prepare(ctx, "", s.sql, nil)
+			if err != nil {
+				return err
+			}
+			nulls := make([][]byte, len(d.ParamOIDs))
+			if err := conn.ExecParams(ctx, "EXPLAIN "+s.sql, nulls, d.ParamOIDs, nil, nil).Read().Err; err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", st.def.Name, err)
+	}
+	return nil
+}
+
 // withConn runs work on one connection of the pool.
 func (st *Stream) withConn(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
 	pooled, err := st.db.acquire(ctx)

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -76,83 +75,21 @@ CREATE TABLE IF NOT EXISTS popup_queues (
 // It has a connection of its own for writing, whose commits are synced. SQLite has one
 // writer at a time, so further ones wait.
 type Popups struct {
-	db     *DB
-	writer chan *sqlite.Conn // holds the connection, nil before the first use
+	*writer
+	db *DB
 }
 
 // Popups returns the popup tables of the file. Call EnsureTables first.
 func (db *DB) Popups() *Popups {
-	p := &Popups{db: db, writer: make(chan *sqlite.Conn, 1)}
-	p.writer <- nil
-	return p
-}
-
-// Close closes the writing connection. Later calls of other methods fail.
-func (p *Popups) Close() error {
-	conn := <-p.writer
-	close(p.writer)
-	if conn == nil {
-		return nil
-	}
-	if err := conn.Close(); err != nil {
-		return fmt.Errorf("close the writer of popups: %w", err)
-	}
-	return nil
-}
-
-// write runs work in a transaction on the writing connection, alone. Waiting for
-// another process's lock and the work end with ctx.
-func (p *Popups) write(ctx context.Context, work func(*sqlite.Conn) error) error {
-	var conn *sqlite.Conn
-	open := false
-	select {
-	case conn, open = <-p.writer:
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the writer: %w", context.Cause(ctx))
-	}
-	if !open {
-		return errClosed
-	}
-	defer func() { p.writer <- conn }()
-	if conn == nil {
-		opened, err := p.open(ctx)
-		if err != nil {
-			return err
-		}
-		conn = opened
-	}
-	conn.SetInterrupt(ctx.Done())
-	defer conn.SetInterrupt(nil)
-	err := sqlitex.Execute(conn, "BEGIN IMMEDIATE", nil)
-	if err == nil {
-		err = work(conn)
-	}
-	if err == nil {
-		err = sqlitex.Execute(conn, "COMMIT", nil)
-	}
-	if !conn.AutocommitEnabled() {
-		conn.SetInterrupt(nil) // the end of ctx does not keep the transaction open
-		err = errors.Join(err, sqlitex.Execute(conn, "ROLLBACK", nil))
-	}
-	return err
-}
-
-func (p *Popups) open(ctx context.Context) (*sqlite.Conn, error) {
-	conn, err := sqlite.OpenConn(p.db.file, sqlite.OpenReadWrite)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	conn.SetInterrupt(ctx.Done())
-	// What the queue forgets after the commit must not be lost by it.
-	if err := sqlitex.ExecuteTransient(conn, "PRAGMA synchronous = FULL", nil); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
+	return &Popups{db: db, writer: newWriter("popups", func(ctx context.Context) (*sqlite.Conn, error) {
+		// A commit must not lose what the queue forgets after it.
+		return db.connectWriter(ctx, "synchronous = FULL")
+	})}
 }
 
 // EnsureTables creates the tables that are missing.
 func (p *Popups) EnsureTables(ctx context.Context) error {
-	err := p.write(ctx, func(conn *sqlite.Conn) error {
+	err := p.transaction(ctx, func(conn *sqlite.Conn) error {
 		for sql := range strings.SplitSeq(popupTables, ";") {
 			if strings.TrimSpace(sql) == "" {
 				continue
@@ -240,7 +177,7 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
 	saved := c
-	err = p.write(ctx, func(conn *sqlite.Conn) error {
+	err = p.transaction(ctx, func(conn *sqlite.Conn) error {
 		if err := sqlitex.Execute(conn, "UPDATE popup_version SET version = version + 1", nil); err != nil {
 			return err
 		}

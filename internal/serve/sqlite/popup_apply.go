@@ -32,7 +32,7 @@ func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Even
 	for first := true; first || len(events) > 0; first = false {
 		part := events[:min(len(events), popup.ApplyMax)]
 		events = events[len(part):]
-		err := p.write(ctx, func(conn *sqlite.Conn) error {
+		err := p.transaction(ctx, func(conn *sqlite.Conn) error {
 			if err := applyEvents(conn, part); err != nil || len(events) > 0 || mark.Sequence == 0 {
 				return err
 			}

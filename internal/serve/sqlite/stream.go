@@ -42,12 +42,11 @@ CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (ex
 // Booleans are stored as 1 and 0, timestamps as 2016-12-01 23:59:57.123456 in UTC,
 // json and UUIDs as text.
 type Stream struct {
+	*writer
 	db     *DB
 	schema *stream.Schema
 	def    stream.Definition
 	insert string
-
-	writer chan *sqlite.Conn // holds the connection, nil before the first use
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -55,8 +54,8 @@ var _ stream.Sink = (*Stream)(nil)
 // Stream returns the sink of a stream. Mistakes that only the database can see come
 // with the first call of Commit or Check.
 func (db *DB) Stream(schema *stream.Schema) *Stream {
-	st := &Stream{db: db, schema: schema, def: schema.Definition(), writer: make(chan *sqlite.Conn, 1)}
-	st.writer <- nil
+	st := &Stream{db: db, schema: schema, def: schema.Definition()}
+	st.writer = newWriter("stream "+st.def.Name, st.open)
 	var names, marks, key []string
 	for _, c := range schema.Columns() {
 		names = append(names, quote(c.Name))
@@ -81,66 +80,18 @@ func quoteTable(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// Close closes the writing connection. Later calls of other methods fail.
-func (st *Stream) Close() error {
-	conn := <-st.writer
-	close(st.writer)
-	if conn == nil {
-		return nil
-	}
-	if err := conn.Close(); err != nil {
-		return fmt.Errorf("close the writer of stream %s: %w", st.def.Name, err)
-	}
-	return nil
-}
-
-// write runs work on the writing connection, alone. Waiting for another process's
-// lock and the work end with ctx.
-func (st *Stream) write(ctx context.Context, work func(*sqlite.Conn) error) error {
-	var conn *sqlite.Conn
-	open := false
-	select {
-	case conn, open = <-st.writer:
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the writer: %w", context.Cause(ctx))
-	}
-	if !open {
-		return errClosed
-	}
-	defer func() { st.writer <- conn }()
-	if conn == nil {
-		opened, err := st.open(ctx)
-		if err != nil {
-			return err
-		}
-		conn = opened
-	}
-	conn.SetInterrupt(ctx.Done())
-	defer conn.SetInterrupt(nil)
-	return work(conn)
-}
-
 // open opens the writing connection and creates the stream's own tables.
 func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
-	conn, err := sqlite.OpenConn(st.db.file, sqlite.OpenReadWrite)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	conn.SetInterrupt(ctx.Done())
-	script := "PRAGMA foreign_keys = ON;"
+	pragmas := []string{"foreign_keys = ON"}
 	switch st.def.Fsync {
 	case stream.FsyncOn:
-		script += "PRAGMA synchronous = FULL;"
+		pragmas = append(pragmas, "synchronous = FULL")
 	case stream.FsyncOff:
-		script += "PRAGMA synchronous = NORMAL;"
+		pragmas = append(pragmas, "synchronous = NORMAL")
 	}
-	for sql := range strings.SplitSeq(script, ";") {
-		if sql == "" {
-			continue
-		}
-		if err := sqlitex.ExecuteTransient(conn, sql, nil); err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
+	conn, err := st.db.connectWriter(ctx, pragmas...)
+	if err != nil {
+		return nil, err
 	}
 	if err := sqlitex.ExecuteScript(conn, streamTables, nil); err != nil {
 		return nil, errors.Join(fmt.Errorf("create the tables spillway_batches and spillway_requests: %w", err), conn.Close())
@@ -151,7 +102,7 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 // Check has SQLite take the stream's statement, without running it, and creates the
 // stream's own tables where they are missing.
 func (st *Stream) Check(ctx context.Context) error {
-	err := st.write(ctx, func(conn *sqlite.Conn) error {
+	err := st.run(ctx, func(conn *sqlite.Conn) error {
 		if _, err := conn.Prepare(st.insert); err != nil {
 			return err
 		}
@@ -185,7 +136,7 @@ func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
 // Durability implements stream.Sink.
 func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
-	err := st.write(ctx, func(conn *sqlite.Conn) error {
+	err := st.run(ctx, func(conn *sqlite.Conn) error {
 		return sqlitex.Execute(conn, "PRAGMA synchronous", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
 			switch stmt.ColumnInt(0) {
 			case 0:
@@ -205,7 +156,7 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 // Sweep implements stream.Sink.
 func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) (int, error) {
 	total := 0
-	err := st.write(ctx, func(conn *sqlite.Conn) error {
+	err := st.run(ctx, func(conn *sqlite.Conn) error {
 		steps := []struct {
 			sql    string
 			before time.Time

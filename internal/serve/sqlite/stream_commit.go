@@ -15,7 +15,7 @@ import (
 
 // Commit implements stream.Sink.
 func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
-	err := st.write(ctx, func(conn *sqlite.Conn) error {
+	err := st.run(ctx, func(conn *sqlite.Conn) error {
 		if err := sqlitex.Execute(conn, "BEGIN IMMEDIATE", nil); err != nil {
 			return err
 		}
@@ -169,63 +169,43 @@ func (w *batchWriter) findKey(e *stream.Entry) error {
 	return w.exec("DELETE FROM spillway_requests WHERE stream = ? AND key = ?", w.st.def.Name, e.Key)
 }
 
-// progressRows are the rows that are told of as a batch's progress.
-const progressRows = 64
+// spoolTable is created where it is missing, in the transaction of a spool's batch.
+const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
+	id BLOB PRIMARY KEY,
+	stream TEXT NOT NULL,
+	after INTEGER NOT NULL,
+	sequence INTEGER NOT NULL,
+	results BLOB,
+	updated_at INTEGER NOT NULL
+) WITHOUT ROWID`
 
-func (w *batchWriter) insertRows() error {
-	rows := w.b.Rows(nil)
-	if len(rows) == 0 {
-		return nil
+// mark stores which groups of a spool the batch takes. It reports true, with the
+// Results set, when they are stored already.
+func (w *batchWriter) mark() (stored bool, err error) {
+	m := w.b.Mark
+	if err := w.exec(spoolTable); err != nil {
+		return false, err
 	}
-	stmt, err := w.conn.Prepare(w.st.insert)
-	if err != nil {
-		return err
-	}
-	columns := w.st.schema.Columns()
-	for n, r := range rows {
-		if n%progressRows == progressRows-1 {
-			w.b.Progress()
-		}
-		for i, c := range columns {
-			w.bind(stmt, i, c.Type, r)
-		}
-		_, err := stmt.Step()
-		// Reset reports a failed step once more.
-		if resetErr := stmt.Reset(); err == nil {
-			err = resetErr
-		}
-		if err == nil {
-			continue
-		}
-		reason := refusal(err)
-		if reason == "" || w.conn.AutocommitEnabled() { // a trigger may end the transaction
+	err = sqlitex.Execute(w.conn, "SELECT after, sequence, results FROM spillway_spools WHERE id = ?", &sqlitex.ExecOptions{
+		Args: []any{m.Spool[:]}, ResultFunc: func(stmt *sqlite.Stmt) error {
+			var err error
+			if stored, err = m.Compare(uint64(stmt.ColumnInt64(0)), uint64(stmt.ColumnInt64(1))); stored {
+				err = w.b.SetResults(columnBytes(stmt, 2))
+			}
 			return err
-		}
-		r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reason})
+		},
+	})
+	if stored || err != nil {
+		return stored, err
 	}
-	return stmt.ClearBindings()
+	return false, w.exec("INSERT OR REPLACE INTO spillway_spools (id, stream, after, sequence, updated_at) VALUES (?, ?, ?, ?, ?)",
+		m.Spool[:], m.Name, int64(m.After), int64(m.Last), w.now.UnixMicro())
 }
 
-func (w *batchWriter) bind(stmt *sqlite.Stmt, column int, t stream.Type, r stream.Row) {
-	param := column + 1
-	if r.Null(r.Row, column) {
-		stmt.BindNull(param)
-		return
+// keepResults stores the Results with what tells the batch again.
+func (w *batchWriter) keepResults(results []byte) error {
+	if w.b.Mark != nil {
+		return w.exec("UPDATE spillway_spools SET results = ? WHERE id = ?", results, w.b.Mark.Spool[:])
 	}
-	switch t {
-	case stream.Integer:
-		stmt.BindInt64(param, r.Integer(r.Row, column))
-	case stream.Real:
-		stmt.BindFloat(param, r.Real(r.Row, column))
-	case stream.Boolean:
-		stmt.BindBool(param, r.Boolean(r.Row, column))
-	case stream.Timestamp:
-		w.text = r.AppendTime(w.text[:0], r.Row, column)
-		stmt.BindText(param, string(w.text))
-	case stream.UUID:
-		w.text = r.AppendUUID(w.text[:0], r.Row, column)
-		stmt.BindText(param, string(w.text))
-	default:
-		stmt.BindText(param, string(r.Bytes(r.Row, column)))
-	}
+	return w.exec("UPDATE spillway_batches SET results = ? WHERE id = ?", results, w.b.ID[:])
 }

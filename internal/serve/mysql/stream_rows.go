@@ -1,0 +1,93 @@
+package mysql
+
+import (
+	"database/sql/driver"
+
+	"spillway/internal/serve/stream"
+)
+
+// singlyMax is the most rows of a refused statement that are inserted each alone:
+// halving those further costs more than it saves where several are at fault.
+const singlyMax = 8
+
+// insertRows inserts rows in statements of powers of two, and halves those that the
+// server refuses.
+func (w *batchWriter) insertRows(rows []stream.Row) error {
+	for len(rows) > 0 {
+		n := powerBelow(min(len(rows), w.st.most))
+		part := rows[:n]
+		insert := func(low, high int) (*stream.Refused, error) {
+			if w.b.RowByRow {
+				return &stream.Refused{}, nil
+			}
+			return w.insertRange(part[low:high])
+		}
+		singly := func(low, high int) error { return w.insertSingly(part[low:high]) }
+		if err := stream.Bisect(n, singlyMax, insert, singly); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+// insertSingly inserts rows each alone.
+func (w *batchWriter) insertSingly(rows []stream.Row) error {
+	for i, r := range rows {
+		refused, err := w.insertRange(rows[i : i+1])
+		if err != nil {
+			return err
+		}
+		if refused != nil {
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refused.Reason})
+		}
+	}
+	return nil
+}
+
+// insertRange inserts a power of two of rows, or none of them.
+func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
+	w.args = w.args[:0]
+	for _, r := range rows {
+		for i, c := range w.st.columns {
+			w.push(valueOf(r, i, c.Type))
+		}
+	}
+	_, err := w.se.exec(w.ctx, w.st.insert(len(rows), false), w.args)
+	w.b.Progress()
+	reason, data := isData(err)
+	if err == nil || !data {
+		return nil, err
+	}
+	if len(rows) > 1 || len(w.st.def.Key) == 0 {
+		return &stream.Refused{Reason: reason}, nil
+	}
+	// The clause for the key has hidden what is wrong: this statement tells.
+	_, err = w.se.exec(w.ctx, w.st.insert(1, true), w.args)
+	if reason, data = isData(err); data {
+		return &stream.Refused{Reason: reason}, nil
+	}
+	return nil, err
+}
+
+func valueOf(r stream.Row, column int, t stream.Type) driver.Value {
+	if r.Null(r.Row, column) {
+		return nil
+	}
+	switch t {
+	case stream.Integer:
+		return r.Integer(r.Row, column)
+	case stream.Real:
+		return r.Real(r.Row, column)
+	case stream.Boolean:
+		if r.Boolean(r.Row, column) {
+			return int64(1)
+		}
+		return int64(0)
+	case stream.Timestamp:
+		return r.AppendTime(nil, r.Row, column)
+	case stream.UUID:
+		return r.AppendUUID(nil, r.Row, column)
+	}
+	return r.Bytes(r.Row, column)
+}

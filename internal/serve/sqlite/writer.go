@@ -1,0 +1,98 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+)
+
+// writer is one connection for writing. SQLite has one writer at a time, so
+// further users wait. The owner calls Close.
+type writer struct {
+	name string // of what is written
+	open func(context.Context) (*sqlite.Conn, error)
+	conn chan *sqlite.Conn // holds the connection, nil before the first use
+}
+
+// newWriter returns a writer that connects at its first use.
+func newWriter(name string, open func(context.Context) (*sqlite.Conn, error)) *writer {
+	w := &writer{name: name, open: open, conn: make(chan *sqlite.Conn, 1)}
+	w.conn <- nil
+	return w
+}
+
+// Close closes the connection. Later writes fail.
+func (w *writer) Close() error {
+	conn := <-w.conn
+	close(w.conn)
+	if conn == nil {
+		return nil
+	}
+	if err := conn.Close(); err != nil {
+		return fmt.Errorf("close the writer of %s: %w", w.name, err)
+	}
+	return nil
+}
+
+// run runs work on the connection, alone. Waiting for another process's lock and
+// the work end with ctx.
+func (w *writer) run(ctx context.Context, work func(*sqlite.Conn) error) error {
+	var conn *sqlite.Conn
+	open := false
+	select {
+	case conn, open = <-w.conn:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the writer: %w", context.Cause(ctx))
+	}
+	if !open {
+		return errClosed
+	}
+	defer func() { w.conn <- conn }()
+	if conn == nil {
+		opened, err := w.open(ctx)
+		if err != nil {
+			return err
+		}
+		conn = opened
+	}
+	conn.SetInterrupt(ctx.Done())
+	defer conn.SetInterrupt(nil)
+	return work(conn)
+}
+
+// transaction runs work in a transaction. work can end it by itself, with a
+// ROLLBACK.
+func (w *writer) transaction(ctx context.Context, work func(*sqlite.Conn) error) error {
+	return w.run(ctx, func(conn *sqlite.Conn) error {
+		err := sqlitex.Execute(conn, "BEGIN IMMEDIATE", nil)
+		if err == nil {
+			err = work(conn)
+		}
+		if err == nil {
+			err = sqlitex.Execute(conn, "COMMIT", nil)
+		}
+		if !conn.AutocommitEnabled() {
+			conn.SetInterrupt(nil) // the end of ctx must not leave the transaction open
+			err = errors.Join(err, sqlitex.Execute(conn, "ROLLBACK", nil))
+		}
+		return err
+	})
+}
+
+// connectWriter opens a connection for writing with some settings.
+func (db *DB) connectWriter(ctx context.Context, pragmas ...string) (*sqlite.Conn, error) {
+	conn, err := sqlite.OpenConn(db.file, sqlite.OpenReadWrite)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	conn.SetInterrupt(ctx.Done())
+	for _, pragma := range pragmas {
+		if err := sqlitex.ExecuteTransient(conn, "PRAGMA "+pragma, nil); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return conn, nil
+}
