@@ -156,7 +156,7 @@ func testAbandoned(t *testing.T, _ *apptest.Server, url string) {
 		t.Fatalf("read: %v", err)
 	}
 	const running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%SLEEP(60)%' AND ID <> CONNECTION_ID()"
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(time.Minute)
 	for value(t, url, running) != "0" {
 		select {
 		case <-deadline:
@@ -242,7 +242,7 @@ func testUnreachable(t *testing.T, server *apptest.Server, url string) {
 }
 
 func testProbe(t *testing.T, _ *apptest.Server, url string) {
-	db := open(t, url, database.Pool{Max: 2, AcquireTimeout: 10 * time.Second})
+	db := open(t, url, database.Pool{Max: 2, AcquireTimeout: time.Minute})
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // Feed reads one feed. It implements feed.Source.
@@ -57,25 +57,12 @@ func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, param := range def.Params {
-		if _, err := bindParam(param.Type, sampleOf(param.Type)); err != nil {
-			return nil, fmt.Errorf("parameter %s: unknown type %q", param.Name, param.Type)
-		}
-		if !slices.Contains(parsed.Names(), param.Name) {
-			return nil, fmt.Errorf("the statement does not use the parameter :%s", param.Name)
-		}
-	}
-	position := func(name string) int {
-		return slices.IndexFunc(def.Params, func(p feed.Param) bool { return p.Name == name })
-	}
-	for _, name := range parsed.Names() {
-		if position(name) < 0 {
-			return nil, fmt.Errorf("the parameter :%s has no type", name)
-		}
+	if err := param.Match(parsed, def.Params); err != nil {
+		return nil, err
 	}
 	f := &Feed{db: db, def: def}
 	f.body = parsed.Render(func(name string) string {
-		i := position(name)
+		i := param.Index(def.Params, name)
 		f.uses = append(f.uses, i)
 		if def.Params[i].Type == feed.Timestamp {
 			return "CAST(? AS DATETIME(6))"

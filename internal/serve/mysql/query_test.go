@@ -58,7 +58,7 @@ func TestQuery(t *testing.T) {
 			t.Errorf("%s: %v, want %s", sql, err, want)
 		}
 	}
-	many := make("SELECT n FROM many")
+	many := make("SELECT a.n FROM many a, many b")
 	start := time.Now()
 	for range 5 {
 		var rows query.Rows
@@ -66,7 +66,7 @@ func TestQuery(t *testing.T) {
 			t.Errorf("too large: %d rows, %v", rows.Count, err)
 		}
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("five results cut short took %v", took)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

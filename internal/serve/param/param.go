@@ -5,10 +5,13 @@ package param
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"spillway/internal/plans"
 )
 
 // MaxBytes is the longest text of one parameter.
@@ -18,6 +21,31 @@ const MaxBytes = 1024
 type Param struct {
 	Name string
 	Type Type
+}
+
+// Match checks that params declares the parameters that a statement uses, and no
+// others.
+func Match(s plans.Statement, params []Param) error {
+	names := s.Names()
+	for _, p := range params {
+		if p.Type.describe() == "" {
+			return fmt.Errorf("parameter %s: unknown type %q", p.Name, p.Type)
+		}
+		if !slices.Contains(names, p.Name) {
+			return fmt.Errorf("the statement does not use the parameter :%s", p.Name)
+		}
+	}
+	for _, name := range names {
+		if Index(params, name) < 0 {
+			return fmt.Errorf("the parameter :%s has no type; declare it in params", name)
+		}
+	}
+	return nil
+}
+
+// Index returns the position of the parameter with a name, -1 if there is none.
+func Index(params []Param, name string) int {
+	return slices.IndexFunc(params, func(p Param) bool { return p.Name == name })
 }
 
 // Type says how a request's text for a parameter is checked and passed.
@@ -98,7 +126,7 @@ func (t Type) describe() string {
 	case UUID:
 		return "a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	}
-	return string(t)
+	return ""
 }
 
 // isUUID reports whether s has the lower-case 8-4-4-4-12 form.

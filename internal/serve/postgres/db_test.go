@@ -264,7 +264,7 @@ func testUnreachable(t *testing.T, pg *apptest.PostgresServer) {
 }
 
 func testProbe(t *testing.T, pg *apptest.PostgresServer) {
-	db := open(t, pg.CreateDatabase(t), database.Pool{Max: 2, AcquireTimeout: 10 * time.Second})
+	db := open(t, pg.CreateDatabase(t), database.Pool{Max: 2, AcquireTimeout: time.Minute})
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {

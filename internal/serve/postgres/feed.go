@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // Feed reads one feed. It implements feed.Source.
@@ -34,35 +34,29 @@ var _ feed.Source = (*Feed)(nil)
 // Parameters are passed as text, bigint, double precision, boolean, timestamptz
 // and uuid.
 func (db *DB) Feed(def feed.Definition) (*Feed, error) {
-	parsed, err := plans.ParseStatement(def.SQL, plans.Postgres)
-	if err != nil {
-		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
-	}
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
 	}
-	placeholders := make(map[string]string, len(def.Params))
-	for i, param := range def.Params {
-		cast, ok := castOf(param.Type)
-		if !ok {
-			return nil, fmt.Errorf("feed %s: parameter %s: unknown type %q", def.Name, param.Name, param.Type)
-		}
-		if !slices.Contains(parsed.Names(), param.Name) {
-			return nil, fmt.Errorf("feed %s: the statement does not use the parameter :%s", def.Name, param.Name)
-		}
-		placeholders[param.Name] = "$" + strconv.Itoa(i+1) + "::" + cast
+	body, err := number(def.SQL, def.Params)
+	if err != nil {
+		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
 	}
-	for _, name := range parsed.Names() {
-		if placeholders[name] == "" {
-			return nil, fmt.Errorf("feed %s: the parameter :%s has no type", def.Name, name)
-		}
+	return &Feed{db: db, def: def, body: body, statements: make(map[shape]*statement)}, nil
+}
+
+// number returns a statement with its parameters numbered and cast.
+func number(sql string, params []feed.Param) (string, error) {
+	parsed, err := plans.ParseStatement(sql, plans.Postgres)
+	if err != nil {
+		return "", err
 	}
-	return &Feed{
-		db:         db,
-		def:        def,
-		body:       parsed.Render(func(name string) string { return placeholders[name] }),
-		statements: make(map[shape]*statement),
-	}, nil
+	if err := param.Match(parsed, params); err != nil {
+		return "", err
+	}
+	return parsed.Render(func(name string) string {
+		i := param.Index(params, name)
+		return fmt.Sprintf("$%d::%s", i+1, castOf(params[i].Type))
+	}), nil
 }
 
 // Read implements feed.Source. After an error rows is as it was.

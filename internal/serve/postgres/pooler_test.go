@@ -31,7 +31,7 @@ func TestPooler(t *testing.T) {
 	var clients sync.WaitGroup
 	for _, feedOf := range []struct{ sql, first string }{{"SELECT id FROM a", `{"id":50}`}, {"SELECT id FROM b", `{"id":"b59"}`}} {
 		var log bytes.Buffer
-		db, err := Open(t.Context(), parsed, database.Pool{Max: 6, AcquireTimeout: 10 * time.Second}, slog.New(slog.NewTextHandler(&log, nil)))
+		db, err := Open(t.Context(), parsed, database.Pool{Max: 6, AcquireTimeout: time.Minute}, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}

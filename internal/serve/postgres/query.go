@@ -3,12 +3,9 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strconv"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/query"
 )
@@ -26,27 +23,10 @@ var _ query.Source = (*Query)(nil)
 // the database can see come with the first call of Run or Check. Parameters are
 // passed as those of feeds are: see DB.Feed.
 func (db *DB) Query(def query.Definition) (*Query, error) {
-	parsed, err := plans.ParseStatement(def.SQL, plans.Postgres)
+	sql, err := number(def.SQL, def.Params)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}
-	placeholders := make(map[string]string, len(def.Params))
-	for i, param := range def.Params {
-		cast, ok := castOf(param.Type)
-		if !ok {
-			return nil, fmt.Errorf("query %s: parameter %s: unknown type %q", def.Name, param.Name, param.Type)
-		}
-		if !slices.Contains(parsed.Names(), param.Name) {
-			return nil, fmt.Errorf("query %s: the statement does not use the parameter :%s", def.Name, param.Name)
-		}
-		placeholders[param.Name] = "$" + strconv.Itoa(i+1) + "::" + cast
-	}
-	for _, name := range parsed.Names() {
-		if placeholders[name] == "" {
-			return nil, fmt.Errorf("query %s: the parameter :%s has no type", def.Name, name)
-		}
-	}
-	sql := parsed.Render(func(name string) string { return placeholders[name] })
 	return &Query{db: db, def: def, statement: newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
 		return newColumns(feed.Definition{}, fields)
 	})}, nil

@@ -23,7 +23,7 @@ func TestLargeResultEndsSoon(t *testing.T) {
 			if unprepared {
 				db.unprepared.begin(time.Now())
 			}
-			large, err := db.Query(query.Definition{Name: "/large", SQL: "SELECT repeat('x', 100) AS x FROM generate_series(1, 3000) a, generate_series(1, 3600) b"})
+			large, err := db.Query(query.Definition{Name: "/large", SQL: "SELECT repeat('x', 100) AS x FROM generate_series(1, 3000) a, generate_series(1, 3000) b, generate_series(1, 3000) c"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,7 +41,7 @@ func TestLargeResultEndsSoon(t *testing.T) {
 					t.Fatalf("afterwards: %v", err)
 				}
 			}
-			if took := time.Since(begin); took > 2*time.Second {
+			if took := time.Since(begin); took > time.Minute {
 				t.Errorf("5 results over the limit took %v", took)
 			}
 			if s := db.Stats(); s.Connects != connects || s.InUse != 0 || s.Idle != 1 {

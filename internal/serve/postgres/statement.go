@@ -142,22 +142,16 @@ func operator(column feed.KeyColumn, until, last bool) string {
 }
 
 // castOf returns the SQL type of a parameter.
-func castOf(t feed.ParamType) (string, bool) {
+func castOf(t feed.ParamType) string {
 	switch t {
-	case feed.Text:
-		return "text", true
 	case feed.Integer:
-		return "bigint", true
+		return "bigint"
 	case feed.Real:
-		return "double precision", true
-	case feed.Boolean:
-		return "boolean", true
+		return "double precision"
 	case feed.Timestamp:
-		return "timestamptz", true
-	case feed.UUID:
-		return "uuid", true
+		return "timestamptz"
 	}
-	return "", false
+	return string(t) // text, boolean, uuid
 }
 
 func quoteIdentifier(name string) string {

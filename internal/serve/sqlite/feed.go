@@ -12,6 +12,7 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // Feed reads one feed from the database. It is a feed.Source.
@@ -74,14 +75,13 @@ func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sql:%w", err)
 	}
+	if err := param.Match(parsed, def.Params); err != nil {
+		return nil, err
+	}
 	f := &Feed{db: db, def: def}
 	names := parsed.Names()
 	for _, name := range names {
-		i := slices.IndexFunc(def.Params, func(p feed.Param) bool { return p.Name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("the statement uses :%s, which params does not declare", name)
-		}
-		f.args = append(f.args, i)
+		f.args = append(f.args, param.Index(def.Params, name))
 	}
 	f.inner = parsed.Render(func(name string) string { return "?" + strconv.Itoa(slices.Index(names, name)+1) })
 	f.viewed = parsed.Render(func(string) string { return "NULL" })

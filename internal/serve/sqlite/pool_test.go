@@ -209,7 +209,7 @@ func eventually(t *testing.T, what string, reached func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for !reached() {
 		select {
 		case <-ticker.C:

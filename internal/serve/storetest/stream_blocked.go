@@ -21,16 +21,27 @@ func orphans(first, n int) string {
 	return body.String()
 }
 
-// shortTimeout is less than what a request of many refused records takes: the work is
-// bounded by its rows, and goes on while the database answers.
-const shortTimeout = 250 * time.Millisecond
+// refusedMax is the number of records in the largest request.
+const refusedMax = 10000
+
+// shortTimeout returns a commit timeout that one statement of a batch meets on this
+// machine, as busy as it is, and that a whole batch of refusedMax refused records
+// exceeds: it is the time that a fifth of them takes.
+func shortTimeout(t *testing.T, db StreamDB) time.Duration {
+	t.Helper()
+	s := db.stream(t, readings(), nil)
+	start := time.Now()
+	send(t, s, "", orphans(200000, refusedMax/5))
+	return max(250*time.Millisecond, time.Since(start))
+}
 
 // testStreamAllRefused sends the largest request, of nothing but records that the
 // database refuses, while others go on.
 func testStreamAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
-	s := db.stream(t, readings(), func(c *stream.Config) { c.Committers, c.CommitTimeout = 2, shortTimeout })
-	const n = 10000
+	timeout := shortTimeout(t, db)
+	s := db.stream(t, readings(), func(c *stream.Config) { c.Committers, c.CommitTimeout = 2, timeout })
+	const n = refusedMax
 	r := request(t, s, "all refused", orphans(100000, n))
 	done := make(chan struct{})
 	start := time.Now()
@@ -60,7 +71,8 @@ func testStreamAllRefused(t *testing.T, b StreamBackend) {
 	if took > patience {
 		t.Errorf("%d refused records took %v", n, took)
 	}
-	t.Logf("%d refused records took %v and %d more attempts, %d neighbours meanwhile, the slowest %v", n, took, s.Stats().Retries, neighbours, worst)
+	t.Logf("%d refused records took %v and %d more attempts with a timeout of %v, %d neighbours meanwhile, the slowest %v",
+		n, took, s.Stats().Retries, timeout, neighbours, worst)
 	if got := db.column(t, "SELECT count(*) FROM readings"); got != fmt.Sprint(neighbours) {
 		t.Errorf("%s rows, want %d", got, neighbours)
 	}
@@ -69,9 +81,10 @@ func testStreamAllRefused(t *testing.T, b StreamBackend) {
 // testStreamDrainAllRefused drains such a request, and what is behind it.
 func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
-	d := db.spooledWith(t, readings(), filepath.Join(t.TempDir(), "s.db"), false, immortal, func(c *stream.Config) { c.CommitTimeout = shortTimeout })
+	timeout := shortTimeout(t, db)
+	d := db.spooledWith(t, readings(), filepath.Join(t.TempDir(), "s.db"), false, immortal, func(c *stream.Config) { c.CommitTimeout = timeout })
 	defer d.close(t)
-	const n = 10000
+	const n = refusedMax
 	start := time.Now()
 	d.send(t, "", orphans(100000, n))
 	d.send(t, "", `{"id":1}`)
@@ -83,6 +96,10 @@ func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 	}
 }
 
+// blockedTimeout is the commit timeout of tests with a lock: a tenth of it is how
+// long a batch waits for a lock, the rest is for a slow machine.
+const blockedTimeout = 20 * time.Second
+
 // testStreamBlocked has one record's parent locked by another session: the records that
 // share its batch are stored without it, so are those that come later, and it is when
 // the lock is free.
@@ -92,7 +109,7 @@ func testStreamBlocked(t *testing.T, b StreamBackend) {
 		return // there is no lock that one record waits for
 	}
 	s := db.stream(t, readings(), func(c *stream.Config) {
-		c.Committers, c.CommitTimeout, c.WaitMax, c.RetryFor = 2, 5*time.Second, time.Second, patience
+		c.Committers, c.CommitTimeout, c.WaitMax, c.RetryFor = 2, blockedTimeout, blockedTimeout/5, patience
 	})
 	send(t, s, "", `{"id":1}`) // the mean is known
 	release := db.Hold(t, "SELECT id FROM devices WHERE id = 8 FOR UPDATE")
@@ -112,13 +129,13 @@ func testStreamBlocked(t *testing.T, b StreamBackend) {
 	}
 	group.Wait()
 	t.Logf("beside it: the slowest %v, half of them within %v", slices.Max(took), median(took))
-	if worst := slices.Max(took); worst > 4*time.Second {
+	if worst := slices.Max(took); worst > blockedTimeout*4/5 {
 		t.Errorf("a neighbour waited %v", worst)
 	}
 	for n := range 50 {
 		began := time.Now()
 		send(t, s, "", fmt.Sprintf("{\"id\":%d,\"device\":1}", 1000+n))
-		if waited := time.Since(began); waited > 2*time.Second || s.Ready() != nil {
+		if waited := time.Since(began); waited > blockedTimeout*2/5 || s.Ready() != nil {
 			t.Errorf("a later one waited %v, ready: %v", waited, s.Ready())
 		}
 	}
@@ -147,7 +164,7 @@ func testStreamBlockedInOrder(t *testing.T, b StreamBackend) {
 	def := readings()
 	def.OrderBy = "device"
 	s := db.stream(t, def, func(c *stream.Config) {
-		c.Committers, c.CommitTimeout, c.WaitMax, c.RetryFor = 2, 5*time.Second, patience, patience
+		c.Committers, c.CommitTimeout, c.WaitMax, c.RetryFor = 2, blockedTimeout, patience, patience
 	})
 	release := db.Hold(t, "SELECT id FROM devices WHERE id = 8 FOR UPDATE")
 	defer release()
