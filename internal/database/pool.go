@@ -30,6 +30,28 @@ func DefaultPool(cores int) Pool {
 	}
 }
 
+// WithDefaults returns p with its zero fields filled from DefaultPool(cores).
+func (p Pool) WithDefaults(cores int) Pool {
+	d := DefaultPool(cores)
+	fill := func(field *time.Duration, value time.Duration) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	if p.Max == 0 {
+		p.Max = d.Max
+	}
+	if p.Min == 0 {
+		p.Min = min(d.Min, p.Max)
+	}
+	fill(&p.MaxLifetime, d.MaxLifetime)
+	fill(&p.MaxIdleTime, d.MaxIdleTime)
+	fill(&p.ConnectTimeout, d.ConnectTimeout)
+	fill(&p.AcquireTimeout, d.AcquireTimeout)
+	fill(&p.StatementTimeout, d.StatementTimeout)
+	return p
+}
+
 // Stats is a snapshot of a pool, for metrics.
 type Stats struct {
 	InUse    int           // connections that run a statement

@@ -70,28 +70,6 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxp
 	return pool, nil
 }
 
-// WithDefaults returns p with its zero fields filled from DefaultPool(cores).
-func (p Pool) WithDefaults(cores int) Pool {
-	d := DefaultPool(cores)
-	fill := func(field *time.Duration, value time.Duration) {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	if p.Max == 0 {
-		p.Max = d.Max
-	}
-	if p.Min == 0 {
-		p.Min = min(d.Min, p.Max)
-	}
-	fill(&p.MaxLifetime, d.MaxLifetime)
-	fill(&p.MaxIdleTime, d.MaxIdleTime)
-	fill(&p.ConnectTimeout, d.ConnectTimeout)
-	fill(&p.AcquireTimeout, d.AcquireTimeout)
-	fill(&p.StatementTimeout, d.StatementTimeout)
-	return p
-}
-
 // setDefaults adds to params what the URL has not set, whatever its case.
 func setDefaults(params, defaults map[string]string) {
 	given := make(map[string]bool, len(params))
