@@ -26,7 +26,7 @@ func TestSeedGames(t *testing.T) {
 		"game_record: 200 rows in ", size...)
 	f(exitOK, `.* holds this data set already \(--apps 3 --records 200 --random-seed 1 --index none\): nothing to do\n`, "", size...)
 	f(exitOK, `.*; its index is now right, made in \S+\n`, "indexes: done in ", append(size, "--index", "right")...)
-	f(exitError, "", "another data set is there (--apps 3 --records 200 --random-seed 1): --replace drops it", "--records", "200")
+	f(exitError, "", "the database contains another data set (--apps 3 --records 200 --random-seed 1); --replace drops it", "--records", "200")
 	f(exitUsage, "", "--index must be none, seed or right, not \"best\"", append(size, "--index", "best")...)
 	f(exitUsage, "", "--apps must be 1 to 100000, not 0", "--apps", "0")
 	f(exitUsage, "", "--records must be 1 to 100000000, not -1", "--records=-1")
@@ -53,7 +53,7 @@ func TestSeedFreight(t *testing.T) {
 		"orders: 48 rows in ", size...)
 	f(exitOK, `sqlite:\S+ holds this data set already \(--users 100 --days 30 --per-day 2 --random-seed 1\): nothing to do\n`,
 		"", size...)
-	f(exitError, "", "another data set is there (--users 100 --days 30 --per-day 2 --random-seed 1): --replace drops it",
+	f(exitError, "", "the database contains another data set (--users 100 --days 30 --per-day 2 --random-seed 1); --replace drops it",
 		append(size, "--random-seed", "2")...)
 	f(exitOK, `.*--random-seed 2.*\n`, "statistics: done in ", append(size, "--random-seed", "2", "--replace")...)
 }

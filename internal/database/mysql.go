@@ -14,21 +14,19 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQLConnector opens sessions on a MySQL or MariaDB server, or on what speaks its
-// protocol. It keeps none of them. Its methods may be called concurrently.
+// MySQLConnector opens sessions on a MySQL or MariaDB server. It keeps none of them. Its
+// methods can be called concurrently.
 type MySQLConnector struct {
 	connector        driver.Connector
 	statementTimeout time.Duration
 }
 
-// NewMySQLConnector returns the opener of sessions for a mysql:// URL. It connects to
-// nothing. A statement that runs longer than statementTimeout is stopped by the
-// server; 0 lets statements run for as long as they take.
+// NewMySQLConnector returns the connector for a mysql:// URL. It does not connect. The
+// server stops a statement that runs longer than statementTimeout; 0 means no limit.
 //
-// Of the URL's parameters it refuses charset and collation, and it overrules
-// those that would paste parameters into statements (interpolateParams), send
-// several statements at once (multiStatements) or read any local file
-// (allowAllFiles). Unknown ones are session variables, as the driver has it.
+// It refuses the URL parameters charset and collation. It overrules interpolateParams
+// (parameters in the statement's text), multiStatements and allowAllFiles (LOAD DATA of
+// any local file). The driver sets unknown parameters as session variables.
 func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*MySQLConnector, error) {
 	config, err := mysql.ParseDSN(u.DSN())
 	if err != nil {
@@ -50,7 +48,8 @@ func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*
 	return &MySQLConnector{connector: connector, statementTimeout: statementTimeout}, nil
 }
 
-// withoutPassword keeps of a driver's complaint about a DSN what cannot quote it.
+// withoutPassword returns the text of a driver's error about a DSN only if it cannot
+// contain the password.
 func withoutPassword(err error) string {
 	if text := err.Error(); strings.HasPrefix(text, "invalid DSN") || strings.HasPrefix(text, "invalid value / unknown config name") {
 		return text
@@ -58,7 +57,7 @@ func withoutPassword(err error) string {
 	return "a parameter has a value that cannot be read"
 }
 
-// checkCharset refuses another connection character set than the pinned one.
+// checkCharset refuses a connection character set other than utf8mb4.
 func checkCharset(dsn string) error {
 	_, query, _ := strings.Cut(dsn[strings.LastIndexByte(dsn, '/')+1:], "?")
 	values, err := url.ParseQuery(query)
@@ -66,16 +65,15 @@ func checkCharset(dsn string) error {
 		return errEscape
 	}
 	if charset := values.Get("charset"); charset != "" && charset != "utf8mb4" {
-		return errors.New("charset must be utf8mb4: sessions speak UTF-8, and the server converts columns of other character sets; leave it out")
+		return errors.New("charset must be utf8mb4, because sessions use UTF-8 and the server converts other columns; remove it")
 	}
 	if values.Has("collation") {
-		return errors.New("collation cannot be set: comparisons use that of the column; leave it out")
+		return errors.New("collation cannot be set, because comparisons use the column's; remove it")
 	}
 	return nil
 }
 
-// MySQLSession is one connection whose settings are pinned. It is used by one
-// goroutine at a time.
+// MySQLSession is one connection with fixed settings. One goroutine uses it at a time.
 type MySQLSession struct {
 	Conn       driver.Conn
 	ID         uint64 // the server's number for the connection
@@ -83,10 +81,10 @@ type MySQLSession struct {
 	Durability MySQLDurability
 }
 
-// Connect opens a session: utf8mb4, UTC, READ COMMITTED, InnoDB for new tables,
-// no cut results, and an sql_mode that refuses bad values and reads a backslash
-// in a string as a character, as the SQL standard and ParseStatement do. The
-// other modes stay as the server has them. Servers that are too old are refused.
+// Connect opens a session: utf8mb4, UTC, READ COMMITTED, InnoDB for new tables, results
+// without a limit, and an sql_mode that refuses bad values and reads a backslash in a
+// string as a character, as the SQL standard does. The server's other modes stay. Servers
+// that are too old are refused.
 func (m *MySQLConnector) Connect(ctx context.Context) (*MySQLSession, error) {
 	conn, err := m.connector.Connect(ctx)
 	if err != nil {
@@ -99,8 +97,8 @@ func (m *MySQLConnector) Connect(ctx context.Context) (*MySQLSession, error) {
 	return s, nil
 }
 
-// Kill ends the connection with that number, and the statement that it runs,
-// over a connection of its own. A connection that has ended already is no error.
+// Kill ends a connection and the statement that it runs, over a connection of its own. It
+// succeeds if the connection has already ended.
 func (m *MySQLConnector) Kill(ctx context.Context, id uint64) error {
 	conn, err := m.connector.Connect(ctx)
 	if err != nil {
@@ -118,7 +116,7 @@ func (m *MySQLConnector) Kill(ctx context.Context, id uint64) error {
 	return nil
 }
 
-// The server's error numbers that this file tells apart.
+// Error numbers of the server that this file distinguishes.
 const (
 	errNoSuchThread  = 1094
 	errUnknownEngine = 1286
@@ -166,12 +164,12 @@ func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration
 func explainSettings(err error) error {
 	var refused *mysql.MySQLError
 	if errors.As(err, &refused) && refused.Number == errUnknownEngine {
-		return fmt.Errorf("the server has no InnoDB, without which nothing is safe: start it without skip-innodb (%w)", err)
+		return fmt.Errorf("the server has no InnoDB, which is required; start it without skip-innodb (%w)", err)
 	}
 	return fmt.Errorf("set the session's variables: %w", err)
 }
 
-// pinnedMode returns the server's sql_mode with what this program relies on.
+// pinnedMode returns the server's sql_mode with the modes that this program relies on.
 func pinnedMode(mode string) string {
 	var modes []string
 	strict := false
@@ -195,7 +193,7 @@ func pinnedMode(mode string) string {
 func (s *MySQLSession) Exec(ctx context.Context, sql string) error {
 	execer, ok := s.Conn.(driver.ExecerContext)
 	if !ok {
-		return errors.New("the driver's connections run no statements")
+		return errors.New("the driver's connections cannot run statements")
 	}
 	_, err := execer.ExecContext(ctx, sql, nil)
 	return err
@@ -206,7 +204,7 @@ func (s *MySQLSession) Exec(ctx context.Context, sql string) error {
 func (s *MySQLSession) Query(ctx context.Context, sql string) ([][]string, error) {
 	queryer, ok := s.Conn.(driver.QueryerContext)
 	if !ok {
-		return nil, errors.New("the driver's connections run no statements")
+		return nil, errors.New("the driver's connections cannot run statements")
 	}
 	rows, err := queryer.QueryContext(ctx, sql, nil)
 	if err != nil {

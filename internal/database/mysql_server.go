@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// MySQLServer is what answers at a mysql:// URL.
+// MySQLServer is the version of a server at a mysql:// URL.
 type MySQLServer struct {
-	MariaDB bool // else MySQL, or what calls itself so
+	MariaDB bool // otherwise MySQL
 	Major   int
 	Minor   int
 	Patch   int
-	Text    string // VERSION() as the server writes it
+	Text    string // VERSION() of the server
 }
 
 var mysqlVersion = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)`)
@@ -23,7 +23,7 @@ var mysqlVersion = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)`)
 // parseMySQLServer reads VERSION() and refuses a server that is too old.
 func parseMySQLServer(text string) (MySQLServer, error) {
 	s := MySQLServer{Text: text, MariaDB: strings.Contains(strings.ToLower(text), "mariadb")}
-	// Proxies show MariaDB as what old clients take for a version of MySQL.
+	// Proxies prefix MariaDB's version for old clients of MySQL.
 	plain := strings.TrimPrefix(text, "5.5.5-")
 	numbers := mysqlVersion.FindStringSubmatch(plain)
 	if numbers == nil {
@@ -37,13 +37,13 @@ func parseMySQLServer(text string) (MySQLServer, error) {
 		*field = n
 	}
 	if s.MariaDB && !s.AtLeast(10, 6, 0) || !s.MariaDB && !s.AtLeast(5, 7, 8) {
-		return s, fmt.Errorf("the server is %s: MySQL 5.7.8 or MariaDB 10.6 is the oldest that works", text)
+		return s, fmt.Errorf("the server is %s; MySQL 5.7.8 or MariaDB 10.6 or later is required", text)
 	}
 	return s, nil
 }
 
-// AtLeast reports whether the version is that or a later one, of the server's own
-// count: MySQL's and MariaDB's numbers say nothing about each other.
+// AtLeast reports whether the version is at least that one. MySQL and MariaDB count
+// independently.
 func (s MySQLServer) AtLeast(major, minor, patch int) bool {
 	if s.Major != major {
 		return s.Major > major
@@ -54,8 +54,8 @@ func (s MySQLServer) AtLeast(major, minor, patch int) bool {
 	return s.Patch >= patch
 }
 
-// DescendingIndexes reports whether an index can be kept in descending order. Older
-// servers read DESC in CREATE INDEX and forget it.
+// DescendingIndexes reports whether an index can have descending columns. Older servers
+// ignore DESC in CREATE INDEX.
 func (s MySQLServer) DescendingIndexes() bool {
 	if s.MariaDB {
 		return s.AtLeast(10, 8, 0)
@@ -63,8 +63,8 @@ func (s MySQLServer) DescendingIndexes() bool {
 	return s.AtLeast(8, 0, 0)
 }
 
-// Explain returns the words that ask for the plan as a table, with the statement as
-// the server understood it as a warning.
+// Explain returns the keywords that ask for the plan as a table, and for the rewritten
+// statement as a warning.
 func (s MySQLServer) Explain() string {
 	if s.MariaDB {
 		return "EXPLAIN EXTENDED "
@@ -72,11 +72,10 @@ func (s MySQLServer) Explain() string {
 	return "EXPLAIN FORMAT=TRADITIONAL "
 }
 
-// cachesStatistics reports whether information_schema shows figures that are up
-// to a day old.
+// cachesStatistics reports whether information_schema can be up to a day old.
 func (s MySQLServer) cachesStatistics() bool { return !s.MariaDB && s.AtLeast(8, 0, 3) }
 
-// timeoutSetting is the assignment that bounds a statement. MySQL bounds SELECTs
+// timeoutSetting returns the assignment that limits a statement. MySQL limits SELECTs
 // only.
 func (s MySQLServer) timeoutSetting(limit time.Duration) string {
 	if s.MariaDB {
@@ -89,14 +88,14 @@ func (s MySQLServer) timeoutSetting(limit time.Duration) string {
 	return "max_execution_time = " + strconv.FormatInt(milliseconds, 10)
 }
 
-// MySQLDurability is what a server's settings make of a commit.
+// MySQLDurability holds the settings that decide whether a commit is durable.
 type MySQLDurability struct {
 	FlushLog   int  // innodb_flush_log_at_trx_commit: 1 syncs each commit, 2 writes it, 0 neither; -1 unknown
 	BinaryLog  bool // log_bin
 	SyncBinlog int  // sync_binlog: 1 syncs the binary log with each commit; -1 unknown
 }
 
-// Loss says in words what a commit that was confirmed may lose, "" for nothing.
+// Loss describes what a confirmed commit can lose, "" for nothing.
 func (d MySQLDurability) Loss() string {
 	var losses []string
 	switch d.FlushLog {
@@ -114,7 +113,7 @@ func (d MySQLDurability) Loss() string {
 	return strings.Join(losses, "; ")
 }
 
-// readDurability reads the settings. What a server does not tell is unknown.
+// readDurability reads the settings. A setting that the server does not show is unknown.
 func readDurability(ctx context.Context, s *MySQLSession) (MySQLDurability, error) {
 	d := MySQLDurability{FlushLog: -1, SyncBinlog: -1}
 	rows, err := s.Query(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog')")

@@ -23,7 +23,7 @@ func TestMySQLServer(t *testing.T) {
 	f("10.11.19-MariaDB-0+deb12u1", MySQLServer{MariaDB: true, Major: 10, Minor: 11, Patch: 19}, true)
 	f("5.5.5-10.6.0-MariaDB", MySQLServer{MariaDB: true, Major: 10, Minor: 6}, false)
 	for text, want := range map[string]string{
-		"5.6.51": "the oldest that works", "5.7.7": "the oldest", "10.5.23-MariaDB": "the oldest", "unknown": "cannot be read",
+		"5.6.51": "or later is required", "5.7.7": "or later is required", "10.5.23-MariaDB": "or later is required", "unknown": "cannot be read",
 	} {
 		if _, err := parseMySQLServer(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)

@@ -14,10 +14,9 @@ type Pool struct {
 	StatementTimeout time.Duration // the server cancels a statement that runs longer
 }
 
-// DefaultPool returns the pool used where the configuration says nothing:
-// Max is (cores x 2) + 1, the usual start for one disk, which counts the
-// database's cores and takes this machine's for them. It is where measuring
-// starts, not where it ends.
+// DefaultPool returns the pool that is used without configuration. Max is (cores x 2) + 1,
+// the usual starting point for one disk. It assumes that the database has as many cores as
+// this machine.
 func DefaultPool(cores int) Pool {
 	return Pool{
 		Min:              1,

@@ -21,26 +21,25 @@ import (
 const (
 	// lifetimeJitter spreads the replacement of connections opened together.
 	lifetimeJitter = 0.1
-	// cancelPatience is how long an abandoned statement's connection waits for the
-	// server to confirm the cancel request before it is given up.
-	cancelPatience = 2 * time.Second
-	// protocolViolation is how PgBouncer refuses a startup parameter.
+	// cancelTimeout is how long the server may take to confirm that it cancels a
+	// statement. Then the connection is closed.
+	cancelTimeout = 2 * time.Second
+	// protocolViolation is PgBouncer's SQLSTATE for a refused startup parameter.
 	protocolViolation = "08P01"
 )
 
-// OpenPostgres returns a pool of connections to a PostgreSQL server, or to a
-// pooler or an engine that speaks its protocol. It connects in the background
-// and on demand: a server that is down is no error here. The zero fields of p
-// take their defaults.
+// OpenPostgres returns a pool of connections to a PostgreSQL server, or to a pooler or
+// server that speaks its protocol. It connects in the background and on demand, so it
+// succeeds even if the server is down. The zero fields of p take their defaults.
 //
 // Sessions are in UTC with ISO dates. The server cancels a statement after
-// p.StatementTimeout, unless a pooler in between refuses the setting; and when
-// a statement's context ends, the server is asked to cancel it. TLS is as the
-// URL's sslmode says, "prefer" without one.
+// p.StatementTimeout, unless a pooler refuses the setting. When a statement's context
+// ends, the server is asked to cancel the statement. The URL's sslmode decides about TLS;
+// the default is "prefer".
 func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url.Raw())
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", url, err) // pgx leaves the password out
+		return nil, fmt.Errorf("read %s: %w", url, err) // pgx omits the password
 	}
 	p = p.WithDefaults(runtime.GOMAXPROCS(0))
 	config.MinConns = int32(min(p.Min, p.Max))
@@ -70,7 +69,7 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxp
 	return pool, nil
 }
 
-// setDefaults adds to params what the URL has not set, whatever its case.
+// setDefaults adds the defaults that the URL has not set, whatever their case.
 func setDefaults(params, defaults map[string]string) {
 	given := make(map[string]bool, len(params))
 	for name := range params {
@@ -83,13 +82,12 @@ func setDefaults(params, defaults map[string]string) {
 	}
 }
 
-// canceller turns the end of a statement's context into a cancel request to the
-// server: closing the connection alone would leave the statement running.
+// canceller sends a cancel request to the server when a statement's context ends. Closing
+// the connection alone would leave the statement running.
 //
-// Unlike pgx's own handler it always waits for the answer to the request: the
-// server has then signalled the session, so the next statement cannot be hit
-// instead, and PgBouncer before 1.20 ends with a fatal error when the requesting
-// client leaves early (pgbouncer issue 801).
+// Unlike pgx's own handler it always waits for the answer to the request. The server has
+// then signalled the session, so the request cannot hit the next statement. PgBouncer
+// before 1.20 ends with a fatal error if the client leaves early (pgbouncer issue 801).
 type canceller struct {
 	conn *pgconn.PgConn
 	sent chan struct{} // closed when the request has been answered
@@ -97,14 +95,14 @@ type canceller struct {
 
 // HandleCancel implements ctxwatch.Handler.
 func (c *canceller) HandleCancel(context.Context) {
-	// A server that confirms nothing costs the connection.
-	_ = c.conn.Conn().SetDeadline(time.Now().Add(cancelPatience))
+	// Without a confirmation in time the connection is closed.
+	_ = c.conn.Conn().SetDeadline(time.Now().Add(cancelTimeout))
 	c.sent = make(chan struct{})
 	go func() {
 		defer close(c.sent)
-		ctx, cancel := context.WithTimeout(context.Background(), cancelPatience)
+		ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
 		defer cancel()
-		_ = c.conn.CancelRequest(ctx) // then the deadline ends the statement
+		_ = c.conn.CancelRequest(ctx) // if it fails, the deadline ends the statement
 	}()
 }
 
@@ -114,20 +112,19 @@ func (c *canceller) HandleUnwatchAfterCancel() {
 	_ = c.conn.Conn().SetDeadline(time.Time{})
 }
 
-// startup holds the session settings that a pooler may refuse at connect.
-// The first connection finds out; later ones do as it found.
+// startup holds the session settings that a pooler may refuse at connect. The first
+// connection finds out for the later ones.
 type startup struct {
 	params map[string]string
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	known   bool // whether the server takes params
+	known   bool // whether the server accepts params
 	refused bool
 }
 
-// beforeConnect adds the settings to the configuration of a connection that is
-// about to be opened. Until it is known that the server takes them it opens a
-// connection of its own to try them.
+// beforeConnect adds the settings to the configuration of a new connection. Until it knows
+// whether the server accepts them, it tries them on a connection of its own.
 func (s *startup) beforeConnect(ctx context.Context, config *pgx.ConnConfig) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +144,7 @@ func (s *startup) beforeConnect(ctx context.Context, config *pgx.ConnConfig) err
 		return err
 	}
 	s.refused = true
-	s.log.Warn("the pooler refuses statement_timeout: statements are cancelled from here instead", "error", err)
+	s.log.Warn("the pooler refuses statement_timeout; statements are cancelled by this process instead", "error", err)
 	for name := range maps.Keys(s.params) {
 		delete(config.RuntimeParams, name)
 	}

@@ -15,21 +15,20 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Errors that the packages of the databases add to what a driver says.
+// Errors that the adapters add to those of a driver.
 var (
-	// ErrBusy: all connections of the pool stayed in use.
+	// ErrBusy means that all connections of the pool stayed in use.
 	ErrBusy = errors.New("every connection is in use")
-	// ErrEnded: the statement was given up from here, and the server has confirmed
-	// that it ended it.
+	// ErrEnded means that this side gave the statement up and the server has confirmed its
+	// end.
 	ErrEnded = errors.New("the server has ended the statement")
 )
 
-// JudgeReplica says what an error of a read replica means: whether the replica is
-// down, and if it is not whether its primary may do better. Down is a server that
-// cannot be reached, that ends or starts, or that says nothing, not even that it has
-// cancelled a statement. The primary may do better where the replay of changes
-// ended the statement, where a statement writes, and where the pool is busy. What else a
-// server says of a statement, as that it takes too long, is the statement's own.
+// JudgeReplica interprets an error of a read replica. down means that the replica cannot
+// be reached, is starting or stopping, or does not answer, not even to a cancel request.
+// elsewhere means that the primary may succeed: the replay of changes ended the statement,
+// the statement writes, or the pool is full. Any other error, such as a timeout, belongs
+// to the statement.
 func JudgeReplica(err error) (down, elsewhere bool) {
 	var connect *pgconn.ConnectError
 	var said *pgconn.PgError
@@ -38,7 +37,7 @@ func JudgeReplica(err error) (down, elsewhere bool) {
 	case errors.Is(err, ErrBusy):
 		return false, true
 	case errors.As(err, &connect):
-		return !errors.Is(err, context.Canceled), false // the caller left meanwhile: nothing is known
+		return !errors.Is(err, context.Canceled), false // the caller left; nothing is known
 	case errors.As(err, &said):
 		return judgeState(said.Code)
 	case errors.As(err, &refused):
@@ -46,7 +45,7 @@ func JudgeReplica(err error) (down, elsewhere bool) {
 	case errors.Is(err, ErrEnded):
 		return false, false
 	case errors.Is(err, context.Canceled):
-		// The caller left. Without a confirmation in time the server hangs.
+		// The caller left. A server that does not confirm the cancel request hangs.
 		return errors.Is(err, os.ErrDeadlineExceeded), false
 	}
 	return true, false
@@ -78,16 +77,16 @@ func judgeNumber(number uint16) (down, elsewhere bool) {
 	return false, false
 }
 
-// errNotPermitted is the server's number for a missing privilege.
+// errNotPermitted is the error number of a missing privilege.
 const errNotPermitted = 1227
 
-// ReplicaLag returns how far the server is behind its source, of several the
-// furthest, and false where it does not tell: it is no replica, its replication
-// stands, or the user may not ask (REPLICATION CLIENT, on MariaDB REPLICA MONITOR).
+// ReplicaLag returns how far the server is behind its source, or the furthest of several.
+// known is false if the server is not a replica, if replication is stopped, or if the user
+// lacks the privilege (REPLICATION CLIENT, on MariaDB REPLICA MONITOR).
 func (s *MySQLSession) ReplicaLag(ctx context.Context) (lag time.Duration, known bool, err error) {
 	queryer, ok := s.Conn.(driver.QueryerContext)
 	if !ok {
-		return 0, false, errors.New("the driver's connections run no statements")
+		return 0, false, errors.New("the driver's connections cannot run statements")
 	}
 	sql, column := "SHOW SLAVE STATUS", "Seconds_Behind_Master"
 	if !s.Server.MariaDB && s.Server.AtLeast(8, 0, 22) {

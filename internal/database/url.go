@@ -1,7 +1,7 @@
-// Package database holds what every user of a database shares, whatever its
-// kind: the address (URL), the bounds of the connection pool (Pool), SQL with
-// named parameters (Statement), and waiting for a database that is down (Wait).
-// It promises that no password shows in what it prints. It knows no dialect.
+// Package database holds what all users of a database share: the address (URL), the limits
+// of the connection pool (Pool), connections to PostgreSQL and MySQL with fixed settings,
+// and waiting for a database that is down (Wait). No text that it prints contains a
+// password.
 package database
 
 import (
@@ -44,8 +44,8 @@ func ParseStatementFor(driver Driver, sql string) (plans.Statement, error) {
 	return plans.ParseStatement(sql, driver.Dialect())
 }
 
-// URL is a parsed database address. Its String never shows the password, so it
-// may be logged; Raw is for drivers only.
+// URL is a parsed database address. Its String never shows the password and can be logged;
+// Raw is for drivers.
 type URL struct {
 	Driver Driver
 	raw    string
@@ -53,8 +53,8 @@ type URL struct {
 	dsn    string
 }
 
-// The mistakes name the form expected. None of them quotes the address: in a
-// malformed one, any part may be the password.
+// Errors name the expected form. None quotes the address, because any part of a malformed
+// one can be the password.
 var (
 	errScheme = errors.New("unknown kind of database; write postgres://USER:PASSWORD@HOST:PORT/NAME, mysql://USER:PASSWORD@HOST:PORT/NAME or sqlite:PATH")
 	errAt     = errors.New("more than one @, or an @ behind the host; in a user or password write @ as %40, / as %2F, ? as %3F and # as %23")
@@ -62,8 +62,8 @@ var (
 	errEscape = errors.New("a % that two hexadecimal digits do not follow; write % itself as %25")
 )
 
-// Parse reads postgres://, postgresql://, mysql:// and sqlite:PATH addresses.
-// Its errors name the mistake and the form expected, and never hold a password.
+// Parse reads postgres://, postgresql://, mysql:// and sqlite:PATH addresses. Its errors
+// name the mistake and the expected form, and never contain a password.
 func Parse(s string) (URL, error) {
 	u, err := parse(s)
 	if err != nil {
@@ -103,16 +103,16 @@ func (u URL) Path() string {
 	return u.dsn
 }
 
-// DSN returns the address in the form that the database's driver reads, with
-// its password: go-sql-driver's for MySQL, the file for SQLite, Raw for PostgreSQL.
+// DSN returns the address with its password in the form of the driver: go-sql-driver's for
+// MySQL, the file for SQLite, Raw for PostgreSQL.
 func (u URL) DSN() string { return u.dsn }
 
 // String returns the address without its password.
 func (u URL) String() string { return u.shown }
 
-// Identity returns what tells the database from others: driver, host, port and name,
-// for a file its path and the machine's name. It holds neither user nor password. Two
-// spellings of one address may have two identities.
+// Identity identifies the database: driver, host, port and name, or for a file its path
+// and the machine's name. It contains neither user nor password. Two spellings of one
+// address can have two identities.
 func (u URL) Identity() string {
 	if u.Driver == SQLite {
 		path, err := filepath.Abs(u.dsn)
@@ -132,7 +132,7 @@ func (u URL) Identity() string {
 	return string(u.Driver) + "://" + rest
 }
 
-// GoString returns what String does, so that %#v shows no password either.
+// GoString returns the same as String, so that %#v shows no password either.
 func (u URL) GoString() string { return u.shown }
 
 func parseFile(s, path string) (URL, error) {
@@ -153,9 +153,9 @@ func parseFile(s, path string) (URL, error) {
 	return URL{Driver: SQLite, raw: s, shown: s, dsn: path}, nil
 }
 
-// server is the address of a database server, taken apart.
+// server holds the parts of the address of a database server.
 type server struct {
-	user, password string // as written: percent-encoded
+	user, password string // percent-encoded, as written
 	credentials    bool   // there was an @
 	hasPassword    bool
 	socket         string // MySQL's unix(socket)
@@ -194,7 +194,7 @@ func parseServer(driver Driver, s, rest string) (URL, error) {
 	return u, err
 }
 
-// split takes apart what follows the scheme's "//".
+// split splits what follows "//" in an address.
 func split(driver Driver, rest string) (server, error) {
 	var a server
 	if strings.Contains(rest, "#") {
@@ -300,8 +300,8 @@ func redactPair(pair string) string {
 	return pair
 }
 
-// mysql returns the address as go-sql-driver reads it: user and password
-// plain, name and parameters percent-encoded.
+// mysql returns the address in go-sql-driver's form: user and password plain, name and
+// parameters percent-encoded.
 func (a server) mysql() (string, error) {
 	user, _ := url.PathUnescape(a.user) // checked by parseServer, as the password
 	password, _ := url.PathUnescape(a.password)
@@ -324,7 +324,7 @@ func (a server) mysql() (string, error) {
 		dsn = user + ":" + password + "@" + dsn
 	}
 	if len(a.query) > 0 {
-		// go-sql-driver takes the last / of all for the one before the name.
+		// go-sql-driver takes the last / of all as the one before the name.
 		dsn += "?" + strings.ReplaceAll(strings.Join(a.query, "&"), "/", "%2F")
 	}
 	return dsn, nil

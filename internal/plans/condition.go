@@ -20,6 +20,7 @@ const (
 // qualifier.
 type ColumnRef struct{ Table, Name string }
 
+// String writes the column with its qualifier.
 func (c ColumnRef) String() string {
 	if c.Table == "" {
 		return c.Name

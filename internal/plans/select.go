@@ -14,6 +14,7 @@ const statementMax = 64 << 10
 // TableName is the name of a table. Schema is "" where the statement names none.
 type TableName struct{ Schema, Name string }
 
+// String writes the name with its schema.
 func (t TableName) String() string {
 	if t.Schema == "" {
 		return t.Name

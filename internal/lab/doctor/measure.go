@@ -15,18 +15,19 @@ const (
 	warmRounds = 1 // rounds that are not counted
 	runsMin    = 5
 	runsMost   = 15
-	// enoughSeconds of counted executions and runsMin of them end the measuring.
+	// Measuring ends after enoughSeconds of counted executions and at least runsMin of
+	// them.
 	enoughSeconds = 2.0
-	// runShare of the time left may be spent on one execution.
+	// One execution may take 1/runShare of the time left.
 	runShare = 20
-	// alike is how far apart times may be for the smaller index to win.
-	alike = 1.15
-	// alikeSeconds is less than a client can tell apart.
-	alikeSeconds = 50e-6
-	// worthwhile is how much faster an index must make a statement.
+	// similar is the ratio of times up to which the smaller index wins.
+	similar = 1.15
+	// similarSeconds is a difference that a client cannot measure.
+	similarSeconds = 50e-6
+	// worthwhile is the least speed-up that justifies an index.
 	worthwhile = 1.2
-	// fewerRows is the share of the rows read without an index by which a
-	// candidate must read more than another to count as reading more.
+	// fewerRows is the share of the rows read without an index by which a candidate must
+	// exceed another to count as reading more.
 	fewerRows = 0.01
 )
 
@@ -45,7 +46,7 @@ type Measurement struct {
 	RowsExamined        int64   `json:"rows_examined"`
 	Buffers             int64   `json:"buffers,omitempty"`
 	Sorts               bool    `json:"sorts"`
-	TooLong             bool    `json:"too_long,omitempty"` // median is then the time allowed
+	TooLong             bool    `json:"too_long,omitempty"` // MedianSeconds is then the time allowed
 
 	candidate *plans.Candidate
 	statement string
@@ -62,9 +63,9 @@ type bench struct {
 	made     int
 }
 
-// measure copies the tables that have candidates and runs the statement with
-// no index, with those that the table has, and with each candidate beside them. The
-// copies are temporary tables: they end with the session, whatever happens.
+// measure copies the tables that have candidates. It runs the statement without an index,
+// with the existing indexes, and with each candidate in addition. The copies are temporary
+// tables and end with the session.
 func (a *analysis) measure(ctx context.Context) error {
 	b := &bench{analysis: a, copies: map[int]string{}, bare: map[int]string{}}
 	if err := b.prepare(ctx); err != nil {
@@ -81,10 +82,10 @@ func (a *analysis) measure(ctx context.Context) error {
 	return nil
 }
 
-// timeUp says what to change when the time is over.
+// timeUp says what to change if the time is over.
 func (a *analysis) timeUp(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || a.dialect.tooLong(err) {
-		return fmt.Errorf("measure: %s are over; raise --timeout or lower --copy-rows", a.config.Timeout)
+		return fmt.Errorf("measure: not finished within %s; raise --timeout or lower --copy-rows", a.config.Timeout)
 	}
 	return fmt.Errorf("measure: %w", err)
 }
@@ -128,7 +129,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// space is about how many bytes all copies take.
+// space estimates the size of all copies in bytes.
 func (b *bench) space(targets []*plans.Table) int64 {
 	total := int64(0)
 	for _, t := range targets {
@@ -138,7 +139,7 @@ func (b *bench) space(targets []*plans.Table) int64 {
 	return total
 }
 
-// copyBoth copies a table without and, when it has any, with its indexes.
+// copyBoth copies a table without its indexes and, if it has any, with them.
 func (b *bench) copyBoth(ctx context.Context, t *plans.Table, i int) error {
 	b.config.Progress(fmt.Sprintf("copying at most %d rows of %s", b.config.CopyRows, t.Name))
 	name := b.name()
@@ -156,12 +157,12 @@ func (b *bench) copyBoth(ctx context.Context, t *plans.Table, i int) error {
 	}
 	if len(t.Indexes) > 0 {
 		b.copies[i] = b.name()
-		if err := b.dialect.again(ctx, b.session, t, name, b.copies[i], true); err != nil {
+		if err := b.dialect.duplicate(ctx, b.session, t, name, b.copies[i], true); err != nil {
 			return err
 		}
 	}
 	for _, copied := range slices.Compact([]string{name, b.copies[i]}) {
-		if err := b.dialect.settle(ctx, b.session, copied); err != nil {
+		if err := b.dialect.analyze(ctx, b.session, copied); err != nil {
 			return err
 		}
 	}
@@ -170,7 +171,7 @@ func (b *bench) copyBoth(ctx context.Context, t *plans.Table, i int) error {
 
 func (b *bench) quote(name string) string { return b.dialect.driver.Dialect().QuoteAlways(name) }
 
-// name is that of the next copy.
+// name returns the name of the next copy.
 func (b *bench) name() string {
 	b.made++
 	return fmt.Sprintf("spillway_doctor_copy_%d", b.made)
@@ -181,7 +182,7 @@ func (b *bench) build(ctx context.Context, c *plans.Candidate) error {
 	t := b.tables[c.From]
 	b.config.Progress(fmt.Sprintf("building (%s) on a copy of %s", plans.ColumnList(c.Columns), t.Name))
 	name := b.name()
-	err := b.dialect.again(ctx, b.session, t, b.bare[c.From], name, len(t.Indexes) > 0)
+	err := b.dialect.duplicate(ctx, b.session, t, b.bare[c.From], name, len(t.Indexes) > 0)
 	if err != nil {
 		return fmt.Errorf("copy %s: %w", t.Name, err)
 	}
@@ -190,7 +191,7 @@ func (b *bench) build(ctx context.Context, c *plans.Candidate) error {
 		return fmt.Errorf("build (%s): %w", plans.ColumnList(c.Columns), err)
 	}
 	built := time.Since(start)
-	if err := b.dialect.settle(ctx, b.session, name); err != nil {
+	if err := b.dialect.analyze(ctx, b.session, name); err != nil {
 		return fmt.Errorf("gather statistics: %w", err)
 	}
 	tables := map[int]string{}
@@ -210,7 +211,7 @@ func (b *bench) build(ctx context.Context, c *plans.Candidate) error {
 	return nil
 }
 
-// variant adds the statement on those copies.
+// variant adds the statement on some copies.
 func (b *bench) variant(name string, copies map[int]string, c *plans.Candidate) *Measurement {
 	tables := map[int]string{}
 	for from, copied := range copies {
@@ -224,8 +225,8 @@ func (b *bench) variant(name string, copies map[int]string, c *plans.Candidate) 
 	return m
 }
 
-// time explains each variant and executes all of them in turn, round by round,
-// so that whatever else the host does falls on all alike.
+// time explains each variant and executes them in turn, round by round, so that
+// disturbances affect all of them alike.
 func (b *bench) time(ctx context.Context) error {
 	for _, m := range b.variants {
 		b.config.Progress("measuring " + m.Variant)
@@ -245,12 +246,12 @@ func (b *bench) time(ctx context.Context) error {
 	spent := 0.0
 	for round := range warmRounds + runsMost {
 		for i := range b.variants {
-			m := b.variants[(i+round)%len(b.variants)] // nobody always goes first
+			m := b.variants[(i+round)%len(b.variants)] // each variant goes first in turn
 			if m.TooLong {
 				continue
 			}
-			// Once untimed: the copies together may not fit in the database's
-			// memory, where each would push out the one before.
+			// The first execution is not timed: the copies together may exceed the
+			// database's memory, and each could evict the one before.
 			if _, err := b.session.query(ctx, m.statement, b.args...); err != nil {
 				return fmt.Errorf("execute with %s: %w", m.Variant, err)
 			}
@@ -270,7 +271,7 @@ func (b *bench) time(ctx context.Context) error {
 	return nil
 }
 
-// summarize works out the figures of a variant from its executions.
+// summarize computes the figures of a variant from its executions.
 func (m *Measurement) summarize(base *Measurement) {
 	if !m.TooLong {
 		slices.Sort(m.times)
@@ -289,9 +290,9 @@ func median(sorted []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// judge names the candidate to build, if one is worth it.
+// judge selects the candidate to build, if one is worth it.
 func (a *analysis) judge(variants []*Measurement) {
-	before := variants[0] // with existing indexes where there are any
+	before := variants[0] // the variant with existing indexes, if there is one
 	var tried []*Measurement
 	for _, m := range variants {
 		switch {
@@ -319,8 +320,8 @@ func (a *analysis) judge(variants []*Measurement) {
 	}
 }
 
-// winner is the candidate to build: among those about as fast as the fastest,
-// one that sorts nothing, then one that reads clearly fewer rows (both matter as the
+// winner returns the candidate to build. Among those about as fast as the fastest it
+// prefers one without a sort, then one that reads clearly fewer rows (both matter as the
 // table grows), then the one with the fewest columns.
 func winner(tried []*Measurement, rowsWithout int64) *Measurement {
 	fastest := slices.MinFunc(tried, func(a, b *Measurement) int { return cmp.Compare(a.MedianSeconds, b.MedianSeconds) })
@@ -331,8 +332,9 @@ func winner(tried []*Measurement, rowsWithout int64) *Measurement {
 		}
 	}
 	keep(func(m *Measurement) bool {
-		// On a busy host medians wander; a candidate's best run does not beat its true cost.
-		return m.MinSeconds <= alike*fastest.MedianSeconds || m.MinSeconds-fastest.MedianSeconds <= alikeSeconds
+		// On a busy host medians vary. A candidate's fastest run is not faster than its
+		// true cost.
+		return m.MinSeconds <= similar*fastest.MedianSeconds || m.MinSeconds-fastest.MedianSeconds <= similarSeconds
 	})
 	keep(func(m *Measurement) bool { return !m.Sorts })
 	least := slices.MinFunc(near, func(a, b *Measurement) int { return cmp.Compare(a.RowsExamined, b.RowsExamined) })

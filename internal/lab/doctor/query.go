@@ -19,18 +19,18 @@ const executionLimit = 10 * time.Second
 // ErrStatement marks mistakes in the statement or its parameters.
 var ErrStatement = errors.New("read the query")
 
-// QueryConfig says what to analyse and how far to go.
+// QueryConfig says what to analyze and how.
 type QueryConfig struct {
 	Statement string
 	Params    map[string]string // values of ? (called like its column, or by number) and :name
 	Measure   bool              // build each candidate on a copy
 	CopyRows  int64             // rows of a copy at most
 	Timeout   time.Duration     // of the whole analysis
-	Progress  func(string)      // told what is under way
+	Progress  func(string) // told the current step
 }
 
-// Query is what doctor found about one statement. It holds no values of
-// parameters: they may be secrets.
+// Query is the analysis of one statement. It contains no values of parameters, which may
+// be secrets.
 type Query struct {
 	Statement  string            `json:"statement"`
 	Database   string            `json:"database"` // without its password
@@ -38,42 +38,44 @@ type Query struct {
 	Tables     []*plans.Table    `json:"tables"`
 	Plan       *Plan             `json:"plan"`
 	Candidates []plans.Candidate `json:"candidates"`
-	Covered    []string          `json:"covered,omitempty"` // candidates that the table has
+	Covered    []string          `json:"covered,omitempty"` // candidates that an existing index serves
 	Notes      []string          `json:"notes,omitempty"`
 	Measured   []Measurement     `json:"measured,omitempty"`
 	Winner     *plans.Candidate  `json:"winner,omitempty"`
 	Verdict    string            `json:"verdict"`
 }
 
-// QueryParam is a parameter and where its value came from.
+// QueryParam is a parameter and the source of its value.
 type QueryParam struct {
 	Name string `json:"name"`
 	From string `json:"from"` // "given", or the table a row of which held it
 }
 
-// dialect is what analysing a statement needs to know of one kind of database.
+// dialect holds the differences between databases.
 type dialect struct {
 	driver      database.Driver
 	placeholder func(i int) string
-	// readOnly and readWrite are statements that make a session so.
+	// readOnly and readWrite set the mode of a session.
 	readOnly, readWrite string
-	// explain returns the plan, and executes the statement for at most limit.
+	// explain returns the plan. It executes the statement for at most limit.
 	explain func(ctx context.Context, s session, sql string, args []value, limit time.Duration) (*Plan, error)
-	// begin readies a session for copies of that many bytes in all.
+	// begin prepares a session for copies of that many bytes.
 	begin func(ctx context.Context, s session, bytes int64) error
-	// copyTable makes a temporary table of at most so many rows, without indexes.
+	// copyTable creates a temporary table of at most so many rows, without indexes.
 	copyTable func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error
-	// again makes a temporary table of a copy's rows, with the live table's indexes or none.
-	again func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error
+	// duplicate creates a temporary table of a copy's rows, with the live table's indexes
+	// or without any.
+	duplicate func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error
 	// index builds an index on a copy.
 	index func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error
-	// settle gathers statistics.
-	settle func(ctx context.Context, s session, name string) error
-	// indexBytes is the size of one index more on a copy; estimated when the server does not tell.
+	// analyze gathers statistics.
+	analyze func(ctx context.Context, s session, name string) error
+	// indexBytes returns the size of one more index on a copy, estimated if the server
+	// does not tell.
 	indexBytes func(ctx context.Context, s session, t *plans.Table, name string, columns []plans.IndexColumn) (bytes int64, estimated bool, err error)
-	// limit bounds the statements that follow.
+	// limit limits the duration of the statements that follow.
 	limit func(ctx context.Context, s session, d time.Duration) error
-	// tooLong reports whether that bound ended a statement.
+	// tooLong reports whether that limit ended a statement.
 	tooLong func(error) bool
 }
 
@@ -87,7 +89,7 @@ func dialectOf(driver database.Driver) dialect {
 	return sqliteDialect()
 }
 
-// analysis is one statement under analysis.
+// analysis is the state of one analysis.
 type analysis struct {
 	config    QueryConfig
 	dialect   dialect
@@ -99,9 +101,9 @@ type analysis struct {
 	report    *Query
 }
 
-// Analyze shows a statement's plan, derives index candidates from it, and with
-// Measure tries each on a copy of its table. The live tables are only read.
-// Mistakes in the statement or its parameters are ErrStatement.
+// Analyze explains a statement, derives index candidates from it and, with Measure, tries
+// each on a copy of its table. It only reads the live tables. Mistakes in the statement or
+// its parameters are ErrStatement.
 func Analyze(ctx context.Context, url database.URL, c QueryConfig) (*Query, error) {
 	sql := url.Driver.Dialect()
 	if url.Driver == database.MySQL {
@@ -192,8 +194,8 @@ func (a *analysis) readTables(ctx context.Context) error {
 	return nil
 }
 
-// readParams finds a value for each parameter: the one given, or for a column
-// that must equal it that of one row of the table.
+// readParams finds a value for each parameter: the given one or, if a column must equal
+// it, the value in a row of the table.
 func (a *analysis) readParams(ctx context.Context) error {
 	if err := a.checkNames(); err != nil {
 		return err
@@ -234,7 +236,7 @@ func (a *analysis) readParams(ctx context.Context) error {
 	return nil
 }
 
-// checkNames refuses values for parameters that the statement does not have.
+// checkNames refuses values for unknown parameters.
 func (a *analysis) checkNames() error {
 	var names []string
 	for _, p := range a.selection.Params {
@@ -253,8 +255,8 @@ func (a *analysis) checkNames() error {
 	return nil
 }
 
-// sample reads from one row of a table the values of the columns that
-// parameters without a value must equal.
+// sample reads the values of the columns that parameters without a value must equal from
+// one row.
 func (a *analysis) sample(ctx context.Context, t *plans.Table) (map[string]string, error) {
 	quote := a.dialect.driver.Dialect().QuoteAlways
 	var columns, words, set []string
@@ -284,5 +286,5 @@ func (a *analysis) sample(ctx context.Context, t *plans.Table) (map[string]strin
 	return values, nil
 }
 
-// quoted is a table's name for a statement.
+// quoted returns a table's name for a statement.
 func (a *analysis) quoted(t *plans.Table) string { return t.Full.SQL(a.dialect.driver.Dialect()) }

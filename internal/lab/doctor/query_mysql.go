@@ -14,7 +14,7 @@ import (
 	"spillway/internal/plans"
 )
 
-// tooLongCodes are MariaDB's max_statement_time, MySQL's max_execution_time
+// tooLongCodes are the errors of MariaDB's max_statement_time, MySQL's max_execution_time
 // and a killed query.
 var tooLongCodes = []uint16{1969, 3024, 1317}
 
@@ -29,7 +29,7 @@ func mysqlDialect() dialect {
 		copyTable: func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error {
 			return run(ctx, s, fmt.Sprintf("CREATE TEMPORARY TABLE %s ENGINE=InnoDB SELECT * FROM %s LIMIT %d", name, t.Full.SQL(plans.MySQL), rows))
 		},
-		again: func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error {
+		duplicate: func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error {
 			create := fmt.Sprintf("CREATE TEMPORARY TABLE %s LIKE %s", name, from)
 			if indexed {
 				create = fmt.Sprintf("CREATE TEMPORARY TABLE %s LIKE %s", name, t.Full.SQL(plans.MySQL))
@@ -39,7 +39,7 @@ func mysqlDialect() dialect {
 		index: func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error {
 			return run(ctx, s, fmt.Sprintf("ALTER TABLE %s ADD INDEX spillway_doctor_candidate (%s)", name, plans.WriteColumns(columns, plans.MySQL.QuoteAlways)))
 		},
-		settle: func(ctx context.Context, s session, name string) error {
+		analyze: func(ctx context.Context, s session, name string) error {
 			return run(ctx, s, "ANALYZE TABLE "+name)
 		},
 		indexBytes: mysqlIndexBytes,
@@ -51,8 +51,8 @@ func mysqlDialect() dialect {
 	}
 }
 
-// mysqlLimit bounds statements: MariaDB counts seconds, MySQL milliseconds and
-// SELECTs only.
+// mysqlLimit limits statements. MariaDB counts seconds; MySQL counts milliseconds and
+// limits SELECTs only.
 func mysqlLimit(ctx context.Context, s session, d time.Duration) error {
 	rows, err := s.query(ctx, "SELECT VERSION()")
 	if err != nil {
@@ -64,8 +64,8 @@ func mysqlLimit(ctx context.Context, s session, d time.Duration) error {
 	return run(ctx, s, fmt.Sprintf("SET SESSION max_execution_time = %d", max(1, d.Milliseconds())))
 }
 
-// mysqlExplain reads the table form of EXPLAIN, which all versions have, and
-// executes the statement within limit, counting the rows that its handlers read.
+// mysqlExplain reads the table format of EXPLAIN, which all versions have. It executes the
+// statement within limit and counts the rows read.
 func mysqlExplain(ctx context.Context, s session, text string, args []value, limit time.Duration) (*Plan, error) {
 	rows, err := s.query(ctx, "EXPLAIN "+text, args...)
 	if err != nil {
@@ -79,7 +79,7 @@ func mysqlExplain(ctx context.Context, s session, text string, args []value, lim
 	if err := mysqlLimit(ctx, s, limit); err != nil {
 		return nil, err
 	}
-	idle, err := mysqlReads(ctx, s) // reading the counters counts too
+	idle, err := mysqlReads(ctx, s) // reading the counters also counts
 	if err != nil {
 		return nil, err
 	}
@@ -119,9 +119,9 @@ func mysqlReads(ctx context.Context, s session) (int64, error) {
 	return total, nil
 }
 
-// mysqlIndexBytes estimates: the server tells no sizes of temporary tables. An
-// entry holds its columns, the primary key (8 bytes assumed) and a header of 6,
-// in pages filled to 15/16 by a build.
+// mysqlIndexBytes estimates, because the server shows no sizes of temporary tables. An
+// entry holds its columns, the primary key (8 bytes assumed) and a header of 6 bytes;
+// pages are 15/16 full after a build.
 func mysqlIndexBytes(ctx context.Context, s session, t *plans.Table, name string, columns []plans.IndexColumn) (int64, bool, error) {
 	widths := map[string]int{"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8, "float": 4, "double": 8, "date": 3, "datetime": 5, "timestamp": 4, "year": 1}
 	terms := []string{"14"}

@@ -11,7 +11,7 @@ import (
 // Plan is how the database runs a statement.
 type Plan struct {
 	Lines            []string `json:"lines"`
-	ExecutionSeconds *float64 `json:"execution_seconds,omitempty"` // none: it took longer than was allowed
+	ExecutionSeconds *float64 `json:"execution_seconds,omitempty"` // nil: it took longer than allowed
 	RowsExamined     int64    `json:"rows_examined"`
 	Buffers          int64    `json:"buffers,omitempty"` // pages of 8 KiB, PostgreSQL's
 	Sorts            bool     `json:"sorts"`

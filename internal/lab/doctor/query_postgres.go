@@ -35,17 +35,17 @@ func postgresDialect() dialect {
 		copyTable: func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error {
 			sample := ""
 			if t.Rows > rows {
-				// Pages from all over the table, a few too many for LIMIT to cut.
+				// SYSTEM samples pages of the whole table; LIMIT cuts the excess.
 				sample = fmt.Sprintf(" TABLESAMPLE SYSTEM (%.4f)", min(100, 110*float64(rows)/float64(t.Rows)))
 			}
 			return run(ctx, s, fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s%s LIMIT %d", name, t.Full.SQL(plans.Postgres), sample, rows))
 		},
-		again: postgresAgain,
+		duplicate: postgresDuplicate,
 		index: func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error {
 			return run(ctx, s, fmt.Sprintf("CREATE INDEX spillway_doctor_candidate_%s ON %s (%s)", name, name, plans.WriteColumns(columns, plans.Postgres.QuoteAlways)))
 		},
-		settle: func(ctx context.Context, s session, name string) error {
-			return run(ctx, s, "VACUUM (ANALYZE) "+name) // index-only scans need what VACUUM notes
+		analyze: func(ctx context.Context, s session, name string) error {
+			return run(ctx, s, "VACUUM (ANALYZE) "+name) // index-only scans need the visibility map
 		},
 		indexBytes: func(ctx context.Context, s session, _ *plans.Table, name string, _ []plans.IndexColumn) (int64, bool, error) {
 			rows, err := s.query(ctx, fmt.Sprintf("SELECT pg_relation_size('spillway_doctor_candidate_%s')", name))
@@ -64,8 +64,8 @@ func postgresDialect() dialect {
 	}
 }
 
-// postgresAgain copies a copy, with the live table's indexes as the catalog writes them.
-func postgresAgain(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error {
+// postgresDuplicate duplicates a copy, with the live table's indexes as in the catalog.
+func postgresDuplicate(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error {
 	if err := run(ctx, s, fmt.Sprintf("CREATE TEMP TABLE %s AS TABLE %s", name, from)); err != nil || !indexed {
 		return err
 	}
@@ -85,7 +85,8 @@ func withoutTablespace(definition string) string {
 	return regexp.MustCompile(` TABLESPACE \S+`).ReplaceAllString(definition, "")
 }
 
-// postgresExplain explains, and executes within limit in a read-only transaction.
+// postgresExplain explains and executes a statement within limit in a read-only
+// transaction.
 func postgresExplain(ctx context.Context, s session, text string, args []value, limit time.Duration) (*Plan, error) {
 	steps := []string{"BEGIN READ ONLY", fmt.Sprintf("SET LOCAL statement_timeout = %d", max(1, limit.Milliseconds()))}
 	if err := run(ctx, s, steps...); err != nil {

@@ -25,7 +25,7 @@ func sqliteDialect() dialect {
 		copyTable: func(ctx context.Context, s session, t *plans.Table, name string, rows int64) error {
 			return run(ctx, s, fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s LIMIT %d", name, t.Full.SQL(plans.SQLite), rows))
 		},
-		again: func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error {
+		duplicate: func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error {
 			err := run(ctx, s, fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s", name, from))
 			for i, index := range t.Indexes {
 				if err == nil && indexed && index.Whole {
@@ -37,7 +37,7 @@ func sqliteDialect() dialect {
 		index: func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error {
 			return run(ctx, s, fmt.Sprintf("CREATE INDEX temp.candidate_%s ON %s (%s)", name, name, plans.WriteColumns(columns, quote)))
 		},
-		settle: func(ctx context.Context, s session, name string) error { return run(ctx, s, "ANALYZE temp."+name) },
+		analyze: func(ctx context.Context, s session, name string) error { return run(ctx, s, "ANALYZE temp."+name) },
 		indexBytes: func(ctx context.Context, s session, _ *plans.Table, name string, columns []plans.IndexColumn) (int64, bool, error) {
 			rows, err := s.query(ctx, fmt.Sprintf("SELECT coalesce(sum(8 + %s), 0) FROM %s", lengths(columns, quote), name))
 			if err != nil {
@@ -45,12 +45,12 @@ func sqliteDialect() dialect {
 			}
 			return parseNumber(rows[0][0]), true, nil
 		},
-		limit:   func(context.Context, session, time.Duration) error { return nil }, // the context ends statements
+		limit:   func(context.Context, session, time.Duration) error { return nil }, // statements end with the context
 		tooLong: func(err error) bool { return sqlite.ErrCode(err) == sqlite.ResultInterrupt },
 	}
 }
 
-// lengths sums the bytes of columns.
+// lengths adds up the bytes of columns.
 func lengths(columns []plans.IndexColumn, quote func(string) string) string {
 	var words []string
 	for _, c := range columns {
@@ -59,8 +59,8 @@ func lengths(columns []plans.IndexColumn, quote func(string) string) string {
 	return strings.Join(words, " + ")
 }
 
-// sqliteExplain reads EXPLAIN QUERY PLAN and executes the statement within
-// limit. SQLite counts no rows for its client.
+// sqliteExplain reads EXPLAIN QUERY PLAN and executes the statement within limit. SQLite
+// does not count rows.
 func sqliteExplain(ctx context.Context, s session, text string, args []value, limit time.Duration) (*Plan, error) {
 	rows, err := s.query(ctx, "EXPLAIN QUERY PLAN "+text, args...)
 	if err != nil {

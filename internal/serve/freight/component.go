@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// The states of a component. A component is "building" from before its tables
-// are made until its last index is: where tables are made in a transaction
-// nobody sees that.
+// The states of a component. It is "building" from before its tables are created until its
+// last index is built. Where tables are created in a transaction, that state is never
+// visible.
 const (
 	stateBuilding = "building"
 	stateComplete = "complete"
 )
 
-var errNewer = errors.New("made by a newer Spillway: use that release or a newer one")
+var errNewer = errors.New("created by a newer Spillway; use that release or a newer one")
 
-// component is an app as a database holds it.
+// component is the state of an app in a database.
 type component struct {
 	app     app
 	version int // 0: there is no row in spillway_schema
@@ -29,10 +29,10 @@ type component struct {
 	tables  map[string][]string // columns of each of our names that is taken
 }
 
-// has tells whether the name is taken.
+// has reports whether a table of that name exists.
 func (c component) has(table string) bool { return c.tables[table] != nil }
 
-// foreign returns the name of a table that is not ours, "" if there is none.
+// foreign returns the name of a table that Spillway did not create, "" if there is none.
 func (c component) foreign() string {
 	for _, table := range append([]string{registryTable}, c.app.tables...) {
 		if !c.has(table) {
@@ -50,8 +50,8 @@ func (c component) foreign() string {
 	return ""
 }
 
-// early returns the name of a table that is there before the migration that makes
-// it, "" if there is none. It has our columns: that migration takes it as it is.
+// early returns the name of a table that exists before the migration that creates it, ""
+// if there is none. It has the right columns, so the migration uses it.
 func (c component) early() string {
 	for _, table := range c.app.tables {
 		if c.has(table) && c.app.since[table] > c.version {
@@ -61,8 +61,8 @@ func (c component) early() string {
 	return ""
 }
 
-// inspect reads what the database holds of an app. Relations selects the name of
-// each table in a list that is there, and its columns joined by commas.
+// inspect reads the state of an app in the database. relations selects the existing tables
+// of a list with their columns, joined by commas.
 func inspect(ctx context.Context, tx transaction, a app, relations string) (component, error) {
 	found := component{app: a, tables: map[string][]string{}}
 	names := "'" + strings.Join(append([]string{registryTable}, a.tables...), "', '") + "'"
@@ -90,7 +90,7 @@ func inspect(ctx context.Context, tx transaction, a app, relations string) (comp
 	return found, found.scan(rows[0])
 }
 
-// scan fills in the row of spillway_schema.
+// scan reads the row of spillway_schema.
 func (c *component) scan(row []string) error {
 	var numbers [5]int64
 	for i, text := range slices.Concat(row[:1], row[3:]) {
@@ -111,19 +111,19 @@ func (c *component) scan(row []string) error {
 	return nil
 }
 
-// action is what Seed does about what it found.
+// action is what Seed does with the state that it found.
 type action int
 
 const (
-	keep    action = iota // the data set is there
-	build                 // nothing is there
-	rebuild               // what is there goes first
+	keep    action = iota // the data set exists
+	build                 // there is nothing
+	rebuild               // the existing tables are dropped first
 )
 
-// decide chooses the action for a data set, or explains why there is none.
+// decide chooses the action for a data set. An error explains why there is none.
 func decide(found component, want string, replace bool, latest int, elsewhere string) (action, error) {
 	taken := func(table string) error {
-		return fmt.Errorf("the name %q is taken by a table that Spillway did not make: %s", table, elsewhere)
+		return fmt.Errorf("the name %q belongs to a table that Spillway did not create; %s", table, elsewhere)
 	}
 	if table := found.foreign(); table != "" {
 		return 0, taken(table)
@@ -131,7 +131,7 @@ func decide(found component, want string, replace bool, latest int, elsewhere st
 	due, missing := 0, 0
 	for _, table := range found.app.tables {
 		if found.version > 0 && found.app.since[table] > found.version {
-			continue // a migration makes it
+			continue // a migration creates it
 		}
 		due++
 		if !found.has(table) {
@@ -150,14 +150,14 @@ func decide(found component, want string, replace bool, latest int, elsewhere st
 		}
 		return rebuild, nil
 	case missing > 0:
-		return 0, fmt.Errorf("one of the tables %s is gone: --replace makes all anew", strings.Join(found.app.tables, ", "))
+		return 0, fmt.Errorf("one of the tables %s is missing; --replace creates all of them again", strings.Join(found.app.tables, ", "))
 	case found.dataset != want:
-		return 0, fmt.Errorf("another data set is there (%s): --replace drops it, with every row added since, and makes this one", found.dataset)
+		return 0, fmt.Errorf("the database contains another data set (%s); --replace drops it, with all rows added since, and creates this one", found.dataset)
 	}
 	return keep, nil
 }
 
-// record returns the statements that write the component's row in a registry.
+// record returns the statements that write the component's row in spillway_schema.
 func (j job) record(registry string, version int, state string) []string {
 	return []string{
 		fmt.Sprintf("DELETE FROM %s WHERE name = '%s'", registry, j.app.name),
@@ -166,18 +166,18 @@ func (j job) record(registry string, version int, state string) []string {
 	}
 }
 
-// app is one set of tables that this package makes: a row in spillway_schema.
+// app is one set of tables, a row in spillway_schema.
 type app struct {
 	name    string
 	tables  []string            // in the order of loading
-	columns map[string][]string // by which we know our tables; a later migration may add more
-	since   map[string]int      // the migration that makes a table, where it is not the first
+	columns map[string][]string // by which the tables are recognized; migrations may add more
+	since   map[string]int      // the migration that creates a table, if not the first
 }
 
 const registryTable = "spillway_schema"
 
-// registryColumns are those by which we know spillway_schema. Its column dataset came
-// later.
+// registryColumns returns the columns by which spillway_schema is recognized. Its column
+// dataset was added later.
 func registryColumns() []string {
 	return []string{"name", "version", "state", "applied_at", "users", "days", "per_day", "random_seed"}
 }
@@ -204,7 +204,7 @@ func gamesApp() app {
 	}
 }
 
-// ourColumns returns the columns that a table of ours has at least.
+// ourColumns returns the columns that a table of this package has at least.
 func (a app) ourColumns(table string) []string {
 	if table == registryTable {
 		return registryColumns()
@@ -212,12 +212,12 @@ func (a app) ourColumns(table string) []string {
 	return a.columns[table]
 }
 
-// job is one data set to be made.
+// job is one data set to create.
 type job struct {
 	app     app
 	dataset string         // its parameters as flags
 	columns string         // of spillway_schema that hold the parameters
 	values  string         // and their values, as SQL
-	tables  func() []table // the rows; called only when they are wanted
-	indexes []string       // statements that make indexes which the schema leaves to the data set
+	tables  func() []table // called only if the rows are needed
+	indexes []string       // statements for indexes that depend on the data set
 }

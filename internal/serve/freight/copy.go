@@ -9,9 +9,8 @@ import (
 	"spillway/internal/progress"
 )
 
-// PostgreSQL's binary COPY format: a header, then for each row the number of
-// fields and for each field its length and its value in network byte order,
-// then a trailer.
+// PostgreSQL's binary COPY format: a header; for each row the number of fields and for
+// each field its length and value in network byte order; a trailer.
 const (
 	copyHeader  = "PGCOPY\n\xff\r\n\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
 	copyTrailer = "\xff\xff"
@@ -39,8 +38,8 @@ func appendText(dst []byte, text string) []byte {
 	return append(dst, text...)
 }
 
-// copyRows sends the chunks as they are made. The server works on one chunk
-// while the next is generated: the socket's buffers lie between them.
+// copyRows sends the chunks as they are generated. The server processes one chunk while
+// the next is generated.
 func (tx postgresTx) copyRows(ctx context.Context, sql string, rows func() iter.Seq[chunk], task *progress.Task) (err error) {
 	defer func() { task.End(err) }()
 	next, stop := iter.Pull(rows())
@@ -57,8 +56,7 @@ type copyReader struct {
 	rest []byte
 }
 
-// Read fails as soon as the context is done, so that no more rows are sent
-// behind a request to cancel.
+// Read fails once the context is done, so that no rows follow a cancel request.
 func (r *copyReader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err

@@ -2,30 +2,26 @@ package freight
 
 import "fmt"
 
-// Bounds of a Dataset. Mobile numbers start at 13800000001 and must keep their
-// eleven digits, ids must fit a 32-bit integer, and the rest is what one
-// machine loads within a day.
+// Bounds of a Dataset. Mobile numbers start at 13800000001 and have eleven digits, ids fit
+// a 32-bit integer, and a data set can be loaded within a day.
 const (
 	MaxUsers  = 100_000_000
 	MaxDays   = 3660
 	MaxOrders = 2_000_000_000 // Days x PerDay
 )
 
-// Dataset names one data set. Equal values give the same rows, on every
-// database and in every process.
+// Dataset identifies one data set. Equal values give equal rows on every database.
 type Dataset struct {
 	Users  int    // registered users, 1 to MaxUsers
 	Days   int    // days with orders from 2015-12-01 on, 1 to MaxDays
-	PerDay int    // orders a day at most, 0 to Users
+	PerDay int    // maximum orders per day, 0 to Users
 	Seed   uint64 // of the random numbers; at most 1<<63-1, so that every database can store it
 }
 
-// Full is the data set of the freight list's measurements: about 10.8 million
-// orders.
+// Full is the data set of the freight measurements: about 10.8 million orders.
 func Full() Dataset { return Dataset{Users: 1_000_000, Days: 366, PerDay: 30_000, Seed: 1} }
 
-// Validate returns an error that names the first parameter out of bounds, the
-// way the command line spells it.
+// Validate returns an error that names the first parameter out of bounds by its flag.
 func (d Dataset) Validate() error {
 	switch {
 	case d.Users < 1 || d.Users > MaxUsers:
@@ -42,7 +38,7 @@ func (d Dataset) Validate() error {
 	return nil
 }
 
-// String names the parameters as the flags of `spillway seed freight`.
+// String writes the parameters as flags.
 func (d Dataset) String() string {
 	return fmt.Sprintf("--users %d --days %d --per-day %d --random-seed %d", d.Users, d.Days, d.PerDay, d.Seed)
 }

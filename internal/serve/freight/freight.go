@@ -1,14 +1,12 @@
-// Package freight is the built-in app: a freight platform whose newest orders,
-// joined to the users who placed them, are the default feed, and whose drivers and
-// trucks post orders and positions.
+// Package freight is the built-in demo: a freight platform. Its default feed is the newest
+// orders joined to the users who placed them; its streams are new orders and truck
+// positions.
 //
-// It holds the schema of its tables for each kind of database, generates
-// data sets that are the same on every database and in every process, and
-// loads them in bulk. It does not serve anything: Feed and Stream only name what is
-// shown and stored.
+// The package contains the schema for each kind of database, generates data sets that are
+// identical on every database, and loads them in bulk. It serves nothing: Feed, Stream and
+// Campaign only describe what is served.
 //
-// It knows its tables by a row in the table spillway_schema and touches no
-// others.
+// It recognizes its tables by a row in the table spillway_schema and changes no others.
 package freight
 
 import (
@@ -34,8 +32,8 @@ func DefaultFeed() Feed {
 	}
 }
 
-// Demo is the data set that `spillway serve` makes when it has no
-// configuration: 10,000 users and, with this random seed, exactly 200,000 orders.
+// Demo is the data set that `spillway serve` creates without a configuration: 10,000 users
+// and, with this random seed, exactly 200,000 orders.
 func Demo() Dataset { return Dataset{Users: 10_000, Days: 366, PerDay: 563, Seed: 77} }
 
 // Stream describes a default stream for a configuration.
@@ -46,7 +44,7 @@ type Stream struct {
 	OrderBy string   // column whose equal values keep their order; empty: none
 }
 
-// Column describes one column of a Stream, in the words of the configuration.
+// Column describes one column of a Stream in terms of the configuration.
 type Column struct {
 	Name      string
 	Type      string
@@ -56,8 +54,7 @@ type Column struct {
 	MaxLength int    // 0: none
 }
 
-// DefaultStreams returns the orders that are placed and the positions that trucks
-// report.
+// DefaultStreams returns the streams of new orders and of truck positions.
 func DefaultStreams() []Stream {
 	return []Stream{
 		{
@@ -81,32 +78,32 @@ func DefaultStreams() []Stream {
 	}
 }
 
-// Campaign is one of the popups that the app shows to drivers on its home page, for a
-// configuration.
+// Campaign describes a popup for a configuration. The app shows it to drivers on its home
+// page.
 type Campaign struct {
 	Name         string
 	Placement    string
 	Order        int32
 	Payload      string // JSON
-	Target       string // over CampaignAttributes; empty: everybody
+	Target       string // an expression over CampaignAttributes; empty: everybody
 	QuietClick   time.Duration
 	QuietDismiss time.Duration
 	Cap          int
 }
 
-// CampaignAttribute is what a campaign may ask of a driver.
+// CampaignAttribute is an attribute of a driver that campaigns can use.
 type CampaignAttribute struct {
 	Name string
 	Type string
 }
 
-// CampaignAttributes returns what the app tells of a driver with each request, and
+// CampaignAttributes returns the attributes that the app sends with each request, and
 // joined, which CampaignSQL reads.
 func CampaignAttributes() []CampaignAttribute {
 	return []CampaignAttribute{{"app_version", "integer"}, {"city", "text"}, {"joined", "timestamp"}}
 }
 
-// CampaignSQL reads what the database knows of a driver.
+// CampaignSQL reads the attributes of a driver that are in the database.
 const CampaignSQL = "SELECT createtime AS joined FROM users WHERE id = :user"
 
 // DefaultCampaigns returns three popups: for old versions of the app, for drivers who

@@ -21,16 +21,15 @@ const (
 	MaxRecords = 100_000_000
 )
 
-// Games names one data set of the table game_record: results of matches, by which a
-// query's indexes are compared. Equal values give the same rows on every database.
+// Games identifies one data set of the table game_record: results of matches, with which
+// the indexes of a query are compared. Equal values give equal rows on every database.
 type Games struct {
 	Apps    int    // 1 to MaxApps. With one app every column but game_match_id and score holds one value
 	Records int    // 1 to MaxRecords
 	Seed    uint64 // of the random numbers; at most 1<<63-1
 }
 
-// Validate returns an error that names the first parameter out of bounds, the
-// way the command line spells it.
+// Validate returns an error that names the first parameter out of bounds by its flag.
 func (g Games) Validate() error {
 	switch {
 	case g.Apps < 1 || g.Apps > MaxApps:
@@ -43,7 +42,7 @@ func (g Games) Validate() error {
 	return nil
 }
 
-// String names the parameters as the flags of `spillway seed games`.
+// String writes the parameters as flags.
 func (g Games) String() string {
 	return fmt.Sprintf("--apps %d --records %d --random-seed %d", g.Apps, g.Records, g.Seed)
 }
@@ -58,7 +57,7 @@ const (
 	RightIndex GameIndex = "right" // (app_id, token, prize_grade, score): what is compared, then the order
 )
 
-// GameIndexes returns all of them.
+// GameIndexes returns all indexes.
 func GameIndexes() []GameIndex { return []GameIndex{NoIndex, SeedIndex, RightIndex} }
 
 // Validate returns an error unless the index is one of those.
@@ -77,7 +76,7 @@ func (i GameIndex) name() string {
 	return "game_record_" + string(i) + "_idx"
 }
 
-// create returns the statement that makes the index, none for none.
+// create returns the statement that builds the index, none for NoIndex.
 func (i GameIndex) create() []string {
 	columns := map[GameIndex]string{SeedIndex: "prize_grade, score", RightIndex: "app_id, token, prize_grade, score"}[i]
 	if columns == "" {
@@ -100,7 +99,7 @@ type record struct {
 	score int   // -1: not finished
 }
 
-// What the rows of a data set with several apps spread over.
+// The ranges over which the rows of a data set with several apps are spread.
 const (
 	gamesEpoch  = 1_543_622_400 // 2018-12-01, in Unix seconds
 	gameGrades  = 5
@@ -135,7 +134,7 @@ func (g Games) records() iter.Seq[record] {
 	}
 }
 
-// gameToken is an app's token: the same in every data set.
+// gameToken returns an app's token, which is the same in every data set.
 func gameToken(app int) string {
 	var digits [32]byte
 	putHex(digits[:16], mix(uint64(app)))
@@ -143,8 +142,7 @@ func gameToken(app int) string {
 	return string(digits[:])
 }
 
-// GameApp returns the app_id and the token of the app with that number, from 1 on:
-// what a query asks for.
+// GameApp returns the app_id and the token of an app by its number, from 1.
 func GameApp(number int) (appID, token string) {
 	return "app-" + strconv.Itoa(number), gameToken(number)
 }
@@ -185,16 +183,15 @@ func (r record) bind(stmt *sqlite.Stmt) {
 	stmt.BindInt64(9, int64(r.score))
 }
 
-// GamesOutcome tells what SeedGames did.
+// GamesOutcome is the result of SeedGames.
 type GamesOutcome struct {
-	Made    bool // false: the data set was there already
-	Indexed bool // an index was made or dropped
+	Made    bool // false: the data set existed
+	Indexed bool // an index was built or dropped
 	Took    time.Duration
 }
 
-// SeedGames makes the data set in the database with one index or none, as Seed does and
-// with its promises. Where the same data set is there already, only the index is
-// changed.
+// SeedGames creates the data set in the database with one index or none. It keeps Seed's
+// promises. If the same data set exists, it changes only the index.
 func SeedGames(ctx context.Context, url database.URL, games Games, index GameIndex, replace bool, meter *progress.Meter) (GamesOutcome, error) {
 	start := time.Now()
 	d, err := dialectOf(url.Driver)
@@ -229,7 +226,7 @@ func SeedGames(ctx context.Context, url database.URL, games Games, index GameInd
 	return outcome, err
 }
 
-// reindex gives game_record that index and takes the others.
+// reindex builds one index of game_record and drops the others.
 func (d dialect) reindex(ctx context.Context, url database.URL, index GameIndex, meter *progress.Meter) (changed bool, err error) {
 	err = d.within(ctx, url, func(tx transaction) error {
 		rows, err := tx.query(ctx, fmt.Sprintf(d.indexes, gameTable))

@@ -129,7 +129,7 @@ func (p place) testGames(t *testing.T) {
 	p.seedGames(t, url, g, RightIndex, GamesOutcome{})
 	other := g
 	other.Apps = 1
-	if _, err := SeedGames(context.Background(), url, other, SeedIndex, false, quiet()); err == nil || !strings.Contains(err.Error(), "another data set is there (--apps 20 --records 3000 --random-seed 5): --replace") {
+	if _, err := SeedGames(context.Background(), url, other, SeedIndex, false, quiet()); err == nil || !strings.Contains(err.Error(), "the database contains another data set (--apps 20 --records 3000 --random-seed 5): --replace") {
 		t.Errorf("another data set: %v", err)
 	}
 	if outcome, err := SeedGames(context.Background(), url, other, SeedIndex, true, quiet()); err != nil || !outcome.Made || !outcome.Indexed {
@@ -154,7 +154,7 @@ func (p place) testGamesForeign(t *testing.T) {
 	p.exec(t, url, "CREATE TABLE game_record (app_id varchar(9))")
 	for _, replace := range []bool{false, true} {
 		_, err := SeedGames(context.Background(), url, Games{Apps: 1, Records: 10}, NoIndex, replace, quiet())
-		if err == nil || !strings.Contains(err.Error(), `"game_record" is taken by a table that Spillway did not make: use another`) {
+		if err == nil || !strings.Contains(err.Error(), `"game_record" belongs to a table that Spillway did not create; use another`) {
 			t.Errorf("replace %t: %v", replace, err)
 		}
 	}

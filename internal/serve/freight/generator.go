@@ -47,7 +47,7 @@ func NewGenerator(dataset Dataset) *Generator {
 
 func registrationDay(u User) int { return int((u.Created - firstDay) / daySeconds) }
 
-// OrderCount returns how many orders the data set has.
+// OrderCount returns the number of orders.
 func (g *Generator) OrderCount() int { return g.firstID[g.dataset.Days] - 1 }
 
 // Users returns the users by id.
@@ -62,7 +62,7 @@ func (g *Generator) Users() iter.Seq[User] {
 	}
 }
 
-// Orders returns the orders by id, which is by time.
+// Orders returns the orders by id, and so by time.
 func (g *Generator) Orders() iter.Seq[Order] {
 	return func(yield func(Order) bool) {
 		var sample sampler
@@ -76,16 +76,14 @@ func (g *Generator) Orders() iter.Seq[Order] {
 	}
 }
 
-// day returns one day's orders by id. Every day has random numbers of its own,
-// so that days can be made in any order and at the same time, each with a
-// sampler of its own.
-//
-// Orders of the same second are ordered by user.
+// day returns one day's orders by id; those of the same second are ordered by user. Every
+// day has random numbers of its own, so days can be generated in any order and
+// concurrently, each with its own sampler.
 func (g *Generator) day(day int, sample *sampler) iter.Seq[Order] {
 	random := stream(g.dataset.Seed, uint64(day)+1)
 	picked := sample.pick(random, g.firstID[day+1]-g.firstID[day], g.registered[day])
-	// The second of the day in the upper half, the user in the lower: sorting
-	// the numbers sorts the orders.
+	// The upper half is the second of the day, the lower half the user, so sorting the
+	// numbers sorts the orders.
 	for i, index := range picked {
 		picked[i] = below(random, daySeconds)<<32 | uint64(g.byDay[index])
 	}
@@ -109,9 +107,9 @@ type sampler struct {
 	taken  []uint64 // a bit for each number
 }
 
-// pick returns count different numbers below n, each subset equally likely, by
-// Floyd's method: one random number and one bit looked up for each. The result
-// is the caller's until the next pick.
+// pick returns count different numbers below n, with every subset equally likely. It uses
+// Floyd's method: one random number and one bit per number. The result is valid until the
+// next pick.
 func (s *sampler) pick(random *rand.PCG, count, n int) []uint64 {
 	if words := (n + 63) / 64; len(s.taken) < words {
 		s.taken = make([]uint64, words)
@@ -131,8 +129,8 @@ func (s *sampler) pick(random *rand.PCG, count, n int) []uint64 {
 	return s.picked
 }
 
-// stream returns the source of random numbers with that number. Seed and number
-// are mixed first: neighbouring states of a PCG start with related numbers.
+// stream returns the random number generator with a number. Seed and number are mixed
+// first, because neighbouring states of a PCG start with related numbers.
 func stream(seed, number uint64) *rand.PCG {
 	const golden = 0x9e3779b97f4a7c15
 	a := mix(seed + golden)
@@ -146,9 +144,9 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// below returns a number from 0 to n-1 from exactly one random number: the
-// high half of a product, whose bias (n in 2^64) nobody can measure. It is
-// spelled out so that the data set does not depend on a library's method.
+// below returns a number from 0 to n-1 from exactly one random number: the high half of a
+// product. Its bias of n in 2^64 cannot be measured. The data set must not depend on a
+// library's method.
 func below(random *rand.PCG, n uint64) uint64 {
 	high, _ := bits.Mul64(random.Uint64(), n)
 	return high

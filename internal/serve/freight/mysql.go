@@ -22,8 +22,8 @@ var mysqlSchema string
 //go:embed mysql_games.sql
 var mysqlGames string
 
-// MySQL makes and drops tables at once, transaction or not. So a data set is made
-// under names that begin like this, and all tables get their names in one statement.
+// MySQL commits each CREATE TABLE and DROP TABLE. A data set is therefore created under
+// names with this prefix, and one statement renames all tables.
 const (
 	newPrefix = "spillway_new_"
 	oldPrefix = "spillway_old_"
@@ -43,15 +43,15 @@ func mysqlDialect() dialect {
 	}
 }
 
-// mysqlTx is a session on MySQL that overlaps with no other one in the same database.
+// mysqlTx is a session that holds the database's lock.
 type mysqlTx struct {
 	session *database.MySQLSession
 	local   bool // LOAD DATA LOCAL is allowed
-	staging bool // there are tables under other names
+	staging bool // there are tables under temporary names
 }
 
-// withinMySQL holds a lock of the database's name. When the work fails, what it made
-// so far is dropped.
+// withinMySQL runs work while it holds a lock of the database's name. If work fails, the
+// unfinished tables are dropped.
 func withinMySQL(ctx context.Context, url database.URL, work func(transaction) error) error {
 	connector, err := database.NewMySQLConnector(url, connectTimeout, 0)
 	if err != nil {
@@ -85,12 +85,12 @@ func (tx *mysqlTx) begin(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("begin: %w", err)
 	case rows[0][0] == "":
-		return errors.New("the URL names no database: write mysql://USER:PASSWORD@HOST:PORT/NAME")
+		return errors.New("the URL names no database; write mysql://USER:PASSWORD@HOST:PORT/NAME")
 	case rows[0][1] != "1":
-		return errors.New("another load is at work in this database: try again when that has ended")
+		return errors.New("another load is running in this database; try again when it has ended")
 	}
 	tx.local = rows[0][2] == "1"
-	// Keys are checked against nothing while rows come in their order into an empty table.
+	// Rows arrive in the order of their keys in an empty table, so checks are not needed.
 	return tx.exec(ctx, fmt.Sprintf("SET lock_wait_timeout = %d, foreign_key_checks = 0, unique_checks = 0", int(lockWait.Seconds())))
 }
 
@@ -100,16 +100,16 @@ func (tx *mysqlTx) query(ctx context.Context, sql string) ([][]string, error) {
 	return tx.session.Query(ctx, sql)
 }
 
-// tidyWait is for the server to end a statement and to drop unfinished tables.
-const tidyWait = 800 * time.Millisecond
+// tidyTimeout bounds the end of a statement and the removal of unfinished tables.
+const tidyTimeout = 800 * time.Millisecond
 
-// tidyMySQL drops what a failed or interrupted load has made. What it does not manage
-// in little time, the next load does.
+// tidyMySQL drops the tables of a failed or interrupted load. Those that remain are
+// dropped by the next load.
 func tidyMySQL(connector *database.MySQLConnector, session *database.MySQLSession) {
-	ctx, cancel := context.WithTimeout(context.Background(), tidyWait)
+	ctx, cancel := context.WithTimeout(context.Background(), tidyTimeout)
 	defer cancel()
 	_ = session.Conn.Close()
-	_ = connector.Kill(ctx, session.ID) // gone already: fine
+	_ = connector.Kill(ctx, session.ID) // already gone
 	again, err := connector.Connect(ctx)
 	if err != nil {
 		return
@@ -121,7 +121,7 @@ func tidyMySQL(connector *database.MySQLConnector, session *database.MySQLSessio
 	}
 }
 
-// stagedTables are all names that a load may leave.
+// stagedTables returns all names that a load can leave.
 func stagedTables() []string {
 	var names []string
 	for _, table := range slices.Concat([]string{registryTable}, freightApp().tables, gamesApp().tables) {
@@ -136,14 +136,14 @@ func (tx *mysqlTx) dropStaged(ctx context.Context) error {
 
 var ourNames = regexp.MustCompile(`\b(` + registryTable + `|` + strings.Join(slices.Concat(freightApp().tables, gamesApp().tables), "|") + `)\b`)
 
-// staged gives the tables in a statement the names that they have until all is there.
+// staged replaces the table names in a statement by their temporary names.
 func staged(sql string) string { return ourNames.ReplaceAllString(sql, newPrefix+"$1") }
 
-// replaceMySQL makes all under other names, and then, in one statement, gives the new
-// tables their names and takes them from the old: readers see either data set, and an
-// interruption at any moment leaves one whole.
+// replaceMySQL creates the tables under temporary names, and renames the old and the new
+// tables in one statement. Readers see either data set, and an interruption leaves one
+// complete.
 func replaceMySQL(ctx context.Context, d dialect, tx transaction, found component, j job, meter *progress.Meter) error {
-	my := tx.(*mysqlTx) // this dialect's within makes no other
+	my := tx.(*mysqlTx) // within creates no other type
 	my.staging = true
 	if err := my.dropStaged(ctx); err != nil {
 		return err
@@ -175,13 +175,13 @@ func replaceMySQL(ctx context.Context, d dialect, tx transaction, found componen
 	if err := execOne(ctx, tx, "RENAME TABLE "+strings.Join(renames, ", ")); err != nil {
 		return err
 	}
-	// All is there now: an interruption changes nothing any more.
+	// Everything is complete; an interruption no longer changes anything.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockWait)
 	defer cancel()
 	return my.dropStaged(last)
 }
 
-// explainMySQL adds the fix to the errors that have a known one.
+// explainMySQL adds the fix to errors that have a known one.
 func explainMySQL(err error) error {
 	var refused *mysql.MySQLError
 	if !errors.As(err, &refused) {
@@ -193,7 +193,7 @@ func explainMySQL(err error) error {
 	case 1049: // unknown database
 		return fmt.Errorf("%w; create it: CREATE DATABASE NAME CHARACTER SET utf8mb4", err)
 	case 1205: // lock wait timeout
-		return fmt.Errorf("%w; the tables are in use: try again when that has ended", err)
+		return fmt.Errorf("%w; the tables are in use; try again later", err)
 	}
 	return err
 }

@@ -14,15 +14,13 @@ import (
 	"spillway/internal/progress"
 )
 
-// Rows that one statement loads. Each is a transaction: a long one would take long to
-// undo.
+// Rows per statement. Each statement is a transaction; a long one would take long to undo.
 const (
 	rowsPerLoad   = 200_000
 	rowsPerInsert = 2_000
 )
 
-// load writes the rows by LOAD DATA LOCAL where the server allows it, otherwise by
-// INSERTs of many rows.
+// load uses LOAD DATA LOCAL if the server allows it, otherwise INSERTs of many rows.
 func (tx *mysqlTx) load(ctx context.Context, t table, meter *progress.Meter) (err error) {
 	task := meter.Start(t.name, "rows", int64(t.total))
 	defer func() { task.End(err) }()
@@ -53,9 +51,9 @@ func (tx *mysqlTx) loadLocal(ctx context.Context, into string, source *lineReade
 		if err != nil {
 			return err
 		}
-		// With LOCAL the server turns errors into warnings.
+		// With LOCAL the server reports errors as warnings.
 		if sent = source.rows - sent; loaded != sent {
-			return fmt.Errorf("the server took %d of %d rows", loaded, sent)
+			return fmt.Errorf("the server stored %d of %d rows", loaded, sent)
 		}
 	}
 	return nil
@@ -65,7 +63,7 @@ func (tx *mysqlTx) loadLocal(ctx context.Context, into string, source *lineReade
 func (tx *mysqlTx) execCount(ctx context.Context, sql string) (int64, error) {
 	execer, ok := tx.session.Conn.(driver.ExecerContext)
 	if !ok {
-		return 0, errors.New("the driver's connections run no statements")
+		return 0, errors.New("the driver's connections cannot run statements")
 	}
 	result, err := execer.ExecContext(ctx, sql, nil)
 	if err != nil {
@@ -74,7 +72,7 @@ func (tx *mysqlTx) execCount(ctx context.Context, sql string) (int64, error) {
 	return result.RowsAffected()
 }
 
-// insert turns lines into INSERTs. The values hold neither quotes nor backslashes.
+// insert loads lines by INSERTs. The values contain neither quotes nor backslashes.
 func (tx *mysqlTx) insert(ctx context.Context, into string, source *lineReader) error {
 	for !source.done() {
 		source.most = source.rows + rowsPerInsert
@@ -113,9 +111,9 @@ type lineReader struct {
 	next func() (chunk, bool)
 	task *progress.Task
 	rest []byte
-	held int   // rows of which nothing has been handed on
-	rows int64 // handed on so far
-	most int64 // after which Read says EOF
+	held int   // rows not yet read
+	rows int64 // read so far
+	most int64 // after which Read returns EOF
 	end  bool
 }
 
@@ -137,7 +135,7 @@ func (r *lineReader) fetch() {
 	r.rest, r.held = c.data, c.rows
 }
 
-// Read fails as soon as the context is done, so that no more rows are sent.
+// Read fails once the context is done.
 func (r *lineReader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err

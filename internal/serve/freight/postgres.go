@@ -50,20 +50,19 @@ func postgresDialect() dialect {
 	}
 }
 
-// postgresTx is a transaction on PostgreSQL. It uses the simple protocol only,
-// so that it works through a pooler in transaction mode.
+// postgresTx is a transaction on PostgreSQL. It uses only the simple protocol, which works
+// through a pooler in transaction mode.
 type postgresTx struct {
 	conn *pgconn.PgConn
 }
 
-// withinPostgres overlaps with no other one in the same database: an advisory
-// lock sees to it.
+// withinPostgres runs work in a transaction that holds the database's advisory lock.
 func withinPostgres(ctx context.Context, url database.URL, work func(transaction) error) error {
 	conn, err := connectPostgres(ctx, url)
 	if err != nil {
 		return err
 	}
-	defer closePostgres(conn) // rolls back what was not committed
+	defer closePostgres(conn) // rolls back unless committed
 	tx := postgresTx{conn: conn}
 	if err := beginPostgres(ctx, tx); err != nil {
 		return explainPostgres(fmt.Errorf("begin: %w", err))
@@ -82,8 +81,8 @@ func beginPostgres(ctx context.Context, tx postgresTx) error {
 		"BEGIN",
 		"SET LOCAL statement_timeout = 0",
 		fmt.Sprintf("SET LOCAL lock_timeout = %d", lockWait.Milliseconds()),
-		// The server notices within a second, even while it builds an index,
-		// that this process is gone (PostgreSQL 14 and later).
+		// The server notices within a second that this process has ended, even while it
+		// builds an index (PostgreSQL 14 and later).
 		"SELECT set_config('client_connection_check_interval', '1s', true)" +
 			" WHERE current_setting('client_connection_check_interval', true) IS NOT NULL",
 		"SELECT pg_advisory_xact_lock(hashtext('spillway_schema'))",
@@ -95,7 +94,7 @@ func beginPostgres(ctx context.Context, tx postgresTx) error {
 	}
 	rows, err := tx.query(ctx, "SELECT current_schema()")
 	if err == nil && rows[0][0] == "" {
-		err = errors.New("the search_path names no schema that exists: create it, or name another in the URL's search_path")
+		err = errors.New("no schema of the search_path exists; create one, or set another search_path in the URL")
 	}
 	return err
 }
@@ -121,7 +120,7 @@ func connectPostgres(ctx context.Context, url database.URL) (*pgconn.PgConn, err
 	return conn, nil
 }
 
-// closePostgres ends the connection in little time, whatever its state.
+// closePostgres closes the connection quickly, whatever its state.
 func closePostgres(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
@@ -148,14 +147,13 @@ func (tx postgresTx) query(ctx context.Context, sql string) ([][]string, error) 
 	return rows, nil
 }
 
-// load writes the rows by COPY. FREEZE spares the rows a second visit: they are
-// marked as seen by all when the transaction commits.
+// load uses COPY. With FREEZE the rows need no second visit by VACUUM.
 func (tx postgresTx) load(ctx context.Context, t table, meter *progress.Meter) error {
 	sql := fmt.Sprintf("COPY %s (%s) FROM STDIN (FORMAT binary, FREEZE)", t.name, strings.Join(t.columns, ", "))
 	return tx.copyRows(ctx, sql, t.copied, meter.Start(t.name, "rows", int64(t.total)))
 }
 
-// vacuumPostgres vacuums the tables, which no transaction may do.
+// vacuumPostgres vacuums the tables, which is not possible in a transaction.
 func vacuumPostgres(ctx context.Context, url database.URL, tables []string, meter *progress.Meter) error {
 	conn, err := connectPostgres(ctx, url)
 	if err != nil {
@@ -169,7 +167,7 @@ func vacuumPostgres(ctx context.Context, url database.URL, tables []string, mete
 	return execMetered(ctx, postgresTx{conn: conn}, "vacuum", statements, meter)
 }
 
-// explainPostgres adds the fix to the errors that have a known one.
+// explainPostgres adds the fix to errors that have a known one.
 func explainPostgres(err error) error {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) {
@@ -179,7 +177,7 @@ func explainPostgres(err error) error {
 	case "42501": // insufficient_privilege
 		return fmt.Errorf("%w; grant the role CREATE on the schema, and make it the owner of the tables it is to replace", err)
 	case "55P03": // lock_not_available
-		return fmt.Errorf("%w; another load is at work in this database, or its tables are in use: try again when that has ended", err)
+		return fmt.Errorf("%w; another load is running in this database, or its tables are in use; try again later", err)
 	case "2BP01": // dependent_objects_still_exist
 		return fmt.Errorf("%w; drop what depends on the tables first", err)
 	}

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// schema is a parsed .sql file of this package.
+// schema is a parsed .sql file.
 type schema struct {
-	registry   []string // statements that make the table spillway_schema, if it is not there
+	registry   []string // statements that create spillway_schema if it is missing
 	migrations []migration
 }
 
@@ -39,7 +39,7 @@ func (s schema) indexes() []string {
 	return statements
 }
 
-// upgrade returns what a database of version from lacks to be of version to, in order.
+// upgrade returns the statements that bring a database from one version to another.
 func (s schema) upgrade(from, to int) []string {
 	var statements []string
 	for _, m := range s.migrations[from:to] {
@@ -49,11 +49,11 @@ func (s schema) upgrade(from, to int) []string {
 	return statements
 }
 
-// parseSchema reads an embedded file: its parts start with a line "--- registry",
-// "--- migration N: tables" or "--- migration N: indexes".
+// parseSchema reads an embedded file. Its parts start with a line "--- registry", "---
+// migration N: tables" or "--- migration N: indexes".
 func parseSchema(text string) (schema, error) {
 	var s schema
-	part := new([]string) // what comes before the first part belongs nowhere
+	part := new([]string) // text before the first part is ignored
 	var statement strings.Builder
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, " \n")
@@ -80,7 +80,7 @@ func parseSchema(text string) (schema, error) {
 	return s, nil
 }
 
-// part returns where the statements below that title belong.
+// part returns the list to which the statements below a title belong.
 func (s *schema) part(title string) (*[]string, error) {
 	if title == "registry" {
 		return &s.registry, nil

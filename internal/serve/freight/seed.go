@@ -12,24 +12,22 @@ import (
 	"spillway/internal/progress"
 )
 
-// Outcome tells what Seed or Ensure did.
+// Outcome is the result of Seed or Ensure.
 type Outcome struct {
-	Made    bool    // false: the data set was there already
-	Dataset Dataset // what the database holds now
-	Orders  int     // orders loaded; 0 unless Made
+	Made    bool    // false: the data set existed
+	Dataset Dataset // the data set in the database
+	Orders  int     // number of orders loaded; 0 unless Made
 	Took    time.Duration
 }
 
-// Seed makes the data set in the database: the tables, the rows, the indexes,
-// the statistics. It does nothing but bring the schema up to date when the same
-// data set is there already; another one it refuses to touch unless replace is
-// set, and tables that Spillway did not make it never touches.
+// Seed creates the data set in the database: tables, rows, indexes and statistics. If the
+// same data set exists, it only updates the schema. It replaces another data set only if
+// replace is set, and never changes tables that Spillway did not create.
 //
-// When it is interrupted, at any moment and by any means, the database holds what
-// it held before: everything happens in one transaction, or, on MySQL, under names
-// that begin with spillway_new_ until all is there. What a crash leaves under such
-// names the next Seed drops. When ctx ends, Seed returns within a second with an
-// error that wraps ctx's.
+// After an interruption, even a crash, the database contains what it contained before: the
+// work is one transaction or, on MySQL, happens under names that start with spillway_new_.
+// The next Seed drops what a crash leaves under such names. When ctx ends, Seed returns
+// within a second with an error that wraps ctx's.
 func Seed(ctx context.Context, url database.URL, dataset Dataset, replace bool, meter *progress.Meter) (Outcome, error) {
 	d, err := dialectOf(url.Driver)
 	if err != nil {
@@ -43,9 +41,9 @@ func Seed(ctx context.Context, url database.URL, dataset Dataset, replace bool, 
 	}, meter)
 }
 
-// Ensure makes the Demo data set in the database unless it holds a data set of
-// the freight app already, whichever: that one it only brings up to date. The
-// directory of a SQLite file is made if need be. It promises what Seed does.
+// Ensure creates the Demo data set unless the database contains a data set of the freight
+// app, whose schema it then updates. It creates the directory of a SQLite file. It keeps
+// Seed's promises.
 func Ensure(ctx context.Context, url database.URL, meter *progress.Meter) (Outcome, error) {
 	d, err := dialectOf(url.Driver)
 	if err != nil {
@@ -94,11 +92,9 @@ func (d dialect) seedFreight(ctx context.Context, url database.URL, dataset Data
 	return outcome, nil
 }
 
-// Migrate brings the freight app's schema up to date: it applies the migrations
-// that the database lacks, in order, and returns the versions before and after. Both
-// are 0 when the freight app is not there. Where tables can be changed in a
-// transaction all happens in one; on MySQL each migration is recorded once it is
-// complete.
+// Migrate applies the missing migrations of the freight app in order, and returns the
+// versions before and after. Both are 0 without the freight app. It is one transaction; on
+// MySQL each migration is recorded once it is complete.
 func Migrate(ctx context.Context, url database.URL) (from, to int, err error) {
 	d, err := dialectOf(url.Driver)
 	if err != nil {
@@ -129,7 +125,7 @@ func (d dialect) migrate(ctx context.Context, url database.URL) (from, to int, e
 	return from, to, nil
 }
 
-// upgrade applies the migrations that the database lacks.
+// upgrade applies the missing migrations.
 func (d dialect) upgrade(ctx context.Context, tx transaction, found component) error {
 	s := d.schemaOf(found.app)
 	for version := found.version; version < s.latest(); version++ {
@@ -144,7 +140,7 @@ func (d dialect) upgrade(ctx context.Context, tx transaction, found component) e
 	return nil
 }
 
-// seed does what choose says about what the database holds.
+// seed does what choose decides for the state of the database.
 func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(component) (action, error), meter *progress.Meter) (found component, made bool, err error) {
 	err = d.within(ctx, url, func(tx transaction) error {
 		if found, err = inspect(ctx, tx, j.app, d.relations); err != nil {
@@ -172,8 +168,7 @@ func (d dialect) seed(ctx context.Context, url database.URL, j job, choose func(
 	return found, made, nil
 }
 
-// build drops what is there of an earlier data set, makes the tables and fills
-// them, all in the transaction.
+// build drops an earlier data set, creates the tables and fills them, in the transaction.
 func (d dialect) build(ctx context.Context, tx transaction, found component, j job, meter *progress.Meter) error {
 	for i := len(j.app.tables) - 1; i >= 0; i-- {
 		if !found.has(j.app.tables[i]) {
@@ -201,8 +196,8 @@ func (d dialect) build(ctx context.Context, tx transaction, found component, j j
 	return execAll(ctx, tx, j.record(registryTable, s.latest(), stateComplete))
 }
 
-// fill makes the tables, loads them and makes their indexes and statistics. Named
-// gives a statement or a table its name for the time being.
+// fill creates the tables, loads them, and builds indexes and statistics. named gives a
+// statement or a table its temporary name.
 func (d dialect) fill(ctx context.Context, tx transaction, j job, named func(string) string, meter *progress.Meter) error {
 	s := d.schemaOf(j.app)
 	for _, sql := range s.tables() {
@@ -228,8 +223,7 @@ func (d dialect) fill(ctx context.Context, tx transaction, j job, named func(str
 	return execMetered(ctx, tx, "statistics", finish, meter)
 }
 
-// explain says in which database it happened, and after an interruption what
-// is left.
+// explain adds the database to an error and, after an interruption, what is left.
 func (d dialect) explain(ctx context.Context, url database.URL, err error) error {
 	if ctx.Err() != nil {
 		return &interruption{url: url, cause: ctx.Err()}
@@ -237,7 +231,7 @@ func (d dialect) explain(ctx context.Context, url database.URL, err error) error
 	return fmt.Errorf("%s: %w", url, err)
 }
 
-// interruption is what is left when the context ended.
+// interruption is the error after the context has ended.
 type interruption struct {
 	url   database.URL
 	cause error

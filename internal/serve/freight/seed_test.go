@@ -243,7 +243,7 @@ func (p place) testReplace(t *testing.T) {
 	other := small
 	other.Seed++
 	_, err := Seed(context.Background(), url, other, false, quiet())
-	if err == nil || !strings.Contains(err.Error(), "another data set is there (--users 500 --days 40 --per-day 30 --random-seed 7): --replace") {
+	if err == nil || !strings.Contains(err.Error(), "the database contains another data set (--users 500 --days 40 --per-day 30 --random-seed 7); --replace") {
 		t.Fatal(err)
 	}
 	p.complete(t, url, small)
@@ -405,7 +405,7 @@ func (p place) testPositions(t *testing.T) {
 	for _, columns := range []string{"id integer", columns} {
 		p.exec(t, url, append(first, "CREATE TABLE positions ("+columns+")")...)
 		_, err := Seed(context.Background(), url, small, true, quiet())
-		if err == nil || !strings.Contains(err.Error(), `"positions" is taken by a table that Spillway did not make`) {
+		if err == nil || !strings.Contains(err.Error(), `"positions" belongs to a table that Spillway did not create`) {
 			t.Errorf("%s: %v", columns, err)
 		}
 	}

@@ -39,8 +39,8 @@ type sqliteTx struct {
 	conn *sqlite.Conn
 }
 
-// withinSQLite overlaps with no other writer of the file. It leaves the file's
-// journal mode as it is.
+// withinSQLite runs work as the only writer of the file. It does not change the journal
+// mode.
 func withinSQLite(ctx context.Context, url database.URL, work func(transaction) error) (err error) {
 	conn, err := sqlite.OpenConn(url.Path(), sqlite.OpenReadWrite, sqlite.OpenCreate)
 	if err != nil {
@@ -53,16 +53,15 @@ func withinSQLite(ctx context.Context, url database.URL, work func(transaction) 
 	}()
 	conn.SetBusyTimeout(lockWait)
 	conn.SetInterrupt(ctx.Done())
-	// An index is sorted in runs as large as the cache, and nothing interrupts
-	// the sorting of a run: 8 MB takes a few tenths of a second, 64 MB seconds,
-	// and the index is not made sooner.
+	// An index is sorted in runs of the cache's size, and a run cannot be interrupted. A
+	// larger cache would not be faster.
 	if err := sqlitex.ExecuteTransient(conn, "PRAGMA cache_size = -8192", nil); err != nil {
 		return err
 	}
 	end, err := sqlitex.ImmediateTransaction(conn)
 	if err != nil {
 		if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultBusy {
-			return fmt.Errorf("begin: %w; another process writes to the file: try again when that has ended", err)
+			return fmt.Errorf("begin: %w; another process is writing to the file; try again when it has ended", err)
 		}
 		return fmt.Errorf("begin: %w", err)
 	}

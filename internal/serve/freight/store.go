@@ -8,8 +8,8 @@ import (
 	"spillway/internal/progress"
 )
 
-// transaction is one open transaction on a database, or what stands for it where
-// tables are not made in one.
+// transaction is an open transaction, or a session on a database whose tables are not
+// created in one.
 type transaction interface {
 	// exec runs one statement.
 	exec(ctx context.Context, sql string) error
@@ -19,29 +19,29 @@ type transaction interface {
 	load(ctx context.Context, t table, meter *progress.Meter) error
 }
 
-// dialect is what differs between kinds of databases.
+// dialect holds the differences between databases.
 type dialect struct {
 	schema schema // the freight app's, with the registry
 	games  schema
-	// relations selects the name of each table in a list that is there and its
-	// columns joined by commas.
+	// relations selects the existing tables of a list with their columns, joined by
+	// commas.
 	relations string
 	// indexes selects the names of a table's indexes.
 	indexes string
-	// finish returns the statements run after the indexes, in the same transaction;
-	// counted tables have an id that goes on from the rows loaded.
+	// finish returns the statements to run after the indexes, in the same transaction. The
+	// ids of counted tables continue after the rows loaded.
 	finish func(table string, counted bool) []string
-	// dropIndex writes the statement that drops an index of a table.
+	// dropIndex returns the statement that drops an index.
 	dropIndex func(table, index string) string
-	// elsewhere tells how to get out of the way of somebody else's tables.
+	// elsewhere says how to avoid the tables of others.
 	elsewhere string
-	// within runs work in a transaction that nobody else's within overlaps. It
-	// commits when work returns nil and ctx still stands, and rolls back otherwise.
+	// within runs work in a transaction that excludes other loads. It commits if work
+	// returns nil and ctx has not ended, and rolls back otherwise.
 	within func(ctx context.Context, url database.URL, work func(transaction) error) error
-	// replace makes the tables of a job in the place of those found; nil where a
-	// transaction can do that.
+	// replace creates the tables of a job in place of existing ones; nil if a transaction
+	// can do that.
 	replace func(ctx context.Context, d dialect, tx transaction, found component, j job, meter *progress.Meter) error
-	// vacuum tidies after the commit.
+	// vacuum runs after the commit.
 	vacuum func(ctx context.Context, url database.URL, tables []string, meter *progress.Meter) error
 }
 
@@ -56,7 +56,7 @@ func dialectOf(driver database.Driver) (dialect, error) {
 	case database.MySQL:
 		d, text, games = mysqlDialect(), mysqlSchema, mysqlGames
 	default:
-		return dialect{}, fmt.Errorf("no data set can be made on a database of the kind %q", driver)
+		return dialect{}, fmt.Errorf("data sets are not supported on databases of the kind %q", driver)
 	}
 	var err error
 	if d.schema, err = parseSchema(text); err != nil {
@@ -76,7 +76,7 @@ func (d dialect) schemaOf(a app) schema {
 	return d.schema
 }
 
-// execAll runs statements in order and names the one that fails.
+// execAll runs statements in order. An error names the statement.
 func execAll(ctx context.Context, tx transaction, statements []string) error {
 	for _, sql := range statements {
 		if err := execOne(ctx, tx, sql); err != nil {
@@ -93,7 +93,7 @@ func execOne(ctx context.Context, tx transaction, sql string) error {
 	return nil
 }
 
-// execMetered runs statements in order and shows how many are done.
+// execMetered runs statements in order and reports progress.
 func execMetered(ctx context.Context, tx transaction, label string, statements []string, meter *progress.Meter) (err error) {
 	task := meter.Start(label, "", int64(len(statements)))
 	defer func() { task.End(err) }()

@@ -7,26 +7,25 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// table is the rows of one table, in the form that each kind of database loads
-// fastest.
+// table holds the rows of one table, in the fastest format of each database.
 type table struct {
 	name    string
 	columns []string
 	total   int
 	copied  func() iter.Seq[chunk]                // in PostgreSQL's binary COPY format
-	lines   func() iter.Seq[chunk]                // tabs between values, a newline behind each row
+	lines   func() iter.Seq[chunk]                // tabs between values, a newline after each row
 	bound   func(*sqlite.Stmt) iter.Seq[struct{}] // each row bound to an INSERT
 }
 
 const chunkSize = 64 << 10
 
-// chunk is a run of encoded rows. Its bytes are good until the next one.
+// chunk is a run of encoded rows. Its bytes are valid until the next chunk.
 type chunk struct {
 	data []byte
 	rows int
 }
 
-// chunks cuts what encode appends for each row into chunks.
+// chunks encodes rows into chunks.
 func chunks[Row any](rows iter.Seq[Row], encode func([]byte, Row) []byte, header, trailer string) iter.Seq[chunk] {
 	return func(yield func(chunk) bool) {
 		c := chunk{data: append(make([]byte, 0, chunkSize+1024), header...)}
@@ -60,7 +59,7 @@ func bind[Row any](rows iter.Seq[Row], set func(Row)) iter.Seq[struct{}] {
 	}
 }
 
-// tables returns the freight app's.
+// tables returns the tables of the freight app.
 func (g *Generator) tables() []table {
 	return []table{
 		{

@@ -42,13 +42,13 @@ func (f *Feed) check(ctx context.Context, window int) error {
 	}
 	straight := ck.judge(ctx, true)
 	if straight == nil {
-		f.scatter.Store(false)
+		f.optimizer.Store(false)
 		return nil
 	}
 	if ctx.Err() != nil || ck.judge(ctx, false) != nil {
 		return straight
 	}
-	f.scatter.Store(true)
+	f.optimizer.Store(true)
 	return nil
 }
 
@@ -78,7 +78,7 @@ func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) err
 			return err
 		}
 		if c := o.outputs[k.Output]; c.Nullable {
-			return fmt.Errorf("the key column %s may be NULL: ALTER TABLE %s MODIFY %s %s NOT NULL",
+			return fmt.Errorf("the key column %s may be NULL; run ALTER TABLE %s MODIFY %s %s NOT NULL",
 				k.Output, t.SQL(plans.MySQL), plans.MySQL.Quote(c.Name), c.Type)
 		}
 		unique = unique || slices.ContainsFunc(t.Indexes, func(index plans.Index) bool { return index.Unique && index.Within(names) })
@@ -106,7 +106,7 @@ func (ck *checker) judge(ctx context.Context, straight bool) error {
 		return err
 	}
 	// The plan is known to be fast now, so reading a row does no harm.
-	ck.feed.scatter.Store(!straight)
+	ck.feed.optimizer.Store(!straight)
 	walk, err := ck.feed.Keys(ctx, feed.Range{Args: r.Args, Skip: ck.check.Window, Limit: 1}, 1)
 	if err != nil || walk.Count == 0 {
 		return err // there is nothing after the window

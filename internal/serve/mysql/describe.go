@@ -13,21 +13,20 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// variantsMax bounds the kinds of results that one feed remembers.
+// variantsMax is the number of variants that one feed remembers.
 const variantsMax = 16
 
-// description is what is known of a feed's columns: how they are when the parameters
-// are samples, and the variants seen since. A column that shows a parameter has a
-// type that depends on its value.
+// description holds the columns of a feed for sample parameters, and the variants seen
+// since. A column that shows a parameter has a type that depends on the value.
 type description struct {
 	columns  *columns
-	flavours map[string]flavour
+	subtypes map[string]subtype
 
 	mu       sync.Mutex
 	variants []*columns
 }
 
-// match returns the columns that describe rows; nil when there are none yet.
+// match returns the columns that match rows, nil if there are none.
 func (d *description) match(rows driver.Rows, keysOnly bool) *columns {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,15 +34,15 @@ func (d *description) match(rows driver.Rows, keysOnly bool) *columns {
 		if keysOnly {
 			c = c.keys
 		}
-		if c.describe(rows) {
+		if c.matches(rows) {
 			return c
 		}
 	}
 	return nil
 }
 
-// adapt returns columns for rows of another type than described. Another name, or a
-// key that is compared in another way, is an error: errOutdated.
+// adapt returns columns for rows whose types differ from the description. Other names, or
+// keys that are compared differently, are errOutdated.
 func (d *description) adapt(def feed.Definition, rows driver.Rows, keysOnly bool) (*columns, error) {
 	list := metadataOf(rows)
 	if keysOnly {
@@ -55,7 +54,7 @@ func (d *description) adapt(def feed.Definition, rows driver.Rows, keysOnly bool
 	} else if !slices.EqualFunc(list, d.columns.names, func(m metadata, name string) bool { return m.name == name }) {
 		return nil, errOutdated
 	}
-	c, err := newColumns(def, list, d.flavours)
+	c, err := newColumns(def, list, d.subtypes)
 	if err != nil {
 		return nil, err
 	}
@@ -72,8 +71,8 @@ func (d *description) adapt(def feed.Definition, rows driver.Rows, keysOnly bool
 	return c, nil
 }
 
-// describe returns what is known of the feed's columns, asking the database the first
-// time and after outdated was called.
+// describe returns the description of the feed. It asks the database the first time and
+// when the description is stale.
 func (f *Feed) describe(ctx context.Context) (*description, error) {
 	old := f.known.Load()
 	if old != nil && !f.stale.Load() {
@@ -92,15 +91,15 @@ func (f *Feed) describe(ctx context.Context) (*description, error) {
 		return nil, err
 	}
 	f.stale.Store(false)
-	if old != nil && old.columns.same(d.columns) && maps.Equal(old.flavours, d.flavours) {
-		return old, nil // and the variants seen
+	if old != nil && old.columns.same(d.columns) && maps.Equal(old.subtypes, d.subtypes) {
+		return old, nil // keeps the variants seen
 	}
 	f.known.Store(d)
 	return d, nil
 }
 
-// ask describes the feed's columns: their types from a result without rows, and
-// from the tables that they come from what a result does not tell.
+// ask reads the feed's columns: their types from an empty result, and the rest from their
+// tables.
 func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, error) {
 	args, err := f.bindParams(f.samples())
 	if err != nil {
@@ -119,9 +118,9 @@ func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, er
 	if err != nil {
 		return nil, nil, err
 	}
-	flavours := o.flavours()
-	c, err := newColumns(f.def, list, flavours)
-	return &description{columns: c, flavours: flavours}, o, err
+	subtypes := o.subtypes()
+	c, err := newColumns(f.def, list, subtypes)
+	return &description{columns: c, subtypes: subtypes}, o, err
 }
 
 // origins says which tables a statement reads and which of their columns it
@@ -135,7 +134,7 @@ type origins struct {
 type origin struct {
 	plans.Column
 	table   plans.TableName
-	flavour flavour
+	subtype subtype
 }
 
 // readOrigins explains the statement and reads what the server understood: every
@@ -166,7 +165,7 @@ func (f *Feed) readOrigins(ctx context.Context, se *session, sql string, args []
 	return o, nil
 }
 
-// existing returns those that are tables, by alias.
+// existing returns those of the list that are tables, by alias.
 func (se *session) existing(ctx context.Context, list []plans.AliasedTable) (map[string]plans.TableName, error) {
 	tables := make(map[string]plans.TableName)
 	if len(list) == 0 {
@@ -202,7 +201,7 @@ func (se *session) columnsOf(ctx context.Context, t plans.TableName) ([]origin, 
 	for i, c := range described {
 		columns[i] = origin{Column: c, table: t}
 		if strings.HasPrefix(c.Type, "tinyint(1)") {
-			columns[i].flavour = boolean
+			columns[i].subtype = boolean
 		}
 	}
 	if !se.Server.MariaDB || len(columns) == 0 {
@@ -213,17 +212,17 @@ func (se *session) columnsOf(ctx context.Context, t plans.TableName) ([]origin, 
 	for _, row := range rows {
 		i := slices.IndexFunc(columns, func(c origin) bool { return c.Name == row[0] })
 		if i >= 0 && plans.ChecksJSON(row[1], row[0]) {
-			columns[i].flavour = document
+			columns[i].subtype = document
 		}
 	}
 	return columns, err
 }
 
-// flavours returns those of the output columns.
-func (o *origins) flavours() map[string]flavour {
-	list := make(map[string]flavour)
+// subtypes returns those of the output columns.
+func (o *origins) subtypes() map[string]subtype {
+	list := make(map[string]subtype)
 	for output, column := range o.outputs {
-		list[output] = column.flavour
+		list[output] = column.subtype
 	}
 	return list
 }

@@ -13,18 +13,18 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// columns is how the rows of one statement become JSON objects and keys. It is
+// columns says how the rows of one statement become JSON objects and keys. It is
 // immutable.
 type columns struct {
 	names  []string
 	types  []string // as the driver names them
-	prefix [][]byte // what goes before each value: {"id": or ,"name":
+	prefix [][]byte // the text before each value: {"id": or ,"name":
 	encode []encoder
 	key    []keyColumn
 	keys   *columns // of the statement that selects the key alone
 }
 
-// metadata is what a result says about a column.
+// metadata is what a result tells about a column.
 type metadata struct {
 	name             string
 	typ              string
@@ -46,22 +46,22 @@ func metadataOf(rows driver.Rows) []metadata {
 	return list
 }
 
-// encoder appends the JSON of a value that is not NULL, as the driver's binary
-// protocol gives it: int64, float32, float64 or bytes.
+// encoder appends the JSON of a value that is not NULL: an int64, float32, float64 or
+// bytes, as in the driver's binary protocol.
 type encoder func(dst []byte, value driver.Value) []byte
 
-// Flavours are what only the table of a column tells about it.
-type flavour int
+// A subtype is what only the table tells about a column.
+type subtype int
 
 const (
-	plain    flavour = iota
+	plain    subtype = iota
 	boolean          // TINYINT(1): 0 and 1 are false and true
 	document         // MariaDB's JSON: text whose validity a constraint checks
 )
 
-// newColumns prepares the columns of a result. It returns an error when a key
-// column is missing or cannot be one.
-func newColumns(def feed.Definition, list []metadata, flavours map[string]flavour) (*columns, error) {
+// newColumns prepares the columns of a result. It returns an error if a key column is
+// missing or has a type that cannot be a key.
+func newColumns(def feed.Definition, list []metadata, subtypes map[string]subtype) (*columns, error) {
 	c := &columns{}
 	index := make(map[string]int, len(list))
 	for i, m := range list {
@@ -72,7 +72,7 @@ func newColumns(def feed.Definition, list []metadata, flavours map[string]flavou
 		}
 		c.names, c.types = append(c.names, m.name), append(c.types, m.typ)
 		c.prefix = append(c.prefix, append(feed.AppendString(prefix, []byte(m.name)), ':'))
-		c.encode = append(c.encode, encoderOf(m.typ, flavours[m.name]))
+		c.encode = append(c.encode, encoderOf(m.typ, subtypes[m.name]))
 	}
 	for _, column := range def.Key {
 		i, ok := index[column.Name]
@@ -94,8 +94,8 @@ func (c *columns) same(other *columns) bool {
 	return slices.Equal(c.names, other.names) && slices.Equal(c.types, other.types) && slices.Equal(c.key, other.key)
 }
 
-// describe reports whether rows have the columns that c was made for.
-func (c *columns) describe(rows driver.Rows) bool {
+// matches reports whether rows have the columns that c was made for.
+func (c *columns) matches(rows driver.Rows) bool {
 	names := rows.Columns()
 	if len(names) != len(c.names) {
 		return false
@@ -139,7 +139,7 @@ func (c *columns) AppendKey(dst []byte, values []driver.Value) ([]byte, error) {
 	for _, column := range c.key {
 		value := values[column.index]
 		if value == nil {
-			return dst, fmt.Errorf("the key column %s is NULL in a row: leave such rows out of the statement", column.name)
+			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", column.name)
 		}
 		text, err := column.text(value)
 		if err != nil {
@@ -150,9 +150,9 @@ func (c *columns) AppendKey(dst []byte, values []driver.Value) ([]byte, error) {
 	return dst, nil
 }
 
-// encoderOf returns the encoder of a type. Character strings, enumerations, sets
-// and what has no encoder of its own become strings.
-func encoderOf(typ string, f flavour) encoder {
+// encoderOf returns the encoder of a type. Character strings, enumerations, sets and types
+// without an encoder become strings.
+func encoderOf(typ string, f subtype) encoder {
 	switch typ {
 	case "TINYINT", "UNSIGNED TINYINT":
 		if f == boolean {
@@ -183,7 +183,7 @@ func encoderOf(typ string, f flavour) encoder {
 	return func(dst []byte, value driver.Value) []byte { return feed.AppendString(dst, bytesOf(value)) }
 }
 
-// bytesOf returns the text of a value that travels as one.
+// bytesOf returns the text of a value.
 func bytesOf(value driver.Value) []byte {
 	switch v := value.(type) {
 	case []byte:
@@ -194,8 +194,8 @@ func bytesOf(value driver.Value) []byte {
 	return fmt.Append(nil, value)
 }
 
-// appendNumber appends a number to the digit: reals in the shortest form that reads
-// back the same, others as they are but for the zeros of ZEROFILL.
+// appendNumber appends a number exactly: reals in the shortest form that reads back the
+// same, others unchanged except for the zeros of ZEROFILL.
 func appendNumber(dst []byte, value driver.Value) []byte {
 	switch v := value.(type) {
 	case int64:
@@ -238,9 +238,9 @@ func bitsOf(text []byte) uint64 {
 	return n
 }
 
-// appendTime appends a date or a time without a zone, "2016-12-01 23:59:57.25". The
-// zero date, which stands for no date where a lax sql_mode let it in, is null; a
-// date of which only a part is zero is shown as it is.
+// appendTime appends a date or a time without a zone, "2016-12-01 23:59:57.25". The zero
+// date, which a lax sql_mode allows, becomes null. A date with some zero parts is
+// unchanged.
 func appendTime(dst []byte, value driver.Value) []byte {
 	text := bytesOf(value)
 	if isZeroDate(text) {
@@ -249,8 +249,7 @@ func appendTime(dst []byte, value driver.Value) []byte {
 	return appendQuoted(dst, trimFraction(text))
 }
 
-// appendInstant appends a TIMESTAMP, which is an instant, as RFC 3339. The session is
-// in UTC.
+// appendInstant appends a TIMESTAMP as RFC 3339. The session is in UTC.
 func appendInstant(dst []byte, value driver.Value) []byte {
 	text := trimFraction(bytesOf(value))
 	if isZeroDate(text) {
@@ -266,8 +265,8 @@ func appendInstant(dst []byte, value driver.Value) []byte {
 
 func isZeroDate(text []byte) bool { return bytes.HasPrefix(text, []byte("0000-00-00")) }
 
-// trimFraction takes the zeros off the end of a fraction: the other databases show
-// none, and a column's declaration is not to change the text.
+// trimFraction removes zeros at the end of a fraction, so that the text does not depend on
+// the column's declaration.
 func trimFraction(text []byte) []byte {
 	if bytes.IndexByte(text, '.') < 0 {
 		return text

@@ -124,7 +124,7 @@ func TestKeyTypes(t *testing.T) {
 	}
 	for sql, want := range map[string]string{
 		"SELECT CAST(NULL AS DATE) AS k":         "NULL",
-		"SELECT k FROM zero":                     "is no date",
+		"SELECT k FROM zero":                     "is not a date",
 		"SELECT k FROM choice":                   "CAST(`k` AS CHAR)",
 		"SELECT ST_GeomFromText('POINT(1 1)') k": "no order",
 	} {

@@ -24,22 +24,22 @@ type Feed struct {
 	body string // the SELECT with ? for its parameters
 	uses []int  // uses[i] is the position in Params of the i-th ?
 
-	known   atomic.Pointer[description]
-	stale   atomic.Bool // the description is to be made anew
-	scatter atomic.Bool // the optimizer orders the tables; see Check
+	known     atomic.Pointer[description]
+	stale     atomic.Bool // the description must be read again
+	optimizer atomic.Bool // the optimizer chooses the order of the tables; Check decides
 }
 
 var _ feed.Source = (*Feed)(nil)
 
-// errOutdated answers rows whose columns are no longer those described.
+// errOutdated is the error of rows whose columns differ from the description.
 var errOutdated = errors.New("the columns changed")
 
-// Feed returns the source of the feed that def describes. Mistakes that only
-// the database can see come with the first call of Read or Check.
+// Feed returns the source of the feed that def describes. Mistakes that only the database
+// can find are errors of Read and Check.
 //
-// Parameters are bound: text and UUIDs as strings, integers and reals as such,
-// booleans as 0 or 1, and timestamps as DATETIME in UTC. A backslash in the
-// statement's strings is a character.
+// Text and UUIDs are bound as strings, integers and reals as numbers, booleans as 0 or 1,
+// and timestamps as DATETIME in UTC. A backslash in the statement's strings is a
+// character.
 func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
@@ -51,7 +51,7 @@ func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 	return f, nil
 }
 
-// statement returns def with its parameters in place. It may lack a key.
+// statement reads a definition's SELECT. The definition may lack a key.
 func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	parsed, err := plans.ParseStatement(def.SQL, plans.MySQL)
 	if err != nil {
@@ -72,7 +72,7 @@ func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	return f, nil
 }
 
-// Read implements feed.Source. After an error rows is as it was.
+// Read implements feed.Source. An error leaves rows unchanged.
 func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
 	to := feed.NewCollector[driver.Value](rows)
 	if err := f.run(ctx, r, false, to); err != nil {
@@ -95,8 +95,8 @@ func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, er
 	return to.Walk(), nil
 }
 
-// run runs the statement for r. It describes the feed before where that has not been
-// done, and again when the rows are not as described.
+// run runs the statement for r. It describes the feed first if necessary, and again if the
+// rows differ from the description.
 func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler[driver.Value]) error {
 	err := f.runOnce(ctx, r, keysOnly, false, to)
 	if errors.Is(err, errOutdated) {
@@ -116,13 +116,13 @@ func (f *Feed) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool, 
 	if err != nil {
 		return err
 	}
-	s := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !f.scatter.Load()}
+	s := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !f.optimizer.Load()}
 	read := f.reading(d, keysOnly, adapt)
 	return f.db.query(ctx, &statement{sql: f.writer(d.columns).write(s), columns: read}, args, to)
 }
 
-// reading is how rows are read while d describes the feed. Rows that d does not
-// describe are errOutdated, unless they are to be adapted to.
+// reading returns how rows are read with the description d. Rows that differ from d are
+// errOutdated, unless adapt is set.
 func (f *Feed) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (*columns, error) {
 	return func(rows driver.Rows) (*columns, error) {
 		if c := d.match(rows, keysOnly); c != nil {
@@ -137,7 +137,7 @@ func (f *Feed) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (
 
 func (f *Feed) writer(c *columns) writer { return writer{def: f.def, body: f.body, key: c.key} }
 
-// explainError says whose mistake an error of the server is.
+// explainError adds the cause to an error of the server.
 func (f *Feed) explainError(r feed.Range, err error) error {
 	var refused *mysql.MySQLError
 	if !errors.As(err, &refused) {
@@ -149,15 +149,14 @@ func (f *Feed) explainError(r feed.Range, err error) error {
 			return fmt.Errorf("%w: %w", feed.ErrCursor, err)
 		}
 	case numDuplicateColumn:
-		return fmt.Errorf("the statement has two columns of one name: give one another name with AS (%w)", err)
+		return fmt.Errorf("the statement has two columns with one name; rename one with AS (%w)", err)
 	case numStatementTimeout, numQueryTimeout, numInterrupted:
-		return fmt.Errorf("the server stopped the statement, whose timeout is %v: %w", f.db.bounds.StatementTimeout, err)
+		return fmt.Errorf("the server stopped the statement after the statement timeout of %v: %w", f.db.bounds.StatementTimeout, err)
 	}
 	return err
 }
 
-// arguments returns the statement's parameters, in the order that writer.write
-// gave them.
+// arguments returns the statement's parameters in the order of writer.write.
 func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) {
 	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
 		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
@@ -185,7 +184,7 @@ func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) 
 	return namedValues(append(args, int64(r.Limit), int64(r.Skip))), nil
 }
 
-// bindParams returns what is bound for the parameters in the feed's own statement.
+// bindParams returns the values for the parameters of the feed's own statement.
 func (f *Feed) bindParams(texts []string) ([]any, error) {
 	if len(texts) != len(f.def.Params) {
 		return nil, fmt.Errorf("%d arguments for %d parameters", len(texts), len(f.def.Params))
@@ -218,7 +217,7 @@ func bindParam(kind feed.ParamType, text string) (any, error) {
 	return nil, fmt.Errorf("unknown type %q", kind)
 }
 
-// sampleOf is a value of the type: the feed is described and explained with it.
+// sampleOf returns a value with which the feed is described and explained.
 func sampleOf(kind feed.ParamType) string {
 	switch kind {
 	case feed.Integer, feed.Real:
@@ -233,7 +232,7 @@ func sampleOf(kind feed.ParamType) string {
 	return "a"
 }
 
-// samples are the feed's parameters by sampleOf.
+// samples returns sample values for the feed's parameters.
 func (f *Feed) samples() []string {
 	texts := make([]string, len(f.def.Params))
 	for i, p := range f.def.Params {

@@ -12,9 +12,9 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// keyColumn is one column of the key: where it is in a row, how its values travel in a
-// cursor, and how the server compares them with a parameter. The server compares
-// a text with a decimal or a date by rules of its own, so those are cast.
+// keyColumn is one column of the key: its place in a row, its form in a cursor, and its
+// comparison with a parameter. Decimals and dates are cast, because the server compares
+// them with text by other rules.
 type keyColumn struct {
 	index       int
 	name        string
@@ -23,7 +23,7 @@ type keyColumn struct {
 	placeholder string
 }
 
-// decimalMax is the number of digits that MySQL's decimals have at most.
+// decimalMax is the maximum number of digits of a DECIMAL.
 const decimalMax = 65
 
 func newKeyColumn(index int, m metadata) (keyColumn, error) {
@@ -36,8 +36,8 @@ func newKeyColumn(index int, m metadata) (keyColumn, error) {
 		k.kind = feed.KeyReal
 	case "DECIMAL":
 		k.kind = feed.KeyReal
-		// The precision is computed from the width shown, which has no place for a sign
-		// where the column is unsigned.
+		// The precision is derived from the display width, which has no place for the sign
+		// of an unsigned column.
 		k.placeholder = fmt.Sprintf("CAST(? AS DECIMAL(%d,%d))", min(decimalMax, m.precision+2), m.scale)
 	case "DATE":
 		k.kind, k.placeholder = feed.KeyText, "CAST(? AS DATE)"
@@ -50,10 +50,10 @@ func newKeyColumn(index int, m metadata) (keyColumn, error) {
 	case "CHAR", "VARCHAR", "TEXT", "TINYTEXT", "MEDIUMTEXT", "LONGTEXT":
 		k.kind = feed.KeyText
 	case "ENUM", "SET":
-		return k, fmt.Errorf("the key column %s is of type %s, which is ordered by the position of its values and compared by their text: select it as CAST(%s AS CHAR)",
+		return k, fmt.Errorf("the key column %s is of type %s, which is ordered by the position of its values but compared by their text; select it as CAST(%s AS CHAR)",
 			m.name, m.typ, quoteName(m.name))
 	default:
-		return k, fmt.Errorf("the key column %s is of type %s, which has no order that a cursor can name", m.name, m.typ)
+		return k, fmt.Errorf("the key column %s is of type %s, which has no order that a cursor can express", m.name, m.typ)
 	}
 	return k, nil
 }
@@ -65,7 +65,7 @@ func (k keyColumn) text(value driver.Value) ([]byte, error) {
 		return strconv.AppendInt(nil, v, 10), nil
 	case float64:
 		return strconv.AppendFloat(nil, v, 'g', -1, 64), nil
-	case float32: // exactly as the server compares it
+	case float32: // as the server compares it
 		return strconv.AppendFloat(nil, float64(v), 'g', -1, 64), nil
 	}
 	text := bytesOf(value)
@@ -74,7 +74,7 @@ func (k keyColumn) text(value driver.Value) ([]byte, error) {
 		return strconv.AppendUint(nil, bitsOf(text), 10), nil
 	case "DATE", "DATETIME", "TIMESTAMP":
 		if !k.isTime(string(text)) {
-			return nil, fmt.Errorf("the key column %s holds %s, which is no date, in a row: leave such rows out of the statement", k.name, text)
+			return nil, fmt.Errorf("the key column %s contains %s, which is not a date; exclude such rows from the statement", k.name, text)
 		}
 		return trimFraction(text), nil
 	case "TIME":
@@ -86,7 +86,7 @@ func (k keyColumn) text(value driver.Value) ([]byte, error) {
 var clockTime = regexp.MustCompile(`^-?[0-9]{2,3}:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?$`)
 
 func (k keyColumn) isTime(text string) bool {
-	layout := time.DateTime // takes a fraction, too
+	layout := time.DateTime // accepts a fraction too
 	switch k.typ {
 	case "DATE":
 		layout = time.DateOnly
@@ -99,8 +99,8 @@ func (k keyColumn) isTime(text string) bool {
 
 var decimalNumber = regexp.MustCompile(`^-?[0-9]{1,65}(\.[0-9]{1,38})?$`)
 
-// value returns what is bound for a key's value. What the column cannot hold wraps
-// feed.ErrCursor: the server would take it for another value, with a warning only.
+// value returns what is bound for a key's value. A value that the column cannot hold wraps
+// feed.ErrCursor; the server would convert it with only a warning.
 func (k keyColumn) value(v feed.KeyValue) (any, error) {
 	if v.Kind == k.kind {
 		if bound, ok := k.parse(v.Text); ok {

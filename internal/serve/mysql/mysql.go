@@ -1,9 +1,8 @@
-// Package mysql reads feeds, runs queries and commits streams on MySQL and MariaDB, and on what speaks
-// their protocol, through a pool of connections with prepared statements. Parameters
-// are bound, never text.
+// Package mysql reads feeds, runs queries and stores streams and popups on MySQL and
+// MariaDB, through a pool of connections with prepared statements. Parameters are always
+// bound, never part of the text.
 //
-// Only streams write. It knows no HTTP and keeps no rows: every call asks the
-// database.
+// Only streams and popups write. The package caches no rows: every call asks the database.
 package mysql
 
 import (
@@ -25,41 +24,38 @@ import (
 )
 
 const (
-	// clientGrace is how much later than the server this side gives a statement up:
-	// normally the server is first, and names the reason.
+	// clientGrace is how much longer than the server this side waits before it gives a
+	// statement up. The server's error names the reason.
 	clientGrace = 500 * time.Millisecond
-	// killPatience is how long an abandoned statement's connection waits for the
-	// server to end it.
-	killPatience = 2 * time.Second
+	// killTimeout bounds the attempt to end an abandoned statement.
+	killTimeout = 2 * time.Second
 )
 
-// errClosed answers statements that come after Close.
+// errClosed is the error of calls after Close.
 var errClosed = errors.New("the database is closed")
 
-// DB is a pool of connections to one database. Its methods may be called
-// concurrently.
+// DB is a pool of connections to one database. Its methods can be called concurrently.
 type DB struct {
 	connector *connector
 	pool      *sql.DB
-	bounds    database.Pool // no field zero
+	bounds    database.Pool // all fields are set
 	log       *slog.Logger
 
-	acquiring atomic.Int64 // statements that wait for a connection
+	acquiring atomic.Int64 // statements waiting for a connection
 
 	stopKeeping context.CancelFunc
 	keeper      sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
-	running sync.WaitGroup // statements under way; added to under mu while not closed
+	running sync.WaitGroup // running statements; increased under mu while not closed
 }
 
-// Open returns a DB for the server at url. It connects in the background and on
-// demand, so a server that is down is no error here. The caller calls Close.
+// Open returns a DB for the server at url. It connects in the background and on demand, so
+// it succeeds even if the server is down. The caller calls Close.
 //
-// Of the pool's bounds Min is kept as well as it can be: connections beyond it are
-// closed after MaxIdleTime, and those that the server ends are opened again
-// within half that time.
+// The pool tries to keep Min connections open. It closes those beyond Min after
+// MaxIdleTime, and replaces those that the server ends within half that time.
 func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 	bounds := pool.WithDefaults(runtime.GOMAXPROCS(0))
 	opener, err := database.NewMySQLConnector(url, bounds.ConnectTimeout, bounds.StatementTimeout)
@@ -78,7 +74,7 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	return db, nil
 }
 
-// Close waits for the statements under way and closes all connections.
+// Close waits for running statements and closes all connections.
 func (db *DB) Close() error {
 	db.mu.Lock()
 	db.closed = true
@@ -92,7 +88,7 @@ func (db *DB) Close() error {
 	return nil
 }
 
-// begin registers a statement; the caller calls db.running.Done.
+// begin registers a statement. The caller calls db.running.Done.
 func (db *DB) begin() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -103,7 +99,7 @@ func (db *DB) begin() error {
 	return nil
 }
 
-// Ping returns nil when the server answers.
+// Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	err := db.withSession(ctx, func(ctx context.Context, se *session) error { return se.Ping(ctx) })
 	if err != nil {
@@ -112,8 +108,8 @@ func (db *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Probe runs one trivial prepared statement through the pool: the cost of a
-// round trip to the database and nothing else.
+// Probe runs one trivial prepared statement through the pool. It measures the cost of one
+// round trip.
 func (db *DB) Probe(ctx context.Context) error {
 	s := &statement{sql: "SELECT 1", columns: func(driver.Rows) (*columns, error) { return nil, nil }}
 	if err := db.query(ctx, s, nil, feed.Discard[driver.Value]{}); err != nil {
@@ -122,8 +118,8 @@ func (db *DB) Probe(ctx context.Context) error {
 	return nil
 }
 
-// Lag returns how far a replica is behind its source, and false where the server
-// does not tell.
+// Lag returns how far a replica is behind its source. known is false if the server cannot
+// tell.
 func (db *DB) Lag(ctx context.Context) (lag time.Duration, known bool, err error) {
 	err = db.withSession(ctx, func(ctx context.Context, se *session) (err error) {
 		lag, known, err = se.ReplicaLag(ctx)
@@ -132,7 +128,7 @@ func (db *DB) Lag(ctx context.Context) (lag time.Duration, known bool, err error
 	return lag, known, err
 }
 
-// Stats returns the pool's figures.
+// Stats returns the current state of the pool.
 func (db *DB) Stats() database.Stats {
 	s := db.pool.Stats()
 	return database.Stats{
@@ -146,8 +142,8 @@ func (db *DB) Stats() database.Stats {
 	}
 }
 
-// Durability returns the server's settings as the newest connection read them, and
-// false before the first.
+// Durability returns the settings that the newest connection has read. ok is false before
+// the first connection.
 func (db *DB) Durability() (database.MySQLDurability, bool) {
 	d := db.connector.durability.Load()
 	if d == nil {
@@ -176,8 +172,7 @@ func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// waitedFor returns database.ErrBusy where a wait for a connection was one for others
-// to give theirs back.
+// waitedFor returns database.ErrBusy if the pool is full.
 func (db *DB) waitedFor() error {
 	if db.pool.Stats().InUse < db.bounds.Max {
 		return nil
@@ -185,16 +180,16 @@ func (db *DB) waitedFor() error {
 	return database.ErrBusy
 }
 
-// withSession runs a statement's work on one connection, for the statement timeout.
+// withSession runs work on one connection for at most the statement timeout.
 func (db *DB) withSession(ctx context.Context, work func(context.Context, *session) error) error {
 	return db.onSession(ctx, func(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
 	}, work)
 }
 
-// onSession runs work on one connection within the limit, which begins once there is
-// one. When that or ctx ends the server is told to end the statement, and the connection
-// is given up.
+// onSession runs work on one connection. limit derives the context of work once there is a
+// connection. If that context ends, the server is told to end the statement and the
+// connection is closed.
 func (db *DB) onSession(ctx context.Context, limit func(context.Context) (context.Context, context.CancelFunc), work func(context.Context, *session) error) error {
 	if err := db.begin(); err != nil {
 		return err
@@ -209,13 +204,13 @@ func (db *DB) onSession(ctx context.Context, limit func(context.Context) (contex
 	defer cancel()
 	var work1 error
 	err = conn.Raw(func(raw any) error {
-		se := raw.(*session) // the connector makes no other
+		se := raw.(*session) // the connector creates no other type
 		work1 = work(limited, se)
 		if work1 != nil && limited.Err() != nil {
 			work1 = fmt.Errorf("%w: %w", context.Cause(limited), errors.Join(work1, db.abandon(se)))
 		}
 		if !se.IsValid() {
-			return driver.ErrBadConn // the pool drops it
+			return driver.ErrBadConn // the pool discards it
 		}
 		return nil
 	})
@@ -225,23 +220,21 @@ func (db *DB) onSession(ctx context.Context, limit func(context.Context) (contex
 	return work1
 }
 
-// abandon ends a connection whose statement the server may still run: closing it
-// from here alone would leave the statement running. It returns database.ErrEnded
-// once the server has confirmed.
+// abandon ends a connection and the statement that the server may still run on it. It
+// returns database.ErrEnded if the server confirms.
 func (db *DB) abandon(se *session) error {
 	_ = se.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	if err := db.connector.opener.Kill(ctx, se.ID); err != nil {
-		db.log.Debug("an abandoned statement may run on until the server's timeout", "error", err)
+		db.log.Debug("an abandoned statement may run until the server's timeout", "error", err)
 		return nil
 	}
 	return database.ErrEnded
 }
 
-// query runs s and passes its rows to the handler. It runs it a second time when the
-// connection turns out to be dead, or when a prepared statement has been outdated
-// by a change of a table.
+// query runs s and passes its rows to the handler. It retries once if the connection is
+// dead or if a change of a table has made the prepared statement invalid.
 func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue, to feed.RowHandler[driver.Value]) error {
 	run := func(ctx context.Context, se *session) error { return se.run(ctx, s, args, to) }
 	err := db.withSession(ctx, run)
@@ -252,7 +245,7 @@ func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue,
 	return db.withSession(ctx, run)
 }
 
-// The server's error numbers that this package tells apart.
+// Error numbers of the server that this package distinguishes.
 const (
 	numUnknownColumn     = 1054
 	numShutdown          = 1053
@@ -277,15 +270,14 @@ func worthRetrying(err error) bool {
 	if errors.As(err, &refused) {
 		switch refused.Number {
 		case numShutdown, numUnknownStatement, numNeedsPreparing, numKilled, numDisconnectedIdle:
-			return true // run has dropped the statement or the server the connection
+			return true // the statement or the connection is gone
 		}
 		return false
 	}
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
 }
 
-// keepMin keeps Min connections open: at start, and by using them before they are
-// idle for too long.
+// keepMin keeps Min connections open by using them before they are idle for too long.
 func (db *DB) keepMin(ctx context.Context) {
 	ticker := time.NewTicker(max(time.Second, db.bounds.MaxIdleTime/2))
 	defer ticker.Stop()
@@ -299,7 +291,7 @@ func (db *DB) keepMin(ctx context.Context) {
 	}
 }
 
-// touch takes up to n connections, of those that nobody uses, and gives them back.
+// touch acquires up to n free connections and returns them.
 func (db *DB) touch(ctx context.Context, n int) {
 	var held []*sql.Conn
 	defer func() {
@@ -316,7 +308,7 @@ func (db *DB) touch(ctx context.Context, n int) {
 		}
 		cancel()
 		if err != nil {
-			return // whoever needs a connection says what is wrong
+			return // the next user of a connection reports the error
 		}
 	}
 }

@@ -14,10 +14,9 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupTables are the tables of popups. They are created where they are missing, which
-// needs the right to; otherwise create them beforehand. User ids are bytes: no
-// collation takes two of them for one. Times are in UTC; those that are NULL in
-// popup_state and popup_events never come.
+// popupTables are created if they are missing. Without the right to create tables, an
+// administrator creates them. User ids are bytes, so that no collation merges two of them.
+// Times are in UTC; a NULL time in popup_state and popup_events means never.
 var popupTables = []string{
 	`CREATE TABLE IF NOT EXISTS popup_campaigns (
 	id INT NOT NULL PRIMARY KEY,
@@ -81,15 +80,15 @@ var popupTables = []string{
 ) ENGINE=InnoDB`,
 }
 
-// countSlots is over how many rows the count of a campaign's events is spread, so that
-// replicas that commit at the same time seldom wait for each other.
+// countSlots is the number of rows over which the count of a campaign's events is spread,
+// so that replicas seldom wait for each other.
 const countSlots = 64
 
-// Popups keeps campaigns, and the events and states of users, in tables popup_*. Its
-// methods may be called concurrently, by any number of processes.
+// Popups keeps campaigns, events and the states of users in tables popup_*. Any number of
+// processes can call its methods concurrently.
 type Popups struct {
 	db   *DB
-	slot int64 // of popup_counts that this process counts in
+	slot int64 // the slot of popup_counts for this process
 }
 
 // Popups returns the popup tables of the database. Call EnsureTables first.
@@ -97,7 +96,7 @@ func (db *DB) Popups() *Popups {
 	return &Popups{db: db, slot: rand.Int64N(countSlots)}
 }
 
-// Close does nothing: the connections are the DB's.
+// Close does nothing: the connections belong to the DB.
 func (p *Popups) Close() error { return nil }
 
 // EnsureTables creates the tables that are missing.
@@ -110,7 +109,7 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		}
 		for _, row := range engines {
 			if row[1] != "InnoDB" {
-				return fmt.Errorf("%s is of engine %s, which has no transactions: ALTER TABLE %s ENGINE=InnoDB", row[0], row[1], row[0])
+				return fmt.Errorf("%s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", row[0], row[1], row[0])
 			}
 		}
 		if len(engines) == len(popupTables) {
@@ -129,8 +128,8 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 	return nil
 }
 
-// withSession runs work on one connection of the pool, a second time where the first
-// found the connection dead, so work must be good to run twice.
+// withSession runs work on one connection of the pool. It retries once if the connection
+// is dead, so work must be repeatable.
 func (p *Popups) withSession(ctx context.Context, work func(context.Context, *session) error) error {
 	err := p.db.withSession(ctx, work)
 	if err == nil || ctx.Err() != nil || !worthRetrying(err) {
@@ -139,9 +138,9 @@ func (p *Popups) withSession(ctx context.Context, work func(context.Context, *se
 	return p.db.withSession(ctx, work)
 }
 
-// transaction runs work in a transaction, with the retries of withSession and again
-// where another transaction got in the way. Where the error is the connection's, work
-// may have been committed; it is not run again then.
+// transaction runs work in a transaction. It retries as withSession does, and after a
+// conflict with another transaction. After an error of the connection work may have been
+// committed; it is not repeated then.
 func (p *Popups) transaction(ctx context.Context, work func(context.Context, *session) error) error {
 	var err error
 	for range attemptsMax {
@@ -154,7 +153,7 @@ func (p *Popups) transaction(ctx context.Context, work func(context.Context, *se
 				return commit(ctx, se)
 			}
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
-				err = errors.Join(err, se.Close()) // the server then rolls back
+				err = errors.Join(err, se.Close()) // the server rolls back
 			}
 			return err
 		})
@@ -171,16 +170,16 @@ func (p *Popups) transaction(ctx context.Context, work func(context.Context, *se
 func commit(ctx context.Context, se *session) error {
 	err := se.Exec(ctx, "COMMIT")
 	if err != nil && worthRetrying(err) {
-		return fmt.Errorf("commit, which may have happened: %s", err.Error())
+		return fmt.Errorf("commit; it may have succeeded: %s", err.Error())
 	}
 	return err
 }
 
-// attemptsMax is how often a transaction is tried that another one got in the way of.
+// attemptsMax is the number of attempts of a transaction that conflicts with others.
 const attemptsMax = 5
 
-// Version returns the version of all campaigns: it goes up with each change. It is a
-// read of one row.
+// Version returns the version of all campaigns, which each change increases. It reads one
+// row.
 func (p *Popups) Version(ctx context.Context) (int64, error) {
 	version := int64(0)
 	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
@@ -194,7 +193,7 @@ func (p *Popups) Version(ctx context.Context) (int64, error) {
 	return version, nil
 }
 
-// readVersion returns 0 before the first change, which makes the row.
+// readVersion returns 0 before the first change, which creates the row.
 func readVersion(ctx context.Context, se *session) (int64, error) {
 	rows, err := se.texts(ctx, "SELECT version FROM popup_version WHERE id = 1")
 	if err != nil || len(rows) == 0 {
@@ -203,15 +202,16 @@ func readVersion(ctx context.Context, se *session) (int64, error) {
 	return strconv.ParseInt(rows[0][0], 10, 64)
 }
 
-// campaignColumns are the columns of popup_campaigns in the order of parseCampaign.
+// campaignColumns are the columns of popup_campaigns in the order in which they are read.
 const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
 
-// Campaigns returns all campaigns by ascending id, archived ones too, and the version
-// that they are of.
+// Campaigns returns all campaigns, archived ones too, in the order of their ids, and the
+// version of all.
 func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.StoredCampaign, err error) {
 	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
 		all = nil
-		// The version is read before: what changes between is read again with the next.
+		// The version is read first: a change in between is read again with the next
+		// version.
 		if version, err = readVersion(ctx, se); err != nil {
 			return err
 		}
@@ -257,12 +257,11 @@ func parseCampaign(row []string) (popup.StoredCampaign, error) {
 	return c, bad
 }
 
-// SaveCampaign stores a campaign that is valid and returns it as stored. With id 0 it
-// is a new one and gets the next id; else the campaign with that id is replaced if its
-// version is still c.Version. checked is the version of all campaigns among which c was
-// checked: so what holds for all together goes on to. Errors wrap popup.ErrOutdated,
-// popup.ErrChanged and popup.ErrNoCampaign. An
-// error of the connection may come behind the change: read the campaign again.
+// SaveCampaign stores a valid campaign and returns it as stored. A campaign with id 0 gets
+// the next id. Otherwise it replaces the campaign with that id if the version is still
+// c.Version. checked is the version of all campaigns against which c was checked. Errors
+// wrap popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
+// connection the change may be stored: read the campaign again.
 func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
 	c, err := c.Storable()
 	if err != nil {
@@ -271,7 +270,7 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 	saved := c
 	err = p.transaction(ctx, func(ctx context.Context, se *session) error {
 		saved = c
-		// The row's lock has those who save wait for each other.
+		// The lock on the row serializes all changes.
 		if err := se.Exec(ctx, "INSERT INTO popup_version (id, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = version + 1"); err != nil {
 			return err
 		}
@@ -289,7 +288,7 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 	return saved, nil
 }
 
-// saveCampaign writes one row; read is the version that the caller knows.
+// saveCampaign writes one row; read is the version known to the caller.
 func saveCampaign(ctx context.Context, se *session, c *popup.StoredCampaign, read int64) error {
 	sql, where := "INSERT INTO", ""
 	if c.ID == 0 {

@@ -21,13 +21,13 @@ const (
 	eventColumns = "id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at"
 	stateColumns = "event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state"
 
-	// isNewer compares with the row that is there. The columns that it looks at are
-	// assigned last, the most significant one at the very end: the server assigns from
-	// left to right, and later conditions see what earlier ones have changed.
+	// isNewer compares with the existing row. The server assigns columns from left to
+	// right, and later conditions see the new values. The columns that isNewer reads are
+	// therefore assigned last, the most significant one at the very end.
 	isNewer = "(sequence < VALUES(sequence) OR sequence = VALUES(sequence) AND (at < VALUES(at) OR at = VALUES(at) AND event_id < VALUES(event_id)))"
 )
 
-// upsertStates ends the statement that stores states.
+// upsertStates returns the end of the statement that stores states.
 func upsertStates() string {
 	var set []string
 	for _, column := range []string{"state", "next_at", "kind", "campaign_id", "event_id", "at", "sequence"} {
@@ -36,13 +36,12 @@ func upsertStates() string {
 	return " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
 }
 
-// Apply stores events and, with them, how far their queue is: all or nothing. Each
-// event counts once, however often and from wherever it comes, and the state of a user
-// is that of the newest event, in whatever order they come. More than popup.ApplyMax
-// events are several transactions, the mark in the last. After an error some of the
-// events may be stored: apply them all again.
+// Apply stores events and their queue's position atomically. Each event counts once,
+// however often it is applied, and the newest event decides a user's state, whatever the
+// order. More than popup.ApplyMax events take several transactions, with the position in
+// the last. After an error some of the events may be stored: apply all of them again.
 //
-// What a commit is worth is the server's setting: innodb_flush_log_at_trx_commit = 1.
+// The commit is durable only if the server has innodb_flush_log_at_trx_commit = 1.
 func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error {
 	for first := true; first || len(events) > 0; first = false {
 		part := events[:min(len(events), popup.ApplyMax)]
@@ -63,9 +62,9 @@ type applier struct {
 	slot   int64
 	mark   popup.Mark
 	events []*popup.Event // by id
-	newest []*popup.Event // by user and placement
+	newest []*popup.Event // ordered by user and placement
 
-	repeated bool // an attempt has found that some events are stored already
+	repeated bool // some events are already stored
 }
 
 func (a *applier) apply(ctx context.Context, se *session) error {
@@ -120,11 +119,11 @@ func (a *applier) count(ctx context.Context, se *session, events []*popup.Event)
 		})
 }
 
-// statementBytes is about how long a statement gets.
+// statementBytes is the approximate length of a statement.
 const statementBytes = 128 << 10
 
-// insertRows inserts a row for each item. values appends its values, separated by commas:
-// as text, because that is cheaper for us and no dearer for the server than parameters.
+// insertRows inserts one row per item. values appends its values, separated by commas, as
+// literals, which cost this process less than parameters and the server no more.
 func insertRows[T any](ctx context.Context, se *session, head, tail string, items []T, values func([]byte, T) []byte) error {
 	var b []byte
 	for i, item := range items {
@@ -159,7 +158,7 @@ func appendNewest(b []byte, e *popup.Event) []byte {
 	return appendHex(b, popup.AppendState(nil, e.State))
 }
 
-// AppendKey appends the columns that both statements begin with.
+// appendEventKey appends the first columns of both statements.
 func AppendKey(b []byte, e *popup.Event) []byte {
 	b = append(appendHex(b, e.ID[:]), ',')
 	b = append(appendHex(b, []byte(e.Key.User)), ',')
@@ -167,7 +166,7 @@ func AppendKey(b []byte, e *popup.Event) []byte {
 	return appendInts(b, int64(e.Sequence), int64(e.Kind), int64(e.Campaign))
 }
 
-// appendHex appends a literal that no setting of the server reads in another way.
+// appendHex appends a literal that every setting of the server reads in the same way.
 func appendHex(b, data []byte) []byte {
 	return append(hex.AppendEncode(append(b, "X'"...), data), '\'')
 }
@@ -182,7 +181,7 @@ func appendInts(b []byte, values ...int64) []byte {
 	return b
 }
 
-// appendMoment appends NULL for the zero time.
+// appendMoment appends a time; NULL for the zero time.
 func appendMoment(b []byte, t time.Time) []byte {
 	if t.IsZero() {
 		return append(b, "NULL"...)
@@ -190,7 +189,7 @@ func appendMoment(b []byte, t time.Time) []byte {
 	return append(appendDatetime(append(b, '\''), t), '\'')
 }
 
-// knownEvents returns the ids of the events that are stored already.
+// knownEvents returns the ids of the events that are already stored.
 func knownEvents(ctx context.Context, se *session, events []*popup.Event) (map[[16]byte]bool, error) {
 	known := make(map[[16]byte]bool)
 	for len(events) > 0 {
@@ -211,7 +210,7 @@ func knownEvents(ctx context.Context, se *session, events []*popup.Event) (map[[
 	return known, nil
 }
 
-// Mark returns the sequence up to which a queue has been applied, 0 where none has.
+// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
 func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 	sequence := uint64(0)
 	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
@@ -223,17 +222,17 @@ func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("read how far a queue is: %w", err)
+		return 0, fmt.Errorf("read the position of a queue: %w", err)
 	}
 	return sequence, nil
 }
 
-// restoreRows is how many states one statement of Restore reads.
+// restoreRows is the number of states that one statement of Restore reads.
 const restoreRows = 5000
 
 // Restore calls yield for the state of each user and placement, in no set order, until
-// it returns an error. What is applied meanwhile may be seen or not. yield may keep
-// its arguments.
+// yield returns an error. It may miss what is applied meanwhile. yield may keep its
+// arguments.
 func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
 	var last popup.Key
 	for {
@@ -263,8 +262,7 @@ func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State)
 	}
 }
 
-// States returns the states of keys, in their order; the zero State where there is
-// none.
+// States returns the states of keys in their order; the zero State for an unknown key.
 func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
 	found := make(map[popup.Key]popup.State, len(keys))
 	for rest := keys; len(rest) > 0; {
@@ -282,7 +280,8 @@ func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 }
 
 func (p *Popups) someStates(ctx context.Context, keys []popup.Key, found map[popup.Key]popup.State) error {
-	// Few different statements: the last key again and again up to a power of two.
+	// The last key is repeated up to a power of two, so that there are few different
+	// statements.
 	n := 1 << bits.Len(uint(len(keys)-1))
 	var args []any
 	for i := range n {

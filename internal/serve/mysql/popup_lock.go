@@ -10,32 +10,33 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupLock is the name of the lock: names are the server's, so the database is in it.
+// popupLock is the name of the lock. Names are shared by all databases of a server, so it
+// contains the database.
 const popupLock = "CONCAT('spillway.popup.', MD5(DATABASE()))"
 
-// holderMax is the most bytes of a holder's name that are kept.
+// holderMax is the maximum length of a holder's name in bytes.
 const holderMax = 200
 
-// lockWait is after how many seconds the server ends a session that does not look at its
-// lock any more, as it does each second: one whose connection broke without a word would
-// keep the lock, from this process too.
+// lockWait is the number of seconds after which the server ends a session that has stopped
+// checking its lock. A session whose connection broke unnoticed would otherwise keep the
+// lock, from this process too.
 const lockWait = 15
 
-// errOldSession: this process's session of before has the lock still.
-var errOldSession = errors.New("the server has not ended the session yet that had the lock")
+// errOldSession means that an earlier session of this process still has the lock.
+var errOldSession = errors.New("the server has not yet ended the earlier session that has the lock")
 
-// errLockLost is the error of Check when the session lives but has no lock.
+// errLockLost means that the session is alive but has no lock.
 var errLockLost = errors.New("the session has lost its lock")
 
-// Lock makes this process the one that keeps the states of the database in its memory.
-// holder says who it is, to the next one that tries: its error is a
-// *popup.LockedError. The lock ends with the process, however that ends.
+// Lock makes this process the only one that keeps the database's popup states in memory.
+// The *popup.LockedError of other processes names holder. The lock ends with the process.
 //
-// It is GET_LOCK on a connection of its own, so it holds on one server only: where
-// several take writes (Galera, Group Replication), all processes must name the same.
+// It is GET_LOCK on a connection of its own and holds on one server only. If several
+// servers accept writes (Galera, Group Replication), all processes must connect to the
+// same one.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
 	var token [16]byte
-	_, _ = rand.Read(token[:]) // it never fails
+	_, _ = rand.Read(token[:]) // never fails
 	return popup.Hold(ctx, func(ctx context.Context, again bool) (popup.Holding, error) {
 		held, err := p.takeLock(ctx, token, holder, again)
 		if err != nil {
@@ -58,7 +59,7 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 	return held, nil
 }
 
-// heldLock is the lock's connection.
+// heldLock is the connection that holds the lock.
 type heldLock struct{ se *session }
 
 func (h *heldLock) take(ctx context.Context, token [16]byte, holder string, again bool) error {
@@ -73,7 +74,8 @@ func (h *heldLock) take(ctx context.Context, token [16]byte, holder string, agai
 	if err != nil {
 		return err
 	}
-	// No row is nobody else's: the server has lost the commit that wrote ours.
+	// If the row is missing, the server has lost the commit that wrote it, and no other
+	// process holds the lock.
 	other := again && len(last) > 0 && last[0][0] != string(token[:])
 	switch locked := got[0][0] != "1"; {
 	case other || locked && !again:
@@ -101,4 +103,4 @@ func (h *heldLock) Check(ctx context.Context) error {
 }
 
 // Release implements popup.Holding.
-func (h *heldLock) Release() { _ = h.se.Close() } // the server ends the session either way
+func (h *heldLock) Release() { _ = h.se.Close() } // the server ends the session anyway

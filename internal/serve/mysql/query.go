@@ -17,9 +17,8 @@ type Query struct {
 
 var _ query.Source = (*Query)(nil)
 
-// Query returns the source of the query that def describes. Mistakes that only
-// the database can see come with the first call of Run or Check. Parameters are
-// bound as those of feeds are: see DB.Feed.
+// Query returns the source of the query that def describes. Mistakes that only the
+// database can find are errors of Run and Check. DB.Feed says how parameters are bound.
 func (db *DB) Query(def query.Definition) (*Query, error) {
 	f, err := db.statement(feed.Definition{Name: def.Name, SQL: def.SQL, Params: def.Params})
 	if err != nil {
@@ -53,7 +52,7 @@ func (q *Query) runOnce(ctx context.Context, args []string, adapt bool, to feed.
 	return q.feed.db.query(ctx, s, namedValues(values), to)
 }
 
-// Check has the database take the statement, without running it.
+// Check has the database prepare the statement without running it.
 func (q *Query) Check(ctx context.Context) error {
 	if _, err := q.feed.describe(ctx); err != nil {
 		return fmt.Errorf("query %s: %w", q.feed.def.Name, q.feed.explainError(feed.Range{}, err))

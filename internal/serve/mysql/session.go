@@ -13,8 +13,8 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// preparedPerConnection bounds the statements that one connection keeps
-// prepared; the least recently used makes room. A feed has a handful of them.
+// preparedPerConnection is the number of statements that one connection keeps prepared.
+// The least recently used one is dropped first.
 const preparedPerConnection = 128
 
 // connector opens the pool's connections. It is a driver.Connector.
@@ -38,14 +38,13 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 // Driver implements driver.Connector.
 func (c *connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
 
-// session is one connection and what it has prepared. Whoever has acquired the
-// connection owns it. It is a driver.Conn, so that database/sql pools it, and is
-// used for nothing else through that.
+// session is one connection and the statements prepared on it. It belongs to the holder of
+// the connection. It is a driver.Conn only so that database/sql pools it.
 type session struct {
 	*database.MySQLSession
-	prepared map[string]*prepared // by text: feeds of one text share it
+	prepared map[string]*prepared // feeds with one text share it
 	clock    uint64
-	values   []driver.Value // of the row at hand
+	values   []driver.Value // of the current row
 }
 
 // prepared is a statement on one connection.
@@ -60,13 +59,13 @@ func (se *session) Prepare(sql string) (driver.Stmt, error) { return se.Conn.Pre
 // Close implements driver.Conn.
 func (se *session) Close() error { return se.Conn.Close() }
 
-// Begin implements driver.Conn: this package has no transactions.
+// Begin implements driver.Conn. It fails, because transactions are statements here.
 func (se *session) Begin() (driver.Tx, error) {
-	return nil, errors.New("a feed's connection has no transactions")
+	return nil, errors.New("database/sql transactions are not supported on this connection")
 }
 
-// ResetSession implements driver.SessionResetter: it finds out that the server has
-// closed an idle connection.
+// ResetSession implements driver.SessionResetter. It detects that the server has closed an
+// idle connection.
 func (se *session) ResetSession(ctx context.Context) error {
 	if r, ok := se.Conn.(driver.SessionResetter); ok {
 		return r.ResetSession(ctx)
@@ -117,8 +116,7 @@ func (se *session) dropOldest() {
 	se.drop(oldest)
 }
 
-// drop forgets a statement. The server confirms nothing, so there is no error that
-// the next statement would not show.
+// drop closes a prepared statement. The server sends no answer to that.
 func (se *session) drop(sql string) {
 	if p, ok := se.prepared[sql]; ok {
 		_ = p.stmt.Close()
@@ -138,7 +136,7 @@ func (se *session) run(ctx context.Context, s *statement, args []driver.NamedVal
 	}
 	err = se.takeRows(rows, s, to)
 	if err != nil && s.endless {
-		_ = se.Close() // the server notices when it sends the next rows
+		_ = se.Close() // the server notices at the next rows
 		return err
 	}
 	return errors.Join(err, rows.Close())
@@ -182,7 +180,7 @@ func (se *session) texts(ctx context.Context, sql string, args ...any) (all [][]
 	return all, errors.Join(err, rows.Close())
 }
 
-// forget drops a statement that the server no longer knows, by the error.
+// forget drops a statement if the error says that the server no longer knows it.
 func (se *session) forget(sql string, err error) error {
 	var refused *mysql.MySQLError
 	if errors.As(err, &refused) && (refused.Number == numNeedsPreparing || refused.Number == numUnknownStatement) {

@@ -8,33 +8,32 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// statement is one SQL text, and how the columns of its result are read.
+// statement is one SQL text and how the columns of its result are read.
 type statement struct {
 	sql     string
 	columns func(driver.Rows) (*columns, error)
-	// endless: nobody knows how many rows come. When they are not wanted any more the
-	// connection is given up, rather than to read them all.
+	// endless: the number of rows is unknown. If the handler stops early, the connection
+	// is closed instead of reading the rest.
 	endless bool
 }
 
-// shape is what distinguishes the statements of one feed.
+// shape distinguishes the statements of one feed.
 //
-// Straight has the server read the tables in the order in which the feed names
-// them. Without it the optimizer, which counts the cost of a whole join and not
-// that of its first rows, is apt to begin with the smaller table and to sort all
-// that it finds.
+// With straight, the server reads the tables in the order in which the feed names them.
+// Without it, the optimizer weighs the cost of the whole join instead of its first rows,
+// and tends to start with the smaller table and to sort everything.
 type shape struct {
 	after, until bool
 	keysOnly     bool
 	straight     bool
 }
 
-// writer writes the statement of one shape. Its parameters are the feed's, then
-// those of After, of Until, the limit and the offset.
+// writer writes the statement of one shape. Its parameters are those of the feed, of
+// After, of Until, the limit and the offset.
 type writer struct {
 	def  feed.Definition
-	body string      // the feed's SELECT with ? in it
-	key  []keyColumn // how its values are compared
+	body string      // the feed's SELECT with ? for parameters
+	key  []keyColumn // how key values are compared
 }
 
 func (w writer) write(s shape) string {
@@ -59,11 +58,11 @@ func (w writer) write(s shape) string {
 	return text + " ORDER BY " + w.keyList("order") + " LIMIT ? OFFSET ?"
 }
 
-// derived is the feed's statement as a table. The server merges it with what is
-// around it, unless it groups, limits or unites rows.
+// derived is the feed's statement as a derived table. The server merges it with the outer
+// statement unless it groups, limits or unites rows.
 func (w writer) derived() string { return "(\n" + w.body + "\n) AS feed" }
 
-// keyList lists the key columns, with their directions for ORDER BY.
+// keyList lists the key columns, with directions if use is "order".
 func (w writer) keyList(use string) string {
 	var list []string
 	for _, column := range w.def.Key {
@@ -76,9 +75,9 @@ func (w writer) keyList(use string) string {
 	return strings.Join(list, ", ")
 }
 
-// bound compares the key with parameters: the rows behind a key, or those up to and
-// including it. Row comparisons, (a, b) < (?, ?), use no index here; spelled out
-// they are ranges of one.
+// bound compares the key with parameters. It selects the rows after a key, or with until
+// those up to and including it. The comparison is spelled out because (a, b) < (?, ?) uses
+// no index.
 func (w writer) bound(until bool) string {
 	key := w.def.Key
 	last := len(key) - 1
@@ -95,7 +94,7 @@ func (w writer) bound(until bool) string {
 	return text
 }
 
-// boundArgs repeats the values of a key as bound uses them.
+// boundArgs repeats the values of a key in the order of bound's placeholders.
 func boundArgs(dst []any, values []any) []any {
 	last := len(values) - 1
 	for i, value := range values {
@@ -107,8 +106,8 @@ func boundArgs(dst []any, values []any) []any {
 	return dst
 }
 
-// operator returns the comparison that holds for rows behind a key (until: up to
-// it). The last column's includes equality when until.
+// operator returns the comparison for the rows after a key, or with until for those up to
+// it. With until the last column's comparison includes equality.
 func operator(column feed.KeyColumn, until, last bool) string {
 	op := "<"
 	if column.Ascending != until {
@@ -120,5 +119,5 @@ func operator(column feed.KeyColumn, until, last bool) string {
 	return op
 }
 
-// quoteName writes a name as SQL, whatever the sql_mode.
+// quoteName quotes a name in a way that every sql_mode reads.
 func quoteName(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }

@@ -15,8 +15,8 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// streamTables are the tables of every stream of a database. They are created where
-// they are missing, which needs the right to; otherwise create them beforehand.
+// streamTables are created if they are missing. Without the right to create tables, an
+// administrator creates them.
 var streamTables = []string{
 	`CREATE TABLE IF NOT EXISTS spillway_batches (
 	id BINARY(16) NOT NULL PRIMARY KEY,
@@ -36,20 +36,18 @@ var streamTables = []string{
 
 // Stream stores the records of one stream. It implements stream.Sink.
 //
-// A batch is one transaction: START TRANSACTION, the batch's id, the rows, the
-// requests' keys and COMMIT, a round trip each. The rows are multi-row INSERTs with
-// bound parameters, prepared for powers of two: 300 rows are statements of 256, 32, 8
-// and 4. InnoDB undoes a statement that fails, alone, so the halves of one that is
-// refused are tried without savepoints. INSERT IGNORE, which would bend values to fit,
-// is never used; sessions are in strict mode, and tables of other engines than InnoDB are
+// A batch is one transaction of several round trips: START TRANSACTION, the batch id, the
+// rows, the idempotency keys and COMMIT. Rows are multi-row INSERTs prepared for powers of
+// two: 300 rows are statements of 256, 32, 8 and 4. InnoDB rolls back a failed statement
+// alone, so the halves of a refused one are tried without savepoints. INSERT IGNORE is
+// never used, because it changes values to fit. Tables of engines other than InnoDB are
 // refused.
 //
-// With stream.Definition.Key a row whose key is there is left as it is by ON
-// DUPLICATE KEY UPDATE. That clause catches every unique index; where the row that is
-// there has another key it sets a key column to NULL, which fails: the key columns
-// must be NOT NULL.
+// With stream.Definition.Key, ON DUPLICATE KEY UPDATE leaves a row whose key exists
+// unchanged. That clause applies to every unique index; if the existing row has another
+// key, it sets a key column to NULL, which fails. Key columns must therefore be NOT NULL.
 //
-// Booleans are stored as 1 and 0, timestamps in UTC, json and UUIDs as text.
+// Booleans are stored as 1 and 0, timestamps in UTC, JSON and UUIDs as text.
 type Stream struct {
 	db      *DB
 	schema  *stream.Schema
@@ -57,8 +55,8 @@ type Stream struct {
 	columns []stream.Column
 	most    int // rows of one statement, a power of two
 
-	ready  atomic.Bool // the tables have been looked at
-	drains atomic.Bool // and that of spools
+	ready  atomic.Bool // the tables have been checked
+	drains atomic.Bool // and the table of spools
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -68,18 +66,18 @@ const (
 	rowsMax         = 512   // of one statement
 )
 
-// Stream returns the sink of a stream. Mistakes that only the database can see come
-// with the first call of Commit or Check.
+// Stream returns the stream.Sink of a stream. Mistakes that only the database can find are
+// errors of Commit and Check.
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	columns := schema.Columns()
 	most := min(rowsMax, placeholdersMax/len(columns))
 	return &Stream{db: db, schema: schema, def: schema.Definition(), columns: columns, most: powerBelow(most)}
 }
 
-// powerBelow returns the largest power of two that is at most n.
+// powerBelow returns the largest power of two up to n.
 func powerBelow(n int) int { return 1 << (bits.Len(uint(n)) - 1) }
 
-// insert writes the INSERT of n rows. A plain one fails on any unique index.
+// insert returns the INSERT of n rows. A plain one fails on any unique index.
 func (st *Stream) insert(n int, plain bool) string {
 	var names []string
 	for _, c := range st.columns {
@@ -112,8 +110,8 @@ func quoteTable(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// Check has the database take the stream's statement, without running it, and creates
-// the stream's own tables where they are missing.
+// Check has the database prepare the stream's statement, and creates the stream's own
+// tables if they are missing.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
 		if err := st.prepareTables(ctx, se); err != nil {
@@ -128,7 +126,7 @@ func (st *Stream) Check(ctx context.Context) error {
 	return nil
 }
 
-// prepareTables creates the stream's own tables and looks at that of the records.
+// prepareTables creates the stream's own tables and checks the table of the records.
 func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 	if st.ready.Load() {
 		return nil
@@ -152,7 +150,7 @@ func (st *Stream) prepareTables(ctx context.Context, se *session) error {
 	return nil
 }
 
-// checkTable refuses a table that has no transactions, and a key that may be NULL.
+// checkTable refuses a table without transactions, and a key column that may be NULL.
 func (st *Stream) checkTable(ctx context.Context, se *session) error {
 	database, table, named := strings.Cut(st.def.Table, ".")
 	if !named {
@@ -164,7 +162,7 @@ func (st *Stream) checkTable(ctx context.Context, se *session) error {
 		return err
 	}
 	if len(engines) == 1 && engines[0][0] != "" && engines[0][0] != "InnoDB" {
-		return fmt.Errorf("%w: %s is of engine %s, which has no transactions: ALTER TABLE %s ENGINE=InnoDB", errTable, st.def.Table, engines[0][0], quoteTable(st.def.Table))
+		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", errTable, st.def.Table, engines[0][0], quoteTable(st.def.Table))
 	}
 	for _, name := range st.def.Key {
 		nullable, err := se.texts(ctx, "SELECT is_nullable FROM information_schema.columns"+where+" AND column_name = ?", database, table, name)
@@ -172,7 +170,7 @@ func (st *Stream) checkTable(ctx context.Context, se *session) error {
 			return err
 		}
 		if len(nullable) == 1 && nullable[0][0] == "YES" {
-			return fmt.Errorf("%w: the key column %s of %s may be NULL: make it NOT NULL", errTable, name, st.def.Table)
+			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", errTable, name, st.def.Table)
 		}
 	}
 	return nil
@@ -190,11 +188,11 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 		for _, row := range rows {
 			settings[row[0]] = row[1]
 		}
-		// 3 is MariaDB's name for a 1 that syncs more often still.
+		// MariaDB's 3 syncs even more often than 1.
 		if flush := settings["innodb_flush_log_at_trx_commit"]; flush != "1" && flush != "3" {
 			d.Unsafe = append(d.Unsafe, "innodb_flush_log_at_trx_commit="+flush)
 		}
-		// What the binary log does not hold after a crash is undone in InnoDB, too.
+		// After a crash InnoDB also undoes what the binary log lacks.
 		if log := settings["log_bin"]; (log == "ON" || log == "1") && settings["sync_binlog"] != "1" {
 			d.Unsafe = append(d.Unsafe, "sync_binlog="+settings["sync_binlog"])
 		}
@@ -241,7 +239,7 @@ func appendDatetime(dst []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(dst, "2006-01-02 15:04:05.000000")
 }
 
-// exec runs a prepared statement that returns no rows, and returns how many it changed.
+// exec runs a prepared statement without rows and returns how many rows it changed.
 func (se *session) exec(ctx context.Context, sql string, args []driver.NamedValue) (int64, error) {
 	stmt, err := se.prepare(ctx, sql)
 	if err != nil {
@@ -254,7 +252,7 @@ func (se *session) exec(ctx context.Context, sql string, args []driver.NamedValu
 	return result.RowsAffected()
 }
 
-// The server's error numbers that a stream tells apart.
+// Error numbers of the server that a stream distinguishes.
 const (
 	numDuplicate      = 1062
 	numNotNull        = 1048
@@ -295,7 +293,7 @@ func isData(err error) (reason string, ok bool) {
 	}
 }
 
-// classify wraps what the server said about a transaction that was not committed.
+// classify wraps the server's error about a transaction that was not committed.
 func (st *Stream) classify(err error) error {
 	if err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient) || errors.Is(err, errClosed) {
 		return err
@@ -311,7 +309,7 @@ func (st *Stream) classify(err error) error {
 	case numLockWait, numDeadlock, numChanged, numConnections, numNotReady, numReadOnlyOption, numReadOnly, numTableFull, numDiskFull,
 		numShutdown, numUnknownStatement, numInterrupted, numNeedsPreparing, numKilled, numStatementTimeout, numQueryTimeout, numDisconnectedIdle:
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
-	case numNoSuchTable: // maybe one of the stream's own was dropped
+	case numNoSuchTable: // one of the stream's own tables may have been dropped
 		st.ready.Store(false)
 		st.drains.Store(false)
 	}

@@ -18,8 +18,8 @@ import (
 // Commit implements stream.Sink.
 func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	w := &batchWriter{st: st, b: b}
-	// A batch is many statements: the server bounds each of them, ctx what goes without
-	// progress.
+	// A batch is many statements. The server bounds each of them, and ctx ends if there is
+	// no progress.
 	err := st.db.onSession(ctx, context.WithCancel, func(ctx context.Context, se *session) error {
 		w.ctx, w.se = ctx, se
 		b.Session = se.ID
@@ -37,7 +37,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		err := w.write()
 		if err != nil && se.IsValid() {
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
-				err = errors.Join(err, se.Close()) // the server then rolls back
+				err = errors.Join(err, se.Close()) // the server rolls back
 			}
 		}
 		w.unboundLocks()
@@ -53,22 +53,22 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 type batchWriter struct {
 	st   *Stream
 	b    *stream.Batch
-	ctx  context.Context // of the one call of write
+	ctx  context.Context // for the duration of write
 	se   *session
-	sent bool // COMMIT, and it was not answered
+	sent bool // COMMIT was sent and not answered
 	args []driver.NamedValue
 
-	impatient bool // the session waits for no lock
+	noLockWait bool // the session does not wait for locks
 }
 
-// The server counts a lock's wait in whole seconds. MariaDB knows 0, MySQL does not.
+// The server counts lock waits in whole seconds. Only MariaDB accepts 0.
 const (
 	waitSecond  = "SET innodb_lock_wait_timeout = 1"
 	waitNothing = "SET innodb_lock_wait_timeout = 0"
 )
 
-// boundLocks has the session wait for a lock about as long as the batch says. That a
-// statement is prepared on the session says that it has been run there.
+// boundLocks sets how long the session waits for a lock, approximately. waitSecond is run
+// once per session, and is prepared there afterwards.
 func (w *batchWriter) boundLocks() error {
 	if w.b.LockWait == 0 {
 		return nil
@@ -81,12 +81,12 @@ func (w *batchWriter) boundLocks() error {
 	if w.b.LockWait >= time.Second/4 || !w.se.Server.MariaDB || w.manyRows() {
 		return nil
 	}
-	w.impatient = true
+	w.noLockWait = true
 	return w.se.Exec(w.ctx, waitNothing)
 }
 
-// manyRows reports whether a batch is too much work to be given up for any lock, those
-// of the stream's own other batches among them.
+// manyRows reports whether a batch is too large to be given up for any lock, which may be
+// one of the stream's own batches.
 func (w *batchWriter) manyRows() bool {
 	rows := 0
 	for _, e := range w.b.Requests {
@@ -95,10 +95,10 @@ func (w *batchWriter) manyRows() bool {
 	return rows > rowsMax
 }
 
-// unboundLocks has the next batch of the session wait again.
+// unboundLocks lets the session wait for locks again.
 func (w *batchWriter) unboundLocks() {
-	if w.impatient && w.se.IsValid() && w.se.Exec(w.ctx, waitSecond) != nil {
-		_ = w.se.Close() // the pool opens another
+	if w.noLockWait && w.se.IsValid() && w.se.Exec(w.ctx, waitSecond) != nil {
+		_ = w.se.Close() // the pool opens a new one
 	}
 }
 
@@ -148,7 +148,7 @@ func (w *batchWriter) write() error {
 	return nil
 }
 
-// fill stores the rows and keys.
+// fill stores the rows and the idempotency keys.
 func (w *batchWriter) fill() error {
 	if err := w.findKeys(w.b.Keyed(nil)); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (w *batchWriter) fill() error {
 	return w.insertKeys(w.b.Keyed(nil))
 }
 
-// values are the arguments of a statement, valid until the next call.
+// values returns the arguments of a statement. They are valid until the next call.
 func (w *batchWriter) values(values ...any) []driver.NamedValue {
 	w.args = w.args[:0]
 	for _, v := range values {
@@ -172,7 +172,7 @@ func (w *batchWriter) push(v driver.Value) {
 	w.args = append(w.args, driver.NamedValue{Ordinal: len(w.args) + 1, Value: v})
 }
 
-// readResults takes the Results of the attempt that was committed.
+// readResults reads the results of the attempt that was committed.
 func (w *batchWriter) readResults() error {
 	if err := w.se.Exec(w.ctx, "ROLLBACK"); err != nil {
 		return err
@@ -182,12 +182,12 @@ func (w *batchWriter) readResults() error {
 		return fmt.Errorf("%w: read the results of a committed batch: %w", stream.ErrUnconfirmed, err)
 	}
 	if len(rows) != 1 {
-		return fmt.Errorf("%w: the batch's id is gone", stream.ErrTransient)
+		return fmt.Errorf("%w: the batch id no longer exists", stream.ErrTransient)
 	}
 	return w.b.SetResults([]byte(rows[0][0]))
 }
 
-// forget deletes ids that nobody asks for any more. They are no text of a client's.
+// forget deletes the ids of batches that are no longer needed.
 func (w *batchWriter) forget() error {
 	if len(w.b.Forget) == 0 {
 		return nil
@@ -202,7 +202,7 @@ func (w *batchWriter) forget() error {
 	return w.se.Exec(w.ctx, string(append(sql, ')')))
 }
 
-// findKeys sets the Results of the requests whose keys are there, and deletes the keys
+// findKeys sets the results of the requests whose idempotency keys exist, and deletes keys
 // that have expired.
 func (w *batchWriter) findKeys(requests []*stream.Entry) error {
 	for len(requests) > 0 {
@@ -222,7 +222,8 @@ func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
 		byKey[e.Key] = e
 		args = append(args, []byte(e.Key))
 	}
-	// Few different statements: the last key again and again up to a power of two.
+	// The last key is repeated up to a power of two, so that there are few different
+	// statements.
 	marks := 1 << bits.Len(uint(len(requests)-1))
 	for len(args) < marks+1 {
 		args = append(args, args[len(args)-1])
@@ -249,8 +250,8 @@ func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
 	return err
 }
 
-// insertKeys stores the keys. One that another process was quicker to store has the
-// batch tried again, which finds it.
+// insertKeys stores the idempotency keys. If another process has stored one meanwhile, the
+// batch is retried and finds it.
 func (w *batchWriter) insertKeys(requests []*stream.Entry) error {
 	for len(requests) > 0 {
 		n := powerBelow(min(len(requests), w.st.most))
@@ -279,7 +280,7 @@ func (w *batchWriter) insertKeys(requests []*stream.Entry) error {
 	return nil
 }
 
-// spoolTable is created where it is missing when the first batch of a spool comes.
+// spoolTable is created with the first batch of a spool if it is missing.
 const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
 	id BINARY(16) NOT NULL PRIMARY KEY,
 	stream VARBINARY(255) NOT NULL,
@@ -289,8 +290,8 @@ const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
 	updated_at DATETIME(6) NOT NULL
 ) ENGINE=InnoDB`
 
-// prepareSpools creates the table of spools once: where it is there the right to create
-// it is not needed.
+// prepareSpools creates the table of spools once. An existing table needs no right to
+// create it.
 func (st *Stream) prepareSpools(ctx context.Context, se *session) error {
 	if st.drains.Load() {
 		return nil
@@ -308,8 +309,8 @@ func (st *Stream) prepareSpools(ctx context.Context, se *session) error {
 	return nil
 }
 
-// mark stores which groups of a spool the batch takes. stored reports, with the
-// transaction ended, that they are stored already.
+// mark stores which groups of a spool the batch contains. stored reports that the database
+// already has them; the transaction is then ended.
 func (w *batchWriter) mark() (stored bool, err error) {
 	m := w.b.Mark
 	rows, err := w.se.texts(w.ctx, "SELECT after, sequence, COALESCE(results, '') FROM spillway_spools WHERE id = ? FOR UPDATE", m.Spool[:])
@@ -343,7 +344,7 @@ func (w *batchWriter) mark() (stored bool, err error) {
 	return false, err
 }
 
-// keepResults stores the Results with what tells the batch again.
+// keepResults stores the results in the row that identifies the batch.
 func (w *batchWriter) keepResults(results []byte) error {
 	if w.b.Mark != nil {
 		_, err := w.se.exec(w.ctx, "UPDATE spillway_spools SET results = ? WHERE id = ?", w.values(results, w.b.Mark.Spool[:]))

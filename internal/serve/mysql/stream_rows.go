@@ -6,12 +6,12 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// singlyMax is the most rows of a refused statement that are inserted each alone:
-// halving those further costs more than it saves where several are at fault.
+// singlyMax is the number of refused rows from which on they are inserted one by one
+// instead of halved.
 const singlyMax = 8
 
-// insertRows inserts rows in statements of powers of two, and halves those that the
-// server refuses.
+// insertRows inserts rows in statements of powers of two, and halves those that the server
+// refuses.
 func (w *batchWriter) insertRows(rows []stream.Row) error {
 	for len(rows) > 0 {
 		n := powerBelow(min(len(rows), w.st.most))
@@ -31,7 +31,7 @@ func (w *batchWriter) insertRows(rows []stream.Row) error {
 	return nil
 }
 
-// insertSingly inserts rows each alone.
+// insertSingly inserts the rows one by one.
 func (w *batchWriter) insertSingly(rows []stream.Row) error {
 	for i, r := range rows {
 		refused, err := w.insertRange(rows[i : i+1])
@@ -45,7 +45,7 @@ func (w *batchWriter) insertSingly(rows []stream.Row) error {
 	return nil
 }
 
-// insertRange inserts a power of two of rows, or none of them.
+// insertRange inserts all of the rows, a power of two, or none.
 func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
 	w.args = w.args[:0]
 	for _, r := range rows {
@@ -62,7 +62,7 @@ func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
 	if len(rows) > 1 || len(w.st.def.Key) == 0 {
 		return &stream.Refused{Reason: reason}, nil
 	}
-	// The clause for the key has hidden what is wrong: this statement tells.
+	// The clause for the key has hidden the error; the plain statement shows it.
 	_, err = w.se.exec(w.ctx, w.st.insert(1, true), w.args)
 	if reason, data = isData(err); data {
 		return &stream.Refused{Reason: reason}, nil

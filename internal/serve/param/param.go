@@ -1,5 +1,5 @@
-// Package param is the typed parameters of a configured statement: what a
-// request's text for one of them may be, and its one canonical form.
+// Package param defines the typed parameters of a configured statement: which text a
+// request may pass for a parameter, and the canonical form of that text.
 package param
 
 import (
@@ -14,7 +14,7 @@ import (
 	"spillway/internal/plans"
 )
 
-// MaxBytes is the longest text of one parameter.
+// MaxBytes is the maximum length of one parameter's text.
 const MaxBytes = 1024
 
 // Param is a named, typed parameter.
@@ -51,8 +51,8 @@ func Index(params []Param, name string) int {
 // Type says how a request's text for a parameter is checked and passed.
 type Type string
 
-// The types. Their canonical texts: integers without sign or zeros too many,
-// booleans "true" or "false", timestamps RFC 3339 in UTC.
+// The types. Canonical texts are integers without sign or leading zeros, booleans "true"
+// or "false", and timestamps in RFC 3339 and UTC.
 const (
 	Text      Type = "text"
 	Integer   Type = "integer"
@@ -62,8 +62,8 @@ const (
 	UUID      Type = "uuid"
 )
 
-// Parse checks a request's text for p and returns its canonical form, which is
-// the text itself where it is canonical already. Errors name the parameter.
+// Parse checks a request's text for p and returns its canonical form. Errors name the
+// parameter.
 func Parse(p Param, text string) (string, error) {
 	if len(text) > MaxBytes {
 		return "", fmt.Errorf("%s is longer than %d bytes", p.Name, MaxBytes)

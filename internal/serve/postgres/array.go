@@ -8,8 +8,8 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// elementOf returns the element type of the array types that become JSON
-// arrays. Other arrays become strings of their text.
+// elementOf returns the element type of the arrays that become JSON arrays. Other arrays
+// become strings.
 func elementOf(array uint32) (uint32, bool) {
 	switch array {
 	case pgtype.Int2ArrayOID:
@@ -50,11 +50,11 @@ func elementOf(array uint32) (uint32, bool) {
 	return 0, false
 }
 
-// appendArray appends an array as a JSON array, arrays of several dimensions
-// nested. Text that is no array in PostgreSQL's text form becomes a string.
+// appendArray appends an array as a JSON array; dimensions are nested. Text that is not an
+// array in PostgreSQL's text format becomes a string.
 func appendArray(dst, text []byte, encode encoder) []byte {
 	body := text
-	if len(text) > 0 && text[0] == '[' { // [0:1]={...}: bounds that do not start at 1
+	if len(text) > 0 && text[0] == '[' { // [0:1]={...} has bounds that do not start at 1
 		body = text[bytes.IndexByte(text, '=')+1:]
 	}
 	p := arrayParser{dst: dst, text: body, encode: encode}
@@ -67,12 +67,12 @@ func appendArray(dst, text []byte, encode encoder) []byte {
 // arrayParser walks an array's text and appends JSON as it goes.
 type arrayParser struct {
 	dst    []byte
-	text   []byte // what is left
+	text   []byte // the rest
 	encode encoder
 	value  []byte // scratch: the last quoted element
 }
 
-// array consumes {...} and reports whether it was there.
+// array consumes {...} and reports whether it was present.
 func (p *arrayParser) array() bool {
 	if !p.take('{') {
 		return false

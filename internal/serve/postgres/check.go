@@ -11,8 +11,7 @@ import (
 	"spillway/internal/plans"
 )
 
-// explainName is the prepared statement that Check explains. It is dropped
-// before the transaction ends.
+// explainName is the prepared statement that Check explains.
 const explainName = "spillway_explain"
 
 // Check implements feed.Source. It explains the statement for a window and the
@@ -67,8 +66,8 @@ func (f *Feed) check(ctx context.Context, window int) error {
 	return nil
 }
 
-// readKey looks up where the key's columns come from, and what their table says
-// about them.
+// readKey looks up the tables of the key's columns. It checks that the columns are NOT
+// NULL, and logs a warning if no unique index covers the key.
 func (f *Feed) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, error) {
 	var key []plans.KeyColumn
 	var names []string
@@ -98,9 +97,9 @@ func (f *Feed) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, er
 		if err != nil {
 			return nil, err
 		}
-		column, known := t.Column(k.Column) // else it is a view's
+		column, known := t.Column(k.Column) // otherwise it belongs to a view
 		if known && column.Nullable {
-			return nil, fmt.Errorf("the key column %s may be NULL: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
+			return nil, fmt.Errorf("the key column %s may be NULL; run ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
 				k.Output, t.SQL(plans.Postgres), plans.Postgres.Quote(column.Name))
 		}
 		one = one && known && !t.View
@@ -115,8 +114,8 @@ func (f *Feed) readKey(catalog plans.Catalog, c *columns) ([]plans.KeyColumn, er
 	return key, nil
 }
 
-// explain returns the generic plan of a statement with that many parameters. It
-// runs in a transaction, which holds one server connection behind any pooler.
+// explain returns the generic plan of a statement with a number of parameters. It runs in
+// a transaction, which keeps one server connection behind any pooler.
 func explain(ctx context.Context, conn *pgconn.PgConn, sql string, parameters int) (*plans.Plan, error) {
 	err := exec(ctx, conn, "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; PREPARE "+explainName+" AS "+sql)
 	if err != nil {

@@ -118,7 +118,7 @@ func testStatements(t *testing.T, pg *apptest.PostgresServer) {
 		t.Errorf("prepared statements: %s, want %s", got, want)
 	}
 
-	if db.unprepared.Load() {
+	if db.unprepared.active() {
 		t.Error("goes on without prepared statements")
 	}
 

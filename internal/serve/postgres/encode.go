@@ -11,11 +11,11 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// columns is how the rows of one statement become JSON objects and keys. It is
+// columns says how the rows of one statement become JSON objects and keys. It is
 // immutable.
 type columns struct {
 	fields []pgconn.FieldDescription
-	prefix [][]byte // what goes before each value: {"id": or ,"name":
+	prefix [][]byte // the text before each value: {"id": or ,"name":
 	encode []encoder
 	key    []keyColumn
 }
@@ -27,19 +27,18 @@ type keyColumn struct {
 	name  string
 }
 
-// encoder appends the JSON of a value, which is not NULL, given in PostgreSQL's
-// text form.
+// encoder appends the JSON of a value that is not NULL, given in PostgreSQL's text format.
 type encoder func(dst, text []byte) []byte
 
-// newColumns prepares the columns of a result. It returns an error when a key
-// column is missing or a name is there twice.
+// newColumns prepares the columns of a result. It returns an error if a key column is
+// missing or two columns have one name.
 func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns, error) {
 	c := &columns{fields: make([]pgconn.FieldDescription, len(fields))}
-	copy(c.fields, fields) // the slice is the connection's
+	copy(c.fields, fields) // the slice belongs to the connection
 	index := make(map[string]int, len(fields))
 	for i, field := range fields {
 		if _, ok := index[field.Name]; ok {
-			return nil, fmt.Errorf("the statement has two columns named %s: give one another name with AS", field.Name)
+			return nil, fmt.Errorf("the statement has two columns named %s; rename one with AS", field.Name)
 		}
 		index[field.Name] = i
 		prefix := []byte{','}
@@ -60,8 +59,8 @@ func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns
 	return c, nil
 }
 
-// describe reports whether fields are the ones that c was made for.
-func (c *columns) describe(fields []pgconn.FieldDescription) bool {
+// matches reports whether fields are those that c was made for.
+func (c *columns) matches(fields []pgconn.FieldDescription) bool {
 	if len(fields) != len(c.fields) {
 		return false
 	}
@@ -91,7 +90,7 @@ func (c *columns) AppendKey(dst []byte, values [][]byte) ([]byte, error) {
 	for _, column := range c.key {
 		value := values[column.index]
 		if value == nil {
-			return dst, fmt.Errorf("the key column %s is NULL in a row: leave such rows out of the statement", column.name)
+			return dst, fmt.Errorf("the key column %s is NULL in a row; exclude such rows from the statement", column.name)
 		}
 		dst = feed.AppendKey(dst, column.kind, value)
 	}
@@ -106,8 +105,8 @@ func keyKindOf(oid uint32) feed.KeyKind {
 	return feed.KeyText
 }
 
-// encoderOf returns the encoder of a type. Types without one of their own,
-// enumerations, composites and ranges among them, become strings of their text.
+// encoderOf returns the encoder of a type. Types without an encoder, such as enumerations,
+// composites and ranges, become strings.
 func encoderOf(oid uint32) encoder {
 	switch oid {
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.JSONOID, pgtype.JSONBOID:
@@ -139,8 +138,8 @@ func appendPlain(dst, text []byte) []byte {
 	return append(dst, '"')
 }
 
-// appendNumber appends the digits as they are; NaN and the infinities, which
-// JSON lacks, become strings.
+// appendNumber appends the digits unchanged. NaN and the infinities, which JSON lacks,
+// become strings.
 func appendNumber(dst, text []byte) []byte {
 	if len(text) == 0 || text[len(text)-1] < '0' || text[len(text)-1] > '9' {
 		return appendPlain(dst, text)
@@ -156,8 +155,8 @@ func appendBool(dst, text []byte) []byte {
 }
 
 // appendTimestampTZ appends a time as RFC 3339: "2016-12-01 23:59:57+00" becomes
-// "2016-12-01T23:59:57Z". The session is in UTC; what does not end in +00 all
-// the same (infinity, years BC) stays as it is.
+// "2016-12-01T23:59:57Z". The session is in UTC. Text that does not end in +00 (infinity,
+// years BC) is unchanged.
 func appendTimestampTZ(dst, text []byte) []byte {
 	instant, ok := bytes.CutSuffix(text, []byte("+00"))
 	space := bytes.IndexByte(instant, ' ')
@@ -171,8 +170,8 @@ func appendTimestampTZ(dst, text []byte) []byte {
 	return append(dst, 'Z', '"')
 }
 
-// appendBytea appends bytes as base64. Text is PostgreSQL's hex form, or its
-// older escape form where a server is set to that.
+// appendBytea appends bytes as base64. text is in PostgreSQL's hex format, or in the older
+// escape format if the server is set to it.
 func appendBytea(dst, text []byte) []byte {
 	digits, ok := bytes.CutPrefix(text, []byte(`\x`))
 	if !ok {
@@ -180,7 +179,7 @@ func appendBytea(dst, text []byte) []byte {
 	}
 	value := make([]byte, hex.DecodedLen(len(digits)))
 	n, err := hex.Decode(value, digits)
-	if err != nil { // then it is the escape form of bytes that start like this
+	if err != nil { // the escape format of bytes that start with \x
 		return feed.AppendBase64(dst, unescapeBytea(text))
 	}
 	return feed.AppendBase64(dst, value[:n])

@@ -23,29 +23,28 @@ type Feed struct {
 	body string // the SELECT with its parameters numbered and cast
 
 	mu         sync.Mutex
-	statements map[shape]*statement // a few dozen at most: shape.rows is a power of two
+	statements map[shape]*statement // at most a few dozen, because shape.rows is a power of two
 }
 
 var _ feed.Source = (*Feed)(nil)
 
-// Feed returns the source of the feed that def describes. Mistakes that only
-// the database can see come with the first call of Read or Check.
+// Feed returns the source of the feed that def describes. Mistakes that only the database
+// can find are errors of Read and Check.
 //
-// Parameters are passed as text, bigint, double precision, boolean, timestamptz
-// and uuid.
+// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid.
 func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
 	}
-	body, err := number(def.SQL, def.Params)
+	body, err := numbered(def.SQL, def.Params)
 	if err != nil {
 		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
 	}
 	return &Feed{db: db, def: def, body: body, statements: make(map[shape]*statement)}, nil
 }
 
-// number returns a statement with its parameters numbered and cast.
-func number(sql string, params []feed.Param) (string, error) {
+// numbered returns a statement with its parameters numbered and cast.
+func numbered(sql string, params []feed.Param) (string, error) {
 	parsed, err := plans.ParseStatement(sql, plans.Postgres)
 	if err != nil {
 		return "", err
@@ -59,7 +58,7 @@ func number(sql string, params []feed.Param) (string, error) {
 	}), nil
 }
 
-// Read implements feed.Source. After an error rows is as it was.
+// Read implements feed.Source. An error leaves rows unchanged.
 func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
 	to := feed.NewCollector[[]byte](rows)
 	if err := f.run(ctx, r, false, to); err != nil {
@@ -104,8 +103,7 @@ func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.Row
 	return err
 }
 
-// arguments returns the statement's parameters, in the order that writer.write
-// gave them.
+// arguments returns the statement's parameters in the order of writer.write.
 func (f *Feed) arguments(r feed.Range) ([][]byte, error) {
 	if len(r.Args) != len(f.def.Params) {
 		return nil, fmt.Errorf("%d arguments for %d parameters", len(r.Args), len(f.def.Params))
@@ -150,8 +148,8 @@ func (f *Feed) statement(s shape) *statement {
 	return st
 }
 
-// checkColumns describes the feed's own statement and returns what is wrong
-// with its columns, nil when nothing is or when it cannot be described.
+// checkColumns describes the feed's own statement and returns what is wrong with its
+// columns. It returns nil if it finds nothing or cannot describe the statement.
 func (f *Feed) checkColumns(ctx context.Context) error {
 	conn, err := f.db.acquire(ctx)
 	if err != nil {
@@ -166,8 +164,7 @@ func (f *Feed) checkColumns(ctx context.Context) error {
 	return err
 }
 
-// describe returns the columns of the feed's own statement, wrapped as the
-// others are.
+// describe returns the columns of the feed's own statement as a derived table.
 func (f *Feed) describe(ctx context.Context, conn *pgconn.PgConn) (*pgconn.StatementDescription, error) {
 	return conn.Prepare(ctx, "", "SELECT * FROM ("+f.body+") AS feed", nil)
 }

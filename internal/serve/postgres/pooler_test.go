@@ -45,7 +45,7 @@ func TestPooler(t *testing.T) {
 			if err := db.Probe(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if !db.unprepared.Load() || strings.Count(log.String(), "loses prepared statements") != 1 {
+			if !db.unprepared.active() || strings.Count(log.String(), "loses prepared statements") != 1 {
 				t.Errorf("logged: %s", &log)
 			}
 			db.Close()

@@ -12,9 +12,8 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupTables are the tables of popups. They are created where they are missing, which
-// needs the right to; otherwise create them beforehand. Times that are NULL in
-// popup_state and popup_events never come.
+// popupTables are created if they are missing. Without the right to create tables, an
+// administrator creates them. A NULL time in popup_state and popup_events means never.
 const popupTables = `CREATE TABLE IF NOT EXISTS popup_campaigns (
 	id integer PRIMARY KEY,
 	name text NOT NULL,
@@ -77,15 +76,15 @@ CREATE TABLE IF NOT EXISTS popup_holder (
 	since timestamptz NOT NULL DEFAULT now()
 );`
 
-// countSlots is over how many rows the count of a campaign's events is spread, so that
-// replicas that commit at the same time seldom wait for each other.
+// countSlots is the number of rows over which the count of a campaign's events is spread,
+// so that replicas seldom wait for each other.
 const countSlots = 64
 
-// Popups keeps campaigns, and the events and states of users, in tables popup_*. Its
-// methods may be called concurrently, by any number of processes.
+// Popups keeps campaigns, events and the states of users in tables popup_*. Any number of
+// processes can call its methods concurrently.
 type Popups struct {
 	db   *DB
-	slot int16 // of popup_counts that this process counts in
+	slot int16 // the slot of popup_counts for this process
 }
 
 // Popups returns the popup tables of the database. Call EnsureTables first.
@@ -93,7 +92,7 @@ func (db *DB) Popups() *Popups {
 	return &Popups{db: db, slot: int16(rand.IntN(countSlots))}
 }
 
-// Close does nothing: the connections are the DB's.
+// Close does nothing: the connections belong to the DB.
 func (p *Popups) Close() error { return nil }
 
 // EnsureTables creates the tables that are missing.
@@ -105,10 +104,10 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		if err := conn.QueryRow(ctx, present, pgx.QueryExecModeExec).Scan(&all); err != nil || all {
 			return err
 		}
-		const lock = 0x706f707570 // any number that only this program takes: IF NOT EXISTS alone may fail at the same time
+		const lock = 0x706f707570 // concurrent IF NOT EXISTS can fail without a lock
 		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s; %s COMMIT", lock, pinCommit, popupTables)).ReadAll()
 		if err != nil {
-			_, _ = conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll() // the first error tells
+			_, _ = conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll() // the first error is returned
 		}
 		return err
 	})
@@ -118,9 +117,8 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 	return nil
 }
 
-// withConn runs work on one connection of the pool for at most the statement timeout.
-// It runs it a second time where the first found the connection dead, so work must be
-// good to run twice.
+// withConn runs work on one connection of the pool for at most the statement timeout. It
+// retries once if the connection is dead, so work must be repeatable.
 func (p *Popups) withConn(ctx context.Context, work func(context.Context, *pgx.Conn) error) error {
 	once := func() (dead bool, err error) {
 		pooled, err := p.db.acquire(ctx)
@@ -135,14 +133,14 @@ func (p *Popups) withConn(ctx context.Context, work func(context.Context, *pgx.C
 	}
 	dead, err := once()
 	if dead && err != nil {
-		p.db.pool.Reset() // the server was restarted: the other idle connections are dead too
+		p.db.pool.Reset() // after a restart the other idle connections are dead too
 		_, err = once()
 	}
 	return err
 }
 
-// Version returns the version of all campaigns: it goes up with each change. It is a
-// read of one row.
+// Version returns the version of all campaigns, which each change increases. It reads one
+// row.
 func (p *Popups) Version(ctx context.Context) (int64, error) {
 	var version int64
 	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -154,15 +152,15 @@ func (p *Popups) Version(ctx context.Context) (int64, error) {
 	return version, nil
 }
 
-// campaignColumns are the columns of popup_campaigns in the order of campaignFields.
+// campaignColumns are the columns of popup_campaigns in the order in which they are read.
 const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
 
-// Campaigns returns all campaigns by ascending id, archived ones too, and the version
-// that they are of.
+// Campaigns returns all campaigns, archived ones too, in the order of their ids, and the
+// version of all.
 func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.StoredCampaign, err error) {
 	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		all = nil
-		// One statement sees one moment.
+		// One statement sees one snapshot.
 		rows, err := conn.Query(ctx, "SELECT v.version, c.* FROM popup_version AS v LEFT JOIN (SELECT "+campaignColumns+
 			" FROM popup_campaigns) AS c ON true ORDER BY c.id", pgx.QueryExecModeExec)
 		if err != nil {
@@ -187,7 +185,7 @@ func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.Stor
 	return version, all, nil
 }
 
-// campaignRow is a row of popup_campaigns; all NULL where there is no campaign.
+// campaignRow is a row of popup_campaigns; all NULL if there is no campaign.
 type campaignRow struct {
 	ID, Position, Cap                              *int32
 	Name, Placement, Payload, Target, Status       *string
@@ -210,12 +208,11 @@ func (r *campaignRow) campaign() popup.StoredCampaign {
 	return c
 }
 
-// SaveCampaign stores a campaign that is valid and returns it as stored. With id 0 it
-// is a new one and gets the next id; else the campaign with that id is replaced if its
-// version is still c.Version. checked is the version of all campaigns among which c was
-// checked: so what holds for all together goes on to. Errors wrap popup.ErrOutdated,
-// popup.ErrChanged and popup.ErrNoCampaign. An
-// error of the connection may come behind the change: read the campaign again.
+// SaveCampaign stores a valid campaign and returns it as stored. A campaign with id 0 gets
+// the next id. Otherwise it replaces the campaign with that id if the version is still
+// c.Version. checked is the version of all campaigns against which c was checked. Errors
+// wrap popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
+// connection the change may be stored: read the campaign again.
 func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
 	c, err := c.Storable()
 	if err != nil {
@@ -233,7 +230,7 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 		if _, err := tx.Exec(limited, pinCommit, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
-		// The row's lock has those who save wait for each other.
+		// The lock on the row serializes all changes.
 		err := tx.QueryRow(limited, "UPDATE popup_version SET version = version + 1 RETURNING version", pgx.QueryExecModeExec).Scan(&c.Version)
 		switch {
 		case err != nil:
@@ -249,7 +246,7 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 	return c, nil
 }
 
-// saveCampaign writes one row; read is the version that the caller knows.
+// saveCampaign writes one row; read is the version known to the caller.
 func saveCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, read int64) error {
 	sql := "INSERT INTO popup_campaigns (" + campaignColumns + ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 	if c.ID == 0 {

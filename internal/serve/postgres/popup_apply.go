@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// What the queue forgets after the commit must not be lost by it.
+	// The commit must be durable, because the queue forgets its events after it.
 	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 
 	insertEvents = `WITH added AS (
@@ -36,17 +36,16 @@ WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded
 ON CONFLICT (queue) DO UPDATE SET sequence = excluded.sequence WHERE q.sequence < excluded.sequence`
 )
 
-// attemptsMax is how often a transaction is tried that another one got in the way of.
+// attemptsMax is the number of attempts of a transaction that conflicts with others.
 const attemptsMax = 5
 
-// Apply stores events and, with them, how far their queue is: all or nothing. Each
-// event counts once, however often and from wherever it comes, and the state of a user
-// is that of the newest event, in whatever order they come. More than popup.ApplyMax
-// events are several transactions, the mark in the last. After an error some of the
-// events may be stored: apply them all again.
+// Apply stores events and their queue's position atomically. Each event counts once,
+// however often it is applied, and the newest event decides a user's state, whatever the
+// order. More than popup.ApplyMax events take several transactions, with the position in
+// the last. After an error some of the events may be stored: apply all of them again.
 //
-// It is one round trip for each transaction, whatever the number of events. A commit is
-// durable even where the server's default is synchronous_commit = off.
+// Each transaction is one round trip. The commit is durable even if the server's default
+// is synchronous_commit = off.
 func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error {
 	for first := true; first || len(events) > 0; first = false {
 		part := events[:min(len(events), popup.ApplyMax)]
@@ -87,7 +86,7 @@ func (p *Popups) applySome(ctx context.Context, mark popup.Mark, events []popup.
 	return err
 }
 
-// popupStatement is a statement that returns no rows that matter.
+// popupStatement is a statement without rows.
 type popupStatement struct {
 	sql  string
 	args []argument
@@ -99,10 +98,10 @@ type argument struct {
 	value any
 }
 
-// execTogether runs statements in one transaction and one round trip. It prepares
-// none, so that any pooler may be in between.
+// execTogether runs statements in one transaction and one round trip. It prepares none of
+// them, so it works behind any pooler.
 func execTogether(ctx context.Context, conn *pgx.Conn, statements []popupStatement) error {
-	var batch pgconn.Batch // without BEGIN it is one transaction
+	var batch pgconn.Batch // a batch without BEGIN is one transaction
 	for _, s := range statements {
 		values, oids := make([][]byte, len(s.args)), make([]uint32, len(s.args))
 		for i, a := range s.args {
@@ -117,7 +116,7 @@ func execTogether(ctx context.Context, conn *pgx.Conn, statements []popupStateme
 	return conn.PgConn().ExecBatch(ctx, &batch).Close()
 }
 
-// eventArrays is events as the columns that a statement takes.
+// eventArrays holds events as the columns that a statement takes.
 type eventArrays struct {
 	ids               [][16]byte
 	users, placements []string
@@ -146,7 +145,7 @@ func newEventArrays(events []*popup.Event) *eventArrays {
 	return a
 }
 
-// key returns the columns that both statements begin with.
+// key returns the first columns of both statements.
 func (a *eventArrays) key() []argument {
 	return []argument{
 		{pgtype.UUIDArrayOID, a.ids},
@@ -158,7 +157,7 @@ func (a *eventArrays) key() []argument {
 	}
 }
 
-// Mark returns the sequence up to which a queue has been applied, 0 where none has.
+// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
 func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 	var sequence int64
 	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -169,17 +168,17 @@ func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("read how far a queue is: %w", err)
+		return 0, fmt.Errorf("read the position of a queue: %w", err)
 	}
 	return uint64(sequence), nil
 }
 
-// restoreRows is how many states one statement of Restore reads.
+// restoreRows is the number of states that one statement of Restore reads.
 const restoreRows = 5000
 
 // Restore calls yield for the state of each user and placement, in no set order, until
-// it returns an error. What is applied meanwhile may be seen or not. yield may keep
-// its arguments.
+// yield returns an error. It may miss what is applied meanwhile. yield may keep its
+// arguments.
 func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
 	var last popup.Key
 	for {
@@ -227,8 +226,7 @@ func scanStates(rows pgx.Rows, keys []popup.Key, states [][]byte) ([]popup.Key, 
 	return keys, states, rows.Err()
 }
 
-// States returns the states of keys, in their order; the zero State where there is
-// none.
+// States returns the states of keys in their order; the zero State for an unknown key.
 func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
 	var users, placements []string
 	for _, key := range keys {

@@ -15,28 +15,26 @@ import (
 const upsertHolder = `INSERT INTO popup_holder (token, holder) VALUES ($1, $2)
 ON CONFLICT (id) DO UPDATE SET token = excluded.token, holder = excluded.holder, since = excluded.since`
 
-// popupLock is any number that only this program takes.
+// popupLock is the number of the advisory lock. No other program should use it.
 const popupLock = 0x706f7075706c
 
-// lockSettings keep an idle transaction open, and have the server end it within some 15
-// seconds when this end of the connection is gone without a word: until then the
-// session would keep the lock, from this process too.
+// lockSettings keep the idle transaction open, and make the server end it within about 15
+// seconds if the connection breaks unnoticed. The session would otherwise keep the lock,
+// from this process too.
 const lockSettings = "SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL tcp_keepalives_idle = 5; " +
 	"SET LOCAL tcp_keepalives_interval = 5; SET LOCAL tcp_keepalives_count = 2; SET LOCAL tcp_user_timeout = '15s'"
 
-// errOldSession: this process's session of before has the lock still.
-var errOldSession = errors.New("the server has not ended the session yet that had the lock")
+// errOldSession means that an earlier session of this process still has the lock.
+var errOldSession = errors.New("the server has not yet ended the earlier session that has the lock")
 
-// Lock makes this process the one that keeps the states of the database in its memory.
-// holder says who it is, to the next one that tries: its error is a
-// *popup.LockedError. The lock ends with the process, however that ends.
+// Lock makes this process the only one that keeps the database's popup states in memory.
+// The *popup.LockedError of other processes names holder. The lock ends with the process.
 //
-// It is an advisory lock of a transaction that stays open on a connection of its own
-// and does nothing, so that a pooler in between, in whatever mode, keeps the
-// connection; the transaction holds no snapshot, so VACUUM does not wait for it.
+// It is an advisory lock in an idle transaction on a connection of its own, which every
+// pooler keeps. The transaction has no snapshot, so VACUUM does not wait for it.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
 	var token [16]byte
-	_, _ = rand.Read(token[:]) // it never fails
+	_, _ = rand.Read(token[:]) // never fails
 	return popup.Hold(ctx, func(ctx context.Context, again bool) (popup.Holding, error) {
 		held, err := p.takeLock(ctx, token, holder, again)
 		if err != nil {
@@ -56,7 +54,7 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 	if err == nil {
 		err = held.conn.QueryRow(ctx, fmt.Sprintf("SELECT pg_try_advisory_xact_lock(%d)", popupLock), pgx.QueryExecModeSimpleProtocol).Scan(&got)
 	}
-	last, name := token, "" // no row is nobody else's: the server has lost the commit that wrote ours
+	last, name := token, "" // if the row is missing, the server has lost the commit that wrote ours
 	if err == nil {
 		err = p.holder(ctx, &last, &name)
 	}
@@ -68,7 +66,8 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 		err = errOldSession
 	}
 	if err == nil {
-		// A holder that a crash of the server forgets would look like another one.
+		// The commit must survive a crash of the server, or the lock would seem to have
+		// another holder.
 		statements := []popupStatement{{sql: pinCommit}, {upsertHolder, []argument{{pgtype.UUIDOID, token}, {pgtype.TextOID, holder}}}}
 		err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return execTogether(ctx, conn, statements) })
 	}
@@ -79,10 +78,10 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 	return held, nil
 }
 
-// begin opens a transaction on a connection that is taken out of the pool.
+// begin opens a transaction on a connection that it removes from the pool.
 func (p *Popups) begin(ctx context.Context) (*heldLock, error) {
 	var err error
-	for range 2 { // the first may be one that the server has closed
+	for range 2 { // the server may have closed the first
 		pooled, noConn := p.db.acquire(ctx)
 		if noConn != nil {
 			return nil, noConn
@@ -97,8 +96,7 @@ func (p *Popups) begin(ctx context.Context) (*heldLock, error) {
 	return nil, err
 }
 
-// holder reads who took the lock last. Where no row says so, it leaves token and holder
-// as they are.
+// holder reads who took the lock last. Without a row it leaves token and holder unchanged.
 func (p *Popups) holder(ctx context.Context, token *[16]byte, holder *string) error {
 	return p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, "SELECT token, holder FROM popup_holder", pgx.QueryExecModeExec).Scan(token, holder)
@@ -109,10 +107,10 @@ func (p *Popups) holder(ctx context.Context, token *[16]byte, holder *string) er
 	})
 }
 
-// heldLock is the lock's connection.
+// heldLock is the connection that holds the lock.
 type heldLock struct{ conn *pgx.Conn }
 
-// Check implements popup.Holding: a transaction that is alive has its lock.
+// Check implements popup.Holding. The lock lasts as long as the transaction.
 func (h *heldLock) Check(ctx context.Context) error {
 	_, err := h.conn.Exec(ctx, "SELECT", pgx.QueryExecModeSimpleProtocol)
 	return err
@@ -122,5 +120,5 @@ func (h *heldLock) Check(ctx context.Context) error {
 func (h *heldLock) Release() {
 	ctx, cancel := context.WithTimeout(context.Background(), clientGrace)
 	defer cancel()
-	_ = h.conn.Close(ctx) // it ends either way
+	_ = h.conn.Close(ctx) // the connection ends anyway
 }

@@ -1,11 +1,12 @@
-// Package postgres reads feeds, runs queries and commits streams on PostgreSQL and from what speaks its
-// protocol, through a pool of connections with prepared statements. Behind a
-// pooler that cannot keep prepared statements (PgBouncer in transaction mode,
-// before 1.21) it notices, goes on without them, and tries them again after a
-// while: the pooler may have been replaced.
+// Package postgres reads feeds, runs queries and stores streams and popups on PostgreSQL,
+// and on servers and poolers that speak its protocol. It keeps a pool of connections with
+// prepared statements.
 //
-// Only streams write. It knows no HTTP and keeps no rows: every call asks the
-// database.
+// A pooler may not be able to keep prepared statements (PgBouncer in transaction mode
+// before 1.21). The package then runs statements without preparing them, and tries again
+// after a while.
+//
+// Only streams and popups write. The package caches no rows: every call asks the database.
 package postgres
 
 import (
@@ -25,29 +26,27 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// clientGrace is how much later than the server this side gives a statement up:
-// normally the server is first, and names the reason.
+// clientGrace is how much longer than the server this side waits before it gives a
+// statement up. The server's error names the reason.
 const clientGrace = 500 * time.Millisecond
 
-// unpreparedFor is how long statements are not prepared after the pooler in between
-// has lost some.
+// unpreparedFor is how long statements are not prepared after a pooler has lost some.
 const unpreparedFor = time.Minute
 
-// DB is a pool of connections to one database. Its methods may be called
-// concurrently.
+// DB is a pool of connections to one database. Its methods can be called concurrently.
 type DB struct {
 	pool   *pgxpool.Pool
-	bounds database.Pool // no field zero
+	bounds database.Pool // all fields are set
 	log    *slog.Logger
 
 	probe *statement
 
-	acquiring  atomic.Int64 // statements that wait for a connection
-	unprepared lapse        // the pooler in between cannot keep prepared statements
+	acquiring  atomic.Int64 // statements waiting for a connection
+	unprepared cooldown     // a pooler loses prepared statements
 }
 
-// Open returns a DB for the server at url. It connects in the background and on
-// demand, so a server that is down is no error here. The caller calls Close.
+// Open returns a DB for the server at url. It connects in the background and on demand, so
+// it succeeds even if the server is down. The caller calls Close.
 func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 	p, err := database.OpenPostgres(ctx, url, pool, log)
 	if err != nil {
@@ -56,10 +55,10 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	return &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, probe: probeStatement()}, nil
 }
 
-// Close waits for the statements under way and closes all connections.
+// Close waits for running statements and closes all connections.
 func (db *DB) Close() { db.pool.Close() }
 
-// Ping returns nil when the server answers.
+// Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.pool.Ping(ctx); err != nil {
 		return fmt.Errorf("ping: %w", err)
@@ -67,15 +66,15 @@ func (db *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// probeStatement returns the trivial statement that Probe runs.
+// probeStatement returns the statement that Probe runs.
 func probeStatement() *statement {
 	return newStatement("SELECT 1", func(fields []pgconn.FieldDescription) (*columns, error) {
 		return &columns{fields: fields, encode: make([]encoder, len(fields))}, nil
 	})
 }
 
-// Probe runs one trivial prepared statement through the pool: the cost of a
-// round trip to the database and nothing else.
+// Probe runs one trivial prepared statement through the pool. It measures the cost of one
+// round trip.
 func (db *DB) Probe(ctx context.Context) error {
 	if err := db.query(ctx, db.probe, nil, feed.Discard[[]byte]{}); err != nil {
 		return fmt.Errorf("probe: %w", err)
@@ -83,18 +82,18 @@ func (db *DB) Probe(ctx context.Context) error {
 	return nil
 }
 
-// lagQuery is one row: how many seconds the server is behind its primary. While it
-// streams and has replayed all that it received, that is nothing, however long ago the
-// last transaction was; else it is that transaction's age, which is the most it can
-// be. NULL: it is no replica, or has replayed nothing yet.
+// lagQuery returns how many seconds the server is behind its primary. It is 0 if the
+// server streams and has replayed all that it received; otherwise it is the age of the
+// last replayed transaction, an upper bound. NULL means that the server is not a replica,
+// or has replayed nothing yet.
 const lagQuery = `SELECT CASE
 	WHEN NOT pg_is_in_recovery() THEN NULL
 	WHEN pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() AND EXISTS (SELECT FROM pg_stat_wal_receiver) THEN 0
 	ELSE greatest(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)
 END::double precision`
 
-// Lag returns how far a replica is behind its primary, and false where the server
-// does not tell: it is none, or speaks PostgreSQL's protocol only.
+// Lag returns how far a replica is behind its primary. known is false if the server is not
+// a replica or cannot tell.
 func (db *DB) Lag(ctx context.Context) (lag time.Duration, known bool, err error) {
 	pooled, err := db.acquire(ctx)
 	if err != nil {
@@ -111,7 +110,7 @@ func (db *DB) Lag(ctx context.Context) (lag time.Duration, known bool, err error
 	return time.Duration(*seconds * float64(time.Second)), true, nil
 }
 
-// Stats returns the pool's figures.
+// Stats returns the current state of the pool.
 func (db *DB) Stats() database.Stats {
 	s := db.pool.Stat()
 	return database.Stats{
@@ -146,8 +145,8 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	}
 }
 
-// waitedFor returns database.ErrBusy where a wait for a connection was one for others
-// to give theirs back, and not for the server to answer.
+// waitedFor returns database.ErrBusy if err is due to a full pool and not to a server that
+// does not answer.
 func (db *DB) waitedFor(err error) error {
 	var connect *pgconn.ConnectError
 	if s := db.pool.Stat(); errors.As(err, &connect) || s.AcquiredConns() < s.MaxConns() {
@@ -156,10 +155,9 @@ func (db *DB) waitedFor(err error) error {
 	return database.ErrBusy
 }
 
-// query runs s and passes its rows to the handler. It runs it a second time when
-// the connection turns out to be dead, when a prepared statement has been
-// outdated by a change of a table, and when prepared statements turn out not to
-// work.
+// query runs s and passes its rows to the handler. It retries once if the connection is
+// dead, if a change of a table has made the prepared statement invalid, or if prepared
+// statements do not work.
 func (db *DB) query(ctx context.Context, s *statement, args [][]byte, to feed.RowHandler[[]byte]) error {
 	err := db.queryOnce(ctx, s, args, to)
 	if err == nil || ctx.Err() != nil || !db.worthRetrying(err) {
@@ -179,7 +177,7 @@ func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to fee
 	defer cancel()
 	conn := pooled.Conn().PgConn()
 	r := &execution{conn: conn, giveUp: cancel, to: to}
-	if db.unprepared.Load() {
+	if db.unprepared.active() {
 		err = r.unprepared(limited, s, args)
 	} else {
 		err = r.prepared(limited, s, args)
@@ -199,13 +197,13 @@ func (db *DB) queryOnce(ctx context.Context, s *statement, args [][]byte, to fee
 	}
 }
 
-// brokenError is an error that cost the connection.
+// brokenError is an error after which the connection is closed.
 type brokenError struct{ err error }
 
 func (e *brokenError) Error() string { return "connection lost: " + e.err.Error() }
 func (e *brokenError) Unwrap() error { return e.err }
 
-// The SQLSTATEs that this package tells apart.
+// SQLSTATEs that this package distinguishes.
 const (
 	stateFeatureNotSupported = "0A000" // also: cached plan must not change result type
 	stateProtocolViolation   = "08P01"
@@ -217,18 +215,18 @@ const (
 	classDataException       = "22"
 )
 
-// isOutdated reports whether a prepared statement's columns have changed since
-// it was prepared. The message may be translated, the server's routine is not.
+// isOutdated reports whether the columns of a prepared statement have changed since it was
+// prepared. The server's routine is compared because the message can be translated.
 func isOutdated(err *pgconn.PgError) bool {
 	return err.Code == stateFeatureNotSupported && err.Routine == "RevalidateCachedQuery"
 }
 
-// worthRetrying reports whether the same statement may succeed at once, and
-// prepares for that.
+// worthRetrying reports whether the same statement may succeed at once, and prepares the
+// pool for the retry.
 func (db *DB) worthRetrying(err error) bool {
 	var broken *brokenError
 	if errors.As(err, &broken) {
-		db.pool.Reset() // the server was restarted: the other idle connections are dead too
+		db.pool.Reset() // after a restart the other idle connections are dead too
 		return true
 	}
 	var connect *pgconn.ConnectError
@@ -238,10 +236,10 @@ func (db *DB) worthRetrying(err error) bool {
 	}
 	switch pgErr.Code {
 	case stateFeatureNotSupported:
-		return isOutdated(pgErr) // prepared has dropped it
+		return isOutdated(pgErr) // session.prepared has dropped it
 	case stateNoPreparedStatement, stateDuplicateStatement, stateProtocolViolation:
-		if db.unprepared.begin(time.Now()) {
-			db.log.Warn("the pooler loses prepared statements: going on without them, which costs planning each time",
+		if db.unprepared.start(time.Now()) {
+			db.log.Warn("the pooler loses prepared statements; running without them, which costs planning time",
 				"again", unpreparedFor, "error", pgErr)
 		}
 		return true
@@ -249,16 +247,16 @@ func (db *DB) worthRetrying(err error) bool {
 	return false
 }
 
-// lapse is a state that passes by itself after unpreparedFor.
-type lapse struct{ until atomic.Int64 } // Unix ns
+// cooldown is a state that ends by itself after unpreparedFor.
+type cooldown struct{ until atomic.Int64 } // Unix ns
 
-// Load reports whether it lasts now.
-func (l *lapse) Load() bool {
-	until := l.until.Load()
+// active reports whether the state lasts now.
+func (c *cooldown) active() bool {
+	until := c.until.Load()
 	return until != 0 && time.Now().UnixNano() < until
 }
 
-// begin starts it anew and reports whether that is the first time.
-func (l *lapse) begin(now time.Time) bool {
-	return l.until.Swap(now.Add(unpreparedFor).UnixNano()) == 0
+// start begins or extends the state. It reports whether this is the first time.
+func (c *cooldown) start(now time.Time) bool {
+	return c.until.Swap(now.Add(unpreparedFor).UnixNano()) == 0
 }

@@ -19,11 +19,10 @@ type Query struct {
 
 var _ query.Source = (*Query)(nil)
 
-// Query returns the source of the query that def describes. Mistakes that only
-// the database can see come with the first call of Run or Check. Parameters are
-// passed as those of feeds are: see DB.Feed.
+// Query returns the source of the query that def describes. Mistakes that only the
+// database can find are errors of Run and Check. DB.Feed says how parameters are passed.
 func (db *DB) Query(def query.Definition) (*Query, error) {
-	sql, err := number(def.SQL, def.Params)
+	sql, err := numbered(def.SQL, def.Params)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}
@@ -44,7 +43,7 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	return q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
 }
 
-// Check has the database take the statement, without running it.
+// Check has the database prepare the statement without running it.
 func (q *Query) Check(ctx context.Context) error {
 	conn, err := q.db.acquire(ctx)
 	if err != nil {

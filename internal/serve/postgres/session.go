@@ -10,17 +10,17 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// preparedPerConnection bounds the statements that one connection keeps
-// prepared; the least recently used makes room. A feed has a handful of them.
+// preparedPerConnection is the number of statements that one connection keeps prepared.
+// The least recently used one is dropped first.
 const preparedPerConnection = 128
 
-// sessionKey is where a connection keeps its session.
+// sessionKey is the key of the session in the connection's custom data.
 const sessionKey = "spillway.session"
 
-// session is what one connection has prepared. Whoever has acquired the
-// connection owns it.
+// session holds the statements prepared on one connection. It belongs to the holder of the
+// connection.
 type session struct {
-	prepared map[string]*prepared // by statement.name: feeds of one text share it
+	prepared map[string]*prepared // by statement.name; feeds with one text share it
 	clock    uint64
 }
 
@@ -106,16 +106,16 @@ func (r *execution) prepared(ctx context.Context, s *statement, args [][]byte) e
 	return err
 }
 
-// unprepared has the server parse and plan the statement, in one round trip.
+// unprepared runs a statement without preparing it, in one round trip.
 func (r *execution) unprepared(ctx context.Context, s *statement, args [][]byte) error {
 	result := r.conn.ExecParams(ctx, s.sql, args, nil, nil, nil)
 	fields := result.FieldDescriptions()
-	if len(fields) == 0 { // it failed
+	if len(fields) == 0 { // the statement failed
 		_, err := result.Close()
 		return err
 	}
 	c := s.last.Load()
-	if c == nil || !c.describe(fields) {
+	if c == nil || !c.matches(fields) {
 		var err error
 		if c, err = s.columns(fields); err != nil {
 			_, closeErr := result.Close()
@@ -126,25 +126,25 @@ func (r *execution) unprepared(ctx context.Context, s *statement, args [][]byte)
 	return r.takeRows(result, c)
 }
 
-// handlerError is an error of the row handler. Rows that it has not seen do not matter.
+// handlerError is an error of the row handler. The remaining rows do not matter.
 type handlerError struct{ err error }
 
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
-// takeRows passes all rows to the handler and closes the result. When the handler takes no
-// more the server is told to send no more: there may be millions.
+// takeRows passes all rows to the handler and closes the result. If the handler returns an
+// error, the statement is cancelled, because millions of rows may remain.
 func (r *execution) takeRows(result *pgconn.ResultReader, c *columns) error {
 	var err error
 	for err == nil && result.NextRow() {
 		values := result.Values()
 		if len(values) != len(c.encode) {
-			err = fmt.Errorf("a row of %d columns where %d were announced", len(values), len(c.encode))
+			err = fmt.Errorf("a row has %d columns instead of %d", len(values), len(c.encode))
 			break
 		}
 		if refused := r.to.Row(c, values); refused != nil {
 			r.giveUp()
-			_, _ = result.Close() // what was on its way, then that it was cancelled
+			_, _ = result.Close() // the remaining rows and the confirmation of the cancel request
 			return &handlerError{refused}
 		}
 	}

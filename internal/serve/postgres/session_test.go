@@ -21,7 +21,7 @@ func TestLargeResultEndsSoon(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := open(t, pg.URL("postgres"), database.Pool{Max: 1, Min: 1})
 			if unprepared {
-				db.unprepared.begin(time.Now())
+				db.unprepared.start(time.Now())
 			}
 			large, err := db.Query(query.Definition{Name: "/large", SQL: "SELECT repeat('x', 100) AS x FROM generate_series(1, 3000) a, generate_series(1, 3000) b, generate_series(1, 3000) c"})
 			if err != nil {
@@ -61,17 +61,17 @@ func TestPoolerRefusals(t *testing.T) {
 	if connect == nil {
 		t.Fatal("a server at port 1")
 	}
-	if db.worthRetrying(errors.Join(connect, refusal)) || db.unprepared.Load() {
+	if db.worthRetrying(errors.Join(connect, refusal)) || db.unprepared.active() {
 		t.Error("a refused connection ended prepared statements")
 	}
-	if !db.worthRetrying(&pgconn.PgError{Severity: "ERROR", Code: stateProtocolViolation}) || !db.unprepared.Load() {
+	if !db.worthRetrying(&pgconn.PgError{Severity: "ERROR", Code: stateProtocolViolation}) || !db.unprepared.active() {
 		t.Error("a lost statement did not")
 	}
 	db.unprepared.until.Store(time.Now().UnixNano())
-	if db.unprepared.Load() {
+	if db.unprepared.active() {
 		t.Error("they stay ended")
 	}
-	if db.unprepared.begin(time.Now()) || !db.unprepared.Load() {
+	if db.unprepared.start(time.Now()) || !db.unprepared.active() {
 		t.Error("a second loss is told again, or does not count")
 	}
 }

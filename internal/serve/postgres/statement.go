@@ -14,13 +14,13 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// statement is one SQL text. Its name is derived from the text, so that two
-// processes behind one pooler never mean different texts by one name.
+// statement is one SQL text. Its name is derived from the text, so that processes behind
+// one pooler never use one name for different texts.
 type statement struct {
 	name    string
 	sql     string
 	columns func([]pgconn.FieldDescription) (*columns, error)
-	last    atomic.Pointer[columns] // of the last run without preparing
+	last    atomic.Pointer[columns] // the columns of the last run without preparing
 }
 
 func newStatement(sql string, columns func([]pgconn.FieldDescription) (*columns, error)) *statement {
@@ -28,39 +28,38 @@ func newStatement(sql string, columns func([]pgconn.FieldDescription) (*columns,
 	return &statement{name: "spillway_" + hex.EncodeToString(sum[:12]), sql: sql, columns: columns}
 }
 
-// shape is what distinguishes the statements of one feed.
+// shape distinguishes the statements of one feed.
 //
-// Rows is a literal in the statement: where the number of rows is a parameter
-// PostgreSQL plans for a tenth of the table, and may sort all of it. To keep the
-// statements few it is the next power of two; a LIMIT around it takes the exact
-// number, and nothing more is read.
+// rows is a literal in the statement: if the number of rows were a parameter, PostgreSQL
+// would plan for a tenth of the table and might sort all of it. It is a power of two, so
+// that there are few statements; an outer LIMIT takes the exact number.
 type shape struct {
 	after, until bool
 	keysOnly     bool
 	rows         int
 }
 
-// leastRows is the smallest shape.rows.
-const leastRows = 16
+// rowsMin is the smallest shape.rows.
+const rowsMin = 16
 
 func shapeOf(r feed.Range, keysOnly bool) shape {
 	return shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, rows: powerOfTwo(r.Skip + r.Limit)}
 }
 
-// powerOfTwo returns the smallest that is at least n and leastRows.
+// powerOfTwo returns the smallest power of two that is at least n and rowsMin.
 func powerOfTwo(n int) int {
-	if n <= leastRows {
-		return leastRows
+	if n <= rowsMin {
+		return rowsMin
 	}
 	return 1 << min(bits.Len(uint(n-1)), 62)
 }
 
-// writer writes the statement of one shape. Its parameters are the feed's, then
-// the values of After, of Until, the exact limit and the offset.
+// writer writes the statement of one shape. Its parameters are those of the feed, the
+// values of After, the values of Until, the limit and the offset.
 type writer struct {
 	def  feed.Definition
 	body string // the feed's SELECT with $1, $2, ... in it
-	used int    // parameters so far
+	used int    // number of parameters so far
 }
 
 func (w *writer) write(s shape) string {
@@ -84,10 +83,10 @@ func (w *writer) write(s shape) string {
 		selected, inner, w.keyList("order"), w.used+1, w.used+2)
 }
 
-// parameters returns how many parameters the statement written last has.
+// parameters returns the number of parameters of the last statement written.
 func (w *writer) parameters() int { return w.used + 2 }
 
-// keyList lists the key columns, with their directions for ORDER BY.
+// keyList lists the key columns, with directions if use is "order".
 func (w *writer) keyList(use string) string {
 	var list []string
 	for _, column := range w.def.Key {
@@ -100,8 +99,8 @@ func (w *writer) keyList(use string) string {
 	return strings.Join(list, ", ")
 }
 
-// bound compares the key with parameters: the rows behind a key, or those up to
-// and including it.
+// bound compares the key with parameters. It selects the rows after a key, or with until
+// those up to and including it.
 func (w *writer) bound(until bool) string {
 	key := w.def.Key
 	first := w.used + 1
@@ -115,8 +114,8 @@ func (w *writer) bound(until bool) string {
 	if sameDirection {
 		return fmt.Sprintf("(%s) %s (%s)", w.keyList(""), operator(key[0], until, true), strings.Join(parameters, ", "))
 	}
-	// A row comparison has one direction. The leading column's bound follows
-	// from the rest; said alone, an index can use it.
+	// A row comparison has one direction. The bound on the first column is redundant, but
+	// an index can use it.
 	last := len(key) - 1
 	text := fmt.Sprintf("%s %s %s", quoteIdentifier(key[last].Name), operator(key[last], until, true), parameters[last])
 	for i := last - 1; i >= 0; i-- {
@@ -128,8 +127,8 @@ func (w *writer) bound(until bool) string {
 	return lead + " AND " + text
 }
 
-// operator returns the comparison that holds for rows behind a key (until: up to
-// it). The last column's includes equality when until.
+// operator returns the comparison for the rows after a key, or with until for those up to
+// it. With until the last column's comparison includes equality.
 func operator(column feed.KeyColumn, until, last bool) string {
 	op := "<"
 	if column.Ascending != until {

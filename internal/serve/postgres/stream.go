@@ -13,8 +13,8 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// streamTables are the tables of every stream of a database. They are created where
-// they are missing, which needs the right to; otherwise create them beforehand.
+// streamTables are created if they are missing. Without the right to create tables, an
+// administrator creates them.
 const streamTables = `CREATE TABLE IF NOT EXISTS spillway_batches (
 	id uuid PRIMARY KEY,
 	created_at timestamptz NOT NULL DEFAULT now(),
@@ -32,23 +32,11 @@ CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (ex
 
 // Stream stores the records of one stream. It implements stream.Sink.
 //
-// A batch is one round trip: BEGIN, the batch's id, the requests' keys, the rows and
-// COMMIT are sent at once, and only when the server refuses one of them does the
-// batch go step by step. The rows are one INSERT ... SELECT FROM unnest(...), an
-// array a column, prepared once for any number of rows.
-//
-// Measured against COPY (BenchmarkStreamInsert: PostgreSQL 15 on the same two cores,
-// one connection, four columns and a serial key, fsync off, whole transactions, the
-// rows encoded beforehand for COPY only): the least and the median of twelve runs that
-// took turns, on a busy machine, in milliseconds per batch:
-//
-//	rows        1            10           100          1000
-//	unnest  0.11  0.18   0.11  0.15   0.29  0.34   2.8  5.0
-//	COPY    0.24  0.30   0.27  0.31   0.42  0.53   2.4  3.8
-//
-// COPY wins from somewhere between 100 and 1,000 rows, by a fifth; but it takes no ON
-// CONFLICT and three round trips more, each of which is a wait for all of the batch's
-// clients where the server is not on the same machine. So unnest it is, always.
+// A batch is one round trip: BEGIN, the batch id, the idempotency keys, the rows and
+// COMMIT are sent together. If the server refuses one of them, the batch is repeated step
+// by step. The rows are one INSERT ... SELECT FROM unnest(...) with one array per column,
+// prepared once for any number of rows. COPY is not used, because it has no ON CONFLICT
+// and needs three more round trips.
 type Stream struct {
 	db     *DB
 	schema *stream.Schema
@@ -57,13 +45,13 @@ type Stream struct {
 	begin, commit, batch, forget, keys, rows *statement
 	savepoint, release, back                 *statement
 
-	ready atomic.Bool // the tables are there
+	ready atomic.Bool // the tables exist
 }
 
 var _ stream.Sink = (*Stream)(nil)
 
-// Stream returns the sink of a stream. Mistakes that only the database can see come
-// with the first call of Commit or Check.
+// Stream returns the stream.Sink of a stream. Mistakes that only the database can find are
+// errors of Commit and Check.
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	def := schema.Definition()
 	none := func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
@@ -84,7 +72,7 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 	}
 }
 
-// pinned is what a SELECT's list has at its end to set a transaction's durability.
+// pinned returns the end of a SELECT list that sets the durability of a transaction.
 func pinned(fsync stream.Fsync) string {
 	switch fsync {
 	case stream.FsyncOn:
@@ -125,8 +113,8 @@ func quoteTable(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// Check has the database take the stream's statements, without running them, and
-// creates the stream's own tables where they are missing.
+// Check has the database prepare the stream's statements, and creates the stream's own
+// tables if they are missing.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := st.prepareTables(ctx, conn); err != nil {
@@ -145,9 +133,8 @@ func (st *Stream) Check(ctx context.Context) error {
 	return nil
 }
 
-// CheckPrivileges has the database look at whether it would run the stream's
-// statements: preparing them looks at no privilege, EXPLAIN at all of them. It writes
-// nothing.
+// CheckPrivileges has the database check the privileges for the stream's statements.
+// EXPLAIN checks them without writing; preparing a statement does not.
 func (st *Stream) CheckPrivileges(ctx context.Context) error {
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		for _, s := range []*statement{st.batch, st.keys, st.rows} {
@@ -178,8 +165,8 @@ func (st *Stream) withConn(ctx context.Context, work func(context.Context, *pgco
 	return work(ctx, pooled.Conn().PgConn())
 }
 
-// prepareTables creates the stream's own tables once. Streams of one database may do
-// it at the same time, which CREATE IF NOT EXISTS does not stand: one after the other.
+// prepareTables creates the stream's own tables once. A lock serializes the streams of one
+// database, because concurrent CREATE IF NOT EXISTS can fail.
 func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) error {
 	if st.ready.Load() {
 		return nil
@@ -189,10 +176,10 @@ func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) error 
 		return present.Err
 	}
 	if string(present.Rows[0][0]) != "t" {
-		const lock = 0x7370696c6c // any number that only this program takes
+		const lock = 0x7370696c6c // an advisory lock of this program
 		sql := fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s COMMIT", lock, streamTables)
 		if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {
-			_, _ = conn.Exec(ctx, "ROLLBACK").ReadAll() // the first error tells
+			_, _ = conn.Exec(ctx, "ROLLBACK").ReadAll() // the first error is returned
 			return fmt.Errorf("create the tables spillway_batches and spillway_requests: %w", err)
 		}
 	}
@@ -212,7 +199,7 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 		commit := string(row[2])
 		switch st.def.Fsync {
 		case stream.FsyncOn:
-			commit = "on" // or a stronger one: pinned in each transaction
+			commit = "on" // or a stronger one; each transaction sets it
 		case stream.FsyncOff:
 			commit = "off"
 		}
@@ -262,7 +249,7 @@ func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) 
 	return total, nil
 }
 
-// The SQLSTATEs, by class or in full, that a stream tells apart.
+// SQLSTATEs that a stream distinguishes.
 const (
 	stateUniqueViolation = "23505"
 	stateLockTimeout     = "55P03"
@@ -270,15 +257,15 @@ const (
 )
 
 // isData reports whether the server refuses the rows themselves: data exceptions,
-// constraints, limits that a value meets, views' check options, row-level security, and
-// what triggers raise, with whatever SQLSTATE. What passes, and what somebody must mend
-// (missing tables and privileges, settings, a damaged server), is no row's fault.
+// constraints, limits, check options of views, row-level security, and errors that
+// triggers raise. Temporary errors, and errors that an administrator must fix (missing
+// tables and privileges, settings, a damaged server), are not the rows' fault.
 func isData(err *pgconn.PgError) bool {
-	if isPassing(err) || isOutdated(err) {
+	if isTemporary(err) || isOutdated(err) {
 		return false
 	}
 	switch err.Routine {
-	case "exec_stmt_raise", "ExecWithCheckOptions": // PL/pgSQL's RAISE; a policy or a check option
+	case "exec_stmt_raise", "ExecWithCheckOptions": // RAISE of PL/pgSQL; a policy or a check option
 		return true
 	}
 	switch err.Code[:min(2, len(err.Code))] {
@@ -288,38 +275,38 @@ func isData(err *pgconn.PgError) bool {
 	return true
 }
 
-// isPassing reports whether the server may take the same transaction later.
-func isPassing(err *pgconn.PgError) bool {
+// isTemporary reports whether the server may accept the same transaction later.
+func isTemporary(err *pgconn.PgError) bool {
 	switch err.Code {
 	case stateLockTimeout, "57014", "25006", "57P01", "57P02", "57P03", "57P05", "42P05", stateNoPreparedStatement, stateProtocolViolation:
-		// A lock or the time ran out, a standby before its promotion, a restart, a
+		// A lock or statement timeout, a standby before its promotion, a restart, or a
 		// pooler that loses statements.
 		return true
 	}
 	switch err.Code[:min(2, len(err.Code))] {
-	case "40", "53", "08", "58": // serialization and deadlock, resources, connection, system
+	case "40", "53", "08", "58": // serialization, resources, connection, system
 		return true
 	}
 	return false
 }
 
-// isDefinite reports whether an error says that the transaction was not committed: the
-// server refused a statement and lives on. A FATAL one may come behind the commit.
+// isDefinite reports whether an error proves that the transaction was not committed: the
+// server refused a statement and the session goes on. A FATAL error can follow a commit.
 func isDefinite(err error, to **pgconn.PgError) bool {
 	return errors.As(err, to) && (*to).SeverityUnlocalized == "ERROR"
 }
 
-// classify wraps what the server said about a transaction that was not committed.
+// classify wraps the server's error about a transaction that was not committed.
 func (st *Stream) classify(err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	if isPassing(pgErr) {
+	if isTemporary(pgErr) {
 		st.db.worthRetrying(err)
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	if pgErr.Code == "42P01" { // maybe one of the stream's own tables was dropped
+	if pgErr.Code == "42P01" { // one of the stream's own tables may have been dropped
 		st.ready.Store(false)
 	}
 	if isOutdated(pgErr) {

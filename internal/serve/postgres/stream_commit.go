@@ -60,16 +60,16 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	return st.recover(ctx, conn, b, failed, err)
 }
 
-// batchArgs are the arguments of the statement that stores the batch's id.
+// batchArgs returns the arguments of the statement that stores the batch id.
 func batchArgs(b *stream.Batch) [][]byte {
-	wait := []byte{} // as the server is set
+	wait := []byte{} // the server's setting
 	if b.LockWait > 0 {
 		wait = strconv.AppendInt(wait, max(1, b.LockWait.Milliseconds()), 10)
 	}
 	return [][]byte{b.ID[:], wait}
 }
 
-// recover goes on after the pipeline has failed at a step.
+// recover continues after the pipeline has failed at a step.
 func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, failed int, err error) error {
 	var pgErr *pgconn.PgError
 	if !isDefinite(err, &pgErr) {
@@ -101,8 +101,8 @@ func (st *Stream) recover(ctx context.Context, conn *pgconn.PgConn, b *stream.Ba
 	return st.classify(err)
 }
 
-// blocked marks the error of a lock that a request of the batch did not get. While the
-// batch's id is stored it is another attempt's.
+// blocked marks a lock timeout as one of a request of the batch. A lock timeout while the
+// batch id is stored is due to another attempt of the same batch.
 func blocked(err error) error {
 	var pgErr *pgconn.PgError
 	if isDefinite(err, &pgErr) && pgErr.Code == stateLockTimeout {
@@ -111,7 +111,7 @@ func blocked(err error) error {
 	return err
 }
 
-// reset has the pool look at its idle connections: if one was cut, others may be.
+// reset makes the pool check its idle connections if this one is closed.
 func (st *Stream) reset(conn *pgconn.PgConn) {
 	if conn.IsClosed() {
 		st.db.pool.Reset()
@@ -122,7 +122,7 @@ func (st *Stream) dropPrepared(ctx context.Context, conn *pgconn.PgConn) {
 	se := sessionOf(conn)
 	for _, s := range []*statement{st.begin, st.commit, st.batch, st.forget, st.keys, st.rows, st.savepoint, st.release, st.back} {
 		if _, ok := se.prepared[s.name]; ok {
-			_ = se.drop(ctx, conn, s.name) // the next use shows it
+			_ = se.drop(ctx, conn, s.name) // the next use reports an error
 		}
 	}
 }
@@ -132,8 +132,8 @@ func exec(ctx context.Context, conn *pgconn.PgConn, sql string) error {
 	return err
 }
 
-// pipeline runs the steps in one round trip. It returns the step at which they
-// failed, or -1 when none was sent.
+// pipeline runs the steps in one round trip. On an error it returns the step that failed,
+// or -1 if nothing was sent.
 func (st *Stream) pipeline(ctx context.Context, conn *pgconn.PgConn, steps []step) (failed int, err error) {
 	descriptions := make([]*pgconn.StatementDescription, len(steps))
 	for i, s := range steps {
@@ -158,19 +158,20 @@ func (st *Stream) pipeline(ctx context.Context, conn *pgconn.PgConn, steps []ste
 		}
 	}
 	closed := p.Close()
-	if err == nil { // the COMMIT was answered: what comes later changes nothing
+	if err == nil { // the COMMIT was answered
 		return 0, nil
 	}
 	var pgErr *pgconn.PgError
-	if errors.As(closed, &pgErr) { // Close reports the refusal once more
+	if errors.As(closed, &pgErr) { // Close returns the refusal again
 		closed = nil
 	}
 	return done, errors.Join(err, closed)
 }
 
-// describe prepares a statement on the connection, unless a pooler loses those: nil.
+// describe prepares a statement on the connection. It returns nil while statements are not
+// prepared.
 func (st *Stream) describe(ctx context.Context, conn *pgconn.PgConn, s *statement) (*pgconn.StatementDescription, error) {
-	if st.db.unprepared.Load() {
+	if st.db.unprepared.active() {
 		return nil, nil
 	}
 	p, err := sessionOf(conn).prepare(ctx, conn, s)
@@ -189,7 +190,7 @@ func send(p *pgconn.Pipeline, s step, description *pgconn.StatementDescription) 
 	p.SendQueryStatement(description, s.args, formats(s), nil)
 }
 
-// formats says that all arguments are binary.
+// formats declares all arguments as binary.
 func formats(s step) []int16 {
 	if len(s.args) == 0 {
 		return nil
@@ -197,7 +198,7 @@ func formats(s step) []int16 {
 	return binaryFormat
 }
 
-// readResults takes the Results of the attempt that was committed.
+// readResults reads the results of the attempt that was committed.
 func (st *Stream) readResults(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
 	result := conn.ExecParams(ctx, "SELECT results FROM spillway_batches WHERE id = $1", [][]byte{b.ID[:]},
 		[]uint32{pgtype.UUIDOID}, binaryFormat, binaryFormat).Read()
@@ -205,13 +206,13 @@ func (st *Stream) readResults(ctx context.Context, conn *pgconn.PgConn, b *strea
 		return fmt.Errorf("%w: read the results of a committed batch: %w", stream.ErrUnconfirmed, result.Err)
 	}
 	if len(result.Rows) == 0 {
-		return fmt.Errorf("%w: the batch's id is gone", stream.ErrTransient)
+		return fmt.Errorf("%w: the batch id no longer exists", stream.ErrTransient)
 	}
 	return b.SetResults(result.Rows[0][0])
 }
 
-// stepwise stores a batch of which the database refuses something: a key that is
-// there, or rows. Each step is a round trip.
+// stepwise stores a batch that contains something the database refuses: an existing
+// idempotency key, or rows. Each step is a round trip.
 func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
 	err := st.tryStepwise(ctx, conn, b)
 	var pgErr *pgconn.PgError
@@ -222,7 +223,7 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 		if rollback := exec(ctx, conn, "ROLLBACK"); rollback != nil {
 			return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 		}
-		if pgErr.Code == stateUniqueViolation { // a key that another process was quicker to use
+		if pgErr.Code == stateUniqueViolation { // another process has stored the idempotency key
 			return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 		}
 	default:
@@ -233,7 +234,7 @@ func (st *Stream) stepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 
 func (st *Stream) tryStepwise(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
 	b.Reset()
-	// Constraints that are due at COMMIT only would fail all there.
+	// A constraint that is checked at COMMIT would fail the whole batch.
 	if err := exec(ctx, conn, "BEGIN; SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
 		return err
 	}
@@ -274,7 +275,7 @@ func (st *Stream) tryStepwise(ctx context.Context, conn *pgconn.PgConn, b *strea
 	return st.confirm(ctx, conn)
 }
 
-// fill stores the rows and keys.
+// fill stores the rows and the idempotency keys.
 func (st *Stream) fill(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
 	if err := st.findKeys(ctx, conn, b); err != nil {
 		return err
@@ -306,7 +307,7 @@ func (st *Stream) confirm(ctx context.Context, conn *pgconn.PgConn) error {
 
 // run runs one step.
 func (st *Stream) run(ctx context.Context, conn *pgconn.PgConn, s step) error {
-	if st.db.unprepared.Load() {
+	if st.db.unprepared.active() {
 		return conn.ExecParams(ctx, s.sql, s.args, nil, formats(s), nil).Read().Err
 	}
 	p, err := sessionOf(conn).prepare(ctx, conn, s.statement)
@@ -316,8 +317,8 @@ func (st *Stream) run(ctx context.Context, conn *pgconn.PgConn, s step) error {
 	return conn.ExecStatement(ctx, p.description, s.args, formats(s), nil).Read().Err
 }
 
-// findKeys sets the Results of the requests whose keys are there, and deletes the
-// keys that have expired.
+// findKeys sets the results of the requests whose idempotency keys exist, and deletes keys
+// that have expired.
 func (st *Stream) findKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
 	keyed := b.Keyed(nil)
 	if len(keyed) == 0 {
@@ -347,7 +348,7 @@ func (st *Stream) findKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 	return nil
 }
 
-// spoolTable is created where it is missing when the first batch of a spool comes.
+// spoolTable is created with the first batch of a spool if it is missing.
 const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
 	id uuid PRIMARY KEY,
 	stream text NOT NULL,
@@ -357,8 +358,8 @@ const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
 	updated_at timestamptz NOT NULL DEFAULT now()
 );`
 
-// drain commits a batch that comes from a spool: step by step, for one such batch is
-// large and they come one after the other.
+// drain commits a batch of a spool step by step. Such batches are large and come one at a
+// time.
 func (st *Stream) drain(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
 	present := conn.ExecParams(ctx, "SELECT to_regclass('spillway_spools') IS NOT NULL", nil, nil, nil, nil).Read()
 	if present.Err != nil {
@@ -377,8 +378,8 @@ func isMoved(err error) bool {
 	return errors.As(err, &moved)
 }
 
-// mark stores which groups the batch takes. When they are stored already, or others of
-// them, it ends the transaction.
+// mark stores which groups of a spool the batch contains. If the database already has
+// them, or overlapping ones, it ends the transaction.
 func (st *Stream) mark(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) (stored bool, err error) {
 	m := b.Mark
 	if pin := pinned(st.def.Fsync); pin != "" {
@@ -403,7 +404,7 @@ func (st *Stream) mark(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch
 	return false, conn.ExecParams(ctx, sql, args, nil, nil, nil).Read().Err
 }
 
-// meet compares the batch with the row that is there: after, sequence, results.
+// meet compares the batch with the existing row: after, sequence, results.
 func (st *Stream) meet(b *stream.Batch, row [][]byte) (stored bool, err error) {
 	after, err := strconv.ParseUint(string(row[0]), 10, 64)
 	if err != nil {

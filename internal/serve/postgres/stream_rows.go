@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	rowsMax   = 1000 // of one statement of a batch that goes step by step
-	singlyMax = 128  // rows that are inserted each alone in one round trip
+	rowsMax   = 1000 // per statement of a stepwise batch
+	singlyMax = 128  // rows inserted one by one in one round trip
 )
 
-// insertRows inserts a batch's rows. Of those that the server refuses it halves what is
-// too much for one round trip, and has a refused part's rows inserted each alone.
+// insertRows inserts a batch's rows. It halves a part that the server refuses until one
+// round trip can insert its rows one by one.
 func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
 	for rows := b.Rows(nil); len(rows) > 0; {
 		part := rows[:min(len(rows), rowsMax)]
@@ -38,7 +38,7 @@ func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream
 	return nil
 }
 
-// insertRange inserts rows, or none of them.
+// insertRange inserts all of the rows, or none.
 func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, rows []stream.Row) (*stream.Refused, error) {
 	_, err := st.pipeline(ctx, conn, []step{
 		{st.savepoint, nil}, {st.rows, encodeRows(st.schema.Columns(), rows)}, {st.release, nil},
@@ -56,9 +56,9 @@ func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, rows []s
 	return &stream.Refused{Reason: pgErr.Message}, nil
 }
 
-// insertSingly inserts each of the rows alone, in one round trip. Behind a row that is
-// stored the savepoint is made anew, and before the next row, whatever became of this
-// one, the transaction goes back to it: that undoes the row that failed, or nothing.
+// insertSingly inserts the rows one by one in one round trip. A new savepoint follows each
+// stored row, and the transaction returns to the savepoint before each row, which undoes a
+// failed one.
 func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
 	statements := []*statement{st.rows, st.release, st.savepoint, st.back}
 	descriptions := make([]*pgconn.StatementDescription, len(statements))
@@ -88,13 +88,13 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 	}
 	closed := p.Close()
 	var pgErr *pgconn.PgError
-	if errors.As(closed, &pgErr) { // Close reports a refusal once more
+	if errors.As(closed, &pgErr) { // Close returns a refusal again
 		closed = nil
 	}
 	return errors.Join(err, closed)
 }
 
-// takeSingly reads what became of the rows.
+// takeSingly reads the outcome of each row.
 func takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row) error {
 	if err := untilSync(p); err != nil {
 		return err
@@ -113,8 +113,8 @@ func takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row) error {
 	return untilSync(p)
 }
 
-// untilSync reads the results up to the next sync, and returns the server's first
-// refusal among them.
+// untilSync reads the results up to the next sync, and returns the first refusal among
+// them.
 func untilSync(p *pgconn.Pipeline) error {
 	var refused error
 	for {
@@ -138,7 +138,7 @@ func untilSync(p *pgconn.Pipeline) error {
 	}
 }
 
-// arrayType is the array that carries a column's values.
+// arrayType is the type of the array that carries a column's values.
 type arrayType struct {
 	name string // of the element, in SQL
 	oid  uint32 // of the element
@@ -157,10 +157,10 @@ var arrayTypes = map[stream.Type]arrayType{
 // postgresEpoch is 2000-01-01 in microseconds since 1970.
 const postgresEpoch = 946684800 * 1000000
 
-// binaryFormat asks for binary parameters, all of them.
+// binaryFormat declares all parameters as binary.
 var binaryFormat = []int16{1}
 
-// appendArrayHeader begins an array of n elements in PostgreSQL's binary form.
+// appendArrayHeader starts an array of n elements in PostgreSQL's binary format.
 func appendArrayHeader(dst []byte, oid uint32, n int) []byte {
 	if n == 0 {
 		dst = binary.BigEndian.AppendUint32(dst, 0) // dimensions
@@ -179,7 +179,7 @@ func appendElement(dst, element []byte) []byte {
 	return append(dst, element...)
 }
 
-// encodeRows returns an array for each column of the rows.
+// encodeRows returns one array per column.
 func encodeRows(columns []stream.Column, rows []stream.Row) [][]byte {
 	arrays := make([][]byte, len(columns))
 	size := 0
@@ -241,7 +241,7 @@ func encodeIDs(ids [][16]byte) []byte {
 	return dst
 }
 
-// encodeKeys returns the arguments of the statement that stores keys.
+// encodeKeys returns the arguments of the statement that stores idempotency keys.
 func encodeKeys(name string, requests []*stream.Entry) ([][]byte, error) {
 	n := len(requests)
 	keys := appendArrayHeader(nil, pgtype.TextOID, n)

@@ -48,9 +48,8 @@ func (f *Feed) check(conn *sqlite.Conn, window int) error {
 	return nil
 }
 
-// readKey returns the key's columns with their tables. SQLite tells the table of
-// an output column but not which of its columns it is, so one of the same name is
-// taken for it.
+// readKey returns the key's columns with their tables. SQLite does not tell which column
+// of the table an output column is, so a column of the same name is assumed.
 func (f *Feed) readKey(conn *sqlite.Conn) ([]plans.KeyColumn, error) {
 	stmt, _, err := conn.PrepareTransient(f.texts[keysOnly])
 	if err != nil {

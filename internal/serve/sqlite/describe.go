@@ -15,8 +15,8 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// shape is what a feed's statement yields under one version of the schema. It
-// is immutable.
+// shape describes the columns of a feed's statement under one version of the schema. It is
+// immutable.
 type shape struct {
 	version      int64 // of the schema
 	columns      []column
@@ -32,10 +32,9 @@ type column struct {
 	holds string // the kinds that a key of this column can have; "" means any
 }
 
-// describe returns the feed's shape under the schema of now. It asks the database for
-// the schema's version, and for the columns only when that has changed: SQLite
-// prepares a statement again by itself when a table changes, and a SELECT * would
-// then put old names on new columns.
+// describe returns the feed's current shape. It reads the columns only if the version of
+// the schema has changed: SQLite prepares a statement again when a table changes, and a
+// SELECT * would then have other columns.
 func (f *Feed) describe(conn *sqlite.Conn) (*shape, error) {
 	version, err := schemaVersion(conn)
 	if err != nil {
@@ -45,8 +44,8 @@ func (f *Feed) describe(conn *sqlite.Conn) (*shape, error) {
 		return s, nil
 	}
 	s := &shape{version: version}
-	// A connection looks for a new schema when it runs a statement on the file, not when
-	// it prepares one.
+	// A connection loads a new schema when it runs a statement on the file, not when it
+	// prepares one.
 	if _, err := integer(conn, "SELECT count(*) FROM sqlite_schema"); err != nil {
 		return nil, fmt.Errorf("load the schema: %w", err)
 	}
@@ -63,7 +62,7 @@ func (f *Feed) describe(conn *sqlite.Conn) (*shape, error) {
 	for i, c := range s.columns {
 		// Of two columns with one name, SQLite renames one in a derived table.
 		if names[i] != c.name {
-			return nil, fmt.Errorf("two output columns are named %q; give one of them a name of its own with AS", cmp.Or(names[i], c.name))
+			return nil, fmt.Errorf("two output columns are named %q; rename one with AS", cmp.Or(names[i], c.name))
 		}
 	}
 	for i, key := range f.def.Key {
@@ -78,8 +77,8 @@ func (f *Feed) describe(conn *sqlite.Conn) (*shape, error) {
 	return s, nil
 }
 
-// outputNames returns the names of a statement's columns. Where several share
-// a name, all but one of them are "".
+// outputNames returns the names of a statement's columns. Of several columns with one
+// name, all but one are "".
 func outputNames(conn *sqlite.Conn, sql string) ([]string, error) {
 	stmt, _, err := conn.PrepareTransient(sql)
 	if err != nil {
@@ -92,10 +91,9 @@ func outputNames(conn *sqlite.Conn, sql string) ([]string, error) {
 	return names, stmt.Finalize()
 }
 
-// declared returns the feed's columns with their declared types. The driver does not
-// show those of a statement, but SQLite shows them of a view: so it makes one
-// of the statement, in this connection's temporary schema, for a moment. A column of a
-// table has the type that CREATE TABLE gave it; an expression has none.
+// declared returns the feed's columns with their declared types. The driver does not show
+// those of a statement, so it creates a temporary view of the statement for a moment. A
+// column of a table has the type of its CREATE TABLE; an expression has none.
 func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
 	create := "CREATE TEMP VIEW spillway_feed AS SELECT * FROM (\n" + f.viewed + "\n) AS feed"
 	if err := sqlitex.ExecuteTransient(conn, create, nil); err != nil {
@@ -122,8 +120,8 @@ func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
 	return columns, nil
 }
 
-// keyKinds returns the kinds of key values that a column of that declared type can
-// have, by SQLite's rules of affinity, and "" where these promise nothing.
+// keyKinds returns the kinds of key values that a column of a declared type can have, by
+// SQLite's rules of affinity; "" if the type promises nothing.
 func keyKinds(declared string) string {
 	declared = strings.ToUpper(declared)
 	contains := func(part string) bool { return strings.Contains(declared, part) }
@@ -141,13 +139,13 @@ func keyKinds(declared string) string {
 	return ""
 }
 
-// accepts says whether the column can hold a key value of that kind.
+// accepts reports whether the column can hold a key value of that kind.
 func (c column) accepts(kind feed.KeyKind) bool {
 	return c.holds == "" || strings.IndexByte(c.holds, byte(kind)) >= 0
 }
 
-// bindKey binds the values of key to the parameters from number on, each as
-// the class it was read with. What the columns cannot hold wraps feed.ErrCursor.
+// bindKey binds the values of key to the parameters from number on, each as the class it
+// was read with. Values that the columns cannot hold wrap feed.ErrCursor.
 func (s *shape) bindKey(stmt *sqlite.Stmt, number int, key feed.Key) error {
 	values, err := key.Values(len(s.keys))
 	if err != nil {

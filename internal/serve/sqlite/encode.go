@@ -14,10 +14,9 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// columnKind says how a column's declared type bends the JSON of its values.
-// Apart from these, a value is written by its storage class alone: integers exactly,
-// reals in the shortest form that reads back the same, text as a string,
-// blobs as base64. SQLite has no type for times: they are as stored.
+// columnKind says how a column's declared type changes the JSON of its values. Otherwise
+// the storage class decides: integers exactly, reals in the shortest form that reads back
+// the same, text as a string, blobs as base64. SQLite has no type for times.
 type columnKind int
 
 const (
@@ -44,7 +43,7 @@ func kindOf(declared string) columnKind {
 type rowReader struct {
 	stmt  *sqlite.Stmt
 	shape *shape
-	text  []byte // the value at hand
+	text  []byte // the current value
 	key   []byte // the key of the last row
 }
 
@@ -124,16 +123,16 @@ func (r *rowReader) appendValue(dst []byte, i int, kind columnKind) []byte {
 	return append(dst, "null"...)
 }
 
-// readBytes copies a text or a blob to r.text. Asking for the length makes
-// SQLite convert the text of a UTF-16 file, so it comes first.
+// readBytes copies a text or a blob to r.text. The length is read first, because that
+// makes SQLite convert the text of a UTF-16 file.
 func (r *rowReader) readBytes(i int) {
 	n := r.stmt.ColumnLen(i)
 	r.text = slices.Grow(r.text[:0], n)[:n]
 	r.stmt.ColumnBytes(i, r.text)
 }
 
-// appendReal appends x as the shortest JSON number that reads back as x. The
-// infinities, which JSON lacks, are strings. SQLite has no NaN: it stores NULL.
+// appendReal appends x as the shortest JSON number that reads back as x. The infinities,
+// which JSON lacks, become strings. SQLite stores NaN as NULL.
 func appendReal(dst []byte, x float64) []byte {
 	switch size := math.Abs(x); {
 	case math.IsInf(x, 1):
@@ -146,7 +145,7 @@ func appendReal(dst []byte, x float64) []byte {
 	return strconv.AppendFloat(dst, x, 'f', -1, 64)
 }
 
-// isNumber says whether text is one JSON number and nothing else.
+// isNumber reports whether text is one JSON number.
 func isNumber(text []byte) bool {
 	if len(text) == 0 || text[0] != '-' && (text[0] < '0' || text[0] > '9') {
 		return false

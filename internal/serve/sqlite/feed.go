@@ -15,30 +15,25 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// Feed reads one feed from the database. It is a feed.Source.
+// Feed reads one feed. It implements feed.Source.
 //
-// The user's statement becomes a derived table, which SQLite flattens. The
-// rows behind a key (a, b) are those of two searches, which SQLite merges:
+// The feed's statement becomes a derived table, which SQLite flattens. The rows after a
+// key (a, b) are a UNION ALL of two searches, a = ? AND b < ? and a < ?, which SQLite
+// merges. Each search is a range of the index (a, b), whatever the directions; for (a, b)
+// < (?, ?), SQLite may search a alone. Until is one more output column, which is false
+// from the first row after it; reading stops there.
 //
-//	SELECT * FROM (<the feed's SQL>) AS feed WHERE a = ? AND b < ? UNION ALL
-//	SELECT * FROM (<the feed's SQL>) AS feed WHERE a < ? ORDER BY a DESC, b DESC LIMIT ?+0 OFFSET ?+0
+// There are eight such statements (rows or keys, with and without After and Until), and
+// each connection keeps them prepared.
 //
-// Each is a range of one index (a, b), whatever the directions. Of (a, b) < (?, ?),
-// SQLite may search a alone, and then walks all rows of one a. Until is one more
-// output column, false from the first row behind it; reading stops there.
-//
-// There are eight such texts (rows or keys, with and without After and Until),
-// and each connection keeps them prepared.
-//
-// Parameters are bound by their declared type: integers and reals as such,
-// booleans as 0 or 1, timestamps as text like 2016-12-01 23:59:57 (with a
-// fraction only if there is one), text and UUIDs as text.
+// Integers and reals are bound as numbers, booleans as 0 or 1, timestamps as text like
+// 2016-12-01 23:59:57 (with a fraction only if there is one), text and UUIDs as text.
 type Feed struct {
 	db     *DB
 	def    feed.Definition
 	args   []int // args[i] is the position in Range.Args of the statement's parameter ?i+1
 	inner  string
-	viewed string // inner with NULL for each parameter: a view takes none
+	viewed string // inner with NULL for each parameter, because views have none
 	texts  [8]string
 	shape  atomic.Pointer[shape]
 }
@@ -52,9 +47,8 @@ const (
 	withUntil
 )
 
-// Feed returns the source of def. It does not touch the database: a statement
-// that SQLite refuses, or a key column that is not there, is an error of Check,
-// Read and Keys.
+// Feed returns the source of def. It does not open the database: mistakes that only SQLite
+// can find are errors of Check, Read and Keys.
 func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: no key column", def.Name)
@@ -69,7 +63,7 @@ func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 	return f, nil
 }
 
-// statement reads a definition's own SELECT.
+// statement reads a definition's SELECT. The definition may lack a key.
 func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	parsed, err := plans.ParseStatement(def.SQL, plans.SQLite)
 	if err != nil {
@@ -88,10 +82,10 @@ func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	return f, nil
 }
 
-// Read appends the rows of r to rows; after an error rows is as it was. A key
-// of r that its column's declared type cannot hold wraps feed.ErrCursor. In a column
-// whose declared type says nothing, SQLite orders values of all kinds among
-// each other, so a forged key there only names another place in the feed.
+// Read implements feed.Source. An error leaves rows unchanged. A key of r that its
+// column's declared type cannot hold wraps feed.ErrCursor. In a column whose declared type
+// says nothing, SQLite orders values of all kinds, so a forged key only names another
+// place in the feed.
 func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
 	size, count := len(rows.Data), rows.Len()
 	err := f.db.read(ctx, func(conn *sqlite.Conn) error {
@@ -117,8 +111,7 @@ func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
 	return nil
 }
 
-// Keys walks the rows of r, reading their key columns only, and returns the key
-// of each every-th row and of the last.
+// Keys implements feed.Source.
 func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
 	var walk feed.Walk
 	err := f.db.read(ctx, func(conn *sqlite.Conn) error {
@@ -184,8 +177,8 @@ func (f *Feed) start(conn *sqlite.Conn, r feed.Range, bits int) (*sqlite.Stmt, *
 	return stmt, shape, nil
 }
 
-// nextRow moves to the next row of the range, which must have that many columns
-// and, if the range has an end, one that says whether the row is within.
+// nextRow moves to the next row of the range. A row has the given number of columns and,
+// with until, one more that says whether the row is in the range.
 func nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
 	found, err := stmt.Step()
 	if !found {
@@ -198,7 +191,7 @@ func nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
 	if have != columns {
 		return false, fmt.Errorf("the columns changed while the statement started: it has %d, not %d", have, columns)
 	}
-	// NULL is for a key with a NULL, which is refused when the row is read.
+	// NULL belongs to a key with a NULL, which is refused when the row is read.
 	if until && stmt.ColumnType(columns) != sqlite.TypeNull && !stmt.ColumnBool(columns) {
 		return false, nil
 	}
@@ -207,7 +200,7 @@ func nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
 
 func (f *Feed) bindArgs(stmt *sqlite.Stmt, args []string) error {
 	if len(args) != len(f.def.Params) {
-		return fmt.Errorf("%d parameter values where the statement has %d parameters", len(args), len(f.def.Params))
+		return fmt.Errorf("%d arguments for %d parameters", len(args), len(f.def.Params))
 	}
 	for i, position := range f.args {
 		param, text := f.def.Params[position], args[position]

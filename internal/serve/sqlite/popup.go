@@ -12,8 +12,8 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupTables are the tables of popups. Times are milliseconds since 1970; those that
-// are NULL in popup_state and popup_events never come.
+// popupTables are created if they are missing. Times are in milliseconds since 1970; a
+// NULL time in popup_state and popup_events means never.
 const popupTables = `CREATE TABLE IF NOT EXISTS popup_campaigns (
 	id INTEGER PRIMARY KEY,
 	name TEXT NOT NULL,
@@ -69,11 +69,10 @@ CREATE TABLE IF NOT EXISTS popup_queues (
 	sequence INTEGER NOT NULL
 ) WITHOUT ROWID;`
 
-// Popups keeps campaigns, and the events and states of users, in tables popup_*. Its
-// methods may be called concurrently. The owner calls Close.
+// Popups keeps campaigns, events and the states of users in tables popup_*. Its methods
+// can be called concurrently. The owner calls Close.
 //
-// It has a connection of its own for writing, whose commits are synced. SQLite has one
-// writer at a time, so further ones wait.
+// It writes over a connection of its own, whose commits are synced.
 type Popups struct {
 	*writer
 	db *DB
@@ -106,8 +105,8 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 	return nil
 }
 
-// Version returns the version of all campaigns: it goes up with each change. It is a
-// read of one row.
+// Version returns the version of all campaigns, which each change increases. It reads one
+// row.
 func (p *Popups) Version(ctx context.Context) (version int64, err error) {
 	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
 		version, err = readVersion(conn)
@@ -127,14 +126,15 @@ func readVersion(conn *sqlite.Conn) (version int64, err error) {
 	return version, err
 }
 
-// campaignColumns are the columns of popup_campaigns in the order of readCampaign.
+// campaignColumns are the columns of popup_campaigns in the order in which they are read.
 const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
 
-// Campaigns returns all campaigns by ascending id, archived ones too, and the version
-// that they are of.
+// Campaigns returns all campaigns, archived ones too, in the order of their ids, and the
+// version of all.
 func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.StoredCampaign, err error) {
 	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
-		// The version is read before: what changes between is read again with the next.
+		// The version is read first: a change in between is read again with the next
+		// version.
 		if version, err = readVersion(conn); err != nil {
 			return err
 		}
@@ -166,11 +166,11 @@ func readCampaign(stmt *sqlite.Stmt) popup.StoredCampaign {
 	}}
 }
 
-// SaveCampaign stores a campaign that is valid and returns it as stored. With id 0 it
-// is a new one and gets the next id; else the campaign with that id is replaced if its
-// version is still c.Version. checked is the version of all campaigns among which c was
-// checked: so what holds for all together goes on to. Errors wrap popup.ErrOutdated,
-// popup.ErrChanged and popup.ErrNoCampaign.
+// SaveCampaign stores a valid campaign and returns it as stored. A campaign with id 0 gets
+// the next id. Otherwise it replaces the campaign with that id if the version is still
+// c.Version. checked is the version of all campaigns against which c was checked. Errors
+// wrap popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
+// connection the change may be stored: read the campaign again.
 func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
 	c, err := c.Storable()
 	if err != nil {
@@ -195,7 +195,7 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 	return saved, nil
 }
 
-// saveCampaign writes one row; read is the version that the caller knows.
+// saveCampaign writes one row; read is the version known to the caller.
 func saveCampaign(conn *sqlite.Conn, c *popup.StoredCampaign, read int64) error {
 	sql, args, stored := "SELECT version FROM popup_campaigns WHERE id = ?", []any{int64(c.ID)}, int64(-1)
 	if c.ID == 0 {

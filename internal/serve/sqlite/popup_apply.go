@@ -23,11 +23,10 @@ WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded
 	upsertQueue = "INSERT INTO popup_queues AS q (queue, sequence) VALUES (?, ?) ON CONFLICT (queue) DO UPDATE SET sequence = max(q.sequence, excluded.sequence)"
 )
 
-// Apply stores events and, with them, how far their queue is: all or nothing. Each
-// event counts once, however often and from wherever it comes, and the state of a user
-// is that of the newest event, in whatever order they come. More than popup.ApplyMax
-// events are several transactions, the mark in the last. After an error some of the
-// events may be stored: apply them all again.
+// Apply stores events and their queue's position atomically. Each event counts once,
+// however often it is applied, and the newest event decides a user's state, whatever the
+// order. More than popup.ApplyMax events take several transactions, with the position in
+// the last. After an error some of the events may be stored: apply all of them again.
 func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error {
 	for first := true; first || len(events) > 0; first = false {
 		part := events[:min(len(events), popup.ApplyMax)]
@@ -45,8 +44,7 @@ func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Even
 	return nil
 }
 
-// applyEvents runs prepared statements, one row each: there is no way to the
-// database to save.
+// applyEvents runs one prepared statement per row. There are no round trips to save.
 func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 	type row struct {
 		campaign popup.CampaignID
@@ -90,7 +88,7 @@ func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 	return nil
 }
 
-// bindEvent binds the columns that both statements begin with.
+// bindEvent binds the first columns of both statements.
 func bindEvent(stmt *sqlite.Stmt, e *popup.Event) {
 	stmt.BindBytes(1, e.ID[:])
 	stmt.BindText(2, e.Key.User)
@@ -111,14 +109,14 @@ func bindNext(stmt *sqlite.Stmt, param int, e *popup.Event) {
 // stepOnce runs a statement that returns no rows.
 func stepOnce(stmt *sqlite.Stmt) error {
 	_, err := stmt.Step()
-	// Reset reports a failed step once more.
+	// Reset returns the error of a failed step again.
 	if resetErr := stmt.Reset(); err == nil {
 		err = resetErr
 	}
 	return err
 }
 
-// Mark returns the sequence up to which a queue has been applied, 0 where none has.
+// Mark returns the position up to which a queue has been applied, 0 for an unknown queue.
 func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 	sequence := uint64(0)
 	err := p.db.read(ctx, func(conn *sqlite.Conn) error {
@@ -130,17 +128,17 @@ func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 		})
 	})
 	if err != nil {
-		return 0, fmt.Errorf("read how far a queue is: %w", err)
+		return 0, fmt.Errorf("read the position of a queue: %w", err)
 	}
 	return sequence, nil
 }
 
-// restoreRows is how many states one statement of Restore reads.
+// restoreRows is the number of states that one statement of Restore reads.
 const restoreRows = 5000
 
 // Restore calls yield for the state of each user and placement, in no set order, until
-// it returns an error. What is applied meanwhile may be seen or not. yield may keep
-// its arguments.
+// yield returns an error. It may miss what is applied meanwhile. yield may keep its
+// arguments.
 func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
 	var last popup.Key
 	for {
@@ -178,8 +176,7 @@ func readState(stmt *sqlite.Stmt) (popup.Key, popup.State, error) {
 	return key, state, nil
 }
 
-// States returns the states of keys, in their order; the zero State where there is
-// none.
+// States returns the states of keys in their order; the zero State for an unknown key.
 func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
 	out := make([]popup.State, len(keys))
 	err := p.db.read(ctx, func(conn *sqlite.Conn) error {

@@ -14,10 +14,9 @@ import (
 // lockSuffix makes the name of the lock's file from that of the database.
 const lockSuffix = "-popups.lock"
 
-// Lock makes this process the one that keeps the states of the database in its memory.
-// holder says who it is, to the next one that tries: its error is a
-// *popup.LockedError. The lock ends with the process, however that ends. It is on a
-// file next to the database, which stays.
+// Lock makes this process the only one that keeps the database's popup states in memory.
+// The *popup.LockedError of other processes names holder. The lock ends with the process.
+// It is a lock on a file next to the database; the file remains.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
 	return popup.Hold(ctx, func(context.Context, bool) (popup.Holding, error) {
 		held, err := takeLock(p.db.file+lockSuffix, holder)
@@ -53,11 +52,11 @@ func writeAt(file *os.File, text string) error {
 	return err
 }
 
-// heldLock is the lock's file.
+// heldLock is the file that is locked.
 type heldLock struct{ file *os.File }
 
-// Check implements popup.Holding: the lock lasts as long as the file is open.
+// Check implements popup.Holding. The lock lasts as long as the file is open.
 func (h *heldLock) Check(context.Context) error { return nil }
 
 // Release implements popup.Holding.
-func (h *heldLock) Release() { _ = h.file.Close() } // nothing is left to be written
+func (h *heldLock) Release() { _ = h.file.Close() } // everything is written

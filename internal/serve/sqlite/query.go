@@ -18,8 +18,8 @@ type Query struct {
 
 var _ query.Source = (*Query)(nil)
 
-// Query returns the source of def. It does not touch the database: a statement
-// that SQLite refuses is an error of Check and Run.
+// Query returns the source of def. It does not open the database: a statement that SQLite
+// refuses is an error of Check and Run.
 func (db *DB) Query(def query.Definition) (*Query, error) {
 	f, err := db.statement(feed.Definition{Name: def.Name, SQL: def.SQL, Params: def.Params})
 	if err != nil {
@@ -57,7 +57,7 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	})
 }
 
-// Check has the database take the statement, without running it.
+// Check has the database prepare the statement without running it.
 func (q *Query) Check(ctx context.Context) error {
 	err := q.feed.db.read(ctx, func(conn *sqlite.Conn) error {
 		_, err := q.feed.describe(conn)

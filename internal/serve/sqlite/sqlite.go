@@ -1,10 +1,10 @@
-// Package sqlite reads feeds, runs queries and commits streams on a SQLite file. It is the adapter between the
-// engines and the embedded database: a bounded pool of read-only connections, the
-// statements of a feed in SQLite's dialect, and rows as JSON.
+// Package sqlite reads feeds, runs queries and stores streams and popups in a SQLite file,
+// through a bounded pool of read-only connections.
 //
-// A file that is missing is created, and every file is put in WAL mode, where readers
-// and the one writer do not wait for each other. Only streams write besides, over a connection of their own, but
-// the file's directory must be writable: WAL mode keeps two more files there.
+// A missing file is created, and every file is put in WAL mode, in which readers and the
+// one writer do not wait for each other. WAL mode keeps two more files in the same
+// directory, so the directory must be writable. Only streams and popups write, each over a
+// connection of its own.
 package sqlite
 
 import (
@@ -26,24 +26,23 @@ import (
 	"spillway/internal/database"
 )
 
-// errClosed answers statements that come after Close.
+// errClosed is the error of calls after Close.
 var errClosed = errors.New("the database is closed")
 
-// DB is one SQLite file and its pool of read-only connections. Its methods may
-// be called concurrently.
+// DB is one SQLite file and its pool of read-only connections. Its methods can be called
+// concurrently.
 //
-// Of database.Pool it knows Min, Max, ConnectTimeout, AcquireTimeout and
-// StatementTimeout. A connection is a file handle and costs nothing while it is
-// idle, so MaxLifetime and MaxIdleTime do not apply: connections are kept.
+// Of database.Pool it uses Min, Max, ConnectTimeout, AcquireTimeout and StatementTimeout.
+// Idle connections cost nothing, so they are kept.
 type DB struct {
 	file   string
 	limits database.Pool
 	log    *slog.Logger
-	slots  chan struct{} // one token for each connection in use
+	slots  chan struct{} // one token per connection in use
 	closed chan struct{}
 
 	mu   sync.Mutex
-	idle []*sqlite.Conn // the one used last comes last, so that it is used next
+	idle []*sqlite.Conn // the most recently used one is last and used next
 
 	waiting  atomic.Int64
 	waits    atomic.Int64
@@ -51,8 +50,8 @@ type DB struct {
 	connects atomic.Int64
 }
 
-// Open opens the file of url, creates it if it is missing, puts it in WAL mode
-// and opens pool.Min connections. Errors name the file. ctx bounds the opening only.
+// Open opens the file of url, creates it if it is missing, puts it in WAL mode and opens
+// pool.Min connections. Errors name the file. ctx bounds the opening only.
 func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 	if url.Path() == "" {
 		return nil, fmt.Errorf("open %s: not the address of a SQLite file; write sqlite:PATH", url)
@@ -100,7 +99,7 @@ func (db *DB) prepare(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, db.limits.ConnectTimeout)
 	defer cancel()
-	conn.SetInterrupt(ctx.Done()) // ends the waiting for another process's lock
+	conn.SetInterrupt(ctx.Done()) // bounds the wait for another process's lock
 	mode := ""
 	err = sqlitex.ExecuteTransient(conn, "PRAGMA journal_mode = WAL", &sqlitex.ExecOptions{
 		ResultFunc: func(stmt *sqlite.Stmt) error {
@@ -110,11 +109,11 @@ func (db *DB) prepare(ctx context.Context) (err error) {
 	})
 	switch {
 	case ctx.Err() != nil && stopped(err):
-		return fmt.Errorf("set WAL mode while another process holds the file: %w", ctx.Err())
+		return fmt.Errorf("set WAL mode while another process locks the file: %w", ctx.Err())
 	case err != nil:
 		return err
 	case mode != "wal":
-		return fmt.Errorf("the file system has no shared memory for WAL mode (the journal mode stays %s)", mode)
+		return fmt.Errorf("the file system does not support WAL mode, which needs shared memory (the journal mode is %s)", mode)
 	}
 	if created {
 		db.log.Info("created a database file", "file", db.file)
@@ -122,9 +121,8 @@ func (db *DB) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// connect opens a read-only connection. While another connection holds a lock
-// that reading needs, which is rare in WAL mode, its statements wait until
-// their time is up.
+// connect opens a read-only connection. If another connection holds a lock that reading
+// needs, which is rare in WAL mode, statements wait until their timeout.
 func (db *DB) connect() (*sqlite.Conn, error) {
 	conn, err := sqlite.OpenConn(db.file, sqlite.OpenReadOnly)
 	if err != nil {
@@ -134,8 +132,8 @@ func (db *DB) connect() (*sqlite.Conn, error) {
 	return conn, nil
 }
 
-// read runs work on a connection of the pool and interrupts it when ctx ends
-// or the statement timeout has passed; the error then says which.
+// read runs work on a connection of the pool. It interrupts work when ctx ends or after
+// the statement timeout; the error says which.
 func (db *DB) read(ctx context.Context, work func(*sqlite.Conn) error) error {
 	conn, err := db.acquire(ctx)
 	if err != nil {
@@ -145,7 +143,7 @@ func (db *DB) read(ctx context.Context, work func(*sqlite.Conn) error) error {
 	limit, cancel := context.WithTimeoutCause(ctx, db.limits.StatementTimeout, late)
 	conn.SetInterrupt(limit.Done())
 	err = work(conn)
-	conn.SetInterrupt(nil) // resets a statement that was left between two rows, too
+	conn.SetInterrupt(nil) // also resets a statement that was left between two rows
 	if limit.Err() != nil && stopped(err) {
 		err = context.Cause(limit)
 	}
@@ -154,8 +152,8 @@ func (db *DB) read(ctx context.Context, work func(*sqlite.Conn) error) error {
 	return err
 }
 
-// stopped says whether err is what a statement returns when its time is up:
-// interrupted, or no longer waiting for a lock.
+// stopped reports whether err means that a statement was interrupted or timed out waiting
+// for a lock.
 func stopped(err error) bool {
 	if err == nil {
 		return false
@@ -164,8 +162,8 @@ func stopped(err error) bool {
 	return code == sqlite.ResultInterrupt || code == sqlite.ResultBusy
 }
 
-// acquire takes a connection out of the pool, opens one while there are fewer than Max,
-// or waits for one.
+// acquire returns a connection of the pool, opens one if there are fewer than Max, or
+// waits for one.
 func (db *DB) acquire(ctx context.Context) (*sqlite.Conn, error) {
 	select {
 	case <-db.closed:
@@ -213,7 +211,7 @@ func (db *DB) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
 	case <-timer.C:
-		return fmt.Errorf("no connection came free within the acquire timeout of %s; all %d of the pool are in use",
+		return fmt.Errorf("no connection became free within the acquire timeout of %s; all %d of the pool are in use",
 			db.limits.AcquireTimeout, db.limits.Max)
 	}
 }
@@ -225,7 +223,7 @@ func (db *DB) release(conn *sqlite.Conn) {
 	<-db.slots
 }
 
-// Stats returns the state of the pool now.
+// Stats returns the current state of the pool.
 func (db *DB) Stats() database.Stats {
 	db.mu.Lock()
 	idle := len(db.idle)
@@ -241,12 +239,12 @@ func (db *DB) Stats() database.Stats {
 	}
 }
 
-// Close refuses new statements, waits for the running ones (at most the
-// statement timeout) and closes the connections. It is called once.
+// Close refuses new statements, waits for running ones (at most the statement timeout) and
+// closes the connections. It is called once.
 func (db *DB) Close() error {
 	close(db.closed)
 	for range cap(db.slots) {
-		db.slots <- struct{}{} // never given back: a late waiter cannot get it
+		db.slots <- struct{}{} // never returned, so a late waiter cannot get it
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -258,7 +256,7 @@ func (db *DB) Close() error {
 	return errors.Join(errs...)
 }
 
-// Ping reads the file's header and says whether the database answers.
+// Ping returns nil if the file can be read.
 func (db *DB) Ping(ctx context.Context) error {
 	err := db.read(ctx, func(conn *sqlite.Conn) error {
 		_, err := schemaVersion(conn)
@@ -270,9 +268,8 @@ func (db *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Probe runs one trivial statement through the pool: what a request to the
-// database costs at least. The statement reads no table and waits for no lock, so
-// that ctx bounds the wait for a connection only.
+// Probe runs one trivial statement through the pool. The statement reads no table and
+// takes no lock, so ctx bounds only the wait for a connection.
 func (db *DB) Probe(ctx context.Context) error {
 	conn, err := db.acquire(ctx)
 	if err != nil {
@@ -289,14 +286,13 @@ func (db *DB) Probe(ctx context.Context) error {
 	return nil
 }
 
-// schemaVersion returns the number that SQLite changes with every change of
-// the schema, by any process.
+// schemaVersion returns the number that every change of the schema, by any process,
+// changes.
 func schemaVersion(conn *sqlite.Conn) (int64, error) {
 	return integer(conn, "PRAGMA schema_version")
 }
 
-// integer returns the one integer that query yields. The statement stays
-// prepared; query is one of a few.
+// integer returns the one integer that query yields. The statement stays prepared.
 func integer(conn *sqlite.Conn, query string) (int64, error) {
 	stmt, err := conn.Prepare(query)
 	if err != nil {

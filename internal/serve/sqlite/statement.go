@@ -7,10 +7,9 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// text writes one statement. Its parameters are those of the feed, then the
-// values of After, then those of Until, then limit and offset. These two are
-// sums because SQLite plans for the value of a bare parameter, and so prepares the
-// statement again for each: half the time of a short page.
+// text returns one statement. Its parameters are those of the feed, the values of After,
+// the values of Until, the limit and the offset. Limit and offset are sums: SQLite
+// prepares a statement again for each value of a bare parameter there.
 func (f *Feed) text(bits int) string {
 	key := f.def.Key
 	after := len(f.args) + 1
@@ -21,14 +20,14 @@ func (f *Feed) text(bits int) string {
 		columns = nameList(key)
 	}
 	if bits&withUntil != 0 {
-		columns += ", " + notBehind(key, until) + " AS spillway_until"
+		columns += ", " + notAfter(key, until) + " AS spillway_until"
 	}
 	branch := fmt.Sprintf("SELECT %s FROM (\n%s\n) AS feed", columns, f.inner)
 	branches := []string{branch}
 	if bits&withAfter != 0 {
 		branches = nil
 		for i := len(key) - 1; i >= 0; i-- {
-			branches = append(branches, branch+" WHERE "+equalThenBehind(key[:i+1], after))
+			branches = append(branches, branch+" WHERE "+equalThenAfter(key[:i+1], after))
 		}
 	}
 	order := make([]string, len(key))
@@ -39,9 +38,9 @@ func (f *Feed) text(bits int) string {
 		strings.Join(branches, " UNION ALL "), strings.Join(order, ", "), limit, limit+1)
 }
 
-// equalThenBehind returns the condition that a row equals a key in all columns but the last
-// and comes behind it by that one. The key's values are the parameters from first on.
-func equalThenBehind(key []feed.KeyColumn, first int) string {
+// equalThenAfter returns the condition that a row equals a key in all columns but the last
+// and comes after it in the last. The key's values are the parameters from first on.
+func equalThenAfter(key []feed.KeyColumn, first int) string {
 	text := ""
 	last := len(key) - 1
 	for i, column := range key[:last] {
@@ -54,9 +53,9 @@ func equalThenBehind(key []feed.KeyColumn, first int) string {
 	return fmt.Sprintf("%s%s %s ?%d", text, quote(key[last].Name), operator, first+last)
 }
 
-// notBehind returns the condition that a row does not come behind the key whose
-// values are the parameters from first on.
-func notBehind(key []feed.KeyColumn, first int) string {
+// notAfter returns the condition that a row does not come after the key whose values are
+// the parameters from first on.
+func notAfter(key []feed.KeyColumn, first int) string {
 	last := len(key) - 1
 	text := ""
 	for i := last; i >= 0; i-- {
@@ -88,5 +87,5 @@ func direction(c feed.KeyColumn) string {
 	return " DESC"
 }
 
-// quote writes a name as SQL.
+// quote quotes a name.
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

@@ -13,7 +13,7 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// streamTables are the tables of every stream of a file. Times are microseconds
+// streamTables are the tables that the streams of a file share. Times are in microseconds
 // since 1970.
 const streamTables = `CREATE TABLE IF NOT EXISTS spillway_batches (
 	id BLOB PRIMARY KEY,
@@ -30,17 +30,16 @@ CREATE TABLE IF NOT EXISTS spillway_requests (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`
 
-// Stream stores the records of one stream. It implements stream.Sink. The owner
-// calls Close.
+// Stream stores the records of one stream. It implements stream.Sink. The owner calls
+// Close.
 //
-// It has a connection of its own for writing. SQLite has one writer at a time, so
-// further committers wait: one is enough. A batch is one transaction, a row one run
-// of a prepared INSERT: what a row fails on is undone for that row alone. Foreign
-// keys are enforced; a table with a DEFERRED one, which would fail a whole batch at its
-// COMMIT, is refused.
+// It writes over a connection of its own. SQLite has one writer at a time, so one
+// committer is enough. A batch is one transaction, and each row is one run of a prepared
+// INSERT, which fails alone. Foreign keys are enforced. A table with a DEFERRED foreign
+// key is refused, because it could fail a whole batch at COMMIT.
 //
-// Booleans are stored as 1 and 0, timestamps as 2016-12-01 23:59:57.123456 in UTC,
-// json and UUIDs as text.
+// Booleans are stored as 1 and 0, timestamps as 2016-12-01 23:59:57.123456 in UTC, JSON
+// and UUIDs as text.
 type Stream struct {
 	*writer
 	db     *DB
@@ -51,8 +50,8 @@ type Stream struct {
 
 var _ stream.Sink = (*Stream)(nil)
 
-// Stream returns the sink of a stream. Mistakes that only the database can see come
-// with the first call of Commit or Check.
+// Stream returns the stream.Sink of a stream. Mistakes that only the database can find are
+// errors of Commit and Check.
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	st := &Stream{db: db, schema: schema, def: schema.Definition()}
 	st.writer = newWriter("stream "+st.def.Name, st.open)
@@ -80,7 +79,7 @@ func quoteTable(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// open opens the writing connection and creates the stream's own tables.
+// open opens the connection for writing and creates the stream's own tables.
 func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	pragmas := []string{"foreign_keys = ON"}
 	switch st.def.Fsync {
@@ -99,8 +98,8 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	return conn, nil
 }
 
-// Check has SQLite take the stream's statement, without running it, and creates the
-// stream's own tables where they are missing.
+// Check has SQLite prepare the stream's statement, and creates the stream's own tables if
+// they are missing.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
 		if _, err := conn.Prepare(st.insert); err != nil {
@@ -115,7 +114,7 @@ func (st *Stream) Check(ctx context.Context) error {
 }
 
 // checkForeignKeys refuses a table with a deferred foreign key. Only the text of the
-// table's definition says so.
+// table's definition tells.
 func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
 	definition := ""
 	err := sqlitex.Execute(conn, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE", &sqlitex.ExecOptions{
@@ -128,7 +127,7 @@ func (st *Stream) checkForeignKeys(conn *sqlite.Conn) error {
 		return err
 	}
 	if strings.Contains(strings.ToUpper(strings.Join(strings.Fields(definition), " ")), "INITIALLY DEFERRED") {
-		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, for which one record would fail those of others at COMMIT: make it immediate", st.def.Table)
+		return fmt.Errorf("%s has a foreign key that is INITIALLY DEFERRED, so one record could fail others at COMMIT; make it immediate", st.def.Table)
 	}
 	return nil
 }
@@ -141,7 +140,7 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 			switch stmt.ColumnInt(0) {
 			case 0:
 				d.Unsafe = []string{"synchronous=OFF"}
-			case 1: // with WAL mode the log is synced now and then
+			case 1: // in WAL mode the log is synced from time to time
 				d.Unsafe = []string{"synchronous=NORMAL"}
 			}
 			return nil

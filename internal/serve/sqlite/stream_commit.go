@@ -27,7 +27,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 			}
 		}
 		if !conn.AutocommitEnabled() {
-			conn.SetInterrupt(nil) // the end of ctx does not keep the transaction open
+			conn.SetInterrupt(nil) // the end of ctx must not leave the transaction open
 			err = errors.Join(err, sqlitex.Execute(conn, "ROLLBACK", nil))
 		}
 		return err
@@ -35,7 +35,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	return classify(ctx, err)
 }
 
-// classify wraps errors after which the batch may be tried again.
+// classify marks errors after which the batch can be retried.
 func classify(ctx context.Context, err error) error {
 	if err == nil || errors.Is(err, stream.ErrUnconfirmed) {
 		return err
@@ -50,12 +50,12 @@ func classify(ctx context.Context, err error) error {
 	return err
 }
 
-// refusal returns why SQLite refuses a row, "" when the error is not the row's.
+// refusal returns why SQLite refuses a row, "" if the error is not the row's.
 func refusal(err error) string {
 	switch sqlite.ErrCode(err).ToPrimary() {
 	case sqlite.ResultConstraint, sqlite.ResultMismatch, sqlite.ResultTooBig:
 		text := err.Error()
-		// The driver's words are around SQLite's: "sqlite: step: UNIQUE constraint ...".
+		// The driver adds words to SQLite's: "sqlite: step: UNIQUE constraint ...".
 		for _, prefix := range []string{"sqlite: ", "step: "} {
 			text = strings.TrimPrefix(text, prefix)
 		}
@@ -73,8 +73,8 @@ type batchWriter struct {
 	text []byte
 }
 
-// fill writes the batch. It reports true, with the Results set, when an earlier
-// attempt was committed.
+// fill writes the batch. committed reports that an earlier attempt was committed; the
+// results are then set.
 func (w *batchWriter) fill() (committed bool, err error) {
 	if w.b.Mark != nil {
 		if committed, err = w.mark(); committed || err != nil {
@@ -130,7 +130,7 @@ func (w *batchWriter) exec(sql string, args ...any) error {
 	return sqlitex.Execute(w.conn, sql, &sqlitex.ExecOptions{Args: args})
 }
 
-// readResults takes the Results of the attempt that was committed.
+// readResults reads the results of the attempt that was committed.
 func (w *batchWriter) readResults() error {
 	var results []byte
 	err := sqlitex.Execute(w.conn, "SELECT results FROM spillway_batches WHERE id = ?", &sqlitex.ExecOptions{
@@ -151,8 +151,8 @@ func columnBytes(stmt *sqlite.Stmt, column int) []byte {
 	return data
 }
 
-// findKey sets the Result of a request whose key is there, or deletes the key if it
-// has expired.
+// findKey sets the result of a request whose idempotency key exists, or deletes the key if
+// it has expired.
 func (w *batchWriter) findKey(e *stream.Entry) error {
 	expired := false
 	err := sqlitex.Execute(w.conn, "SELECT fingerprint, outcome, expires_at FROM spillway_requests WHERE stream = ? AND key = ?", &sqlitex.ExecOptions{
@@ -169,7 +169,7 @@ func (w *batchWriter) findKey(e *stream.Entry) error {
 	return w.exec("DELETE FROM spillway_requests WHERE stream = ? AND key = ?", w.st.def.Name, e.Key)
 }
 
-// spoolTable is created where it is missing, in the transaction of a spool's batch.
+// spoolTable is created in the transaction of a spool's batch if it is missing.
 const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
 	id BLOB PRIMARY KEY,
 	stream TEXT NOT NULL,
@@ -179,8 +179,8 @@ const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
 	updated_at INTEGER NOT NULL
 ) WITHOUT ROWID`
 
-// mark stores which groups of a spool the batch takes. It reports true, with the
-// Results set, when they are stored already.
+// mark stores which groups of a spool the batch contains. stored reports that the database
+// already has them; the results are then set.
 func (w *batchWriter) mark() (stored bool, err error) {
 	m := w.b.Mark
 	if err := w.exec(spoolTable); err != nil {
@@ -202,7 +202,7 @@ func (w *batchWriter) mark() (stored bool, err error) {
 		m.Spool[:], m.Name, int64(m.After), int64(m.Last), w.now.UnixMicro())
 }
 
-// keepResults stores the Results with what tells the batch again.
+// keepResults stores the results in the row that identifies the batch.
 func (w *batchWriter) keepResults(results []byte) error {
 	if w.b.Mark != nil {
 		return w.exec("UPDATE spillway_spools SET results = ? WHERE id = ?", results, w.b.Mark.Spool[:])

@@ -6,7 +6,7 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// progressRows are the rows that are told of as a batch's progress.
+// progressRows is the number of rows between two reports of progress.
 const progressRows = 64
 
 func (w *batchWriter) insertRows() error {
@@ -27,7 +27,7 @@ func (w *batchWriter) insertRows() error {
 			w.bind(stmt, i, c.Type, r)
 		}
 		_, err := stmt.Step()
-		// Reset reports a failed step once more.
+		// Reset returns the error of a failed step again.
 		if resetErr := stmt.Reset(); err == nil {
 			err = resetErr
 		}
@@ -35,7 +35,7 @@ func (w *batchWriter) insertRows() error {
 			continue
 		}
 		reason := refusal(err)
-		if reason == "" || w.conn.AutocommitEnabled() { // a trigger may end the transaction
+		if reason == "" || w.conn.AutocommitEnabled() { // a trigger can end the transaction
 			return err
 		}
 		r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reason})

@@ -1,10 +1,9 @@
-// Package standby decides between a read replica and its primary: reads go to
-// the replica while it answers, and to the primary while it does not.
+// Package standby chooses between a read replica and its primary. Reads go to the replica
+// while it answers, and to the primary while it does not.
 //
-// What a replica says about a statement (it divides by zero, it takes too long) is
-// the answer; only a replica that cannot be reached, ends, or says nothing at all
-// is down. Then the primary answers alone, and after a pause one read at a time finds
-// out whether the replica is back.
+// An error of the replica about a statement (a division by zero, a timeout) is the answer.
+// The replica is down only if it cannot be reached, stops, or does not answer at all. The
+// primary then answers alone; after a pause one read at a time tries the replica again.
 package standby
 
 import (
@@ -16,39 +15,36 @@ import (
 )
 
 const (
-	// Pause is how long the primary answers alone before the replica is asked again.
+	// Pause is how long the primary answers alone before the replica is tried again.
 	Pause = 5 * time.Second
-	// Share is the part of a caller's time that the replica has: the rest is
-	// the primary's.
+	// Share is the replica's share of a caller's time. The rest is for the primary.
 	Share = 2.0 / 3
-	// confirmation is how long a replica whose time is over has to say that it has
-	// ended the statement. One that does is slow; one that does not may hang.
+	// confirmation is how long a replica whose time is over has to confirm the end of the
+	// statement. A replica that confirms is slow; one that does not may hang.
 	confirmation = 100 * time.Millisecond
-	// lagEvery is how often Watch reads the lag, lagTimeout how long that takes at most.
+	// Watch reads the lag every lagEvery, for at most lagTimeout.
 	lagEvery   = 2 * time.Second
 	lagTimeout = time.Second
 )
 
-// Judge says what an error of the replica means: whether it is down, and, if it is
-// not, whether the primary may do better. Errors that are neither are the
-// statement's own.
+// Judge interprets an error of the replica: whether it is down, and otherwise whether the
+// primary may succeed. Any other error belongs to the statement.
 type Judge func(error) (down, elsewhere bool)
 
-// Switch is one replica with its primary. Use New. Its methods may be called
-// concurrently.
+// Switch is one replica with its primary. Use New. Its methods can be called concurrently.
 type Switch struct {
 	name  string
 	judge Judge
 	log   *slog.Logger
 
 	downUntil atomic.Int64 // Unix ns, 0: it is up
-	probing   atomic.Bool  // a read finds out whether it is back
+	probing   atomic.Bool  // a read tries the replica
 	fallbacks atomic.Uint64
 	lag       atomic.Int64 // ns, negative: unknown
 	calls     sync.WaitGroup
 }
 
-// New returns a switch; name tells the replica in the log and must not hold a
+// New returns a switch. name identifies the replica in the log and must not contain a
 // password. The owner calls Close.
 func New(name string, judge Judge, log *slog.Logger) *Switch {
 	s := &Switch{name: name, judge: judge, log: log}
@@ -56,23 +52,21 @@ func New(name string, judge Judge, log *slog.Logger) *Switch {
 	return s
 }
 
-// Close waits for reads of the replica that their callers have left. No other
-// call may follow.
+// Close waits for reads of the replica whose callers have left. No other call may follow.
 func (s *Switch) Close() { s.calls.Wait() }
 
-// Bounds says how one kind of read treats the replica.
+// Bounds says how one kind of read uses the replica.
 type Bounds struct {
-	// Timeout is the time that the caller has where the context sets no end, as that of
-	// a shared call does not; 0: none is known.
+	// Timeout is the caller's time if the context has no deadline, as that of a shared
+	// call; 0 means unknown.
 	Timeout time.Duration
-	// Own reports errors that are the request's own, whatever the judge says; may be nil.
+	// Own reports errors that belong to the request, whatever the judge says; can be nil.
 	Own func(error) bool
 }
 
-// Read returns what replica returns, and what primary returns when the replica
-// fails now, does not answer within its Share of the caller's time, or is down. The
-// replica's function may run on for a while after Read has returned: the two
-// must share nothing that they change.
+// Read returns the result of replica, or of primary if the replica is down, fails, or does
+// not answer within its Share of the caller's time. replica can still run after Read has
+// returned: the two functions must not change shared data.
 func Read[T any](ctx context.Context, s *Switch, b Bounds, replica, primary func(context.Context) (T, error)) (T, error) {
 	probe, up := s.begin(time.Now())
 	if !up {
@@ -91,7 +85,7 @@ func Read[T any](ctx context.Context, s *Switch, b Bounds, replica, primary func
 	case r = <-outcome:
 	case <-within.Done():
 		if ctx.Err() != nil {
-			return r.value, ctx.Err() // what the replica says to that is settled all the same
+			return r.value, ctx.Err() // the goroutine still records the replica's answer
 		}
 		r = awaitEnd(outcome)
 	}
@@ -102,14 +96,14 @@ func Read[T any](ctx context.Context, s *Switch, b Bounds, replica, primary func
 	return primary(ctx)
 }
 
-// result is what became of a read of the replica.
+// result is the outcome of a read of the replica.
 type result[T any] struct {
 	value T
 	err   error
-	next  bool // the primary is asked
+	next  bool // ask the primary
 }
 
-// awaitEnd waits for the end of a read that was cancelled, not for long.
+// awaitEnd waits briefly for the end of a read that was cancelled.
 func awaitEnd[T any](outcome <-chan result[T]) result[T] {
 	timer := time.NewTimer(confirmation)
 	defer timer.Stop()
@@ -121,7 +115,7 @@ func awaitEnd[T any](outcome <-chan result[T]) result[T] {
 	}
 }
 
-// within returns ctx with the replica's share of the time.
+// within returns ctx limited to the replica's share of the time.
 func (b Bounds) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	left := b.Timeout
 	if end, ok := ctx.Deadline(); ok {
@@ -133,8 +127,8 @@ func (b Bounds) within(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, time.Duration(Share*float64(left)))
 }
 
-// begin reports whether a read that starts now asks the replica, and whether it is
-// the one that finds out if that is back.
+// begin reports whether a read that starts now asks the replica, and whether it is the one
+// that tries a replica that was down.
 func (s *Switch) begin(now time.Time) (probe, up bool) {
 	switch until := s.downUntil.Load(); {
 	case until == 0:
@@ -146,7 +140,7 @@ func (s *Switch) begin(now time.Time) (probe, up bool) {
 	return up, up
 }
 
-// settle takes what the replica answered and reports whether the primary is asked.
+// settle records the replica's answer and reports whether to ask the primary.
 func (s *Switch) settle(now time.Time, probe bool, own func(error) bool, err error) bool {
 	var down, elsewhere bool
 	if err != nil && (own == nil || !own(err)) {
@@ -156,9 +150,9 @@ func (s *Switch) settle(now time.Time, probe bool, own func(error) bool, err err
 	case down:
 		if s.downUntil.Swap(now.Add(Pause).UnixNano()) == 0 {
 			s.lag.Store(-1)
-			s.log.Warn("the read replica fails: the primary answers", "database", s.name, "pause", Pause, "error", err)
+			s.log.Warn("the read replica fails; the primary answers", "database", s.name, "pause", Pause, "error", err)
 		}
-	case elsewhere: // that says nothing of the replica, good or bad
+	case elsewhere: // says nothing about the replica
 	case probe && s.downUntil.Swap(0) != 0:
 		s.log.Info("the read replica answers again", "database", s.name)
 	}
@@ -168,8 +162,8 @@ func (s *Switch) settle(now time.Time, probe bool, own func(error) bool, err err
 	return down || elsewhere
 }
 
-// Watch reads the replica's lag every few seconds until ctx ends. read reports
-// false when the database does not tell.
+// Watch reads the replica's lag every few seconds until ctx ends. read reports false if
+// the database cannot tell.
 func (s *Switch) Watch(ctx context.Context, read func(context.Context) (lag time.Duration, known bool, err error)) {
 	ticker := time.NewTicker(lagEvery)
 	defer ticker.Stop()
@@ -196,8 +190,8 @@ func (s *Switch) look(ctx context.Context, read func(context.Context) (time.Dura
 	s.lag.Store(int64(lag))
 }
 
-// Lag returns how far the replica is behind its primary, and false when that is not
-// known: the database does not tell, or it does not answer.
+// Lag returns how far the replica is behind its primary. It reports false if that is not
+// known.
 func (s *Switch) Lag() (time.Duration, bool) {
 	lag := time.Duration(s.lag.Load())
 	return max(lag, 0), lag >= 0
@@ -206,6 +200,5 @@ func (s *Switch) Lag() (time.Duration, bool) {
 // Fallbacks returns how many reads went to the primary instead.
 func (s *Switch) Fallbacks() uint64 { return s.fallbacks.Load() }
 
-// Down reports whether the primary answers alone, but for reads that find out
-// whether the replica is back.
+// Down reports whether the primary answers alone, except for reads that try the replica.
 func (s *Switch) Down() bool { return s.downUntil.Load() != 0 }

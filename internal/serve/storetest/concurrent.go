@@ -21,7 +21,7 @@ const slowRecursion = "SELECT id FROM items WHERE id < (WITH RECURSIVE s(n) AS (
 // statement takes far longer.
 const soon = 30 * time.Second
 
-// testChanges changes rows between two reads: a source caches nothing.
+// testChanges changes rows between two reads. A source must not cache.
 func testChanges(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{})
 	fillItems(t, db, 5, 2)
@@ -77,8 +77,8 @@ func testTimeout(t *testing.T, b Backend) {
 	}
 }
 
-// testCancel cancels calls under way, and calls that have not begun, more often
-// than the pool has connections: none may be lost.
+// testCancel cancels running calls, and calls that have not begun, more often than the
+// pool has connections. No connection may be lost.
 func testCancel(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{Max: 2})
 	fillItems(t, db, 3, 2)
@@ -157,7 +157,7 @@ func testRestart(t *testing.T, b Backend) {
 	fillItems(t, db, 20, 4)
 	source := db.source(t, definition(selectItems, "id"))
 	var readers sync.WaitGroup
-	for range 4 { // so that several connections are open
+	for range 4 { // opens several connections
 		readers.Go(func() {
 			for range 10 {
 				if err := source.Read(t.Context(), feed.Range{Limit: 20}, new(feed.Rows)); err != nil {

@@ -24,7 +24,7 @@ func firstError(t testing.TB, db DB, def feed.Definition) error {
 	return readErr
 }
 
-// testDefinition defines feeds that cannot work: the error names what is wrong.
+// testDefinition defines feeds with a mistake. The error must name it.
 func testDefinition(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{})
 	fillItems(t, db, 3, 2)
@@ -85,7 +85,7 @@ func testNullKey(t *testing.T, b Backend) {
 	}
 }
 
-// testForgedKey passes keys that the feed did not make.
+// testForgedKey passes keys that are not from the feed.
 func testForgedKey(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{})
 	fillItems(t, db, 3, 2)

@@ -67,8 +67,8 @@ func testParams(t *testing.T, b Backend) {
 	}
 }
 
-// testParamsQuoted passes texts that would do harm if they were pasted into a
-// statement, to a feed that uses two parameters, one of them twice.
+// testParamsQuoted passes texts that would do harm as part of a statement to a feed with
+// two parameters, one of them used twice.
 func testParamsQuoted(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{})
 	texts := []string{

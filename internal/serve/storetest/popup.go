@@ -32,7 +32,7 @@ type PopupStates interface {
 	Lock(ctx context.Context, holder string) (*popup.Lock, error)
 }
 
-// PopupTables is what an adapter has for popups.
+// PopupTables are an adapter's tables for popups.
 type PopupTables interface {
 	PopupCampaigns
 	PopupEvents
@@ -53,7 +53,7 @@ type PopupBackend struct {
 type PopupDB struct {
 	Tables func(t testing.TB) PopupTables                            // as another process would open them
 	Rows   func(ctx context.Context, sql string) ([][]string, error) // on a connection that is not the adapter's; NULL is "NULL"
-	// Kill ends the server as a crash does, Start brings it back; nil: there is no server.
+	// Kill ends the server as in a crash, Start starts it again; nil: there is no server.
 	Kill  func()
 	Start func() error
 }
@@ -72,7 +72,7 @@ func Popup(t *testing.T, b PopupBackend) {
 	t.Run("Crash", func(t *testing.T) { testPopupCrash(t, b) })
 }
 
-// openPopups opens a fresh database with the tables; making them twice changes nothing.
+// openPopups opens a fresh database and creates the tables twice.
 func openPopups(t testing.TB, b PopupBackend) (PopupDB, PopupTables) {
 	t.Helper()
 	db := b.Open(t)
@@ -114,9 +114,8 @@ func popupPlaces(t testing.TB) []*popup.Placement {
 	return []*popup.Placement{set.Placement("home"), set.Placement("cart")}
 }
 
-// popupHistory returns the events of one user at one placement. Now and then one is a
-// fork: a recorder kept it but said it had not, so that the next event has its
-// sequence, too.
+// popupHistory returns the events of one user at one placement. Some events are forks: the
+// recorder kept the event but reported a failure, so the next event has the same sequence.
 func popupHistory(t testing.TB, place *popup.Placement, key popup.Key, random *rand.Rand, steps int) []popup.Event {
 	t.Helper()
 	schema, err := popup.NewSchema(nil)
@@ -140,7 +139,7 @@ func popupHistory(t testing.TB, place *popup.Placement, key popup.Key, random *r
 	return events
 }
 
-// popupStep has a user do one thing, an error where it cannot be done.
+// popupStep makes a user do one thing. It returns an error if that is not possible.
 func popupStep(place *popup.Placement, key popup.Key, state popup.State, a *popup.Attributes, what int, now time.Time) (popup.State, popup.Event, error) {
 	token := popup.Token{Key: key, Campaign: state.Campaign, Version: state.Version, At: time.UnixMilli(state.Shown).UTC()}
 	switch {
@@ -156,7 +155,7 @@ func popupStep(place *popup.Placement, key popup.Key, state popup.State, a *popu
 	return popup.Show(place, key, state, d, now)
 }
 
-// popupModel is what a database must hold after events, in whatever order they came.
+// popupModel is the expected content of a database after events in any order.
 type popupModel struct {
 	newest map[popup.Key]popup.Event
 	events map[[16]byte]popup.Event
@@ -230,8 +229,8 @@ func (m *popupModel) checkAll(ctx context.Context, db PopupDB, tables PopupTable
 	return nil
 }
 
-// PopupApply measures Apply: batches of 1,000 events, one for each user, half of them
-// new users.
+// PopupApply measures Apply with batches of 1,000 events of different users, half of them
+// new.
 func PopupApply(b *testing.B, backend PopupBackend) {
 	_, tables := openPopups(b, backend)
 	place := popupPlaces(b)[0]

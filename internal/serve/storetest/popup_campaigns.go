@@ -89,8 +89,8 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 	}
 }
 
-// Those who save at the same time get ids of their own, and one of those who change
-// the same campaign wins.
+// Concurrent saves of new campaigns get different ids, and one of the concurrent changes
+// of a campaign wins.
 func testPopupCampaignRace(t *testing.T, b PopupBackend) {
 	db, first := openPopups(t, b)
 	tables := []PopupTables{first, db.Tables(t)}
@@ -127,7 +127,7 @@ func testPopupCampaignRace(t *testing.T, b PopupBackend) {
 	}
 }
 
-// saveUntilDone saves a campaign among others who do.
+// saveUntilDone saves a campaign while others are saved.
 func saveUntilDone(ctx context.Context, tables PopupTables, c popup.StoredCampaign) (popup.StoredCampaign, error) {
 	for {
 		version, err := tables.Version(ctx)

@@ -14,7 +14,7 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// The columns that people read are those of the event, the time of never is NULL.
+// The columns for readers show the event; never is NULL.
 func testPopupColumns(t *testing.T, b PopupBackend) {
 	db, tables := openPopups(t, b)
 	key := popup.Key{User: "it's ü 🚚 ", Placement: "cart"}
@@ -63,7 +63,7 @@ func testPopupColumns(t *testing.T, b PopupBackend) {
 	}
 }
 
-// Whatever the order, the repeats and the batches, the result is the model's.
+// In any order, with repeats and in any batches, the result is the model's.
 func testPopupAnyOrder(t *testing.T, b PopupBackend) {
 	db, tables := openPopups(t, b)
 	places := popupPlaces(t)
@@ -103,8 +103,8 @@ func testPopupAnyOrder(t *testing.T, b PopupBackend) {
 	}
 }
 
-// Processes that apply the same events of the same users at the same time do not get
-// in each other's way for long, and count each event once.
+// Concurrent processes that apply the same events do not block each other for long, and
+// each event counts once.
 func testPopupAtOnce(t *testing.T, b PopupBackend) {
 	db, first := openPopups(t, b)
 	tables := []PopupTables{first, db.Tables(t), db.Tables(t)}
@@ -169,7 +169,8 @@ func testPopupMany(t *testing.T, b PopupBackend) {
 	}
 }
 
-// How far a queue is goes up only, each queue's by itself, and comes with the events.
+// The position of a queue only increases, independently of other queues, and is stored
+// with the events.
 func testPopupMark(t *testing.T, b PopupBackend) {
 	db, tables := openPopups(t, b)
 	events := popupHistory(t, popupPlaces(t)[0], popup.Key{User: "7", Placement: "home"}, rand.New(rand.NewPCG(1, 1)), 5)
@@ -194,7 +195,7 @@ func testPopupMark(t *testing.T, b PopupBackend) {
 			t.Fatalf("after %v: %d and %d, %v", step.mark, a, c, err)
 		}
 	}
-	// A call that fails leaves neither events nor mark.
+	// A failed call stores neither events nor the position.
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := tables.Apply(cancelled, popup.Mark{Queue: one, Sequence: 9}, events); err == nil {
@@ -210,8 +211,8 @@ func testPopupMark(t *testing.T, b PopupBackend) {
 	}
 }
 
-// One process has the lock, the next one hears who, and a restart of the server loses
-// it to nobody unnoticed.
+// One process has the lock. The next one learns which, and a restart of the server does
+// not lose the lock unnoticed.
 func testPopupLock(t *testing.T, b PopupBackend) {
 	db, tables := openPopups(t, b)
 	first, err := tables.Lock(t.Context(), "host a, pid 1")
@@ -230,7 +231,7 @@ func testPopupLock(t *testing.T, b PopupBackend) {
 		}
 		second, err := other.Lock(t.Context(), "host b, pid 2")
 		switch {
-		case err == nil: // it was quicker
+		case err == nil: // the second process took it first
 			select {
 			case <-first.Lost():
 			case <-time.After(patience):
@@ -242,7 +243,7 @@ func testPopupLock(t *testing.T, b PopupBackend) {
 		}
 	}
 	first.Close()
-	for tries := 0; ; tries++ { // the server may hear of the end a little later
+	for tries := 0; ; tries++ { // the server may notice the end late
 		last, err := other.Lock(t.Context(), "host b, pid 2")
 		if err == nil {
 			last.Close()
@@ -254,8 +255,8 @@ func testPopupLock(t *testing.T, b PopupBackend) {
 	}
 }
 
-// A server that has forgotten in a crash who holds the lock, as one may whose commits
-// are not synced, costs the only process nothing: it takes the lock again and says so.
+// A server whose commits are not synced can forget in a crash who holds the lock. The only
+// process takes the lock again.
 func testPopupLockForgotten(t *testing.T, b PopupBackend) {
 	db, tables := openPopups(t, b)
 	if db.Kill == nil {
@@ -269,7 +270,7 @@ func testPopupLockForgotten(t *testing.T, b PopupBackend) {
 	if _, err := db.Rows(t.Context(), "DELETE FROM popup_holder"); err != nil {
 		t.Fatal(err)
 	}
-	if err := tables.Apply(t.Context(), popup.Mark{Queue: [16]byte{1}, Sequence: 1}, nil); err != nil { // synced, and what came before it
+	if err := tables.Apply(t.Context(), popup.Mark{Queue: [16]byte{1}, Sequence: 1}, nil); err != nil { // synced with everything before it
 		t.Fatal(err)
 	}
 	db.Kill()
@@ -298,8 +299,8 @@ func testPopupLockForgotten(t *testing.T, b PopupBackend) {
 	}
 }
 
-// A server that is killed while events are applied has each of them once, when they
-// are applied until there is no error.
+// The server is killed while events are applied. Events that are applied until there is no
+// error count once.
 func testPopupCrash(t *testing.T, b PopupBackend) {
 	db, tables := openPopups(t, b)
 	if db.Kill == nil {

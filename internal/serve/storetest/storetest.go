@@ -1,10 +1,9 @@
-// Package storetest is the conformance suite of the database adapters: every
-// adapter passes the same tests on the real database. An adapter's test fills a
-// Backend and calls Feed.
+// Package storetest is the conformance suite of the database adapters. Every adapter
+// passes the same tests on the real database. An adapter's test fills a Backend and calls
+// Feed.
 //
-// The suite writes SQL that PostgreSQL, MySQL and SQLite all take; what
-// differs between them is in Backend. It opens a fresh database for each test
-// and expects the adapter to leave no goroutine behind.
+// The suite writes SQL that PostgreSQL, MySQL and SQLite accept; Backend holds the
+// differences. It opens a fresh database for each test and expects no goroutine to remain.
 package storetest
 
 import (
@@ -23,18 +22,17 @@ type Backend struct {
 	// Open opens an empty database of its own through the adapter, with the
 	// given bounds over the defaults. It registers the clean-up with t.
 	Open func(t testing.TB, pool database.Pool) DB
-	// Types is the column type for each kind of value. The suite leaves out a
-	// kind that has none: a database without exact decimals has no Decimal.
+	// Types is the column type for each kind of value. Kinds without a type are left out.
 	// Integer, Real and Text are required.
 	Types map[Kind]string
 	// Bytes writes a literal of Types[Bytes]; nil leaves the kind out.
 	Bytes func(b []byte) string
-	// Slow is a statement over the table items that yields ids and takes far longer
-	// than any test waits. Empty: a recursion of a thousand million steps, which
-	// some databases cut short.
+	// Slow is a statement over the table items that returns ids and takes far longer than
+	// any test waits. Empty: a recursion of a thousand million steps, which some databases
+	// cut short.
 	Slow string
-	// JSON returns how the adapter writes a value of kind, where the suite
-	// expects want. Nil: as the suite expects.
+	// JSON returns how the adapter writes a value of a kind for which the suite expects
+	// want. Nil: as expected.
 	JSON func(kind Kind, want string) string
 }
 
@@ -42,7 +40,7 @@ type Backend struct {
 type DB struct {
 	Feed    func(def feed.Definition) (feed.Source, error)
 	Exec    func(ctx context.Context, sql string) error // one statement, on a connection that is not the adapter's
-	Restart func() error                                // stops the server and starts it again; nil: there is no server
+	Restart func() error // restarts the server; nil: there is no server
 }
 
 // Kind is a kind of column that databases share.
@@ -81,8 +79,8 @@ func Feed(t *testing.T, b Backend) {
 	t.Run("Check", func(t *testing.T) { testCheck(t, b) })
 }
 
-// patience bounds every call of the suite that should succeed, on however slow a
-// machine: what takes longer hangs.
+// patience bounds every call of the suite that should succeed. It is long, so that only a
+// call that hangs exceeds it.
 const patience = 5 * time.Minute
 
 // open opens a fresh database with a table named items:
@@ -144,8 +142,8 @@ func tryRead(t testing.TB, source feed.Source, r feed.Range) (*feed.Rows, error)
 	return &rows, err
 }
 
-// fillItems inserts items 1 to n into groups of about size rows, whose ids are not in
-// the order of the groups.
+// fillItems inserts items 1 to n into groups of about size rows. The ids are not in the
+// order of the groups.
 func fillItems(t testing.TB, db DB, n, size int) {
 	t.Helper()
 	const batch = 500
@@ -158,8 +156,8 @@ func fillItems(t testing.TB, db DB, n, size int) {
 	}
 }
 
-// testCheck explains feeds over a large table with and without the index that
-// they need, and over small ones.
+// testCheck checks feeds over a large table with and without the index that they need, and
+// over small ones.
 func testCheck(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{})
 	check := func(name string, def feed.Definition, want ...string) {

@@ -32,12 +32,12 @@ type StreamBackend struct {
 type StreamDB struct {
 	Sink func(t testing.TB, schema *stream.Schema) stream.Sink
 	Exec func(ctx context.Context, sql string) error               // on a connection that is not the adapter's
-	Rows func(ctx context.Context, sql string) ([][]string, error) // likewise; NULL is "NULL"
-	// Kill ends the server as a crash does, Start brings it back; nil: there is no server.
+	Rows func(ctx context.Context, sql string) ([][]string, error) // on another connection; NULL is "NULL"
+	// Kill ends the server as in a crash, Start starts it again; nil: there is no server.
 	Kill  func()
 	Start func() error
-	// Hold runs a statement in a transaction of its own, which stays open until release
-	// is called; nil: the database has no locks on rows.
+	// Hold runs a statement in a transaction of its own, which stays open until release is
+	// called; nil: the database has no row locks.
 	Hold func(t testing.TB, sql string) (release func())
 	// Proxy is between the adapter and the server; nil: there is no server.
 	Proxy *Proxy
@@ -83,7 +83,7 @@ func (b StreamBackend) open(t testing.TB) StreamDB {
 	return db
 }
 
-// streamPool has a connection for each committer of two streams.
+// streamPool has one connection per committer of two streams.
 var streamPool = database.Pool{Max: 8, AcquireTimeout: patience}
 
 // readings is a stream into that table.
@@ -95,7 +95,7 @@ func readings() stream.Definition {
 	}}
 }
 
-// streamConfig is what the suite's streams are bounded by.
+// streamConfig returns the limits of the suite's streams.
 func streamConfig() stream.Config {
 	return stream.Config{
 		Committers: 4, BatchRows: 500, BatchBytes: 1 << 20, QueueRows: 100000, QueueBytes: 64 << 20, WaitMax: patience,
@@ -169,7 +169,7 @@ func request(t testing.TB, s *stream.Stream, key, body string) stream.Request {
 	return stream.Request{Records: records, Refused: refused, Key: key, Fingerprint: stream.FingerprintOf([]byte(body))}
 }
 
-// send commits a body, which must be answered.
+// send commits a body. It must succeed.
 func send(t testing.TB, s *stream.Stream, key, body string) stream.Outcome {
 	t.Helper()
 	outcome, err := trySend(t, s, key, body)
@@ -186,7 +186,7 @@ func trySend(t testing.TB, s *stream.Stream, key, body string) (stream.Outcome, 
 	return s.Commit(ctx, request(t, s, key, body))
 }
 
-// testStreamMistakes stores into a table that is not there.
+// testStreamMistakes stores into a table that does not exist.
 func testStreamMistakes(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	def := readings()
@@ -202,7 +202,7 @@ func testStreamMistakes(t *testing.T, b StreamBackend) {
 	if err == nil || !strings.Contains(err.Error(), "nothing") {
 		t.Errorf("no such column: %v", err)
 	}
-	// The table's name and the values are never SQL.
+	// The table's name and the values are not SQL.
 	def.Columns = readings().Columns
 	def.Table = `x"; DROP TABLE readings; --`
 	if _, err = trySend(t, db.stream(t, def, nil), "", `{"id":1}`); err == nil {

@@ -25,8 +25,8 @@ func orphans(first, n int) string {
 const refusedMax = 10000
 
 // shortTimeout returns a commit timeout that one statement of a batch meets on this
-// machine, as busy as it is, and that a whole batch of refusedMax refused records
-// exceeds: it is the time that a fifth of them takes.
+// machine under its current load, and that a batch of refusedMax refused records exceeds.
+// It is the time that a fifth of them takes.
 func shortTimeout(t *testing.T, db StreamDB) time.Duration {
 	t.Helper()
 	s := db.stream(t, readings(), nil)
@@ -35,8 +35,8 @@ func shortTimeout(t *testing.T, db StreamDB) time.Duration {
 	return max(250*time.Millisecond, time.Since(start))
 }
 
-// testStreamAllRefused sends the largest request, of nothing but records that the
-// database refuses, while others go on.
+// testStreamAllRefused sends the largest request, in which the database refuses every
+// record, while other requests continue.
 func testStreamAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	timeout := shortTimeout(t, db)
@@ -78,7 +78,7 @@ func testStreamAllRefused(t *testing.T, b StreamBackend) {
 	}
 }
 
-// testStreamDrainAllRefused drains such a request, and what is behind it.
+// testStreamDrainAllRefused drains such a request and the one after it.
 func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	timeout := shortTimeout(t, db)
@@ -96,13 +96,13 @@ func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 	}
 }
 
-// blockedTimeout is the commit timeout of tests with a lock: a tenth of it is how
-// long a batch waits for a lock, the rest is for a slow machine.
+// blockedTimeout is the commit timeout of tests with a lock. A batch waits a tenth of it
+// for a lock; the rest is for slow machines.
 const blockedTimeout = 20 * time.Second
 
-// testStreamBlocked has one record's parent locked by another session: the records that
-// share its batch are stored without it, so are those that come later, and it is when
-// the lock is free.
+// testStreamBlocked sends a record whose parent is locked by another session. The records
+// in its batch and later ones are stored without it, and it is stored once the lock is
+// free.
 func testStreamBlocked(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	if db.Hold == nil {
@@ -154,8 +154,8 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-// testStreamBlockedInOrder does so where records have an order: those of the locked
-// device are stored in theirs, and so are the others.
+// testStreamBlockedInOrder does the same for ordered records. The records of the locked
+// device are stored in order, and so are those of the others.
 func testStreamBlockedInOrder(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	if db.Hold == nil {
@@ -177,7 +177,7 @@ func testStreamBlockedInOrder(t *testing.T, b StreamBackend) {
 		}
 	}
 	late := time.After(patience)
-	for s.Stats().Stored < each { // a lane that the lock does not hold up goes on
+	for s.Stats().Stored < each { // a lane without the lock continues
 		select {
 		case <-late:
 			t.Fatalf("nothing goes on: %+v", s.Stats())
@@ -203,8 +203,8 @@ func testStreamBlockedInOrder(t *testing.T, b StreamBackend) {
 }
 
 // testStreamDrainOtherColumns kills the process between the commit of a batch and its
-// deletion from the spool, and starts it again with other columns: what was refused is
-// told of the records that were refused.
+// deletion from the spool, and starts it with other columns. Refusals are still reported
+// for the right records.
 func testStreamDrainOtherColumns(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	path := filepath.Join(t.TempDir(), "s.db")
@@ -229,11 +229,11 @@ func testStreamDrainOtherColumns(t *testing.T, b StreamBackend) {
 	if got := db.column(t, "SELECT id FROM readings ORDER BY id"); got != "1,2,4,5,6" {
 		t.Errorf("stored %s", got)
 	}
-	letters := d.letters(t)
+	letters := d.deadLetters(t)
 	if len(letters) != 2 || !strings.Contains(letters[0], `"id":3`) || !strings.Contains(letters[1], `"id":7`) {
 		t.Errorf("dead letters %q", letters)
 	}
-	// A batch that failed has the settings read again, and the ack tells of them.
+	// After a failed batch the settings are read again, and the ack shows them.
 	d.sink.unsafe.Store(true)
 	d.sink.shut.Store(true)
 	d.send(t, "", `{"id":8}`)

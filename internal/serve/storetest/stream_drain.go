@@ -17,14 +17,14 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// gatedSink is a sink that can be shut, like a database that is down.
+// gatedSink is a stream.Sink that can fail like a database that is down.
 type gatedSink struct {
 	stream.Sink
 	shut   atomic.Bool
-	unsafe atomic.Bool // its settings are said to lose commits
+	unsafe atomic.Bool // its settings can lose commits
 
-	// lives are the batches that are committed until one is committed and the process
-	// killed, before the spool can delete it. Then dead is closed.
+	// lives is the number of batches until the process is killed between the commit of
+	// a batch and its deletion from the spool. Then dead is closed.
 	lives atomic.Int64
 	dead  chan struct{}
 }
@@ -49,7 +49,7 @@ func (g *gatedSink) Commit(ctx context.Context, b *stream.Batch) error {
 	return err
 }
 
-// drained is a stream over a spool over a sink.
+// drained is a spooled stream with its parts.
 type drained struct {
 	*stream.Spooled
 	spool *spool.Spool
@@ -58,13 +58,13 @@ type drained struct {
 
 const immortal = 1 << 60
 
-// spooled starts a stream over a spool's file.
+// spooled starts a stream over a spool file.
 func (db StreamDB) spooled(t testing.TB, def stream.Definition, path string, shut bool, lives int64) *drained {
 	t.Helper()
 	return db.spooledWith(t, def, path, shut, lives, nil)
 }
 
-// spooledWith does so with another configuration.
+// spooledWith does the same with another configuration.
 func (db StreamDB) spooledWith(t testing.TB, def stream.Definition, path string, shut bool, lives int64, change func(*stream.Config)) *drained {
 	t.Helper()
 	schema, err := stream.NewSchema(def)
@@ -113,7 +113,7 @@ func (d *drained) send(t testing.TB, key, body string) stream.Outcome {
 	return receipt.Outcome
 }
 
-// empty waits until the spool is.
+// empty waits until the spool is empty.
 func (d *drained) empty(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -129,7 +129,7 @@ func (d *drained) empty(t testing.TB) {
 	}
 }
 
-func (d *drained) letters(t testing.TB) []string {
+func (d *drained) deadLetters(t testing.TB) []string {
 	t.Helper()
 	var letters []string
 	err := d.spool.DeadLetters(t.Context(), "", func(l queue.DeadLetter) error {
@@ -145,8 +145,8 @@ func (d *drained) letters(t testing.TB) []string {
 	return letters
 }
 
-// drainBody is what client sends as its nth request: two records, one of them bad in
-// every tenth request.
+// drainBody returns the nth request of a client: two records, one of which is bad in every
+// tenth request.
 func drainBody(client, n int) string {
 	id, note := client*10000+n*2, "good"
 	if n%10 == 7 {
@@ -155,9 +155,9 @@ func drainBody(client, n int) string {
 	return fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":%q}\n{\"id\":%d,\"device\":%d}", id, client+1, note, id+1, client+1)
 }
 
-// testStreamDrain fills a spool while the database is down, and kills the process again
-// and again between a commit and the deletion: each record is stored once, in its
-// client's order, and each bad one is a dead letter once.
+// testStreamDrain fills a spool while the database is down, and kills the process several
+// times between a commit and the deletion. Each record is stored once, in its client's
+// order, and each bad one is one dead letter.
 func testStreamDrain(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	path := filepath.Join(t.TempDir(), "spool", "s.db")
@@ -196,12 +196,12 @@ func testStreamDrain(t *testing.T, b StreamBackend) {
 	d = db.spooled(t, readings(), path, false, immortal)
 	d.empty(t)
 	checkDrained(t, db, d, clients, each)
-	if o := d.send(t, "drain 0 0", drainBody(0, 0)); o.Stored != 2 { // the spool does not know it any more
+	if o := d.send(t, "drain 0 0", drainBody(0, 0)); o.Stored != 2 { // the spool no longer knows it
 		t.Errorf("sent again after the drain: %+v", o)
 	}
-	d.send(t, "drain 1 0", drainBody(2, 3)) // nor that this key had another body
+	d.send(t, "drain 1 0", drainBody(2, 3)) // or that this key had another body
 	d.empty(t)
-	letters := d.letters(t)
+	letters := d.deadLetters(t)
 	if n := clients*each/10 + 2; len(letters) != n || !strings.Contains(letters[n-1], queue.ErrKeyReused.Error()) {
 		t.Errorf("%d dead letters, want %d: %q", len(letters), n, letters)
 	}
@@ -224,7 +224,7 @@ func checkDrained(t *testing.T, db StreamDB, d *drained, clients, each int) {
 	if want := clients*each*2 - bad; len(rows) != want {
 		t.Errorf("%d rows, want %d", len(rows), want)
 	}
-	letters := d.letters(t)
+	letters := d.deadLetters(t)
 	seen := map[string]bool{}
 	for _, l := range letters {
 		if !strings.Contains(l, `"note":"bad"`) || seen[l] {
@@ -240,8 +240,8 @@ func checkDrained(t *testing.T, db StreamDB, d *drained, clients, each int) {
 	}
 }
 
-// testStreamRetry puts the dead letters back, after somebody mended the table; with
-// another shape of the stream, for that matter.
+// testStreamRetry returns the dead letters to the spool after the table was fixed, and
+// with other columns.
 func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
 	t.Helper()
 	retried, left, err := spool.Retry(t.Context(), path, "")
@@ -257,7 +257,7 @@ func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
 	d := db.spooled(t, def, path, false, immortal)
 	defer d.close(t)
 	d.empty(t)
-	got := d.letters(t)
+	got := d.deadLetters(t)
 	for _, l := range got[:len(got)-1] {
 		if !strings.Contains(l, "the stream no longer has a column note") && !strings.Contains(strings.ToLower(l), "unique") && !strings.Contains(l, "Duplicate") {
 			t.Errorf("dead letter %s", l)
@@ -268,8 +268,8 @@ func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
 	}
 }
 
-// testStreamMark commits batches of a spool again, others that overlap them, and some
-// that the database does not know it lacks.
+// testStreamMark commits batches of a spool again, overlapping ones, and some after a gap
+// that the database does not know of.
 func testStreamMark(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	s := db.stream(t, readings(), nil)
@@ -311,8 +311,8 @@ func testStreamMark(t *testing.T, b StreamBackend) {
 	}
 }
 
-// testStreamOutage takes records while the server is down, and has it crash while
-// they are drained.
+// testStreamOutage accepts records while the server is down, and makes the server crash
+// while they are drained.
 func testStreamOutage(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	if db.Kill == nil {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Proxy stands between an adapter and its server and can cut a connection off at a
-// commit.
+// Proxy is between an adapter and its server and can cut a connection at a commit.
 type Proxy struct {
 	listener net.Listener
 	server   string
@@ -21,18 +20,18 @@ type Proxy struct {
 	conns map[net.Conn]bool
 }
 
-// Cut is where a connection is cut off.
+// Cut is the place where a connection is cut.
 type Cut uint8
 
 // The places.
 const (
 	CutNone   Cut = iota
-	CutBefore     // the server never gets the commit
-	CutAfter      // the server has answered the commit; the answer is lost
+	CutBefore // the server does not receive the commit
+	CutAfter // the answer to the commit is lost
 )
 
-// NewProxy starts a proxy for server, a host:port, until the test ends. isCommit
-// tells from what the adapter writes at once whether it commits.
+// NewProxy starts a proxy for server, a host:port, until the test ends. isCommit reports
+// whether a write of the adapter contains a commit.
 func NewProxy(t testing.TB, server string, isCommit func(sent []byte) bool) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,14 +55,14 @@ func NewProxy(t testing.TB, server string, isCommit func(sent []byte) bool) *Pro
 // Addr returns the proxy's host:port.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Arm has the next commit cut off.
+// Arm makes the proxy cut the next commit.
 func (p *Proxy) Arm(where Cut) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed = where
 }
 
-// Cuts returns how many commits have been cut off.
+// Cuts returns the number of commits cut.
 func (p *Proxy) Cuts() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +119,7 @@ func (p *Proxy) forward(client, server net.Conn, answers chan<- Cut) {
 	}
 }
 
-// cut returns what to do with a message, once each time that the proxy is armed.
+// cut returns what to do with a message, once each time the proxy is armed.
 func (p *Proxy) cut(sent []byte) Cut {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +132,7 @@ func (p *Proxy) cut(sent []byte) Cut {
 	return where
 }
 
-// backward passes the answers, until one is to be lost.
+// backward passes the answers until one is to be lost.
 func (p *Proxy) backward(client, server net.Conn, answers <-chan Cut) {
 	defer p.drop(client, server)
 	buffer := make([]byte, 1<<16)

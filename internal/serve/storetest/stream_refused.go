@@ -12,8 +12,8 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// testStreamNeighbours sends many small requests at once, some with records that only
-// the database can refuse: a taken id, a failed check, a missing parent.
+// testStreamNeighbours sends many small requests at once. Some contain records that only
+// the database can refuse: an existing id, a failed check, a missing parent.
 func testStreamNeighbours(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	db.exec(t, "INSERT INTO readings (id, device, note) VALUES (1000000, 1, 'taken')")
@@ -67,7 +67,7 @@ func testStreamNeighbours(t *testing.T, b StreamBackend) {
 	t.Logf("the database says: %s", o.Refused[0].Reason)
 }
 
-// testStreamUniqueKey stores records whose key is there already.
+// testStreamUniqueKey stores records whose key exists.
 func testStreamUniqueKey(t *testing.T, b StreamBackend) {
 	db := b.Open(t, streamPool)
 	db.exec(t, fmt.Sprintf("CREATE TABLE keyed (a %s NOT NULL, b %s NOT NULL, serial %s NOT NULL, v %s, UNIQUE (a, b), UNIQUE (serial))",
@@ -85,7 +85,7 @@ func testStreamUniqueKey(t *testing.T, b StreamBackend) {
 		refused []int
 	}{
 		{`{"a":1,"b":1,"serial":1,"v":1}` + "\n" + `{"a":1,"b":2,"serial":2,"v":2}`, 2, nil},
-		{`{"a":1,"b":1,"serial":3,"v":9}` + "\n" + `{"a":2,"b":1,"serial":4,"v":3}`, 2, nil},       // the first is there: unchanged
+		{`{"a":1,"b":1,"serial":3,"v":9}` + "\n" + `{"a":2,"b":1,"serial":4,"v":3}`, 2, nil}, // the first exists and stays unchanged
 		{`{"a":3,"b":1,"serial":5,"v":4}` + "\n" + `{"a":3,"b":1,"serial":6,"v":5}`, 2, nil},       // twice in one request
 		{`{"a":4,"b":1,"serial":1,"v":6}` + "\n" + `{"a":5,"b":1,"serial":7,"v":7}`, 1, []int{0}},  // another unique index
 		{`{"a":6,"b":1,"serial":8,"v":8}` + "\n" + `{"a":7,"b":1,"serial":8,"v":10}`, 1, []int{1}}, // likewise, in one request
@@ -128,14 +128,14 @@ func testStreamIdempotencyKey(t *testing.T, b StreamBackend) {
 			t.Errorf("the key %q is another one: %+v", key, o)
 		}
 	}
-	// A key with nothing to store is remembered, too.
+	// A key without anything to store is remembered too.
 	if o := send(t, first, "empty", `{"id":"x"}`); o.Stored != 0 || len(o.Refused) != 1 {
 		t.Errorf("nothing to store: %+v", o)
 	}
 	if o := send(t, second, "empty", `{"id":"x"}`); !o.Replayed || len(o.Refused) != 1 {
 		t.Errorf("nothing to store, again: %+v", o)
 	}
-	// Another stream has keys of its own; one that has expired is free.
+	// Other streams have keys of their own, and an expired key is free.
 	other := readings()
 	other.Name = "/other"
 	if o := send(t, db.stream(t, other, nil), "key", `{"id":20}`); o.Replayed || o.Stored != 1 {

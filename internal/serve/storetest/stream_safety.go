@@ -15,9 +15,9 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// testStreamOrder has several clients of each device, each sending one record after
-// the other, and some that send for two devices at once: what a device's clients send
-// is stored in the order in which it was answered.
+// testStreamOrder has several clients per device that send one record after the other, and
+// some that send for two devices at once. Records of a device are stored in the order in
+// which they were answered.
 func testStreamOrder(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	def := readings()
@@ -29,7 +29,7 @@ func testStreamOrder(t *testing.T, b StreamBackend) {
 		group.Go(func() {
 			next := device * 1000
 			for range each / 4 {
-				for range 3 { // several are under way: the order is that of acceptance
+				for range 3 { // several are pending; the order is that of acceptance
 					body := fmt.Sprintf("{\"id\":%d,\"device\":%d,\"note\":\"%d\"}", next, device+1, next)
 					if device%4 == 0 { // of two devices
 						body += fmt.Sprintf("\n{\"id\":%d,\"device\":%d}", next+100000, (device+1)%devices+1)
@@ -76,7 +76,7 @@ func testStreamForget(t *testing.T, b StreamBackend) {
 	}
 }
 
-// batchOf is a batch of one request, as a stream makes it.
+// batchOf returns a batch of one request, as a stream creates it.
 func batchOf(t testing.TB, s *stream.Stream, id byte, key, body string) *stream.Batch {
 	r := request(t, s, key, body)
 	return &stream.Batch{ID: [16]byte{id, 0, '\'', '\\', 255}, Requests: []*stream.Entry{
@@ -92,8 +92,8 @@ func commitBatch(t testing.TB, sink stream.Sink, b *stream.Batch) {
 	}
 }
 
-// tryCommit commits a batch, three times more where it was not stored this time: a pooler
-// may lose a prepared statement.
+// tryCommit commits a batch, with up to three retries. A pooler may lose a prepared
+// statement.
 func tryCommit(t testing.TB, sink stream.Sink, b *stream.Batch) error {
 	t.Helper()
 	err := sink.Commit(t.Context(), b)
@@ -130,7 +130,7 @@ func testStreamSweep(t *testing.T, b StreamBackend) {
 	sweep(now.Add(2*time.Hour), now.Add(time.Hour), 0)
 }
 
-// testStreamSameBatch commits a batch, and again under the same id.
+// testStreamSameBatch commits a batch twice under one id.
 func testStreamSameBatch(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	s := db.stream(t, readings(), nil)
@@ -187,7 +187,7 @@ func testStreamCommitCut(t *testing.T, b StreamBackend) {
 			}
 		}
 	}
-	// The sink says what it does not know, and finds out.
+	// The sink reports an unknown outcome, and the next attempt finds it out.
 	sink := db.Sink(t, s.Schema())
 	batch := batchOf(t, s, 1, "", `{"id":9}`)
 	db.Proxy.Arm(CutAfter)
@@ -203,9 +203,9 @@ func testStreamCommitCut(t *testing.T, b StreamBackend) {
 	}
 }
 
-// testStreamCrash kills the server again and again under load. What was acknowledged
-// is there, what is there beyond that is of requests without an answer, nothing
-// is there twice, and a client's records are in order.
+// testStreamCrash kills the server several times under load. Acknowledged records are
+// stored, other stored records belong to requests without an answer, nothing is stored
+// twice, and a client's records are in order.
 func testStreamCrash(t *testing.T, b StreamBackend) {
 	db := b.open(t)
 	if db.Kill == nil {
@@ -232,7 +232,7 @@ func testStreamCrash(t *testing.T, b StreamBackend) {
 	clients.Wait()
 	drain, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for s.Stats().QueueRows > 0 || s.Stats().Committing > 0 { // what the last clients left behind
+	for s.Stats().QueueRows > 0 || s.Stats().Committing > 0 { // requests of the last clients
 		if drain.Err() != nil {
 			t.Fatal("the queue is not drained")
 		}
@@ -241,7 +241,7 @@ func testStreamCrash(t *testing.T, b StreamBackend) {
 	t.Logf("%d acknowledged, %d unknown, %d retries", len(ledger.acked), len(ledger.unknown), s.Stats().Retries)
 }
 
-// ledger is what clients know of their records.
+// ledger holds what clients know of their records.
 type ledger struct {
 	mu       sync.Mutex
 	acked    map[int]bool
@@ -250,8 +250,8 @@ type ledger struct {
 	progress chan struct{}
 }
 
-// run sends records one after the other, some with little patience. Client c's ids
-// are c*1e6 and on.
+// run sends records one after the other, some with short timeouts. The ids of client c
+// start at c*1e6.
 func (l *ledger) run(ctx context.Context, t testing.TB, s *stream.Stream, client int) {
 	for n := 0; ctx.Err() == nil; n++ {
 		id := client*1000000 + n

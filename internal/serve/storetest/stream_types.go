@@ -12,8 +12,7 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// testStreamTypes stores values of every type, extreme ones too, and NULLs, and reads
-// them back.
+// testStreamTypes stores values of every type, extremes and NULL, and reads them back.
 func testStreamTypes(t *testing.T, b StreamBackend) {
 	db := b.Open(t, database.Pool{})
 	values := map[stream.Type][]string{
@@ -54,7 +53,7 @@ func testStreamTypes(t *testing.T, b StreamBackend) {
 	}
 }
 
-// sameValue reports whether a database's text is what JSON says.
+// sameValue reports whether a database's text is the same value as the JSON.
 func sameValue(kind stream.Type, sent, got string) bool {
 	var text string
 	_ = json.Unmarshal([]byte(sent), &text) // where it is a string
@@ -89,7 +88,7 @@ func sameValue(kind stream.Type, sent, got string) bool {
 	return text == got
 }
 
-// testStreamBounds stores what only the database finds out of range or too long.
+// testStreamBounds stores values that only the database finds out of range or too long.
 func testStreamBounds(t *testing.T, b StreamBackend) {
 	if b.Small == "" {
 		return // the database has no such bounds

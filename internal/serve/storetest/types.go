@@ -116,8 +116,8 @@ func testTypes(t *testing.T, b Backend) {
 	}
 }
 
-// checkValue compares two rows: numbers by their text, so that no digit may be
-// lost, but floating point numbers by value.
+// checkValue compares two rows: numbers by their text, so that no digit is lost, but
+// floating-point numbers by value.
 func checkValue(t *testing.T, kind Kind, literal string, got []byte, want string) {
 	t.Helper()
 	gotRow, err := decodeRow(got)
