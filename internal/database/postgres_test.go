@@ -2,6 +2,7 @@ package database_test
 
 import (
 	"bytes"
+	"errors"
 	"context"
 	"log/slog"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
@@ -36,13 +38,21 @@ func verifyNoLeak(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
+// setting reads a setting of a session. A statement that the server cancels for its
+// own timeout, which some tests set to a millisecond, is repeated.
 func setting(t *testing.T, pool *pgxpool.Pool, name string) string {
 	t.Helper()
-	var value string
-	if err := pool.QueryRow(t.Context(), "SELECT current_setting('"+name+"')").Scan(&value); err != nil {
-		t.Fatalf("%s: %v", name, err)
+	for {
+		var value string
+		err := pool.QueryRow(t.Context(), "SELECT current_setting('"+name+"')").Scan(&value)
+		var pgErr *pgconn.PgError
+		switch {
+		case err == nil:
+			return value
+		case !errors.As(err, &pgErr) || pgErr.Code != "57014":
+			t.Fatalf("%s: %v", name, err)
+		}
 	}
-	return value
 }
 
 // The session's settings are ours, whatever the server's defaults; what the URL

@@ -129,7 +129,7 @@ func (p place) testGames(t *testing.T) {
 	p.seedGames(t, url, g, RightIndex, GamesOutcome{})
 	other := g
 	other.Apps = 1
-	if _, err := SeedGames(context.Background(), url, other, SeedIndex, false, quiet()); err == nil || !strings.Contains(err.Error(), "the database contains another data set (--apps 20 --records 3000 --random-seed 5): --replace") {
+	if _, err := SeedGames(context.Background(), url, other, SeedIndex, false, quiet()); err == nil || !strings.Contains(err.Error(), "the database contains another data set (--apps 20 --records 3000 --random-seed 5); --replace") {
 		t.Errorf("another data set: %v", err)
 	}
 	if outcome, err := SeedGames(context.Background(), url, other, SeedIndex, true, quiet()); err != nil || !outcome.Made || !outcome.Indexed {

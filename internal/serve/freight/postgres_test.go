@@ -45,12 +45,12 @@ func testSearchPath(t *testing.T, server *apptest.PostgresServer) {
 	text := server.CreateDatabase(t)
 	public, other := parse(t, text), parse(t, text+"?search_path=other")
 	p.exec(t, public, "CREATE TABLE users (id integer)")
-	refused(t, public, true, "did not make: use another database, or another schema")
-	refused(t, other, false, "search_path names no schema that exists")
+	refused(t, public, true, "did not create; use another database, or another schema")
+	refused(t, other, false, "no schema of the search_path exists")
 	p.exec(t, public, "CREATE SCHEMA other")
 	p.seed(t, other, small, false, true)
 	p.complete(t, other, small)
-	refused(t, public, true, "did not make: use another database, or another schema")
+	refused(t, public, true, "did not create; use another database, or another schema")
 }
 
 // testGrants holds docs/operations.md to its word: what it grants is enough,

@@ -277,7 +277,7 @@ func (p place) testForeign(t *testing.T) {
 		before := p.tables(t, url)
 		for _, replace := range []bool{false, true} {
 			_, err := Seed(context.Background(), url, small, replace, quiet())
-			if err == nil || !strings.Contains(err.Error(), "that Spillway did not make: use another") {
+			if err == nil || !strings.Contains(err.Error(), "that Spillway did not create; use another") {
 				t.Errorf("%s, replace %t: %v", name, replace, err)
 			}
 		}
