@@ -2,8 +2,8 @@ package database_test
 
 import (
 	"bytes"
-	"errors"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"

@@ -26,7 +26,7 @@ type QueryConfig struct {
 	Measure   bool              // build each candidate on a copy
 	CopyRows  int64             // rows of a copy at most
 	Timeout   time.Duration     // of the whole analysis
-	Progress  func(string) // told the current step
+	Progress  func(string)      // told the current step
 }
 
 // Query is the analysis of one statement. It contains no values of parameters, which may

@@ -106,6 +106,15 @@ func TestCheckPlans(t *testing.T) {
 			t.Errorf("%s: error %q, want %q", test.name, err, test.want)
 		}
 	}
+	// The command in the error is what the feed needs.
+	filtered := feed.Definition{Name: "/test", SQL: tests[4].sql, Key: tests[4].key, Params: city}
+	refusal, _ := checkFeed(t, url, filtered)
+	_, command, _ := strings.Cut(refusal, "feed's order: ")
+	mustExecute(t, url, command, "ANALYZE TABLE orders")
+	if err, _ := checkFeed(t, url, filtered); err != "" {
+		t.Errorf("after %s: %s", command, err)
+	}
+	mustExecute(t, url, "DROP INDEX orders_city_state_goods_id ON orders")
 	// An index on the filter alone: few orders share a value of state's, many one of city's.
 	mustExecute(t, url, "CREATE INDEX by_city ON orders (city)", "CREATE INDEX by_at ON orders (at, id)", "ANALYZE TABLE orders")
 	for sql, want := range map[string]string{

@@ -25,14 +25,14 @@ func (f *Feed) check(conn *sqlite.Conn, window int) error {
 	}
 	check := plans.Check{Window: window, SQL: f.inner, Catalog: plans.Catalog{
 		Dialect: plans.SQLite,
-		Query:   func(sql string, args ...string) ([][]string, error) { return readTexts(conn, sql, args...) },
+		Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn, sql, args...) },
 	}}
 	var err error
 	if check.Key, err = f.readKey(conn); err != nil {
 		return err
 	}
 	for _, bits := range []int{0, withAfter} {
-		rows, err := readTexts(conn, "EXPLAIN QUERY PLAN "+f.texts[bits])
+		rows, err := texts(conn, "EXPLAIN QUERY PLAN "+f.texts[bits])
 		if err != nil {
 			return fmt.Errorf("explain: %w", err)
 		}

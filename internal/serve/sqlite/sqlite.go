@@ -309,8 +309,8 @@ func integer(conn *sqlite.Conn, query string) (int64, error) {
 	return n, stmt.Reset()
 }
 
-// readTexts returns the rows of a small result as text. The arguments are text.
-func readTexts(conn *sqlite.Conn, sql string, args ...string) ([][]string, error) {
+// texts returns the rows of a small result as text. The arguments are text.
+func texts(conn *sqlite.Conn, sql string, args ...string) ([][]string, error) {
 	stmt, _, err := conn.PrepareTransient(sql)
 	if err != nil {
 		return nil, err
@@ -330,14 +330,4 @@ func readTexts(conn *sqlite.Conn, sql string, args ...string) ([][]string, error
 		}
 		rows = append(rows, row)
 	}
-}
-
-// texts returns the first column of what sql yields for one argument.
-func texts(conn *sqlite.Conn, sql, argument string) ([]string, error) {
-	rows, err := readTexts(conn, sql, argument)
-	var found []string
-	for _, row := range rows {
-		found = append(found, row[0])
-	}
-	return found, err
 }

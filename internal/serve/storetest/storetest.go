@@ -40,7 +40,7 @@ type Backend struct {
 type DB struct {
 	Feed    func(def feed.Definition) (feed.Source, error)
 	Exec    func(ctx context.Context, sql string) error // one statement, on a connection that is not the adapter's
-	Restart func() error // restarts the server; nil: there is no server
+	Restart func() error                                // restarts the server; nil: there is no server
 }
 
 // Kind is a kind of column that databases share.

@@ -26,8 +26,8 @@ type Cut uint8
 // The places.
 const (
 	CutNone   Cut = iota
-	CutBefore // the server does not receive the commit
-	CutAfter // the answer to the commit is lost
+	CutBefore     // the server does not receive the commit
+	CutAfter      // the answer to the commit is lost
 )
 
 // NewProxy starts a proxy for server, a host:port, until the test ends. isCommit reports

@@ -85,7 +85,7 @@ func testStreamUniqueKey(t *testing.T, b StreamBackend) {
 		refused []int
 	}{
 		{`{"a":1,"b":1,"serial":1,"v":1}` + "\n" + `{"a":1,"b":2,"serial":2,"v":2}`, 2, nil},
-		{`{"a":1,"b":1,"serial":3,"v":9}` + "\n" + `{"a":2,"b":1,"serial":4,"v":3}`, 2, nil}, // the first exists and stays unchanged
+		{`{"a":1,"b":1,"serial":3,"v":9}` + "\n" + `{"a":2,"b":1,"serial":4,"v":3}`, 2, nil},       // the first exists and stays unchanged
 		{`{"a":3,"b":1,"serial":5,"v":4}` + "\n" + `{"a":3,"b":1,"serial":6,"v":5}`, 2, nil},       // twice in one request
 		{`{"a":4,"b":1,"serial":1,"v":6}` + "\n" + `{"a":5,"b":1,"serial":7,"v":7}`, 1, []int{0}},  // another unique index
 		{`{"a":6,"b":1,"serial":8,"v":8}` + "\n" + `{"a":7,"b":1,"serial":8,"v":10}`, 1, []int{1}}, // likewise, in one request
