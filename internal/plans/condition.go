@@ -158,7 +158,7 @@ func isConstant(t Token) bool {
 }
 
 // readColumn reads name, table.name or schema.table.name. A column in
-// parentheses with a cast behind it, (name)::type, is read as the column.
+// parentheses followed by a cast, (name)::type, is read as the column.
 func (r reader) readColumn(at, end int) (c ColumnRef, next int, ok bool) {
 	if at < end && r.tokens[at].symbol("(") {
 		c, next, ok = r.readColumn(at+1, end)

@@ -64,7 +64,7 @@ func (t Token) isName() bool { return t.Kind == Word || t.Kind == Name }
 //     comments that do not nest; E and $ are nothing special.
 //   - SQLite: [x] as a name, comments that do not nest; E and $ are nothing special.
 //
-// A colon starts a parameter except in ::, in :=, and directly behind an
+// A colon starts a parameter except in ::, in :=, and directly after an
 // operand, as in a[1:2].
 func Lex(src string, d Dialect) ([]Token, error) {
 	if err := checkText(src); err != nil {

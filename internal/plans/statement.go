@@ -67,7 +67,7 @@ func (s Statement) Render(placeholder func(name string) string) string {
 // statementParser takes the tokens of one statement in turn.
 type statementParser struct {
 	src     string
-	at      int // offset behind the last token
+	at      int // offset after the last token
 	text    strings.Builder
 	texts   []string
 	params  []string
@@ -113,7 +113,7 @@ func (p *statementParser) take(t Token) error {
 	return nil
 }
 
-// checkPlace refuses a second statement, and a first one that does not read.
+// checkPlace refuses a second statement, and one that starts with another word.
 func (p *statementParser) checkPlace(t Token) error {
 	switch {
 	case p.end > 0:

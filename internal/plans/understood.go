@@ -58,8 +58,8 @@ func (u Understood) column(at int) (c ColumnRef, next int, ok bool) {
 	return c, next, false
 }
 
-// Tables returns what may be a table: names of two parts, with an alias behind
-// or none. Columns of views and derived tables look the same.
+// Tables returns what may be a table: names of two parts, with or without an
+// alias. Columns of views and derived tables look the same.
 func (u Understood) Tables() []AliasedTable {
 	var list []AliasedTable
 	seen := map[AliasedTable]bool{}
