@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/database"
+	"spillway/internal/plans"
 )
 
 // parse reads the address and the requests.
@@ -191,7 +192,14 @@ func (t *Target) parseDatabase() (location, error) {
 	if t.config.SQL == "" {
 		return location{}, fmt.Errorf("%s: requires a statement: --sql 'SELECT …'", u.Driver)
 	}
-	if t.statement, err = parseSQL(t.config.SQL, t.config.Params); err != nil {
+	dialect := plans.SQLite
+	switch u.Driver {
+	case database.Postgres:
+		dialect = plans.Postgres
+	case database.MySQL:
+		dialect = plans.MySQL | plans.BackslashEscapes
+	}
+	if t.statement, err = parseSQL(t.config.SQL, dialect, t.config.Params); err != nil {
 		return location{}, err
 	}
 	switch u.Driver {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"spillway/internal/plans"
 )
 
 // statement is the user's SQL statement with named parameters.
@@ -15,34 +17,30 @@ type statement struct {
 	kind   Kind
 }
 
-// parseSQL finds the parameters :name in text. Colons in quotes, comments, ::type
-// and := are literal. A parameter that is not in params is an error.
-func parseSQL(text string, params map[string]Value) (statement, error) {
-	s := statement{kind: statementKind(text)}
+// parseSQL finds the parameters :name in text. A parameter that is not in params
+// is an error.
+func parseSQL(text string, dialect plans.Dialect, params map[string]Value) (statement, error) {
 	if strings.TrimSpace(text) == "" {
-		return s, errors.New("the SQL statement is empty")
+		return statement{}, errors.New("the SQL statement is empty")
 	}
-	start, i := 0, 0
-	for i < len(text) {
-		n := skipToken(text[i:])
-		if text[i] != ':' || n != 1 {
-			i += n
+	tokens, err := plans.Lex(text, dialect)
+	if err != nil {
+		return statement{}, fmt.Errorf("--sql: %w", err)
+	}
+	s := statement{kind: statementKind(tokens)}
+	start := 0
+	for _, t := range tokens {
+		if t.Kind != plans.Param || text[t.Start] != ':' {
 			continue
 		}
-		name := leadingWord(text[i+1:])
-		if name == "" || i > 0 && isWordByte(text[i-1]) {
-			i++
-			continue
-		}
-		v, found := params[name]
+		v, found := params[t.Text]
 		if !found {
-			return s, fmt.Errorf("the statement has :%s but there is no --param %s=…; add one with random(1,1000), sequence, file:PATH:COLUMN or a constant", name, name)
+			return s, fmt.Errorf("the statement has :%s but there is no --param %s=…; add one with random(1,1000), sequence, file:PATH:COLUMN or a constant", t.Text, t.Text)
 		}
-		s.texts = append(s.texts, text[start:i])
-		s.names = append(s.names, name)
+		s.texts = append(s.texts, text[start:t.Start])
+		s.names = append(s.names, t.Text)
 		s.values = append(s.values, v)
-		i += 1 + len(name)
-		start = i
+		start = t.End
 	}
 	s.texts = append(s.texts, text[start:])
 	for name := range params {
@@ -51,44 +49,6 @@ func parseSQL(text string, params map[string]Value) (statement, error) {
 		}
 	}
 	return s, nil
-}
-
-// skipToken returns the length of the quoted text, comment, :: or := at the start
-// of text, otherwise 1.
-func skipToken(text string) int {
-	until := func(prefix int, end string) int {
-		if n := strings.Index(text[prefix:], end); n >= 0 {
-			return prefix + n + len(end)
-		}
-		return len(text)
-	}
-	switch {
-	case text[0] == '\'' || text[0] == '"' || text[0] == '`':
-		return until(1, text[:1])
-	case strings.HasPrefix(text, "--"):
-		return until(2, "\n")
-	case strings.HasPrefix(text, "/*"):
-		return until(2, "*/")
-	case strings.HasPrefix(text, "::"), strings.HasPrefix(text, ":="):
-		return 2
-	}
-	return 1
-}
-
-func isWordByte(c byte) bool {
-	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-}
-
-// leadingWord returns the identifier at the start of text, or "".
-func leadingWord(text string) string {
-	n := 0
-	for n < len(text) && isWordByte(text[n]) {
-		n++
-	}
-	if n == 0 || text[0] >= '0' && text[0] <= '9' {
-		return ""
-	}
-	return text[:n]
 }
 
 // render returns the statement with placeholder(i), from 1, for each parameter.
@@ -104,9 +64,12 @@ func (s *statement) render(placeholder func(i int) string) string {
 }
 
 // statementKind classifies a statement by its first word.
-func statementKind(text string) Kind {
-	text = strings.TrimLeft(text, " \t\r\n(")
-	switch strings.ToUpper(leadingWord(text)) {
+func statementKind(tokens []plans.Token) Kind {
+	first := slices.IndexFunc(tokens, func(t plans.Token) bool { return t.Kind == plans.Word })
+	if first < 0 {
+		return Other
+	}
+	switch strings.ToUpper(tokens[first].Text) {
 	case "SELECT", "VALUES", "TABLE", "SHOW", "WITH", "EXPLAIN", "DESCRIBE":
 		return Read
 	case "INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE":

@@ -14,6 +14,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
+	"spillway/internal/plans"
 )
 
 func TestParseSQL(t *testing.T) {
@@ -23,7 +24,7 @@ func TestParseSQL(t *testing.T) {
 		for _, name := range wantNames {
 			params[name] = Value{source: fromSequence}
 		}
-		s, err := parseSQL(text, params)
+		s, err := parseSQL(text, plans.Postgres, params)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,15 +39,16 @@ func TestParseSQL(t *testing.T) {
 	f("SELECT '12:30:00'", "SELECT '12:30:00'")
 
 	for text, want := range map[string]string{
-		"":                 "empty",
-		"SELECT :missing":  "no --param missing=",
-		"SELECT 1 /* :x *": "has no :x",
+		"":                  "empty",
+		"SELECT :missing":   "no --param missing=",
+		"SELECT 1 /* :x */": "has no :x",
+		"SELECT 1 /* :x *":  "this /* is not closed",
 	} {
 		params := map[string]Value{}
 		if strings.Contains(want, ":x") {
 			params["x"] = Value{}
 		}
-		if _, err := parseSQL(text, params); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseSQL(text, plans.Postgres, params); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -55,7 +57,7 @@ func TestParseSQL(t *testing.T) {
 func FuzzParseSQL(f *testing.F) {
 	f.Add("SELECT ':x', :a /* :b */ -- :c")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := parseSQL(text, map[string]Value{"a": {text: "1"}})
+		s, err := parseSQL(text, plans.Postgres, map[string]Value{"a": {text: "1"}})
 		if err != nil {
 			return
 		}
@@ -71,7 +73,11 @@ func TestStatementKind(t *testing.T) {
 		"select 1": Read, " (SELECT 1)": Read, "WITH x AS (SELECT 1) SELECT 1": Read, "insert into t values (1)": Write,
 		"UPDATE t SET a=1": Write, "CALL f()": Other, "BEGIN": Other,
 	} {
-		if got := statementKind(text); got != want {
+		tokens, err := plans.Lex(text, plans.Postgres)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := statementKind(tokens); got != want {
 			t.Errorf("%q is %d, want %d", text, got, want)
 		}
 	}
