@@ -38,6 +38,7 @@ func leftovers(t *testing.T, url database.URL) string {
 }
 
 func TestMySQL(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, "--local-infile=0", "--sql-mode=", "--character-set-server=latin1", "--default-storage-engine=Aria")
 	fresh := freshMySQL(server)
 	p := mysqlPlace(t)

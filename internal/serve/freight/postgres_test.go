@@ -13,6 +13,7 @@ import (
 )
 
 func TestPostgres(t *testing.T) {
+	t.Parallel()
 	server := apptest.Postgres(t)
 	t.Run("schema of the search path", func(t *testing.T) { testSearchPath(t, server) })
 	t.Run("minimum grants", func(t *testing.T) { testGrants(t, server) })

@@ -50,6 +50,7 @@ type place struct {
 }
 
 func TestPlaces(t *testing.T) {
+	t.Parallel()
 	server := apptest.Postgres(t)
 	maria := apptest.MariaDB(t)
 	places := map[database.Driver]place{

@@ -78,6 +78,7 @@ func largeFreight(t *testing.T, url string) {
 }
 
 func TestCheckPlans(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, hostileSettings...)
 	url := freshDatabases(server)(t)
 	largeFreight(t, url)
@@ -132,6 +133,7 @@ func TestCheckPlans(t *testing.T) {
 
 // TestReadsNoMore counts the rows that the server reads of 100,000.
 func TestReadsNoMore(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t)
 	url := server.URL("test")
 	largeFreight(t, url)

@@ -15,6 +15,7 @@ import (
 )
 
 func TestMySQL(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, append(hostileSettings, "--log-bin=binlog", "--sync-binlog=0")...)
 	tests := []struct {
 		name string

@@ -67,6 +67,7 @@ func typeTests() []typeTest {
 // TestTypes reads values of the types that MySQL and MariaDB alone have, some of which
 // only a lax sql_mode lets in.
 func TestTypes(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, hostileSettings...)
 	url := freshDatabases(server)(t)
 	db := open(t, url, database.Pool{})
@@ -90,6 +91,7 @@ func TestTypes(t *testing.T) {
 
 // TestKeyTypes walks a feed row by row by keys of each type.
 func TestKeyTypes(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, hostileSettings...)
 	url := freshDatabases(server)(t)
 	db := open(t, url, database.Pool{})

@@ -136,6 +136,7 @@ func (in injection) ask(ctx context.Context, se *session, id int, text string) e
 // TestInjection binds hostile texts under every sql_mode and every character set of the
 // connection, set behind the adapter's back: each finds its own row only.
 func TestInjection(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t)
 	url := server.URL("test")
 	in := newInjection(t, url)
@@ -190,6 +191,7 @@ func proveHarm(t *testing.T, se *session) {
 
 // Through the adapter as it is, random bytes come back as they were bound.
 func TestBoundBytes(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, hostileSettings...)
 	url := freshDatabases(server)(t)
 	in := newInjection(t, url)

@@ -27,6 +27,7 @@ var hostileSettings = []string{
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, hostileSettings...)
 	fresh := freshDatabases(server)
 	storetest.Feed(t, storetest.Backend{

@@ -15,6 +15,7 @@ import (
 )
 
 func TestPopupConformance(t *testing.T) {
+	t.Parallel()
 	storetest.Popup(t, popupBackend(apptest.MariaDB(t, append(hostileSettings, "--innodb-flush-log-at-trx-commit=1")...)))
 }
 

@@ -19,6 +19,7 @@ import (
 )
 
 func TestStreamConformance(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t, append(hostileSettings, "--innodb-flush-log-at-trx-commit=1")...)
 	fresh := freshDatabases(server)
 	storetest.Stream(t, storetest.StreamBackend{
@@ -135,6 +136,7 @@ func TestStreamDurability(t *testing.T) {
 // A drain needs no right to create the table of spools where that is there, and a batch
 // may take longer than one statement.
 func TestStreamDrainRights(t *testing.T) {
+	t.Parallel()
 	server := apptest.MariaDB(t)
 	url := freshDatabases(server)(t)
 	name := url[strings.LastIndexByte(url, '/')+1:]

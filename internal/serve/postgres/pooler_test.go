@@ -70,6 +70,7 @@ func readThroughPooler(t *testing.T, source *Feed, first string) {
 // The pooler refuses statement_timeout; a statement ends all the same, also on
 // the server.
 func TestPoolerTimeout(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	db := open(t, bouncer.URL("postgres"), database.Pool{StatementTimeout: 100 * time.Millisecond})

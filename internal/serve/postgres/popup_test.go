@@ -14,11 +14,13 @@ import (
 )
 
 func TestPopupConformance(t *testing.T) {
+	t.Parallel()
 	storetest.Popup(t, popupBackend(apptest.Postgres(t, hostileSettings...), nil))
 }
 
 // Through PgBouncer in transaction mode, the lock included.
 func TestPopupConformancePgBouncer(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t, hostileSettings...)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	b := popupBackend(pg, func(url string) string { return strings.Replace(url, pg.Addr(), bouncer.Addr(), 1) })

@@ -23,6 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var hostileSettings = []string{"timezone=Asia/Shanghai", "datestyle=SQL,DMY"}
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t, hostileSettings...)
 	storetest.Feed(t, backend(pg, func(url string) string { return url }))
 }
@@ -30,6 +31,7 @@ func TestConformance(t *testing.T) {
 // The same through PgBouncer in transaction mode, which loses prepared
 // statements and refuses statement_timeout.
 func TestConformancePgBouncer(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t, hostileSettings...)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	b := backend(pg, func(url string) string { return strings.Replace(url, pg.Addr(), bouncer.Addr(), 1) })
@@ -119,6 +121,7 @@ func readAll(t testing.TB, db *DB, sql string) string {
 }
 
 func TestPostgres(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t, hostileSettings...)
 	tests := []struct {
 		name string

@@ -16,6 +16,7 @@ import (
 // TestLargeResultEndsSoon asks for millions of rows where ten are wanted: the
 // server is told to stop, and the connection serves on.
 func TestLargeResultEndsSoon(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t)
 	for name, unprepared := range map[string]bool{"prepared": false, "unprepared": true} {
 		t.Run(name, func(t *testing.T) {

@@ -19,11 +19,13 @@ import (
 )
 
 func TestStreamConformance(t *testing.T) {
+	t.Parallel()
 	storetest.Stream(t, streamBackend(apptest.Postgres(t, hostileSettings...)))
 }
 
 // Through PgBouncer in transaction mode, which loses prepared statements.
 func TestStreamConformancePgBouncer(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t, hostileSettings...)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	b := streamBackend(pg)
@@ -103,6 +105,7 @@ func streamRows(ctx context.Context, url, sql string) ([][]string, error) {
 }
 
 func TestStreamDurability(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t, "fsync=on", "full_page_writes=on", "synchronous_commit=on")
 	url := pg.CreateDatabase(t)
 	name := url[strings.LastIndexByte(url, '/')+1:]
@@ -155,6 +158,7 @@ func TestStreamDurability(t *testing.T) {
 // A constraint that is due at COMMIT fails its own record, too; a trigger's refusal is
 // a record's; a column of another type than the stream's is cast.
 func TestStreamConstraints(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t)
 	url := pg.CreateDatabase(t)
 	mustExecute(t, url, `CREATE SCHEMA "My schema";
@@ -206,6 +210,7 @@ func TestStreamConstraints(t *testing.T) {
 // What a trigger raises with a SQLSTATE of its own and what a policy refuses is the
 // record's fault alone; a privilege that is missing is nobody's record's.
 func TestStreamRefusals(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t)
 	url := pg.CreateDatabase(t)
 	mustExecute(t, url, `CREATE TABLE guarded (id int);
@@ -249,6 +254,7 @@ func TestStreamRefusals(t *testing.T) {
 // A column without a time zone gets UTC, whatever the server, the database and the role
 // are set to, and through a pooler too; a URL that names a time zone is obeyed.
 func TestStreamTimestampWithoutZone(t *testing.T) {
+	t.Parallel()
 	pg := apptest.Postgres(t, hostileSettings...)
 	bouncer := apptest.PgBouncer(t, pg, "transaction")
 	url := pg.CreateDatabase(t)

@@ -33,6 +33,7 @@ func showTo(t *testing.T, r *popupReplica, users int) {
 // A server that loses everything is noticed and restored from the database. Meanwhile nothing
 // is shown twice: a swap before the loss is noticed fails too.
 func TestPopupFlush(t *testing.T) {
+	t.Parallel()
 	for _, ttl := range []time.Duration{0, time.Hour} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			server := apptest.Redis(t)
@@ -151,6 +152,7 @@ func TestPopupDeadReplica(t *testing.T) {
 // With appendfsync always, a server that is killed under load keeps each acknowledged click.
 // It serves again after its states were compared with those of the database.
 func TestPopupKilledServer(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "yes")
 	table := newPopupTable()
 	table.fail(errors.New("not yet")) // so that acknowledged events are in Redis only

@@ -20,6 +20,7 @@ import (
 
 // The backlog is known while the database is down, and not known without Redis.
 func TestPopupWaitingIsKnown(t *testing.T) {
+	t.Parallel()
 	server := apptest.Redis(t)
 	table := newPopupTable()
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table})

@@ -192,6 +192,7 @@ var popupDay = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 
 // The store works on a server in cluster mode: no script has keys in two slots.
 func TestPopupStore(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // the default, 10000 above the server's port, may be in use
 	if err != nil {
 		t.Fatal(err)
