@@ -6,6 +6,7 @@ import (
 
 	"spillway/internal/serve/app"
 	"spillway/internal/serve/config"
+	"spillway/internal/yaml"
 )
 
 type configCmd struct {
@@ -29,7 +30,7 @@ Example:
 // Run prints that the file is in order, or all that is not.
 func (c *configCheckCmd) Run(env *environment) error {
 	_, err := app.LoadConfig(c.File)
-	var mistakes config.Errors
+	var mistakes yaml.Errors
 	if errors.As(err, &mistakes) {
 		fmt.Fprintln(env.stderr, mistakes.Error())
 		return usageError{fmt.Errorf("%s: %s", c.File, counted(len(mistakes), "mistake"))}

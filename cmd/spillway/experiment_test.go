@@ -329,7 +329,7 @@ func TestExperimentRefusals(t *testing.T) {
 	for _, c := range []struct{ old, fresh, args, want string }{
 		{"package: nginx", "package: nginx-x, find: [nginx-nosuch]", "", "not installed: nginx; run: apt-get install -y nginx-x"},
 		{"other: {values: {body: long}}", "other: {values: {body: short}}", "", "does not differ from base"},
-		{"{{.program.nginx}}", "{{.program.apache}}", "", `e.yaml:5:15: services.web.command.0: .program.apache: there is no "apache" here`},
+		{"{{.program.nginx}}", "{{.program.apache}}", "", `e.yaml:5:15: services.web.command[0]: .program.apache: there is no "apache" here`},
 		{"blocks: 2", "blocks: 2", "--quick", "the file has no quick block"},
 		{"blocks: 2", "blocks: 2", "--only none", "--only none: the file has no such variant"},
 		{"blocks: 2", "blocks: 2", "--resume /nonexistent", "no run to resume"},

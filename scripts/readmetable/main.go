@@ -12,9 +12,10 @@
 //	![Database CPU at 300 requests/s](docs/images/freight-stacks.png)
 //
 // The first word is a directory below experiments/ with the summary results/study.json, or "freight-stacks/NAME" for
-// results/NAME.json. The options of a table are view, columns, variants, published, names and valid, as in
-// report.StudySelection. A result file that is not a summary has its own tables: "freight-feed/summary rows=servers". With -check, the command writes nothing and fails if a document is stale. "table:NAME begin" and "table:NAME end" belong to
-// another program.
+// results/NAME.json. "configuration" stands for the tables of all configuration keys. The options of a table are view,
+// columns, variants, published, names and valid, as in report.StudySelection. A result file that is not a summary has its
+// own tables: "freight-feed/summary rows=servers". With -check, the command writes nothing and fails if a document is
+// stale. "table:NAME begin" and "table:NAME end" belong to another program.
 package main
 
 import (
@@ -31,6 +32,7 @@ import (
 
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/report"
+	"spillway/internal/serve/config"
 )
 
 func main() {
@@ -78,7 +80,7 @@ func run(root string, check bool, out io.Writer) error {
 // findDocuments returns the documents that may have tables, relative to root.
 func findDocuments(root string) ([]string, error) {
 	var documents []string
-	for _, pattern := range []string{"README.md", "README.zh-CN.md", "experiments/*/README.md"} {
+	for _, pattern := range []string{"README.md", "README.zh-CN.md", "docs/configuration.md", "experiments/*/README.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, fmt.Errorf("find documents: %w", err)
@@ -182,6 +184,9 @@ func render(root, directive string, language map[string]string) (string, error) 
 	fields := strings.Fields(directive)
 	if len(fields) == 0 {
 		return "", errors.New("a table without a name")
+	}
+	if fields[0] == "configuration" {
+		return config.Manual(), nil
 	}
 	if len(fields) == 2 && strings.HasPrefix(fields[1], "rows=") {
 		return renderRows(root, fields[0], strings.TrimPrefix(fields[1], "rows="))

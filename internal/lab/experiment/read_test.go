@@ -68,12 +68,12 @@ func TestReadDefaults(t *testing.T) {
 // TestMistakes changes the small file in one place and wants that told, with its line.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ old, fresh, want string }{
-		{"workers: 1", "workers: 1}\nsetings: {a: 1", "small.yaml:3:1: setings: unknown key; here are name,"},
-		{"name: small", "name: small\nname: again", "small.yaml:2:1: name: this key stands here twice"},
-		{"name: small", "name: a/b", "small.yaml:1:1: name: must be a word"},
+		{"workers: 1", "workers: 1}\nsetings: {a: 1", "small.yaml:3:1: setings: unknown key; did you mean settings?"},
+		{"name: small", "name: small\nname: again", "small.yaml:2:1: name: duplicate key, first in line 1"},
+		{"name: small", "name: a/b", "small.yaml:1:7: name: must be a word"},
 		{"name: small", "name: small\nblocks: many", "small.yaml:2:9: blocks: must be a whole number"},
 		{"ports: [http]}\n", "ports: [http], ready: {timeout: 5}}\n", "services.web.ready.timeout: must be a duration"},
-		{"ports: [http], after: [web]", "after: [db]", `small.yaml:5:59: services.front.after: "db" is not another service`},
+		{"ports: [http], after: [web]", "after: [db]", `small.yaml:5:66: services.front.after: "db" is not another service`},
 		{"command: [web,", "after: [front], command: [web,", "wait for each other in a circle"},
 		{"command: [web,", "stop: {signal: STOPIT}, command: [web,", "must be a signal's name"},
 		{"command: [web,", "fill: [[seed]], command: [web,", "fill and keep need scope: experiment"},
@@ -126,15 +126,15 @@ func TestTwoFactorsWhenSaid(t *testing.T) {
 // TestTemplateMistakes wants unknown values told when the file is checked, with their place.
 func TestTemplateMistakes(t *testing.T) {
 	for _, c := range []struct{ old, fresh, want string }{
-		{"{{.setting.mode}}", "{{.setting.mod}}", `small.yaml:4:24: services.web.command.1: .setting.mod: there is no "mod" here`},
+		{"{{.setting.mode}}", "{{.setting.mod}}", `small.yaml:4:24: services.web.command[1]: .setting.mod: there is no "mod" here`},
 		{"{{.setting.mode}}", "{{.variant}}", `.variant: there is no "variant" here`},
 		{"{{.setting.mode}}", "{{.setting.mode", "unclosed action"},
 		{"{{.setting.mode}}", "{{.service.front.addr.http}}", `there is no "front" here`},
 		{"[front, ", "[front, '{{.port.admin}}', ", `there is no "admin" here`},
 		{"settings: {workers: 1}", "settings: {workers: '{{.setting.other}}', other: '{{.setting.workers}}'}", "in a circle"},
-		{"http://{{.setting.entry}}/", "http://{{.address}}/", `small.yaml:19:8: load.url: .address: there is no "address" here`},
+		{"http://{{.setting.entry}}/", "http://{{.address}}/", `small.yaml:19:13: load.url: .address: there is no "address" here`},
 		{"duration: 2s", "duration: '{{.setting.workers}}'", `"1" is no duration`},
-		{"command: [web, ", "scope: experiment, command: [web, ", `services.web.command.1: .setting.mode: there is no "mode" here`},
+		{"command: [web, ", "scope: experiment, command: [web, ", `services.web.command[1]: .setting.mode: there is no "mode" here`},
 		{"ports: [http]}\n", "ports: [http], files: {a: missing.conf}}\n", "missing.conf: no such file"},
 	} {
 		_, err := enginePlan(strings.Replace(engineSmall, c.old, c.fresh, 1))

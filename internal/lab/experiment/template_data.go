@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"spillway/internal/yaml"
 	"strconv"
 	"strings"
 	"text/template"
@@ -131,7 +132,7 @@ func (s *templateData) commands(path string, commands [][]string, v values) ([][
 	filled := make([][]string, len(commands))
 	for i, command := range commands {
 		var err error
-		if filled[i], err = s.texts(fmt.Sprintf("%s.%d", path, i), command, v); err != nil {
+		if filled[i], err = s.texts(yaml.Index(path, i), command, v); err != nil {
 			return nil, err
 		}
 	}
@@ -270,7 +271,7 @@ func (s *templateData) texts(path string, list []string, v values) ([]string, er
 	filled := make([]string, len(list))
 	for i, text := range list {
 		var err error
-		if filled[i], err = s.text(fmt.Sprintf("%s.%d", path, i), text, v); err != nil {
+		if filled[i], err = s.text(yaml.Index(path, i), text, v); err != nil {
 			return nil, err
 		}
 	}

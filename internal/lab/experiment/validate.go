@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"spillway/internal/yaml"
 	"strconv"
 	"strings"
 	"time"
@@ -123,7 +124,7 @@ func (f *File) has(path string) bool {
 // pathOf returns the path of a value by its text and the end of its path.
 func (f *File) pathOf(suffix, text string) string {
 	for _, path := range slices.Sorted(maps.Keys(f.places)) {
-		if (path == suffix || strings.HasSuffix(path, "."+suffix) || strings.Contains(path, "."+suffix+".")) && f.places[path].text == text {
+		if (path == suffix || strings.HasSuffix(path, "."+suffix) || strings.Contains(path, "."+suffix+".") || strings.Contains(path, "."+suffix+"[")) && f.places[path].text == text {
 			return path
 		}
 	}
@@ -133,7 +134,7 @@ func (f *File) pathOf(suffix, text string) string {
 // mistake returns a mistake at the place of path, or at the nearest enclosing block.
 func (f *File) mistake(path, format string, args ...any) Mistake {
 	m := Mistake{File: f.name, Line: 1, Column: 1, Path: path, Message: fmt.Sprintf(format, args...)}
-	for at := path; at != ""; at = at[:max(0, strings.LastIndexByte(at, '.'))] {
+	for at := path; at != ""; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
 		if p, ok := f.places[at]; ok {
 			m.Line, m.Column = p.line, p.column
 			break
@@ -320,7 +321,7 @@ func (f *File) startOrder(names []string) ([]string, error) {
 
 func (f *File) checkLevels(path string, levels []Level, wrong reporter) {
 	for i := range levels {
-		level, at := &levels[i], fmt.Sprintf("%s.%d", path, i)
+		level, at := &levels[i], yaml.Index(path, i)
 		if !fileWord.MatchString(level.Name) || strings.HasPrefix(level.Name, PeakPrefix) {
 			wrong(at, "%q: give a name of letters, digits, _, - and ., that does not begin with %s", level.Name, PeakPrefix)
 		}
@@ -402,11 +403,11 @@ func (f *File) checkFigures(wrong reporter) {
 		}
 	}
 	for i, chart := range f.Charts {
-		check(fmt.Sprintf("charts.%d", i), chart.Metric, chart.Level)
+		check(yaml.Index("charts", i), chart.Metric, chart.Level)
 	}
 	for i := range f.Variants {
 		for k, figure := range f.Variants[i].Published {
-			check(fmt.Sprintf("variants.%s.published.%d", f.Variants[i].Name, k), figure.Metric, figure.Level)
+			check(yaml.Index("variants."+f.Variants[i].Name+".published", k), figure.Metric, figure.Level)
 		}
 	}
 }

@@ -15,99 +15,99 @@ import "time"
 // Config is a whole configuration: what the file says over Default, with
 // secrets resolved. Durations are written as in Go ("100ms").
 type Config struct {
-	Listen   string   `yaml:"listen" doc:"address of the public listener, HOST:PORT"`
-	Admin    Admin    `yaml:"admin" doc:"the listener for operators"`
-	Data     string   `yaml:"data" doc:"directory of everything Spillway writes"`
-	Database Secret   `yaml:"database" doc:"database of every feed and query that names none, postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
-	Replica  Secret   `yaml:"replica" doc:"read replica of database: feeds and queries on database read it while it answers; empty: none"`
-	Redis    Secret   `yaml:"redis" doc:"Redis, for the probe and shared caches, redis://, rediss:// or unix://; empty: none"`
-	Keys     []Secret `yaml:"keys" doc:"bearer keys of the write paths, 16 characters or more; none: they are open, which only a loopback listener may be"`
-	Pool     Pool     `yaml:"pool" doc:"bounds of every database pool"`
+	Listen   string   `yaml:"listen" doc:"public listener, HOST:PORT"`
+	Admin    Admin    `yaml:"admin" doc:"admin listener"`
+	Data     string   `yaml:"data" doc:"directory of all files that Spillway writes"`
+	Database Secret   `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
+	Replica  Secret   `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers; empty: none"`
+	Redis    Secret   `yaml:"redis" doc:"redis://, rediss:// or unix://, for the probe, shared caches and popups; empty: none"`
+	Keys     []Secret `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
+	Pool     Pool     `yaml:"pool" doc:"limits of each database pool"`
 	HTTP     HTTP     `yaml:"http" doc:"limits of the public listener"`
-	Log      Log      `yaml:"log" doc:"what is logged and how, on standard error"`
-	Feeds    []Feed   `yaml:"feeds" doc:"newest-first lists, each at its path"`
-	Queries  []Query  `yaml:"queries" doc:"statements with parameters, each at its path"`
-	Streams  []Stream `yaml:"streams" doc:"small records to store, each at its path"`
-	Spool    Spool    `yaml:"spool" doc:"the local queue of streams with ack: spool, a file in data"`
-	Popups   Popups   `yaml:"popups" doc:"the popup that suits each user"`
+	Log      Log      `yaml:"log" doc:"log on standard error"`
+	Feeds    []Feed   `yaml:"feeds" doc:"newest-first lists"`
+	Queries  []Query  `yaml:"queries" doc:"statements with parameters"`
+	Streams  []Stream `yaml:"streams" doc:"small records to store"`
+	Spool    Spool    `yaml:"spool" doc:"local queue of streams with ack: spool, a file in data"`
+	Popups   Popups   `yaml:"popups" doc:"popups per user"`
 }
 
 // Admin is the listener for operators.
 type Admin struct {
-	Listen string `yaml:"listen" doc:"address of the admin listener, HOST:PORT; loopback unless token is set"`
-	Token  Secret `yaml:"token" doc:"bearer token, 16 characters or more, asked of every admin request but /livez and /readyz; empty: none"`
+	Listen string `yaml:"listen" doc:"HOST:PORT; loopback unless token is set"`
+	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, required by all requests except /livez and /readyz; empty: none"`
 }
 
 // Pool is database.Pool as the file writes it.
 type Pool struct {
-	Min              int           `yaml:"min" range:"0..10000" doc:"connections opened at start and kept"`
-	Max              int           `yaml:"max" range:"1..10000" doc:"connections at most, for each database"`
-	MaxLifetime      time.Duration `yaml:"max_lifetime" range:"1s..8760h" doc:"a connection older than this is replaced once it is free"`
-	MaxIdleTime      time.Duration `yaml:"max_idle_time" range:"1s..8760h" doc:"a connection idle for longer is closed, down to min"`
-	ConnectTimeout   time.Duration `yaml:"connect_timeout" range:"10ms..10m" doc:"one attempt to connect"`
-	AcquireTimeout   time.Duration `yaml:"acquire_timeout" range:"1ms..10m" doc:"a statement waits at most this long for a connection"`
-	StatementTimeout time.Duration `yaml:"statement_timeout" range:"1ms..1h" doc:"the server cancels a statement that runs longer"`
+	Min              int           `yaml:"min" range:"0..10000" doc:"connections opened at start and kept" over:"idle connections are closed down to min"`
+	Max              int           `yaml:"max" range:"1..10000" doc:"connections per database" over:"statements wait; 'spillway_pool_waiting'"`
+	MaxLifetime      time.Duration `yaml:"max_lifetime" range:"1s..8760h" doc:"age at which a connection is replaced" over:"replaced once it is free; not on SQLite"`
+	MaxIdleTime      time.Duration `yaml:"max_idle_time" range:"1s..8760h" doc:"idle time after which a connection is closed" over:"closed; not on SQLite"`
+	ConnectTimeout   time.Duration `yaml:"connect_timeout" range:"10ms..10m" doc:"one attempt to connect" over:"retried with a growing pause"`
+	AcquireTimeout   time.Duration `yaml:"acquire_timeout" range:"1ms..10m" doc:"wait of a statement for a connection" over:"503, or the window stays as it is"`
+	StatementTimeout time.Duration `yaml:"statement_timeout" range:"1ms..1h" doc:"run time of a statement" over:"the server cancels it: 503, or the window stays as it is"`
 }
 
 // HTTP holds the limits of the public listener.
 type HTTP struct {
-	Connections    int           `yaml:"connections" range:"1..1000000" doc:"connections open at once"`
-	HeaderBytes    int           `yaml:"header_bytes" range:"1024..1048576" doc:"request line and headers together"`
-	BodyBytes      int           `yaml:"body_bytes" range:"1..1073741824" doc:"request body"`
-	BodiesBytes    int           `yaml:"bodies_bytes" range:"1..1099511627776" doc:"request bodies over 4 KiB that all connections together are sending or hold; at least body_bytes"`
-	ReadTimeout    time.Duration `yaml:"read_timeout" range:"10ms..1h" doc:"from a request's first byte to its last"`
-	WriteTimeout   time.Duration `yaml:"write_timeout" range:"10ms..1h" doc:"an answer's bytes to a slow client"`
-	IdleTimeout    time.Duration `yaml:"idle_timeout" range:"10ms..24h" doc:"a keep-alive connection without a request"`
-	DrainTimeout   time.Duration `yaml:"drain_timeout" range:"10ms..10m" doc:"time given to requests under way when the server stops"`
-	TLSCert        string        `yaml:"tls_cert" doc:"PEM file of the certificate; with tls_key: https"`
-	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the certificate's key"`
+	Connections    int           `yaml:"connections" range:"1..1000000" doc:"open connections" over:"503; 'spillway_http_connections_rejected_total'"`
+	HeaderBytes    int           `yaml:"header_bytes" range:"1024..1048576" doc:"request line and headers" over:"431"`
+	BodyBytes      int           `yaml:"body_bytes" range:"1..1073741824" doc:"request body" over:"413; a path that reads no body accepts 4096 bytes"`
+	BodiesBytes    int           `yaml:"bodies_bytes" range:"1..1099511627776" doc:"all request bodies over 4 KiB together; at least body_bytes; a chunked body counts as the largest that its path accepts" over:"503 'too-many-bodies' before the body is read; 'spillway_http_bodies_rejected_total'"`
+	ReadTimeout    time.Duration `yaml:"read_timeout" range:"10ms..1h" doc:"from the first byte of a request to its last" over:"408"`
+	WriteTimeout   time.Duration `yaml:"write_timeout" range:"10ms..1h" doc:"writing a response to a slow client" over:"the connection is closed"`
+	IdleTimeout    time.Duration `yaml:"idle_timeout" range:"10ms..24h" doc:"time between requests on a connection" over:"the connection is closed"`
+	DrainTimeout   time.Duration `yaml:"drain_timeout" range:"10ms..10m" doc:"time for open requests when the server stops" over:"the process ends and logs how many connections were open"`
+	TLSCert        string        `yaml:"tls_cert" doc:"PEM file of the certificate; requires tls_key; enables https"`
+	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
 	CORSOrigins    []string      `yaml:"cors_origins" doc:"allowed origins, SCHEME://HOST[:PORT], or * for all; none: no CORS headers"`
-	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For is believed in logs"`
+	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For is used in the access log"`
 }
 
 // Log says what is logged and how, on standard error.
 type Log struct {
-	Level  string `yaml:"level" enum:"debug,info,warn,error" doc:"the least level that is logged"`
-	Format string `yaml:"format" enum:"text,json" doc:"one line a record, as key=value or as JSON"`
-	Access bool   `yaml:"access" doc:"a line for each request"`
+	Level  string `yaml:"level" enum:"debug,info,warn,error" doc:"lowest level that is logged"`
+	Format string `yaml:"format" enum:"text,json" doc:"key=value or JSON, one line per entry"`
+	Access bool   `yaml:"access" doc:"one line per request"`
 }
 
 // Feed is one feed.
 type Feed struct {
-	Path       string        `yaml:"path" doc:"path of the list, starts with /"`
-	Aliases    []string      `yaml:"aliases" doc:"further paths of the same list"`
-	Database   Secret        `yaml:"database" doc:"the feed's own database; empty: the top-level one"`
-	SQL        string        `yaml:"sql" doc:"one SELECT, no ORDER BY, no LIMIT; parameters as :name"`
-	Key        Keys          `yaml:"key" doc:"output columns that order the list: unique together, NOT NULL, never changed; the largest first unless asc follows the name"`
-	Params     Params        `yaml:"params" doc:"the statement's parameters, NAME: TYPE; the types are text, integer, real, boolean, timestamp and uuid"`
-	Window     int           `yaml:"window" range:"1..100000" doc:"newest rows kept encoded in memory"`
-	Refresh    time.Duration `yaml:"refresh" range:"10ms..1h" doc:"how often the window is read again while it is asked for"`
-	IdleAfter  time.Duration `yaml:"idle_after" range:"10ms..24h" doc:"no request for so long: no more refreshes"`
-	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"the oldest window served while the database is down"`
-	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"a request waits at most so long for the database"`
-	Limit      int           `yaml:"limit" range:"1..100000" doc:"rows a page when the request does not say"`
-	LimitMax   int           `yaml:"limit_max" range:"1..100000" doc:"rows a page at most"`
-	OffsetMax  int           `yaml:"offset_max" range:"0..1000000000000" doc:"the largest offset accepted"`
-	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests that may wait for the database at once"`
-	WindowsMax int           `yaml:"windows_max" range:"1..100000" doc:"windows kept, one for each value of the parameters"`
-	SweepShare float64       `yaml:"sweep_share" range:"0.001..1" doc:"share of one connection's time spent counting for deep offsets"`
+	Path       string        `yaml:"path" doc:"starts with /"`
+	Aliases    []string      `yaml:"aliases" doc:"further paths of the same feed"`
+	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
+	SQL        string        `yaml:"sql" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
+	Key        Keys          `yaml:"key" doc:"output columns that order the feed: unique together, NOT NULL, immutable; descending unless followed by asc"`
+	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid"`
+	Window     int           `yaml:"window" range:"1..100000" doc:"newest rows kept encoded in memory" over:"older rows are read from the database"`
+	Refresh    time.Duration `yaml:"refresh" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`
+	IdleAfter  time.Duration `yaml:"idle_after" range:"10ms..24h" doc:"time without requests after which refreshes stop" over:"the next request waits for one"`
+	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"age of the window served while the database is down" over:"503 until a refresh succeeds; 'spillway_feed_refused_total'"`
+	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503; 'spillway_feed_refused_total'"`
+	Limit      int           `yaml:"limit" range:"1..100000" doc:"rows per page by default" over:"requests may ask for up to limit_max"`
+	LimitMax   int           `yaml:"limit_max" range:"1..100000" doc:"rows per page" over:"400"`
+	OffsetMax  int           `yaml:"offset_max" range:"0..1000000000000" doc:"largest offset" over:"400"`
+	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests waiting for the database" over:"503; 'spillway_feed_refused_total'"`
+	WindowsMax int           `yaml:"windows_max" range:"1..100000" doc:"windows kept, one per value of the parameters" over:"the least recently used is dropped; 'spillway_feed_evictions_total'"`
+	SweepShare float64       `yaml:"sweep_share" range:"0.001..1" doc:"share of one connection spent counting rows for deep offsets" over:"counting pauses; 'spillway_feed_segment_age_seconds'"`
 }
 
 // Query is one query.
 type Query struct {
-	Path       string        `yaml:"path" doc:"path of the query, starts with /"`
+	Path       string        `yaml:"path" doc:"starts with /"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same query"`
-	Database   Secret        `yaml:"database" doc:"the query's own database; empty: the top-level one"`
+	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
-	Params     Params        `yaml:"params" doc:"the statement's parameters, NAME: TYPE; the types are text, integer, real, boolean, timestamp and uuid"`
-	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows of one answer at most"`
-	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes of one answer at most"`
-	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"a request waits at most so long for the database; when all have left, the statement is cancelled"`
-	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"an answer is good for so long from when it came; 0s: nothing is kept"`
-	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"and is served so much longer while one execution renews it"`
-	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are kept; redis: in memory and, for all replicas, in redis"`
-	CacheBytes int           `yaml:"cache_bytes" range:"1024..68719476736" doc:"memory of kept answers"`
-	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests that may wait for the database at once"`
+	Params     Params        `yaml:"params" doc:"as in feeds"`
+	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows per answer" over:"500 'result-too-large'; 'spillway_query_execution_errors_total'"`
+	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes per answer" over:"as rows_max"`
+	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503; 'spillway_query_refused_total'; the statement is cancelled when the last request has left"`
+	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"time that an answer is cached; 0s: not at all" over:"executed again"`
+	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"time after ttl during which the old answer is served while one execution renews it" over:"requests wait for the execution"`
+	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are cached; redis: in memory, and in Redis for all replicas"`
+	CacheBytes int           `yaml:"cache_bytes" range:"1024..68719476736" doc:"memory of cached answers" over:"the least recently used is dropped; 'spillway_query_evictions_total'"`
+	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests waiting for the database" over:"503; 'spillway_query_refused_total'"`
 }
 
 // Keys is a feed's key: one column or a list of them. A column may be followed by

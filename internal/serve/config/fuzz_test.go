@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"spillway/internal/yaml"
 )
 
 // Read takes any bytes without a panic, gives errors of one line each, and
@@ -31,7 +33,7 @@ func FuzzRead(f *testing.F) {
 			}
 			return
 		}
-		var errs Errors
+		var errs yaml.Errors
 		if !errors.As(err, &errs) || len(errs) == 0 {
 			t.Fatalf("error of type %T", err)
 		}

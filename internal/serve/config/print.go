@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
+	"spillway/internal/yaml"
 )
 
 // Print writes the whole configuration as YAML, defaults filled in, with
@@ -155,11 +155,8 @@ var plain = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9_./: -]*[A-Za-z0-9_/]$`)
 // scalar writes a text on one line: plain if that reads back as the same text,
 // in quotes otherwise.
 func scalar(text string) string {
-	if plain.MatchString(text) && !strings.Contains(text, ": ") {
-		var back any
-		if err := yaml.Unmarshal([]byte(text), &back); err == nil && back == any(text) {
-			return text
-		}
+	if plain.MatchString(text) && yaml.IsPlain(text) {
+		return text
 	}
 	return string(quoteJSON(escape(text)))
 }

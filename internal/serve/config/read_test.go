@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"spillway/internal/yaml"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -118,7 +120,7 @@ func bad(t *testing.T, src string, want ...string) {
 		t.Errorf("%q: no error, want %q", src, want)
 		return
 	}
-	var errs Errors
+	var errs yaml.Errors
 	if !errors.As(err, &errs) {
 		t.Errorf("%q: error of type %T", src, err)
 	}
@@ -136,25 +138,26 @@ func TestReadForm(t *testing.T) {
 	bad(t, "", empty)
 	bad(t, "# nothing\n\n", empty)
 	bad(t, "---\n", empty)
-	bad(t, "listen: 127.0.0.1:1\n---\ndata: x\n", "3:1: a second document; a configuration is one")
+	bad(t, "listen: 127.0.0.1:1\n---\ndata: x\n", "3:1: a second document; the file must hold one")
 	bad(t, "just text", "1:1: must be a block of keys and values, not text")
 	bad(t, "[1, 2]", "1:1: must be a block of keys and values, not a list")
-	bad(t, "pool:\n\tmax: 3\n", "2:1: a tab where YAML wants spaces")
+	bad(t, "pool:\n\tmax: 3\n", "2:1: a tab in the indentation; YAML requires spaces")
 	bad(t, "data: \xff\n", "1:7: not valid UTF-8")
 	bad(t, "data: a\x00\n", "1:8: a control character")
 	bad(t, "data: [a\n", "1:7: cannot be read as YAML: sequence end token ']' not found")
 	bad(t, "data: 'a\n", "1:7: cannot be read as YAML: could not find end character of single-quoted text")
 	bad(t, "data: a: b\n", "1:7: cannot be read as YAML: mapping value is not allowed in this context")
 	bad(t, "data: &a x\nlisten: *a\n",
-		"1:1: data: YAML anchors and aliases are not read; write the value out",
-		"2:1: listen: YAML anchors and aliases are not read; write the value out")
-	bad(t, "data: !!str x\n", "1:1: data: YAML tags are not read; write the value alone")
+		"1:1: data: YAML anchors and aliases are not supported; write the value out",
+		"2:1: listen: YAML anchors and aliases are not supported; write the value out")
+	bad(t, "data: !!str x\n", "1:1: data: YAML tags are not supported; write the value alone")
 	bad(t, "? [a]\n: b\n", "2:1: cannot be read as YAML: found an invalid key for this map")
-	const deep = "nested too deeply for a configuration"
-	bad(t, "a: "+strings.Repeat("[", maxBytes/2), "1:104: "+deep)
-	bad(t, strings.Repeat("- ", maxBytes/2), "1:201: "+deep)
-	bad(t, "a:\n"+strings.Repeat(" ", maxIndent)+"b:\n", "2:201: "+deep)
-	bad(t, "data:"+strings.Repeat(" ", maxBytes), "1:1: the file is larger than 262144 bytes")
+	const bytesMax, indentMax = 256 << 10, 200
+	const deep = "nested too deeply: at most 100 brackets and 200 columns of indentation"
+	bad(t, "a: "+strings.Repeat("[", bytesMax/2), "1:104: "+deep)
+	bad(t, strings.Repeat("- ", bytesMax/2), "1:201: "+deep)
+	bad(t, "a:\n"+strings.Repeat(" ", indentMax)+"b:\n", "2:201: "+deep)
+	bad(t, "data:"+strings.Repeat(" ", bytesMax), "1:1: the file is larger than 262144 bytes")
 }
 
 func TestReadKeys(t *testing.T) {
@@ -164,8 +167,8 @@ func TestReadKeys(t *testing.T) {
 		"5:5: feeds[0].refesh: unknown key; did you mean refresh?",
 		"6:5: feeds[0].widow: unknown key; did you mean window?")
 	bad(t, "pool: {mix: 1}\n", "1:8: pool.mix: unknown key; did you mean min?")
-	bad(t, "data: a\ndata: b\n", "2:1: data: this key stands in line 1 already")
-	bad(t, orders+"    params: {a: text, a: uuid}\n", "5:23: feeds[0].params.a: this key stands in line 5 already")
+	bad(t, "data: a\ndata: b\n", "2:1: data: duplicate key, first in line 1")
+	bad(t, orders+"    params: {a: text, a: uuid}\n", "5:23: feeds[0].params.a: duplicate key, first in line 5")
 	bad(t, "a password: x\n", "1:1: ?: unknown key; the keys here are listen, admin, data, database, replica, redis, keys, pool, http, log, feeds, queries, streams, spool, popups")
 	bad(t, "1: x\n", "1:1: ?: unknown key; the keys here are listen, admin, data, database, replica, redis, keys, pool, http, log, feeds, queries, streams, spool, popups")
 }
@@ -202,14 +205,14 @@ func TestReadSecrets(t *testing.T) {
 	bad(t, "database: ${NOT_SET}\n", "1:11: database: the environment variable NOT_SET is not set")
 	bad(t, "data: a\nlisten: ${9}\n", "2:9: listen: ${ begins the name of an environment variable, as ${NAME}; write $${ for ${ itself")
 	bad(t, "data: ${A\n", "1:7: data: ${ begins the name of an environment variable, as ${NAME}; write $${ for ${ itself")
-	bad(t, "database: file:/run/none\n", "1:11: database: the file behind file: cannot be read: file does not exist")
-	bad(t, "database: file:/run/denied\n", "1:11: database: the file behind file: cannot be read: permission denied")
-	bad(t, "database: file:/run/empty\n", "1:11: database: the file behind file: is empty")
+	bad(t, "database: file:/run/none\n", "1:11: database: cannot read the file that file: names: file does not exist")
+	bad(t, "database: file:/run/denied\n", "1:11: database: cannot read the file that file: names: permission denied")
+	bad(t, "database: file:/run/empty\n", "1:11: database: the file that file: names is empty")
 	bad(t, "database: postgres://ann:***@db\n", "1:11: database: holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
 	bad(t, "log: {level: '${LEVEL}'}\n", "1:14: log.level: must be debug, info, warn or error, not \"${LEVEL}\"")
 	bad(t, "pool: {max: '${PASSWORD}'}\n", "1:13: pool.max: must be a whole number, not \"${PASSWORD}\"")
 	bad(t, "redis: '${PASSWORD}'\n", "1:8: redis: must be redis://[USER:PASSWORD@]HOST:PORT[/NUMBER], rediss://... or unix://PATH")
-	bad(t, "admin:\n  listen: :90\n  token: file:/run/none\n", "3:10: admin.token: the file behind file: cannot be read: file does not exist")
+	bad(t, "admin:\n  listen: :90\n  token: file:/run/none\n", "3:10: admin.token: cannot read the file that file: names: file does not exist")
 	bad(t, "admin:\n  listen: :90\n", "2:3: admin.token: must be set, or admin.listen be a loopback address such as 127.0.0.1:9090")
 	bad(t, "admin: {token: short}\n", "1:16: admin.token: must be 16 characters or more, letters, digits and signs without spaces")
 

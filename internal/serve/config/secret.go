@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+
+	"spillway/internal/yaml"
 )
 
 // hidden stands for a secret wherever one would show.
@@ -48,6 +50,19 @@ func (s Secret) String() string {
 		place += "?" + hidden
 	}
 	return scheme + "://" + place
+}
+
+// DecodeYAML reads the secret itself, or file:PATH.
+func (s *Secret) DecodeYAML(n yaml.Node) {
+	text, ok := n.Secret()
+	if !ok {
+		return
+	}
+	if strings.Contains(text, hidden) {
+		n.Fail("holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
+		return
+	}
+	*s = Secret(text)
 }
 
 // GoString returns String, quoted.

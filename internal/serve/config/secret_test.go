@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
+	goccy "github.com/goccy/go-yaml"
 )
 
 func TestSecretString(t *testing.T) {
@@ -51,7 +51,7 @@ func TestSecretNeverShows(t *testing.T) {
 		t.Error(err)
 	}
 	shown.WriteString(c.Admin.Token.GoString())
-	text, err := yaml.Marshal(c)
+	text, err := goccy.Marshal(c)
 	if err != nil {
 		t.Error(err)
 	}

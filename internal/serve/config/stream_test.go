@@ -61,7 +61,7 @@ func TestReadStreamRefuses(t *testing.T) {
 	bad(t, positions+"      height: {type: real, least: 1}\n", "11:28: streams[0].columns.height.least: unknown key; the keys here are type, required, default, min, max, max_length")
 	bad(t, positions+"      height: {type: [real]}\n", "11:22: streams[0].columns.height.type: must be one value, not a list")
 	bad(t, positions+"      height: {type: real, required: 1}\n", "11:38: streams[0].columns.height.required: must be true or false, not \"1\"")
-	bad(t, positions+"      speed: real\n", "11:7: streams[0].columns.speed: this key stands in line 8 already")
+	bad(t, positions+"      speed: real\n", "11:7: streams[0].columns.speed: duplicate key, first in line 8")
 	bad(t, positions+"      height: {type: real, default: }\n", "11:28: streams[0].columns.height.default: has no value; leave the key out for its default")
 	bad(t, positions+"    ack: disk\n", `11:10: streams[0].ack: must be database, spool or memory, not "disk"`)
 	bad(t, "listen: :80\n"+positions, "1:1: keys: must be given where streams are served to other hosts, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080")

@@ -11,7 +11,32 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"spillway/internal/yaml"
 )
+
+// Mistake is a value that breaks a rule, found by Validate or a Check.
+type Mistake struct {
+	Path  string // of the value, as feeds[0].window
+	Rule  string // the rule: "must be from 1 to 100000"
+	Value string // the value found; empty: left out of the message, as for secrets
+}
+
+// Mistakes are all values that break a rule.
+type Mistakes []Mistake
+
+// Error returns one line for each mistake: PATH: RULE, not VALUE.
+func (m Mistakes) Error() string {
+	lines := make([]string, len(m))
+	for i, one := range m {
+		lines[i] = one.Path + ": " + one.Rule + yaml.Quote(one.Value)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Check is a rule that needs knowledge outside of this package, such as SQL. It gets the
+// whole configuration with defaults filled in.
+type Check func(Config) []Mistake
 
 // minToken is the least length of the admin token.
 const minToken = 16
@@ -46,10 +71,10 @@ func (c Config) mistakes() Mistakes {
 	}
 	paths := map[string]string{}
 	for i, feed := range c.Feeds {
-		v.feed(index("feeds", i), feed, paths)
+		v.feed(yaml.Index("feeds", i), feed, paths)
 	}
 	for i, query := range c.Queries {
-		v.query(index("queries", i), query, paths)
+		v.query(yaml.Index("queries", i), query, paths)
 	}
 	v.popups(c, paths)
 	v.streams(c)
@@ -68,7 +93,7 @@ func (v *validator) add(path, rule, value string) {
 func (v *validator) bounds(path string, value reflect.Value) {
 	for i := range value.NumField() {
 		field, tag := value.Field(i), value.Type().Field(i).Tag
-		at := join(path, tag.Get("yaml"))
+		at := yaml.Join(path, tag.Get("yaml"))
 		if field.Kind() == reflect.Struct {
 			v.bounds(at, field)
 		}
@@ -83,7 +108,7 @@ func (v *validator) bounds(path string, value reflect.Value) {
 		}
 		if _, ok := preset(field.Type().Elem()); ok {
 			for j := range field.Len() {
-				v.bounds(index(at, j), field.Index(j))
+				v.bounds(yaml.Index(at, j), field.Index(j))
 			}
 		}
 	}
@@ -162,14 +187,14 @@ func (v *validator) http(h HTTP) {
 	}
 	for i, origin := range h.CORSOrigins {
 		if origin != "*" && !isOrigin(origin) {
-			v.add(index("http.cors_origins", i), "must be SCHEME://HOST or SCHEME://HOST:PORT without anything behind, or *", origin)
+			v.add(yaml.Index("http.cors_origins", i), "must be SCHEME://HOST or SCHEME://HOST:PORT without anything behind, or *", origin)
 		}
 	}
 	for i, proxy := range h.TrustedProxies {
 		_, addressError := netip.ParseAddr(proxy)
 		_, prefixError := netip.ParsePrefix(proxy)
 		if addressError != nil && prefixError != nil {
-			v.add(index("http.trusted_proxies", i), "must be an address or a CIDR, as 10.0.0.0/8", proxy)
+			v.add(yaml.Index("http.trusted_proxies", i), "must be an address or a CIDR, as 10.0.0.0/8", proxy)
 		}
 	}
 }

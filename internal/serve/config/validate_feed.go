@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"spillway/internal/yaml"
 )
 
 // paramTypes are the types of parameters, as the feed engine knows them.
@@ -15,23 +17,23 @@ const pageParams = "offset,limit,before"
 
 // feed checks one feed. paths holds who has which path already.
 func (v *validator) feed(at string, f Feed, paths map[string]string) {
-	v.path(join(at, "path"), f.Path, paths)
+	v.path(yaml.Join(at, "path"), f.Path, paths)
 	for i, alias := range f.Aliases {
-		v.path(index(join(at, "aliases"), i), alias, paths)
+		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, paths)
 	}
 	if strings.TrimSpace(f.SQL) == "" {
-		v.add(join(at, "sql"), "must be given: one SELECT", "")
+		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
 	}
-	v.key(join(at, "key"), f.Key)
-	v.params(join(at, "params"), f.Params, pageParams)
+	v.key(yaml.Join(at, "key"), f.Key)
+	v.params(yaml.Join(at, "params"), f.Params, pageParams)
 	if f.Limit > f.LimitMax {
-		v.add(join(at, "limit"), fmt.Sprintf("must not be larger than limit_max, which is %d", f.LimitMax), fmt.Sprint(f.Limit))
+		v.add(yaml.Join(at, "limit"), fmt.Sprintf("must not be larger than limit_max, which is %d", f.LimitMax), fmt.Sprint(f.Limit))
 	}
 	if f.StaleMax < f.Refresh {
-		v.add(join(at, "stale_max"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.StaleMax.String())
+		v.add(yaml.Join(at, "stale_max"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.StaleMax.String())
 	}
 	if f.IdleAfter < f.Refresh {
-		v.add(join(at, "idle_after"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.IdleAfter.String())
+		v.add(yaml.Join(at, "idle_after"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.IdleAfter.String())
 	}
 }
 
@@ -96,8 +98,8 @@ func isColumn(name string) bool {
 // for itself.
 func (v *validator) params(at string, params Params, taken string) {
 	for _, p := range params {
-		path := join(at, printable(p.Name))
-		if !isIdentifier(p.Name) {
+		path := yaml.Join(at, yaml.Printable(p.Name))
+		if !yaml.IsIdentifier(p.Name) {
 			v.add(path, "must be named by a letter or _, then letters, digits and _", "")
 		}
 		if taken != "" && slices.Contains(strings.Split(taken, ","), p.Name) {
@@ -106,5 +108,23 @@ func (v *validator) params(at string, params Params, taken string) {
 		if !slices.Contains(strings.Split(paramTypes, ","), p.Type) {
 			v.add(path, "must be "+orList(paramTypes), p.Type)
 		}
+	}
+}
+
+// query checks one query. paths holds who has which path already.
+func (v *validator) query(at string, q Query, paths map[string]string) {
+	v.path(yaml.Join(at, "path"), q.Path, paths)
+	for i, alias := range q.Aliases {
+		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, paths)
+	}
+	if strings.TrimSpace(q.SQL) == "" {
+		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
+	}
+	v.params(yaml.Join(at, "params"), q.Params, "")
+	if q.Stale > 0 && q.TTL == 0 {
+		v.add(yaml.Join(at, "stale"), "must be 0s, or ttl be set: without a ttl nothing is kept", q.Stale.String())
+	}
+	if q.Cache == "redis" && q.TTL == 0 {
+		v.add(yaml.Join(at, "cache"), "must be memory, or ttl be set: without a ttl nothing is kept", q.Cache)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"spillway/internal/yaml"
 )
 
 // attributeTypes are the types of popups' attributes, as the popup engine knows
@@ -50,7 +52,7 @@ func (v *validator) popups(c Config, paths map[string]string) {
 	}
 	for i, key := range p.Keys {
 		if len(key.Reveal()) < signingKeyMin {
-			v.add(index("popups.keys", i), fmt.Sprintf("must be %d characters or more, as openssl rand -hex 32 gives", signingKeyMin), "")
+			v.add(yaml.Index("popups.keys", i), fmt.Sprintf("must be %d characters or more, as openssl rand -hex 32 gives", signingKeyMin), "")
 		}
 	}
 	v.names("popups.placements", p.Placements)
@@ -78,9 +80,9 @@ func (v *validator) names(at string, names []string) {
 		})
 		switch {
 		case !plain:
-			v.add(index(at, i), "must be 1 to 32 lower-case letters, digits and -, not - first", name)
+			v.add(yaml.Index(at, i), "must be 1 to 32 lower-case letters, digits and -, not - first", name)
 		case slices.Contains(names[:i], name):
-			v.add(index(at, i), "must not be there twice", name)
+			v.add(yaml.Index(at, i), "must not be there twice", name)
 		}
 	}
 }
@@ -89,7 +91,7 @@ func (v *validator) names(at string, names []string) {
 // that expressions have a meaning for are the popup engine's to refuse.
 func (v *validator) attributes(at string, attributes Params) {
 	for _, a := range attributes {
-		path := join(at, printable(a.Name))
+		path := yaml.Join(at, yaml.Printable(a.Name))
 		if slices.Contains(strings.Split(popupParams, ","), a.Name) {
 			v.add(path, "must have another name: "+strings.ReplaceAll(popupParams, ",", ", ")+" have a meaning of their own", "")
 		}
@@ -102,7 +104,7 @@ func (v *validator) attributes(at string, attributes Params) {
 func (v *validator) identity(at string, d Identity) {
 	if d.Trust != "jwt" {
 		if d.Key != "" {
-			v.add(join(at, "trust"), "must be jwt where a key is given", d.Trust)
+			v.add(yaml.Join(at, "trust"), "must be jwt where a key is given", d.Trust)
 		}
 		return
 	}
@@ -110,19 +112,19 @@ func (v *validator) identity(at string, d Identity) {
 	isPEM := strings.HasPrefix(key, "-----BEGIN ")
 	switch {
 	case key == "":
-		v.add(join(at, "key"), "must be given with trust: jwt", "")
+		v.add(yaml.Join(at, "key"), "must be given with trust: jwt", "")
 	case d.Algorithm == "HS256" && isPEM:
-		v.add(join(at, "algorithm"), "must be RS256 or EdDSA: the key is a public one", d.Algorithm)
+		v.add(yaml.Join(at, "algorithm"), "must be RS256 or EdDSA: the key is a public one", d.Algorithm)
 	case d.Algorithm == "HS256" && len(key) < signingKeyMin:
-		v.add(join(at, "key"), fmt.Sprintf("must be %d characters or more for HS256", signingKeyMin), "")
+		v.add(yaml.Join(at, "key"), fmt.Sprintf("must be %d characters or more for HS256", signingKeyMin), "")
 	case d.Algorithm != "HS256" && !isPEM:
-		v.add(join(at, "key"), "must be a public key in PEM for "+d.Algorithm+", as file:PATH", "")
+		v.add(yaml.Join(at, "key"), "must be a public key in PEM for "+d.Algorithm+", as file:PATH", "")
 	}
 	if !isToken(d.Header) {
-		v.add(join(at, "header"), "must be the name of a header", d.Header)
+		v.add(yaml.Join(at, "header"), "must be the name of a header", d.Header)
 	}
 	if strings.TrimSpace(d.Claim) == "" {
-		v.add(join(at, "claim"), "must name a claim, as sub", "")
+		v.add(yaml.Join(at, "claim"), "must name a claim, as sub", "")
 	}
 }
 

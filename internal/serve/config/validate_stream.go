@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"spillway/internal/yaml"
 )
 
 // columnTypes are the types of columns, as the stream engine knows them.
@@ -38,11 +40,11 @@ func (v *validator) streams(c Config) {
 		}
 	}
 	for i, s := range c.Streams {
-		v.stream(index("streams", i), s, c.HTTP, paths)
+		v.stream(yaml.Index("streams", i), s, c.HTTP, paths)
 	}
 	for i, key := range c.Keys {
 		if text := key.Reveal(); len(text) < minKey || strings.ContainsFunc(text, notTokenRune) {
-			v.add(index("keys", i), fmt.Sprintf("must be %d characters or more, letters, digits and signs without spaces, as openssl rand -hex 16 gives", minKey), "")
+			v.add(yaml.Index("keys", i), fmt.Sprintf("must be %d characters or more, letters, digits and signs without spaces, as openssl rand -hex 16 gives", minKey), "")
 		}
 	}
 	if len(c.Streams) > 0 && c.OpenToOthers() {
@@ -52,22 +54,22 @@ func (v *validator) streams(c Config) {
 
 // stream checks one stream. paths holds who has which path already.
 func (v *validator) stream(at string, s Stream, h HTTP, paths map[string]string) {
-	v.path(join(at, "path"), s.Path, paths)
+	v.path(yaml.Join(at, "path"), s.Path, paths)
 	for i, alias := range s.Aliases {
-		v.path(index(join(at, "aliases"), i), alias, paths)
+		v.path(yaml.Index(yaml.Join(at, "aliases"), i), alias, paths)
 	}
 	if schema, table, qualified := strings.Cut(s.Table, "."); !isColumn(schema) || qualified && !isColumn(table) {
-		v.add(join(at, "table"), "must be NAME or SCHEMA.NAME of a table: letters, digits and _", s.Table)
+		v.add(yaml.Join(at, "table"), "must be NAME or SCHEMA.NAME of a table: letters, digits and _", s.Table)
 	}
 	v.columns(at, s)
-	v.atLeast(join(at, "queue_rows"), s.QueueRows, "batch_rows", s.BatchRows)
-	v.atLeast(join(at, "queue_rows"), s.QueueRows, "records_max", s.RecordsMax)
-	v.atLeast(join(at, "queue_bytes"), s.QueueBytes, "batch_bytes", s.BatchBytes)
+	v.atLeast(yaml.Join(at, "queue_rows"), s.QueueRows, "batch_rows", s.BatchRows)
+	v.atLeast(yaml.Join(at, "queue_rows"), s.QueueRows, "records_max", s.RecordsMax)
+	v.atLeast(yaml.Join(at, "queue_bytes"), s.QueueBytes, "batch_bytes", s.BatchBytes)
 	if s.BodyBytes > h.BodyBytes {
-		v.add(join(at, "body_bytes"), fmt.Sprintf("must not be larger than http.body_bytes, which is %d", h.BodyBytes), strconv.Itoa(s.BodyBytes))
+		v.add(yaml.Join(at, "body_bytes"), fmt.Sprintf("must not be larger than http.body_bytes, which is %d", h.BodyBytes), strconv.Itoa(s.BodyBytes))
 	}
 	if s.Timeout < s.CommitTimeout {
-		v.add(join(at, "timeout"), "must not be shorter than commit_timeout, which is "+s.CommitTimeout.String(), s.Timeout.String())
+		v.add(yaml.Join(at, "timeout"), "must not be shorter than commit_timeout, which is "+s.CommitTimeout.String(), s.Timeout.String())
 	}
 }
 
@@ -80,7 +82,7 @@ func (v *validator) atLeast(path string, n int, other string, least int) {
 // columns checks a stream's columns and the keys that name one. What a default and a
 // bound may be is the stream engine's to say.
 func (v *validator) columns(at string, s Stream) {
-	path := join(at, "columns")
+	path := yaml.Join(at, "columns")
 	if len(s.Columns) == 0 {
 		v.add(path, "must name at least one column", "")
 	}
@@ -88,24 +90,24 @@ func (v *validator) columns(at string, s Stream) {
 	for _, c := range s.Columns {
 		names = append(names, c.Name)
 		if !isColumn(c.Name) {
-			v.add(join(path, printable(c.Name)), "must be named by letters, digits and _", "")
+			v.add(yaml.Join(path, yaml.Printable(c.Name)), "must be named by letters, digits and _", "")
 		}
 		if !slices.Contains(strings.Split(columnTypes, ","), c.Type) {
-			v.add(join(join(path, printable(c.Name)), "type"), "must be "+orList(columnTypes), c.Type)
+			v.add(yaml.Join(yaml.Join(path, yaml.Printable(c.Name)), "type"), "must be "+orList(columnTypes), c.Type)
 		}
 		if c.MaxLength < 0 {
-			v.add(join(join(path, printable(c.Name)), "max_length"), "must be 1 or more", strconv.Itoa(c.MaxLength))
+			v.add(yaml.Join(yaml.Join(path, yaml.Printable(c.Name)), "max_length"), "must be 1 or more", strconv.Itoa(c.MaxLength))
 		}
 	}
 	if s.Extra != "" && (slices.Contains(names, s.Extra) || !isColumn(s.Extra)) {
-		v.add(join(at, "extra"), "must be the name of a column that is not among columns", s.Extra)
+		v.add(yaml.Join(at, "extra"), "must be the name of a column that is not among columns", s.Extra)
 	}
 	for i, name := range s.Key {
 		if !slices.Contains(names, name) || slices.Contains(s.Key[:i], name) {
-			v.add(index(join(at, "key"), i), "must be one of columns, once", name)
+			v.add(yaml.Index(yaml.Join(at, "key"), i), "must be one of columns, once", name)
 		}
 	}
 	if s.OrderBy != "" && !slices.Contains(names, s.OrderBy) {
-		v.add(join(at, "order_by"), "must be one of columns", s.OrderBy)
+		v.add(yaml.Join(at, "order_by"), "must be one of columns", s.OrderBy)
 	}
 }

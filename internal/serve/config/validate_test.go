@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"spillway/internal/yaml"
 )
 
 // valid returns a configuration with one feed, changed by change.
@@ -131,7 +133,7 @@ func TestBounds(t *testing.T) {
 	walk = func(path string, v reflect.Value) {
 		for i := range v.NumField() {
 			field, tag := v.Field(i), v.Type().Field(i).Tag
-			at := join(path, tag.Get("yaml"))
+			at := yaml.Join(path, tag.Get("yaml"))
 			switch field.Kind() {
 			case reflect.Struct:
 				walk(at, field)
@@ -154,14 +156,14 @@ func outside(t *testing.T, c *Config, path, bounds string, field reflect.Value) 
 	for _, bound := range []string{low, high} {
 		_, notNumber := strconv.ParseFloat(bound, 64)
 		_, notDuration := time.ParseDuration(bound)
-		if isDuration := field.Type() == durationType; isDuration && notDuration != nil || !isDuration && notNumber != nil {
+		if isDuration := field.Type() == reflect.TypeFor[time.Duration](); isDuration && notDuration != nil || !isDuration && notNumber != nil {
 			t.Errorf("%s: range %q is not of its type", path, bounds)
 		}
 	}
 	before := reflect.ValueOf(field.Interface())
 	defer field.Set(before)
 	step := 1.0
-	if field.Type() == durationType {
+	if field.Type() == reflect.TypeFor[time.Duration]() {
 		step = float64(time.Millisecond) // float64 does not hold a year to the nanosecond
 	}
 	for _, x := range []float64{number(low) - step, number(high) + step} {

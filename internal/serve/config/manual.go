@@ -1,0 +1,110 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"spillway/internal/yaml"
+)
+
+// Manual returns the tables of docs/configuration.md: one for each block, with the type,
+// the default and the meaning of each key.
+func Manual() string {
+	var b strings.Builder
+	writeTable(&b, "", "The top level of the file.", reflect.ValueOf(Default()))
+	return b.String()
+}
+
+// block is a struct below another one.
+type block struct {
+	path, doc string
+	value     reflect.Value
+}
+
+// writeTable writes the table of one block, and those of the blocks in it.
+func writeTable(b *strings.Builder, path, doc string, v reflect.Value) {
+	if path != "" {
+		fmt.Fprintf(b, "\n### %s\n\n", path)
+	}
+	fmt.Fprintf(b, "%s\n\n| key | values | default | meaning |\n|---|---|---|---|\n", doc)
+	var below []block
+	for i := range v.NumField() {
+		field, tag := v.Field(i), v.Type().Field(i).Tag
+		at := yaml.Join(path, tag.Get("yaml"))
+		meaning := sentence(tag.Get("doc"))
+		switch preset, isList := elementPreset(field.Type()); {
+		case field.Kind() == reflect.Struct:
+			below = append(below, block{at, meaning, field})
+			continue
+		case isList:
+			below = append(below, block{at + "[]", meaning, preset})
+			continue
+		}
+		if over := tag.Get("over"); over != "" {
+			meaning += " Beyond it: " + strings.ReplaceAll(over, "'", "`") + "."
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", tag.Get("yaml"), values(field.Type(), tag), fallback(at, field), meaning)
+	}
+	for _, one := range below {
+		writeTable(b, one.path, one.doc, one.value)
+	}
+}
+
+func elementPreset(t reflect.Type) (reflect.Value, bool) {
+	if t.Kind() != reflect.Slice {
+		return reflect.Value{}, false
+	}
+	return preset(t.Elem())
+}
+
+// sentence writes a doc tag as a sentence.
+func sentence(doc string) string { return strings.ToUpper(doc[:1]) + doc[1:] + "." }
+
+// values says which values a key takes.
+func values(t reflect.Type, tag reflect.StructTag) string {
+	if low, high, ok := strings.Cut(tag.Get("range"), ".."); ok {
+		return low + " to " + high
+	}
+	if allowed, ok := tag.Lookup("enum"); ok {
+		return orList(allowed)
+	}
+	switch t {
+	case reflect.TypeFor[Secret]():
+		return "secret"
+	case reflect.TypeFor[[]Secret]():
+		return "secrets"
+	case reflect.TypeFor[Keys]():
+		return "column or columns"
+	case reflect.TypeFor[Params]():
+		return "names and types"
+	case reflect.TypeFor[Columns]():
+		return "columns"
+	case reflect.TypeFor[bool]():
+		return "true or false"
+	case reflect.TypeFor[[]string]():
+		return "texts"
+	}
+	return "text"
+}
+
+// fallback returns the default of a key.
+func fallback(path string, v reflect.Value) string {
+	text := ""
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		text = shortDuration(x)
+	case int, float64, bool:
+		text = fmt.Sprint(x)
+	case string:
+		text = x
+	}
+	switch {
+	case path == "pool.max":
+		return "(cores x 2) + 1"
+	case text == "":
+		return ""
+	}
+	return "`" + text + "`"
+}
