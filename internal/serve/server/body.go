@@ -3,21 +3,21 @@ package server
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/valyala/fasthttp"
 )
 
-// bodySmall is how large a body may be without being counted, in bytes: a connection's
-// own buffers are larger, and http.connections bounds those. It is also what may be sent
-// where nothing reads a body.
+// bodySmall is the size up to which a body is not counted, in bytes: a connection's own
+// buffers are larger, and http.connections bounds those. It is also what a path accepts
+// that reads no body.
 const bodySmall = 4 << 10
 
-// bodies bounds the request bodies that all connections together receive and hold. Small
-// ones pay one comparison.
+// bodies bounds the large request bodies that all connections together receive and hold.
 type bodies struct {
 	limit   int64
 	held    atomic.Int64 // bytes
@@ -26,66 +26,21 @@ type bodies struct {
 
 // hold counts n bytes in, unless they are too many.
 func (b *bodies) hold(n int64) bool {
-	if b.held.Add(n) <= b.limit {
+	if n == 0 || b.held.Add(n) <= b.limit {
 		return true
 	}
 	b.held.Add(-n)
-	b.refused.Add(1)
 	return false
 }
 
-// bodyShare is what one connection's request has of the bodies. The connection's
-// goroutine uses it; Close, which may be another's, gives it back at last.
-type bodyShare struct {
-	held   atomic.Int64 // bytes
-	bounds bodyBounds   // of a request whose body counts: fasthttp forgets its headers when it gives the body up
-}
-
-// bodyBounds is what a request may send.
+// bodyBounds says how large a request's body may be.
 type bodyBounds struct {
-	most  int         // bytes, at least 1
-	why   problemKind // it may not send more
-	route *route      // that counts it
+	most  int         // bytes
+	why   problemKind // the problem of a larger one
+	route *route      // that counts the request
 }
 
-// received bounds a request's body by its headers, before memory is taken for it: by what
-// its path reads, without a key to nothing, and by what all connections hold.
-func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	b := s.bodyBounds(h)
-	if counted(h) {
-		if c := connOf(contextOf(h)); c != nil {
-			c.release(&s.bodies)
-			b = s.holdBody(c, h.ContentLength(), b)
-			c.body.bounds = b
-		}
-	}
-	return fasthttp.RequestConfig{MaxRequestBodySize: b.most}
-}
-
-// holdBody counts a body of that size in, and returns the bounds that it has then.
-func (s *Server) holdBody(c *conn, size int, b bodyBounds) bodyBounds {
-	if size < 0 {
-		size = b.most // in chunks: it may grow as large
-	}
-	switch {
-	case size > b.most || size <= bodySmall:
-	case s.bodies.hold(int64(size)):
-		c.body.held.Store(int64(size))
-	default:
-		b.most, b.why = 1, bodiesFull
-	}
-	return b
-}
-
-// counted reports whether a request's body may be larger than bodySmall: it says so, or
-// comes in chunks.
-func counted(h *fasthttp.RequestHeader) bool {
-	const chunked = -1
-	n := h.ContentLength()
-	return n > bodySmall || n == chunked
-}
-
-// bodyBounds returns what a request may send, by its headers.
+// bodyBounds returns the bounds of a request, by its headers.
 func (s *Server) bodyBounds(h *fasthttp.RequestHeader) bodyBounds {
 	path, _, _ := bytes.Cut(h.RequestURI(), []byte("?"))
 	e, ok := s.routes[string(path)]
@@ -95,84 +50,201 @@ func (s *Server) bodyBounds(h *fasthttp.RequestHeader) bodyBounds {
 	case e.write == nil || !h.IsPost():
 		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), bodyTooLarge, e.any()}
 	case s.locked(e.write, h):
-		return bodyBounds{1, noKey, e.write} // 0 would be the default
+		return bodyBounds{0, noKey, e.write}
 	}
 	return bodyBounds{e.write.body, bodyTooLarge, e.write}
 }
 
-// dropBody gives back the memory of a body that is needed no more: fasthttp would keep it
-// for the connection's next request, however long that takes.
-func (s *Server) dropBody(ctx *fasthttp.RequestCtx) {
-	if !counted(&ctx.Request.Header) {
-		return
-	}
-	ctx.Request.ReleaseBody(bodySmall)
-	if c := connOf(ctx); c != nil {
-		c.release(&s.bodies)
-		c.body.bounds = bodyBounds{}
-	}
+// chunked is the length of a body that comes in chunks.
+const chunked = -1
+
+// large reports whether a request's body may be larger than bodySmall.
+func large(h *fasthttp.RequestHeader) bool {
+	n := h.ContentLength()
+	return n > bodySmall || n == chunked
 }
 
-// release gives back what the connection's request has of all bodies.
-func (c *conn) release(all *bodies) {
-	if n := c.body.held.Swap(0); n > 0 {
-		all.held.Add(-n)
+// size returns how much of all bodies a request's body counts for, in bytes.
+func (b bodyBounds) size(h *fasthttp.RequestHeader) int64 {
+	n := h.ContentLength()
+	if n == chunked {
+		n = b.most
 	}
+	if n <= bodySmall {
+		return 0
+	}
+	return int64(n)
 }
 
-// tooLarge answers a request whose body is not read, and returns who counts it.
-func (s *Server) tooLarge(ctx *fasthttp.RequestCtx) *route {
-	h := &ctx.Request.Header
-	b, c := s.bodyBounds(h), connOf(ctx)
-	if c != nil {
-		c.linger.Store(true)
-		if c.body.bounds.route != nil {
-			b = c.body.bounds
-		}
+// received runs after a request's headers were read, before memory is taken for its body.
+// fasthttp reads a small body before it calls serve. It leaves a large one for
+// receiveBody, except for the first byte.
+//
+// If the headers are enough to refuse the body, received adds "Expect: 100-continue", and
+// fasthttp asks expected for the answer before it reads anything.
+func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	if n := h.ContentLength(); n == 0 || n < chunked {
+		return fasthttp.RequestConfig{} // no body
 	}
+	if _, refused := s.refuses(h); refused {
+		h.SetBytesV(fasthttp.HeaderExpect, []byte("100-continue"))
+	}
+	if large(h) {
+		return fasthttp.RequestConfig{MaxRequestBodySize: 1}
+	}
+	return fasthttp.RequestConfig{MaxRequestBodySize: bodySmall}
+}
+
+// refuses returns the bounds of a request, and whether its headers alone show that the
+// body is over them.
+func (s *Server) refuses(h *fasthttp.RequestHeader) (bodyBounds, bool) {
+	b := s.bodyBounds(h)
+	if h.ContentLength() > b.most {
+		return b, true
+	}
+	size := b.size(h)
+	if size == 0 || s.bodies.held.Load()+size <= s.bodies.limit {
+		return b, false
+	}
+	b.why = bodiesFull
+	return b, true
+}
+
+// expected answers a request whose body received refuses, and a client that waits for
+// leave to send its body.
+func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
+	b, refused := s.refuses(&ctx.Request.Header)
+	if !refused && ctx.Request.Header.IsHTTP11() {
+		return fasthttp.StatusContinue
+	}
+	if !refused { // HTTP/1.0 knows no Continue: received has refused it, and room has been made since
+		b.why = bodiesFull
+	}
+	s.refuseBody(ctx, b)
+	return ctx.Response.StatusCode()
+}
+
+// refuseBody answers and counts a request whose body is not read, or not to its end.
+func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 	switch b.why {
 	case notFound:
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case noKey:
 		s.unauthorized(ctx)
 	case bodiesFull:
-		s.unavailable(ctx, bodiesFull, fmt.Sprintf("%d bytes of request bodies may be under way (http.bodies_bytes): nothing was stored, send it again", s.bodies.limit), nil)
+		s.bodies.refused.Add(1)
+		s.unavailable(ctx, bodiesFull, fmt.Sprintf("request bodies have reached %d bytes (http.bodies_bytes): nothing was stored, send it again", s.bodies.limit), nil)
 	default:
 		s.problem(ctx, bodyTooLarge, sizeDetail(b.most))
 	}
-	return b.route
+	ctx.SetConnectionClose()
+	if c := connOf(ctx); c != nil {
+		c.linger.Store(true)
+	}
+	b.route.meter.observe(ctx.Response.StatusCode(), 0)
 }
 
-// expected answers a client that asks whether to send its body (Expect: 100-continue).
-func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
+// heldKey is the user value of a request that holds a share of all bodies, in bytes.
+type heldKey struct{}
+
+// receiveBody reads a large body, which handlers then find in ctx. It returns false if it
+// has answered the request instead.
+func (s *Server) receiveBody(ctx *fasthttp.RequestCtx) bool {
 	h := &ctx.Request.Header
 	b := s.bodyBounds(h)
-	if c := connOf(ctx); c != nil && counted(h) {
-		b = c.body.bounds
+	size := b.size(h)
+	if !s.bodies.hold(size) {
+		b.why = bodiesFull
+		s.refuseBody(ctx, b)
+		return false
 	}
-	if h.ContentLength() <= b.most && b.why != bodiesFull {
-		return fasthttp.StatusContinue
+	ctx.SetUserValue(heldKey{}, size)
+	body, err := readBody(ctx, h.ContentLength(), b.most)
+	switch {
+	case err != nil:
+		s.serveError(ctx, err)
+		return false
+	case len(body) > b.most:
+		s.dropBody(ctx)
+		s.refuseBody(ctx, b)
+		return false
 	}
-	r := s.tooLarge(ctx)
-	r.meter.observe(ctx.Response.StatusCode(), 0)
-	return ctx.Response.StatusCode()
+	ctx.Request.SetBodyRaw(body)
+	return true
 }
 
-// contextOf returns the request that a header is part of. It holds for the headers that
-// fasthttp shows before it reads a body, which it does without saying of which
-// connection: a test sees that it does hold.
-func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
-	const at = unsafe.Offsetof((*fasthttp.RequestCtx)(nil).Request) + unsafe.Offsetof((*fasthttp.Request)(nil).Header)
-	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(at)))
+// readBody reads a body of length bytes, or a chunked one of at most most: a longer one is
+// cut at one byte more.
+func readBody(ctx *fasthttp.RequestCtx, length, most int) ([]byte, error) {
+	if length != chunked {
+		body := make([]byte, length)
+		_, err := io.ReadFull(ctx.RequestBodyStream(), body)
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return body, err // net.Conn's own error
+	}
+	body, err := io.ReadAll(io.LimitReader(ctx.RequestBodyStream(), int64(most)+1))
+	if c := connOf(ctx); err == nil && c != nil && c.ended {
+		err = io.ErrUnexpectedEOF // between two chunks, which fasthttp takes for the end
+	}
+	return body, err // net.Conn's own error
 }
 
-// connOf returns the connection of a request, with or without TLS; nil: it is none of
-// this package's.
+// dropBody gives back the memory of a large body. fasthttp would keep it until the
+// connection's next request.
+func (s *Server) dropBody(ctx *fasthttp.RequestCtx) {
+	if !large(&ctx.Request.Header) {
+		return
+	}
+	if held, ok := ctx.UserValue(heldKey{}).(int64); ok {
+		ctx.RemoveUserValue(heldKey{})
+		s.bodies.held.Add(-held)
+	}
+	ctx.Request.ReleaseBody(bodySmall)
+}
+
+// tlsListener accepts TLS connections from a listener.
+type tlsListener struct {
+	*listener
+	config *tls.Config
+}
+
+// Accept implements net.Listener.
+func (l tlsListener) Accept() (net.Conn, error) {
+	c, err := l.listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	inner, ok := c.(*conn)
+	if !ok {
+		panic("bug: the listener accepts connections of another type")
+	}
+	return &tlsConn{tls.Server(inner, l.config), inner}, nil
+}
+
+// tlsConn is a TLS connection on top of a conn.
+type tlsConn struct {
+	*tls.Conn
+	inner *conn
+}
+
+// Read implements io.Reader.
+func (c *tlsConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err == io.EOF {
+		c.inner.ended = true
+	}
+	return n, err // net.Conn's own error
+}
+
+// connOf returns the connection of a request; nil in tests that serve from memory.
 func connOf(ctx *fasthttp.RequestCtx) *conn {
-	var inner net.Conn = ctx.Conn()
-	if t, ok := inner.(*tls.Conn); ok {
-		inner = t.NetConn()
+	switch c := ctx.Conn().(type) {
+	case *conn:
+		return c
+	case *tlsConn:
+		return c.inner
 	}
-	c, _ := inner.(*conn)
-	return c
+	return nil
 }

@@ -152,12 +152,57 @@ func TestBodiesBehindTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(c, largeThing); err != nil {
+	if _, err := io.WriteString(c, largeThing+"["); err != nil {
 		t.Fatal(err)
 	}
 	wantHeld(t, s, 300_000)
 	_ = c.Close()
 	wantHeld(t, s, 0)
+}
+
+// TestBodyBrokenOff: nothing is stored of a body in chunks whose client leaves between two
+// of them, with and without TLS.
+func TestBodyBrokenOff(t *testing.T) {
+	certificate := httptest.NewTLSServer(http.NotFoundHandler())
+	defer certificate.Close()
+	for _, secure := range []bool{false, true} {
+		sink := &streamSink{}
+		route := openStream(t, sink)
+		url, s := start(t, &rows{n: 5}, func(c *Config) {
+			c.Streams, c.BodyBytes, c.BodiesBytes = []StreamRoute{route}, 1<<20, 1<<20
+			if secure {
+				c.TLS = &tls.Config{Certificates: certificate.TLS.Certificates, MinVersion: tls.VersionTLS12}
+			}
+		})
+		var c interface {
+			io.ReadWriter
+			CloseWrite() error
+		}
+		plain, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer plain.Close()
+		c = plain.(*net.TCPConn)
+		if secure {
+			pool := certificate.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+			c = tls.Client(plain, &tls.Config{RootCAs: pool, ServerName: "example.com"})
+		}
+		if _, err := io.WriteString(c, chunkThings+"8\r\n{\"id\":3}\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		both := bufio.NewReadWriter(bufio.NewReader(c), nil)
+		wantText(t, both, 400, "request ended early")
+		wantHeld(t, s, 0)
+		sink.mu.Lock()
+		if sink.rows != 0 {
+			t.Errorf("TLS %v: %d records of half a body are stored", secure, sink.rows)
+		}
+		sink.mu.Unlock()
+	}
 }
 
 // TestBodyWhereNoneIsRead: no path lends its bound to requests that it does not read.
@@ -177,7 +222,7 @@ func TestBodyWhereNoneIsRead(t *testing.T) {
 	} {
 		wantText(t, dialBody(t, address, c.line+" HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n"), c.status, c.part)
 		if c.status == 413 {
-			conn := dialBody(t, address, c.line+" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"+fmt.Sprintf("%x\r\n", 5000))
+			conn := dialBody(t, address, c.line+" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"+fmt.Sprintf("%x\r\n%s\r\n", 5000, strings.Repeat(" ", 5000)))
 			wantText(t, conn, c.status, c.part)
 		}
 	}

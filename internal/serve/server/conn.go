@@ -36,7 +36,7 @@ type conn struct {
 	in, out  transfer
 	read     connDeadline
 	write    connDeadline
-	body     bodyShare
+	ended    bool        // Read has met the end
 	linger   atomic.Bool // Close waits until the client has read what it was told
 	once     sync.Once
 }
@@ -100,6 +100,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	case c.in.errno != 0:
 		return 0, os.NewSyscallError("read", c.in.errno)
 	case c.in.n == 0:
+		c.ended = true
 		return 0, io.EOF
 	}
 	return c.in.n, nil
@@ -146,7 +147,6 @@ func (c *conn) SetDeadline(t time.Time) error { c.read.asked, c.write.asked = t,
 // Close implements net.Conn. It may be called more than once.
 func (c *conn) Close() error {
 	c.once.Do(func() {
-		c.release(c.listener.bodies)
 		if c.linger.Load() {
 			c.discard()
 		}

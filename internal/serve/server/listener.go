@@ -23,7 +23,6 @@ type listener struct {
 	*net.TCPListener
 	limit   int64   // connections open at once
 	refusal []byte  // what one too many is told
-	bodies  *bodies // what connections hold of, besides
 	open    atomic.Int64
 	refused atomic.Int64
 	closed  chan struct{} // gets a token whenever a connection closes

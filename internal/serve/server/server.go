@@ -155,6 +155,7 @@ func New(cfg Config) (*Server, error) {
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
 		CloseOnShutdown:       true,
+		StreamRequestBody:     true, // for receiveBody
 		// A form's files would be written to the disk before anybody asks for them.
 		DisablePreParseMultipartForm: true,
 		Logger:                       quietLogger{},
@@ -235,11 +236,10 @@ func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
 func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
 	defer s.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
-	l.bodies = &s.bodies
 	s.listener.Store(l)
 	serve := net.Listener(l)
 	if s.cfg.TLS != nil {
-		serve = tls.NewListener(l, s.cfg.TLS)
+		serve = tlsListener{l, s.cfg.TLS}
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(serve) }()
@@ -269,6 +269,13 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	if s.draining.Load() {
 		ctx.SetConnectionClose()
 	}
+	began := ctx.Time()
+	if ctx.Request.IsBodyStream() && large(&ctx.Request.Header) {
+		if !s.receiveBody(ctx) {
+			return
+		}
+		began = time.Now()
+	}
 	r := s.unknown
 	e, ok := s.routes[string(ctx.Path())]
 	switch {
@@ -289,7 +296,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 	s.dropBody(ctx)
 	s.echoID(ctx)
-	took := time.Since(ctx.Time())
+	took := time.Since(began)
 	r.meter.observe(ctx.Response.StatusCode(), took)
 	if s.cfg.AccessLog {
 		s.logAccess(ctx, r, took)
@@ -318,12 +325,9 @@ func (s *Server) otherMethod(ctx *fasthttp.RequestCtx, e *entry) {
 func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
-	counts := s.unknown
 	switch {
 	case errors.As(err, &small):
 		s.problem(ctx, headersTooLarge, fmt.Sprintf("request line and headers are larger than %d bytes", s.cfg.HeaderBytes))
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		counts = s.tooLarge(ctx)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		s.problem(ctx, requestTimeout, fmt.Sprintf("request was not complete within %s", s.cfg.ReadTimeout))
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -333,7 +337,7 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 	}
 	ctx.SetConnectionClose()
 	s.dropBody(ctx)
-	counts.meter.observe(ctx.Response.StatusCode(), 0)
+	s.unknown.meter.observe(ctx.Response.StatusCode(), 0)
 }
 
 // Serving reports whether Run has begun, for readiness.

@@ -62,7 +62,8 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.server.problem(ctx, badRequest, fmt.Sprintf("Idempotency-Key must be UTF-8 of at most %d bytes, without NUL", queue.KeyMax))
 		return
 	}
-	r, ok := h.parse(ctx, form, key)
+	now := time.Now()
+	r, ok := h.parse(ctx, form, key, now)
 	if !ok {
 		if h.route.Unreadable != nil {
 			h.route.Unreadable()
@@ -70,7 +71,7 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	h.server.dropBody(ctx)
-	receipt, err := h.route.Stream.Store(h.deadlines.Context(time.Now()), r)
+	receipt, err := h.route.Stream.Store(h.deadlines.Context(now), r)
 	if err != nil {
 		h.fail(ctx, err, r.Key != "")
 		return
@@ -90,8 +91,9 @@ func formOf(contentType []byte) (stream.Form, bool) {
 	return form, form == stream.FormLines
 }
 
-// parse reads the body. When it cannot be used the request has been answered.
-func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []byte) (r stream.Request, ok bool) {
+// parse reads the body, which arrived at now. If it cannot be used, parse has answered the
+// request.
+func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []byte, now time.Time) (r stream.Request, ok bool) {
 	body := ctx.Request.Body()
 	switch encoding := ctx.Request.Header.ContentEncoding(); {
 	case len(encoding) == 0:
@@ -113,7 +115,7 @@ func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []
 		return r, false
 	}
 	var err error
-	r.Records, r.Refused, err = h.route.Schema.Parse(body, form, ctx.Time(), h.route.Limits)
+	r.Records, r.Refused, err = h.route.Schema.Parse(body, form, now, h.route.Limits)
 	switch {
 	case errors.Is(err, stream.ErrTooMany):
 		h.server.problem(ctx, bodyTooLarge, fmt.Sprintf("the body has more than %d records (records_max): send fewer at a time", h.route.Limits.Records))
