@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -41,16 +42,54 @@ type Page struct {
 	// oldest was taken at CountedAt. Zero where the offset is exact.
 	CountedAt time.Time
 
-	tag uint64 // what Tag returns, where it is known already; else 0
+	Rendered *Rendered // of the window's first page in its default size; else nil
+
+	tag uint64 // what Tag returns, if it is known already; else 0
 }
 
-// Tag returns a hash of the page's content, equal on every replica for equal
-// content, for an ETag.
+// Rendered is a page as it is sent. A snapshot renders its first page once, because most
+// requests ask for it.
+type Rendered struct {
+	Body []byte // what Page.Append appends; not to be changed
+	ETag []byte // what AppendETag appends; not to be changed
+}
+
+// The JSON object around a page's rows.
+const (
+	pageOpen  = `{"return_code":"SUCCESS","data":[`
+	pageNext  = `],"next":"`
+	pageEnd   = `"}`
+	pageLast  = `]}`
+	pageEmpty = `{"return_code":"FAIL","data":[]}`
+)
+
+// Append appends the page as a JSON object.
+func (p *Page) Append(dst []byte) []byte {
+	if p.Rows == 0 {
+		return append(dst, pageEmpty...)
+	}
+	dst = append(append(dst, pageOpen...), p.Data...)
+	if p.Next == "" {
+		return append(dst, pageLast...)
+	}
+	return append(append(append(dst, pageNext...), p.Next...), pageEnd...) // base64url: needs no escaping
+}
+
+// Tag returns a hash of the page's content, equal on every replica for equal content.
 func (p *Page) Tag() uint64 {
 	if p.tag != 0 {
 		return p.tag
 	}
 	return xxhash.Sum64(p.Data) ^ (xxhash.Sum64String(p.Next)*31 + 1)
+}
+
+// AppendETag appends the entity tag of content with that hash.
+func AppendETag(dst []byte, hash uint64) []byte {
+	var raw [8]byte
+	binary.BigEndian.PutUint64(raw[:], hash)
+	dst = append(dst, '"')
+	dst = hex.AppendEncode(dst, raw[:])
+	return append(dst, '"')
 }
 
 // Page answers r. now is the request's time. A window hit takes no lock and

@@ -282,3 +282,19 @@ func BenchmarkPage(b *testing.B) {
 		}
 	})
 }
+
+// The first page comes rendered from its snapshot, and equals what Append gives.
+func TestRenderedFirstPage(t *testing.T) {
+	f := open(t, newTable(30), nil)
+	for _, r := range []Request{{}, {Limit: 10}} {
+		_, p := get(t, f, r)
+		if p.Rendered == nil || string(p.Rendered.Body) != string(p.Append(nil)) || string(p.Rendered.ETag) != string(AppendETag(nil, p.Tag())) {
+			t.Errorf("%+v: rendered %+v", r, p.Rendered)
+		}
+	}
+	for _, r := range []Request{{Offset: 1}, {Limit: 9}} {
+		if _, p := get(t, f, r); p.Rendered != nil {
+			t.Errorf("%+v is rendered as %s", r, p.Rendered.Body)
+		}
+	}
+}

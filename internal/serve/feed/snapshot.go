@@ -17,6 +17,7 @@ type snapshot struct {
 	cursors map[string]int // position of each cursor, so that a cursor in the window needs no decoding
 	usual   int            // the default page size
 	tags    []uint64       // of the pages of that size, by their start: hashing one costs as much as copying it
+	first   *Rendered      // the page of that size at the start; nil if it has no rows
 	full    bool           // the window's limit was reached: older rows may follow
 	readAt  time.Time      // just before the statement ran: the rows are no older
 	parked  bool           // nobody asked for a while: refresh before serving
@@ -56,6 +57,9 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, readAt time.T
 			s.tags[i] = p.Tag()
 		}
 	}
+	if p, ok := s.page(0, usual); ok && p.Rows > 0 {
+		s.first = &Rendered{Body: p.Append(nil), ETag: AppendETag(nil, p.Tag())}
+	}
 	return s, nil
 }
 
@@ -85,6 +89,9 @@ func (s *snapshot) page(start, limit int) (Page, bool) {
 	}
 	if limit == s.usual && end > start {
 		p.tag = s.tags[start]
+		if start == 0 {
+			p.Rendered = s.first
+		}
 	}
 	return p, true
 }

@@ -2,29 +2,16 @@ package server
 
 import (
 	"bytes"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/serve/feed"
-)
-
-// The answer's shape is the seed system's: return_code, data, and next where
-// more rows follow.
-const (
-	pageOpen  = `{"return_code":"SUCCESS","data":[`
-	pageNext  = `],"next":"`
-	pageEnd   = `"}`
-	pageLast  = `]}`
-	pageEmpty = `{"return_code":"FAIL","data":[]}`
 )
 
 const paramsMost = 16 // parameters of one feed
@@ -38,16 +25,6 @@ type feedHandler struct {
 	params    []feed.Param
 	limitMax  int
 	offsetMax int
-	prepared  atomic.Pointer[preparedPage] // nil before page 1 was asked for
-}
-
-// preparedPage is page 1 as it is sent: the page that nearly all ask for is put
-// together once a refresh.
-type preparedPage struct {
-	data *byte // the rows in the snapshot, which tell whether it is still page 1
-	rows int
-	body []byte
-	tag  []byte
 }
 
 func newFeedHandler(s *Server, f *feed.Feed) *feedHandler {
@@ -128,13 +105,12 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 	header.SetCanonical(h.server.names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
 	header.SetCanonical(h.server.names.cacheControl, h.server.names.noCache)
 	header.SetCanonical(h.server.names.source, h.server.names.sources[p.Source])
-	var whole *preparedPage
 	if p.Source == feed.FromWindow {
 		tag := room[:0]
-		if whole = h.prepare(r, p); whole != nil {
-			tag = whole.tag
+		if p.Rendered != nil {
+			tag = p.Rendered.ETag
 		} else {
-			tag = appendTag(tag, p.Tag())
+			tag = feed.AppendETag(tag, p.Tag())
 		}
 		header.SetCanonical(h.server.names.etag, tag)
 		if matches(ctx.Request.Header.PeekBytes(h.server.names.ifNoneMatch), tag) {
@@ -146,39 +122,12 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		header.SetCanonical(h.server.names.offset, offsetExactness(p, ctx.Time()))
 	}
 	header.SetContentTypeBytes(h.server.names.json)
-	if whole != nil {
-		ctx.Response.SetBodyRaw(whole.body)
+	if p.Rendered != nil {
+		ctx.Response.SetBodyRaw(p.Rendered.Body)
 		return
 	}
 	own := ctx.Response.SwapBody(nil) // the connection's buffer: nothing is allocated
-	ctx.Response.SwapBody(appendPage(own[:0], p))
-}
-
-// prepare returns page 1 as it is sent, made anew when it has changed; nil for
-// other pages.
-func (h *feedHandler) prepare(r *feed.Request, p *feed.Page) *preparedPage {
-	if r.Offset != 0 || r.Limit != 0 || r.Before != "" || len(r.Args) > 0 || p.Rows == 0 {
-		return nil
-	}
-	data := unsafe.SliceData(p.Data)
-	if whole := h.prepared.Load(); whole != nil && whole.data == data && whole.rows == p.Rows {
-		return whole
-	}
-	whole := &preparedPage{data: data, rows: p.Rows, body: appendPage(nil, p), tag: appendTag(nil, p.Tag())}
-	h.prepared.Store(whole)
-	return whole
-}
-
-// appendPage appends the answer that holds p.
-func appendPage(dst []byte, p *feed.Page) []byte {
-	if p.Rows == 0 {
-		return append(dst, pageEmpty...)
-	}
-	dst = append(append(dst, pageOpen...), p.Data...)
-	if p.Next == "" {
-		return append(dst, pageLast...)
-	}
-	return append(append(append(dst, pageNext...), p.Next...), pageEnd...) // base64url: needs no escaping
+	ctx.Response.SwapBody(p.Append(own[:0]))
 }
 
 // offsetExactness says how the offset of a page behind the window was found.
@@ -187,15 +136,6 @@ func offsetExactness(p *feed.Page, now time.Time) []byte {
 		return []byte("exact")
 	}
 	return fmt.Appendf(nil, "counted; age=%.1f", max(now.Sub(p.CountedAt), 0).Seconds())
-}
-
-// appendTag appends an entity tag made of hash.
-func appendTag(dst []byte, hash uint64) []byte {
-	var raw [8]byte
-	binary.BigEndian.PutUint64(raw[:], hash)
-	dst = append(dst, '"')
-	dst = hex.AppendEncode(dst, raw[:])
-	return append(dst, '"')
 }
 
 // matches reports whether an If-None-Match field holds tag: since tag is quoted

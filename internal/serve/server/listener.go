@@ -21,8 +21,8 @@ const (
 // listener counts its connections, and drains its queue before it closes.
 type listener struct {
 	*net.TCPListener
-	limit   int64   // connections open at once
-	refusal []byte  // what one too many is told
+	limit   int64  // connections open at once
+	refusal []byte // what one too many is told
 	open    atomic.Int64
 	refused atomic.Int64
 	closed  chan struct{} // gets a token whenever a connection closes

@@ -9,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/query"
 )
 
@@ -62,7 +63,7 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
 	header.SetCanonical(names.cacheControl, names.noCache)
 	header.SetCanonical(names.source, names.origins[from])
-	tag := appendTag(room[:0], a.Tag)
+	tag := feed.AppendETag(room[:0], a.Tag)
 	header.SetCanonical(names.etag, tag)
 	if matches(ctx.Request.Header.PeekBytes(names.ifNoneMatch), tag) {
 		h.query.CountNotModified()
@@ -71,12 +72,8 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	}
 	header.SetContentTypeBytes(names.json)
 	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer: nothing is allocated
-	if a.Rows == 0 {
-		own = append(own, pageEmpty...)
-	} else {
-		own = append(append(append(own, pageOpen...), a.Data...), pageLast...)
-	}
-	ctx.Response.SwapBody(own)
+	page := feed.Page{Data: a.Data, Rows: a.Rows}
+	ctx.Response.SwapBody(page.Append(own))
 }
 
 // fail answers an error of the engine.
