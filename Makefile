@@ -18,8 +18,8 @@ help: ## explain the targets (this text)
 	@echo
 	@echo 'Variables: ARGS="--listen :8081" (for run)  TESTFLAGS=-v (for test)  FUZZTIME=1m (for fuzz)'
 
-build: ## build bin/spillway
-	$(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/spillway ./cmd/spillway
+build: ## build bin/spillway, static and stripped
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/spillway ./cmd/spillway
 
 run: build ## build, create the freight demo on embedded SQLite, serve it
 	bin/spillway serve $(ARGS)
@@ -31,12 +31,14 @@ test: needs ## every test: install the servers they need, test, test again with 
 	$(GO) test -timeout 15m $(TESTFLAGS) ./...
 	$(GO) test -timeout 15m -race $(TESTFLAGS) ./...
 
-check: ## formatting, go vet, staticcheck
+check: ## formatting, go vet, staticcheck, the build for macOS, tables of the documents
 	@echo '$(GO) tool gofumpt -l .'; \
 	files=$$($(GO) tool gofumpt -l .) || exit 1; \
 	if [ -n "$$files" ]; then echo "$$files"; echo 'not formatted: run "$(GO) tool gofumpt -w ." on these files'; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	GOOS=darwin GOARCH=arm64 $(GO) build -o /dev/null ./cmd/spillway
+	GOOS=darwin GOARCH=arm64 $(GO) vet ./internal/serve/...
 	$(GO) run ./scripts/readmetable -check
 
 bench: ## every benchmark, in Go's benchmark format

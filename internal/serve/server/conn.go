@@ -1,83 +1,40 @@
 package server
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-	"unsafe"
 )
 
 // deadlineDrift is how much too early a deadline may be reached.
 const deadlineDrift = time.Second
 
-// conn is an accepted connection that spends less on each request than
-// net.TCPConn:
+// conn is an accepted connection. It spends less on each request than net.TCPConn: the
+// server sets new deadlines at every request, and only those that a blocked read or write
+// would notice are passed on; and see socket.
 //
-//   - Deadlines: the server asks for new ones at every request. Only those that a
-//     blocked read or write would notice are passed on.
-//   - System calls: the socket never blocks, so its reads and writes return at once
-//     and the scheduler need not be told of them (RawSyscall). Otherwise its monitor
-//     thread takes the processor away from writes that the kernel happens to
-//     interrupt, and wakes another thread for it: measured at one seventh of
-//     the server's CPU. Waiting is the runtime's poller's, as ever.
-//
-// One goroutine uses a conn at a time, as fasthttp does; Close may be called by
-// another.
+// One goroutine uses a conn at a time, as fasthttp does. Close may be called by another.
 type conn struct {
 	*net.TCPConn
 	listener *listener
-	raw      syscall.RawConn
-	in, out  transfer
+	socket   socket
 	read     connDeadline
 	write    connDeadline
 	ended    bool        // Read has met the end
-	linger   atomic.Bool // Close waits until the client has read what it was told
+	linger   atomic.Bool // Close waits until the client has read its last response
 	once     sync.Once
 }
 
 // newConn returns c with its cheaper calls, counted by l.
 func newConn(c *net.TCPConn, l *listener) (*conn, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("reach the socket: %w", err), c.Close())
+	wrapped := &conn{TCPConn: c, listener: l}
+	if err := wrapped.socket.bind(c); err != nil {
+		return nil, err
 	}
-	wrapped := &conn{TCPConn: c, listener: l, raw: raw}
-	wrapped.in.bind(syscall.SYS_READ)
-	wrapped.out.bind(syscall.SYS_WRITE)
 	l.open.Add(1)
 	return wrapped, nil
-}
-
-// transfer is one direction's system call, bound once so that a call allocates
-// nothing.
-type transfer struct {
-	call  func(fd uintptr) (done bool)
-	bytes []byte // in: what to read into or to write
-	n     int    // out: how many were
-	errno syscall.Errno
-}
-
-// bind makes call the system call trap, read or write.
-func (t *transfer) bind(trap uintptr) {
-	t.call = func(fd uintptr) bool {
-		for {
-			n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.bytes))), uintptr(len(t.bytes)))
-			switch errno {
-			case syscall.EINTR:
-				continue
-			case syscall.EAGAIN:
-				return false // the poller waits, until the connDeadline
-			}
-			t.n, t.errno = int(n), errno
-			return true
-		}
-	}
 }
 
 // Read implements io.Reader.
@@ -88,22 +45,11 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		c.read.set = c.read.asked
 	}
-	if len(p) == 0 {
-		return 0, nil
-	}
-	c.in.bytes = p
-	err := c.raw.Read(c.in.call)
-	c.in.bytes = nil
-	switch {
-	case err != nil:
-		return 0, err // net.Conn's own error
-	case c.in.errno != 0:
-		return 0, os.NewSyscallError("read", c.in.errno)
-	case c.in.n == 0:
+	n, err := c.socket.read(p)
+	if err == io.EOF {
 		c.ended = true
-		return 0, io.EOF
 	}
-	return c.in.n, nil
+	return n, err // net.Conn's own error
 }
 
 // Write implements io.Writer.
@@ -114,20 +60,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		}
 		c.write.set = c.write.asked
 	}
-	for written := 0; ; {
-		c.out.bytes = p[written:]
-		err := c.raw.Write(c.out.call)
-		c.out.bytes = nil
-		if err == nil && c.out.errno != 0 {
-			err = os.NewSyscallError("write", c.out.errno)
-		}
-		if err != nil {
-			return written, err // net.Conn's own error
-		}
-		if written += c.out.n; written >= len(p) {
-			return written, nil
-		}
-	}
+	return c.socket.write(p)
 }
 
 // ReadFrom keeps io.Copy from bypassing Write.

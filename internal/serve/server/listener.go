@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"os"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -65,36 +62,12 @@ func isTemporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
-// drain keeps new connections out, lets Accept take those that the kernel has
-// queued, and then ends it. Closing a listener resets what is in its queue, and
-// such a client may have sent its request already. So the listener's SYN packets
-// are dropped first: a client that knocks now tries again a second later, by
-// which time the port is closed, or another process's. Handshakes under way end.
+// drain keeps new connections out, lets Accept take those that the kernel has queued, and
+// then ends it. Closing a listener resets what is in its queue, and such a client may have
+// sent its request already.
 func (l *listener) drain() error {
 	defer l.SetDeadline(time.Now().Add(acceptDrain)) // it fails on a closed listener only
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("reach the listening socket: %w", err)
-	}
-	const flagsAt, syn, ack = 13, 0x02, 0x10 // in the TCP header (RFC 9293, 3.1), where the filter begins
-	filter := [...]unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: flagsAt},
-		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: syn | ack},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: syn, Jt: 0, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
-	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
-	}); err != nil {
-		failed = err
-	}
-	if failed != nil {
-		return fmt.Errorf("keep new connections out: %w", failed)
-	}
-	return nil
+	return refuseNew(l.TCPListener)
 }
 
 // waitClosed waits until no connection is open or ctx ends.

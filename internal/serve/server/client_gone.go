@@ -51,7 +51,11 @@ func (s *Server) present(ctx *fasthttp.RequestCtx) (waiting context.Context, sto
 // nothing from what there is to read.
 func (c *conn) gone() bool {
 	closed := false
-	err := c.raw.Control(func(fd uintptr) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
 		var one [1]byte
 		n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		closed = n == 0 && err == nil || err == syscall.ECONNRESET || err == syscall.EPIPE
