@@ -1,3 +1,19 @@
+// Command spillway absorbs traffic spikes on lists, small writes and popups in front of your
+// database, and includes a load-testing lab.
+//
+//	spillway serve                      the built-in freight app on embedded SQLite
+//	spillway serve spillway.yaml        your feeds, streams, queries and popups on your tables
+//	spillway seed freight --database postgres://…
+//	spillway config check spillway.yaml
+//	spillway spool status               records that wait in the local queue of streams
+//	spillway load http://127.0.0.1:8080/goodslist --rate 1000 --duration 30s
+//	spillway watch --watch app=:8080 -o watch.ndjson
+//	spillway doctor --for 'rate=5000 short-connections'
+//	spillway experiment experiments/freight-stacks/experiment.yaml --quick
+//	spillway report result.ndjson --format html -o report.html
+//
+// Each command explains itself with --help. Exit codes: 0 success, 1 an SLO or a check
+// failed, 2 wrong use, 3 could not run.
 package main
 
 import (
@@ -21,15 +37,15 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// Exit codes, the same for every verb.
+// Exit codes, the same for every command.
 const (
 	exitOK     = 0
 	exitFailed = 1 // the SLO or a check failed
-	exitUsage  = 2 // wrong use: arguments or configuration
+	exitUsage  = 2 // wrong arguments or configuration
 	exitError  = 3 // could not run
 )
 
-// environment is what a verb gets from the process.
+// environment is what a command gets from the process.
 type environment struct {
 	ctx            context.Context // the process's lifetime: ends with SIGINT or SIGTERM
 	stdin          io.Reader
@@ -38,31 +54,31 @@ type environment struct {
 	log            *slog.Logger
 }
 
-// usageError is the user's mistake: exit 2.
+// usageError is a mistake in the arguments: exit 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// failedError is a check that did not hold: exit 1.
+// failedError is a failed check: exit 1.
 type failedError struct{ error }
 
 func (e failedError) Unwrap() error { return e.error }
 
-// cli lists the verbs.
+// cli lists the commands.
 type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve the feeds of a configuration, or the built-in freight app."`
 	Seed       seedCmd       `cmd:"" help:"Create a data set to try and to measure with."`
-	Spool      spoolCmd      `cmd:"" help:"Look into the local queue of streams with ack: spool, and mend it."`
+	Spool      spoolCmd      `cmd:"" help:"Inspect and repair the local queue of streams with ack: spool."`
 	Config     configCmd     `cmd:"" help:"Check, print or describe a configuration."`
-	Load       loadCmd       `cmd:"" help:"Load a service and report what it answered."`
+	Load       loadCmd       `cmd:"" help:"Put load on a service and report its responses."`
 	Experiment experimentCmd `cmd:"" help:"Compare variants of a system, one change at a time."`
-	Watch      watchCmd      `cmd:"" help:"Record what processes, sockets and databases of a host do."`
+	Watch      watchCmd      `cmd:"" help:"Record processes, sockets and databases of a host."`
 	Report     reportCmd     `cmd:"" help:"Turn result files into tables, text formats or one HTML page."`
-	Doctor     doctorCmd     `cmd:"" help:"Look at a host, a database and a query before a load does."`
+	Doctor     doctorCmd     `cmd:"" help:"Check a host, a database and a query before a load test."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
-// run is the program: it returns the exit code.
+// run runs the command and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -84,9 +100,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}()
 	parser, err := kong.New(&cli{},
 		kong.Name("spillway"),
-		kong.Description("Spillway makes an app's hot endpoints hold a flood of requests in front of its own database, and proves what they hold."),
+		kong.Description("Spillway absorbs traffic spikes on lists, small writes and popups in front of your database, and includes a load-testing lab."),
 		kong.Writers(stdout, stderr),
-		kong.Exit(func(code int) { panic(exitPanic(code)) }), // --help: kong goes no further
+		kong.Exit(func(code int) { panic(exitPanic(code)) }), // --help ends here
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.UsageOnError(),
 	)
@@ -106,10 +122,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return exitOK
 }
 
-// exitPanic carries kong's exit code out of its parser.
+// exitPanic carries an exit code out of kong's parser.
 type exitPanic int
 
-// fail prints err in one line where it is one, and returns its exit code.
+// fail prints err and returns its exit code.
 func fail(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "spillway: %s\n", strings.TrimSpace(err.Error()))
 	var usage usageError

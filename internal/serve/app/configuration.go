@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"spillway/internal/database"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
 	"spillway/internal/serve/stream"
+	"spillway/internal/yaml"
 )
 
 // BuiltIn returns the configuration that serve uses without a file: the freight app.
@@ -42,13 +44,46 @@ func builtInStream(d freight.Stream) config.Stream {
 }
 
 // LoadConfig reads and checks a configuration file. It opens no database. The error is a
-// UsageError; it wraps config.Errors if the file can be read but holds mistakes.
+// UsageError; it wraps yaml.Errors if the file can be read but holds mistakes.
 func LoadConfig(path string) (config.Config, error) {
 	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups)
 	if err != nil {
 		return cfg, UsageError{err}
 	}
 	return cfg, nil
+}
+
+// CheckConfig prints the mistakes in a configuration file to stderr, or to stdout that there
+// are none.
+func CheckConfig(path string, stdout, stderr io.Writer) error {
+	_, err := LoadConfig(path)
+	var mistakes yaml.Errors
+	if errors.As(err, &mistakes) {
+		fmt.Fprintln(stderr, mistakes.Error())
+		noun := "mistakes"
+		if len(mistakes) == 1 {
+			noun = "mistake"
+		}
+		return UsageError{fmt.Errorf("%s: %d %s", path, len(mistakes), noun)}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "%s: ok\n", path)
+	return err
+}
+
+// PrintConfig prints the effective configuration of a file, or the built-in one if path is
+// empty.
+func PrintConfig(path string, stdout io.Writer) error {
+	cfg := BuiltIn()
+	if path != "" {
+		var err error
+		if cfg, err = LoadConfig(path); err != nil {
+			return err
+		}
+	}
+	return cfg.Print(stdout)
 }
 
 // checkDatabases says which database addresses are none that serve can open.

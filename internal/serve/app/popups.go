@@ -137,7 +137,7 @@ func (a *app) popupUserRow(st *store) (func(context.Context, string) ([]byte, er
 		Name: "popups.attributes_sql", SQL: c.AttributesSQL,
 		Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}},
 	}
-	source, check, err := st.query(d)
+	source, err := st.query(d)
 	if err != nil {
 		return nil, UsageError{err}
 	}
@@ -145,7 +145,7 @@ func (a *app) popupUserRow(st *store) (func(context.Context, string) ([]byte, er
 		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
 		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: a.log,
 	}, source)
-	a.queries = append(a.queries, queryPart{q, check})
+	a.queries = append(a.queries, queryPart{q, source.Check})
 	return func(ctx context.Context, user string) ([]byte, error) {
 		answer, _, err := q.Ask(ctx, time.Now(), []string{user})
 		if err != nil || answer.Rows == 0 {

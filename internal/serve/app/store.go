@@ -12,25 +12,41 @@ import (
 	"spillway/internal/serve/postgres"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/sqlite"
+	"spillway/internal/serve/standby"
 	"spillway/internal/serve/stream"
 )
 
-// store is one open database, whatever its kind.
+// store is one open database.
 type store struct {
+	connection
+	tables
 	url      database.URL
-	optional bool      // a replica: the others answer for it while it is down
+	gate     feed.Gate // leaves one connection to the refreshes
+	optional bool      // a replica: the primary answers while it is down
 	needed   bool      // something cannot be served without it
 	spooled  bool      // a stream reaches it through the spool
-	gate     feed.Gate // leaves one connection to the refreshes
-	ping     func(context.Context) error
-	probe    func(context.Context) error
-	stats    func() database.Stats
-	feed     func(feed.Definition) (feed.Source, error)
-	query    func(query.Definition) (source query.Source, check func(context.Context) error, err error)
-	stream   func(*stream.Schema) streamSink
-	popups   func() popupTables
-	lag      func(context.Context) (lag time.Duration, known bool, err error) // nil: it cannot be a replica
-	close    func()
+}
+
+// connection is a database's pool.
+type connection interface {
+	Ping(context.Context) error
+	Probe(context.Context) error
+	Stats() database.Stats
+	close() error
+}
+
+// tables makes what the engines read and write in a database.
+type tables interface {
+	feed(feed.Definition) (feed.Source, error)
+	query(query.Definition) (querySource, error)
+	stream(*stream.Schema) streamSink
+	popups() popupTables
+}
+
+// querySource is a query's source that can check its statement.
+type querySource interface {
+	query.Source
+	Check(context.Context) error
 }
 
 // stores opens each database once, by its URL.
@@ -40,7 +56,7 @@ type stores struct {
 	open map[string]*store
 }
 
-// get returns the store at a URL. A database that is down is no error here.
+// get returns the store at a URL. A database that does not answer is no error.
 func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	url, err := database.Parse(text)
 	if err != nil {
@@ -49,113 +65,122 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	if st, ok := s.open[url.Raw()]; ok {
 		return st, nil
 	}
-	var st *store
+	st := &store{url: url, gate: feed.NewGate(s.pool.Max)}
 	switch url.Driver {
 	case database.Postgres:
-		st, err = openPostgres(ctx, url, s.pool, s.log)
+		var db *postgres.DB
+		db, err = postgres.Open(ctx, url, s.pool, s.log)
+		st.connection, st.tables = postgresDB{db}, postgresDB{db}
 	case database.SQLite:
-		st, err = openSQLite(ctx, url, s.pool, s.log)
+		var db *sqlite.DB
+		db, err = sqlite.Open(ctx, url, s.pool, s.log)
+		st.connection, st.tables = sqliteDB{db, s.log}, sqliteDB{db, s.log}
 	case database.MySQL:
-		st, err = openMySQL(ctx, url, s.pool, s.log)
+		var db *mysql.DB
+		if db, err = mysql.Open(ctx, url, s.pool, s.log); err != nil {
+			err = UsageError{err} // it connects later: only the URL can be wrong
+		}
+		st.connection, st.tables = mysqlDB{db}, mysqlDB{db}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)
 	}
-	st.url, st.gate = url, feed.NewGate(s.pool.Max)
 	s.open[url.Raw()] = st
 	return st, nil
 }
 
 func (s *stores) close() {
 	for _, st := range s.open {
-		st.close()
+		if err := st.close(); err != nil {
+			s.log.Warn("database cannot be closed", "database", st.url.String(), "error", err)
+		}
 	}
 }
 
-func openPostgres(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*store, error) {
-	db, err := postgres.Open(ctx, url, pool, log)
-	if err != nil {
-		return nil, err
+// postgresDB is an open PostgreSQL database.
+type postgresDB struct{ *postgres.DB }
+
+func (db postgresDB) feed(d feed.Definition) (feed.Source, error)   { return db.Feed(d) }
+func (db postgresDB) query(d query.Definition) (querySource, error) { return db.Query(d) }
+func (db postgresDB) popups() popupTables                           { return db.Popups() }
+
+func (db postgresDB) stream(schema *stream.Schema) streamSink {
+	sink := db.Stream(schema)
+	check := func(ctx context.Context) error {
+		if err := sink.Check(ctx); err != nil {
+			return err
+		}
+		return sink.CheckPrivileges(ctx)
 	}
-	return &store{
-		ping: db.Ping, probe: db.Probe, stats: db.Stats, lag: db.Lag, close: db.Close,
-		popups: func() popupTables { return db.Popups() },
-		feed:   func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
-		stream: func(schema *stream.Schema) streamSink {
-			sink := db.Stream(schema)
-			return streamSink{sink, func(ctx context.Context) error {
-				if err := sink.Check(ctx); err != nil {
-					return err
-				}
-				return sink.CheckPrivileges(ctx)
-			}, func() {}}
-		},
-		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
-			q, err := db.Query(d)
-			if err != nil {
-				return nil, nil, err
-			}
-			return q, q.Check, nil
-		},
-	}, nil
+	return streamSink{sink, check, func() {}}
 }
 
-func openMySQL(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*store, error) {
-	db, err := mysql.Open(ctx, url, pool, log)
-	if err != nil {
-		return nil, UsageError{err} // it connects later: only the URL can be wrong
-	}
-	return &store{
-		ping: db.Ping, probe: db.Probe, stats: db.Stats, lag: db.Lag,
-		close: func() {
-			if err := db.Close(); err != nil {
-				log.Warn("database cannot be closed", "database", url.String(), "error", err)
-			}
-		},
-		popups: func() popupTables { return db.Popups() },
-		feed:   func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
-		stream: func(schema *stream.Schema) streamSink {
-			sink := db.Stream(schema)
-			return streamSink{sink, sink.Check, func() {}}
-		},
-		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
-			q, err := db.Query(d)
-			if err != nil {
-				return nil, nil, err
-			}
-			return q, q.Check, nil
-		},
-	}, nil
+func (db postgresDB) close() error {
+	db.Close()
+	return nil
 }
 
-func openSQLite(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*store, error) {
-	db, err := sqlite.Open(ctx, url, pool, log)
-	if err != nil {
-		return nil, err
+// mysqlDB is an open MySQL or MariaDB database.
+type mysqlDB struct{ *mysql.DB }
+
+func (db mysqlDB) feed(d feed.Definition) (feed.Source, error)   { return db.Feed(d) }
+func (db mysqlDB) query(d query.Definition) (querySource, error) { return db.Query(d) }
+func (db mysqlDB) popups() popupTables                           { return db.Popups() }
+func (db mysqlDB) close() error                                  { return db.Close() }
+
+func (db mysqlDB) stream(schema *stream.Schema) streamSink {
+	sink := db.Stream(schema)
+	return streamSink{sink, sink.Check, func() {}}
+}
+
+// sqliteDB is an open SQLite file.
+type sqliteDB struct {
+	*sqlite.DB
+	log *slog.Logger
+}
+
+func (db sqliteDB) feed(d feed.Definition) (feed.Source, error)   { return db.Feed(d) }
+func (db sqliteDB) query(d query.Definition) (querySource, error) { return db.Query(d) }
+func (db sqliteDB) popups() popupTables                           { return db.Popups() }
+func (db sqliteDB) close() error                                  { return db.Close() }
+
+func (db sqliteDB) stream(schema *stream.Schema) streamSink {
+	sink := db.Stream(schema)
+	return streamSink{sink, sink.Check, func() {
+		if err := sink.Close(); err != nil {
+			db.log.Warn("stream cannot be closed", "error", err)
+		}
+	}}
+}
+
+// replica is the read replica of the default database.
+type replica struct {
+	store *store
+	reads *standby.Switch
+}
+
+// openReplica opens the read replica, if one is configured.
+func (a *app) openReplica() error {
+	url := a.cfg.Replica.Reveal()
+	if url == "" {
+		return nil
 	}
-	return &store{
-		ping: db.Ping, probe: db.Probe, stats: db.Stats,
-		close: func() {
-			if err := db.Close(); err != nil {
-				log.Warn("database cannot be closed", "database", url.String(), "error", err)
-			}
-		},
-		popups: func() popupTables { return db.Popups() },
-		feed:   func(d feed.Definition) (feed.Source, error) { return db.Feed(d) },
-		stream: func(schema *stream.Schema) streamSink {
-			sink := db.Stream(schema)
-			return streamSink{sink, sink.Check, func() {
-				if err := sink.Close(); err != nil {
-					log.Warn("stream cannot be closed", "error", err)
-				}
-			}}
-		},
-		query: func(d query.Definition) (query.Source, func(context.Context) error, error) {
-			q, err := db.Query(d)
-			if err != nil {
-				return nil, nil, err
-			}
-			return q, q.Check, nil
-		},
-	}, nil
+	st, err := a.stores.get(a.ctx, url)
+	if err != nil {
+		return err
+	}
+	st.optional = true
+	a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.log)}
+	return nil
+}
+
+// watch reads how far the replica is behind until ctx ends, if its database can tell.
+func (r *replica) watch(ctx context.Context) error {
+	database, ok := r.store.connection.(interface {
+		Lag(context.Context) (lag time.Duration, known bool, err error)
+	})
+	if ok {
+		r.reads.Watch(ctx, database.Lag)
+	}
+	return nil
 }

@@ -73,7 +73,7 @@ func (a *app) openStreams() error {
 		}
 		p := &streamPart{
 			cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, log: a.log,
-			database: streamDatabase{st.stream(schema), st.ping},
+			database: streamDatabase{st.stream(schema), st.Ping},
 		}
 		a.streams = append(a.streams, p)
 		a.streamRoutes = append(a.streamRoutes, server.StreamRoute{
