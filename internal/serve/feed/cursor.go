@@ -7,22 +7,21 @@ import (
 	"hash/crc32"
 )
 
-// A cursor is the key of the last row of a page, in a form that travels in a
-// URL. It holds no position and no server's state, so it is good on every
-// replica and after a restart:
+// A cursor is the key of the last row of a page, encoded for a URL. It contains no position
+// and no state of the server, so it is valid on every replica and after a restart:
 //
 //	base64url( version:1 | feed:4 | key:n | crc32c of all before:4 )
 //
-// feed is a fingerprint of the feed's name and key columns: another feed's cursor is
-// refused. The sum finds damage; it is no signature. A forged key is harmless,
-// since its values reach the database as parameters only.
+// feed is a fingerprint of the feed's name and key columns, so that the cursor of another
+// feed is rejected. The checksum detects damage; it is not a signature. A forged key is
+// harmless, because its values are only used as parameters.
 const (
 	cursorVersion = 1
 	cursorFixed   = 1 + 4 + 4
-	cursorMax     = 2048 // characters; longer ones are refused unread
+	cursorMax     = 2048 // characters; longer ones are rejected unread
 )
 
-// fingerprint tells cursors of d from those of other feeds.
+// fingerprint identifies d in cursors.
 func (d *Definition) fingerprint() uint32 {
 	sum := crc32.MakeTable(crc32.Castagnoli)
 	h := crc32.Checksum([]byte(d.Name), sum)
@@ -42,8 +41,8 @@ func appendCursor(dst []byte, fingerprint uint32, key Key) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, plain)
 }
 
-// parseCursor returns the key in a cursor of the feed with that fingerprint and
-// number of key columns. Every error wraps ErrCursor.
+// parseCursor returns the key in a cursor of the feed with that fingerprint and number of
+// key columns. Every error wraps ErrCursor.
 func parseCursor(cursor string, fingerprint uint32, columns int) (Key, error) {
 	if len(cursor) > cursorMax {
 		return "", fmt.Errorf("cursor of %d characters, at most %d: %w", len(cursor), cursorMax, ErrCursor)

@@ -1,25 +1,25 @@
-// Package feed serves the newest rows of a SELECT, page by page, at a rate that
-// does not depend on the database.
+// Package feed serves the newest rows of a SELECT, page by page, at a rate that does not
+// depend on the database.
 //
-// One window per feed (and per value of its parameters) holds the newest rows,
-// each encoded once, in an immutable snapshot behind an atomic pointer. While
-// requests come, one statement per refresh interval reads the whole window again; so
-// rows that commit out of order, change or go away are right within one
-// refresh. While none come, nothing is read, and the first request afterwards
-// waits for one refresh. Pages behind the window are read by key, never by
-// counting rows off: identical requests share one statement.
+// One window per feed, and per value of its parameters, holds the newest rows. Each row is
+// encoded once, in an immutable snapshot behind an atomic pointer. While requests arrive,
+// one statement per refresh interval reads the whole window, so that late commits, updates
+// and deletes are correct within one refresh. Without requests nothing is read, and the
+// next request waits for one refresh. Pages beyond the window are read by key, never with
+// an O(offset) scan, and identical requests share one statement.
 //
-// What fails and what then:
+// Failures:
 //
-//   - The database is down: the last snapshot is served, its age stated, until
-//     Config.StaleMax; then Page returns ErrUnavailable until a refresh succeeds.
-//   - The database is slow: refreshes take at most half of one connection's time;
-//     requests wait at most Config.Timeout; Config.WaitersMax bounds how many wait, more are
-//     refused with ErrBusy.
-//   - Too many values of the parameters: the window least recently asked for goes.
+//   - While the database is down, the last snapshot is served with its age, up to
+//     Config.StaleMax. Then Page returns ErrUnavailable until a refresh succeeds.
+//   - If the database is slow, refreshes use at most half of one connection's time, and
+//     requests wait at most Config.Timeout. If Config.WaitersMax requests wait, others get
+//     ErrBusy.
+//   - If there are too many values of the parameters, the least recently used window is
+//     dropped.
 //
-// The package holds no SQL and no HTTP: a Source reads rows, package server
-// answers requests.
+// The package contains no SQL and no HTTP: a Source reads rows, and package server answers
+// requests.
 package feed
 
 import (
@@ -34,35 +34,36 @@ import (
 	"spillway/internal/serve/coalesce"
 )
 
-// Config is a feed's configuration. All fields are needed; package config holds
-// the defaults.
+// Config is a feed's configuration. All fields are required; package config has the
+// defaults.
 type Config struct {
 	Definition
 	Window     int           // newest rows kept in memory
-	Refresh    time.Duration // from the start of one refresh to the next, while asked for
-	IdleAfter  time.Duration // no request for so long: no refreshes
+	Refresh    time.Duration // from the start of one refresh to the next, while there are requests
+	IdleAfter  time.Duration // time without requests after which refreshes stop
 	StaleMax   time.Duration // the oldest window served
-	Timeout    time.Duration // a request waits at most so long
-	Limit      int           // rows a page by default
-	LimitMax   int           // rows a page at most
+	Timeout    time.Duration // longest wait of a request
+	Limit      int           // rows per page by default
+	LimitMax   int           // rows per page at most
 	OffsetMax  int           // the largest offset
-	WaitersMax int           // requests that wait at once
+	WaitersMax int           // requests waiting at once
 	WindowsMax int           // windows kept at once
-	SweepShare float64       // share of one connection's time for counting again
+	SweepShare float64       // share of one connection's time spent counting rows again
 	Gate       Gate          // bounds statements for older pages; shared by feeds of one database
 	Log        *slog.Logger
 }
 
 // Errors of Page. Others are the database's.
 var (
-	// ErrUnavailable: the window is older than StaleMax, or was never read. Retry later.
-	ErrUnavailable = errors.New("the database does not answer and what is known is too old")
-	// ErrBusy: too many requests wait, or an answer takes too long. Retry later.
+	// ErrUnavailable means that the window is older than StaleMax or was never read. Retry
+	// later.
+	ErrUnavailable = errors.New("the database does not answer, and the window is too old")
+	// ErrBusy means that too many requests wait, or that the database is slow. Retry later.
 	ErrBusy = errors.New("too many requests wait for the database")
-	// ErrCounting: the rows up to a deep offset are being counted for the first
-	// time; its text says how far. Retry later.
+	// ErrCounting means that the rows up to a deep offset are being counted for the first
+	// time. Its text says how many were counted. Retry later.
 	ErrCounting = errors.New("rows up to this offset are being counted")
-	// ErrRequest: the request is wrong; its text says how.
+	// ErrRequest means that the request is wrong. Its text says how.
 	ErrRequest = errors.New("bad request")
 )
 
@@ -83,9 +84,8 @@ type Feed struct {
 	counters counters
 }
 
-// Open returns a feed that reads from source. It asks the database nothing yet;
-// a feed without parameters is read as soon as Warm or a request asks for it.
-// The owner must call Close.
+// Open returns a feed that reads from source. It does not use the database yet. The owner
+// must call Close.
 func Open(cfg Config, source Source) *Feed {
 	f := &Feed{
 		cfg:         cfg,
@@ -98,7 +98,7 @@ func Open(cfg Config, source Source) *Feed {
 	return f
 }
 
-// Close ends all refreshes and waits for them. Requests under way get an error.
+// Close ends all refreshes and waits for them. Waiting requests get an error.
 func (f *Feed) Close() {
 	f.mu.Lock() // no window starts after this
 	f.stop()
@@ -118,7 +118,7 @@ func (f *Feed) Limits() (limit, limitMax, offsetMax int) {
 	return f.cfg.Limit, f.cfg.LimitMax, f.cfg.OffsetMax
 }
 
-// Check has the database explain the feed's statements; see Source.Check.
+// Check has the database explain the feed's statements. See Source.Check.
 func (f *Feed) Check(ctx context.Context) error {
 	if err := f.source.Check(ctx, f.cfg.Window); err != nil {
 		return fmt.Errorf("feed %s: %w", f.cfg.Name, err)
@@ -126,8 +126,8 @@ func (f *Feed) Check(ctx context.Context) error {
 	return nil
 }
 
-// Warm reads the window of a feed without parameters once, so that the first
-// request finds it. It does nothing for a feed with parameters.
+// Warm reads the window of a feed without parameters, so that the first request finds it.
+// It does nothing for a feed with parameters.
 func (f *Feed) Warm(ctx context.Context) error {
 	if len(f.cfg.Params) > 0 {
 		return nil
@@ -142,8 +142,8 @@ func (f *Feed) Warm(ctx context.Context) error {
 	return nil
 }
 
-// Ready returns nil, or why the feed cannot answer as promised: a window in use
-// is older than StaleMax or was never read. An idle feed is ready.
+// Ready returns why the feed is not ready: a window in use is older than StaleMax or was
+// never read. It returns nil for an idle feed.
 func (f *Feed) Ready(now time.Time) error {
 	for _, w := range *f.windows.Load() {
 		if err := w.ready(now); err != nil {
@@ -153,9 +153,9 @@ func (f *Feed) Ready(now time.Time) error {
 	return nil
 }
 
-// window returns the window for args, making it if need be.
+// window returns the window for args, creating it if necessary.
 func (f *Feed) window(args []string, now time.Time) (*window, error) {
-	var room [128]byte // most parameter values fit: then a hit allocates nothing
+	var room [128]byte // most parameter values fit, so that a hit allocates nothing
 	name := appendArgs(room[:0], args)
 	if w, ok := (*f.windows.Load())[string(name)]; ok {
 		return w, nil
@@ -183,7 +183,7 @@ func (f *Feed) window(args []string, now time.Time) (*window, error) {
 	return w, nil
 }
 
-// evictLocked takes the window least recently asked for out of windows and ends it.
+// evictLocked removes the least recently used window from windows and stops it.
 func (f *Feed) evictLocked(windows map[string]*window) {
 	var oldest string
 	var w *window
@@ -197,14 +197,14 @@ func (f *Feed) evictLocked(windows map[string]*window) {
 	f.counters.evictions.Add(1)
 }
 
-// Gate bounds how many statements for older pages and counts run at once, so
-// that they leave a connection to the refreshes. Feeds of one database share a gate.
+// Gate limits concurrent statements for older pages and counts, so that one connection is
+// left for refreshes. Feeds of one database share a gate.
 type Gate chan struct{}
 
-// NewGate returns a gate for a pool of that many connections: one less, at least one.
+// NewGate returns a gate for a pool of that many connections: one fewer, at least one.
 func NewGate(connections int) Gate { return make(Gate, max(connections-1, 1)) }
 
-// enter waits for a place until ctx ends. The caller must leave.
+// enter waits for a free place until ctx ends. The caller must call leave.
 func (g Gate) enter(ctx context.Context) error {
 	select {
 	case g <- struct{}{}:

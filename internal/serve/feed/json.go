@@ -7,10 +7,9 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// AppendString appends s as a JSON string, quotes included. It writes exactly
-// what encoding/json writes without HTML escaping: quotes, backslashes, control
-// characters, U+2028 and U+2029 are escaped, and each byte that is not UTF-8
-// becomes U+FFFD. It allocates only to grow dst.
+// AppendString appends s as a JSON string with quotes. It writes what encoding/json writes
+// without HTML escaping: quotes, backslashes, control characters, U+2028 and U+2029 are
+// escaped, and each byte that is not UTF-8 becomes U+FFFD. It allocates only to grow dst.
 func AppendString(dst, s []byte) []byte {
 	dst = append(dst, '"')
 	start := 0 // s[start:i] needs no escaping
@@ -62,8 +61,8 @@ func appendEscape(dst []byte, b byte) []byte {
 	}
 }
 
-// AppendBase64 appends b as a JSON string in standard base64 with padding,
-// quotes included. It allocates only to grow dst.
+// AppendBase64 appends b as a JSON string in standard base64 with padding. It allocates only
+// to grow dst.
 func AppendBase64(dst, b []byte) []byte {
 	dst = append(dst, '"')
 	dst = base64.StdEncoding.AppendEncode(dst, b)

@@ -6,20 +6,20 @@ import (
 	"fmt"
 )
 
-// ErrCursor marks a cursor that is broken, of another feed, or holds a value
-// that the key's column refuses: the client's mistake, answered with 400.
-var ErrCursor = errors.New("the cursor is not one of this feed's")
+// ErrCursor marks a cursor that is damaged, belongs to another feed, or contains a value
+// that its column does not accept. It is the client's mistake.
+var ErrCursor = errors.New("the cursor does not belong to this feed")
 
-// Key holds the values of one row's key columns, encoded by AppendKey. To the
-// engine it is opaque: it compares keys for equality only and leaves the order
-// to the database. It means the same in every process.
+// Key holds the values of one row's key columns, encoded by AppendKey. The engine compares
+// keys only for equality and leaves the order to the database. A key has the same meaning
+// in every process.
 type Key string
 
-// KeyKind is the storage class of one key value, for databases that keep a
-// class with each value (SQLite) and to refuse a forged cursor early.
+// KeyKind is the storage class of one key value. SQLite stores a class with each value, and
+// it helps to reject a forged cursor early.
 type KeyKind byte
 
-// The kinds of key values. Every value travels as text; blobs as raw bytes.
+// The kinds of key values. All are encoded as text, except blobs.
 const (
 	KeyInteger KeyKind = 'i'
 	KeyReal    KeyKind = 'r'
@@ -33,15 +33,15 @@ type KeyValue struct {
 	Text string
 }
 
-// AppendKey appends one column's value to an encoded key: its kind, the length
-// of its text as a uvarint, its text.
+// AppendKey appends one column's value to an encoded key: its kind, the length of its text
+// as a uvarint, and its text.
 func AppendKey(dst []byte, kind KeyKind, text []byte) []byte {
 	dst = append(dst, byte(kind))
 	dst = binary.AppendUvarint(dst, uint64(len(text)))
 	return append(dst, text...)
 }
 
-// Values decodes the key into exactly n values; anything else wraps ErrCursor.
+// Values decodes the key into exactly n values. Every error wraps ErrCursor.
 func (k Key) Values(n int) ([]KeyValue, error) {
 	values := make([]KeyValue, 0, n)
 	rest := []byte(k)

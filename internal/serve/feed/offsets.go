@@ -2,28 +2,27 @@ package feed
 
 import "time"
 
-// Deep offsets. The rows behind the window are cut into segments, each with its
-// count and the key of every stride-th row. The row at an offset is found by
-// summing counts from the top and then asked for by key, so that the database
-// walks fewer than offsetStride rows whatever the offset.
+// The rows beyond the window are divided into segments, each with its count and the key of
+// every offsetStride-th row. To find the row at a deep offset, counts are summed from the
+// top, and the rest is read by key. The database reads fewer than offsetStride rows for any
+// offset.
 //
-// The segments hang from an anchor, a row in the lower half of the window:
+// The segments start at an anchor, a row in the lower half of the window:
 //
 //	window:    row 0 … anchor …            its position is exact at every refresh
 //	segments:  (anchor, last0] (last0, last1] … (last_n-1, last_n]
 //
-// New rows come in above the anchor and move it down; before it leaves the
-// window the rows between it and a higher anchor become a segment of their own,
-// whose keys the window holds. Rows that come, go or commit late inside a
-// segment make its count wrong until it is walked again: that is the age which
-// an answer states.
+// New rows arrive above the anchor and move it down. Before it leaves the window, a higher
+// row becomes the anchor, and the rows between them become a segment. Rows that are added or
+// deleted inside a segment make its count wrong until it is counted again. The age of the
+// oldest count is part of the response.
 //
-// The index compares keys for equality only. Its methods are pure; the window's
-// sweeper is the one writer and holds the lock.
+// The index compares keys only for equality. Its methods are pure. The window's sweeper is
+// the only writer and holds the lock.
 const (
-	offsetStride  = 16   // rows the database walks at most to find an offset
-	segmentTarget = 2048 // rows in a segment, about
-	sliversMax    = 64   // segments beyond rows/segmentTarget before small ones are joined
+	offsetStride  = 16   // rows that the database reads at most to find an offset
+	segmentTarget = 2048 // rows per segment, about
+	smallMax      = 64   // segments beyond rows/segmentTarget before small ones are joined
 )
 
 // offsets is the index of one window. The zero value is empty.
@@ -34,24 +33,23 @@ type offsets struct {
 	complete bool // the last segment reaches the last row
 }
 
-// segment is a run of rows behind the previous segment's last key, down to last
-// and with it.
+// segment is a run of rows after the previous segment's last key, up to and including last.
 type segment struct {
 	keys   []Key // key of the offsetStride-th row, of the 2*offsetStride-th, …
-	last   Key   // the segment's lower bound; its row may be gone by now
+	last   Key   // the segment's lower bound; its row may be gone
 	count  int
 	readAt time.Time
 }
 
-// location says how to read the row at an offset.
+// location is where to read the row at an offset.
 type location struct {
-	after  Key // the row comes after this key
-	skip   int // and after this many rows more
+	after  Key // the row is after this key
+	skip   int // and after this many more rows
 	readAt time.Time
-	end    bool // the offset lies behind the last row
+	end    bool // the offset is beyond the last row
 }
 
-// rows returns how many rows the segments count.
+// rows returns the number of rows in all segments.
 func (o *offsets) rows() int {
 	n := 0
 	for i := range o.segments {
@@ -60,8 +58,7 @@ func (o *offsets) rows() int {
 	return n
 }
 
-// oldest returns when the segment with the oldest count was walked; the zero
-// time when there is none.
+// oldest returns the time of the oldest count; zero if there are no segments.
 func (o *offsets) oldest() time.Time {
 	var t time.Time
 	for i := range o.segments {
@@ -72,10 +69,10 @@ func (o *offsets) oldest() time.Time {
 	return t
 }
 
-// locate finds the row at offset, where the anchor is the row at position
-// anchorAt. It is false while the index does not reach that far.
+// locate finds the row at offset. anchorAt is the anchor's position in the window. It
+// returns false while the index does not reach that far.
 func (o *offsets) locate(offset, anchorAt int, now time.Time) (location, bool) {
-	rest := offset - anchorAt - 1 // rows to leave out behind the anchor
+	rest := offset - anchorAt - 1 // rows to skip after the anchor
 	if !o.anchored || rest < 0 {
 		return location{}, false
 	}
@@ -102,7 +99,7 @@ func (o *offsets) locate(offset, anchorAt int, now time.Time) (location, bool) {
 	return location{}, false
 }
 
-// extend adds what a walk of at most limit rows behind the last segment saw.
+// extend adds the result of a walk of at most limit rows after the last segment.
 func (o *offsets) extend(w Walk, limit int, readAt time.Time) {
 	if w.Count > 0 {
 		o.segments = append(o.segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: readAt})
@@ -110,10 +107,10 @@ func (o *offsets) extend(w Walk, limit int, readAt time.Time) {
 	o.complete = w.Count < limit
 }
 
-// bottom returns the key behind which the index knows nothing.
+// bottom returns the last key of the index.
 func (o *offsets) bottom() Key { return o.top(len(o.segments)) }
 
-// top returns the key behind which segment i begins.
+// top returns the key after which segment i begins.
 func (o *offsets) top(i int) Key {
 	if i == 0 {
 		return o.anchor
@@ -121,8 +118,8 @@ func (o *offsets) top(i int) Key {
 	return o.segments[i-1].last
 }
 
-// raise makes the row at keys[to] the anchor, where the old anchor is at
-// keys[from] and from > to. keys are the window's.
+// raise makes the row at keys[to] the anchor. keys are the window's, the old anchor is at
+// keys[from], and from > to.
 func (o *offsets) raise(keys []Key, to, from int, readAt time.Time) {
 	s := segment{last: o.anchor, count: from - to, readAt: readAt}
 	for i := to + offsetStride; i <= from; i += offsetStride {
@@ -132,9 +129,9 @@ func (o *offsets) raise(keys []Key, to, from int, readAt time.Time) {
 	o.anchor = keys[to]
 }
 
-// stalest picks what to walk again: the run of segments [from, to) whose count is
-// the oldest, together with small neighbours below it as long as the sum stays within
-// segmentTarget, so that the slivers that raise makes are joined.
+// stalest returns the segments [from, to) to recount: the one with the oldest count, and
+// small ones after it while the sum is within segmentTarget. This joins the small segments
+// that raise makes.
 func (o *offsets) stalest() (from, to int, ok bool) {
 	if len(o.segments) == 0 {
 		return 0, 0, false
@@ -147,7 +144,7 @@ func (o *offsets) stalest() (from, to int, ok bool) {
 	return from, o.joinable(from), true
 }
 
-// joinable returns the end of the run of segments from i on that may become one.
+// joinable returns the end of the run of segments from i that can become one.
 func (o *offsets) joinable(i int) int {
 	rows, to := o.segments[i].count, i+1
 	for to < len(o.segments) && rows+o.segments[to].count <= segmentTarget {
@@ -157,9 +154,9 @@ func (o *offsets) joinable(i int) int {
 	return to
 }
 
-// slivers picks the first run of at least two segments that may become one, when
-// there are more than most segments beyond what the rows need.
-func (o *offsets) slivers(most int) (from, to int, ok bool) {
+// small returns the first run of at least two segments that can become one, if there are
+// more than most segments beyond what the rows need.
+func (o *offsets) small(most int) (from, to int, ok bool) {
 	if len(o.segments) <= o.rows()/segmentTarget+most {
 		return 0, 0, false
 	}
@@ -171,8 +168,7 @@ func (o *offsets) slivers(most int) (from, to int, ok bool) {
 	return 0, 0, false
 }
 
-// replace puts the segments that a new walk of the run [from, to) saw in its place. They
-// must reach the same lower bound as the run did.
+// replace replaces the segments [from, to). The new ones must reach the same lower bound.
 func (o *offsets) replace(from, to int, fresh []segment) {
 	segments := make([]segment, 0, len(o.segments)-(to-from)+len(fresh))
 	segments = append(segments, o.segments[:from]...)

@@ -43,7 +43,7 @@ func TestOffsetsAgainstList(t *testing.T) {
 				keys[i] = key(newest[i])
 			}
 			o.raise(keys, to, from, time.Unix(2, 0))
-			if from, to, ok := o.slivers(0); ok && rapid.Bool().Draw(t, "join") {
+			if from, to, ok := o.small(0); ok && rapid.Bool().Draw(t, "join") {
 				rejoin(t, tab, o, from, to)
 			}
 		}

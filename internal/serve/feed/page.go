@@ -17,11 +17,11 @@ import (
 type Request struct {
 	Args   []string // canonical texts (ParseParam) for Params, in their order
 	Before string   // the cursor of the row before the page; "" for none
-	Offset int      // rows left out from the newest; 0 with Before
+	Offset int      // rows skipped from the newest; 0 with Before
 	Limit  int      // rows at most; 0 for the default
 }
 
-// From says where a page's rows come from.
+// From is the origin of a page's rows.
 type From uint8
 
 // The origins of a page.
@@ -38,8 +38,8 @@ type Page struct {
 	Source From      //
 	ReadAt time.Time // the rows are no older than this
 
-	// For an offset behind the window: the offset was found by counts, of which the
-	// oldest was taken at CountedAt. Zero where the offset is exact.
+	// CountedAt is the time of the oldest count that was used to find an offset beyond the
+	// window. It is zero if the offset is exact.
 	CountedAt time.Time
 
 	Rendered *Rendered // of the window's first page in its default size; else nil
@@ -92,9 +92,10 @@ func AppendETag(dst []byte, hash uint64) []byte {
 	return append(dst, '"')
 }
 
-// Page answers r. now is the request's time. A window hit takes no lock and
-// allocates nothing. Errors wrap ErrRequest or ErrCursor (the client's mistake),
-// ErrBusy, ErrCounting or ErrUnavailable (come again later); others are the database's.
+// Page returns the page that r asks for. now is the request's time. A hit in the window
+// takes no lock and allocates nothing. Errors wrap ErrRequest or ErrCursor (the client's
+// mistake), or ErrBusy, ErrCounting or ErrUnavailable (retry later). Others are the
+// database's.
 func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error) {
 	if r.Limit == 0 {
 		r.Limit = f.cfg.Limit
@@ -108,7 +109,7 @@ func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error)
 	}
 	s, err := w.get(ctx, now)
 	if err != nil && w.ctx.Err() != nil && f.base.Err() == nil {
-		// The window had to go for another one while we waited: once more.
+		// The window was evicted during the wait: retry once.
 		if w, err = f.window(r.Args, now); err == nil {
 			s, err = w.get(ctx, now)
 		}
@@ -138,7 +139,7 @@ func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error)
 	return Page{}, err
 }
 
-// check refuses what no page can be.
+// check validates a request.
 func (f *Feed) check(r *Request) error {
 	switch {
 	case r.Limit < 1 || r.Limit > f.cfg.LimitMax:
@@ -153,8 +154,7 @@ func (f *Feed) check(r *Request) error {
 	return nil
 }
 
-// start returns the position in s where the page begins; false when that lies
-// outside s.
+// start returns the position in s where the page begins, or false if it is outside of s.
 func (f *Feed) start(s *snapshot, r *Request) (int, bool) {
 	if r.Before == "" {
 		return r.Offset, r.Offset < s.rows.Len() || !s.full
@@ -163,13 +163,13 @@ func (f *Feed) start(s *snapshot, r *Request) (int, bool) {
 	return i + 1, ok
 }
 
-// pageRead is a page read from the database, shared by all who asked for it.
+// pageRead is a page read from the database, shared by identical requests.
 type pageRead struct {
 	rows   Rows
 	readAt time.Time
 }
 
-// older reads a page that the window does not hold, by key.
+// older reads a page beyond the window, by key.
 func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
@@ -182,7 +182,7 @@ func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Pa
 		}
 		at.after = key
 	case r.Offset > 0 && r.Offset <= s.rows.Len():
-		at.after = s.rows.Keys[r.Offset-1] // exact: the window knows the row before
+		at.after = s.rows.Keys[r.Offset-1] // exact: the row before is in the window
 	case r.Offset > 0:
 		var err error
 		if at, err = w.locate(ctx, s, r.Offset); err != nil {
@@ -197,10 +197,10 @@ func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Pa
 	return p, err
 }
 
-// read reads one page, sharing the statement with identical requests. q.Limit is
-// one more than the page's rows: the row too many tells that a next page exists.
+// read reads one page and shares the statement with identical requests. q.Limit is one more
+// than the page's rows: the additional row shows that a next page exists.
 func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
-	// Each caller waits at most Timeout; the statement ends with the last of them.
+	// Each caller waits at most Timeout. The statement is cancelled when the last one has left.
 	got, _, err := f.pages.Do(ctx, pageName(q), func(ctx context.Context) (*pageRead, error) {
 		if err := f.cfg.Gate.enter(ctx); err != nil {
 			return nil, err
@@ -223,7 +223,7 @@ func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
 	return p, nil
 }
 
-// pageName names the statement for q among those under way.
+// pageName returns the key that identical statements share.
 func pageName(q Range) string {
 	b := appendArgs(make([]byte, 0, 64), q.Args)
 	b = append(append(b, byte(len(q.After)>>8), byte(len(q.After))), q.After...)
@@ -232,7 +232,7 @@ func pageName(q Range) string {
 	return string(b)
 }
 
-// appendArgs appends args so that different lists give different bytes.
+// appendArgs appends an unambiguous encoding of args.
 func appendArgs(dst []byte, args []string) []byte {
 	for _, a := range args {
 		dst = binary.AppendUvarint(dst, uint64(len(a)))

@@ -8,13 +8,12 @@ import (
 	"spillway/internal/serve/standby"
 )
 
-// Replicated is a Source that reads from a replica of the primary while that
-// answers. Both must hold the same tables. Reads of the replica may be behind the
-// primary's: a window is as old as the replica is late.
+// Replicated is a Source that reads from a replica while that answers, else from the
+// primary. Both must have the same tables. A window is at least as old as the replica's lag.
 type Replicated struct {
 	Replica, Primary Source
 	Switch           *standby.Switch
-	Timeout          time.Duration // Config.Timeout: a part of it is the replica's
+	Timeout          time.Duration // Config.Timeout; the replica gets a part of it
 }
 
 var _ Source = (*Replicated)(nil)
@@ -27,7 +26,7 @@ func (r *Replicated) bounds() standby.Bounds {
 func (r *Replicated) Read(ctx context.Context, span Range, rows *Rows) error {
 	ask := func(source Source) func(context.Context) (*Rows, error) {
 		return func(ctx context.Context) (*Rows, error) {
-			own := new(Rows) // a replica that was given up may still be writing
+			own := new(Rows) // an abandoned read of the replica may still write
 			err := source.Read(ctx, span, own)
 			return own, err
 		}
@@ -40,7 +39,7 @@ func (r *Replicated) Read(ctx context.Context, span Range, rows *Rows) error {
 	return nil
 }
 
-// take appends the rows of other, which becomes r's when r is empty.
+// take appends the rows of other. If r is empty, it takes over other's memory.
 func (r *Rows) take(other *Rows) {
 	if r.Len() == 0 {
 		*r = *other
@@ -61,8 +60,8 @@ func (r *Replicated) Keys(ctx context.Context, span Range, every int) (Walk, err
 	return standby.Read(ctx, r.Switch, r.bounds(), ask(r.Replica), ask(r.Primary))
 }
 
-// Check implements Source: it explains on the primary, whose plans are those of
-// its replicas.
+// Check implements Source. It explains on the primary, because its replicas have the same
+// plans.
 func (r *Replicated) Check(ctx context.Context, window int) error {
 	return r.Primary.Check(ctx, window)
 }

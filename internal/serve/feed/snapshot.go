@@ -7,24 +7,23 @@ import (
 	"time"
 )
 
-// snapshot is a window as one statement read it. It never changes once it is
-// published, so requests read it without a lock; the window's atomic pointer
-// moves on to the next one.
+// snapshot is a window as one statement read it. It is immutable once published, so
+// requests read it without a lock.
 type snapshot struct {
 	rows    Rows
 	next    []string       // next[i] is the cursor of row i
 	index   map[Key]int    // position of each key
-	cursors map[string]int // position of each cursor, so that a cursor in the window needs no decoding
+	cursors map[string]int // position of each cursor: one in the window needs no decoding
 	usual   int            // the default page size
-	tags    []uint64       // of the pages of that size, by their start: hashing one costs as much as copying it
+	tags    []uint64       // hashes of the pages of that size, by start
 	first   *Rendered      // the page of that size at the start; nil if it has no rows
-	full    bool           // the window's limit was reached: older rows may follow
-	readAt  time.Time      // just before the statement ran: the rows are no older
-	parked  bool           // nobody asked for a while: refresh before serving
+	full    bool           // the window's limit was reached; older rows may exist
+	readAt  time.Time      // just before the statement ran; the rows are no older
+	parked  bool           // unused for a while; must be refreshed before it is served
 }
 
-// newSnapshot makes a snapshot of rows, which it keeps. When nothing changed
-// since previous it shares that one's memory.
+// newSnapshot makes a snapshot of rows, which it keeps. If nothing has changed since
+// previous, it shares that snapshot's memory.
 func newSnapshot(rows Rows, window, usual int, fingerprint uint32, readAt time.Time, previous *snapshot) (*snapshot, error) {
 	full := rows.Len() >= window
 	if previous != nil && previous.full == full && bytes.Equal(previous.rows.Data, rows.Data) && slices.Equal(previous.rows.Keys, rows.Keys) {
@@ -45,7 +44,7 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, readAt time.T
 	var cursor []byte
 	for i, key := range rows.Keys {
 		if _, twice := s.index[key]; twice {
-			return nil, fmt.Errorf("read window: two rows have the same key; the feed's key must be unique, add a column to it")
+			return nil, fmt.Errorf("read window: two rows have the same key; make the feed's key unique, for example with another column")
 		}
 		s.index[key] = i
 		cursor = appendCursor(cursor[:0], fingerprint, key)
@@ -63,23 +62,22 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, readAt time.T
 	return s, nil
 }
 
-// park returns a copy that must be refreshed before it is served, or, with
-// false, one that may be served again.
+// park returns a copy that must be refreshed before it is served; with false, one that may
+// be served.
 func (s *snapshot) park(parked bool) *snapshot {
 	c := *s
 	c.parked = parked
 	return &c
 }
 
-// page returns the rows from start, at most limit, when the snapshot holds all
-// of them that there are; otherwise false. The answer shares the snapshot's
-// memory.
+// page returns up to limit rows from start. It returns false if some of them are beyond the
+// snapshot. The page shares the snapshot's memory.
 func (s *snapshot) page(start, limit int) (Page, bool) {
 	n := s.rows.Len()
 	end := start + limit
 	if end > n {
 		if s.full {
-			return Page{}, false // rows behind the window belong to this page
+			return Page{}, false // the page continues beyond the window
 		}
 		start, end = min(start, n), n
 	}

@@ -7,9 +7,9 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// Definition is what a feed shows: one SELECT, and the columns of its result
-// that order it. It is the part of a feed's configuration that its Source
-// needs; an adapter turns it into statements of its own dialect.
+// Definition is the part of a feed's configuration that its Source needs: one SELECT, and
+// the columns of its result that order it. An adapter turns it into statements of its
+// dialect.
 type Definition struct {
 	Name   string      // the feed's path, for messages, metrics and cursors
 	SQL    string      // a SELECT without ORDER BY and LIMIT; parameters as :name
@@ -20,14 +20,14 @@ type Definition struct {
 // KeyColumn is one output column of the feed's statement that orders it.
 type KeyColumn struct {
 	Name      string
-	Ascending bool // false: the largest value comes first, as "newest first" wants
+	Ascending bool // false: the largest value first
 }
 
 // Param is a named, typed parameter of the feed's statement.
 type Param = param.Param
 
-// ParamType says how a request's text for a parameter is checked and passed. The
-// texts are canonical when they reach a Source.
+// ParamType says how a parameter's text is checked and passed. A Source receives canonical
+// texts.
 type ParamType = param.Type
 
 // The parameter types.
@@ -40,8 +40,8 @@ const (
 	UUID      = param.UUID
 )
 
-// ParseParam checks a request's text for p and returns its canonical form. Errors
-// wrap ErrRequest and name the parameter.
+// ParseParam checks a text for p and returns its canonical form. Errors wrap ErrRequest and
+// name the parameter.
 func ParseParam(p Param, text string) (string, error) {
 	canonical, err := param.Parse(p, text)
 	if err != nil {
@@ -50,43 +50,41 @@ func ParseParam(p Param, text string) (string, error) {
 	return canonical, nil
 }
 
-// Range names a run of rows in the feed's order.
+// Range is a run of rows in the feed's order.
 type Range struct {
 	Args  []string // one canonical text for each of Definition.Params
-	After Key      // rows that come strictly after this key; "" means from the first row
-	Until Key      // and not after this key (the row with this key is included); "" means to the end
-	Skip  int      // rows left out at the start; kept small by the caller, the database walks them
+	After Key      // only rows after this key; "": from the first row
+	Until Key      // up to and including this key; "": to the end
+	Skip  int      // rows to skip at the start; keep it small, the database reads them
 	Limit int      // rows at most; always > 0
 }
 
-// Source reads a feed's rows from a database. Its methods may be called
-// concurrently. An error that the request's own key caused (a forged cursor
-// whose value the column's type refuses) wraps ErrCursor; a database that
-// cannot be reached or takes too long is any other error.
+// Source reads a feed's rows from a database. Its methods may be called concurrently. An
+// error caused by the request's key, such as a forged cursor, wraps ErrCursor. Other errors
+// are the database's.
 type Source interface {
 	// Read appends the rows of r to rows, first row first.
 	Read(ctx context.Context, r Range, rows *Rows) error
-	// Keys walks the rows of r and returns the key of each every-th row
-	// (the every-th, the 2*every-th, ...), the key of the last row walked, and how many it
-	// walked. It reads the key columns only.
+	// Keys counts the rows of r. It returns the count, the key of each every-th row (the
+	// every-th, the 2*every-th, ...) and the key of the last row. It reads only key columns.
 	Keys(ctx context.Context, r Range, every int) (Walk, error)
-	// Check has the database explain the statements for a window of that many
-	// rows. It returns an error that names the index to add when a table of
-	// more than 10,000 rows would be sorted or scanned whole.
+	// Check has the database explain the statements for a window of that many rows. If a
+	// table of more than 10,000 rows would be sorted or scanned, the error names the index
+	// to add.
 	Check(ctx context.Context, window int) error
 }
 
-// Walk is what Source.Keys saw.
+// Walk is the result of Source.Keys.
 type Walk struct {
 	Keys  []Key // the key of each every-th row
-	Last  Key   // the key of the last row walked; "" when there was none
-	Count int   // rows walked
+	Last  Key   // the key of the last row; "" if there was none
+	Count int   // rows
 }
 
-// Rows are rows of a feed as JSON objects, encoded once.
+// Rows are rows of a feed as JSON objects.
 type Rows struct {
 	Data []byte // the objects, joined by commas
-	Ends []int  // Ends[i] is the offset in Data behind row i
+	Ends []int  // Ends[i] is the end of row i in Data
 	Keys []Key  // Keys[i] is the key of row i
 }
 
@@ -98,8 +96,8 @@ func (r *Rows) Reset() {
 	r.Data, r.Ends, r.Keys = r.Data[:0], r.Ends[:0], r.Keys[:0]
 }
 
-// Slice returns the bytes of rows i to j-1, commas between them. The bytes are
-// r's own: they must not be changed.
+// Slice returns the bytes of rows i to j-1 with commas between them. They must not be
+// changed.
 func (r *Rows) Slice(i, j int) []byte {
 	if i >= j {
 		return nil
@@ -111,7 +109,7 @@ func (r *Rows) Slice(i, j int) []byte {
 	return r.Data[start:r.Ends[j-1]]
 }
 
-// Begin starts a row: the source then appends one JSON object to r.Data and calls End.
+// Begin starts a row. The source then appends one JSON object to r.Data and calls End.
 func (r *Rows) Begin() {
 	if len(r.Ends) > 0 {
 		r.Data = append(r.Data, ',')

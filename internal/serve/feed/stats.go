@@ -13,19 +13,19 @@ type Stats struct {
 	AgeSeconds        float64 // of the oldest window in use; 0 when none is
 	Refreshes         uint64  // statements that read a window
 	RefreshErrors     uint64
-	RefreshSeconds    float64 // spent in them, in all
+	RefreshSeconds    float64 // total time of refreshes
 	WindowPages       uint64  // pages answered from a window
 	DatabasePages     uint64  // pages answered by a statement
-	NotModified       uint64  // of the window pages, those answered with 304
-	Refused           uint64  // pages not answered: unavailable or busy
+	NotModified       uint64  // window pages answered with 304
+	Refused           uint64  // requests that got no page: unavailable or busy
 	Coalesced         uint64  // pages that shared another request's statement
 	Waiting           int     // requests waiting now
 	SegmentRows       int64   // rows counted for deep offsets
 	SegmentAgeSeconds float64 // age of the oldest count
-	Evictions         uint64  // windows ended to make room
+	Evictions         uint64  // windows dropped for others
 }
 
-// counters are what Stats adds up. Writers are requests and refreshes.
+// counters are written by requests and refreshes.
 type counters struct {
 	windowPages   atomic.Uint64
 	databasePages atomic.Uint64

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// sweeper counts the rows behind one window for deep offsets: it extends the
-// index as far as requests ask, at full speed but one statement at a time, and
-// walks what it has again, oldest count first, within Config.SweepShare of one
-// connection's time. It starts with the first deep offset and rests when none
-// came for sweepIdle.
+// sweeper counts the rows beyond one window for deep offsets. It extends the index as far
+// as requests need, one statement at a time. It then recounts segments, the oldest count
+// first, within Config.SweepShare of one connection's time. It starts with the first deep
+// offset and rests if there was none for sweepIdle.
 type sweeper struct {
 	w    *window
 	done sync.WaitGroup
@@ -26,11 +25,11 @@ type sweeper struct {
 	wake    chan struct{}
 }
 
-// errReset: the index no longer fits the feed and is built anew.
-var errReset = errors.New("the rows behind the window changed too much")
+// errReset means that the index no longer fits the feed and must be rebuilt.
+var errReset = errors.New("the rows beyond the window changed too much")
 
-// locate finds the row at an offset behind the window, waiting for the sweeper
-// to get there until ctx ends.
+// locate finds the row at an offset beyond the window. It waits until the sweeper has
+// counted that far or ctx ends.
 func (w *window) locate(ctx context.Context, s *snapshot, offset int) (location, error) {
 	sw := w.sweep()
 	f := w.feed
@@ -66,7 +65,7 @@ func (w *window) locate(ctx context.Context, s *snapshot, offset int) (location,
 			return location{}, fmt.Errorf("count rows up to offset %d: %w", offset, err)
 		}
 		if latest := w.current.Load(); latest != nil {
-			s = latest // the anchor may have moved on meanwhile
+			s = latest // the anchor may have moved
 		}
 	}
 }
@@ -84,7 +83,7 @@ func (w *window) sweep() *sweeper {
 
 func (sw *sweeper) wait() { sw.done.Wait() }
 
-// locateLocked finds offset by the snapshot's view of the anchor.
+// locateLocked finds offset from the anchor's position in the snapshot.
 func (sw *sweeper) locateLocked(s *snapshot, offset int) (location, bool) {
 	anchorAt, ok := s.index[sw.index.anchor]
 	if !ok {
@@ -100,7 +99,7 @@ func (sw *sweeper) wakeLocked() {
 	}
 }
 
-// run works until the window ends.
+// run counts until the window ends.
 func (sw *sweeper) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -116,7 +115,7 @@ func (sw *sweeper) run() {
 		urgent, err := sw.step(start)
 		wake = sw.wake
 		if err != nil {
-			wake = nil // whoever asks, the database gets its pause
+			wake = nil // pause, even if requests wait
 		}
 		sw.mu.Lock()
 		sw.failure = err
@@ -127,7 +126,7 @@ func (sw *sweeper) run() {
 	}
 }
 
-// pause returns how long to rest after a step that took the given time.
+// pause returns the pause after a step that took the given time.
 func (sw *sweeper) pause(urgent bool, took time.Duration, err error) time.Duration {
 	switch {
 	case err != nil:
@@ -139,12 +138,12 @@ func (sw *sweeper) pause(urgent bool, took time.Duration, err error) time.Durati
 	return max(time.Duration(float64(took)*(1/share-1)), sw.w.feed.cfg.Refresh)
 }
 
-// step does one piece of work and says whether more is urgent: it keeps the anchor in the
-// window, extends the index towards the target, or walks old segments again.
+// step keeps the anchor in the window, extends the index towards the target, or recounts
+// old segments. It reports whether more work is urgent.
 func (sw *sweeper) step(now time.Time) (urgent bool, err error) {
 	s := sw.w.current.Load()
 	if s == nil || !s.full {
-		return false, nil // the window holds all rows there are
+		return false, nil // the window holds all rows
 	}
 	if s.parked {
 		return false, nil
@@ -160,7 +159,7 @@ func (sw *sweeper) step(now time.Time) (urgent bool, err error) {
 	}
 	sw.mu.Lock()
 	_, reached := sw.locateLocked(s, sw.target)
-	from, to, slivers := sw.index.slivers(sliversMax)
+	from, to, small := sw.index.small(smallMax)
 	idle := now.Sub(sw.asked) > sweepIdle
 	sw.mu.Unlock()
 	switch {
@@ -168,8 +167,8 @@ func (sw *sweeper) step(now time.Time) (urgent bool, err error) {
 		return sw.extend()
 	case idle:
 		return false, nil
-	case slivers:
-		return false, sw.again(from, to)
+	case small:
+		return false, sw.recount(from, to)
 	}
 	sw.mu.Lock()
 	from, to, ok := sw.index.stalest()
@@ -177,15 +176,15 @@ func (sw *sweeper) step(now time.Time) (urgent bool, err error) {
 	if !ok {
 		return false, nil
 	}
-	return false, sw.again(from, to)
+	return false, sw.recount(from, to)
 }
 
-// anchor sets the anchor, and raises it in time as rows come in above it.
+// anchor sets the anchor, and raises it as rows arrive above it.
 func (sw *sweeper) anchor(s *snapshot) error {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	o := &sw.index
-	// Near the end of the window, with room above for what comes in until the next step.
+	// In the lower half of the window, with room for rows that arrive until the next step.
 	high, low := s.rows.Len()/4, s.rows.Len()/2
 	if !o.anchored {
 		o.anchored, o.anchor = true, s.rows.Keys[high]
@@ -201,8 +200,8 @@ func (sw *sweeper) anchor(s *snapshot) error {
 	return nil
 }
 
-// bridgeLocked finds a lost anchor again: it walks from a row of today's window
-// down to it. The lock is released while the database works.
+// bridgeLocked recovers a lost anchor: it counts from a row of the current window down to
+// it. It releases the lock while the database works.
 func (sw *sweeper) bridgeLocked(top Key, readAt time.Time) error {
 	old := sw.index.anchor
 	sw.mu.Unlock()
@@ -212,7 +211,7 @@ func (sw *sweeper) bridgeLocked(top Key, readAt time.Time) error {
 		return err
 	}
 	if len(segments) == 0 || sw.index.anchor != old {
-		return errReset // nothing between: the anchor's row and all above it are gone
+		return errReset // the anchor's row and all above it are gone
 	}
 	segments[len(segments)-1].last = old
 	sw.index.replace(0, 0, segments)
@@ -220,7 +219,7 @@ func (sw *sweeper) bridgeLocked(top Key, readAt time.Time) error {
 	return nil
 }
 
-// extend walks the next segment behind the index.
+// extend counts the next segment after the index.
 func (sw *sweeper) extend() (urgent bool, err error) {
 	sw.mu.Lock()
 	bottom := sw.index.bottom()
@@ -236,22 +235,22 @@ func (sw *sweeper) extend() (urgent bool, err error) {
 	return true, nil
 }
 
-// again walks the run of segments [from, to) anew.
-func (sw *sweeper) again(from, to int) error {
+// recount counts the segments [from, to) again.
+func (sw *sweeper) recount(from, to int) error {
 	sw.mu.Lock()
 	top, last := sw.index.top(from), sw.index.segments[to-1].last
 	toEnd := sw.index.complete && to == len(sw.index.segments)
 	sw.mu.Unlock()
 	until := last
 	if toEnd {
-		until = "" // rows may have come in behind the last one
+		until = "" // rows may have been added after the last one
 	}
 	fresh, err := sw.walk(top, until)
 	if err != nil {
 		return err
 	}
 	if len(fresh) > 0 && !toEnd {
-		fresh[len(fresh)-1].last = last // the bound stays, its row may have gone
+		fresh[len(fresh)-1].last = last // the bound stays; its row may be gone
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
@@ -259,7 +258,7 @@ func (sw *sweeper) again(from, to int) error {
 	return nil
 }
 
-// walk returns segments for the rows behind after, down to until.
+// walk counts the rows after one key, up to and including another, in segments.
 func (sw *sweeper) walk(after, until Key) ([]segment, error) {
 	var segments []segment
 	for {

@@ -11,34 +11,33 @@ import (
 
 const (
 	retryMax     = time.Second     // between attempts while the database is down
-	sweepIdle    = time.Minute     // no deep offset for so long: no counting
-	refreshMax   = 5 * time.Second // one refresh is given up after this
-	askedPortion = 8               // asked is written at most so often per IdleAfter
+	sweepIdle    = time.Minute     // time without deep offsets after which counting stops
+	refreshMax   = 5 * time.Second // timeout of one refresh
+	askedPortion = 8               // asked is written at most this often per IdleAfter
 )
 
-// window keeps one snapshot fresh while requests come. One goroutine, run,
-// refreshes it and is the only writer of current; requests read current and,
-// where it does not serve, wait in await.
+// window keeps one snapshot fresh while requests arrive. One goroutine, run, refreshes it.
+// Requests read current, and wait in await if it cannot be served.
 //
 //	 ┌────────── refresh every interval ─────────┐
 //	 ▼                                           │
-//	active ── nobody asked for IdleAfter ──▶ parked ── await ──▶ active
+//	active ── no request for IdleAfter ──▶ parked ── await ──▶ active
 type window struct {
 	feed    *Feed
 	args    []string
 	ctx     context.Context // the window's lifetime
 	stop    context.CancelFunc
 	current atomic.Pointer[snapshot] // nil before the first refresh
-	asked   atomic.Int64             // Unix nanoseconds of the last request, roughly
-	wake    chan struct{}            // holds one token: leave the parked state
+	asked   atomic.Int64             // Unix nanoseconds of about the last request
+	wake    chan struct{}            // one token: leave the parked state
 
 	mu      sync.Mutex // guards what follows
-	outcome *outcome   // of the refresh under way or next
+	outcome *outcome   // of the current or next refresh
 	failure error      // of the last refresh; nil after a success
-	sweeper *sweeper   // nil until a deep offset is asked for
+	sweeper *sweeper   // nil until the first deep offset
 }
 
-// outcome is how one refresh ended, for those who wait for it.
+// outcome is the result of one refresh, for the requests that wait for it.
 type outcome struct {
 	done chan struct{}
 	err  error
@@ -56,9 +55,9 @@ func newWindow(f *Feed, args []string, now time.Time) *window {
 	return w
 }
 
-// get returns the snapshot to serve at now, waiting for one when it must.
+// get returns the snapshot to serve at now, and waits for one if necessary.
 func (w *window) get(ctx context.Context, now time.Time) (*snapshot, error) {
-	// Not every request writes: the cache line is shared by all cores.
+	// Not every request writes, because all cores share the cache line.
 	if n := now.UnixNano(); n-w.asked.Load() > int64(w.feed.cfg.IdleAfter)/askedPortion {
 		w.asked.Store(n)
 	}
@@ -77,8 +76,8 @@ func (w *window) get(ctx context.Context, now time.Time) (*snapshot, error) {
 	return s, nil
 }
 
-// await waits for the next refresh to end and returns the snapshot to serve
-// then: after a failure the one before it, if there is one.
+// await waits for the end of the next refresh and returns the snapshot to serve. After a
+// failed refresh that is the previous one, if there is one.
 func (w *window) await(ctx context.Context) (*snapshot, error) {
 	f := w.feed
 	if n := f.waiting.Add(1); n > int64(f.cfg.WaitersMax) {
@@ -89,7 +88,7 @@ func (w *window) await(ctx context.Context) (*snapshot, error) {
 
 	w.mu.Lock()
 	if s := w.current.Load(); s != nil && !s.parked {
-		w.mu.Unlock() // it was refreshed between the caller's look and ours
+		w.mu.Unlock() // refreshed since the caller looked
 		return s, nil
 	}
 	out := w.outcome
@@ -149,9 +148,9 @@ func (w *window) run() {
 	}
 }
 
-// pace returns how long to wait from the end of a refresh that took the given
-// time to the start of the next: refreshes start interval apart, but take at
-// most half the time, and after failures the interval doubles up to retryMax.
+// pace returns the pause after a refresh that took the given time. Refreshes start one
+// interval apart but use at most half of the time. After failures the interval doubles up
+// to retryMax.
 func pace(interval, took time.Duration, failures int) time.Duration {
 	for ; failures > 0 && interval < retryMax; failures-- {
 		interval = min(2*interval, retryMax)
@@ -159,8 +158,8 @@ func pace(interval, took time.Duration, failures int) time.Duration {
 	return max(interval-took, took, 0)
 }
 
-// parkIfIdle parks the window when nobody asked for it lately. Afterwards the
-// next request wakes it.
+// parkIfIdle parks the window if there were no requests for IdleAfter. The next request
+// wakes it.
 func (w *window) parkIfIdle(now time.Time) bool {
 	if now.UnixNano()-w.asked.Load() < int64(w.feed.cfg.IdleAfter) {
 		return false
@@ -171,7 +170,7 @@ func (w *window) parkIfIdle(now time.Time) bool {
 	if s == nil || w.feed.waiting.Load() > 0 {
 		return false
 	}
-	select { // a token from before belongs to a refresh that has ended
+	select { // an earlier token belongs to a finished refresh
 	case <-w.wake:
 	default:
 	}
@@ -179,7 +178,7 @@ func (w *window) parkIfIdle(now time.Time) bool {
 	return true
 }
 
-// refresh reads the window, publishes it and wakes who waits.
+// refresh reads the window, publishes it and wakes waiting requests.
 func (w *window) refresh(start time.Time) error {
 	f := w.feed
 	ctx, cancel := context.WithTimeout(w.ctx, refreshMax)
@@ -187,7 +186,7 @@ func (w *window) refresh(start time.Time) error {
 	previous := w.current.Load()
 	var rows Rows
 	if previous != nil {
-		rows = Rows{ // as large as last time, and a little more
+		rows = Rows{ // the previous size and an eighth more
 			Data: make([]byte, 0, len(previous.rows.Data)+len(previous.rows.Data)/8),
 			Ends: make([]int, 0, previous.rows.Len()+1),
 			Keys: make([]Key, 0, previous.rows.Len()+1),
@@ -203,8 +202,8 @@ func (w *window) refresh(start time.Time) error {
 	return err
 }
 
-// publish makes s current, or after a failure lets the previous snapshot be
-// served again, and wakes who waits.
+// publish makes s current and wakes waiting requests. After a failure, the previous
+// snapshot may be served again.
 func (w *window) publish(s *snapshot, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -221,18 +220,18 @@ func (w *window) publish(s *snapshot, err error) {
 	w.outcome = &outcome{done: make(chan struct{})}
 }
 
-// logChange logs the first failure of a row and the success that ends it.
+// logChange logs the first of several failures, and the first success after them.
 func (w *window) logChange(err error) {
 	log := w.feed.cfg.Log.With("feed", w.feed.cfg.Name)
 	switch {
 	case err != nil && w.failure == nil && w.ctx.Err() == nil:
-		log.Warn("window cannot be refreshed; the last one is served until it is too old", "error", err, "stale_max", w.feed.cfg.StaleMax)
+		log.Warn("window not refreshed; serving the last one", "error", err, "stale_max", w.feed.cfg.StaleMax)
 	case err == nil && w.failure != nil:
-		log.Info("window is refreshed again")
+		log.Info("window refreshed again")
 	}
 }
 
-// end wakes who waits and ends the sweeper.
+// end wakes waiting requests and waits for the sweeper.
 func (w *window) end() {
 	w.mu.Lock()
 	w.outcome.err = ErrUnavailable
@@ -245,8 +244,8 @@ func (w *window) end() {
 	}
 }
 
-// ready returns why the window is not as fresh as promised; nil while it is, or
-// while nobody asks for it.
+// ready returns why the window is not fresh enough. It returns nil for a fresh window and
+// for one that is not in use.
 func (w *window) ready(now time.Time) error {
 	s := w.current.Load()
 	if s != nil && (s.parked || now.Sub(s.readAt) <= w.feed.cfg.StaleMax) {
@@ -266,7 +265,7 @@ func (w *window) ready(now time.Time) error {
 	return fmt.Errorf("window is %s old, bound %s: %w", now.Sub(s.readAt).Round(time.Second), w.feed.cfg.StaleMax, failure)
 }
 
-// cloneArgs copies args with their texts: the caller's may lie in a request's buffer.
+// cloneArgs copies args and their texts, which may be in a request's buffer.
 func cloneArgs(args []string) []string {
 	c := slices.Clone(args)
 	for i := range c {

@@ -11,8 +11,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// keyring holds the bearer keys of the write paths by their hashes: equal lengths, so
-// that comparing tells nothing of a key's.
+// keyring holds the hashes of the write paths' bearer keys. Hashes have equal lengths, so
+// that the time of a comparison does not depend on a key's.
 type keyring [][sha256.Size]byte
 
 func newKeyring(keys []string) keyring {
@@ -23,9 +23,9 @@ func newKeyring(keys []string) keyring {
 	return ring
 }
 
-// opens reports whether an Authorization header holds one of the keys. It takes the
-// same time whichever that is.
-func (k keyring) opens(header []byte) bool {
+// accepts reports whether an Authorization header contains one of the keys. Its time does
+// not depend on which.
+func (k keyring) accepts(header []byte) bool {
 	scheme, key, _ := bytes.Cut(header, []byte(" "))
 	if !bytes.EqualFold(scheme, []byte("Bearer")) {
 		return false
@@ -38,20 +38,20 @@ func (k keyring) opens(header []byte) bool {
 	return found == 1
 }
 
-// mayWrite reports whether a request may store anything. If not, it has been
-// answered. Without keys anybody who reaches the listener may, but a web page of
-// another origin: it could use a browser on this machine to write.
+// mayWrite reports whether a request may store anything; if not, it has responded. Without
+// configured keys all requests may, except those of web pages from other origins: such a
+// page could write through a browser on this machine.
 func (s *Server) mayWrite(ctx *fasthttp.RequestCtx) bool {
 	header := &ctx.Request.Header
 	if len(s.keys) > 0 {
-		if !s.keys.opens(header.PeekBytes(s.names.authorization)) {
+		if !s.keys.accepts(header.PeekBytes(s.names.authorization)) {
 			s.unauthorized(ctx)
 			return false
 		}
 		return true
 	}
 	if origin := header.PeekBytes(s.names.originHeader); len(origin) > 0 && !s.allowsOrigin(string(origin)) {
-		s.problem(ctx, badOrigin, "without keys, pages of this origin may not write: list it in http.cors_origins, or set keys")
+		s.problem(ctx, badOrigin, "pages of this origin may not write while no keys are set: add it to http.cors_origins, or set keys")
 		return false
 	}
 	return true
@@ -62,8 +62,8 @@ func (s *Server) unauthorized(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spillway"`)
 }
 
-// allowsOrigin reports whether pages of an origin may write: those that are listed,
-// and those of this machine.
+// allowsOrigin reports whether pages of an origin may write: those listed, and those of
+// this machine.
 func (s *Server) allowsOrigin(origin string) bool {
 	for _, o := range s.cfg.CORSOrigins {
 		if o == "*" || strings.EqualFold(o, origin) {
@@ -78,7 +78,7 @@ func (s *Server) allowsOrigin(origin string) bool {
 	return u.Hostname() == "localhost" || err == nil && address.IsLoopback()
 }
 
-// locked reports whether a route asks for a key that a request does not have.
-func (s *Server) locked(r *route, h *fasthttp.RequestHeader) bool {
-	return r.keyed && len(s.keys) > 0 && !s.keys.opens(h.PeekBytes(s.names.authorization))
+// lacksKey reports whether a route requires a key that the request does not have.
+func (s *Server) lacksKey(r *route, h *fasthttp.RequestHeader) bool {
+	return r.keyed && len(s.keys) > 0 && !s.keys.accepts(h.PeekBytes(s.names.authorization))
 }

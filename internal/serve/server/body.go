@@ -12,9 +12,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// bodySmall is the size up to which a body is not counted, in bytes: a connection's own
-// buffers are larger, and http.connections bounds those. It is also what a path accepts
-// that reads no body.
+// bodySmall is the size up to which bodies are not counted, in bytes. They fit into a
+// connection's buffers, which http.connections limits. Paths that read no body accept as
+// much.
 const bodySmall = 4 << 10
 
 // bodies bounds the large request bodies that all connections together receive and hold.
@@ -37,7 +37,7 @@ func (b *bodies) hold(n int64) bool {
 type bodyBounds struct {
 	most  int         // bytes
 	why   problemKind // the problem of a larger one
-	route *route      // that counts the request
+	route *route      // whose metrics count the request
 }
 
 // bodyBounds returns the bounds of a request, by its headers.
@@ -49,7 +49,7 @@ func (s *Server) bodyBounds(h *fasthttp.RequestHeader) bodyBounds {
 		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), notFound, s.unknown}
 	case e.write == nil || !h.IsPost():
 		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), bodyTooLarge, e.any()}
-	case s.locked(e.write, h):
+	case s.lacksKey(e.write, h):
 		return bodyBounds{0, noKey, e.write}
 	}
 	return bodyBounds{e.write.body, bodyTooLarge, e.write}
@@ -124,7 +124,7 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 	return ctx.Response.StatusCode()
 }
 
-// refuseBody answers and counts a request whose body is not read, or not to its end.
+// refuseBody answers and counts a request whose body is not read completely.
 func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 	switch b.why {
 	case notFound:

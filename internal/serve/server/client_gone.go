@@ -9,16 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// departureEvery is how often a waiting request's client is looked after.
-const departureEvery = 200 * time.Millisecond
+// clientCheckInterval is how often the connection of a waiting request is checked.
+const clientCheckInterval = 200 * time.Millisecond
 
-// present returns a context that ends when the client goes away: nobody reads
-// its socket while a handler runs, so the socket is looked at from time to time.
-// The handler calls stop before it returns. Behind TLS the client's leaving shows
-// only when the answer is written.
+// clientContext returns a context that ends when the client disconnects. It checks the
+// socket periodically, because nothing reads it while a handler runs. The handler calls
+// stop before it returns. With TLS, a disconnect shows only when the response is written.
 //
-// A client that has closed its sending half alone counts as gone, as it does for net/http.
-func (s *Server) present(ctx *fasthttp.RequestCtx) (waiting context.Context, stop func()) {
+// A client that has closed only its sending half counts as disconnected, as in net/http.
+func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Context, stop func()) {
 	waiting, cancel := context.WithCancel(s.base)
 	c, ok := ctx.Conn().(*conn)
 	if !ok {
@@ -27,7 +26,7 @@ func (s *Server) present(ctx *fasthttp.RequestCtx) (waiting context.Context, sto
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ticker := time.NewTicker(departureEvery)
+		ticker := time.NewTicker(clientCheckInterval)
 		defer ticker.Stop()
 		for {
 			select {
@@ -47,8 +46,7 @@ func (s *Server) present(ctx *fasthttp.RequestCtx) (waiting context.Context, sto
 	}
 }
 
-// gone reports whether the other side has closed the connection. It takes
-// nothing from what there is to read.
+// gone reports whether the client has closed the connection. It consumes no data.
 func (c *conn) gone() bool {
 	closed := false
 	raw, err := c.SyscallConn()

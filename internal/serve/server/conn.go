@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// deadlineDrift is how much too early a deadline may be reached.
+// deadlineDrift is how much too early a deadline may expire.
 const deadlineDrift = time.Second
 
-// conn is an accepted connection. It spends less on each request than net.TCPConn: the
-// server sets new deadlines at every request, and only those that a blocked read or write
-// would notice are passed on; and see socket.
+// conn is an accepted connection that is cheaper per request than net.TCPConn. fasthttp
+// sets new deadlines at every request; conn passes on only those that differ noticeably.
+// Reads and writes go through socket.
 //
 // One goroutine uses a conn at a time, as fasthttp does. Close may be called by another.
 type conn struct {
@@ -22,12 +22,12 @@ type conn struct {
 	socket   socket
 	read     connDeadline
 	write    connDeadline
-	ended    bool        // Read has met the end
+	ended    bool        // Read has returned io.EOF
 	linger   atomic.Bool // Close waits until the client has read its last response
 	once     sync.Once
 }
 
-// newConn returns c with its cheaper calls, counted by l.
+// newConn wraps c and counts it in l.
 func newConn(c *net.TCPConn, l *listener) (*conn, error) {
 	wrapped := &conn{TCPConn: c, listener: l}
 	if err := wrapped.socket.bind(c); err != nil {
@@ -92,11 +92,11 @@ func (c *conn) Close() error {
 	return c.TCPConn.Close() // io.Closer's contract
 }
 
-// lingerFor is how long a client may go on to send what nobody reads.
+// lingerFor is how long discard reads.
 const lingerFor = time.Second
 
-// discard reads what a client sends that has its last answer. To close before that would
-// reset the connection, and the answer might never be read.
+// discard reads what the client still sends after its last response. Closing earlier would
+// reset the connection, and the client might not read the response.
 func (c *conn) discard() {
 	if c.CloseWrite() != nil || c.TCPConn.SetReadDeadline(time.Now().Add(lingerFor)) != nil {
 		return // it is gone
@@ -104,11 +104,11 @@ func (c *conn) discard() {
 	_, _ = io.Copy(io.Discard, struct{ io.Reader }{c.TCPConn}) // until it closes, or the time is over
 }
 
-// connDeadline is what was asked for and what the poller knows.
+// connDeadline is the requested deadline and the one that the poller has.
 type connDeadline struct{ asked, set time.Time }
 
-// due returns whether the asked deadline must be set: it is earlier than the one
-// that is set, or later by more than deadlineDrift.
+// due reports whether the requested deadline must be set: it is earlier than the current
+// one, or later by more than deadlineDrift.
 func (d *connDeadline) due() bool {
 	if d.asked.Equal(d.set) {
 		return false

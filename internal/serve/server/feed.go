@@ -14,11 +14,10 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-const paramsMost = 16 // parameters of one feed
+const paramsMax = 16 // parameters of one feed
 
-// feedHandler serves one feed. A request that the window answers allocates
-// nothing: names and values of headers are bytes made once, pages are copied
-// from the snapshot into the connection's own buffer.
+// feedHandler serves one feed. A page from the window allocates nothing: headers are
+// prepared bytes, and rows are copied from the snapshot into the connection's buffer.
 type feedHandler struct {
 	server    *Server
 	feed      *feed.Feed
@@ -33,7 +32,7 @@ func newFeedHandler(s *Server, f *feed.Feed) *feedHandler {
 }
 
 func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
-	var args [paramsMost]string
+	var args [paramsMax]string
 	r, problem := h.parse(ctx.QueryArgs(), args[:0])
 	if problem != "" {
 		h.server.problem(ctx, badRequest, problem)
@@ -47,8 +46,8 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 	h.write(ctx, &r, &p)
 }
 
-// parse reads the request's page. The texts it returns share the request's
-// memory. The problem is "" or what is wrong with the request.
+// parse reads which page a request asks for. The returned texts share the request's memory.
+// problem says what is wrong with the request, or is "".
 func (h *feedHandler) parse(q *fasthttp.Args, args []string) (r feed.Request, problem string) {
 	if q.Len() > 0 {
 		var ok bool
@@ -75,8 +74,7 @@ func (h *feedHandler) parse(q *fasthttp.Args, args []string) (r feed.Request, pr
 	return r, ""
 }
 
-// parseBound reads a plain decimal number between low and high. No text at all
-// is 0, which stands for the default.
+// parseBound parses a decimal number from low to high. Empty text is 0, the default.
 func parseBound(b []byte, low, high int) (int, bool) {
 	if len(b) == 0 {
 		return 0, true
@@ -94,10 +92,10 @@ func parseBound(b []byte, low, high int) (int, bool) {
 	return n, n >= low && n <= high
 }
 
-// text returns b as a string without copying: it is good until the request ends.
+// text returns b as a string without copying. It is valid until the request ends.
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// write answers with p.
+// write responds with p.
 func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.Page) {
 	header := &ctx.Response.Header
 	var room [24]byte
@@ -126,11 +124,11 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		ctx.Response.SetBodyRaw(p.Rendered.Body)
 		return
 	}
-	own := ctx.Response.SwapBody(nil) // the connection's buffer: nothing is allocated
+	own := ctx.Response.SwapBody(nil) // the connection's buffer
 	ctx.Response.SwapBody(p.Append(own[:0]))
 }
 
-// offsetExactness says how the offset of a page behind the window was found.
+// offsetExactness says how the offset of a page beyond the window was found.
 func offsetExactness(p *feed.Page, now time.Time) []byte {
 	if p.CountedAt.IsZero() {
 		return []byte("exact")
@@ -138,13 +136,13 @@ func offsetExactness(p *feed.Page, now time.Time) []byte {
 	return fmt.Appendf(nil, "counted; age=%.1f", max(now.Sub(p.CountedAt), 0).Seconds())
 }
 
-// matches reports whether an If-None-Match field holds tag: since tag is quoted
-// and of fixed length, finding its bytes is enough, weak or strong.
+// matches reports whether an If-None-Match field contains tag, weak or strong. tag is
+// quoted and of fixed length, so searching for its bytes is enough.
 func matches(field, tag []byte) bool {
 	return len(field) > 0 && (bytes.Contains(field, tag) || string(field) == "*")
 }
 
-// fail answers an error of the engine.
+// fail responds to the engine's error.
 func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	switch {
 	case errors.Is(err, feed.ErrCursor):
@@ -154,14 +152,13 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, feed.ErrCounting):
 		h.server.unavailable(ctx, counting, clientText(err), err)
 	case errors.Is(err, feed.ErrBusy):
-		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it takes too long", err)
+		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
 	default:
-		h.server.unavailable(ctx, stale, "the database does not answer and what is known is too old to be served", err)
+		h.server.unavailable(ctx, stale, "the database does not answer, and the cached rows are too old to be served", err)
 	}
 }
 
-// clientText returns the text of an error about the client's request without
-// the words that mark it as one.
+// clientText returns the text of a feed.ErrRequest without its prefix.
 func clientText(err error) string {
 	msg := err.Error()
 	if rest, ok := bytes.CutPrefix([]byte(msg), []byte(feed.ErrRequest.Error()+": ")); ok {
@@ -170,9 +167,9 @@ func clientText(err error) string {
 	return msg
 }
 
-// retryAfter is how long a client is told to wait when the database does not
-// answer: refreshes are tried about once a second.
+// retryAfter is the Retry-After while the database does not answer. Refreshes are retried
+// about once per second.
 const retryAfter = time.Second
 
-// retrySeconds returns d for a Retry-After header: whole seconds, at least one.
+// retrySeconds returns d as the seconds of a Retry-After header, at least 1.
 func retrySeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }

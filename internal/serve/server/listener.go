@@ -11,25 +11,24 @@ import (
 	"time"
 )
 
-const (
-	acceptDrain = 50 * time.Millisecond // at stop: time to take what the kernel has queued
-)
+// acceptDrain is how long queued connections are accepted at stop.
+const acceptDrain = 50 * time.Millisecond
 
-// listener counts its connections, and drains its queue before it closes.
+// listener counts and limits its connections, and drains its queue before it closes.
 type listener struct {
 	*net.TCPListener
 	limit   int64  // connections open at once
-	refusal []byte // what one too many is told
+	refusal []byte // response to a connection beyond limit
 	open    atomic.Int64
 	refused atomic.Int64
-	closed  chan struct{} // gets a token whenever a connection closes
+	closed  chan struct{} // receives whenever a connection closes
 }
 
 func newListener(ln *net.TCPListener, limit int, refusal []byte) *listener {
 	return &listener{TCPListener: ln, limit: int64(limit), refusal: refusal, closed: make(chan struct{}, 1)}
 }
 
-// Accept returns the next connection; io.EOF once drain has let the queue run empty.
+// Accept returns the next connection, or io.EOF after drain has emptied the queue.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.AcceptTCP()
@@ -41,7 +40,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
 			return nil, io.EOF
 		case isTemporary(err):
-			// Out of descriptors or a client gone already: the next may do better.
+			// Out of descriptors, or the client has left.
 			time.Sleep(5 * time.Millisecond)
 		default:
 			return nil, fmt.Errorf("accept: %w", err)
@@ -49,7 +48,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// refuse tells a client that comes one too many to come again.
+// refuse answers a connection beyond the limit.
 func (l *listener) refuse(c *net.TCPConn) {
 	l.refused.Add(1)
 	_ = c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // an empty socket buffer takes it at once
@@ -62,9 +61,9 @@ func isTemporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
-// drain keeps new connections out, lets Accept take those that the kernel has queued, and
-// then ends it. Closing a listener resets what is in its queue, and such a client may have
-// sent its request already.
+// drain refuses new connections, lets Accept take those in the kernel's queue, and then
+// ends it. Closing the listener at once would reset queued connections, whose clients may
+// have sent a request.
 func (l *listener) drain() error {
 	defer l.SetDeadline(time.Now().Add(acceptDrain)) // it fails on a closed listener only
 	return refuseNew(l.TCPListener)

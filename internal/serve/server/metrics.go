@@ -8,21 +8,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// meter counts one route's answers by status and duration. Writers are all
-// connections at once, so it is two atomic additions a request: client_golang's
-// histogram does the same with more steps.
+// meter counts the responses of one route by status and duration. All connections write to
+// it, so one response costs three atomic additions.
 type meter struct {
 	statuses [6]struct { // by hundreds
 		codes [100]atomic.Uint64
 	}
-	buckets [durationBuckets + 1]atomic.Uint64 // the last: longer than all bounds
+	buckets [durationBuckets + 1]atomic.Uint64 // the last one has no upper bound
 	nanos   atomic.Int64
 }
 
 const durationBuckets = 16
 
-// durationBounds returns the upper bounds of the duration buckets. They begin at
-// 50 us: the usual 5 ms would put every answer from a window into one bucket.
+// durationBounds returns the upper bounds of the duration buckets. They start at 50 us,
+// because responses from a window are faster than the usual first bound of 5 ms.
 func durationBounds() [durationBuckets]time.Duration {
 	const us, ms = time.Microsecond, time.Millisecond
 	return [durationBuckets]time.Duration{
@@ -36,7 +35,7 @@ func (m *meter) observe(status int, took time.Duration) {
 		m.statuses[h].codes[status%100].Add(1)
 	}
 	b := 0
-	if took > 50*time.Microsecond { // most answers end here
+	if took > 50*time.Microsecond { // most responses end here
 		bounds := durationBounds()
 		for b = 1; b < durationBuckets && took > bounds[b]; b++ {
 		}
@@ -81,13 +80,13 @@ type descriptions struct{ requests, seconds, open, rejected, bodies, bodiesRejec
 
 func newDescriptions() descriptions {
 	return descriptions{
-		requests: prometheus.NewDesc("spillway_http_requests_total", "Requests answered, by route and status.", []string{"route", "code"}, nil),
-		seconds:  prometheus.NewDesc("spillway_http_request_duration_seconds", "From the request being read to the answer being ready.", []string{"route"}, nil),
+		requests: prometheus.NewDesc("spillway_http_requests_total", "Responses by route and status.", []string{"route", "code"}, nil),
+		seconds:  prometheus.NewDesc("spillway_http_request_duration_seconds", "Time from the end of the request to the start of the response.", []string{"route"}, nil),
 		open:     prometheus.NewDesc("spillway_http_connections", "Open connections.", nil, nil),
-		rejected: prometheus.NewDesc("spillway_http_connections_rejected_total", "Connections refused because http.connections were open.", nil, nil),
-		bodies:   prometheus.NewDesc("spillway_http_bodies_bytes", "Bytes of request bodies that are being received or held; those up to 4 KiB are not counted.", nil, nil),
+		rejected: prometheus.NewDesc("spillway_http_connections_rejected_total", "Connections refused because http.connections was reached.", nil, nil),
+		bodies:   prometheus.NewDesc("spillway_http_bodies_bytes", "Bytes of request bodies received or held; bodies up to 4 KiB are not counted.", nil, nil),
 
-		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes were under way.", nil, nil),
+		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes was reached.", nil, nil),
 	}
 }
 

@@ -6,15 +6,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// The probes are rungs of a ladder: an empty endpoint, one Redis read, one
-// statement. Their differences tell what a hop to each costs on this machine.
+// The probes show the cost of each layer: an empty endpoint, one Redis GET, one SQL
+// statement.
 
 const (
 	probeTimeout = time.Second
 	probeKeyMax  = 512 // bytes
 )
 
-// hello answers the seed system's calibration page.
+// hello serves the empty endpoint.
 func (s *Server) hello(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Header.SetContentTypeBytes(s.names.text)
 	ctx.Response.AppendBodyString("hello world!!")
@@ -30,7 +30,7 @@ func (s *Server) probeDatabase(ctx *fasthttp.RequestCtx) {
 	ctx.Response.AppendBodyString(`{"return_code":"SUCCESS","data":1}`)
 }
 
-// probeRedis reads one key; a key that does not exist is an empty answer.
+// probeRedis reads one key. A missing key gives an empty response.
 func (s *Server) probeRedis(ctx *fasthttp.RequestCtx) {
 	if s.cfg.ProbeRedis == nil {
 		s.problem(ctx, noRedis, "no Redis is configured; set redis: in the configuration or --redis")

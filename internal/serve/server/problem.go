@@ -10,15 +10,15 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// problem is one kind of error answer (RFC 9457). Its type is stable: clients
-// may test for it. docs/api.md lists them all.
+// problem is one kind of error response (RFC 9457). Its type is stable, so that clients may
+// test for it. docs/api.md lists all of them.
 type problem struct {
 	code   string // the end of the type: urn:spillway:problem:CODE
 	status int
 	title  string
 }
 
-// The kinds of problems, as values so that none can change.
+// problemKind selects a problem.
 type problemKind int
 
 const (
@@ -115,12 +115,12 @@ func (k problemKind) describe() problem {
 	return k.describePopup()
 }
 
-// problem answers with kind; detail says what to change about this request.
+// problem responds with kind. detail says what to change in this request.
 func (s *Server) problem(ctx *fasthttp.RequestCtx, kind problemKind, detail string) {
 	s.refuse(ctx, kind, detail, nil)
 }
 
-// refuse answers with kind and the records at fault.
+// refuse responds with kind and the rejected records.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, kind problemKind, detail string, refused []stream.Refusal) {
 	p := kind.describe()
 	id := s.id(ctx)
@@ -145,8 +145,8 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, kind problemKind, detail strin
 	ctx.SetBody(append(body, '\n'))
 }
 
-// refusal returns the whole answer for a connection one too many, made once: at
-// that moment there is no request yet to answer.
+// refusal returns the response to a connection beyond the limit. It is made once, because
+// no request has been read at that time.
 func (s *Server) refusal() []byte {
 	p := full.describe()
 	body := fmt.Sprintf(`{"type":"urn:spillway:problem:%s","title":%q,"status":%d,"detail":"%d connections are open, the limit (http.connections)"}`+"\n",
@@ -155,7 +155,7 @@ func (s *Server) refusal() []byte {
 		retrySeconds(retryAfter), len(body), body)
 }
 
-// unavailable answers with kind, asks the client to come back, and logs why.
+// unavailable responds with kind and Retry-After, and logs err.
 func (s *Server) unavailable(ctx *fasthttp.RequestCtx, kind problemKind, detail string, err error) {
 	s.problem(ctx, kind, detail)
 	ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(retryAfter)))

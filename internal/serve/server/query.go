@@ -13,7 +13,7 @@ import (
 	"spillway/internal/serve/query"
 )
 
-// queryHandler serves one query, in the shape of a feed's pages.
+// queryHandler serves one query. Its responses have the form of feed pages.
 type queryHandler struct {
 	server     *Server
 	query      *query.Query
@@ -21,7 +21,7 @@ type queryHandler struct {
 }
 
 func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
-	var room [paramsMost]string
+	var room [paramsMax]string
 	args := room[:0]
 	values := ctx.QueryArgs()
 	for _, p := range h.query.Params() {
@@ -41,7 +41,7 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.write(ctx, a, query.FromMemory)
 		return
 	}
-	waiting, stop := h.server.present(ctx)
+	waiting, stop := h.server.clientContext(ctx)
 	a, from, err := h.query.Ask(waiting, ctx.Time(), args)
 	stop()
 	if err != nil {
@@ -71,29 +71,29 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 		return
 	}
 	header.SetContentTypeBytes(names.json)
-	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer: nothing is allocated
+	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer
 	page := feed.Page{Data: a.Data, Rows: a.Rows}
 	ctx.Response.SwapBody(page.Append(own))
 }
 
-// fail answers an error of the engine.
+// fail responds to the engine's error.
 func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	switch {
 	case errors.Is(err, query.ErrRequest):
 		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
 	case errors.Is(err, query.ErrTooLarge):
-		h.server.problem(ctx, resultTooLarge, "the query's result is over its limit; its owner can raise rows_max or bytes_max, or add a LIMIT")
-		h.complain(ctx, "result over its limit", err)
+		h.server.problem(ctx, resultTooLarge, "the result exceeds the limit of this query; its owner can raise rows_max or bytes_max, or add a LIMIT")
+		h.logError(ctx, "query result too large", err)
 	case errors.Is(err, query.ErrBusy):
-		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it takes too long", err)
+		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
 	default:
 		h.server.unavailable(ctx, databaseDown, "the database does not answer this query", err)
-		h.complain(ctx, "query failed", err)
+		h.logError(ctx, "query failed", err)
 	}
 }
 
-// complain logs an error, at most one a second.
-func (h *queryHandler) complain(ctx *fasthttp.RequestCtx, text string, err error) {
+// logError logs an error, at most once per second.
+func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, text string, err error) {
 	if silent, due := h.complaints.Due(ctx.Time()); due {
 		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", silent)
 	}

@@ -12,14 +12,13 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// requestIDs names requests: eight hex digits of the process, then a counter
-// that the HTTP server keeps for us.
+// requestIDs makes request ids: eight random hex digits per process, then fasthttp's
+// counter.
 type requestIDs struct{ boot uint32 }
 
 const idMax = 128 // bytes of a client's own request id
 
-// id returns the request's id: the client's X-Request-Id where that is sane,
-// else one of our own.
+// id returns the request's id: the client's X-Request-Id if it is valid, else a new one.
 func (s *Server) id(ctx *fasthttp.RequestCtx) string {
 	if id := ctx.Request.Header.PeekBytes(s.names.requestID); isID(id) {
 		return string(id)
@@ -27,7 +26,7 @@ func (s *Server) id(ctx *fasthttp.RequestCtx) string {
 	return fmt.Sprintf("%08x-%x", s.ids.boot, ctx.ID())
 }
 
-// isID reports whether a client's id may be repeated in headers and logs.
+// isID reports whether a client's id may be copied to headers and logs.
 func isID(id []byte) bool {
 	if len(id) == 0 || len(id) > idMax {
 		return false
@@ -42,14 +41,14 @@ func isID(id []byte) bool {
 	return true
 }
 
-// echoID repeats the client's request id in the answer.
+// echoID copies the client's request id to the response.
 func (s *Server) echoID(ctx *fasthttp.RequestCtx) {
 	if id := ctx.Request.Header.PeekBytes(s.names.requestID); isID(id) {
 		ctx.Response.Header.SetCanonical(s.names.requestID, id)
 	}
 }
 
-// cors adds the headers that let pages of the configured origins read answers.
+// cors adds the headers that let pages of the configured origins read the response.
 func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	origin := string(ctx.Request.Header.Peek("Origin"))
 	if origin == "" {
@@ -79,7 +78,7 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	}
 }
 
-// logAccess writes the access log's line.
+// logAccess writes one line to the access log.
 func (s *Server) logAccess(ctx *fasthttp.RequestCtx, r *route, took time.Duration) {
 	s.cfg.Log.Info("request",
 		"request_id", s.id(ctx),
@@ -93,8 +92,8 @@ func (s *Server) logAccess(ctx *fasthttp.RequestCtx, r *route, took time.Duratio
 	)
 }
 
-// client returns the client's address: behind trusted proxies the last one in
-// X-Forwarded-For that is not such a proxy.
+// client returns the client's address. Behind trusted proxies it is the last address in
+// X-Forwarded-For that is not a trusted proxy.
 func (s *Server) client(ctx *fasthttp.RequestCtx) string {
 	peer, ok := netip.AddrFromSlice(ctx.RemoteIP())
 	if !ok {
@@ -121,8 +120,8 @@ func (s *Server) trusts(a netip.Addr) bool {
 	return false
 }
 
-// names holds header names and values as bytes, made once: fasthttp takes
-// canonical names as they are, without allocating or normalising.
+// names holds canonical header names and values as bytes. fasthttp uses them without
+// allocation or normalization.
 type names struct {
 	age, cacheControl, etag, ifNoneMatch, source, offset, requestID []byte
 

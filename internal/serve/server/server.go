@@ -1,13 +1,12 @@
-// Package server is the public listener: it turns requests into calls of the
-// engines and their answers into HTTP.
+// Package server is the public listener. It turns requests into calls of the engines, and
+// their answers into HTTP.
 //
-// Routes are known when it starts; every path is one look-up in a map. Whatever
-// is wrong with a request is answered with problem+json (RFC 9457) and a stable
-// type, before anything reaches an engine.
+// Routes are fixed at start; finding one is a map lookup. A wrong request is answered with
+// problem+json (RFC 9457) and a stable type before it reaches an engine.
 //
-// Stopping loses no accepted request: the listener goes on until its queue is
-// empty, each answer from then on closes its connection, and only connections
-// that stay silent are closed by us.
+// Stopping loses no accepted request. The listener accepts connections until its queue is
+// empty. Each response then closes its connection. Only idle connections are closed
+// without a response.
 package server
 
 import (
@@ -38,21 +37,21 @@ type Config struct {
 	Queries       []QueryRoute
 	Popup         *PopupRoute // nil: none
 	Streams       []StreamRoute
-	Keys          []string                                            // bearer keys of the write paths; none: they are open
+	Keys          []string                                            // bearer keys of the write paths; none: no key is required
 	ProbeDatabase func(context.Context) error                         // one trivial statement
 	ProbeRedis    func(context.Context, string) ([]byte, bool, error) // GET key; nil: no Redis is configured
 	Connections   int                                                 // open at once
 	HeaderBytes   int                                                 // request line and headers
 	BodyBytes     int                                                 // request body
-	BodiesBytes   int64                                               // bodies that are being received or held at once
+	BodiesBytes   int64                                               // large bodies received or held at once
 	ReadTimeout   time.Duration                                       // from a request's first byte to its last
 	WriteTimeout  time.Duration                                       // to a client that does not read
 	IdleTimeout   time.Duration                                       // between requests
 	DrainTimeout  time.Duration                                       // at stop
 	TLS           *tls.Config                                         // nil: plain HTTP
 	CORSOrigins   []string                                            // "*": all
-	Proxies       []netip.Prefix                                      // whose X-Forwarded-For is believed in the access log
-	AccessLog     bool                                                // a line a request
+	Proxies       []netip.Prefix                                      // whose X-Forwarded-For is used in the access log
+	AccessLog     bool                                                // one line per request
 	Log           *slog.Logger                                        //
 }
 
@@ -71,12 +70,12 @@ type QueryRoute struct {
 // Server is the public listener. Use New, then Run once.
 type Server struct {
 	cfg      Config
-	base     context.Context // the parent of all waits; fasthttp's own contexts cost a goroutine each as parents
+	base     context.Context // parent of all waits; a fasthttp context as parent costs a goroutine
 	probes   *sharedDeadline
 	stop     context.CancelFunc
 	http     *fasthttp.Server
 	routes   map[string]*entry
-	unknown  *route                   // requests of no route, for metrics
+	unknown  *route                   // metrics of requests without a route
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
 	keys     keyring
@@ -85,25 +84,25 @@ type Server struct {
 	names    names
 }
 
-// entry is what is served at one path.
+// entry holds the routes of one path.
 type entry struct {
-	read  *route // GET and HEAD; nil: nothing
-	write *route // POST; nil: nothing
-	allow string // methods, as the Allow header lists them
+	read  *route // GET and HEAD; nil: none
+	write *route // POST; nil: none
+	allow string // the Allow header
 }
 
 // route is a handler with its metrics.
 type route struct {
 	name   string
-	body   int  // of a POST: the largest in bytes, as it is sent
-	keyed  bool // it asks for one of Config.Keys
+	body   int  // largest body of a POST as sent, in bytes
+	keyed  bool // requires one of Config.Keys
 	handle func(*fasthttp.RequestCtx)
 	meter  meter
 }
 
-// drainQuiet is how long, at stop, open connections get to send the request
-// whose answer will tell them to close.
-const drainQuiet = time.Second
+// drainIdle is how long open connections may stay idle at stop. A request that arrives
+// within it gets a response that closes the connection.
+const drainIdle = time.Second
 
 // New returns a server for cfg.
 func New(cfg Config) (*Server, error) {
@@ -147,7 +146,7 @@ func New(cfg Config) (*Server, error) {
 		ErrorHandler:          s.serveError,
 		HeaderReceived:        s.received,
 		ExpectHandler:         s.expected,
-		Concurrency:           math.MaxInt32, // the listener keeps the bound
+		Concurrency:           math.MaxInt32, // the listener has the limit
 		ReadBufferSize:        cfg.HeaderBytes,
 		MaxRequestBodySize:    cfg.BodyBytes,
 		ReadTimeout:           cfg.ReadTimeout,
@@ -157,9 +156,9 @@ func New(cfg Config) (*Server, error) {
 		NoDefaultContentType:  true,
 		CloseOnShutdown:       true,
 		StreamRequestBody:     true, // for receiveBody
-		// A form's files would be written to the disk before anybody asks for them.
+		// Otherwise files of a form are written to disk before a handler runs.
 		DisablePreParseMultipartForm: true,
-		Logger:                       quietLogger{},
+		Logger:                       discardLogger{},
 	}
 	return s, nil
 }
@@ -175,8 +174,8 @@ func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error
 	return nil
 }
 
-// addWrite serves POST at several paths, counted under "POST " and the first, to those
-// who have a key. Larger bodies than that are refused before they are read.
+// addWrite serves POST at several paths, counted under "POST " and the first. Requests need
+// a key. Bodies of more than body bytes are refused before they are read.
 func (s *Server) addWrite(paths []string, body int, handle func(*fasthttp.RequestCtx)) error {
 	r := &route{name: "POST " + paths[0], body: body, keyed: true, handle: handle}
 	for _, path := range paths {
@@ -218,8 +217,8 @@ func (e *entry) setWrite(r *route) bool {
 // Listen opens the TCP listener for Run.
 func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
 	var lc net.ListenConfig
-	lc.KeepAlive = -1         // http.idle_timeout ends dead connections, without four system calls for each live one
-	lc.SetMultipathTCP(false) // it costs CPU at every connection, and drain needs plain TCP
+	lc.KeepAlive = -1         // http.idle_timeout ends dead connections; keep-alive costs four system calls per connection
+	lc.SetMultipathTCP(false) // it costs CPU per connection, and draining needs plain TCP
 	ln, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -231,9 +230,8 @@ func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
 	return tcp, nil
 }
 
-// Run serves on ln until ctx ends, then drains: see the package comment. It
-// returns when every connection is closed or DrainTimeout has passed, the
-// latter with an error.
+// Run serves on ln until ctx ends, then drains. It returns when every connection is
+// closed, or with an error after DrainTimeout.
 func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
 	defer s.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
@@ -251,13 +249,13 @@ func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
 	}
 	s.draining.Store(true)
 	if err := l.drain(); err != nil {
-		s.cfg.Log.Warn("listener cannot be drained; queued connections are lost", "error", err)
+		s.cfg.Log.Warn("listener not drained; queued connections are lost", "error", err)
 	}
 	<-failed
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
-	quiet, stop := context.WithTimeout(ctx, drainQuiet)
-	l.waitClosed(quiet)
+	idle, stop := context.WithTimeout(ctx, drainIdle)
+	l.waitClosed(idle)
 	stop()
 	if err := s.http.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("drain: %d connections still open after %s: %w", l.open.Load(), s.cfg.DrainTimeout, err)
@@ -265,7 +263,7 @@ func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
 	return nil
 }
 
-// serve is the one handler of all requests.
+// serve handles every request.
 func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	if s.draining.Load() {
 		ctx.SetConnectionClose()
@@ -304,7 +302,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// any returns the route that counts requests by other methods.
+// any returns the route that counts requests with other methods.
 func (e *entry) any() *route {
 	if e.read != nil {
 		return e.read
@@ -312,17 +310,17 @@ func (e *entry) any() *route {
 	return e.write
 }
 
-// otherMethod answers OPTIONS, and refuses what the path does not answer.
+// otherMethod answers OPTIONS, and refuses methods that the path does not support.
 func (s *Server) otherMethod(ctx *fasthttp.RequestCtx, e *entry) {
 	if ctx.IsOptions() {
 		ctx.SetStatusCode(fasthttp.StatusNoContent)
 	} else {
-		s.problem(ctx, badMethod, "this path answers "+e.allow)
+		s.problem(ctx, badMethod, "this path supports "+e.allow)
 	}
 	ctx.Response.Header.Set("Allow", e.allow)
 }
 
-// serveError answers what could not be read as a request.
+// serveError answers a request that could not be read.
 func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
@@ -334,7 +332,7 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		s.problem(ctx, badRequest, "request ended early")
 	default:
-		s.problem(ctx, badRequest, "this is no HTTP request that can be understood")
+		s.problem(ctx, badRequest, "the request is not valid HTTP")
 	}
 	ctx.SetConnectionClose()
 	s.dropBody(ctx)
@@ -347,26 +345,26 @@ func (s *Server) Serving() bool { return s.listener.Load() != nil }
 // Draining reports whether the server is stopping, for readiness.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
-// quietLogger drops fasthttp's own messages: clients that go away are no news,
-// and what matters is counted.
-type quietLogger struct{}
+// discardLogger drops fasthttp's messages, which are about clients that disconnect. Errors
+// that matter are counted.
+type discardLogger struct{}
 
-func (quietLogger) Printf(string, ...any) {}
+func (discardLogger) Printf(string, ...any) {}
 
-// sharedDeadline hands out contexts with a timeout. Calls that begin close together
-// get the same context, because a context of its own costs each call a timer and
-// three allocations. Its method may be called concurrently.
+// sharedDeadline returns contexts with a timeout. Calls that begin close together share one
+// context, which saves a timer and three allocations per call. Its method may be called
+// concurrently.
 type sharedDeadline struct {
 	base    context.Context
 	timeout time.Duration
 	now     atomic.Pointer[deadline]
-	mu      sync.Mutex // of making the next one
+	mu      sync.Mutex // held while the next one is made
 }
 
 type deadline struct {
 	context.Context
 	cancel context.CancelFunc // never called: the context's own timer ends it
-	until  time.Time          // calls that begin later get another one
+	until  time.Time          // later calls get the next one
 }
 
 // newSharedDeadline returns a sharedDeadline whose contexts are children of base.
@@ -374,9 +372,8 @@ func newSharedDeadline(base context.Context, timeout time.Duration) *sharedDeadl
 	return &sharedDeadline{base: base, timeout: timeout}
 }
 
-// Context returns a context for a call that begins now: it ends between the timeout
-// and a sixteenth of it later, or with its base. It must not be used for calls that
-// need to be cancelled by themselves.
+// Context returns a context for a call that begins now. It ends after the timeout and up to
+// a sixteenth more, or with its base. It cannot cancel a single call.
 func (s *sharedDeadline) Context(now time.Time) context.Context {
 	if c := s.now.Load(); c != nil && now.Before(c.until) {
 		return c.Context

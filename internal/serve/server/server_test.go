@@ -428,7 +428,7 @@ func TestMetrics(t *testing.T) {
 	request(t, "GET", url+"/nothing")
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(s)
-	want := `# HELP spillway_http_requests_total Requests answered, by route and status.
+	want := `# HELP spillway_http_requests_total Responses by route and status.
 # TYPE spillway_http_requests_total counter
 spillway_http_requests_total{code="200",route="/list"} 3
 spillway_http_requests_total{code="400",route="/list"} 1
