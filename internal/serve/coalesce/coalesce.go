@@ -1,12 +1,10 @@
-// Package coalesce lets callers who want the same thing at the same time share
-// one call for it.
+// Package coalesce lets concurrent callers share one call for the same key.
 //
-// The idea is that of groupcache's singleflight, with what a server needs
-// besides: callers wait under their own context, their number is bounded, and a
-// call that nobody waits for any more is cancelled. It keeps no result: a caller
-// who comes after the call ended starts a new one, and one who comes while a
-// cancelled call has not ended yet waits for that: at no time are there two calls
-// for one key.
+// It is like groupcache's singleflight, and in addition callers wait under their own
+// context, their number is bounded, and a call is cancelled when its last caller has left.
+// It caches no result: a caller that arrives after a call starts a new one. There are never
+// two calls for one key at the same time: a caller that arrives while a cancelled call still
+// runs waits for its end.
 package coalesce
 
 import (
@@ -15,14 +13,13 @@ import (
 	"sync"
 )
 
-// ErrFull is returned at once when the group's bound of waiting callers is
-// reached. The caller should tell its client to come back later.
-var ErrFull = errors.New("too many requests wait already")
+// ErrFull is returned at once if the maximum number of callers waits. Retry later.
+var ErrFull = errors.New("too many requests are waiting")
 
 // Group shares calls by key. Use New. Its methods may be called concurrently.
 type Group[V any] struct {
 	limit int
-	base  context.Context // the owner's lifetime, not a request's
+	base  context.Context // the group's lifetime
 	stop  context.CancelFunc
 	wait  sync.WaitGroup
 
@@ -33,26 +30,23 @@ type Group[V any] struct {
 }
 
 type call[V any] struct {
-	done    chan struct{} // closed once value and err are set
+	done    chan struct{} // closed when value and err are set
 	value   V
 	err     error
-	waiters int // guarded by Group.mu; 0: cancelled, and not to be joined
+	waiters int // guarded by Group.mu; 0: cancelled, must not be joined
 	cancel  context.CancelFunc
 }
 
-// New returns a group in which at most limit callers wait at once. The owner
-// must call Close.
+// New returns a group for at most limit waiting callers. The owner must call Close.
 func New[V any](limit int) *Group[V] {
 	base, stop := context.WithCancel(context.Background())
 	return &Group[V]{limit: limit, base: base, stop: stop, calls: make(map[string]*call[V])}
 }
 
-// Do returns what fn returns for key; if a call for key is under way already it
-// waits for that one's result instead, and shared is true. fn runs in a
-// goroutine of its own with a context that ends when the last waiting caller
-// has left or the group is closed: it should then return soon, because newcomers wait
-// for that. Do returns early with ctx's error when ctx ends, and with ErrFull
-// when too many callers wait.
+// Do returns the result of fn for key. If a call for key is running, Do waits for its result
+// instead, and shared is true. fn runs in its own goroutine. Its context ends when the last
+// caller has left or the group is closed; fn should then return soon, because new callers
+// wait for that. Do returns ctx's error when ctx ends, and ErrFull if too many callers wait.
 func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) (V, error)) (value V, shared bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,8 +76,8 @@ func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 	return value, shared, err
 }
 
-// joinLocked returns the call for key with the caller among its waiters: the one
-// under way or, once a cancelled one has ended, a new one. It unlocks while it waits.
+// joinLocked adds the caller to the call for key: the running one, or a new one after a
+// cancelled one has ended. It unlocks while it waits.
 func (g *Group[V]) joinLocked(ctx context.Context, key string, fn func(context.Context) (V, error)) (c *call[V], shared bool, err error) {
 	for {
 		if g.base.Err() != nil {
@@ -131,15 +125,14 @@ func (g *Group[V]) startLocked(key string, fn func(context.Context) (V, error)) 
 	return c
 }
 
-// Waiting returns how many callers wait now, and how many have shared another's
-// call since the start.
+// Waiting returns how many callers wait now, and how many have shared another caller's call.
 func (g *Group[V]) Waiting() (now int, shared uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.waiting, g.shared
 }
 
-// Close cancels the calls under way and waits for them.
+// Close cancels running calls and waits for them.
 func (g *Group[V]) Close() {
 	g.mu.Lock() // no call starts between the cancellation and Wait
 	g.stop()

@@ -6,12 +6,11 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// entryBytes is what an entry takes besides its name and rows: the answer, the
-// list's element and the map's.
+// entryBytes is the memory of an entry besides its name and rows.
 const entryBytes = 256
 
-// cache keeps answers by their arguments, bounded in bytes: the least recently
-// asked for go first. It knows no time: whoever asks judges the age.
+// cache holds answers by their arguments, bounded in bytes. It drops the least recently used
+// first. The caller judges their age.
 type cache struct {
 	limit int
 
@@ -23,7 +22,7 @@ type cache struct {
 
 func newCache(limit int) *cache {
 	c := &cache{limit: limit}
-	// The bound is the bytes': so many entries of no size never fit.
+	// Only bytes limit the cache: this many entries never fit.
 	entries, err := simplelru.NewLRU(max(limit/entryBytes, 1)+1, func(name string, a *Answer) { c.bytes -= size(name, a) })
 	if err != nil {
 		panic("bug: a cache of no entries: " + err.Error())
@@ -34,7 +33,7 @@ func newCache(limit int) *cache {
 
 func size(name string, a *Answer) int { return len(name) + cap(a.Data) + entryBytes }
 
-// get returns the answer kept under name, or nil.
+// get returns the answer of name, or nil.
 func (c *cache) get(name []byte) *Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +41,7 @@ func (c *cache) get(name []byte) *Answer {
 	return a
 }
 
-// put keeps an answer. One that is larger than the cache is not kept.
+// put adds an answer, unless it is larger than the cache.
 func (c *cache) put(name string, a *Answer) {
 	n := size(name, a)
 	if n > c.limit {
@@ -59,7 +58,7 @@ func (c *cache) put(name string, a *Answer) {
 	c.bytes += n
 }
 
-// usage returns how much is kept and how many answers had to go.
+// usage returns the content's size, and how many answers were dropped.
 func (c *cache) usage() (entries, bytes int, evictions uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

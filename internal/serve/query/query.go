@@ -1,27 +1,24 @@
-// Package query answers configured SELECTs with named, typed parameters, and
-// keeps a crowd that asks the same from asking the database as often.
+// Package query answers configured SELECTs with named, typed parameters. It coalesces
+// concurrent requests and can cache their answers.
 //
-// Requests with equal arguments that wait at the same time share one execution,
-// which is cancelled in the database when the last of them has left. Where a TTL
-// is set, answers are kept for that long in memory, bounded in bytes, and
-// optionally in a cache that replicas share. An answer that has been good for
-// longer than its TTL is served for Config.Stale more while one execution renews it,
-// with growing pauses after those that fail; after
-// that requests wait for the one execution. At no time are there two executions
-// for the same arguments in one process: who comes when one has just been cancelled waits
-// until it has ended. With a shared cache one replica asks while the others wait
-// for its answer; when it fails, one of them is next.
+// Concurrent requests with equal arguments share one execution. It is cancelled in the
+// database when the last of them has left. With a TTL, answers are cached in memory,
+// bounded in bytes, and optionally in a cache that replicas share. After its TTL an answer
+// is served for Config.Stale more while one execution renews it; failed renewals are
+// retried with growing pauses. After that, requests wait for the execution. One process
+// never runs two executions for the same arguments at the same time: a request that arrives
+// after a cancellation waits until it has ended. With a shared cache, one replica executes
+// while the others wait for its answer. If it fails, another one is next.
 //
-// What fails and what then:
+// Failures:
 //
-//   - The database is down or slow: what is younger than TTL plus Stale is served;
-//     other requests get the database's error, or ErrBusy after Config.Timeout.
-//   - A result is too large: ErrTooLarge; nothing of it is kept.
-//   - The shared cache is down: the database is asked as if there were none, and
-//     that is counted.
+//   - While the database is down or slow, answers younger than TTL plus Stale are served.
+//     Other requests get the database's error, or ErrBusy after Config.Timeout.
+//   - If a result is too large, requests get ErrTooLarge, and nothing is cached.
+//   - If the shared cache is down, the database is used directly, and the error is counted.
 //
-// The package holds no SQL and no HTTP: a Source runs the statement, package
-// server answers requests.
+// The package contains no SQL and no HTTP: a Source runs the statement, and package server
+// answers requests.
 package query
 
 import (
@@ -39,28 +36,28 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// Config is a query's configuration. All fields are needed but the last two;
-// package config holds the defaults.
+// Config is a query's configuration. All fields except the last two are required; package
+// config has the defaults.
 type Config struct {
 	Definition
 	Limit      Limit
-	Timeout    time.Duration // a request waits at most so long
-	TTL        time.Duration // an answer is good for so long from when it came; 0: nothing is kept
-	Stale      time.Duration // and may be served so much longer while it is renewed
-	CacheBytes int           // memory of kept answers
-	WaitersMax int           // requests that wait at once
+	Timeout    time.Duration // longest wait of a request
+	TTL        time.Duration // an answer is fresh for this long after its execution; 0: it is not cached
+	Stale      time.Duration // and served for this much longer while it is renewed
+	CacheBytes int           // memory of cached answers
+	WaitersMax int           // requests waiting at once
 	Log        *slog.Logger
-	Shared     *Shared // nil: answers are kept in memory only
-	Database   string  // with Shared: tells the database from others, without a password
+	Shared     *Shared // nil: answers are cached in memory only
+	Database   string  // with Shared: identifies the database, without a password
 }
 
 // Errors of Ask. Others are the database's.
 var (
-	// ErrRequest: the request is wrong; its text says how.
+	// ErrRequest means that the request is wrong. Its text says how.
 	ErrRequest = errors.New("bad request")
-	// ErrBusy: too many requests wait, or the answer takes too long. Retry later.
+	// ErrBusy means that too many requests wait, or that the database is slow. Retry later.
 	ErrBusy = errors.New("too many requests wait for the database")
-	// ErrTooLarge: the statement gives more than Config.Limit.
+	// ErrTooLarge means that the result exceeds Config.Limit.
 	ErrTooLarge = errors.New("the result is too large")
 )
 
@@ -68,25 +65,25 @@ func tooLarge(name string, limit int, unit string) error {
 	return fmt.Errorf("%w: more than %d %s (%s)", ErrTooLarge, limit, unit, name)
 }
 
-// From says where an answer comes from.
+// From is the origin of an answer.
 type From uint8
 
 // The origins of an answer.
 const (
-	FromDatabase From = iota // an execution, one's own or another request's
-	FromMemory               // kept in this process
-	FromShared               // kept by another replica
+	FromDatabase From = iota // an execution for this or another request
+	FromMemory               // cached in this process
+	FromShared               // cached by another replica
 )
 
 // Answer is the rows of one execution. It is shared and must not be changed.
 type Answer struct {
 	Data   []byte    // the rows as JSON objects, commas between them
 	Rows   int       // how many
-	ReadAt time.Time // when the execution began: the rows are no older
-	CameAt time.Time // when it ended: the TTL counts from here
+	ReadAt time.Time // start of the execution; the rows are no older
+	CameAt time.Time // end of the execution; the TTL starts here
 	Tag    uint64    // a hash of Data, equal on every replica for equal content
 
-	from    From // where this process has it from
+	from    From // origin in this process
 	renewal renewal
 }
 
@@ -95,20 +92,20 @@ type Query struct {
 	cfg    Config
 	source Source
 	group  *coalesce.Group[*Answer]
-	cache  *cache // nil when nothing is kept
+	cache  *cache // nil: nothing is cached
 
-	shareKey string // begins the names of this query's answers in Shared
+	shareKey string // prefix of this query's keys in Shared
 
-	base             context.Context // the query's lifetime
-	stop             context.CancelFunc
-	renewals         sync.WaitGroup
-	complaints       Complaints // of renewals
-	sharedComplaints Complaints
-	counters         counters
+	base       context.Context // the query's lifetime
+	stop       context.CancelFunc
+	renewals   sync.WaitGroup
+	renewalLog LogLimit
+	sharedLog  LogLimit
+	counters   counters
 }
 
-// Open returns a query that runs on source. It asks the database nothing. The
-// owner must call Close.
+// Open returns a query that runs on source. It does not use the database yet. The owner must
+// call Close.
 func Open(cfg Config, source Source) *Query {
 	q := &Query{cfg: cfg, source: source, group: coalesce.New[*Answer](cfg.WaitersMax), shareKey: shareKey(&cfg)}
 	if cfg.TTL > 0 {
@@ -118,7 +115,7 @@ func Open(cfg Config, source Source) *Query {
 	return q
 }
 
-// Close cancels what runs and waits for it.
+// Close cancels all executions and waits for them.
 func (q *Query) Close() {
 	q.stop()
 	q.group.Close()
@@ -131,8 +128,8 @@ func (q *Query) Name() string { return q.cfg.Name }
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
 
-// ParseParam checks a request's text for p and returns its canonical form. Errors
-// wrap ErrRequest and name the parameter.
+// ParseParam checks a text for p and returns its canonical form. Errors wrap ErrRequest and
+// name the parameter.
 func ParseParam(p param.Param, text string) (string, error) {
 	canonical, err := param.Parse(p, text)
 	if err != nil {
@@ -141,9 +138,9 @@ func ParseParam(p param.Param, text string) (string, error) {
 	return canonical, nil
 }
 
-// Kept returns the answer that is kept for args and good enough at now, nil where
-// there is none. It does not wait and allocates nothing.
-func (q *Query) Kept(now time.Time, args []string) *Answer {
+// Cached returns the cached answer for args if it may be served at now, else nil. It does
+// not wait and allocates nothing.
+func (q *Query) Cached(now time.Time, args []string) *Answer {
 	if q.cache == nil {
 		return nil
 	}
@@ -165,14 +162,14 @@ func (q *Query) Kept(now time.Time, args []string) *Answer {
 	return nil
 }
 
-// Ask answers a request with the canonical texts of the parameters, in their
-// order. now is the request's time. Errors wrap ErrRequest, ErrBusy or
-// ErrTooLarge; others are the database's, or ctx's when the caller left.
+// Ask answers a request. args are the canonical texts of the parameters in their order, and
+// now is the request's time. Errors wrap ErrRequest, ErrBusy or ErrTooLarge. Others are the
+// database's, or ctx's if the caller has left.
 func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer, From, error) {
 	if len(args) != len(q.cfg.Params) {
 		return nil, 0, fmt.Errorf("%w: %d parameters where the query has %d", ErrRequest, len(args), len(q.cfg.Params))
 	}
-	if a := q.Kept(now, args); a != nil {
+	if a := q.Cached(now, args); a != nil {
 		return a, FromMemory, nil
 	}
 	name := appendArgs(nil, args)
@@ -187,8 +184,8 @@ func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer,
 	return a, a.from, nil
 }
 
-// clone copies args, which may be the request's own memory: an execution may
-// outlive the request that began it.
+// clone copies args, which may be in a request's buffer. An execution may outlive the
+// request that started it.
 func clone(args []string) []string {
 	own := make([]string, len(args))
 	for i, arg := range args {
@@ -197,7 +194,7 @@ func clone(args []string) []string {
 	return own
 }
 
-// share returns the answer of the one execution for args.
+// share returns the answer of the execution that requests with args share.
 func (q *Query) share(ctx context.Context, name string, args []string) (*Answer, error) {
 	a, _, err := q.group.Do(ctx, name, func(ctx context.Context) (*Answer, error) {
 		// Another execution may have ended since the caller looked.
@@ -218,7 +215,7 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 	return a, err
 }
 
-// execute asks the database.
+// execute runs the statement.
 func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 	begin := time.Now()
 	var rows Rows
@@ -235,7 +232,7 @@ func newAnswer(rows Rows, readAt, cameAt time.Time, from From) *Answer {
 	return &Answer{Data: rows.Data, Rows: rows.Count, ReadAt: readAt, CameAt: cameAt, Tag: xxhash.Sum64(rows.Data), from: from}
 }
 
-// appendArgs appends a name that differs wherever args differ.
+// appendArgs appends an unambiguous encoding of args.
 func appendArgs(dst []byte, args []string) []byte {
 	for _, arg := range args {
 		dst = append(dst, byte(len(arg)>>8), byte(len(arg)))

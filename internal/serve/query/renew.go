@@ -6,27 +6,26 @@ import (
 	"time"
 )
 
-// After a renewal that went wrong the next one of the same answer waits: renewFirst
-// at first, twice as long after each further one, renewLast at most.
+// After a failed renewal the next one waits: renewFirst at first, then twice as long after
+// each failure, up to renewLast.
 const (
 	renewFirst = 100 * time.Millisecond
 	renewLast  = 5 * time.Second
 )
 
-// renewal is what becomes of an answer past its TTL: at most one execution at a
-// time, and pauses after those that failed.
+// renewal limits the renewals of one answer: one at a time, with pauses after failures.
 type renewal struct {
-	under    atomic.Bool
+	running  atomic.Bool
 	failures atomic.Int32
-	notUntil atomic.Int64 // Unix ns; 0: at once
+	notUntil atomic.Int64 // Unix nanoseconds; 0: at once
 }
 
-// begin reports whether the caller is to renew now. It then calls end.
+// begin reports whether the caller must renew now, and then call end.
 func (r *renewal) begin(now time.Time) bool {
-	return now.UnixNano() >= r.notUntil.Load() && r.under.CompareAndSwap(false, true)
+	return now.UnixNano() >= r.notUntil.Load() && r.running.CompareAndSwap(false, true)
 }
 
-// end takes the outcome. After a success there is another answer in this one's place.
+// end records the result. After a success, another answer has replaced this one.
 func (r *renewal) end(now time.Time, err error) {
 	if err != nil {
 		pause := renewLast
@@ -35,10 +34,10 @@ func (r *renewal) end(now time.Time, err error) {
 		}
 		r.notUntil.Store(now.Add(pause).UnixNano())
 	}
-	r.under.Store(false)
+	r.running.Store(false)
 }
 
-// renew has one execution replace an answer past its TTL, while it is served on.
+// renew starts an execution that replaces an answer after its TTL.
 func (q *Query) renew(now time.Time, a *Answer, name []byte, args []string) {
 	if !a.renewal.begin(now) {
 		return
@@ -53,8 +52,39 @@ func (q *Query) renew(now time.Time, a *Answer, name []byte, args []string) {
 			return
 		}
 		q.counters.renewalErrors.Add(1)
-		if silent, due := q.complaints.Due(time.Now()); due {
-			q.cfg.Log.Warn("answer cannot be renewed", "query", q.cfg.Name, "error", err, "unlogged", silent)
+		if unlogged, due := q.renewalLog.Error(time.Now()); due {
+			q.cfg.Log.Warn("answer not renewed", "query", q.cfg.Name, "error", err, "unlogged", unlogged)
 		}
 	})
+}
+
+// logInterval is the shortest time between two log lines about one query's errors.
+const logInterval = time.Second
+
+// LogLimit limits the log lines about one query's errors to one per second. The zero value
+// is ready to use. Its methods may be called concurrently.
+type LogLimit struct {
+	last     atomic.Int64 // Unix nanoseconds of the last line
+	unlogged atomic.Uint64
+	failing  atomic.Bool // the last line was about an error
+}
+
+// Error reports whether to log an error at now, and how many errors before were not logged.
+func (l *LogLimit) Error(now time.Time) (unlogged uint64, due bool) {
+	last := l.last.Load()
+	if now.UnixNano()-last < int64(logInterval) || !l.last.CompareAndSwap(last, now.UnixNano()) {
+		l.unlogged.Add(1)
+		return 0, false
+	}
+	l.failing.Store(true)
+	return l.unlogged.Swap(0), true
+}
+
+// Success reports whether to log a success at now, once after errors, and how many errors
+// were not logged.
+func (l *LogLimit) Success(now time.Time) (unlogged uint64, due bool) {
+	if !l.failing.Load() || now.UnixNano()-l.last.Load() < int64(logInterval) || !l.failing.CompareAndSwap(true, false) {
+		return 0, false
+	}
+	return l.unlogged.Swap(0), true
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Shared is a cache that replicas have in common. Its functions may be called
-// concurrently and return soon: within a second or so, whatever happens.
+// Shared is a cache that replicas share. Its functions may be called concurrently and return
+// within about a second.
 type Shared struct {
 	// Get returns the value of key and whether there is one.
 	Get func(ctx context.Context, key string) ([]byte, bool, error)
@@ -22,27 +23,27 @@ type Shared struct {
 	Put func(ctx context.Context, key string, value []byte, ttl time.Duration) error
 	// Claim sets key to owner for ttl unless it is set, and reports whether it did.
 	Claim func(ctx context.Context, key, owner string, ttl time.Duration) (bool, error)
-	// Hold lets key last for ttl from now if it is owner's, and reports whether it is.
+	// Hold sets key's ttl if it is owner's, and reports whether it is.
 	Hold func(ctx context.Context, key, owner string, ttl time.Duration) (bool, error)
 	// Release removes key if it is owner's.
 	Release func(ctx context.Context, key, owner string) error
 }
 
-// A claim lasts claimLease and is held every claimHold while its owner executes the
-// statement, however long that takes. The others wait so long for an owner that died.
+// A claim lasts claimLease. Its owner renews it every claimHold while it executes the
+// statement. If the owner dies, the others wait until the claim expires.
 const (
 	claimLease = 3 * time.Second
 	claimHold  = claimLease / 3
 )
 
-// Waits between two looks for the answer that another replica is fetching.
+// Pauses between two lookups of an answer that another replica fetches.
 const (
 	lookFirst = 2 * time.Millisecond
 	lookLast  = 50 * time.Millisecond
 )
 
-// fetch returns a fresh answer: from the shared cache where there is one, from
-// the database otherwise. One replica at a time asks that.
+// fetch returns a fresh answer from the shared cache, if there is one, or from the database.
+// One replica at a time uses the database.
 func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer, error) {
 	if q.cfg.Shared == nil || q.cfg.TTL == 0 {
 		return q.execute(ctx, args)
@@ -64,20 +65,19 @@ func (q *Query) fetch(ctx context.Context, name string, args []string) (*Answer,
 			a, err = q.await(ctx, key, name)
 		}
 		if err != nil {
-			return q.alone(ctx, args, err)
+			return q.fetchAlone(ctx, args, err)
 		}
 		if a != nil {
 			return a, nil
 		}
-		// Whoever claimed it has failed or died: the next claims it anew.
+		// The owner has failed or died: claim it again.
 	}
 }
 
-// claimSuffix makes a claim's key of an answer's.
+// claimSuffix turns an answer's key into the key of its claim.
 const claimSuffix = ":claim"
 
-// fetchClaimed asks the database, and holds the claim until the answer is there for
-// the others.
+// fetchClaimed uses the database, and holds the claim until the others can read the answer.
 func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args []string) (*Answer, error) {
 	holding, stop := context.WithCancel(ctx)
 	var holder sync.WaitGroup
@@ -89,10 +89,10 @@ func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args 
 			q.sharedFailed(err)
 		}
 	}()
-	// Another replica may have fetched it between the look and the claim.
+	// Another replica may have fetched it between the lookup and the claim.
 	a, err := q.look(ctx, key, name)
 	if err != nil {
-		return q.alone(ctx, args, err)
+		return q.fetchAlone(ctx, args, err)
 	}
 	if a != nil {
 		return a, nil
@@ -106,8 +106,8 @@ func (q *Query) fetchClaimed(ctx context.Context, key, owner, name string, args 
 	return a, nil
 }
 
-// hold renews a claim until ctx ends. One that is lost all the same, because the
-// shared cache was away or emptied, may cost a second execution.
+// hold renews a claim until ctx ends. If the shared cache loses the claim, there may be a
+// second execution.
 func (q *Query) hold(ctx context.Context, key, owner string) {
 	ticker := time.NewTicker(claimHold)
 	defer ticker.Stop()
@@ -123,8 +123,8 @@ func (q *Query) hold(ctx context.Context, key, owner string) {
 	}
 }
 
-// alone asks the database when the shared cache fails.
-func (q *Query) alone(ctx context.Context, args []string, err error) (*Answer, error) {
+// fetchAlone uses the database after an error of the shared cache.
+func (q *Query) fetchAlone(ctx context.Context, args []string, err error) (*Answer, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -134,8 +134,8 @@ func (q *Query) alone(ctx context.Context, args []string, err error) (*Answer, e
 
 func (q *Query) sharedFailed(err error) {
 	q.counters.sharedErrors.Add(1)
-	if silent, due := q.sharedComplaints.Due(time.Now()); due {
-		q.cfg.Log.Warn("the shared cache does not answer: going on without it", "query", q.cfg.Name, "error", err, "unlogged", silent)
+	if unlogged, due := q.sharedLog.Error(time.Now()); due {
+		q.cfg.Log.Warn("shared cache does not answer; continuing without it", "query", q.cfg.Name, "error", err, "unlogged", unlogged)
 	}
 }
 
@@ -147,14 +147,14 @@ func (q *Query) look(ctx context.Context, key, name string) (*Answer, error) {
 	}
 	a, err := decodeAnswer(name, value)
 	if err != nil || time.Since(a.CameAt) >= q.cfg.TTL {
-		return nil, nil // another version's, or another name's: as if it were not there
+		return nil, nil // of another version or name: not found
 	}
 	q.counters.sharedHits.Add(1)
 	return a, nil
 }
 
-// await waits for the answer that another replica is fetching. It returns nil when
-// the claim is gone without one.
+// await waits for the answer that another replica fetches. It returns nil if the claim
+// disappears without an answer.
 func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
 	pause := lookFirst
 	for {
@@ -172,7 +172,7 @@ func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
 		}
 		_, held, err := q.cfg.Shared.Get(ctx, key+claimSuffix)
 		if err != nil || !held {
-			// The answer may have come between the two looks.
+			// The answer may have arrived between the two lookups.
 			a, lookErr := q.look(ctx, key, name)
 			if a != nil || lookErr != nil {
 				return a, lookErr
@@ -182,8 +182,8 @@ func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
 	}
 }
 
-// shareKey begins the names of a query's answers: it differs wherever database,
-// path, statement or parameters do, as they do between two servers with one Redis.
+// shareKey returns the prefix of a query's keys. It depends on database, path, statement and
+// parameters, because different servers may use one Redis.
 func shareKey(cfg *Config) string {
 	h := sha256.New()
 	write := func(text string) {
@@ -200,7 +200,7 @@ func shareKey(cfg *Config) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// sharedKey names an answer among all that a Redis holds.
+// sharedKey returns the key of an answer.
 func (q *Query) sharedKey(name string) string {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], xxhash.Sum64String(name))
@@ -210,8 +210,8 @@ func (q *Query) sharedKey(name string) string {
 // answerVersion is the first byte of an encoded answer.
 const answerVersion = 2
 
-// encodeAnswer: version, when it was read and when it came, rows, the whole name
-// (two names may have one hash), data.
+// encodeAnswer encodes version, ReadAt, CameAt, rows, the whole name (two names may have the
+// same hash) and data.
 func encodeAnswer(name string, a *Answer) []byte {
 	b := make([]byte, 0, 1+8+8+2*binary.MaxVarintLen64+len(name)+len(a.Data))
 	b = append(b, answerVersion)
@@ -225,19 +225,19 @@ func encodeAnswer(name string, a *Answer) []byte {
 
 func decodeAnswer(name string, b []byte) (*Answer, error) {
 	if len(b) < 17 || b[0] != answerVersion {
-		return nil, fmt.Errorf("an answer of %d bytes is not of this version", len(b))
+		return nil, fmt.Errorf("decode a shared answer of %d bytes: another version", len(b))
 	}
 	readAt := time.Unix(0, int64(binary.BigEndian.Uint64(b[1:])))
 	cameAt := time.Unix(0, int64(binary.BigEndian.Uint64(b[9:])))
 	b = b[17:]
 	rows, n := binary.Uvarint(b)
 	if n <= 0 || rows > 1<<40 {
-		return nil, fmt.Errorf("an answer is cut short")
+		return nil, errors.New("decode a shared answer: truncated")
 	}
 	b = b[n:]
 	length, n := binary.Uvarint(b)
 	if n <= 0 || length > uint64(len(b)-n) || string(b[n:n+int(length)]) != name {
-		return nil, fmt.Errorf("an answer is not to this question")
+		return nil, errors.New("decode a shared answer: it belongs to other arguments")
 	}
 	return newAnswer(Rows{Data: b[n+int(length):], Count: int(rows)}, readAt, cameAt, FromShared), nil
 }

@@ -279,28 +279,28 @@ func TestRenewalsBackOff(t *testing.T) {
 	})
 }
 
-func TestComplaints(t *testing.T) {
-	var c Complaints
+func TestLogLimit(t *testing.T) {
+	var c LogLimit
 	now := time.Unix(1000, 0)
 	var lines atomic.Int64
 	var silent uint64
 	for range 10_000 {
 		now = now.Add(time.Millisecond)
-		if n, due := c.Due(now); due {
+		if n, due := c.Error(now); due {
 			lines.Add(1)
 			silent += n
 		}
-		if _, over := c.Over(now); over {
+		if _, over := c.Success(now); over {
 			t.Fatal("over just after an error")
 		}
 	}
 	if n := lines.Load(); n != 10 || silent != 9*999 {
 		t.Errorf("%d lines in 10 s, which count %d more", n, silent)
 	}
-	if n, over := c.Over(now.Add(time.Second)); !over || n != 999 {
+	if n, over := c.Success(now.Add(time.Second)); !over || n != 999 {
 		t.Errorf("over: %v, %d", over, n)
 	}
-	if _, over := c.Over(now.Add(time.Hour)); over {
+	if _, over := c.Success(now.Add(time.Hour)); over {
 		t.Error("over twice")
 	}
 }

@@ -2,12 +2,15 @@ package query
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/standby"
 )
 
-// Definition is what a query asks: one SELECT with named, typed parameters. It is
-// the part of a query's configuration that its Source needs.
+// Definition is the part of a query's configuration that its Source needs: one SELECT with
+// named, typed parameters.
 type Definition struct {
 	Name   string // the query's path, for messages, metrics and cache keys
 	SQL    string // a SELECT; parameters as :name
@@ -16,10 +19,10 @@ type Definition struct {
 
 // Source runs a query's statement. Its methods may be called concurrently.
 type Source interface {
-	// Run appends the statement's rows to rows, in the order that the database
-	// gives them. args are the canonical texts of Definition.Params, in their
-	// order. It stops with an error that wraps ErrTooLarge at the row that goes over
-	// limit. When ctx ends the statement is cancelled in the database.
+	// Run appends the statement's rows to rows in the database's order. args are the
+	// canonical texts of Definition.Params in their order. At the first row beyond limit it
+	// stops with an error that wraps ErrTooLarge. When ctx ends, the statement is cancelled
+	// in the database.
 	Run(ctx context.Context, args []string, limit Limit, rows *Rows) error
 }
 
@@ -35,15 +38,15 @@ type Rows struct {
 	Count int
 }
 
-// Begin starts a row: the source then appends one JSON object to Data and calls End.
+// Begin starts a row. The source then appends one JSON object to Data and calls End.
 func (r *Rows) Begin() {
 	if r.Count > 0 {
 		r.Data = append(r.Data, ',')
 	}
 }
 
-// End closes the row that Begin started. It returns an error that wraps
-// ErrTooLarge when the rows are over the limit.
+// End closes the row that Begin started. It returns an error that wraps ErrTooLarge if the
+// rows exceed limit.
 func (r *Rows) End(limit Limit) error {
 	r.Count++
 	switch {
@@ -57,3 +60,31 @@ func (r *Rows) End(limit Limit) error {
 
 // Reset empties r and keeps its memory.
 func (r *Rows) Reset() { r.Data, r.Count = r.Data[:0], 0 }
+
+// Replicated is a Source that runs on a replica while that answers, else on the primary.
+// Both must have the same tables. The replica's rows may be older.
+type Replicated struct {
+	Replica, Primary Source
+	Switch           *standby.Switch
+	Timeout          time.Duration // Config.Timeout; the replica gets a part of it
+}
+
+var _ Source = (*Replicated)(nil)
+
+// Run implements Source.
+func (r *Replicated) Run(ctx context.Context, args []string, limit Limit, rows *Rows) error {
+	ask := func(source Source) func(context.Context) (Rows, error) {
+		return func(ctx context.Context) (Rows, error) {
+			var own Rows // an abandoned read of the replica may still write
+			err := source.Run(ctx, args, limit, &own)
+			return own, err
+		}
+	}
+	bounds := standby.Bounds{Timeout: r.Timeout, Own: func(err error) bool { return errors.Is(err, ErrTooLarge) }}
+	read, err := standby.Read(ctx, r.Switch, bounds, ask(r.Replica), ask(r.Primary))
+	if err != nil {
+		return err
+	}
+	*rows = read
+	return nil
+}

@@ -8,13 +8,13 @@ import (
 // Stats is a snapshot of a query's counters, for metrics.
 type Stats struct {
 	Name             string
-	Hits             uint64 // answered from memory, within the TTL
-	Stale            uint64 // answered from memory, past the TTL, while it was renewed
+	Hits             uint64 // answered from memory within the TTL
+	Stale            uint64 // answered from memory after the TTL
 	Misses           uint64 // answered by an execution or the shared cache
 	Refused          uint64 // not answered
 	Executions       uint64 // statements run
 	ExecutionErrors  uint64
-	ExecutionSeconds float64 // spent in them, in all
+	ExecutionSeconds float64 // total time of executions
 	RenewalErrors    uint64
 	SharedHits       uint64 // answers that another replica had fetched
 	SharedErrors     uint64
@@ -41,7 +41,7 @@ func (c *counters) executed(took time.Duration, err error) {
 	}
 }
 
-// CountNotModified counts an answer given as 304.
+// CountNotModified counts a response with 304.
 func (q *Query) CountNotModified() { q.counters.notModified.Add(1) }
 
 // Stats returns the query's counters.

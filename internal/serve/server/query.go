@@ -15,9 +15,9 @@ import (
 
 // queryHandler serves one query. Its responses have the form of feed pages.
 type queryHandler struct {
-	server     *Server
-	query      *query.Query
-	complaints query.Complaints
+	server *Server
+	query  *query.Query
+	errors query.LogLimit
 }
 
 func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
@@ -37,7 +37,7 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 		}
 		args = append(args, canonical)
 	}
-	if a := h.query.Kept(ctx.Time(), args); a != nil {
+	if a := h.query.Cached(ctx.Time(), args); a != nil {
 		h.write(ctx, a, query.FromMemory)
 		return
 	}
@@ -49,8 +49,8 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	if from == query.FromDatabase {
-		if silent, due := h.complaints.Over(ctx.Time()); due {
-			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", silent)
+		if unlogged, due := h.errors.Success(ctx.Time()); due {
+			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", unlogged)
 		}
 	}
 	h.write(ctx, a, from)
@@ -94,7 +94,7 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 
 // logError logs an error, at most once per second.
 func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, text string, err error) {
-	if silent, due := h.complaints.Due(ctx.Time()); due {
-		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", silent)
+	if unlogged, due := h.errors.Error(ctx.Time()); due {
+		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", unlogged)
 	}
 }
