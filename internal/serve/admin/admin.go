@@ -1,8 +1,7 @@
-// Package admin is the listener for operators: health, readiness, metrics and
-// profiles, over net/http. It listens on loopback unless a token is set, and
-// then asks for the token everywhere but on /livez and /readyz. It serves no
-// application traffic. Where popups are served it has the API of their campaigns,
-// the one thing that can be changed here, described by /openapi.json.
+// Package admin is the listener for operators: health, readiness, metrics and profiles over
+// net/http. It serves no application traffic. It listens on loopback unless a token is set,
+// and then requires the token on all paths except /livez and /readyz. With popups it also
+// has the campaign API, which /openapi.json describes.
 package admin
 
 import (
@@ -13,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,41 +23,39 @@ import (
 const (
 	ConnectionsMax    = 256              // open at once; more are closed and counted
 	HeaderBytesMax    = 16 << 10         // request line and headers
-	ReadTimeout       = 10 * time.Second // a request's first byte to its last
-	WriteTimeout      = 30 * time.Second // an answer; profiles add the seconds they were asked for
-	IdleTimeout       = time.Minute      // a keep-alive connection without a request
-	DrainTimeout      = 5 * time.Second  // stop: time given to requests under way
-	MetricsRequestMax = 8                // /metrics requests answered at once
+	ReadTimeout       = 10 * time.Second // from a request's first byte to its last
+	WriteTimeout      = 30 * time.Second // one response; a profile adds its own seconds
+	IdleTimeout       = time.Minute      // time between requests on a connection
+	DrainTimeout      = 5 * time.Second  // time for open requests at stop
+	MetricsRequestMax = 8                // concurrent requests of /metrics
 )
 
-// Config says where the listener is and what it shows.
+// Config is the listener's configuration.
 type Config struct {
 	Listen   string               // host:port
-	Token    string               // bearer token; "" allows loopback addresses only
+	Token    string               // bearer token; "": loopback addresses only
 	Log      *slog.Logger         // nil: nothing is logged
-	Registry *prometheus.Registry // what /metrics shows; nil: a new one
-	Ready    func() []Problem     // what keeps the process from being ready; nil: nothing does
-	Acks     func() []StreamAck   // what streams acknowledge, for /readyz; nil: none
-	Popups   *Popups              // the campaigns; nil: no popups are served
+	Registry *prometheus.Registry // of /metrics; nil: a new one
+	Ready    func() []Problem     // why the process is not ready; nil: it always is
+	Acks     func() []StreamAck   // ack levels of streams, for /readyz; nil: none
+	Popups   *Popups              // the campaigns; nil: no popups
 }
 
-// Problem is one thing that keeps the process from being ready.
+// Problem is one reason why the process is not ready.
 type Problem struct {
-	Name   string `json:"name"`   // what is not ready: a feed's path, a database
+	Name   string `json:"name"`   // the part: a feed's path, a database
 	Reason string `json:"reason"` // why, in a sentence
 }
 
-// Server is the admin listener. Its methods may be called concurrently, but it
-// serves once.
+// Server is the admin listener. Its methods may be called concurrently. It serves once.
 type Server struct {
 	cfg         Config
 	http        *http.Server
 	connections *connections
 }
 
-// New checks the configuration, registers the Go runtime's and the process's
-// collectors, and returns a server that does not listen yet. An address beyond
-// loopback without a token is refused.
+// New returns a server that does not listen yet, and registers the collectors of the Go
+// runtime and the process. Without a token the address must be loopback.
 func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -70,7 +68,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	host, _, err := net.SplitHostPort(cfg.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("admin listen address %q: want host:port, as 127.0.0.1:9090: %w", cfg.Listen, err)
+		return nil, fmt.Errorf("admin listen address %q: use host:port, as 127.0.0.1:9090: %w", cfg.Listen, err)
 	}
 	if cfg.Token == "" && !isLoopback(host) {
 		return nil, errOpen(cfg.Listen)
@@ -95,7 +93,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// errOpen explains why an address needs a token.
+// errOpen is the error for an address that requires a token.
 func errOpen(address string) error {
 	return fmt.Errorf("admin listen address %q is not loopback and no token is set: "+
 		"set admin.token, or listen on 127.0.0.1", address)
@@ -110,8 +108,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.Serve(ctx, ln)
 }
 
-// Serve serves on ln, which it closes, until ctx ends. Then it accepts no more,
-// gives the requests under way DrainTimeout, and returns nil.
+// Serve serves on ln until ctx ends, and closes it. Open requests then have DrainTimeout to
+// end.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if s.cfg.Token == "" && !isLoopbackAddr(ln.Addr()) {
 		return errors.Join(errOpen(ln.Addr().String()), ln.Close())
@@ -129,8 +127,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), DrainTimeout)
 	defer cancel()
 	err := s.http.Shutdown(drain)
-	if err != nil { // some request did not end in time
-		s.cfg.Log.Warn("admin requests cut off", "after", DrainTimeout)
+	if err != nil { // a request did not end in time
+		s.cfg.Log.Warn("admin requests aborted", "after", DrainTimeout)
 		err = s.http.Close()
 	}
 	<-failed
@@ -140,8 +138,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// isLoopback reports whether a host, as written in an address or a Host
-// header, is this machine's loopback.
+// isLoopback reports whether the host of an address or of a Host header is loopback.
 func isLoopback(host string) bool {
 	if host == "localhost" {
 		return true
@@ -150,8 +147,44 @@ func isLoopback(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// isLoopbackAddr reports whether a listener can be reached from this machine only.
+// isLoopbackAddr reports whether only this machine can reach a listener.
 func isLoopbackAddr(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return !ok || tcp.IP.IsLoopback()
+}
+
+// connections limits the connections of the listener.
+type connections struct {
+	open    atomic.Int64
+	refused prometheus.Counter
+}
+
+func newConnections() *connections {
+	return &connections{refused: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "spillway_admin_connections_refused_total",
+		Help: "Admin connections closed because too many were open.",
+	})}
+}
+
+// track is net/http's ConnState hook. It closes new connections beyond the limit, which
+// net/http then reports as closed.
+func (c *connections) track(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if c.open.Add(1) > ConnectionsMax {
+			c.refused.Inc()
+			_ = conn.Close() // nothing to do if it fails
+		}
+	case http.StateClosed, http.StateHijacked:
+		c.open.Add(-1)
+	}
+}
+
+// collectors returns the metrics of the limit.
+func (c *connections) collectors() []prometheus.Collector {
+	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spillway_admin_connections",
+		Help: "Admin connections open.",
+	}, func() float64 { return float64(c.open.Load()) })
+	return []prometheus.Collector{open, c.refused}
 }

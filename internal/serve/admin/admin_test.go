@@ -160,7 +160,7 @@ func TestNewRefuses(t *testing.T) {
 	f("[::]:9090", "", "no token")
 	f("192.0.2.1:9090", "", "no token")
 	f("db.example:9090", "", "no token")
-	f("9090", "", "want host:port")
+	f("9090", "", "use host:port")
 }
 
 // The address that is really listened on counts, not only the one configured.

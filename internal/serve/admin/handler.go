@@ -3,6 +3,7 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	_ "embed" // openapi.json
 	"encoding/json"
 	"io"
 	"net"
@@ -25,12 +26,12 @@ const index = `Spillway, admin listener
 const popupIndex = `
 /popups/campaigns   the campaigns: list, create, update, pause, resume, archive
 /popups/explain     ?user=...&placement=...: why a user gets each campaign or not
-/openapi.json       how to
+/openapi.json       the campaign API
 `
 
-// handler returns the routes behind the checks of who asks.
+// handler returns the routes, with the checks of host and token.
 func (s *Server) handler() http.Handler {
-	open := http.NewServeMux() // answered without the token
+	open := http.NewServeMux() // without the token
 	open.HandleFunc("GET /livez", livez)
 	open.HandleFunc("GET /readyz", s.readyz)
 	open.HandleFunc("/livez", methodNotAllowed)
@@ -58,14 +59,14 @@ func (s *Server) handler() http.Handler {
 	}
 	closed.HandleFunc("/", notFound)
 
-	open.Handle("/", s.authorized(closed))
-	return s.addressed(open)
+	open.Handle("/", s.checkToken(closed))
+	return s.checkHost(open)
 }
 
-// addressed refuses, while no token guards the listener, requests whose Host is
-// not loopback: a web page that made its own name resolve to 127.0.0.1 would
-// otherwise read metrics and profiles through the operator's browser.
-func (s *Server) addressed(next http.Handler) http.Handler {
+// checkHost rejects requests whose Host is not loopback while no token is set. Otherwise a
+// web page whose name resolves to 127.0.0.1 could read metrics and profiles through the
+// operator's browser.
+func (s *Server) checkHost(next http.Handler) http.Handler {
 	if s.cfg.Token != "" {
 		return next
 	}
@@ -76,19 +77,19 @@ func (s *Server) addressed(next http.Handler) http.Handler {
 		}
 		if !isLoopback(host) {
 			writeProblem(w, http.StatusMisdirectedRequest,
-				"without a token this listener answers to 127.0.0.1, [::1] and localhost only")
+				"without a token this listener accepts only 127.0.0.1, [::1] and localhost as the host")
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// authorized asks for the token, where one is set.
-func (s *Server) authorized(next http.Handler) http.Handler {
+// checkToken requires the token, if one is set.
+func (s *Server) checkToken(next http.Handler) http.Handler {
 	if s.cfg.Token == "" {
 		return next
 	}
-	want := sha256.Sum256([]byte(s.cfg.Token)) // equal lengths: comparing tells nothing of the token's
+	want := sha256.Sum256([]byte(s.cfg.Token)) // equal lengths: the time of a comparison does not depend on the token's
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
@@ -105,7 +106,7 @@ func livez(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, "ok\n")
 }
 
-// readyz answers whether traffic should be sent here, and if not, why.
+// readyz reports whether traffic should be sent here, and if not, why.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	answer := struct {
 		Ready   bool        `json:"ready"`
@@ -131,8 +132,8 @@ func (s *Server) showIndex(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, index)
 }
 
-// showProfile answers the profile index and the profiles by name. The command
-// line is left out: a database URL on it may hold a password.
+// showProfile serves the index of profiles, and profiles by name. It does not serve the
+// command line, because a database URL there may contain a password.
 func showProfile(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/debug/pprof/")
 	if name != "" && profiles.Lookup(name) == nil {
@@ -148,11 +149,11 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", "GET, HEAD")
-	writeProblem(w, http.StatusMethodNotAllowed, "only GET and HEAD are answered here")
+	writeProblem(w, http.StatusMethodNotAllowed, "this path supports GET and HEAD")
 }
 
-// writeProblem answers with an error as RFC 9457 asks: about:blank, because
-// the status says all that a program could act on.
+// writeProblem responds with a problem of RFC 9457. Its type is about:blank, because the
+// status is all that a program needs.
 func writeProblem(w http.ResponseWriter, status int, detail string) {
 	writeJSON(w, "application/problem+json", status, struct {
 		Type   string `json:"type"`
@@ -170,11 +171,22 @@ func writeJSON(w http.ResponseWriter, contentType string, status int, answer any
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the client is gone if it fails
+	_, _ = w.Write(append(body, '\n')) // if it fails, the client has left
 }
 
 func writeText(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = io.WriteString(w, text) // the client is gone if it fails
+	_, _ = io.WriteString(w, text) // if it fails, the client has left
+}
+
+// openAPI describes the campaign API.
+//
+//go:embed openapi.json
+var openAPI string
+
+func showOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write([]byte(openAPI)) // if it fails, the client has left
 }

@@ -19,18 +19,17 @@ const (
 	gauge   = prometheus.GaugeValue
 )
 
-// metric is one number read out of a snapshot.
+// metric is one number of a snapshot.
 type metric[T any] struct {
 	name  string // without the collector's prefix
 	kind  prometheus.ValueType
-	value func(T) float64 // NaN: there is none now
+	value func(T) float64 // NaN: absent
 	help  string
-	label prometheus.Labels // beside the collector's own; nil: none
+	label prometheus.Labels // in addition to the collector's; nil: none
 }
 
-// PoolStats returns the metrics of one database pool, named spillway_pool_...
-// Their database label is name, which must not hold a password. stats is called
-// at each scrape.
+// PoolStats returns the metrics of one database pool, named spillway_pool_... Their database
+// label is name, which must not contain a password. stats is called at each scrape.
 func PoolStats(name string, stats func() database.Stats) prometheus.Collector {
 	type s = database.Stats
 	read := func() []s { return []s{stats()} }
@@ -40,8 +39,8 @@ func PoolStats(name string, stats func() database.Stats) prometheus.Collector {
 		{"connections", gauge, func(s s) float64 { return float64(s.Idle) }, "Connections open.", prometheus.Labels{"state": "idle"}},
 		{"connections_max", gauge, func(s s) float64 { return float64(s.Max) }, "Connections at most.", nil},
 		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Statements waiting for a connection.", nil},
-		{"waits_total", counter, func(s s) float64 { return float64(s.Waits) }, "Statements that had to wait for a connection.", nil},
-		{"wait_seconds_total", counter, func(s s) float64 { return s.WaitTime.Seconds() }, "Time statements waited for a connection.", nil},
+		{"waits_total", counter, func(s s) float64 { return float64(s.Waits) }, "Statements that waited for a connection.", nil},
+		{"wait_seconds_total", counter, func(s s) float64 { return s.WaitTime.Seconds() }, "Time that statements waited for a connection.", nil},
 		{"connects_total", counter, func(s s) float64 { return float64(s.Connects) }, "Connections opened.", nil},
 	})
 }
@@ -52,7 +51,7 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 	type s = feed.Stats
 	c := &snapshots[s]{prefix: "spillway_feed_", label: "feed", name: func(s s) string { return s.Name }, read: stats}
 	return c.describe([]metric[s]{
-		{"windows", gauge, func(s s) float64 { return float64(s.Windows) }, "Windows kept, one for each value of the parameters.", nil},
+		{"windows", gauge, func(s s) float64 { return float64(s.Windows) }, "Windows kept, one per value of the parameters.", nil},
 		{"rows", gauge, func(s s) float64 { return float64(s.Rows) }, "Rows in the windows.", nil},
 		{"age_seconds", gauge, func(s s) float64 { return s.AgeSeconds }, "Age of the oldest window in use.", nil},
 		{"refreshes_total", counter, func(s s) float64 { return float64(s.Refreshes) }, "Statements that read a window.", nil},
@@ -66,7 +65,7 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
 		{"segment_rows", gauge, func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
 		{"segment_age_seconds", gauge, func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
-		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows ended to make room for others.", nil},
+		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows dropped for others.", nil},
 	})
 }
 
@@ -75,20 +74,20 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 	type s = *standby.Switch
 	c := &snapshots[s]{prefix: "spillway_replica_", fixed: prometheus.Labels{"database": name}, read: func() []s { return []s{reads} }}
 	return c.describe([]metric[s]{
-		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads that the primary answered instead.", nil},
+		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads answered by the primary instead.", nil},
 		{"down", gauge, func(s s) float64 {
 			if s.Down() {
 				return 1
 			}
 			return 0
-		}, "1 while the primary answers alone.", nil},
+		}, "1 while only the primary is used.", nil},
 		{"lag_seconds", gauge, func(s s) float64 {
 			lag, known := s.Lag()
 			if !known {
 				return math.NaN()
 			}
 			return lag.Seconds()
-		}, "How far the replica is behind; absent where that is not known.", nil},
+		}, "Lag of the replica; absent if it is unknown.", nil},
 	})
 }
 
@@ -101,36 +100,36 @@ func QueryStats(stats func() []query.Stats) prometheus.Collector {
 		{"answers_total", counter, func(s s) float64 { return float64(s.Hits) }, "Requests answered.", prometheus.Labels{"source": "memory"}},
 		{"answers_total", counter, func(s s) float64 { return float64(s.Stale) }, "Requests answered.", prometheus.Labels{"source": "stale"}},
 		{"answers_total", counter, func(s s) float64 { return float64(s.Misses) }, "Requests answered.", prometheus.Labels{"source": "waited"}},
-		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Answers given as 304.", nil},
+		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Responses with 304.", nil},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, "Requests not answered.", nil},
 		{"executions_total", counter, func(s s) float64 { return float64(s.Executions) }, "Statements run.", nil},
 		{"execution_errors_total", counter, func(s s) float64 { return float64(s.ExecutionErrors) }, "Statements that failed.", nil},
 		{"execution_seconds_total", counter, func(s s) float64 { return s.ExecutionSeconds }, "Time spent in statements.", nil},
-		{"renewal_errors_total", counter, func(s s) float64 { return float64(s.RenewalErrors) }, "Renewals of served answers that failed.", nil},
-		{"shared_hits_total", counter, func(s s) float64 { return float64(s.SharedHits) }, "Answers that another replica had fetched.", nil},
+		{"renewal_errors_total", counter, func(s s) float64 { return float64(s.RenewalErrors) }, "Renewals of cached answers that failed.", nil},
+		{"shared_hits_total", counter, func(s s) float64 { return float64(s.SharedHits) }, "Answers fetched by another replica.", nil},
 		{"shared_errors_total", counter, func(s s) float64 { return float64(s.SharedErrors) }, "Calls of the shared cache that failed.", nil},
-		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another's execution.", nil},
+		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another request's execution.", nil},
 		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
-		{"cache_entries", gauge, func(s s) float64 { return float64(s.CacheEntries) }, "Answers kept in memory.", nil},
-		{"cache_bytes", gauge, func(s s) float64 { return float64(s.CacheBytes) }, "Memory of kept answers.", nil},
-		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Answers that had to go for others.", nil},
+		{"cache_entries", gauge, func(s s) float64 { return float64(s.CacheEntries) }, "Answers cached in memory.", nil},
+		{"cache_bytes", gauge, func(s s) float64 { return float64(s.CacheBytes) }, "Memory of cached answers.", nil},
+		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Answers dropped for others.", nil},
 	})
 }
 
-// snapshots is a collector over values of T, all read once a scrape, so that the
-// metrics of one scrape belong together.
+// snapshots is a collector of values of T. All are read once per scrape, so that the metrics
+// of one scrape are consistent.
 type snapshots[T any] struct {
 	prefix string            // of the metrics' names
 	fixed  prometheus.Labels // on every metric; nil: none
-	label  string            // tells the values of one read apart; "": there is one
-	name   func(T) string    // a value's label; nil where label is ""
+	label  string            // distinguishes the values of one read; "": there is one
+	name   func(T) string    // a value's label; nil if label is ""
 	read   func() []T
 
 	metrics []metric[T]
-	descs   []*prometheus.Desc // one for each of metrics
+	descs   []*prometheus.Desc // one per metric
 }
 
-// describe gives s its metrics.
+// describe sets the metrics of s.
 func (s *snapshots[T]) describe(metrics []metric[T]) *snapshots[T] {
 	var variable []string
 	if s.label != "" {
@@ -168,7 +167,7 @@ func (s *snapshots[T]) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// metricsLog passes on the complaints of the metrics handler.
+// metricsLog logs the errors of the metrics handler.
 type metricsLog struct{ log *slog.Logger }
 
 // Println implements promhttp.Logger.
