@@ -1,19 +1,16 @@
-// Package config reads Spillway's one YAML file: strictly, with every mistake
-// reported by line and column, and with secrets that come from the environment
-// or from files and are never printed. It also prints the effective
-// configuration and a JSON Schema of it.
+// Package config reads Spillway's YAML file. It reports every mistake by line and column.
+// Secrets come from the environment or from files and are never printed. It also prints the
+// effective configuration, and a JSON Schema of it.
 //
-// The types below are the one source of keys, meanings and bounds: the doc,
-// range and enum tags feed the decoder's messages, Validate, Schema, and the
-// test that holds docs/configuration.md to them. The package knows nothing of
-// SQL and opens no database: what only another package can judge comes in as a
-// Check.
+// The types below define all keys. Their tags doc (meaning), range, enum and over (what
+// happens beyond the range) are the source of Validate, Schema and Manual. The package does
+// not parse SQL and opens no database; such rules are passed as Checks.
 package config
 
 import "time"
 
-// Config is a whole configuration: what the file says over Default, with
-// secrets resolved. Durations are written as in Go ("100ms").
+// Config is a configuration: the file on top of Default, with secrets resolved. Durations
+// are written as in Go ("100ms").
 type Config struct {
 	Listen   string   `yaml:"listen" doc:"public listener, HOST:PORT"`
 	Admin    Admin    `yaml:"admin" doc:"admin listener"`
@@ -38,7 +35,7 @@ type Admin struct {
 	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, required by all requests except /livez and /readyz; empty: none"`
 }
 
-// Pool is database.Pool as the file writes it.
+// Pool limits each database pool, like database.Pool.
 type Pool struct {
 	Min              int           `yaml:"min" range:"0..10000" doc:"connections opened at start and kept" over:"idle connections are closed down to min"`
 	Max              int           `yaml:"max" range:"1..10000" doc:"connections per database" over:"statements wait; 'spillway_pool_waiting'"`
@@ -65,7 +62,7 @@ type HTTP struct {
 	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For is used in the access log"`
 }
 
-// Log says what is logged and how, on standard error.
+// Log configures the log on standard error.
 type Log struct {
 	Level  string `yaml:"level" enum:"debug,info,warn,error" doc:"lowest level that is logged"`
 	Format string `yaml:"format" enum:"text,json" doc:"key=value or JSON, one line per entry"`
@@ -110,8 +107,8 @@ type Query struct {
 	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests waiting for the database" over:"503; 'spillway_query_refused_total'"`
 }
 
-// Keys is a feed's key: one column or a list of them. A column may be followed by
-// "asc" or "desc"; desc, the largest value first, is the default.
+// Keys is a feed's key: one column or a list of columns. A column may be followed by "asc" or
+// "desc", which is the default.
 type Keys []KeyColumn
 
 // KeyColumn is one column of a key.
@@ -128,7 +125,7 @@ func (k KeyColumn) String() string {
 	return k.Name
 }
 
-// Params are a feed's parameters in the order of the file.
+// Params are named parameters in the file's order.
 type Params []Param
 
 // Param is one named, typed parameter.

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Default returns the built-in configuration, without feeds. Only Pool.Max
-// depends on the machine: (cores x 2) + 1, where measuring starts.
+// Default returns the default configuration, without feeds. Only Pool.Max depends on the
+// machine: (cores x 2) + 1.
 func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:8080",
@@ -38,8 +38,7 @@ func Default() Config {
 	}
 }
 
-// preset returns what a block in a list of blocks starts with; false when t is no
-// such block.
+// preset returns the defaults of a list's block type; false if t is no such type.
 func preset(t reflect.Type) (reflect.Value, bool) {
 	switch t {
 	case reflect.TypeFor[Feed]():
@@ -52,8 +51,7 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
-// DefaultQuery returns what a query's block leaves out. Path and SQL have no
-// default.
+// DefaultQuery returns the defaults of a query. Path and SQL have none.
 func DefaultQuery() Query {
 	return Query{
 		RowsMax:    1000,
@@ -65,8 +63,7 @@ func DefaultQuery() Query {
 	}
 }
 
-// DefaultFeed returns what a feed's block leaves out. Path, SQL and Key have
-// no default.
+// DefaultFeed returns the defaults of a feed. Path, SQL and Key have none.
 func DefaultFeed() Feed {
 	return Feed{
 		Window:     200,

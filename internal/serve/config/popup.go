@@ -2,8 +2,7 @@ package config
 
 import "time"
 
-// Popups is the service that decides which popup each user gets. Campaigns are
-// not part of it: they are changed while it runs.
+// Popups configures popups. Campaigns are not part of it, because they change at run time.
 type Popups struct {
 	Path              string        `yaml:"path" doc:"starts with /; PATH/click and PATH/dismiss take the answers; empty: no popups"`
 	Database          Secret        `yaml:"database" doc:"database of campaigns, states and events; empty: the top-level one"`
@@ -28,7 +27,7 @@ type Popups struct {
 	Identity          Identity      `yaml:"identity" doc:"how the user is identified"`
 }
 
-// Identity says how requests for popups tell who the user is.
+// Identity configures how a request for a popup identifies its user.
 type Identity struct {
 	Trust     string `yaml:"trust" enum:"query,jwt" doc:"the query names the user and the caller is trusted (query), or a signed token does (jwt)"`
 	Header    string `yaml:"header" doc:"header of the JWT; behind Bearer in Authorization"`
@@ -39,8 +38,7 @@ type Identity struct {
 	Audience  string `yaml:"audience" doc:"required aud; empty: any"`
 }
 
-// DefaultPopups returns what the block of popups leaves out. Path has no
-// default.
+// DefaultPopups returns the defaults of popups. Path has none.
 func DefaultPopups() Popups {
 	return Popups{
 		Store:             "memory",

@@ -30,21 +30,21 @@ func TestPopups(t *testing.T) {
 	}
 	const with = "popups:\n  path: /popup\n"
 	for text, want := range map[string]string{
-		"popups:\n  path: popup\n":                                         "2:9: popups.path: must start with / and hold letters, digits and -._~/ only, without // and .. and not end with /, not \"popup\"",
+		"popups:\n  path: popup\n":                                         "2:9: popups.path: must start with /, contain only letters, digits and -._~/ without // and .., and not end with /, not \"popup\"",
 		"popups:\n  placements: [home]\n":                                  "2:3: popups.path: must be given, as /popup",
-		with + "  store: redis\n":                                          "2:3: popups.keys: must be given with store: redis: replicas need the same key",
-		with + "  keys: [short]\n":                                         "3:10: popups.keys[0]: must be 32 characters or more, as openssl rand -hex 32 gives",
-		with + "  placements: [home, Home]\n":                              "3:22: popups.placements[1]: must be 1 to 32 lower-case letters, digits and -, not - first, not \"Home\"",
-		with + "  placements: [home, home]\n":                              "3:22: popups.placements[1]: must not be there twice, not \"home\"",
-		with + "  attributes: {user: text}\n":                              "3:22: popups.attributes.user: must have another name: user, placement, clock_offset have a meaning of their own",
+		with + "  store: redis\n":                                          "2:3: popups.keys: must be given with store: redis, because replicas need the same key",
+		with + "  keys: [short]\n":                                         "3:10: popups.keys[0]: must have at least 32 characters, as from openssl rand -hex 32",
+		with + "  placements: [home, Home]\n":                              "3:22: popups.placements[1]: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Home\"",
+		with + "  placements: [home, home]\n":                              "3:22: popups.placements[1]: must not be repeated, not \"home\"",
+		with + "  attributes: {user: text}\n":                              "3:22: popups.attributes.user: must have another name: user, placement, clock_offset are reserved",
 		with + "  attributes: {age: uuid}\n":                               "3:21: popups.attributes.age: must be text, integer, real, boolean, timestamp or texts, not \"uuid\"",
-		with + "  attributes_sql: SELECT 1\n":                              "3:19: popups.attributes_sql: needs attributes that its columns can give",
+		with + "  attributes_sql: SELECT 1\n":                              "3:19: popups.attributes_sql: requires attributes for its columns",
 		with + "  identity: {trust: jwt}\n":                                "3:13: popups.identity.key: must be given with trust: jwt",
-		with + "  identity: {trust: jwt, key: x}\n":                        "3:31: popups.identity.key: must be 32 characters or more for HS256",
-		with + "  identity: {key: x}\n":                                    "3:13: popups.identity.trust: must be jwt where a key is given, not \"query\"",
+		with + "  identity: {trust: jwt, key: x}\n":                        "3:31: popups.identity.key: must have at least 32 characters for HS256",
+		with + "  identity: {key: x}\n":                                    "3:13: popups.identity.trust: must be jwt if a key is given, not \"query\"",
 		with + "  user_type: number\n":                                     "3:14: popups.user_type: must be text, integer or uuid, not \"number\"",
 		with + "  token_ttl: 1ms\n":                                        "3:14: popups.token_ttl: must be from 1s to 8760h, not \"1ms\"",
-		with + "feeds:\n  - {path: /popup/click, sql: SELECT 1, key: a}\n": "2:9: popups.path: must be one that feeds[0].path does not have, not \"/popup/click\"",
+		with + "feeds:\n  - {path: /popup/click, sql: SELECT 1, key: a}\n": "2:9: popups.path: must differ from feeds[0].path, not \"/popup/click\"",
 		with + "  identity: {trust: jwt, algorithm: RS256, key: key-of-forty-characters-key-of-40-chars-}\n": "3:49: popups.identity.key: must be a public key in PEM for RS256, as file:PATH",
 	} {
 		bad(t, text, want)

@@ -14,9 +14,9 @@ import (
 	"spillway/internal/yaml"
 )
 
-// Print writes the whole configuration as YAML, defaults filled in, with
-// secrets as String shows them. Read gives the same configuration back once
-// the secrets are put in again; it refuses those that were left out.
+// Print writes the configuration as YAML with all defaults. Secrets are printed as
+// Secret.String shows them. Read refuses hidden secrets; with them replaced, it returns the
+// same configuration.
 func (c Config) Print(w io.Writer) error {
 	p := &printer{}
 	p.block(reflect.ValueOf(c), "")
@@ -30,7 +30,7 @@ type printer struct {
 	out bytes.Buffer
 }
 
-// block writes the fields of a struct, each line behind indent.
+// block writes the fields of a struct, each line after indent.
 func (p *printer) block(v reflect.Value, indent string) {
 	for i := range v.NumField() {
 		fmt.Fprintf(&p.out, "%s%s:", indent, v.Type().Field(i).Tag.Get("yaml"))
@@ -38,7 +38,7 @@ func (p *printer) block(v reflect.Value, indent string) {
 	}
 }
 
-// value writes what stands behind a key.
+// value writes the value of a key.
 func (p *printer) value(v reflect.Value, indent string) {
 	switch x := v.Interface().(type) {
 	case []string:
@@ -89,7 +89,7 @@ func (p *printer) value(v reflect.Value, indent string) {
 	}
 }
 
-// columns writes a line for each column of a stream.
+// columns writes one line per column of a stream.
 func (p *printer) columns(columns Columns, indent string) {
 	if len(columns) == 0 {
 		p.line("{}")
@@ -129,11 +129,11 @@ func (p *printer) blocks(v reflect.Value, indent string) {
 	}
 }
 
-// blockLines is a text that YAML's block form keeps as it is: no line ends
-// with a space, and the first does not start with one.
+// blockLines matches texts that a YAML block scalar preserves: no line ends with a space,
+// and the first does not start with one.
 var blockLines = regexp.MustCompile(`^[!-~](?:[ -~]*[!-~])?(?:\n+[ -~]*[!-~])*$`)
 
-// text writes a text as a block if it has several such lines, as SQL has.
+// text writes a text of several lines, such as SQL, as a block scalar if that preserves it.
 func (p *printer) text(text, indent string) {
 	body, end := strings.CutSuffix(text, "\n")
 	if !strings.Contains(body, "\n") || !blockLines.MatchString(body) {
@@ -152,8 +152,7 @@ func (p *printer) text(text, indent string) {
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9_./: -]*[A-Za-z0-9_/]$`)
 
-// scalar writes a text on one line: plain if that reads back as the same text,
-// in quotes otherwise.
+// scalar writes a text on one line: without quotes if it reads back as the same text.
 func scalar(text string) string {
 	if plain.MatchString(text) && yaml.IsPlain(text) {
 		return text
@@ -161,10 +160,10 @@ func scalar(text string) string {
 	return string(quoteJSON(escape(text)))
 }
 
-// escape keeps Read from looking for variables of the environment in text.
+// escape keeps Read from expanding ${NAME} in text.
 func escape(text string) string { return strings.ReplaceAll(text, "${", "$${") }
 
-// quoteJSON writes text in double quotes; YAML reads JSON's as its own.
+// quoteJSON writes text as a JSON string, which is also valid YAML.
 func quoteJSON(text string) []byte {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

@@ -213,8 +213,8 @@ func TestReadSecrets(t *testing.T) {
 	bad(t, "pool: {max: '${PASSWORD}'}\n", "1:13: pool.max: must be a whole number, not \"${PASSWORD}\"")
 	bad(t, "redis: '${PASSWORD}'\n", "1:8: redis: must be redis://[USER:PASSWORD@]HOST:PORT[/NUMBER], rediss://... or unix://PATH")
 	bad(t, "admin:\n  listen: :90\n  token: file:/run/none\n", "3:10: admin.token: cannot read the file that file: names: file does not exist")
-	bad(t, "admin:\n  listen: :90\n", "2:3: admin.token: must be set, or admin.listen be a loopback address such as 127.0.0.1:9090")
-	bad(t, "admin: {token: short}\n", "1:16: admin.token: must be 16 characters or more, letters, digits and signs without spaces")
+	bad(t, "admin:\n  listen: :90\n", "2:3: admin.token: must be set, unless admin.listen is a loopback address such as 127.0.0.1:9090")
+	bad(t, "admin: {token: short}\n", "1:16: admin.token: must have at least 16 characters: letters, digits and signs without spaces")
 
 	c, err := read("data: x${EMPTY}y$${z} $ {a}\ndatabase: file:/run/token\n")
 	if err != nil {

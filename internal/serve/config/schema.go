@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The forms that the schema asks of texts.
+// Patterns of texts.
 const (
 	variablePattern   = `\$\{[A-Za-z_][A-Za-z0-9_]*\}`
 	durationPattern   = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|` + variablePattern
@@ -17,9 +17,8 @@ const (
 	identifierPattern = `^[A-Za-z_][A-Za-z0-9_]*$`
 )
 
-// Schema returns the JSON Schema (2020-12) of the configuration file, for
-// editors. It says what each key means, its default and its bounds; Validate
-// holds the rules between keys.
+// Schema returns the JSON Schema (2020-12) of the configuration file, for editors: the
+// meaning, the default and the range of each key. Rules between keys are in Validate.
 func Schema() []byte {
 	schema := blockSchema(reflect.ValueOf(Default()))
 	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -31,7 +30,7 @@ func Schema() []byte {
 	return append(text, '\n')
 }
 
-// blockSchema describes a struct whose fields hold the defaults.
+// blockSchema returns the schema of a struct whose fields hold the defaults.
 func blockSchema(v reflect.Value) map[string]any {
 	properties := map[string]any{}
 	for i := range v.NumField() {
@@ -50,7 +49,7 @@ func blockSchema(v reflect.Value) map[string]any {
 		schema["required"] = []string{"path", "table", "columns"}
 	}
 	if v.Type() == reflect.TypeFor[Pool]() {
-		delete(properties["max"].(map[string]any), "default") // the machine's, not the format's
+		delete(properties["max"].(map[string]any), "default") // it depends on the machine
 	}
 	return schema
 }
@@ -104,7 +103,7 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	return schema
 }
 
-// columnsSchema describes a stream's columns.
+// columnsSchema returns the schema of a stream's columns.
 func columnsSchema() map[string]any {
 	kind := orVariable(map[string]any{"enum": strings.Split(columnTypes, ",")})
 	literal := map[string]any{"type": []string{"string", "number", "boolean"}}
@@ -121,7 +120,7 @@ func columnsSchema() map[string]any {
 	}
 }
 
-// orVariable also takes a text with ${NAME} in it, whatever it will become.
+// orVariable also allows any text with ${NAME} in it.
 func orVariable(schema map[string]any) map[string]any {
 	return map[string]any{"anyOf": []any{schema, map[string]any{"type": "string", "pattern": variablePattern}}}
 }

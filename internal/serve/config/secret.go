@@ -9,19 +9,18 @@ import (
 	"spillway/internal/yaml"
 )
 
-// hidden stands for a secret wherever one would show.
+// hidden replaces a secret in output.
 const hidden = "***"
 
-// Secret is a value that is never printed: every way to format, log or marshal it
-// gives String. Reveal gives the value.
+// Secret is a value that is never printed. Formatting, logging and marshalling use String.
+// Reveal returns the value.
 type Secret string
 
-// Reveal returns the secret itself, for the one place that needs it.
+// Reveal returns the secret itself.
 func (s Secret) Reveal() string { return string(s) }
 
-// String returns "***", for an address the address without its password, and
-// "" for an empty secret. An address whose parts are not beyond doubt shows
-// its scheme only.
+// String returns "***", or an address without its password, or "" for an empty secret. Of a
+// malformed address it returns only the scheme.
 func (s Secret) String() string {
 	text := string(s)
 	if text == "" || isFileAddress(text) {
@@ -74,7 +73,7 @@ func (s Secret) Format(f fmt.State, verb rune) {
 	if verb == 'q' || verb == 'v' && f.Flag('#') {
 		text = strconv.Quote(text)
 	}
-	_, _ = f.Write([]byte(text)) // fmt has nowhere to take the error
+	_, _ = f.Write([]byte(text)) // fmt.Formatter returns no error
 }
 
 // MarshalJSON returns String as JSON.
@@ -86,11 +85,10 @@ func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 // LogValue returns String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// isFileAddress says whether text is the address of a SQLite file, which has
-// no password.
+// isFileAddress reports whether text is the address of a SQLite file, which has no password.
 func isFileAddress(text string) bool { return strings.HasPrefix(text, "sqlite:") }
 
-// isScheme says whether s starts an address that Spillway connects to.
+// isScheme reports whether s is the scheme of a supported address.
 func isScheme(s string) bool {
 	switch s {
 	case "postgres", "postgresql", "mysql", "redis", "rediss", "unix":
@@ -99,8 +97,8 @@ func isScheme(s string) bool {
 	return false
 }
 
-// isPlace says whether s can only be HOST[:PORT][,HOST...][/NAME], or such
-// with unix(/PATH) for the host: nothing in it may be the rest of a password.
+// isPlace reports whether s is HOST[:PORT][,HOST...][/NAME] or unix(/PATH)[/NAME], so that
+// no part of it can belong to a password.
 func isPlace(s string) bool {
 	for i := range len(s) {
 		c := s[i]

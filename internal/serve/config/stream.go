@@ -28,15 +28,14 @@ type Stream struct {
 	KeyTTL        time.Duration `yaml:"key_ttl" range:"1s..8760h" doc:"time that an Idempotency-Key is remembered" over:"the request is a new one"`
 }
 
-// Spool bounds the local queue.
+// Spool limits the local queue of streams.
 type Spool struct {
 	Bytes      int `yaml:"bytes" range:"1048576..1099511627776" doc:"size of the file, dead letters included" over:"503, nothing is dropped; 'spillway_spool_used_bytes'"`
 	QueueBytes int `yaml:"queue_bytes" range:"1024..68719476736" doc:"bytes waiting for the next fsync, in memory" over:"503"`
 	GroupBytes int `yaml:"group_bytes" range:"1024..1073741824" doc:"bytes per row of the file" over:"split into several rows"`
 }
 
-// DefaultStream returns what a stream's block leaves out. Path, Table and Columns
-// have no default.
+// DefaultStream returns the defaults of a stream. Path, Table and Columns have none.
 func DefaultStream() Stream {
 	return Stream{
 		Ack:           "database",
@@ -56,21 +55,21 @@ func DefaultStream() Stream {
 	}
 }
 
-// Columns are a stream's columns in the order of the file.
+// Columns are a stream's columns in the file's order.
 type Columns []Column
 
-// Column is one column of a stream's table, and the field of that name in a record.
+// Column is a column of a stream's table, and a record's field of the same name.
 type Column struct {
 	Name      string
 	Type      string  `yaml:"type"`       // integer, real, text, boolean, timestamp, json or uuid
-	Required  bool    `yaml:"required"`   // a record without it, or with null, is refused
-	Default   Literal `yaml:"default"`    // of a record without it; "now" for a timestamp: the request's time
-	Min       Literal `yaml:"min"`        // least value of an integer, a real or a timestamp
-	Max       Literal `yaml:"max"`        // and the largest
+	Required  bool    `yaml:"required"`   // records without it, or with null, are rejected
+	Default   Literal `yaml:"default"`    // for records without it; "now" is the request's time
+	Min       Literal `yaml:"min"`        // smallest value of an integer, a real or a timestamp
+	Max       Literal `yaml:"max"`        // largest value
 	MaxLength int     `yaml:"max_length"` // of a text, in characters; of json, in bytes; 0: none
 }
 
-// Literal is a value as the file writes it: a number, a text, true or false.
+// Literal is a number, a text, true or false, as written in the file.
 type Literal struct {
 	Text  string
 	Given bool

@@ -64,8 +64,8 @@ func TestReadStreamRefuses(t *testing.T) {
 	bad(t, positions+"      speed: real\n", "11:7: streams[0].columns.speed: duplicate key, first in line 8")
 	bad(t, positions+"      height: {type: real, default: }\n", "11:28: streams[0].columns.height.default: has no value; leave the key out for its default")
 	bad(t, positions+"    ack: disk\n", `11:10: streams[0].ack: must be database, spool or memory, not "disk"`)
-	bad(t, "listen: :80\n"+positions, "1:1: keys: must be given where streams are served to other hosts, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080")
-	bad(t, "keys: [short]\n", "1:8: keys[0]: must be 16 characters or more, letters, digits and signs without spaces, as openssl rand -hex 16 gives")
+	bad(t, "listen: :80\n"+positions, "1:1: keys: must be given if other hosts can reach streams, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080")
+	bad(t, "keys: [short]\n", "1:8: keys[0]: must have at least 16 characters: letters, digits and signs without spaces, as from openssl rand -hex 16")
 }
 
 func TestValidateStream(t *testing.T) {
@@ -96,17 +96,17 @@ func TestValidateStream(t *testing.T) {
 		}
 	}
 	refused("streams[0].path: must be given", func(_ *Config, s *Stream) { s.Path = "" })
-	refused("streams[0].aliases[0]: must be one that streams[0].path does not have", func(_ *Config, s *Stream) { s.Aliases = []string{"/orders"} })
-	refused("streams[0].path: must be one that popups.path does not have", func(c *Config, s *Stream) { c.Popups.Path, s.Path = "/popup", "/popup/click" })
+	refused("streams[0].aliases[0]: must differ from streams[0].path", func(_ *Config, s *Stream) { s.Aliases = []string{"/orders"} })
+	refused("streams[0].path: must differ from popups.path", func(c *Config, s *Stream) { c.Popups.Path, s.Path = "/popup", "/popup/click" })
 	for _, table := range []string{"", "a b", "a.b.c", ".a", "a.", `a"b`} {
 		refused("streams[0].table: must be NAME or SCHEMA.NAME", func(_ *Config, s *Stream) { s.Table = table })
 	}
 	refused("streams[0].columns: must name at least one", func(_ *Config, s *Stream) { s.Columns = nil })
 	refused(`streams[0].columns.id.type: must be integer, real, text, boolean, timestamp, json or uuid, not "int"`, func(_ *Config, s *Stream) { s.Columns[0].Type = "int" })
-	refused("streams[0].columns.?: must be named by", func(_ *Config, s *Stream) { s.Columns[0].Name = "a b" })
-	refused("streams[0].columns.note.max_length: must be 1 or more", func(_ *Config, s *Stream) { s.Columns[1].MaxLength = -1 })
-	refused(`streams[0].extra: must be the name of a column that is not among columns, not "id"`, func(_ *Config, s *Stream) { s.Extra = "id" })
-	refused(`streams[0].key[1]: must be one of columns, once, not "id"`, func(_ *Config, s *Stream) { s.Key = []string{"id", "id"} })
+	refused("streams[0].columns.?: must be a name of", func(_ *Config, s *Stream) { s.Columns[0].Name = "a b" })
+	refused("streams[0].columns.note.max_length: must be at least 1", func(_ *Config, s *Stream) { s.Columns[1].MaxLength = -1 })
+	refused(`streams[0].extra: must name a column that is not in columns, not "id"`, func(_ *Config, s *Stream) { s.Extra = "id" })
+	refused(`streams[0].key[1]: must be one of columns, without repetition, not "id"`, func(_ *Config, s *Stream) { s.Key = []string{"id", "id"} })
 	refused(`streams[0].order_by: must be one of columns, not "x"`, func(_ *Config, s *Stream) { s.OrderBy = "x" })
 	refused(`streams[0].queue_rows: must not be less than batch_rows, which is 200000, not "100000"`, func(_ *Config, s *Stream) { s.BatchRows = 200_000 })
 	refused("streams[0].queue_rows: must not be less than records_max", func(_ *Config, s *Stream) { s.RecordsMax = 200_000 })

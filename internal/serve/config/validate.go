@@ -38,13 +38,11 @@ func (m Mistakes) Error() string {
 // whole configuration with defaults filled in.
 type Check func(Config) []Mistake
 
-// minToken is the least length of the admin token.
+// minToken is the minimum length of the admin token.
 const minToken = 16
 
-// Validate returns nil, or Mistakes with every value that breaks a rule. It does
-// not look into SQL or database addresses, which a Check must: whether the
-// statement reads, whether its parameters are those declared, whether the
-// address is one.
+// Validate returns nil, or Mistakes with every value that breaks a rule. SQL and database
+// addresses need Checks.
 func (c Config) Validate(checks ...Check) error {
 	found := c.mistakes()
 	for _, check := range checks {
@@ -56,7 +54,7 @@ func (c Config) Validate(checks ...Check) error {
 	return found
 }
 
-// mistakes checks the rules that need the configuration only.
+// mistakes checks the rules that need only the configuration.
 func (c Config) mistakes() Mistakes {
 	v := &validator{}
 	v.bounds("", reflect.ValueOf(c))
@@ -123,12 +121,12 @@ func (v *validator) within(path, bounds string, field reflect.Value) {
 	}
 }
 
-// number reads a bound or a value: a plain number, or a duration in ns.
+// number parses a number, or a duration in nanoseconds.
 func number(text string) float64 {
 	if x, err := strconv.ParseFloat(text, 64); err == nil {
 		return x
 	}
-	d, _ := time.ParseDuration(text) // every bound of the tags is one or the other, which a test holds
+	d, _ := time.ParseDuration(text) // a test checks that every bound is one of the two
 	return float64(d)
 }
 
@@ -138,9 +136,9 @@ func (v *validator) addresses(c Config) {
 	token := c.Admin.Token.Reveal()
 	switch {
 	case token == "" && host != "" && !isLoopback(host):
-		v.add("admin.token", "must be set, or admin.listen be a loopback address such as 127.0.0.1:9090", "")
+		v.add("admin.token", "must be set, unless admin.listen is a loopback address such as 127.0.0.1:9090", "")
 	case token != "" && (len(token) < minToken || strings.ContainsFunc(token, notTokenRune)):
-		v.add("admin.token", fmt.Sprintf("must be %d characters or more, letters, digits and signs without spaces", minToken), "")
+		v.add("admin.token", fmt.Sprintf("must have at least %d characters: letters, digits and signs without spaces", minToken), "")
 	}
 	if c.Listen == c.Admin.Listen && !strings.HasSuffix(c.Listen, ":0") {
 		v.add("admin.listen", "must differ from listen", c.Admin.Listen)
@@ -149,12 +147,12 @@ func (v *validator) addresses(c Config) {
 
 func notTokenRune(r rune) bool { return r <= ' ' || r > '~' }
 
-// address checks HOST:PORT and returns the host; no host means every address
-// of the machine, 0.0.0.0.
+// address checks HOST:PORT and returns the host. No host means 0.0.0.0, all addresses of
+// this machine.
 func (v *validator) address(path, text string) string {
 	host, port, err := net.SplitHostPort(text)
 	if _, number := strconv.ParseUint(port, 10, 16); err != nil || number != nil || strings.ContainsFunc(host, unicode.IsSpace) {
-		v.add(path, "must be HOST:PORT, or :PORT for every address of this machine", text)
+		v.add(path, "must be HOST:PORT, or :PORT for all addresses of this machine", text)
 		return ""
 	}
 	if host == "" {
@@ -183,11 +181,11 @@ func (v *validator) http(h HTTP) {
 		if h.TLSCert == "" {
 			given, missing = missing, given
 		}
-		v.add("http."+given, "needs http."+missing+" beside it", "")
+		v.add("http."+given, "requires http."+missing, "")
 	}
 	for i, origin := range h.CORSOrigins {
 		if origin != "*" && !isOrigin(origin) {
-			v.add(yaml.Index("http.cors_origins", i), "must be SCHEME://HOST or SCHEME://HOST:PORT without anything behind, or *", origin)
+			v.add(yaml.Index("http.cors_origins", i), "must be SCHEME://HOST, SCHEME://HOST:PORT or *", origin)
 		}
 	}
 	for i, proxy := range h.TrustedProxies {

@@ -9,13 +9,13 @@ import (
 	"spillway/internal/yaml"
 )
 
-// paramTypes are the types of parameters, as the feed engine knows them.
+// paramTypes are the parameter types of the engines.
 const paramTypes = "text,integer,real,boolean,timestamp,uuid"
 
-// pageParams are names of the query string that paging takes for itself.
+// pageParams are query parameters that select a page.
 const pageParams = "offset,limit,before"
 
-// feed checks one feed. paths holds who has which path already.
+// feed checks one feed. paths maps each path to the key that has it.
 func (v *validator) feed(at string, f Feed, paths map[string]string) {
 	v.path(yaml.Join(at, "path"), f.Path, paths)
 	for i, alias := range f.Aliases {
@@ -42,11 +42,11 @@ func (v *validator) path(at, path string, paths map[string]string) {
 	case path == "":
 		v.add(at, "must be given, as /orders", "")
 	case !isPath(path):
-		v.add(at, "must start with / and hold letters, digits and -._~/ only, without // and .. and not end with /", path)
+		v.add(at, "must start with /, contain only letters, digits and -._~/ without // and .., and not end with /", path)
 	case path == "/hello" || path == "/probe" || strings.HasPrefix(path, "/probe/"):
-		v.add(at, "must not be /hello or below /probe, which are the server's own", path)
+		v.add(at, "must not be /hello or below /probe, which are reserved", path)
 	case paths[path] != "":
-		v.add(at, "must be one that "+paths[path]+" does not have", path)
+		v.add(at, "must differ from "+paths[path], path)
 	default:
 		paths[path] = at
 	}
@@ -79,7 +79,7 @@ func (v *validator) key(at string, keys Keys) {
 		case !isColumn(column.Name):
 			v.add(at, "must be the name of an output column: letters, digits and _", column.Name)
 		case seen[name]:
-			v.add(at, "must not name a column twice", column.Name)
+			v.add(at, "must not repeat a column", column.Name)
 		}
 		seen[name] = true
 	}
@@ -94,16 +94,15 @@ func isColumn(name string) bool {
 	return name != ""
 }
 
-// params checks a statement's parameters; taken are the names that the path keeps
-// for itself.
+// params checks a statement's parameters. taken are reserved names.
 func (v *validator) params(at string, params Params, taken string) {
 	for _, p := range params {
 		path := yaml.Join(at, yaml.Printable(p.Name))
 		if !yaml.IsIdentifier(p.Name) {
-			v.add(path, "must be named by a letter or _, then letters, digits and _", "")
+			v.add(path, "must be a name of letters, digits and _ that does not start with a digit", "")
 		}
 		if taken != "" && slices.Contains(strings.Split(taken, ","), p.Name) {
-			v.add(path, "must have another name: "+taken+" choose the page", "")
+			v.add(path, "must have another name: "+taken+" select the page", "")
 		}
 		if !slices.Contains(strings.Split(paramTypes, ","), p.Type) {
 			v.add(path, "must be "+orList(paramTypes), p.Type)
@@ -111,7 +110,7 @@ func (v *validator) params(at string, params Params, taken string) {
 	}
 }
 
-// query checks one query. paths holds who has which path already.
+// query checks one query. paths maps each path to the key that has it.
 func (v *validator) query(at string, q Query, paths map[string]string) {
 	v.path(yaml.Join(at, "path"), q.Path, paths)
 	for i, alias := range q.Aliases {
@@ -122,9 +121,9 @@ func (v *validator) query(at string, q Query, paths map[string]string) {
 	}
 	v.params(yaml.Join(at, "params"), q.Params, "")
 	if q.Stale > 0 && q.TTL == 0 {
-		v.add(yaml.Join(at, "stale"), "must be 0s, or ttl be set: without a ttl nothing is kept", q.Stale.String())
+		v.add(yaml.Join(at, "stale"), "must be 0s unless ttl is set: without a ttl nothing is cached", q.Stale.String())
 	}
 	if q.Cache == "redis" && q.TTL == 0 {
-		v.add(yaml.Join(at, "cache"), "must be memory, or ttl be set: without a ttl nothing is kept", q.Cache)
+		v.add(yaml.Join(at, "cache"), "must be memory unless ttl is set: without a ttl nothing is cached", q.Cache)
 	}
 }

@@ -10,28 +10,27 @@ import (
 	"spillway/internal/yaml"
 )
 
-// attributeTypes are the types of popups' attributes, as the popup engine knows
-// them.
+// attributeTypes are the attribute types of the popup engine.
 const attributeTypes = "text,integer,real,boolean,timestamp,texts"
 
-// popupParams are names of the query string that popups take for themselves.
+// popupParams are query parameters with a meaning of their own.
 const popupParams = "user,placement,clock_offset"
 
-// Bounds of the keys that sign.
+// Limits of the keys that sign show tokens.
 const (
 	signingKeyMin = 32 // characters
 	signingKeys   = 4
 )
 
-// PopupsOpenToOthers reports whether other hosts reach popups that believe the user that a
-// query names.
+// PopupsOpenToOthers reports whether other hosts can reach popups that trust the user named
+// in the query.
 func (c Config) PopupsOpenToOthers() bool {
 	host, _, err := net.SplitHostPort(c.Listen)
 	return err == nil && !isLoopback(host) && c.Popups.Path != "" && c.Popups.Identity.Trust != "jwt"
 }
 
-// popups checks the block of popups; one without a path is not served, and its
-// other keys must not be given.
+// popups checks the block of popups. Without a path it is not served, and the other keys must
+// not be given.
 func (v *validator) popups(c Config, paths map[string]string) {
 	p := c.Popups
 	if p.Path == "" {
@@ -42,28 +41,28 @@ func (v *validator) popups(c Config, paths map[string]string) {
 		v.path("popups.path", path, paths)
 	}
 	if p.Store == "redis" && len(p.Keys) == 0 {
-		v.add("popups.keys", "must be given with store: redis: replicas need the same key", "")
+		v.add("popups.keys", "must be given with store: redis, because replicas need the same key", "")
 	}
 	if p.StateTTL > 0 && p.StateTTL < time.Hour {
-		v.add("popups.state_ttl", "must be 1h or more, or 0s", p.StateTTL.String())
+		v.add("popups.state_ttl", "must be at least 1h, or 0s", p.StateTTL.String())
 	}
 	if len(p.Keys) > signingKeys {
-		v.add("popups.keys", fmt.Sprintf("must be %d keys at most", signingKeys), "")
+		v.add("popups.keys", fmt.Sprintf("must be at most %d keys", signingKeys), "")
 	}
 	for i, key := range p.Keys {
 		if len(key.Reveal()) < signingKeyMin {
-			v.add(yaml.Index("popups.keys", i), fmt.Sprintf("must be %d characters or more, as openssl rand -hex 32 gives", signingKeyMin), "")
+			v.add(yaml.Index("popups.keys", i), fmt.Sprintf("must have at least %d characters, as from openssl rand -hex 32", signingKeyMin), "")
 		}
 	}
 	v.names("popups.placements", p.Placements)
 	v.attributes("popups.attributes", p.Attributes)
 	if p.AttributesSQL != "" && len(p.Attributes) == 0 {
-		v.add("popups.attributes_sql", "needs attributes that its columns can give", "")
+		v.add("popups.attributes_sql", "requires attributes for its columns", "")
 	}
 	v.identity("popups.identity", p.Identity)
 }
 
-// unserved refuses keys that a block without a path has in vain.
+// unserved rejects keys of a block without a path.
 func (v *validator) unserved(p Popups) {
 	given := len(p.Attributes) > 0 || p.AttributesSQL != "" || len(p.Keys) > 0 || len(p.Placements) > 0 || p.Database != "" ||
 		p.Store != DefaultPopups().Store || p.Identity.Key != ""
@@ -72,7 +71,7 @@ func (v *validator) unserved(p Popups) {
 	}
 }
 
-// names checks names of placements, as the popup engine takes them.
+// names checks the names of placements.
 func (v *validator) names(at string, names []string) {
 	for i, name := range names {
 		plain := name != "" && len(name) <= 32 && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
@@ -80,20 +79,20 @@ func (v *validator) names(at string, names []string) {
 		})
 		switch {
 		case !plain:
-			v.add(yaml.Index(at, i), "must be 1 to 32 lower-case letters, digits and -, not - first", name)
+			v.add(yaml.Index(at, i), "must be 1 to 32 lower-case letters, digits and -, without - at the start", name)
 		case slices.Contains(names[:i], name):
-			v.add(yaml.Index(at, i), "must not be there twice", name)
+			v.add(yaml.Index(at, i), "must not be repeated", name)
 		}
 	}
 }
 
-// attributes checks names that the query string needs otherwise, and types. Words
-// that expressions have a meaning for are the popup engine's to refuse.
+// attributes checks types and reserved names. The popup engine rejects words that have a
+// meaning in expressions.
 func (v *validator) attributes(at string, attributes Params) {
 	for _, a := range attributes {
 		path := yaml.Join(at, yaml.Printable(a.Name))
 		if slices.Contains(strings.Split(popupParams, ","), a.Name) {
-			v.add(path, "must have another name: "+strings.ReplaceAll(popupParams, ",", ", ")+" have a meaning of their own", "")
+			v.add(path, "must have another name: "+strings.ReplaceAll(popupParams, ",", ", ")+" are reserved", "")
 		}
 		if !slices.Contains(strings.Split(attributeTypes, ","), a.Type) {
 			v.add(path, "must be "+orList(attributeTypes), a.Type)
@@ -104,7 +103,7 @@ func (v *validator) attributes(at string, attributes Params) {
 func (v *validator) identity(at string, d Identity) {
 	if d.Trust != "jwt" {
 		if d.Key != "" {
-			v.add(yaml.Join(at, "trust"), "must be jwt where a key is given", d.Trust)
+			v.add(yaml.Join(at, "trust"), "must be jwt if a key is given", d.Trust)
 		}
 		return
 	}
@@ -114,9 +113,9 @@ func (v *validator) identity(at string, d Identity) {
 	case key == "":
 		v.add(yaml.Join(at, "key"), "must be given with trust: jwt", "")
 	case d.Algorithm == "HS256" && isPEM:
-		v.add(yaml.Join(at, "algorithm"), "must be RS256 or EdDSA: the key is a public one", d.Algorithm)
+		v.add(yaml.Join(at, "algorithm"), "must be RS256 or EdDSA, because the key is public", d.Algorithm)
 	case d.Algorithm == "HS256" && len(key) < signingKeyMin:
-		v.add(yaml.Join(at, "key"), fmt.Sprintf("must be %d characters or more for HS256", signingKeyMin), "")
+		v.add(yaml.Join(at, "key"), fmt.Sprintf("must have at least %d characters for HS256", signingKeyMin), "")
 	case d.Algorithm != "HS256" && !isPEM:
 		v.add(yaml.Join(at, "key"), "must be a public key in PEM for "+d.Algorithm+", as file:PATH", "")
 	}

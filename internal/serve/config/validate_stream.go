@@ -10,28 +10,28 @@ import (
 	"spillway/internal/yaml"
 )
 
-// columnTypes are the types of columns, as the stream engine knows them.
+// columnTypes are the column types of the stream engine.
 const columnTypes = "integer,real,text,boolean,timestamp,json,uuid"
 
-// minKey is the least length of a key of the write paths.
+// minKey is the minimum length of a write key.
 const minKey = 16
 
-// OpenToOthers reports whether other hosts reach the write paths without a key.
+// OpenToOthers reports whether other hosts can reach the write paths without a key.
 func (c Config) OpenToOthers() bool {
 	host, _, err := net.SplitHostPort(c.Listen)
 	return err == nil && !isLoopback(host) && len(c.Keys) == 0
 }
 
-// Incomplete reports whether a stream lacks what Validate asks for before its columns
-// can be looked at together.
+// Incomplete reports whether Validate finds mistakes that keep the columns from being
+// checked together.
 func (s *Stream) Incomplete() bool {
 	v := &validator{}
 	v.columns("", *s)
 	return s.Table == "" || len(v.found) > 0
 }
 
-// streams checks the streams and the keys of the write paths. A stream may have a
-// path that a feed or query has: records are posted to it, pages are read from it.
+// streams checks the streams and the write keys. A stream may share its path with a feed or a
+// query: records are posted to it, pages are read from it.
 func (v *validator) streams(c Config) {
 	paths := map[string]string{}
 	for _, path := range []string{"/click", "/dismiss"} {
@@ -44,15 +44,15 @@ func (v *validator) streams(c Config) {
 	}
 	for i, key := range c.Keys {
 		if text := key.Reveal(); len(text) < minKey || strings.ContainsFunc(text, notTokenRune) {
-			v.add(yaml.Index("keys", i), fmt.Sprintf("must be %d characters or more, letters, digits and signs without spaces, as openssl rand -hex 16 gives", minKey), "")
+			v.add(yaml.Index("keys", i), fmt.Sprintf("must have at least %d characters: letters, digits and signs without spaces, as from openssl rand -hex 16", minKey), "")
 		}
 	}
 	if len(c.Streams) > 0 && c.OpenToOthers() {
-		v.add("keys", "must be given where streams are served to other hosts, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080", "")
+		v.add("keys", "must be given if other hosts can reach streams, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080", "")
 	}
 }
 
-// stream checks one stream. paths holds who has which path already.
+// stream checks one stream. paths maps each path to the key that has it.
 func (v *validator) stream(at string, s Stream, h HTTP, paths map[string]string) {
 	v.path(yaml.Join(at, "path"), s.Path, paths)
 	for i, alias := range s.Aliases {
@@ -79,8 +79,8 @@ func (v *validator) atLeast(path string, n int, other string, least int) {
 	}
 }
 
-// columns checks a stream's columns and the keys that name one. What a default and a
-// bound may be is the stream engine's to say.
+// columns checks a stream's columns and the keys that name one. The stream engine checks
+// defaults and bounds.
 func (v *validator) columns(at string, s Stream) {
 	path := yaml.Join(at, "columns")
 	if len(s.Columns) == 0 {
@@ -90,21 +90,21 @@ func (v *validator) columns(at string, s Stream) {
 	for _, c := range s.Columns {
 		names = append(names, c.Name)
 		if !isColumn(c.Name) {
-			v.add(yaml.Join(path, yaml.Printable(c.Name)), "must be named by letters, digits and _", "")
+			v.add(yaml.Join(path, yaml.Printable(c.Name)), "must be a name of letters, digits and _", "")
 		}
 		if !slices.Contains(strings.Split(columnTypes, ","), c.Type) {
 			v.add(yaml.Join(yaml.Join(path, yaml.Printable(c.Name)), "type"), "must be "+orList(columnTypes), c.Type)
 		}
 		if c.MaxLength < 0 {
-			v.add(yaml.Join(yaml.Join(path, yaml.Printable(c.Name)), "max_length"), "must be 1 or more", strconv.Itoa(c.MaxLength))
+			v.add(yaml.Join(yaml.Join(path, yaml.Printable(c.Name)), "max_length"), "must be at least 1", strconv.Itoa(c.MaxLength))
 		}
 	}
 	if s.Extra != "" && (slices.Contains(names, s.Extra) || !isColumn(s.Extra)) {
-		v.add(yaml.Join(at, "extra"), "must be the name of a column that is not among columns", s.Extra)
+		v.add(yaml.Join(at, "extra"), "must name a column that is not in columns", s.Extra)
 	}
 	for i, name := range s.Key {
 		if !slices.Contains(names, name) || slices.Contains(s.Key[:i], name) {
-			v.add(yaml.Index(yaml.Join(at, "key"), i), "must be one of columns, once", name)
+			v.add(yaml.Index(yaml.Join(at, "key"), i), "must be one of columns, without repetition", name)
 		}
 	}
 	if s.OrderBy != "" && !slices.Contains(names, s.OrderBy) {

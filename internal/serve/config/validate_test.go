@@ -53,22 +53,22 @@ func TestValidateRefuses(t *testing.T) {
 			t.Errorf("%v, want one line %s...", err, want)
 		}
 	}
-	refused(`listen: must be HOST:PORT, or :PORT for every address of this machine, not "8080"`, func(c *Config) { c.Listen = "8080" })
+	refused(`listen: must be HOST:PORT, or :PORT for all addresses of this machine, not "8080"`, func(c *Config) { c.Listen = "8080" })
 	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "" })
 	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "h:65536" })
 	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "h:http" })
-	refused(`admin.token: must be set, or admin.listen be a loopback address`, func(c *Config) { c.Admin.Listen = ":9090" })
-	refused(`admin.token: must be set, or admin.listen be a loopback address`, func(c *Config) { c.Admin.Listen = "10.0.0.1:9090" })
-	refused(`admin.token: must be set, or admin.listen be a loopback address`, func(c *Config) { c.Admin.Listen = "db.example:9090" })
+	refused(`admin.token: must be set, unless admin.listen is a loopback address`, func(c *Config) { c.Admin.Listen = ":9090" })
+	refused(`admin.token: must be set, unless admin.listen is a loopback address`, func(c *Config) { c.Admin.Listen = "10.0.0.1:9090" })
+	refused(`admin.token: must be set, unless admin.listen is a loopback address`, func(c *Config) { c.Admin.Listen = "db.example:9090" })
 	refused(`admin.listen: must differ from listen, not "127.0.0.1:8080"`, func(c *Config) { c.Admin.Listen = c.Listen })
-	refused("admin.token: must be 16 characters", func(c *Config) { c.Admin.Token = "0123456789abcde" })
-	refused("admin.token: must be 16 characters", func(c *Config) { c.Admin.Token = "0123456789 abcdef" })
+	refused("admin.token: must have at least 16 characters", func(c *Config) { c.Admin.Token = "0123456789abcde" })
+	refused("admin.token: must have at least 16 characters", func(c *Config) { c.Admin.Token = "0123456789 abcdef" })
 	refused("data: must name a directory", func(c *Config) { c.Data = " " })
 	refused("redis: must be redis://", func(c *Config) { c.Redis = "cache:6379" })
 	refused(`pool.min: must not be larger than pool.max, which is 3, not "4"`, func(c *Config) { c.Pool.Min, c.Pool.Max = 4, 3 })
 	refused("http.bodies_bytes: must not be smaller than http.body_bytes", func(c *Config) { c.HTTP.BodiesBytes = c.HTTP.BodyBytes - 1 })
-	refused("http.tls_cert: needs http.tls_key", func(c *Config) { c.HTTP.TLSCert = "a" })
-	refused("http.tls_key: needs http.tls_cert", func(c *Config) { c.HTTP.TLSKey = "a" })
+	refused("http.tls_cert: requires http.tls_key", func(c *Config) { c.HTTP.TLSCert = "a" })
+	refused("http.tls_key: requires http.tls_cert", func(c *Config) { c.HTTP.TLSKey = "a" })
 	refused("http.cors_origins[1]: must be SCHEME://HOST", func(c *Config) { c.HTTP.CORSOrigins = []string{"*", "https://a/"} })
 	refused("http.cors_origins[0]: must be SCHEME://HOST", func(c *Config) { c.HTTP.CORSOrigins = []string{"a.example"} })
 	refused("http.trusted_proxies[0]: must be an address", func(c *Config) { c.HTTP.TrustedProxies = []string{"10.0.0.0/33"} })
@@ -91,15 +91,15 @@ func TestValidateRefusesFeed(t *testing.T) {
 		refused("aliases[0]: must not be /hello", func(f *Feed) { f.Aliases = []string{path} })
 	}
 	refused("path: must be given", func(f *Feed) { f.Path = "" })
-	refused(`aliases[1]: must be one that feeds[0].aliases[0] does not have, not "/a"`, func(f *Feed) { f.Aliases = []string{"/a", "/a"} })
-	refused(`aliases[0]: must be one that feeds[0].path does not have`, func(f *Feed) { f.Aliases = []string{"/orders"} })
+	refused(`aliases[1]: must differ from feeds[0].aliases[0], not "/a"`, func(f *Feed) { f.Aliases = []string{"/a", "/a"} })
+	refused(`aliases[0]: must differ from feeds[0].path`, func(f *Feed) { f.Aliases = []string{"/orders"} })
 	refused("sql: must be given", func(f *Feed) { f.SQL = " \n" })
 	refused("key: must name at least one column", func(f *Feed) { f.Key = nil })
 	refused("key: must be the name of an output column", func(f *Feed) { f.Key = Keys{{Name: "o.id"}} })
 	refused("key: must be the name of an output column", func(f *Feed) { f.Key = Keys{{Name: "1"}} })
-	refused(`key: must not name a column twice, not "ID"`, func(f *Feed) { f.Key = Keys{{Name: "id"}, {Name: "ID"}} })
-	refused("params.?: must be named by a letter", func(f *Feed) { f.Params = Params{{"a b", "text"}} })
-	refused("params.a-b: must be named by a letter", func(f *Feed) { f.Params = Params{{"a-b", "text"}} })
+	refused(`key: must not repeat a column, not "ID"`, func(f *Feed) { f.Key = Keys{{Name: "id"}, {Name: "ID"}} })
+	refused("params.?: must be a name of letters", func(f *Feed) { f.Params = Params{{"a b", "text"}} })
+	refused("params.a-b: must be a name of letters", func(f *Feed) { f.Params = Params{{"a-b", "text"}} })
 	refused("params.offset: must have another name", func(f *Feed) { f.Params = Params{{"offset", "text"}} })
 	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{"a", "string"}} })
 	refused(`limit: must not be larger than limit_max, which is 100, not "101"`, func(f *Feed) { f.Limit = 101 })
@@ -116,8 +116,8 @@ func TestValidateAll(t *testing.T) {
 		c.Feeds[1].Window = 0
 	}).Validate(func(Config) []Mistake { return []Mistake{{Path: "database", Rule: "must be better"}} })
 	want := `feeds[1].window: must be from 1 to 100000, not "0"
-listen: must be HOST:PORT, or :PORT for every address of this machine, not "x"
-feeds[1].path: must be one that feeds[0].path does not have, not "/orders"
+listen: must be HOST:PORT, or :PORT for all addresses of this machine, not "x"
+feeds[1].path: must differ from feeds[0].path, not "/orders"
 database: must be better`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v\nwant\n%s", err, want)
