@@ -273,7 +273,7 @@ func TestStreamKeys(t *testing.T) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	open := apptest.Serve(t, shared.binary, "--listen", "0.0.0.0:0")
-	eventually(t, "orders are not taken", func() bool { return strings.Contains(open.Log(t), "orders and positions are not taken") })
+	eventually(t, "orders are not taken", func() bool { return strings.Contains(open.Log(t), "orders and positions are disabled") })
 }
 
 // TestStreamOverload locks the table: what waits is bounded, refused in time, and

@@ -24,8 +24,9 @@ import (
 	"spillway/internal/serve/spool"
 )
 
-// app is the serving process: its parts in the order in which they are opened and started.
-// Opening a part asks no database anything; starting it needs the databases to answer.
+// app is the serving process, with its parts in the order in which they are opened and
+// started. Opening a part sends nothing to a database. Starting it requires that the
+// databases answer.
 type app struct {
 	ctx            context.Context // of the process: ends when it is told to stop
 	log            *slog.Logger
@@ -33,7 +34,7 @@ type app struct {
 
 	cfg     config.Config
 	demo    bool // the freight app on its own SQLite
-	builtIn bool // there is no file
+	builtIn bool // without a configuration file
 
 	stores  stores
 	replica *replica  // nil: none
@@ -101,8 +102,7 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 	return nil
 }
 
-// servePublic starts the parts, and serves until ctx ends or popups must not be served any
-// more.
+// servePublic starts the parts and serves until ctx ends or the lock of popups is lost.
 func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 	for _, start := range []func(context.Context) error{a.awaitDatabases, a.startFeeds, a.startQueries, a.startStreams} {
 		if err := start(ctx); err != nil {
@@ -137,7 +137,7 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 	return err
 }
 
-// close ends the parts in the reverse order. Parts that are closed already are left alone.
+// close closes the parts. It does nothing for parts that are closed already.
 func (a *app) close() {
 	for _, f := range a.feeds {
 		f.Close()
@@ -154,11 +154,11 @@ func (a *app) close() {
 	if a.popups != nil {
 		a.popups.close()
 	}
-	_ = a.closeStreams() // those that never served; servePublic has closed the others
+	_ = a.closeStreams() // servePublic has closed them, unless it failed before
 	a.stores.close()
 }
 
-// openDemo creates the freight app's data if there is none.
+// openDemo creates the data of the freight app if there is none.
 func (a *app) openDemo() error {
 	if !a.demo {
 		return nil
@@ -186,7 +186,7 @@ func (a *app) defaultStore() *store {
 	return st
 }
 
-// awaitDatabases waits until every database that is needed answers.
+// awaitDatabases waits until every required database answers.
 func (a *app) awaitDatabases(ctx context.Context) error {
 	for _, st := range a.stores.open {
 		if st.optional || st.spooled && !st.needed {

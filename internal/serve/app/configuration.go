@@ -14,7 +14,7 @@ import (
 	"spillway/internal/yaml"
 )
 
-// BuiltIn returns the configuration that serve uses without a file: the freight app.
+// BuiltIn returns the configuration without a file: the freight app.
 func BuiltIn() config.Config {
 	cfg := config.Default()
 	f, d := config.DefaultFeed(), freight.DefaultFeed()
@@ -44,7 +44,7 @@ func builtInStream(d freight.Stream) config.Stream {
 }
 
 // LoadConfig reads and checks a configuration file. It opens no database. The error is a
-// UsageError; it wraps yaml.Errors if the file can be read but holds mistakes.
+// UsageError, which wraps yaml.Errors if there are mistakes in the file.
 func LoadConfig(path string) (config.Config, error) {
 	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups)
 	if err != nil {
@@ -53,8 +53,7 @@ func LoadConfig(path string) (config.Config, error) {
 	return cfg, nil
 }
 
-// CheckConfig prints the mistakes in a configuration file to stderr, or to stdout that there
-// are none.
+// CheckConfig prints the mistakes in a configuration file to stderr, or "ok" to stdout.
 func CheckConfig(path string, stdout, stderr io.Writer) error {
 	_, err := LoadConfig(path)
 	var mistakes yaml.Errors
@@ -86,7 +85,7 @@ func PrintConfig(path string, stdout io.Writer) error {
 	return cfg.Print(stdout)
 }
 
-// checkDatabases says which database addresses are none that serve can open.
+// checkDatabases rejects invalid database addresses.
 func checkDatabases(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	check := func(path string, address config.Secret) {
@@ -94,7 +93,7 @@ func checkDatabases(c config.Config) []config.Mistake {
 			return
 		}
 		if _, err := database.Parse(address.Reveal()); err != nil {
-			found = append(found, config.Mistake{Path: path, Rule: errors.Unwrap(err).Error()})
+			found = append(found, config.Mistake{Path: path, Rule: cause(err)})
 		}
 	}
 	check("database", c.Database)
@@ -108,50 +107,58 @@ func checkDatabases(c config.Config) []config.Mistake {
 	return found
 }
 
-// checkStatements says which feeds' statements do not read, and where their
-// parameters are not those declared.
+// checkStatements rejects feeds whose statements cannot be parsed or whose parameters differ
+// from params.
 func checkStatements(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	for i, f := range c.Feeds {
 		path := fmt.Sprintf("feeds[%d]", i)
 		url, err := database.Parse(cmp.Or(f.Database.Reveal(), c.Database.Reveal()))
 		if err != nil {
-			url = database.URL{} // checkDatabases says so
+			url = database.URL{} // checkDatabases reports it
 		}
 		if f.SQL == "" {
-			continue // Validate says so
+			continue // Validate reports it
 		}
 		statement, err := database.ParseStatementFor(url.Driver, f.SQL)
 		if err != nil {
-			found = append(found, config.Mistake{Path: path + ".sql", Rule: "in the statement at " + err.Error()})
+			found = append(found, config.Mistake{Path: path + ".sql", Rule: "cannot be parsed at " + err.Error()})
 			continue
 		}
 		names := statement.Names()
 		for _, name := range names {
 			if !slices.ContainsFunc(f.Params, func(p config.Param) bool { return p.Name == name }) {
-				found = append(found, config.Mistake{Path: path + ".sql", Rule: fmt.Sprintf("takes :%s, which params does not declare; add %s: TYPE there", name, name)})
+				found = append(found, config.Mistake{Path: path + ".sql", Rule: fmt.Sprintf("uses :%s, which is not in params; add %s: TYPE", name, name)})
 			}
 		}
 		for _, p := range f.Params {
 			if !slices.Contains(names, p.Name) {
-				found = append(found, config.Mistake{Path: path + ".params." + p.Name, Rule: "is not used: sql has no :" + p.Name})
+				found = append(found, config.Mistake{Path: path + ".params." + p.Name, Rule: "is not used: sql does not contain :" + p.Name})
 			}
 		}
 	}
 	return found
 }
 
-// checkStreams says which streams' columns do not fit together.
+// checkStreams rejects streams whose columns contradict each other.
 func checkStreams(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	for i := range c.Streams {
 		s := &c.Streams[i]
 		if s.Incomplete() {
-			continue // Validate says so
+			continue // Validate reports it
 		}
 		if _, err := stream.NewSchema(streamDefinition(s)); err != nil {
-			found = append(found, config.Mistake{Path: fmt.Sprintf("streams[%d].columns", i), Rule: errors.Unwrap(err).Error()})
+			found = append(found, config.Mistake{Path: fmt.Sprintf("streams[%d].columns", i), Rule: cause(err)})
 		}
 	}
 	return found
+}
+
+// cause returns the text of an error without the prefix that its outermost wrapping added.
+func cause(err error) string {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner.Error()
+	}
+	return err.Error()
 }

@@ -11,7 +11,7 @@ import (
 	"spillway/internal/serve/server"
 )
 
-// openFeeds makes the feeds. It asks no database anything.
+// openFeeds creates the feeds.
 func (a *app) openFeeds() error {
 	for i := range a.cfg.Feeds {
 		c := &a.cfg.Feeds[i]
@@ -39,7 +39,7 @@ func (a *app) openFeeds() error {
 	return nil
 }
 
-// feedConfig turns the configuration's feed into the engine's.
+// feedConfig converts a feed's configuration.
 func feedConfig(c *config.Feed, gate feed.Gate, log *slog.Logger) feed.Config {
 	d := feed.Definition{Name: c.Path, SQL: c.SQL}
 	for _, k := range c.Key {
@@ -66,7 +66,7 @@ func feedConfig(c *config.Feed, gate feed.Gate, log *slog.Logger) feed.Config {
 	}
 }
 
-// startFeeds checks the plans of the feeds and reads their windows.
+// startFeeds checks the feeds' plans and reads their windows.
 func (a *app) startFeeds(ctx context.Context) error {
 	for _, f := range a.feeds {
 		if err := f.Check(ctx); err != nil {

@@ -12,7 +12,7 @@ import (
 	"spillway/internal/serve/server"
 )
 
-// newServer makes the public listener.
+// newServer creates the public listener.
 func (a *app) newServer() (*server.Server, error) {
 	h := a.cfg.HTTP
 	cfg := server.Config{
@@ -62,7 +62,7 @@ func (a *app) newServer() (*server.Server, error) {
 	return server.New(cfg)
 }
 
-// parsePrefix reads an address or a CIDR.
+// parsePrefix parses an address or a CIDR.
 func parsePrefix(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
@@ -70,7 +70,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return netip.ParsePrefix(text) // its text names the value
 }
 
-// newAdmin makes the admin listener, with the metrics of all parts.
+// newAdmin creates the admin listener with the metrics of all parts.
 func (a *app) newAdmin(public *server.Server) (*admin.Server, error) {
 	registry := prometheus.NewRegistry()
 	if err := a.register(registry, public); err != nil {
@@ -113,7 +113,7 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 	return nil
 }
 
-// problems lists what keeps the process from being ready.
+// problems returns why the process is not ready.
 func (a *app) problems(public *server.Server) []admin.Problem {
 	var problems []admin.Problem
 	if public.Draining() {

@@ -12,13 +12,13 @@ import (
 	"spillway/internal/serve/server"
 )
 
-// queryPart is an open query and the check of its statement at start.
+// queryPart is an open query and the check of its statement.
 type queryPart struct {
 	query *query.Query
 	check func(context.Context) error
 }
 
-// openRedis opens Redis, if it is configured. Redis need not answer.
+// openRedis opens Redis if it is configured.
 func (a *app) openRedis() error {
 	url := a.cfg.Redis.Reveal()
 	if url == "" {
@@ -32,7 +32,7 @@ func (a *app) openRedis() error {
 	return nil
 }
 
-// openQueries makes the queries. It asks no database anything.
+// openQueries creates the queries.
 func (a *app) openQueries() error {
 	for i := range a.cfg.Queries {
 		c := &a.cfg.Queries[i]
@@ -41,7 +41,7 @@ func (a *app) openQueries() error {
 			return err
 		}
 		if c.Cache == "redis" && a.redis == nil {
-			return UsageError{fmt.Errorf("query %s: cache: redis needs redis: in the configuration, or --redis", c.Path)}
+			return UsageError{fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path)}
 		}
 		st.needed = true
 		settings := a.queryConfig(c)
@@ -65,7 +65,7 @@ func (a *app) openQueries() error {
 	return nil
 }
 
-// queryConfig turns the configuration's query into the engine's.
+// queryConfig converts a query's configuration.
 func (a *app) queryConfig(c *config.Query) query.Config {
 	cfg := query.Config{
 		Definition: query.Definition{Name: c.Path, SQL: c.SQL},

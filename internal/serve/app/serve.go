@@ -1,6 +1,6 @@
-// Package app builds the server from its configuration: it opens the databases, makes the
-// engines, and starts and stops the listeners in order. It is the only package that names
-// an adapter.
+// Package app builds the server from its configuration. It opens the databases, creates the
+// engines, and starts and stops the listeners in order. It is the only package that imports
+// adapters.
 package app
 
 import (
@@ -17,26 +17,26 @@ import (
 	"spillway/internal/serve/config"
 )
 
-// Options say what to serve. Empty fields leave the configuration as it is.
+// Options are the flags of spillway serve. Empty fields do not change the configuration.
 type Options struct {
 	File     string // configuration file; without one, the freight app is served
 	Listen   string // public listener, host:port
 	Admin    string // admin listener, host:port
 	Database string // URL
 	Redis    string // URL
-	Data     string // directory of all files that the process writes
+	Data     string // directory of all files that Spillway writes
 
 	Stdout, Stderr io.Writer
 }
 
-// UsageError is a mistake in the options or the configuration, as opposed to a failure.
+// UsageError is a mistake in the options or the configuration.
 type UsageError struct{ error }
 
 // Unwrap returns the cause.
 func (e UsageError) Unwrap() error { return e.error }
 
-// Serve runs the server until ctx ends; then it drains and returns nil. The error is a
-// UsageError if the options or the configuration are at fault.
+// Serve runs the server until ctx ends, then drains it and returns nil. A mistake in the
+// options or the configuration is a UsageError.
 func Serve(ctx context.Context, o Options) error {
 	cfg, demo, err := o.load()
 	if err != nil {
@@ -47,7 +47,7 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	if o.File == "" && len(cfg.Streams) == 0 {
-		log.Warn("orders and positions are not taken: other hosts reach this listener and there is no key; write `spillway config print` into a file and give it keys")
+		log.Warn("orders and positions are disabled, because other hosts can reach this listener and no keys are set; save the output of `spillway config print` and add keys")
 	}
 	a := &app{
 		ctx: ctx, log: log, stdout: o.Stdout, stderr: o.Stderr, cfg: cfg, demo: demo, builtIn: o.File == "",
@@ -55,7 +55,7 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer a.close()
 	if cfg.Popups.Path != "" {
-		defer oneThreadMore()()
+		defer addThread()()
 	}
 	if err := a.run(); err != nil && !stopped(ctx, err) {
 		return err
@@ -63,12 +63,12 @@ func Serve(ctx context.Context, o Options) error {
 	return nil
 }
 
-// oneThreadMore has Go run on one thread more than there are cores, until undo is called;
-// not where GOMAXPROCS is set. The events of popups go to a database that may share these
-// cores, in bursts: a thread that the kernel takes off its core for one keeps the answers
-// that wait behind it, and one that is free sends them (experiments/popup). Feeds alone,
-// whose answers wait for nothing, have a longer tail with it when both cores are full.
-func oneThreadMore() (undo func()) {
+// addThread sets GOMAXPROCS to one more than the number of cores until undo is called,
+// unless it is set in the environment. Popup events reach the database in bursts, and the
+// database may share these cores. With one more thread, responses need not wait for a thread
+// that the kernel has preempted (experiments/popup). For feeds alone it would only lengthen
+// the tail of the latency.
+func addThread() (undo func()) {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return func() {}
 	}
@@ -77,13 +77,13 @@ func oneThreadMore() (undo func()) {
 	return func() { runtime.GOMAXPROCS(cores) }
 }
 
-// stopped reports whether err only says that the process was told to stop.
+// stopped reports whether err means only that the process was told to stop.
 func stopped(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }
 
-// load returns the configuration that file and flags make, and whether it is the
-// freight app on its own SQLite.
+// load returns the configuration of file and flags, and whether it is the freight app on its
+// own SQLite.
 func (o Options) load() (cfg config.Config, demo bool, err error) {
 	if o.File == "" {
 		cfg = BuiltIn()
@@ -101,7 +101,7 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 	set(o.Redis, (*string)(&cfg.Redis))
 	set(o.Data, &cfg.Data)
 	if o.File == "" && cfg.Database != "" {
-		cfg.Popups = config.DefaultPopups() // one process of a database may keep them, and they make tables in it
+		cfg.Popups = config.DefaultPopups() // popups create tables, and only one process per database may serve them from memory
 	}
 	if o.File == "" && cfg.OpenToOthers() {
 		cfg.Streams = nil
@@ -116,11 +116,11 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 	return cfg, demo, nil
 }
 
-// newLogger returns the process's logger.
+// newLogger returns the logger of the process.
 func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		return nil, UsageError{fmt.Errorf("log level %q: want debug, info, warn or error", cfg.Level)}
+		return nil, UsageError{fmt.Errorf("log level %q: use debug, info, warn or error", cfg.Level)}
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if cfg.Format == "json" {

@@ -23,8 +23,8 @@ type store struct {
 	url      database.URL
 	gate     feed.Gate // leaves one connection to the refreshes
 	optional bool      // a replica: the primary answers while it is down
-	needed   bool      // something cannot be served without it
-	spooled  bool      // a stream reaches it through the spool
+	needed   bool      // serving requires it
+	spooled  bool      // a stream writes to it through the spool
 }
 
 // connection is a database's pool.
@@ -35,7 +35,7 @@ type connection interface {
 	close() error
 }
 
-// tables makes what the engines read and write in a database.
+// tables creates the engines' sources and sinks in a database.
 type tables interface {
 	feed(feed.Definition) (feed.Source, error)
 	query(query.Definition) (querySource, error)
@@ -78,7 +78,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	case database.MySQL:
 		var db *mysql.DB
 		if db, err = mysql.Open(ctx, url, s.pool, s.log); err != nil {
-			err = UsageError{err} // it connects later: only the URL can be wrong
+			err = UsageError{err} // it connects later, so the URL is wrong
 		}
 		st.connection, st.tables = mysqlDB{db}, mysqlDB{db}
 	}
@@ -174,7 +174,7 @@ func (a *app) openReplica() error {
 	return nil
 }
 
-// watch reads how far the replica is behind until ctx ends, if its database can tell.
+// watch measures the replica's lag until ctx ends, if its database supports it.
 func (r *replica) watch(ctx context.Context) error {
 	database, ok := r.store.connection.(interface {
 		Lag(context.Context) (lag time.Duration, known bool, err error)
