@@ -269,11 +269,11 @@ func TestStreamKeys(t *testing.T) {
 	if err := os.WriteFile(file, []byte("listen: :0\n"+readings), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, stderr, code := spillway(t, "serve", file); code != exitUsage || !strings.Contains(stderr, "keys: must be given where streams are served to other hosts") {
+	if _, stderr, code := spillway(t, "serve", file); code != exitUsage || !strings.Contains(stderr, "keys: must be given if other hosts can reach streams") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	open := apptest.Serve(t, shared.binary, "--listen", "0.0.0.0:0")
-	eventually(t, "orders are not taken", func() bool { return strings.Contains(open.Log(t), "orders and positions are disabled") })
+	eventually(t, "orders are disabled", func() bool { return strings.Contains(open.Log(t), "orders and positions are disabled") })
 }
 
 // TestStreamOverload locks the table: what waits is bounded, refused in time, and
