@@ -6,10 +6,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"spillway/internal/yaml"
 	"strconv"
 	"strings"
 	"time"
+
+	"spillway/internal/yaml"
 
 	"golang.org/x/sys/unix"
 )

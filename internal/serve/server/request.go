@@ -3,11 +3,12 @@ package server
 import (
 	"fmt"
 	"net/netip"
+	"strings"
+	"time"
+
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/query"
-	"strings"
-	"time"
 
 	"github.com/valyala/fasthttp"
 )
