@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux || portable
 
 package server
 
@@ -7,7 +7,8 @@ import (
 	"net"
 )
 
-// socket reads and writes a connection through net.TCPConn.
+// socket reads and writes a connection through net.TCPConn. The build tag portable selects
+// it on Linux, for tests.
 type socket struct{ tcp *net.TCPConn }
 
 func (s *socket) bind(c *net.TCPConn) error {
