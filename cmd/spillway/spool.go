@@ -141,11 +141,3 @@ Examples:
 func (c *spoolRepairCmd) Run(env *environment) error {
 	return c.exit(c.on(env).Repair(env.ctx, c.Yes))
 }
-
-// counted writes "1 mistake" or "2 mistakes".
-func counted(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}

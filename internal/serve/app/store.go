@@ -39,7 +39,7 @@ type connection interface {
 type tables interface {
 	feed(feed.Definition) (feed.Source, error)
 	query(query.Definition) (querySource, error)
-	stream(*stream.Schema) streamSink
+	stream(*stream.Schema) streamDatabase
 	popups() popupTables
 }
 
@@ -74,7 +74,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	case database.SQLite:
 		var db *sqlite.DB
 		db, err = sqlite.Open(ctx, url, s.pool, s.log)
-		st.connection, st.tables = sqliteDB{db, s.log}, sqliteDB{db, s.log}
+		st.connection, st.tables = sqliteDB{db}, sqliteDB{db}
 	case database.MySQL:
 		var db *mysql.DB
 		if db, err = mysql.Open(ctx, url, s.pool, s.log); err != nil {
@@ -104,15 +104,8 @@ func (db postgresDB) feed(d feed.Definition) (feed.Source, error)   { return db.
 func (db postgresDB) query(d query.Definition) (querySource, error) { return db.Query(d) }
 func (db postgresDB) popups() popupTables                           { return db.Popups() }
 
-func (db postgresDB) stream(schema *stream.Schema) streamSink {
-	sink := db.Stream(schema)
-	check := func(ctx context.Context) error {
-		if err := sink.Check(ctx); err != nil {
-			return err
-		}
-		return sink.CheckPrivileges(ctx)
-	}
-	return streamSink{sink, check, func() {}}
+func (db postgresDB) stream(schema *stream.Schema) streamDatabase {
+	return postgresStream{db.Stream(schema), db}
 }
 
 func (db postgresDB) close() error {
@@ -128,30 +121,62 @@ func (db mysqlDB) query(d query.Definition) (querySource, error) { return db.Que
 func (db mysqlDB) popups() popupTables                           { return db.Popups() }
 func (db mysqlDB) close() error                                  { return db.Close() }
 
-func (db mysqlDB) stream(schema *stream.Schema) streamSink {
-	sink := db.Stream(schema)
-	return streamSink{sink, sink.Check, func() {}}
+func (db mysqlDB) stream(schema *stream.Schema) streamDatabase {
+	return mysqlStream{db.Stream(schema), db}
 }
 
 // sqliteDB is an open SQLite file.
-type sqliteDB struct {
-	*sqlite.DB
-	log *slog.Logger
-}
+type sqliteDB struct{ *sqlite.DB }
 
 func (db sqliteDB) feed(d feed.Definition) (feed.Source, error)   { return db.Feed(d) }
 func (db sqliteDB) query(d query.Definition) (querySource, error) { return db.Query(d) }
 func (db sqliteDB) popups() popupTables                           { return db.Popups() }
 func (db sqliteDB) close() error                                  { return db.Close() }
 
-func (db sqliteDB) stream(schema *stream.Schema) streamSink {
-	sink := db.Stream(schema)
-	return streamSink{sink, sink.Check, func() {
-		if err := sink.Close(); err != nil {
-			db.log.Warn("stream cannot be closed", "error", err)
-		}
-	}}
+func (db sqliteDB) stream(schema *stream.Schema) streamDatabase {
+	return sqliteStream{db.Stream(schema), db}
 }
+
+// streamDatabase is a stream's table and its database.
+type streamDatabase interface {
+	stream.Sink
+	stream.Database
+	Close() error
+}
+
+// postgresStream is a stream's table in PostgreSQL.
+type postgresStream struct {
+	*postgres.Stream
+	db postgresDB
+}
+
+func (s postgresStream) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
+func (s postgresStream) Close() error                   { return nil }
+
+// Check also checks the privileges.
+func (s postgresStream) Check(ctx context.Context) error {
+	if err := s.Stream.Check(ctx); err != nil {
+		return err
+	}
+	return s.CheckPrivileges(ctx)
+}
+
+// mysqlStream is a stream's table in MySQL or MariaDB.
+type mysqlStream struct {
+	*mysql.Stream
+	db mysqlDB
+}
+
+func (s mysqlStream) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
+func (s mysqlStream) Close() error                   { return nil }
+
+// sqliteStream is a stream's table in SQLite.
+type sqliteStream struct {
+	*sqlite.Stream
+	db sqliteDB
+}
+
+func (s sqliteStream) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
 // replica is the read replica of the default database.
 type replica struct {

@@ -18,22 +18,6 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// streamSink is where a store keeps a stream's records.
-type streamSink struct {
-	stream.Sink
-	check func(context.Context) error // that the database accepts the stream's statements
-	close func()
-}
-
-// streamDatabase is a stream's database. It implements stream.Database.
-type streamDatabase struct {
-	streamSink
-	ping func(context.Context) error
-}
-
-func (d streamDatabase) Ping(ctx context.Context) error  { return d.ping(ctx) }
-func (d streamDatabase) Check(ctx context.Context) error { return d.check(ctx) }
-
 // runningStream is a stream that was started, at any ack level.
 type runningStream interface {
 	server.Stream
@@ -73,7 +57,7 @@ func (a *app) openStreams() error {
 		}
 		p := &streamPart{
 			cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, log: a.log,
-			database: streamDatabase{st.stream(schema), st.Ping},
+			database: st.stream(schema),
 		}
 		a.streams = append(a.streams, p)
 		a.streamRoutes = append(a.streamRoutes, server.StreamRoute{
@@ -197,7 +181,9 @@ func (p *streamPart) close(ctx context.Context) error {
 		if running := p.running.Load(); running != nil {
 			p.closed = (*running).Close(ctx)
 		}
-		p.database.close()
+		if err := p.database.Close(); err != nil {
+			p.log.Warn("stream cannot be closed", "stream", p.name(), "error", err)
+		}
 	})
 	return p.closed
 }
