@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/serve/queue"
+	"spillway/internal/serve/spool"
 	"spillway/internal/serve/stream"
 )
 
@@ -15,10 +16,10 @@ func StreamStats(stats func() []stream.Stats) prometheus.Collector {
 	type s = stream.Stats
 	result := func(name string) prometheus.Labels { return prometheus.Labels{"result": name} }
 	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
-	const rejections = "Requests of which nothing was stored, and that would fare no better again, by reason."
-	const records = "Records of the requests that were taken, by what became of them."
+	const rejections = "Requests rejected permanently, by reason."
+	const records = "Records by result."
 	c := &snapshots[s]{prefix: "spillway_stream_", label: "stream", name: func(s s) string { return s.Name }, read: stats}
-	overloads := overloadsBy("Requests refused because too much waits, by the limit that was met.", func(s s) map[string]uint64 { return s.Overloaded },
+	overloads := overloadsBy("Requests refused, by the limit that was reached.", func(s s) map[string]uint64 { return s.Overloaded },
 		queue.LimitWait, queue.LimitRows, queue.LimitBytes, queue.LimitSpool, queue.LimitDisk)
 	return c.describe(append(overloads, []metric[s]{
 		{"records_total", counter, func(s s) float64 { return float64(s.Stored) }, records, result("stored")},
@@ -29,15 +30,15 @@ func StreamStats(stats func() []stream.Stats) prometheus.Collector {
 		{"rejections_total", counter, func(s s) float64 { return float64(s.KeyReused) }, rejections, reason("key_reused")},
 		{"rejections_total", counter, func(s s) float64 { return float64(s.TooLarge) }, rejections, reason("too_large")},
 		{"rejections_total", counter, func(s s) float64 { return float64(s.Unreadable) }, rejections, reason("unreadable")},
-		{"replays_total", counter, func(s s) float64 { return float64(s.Replayed) }, "Requests whose Idempotency-Key was there already.", nil},
-		{"batches_total", counter, func(s s) float64 { return float64(s.Batches) }, "Transactions, each counted once whatever its attempts.", nil},
+		{"replays_total", counter, func(s s) float64 { return float64(s.Replayed) }, "Requests with a known Idempotency-Key.", nil},
+		{"batches_total", counter, func(s s) float64 { return float64(s.Batches) }, "Transactions; retries are not counted.", nil},
 		{"retries_total", counter, func(s s) float64 { return float64(s.Retries) }, "Attempts to commit beyond the first.", nil},
-		{"swept_total", counter, func(s s) float64 { return float64(s.Swept) }, "Expired rows deleted from the stream's own tables.", nil},
-		{"queue_rows", gauge, func(s s) float64 { return float64(s.QueueRows) }, "Records that wait for a transaction.", nil},
-		{"queue_bytes", gauge, func(s s) float64 { return float64(s.QueueBytes) }, "Memory of the records that wait.", nil},
-		{"committing", gauge, func(s s) float64 { return float64(s.Committing) }, "Transactions under way.", nil},
-		{"commit_mean_seconds", gauge, func(s s) float64 { return s.CommitMean.Seconds() }, "Time of a transaction, the recent ones counting most.", nil},
-		{"predicted_wait_seconds", gauge, func(s s) float64 { return s.PredictedWait.Seconds() }, "How long a record that came now would wait.", nil},
+		{"swept_total", counter, func(s s) float64 { return float64(s.Swept) }, "Expired rows deleted from Spillway's tables.", nil},
+		{"queue_rows", gauge, func(s s) float64 { return float64(s.QueueRows) }, "Records waiting for a transaction.", nil},
+		{"queue_bytes", gauge, func(s s) float64 { return float64(s.QueueBytes) }, "Memory of waiting records.", nil},
+		{"committing", gauge, func(s s) float64 { return float64(s.Committing) }, "Running transactions.", nil},
+		{"commit_mean_seconds", gauge, func(s s) float64 { return s.CommitMean.Seconds() }, "Weighted mean time of recent transactions.", nil},
+		{"predicted_wait_seconds", gauge, func(s s) float64 { return s.PredictedWait.Seconds() }, "Predicted wait of a new record.", nil},
 	}...))
 }
 
@@ -52,29 +53,28 @@ func overloadsBy[T any](help string, of func(T) map[string]uint64, limits ...str
 	return metrics
 }
 
-// StreamBatches is the distributions of streams' transactions: their rows and how
-// long they take, as spillway_stream_batch_rows and spillway_stream_commit_seconds.
-// Its methods may be called concurrently.
+// StreamBatches are histograms of streams' transactions, spillway_stream_batch_rows and
+// spillway_stream_commit_seconds. Its methods may be called concurrently.
 type StreamBatches struct {
 	rows, seconds *prometheus.HistogramVec
 }
 
-// NewStreamBatches returns empty distributions, to be registered once.
+// NewStreamBatches returns empty histograms, which must be registered once.
 func NewStreamBatches() *StreamBatches {
 	labels := []string{"stream"}
 	return &StreamBatches{
 		rows: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "spillway_stream_batch_rows", Help: "Records of a transaction.",
+			Name: "spillway_stream_batch_rows", Help: "Records per transaction.",
 			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000},
 		}, labels),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "spillway_stream_commit_seconds", Help: "Time of a transaction that was stored, with all its attempts.",
+			Name: "spillway_stream_commit_seconds", Help: "Time of a committed transaction with its retries.",
 			Buckets: []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10},
 		}, labels),
 	}
 }
 
-// Committed returns what stream.Config.Committed of the stream of that name calls.
+// Committed returns the stream.Config.Committed of the stream with that name.
 func (b *StreamBatches) Committed(name string) func(rows, refused int, took time.Duration) {
 	rowsOf, secondsOf := b.rows.WithLabelValues(name), b.seconds.WithLabelValues(name)
 	return func(rows, _ int, took time.Duration) {
@@ -95,18 +95,18 @@ func (b *StreamBatches) Collect(ch chan<- prometheus.Metric) {
 	b.seconds.Collect(ch)
 }
 
-// StreamAck is the level at which a stream acknowledges records.
+// StreamAck is the current ack level of a stream.
 type StreamAck struct {
 	Stream string `json:"stream"` // its name
-	Level  string `json:"ack"`    // in words, as answers have it
+	Level  string `json:"ack"`    // as in responses
 }
 
-// StreamAcks returns spillway_stream_ack: 1 for the level that each stream
-// acknowledges at now. acks is called at each scrape.
+// StreamAcks returns spillway_stream_ack, which is 1 for each stream's current level. acks is
+// called at each scrape.
 func StreamAcks(acks func() []StreamAck) prometheus.Collector {
 	return &streamAcks{
 		read: acks,
-		desc: prometheus.NewDesc("spillway_stream_ack", "1 for the level at which records are acknowledged now.", []string{"stream", "ack"}, nil),
+		desc: prometheus.NewDesc("spillway_stream_ack", "1 for the current ack level.", []string{"stream", "ack"}, nil),
 	}
 }
 
@@ -123,4 +123,56 @@ func (c *streamAcks) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range c.read() {
 		ch <- prometheus.MustNewConstMetric(c.desc, gauge, 1, a.Stream, a.Level)
 	}
+}
+
+// SpoolStats returns the metrics of the spool, named spillway_spool_... stats is called at
+// each scrape and returns nothing if there is no spool.
+func SpoolStats(stats func() []spool.Stats) prometheus.Collector {
+	type s = spool.Stats
+	c := &snapshots[s]{prefix: "spillway_spool_", read: stats}
+	overloads := overloadsBy("Requests refused, by the limit that was reached.",
+		func(s s) map[string]uint64 { return s.Overloaded }, queue.LimitBytes, queue.LimitSpool, queue.LimitDisk)
+	return c.describe(append(overloads, []metric[s]{
+		{"used_bytes", gauge, func(s s) float64 { return float64(s.UsedBytes) }, "Bytes of the file in use.", nil},
+		{"limit_bytes", gauge, func(s s) float64 { return float64(s.LimitBytes) }, "Limit of the file (spool.bytes).", nil},
+		{"queue_bytes", gauge, func(s s) float64 { return float64(s.QueueBytes) }, "Bytes waiting for the next fsync.", nil},
+		{"entries_total", counter, func(s s) float64 { return float64(s.Entries) }, "Requests written.", nil},
+		{"records_total", counter, func(s s) float64 { return float64(s.Rows) }, "Records written.", nil},
+		{"syncs_total", counter, func(s s) float64 { return float64(s.Syncs) }, "Transactions, each an fsync.", nil},
+		{"sync_seconds_total", counter, func(s s) float64 { return s.SyncSeconds }, "Time of transactions.", nil},
+		{"failures_total", counter, func(s s) float64 { return float64(s.Failed) }, "Requests not written, or with unknown outcome.", nil},
+		{"replays_total", counter, func(s s) float64 { return float64(s.Replayed) }, "Requests with a known Idempotency-Key.", nil},
+	}...))
+}
+
+// SpoolNameStats returns the metrics of each stream in the spool, named
+// spillway_spool_...{stream}. stats is called at each scrape.
+func SpoolNameStats(stats func() []spool.Stats) prometheus.Collector {
+	type s = spool.NameStats
+	read := func() []s {
+		var names []s
+		for _, spool := range stats() {
+			names = append(names, spool.Names...)
+		}
+		return names
+	}
+	state := func(want spool.DrainState) func(s) float64 {
+		return func(s s) float64 {
+			if s.State == want {
+				return 1
+			}
+			return 0
+		}
+	}
+	c := &snapshots[s]{prefix: "spillway_spool_", label: "stream", name: func(s s) string { return s.Name }, read: read}
+	return c.describe([]metric[s]{
+		{"backlog_records", gauge, func(s s) float64 { return float64(s.Rows) }, "Records waiting for the drain.", nil},
+		{"backlog_bytes", gauge, func(s s) float64 { return float64(s.Bytes) }, "Bytes waiting for the drain.", nil},
+		{"backlog_age_seconds", gauge, func(s s) float64 { return s.Oldest.Seconds() }, "Age of the oldest record waiting for the drain.", nil},
+		{"drained_records_total", counter, func(s s) float64 { return float64(s.Records) }, "Records drained.", nil},
+		{"drain_retries_total", counter, func(s s) float64 { return float64(s.Retries) }, "Failed attempts to drain.", nil},
+		{"drain_retrying", gauge, state(spool.DrainRetrying), "1 while the database does not accept drained records.", nil},
+		{"drain_stopped", gauge, state(spool.DrainStopped), "1 if groups are missing or damaged; use spillway spool repair.", nil},
+		{"dead_letters", gauge, func(s s) float64 { return float64(s.Dead) }, "Records rejected by the database, kept in the file.", nil},
+	})
 }

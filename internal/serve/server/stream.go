@@ -23,11 +23,11 @@ import (
 type StreamRoute struct {
 	Paths   []string
 	Schema  *stream.Schema
-	Limits  stream.Limits // of a body; Bytes holds before and after decompression
-	Timeout time.Duration // a request waits at most so long, and a sixteenth of it
+	Limits  stream.Limits // of a body; Bytes applies before and after decompression
+	Timeout time.Duration // longest wait of a request, plus up to a sixteenth
 	Stream  Stream
-	// Unreadable, if set, is told of each body that was received and of which nothing can
-	// be used. It is called concurrently.
+	// Unreadable, if set, is called for each body that cannot be parsed. It is called
+	// concurrently.
 	Unreadable func()
 }
 
@@ -56,7 +56,7 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 	}
 	form, ok := formOf(ctx.Request.Header.ContentType())
 	if !ok {
-		h.server.problem(ctx, badMedia, "send JSON as Content-Type application/json, or a record a line as application/x-ndjson")
+		h.server.problem(ctx, badMedia, "send JSON as Content-Type application/json, or one record per line as application/x-ndjson")
 		return
 	}
 	key := ctx.Request.Header.PeekBytes(h.server.names.idempotencyKey)
@@ -81,8 +81,8 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 	h.write(ctx, &receipt)
 }
 
-// formOf returns the form of a body by its Content-Type. A request without one is
-// refused, too: a web page can send it without asking the browser's leave.
+// formOf returns the form of a body from its Content-Type. A request without one is also
+// refused, because a web page could send it to another origin without permission.
 func formOf(contentType []byte) (stream.Form, bool) {
 	name, _, _ := bytes.Cut(contentType, []byte(";"))
 	name = bytes.TrimSpace(name)
@@ -104,11 +104,11 @@ func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []
 		defer h.gunzips.Put(z)
 		var err error
 		if body, err = z.read(body, h.route.Limits.Bytes); err != nil {
-			h.server.problem(ctx, badBody, "the body is not gzip as its Content-Encoding says")
+			h.server.problem(ctx, badBody, "the body is not gzip, although its Content-Encoding says so")
 			return r, false
 		}
 	default:
-		h.server.problem(ctx, badMedia, "send the body as it is, or with Content-Encoding gzip")
+		h.server.problem(ctx, badMedia, "send the body uncompressed or with Content-Encoding gzip")
 		ctx.Response.Header.Set("Accept-Encoding", "gzip")
 		return r, false
 	}
@@ -120,7 +120,7 @@ func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []
 	r.Records, r.Refused, err = h.route.Schema.Parse(body, form, now, h.route.Limits)
 	switch {
 	case errors.Is(err, stream.ErrTooMany):
-		h.server.problem(ctx, bodyTooLarge, fmt.Sprintf("the body has more than %d records (records_max): send fewer at a time", h.route.Limits.Records))
+		h.server.problem(ctx, bodyTooLarge, fmt.Sprintf("the body has more than %d records (records_max): send fewer per request", h.route.Limits.Records))
 		return r, false
 	case err != nil:
 		h.server.problem(ctx, badBody, strings.TrimPrefix(err.Error(), stream.ErrBody.Error()+": "))
@@ -136,21 +136,21 @@ func sizeDetail(most int) string {
 	return fmt.Sprintf("request body is larger than %d bytes", most)
 }
 
-// write answers a request that was taken.
+// write responds to a request whose records were accepted.
 func (h *streamHandler) write(ctx *fasthttp.RequestCtx, r *stream.Receipt) {
 	if r.Stored == 0 && len(r.Refused) > 0 {
-		h.server.refuse(ctx, noneStored, "every record is refused: see refused", r.Refused)
+		h.server.refuse(ctx, noneStored, "every record is rejected: see refused", r.Refused)
 		return
 	}
 	if r.Pending {
 		ctx.SetStatusCode(fasthttp.StatusAccepted)
 	}
 	ctx.Response.Header.SetContentTypeBytes(h.server.names.json)
-	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer: nothing is allocated
+	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer
 	own = append(own, `{"stored":`...)
 	own = strconv.AppendInt(own, int64(r.Stored), 10)
 	own = append(own, `,"ack":"`...)
-	own = append(own, r.Ack...) // names of settings and their values: needs no escaping
+	own = append(own, r.Ack...) // settings and values: needs no escaping
 	own = append(own, '"')
 	if r.Replayed {
 		own = append(own, `,"replayed":true`...)
@@ -165,7 +165,7 @@ func (h *streamHandler) write(ctx *fasthttp.RequestCtx, r *stream.Receipt) {
 	ctx.Response.SwapBody(append(own, '}'))
 }
 
-// fail answers an error of the engine.
+// fail responds to the engine's error.
 func (h *streamHandler) fail(ctx *fasthttp.RequestCtx, err error, keyed bool) {
 	var overload *queue.Overload
 	switch s := h.server; {
@@ -175,35 +175,35 @@ func (h *streamHandler) fail(ctx *fasthttp.RequestCtx, err error, keyed bool) {
 	case errors.Is(err, queue.ErrUnknown):
 		s.problem(ctx, unknownOutcome, unknownDetail(keyed))
 	case errors.Is(err, stream.ErrUnavailable):
-		s.unavailable(ctx, databaseDown, "the database does not take the records now: nothing was stored, send them again", err)
+		s.unavailable(ctx, databaseDown, "the database does not accept records now: nothing was stored, retry later", err)
 	case errors.Is(err, queue.ErrClosed):
-		s.unavailable(ctx, stopping, "this process is stopping: nothing was stored, send the records to another one", err)
+		s.unavailable(ctx, stopping, "this process is stopping: nothing was stored, retry with another one", err)
 	case errors.Is(err, queue.ErrKeyReused):
-		s.problem(ctx, keyReused, "this Idempotency-Key came with another body before: nothing was stored; use a new key for new records")
+		s.problem(ctx, keyReused, "this Idempotency-Key was used with another body: nothing was stored; use a new key for new records")
 	case errors.Is(err, queue.ErrTooLarge):
-		s.problem(ctx, bodyTooLarge, "the request's records alone are more than the queue holds (queue_rows, queue_bytes): send fewer at a time")
+		s.problem(ctx, bodyTooLarge, "the request has more records than the queue holds (queue_rows, queue_bytes): send fewer per request")
 	default:
-		s.problem(ctx, notStored, "the database refuses the transaction, and trying again does not help until somebody mends what the log names: nothing was stored")
+		s.problem(ctx, notStored, "the database rejects the transaction until the cause in the log is fixed: nothing was stored")
 		s.cfg.Log.Debug("records not stored", "stream", h.route.Paths[0], "request_id", s.id(ctx), "error", err)
 	}
 }
 
 func unknownDetail(keyed bool) string {
-	const known = "it is not known whether the records are stored: the database has not answered; "
+	const known = "the database has not answered, so that the records may or may not be stored; "
 	if keyed {
 		return known + "send the request again with the same Idempotency-Key, and they are stored once"
 	}
-	return known + "look before sending them again, and send an Idempotency-Key next time: then a second request stores nothing twice"
+	return known + "check before sending them again; with an Idempotency-Key a repeated request stores nothing twice"
 }
 
-// gunzip decompresses one body after the other into the same buffer.
+// gunzip decompresses bodies into one buffer.
 type gunzip struct {
 	source bytes.Reader
 	reader *gzip.Reader // nil before the first use
 	out    []byte
 }
 
-// gunzip returns one that is not in use.
+// gunzip returns an unused gunzip.
 func (h *streamHandler) gunzip() *gunzip {
 	if z, ok := h.gunzips.Get().(*gunzip); ok {
 		return z
@@ -211,8 +211,8 @@ func (h *streamHandler) gunzip() *gunzip {
 	return new(gunzip)
 }
 
-// read decompresses body, good until the next call. It stops beyond most bytes: what
-// it returns is then longer.
+// read decompresses body. The result is valid until the next call. If it is longer than most
+// bytes, it is cut at one byte more.
 func (z *gunzip) read(body []byte, most int) ([]byte, error) {
 	z.source.Reset(body)
 	if err := z.reset(); err != nil {

@@ -209,7 +209,7 @@ func TestStreamErrors(t *testing.T) {
 		{&queue.Overload{Limit: "wait_max", RetryAfter: 2300 * time.Millisecond}, 503, "busy", "3", "(wait_max): nothing was stored"},
 		{fmt.Errorf("%w: x", stream.ErrUnavailable), 503, "database-down", "1", "nothing was stored"},
 		{queue.ErrClosed, 503, "stopping", "1", "nothing was stored"},
-		{fmt.Errorf("%w: x", queue.ErrUnknown), 504, "unknown-outcome", "", "send an Idempotency-Key next time"},
+		{fmt.Errorf("%w: x", queue.ErrUnknown), 504, "unknown-outcome", "", "with an Idempotency-Key a repeated request"},
 		{queue.ErrKeyReused, 409, "key-reused", "", "use a new key"},
 		{queue.ErrTooLarge, 413, "body-too-large", "", "queue_rows"},
 		{errors.New("permission denied for table secrets"), 500, "not-stored", "", "nothing was stored"},
