@@ -8,10 +8,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"spillway/internal/yaml"
 	"strconv"
 	"strings"
 	"text/template"
+
+	"spillway/internal/yaml"
 )
 
 // fixedData returns the data of the services of scope experiment, which see no setting that varies.
