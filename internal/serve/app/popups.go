@@ -361,7 +361,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	add := func(path, rule string) { found = append(found, config.Mistake{Path: "popups." + path, Rule: rule}) }
 	url, err := database.Parse(cmp.Or(p.Database, c.Database).Reveal())
 	if err != nil && p.Database != "" {
-		add("database", errors.Unwrap(err).Error())
+		add("database", cause(err))
 	}
 	for _, a := range popupAttributes(p) {
 		if !strings.Contains("text,integer,real,boolean,timestamp,texts", string(a.Type)) {
@@ -376,7 +376,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	}
 	statement, err := database.ParseStatementFor(url.Driver, p.AttributesSQL)
 	if err != nil {
-		add("attributes_sql", "in the statement at "+err.Error())
+		add("attributes_sql", "cannot be parsed at "+err.Error())
 		return found
 	}
 	if names := statement.Names(); len(names) != 1 || names[0] != "user" {
