@@ -9,7 +9,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test check bench fuzz crash rules readme-table clean needs
+.PHONY: help build run demo test race check bench fuzz crash rules readme-table clean needs
 
 help: ## explain the targets (this text)
 	@echo 'Spillway: serve hot endpoints from your own database, and measure what they hold.'
@@ -27,9 +27,13 @@ run: build ## build, create the freight demo on embedded SQLite, serve it
 demo: build needs ## nginx in front of spillway on PostgreSQL, MariaDB and Redis, all started here; Ctrl-C stops them
 	scripts/demo.sh $(ARGS)
 
-test: needs ## every test: install the servers they need, test, test again with the race detector
-	$(GO) test -timeout 15m $(TESTFLAGS) ./...
-	$(GO) test -timeout 15m -race $(TESTFLAGS) ./...
+test: needs ## every test once; installs the servers that the tests need
+	$(GO) test -timeout 15m -parallel 4 $(TESTFLAGS) ./...
+
+race: needs ## every test with the race detector, the portable connections, and the long tests
+	$(GO) test -timeout 25m -race -parallel 4 $(TESTFLAGS) ./...
+	$(GO) test -timeout 5m -tags portable ./internal/serve/server
+	SPILLWAY_CRASH_ROUNDS=15 $(GO) test -count=1 -timeout 20m -run '^Test(Popup)?Crash$$' ./cmd/spillway
 
 check: ## formatting, go vet, staticcheck, the build for macOS, tables of the documents
 	@echo '$(GO) tool gofumpt -l .'; \
@@ -38,7 +42,8 @@ check: ## formatting, go vet, staticcheck, the build for macOS, tables of the do
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	GOOS=darwin GOARCH=arm64 $(GO) build -o /dev/null ./cmd/spillway
-	GOOS=darwin GOARCH=arm64 $(GO) vet ./internal/serve/...
+	GOOS=darwin GOARCH=arm64 $(GO) vet ./internal/...
+	$(GO) vet -C experiments/services ./...
 	$(GO) run ./scripts/readmetable -check
 
 bench: ## every benchmark, in Go's benchmark format

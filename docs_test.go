@@ -203,3 +203,38 @@ func TestBrokenLinks(t *testing.T) {
 		t.Errorf("broken links (-want +got):\n%s", diff)
 	}
 }
+
+// The paths in docs/architecture.md name files that exist, and none is longer than 8 files.
+func TestPathsInArchitectureExist(t *testing.T) {
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## Paths\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	if !found {
+		t.Fatal("docs/architecture.md has no section Paths")
+	}
+	files := regexp.MustCompile(`\b([a-z]+/[a-z_0-9]+)\b`)
+	checked := 0
+	for line := range strings.Lines(section) {
+		if !strings.Contains(line, "->") {
+			continue
+		}
+		names := files.FindAllString(line, -1)
+		if len(names) > 8 {
+			t.Errorf("a path has %d files: %s", len(names), line)
+		}
+		for _, name := range names {
+			checked++
+			_, serve := os.Stat("internal/serve/" + name + ".go")
+			_, lab := os.Stat("internal/lab/" + name + ".go")
+			if serve != nil && lab != nil {
+				t.Errorf("%s is neither in internal/serve nor in internal/lab: %s", name, line)
+			}
+		}
+	}
+	if checked < 30 {
+		t.Errorf("only %d names of files found", checked)
+	}
+}
