@@ -134,7 +134,7 @@ func testQueries(t *testing.T, base string) {
 		{"records?app_id=%bf%27", 400, "app_id must be UTF-8 text without NUL"},
 		{"slow?low=0;drop", 400, "low must be a whole number of at most 64 bits"},
 		{"kept?low=2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`},
-		{"kept?low=-5", 500, "over its limit"},
+		{"kept?low=-5", 500, "exceeds the limit"},
 		{"kept?low=%2B2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`}, // the same as low=2
 	} {
 		a := fetch(t, base+c.path)
