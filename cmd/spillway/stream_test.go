@@ -300,8 +300,18 @@ func TestStreamOverload(t *testing.T) {
 	}
 	var more atomic.Int64
 	eventually(t, "a request is refused at once", func() bool {
-		a := post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 100+more.Add(1)))
-		return a.status == 503 && strings.Contains(string(a.body), "wait_max") && a.header.Get("Retry-After") != ""
+		var crowd sync.WaitGroup
+		var refused atomic.Bool
+		for range 8 {
+			crowd.Go(func() {
+				a, err := tryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 100+more.Add(1)))
+				if err == nil && a.status == 503 && strings.Contains(string(a.body), "wait_max") && a.header.Get("Retry-After") != "" {
+					refused.Store(true)
+				}
+			})
+		}
+		crowd.Wait()
+		return refused.Load()
 	})
 	if a := fetch(t, s.Admin+"/readyz"); a.status != 503 || !strings.Contains(string(a.body), "POST /readings") {
 		t.Errorf("readyz: %d %s", a.status, a.body)
