@@ -376,13 +376,13 @@ func TestCampaignCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if events = append(events, event); user == 0 {
-			_, event, err = popup.Click(place, state, popup.Token{Key: key, Campaign: 1, Version: 1, At: event.ShownAt}, now)
+			_, event, err = popup.AnswerShow(place, state, popup.Token{Key: key, Campaign: 1, Version: 1, At: event.ShownAt}, popup.KindClick, now)
 			if events = append(events, event); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := c.tables.Apply(t.Context(), popup.Mark{}, events); err != nil {
+	if err := c.tables.Apply(t.Context(), nil, events); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := c.send(t, "GET", "/popups/campaigns/1", "", 200)

@@ -15,6 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -42,25 +43,17 @@ func upsertStates() string {
 // the last. After an error some of the events may be stored: apply all of them again.
 //
 // The commit is durable only if the server has innodb_flush_log_at_trx_commit = 1.
-func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error {
-	for first := true; first || len(events) > 0; first = false {
-		part := events[:min(len(events), popup.ApplyMax)]
-		events = events[len(part):]
-		a := applier{slot: p.slot, events: popup.Distinct(part), newest: popup.Newest(part)}
-		if len(events) == 0 {
-			a.mark = mark
-		}
-		if err := p.transaction(ctx, a.apply); err != nil {
-			return fmt.Errorf("apply %d popup events: %w", len(part), err)
-		}
-	}
-	return nil
+func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
+	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error {
+		a := applier{slot: p.slot, mark: mark, events: popup.Distinct(events), newest: popup.Newest(events)}
+		return p.transaction(ctx, a.apply)
+	})
 }
 
 // applier stores some events in one transaction.
 type applier struct {
 	slot   int64
-	mark   popup.Mark
+	mark   *queue.Mark    // nil: none
 	events []*popup.Event // by id
 	newest []*popup.Event // ordered by user and placement
 
@@ -88,11 +81,11 @@ func (a *applier) apply(ctx context.Context, se *session) error {
 		return err
 	}
 	err = insertRows(ctx, se, "INSERT INTO popup_state ("+stateColumns+") VALUES ", upsertStates(), a.newest, appendNewest)
-	if err != nil || a.mark.Sequence == 0 {
+	if err != nil || a.mark == nil {
 		return err
 	}
 	_, err = se.exec(ctx, "INSERT INTO popup_queues (queue, sequence) VALUES (?, ?) ON DUPLICATE KEY UPDATE sequence = GREATEST(sequence, VALUES(sequence))",
-		namedValues([]any{a.mark.Queue[:], int64(a.mark.Sequence)}))
+		namedValues([]any{a.mark.Spool[:], int64(a.mark.Last)}))
 	return err
 }
 
@@ -227,81 +220,49 @@ func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 	return sequence, nil
 }
 
-// restoreRows is the number of states that one statement of Restore reads.
-const restoreRows = 5000
-
 // Restore calls yield for the state of each user and placement, in no set order, until
 // yield returns an error. It may miss what is applied meanwhile. yield may keep its
 // arguments.
 func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
-	var last popup.Key
-	for {
-		var rows [][]string
-		err := p.withSession(ctx, func(ctx context.Context, se *session) (err error) {
-			user := []byte(last.User)
-			rows, err = se.texts(ctx, "SELECT user_id, placement, state FROM popup_state WHERE user_id >= ? AND (user_id > ? OR placement > ?) ORDER BY user_id, placement LIMIT ?",
-				user, user, last.Placement, int64(restoreRows))
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("read popup states: %w", err)
+	return popup.Restore(func(after popup.Key, limit int) ([]popup.Row, error) {
+		user := []byte(after.User)
+		return p.states(ctx, "WHERE user_id >= ? AND (user_id > ? OR placement > ?) ORDER BY user_id, placement LIMIT ?",
+			user, user, after.Placement, int64(limit))
+	}, yield)
+}
+
+// states reads the rows of popup_state that a condition selects.
+func (p *Popups) states(ctx context.Context, where string, args ...any) (rows []popup.Row, err error) {
+	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
+		texts, err := se.texts(ctx, "SELECT user_id, placement, state FROM popup_state "+where, args...)
+		rows = nil
+		for _, t := range texts {
+			rows = append(rows, popup.Row{Key: popup.Key{User: t[0], Placement: t[1]}, State: []byte(t[2])})
 		}
-		for _, row := range rows {
-			last = popup.Key{User: row[0], Placement: row[1]}
-			state, err := popup.DecodeState([]byte(row[2]))
-			if err != nil {
-				return fmt.Errorf("read the popup state of user %q at %s: %w", row[0], row[1], err)
-			}
-			if err := yield(last, state); err != nil {
-				return err
-			}
-		}
-		if len(rows) < restoreRows {
-			return nil
-		}
-	}
+		return err
+	})
+	return rows, err
 }
 
 // States returns the states of keys in their order; the zero State for an unknown key.
 func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
-	found := make(map[popup.Key]popup.State, len(keys))
-	for rest := keys; len(rest) > 0; {
-		n := min(len(rest), rowsMax)
-		if err := p.someStates(ctx, rest[:n], found); err != nil {
+	var rows []popup.Row
+	for some := range slices.Chunk(keys, rowsMax) {
+		// The last key is repeated up to a power of two, so that there are few different
+		// statements.
+		n := 1 << bits.Len(uint(len(some)-1))
+		var args []any
+		for i := range n {
+			key := some[min(i, len(some)-1)]
+			args = append(args, []byte(key.User), key.Placement)
+		}
+		read, err := p.states(ctx, "WHERE (user_id, placement) IN ("+tuples(n, 2)+")", args...)
+		if err != nil {
 			return nil, fmt.Errorf("read popup states: %w", err)
 		}
-		rest = rest[n:]
+		rows = append(rows, read...)
 	}
-	out := make([]popup.State, len(keys))
-	for i, key := range keys {
-		out[i] = found[key]
-	}
-	return out, nil
-}
-
-func (p *Popups) someStates(ctx context.Context, keys []popup.Key, found map[popup.Key]popup.State) error {
-	// The last key is repeated up to a power of two, so that there are few different
-	// statements.
-	n := 1 << bits.Len(uint(len(keys)-1))
-	var args []any
-	for i := range n {
-		key := keys[min(i, len(keys)-1)]
-		args = append(args, []byte(key.User), key.Placement)
-	}
-	return p.withSession(ctx, func(ctx context.Context, se *session) error {
-		rows, err := se.texts(ctx, "SELECT user_id, placement, state FROM popup_state WHERE (user_id, placement) IN ("+tuples(n, 2)+")", args...)
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			state, err := popup.DecodeState([]byte(row[2]))
-			if err != nil {
-				return fmt.Errorf("user %q at %s: %w", row[0], row[1], err)
-			}
-			found[popup.Key{User: row[0], Placement: row[1]}] = state
-		}
-		return nil
-	})
+	return popup.States(keys, rows)
 }
 
 // Counts returns how often each campaign was shown, clicked and dismissed.

@@ -38,15 +38,11 @@ func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
 	var token [16]byte
 	_, _ = rand.Read(token[:]) // never fails
 	return popup.Hold(ctx, func(ctx context.Context, again bool) (popup.Holding, error) {
-		held, err := p.takeLock(ctx, token, holder, again)
-		if err != nil {
-			return nil, err
-		}
-		return held, nil
+		return p.takeLock(ctx, token, holder, again)
 	}, p.db.log)
 }
 
-func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, again bool) (*heldLock, error) {
+func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, again bool) (popup.Holding, error) {
 	s, err := p.db.connector.opener.Connect(ctx)
 	if err != nil {
 		return nil, err

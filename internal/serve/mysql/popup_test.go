@@ -71,7 +71,7 @@ func TestPopupLockOldSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Release()
-	if rows, err := held.se.texts(t.Context(), "SELECT @@wait_timeout"); err != nil || rows[0][0] != "15" {
+	if rows, err := held.(*heldLock).se.texts(t.Context(), "SELECT @@wait_timeout"); err != nil || rows[0][0] != "15" {
 		t.Errorf("wait_timeout: %v, %v", rows, err)
 	}
 	if _, err := p.takeLock(t.Context(), one, "a", true); !errors.Is(err, errOldSession) {

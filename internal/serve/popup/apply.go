@@ -3,14 +3,11 @@ package popup
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"slices"
-)
 
-// Mark says how far the database has applied a spool. Sequences of one spool ascend.
-type Mark struct {
-	Queue    [16]byte // random id of the spool
-	Sequence uint64   // 0: no mark
-}
+	"spillway/internal/serve/queue"
+)
 
 // Counts are a campaign's events in the database, by kind.
 type Counts struct {
@@ -32,6 +29,85 @@ func (c *Counts) Add(kind Kind, n uint64) {
 // ApplyMax is the maximum of events in one transaction.
 const ApplyMax = 1000
 
+// InTransactions calls apply for each transaction that stores events, at least once. The
+// last one also stores the mark, which can be nil.
+func InTransactions(mark *queue.Mark, events []Event, apply func(mark *queue.Mark, events []Event) error) error {
+	for len(events) > ApplyMax {
+		if err := inTransaction(nil, events[:ApplyMax], apply); err != nil {
+			return err
+		}
+		events = events[ApplyMax:]
+	}
+	return inTransaction(mark, events, apply)
+}
+
+func inTransaction(mark *queue.Mark, events []Event, apply func(*queue.Mark, []Event) error) error {
+	if err := apply(mark, events); err != nil {
+		return fmt.Errorf("apply %d popup events: %w", len(events), err)
+	}
+	return nil
+}
+
+// Row is a user's state in the database, as AppendState encodes it.
+type Row struct {
+	Key   Key
+	State []byte
+}
+
+func (r Row) decode() (State, error) {
+	state, err := DecodeState(r.State)
+	if err != nil {
+		return state, fmt.Errorf("read the popup state of user %q at %s: %w", r.Key.User, r.Key.Placement, err)
+	}
+	return state, nil
+}
+
+// restoreRows is the number of states that Restore reads at once.
+const restoreRows = 5000
+
+// Restore calls yield for the state of each user and placement until it returns an error.
+// read returns up to limit rows after a key, by ascending user and placement.
+func Restore(read func(after Key, limit int) ([]Row, error), yield func(Key, State) error) error {
+	var last Key
+	for {
+		rows, err := read(last, restoreRows)
+		if err != nil {
+			return fmt.Errorf("read popup states: %w", err)
+		}
+		for _, row := range rows {
+			state, err := row.decode()
+			if err != nil {
+				return err
+			}
+			if err := yield(row.Key, state); err != nil {
+				return err
+			}
+		}
+		if len(rows) < restoreRows {
+			return nil
+		}
+		last = rows[len(rows)-1].Key
+	}
+}
+
+// States returns the states in rows in the order of keys; the zero State for a key without
+// a row.
+func States(keys []Key, rows []Row) ([]State, error) {
+	found := make(map[Key]State, len(rows))
+	for _, row := range rows {
+		state, err := row.decode()
+		if err != nil {
+			return nil, err
+		}
+		found[row.Key] = state
+	}
+	out := make([]State, len(keys))
+	for i, key := range keys {
+		out[i] = found[key]
+	}
+	return out, nil
+}
+
 // Distinct returns the events without duplicates, by ascending id. Databases insert them in
 // this order, so that two processes with the same events do not deadlock.
 func Distinct(events []Event) []*Event {
@@ -45,7 +121,7 @@ func Distinct(events []Event) []*Event {
 func Newest(events []Event) []*Event {
 	out := pointers(events)
 	slices.SortFunc(out, func(a, b *Event) int {
-		return cmp.Or(cmp.Compare(a.Key.User, b.Key.User), cmp.Compare(a.Key.Placement, b.Key.Placement), compareAge(a, b))
+		return cmp.Or(cmp.Compare(a.Key.User, b.Key.User), cmp.Compare(a.Key.Placement, b.Key.Placement), CompareAge(a, b))
 	})
 	last := 0
 	for i, e := range out {
@@ -70,8 +146,6 @@ func pointers(events []Event) []*Event {
 // by time, then by id. Two events have the same sequence if a recorder kept an event and
 // returned an error, or if a store lost its newest states. The later one is what the user
 // saw.
-func CompareAge(a, b Event) int { return compareAge(&a, &b) }
-
-func compareAge(a, b *Event) int {
+func CompareAge(a, b *Event) int {
 	return cmp.Or(cmp.Compare(a.Sequence, b.Sequence), a.At.Compare(b.At), bytes.Compare(a.ID[:], b.ID[:]))
 }

@@ -186,19 +186,10 @@ func Show(p *Placement, key Key, s State, d Decision, now time.Time) (State, Eve
 	return next, event, nil
 }
 
-// Click returns the state after the show of a token was clicked, and the event to record. The
-// error is ErrRepeated, ErrLate or ErrUnknownShow. If p is nil, because the placement has no
-// campaigns, there is no quiet period.
-func Click(p *Placement, s State, t Token, now time.Time) (State, Event, error) {
-	return answer(p, s, t, KindClick, now)
-}
-
-// Dismiss is Click for a popup that was closed.
-func Dismiss(p *Placement, s State, t Token, now time.Time) (State, Event, error) {
-	return answer(p, s, t, KindDismiss, now)
-}
-
-func answer(p *Placement, s State, t Token, kind Kind, now time.Time) (State, Event, error) {
+// AnswerShow returns the state after the show of a token was clicked or dismissed, and the event
+// to record. The error is ErrRepeated, ErrLate or ErrUnknownShow. If p is nil, because the
+// placement has no campaigns, there is no quiet period.
+func AnswerShow(p *Placement, s State, t Token, kind Kind, now time.Time) (State, Event, error) {
 	// A store that lost states assigns a version twice, so the time is compared too.
 	same := s.Campaign == t.Campaign && s.Shown == t.At.UnixMilli()
 	switch {

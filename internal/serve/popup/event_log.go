@@ -33,9 +33,9 @@ type Spool interface {
 
 // EventTables is where a database stores events.
 type EventTables interface {
-	// Apply stores events and the states after them, and the mark in the same transaction.
+	// Apply stores events and the states after them, and a mark, if there is one, in the same transaction.
 	// An event that is stored already is skipped.
-	Apply(ctx context.Context, mark Mark, events []Event) error
+	Apply(ctx context.Context, mark *queue.Mark, events []Event) error
 }
 
 // EventLog records events in a spool until the database has them.
@@ -107,7 +107,7 @@ func (l *EventLog) StoreGroups(ctx context.Context, groups []queue.Group) (queue
 		events, stored.Dead = append(events, good...), append(stored.Dead, dead...)
 	}
 	last := groups[len(groups)-1]
-	return stored, l.tables.Apply(ctx, Mark{Queue: last.Spool, Sequence: last.Sequence}, events)
+	return stored, l.tables.Apply(ctx, &queue.Mark{Spool: last.Spool, Last: last.Sequence}, events)
 }
 
 // decodeEvents returns the events of a group, and dead letters for entries that hold none.

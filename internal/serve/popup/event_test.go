@@ -112,7 +112,7 @@ func TestNewestDistinct(t *testing.T) {
 		newest, ids := make(map[Key]Event), make(map[[16]byte]bool)
 		for _, e := range events {
 			ids[e.ID] = true
-			if old, ok := newest[e.Key]; !ok || CompareAge(old, e) < 0 {
+			if old, ok := newest[e.Key]; !ok || CompareAge(&old, &e) < 0 {
 				newest[e.Key] = e
 			}
 		}

@@ -39,7 +39,7 @@ func (s *fakeSpool) Drain(ctx context.Context, _ string, _ int, to queue.Destina
 type fakeTables struct {
 	key    Key
 	state  State
-	mark   Mark
+	mark   *queue.Mark
 	events []Event
 }
 
@@ -47,7 +47,7 @@ func (f *fakeTables) Restore(_ context.Context, yield func(Key, State) error) er
 	return yield(f.key, f.state)
 }
 
-func (f *fakeTables) Apply(_ context.Context, mark Mark, events []Event) error {
+func (f *fakeTables) Apply(_ context.Context, mark *queue.Mark, events []Event) error {
 	f.mark, f.events = mark, append(f.events, events...)
 	return nil
 }
@@ -90,7 +90,7 @@ func TestLocal(t *testing.T) {
 			close(ended)
 		}()
 		synctest.Wait()
-		if len(tables.events) != 2 || tables.mark != (Mark{Queue: [16]byte{7}, Sequence: 3}) {
+		if len(tables.events) != 2 || *tables.mark != (queue.Mark{Spool: [16]byte{7}, Last: 3}) {
 			t.Errorf("drained: %+v, %+v", tables.events, tables.mark)
 		}
 		server.restart(false)

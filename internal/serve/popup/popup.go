@@ -263,7 +263,7 @@ func (p *Popup) answer(ctx context.Context, text, user string, kind Kind, now ti
 		if err != nil {
 			return p.unavailable(ctx, fmt.Errorf("read popup state: %w", err))
 		}
-		next, event, err := answer(place, state, token, kind, now)
+		next, event, err := AnswerShow(place, state, token, kind, now)
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -46,22 +46,11 @@ const attemptsMax = 5
 //
 // Each transaction is one round trip. The commit is durable even if the server's default
 // is synchronous_commit = off.
-func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error {
-	for first := true; first || len(events) > 0; first = false {
-		part := events[:min(len(events), popup.ApplyMax)]
-		events = events[len(part):]
-		var m popup.Mark
-		if len(events) == 0 {
-			m = mark
-		}
-		if err := p.applySome(ctx, m, part); err != nil {
-			return fmt.Errorf("apply %d popup events: %w", len(part), err)
-		}
-	}
-	return nil
+func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
+	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error { return p.apply(ctx, mark, events) })
 }
 
-func (p *Popups) applySome(ctx context.Context, mark popup.Mark, events []popup.Event) error {
+func (p *Popups) apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
 	statements := []popupStatement{{sql: pinCommit}}
 	if len(events) > 0 {
 		e, s := newEventArrays(popup.Distinct(events)), newEventArrays(popup.Newest(events))
@@ -72,8 +61,8 @@ func (p *Popups) applySome(ctx context.Context, mark popup.Mark, events []popup.
 			popupStatement{upsertStates, append(s.key(),
 				argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, s.states})})
 	}
-	if mark.Sequence > 0 {
-		statements = append(statements, popupStatement{upsertQueue, []argument{{pgtype.UUIDOID, mark.Queue}, {pgtype.Int8OID, int64(mark.Sequence)}}})
+	if mark != nil {
+		statements = append(statements, popupStatement{upsertQueue, []argument{{pgtype.UUIDOID, mark.Spool}, {pgtype.Int8OID, int64(mark.Last)}}})
 	}
 	var err error
 	for range attemptsMax {
@@ -173,57 +162,30 @@ func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 	return uint64(sequence), nil
 }
 
-// restoreRows is the number of states that one statement of Restore reads.
-const restoreRows = 5000
-
 // Restore calls yield for the state of each user and placement, in no set order, until
 // yield returns an error. It may miss what is applied meanwhile. yield may keep its
 // arguments.
 func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
-	var last popup.Key
-	for {
-		var keys []popup.Key
-		var states [][]byte
-		err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			keys, states = keys[:0], states[:0]
-			rows, err := conn.Query(ctx, "SELECT user_id, placement, state FROM popup_state WHERE (user_id, placement) > ($1, $2) ORDER BY user_id, placement LIMIT $3",
-				pgx.QueryExecModeExec, last.User, last.Placement, restoreRows)
-			if err != nil {
-				return err
-			}
-			keys, states, err = scanStates(rows, keys, states)
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("read popup states: %w", err)
-		}
-		for i, key := range keys {
-			state, err := popup.DecodeState(states[i])
-			if err != nil {
-				return fmt.Errorf("read the popup state of user %q at %s: %w", key.User, key.Placement, err)
-			}
-			if err := yield(key, state); err != nil {
-				return err
-			}
-		}
-		if len(keys) < restoreRows {
-			return nil
-		}
-		last = keys[len(keys)-1]
-	}
+	return popup.Restore(func(after popup.Key, limit int) ([]popup.Row, error) {
+		return p.states(ctx, "SELECT user_id, placement, state FROM popup_state WHERE (user_id, placement) > ($1, $2) ORDER BY user_id, placement LIMIT $3",
+			after.User, after.Placement, limit)
+	}, yield)
 }
 
-func scanStates(rows pgx.Rows, keys []popup.Key, states [][]byte) ([]popup.Key, [][]byte, error) {
-	defer rows.Close()
-	for rows.Next() {
-		var key popup.Key
-		var state []byte
-		if err := rows.Scan(&key.User, &key.Placement, &state); err != nil {
-			return nil, nil, err
+// states reads user, placement and state.
+func (p *Popups) states(ctx context.Context, sql string, args ...any) (all []popup.Row, err error) {
+	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+		if err != nil {
+			return err
 		}
-		keys, states = append(keys, key), append(states, bytes.Clone(state))
-	}
-	return keys, states, rows.Err()
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r popup.Row, err error) {
+			err = row.Scan(&r.Key.User, &r.Key.Placement, &r.State)
+			return r, err
+		})
+		return err
+	})
+	return all, err
 }
 
 // States returns the states of keys in their order; the zero State for an unknown key.
@@ -232,30 +194,12 @@ func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 	for _, key := range keys {
 		users, placements = append(users, key.User), append(placements, key.Placement)
 	}
-	found := make(map[popup.Key]popup.State, len(keys))
-	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `SELECT s.user_id, s.placement, s.state FROM unnest($1::text[], $2::text[]) AS k(user_id, placement)
-			JOIN popup_state AS s ON s.user_id = k.user_id AND s.placement = k.placement`, pgx.QueryExecModeExec, users, placements)
-		if err != nil {
-			return err
-		}
-		read, states, err := scanStates(rows, nil, nil)
-		for i, key := range read {
-			state, bad := popup.DecodeState(states[i])
-			if err = errors.Join(err, bad); bad == nil {
-				found[key] = state
-			}
-		}
-		return err
-	})
+	rows, err := p.states(ctx, `SELECT s.user_id, s.placement, s.state FROM unnest($1::text[], $2::text[]) AS k(user_id, placement)
+		JOIN popup_state AS s ON s.user_id = k.user_id AND s.placement = k.placement`, users, placements)
 	if err != nil {
 		return nil, fmt.Errorf("read popup states: %w", err)
 	}
-	out := make([]popup.State, len(keys))
-	for i, key := range keys {
-		out[i] = found[key]
-	}
-	return out, nil
+	return popup.States(keys, rows)
 }
 
 // Counts returns how often each campaign was shown, clicked and dismissed.

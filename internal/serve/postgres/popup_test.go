@@ -74,7 +74,7 @@ func TestPopupLockOldSession(t *testing.T) {
 		"idle_in_transaction_session_timeout": "0",
 	} {
 		var value string
-		if err := held.conn.QueryRow(t.Context(), "SHOW "+name).Scan(&value); err != nil || value != want {
+		if err := held.(*heldLock).conn.QueryRow(t.Context(), "SHOW "+name).Scan(&value); err != nil || value != want {
 			t.Errorf("%s: %q, %v", name, value, err)
 		}
 	}

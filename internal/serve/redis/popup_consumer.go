@@ -91,7 +91,7 @@ func (p *Popups) store(ctx context.Context, batch []queued) bool {
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {
 		last := ctx.Err() != nil
 		limited, cancel := withGrace(ctx)
-		err := p.cfg.Table.Apply(limited, popup.Mark{}, events)
+		err := p.cfg.Table.Apply(limited, nil, events)
 		last = last || limited.Err() != nil && ctx.Err() != nil
 		cancel()
 		if err == nil {

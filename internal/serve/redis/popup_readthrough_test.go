@@ -59,7 +59,7 @@ func TestPopupBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, clicked, err := popup.Click(place, shown, popup.Token{Key: key, Campaign: 1, Version: 1, At: popupDay}, popupDay)
+	_, clicked, err := popup.AnswerShow(place, shown, popup.Token{Key: key, Campaign: 1, Version: 1, At: popupDay}, popup.KindClick, popupDay)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/redis"
 )
 
@@ -40,7 +41,7 @@ func (d *popupTable) fail(err error) {
 	d.err = err
 }
 
-func (d *popupTable) Apply(_ context.Context, _ popup.Mark, events []popup.Event) error {
+func (d *popupTable) Apply(_ context.Context, _ *queue.Mark, events []popup.Event) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stuck {
@@ -51,7 +52,7 @@ func (d *popupTable) Apply(_ context.Context, _ popup.Mark, events []popup.Event
 			return d.err
 		}
 		d.events[e.ID] = e
-		if old, ok := d.newest[e.Key]; !ok || popup.CompareAge(old, e) < 0 {
+		if old, ok := d.newest[e.Key]; !ok || popup.CompareAge(&old, &e) < 0 {
 			d.newest[e.Key] = e
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 const (
@@ -27,21 +28,15 @@ WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded
 // however often it is applied, and the newest event decides a user's state, whatever the
 // order. More than popup.ApplyMax events take several transactions, with the position in
 // the last. After an error some of the events may be stored: apply all of them again.
-func (p *Popups) Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error {
-	for first := true; first || len(events) > 0; first = false {
-		part := events[:min(len(events), popup.ApplyMax)]
-		events = events[len(part):]
-		err := p.transaction(ctx, func(conn *sqlite.Conn) error {
-			if err := applyEvents(conn, part); err != nil || len(events) > 0 || mark.Sequence == 0 {
+func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
+	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error {
+		return p.transaction(ctx, func(conn *sqlite.Conn) error {
+			if err := applyEvents(conn, events); err != nil || mark == nil {
 				return err
 			}
-			return sqlitex.Execute(conn, upsertQueue, &sqlitex.ExecOptions{Args: []any{mark.Queue[:], int64(mark.Sequence)}})
+			return sqlitex.Execute(conn, upsertQueue, &sqlitex.ExecOptions{Args: []any{mark.Spool[:], int64(mark.Last)}})
 		})
-		if err != nil {
-			return fmt.Errorf("apply %d popup events: %w", len(part), err)
-		}
-	}
-	return nil
+	})
 }
 
 // applyEvents runs one prepared statement per row. There are no round trips to save.
@@ -133,60 +128,36 @@ func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 	return sequence, nil
 }
 
-// restoreRows is the number of states that one statement of Restore reads.
-const restoreRows = 5000
-
 // Restore calls yield for the state of each user and placement, in no set order, until
 // yield returns an error. It may miss what is applied meanwhile. yield may keep its
 // arguments.
 func (p *Popups) Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error {
-	var last popup.Key
-	for {
-		var keys []popup.Key
-		var states []popup.State
-		err := p.db.read(ctx, func(conn *sqlite.Conn) error {
-			return sqlitex.Execute(conn, "SELECT user_id, placement, state FROM popup_state WHERE (user_id, placement) > (?, ?) ORDER BY user_id, placement LIMIT ?",
-				&sqlitex.ExecOptions{Args: []any{last.User, last.Placement, restoreRows}, ResultFunc: func(stmt *sqlite.Stmt) error {
-					key, state, err := readState(stmt)
-					keys, states = append(keys, key), append(states, state)
-					return err
-				}})
+	return popup.Restore(func(after popup.Key, limit int) (rows []popup.Row, err error) {
+		err = p.db.read(ctx, func(conn *sqlite.Conn) error {
+			rows, err = readStates(conn, nil, "(user_id, placement) > (?, ?) ORDER BY user_id, placement LIMIT ?", after.User, after.Placement, limit)
+			return err
 		})
-		if err != nil {
-			return fmt.Errorf("read popup states: %w", err)
-		}
-		for i, key := range keys {
-			if err := yield(key, states[i]); err != nil {
-				return err
-			}
-		}
-		if len(keys) < restoreRows {
-			return nil
-		}
-		last = keys[len(keys)-1]
-	}
+		return rows, err
+	}, yield)
 }
 
-func readState(stmt *sqlite.Stmt) (popup.Key, popup.State, error) {
-	key := popup.Key{User: stmt.ColumnText(0), Placement: stmt.ColumnText(1)}
-	state, err := popup.DecodeState(columnBytes(stmt, 2))
-	if err != nil {
-		return key, state, fmt.Errorf("user %q at %s: %w", key.User, key.Placement, err)
-	}
-	return key, state, nil
+// readStates appends the rows of popup_state that a condition selects.
+func readStates(conn *sqlite.Conn, rows []popup.Row, where string, args ...any) ([]popup.Row, error) {
+	err := sqlitex.Execute(conn, "SELECT user_id, placement, state FROM popup_state WHERE "+where, &sqlitex.ExecOptions{
+		Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
+			rows = append(rows, popup.Row{Key: popup.Key{User: stmt.ColumnText(0), Placement: stmt.ColumnText(1)}, State: columnBytes(stmt, 2)})
+			return nil
+		},
+	})
+	return rows, err
 }
 
 // States returns the states of keys in their order; the zero State for an unknown key.
 func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
-	out := make([]popup.State, len(keys))
-	err := p.db.read(ctx, func(conn *sqlite.Conn) error {
-		for i, key := range keys {
-			err := sqlitex.Execute(conn, "SELECT user_id, placement, state FROM popup_state WHERE user_id = ? AND placement = ?",
-				&sqlitex.ExecOptions{Args: []any{key.User, key.Placement}, ResultFunc: func(stmt *sqlite.Stmt) (err error) {
-					_, out[i], err = readState(stmt)
-					return err
-				}})
-			if err != nil {
+	var rows []popup.Row
+	err := p.db.read(ctx, func(conn *sqlite.Conn) (err error) {
+		for _, key := range keys {
+			if rows, err = readStates(conn, rows, "user_id = ? AND placement = ?", key.User, key.Placement); err != nil {
 				return err
 			}
 		}
@@ -195,7 +166,7 @@ func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 	if err != nil {
 		return nil, fmt.Errorf("read popup states: %w", err)
 	}
-	return out, nil
+	return popup.States(keys, rows)
 }
 
 // Counts returns how often each campaign was shown, clicked and dismissed.

@@ -19,15 +19,11 @@ const lockSuffix = "-popups.lock"
 // It is a lock on a file next to the database; the file remains.
 func (p *Popups) Lock(ctx context.Context, holder string) (*popup.Lock, error) {
 	return popup.Hold(ctx, func(context.Context, bool) (popup.Holding, error) {
-		held, err := takeLock(p.db.file+lockSuffix, holder)
-		if err != nil {
-			return nil, err
-		}
-		return held, nil
+		return takeLock(p.db.file+lockSuffix, holder)
 	}, p.db.log)
 }
 
-func takeLock(name, holder string) (*heldLock, error) {
+func takeLock(name, holder string) (popup.Holding, error) {
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err

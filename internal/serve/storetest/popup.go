@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 // PopupCampaigns keeps campaigns.
@@ -20,7 +21,7 @@ type PopupCampaigns interface {
 
 // PopupEvents keeps events.
 type PopupEvents interface {
-	Apply(ctx context.Context, mark popup.Mark, events []popup.Event) error
+	Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error
 	Mark(ctx context.Context, queue [16]byte) (uint64, error)
 	Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error)
 }
@@ -144,9 +145,9 @@ func popupStep(place *popup.Placement, key popup.Key, state popup.State, a *popu
 	token := popup.Token{Key: key, Campaign: state.Campaign, Version: state.Version, At: time.UnixMilli(state.Shown).UTC()}
 	switch {
 	case what == 1 && state.Phase == popup.Shown:
-		return popup.Click(place, state, token, now)
+		return popup.AnswerShow(place, state, token, popup.KindClick, now)
 	case what == 2 && state.Phase == popup.Shown:
-		return popup.Dismiss(place, state, token, now)
+		return popup.AnswerShow(place, state, token, popup.KindDismiss, now)
 	}
 	d := popup.Decide(place, state, a, now)
 	if d.Campaign == nil {
@@ -167,7 +168,7 @@ func (m *popupModel) add(events ...popup.Event) {
 	}
 	for _, e := range events {
 		m.events[e.ID] = e
-		if old, ok := m.newest[e.Key]; !ok || popup.CompareAge(old, e) < 0 {
+		if old, ok := m.newest[e.Key]; !ok || popup.CompareAge(&old, &e) < 0 {
 			m.newest[e.Key] = e
 		}
 	}
@@ -252,7 +253,7 @@ func PopupApply(b *testing.B, backend PopupBackend) {
 			events = append(events, event)
 		}
 		b.StartTimer()
-		if err := tables.Apply(b.Context(), popup.Mark{Queue: [16]byte{1}, Sequence: uint64(n)}, events); err != nil {
+		if err := tables.Apply(b.Context(), &queue.Mark{Spool: [16]byte{1}, Last: uint64(n)}, events); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
 )
 
 // The columns for readers show the event; never is NULL.
@@ -21,7 +22,7 @@ func testPopupColumns(t *testing.T, b PopupBackend) {
 	events := popupHistory(t, popupPlaces(t)[1], key, rand.New(rand.NewPCG(5, 5)), 40)
 	upper := popup.Key{User: "IT'S ü 🚚 ", Placement: "cart"}
 	events = append(events, popupHistory(t, popupPlaces(t)[1], upper, rand.New(rand.NewPCG(1, 1)), 1)...)
-	if err := tables.Apply(t.Context(), popup.Mark{}, events); err != nil {
+	if err := tables.Apply(t.Context(), nil, events); err != nil {
 		t.Fatal(err)
 	}
 	var model popupModel
@@ -89,7 +90,7 @@ func testPopupAnyOrder(t *testing.T, b PopupBackend) {
 		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
 		for len(events) > 0 {
 			n := 1 + random.IntN(len(events))
-			if err := tables.Apply(t.Context(), popup.Mark{}, events[:n]); err != nil {
+			if err := tables.Apply(t.Context(), nil, events[:n]); err != nil {
 				rt.Fatal(err)
 			}
 			events = events[n:]
@@ -127,7 +128,7 @@ func testPopupAtOnce(t *testing.T, b PopupBackend) {
 			for rest := mine; len(rest) > 0; {
 				n := min(len(rest), 97)
 				for tries := 0; ; tries++ {
-					err := tables[i].Apply(t.Context(), popup.Mark{}, rest[:n])
+					err := tables[i].Apply(t.Context(), nil, rest[:n])
 					if err == nil {
 						break
 					}
@@ -155,7 +156,7 @@ func testPopupMany(t *testing.T, b PopupBackend) {
 		key := popup.Key{User: fmt.Sprint(user % 3000), Placement: []string{"home", "cart"}[user/3000]}
 		events = append(events, popupHistory(t, place, key, rand.New(rand.NewPCG(uint64(user), 1)), 1)...)
 	}
-	if err := tables.Apply(t.Context(), popup.Mark{Queue: [16]byte{1}, Sequence: 5}, events); err != nil {
+	if err := tables.Apply(t.Context(), &queue.Mark{Spool: [16]byte{1}, Last: 5}, events); err != nil {
 		t.Fatal(err)
 	}
 	var model popupModel
@@ -176,15 +177,15 @@ func testPopupMark(t *testing.T, b PopupBackend) {
 	events := popupHistory(t, popupPlaces(t)[0], popup.Key{User: "7", Placement: "home"}, rand.New(rand.NewPCG(1, 1)), 5)
 	one, two := [16]byte{1, 0xff}, [16]byte{2}
 	for _, step := range []struct {
-		mark     popup.Mark
+		mark     *queue.Mark
 		events   []popup.Event
 		one, two uint64
 	}{
-		{popup.Mark{}, nil, 0, 0},
-		{popup.Mark{Queue: one, Sequence: 3}, events[:1], 3, 0},
-		{popup.Mark{Queue: two, Sequence: 1}, nil, 3, 1},
-		{popup.Mark{Queue: one, Sequence: 2}, events[:1], 3, 1},
-		{popup.Mark{Queue: one, Sequence: 4}, events, 4, 1},
+		{nil, nil, 0, 0},
+		{&queue.Mark{Spool: one, Last: 3}, events[:1], 3, 0},
+		{&queue.Mark{Spool: two, Last: 1}, nil, 3, 1},
+		{&queue.Mark{Spool: one, Last: 2}, events[:1], 3, 1},
+		{&queue.Mark{Spool: one, Last: 4}, events, 4, 1},
 	} {
 		if err := tables.Apply(t.Context(), step.mark, step.events); err != nil {
 			t.Fatal(err)
@@ -198,7 +199,7 @@ func testPopupMark(t *testing.T, b PopupBackend) {
 	// A failed call stores neither events nor the position.
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := tables.Apply(cancelled, popup.Mark{Queue: one, Sequence: 9}, events); err == nil {
+	if err := tables.Apply(cancelled, &queue.Mark{Spool: one, Last: 9}, events); err == nil {
 		t.Error("a call whose time is up went through")
 	}
 	if a, err := tables.Mark(t.Context(), one); err != nil || a != 4 {
@@ -270,7 +271,7 @@ func testPopupLockForgotten(t *testing.T, b PopupBackend) {
 	if _, err := db.Rows(t.Context(), "DELETE FROM popup_holder"); err != nil {
 		t.Fatal(err)
 	}
-	if err := tables.Apply(t.Context(), popup.Mark{Queue: [16]byte{1}, Sequence: 1}, nil); err != nil { // synced with everything before it
+	if err := tables.Apply(t.Context(), &queue.Mark{Spool: [16]byte{1}, Last: 1}, nil); err != nil { // synced with everything before it
 		t.Fatal(err)
 	}
 	db.Kill()
@@ -351,7 +352,7 @@ func applyUntilDone(ctx context.Context, tables PopupTables, events []popup.Even
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		err := tables.Apply(ctx, popup.Mark{}, events)
+		err := tables.Apply(ctx, nil, events)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
