@@ -18,9 +18,6 @@ type Dataset struct {
 	Seed   uint64 // of the random numbers; at most 1<<63-1, so that every database can store it
 }
 
-// Full is the data set of the freight measurements: about 10.8 million orders.
-func Full() Dataset { return Dataset{Users: 1_000_000, Days: 366, PerDay: 30_000, Seed: 1} }
-
 // Validate returns an error that names the first parameter out of bounds by its flag.
 func (d Dataset) Validate() error {
 	switch {
