@@ -1,5 +1,7 @@
 package feed
 
+import "fmt"
+
 // RowEncoder turns the values of one row into JSON and into a key.
 type RowEncoder[V any] interface {
 	AppendObject(dst []byte, values []V) []byte
@@ -22,8 +24,34 @@ func (Discard[V]) Row(RowEncoder[V], []V) error { return nil }
 // Reset does nothing.
 func (Discard[V]) Reset() {}
 
-// Collector appends the rows of a statement to Rows.
-type Collector[V any] struct {
+// Collect appends the rows of a feed's statement to rows. run runs the statement. An error
+// leaves rows unchanged.
+func Collect[V any](name string, rows *Rows, run func(RowHandler[V]) error) error {
+	to := &collector[V]{rows: rows, start: rows.Len(), data: len(rows.Data)}
+	if err := run(to); err != nil {
+		to.Reset()
+		return fmt.Errorf("read feed %s: %w", name, err)
+	}
+	to.finish()
+	return nil
+}
+
+// CollectKeys keeps the key of each every-th row of a feed's statement, and of the last.
+// run runs the statement.
+func CollectKeys[V any](name string, every int, run func(RowHandler[V]) error) (Walk, error) {
+	if every < 1 {
+		return Walk{}, fmt.Errorf("walk feed %s: every %d-th row", name, every)
+	}
+	to := &walker[V]{every: every}
+	if err := run(to); err != nil {
+		return Walk{}, fmt.Errorf("walk feed %s: %w", name, err)
+	}
+	to.walk.Last = Key(to.last)
+	return to.walk, nil
+}
+
+// collector appends the rows of a statement to Rows.
+type collector[V any] struct {
 	rows  *Rows
 	start int // rows, and
 	data  int // bytes, that were there before
@@ -32,13 +60,8 @@ type Collector[V any] struct {
 	ends []int  // where each ends
 }
 
-// NewCollector returns a collector that appends to rows.
-func NewCollector[V any](rows *Rows) *Collector[V] {
-	return &Collector[V]{rows: rows, start: rows.Len(), data: len(rows.Data)}
-}
-
 // Row appends a row.
-func (c *Collector[V]) Row(e RowEncoder[V], values []V) error {
+func (c *collector[V]) Row(e RowEncoder[V], values []V) error {
 	var err error
 	if c.keys, err = e.AppendKey(c.keys, values); err != nil {
 		return err
@@ -46,20 +69,20 @@ func (c *Collector[V]) Row(e RowEncoder[V], values []V) error {
 	c.ends = append(c.ends, len(c.keys))
 	c.rows.Begin()
 	c.rows.Data = e.AppendObject(c.rows.Data, values)
-	c.rows.End("") // until Finish
+	c.rows.End("") // until finish
 	return nil
 }
 
 // Reset removes the rows appended. The statement failed or is run again.
-func (c *Collector[V]) Reset() {
+func (c *collector[V]) Reset() {
 	c.rows.Data = c.rows.Data[:c.data]
 	c.rows.Ends = c.rows.Ends[:c.start]
 	c.rows.Keys = c.rows.Keys[:c.start]
 	c.keys, c.ends = c.keys[:0], c.ends[:0]
 }
 
-// Finish sets the keys of all rows appended. They share one allocation.
-func (c *Collector[V]) Finish() {
+// finish sets the keys of all rows appended. They share one allocation.
+func (c *collector[V]) finish() {
 	all := Key(c.keys)
 	start := 0
 	for i, end := range c.ends {
@@ -68,18 +91,15 @@ func (c *Collector[V]) Finish() {
 	}
 }
 
-// Walker keeps the key of every n-th row of a statement, and of the last.
-type Walker[V any] struct {
+// walker keeps the key of every n-th row of a statement, and of the last.
+type walker[V any] struct {
 	every int
 	walk  Walk
 	last  []byte
 }
 
-// NewWalker returns a walker that keeps each every-th key.
-func NewWalker[V any](every int) *Walker[V] { return &Walker[V]{every: every} }
-
 // Row counts a row.
-func (w *Walker[V]) Row(e RowEncoder[V], values []V) error {
+func (w *walker[V]) Row(e RowEncoder[V], values []V) error {
 	var err error
 	if w.last, err = e.AppendKey(w.last[:0], values); err != nil {
 		return err
@@ -92,10 +112,4 @@ func (w *Walker[V]) Row(e RowEncoder[V], values []V) error {
 }
 
 // Reset forgets the rows counted. The statement failed or is run again.
-func (w *Walker[V]) Reset() { w.walk, w.last = Walk{}, w.last[:0] }
-
-// Walk returns what was counted.
-func (w *Walker[V]) Walk() Walk {
-	w.walk.Last = Key(w.last)
-	return w.walk
-}
+func (w *walker[V]) Reset() { w.walk, w.last = Walk{}, w.last[:0] }

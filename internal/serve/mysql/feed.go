@@ -74,25 +74,12 @@ func (db *DB) statement(def feed.Definition) (*Feed, error) {
 
 // Read implements feed.Source. An error leaves rows unchanged.
 func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
-	to := feed.NewCollector[driver.Value](rows)
-	if err := f.run(ctx, r, false, to); err != nil {
-		to.Reset()
-		return fmt.Errorf("read feed %s: %w", f.def.Name, err)
-	}
-	to.Finish()
-	return nil
+	return feed.Collect(f.def.Name, rows, func(to feed.RowHandler[driver.Value]) error { return f.run(ctx, r, false, to) })
 }
 
 // Keys implements feed.Source.
 func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
-	if every < 1 {
-		return feed.Walk{}, fmt.Errorf("walk feed %s: every %d-th row", f.def.Name, every)
-	}
-	to := feed.NewWalker[driver.Value](every)
-	if err := f.run(ctx, r, true, to); err != nil {
-		return feed.Walk{}, fmt.Errorf("walk feed %s: %w", f.def.Name, err)
-	}
-	return to.Walk(), nil
+	return feed.CollectKeys(f.def.Name, every, func(to feed.RowHandler[driver.Value]) error { return f.run(ctx, r, true, to) })
 }
 
 // run runs the statement for r. It describes the feed first if necessary, and again if the

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"database/sql/driver"
-	"fmt"
 	"strings"
 
 	"spillway/internal/serve/feed"
@@ -39,7 +38,7 @@ type writer struct {
 func (w writer) write(s shape) string {
 	selected := "*"
 	if s.keysOnly {
-		selected = w.keyList("")
+		selected = w.keyset().Columns()
 	}
 	if s.straight {
 		selected = "STRAIGHT_JOIN " + selected
@@ -55,43 +54,20 @@ func (w writer) write(s shape) string {
 	if len(where) > 0 {
 		text += " WHERE " + strings.Join(where, " AND ")
 	}
-	return text + " ORDER BY " + w.keyList("order") + " LIMIT ? OFFSET ?"
+	return text + " ORDER BY " + w.keyset().Order() + " LIMIT ? OFFSET ?"
 }
 
 // derived is the feed's statement as a derived table. The server merges it with the outer
 // statement unless it groups, limits or unites rows.
 func (w writer) derived() string { return "(\n" + w.body + "\n) AS feed" }
 
-// keyList lists the key columns, with directions if use is "order".
-func (w writer) keyList(use string) string {
-	var list []string
-	for _, column := range w.def.Key {
-		text := quoteName(column.Name)
-		if use == "order" && !column.Ascending {
-			text += " DESC"
-		}
-		list = append(list, text)
-	}
-	return strings.Join(list, ", ")
-}
+func (w writer) keyset() feed.Keyset { return feed.Keyset{Key: w.def.Key, Quote: quoteName} }
 
 // bound compares the key with parameters. It selects the rows after a key, or with until
 // those up to and including it. The comparison is spelled out because (a, b) < (?, ?) uses
 // no index.
 func (w writer) bound(until bool) string {
-	key := w.def.Key
-	last := len(key) - 1
-	text := ""
-	for i := last; i >= 0; i-- {
-		name, value := quoteName(key[i].Name), w.key[i].placeholder
-		if i == last {
-			text = fmt.Sprintf("%s %s %s", name, operator(key[i], until, true), value)
-			continue
-		}
-		text = fmt.Sprintf("(%s %s %s OR (%s = %s AND %s))",
-			name, operator(key[i], until, false), value, name, value, text)
-	}
-	return text
+	return w.keyset().Compare(until, func(column int) string { return w.key[column].placeholder })
 }
 
 // boundArgs repeats the values of a key in the order of bound's placeholders.
@@ -104,19 +80,6 @@ func boundArgs(dst []any, values []any) []any {
 		}
 	}
 	return dst
-}
-
-// operator returns the comparison for the rows after a key, or with until for those up to
-// it. With until the last column's comparison includes equality.
-func operator(column feed.KeyColumn, until, last bool) string {
-	op := "<"
-	if column.Ascending != until {
-		op = ">"
-	}
-	if until && last {
-		op += "="
-	}
-	return op
 }
 
 // quoteName quotes a name in a way that every sql_mode reads.

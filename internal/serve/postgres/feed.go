@@ -60,25 +60,12 @@ func numbered(sql string, params []feed.Param) (string, error) {
 
 // Read implements feed.Source. An error leaves rows unchanged.
 func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
-	to := feed.NewCollector[[]byte](rows)
-	if err := f.run(ctx, r, false, to); err != nil {
-		to.Reset()
-		return fmt.Errorf("read feed %s: %w", f.def.Name, err)
-	}
-	to.Finish()
-	return nil
+	return feed.Collect(f.def.Name, rows, func(to feed.RowHandler[[]byte]) error { return f.run(ctx, r, false, to) })
 }
 
 // Keys implements feed.Source.
 func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, error) {
-	if every < 1 {
-		return feed.Walk{}, fmt.Errorf("walk feed %s: every %d-th row", f.def.Name, every)
-	}
-	to := feed.NewWalker[[]byte](every)
-	if err := f.run(ctx, r, true, to); err != nil {
-		return feed.Walk{}, fmt.Errorf("walk feed %s: %w", f.def.Name, err)
-	}
-	return to.Walk(), nil
+	return feed.CollectKeys(f.def.Name, every, func(to feed.RowHandler[[]byte]) error { return f.run(ctx, r, true, to) })
 }
 
 func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.RowHandler[[]byte]) error {

@@ -65,7 +65,7 @@ type writer struct {
 func (w *writer) write(s shape) string {
 	selected := "*"
 	if s.keysOnly {
-		selected = w.keyList("")
+		selected = w.keyset().Columns()
 	}
 	var where []string
 	if s.after {
@@ -78,26 +78,15 @@ func (w *writer) write(s shape) string {
 	if len(where) > 0 {
 		inner += " WHERE " + strings.Join(where, " AND ")
 	}
-	inner += fmt.Sprintf(" ORDER BY %s LIMIT %d", w.keyList("order"), s.rows)
+	inner += fmt.Sprintf(" ORDER BY %s LIMIT %d", w.keyset().Order(), s.rows)
 	return fmt.Sprintf("SELECT %s FROM (%s) AS page ORDER BY %s LIMIT $%d OFFSET $%d",
-		selected, inner, w.keyList("order"), w.used+1, w.used+2)
+		selected, inner, w.keyset().Order(), w.used+1, w.used+2)
 }
 
 // parameters returns the number of parameters of the last statement written.
 func (w *writer) parameters() int { return w.used + 2 }
 
-// keyList lists the key columns, with directions if use is "order".
-func (w *writer) keyList(use string) string {
-	var list []string
-	for _, column := range w.def.Key {
-		text := quoteIdentifier(column.Name)
-		if use == "order" && !column.Ascending {
-			text += " DESC"
-		}
-		list = append(list, text)
-	}
-	return strings.Join(list, ", ")
-}
+func (w *writer) keyset() feed.Keyset { return feed.Keyset{Key: w.def.Key, Quote: quoteIdentifier} }
 
 // bound compares the key with parameters. It selects the rows after a key, or with until
 // those up to and including it.
@@ -112,32 +101,13 @@ func (w *writer) bound(until bool) string {
 		parameters = append(parameters, "$"+strconv.Itoa(first+i))
 	}
 	if sameDirection {
-		return fmt.Sprintf("(%s) %s (%s)", w.keyList(""), operator(key[0], until, true), strings.Join(parameters, ", "))
+		return fmt.Sprintf("(%s) %s (%s)", w.keyset().Columns(), key[0].Operator(until, true), strings.Join(parameters, ", "))
 	}
 	// A row comparison has one direction. The bound on the first column is redundant, but
 	// an index can use it.
-	last := len(key) - 1
-	text := fmt.Sprintf("%s %s %s", quoteIdentifier(key[last].Name), operator(key[last], until, true), parameters[last])
-	for i := last - 1; i >= 0; i-- {
-		name := quoteIdentifier(key[i].Name)
-		text = fmt.Sprintf("(%s %s %s OR (%s = %s AND %s))",
-			name, operator(key[i], until, false), parameters[i], name, parameters[i], text)
-	}
-	lead := fmt.Sprintf("%s %s= %s", quoteIdentifier(key[0].Name), operator(key[0], until, false), parameters[0])
+	text := w.keyset().Compare(until, func(column int) string { return parameters[column] })
+	lead := fmt.Sprintf("%s %s= %s", quoteIdentifier(key[0].Name), key[0].Operator(until, false), parameters[0])
 	return lead + " AND " + text
-}
-
-// operator returns the comparison for the rows after a key, or with until for those up to
-// it. With until the last column's comparison includes equality.
-func operator(column feed.KeyColumn, until, last bool) string {
-	op := "<"
-	if column.Ascending != until {
-		op = ">"
-	}
-	if until && last {
-		op += "="
-	}
-	return op
 }
 
 // castOf returns the SQL type of a parameter.
