@@ -32,7 +32,7 @@ type connection interface {
 	Ping(context.Context) error
 	Probe(context.Context) error
 	Stats() database.Stats
-	close() error
+	Close() error
 }
 
 // tables creates the engines' sources and sinks in a database.
@@ -70,17 +70,17 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	case database.Postgres:
 		var db *postgres.DB
 		db, err = postgres.Open(ctx, url, s.pool, s.log)
-		st.connection, st.tables = postgresDB{db}, postgresDB{db}
+		st.connection, st.tables = db, adapt(db)
 	case database.SQLite:
 		var db *sqlite.DB
 		db, err = sqlite.Open(ctx, url, s.pool, s.log)
-		st.connection, st.tables = sqliteDB{db}, sqliteDB{db}
+		st.connection, st.tables = db, adapt(db)
 	case database.MySQL:
 		var db *mysql.DB
 		if db, err = mysql.Open(ctx, url, s.pool, s.log); err != nil {
 			err = UsageError{err} // it connects later, so the URL is wrong
 		}
-		st.connection, st.tables = mysqlDB{db}, mysqlDB{db}
+		st.connection, st.tables = db, adapt(db)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)
@@ -91,51 +91,35 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 
 func (s *stores) close() {
 	for _, st := range s.open {
-		if err := st.close(); err != nil {
+		if err := st.Close(); err != nil {
 			s.log.Warn("database cannot be closed", "database", st.url.String(), "error", err)
 		}
 	}
 }
 
-// postgresDB is an open PostgreSQL database.
-type postgresDB struct{ *postgres.DB }
-
-func (db postgresDB) feed(d feed.Definition) (feed.Source, error)   { return db.Feed(d) }
-func (db postgresDB) query(d query.Definition) (querySource, error) { return db.Query(d) }
-func (db postgresDB) popups() popupTables                           { return db.Popups() }
-
-func (db postgresDB) stream(schema *stream.Schema) streamDatabase {
-	return postgresStream{db.Stream(schema), db}
+// adapter is an open database with the types of one adapter.
+type adapter[F feed.Source, Q querySource, S streamDatabase, P popupTables] interface {
+	connection
+	Feed(feed.Definition) (F, error)
+	Query(query.Definition) (Q, error)
+	Stream(*stream.Schema) S
+	Popups() P
 }
 
-func (db postgresDB) close() error {
-	db.Close()
-	return nil
+// adapted gives an adapter the interface tables.
+type adapted[F feed.Source, Q querySource, S streamDatabase, P popupTables] struct {
+	db adapter[F, Q, S, P]
 }
 
-// mysqlDB is an open MySQL or MariaDB database.
-type mysqlDB struct{ *mysql.DB }
-
-func (db mysqlDB) feed(d feed.Definition) (feed.Source, error)   { return db.Feed(d) }
-func (db mysqlDB) query(d query.Definition) (querySource, error) { return db.Query(d) }
-func (db mysqlDB) popups() popupTables                           { return db.Popups() }
-func (db mysqlDB) close() error                                  { return db.Close() }
-
-func (db mysqlDB) stream(schema *stream.Schema) streamDatabase {
-	return mysqlStream{db.Stream(schema), db}
+// adapt lets Go infer the types of adapted.
+func adapt[F feed.Source, Q querySource, S streamDatabase, P popupTables](db adapter[F, Q, S, P]) tables {
+	return adapted[F, Q, S, P]{db}
 }
 
-// sqliteDB is an open SQLite file.
-type sqliteDB struct{ *sqlite.DB }
-
-func (db sqliteDB) feed(d feed.Definition) (feed.Source, error)   { return db.Feed(d) }
-func (db sqliteDB) query(d query.Definition) (querySource, error) { return db.Query(d) }
-func (db sqliteDB) popups() popupTables                           { return db.Popups() }
-func (db sqliteDB) close() error                                  { return db.Close() }
-
-func (db sqliteDB) stream(schema *stream.Schema) streamDatabase {
-	return sqliteStream{db.Stream(schema), db}
-}
+func (a adapted[F, Q, S, P]) feed(d feed.Definition) (feed.Source, error)   { return a.db.Feed(d) }
+func (a adapted[F, Q, S, P]) query(d query.Definition) (querySource, error) { return a.db.Query(d) }
+func (a adapted[F, Q, S, P]) stream(schema *stream.Schema) streamDatabase   { return a.db.Stream(schema) }
+func (a adapted[F, Q, S, P]) popups() popupTables                           { return a.db.Popups() }
 
 // streamDatabase is a stream's table and its database.
 type streamDatabase interface {
@@ -143,40 +127,6 @@ type streamDatabase interface {
 	stream.Database
 	Close() error
 }
-
-// postgresStream is a stream's table in PostgreSQL.
-type postgresStream struct {
-	*postgres.Stream
-	db postgresDB
-}
-
-func (s postgresStream) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
-func (s postgresStream) Close() error                   { return nil }
-
-// Check also checks the privileges.
-func (s postgresStream) Check(ctx context.Context) error {
-	if err := s.Stream.Check(ctx); err != nil {
-		return err
-	}
-	return s.CheckPrivileges(ctx)
-}
-
-// mysqlStream is a stream's table in MySQL or MariaDB.
-type mysqlStream struct {
-	*mysql.Stream
-	db mysqlDB
-}
-
-func (s mysqlStream) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
-func (s mysqlStream) Close() error                   { return nil }
-
-// sqliteStream is a stream's table in SQLite.
-type sqliteStream struct {
-	*sqlite.Stream
-	db sqliteDB
-}
-
-func (s sqliteStream) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
 // replica is the read replica of the default database.
 type replica struct {

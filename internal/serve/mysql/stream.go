@@ -110,6 +110,12 @@ func quoteTable(name string) string {
 	return strings.Join(parts, ".")
 }
 
+// Ping implements stream.Database.
+func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
+
+// Close does nothing: the connections belong to the DB.
+func (st *Stream) Close() error { return nil }
+
 // Check has the database prepare the stream's statement, and creates the stream's own
 // tables if they are missing.
 func (st *Stream) Check(ctx context.Context) error {

@@ -56,7 +56,10 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 }
 
 // Close waits for running statements and closes all connections.
-func (db *DB) Close() { db.pool.Close() }
+func (db *DB) Close() error {
+	db.pool.Close()
+	return nil
+}
 
 // Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {

@@ -85,7 +85,7 @@ func open(t testing.TB, url string, pool database.Pool) *DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(db.Close)
+	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
 

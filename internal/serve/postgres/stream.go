@@ -113,30 +113,20 @@ func quoteTable(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// Check has the database prepare the stream's statements, and creates the stream's own
-// tables if they are missing.
+// Ping implements stream.Database.
+func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
+
+// Close does nothing: the connections belong to the DB.
+func (st *Stream) Close() error { return nil }
+
+// Check has the database prepare and explain the stream's statements, and creates the
+// stream's own tables if they are missing. EXPLAIN checks the privileges without writing;
+// preparing a statement does not.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := st.prepareTables(ctx, conn); err != nil {
 			return err
 		}
-		for _, s := range []*statement{st.batch, st.keys, st.rows} {
-			if _, err := conn.Prepare(ctx, "", s.sql, nil); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", st.def.Name, err)
-	}
-	return nil
-}
-
-// CheckPrivileges has the database check the privileges for the stream's statements.
-// EXPLAIN checks them without writing; preparing a statement does not.
-func (st *Stream) CheckPrivileges(ctx context.Context) error {
-	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		for _, s := range []*statement{st.batch, st.keys, st.rows} {
 			d, err := conn.Prepare(ctx, "", s.sql, nil)
 			if err != nil {

@@ -98,6 +98,9 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	return conn, nil
 }
 
+// Ping implements stream.Database.
+func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
+
 // Check has SQLite prepare the stream's statement, and creates the stream's own tables if
 // they are missing.
 func (st *Stream) Check(ctx context.Context) error {
