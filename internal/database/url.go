@@ -39,11 +39,6 @@ func (d Driver) Dialect() plans.Dialect {
 	return plans.Postgres
 }
 
-// ParseStatementFor reads a statement as the driver's database does.
-func ParseStatementFor(driver Driver, sql string) (plans.Statement, error) {
-	return plans.ParseStatement(sql, driver.Dialect())
-}
-
 // URL is a parsed database address. Its String never shows the password and can be logged;
 // Raw is for drivers.
 type URL struct {

@@ -141,6 +141,15 @@ func (d Dialect) QuoteAlways(name string) string {
 	return mark + strings.ReplaceAll(name, mark, mark+mark) + mark
 }
 
+// ParseTableName reads SCHEMA.NAME or NAME.
+func ParseTableName(text string) TableName {
+	schema, name, found := strings.Cut(text, ".")
+	if !found {
+		return TableName{Name: text}
+	}
+	return TableName{Schema: schema, Name: name}
+}
+
 // SQL writes the table's name for a statement, quoted.
 func (t TableName) SQL(d Dialect) string {
 	if t.Schema == "" {

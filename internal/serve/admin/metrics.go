@@ -75,12 +75,7 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 	c := &snapshots[s]{prefix: "spillway_replica_", fixed: prometheus.Labels{"database": name}, read: func() []s { return []s{reads} }}
 	return c.describe([]metric[s]{
 		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads answered by the primary instead.", nil},
-		{"down", gauge, func(s s) float64 {
-			if s.Down() {
-				return 1
-			}
-			return 0
-		}, "1 while only the primary is used.", nil},
+		{"down", gauge, func(s s) float64 { return flag(s.Down()) }, "1 while only the primary is used.", nil},
 		{"lag_seconds", gauge, func(s s) float64 {
 			lag, known := s.Lag()
 			if !known {
@@ -114,6 +109,13 @@ func QueryStats(stats func() []query.Stats) prometheus.Collector {
 		{"cache_bytes", gauge, func(s s) float64 { return float64(s.CacheBytes) }, "Memory of cached answers.", nil},
 		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Answers dropped for others.", nil},
 	})
+}
+
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // snapshots is a collector of values of T. All are read once per scrape, so that the metrics

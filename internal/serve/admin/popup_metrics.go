@@ -23,12 +23,6 @@ type PopupFigures struct {
 // PopupStats returns the metrics of popups, spillway_popup_…. read is called at each scrape.
 func PopupStats(read func() PopupFigures) prometheus.Collector {
 	type s = PopupFigures
-	flag := func(is bool) float64 {
-		if is {
-			return 1
-		}
-		return 0
-	}
 	outcome := func(name string) prometheus.Labels { return prometheus.Labels{"outcome": name} }
 	event := func(name string) prometheus.Labels { return prometheus.Labels{"kind": name} }
 	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }

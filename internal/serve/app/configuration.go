@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"spillway/internal/database"
+	"spillway/internal/plans"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
 	"spillway/internal/serve/stream"
@@ -120,7 +121,7 @@ func checkStatements(c config.Config) []config.Mistake {
 		if f.SQL == "" {
 			continue // Validate reports it
 		}
-		statement, err := database.ParseStatementFor(url.Driver, f.SQL)
+		statement, err := plans.ParseStatement(f.SQL, url.Driver.Dialect())
 		if err != nil {
 			found = append(found, config.Mistake{Path: path + ".sql", Rule: "cannot be parsed at " + err.Error()})
 			continue

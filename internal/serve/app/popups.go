@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"spillway/internal/database"
+	"spillway/internal/plans"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
@@ -374,7 +375,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	if p.AttributesSQL == "" {
 		return found
 	}
-	statement, err := database.ParseStatementFor(url.Driver, p.AttributesSQL)
+	statement, err := plans.ParseStatement(p.AttributesSQL, url.Driver.Dialect())
 	if err != nil {
 		add("attributes_sql", "cannot be parsed at "+err.Error())
 		return found

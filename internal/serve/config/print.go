@@ -42,29 +42,13 @@ func (p *printer) block(v reflect.Value, indent string) {
 func (p *printer) value(v reflect.Value, indent string) {
 	switch x := v.Interface().(type) {
 	case []string:
-		texts := make([]string, len(x))
-		for i := range x {
-			texts[i] = scalar(x[i])
-		}
-		p.line("[" + strings.Join(texts, ", ") + "]")
+		p.line("[" + join(x, scalar) + "]")
 	case []Secret:
-		texts := make([]string, len(x))
-		for i := range x {
-			texts[i] = scalar(x[i].String())
-		}
-		p.line("[" + strings.Join(texts, ", ") + "]")
+		p.line("[" + join(x, func(s Secret) string { return scalar(s.String()) }) + "]")
 	case Keys:
-		texts := make([]string, len(x))
-		for i := range x {
-			texts[i] = scalar(x[i].String())
-		}
-		p.line("[" + strings.Join(texts, ", ") + "]")
+		p.line("[" + join(x, func(k KeyColumn) string { return scalar(k.String()) }) + "]")
 	case Params:
-		texts := make([]string, len(x))
-		for i := range x {
-			texts[i] = scalar(x[i].Name) + ": " + scalar(x[i].Type)
-		}
-		p.line("{" + strings.Join(texts, ", ") + "}")
+		p.line("{" + join(x, func(one Param) string { return scalar(one.Name) + ": " + scalar(one.Type) }) + "}")
 	case Columns:
 		p.columns(x, indent)
 	case Secret:
@@ -87,6 +71,15 @@ func (p *printer) value(v reflect.Value, indent string) {
 		}
 		p.line(fmt.Sprint(x))
 	}
+}
+
+// join writes values one after the other.
+func join[T any](values []T, text func(T) string) string {
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i] = text(v)
+	}
+	return strings.Join(texts, ", ")
 }
 
 // columns writes one line per column of a stream.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 )
 
@@ -83,7 +84,7 @@ func (st *Stream) insert(n int, plain bool) string {
 	for _, c := range st.columns {
 		names = append(names, quoteName(c.Name))
 	}
-	sql := fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", quoteTable(st.def.Table), strings.Join(names, ", "), tuples(n, len(st.columns)))
+	sql := fmt.Sprintf("INSERT INTO %s (%s) VALUES %s", plans.ParseTableName(st.def.Table).SQL(plans.MySQL), strings.Join(names, ", "), tuples(n, len(st.columns)))
 	if len(st.def.Key) == 0 || plain {
 		return sql
 	}
@@ -99,15 +100,6 @@ func (st *Stream) insert(n int, plain bool) string {
 func tuples(n, columns int) string {
 	row := "(?" + strings.Repeat(",?", columns-1) + ")"
 	return row + strings.Repeat(","+row, n-1)
-}
-
-// quoteTable quotes schema.table or table.
-func quoteTable(name string) string {
-	parts := strings.Split(name, ".")
-	for i, part := range parts {
-		parts[i] = quoteName(part)
-	}
-	return strings.Join(parts, ".")
 }
 
 // Ping implements stream.Database.
@@ -168,7 +160,7 @@ func (st *Stream) checkTable(ctx context.Context, se *session) error {
 		return err
 	}
 	if len(engines) == 1 && engines[0][0] != "" && engines[0][0] != "InnoDB" {
-		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", errTable, st.def.Table, engines[0][0], quoteTable(st.def.Table))
+		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", errTable, st.def.Table, engines[0][0], plans.ParseTableName(st.def.Table).SQL(plans.MySQL))
 	}
 	for _, name := range st.def.Key {
 		nullable, err := se.texts(ctx, "SELECT is_nullable FROM information_schema.columns"+where+" AND column_name = ?", database, table, name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 )
 
@@ -93,7 +94,7 @@ func insertRows(schema *stream.Schema) string {
 	}
 	list := strings.Join(names, ", ")
 	sql := fmt.Sprintf("INSERT INTO %s (%s) SELECT * FROM unnest(%s) AS r(%s)",
-		quoteTable(def.Table), list, strings.Join(arrays, ", "), list)
+		plans.ParseTableName(def.Table).SQL(plans.Postgres), list, strings.Join(arrays, ", "), list)
 	if len(def.Key) > 0 {
 		var key []string
 		for _, name := range def.Key {
@@ -102,15 +103,6 @@ func insertRows(schema *stream.Schema) string {
 		sql += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
 	}
 	return sql
-}
-
-// quoteTable quotes schema.table or table.
-func quoteTable(name string) string {
-	parts := strings.Split(name, ".")
-	for i, part := range parts {
-		parts[i] = quoteIdentifier(part)
-	}
-	return strings.Join(parts, ".")
 }
 
 // Ping implements stream.Database.

@@ -10,6 +10,7 @@ import (
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 )
 
@@ -60,7 +61,7 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 		names = append(names, quote(c.Name))
 		marks = append(marks, "?")
 	}
-	st.insert = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", quoteTable(st.def.Table), strings.Join(names, ", "), strings.Join(marks, ", "))
+	st.insert = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", plans.ParseTableName(st.def.Table).SQL(plans.SQLite), strings.Join(names, ", "), strings.Join(marks, ", "))
 	for _, name := range st.def.Key {
 		key = append(key, quote(name))
 	}
@@ -68,15 +69,6 @@ func (db *DB) Stream(schema *stream.Schema) *Stream {
 		st.insert += " ON CONFLICT (" + strings.Join(key, ", ") + ") DO NOTHING"
 	}
 	return st
-}
-
-// quoteTable quotes schema.table or table.
-func quoteTable(name string) string {
-	parts := strings.Split(name, ".")
-	for i, part := range parts {
-		parts[i] = quote(part)
-	}
-	return strings.Join(parts, ".")
 }
 
 // open opens the connection for writing and creates the stream's own tables.
