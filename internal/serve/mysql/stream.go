@@ -196,10 +196,7 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return d, fmt.Errorf("read the durability settings: %w", err)
-	}
-	return d, nil
+	return d, err
 }
 
 // Sweep implements stream.Sink.
@@ -227,10 +224,7 @@ func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) 
 		}
 		return nil
 	})
-	if err != nil {
-		return total, fmt.Errorf("sweep: %w", err)
-	}
-	return total, nil
+	return total, err
 }
 
 func appendDatetime(dst []byte, t time.Time) []byte {

@@ -195,10 +195,7 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return d, fmt.Errorf("read the durability settings: %w", err)
-	}
-	return d, nil
+	return d, err
 }
 
 // Sweep implements stream.Sink.
@@ -225,10 +222,7 @@ func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) 
 		}
 		return nil
 	})
-	if err != nil {
-		return total, fmt.Errorf("sweep: %w", err)
-	}
-	return total, nil
+	return total, err
 }
 
 // SQLSTATEs that a stream distinguishes.

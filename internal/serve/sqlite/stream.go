@@ -141,10 +141,7 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 			return nil
 		}})
 	})
-	if err != nil {
-		return d, fmt.Errorf("read the durability settings: %w", err)
-	}
-	return d, nil
+	return d, err
 }
 
 // Sweep implements stream.Sink.
@@ -166,8 +163,5 @@ func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) 
 		}
 		return nil
 	})
-	if err != nil {
-		return total, fmt.Errorf("sweep: %w", err)
-	}
-	return total, nil
+	return total, err
 }

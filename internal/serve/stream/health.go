@@ -27,7 +27,7 @@ func (s *Stream) Start(ctx context.Context, database Database) error {
 	}
 	d, err := s.sink.Durability(ctx)
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", s.schema.def.Name, err)
+		return fmt.Errorf("stream %s: read the durability settings: %w", s.schema.def.Name, err)
 	}
 	s.maintenance.setDurability(d)
 	s.workers.Go(func() { s.runProbes(database) })
