@@ -119,11 +119,7 @@ func popupPlaces(t testing.TB) []*popup.Placement {
 // recorder kept the event but reported a failure, so the next event has the same sequence.
 func popupHistory(t testing.TB, place *popup.Placement, key popup.Key, random *rand.Rand, steps int) []popup.Event {
 	t.Helper()
-	schema, err := popup.NewSchema(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	attributes, now := schema.New(), popupDay
+	attributes, now := noAttributes(t), popupDay
 	var state popup.State
 	var events []popup.Event
 	for range steps {
@@ -245,7 +241,7 @@ func PopupApply(b *testing.B, backend PopupBackend) {
 			key := popup.Key{User: fmt.Sprint("user-", n+random.IntN(1000)-500), Placement: "home"}
 			n++
 			state := states[key]
-			next, event, err := popup.Show(place, key, state, popup.Decide(place, popup.State{}, benchAttributes(b), popupDay), popupDay.Add(time.Duration(n)*time.Second))
+			next, event, err := popup.Show(place, key, state, popup.Decide(place, popup.State{}, noAttributes(b), popupDay), popupDay.Add(time.Duration(n)*time.Second))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -260,7 +256,7 @@ func PopupApply(b *testing.B, backend PopupBackend) {
 	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "events/s")
 }
 
-func benchAttributes(t testing.TB) *popup.Attributes {
+func noAttributes(t testing.TB) *popup.Attributes {
 	schema, err := popup.NewSchema(nil)
 	if err != nil {
 		t.Fatal(err)
