@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"spillway/internal/database"
+	"spillway/internal/exit"
 	"spillway/internal/serve/app"
 	"spillway/internal/serve/config"
 )
@@ -35,7 +36,7 @@ func configVerb(t *testing.T, args ...string) (stdout, stderr string, code int) 
 func TestConfigCheck(t *testing.T) {
 	t.Chdir(filepath.Join("testdata", "config"))
 	stdout, stderr, code := configVerb(t, "check", "good.yaml")
-	if stdout != "good.yaml: ok\n" || stderr != "" || code != exitOK {
+	if stdout != "good.yaml: ok\n" || stderr != "" || code != exit.OK {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 
@@ -44,12 +45,12 @@ func TestConfigCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout, stderr, code = configVerb(t, "check", "mistakes.yaml")
-	if diff := cmp.Diff(string(want), stderr); diff != "" || stdout != "" || code != exitUsage {
+	if diff := cmp.Diff(string(want), stderr); diff != "" || stdout != "" || code != exit.Usage {
 		t.Errorf("exit %d, standard output %q, standard error\n%s", code, stdout, diff)
 	}
 
 	stdout, stderr, code = configVerb(t, "check", "missing.yaml")
-	if stdout != "" || stderr != "spillway: read configuration: open missing.yaml: no such file or directory\n" || code != exitUsage {
+	if stdout != "" || stderr != "spillway: read configuration: open missing.yaml: no such file or directory\n" || code != exit.Usage {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 }
@@ -57,11 +58,11 @@ func TestConfigCheck(t *testing.T) {
 func TestConfigPrint(t *testing.T) {
 	t.Chdir(filepath.Join("testdata", "config"))
 	stdout, stderr, code := configVerb(t, "print", "good.yaml")
-	if !strings.Contains(stdout, `database: "postgres://app:***@db.example/app"`) || stderr != "" || code != exitOK {
+	if !strings.Contains(stdout, `database: "postgres://app:***@db.example/app"`) || stderr != "" || code != exit.OK {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	stdout, stderr, code = configVerb(t, "print", "mistakes.yaml")
-	if stdout != "" || !strings.Contains(stderr, "mistakes.yaml:1:9: listen:") || code != exitUsage {
+	if stdout != "" || !strings.Contains(stderr, "mistakes.yaml:1:9: listen:") || code != exit.Usage {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 }
@@ -74,7 +75,7 @@ func TestConfigPrintBuiltIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg, err := app.LoadConfig(path)
-	if code != exitOK || err != nil {
+	if code != exit.OK || err != nil {
 		t.Fatalf("exit %d, %v in\n%s", code, err, stdout)
 	}
 	if diff := cmp.Diff(app.BuiltIn(), cfg); diff != "" {
@@ -84,7 +85,7 @@ func TestConfigPrintBuiltIn(t *testing.T) {
 
 func TestConfigSchema(t *testing.T) {
 	stdout, _, code := configVerb(t, "schema")
-	if !json.Valid([]byte(stdout)) || code != exitOK {
+	if !json.Valid([]byte(stdout)) || code != exit.OK {
 		t.Errorf("exit %d\n%s", code, stdout)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"spillway/internal/exit"
 	"strings"
 	"testing"
 
@@ -42,7 +43,7 @@ func TestDoctorHost(t *testing.T) {
 	// More connections than any range of ports has, kept open at once.
 	stdout, stderr, code := spillway(t, "doctor", "--for", "rate=1000000 keep-alive service=10s", "--json", "--write", file)
 	r := readDoctor(t, stdout)
-	if code != exitFailed || r.Prediction.RunOut == nil || !strings.Contains(stderr, "a check failed") {
+	if code != exit.Failed || r.Prediction.RunOut == nil || !strings.Contains(stderr, "a check failed") {
 		t.Errorf("exit %d, %+v\n%s", code, r.Prediction, stderr)
 	}
 	if len(r.Findings) < 10 || r.Findings[0].Group != "prediction" || r.Findings[0].Status != "fail" {
@@ -53,7 +54,7 @@ func TestDoctorHost(t *testing.T) {
 		t.Errorf("%v, %s", err, text)
 	}
 	stdout, stderr, code = spillway(t, "doctor", "--for", "rate=1 short-connections closes=server", "--target", "http://127.0.0.1:1/")
-	if code == exitUsage || code == exitError || !strings.Contains(stdout, "outdated advice: set it to 1") || !strings.Contains(stdout, "prediction for rate=1") {
+	if code == exit.Usage || code == exit.Error || !strings.Contains(stdout, "outdated advice: set it to 1") || !strings.Contains(stdout, "prediction for rate=1") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 }
@@ -71,12 +72,12 @@ func TestDoctorQuery(t *testing.T) {
 	// The tests' server does not fsync: a check fails, and the query is still looked at.
 	stdout, stderr, code := spillway(t, "doctor", "--json", "--measure", "--database", url, "--query", "SELECT id FROM goods WHERE city = :city ORDER BY price LIMIT 3")
 	r := readDoctor(t, stdout)
-	if code != exitFailed || len(r.Query.Candidates) != 2 || len(r.Query.Measured) != 3 || r.Query.Candidates[0].Columns[1].Name != "price" || r.Query.Measured[0].Median <= 0 {
+	if code != exit.Failed || len(r.Query.Candidates) != 2 || len(r.Query.Measured) != 3 || r.Query.Candidates[0].Columns[1].Name != "price" || r.Query.Measured[0].Median <= 0 {
 		t.Errorf("exit %d, %+v\n%s", code, r.Query, stderr)
 	}
 	stdout, _, code = spillway(t, "doctor", "--database", url, "--query", "SELECT id FROM goods WHERE city = ?", "--param", "city=7")
 	for _, want := range []string{"fail  fsync: off", "Seq Scan on goods", "goods (city): city equal", "--measure builds"} {
-		if code != exitFailed || !strings.Contains(stdout, want) {
+		if code != exit.Failed || !strings.Contains(stdout, want) {
 			t.Errorf("exit %d, no %q in\n%s", code, want, stdout)
 		}
 	}
@@ -89,20 +90,20 @@ func TestDoctorUse(t *testing.T) {
 		says string
 		args []string
 	}{
-		{exitOK, "--for", []string{"--help"}},
-		{exitUsage, "must be a number of requests", []string{"--for", "rate=many"}},
-		{exitUsage, "repeats or contradicts", []string{"--for", "rate=1 keep-alive short-connections"}},
-		{exitUsage, "--target", []string{"--target", "nowhere"}},
-		{exitUsage, "postgres://", []string{"--database", "oracle://x"}},
-		{exitUsage, "--query requires --database", []string{"--query", "SELECT 1 FROM t"}},
-		{exitUsage, "require --query", []string{"--database", url, "--measure"}},
-		{exitUsage, "one plain SELECT", []string{"--database", url, "--query", "DROP TABLE t"}},
-		{exitUsage, "no table nowhere", []string{"--database", url, "--query", "SELECT 1 FROM nowhere"}},
-		{exitUsage, "NAME=VALUE", []string{"--database", url, "--query", "SELECT 1 FROM t", "--param", "x"}},
-		{exitUsage, "--copy-rows", []string{"--copy-rows", "0"}},
-		{exitUsage, "--timeout", []string{"--timeout", "0s"}},
-		{exitError, "127.0.0.1:1", []string{"--database", "postgres://u:s3cr3t@127.0.0.1:1/x"}},
-		{exitError, "connect to mysql://u:***@127.0.0.1:1/x", []string{"--database", "mysql://u:s3cr3t@127.0.0.1:1/x"}},
+		{exit.OK, "--for", []string{"--help"}},
+		{exit.Usage, "must be a number of requests", []string{"--for", "rate=many"}},
+		{exit.Usage, "repeats or contradicts", []string{"--for", "rate=1 keep-alive short-connections"}},
+		{exit.Usage, "--target", []string{"--target", "nowhere"}},
+		{exit.Usage, "postgres://", []string{"--database", "oracle://x"}},
+		{exit.Usage, "--query requires --database", []string{"--query", "SELECT 1 FROM t"}},
+		{exit.Usage, "require --query", []string{"--database", url, "--measure"}},
+		{exit.Usage, "one plain SELECT", []string{"--database", url, "--query", "DROP TABLE t"}},
+		{exit.Usage, "no table nowhere", []string{"--database", url, "--query", "SELECT 1 FROM nowhere"}},
+		{exit.Usage, "NAME=VALUE", []string{"--database", url, "--query", "SELECT 1 FROM t", "--param", "x"}},
+		{exit.Usage, "--copy-rows", []string{"--copy-rows", "0"}},
+		{exit.Usage, "--timeout", []string{"--timeout", "0s"}},
+		{exit.Error, "127.0.0.1:1", []string{"--database", "postgres://u:s3cr3t@127.0.0.1:1/x"}},
+		{exit.Error, "connect to mysql://u:***@127.0.0.1:1/x", []string{"--database", "mysql://u:s3cr3t@127.0.0.1:1/x"}},
 	} {
 		stdout, stderr, code := spillway(t, append([]string{"doctor"}, c.args...)...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) || strings.Contains(stdout+stderr, "s3cr3t") {
@@ -114,7 +115,7 @@ func TestDoctorUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, stderr, code := spillway(t, "doctor", "--for", "rate=1000000 keep-alive service=10s", "--write", foreign)
-	if code != exitUsage || !strings.Contains(stderr, "not written by doctor") {
+	if code != exit.Usage || !strings.Contains(stderr, "not written by doctor") {
 		t.Errorf("a foreign file: exit %d, %s", code, stderr)
 	}
 }

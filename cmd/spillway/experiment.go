@@ -1,6 +1,9 @@
 package main
 
-import "spillway/internal/lab/experiment"
+import (
+	"spillway/internal/exit"
+	"spillway/internal/lab/experiment"
+)
 
 // experimentCmd compares variants of a system as a file describes.
 type experimentCmd struct {
@@ -34,7 +37,7 @@ func (c *experimentCmd) Run(env *environment) error {
 		Tool: versionText(), Args: env.args, Stdout: env.stdout, Stderr: env.stderr,
 	}
 	code, err := command.Execute(env.ctx)
-	if err == nil && code != exitOK {
+	if err == nil && code != exit.OK {
 		panic(exitPanic(code)) // the inner process has printed the reason
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
+	"spillway/internal/exit"
 )
 
 type gameRecord struct {
@@ -31,7 +32,7 @@ func TestGames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer
-			if code := run(context.Background(), []string{"seed", "games", "--database", url, "--records", "2000", "--apps", "10", "--index", "right"}, strings.NewReader(""), &out, &errs); code != exitOK {
+			if code := run(context.Background(), []string{"seed", "games", "--database", url, "--records", "2000", "--apps", "10", "--index", "right"}, strings.NewReader(""), &out, &errs); code != exit.OK {
 				t.Fatalf("exit %d: %s", code, errs.String())
 			}
 			token := regexp.MustCompile("app_id app-1, token ([0-9a-f]{32})").FindStringSubmatch(out.String())

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/exit"
 	"spillway/internal/lab/report"
 	"spillway/internal/lab/result"
 )
@@ -50,7 +51,7 @@ func pages(t *testing.T) (url string, seen *atomic.Int64) {
 func TestLoadTable(t *testing.T) {
 	url, seen := pages(t)
 	stdout, stderr, code := loadVerb(t, t.Context(), url+"/ok", "-c", "2,4", "-n", "300")
-	if code != exitOK || seen.Load() != 600 {
+	if code != exit.OK || seen.Load() != 600 {
 		t.Errorf("exit %d with %d requests\n%s%s", code, seen.Load(), stdout, stderr)
 	}
 	for _, want := range []string{"conns", "p50", "\n      2  ", "\n      4  "} {
@@ -68,7 +69,7 @@ func TestLoadJSONAndFile(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run.ndjson.gz")
 	stdout, stderr, code := loadVerb(t, t.Context(), url+"/ok", "--rate", "200,400", "-d", "500ms", "--json", "-o", out, "--seed", "7",
 		"-H", "Authorization: Bearer hush", "--slo", "errors<50%", "--label", "mine", "--run", "r1", "--check", "body~=SUCCESS")
-	if code != exitOK {
+	if code != exit.OK {
 		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	var d report.Document
@@ -91,7 +92,7 @@ func TestLoadJSONAndFile(t *testing.T) {
 		t.Error("a secret header is shown")
 	}
 	reported, _, code := reportOn(t, out, "--format", "json")
-	if code != exitOK || reported != stdout {
+	if code != exit.OK || reported != stdout {
 		t.Errorf("exit %d: report on the file differs from load --json:\n%s", code, reported)
 	}
 }
@@ -106,7 +107,7 @@ func reportOn(t *testing.T, args ...string) (stdout, stderr string, code int) {
 func TestLoadSLO(t *testing.T) {
 	url, _ := pages(t)
 	_, stderr, code := loadVerb(t, t.Context(), url+"/fail", "-c", "1", "-n", "200", "--slo", "errors<0.5% p50<10s")
-	if code != exitFailed || !strings.Contains(stderr, "SLO missed: errors<0.5% at 1 connections") {
+	if code != exit.Failed || !strings.Contains(stderr, "SLO missed: errors<0.5% at 1 connections") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
 }
@@ -124,7 +125,7 @@ func TestLoadBodies(t *testing.T) {
 		{url + "/echo", "--body-file", filepath.Join(dir, "body"), "--check", "body~=[{sequence}]"},
 		{url, "--requests-file", filepath.Join(dir, "requests"), "--check", "status=200"},
 	} {
-		if stdout, stderr, code := loadVerb(t, t.Context(), append(args, "-c", "2", "-n", "100", "--slo", "errors<=0")...); code != exitOK {
+		if stdout, stderr, code := loadVerb(t, t.Context(), append(args, "-c", "2", "-n", "100", "--slo", "errors<=0")...); code != exit.OK {
 			t.Errorf("%q: exit %d\n%s%s", args, code, stdout, stderr)
 		}
 	}
@@ -137,7 +138,7 @@ func TestLoadInterrupt(t *testing.T) {
 	defer cancel()
 	out := filepath.Join(t.TempDir(), "run")
 	stdout, stderr, code := loadVerb(t, ctx, url+"/ok", "--rate", "300,400", "-d", "1h", "-o", out)
-	if code != exitOK || seen.Load() < 10 || !strings.Contains(stdout, "300/s") {
+	if code != exit.OK || seen.Load() < 10 || !strings.Contains(stdout, "300/s") {
 		t.Errorf("exit %d with %d requests\n%s%s", code, seen.Load(), stdout, stderr)
 	}
 	kept, err := result.ReadFile(out)
@@ -158,23 +159,23 @@ func TestLoadMistakes(t *testing.T) {
 		code int
 		want string
 	}{
-		{nil, exitUsage, "name a target"},
-		{[]string{"http://1.1.1.1/"}, exitUsage, "neither this machine nor a private address"},
-		{[]string{url, "--rate", "x"}, exitUsage, "--rate"},
-		{[]string{url, "-c", "0"}, exitUsage, "--connections"},
-		{[]string{url, "--slo", "p99"}, exitUsage, "SLO"},
-		{[]string{url, "--check", "x"}, exitUsage, "check"},
-		{[]string{url, "-H", "x"}, exitUsage, "header"},
-		{[]string{url, "--param", "x"}, exitUsage, "NAME=VALUE"},
-		{[]string{url, "--source", "x"}, exitUsage, "--source"},
-		{[]string{url, "--body", "a", "--body-file", "b"}, exitUsage, "one of them"},
-		{[]string{url, "--body-file", "/no/such"}, exitUsage, "no such file"},
-		{[]string{url, "--per-connection=-1"}, exitUsage, "must not be negative"},
-		{[]string{url, "--report-interval", "1ms"}, exitUsage, "--report-interval"},
-		{[]string{url, "--timeout", "0s"}, exitUsage, "timeout"},
-		{[]string{url, "-n", "1", "-o", "/no/such/dir/file"}, exitUsage, "result file"},
-		{[]string{url, "--self-test"}, exitUsage, "its own target"},
-		{[]string{"http://" + listener.Addr().String()}, exitError, "connection refused"},
+		{nil, exit.Usage, "name a target"},
+		{[]string{"http://1.1.1.1/"}, exit.Usage, "neither this machine nor a private address"},
+		{[]string{url, "--rate", "x"}, exit.Usage, "--rate"},
+		{[]string{url, "-c", "0"}, exit.Usage, "--connections"},
+		{[]string{url, "--slo", "p99"}, exit.Usage, "SLO"},
+		{[]string{url, "--check", "x"}, exit.Usage, "check"},
+		{[]string{url, "-H", "x"}, exit.Usage, "header"},
+		{[]string{url, "--param", "x"}, exit.Usage, "NAME=VALUE"},
+		{[]string{url, "--source", "x"}, exit.Usage, "--source"},
+		{[]string{url, "--body", "a", "--body-file", "b"}, exit.Usage, "one of them"},
+		{[]string{url, "--body-file", "/no/such"}, exit.Usage, "no such file"},
+		{[]string{url, "--per-connection=-1"}, exit.Usage, "must not be negative"},
+		{[]string{url, "--report-interval", "1ms"}, exit.Usage, "--report-interval"},
+		{[]string{url, "--timeout", "0s"}, exit.Usage, "timeout"},
+		{[]string{url, "-n", "1", "-o", "/no/such/dir/file"}, exit.Usage, "result file"},
+		{[]string{url, "--self-test"}, exit.Usage, "its own target"},
+		{[]string{"http://" + listener.Addr().String()}, exit.Error, "connection refused"},
 	} {
 		stdout, stderr, code := loadVerb(t, t.Context(), test.args...)
 		if code != test.code || !strings.Contains(stderr, test.want) || stdout != "" {

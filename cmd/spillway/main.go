@@ -18,7 +18,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,20 +29,11 @@ import (
 	"github.com/alecthomas/kong"
 
 	"spillway/internal/exit"
-	"spillway/internal/serve/app"
 )
 
 func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
-
-// Exit codes, the same for every command.
-const (
-	exitOK     = 0
-	exitFailed = 1 // the SLO or a check failed
-	exitUsage  = 2 // wrong arguments or configuration
-	exitError  = 3 // could not run
-)
 
 // environment is what a command gets from the process.
 type environment struct {
@@ -53,16 +43,6 @@ type environment struct {
 	args           []string
 	log            *slog.Logger
 }
-
-// usageError is a mistake in the arguments: exit 2.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// failedError is a failed check: exit 1.
-type failedError struct{ error }
-
-func (e failedError) Unwrap() error { return e.error }
 
 // cli lists the commands.
 type cli struct {
@@ -91,11 +71,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			exit, ok := r.(exitPanic)
+			exited, ok := r.(exitPanic)
 			if !ok {
 				panic(r)
 			}
-			code = int(exit)
+			code = int(exited)
 		}
 	}()
 	parser, err := kong.New(&cli{},
@@ -114,12 +94,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	command, err := parser.Parse(args)
 	if err != nil {
-		return fail(stderr, usageError{err})
+		return fail(stderr, exit.UsageError(err))
 	}
 	if err := command.Run(env); err != nil {
 		return fail(stderr, err)
 	}
-	return exitOK
+	return exit.OK
 }
 
 // exitPanic carries an exit code out of kong's parser.
@@ -128,14 +108,5 @@ type exitPanic int
 // fail prints err and returns its exit code.
 func fail(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "spillway: %s\n", strings.TrimSpace(err.Error()))
-	var usage usageError
-	var configuration app.UsageError
-	var failed failedError
-	switch {
-	case errors.As(err, &usage), errors.As(err, &configuration):
-		return exitUsage
-	case errors.As(err, &failed):
-		return exitFailed
-	}
 	return exit.Code(err)
 }

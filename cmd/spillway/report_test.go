@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/exit"
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
 )
@@ -63,7 +64,7 @@ func TestReportShowsFiles(t *testing.T) {
 	f := func(args []string, want ...string) {
 		t.Helper()
 		stdout, stderr, code := reportVerb(t, args...)
-		if code != exitOK || stderr != "" {
+		if code != exit.OK || stderr != "" {
 			t.Errorf("%v: exit %d, %s", args, code, stderr)
 		}
 		for _, text := range want {
@@ -82,7 +83,7 @@ func TestReportShowsFiles(t *testing.T) {
 
 func TestReportWritesFile(t *testing.T) {
 	stdout, stderr, code := reportVerb(t, "a.ndjson", "-o", "page.html")
-	if code != exitOK || stdout+stderr != "" {
+	if code != exit.OK || stdout+stderr != "" {
 		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	page, err := os.ReadFile("page.html")
@@ -102,9 +103,9 @@ func TestReportMistakes(t *testing.T) {
 			t.Errorf("%v: exit %d\n%s%s", args, code, stdout, stderr)
 		}
 	}
-	f("open missing.ndjson: no such file or directory", exitUsage, "missing.ndjson")
+	f("open missing.ndjson: no such file or directory", exit.Usage, "missing.ndjson")
 	if err := os.WriteFile("x.txt", []byte("hello\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f("no such file or directory", exitError, "a.ndjson", "-o", "nowhere/page.html")
+	f("no such file or directory", exit.Error, "a.ndjson", "-o", "nowhere/page.html")
 }

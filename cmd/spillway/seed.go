@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 
+	"spillway/internal/exit"
 	"spillway/internal/serve/app"
 	"spillway/internal/serve/freight"
 )
@@ -37,7 +38,7 @@ Examples:
 func (c *seedFreightCmd) Run(env *environment) error {
 	switch {
 	case c.Upgrade && c.Replace:
-		return usageError{errors.New("--upgrade keeps every row, --replace drops all: give one of them")}
+		return exit.UsageError(errors.New("--upgrade keeps every row, --replace drops all: give one of them"))
 	case c.Upgrade:
 		return app.UpgradeFreight(env.ctx, c.Database, env.stdout)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"spillway/internal/exit"
 	"strings"
 	"testing"
 	"time"
@@ -22,14 +23,14 @@ func TestSeedGames(t *testing.T) {
 		}
 	}
 	size := []string{"--records", "200", "--apps", "3"}
-	f(exitOK, `sqlite:\S+ holds 200 records \(--apps 3 --records 200 --random-seed 1 --index none\), made in \S+; the first app is app_id app-1, token [0-9a-f]{32}\n`,
+	f(exit.OK, `sqlite:\S+ holds 200 records \(--apps 3 --records 200 --random-seed 1 --index none\), made in \S+; the first app is app_id app-1, token [0-9a-f]{32}\n`,
 		"game_record: 200 rows in ", size...)
-	f(exitOK, `.* holds this data set already \(--apps 3 --records 200 --random-seed 1 --index none\): nothing to do\n`, "", size...)
-	f(exitOK, `.*; its index is now right, made in \S+\n`, "indexes: done in ", append(size, "--index", "right")...)
-	f(exitError, "", "the database contains another data set (--apps 3 --records 200 --random-seed 1); --replace drops it", "--records", "200")
-	f(exitUsage, "", "--index must be none, seed or right, not \"best\"", append(size, "--index", "best")...)
-	f(exitUsage, "", "--apps must be 1 to 100000, not 0", "--apps", "0")
-	f(exitUsage, "", "--records must be 1 to 100000000, not -1", "--records=-1")
+	f(exit.OK, `.* holds this data set already \(--apps 3 --records 200 --random-seed 1 --index none\): nothing to do\n`, "", size...)
+	f(exit.OK, `.*; its index is now right, made in \S+\n`, "indexes: done in ", append(size, "--index", "right")...)
+	f(exit.Error, "", "the database contains another data set (--apps 3 --records 200 --random-seed 1); --replace drops it", "--records", "200")
+	f(exit.Usage, "", "--index must be none, seed or right, not \"best\"", append(size, "--index", "best")...)
+	f(exit.Usage, "", "--apps must be 1 to 100000, not 0", "--apps", "0")
+	f(exit.Usage, "", "--records must be 1 to 100000000, not -1", "--records=-1")
 }
 
 // seedVerb runs `spillway seed freight`.
@@ -49,13 +50,13 @@ func TestSeedFreight(t *testing.T) {
 		}
 	}
 	size := []string{"--users", "100", "--days", "30", "--per-day", "2"}
-	f(exitOK, `sqlite:\S+ holds 100 users and 48 orders \(--users 100 --days 30 --per-day 2 --random-seed 1\), made in \S+\n`,
+	f(exit.OK, `sqlite:\S+ holds 100 users and 48 orders \(--users 100 --days 30 --per-day 2 --random-seed 1\), made in \S+\n`,
 		"orders: 48 rows in ", size...)
-	f(exitOK, `sqlite:\S+ holds this data set already \(--users 100 --days 30 --per-day 2 --random-seed 1\): nothing to do\n`,
+	f(exit.OK, `sqlite:\S+ holds this data set already \(--users 100 --days 30 --per-day 2 --random-seed 1\): nothing to do\n`,
 		"", size...)
-	f(exitError, "", "the database contains another data set (--users 100 --days 30 --per-day 2 --random-seed 1); --replace drops it",
+	f(exit.Error, "", "the database contains another data set (--users 100 --days 30 --per-day 2 --random-seed 1); --replace drops it",
 		append(size, "--random-seed", "2")...)
-	f(exitOK, `.*--random-seed 2.*\n`, "statistics: done in ", append(size, "--random-seed", "2", "--replace")...)
+	f(exit.OK, `.*--random-seed 2.*\n`, "statistics: done in ", append(size, "--random-seed", "2", "--replace")...)
 }
 
 func TestSeedFreightUsage(t *testing.T) {
@@ -66,7 +67,7 @@ func TestSeedFreightUsage(t *testing.T) {
 	f := func(want string, args ...string) {
 		t.Helper()
 		stdout, stderr, code := seedVerb(args...)
-		if code != exitUsage || stdout != "" && !strings.Contains(stdout, "Usage:") || !strings.Contains(stderr, want) {
+		if code != exit.Usage || stdout != "" && !strings.Contains(stdout, "Usage:") || !strings.Contains(stderr, want) {
 			t.Errorf("%v: exit %d, want %q\n%s%s", args, code, want, stdout, stderr)
 		}
 		if strings.Contains(stdout+stderr, "s3cret") {
@@ -112,13 +113,13 @@ func TestSeedFreightInterrupted(t *testing.T) {
 	code := run(ctx, args, strings.NewReader(""), &stdout, &stderr)
 	lines := strings.Split(strings.TrimSpace(stderr.written.String()), "\n")
 	want := "spillway: seed freight: interrupted: nothing unfinished is left in sqlite:"
-	if code != exitError || stdout.Len() > 0 || len(lines) != 2 || !strings.HasPrefix(lines[1], want) {
+	if code != exit.Error || stdout.Len() > 0 || len(lines) != 2 || !strings.HasPrefix(lines[1], want) {
 		t.Errorf("exit %d\nstandard output %q\nstandard error %q", code, stdout.String(), stderr.written.String())
 	}
 
 	ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if code := run(ctx, args, strings.NewReader(""), &stdout, &bytes.Buffer{}); code != exitOK || !strings.Contains(stdout.String(), " orders (") {
+	if code := run(ctx, args, strings.NewReader(""), &stdout, &bytes.Buffer{}); code != exit.OK || !strings.Contains(stdout.String(), " orders (") {
 		t.Errorf("the same command again: exit %d, %s", code, stdout.String())
 	}
 }

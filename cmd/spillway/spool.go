@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"spillway/internal/exit"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/spool"
 	"spillway/internal/serve/stream"
@@ -37,9 +38,9 @@ func (f spoolFlags) exit(err error) error {
 	var remaining spool.Remaining
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return usageError{fmt.Errorf("there is no spool in %s: name the data directory of serve with --data", f.Data)}
+		return exit.UsageError(fmt.Errorf("there is no spool in %s: name the data directory of serve with --data", f.Data))
 	case errors.As(err, &remaining):
-		return failedError{err}
+		return exit.FailedError(err)
 	}
 	return err
 }

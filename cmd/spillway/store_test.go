@@ -10,6 +10,7 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/exit"
 )
 
 // mariadb is a session on the database of a URL, to look behind the server's back.
@@ -109,11 +110,11 @@ func TestRefusedOnMariaDB(t *testing.T) {
 	}
 	file := configuration(t, "key: [goods_name, id]")
 	_, stderr, code := spillway(t, "serve", file, "--database", url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	if code != exitError || !strings.Contains(stderr, "CREATE INDEX orders_goods_name_id ON orders (goods_name DESC, id DESC)") {
+	if code != exit.Error || !strings.Contains(stderr, "CREATE INDEX orders_goods_name_id ON orders (goods_name DESC, id DESC)") {
 		t.Errorf("exit %d:\n%s", code, stderr)
 	}
 	_, stderr, code = spillway(t, "serve", "--database", url+"?charset=gbk", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	if code != exitUsage || !strings.Contains(stderr, "charset must be utf8mb4") {
+	if code != exit.Usage || !strings.Contains(stderr, "charset must be utf8mb4") {
 		t.Errorf("exit %d:\n%s", code, stderr)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
+	"spillway/internal/exit"
 )
 
 // TestStreamSpool takes records while the database is down, is killed, starts without
@@ -70,7 +71,7 @@ func TestStreamSpool(t *testing.T) {
 		t.Errorf("stop: %v\n%s", err, s.Log(t))
 	}
 	stdout, stderr, code := spillway(t, "spool", "status", "--data", s.Dir()+"/data")
-	if code != exitFailed || !strings.Contains(stdout, "/readings") {
+	if code != exit.Failed || !strings.Contains(stdout, "/readings") {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/apptest"
+	"spillway/internal/exit"
 )
 
 // streamPlace is a database that a stream stores in, and a way behind its back.
@@ -269,7 +270,7 @@ func TestStreamKeys(t *testing.T) {
 	if err := os.WriteFile(file, []byte("listen: :0\n"+readings), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, stderr, code := spillway(t, "serve", file); code != exitUsage || !strings.Contains(stderr, "keys: must be given if other hosts can reach streams") {
+	if _, stderr, code := spillway(t, "serve", file); code != exit.Usage || !strings.Contains(stderr, "keys: must be given if other hosts can reach streams") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	open := apptest.Serve(t, shared.binary, "--listen", "0.0.0.0:0")

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"spillway/internal/apptest"
+	"spillway/internal/exit"
 	"spillway/internal/lab/report"
 	"spillway/internal/lab/result"
 )
@@ -21,7 +22,7 @@ import (
 func watchedDocument(t *testing.T, args ...string) (d report.Document, stderr string) {
 	t.Helper()
 	stdout, stderr, code := spillway(t, append([]string{"load", "--json"}, args...)...)
-	if code != exitOK {
+	if code != exit.OK {
 		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	if err := json.Unmarshal([]byte(stdout), &d); err != nil {
@@ -45,7 +46,7 @@ func within(t *testing.T, name string, got *float64, low, high float64) {
 // tells of both; then report shows the file as load did.
 func TestLoadWatch(t *testing.T) {
 	database := shared.postgres.CreateDatabase(t)
-	if _, stderr, code := spillway(t, "seed", "freight", "--database", database, "--users", "100", "--days", "30", "--per-day", "20"); code != exitOK {
+	if _, stderr, code := spillway(t, "seed", "freight", "--database", database, "--users", "100", "--days", "30", "--per-day", "20"); code != exit.OK {
 		t.Fatal(stderr)
 	}
 	app := apptest.Serve(t, shared.binary, "--database", database)
@@ -79,7 +80,7 @@ func TestLoadWatch(t *testing.T) {
 	within(t, "app at 200/s over 100/s", ratioOf(two, one), 0.5, 8)
 	reported, _, code := spillway(t, "report", out, "--format", "json")
 	var again report.Document
-	if err := json.Unmarshal([]byte(reported), &again); code != exitOK || err != nil || *again.Steps[1].Watch.Processes[0].CPUUser != *d.Steps[1].Watch.Processes[0].CPUUser {
+	if err := json.Unmarshal([]byte(reported), &again); code != exit.OK || err != nil || *again.Steps[1].Watch.Processes[0].CPUUser != *d.Steps[1].Watch.Processes[0].CPUUser {
 		t.Errorf("exit %d, %v: report on the file differs", code, err)
 	}
 	text, _, _ := spillway(t, "report", out)
@@ -101,7 +102,7 @@ func ratioOf(a, b *float64) *float64 {
 // TestLoadWatchCommits counts the commits of statements that commit once each.
 func TestLoadWatchCommits(t *testing.T) {
 	database := shared.postgres.CreateDatabase(t)
-	if _, stderr, code := spillway(t, "load", database, "--sql", "CREATE TABLE entries (n integer)", "-n", "1", "-c", "1"); code != exitOK {
+	if _, stderr, code := spillway(t, "load", database, "--sql", "CREATE TABLE entries (n integer)", "-n", "1", "-c", "1"); code != exit.OK {
 		t.Fatal(stderr)
 	}
 	d, stderr := watchedDocument(t, database, "--sql", "INSERT INTO entries VALUES (1)", "--rate", "200", "-c", "2", "-d", "8s",
@@ -134,7 +135,7 @@ func TestWatchMistakes(t *testing.T) {
 	} {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), c.args, strings.NewReader(""), &out, &errs)
-		if code != exitUsage || !strings.Contains(errs.String(), c.want) || out.Len() > 0 || strings.Count(strings.TrimSpace(errs.String()), "\n") > 0 {
+		if code != exit.Usage || !strings.Contains(errs.String(), c.want) || out.Len() > 0 || strings.Count(strings.TrimSpace(errs.String()), "\n") > 0 {
 			t.Errorf("%q: exit %d, want %q\n%s%s", c.args, code, c.want, out.String(), errs.String())
 		}
 		if strings.Contains(errs.String(), "s3cr3t") {
@@ -188,7 +189,7 @@ func TestWatchRecords(t *testing.T) {
 		t.Fatalf("file: %v, %+v", err, kept.End)
 	}
 	page := filepath.Join(t.TempDir(), "page.html")
-	if stdout, stderr, code := spillway(t, "report", out, "-o", page); code != exitOK || stdout+stderr != "" {
+	if stdout, stderr, code := spillway(t, "report", out, "-o", page); code != exit.OK || stdout+stderr != "" {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), "CPU by process") {
@@ -242,7 +243,7 @@ func TestWatchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errs bytes.Buffer
-	if code := run(ctx, []string{"watch"}, strings.NewReader(""), &out, &errs); code != exitOK || !strings.Contains(out.String(), "Watched for 0s") {
+	if code := run(ctx, []string{"watch"}, strings.NewReader(""), &out, &errs); code != exit.OK || !strings.Contains(out.String(), "Watched for 0s") {
 		t.Errorf("exit %d\n%s%s", code, out.String(), errs.String())
 	}
 }

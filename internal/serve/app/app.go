@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"spillway/internal/database"
+	"spillway/internal/exit"
 	"spillway/internal/progress"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
@@ -165,7 +166,7 @@ func (a *app) openDemo() error {
 	}
 	url, err := database.Parse(a.cfg.Database.Reveal())
 	if err != nil {
-		return UsageError{err}
+		return exit.UsageError(err)
 	}
 	_, err = freight.Ensure(a.ctx, url, progress.New(a.stderr))
 	return err

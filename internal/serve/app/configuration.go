@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"spillway/internal/database"
+	"spillway/internal/exit"
 	"spillway/internal/plans"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
@@ -45,11 +46,11 @@ func builtInStream(d freight.Stream) config.Stream {
 }
 
 // LoadConfig reads and checks a configuration file. It opens no database. The error is a
-// UsageError, which wraps yaml.Errors if there are mistakes in the file.
+// exit.UsageError, which wraps yaml.Errors if there are mistakes in the file.
 func LoadConfig(path string) (config.Config, error) {
 	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups)
 	if err != nil {
-		return cfg, UsageError{err}
+		return cfg, exit.UsageError(err)
 	}
 	return cfg, nil
 }
@@ -64,7 +65,7 @@ func CheckConfig(path string, stdout, stderr io.Writer) error {
 		if len(mistakes) == 1 {
 			noun = "mistake"
 		}
-		return UsageError{fmt.Errorf("%s: %d %s", path, len(mistakes), noun)}
+		return exit.UsageError(fmt.Errorf("%s: %d %s", path, len(mistakes), noun))
 	}
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/server"
@@ -23,12 +24,12 @@ func (a *app) openFeeds() error {
 		settings := feedConfig(c, st.gate, a.log)
 		source, err := st.feed(settings.Definition)
 		if err != nil {
-			return UsageError{fmt.Errorf("feed %s: %w", c.Path, err)}
+			return exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
 		}
 		if r := a.replica; r != nil && c.Database == "" {
 			replica, err := r.store.feed(settings.Definition)
 			if err != nil {
-				return UsageError{fmt.Errorf("feed %s on the replica: %w", c.Path, err)}
+				return exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
 			}
 			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/server"
 )
@@ -48,14 +49,14 @@ func (a *app) newServer() (*server.Server, error) {
 	if h.TLSCert != "" {
 		pair, err := tls.LoadX509KeyPair(h.TLSCert, h.TLSKey)
 		if err != nil {
-			return nil, UsageError{fmt.Errorf("load TLS certificate: %w", err)}
+			return nil, exit.UsageError(fmt.Errorf("load TLS certificate: %w", err))
 		}
 		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
 	for _, text := range h.TrustedProxies {
 		p, err := parsePrefix(text)
 		if err != nil {
-			return nil, UsageError{fmt.Errorf("trusted proxy: %w", err)}
+			return nil, exit.UsageError(fmt.Errorf("trusted proxy: %w", err))
 		}
 		cfg.Proxies = append(cfg.Proxies, p)
 	}
@@ -85,7 +86,7 @@ func (a *app) newAdmin(public *server.Server) (*admin.Server, error) {
 	}
 	adm, err := admin.New(cfg)
 	if err != nil {
-		return nil, UsageError{err}
+		return nil, exit.UsageError(err)
 	}
 	return adm, nil
 }

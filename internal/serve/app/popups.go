@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"spillway/internal/database"
+	"spillway/internal/exit"
 	"spillway/internal/plans"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
@@ -69,7 +70,7 @@ func (a *app) openPopups() error {
 	st.needed = true // also if streams could do without it, through the spool
 	schema, err := popup.NewSchema(popupAttributes(c))
 	if err != nil {
-		return UsageError{fmt.Errorf("popups: %w", err)}
+		return exit.UsageError(fmt.Errorf("popups: %w", err))
 	}
 	empty, err := popup.NewSet(schema, nil)
 	if err != nil {
@@ -106,7 +107,7 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 	}
 	url := p.app.cfg.Redis.Reveal()
 	if url == "" {
-		return UsageError{errors.New("popups: store: redis requires redis: in the configuration, or --redis")}
+		return exit.UsageError(errors.New("popups: store: redis requires redis: in the configuration, or --redis"))
 	}
 	if p.cfg.CacheUsers > 0 {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
@@ -115,7 +116,7 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 		Table: p.tables, Cache: settings.Cache, Log: p.app.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	})
 	if err != nil {
-		return UsageError{fmt.Errorf("popups: %w", err)}
+		return exit.UsageError(fmt.Errorf("popups: %w", err))
 	}
 	p.redis, settings.Store = states, states
 	return nil
@@ -140,7 +141,7 @@ func (a *app) popupUserRow(st *store) (func(context.Context, string) ([]byte, er
 	}
 	source, err := st.query(d)
 	if err != nil {
-		return nil, UsageError{err}
+		return nil, exit.UsageError(err)
 	}
 	q := query.Open(query.Config{
 		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
@@ -181,7 +182,7 @@ func (a *app) popupSigner() (*popup.Signer, error) {
 	}
 	signer, err := popup.NewSigner(keys, a.cfg.Popups.TokenTTL)
 	if err != nil {
-		return nil, UsageError{fmt.Errorf("popups.keys: %w", err)}
+		return nil, exit.UsageError(fmt.Errorf("popups.keys: %w", err))
 	}
 	return signer, nil
 }
@@ -324,7 +325,7 @@ func (p *popupPart) route() (*server.PopupRoute, error) {
 		Header: d.Header, Algorithm: d.Algorithm, Key: []byte(d.Key.Reveal()), Claim: d.Claim, Issuer: d.Issuer, Audience: d.Audience,
 	})
 	if err != nil {
-		return nil, UsageError{fmt.Errorf("popups.identity: %w", err)}
+		return nil, exit.UsageError(fmt.Errorf("popups.identity: %w", err))
 	}
 	r.Identity = identity
 	return r, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
@@ -26,7 +27,7 @@ func (a *app) openRedis() error {
 	}
 	r, err := redis.Open(url, a.log)
 	if err != nil {
-		return UsageError{err}
+		return exit.UsageError(err)
 	}
 	a.redis = r
 	return nil
@@ -41,20 +42,20 @@ func (a *app) openQueries() error {
 			return err
 		}
 		if c.Cache == "redis" && a.redis == nil {
-			return UsageError{fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path)}
+			return exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
 		}
 		st.needed = true
 		settings := a.queryConfig(c)
 		settings.Database = st.url.Identity()
 		primary, err := st.query(settings.Definition)
 		if err != nil {
-			return UsageError{err}
+			return exit.UsageError(err)
 		}
 		var source query.Source = primary
 		if r := a.replica; r != nil && c.Database == "" {
 			replica, err := r.store.query(settings.Definition)
 			if err != nil {
-				return UsageError{fmt.Errorf("on the replica: %w", err)}
+				return exit.UsageError(fmt.Errorf("on the replica: %w", err))
 			}
 			source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"spillway/internal/database"
+	"spillway/internal/exit"
 	"spillway/internal/progress"
 	"spillway/internal/serve/freight"
 )
@@ -20,7 +21,7 @@ func SeedFreight(ctx context.Context, address string, dataset freight.Dataset, r
 		err = dataset.Validate()
 	}
 	if err != nil {
-		return UsageError{err}
+		return exit.UsageError(err)
 	}
 	outcome, err := freight.Seed(ctx, url, dataset, replace, progress.New(stderr))
 	if err != nil {
@@ -39,7 +40,7 @@ func SeedFreight(ctx context.Context, address string, dataset freight.Dataset, r
 func UpgradeFreight(ctx context.Context, address string, stdout io.Writer) error {
 	url, err := database.Parse(address)
 	if err != nil {
-		return UsageError{err}
+		return exit.UsageError(err)
 	}
 	from, to, err := freight.Migrate(ctx, url)
 	switch {
@@ -59,7 +60,7 @@ func UpgradeFreight(ctx context.Context, address string, stdout io.Writer) error
 func SeedGames(ctx context.Context, address string, games freight.Games, index freight.GameIndex, replace bool, stdout, stderr io.Writer) error {
 	url, err := database.Parse(address)
 	if err = errors.Join(err, games.Validate(), index.Validate()); err != nil {
-		return UsageError{err}
+		return exit.UsageError(err)
 	}
 	outcome, err := freight.SeedGames(ctx, url, games, index, replace, progress.New(stderr))
 	if err != nil {

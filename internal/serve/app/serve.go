@@ -14,6 +14,7 @@ import (
 	"runtime"
 
 	"spillway/internal/database"
+	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 )
 
@@ -29,14 +30,8 @@ type Options struct {
 	Stdout, Stderr io.Writer
 }
 
-// UsageError is a mistake in the options or the configuration.
-type UsageError struct{ error }
-
-// Unwrap returns the cause.
-func (e UsageError) Unwrap() error { return e.error }
-
 // Serve runs the server until ctx ends, then drains it and returns nil. A mistake in the
-// options or the configuration is a UsageError.
+// options or the configuration is an exit.UsageError.
 func Serve(ctx context.Context, o Options) error {
 	cfg, demo, err := o.load()
 	if err != nil {
@@ -107,7 +102,7 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 		cfg.Streams = nil
 	}
 	if err := cfg.Validate(checkDatabases, checkStatements, checkStreams, checkPopups); err != nil {
-		return cfg, false, UsageError{err}
+		return cfg, false, exit.UsageError(err)
 	}
 	if cfg.Database == "" {
 		cfg.Database = config.Secret("sqlite:" + filepath.Join(cfg.Data, "spillway.db"))
@@ -120,7 +115,7 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		return nil, UsageError{fmt.Errorf("log level %q: use debug, info, warn or error", cfg.Level)}
+		return nil, exit.UsageError(fmt.Errorf("log level %q: use debug, info, warn or error", cfg.Level))
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if cfg.Format == "json" {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"spillway/internal/database"
+	"spillway/internal/exit"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/mysql"
 	"spillway/internal/serve/postgres"
@@ -60,7 +61,7 @@ type stores struct {
 func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	url, err := database.Parse(text)
 	if err != nil {
-		return nil, UsageError{err}
+		return nil, exit.UsageError(err)
 	}
 	if st, ok := s.open[url.Raw()]; ok {
 		return st, nil
@@ -78,7 +79,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	case database.MySQL:
 		var db *mysql.DB
 		if db, err = mysql.Open(ctx, url, s.pool, s.log); err != nil {
-			err = UsageError{err} // it connects later, so the URL is wrong
+			err = exit.UsageError(err) // it connects later, so the URL is wrong
 		}
 		st.connection, st.tables = db, adapt(db)
 	}

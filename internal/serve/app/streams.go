@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"spillway/internal/database"
+	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/server"
@@ -53,7 +54,7 @@ func (a *app) openStreams() error {
 		st.needed = st.needed || c.Ack != stream.AckSpool
 		schema, err := stream.NewSchema(streamDefinition(c))
 		if err != nil {
-			return UsageError{err}
+			return exit.UsageError(err)
 		}
 		p := &streamPart{
 			cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, log: a.log,
@@ -153,13 +154,13 @@ func (p *streamPart) start(ctx context.Context, local *spool.Spool) (runningStre
 		}
 		s, err := stream.OpenSpooled(p.cfg, p.schema, local, p.database)
 		if err != nil {
-			return nil, UsageError{err}
+			return nil, exit.UsageError(err)
 		}
 		return s, nil
 	}
 	s, err := stream.Open(p.cfg, p.schema, p.database)
 	if err != nil {
-		return nil, UsageError{err}
+		return nil, exit.UsageError(err)
 	}
 	if err := s.Start(ctx, p.database); err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
