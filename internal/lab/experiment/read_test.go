@@ -123,6 +123,13 @@ func TestTwoFactorsWhenSaid(t *testing.T) {
 	}
 }
 
+// isMistake reports whether err is a mistake in the experiment's file.
+func isMistake(err error) bool {
+	var one Mistake
+	var many Mistakes
+	return errors.As(err, &one) || errors.As(err, &many)
+}
+
 // TestTemplateMistakes wants unknown values told when the file is checked, with their place.
 func TestTemplateMistakes(t *testing.T) {
 	for _, c := range []struct{ old, fresh, want string }{

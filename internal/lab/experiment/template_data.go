@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -327,11 +326,4 @@ func execute(text string, v values) (filled string, at place, message string) {
 		message = fmt.Sprintf("%s: there is no %q here", m[1], m[2])
 	}
 	return "", at, strings.ReplaceAll(message, "\n", " ")
-}
-
-// isMistake reports whether err is a mistake in the experiment's file.
-func isMistake(err error) bool {
-	var one Mistake
-	var many Mistakes
-	return errors.As(err, &one) || errors.As(err, &many)
 }

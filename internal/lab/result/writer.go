@@ -17,11 +17,8 @@ import (
 type Writer struct {
 	out  io.Writer
 	gzip *gzip.Writer // nil if not compressed
-	file io.Closer    // nil if the caller owns the destination
+	file *os.File
 }
-
-// NewWriter writes to out, uncompressed. Close does not close out.
-func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
 // Create creates or truncates the file at path. A file with a name that ends in ".gz" is compressed.
 func Create(path string) (*Writer, error) {
@@ -103,15 +100,12 @@ func (w *Writer) writeStepRun(step *StepRun) error {
 	return w.WriteTotal(&step.Total)
 }
 
-// Close closes a file opened by Create.
+// Close closes the file.
 func (w *Writer) Close() error {
 	if w.gzip != nil {
 		if err := w.gzip.Close(); err != nil {
 			return fmt.Errorf("close result file: %w", err)
 		}
-	}
-	if w.file == nil {
-		return nil
 	}
 	if err := w.file.Close(); err != nil {
 		return fmt.Errorf("close result file: %w", err)
