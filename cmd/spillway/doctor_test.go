@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"spillway/internal/exit"
 	"strings"
 	"testing"
+
+	"spillway/internal/exit"
 
 	"github.com/jackc/pgx/v5"
 )

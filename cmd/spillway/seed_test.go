@@ -6,10 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"spillway/internal/exit"
 	"strings"
 	"testing"
 	"time"
+
+	"spillway/internal/exit"
 )
 
 func TestSeedGames(t *testing.T) {

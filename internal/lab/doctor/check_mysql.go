@@ -23,14 +23,23 @@ func (s *Server) readMySQL(ctx context.Context, c session) error {
 }
 
 func checkMySQL(s *Server, f *Facts) []Finding {
+	off := []string{"OFF", "0"}
 	findings := []Finding{
-		s.mysqlMode(), s.mysqlEngine(), s.mysqlFlush(), s.mysqlBinlog(), s.mysqlDoublewrite(),
-		s.mysqlBuffers(f), s.mysqlCharset(), s.mysqlNames(),
+		s.mysqlMode(), s.mysqlEngine(), s.mysqlFlush(), s.mysqlBinlog(),
+		s.judge("innodb_doublewrite", off, "a page half written in a power failure can be restored", Finding{
+			Status: Fail, Fix: "innodb_doublewrite = ON in my.cnf, then restart",
+			Why: "a page half written in a power failure stays broken, unless the file system or the disk writes whole pages",
+		}),
+		s.mysqlBuffers(f), s.mysqlCharset(),
+		s.judge("skip_name_resolve", off, "the server makes no DNS lookup when a client connects", Finding{
+			Status: Note, Fix: "skip_name_resolve = ON in my.cnf, accounts by address, then restart",
+			Why: "the server looks up each new client address in DNS, so a slow resolver delays connections",
+		}),
 	}
 	if n, ok := s.number("max_connections"); ok {
 		findings = append(findings, s.pool(f, n))
 	}
-	return known(findings)
+	return findings
 }
 
 func setGlobal(name, value string) string {
@@ -98,16 +107,6 @@ func (s *Server) mysqlBinlog() Finding {
 	return f
 }
 
-func (s *Server) mysqlDoublewrite() Finding {
-	f := s.finding("innodb_doublewrite")
-	f.Why = "a page half written in a power failure can be restored"
-	if f.Observed == "OFF" || f.Observed == "0" {
-		f.Status, f.Fix = Fail, "innodb_doublewrite = ON in my.cnf, then restart"
-		f.Why = "a page half written in a power failure stays broken, unless the file system or the disk writes whole pages"
-	}
-	return f
-}
-
 func (s *Server) mysqlBuffers(host *Facts) Finding {
 	bytes, ok := s.number("innodb_buffer_pool_size")
 	if !ok {
@@ -115,7 +114,7 @@ func (s *Server) mysqlBuffers(host *Facts) Finding {
 	}
 	f := s.memory(host, s.finding("innodb_buffer_pool_size"), bytes, 0.5, 0.75)
 	f.Why = "InnoDB caches its pages here; leave memory for other programs on the host"
-	if f.Status.rank() >= Note.rank() && s.Local && host != nil {
+	if f.Status.rank() >= Note.rank() && host.memory() > 0 {
 		f.Fix = setGlobal("innodb_buffer_pool_size", fmt.Sprint(host.memory()/2>>20<<20))
 	}
 	return f
@@ -127,16 +126,6 @@ func (s *Server) mysqlCharset() Finding {
 	if f.Observed != "" && f.Observed != "utf8mb4" {
 		f.Status, f.Fix = Warn, setGlobal("character_set_server", "utf8mb4")
 		f.Why = "new tables cannot store all of Unicode (utf8 and utf8mb3 have no emoji): a strict mode rejects such text, others truncate it"
-	}
-	return f
-}
-
-func (s *Server) mysqlNames() Finding {
-	f := s.finding("skip_name_resolve")
-	f.Why = "the server makes no DNS lookup when a client connects"
-	if f.Observed == "OFF" || f.Observed == "0" {
-		f.Status, f.Fix = Note, "skip_name_resolve = ON in my.cnf, accounts by address, then restart"
-		f.Why = "the server looks up each new client address in DNS, so a slow resolver delays connections"
 	}
 	return f
 }

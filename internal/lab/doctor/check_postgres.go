@@ -51,40 +51,35 @@ func scaled(setting, unit string) string {
 
 func checkPostgres(s *Server, f *Facts) []Finding {
 	findings := []Finding{
-		s.postgresSync(), s.postgresCommit(), s.postgresPages(), s.postgresBuffers(f),
-		s.postgresWorkMem(f), s.postgresWAL(), s.postgresVacuum(), s.postgresStatements(),
-		s.postgresPageCost(f), s.postgresTimeout(), s.postgresWALLevel(),
+		s.judge("fsync", []string{"off"}, "commits reach the disk before they are confirmed", Finding{
+			Status: Fail, Fix: alter("fsync", "on"),
+			Why: "a crash of the operating system can lose the whole database, not just the last commits; use it for test data only",
+		}),
+		s.postgresCommit(),
+		s.judge("full_page_writes", []string{"off"}, "a page half written in a power failure can be restored", Finding{
+			Status: Fail, Fix: alter("full_page_writes", "on"),
+			Why: "a page half written in a power failure stays broken, unless the file system (such as ZFS) writes whole pages",
+		}),
+		s.postgresBuffers(f), s.postgresWorkMem(f), s.postgresWAL(),
+		s.judge("autovacuum", []string{"off"}, "it removes dead rows and updates statistics", Finding{
+			Status: Fail, Fix: alter("autovacuum", "on"),
+			Why: "tables grow with every update, plans become outdated, and finally the server rejects writes because transaction ids run out",
+		}),
+		s.postgresStatements(), s.postgresPageCost(f), s.postgresTimeout(),
+		s.judge("wal_level", []string{"minimal"}, "replicas and point-in-time recovery are possible", Finding{
+			Status: Note, Fix: "ALTER SYSTEM SET wal_level = 'replica';, then restart",
+			Why: "bulk loads write less, but there can be no replica and no point-in-time recovery",
+		}),
 	}
 	if n, ok := s.number("max_connections"); ok {
 		findings = append(findings, s.pool(f, n))
 	}
-	return known(findings)
-}
-
-// known removes the checks of settings that the server does not have.
-func known(findings []Finding) []Finding {
-	var kept []Finding
-	for _, f := range findings {
-		if f.Observed != "" {
-			kept = append(kept, f)
-		}
-	}
-	return kept
+	return findings
 }
 
 // alter is the command for a PostgreSQL setting that takes effect with a reload.
 func alter(name, value string) string {
 	return fmt.Sprintf("ALTER SYSTEM SET %s = %s; SELECT pg_reload_conf();", name, value)
-}
-
-func (s *Server) postgresSync() Finding {
-	f := s.finding("fsync")
-	f.Why = "commits reach the disk before they are confirmed"
-	if f.Observed == "off" {
-		f.Status, f.Fix = Fail, alter("fsync", "on")
-		f.Why = "a crash of the operating system can lose the whole database, not just the last commits; use it for test data only"
-	}
-	return f
 }
 
 func (s *Server) postgresCommit() Finding {
@@ -102,16 +97,6 @@ func (s *Server) postgresCommit() Finding {
 	return f
 }
 
-func (s *Server) postgresPages() Finding {
-	f := s.finding("full_page_writes")
-	f.Why = "a page half written in a power failure can be restored"
-	if f.Observed == "off" {
-		f.Status, f.Fix = Fail, alter("full_page_writes", "on")
-		f.Why = "a page half written in a power failure stays broken, unless the file system (such as ZFS) writes whole pages"
-	}
-	return f
-}
-
 func (s *Server) postgresBuffers(host *Facts) Finding {
 	bytes, ok := s.number("shared_buffers")
 	if !ok {
@@ -121,7 +106,7 @@ func (s *Server) postgresBuffers(host *Facts) Finding {
 	f.Why = "reading pages in it needs no system call; the operating system caches files in the rest of the memory"
 	if f.Status.rank() >= Note.rank() {
 		f.Fix = "ALTER SYSTEM SET shared_buffers = '…';, then restart"
-		if s.Local && host != nil {
+		if host.memory() > 0 {
 			f.Fix = fmt.Sprintf("ALTER SYSTEM SET shared_buffers = '%dMB';, then restart", host.memory()/4>>20)
 		}
 	}
@@ -138,7 +123,7 @@ func (s *Server) postgresWorkMem(host *Facts) Finding {
 	f.Observed = size(bytes)
 	f.Arithmetic = fmt.Sprintf("%s x %d connections = %s, times the number of sorts and hashes per statement", size(bytes), connections, size(bytes*connections))
 	f.Why = "each sort or hash of a statement may use that much before it spills to disk"
-	if s.Local && host != nil && host.memory() > 0 && bytes*connections > host.memory() {
+	if host.memory() > 0 && bytes*connections > host.memory() {
 		f.Status, f.Fix = Warn, alter("work_mem", fmt.Sprintf("'%dMB'", max(4, host.memory()/4/connections>>20)))
 		f.Why += fmt.Sprintf("; together they may use more than the %s of memory", size(host.memory()))
 	}
@@ -162,16 +147,6 @@ func (s *Server) postgresWAL() Finding {
 			f.Status = Warn
 		}
 		f.Why += "; in return, recovery after a crash takes longer"
-	}
-	return f
-}
-
-func (s *Server) postgresVacuum() Finding {
-	f := s.finding("autovacuum")
-	f.Why = "it removes dead rows and updates statistics"
-	if f.Observed == "off" {
-		f.Status, f.Fix = Fail, alter("autovacuum", "on")
-		f.Why = "tables grow with every update, plans become outdated, and finally the server rejects writes because transaction ids run out"
 	}
 	return f
 }
@@ -202,7 +177,7 @@ func (s *Server) postgresPageCost(host *Facts) Finding {
 		f.Status, f.Fix = Note, alter("random_page_cost", "1.1")
 		f.Arithmetic = fmt.Sprintf("%s suits a spinning disk; 1.1 suits an SSD, or data that fits in memory", figure(cost))
 		f.Why += ": a value that is too high discourages index scans"
-		if s.Local && host != nil && host.RotationalDisks > 0 {
+		if host.RotationalDisks > 0 {
 			f.Why += "; the kernel reports a rotational disk on this host, which is often wrong for virtual disks"
 		}
 	}
@@ -221,16 +196,6 @@ func (s *Server) postgresTimeout() Finding {
 		f.Status, f.Observed = Note, "none"
 		f.Fix = "ALTER ROLE app SET statement_timeout = '5s';"
 		f.Why = "a statement without its client or its index can hold a connection forever"
-	}
-	return f
-}
-
-func (s *Server) postgresWALLevel() Finding {
-	f := s.finding("wal_level")
-	f.Why = "replicas and point-in-time recovery are possible"
-	if f.Observed == "minimal" {
-		f.Status, f.Fix = Note, "ALTER SYSTEM SET wal_level = 'replica';, then restart"
-		f.Why = "bulk loads write less, but there can be no replica and no point-in-time recovery"
 	}
 	return f
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	neturl "net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,15 +43,20 @@ func ReadServer(ctx context.Context, url database.URL) (*Server, error) {
 	return server, nil
 }
 
-// CheckServer runs all checks for the kind of server. f may be nil.
+// CheckServer runs all checks for the kind of server. It omits those of settings that the server does not have. f is used
+// for a server on this host only, and may be nil.
 func CheckServer(s *Server, f *Facts) []Finding {
+	if f == nil || !s.Local {
+		f = &Facts{}
+	}
+	findings := checkSQLite(s)
 	switch s.Driver {
 	case database.Postgres:
-		return checkPostgres(s, f)
+		findings = checkPostgres(s, f)
 	case database.MySQL:
-		return checkMySQL(s, f)
+		findings = checkMySQL(s, f)
 	}
-	return checkSQLite(s)
+	return slices.DeleteFunc(findings, func(f Finding) bool { return f.Observed == "" })
 }
 
 // isLocal reports whether an address names this host: a file, a Unix socket or
@@ -82,6 +88,17 @@ func (s *Server) finding(name string) Finding {
 	return Finding{Group: "database", Name: name, Status: OK, Observed: s.Settings[name], Source: s.source(name)}
 }
 
+// judge returns the finding of a setting with status OK and a reason, or the status, fix and reason of wrong if the setting
+// has one of these values.
+func (s *Server) judge(name string, values []string, why string, wrong Finding) Finding {
+	f := s.finding(name)
+	f.Why = why
+	if slices.Contains(values, f.Observed) {
+		f.Status, f.Fix, f.Why = wrong.Status, wrong.Fix, wrong.Why
+	}
+	return f
+}
+
 func (s *Server) source(name string) string {
 	switch s.Driver {
 	case database.Postgres:
@@ -96,11 +113,7 @@ func (s *Server) source(name string) string {
 func (s *Server) pool(f *Facts, connections int64) Finding {
 	finding := s.finding("max_connections")
 	finding.Observed = fmt.Sprintf("%d connections", connections)
-	cores, disks := 0, 1
-	if s.Local && f != nil {
-		cores, disks = f.Cores, max(1, f.RotationalDisks)
-	}
-	if cores > 0 {
+	if cores, disks := f.Cores, max(1, f.RotationalDisks); cores > 0 {
 		finding.Arithmetic = fmt.Sprintf("(%d cores x 2) + %s = %d connections, as a first pool size", cores, plural(disks, "disk", "disks"), 2*cores+disks)
 	} else {
 		finding.Arithmetic = "(cores x 2) + disks = a first pool size; those of a remote server are unknown"
@@ -121,7 +134,7 @@ const manyConnections = 1000
 // between the shares least and most.
 func (s *Server) memory(f *Facts, finding Finding, bytes int64, least, most float64) Finding {
 	finding.Observed = size(bytes)
-	if !s.Local || f == nil || f.memory() <= 0 {
+	if f.memory() <= 0 {
 		finding.Status = Note
 		finding.Arithmetic = fmt.Sprintf("start with %.0f to %.0f %% of the server's memory; that of a remote server is unknown", 100*least, 100*most)
 		return finding

@@ -10,31 +10,26 @@ import (
 // Variants differ only by values of declared factors, and each differs from its baseline in one factor, or in as many as it
 // states. docs/experiments.md has the full rules.
 
-func (f *File) factor(name string) *Factor {
-	for i := range f.Factors {
-		if f.Factors[i].Name == name {
-			return &f.Factors[i]
+// find returns the first element for which is is true, nil if there is none.
+func find[T any](all []T, is func(*T) bool) *T {
+	for i := range all {
+		if is(&all[i]) {
+			return &all[i]
 		}
 	}
 	return nil
+}
+
+func (f *File) factor(name string) *Factor {
+	return find(f.Factors, func(f *Factor) bool { return f.Name == name })
 }
 
 func (f *Factor) value(name string) *FactorValue {
-	for i := range f.Values {
-		if f.Values[i].Name == name {
-			return &f.Values[i]
-		}
-	}
-	return nil
+	return find(f.Values, func(v *FactorValue) bool { return v.Name == name })
 }
 
 func (f *File) variant(name string) *Variant {
-	for i := range f.Variants {
-		if f.Variants[i].Name == name {
-			return &f.Variants[i]
-		}
-	}
-	return nil
+	return find(f.Variants, func(v *Variant) bool { return v.Name == name })
 }
 
 // owner returns the factor with a value for which of is true, "" if there is none.

@@ -98,11 +98,7 @@ func (c *Cell) Comparable() bool {
 
 // Cell returns the cell of a variant at a level, nil if there is none.
 func (s *Study) Cell(variant, level string) *Cell {
-	i := slices.IndexFunc(s.Cells, func(c Cell) bool { return c.Variant == variant && c.Level == level })
-	if i < 0 {
-		return nil
-	}
-	return &s.Cells[i]
+	return find(s.Cells, func(c *Cell) bool { return c.Variant == variant && c.Level == level })
 }
 
 // Figure returns a figure of a variant at a level, nil if there is none.
@@ -117,20 +113,12 @@ func (s *Study) Figure(metric, variant, level string) *Figure {
 
 // Metric returns the metric of that name, nil if no cell has it.
 func (s *Study) Metric(name string) *Metric {
-	i := slices.IndexFunc(s.Metrics, func(m Metric) bool { return m.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &s.Metrics[i]
+	return find(s.Metrics, func(m *Metric) bool { return m.Name == name })
 }
 
 // Variant returns the variant of that name, nil if there is none.
 func (s *Study) Variant(name string) *VariantFacts {
-	i := slices.IndexFunc(s.Manifest.Variants, func(v VariantFacts) bool { return v.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &s.Manifest.Variants[i]
+	return find(s.Manifest.Variants, func(v *VariantFacts) bool { return v.Name == name })
 }
 
 // Levels returns the names of the levels that have cells; "" is the peak.

@@ -3,7 +3,6 @@ package experiment
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/stats"
@@ -240,13 +239,9 @@ func finite(v float64) *float64 {
 
 // Compared returns the comparison of a metric, level and variant, nil if there is none.
 func (s *Study) Compared(metric, level, variant string) *Comparison {
-	i := slices.IndexFunc(s.Comparisons, func(c Comparison) bool {
+	return find(s.Comparisons, func(c *Comparison) bool {
 		return c.Metric == metric && c.Level == level && c.Variant == variant
 	})
-	if i < 0 {
-		return nil
-	}
-	return &s.Comparisons[i]
 }
 
 // WhyNoVerdict explains in a few words why a comparison has no verdict, "" if it has one.

@@ -231,12 +231,7 @@ func parseSpan(text string) (low, high int, ok bool) {
 }
 
 func (f *File) service(name string) *Service {
-	for i := range f.Services {
-		if f.Services[i].Name == name {
-			return &f.Services[i]
-		}
-	}
-	return nil
+	return find(f.Services, func(s *Service) bool { return s.Name == name })
 }
 
 func (f *File) checkServices(wrong reporter) {

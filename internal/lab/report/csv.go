@@ -13,41 +13,41 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// A field is one CSV column for rows of type T.
-type field[T any] struct {
-	name  string
-	value func(T) string
-}
+// A cell is one named column of a CSV row.
+type cell struct{ name, value string }
 
 func writeCSV(w io.Writer, runs []run) error {
-	fields := []field[*step]{
-		{"step", func(s *step) string { return strconv.Itoa(s.Index) }},
-		{"loop", func(s *step) string { return s.Loop }},
-		{"offered_hz", func(s *step) string { return decimal(s.OfferedHz) }},
-		{"connections", func(s *step) string { return strconv.Itoa(s.Step.Connections) }},
-		{"elapsed_seconds", func(s *step) string { return decimal(s.Total.Elapsed) }},
-		{"rate_hz", func(s *step) string { return decimal(s.Total.Rate()) }},
-	}
-	fields = append(fields, counterFields(func(s *step) *result.Counters { return &s.Total.Counters })...)
-	fields = append(fields, figureFields("response", func(s *step) *histogram.Histogram { return s.response })...)
-	fields = append(fields, figureFields("service", func(s *step) *histogram.Histogram { return s.service })...)
-	fields = append(fields, figureFields("lag", func(s *step) *histogram.Histogram { return s.lag })...)
-	fields = append(fields, figureFields("connect", func(s *step) *histogram.Histogram { return s.connect })...)
-	fields = append(fields, figureFields("first_byte", func(s *step) *histogram.Histogram { return s.firstByte })...)
-	fields = append(
-		fields,
-		field[*step]{"parallel_max", func(s *step) string { return strconv.FormatInt(s.Total.Connections.ParallelMax, 10) }},
-		field[*step]{"cpu_user_seconds", func(s *step) string { return decimal(s.Total.Cost.CPUUser) }},
-		field[*step]{"cpu_system_seconds", func(s *step) string { return decimal(s.Total.Cost.CPUSystem) }},
-		field[*step]{"validity", func(s *step) string { return string(s.Total.Validity) }},
-	)
-	t := newCSVTable(w, fields)
+	t := newCSVTable(w, stepCells(&step{StepRun: &result.StepRun{}}))
 	for i := range runs {
 		for k := range runs[i].steps {
-			t.row(runs[i].label, &runs[i].steps[k])
+			t.row(runs[i].label, stepCells(&runs[i].steps[k]))
 		}
 	}
 	return t.finish()
+}
+
+func stepCells(s *step) []cell {
+	cells := []cell{
+		{"step", strconv.Itoa(s.Index)},
+		{"loop", s.Loop},
+		{"offered_hz", decimal(s.OfferedHz)},
+		{"connections", strconv.Itoa(s.Step.Connections)},
+		{"elapsed_seconds", decimal(s.Total.Elapsed)},
+		{"rate_hz", decimal(s.Total.Rate())},
+	}
+	cells = append(cells, counterCells(&s.Total.Counters)...)
+	cells = append(cells, figureCells("response", s.response)...)
+	cells = append(cells, figureCells("service", s.service)...)
+	cells = append(cells, figureCells("lag", s.lag)...)
+	cells = append(cells, figureCells("connect", s.connect)...)
+	cells = append(cells, figureCells("first_byte", s.firstByte)...)
+	return append(
+		cells,
+		cell{"parallel_max", strconv.FormatInt(s.Total.Connections.ParallelMax, 10)},
+		cell{"cpu_user_seconds", decimal(s.Total.Cost.CPUUser)},
+		cell{"cpu_system_seconds", decimal(s.Total.Cost.CPUSystem)},
+		cell{"validity", string(s.Total.Validity)},
+	)
 }
 
 // A second is one slice with a decoded response histogram.
@@ -75,103 +75,105 @@ func (s *step) seconds() iter.Seq2[*second, error] {
 }
 
 func writeCSVSeconds(w io.Writer, runs []run) error {
-	fields := []field[*second]{
-		{"step", func(s *second) string { return strconv.Itoa(s.Step) }},
-		{"start_seconds", func(s *second) string { return decimal(s.start) }},
-		{"length_seconds", func(s *second) string { return decimal(s.Length) }},
-	}
-	fields = append(fields, counterFields(func(s *second) *result.Counters { return &s.Counters })...)
-	fields = append(fields, figureFields("response", func(s *second) *histogram.Histogram { return s.response })...)
-	fields = append(
-		fields,
-		field[*second]{"connections", func(s *second) string { return strconv.FormatInt(s.Connections, 10) }},
-		field[*second]{"in_flight", func(s *second) string { return strconv.FormatInt(s.InFlight, 10) }},
-		field[*second]{"backlog", func(s *second) string { return strconv.FormatInt(s.Backlog, 10) }},
-		field[*second]{"cpu_user_seconds", func(s *second) string { return decimal(s.CPUUser) }},
-		field[*second]{"cpu_system_seconds", func(s *second) string { return decimal(s.CPUSystem) }},
-	)
-	t := newCSVTable(w, fields)
+	t := newCSVTable(w, secondCells(&second{Slice: &result.Slice{}}))
 	for i := range runs {
 		for k := range runs[i].steps {
 			for sec, err := range runs[i].steps[k].seconds() {
 				if err != nil {
 					return fmt.Errorf("%s: %w", runs[i].label, err)
 				}
-				t.row(runs[i].label, sec)
+				t.row(runs[i].label, secondCells(sec))
 			}
 		}
 	}
 	return t.finish()
 }
 
-// counterFields are the columns of the counters, with one per error class.
-func counterFields[T any](of func(T) *result.Counters) []field[T] {
-	n := func(name string, value func(*result.Counters) int64) field[T] {
-		return field[T]{name, func(row T) string { return strconv.FormatInt(value(of(row)), 10) }}
+func secondCells(s *second) []cell {
+	cells := []cell{
+		{"step", strconv.Itoa(s.Step)},
+		{"start_seconds", decimal(s.start)},
+		{"length_seconds", decimal(s.Length)},
 	}
-	fields := []field[T]{
-		n("requests", (*result.Counters).Requests),
-		n("due", func(c *result.Counters) int64 { return c.Due }),
-		n("sent", func(c *result.Counters) int64 { return c.Sent }),
-		n("done", func(c *result.Counters) int64 { return c.Done }),
-		n("bytes_in", func(c *result.Counters) int64 { return c.BytesIn }),
-		n("bytes_out", func(c *result.Counters) int64 { return c.BytesOut }),
-		n("connects", func(c *result.Counters) int64 { return c.Connects }),
-		n("reconnects", func(c *result.Counters) int64 { return c.Reconnects }),
-	}
-	for _, class := range result.ErrorClasses() {
-		fields = append(fields, n("errors_"+class.String(), func(c *result.Counters) int64 { return c.Errors[class] }))
-	}
-	return fields
+	cells = append(cells, counterCells(&s.Counters)...)
+	cells = append(cells, figureCells("response", s.response)...)
+	return append(
+		cells,
+		cell{"connections", strconv.FormatInt(s.Connections, 10)},
+		cell{"in_flight", strconv.FormatInt(s.InFlight, 10)},
+		cell{"backlog", strconv.FormatInt(s.Backlog, 10)},
+		cell{"cpu_user_seconds", decimal(s.CPUUser)},
+		cell{"cpu_system_seconds", decimal(s.CPUSystem)},
+	)
 }
 
-// figureFields are the columns of one histogram. A percentile that the sample is too small for is empty.
-func figureFields[T any](name string, of func(T) *histogram.Histogram) []field[T] {
-	f := func(figure string, value func(Figures) *float64) field[T] {
-		return field[T]{name + "_" + figure + "_seconds", func(row T) string {
-			if v := value(figuresOf(of(row))); v != nil {
-				return decimal(*v)
-			}
-			return ""
-		}}
+// counterCells are the columns of the counters, with one per error class.
+func counterCells(c *result.Counters) []cell {
+	cells := []cell{
+		{"requests", strconv.FormatInt(c.Requests(), 10)},
+		{"due", strconv.FormatInt(c.Due, 10)},
+		{"sent", strconv.FormatInt(c.Sent, 10)},
+		{"done", strconv.FormatInt(c.Done, 10)},
+		{"bytes_in", strconv.FormatInt(c.BytesIn, 10)},
+		{"bytes_out", strconv.FormatInt(c.BytesOut, 10)},
+		{"connects", strconv.FormatInt(c.Connects, 10)},
+		{"reconnects", strconv.FormatInt(c.Reconnects, 10)},
 	}
-	return []field[T]{
-		f("mean", func(f Figures) *float64 { return f.Mean }),
-		f("p50", func(f Figures) *float64 { return f.P50 }),
-		f("p90", func(f Figures) *float64 { return f.P90 }),
-		f("p99", func(f Figures) *float64 { return f.P99 }),
-		f("p999", func(f Figures) *float64 { return f.P999 }),
-		f("max", func(f Figures) *float64 { return f.Max }),
+	for _, class := range result.ErrorClasses() {
+		cells = append(cells, cell{"errors_" + class.String(), strconv.FormatInt(c.Errors[class], 10)})
 	}
+	return cells
+}
+
+// figureCells are the columns of one histogram. A percentile that the sample is too small for is empty. In the row that
+// names the columns, h is nil.
+func figureCells(name string, h *histogram.Histogram) []cell {
+	var f Figures
+	if h != nil {
+		f = figuresOf(h)
+	}
+	var cells []cell
+	for _, figure := range []struct {
+		name  string
+		value *float64
+	}{{"mean", f.Mean}, {"p50", f.P50}, {"p90", f.P90}, {"p99", f.P99}, {"p999", f.P999}, {"max", f.Max}} {
+		cells = append(cells, cell{name + "_" + figure.name + "_seconds", decimalOrEmpty(figure.value)})
+	}
+	return cells
+}
+
+func decimalOrEmpty(v *float64) string {
+	if v == nil {
+		return ""
+	}
+	return decimal(*v)
 }
 
 func decimal(v float64) string { return strconv.FormatFloat(v, 'g', 10, 64) }
 
-// A csvTable writes rows of one type behind the label of their run.
-type csvTable[T any] struct {
-	out    *csv.Writer
-	fields []field[T]
-}
+// A csvTable writes rows behind the label of their run.
+type csvTable struct{ out *csv.Writer }
 
-func newCSVTable[T any](w io.Writer, fields []field[T]) *csvTable[T] {
-	t := &csvTable[T]{out: csv.NewWriter(w), fields: fields}
+// newCSVTable writes the heads of rows like this one.
+func newCSVTable(w io.Writer, like []cell) csvTable {
+	t := csvTable{csv.NewWriter(w)}
 	names := []string{"run"}
-	for _, f := range fields {
-		names = append(names, f.name)
+	for _, c := range like {
+		names = append(names, c.name)
 	}
 	_ = t.out.Write(names) // finish reports the first error
 	return t
 }
 
-func (t *csvTable[T]) row(label string, row T) {
-	cells := []string{escapeFormula(label)}
-	for _, f := range t.fields {
-		cells = append(cells, f.value(row))
+func (t csvTable) row(label string, cells []cell) {
+	values := []string{escapeFormula(label)}
+	for _, c := range cells {
+		values = append(values, c.value)
 	}
-	_ = t.out.Write(cells) // finish reports the first error
+	_ = t.out.Write(values) // finish reports the first error
 }
 
-func (t *csvTable[T]) finish() error {
+func (t csvTable) finish() error {
 	t.out.Flush()
 	if err := t.out.Error(); err != nil {
 		return fmt.Errorf("write report: %w", err)
@@ -194,25 +196,26 @@ type watchRow struct {
 	figure, value    string // value is "" if unknown
 }
 
-func writeCSVWatch(w io.Writer, runs []run) error {
-	text := func(name string, value func(watchRow) string) field[watchRow] {
-		return field[watchRow]{name, func(row watchRow) string { return escapeFormula(value(row)) }}
+func (r *watchRow) cells() []cell {
+	return []cell{
+		{"step", r.step},
+		{"host", escapeFormula(r.host)},
+		{"kind", escapeFormula(r.kind)},
+		{"name", escapeFormula(r.name)},
+		{"figure", escapeFormula(r.figure)},
+		{"value", r.value},
 	}
-	t := newCSVTable(w, []field[watchRow]{
-		{"step", func(row watchRow) string { return row.step }},
-		text("host", func(row watchRow) string { return row.host }),
-		text("kind", func(row watchRow) string { return row.kind }),
-		text("name", func(row watchRow) string { return row.name }),
-		text("figure", func(row watchRow) string { return row.figure }),
-		{"value", func(row watchRow) string { return row.value }},
-	})
+}
+
+func writeCSVWatch(w io.Writer, runs []run) error {
+	t := newCSVTable(w, (&watchRow{}).cells())
 	for i := range runs {
 		for _, row := range watchRows(runs[i].usage, "") {
-			t.row(runs[i].label, row)
+			t.row(runs[i].label, row.cells())
 		}
 		for k := range runs[i].steps {
 			for _, row := range watchRows(runs[i].steps[k].usage, strconv.Itoa(k)) {
-				t.row(runs[i].label, row)
+				t.row(runs[i].label, row.cells())
 			}
 		}
 	}

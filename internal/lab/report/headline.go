@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,6 +80,11 @@ func (r *run) caveat(valid int) string {
 	case r.End.Reason == result.Interrupted:
 		parts = append(parts, "the run was interrupted")
 	}
+	return sentence(parts)
+}
+
+// sentence joins parts to a sentence, "" without parts.
+func sentence(parts []string) string {
 	text := strings.Join(parts, "; ")
 	if text == "" {
 		return ""
@@ -89,15 +95,7 @@ func (r *run) caveat(valid int) string {
 // openHeadline states the highest rate below the first one that does not hold.
 func openHeadline(steps []step, slo string) headline {
 	ordered := slices.Clone(steps)
-	slices.SortStableFunc(ordered, func(a, b step) int {
-		switch {
-		case a.level() < b.level():
-			return -1
-		case a.level() > b.level():
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(ordered, func(a, b step) int { return cmp.Compare(a.level(), b.level()) })
 	failed := slices.IndexFunc(ordered, func(s step) bool { return !s.holds() })
 	under := ""
 	if slo != "" {

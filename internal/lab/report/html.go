@@ -256,7 +256,7 @@ func (r *run) usageTiles(u *result.Usage) []tile {
 			note := fmt.Sprintf("CPU per request: %s user + %s system", seconds(*p.CPUUserPerRequest), seconds(*p.CPUSystemPerRequest))
 			tiles = append(tiles, tile{name, seconds(*p.CPUPerRequest), note})
 		case p.CPUCores != nil:
-			note := fmt.Sprintf("CPU: %s user + %s system", coreNumber(*p.CPUUserCores), coreNumber(*p.CPUSystemCores))
+			note := fmt.Sprintf("CPU: %s user + %s system", threeDecimals(*p.CPUUserCores), threeDecimals(*p.CPUSystemCores))
 			tiles = append(tiles, tile{name, cores(*p.CPUCores), note})
 		}
 	}
@@ -366,7 +366,9 @@ func (s *studySection) pageTable() pageTable {
 	t := newPageTable(s.rows, s.note)
 	t.Title, t.Folded, t.Words = s.title, s.folded, s.words
 	for i := range t.Rows {
-		t.Rows[i].Mark = s.marks[i]
+		if s.doubtful[i] {
+			t.Rows[i].Mark = "doubtful"
+		}
 	}
 	return *t
 }

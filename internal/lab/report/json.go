@@ -37,22 +37,11 @@ type DocumentStep struct {
 	PerConnection int     `json:"per_connection"` // 0: unlimited
 	Elapsed       float64 `json:"elapsed_seconds"`
 
-	Requests   int64         `json:"requests"` // answered, failed or never sent
-	Due        int64         `json:"due"`
-	Sent       int64         `json:"sent"`
-	Done       int64         `json:"done"`
-	Rate       float64       `json:"rate_hz"` // answered
-	Errors     result.Errors `json:"errors"`
-	ErrorTotal int64         `json:"error_total"`
-	ErrorShare float64       `json:"error_share"`
-	Statuses   map[int]int64 `json:"statuses,omitempty"`
-	BytesIn    int64         `json:"bytes_in"`
-	BytesOut   int64         `json:"bytes_out"`
-	Connects   int64         `json:"connects"`
-	Reconnects int64         `json:"reconnects"`
-	Reads      int64         `json:"reads,omitempty"`
-	Writes     int64         `json:"writes,omitempty"`
-	Others     int64         `json:"others,omitempty"`
+	Requests int64 `json:"requests"` // answered, failed or never sent
+	result.Counters
+	Rate       float64 `json:"rate_hz"` // answered
+	ErrorTotal int64   `json:"error_total"`
+	ErrorShare float64 `json:"error_share"`
 
 	Response  Figures `json:"response"`
 	Service   Figures `json:"service"`
@@ -95,10 +84,7 @@ func (s *step) document() DocumentStep {
 	return DocumentStep{
 		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz, OfferedEndHz: s.OfferedEndHz,
 		Connections: s.Step.Connections, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
-		Requests: t.Requests(), Due: t.Due, Sent: t.Sent, Done: t.Done, Rate: t.Rate(),
-		Errors: t.Errors, ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(), Statuses: t.Statuses,
-		BytesIn: t.BytesIn, BytesOut: t.BytesOut, Connects: t.Connects, Reconnects: t.Reconnects,
-		Reads: t.Reads, Writes: t.Writes, Others: t.Others,
+		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
 		Response: figuresOf(s.response), Service: figuresOf(s.service), Lag: figuresOf(s.lag),
 		Connect: figuresOf(s.connect), FirstByte: figuresOf(s.firstByte), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),

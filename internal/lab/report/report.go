@@ -171,12 +171,14 @@ func (s *step) goodRate() float64 {
 	return float64(s.Total.Good()) / s.Total.Elapsed
 }
 
-// validity is the verdict as shown.
-func (s *step) validity() string {
-	if s.Total.Validity == result.Unjudged {
+func (s *step) validity() string { return validityWord(s.Total.Validity) }
+
+// validityWord is the verdict as shown.
+func validityWord(v result.Validity) string {
+	if v == result.Unjudged {
 		return "not judged"
 	}
-	return string(s.Total.Validity)
+	return string(v)
 }
 
 func (s *step) valid() bool { return s.Total.Validity == result.Valid }
@@ -237,8 +239,5 @@ func inSeconds(d time.Duration) *float64 {
 
 // orDash writes a duration in seconds, or "-" for nil.
 func orDash(s *float64) string {
-	if s == nil {
-		return "-"
-	}
-	return seconds(*s)
+	return known(seconds, s)
 }

@@ -38,13 +38,12 @@ func WriteStudy(w io.Writer, format Format, study *experiment.Study) error {
 
 // A studySection is a table with a note that explains it.
 type studySection struct {
-	title  string
-	note   string
-	rows   [][]string // heads first
-	left   int        // index of the column that is aligned left
-	marks  []string   // per row without heads: "doubtful" or ""
-	words  bool       // the last column is text
-	folded bool       // collapsed on the page
+	title    string
+	note     string
+	rows     [][]string // heads first
+	doubtful []bool     // per row without heads
+	words    bool       // the last column is text
+	folded   bool       // collapsed on the page
 }
 
 // levelsUnfolded is how many levels a page shows in full. With more levels, only key levels are.
@@ -91,7 +90,7 @@ func writeStudyText(out *bytes.Buffer, s *experiment.Study) {
 	}
 	for _, section := range studySections(s) {
 		fmt.Fprintf(out, "\n%s\n\n", printable(section.title))
-		textTable(out, section.rows, section.left)
+		textTable(out, section.rows, 0)
 		if section.note != "" {
 			fmt.Fprintf(out, "\n%s\n", strings.ReplaceAll(section.note, ". ", ".\n"))
 		}
@@ -120,7 +119,7 @@ func writeStudyMarkdown(out *bytes.Buffer, s *experiment.Study) {
 	}
 	for _, section := range studySections(s) {
 		fmt.Fprintf(out, "\n## %s\n\n", escapeMarkdown(section.title))
-		markdownTable(out, section.rows, section.left)
+		markdownTable(out, section.rows, 0)
 		if section.note != "" {
 			fmt.Fprintf(out, "\n%s\n", escapeMarkdown(section.note))
 		}

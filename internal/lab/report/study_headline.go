@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,10 +11,7 @@ import (
 )
 
 func studyTitle(s *experiment.Study) string {
-	if s.Manifest.Title != "" {
-		return s.Manifest.Title
-	}
-	return s.Manifest.Name
+	return cmp.Or(s.Manifest.Title, s.Manifest.Name)
 }
 
 // newStudyHeadline states the best variant in the leading metric of the first key level.
@@ -101,11 +99,7 @@ func studyCaveat(s *experiment.Study) string {
 	if doubtful, runs := notValid(s); doubtful > 0 {
 		parts = append(parts, fmt.Sprintf("%d of %s not valid", doubtful, plural(int64(runs), "run")))
 	}
-	text := strings.Join(parts, "; ")
-	if text == "" {
-		return ""
-	}
-	return strings.ToUpper(text[:1]) + text[1:] + "."
+	return sentence(parts)
 }
 
 func notValid(s *experiment.Study) (doubtful, runs int) {

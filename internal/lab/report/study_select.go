@@ -41,13 +41,11 @@ func StudyTable(s *experiment.Study, selection StudySelection) (string, error) {
 	}
 	for _, row := range section.rows {
 		for i := range row {
-			if word, ok := selection.Words[row[i]]; ok {
-				row[i] = word
-			}
+			row[i] = selection.word(row[i])
 		}
 	}
 	var out bytes.Buffer
-	markdownTable(&out, section.rows, section.left)
+	markdownTable(&out, section.rows, 0)
 	return out.String(), nil
 }
 

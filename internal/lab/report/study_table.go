@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,7 +29,7 @@ func shownVariants(s *experiment.Study, level string) []string {
 
 func peakSection(s *experiment.Study) studySection {
 	section := studySection{
-		title: "Peak", left: 0, words: true, rows: [][]string{{"variant", "peak", "blocks", "against", "ratio", "interval", "verdict"}},
+		title: "Peak", words: true, rows: [][]string{{"variant", "peak", "blocks", "against", "ratio", "interval", "verdict"}},
 		note: "The highest rate that met " + s.Manifest.SLO + ", median over the blocks (lowest–highest).",
 	}
 	for _, name := range shownVariants(s, "") {
@@ -44,11 +45,7 @@ func peakSection(s *experiment.Study) studySection {
 
 func (s *studySection) add(row []string, doubtful bool) {
 	s.rows = append(s.rows, row)
-	mark := ""
-	if doubtful {
-		mark = "doubtful"
-	}
-	s.marks = append(s.marks, mark)
+	s.doubtful = append(s.doubtful, doubtful)
 }
 
 // levelSections are the tables of one level: answers and cost.
@@ -57,8 +54,8 @@ func levelSections(s *experiment.Study, level string) []studySection {
 	if flags := levelFlags(s, level); flags != "" {
 		title += " (" + flags + ")"
 	}
-	answers := studySection{title: title + ": answers", left: 0, words: true}
-	cost := studySection{title: title + ": cost", left: 0}
+	answers := studySection{title: title + ": answers", words: true}
+	cost := studySection{title: title + ": cost"}
 	answered := presentColumns(s, level, answerColumns())
 	costs := presentColumns(s, level, costColumns(s))
 	heads := func(cols []studyColumn, last ...string) []string {
@@ -175,10 +172,7 @@ func errorClasses(cell *experiment.Cell) string {
 	if bad := badStatuses(cell.Statuses); bad != "" {
 		parts = append(parts, "HTTP "+bad)
 	}
-	if len(parts) == 0 {
-		return "-"
-	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
 // invalidRuns counts the runs that are not valid by verdict.
@@ -188,16 +182,9 @@ func invalidRuns(cell *experiment.Cell) string {
 		if validity == result.Valid {
 			continue
 		}
-		word := string(validity)
-		if validity == result.Unjudged {
-			word = "not judged"
-		}
-		parts = append(parts, fmt.Sprintf("%d %s", cell.Validity[validity], word))
+		parts = append(parts, fmt.Sprintf("%d %s", cell.Validity[validity], validityWord(validity)))
 	}
-	if len(parts) == 0 {
-		return "-"
-	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
 // levelFlags are the flags of load and the settings that define a level.
@@ -236,7 +223,7 @@ func byLevelSections(s *experiment.Study) []studySection {
 
 // byLevelSection has the medians of one metric with levels as columns.
 func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection {
-	section := studySection{title: metric.Title + " by level", left: 0, note: "Medians over the blocks. *: a run was not a valid measurement."}
+	section := studySection{title: metric.Title + " by level", note: "Medians over the blocks. *: a run was not a valid measurement."}
 	heads := []string{"variant"}
 	for _, level := range s.Manifest.Levels {
 		heads = append(heads, level.Name)
@@ -289,7 +276,7 @@ func comparisonNote() string {
 
 func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison, title string) studySection {
 	section := studySection{
-		title: title, left: 0, words: true, note: comparisonNote(),
+		title: title, words: true, note: comparisonNote(),
 		rows: [][]string{{"variant", "against", "metric", "level", "ratio", "interval", "p", "could have seen", "pairs", "verdict"}},
 	}
 	for i := range comparisons {
@@ -307,17 +294,10 @@ func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison,
 			pairs += fmt.Sprintf(" (%d doubtful)", c.Doubtful)
 		}
 		section.add([]string{
-			name, c.Baseline, metric, orNone(c.Level), times(c.Ratio), comparisonSpan(c), pvalue(c.P), effect(c.MinimumEffect), pairs, verdictWords(s, c),
+			name, c.Baseline, metric, cmp.Or(c.Level, "-"), times(c.Ratio), comparisonSpan(c), pvalue(c.P), effect(c.MinimumEffect), pairs, verdictWords(s, c),
 		}, c.Doubtful > 0)
 	}
 	return section
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 // publishedNote explains publishedSection.
@@ -326,7 +306,7 @@ const publishedNote = "Ratios are to the named baseline, there and here. directi
 
 func publishedSection(s *experiment.Study) studySection {
 	section := studySection{
-		title: "Beside published figures", left: 0, words: true, note: publishedNote,
+		title: "Beside published figures", words: true, note: publishedNote,
 		rows: [][]string{{"variant", "metric", "level", "published", "measured", "against", "ratio there", "ratio here", "direction", "ratio", "note"}},
 	}
 	unmeasured := 0
@@ -340,21 +320,14 @@ func publishedSection(s *experiment.Study) studySection {
 			unit, title = m.Unit, m.Title
 		}
 		section.add([]string{
-			p.Variant, title, orNone(p.Level), FormatValue(p.Value, unit), FormatValue(*p.Measured, unit), orNone(p.Baseline),
-			ratioOf(p.TheirRatio), ratioOf(p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), orNone(p.Note),
+			p.Variant, title, cmp.Or(p.Level, "-"), FormatValue(p.Value, unit), FormatValue(*p.Measured, unit), cmp.Or(p.Baseline, "-"),
+			known(times, p.TheirRatio), known(times, p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), cmp.Or(p.Note, "-"),
 		}, false)
 	}
 	if unmeasured > 0 {
 		section.note += fmt.Sprintf(" %d published figures of levels that were not run are left out.", unmeasured)
 	}
 	return section
-}
-
-func ratioOf(v *float64) string {
-	if v == nil {
-		return "-"
-	}
-	return times(*v)
 }
 
 func agreement(agrees *bool) string {
@@ -370,7 +343,7 @@ func agreement(agrees *bool) string {
 // differenceSection shows factors and settings that differ between variants.
 func differenceSection(s *experiment.Study) studySection {
 	section := studySection{
-		title: "What differs", left: 0, words: true, note: "*: differs from the baseline. Everything else is equal in all variants.",
+		title: "What differs", words: true, note: "*: differs from the baseline. Everything else is equal in all variants.",
 	}
 	factors, settings := varying(s, func(v experiment.VariantFacts) map[string]string { return v.Values }),
 		varying(s, func(v experiment.VariantFacts) map[string]string { return v.Settings })
@@ -384,7 +357,7 @@ func differenceSection(s *experiment.Study) studySection {
 		if base == nil {
 			base = &v
 		}
-		row := []string{v.Name, orNone(v.Baseline)}
+		row := []string{v.Name, cmp.Or(v.Baseline, "-")}
 		for _, name := range factors {
 			row = append(row, marked(v.Values[name], base.Values[name]))
 		}
@@ -398,10 +371,11 @@ func differenceSection(s *experiment.Study) studySection {
 }
 
 func marked(value, base string) string {
+	text := cmp.Or(value, "-")
 	if value != base {
-		return orNone(value) + " *"
+		text += " *"
 	}
-	return orNone(value)
+	return text
 }
 
 // varying returns the names whose values differ between variants.

@@ -3,7 +3,9 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"spillway/internal/lab/result"
 )
@@ -152,15 +154,11 @@ func (s *step) remarks() []string {
 
 // badStatuses lists the HTTP statuses outside 2xx and 3xx in ascending order.
 func badStatuses(statuses map[int]int64) string {
-	text := ""
-	for _, status := range sortedKeys(statuses) {
-		if status >= 200 && status < 400 {
-			continue
+	var parts []string
+	for _, status := range slices.Sorted(maps.Keys(statuses)) {
+		if status < 200 || status >= 400 {
+			parts = append(parts, fmt.Sprintf("%d: %s", status, integer(statuses[status])))
 		}
-		if text != "" {
-			text += ", "
-		}
-		text += fmt.Sprintf("%d: %s", status, integer(statuses[status]))
 	}
-	return text
+	return strings.Join(parts, ", ")
 }

@@ -4,13 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
-
-func sortedKeys(m map[int]int64) []int { return slices.Sorted(maps.Keys(m)) }
 
 func writeText(w io.Writer, runs []run) error {
 	var out bytes.Buffer

@@ -185,7 +185,7 @@ func processParts(u *result.ProcessUsage) []string {
 		p.add("CPU %s/request (%s user + %s sys)", seconds, u.CPUPerRequest, u.CPUUserPerRequest, u.CPUSystemPerRequest)
 		p.add("%s", cores, u.CPUCores)
 	} else {
-		p.add("CPU %s (%s user + %s sys)", coreNumber, u.CPUCores, u.CPUUserCores, u.CPUSystemCores)
+		p.add("CPU %s (%s user + %s sys)", threeDecimals, u.CPUCores, u.CPUUserCores, u.CPUSystemCores)
 	}
 	p.add("wait %s", share, u.WaitShare)
 	p.add("%s", size, u.RSSMax)
@@ -220,7 +220,7 @@ func hostParts(u *result.HostUsage) []string {
 func tcpParts(u *result.TCPUsage) []string {
 	var p parts
 	if u.ActivePerRequest != nil {
-		p.add("connections/request: %s opened + %s accepted", perRequest, u.ActivePerRequest, u.PassivePerRequest)
+		p.add("connections/request: %s opened + %s accepted", threeDecimals, u.ActivePerRequest, u.PassivePerRequest)
 	} else {
 		p.add("connections/s: %s opened + %s accepted", number, u.Active, u.Passive)
 	}
@@ -256,11 +256,11 @@ func queueParts(u *result.Usage, host string) []string {
 
 func databaseParts(u *result.DatabaseUsage) []string {
 	var p parts
-	p.add("%s statements/request", perRequest, u.StatementsPerRequest)
-	p.add("%s commands/request", perRequest, u.CommandsPerRequest)
-	p.add("%s commits/request", perRequest, u.CommitsPerRequest)
-	p.add("%s rollbacks/request", perRequest, positive(u.RollbacksPerRequest))
-	p.add("%s fsyncs/request", perRequest, u.FsyncsPerRequest)
+	p.add("%s statements/request", threeDecimals, u.StatementsPerRequest)
+	p.add("%s commands/request", threeDecimals, u.CommandsPerRequest)
+	p.add("%s commits/request", threeDecimals, u.CommitsPerRequest)
+	p.add("%s rollbacks/request", threeDecimals, positive(u.RollbacksPerRequest))
+	p.add("%s fsyncs/request", threeDecimals, u.FsyncsPerRequest)
 	p.add("%s WAL/request", size, u.WALPerRequest)
 	if len(p) == 0 {
 		p.add("%s statements/s", number, u.Statements)
@@ -275,7 +275,7 @@ func databaseParts(u *result.DatabaseUsage) []string {
 	}
 	p.add("%s active", significant, u.ActiveMean)
 	p.add("most in "+strings.ReplaceAll(u.BusiestWait, "%", "%%")+" (%s sessions)", significant, u.BusiestWaitMean)
-	p.add("CPU %s", coreNumber, u.CPUCores)
+	p.add("CPU %s", threeDecimals, u.CPUCores)
 	p.add("%s memory", size, u.MemoryMax)
 	return p
 }
@@ -295,14 +295,11 @@ func cores(v float64) string {
 	if v == 1 {
 		return "1 core"
 	}
-	return coreNumber(v) + " cores"
+	return threeDecimals(v) + " cores"
 }
 
-// coreNumber writes a number of cores with up to three decimals.
-func coreNumber(v float64) string { return significant(math.Round(v*1000) / 1000) }
-
-// perRequest writes a number per request with up to three decimals.
-func perRequest(v float64) string { return significant(math.Round(v*1000) / 1000) }
+// threeDecimals writes a number with up to three decimals.
+func threeDecimals(v float64) string { return significant(math.Round(v*1000) / 1000) }
 
 // watchTable has a row per step: load, latency, errors by class, and the CPU of each process in percent of one core. It
 // is nil if nothing was watched.
