@@ -20,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"spillway/internal/lab/stats"
 )
 
 func main() {
@@ -167,11 +169,7 @@ func each(costs []cost, of func(cost) float64) []float64 {
 	return values
 }
 
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
+func median(values []float64) float64 { return stats.Summarize(values, stats.Level).Median }
 
 // startNginx starts nginx with one process and a fixed answer of 1.5 kB.
 func startNginx(dir string) (url string, stop func(), err error) {

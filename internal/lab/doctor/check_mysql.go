@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -52,9 +53,7 @@ func (s *Server) mysqlMode() Finding {
 		return Finding{}
 	}
 	f.Why = "a value that does not fit is rejected"
-	if f.Observed == "" {
-		f.Observed = "(empty)"
-	}
+	f.Observed = cmp.Or(f.Observed, "(empty)")
 	if !strings.Contains(f.Observed, "STRICT_TRANS_TABLES") && !strings.Contains(f.Observed, "STRICT_ALL_TABLES") {
 		f.Status = Fail
 		f.Fix = setGlobal("sql_mode", "CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/url"
@@ -39,10 +40,7 @@ func ParseTarget(text string) (Target, error) {
 	if err != nil {
 		return Target{}, errors.New("invalid URL: write http://HOST:PORT/PATH") // the error of url may contain a password
 	}
-	port := u.Port()
-	if port == "" {
-		port = schemePorts[u.Scheme]
-	}
+	port := cmp.Or(u.Port(), schemePorts[u.Scheme])
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > portMax || u.Hostname() == "" {
 		return Target{}, errors.New("no host and port: write http://HOST:PORT/PATH")

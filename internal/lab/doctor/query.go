@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -242,12 +242,7 @@ func (a *analysis) checkNames() error {
 	for _, p := range a.selection.Params {
 		names = append(names, p.Name)
 	}
-	given := make([]string, 0, len(a.config.Params))
-	for name := range a.config.Params {
-		given = append(given, name)
-	}
-	sort.Strings(given)
-	for _, name := range given {
+	for _, name := range slices.Sorted(maps.Keys(a.config.Params)) {
 		if !slices.Contains(names, name) {
 			return fmt.Errorf("%w: there is no parameter %s; the statement has: %s", ErrStatement, name, strings.Join(names, ", "))
 		}

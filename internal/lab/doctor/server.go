@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -49,12 +50,14 @@ func CheckServer(s *Server, f *Facts) []Finding {
 	if f == nil || !s.Local {
 		f = &Facts{}
 	}
-	findings := checkSQLite(s)
+	var findings []Finding
 	switch s.Driver {
 	case database.Postgres:
 		findings = checkPostgres(s, f)
 	case database.MySQL:
 		findings = checkMySQL(s, f)
+	default:
+		findings = checkSQLite(s)
 	}
 	return slices.DeleteFunc(findings, func(f Finding) bool { return f.Observed == "" })
 }
@@ -69,10 +72,7 @@ func isLocal(url database.URL) bool {
 	if err != nil {
 		return false
 	}
-	host := u.Hostname()
-	if host == "" {
-		host = u.Query().Get("host")
-	}
+	host := cmp.Or(u.Hostname(), u.Query().Get("host"))
 	ip := net.ParseIP(host)
 	return host == "" || host == "localhost" || strings.HasPrefix(host, "/") || ip != nil && ip.IsLoopback()
 }

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,9 +42,7 @@ func (c *Command) Execute(ctx context.Context) (code int, err error) {
 	if c.Resume != "" && (c.Quick || len(c.Only) > 0 || c.Seed != 0 || c.Out != "" || c.Check) {
 		return 0, exit.UsageError(errors.New("experiment: --resume keeps the options of the run; remove the other options"))
 	}
-	if c.Seed == 0 {
-		c.Seed = rand.Uint64()>>12 | 1 // 52 bits are exact in every JSON reader
-	}
+	c.Seed = cmp.Or(c.Seed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
 	if c.Check {
 		return 0, describe(c.check(ctx))
 	}
@@ -165,9 +164,7 @@ func (c *Command) measure(ctx context.Context, prefix string) error {
 // setPaths sets absolute paths, because the inner process works in several
 // directories.
 func (c *Command) setPaths(config *Config) error {
-	if config.Dir == "" {
-		config.Dir = c.Out
-	}
+	config.Dir = cmp.Or(config.Dir, c.Out)
 	if config.Dir == "" {
 		name := strings.TrimSuffix(filepath.Base(c.File), filepath.Ext(c.File))
 		if file, err := ReadFile(c.File); err == nil {

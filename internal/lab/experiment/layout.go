@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -128,9 +129,7 @@ func portRange() (low, high int) {
 func numbers(ports map[string]map[string]int) []int {
 	var all []int
 	for _, names := range ports {
-		for _, port := range names {
-			all = append(all, port)
-		}
+		all = slices.AppendSeq(all, maps.Values(names))
 	}
 	slices.Sort(all)
 	return all

@@ -82,11 +82,11 @@ func (e *engine) steps(plan TrialPlan) int64 {
 }
 
 func (e *engine) newTrial(block, position int, plan TrialPlan) (*trial, error) {
-	i := slices.IndexFunc(e.plan.Variants, func(v VariantFacts) bool { return v.Name == plan.Variant })
-	if i < 0 {
+	facts := find(e.plan.Variants, func(v *VariantFacts) bool { return v.Name == plan.Variant })
+	if facts == nil {
 		return nil, fmt.Errorf("the plan has %s, which is not a variant", plan.Variant)
 	}
-	t := &trial{facts: &e.plan.Variants[i], dir: e.trialDir(block, plan.Variant)}
+	t := &trial{facts: facts, dir: e.trialDir(block, plan.Variant)}
 	t.record = Trial{Block: block, Variant: plan.Variant, Position: position, StartedAt: time.Now(), Services: []ServiceRun{}, Levels: []LevelRun{}}
 	for _, s := range e.fixed {
 		t.record.Services = append(t.record.Services, s.record)
@@ -123,8 +123,7 @@ func (e *engine) levels(ctx context.Context, t *trial, names []string) error {
 }
 
 func (f *File) level(name string) *Level {
-	i := slices.IndexFunc(f.Levels, func(l Level) bool { return l.Name == name })
-	return &f.Levels[i]
+	return find(f.Levels, func(l *Level) bool { return l.Name == name })
 }
 
 // died describes a service that has ended by itself, "" if none has.

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -55,45 +56,27 @@ func (f *File) setDefaults() {
 }
 
 func (s *Service) setDefaults() {
-	if s.Scope == "" {
-		s.Scope = ScopeBlock
-	}
-	if s.Ready.Timeout == 0 {
-		s.Ready.Timeout = 30 * time.Second
-	}
+	s.Scope = cmp.Or(s.Scope, ScopeBlock)
+	s.Ready.Timeout = cmp.Or(s.Ready.Timeout, 30*time.Second)
 	if s.Ready.HTTP == "" && s.Ready.TCP == nil && s.Ready.Command == nil {
 		s.Ready.TCP = s.Ports
 	}
-	if s.Stop.Signal == "" {
-		s.Stop.Signal = "TERM"
-	}
-	if s.Stop.Grace == 0 {
-		s.Stop.Grace = 10 * time.Second
-	}
+	s.Stop.Signal = cmp.Or(s.Stop.Signal, "TERM")
+	s.Stop.Grace = cmp.Or(s.Stop.Grace, 10*time.Second)
 }
 
 func (c *Cooldown) setDefaults(other Cooldown) {
-	if c.Timeout == 0 {
-		c.Timeout = other.Timeout
-	}
-	if c.TimeWait == 0 {
-		c.TimeWait = other.TimeWait
-	}
+	c.Timeout = cmp.Or(c.Timeout, other.Timeout)
+	c.TimeWait = cmp.Or(c.TimeWait, other.TimeWait)
 }
 
 func (p *Peak) setDefaults() {
 	if p == nil {
 		return
 	}
-	if p.Start == 0 {
-		p.Start = 100
-	}
-	if p.Max == 0 {
-		p.Max = 100_000
-	}
-	if p.Step == 0 {
-		p.Step = 0.05
-	}
+	p.Start = cmp.Or(p.Start, 100)
+	p.Max = cmp.Or(p.Max, 100_000)
+	p.Step = cmp.Or(p.Step, 0.05)
 }
 
 // nameLevels gives names to the levels without one.

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,9 +79,7 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 	if err := o.validate(); err != nil {
 		return nil, exit.UsageError(err)
 	}
-	if o.RandomSeed == 0 {
-		o.RandomSeed = rand.Uint64()>>12 | 1 // 52 bits are exact in every JSON reader
-	}
+	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
 	slo, err := ParseSLO(o.SLO)
 	if err != nil {
 		return nil, exit.UsageError(err)

@@ -47,12 +47,12 @@ func benchStep(out *bytes.Buffer, s *step) error {
 		n--
 	}
 	if n == 0 {
-		whole := benchGroup{s.Total.Counters, s.response, s.Total.Elapsed, s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem}
-		whole.write(out, name)
+		whole := bin{Counters: s.Total.Counters, response: s.response, length: s.Total.Elapsed, cpu: s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem}
+		benchLine(out, name, &whole)
 		return nil
 	}
 	groups := benchGroupsOf(n, s.Total.Rate())
-	group, i, g := benchGroup{response: histogram.NewSlice()}, 0, 1
+	group, i, g := bin{response: histogram.NewSlice()}, 0, 1
 	for sec, err := range s.seconds() {
 		if err != nil {
 			return err
@@ -62,8 +62,8 @@ func benchStep(out *bytes.Buffer, s *step) error {
 		}
 		group.add(sec)
 		if i++; i == g*n/groups {
-			group.write(out, name)
-			group, g = benchGroup{response: histogram.NewSlice()}, g+1
+			benchLine(out, name, &group)
+			group, g = bin{response: histogram.NewSlice()}, g+1
 		}
 	}
 	return nil
@@ -96,28 +96,14 @@ func benchGroupsOf(seconds int, hz float64) int {
 	return min(benchGroups, seconds)
 }
 
-// A benchGroup is the seconds that one line sums up.
-type benchGroup struct {
-	counters result.Counters
-	response *histogram.Histogram
-	elapsed  float64
-	cpu      float64
-}
-
-func (g *benchGroup) add(sec *second) {
-	g.counters.Add(&sec.Counters)
-	g.response.Merge(sec.response)
-	g.elapsed += sec.Length
-	g.cpu += sec.CPUUser + sec.CPUSystem
-}
-
-func (g *benchGroup) write(out *bytes.Buffer, name string) {
-	done := float64(g.counters.Done)
-	if done == 0 || g.elapsed == 0 {
+// benchLine writes the line that sums up a bin.
+func benchLine(out *bytes.Buffer, name string, b *bin) {
+	done := float64(b.Done)
+	if done == 0 || b.length == 0 {
 		return // a benchmark line needs at least one iteration
 	}
-	fmt.Fprintf(out, "%s %d %s req/s", name, g.counters.Done, decimal(done/g.elapsed))
-	f := figuresOf(g.response)
+	fmt.Fprintf(out, "%s %d %s req/s", name, b.Done, decimal(done/b.length))
+	f := figuresOf(b.response)
 	for _, p := range []struct {
 		unit  string
 		value *float64
@@ -126,9 +112,9 @@ func (g *benchGroup) write(out *bytes.Buffer, name string) {
 			fmt.Fprintf(out, " %s %s", decimal(*p.value), p.unit)
 		}
 	}
-	fmt.Fprintf(out, " %s errors/op", decimal(g.counters.ErrorShare()))
-	if g.cpu > 0 {
-		fmt.Fprintf(out, " %s cpu-sec/op", decimal(g.cpu/done))
+	fmt.Fprintf(out, " %s errors/op", decimal(b.ErrorShare()))
+	if b.cpu > 0 {
+		fmt.Fprintf(out, " %s cpu-sec/op", decimal(b.cpu/done))
 	}
 	out.WriteString("\n")
 }

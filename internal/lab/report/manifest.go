@@ -125,10 +125,7 @@ func studyManifest(s *experiment.Study) []fact {
 	}
 	facts = append(facts, machineFacts(&m.Machine)...)
 	for _, p := range m.Programs {
-		value := p.Version
-		if value == "" {
-			value = p.Path
-		}
+		value := cmp.Or(p.Version, p.Path)
 		if p.Package != "" {
 			value += " (package " + p.Package + ")"
 		}

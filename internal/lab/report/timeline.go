@@ -84,14 +84,17 @@ func binsOf(s *step, width float64) ([]bin, error) {
 			group = g
 			bins = append(bins, bin{start: sec.start, step: s, response: histogram.NewSlice()})
 		}
-		b := &bins[len(bins)-1]
-		b.length += sec.Length
-		b.Add(&sec.Counters)
-		b.inFlight, b.connections = max(b.inFlight, sec.InFlight), max(b.connections, sec.Connections)
-		b.cpu += sec.CPUUser + sec.CPUSystem
-		b.response.Merge(sec.response)
+		bins[len(bins)-1].add(sec)
 	}
 	return bins, nil
+}
+
+func (b *bin) add(sec *second) {
+	b.length += sec.Length
+	b.Add(&sec.Counters)
+	b.inFlight, b.connections = max(b.inFlight, sec.InFlight), max(b.connections, sec.Connections)
+	b.cpu += sec.CPUUser + sec.CPUSystem
+	b.response.Merge(sec.response)
 }
 
 // perSecond is n per second of the bin.

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -170,13 +171,7 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 		t.setup = appendWords(t.setup, "SELECT", number)
 		t.setupReplies++
 	}
-	host, port := u.Hostname(), u.Port()
-	if host == "" {
-		host = "127.0.0.1"
-	}
-	if port == "" {
-		port = "6379"
-	}
+	host, port := cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "6379")
 	if scheme == "rediss" {
 		t.tls = tlsConfig(host, t.config.Insecure)
 		t.tls.NextProtos = nil

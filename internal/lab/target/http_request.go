@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -89,10 +90,7 @@ type builtRequest struct {
 const closeLine = "Connection: close\r\n"
 
 func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
-	method := r.Method
-	if method == "" {
-		method = http.MethodGet
-	}
+	method := cmp.Or(r.Method, http.MethodGet)
 	if !isToken(method) {
 		return builtRequest{}, fmt.Errorf("method %q is not a valid HTTP method", method)
 	}

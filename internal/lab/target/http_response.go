@@ -97,10 +97,7 @@ func (r *response) eof() error {
 
 // skip consumes bytes of a body or chunk.
 func (r *response) skip(b []byte) []byte {
-	n := int64(len(b))
-	if n > r.rest {
-		n = r.rest
-	}
+	n := min(int64(len(b)), r.rest)
 	r.keep(b[:n])
 	r.rest -= n
 	if r.rest == 0 && r.state == inBody {

@@ -3,6 +3,7 @@ package watch
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -83,10 +84,7 @@ func newRedis(rawURL string) (*redisReader, error) {
 			return nil, errRedisURL
 		}
 	}
-	host, port := u.Hostname(), u.Port()
-	if port == "" {
-		port = "6379"
-	}
+	host, port := u.Hostname(), cmp.Or(u.Port(), "6379")
 	if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
 		return nil, errRedisURL
 	}

@@ -12,6 +12,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -149,12 +150,8 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, report 
 			continue
 		}
 		one.At = (at - took/2).Seconds()
-		if one.Sampler == "" {
-			one.Sampler = s.Kind
-		}
-		if one.Subject == "" {
-			one.Subject = s.Subject
-		}
+		one.Sampler = cmp.Or(one.Sampler, s.Kind)
+		one.Subject = cmp.Or(one.Subject, s.Subject)
 		report(one)
 	}
 	report(&result.Sample{At: at.Seconds(), Sampler: result.SamplerWatch, Subject: name(s), Values: map[string]float64{
