@@ -24,7 +24,7 @@ type doctorFlags struct {
 	Param    []string      `group:"A statement" sep:"none" placeholder:"NAME=VALUE" help:"Value of :NAME, or of the ? compared with column NAME. Repeatable. Without it, columns that must equal a value take one from the table."`
 	Measure  bool          `group:"A statement" help:"Build each suggested index on a temporary copy of the table, never on the table itself, and time the statement with it."`
 	CopyRows int64         `group:"A statement" default:"1000000" placeholder:"N" help:"Maximum number of rows in a copy. Default: 1000000."`
-	Timeout  time.Duration `group:"A statement" default:"2m" help:"Limit for the whole analysis. Default: 2m."`
+	Timeout  time.Duration `group:"A statement" default:"2m" help:"Limit for the whole analysis."`
 }
 
 // Help is shown below the flags.

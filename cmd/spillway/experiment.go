@@ -10,8 +10,8 @@ type experimentCmd struct {
 	File string `arg:"" placeholder:"FILE" help:"The experiment."`
 
 	Check   bool     `help:"Print the plan and its duration; start nothing."`
-	Quick   bool     `help:"Use the file's quick block: ranges only, no claims."`
-	Only    []string `placeholder:"VARIANT,…" help:"Run only these variants and their baselines."`
+	Quick   bool     `help:"Use the file's quick block: ranges only, no verdicts."`
+	Only    []string `placeholder:"VARIANT" help:"Run only these variants and their baselines."`
 	Seed    uint64   `placeholder:"N" help:"Seed for the order of variants; 0 draws one. It is in the results."`
 	Out     string   `short:"o" placeholder:"DIR" help:"Directory of the results. Default: NAME-DATE-TIME."`
 	Resume  string   `placeholder:"DIR" help:"Continue a run that was interrupted, with its options."`

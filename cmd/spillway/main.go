@@ -47,7 +47,7 @@ type environment struct {
 // cli lists the commands.
 type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve the feeds of a configuration, or the built-in freight app."`
-	Seed       seedCmd       `cmd:"" help:"Create a data set to try and to measure with."`
+	Seed       seedCmd       `cmd:"" help:"Create a data set for trials and measurements."`
 	Spool      spoolCmd      `cmd:"" help:"Inspect and repair the local queue of streams with ack: spool."`
 	Config     configCmd     `cmd:"" help:"Check, print or describe a configuration."`
 	Load       loadCmd       `cmd:"" help:"Put load on a service and report its responses."`

@@ -10,7 +10,7 @@ import (
 
 type seedCmd struct {
 	Freight seedFreightCmd `cmd:"" help:"Create the freight app: users, and the orders they placed."`
-	Games   seedGamesCmd   `cmd:"" help:"Create the table game_record, to compare a query's indexes on."`
+	Games   seedGamesCmd   `cmd:"" help:"Create the table game_record, for comparing the indexes of a query."`
 }
 
 type seedFreightCmd struct {
@@ -18,7 +18,7 @@ type seedFreightCmd struct {
 	Users      int    `help:"Registered users, 1 to 100000000." default:"1000000"`
 	Days       int    `help:"Days with orders from 2015-12-01 on, 1 to 3660." default:"366"`
 	PerDay     int    `help:"Orders per day at most, one per user; 0 to the number of users." default:"30000"`
-	RandomSeed uint64 `help:"Equal seeds and sizes give equal rows, on every database." default:"1"`
+	RandomSeed uint64 `help:"Equal random seeds and sizes give equal rows, on every database." default:"1"`
 	Replace    bool   `help:"Drop the freight app's tables first, with every row added to them since."`
 	Upgrade    bool   `help:"Only create tables that the data set of an earlier release lacks; keep every row."`
 }
@@ -51,7 +51,7 @@ type seedGamesCmd struct {
 	Apps       int               `help:"Number of apps, 1 to 100000. With one, app_id, token and prize_grade hold one value each." default:"1"`
 	Records    int               `help:"Records, 1 to 100000000." default:"500000"`
 	Index      freight.GameIndex `help:"The table's one index: none, seed (prize_grade, score) or right (app_id, token, prize_grade, score)." default:"none"`
-	RandomSeed uint64            `help:"Equal seeds and sizes give equal rows, on every database." default:"1"`
+	RandomSeed uint64            `help:"Equal random seeds and sizes give equal rows, on every database." default:"1"`
 	Replace    bool              `help:"Drop the table first, with every row added to it since."`
 }
 

@@ -15,7 +15,7 @@ type serveCmd struct {
 
 // Help is shown below the flags.
 func (serveCmd) Help() string {
-	return `Flags win over the file. Without a file and a database, the freight app is created on embedded SQLite in the data directory and served.
+	return `Flags override the file. Without a file and a database, the freight app is created on embedded SQLite in the data directory and served.
 
 Examples:
   spillway serve

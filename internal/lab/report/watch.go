@@ -232,7 +232,7 @@ func tcpParts(u *result.TCPUsage) []string {
 	}
 	p.add("%s listen drops", whole, positive(u.ListenDrops))
 	p.add("%s accept queue overflows", whole, positive(u.ListenOverflows))
-	p.add("%s connects failed", whole, positive(u.AttemptFails))
+	p.add("connects failed: %s", whole, positive(u.AttemptFails))
 	p.add("%s of segments retransmitted", share, positive(u.RetransmitShare))
 	return p
 }
