@@ -17,7 +17,7 @@ type Config struct {
 	Data     string   `yaml:"data" doc:"directory of all files that Spillway writes"`
 	Database Secret   `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
 	Replica  Secret   `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers; empty: none"`
-	Redis    Secret   `yaml:"redis" doc:"redis://, rediss:// or unix://, for the probe, shared caches and popups; empty: none"`
+	Redis    Secret   `yaml:"redis" doc:"address of Redis (redis://, rediss:// or unix://) for the probe, shared caches and popups; empty: none"`
 	Keys     []Secret `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
 	Pool     Pool     `yaml:"pool" doc:"limits of each database pool"`
 	HTTP     HTTP     `yaml:"http" doc:"limits of the public listener"`

@@ -9,7 +9,7 @@ type Stream struct {
 	Database      Secret        `yaml:"database" doc:"empty: the top-level one"`
 	Table         string        `yaml:"table" doc:"NAME or SCHEMA.NAME"`
 	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length}; integer, real, text, boolean, timestamp, json or uuid"`
-	Extra         string        `yaml:"extra" doc:"json column for other fields of a record; empty: such records are rejected"`
+	Extra         string        `yaml:"extra" doc:"JSON column for other fields of a record; empty: such records are rejected"`
 	Key           []string      `yaml:"key" doc:"columns with a unique index: a record whose values exist already counts as stored; none: each record is stored"`
 	OrderBy       string        `yaml:"order_by" doc:"column; records with equal values in it are stored in the order of their requests; empty: any order"`
 	Ack           string        `yaml:"ack" enum:"database,spool,memory" doc:"answered when records are committed (database), fsynced to a local queue (spool) or queued and lost with the process (memory)"`
