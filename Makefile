@@ -12,7 +12,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 .PHONY: help build run demo test race check bench fuzz crash rules readme-table clean needs
 
 help: ## explain the targets (this text)
-	@echo 'Spillway: serve hot endpoints from your own database, and measure what they hold.'
+	@echo 'Spillway: serve hot endpoints from your own database, and load-test any service.'
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo

@@ -38,7 +38,11 @@ func (f spoolFlags) exit(err error) error {
 	var remaining spool.Remaining
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return exit.UsageError(fmt.Errorf("there is no spool in %s: name the data directory of serve with --data", f.Data))
+		users := "streams with ack: spool"
+		if f.Popups {
+			users = "popups with store: memory"
+		}
+		return exit.UsageError(fmt.Errorf("there is no spool in %s: serve creates one for %s; name its data directory with --data", f.Data, users))
 	case errors.As(err, &remaining):
 		return exit.FailedError(err)
 	}

@@ -143,7 +143,7 @@ func (c Check) adviseOrder(f finding) error {
 		return fmt.Errorf("%s: %w", c.problem(f), ErrCheapSort)
 	}
 	if covered && !f.others {
-		hint := "conditions on other tables drop most rows, or the statement groups them; filter by a column of " + t.Full.Name
+		hint := "conditions on other tables drop most rows, or the statement groups or sorts them; remove that, or filter by a column of " + t.Full.Name
 		switch {
 		case d.has(MySQL):
 			hint = fmt.Sprintf("name %s first in FROM, and filter by its columns only; or run ANALYZE TABLE", t.Full.Name)
