@@ -13,10 +13,9 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MariaDB starts a MariaDB server for the length of a test: user root without a
-// password, from loopback, and an empty database named test. Settings are options
-// of its command line ("--max-connections=10") and go over the defaults for
-// tests, which do not fsync.
+// MariaDB starts a MariaDB server for the duration of a test. It accepts user root without
+// a password from loopback, and has an empty database named test. Settings are command-line
+// options ("--max-connections=10"). They override the defaults, which disable fsync.
 func MariaDB(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	s, err := StartMariaDB(settings...)
@@ -27,7 +26,7 @@ func MariaDB(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// StartMariaDB is MariaDB for TestMain: the caller calls Close.
+// StartMariaDB is MariaDB for TestMain. The caller must call Close.
 func StartMariaDB(settings ...string) (*Server, error) {
 	install, err := findBinary("mariadb-install-db", "mariadb-server")
 	if err != nil {
@@ -58,7 +57,7 @@ func StartMariaDB(settings ...string) (*Server, error) {
 	return s, s.setUp("mariadb-server", "/usr/sbin/mariadbd", prepare)
 }
 
-// pingMariaDB connects once and makes the database test where there is none.
+// pingMariaDB connects once and creates the database test if it is missing.
 func pingMariaDB(ctx context.Context, addr string) error {
 	config := mysql.NewConfig()
 	config.User, config.Net, config.Addr, config.Logger = "root", "tcp", addr, &mysql.NopLogger{}
@@ -73,7 +72,7 @@ func pingMariaDB(ctx context.Context, addr string) error {
 	defer conn.Close()
 	execer, ok := conn.(driver.ExecerContext)
 	if !ok {
-		return fmt.Errorf("the driver's connections run no statements")
+		return fmt.Errorf("the driver's connection cannot execute statements")
 	}
 	_, err = execer.ExecContext(ctx, "CREATE DATABASE IF NOT EXISTS test", nil)
 	return err

@@ -4,5 +4,5 @@ package apptest
 
 import "syscall"
 
-// stopWithParent does nothing: only Linux has such a signal.
+// stopWithParent does nothing, because only Linux has such a signal.
 func stopWithParent(*syscall.SysProcAttr, syscall.Signal) {}

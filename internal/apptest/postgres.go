@@ -13,19 +13,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// postgresBinaries is where Debian keeps PostgreSQL's programs, off PATH.
+// postgresBinaries is where Debian installs PostgreSQL's programs, outside of PATH.
 const postgresBinaries = "/usr/lib/postgresql/*/bin/"
 
-// PostgresServer is a PostgreSQL cluster of its own: superuser postgres, no
-// password, on a loopback port and on a Unix socket in its directory.
+// PostgresServer is a separate PostgreSQL cluster with superuser postgres and no password.
+// It listens on a loopback port and on a Unix socket in its directory.
 type PostgresServer struct {
 	*Server
-	databases atomic.Int64 // made by CreateDatabase
+	databases atomic.Int64 // created by CreateDatabase
 }
 
-// Postgres starts a PostgreSQL server for the length of a test. Settings are
-// lines of postgresql.conf as "name=value"; they go over the defaults for
-// tests, which are small and do not fsync.
+// Postgres starts a PostgreSQL server for the duration of a test. Settings are lines of
+// postgresql.conf, "name=value". They override the defaults, which use little memory and
+// disable fsync.
 func Postgres(t testing.TB, settings ...string) *PostgresServer {
 	t.Helper()
 	pg, err := StartPostgres(settings...)
@@ -36,13 +36,13 @@ func Postgres(t testing.TB, settings ...string) *PostgresServer {
 	return pg
 }
 
-// StartPostgres is Postgres for TestMain: the caller calls Close.
+// StartPostgres is Postgres for TestMain. The caller must call Close.
 func StartPostgres(settings ...string) (*PostgresServer, error) {
 	binary, err := findBinary("postgres", "postgresql", postgresBinaries+"postgres")
 	if err != nil {
 		return nil, err
 	}
-	if binary, err = filepath.EvalSymlinks(binary); err != nil { // initdb is next to the real one
+	if binary, err = filepath.EvalSymlinks(binary); err != nil { // initdb is in the directory of the real file
 		return nil, err
 	}
 	credential, err := unprivileged("postgres")
@@ -51,7 +51,7 @@ func StartPostgres(settings ...string) (*PostgresServer, error) {
 	}
 	dir, err := newDirectory(credential)
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for PostgreSQL: %w", err)
+		return nil, fmt.Errorf("create a directory for PostgreSQL: %w", err)
 	}
 	pg, err := newPostgres(binary, dir, credential, settings)
 	if err == nil {
@@ -85,7 +85,7 @@ func newPostgres(binary, dir string, credential *syscall.Credential, settings []
 		addr:       addr,
 		scheme:     "postgres://postgres@",
 		credential: credential,
-		stopSignal: syscall.SIGINT, // fast: sessions are ended, not waited for
+		stopSignal: syscall.SIGINT, // fast shutdown: ends the sessions
 	}}
 	pg.ready = func(ctx context.Context) error { return pingPostgres(ctx, pg.URL("postgres")) }
 	return pg, nil
@@ -113,13 +113,13 @@ func pingPostgres(ctx context.Context, url string) error {
 	return conn.Ping(ctx)
 }
 
-// SocketURL returns the address of a database through the Unix socket.
+// SocketURL returns the URL of a database through the Unix socket.
 func (pg *PostgresServer) SocketURL(database string) string {
 	return "postgres://postgres@/" + database + "?host=" + pg.dir + "&port=" + portOf(pg.addr)
 }
 
-// CreateDatabase makes an empty database and returns its URL. It stays until
-// the server is closed.
+// CreateDatabase creates an empty database, which exists until the server is closed, and
+// returns its URL.
 func (pg *PostgresServer) CreateDatabase(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test_%d", pg.databases.Add(1))

@@ -13,8 +13,8 @@ import (
 // ReplicaSettings are the settings that a primary needs for Replica.
 func ReplicaSettings() []string { return []string{"wal_level=replica", "max_wal_senders=4"} }
 
-// Replica starts a streaming replica of pg for the length of a test. The primary
-// was started with ReplicaSettings.
+// Replica starts a streaming replica of pg for the duration of a test. pg must have been
+// started with ReplicaSettings.
 func (pg *PostgresServer) Replica(t testing.TB) *PostgresServer {
 	t.Helper()
 	replica, err := pg.startReplica()
@@ -31,7 +31,7 @@ func (pg *PostgresServer) startReplica() (*PostgresServer, error) {
 	}}
 	replica.ready = func(ctx context.Context) error { return pingPostgres(ctx, replica.URL("postgres")) }
 	return replica, replica.setUp("postgresql", postgresBinaries+"postgres", func() error {
-		replica.binary = pg.binary // initdb's neighbour, not a wrapper
+		replica.binary = pg.binary // in initdb's directory, not a wrapper
 		data := filepath.Join(replica.dir, "data")
 		host, port, err := net.SplitHostPort(pg.addr)
 		if err != nil {

@@ -1,12 +1,10 @@
-// Package apptest starts the real programs that tests talk to: PostgreSQL,
-// PgBouncer, nginx and Redis. Each runs in a temporary directory on a free
-// loopback port, dies with the test process and leaves no directory behind.
-// A program that is not installed is an error that names the Debian package,
-// never a reason to skip a test.
+// Package apptest starts the real programs that tests use: PostgreSQL, MariaDB, PgBouncer,
+// nginx, Redis and the spillway binary. Each runs in a temporary directory on a free
+// loopback port. It ends with the test process, and its directory is removed. If a program
+// is not installed, the test fails with an error that names the Debian package.
 //
-// The functions that take a testing.TB stop the server when the test ends. The
-// Start functions return an error instead, for one server per test binary in
-// TestMain; the caller then closes it.
+// The functions that take a testing.TB stop the server when the test ends. The Start
+// functions are for TestMain: they return errors, and the caller must call Close.
 package apptest
 
 import (
@@ -24,15 +22,15 @@ import (
 	"time"
 )
 
-// Time given to a server to answer its first request, and to stop when asked.
+// Limits on how long a server may take to answer its first request, and to stop.
 const (
 	startTimeout = 30 * time.Second
 	stopTimeout  = 20 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 
-// Server is one program that a test runs. It keeps its address and its files
-// when it is stopped and started again. Its methods may be called concurrently.
+// Server is a program that a test runs. It keeps its address and its files across restarts.
+// Its methods may be called concurrently.
 type Server struct {
 	name       string   // of the program, for messages
 	binary     string   // its path
@@ -41,18 +39,18 @@ type Server struct {
 	addr       string   // host:port it listens on
 	scheme     string   // of its URLs, with the user: "postgres://postgres@"
 	credential *syscall.Credential
-	stopSignal syscall.Signal // asks it to stop soon and cleanly
+	stopSignal syscall.Signal // requests a fast and clean stop
 	ready      func(ctx context.Context) error
 
 	mu      sync.Mutex
 	process *process // nil while it does not run
 }
 
-// process is one run of a server. Its goroutine ends when the program has.
+// process is one run of a server. Its goroutine ends when the program ends.
 type process struct {
 	pid   int
-	done  chan struct{} // closed when the program has been waited for
-	state error         // how it ended, once done is closed
+	done  chan struct{} // closed when the program has ended
+	state error         // its exit status; set before done is closed
 }
 
 // Addr returns the host:port that the server listens on.
@@ -61,7 +59,7 @@ func (s *Server) Addr() string { return s.addr }
 // Dir returns the server's directory.
 func (s *Server) Dir() string { return s.dir }
 
-// URL returns the address of path on the server: a database's name, a page.
+// URL returns the server's URL with a path, such as the name of a database or a page.
 func (s *Server) URL(path string) string { return s.scheme + s.addr + "/" + path }
 
 // PID returns the process id, 0 when the server does not run.
@@ -74,8 +72,8 @@ func (s *Server) PID() int {
 	return s.process.pid
 }
 
-// Start runs the server and returns once it answers. It does nothing when the
-// server runs already.
+// Start starts the server and returns when it answers. It does nothing if the server is
+// running.
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +94,8 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// launch starts the program from a thread of its own: the kernel sends the
-// parent-death signal when the thread that forked ends, not the process.
+// launch starts the program from a locked thread, because the kernel sends the parent-death
+// signal when the thread that forked ends.
 func (s *Server) launch() (*process, error) {
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -109,7 +107,7 @@ func (s *Server) launch() (*process, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: s.credential,
-		Setpgid:    true, // the terminal's Ctrl-C reaches the test only
+		Setpgid:    true, // Ctrl-C in the terminal reaches only the test
 	}
 	stopWithParent(cmd.SysProcAttr, s.stopSignal)
 	p := &process{done: make(chan struct{})}
@@ -143,7 +141,7 @@ func (s *Server) awaitReady(p *process) error {
 		}
 		select {
 		case <-p.done:
-			return errors.New("it ended before it answered")
+			return errors.New("the program ended before it answered")
 		case <-ctx.Done():
 			return fmt.Errorf("no answer within %v: %w", startTimeout, err)
 		case <-poll.C:
@@ -151,9 +149,8 @@ func (s *Server) awaitReady(p *process) error {
 	}
 }
 
-// Stop asks the server to end and waits for it. One that does not end in time is
-// killed, which is an error, and so is one that has ended by itself. Stop does
-// nothing when the server does not run.
+// Stop asks the server to end and waits for it. It returns an error if the server had to be
+// killed after a timeout, or had ended before. It does nothing if the server is not running.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +161,7 @@ func (s *Server) Stop() error {
 	s.process = nil
 	select {
 	case <-p.done:
-		return fmt.Errorf("stop %s: it has ended by itself: %v\n%s", s.name, p.state, s.logTail())
+		return fmt.Errorf("stop %s: it had already ended: %v\n%s", s.name, p.state, s.logTail())
 	default:
 	}
 	if err := syscall.Kill(p.pid, s.stopSignal); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -178,11 +175,11 @@ func (s *Server) Stop() error {
 	case <-timeout.C:
 		killTree(p.pid)
 		<-p.done
-		return fmt.Errorf("stop %s: still there after %v, killed", s.name, stopTimeout)
+		return fmt.Errorf("stop %s: killed, because it was still running after %v", s.name, stopTimeout)
 	}
 }
 
-// Kill ends the server and its children at once, as a crash does.
+// Kill kills the server and its children immediately, like a crash.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -107,7 +107,7 @@ func TestRedis(t *testing.T) {
 	}
 	s.Kill()
 	if err := s.pingRedis(t.Context()); err == nil {
-		t.Fatal("it answers after Kill")
+		t.Fatal("Redis answers after Kill")
 	}
 }
 
@@ -132,8 +132,8 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// A test process that is killed takes its servers along, and the next one
-// removes the directory.
+// The servers of a test process that is killed end with it. The next test process removes
+// their directory.
 func TestServersDieWithTheTest(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -159,7 +159,7 @@ func TestServersDieWithTheTest(t *testing.T) {
 	orphan := &Server{addr: addr}
 	for orphan.dial(t.Context()) == nil {
 		if t.Context().Err() != nil {
-			t.Fatal("the server outlives its test process")
+			t.Fatal("the server still runs after its test process was killed")
 		}
 	}
 	removeOrphans(os.TempDir())
@@ -168,8 +168,8 @@ func TestServersDieWithTheTest(t *testing.T) {
 	}
 }
 
-// childVariable makes the test binary start a server, print its address and
-// directory, and wait to be killed.
+// childVariable is an environment variable. If it is set, the test binary starts a server,
+// prints its address and directory, and waits to be killed.
 const childVariable = "APPTEST_CHILD"
 
 func TestMain(m *testing.M) {

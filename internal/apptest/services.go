@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// PgBouncer starts a connection pooler in front of pg, with pool_mode mode
-// ("session", "transaction" or "statement"), for the length of a test. Every
-// database of pg is reached through it under its own name.
+// PgBouncer starts a connection pooler in front of pg for the duration of a test. mode is
+// its pool_mode: "session", "transaction" or "statement". The databases of pg have the same
+// names in PgBouncer.
 func PgBouncer(t testing.TB, pg *PostgresServer, mode string) *Server {
 	t.Helper()
 	s, err := StartPgBouncer(pg, mode)
@@ -25,7 +25,7 @@ func PgBouncer(t testing.TB, pg *PostgresServer, mode string) *Server {
 	return s
 }
 
-// StartPgBouncer is PgBouncer for TestMain: the caller calls Close.
+// StartPgBouncer is PgBouncer for TestMain. The caller must call Close.
 func StartPgBouncer(pg *PostgresServer, mode string) (*Server, error) {
 	credential, err := unprivileged("postgres")
 	if err != nil {
@@ -55,9 +55,9 @@ max_client_conn = 1000
 	return s, s.setUp("pgbouncer", "/usr/sbin/pgbouncer", prepare)
 }
 
-// Nginx starts nginx for the length of a test. The configuration is what goes
-// inside the http block; {addr} in it stands for the address to listen on and
-// {dir} for the server's directory.
+// Nginx starts nginx for the duration of a test. The configuration is the content of the
+// http block. In it {addr} is replaced by the address to listen on, and {dir} by the
+// server's directory.
 func Nginx(t testing.TB, config string) *Server {
 	t.Helper()
 	s, err := StartNginx(config)
@@ -68,7 +68,7 @@ func Nginx(t testing.TB, config string) *Server {
 	return s
 }
 
-// StartNginx is Nginx for TestMain: the caller calls Close.
+// StartNginx is Nginx for TestMain. The caller must call Close.
 func StartNginx(config string) (*Server, error) {
 	s := &Server{name: "nginx", scheme: "http://", stopSignal: syscall.SIGTERM}
 	s.ready = s.dial
@@ -77,7 +77,7 @@ func StartNginx(config string) (*Server, error) {
 		s.args = []string{"-p", s.dir, "-c", file, "-e", "stderr"}
 		user := ""
 		if os.Geteuid() == 0 {
-			user = "user root;\n" // its workers write below a directory that only root may enter
+			user = "user root;\n" // the workers write to a directory that only root can enter
 		}
 		text := user + `daemon off;
 worker_processes 1;
@@ -98,8 +98,8 @@ scgi_temp_path {dir}/scgi;
 	return s, s.setUp("nginx-light", "/usr/sbin/nginx", prepare)
 }
 
-// Redis starts a Redis server that keeps nothing on disk, for the length of a
-// test. Further arguments are options of its command line ("--maxmemory", "1gb").
+// Redis starts a Redis server without persistence for the duration of a test. Further
+// arguments are command-line options ("--maxmemory", "1gb").
 func Redis(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s, err := StartRedis(args...)
@@ -110,7 +110,7 @@ func Redis(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// StartRedis is Redis for TestMain: the caller calls Close.
+// StartRedis is Redis for TestMain. The caller must call Close.
 func StartRedis(args ...string) (*Server, error) {
 	s := &Server{name: "redis-server", scheme: "redis://", stopSignal: syscall.SIGTERM}
 	s.ready = s.pingRedis
@@ -123,9 +123,9 @@ func StartRedis(args ...string) (*Server, error) {
 	return s, s.setUp("redis-server", "/usr/bin/redis-server", prepare)
 }
 
-// setUp finds the program and gives the server a directory and an address; then
-// prepare writes its files and arguments, and it is started. After an error
-// nothing is left behind.
+// setUp finds the program, assigns a directory and an address, calls prepare, which writes
+// the server's files and arguments, and starts the server. After an error it removes the
+// directory.
 func (s *Server) setUp(debianPackage, pattern string, prepare func() error) error {
 	var err error
 	if s.binary, err = findBinary(s.name, debianPackage, pattern); err != nil {
@@ -135,7 +135,7 @@ func (s *Server) setUp(debianPackage, pattern string, prepare func() error) erro
 		return err
 	}
 	if s.dir, err = newDirectory(s.credential); err != nil {
-		return fmt.Errorf("make a directory for %s: %w", s.name, err)
+		return fmt.Errorf("create a directory for %s: %w", s.name, err)
 	}
 	if err = prepare(); err == nil {
 		err = s.Start()

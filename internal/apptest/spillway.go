@@ -29,9 +29,9 @@ type Spillway struct {
 	Admin string // base URL of its admin listener
 }
 
-// Serve starts `spillway serve` with further arguments for the length of a test,
-// on free ports and with a data directory of its own. It returns once the
-// process is alive: use WaitReady for more.
+// Serve starts `spillway serve` with further arguments for the duration of a test, on free
+// ports and with a separate data directory. It returns when the process is alive. WaitReady
+// waits until it is ready.
 func Serve(t testing.TB, binary string, args ...string) *Spillway {
 	t.Helper()
 	s := &Spillway{Server: &Server{name: "spillway", binary: binary, scheme: "http://", stopSignal: syscall.SIGTERM}}
@@ -53,7 +53,7 @@ func (s *Spillway) setUp(args []string) error {
 	}
 	s.Admin = "http://" + admin
 	if s.dir, err = newDirectory(nil); err != nil {
-		return fmt.Errorf("make a directory for spillway: %w", err)
+		return fmt.Errorf("create a directory for spillway: %w", err)
 	}
 	s.args = append([]string{"serve", "--listen", s.addr, "--admin", admin, "--data", filepath.Join(s.dir, "data")}, args...)
 	s.ready = func(ctx context.Context) error { return get(ctx, s.Admin+"/livez") }
@@ -63,7 +63,7 @@ func (s *Spillway) setUp(args []string) error {
 	return nil
 }
 
-// WaitReady returns once /readyz says yes.
+// WaitReady returns when /readyz answers 200.
 func (s *Spillway) WaitReady(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
@@ -87,13 +87,13 @@ func (s *Spillway) Log(t testing.TB) string {
 	return string(text)
 }
 
-// get asks for url and wants 200.
+// get requests url and returns an error unless the status is 200.
 func get(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-	req.Close = true // leave no connection behind
+	req.Close = true // keep no connection open
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err

@@ -18,12 +18,12 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// directoryPrefix starts the name of every directory made here; the id of the
-// test process that made it follows.
+// directoryPrefix is the prefix of the names of all directories created here. The id of the
+// test process follows it.
 const directoryPrefix = "spillway-test-"
 
-// newDirectory makes a directory that owner (nil: the caller) can write. It
-// first removes directories whose test process has been killed before it could.
+// newDirectory creates a directory that owner can write; nil: the caller. It first removes
+// directories of test processes that no longer exist.
 func newDirectory(owner *syscall.Credential) (string, error) {
 	removeOrphans(os.TempDir())
 	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", directoryPrefix, os.Getpid()))
@@ -47,13 +47,12 @@ func removeOrphans(parent string) {
 		if err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			continue
 		}
-		_ = os.RemoveAll(dir) // another test process may be doing the same
+		_ = os.RemoveAll(dir) // another test process may do the same
 	}
 }
 
-// freeAddr returns a loopback address that nothing listens on. The port lies
-// below the range that the kernel takes for outgoing connections, so it is
-// still free when a test starts its server again.
+// freeAddr returns a loopback address that nothing listens on. The port is below the
+// ephemeral range, so it is still free when a test restarts its server.
 func freeAddr() (string, error) {
 	var last error
 	for range 100 {
@@ -67,8 +66,8 @@ func freeAddr() (string, error) {
 	return "", fmt.Errorf("find a free port: %w", last)
 }
 
-// findBinary returns the path of a program, from PATH or from one of patterns
-// (the newest version first); its error says which package to install.
+// findBinary returns the path of a program from PATH, or else the newest match of patterns.
+// Its error says which package to install.
 func findBinary(name, debianPackage string, patterns ...string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
@@ -82,8 +81,8 @@ func findBinary(name, debianPackage string, patterns ...string) (string, error) 
 	return "", fmt.Errorf("%s is not installed: apt-get install %s", name, debianPackage)
 }
 
-// unprivileged returns the credential of the named user when the caller is
-// root, for programs that refuse to run as root; nil otherwise.
+// unprivileged returns the credential of the named user if the caller is root, otherwise
+// nil. It is for programs that refuse to run as root.
 func unprivileged(name string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -103,10 +102,9 @@ func unprivileged(name string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// killTree kills a process that this one started, and its descendants: first
-// it is stopped, so that it neither replaces its children nor outlives them. The
-// descendants are gone when killTree returns; the process itself is for its
-// parent to wait for.
+// killTree kills a child of this process and its descendants. It first stops the child, so
+// that the child cannot replace its own children. The descendants are gone when killTree
+// returns. The caller must wait for the child.
 func killTree(pid int) {
 	_ = syscall.Kill(pid, syscall.SIGSTOP)
 	descendants := children(pid)
@@ -122,8 +120,8 @@ func killTree(pid int) {
 	}
 }
 
-// isAlive reports whether a process runs. A zombie has given its memory and
-// its files back.
+// isAlive reports whether a process runs. A zombie does not, because its memory and files
+// are released.
 func isAlive(pid int) bool {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
