@@ -17,11 +17,10 @@ import (
 	"spillway/internal/serve/config"
 )
 
-// password is what ${SPILLWAY_TEST_PASSWORD} gives in these tests.
+// password is the value of SPILLWAY_TEST_PASSWORD in these tests.
 const password = "q7s3cr3t"
 
-// configVerb runs the verb in testdata/config, where its files are, and
-// returns what it wrote.
+// configVerb runs `spillway config` in testdata/config and returns its output.
 func configVerb(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	t.Setenv("SPILLWAY_TEST_PASSWORD", password)
@@ -67,7 +66,7 @@ func TestConfigPrint(t *testing.T) {
 	}
 }
 
-// The built-in configuration is printed as a file that passes the check.
+// The printed built-in configuration passes the check.
 func TestConfigPrintBuiltIn(t *testing.T) {
 	stdout, _, code := configVerb(t, "print")
 	path := filepath.Join(t.TempDir(), "spillway.yaml")
@@ -90,7 +89,7 @@ func TestConfigSchema(t *testing.T) {
 	}
 }
 
-// The configuration's defaults for a pool are the pool's own.
+// The configuration and package database have the same pool defaults.
 func TestConfigPoolDefaults(t *testing.T) {
 	pool := database.Pool(config.Default().Pool)
 	if diff := cmp.Diff(database.Pool{}.WithDefaults((pool.Max-1)/2), pool); diff != "" {

@@ -17,38 +17,39 @@ import (
 	"spillway/internal/apptest"
 )
 
-// crashRounds is how many rounds TestCrash takes with each database and ack level; make
-// crash asks for 100, and then one outage of the database takes longOutage.
+// crashRounds is the number of rounds of TestCrash per database and ack level.
+// SPILLWAY_CRASH_ROUNDS overrides it. With more than 50 rounds, one outage of the database
+// lasts longOutage.
 const (
 	crashRounds = 5
 	outage      = time.Second
 	longOutage  = time.Minute
 )
 
-// crasher is clients, one a lane, that post one record after the other, whatever becomes of
-// the servers.
-type crasher struct {
-	keyed   bool // each with a key of its own: what is not acknowledged is sent again in the end
-	next    atomic.Int64
-	taken   atomic.Int64
-	mu      sync.Mutex
-	acked   map[int][]int       // by lane, in the order of the answers
-	refused []crashRecord       // not stored, as the answer says
-	unknown []crashRecord       // nobody knows
-	answers map[string]struct{} // of what was refused, by status
+// crashClients are clients, one per lane. Each posts one record after another and ignores
+// failures of the servers.
+type crashClients struct {
+	keyed    bool // every record has its own key, and is sent again at the end if it was not acknowledged
+	next     atomic.Int64
+	accepted atomic.Int64
+	mu       sync.Mutex
+	acked    map[int][]int       // by lane, in the order of their answers
+	refused  []crashRecord       // the answer says that they were not stored
+	unknown  []crashRecord       // the outcome is unknown
+	answers  map[string]struct{} // statuses of the answers to refused records
 }
 
 type crashRecord struct{ id, lane int }
 
-// run posts in one lane until ctx ends.
-func (c *crasher) run(ctx context.Context, s *apptest.Spillway, lane int) {
+// run posts records in one lane until ctx ends.
+func (c *crashClients) run(ctx context.Context, s *apptest.Spillway, lane int) {
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	for ctx.Err() == nil {
 		r := crashRecord{int(c.next.Add(1)), lane}
 		a, err := c.post(ctx, client, s, r)
-		taken := c.book(r, a, err)
-		if !taken {
+		accepted := c.record(r, a, err)
+		if !accepted {
 			select {
 			case <-time.After(5 * time.Millisecond):
 			case <-ctx.Done():
@@ -57,8 +58,8 @@ func (c *crasher) run(ctx context.Context, s *apptest.Spillway, lane int) {
 	}
 }
 
-// book notes what became of a record.
-func (c *crasher) book(r crashRecord, a answer, err error) (taken bool) {
+// record stores the outcome of a record.
+func (c *crashClients) record(r crashRecord, a answer, err error) (accepted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -66,7 +67,7 @@ func (c *crasher) book(r crashRecord, a answer, err error) (taken bool) {
 		c.unknown = append(c.unknown, r)
 	case a.status == http.StatusOK || a.status == http.StatusAccepted:
 		c.acked[r.lane] = append(c.acked[r.lane], r.id)
-		c.taken.Add(1)
+		c.accepted.Add(1)
 		return true
 	default:
 		c.answers[fmt.Sprint(a.status)] = struct{}{}
@@ -77,7 +78,7 @@ func (c *crasher) book(r crashRecord, a answer, err error) (taken bool) {
 
 const lanes = 16
 
-func (c *crasher) post(ctx context.Context, client *http.Client, s *apptest.Spillway, r crashRecord) (answer, error) {
+func (c *crashClients) post(ctx context.Context, client *http.Client, s *apptest.Spillway, r crashRecord) (answer, error) {
 	var headers []string
 	if c.keyed {
 		headers = []string{"Idempotency-Key", "key-" + strconv.Itoa(r.id)}
@@ -87,29 +88,29 @@ func (c *crasher) post(ctx context.Context, client *http.Client, s *apptest.Spil
 
 // crashTest is one database and ack level.
 type crashTest struct {
-	place    func() streamPlace
-	server   *apptest.Server // nil: SQLite
-	ack      string
-	numbered string // makes a column that numbers the rows as they come; empty: there is one
-	number   string
-	keyless  bool
-	disk     *smallDisk // where the spool is; nil: on the machine's
-	hits     []string
-	outage   time.Duration // the next one's length; 0: the short one
+	openDatabase   func() streamDatabase
+	server         *apptest.Server // nil: SQLite
+	ack            string
+	addOrderColumn string // statement that adds orderColumn; empty if the table has it
+	orderColumn    string
+	keyless        bool
+	disk           *smallDisk // disk of the spool; nil: the machine's
+	faults         []string
+	outage         time.Duration // length of the next outage; 0: outage
 }
 
-// TestCrash kills spillway, its database, or both, stops spillway, lets the database be away and
-// the spool's disk be full, again and again under load. What was acknowledged is stored, within
-// a lane in the order of the answers; what was refused is not; what nobody knows is there
-// at most once. With keys what was not acknowledged is sent again in the end, and then
-// everything is there once.
+// TestCrash injects faults under load: it kills spillway, its database or both, stops
+// spillway or the database, and fills the spool's disk. Acknowledged records must be stored
+// in the order of their answers, refused ones not at all, and those with an unknown outcome
+// at most once. With keys, records without an acknowledgement are sent again at the end, and
+// every record must then be stored exactly once.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	rounds := crashRounds
 	if text := os.Getenv("SPILLWAY_CRASH_ROUNDS"); text != "" {
 		var err error
 		if rounds, err = strconv.Atoi(text); err != nil || rounds < 1 {
-			t.Fatalf("SPILLWAY_CRASH_ROUNDS is %q, want a number from 1 on", text)
+			t.Fatalf("SPILLWAY_CRASH_ROUNDS is %q, want a number of at least 1", text)
 		}
 	}
 	both := []string{"kill", "kill database", "kill both", "stop", "database down"}
@@ -119,13 +120,13 @@ func TestCrash(t *testing.T) {
 			t.Run("postgres-"+name, func(t *testing.T) {
 				t.Parallel()
 				server := apptest.Postgres(t)
-				p := postgresPlace(t, server)
+				db := postgresDatabase(t, server)
 				c := &crashTest{
-					place: func() streamPlace { return p }, server: server.Server, ack: ack, keyless: keyless, hits: both,
-					numbered: "ALTER TABLE readings ADD COLUMN place bigserial", number: "place",
+					openDatabase: func() streamDatabase { return db }, server: server.Server, ack: ack, keyless: keyless, faults: both,
+					addOrderColumn: "ALTER TABLE readings ADD COLUMN arrival bigserial", orderColumn: "arrival",
 				}
 				if ack == "spool" && keyless {
-					c.disk, c.hits = newSmallDisk(t, 20), []string{"kill", "disk full", "kill both", "disk full and kill", "database down"}
+					c.disk, c.faults = newSmallDisk(t, 20), []string{"kill", "disk full", "kill both", "disk full and kill", "database down"}
 				}
 				c.run(t, rounds)
 			})
@@ -134,32 +135,32 @@ func TestCrash(t *testing.T) {
 			t.Parallel()
 			server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1")
 			c := &crashTest{
-				place:  func() streamPlace { return mariaPlace(t, server) }, // its connection dies with the server
-				server: server, ack: ack, hits: both,
-				numbered: "ALTER TABLE readings ADD COLUMN place bigint AUTO_INCREMENT PRIMARY KEY", number: "place",
+				openDatabase: func() streamDatabase { return mariaDatabase(t, server) }, // a new connection, because the server was restarted
+				server:       server, ack: ack, faults: both,
+				addOrderColumn: "ALTER TABLE readings ADD COLUMN arrival bigint AUTO_INCREMENT PRIMARY KEY", orderColumn: "arrival",
 			}
 			c.run(t, rounds)
 		})
 		t.Run("sqlite-"+ack, func(t *testing.T) {
 			t.Parallel()
-			p := sqlitePlace(t)
-			c := &crashTest{place: func() streamPlace { return p }, ack: ack, keyless: ack == "spool", hits: []string{"kill", "stop"}, number: "rowid"}
+			db := sqliteDatabase(t)
+			c := &crashTest{openDatabase: func() streamDatabase { return db }, ack: ack, keyless: ack == "spool", faults: []string{"kill", "stop"}, orderColumn: "rowid"}
 			c.run(t, rounds)
 		})
 	}
 }
 
 func (x *crashTest) run(t *testing.T, rounds int) {
-	p := x.place()
+	db := x.openDatabase()
 	var args []string
 	if x.disk != nil {
 		args = []string{"--data", x.disk.path}
 	}
-	s := p.serve(t, readings+"    order_by: device\n    ack: "+x.ack+"\n", args...)
-	if x.numbered != "" {
-		p.query(t, x.numbered)
+	s := db.serve(t, readings+"    order_by: device\n    ack: "+x.ack+"\n", args...)
+	if x.addOrderColumn != "" {
+		db.query(t, x.addOrderColumn)
 	}
-	c := &crasher{keyed: !x.keyless, acked: make(map[int][]int), answers: make(map[string]struct{})}
+	c := &crashClients{keyed: !x.keyless, acked: make(map[int][]int), answers: make(map[string]struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var load sync.WaitGroup
@@ -172,29 +173,29 @@ func (x *crashTest) run(t *testing.T, rounds int) {
 	if rounds > 50 {
 		x.outage = longOutage
 	}
-	var hits []string
+	var faults []string
 	for range rounds {
-		if len(hits) == 0 { // all of them before one comes again
-			hits = slices.Clone(x.hits)
-			random.Shuffle(len(hits), func(i, j int) { hits[i], hits[j] = hits[j], hits[i] })
+		if len(faults) == 0 { // every fault once before any is repeated
+			faults = slices.Clone(x.faults)
+			random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		}
-		before := c.taken.Load()
+		before := c.accepted.Load()
 		more := 50 + int64(random.IntN(400))
-		eventually(t, "records are taken", func() bool { return c.taken.Load() > before+more })
-		x.hit(t, hits[0], s, c)
-		hits = hits[1:]
+		eventually(t, "records are accepted", func() bool { return c.accepted.Load() > before+more })
+		x.inject(t, faults[0], s, c)
+		faults = faults[1:]
 	}
-	before := c.taken.Load()
-	eventually(t, "records are taken after the last round", func() bool { return c.taken.Load() > before+50 })
+	before := c.accepted.Load()
+	eventually(t, "records are accepted after the last round", func() bool { return c.accepted.Load() > before+50 })
 	stop()
 	load.Wait()
 	x.check(t, s, c)
 }
 
-// check compares the table with the answers.
-func (x *crashTest) check(t *testing.T, s *apptest.Spillway, c *crasher) {
+// check compares the stored records with the answers.
+func (x *crashTest) check(t *testing.T, s *apptest.Spillway, c *crashClients) {
 	t.Helper()
-	again := slices.Concat(c.refused, c.unknown)
+	resend := slices.Concat(c.refused, c.unknown)
 	var acked, unknown, refused []int
 	for _, ids := range c.acked {
 		acked = append(acked, ids...)
@@ -206,8 +207,8 @@ func (x *crashTest) check(t *testing.T, s *apptest.Spillway, c *crasher) {
 		refused = append(refused, r.id)
 	}
 	if c.keyed {
-		for _, r := range again {
-			eventually(t, "record "+strconv.Itoa(r.id)+" is taken", func() bool {
+		for _, r := range resend {
+			eventually(t, "record "+strconv.Itoa(r.id)+" is accepted", func() bool {
 				a, err := c.post(t.Context(), http.DefaultClient, s, r)
 				return err == nil && (a.status == http.StatusOK || a.status == http.StatusAccepted)
 			})
@@ -216,28 +217,28 @@ func (x *crashTest) check(t *testing.T, s *apptest.Spillway, c *crasher) {
 		unknown, refused = nil, nil
 	}
 	slices.Sort(acked)
-	p := x.place()
-	// What came in a long outage takes a while to store, in which the drain never stands still.
+	db := x.openDatabase()
+	// Draining the records of a long outage takes time. Each wait requires progress.
 	const backlog = `spillway_spool_backlog_records{stream="/readings"}`
 	for left := metric(t, s, backlog); left > 0; {
 		before := left
-		eventually(t, "more is drained", func() bool {
+		eventually(t, "more records are drained", func() bool {
 			left = metric(t, s, backlog)
 			return left < before
 		})
 	}
-	eventually(t, "everything is drained", func() bool {
-		return metric(t, s, backlog) == 0 && len(p.ids(t)) >= len(acked)
+	eventually(t, "all records are drained", func() bool {
+		return metric(t, s, backlog) == 0 && len(db.ids(t)) >= len(acked)
 	})
-	stored := p.ids(t)
-	contained(t, acked, stored)
+	stored := db.ids(t)
+	checkStored(t, acked, stored)
 	times := make(map[int]int)
 	for _, id := range stored {
 		times[id]++
 	}
 	for _, id := range refused {
 		if times[id] > 0 {
-			t.Errorf("record %d was refused and is stored", id)
+			t.Errorf("record %d was refused but is stored", id)
 		}
 	}
 	for _, id := range slices.Concat(acked, unknown) {
@@ -247,16 +248,16 @@ func (x *crashTest) check(t *testing.T, s *apptest.Spillway, c *crasher) {
 		delete(times, id)
 	}
 	if len(times) > 0 {
-		t.Errorf("%d records are stored that nobody sent, or sent in vain", len(times))
+		t.Errorf("%d stored records were neither acknowledged nor have an unknown outcome", len(times))
 	}
-	c.ordered(t, p, x.number)
+	c.checkOrder(t, db, x.orderColumn)
 	t.Logf("%d stored, %d acknowledged, %d unknown, %d refused with %v", len(stored), len(acked), len(c.unknown), len(c.refused), slices.Sorted(maps.Keys(c.answers)))
 }
 
-// hit does one thing to the servers, and brings them back.
-func (x *crashTest) hit(t *testing.T, what string, s *apptest.Spillway, c *crasher) {
+// inject injects one fault, then restarts the servers.
+func (x *crashTest) inject(t *testing.T, fault string, s *apptest.Spillway, c *crashClients) {
 	t.Helper()
-	switch what {
+	switch fault {
 	case "kill":
 		s.Kill()
 	case "stop":
@@ -270,13 +271,13 @@ func (x *crashTest) hit(t *testing.T, what string, s *apptest.Spillway, c *crash
 		s.Kill()
 	case "database down":
 		x.server.Kill()
-		x.away(t, s, c)
+		x.waitDown(t, s, c)
 	case "disk full", "disk full and kill":
-		x.server.Kill() // what is drained at once needs no more room than the file has
+		x.server.Kill() // otherwise the drain frees space in the file
 		before := metric(t, s, diskFull)
 		x.disk.fill(t)
-		eventually(t, "the full disk is met", func() bool { return metric(t, s, diskFull) > before })
-		if what != "disk full" {
+		eventually(t, "the spool refuses records because of the full disk", func() bool { return metric(t, s, diskFull) > before })
+		if fault != "disk full" {
 			s.Kill()
 		}
 		x.disk.empty(t)
@@ -292,16 +293,16 @@ func (x *crashTest) hit(t *testing.T, what string, s *apptest.Spillway, c *crash
 	s.WaitReady(t)
 }
 
-// diskFull counts what the spool refuses because its disk is full.
+// diskFull counts the requests that the spool refused because its disk is full.
 const diskFull = `spillway_spool_overloads_total{limit="disk"}`
 
-// away waits while the database is down. With a spool records are taken meanwhile, as many
-// as a small disk holds: what came in the long outage may still be there.
-func (x *crashTest) away(t *testing.T, s *apptest.Spillway, c *crasher) {
+// waitDown waits while the database is down. With a spool, records must be accepted during
+// that time, unless a small disk is full.
+func (x *crashTest) waitDown(t *testing.T, s *apptest.Spillway, c *crashClients) {
 	t.Helper()
 	length := max(outage, x.outage)
-	x.outage = 0 // the next one is short again
-	before, full := c.taken.Load(), 0.0
+	x.outage = 0 // the long outage occurs once
+	before, full := c.accepted.Load(), 0.0
 	if x.disk != nil {
 		full = metric(t, s, diskFull)
 	}
@@ -310,28 +311,28 @@ func (x *crashTest) away(t *testing.T, s *apptest.Spillway, c *crasher) {
 	case <-t.Context().Done():
 	}
 	if x.ack == "spool" {
-		eventually(t, "records are taken without a database", func() bool {
-			return c.taken.Load() > before+50 || x.disk != nil && metric(t, s, diskFull) > full
+		eventually(t, "records are accepted without a database", func() bool {
+			return c.accepted.Load() > before+50 || x.disk != nil && metric(t, s, diskFull) > full
 		})
 	}
 }
 
-// ordered checks that the records of a lane are in the table in the order in which they
-// were acknowledged.
-func (c *crasher) ordered(t *testing.T, p streamPlace, number string) {
+// checkOrder checks that the records of each lane are stored in the order in which they were
+// acknowledged.
+func (c *crashClients) checkOrder(t *testing.T, db streamDatabase, orderColumn string) {
 	t.Helper()
-	places := make(map[int]int)
-	for i, row := range p.query(t, "SELECT id FROM readings ORDER BY "+number) {
+	positions := make(map[int]int)
+	for i, row := range db.query(t, "SELECT id FROM readings ORDER BY "+orderColumn) {
 		id, err := strconv.Atoi(row[0])
 		if err != nil {
 			t.Fatal(err)
 		}
-		places[id] = i
+		positions[id] = i
 	}
 	for lane, acked := range c.acked {
 		for i := 1; i < len(acked); i++ {
-			if places[acked[i-1]] > places[acked[i]] {
-				t.Errorf("lane %d: record %d is stored behind %d, which was sent after its answer", lane, acked[i-1], acked[i])
+			if positions[acked[i-1]] > positions[acked[i]] {
+				t.Errorf("lane %d: record %d is stored after %d, which was sent later", lane, acked[i-1], acked[i])
 			}
 		}
 	}

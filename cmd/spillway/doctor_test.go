@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// doctorReport is what a script reads of doctor's JSON.
+// doctorReport is the part of doctor's JSON that scripts read.
 type doctorReport struct {
 	Prediction struct {
 		Rate   float64  `json:"new_connections_hz"`
@@ -41,7 +41,7 @@ func readDoctor(t *testing.T, stdout string) doctorReport {
 
 func TestDoctorHost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "90-spillway.conf")
-	// More connections than any range of ports has, kept open at once.
+	// More concurrent connections than any port range.
 	stdout, stderr, code := spillway(t, "doctor", "--for", "rate=1000000 keep-alive service=10s", "--json", "--write", file)
 	r := readDoctor(t, stdout)
 	if code != exit.Failed || r.Prediction.RunOut == nil || !strings.Contains(stderr, "a check failed") {
@@ -70,7 +70,7 @@ func TestDoctorQuery(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), `CREATE TABLE goods AS SELECT i AS id, i % 500 AS city, i % 7 AS price FROM generate_series(1, 20000) i; ANALYZE`); err != nil {
 		t.Fatal(err)
 	}
-	// The tests' server does not fsync: a check fails, and the query is still looked at.
+	// The tests' server runs with fsync off, so a check fails. The query is analyzed anyway.
 	stdout, stderr, code := spillway(t, "doctor", "--json", "--measure", "--database", url, "--query", "SELECT id FROM goods WHERE city = :city ORDER BY price LIMIT 3")
 	r := readDoctor(t, stdout)
 	if code != exit.Failed || len(r.Query.Candidates) != 2 || len(r.Query.Measured) != 3 || r.Query.Candidates[0].Columns[1].Name != "price" || r.Query.Measured[0].Median <= 0 {

@@ -18,7 +18,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// tinyExperiment compares two answers of nginx. The second service forks, and does not end when asked.
+// tinyExperiment compares two answers of nginx. Its second service forks and ignores signals to end.
 const tinyExperiment = `name: tiny
 needs: {nginx: {package: nginx, version: ["-v"]}}
 services:
@@ -58,7 +58,7 @@ http {
 }
 `
 
-// writeExperiment writes an experiment with nginx.conf beside it, and returns its path.
+// writeExperiment writes an experiment and its nginx.conf, and returns the path of the experiment.
 func writeExperiment(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,13 +70,13 @@ func writeExperiment(t *testing.T, text string) string {
 	return filepath.Join(dir, "e.yaml")
 }
 
-// unwatched takes a line into an experiment that has nothing sampled.
-func unwatched(text string) string { return text + "watch: {processes: {}}\n" }
+// withoutSampling disables the sampling of processes in an experiment.
+func withoutSampling(text string) string { return text + "watch: {processes: {}}\n" }
 
-// experimentRun is `spillway experiment` under way.
+// experimentRun is a running `spillway experiment`.
 type experimentRun struct {
 	cmd    *exec.Cmd
-	dir    string // of its results
+	dir    string // results
 	output strings.Builder
 }
 
@@ -95,13 +95,13 @@ func startExperiment(t *testing.T, dir string, args ...string) *experimentRun {
 	return r
 }
 
-// wait returns the exit code.
+// wait waits for the end of the run and returns the exit code.
 func (r *experimentRun) wait() int {
 	_ = r.cmd.Wait()
 	return r.cmd.ProcessState.ExitCode()
 }
 
-// awaitLoad waits until a load runs in the block, and returns the run's state.
+// awaitLoad waits until a load runs in the block and returns the run's state.
 func (r *experimentRun) awaitLoad(t *testing.T, block int) experiment.State {
 	t.Helper()
 	var state experiment.State
@@ -118,8 +118,8 @@ func matches(dir, pattern string) []string {
 	return names
 }
 
-// nothingLeft wants the run's processes, folders, namespaces and control groups gone, and its ports free.
-func (r *experimentRun) nothingLeft(t *testing.T) {
+// wantNothingLeft checks that the run's processes, folders, namespaces and control groups are gone, and that its ports are free.
+func (r *experimentRun) wantNothingLeft(t *testing.T) {
 	t.Helper()
 	mine := fmt.Sprintf("spillway-%d-*", r.cmd.Process.Pid)
 	eventually(t, "nothing is left of the run", func() bool {
@@ -140,12 +140,12 @@ func (r *experimentRun) nothingLeft(t *testing.T) {
 	}
 }
 
-// processes lists those that work in the run's folders.
+// processes returns the processes whose working directory is in the run's folders.
 func (r *experimentRun) processes() []string {
 	var found []string
 	for _, link := range matches("/proc", "[0-9]*/cwd") {
-		place, _ := os.Readlink(link)
-		if strings.HasPrefix(place, filepath.Join(os.TempDir(), fmt.Sprintf("spillway-%d-", r.cmd.Process.Pid))) {
+		dir, _ := os.Readlink(link)
+		if strings.HasPrefix(dir, filepath.Join(os.TempDir(), fmt.Sprintf("spillway-%d-", r.cmd.Process.Pid))) {
 			found = append(found, link)
 		}
 	}
@@ -165,7 +165,7 @@ func readTrial(t *testing.T, path string) experiment.Trial {
 	return trial
 }
 
-// sampled says whether a run has a sample of a subject.
+// sampled reports whether a run has a sample of a subject.
 func sampled(run *result.Run, host, sampler, subject string) bool {
 	return slices.ContainsFunc(run.Samples, func(s result.Sample) bool {
 		return s.Host == host && s.Sampler == sampler && s.Subject == subject && len(s.Values) > 0
@@ -202,16 +202,16 @@ func TestExperiment(t *testing.T) {
 	if !strings.Contains(r.output.String(), "trials done, ") || !strings.Contains(r.output.String(), "ends between ") {
 		t.Errorf("no progress in %s", &r.output)
 	}
-	r.nothingLeft(t)
+	r.wantNothingLeft(t)
 	_, stderr, code := spillway(t, "experiment", file, "-o", out)
 	if code != 2 || !strings.Contains(stderr, "already holds a run") {
-		t.Errorf("into the same directory: exit %d, %s", code, stderr)
+		t.Errorf("a second run into the same directory: exit %d, %s", code, stderr)
 	}
 }
 
-// TestExperimentResume stops a run by Ctrl-C in its second block and goes on.
+// TestExperimentResume interrupts a run with Ctrl-C in its second block and resumes it.
 func TestExperimentResume(t *testing.T) {
-	long := strings.Replace(unwatched(tinyExperiment), "duration: 300ms", "duration: 1s", 1)
+	long := strings.Replace(withoutSampling(tinyExperiment), "duration: 300ms", "duration: 1s", 1)
 	file, out := writeExperiment(t, long), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out)
 	r.awaitLoad(t, 2)
@@ -221,7 +221,7 @@ func TestExperimentResume(t *testing.T) {
 	if code := r.wait(); code != 3 || !strings.Contains(r.output.String(), "--resume "+out) {
 		t.Fatalf("exit %d\n%s", code, &r.output)
 	}
-	r.nothingLeft(t)
+	r.wantNothingLeft(t)
 	first := readTrial(t, filepath.Join(out, "blocks/001/base", experiment.TrialFile))
 
 	changed := filepath.Join(filepath.Dir(file), "nginx.conf")
@@ -247,16 +247,16 @@ func TestExperimentResume(t *testing.T) {
 		}
 	}
 	if len(matches(out, "incomplete/002-1/*")) == 0 {
-		t.Error("what there was of block 2 is not kept")
+		t.Error("the incomplete block 2 was not kept")
 	}
 }
 
-// TestExperimentKilled kills the processes of a run by kill -9, and wants nothing left of it.
+// TestExperimentKilled kills the processes of a run with kill -9. Nothing of the run may be left.
 func TestExperimentKilled(t *testing.T) {
-	long := strings.Replace(unwatched(tinyExperiment), "duration: 300ms", "duration: 60s", 1)
+	long := strings.Replace(withoutSampling(tinyExperiment), "duration: 300ms", "duration: 60s", 1)
 	for _, c := range []struct {
-		name         string
-		inner, outer bool
+		name                 string
+		killInner, killOuter bool
 	}{{"inner", true, false}, {"outer", false, true}, {"both", true, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -266,26 +266,26 @@ func TestExperimentKilled(t *testing.T) {
 			if len(r.processes()) < 6 { // sh, two sleeps, nginx, two workers
 				t.Errorf("only %d processes run", len(r.processes()))
 			}
-			if c.outer {
+			if c.killOuter {
 				_ = r.cmd.Process.Kill()
 			}
-			if c.inner {
+			if c.killInner {
 				_ = syscall.Kill(state.PID, syscall.SIGKILL)
 			}
-			if code := r.wait(); c.inner && !c.outer && code != 3 {
+			if code := r.wait(); c.killInner && !c.killOuter && code != 3 {
 				t.Errorf("exit %d", code)
 			}
-			if c.inner && c.outer { // what does not end by itself goes with the next run
+			if c.killInner && c.killOuter { // the next run removes what is left
 				if _, stderr, code := spillway(t, "experiment", file, "-o", out); code != 2 {
 					t.Errorf("exit %d, %s", code, stderr)
 				}
 			}
-			r.nothingLeft(t)
+			r.wantNothingLeft(t)
 		})
 	}
 }
 
-// tinyHosts puts the load and nginx on hosts of their own.
+// tinyHosts runs the load and nginx on separate hosts.
 const tinyHosts = `hosts:
   client: {ports: 40000-40063, sysctl: {net.ipv4.tcp_tw_reuse: "0"}}
   app:
@@ -313,7 +313,7 @@ func TestExperimentHosts(t *testing.T) {
 	}
 	machine := run.Header.Machine
 	if machine.PortLow != 40000 || machine.PortHigh != 40063 || !strings.HasPrefix(run.Header.Target, "http://10.213.0.2:") {
-		t.Errorf("the load had ports %d to %d and went to %s", machine.PortLow, machine.PortHigh, run.Header.Target)
+		t.Errorf("the load used ports %d to %d and the target %s", machine.PortLow, machine.PortHigh, run.Header.Target)
 	}
 	if !sampled(run, "", result.SamplerProcess, "web") || !sampled(run, "", result.SamplerTCP, "") || !sampled(run, "10.213.0.2:9191", result.SamplerTCP, "") {
 		t.Errorf("watched: %+v", run.Watches)
@@ -322,7 +322,7 @@ func TestExperimentHosts(t *testing.T) {
 	if _, counted := trial.Levels[0].Cooldown.TimeWait["client"]; total.Done == 0 || !counted {
 		t.Errorf("%+v", trial.Levels[0])
 	}
-	r.nothingLeft(t)
+	r.wantNothingLeft(t)
 }
 
 func TestExperimentRefusals(t *testing.T) {
@@ -347,14 +347,15 @@ func TestExperimentRefusals(t *testing.T) {
 	}
 }
 
-// TestExperimentFailures: a service that does not get ready ends the run, one that dies while it is measured its trial.
+// TestExperimentFailures: a service that does not become ready ends the run. A service that ends during the load
+// makes its trial incomplete.
 func TestExperimentFailures(t *testing.T) {
-	broken := strings.Replace(unwatched(tinyExperiment), "{{.folder}}/nginx.conf\"", "{{.folder}}/none.conf\"", 1)
+	broken := strings.Replace(withoutSampling(tinyExperiment), "{{.folder}}/nginx.conf\"", "{{.folder}}/none.conf\"", 1)
 	_, stderr, code := spillway(t, "experiment", writeExperiment(t, broken), "-o", "out")
 	if code != 3 || !strings.Contains(stderr, "service web: it ended before it was ready") || !strings.Contains(stderr, "none.conf") {
 		t.Errorf("broken service: exit %d, %s", code, stderr)
 	}
-	dying := strings.Replace(unwatched(tinyExperiment), "  stubborn:\n    scope: experiment\n", "  stubborn:\n", 1)
+	dying := strings.Replace(withoutSampling(tinyExperiment), "  stubborn:\n    scope: experiment\n", "  stubborn:\n", 1)
 	dying = strings.Replace(dying, "sleep 1000 & sleep 1000 & while :; do wait; done", "sleep 0.2; exit 5", 1)
 	_, stderr, code = spillway(t, "experiment", writeExperiment(t, dying), "-o", "out")
 	if code != 1 || !strings.Contains(stderr, "service stubborn ended by itself: exit status 5") || !strings.Contains(stderr, "4 of 4 trials are not complete") {
@@ -362,7 +363,7 @@ func TestExperimentFailures(t *testing.T) {
 	}
 }
 
-// TestExperimentKeep wants kept data filled once, and services started afresh when a level changes a setting.
+// TestExperimentKeep: kept data is filled once, and a service is restarted when a level changes its settings.
 func TestExperimentKeep(t *testing.T) {
 	kept := strings.NewReplacer(
 		"  stubborn:\n    scope: experiment\n", `  stubborn:
@@ -371,7 +372,7 @@ func TestExperimentKeep(t *testing.T) {
     fill: [[sh, -c, "echo fill >> {{.data}}/log"]]
     keep: 1
 `, "  - {rate: 200, per_connection: 1, connections: 5}", "  - {name: one, settings: {mode: 1}, requests: 5}\n  - {name: two, settings: {mode: 2}, requests: 5}",
-		", duration: 300ms", "", "blocks: 2", "blocks: 1").Replace(unwatched(tinyExperiment))
+		", duration: 300ms", "", "blocks: 2", "blocks: 1").Replace(withoutSampling(tinyExperiment))
 	data := t.TempDir()
 	log := filepath.Join(data, "experiments/tiny/stubborn/data/log")
 	for _, text := range []string{kept, kept, strings.Replace(kept, "keep: 1", "keep: 2", 1)} {

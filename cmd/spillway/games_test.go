@@ -18,7 +18,7 @@ type gameRecord struct {
 	Score int64 `json:"score"`
 }
 
-// TestGames: what the documents tell users to run serves the seed's list on every database.
+// TestGames runs the documented commands on every database and checks the list that is served.
 func TestGames(t *testing.T) {
 	t.Parallel()
 	file, err := filepath.Abs("../../deploy/games.yaml")
@@ -59,7 +59,7 @@ func TestGames(t *testing.T) {
 				}
 			}
 			if rows := list("another"); len(rows) != 0 {
-				t.Errorf("another token gets %d rows", len(rows))
+				t.Errorf("%d rows with another app's token", len(rows))
 			}
 		})
 	}

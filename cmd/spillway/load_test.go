@@ -21,7 +21,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// loadVerb runs load and returns what it wrote.
+// loadVerb runs `spillway load` and returns its output.
 func loadVerb(t *testing.T, ctx context.Context, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -29,7 +29,7 @@ func loadVerb(t *testing.T, ctx context.Context, args ...string) (stdout, stderr
 	return out.String(), errs.String(), code
 }
 
-// pages serves /ok, /fail (503) and what comes in, and counts requests.
+// pages serves /ok, /fail (503) and /echo, and counts the requests of /ok.
 func pages(t *testing.T) (url string, seen *atomic.Int64) {
 	t.Helper()
 	seen = new(atomic.Int64)
@@ -131,7 +131,7 @@ func TestLoadBodies(t *testing.T) {
 	}
 }
 
-// TestLoadInterrupt ends a run from outside: what was measured so far is told.
+// TestLoadInterrupt interrupts a run, which reports the measurements so far.
 func TestLoadInterrupt(t *testing.T) {
 	url, seen := pages(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

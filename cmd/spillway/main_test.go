@@ -10,8 +10,8 @@ import (
 	"spillway/internal/apptest"
 )
 
-// fixture is what the tests of the built binary share: building it and starting
-// a database takes seconds.
+// fixture is the binary and the database that tests share, because building and starting
+// them takes seconds.
 type fixture struct {
 	binary   string
 	postgres *apptest.PostgresServer
@@ -45,7 +45,7 @@ func complain(err error) int {
 	return 1
 }
 
-// spillway runs the binary to its end and returns what it printed and its exit code.
+// spillway runs the binary and returns its output and exit code.
 func spillway(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), shared.binary, args...)
@@ -89,7 +89,7 @@ func TestUse(t *testing.T) {
 			t.Errorf("spillway %s: the password is printed", c.args)
 		}
 		if code == 2 && strings.Count(strings.TrimSpace(stderr), "\n") > 0 {
-			t.Errorf("spillway %s: a mistake takes more than one line:\n%s", c.args, stderr)
+			t.Errorf("spillway %s: the error has more than one line:\n%s", c.args, stderr)
 		}
 	}
 }

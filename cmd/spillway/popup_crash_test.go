@@ -23,18 +23,18 @@ import (
 // SPILLWAY_CRASH_ROUNDS overrides it.
 const popupCrashRounds = 3
 
-// popupDrivers are users who get the only popup, close it forever and return, at any replica.
-type popupDrivers struct {
+// popupUsers are users who get the only popup, close it forever and return, each time to a random replica.
+type popupUsers struct {
 	replicas []*apptest.Spillway
 	clicks   atomic.Int64
 
-	mu     sync.Mutex
-	closed []string // users whose click was acknowledged
-	again  []string // of those, who was shown it again
+	mu         sync.Mutex
+	closed     []string // users whose click was acknowledged
+	shownAgain []string // users who were shown it after that
 }
 
-// run sends one new user after the other until ctx ends.
-func (d *popupDrivers) run(ctx context.Context, worker int) {
+// run sends one new user after another until ctx ends.
+func (d *popupUsers) run(ctx context.Context, worker int) {
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
 	defer client.CloseIdleConnections()
 	random := rand.New(rand.NewPCG(uint64(worker), 8))
@@ -49,12 +49,12 @@ func (d *popupDrivers) run(ctx context.Context, worker int) {
 		case d.click(ctx, client, user, show, random):
 			d.clicks.Add(1)
 		}
-		d.back(ctx, client, random)
+		d.returnUser(ctx, client, random)
 	}
 }
 
-// ask returns the token of the show, "" for none.
-func (d *popupDrivers) ask(ctx context.Context, client *http.Client, user string, random *rand.Rand) (string, error) {
+// ask requests a popup and returns the token of the show; "" if nothing was shown.
+func (d *popupUsers) ask(ctx context.Context, client *http.Client, user string, random *rand.Rand) (string, error) {
 	a, err := tryFetch(ctx, client, d.replicas[random.IntN(len(d.replicas))].URL("popup?user="+user))
 	if err != nil || a.status != http.StatusOK {
 		return "", err
@@ -64,7 +64,7 @@ func (d *popupDrivers) ask(ctx context.Context, client *http.Client, user string
 	return shown.Show, err
 }
 
-func (d *popupDrivers) click(ctx context.Context, client *http.Client, user, show string, random *rand.Rand) bool {
+func (d *popupUsers) click(ctx context.Context, client *http.Client, user, show string, random *rand.Rand) bool {
 	to := d.replicas[random.IntN(len(d.replicas))].URL("popup/click")
 	status, _, _, err := popupSend(ctx, client, http.MethodPost, to, popupToken(show))
 	if err != nil || status != http.StatusNoContent {
@@ -76,8 +76,8 @@ func (d *popupDrivers) click(ctx context.Context, client *http.Client, user, sho
 	return true
 }
 
-// back sends a user who has closed the popup.
-func (d *popupDrivers) back(ctx context.Context, client *http.Client, random *rand.Rand) {
+// returnUser requests a popup for a user who has closed it.
+func (d *popupUsers) returnUser(ctx context.Context, client *http.Client, random *rand.Rand) {
 	d.mu.Lock()
 	if len(d.closed) == 0 {
 		d.mu.Unlock()
@@ -88,38 +88,38 @@ func (d *popupDrivers) back(ctx context.Context, client *http.Client, random *ra
 	if show, err := d.ask(ctx, client, user, random); err == nil && show != "" {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.again = append(d.again, user)
+		d.shownAgain = append(d.shownAgain, user)
 	}
 }
 
-// TestPopupCrash kills replicas, Redis and the database under load, with kill -9, one
-// or two at once. Each acknowledged click is stored once, nobody clicks twice, and nobody
-// is shown a closed campaign again.
+// TestPopupCrash kills replicas, Redis and the database with kill -9 under load, one or two
+// at a time. Each acknowledged click must be stored once, no user may have two clicks, and a
+// closed campaign must not be shown again.
 func TestPopupCrash(t *testing.T) {
 	t.Parallel()
 	rounds := popupCrashRounds
 	if text := os.Getenv("SPILLWAY_CRASH_ROUNDS"); text != "" {
 		var err error
 		if rounds, err = strconv.Atoi(text); err != nil || rounds < 1 {
-			t.Fatalf("SPILLWAY_CRASH_ROUNDS is %q, want a number from 1 on", text)
+			t.Fatalf("SPILLWAY_CRASH_ROUNDS is %q, want a number of at least 1", text)
 		}
 	}
 	t.Run("postgres", func(t *testing.T) {
 		server := apptest.Postgres(t)
-		p := postgresPlace(t, server)
-		popupCrash(t, server.Server, p.url, "0s", rounds, func() streamPlace { return p })
+		db := postgresDatabase(t, server)
+		popupCrash(t, server.Server, db.url, "0s", rounds, func() streamDatabase { return db })
 	})
 	t.Run("mariadb", func(t *testing.T) {
 		server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1")
-		again := func() streamPlace { return mariaPlace(t, server) } // its connection has died with the server
-		popupCrash(t, server, again().url, "1h", rounds, again)
+		open := func() streamDatabase { return mariaDatabase(t, server) } // a new connection, because the server was restarted
+		popupCrash(t, server, open().url, "1h", rounds, open)
 	})
 }
 
-func popupCrash(t *testing.T, database *apptest.Server, url, ttl string, rounds int, place func() streamPlace) {
+func popupCrash(t *testing.T, database *apptest.Server, url, ttl string, rounds int, openDatabase func() streamDatabase) {
 	store := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	file := popupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n  state_ttl: "+ttl+"\n")
-	d := &popupDrivers{}
+	d := &popupUsers{}
 	for range 3 {
 		s := apptest.Serve(t, shared.binary, "--database", url, "--redis", store.URL(""), file)
 		s.WaitReady(t)
@@ -139,7 +139,7 @@ func popupCrash(t *testing.T, database *apptest.Server, url, ttl string, rounds 
 	for round := range rounds {
 		before := d.clicks.Load()
 		more := 50 + int64(random.IntN(300))
-		eventually(t, "clicks are taken", func() bool { return d.clicks.Load() > before+more })
+		eventually(t, "clicks are accepted", func() bool { return d.clicks.Load() > before+more })
 		victims := [][]*apptest.Server{{d.replicas[random.IntN(3)].Server}, {store}, {database}}[(first+round)%3]
 		if random.IntN(3) == 0 {
 			victims = append(victims, d.replicas[random.IntN(3)].Server)
@@ -147,14 +147,14 @@ func popupCrash(t *testing.T, database *apptest.Server, url, ttl string, rounds 
 		popupCrashAll(t, d, victims)
 	}
 	before := d.clicks.Load()
-	eventually(t, "clicks are taken after the last round", func() bool { return d.clicks.Load() > before+50 })
+	eventually(t, "clicks are accepted after the last round", func() bool { return d.clicks.Load() > before+50 })
 	stop()
 	load.Wait()
-	popupCrashCheck(t, d, store, place)
+	popupCrashCheck(t, d, store, openDatabase)
 }
 
-// popupCrashAll kills servers and brings them back.
-func popupCrashAll(t *testing.T, d *popupDrivers, victims []*apptest.Server) {
+// popupCrashAll kills servers and restarts them.
+func popupCrashAll(t *testing.T, d *popupUsers, victims []*apptest.Server) {
 	t.Helper()
 	for _, victim := range victims {
 		victim.Kill()
@@ -169,26 +169,26 @@ func popupCrashAll(t *testing.T, d *popupDrivers, victims []*apptest.Server) {
 	}
 }
 
-// popupCrashCheck compares what was acknowledged with what is stored and shown.
-func popupCrashCheck(t *testing.T, d *popupDrivers, store *apptest.Server, place func() streamPlace) {
+// popupCrashCheck compares acknowledged clicks with stored ones and with later answers.
+func popupCrashCheck(t *testing.T, d *popupUsers, store *apptest.Server, openDatabase func() streamDatabase) {
 	t.Helper()
-	popupAge(t, store.Addr())
-	// The metric alone may be half a second old.
+	popupAgeEvents(t, store.Addr())
+	// The metric can be half a second old.
 	eventually(t, "no event waits", func() bool {
 		return popupEval(t, store.Addr(), `local n = 0 for i = 0, 15 do `+
 			`n = n + redis.call('XLEN', string.format('{spillway:popup:%02d}:events', i)) end return n`) == ":0"
 	})
-	eventually(t, "the metric says so", func() bool {
+	eventually(t, "the metric says that no event waits", func() bool {
 		return d.replicas[0].PID() != 0 && metric(t, d.replicas[0], "spillway_popup_events_waiting") == 0
 	})
 	stored := map[string]int{}
-	p := place()
-	for _, row := range p.query(t, "SELECT user_id FROM popup_events WHERE kind = 2") {
+	db := openDatabase()
+	for _, row := range db.query(t, "SELECT user_id FROM popup_events WHERE kind = 2") {
 		stored[row[0]]++
 	}
 	for user, n := range stored {
 		if n > 1 {
-			t.Errorf("the one click of user %s is stored %d times", user, n)
+			t.Errorf("the click of user %s is stored %d times", user, n)
 		}
 	}
 	for _, user := range d.closed {
@@ -196,23 +196,24 @@ func popupCrashCheck(t *testing.T, d *popupDrivers, store *apptest.Server, place
 			t.Errorf("the acknowledged click of user %s is stored %d times", user, stored[user])
 		}
 	}
-	for _, row := range p.query(t, "SELECT user_id, COUNT(*), MAX(sequence) FROM popup_events GROUP BY user_id HAVING COUNT(*) <> MAX(sequence)") {
-		t.Errorf("user %s has %s events, the last of them with number %s", row[0], row[1], row[2])
+	for _, row := range db.query(t, "SELECT user_id, COUNT(*), MAX(sequence) FROM popup_events GROUP BY user_id HAVING COUNT(*) <> MAX(sequence)") {
+		t.Errorf("user %s has %s events, and the last one has sequence %s", row[0], row[1], row[2])
 	}
 	random := rand.New(rand.NewPCG(1, 1))
 	for _, user := range d.closed {
 		if show, err := d.ask(t.Context(), http.DefaultClient, user, random); err != nil || show != "" {
-			t.Errorf("user %s closed it and gets %q, %v", user, show, err)
+			t.Errorf("user %s closed the popup and gets %q, %v", user, show, err)
 		}
 	}
-	if len(d.again) > 0 {
-		t.Errorf("%d of %d users were shown again what they closed: %s", len(d.again), len(d.closed), d.again)
+	if len(d.shownAgain) > 0 {
+		t.Errorf("%d of %d users were shown the popup again after they had closed it: %s", len(d.shownAgain), len(d.closed), d.shownAgain)
 	}
 	t.Logf("%d clicks acknowledged, %d stored", len(d.closed), len(stored))
 }
 
-// popupAge makes events of killed processes a minute older, so that others claim them now.
-func popupAge(t *testing.T, addr string) {
+// popupAgeEvents makes pending events of killed processes a minute older, so that other
+// processes claim them immediately.
+func popupAgeEvents(t *testing.T, addr string) {
 	t.Helper()
 	const script = `for i = 0, 15 do local key = string.format('{spillway:popup:%02d}:events', i) ` +
 		`for _, e in ipairs(redis.call('XPENDING', key, 'database', '-', '+', 1000000)) do ` +
@@ -222,7 +223,7 @@ func popupAge(t *testing.T, addr string) {
 	}
 }
 
-// popupEval runs a script on Redis and returns the answer's line.
+// popupEval runs a script on Redis and returns the answer, one line.
 func popupEval(t *testing.T, addr, script string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

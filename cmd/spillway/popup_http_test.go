@@ -17,15 +17,15 @@ import (
 	"spillway/internal/apptest"
 )
 
-// popupReason asks for a popup and returns the campaign and the reason.
+// popupReason requests a popup and returns status, campaign and reason.
 func popupReason(t *testing.T, s *apptest.Spillway, query string) string {
 	t.Helper()
 	a, shown := popupAsk(t, s, query)
 	return strings.TrimSpace(fmt.Sprintf("%d %d %s", a.status, shown.Campaign, a.header.Get("Spillway-Reason")))
 }
 
-// TestPopupFollow: a change of a campaign reaches three replicas within a second, and
-// concurrent saves at all of them respect the limits.
+// TestPopupFollow: a change of a campaign reaches three replicas within a second. Concurrent
+// saves on all replicas respect the limits.
 func TestPopupFollow(t *testing.T) {
 	t.Parallel()
 	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
@@ -52,17 +52,17 @@ func TestPopupFollow(t *testing.T) {
 					break
 				}
 				if took := time.Since(begin); took > time.Second {
-					t.Fatalf("replica %d has not followed %q after %s", r, step.action, took)
+					t.Fatalf("replica %d does not have the change %q after %s", r, step.action, took)
 				}
 			}
 			slowest = max(slowest, time.Since(begin))
 		}
 	}
-	t.Logf("the slowest replica followed after %s", slowest)
+	t.Logf("the slowest replica had the change after %s", slowest)
 	popupManySave(t, replicas)
 }
 
-// popupManySave saves 40 campaigns with a cap concurrently; 32 are allowed.
+// popupManySave concurrently saves 40 campaigns with a cap; 32 are allowed.
 func popupManySave(t *testing.T, replicas []*apptest.Spillway) {
 	t.Helper()
 	var mu sync.Mutex
@@ -252,7 +252,7 @@ func TestPopupRows(t *testing.T) {
 	s.WaitReady(t)
 	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"status":"active","target":"age == nil and country == \"NO\"","order":1}`, 201)
 	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"b","placement":"home","payload":1,"status":"active","target":"age == 1 and country == nil","order":2}`, 201)
-	for range 3 { // due each time: nothing matches
+	for range 3 { // requests the row each time, because no popup is shown
 		if got := popupReason(t, s, "user=nobody&age=17"); got != "204 0 none-suits" {
 			t.Errorf("a user without a row: %s", got)
 		}
@@ -266,7 +266,7 @@ func TestPopupRows(t *testing.T) {
 		}
 	}
 	if n := metric(t, s, "spillway_popup_attributes_refused_total"); n < 2 || n > 3 {
-		t.Errorf("%v values are counted as refused", n) // the database may write what is endless as NULL
+		t.Errorf("%v values are counted as refused", n) // the database may store infinity as NULL
 	}
 	if log := s.Log(t); strings.Contains(log, "popup state is not available") {
 		t.Error(log)

@@ -18,7 +18,7 @@ import (
 	"spillway/internal/serve/spool"
 )
 
-// popupRun runs statements on a file that others may have open.
+// popupRun runs statements on a SQLite file that other processes may have open.
 func popupRun(t *testing.T, file, sql string) {
 	t.Helper()
 	conn, err := driver.OpenConn(file, driver.OpenReadWrite)
@@ -31,7 +31,7 @@ func popupRun(t *testing.T, file, sql string) {
 	}
 }
 
-// popupLogged leaves shows to users in the event log of a data directory.
+// popupLogged writes shows to users to the event log of a data directory.
 func popupLogged(t *testing.T, data string, users ...string) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -68,8 +68,8 @@ func popupLogged(t *testing.T, data string, users ...string) {
 	}
 }
 
-// TestPopupRepair: with a damaged event log the server does not start and says how to repair
-// it. After the repair the readable events are there.
+// TestPopupRepair: with a damaged event log the server does not start, and says how to repair
+// it. The repair keeps the readable events.
 func TestPopupRepair(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	if err := os.MkdirAll(data, 0o700); err != nil {
@@ -103,11 +103,11 @@ func TestPopupRepair(t *testing.T) {
 			t.Errorf("user %s: %d %v, want %s", user, a.status, a.header, want)
 		}
 	}
-	eventually(t, "the drain goes on behind what was lost", func() bool { return metric(t, s, "spillway_popup_events_waiting") == 0 })
+	eventually(t, "the drain continues after the lost events", func() bool { return metric(t, s, "spillway_popup_events_waiting") == 0 })
 }
 
-// TestPopupRestored: after the database was restored from a backup, its campaigns are in
-// force, paused ones too.
+// TestPopupRestored: after the database is restored from a backup, the restored campaigns are
+// used, with their old statuses.
 func TestPopupRestored(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.db")
 	s := apptest.Serve(t, shared.binary, "--database", "sqlite:"+file, popupConfig(t, ""))
@@ -120,12 +120,12 @@ func TestPopupRestored(t *testing.T) {
 	}
 	popupRun(t, file, "UPDATE popup_version SET version = 2; UPDATE popup_campaigns SET status = 'paused', version = 2")
 	users := 0
-	eventually(t, "the older campaigns are in force", func() bool {
+	eventually(t, "the restored campaigns are used", func() bool {
 		users++
 		a, _ := popupAsk(t, s, fmt.Sprintf("user=after%d", users))
 		return a.status == 204
 	})
 	if !strings.Contains(s.Log(t), "it was restored") {
-		t.Errorf("the log does not say so:\n%s", s.Log(t))
+		t.Errorf("the log does not say that the database was restored:\n%s", s.Log(t))
 	}
 }

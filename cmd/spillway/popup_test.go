@@ -24,14 +24,14 @@ import (
 	"spillway/internal/apptest"
 )
 
-// popupShown is a popup as GET answers it.
+// popupShown is a popup in the answer to GET.
 type popupShown struct {
 	Campaign int
 	Payload  json.RawMessage
 	Show     string
 }
 
-// popupAsk asks for a popup and returns the answer and what was shown.
+// popupAsk requests a popup and returns the answer and the popup in it.
 func popupAsk(t *testing.T, s *apptest.Spillway, query string) (answer, popupShown) {
 	t.Helper()
 	a := fetch(t, s.URL("popup?"+query))
@@ -44,7 +44,7 @@ func popupAsk(t *testing.T, s *apptest.Spillway, query string) (answer, popupSho
 	return a, shown
 }
 
-// popupSend sends JSON by a method and returns the status and the body.
+// popupSend sends JSON and returns the status and the body.
 func popupSend(ctx context.Context, client *http.Client, method, url, body string, headers ...string) (int, []byte, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -75,7 +75,7 @@ func popupPost(t *testing.T, url, body string) (int, string) {
 
 func popupToken(show string) string { return fmt.Sprintf(`{"show":%q}`, show) }
 
-// popupCampaign stores a campaign through the admin API of a server.
+// popupCampaign sends a campaign to the admin API of a server.
 func popupCampaign(t *testing.T, s *apptest.Spillway, method, path, body string, want int, headers ...string) map[string]any {
 	t.Helper()
 	status, answer, _, err := popupSend(t.Context(), http.DefaultClient, method, s.Admin+path, body, headers...)
@@ -97,18 +97,18 @@ func popupDemo(t *testing.T) *apptest.Spillway {
 	return s
 }
 
-// TestPopupDemo covers the tour and every row of the table of rules, with the campaigns of the
-// freight app.
+// TestPopupDemo follows the documented tour and tests every row of the table of rules, with
+// the campaigns of the freight app.
 func TestPopupDemo(t *testing.T) {
 	t.Parallel()
 	s := popupDemo(t)
 	const old = "&app_version=29"
 	_, first := popupAsk(t, s, "user=7"+old)
 	if first.Campaign != 1 || !strings.Contains(string(first.Payload), "new version") {
-		t.Fatalf("the first campaign that suits: %+v", first)
+		t.Fatalf("the first matching campaign: %+v", first)
 	}
 	if _, new := popupAsk(t, s, "user=9&app_version=31"); new.Campaign == 1 {
-		t.Errorf("campaign 1 does not suit: %+v", new)
+		t.Errorf("campaign 1 does not match: %+v", new)
 	}
 	for offset, want := range map[string]string{"0s": "wait-shown", "23h59m": "wait-shown"} {
 		a, _ := popupAsk(t, s, "user=7&clock_offset="+offset+old)
@@ -121,19 +121,19 @@ func TestPopupDemo(t *testing.T) {
 		t.Errorf("not clicked, after repeat_after: %+v", again)
 	}
 	if _, next := popupAsk(t, s, "user=7&clock_offset=48h5m&app_version=31"); next.Campaign != 2 && next.Campaign != 3 {
-		t.Errorf("not clicked, and it suits no more: %+v", next)
+		t.Errorf("not clicked, and it no longer matches: %+v", next)
 	}
 	if status, body := popupPost(t, s.URL("popup/click?clock_offset=24h2m"), popupToken(again.Show)); status != 410 {
-		t.Errorf("a click behind the next show: %d %s", status, body)
+		t.Errorf("a click after the next show: %d %s", status, body)
 	}
 
-	_, shown := popupAsk(t, s, "user=0000000000000000008"+old) // as 8: ids are numbers
+	_, shown := popupAsk(t, s, "user=0000000000000000008"+old) // the same user as 8, because ids are numbers
 	if status, body := popupPost(t, s.URL("popup/click"), popupToken(shown.Show)); status != 204 {
 		t.Fatalf("click: %d %s", status, body)
 	}
 	a, _ := popupAsk(t, s, "user=8&clock_offset=23h59m"+old)
 	if a.status != 204 || a.header.Get("Spillway-Reason") != "wait-clicked" {
-		t.Errorf("clicked, in the quiet time: %d %v", a.status, a.header)
+		t.Errorf("clicked, in the quiet period: %d %v", a.status, a.header)
 	}
 	_, next := popupAsk(t, s, "user=8&clock_offset=24h1m"+old)
 	if next.Campaign < 2 {
@@ -161,14 +161,14 @@ func TestPopupDemo(t *testing.T) {
 	}
 	s.WaitReady(t)
 	if status, _ := popupPost(t, s.URL("popup/click"), popupToken(shown.Show)); status != 410 && status != 409 {
-		t.Errorf("a click on a show of before the restart, answered then: %d", status)
+		t.Errorf("a repeated click on a show from before the restart: %d", status)
 	}
 	if a, _ := popupAsk(t, s, "user=7"+old); a.status != 204 || a.header.Get("Spillway-Reason") != "wait-shown" {
-		t.Errorf("the state is lost by a restart: %d %v", a.status, a.header)
+		t.Errorf("the restart lost the state: %d %v", a.status, a.header)
 	}
 }
 
-// popupDemoAdmin gives a user for whom nothing is left a new campaign, and asks why.
+// popupDemoAdmin creates a campaign for a user who has none left, and requests the explanation.
 func popupDemoAdmin(t *testing.T, s *apptest.Spillway, query string) {
 	t.Helper()
 	c := popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"late","placement":"home","order":99,"payload":{"n":1},"target":"app_version < 30","status":"active"}`, 201)
@@ -195,7 +195,7 @@ func popupDemoAdmin(t *testing.T, s *apptest.Spillway, query string) {
 	})
 }
 
-// popupConfig writes a configuration with popups; more is further lines of the block.
+// popupConfig writes a configuration with popups. more contains further lines of the block.
 func popupConfig(t *testing.T, more string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
@@ -208,8 +208,8 @@ func popupConfig(t *testing.T, more string) string {
 
 const popupForAll = `{"name":"all","placement":"home","order":10,"payload":{"n":1},"status":"active","quiet_click":"1h"}`
 
-// TestPopupCrowd: one of 1,000 concurrent requests gets the popup; kill -9 under load neither
-// loses nor doubles an acknowledged click; a second process is refused.
+// TestPopupCrowd: one of 1,000 concurrent requests of a user gets the popup. After kill -9
+// under load each acknowledged click is stored once. A second process is refused.
 func TestPopupCrowd(t *testing.T) {
 	t.Parallel()
 	database := shared.postgres.CreateDatabase(t)
@@ -244,7 +244,7 @@ func TestPopupCrowd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if gaps != 0 {
-		t.Errorf("%d users have a gap in their events, or an event twice", gaps)
+		t.Errorf("%d users have a missing or duplicate event", gaps)
 	}
 	for user := range acked {
 		var n int
@@ -253,13 +253,13 @@ func TestPopupCrowd(t *testing.T) {
 		}
 		a, _ := popupAsk(t, s, "user="+user)
 		if n != 1 || a.header.Get("Spillway-Reason") != "wait-clicked" {
-			t.Fatalf("the acknowledged click of user %s: %d times in the database, then %v", user, n, a.header)
+			t.Fatalf("the acknowledged click of user %s is %d times in the database; the next answer: %v", user, n, a.header)
 		}
 	}
 	t.Logf("%d clicks were acknowledged before the kill, %d are stored", len(acked), clicks)
 }
 
-// popupCrowd sends 1,000 concurrent requests of one user and expects one show.
+// popupCrowd sends 1,000 concurrent requests of one user. Exactly one may get the popup.
 func popupCrowd(t *testing.T, client *http.Client, replicas []*apptest.Spillway, user string) {
 	t.Helper()
 	var shown, none atomic.Int64
@@ -279,11 +279,11 @@ func popupCrowd(t *testing.T, client *http.Client, replicas []*apptest.Spillway,
 	}
 	group.Wait()
 	if shown.Load() != 1 || none.Load() != 999 {
-		t.Errorf("user %s: %d shows, %d times none", user, shown.Load(), none.Load())
+		t.Errorf("user %s: %d shows, %d answers without a popup", user, shown.Load(), none.Load())
 	}
 }
 
-// popupKillUnderLoad kills the server while users click, restarts it and returns the users
+// popupKillUnderLoad kills the server while users click, restarts it, and returns the users
 // whose click was acknowledged.
 func popupKillUnderLoad(t *testing.T, client *http.Client, s *apptest.Spillway) map[string]bool {
 	t.Helper()
@@ -323,7 +323,7 @@ func popupKillUnderLoad(t *testing.T, client *http.Client, s *apptest.Spillway) 
 	select {
 	case <-enough:
 	case <-time.After(30 * time.Second):
-		t.Error("2,000 clicks take longer than 30 s")
+		t.Error("fewer than 2,000 clicks in 30 s")
 	}
 	s.Kill()
 	group.Wait()
@@ -334,8 +334,8 @@ func popupKillUnderLoad(t *testing.T, client *http.Client, s *apptest.Spillway) 
 	return acked
 }
 
-// TestPopupReplicas: two processes with Redis show one popup to one user, and follow
-// each other's campaigns within a second.
+// TestPopupReplicas: two processes with Redis show a popup to a user once, and apply each
+// other's changes of campaigns within a second.
 func TestPopupReplicas(t *testing.T) {
 	t.Parallel()
 	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
@@ -356,7 +356,7 @@ func TestPopupReplicas(t *testing.T) {
 			}
 			took := time.Since(begin)
 			if took > time.Second {
-				t.Fatalf("the other replica has not followed after %s", took)
+				t.Fatalf("the other replica does not have the change after %s", took)
 			}
 			select { // a busy loop would take the CPU that polling needs
 			case <-time.After(10 * time.Millisecond):
@@ -369,7 +369,7 @@ func TestPopupReplicas(t *testing.T) {
 	defer client.CloseIdleConnections()
 	popupCrowd(t, client, replicas, "one-of-thousand")
 
-	_, shown := popupAsk(t, replicas[0], "user=7") // shown by one, clicked on the other
+	_, shown := popupAsk(t, replicas[0], "user=7") // shown by one replica, clicked on the other
 	if status, body := popupPost(t, replicas[1].URL("popup/click"), popupToken(shown.Show)); status != 204 {
 		t.Errorf("click: %d %s", status, body)
 	}
@@ -447,7 +447,7 @@ func TestPopupUsers(t *testing.T) {
 		}
 		return status, string(body)
 	}
-	// The row takes precedence, NULL too. Without a row the request's values are used.
+	// The row takes precedence, even with NULL. Without a row the request's values are used.
 	for user, want := range map[string]int{"7": 200, "8": 204, "9": 204, "10": 200} {
 		if status, body := ask(popupJWT(t, user), "?age=99&vip=true"); status != want {
 			t.Errorf("user %s: %d %s, want %d", user, status, body, want)
@@ -467,7 +467,7 @@ func TestPopupUsers(t *testing.T) {
 	}
 }
 
-// popupJWT signs a token of a user with HS256 and the key of the tests.
+// popupJWT returns a user's token, signed with HS256 and the key of the tests.
 func popupJWT(t *testing.T, user string) string {
 	t.Helper()
 	part := base64.RawURLEncoding

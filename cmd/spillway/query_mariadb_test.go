@@ -12,8 +12,8 @@ import (
 	"spillway/internal/apptest"
 )
 
-// TestQueriesOnMariaDB asks what every database answers alike, reads a statement as
-// MySQL does, and leaves while one runs.
+// TestQueriesOnMariaDB runs testQueries, a statement in MySQL's syntax, and requests that are
+// cancelled while their statement runs.
 func TestQueriesOnMariaDB(t *testing.T) {
 	t.Parallel()
 	server := apptest.MariaDB(t)
@@ -41,8 +41,8 @@ func TestQueriesOnMariaDB(t *testing.T) {
 		t.Errorf("5--1: %d %s", a.status, a.body)
 	}
 
-	// A crowd shares one statement; it goes on while somebody waits, and ends in the
-	// database when the last has left.
+	// Ten requests share one statement. It continues while a client waits, and is cancelled
+	// in the database when the last client has left.
 	running := func() (n int) {
 		row := db.QueryRowContext(t.Context(), "SELECT count(*) FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'")
 		if err := row.Scan(&n); err != nil {
@@ -54,29 +54,29 @@ func TestQueriesOnMariaDB(t *testing.T) {
 	last, leaveLast := context.WithCancel(t.Context())
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
-	var crowd, rest sync.WaitGroup
+	var left, staying sync.WaitGroup
 	for i := range 10 {
-		group, ctx := &crowd, ctx
+		group, ctx := &left, ctx
 		if i == 0 {
-			group, ctx = &rest, last
+			group, ctx = &staying, last
 		}
 		group.Go(func() {
 			if a, err := tryFetch(ctx, client, s.URL("sleep?s=15")); err == nil {
-				t.Errorf("somebody who left has an answer: %s", a.body)
+				t.Errorf("a client that left received an answer: %s", a.body)
 			}
 		})
 	}
 	const waiting = `spillway_query_waiting{query="/sleep"}`
 	eventually(t, "all wait for one statement", func() bool { return metric(t, s, waiting) == 10 && running() == 1 })
 	leave()
-	crowd.Wait()
-	eventually(t, "one waits", func() bool { return metric(t, s, waiting) == 1 })
+	left.Wait()
+	eventually(t, "one request waits", func() bool { return metric(t, s, waiting) == 1 })
 	if n := running(); n != 1 {
-		t.Errorf("%d statements while one waits", n)
+		t.Errorf("%d statements run while one request waits", n)
 	}
 	leaveLast()
-	rest.Wait()
-	eventually(t, "the statement is over", func() bool { return running() == 0 })
+	staying.Wait()
+	eventually(t, "the statement is cancelled", func() bool { return running() == 0 })
 	if n := metric(t, s, `spillway_query_executions_total{query="/sleep"}`); n != 1 {
 		t.Errorf("%v executions", n)
 	}

@@ -14,8 +14,8 @@ import (
 	"spillway/internal/apptest"
 )
 
-// TestQueriesThroughPgBouncer asks through a pooler that gives each statement to any
-// connection of the server.
+// TestQueriesThroughPgBouncer runs testQueries through a pooler in transaction mode, which
+// sends each statement over any of its connections.
 func TestQueriesThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	database := shared.postgres.CreateDatabase(t)
@@ -40,12 +40,12 @@ func TestQueriesThroughPgBouncer(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if err := bouncer.Stop(); err != nil { // says so when the pooler has crashed
+	if err := bouncer.Stop(); err != nil { // an error if the pooler has crashed
 		t.Error(err)
 	}
 }
 
-// alone is a statement that says whether it runs alone, wherever it was sent from.
+// alone is a query that returns whether it is the only execution on the database server.
 const alone = `queries:
   - path: /alone
     sql: SELECT pg_try_advisory_xact_lock(:k) AS alone, pg_sleep(0.05)::text AS slept, current_database() AS name
@@ -55,8 +55,8 @@ const alone = `queries:
     cache: redis
 `
 
-// TestExpiryOnTwoServers has answers expire under load on two servers with one Redis:
-// no two executions for one key run at once, and there are no more than TTLs.
+// TestExpiryOnTwoServers lets answers expire under load on two servers with one Redis. There
+// is at most one execution per key at a time, and one per TTL.
 func TestExpiryOnTwoServers(t *testing.T) {
 	t.Parallel()
 	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
@@ -92,7 +92,7 @@ func TestExpiryOnTwoServers(t *testing.T) {
 		t.Errorf("%v executions for %v answers in %v, want at most %v", executions, answers, took, most)
 	}
 
-	// The same statement on another database is another question.
+	// The same statement on another database has its own cached answer.
 	other := serveQueries(t, alone, shared.postgres.CreateDatabase(t), "--redis", store.URL(""))
 	one, two := fetch(t, servers[0].URL("alone?k=9")), fetch(t, other.URL("alone?k=9"))
 	if one.status != http.StatusOK || two.status != http.StatusOK || string(one.body) == string(two.body) {

@@ -20,7 +20,7 @@ import (
 	"spillway/internal/apptest"
 )
 
-// queries is a configuration; %s stands for what the database calls a slow step.
+// queries is a configuration. %s is replaced by a slow statement of the database.
 const queries = `queries:
   - path: /records
     aliases: [/v1/records]
@@ -64,7 +64,7 @@ func TestQueriesOnPostgres(t *testing.T) {
 	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)"), database)
 	testQueries(t, s.URL(""))
 
-	// A thousand who ask at once cost one execution.
+	// A thousand concurrent requests share one execution.
 	var group sync.WaitGroup
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1000}}
 	defer client.CloseIdleConnections()
@@ -77,11 +77,11 @@ func TestQueriesOnPostgres(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if n := metric(t, s, `spillway_query_executions_total{query="/slow"}`); n < 1 || n > 2 { // a latecomer may have needed another
+	if n := metric(t, s, `spillway_query_executions_total{query="/slow"}`); n < 1 || n > 2 { // a late request may need a second one
 		t.Errorf("%v executions for 1,000 requests", n)
 	}
 
-	// When nobody waits any more, the statement ends.
+	// When no client waits any more, the statement is cancelled.
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
@@ -97,7 +97,7 @@ func TestQueriesOnPostgres(t *testing.T) {
 	eventually(t, "the slow statement runs", func() bool { return running() == 1 })
 	leave()
 	<-gone
-	eventually(t, "the slow statement is over", func() bool { return running() == 0 })
+	eventually(t, "the slow statement is cancelled", func() bool { return running() == 0 })
 }
 
 func TestQueriesOnSQLite(t *testing.T) {
@@ -116,7 +116,7 @@ func TestQueriesOnSQLite(t *testing.T) {
 	testQueries(t, s.URL(""))
 }
 
-// testQueries asks what every database answers alike.
+// testQueries sends requests to which all databases give the same answers.
 func testQueries(t *testing.T, base string) {
 	t.Helper()
 	for _, c := range []struct {
@@ -154,7 +154,7 @@ func testQueries(t *testing.T, base string) {
 	}
 	first := fetch(t, base+"kept?low=2")
 	if first.header.Get("Spillway-Source") != "memory" || first.header.Get("Etag") == "" || first.header.Get("Age") == "" {
-		t.Errorf("an answer kept: %v", first.header)
+		t.Errorf("a cached answer: %v", first.header)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"kept?low=2", http.NoBody)
 	if err != nil {
@@ -167,12 +167,12 @@ func testQueries(t *testing.T, base string) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusNotModified {
-		t.Errorf("with its own tag: %d", resp.StatusCode)
+		t.Errorf("with the answer's ETag: %d", resp.StatusCode)
 	}
 }
 
-// TestQueriesShareRedis starts two replicas with one Redis: what one has fetched
-// the other has too, and without Redis both go on.
+// TestQueriesShareRedis starts two replicas with one Redis. They share cached answers, and
+// both continue without Redis.
 func TestQueriesShareRedis(t *testing.T) {
 	t.Parallel()
 	database := shared.postgres.CreateDatabase(t)
@@ -220,7 +220,7 @@ func TestWrongQuery(t *testing.T) {
 	}
 }
 
-// metric reads one series of /metrics; one that is not there is 0.
+// metric returns the value of a series in /metrics; 0 if it is missing.
 func metric(t *testing.T, s *apptest.Spillway, series string) float64 {
 	t.Helper()
 	for line := range strings.Lines(string(fetch(t, s.Admin+"/metrics").body)) {

@@ -36,7 +36,7 @@ queries:
     params: {id: integer}
 `
 
-// replicaCase is a server with a primary and a streaming replica of three rows.
+// replicaCase is a server with a primary, a streaming replica and a table of three rows.
 type replicaCase struct {
 	*apptest.Spillway
 	replica   *apptest.PostgresServer
@@ -69,20 +69,20 @@ func (c *replicaCase) answers(t *testing.T, path, want string) bool {
 	return a.status == http.StatusOK && string(a.body) == want
 }
 
-// item reports whether a query's row comes from the replica, or from the primary.
+// item reports whether a query is answered by the replica, or, if replica is false, by the primary.
 func (c *replicaCase) item(t *testing.T, id int, replica bool) bool {
 	t.Helper()
 	return c.answers(t, fmt.Sprintf("item?id=%d", id), fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"replica":%v}]}`, id, replica))
 }
 
-// list does that of a feed.
+// list is item for a feed.
 func (c *replicaCase) list(t *testing.T, replica bool) bool {
 	t.Helper()
 	return c.answers(t, "list", fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":3,"replica":%v},{"id":2,"replica":%[1]v},{"id":1,"replica":%[1]v}]}`, replica))
 }
 
-// TestReplica reads from a streaming replica, from the primary while the replica
-// is down, and from the replica again.
+// TestReplica: reads go to the replica, to the primary while the replica is down, and to the
+// replica again after its restart.
 func TestReplica(t *testing.T) {
 	t.Parallel()
 	c := newReplicaCase(t)
@@ -105,8 +105,8 @@ func TestReplica(t *testing.T) {
 	eventually(t, "the replica's rows are served again", func() bool { return c.item(t, 1, true) })
 }
 
-// TestReplicaHangs stops the replica's processes where they are: the request itself
-// has the primary's rows, and later ones at once.
+// TestReplicaHangs stops the replica's processes with SIGSTOP. The current request falls back
+// to the primary, and later requests use it without delay.
 func TestReplicaHangs(t *testing.T) {
 	t.Parallel()
 	c := newReplicaCase(t)
@@ -120,15 +120,15 @@ func TestReplicaHangs(t *testing.T) {
 	eventually(t, "the replica is down", func() bool { return metric(t, c.Spillway, c.down) == 1 && c.list(t, false) })
 	begin := time.Now()
 	if !c.item(t, 1, false) || time.Since(begin) > 300*time.Millisecond {
-		t.Errorf("once it is down, the primary took %v", time.Since(begin))
+		t.Errorf("with the replica down, the primary took %v", time.Since(begin))
 	}
 	signalReplica(t, c.replica, syscall.SIGCONT)
 	eventually(t, "the replica answers again", func() bool { return c.item(t, 2, true) })
 }
 
-// TestReplicaStays: what the replica says of a statement is no reason to leave it, nor
-// that it is behind, which is shown.
-func TestReplicaStays(t *testing.T) {
+// TestReplicaUsedAfterErrors: the server keeps using the replica after a statement's error,
+// and while the replica lags. The lag is a metric.
+func TestReplicaUsedAfterErrors(t *testing.T) {
 	t.Parallel()
 	c := newReplicaCase(t)
 	for path, want := range map[string]string{"divided?by=0": "database-down", "wait?s=5": "busy"} {
@@ -140,7 +140,7 @@ func TestReplicaStays(t *testing.T) {
 		t.Errorf("after a statement's error: %s, down %v", fetch(t, c.URL("item?id=3")).body, metric(t, c.Spillway, c.down))
 	}
 	caughtUp := func() bool { return hasMetric(t, c.Spillway, c.lag) && metric(t, c.Spillway, c.lag) == 0 }
-	eventually(t, "the lag is nothing", caughtUp)
+	eventually(t, "the lag is 0", caughtUp)
 	onReplica, err := pgx.Connect(t.Context(), c.replica.URL("test_1"))
 	if err != nil {
 		t.Fatal(err)
@@ -150,10 +150,10 @@ func TestReplicaStays(t *testing.T) {
 	execute(t, c.conn, "UPDATE items SET id = id")
 	eventually(t, "the lag grows", func() bool { return metric(t, c.Spillway, c.lag) > 0.5 })
 	execute(t, onReplica, "SELECT pg_wal_replay_resume()")
-	eventually(t, "the lag is over", caughtUp)
+	eventually(t, "the lag is 0 again", caughtUp)
 }
 
-// signalReplica stops all processes of a server, or has them go on.
+// signalReplica sends a signal to all processes of a server.
 func signalReplica(t *testing.T, server *apptest.PostgresServer, signal syscall.Signal) {
 	t.Helper()
 	pids := []int{server.PID()}
@@ -178,7 +178,7 @@ func signalReplica(t *testing.T, server *apptest.PostgresServer, signal syscall.
 	}
 }
 
-// listCursor is the cursor behind the newest row.
+// listCursor returns the cursor after the newest row.
 func listCursor(t *testing.T, s *apptest.Spillway) string {
 	t.Helper()
 	var page struct{ Next string }

@@ -14,7 +14,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// writeResult makes a result file of one second at 100/s on the host named.
+// writeResult writes a result file with one second of load at 100/s on a host.
 func writeResult(t *testing.T, path, host string) {
 	t.Helper()
 	h := histogram.New()
@@ -49,7 +49,7 @@ func writeResult(t *testing.T, path, host string) {
 	}
 }
 
-// reportVerb runs the verb in a directory with two result files.
+// reportVerb runs `spillway report` in a directory with two result files.
 func reportVerb(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	t.Chdir(t.TempDir())

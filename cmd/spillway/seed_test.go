@@ -87,11 +87,11 @@ func TestSeedFreightUsage(t *testing.T) {
 	f("--random-seed must be 0 to 9223372036854775807", sqlite, "--random-seed=18446744073709551615")
 	f("--random-seed", sqlite, "--random-seed=-1")
 	if found, err := filepath.Glob(strings.TrimPrefix(sqlite, "--database=sqlite:")); err != nil || found != nil {
-		t.Errorf("a file was made: %v, %v", found, err)
+		t.Errorf("a file was created: %v, %v", found, err)
 	}
 }
 
-// cancelOn calls cancel when a line that starts with text is written to it.
+// cancelOn calls cancel when a line that starts with text is written.
 type cancelOn struct {
 	written bytes.Buffer
 	text    string

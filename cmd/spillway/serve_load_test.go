@@ -16,8 +16,8 @@ import (
 	"spillway/internal/apptest"
 )
 
-// TestWalkOnTwoReplicas walks by cursor over two replicas in turn while rows
-// arrive, and kills one midway: no row repeats, none is skipped.
+// TestWalkOnTwoReplicas pages by cursor, alternating between two replicas, while rows are
+// inserted, and kills one replica midway. No row may be repeated or skipped.
 func TestWalkOnTwoReplicas(t *testing.T) {
 	t.Parallel()
 	url, conn := seed(t)
@@ -61,11 +61,11 @@ func TestWalkOnTwoReplicas(t *testing.T) {
 		}
 	}
 	if walked != count {
-		t.Errorf("%d of the %d rows that were there were walked", walked, count)
+		t.Errorf("%d of the %d initial rows were read", walked, count)
 	}
 }
 
-// insertSteadily places about 1,000 orders a second until ctx ends.
+// insertSteadily inserts about 1,000 orders per second until ctx ends.
 func insertSteadily(ctx context.Context, t *testing.T, url string) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -89,8 +89,8 @@ func insertSteadily(ctx context.Context, t *testing.T, url string) {
 	}
 }
 
-// TestStopUnderLoad stops the process with SIGTERM while clients ask as fast as
-// they can: it answers every request that it accepted, and exits with 0.
+// TestStopUnderLoad stops the process with SIGTERM under load. It must answer every accepted
+// request and exit with 0.
 func TestStopUnderLoad(t *testing.T) {
 	app := apptest.Serve(t, shared.binary)
 	app.WaitReady(t)
@@ -116,8 +116,8 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// askUntilClosed asks over one connection until the server says that it closes it;
-// false when a request was not answered.
+// askUntilClosed sends requests over one connection until the server announces its close. It
+// returns false if a request was not answered.
 func askUntilClosed(address string, answered *atomic.Int64, warm chan<- struct{}) bool {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
@@ -147,8 +147,8 @@ func askUntilClosed(address string, answered *atomic.Int64, warm chan<- struct{}
 	}
 }
 
-// TestIdleConnections opens 10,000 connections that send nothing: others are
-// served as before.
+// TestIdleConnections opens 10,000 connections that send nothing. Other requests must be
+// served as usual.
 func TestIdleConnections(t *testing.T) {
 	app := apptest.Serve(t, shared.binary)
 	app.WaitReady(t)
@@ -171,7 +171,7 @@ func TestIdleConnections(t *testing.T) {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
 	}
-	for _, c := range conns[:100] { // slow clients: half a body
+	for _, c := range conns[:100] { // slow clients that send half a body
 		if _, err := io.WriteString(c, "POST /positions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n["); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestIdleConnections(t *testing.T) {
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conns[5000]), nil)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("an idle connection that wakes up: %v", err)
+		t.Fatalf("a request over an idle connection: %v", err)
 	}
 	resp.Body.Close()
 }

@@ -19,8 +19,7 @@ import (
 	"spillway/internal/apptest"
 )
 
-// seed makes a small freight data set and gives its orders 8-digit ids, as the
-// seed's have.
+// seed creates a small freight data set with 8-digit order ids, like the reference data set.
 func seed(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = shared.postgres.CreateDatabase(t)
@@ -44,7 +43,7 @@ func execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	}
 }
 
-// insert places n orders one after another.
+// insert inserts n orders, one by one.
 func insert(t *testing.T, conn *pgx.Conn, n int) {
 	t.Helper()
 	execute(t, conn, `INSERT INTO orders (createtime, users_id, goods_name)
@@ -71,7 +70,7 @@ type answer struct {
 	body   []byte
 }
 
-// fetch asks for a page and returns whatever the server says.
+// fetch requests a URL and returns the answer.
 func fetch(t *testing.T, url string) answer {
 	t.Helper()
 	a, err := tryFetch(t.Context(), http.DefaultClient, url)
@@ -104,7 +103,7 @@ type goods struct {
 	Next string
 }
 
-// page asks for a page of orders.
+// page requests a page of orders.
 func page(t *testing.T, url string) goods {
 	t.Helper()
 	a := fetch(t, url)
@@ -115,7 +114,7 @@ func page(t *testing.T, url string) goods {
 	return g
 }
 
-// eventually waits until ok holds.
+// eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -140,7 +139,7 @@ func TestFreightOnPostgres(t *testing.T) {
 	a := fetch(t, nginx.URL("openapi/goodslist?offset=0"))
 	next := regexp.MustCompile(`,"next":"[A-Za-z0-9_-]+"`)
 	if seed := next.ReplaceAll(a.body, nil); len(seed) != 1524 || !next.Match(a.body) {
-		t.Errorf("ten rows are %d bytes without next, the seed's are 1524:\n%s", len(seed), a.body)
+		t.Errorf("ten rows are %d bytes without next, the reference is 1524:\n%s", len(seed), a.body)
 	}
 	g := page(t, app.URL("goodslist"))
 	var id int64
@@ -164,7 +163,7 @@ func TestFreightOnPostgres(t *testing.T) {
 		}
 	}
 	if a := fetch(t, app.URL("goodslist?offset=10000000")); string(a.body) != `{"return_code":"FAIL","data":[]}` {
-		t.Errorf("behind the last row: %s", a.body)
+		t.Errorf("after the last row: %s", a.body)
 	}
 	if a := fetch(t, app.URL("goodslist?offset=0;drop%20table%20users")); a.status != http.StatusBadRequest {
 		t.Errorf("injection: %d %s", a.status, a.body)
@@ -220,7 +219,7 @@ func TestDatabaseDownAtStart(t *testing.T) {
 	app := apptest.Serve(t, shared.binary, file, "--database", pg.URL("postgres"))
 	eventually(t, "the log says what is waited for", func() bool { return strings.Contains(app.Log(t), pg.Addr()) })
 	if a := fetch(t, app.Admin+"/readyz"); a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), "waiting for the database") {
-		t.Errorf("readyz while it is down: %d %s", a.status, a.body)
+		t.Errorf("readyz while the database is down: %d %s", a.status, a.body)
 	}
 	if err := pg.Start(); err != nil {
 		t.Fatal(err)
@@ -250,7 +249,7 @@ func TestOutage(t *testing.T) {
 	app.WaitReady(t)
 	ready := func() int { return fetch(t, app.Admin+"/readyz").status }
 
-	fetch(t, app.URL("numbers")) // in use: an idle window would not be refreshed
+	fetch(t, app.URL("numbers")) // an idle window would not be refreshed
 	pg.Kill()
 	var ages []int
 	eventually(t, "503 past the bound", func() bool {
@@ -266,10 +265,10 @@ func TestOutage(t *testing.T) {
 		return a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") != ""
 	})
 	if last := ages[len(ages)-1]; last != 2 && last != 3 {
-		t.Errorf("the oldest page served was %d s old, bound 3 s", last)
+		t.Errorf("the oldest page was %d s old, limit 3 s", last)
 	}
 	if ready() != http.StatusServiceUnavailable {
-		t.Error("ready past the bound")
+		t.Error("ready although pages are older than the limit")
 	}
 	if err := pg.Start(); err != nil {
 		t.Fatal(err)

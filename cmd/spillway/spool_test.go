@@ -18,7 +18,7 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// spoolTestSink is a table that refuses the id 13, or a database that is down.
+// spoolTestSink is a table that refuses id 13, or a database that is down.
 type spoolTestSink struct{ down bool }
 
 func (s spoolTestSink) Commit(_ context.Context, b *stream.Batch) error {
@@ -41,8 +41,8 @@ func (spoolTestSink) Durability(context.Context) (stream.Durability, error) {
 
 func (spoolTestSink) Sweep(context.Context, time.Time, time.Time, int) (int, error) { return 0, nil }
 
-// spoolTestStream posts ids to a spool in data. A database that is up drains them
-// before it returns.
+// spoolTestStream posts ids to a spool in data. If the database is up, it waits until they
+// are drained.
 func spoolTestStream(t *testing.T, data string, down bool, ids ...int) {
 	t.Helper()
 	schema, err := stream.NewSchema(stream.Definition{Name: "/readings", Table: "t", Columns: []stream.Column{
@@ -109,7 +109,7 @@ func TestSpoolVerbs(t *testing.T) {
 	expect(0, "", "export", "--dead")
 	expect(0, "nothing is missing", "repair")
 
-	// Drained: one is refused, put back, and refused again.
+	// One drained record is refused, put back, and refused again.
 	spoolTestStream(t, data, false)
 	expect(1, "1 dead letter", "status")
 	expect(0, `"reason":"no luck","record":{"id":13`, "export", "--dead")
@@ -141,7 +141,7 @@ func TestSpoolRepairVerb(t *testing.T) {
 	if stdout, stderr, code = spillway(t, "spool", "export", "--data", data); code != 3 || !strings.Contains(stderr, "the spool is damaged") {
 		t.Errorf("export: exit %d\n%s%s", code, stdout, stderr)
 	}
-	// Not while a server has it.
+	// The verbs are refused while a server has the spool open.
 	held, err := spool.Open(t.Context(), spool.Path(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1, GroupBytes: 1, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"spillway/internal/exit"
 )
 
-// mariadb is a session on the database of a URL, to look behind the server's back.
+// mariadb opens a session on the database of a URL, for direct access by the test.
 func mariadb(t *testing.T, url string) func(sql string) [][]string {
 	t.Helper()
 	parsed, err := database.Parse(url)
@@ -39,7 +39,7 @@ func mariadb(t *testing.T, url string) func(sql string) [][]string {
 	}
 }
 
-// TestFreightOnMariaDB serves the freight app from the seed's second database.
+// TestFreightOnMariaDB serves the freight app from MariaDB.
 func TestFreightOnMariaDB(t *testing.T) {
 	t.Parallel()
 	server := apptest.MariaDB(t, "--sql-mode=", "--default-time-zone=+08:00", "--character-set-server=latin1")
@@ -56,7 +56,7 @@ func TestFreightOnMariaDB(t *testing.T) {
 	g := page(t, app.URL("openapi/goodslist"))
 	a := fetch(t, app.URL("goodslist"))
 	if size := len(a.body) - len(`,"next":""`) - len(g.Next); len(g.Data) != 10 || size != 1524 {
-		t.Errorf("%d rows are %d bytes without next, the seed's ten are 1524:\n%s", len(g.Data), size, a.body)
+		t.Errorf("%d rows are %d bytes without next, the reference is 1524 for ten:\n%s", len(g.Data), size, a.body)
 	}
 	row := query("SELECT o.id, o.createtime, goods_name, nickname FROM orders o JOIN users u ON u.id = o.users_id ORDER BY o.id DESC LIMIT 1")[0]
 	if r := g.Data[0]; strconv.FormatInt(r.ID, 10) != row[0] || r.Createtime != row[1] || r.Goods_name != row[2] || r.Nickname != row[3] || r.Mobileno != row[3] {
@@ -83,7 +83,7 @@ func TestFreightOnMariaDB(t *testing.T) {
 	eventually(t, "pages come again by themselves", func() bool { return fetch(t, app.URL("goodslist?offset=5000")).status == http.StatusOK })
 }
 
-// walkAll walks the feed by cursors and compares the number of rows.
+// walkAll reads the whole feed by cursor and compares the number of rows.
 func walkAll(t *testing.T, app *apptest.Spillway, want string) {
 	t.Helper()
 	walked := 0
@@ -99,8 +99,8 @@ func walkAll(t *testing.T, app *apptest.Spillway, want string) {
 	}
 }
 
-// A plan that sorts is refused on MariaDB as on PostgreSQL, and so is a URL that the
-// adapter cannot honour.
+// On MariaDB, as on PostgreSQL, a plan that sorts is refused, and so is a URL with an
+// unsupported option.
 func TestRefusedOnMariaDB(t *testing.T) {
 	t.Parallel()
 	server := apptest.MariaDB(t)

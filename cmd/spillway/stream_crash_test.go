@@ -13,18 +13,18 @@ import (
 	"spillway/internal/apptest"
 )
 
-// writers are clients that post one record a request as fast as they are answered,
-// until one of theirs is not.
+// writers are clients that post one record per request, without pauses, until a request
+// fails.
 type writers struct {
-	path    string
-	next    *atomic.Int64 // the next record's id
-	taken   atomic.Int64
-	mu      sync.Mutex
-	stored  []int // what was acknowledged
-	unknown []int // what was not answered
+	path     string
+	next     *atomic.Int64 // the next record's id
+	accepted atomic.Int64
+	mu       sync.Mutex
+	stored   []int // acknowledged ids
+	unknown  []int // ids without an answer
 }
 
-// run posts with 16 clients until the process is gone. Requests carry keys if keyed.
+// run posts with 16 clients until the process ends. With keyed, requests have idempotency keys.
 func (w *writers) run(ctx context.Context, t *testing.T, s *apptest.Spillway, keyed bool) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 	defer client.CloseIdleConnections()
@@ -48,13 +48,13 @@ func (w *writers) one(ctx context.Context, t *testing.T, client *http.Client, s 
 		w.unknown = append(w.unknown, id)
 		return false
 	case a.status == http.StatusServiceUnavailable:
-		return true // not stored, and said so
+		return true // the record was not stored
 	case a.status != http.StatusOK && a.status != http.StatusAccepted:
 		t.Errorf("%d %s", a.status, a.body)
 		return false
 	}
 	w.stored = append(w.stored, id)
-	w.taken.Add(1)
+	w.accepted.Add(1)
 	return a.header.Get("Connection") != "close"
 }
 
@@ -66,38 +66,38 @@ func (w *writers) post(ctx context.Context, client *http.Client, s *apptest.Spil
 	return tryPost(ctx, client, s.URL(w.path), fmt.Sprintf(`{"id":%d,"device":%d}`, id, id%7), headers...)
 }
 
-// contained checks that every id of some is in all, which is sorted.
-func contained(t *testing.T, some, all []int) {
+// checkStored checks that every id of some is in all, which is sorted.
+func checkStored(t *testing.T, some, all []int) {
 	t.Helper()
 	for _, id := range some {
 		if _, found := slices.BinarySearch(all, id); !found {
-			t.Errorf("record %d was acknowledged and is not stored", id)
+			t.Errorf("record %d was acknowledged but is not stored", id)
 		}
 	}
 }
 
-// TestStreamCrash kills the process under load, three times. What was acknowledged is
-// stored; what was not answered is sent again with its key, and is there once.
+// TestStreamCrash kills the process under load, three times. Acknowledged records must be
+// stored. Unanswered ones are sent again with their keys. Every record is then stored once.
 func TestStreamCrash(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]streamPlace{"sqlite": sqlitePlace(t), "postgres": postgresPlace(t, shared.postgres)} {
+	for name, db := range map[string]streamDatabase{"sqlite": sqliteDatabase(t), "postgres": postgresDatabase(t, shared.postgres)} {
 		t.Run(name, func(t *testing.T) {
-			s := p.serve(t, readings+"    order_by: device\n")
+			s := db.serve(t, readings+"    order_by: device\n")
 			var next atomic.Int64
 			var all []int
 			for range 3 {
 				w := &writers{path: "readings", next: &next}
 				var load sync.WaitGroup
 				load.Go(func() { w.run(t.Context(), t, s, true) })
-				eventually(t, "records are stored", func() bool { return w.taken.Load() > 300 })
+				eventually(t, "records are stored", func() bool { return w.accepted.Load() > 300 })
 				s.Kill()
 				load.Wait()
 				if err := s.Start(); err != nil {
 					t.Fatal(err)
 				}
 				s.WaitReady(t)
-				stored := p.ids(t)
-				contained(t, w.stored, stored)
+				stored := db.ids(t)
+				checkStored(t, w.stored, stored)
 				for _, id := range w.unknown {
 					a, err := w.post(t.Context(), http.DefaultClient, s, id, true)
 					if err != nil || a.status != http.StatusOK {
@@ -107,7 +107,7 @@ func TestStreamCrash(t *testing.T) {
 				all = append(append(all, w.stored...), w.unknown...)
 			}
 			slices.Sort(all)
-			if stored := p.ids(t); !slices.Equal(stored, all) {
+			if stored := db.ids(t); !slices.Equal(stored, all) {
 				t.Errorf("%d records are stored, %d were sent", len(stored), len(all))
 			}
 			t.Logf("%d records", len(all))
@@ -115,24 +115,24 @@ func TestStreamCrash(t *testing.T) {
 	}
 }
 
-// TestStreamStop ends the process with SIGTERM under load: every record that was
-// accepted is stored, those in memory too.
+// TestStreamStop ends the process with SIGTERM under load. Every accepted record must be
+// stored, also those acknowledged in memory.
 func TestStreamStop(t *testing.T) {
 	t.Parallel()
 	for _, ack := range []string{"database", "memory"} {
 		t.Run(ack, func(t *testing.T) {
-			p := postgresPlace(t, shared.postgres)
-			s := p.serve(t, readings+"    ack: "+ack+"\n")
+			db := postgresDatabase(t, shared.postgres)
+			s := db.serve(t, readings+"    ack: "+ack+"\n")
 			w := &writers{path: "readings", next: new(atomic.Int64)}
 			var load sync.WaitGroup
 			load.Go(func() { w.run(t.Context(), t, s, false) })
-			eventually(t, "records are taken", func() bool { return w.taken.Load() > 2000 })
+			eventually(t, "records are accepted", func() bool { return w.accepted.Load() > 2000 })
 			if err := s.Stop(); err != nil { // an exit code other than 0 is an error
 				t.Errorf("stop: %v\n%s", err, s.Log(t))
 			}
 			load.Wait()
-			stored := p.ids(t)
-			contained(t, w.stored, stored)
+			stored := db.ids(t)
+			checkStored(t, w.stored, stored)
 			if n := len(stored); n > len(w.stored)+len(w.unknown) || len(slices.Compact(stored)) != n {
 				t.Errorf("%d stored, %d acknowledged, %d unknown", n, len(w.stored), len(w.unknown))
 			}

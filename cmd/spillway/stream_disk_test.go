@@ -15,14 +15,14 @@ import (
 	"spillway/internal/apptest"
 )
 
-// smallDisk is a file system of a few megabytes that a test can fill.
+// smallDisk is a small file system that a test can fill.
 type smallDisk struct{ path string }
 
-// newSmallDisk mounts one for the length of a test.
+// newSmallDisk mounts a tmpfs for the duration of a test.
 func newSmallDisk(t *testing.T, megabytes int) *smallDisk {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("a disk that is full is a tmpfs of its own, and mounting one needs root: run this test as root")
+		t.Fatal("this test fills a tmpfs, and mounting one requires root: run it as root")
 	}
 	path := t.TempDir()
 	if err := unix.Mount("tmpfs", path, "tmpfs", 0, fmt.Sprintf("size=%dm", megabytes)); err != nil {
@@ -38,7 +38,7 @@ func newSmallDisk(t *testing.T, megabytes int) *smallDisk {
 
 func (d *smallDisk) ballast() string { return filepath.Join(d.path, "ballast") }
 
-// fill leaves no room.
+// fill uses all free space.
 func (d *smallDisk) fill(t *testing.T) {
 	t.Helper()
 	f, err := os.Create(d.ballast())
@@ -51,7 +51,7 @@ func (d *smallDisk) fill(t *testing.T) {
 	}
 }
 
-// empty makes room again.
+// empty frees what fill has used.
 func (d *smallDisk) empty(t *testing.T) {
 	t.Helper()
 	if err := os.Remove(d.ballast()); err != nil {
@@ -59,7 +59,7 @@ func (d *smallDisk) empty(t *testing.T) {
 	}
 }
 
-// zeros is an endless reader.
+// zeros is an endless reader of zero bytes.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {
@@ -67,43 +67,43 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestStreamTakesTheDisk has the spool take all the disk that there is while the database
-// is away, twice: it leaves what its drain needs, so all that was acknowledged is stored,
-// and there is room again.
-func TestStreamTakesTheDisk(t *testing.T) {
+// TestStreamSpoolDiskFull fills the spool's disk while the database is down, twice. The spool
+// keeps the space that its drain needs, so every acknowledged record is stored, and the
+// drain frees space for new records.
+func TestStreamSpoolDiskFull(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
-	p := postgresPlace(t, server)
-	s := p.serve(t, readings+"    ack: spool\n", "--data", newSmallDisk(t, 16).path)
-	taken := 0
+	db := postgresDatabase(t, server)
+	s := db.serve(t, readings+"    ack: spool\n", "--data", newSmallDisk(t, 16).path)
+	accepted := 0
 	for range 2 {
 		server.Kill()
 		for refused := false; !refused; {
 			var records []string
 			for i := range 1000 {
-				records = append(records, fmt.Sprintf(`{"id":%d,"note":"0123456789"}`, taken+i))
+				records = append(records, fmt.Sprintf(`{"id":%d,"note":"0123456789"}`, accepted+i))
 			}
 			a := post(t, s.URL("readings"), "["+strings.Join(records, ",")+"]")
 			switch refused = a.status != 202; {
 			case refused:
 				wantAnswer(t, a, 503, "busy disk")
 			default:
-				taken += len(records)
+				accepted += len(records)
 			}
-			if taken > 1_000_000 {
-				t.Fatal("the disk has room without end")
+			if accepted > 1_000_000 {
+				t.Fatal("the disk is never full")
 			}
 		}
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "all is drained", func() bool { return metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`) == 0 })
-		if ids := p.ids(t); len(ids) != taken || len(slices.Compact(ids)) != taken {
-			t.Errorf("%d stored, %d taken", len(ids), taken)
+		eventually(t, "all records are drained", func() bool { return metric(t, s, `spillway_spool_backlog_records{stream="/readings"}`) == 0 })
+		if ids := db.ids(t); len(ids) != accepted || len(slices.Compact(ids)) != accepted {
+			t.Errorf("%d stored, %d accepted", len(ids), accepted)
 		}
 	}
-	t.Logf("%d records taken", taken)
+	t.Logf("%d records accepted", accepted)
 	if got := metric(t, s, `spillway_spool_overloads_total{limit="disk"}`); got != 2 {
-		t.Errorf("%v requests refused for the disk, want 2", got)
+		t.Errorf("%v requests refused because of the disk, want 2", got)
 	}
 }

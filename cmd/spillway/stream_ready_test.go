@@ -13,13 +13,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// isReady asks a process for its readiness.
+// isReady reports whether /readyz of an admin listener answers 200.
 func isReady(t *testing.T, admin string) bool {
 	t.Helper()
 	return fetch(t, admin+"/readyz").status == http.StatusOK
 }
 
-// pause waits for a tenth of a second.
+// pause waits for 100 ms.
 func pause(t *testing.T) {
 	t.Helper()
 	select {
@@ -28,12 +28,11 @@ func pause(t *testing.T) {
 	}
 }
 
-// TestStreamNotReadyWhileRefused: what makes the database refuse every record makes the
-// process not ready until it is mended, although the database answers and takes
-// statements.
+// TestStreamNotReadyWhileRefused: while the database refuses every record, the process is not
+// ready, although the database executes other statements.
 func TestStreamNotReadyWhileRefused(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ breaks, mends string }{
+	for name, c := range map[string]struct{ breakSQL, repairSQL string }{
 		"privilege": {"REVOKE INSERT ON readings FROM writer", "GRANT INSERT ON readings TO writer"},
 		"trigger": {
 			`CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM no_such_function(); RETURN new; END';
@@ -41,39 +40,39 @@ func TestStreamNotReadyWhileRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := postgresPlace(t, shared.postgres)
-			p.query(t, `DO $$ BEGIN CREATE ROLE writer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$; GRANT ALL ON SCHEMA public TO writer`)
-			writer, err := url.Parse(p.url)
+			db := postgresDatabase(t, shared.postgres)
+			db.query(t, `DO $$ BEGIN CREATE ROLE writer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$; GRANT ALL ON SCHEMA public TO writer`)
+			writer, err := url.Parse(db.url)
 			if err != nil {
 				t.Fatal(err)
 			}
 			writer.User = url.User("writer")
-			p.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20)); GRANT ALL ON readings TO writer")
+			db.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20)); GRANT ALL ON readings TO writer")
 			s := serveQueries(t, readings, writer.String())
 			if a := post(t, s.URL("readings"), `{"id":1}`); a.status != 200 {
 				t.Fatalf("%d %s", a.status, a.body)
 			}
-			p.query(t, c.breaks)
-			var wrong int
-			for id := range 20 { // two seconds: several pulses
+			db.query(t, c.breakSQL)
+			var readyCount int
+			for id := range 20 { // two seconds, several health checks
 				if a := post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 10+id)); a.status != 500 {
 					t.Fatalf("%d %s", a.status, a.body)
 				}
 				if isReady(t, s.Admin) {
-					wrong++
+					readyCount++
 				}
 				pause(t)
 			}
 			for range 20 {
 				if isReady(t, s.Admin) {
-					wrong++
+					readyCount++
 				}
 				pause(t)
 			}
-			if wrong > 0 {
-				t.Errorf("%d times ready while every record is refused", wrong)
+			if readyCount > 0 {
+				t.Errorf("ready %d times while every record is refused", readyCount)
 			}
-			p.query(t, c.mends)
+			db.query(t, c.repairSQL)
 			eventually(t, "a record is stored again", func() bool { return post(t, s.URL("readings"), `{"id":2}`).status == 200 })
 			if a := fetch(t, s.Admin+"/readyz"); a.status != 200 || !strings.Contains(string(a.body), `"streams":[{"stream":"/readings","ack":"database`) {
 				t.Errorf("%d %s", a.status, a.body)
@@ -82,13 +81,13 @@ func TestStreamNotReadyWhileRefused(t *testing.T) {
 	}
 }
 
-// TestStreamNotReadyBeforeRefusing fills a queue: readiness says no before the first
-// record is refused.
+// TestStreamNotReadyBeforeRefusing fills a queue. The process must report that it is not
+// ready before it refuses the first record.
 func TestStreamNotReadyBeforeRefusing(t *testing.T) {
 	t.Parallel()
-	p := postgresPlace(t, shared.postgres)
-	s := p.serve(t, readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    wait_max: 2m\n    timeout: 1m\n    commit_timeout: 1m\n")
-	conn, err := pgx.Connect(t.Context(), p.url)
+	db := postgresDatabase(t, shared.postgres)
+	s := db.serve(t, readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    wait_max: 2m\n    timeout: 1m\n    commit_timeout: 1m\n")
+	conn, err := pgx.Connect(t.Context(), db.url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,9 +133,9 @@ func TestStreamNotReadyBeforeRefusing(t *testing.T) {
 	execute(t, conn, "ROLLBACK")
 	waiting.Wait()
 	if notReady < 0 || firstRefused < 0 || notReady >= firstRefused-3 {
-		t.Errorf("not ready from request %d on, the first refused is %d", notReady, firstRefused)
+		t.Errorf("not ready since request %d, first refusal at request %d", notReady, firstRefused)
 	}
-	if ids := p.ids(t); len(ids) != stored || refused != 1 {
+	if ids := db.ids(t); len(ids) != stored || refused != 1 {
 		t.Errorf("%d stored, %d acknowledged, %d refused", len(ids), stored, refused)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"spillway/internal/apptest"
 )
 
-// TestStreamSyncsBeforeAnswer: between the last write to the log of the database, or of the
-// spool, and the answer over HTTP there is an fsync of it that has ended. strace of the
-// served program shows it, and that it would be missed.
+// TestStreamSyncsBeforeAnswer traces the server with strace. Between the last write to the
+// WAL of the database or the spool and the HTTP answer, an fsync of the WAL must have ended.
+// With fsync disabled the test must find no such fsync.
 func TestStreamSyncsBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -40,25 +40,25 @@ func TestStreamSyncsBeforeAnswer(t *testing.T) {
 
 const syncPosts = 20
 
-// postTraced posts records one after the other to a served program that strace watches,
-// and returns what it saw and where that listens.
-func postTraced(t *testing.T, config string) (seen, listener string) {
+// postTraced posts records one by one to a server that runs under strace, and returns the
+// trace and the server's address.
+func postTraced(t *testing.T, config string) (trace, listener string) {
 	t.Helper()
-	p := sqlitePlace(t)
-	p.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
+	db := sqliteDatabase(t)
+	db.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
 	dir := t.TempDir()
 	file, trace, traced := filepath.Join(dir, "spillway.yaml"), filepath.Join(dir, "trace"), filepath.Join(dir, "traced")
-	// -D: strace is the grandchild, so that signals reach the program itself.
+	// With -D strace is the grandchild, so signals reach the server.
 	script := fmt.Sprintf("#!/bin/sh\nexec strace -D -f -yy -s 16 -e trace=pwrite64,write,fsync,fdatasync -o %s %s \"$@\"\n", trace, shared.binary)
 	for name, text := range map[string]string{file: config, traced: script} {
 		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := apptest.Serve(t, traced, "--database", p.url, file)
+	s := apptest.Serve(t, traced, "--database", db.url, file)
 	s.WaitReady(t)
 	if strings.Contains(config, "ack: spool") {
-		p.query(t, "DROP TABLE readings") // the drain would write to the same log meanwhile
+		db.query(t, "DROP TABLE readings") // otherwise the drain would write to the same WAL
 	}
 	for i := range syncPosts {
 		if a := post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, i)); a.status != 200 && a.status != 202 {
@@ -66,7 +66,7 @@ func postTraced(t *testing.T, config string) (seen, listener string) {
 		}
 	}
 	if err := s.Stop(); err != nil {
-		t.Fatalf("strace (it needs the right to trace its children): %v\n%s", err, s.Log(t))
+		t.Fatalf("strace (it requires permission to trace its children): %v\n%s", err, s.Log(t))
 	}
 	var text []byte
 	eventually(t, "strace has written its last line", func() bool {
@@ -79,12 +79,12 @@ func postTraced(t *testing.T, config string) (seen, listener string) {
 
 var tracedCall = regexp.MustCompile(`^(\d+) +(?:<\.\.\. )?(\w+)(.*)$`)
 
-// answersBeforeSync returns how many answers a listener's sockets were written, and how
-// many of them without a whole fsync of the log since the answer before, or while the
-// log held something written after it.
+// answersBeforeSync returns how many answers the server wrote, and how many of them were not
+// preceded by an fsync of the log that ended after the previous answer and after the last
+// write to the log.
 func answersBeforeSync(trace, log, listener string) (answers, unsynced int) {
 	dirty, synced := false, false
-	syncing := make(map[string]bool) // threads with an fsync of the log under way
+	syncing := make(map[string]bool) // threads in an fsync; true if it is of the log
 	for line := range strings.Lines(trace) {
 		m := tracedCall.FindStringSubmatch(strings.TrimSpace(line))
 		if m == nil {

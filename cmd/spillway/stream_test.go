@@ -26,15 +26,15 @@ import (
 	"spillway/internal/exit"
 )
 
-// streamPlace is a database that a stream stores in, and a way behind its back.
-type streamPlace struct {
+// streamDatabase is the database of a stream, with direct access for the test.
+type streamDatabase struct {
 	url   string
 	query func(t *testing.T, sql string) [][]string
 }
 
-func postgresPlace(t *testing.T, server *apptest.PostgresServer) streamPlace {
+func postgresDatabase(t *testing.T, server *apptest.PostgresServer) streamDatabase {
 	url := server.CreateDatabase(t)
-	return streamPlace{url, func(t *testing.T, sql string) [][]string {
+	return streamDatabase{url, func(t *testing.T, sql string) [][]string {
 		t.Helper()
 		conn, err := pgx.Connect(t.Context(), url)
 		if err != nil {
@@ -57,15 +57,15 @@ func postgresPlace(t *testing.T, server *apptest.PostgresServer) streamPlace {
 	}}
 }
 
-func mariaPlace(t *testing.T, server *apptest.Server) streamPlace {
+func mariaDatabase(t *testing.T, server *apptest.Server) streamDatabase {
 	url := server.URL("test")
 	query := mariadb(t, url)
-	return streamPlace{url, func(t *testing.T, sql string) [][]string { t.Helper(); return query(sql) }}
+	return streamDatabase{url, func(t *testing.T, sql string) [][]string { t.Helper(); return query(sql) }}
 }
 
-func sqlitePlace(t *testing.T) streamPlace {
+func sqliteDatabase(t *testing.T) streamDatabase {
 	file := filepath.Join(t.TempDir(), "app.db")
-	return streamPlace{"sqlite:" + file, func(t *testing.T, sql string) [][]string {
+	return streamDatabase{"sqlite:" + file, func(t *testing.T, sql string) [][]string {
 		t.Helper()
 		conn, err := sqlite.OpenConn(file, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)
 		if err != nil {
@@ -89,7 +89,7 @@ func sqlitePlace(t *testing.T) streamPlace {
 	}}
 }
 
-// readings is a stream without a key of its own: what comes twice is there twice.
+// readings is a stream whose table has no unique key, so a record can be stored twice.
 const readings = `streams:
   - path: /readings
     aliases: [/v1/readings]
@@ -97,15 +97,15 @@ const readings = `streams:
     columns: {id: {type: integer, required: true}, device: integer, value: {type: real, max: 1000}, note: {type: text, max_length: 10, default: none}}
 `
 
-// serve makes the table and serves the configuration.
-func (p streamPlace) serve(t *testing.T, text string, args ...string) *apptest.Spillway {
+// serve creates the table and serves the configuration.
+func (p streamDatabase) serve(t *testing.T, text string, args ...string) *apptest.Spillway {
 	t.Helper()
 	p.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision CHECK (value <> 13), note varchar(20))")
 	return serveQueries(t, text, p.url, args...)
 }
 
-// ids returns the ids that are stored, in order.
-func (p streamPlace) ids(t *testing.T) []int {
+// ids returns the stored ids in ascending order.
+func (p streamDatabase) ids(t *testing.T) []int {
 	t.Helper()
 	var ids []int
 	for _, row := range p.query(t, "SELECT id FROM readings ORDER BY id") {
@@ -118,7 +118,7 @@ func (p streamPlace) ids(t *testing.T) []int {
 	return ids
 }
 
-// post sends JSON, or what the headers say, and returns the answer.
+// post sends a body, as JSON unless the headers say otherwise, and returns the answer.
 func post(t *testing.T, url, body string, headers ...string) answer {
 	t.Helper()
 	a, err := tryPost(t.Context(), http.DefaultClient, url, body, headers...)
@@ -146,7 +146,7 @@ func tryPost(ctx context.Context, client *http.Client, url, body string, headers
 	return answer{resp.StatusCode, resp.Header, text}, err
 }
 
-// wantAnswer compares status and body; a problem's by its type and its detail's part.
+// wantAnswer compares status and body. For a problem, want is its type and a part of its detail.
 func wantAnswer(t *testing.T, a answer, status int, want string) {
 	t.Helper()
 	body := string(a.body)
@@ -166,24 +166,24 @@ func wantAnswer(t *testing.T, a answer, status int, want string) {
 func gzipped(text string) string {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
-	_, _ = io.WriteString(z, text) // into memory: no error is possible
+	_, _ = io.WriteString(z, text) // writes to memory and cannot fail
 	_ = z.Close()
 	return b.String()
 }
 
 func TestStreams(t *testing.T) {
 	t.Parallel()
-	t.Run("sqlite", func(t *testing.T) { testStreams(t, sqlitePlace(t), "database") })
+	t.Run("sqlite", func(t *testing.T) { testStreams(t, sqliteDatabase(t), "database") })
 	t.Run("postgres", func(t *testing.T) {
-		testStreams(t, postgresPlace(t, shared.postgres), "database, not fsynced: fsync=off, full_page_writes=off")
+		testStreams(t, postgresDatabase(t, shared.postgres), "database, not fsynced: fsync=off, full_page_writes=off")
 	})
 	t.Run("mariadb", func(t *testing.T) {
-		testStreams(t, mariaPlace(t, apptest.MariaDB(t)), "database, not fsynced: innodb_flush_log_at_trx_commit=0")
+		testStreams(t, mariaDatabase(t, apptest.MariaDB(t)), "database, not fsynced: innodb_flush_log_at_trx_commit=0")
 	})
 }
 
-// testStreams runs the freight app and a stream of a configuration on one database.
-func testStreams(t *testing.T, p streamPlace, ack string) {
+// testStreams serves the freight app, then a configured stream, on one database.
+func testStreams(t *testing.T, p streamDatabase, ack string) {
 	if _, stderr, code := spillway(t, "seed", "freight", "--database", p.url, "--users", "100", "--days", "20", "--per-day", "5"); code != 0 {
 		t.Fatalf("seed: exit %d\n%s", code, stderr)
 	}
@@ -251,7 +251,7 @@ func testStreams(t *testing.T, p streamPlace, ack string) {
 
 func TestStreamKeys(t *testing.T) {
 	t.Setenv("SPILLWAY_TEST_KEY", "another-key-of-sixteen")
-	p := sqlitePlace(t)
+	p := sqliteDatabase(t)
 	s := p.serve(t, "keys: [one-key-of-sixteen, \"${SPILLWAY_TEST_KEY}\"]\n"+readings)
 	for _, c := range []struct {
 		authorization string
@@ -277,11 +277,11 @@ func TestStreamKeys(t *testing.T) {
 	eventually(t, "orders are disabled", func() bool { return strings.Contains(open.Log(t), "orders and positions are disabled") })
 }
 
-// TestStreamOverload locks the table: what waits is bounded, refused in time, and
-// stored once the lock is gone.
+// TestStreamOverload locks the table. Requests beyond the limit are refused at once, and the
+// waiting ones are stored after the lock is released.
 func TestStreamOverload(t *testing.T) {
 	t.Parallel()
-	p := postgresPlace(t, shared.postgres)
+	p := postgresDatabase(t, shared.postgres)
 	s := p.serve(t, readings+"    wait_max: 200ms\n    timeout: 1s\n    commit_timeout: 1s\n    retry_for: 20s\n")
 	conn, err := pgx.Connect(t.Context(), p.url)
 	if err != nil {
@@ -320,7 +320,7 @@ func TestStreamOverload(t *testing.T) {
 	waiting.Wait()
 	execute(t, conn, "ROLLBACK")
 	for i := range 2 {
-		eventually(t, "an unknown outcome is known", func() bool {
+		eventually(t, "the unknown outcome is resolved", func() bool {
 			return post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, i), "Idempotency-Key", strconv.Itoa(i)).status == 200
 		})
 	}
@@ -330,11 +330,11 @@ func TestStreamOverload(t *testing.T) {
 	}
 }
 
-// TestStreamDatabaseDown: readiness sees it without a request, and sees its return.
+// TestStreamDatabaseDown: /readyz reports that the database is down, and that it is back, without a request.
 func TestStreamDatabaseDown(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t, "fsync=on")
-	p := postgresPlace(t, server)
+	p := postgresDatabase(t, server)
 	s := p.serve(t, readings+"    retry_for: 300ms\n")
 	wantAnswer(t, post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, not fsynced: full_page_writes=off"}`)
 	server.Kill()

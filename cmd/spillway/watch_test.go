@@ -18,7 +18,7 @@ import (
 	"spillway/internal/lab/result"
 )
 
-// watchedDocument runs load --json with further arguments and reads what it printed.
+// watchedDocument runs load --json with further arguments and parses the output.
 func watchedDocument(t *testing.T, args ...string) (d report.Document, stderr string) {
 	t.Helper()
 	stdout, stderr, code := spillway(t, append([]string{"load", "--json"}, args...)...)
@@ -31,7 +31,7 @@ func watchedDocument(t *testing.T, args ...string) (d report.Document, stderr st
 	return d, stderr
 }
 
-// within wants a figure between two bounds.
+// within checks that a number is between two bounds.
 func within(t *testing.T, name string, got *float64, low, high float64) {
 	t.Helper()
 	switch {
@@ -42,8 +42,8 @@ func within(t *testing.T, name string, got *float64, low, high float64) {
 	}
 }
 
-// TestLoadWatch loads the built server on PostgreSQL and looks at what the watch
-// tells of both; then report shows the file as load did.
+// TestLoadWatch loads the built server on PostgreSQL and checks the watched numbers of both.
+// report must print the file as load did.
 func TestLoadWatch(t *testing.T) {
 	database := shared.postgres.CreateDatabase(t)
 	if _, stderr, code := spillway(t, "seed", "freight", "--database", database, "--users", "100", "--days", "30", "--per-day", "20"); code != exit.OK {
@@ -68,14 +68,14 @@ func TestLoadWatch(t *testing.T) {
 			within(t, p.Name+" memory", p.RSSMax, 1<<20, 8<<30)
 			within(t, p.Name+" files", p.FDsMax, 4, 1e5)
 		}
-		within(t, "accepted per request", u.TCP[0].PassivePerRequest, 0.9, 100) // others on this host open some, too
+		within(t, "accepted per request", u.TCP[0].PassivePerRequest, 0.9, 100) // other programs on this host open connections too
 		within(t, "TIME_WAIT", u.TCP[0].TimeWaitMax, 10, 1e6)
 		within(t, "commits/s", u.Databases[0].Commits, 1, 1e4)
 		within(t, "connections", u.Databases[0].ConnectionsMax, 1, 100)
 		within(t, "cores", u.Hosts[0].Cores, 1, 4096)
 		within(t, "the watch", u.Watch[0].CPUCores, 1e-6, 0.2)
 	}
-	// A commit costs the same at twice the rate, and so does a request: only far off is wrong on a busy machine.
+	// The cost per commit and per request does not depend on the rate. The bounds are wide for a busy machine.
 	one, two := d.Steps[0].Watch.Processes[0].CPUCores, d.Steps[1].Watch.Processes[0].CPUCores
 	within(t, "app at 200/s over 100/s", ratioOf(two, one), 0.5, 8)
 	reported, _, code := spillway(t, "report", out, "--format", "json")
@@ -111,7 +111,7 @@ func TestLoadWatchCommits(t *testing.T) {
 	if len(u.Databases) != 1 || u.Databases[0].Name != "postgres" {
 		t.Fatalf("databases %+v\n%s", u.Databases, stderr)
 	}
-	// The server's own counters are up to a second late.
+	// The server's counters can be a second late.
 	within(t, "commits per request", u.Databases[0].CommitsPerRequest, 0.8, 1.1)
 	within(t, "connections", u.Databases[0].ConnectionsMax, 2, 3)
 	within(t, "CPU per request", u.Processes[0].CPUPerRequest, 1e-6, 0.05)
@@ -144,7 +144,7 @@ func TestWatchMistakes(t *testing.T) {
 	}
 }
 
-// TestWatchRecords records a process until SIGINT; the file is whole and report shows it.
+// TestWatchRecords records a process until SIGINT. The file must be complete, and report must print it.
 func TestWatchRecords(t *testing.T) {
 	t.Parallel()
 	app := apptest.Serve(t, shared.binary)
@@ -197,7 +197,7 @@ func TestWatchRecords(t *testing.T) {
 	}
 }
 
-// TestLoadWatchFrom joins what a watch elsewhere tells.
+// TestLoadWatchFrom merges the samples of a remote watch.
 func TestLoadWatchFrom(t *testing.T) {
 	url, _ := pages(t)
 	const token = "0123456789abcdef"
@@ -213,7 +213,7 @@ func TestLoadWatchFrom(t *testing.T) {
 	}
 }
 
-// listenWatch starts watch --listen on a free port and returns the address that it names.
+// listenWatch starts watch --listen on a free port and returns the address that it prints.
 func listenWatch(t *testing.T, token string) (address string, stop func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), shared.binary, "watch", "--listen", "127.0.0.1:0", "--token", token)
@@ -238,7 +238,7 @@ func listenWatch(t *testing.T, token string) (address string, stop func()) {
 	}
 }
 
-// TestWatchInterrupted ends a watch by its context before anything was read.
+// TestWatchInterrupted cancels a watch before its first sample.
 func TestWatchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
