@@ -1,7 +1,6 @@
-// Package spillway_test holds the house rules as tests over the whole module:
-// who may import whom (architecture_test.go), how code is written
-// (style_test.go, variables_test.go), and that the documents name what is there
-// (docs_test.go).
+// Package spillway_test tests the rules of the whole module: imports (architecture_test.go),
+// code style (style_test.go, variables_test.go), and that the documents refer to existing
+// modules, files and headings (docs_test.go).
 package spillway_test
 
 import (
@@ -23,7 +22,7 @@ import (
 
 const module = "spillway"
 
-// layer is a place in the import rule.
+// layer is a group of packages with the same import rule.
 type layer string
 
 const (
@@ -40,8 +39,8 @@ const (
 	experiment layer = "experiment" // programs that are measured, not shipped
 )
 
-// places gives every package of the module its layer. experiments/... needs no line.
-var places = map[string]layer{
+// layers maps every package of the module to its layer, except those in experiments/.
+var layers = map[string]layer{
 	"cmd/spillway":        command,
 	"scripts/readmetable": command,
 
@@ -93,8 +92,8 @@ var places = map[string]layer{
 	"internal/serve/storetest": suite,
 }
 
-// mayImport names the layers that each layer's shipped code may import. Tests
-// may import anything.
+// mayImport lists the layers that non-test code of each layer may import. Tests may import
+// anything.
 var mayImport = map[layer][]layer{
 	shared:     {shared},
 	part:       {shared, part},
@@ -109,7 +108,7 @@ var mayImport = map[layer][]layer{
 	experiment: {shared, lab},
 }
 
-// drivers reach a database or store.
+// drivers connect to a database or store.
 var drivers = []string{
 	"database/sql",
 	"github.com/go-sql-driver/mysql",
@@ -119,7 +118,7 @@ var drivers = []string{
 	"zombiezen.com/go/sqlite",
 }
 
-// mayReach names the drivers that a package may import although its layer may not.
+// mayReach lists drivers that a package may import although its layer may not.
 var mayReach = map[string][]string{
 	"internal/database":    drivers,                     // opens connections for both halves
 	"internal/serve/spool": {"zombiezen.com/go/sqlite"}, // owns its file
@@ -130,8 +129,8 @@ const (
 	commandLine = "github.com/alecthomas/kong"
 )
 
-// mustNotImport names what each layer's shipped code must not import from
-// outside the module, sub-packages included.
+// mustNotImport lists the packages from outside the module that non-test code of each layer
+// must not import, including their sub-packages.
 var mustNotImport = map[layer][]string{
 	shared: append([]string{"net/http", fasthttp, commandLine}, drivers...),
 	part:   append([]string{"net/http", fasthttp, commandLine}, drivers...),
@@ -150,12 +149,12 @@ func TestImportRule(t *testing.T) {
 	}
 }
 
-// checkImports returns every breach of the import rule.
+// checkImports returns all violations of the import rule.
 func checkImports(files []sourceFile) []string {
 	var problems []string
 	for _, dir := range packageDirs(files) {
 		if layerOf(dir) == "" {
-			problems = append(problems, fmt.Sprintf("%s is in no layer: give it a place in architecture_test.go", dir))
+			problems = append(problems, fmt.Sprintf("%s is in no layer: add it to layers in architecture_test.go", dir))
 		}
 	}
 	for _, f := range files {
@@ -173,7 +172,7 @@ func checkImports(files []sourceFile) []string {
 	return problems
 }
 
-// refuse says why a package in layer from must not import name; "" when it may.
+// refuse returns why a package in layer from must not import name; "" if it may.
 func refuse(dir string, from layer, name string) string {
 	sibling, ours := strings.CutPrefix(name, module+"/")
 	if !ours {
@@ -182,7 +181,7 @@ func refuse(dir string, from layer, name string) string {
 				continue
 			}
 			if name == prefix || strings.HasPrefix(name, prefix+"/") {
-				return fmt.Sprintf("the %s layer keeps away from it", from)
+				return fmt.Sprintf("the %s layer must not import it", from)
 			}
 		}
 		return ""
@@ -199,12 +198,12 @@ func refuse(dir string, from layer, name string) string {
 	return fmt.Sprintf("%s is in the %s layer, which may import %v, not the %s layer", dir, from, mayImport[from], to)
 }
 
-// layerOf returns the layer of a package's directory; "" when it has none.
+// layerOf returns the layer of a package's directory; "" if it has none.
 func layerOf(dir string) layer {
 	if strings.HasPrefix(dir, "experiments/") {
 		return experiment
 	}
-	return places[dir]
+	return layers[dir]
 }
 
 func TestCheckImports(t *testing.T) {
@@ -261,7 +260,7 @@ func TestCheckImports(t *testing.T) {
 	}
 }
 
-// goFile is a Go file of that package with those imports.
+// goFile returns a Go file of a package with imports.
 func goFile(name string, imports ...string) *fstest.MapFile {
 	var b strings.Builder
 	fmt.Fprintf(&b, "package %s\n", name)
@@ -273,7 +272,7 @@ func goFile(name string, imports ...string) *fstest.MapFile {
 
 // sourceFile is one parsed Go file.
 type sourceFile struct {
-	path   string // slash-separated, from the module's root
+	path   string // slash-separated, relative to the module's root
 	text   []byte
 	fset   *token.FileSet
 	syntax *ast.File
@@ -283,12 +282,12 @@ func (f sourceFile) dir() string { return path.Dir(f.path) }
 
 func (f sourceFile) test() bool { return strings.HasSuffix(f.path, "_test.go") }
 
-// at returns a node's place as file:line.
+// at returns a node's position as file:line.
 func (f sourceFile) at(node ast.Node) string {
 	return fmt.Sprintf("%s:%d", f.path, f.fset.Position(node.Pos()).Line)
 }
 
-// readModule parses every Go file of this module, whatever its build tags.
+// readModule parses all Go files of this module, regardless of build tags.
 func readModule(t *testing.T) []sourceFile {
 	t.Helper()
 	files, err := readTree(os.DirFS("."))
@@ -301,8 +300,8 @@ func readModule(t *testing.T) []sourceFile {
 	return files
 }
 
-// readTree parses the Go files below fsys, in path order, leaving out testdata,
-// hidden directories and nested modules.
+// readTree parses the Go files in fsys in path order, except in testdata, hidden directories
+// and nested modules.
 func readTree(fsys fs.FS) ([]sourceFile, error) {
 	var files []sourceFile
 	fset := token.NewFileSet()
@@ -329,7 +328,7 @@ func readTree(fsys fs.FS) ([]sourceFile, error) {
 	return files, err
 }
 
-// foreign reports whether the go command would not count dir's files as this module's.
+// foreign reports whether the go command excludes dir's files from this module.
 func foreign(fsys fs.FS, dir string) bool {
 	base := path.Base(dir)
 	if base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
@@ -339,7 +338,7 @@ func foreign(fsys fs.FS, dir string) bool {
 	return err == nil
 }
 
-// packageDirs returns the directories of files, the root left out.
+// packageDirs returns the directories of files, except the root.
 func packageDirs(files []sourceFile) []string {
 	var dirs []string
 	for _, f := range files {

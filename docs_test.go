@@ -19,8 +19,7 @@ import (
 	"spillway/internal/serve/config"
 )
 
-// Every direct dependency has a line in docs/dependencies.md, and every line
-// there a dependency.
+// docs/dependencies.md lists exactly the direct dependencies.
 func TestDependenciesAreExplained(t *testing.T) {
 	want, err := directModules()
 	if err != nil {
@@ -38,8 +37,7 @@ func TestDependenciesAreExplained(t *testing.T) {
 	}
 }
 
-// directModules returns the modules of go.mod that this module imports or
-// runs as tools.
+// directModules returns the modules of go.mod that this module imports or runs as tools.
 func directModules() ([]string, error) {
 	out, err := exec.Command("go", "mod", "edit", "-json").Output()
 	if err != nil {
@@ -88,7 +86,7 @@ var (
 	fenced  = regexp.MustCompile("(?s)```.*?```")
 )
 
-// Links between the documents lead to files and headings that are there.
+// Links between the documents lead to existing files and headings.
 func TestLinksLeadSomewhere(t *testing.T) {
 	root := os.DirFS(".")
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -105,7 +103,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			return err
 		}
 		for _, broken := range brokenLinks(root, name, string(text)) {
-			t.Errorf("%s links to %s, which is not there", name, broken)
+			t.Errorf("%s links to %s, which does not exist", name, broken)
 		}
 		return nil
 	})
@@ -114,7 +112,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// brokenLinks returns the relative links of a document that lead nowhere.
+// brokenLinks returns the relative links of a document whose targets do not exist.
 func brokenLinks(root fs.FS, name, text string) []string {
 	var broken []string
 	for _, match := range link.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
@@ -140,7 +138,7 @@ func brokenLinks(root fs.FS, name, text string) []string {
 	return broken
 }
 
-// anchors returns the fragments that a document's headings can be linked by.
+// anchors returns the link fragments of a document's headings.
 func anchors(text string) []string {
 	var names []string
 	for _, match := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
@@ -160,7 +158,7 @@ func anchors(text string) []string {
 
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
-// The configurations in the documents are good ones.
+// The configurations in the documents are valid.
 func TestConfigurationExamples(t *testing.T) {
 	env := func(string) (string, bool) { return "x", true }
 	names, err := filepath.Glob("docs/*.md")
@@ -235,6 +233,6 @@ func TestPathsInArchitectureExist(t *testing.T) {
 		}
 	}
 	if checked < 30 {
-		t.Errorf("only %d names of files found", checked)
+		t.Errorf("found only %d file names", checked)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The bounds of the house.
+// Limits of files and functions.
 const (
 	fileLinesMax     = 700
 	functionLinesMax = 70
@@ -34,7 +34,7 @@ func TestStyle(t *testing.T) {
 	}
 }
 
-// checkFile returns the breaches that one file shows by itself.
+// checkFile returns the violations within one file.
 func checkFile(f sourceFile) []string {
 	var problems []string
 	if lines := bytes.Count(f.text, []byte("\n")); lines > fileLinesMax {
@@ -54,7 +54,7 @@ func checkFile(f sourceFile) []string {
 	return problems
 }
 
-// checkFunction refuses init and functions too long to read at once.
+// checkFunction rejects init functions and functions that are too long.
 func checkFunction(f sourceFile, fn *ast.FuncDecl) []string {
 	if fn.Name.Name == "init" && fn.Recv == nil {
 		return []string{f.at(fn) + ": func init: wire it in main"}
@@ -66,8 +66,7 @@ func checkFunction(f sourceFile, fn *ast.FuncDecl) []string {
 	return nil
 }
 
-// checkDocumented asks a comment of every exported name; in a group the
-// group's comment counts.
+// checkDocumented requires a comment on every exported name, or on its group.
 func checkDocumented(f sourceFile, decl ast.Decl) []string {
 	undocumented := func(node ast.Node, name string) []string {
 		return []string{fmt.Sprintf("%s: exported %s has no comment", f.at(node), name)}
@@ -99,7 +98,7 @@ func checkDocumented(f sourceFile, decl ast.Decl) []string {
 	return nil
 }
 
-// receiver returns the name of a method's receiver type, or name for a function.
+// receiver returns the name of a method's receiver type; for a function, name.
 func receiver(fn *ast.FuncDecl, name string) string {
 	if fn.Recv == nil || len(fn.Recv.List) == 0 {
 		return name
@@ -121,9 +120,9 @@ func receiver(fn *ast.FuncDecl, name string) string {
 	}
 }
 
-// checkTestCalls refuses sleeping and skipping: a test waits for an event, in a bubble
-// of testing/synctest also for a timer, whose time is virtual; a missing server is an
-// error that says what to install.
+// checkTestCalls rejects sleeps and skips in tests. A test must wait for an event, or for a
+// timer with the virtual time of testing/synctest. If a server is missing, it must fail with
+// an error that says what to install.
 func checkTestCalls(f sourceFile) []string {
 	var problems []string
 	ast.Inspect(f.syntax, func(node ast.Node) bool {
@@ -143,7 +142,7 @@ func checkTestCalls(f sourceFile) []string {
 	return problems
 }
 
-// checkPackageComments asks every package for one comment that opens with its name.
+// checkPackageComments requires one package comment per package, which starts with its name.
 func checkPackageComments(files []sourceFile) []string {
 	comments := map[string]string{}
 	var problems []string
@@ -191,7 +190,7 @@ func TestCheckFile(t *testing.T) {
 				Two = 2
 			)
 			const (
-				Three = 3 // documented behind
+				Three = 3 // documented after the value
 			)`),
 		"a/bad.go": code(`func init() {}
 			func Bare() {}
@@ -254,13 +253,13 @@ func TestCheckPackageComments(t *testing.T) {
 	}
 }
 
-// code is a Go file with that text behind its package clause.
+// code returns a Go file with text after its package clause.
 func code(text string) *fstest.MapFile {
 	return &fstest.MapFile{Data: []byte("package a\n" + text + "\n")}
 }
 
-// sample returns code that breaks a rule. It is kept outside this file, so that a
-// search for such code finds only what runs.
+// sample returns code that violates a rule. It is kept outside this file, so that a search
+// for such code finds only real code.
 func sample(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "style", name+".txt"))

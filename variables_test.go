@@ -14,9 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// checkVariables refuses package-level variables that can change: in shipped
-// code such a variable is a table, an error value or a compiled pattern, and
-// nothing in its package writes to it.
+// checkVariables rejects mutable package-level variables in non-test code. Such a variable
+// must be a table, an error value or a compiled pattern, and its package must not write to it.
 func checkVariables(files []sourceFile) []string {
 	var problems []string
 	for _, dir := range packageDirs(files) {
@@ -61,8 +60,8 @@ func checkPackageVariables(files []sourceFile) []string {
 	return problems
 }
 
-// resolve finds what each name means within the package. Imports stay unknown,
-// which is enough to tell package variables from local ones.
+// resolve finds the object of each name in the package. It does not resolve imports, which
+// are not needed to distinguish package variables from local ones.
 func resolve(files []sourceFile) (*types.Info, *types.Scope) {
 	info := &types.Info{
 		Uses:       map[*ast.Ident]types.Object{},
@@ -90,14 +89,14 @@ func isPackageVariable(object types.Object, scope *types.Scope) bool {
 	return ok && variable.Parent() == scope
 }
 
-// checkSpec refuses variables that are made to change.
+// checkSpec rejects variables with mutable values.
 func checkSpec(f sourceFile, group *ast.GenDecl, spec *ast.ValueSpec) []string {
 	var problems []string
 	for i, name := range spec.Names {
 		fixed := name.Name == "_" || embedded(group, spec)
 		switch {
 		case fixed:
-		case len(spec.Values) == 0: // nothing writes it, or the linker does
+		case len(spec.Values) == 0: // never written, or only by the linker
 			fixed = isPlain(spec.Type)
 		case len(spec.Values) == len(spec.Names):
 			fixed = isFixed(spec.Values[i])
@@ -109,7 +108,7 @@ func checkSpec(f sourceFile, group *ast.GenDecl, spec *ast.ValueSpec) []string {
 	return problems
 }
 
-// isPlain reports whether a type is an array or a slice or one of Go's basic types.
+// isPlain reports whether a type is an array, a slice or a basic type.
 func isPlain(expr ast.Expr) bool {
 	switch expr := expr.(type) {
 	case *ast.ArrayType:
@@ -121,7 +120,7 @@ func isPlain(expr ast.Expr) bool {
 	return false
 }
 
-// embedded reports whether the compiler fills the variable from a file.
+// embedded reports whether the variable has a go:embed directive.
 func embedded(group *ast.GenDecl, spec *ast.ValueSpec) bool {
 	for _, doc := range []*ast.CommentGroup{group.Doc, spec.Doc} {
 		if doc == nil {
@@ -136,13 +135,13 @@ func embedded(group *ast.GenDecl, spec *ast.ValueSpec) bool {
 	return false
 }
 
-// fixedCalls make values that nobody changes.
+// fixedCalls are calls that return immutable values.
 var fixedCalls = []string{
 	"errors.New", "fmt.Errorf", "regexp.MustCompile", "strings.NewReplacer", "template.Must",
 	"time.Date", "netip.MustParsePrefix", "crc32.MakeTable", "reflect.TypeFor",
 }
 
-// isFixed reports whether an initial value is a table, a constant or the like.
+// isFixed reports whether an initial value is immutable, such as a table or a constant.
 func isFixed(value ast.Expr) bool {
 	switch value := value.(type) {
 	case *ast.BasicLit, *ast.Ident, *ast.SelectorExpr, *ast.FuncLit, *ast.BinaryExpr:
@@ -166,8 +165,7 @@ func isFixed(value ast.Expr) bool {
 	return false
 }
 
-// callName returns "package.Name" for a qualified name, type arguments left
-// out, else "".
+// callName returns "package.Name" for a qualified name, without type arguments; otherwise "".
 func callName(expr ast.Expr) string {
 	if index, ok := expr.(*ast.IndexExpr); ok {
 		expr = index.X
@@ -182,7 +180,7 @@ func callName(expr ast.Expr) string {
 	return ""
 }
 
-// written returns the expressions that a node assigns to, or whose address it hands out.
+// written returns the expressions that a node assigns to, or whose address it takes.
 func written(node ast.Node, info *types.Info) []ast.Expr {
 	switch node := node.(type) {
 	case *ast.AssignStmt:
@@ -212,8 +210,7 @@ func written(node ast.Node, info *types.Info) []ast.Expr {
 	return nil
 }
 
-// takesAddress reports whether a selection is a method with a pointer receiver
-// called on a value.
+// takesAddress reports whether a selection calls a method with a pointer receiver on a value.
 func takesAddress(selection *types.Selection) bool {
 	if selection == nil || selection.Kind() != types.MethodVal {
 		return false
@@ -229,7 +226,7 @@ func takesAddress(selection *types.Selection) bool {
 	return pointer
 }
 
-// root returns the variable that an expression reaches into: x for x.f[i].
+// root returns the variable at the root of an expression: x for x.f[i].
 func root(expr ast.Expr) *ast.Ident {
 	for {
 		switch e := expr.(type) {
@@ -251,7 +248,7 @@ func root(expr ast.Expr) *ast.Ident {
 	}
 }
 
-// variables is a package with allowed and refused variables.
+// variables is a package with allowed and rejected variables.
 func variables() fstest.MapFS {
 	return fstest.MapFS{
 		"a/good.go": code(`import "sync"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Starts nginx in front of spillway on PostgreSQL, MariaDB and Redis, each from a
-# temporary folder on a free port of 127.0.0.1, with a small freight data set.
-# Prints the URLs and runs until Ctrl-C, which stops and removes all of it.
-# MariaDB takes part where it is installed.
+# Starts nginx in front of spillway on PostgreSQL, Redis and, if it is installed,
+# MariaDB, with a small freight data set. All run from a temporary folder on free
+# ports of 127.0.0.1. Prints the URLs and runs until Ctrl-C, which stops the
+# servers and removes the folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,9 +12,9 @@ folder=
 names=() # of the servers, in the order of their start
 declare -A pids=()
 
-# stop ends every server in the reverse order, kills what does not end in 15 s,
-# and removes the folder. It runs however the script ends; the servers have a
-# session of their own, so that Ctrl-C reaches them through here alone.
+# stop ends the servers in reverse order, kills those that do not end within
+# 15 s, and removes the folder. It runs whenever the script exits. The servers
+# run in separate sessions, so Ctrl-C does not reach them directly.
 stop() {
 	local status=$? i name
 	trap '' INT TERM HUP
@@ -26,10 +26,10 @@ stop() {
 	exit "$status"
 }
 
-# signal_of names the signal that ends a server at once and cleanly.
+# signal_of prints the signal for a fast and clean stop of a server.
 signal_of() {
 	case $1 in
-	postgres) echo INT ;; # fast: does not wait for its clients
+	postgres) echo INT ;; # fast shutdown: does not wait for clients
 	*) echo TERM ;;
 	esac
 }
@@ -41,7 +41,7 @@ stop_one() {
 		kill -0 "$pid" 2>/dev/null || return 0
 		sleep 0.1
 	done
-	echo "$name does not end: killed" >&2
+	echo "$name did not end within 15 s and was killed" >&2
 	kill -KILL "$pid" 2>/dev/null || true
 }
 
@@ -50,8 +50,8 @@ fail() {
 	exit 3
 }
 
-# free_port prints a port that nothing listens on, below the range of outgoing
-# connections. The first argument is tried first.
+# free_port prints a port that nothing listens on, below the ephemeral range. It
+# tries the first argument first.
 free_port() {
 	local port=${1:-$((20000 + RANDOM % 10000))}
 	while [[ " $taken " == *" $port "* ]] || (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
@@ -61,22 +61,22 @@ free_port() {
 }
 taken=
 
-# as prints the command prefix that runs a server as its own user: PostgreSQL
-# and MariaDB refuse to run as root. setpriv has the kernel end the server when
-# this script is killed.
+# as prints the command prefix that runs a server as its own user, because
+# PostgreSQL and MariaDB refuse to run as root. With --pdeathsig the kernel ends
+# the server if this script is killed.
 as() {
 	local user=$1 signal=$2
 	echo setsid setpriv --pdeathsig "$signal"
 	[ "$(id -u)" -ne 0 ] || echo --reuid "$user" --regid "$user" --init-groups
 }
 
-# make_folder makes a server's own folder.
+# make_folder creates the folder of a server.
 make_folder() {
 	mkdir -p "$folder/$1"
 	[ "$(id -u)" -ne 0 ] || chown "$2" "$folder/$1"
 }
 
-# start NAME USER COMMAND… starts a server, its output in NAME.log.
+# start NAME USER COMMAND… starts a server and writes its output to NAME.log.
 start() {
 	local name=$1 user=$2
 	shift 2
@@ -86,15 +86,15 @@ start() {
 	pids[$name]=$!
 }
 
-# once NAME USER COMMAND… runs a command as the server's user and shows what it
-# printed only when it does not succeed.
+# once NAME USER COMMAND… runs a command as the server's user and prints its
+# output only if it fails.
 once() {
 	local name=$1 user=$2
 	shift 2
 	# shellcheck disable=SC2046 # words
 	(cd "$folder/$name" && exec $(as "$user" TERM) "$@") >"$folder/$name-once.log" 2>&1 || {
 		tail -20 "$folder/$name-once.log" >&2
-		fail "$name: $1 ended with an error, above"
+		fail "$name: $1 failed; its output is above"
 	}
 }
 
@@ -111,7 +111,7 @@ ready() {
 	fail "$name is not ready; its last lines are above"
 }
 
-# answers says whether a URL of this host answers with status 200.
+# answers PORT PATH succeeds if a URL of this host answers with status 200.
 answers() {
 	local status
 	exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
@@ -145,7 +145,7 @@ start_redis() {
 	redis-cli -p "$redis_port" set demo 'hello from Redis' >/dev/null
 }
 
-# serves_mysql says whether this spillway takes a mysql:// database.
+# serves_mysql succeeds if this spillway accepts a mysql:// database.
 serves_mysql() {
 	DEMO_DATABASE=mysql://spillway@127.0.0.1:1/freight DEMO_REDIS=redis://127.0.0.1:1 \
 		"$spillway" config check deploy/demo/spillway.yaml >/dev/null 2>&1
@@ -183,7 +183,7 @@ start_spillway() {
 	admin_port=$admin
 }
 
-# fill writes a template of deploy/demo with its values.
+# fill TEMPLATE FILE fills in a template of deploy/demo.
 fill() {
 	sed -e "s|@DIR@|$folder/nginx|g" -e "s|@PORT@|$public_port|g" \
 		-e "s|@POSTGRES@|${upstream_postgres}|g" -e "s|@MARIADB@|${upstream_mariadb:-}|g" "deploy/demo/$1" >"$folder/nginx/$2"
@@ -210,19 +210,19 @@ newest orders, PostgreSQL   $base/openapi/goodslist?offset=0
 TEXT
 	[ -z "${upstream_mariadb:-}" ] || echo "newest orders, MariaDB      $base/mariadb/goodslist?offset=0"
 	cat <<TEXT
-an order of your own        curl --json '{"users_id": 7, "goods_name": "steel pipes, 12 t"}' $base/orders
-where a truck is            curl --json '{"device_id": 7, "latitude": 31.23, "longitude": 121.47}' $base/positions
+create an order             curl --json '{"users_id": 7, "goods_name": "steel pipes, 12 t"}' $base/orders
+report a position           curl --json '{"device_id": 7, "latitude": 31.23, "longitude": 121.47}' $base/positions
 hello                       $base/hello
 one Redis GET               $base/probe/redis?key=demo
 one SQL statement           $base/probe/database
 metrics (PostgreSQL's)      http://127.0.0.1:$admin_postgres/metrics
 
-load it                     bin/spillway load '$base/openapi/goodslist' --rate 1000 --duration 10s --watch web=:$public_port
+load test                   bin/spillway load '$base/openapi/goodslist' --rate 1000 --duration 10s --watch web=:$public_port
 Ctrl-C stops everything.
 TEXT
 }
 
-[ -x "$spillway" ] || fail 'bin/spillway is not there: run make build first'
+[ -x "$spillway" ] || fail 'bin/spillway does not exist: run make build first'
 command -v setpriv >/dev/null || fail 'setpriv is not installed: apt-get install util-linux'
 trap stop EXIT
 trap 'exit 0' INT TERM HUP
@@ -235,7 +235,7 @@ start_spillway spillway "$postgres_url"
 upstream_postgres=$listen_port
 admin_postgres=$admin_port
 
-# The optional part: the rest does without it.
+# MariaDB is optional.
 if ! command -v mariadbd >/dev/null; then
 	echo 'without MariaDB: it is not installed (apt-get install mariadb-server)'
 elif ! serves_mysql; then
@@ -249,11 +249,11 @@ fi
 start_nginx
 print_urls
 
-# The first server that ends by itself ends the demo.
+# If a server ends unexpectedly, the demo ends.
 wait -n || true
 for name in "${names[@]}"; do
 	kill -0 "${pids[$name]}" 2>/dev/null || {
 		tail -20 "$folder/$name.log" >&2
-		fail "$name ended by itself; its last lines are above"
+		fail "$name ended unexpectedly; its last lines are above"
 	}
 done
