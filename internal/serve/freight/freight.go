@@ -130,25 +130,25 @@ func DefaultCampaigns() []Campaign {
 	}
 }
 
-// Tour returns what to try on the freight app that the two listeners serve.
+// Tour returns example requests to the freight app on its two listeners.
 func Tour(public, admin string) string {
 	return fmt.Sprintf(`
-The freight app is served. Try:
+The freight app is running. Try:
 
   curl 'http://%[1]s/goodslist'                       the 10 newest orders
-  curl 'http://%[1]s/goodslist?offset=20&limit=5'     any offset, any page size to 100
-  curl 'http://%[1]s/goodslist?before=CURSOR'         CURSOR is "next" of the page before
-  curl -i 'http://%[1]s/goodslist?offset=150000'      deep offsets too: see Spillway-Offset
+  curl 'http://%[1]s/goodslist?offset=20&limit=5'     any offset, page size up to 100
+  curl 'http://%[1]s/goodslist?before=CURSOR'         CURSOR is "next" of the previous page
+  curl -i 'http://%[1]s/goodslist?offset=150000'      a deep offset; see the Spillway-Offset header
   curl --json '{"users_id": 7, "goods_name": "steel pipes, 12 t"}' 'http://%[1]s/orders'
-                                                     an order, on page 1 within 0.1 s
+                                                     create an order; it is on page 1 within 0.1 s
   curl --json '{"device_id": 7, "latitude": 31.23, "longitude": 121.47, "speed": 62.5}' 'http://%[1]s/positions'
-                                                     where a truck is; arrays and NDJSON too
-  curl -i 'http://%[1]s/popup?user=7&app_version=29'  the popup for driver 7; again: none, and until when
+                                                     report a truck's position; arrays and NDJSON work too
+  curl -i 'http://%[1]s/popup?user=7&app_version=29'  the popup for driver 7; a second request gets none
   curl -i --json '{"show": "SHOW"}' 'http://%[1]s/popup/click'
-                                                     SHOW is "show" of the answer before
+                                                     SHOW is "show" of the previous answer
   curl -i 'http://%[1]s/popup?user=7&app_version=29&clock_offset=25h'
-                                                     a day later: the next popup (the demo's clock can be shifted)
-  curl 'http://%[2]s/popups/explain?user=7'           why; /popups/campaigns changes them, /openapi.json says how
+                                                     the next popup, a day later (only the demo accepts clock_offset)
+  curl 'http://%[2]s/popups/explain?user=7'           why a popup is or is not shown; /openapi.json describes the campaign API
   curl 'http://%[1]s/hello'                           an empty endpoint, for comparison
   curl 'http://%[2]s/readyz'                          readiness; /metrics, /debug/pprof/
 

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Limits refuse a request that alone exceeds them for good, and one that exceeds them with
-// what waits for now, naming the limit and when to retry.
+// A request that exceeds a limit by itself is refused permanently. If the limit is exceeded
+// only together with waiting requests, the refusal says when to retry. Both name the limit.
 func TestLimits(t *testing.T) {
 	limits := Limits{Rows: 10, Bytes: 100, Spool: 1000, Wait: time.Second}
 	tests := []struct {

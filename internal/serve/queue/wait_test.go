@@ -53,9 +53,8 @@ func (s *sender) run(took time.Duration) {
 	}
 }
 
-// A request alone takes the time of one group. Requests that come together share one at
-// once. For clients that do not come back, groups wait no longer than Every, and not for
-// long.
+// A single request takes the time of one group. Concurrent requests share a group without a
+// wait. If clients do not return, a group waits up to Every, and soon not at all.
 func TestGather(t *testing.T) {
 	const took, every, rounds = 200 * time.Microsecond, time.Millisecond, 20
 	run := func(use func(s *sender)) (s *sender, elapsed time.Duration) {

@@ -16,7 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// startBodies serves a stream that takes bodies of 300 kB; three of them may be under way.
+// startBodies serves a stream that accepts bodies of 300 kB, three at a time.
 func startBodies(t *testing.T, change func(*Config)) (address string, s *Server) {
 	t.Helper()
 	route := openStream(t, &streamSink{})
@@ -57,7 +57,7 @@ func sendPart(t *testing.T, c *bufio.ReadWriter, text string) {
 	}
 }
 
-// wantHeld waits until the bodies under way are n bytes.
+// wantHeld waits until the server holds n bytes of incomplete bodies.
 func wantHeld(t *testing.T, s *Server, n int64) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -70,7 +70,7 @@ func wantHeld(t *testing.T, s *Server, n int64) {
 	}
 }
 
-// wantText reads an answer and compares its status, and its body by parts.
+// wantText reads an answer, compares its status, and looks for texts in its body.
 func wantText(t *testing.T, c *bufio.ReadWriter, status int, parts ...string) *http.Response {
 	t.Helper()
 	resp, err := http.ReadResponse(c.Reader, nil)
@@ -96,8 +96,8 @@ const (
 	chunkThings = postThings + "Transfer-Encoding: chunked\r\n\r\n"
 )
 
-// TestBodiesBytes: the bodies of all connections together are bounded, whatever becomes of
-// each; small ones are taken meanwhile.
+// TestBodiesBytes: the total size of bodies on all connections is limited, even if some are
+// aborted. Small bodies are accepted at the same time.
 func TestBodiesBytes(t *testing.T) {
 	address, s := startBodies(t, nil)
 	half := dialBody(t, address, largeThing+`{"id":1}`)
@@ -129,7 +129,7 @@ func TestBodiesBytes(t *testing.T) {
 	sendPart(t, chunks, "0\r\n\r\n")
 	wantText(t, chunks, 200, `"stored":1`)
 	wantHeld(t, s, 0) // although both connections are open
-	for range 5 {     // on one connection, one after the other
+	for range 5 {     // on one connection, one by one
 		sendPart(t, half, largeThing+`{"id":5}`+strings.Repeat(" ", 300_000-8))
 		wantText(t, half, 200, `"stored":1`)
 	}
@@ -140,7 +140,7 @@ func TestBodiesBytes(t *testing.T) {
 	wantHeld(t, s, 0)
 }
 
-// TestBodiesBehindTLS: the connection is found behind TLS, too.
+// TestBodiesBehindTLS: the limit also applies to TLS connections.
 func TestBodiesBehindTLS(t *testing.T) {
 	certificate := httptest.NewTLSServer(http.NotFoundHandler())
 	defer certificate.Close()
@@ -160,8 +160,8 @@ func TestBodiesBehindTLS(t *testing.T) {
 	wantHeld(t, s, 0)
 }
 
-// TestBodyBrokenOff: nothing is stored of a body in chunks whose client leaves between two
-// of them, with and without TLS.
+// TestBodyBrokenOff: if the client leaves between two chunks of a body, nothing is stored,
+// with and without TLS.
 func TestBodyBrokenOff(t *testing.T) {
 	certificate := httptest.NewTLSServer(http.NotFoundHandler())
 	defer certificate.Close()
@@ -205,7 +205,7 @@ func TestBodyBrokenOff(t *testing.T) {
 	}
 }
 
-// TestBodyWhereNoneIsRead: no path lends its bound to requests that it does not read.
+// TestBodyWhereNoneIsRead: requests whose body is not read do not count against the limit.
 func TestBodyWhereNoneIsRead(t *testing.T) {
 	address, s := startBodies(t, func(c *Config) { c.Keys = []string{"one-key-of-sixteen"} })
 	for _, c := range []struct {
@@ -229,8 +229,8 @@ func TestBodyWhereNoneIsRead(t *testing.T) {
 	wantHeld(t, s, 0)
 }
 
-// TestRefusedBodyIsAnswered: a client that goes on sending a body that is not read gets
-// the answer all the same.
+// TestRefusedBodyIsAnswered: a client that continues to send a refused body still gets the
+// answer.
 func TestRefusedBodyIsAnswered(t *testing.T) {
 	address, _ := startBodies(t, nil)
 	const size = 8 << 20
@@ -244,8 +244,8 @@ func TestRefusedBodyIsAnswered(t *testing.T) {
 	wantText(t, c, 413, "300000 bytes")
 }
 
-// BenchmarkReceived is what a small body pays for the bound of all bodies, path and
-// method included.
+// BenchmarkReceived measures the cost of the limit on bodies per small body, including the
+// lookup of path and method.
 func BenchmarkReceived(b *testing.B) {
 	route := openStream(b, &streamSink{})
 	s, err := New(Config{Streams: []StreamRoute{route}, BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})

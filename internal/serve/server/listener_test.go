@@ -17,8 +17,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestDrain stops the server under load: every request that was sent on an
-// accepted connection is answered whole.
+// TestDrain stops the server under load. Every request that was sent on an accepted
+// connection must get a complete answer.
 func TestDrain(t *testing.T) {
 	s, err := New(Config{
 		Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000,
@@ -55,8 +55,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// hammer keeps one connection busy until the server says that it closes, and
-// counts what was not answered.
+// hammer sends requests over one connection until the server announces its close, and counts
+// unanswered ones.
 func hammer(address string, answered, lost *atomic.Int64, warm chan<- struct{}) {
 	c, err := net.Dial("tcp", address)
 	if err != nil {

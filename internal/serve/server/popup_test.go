@@ -277,8 +277,8 @@ func TestPopupIdentity(t *testing.T) {
 	}
 }
 
-// testIdentity sends good and bad tokens. confuse signs with the public key as if it
-// were a shared one.
+// testIdentity sends valid and invalid tokens. confuse signs with the public key as if it
+// were a shared secret.
 func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) []byte) {
 	t.Helper()
 	claims := func(change map[string]any) map[string]any {
@@ -331,7 +331,7 @@ func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) [
 	}
 }
 
-// A whole number keeps all its digits, and the issuer's clock may differ by identityLeeway.
+// An integer id keeps all its digits. The issuer's clock may differ by identityLeeway.
 func TestIdentityClaim(t *testing.T) {
 	key := []byte("0123456789abcdef0123456789abcdef")
 	d, err := NewIdentity(IdentityConfig{Header: "X-Token", Algorithm: "HS256", Key: key, Claim: "sub"})
@@ -386,7 +386,7 @@ func FuzzIdentity(f *testing.F) {
 	})
 }
 
-// CORS permits the header of the user's token for popups.
+// CORS allows the header of the user's token for popups.
 func TestPopupCORS(t *testing.T) {
 	for _, header := range []string{"X-User-Token", "authorization"} {
 		r := popupRoute(t, nil)

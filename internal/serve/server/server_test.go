@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// fasthttp keeps the Date header's clock for the life of the process.
+		// fasthttp's goroutine for the Date header runs until the process ends.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
 }
@@ -43,7 +43,7 @@ func numberKey(i int) feed.Key {
 	return feed.Key(feed.AppendKey(nil, feed.KeyInteger, strconv.AppendInt(nil, int64(i), 10)))
 }
 
-// span returns the numbers from first down to behind last that r names.
+// span returns the numbers that r selects, from first down to after last.
 func (s *rows) span(r feed.Range) (first, last int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +256,7 @@ func TestEntityTag(t *testing.T) {
 	}
 }
 
-// eventually waits for what a refresh brings.
+// eventually waits for the effect of a refresh.
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -332,7 +332,7 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// raw sends text over a connection of its own and returns what comes back.
+// raw sends text over a new connection and returns the response.
 func raw(t *testing.T, url, text string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -341,7 +341,7 @@ func raw(t *testing.T, url, text string) string {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-	go io.WriteString(c, text) // the server may have closed by then
+	go io.WriteString(c, text) // the server may have closed the connection
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return err.Error()
@@ -446,8 +446,8 @@ spillway_http_requests_total{code="404",route="unknown"} 1
 	}
 }
 
-// BenchmarkServe is the handler alone, as fasthttp calls it: the kernel's share
-// of a request is several microseconds more.
+// BenchmarkServe measures only the handler, as fasthttp calls it. The kernel adds several
+// microseconds per request.
 func BenchmarkServe(b *testing.B) {
 	f := feed.Open(feed.Config{
 		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
@@ -478,8 +478,8 @@ func BenchmarkServe(b *testing.B) {
 	}
 }
 
-// TestSharedDeadline holds every call's context to the promise: it ends not before the
-// timeout and at most a sixteenth of it later.
+// TestSharedDeadline: the context of each call ends at the timeout or at most a sixteenth of
+// it later.
 func TestSharedDeadline(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		timeout := time.Duration(rapid.Int64Range(16, int64(time.Hour)).Draw(t, "timeout"))

@@ -21,7 +21,7 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// streamSink keeps what it is given in memory.
+// streamSink keeps records in memory.
 type streamSink struct {
 	mu    sync.Mutex
 	rows  int
@@ -50,7 +50,7 @@ func (f storeFunc) Store(ctx context.Context, r stream.Request) (stream.Receipt,
 	return f(ctx, r)
 }
 
-// openStream returns the route of a stream at /things into a sink.
+// openStream returns the route of a stream at /things that writes to a sink.
 func openStream(tb testing.TB, sink *streamSink) StreamRoute {
 	tb.Helper()
 	schema, err := stream.NewSchema(stream.Definition{Name: "/things", Table: "things", Columns: []stream.Column{
@@ -74,7 +74,7 @@ func openStream(tb testing.TB, sink *streamSink) StreamRoute {
 	}
 }
 
-// send posts a body as JSON, or as the headers say.
+// send posts a body, as JSON unless the headers say otherwise.
 func send(t *testing.T, url, body string, headers ...string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -139,7 +139,7 @@ func TestStream(t *testing.T) {
 	}
 	sink.mu.Lock()
 	defer sink.mu.Unlock()
-	if n := unreadable.Load(); n != 3 { // one was too large to be read at all
+	if n := unreadable.Load(); n != 3 { // one was too large to be read
 		t.Errorf("%d bodies are counted as not readable", n)
 	}
 	if sink.rows != 6 {
@@ -182,7 +182,7 @@ func TestStreamKeys(t *testing.T) {
 			t.Errorf("%q: %d %s", c.header, a.status, a.body)
 		}
 	}
-	// A stranger's body is not read.
+	// The body of an unauthorized request is not read.
 	if a := send(t, url+"/things", strings.Repeat(" ", 300)); a.status != 401 || !strings.Contains(a.body, "unauthorized") {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -227,7 +227,7 @@ func TestStreamErrors(t *testing.T) {
 	}
 }
 
-// Records that are not in the table yet are 202.
+// The status is 202 if the records are not in the table yet.
 func TestStreamPending(t *testing.T) {
 	route := openStream(t, &streamSink{})
 	route.Stream = storeFunc(func(_ context.Context, r stream.Request) (stream.Receipt, error) {
@@ -243,7 +243,7 @@ func TestGunzip(t *testing.T) {
 	pack := func(n int) []byte {
 		var b bytes.Buffer
 		w := gzip.NewWriter(&b)
-		_, _ = w.Write(bytes.Repeat([]byte("a"), n)) // into memory: no error is possible
+		_, _ = w.Write(bytes.Repeat([]byte("a"), n)) // writes to memory and cannot fail
 		_ = w.Close()
 		return b.Bytes()
 	}
@@ -270,8 +270,8 @@ func TestGunzip(t *testing.T) {
 	}
 }
 
-// BenchmarkStreamHandler posts one position a request, as fasthttp calls the handler:
-// the sink does nothing, so what is measured is all that goes around it.
+// BenchmarkStreamHandler measures the handler with one position per request, as fasthttp
+// calls it, without a database.
 func BenchmarkStreamHandler(b *testing.B) {
 	for _, c := range []struct{ name, body string }{
 		{"one", `{"id":17,"speed":62.5,"name":"truck"}`},

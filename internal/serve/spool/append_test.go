@@ -13,8 +13,8 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// slowDown makes each transaction with one group take a time, by a trigger, and returns the
-// entries of each. It is called before anything is appended.
+// slowDown delays each transaction of a group with a trigger, and returns the entries of each.
+// It must be called before the first append.
 func slowDown(t *testing.T, s *Spool, took time.Duration) *[]int {
 	t.Helper()
 	var entries []int
@@ -34,8 +34,8 @@ func slowDown(t *testing.T, s *Spool, took time.Duration) *[]int {
 	return &entries
 }
 
-// A client alone waits for one transaction. Clients that come together share one: without a
-// wait if all are there, else after gatherEvery at most.
+// A single client waits for one transaction. Concurrent clients share one, which starts when
+// all have sent their requests, or after gatherEvery.
 func TestGather(t *testing.T) {
 	const disk, rounds = 200 * time.Microsecond, 20
 	run := func(writers int, pause time.Duration) (groups []int, took time.Duration) {

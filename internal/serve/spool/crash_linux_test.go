@@ -84,8 +84,8 @@ func appendForever(t *testing.T, file string) {
 	select {}
 }
 
-// A process that is killed, again and again on one file, loses nothing that it
-// acknowledged, and drains nothing again that it deleted.
+// A process that is killed repeatedly on one file loses no acknowledged entries and does not
+// drain deleted ones again.
 func TestKill(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.db")
 	acked, drained := map[string]bool{}, map[string]int{}
@@ -145,8 +145,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestModel compares a spool with a list, through random work, restarts, and crashes with
-// whole and torn logs.
+// TestModel compares a spool with a list during random operations, restarts, and crashes with
+// complete and torn logs.
 func TestModel(t *testing.T) {
 	dir := t.TempDir()
 	runs := 0

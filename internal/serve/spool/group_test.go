@@ -56,8 +56,7 @@ func TestSeal(t *testing.T) {
 	})
 }
 
-// Damaged or hostile bytes are an error. They cause no panic and no memory beyond their
-// size.
+// Damaged or hostile bytes cause an error, no panic, and no allocation beyond their size.
 func FuzzGroup(f *testing.F) {
 	f.Add(seal("/a", 1, []queue.Entry{{Payload: []byte("x"), Key: "k"}, {}}).payload)
 	f.Add([]byte{groupVersion, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})

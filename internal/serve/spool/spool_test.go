@@ -54,7 +54,7 @@ func (d destination) StoreGroups(ctx context.Context, groups []queue.Group) (que
 	return d(ctx, groups)
 }
 
-// drainSome drains a name until its payloads number n, and returns them.
+// drainSome drains a name until it has n payloads, and returns them.
 func drainSome(t testing.TB, s *Spool, name string, n int) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -156,7 +156,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// If the size cannot be read, what was stored stays stored.
+// If the size cannot be read, stored entries are kept.
 func TestMeasure(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
@@ -235,8 +235,8 @@ func TestKeys(t *testing.T) {
 	check(true, nil, "/a", "k", "one", expires)
 	drainSome(t, s, "/a", 2) // k, and old as it was first
 	check(false, nil, "/a", "k", "two", expires)
-	check(true, nil, "/a", "old", "two", expires) // it is in a group behind
-	// Of many at once with one key, one is stored.
+	check(true, nil, "/a", "old", "two", expires) // it is in a later group
+	// Of concurrent appends with one key, one is stored.
 	var group sync.WaitGroup
 	before := s.Stats().Entries
 	for range 20 {
@@ -263,7 +263,7 @@ func TestInUse(t *testing.T) {
 	if _, _, err := Repair(t.Context(), file, time.Now()); !errors.Is(err, ErrInUse) {
 		t.Errorf("repair: %v", err)
 	}
-	// Inspecting it is allowed meanwhile.
+	// The spool can be inspected while it is open.
 	look, err := inspectFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -300,8 +300,8 @@ func damage(t *testing.T, file, sql string) {
 	}
 }
 
-// A group that is missing or changed stops the drain there for good. New entries are stored
-// meanwhile. A repair says what is lost, and the drain continues behind it.
+// A missing or changed group stops the drain permanently, but new entries are stored. A repair
+// reports the lost groups, and the drain continues after them.
 func TestDamage(t *testing.T) {
 	tests := []struct{ name, sql, want, flaw, drained string }{
 		{"a gap", "DELETE FROM groups WHERE id & 0xff IN (3, 4)", "groups 3 to 4 of /a are missing", "/a 3-4 missing kept 0", "1 2 5 6 7"},
@@ -411,7 +411,7 @@ func TestDamagedPages(t *testing.T) {
 	for i := range 40 {
 		put(t, s, "/a", fmt.Sprintf("%d %s", i, strings.Repeat("x", 1500)))
 	}
-	closeSpool(t, s) // folds the log in
+	closeSpool(t, s) // checkpoints the WAL
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What the test's replica answers.
+// Answers of the test's replica.
 var (
 	errOwn       = errors.New("own")
 	errStatement = errors.New("division by zero")
@@ -34,12 +34,12 @@ func judge(err error) (down, elsewhere bool) {
 	return true, false
 }
 
-// bench is a switch with a replica that answers as it is told, after a while.
+// bench is a switch whose replica gives configured answers after a delay.
 type bench struct {
 	*Switch
 	err     error
 	takes   time.Duration
-	hangs   time.Duration // it does not heed its context for so long
+	hangs   time.Duration // how long it ignores its context
 	replica atomic.Int64  // reads of it
 }
 
@@ -102,8 +102,8 @@ func TestErrorsAreJudged(t *testing.T) {
 	})
 }
 
-// TestHang: a replica that says nothing costs one request two thirds of its time,
-// and one that says that it has ended the statement is slow, not down.
+// TestHang: a replica that does not answer costs one request two thirds of its timeout. One
+// that reports a cancelled statement is slow, not down.
 func TestHang(t *testing.T) {
 	open(t, func(t *testing.T, b *bench) {
 		b.takes = time.Hour
@@ -126,8 +126,8 @@ func TestHang(t *testing.T) {
 	})
 }
 
-// TestOneProbe has a crowd ask when the pause is over, and the replica hang still:
-// one of them pays for finding that out.
+// TestOneProbe sends concurrent requests when the pause is over and the replica still hangs.
+// Only one of them waits for the replica.
 func TestOneProbe(t *testing.T) {
 	open(t, func(t *testing.T, b *bench) {
 		b.err = errDown

@@ -8,15 +8,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is the queue by its definition: one list, searched from the front.
+// naive is a simple model of the queue: one list, searched from the front.
 type naive struct {
 	waiting []*ticket
 	running [][]*ticket
 	ordered bool
 }
 
-// mayGo reports whether a request may go now in a batch: with an order, nothing that
-// shares a lane with it waits before it or is under way in another batch.
+// mayGo reports whether a request may join a batch now. With an order, no request of the same
+// lane may wait before it or be in another batch.
 func (n *naive) mayGo(t *ticket, batch []*ticket) bool {
 	if !n.ordered {
 		return n.waiting[0] == t
@@ -43,7 +43,7 @@ func (n *naive) anyMayGo() bool {
 	return slices.ContainsFunc(n.waiting, func(t *ticket) bool { return n.mayGo(t, nil) })
 }
 
-// drawRecords draws records of one number, and none: a request of a key alone.
+// drawRecords draws records of one number. No records stand for a request with only a key.
 func drawRecords(t *rapid.T, schema *Schema) *Records {
 	records := &Records{schema: schema}
 	for n := range rapid.Uint64Range(0, 5).Draw(t, "records") {
@@ -53,9 +53,9 @@ func drawRecords(t *rapid.T, schema *Schema) *Records {
 	return records
 }
 
-// TestQueue holds the queue against the naive one: what it takes may go, in that
-// order and within the bounds; it takes something whenever something may go; and
-// nothing is lost.
+// TestQueue compares the queue with the model. A batch contains only requests that may join
+// it, in order and within the limits. It is empty only if no request may join. No request is
+// lost.
 func TestQueue(t *testing.T) {
 	schema := mustSchema(t, Definition{OrderBy: "n", Columns: []Column{{Name: "n", Type: Integer}}})
 	rapid.Check(t, func(t *rapid.T) {
@@ -126,8 +126,8 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// TestBisect refuses any set of rows and finds exactly those, with a bounded number
-// of inserts, the good ones in order.
+// TestBisect refuses a random set of rows. Bisection must find exactly these with a limited
+// number of inserts, and insert the others in order.
 func TestBisect(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 300).Draw(t, "rows")

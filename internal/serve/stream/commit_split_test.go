@@ -13,8 +13,7 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// locked is a Sink where records from 1,000,000 on wait for a lock, or, with slow, just
-// take long.
+// locked is a Sink in which records from 1,000,000 wait for a lock or, with slow, take long.
 type locked struct {
 	*memory
 	slow     bool
@@ -44,8 +43,8 @@ func (l *locked) Commit(ctx context.Context, b *Batch) error {
 	}
 }
 
-// One committer is held up, the other is fast: what comes is predicted, and taken, by
-// the fast one. Only the lanes that are held up refuse.
+// If one committer is blocked and the other is fast, new requests are predicted and committed
+// with the fast one. Only the blocked lanes refuse requests.
 func TestStuckCommitter(t *testing.T) {
 	for _, orderBy := range []string{"", "lane"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -91,8 +90,8 @@ func TestStuckCommitter(t *testing.T) {
 	}
 }
 
-// One request waits for a lock: those of its batch are stored without it, those that
-// come later too, and it is when the lock is free.
+// If one request waits for a lock, the others of its batch and later ones are stored without
+// it. It is stored when the lock is released.
 func TestBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newLocked()
@@ -132,8 +131,8 @@ func TestBlocked(t *testing.T) {
 	})
 }
 
-// A lock that is never released fails the requests that need it, and no others. One on
-// all of the table fails all, after RetryFor, and leaves nothing behind.
+// A lock that is never released fails only the requests that need it. A lock on the whole
+// table fails all requests after RetryFor, and stores none of them.
 func TestBlockedForGood(t *testing.T) {
 	for _, orderBy := range []string{"", "lane"} {
 		for _, all := range []bool{false, true} {
@@ -168,7 +167,7 @@ func TestBlockedForGood(t *testing.T) {
 	}
 }
 
-// closeTestLost closes a stream that has nothing left.
+// closeTestLost closes a stream that has no requests left.
 func closeTestLost(t *testing.T, s *Stream) {
 	t.Helper()
 	start := time.Now()
@@ -178,7 +177,7 @@ func closeTestLost(t *testing.T, s *Stream) {
 	}
 }
 
-// Close gives up what waits for a lock.
+// Close fails requests that wait for a lock.
 func TestCloseBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openTest(t, newLocked(), func(c *Config, _ *Definition) { c.RetryFor = time.Hour })
@@ -196,7 +195,7 @@ func TestCloseBlocked(t *testing.T) {
 	})
 }
 
-// crawling is a Sink that answers a row a second.
+// crawling is a Sink that stores one row per second.
 type crawling struct{ *memory }
 
 func (c *crawling) Commit(ctx context.Context, b *Batch) error {
@@ -229,7 +228,7 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// turncoat is a Sink whose settings change with its server.
+// turncoat is a Sink whose settings differ after a failover.
 type turncoat struct {
 	*memory
 	session uint64
@@ -245,7 +244,7 @@ func (c *turncoat) Durability(context.Context) (Durability, error) {
 	return Durability{Unsafe: c.unsafe}, nil
 }
 
-// A failover is noticed by the first batch that fails, or that a new session takes.
+// A failover is detected by the first batch that fails or uses a new session.
 func TestMaintenanceFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &turncoat{memory: newMemory(time.Millisecond), session: 1}

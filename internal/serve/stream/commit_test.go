@@ -15,7 +15,7 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// memory is a Sink in memory. A commit takes as long as it says.
+// memory is a Sink in memory with a configurable commit time.
 type memory struct {
 	takes time.Duration
 
@@ -25,7 +25,7 @@ type memory struct {
 	ids      map[[16]byte]bool
 	keys     map[string]Entry
 	outcomes map[string][]byte
-	failures []error // of the next attempts; ErrUnconfirmed with stored set: stored all the same
+	failures []error // of the next attempts; for ErrUnconfirmed, silent says whether the batch was stored
 	silent   bool    // an unconfirmed attempt was stored
 	swept    int
 	parallel int
@@ -65,7 +65,7 @@ func (m *memory) Commit(ctx context.Context, b *Batch) error {
 	return nil
 }
 
-// store stores a batch, once. Negative numbers are refused.
+// store stores a batch once. It refuses negative numbers.
 func (m *memory) store(b *Batch) {
 	if m.ids[b.ID] {
 		return
@@ -146,8 +146,7 @@ func testRequest(t testing.TB, s *Stream, key, body string) Request {
 
 func number(n int) string { return fmt.Sprintf("{\"n\":%d}", n) }
 
-// A client that is alone waits for one commit; those that come meanwhile share the
-// next one.
+// A single client waits for one commit. Clients that arrive during a commit share the next.
 func TestGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(10 * time.Millisecond)
@@ -184,7 +183,7 @@ func TestGroups(t *testing.T) {
 	})
 }
 
-// Several commits are under way at once; a lane's are not, and keep their order.
+// Commits run concurrently, except those of one lane, which keep their order.
 func TestCommittersAndLanes(t *testing.T) {
 	for _, orderBy := range []string{"", "lane"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -255,8 +254,8 @@ func TestOverload(t *testing.T) {
 	})
 }
 
-// A request of a key alone is answered at once where records have an order, too, and
-// nothing is left behind for Close.
+// A request with a key and no records is answered at once, also with order_by, and leaves
+// nothing for Close to wait for.
 func TestKeyAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(10 * time.Millisecond)
@@ -275,7 +274,7 @@ func TestKeyAlone(t *testing.T) {
 	})
 }
 
-// A key that no database takes as a text reaches none of them.
+// A key that is not valid text for databases is not sent to them.
 func TestKeyText(t *testing.T) {
 	sink := newMemory(0)
 	s := openTest(t, sink, nil)
@@ -293,7 +292,7 @@ func TestKeyText(t *testing.T) {
 	}
 }
 
-// After an outage a stream finds out by itself that the database is fast again.
+// After an outage, a stream detects that the database is fast again.
 func TestOverloadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(900 * time.Millisecond)
@@ -307,7 +306,7 @@ func TestOverloadEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		sink.takes = time.Millisecond
-		for range 20 { // with nothing queued it is tried
+		for range 20 { // an empty queue accepts a request
 			if err := commit(); err != nil {
 				t.Fatal(err)
 			}
@@ -318,7 +317,7 @@ func TestOverloadEnds(t *testing.T) {
 	})
 }
 
-// A caller that leaves is told that the outcome is unknown; its record is stored.
+// If a caller leaves, Commit returns that the outcome is unknown. The record is stored.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(50 * time.Millisecond)
@@ -382,7 +381,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// A batch for which nobody waits any more is not tried again and again.
+// A batch is not retried if no caller waits for it.
 func TestAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(time.Millisecond)
@@ -401,7 +400,7 @@ func TestAbandoned(t *testing.T) {
 	})
 }
 
-// Close gives up when its context ends, says so, and answers everybody.
+// Close returns an error when its context ends, and answers all requests.
 func TestCloseGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(time.Millisecond)
@@ -425,7 +424,7 @@ func TestCloseGivesUp(t *testing.T) {
 	})
 }
 
-// Equal keys under way wait for the first and get its outcome.
+// Concurrent requests with the same key wait for the first and get its outcome.
 func TestKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(10 * time.Millisecond)
@@ -437,7 +436,7 @@ func TestKeys(t *testing.T) {
 		for n := range 20 {
 			group.Go(func() {
 				if n%5 == 4 {
-					<-time.After(15 * time.Millisecond) // the first has been stored meanwhile
+					<-time.After(15 * time.Millisecond) // by now the first is stored
 				}
 				o, err := s.Commit(t.Context(), testRequest(t, s, "key", body))
 				if err != nil || o.Stored != 2 || len(o.Refused) != 2 || o.Refused[0].Reason != "negative" || o.Refused[1].Index != 2 {
@@ -461,7 +460,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// The settings are read and expired rows deleted every minute.
+// Every minute the settings are read and expired rows are deleted.
 func TestMaintenance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(time.Millisecond)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// probes is time for two probes, that ends between two.
+// probes is long enough for two probes and ends between two.
 const probes = 2*probeEvery + probeEvery/2
 
 // testDatabase answers probes with its error.
@@ -41,7 +41,7 @@ func startTest(t *testing.T, database *testDatabase) (s *Stream, sink *memory, s
 	}
 }
 
-// expectReady waits for a probe or several, and compares readiness: "" is ready.
+// expectReady waits for probes and compares the readiness; "" is ready.
 func expectReady(t *testing.T, s *Stream, after time.Duration, want string) {
 	t.Helper()
 	<-time.After(after)
@@ -51,7 +51,7 @@ func expectReady(t *testing.T, s *Stream, after time.Duration, want string) {
 	}
 }
 
-// Without any request, a probe finds that the database is down, and that it is back.
+// Without requests, a probe detects that the database is down, and that it is back.
 func TestReadyWithoutRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		database := &testDatabase{}

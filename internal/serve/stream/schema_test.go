@@ -24,7 +24,7 @@ func mustSchema(t testing.TB, def Definition) *Schema {
 	return s
 }
 
-// wide has a column of every type, and one with every bound.
+// wide has a column of every type, and one with every limit.
 func wide() Definition {
 	return Definition{Columns: []Column{
 		{Name: "i", Type: Integer, Min: "-5", Max: "9223372036854775807"},
@@ -61,7 +61,7 @@ func TestRecordsSize(t *testing.T) {
 
 var testLimits = Limits{Bytes: 1 << 20, Records: 1000, Depth: 8, Fields: 20}
 
-// show writes a record as JSON, NULLs left out.
+// show writes a record as JSON without NULLs.
 func show(r *Records, row int) string {
 	var fields []string
 	for i, c := range r.schema.columns {
@@ -88,7 +88,7 @@ func show(r *Records, row int) string {
 	return strings.Join(fields, " ")
 }
 
-// valueTests are records and what becomes of them.
+// valueTests are records and the expected results.
 var valueTests = []struct{ body, want, refused string }{
 	{`{}`, "", ""},
 	{` { } `, "", ""},
@@ -142,7 +142,7 @@ var valueTests = []struct{ body, want, refused string }{
 func TestParseValues(t *testing.T) {
 	s := mustSchema(t, wide())
 	for _, test := range valueTests {
-		// Good neighbours on both sides, in each form.
+		// Valid records before and after, in each format.
 		array := `[{"i":1},` + test.body + `,{"i":3}]`
 		lines := "{\"i\":1}\n\n" + test.body + "\r\n{\"i\":3}"
 		for form, body := range map[Form]string{FormJSON: array, FormLines: lines} {
@@ -297,8 +297,8 @@ func TestSchemaMistakes(t *testing.T) {
 	}
 }
 
-// FuzzParse holds Parse against the standard library: it takes no body that is no
-// JSON, refuses none that is (within the limits), and reads the same values.
+// FuzzParse compares Parse with encoding/json. Both accept the same bodies, within the limits,
+// and read the same values.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		`[{"i":1,"r":2.5,"t":"x","j":{"a":[]},"b":true},{}]`, `{"t":"\ud83d\ude00\u0000"}`, `[{"i":1e5},{"x":{"x":1,"x":2}}]`, "{}\n[]\n{\"i\":",
@@ -328,7 +328,7 @@ func FuzzParse(f *testing.F) {
 		if json.Unmarshal(body, &list) != nil {
 			list = make([]map[string]any, 1)
 			if json.Unmarshal(body, &list[0]) != nil {
-				return // an array with other things than objects
+				return // an array with elements that are not objects
 			}
 		}
 		if records.Len()+len(refused) != len(list) {

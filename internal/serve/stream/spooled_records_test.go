@@ -63,7 +63,7 @@ func spooledPayload(t testing.TB, schema *Schema, lines string) []byte {
 	return payload
 }
 
-// Records find their columns again after the stream has changed, or say why not.
+// Spooled records are mapped to the columns of a changed stream, or rejected with a reason.
 func TestSpooledSchemaChange(t *testing.T) {
 	at := time.Date(2016, 12, 1, 10, 0, 0, 0, time.UTC)
 	payload := spooledPayload(t, spooledSchema(t, "id integer", "name text", "x real"), "{\"id\":-1,\"name\":\"é\",\"x\":1.5}\n{\"id\":2}\n{\"name\":\"c\"}")
