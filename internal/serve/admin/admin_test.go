@@ -163,7 +163,7 @@ func TestNewRefuses(t *testing.T) {
 	f("9090", "", "use host:port")
 }
 
-// The address that is really listened on counts, not only the one configured.
+// Serve checks the address of the listener, not only the configured one.
 func TestServeRefusesOpenListener(t *testing.T) {
 	s, err := New(Config{Listen: "localhost:0"})
 	if err != nil {
@@ -196,7 +196,7 @@ func TestRunReportsTakenAddress(t *testing.T) {
 	}
 }
 
-// A request under way is answered although the stop has begun.
+// A request that began before the stop is answered.
 func TestStopIsGraceful(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	s, err := New(Config{Listen: "127.0.0.1:0", Ready: func() []Problem {
@@ -225,14 +225,14 @@ func TestStopIsGraceful(t *testing.T) {
 	waitRefused(t, ln.Addr().String())
 	close(answer)
 	if body := <-got; body != "200 {\"ready\":true}\n" {
-		t.Errorf("the request under way was answered %q", body)
+		t.Errorf("the open request was answered %q", body)
 	}
 	if err := <-served; err != nil {
 		t.Errorf("Serve returned %v", err)
 	}
 }
 
-// More connections than the bound are closed; closing some makes room again.
+// Connections beyond the limit are closed. When others close, new ones are accepted.
 func TestConnectionsAreBounded(t *testing.T) {
 	base := start(t, Config{})
 	address := strings.TrimPrefix(base, "http://")
@@ -254,7 +254,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	defer extra.Close()
 	if status := ask(extra); status != 0 {
-		t.Fatalf("a connection beyond the bound answered %d", status)
+		t.Fatalf("a connection beyond the limit answered %d", status)
 	}
 	for _, conn := range open {
 		conn.Close()
@@ -267,7 +267,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// Headers beyond the bound are refused, which does not disturb the next request.
+// Headers beyond the limit are refused. The next request is answered.
 func TestHeaderBound(t *testing.T) {
 	base := start(t, Config{})
 	status, _, _ := get(t, base+"/livez", http.Header{"X-Long": {strings.Repeat("x", 1<<20)}})
@@ -303,7 +303,7 @@ func ask(conn net.Conn) int {
 	return response.StatusCode
 }
 
-// waitRefused returns when nobody accepts at address any more.
+// waitRefused waits until connections to address are refused.
 func waitRefused(t *testing.T, address string) {
 	t.Helper()
 	for {
@@ -351,7 +351,7 @@ func get(t *testing.T, url string, header http.Header) (status int, answer http.
 	return request(t, http.MethodGet, url, header)
 }
 
-// request sends one request on a connection of its own.
+// request sends one request on a new connection.
 func request(t *testing.T, method, url string, header http.Header) (status int, answer http.Header, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)

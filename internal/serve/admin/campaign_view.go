@@ -22,12 +22,12 @@ type campaignView struct {
 	Status       popup.Status     `json:"status"`
 	Start        *time.Time       `json:"start"`
 	End          *time.Time       `json:"end"`
-	RepeatAfter  *period          `json:"repeat_after"` // null: that of the configuration
+	RepeatAfter  *period          `json:"repeat_after"` // null: the default of the configuration
 	QuietClick   period           `json:"quiet_click"`
 	QuietDismiss period           `json:"quiet_dismiss"`
 	Cap          int              `json:"cap"`
 
-	Problem    string  `json:"problem,omitempty"` // why it is shown to nobody
+	Problem    string  `json:"problem,omitempty"` // why it is never shown
 	Note       string  `json:"note,omitempty"`    // a consequence of the change
 	Shows      uint64  `json:"shows"`
 	Clicks     uint64  `json:"clicks"`

@@ -17,8 +17,8 @@ type explanation struct {
 	Name      string           `json:"name"`
 	Order     int32            `json:"order"`
 	Verdict   popup.Verdict    `json:"verdict"`
-	At        *time.Time       `json:"at,omitempty"`        // the time that decided
-	Problem   string           `json:"problem,omitempty"`   // why it is shown to nobody
+	At        *time.Time       `json:"at,omitempty"`        // the time to which the verdict refers
+	Problem   string           `json:"problem,omitempty"`   // why it is never shown
 	Condition string           `json:"condition,omitempty"` // the first one that is false
 	Shows     int              `json:"shows,omitempty"`     // to this user since it has a cap
 }

@@ -29,7 +29,7 @@ import (
 // started. Opening a part sends nothing to a database. Starting it requires that the
 // databases answer.
 type app struct {
-	ctx            context.Context // of the process: ends when it is told to stop
+	ctx            context.Context // of the process; ends when the process must stop
 	log            *slog.Logger
 	stdout, stderr io.Writer
 
@@ -56,7 +56,7 @@ type app struct {
 	popups *popupPart // nil: none
 }
 
-// run opens the parts and serves until the process is told to stop.
+// run opens the parts and serves until ctx ends.
 func (a *app) run() error {
 	if err := os.MkdirAll(a.cfg.Data, 0o750); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
@@ -91,7 +91,7 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 	}
 	group.Go(func() error {
 		defer stop()
-		// Told to stop, or the admin listener failed.
+		// ctx has ended, or the admin listener failed.
 		ctx, cancel := context.WithCancel(a.ctx)
 		defer cancel()
 		defer context.AfterFunc(groupCtx, cancel)()

@@ -7,7 +7,7 @@ import (
 	"spillway/internal/serve/config"
 )
 
-// The streams of a database leave half of its pool to what reads.
+// The streams of a database leave half of its pool to feeds and queries.
 func TestCommitters(t *testing.T) {
 	for _, test := range []struct {
 		pool, asked int

@@ -57,7 +57,7 @@ type popupPart struct {
 	closed sync.Once
 }
 
-// openPopups makes the popups. It sends nothing to a database.
+// openPopups creates the popups. It sends nothing to a database.
 func (a *app) openPopups() error {
 	c := &a.cfg.Popups
 	if c.Path == "" {
@@ -67,7 +67,7 @@ func (a *app) openPopups() error {
 	if err != nil {
 		return err
 	}
-	st.needed = true // also if streams could do without it, through the spool
+	st.needed = true // even if all streams are spooled
 	schema, err := popup.NewSchema(popupAttributes(c))
 	if err != nil {
 		return exit.UsageError(fmt.Errorf("popups: %w", err))
@@ -77,7 +77,7 @@ func (a *app) openPopups() error {
 		return fmt.Errorf("popups: %w", err)
 	}
 	if a.cfg.PopupsOpenToOthers() {
-		a.log.Warn("popups trust the user that a query names: let only your own back end reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
+		a.log.Warn("popups trust the user parameter of requests: allow only your own back end to reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
 	a.popups = p

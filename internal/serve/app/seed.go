@@ -47,7 +47,7 @@ func UpgradeFreight(ctx context.Context, address string, stdout io.Writer) error
 	case err != nil:
 		return fmt.Errorf("upgrade freight: %w", err)
 	case to == 0:
-		return fmt.Errorf("upgrade freight: %s holds no freight app: spillway seed freight makes it", url)
+		return fmt.Errorf("upgrade freight: %s does not contain the freight app; create it with spillway seed freight", url)
 	case from == to:
 		_, err = fmt.Fprintf(stdout, "%s is up to date (version %d): nothing to do\n", url, to)
 	default:

@@ -72,7 +72,7 @@ func addThread() (undo func()) {
 	return func() { runtime.GOMAXPROCS(cores) }
 }
 
-// stopped reports whether err means only that the process was told to stop.
+// stopped reports whether err only means that ctx has ended.
 func stopped(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }

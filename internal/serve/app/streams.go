@@ -41,7 +41,7 @@ type streamPart struct {
 	closed   error
 }
 
-// openStreams makes the streams. It does not need the databases to answer.
+// openStreams creates the streams. The databases need not answer.
 func (a *app) openStreams() error {
 	a.batches = admin.NewStreamBatches()
 	for i := range a.cfg.Streams {
@@ -272,5 +272,5 @@ func (a *app) explainStream(err error) error {
 	if !a.builtIn || a.ctx.Err() != nil {
 		return err
 	}
-	return fmt.Errorf("%w; tables that are missing are made by: spillway seed freight --upgrade --database URL", err)
+	return fmt.Errorf("%w; run spillway seed freight --upgrade --database URL to create missing tables", err)
 }

@@ -91,8 +91,8 @@ func TestLastWaiterLeavingCancels(t *testing.T) {
 	})
 }
 
-// TestNewcomerWaitsForTheCancelled has callers leave and others come while what was
-// cancelled takes a while to end: calls follow each other, and none is joined dead.
+// TestNewcomerWaitsForTheCancelled: a caller that arrives while a cancelled call still runs
+// waits for its end and starts a new one. It never joins the cancelled call.
 func TestNewcomerWaitsForTheCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New[int](100)
@@ -106,7 +106,7 @@ func TestNewcomerWaitsForTheCancelled(t *testing.T) {
 			calls.Add(1)
 			select {
 			case <-ctx.Done():
-				<-time.After(300 * time.Millisecond) // the database confirms late
+				<-time.After(300 * time.Millisecond) // the database takes time to cancel
 				return 0, ctx.Err()
 			case <-time.After(time.Second):
 				return 42, nil
@@ -122,7 +122,7 @@ func TestNewcomerWaitsForTheCancelled(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() {
 			if _, _, err := g.Do(short, "k", fn); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("who left before the cancelled call had ended: %v", err)
+				t.Errorf("a caller that left before the cancelled call had ended: %v", err)
 			}
 		})
 		for range 10 {

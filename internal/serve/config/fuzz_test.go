@@ -9,9 +9,8 @@ import (
 	"spillway/internal/yaml"
 )
 
-// Read takes any bytes without a panic, gives errors of one line each, and
-// never shows what came from the environment or from a file, nor what stands
-// where a secret belongs.
+// Read never panics. Its errors have one line each and contain no value from the environment
+// or a secret's file, and no secret from the configuration.
 func FuzzRead(f *testing.F) {
 	for _, src := range []string{
 		"", orders, "database: ${X}", "redis: file:/x\nadmin: {token: \"${X}\"}", "data: ${X}\nlisten: '${X}'",
@@ -29,7 +28,7 @@ func FuzzRead(f *testing.F) {
 		c, err := Read("f.yaml", []byte(src), env, file)
 		if err == nil {
 			if err := c.Validate(); err != nil {
-				t.Fatalf("Read accepts what Validate refuses: %v", err)
+				t.Fatalf("Read accepts a configuration that Validate refuses: %v", err)
 			}
 			return
 		}
@@ -39,7 +38,7 @@ func FuzzRead(f *testing.F) {
 		}
 		for _, e := range errs {
 			if !line.MatchString(e.Error()) {
-				t.Fatalf("%q: not one line with its place: %q", src, e.Error())
+				t.Fatalf("%q: not one line with a position: %q", src, e.Error())
 			}
 		}
 		if strings.Contains(err.Error(), secret) && !strings.Contains(src, secret) {
@@ -48,8 +47,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// A password in an address never shows in an error, however the file around it
-// is broken.
+// Errors never contain the password of an address, even if the rest of the file is malformed.
 func FuzzReadPassword(f *testing.F) {
 	for _, before := range []string{"", "data: x\n", "feeds:\n  - path: /a\n    ", "a: [", "admin:\n  token: x\n", "- ", "'", "litsen: 1\n", "database: a\n"} {
 		for _, after := range []string{"", "\n", "\n\tx", "'", "]", ": x\n", " : : ", "\nfeeds: 3\n", "\"", " #", "\n---\na", " *x"} {

@@ -11,7 +11,7 @@ import (
 	"spillway/internal/yaml"
 )
 
-// The manual's tables are those that the types give.
+// The tables of the manual are generated from the types.
 func TestManualTables(t *testing.T) {
 	text, err := os.ReadFile(manual)
 	if err != nil {
@@ -45,8 +45,8 @@ func eachKey(yield func(path string, v reflect.Value, tag reflect.StructTag)) {
 	walk("", reflect.ValueOf(Default()))
 }
 
-// The manual says of every number and duration what happens beyond its limit, and has a
-// row with a default and a meaning for each key.
+// The manual has a row with the default and the meaning of each key. For numbers and durations
+// it also says what happens beyond the limit.
 func TestManualLimits(t *testing.T) {
 	tables := Manual()
 	eachKey(func(path string, v reflect.Value, tag reflect.StructTag) {

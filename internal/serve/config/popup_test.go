@@ -2,8 +2,7 @@ package config
 
 import "testing"
 
-// TestPopups: a good block keeps what it says over the defaults, and every rule
-// has its message.
+// TestPopups: the keys of a valid block override the defaults, and every rule has a message.
 func TestPopups(t *testing.T) {
 	c, err := read(`popups:
   path: /popup
@@ -17,7 +16,7 @@ func TestPopups(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Listen = ":80"; c.PopupsOpenToOthers() {
-		t.Error("a token is asked for, and they count as open")
+		t.Error("tokens are required, but the popups count as open")
 	}
 	if c.Popups.Identity.Trust = "query"; !c.PopupsOpenToOthers() {
 		t.Error("open to other hosts")

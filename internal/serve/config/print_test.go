@@ -16,12 +16,12 @@ import (
 func printed(c Config) string {
 	var b bytes.Buffer
 	if err := c.Print(&b); err != nil {
-		panic(err) // a bytes.Buffer takes everything
+		panic(err) // a bytes.Buffer accepts all writes
 	}
 	return b.String()
 }
 
-// printedWhole is a whole configuration as it is printed.
+// printedWhole is the output for a complete configuration.
 const printedWhole = `listen: 127.0.0.1:8080
 admin:
   listen: 127.0.0.1:9090
@@ -123,7 +123,7 @@ func TestPrint(t *testing.T) {
 	})
 	want := printedWhole
 	got := printed(c)
-	got = strings.ReplaceAll(got, `"no"`, "no") // either is right
+	got = strings.ReplaceAll(got, `"no"`, "no") // both are correct
 	if diff := cmp.Diff(strings.ReplaceAll(want, `"no"`, "no"), got); diff != "" {
 		t.Error(diff)
 	}
@@ -141,7 +141,7 @@ type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// What Print writes reads back as the same configuration, whatever it holds.
+// Read returns the configuration that Print has written.
 func TestPrintReadsBack(t *testing.T) {
 	text := rapid.OneOf(
 		rapid.StringMatching(`[ -~]{1,20}`),
@@ -175,7 +175,7 @@ func TestPrintReadsBack(t *testing.T) {
 		again := strings.Replace(out, "redis: "+scalar(c.Redis.String())+"\n", "redis: "+scalar(c.Redis.Reveal())+"\n", 1)
 		got, err := Read("printed", []byte(again), testEnv, testFile)
 		if c.Redis.Reveal() != "" && strings.Contains(c.Redis.Reveal(), hidden) {
-			return // Read takes it for one that was left out
+			return // Read treats it as a hidden secret
 		}
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, again)

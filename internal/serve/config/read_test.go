@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// orders is the shortest feed.
+// orders is a minimal feed.
 const orders = "feeds:\n  - path: /orders\n    sql: SELECT id FROM orders\n    key: id\n"
 
 func testEnv(name string) (string, bool) {
@@ -112,7 +112,7 @@ feeds:
 	}
 }
 
-// bad reads src and wants exactly these errors, one line each.
+// bad reads src and expects exactly these errors, one line each.
 func bad(t *testing.T, src string, want ...string) {
 	t.Helper()
 	_, err := read(src)
@@ -225,7 +225,7 @@ func TestReadSecrets(t *testing.T) {
 	}
 }
 
-// A file with many mistakes does not fill the terminal.
+// The number of reported mistakes is limited.
 func TestReadManyMistakes(t *testing.T) {
 	_, err := read("feeds:\n" + strings.Repeat("  - path: a\n", 1000))
 	lines := strings.Split(err.Error(), "\n")
@@ -234,7 +234,7 @@ func TestReadManyMistakes(t *testing.T) {
 	}
 }
 
-// What the environment gives is text: it cannot add keys.
+// Values from the environment are plain text and cannot add keys.
 func TestReadExpandsAfterParsing(t *testing.T) {
 	env := func(string) (string, bool) { return "x\nlisten: 0.0.0.0:1\n${AGAIN}", true }
 	c, err := Read("f", []byte("data: ${A}\n"), env, testFile)

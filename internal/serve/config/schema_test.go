@@ -14,7 +14,7 @@ import (
 	"spillway/internal/yaml"
 )
 
-// compiled returns the schema, itself checked against the 2020-12 metaschema.
+// compiled returns the compiled schema after validating it against the 2020-12 metaschema.
 func compiled(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
@@ -32,7 +32,7 @@ func compiled(t *testing.T) *jsonschema.Schema {
 	return schema
 }
 
-// judge returns what the schema says of a YAML text.
+// judge validates a YAML text with the schema.
 func judge(t *testing.T, schema *jsonschema.Schema, src string) error {
 	t.Helper()
 	text, err := goccy.YAMLToJSON([]byte(src))
@@ -49,7 +49,7 @@ func judge(t *testing.T, schema *jsonschema.Schema, src string) error {
 // manual is the file that explains the configuration.
 const manual = "../../../docs/configuration.md"
 
-// examples returns the whole configurations of the manual.
+// examples returns the complete configurations in the manual.
 func examples(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(manual)
@@ -83,7 +83,7 @@ func TestSchemaAccepts(t *testing.T) {
 	}
 }
 
-// Every example in the manual is a configuration.
+// Every example in the manual is valid.
 func TestManualExamples(t *testing.T) {
 	env := func(string) (string, bool) { return "postgres://app:pw@db/app", true }
 	file := func(string) ([]byte, error) { return []byte("a-token-of-24-characters"), nil }
@@ -116,8 +116,7 @@ func TestSchemaRefuses(t *testing.T) {
 	bad("pool: {max: three}\n", "pattern")
 }
 
-// Each key of the schema says what it means, and all but those without one
-// have their default.
+// Each key of the schema has a description and, if there is one, its default.
 func TestSchemaDescribes(t *testing.T) {
 	var schema map[string]any
 	if err := json.Unmarshal(Schema(), &schema); err != nil {
@@ -147,6 +146,6 @@ func TestSchemaDescribes(t *testing.T) {
 		t.Errorf("%d keys, want %d", n, want)
 	}
 	if again := Schema(); !bytes.Equal(again, Schema()) {
-		t.Error("two calls give two schemas")
+		t.Error("two calls return different schemas")
 	}
 }

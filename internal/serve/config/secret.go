@@ -67,7 +67,7 @@ func (s *Secret) DecodeYAML(n yaml.Node) {
 // GoString returns String, quoted.
 func (s Secret) GoString() string { return strconv.Quote(s.String()) }
 
-// Format writes String, whatever the verb.
+// Format writes String for every verb.
 func (s Secret) Format(f fmt.State, verb rune) {
 	text := s.String()
 	if verb == 'q' || verb == 'v' && f.Flag('#') {

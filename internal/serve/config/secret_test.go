@@ -34,7 +34,7 @@ func TestSecretString(t *testing.T) {
 	shows("postgres://ann:pw", "postgres://***")
 }
 
-// No way to print a configuration shows a secret.
+// No output format shows a secret.
 func TestSecretNeverShows(t *testing.T) {
 	const password = "q7s3cr3t"
 	c := Default()
@@ -71,7 +71,7 @@ func TestSecretNeverShows(t *testing.T) {
 	}
 }
 
-// A password never shows, wherever in an address it stands.
+// A password is hidden in every part of an address.
 func FuzzSecret(f *testing.F) {
 	for _, before := range []string{"postgres://ann:", "redis://:", "mysql://a/b?password=", "unix://", "", "postgres://h:"} {
 		for _, after := range []string{"@db/app", "/x@db", "?x@db", "#@db", "@@db", "", "&a=b", "/db"} {

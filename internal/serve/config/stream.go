@@ -63,7 +63,7 @@ type Column struct {
 	Name      string
 	Type      string  `yaml:"type"`       // integer, real, text, boolean, timestamp, json or uuid
 	Required  bool    `yaml:"required"`   // records without it, or with null, are rejected
-	Default   Literal `yaml:"default"`    // for records without it; "now" is the request's time
+	Default   Literal `yaml:"default"`    // for records without it; "now" is the time of the request
 	Min       Literal `yaml:"min"`        // smallest value of an integer, a real or a timestamp
 	Max       Literal `yaml:"max"`        // largest value
 	MaxLength int     `yaml:"max_length"` // of a text, in characters; of json, in bytes; 0: none

@@ -124,8 +124,8 @@ database: must be better`
 	}
 }
 
-// Every number and every duration has bounds, its default keeps them, and what
-// lies outside is refused.
+// Every number and duration has bounds. Its default is within them, and values outside are
+// refused.
 func TestBounds(t *testing.T) {
 	c := valid(func(*Config) {})
 	n := 0
@@ -164,7 +164,7 @@ func outside(t *testing.T, c *Config, path, bounds string, field reflect.Value) 
 	defer field.Set(before)
 	step := 1.0
 	if field.Type() == reflect.TypeFor[time.Duration]() {
-		step = float64(time.Millisecond) // float64 does not hold a year to the nanosecond
+		step = float64(time.Millisecond) // float64 cannot represent a year in nanoseconds exactly
 	}
 	for _, x := range []float64{number(low) - step, number(high) + step} {
 		field.Set(reflect.ValueOf(x).Convert(field.Type()))

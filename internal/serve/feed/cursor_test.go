@@ -41,7 +41,7 @@ func TestCursorRoundTrip(t *testing.T) {
 		if _, err := parseCursor(cursor, 7, n+1); !errors.Is(err, ErrCursor) {
 			t.Fatalf("a cursor of fewer columns: %v", err)
 		}
-		// Any one changed character is noticed.
+		// Every change of one character is detected.
 		i := rapid.IntRange(0, len(cursor)-1).Draw(t, "position")
 		c := rapid.SampledFrom([]byte("ABCabc012-_ %")).Draw(t, "character")
 		if damaged := cursor[:i] + string(c) + cursor[i+1:]; damaged != cursor {

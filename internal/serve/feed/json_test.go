@@ -9,7 +9,7 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// standard is what encoding/json writes for s.
+// standard returns the output of encoding/json for s.
 func standard(t testing.TB, s []byte) []byte {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)

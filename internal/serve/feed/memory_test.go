@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// table is the naive model of a feed's database: a sorted list of ids, newest =
-// largest, and what statements were run on it.
+// table is a simple model of a feed's database: a sorted list of ids, of which the largest is
+// the newest, and counters of the statements.
 type table struct {
 	mu      sync.Mutex
 	ids     []int // ascending
@@ -173,7 +173,7 @@ func testConfig() Config {
 	}
 }
 
-// open returns a feed over t that the test closes.
+// open returns a feed on t, which is closed at the end of the test.
 func open(tb testing.TB, t *table, change func(*Config)) *Feed {
 	tb.Helper()
 	cfg := testConfig()
@@ -185,7 +185,7 @@ func open(tb testing.TB, t *table, change func(*Config)) *Feed {
 	return f
 }
 
-// get asks for one page and returns its ids.
+// get requests one page and returns its ids.
 func get(tb testing.TB, f *Feed, r Request) ([]int, Page) {
 	tb.Helper()
 	p, err := f.Page(context.Background(), time.Now(), r)
@@ -195,7 +195,7 @@ func get(tb testing.TB, f *Feed, r Request) ([]int, Page) {
 	return ids(tb, p), p
 }
 
-// ids reads the ids back out of a page's bytes.
+// ids parses the ids of a page.
 func ids(tb testing.TB, p Page) []int {
 	tb.Helper()
 	var got []int

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// walkAll indexes everything behind the anchor in t as the sweeper does.
+// walkAll indexes all rows after the anchor in t, like the sweeper.
 func walkAll(t *rapid.T, tab *table, o *offsets, limit int) {
 	for !o.complete {
 		w, err := tab.Keys(t.Context(), Range{After: o.bottom(), Limit: limit}, offsetStride)
@@ -20,8 +20,8 @@ func walkAll(t *rapid.T, tab *table, o *offsets, limit int) {
 	}
 }
 
-// TestOffsetsAgainstList checks that locate finds every row, that it never asks
-// for a long skip, and that raising the anchor and joining segments keep both.
+// TestOffsetsAgainstList checks that locate finds every row without a long skip, also after
+// the anchor was raised and segments were joined.
 func TestOffsetsAgainstList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tab := newTable(rapid.IntRange(201, 3000).Draw(t, "rows"))
@@ -51,7 +51,7 @@ func TestOffsetsAgainstList(t *testing.T) {
 	})
 }
 
-// rejoin walks a run of segments again, as the sweeper does.
+// rejoin walks consecutive segments again, like the sweeper.
 func rejoin(t *rapid.T, tab *table, o *offsets, from, to int) {
 	last := o.segments[to-1].last
 	w, err := tab.Keys(t.Context(), Range{After: o.top(from), Until: last, Limit: 1 << 20}, offsetStride)
@@ -84,15 +84,15 @@ func checkEvery(t *rapid.T, tab *table, o *offsets) {
 	}
 }
 
-// TestOffsetsAfterSweep changes rows everywhere and checks that walking every
-// segment once makes the index exact again.
+// TestOffsetsAfterSweep changes rows in all segments and checks that one walk of every segment
+// corrects the index.
 func TestOffsetsAfterSweep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tab := newTable(rapid.IntRange(300, 2000).Draw(t, "rows"))
 		o := &offsets{anchored: true, anchor: key(tab.newest()[50])}
 		walkAll(t, tab, o, 200)
 		for i := range rapid.IntRange(0, 200).Draw(t, "changes") {
-			// Below the anchor, which stays: rows that go, and rows that commit late.
+			// Below the anchor rows are deleted, and rows commit late.
 			low := tab.newest()[51:]
 			if len(low) == 0 {
 				break

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPagesAgainstList checks every way to ask for a page against the list.
+// TestPagesAgainstList compares every kind of page request with the list.
 func TestPagesAgainstList(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tab := newTable(rapid.IntRange(0, 700).Draw(rt, "rows"))
@@ -54,9 +54,9 @@ func TestPagesAgainstList(t *testing.T) {
 	})
 }
 
-// TestWalkWhileRowsArrive walks all pages by cursor on two replicas in turn,
-// restarting one midway, while rows come, go and commit late: every row that
-// stays is seen once.
+// TestWalkWhileRowsArrive reads all pages by cursor, alternating between two replicas, and
+// restarts one midway, while rows are inserted, deleted and commit late. Every row that is not
+// deleted must be returned once.
 func TestWalkWhileRowsArrive(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tab := newTable(rapid.IntRange(1, 600).Draw(rt, "rows"))
@@ -148,7 +148,7 @@ func TestDeepOffsetsKeepUpWithRows(t *testing.T) {
 			for range 20 {
 				tab.insert(tab.newest()[0] + 10)
 			}
-			<-time.After(110 * time.Millisecond) // the window sees them
+			<-time.After(110 * time.Millisecond) // the window has read them
 			offset := 5_000 + 301*round
 			got, p := get(t, f, Request{Offset: offset})
 			if want := tab.newest()[offset : offset+10]; !slices.Equal(got, want) {
@@ -162,7 +162,7 @@ func TestDeepOffsetsKeepUpWithRows(t *testing.T) {
 		if len(got) != 0 || p.Next != "" {
 			t.Errorf("behind the end: %v", got)
 		}
-		// Idle long enough for more rows than the window holds, then again.
+		// Idle until there are more new rows than the window holds, then request again.
 		<-time.After(10 * time.Second)
 		for range 1000 {
 			tab.insert(tab.newest()[0] + 10)
@@ -176,7 +176,7 @@ func TestDeepOffsetsKeepUpWithRows(t *testing.T) {
 	})
 }
 
-// TestSweepHealsDeletedRows deletes rows deep down and waits for the sweep.
+// TestSweepHealsDeletedRows deletes old rows and waits until the sweep has corrected the index.
 func TestSweepHealsDeletedRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(30_000)
@@ -283,7 +283,7 @@ func BenchmarkPage(b *testing.B) {
 	})
 }
 
-// The first page comes rendered from its snapshot, and equals what Append gives.
+// The first page is rendered by its snapshot and equals the output of Append.
 func TestRenderedFirstPage(t *testing.T) {
 	f := open(t, newTable(30), nil)
 	for _, r := range []Request{{}, {Limit: 10}} {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ask asks for page 1 every interval for a while, and returns the pages.
+// ask requests page 1 every interval for a duration, and returns the pages.
 func ask(t *testing.T, f *Feed, interval, while time.Duration) (pages []Page, failures []error) {
 	t.Helper()
 	for end := time.Now().Add(while); time.Now().Before(end); {
@@ -176,7 +176,7 @@ func TestIdleThenDownServesStale(t *testing.T) {
 		f := Open(testConfig(), tab)
 		defer f.Close()
 		get(t, f, Request{})
-		<-time.After(5 * time.Second) // parked, 5 s old
+		<-time.After(5 * time.Second) // idle, 5 s old
 		tab.set(func(tab *table) { tab.down = errDown })
 		if _, p := get(t, f, Request{}); time.Since(p.ReadAt) < 2*time.Second {
 			t.Errorf("served rows read at %v while the database is down", p.ReadAt)

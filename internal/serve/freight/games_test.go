@@ -120,7 +120,7 @@ func (p place) seedGames(t *testing.T, url database.URL, g Games, index GameInde
 
 func (p place) testGames(t *testing.T) {
 	url := p.fresh(t)
-	p.seed(t, url, small, false, true) // beside the freight app, which stays
+	p.seed(t, url, small, false, true) // next to the freight app, which is kept
 	g := Games{Apps: 20, Records: 3000, Seed: 5}
 	p.seedGames(t, url, g, NoIndex, GamesOutcome{Made: true})
 	p.seedGames(t, url, g, NoIndex, GamesOutcome{})
@@ -138,7 +138,7 @@ func (p place) testGames(t *testing.T) {
 	p.seedGames(t, url, other, SeedIndex, GamesOutcome{})
 	p.complete(t, url, small)
 
-	// A registry of before there were games.
+	// A registry from a release without games.
 	url = p.fresh(t)
 	p.seed(t, url, small, false, true)
 	p.exec(t, url, "ALTER TABLE spillway_schema DROP COLUMN dataset")

@@ -71,7 +71,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// userRows returns the users as a database shows them.
+// userRows returns the users as a database returns them.
 func userRows(g *Generator) [][]string {
 	var rows [][]string
 	for u := range g.Users() {
@@ -81,7 +81,7 @@ func userRows(g *Generator) [][]string {
 	return rows
 }
 
-// orderRows returns the orders as a database shows them.
+// orderRows returns the orders as a database returns them.
 func orderRows(g *Generator) [][]string {
 	var rows [][]string
 	for o := range g.Orders() {
@@ -106,8 +106,7 @@ func drawDataset(t *rapid.T) Dataset {
 	return d
 }
 
-// TestRules checks every row against the rules as they are written down, the
-// slow way.
+// TestRules checks every row against a simple implementation of the documented rules.
 func TestRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawDataset(t)
@@ -178,8 +177,7 @@ func checkOrders(t *rapid.T, g *Generator, registered map[int]time.Time) map[tim
 	return byDay
 }
 
-// TestDaysStandAlone checks that a day's orders do not depend on which days were
-// made before it.
+// TestDaysStandAlone checks that a day's orders do not depend on the days generated before.
 func TestDaysStandAlone(t *testing.T) {
 	g := NewGenerator(Dataset{Users: 500, Days: 100, PerDay: 30, Seed: 9})
 	want := slices.Collect(g.Orders())

@@ -14,7 +14,7 @@ import (
 	"spillway/internal/progress"
 )
 
-// trigger calls do when a line that starts with text is written to it.
+// trigger calls do when a line that starts with text is written.
 type trigger struct {
 	text string
 	do   func()
@@ -27,7 +27,7 @@ func (w trigger) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// answerWithin bounds how long Seed goes on after its context has ended.
+// answerWithin limits how long Seed continues after its context has ended.
 const answerWithin = 15 * time.Second
 
 // interrupt runs Seed until the meter says that the task is done.
@@ -64,7 +64,7 @@ func (p place) testInterrupted(t *testing.T) {
 	}
 }
 
-// testInterruptedAnyTime ends the context in the middle of whatever is going on.
+// testInterruptedAnyTime cancels the context at random times.
 func (p place) testInterruptedAnyTime(t *testing.T) {
 	url := p.fresh(t)
 	for patience := time.Millisecond; patience < 2*time.Minute; patience *= 2 {

@@ -11,7 +11,7 @@ import (
 	"spillway/internal/database"
 )
 
-// freshMySQL returns a function that makes an empty database and returns its URL.
+// freshMySQL returns a function that creates an empty database and returns its URL.
 func freshMySQL(server *apptest.Server) func(t *testing.T) database.URL {
 	var made atomic.Int64
 	return func(t *testing.T) database.URL {
@@ -31,7 +31,7 @@ func mysqlPlace(t *testing.T) place {
 	return place{dialect: d}
 }
 
-// leftovers counts tables under other names.
+// leftovers counts tables with temporary names.
 func leftovers(t *testing.T, url database.URL) string {
 	t.Helper()
 	return mysqlPlace(t).value(t, url, "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND (TABLE_NAME LIKE 'spillway\\_new\\_%' ESCAPE '\\' OR TABLE_NAME LIKE 'spillway\\_old\\_%' ESCAPE '\\')")

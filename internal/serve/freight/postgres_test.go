@@ -30,7 +30,7 @@ func postgresPlace(t *testing.T) place {
 	return place{dialect: d}
 }
 
-// refused runs Seed and expects an error that holds each text.
+// refused runs Seed and expects an error that contains each text.
 func refused(t *testing.T, url database.URL, replace bool, texts ...string) {
 	t.Helper()
 	_, err := Seed(context.Background(), url, small, replace, quiet())
@@ -54,8 +54,8 @@ func testSearchPath(t *testing.T, server *apptest.PostgresServer) {
 	refused(t, public, true, "did not create; use another database, or another schema")
 }
 
-// testGrants holds docs/operations.md to its word: what it grants is enough,
-// and what happens with less is said.
+// testGrants checks that the grants in docs/operations.md are sufficient, and that a missing
+// grant causes a clear error.
 func testGrants(t *testing.T, server *apptest.PostgresServer) {
 	p := postgresPlace(t)
 	text := server.CreateDatabase(t)

@@ -18,8 +18,8 @@ import (
 	"spillway/internal/progress"
 )
 
-// childURL names the database that a child of this test binary fills until it
-// is killed.
+// childURL is the environment variable with the URL of the database that a child process fills
+// until it is killed.
 const childURL = "FREIGHT_TEST_CHILD_URL"
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ type place struct {
 	fresh    func(t *testing.T) database.URL // an empty database
 	midnight string                          // SQL: the midnight before the time %s
 	indexes  string                          // SQL: the names of the indexes
-	stepwise bool                            // a migration that is complete stays when a later one fails
+	stepwise bool                            // a complete migration is kept if a later one fails
 }
 
 func TestPlaces(t *testing.T) {
@@ -141,7 +141,7 @@ func (p place) value(t *testing.T, url database.URL, sql string) string {
 	return rows[0][0]
 }
 
-// tables returns which of our names are taken.
+// tables returns which of the app's tables exist.
 func (p place) tables(t *testing.T, url database.URL) string {
 	t.Helper()
 	var names []string
@@ -190,7 +190,7 @@ func (p place) testRows(t *testing.T) {
 	p.seed(t, url, small, false, true)
 	p.complete(t, url, small)
 
-	// The same rules in the database's own words.
+	// The same rules in SQL.
 	broken := "SELECT count(*) FROM orders JOIN users ON users.id = users_id WHERE users.createtime >= " + fmt.Sprintf(p.midnight, "orders.createtime")
 	if got := p.value(t, url, broken); got != "0" {
 		t.Errorf("%s orders by users who were not registered before that day", got)
@@ -200,7 +200,7 @@ func (p place) testRows(t *testing.T) {
 		t.Errorf("%s users ordered twice on a day", got)
 	}
 
-	// New rows go on from there.
+	// New rows get the next ids.
 	last := NewGenerator(small).OrderCount()
 	p.exec(t, url, "INSERT INTO orders (users_id, goods_name) VALUES (1, 'new')",
 		"INSERT INTO users (nickname, mobileno) VALUES ('new', 'new')")
@@ -291,7 +291,7 @@ func (p place) testForeign(t *testing.T) {
 	}
 }
 
-// testHalfMade is what a load leaves where tables are not made in a transaction.
+// testHalfMade tests the state after an interrupted load if tables are not created in a transaction.
 func (p place) testHalfMade(t *testing.T) {
 	url := p.fresh(t)
 	p.seed(t, url, small, false, true)
@@ -382,7 +382,7 @@ func (p place) testMigrate(t *testing.T) {
 	}
 }
 
-// testPositions brings a data set of before the positions up to date.
+// testPositions upgrades a data set from a release without positions.
 func (p place) testPositions(t *testing.T) {
 	first := []string{"DROP TABLE positions", "UPDATE spillway_schema SET version = 1 WHERE name = 'freight'"}
 	url := p.fresh(t)
@@ -401,7 +401,7 @@ func (p place) testPositions(t *testing.T) {
 		t.Errorf("%s positions after --replace", got)
 	}
 
-	// Somebody else's table is never dropped, whatever its columns.
+	// A table of another application is never dropped, regardless of its columns.
 	columns := strings.Join(freightApp().ourColumns("positions"), " integer, ") + " integer"
 	for _, columns := range []string{"id integer", columns} {
 		p.exec(t, url, append(first, "CREATE TABLE positions ("+columns+")")...)

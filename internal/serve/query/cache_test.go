@@ -9,8 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestCacheAgainstList compares the cache with a plain list of names, the most
-// recently asked last.
+// TestCacheAgainstList compares the cache with a list of names in the order of their last use.
 func TestCacheAgainstList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(entryBytes, 20*entryBytes).Draw(t, "limit")
@@ -38,7 +37,7 @@ func TestCacheAgainstList(t *testing.T) {
 			a := &Answer{Data: make([]byte, rapid.IntRange(0, 3*entryBytes).Draw(t, "bytes"))}
 			c.put(name, a)
 			if size(name, a) > limit {
-				continue // not kept; what is there stays
+				continue // not cached; the old entry remains
 			}
 			if at >= 0 {
 				names = slices.Delete(names, at, at+1)

@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// counting is a source whose statement takes a while and gives one row: the
-// arguments and the number of the execution.
+// counting is a source with a slow statement that returns one row: the arguments and the number
+// of the execution.
 type counting struct {
 	takes      time.Duration
 	executions atomic.Int64
@@ -90,9 +90,8 @@ func TestCrowdAsksOnce(t *testing.T) {
 	})
 }
 
-// TestExpiryUnderLoad asks for five values each millisecond for ten seconds: no
-// answer is older than promised, no two executions for one value run at once,
-// and there are no more of them than TTLs have passed.
+// TestExpiryUnderLoad requests five values each millisecond for ten seconds. No answer may be
+// older than the limit. Per value there is one execution at a time, and at most one per TTL.
 func TestExpiryUnderLoad(t *testing.T) {
 	for _, stale := range []time.Duration{0, 500 * time.Millisecond} {
 		t.Run(stale.String(), func(t *testing.T) {
@@ -195,7 +194,7 @@ func TestErrors(t *testing.T) {
 		if _, _, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err != nil {
 			t.Error(err)
 		}
-		source.err = broken // within the TTL nobody asks
+		source.err = broken // not executed within the TTL
 		if _, from, err := q.Ask(t.Context(), time.Now(), []string{"1"}); err != nil || from != FromMemory {
 			t.Error(from, err)
 		}

@@ -12,8 +12,8 @@ import (
 	"spillway/internal/serve/param"
 )
 
-// memory is a shared cache for tests of the protocol alone; internal/serve/redis tests
-// the same on a real server.
+// memory is a shared cache in memory, to test only the protocol. internal/serve/redis tests it
+// on a real server.
 type memory struct {
 	mu     sync.Mutex
 	values map[string][]byte
@@ -107,8 +107,8 @@ func TestReplicasShare(t *testing.T) {
 	})
 }
 
-// TestAnswerBeforeClaim has another replica put its answer between a look and the
-// claim that follows: the database must not be asked again.
+// TestAnswerBeforeClaim: if another replica stores its answer between a lookup and the claim,
+// the statement is not executed again.
 func TestAnswerBeforeClaim(t *testing.T) {
 	var store memory
 	source := &counting{}
@@ -132,8 +132,8 @@ func TestAnswerBeforeClaim(t *testing.T) {
 	}
 }
 
-// TestSlowStatementIsClaimed has three replicas ask a statement that takes longer
-// than the claim lasts, and than its own answer is good for: one executes it.
+// TestSlowStatementIsClaimed: if a statement takes longer than the claim's and the answer's
+// TTL, only one of three replicas executes it.
 func TestSlowStatementIsClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store memory
@@ -165,8 +165,8 @@ func TestSlowStatementIsClaimed(t *testing.T) {
 	})
 }
 
-// TestFailedOwnerIsFollowedByOne: when the execution fails, those who waited for it
-// execute one after the other.
+// TestFailedOwnerIsFollowedByOne: if the execution fails, the waiting replicas execute the
+// statement one by one.
 func TestFailedOwnerIsFollowedByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store memory
@@ -190,7 +190,7 @@ func TestFailedOwnerIsFollowedByOne(t *testing.T) {
 	})
 }
 
-// TestReleaseIsTheOwners: a claim that ended and became another's stays that one's.
+// TestReleaseIsTheOwners: an owner whose claim expired cannot release the claim of the next owner.
 func TestReleaseIsTheOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store memory
@@ -218,7 +218,7 @@ type sourceFunc func(context.Context) error
 
 func (f sourceFunc) Run(ctx context.Context, _ []string, _ Limit, _ *Rows) error { return f(ctx) }
 
-// TestNamesInSharedCache: whatever makes another question makes another name.
+// TestNamesInSharedCache: each difference between two queries gives another name.
 func TestNamesInSharedCache(t *testing.T) {
 	base := testConfig()
 	base.Database, base.SQL = "postgres://a/one", "SELECT :a"
@@ -248,8 +248,8 @@ func TestNamesInSharedCache(t *testing.T) {
 	}
 }
 
-// TestRenewalsBackOff serves a stale answer while the database refuses at once:
-// requests must not turn into executions.
+// TestRenewalsBackOff serves a stale answer while the database fails quickly. Not every request
+// may cause an execution.
 func TestRenewalsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := &counting{}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An attempt to store events ends after applyTimeout, or shutdownGrace after the stop.
+// An attempt to store events ends after applyTimeout, or shutdownGrace after the stop begins.
 func TestPopupStopGrace(t *testing.T) {
 	for stopAt, want := range map[time.Duration]time.Duration{
 		0: shutdownGrace, 10 * time.Second: 10*time.Second + shutdownGrace, applyTimeout - time.Second: applyTimeout, time.Hour: applyTimeout,

@@ -86,13 +86,13 @@ const (
 // connection is checked for that. Durability says what an acknowledged event survives.
 type Popups struct {
 	cfg      PopupConfig
-	db       *DB // with a client of its own, to notice lost connections
+	db       *DB // with a separate client, to detect lost connections
 	consumer string
 	keys     [popupShards]shardKeys
 
 	swap, restore, ready, ack, setAside, leave *rueidis.Lua
 
-	swapSHA  string // the server's name of swapScript
+	swapSHA  string // the SHA-1 by which the server knows swapScript
 	pipeline *pipeline
 
 	dials      atomic.Uint64 // connections made
@@ -316,7 +316,7 @@ return 1`
 
 // Swap implements popup.Store.
 func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event) (bool, error) {
-	dials := p.dials.Load() // read first, so that a connection made meanwhile is noticed below
+	dials := p.dials.Load() // read first, so that a new connection is detected below
 	if err := p.available(); err != nil {
 		return false, err
 	}

@@ -30,8 +30,8 @@ func showTo(t *testing.T, r *popupReplica, users int) {
 	}
 }
 
-// A server that loses everything is noticed and restored from the database. Meanwhile nothing
-// is shown twice: a swap before the loss is noticed fails too.
+// If the server loses all states, they are restored from the database. Nothing is shown twice:
+// a swap before the loss is detected fails too.
 func TestPopupFlush(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []time.Duration{0, time.Hour} {
@@ -45,9 +45,9 @@ func TestPopupFlush(t *testing.T) {
 			within(t, 20*time.Second, "all in the database", func() bool { return table.has(popup.KindClick) == users })
 			for round := range 3 {
 				rebuilds := replicas[0].Stats().Rebuilds + replicas[1].Stats().Rebuilds
-				table.fail(errors.New("the database is away")) // delays the restore
+				table.fail(errors.New("the database is down")) // delays the restore
 				command(t, server.Addr(), "FLUSHALL")
-				for i := range 200 { // before and after the loss is noticed
+				for i := range 200 { // before and after the loss is detected
 					if answer := replicas[i%2].ask(t, fmt.Sprint("user ", i), popupDay); answer.Token != "" {
 						t.Fatalf("round %d: shown again: %+v", round, answer)
 					}
@@ -97,7 +97,7 @@ func TestPopupExpired(t *testing.T) {
 		})
 	}
 	tabs.Wait()
-	table.fail(errors.New("the database is away"))
+	table.fail(errors.New("the database is down"))
 	if answer := r.ask(t, "user 3", popupDay.Add(2*time.Second)); answer.Reason != popup.Next {
 		t.Errorf("a known user without the database: %+v", answer)
 	}
@@ -125,8 +125,7 @@ func scanKeys(t *testing.T, addr, pattern string) []string {
 	return keys
 }
 
-// A replica that dies leaves events that it has read but not stored: another one
-// stores them.
+// If a replica dies with events that it has read but not stored, another replica stores them.
 func TestPopupDeadReplica(t *testing.T) {
 	server := apptest.Redis(t)
 	dead, table := newPopupTable(), newPopupTable()
@@ -150,7 +149,7 @@ func TestPopupDeadReplica(t *testing.T) {
 }
 
 // With appendfsync always, a server that is killed under load keeps each acknowledged click.
-// It serves again after its states were compared with those of the database.
+// Calls are answered again after its states were compared with those of the database.
 func TestPopupKilledServer(t *testing.T) {
 	t.Parallel()
 	server := apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always", "--aof-load-truncated", "yes")
@@ -222,7 +221,7 @@ func TestPopupKilledServer(t *testing.T) {
 	t.Logf("%d shows and %d clicks acknowledged, %d and %d in the database", count(&shown), count(&clicked), table.has(popup.KindShow), table.has(popup.KindClick))
 }
 
-// A server that returns with old states gets the newer ones of the database.
+// A server that returns with old states receives the newer ones from the database.
 func TestPopupOldServer(t *testing.T) {
 	for _, ttl := range []time.Duration{0, time.Hour} {
 		server := apptest.Redis(t, "--save", "3600 1000000", "--dbfilename", "dump.rdb")
@@ -301,7 +300,7 @@ func TestPopupFlushDuringRebuild(t *testing.T) {
 	}
 }
 
-// While the database is away, the number of waiting events is limited. Events that cannot be
+// While the database is down, the number of waiting events is limited. Events that cannot be
 // decoded are set aside.
 func TestPopupBacklog(t *testing.T) {
 	server := apptest.Redis(t)

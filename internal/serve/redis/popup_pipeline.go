@@ -40,8 +40,8 @@ func newPipeline(client rueidis.Client) *pipeline {
 	return p
 }
 
-// do sends a command and returns its result. If ctx ends first, the command may be executed
-// all the same. The client abandons a server that does not answer within two seconds.
+// do sends a command and returns its result. If ctx ends first, the command may still be
+// executed. The client abandons a server that does not answer within two seconds.
 func (p *pipeline) do(ctx context.Context, command rueidis.Completed) (rueidis.RedisResult, error) {
 	c := &call{command: command, done: make(chan struct{})}
 	p.mu.Lock()

@@ -128,7 +128,7 @@ func startPopups(t testing.TB, url string, cfg redis.PopupConfig) *popupReplica 
 	return &popupReplica{Popups: p, engine: popupEngine(t, p, cfg.Cache), stop: stop}
 }
 
-// popupEngine returns an engine with one campaign for everybody and a quiet period of a second.
+// popupEngine returns an engine with one campaign for all users and a quiet period of one second.
 func popupEngine(t testing.TB, store popup.Store, cache *popup.Cache) *popup.Popup {
 	t.Helper()
 	schema, err := popup.NewSchema(nil)
@@ -156,7 +156,7 @@ func popupEngine(t testing.TB, store popup.Store, cache *popup.Cache) *popup.Pop
 	return engine
 }
 
-// ask asks for a user at a time.
+// ask requests a popup for a user at a time.
 func (r *popupReplica) ask(t testing.TB, user string, at time.Time) popup.Answer {
 	t.Helper()
 	a := r.engine.Attributes()
@@ -168,7 +168,7 @@ func (r *popupReplica) ask(t testing.TB, user string, at time.Time) popup.Answer
 	return answer
 }
 
-// within waits until something holds.
+// within waits until a condition is true.
 func within(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(limit)

@@ -97,7 +97,7 @@ func (p *Popups) prefetchStates(ctx context.Context, names []string) error {
 		value, err := result.AsBytes()
 		switch {
 		case rueidis.IsRedisNil(err):
-			continue // expired meanwhile
+			continue // it has expired
 		case err != nil:
 			return err
 		}

@@ -134,8 +134,8 @@ func retryStale(attempts int, _ rueidis.Completed, _ error) time.Duration {
 	return -1
 }
 
-// bound returns ctx with the timeout of a command. A context with a similar deadline is used
-// as it is, because a timer costs more than the command.
+// bound returns ctx with the timeout of a command. It returns ctx itself if its deadline is
+// similar, because a timer costs more than the command.
 func bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*commandTimeout {
 		return ctx, func() {}

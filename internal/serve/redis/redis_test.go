@@ -39,7 +39,7 @@ func open(t testing.TB, url string) *redis.DB {
 	return db
 }
 
-// command sends one command of plain words and returns the first line of the answer.
+// command sends one command without quoting and returns the first line of the answer.
 func command(t *testing.T, addr, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -113,8 +113,8 @@ func TestConcurrent(t *testing.T) {
 	readers.Wait()
 }
 
-// TestDown opens a server that does not run yet, starts it, stops it and
-// starts it again: each call tells the state of now, without waiting for it.
+// TestDown opens a server that does not run yet, starts, stops and restarts it. Each call
+// reports the current state without a wait.
 func TestDown(t *testing.T) {
 	server := apptest.Redis(t)
 	if err := server.Stop(); err != nil {
@@ -164,7 +164,7 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestTimeout asks a server that takes requests and does not answer them.
+// TestTimeout sends requests to a server that accepts them but does not answer.
 func TestTimeout(t *testing.T) {
 	server := apptest.Redis(t)
 	db := open(t, server.URL("0"))
@@ -235,7 +235,7 @@ func TestUnixSocketAndTLS(t *testing.T) {
 	}
 	err := open(t, "rediss://"+secure).Ping(t.Context())
 	if unknown := new(x509.UnknownAuthorityError); !errors.As(err, unknown) {
-		t.Errorf("a certificate that nobody vouches for: %v", err)
+		t.Errorf("an untrusted certificate: %v", err)
 	}
 }
 
@@ -311,7 +311,7 @@ func selfSigned(t *testing.T, dir string) (certificate, key string) {
 	return certificate, key
 }
 
-// TestClaim: a claim is its owner's to hold and to release.
+// TestClaim: only the owner of a claim can hold and release it.
 func TestClaim(t *testing.T) {
 	server := apptest.Redis(t)
 	db, err := redis.Open(server.URL("0"), slog.New(slog.DiscardHandler))
