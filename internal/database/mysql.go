@@ -97,7 +97,7 @@ func (m *MySQLConnector) Connect(ctx context.Context) (*MySQLSession, error) {
 	return s, nil
 }
 
-// Kill ends a connection and the statement that it runs, over a connection of its own. It
+// Kill ends a connection and its current statement over a separate connection. It
 // succeeds if the connection has already ended.
 func (m *MySQLConnector) Kill(ctx context.Context, id uint64) error {
 	conn, err := m.connector.Connect(ctx)

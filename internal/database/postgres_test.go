@@ -55,7 +55,7 @@ func setting(t *testing.T, pool *pgxpool.Pool, name string) string {
 	}
 }
 
-// The session's settings are ours, whatever the server's defaults; what the URL
+// The session has our settings, regardless of the server's defaults; what the URL
 // says goes before.
 func TestOpenPostgresSettings(t *testing.T) {
 	verifyNoLeak(t)

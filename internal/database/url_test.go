@@ -120,7 +120,7 @@ func TestDSNMySQL(t *testing.T) {
 	})
 }
 
-// A password never shows, whatever the rest of the address looks like.
+// A password is hidden, even if the rest of the address is malformed.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"postgres://ann:", "mysql://ann:", "postgres://", "postgresql:", "postgres://ann:x@", "x", "mysql://a/b?password=", "postgres://a/?p%61ss=", "sqlite://u:", ":", "postgres://h:",

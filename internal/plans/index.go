@@ -80,7 +80,7 @@ type Table struct {
 	visible, partitioned bool
 }
 
-// Column returns the column of a name, whatever its case.
+// Column returns the column with a name, ignoring case.
 func (t *Table) Column(name string) (Column, bool) {
 	i := slices.IndexFunc(t.Columns, func(c Column) bool { return strings.EqualFold(c.Name, name) })
 	if i < 0 {

@@ -269,7 +269,7 @@ func (c Check) judgeSQLite(p *Plan) ([]finding, error) {
 		}
 	}
 	for i, n := range p.Nodes {
-		automatic := strings.Contains(n.Type, " USING AUTOMATIC ") // SQLite builds an index of its own, each time
+		automatic := strings.Contains(n.Type, " USING AUTOMATIC ") // SQLite builds a temporary index per execution
 		leads := p.leads(i)
 		if !n.Scans() && !automatic || leads && !sorts && !c.Behind {
 			continue

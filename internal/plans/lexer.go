@@ -43,7 +43,7 @@ type Token struct {
 	Start, End int // bytes of the source
 }
 
-// is reports whether a token is a keyword, whatever its case.
+// is reports whether a token is a keyword, ignoring case.
 func (t Token) is(keyword string) bool { return t.Kind == Word && strings.EqualFold(t.Text, keyword) }
 
 // isAny reports whether a token is one of some keywords.

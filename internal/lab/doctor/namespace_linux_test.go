@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drill is a load of short connections in a network namespace of its own.
+// drill is a load of short connections in a separate network namespace.
 type drill struct {
 	name     string
 	reuse    string

@@ -200,7 +200,7 @@ func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 
 func (r *mysqlReader) close() {
 	if r.conn != nil {
-		r.conn.Close() // the session is over, whatever the error
+		r.conn.Close() // the session ends even if this fails
 		r.conn = nil
 	}
 }

@@ -70,7 +70,7 @@ func TestMariaDB(t *testing.T) {
 // testMariaDBCounts compares counters with what a session did.
 func testMariaDBCounts(t *testing.T, s *Sampler, admin *sql.Conn) {
 	before := databaseValues(t, s)
-	for range 20 { // of its own readings nothing is counted
+	for range 20 { // the watch does not count its own statements
 		databaseValues(t, s)
 	}
 	const single, double, reads, undone = 100, 30, 50, 10

@@ -211,7 +211,7 @@ func (r *postgresReader) close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), DatabaseTimeout)
 	defer cancel()
-	r.conn.Close(ctx) // the session is over, whatever the error
+	r.conn.Close(ctx) // the session ends even if this fails
 	r.conn = nil
 }
 

@@ -70,7 +70,7 @@ func testPostgresCounts(t *testing.T, pg *apptest.PostgresServer) {
 	const inserts, rollbacks = 200, 10
 	s := openDatabase(t, pg.URL("postgres"))
 	before := databaseValues(t, s)
-	for range 50 { // of its own readings nothing is counted
+	for range 50 { // the watch does not count its own statements
 		databaseValues(t, s)
 	}
 	conn, err := pgx.Connect(t.Context(), pg.URL("postgres"))

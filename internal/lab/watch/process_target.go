@@ -260,7 +260,7 @@ func groupProcesses(dir string) (pids []int, err error) {
 }
 
 // unitDirs are the directories where systemd puts a service: below system.slice, an instance "name@x" in a slice of its
-// template. Where version 1 of control groups is in use too, systemd has a hierarchy of its own.
+// template. If version 1 of control groups is in use too, systemd has a separate hierarchy.
 func (t ProcessTarget) unitDirs() []string {
 	places := []string{t.unit + ".service"}
 	if template, _, found := strings.Cut(t.unit, "@"); found {

@@ -224,7 +224,7 @@ func parseRedisInfo(text []byte) map[string]float64 {
 
 func (r *redisReader) close() {
 	if r.conn != nil {
-		r.conn.Close() // the session is over, whatever the error
+		r.conn.Close() // the session ends even if this fails
 		r.conn = nil
 	}
 }

@@ -49,7 +49,7 @@ aof_pending_fsyncs aof_delayed_fsyncs_total`)
 	if before["connections"] != 0 || before["connections_limit"] != 77 || before["memory_limit_bytes"] != 100<<20 {
 		t.Errorf("at the start: %v", before)
 	}
-	for range 20 { // of its own readings nothing is counted
+	for range 20 { // the watch does not count its own commands
 		databaseValues(t, s)
 	}
 	worker, blocked := redisSession(t, server.Addr()), redisSession(t, server.Addr())

@@ -77,7 +77,7 @@ func (g *Generator) Orders() iter.Seq[Order] {
 }
 
 // day returns one day's orders by id; those of the same second are ordered by user. Every
-// day has random numbers of its own, so days can be generated in any order and
+// day has its own random numbers, so days can be generated in any order and
 // concurrently, each with its own sampler.
 func (g *Generator) day(day int, sample *sampler) iter.Seq[Order] {
 	random := stream(g.dataset.Seed, uint64(day)+1)

@@ -120,7 +120,7 @@ func connectPostgres(ctx context.Context, url database.URL) (*pgconn.PgConn, err
 	return conn, nil
 }
 
-// closePostgres closes the connection quickly, whatever its state.
+// closePostgres closes the connection quickly in any state.
 func closePostgres(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()

@@ -37,7 +37,7 @@ func TestMySQL(t *testing.T) {
 	}
 }
 
-// value returns the one value of a query on a connection of its own.
+// value returns the single value of a query on a new connection.
 func value(t testing.TB, url, sql string) string {
 	t.Helper()
 	connector, err := database.NewMySQLConnector(parse(t, url), 10*time.Second, 0)
@@ -61,7 +61,7 @@ func sleeping(seconds float64) string {
 	return fmt.Sprintf("SELECT id, SLEEP(%v) AS slept FROM one", seconds)
 }
 
-// A session is what Open promises, whatever the server's defaults.
+// A session has the documented settings, regardless of the server's defaults.
 func testSession(t *testing.T, _ *apptest.Server, url string) {
 	db := open(t, url, database.Pool{StatementTimeout: 1500 * time.Millisecond})
 	f := mustFeed(t, db, `SELECT 1 AS id, @@time_zone AS zone, @@character_set_client AS client, @@character_set_connection AS conn, @@character_set_results AS results,
@@ -101,7 +101,7 @@ func testStatements(t *testing.T, _ *apptest.Server, url string) {
 	}
 }
 
-// A change of a table's columns outdates prepared statements; nobody notices.
+// A change of a table's columns invalidates prepared statements. Callers get no error.
 func testTableChanged(t *testing.T, _ *apptest.Server, url string) {
 	mustExecute(t, url, "CREATE TABLE items (id int PRIMARY KEY, v int)", "INSERT INTO items VALUES (1, 2)")
 	db := open(t, url, database.Pool{Max: 3})

@@ -107,7 +107,7 @@ func (in injection) store(t testing.TB, url string, texts []string) {
 	mustExecute(t, url, statements...)
 }
 
-// ask reads the feed on a session, whatever its settings, and checks that exactly
+// ask reads the feed on a session with any settings, and checks that exactly
 // the row of the text came back.
 func (in injection) ask(ctx context.Context, se *session, id int, text string) error {
 	d, err := in.f.describe(ctx)
@@ -189,7 +189,7 @@ func proveHarm(t *testing.T, se *session) {
 	}
 }
 
-// Through the adapter as it is, random bytes come back as they were bound.
+// Through the adapter, random bytes are returned as they were bound.
 func TestBoundBytes(t *testing.T) {
 	t.Parallel()
 	server := apptest.MariaDB(t, hostileSettings...)

@@ -93,7 +93,7 @@ func parse(t testing.TB, url string) database.URL {
 	return parsed
 }
 
-// execute runs a statement in a session of its own.
+// execute runs a statement in a new session.
 func execute(ctx context.Context, url string, statements ...string) error {
 	parsed, err := database.Parse(url)
 	if err != nil {

@@ -57,7 +57,7 @@ func TestPopupCommitUnanswered(t *testing.T) {
 	}
 }
 
-// The server keeps the lock with a session that it has not ended: that is nobody else's.
+// The server keeps the lock of a session that it has not ended. No other process holds it.
 // It ends a session that does not look at its lock.
 func TestPopupLockOldSession(t *testing.T) {
 	server := apptest.MariaDB(t)

@@ -10,7 +10,7 @@ type Verdict string
 // The verdicts, in the order of their checks.
 const (
 	IsArchived   Verdict = "archived"
-	HasProblem   Verdict = "problem" // Problem: why it is shown to nobody
+	HasProblem   Verdict = "problem" // Problem: why it is never shown
 	IsPaused     Verdict = "paused"
 	HasEnded     Verdict = "ended"       // At: when
 	Passed       Verdict = "passed"      // not later in the order than the last one, or answered itself

@@ -40,7 +40,7 @@ type compiled struct {
 	quietClick   int64
 	quietDismiss int64
 	counts       bool  // its shows are counted
-	problem      error // why it is shown to nobody; nil: none
+	problem      error // why it is never shown; nil: none
 }
 
 // never is later than any time.
@@ -82,7 +82,7 @@ func NewSet(schema *Schema, campaigns []Campaign) (*Set, error) {
 	return set, nil
 }
 
-// UsableSet is NewSet for stored campaigns. A campaign with a problem is shown to nobody, and
+// UsableSet is NewSet for stored campaigns. A campaign with a problem is never shown, and
 // Explain says why. If a placement exceeds its limits, the last ones in its order have a
 // problem. Those of expressions wrap a *TargetError.
 func UsableSet(schema *Schema, campaigns []Campaign) (*Set, map[CampaignID]error) {

@@ -17,7 +17,7 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// queryText returns the one value of a query on a connection of its own.
+// queryText returns the single value of a query on a new connection.
 func queryText(t testing.TB, url, sql string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -134,7 +134,7 @@ func testStatements(t *testing.T, pg *apptest.PostgresServer) {
 	}
 }
 
-// A change of a table's columns outdates prepared statements; nobody notices.
+// A change of a table's columns invalidates prepared statements. Callers get no error.
 func testTableChanged(t *testing.T, pg *apptest.PostgresServer) {
 	url := pg.CreateDatabase(t)
 	mustExecute(t, url, "CREATE TABLE items (id int PRIMARY KEY, v int); INSERT INTO items VALUES (1, 2)")

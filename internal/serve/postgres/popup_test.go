@@ -55,7 +55,7 @@ func popupBackend(pg *apptest.PostgresServer, via func(string) string) storetest
 	}
 }
 
-// The server keeps the lock with a session that it has not ended: that is nobody else's.
+// The server keeps the lock of a session that it has not ended. No other process holds it.
 // It ends a session whose client is gone.
 func TestPopupLockOldSession(t *testing.T) {
 	pg := apptest.Postgres(t)

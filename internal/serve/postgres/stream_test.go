@@ -207,8 +207,8 @@ func TestStreamConstraints(t *testing.T) {
 	}
 }
 
-// What a trigger raises with a SQLSTATE of its own and what a policy refuses is the
-// record's fault alone; a privilege that is missing is nobody's record's.
+// An error that a trigger raises with its own SQLSTATE, or a policy violation, rejects the
+// record. A missing privilege does not, because it is not caused by a record.
 func TestStreamRefusals(t *testing.T) {
 	t.Parallel()
 	pg := apptest.Postgres(t)
@@ -251,7 +251,7 @@ func TestStreamRefusals(t *testing.T) {
 	}
 }
 
-// A column without a time zone gets UTC, whatever the server, the database and the role
+// A column without a time zone gets UTC, regardless of what the server, the database and the role
 // are set to, and through a pooler too; a URL that names a time zone is obeyed.
 func TestStreamTimestampWithoutZone(t *testing.T) {
 	t.Parallel()

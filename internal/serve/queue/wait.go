@@ -99,7 +99,7 @@ func (g *Gather) End(n int) { g.active = max(n, g.active*7/8) }
 func (g *Gather) Enough(n int) bool { return n >= g.want }
 
 // Wait waits until done returns true or Every has passed. done is called whenever wake is
-// signaled, and may call Enough. The mutex is wake.L; Wait releases it meanwhile.
+// signaled, and may call Enough. The mutex is wake.L, which is released during the wait.
 func (g *Gather) Wait(wake *sync.Cond, done func() bool) {
 	wait := g.Every - time.Since(g.began)
 	if g.active < 2 || wait <= 0 {

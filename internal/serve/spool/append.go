@@ -26,7 +26,7 @@ type nameKey struct{ name, key string }
 // Append stores an entry and returns when it is on disk. replayed reports that an entry
 // with the same key waits already, and this one was not stored.
 //
-// If ctx ends first, the entry may be stored all the same: the error wraps
+// If ctx ends first, the entry may still be stored: the error wraps
 // queue.ErrUnknown. After any other error nothing was stored: queue.ErrOverloaded,
 // ErrTooLarge, ErrKeyReused, ErrBadKey, ErrClosed, or an error of the disk.
 func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replayed bool, err error) {
@@ -167,7 +167,7 @@ func (s *Spool) answer(t *ticket, err error) {
 	t.Answer(err)
 }
 
-// commit runs one transaction. The caller holds mu; commit releases it meanwhile.
+// commit runs one transaction. The caller holds mu; commit releases it during the transaction.
 func (s *Spool) commit(tickets []*ticket, removals []*removal) {
 	if len(tickets) == 0 && len(removals) == 0 {
 		return

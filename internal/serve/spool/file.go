@@ -100,7 +100,7 @@ func openFile(ctx context.Context, path string) (*file, error) {
 	return f, nil
 }
 
-// inspectFile opens a file for reading only. Another process may write it meanwhile.
+// inspectFile opens a file for reading only. Another process may write to it at the same time.
 func inspectFile(path string) (*file, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("find the spool: %w", err)

@@ -19,7 +19,7 @@ import (
 	"spillway/internal/serve/sqlite"
 )
 
-// endless is a feed whose statement does not end by itself.
+// endless is a feed whose statement never ends.
 func endless() feed.Definition {
 	return feed.Definition{
 		Name: "/endless",

@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS popup_queues (
 // Popups keeps campaigns, events and the states of users in tables popup_*. Its methods
 // can be called concurrently. The owner calls Close.
 //
-// It writes over a connection of its own, whose commits are synced.
+// It writes over a separate connection, whose commits are synced.
 type Popups struct {
 	*writer
 	db *DB

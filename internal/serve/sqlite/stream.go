@@ -34,7 +34,7 @@ CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (ex
 // Stream stores the records of one stream. It implements stream.Sink. The owner calls
 // Close.
 //
-// It writes over a connection of its own. SQLite has one writer at a time, so one
+// It writes over a separate connection. SQLite has one writer at a time, so one
 // committer is enough. A batch is one transaction, and each row is one run of a prepared
 // INSERT, which fails alone. Foreign keys are enforced. A table with a DEFERRED foreign
 // key is refused, because it could fail a whole batch at COMMIT.

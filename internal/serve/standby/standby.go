@@ -60,7 +60,7 @@ type Bounds struct {
 	// Timeout is the caller's time if the context has no deadline, as that of a shared
 	// call; 0 means unknown.
 	Timeout time.Duration
-	// Own reports errors that belong to the request, whatever the judge says; can be nil.
+	// Own reports errors that the request caused, which the judge does not see; can be nil.
 	Own func(error) bool
 }
 

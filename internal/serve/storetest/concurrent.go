@@ -148,7 +148,7 @@ func readWhileWritten(t *testing.T, source feed.Source, r feed.Range) {
 	}
 }
 
-// testRestart stops the server and starts it: the next read succeeds by itself.
+// testRestart restarts the server. The next read must succeed.
 func testRestart(t *testing.T, b Backend) {
 	db := b.open(t, database.Pool{Max: 4})
 	if db.Restart == nil {

@@ -43,7 +43,7 @@ type PopupTables interface {
 
 // PopupBackend is the database under test of Popup.
 type PopupBackend struct {
-	// Open opens an empty database of its own through the adapter. It registers the
+	// Open opens a new, empty database through the adapter. It registers the
 	// clean-up with t.
 	Open func(t testing.TB) PopupDB
 	// Millis writes an expression that is a column's time in milliseconds since 1970.

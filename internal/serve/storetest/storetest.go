@@ -19,7 +19,7 @@ import (
 
 // Backend is the database under test.
 type Backend struct {
-	// Open opens an empty database of its own through the adapter, with the
+	// Open opens a new, empty database through the adapter, with the
 	// given bounds over the defaults. It registers the clean-up with t.
 	Open func(t testing.TB, pool database.Pool) DB
 	// Types is the column type for each kind of value. Kinds without a type are left out.

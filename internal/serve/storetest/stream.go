@@ -16,7 +16,7 @@ import (
 
 // StreamBackend is the database under test of Stream.
 type StreamBackend struct {
-	// Open opens an empty database of its own through the adapter. It registers the
+	// Open opens a new, empty database through the adapter. It registers the
 	// clean-up with t.
 	Open func(t testing.TB, pool database.Pool) StreamDB
 	// Types is the type of a table's column for each type of a stream's.
@@ -36,7 +36,7 @@ type StreamDB struct {
 	// Kill ends the server as in a crash, Start starts it again; nil: there is no server.
 	Kill  func()
 	Start func() error
-	// Hold runs a statement in a transaction of its own, which stays open until release is
+	// Hold runs a statement in a separate transaction, which stays open until release is
 	// called; nil: the database has no row locks.
 	Hold func(t testing.TB, sql string) (release func())
 	// Proxy is between the adapter and the server; nil: there is no server.
