@@ -110,7 +110,7 @@ func (r *records) checkCounts(t testing.TB, step int) {
 	if total.Reads+total.Writes+total.Others != kinds {
 		t.Errorf("r/w/o %d/%d/%d of %d answers", total.Reads, total.Writes, total.Others, total.Done)
 	}
-	if math.Abs(length-total.Elapsed) > max(0.2, total.Elapsed/4) && total.Requests() > 0 {
+	if math.Abs(length-total.Elapsed) > 0.2 && total.Requests() > 0 {
 		t.Errorf("the seconds are %g s long, the step %g s", length, total.Elapsed)
 	}
 }
@@ -133,7 +133,7 @@ func TestClosedLoop(t *testing.T) {
 			if total.Done != want || total.Errors.Total() != 0 || total.Statuses[200] != want {
 				t.Errorf("%d workers: %+v, want %d answers", workers, total.Counters, want)
 			}
-			if total.Connects > int64(r.steps[i].Connections) || want == 5000 && math.Abs(total.Little.Ratio-1) > 0.5 {
+			if total.Connects > int64(r.steps[i].Connections) || want == 5000 && math.Abs(total.Little.Ratio-1) > 0.2 {
 				t.Errorf("%d workers: %d connections, N/(XR) = %g", workers, total.Connects, total.Little.Ratio)
 			}
 			if decode(t, total.Latency.Lag).Count() != 0 {
@@ -263,7 +263,7 @@ func TestWarmup(t *testing.T) {
 func TestOpenLoopRequests(t *testing.T) {
 	_, tg, clock := nullTarget(t, target.Config{})
 	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: 2, Steps: []Step{{Profile: Constant(2000, 0), Connections: 1, Requests: 600}}})
-	if total := &r.totals[0]; total.Done != 600 || total.Elapsed < 0.29 || total.Elapsed > 10 {
+	if total := &r.totals[0]; total.Done != 600 || total.Elapsed < 0.29 || total.Elapsed > 1 {
 		t.Errorf("%d answered in %g s, want 600 in 0.3 s", total.Done, total.Elapsed)
 	}
 }
@@ -274,7 +274,7 @@ func TestInterrupt(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		r := runLoad(t, ctx, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: profile, Connections: 3, Duration: time.Hour}, {Connections: 1, Requests: 1}}})
 		cancel()
-		if !r.interrupted || len(r.totals) != 1 || r.totals[0].Done < 1 || r.totals[0].Elapsed < 0.15 || r.totals[0].Elapsed > 10 {
+		if !r.interrupted || len(r.totals) != 1 || r.totals[0].Done < 50 || math.Abs(r.totals[0].Elapsed-0.3) > 0.15 {
 			t.Errorf("interrupted %v, %d totals, first %+v", r.interrupted, len(r.totals), r.totals[0].Counters)
 		}
 	}
@@ -349,7 +349,7 @@ func testBlocking(t *testing.T, tg *target.Target, clock target.Clock) {
 	if total := r.totals[1]; decode(t, total.Latency.Lag).Count() != total.Due {
 		t.Errorf("%d lags of %d arrivals", decode(t, total.Latency.Lag).Count(), total.Due)
 	}
-	if last := &r.totals[3]; last.Done == 0 || last.Elapsed < 0.2 || last.Elapsed > 10 {
+	if last := &r.totals[3]; last.Done == 0 || math.Abs(last.Elapsed-0.2) > 0.05 {
 		t.Errorf("the last step: %d answered in %g s", last.Done, last.Elapsed)
 	}
 	for i := range r.totals {
