@@ -189,7 +189,7 @@ func (c Check) judgeMySQL(p *Plan) ([]finding, error) {
 		case !n.Scans() && !n.buffered() && rows <= largeTable:
 			continue
 		}
-		if found, err = c.addLarge(found, f, n, p.understood); err != nil {
+		if found, err = c.addLarge(found, f, n, p.rewritten); err != nil {
 			return nil, err
 		}
 	}
@@ -198,7 +198,7 @@ func (c Check) judgeMySQL(p *Plan) ([]finding, error) {
 			continue
 		}
 		var err error
-		if found, err = c.addLarge(found, finding{computed: true, rows: n.Rows}, n, p.understood); err != nil {
+		if found, err = c.addLarge(found, finding{computed: true, rows: n.Rows}, n, p.rewritten); err != nil {
 			return nil, err
 		}
 	}
@@ -207,13 +207,13 @@ func (c Check) judgeMySQL(p *Plan) ([]finding, error) {
 
 // addLarge adds a finding if its table is large. Derived tables, whose own lines
 // are in the plan, are left out.
-func (c Check) addLarge(found []finding, f finding, n Node, u Understood) ([]finding, error) {
+func (c Check) addLarge(found []finding, f finding, n Node, r Rewritten) ([]finding, error) {
 	t, ok := c.Tables[n.Alias]
 	if !ok {
 		return found, nil
 	}
 	f.table = t
-	f.equal, f.join = u.equalities(n.Alias)
+	f.equal, f.join = r.equalities(n.Alias)
 	rows, err := c.Catalog.rows(t)
 	if err != nil || rows <= largeTable {
 		return found, err

@@ -17,7 +17,7 @@ type Plan struct {
 	// ExecutionSeconds is how long the statement took; nil unless it was executed.
 	ExecutionSeconds *float64
 
-	understood Understood // MySQL's
+	rewritten Rewritten // MySQL's
 }
 
 // Node is one step of a plan. Fields that a database does not tell are zero.
@@ -95,15 +95,15 @@ func ReadPostgres(document string) (*Plan, error) {
 }
 
 // ReadMySQL reads the rows of EXPLAIN as a table, in the form of MariaDB (10
-// columns, 11 with EXTENDED) or MySQL (12). understood is the statement as the
+// columns, 11 with EXTENDED) or MySQL (12). rewritten is the statement as the
 // server rewrote it (note 1003 of SHOW WARNINGS), "" if it is not known.
-func ReadMySQL(rows [][]string, understood string) (*Plan, error) {
+func ReadMySQL(rows [][]string, rewritten string) (*Plan, error) {
 	layouts := map[int][]string{
 		10: {"id", "select", "table", "type", "possible", "key", "length", "ref", "rows", "extra"},
 		11: {"id", "select", "table", "type", "possible", "key", "length", "ref", "rows", "filtered", "extra"},
 		12: {"id", "select", "table", "partitions", "type", "possible", "key", "length", "ref", "rows", "filtered", "extra"},
 	}
-	p := &Plan{understood: ReadUnderstood(understood)}
+	p := &Plan{rewritten: ReadRewritten(rewritten)}
 	for _, row := range rows {
 		layout, ok := layouts[len(row)]
 		if !ok {

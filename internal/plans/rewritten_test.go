@@ -8,7 +8,7 @@ import (
 
 func TestUnderstood(t *testing.T) {
 	const text = "/* select#1 */ select \"d\".\"o\".\"a,\"\"b\" AS \"x\",'it''s \\' from `q`' AS `s`,`v`.`c``d` AS `y`,f(`d`.`o`.`z`,1) AS `z` from `d`.`orders` `o` join `d`.`v` where `d`.`o`.`k` = 'x' and `d`.`o`.`f` = `v`.`g`"
-	u := ReadUnderstood(text)
+	u := ReadRewritten(text)
 	if diff := cmp.Diff(map[string]ColumnRef{"x": {"o", `a,"b`}, "y": {"v", "c`d"}}, u.Outputs()); diff != "" {
 		t.Errorf("outputs (-want +got):\n%s", diff)
 	}
@@ -29,7 +29,7 @@ func FuzzUnderstood(f *testing.F) {
 	f.Add("select `")
 	f.Add("'\\")
 	f.Fuzz(func(_ *testing.T, text string) {
-		u := ReadUnderstood(text)
+		u := ReadRewritten(text)
 		u.Outputs()
 		u.Tables()
 		u.equalities("o")
