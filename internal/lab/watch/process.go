@@ -77,9 +77,8 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 	if values["processes"] == 0 { // zombies whose parent does not wait for them
 		err = missing
 	}
-	cpu := p.ledger.total()
-	values["cpu_user_seconds_total"] = float64(cpu.user) / ticksPerSecond
-	values["cpu_system_seconds_total"] = float64(cpu.system) / ticksPerSecond
+	user, system := p.ledger.exact(processCPU)
+	values["cpu_user_seconds_total"], values["cpu_system_seconds_total"] = user.Seconds(), system.Seconds()
 	if p.group.dir != "" {
 		user, system, readErr := p.group.read()
 		if readErr != nil {

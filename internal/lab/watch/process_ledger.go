@@ -1,9 +1,15 @@
 package watch
 
-import "github.com/prometheus/procfs"
+import (
+	"time"
+
+	"github.com/prometheus/procfs"
+)
 
 // ticksPerSecond is the kernel's USER_HZ, the unit of CPU times in /proc: 100 on every Linux that Go runs on.
 const ticksPerSecond = 100
+
+const tick = time.Second / ticksPerSecond
 
 // ticks are the user and the system CPU time of something, in clock ticks.
 type ticks struct{ user, system uint64 }
@@ -41,6 +47,8 @@ type ledger struct {
 	lost    ticks           // of ended members that no member reaped
 	before  ticks           // what processes had used before they became the target
 	last    ticks           // the total returned last
+
+	user, system time.Duration // as exact returned them last
 }
 
 // A member is a process of the tree.
@@ -154,4 +162,27 @@ func (l *ledger) total() ticks {
 	}
 	l.last = l.last.max(sum.sub(l.before))
 	return l.last
+}
+
+// exact is the total with what the live members have used beyond whole ticks, which cpu reads: the CPU time of a process so
+// far, with that of its ended threads, and 0 if that is not known. Neither part ever falls.
+//
+// The rest of a member that ends is taken back, up to a tick or two, and may be in the ticks of its parent later: the total
+// stands still until it has grown by as much.
+func (l *ledger) exact(cpu func(pid int) time.Duration) (user, system time.Duration) {
+	whole := l.total()
+	user, system = time.Duration(whole.user)*tick, time.Duration(whole.system)*tick
+	rest := time.Duration(0)
+	for pid, m := range l.members {
+		rest += min(max(cpu(pid)-time.Duration(m.own.user+m.own.system)*tick, 0), 2*tick)
+	}
+	sum := max(user+system+rest, l.user+l.system)
+	if user+system > 0 {
+		user += time.Duration(float64(rest) * float64(user) / float64(user+system))
+	} else {
+		user = rest
+	}
+	l.user = min(max(user, l.user), sum-l.system)
+	l.system = sum - l.user
+	return l.user, l.system
 }

@@ -3,6 +3,7 @@ package watch
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -184,5 +185,41 @@ func TestLedgerLost(t *testing.T) {
 	l.update([]member{one(9, 1, 8, 0), one(10, 1, 1000, 0)}, func(m *member) bool { return m.pid == 10 })
 	if got := l.total(); got.user != 219 {
 		t.Errorf("with one that ran before: %d, want 219", got.user)
+	}
+}
+
+// TestLedgerExact adds what members have used beyond whole ticks. When a member ends, the total stands still until its parent
+// has gained as much.
+func TestLedgerExact(t *testing.T) {
+	var l ledger
+	steps := []struct {
+		name         string
+		seen         []member
+		cpu          map[int]time.Duration
+		user, system time.Duration
+	}{
+		{"below a tick", []member{{pid: 2, own: ticks{}}}, map[int]time.Duration{2: 3 * time.Millisecond}, 3 * time.Millisecond, 0},
+		{"a tick of system time", []member{{pid: 2, own: ticks{system: 1}}}, map[int]time.Duration{2: 12 * time.Millisecond}, 3 * time.Millisecond, 9 * time.Millisecond},
+		{
+			"a child",
+			[]member{{pid: 2, own: ticks{system: 1}}, {pid: 3, ppid: 2}},
+			map[int]time.Duration{2: 12 * time.Millisecond, 3: 7 * time.Millisecond},
+			3 * time.Millisecond, 16 * time.Millisecond,
+		},
+		{"the child ended", []member{{pid: 2, own: ticks{system: 1}}}, map[int]time.Duration{2: 14 * time.Millisecond}, 3 * time.Millisecond, 16 * time.Millisecond},
+		{
+			"its time is in a tick of its parent",
+			[]member{{pid: 2, own: ticks{system: 1}, reaped: ticks{system: 1}}},
+			map[int]time.Duration{2: 14 * time.Millisecond},
+			3 * time.Millisecond, 21 * time.Millisecond,
+		},
+		{"ended", nil, nil, 3 * time.Millisecond, 21 * time.Millisecond},
+	}
+	for _, step := range steps {
+		l.update(step.seen, ours)
+		user, system := l.exact(func(pid int) time.Duration { return step.cpu[pid] })
+		if user != step.user || system != step.system {
+			t.Errorf("%s: %v user, %v system, want %v, %v", step.name, user, system, step.user, step.system)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,48 @@ func TestProcessCPU(t *testing.T) {
 	expectAll(t, values, map[string]float64{
 		"cpu_user_seconds_total": w.figures["user"], "cpu_system_seconds_total": w.figures["system"], "processes": 1,
 	})
+}
+
+// TestProcessBelowTick has a process use less than a clock tick. The figures must follow its CPU clock.
+func TestProcessBelowTick(t *testing.T) {
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _, _ = in.Close(), cmd.Process.Kill(), cmd.Wait() })
+	line := []byte("x\n")
+	echo := func() {
+		if _, err := in.Write(line); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, len(line))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	echo()
+	sampler := watch(t, strconv.Itoa(cmd.Process.Pid))
+	read := func() (sum, earliest, latest float64) {
+		earliest = processCPU(cmd.Process.Pid).Seconds()
+		values := readOne(t, sampler)
+		return values["cpu_user_seconds_total"] + values["cpu_system_seconds_total"], earliest, processCPU(cmd.Process.Pid).Seconds()
+	}
+	before, beforeEarliest, beforeLatest := read()
+	for processCPU(cmd.Process.Pid).Seconds() < beforeLatest+0.002 {
+		echo()
+	}
+	after, afterEarliest, afterLatest := read()
+	const rounding = 1e-6
+	if used := after - before; used < afterEarliest-beforeLatest-rounding || used > afterLatest-beforeEarliest+rounding {
+		t.Errorf("%g s of CPU time, want %g to %g", used, afterEarliest-beforeLatest, afterLatest-beforeEarliest)
+	}
 }
 
 // TestProcessShortLivedChildren runs 40 children with 20 ms of CPU time each. Almost none is alive during a reading.
