@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"zombiezen.com/go/sqlite"
@@ -64,7 +65,8 @@ func TestQueriesOnPostgres(t *testing.T) {
 	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)"), database)
 	testQueries(t, s.URL(""))
 
-	// A thousand concurrent requests share one execution.
+	// A thousand concurrent requests share one execution, or one in each second if they take that long to arrive.
+	start := time.Now()
 	var group sync.WaitGroup
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1000}}
 	defer client.CloseIdleConnections()
@@ -77,8 +79,8 @@ func TestQueriesOnPostgres(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if n := metric(t, s, `spillway_query_executions_total{query="/slow"}`); n < 1 || n > 2 { // a late request may need a second one
-		t.Errorf("%v executions for 1,000 requests", n)
+	if n := metric(t, s, `spillway_query_executions_total{query="/slow"}`); n < 1 || n > 1+time.Since(start).Seconds() {
+		t.Errorf("%v executions for 1,000 requests in %v", n, time.Since(start))
 	}
 
 	// When no client waits any more, the statement is cancelled.

@@ -26,7 +26,7 @@ const gameRecord = "SELECT * FROM game_record WHERE app_id=? AND token=? AND sco
 const gameRows = 50_000
 
 // createGames makes game_record with that many apps: with one, app_id and
-// token hold one value each, and so does prize_grade, as in the fourth seed.
+// token hold one value each, and so does prize_grade.
 func createGames(t *testing.T, url database.URL, apps int) {
 	t.Helper()
 	s := connect(t, url)
@@ -122,8 +122,8 @@ func TestRealServers(t *testing.T) {
 	}
 }
 
-// The fourth seed's statement: its own index is right for its one app, and
-// the columns that equal a value belong first when there are many.
+// With one app, the index needs no columns that hold one value. With many, the
+// columns that equal a value belong first.
 func testGameRecord(t *testing.T, create func() database.URL) {
 	for apps, want := range map[int]string{1: "prize_grade, score", 100: "app_id, token, prize_grade, score"} {
 		url := create()

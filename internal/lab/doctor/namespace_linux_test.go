@@ -26,13 +26,14 @@ type drill struct {
 	sources  [][4]byte // more than one: connections are bound to them in turn
 	targets  int       // listeners
 	runsOut  bool
+	timely   bool // connections that come late find ports that are free again
 }
 
 // The kernel runs out of 1,000 local ports when Predict says so.
 func TestPredictionAgainstKernel(t *testing.T) {
 	lo, far := [4]byte{127, 0, 0, 1}, [4]byte{10, 99, 0, 1}
 	const slow = "rate=400 service=1ms"
-	fast := drill{name: "reuse, too fast", reuse: "1", delay: "3000", workload: slow + " loopback", address: lo, runsOut: true}
+	fast := drill{name: "reuse, too fast", reuse: "1", delay: "3000", workload: slow + " loopback", address: lo, runsOut: true, timely: true}
 	if _, err := os.Stat("/proc/sys/net/ipv4/tcp_tw_reuse_delay"); err != nil { // Linux before 6.14
 		fast.delay, fast.workload = "", "rate=2000 service=1ms loopback"
 	}
@@ -74,11 +75,13 @@ func (d drill) run(t *testing.T) error {
 	}
 	p := Predict(facts, w)
 	limit := 2 * float64(p.LocalPorts) / p.NewConnectionsHz // well past the first failure
-	got, err := d.load(w, limit)
+	got, late, err := d.load(w, limit)
 	if err != nil {
 		return err
 	}
 	switch {
+	case d.timely && late > 0.1*limit:
+		t.Logf("%s: no verdict: the machine opened the connections %.2f s late", d.name, late)
 	case p.PortsRunOut != d.runsOut:
 		return fmt.Errorf("predicted to run out: %t, want %t", p.PortsRunOut, d.runsOut)
 	case !d.runsOut && !math.IsInf(got, 1):
@@ -118,9 +121,9 @@ func (d drill) enter() error {
 	return nil
 }
 
-// load opens connections at the workload's rate until one finds no local port,
-// and returns the second at which that happened, or infinity.
-func (d drill) load(w *Workload, limit float64) (float64, error) {
+// load opens connections at the workload's rate until one finds no local port, and returns
+// the second at which that one was due, or infinity, and how many seconds behind it was.
+func (d drill) load(w *Workload, limit float64) (due, late float64, err error) {
 	var servers sync.WaitGroup
 	defer servers.Wait()
 	var listeners []int
@@ -133,7 +136,7 @@ func (d drill) load(w *Workload, limit float64) (float64, error) {
 	for i := range max(1, d.targets) {
 		fd, err := listen(d.address, 8000+i)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		listeners = append(listeners, fd)
 		servers.Go(func() { serve(fd, w.Closes == ServerSide) })
@@ -143,17 +146,18 @@ func (d drill) load(w *Workload, limit float64) (float64, error) {
 	defer tick.Stop()
 	for n := 0; ; {
 		elapsed := time.Since(start).Seconds()
-		if elapsed > limit {
-			return math.Inf(1), nil
-		}
-		for ; float64(n) < elapsed*w.Rate; n++ {
+		for ; float64(n) < min(elapsed, limit)*w.Rate; n++ {
 			err := d.connect(n, w.Closes == ServerSide)
+			due := float64(n) / w.Rate
 			if errors.Is(err, unix.EADDRNOTAVAIL) {
-				return time.Since(start).Seconds(), nil
+				return due, time.Since(start).Seconds() - due, nil
 			}
 			if err != nil {
-				return 0, err
+				return 0, 0, err
 			}
+		}
+		if elapsed > limit {
+			return math.Inf(1), time.Since(start).Seconds() - limit, nil
 		}
 		<-tick.C
 	}

@@ -190,11 +190,13 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// stallShows reports whether p99 is the computed value. It may only be higher if the step says that other
-// programs delayed requests.
+// stallShows reports whether p99 is the computed value.
 func stallShows(total *result.Total, got, want float64) bool {
-	return got > 0.95*want && (got < 1.05*want || total.Validity == result.HostContended)
+	return got > 0.95*want && inTime(total, got < 1.05*want)
 }
+
+// inTime returns whether something did not take too long. It may only if the step says that other programs delayed it.
+func inTime(total *result.Total, ok bool) bool { return ok || total.Validity == result.HostContended }
 
 // TestStallWithFewConnections does the same when nearly every arrival of the stall has to
 // wait for a connection: the response time shows it, the service time cannot.
@@ -219,7 +221,7 @@ func TestUnsent(t *testing.T) {
 	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Backlog: 100, Steps: []Step{{Profile: Constant(rate, length), Connections: 4, Duration: length}}})
 	total := &r.totals[0]
 	unsent := total.Errors[result.Unsent]
-	if unsent < 800 || unsent > 1300 || total.Errors.Total() != unsent || r.steps[0].BacklogLimit != 100 {
+	if unsent < 800 || !inTime(total, unsent <= 1300) || total.Errors.Total() != unsent || r.steps[0].BacklogLimit != 100 {
 		t.Errorf("errors %s, want unsent about 1100", total.Errors.String())
 	}
 	if text := strings.Join(total.Reasons, "\n"); !strings.Contains(text, "the target did not keep up") {
@@ -263,7 +265,7 @@ func TestWarmup(t *testing.T) {
 func TestOpenLoopRequests(t *testing.T) {
 	_, tg, clock := nullTarget(t, target.Config{})
 	r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: 2, Steps: []Step{{Profile: Constant(2000, 0), Connections: 1, Requests: 600}}})
-	if total := &r.totals[0]; total.Done != 600 || total.Elapsed < 0.29 || total.Elapsed > 1 {
+	if total := &r.totals[0]; total.Done != 600 || total.Elapsed < 0.29 || !inTime(total, total.Elapsed <= 1) {
 		t.Errorf("%d answered in %g s, want 600 in 0.3 s", total.Done, total.Elapsed)
 	}
 }
@@ -274,7 +276,7 @@ func TestInterrupt(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		r := runLoad(t, ctx, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: profile, Connections: 3, Duration: time.Hour}, {Connections: 1, Requests: 1}}})
 		cancel()
-		if !r.interrupted || len(r.totals) != 1 || r.totals[0].Done < 50 || math.Abs(r.totals[0].Elapsed-0.3) > 0.15 {
+		if !r.interrupted || len(r.totals) != 1 || r.totals[0].Done < 50 || r.totals[0].Elapsed < 0.15 || !inTime(&r.totals[0], r.totals[0].Elapsed <= 0.45) {
 			t.Errorf("interrupted %v, %d totals, first %+v", r.interrupted, len(r.totals), r.totals[0].Counters)
 		}
 	}
@@ -341,26 +343,29 @@ func testBlocking(t *testing.T, tg *target.Target, clock target.Clock) {
 		{Connections: 3, Duration: 200 * time.Millisecond},
 	}})
 	for i, want := range []int64{500, 240, 100} {
-		// On a machine that has no time for us, the last arrivals may never be sent.
-		if total := r.totals[i]; total.Requests() != want || total.Errors.Total() != total.Errors[result.Unsent] {
-			t.Errorf("step %d: %d requests, errors: %s; want %d", i, total.Requests(), total.Errors.String(), want)
+		if n := r.totals[i].Requests(); n != want {
+			t.Errorf("step %d: %d requests, want %d", i, n, want)
 		}
 	}
 	if total := r.totals[1]; decode(t, total.Latency.Lag).Count() != total.Due {
 		t.Errorf("%d lags of %d arrivals", decode(t, total.Latency.Lag).Count(), total.Due)
 	}
-	if last := &r.totals[3]; last.Done == 0 || math.Abs(last.Elapsed-0.2) > 0.05 {
+	if last := &r.totals[3]; last.Done == 0 || last.Elapsed < 0.15 || !inTime(last, last.Elapsed <= 0.25) {
 		t.Errorf("the last step: %d answered in %g s", last.Done, last.Elapsed)
 	}
 	for i := range r.totals {
-		if errors := r.totals[i].Errors; errors.Total() != errors[result.Unsent] {
+		errors, unsent := r.totals[i].Errors, int64(0)
+		if r.steps[i].Loop == result.LoopOpen {
+			unsent = errors[result.Unsent] // on a busy machine, the last arrivals may never be sent
+		}
+		if errors.Total() != unsent {
 			t.Errorf("step %d: errors %s", i, errors.String())
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	stopped := runLoad(t, ctx, Config{Target: tg, Clock: clock, Steps: []Step{{Profile: Constant(100, time.Hour), Connections: 2, Duration: time.Hour}}})
-	if !stopped.interrupted || stopped.totals[0].Done < 5 {
+	if !stopped.interrupted || stopped.totals[0].Done == 0 || !inTime(&stopped.totals[0], stopped.totals[0].Done >= 5) {
 		t.Errorf("interrupted %v with %d answered", stopped.interrupted, stopped.totals[0].Done)
 	}
 }

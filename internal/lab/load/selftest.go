@@ -21,6 +21,8 @@ type Finding struct {
 	Name   string `json:"name"`
 	Passed bool   `json:"passed"`
 	Text   string `json:"text"` // the figures and their limits
+
+	contended bool // other programs took the CPU that the generator needed
 }
 
 // Limits of the self-test.
@@ -150,6 +152,7 @@ func testCeiling(ctx context.Context, seed uint64) (Finding, error) {
 	rate := float64(t.total.Done) / t.total.Elapsed
 	cpu := (t.total.Cost.CPUUser + t.total.Cost.CPUSystem) / float64(max(t.total.Done, 1))
 	f.Passed = rate >= ceilingMin && t.total.Errors.Total() == 0 && math.Abs(t.total.Little.Ratio-1) <= littleMax
+	f.contended = t.total.Validity == result.HostContended
 	f.Text = fmt.Sprintf("%.0f/s against a server that does nothing, %.2f us of CPU per request; in flight over rate times service time %.3f (1 = Little's law holds), errors %d",
 		rate, cpu*1e6, t.total.Little.Ratio, t.total.Errors.Total())
 	return f, nil
@@ -169,6 +172,7 @@ func testStall(ctx context.Context, seed uint64) (Finding, error) {
 	want := stall.Seconds() * (1 - 0.01/share)
 	got := t.response.Quantile(0.99).Seconds()
 	f.Passed = math.Abs(got-want) <= stallError*want
+	f.contended = t.total.Validity == result.HostContended
 	f.Text = fmt.Sprintf("a stall of %s in %s at %d/s: p99 %.3f s, computed %.3f s, allowed %.0f %%", stall, length, rate, got, want, 100*stallError)
 	return f, nil
 }

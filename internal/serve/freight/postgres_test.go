@@ -95,7 +95,7 @@ func testPooler(t *testing.T, server *apptest.PostgresServer) {
 	pooled := parse(t, apptest.PgBouncer(t, server, "transaction").URL(name))
 	p.seed(t, pooled, small, false, true)
 	p.complete(t, pooled, small)
-	interrupt(t, pooled, medium, "users")
+	interrupt(t, pooled, medium, "users", p.answerWithin(t, parse(t, server.CreateDatabase(t))))
 	p.complete(t, pooled, small)
 	p.seed(t, pooled, medium, true, true)
 	p.complete(t, parse(t, direct), medium)
