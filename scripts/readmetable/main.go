@@ -6,14 +6,15 @@
 //	<!-- table:freight-stacks columns=peak_hz,cpu_percent.db@rate-300 published -->
 //	<!-- /table -->
 //
-// It marks a picture by a comment above an image. The alternative text is the title of the picture:
+// It marks a picture by a comment above an image. The alternative text is the title of the picture. A translation of the
+// document shows the same picture without the comment:
 //
 //	<!-- picture:freight-stacks column=cpu_percent.db@rate-300 variants=go,spillway -->
 //	![Database CPU at 300 requests/s](docs/images/freight-stacks.png)
 //
 // The first word is a directory below experiments/ with the summary results/study.json, or "freight-stacks/NAME" for
 // results/NAME.json. "configuration" stands for the tables of all configuration keys. The options of a table are view,
-// columns, variants, published, names and valid, as in report.StudySelection. A result file that is not a summary has its
+// columns, variants, published, names, valid and nolevel, as in report.StudySelection. A result file that is not a summary has its
 // own tables: "freight-feed/summary rows=servers". With -check, the command writes nothing and fails if a document is
 // stale. "table:NAME begin" and "table:NAME end" belong to another program.
 package main
@@ -234,8 +235,10 @@ func parseSelection(options []string) (report.StudySelection, error) {
 			s.Names = true
 		case "valid":
 			s.Valid = true
+		case "nolevel":
+			s.NoLevel = true
 		default:
-			return s, fmt.Errorf("unknown option %q: view, columns, variants, published, names or valid", name)
+			return s, fmt.Errorf("unknown option %q: view, columns, variants, published, names, valid or nolevel", name)
 		}
 	}
 	return s, nil
@@ -285,6 +288,8 @@ var chinese = map[string]string{
 	"against":    "对照",
 	"ratio":      "比值",
 	"interval":   "区间",
+	"p50":        "p50 响应时间",
+	"p99":        "p99 响应时间",
 	"verdict":    "结论",
 	"pairs":      "配对数",
 	"metric":     "指标",
@@ -292,6 +297,7 @@ var chinese = map[string]string{
 	"published":  "原文",
 	"measured":   "实测",
 
+	"database CPU":    "数据库 CPU",
 	"ratio there":     "原文比值",
 	"ratio here":      "实测比值",
 	"direction":       "方向",

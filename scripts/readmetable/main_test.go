@@ -108,6 +108,20 @@ func TestValidRowsOnly(t *testing.T) {
 	}
 }
 
+// With nolevel, the heads do not name the level. In README.zh-CN.md they are translated.
+func TestHeadsWithoutLevel(t *testing.T) {
+	const directive = "<!-- table:stacks columns=rate_hz@rate-300 variants=go names nolevel -->\n<!-- /table -->\n"
+	root := repository(t, map[string]string{"README.md": directive, "README.zh-CN.md": directive})
+	if err := run(root, false, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, head := range map[string]string{"README.md": "| variant | requests/s |", "README.zh-CN.md": "| 方案 | 每秒请求数 |"} {
+		if got := read(t, root, name); !strings.Contains(got, head) {
+			t.Errorf("%s lacks %s: %s", name, head, got)
+		}
+	}
+}
+
 // A table leaves out the figures that the study's comparisons leave out.
 func TestGeneratorLimitedFigures(t *testing.T) {
 	root := repository(t, map[string]string{"README.md": "<!-- table:stacks columns=rate_hz@rate-300 variants=php,go names -->\n<!-- /table -->\n"})

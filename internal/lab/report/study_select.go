@@ -24,6 +24,8 @@ type StudySelection struct {
 	Names bool
 	// Valid leaves out the rows of the view "columns" that rest on a run that was not a valid measurement.
 	Valid bool
+	// NoLevel leaves the levels out of the heads of the view "columns", if the text around the table names the level.
+	NoLevel bool
 	// Words translates heads and words of the table. Missing words stay as they are.
 	Words map[string]string
 }
@@ -94,7 +96,11 @@ func columnsSection(s *experiment.Study, selection *StudySelection) (studySectio
 		if !slices.Contains(s.Levels(), level) {
 			return studySection{}, fmt.Errorf("%s: the study has no level %q", column, level)
 		}
-		heads = append(heads, selection.word(metric.Title)+atLevel(level))
+		head := selection.word(metric.Title)
+		if !selection.NoLevel {
+			head += atLevel(level)
+		}
+		heads = append(heads, head)
 	}
 	section := studySection{rows: [][]string{heads}}
 	for _, v := range s.Manifest.Variants {

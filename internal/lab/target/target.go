@@ -1,5 +1,5 @@
-// Package target sends requests to HTTP, PostgreSQL, MySQL, SQLite and Redis
-// servers. Open parses an address and the requests. Each connection then carries
+// Package target sends requests to HTTP, PostgreSQL, MySQL, MariaDB, SQLite and
+// Redis servers. Open parses an address and the requests. Each connection then carries
 // one request at a time, and an Outcome reports its times and its result.
 //
 // On Linux, Worker drives http://, redis:// and unencrypted postgres:// with an
