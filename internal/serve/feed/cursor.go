@@ -14,7 +14,7 @@ import (
 //
 // feed is a fingerprint of the feed's name and key columns, so that the cursor of another
 // feed is rejected. The checksum detects damage; it is not a signature. A forged key is
-// harmless, because its values are only used as parameters.
+// harmless: its values are checked against the column types and bound as parameters.
 const (
 	cursorVersion = 1
 	cursorFixed   = 1 + 4 + 4

@@ -120,10 +120,7 @@ func (f *Feed) Limits() (limit, limitMax, offsetMax int) {
 
 // Check has the database explain the feed's statements. See Source.Check.
 func (f *Feed) Check(ctx context.Context) error {
-	if err := f.source.Check(ctx, f.cfg.Window); err != nil {
-		return fmt.Errorf("feed %s: %w", f.cfg.Name, err)
-	}
-	return nil
+	return f.source.Check(ctx, f.cfg.Window)
 }
 
 // Warm reads the window of a feed without parameters, so that the first request finds it.

@@ -70,7 +70,7 @@ type Source interface {
 	Keys(ctx context.Context, r Range, every int) (Walk, error)
 	// Check has the database explain the statements for a window of that many rows. If a
 	// table of more than 10,000 rows would be sorted or scanned, the error names the index
-	// to add.
+	// to add. Every error names the feed.
 	Check(ctx context.Context, window int) error
 }
 

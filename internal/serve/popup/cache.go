@@ -12,7 +12,7 @@ import (
 // Forget removes a state that has changed. A state that was read before the change is not
 // added after it:
 //
-//	before := c.Now(key)
+//	before := c.Version(key)
 //	state, err := read(key)
 //	c.Put(key, before, state) // does nothing after a Forget
 type Cache struct {
@@ -21,8 +21,8 @@ type Cache struct {
 	shards [shards]cacheShard
 }
 
-// Moment counts the changes of a key's shard. See Cache.
-type Moment uint64
+// ShardVersion counts the changes of a key's shard. See Cache.
+type ShardVersion uint64
 
 // CacheStats is a snapshot of a Cache, for metrics.
 type CacheStats struct {
@@ -33,7 +33,7 @@ type CacheStats struct {
 type cacheShard struct {
 	mu           sync.RWMutex
 	states       table
-	now          Moment
+	version      ShardVersion
 	evictAt      int // cell at which the next eviction starts
 	hits, misses atomic.Uint64
 }
@@ -70,20 +70,20 @@ func (c *Cache) Get(key Key) (State, bool) {
 	return state, found
 }
 
-// Now returns the moment for Put. Call it before the state is read.
-func (c *Cache) Now(key Key) Moment {
+// Version returns the version of the key's shard for Put. Call it before the state is read.
+func (c *Cache) Version(key Key) ShardVersion {
 	_, s := c.find(key)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.now
+	return s.version
 }
 
-// Put adds a state that was read after a moment, unless its shard has changed since.
-func (c *Cache) Put(key Key, read Moment, state State) {
+// Put adds a state that was read at a version of its shard, unless its shard has changed since.
+func (c *Cache) Put(key Key, read ShardVersion, state State) {
 	f, s := c.find(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now != read {
+	if s.version != read {
 		return
 	}
 	if s.states.used >= c.limit && !s.states.has(f) {
@@ -97,7 +97,7 @@ func (c *Cache) Forget(key Key) {
 	f, s := c.find(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now++
+	s.version++
 	s.states.remove(f)
 }
 
@@ -106,7 +106,7 @@ func (c *Cache) Clear() {
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.mu.Lock()
-		s.now++
+		s.version++
 		s.states = table{}
 		s.mu.Unlock()
 	}

@@ -15,7 +15,7 @@ func TestCache(t *testing.T) {
 		c := NewCache(shards * rapid.IntRange(1, 3).Draw(t, "limit"))
 		type reading struct {
 			key    Key
-			moment Moment
+			moment ShardVersion
 			state  State
 		}
 		newest := make(map[Key]State) // what a store would have; forgotten with each change
@@ -29,7 +29,7 @@ func TestCache(t *testing.T) {
 				c.Forget(key)
 			case 2, 3, 4:
 				key := keys.Draw(t, "key")
-				under = append(under, reading{key, c.Now(key), newest[key]})
+				under = append(under, reading{key, c.Version(key), newest[key]})
 			case 5, 6, 7:
 				if len(under) > 0 {
 					r := under[0]
@@ -62,7 +62,7 @@ func TestCacheFull(t *testing.T) {
 	const users = shards * 100
 	for i := range users {
 		key := Key{fmt.Sprint(i), "home"}
-		c.Put(key, c.Now(key), State{Version: uint64(i) + 1, Phase: Shown})
+		c.Put(key, c.Version(key), State{Version: uint64(i) + 1, Phase: Shown})
 		if state, ok := c.Get(key); !ok || state.Version != uint64(i)+1 {
 			t.Fatalf("user %d was not kept: %+v", i, state)
 		}

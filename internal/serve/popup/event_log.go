@@ -34,7 +34,9 @@ type Spool interface {
 // EventTables is where a database stores events.
 type EventTables interface {
 	// Apply stores events and the states after them, and a mark, if there is one, in the same transaction.
-	// An event that is stored already is skipped.
+	// An event that is stored already is skipped. It returns nil only after a COMMIT of its own
+	// was answered without a warning. It ends no COMMIT, also if ctx has a deadline: ctx ends
+	// the wait for it only when the process stops.
 	Apply(ctx context.Context, mark *queue.Mark, events []Event) error
 }
 

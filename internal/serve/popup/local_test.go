@@ -90,7 +90,7 @@ func TestLocal(t *testing.T) {
 			close(ended)
 		}()
 		synctest.Wait()
-		if len(tables.events) != 2 || *tables.mark != (queue.Mark{Spool: [16]byte{7}, Last: 3}) {
+		if len(tables.events) != 2 || tables.mark.Spool != [16]byte{7} || tables.mark.Last != 3 {
 			t.Errorf("drained: %+v, %+v", tables.events, tables.mark)
 		}
 		server.restart(false)

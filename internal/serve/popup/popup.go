@@ -149,27 +149,27 @@ var errConflicts = fmt.Errorf("the state changed %d times during one request", a
 
 // read returns the state from the cache, or else from the store. remember puts one from
 // the store into the cache.
-func (p *Popup) read(ctx context.Context, key Key) (state State, remember memo, err error) {
+func (p *Popup) read(ctx context.Context, key Key) (state State, remember cacheWrite, err error) {
 	if p.cfg.Cache == nil {
 		state, err = p.cfg.Store.Get(ctx, key)
-		return state, memo{}, err
+		return state, cacheWrite{}, err
 	}
 	state, ok := p.cfg.Cache.Get(key)
 	if ok {
-		return state, memo{}, nil
+		return state, cacheWrite{}, nil
 	}
-	remember = memo{p.cfg.Cache, p.cfg.Cache.Now(key)}
+	remember = cacheWrite{p.cfg.Cache, p.cfg.Cache.Version(key)}
 	state, err = p.cfg.Store.Get(ctx, key)
 	return state, remember, err
 }
 
-// memo is the right to put a state into a cache. The zero memo does nothing.
-type memo struct {
+// cacheWrite is the right to put a state into a cache. The zero cacheWrite does nothing.
+type cacheWrite struct {
 	cache  *Cache
-	before Moment
+	before ShardVersion
 }
 
-func (m memo) put(key Key, state State) {
+func (m cacheWrite) put(key Key, state State) {
 	if m.cache != nil {
 		m.cache.Put(key, m.before, state)
 	}

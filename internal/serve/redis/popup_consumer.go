@@ -21,7 +21,6 @@ const (
 	consumerIdle  = time.Hour              // after which a consumer is removed
 	retryMin      = 100 * time.Millisecond // before the first retry of a batch
 	retryMax      = 5 * time.Second        // before each later one
-	applyTimeout  = 30 * time.Second       // for one attempt to store a batch
 	shutdownGrace = 5 * time.Second        // for the last batch
 )
 
@@ -110,9 +109,10 @@ func (p *Popups) store(ctx context.Context, batch []queued) bool {
 	}
 }
 
-// withGrace returns a context that ends after applyTimeout, or shutdownGrace after ctx.
+// withGrace returns a context that ends shutdownGrace after ctx. It has no deadline, because
+// a COMMIT is not to be ended: the database limits the other statements.
 func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyTimeout)
+	limited, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(shutdownGrace, cancel) })
 	return limited, func() {
 		stop()

@@ -86,11 +86,11 @@ func (p *Popups) prefetch(ctx context.Context) {
 func (p *Popups) prefetchStates(ctx context.Context, names []string) error {
 	client := p.db.client
 	commands := make(rueidis.Commands, len(names))
-	before := make([]popup.Moment, len(names))
+	before := make([]popup.ShardVersion, len(names))
 	for i, name := range names {
 		commands[i] = client.B().Get().Key(name).Build()
 		if key, ok := p.keyOf(name); ok {
-			before[i] = p.cfg.Cache.Now(key)
+			before[i] = p.cfg.Cache.Version(key)
 		}
 	}
 	for i, result := range client.DoMulti(ctx, commands...) {
