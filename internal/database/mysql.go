@@ -26,7 +26,9 @@ type MySQLConnector struct {
 //
 // It refuses the URL parameters charset and collation. It overrules interpolateParams
 // (parameters in the statement's text), multiStatements and allowAllFiles (LOAD DATA of
-// any local file). The driver sets unknown parameters as session variables.
+// any local file), readTimeout, maxAllowedPacket and clientFoundRows (how the server counts
+// rows that a statement leaves unchanged). The driver sets unknown parameters as session
+// variables.
 func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*MySQLConnector, error) {
 	config, err := mysql.ParseDSN(u.DSN())
 	if err != nil {
@@ -37,10 +39,14 @@ func NewMySQLConnector(u URL, connectTimeout, statementTimeout time.Duration) (*
 	}
 	config.InterpolateParams, config.MultiStatements = false, false
 	config.AllowAllFiles, config.ParseTime, config.ColumnsWithAlias = false, false, false
+	config.MaxAllowedPacket = 0 // the server's
+	config.ReadTimeout = 0      // a COMMIT may take any time
+	config.ClientFoundRows = false
 	config.Loc, config.Logger = time.UTC, &mysql.NopLogger{}
 	if config.Timeout == 0 {
 		config.Timeout = connectTimeout
 	}
+	config.DialFunc = newDialer(config.Timeout).DialContext
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %s", u, withoutPassword(err))

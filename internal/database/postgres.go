@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"runtime"
 	"strconv"
 	"strings"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -34,8 +34,9 @@ const (
 //
 // Sessions are in UTC with ISO dates. The server cancels a statement after
 // p.StatementTimeout, unless a pooler refuses the setting. When a statement's context
-// ends, the server is asked to cancel the statement. The URL's sslmode decides about TLS;
-// the default is "prefer".
+// ends, the server is asked to cancel the statement, except for what a CommitGuard guards.
+// A connection whose network is dead fails within a minute. The URL's sslmode decides about
+// TLS; the default is "prefer".
 func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url.Raw())
 	if err != nil {
@@ -51,7 +52,7 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxp
 
 	conn := config.ConnConfig
 	conn.ConnectTimeout = p.ConnectTimeout
-	conn.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
+	conn.DialFunc = newDialer(p.ConnectTimeout).DialContext
 	setDefaults(conn.RuntimeParams, map[string]string{
 		"application_name": "spillway",
 		"client_encoding":  "UTF8",
@@ -60,13 +61,30 @@ func OpenPostgres(ctx context.Context, url URL, p Pool, log *slog.Logger) (*pgxp
 	})
 	milliseconds := strconv.FormatInt(max(1, p.StatementTimeout.Milliseconds()), 10)
 	startup := &startup{params: map[string]string{"statement_timeout": milliseconds}, log: log}
-	config.BeforeConnect = startup.beforeConnect
+	config.BeforeConnect = func(ctx context.Context, config *pgx.ConnConfig) error {
+		if err := startup.beforeConnect(ctx, config); err != nil {
+			return err
+		}
+		new(CommitGuard).install(&config.Config)
+		return nil
+	}
 
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", url, err)
 	}
 	return pool, nil
+}
+
+// silentMost is how long a server may acknowledge nothing, before the connection is closed.
+// No other timeout ends a COMMIT that waits for its answer.
+const silentMost = time.Minute
+
+// newDialer returns a dialer of connections that notice a dead network.
+func newDialer(timeout time.Duration) *net.Dialer {
+	return &net.Dialer{Timeout: timeout, Control: setUserTimeout, KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: silentMost / 4, Interval: silentMost / 12, Count: 9,
+	}}
 }
 
 // setDefaults adds the defaults that the URL has not set, whatever their case.
@@ -80,36 +98,6 @@ func setDefaults(params, defaults map[string]string) {
 			params[name] = value
 		}
 	}
-}
-
-// canceller sends a cancel request to the server when a statement's context ends. Closing
-// the connection alone would leave the statement running.
-//
-// Unlike pgx's own handler it always waits for the answer to the request. The server has
-// then signalled the session, so the request cannot hit the next statement. PgBouncer
-// before 1.20 ends with a fatal error if the client leaves early (pgbouncer issue 801).
-type canceller struct {
-	conn *pgconn.PgConn
-	sent chan struct{} // closed when the request has been answered
-}
-
-// HandleCancel implements ctxwatch.Handler.
-func (c *canceller) HandleCancel(context.Context) {
-	// Without a confirmation in time the connection is closed.
-	_ = c.conn.Conn().SetDeadline(time.Now().Add(cancelTimeout))
-	c.sent = make(chan struct{})
-	go func() {
-		defer close(c.sent)
-		ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
-		defer cancel()
-		_ = c.conn.CancelRequest(ctx) // if it fails, the deadline ends the statement
-	}()
-}
-
-// HandleUnwatchAfterCancel implements ctxwatch.Handler.
-func (c *canceller) HandleUnwatchAfterCancel() {
-	<-c.sent
-	_ = c.conn.Conn().SetDeadline(time.Time{})
 }
 
 // startup holds the session settings that a pooler may refuse at connect. The first
