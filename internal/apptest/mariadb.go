@@ -37,30 +37,41 @@ func StartMariaDB(settings ...string) (*Server, error) {
 		return nil, fmt.Errorf("find the user that runs MariaDB: %w", err)
 	}
 	s := &Server{name: "mariadbd", scheme: "mysql://root@", credential: credential, stopSignal: syscall.SIGTERM}
-	s.ready = func(ctx context.Context) error { return pingMariaDB(ctx, s.addr) }
+	s.ready = s.pingMySQL
 	prepare := func() error {
-		data := filepath.Join(s.dir, "data")
-		cmd := exec.Command(install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-name-resolve")
-		cmd.Dir = s.dir
-		cmd.Env = append(os.Environ(), "TMPDIR="+s.dir)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
-		if output, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("mariadb-install-db: %w\n%s", err, output)
-		}
-		s.args = append([]string{
-			"--no-defaults", "--datadir=" + data, "--socket=" + filepath.Join(s.dir, "socket"), "--tmpdir=" + s.dir,
-			"--bind-address=127.0.0.1", "--port=" + portOf(s.addr), "--skip-name-resolve",
-			"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
-		}, settings...)
-		return nil
+		s.args = append(s.mariaDBArgs(), settings...)
+		return s.installMariaDB(install)
 	}
 	return s, s.setUp("mariadb-server", "/usr/sbin/mariadbd", prepare)
 }
 
-// pingMariaDB connects once and creates the database test if it is missing.
-func pingMariaDB(ctx context.Context, addr string) error {
+// mariaDBArgs are the options of every MariaDB server.
+func (s *Server) mariaDBArgs() []string {
+	return []string{
+		"--no-defaults", "--datadir=" + s.dataDir(), "--socket=" + filepath.Join(s.dir, "socket"), "--tmpdir=" + s.dir,
+		"--bind-address=127.0.0.1", "--port=" + portOf(s.addr), "--skip-name-resolve",
+		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
+	}
+}
+
+func (s *Server) dataDir() string { return filepath.Join(s.dir, "data") }
+
+// installMariaDB creates the data directory with the program mariadb-install-db.
+func (s *Server) installMariaDB(install string) error {
+	cmd := exec.Command(install, "--no-defaults", "--datadir="+s.dataDir(), "--auth-root-authentication-method=normal", "--skip-name-resolve")
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), "TMPDIR="+s.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.credential}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mariadb-install-db: %w\n%s", err, output)
+	}
+	return nil
+}
+
+// pingMySQL connects once and creates the database test if it is missing.
+func (s *Server) pingMySQL(ctx context.Context) error {
 	config := mysql.NewConfig()
-	config.User, config.Net, config.Addr, config.Logger = "root", "tcp", addr, &mysql.NopLogger{}
+	config.User, config.Net, config.Addr, config.Logger = "root", "tcp", s.addr, &mysql.NopLogger{}
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return err

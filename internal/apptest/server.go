@@ -1,5 +1,5 @@
-// Package apptest starts the real programs that tests use: PostgreSQL, MariaDB, PgBouncer,
-// nginx, Redis and the spillway binary. Each runs in a temporary directory on a free
+// Package apptest starts the real programs that tests use: PostgreSQL, MariaDB, MySQL,
+// PgBouncer, nginx, Redis and the spillway binary. Each runs in a temporary directory on a free
 // loopback port. It ends with the test process, and its directory is removed. If a program
 // is not installed, the test fails with an error that names the Debian package.
 //
@@ -41,6 +41,7 @@ type Server struct {
 	credential *syscall.Credential
 	stopSignal syscall.Signal // requests a fast and clean stop
 	ready      func(ctx context.Context) error
+	recover    func() error // prepares the files for another start; nil: nothing to do
 
 	mu      sync.Mutex
 	process *process // nil while it does not run
@@ -79,6 +80,11 @@ func (s *Server) Start() error {
 	defer s.mu.Unlock()
 	if s.process != nil {
 		return nil
+	}
+	if s.recover != nil {
+		if err := s.recover(); err != nil {
+			return fmt.Errorf("start %s: %w", s.name, err)
+		}
 	}
 	p, err := s.launch()
 	if err != nil {

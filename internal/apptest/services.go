@@ -131,6 +131,12 @@ func (s *Server) setUp(debianPackage, pattern string, prepare func() error) erro
 	if s.binary, err = findBinary(s.name, debianPackage, pattern); err != nil {
 		return err
 	}
+	return s.setUpAt(prepare)
+}
+
+// setUpAt is setUp for a program whose path is known.
+func (s *Server) setUpAt(prepare func() error) error {
+	var err error
 	if s.addr, err = freeAddr(); err != nil {
 		return err
 	}
