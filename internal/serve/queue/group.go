@@ -2,7 +2,7 @@ package queue
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 )
 
@@ -26,6 +26,14 @@ type Group struct {
 	Entries  []Entry
 	Rows     int // in all entries
 	Bytes    int
+
+	// Epoch is drawn by each open of a spool: two copies of a file write in different epochs.
+	// It is zero for groups that were written by versions without epochs.
+	Epoch  [16]byte
+	Number uint64   // 1, 2, 3… without a gap, of the name in the epoch
+	Sum    [16]byte // of what the file holds: the beginning of a SHA-256
+	// EpochLast is the last Number of the name and epoch that the file has, or had.
+	EpochLast uint64
 }
 
 // DeadLetter is an entry, or one record of it, that the database refused when it was
@@ -39,6 +47,7 @@ type DeadLetter struct {
 	Reason   string
 	Payload  []byte // as in an Entry, or of a whole damaged group
 	Raw      bool   // it is a damaged group, which cannot be retried
+	InDoubt  bool   // the database may have it: it is retried only on demand
 }
 
 // Stored is what a Destination made of groups.
@@ -51,46 +60,87 @@ type Stored struct {
 type Destination interface {
 	// StoreGroups stores groups in order; all or none of those that it reports. After a
 	// crash or an error it may get groups again that it has stored: it must recognize them
-	// by Spool and Sequence, or store them twice harmlessly.
+	// by Spool, Epoch, Number and Sum, or store them twice harmlessly.
 	//
-	// After an error it is called again, at first with one group. After a *Moved it is
-	// called again at once, with the groups up to Moved.Last.
+	// After an error it is called again after a pause, at first with one group. After an
+	// error that wraps ErrHeld it is called with more groups than before, if there are more,
+	// and when these are many also with the newest group, behind a gap.
 	StoreGroups(ctx context.Context, groups []Group) (Stored, error)
 }
 
-// Mark says which groups of a spool a batch contains. It is committed with the batch, so
-// that no group is stored twice.
+// ErrHeld is the error of groups of which nothing was stored, because a record is refused
+// for a reason that may be the database's, and no later record was stored.
+var ErrHeld = errors.New("a record is refused, and no later one was stored")
+
+// Mark says which groups of a spool a batch contains. All of them have one epoch. It is
+// committed with the batch, so that no group is stored twice.
 type Mark struct {
-	Spool [16]byte // Group.Spool
-	Name  string   // for people
-	After uint64   // the group before the batch's first
-	Last  uint64   // the batch's last group
+	Spool [16]byte   // Group.Spool
+	Name  string     // for people
+	Epoch [16]byte   // Group.Epoch
+	First uint64     // Group.Number of the first group
+	Sums  [][16]byte // Group.Sum of each group
 
-	// Found is set if the database is behind After. It lacks groups that were stored: it is
-	// an older copy, or it lost an acknowledged commit.
-	Found *uint64
+	// Behind is set if the database lacks numbers before First, which were stored: it is an
+	// older copy, or it lost an acknowledged commit. It is the last number that it has.
+	Behind *uint64
+	// Last is the last number of the epoch that the database has, 0 for none. In a mark of
+	// popup events it is the last group that the transaction stores.
+	Last uint64
+	// Known is set if the database has the first groups of the batch, or had them: nothing
+	// of the batch was stored. It says of each of these groups what the database has.
+	Known []Known
 }
 
-// Moved is the error of a batch that was not stored because the database already has
-// groups of it. The last batch that was stored had the groups behind After, up to Last.
-type Moved struct{ After, Last uint64 }
-
-// Error says where the database stands.
-func (m *Moved) Error() string {
-	return fmt.Sprintf("the database already has the groups up to %d; its last batch is groups %d to %d", m.Last, m.After+1, m.Last)
+// Known is what the database has of a group.
+type Known struct {
+	Same bool // it has this group; else another one, or it no longer knows
+	// Stored is the batch with which the group was stored; nil if the database no longer
+	// knows.
+	Stored *StoredBatch
 }
 
-// Compare compares a mark with the one in the database. stored reports that the batch has
-// been stored already. The error is a *Moved.
-func (m *Mark) Compare(after, last uint64) (stored bool, err error) {
-	switch {
-	case last < m.After:
-		m.Found = &last
-		return false, nil
-	case last == m.After:
-		return false, nil
-	case last == m.Last && after == m.After:
-		return true, nil
+// StoredBatch is a batch of a spool that the database has.
+type StoredBatch struct {
+	First   uint64     // number of the first group
+	Sums    [][16]byte // of its groups; empty of a batch that an earlier version stored
+	Last    uint64     // number of the last group
+	Results []byte     // as the stream encoded them
+}
+
+// Judge compares the batch with what the database has. last is the last number of the epoch
+// that was stored, 0 for none. batches are the stored batches of the epoch that overlap with
+// the batch, as far as the database keeps them. It returns true and sets Known if the
+// database has groups of the batch, and false if the whole batch is to be stored.
+func (m *Mark) Judge(last uint64, batches []StoredBatch) bool {
+	m.Behind, m.Last, m.Known = nil, last, nil
+	if last < m.First {
+		if last+1 < m.First {
+			m.Behind = &last
+		}
+		return false
 	}
-	return false, &Moved{After: after, Last: last}
+	for i, sum := range m.Sums {
+		number := m.First + uint64(i)
+		if number > last {
+			break
+		}
+		m.Known = append(m.Known, judge(number, sum, batches))
+	}
+	return true
+}
+
+func judge(number uint64, sum [16]byte, batches []StoredBatch) Known {
+	for i := range batches {
+		b := &batches[i]
+		switch {
+		case number < b.First || number > b.Last:
+		case len(b.Sums) == 0:
+			return Known{Same: true, Stored: b}
+		default:
+			offset := number - b.First
+			return Known{Same: offset < uint64(len(b.Sums)) && b.Sums[offset] == sum, Stored: b}
+		}
+	}
+	return Known{}
 }

@@ -36,6 +36,7 @@ func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replaye
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
+	e.At, e.Expires = e.At.Truncate(time.Microsecond), e.Expires.Truncate(time.Microsecond) // as the file has them
 	for {
 		t, other, err := s.admit(name, e)
 		if err != nil {
@@ -44,6 +45,13 @@ func (s *Spool) Append(ctx context.Context, name string, e queue.Entry) (replaye
 		if t != nil {
 			err := t.Wait(ctx)
 			return err == nil && t.replayed, err
+		}
+		kept := groupKey{accepted: other.At}
+		if !kept.is(&e) { // another request with the key: it is stored first
+			if _, err := other.Join(ctx, true); err != nil {
+				return false, err
+			}
+			continue
 		}
 		retry, err := other.Join(ctx, other.Fingerprint == e.Fingerprint)
 		if retry {
@@ -77,6 +85,10 @@ func (s *Spool) admit(name string, e queue.Entry) (t, other *ticket, err error) 
 		s.counters.overloads.Add(err, 1)
 		return nil, nil, err
 	}
+	if err := s.admitShare(t); err != nil {
+		s.counters.overloads.Add(err, 1)
+		return nil, nil, err
+	}
 	if e.Key != "" {
 		s.keys[id] = t
 	}
@@ -86,6 +98,34 @@ func (s *Spool) admit(name string, e queue.Entry) (t, other *ticket, err error) 
 		s.wake.Signal()
 	}
 	return t, nil, nil
+}
+
+// admitShare counts an entry in the share of its name, or refuses it. The caller holds mu.
+func (s *Spool) admitShare(t *ticket) error {
+	share := s.cfg.Shares[t.name]
+	if share == 0 {
+		return nil
+	}
+	n := s.name(t.name)
+	limits := queue.Limits{Spool: share}
+	if err := limits.Admit(queue.Load{Spool: int64(t.size)}, queue.Load{Spool: s.usedBy(n) + n.pending}); err != nil {
+		return fmt.Errorf("the share of %s: %w", t.name, err)
+	}
+	n.pending += int64(t.size)
+	return nil
+}
+
+// usedBy returns the bytes of the file that count for the share of a name: its part of the
+// bytes in use, which pages that are not full belong to. The caller holds mu.
+func (s *Spool) usedBy(n *nameState) int64 {
+	holds, all := n.holds(), int64(0)
+	for _, other := range s.names {
+		all += other.holds()
+	}
+	if holds == 0 {
+		return 0
+	}
+	return max(holds, int64(float64(s.used-emptyBytes)*float64(holds)/float64(all)))
 }
 
 // gatherEvery is the longest time between the beginnings of two transactions while the
@@ -104,8 +144,12 @@ func (s *Spool) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		if len(s.pending) == 0 && len(s.removals) == 0 {
+		if s.closed {
+			s.endTasks()
+		}
+		if len(s.pending) == 0 && len(s.removals) == 0 && len(s.tasks) == 0 {
 			if s.closed {
+				s.saveClocks()
 				return
 			}
 			s.wake.Wait()
@@ -118,6 +162,7 @@ func (s *Spool) run() {
 		tickets = s.dropKnown(tickets)
 		s.mu.Lock()
 		s.commit(tickets, removals)
+		s.step()
 	}
 }
 
@@ -144,7 +189,7 @@ func (s *Spool) dropKnown(tickets []*ticket) []*ticket {
 		switch {
 		case err != nil:
 			err = fmt.Errorf("look up an idempotency key in the spool: %w", err)
-		case k == nil || k.expires.Before(t.At):
+		case k == nil || !k.is(&t.Entry):
 			return false
 		case k.fingerprint != t.Fingerprint:
 			err = queue.ErrKeyReused
@@ -163,6 +208,9 @@ func (s *Spool) dropKnown(tickets []*ticket) []*ticket {
 func (s *Spool) answer(t *ticket, err error) {
 	if t.Key != "" {
 		delete(s.keys, nameKey{t.name, t.Key})
+	}
+	if s.cfg.Shares[t.name] > 0 {
+		s.name(t.name).pending -= int64(t.size)
 	}
 	t.Answer(err)
 }
@@ -221,21 +269,31 @@ func (s *Spool) change(tickets []*ticket, removals []*removal) change {
 		entries[t.name] = append(entries[t.name], t.Entry)
 	}
 	for _, name := range order {
-		sequence := uint64(1)
-		if n := s.names[name]; n != nil && n.id != [16]byte{} {
-			sequence = n.last + 1
-		} else {
-			h := head{name: name}
-			_, _ = rand.Read(h.id[:]) // never fails
-			c.names = append(c.names, h)
-		}
-		c.groups = append(c.groups, seal(name, sequence, entries[name]))
-		c.keys = appendKeys(c.keys, name, sequence, entries[name])
+		s.addGroup(&c, name, entries[name])
 	}
 	for _, r := range removals {
 		c.drained = append(c.drained, r.drained)
 	}
+	c.clocks = s.changedClocks()
 	return c
+}
+
+// addGroup makes a group of entries of a name that has none in the change yet. The caller
+// holds mu.
+func (s *Spool) addGroup(c *change, name string, entries []queue.Entry) {
+	h := head{name: name}
+	if n := s.names[name]; n != nil && n.id != [16]byte{} {
+		h = n.head
+	} else {
+		_, _ = rand.Read(h.id[:]) // never fails
+		c.names = append(c.names, h)
+	}
+	at, first := h.next(s.file.epoch)
+	if first {
+		c.epochs = append(c.epochs, nameEpoch{name, epoch{id: at.epoch, first: h.last + 1}})
+	}
+	c.groups = append(c.groups, seal(name, h.last+1, at, entries))
+	c.keys = appendKeys(c.keys, name, h.last+1, entries)
 }
 
 // refuse answers entries that were not stored. The caller holds mu.
@@ -281,6 +339,14 @@ func (s *Spool) added(c change) {
 	for _, h := range c.names {
 		s.name(h.name).id = h.id
 	}
+	for _, e := range c.epochs {
+		n := s.name(e.name)
+		n.epochs = append(n.epochs, e.epoch)
+	}
+	for _, k := range c.keys {
+		s.name(k.name).head.keys += keyBytes + int64(len(k.key))
+	}
+	s.savedClocks(c.clocks)
 	for _, g := range c.groups {
 		n := s.name(g.name)
 		n.last = g.sequence
@@ -299,7 +365,13 @@ func (s *Spool) added(c change) {
 func (s *Spool) drop(r *removal) {
 	n := s.name(r.name)
 	n.head.drained = r.upto
-	n.dead += int64(len(r.dead))
+	n.epochs = current(n.epochs, r.upto)
+	for i := range r.dead {
+		n.countDead(&r.dead[i], 1)
+	}
+	for _, key := range r.keys {
+		n.head.keys -= keyBytes + int64(len(key))
+	}
 	for _, g := range r.groups {
 		n.groups--
 		n.rows -= int64(g.Rows)
@@ -307,5 +379,17 @@ func (s *Spool) drop(r *removal) {
 		n.drainedGroups++
 		n.drainedRows += uint64(g.Rows)
 	}
+	if n.groups <= 0 {
+		n.head.keys = 0
+	}
 	n.oldest = time.Time{} // until the next read
+}
+
+// countDead counts a dead letter that was added, or deleted with -1.
+func (h *head) countDead(l *queue.DeadLetter, n int64) {
+	h.dead += n
+	h.deadIn += n * int64(len(l.Payload))
+	if l.InDoubt {
+		h.inDoubt += n
+	}
 }

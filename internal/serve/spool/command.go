@@ -1,11 +1,14 @@
 package spool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"math"
 	"time"
 
 	"spillway/internal/serve/queue"
@@ -13,13 +16,14 @@ import (
 
 // Command is the subcommands of spillway spool on one file. Each prints its result to Out
 // and returns an error that wraps fs.ErrNotExist if there is no spool, and a Remaining if
-// something is left to do. Status and Export may run while a server has the spool open; the
-// others then return ErrInUse. They are about one name of the spool, or all with "".
+// something is left to do. They may run while a server has the spool open, but for Repair,
+// which then returns ErrInUse. They are about one name of the spool, or all with "".
 type Command struct {
-	Path   string
-	Flags  string // that the user must repeat to reach this spool
-	Out    io.Writer
-	Decode func(payload []byte) ([]json.RawMessage, error) // returns the records of an entry
+	Path       string
+	GroupBytes int    // of one group that Retry makes, unless one dead letter has more; 0: 1 MiB
+	Flags      string // that the user must repeat to reach this spool
+	Out        io.Writer
+	Decode     func(payload []byte) ([]json.RawMessage, error) // returns the records of an entry
 }
 
 // Remaining is the error of a subcommand that did its work and found more to do.
@@ -47,6 +51,7 @@ type NameStatus struct {
 	Drained       uint64  `json:"drained_sequence"`
 	Last          uint64  `json:"last_sequence"`
 	DeadLetters   int64   `json:"dead_letters"`
+	InDoubt       int64   `json:"dead_letters_in_doubt"` // of these
 }
 
 // Status prints what waits under each name, as a table or as one JSON document. Dead letters
@@ -58,7 +63,7 @@ func (c Command) Status(ctx context.Context, asJSON bool) error {
 		for _, h := range heads {
 			s := NameStatus{
 				Stream: h.name, ID: fmt.Sprintf("%x", h.id), Groups: h.groups, Records: h.rows, Bytes: h.bytes,
-				Drained: h.drained, Last: h.last, DeadLetters: h.dead,
+				Drained: h.drained, Last: h.last, DeadLetters: h.dead, InDoubt: h.inDoubt,
 			}
 			if h.groups > 0 && !h.oldest.IsZero() {
 				s.OldestSeconds = time.Since(h.oldest).Seconds()
@@ -100,6 +105,7 @@ type line struct {
 	Sequence   uint64          `json:"sequence"`
 	AcceptedAt time.Time       `json:"accepted_at"`
 	Reason     string          `json:"reason,omitempty"`
+	InDoubt    bool            `json:"in_doubt,omitempty"`
 	Record     json.RawMessage `json:"record"`
 }
 
@@ -119,7 +125,7 @@ func (c Command) Export(ctx context.Context, name string, dead bool) error {
 	return c.inspect(func(f *file) error {
 		if dead {
 			return f.deadLetters(ctx, name, func(l queue.DeadLetter) error {
-				return write(line{Stream: l.Name, Sequence: l.Sequence, AcceptedAt: l.At.UTC(), Reason: l.Reason}, l.Payload)
+				return write(line{Stream: l.Name, Sequence: l.Sequence, AcceptedAt: l.At.UTC(), Reason: l.Reason, InDoubt: l.InDoubt}, l.Payload)
 			})
 		}
 		return f.waiting(ctx, name, func(g queue.Group) error {
@@ -133,45 +139,110 @@ func (c Command) Export(ctx context.Context, name string, dead bool) error {
 	})
 }
 
-// Retry puts dead letters behind what waits. Damaged groups remain.
-func (c Command) Retry(ctx context.Context, name string) error {
-	if err := c.exists(); err != nil {
-		return err
-	}
-	retried, left, err := Retry(ctx, c.Path, name)
+// Retry puts dead letters behind what waits, without their idempotency keys. Damaged groups
+// remain, and unless inDoubt is set, what the database may have.
+func (c Command) Retry(ctx context.Context, name string, inDoubt bool) error {
+	retried, left, err := c.retry(ctx, name, inDoubt)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(c.Out, "%s put back\n", counted(retried, "dead letter"))
-	return remaining(left, "dead letter", " cannot be retried, because the groups are damaged")
+	var remains []error
+	if left.raw > 0 {
+		remains = append(remains, remaining(left.raw, "dead letter", " cannot be retried, because the groups are damaged"))
+	}
+	if left.inDoubt > 0 {
+		remains = append(remains, remaining(left.inDoubt, "dead letter", " may be in the database: compare, then discard them or say --in-doubt"))
+	}
+	if len(remains) == 0 {
+		return nil
+	}
+	return Remaining(errors.Join(remains...).Error())
+}
+
+// Retry puts the dead letters of a name, or of all with "", behind the groups that wait in
+// a spool's file. It returns how many, and how many it left because they are damaged groups
+// or the database may have them.
+func Retry(ctx context.Context, path, name string) (retried, left int, err error) {
+	retried, l, err := Command{Path: path}.retry(ctx, name, false)
+	return retried, l.raw + l.inDoubt, err
+}
+
+// leftLetters are dead letters that were not retried.
+type leftLetters struct{ raw, inDoubt int }
+
+func (c Command) retry(ctx context.Context, name string, inDoubt bool) (retried int, left leftLetters, err error) {
+	var all selection
+	err = c.inspect(func(f *file) (err error) {
+		all, err = f.everything(ctx, name)
+		return err
+	})
+	if err != nil {
+		return 0, left, err
+	}
+	what := all
+	what.Raw, what.InDoubt = false, inDoubt
+	if retried, err = c.perform(ctx, workRetry, what); err != nil {
+		return 0, left, err
+	}
+	err = c.inspect(func(f *file) error {
+		total, err := f.count(ctx, all)
+		all.Raw = false
+		doubtful, errDoubtful := f.count(ctx, all)
+		left = leftLetters{raw: total - doubtful, inDoubt: doubtful}
+		return errors.Join(err, errDoubtful)
+	})
+	return retried, left, err
 }
 
 // Discard deletes dead letters. Unless confirmed they are only counted, and remain.
-func (c Command) Discard(ctx context.Context, name string, confirmed bool) (err error) {
-	if err := c.exists(); err != nil {
-		return err
-	}
-	f, err := openFile(ctx, c.Path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.close()) }()
-	if confirmed {
-		deleted, err := f.discard(name)
-		if err == nil {
-			fmt.Fprintf(c.Out, "%s deleted\n", counted(deleted, "dead letter"))
+func (c Command) Discard(ctx context.Context, name string, confirmed bool) error {
+	var what selection
+	count := 0
+	err := c.inspect(func(f *file) (err error) {
+		if what, err = f.everything(ctx, name); err == nil {
+			count, err = f.count(ctx, what)
 		}
 		return err
-	}
-	left := 0
-	err = f.deadLetters(ctx, name, func(queue.DeadLetter) error {
-		left++
-		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return remaining(left, "dead letter", " would be deleted: export them, then say --yes")
+	if !confirmed {
+		return remaining(count, "dead letter", " would be deleted: export them, then say --yes")
+	}
+	deleted, err := c.perform(ctx, workDiscard, what)
+	if err == nil {
+		fmt.Fprintf(c.Out, "%s deleted\n", counted(deleted, "dead letter"))
+	}
+	return err
+}
+
+// perform does work on dead letters, and returns how many there were.
+func (c Command) perform(ctx context.Context, work string, what selection) (int, error) {
+	count := func() (n int, err error) {
+		err = c.inspect(func(f *file) (err error) {
+			n, err = f.count(ctx, what)
+			return err
+		})
+		return n, err
+	}
+	before, err := count()
+	if err != nil || before == 0 {
+		return 0, err
+	}
+	if err := perform(ctx, c.Path, cmp.Or(c.GroupBytes, defaultGroupBytes), work, what, count); err != nil {
+		return 0, err
+	}
+	after, err := count()
+	return before - after, err
+}
+
+const defaultGroupBytes = 1 << 20 // as in the configuration
+
+// commandConfig is the configuration of a spool that a command opens.
+func commandConfig(groupBytes int) Config {
+	return Config{Bytes: math.MaxInt64, QueueBytes: groupBytes, GroupBytes: groupBytes, Log: slog.New(slog.DiscardHandler)}
 }
 
 // Repair prints what is missing or damaged. Unless confirmed it stays so, and remains.
@@ -228,11 +299,6 @@ func (c Command) inspect(work func(*file) error) error {
 		return err
 	}
 	return errors.Join(work(f), f.close())
-}
-
-// exists returns an error unless there is a spool, for the methods that would create one.
-func (c Command) exists() error {
-	return c.inspect(func(*file) error { return nil })
 }
 
 // counted returns "1 flaw" or "2 flaws".

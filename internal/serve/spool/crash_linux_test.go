@@ -36,6 +36,8 @@ func TestChild(t *testing.T) {
 		appendForever(t, file)
 	case "ack", "unsynced":
 		appendOneByOne(t, file, work == "unsynced")
+	case "open":
+		holdOpen(t, file)
 	case "full":
 		fillDisk(t, file)
 	}

@@ -14,24 +14,94 @@ import (
 
 const deadAtOnce = 500 // dead letters read or retried at once
 
+// selection is dead letters of a file.
+type selection struct {
+	Name    string `json:"name"`     // "": of all names
+	Upto    int64  `json:"upto"`     // the last id
+	InDoubt bool   `json:"in_doubt"` // also those that the database may have
+	Raw     bool   `json:"raw"`      // also damaged groups
+}
+
+// where returns the condition of the selected letters behind an id, and its arguments.
+func (f *file) where(s selection, after int64) (string, []any) {
+	doubt := "in_doubt"
+	if f.version == 1 {
+		doubt = "0"
+	}
+	return "id > ? AND id <= ? AND (? = '' OR name = ?) AND (? OR NOT raw) AND (? OR raw OR NOT " + doubt + ")",
+		[]any{after, s.Upto, s.Name, s.Name, s.Raw, s.InDoubt}
+}
+
+// everything selects the dead letters of a name that are there now.
+func (f *file) everything(ctx context.Context, name string) (selection, error) {
+	s := selection{Name: name, InDoubt: true, Raw: true}
+	err := f.query(ctx, func(conn *sqlite.Conn) (err error) {
+		s.Upto, err = number(conn, "SELECT max(id) FROM dead")
+		return err
+	})
+	if err != nil {
+		return s, fmt.Errorf("read the dead letters: %w", damaged(err))
+	}
+	return s, nil
+}
+
+// count counts the selected dead letters.
+func (f *file) count(ctx context.Context, s selection) (n int, err error) {
+	condition, args := f.where(s, 0)
+	err = f.query(ctx, func(conn *sqlite.Conn) error {
+		return sqlitex.Execute(conn, "SELECT count(*) FROM dead WHERE "+condition, &sqlitex.ExecOptions{
+			Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
+				n = stmt.ColumnInt(0)
+				return nil
+			},
+		})
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count the dead letters: %w", damaged(err))
+	}
+	return n, nil
+}
+
+// selected returns the selected dead letters behind an id, oldest first: at least one if
+// there are any, and then no more than deadAtOnce, and limit bytes together.
+func (f *file) selected(ctx context.Context, s selection, after int64, limit int) ([]queue.DeadLetter, error) {
+	doubt := "in_doubt"
+	if f.version == 1 {
+		doubt = "0"
+	}
+	condition, args := f.where(s, after)
+	var letters []queue.DeadLetter
+	size, errEnough := 0, errors.New("enough")
+	err := f.query(ctx, func(conn *sqlite.Conn) error {
+		return sqlitex.Execute(conn, "SELECT id, name, sequence, at, rows, reason, payload, raw, "+doubt+" FROM dead WHERE "+condition+" ORDER BY id", &sqlitex.ExecOptions{
+			Args: args, ResultFunc: func(stmt *sqlite.Stmt) error {
+				size += stmt.ColumnLen(6) + len(stmt.ColumnText(1))
+				if len(letters) == deadAtOnce || len(letters) > 0 && size > limit {
+					return errEnough
+				}
+				letters = append(letters, queue.DeadLetter{
+					ID: stmt.ColumnInt64(0), Name: stmt.ColumnText(1), Sequence: uint64(stmt.ColumnInt64(2)), At: time.UnixMicro(stmt.ColumnInt64(3)),
+					Rows: stmt.ColumnInt(4), Reason: stmt.ColumnText(5), Payload: columnBytes(stmt, 6), Raw: stmt.ColumnBool(7), InDoubt: stmt.ColumnBool(8),
+				})
+				return nil
+			},
+		})
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, fmt.Errorf("read the dead letters: %w", damaged(err))
+	}
+	return letters, nil
+}
+
 // deadLetters calls yield for each dead letter, oldest first, of one name or of all with "".
 func (f *file) deadLetters(ctx context.Context, name string, yield func(queue.DeadLetter) error) error {
+	s, err := f.everything(ctx, name)
 	last := int64(0)
-	for {
+	for err == nil {
 		var letters []queue.DeadLetter
-		err := f.query(ctx, func(conn *sqlite.Conn) error {
-			return sqlitex.Execute(conn, "SELECT id, name, sequence, at, rows, reason, payload, raw FROM dead WHERE id > ? AND (? = '' OR name = ?) ORDER BY id LIMIT ?", &sqlitex.ExecOptions{
-				Args: []any{last, name, name, deadAtOnce}, ResultFunc: func(stmt *sqlite.Stmt) error {
-					letters = append(letters, queue.DeadLetter{
-						ID: stmt.ColumnInt64(0), Name: stmt.ColumnText(1), Sequence: uint64(stmt.ColumnInt64(2)), At: time.UnixMicro(stmt.ColumnInt64(3)),
-						Rows: stmt.ColumnInt(4), Reason: stmt.ColumnText(5), Payload: columnBytes(stmt, 6), Raw: stmt.ColumnBool(7),
-					})
-					return nil
-				},
-			})
-		})
-		if err != nil {
-			return fmt.Errorf("read the dead letters: %w", damaged(err))
+		letters, err = f.selected(ctx, s, last, surveyBytes)
+		if len(letters) == 0 {
+			break
 		}
 		for _, l := range letters {
 			last = l.ID
@@ -39,78 +109,100 @@ func (f *file) deadLetters(ctx context.Context, name string, yield func(queue.De
 				return err
 			}
 		}
-		if len(letters) < deadAtOnce {
-			return nil
-		}
+	}
+	return err
+}
+
+// The work of a task.
+const (
+	workRetry   = "retry"
+	workDiscard = "discard"
+)
+
+// task is work on dead letters that the writer does in small transactions, between those
+// of the clients.
+type task struct {
+	work string
+	selection
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// do gives the writer work on dead letters, and returns when it is done. If ctx ends
+// first, the writer continues. A task that is done twice does nothing the second time,
+// because the letters have gone.
+func (s *Spool) do(ctx context.Context, work string, what selection) error {
+	t := &task{work: work, selection: what, done: make(chan struct{})}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return queue.ErrClosed
+	}
+	s.tasks = append(s.tasks, t)
+	s.wake.Signal()
+	s.mu.Unlock()
+	select {
+	case <-t.done:
+		return t.err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the spool: %w", context.Cause(ctx))
 	}
 }
 
-// Retry puts the dead letters of a name, or of all with "", behind the groups that wait in
-// a spool's file, without their idempotency keys. It returns how many, and how many cannot
-// be retried because they are damaged groups. Errors wrap ErrInUse.
-func Retry(ctx context.Context, path, name string) (retried, left int, err error) {
-	f, err := openFile(ctx, path)
-	if err != nil {
-		return 0, 0, err
+// endTasks ends the tasks that are left. The caller holds mu.
+func (s *Spool) endTasks() {
+	for _, t := range s.tasks {
+		t.err = queue.ErrClosed
+		close(t.done)
 	}
-	defer func() { err = errors.Join(err, f.close()) }()
-	return f.retry(ctx, name)
+	s.tasks = nil
 }
 
-func (f *file) retry(ctx context.Context, name string) (retried, left int, err error) {
-	for {
-		heads, err := f.heads(ctx)
-		if err != nil {
-			return retried, left, err
-		}
-		c, skipped, err := f.retryChange(ctx, name, heads)
-		left = skipped
-		if err != nil || len(c.retried) == 0 {
-			return retried, left, err
-		}
-		if _, err := f.write(c); err != nil {
-			return retried, left, fmt.Errorf("retry dead letters: %w", err)
-		}
-		retried += len(c.retried)
+// step makes one transaction of the first task. The caller holds mu; step releases it
+// during the transaction.
+func (s *Spool) step() {
+	if len(s.tasks) == 0 {
+		return
 	}
+	t := s.tasks[0]
+	s.mu.Unlock()
+	letters, err := s.file.selected(context.Background(), t.selection, 0, s.cfg.GroupBytes)
+	s.mu.Lock()
+	if err == nil && len(letters) > 0 {
+		err = s.work(t.work, letters)
+	}
+	if err == nil && len(letters) > 0 {
+		return // the next step continues
+	}
+	t.err = err
+	close(t.done)
+	s.tasks = s.tasks[1:]
 }
 
-// retryChange makes groups of up to deadAtOnce dead letters.
-func (f *file) retryChange(ctx context.Context, name string, heads []head) (c change, skipped int, err error) {
-	errEnough := errors.New("enough")
+// work deletes dead letters, and to retry them makes a group of those of each name, without
+// their idempotency keys. The caller holds mu; work releases it during the transaction.
+func (s *Spool) work(work string, letters []queue.DeadLetter) error {
+	var c change
 	entries := make(map[string][]queue.Entry)
-	err = f.deadLetters(ctx, name, func(l queue.DeadLetter) error {
-		switch {
-		case l.Raw:
-			skipped++
-			return nil
-		case len(c.retried) == deadAtOnce:
-			return errEnough
-		}
-		entries[l.Name] = append(entries[l.Name], queue.Entry{Payload: l.Payload, Rows: l.Rows, At: l.At})
+	for _, l := range letters {
 		c.retried = append(c.retried, l.ID)
-		return nil
-	})
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
-	for _, h := range heads {
-		if e := entries[h.name]; len(e) > 0 {
-			c.groups = append(c.groups, seal(h.name, h.last+1, e))
-			delete(entries, h.name)
+		if work == workRetry {
+			entries[l.Name] = append(entries[l.Name], queue.Entry{Payload: l.Payload, Rows: l.Rows, At: l.At})
 		}
 	}
-	for unknown := range entries {
-		return c, skipped, errors.Join(err, fmt.Errorf("the spool has dead letters of %s, but no such name", unknown))
+	for name, of := range entries {
+		s.addGroup(&c, name, of)
 	}
-	return c, skipped, err
-}
-
-// discard deletes the dead letters of a name, or of all with "", and returns how many.
-func (f *file) discard(name string) (int, error) {
-	err := sqlitex.Execute(f.writer, "DELETE FROM dead WHERE ? = '' OR name = ?", &sqlitex.ExecOptions{Args: []any{name, name}})
+	s.mu.Unlock()
+	used, err := s.file.write(c)
+	s.mu.Lock()
 	if err != nil {
-		return 0, fmt.Errorf("delete dead letters: %w", damaged(err))
+		return fmt.Errorf("%s dead letters: %w", work, err)
 	}
-	return f.writer.Changes(), nil
+	s.used = used
+	s.added(c)
+	for i := range letters {
+		s.name(letters[i].Name).countDead(&letters[i], -1)
+	}
+	return nil
 }

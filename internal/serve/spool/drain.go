@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"spillway/internal/serve/queue"
@@ -38,7 +39,7 @@ func (s *Spool) Drain(ctx context.Context, name string, bytes int, to queue.Dest
 	}
 	n.drain, n.reason = DrainRunning, nil
 	s.mu.Unlock()
-	d := &drain{spool: s, name: name, bytes: bytes, limit: bytes, to: to}
+	d := &drain{spool: s, name: name, bytes: bytes, limit: bytes, least: 1, to: to}
 	err := d.run(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +59,8 @@ type drain struct {
 	to    queue.Destination
 	bytes int       // given to the destination at once, at most
 	limit int       // the same now: less after an error
-	upto  uint64    // read the groups up to this one; 0: as limit says
+	least int       // groups given to the destination at once, if there are as many
+	given int       // groups given to the destination last
 	more  bool      // the last read did not return all groups
 	began time.Time // when groups were last given to the destination
 
@@ -81,15 +83,12 @@ func (d *drain) run(ctx context.Context) error {
 		if err == nil && len(groups) > 0 {
 			err = d.store(ctx, groups)
 		}
-		var moved *queue.Moved
 		switch {
 		case err == nil:
 			d.succeeded()
 		case ctx.Err() != nil:
 		case errors.Is(err, ErrDamaged):
 			return err
-		case errors.As(err, &moved) && d.upto == 0:
-			d.upto = moved.Last
 		default:
 			d.failed(err)
 			queue.Sleep(ctx, queue.Backoff(d.failures, 50*time.Millisecond, 5*time.Second))
@@ -105,13 +104,15 @@ const drainEvery = 100 * time.Millisecond
 // next waits for groups and reads them.
 func (d *drain) next(ctx context.Context) ([]queue.Group, error) {
 	s := d.spool
-	if wait := drainEvery - time.Since(d.began); !d.more && d.failures == 0 && d.upto == 0 && wait > 0 {
+	if wait := drainEvery - time.Since(d.began); !d.more && d.failures == 0 && wait > 0 {
 		queue.Sleep(ctx, wait)
 	}
 	s.mu.Lock()
 	n := s.name(d.name)
-	after, last, id, grown := n.drained, n.last, n.id, n.grown
+	h, grown := n.head, n.grown
+	h.epochs = slices.Clone(h.epochs)
 	s.mu.Unlock()
+	after, last := h.drained, h.last
 	if after == last {
 		select {
 		case <-grown:
@@ -131,46 +132,61 @@ func (d *drain) next(ctx context.Context) ([]queue.Group, error) {
 			n.oldest = sealed[0].at
 			s.mu.Unlock()
 		}
-		more, err := openGroups(sealed, d.name, id, at, last)
+		more, err := openGroups(sealed, &h, at)
 		groups = append(groups, more...)
-		if len(groups) == 0 || err != nil && d.upto > 0 {
+		if len(groups) == 0 {
 			return nil, err
 		}
 		at = groups[len(groups)-1].Sequence
 		d.more = at < last
 		switch {
-		case d.upto == 0 || at == d.upto || at == last:
+		case len(groups) < d.least && at < last && err == nil:
+		case d.least == heldMost && at < last:
+			return d.addNewest(ctx, groups, &h), nil
+		default:
 			return groups, nil
-		case at > d.upto:
-			return groups[:uint64(len(groups))-(at-d.upto)], nil
 		}
 	}
 }
 
-// openGroups opens the groups behind a sequence, up to the first that is missing or
-// damaged. The error is about that one.
-func openGroups(sealed []sealedGroup, name string, id [16]byte, after, last uint64) ([]queue.Group, error) {
+// addNewest adds the newest group that can be read, behind a gap. It may show that the
+// destination stores records, where none of the groups before it does.
+func (d *drain) addNewest(ctx context.Context, groups []queue.Group, h *head) []queue.Group {
+	sealed, err := d.spool.file.read(ctx, d.name, h.last-1, 1)
+	if err != nil || len(sealed) == 0 {
+		return groups
+	}
+	newest, err := openGroups(sealed[:1], h, h.last-1)
+	if err != nil {
+		return groups
+	}
+	return append(groups, newest...)
+}
+
+// openGroups opens the groups of a name behind a sequence, up to the first that is missing
+// or damaged. The error is about that one.
+func openGroups(sealed []sealedGroup, h *head, after uint64) ([]queue.Group, error) {
 	var groups []queue.Group
 	for i := range sealed {
 		if want := after + uint64(i) + 1; sealed[i].sequence != want {
-			return groups, fmt.Errorf("%w: groups %d to %d of %s are missing", ErrDamaged, want, sealed[i].sequence-1, name)
+			return groups, fmt.Errorf("%w: groups %d to %d of %s are missing", ErrDamaged, want, sealed[i].sequence-1, h.name)
 		}
 		g, err := sealed[i].open()
 		if err != nil {
 			return groups, err
 		}
-		g.Spool = id
+		g.Spool, g.EpochLast = h.id, h.epochLast(place{g.Epoch, g.Number})
 		groups = append(groups, g)
 	}
 	if len(sealed) == 0 {
-		return nil, fmt.Errorf("%w: groups %d to %d of %s are missing", ErrDamaged, after+1, last, name)
+		return nil, fmt.Errorf("%w: groups %d to %d of %s are missing", ErrDamaged, after+1, h.last, h.name)
 	}
 	return groups, nil
 }
 
 // store hands groups to the destination and deletes those that it stored.
 func (d *drain) store(ctx context.Context, groups []queue.Group) error {
-	d.began = time.Now()
+	d.began, d.given = time.Now(), len(groups)
 	stored, err := d.to.StoreGroups(ctx, groups)
 	if err != nil {
 		return err
@@ -178,7 +194,6 @@ func (d *drain) store(ctx context.Context, groups []queue.Group) error {
 	if stored.Groups < 1 || stored.Groups > len(groups) {
 		return fmt.Errorf("%d of %d groups were stored", stored.Groups, len(groups))
 	}
-	d.upto = 0
 	groups = groups[:stored.Groups]
 	r := &removal{groups: groups, done: make(chan struct{})}
 	r.drained = drained{name: d.name, upto: groups[len(groups)-1].Sequence, dead: stored.Dead}
@@ -203,7 +218,7 @@ func (d *drain) store(ctx context.Context, groups []queue.Group) error {
 
 // succeeded notes that the last attempt did not fail.
 func (d *drain) succeeded() {
-	d.limit = min(d.limit*4, d.bytes)
+	d.limit, d.least = min(d.limit*4, d.bytes), 1
 	if d.failures == 0 {
 		return
 	}
@@ -213,17 +228,24 @@ func (d *drain) succeeded() {
 }
 
 // failed notes an attempt that failed. The next one has one group: the cause may be one
-// group alone, or their number.
+// group alone, or their number. After a queue.ErrHeld it has more than before, because a
+// later record decides about the one that is held.
 func (d *drain) failed(err error) {
 	d.failures++
-	d.limit = 1
-	d.upto = 0
+	d.limit, d.least = 1, 1
+	if errors.Is(err, queue.ErrHeld) {
+		d.limit, d.least = d.bytes, min(2*d.given, heldMost)
+	}
 	d.spool.setDrain(d.name, DrainRetrying, err)
 	if now := time.Now(); now.Sub(d.logged) > time.Minute {
 		d.logged = now
 		d.spool.cfg.Log.Warn("drain failed, retrying", "name", d.name, "attempts", d.failures, "error", err)
 	}
 }
+
+// heldMost limits the groups that are given to the destination, beyond the bytes of a batch,
+// because a record is held.
+const heldMost = 64
 
 func (s *Spool) setDrain(name string, state DrainState, reason error) {
 	s.mu.Lock()

@@ -2,6 +2,7 @@ package spool
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -15,48 +16,6 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// tables are the tables of a spool's file. Times are microseconds since 1970. A group's id
-// is the number of its name, shifted by sequenceBits, and its sequence.
-const tables = `CREATE TABLE names (
-	number INTEGER PRIMARY KEY,
-	name TEXT NOT NULL UNIQUE,
-	id BLOB NOT NULL,
-	drained INTEGER NOT NULL,
-	last INTEGER NOT NULL
-);
-CREATE TABLE groups (
-	id INTEGER PRIMARY KEY,
-	at INTEGER NOT NULL,
-	rows INTEGER NOT NULL,
-	sum INTEGER NOT NULL,
-	payload BLOB NOT NULL
-);
-CREATE TABLE keys (
-	number INTEGER NOT NULL,
-	key TEXT NOT NULL,
-	fingerprint BLOB NOT NULL,
-	expires_at INTEGER NOT NULL,
-	sequence INTEGER NOT NULL,
-	PRIMARY KEY (number, key)
-) WITHOUT ROWID;
-CREATE TABLE dead (
-	id INTEGER PRIMARY KEY AUTOINCREMENT,
-	name TEXT NOT NULL,
-	sequence INTEGER NOT NULL,
-	at INTEGER NOT NULL,
-	rows INTEGER NOT NULL,
-	reason TEXT NOT NULL,
-	payload BLOB NOT NULL,
-	raw INTEGER NOT NULL
-);`
-
-const (
-	application  = 0x5377_5370 // "SwSp", the file's application_id
-	version      = 1           // the file's user_version
-	sequenceBits = 44
-	pageBytes    = 4096
-)
-
 func groupID(number int64, sequence uint64) int64 { return number<<sequenceBits | int64(sequence) }
 
 // file is the SQLite file of a spool. One goroutine calls write and key; the other methods
@@ -67,6 +26,8 @@ type file struct {
 	writer  *sqlite.Conn // nil: read only
 	used    int64        // bytes of the file in use
 	free    int64        // bytes of its free pages
+	version int64        // the file's user_version
+	epoch   [16]byte     // of the groups that are written; zero: read only
 	reserve int64        // bytes of the disk that groups leave free
 	changes int          // since used and free were measured
 
@@ -80,7 +41,8 @@ type file struct {
 // openFile opens a file for writing; directory and file are created if missing. Errors
 // wrap ErrInUse and ErrDamaged.
 func openFile(ctx context.Context, path string) (*file, error) {
-	f := &file{path: path, reserve: reserveBytes}
+	f := &file{path: path, reserve: reserveBytes, version: version}
+	_, _ = rand.Read(f.epoch[:]) // never fails
 	err := makeDirectory(filepath.Dir(path))
 	if err == nil {
 		f.lock, err = lockFile(path + "-lock")
@@ -113,6 +75,9 @@ func inspectFile(path string) (*file, error) {
 		err = sqlitex.ExecuteTransient(f.reader, "PRAGMA query_only = ON", nil)
 	}
 	if err == nil {
+		f.version, err = checkVersion(f.reader)
+	}
+	if err == nil {
 		err = f.readNumbers()
 	}
 	if err != nil {
@@ -138,15 +103,33 @@ func (f *file) close() error {
 	return nil
 }
 
-// makeDirectory makes a directory that survives a crash.
+// makeDirectory makes a directory, and those above it that are missing, so that they survive
+// a power cut. A process that made some of them may have been killed before it synced them:
+// those are synced too, as far as this process may.
 func makeDirectory(dir string) error {
-	if _, err := os.Stat(dir); err == nil {
-		return nil
+	dir = filepath.Clean(dir)
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := makeDirectory(parent); err != nil {
+			return err
+		}
 	}
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	switch err := os.Mkdir(dir, 0o750); {
+	case err == nil:
+		return syncDirectory(parent)
+	case errors.Is(err, os.ErrExist):
+		_ = syncDirectory(parent)
+		return nil
+	case isDirectory(dir):
+		return nil
+	default:
 		return fmt.Errorf("make its directory: %w", err)
 	}
-	return syncDirectory(filepath.Dir(dir))
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 func syncDirectory(dir string) error {
@@ -193,43 +176,6 @@ func openWriter(ctx context.Context, path string) (*sqlite.Conn, error) {
 	return conn, nil
 }
 
-// prepare checks that the file is a spool, sets how it is written, and creates the tables
-// in a new one.
-func prepare(conn *sqlite.Conn) error {
-	foundApplication, err := number(conn, "PRAGMA application_id")
-	foundVersion, errVersion := number(conn, "PRAGMA user_version")
-	found, errTables := number(conn, "SELECT count(*) FROM sqlite_schema")
-	switch err := errors.Join(err, errVersion, errTables); {
-	case err != nil:
-		return err
-	case found > 0 && foundApplication != application:
-		return errors.New("the file is not a spool")
-	case found > 0 && foundVersion != version:
-		return fmt.Errorf("the file has version %d, this program supports %d", foundVersion, version)
-	}
-	for _, sql := range []string{
-		fmt.Sprintf("PRAGMA page_size = %d", pageBytes), "PRAGMA auto_vacuum = INCREMENTAL",
-		"PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA wal_autocheckpoint = 1000", "PRAGMA journal_size_limit = 67108864",
-		"PRAGMA fullfsync = ON", "PRAGMA checkpoint_fullfsync = ON", // macOS; no effect elsewhere
-	} {
-		if err := sqlitex.ExecuteTransient(conn, sql, nil); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
-		}
-	}
-	if level, err := number(conn, "PRAGMA synchronous"); err != nil || level != 2 {
-		return fmt.Errorf("set synchronous = FULL: it is %d: %w", level, err)
-	}
-	wal, err := number(conn, "SELECT journal_mode = 'wal' FROM pragma_journal_mode")
-	if err != nil || wal != 1 {
-		return fmt.Errorf("set WAL mode: the file system does not support it: %w", err)
-	}
-	if found > 0 {
-		return nil
-	}
-	script := fmt.Sprintf("%s PRAGMA application_id = %d; PRAGMA user_version = %d;", tables, application, version)
-	return sqlitex.ExecuteScript(conn, script, nil)
-}
-
 // number returns the number that a statement yields.
 func number(conn *sqlite.Conn, sql string) (int64, error) {
 	n := int64(0)
@@ -274,9 +220,12 @@ func (f *file) number(name string) int64 {
 // key returns an idempotency key; nil if no group that waits has it.
 func (f *file) key(name, key string) (*groupKey, error) {
 	var found *groupKey
-	err := sqlitex.Execute(f.writer, "SELECT fingerprint, expires_at, sequence FROM keys WHERE number = ? AND key = ?", &sqlitex.ExecOptions{
+	err := sqlitex.Execute(f.writer, "SELECT fingerprint, expires_at, sequence, accepted_at FROM keys WHERE number = ? AND key = ?", &sqlitex.ExecOptions{
 		Args: []any{f.number(name), key}, ResultFunc: func(stmt *sqlite.Stmt) error {
 			found = &groupKey{name: name, key: key, expires: time.UnixMicro(stmt.ColumnInt64(1)), sequence: uint64(stmt.ColumnInt64(2))}
+			if stmt.ColumnType(3) != sqlite.TypeNull {
+				found.accepted = time.UnixMicro(stmt.ColumnInt64(3))
+			}
 			stmt.ColumnBytes(0, found.fingerprint[:])
 			return nil
 		},
@@ -297,17 +246,22 @@ func (f *file) read(ctx context.Context, name string, after uint64, limit int) (
 		n := f.number(name)
 		stmt.BindInt64(1, groupID(n, after))
 		stmt.BindInt64(2, groupID(n+1, 0))
-		size := 0
+		size, last := 0, groupID(n, after)
 		for {
 			more, err := stmt.Step()
 			if err != nil || !more {
 				return errors.Join(err, stmt.Reset())
 			}
+			id := stmt.ColumnInt64(0)
+			if id <= last || id >= groupID(n+1, 0) { // SQLite trusts the order of the rows in a page
+				return errors.Join(fmt.Errorf("%w: the groups of %s are not in order", ErrDamaged, name), stmt.Reset())
+			}
+			last = id
 			if size += stmt.ColumnLen(4); len(groups) > 0 && size > limit {
 				return stmt.Reset()
 			}
 			groups = append(groups, sealedGroup{
-				name: name, sequence: uint64(stmt.ColumnInt64(0) & (1<<sequenceBits - 1)), at: time.UnixMicro(stmt.ColumnInt64(1)),
+				name: name, sequence: uint64(id & (1<<sequenceBits - 1)), at: time.UnixMicro(stmt.ColumnInt64(1)),
 				rows: stmt.ColumnInt(2), sum: uint32(stmt.ColumnInt64(3)), payload: columnBytes(stmt, 4),
 			})
 		}

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -16,20 +17,28 @@ type sealedGroup struct {
 	at       time.Time // of its first entry
 	rows     int
 	sum      uint32 // CRC-32C of name, sequence and payload
-	payload  []byte // the version, the number of entries, and the entries
+	payload  []byte // the version, the place unless in epoch zero, the number of entries, and the entries
 }
 
-// groupVersion is the first byte of a payload.
-const groupVersion = 1
+// The first byte of a payload.
+const (
+	withoutPlace = 1 // in epoch zero: its number is its sequence
+	withPlace    = 2
+)
 
 // seal encodes the entries of a group.
-func seal(name string, sequence uint64, entries []queue.Entry) sealedGroup {
+func seal(name string, sequence uint64, at place, entries []queue.Entry) sealedGroup {
 	g := sealedGroup{name: name, sequence: sequence}
-	size := 16
+	size := 48
 	for _, e := range entries {
 		size += len(e.Payload) + len(e.Key) + 64
 	}
-	b := append(make([]byte, 0, size), groupVersion)
+	b := append(make([]byte, 0, size), withoutPlace)
+	if at.epoch != [16]byte{} {
+		b[0] = withPlace
+		b = append(b, at.epoch[:]...)
+		b = binary.AppendUvarint(b, at.number)
+	}
 	b = binary.AppendUvarint(b, uint64(len(entries)))
 	for i, e := range entries {
 		if i == 0 {
@@ -58,6 +67,16 @@ func (g *sealedGroup) checksum() uint32 {
 	return crc32.Update(sum, castagnoli, g.payload)
 }
 
+// identity tells the group from others that have its place in another copy of the file.
+func (g *sealedGroup) identity(number uint64) (sum [16]byte) {
+	h := sha256.New()
+	h.Write(append([]byte(g.name), 0))
+	h.Write(binary.LittleEndian.AppendUint64(nil, number))
+	h.Write(g.payload)
+	copy(sum[:], h.Sum(nil))
+	return sum
+}
+
 // open verifies the checksum of a group and decodes it. Errors wrap ErrDamaged.
 func (g *sealedGroup) open() (queue.Group, error) {
 	group := queue.Group{Name: g.name, Sequence: g.sequence, Bytes: len(g.payload)}
@@ -65,9 +84,16 @@ func (g *sealedGroup) open() (queue.Group, error) {
 		return group, fmt.Errorf("%w: group %d of %s has the checksum %08x, not %08x", ErrDamaged, g.sequence, g.name, sum, g.sum)
 	}
 	d := queue.Decoder{Rest: g.payload}
-	if version := d.Take(1); version == nil || version[0] != groupVersion {
+	switch version := d.Take(1); {
+	case version != nil && version[0] == withoutPlace:
+		group.Number = g.sequence
+	case version != nil && version[0] == withPlace:
+		copy(group.Epoch[:], d.Take(len(group.Epoch)))
+		group.Number = d.Uvarint()
+	default:
 		return group, fmt.Errorf("%w: group %d of %s has a version that this program does not know", ErrDamaged, g.sequence, g.name)
 	}
+	group.Sum = g.identity(group.Number)
 	n := d.Uvarint()
 	for range n {
 		e := queue.Entry{At: time.UnixMicro(d.Varint()), Rows: int(d.Uvarint()), Key: string(d.Bytes())}
@@ -92,15 +118,27 @@ func (g *sealedGroup) open() (queue.Group, error) {
 type groupKey struct {
 	name, key   string
 	fingerprint [32]byte
+	accepted    time.Time // zero: unknown, a version without epochs wrote it
 	expires     time.Time
 	sequence    uint64
+}
+
+// is reports whether a request with the key, the name and the fingerprint is the one that
+// was stored: their acceptance times differ by less than the time that the key is kept.
+func (k *groupKey) is(e *queue.Entry) bool {
+	ttl := e.Expires.Sub(e.At)
+	accepted := k.accepted
+	if accepted.IsZero() {
+		accepted = k.expires.Add(-ttl)
+	}
+	return e.At.Sub(accepted).Abs() < ttl
 }
 
 // appendKeys appends the idempotency keys of a group's entries.
 func appendKeys(keys []groupKey, name string, sequence uint64, entries []queue.Entry) []groupKey {
 	for _, e := range entries {
 		if e.Key != "" {
-			keys = append(keys, groupKey{name: name, key: e.Key, fingerprint: e.Fingerprint, expires: e.Expires, sequence: sequence})
+			keys = append(keys, groupKey{name: name, key: e.Key, fingerprint: e.Fingerprint, accepted: e.At, expires: e.Expires, sequence: sequence})
 		}
 	}
 	return keys

@@ -18,6 +18,10 @@ func TestSeal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"/a", "/b", ""}).Draw(t, "name")
 		sequence := rapid.Uint64Range(1, 1<<40).Draw(t, "sequence")
+		at := place{number: sequence} // as version 1 has it
+		if rapid.Bool().Draw(t, "epoch") {
+			at = place{epoch: [16]byte{7}, number: rapid.Uint64Range(1, sequence).Draw(t, "number")}
+		}
 		var entries []queue.Entry
 		for range rapid.IntRange(0, 4).Draw(t, "entries") {
 			e := queue.Entry{
@@ -29,10 +33,13 @@ func TestSeal(t *testing.T) {
 			}
 			entries = append(entries, e)
 		}
-		sealed := seal(name, sequence, entries)
+		sealed := seal(name, sequence, at, entries)
 		group, err := sealed.open()
 		if err != nil {
 			t.Fatal(err)
+		}
+		if got := (place{group.Epoch, group.Number}); got != at || group.Sum == [16]byte{} {
+			t.Fatalf("place %+v, want %+v; sum %x", got, at, group.Sum)
 		}
 		same := cmp.Comparer(func(a, b []byte) bool { return bytes.Equal(a, b) })
 		if diff := cmp.Diff(entries, group.Entries, same); diff != "" {
@@ -58,8 +65,10 @@ func TestSeal(t *testing.T) {
 
 // Damaged or hostile bytes cause an error, no panic, and no allocation beyond their size.
 func FuzzGroup(f *testing.F) {
-	f.Add(seal("/a", 1, []queue.Entry{{Payload: []byte("x"), Key: "k"}, {}}).payload)
-	f.Add([]byte{groupVersion, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	entries := []queue.Entry{{Payload: []byte("x"), Key: "k"}, {}}
+	f.Add(seal("/a", 1, place{number: 1}, entries).payload)
+	f.Add(seal("/a", 1, place{epoch: [16]byte{7}, number: 1}, entries).payload)
+	f.Add([]byte{withoutPlace, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		g := sealedGroup{name: "/a", sequence: 1, payload: data}
 		g.sum = g.checksum()

@@ -18,11 +18,20 @@ type head struct {
 	id      [16]byte // random: queue.Group.Spool
 	drained uint64   // the last group that was drained
 	last    uint64   // the last group that was added
+	epochs  []epoch  // of the groups behind drained, and of the next one
 	groups  int64    // that wait
 	rows    int64    // in them
 	bytes   int64    // in them
 	oldest  time.Time
+	keys    int64 // bytes of the idempotency keys of these groups, with their rows
 	dead    int64 // dead letters
+	inDoubt int64 // of these
+	deadIn  int64 // bytes in the dead letters
+}
+
+// holds returns the bytes of the rows of a name, without those of pages that are not full.
+func (h *head) holds() int64 {
+	return max(0, h.bytes) + max(0, h.deadIn) + max(0, h.keys) + groupBytes*(max(0, h.groups)+max(0, h.dead))
 }
 
 // heads returns where the names of the spool stand, in alphabetical order.
@@ -39,6 +48,12 @@ func (f *file) heads(ctx context.Context) ([]head, error) {
 		})
 		for i := range heads {
 			h := &heads[i]
+			if err == nil {
+				err = h.details(conn, f.number(h.name), f.version)
+			}
+			if errors.Is(damaged(err), ErrDamaged) { // groups say themselves where they are
+				err = nil
+			}
 			if err == nil {
 				err = h.count(conn, f.number(h.name))
 			}
@@ -66,18 +81,40 @@ func (h *head) count(conn *sqlite.Conn, number int64) error {
 	if err != nil {
 		return err
 	}
-	err = sqlitex.Execute(conn, "SELECT at FROM groups WHERE id > ? AND id < ? ORDER BY id LIMIT 1", &sqlitex.ExecOptions{
+	return sqlitex.Execute(conn, "SELECT at FROM groups WHERE id > ? AND id < ? ORDER BY id LIMIT 1", &sqlitex.ExecOptions{
 		Args: waiting, ResultFunc: func(stmt *sqlite.Stmt) error {
 			h.oldest = time.UnixMicro(stmt.ColumnInt64(0))
+			return nil
+		},
+	})
+}
+
+// details reads what else the file has of the name with that number.
+func (h *head) details(conn *sqlite.Conn, number, version int64) error {
+	switch {
+	case version > 1:
+		if err := h.readEpochs(conn, number); err != nil {
+			return err
+		}
+	case h.last > h.drained:
+		h.epochs = []epoch{{first: 1}}
+	}
+	dead := "SELECT count(*), total(length(payload)), total(in_doubt) FROM dead WHERE name = ?"
+	if version == 1 {
+		dead = "SELECT count(*), total(length(payload)), 0 FROM dead WHERE name = ?"
+	}
+	err := sqlitex.Execute(conn, dead, &sqlitex.ExecOptions{
+		Args: []any{h.name}, ResultFunc: func(stmt *sqlite.Stmt) error {
+			h.dead, h.deadIn, h.inDoubt = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
 			return nil
 		},
 	})
 	if err != nil {
 		return err
 	}
-	return sqlitex.Execute(conn, "SELECT count(*) FROM dead WHERE name = ?", &sqlitex.ExecOptions{
-		Args: []any{h.name}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			h.dead = stmt.ColumnInt64(0)
+	return sqlitex.Execute(conn, "SELECT count(*), total(length(CAST(key AS BLOB))) FROM keys WHERE number = ?", &sqlitex.ExecOptions{
+		Args: []any{number}, ResultFunc: func(stmt *sqlite.Stmt) error {
+			h.keys = stmt.ColumnInt64(0)*keyBytes + stmt.ColumnInt64(1)
 			return nil
 		},
 	})
@@ -174,7 +211,7 @@ func (f *file) survey(ctx context.Context, h head, good func(sealedGroup, queue.
 				continue
 			}
 			before = g.at
-			group.Spool = h.id
+			group.Spool, group.EpochLast = h.id, h.epochLast(place{group.Epoch, group.Number})
 			if err := good(g, group); err != nil {
 				return err
 			}

@@ -25,6 +25,9 @@ func Repair(ctx context.Context, path string, now time.Time) (kept string, flaws
 	if err := remove(fresh); err != nil {
 		return "", nil, err
 	}
+	if err := deleteRequests(path); err != nil { // dead letters get other ids
+		return "", nil, err
+	}
 	if flaws, err = copyFile(ctx, path, fresh); err != nil {
 		return "", nil, errors.Join(fmt.Errorf("repair the spool %s: %w", path, err), remove(fresh))
 	}
@@ -42,6 +45,10 @@ func replace(path, kept, fresh string) error {
 	}
 	if err := os.Link(path, kept); err != nil {
 		return fmt.Errorf("keep the old spool: %w", err)
+	}
+	// SQLite has deleted the log of the old file. It must not come back beside the new one.
+	if err := syncDirectory(filepath.Dir(path)); err != nil {
+		return err
 	}
 	if err := os.Rename(fresh, path); err != nil {
 		return fmt.Errorf("replace the spool: %w", err)
@@ -75,8 +82,15 @@ func copyFile(ctx context.Context, from, to string) (flaws []Flaw, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &copying{to: fresh, change: change{names: heads}}
+	c := &copying{to: fresh, change: change{names: heads, clocks: make(map[string]time.Duration)}}
+	if old.version > 1 {
+		err = old.readClocks(ctx, func(name string, ahead time.Duration) { c.change.clocks[name] = ahead })
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			return nil, err
+		}
+	}
 	for _, h := range heads {
+		c.head = h
 		if err := old.survey(ctx, h, c.good, c.flawed); err != nil {
 			return nil, err
 		}
@@ -91,6 +105,7 @@ func copyFile(ctx context.Context, from, to string) (flaws []Flaw, err error) {
 // copying collects what goes into the new file.
 type copying struct {
 	to     *file
+	head   head // of the name that is copied
 	change change
 	bytes  int
 	flaws  []Flaw
@@ -106,7 +121,7 @@ func (c *copying) good(g sealedGroup, group queue.Group) error {
 func (c *copying) flawed(flaw Flaw) error {
 	c.flaws = append(c.flaws, flaw)
 	for sequence := flaw.First; sequence <= flaw.Last; sequence++ {
-		empty := seal(flaw.Name, sequence, nil)
+		empty := seal(flaw.Name, sequence, c.head.place(sequence), nil)
 		empty.at = flaw.After
 		c.change.groups = append(c.change.groups, empty)
 		if err := c.flush(surveyBytes); err != nil {

@@ -24,12 +24,16 @@ var (
 	ErrInUse = errors.New("the spool is in use by another process")
 )
 
-// Config bounds a spool. All fields are required but the last one.
+// Config bounds a spool. Bytes, QueueBytes, GroupBytes and Log are required.
 type Config struct {
 	Bytes      int64 // of the file in use, dead letters included
 	QueueBytes int   // that wait for the next fsync
 	GroupBytes int   // of one group, unless one entry has more
 	Log        *slog.Logger
+
+	// Shares bound what the file holds of a name: groups that wait and dead letters. A name
+	// without a share, or with 0, is bounded by Bytes only.
+	Shares map[string]int64
 
 	// Synced, if set, is called after each transaction with the entries and records in it,
 	// and the time until it was on disk.
@@ -48,6 +52,11 @@ func (c Config) Validate() error {
 	case c.Log == nil:
 		return errors.New("a log is required")
 	}
+	for name, share := range c.Shares {
+		if share < 0 {
+			return fmt.Errorf("spool_bytes of %s must not be negative", name)
+		}
+	}
 	return nil
 }
 
@@ -60,6 +69,9 @@ type Spool struct {
 	file *file
 	done chan struct{} // closed when the writer has ended
 
+	stopListening context.CancelFunc
+	listening     sync.WaitGroup // of requests of other processes
+
 	mu       sync.Mutex
 	wake     sync.Cond // there may be work for the writer, or the spool is closing
 	names    map[string]*nameState
@@ -67,6 +79,8 @@ type Spool struct {
 	waiting  int // bytes in pending
 	keys     map[nameKey]*ticket
 	removals []*removal
+	tasks    []*task
+	clocks   map[string]*clock
 	used     int64
 	closed   bool
 	failing  error // of the last transaction; nil if it was stored
@@ -80,6 +94,7 @@ type Spool struct {
 // nameState is what is known of a name.
 type nameState struct {
 	head
+	pending int64         // bytes of entries that are not answered yet
 	grown   chan struct{} // closed when groups are added
 	drain   DrainState
 	reason  error // why it does not drain
@@ -102,10 +117,13 @@ func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
 	}
 	s := &Spool{
 		cfg: cfg, file: f, done: make(chan struct{}),
-		names: make(map[string]*nameState), keys: make(map[nameKey]*ticket), gather: queue.Gather{Every: gatherEvery},
+		names: make(map[string]*nameState), clocks: make(map[string]*clock), keys: make(map[nameKey]*ticket), gather: queue.Gather{Every: gatherEvery},
 	}
 	s.wake.L = &s.mu
 	heads, err := f.heads(ctx)
+	if err == nil {
+		err = f.readClocks(ctx, func(name string, ahead time.Duration) { s.clocks[name] = &clock{ahead: ahead} })
+	}
 	if err == nil {
 		s.used, err = f.write(change{})
 	}
@@ -116,17 +134,22 @@ func Open(ctx context.Context, path string, cfg Config) (*Spool, error) {
 		s.names[h.name] = &nameState{head: h, grown: make(chan struct{})}
 	}
 	go s.run()
+	listen, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stopListening = stop
+	s.listening.Go(func() { s.listen(listen) })
 	return s, nil
 }
 
 // Close refuses new entries, makes the accepted ones durable and closes the file. The
 // drains must have ended. It is called once.
 func (s *Spool) Close() error {
+	s.stopListening()
 	s.mu.Lock()
 	s.closed = true
 	s.wake.Broadcast()
 	s.mu.Unlock()
 	<-s.done
+	s.listening.Wait()
 	return s.file.close()
 }
 
@@ -135,8 +158,8 @@ func (s *Spool) Close() error {
 const failingFor = 5 * time.Second
 
 // Ready returns nil while the spool accepts entries and is not close to refusing them: the
-// last transaction was stored, less than three quarters of Config.Bytes are in use, and no
-// drain has stopped. It does not depend on the database.
+// last transaction was stored, less than three quarters of Config.Bytes and of each share
+// are in use, and no drain has stopped. It does not depend on the database.
 func (s *Spool) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,6 +174,9 @@ func (s *Spool) Ready() error {
 	for _, n := range s.names {
 		if n.drain == DrainStopped {
 			return fmt.Errorf("the drain of %s has stopped: %w", n.name, n.reason)
+		}
+		if share := s.cfg.Shares[n.name]; share > 0 && s.usedBy(n) > share/4*3 {
+			return fmt.Errorf("the spool holds %d bytes of %s (spool_bytes %d)", s.usedBy(n), n.name, share)
 		}
 	}
 	return nil

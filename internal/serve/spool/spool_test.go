@@ -57,7 +57,7 @@ func (d destination) StoreGroups(ctx context.Context, groups []queue.Group) (que
 // drainSome drains a name until it has n payloads, and returns them.
 func drainSome(t testing.TB, s *Spool, name string, n int) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var got []string
 	err := s.Drain(ctx, name, 1<<20, destination(func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
@@ -119,6 +119,42 @@ func TestOrderAndNames(t *testing.T) {
 	}
 	if stats := s.Stats(); stats.Names[0].Groups != 0 || stats.Names[1].Bytes != 0 || stats.Names[0].Records != 100 {
 		t.Errorf("stats of an empty spool: %+v", stats)
+	}
+}
+
+// TestDeletionFails lets the file refuse the deletion of groups that were stored. They are
+// handed over again until it succeeds, and new entries are refused meanwhile.
+func TestDeletionFails(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "spool.db"), testConfig())
+	defer closeSpool(t, s)
+	put(t, s, "a", "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	writable := func(yes bool) { // the writer waits for the destination
+		if err := sqlitex.ExecuteTransient(s.file.writer, fmt.Sprintf("PRAGMA query_only = %t", !yes), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	times := 0
+	err := s.Drain(ctx, "a", 1<<20, destination(func(_ context.Context, groups []queue.Group) (queue.Stored, error) {
+		times++
+		if len(groups) != 1 || string(groups[0].Entries[0].Payload) != "1" {
+			t.Errorf("handed over %+v", groups)
+		}
+		switch times {
+		case 1:
+			writable(false)
+		case 3:
+			if n := s.Stats().Names[0]; n.State != DrainRetrying || n.Reason == "" || s.Ready() == nil {
+				t.Errorf("after two attempts: %+v, ready: %v", n, s.Ready())
+			}
+			writable(true)
+			cancel()
+		}
+		return queue.Stored{Groups: len(groups)}, nil
+	}))
+	if n := s.Stats().Names[0]; err != nil || times != 3 || n.Groups != 0 {
+		t.Errorf("handed over %d times, %d groups left, %v", times, n.Groups, err)
 	}
 }
 
@@ -212,7 +248,7 @@ func TestKeys(t *testing.T) {
 	expires := time.Now().Add(time.Hour)
 	keyed := func(name, key, body string, expires time.Time) (bool, error) {
 		return s.Append(t.Context(), name, queue.Entry{
-			Payload: []byte(body), Key: key, Fingerprint: sha256.Sum256([]byte(body)), Expires: expires,
+			At: expires.Add(-time.Hour), Payload: []byte(body), Key: key, Fingerprint: sha256.Sum256([]byte(body)), Expires: expires,
 		})
 	}
 	check := func(want bool, wantErr error, name, key, body string, expires time.Time) {
@@ -225,8 +261,8 @@ func TestKeys(t *testing.T) {
 	check(true, nil, "/a", "k", "one", expires)
 	check(false, queue.ErrKeyReused, "/a", "k", "two", expires)
 	check(false, nil, "/b", "k", "two", expires)
-	check(false, nil, "/a", "old", "one", time.Now().Add(-time.Second))
-	check(false, nil, "/a", "old", "two", expires) // expired
+	check(false, nil, "/a", "old", "one", expires.Add(-time.Hour))
+	check(false, nil, "/a", "old", "two", expires) // an hour later
 	check(false, queue.ErrBadKey, "/a", strings.Repeat("k", 256), "one", expires)
 	closeSpool(t, s)
 
@@ -307,8 +343,8 @@ func TestDamage(t *testing.T) {
 		{"a gap", "DELETE FROM groups WHERE id & 0xff IN (3, 4)", "groups 3 to 4 of /a are missing", "/a 3-4 missing kept 0", "1 2 5 6 7"},
 		{"the first is gone", "DELETE FROM groups WHERE id & 0xff = 1", "groups 1 to 1 of /a are missing", "/a 1-1 missing kept 0", "2 3 4 5 6 7"},
 		{"the last is gone", "DELETE FROM groups WHERE id & 0xff = 6", "groups 6 to 6 of /a are missing", "/a 6-6 missing kept 0", "1 2 3 4 5 7"},
-		{"a bad checksum", "UPDATE groups SET payload = substr(payload, 1, length(payload) - 1) || x'00' WHERE id & 0xff = 2", "group 2 of /a has the checksum", "/a 2-2 bad checksum kept 14", "1 3 4 5 6 7"},
-		{"two that changed places", "UPDATE groups SET id = -id WHERE id & 0xff IN (2, 5); UPDATE groups SET id = -id + 3 WHERE id < 0 AND -id & 0xff = 2; UPDATE groups SET id = -id - 3 WHERE id < 0", "group 2 of /a has the checksum", "/a 2-2 bad checksum kept 14, /a 5-5 bad checksum kept 14", "1 3 4 6 7"},
+		{"a bad checksum", "UPDATE groups SET payload = substr(payload, 1, length(payload) - 1) || x'00' WHERE id & 0xff = 2", "group 2 of /a has the checksum", "/a 2-2 bad checksum kept 31", "1 3 4 5 6 7"},
+		{"two that changed places", "UPDATE groups SET id = -id WHERE id & 0xff IN (2, 5); UPDATE groups SET id = -id + 3 WHERE id < 0 AND -id & 0xff = 2; UPDATE groups SET id = -id - 3 WHERE id < 0", "group 2 of /a has the checksum", "/a 2-2 bad checksum kept 31, /a 5-5 bad checksum kept 31", "1 3 4 6 7"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { testDamage(t, test.sql, test.want, test.flaw, test.drained) })

@@ -40,6 +40,10 @@ type NameStats struct {
 	Records uint64 // in those
 	Retries uint64
 	Dead    int64 // dead letters in the file
+	InDoubt int64 // dead letters that the database may have
+
+	UsedBytes  int64 // of its groups and dead letters
+	LimitBytes int64 // Config.Shares; 0: none
 }
 
 type counters struct {
@@ -76,7 +80,8 @@ func (s *Spool) Stats() Stats {
 	for _, n := range s.names {
 		of := NameStats{
 			Name: n.name, State: n.drain, Groups: max(0, n.groups), Rows: max(0, n.rows), Bytes: max(0, n.bytes),
-			Drained: n.drainedGroups, Records: n.drainedRows, Retries: n.retries, Dead: n.dead,
+			Drained: n.drainedGroups, Records: n.drainedRows, Retries: n.retries, Dead: n.dead, InDoubt: n.inDoubt,
+			UsedBytes: s.usedBy(n), LimitBytes: s.cfg.Shares[n.name],
 		}
 		if n.reason != nil {
 			of.Reason = n.reason.Error()

@@ -3,6 +3,7 @@ package spool
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"zombiezen.com/go/sqlite"
@@ -13,16 +14,24 @@ import (
 
 // change is what one transaction changes in a spool's file.
 type change struct {
-	names   []head        // new: name and id; drained and last in a repair
+	names   []head        // new: name and id; drained, last and epochs in a repair
+	epochs  []nameEpoch   // new, of names that are there or new
 	groups  []sealedGroup // to be added
 	keys    []groupKey    // of these groups
 	drained []drained     // to be deleted
-	retried []int64       // ids of dead letters to be deleted
+	retried []int64       // ids of dead letters to be deleted, because they are in groups or given up
 	dead    []queue.DeadLetter
+	clocks  map[string]time.Duration // see Spool.SetClock
+}
+
+// nameEpoch is an epoch of a name.
+type nameEpoch struct {
+	name string
+	epoch
 }
 
 func (c *change) empty() bool {
-	return len(c.names)+len(c.groups)+len(c.keys)+len(c.drained)+len(c.retried)+len(c.dead) == 0
+	return len(c.names)+len(c.groups)+len(c.keys)+len(c.drained)+len(c.retried)+len(c.dead)+len(c.clocks) == 0
 }
 
 // drained is the groups of a name up to a sequence, which are no longer needed.
@@ -104,6 +113,8 @@ const (
 	keyBytes   = 64
 )
 
+const emptyBytes = 11 * pageBytes // of a file in which nothing waits
+
 // measure reads how many bytes of the file are in use.
 func (f *file) measure() error {
 	pages, err := number(f.writer, "PRAGMA page_count")
@@ -169,6 +180,16 @@ func (t *transaction) apply(c change) error {
 			return err
 		}
 		t.numbers[h.name] = t.conn.LastInsertRowID()
+		for _, e := range h.epochs {
+			if err := t.addEpoch(t.numbers[h.name], e); err != nil {
+				return err
+			}
+		}
+	}
+	for _, e := range c.epochs {
+		if err := t.addEpoch(t.number(e.name), e.epoch); err != nil {
+			return err
+		}
 	}
 	for _, g := range c.groups {
 		n := t.number(g.name)
@@ -182,8 +203,8 @@ func (t *transaction) apply(c change) error {
 		}
 	}
 	for _, k := range c.keys {
-		err := t.exec("INSERT OR REPLACE INTO keys (number, key, fingerprint, expires_at, sequence) VALUES (?, ?, ?, ?, ?)",
-			t.number(k.name), k.key, k.fingerprint[:], k.expires.UnixMicro(), int64(k.sequence))
+		err := t.exec("INSERT OR REPLACE INTO keys (number, key, fingerprint, expires_at, sequence, accepted_at) VALUES (?, ?, ?, ?, ?, ?)",
+			t.number(k.name), k.key, k.fingerprint[:], k.expires.UnixMicro(), int64(k.sequence), k.accepted.UnixMicro())
 		if err != nil {
 			return err
 		}
@@ -195,6 +216,11 @@ func (t *transaction) apply(c change) error {
 	}
 	for _, id := range c.retried {
 		if err := t.exec("DELETE FROM dead WHERE id = ?", id); err != nil {
+			return err
+		}
+	}
+	for name, ahead := range c.clocks {
+		if err := t.exec("INSERT OR REPLACE INTO clocks (name, ahead) VALUES (?, ?)", name, ahead.Microseconds()); err != nil {
 			return err
 		}
 	}
@@ -210,8 +236,11 @@ func (t *transaction) delete(d drained) error {
 	if err := t.exec("UPDATE names SET drained = ? WHERE number = ?", int64(d.upto), n); err != nil {
 		return err
 	}
+	if err := t.deleteEpochs(n, d.upto); err != nil {
+		return err
+	}
 	for _, key := range d.keys {
-		// If the key has expired and was used again, it belongs to a later group.
+		// If the key was used again after its time, it belongs to a later group.
 		if err := t.exec("DELETE FROM keys WHERE number = ? AND key = ? AND sequence <= ?", n, key, int64(d.upto)); err != nil {
 			return err
 		}
@@ -225,8 +254,8 @@ func (t *transaction) delete(d drained) error {
 // addDead adds dead letters.
 func (t *transaction) addDead(letters []queue.DeadLetter) error {
 	for _, l := range letters {
-		err := t.exec("INSERT INTO dead (name, sequence, at, rows, reason, payload, raw) VALUES (?, ?, ?, ?, ?, ?, ?)",
-			l.Name, int64(l.Sequence), l.At.UnixMicro(), l.Rows, l.Reason, l.Payload, l.Raw)
+		err := t.exec("INSERT INTO dead (name, sequence, at, rows, reason, payload, raw, in_doubt) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+			l.Name, int64(l.Sequence), l.At.UnixMicro(), l.Rows, l.Reason, l.Payload, l.Raw, l.InDoubt)
 		if err != nil {
 			return err
 		}

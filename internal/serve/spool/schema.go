@@ -1,0 +1,127 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+)
+
+const (
+	application  = 0x5377_5370 // "SwSp", the file's application_id
+	version      = 2           // the file's user_version
+	sequenceBits = 44
+	pageBytes    = 4096
+)
+
+// tables are the tables of a spool's file. Times are microseconds since 1970. A group's id
+// is the number of its name, shifted by sequenceBits, and its sequence.
+const tables = `CREATE TABLE names (
+	number INTEGER PRIMARY KEY,
+	name TEXT NOT NULL UNIQUE,
+	id BLOB NOT NULL,
+	drained INTEGER NOT NULL,
+	last INTEGER NOT NULL
+);
+CREATE TABLE groups (
+	id INTEGER PRIMARY KEY,
+	at INTEGER NOT NULL,
+	rows INTEGER NOT NULL,
+	sum INTEGER NOT NULL,
+	payload BLOB NOT NULL
+);
+CREATE TABLE keys (
+	number INTEGER NOT NULL,
+	key TEXT NOT NULL,
+	fingerprint BLOB NOT NULL,
+	expires_at INTEGER NOT NULL,
+	sequence INTEGER NOT NULL,
+	accepted_at INTEGER,
+	PRIMARY KEY (number, key)
+) WITHOUT ROWID;
+CREATE TABLE dead (
+	id INTEGER PRIMARY KEY AUTOINCREMENT,
+	name TEXT NOT NULL,
+	sequence INTEGER NOT NULL,
+	at INTEGER NOT NULL,
+	rows INTEGER NOT NULL,
+	reason TEXT NOT NULL,
+	payload BLOB NOT NULL,
+	raw INTEGER NOT NULL,
+	in_doubt INTEGER NOT NULL DEFAULT 0
+);
+` + addedTables
+
+// addedTables are the tables that version 1 did not have. An epoch of a name begins with
+// the sequence first and ends before the next epoch. ahead is in microseconds.
+const addedTables = `CREATE TABLE epochs (
+	number INTEGER NOT NULL,
+	first INTEGER NOT NULL,
+	epoch BLOB NOT NULL,
+	PRIMARY KEY (number, first)
+) WITHOUT ROWID;
+CREATE TABLE clocks (
+	name TEXT PRIMARY KEY,
+	ahead INTEGER NOT NULL
+) WITHOUT ROWID;
+`
+
+// upgrade makes a file of version 1 one of version 2. All its groups are in epoch zero.
+const upgrade = addedTables + `ALTER TABLE keys ADD COLUMN accepted_at INTEGER;
+ALTER TABLE dead ADD COLUMN in_doubt INTEGER NOT NULL DEFAULT 0;
+INSERT INTO epochs (number, first, epoch) SELECT number, 1, zeroblob(16) FROM names WHERE last > drained;
+`
+
+// checkVersion returns the version of a file; 0 if it is empty. It returns an error unless
+// this program can read the file.
+func checkVersion(conn *sqlite.Conn) (int64, error) {
+	foundApplication, err := number(conn, "PRAGMA application_id")
+	found, errVersion := number(conn, "PRAGMA user_version")
+	tables, errTables := number(conn, "SELECT count(*) FROM sqlite_schema")
+	switch err := errors.Join(err, errVersion, errTables); {
+	case err != nil:
+		return 0, err
+	case tables == 0:
+		return 0, nil
+	case foundApplication != application:
+		return 0, errors.New("the file is not a spool")
+	case found < 1 || found > version:
+		return 0, fmt.Errorf("the file has version %d, this program supports 1 to %d", found, version)
+	}
+	return found, nil
+}
+
+// prepare checks that the file is a spool, sets how it is written, and creates the tables
+// in a new one. It upgrades a file of version 1, in one transaction.
+func prepare(conn *sqlite.Conn) error {
+	found, err := checkVersion(conn)
+	if err != nil {
+		return err
+	}
+	for _, sql := range []string{
+		fmt.Sprintf("PRAGMA page_size = %d", pageBytes), "PRAGMA auto_vacuum = INCREMENTAL",
+		"PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA wal_autocheckpoint = 1000", "PRAGMA journal_size_limit = 67108864",
+		"PRAGMA fullfsync = ON", "PRAGMA checkpoint_fullfsync = ON", // macOS; no effect elsewhere
+	} {
+		if err := sqlitex.ExecuteTransient(conn, sql, nil); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	if level, err := number(conn, "PRAGMA synchronous"); err != nil || level != 2 {
+		return fmt.Errorf("set synchronous = FULL: it is %d: %w", level, err)
+	}
+	wal, err := number(conn, "SELECT journal_mode = 'wal' FROM pragma_journal_mode")
+	if err != nil || wal != 1 {
+		return fmt.Errorf("set WAL mode: the file system does not support it: %w", err)
+	}
+	switch found {
+	case 0:
+		return sqlitex.ExecuteScript(conn, fmt.Sprintf("%s PRAGMA application_id = %d; PRAGMA user_version = %d;", tables, application, version), nil)
+	case 1:
+		if err := sqlitex.ExecuteScript(conn, fmt.Sprintf("%s PRAGMA user_version = %d;", upgrade, version), nil); err != nil {
+			return fmt.Errorf("upgrade it from version 1: %w", err)
+		}
+	}
+	return nil
+}
