@@ -3,12 +3,9 @@ package stream
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -33,6 +30,7 @@ type Outcome struct {
 	Stored   int       `json:"stored"`            // records that are in the table
 	Refused  []Refusal `json:"refused,omitempty"` // the others, in order
 	Replayed bool      `json:"-"`                 // an earlier request with the same key was stored
+	Level    string    `json:"-"`                 // what the COMMIT was worth: Batch.Level
 }
 
 // OutcomeNow returns the outcome of a request as RequestTable keeps it. A Sink calls it
@@ -81,6 +79,9 @@ type ticket struct {
 	rows, bytes int
 	lanes       uint64
 	result      Outcome
+
+	late      bool    // it was answered before its COMMIT was
+	successor *ticket // of a late one with a key: what requests with the same key wait for
 }
 
 // Commit queues a request's records and waits until they are committed. A record that the
@@ -147,9 +148,6 @@ func (s *Stream) admit(r Request, now time.Time) (t, other *ticket, err error) {
 		rows:  max(1, r.Records.Len()), bytes: r.Records.Size() + len(r.Key),
 	}
 	t.Open()
-	if r.Key != "" {
-		t.Expires = now.Add(s.cfg.KeyTTL)
-	}
 	t.lanes = r.Records.lanes(len(s.queue.lanes))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,184 +181,4 @@ func (s *Stream) room(t *ticket, now time.Time) error {
 		request.Wait = s.predictAt(now, t.lanes, t.rows, t.bytes)
 	}
 	return limits.Admit(request, queue.Load{Rows: s.queue.rows + s.deferredRows, Bytes: s.queue.bytes + s.deferredBytes})
-}
-
-// committer commits one batch after the other until the stream is closed and nothing
-// waits. Between two batches it retries deferred requests.
-func (s *Stream) committer(n int) {
-	s.mu.Lock()
-	for turn := 0; ; turn++ {
-		if d := s.takeDeferred(time.Now(), turn); d != nil {
-			s.retryDeferred(n, d)
-			continue
-		}
-		tickets, held := s.queue.take(s.cfg.BatchRows, s.cfg.BatchBytes)
-		if len(tickets) == 0 {
-			if s.closed && s.queue.empty() && len(s.deferred) == 0 {
-				break
-			}
-			s.wake.Wait()
-			continue
-		}
-		if !s.queue.empty() {
-			s.wake.Signal()
-		}
-		b := s.newBatch(tickets)
-		start := time.Now()
-		s.load.begin(n, start, held)
-		s.mu.Unlock()
-
-		attempts, err := s.commitBatch(b, tickets, start, s.canSplit(tickets))
-		split := errors.Is(err, errSplit)
-		if split {
-			s.split(b, tickets, start)
-		}
-		took := time.Since(start)
-		if !split {
-			s.count(b, tickets, took, err)
-		}
-
-		s.mu.Lock()
-		if !split {
-			s.finish(b, tickets, attempts, err)
-		}
-		s.load.end(n, took, err == nil)
-		s.queue.release(held)
-		s.mu.Unlock()
-		// Let the clients that were just answered send their next records first: these go
-		// into this committer's next batch.
-		runtime.Gosched()
-		s.mu.Lock()
-	}
-	s.wake.Broadcast()
-	s.mu.Unlock()
-}
-
-// finish answers the requests of a batch. The caller holds mu.
-func (s *Stream) finish(b *Batch, tickets []*ticket, attempts int, err error) {
-	s.settle(b, tickets, err)
-	switch {
-	case err == nil && attempts == 1:
-		s.forget = append(s.forget, b.ID)
-	case err != nil:
-		s.giveBack(b)
-	}
-	s.finished++
-	s.tried = time.Now()
-	if !errors.Is(err, ErrBlocked) { // a lock does not hold up the records of others
-		s.failing = err
-	}
-}
-
-// giveBack returns the ids that a batch was to forget and did not, because it was not
-// stored. The caller holds mu.
-func (s *Stream) giveBack(b *Batch) {
-	if len(s.forget) < forgetMax {
-		s.forget = append(s.forget, b.Forget...)
-	}
-}
-
-const (
-	forgetEvery = 64   // batches whose ids are deleted together
-	forgetMax   = 4096 // ids kept for that; maintenance deletes the others
-)
-
-// newBatch makes a batch of requests. The caller holds mu.
-//
-// The id of a batch that was stored at the first attempt is no longer needed. After more
-// attempts it is: an earlier one may still reach the server, and must then fail.
-func (s *Stream) newBatch(tickets []*ticket) *Batch {
-	b := &Batch{Requests: make([]*Entry, len(tickets))}
-	if s.canSplit(tickets) {
-		b.LockWait = s.lockWait()
-	}
-	_, _ = rand.Read(b.ID[:]) // never fails
-	for i, t := range tickets {
-		b.Requests[i] = &t.Entry
-	}
-	if len(s.forget) >= forgetEvery {
-		b.Forget, s.forget = s.forget, nil
-	}
-	return b
-}
-
-// settle answers the requests of a batch. The caller holds mu.
-func (s *Stream) settle(b *Batch, tickets []*ticket, err error) {
-	for _, t := range tickets {
-		if t.Key != "" {
-			delete(s.keys, t.Key)
-		}
-		answer := err
-		if err == nil {
-			t.result, answer = t.outcome()
-		}
-		t.Answer(answer)
-	}
-}
-
-// commitBatch has the sink commit a batch and retries it for Config.RetryFor. With split it
-// returns errSplit if a lock holds the batch up: nothing was stored then, and no attempt is
-// running.
-func (s *Stream) commitBatch(b *Batch, tickets []*ticket, start time.Time, split bool) (attempts int, err error) {
-	unconfirmed := false
-	for attempt := 1; ; attempt++ {
-		began := time.Now()
-		err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, b)
-		s.maintenance.observe(b.Session, err)
-		if err == nil {
-			return attempt, nil
-		}
-		again := errors.Is(err, ErrTransient) || errors.Is(err, ErrUnconfirmed)
-		unconfirmed = unconfirmed || errors.Is(err, ErrUnconfirmed)
-		pause := queue.Backoff(attempt, backoffFirst, backoffMost)
-		over := s.base.Err() != nil || time.Since(start)+pause > s.cfg.RetryFor || !unconfirmed && abandoned(tickets)
-		b.Reset()
-		if split && !over && !unconfirmed && errors.Is(err, ErrBlocked) {
-			s.counters.retries.Add(1)
-			return attempt, errSplit
-		}
-		s.logFailure(err, attempt, !again || over)
-		switch {
-		case unconfirmed && (!again || over):
-			return attempt, fmt.Errorf("%w: %w", queue.ErrUnknown, err)
-		case !again:
-			return attempt, err
-		case over:
-			return attempt, fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-		b.RowByRow = b.RowByRow || time.Since(began) > s.cfg.CommitTimeout/2
-		s.counters.retries.Add(1)
-		queue.Sleep(s.base, pause)
-	}
-}
-
-// The pauses between attempts.
-const (
-	backoffFirst = 5 * time.Millisecond
-	backoffMost  = time.Second
-)
-
-// abandoned reports whether no client waits for any of the tickets.
-func abandoned(tickets []*ticket) bool {
-	for _, t := range tickets {
-		if !t.Abandoned() {
-			return false
-		}
-	}
-	return true
-}
-
-// logEvery is the shortest time between two log lines about failed batches.
-const logEvery = 5 * time.Second
-
-func (s *Stream) logFailure(err error, attempt int, final bool) {
-	now, last := time.Now().UnixNano(), s.logged.Load()
-	if now-last < int64(logEvery) || !s.logged.CompareAndSwap(last, now) {
-		return
-	}
-	if final {
-		s.cfg.Log.Error("batch not stored", "stream", s.schema.def.Name, "attempts", attempt, "error", err)
-		return
-	}
-	s.cfg.Log.Warn("batch failed, retrying", "stream", s.schema.def.Name, "attempts", attempt, "error", err)
 }

@@ -169,8 +169,8 @@ func (l *load) end(committer int, took time.Duration, stored bool) {
 // then predicts nothing about the other committers.
 const stuckAfter = 4
 
-// outlook is what the committers are expected to do.
-type outlook struct {
+// forecast is what the committers are expected to do.
+type forecast struct {
 	commit  time.Duration // one commit, of those that are not stuck
 	usable  int           // committers that are not stuck
 	idle    bool          // one of them is free
@@ -178,10 +178,10 @@ type outlook struct {
 	longest time.Duration // age of the oldest of these batches
 }
 
-// outlook returns the outlook at a time. If all committers are stuck, the database is slow:
+// forecast returns the forecast at a time. If all committers are stuck, the database is slow:
 // a commit takes as long as the youngest has.
-func (l *load) outlook(now time.Time) outlook {
-	o := outlook{commit: l.mean}
+func (l *load) forecast(now time.Time) forecast {
+	o := forecast{commit: l.mean}
 	youngest := time.Duration(-1)
 	for i, start := range l.running {
 		age := now.Sub(start)
@@ -215,7 +215,7 @@ func (s *Stream) predict(lanes uint64, rows, bytes int) time.Duration {
 // predictAt counts on the committers that are not stuck: what waits goes into their next
 // batches. With an order, a lane that a stuck batch holds waits for that batch.
 func (s *Stream) predictAt(now time.Time, lanes uint64, rows, bytes int) time.Duration {
-	o := s.load.outlook(now)
+	o := s.load.forecast(now)
 	if !s.queue.ordered {
 		batches := s.batches(s.queue.rows+rows, s.queue.bytes+bytes)
 		return predicted(o.commit, (batches+o.usable-1)/o.usable, !o.idle)

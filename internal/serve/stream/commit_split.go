@@ -12,6 +12,8 @@ import (
 // the lock are found and the others are stored without them. Without an order, these
 // requests are deferred: each is retried alone, between other batches, for RetryFor. With
 // an order, the requests behind them must wait for them.
+//
+// A batch that fails for good is split too, because one request may be the cause.
 
 // errSplit is the error of a batch that is to be split.
 var errSplit = errors.New("the batch is to be split")
@@ -33,54 +35,114 @@ func (s *Stream) pieceWait() time.Duration { return max(s.lockWait()/pieceShare,
 // canSplit reports whether a batch of these requests can be split, or deferred.
 func (s *Stream) canSplit(tickets []*ticket) bool { return len(tickets) > 1 || !s.queue.ordered }
 
-// split stores the requests of a batch that a lock holds up in ever smaller pieces, in
-// order, and answers them. A request that needs the lock is deferred. After CommitTimeout
-// it splits no further, and tries the pieces that are left for RetryFor. With an order,
-// RetryFor begins again behind each request that has used it up, up to three times.
-func (s *Stream) split(b *Batch, tickets []*ticket, start time.Time) {
+// splitting is the work of splitting one batch.
+type splitting struct {
+	start  time.Time   // of the batch
+	since  time.Time   // of the time during which pieces are split that a lock holds up
+	pieces [][]*ticket // the next one last
+	batch  *Batch      // tried last; its requests were not stored
+
+	stored bool // a piece was stored
+	failed int  // pieces that failed for good since one was stored
+	limit  int  // of these that are split
+
+	failing [][]*ticket // pieces that failed beyond the limit
+	again   bool        // a piece was stored since these were last taken
+	err     error       // of the last of them
+}
+
+// add adds the halves of a piece.
+func (p *splitting) add(piece []*ticket) {
+	p.pieces = append(p.pieces, piece[len(piece)/2:], piece[:len(piece)/2])
+}
+
+// split stores the requests of a batch that failed with err in ever smaller pieces, in
+// order, and answers them.
+//
+// A request that needs a lock is deferred. After CommitTimeout split does not split further
+// because of locks, and tries the pieces that are left for RetryFor. With an order, RetryFor
+// begins again behind each request that has used it up, up to three times.
+//
+// A request that makes the transaction fail gets its error. If many pieces fail and none is
+// stored in between, the cause may not be a request: the pieces that are left are tried once
+// each. If one is stored, those that failed are split further, unless an order forbids to
+// store them behind it. Else all of their requests get the error.
+func (s *Stream) split(b *Batch, tickets []*ticket, start time.Time, err error) {
 	if len(tickets) == 1 {
 		s.deferRequest(b, tickets[0], start, 1)
 		return
 	}
-	halves := func(t []*ticket) [][]*ticket { return [][]*ticket{t[len(t)/2:], t[:len(t)/2]} }
-	pieces := halves(tickets) // the next one last
-	since := start
-	for len(pieces) > 0 {
-		piece := pieces[len(pieces)-1]
-		pieces = pieces[:len(pieces)-1]
-		began := time.Now()
-		from := start
-		if s.queue.ordered && began.Sub(start) < behindMost*s.cfg.RetryFor {
-			from = began // it may have waited for those before it
+	p := &splitting{start: start, since: start, batch: b, limit: min(2*len(tickets), failedMost)}
+	p.add(tickets)
+	for len(p.pieces) > 0 {
+		piece := p.pieces[len(p.pieces)-1]
+		p.pieces = p.pieces[:len(p.pieces)-1]
+		s.store(p, piece)
+		if len(p.pieces) == 0 && p.again {
+			p.pieces, p.failing = p.failing, nil
+			p.again, p.failed = false, 0
 		}
-		split := s.canSplit(piece) && began.Sub(since) < s.cfg.CommitTimeout
-		s.mu.Lock()
-		s.giveBack(b)
-		b = s.newBatch(piece)
-		s.mu.Unlock()
-		b.LockWait = 0
-		if split {
-			b.LockWait = s.pieceWait()
-		}
-		attempts, err := s.commitBatch(b, piece, from, split)
-		switch {
-		case errors.Is(err, errSplit) && len(piece) == 1:
-			s.deferRequest(b, piece[0], start, 1)
-			b = &Batch{}
-			continue
-		case errors.Is(err, errSplit):
-			pieces = append(pieces, halves(piece)...)
-			continue
-		}
-		if from == began && len(piece) == 1 {
-			since = time.Now()
-		}
-		s.count(b, piece, time.Since(began), err)
-		s.mu.Lock()
-		s.finish(b, piece, attempts, err)
-		s.mu.Unlock()
-		b = &Batch{}
 	}
+	for _, piece := range p.failing {
+		s.end(&Batch{}, piece, 1, 0, p.err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.giveBack(p.batch)
+	if p.stored && p.failed <= p.limit && isDefinite(s.failing) {
+		s.failing = nil // single requests have failed, not the stream
+	}
+}
+
+// failedMost is how many pieces of a batch may fail before one is stored. A batch of half as
+// many requests is split to the end.
+const failedMost = 256
+
+// store stores a piece of a split batch, or splits it.
+func (s *Stream) store(p *splitting, piece []*ticket) {
+	began := time.Now()
+	from := p.start
+	if s.queue.ordered && began.Sub(p.start) < behindMost*s.cfg.RetryFor {
+		from = began // it may have waited for those before it
+	}
+	split := s.canSplit(piece) && began.Sub(p.since) < s.cfg.CommitTimeout
+	s.mu.Lock()
+	s.giveBack(p.batch)
+	b := s.newBatch(piece)
+	s.mu.Unlock()
+	p.batch = b
+	b.LockWait = 0
+	if split {
+		b.LockWait = s.pieceWait()
+	}
+	attempts, err := s.commitBatch(b, piece, from, split)
+	switch {
+	case errors.Is(err, errSplit) && len(piece) == 1:
+		s.deferRequest(b, piece[0], p.start, 1)
+		p.batch = &Batch{}
+		return
+	case errors.Is(err, errSplit):
+		p.add(piece)
+		return
+	case isDefinite(err):
+		p.failed++
+		p.err = err
+		switch {
+		case len(piece) > 1 && p.failed <= p.limit:
+			p.add(piece)
+			return
+		case len(piece) > 1 && !s.queue.ordered:
+			p.failing = append(p.failing, piece)
+			return
+		}
+	case err == nil:
+		p.stored, p.again, p.failed = true, true, 0
+	}
+	if from == began && len(piece) == 1 {
+		p.since = time.Now()
+	}
+	s.end(b, piece, attempts, time.Since(began), err)
+	p.batch = &Batch{}
 }
 
 // deferred is a request that waits for a lock.
@@ -100,7 +162,11 @@ func (s *Stream) deferRequest(b *Batch, t *ticket, start time.Time, attempts int
 	s.deferred = append(s.deferred, &deferred{ticket: t, start: start, due: time.Now().Add(pause), attempts: attempts})
 	s.deferredRows += t.rows
 	s.deferredBytes += t.bytes
-	time.AfterFunc(pause, s.wake.Signal)
+	time.AfterFunc(pause, func() {
+		s.mu.Lock() // a committer that has just found nothing to do is waiting then
+		defer s.mu.Unlock()
+		s.wake.Signal()
+	})
 }
 
 // takeDeferred returns a deferred request that is due. It returns nil if there is none, and
@@ -133,11 +199,8 @@ func (s *Stream) retryDeferred(n int, d *deferred) {
 	if errors.Is(err, errSplit) {
 		s.deferRequest(b, d.ticket, d.start, d.attempts+1)
 	} else {
-		s.count(b, tickets, time.Since(d.start), err)
+		s.end(b, tickets, attempts, time.Since(d.start), err)
 	}
 	s.mu.Lock()
-	if !errors.Is(err, errSplit) {
-		s.finish(b, tickets, attempts, err)
-	}
 	s.load.end(n, 0, false)
 }

@@ -270,3 +270,117 @@ func TestMaintenanceFailover(t *testing.T) {
 		closeTest(t, s)
 	})
 }
+
+// poisoned is a Sink in which a batch with a record from 1,000,000 fails for good.
+type poisoned struct {
+	*memory
+	attempts int
+}
+
+var errPoison = errors.New("a trigger uses a table that does not exist")
+
+func (p *poisoned) Commit(ctx context.Context, b *Batch) error {
+	p.attempts++
+	if slices.ContainsFunc(b.Rows(nil), func(r Row) bool { return r.Integer(r.Row, 0) >= 1000000 }) {
+		<-time.After(p.takes)
+		return errPoison
+	}
+	return p.memory.Commit(ctx, b)
+}
+
+// Requests that make the transaction fail get the error; the others of their batch are
+// stored.
+func TestPoison(t *testing.T) {
+	for _, orderBy := range []string{"", "lane"} {
+		synctest.Test(t, func(t *testing.T) {
+			sink := &poisoned{memory: newMemory(10 * time.Millisecond)}
+			s := openTest(t, sink, func(c *Config, d *Definition) { c.BatchRows, c.QueueRows, d.OrderBy = 1000, 10000, orderBy })
+			var group sync.WaitGroup
+			for n := range 500 {
+				group.Go(func() {
+					id := n
+					if n == 1 || n == 2 || n%100 == 99 {
+						id = 1000000 + n
+					}
+					_, err := s.Commit(t.Context(), testRequest(t, s, fmt.Sprint(n), number(id)))
+					if id == n && err != nil || id != n && !errors.Is(err, errPoison) {
+						t.Errorf("record %d: %v", id, err)
+					}
+				})
+			}
+			group.Wait()
+			if len(sink.rows) != 493 || s.Ready() != nil || len(s.keys) != 0 {
+				t.Errorf("order %q: %d rows in %d attempts, ready: %v", orderBy, len(sink.rows), sink.attempts, s.Ready())
+			}
+			closeTest(t, s)
+		})
+	}
+}
+
+// Many bad requests side by side do not fail the good ones around them.
+func TestPoisonRun(t *testing.T) {
+	for _, bad := range []int{15, 20, 60, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			sink := &poisoned{memory: newMemory(10 * time.Millisecond)}
+			s := openTest(t, sink, func(c *Config, _ *Definition) { c.BatchRows, c.QueueRows, c.Committers = 1000, 10000, 1 })
+			for n := range 500 + bad {
+				id := n
+				if n < bad {
+					id = 1000000 + n
+				}
+				if err := s.Accept(testRequest(t, s, "", number(id))); err != nil {
+					t.Error(err)
+				}
+			}
+			closeTestFailed(t, s)
+			if len(sink.rows) != 500 || s.Stats().Failed != uint64(bad) {
+				t.Errorf("%d bad: %d rows in %d attempts, stats %+v", bad, len(sink.rows), sink.attempts, s.Stats())
+			}
+		})
+	}
+}
+
+// If every request fails, the batch is not split to the end.
+func TestPoisonEverywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &poisoned{memory: newMemory(10 * time.Millisecond)}
+		s := openTest(t, sink, func(c *Config, _ *Definition) { c.BatchRows, c.QueueRows = 1000, 10000 })
+		for n := range 500 {
+			if err := s.Accept(testRequest(t, s, "", number(1000000+n))); err != nil {
+				t.Error(err)
+			}
+		}
+		closeTestFailed(t, s)
+		if sink.attempts > 3*failedMost || s.Stats().Failed != 500 || len(sink.rows) != 0 {
+			t.Errorf("%d attempts, stats %+v", sink.attempts, s.Stats())
+		}
+	})
+}
+
+// closeTestFailed closes a stream whose requests cannot be stored.
+func closeTestFailed(t *testing.T, s *Stream) {
+	t.Helper()
+	if err := s.Close(t.Context()); err == nil {
+		t.Error("closed without an error")
+	}
+}
+
+// A deferred request that becomes due while a committer is about to wait wakes it.
+func TestDeferredWakes(t *testing.T) {
+	s := &Stream{cfg: testConfig()}
+	s.wake.L = &s.mu
+	s.deferRequest(&Batch{}, &ticket{}, time.Now(), 1)
+	woken := make(chan struct{})
+	go func() {
+		s.mu.Lock() // from here, a committer has seen that nothing is due
+		<-time.After(200 * time.Millisecond)
+		s.wake.Wait()
+		s.mu.Unlock()
+		close(woken)
+	}()
+	select {
+	case <-woken:
+	case <-time.After(time.Minute):
+		t.Error("the wake-up was missed")
+	}
+}

@@ -94,7 +94,7 @@ func (m *memory) store(b *Batch) {
 
 func (m *memory) Durability(context.Context) (Durability, error) { return Durability{}, nil }
 
-func (m *memory) Sweep(context.Context, time.Time, time.Time, int) (int, error) {
+func (m *memory) Sweep(context.Context, Keep, int) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.swept++

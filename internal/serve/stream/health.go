@@ -57,20 +57,25 @@ func (s *Stream) runProbes(database Database) {
 			return
 		case <-ticker.C:
 		}
-		now := s.probeDatabase(database)
-		before := s.probe.Swap(now)
-		down, wasDown := now.err != nil, before != nil && before.err != nil
-		switch {
-		case down && !wasDown && s.background.Err() == nil:
-			s.cfg.Log.Warn("database does not accept records", "stream", s.schema.def.Name, "error", now.err)
-		case wasDown && !down:
-			s.cfg.Log.Info("database accepts records again", "stream", s.schema.def.Name)
-		}
+		s.setProbe(s.probeDatabase(database))
+	}
+}
+
+// setProbe keeps what a probe found, and logs a change.
+func (s *Stream) setProbe(now *probe) {
+	before := s.probe.Swap(now)
+	down, wasDown := now.err != nil, before != nil && before.err != nil
+	switch {
+	case down && !wasDown && s.background.Err() == nil:
+		s.cfg.Log.Warn("database does not accept records", "stream", s.schema.def.Name, "error", now.err)
+	case wasDown && !down:
+		s.cfg.Log.Info("database accepts records again", "stream", s.schema.def.Name)
 	}
 }
 
 // probeDatabase pings the database. If the last batch was not stored, it also checks the
-// stream's statements and commits an empty batch.
+// stream's statements and commits an empty batch, unless a COMMIT is waiting for its answer
+// already.
 //
 // If the database was away, that shows that it is back. If it refused the batch, it may
 // refuse the next one for the same reason, which an empty batch need not show (a trigger,
@@ -82,19 +87,30 @@ func (s *Stream) probeDatabase(database Database) *probe {
 	now := &probe{finished: s.finished}
 	failing, tried := s.failing, s.tried
 	s.mu.Unlock()
-	if failing == nil {
+	switch {
+	case failing == nil:
 		now.err = database.Ping(ctx)
+		return now
+	case s.hanging.Load() > 0:
+		now.err = errNoAnswer
 		return now
 	}
 	now.err = database.Check(ctx)
 	if now.err == nil {
-		empty := &Batch{}
-		_, _ = rand.Read(empty.ID[:]) // never fails
-		now.err = s.sink.Commit(ctx, empty)
+		now.err = s.probeCommit(now.finished)
 	}
 	away := errors.Is(failing, ErrUnavailable) || errors.Is(failing, queue.ErrUnknown)
 	now.recovered = now.err == nil && (away || time.Since(tried) > refusedFor)
 	return now
+}
+
+// probeCommit commits an empty batch. It waits for the answer, however long that takes.
+func (s *Stream) probeCommit(finished uint64) error {
+	empty := &Batch{}
+	_, _ = rand.Read(empty.ID[:]) // never fails
+	return commitWithin(s.background, probeTimeout, s.sink, empty, func() {
+		s.setProbe(&probe{err: errNoAnswer, finished: finished})
+	})
 }
 
 // Ready returns nil while the stream accepts records and is not close to refusing them: the

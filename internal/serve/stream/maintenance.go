@@ -27,6 +27,8 @@ type maintenance struct {
 	swept *atomic.Uint64
 	read  chan struct{} // the settings may have changed
 
+	measured func(Durability) // called after each read; nil: nothing
+
 	settings atomic.Pointer[Durability] // as read last; nil: not yet
 
 	mu       sync.Mutex
@@ -105,6 +107,9 @@ func (m *maintenance) readSettings(ctx context.Context) {
 
 func (m *maintenance) setDurability(d Durability) {
 	before := m.settings.Swap(&d)
+	if m.measured != nil {
+		m.measured(d)
+	}
 	if before != nil && before.String() == d.String() {
 		return
 	}
@@ -118,11 +123,12 @@ func (m *maintenance) setDurability(d Durability) {
 func (m *maintenance) sweep(ctx context.Context) {
 	for range sweepSteps {
 		limited, cancel := context.WithTimeout(ctx, m.cfg.CommitTimeout)
-		now := time.Now()
-		n, err := m.sink.Sweep(limited, now, now.Add(-batchesKept), sweepRows)
+		n, err := m.sink.Sweep(limited, Keep{Batches: batchesKept, Keys: m.cfg.SpoolMaxAge, Marks: max(m.cfg.KeyTTL, m.cfg.KeyTTLMost) + m.cfg.SpoolMaxAge}, sweepRows)
 		cancel()
 		if err != nil {
-			m.cfg.Log.Debug("expired keys not deleted", "stream", m.name, "error", err)
+			if ctx.Err() == nil {
+				m.cfg.Log.Warn("expired rows of the stream's own tables not deleted", "stream", m.name, "error", err)
+			}
 			return
 		}
 		m.swept.Add(uint64(n))

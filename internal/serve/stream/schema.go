@@ -18,6 +18,7 @@ const (
 	Timestamp Type = "timestamp" // a string like 2016-12-01T23:59:57.123456Z, cut to microseconds
 	JSON      Type = "json"      // any value
 	UUID      Type = "uuid"      // a string like 6ba7b810-9dad-11d1-80b4-00c04fd430c8
+	Decimal   Type = "decimal"   // an exact number, or a string that is one, of up to 1000 digits
 )
 
 // Now is the default that means the time of the request.
@@ -29,7 +30,7 @@ type Column struct {
 	Type      Type
 	Required  bool    // a record without it, or with null, is refused
 	Default   *string // value as text of a record without the field, or Now; nil: NULL
-	Min, Max  string  // of integers, reals and timestamps, inclusive; "": none
+	Min, Max  string  // of integers, reals, decimals and timestamps, inclusive; "": none
 	MaxLength int     // of texts, in characters; of json, in bytes; 0: none
 }
 
@@ -59,6 +60,9 @@ type Definition struct {
 	// their requests. "": in any order.
 	OrderBy string
 	Fsync   Fsync
+	// AnyKeyCollation accepts key columns of texts for which the database takes different
+	// texts as equal, such as ab and AB. Only the first of these records is stored.
+	AnyKeyCollation bool
 }
 
 // Schema is a valid definition. It does not change and may be used concurrently.
@@ -77,7 +81,9 @@ type column struct {
 	fallbackText []byte
 	hasDefault   bool
 	now          bool
-	min, max     value // set if there are bounds
+	min, max     value  // set if there are bounds
+	minText      []byte // of a decimal
+	maxText      []byte
 
 	wrongType, belowMin, aboveMax, tooLong string
 }
@@ -156,19 +162,19 @@ func (s *Schema) Columns() []Column {
 func compile(c Column) (column, error) {
 	compiled := column{Column: c, wrongType: "must be " + c.Type.describe()}
 	if c.Type.describe() == "" {
-		return compiled, fmt.Errorf("unknown type %q: use integer, real, text, boolean, timestamp, json or uuid", c.Type)
+		return compiled, fmt.Errorf("unknown type %q: use integer, real, decimal, text, boolean, timestamp, json or uuid", c.Type)
 	}
-	if (c.Min != "" || c.Max != "") && c.Type != Integer && c.Type != Real && c.Type != Timestamp {
-		return compiled, fmt.Errorf("min and max are for integer, real and timestamp, not for %s", c.Type)
+	if (c.Min != "" || c.Max != "") && c.Type != Integer && c.Type != Real && c.Type != Decimal && c.Type != Timestamp {
+		return compiled, fmt.Errorf("min and max are for integer, real, decimal and timestamp, not for %s", c.Type)
 	}
 	if c.MaxLength != 0 && c.Type != Text && c.Type != JSON || c.MaxLength < 0 {
 		return compiled, errors.New("max_length is a positive number, for text and json")
 	}
 	var err error
-	if compiled.min, err = bound(c.Type, c.Min); err != nil {
+	if compiled.min, compiled.minText, err = bound(c.Type, c.Min); err != nil {
 		return compiled, fmt.Errorf("min: %w", err)
 	}
-	if compiled.max, err = bound(c.Type, c.Max); err != nil {
+	if compiled.max, compiled.maxText, err = bound(c.Type, c.Max); err != nil {
 		return compiled, fmt.Errorf("max: %w", err)
 	}
 	compiled.belowMin, compiled.aboveMax = "must be at least "+c.Min, "must be at most "+c.Max
@@ -189,15 +195,21 @@ func compile(c Column) (column, error) {
 	return compiled, nil
 }
 
-func bound(t Type, text string) (value, error) {
+// bound parses a bound. That of a decimal is the text.
+func bound(t Type, text string) (v value, decimal []byte, err error) {
 	if text == "" {
-		return value{}, nil
+		return value{}, nil, nil
 	}
-	v, ok := parseText(t, []byte(text))
+	v, ok := value{set: true}, false
+	if t == Decimal {
+		decimal, ok = appendDecimal(nil, []byte(text))
+	} else {
+		v, ok = parseText(t, []byte(text))
+	}
 	if !ok {
-		return value{}, fmt.Errorf("%q must be %s", text, t.describe())
+		return value{}, nil, fmt.Errorf("%q must be %s", text, t.describe())
 	}
-	return v, nil
+	return v, decimal, nil
 }
 
 func (c *column) setDefault(text string) error {
@@ -205,6 +217,8 @@ func (c *column) setDefault(text string) error {
 	switch c.Type {
 	case Text:
 		c.fallbackText, ok = []byte(text), isText([]byte(text))
+	case Decimal:
+		c.fallbackText, ok = appendDecimal(nil, []byte(text))
 	case JSON:
 		p := parser{data: []byte(text), limits: Limits{Depth: 100, Fields: 1000}}
 		p.space()

@@ -74,6 +74,10 @@ func (p *parser) field(row []value, column int) bool {
 		if first == '-' || first >= '0' && first <= '9' {
 			return p.numberField(row, column)
 		}
+	case Decimal:
+		if first == '"' || first == '-' || first >= '0' && first <= '9' {
+			return p.decimalField(row, column)
+		}
 	case Boolean:
 		if first == 't' || first == 'f' {
 			row[column] = value{set: true}
@@ -114,6 +118,34 @@ func (p *parser) numberField(row []value, column int) bool {
 		p.refuse(c.Name, reason)
 	}
 	row[column] = v
+	return true
+}
+
+// decimalField reads a number, or a string that is one.
+func (p *parser) decimalField(row []value, column int) bool {
+	c := &p.schema.columns[column]
+	var text []byte
+	ok := false
+	if start := p.at; p.data[start] == '"' {
+		text, ok = p.text(c.Name)
+	} else {
+		_, ok = p.number()
+		text = p.data[start:p.at]
+	}
+	if !ok {
+		return false
+	}
+	start := len(p.records.arena)
+	arena, fits := appendDecimal(p.records.arena, text)
+	if !fits {
+		p.refuse(c.Name, c.wrongType)
+		return true
+	}
+	if reason := c.outOfBounds(value{}, arena[start:]); reason != "" {
+		p.refuse(c.Name, reason)
+	}
+	p.records.arena = arena
+	row[column] = span(start, len(arena)-start)
 	return true
 }
 

@@ -83,7 +83,7 @@ func (s *Schema) Parse(body []byte, form Form, now time.Time, limits Limits) (*R
 // arenaSize estimates the bytes of texts in a body.
 func (s *Schema) arenaSize(body []byte) int {
 	for _, c := range s.columns {
-		if c.Type == Text || c.Type == JSON || c.Type == UUID {
+		if c.Type.inArena() {
 			return len(body) / 2
 		}
 	}

@@ -55,8 +55,8 @@ func (r *Records) Boolean(row, column int) bool { return r.at(row, column).n == 
 // Microseconds returns the value of a Timestamp column since 1970.
 func (r *Records) Microseconds(row, column int) int64 { return int64(r.at(row, column).n) }
 
-// Bytes returns the value of a Text or JSON column, or the 16 bytes of a UUID
-// column. It must not be changed.
+// Bytes returns the value of a Text or JSON column, the digits of a Decimal column, or the
+// 16 bytes of a UUID column. It must not be changed.
 func (r *Records) Bytes(row, column int) []byte {
 	v := r.at(row, column)
 	start, length := v.n>>32, v.n&math.MaxUint32
@@ -93,8 +93,10 @@ func (r *Records) lanes(n int) uint64 {
 	var scalar [8]byte
 	for row := range r.Len() {
 		key := scalar[:]
-		switch r.schema.columns[column].Type {
-		case Text, JSON, UUID:
+		switch t := r.schema.columns[column].Type; {
+		case t == Decimal:
+			key = TrimDecimal(r.Bytes(row, column))
+		case t.inArena():
 			key = r.Bytes(row, column)
 		default:
 			binary.LittleEndian.PutUint64(key, r.at(row, column).n)

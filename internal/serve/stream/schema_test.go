@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ func wide() Definition {
 		{Name: "at", Type: Timestamp, Min: "2000-01-01T00:00:00Z"},
 		{Name: "j", Type: JSON, MaxLength: 20},
 		{Name: "u", Type: UUID},
+		{Name: "d", Type: Decimal, Min: "-12345678901234.56", Max: "1e20"},
 	}}
 }
 
@@ -96,7 +98,7 @@ var valueTests = []struct{ body, want, refused string }{
 	{`{"i":-5,"r":-1.5}`, "i=-5 r=-1.5", ""},
 	{`{"r":1,"i":-0}`, "i=0 r=1", ""},
 	{`{"r":1.25e2}`, "r=125", ""},
-	{`{"i":null,"r":null,"t":null,"b":null,"at":null,"j":null,"u":null}`, "", ""},
+	{`{"i":null,"r":null,"t":null,"b":null,"at":null,"j":null,"u":null,"d":null}`, "", ""},
 	{`{"t":"集装箱号"}`, "t=集装箱号", ""},
 	{`{"t":"\u96c6\ud83d\ude00\n\/"}`, "t=集😀\n/", ""},
 	{`{"\u0074":"x"}`, "t=x", ""},
@@ -106,6 +108,19 @@ var valueTests = []struct{ body, want, refused string }{
 	{`{"j": {"a": [1, null]} }`, `j={"a": [1, null]}`, ""},
 	{`{"j":{"a":1,"b":{"a":2}}}`, `j={"a":1,"b":{"a":2}}`, ""},
 	{`{"u":"6BA7B810-9DAD-11D1-80B4-00C04FD430C8"}`, "u=6ba7b810-9dad-11d1-80b4-00c04fd430c8", ""},
+	{`{"d":12345678901234.56}`, "d=12345678901234.56", ""},
+	{`{"d":"-12345678901234.560"}`, "d=-12345678901234.560", ""},
+	{`{"d":1.5e3}`, "d=1500", ""},
+	{`{"d":"\u0031e-2"}`, "d=0.01", ""},
+	{`{"d":100000000000000000000}`, "d=100000000000000000000", ""},
+	{`{"d":-0.0}`, "d=0.0", ""},
+	{`{"d":100000000000000000000.01}`, "", "d must be at most 1e20"},
+	{`{"d":-12345678901234.561}`, "", "d must be at least -12345678901234.56"},
+	{`{"d":"1,5"}`, "", "d must be a number, or a string that is one, of at most 1000 digits"},
+	{`{"d":""}`, "", "d must be a number, or a string that is one, of at most 1000 digits"},
+	{`{"d":1e1000}`, "", "d must be a number, or a string that is one, of at most 1000 digits"},
+	{`{"d":true}`, "", "d must be a number, or a string that is one, of at most 1000 digits"},
+	{`{"d":"1","d":2}`, "", "d is there twice"},
 	{`{"i":9223372036854775808}`, "", "i must be a whole number of at most 64 bits"},
 	{`{"i":1.0}`, "", "i must be a whole number of at most 64 bits"},
 	{`{"i":1e3}`, "", "i must be a whole number of at most 64 bits"},
@@ -282,6 +297,10 @@ func TestSchemaMistakes(t *testing.T) {
 		{column(Column{Name: "a", Type: Text, Min: "1"}), "min and max are for"},
 		{column(Column{Name: "a", Type: Integer, Min: "x"}), "min: "},
 		{column(Column{Name: "a", Type: Real, MaxLength: 3}), "max_length"},
+		{column(Column{Name: "a", Type: Decimal, MaxLength: 3}), "max_length"},
+		{column(Column{Name: "a", Type: Decimal, Max: "1,5"}), "max: "},
+		{column(Column{Name: "a", Type: Decimal, Default: ptr("x")}), "default: "},
+		{column(Column{Name: "a", Type: Decimal, Min: "1.05", Default: ptr("1.0499")}), "must be at least 1.05"},
 		{column(Column{Name: "a", Type: Integer, Default: ptr("now")}), "default: "},
 		{column(Column{Name: "a", Type: Integer, Min: "3", Default: ptr("2")}), "must be at least 3"},
 		{column(Column{Name: "a", Type: JSON, Default: ptr("{")}), "default: "},
@@ -301,7 +320,7 @@ func TestSchemaMistakes(t *testing.T) {
 // and read the same values.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
-		`[{"i":1,"r":2.5,"t":"x","j":{"a":[]},"b":true},{}]`, `{"t":"\ud83d\ude00\u0000"}`, `[{"i":1e5},{"x":{"x":1,"x":2}}]`, "{}\n[]\n{\"i\":",
+		`[{"i":1,"r":2.5,"t":"x","j":{"a":[]},"b":true},{}]`, `{"t":"\ud83d\ude00\u0000"}`, `[{"d":-1.50e2},{"d":"0.10"}]`, `[{"i":1e5},{"x":{"x":1,"x":2}}]`, "{}\n[]\n{\"i\":",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -357,6 +376,13 @@ func compare(t *testing.T, records *Records, row int, want map[string]any) {
 		case Real:
 			if records.Real(row, i) != v || math.IsInf(records.Real(row, i), 0) {
 				t.Errorf("%s is %v, want %v", c.Name, records.Real(row, i), v)
+			}
+		case Decimal:
+			if text, ok := v.(string); ok {
+				v, _ = strconv.ParseFloat(text, 64)
+			}
+			if x, err := strconv.ParseFloat(string(records.Bytes(row, i)), 64); err != nil || x != v {
+				t.Errorf("%s is %s, want %v", c.Name, records.Bytes(row, i), v)
 			}
 		case Integer:
 			if float64(records.Integer(row, i)) != v {

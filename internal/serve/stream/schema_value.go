@@ -9,11 +9,15 @@ import (
 )
 
 // value is one field. n is an integer, the bits of a real, a boolean or a timestamp in
-// microseconds since 1970. For texts, json and UUIDs it is a span of the records' arena.
+// microseconds since 1970. For texts, json, UUIDs and
+// decimals it is a span of the records' arena.
 type value struct {
 	n   uint64
 	set bool // false: NULL
 }
+
+// inArena reports whether the values of a type are spans of the records' arena.
+func (t Type) inArena() bool { return t == Text || t == JSON || t == UUID || t == Decimal }
 
 func span(start, length int) value { return value{n: uint64(start)<<32 | uint64(length), set: true} }
 
@@ -23,6 +27,8 @@ func (t Type) describe() string {
 		return "a whole number of at most 64 bits"
 	case Real:
 		return "a number within the range of a double"
+	case Decimal:
+		return "a number, or a string that is one, of at most 1000 digits"
 	case Text:
 		return "a string"
 	case Boolean:
@@ -61,13 +67,21 @@ func parseText(t Type, text []byte) (value, bool) {
 	return value{}, false
 }
 
-// outOfBounds returns why a value is refused; "" if it is not. text is the value of texts
-// and json.
+// outOfBounds returns why a value is refused; "" if it is not. text is the value of texts,
+// json and decimals.
 func (c *column) outOfBounds(v value, text []byte) string {
-	if c.min.set && less(c.Type, v, c.min) {
-		return c.belowMin
+	below, above := c.min.set, c.max.set
+	if c.Type == Decimal {
+		below = below && compareDecimals(text, c.minText) < 0
+		above = above && compareDecimals(text, c.maxText) > 0
+	} else {
+		below = below && less(c.Type, v, c.min)
+		above = above && less(c.Type, c.max, v)
 	}
-	if c.max.set && less(c.Type, c.max, v) {
+	switch {
+	case below:
+		return c.belowMin
+	case above:
 		return c.aboveMax
 	}
 	if c.MaxLength == 0 || len(text) <= c.MaxLength {

@@ -18,19 +18,34 @@ type Sink interface {
 	// Commit stores a batch in one transaction: the batch's id, the records that the
 	// database accepts, and the requests' keys with their outcomes. It sets the Result of
 	// every request. If the id is there already, an earlier attempt was committed: the
-	// Results are those of that attempt. With a Mark, that decides instead of the id; the
-	// error may then wrap a *queue.Moved: nothing was stored.
+	// Results are those of that attempt. With a Mark, Mark.Judge decides instead of the id: if
+	// it returns true, nothing of the batch is stored and Commit returns nil.
 	//
 	// An error wraps ErrTransient if nothing was stored and the same batch may succeed
-	// later, and ErrUnconfirmed if a COMMIT was sent and not answered. After any other error
-	// nothing was stored and a retry does not help. ctx ends if Commit has not called
-	// Batch.Progress for some time.
+	// later, and ErrUnconfirmed if a COMMIT was sent and not answered, or answered with a
+	// warning. After any other error nothing was stored and a retry does not help.
+	//
+	// ctx ends if Commit has not called Batch.Progress for some time. Commit calls
+	// Batch.Committing before it sends COMMIT. From then on ctx ends only when the process
+	// stops, and Commit waits for as long as the connection lasts: it neither closes it nor
+	// has the server cancel the COMMIT, also if ctx ends. No timeout of the server may end a
+	// COMMIT either.
+	//
+	// Before it acknowledges what an earlier transaction has stored (a batch id or groups
+	// that are found again), Commit commits a write of its own under the same settings.
 	Commit(ctx context.Context, b *Batch) error
 	// Durability returns what the database's settings make of a commit.
 	Durability(ctx context.Context) (Durability, error)
-	// Sweep deletes up to limit batch ids from before batches and up to limit keys that
-	// have expired at now, and returns how many rows it deleted.
-	Sweep(ctx context.Context, now, batches time.Time, limit int) (int, error)
+	// Sweep deletes up to limit rows each of what is older than Keep says, by the clock of
+	// the database, and returns how many it deleted.
+	Sweep(ctx context.Context, keep Keep, limit int) (int, error)
+}
+
+// Keep is how long a Sink keeps rows of its own tables.
+type Keep struct {
+	Batches time.Duration // batch ids, after they were written
+	Keys    time.Duration // idempotency keys, after their expires_at
+	Marks   time.Duration // epochs and drained batches of spools, after they were written last
 }
 
 // Errors that a Sink's Commit wraps.
@@ -40,15 +55,25 @@ var (
 	// ErrBlocked comes with ErrTransient: a request waits for a lock of another session.
 	// The other requests of the batch may be stored without it.
 	ErrBlocked = errors.New("a lock was not free in time")
+	// ErrHeld is what a *Held wraps.
+	ErrHeld = queue.ErrHeld
 )
 
 // The tables that a Sink keeps. Each adapter documents their definitions.
 const (
-	BatchTable   = "spillway_batches"  // id, created_at, results: Batch.Results as committed
-	RequestTable = "spillway_requests" // stream, key, fingerprint, outcome, expires_at
-	// SpoolTable holds the mark of each name of a spool: the last drained batch has the
-	// groups behind after, up to sequence.
-	SpoolTable = "spillway_spools" // id (Mark.Spool), stream, after, sequence, results (Batch.Results)
+	BatchTable = "spillway_batches" // id, created_at, results: Batch.Results as committed
+	// RequestTable holds idempotency keys: stream, key, fingerprint, outcome, expires_at,
+	// accepted_at, earlier (see Entry.Judge).
+	RequestTable = "spillway_requests"
+	// EpochTable has a row for each epoch of a spool: spool, epoch, stream, last (number),
+	// updated_at. DrainedTable has a row for each batch that was drained: spool, epoch, last,
+	// first, sums, results, created_at.
+	EpochTable   = "spillway_epochs"
+	DrainedTable = "spillway_drained"
+	// SpoolTable is the mark of each name of a spool as earlier versions kept it: the last
+	// drained batch has the groups behind after, up to sequence. An adapter that finds no row
+	// in EpochTable for groups without an epoch reads it.
+	SpoolTable = "spillway_spools" // id (Mark.Spool), stream, after, sequence, results
 )
 
 // Batch is what one transaction stores.
@@ -58,57 +83,47 @@ type Batch struct {
 	// Forget are ids of earlier batches that are no longer needed. The transaction may
 	// delete them.
 	Forget [][16]byte
-	// Mark replaces the ID of a batch that is drained from a spool: if SpoolTable has it
-	// already, an earlier attempt was committed. nil: none.
+	// Mark replaces the ID of a batch that is drained from a spool. nil: none.
 	Mark *queue.Mark
 	// LockWait is about how long a request may wait for a lock before the batch fails with
 	// ErrBlocked. 0: as the server is configured.
 	LockWait time.Duration
-	// RowByRow asks for small steps, because an attempt with large statements took too long.
+	// RowByRow asks for small steps, because an attempt with large statements took too long, or
+	// to find out which rows are inserted.
 	RowByRow bool
+	KeyTTL   time.Duration // how long an idempotency key is kept after its acceptance
+	// Level is set by the Sink to what the COMMIT was worth: LevelLocal and so on; "" for a
+	// database without replication.
+	Level string
+	// Trial are requests that follow a batch with a Mark, and are not part of it. If Verify
+	// fails, the Sink inserts their rows too and takes them back: see Held.
+	Trial []*Entry
 	// Session is set by the Sink to the server's number of the session that ran the batch.
 	// With a new session, the server may be another one. 0: unknown.
 	Session uint64
 
-	drained *drainBatch   // of a batch with a Mark; nil: unknown
-	timer   *time.Timer   // ends the attempt
-	limit   time.Duration // what Progress sets the timer to
+	drained *drainBatch // of a batch with a Mark; nil: unknown
+	attempt *attempt    // the running call of Commit; nil: unlimited
 }
 
-// Progress notes that the database has answered a statement of the batch, and restarts
-// Config.CommitTimeout. The number of statements must be bounded by the batch's rows, so
-// that the work always ends.
-func (b *Batch) Progress() {
-	if b.timer != nil {
-		b.timer.Reset(b.limit)
-	}
-}
-
-// errNoAnswer is the cause of an attempt that ended without an answer.
-var errNoAnswer = errors.New("the database did not answer in time (commit_timeout)")
-
-// commitWithin has the sink commit a batch, and gives up if the database answers nothing
-// for the limit.
-func commitWithin(base context.Context, limit time.Duration, sink Sink, b *Batch) error {
-	ctx, cancel := context.WithCancelCause(base)
-	b.limit, b.timer = limit, time.AfterFunc(limit, func() { cancel(errNoAnswer) })
-	err := sink.Commit(ctx, b)
-	b.timer.Stop()
-	b.timer = nil
-	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
-		err = fmt.Errorf("%w: %w", errNoAnswer, err)
-	}
-	cancel(nil)
-	return err
-}
+// The levels of a COMMIT: what it waited for before it was answered.
+const (
+	LevelLocal       = "local"        // the server's own disk
+	LevelRemoteWrite = "remote_write" // a standby's operating system
+	LevelOn          = "on"           // a standby's disk
+	LevelRemoteApply = "remote_apply" // a standby has applied it
+	LevelSemiSync    = "semi_sync"    // a replica's relay log (MySQL, MariaDB)
+)
 
 // Entry is one request of a batch.
 type Entry struct {
 	Records     *Records
 	Key         string // idempotency key; "": none
 	Fingerprint [32]byte
-	Expires     time.Time // of the key
-	Result      Result    // set by the Sink
+	// Accepted is when the request was accepted, by the clock of the database. Zero: now,
+	// as the database says.
+	Accepted time.Time
+	Result   Result // set by the Sink
 
 	refused []Refusal // by the schema
 }
@@ -118,6 +133,9 @@ type Result struct {
 	Refused []RowRefusal `json:"refused,omitempty"` // by the database
 	Stored  []byte       `json:"stored,omitempty"`  // outcome of an earlier request with the key; nothing was stored now
 	Reused  bool         `json:"reused,omitempty"`  // the key belongs to another body; nothing was stored
+	// Found are rows that were not inserted because the table has their key (Definition.Key),
+	// or of which the Sink cannot tell. Only batches with a Mark have them: see NoteFound.
+	Found []int `json:"-"`
 }
 
 // RowRefusal is a row of Records that the database refused. Reason is the database's
@@ -125,6 +143,9 @@ type Result struct {
 type RowRefusal struct {
 	Row    int    `json:"row"`
 	Reason string `json:"reason"`
+	// Unsure: the reason may be a condition of the server instead of the row. Only batches
+	// with a Mark have such refusals.
+	Unsure bool `json:"-"`
 }
 
 // Row is one record of a batch.
@@ -132,6 +153,14 @@ type Row struct {
 	*Records
 	Row   int
 	Entry *Entry
+}
+
+// NoteFound adds rows to Result.Found. A Sink for a table with a key calls it for each
+// statement of a batch with a Mark that has not, or not certainly, inserted all of its rows.
+func NoteFound(rows []Row) {
+	for _, r := range rows {
+		r.Entry.Result.Found = append(r.Entry.Result.Found, r.Row)
+	}
 }
 
 // Rows appends to dst the records to insert, in order. Requests whose key was found are
@@ -160,7 +189,7 @@ func (b *Batch) Keyed(dst []*Entry) []*Entry {
 
 // Reset forgets the Results of an attempt that was not committed.
 func (b *Batch) Reset() {
-	for _, e := range b.Requests {
+	for _, e := range slices.Concat(b.Requests, b.Trial) {
 		e.Result = Result{}
 	}
 }
@@ -174,7 +203,7 @@ func (e *Entry) Found(fingerprint, outcome []byte) {
 	e.Result = Result{Stored: slices.Clone(outcome)}
 }
 
-// Results returns the Results for BatchTable, or with a Mark for SpoolTable. They are nil
+// Results returns the Results for BatchTable, or with a Mark for DrainedTable. They are nil
 // if every record was stored.
 func (b *Batch) Results() ([]byte, error) {
 	if b.drained != nil {
@@ -192,13 +221,10 @@ func (b *Batch) Results() ([]byte, error) {
 	return json.Marshal(results)
 }
 
-// SetResults sets the Results from what Results returned in an earlier attempt.
+// SetResults sets the Results of a batch without a Mark from what Results returned in an
+// earlier attempt.
 func (b *Batch) SetResults(data []byte) error {
 	b.Reset()
-	if b.drained != nil {
-		b.drained.setResults(data)
-		return nil
-	}
 	if len(data) == 0 {
 		return nil
 	}
@@ -215,21 +241,145 @@ func (b *Batch) SetResults(data []byte) error {
 	return nil
 }
 
+// StoredKey is a request with an idempotency key that the database has.
+type StoredKey struct {
+	Accepted    time.Time `json:"accepted"`
+	Fingerprint []byte    `json:"fingerprint"`
+	Outcome     []byte    `json:"outcome"`
+}
+
+// Judge looks for the request among those that RequestTable has under its key: the newest
+// one, and the earlier ones that its column earlier holds. Two requests with one key are the
+// same if their acceptance times differ by less than ttl, whichever was stored first. now is
+// the time of the database. If the request is found, Judge sets its Result and returns true.
+//
+// A key that belongs to keyUsesMax requests that are still kept takes no other: the request is
+// refused like one with another body, because an earlier one cannot be forgotten.
+func (e *Entry) Judge(stored []StoredKey, now time.Time, ttl time.Duration) bool {
+	at := e.Accepted
+	if at.IsZero() {
+		at = now
+	}
+	for _, k := range stored {
+		if at.Sub(k.Accepted).Abs() < ttl {
+			e.Found(k.Fingerprint, k.Outcome)
+			return true
+		}
+	}
+	if len(stored) >= keyUsesMax {
+		e.Result = Result{Reused: true}
+		return true
+	}
+	return false
+}
+
+// keyUsesMax bounds the row of an idempotency key.
+const keyUsesMax = 1000
+
 // Durability is what an acknowledgement of a database is worth.
 type Durability struct {
+	// Level is what a COMMIT waits for now; "" for a database without replication.
+	Level string
+	// Clock is how far the database's clock is ahead of this process's.
+	Clock time.Duration
 	// Unsafe are the settings, as "name=value", with which a crash can lose acknowledged
 	// commits. It is empty if commits are on disk.
 	Unsafe []string
 }
 
-// String returns the ack level: "database", or "database, not fsynced:
-// synchronous_commit=off".
+// String returns what an acknowledgement is worth: "database, remote_apply", "database" if
+// the database has no replication, or "database, not fsynced: synchronous_commit=off".
 func (d Durability) String() string {
-	if len(d.Unsafe) == 0 {
-		return AckDatabase
+	if len(d.Unsafe) > 0 {
+		return AckDatabase + ", not fsynced: " + strings.Join(d.Unsafe, ", ")
 	}
-	return AckDatabase + ", not fsynced: " + strings.Join(d.Unsafe, ", ")
+	switch d.Level { // constants, because this is part of each answer
+	case "":
+		return AckDatabase
+	case LevelLocal:
+		return AckDatabase + ", " + LevelLocal
+	case LevelOn:
+		return AckDatabase + ", " + LevelOn
+	case LevelRemoteApply:
+		return AckDatabase + ", " + LevelRemoteApply
+	}
+	return AckDatabase + ", " + d.Level
 }
+
+// Verify is called by a Sink before it commits a batch with a Mark. It returns a *Held if a
+// row with an Unsure refusal has no row behind it in the batch that was inserted. A row that
+// was found shows nothing: the table may refuse every new one.
+func (b *Batch) Verify() error {
+	unsure := false
+	for _, e := range b.Requests {
+		unsure = unsure || slices.ContainsFunc(e.Result.Refused, func(r RowRefusal) bool { return r.Unsure })
+	}
+	if !unsure {
+		return nil
+	}
+	rows := b.Rows(nil)
+	refusals, found := make(map[Row]RowRefusal), make(map[Row]bool)
+	for _, e := range b.Requests {
+		for _, row := range e.Result.Found {
+			found[Row{Records: e.Records, Row: row, Entry: e}] = true
+		}
+		for _, r := range e.Result.Refused {
+			refusals[Row{Records: e.Records, Row: r.Row, Entry: e}] = r
+		}
+	}
+	var held *Held
+	for i := len(rows) - 1; i >= 0; i-- {
+		r, refused := refusals[rows[i]]
+		if !refused && !found[rows[i]] {
+			break
+		}
+		if r.Unsure {
+			held = &Held{Row: i, Reason: r.Reason, entry: rows[i].Entry}
+		}
+	}
+	if held == nil {
+		return nil
+	}
+	return held
+}
+
+// VerifyTrial returns nil if a row of Trial was inserted, and else held, which Verify has
+// returned. The Sink has inserted the rows of Trial, set their Results, and taken them back.
+func (b *Batch) VerifyTrial(held error) error {
+	for _, e := range b.Trial {
+		if len(e.Result.Refused)+len(e.Result.Found) < e.Records.Len() {
+			return nil
+		}
+	}
+	return held
+}
+
+// TrialRows returns the rows of Trial, in order.
+func (b *Batch) TrialRows() []Row {
+	var rows []Row
+	for _, e := range b.Trial {
+		for row := range e.Records.Len() {
+			rows = append(rows, Row{Records: e.Records, Row: row, Entry: e})
+		}
+	}
+	return rows
+}
+
+// Held is the error of a batch with a Mark of which nothing was stored, because a row was
+// refused for a reason that may be the server's, and no later row, nor one of Trial, was
+// inserted. It wraps ErrHeld.
+type Held struct {
+	Row    int // the first such row, counted in Batch.Rows
+	Reason string
+
+	entry *Entry // of the row
+}
+
+// Error returns the reason of the row.
+func (h *Held) Error() string { return ErrHeld.Error() + ": " + h.Reason }
+
+// Unwrap returns ErrHeld.
+func (h *Held) Unwrap() error { return ErrHeld }
 
 // Refused is the error of rows whose data the database refuses. The statement was undone;
 // the transaction continues.

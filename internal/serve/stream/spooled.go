@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,20 +22,29 @@ type Spool interface {
 	Drain(ctx context.Context, name string, bytes int, to queue.Destination) error
 	// Ready returns nil while the spool accepts entries.
 	Ready() error
+	// SetClock notes how far the clock of a name's database is ahead of this process's.
+	// Clock returns what was noted last, also by an earlier process.
+	SetClock(name string, ahead time.Duration)
+	Clock(name string) (ahead time.Duration, known bool)
 }
 
 // Spooled is a stream whose records are safe when they are in a Spool, from which they are
 // drained into a Sink. Use OpenSpooled. Its methods may be called concurrently.
 //
 //   - A record is acknowledged when its group is on disk, and reaches the sink once, later:
-//     a batch commits its queue.Mark in the same transaction.
+//     a batch commits its queue.Mark in the same transaction. Two copies of the spool's file
+//     are told apart by their epochs.
 //   - All records of the stream are stored in the order in which they were accepted.
 //   - A record that the database refuses becomes a dead letter in the spool. So does one
-//     that no longer fits the stream's columns after they changed. After any other error of
-//     the database the drain retries.
+//     that no longer fits the stream's columns after they changed. If the reason may be the
+//     database's, the drain holds the record until a later one is stored, and Ready says so.
+//     After any other error of the database the drain retries.
 //   - The spool knows an idempotency key until its request is drained; then the database
 //     does. If the key comes again after that with another body, the request is
 //     acknowledged and its records become dead letters.
+//   - A record becomes a dead letter in doubt if it cannot be told whether the database has
+//     it: its group's number belongs to another group in the database, or its idempotency
+//     key was accepted longer than Config.SpoolMaxAge ago and may be forgotten.
 type Spooled struct {
 	cfg    Config
 	schema *Schema
@@ -48,8 +58,12 @@ type Spooled struct {
 	abort     context.CancelFunc
 
 	// Of the drain's goroutine:
-	storedUpto uint64 // the last group of a batch that an earlier run has stored; 0: none
-	rowByRow   bool   // the last attempt took too long
+	rowByRow bool // the last attempt took too long
+	least    int  // groups of a batch, beyond the limits, because the first has a record that is held
+
+	mu      sync.Mutex
+	trouble error // why the drain does not go on; nil: it does, or the database is away
+	older   error // the spool's file is older than what the database has of it
 
 	maintenance *maintenance
 	counters    counters
@@ -61,10 +75,12 @@ func OpenSpooled(cfg Config, schema *Schema, spool Spool, sink Sink) (*Spooled, 
 	if cfg.BatchRows < 1 || cfg.BatchBytes < 1 || cfg.CommitTimeout <= 0 || cfg.KeyTTL <= 0 || cfg.Log == nil {
 		return nil, fmt.Errorf("stream %s: batch_rows, batch_bytes, commit_timeout, key_ttl and a log are required", schema.def.Name)
 	}
+	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
 	s := &Spooled{cfg: cfg, schema: schema, spool: spool, sink: sink}
 	s.base, s.abort = context.WithCancel(context.Background())
 	s.draining, s.stopDrain = context.WithCancel(s.base)
 	s.maintenance = newMaintenance(cfg, schema.def.Name, sink, &s.counters.swept)
+	s.maintenance.measured = func(d Durability) { spool.SetClock(schema.def.Name, d.Clock) }
 	s.workers.Go(func() {
 		_ = spool.Drain(s.draining, schema.def.Name, cfg.BatchBytes, s) // the spool logs and reports the error
 	})
@@ -97,7 +113,8 @@ func (s *Spooled) Store(ctx context.Context, r Request) (Receipt, error) {
 	e := queue.Entry{Rows: r.Records.Len(), At: now, Key: r.Key, Fingerprint: r.Fingerprint}
 	var refused []Refusal
 	if r.Key != "" {
-		e.Expires = now.Add(s.cfg.KeyTTL)
+		e.At = now.Add(s.clock()) // keys are compared by the time of the database
+		e.Expires = e.At.Add(s.cfg.KeyTTL)
 		refused = r.Refused // part of the outcome that the database keeps with the key
 	}
 	var err error
@@ -119,48 +136,76 @@ func (s *Spooled) Store(ctx context.Context, r Request) (Receipt, error) {
 
 // StoreGroups stores as many groups as fit into one batch. It implements queue.Destination.
 func (s *Spooled) StoreGroups(_ context.Context, groups []queue.Group) (queue.Stored, error) {
-	b := s.newBatch(groups)
-	b.RowByRow = s.rowByRow
-	start := time.Now()
-	// Not the drain's context: that ends between batches, and this one may be finished.
-	err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, &b.Batch)
-	took := time.Since(start)
-	s.maintenance.observe(b.Session, err)
-	var moved *queue.Moved
-	if errors.As(err, &moved) {
-		return s.skipStored(groups, moved)
-	}
-	s.storedUpto = 0
-	if err != nil {
+	for {
+		b := s.newBatch(groups)
+		b.RowByRow = s.rowByRow || s.least > 1 // one of the rows may show that the table takes new ones
+		start := time.Now()
+		// Not the drain's context: that ends between batches, and this one may be finished.
+		err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, &b.Batch, func() {
+			s.cfg.Log.Warn("COMMIT not answered within commit_timeout: the drain waits for it", "stream", s.schema.def.Name)
+		})
+		took := time.Since(start)
+		s.maintenance.observe(b.Session, err)
+		if err == nil {
+			return s.stored(b, took), nil
+		}
 		s.counters.retries.Add(1)
-		s.rowByRow = s.rowByRow || took > s.cfg.CommitTimeout/2
+		var held *Held
+		if errors.As(err, &held) {
+			if before := b.groupOf(held); before > 0 {
+				groups = b.groups[:before]
+				continue
+			}
+		}
+		s.failed(b, err, took)
 		return queue.Stored{}, err
 	}
-	s.rowByRow = false
-	if b.Mark.Found != nil {
-		s.cfg.Log.Error("database lacks groups that were stored: it is an older copy, or it lost an acknowledged commit",
-			"stream", s.schema.def.Name, "database", *b.Mark.Found, "spool", b.Mark.After)
-	}
-	dead := s.deadLetters(b)
-	s.count(b, len(dead), took)
-	return queue.Stored{Groups: len(b.groups), Dead: dead}, nil
 }
 
-// skipStored continues after a crash between the commit of a batch and its deletion from
-// the spool. If the batch begins with these groups, the error makes the spool hand over
-// exactly its groups, to learn what the database refused of them. Else that is not known.
-func (s *Spooled) skipStored(groups []queue.Group, moved *queue.Moved) (queue.Stored, error) {
-	first, last, found := groups[0].Sequence, moved.Last, "groups were stored by an earlier run together with others"
-	switch {
-	case moved.After+1 == first:
-		s.storedUpto = moved.Last
-		return queue.Stored{}, moved
-	case moved.After >= first:
-		last, found = moved.After, "groups were stored by an earlier run, and the spool is an older copy"
+// clock returns how far the database's clock is ahead of this process's, as measured last, by
+// this process or an earlier one.
+func (s *Spooled) clock() time.Duration {
+	if d, ok := s.maintenance.durability(); ok {
+		return d.Clock
 	}
-	n := min(last-first+1, uint64(len(groups)))
-	s.cfg.Log.Warn(found+": records that the database refused are unknown", "stream", s.schema.def.Name, "from", first, "to", first+n-1)
-	return queue.Stored{Groups: int(n)}, nil
+	ahead, _ := s.spool.Clock(s.schema.def.Name)
+	return ahead
+}
+
+// stored notes that a batch was committed, now or earlier, and returns what became of it.
+func (s *Spooled) stored(b *drainBatch, took time.Duration) queue.Stored {
+	s.rowByRow, s.least = false, 1
+	s.setTrouble(nil)
+	if b.Mark.Known != nil {
+		return s.known(b, took)
+	}
+	if behind := b.Mark.Behind; behind != nil {
+		s.cfg.Log.Error("database lacks groups that were stored: it is another one or an older copy, it lost an acknowledged commit, or the mark has expired",
+			"stream", s.schema.def.Name, "epoch", fmt.Sprintf("%x", b.Mark.Epoch), "database", *behind, "spool", b.Mark.First-1)
+	}
+	dead := s.deadLetters(b, b.dead())
+	s.countStored(b, len(dead), took)
+	return queue.Stored{Groups: len(b.groups), Dead: dead}
+}
+
+// failed notes that a batch was not stored. If the database is only away, that is not
+// trouble.
+func (s *Spooled) failed(b *drainBatch, err error, took time.Duration) {
+	s.rowByRow = s.rowByRow || took > s.cfg.CommitTimeout/2
+	s.least = 1
+	if errors.Is(err, ErrHeld) {
+		s.least = 2 * len(b.groups)
+	}
+	if !errors.Is(err, ErrTransient) && !errors.Is(err, ErrUnconfirmed) {
+		s.setTrouble(fmt.Errorf("the drain of %s is held up at group %d: %w", s.schema.def.Name, b.groups[0].Sequence, err))
+	}
+}
+
+// setTrouble sets why the drain does not go on.
+func (s *Spooled) setTrouble(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trouble = err
 }
 
 // Schema returns the stream's schema.
@@ -180,8 +225,17 @@ func (s *Spooled) Ack() string {
 	return AckSpool
 }
 
-// Ready returns the readiness of the spool. It does not depend on the database.
-func (s *Spooled) Ready() error { return s.spool.Ready() }
+// Ready returns nil while the spool accepts entries and its records are drained, or wait for
+// a database that is away. After an older copy of the spool's file was found, Ready says so
+// until the process ends.
+func (s *Spooled) Ready() error {
+	if err := s.spool.Ready(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.trouble, s.older)
+}
 
 // Stats returns a snapshot of the drain: Stored are records in the table, Batches what was
 // drained. What waits is in the spool's Stats.
@@ -194,8 +248,8 @@ func (s *Spooled) Stats() Stats {
 	}
 }
 
-// count counts a batch that was stored.
-func (s *Spooled) count(b *drainBatch, dead int, took time.Duration) {
+// countStored counts a batch whose records were stored now.
+func (s *Spooled) countStored(b *drainBatch, dead int, took time.Duration) {
 	rows, refused := 0, 0
 	for _, e := range b.Requests {
 		if e.Result.Stored != nil || e.Result.Reused {
@@ -204,9 +258,11 @@ func (s *Spooled) count(b *drainBatch, dead int, took time.Duration) {
 		rows += e.Records.Len()
 		refused += len(e.Result.Refused)
 	}
-	if b.before != nil {
-		refused = min(rows, dead)
-	}
+	s.count(rows, refused, dead, took)
+}
+
+// count counts rows of a batch, those of them that were refused, and dead letters.
+func (s *Spooled) count(rows, refused, dead int, took time.Duration) {
 	c := &s.counters
 	c.batches.Add(1)
 	c.batchRows.Add(uint64(rows))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"spillway/internal/serve/queue"
 )
@@ -13,16 +14,11 @@ type drainBatch struct {
 	Batch
 	groups  []queue.Group
 	entries []drainEntry // of Requests, one by one
-	unfit   []deadRecord // what does not fit the schema
+	unfit   []deadRecord // what is not given to the sink
 	rows    int
-
-	// before are the dead records of the batch as an earlier run has stored it, when the
-	// stream may have had other columns.
-	before *drainResults
-	unread error // they cannot be decoded
 }
 
-// drainResults is what became of a drained batch, as SpoolTable keeps it. It counts groups,
+// drainResults is what became of a drained batch, as DrainedTable keeps it. It counts groups,
 // and entries and rows as they were accepted, because the stream's columns may have changed
 // when it is read.
 type drainResults struct {
@@ -31,10 +27,11 @@ type drainResults struct {
 
 // deadRecord is a record of a group that was not stored.
 type deadRecord struct {
-	Sequence uint64 `json:"sequence"` // of the group
-	Entry    int    `json:"entry"`    // in the group
-	Row      int    `json:"row"`      // in the entry; wholeEntry: all of them
-	Reason   string `json:"reason"`
+	Number  uint64 `json:"sequence"` // Group.Number
+	Entry   int    `json:"entry"`    // in the group
+	Row     int    `json:"row"`      // in the entry; wholeEntry: all of them
+	Reason  string `json:"reason"`
+	InDoubt bool   `json:"in_doubt,omitempty"` // the database may have it
 }
 
 const wholeEntry = -1
@@ -46,33 +43,56 @@ type drainEntry struct {
 	origin []int // the row in the entry of each record
 }
 
-// newBatch makes a batch of as many groups as the limits allow: at least one, and none with
-// a key that an earlier group of the batch has.
+// newBatch makes a batch of as many groups of one epoch as the limits allow: at least one,
+// and more if the first has a record that is held. None has a key that an earlier group of
+// the batch has.
 func (s *Spooled) newBatch(groups []queue.Group) *drainBatch {
+	first := &groups[0]
 	b := &drainBatch{}
 	b.drained = b
+	b.KeyTTL = s.cfg.KeyTTL
+	b.Mark = &queue.Mark{Spool: first.Spool, Name: s.schema.def.Name, Epoch: first.Epoch, First: first.Number}
+	now := time.Now().Add(s.clock())
 	keys := make(map[string]bool)
 	bytes := 0
 	for i := range groups {
 		g := &groups[i]
-		full := b.rows+g.Rows > s.cfg.BatchRows || bytes+g.Bytes > s.cfg.BatchBytes || repeats(keys, g)
-		if s.storedUpto > 0 {
-			full = g.Sequence > s.storedUpto
-		}
-		if i > 0 && full {
+		full := b.rows+g.Rows > s.cfg.BatchRows || bytes+g.Bytes > s.cfg.BatchBytes
+		if i > 0 && (full && i >= s.least || repeats(keys, g) || g.Epoch != first.Epoch || g.Number != first.Number+uint64(i)) {
 			break
 		}
 		for j := range g.Entries {
 			keys[g.Entries[j].Key] = true
-			s.addEntry(b, g, j)
+			s.addEntry(b, g, j, now)
 		}
 		b.groups = groups[:i+1]
+		b.Mark.Sums = append(b.Mark.Sums, g.Sum)
 		b.rows += g.Rows
 		bytes += g.Bytes
 	}
-	last := b.groups[len(b.groups)-1]
-	b.Mark = &queue.Mark{Spool: last.Spool, Name: s.schema.def.Name, After: groups[0].Sequence - 1, Last: last.Sequence}
+	if s.least > 1 {
+		s.addTrial(b, groups[len(b.groups):])
+	}
 	return b
+}
+
+// addTrial adds the records of later groups that cannot join a batch whose last record may
+// be held: they belong to another epoch, or have one of its keys.
+func (s *Spooled) addTrial(b *drainBatch, later []queue.Group) {
+	rows := 0
+	for i := range later {
+		for j := range later[i].Entries {
+			e := &later[i].Entries[j]
+			source, err := decodeRecords(e.Payload)
+			if err != nil || rows >= s.cfg.BatchRows {
+				continue
+			}
+			if records, origin, _ := source.records(s.schema, e.At); len(origin) > 0 {
+				b.Trial = append(b.Trial, &Entry{Records: records})
+				rows += records.Len()
+			}
+		}
+	}
 }
 
 // repeats reports whether an entry of the group has one of the keys.
@@ -85,39 +105,44 @@ func repeats(keys map[string]bool, g *queue.Group) bool {
 	return false
 }
 
-// addEntry adds an entry of a group to the batch.
-func (s *Spooled) addEntry(b *drainBatch, g *queue.Group, number int) {
+// addEntry adds an entry of a group to the batch, unless its key is too old at a time.
+func (s *Spooled) addEntry(b *drainBatch, g *queue.Group, number int, now time.Time) {
 	e := &g.Entries[number]
+	if e.Key != "" && now.Sub(e.At) > s.cfg.SpoolMaxAge {
+		b.unfit = append(b.unfit, deadRecord{g.Number, number, wholeEntry, "the record waited longer than spool.max_age: the database may have forgotten its idempotency key", true})
+		return
+	}
 	source, err := decodeRecords(e.Payload)
 	if err != nil {
-		b.unfit = append(b.unfit, deadRecord{g.Sequence, number, wholeEntry, err.Error()})
+		b.unfit = append(b.unfit, deadRecord{g.Number, number, wholeEntry, err.Error(), false})
 		return
 	}
 	records, origin, unfit := source.records(s.schema, e.At)
 	for _, d := range unfit {
-		b.unfit = append(b.unfit, deadRecord{g.Sequence, number, d.row, d.reason})
+		b.unfit = append(b.unfit, deadRecord{g.Number, number, d.row, d.reason, false})
 	}
 	if len(origin) == 0 && e.Key == "" {
 		return
 	}
 	b.entries = append(b.entries, drainEntry{group: g, number: number, origin: origin})
-	b.Requests = append(b.Requests, &Entry{Records: records, Key: e.Key, Fingerprint: e.Fingerprint, Expires: e.Expires, refused: source.refused})
+	request := &Entry{Records: records, Key: e.Key, Fingerprint: e.Fingerprint, refused: source.refused}
+	if e.Key != "" {
+		request.Accepted = e.At
+	}
+	b.Requests = append(b.Requests, request)
 }
 
 // dead returns the records of the batch that are not in the table.
 func (b *drainBatch) dead() []deadRecord {
-	if b.before != nil {
-		return b.before.Dead
-	}
 	dead := slices.Clip(b.unfit)
 	for i, e := range b.Requests {
 		from := b.entries[i]
 		if e.Result.Reused {
-			dead = append(dead, deadRecord{from.group.Sequence, from.number, wholeEntry, queue.ErrKeyReused.Error()})
+			dead = append(dead, deadRecord{from.group.Number, from.number, wholeEntry, queue.ErrKeyReused.Error(), false})
 			continue
 		}
 		for _, r := range e.Result.Refused {
-			dead = append(dead, deadRecord{from.group.Sequence, from.number, from.origin[r.Row], r.Reason})
+			dead = append(dead, deadRecord{from.group.Number, from.number, from.origin[r.Row], r.Reason, false})
 		}
 	}
 	return dead
@@ -136,30 +161,24 @@ func (b *drainBatch) results() ([]byte, error) {
 	return data, nil
 }
 
-// setResults sets what became of the batch in an earlier run.
-func (b *drainBatch) setResults(data []byte) {
-	b.before = &drainResults{}
-	if len(data) > 0 {
-		b.unread = json.Unmarshal(data, b.before)
+// groupOf returns where in the batch the group of a held record is.
+func (b *drainBatch) groupOf(h *Held) int {
+	for i, e := range b.Requests {
+		if e == h.entry {
+			return int(b.entries[i].group.Number - b.groups[0].Number)
+		}
 	}
+	return 0
 }
 
-// deadLetters returns the dead letters of a batch that was stored. If it cannot be decoded
-// what the database refused in an earlier run, all of the batch become dead letters, so
-// that nothing is lost and people can compare.
-func (s *Spooled) deadLetters(b *drainBatch) []queue.DeadLetter {
-	dead := b.dead()
-	if b.unread != nil {
-		s.cfg.Log.Error("results of groups that an earlier run stored cannot be decoded: all of their records become dead letters",
-			"stream", s.schema.def.Name, "from", b.Mark.After+1, "to", b.Mark.Last, "error", b.unread)
-		dead = b.everything("an earlier run stored this, in whole or in part: compare with the table before you retry it")
-	}
+// deadLetters returns the dead letters of records of the batch.
+func (s *Spooled) deadLetters(b *drainBatch, dead []deadRecord) []queue.DeadLetter {
 	var letters []queue.DeadLetter
 	sources := make(map[*queue.Entry]*spooledRecords)
 	for _, d := range dead {
-		g := b.group(d.Sequence)
+		g := b.group(d.Number)
 		if g == nil || d.Entry < 0 || d.Entry >= len(g.Entries) { // repaired since: what was left of it is a dead letter
-			s.cfg.Log.Warn("record that the database refused is no longer in the spool", "stream", s.schema.def.Name, "group", d.Sequence, "reason", d.Reason)
+			s.cfg.Log.Warn("record that the database refused is no longer in the spool", "stream", s.schema.def.Name, "group", d.Number, "reason", d.Reason)
 			continue
 		}
 		e := &g.Entries[d.Entry]
@@ -168,7 +187,9 @@ func (s *Spooled) deadLetters(b *drainBatch) []queue.DeadLetter {
 			source, _ = decodeRecords(e.Payload) // nil: the letter keeps the payload
 			sources[e] = source
 		}
-		letter := queue.DeadLetter{Name: g.Name, Sequence: g.Sequence, At: e.At, Rows: e.Rows, Reason: d.Reason, Payload: e.Payload, Raw: source == nil}
+		letter := queue.DeadLetter{
+			Name: g.Name, Sequence: g.Sequence, At: e.At, Rows: e.Rows, Reason: d.Reason, Payload: e.Payload, Raw: source == nil, InDoubt: d.InDoubt,
+		}
 		if source != nil && d.Row >= 0 && d.Row < len(source.rows) {
 			letter.Rows, letter.Payload = 1, source.one(d.Row)
 		}
@@ -177,20 +198,18 @@ func (s *Spooled) deadLetters(b *drainBatch) []queue.DeadLetter {
 	return letters
 }
 
-// everything returns all entries of the batch.
-func (b *drainBatch) everything(reason string) []deadRecord {
+// inDoubt returns all entries of a group.
+func inDoubt(g *queue.Group, reason string) []deadRecord {
 	var dead []deadRecord
-	for _, g := range b.groups {
-		for number := range g.Entries {
-			dead = append(dead, deadRecord{g.Sequence, number, wholeEntry, reason})
-		}
+	for number := range g.Entries {
+		dead = append(dead, deadRecord{g.Number, number, wholeEntry, reason, true})
 	}
 	return dead
 }
 
-// group returns the group with that sequence; nil if it is not in the batch.
-func (b *drainBatch) group(sequence uint64) *queue.Group {
-	if n := sequence - b.groups[0].Sequence; n < uint64(len(b.groups)) {
+// group returns the group with that number; nil if it is not in the batch.
+func (b *drainBatch) group(number uint64) *queue.Group {
+	if n := number - b.groups[0].Number; n < uint64(len(b.groups)) {
 		return &b.groups[n]
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"time"
 
 	"spillway/internal/serve/queue"
@@ -41,10 +43,10 @@ func appendRecords(b []byte, r *Records, rows []int, refused []Refusal) ([]byte,
 				continue
 			}
 			b = append(b, 1)
-			switch c.Type {
-			case Text, JSON, UUID:
+			switch {
+			case c.Type.inArena():
 				b = queue.AppendBytes(b, r.Bytes(row, i))
-			case Integer, Timestamp:
+			case c.Type == Integer || c.Type == Timestamp:
 				b = binary.AppendVarint(b, int64(v.n))
 			default:
 				b = binary.LittleEndian.AppendUint64(b, v.n)
@@ -125,14 +127,14 @@ func decodeValue(d *queue.Decoder, kind Type, payload []byte) value {
 	if set == nil || set[0] == 0 {
 		return value{}
 	}
-	switch kind {
-	case Text, JSON, UUID:
+	switch {
+	case kind.inArena():
 		text := d.Bytes()
-		if kind == UUID && len(text) != 16 {
+		if kind == UUID && len(text) != 16 || kind == Decimal && !isDecimal(text) {
 			d.Bad = true
 		}
 		return span(len(payload)-len(d.Rest)-len(text), len(text))
-	case Integer, Timestamp:
+	case kind == Integer || kind == Timestamp:
 		return value{n: uint64(d.Varint()), set: true}
 	}
 	if bits := d.Take(8); bits != nil {
@@ -150,8 +152,8 @@ type unfitRecord struct {
 // records turns the records of an entry into records of a schema, with the row in the entry
 // of each, and returns those that no longer fit. at is the time of the request.
 func (s *spooledRecords) records(schema *Schema, at time.Time) (*Records, []int, []unfitRecord) {
-	out := &Records{schema: schema, arena: s.arena}
-	places := make([]int, len(s.columns)) // in the schema; -1: none
+	out := &Records{schema: schema, arena: slices.Clip(s.arena)} // the payload must not be overwritten
+	places := make([]int, len(s.columns))                        // in the schema; -1: none
 	for i, c := range s.columns {
 		places[i] = -1
 		for j, now := range schema.columns {
@@ -183,6 +185,9 @@ func (s *spooledRecords) move(out *Records, schema *Schema, places []int, row sp
 		case place >= 0 && (c.kind == schema.columns[place].Type || !v.set):
 			values[place] = v
 			there[place] = true
+		case place >= 0 && schema.columns[place].Type == Decimal && (c.kind == Integer || c.kind == Real):
+			values[place] = out.addDecimal(c.kind, v)
+			there[place] = true
 		case v.set && place < 0:
 			reason = fmt.Sprintf("the stream no longer has a column %s", c.name)
 		case v.set:
@@ -197,9 +202,9 @@ func (s *spooledRecords) move(out *Records, schema *Schema, places []int, row sp
 			}
 		case c.now:
 			values[i] = value{n: uint64(at.UnixMicro()), set: true}
-		case c.hasDefault && (c.Type == Text || c.Type == JSON || c.Type == UUID):
+		case c.hasDefault && c.Type.inArena():
 			values[i] = span(len(out.arena), len(c.fallbackText))
-			out.arena = append(out.arena[:len(out.arena):len(out.arena)], c.fallbackText...)
+			out.arena = append(out.arena, c.fallbackText...)
 		case c.hasDefault:
 			values[i] = c.fallback
 		case c.Required:
@@ -212,6 +217,18 @@ func (s *spooledRecords) move(out *Records, schema *Schema, places []int, row sp
 	}
 	out.indexes = append(out.indexes, row.index)
 	return ""
+}
+
+// addDecimal adds the value of an integer or a real to the arena as a decimal. That of a
+// real is the shortest one that stands for it.
+func (r *Records) addDecimal(kind Type, v value) value {
+	start := len(r.arena)
+	if kind == Integer {
+		r.arena = strconv.AppendInt(r.arena, int64(v.n), 10)
+	} else {
+		r.arena = strconv.AppendFloat(r.arena, math.Float64frombits(v.n), 'f', -1, 64)
+	}
+	return span(start, len(r.arena)-start)
 }
 
 // SpooledJSON returns each record of an entry's payload as a JSON object, for people to
@@ -260,7 +277,7 @@ func (r *Records) object(row int) (json.RawMessage, error) {
 			field = time.UnixMicro(r.Microseconds(row, i)).UTC()
 		case UUID:
 			field = string(r.AppendUUID(nil, row, i))
-		case JSON:
+		case JSON, Decimal:
 			field = json.RawMessage(r.Bytes(row, i))
 		default:
 			field = string(r.Bytes(row, i))

@@ -8,8 +8,9 @@ import (
 )
 
 func FuzzSpooledRecords(f *testing.F) {
-	schema := spooledSchema(f, "id integer", "name text", "at timestamp", "x real", "ok boolean", "j json", "u uuid")
-	f.Add(spooledPayload(f, schema, `{"id":1,"name":"é","at":"2016-12-01T00:00:00Z","x":1.5,"ok":true,"j":[1],"u":"6ba7b810-9dad-11d1-80b4-00c04fd430c8"}`))
+	schema := spooledSchema(f, "id integer", "name text", "at timestamp", "x real", "ok boolean", "j json", "u uuid", "d decimal")
+	f.Add(spooledPayload(f, schema, `{"id":1,"name":"é","at":"2016-12-01T00:00:00Z","x":1.5,"ok":true,"j":[1],"u":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","d":"-1.50"}`))
+	f.Add([]byte(recordsFormat + "\x01\x01d\x07decimal\x01\x00\x01\x031e5\x00"))
 	f.Add([]byte(recordsFormat + "\x01\x01a\x04text\x01\x00\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
 	f.Add([]byte(recordsFormat + "\x01\x01a\x04blob\x01\x00\x01\xff\xff\xff\xff\xff\xff\xff\xff\x00"))
 	f.Fuzz(func(t *testing.T, payload []byte) {
@@ -78,6 +79,9 @@ func TestSpooledSchemaChange(t *testing.T) {
 			[]string{"id integer", "name text", "x real", "at timestamp default=now", "n integer default=7", "s text default=new", "u uuid"},
 			`{"id":-1,"name":"é","x":1.5,"at":"2016-12-01T10:00:00Z","n":7,"s":"new"} {"id":2,"at":"2016-12-01T10:00:00Z","n":7,"s":"new"} {"name":"c","at":"2016-12-01T10:00:00Z","n":7,"s":"new"}`, "",
 		},
+		{[]string{"id decimal", "name text", "x decimal"}, `{"id":-1,"name":"é","x":1.5} {"id":2} {"name":"c"}`, ""},
+		{[]string{"id integer", "name decimal", "x real"}, `{"id":2}`, "0 column name was text and is decimal now, 2 column name was text and is decimal now"},
+		{[]string{"id integer", "name text", "x real", "d decimal default=1.50e1"}, `{"id":-1,"name":"é","x":1.5,"d":15.0} {"id":2,"d":15.0} {"name":"c","d":15.0}`, ""},
 		{[]string{"id integer", "name text"}, `{"id":2} {"name":"c"}`, "0 the stream no longer has a column x"},
 		{[]string{"id text", "name text", "x real"}, `{"name":"c"}`, "0 column id was integer and is text now, 1 column id was integer and is text now"},
 		{[]string{"id integer required", "name text", "x real"}, `{"id":-1,"name":"é","x":1.5} {"id":2}`, "2 column id must not be null now"},
@@ -110,6 +114,31 @@ func TestSpooledSchemaChange(t *testing.T) {
 		}
 		if strings.Join(got, " ") != test.want || strings.Join(reasons, ", ") != test.lost {
 			t.Errorf("%v:\ngot  %s\nwant %s\nlost %s\nwant %s", test.columns, strings.Join(got, " "), test.want, strings.Join(reasons, ", "), test.lost)
+		}
+	}
+}
+
+// A payload of a build without decimals is read as before, and one with a type that this
+// build does not know is refused whole.
+func TestSpooledFormat(t *testing.T) {
+	old := recordsFormat + "\x02\x02id\x07integer\x01t\x04text\x01\x00\x01\x0e\x01\x01\xc3\xa9"
+	for payload, want := range map[string]string{
+		old + "\x00": "",
+		recordsFormat + "\x02\x02id\x07integer\x01t\x04text\x01\x00\x01\x0e\x01\x02\xc3\xa9\x00": `{"id":7,"t":"é"}`,
+		recordsFormat + "\x01\x01d\x07decimal\x01\x00\x01\x0412.5\x00":                           `{"d":12.5}`,
+		recordsFormat + "\x01\x01d\x07decimal\x01\x00\x01\x031e5\x00":                            "",
+		recordsFormat + "\x01\x01d\x06money!\x01\x00\x01\x031e5\x00":                             "",
+	} {
+		_, err := decodeRecords([]byte(payload))
+		if (err == nil) != (want != "") {
+			t.Errorf("%q: %v", payload, err)
+			continue
+		}
+		if want == "" {
+			continue
+		}
+		if objects, err := SpooledJSON([]byte(payload)); err != nil || len(objects) != 1 || string(objects[0]) != want {
+			t.Errorf("%q: %s, %v, want %s", payload, objects, err, want)
 		}
 	}
 }

@@ -22,7 +22,8 @@
 //   - Records of one lane (equal values of Definition.OrderBy) are stored in the order in
 //     which their requests were accepted. A request that begins after another was
 //     acknowledged is stored after it. There is no other order.
-//   - A record that the database refuses fails alone.
+//   - A record that the database refuses fails alone. So does a request that makes the
+//     whole transaction fail, if other requests of its batch can be stored without it.
 //   - At most Config.QueueRows records and Config.QueueBytes bytes wait. A request that
 //     would wait longer than Config.WaitMax is refused at once.
 //   - Close stores what was accepted.
@@ -37,6 +38,8 @@
 //     requests behind it in its lane wait for it.
 //   - An attempt takes long: it continues as long as the database answers a statement of it
 //     within Config.CommitTimeout.
+//   - A COMMIT takes longer than Config.CommitTimeout: its requests get queue.ErrUnknown. The
+//     COMMIT is not cancelled. Its committer waits for the answer and takes no other batch.
 //   - The caller's context ends: it gets queue.ErrUnknown. Its records stay queued and may
 //     be stored; with an idempotency key it can safely send them again.
 //   - Too much waits: a *queue.Overload says when to retry.
@@ -45,6 +48,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +65,7 @@ const (
 	AckMemory   = "memory"   // the records are queued in this process
 )
 
-// Config bounds a stream. All fields are required but the last two.
+// Config bounds a stream. All fields are required but the last three.
 type Config struct {
 	Committers    int           // concurrent commits, each on a connection of the pool
 	BatchRows     int           // records of one transaction, unless one request has more
@@ -74,12 +78,21 @@ type Config struct {
 	KeyTTL        time.Duration // how long an idempotency key is remembered
 	Log           *slog.Logger
 
+	// KeyTTLMost is the longest KeyTTL of all streams that share the database's tables.
+	KeyTTLMost time.Duration
+	// SpoolMaxAge is how long after its acceptance a request with an idempotency key may be
+	// drained from any spool into the database. Keys are kept for that much longer than
+	// KeyTTL. 0: DefaultSpoolMaxAge.
+	SpoolMaxAge time.Duration
 	// Memory makes Store return as soon as a request is queued: AckMemory.
 	Memory bool
 	// Committed, if set, is called after each batch that was stored with its records, those
 	// of them that the database refused, and the time of all attempts.
 	Committed func(rows, refused int, took time.Duration)
 }
+
+// DefaultSpoolMaxAge is the default of Config.SpoolMaxAge.
+const DefaultSpoolMaxAge = 7 * 24 * time.Hour
 
 // Validate returns an error that names the first field that is not valid.
 func (c Config) Validate() error {
@@ -133,6 +146,7 @@ type Stream struct {
 	keys     map[string]*ticket // idempotency keys that are queued or being committed
 	forget   [][16]byte         // batches whose ids the table may forget
 	failing  error              // of the last batch; nil if it was stored
+	hanging  atomic.Int64       // batches whose COMMIT is not answered in time
 	finished uint64             // batches that were tried
 	tried    time.Time          // when the last of them ended
 
@@ -151,6 +165,7 @@ func Open(cfg Config, schema *Schema, sink Sink) (*Stream, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("stream %s: %w", schema.def.Name, err)
 	}
+	cfg.SpoolMaxAge = cmp.Or(cfg.SpoolMaxAge, DefaultSpoolMaxAge)
 	s := &Stream{cfg: cfg, schema: schema, sink: sink, keys: make(map[string]*ticket)}
 	s.wake.L = &s.mu
 	s.queue = newLaneQueue(cfg.Committers, schema.orderBy >= 0)
@@ -229,5 +244,7 @@ func (s *Stream) Store(ctx context.Context, r Request) (Receipt, error) {
 		return Receipt{Outcome: Outcome{Stored: r.Records.Len(), Refused: r.Refused}, Ack: AckMemory, Pending: true}, err
 	}
 	outcome, err := s.Commit(ctx, r)
-	return Receipt{Outcome: outcome, Ack: s.Ack()}, err
+	d, _ := s.Durability()
+	d.Level = cmp.Or(outcome.Level, d.Level)
+	return Receipt{Outcome: outcome, Ack: d.String()}, err
 }

@@ -1,0 +1,105 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// attempt bounds one call of Sink.Commit. While the batch's statements run, it ends the call
+// if the database does not answer for the limit. A COMMIT is never ended: the clients are
+// told that its outcome is unknown, and the call goes on.
+type attempt struct {
+	limit  time.Duration
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+	late   func() // called when a COMMIT is not answered within the limit; nil: nothing
+
+	mu         sync.Mutex
+	committing bool
+	over       bool // the call has returned, or is being ended
+}
+
+// errNoAnswer is the cause of an attempt that ended without an answer.
+var errNoAnswer = errors.New("the database did not answer in time (commit_timeout)")
+
+// commitWithin has the sink commit a batch. If the database does not answer a statement
+// within the limit, the attempt is given up. If it does not answer the COMMIT, late is
+// called, possibly more than once, and commitWithin waits for as long as the connection
+// lasts. late is not called after commitWithin has returned.
+func commitWithin(base context.Context, limit time.Duration, sink Sink, b *Batch, late func()) error {
+	ctx, cancel := context.WithCancelCause(base)
+	a := &attempt{limit: limit, cancel: cancel, late: late}
+	a.mu.Lock()
+	a.timer = time.AfterFunc(limit, a.expire)
+	a.mu.Unlock()
+	b.attempt = a
+	err := sink.Commit(ctx, b)
+	b.attempt = nil
+	a.end()
+	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	cancel(nil)
+	return err
+}
+
+// expire is called when nothing was answered for the limit.
+func (a *attempt) expire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.over:
+	case !a.committing:
+		a.over = true
+		a.cancel(errNoAnswer)
+	case a.late != nil:
+		a.late()
+	}
+}
+
+// restart begins the limit anew. With committing, the attempt is no longer ended by it.
+func (a *attempt) restart(committing bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		return
+	}
+	a.committing = a.committing || committing
+	a.timer.Reset(a.limit)
+}
+
+func (a *attempt) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	a.timer.Stop()
+}
+
+// Committing notes that COMMIT is about to be sent: from now on ctx ends only when the
+// process stops. If ctx has ended when Committing returns, COMMIT must not be sent.
+func (b *Batch) Committing() {
+	if b.attempt != nil {
+		b.attempt.restart(true)
+	}
+}
+
+// Progress notes that the database has answered a statement of the batch, and restarts
+// Config.CommitTimeout. The number of statements must be bounded by the batch's rows, so
+// that the work always ends.
+func (b *Batch) Progress() {
+	if b.attempt != nil {
+		b.attempt.restart(false)
+	}
+}
+
+// Limit returns how long the database may take to answer a statement of the batch; 0: there
+// is no limit.
+func (b *Batch) Limit() time.Duration {
+	if b.attempt == nil {
+		return 0
+	}
+	return b.attempt.limit
+}

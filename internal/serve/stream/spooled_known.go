@@ -1,0 +1,93 @@
+package stream
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"spillway/internal/serve/queue"
+)
+
+// The reasons of dead letters that are in doubt.
+const (
+	reasonUnread  = "an earlier run stored this, in whole or in part: compare with the table before you retry it"
+	reasonAnother = "the database has another group under this number: the spool's file is an older copy, or the disk lost writes; compare with the table before you retry it"
+)
+
+// known returns what became of the first groups of a batch, which the database has, or had.
+// Nothing of the batch was stored now.
+//
+// A group with the same content was stored, and its dead letters are those of its batch. Of
+// another group under the same number it cannot be told what the database has: all of it
+// becomes dead letters in doubt.
+func (s *Spooled) known(b *drainBatch, took time.Duration) queue.Stored {
+	s.checkOlder(b)
+	results := make(map[*queue.StoredBatch]*drainResults)
+	var dead []deadRecord
+	rows, others := 0, 0
+	for i, k := range b.Mark.Known {
+		g := &b.groups[i]
+		rows += g.Rows
+		switch {
+		case k.Stored == nil && g.Epoch == [16]byte{}: // an earlier version kept only the last batch
+			s.cfg.Log.Warn("group was stored by an earlier run: records that the database refused are unknown", "stream", s.schema.def.Name, "group", g.Sequence)
+		case !k.Same:
+			others++
+			dead = append(dead, inDoubt(g, reasonAnother)...)
+		default:
+			found, ok := results[k.Stored]
+			if !ok {
+				found = s.decodeResults(k.Stored)
+				results[k.Stored] = found
+			}
+			dead = append(dead, found.of(g)...)
+		}
+	}
+	if others > 0 {
+		s.cfg.Log.Error("database has other groups under these numbers: their records become dead letters in doubt", "stream", s.schema.def.Name,
+			"epoch", fmt.Sprintf("%x", b.Mark.Epoch), "first", b.Mark.First, "groups", others)
+	}
+	letters := s.deadLetters(b, dead)
+	s.count(rows, min(rows, len(letters)), len(letters), took)
+	return queue.Stored{Groups: len(b.Mark.Known), Dead: letters}
+}
+
+// checkOlder reports, until the process ends, that the database has more of the batch's
+// epoch than the spool's file ever had.
+func (s *Spooled) checkOlder(b *drainBatch) {
+	has := b.groups[0].EpochLast
+	if has == 0 || b.Mark.Last <= has {
+		return
+	}
+	err := fmt.Errorf("the spool file is older than what the database has of it: epoch %x of %s has %d groups in the file and %d in the database",
+		b.Mark.Epoch, s.schema.def.Name, has, b.Mark.Last)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.older == nil {
+		s.cfg.Log.Error("spool is an older copy", "stream", s.schema.def.Name, "error", err)
+	}
+	s.older = err
+}
+
+// decodeResults decodes what became of a batch; nil if it cannot.
+func (s *Spooled) decodeResults(stored *queue.StoredBatch) *drainResults {
+	r := &drainResults{}
+	if len(stored.Results) == 0 {
+		return r
+	}
+	if err := json.Unmarshal(stored.Results, r); err != nil {
+		s.cfg.Log.Error("results of groups that an earlier run stored cannot be decoded: all of their records become dead letters in doubt",
+			"stream", s.schema.def.Name, "first", stored.First, "last", stored.Last, "error", err)
+		return nil
+	}
+	return r
+}
+
+// of returns the dead records of a group; all of the group if r is nil.
+func (r *drainResults) of(g *queue.Group) []deadRecord {
+	if r == nil {
+		return inDoubt(g, reasonUnread)
+	}
+	return slices.DeleteFunc(slices.Clone(r.Dead), func(d deadRecord) bool { return d.Number != g.Number })
+}
