@@ -2,8 +2,8 @@
 // passes the same tests on the real database. An adapter's test fills a Backend and calls
 // Feed.
 //
-// The suite writes SQL that PostgreSQL, MySQL and SQLite accept; Backend holds the
-// differences. It opens a fresh database for each test and expects no goroutine to remain.
+// The suite writes SQL that PostgreSQL, MySQL, MariaDB and SQLite accept; Backend holds
+// the differences. It opens a fresh database for each test and expects no goroutine to remain.
 package storetest
 
 import (

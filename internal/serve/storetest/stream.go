@@ -26,6 +26,23 @@ type StreamBackend struct {
 	// Small is a whole number of 16 bits, and Short a text of at most 5 characters;
 	// empty where the database has no such bounds.
 	Small, Short string
+	// SlowLocks: a statement waits for a lock for a second or two at least.
+	SlowLocks bool
+	// Fixed is a column type of decimals with 20 digits, 2 of them behind the point, and
+	// Inexact are decimals that it cannot hold. Narrow is one of 15 digits.
+	// Narrowed leaves the column amount of the table amounts one digit behind the point; ""
+	// where columns have no such bounds.
+	Fixed, Narrow, Narrowed string
+	Inexact                 []string
+	// Insensitive is a column type for which ab and AB are equal, after Setup; Sensitive is
+	// one that tells them apart.
+	Setup, Insensitive, Sensitive string
+	// Spoil are statements after which an insert into readings with the note spoil fails with
+	// an error that is not certainly the record's.
+	Spoil []string
+	// OldMark returns statements that create the table spillway_spools as versions without
+	// epochs did, with the mark of a spool; nil: there were none.
+	OldMark func(spool [16]byte, after, sequence uint64, results []byte) []string
 }
 
 // StreamDB is one open database.
@@ -47,6 +64,10 @@ type StreamDB struct {
 func Stream(t *testing.T, b StreamBackend) {
 	t.Run("Types", func(t *testing.T) { testStreamTypes(t, b) })
 	t.Run("Neighbours", func(t *testing.T) { testStreamNeighbours(t, b) })
+	t.Run("Decimals", func(t *testing.T) { testStreamDecimals(t, b) })
+	t.Run("DecimalsSpooled", func(t *testing.T) { testStreamDecimalsSpooled(t, b) })
+	t.Run("Rounded", func(t *testing.T) { testStreamRounded(t, b) })
+	t.Run("KeyCollation", func(t *testing.T) { testStreamKeyCollation(t, b) })
 	t.Run("Bounds", func(t *testing.T) { testStreamBounds(t, b) })
 	t.Run("AllRefused", func(t *testing.T) { testStreamAllRefused(t, b) })
 	t.Run("Blocked", func(t *testing.T) { testStreamBlocked(t, b) })
@@ -61,7 +82,13 @@ func Stream(t *testing.T, b StreamBackend) {
 	t.Run("SameBatchTwice", func(t *testing.T) { testStreamSameBatch(t, b) })
 	t.Run("CommitCut", func(t *testing.T) { testStreamCommitCut(t, b) })
 	t.Run("Crash", func(t *testing.T) { testStreamCrash(t, b) })
+	t.Run("FoundAgain", func(t *testing.T) { testStreamFoundAgain(t, b) })
+	t.Run("KeyTimes", func(t *testing.T) { testStreamKeyTimes(t, b) })
+	t.Run("Spoiled", func(t *testing.T) { testStreamSpoiled(t, b) })
+	t.Run("SpoiledFound", func(t *testing.T) { testStreamSpoiledFound(t, b) })
 	t.Run("Mark", func(t *testing.T) { testStreamMark(t, b) })
+	t.Run("MarkRace", func(t *testing.T) { testStreamMarkRace(t, b) })
+	t.Run("OldMark", func(t *testing.T) { testStreamOldMark(t, b) })
 	t.Run("Drain", func(t *testing.T) { testStreamDrain(t, b) })
 	t.Run("DrainAllRefused", func(t *testing.T) { testStreamDrainAllRefused(t, b) })
 	t.Run("DrainOtherColumns", func(t *testing.T) { testStreamDrainOtherColumns(t, b) })

@@ -26,20 +26,21 @@ const refusedMax = 10000
 
 // shortTimeout returns a commit timeout that one statement of a batch meets on this
 // machine under its current load, and that a batch of refusedMax refused records exceeds.
-// It is the time that a fifth of them takes.
-func shortTimeout(t *testing.T, db StreamDB) time.Duration {
+// It is the time that a fifth of them takes, which is returned too.
+func shortTimeout(t *testing.T, db StreamDB) (timeout, fifth time.Duration) {
 	t.Helper()
 	s := db.stream(t, readings(), nil)
 	start := time.Now()
 	send(t, s, "", orphans(200000, refusedMax/5))
-	return max(250*time.Millisecond, time.Since(start))
+	fifth = time.Since(start)
+	return max(250*time.Millisecond, fifth), fifth
 }
 
 // testStreamAllRefused sends the largest request, in which the database refuses every
 // record, while other requests continue.
 func testStreamAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
-	timeout := shortTimeout(t, db)
+	timeout, fifth := shortTimeout(t, db)
 	s := db.stream(t, readings(), func(c *stream.Config) { c.Committers, c.CommitTimeout = 2, timeout })
 	const n = refusedMax
 	r := request(t, s, "all refused", orphans(100000, n))
@@ -68,8 +69,8 @@ func testStreamAllRefused(t *testing.T, b StreamBackend) {
 		}
 	}
 	took := time.Since(start)
-	if took > patience {
-		t.Errorf("%d refused records took %v", n, took)
+	if most := 20 * max(fifth, 100*time.Millisecond); took > most {
+		t.Errorf("%d refused records took %v, a fifth of them %v: want at most %v", n, took, fifth, most)
 	}
 	t.Logf("%d refused records took %v and %d more attempts with a timeout of %v, %d neighbours meanwhile, the slowest %v",
 		n, took, s.Stats().Retries, timeout, neighbours, worst)
@@ -81,7 +82,7 @@ func testStreamAllRefused(t *testing.T, b StreamBackend) {
 // testStreamDrainAllRefused drains such a request and the one after it.
 func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
-	timeout := shortTimeout(t, db)
+	timeout, _ := shortTimeout(t, db)
 	d := db.spooledWith(t, readings(), filepath.Join(t.TempDir(), "s.db"), false, immortal, func(c *stream.Config) { c.CommitTimeout = timeout })
 	defer d.close(t)
 	const n = refusedMax
@@ -129,7 +130,11 @@ func testStreamBlocked(t *testing.T, b StreamBackend) {
 	}
 	group.Wait()
 	t.Logf("beside it: the slowest %v, half of them within %v", slices.Max(took), median(took))
-	if worst := slices.Max(took); worst > blockedTimeout*4/5 {
+	limit := blockedTimeout * 4 / 5
+	if b.SlowLocks {
+		limit = blockedTimeout * 3 / 2
+	}
+	if worst := slices.Max(took); worst > limit {
 		t.Errorf("a neighbour waited %v", worst)
 	}
 	for n := range 50 {

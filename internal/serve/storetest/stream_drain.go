@@ -235,8 +235,8 @@ func checkDrained(t *testing.T, db StreamDB, d *drained, clients, each int) {
 	if len(letters) != bad {
 		t.Errorf("%d dead letters, want %d", len(letters), bad)
 	}
-	if got := db.column(t, "SELECT count(*) FROM spillway_spools"); got != "1" {
-		t.Errorf("%s rows in spillway_spools, want 1", got)
+	if got := db.column(t, "SELECT count(DISTINCT spool) FROM spillway_epochs"); got != "1" {
+		t.Errorf("%s spools in spillway_epochs, want 1", got)
 	}
 }
 
@@ -265,49 +265,6 @@ func testStreamRetry(t *testing.T, db StreamDB, path string, letters int) {
 	}
 	if now, _ := strconv.Atoi(db.column(t, "SELECT count(*) FROM readings")); now != stored || len(got) != letters {
 		t.Errorf("%d rows, %d before; %d dead letters: %q", now, stored, len(got), got)
-	}
-}
-
-// testStreamMark commits batches of a spool again, overlapping ones, and some after a gap
-// that the database does not know of.
-func testStreamMark(t *testing.T, b StreamBackend) {
-	db := b.open(t)
-	s := db.stream(t, readings(), nil)
-	sink := db.Sink(t, s.Schema())
-	id := [16]byte{7, 0, '\'', '\\', 255}
-	commit := func(after, last uint64, body string) (*stream.Batch, error) {
-		batch := batchOf(t, s, 1, "", body)
-		batch.Mark = &queue.Mark{Spool: id, Name: "/readings", After: after, Last: last}
-		return batch, tryCommit(t, sink, batch)
-	}
-	first, err := commit(0, 4, "{\"id\":1}\n{\"id\":2,\"note\":\"bad\"}")
-	if err != nil || len(first.Requests[0].Result.Refused) != 1 {
-		t.Fatalf("the first batch: %+v, %v", first.Requests[0].Result, err)
-	}
-	again, err := commit(0, 4, "{\"id\":1}\n{\"id\":2,\"note\":\"bad\"}")
-	if err != nil || fmt.Sprint(again.Requests[0].Result) != fmt.Sprint(first.Requests[0].Result) {
-		t.Errorf("the same again: %+v, %v", again.Requests[0].Result, err)
-	}
-	for _, marks := range [][2]uint64{{0, 3}, {0, 5}, {2, 4}, {2, 9}} {
-		_, err := commit(marks[0], marks[1], `{"id":3}`)
-		var moved *queue.Moved
-		if !errors.As(err, &moved) || *moved != (queue.Moved{After: 0, Last: 4}) {
-			t.Errorf("groups behind %d up to %d: %v", marks[0], marks[1], err)
-		}
-	}
-	next, err := commit(4, 5, `{"id":4}`)
-	if err != nil || next.Mark.Found != nil {
-		t.Errorf("the next batch: %v, found %v", err, next.Mark.Found)
-	}
-	gap, err := commit(8, 9, `{"id":5}`)
-	if err != nil || gap.Mark.Found == nil || *gap.Mark.Found != 5 {
-		t.Errorf("a batch further on: %v, found %v", err, gap.Mark.Found)
-	}
-	if got := db.column(t, "SELECT id FROM readings ORDER BY id"); got != "1,4,5" {
-		t.Errorf("stored %s", got)
-	}
-	if got := db.column(t, "SELECT sequence FROM spillway_spools"); got != "9" {
-		t.Errorf("the mark is at %s", got)
 	}
 }
 

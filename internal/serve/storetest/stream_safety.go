@@ -79,8 +79,8 @@ func testStreamForget(t *testing.T, b StreamBackend) {
 // batchOf returns a batch of one request, as a stream creates it.
 func batchOf(t testing.TB, s *stream.Stream, id byte, key, body string) *stream.Batch {
 	r := request(t, s, key, body)
-	return &stream.Batch{ID: [16]byte{id, 0, '\'', '\\', 255}, Requests: []*stream.Entry{
-		{Records: r.Records, Key: key, Fingerprint: r.Fingerprint, Expires: time.Now().Add(time.Hour)},
+	return &stream.Batch{ID: [16]byte{id, 0, '\'', '\\', 255}, KeyTTL: time.Hour, Requests: []*stream.Entry{
+		{Records: r.Records, Key: key, Fingerprint: r.Fingerprint},
 	}}
 }
 
@@ -115,19 +115,23 @@ func testStreamSweep(t *testing.T, b StreamBackend) {
 	for i := range byte(5) {
 		commitBatch(t, sink, batchOf(t, s, i, fmt.Sprint("sweep", i), fmt.Sprintf("{\"id\":%d}", i)))
 	}
-	sweep := func(now, batches time.Time, want int) {
+	sweep := func(keys, batches time.Duration, want int) {
 		t.Helper()
-		if n, err := sink.Sweep(t.Context(), now, batches, 2); err != nil || n != want {
+		if n, err := sink.Sweep(t.Context(), stream.Keep{Keys: keys, Batches: batches, Marks: time.Hour}, 2); err != nil || n != want {
 			t.Errorf("swept %d, %v, want %d", n, err, want)
 		}
 	}
-	now := time.Now()
-	sweep(now, now.Add(-time.Hour), 0)
-	sweep(now.Add(2*time.Hour), now.Add(-time.Hour), 2)
-	sweep(now.Add(2*time.Hour), now.Add(time.Hour), 4)
-	sweep(now.Add(2*time.Hour), now.Add(time.Hour), 3)
-	sweep(now.Add(2*time.Hour), now.Add(time.Hour), 1)
-	sweep(now.Add(2*time.Hour), now.Add(time.Hour), 0)
+	sweep(0, time.Hour, 0)
+	sweep(-2*time.Hour, time.Hour, 2)
+	sweep(-2*time.Hour, -time.Hour, 4)
+	sweep(-2*time.Hour, -time.Hour, 3)
+	sweep(-2*time.Hour, -time.Hour, 1)
+	sweep(-2*time.Hour, -time.Hour, 0)
+	commitBatch(t, sink, marks{epoch: [16]byte{1}}.batch(t, s, 1, []byte{1}, `{"id":10}`))
+	sweep(-2*time.Hour, -time.Hour, 0)
+	if n, err := sink.Sweep(t.Context(), stream.Keep{Keys: time.Hour, Batches: time.Hour, Marks: -time.Hour}, 2); err != nil || n != 2 {
+		t.Errorf("swept %d marks, %v, want an epoch and a batch", n, err)
+	}
 }
 
 // testStreamSameBatch commits a batch twice under one id.

@@ -1,8 +1,12 @@
 package storetest
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math/big"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -22,6 +26,7 @@ func testStreamTypes(t *testing.T, b StreamBackend) {
 		stream.Boolean:   {"true", "false"},
 		stream.Timestamp: {`"2016-12-01T23:59:57Z"`, `"2016-12-02T07:59:57.000001+08:00"`, `"1970-01-01T00:00:00Z"`, `"1000-01-01T00:00:00Z"`, `"9999-12-31T23:59:59.999999Z"`, `"1969-12-31T23:59:59.5Z"`},
 		stream.JSON:      {`{}`, `[]`, `1`, `"x"`, `{"a":[1,2.5,{"b":null}],"c":"集'\\\""}`, `true`, `"` + strings.Repeat("y", 5000) + `"`},
+		stream.Decimal:   {"0", "-0.01", "12345678901234.56", "1.50", "1.5e3", `"99999999999999999999.999999"`, `"-1e-9"`, "123456789012345678901234567890"},
 		stream.UUID:      {`"6ba7b810-9dad-11d1-80b4-00c04fd430c8"`, `"00000000-0000-0000-0000-000000000000"`, `"FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF"`},
 	}
 	for kind, columnType := range b.Types {
@@ -64,6 +69,8 @@ func sameValue(kind stream.Type, sent, got string) bool {
 		a, errA := strconv.ParseFloat(sent, 64)
 		b, errB := strconv.ParseFloat(got, 64)
 		return errA == nil && errB == nil && a == b
+	case stream.Decimal:
+		return sameDecimal(sent, got)
 	case stream.Boolean:
 		return map[string]string{"t": "true", "1": "true", "true": "true", "f": "false", "0": "false", "false": "false"}[got] == sent
 	case stream.Timestamp:
@@ -86,6 +93,186 @@ func sameValue(kind stream.Type, sent, got string) bool {
 		return strings.EqualFold(text, got)
 	}
 	return text == got
+}
+
+// sameDecimal reports whether two decimals, which may be strings in JSON, are equal.
+func sameDecimal(sent, got string) bool {
+	a, okA := new(big.Rat).SetString(strings.Trim(sent, `"`))
+	b, okB := new(big.Rat).SetString(got)
+	return okA && okB && a.Cmp(b) == 0
+}
+
+// amounts opens a database with the table amounts (seq, id, amount), whose amounts have 20
+// digits, 2 of them behind the point, and returns a stream into it.
+func (b StreamBackend) amounts(t testing.TB) (StreamDB, stream.Definition) {
+	t.Helper()
+	db := b.Open(t, streamPool)
+	db.exec(t, fmt.Sprintf("CREATE TABLE amounts (seq %s, id %s NOT NULL, amount %s)", b.Serial, b.Types[stream.Integer], b.Fixed))
+	return db, stream.Definition{Name: "/amounts", Table: "amounts", Columns: []stream.Column{
+		{Name: "id", Type: stream.Integer, Required: true}, {Name: "amount", Type: stream.Decimal},
+	}}
+}
+
+// exact are decimals that a column of 20 digits, 2 of them behind the point, holds.
+var exact = []string{"12345678901234.56", "-12345678901234.56", "0", "-0.01", "1.50", "1.5000", "15e-1", "1e3", `"99.99"`, "null", "100000000000000.25"}
+
+// testStreamDecimals stores exact decimals between some that the column would round.
+func testStreamDecimals(t *testing.T, b StreamBackend) {
+	db, def := b.amounts(t)
+	s := db.stream(t, def, nil)
+	var body strings.Builder
+	var refused, stored []string
+	for i := range 200 {
+		amount := exact[i%len(exact)]
+		if i%40 == 17 {
+			amount = b.Inexact[i/40%len(b.Inexact)]
+			refused = append(refused, fmt.Sprint(i))
+		} else {
+			stored = append(stored, strings.ReplaceAll(amount, "null", "NULL"))
+		}
+		fmt.Fprintf(&body, "{\"id\":%d,\"amount\":%s}\n", i, amount)
+	}
+	o := send(t, s, "", body.String())
+	var got []string
+	for _, r := range o.Refused {
+		got = append(got, fmt.Sprint(r.Index))
+		if !strings.HasPrefix(r.Reason, "amount: ") || !strings.Contains(r.Reason, "cannot be stored exactly") {
+			t.Errorf("record %d: %s", r.Index, r.Reason)
+		}
+	}
+	if o.Stored != len(stored) || !reflect.DeepEqual(got, refused) {
+		t.Errorf("%d stored, %v refused, want %d and %v", o.Stored, got, len(stored), refused)
+	}
+	checkAmounts(t, db, stored)
+	// Alone, and all of a request.
+	if o := send(t, s, "", `{"id":1000,"amount":`+b.Inexact[0]+"}"); o.Stored != 0 || len(o.Refused) != 1 {
+		t.Errorf("an inexact one alone: %+v", o)
+	}
+	if o := send(t, s, "", `{"id":1000,"amount":12345678901234.56}`); o.Stored != 1 {
+		t.Errorf("an exact one alone: %+v", o)
+	}
+	if b.Narrowed == "" {
+		return
+	}
+	// The table changes while the stream runs.
+	db.exec(t, "DELETE FROM amounts")
+	db.exec(t, b.Narrowed)
+	if o := send(t, s, "", `{"id":1,"amount":1.25}`+"\n"+`{"id":2,"amount":1.5}`); o.Stored != 1 || len(o.Refused) != 1 || o.Refused[0].Index != 0 {
+		t.Errorf("after ALTER TABLE: %+v", o)
+	}
+	checkAmounts(t, db, []string{"1.5"})
+}
+
+// checkAmounts compares the column with decimals, in order.
+func checkAmounts(t testing.TB, db StreamDB, want []string) {
+	t.Helper()
+	rows := db.rows(t, "SELECT amount FROM amounts ORDER BY seq")
+	if len(rows) != len(want) {
+		t.Fatalf("%d rows, want %d", len(rows), len(want))
+	}
+	for i, row := range rows {
+		if row[0] != want[i] && !sameDecimal(want[i], row[0]) {
+			t.Errorf("row %d is %s, want %s", i, row[0], want[i])
+		}
+	}
+}
+
+// testStreamDecimalsSpooled drains decimals. Those that the column would round become dead
+// letters.
+func testStreamDecimalsSpooled(t *testing.T, b StreamBackend) {
+	db, def := b.amounts(t)
+	d := db.spooled(t, def, filepath.Join(t.TempDir(), "s.db"), false, immortal)
+	defer d.close(t)
+	d.send(t, "", `{"id":1,"amount":12345678901234.56}`+"\n"+`{"id":2,"amount":`+b.Inexact[0]+"}\n"+`{"id":3,"amount":"-1.5e1"}`)
+	d.empty(t)
+	checkAmounts(t, db, []string{"12345678901234.56", "-15"})
+	if letters := d.deadLetters(t); len(letters) != 1 || !strings.Contains(letters[0], `{"id":2,"amount":`) || !strings.Contains(letters[0], "amount: ") {
+		t.Errorf("dead letters %q", letters)
+	}
+}
+
+// check runs Check on a new sink for a definition.
+func (db StreamDB) check(t testing.TB, def stream.Definition) error {
+	t.Helper()
+	schema, err := stream.NewSchema(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, ok := db.Sink(t, schema).(interface{ Check(context.Context) error })
+	if !ok {
+		t.Fatal(errors.New("the sink has no Check"))
+	}
+	return sink.Check(t.Context())
+}
+
+// testStreamRounded refuses columns that would round: a real on a numeric column of more
+// digits than a double keeps, and a decimal on a column of doubles or integers.
+func testStreamRounded(t *testing.T, b StreamBackend) {
+	db := b.Open(t, streamPool)
+	db.exec(t, fmt.Sprintf("CREATE TABLE rounded (id %s NOT NULL, wide %s, narrow %s, number %s, label %s, free %s)",
+		b.Types[stream.Integer], b.Fixed, b.Narrow, b.Types[stream.Real], b.Types[stream.Text], b.Types[stream.Decimal]))
+	def := stream.Definition{Name: "/rounded", Table: "rounded"}
+	for _, test := range []struct {
+		column string
+		kind   stream.Type
+		want   string // "": accepted
+	}{
+		{"wide", stream.Real, "column wide is"},
+		{"narrow", stream.Real, ""},
+		{"number", stream.Real, ""},
+		{"number", stream.Decimal, "column number is"},
+		{"id", stream.Decimal, "column id is"},
+		{"wide", stream.Decimal, ""},
+		{"narrow", stream.Decimal, ""},
+		{"label", stream.Decimal, ""},
+		{"free", stream.Decimal, ""},
+	} {
+		def.Columns = []stream.Column{{Name: test.column, Type: test.kind}}
+		err := db.check(t, def)
+		switch {
+		case test.want == "" && err != nil:
+			t.Errorf("%s as %s: %v", test.column, test.kind, err)
+		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "decimal")):
+			t.Errorf("%s as %s: %v, want %s", test.column, test.kind, err, test.want)
+		}
+	}
+}
+
+// testStreamKeyCollation refuses a key of texts whose collation takes ab and AB as equal,
+// unless the stream accepts that.
+func testStreamKeyCollation(t *testing.T, b StreamBackend) {
+	db := b.Open(t, streamPool)
+	if b.Setup != "" {
+		db.exec(t, b.Setup)
+	}
+	db.exec(t, fmt.Sprintf("CREATE TABLE labels (loose %s NOT NULL UNIQUE, strict %s NOT NULL UNIQUE, id %s NOT NULL UNIQUE)", b.Insensitive, b.Sensitive, b.Types[stream.Integer]))
+	def := stream.Definition{Name: "/labels", Table: "labels", Columns: []stream.Column{
+		{Name: "loose", Type: stream.Text, Required: true}, {Name: "strict", Type: stream.Text, Required: true}, {Name: "id", Type: stream.Integer, Required: true},
+	}}
+	for _, test := range []struct {
+		key    string
+		accept bool
+		want   string // "": accepted
+	}{
+		{"id", false, ""},
+		{"strict", false, ""},
+		{"loose", true, ""},
+		{"loose", false, "key_collation: accept"},
+	} {
+		def.Key, def.AnyKeyCollation = []string{test.key}, test.accept
+		err := db.check(t, def)
+		if (err == nil) != (test.want == "") || err != nil && (!strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "key column loose")) {
+			t.Errorf("key %s, accepted %v: %v, want %q", test.key, test.accept, err, test.want)
+		}
+	}
+	def.Key, def.AnyKeyCollation = []string{"strict"}, false
+	s := db.stream(t, def, nil)
+	if o := send(t, s, "", `{"loose":"1","strict":"ab","id":1}`+"\n"+`{"loose":"2","strict":"AB","id":2}`+"\n"+`{"loose":"3","strict":"äb","id":3}`); o.Stored != 3 || len(o.Refused) > 0 {
+		t.Errorf("keys that differ: %+v", o)
+	}
+	if got := db.column(t, "SELECT id FROM labels ORDER BY id"); got != "1,2,3" {
+		t.Errorf("stored %s", got)
+	}
 }
 
 // testStreamBounds stores values that only the database finds out of range or too long.
