@@ -165,13 +165,19 @@ func testAbandoned(t *testing.T, pg *apptest.PostgresServer) {
 	url := pg.CreateDatabase(t)
 	db := open(t, url, database.Pool{})
 	slow := mustFeed(t, db, "SELECT 1 AS id FROM pg_sleep(60)", "id")
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	running := func() string {
+		return queryText(t, url, "SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep%' AND pid <> pg_backend_pid()")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := slow.Read(ctx, feed.Range{Limit: 1}, new(feed.Rows)); !errors.Is(err, context.DeadlineExceeded) {
+	ended := make(chan error, 1)
+	go func() { ended <- slow.Read(ctx, feed.Range{Limit: 1}, new(feed.Rows)) }()
+	until(t, "the statement runs", func() bool { return running() == "1" })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Fatalf("read: %v", err)
 	}
-	active := queryText(t, url, "SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep%' AND pid <> pg_backend_pid()")
-	if active != "0" {
+	if active := running(); active != "0" {
 		t.Errorf("%s statements still run", active)
 	}
 	if s := db.Stats(); s.InUse != 0 || s.Waiting != 0 || s.Idle == 0 {

@@ -105,7 +105,7 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 			return err
 		}
 		const lock = 0x706f707570 // concurrent IF NOT EXISTS can fail without a lock
-		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s; %s COMMIT", lock, pinCommit, popupTables)).ReadAll()
+		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s; %s COMMIT", lock, commitLocally, popupTables)).ReadAll()
 		if err != nil {
 			_, _ = conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll() // the first error is returned
 		}
@@ -218,32 +218,56 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
-	pooled, err := p.db.acquire(ctx)
-	if err != nil {
-		return c, fmt.Errorf("save campaign: %w", err)
-	}
-	defer pooled.Release()
-	limited, cancel := context.WithTimeout(ctx, p.db.bounds.StatementTimeout+clientGrace)
-	defer cancel()
-	read := c.Version
-	err = pgx.BeginFunc(limited, pooled, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(limited, pinCommit, pgx.QueryExecModeExec); err != nil {
-			return err
-		}
-		// The lock on the row serializes all changes.
-		err := tx.QueryRow(limited, "UPDATE popup_version SET version = version + 1 RETURNING version", pgx.QueryExecModeExec).Scan(&c.Version)
-		switch {
-		case err != nil:
-			return err
-		case c.Version != checked+1:
-			return popup.ErrOutdated
-		}
-		return saveCampaign(limited, tx, &c, read)
-	})
-	if err != nil {
+	if err := p.saveCommitted(ctx, &c, checked); err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
 	return c, nil
+}
+
+// saveCommitted returns an error after the statement timeout, also if COMMIT waits for a
+// standby. The COMMIT then keeps its connection.
+func (p *Popups) saveCommitted(ctx context.Context, c *popup.StoredCampaign, checked int64) error {
+	pooled, err := p.db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, p.db.bounds.StatementTimeout+clientGrace)
+	defer cancel()
+	read := c.Version
+	tx, err := pooled.Begin(limited)
+	if err == nil {
+		err = p.writeCampaign(limited, tx, c, checked, read)
+	}
+	if err != nil {
+		pooled.Release() // an open transaction ends with the connection
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer pooled.Release()
+		done <- commitStatements(p.db.life, pooled.Conn(), nil)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-limited.Done():
+		return fmt.Errorf("COMMIT was not answered, and the campaign may be stored: %w", context.Cause(limited))
+	}
+}
+
+func (p *Popups) writeCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, checked, read int64) error {
+	if _, err := tx.Exec(ctx, pinCommit, pgx.QueryExecModeExec); err != nil {
+		return err
+	}
+	// The lock on the row serializes all changes.
+	err := tx.QueryRow(ctx, "UPDATE popup_version SET version = version + 1 RETURNING version", pgx.QueryExecModeExec).Scan(&c.Version)
+	switch {
+	case err != nil:
+		return err
+	case c.Version != checked+1:
+		return popup.ErrOutdated
+	}
+	return saveCampaign(ctx, tx, c, read)
 }
 
 // saveCampaign writes one row; read is the version known to the caller.

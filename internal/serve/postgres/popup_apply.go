@@ -4,17 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"spillway/internal/database"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/queue"
 )
 
 const (
+	// commitLocally is for what the server's own disk has to keep.
+	commitLocally = "SELECT set_config('synchronous_commit', 'local', true)"
+
 	// The commit must be durable, because the queue forgets its events after it.
 	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 
@@ -33,7 +38,7 @@ ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, seq
 WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded.event_id)`
 
 	upsertQueue = `INSERT INTO popup_queues AS q (queue, sequence) VALUES ($1, $2)
-ON CONFLICT (queue) DO UPDATE SET sequence = excluded.sequence WHERE q.sequence < excluded.sequence`
+ON CONFLICT (queue) DO UPDATE SET sequence = greatest(q.sequence, excluded.sequence)`
 )
 
 // attemptsMax is the number of attempts of a transaction that conflicts with others.
@@ -45,13 +50,17 @@ const attemptsMax = 5
 // the last. After an error some of the events may be stored: apply all of them again.
 //
 // Each transaction is one round trip. The commit is durable even if the server's default
-// is synchronous_commit = off.
+// is synchronous_commit = off. It waits for a synchronous standby until ctx ends, which
+// closes the connection: ctx should end only when the process stops. Events that are stored
+// already may not have reached the standby. Their transaction waits for it too, because it
+// writes at least the position, or locks the users' states, which the log records.
 func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
 	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error { return p.apply(ctx, mark, events) })
 }
 
 func (p *Popups) apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
-	statements := []popupStatement{{sql: pinCommit}}
+	timeout := strconv.FormatInt(max(1, p.db.bounds.StatementTimeout.Milliseconds()), 10)
+	statements := []popupStatement{{sql: "BEGIN"}, {sql: pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"}}
 	if len(events) > 0 {
 		e, s := newEventArrays(popup.Distinct(events)), newEventArrays(popup.Newest(events))
 		statements = append(statements,
@@ -66,13 +75,55 @@ func (p *Popups) apply(ctx context.Context, mark *queue.Mark, events []popup.Eve
 	}
 	var err error
 	for range attemptsMax {
-		err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return execTogether(ctx, conn, statements) })
+		err = p.applyOnce(ctx, statements)
 		var pgErr *pgconn.PgError
 		if err == nil || !errors.As(err, &pgErr) || pgErr.Code[:2] != "40" { // a deadlock or a failure to serialize
 			return err
 		}
 	}
 	return err
+}
+
+// applyOnce commits statements, and tries again if the connection was dead.
+func (p *Popups) applyOnce(ctx context.Context, statements []popupStatement) error {
+	once := func() (dead bool, err error) {
+		pooled, err := p.db.acquire(ctx)
+		if err != nil {
+			return false, err
+		}
+		defer pooled.Release()
+		err = commitStatements(ctx, pooled.Conn(), statements)
+		return pooled.Conn().IsClosed() && ctx.Err() == nil, err
+	}
+	dead, err := once()
+	if dead && err != nil {
+		p.db.pool.Reset() // after a restart the other idle connections are dead too
+		_, err = once()
+	}
+	return err
+}
+
+// commitStatements runs the last statements of a transaction and COMMIT in one round trip.
+// It prepares none of them, so it works behind any pooler.
+func commitStatements(ctx context.Context, conn *pgx.Conn, statements []popupStatement) error {
+	steps := make([]step, len(statements))
+	for i, s := range statements {
+		values, err := s.encode(conn)
+		if err != nil {
+			return err
+		}
+		steps[i] = step{&statement{sql: s.sql}, values, nil}
+	}
+	c := commit{conn: conn.PgConn(), guard: database.CommitGuardOf(conn.PgConn())}
+	steps = c.append(steps, step{statement: &statement{sql: "SELECT " + finishList}}, &statement{sql: "COMMIT"})
+	if _, err := c.run(ctx, steps, make([]*pgconn.StatementDescription, len(steps))); err != nil {
+		var pgErr *pgconn.PgError
+		if isDefinite(err, &pgErr) {
+			_ = exec(ctx, c.conn, "ROLLBACK") // the first error is returned
+		}
+		return err
+	}
+	return nil
 }
 
 // popupStatement is a statement without rows.
@@ -87,17 +138,29 @@ type argument struct {
 	value any
 }
 
+// encode returns the arguments in binary form.
+func (s popupStatement) encode(conn *pgx.Conn) ([][]byte, error) {
+	values := make([][]byte, len(s.args))
+	for i, a := range s.args {
+		var err error
+		if values[i], err = conn.TypeMap().Encode(a.oid, pgtype.BinaryFormatCode, a.value, nil); err != nil {
+			return nil, fmt.Errorf("encode parameter %d: %w", i+1, err)
+		}
+	}
+	return values, nil
+}
+
 // execTogether runs statements in one transaction and one round trip. It prepares none of
 // them, so it works behind any pooler.
 func execTogether(ctx context.Context, conn *pgx.Conn, statements []popupStatement) error {
 	var batch pgconn.Batch // a batch without BEGIN is one transaction
 	for _, s := range statements {
-		values, oids := make([][]byte, len(s.args)), make([]uint32, len(s.args))
+		values, err := s.encode(conn)
+		if err != nil {
+			return err
+		}
+		oids := make([]uint32, len(s.args))
 		for i, a := range s.args {
-			var err error
-			if values[i], err = conn.TypeMap().Encode(a.oid, pgtype.BinaryFormatCode, a.value, nil); err != nil {
-				return fmt.Errorf("encode parameter %d: %w", i+1, err)
-			}
 			oids[i] = a.oid
 		}
 		batch.ExecParams(s.sql, values, oids, binaryFormat, nil)

@@ -63,8 +63,8 @@ func (p *Popups) takeLock(ctx context.Context, token [16]byte, holder string, ag
 	}
 	if err == nil {
 		// The commit must survive a crash of the server, or the lock would seem to have
-		// another holder.
-		statements := []popupStatement{{sql: pinCommit}, {upsertHolder, []argument{{pgtype.UUIDOID, token}, {pgtype.TextOID, holder}}}}
+		// another holder. It does not wait for a standby, which may be away.
+		statements := []popupStatement{{sql: commitLocally}, {upsertHolder, []argument{{pgtype.UUIDOID, token}, {pgtype.TextOID, holder}}}}
 		err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error { return execTogether(ctx, conn, statements) })
 	}
 	if err != nil {

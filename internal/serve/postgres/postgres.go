@@ -41,6 +41,9 @@ type DB struct {
 
 	probe *statement
 
+	life context.Context // ends with Close
+	stop context.CancelFunc
+
 	acquiring  atomic.Int64 // statements waiting for a connection
 	unprepared cooldown     // a pooler loses prepared statements
 }
@@ -52,11 +55,15 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	return &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, probe: probeStatement()}, nil
+	db := &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, probe: probeStatement()}
+	db.life, db.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return db, nil
 }
 
-// Close waits for running statements and closes all connections.
+// Close waits for running statements and closes all connections. It closes those of
+// campaigns whose COMMIT was not answered.
 func (db *DB) Close() error {
+	db.stop()
 	db.pool.Close()
 	return nil
 }
@@ -64,6 +71,9 @@ func (db *DB) Close() error {
 // Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.pool.Ping(ctx); err != nil {
+		if !pgconn.Timeout(err) {
+			db.pool.Reset() // other idle connections may be broken too
+		}
 		return fmt.Errorf("ping: %w", err)
 	}
 	return nil

@@ -22,6 +22,8 @@ const sessionKey = "spillway.session"
 type session struct {
 	prepared map[string]*prepared // by statement.name; feeds with one text share it
 	clock    uint64
+
+	descriptions []*pgconn.StatementDescription // of Stream.describe
 }
 
 // prepared is a statement on one connection.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,23 +15,6 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// streamTables are created if they are missing. Without the right to create tables, an
-// administrator creates them.
-const streamTables = `CREATE TABLE IF NOT EXISTS spillway_batches (
-	id uuid PRIMARY KEY,
-	created_at timestamptz NOT NULL DEFAULT now(),
-	results bytea
-);
-CREATE TABLE IF NOT EXISTS spillway_requests (
-	stream text NOT NULL,
-	key text COLLATE "C" NOT NULL,
-	fingerprint bytea NOT NULL,
-	outcome bytea NOT NULL,
-	expires_at timestamptz NOT NULL,
-	PRIMARY KEY (stream, key)
-);
-CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`
-
 // Stream stores the records of one stream. It implements stream.Sink.
 //
 // A batch is one round trip: BEGIN, the batch id, the idempotency keys, the rows and
@@ -38,15 +22,22 @@ CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (ex
 // by step. The rows are one INSERT ... SELECT FROM unnest(...) with one array per column,
 // prepared once for any number of rows. COPY is not used, because it has no ON CONFLICT
 // and needs three more round trips.
+//
+// COMMIT may wait for a standby for as long as that is away. Nothing here ends the wait: the
+// statement before it switches statement_timeout off, and no cancel request is sent.
 type Stream struct {
 	db     *DB
 	schema *stream.Schema
 	def    stream.Definition
 
-	begin, commit, batch, forget, keys, rows *statement
-	savepoint, release, back                 *statement
+	begin, commit, batch, settings     *statement
+	finish, finishForget               *statement
+	keys, moveKey, mark, drained, rows *statement
+	savepoint, release, back           *statement
 
-	ready atomic.Bool // the tables exist
+	tables   tables
+	timeouts atomic.Pointer[timeouts] // of the last batch; nil: none yet
+	keysKept atomic.Int64             // Keep.Keys of the last Sweep, ns; 0: none yet
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -56,22 +47,30 @@ var _ stream.Sink = (*Stream)(nil)
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	def := schema.Definition()
 	none := func([]pgconn.FieldDescription) (*columns, error) { return &columns{}, nil }
-	pin := pinned(def.Fsync)
+	settings := settingsList + pinned(def.Fsync)
 	return &Stream{
 		db: db, schema: schema, def: def,
-		begin:  newStatement("BEGIN", none),
-		commit: newStatement("COMMIT", none),
-		batch: newStatement("INSERT INTO spillway_batches (id) SELECT pinned.id FROM (SELECT $1::uuid AS id, "+
-			"set_config('lock_timeout', COALESCE(NULLIF($2::text, ''), current_setting('lock_timeout')), true)"+pin+") AS pinned", none),
-		forget: newStatement("DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])", none),
-		keys: newStatement("INSERT INTO spillway_requests (stream, key, fingerprint, outcome, expires_at) "+
-			"SELECT $1::text, * FROM unnest($2::text[], $3::bytea[], $4::bytea[], $5::timestamptz[])", none),
+		begin:        newStatement("BEGIN", none),
+		commit:       newStatement("COMMIT", none),
+		batch:        newStatement("INSERT INTO spillway_batches (id) SELECT pinned.id FROM (SELECT $3::uuid AS id, "+settings+") AS pinned", none),
+		settings:     newStatement("SELECT "+settings, none),
+		finish:       newStatement("SELECT "+finishList, none),
+		finishForget: newStatement("WITH gone AS (DELETE FROM spillway_batches WHERE id = ANY($1::uuid[])) SELECT "+finishList, none),
+		keys:         newStatement(insertKeys, none),
+		moveKey:      newStatement(updateKey, none),
+		mark:         newStatement("UPDATE spillway_epochs SET stream = $3::text, last = $4::bigint, updated_at = now() WHERE spool = $1::uuid AND epoch = $2::uuid", none),
+		drained: newStatement("INSERT INTO spillway_drained (spool, epoch, last, first, sums, results) "+
+			"VALUES ($1::uuid, $2::uuid, $3::bigint, $4::bigint, $5::bytea, $6::bytea)", none),
 		rows:      newStatement(insertRows(schema), none),
 		savepoint: newStatement("SAVEPOINT part", none),
 		release:   newStatement("RELEASE SAVEPOINT part", none),
 		back:      newStatement("ROLLBACK TO SAVEPOINT part", none),
 	}
 }
+
+// settingsList sets the timeouts of a transaction; "" keeps the session's.
+const settingsList = "set_config('lock_timeout', COALESCE(NULLIF($1::text, ''), current_setting('lock_timeout')), true), " +
+	"set_config('statement_timeout', COALESCE(NULLIF($2::text, ''), current_setting('statement_timeout')), true)"
 
 // pinned returns the end of a SELECT list that sets the durability of a transaction.
 func pinned(fsync stream.Fsync) string {
@@ -92,9 +91,12 @@ func insertRows(schema *stream.Schema) string {
 		names = append(names, quoteIdentifier(c.Name))
 		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, arrayTypes[c.Type].name))
 	}
-	list := strings.Join(names, ", ")
-	sql := fmt.Sprintf("INSERT INTO %s (%s) SELECT * FROM unnest(%s) AS r(%s)",
-		plans.ParseTableName(def.Table).SQL(plans.Postgres), list, strings.Join(arrays, ", "), list)
+	list, table := strings.Join(names, ", "), plans.ParseTableName(def.Table).SQL(plans.Postgres)
+	source := fmt.Sprintf("SELECT * FROM unnest(%s) AS r(%s)", strings.Join(arrays, ", "), list)
+	if schema.Has(stream.Decimal) {
+		source = exactRows(table, schema.Columns(), arrays, names)
+	}
+	sql := fmt.Sprintf("INSERT INTO %s (%s) %s", table, list, source)
 	if len(def.Key) > 0 {
 		var key []string
 		for _, name := range def.Key {
@@ -116,7 +118,7 @@ func (st *Stream) Close() error { return nil }
 // preparing a statement does not.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn); err != nil {
+		if err := st.prepareTables(ctx, conn, false); err != nil {
 			return err
 		}
 		for _, s := range []*statement{st.batch, st.keys, st.rows} {
@@ -147,44 +149,31 @@ func (st *Stream) withConn(ctx context.Context, work func(context.Context, *pgco
 	return work(ctx, pooled.Conn().PgConn())
 }
 
-// prepareTables creates the stream's own tables once. A lock serializes the streams of one
-// database, because concurrent CREATE IF NOT EXISTS can fail.
-func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn) error {
-	if st.ready.Load() {
-		return nil
-	}
-	present := conn.ExecParams(ctx, "SELECT to_regclass('spillway_batches') IS NOT NULL AND to_regclass('spillway_requests') IS NOT NULL", nil, nil, nil, nil).Read()
-	if present.Err != nil {
-		return present.Err
-	}
-	if string(present.Rows[0][0]) != "t" {
-		const lock = 0x7370696c6c // an advisory lock of this program
-		sql := fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s COMMIT", lock, streamTables)
-		if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {
-			_, _ = conn.Exec(ctx, "ROLLBACK").ReadAll() // the first error is returned
-			return fmt.Errorf("create the tables spillway_batches and spillway_requests: %w", err)
-		}
-	}
-	st.ready.Store(true)
-	return nil
-}
-
 // Durability implements stream.Sink.
 func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		result := conn.ExecParams(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')", nil, nil, nil, nil).Read()
+		sent := time.Now()
+		result := conn.ExecParams(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'), "+
+			"current_setting('synchronous_standby_names'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, nil, nil, nil).Read()
 		if result.Err != nil {
 			return result.Err
 		}
+		middle := sent.Add(time.Since(sent) / 2)
 		row := result.Rows[0]
+		micros, err := strconv.ParseInt(string(row[4]), 10, 64)
+		if err != nil {
+			return fmt.Errorf("read the server's clock: %w", err)
+		}
+		d.Clock = time.UnixMicro(micros).Sub(middle)
 		commit := string(row[2])
-		switch st.def.Fsync {
-		case stream.FsyncOn:
-			commit = "on" // or a stronger one; each transaction sets it
-		case stream.FsyncOff:
+		switch {
+		case st.def.Fsync == stream.FsyncOn && commit == "off":
+			commit = "on" // each transaction sets it
+		case st.def.Fsync == stream.FsyncOff:
 			commit = "off"
 		}
+		d.Level = levelOf(commit, string(row[3]))
 		for i, name := range []string{"fsync", "full_page_writes"} {
 			if string(row[i]) == "off" {
 				d.Unsafe = append(d.Unsafe, name+"=off")
@@ -198,31 +187,66 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	return d, err
 }
 
-// Sweep implements stream.Sink.
-func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) (int, error) {
+// levelOf returns what a COMMIT waits for with these settings.
+func levelOf(synchronousCommit, standbys string) string {
+	if strings.TrimSpace(standbys) == "" {
+		return stream.LevelLocal
+	}
+	switch synchronousCommit {
+	case stream.LevelRemoteWrite, stream.LevelOn, stream.LevelRemoteApply:
+		return synchronousCommit
+	}
+	return stream.LevelLocal
+}
+
+// Sweep implements stream.Sink. It waits for no standby.
+func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
+	st.keysKept.Store(int64(keep.Keys))
 	total := 0
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn); err != nil {
+		if err := st.prepareTables(ctx, conn, false); err != nil {
 			return err
 		}
 		steps := []struct {
-			sql    string
-			before time.Time
+			table, column string
+			keep          time.Duration
 		}{
-			{"DELETE FROM spillway_batches WHERE ctid = ANY(ARRAY(SELECT ctid FROM spillway_batches WHERE created_at < $1::timestamptz LIMIT $2::bigint FOR UPDATE SKIP LOCKED))", batches},
-			{"DELETE FROM spillway_requests WHERE ctid = ANY(ARRAY(SELECT ctid FROM spillway_requests WHERE expires_at < $1::timestamptz LIMIT $2::bigint FOR UPDATE SKIP LOCKED))", now},
+			{"spillway_batches", "created_at", keep.Batches},
+			{"spillway_requests", "expires_at", keep.Keys},
+			{"spillway_drained", "created_at", keep.Marks},
+			{"spillway_epochs", "updated_at", keep.Marks},
+		}
+		if st.tables.drained.Load() {
+			st.indexDrained(ctx, conn)
+		} else {
+			steps = steps[:2]
 		}
 		for _, step := range steps {
-			args := [][]byte{[]byte(step.before.UTC().Format(time.RFC3339Nano)), fmt.Append(nil, limit)}
-			result := conn.ExecParams(ctx, step.sql, args, nil, nil, nil).Read()
-			if result.Err != nil {
-				return result.Err
+			n, err := sweep(ctx, conn, step.table, step.column, step.keep, limit)
+			if err != nil {
+				return err
 			}
-			total += int(result.CommandTag.RowsAffected())
+			total += n
 		}
 		return nil
 	})
 	return total, err
+}
+
+// sweep deletes up to limit rows of a table that are older than keep by a column.
+func sweep(ctx context.Context, conn *pgconn.PgConn, table, column string, keep time.Duration, limit int) (int, error) {
+	results, err := conn.Exec(ctx, "SELECT set_config('synchronous_commit', 'off', true); "+deleteOld(table, column, keep, limit)).ReadAll()
+	if err != nil {
+		return 0, fmt.Errorf("sweep %s: %w", table, err)
+	}
+	return int(results[1].CommandTag.RowsAffected()), nil
+}
+
+// deleteOld writes the statement of sweep. The order makes the server use an index of the
+// column, whatever it knows about the values.
+func deleteOld(table, column string, keep time.Duration, limit int) string {
+	return fmt.Sprintf("DELETE FROM %[1]s WHERE ctid = ANY(ARRAY(SELECT ctid FROM %[1]s WHERE %[2]s < now() - %[3]d * interval '1 microsecond' "+
+		"ORDER BY %[2]s LIMIT %[4]d FOR UPDATE SKIP LOCKED))", table, column, keep.Microseconds(), limit)
 }
 
 // SQLSTATEs that a stream distinguishes.
@@ -230,12 +254,17 @@ const (
 	stateUniqueViolation = "23505"
 	stateLockTimeout     = "55P03"
 	stateDeadlock        = "40P01"
+	stateUndefinedTable  = "42P01"
+	// stateSequenceExhausted is a data exception, but of the sequence.
+	stateSequenceExhausted = "2200H"
+	classConstraint        = "23"
 )
 
 // isData reports whether the server refuses the rows themselves: data exceptions,
 // constraints, limits, check options of views, row-level security, and errors that
 // triggers raise. Temporary errors, and errors that an administrator must fix (missing
-// tables and privileges, settings, a damaged server), are not the rows' fault.
+// tables and privileges, settings, a damaged server, an exhausted sequence), are not the
+// rows' fault.
 func isData(err *pgconn.PgError) bool {
 	if isTemporary(err) || isOutdated(err) {
 		return false
@@ -244,11 +273,29 @@ func isData(err *pgconn.PgError) bool {
 	case "exec_stmt_raise", "ExecWithCheckOptions": // RAISE of PL/pgSQL; a policy or a check option
 		return true
 	}
+	if err.Code == stateSequenceExhausted {
+		return false
+	}
 	switch err.Code[:min(2, len(err.Code))] {
 	case "0A", "0L", "0P", "25", "26", "28", "2B", "2D", "34", "3B", "3D", "3F", "42", "55", "57", "72", "F0", "HV", "XX":
 		return false
 	}
 	return true
+}
+
+// isRefusal reports whether a row that is inserted alone is refused with this error. unsure
+// means that the reason may be the server's: of a batch with a Mark, any error that is not
+// temporary counts as a refusal, and only a data exception or a constraint is certainly the
+// row's own.
+func isRefusal(err *pgconn.PgError, marked bool) (refused, unsure bool) {
+	if !marked {
+		return isData(err), false
+	}
+	if isTemporary(err) || isOutdated(err) {
+		return false, false
+	}
+	class := err.Code[:min(2, len(err.Code))]
+	return true, class != classDataException && class != classConstraint || err.Code == stateSequenceExhausted
 }
 
 // isTemporary reports whether the server may accept the same transaction later.
@@ -275,6 +322,9 @@ func isDefinite(err error, to **pgconn.PgError) bool {
 // classify wraps the server's error about a transaction that was not committed.
 func (st *Stream) classify(err error) error {
 	var pgErr *pgconn.PgError
+	if errors.Is(err, errColumns) {
+		return err
+	}
 	if !errors.As(err, &pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
@@ -282,8 +332,8 @@ func (st *Stream) classify(err error) error {
 		st.db.worthRetrying(err)
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	if pgErr.Code == "42P01" { // one of the stream's own tables may have been dropped
-		st.ready.Store(false)
+	if pgErr.Code == stateUndefinedTable || pgErr.Code == stateUndefinedColumn {
+		st.tables.forget()
 	}
 	if isOutdated(pgErr) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)

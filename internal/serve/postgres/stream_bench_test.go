@@ -91,16 +91,24 @@ func copyBatch(ctx context.Context, sink *Stream, rows []byte) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
 	return sink.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if _, err := sink.pipeline(ctx, conn, []step{{sink.begin, nil}, {sink.batch, [][]byte{id[:]}}}); err != nil {
+		if err := runSteps(ctx, conn, sink, step{sink.begin, nil, nil}, step{sink.batch, [][]byte{{}, {}, id[:]}, nil}); err != nil {
 			return err
 		}
 		_, err := conn.CopyFrom(ctx, bytes.NewReader(rows), "COPY positions (device_id, recorded_at, latitude, longitude) FROM STDIN (FORMAT binary)")
 		if err != nil {
 			return err
 		}
-		_, err = sink.pipeline(ctx, conn, []step{{sink.commit, nil}})
-		return err
+		return runSteps(ctx, conn, sink, step{sink.commit, nil, nil})
 	})
+}
+
+func runSteps(ctx context.Context, conn *pgconn.PgConn, sink *Stream, steps ...step) error {
+	descriptions, err := sink.describe(ctx, conn, steps)
+	if err != nil {
+		return err
+	}
+	_, err = pipeline(ctx, conn, steps, descriptions)
+	return err
 }
 
 // copyRows writes rows in COPY's binary form.

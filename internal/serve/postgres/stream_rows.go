@@ -17,10 +17,28 @@ const (
 	singlyMax = 128  // rows inserted one by one in one round trip
 )
 
-// insertRows inserts a batch's rows. It halves a part that the server refuses until one
-// round trip can insert its rows one by one.
-func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
-	for rows := b.Rows(nil); len(rows) > 0; {
+// verify makes sure that no record is refused for a condition of the server.
+func (st *Stream) verify(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch) error {
+	held := b.Verify()
+	if held == nil || len(b.Trial) == 0 {
+		return held
+	}
+	if err := exec(ctx, conn, "SAVEPOINT trial"); err != nil {
+		return err
+	}
+	if err := st.insertRows(ctx, conn, b, b.TrialRows()); err != nil {
+		return err
+	}
+	if err := exec(ctx, conn, "ROLLBACK TO SAVEPOINT trial"); err != nil {
+		return err
+	}
+	return b.VerifyTrial(held)
+}
+
+// insertRows inserts rows of a batch, or of its Trial. It halves a part that the server
+// refuses until one round trip can insert its rows one by one.
+func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
+	for len(rows) > 0 {
 		part := rows[:min(len(rows), rowsMax)]
 		rows = rows[len(part):]
 		insert := func(low, high int) (*stream.Refused, error) {
@@ -28,7 +46,7 @@ func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream
 				return &stream.Refused{}, nil
 			}
 			defer b.Progress()
-			return st.insertRange(ctx, conn, part[low:high])
+			return st.insertRange(ctx, conn, b, part[low:high])
 		}
 		singly := func(low, high int) error { return st.insertSingly(ctx, conn, b, part[low:high]) }
 		if err := stream.Bisect(len(part), singlyMax, insert, singly); err != nil {
@@ -39,15 +57,27 @@ func (st *Stream) insertRows(ctx context.Context, conn *pgconn.PgConn, b *stream
 }
 
 // insertRange inserts all of the rows, or none.
-func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, rows []stream.Row) (*stream.Refused, error) {
-	_, err := st.pipeline(ctx, conn, []step{
-		{st.savepoint, nil}, {st.rows, encodeRows(st.schema.Columns(), rows)}, {st.release, nil},
-	})
-	if err == nil {
+func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) (*stream.Refused, error) {
+	steps := []step{{st.savepoint, nil, nil}, {st.rows, encodeRows(st.schema.Columns(), rows), nil}, {st.release, nil, nil}}
+	if st.notesFound(b) {
+		steps[1].read = func(r *pgconn.Result) {
+			if r.CommandTag.RowsAffected() != int64(len(rows)) {
+				stream.NoteFound(rows)
+			}
+		}
+	}
+	descriptions, err := st.describe(ctx, conn, steps)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = pipeline(ctx, conn, steps, descriptions); err == nil {
 		return nil, nil
 	}
 	var pgErr *pgconn.PgError
-	if !isDefinite(err, &pgErr) || !isData(pgErr) {
+	if !isDefinite(err, &pgErr) {
+		return nil, err
+	}
+	if refused, _ := isRefusal(pgErr, b.Mark != nil); !refused {
 		return nil, err
 	}
 	if err := exec(ctx, conn, "ROLLBACK TO SAVEPOINT part"); err != nil {
@@ -56,35 +86,35 @@ func (st *Stream) insertRange(ctx context.Context, conn *pgconn.PgConn, rows []s
 	return &stream.Refused{Reason: pgErr.Message}, nil
 }
 
+// notesFound reports whether rows that are not inserted must be noted.
+func (st *Stream) notesFound(b *stream.Batch) bool { return b.Mark != nil && len(st.def.Key) > 0 }
+
 // insertSingly inserts the rows one by one in one round trip. A new savepoint follows each
 // stored row, and the transaction returns to the savepoint before each row, which undoes a
 // failed one.
 func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, rows []stream.Row) error {
-	statements := []*statement{st.rows, st.release, st.savepoint, st.back}
-	descriptions := make([]*pgconn.StatementDescription, len(statements))
-	for i, s := range statements {
-		var err error
-		if descriptions[i], err = st.describe(ctx, conn, s); err != nil {
-			return err
-		}
+	statements := []step{{statement: st.rows}, {statement: st.release}, {statement: st.savepoint}, {statement: st.back}}
+	descriptions, err := st.describe(ctx, conn, statements)
+	if err != nil {
+		return err
 	}
 	rowOf, release, savepoint, back := descriptions[0], descriptions[1], descriptions[2], descriptions[3]
 	p := conn.StartPipeline(ctx)
-	send(p, step{st.savepoint, nil}, savepoint)
+	send(p, step{st.savepoint, nil, nil}, savepoint)
 	p.SendPipelineSync()
 	for i := range rows {
-		send(p, step{st.back, nil}, back)
-		send(p, step{st.rows, encodeRows(st.schema.Columns(), rows[i:i+1])}, rowOf)
-		send(p, step{st.release, nil}, release)
-		send(p, step{st.savepoint, nil}, savepoint)
+		send(p, step{st.back, nil, nil}, back)
+		send(p, step{st.rows, encodeRows(st.schema.Columns(), rows[i:i+1]), nil}, rowOf)
+		send(p, step{st.release, nil, nil}, release)
+		send(p, step{st.savepoint, nil, nil}, savepoint)
 		p.SendPipelineSync()
 	}
-	send(p, step{st.back, nil}, back)
-	send(p, step{st.release, nil}, release)
+	send(p, step{st.back, nil, nil}, back)
+	send(p, step{st.release, nil, nil}, release)
 	p.SendPipelineSync()
-	err := p.Flush()
+	err = p.Flush()
 	if err == nil {
-		err = takeSingly(p, b, rows)
+		err = st.takeSingly(p, b, rows)
 	}
 	closed := p.Close()
 	var pgErr *pgconn.PgError
@@ -95,45 +125,54 @@ func (st *Stream) insertSingly(ctx context.Context, conn *pgconn.PgConn, b *stre
 }
 
 // takeSingly reads the outcome of each row.
-func takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row) error {
-	if err := untilSync(p); err != nil {
+func (st *Stream) takeSingly(p *pgconn.Pipeline, b *stream.Batch, rows []stream.Row) error {
+	if _, err := untilSync(p); err != nil {
 		return err
 	}
-	for _, r := range rows {
-		err := untilSync(p)
+	for i, r := range rows {
+		inserted, err := untilSync(p)
 		b.Progress()
+		if err == nil && inserted == 0 && st.notesFound(b) {
+			stream.NoteFound(rows[i : i+1])
+		}
 		if err != nil {
 			var pgErr *pgconn.PgError
-			if !isDefinite(err, &pgErr) || !isData(pgErr) {
+			if !isDefinite(err, &pgErr) {
 				return err
 			}
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: pgErr.Message})
+			refused, unsure := isRefusal(pgErr, b.Mark != nil)
+			if !refused {
+				return err
+			}
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refusal(pgErr), Unsure: unsure})
 		}
 	}
-	return untilSync(p)
+	_, err := untilSync(p)
+	return err
 }
 
-// untilSync reads the results up to the next sync, and returns the first refusal among
-// them.
-func untilSync(p *pgconn.Pipeline) error {
-	var refused error
+// untilSync reads the results up to the next sync. It returns how many rows they have
+// inserted, and the first refusal among them.
+func untilSync(p *pgconn.Pipeline) (inserted int64, refused error) {
 	for {
 		results, err := p.GetResults()
 		if reader, ok := results.(*pgconn.ResultReader); err == nil && ok {
-			_, err = reader.Close()
+			var tag pgconn.CommandTag
+			tag, err = reader.Close()
+			inserted += tag.RowsAffected()
 		}
 		var pgErr *pgconn.PgError
 		switch {
 		case err != nil && !errors.As(err, &pgErr):
-			return err
+			return 0, err
 		case err != nil && refused == nil:
 			refused = err
 		case err != nil:
 		case results == nil:
-			return errors.New("the pipeline ended early")
+			return 0, errors.New("the pipeline ended early")
 		}
 		if _, ok := results.(*pgconn.PipelineSync); ok {
-			return refused
+			return inserted, refused
 		}
 	}
 }
@@ -152,6 +191,7 @@ var arrayTypes = map[stream.Type]arrayType{
 	stream.Timestamp: {"timestamptz", pgtype.TimestamptzOID},
 	stream.JSON:      {"jsonb", pgtype.JSONBOID},
 	stream.UUID:      {"uuid", pgtype.UUIDOID},
+	stream.Decimal:   {"text[]::numeric", pgtype.TextOID}, // sent as text, and cast
 }
 
 // postgresEpoch is 2000-01-01 in microseconds since 1970.
@@ -239,25 +279,4 @@ func encodeIDs(ids [][16]byte) []byte {
 		dst = appendElement(dst, id[:])
 	}
 	return dst
-}
-
-// encodeKeys returns the arguments of the statement that stores idempotency keys.
-func encodeKeys(name string, requests []*stream.Entry) ([][]byte, error) {
-	n := len(requests)
-	keys := appendArrayHeader(nil, pgtype.TextOID, n)
-	fingerprints := appendArrayHeader(nil, pgtype.ByteaOID, n)
-	outcomes := appendArrayHeader(nil, pgtype.ByteaOID, n)
-	expiries := appendArrayHeader(nil, pgtype.TimestamptzOID, n)
-	for _, e := range requests {
-		outcome, err := e.OutcomeNow()
-		if err != nil {
-			return nil, err
-		}
-		keys = appendElement(keys, []byte(e.Key))
-		fingerprints = appendElement(fingerprints, e.Fingerprint[:])
-		outcomes = appendElement(outcomes, outcome)
-		expiries = binary.BigEndian.AppendUint32(expiries, 8)
-		expiries = binary.BigEndian.AppendUint64(expiries, uint64(e.Expires.UnixMicro()-postgresEpoch))
-	}
-	return [][]byte{[]byte(name), keys, fingerprints, outcomes, expiries}, nil
 }

@@ -48,9 +48,22 @@ func streamBackend(pg *apptest.PostgresServer) storetest.StreamBackend {
 		},
 		Types: map[stream.Type]string{
 			stream.Integer: "bigint", stream.Real: "double precision", stream.Text: "text", stream.Boolean: "boolean",
-			stream.Timestamp: "timestamptz", stream.JSON: "jsonb", stream.UUID: "uuid",
+			stream.Timestamp: "timestamptz", stream.JSON: "jsonb", stream.UUID: "uuid", stream.Decimal: "numeric",
 		},
 		Serial: "bigserial PRIMARY KEY", Small: "smallint", Short: "varchar(5)",
+		Fixed: "numeric(20,2)", Narrow: "numeric(15,2)", Narrowed: "ALTER TABLE amounts ALTER amount TYPE numeric(20,1)", Inexact: []string{"1.005", "1e18", `"-0.001"`},
+		Setup:       "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)",
+		Insensitive: "text COLLATE loose", Sensitive: "text",
+		Spoil: []string{
+			"CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.note = 'spoil' THEN INSERT INTO no_such_table VALUES (1); END IF; RETURN NEW; END $$",
+			"CREATE TRIGGER spoil BEFORE INSERT ON readings FOR EACH ROW EXECUTE FUNCTION spoil()",
+		},
+		OldMark: func(spool [16]byte, after, sequence uint64, results []byte) []string {
+			return []string{
+				"CREATE TABLE spillway_spools (id uuid PRIMARY KEY, stream text NOT NULL, after bigint NOT NULL, sequence bigint NOT NULL, results bytea, updated_at timestamptz NOT NULL DEFAULT now())",
+				fmt.Sprintf("INSERT INTO spillway_spools (id, stream, after, sequence, results) VALUES ('%x', '/readings', %d, %d, '\\x%x')", spool, after, sequence, results),
+			}
+		},
 	}
 }
 
@@ -116,13 +129,13 @@ func TestStreamDurability(t *testing.T) {
 		ack      string
 		level    string // in the transaction
 	}{
-		{"", stream.FsyncOn, "database", "on"},
-		{"ALTER DATABASE " + name + " SET synchronous_commit = off", stream.FsyncOn, "database", "on"},
+		{"", stream.FsyncOn, "database, local", "on"},
+		{"ALTER DATABASE " + name + " SET synchronous_commit = off", stream.FsyncOn, "database, local", "on"},
 		{"", stream.FsyncServer, "database, not fsynced: synchronous_commit=off", "off"},
-		{"ALTER DATABASE " + name + " SET synchronous_commit = remote_apply", stream.FsyncOn, "database", "remote_apply"},
-		{"", stream.FsyncServer, "database", "remote_apply"},
+		{"ALTER DATABASE " + name + " SET synchronous_commit = remote_apply", stream.FsyncOn, "database, local", "remote_apply"},
+		{"", stream.FsyncServer, "database, local", "remote_apply"},
 		{"", stream.FsyncOff, "database, not fsynced: synchronous_commit=off", "off"},
-		{"ALTER SYSTEM SET full_page_writes = off", stream.FsyncOn, "database", "remote_apply"}, // the command line goes first
+		{"ALTER SYSTEM SET full_page_writes = off", stream.FsyncOn, "database, local", "remote_apply"}, // the command line goes first
 	}
 	for i, test := range tests {
 		if test.settings != "" {

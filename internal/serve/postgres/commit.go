@@ -1,0 +1,144 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/stream"
+)
+
+// finishList prepares a transaction for COMMIT: no timeout of the server ends that, and its
+// warnings are sent. It returns what the COMMIT waits for.
+const finishList = "set_config('statement_timeout', '0', true), set_config('client_min_messages', 'warning', true), " +
+	"current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
+
+// step is one statement of a transaction and its arguments, all binary.
+type step struct {
+	*statement
+	args [][]byte
+	read func(*pgconn.Result) // gets the result; nil: it does not matter
+}
+
+// commit is one COMMIT, which may wait for a synchronous standby for as long as that is
+// away. Nothing on this side ends it but the end of its context, and that only closes the
+// connection.
+type commit struct {
+	conn  *pgconn.PgConn
+	guard *database.CommitGuard
+	level string // what it waited for
+	tag   string
+}
+
+// append appends the statement that selects finishList, and COMMIT.
+func (c *commit) append(steps []step, finish step, statement *statement) []step {
+	finish.read = func(r *pgconn.Result) {
+		if len(r.Rows) == 1 {
+			c.level = levelOf(string(r.Rows[0][2]), string(r.Rows[0][3]))
+		}
+		c.guard.ClearWarning() // what follows is about COMMIT
+	}
+	return append(steps, finish, step{statement, nil, func(r *pgconn.Result) { c.tag = r.CommandTag.String() }})
+}
+
+// run runs the steps in one round trip, and returns the one that failed. An error of the
+// server proves that nothing was committed. Other errors wrap stream.ErrTransient or
+// stream.ErrUnconfirmed.
+func (c *commit) run(ctx context.Context, steps []step, descriptions []*pgconn.StatementDescription) (failed int, err error) {
+	c.guard.Begin()
+	defer c.guard.End()
+	failed, err = pipeline(ctx, c.conn, steps, descriptions)
+	var pgErr *pgconn.PgError
+	switch {
+	case err == nil && c.tag != "COMMIT": // the transaction was rolled back
+		return failed, fmt.Errorf("%w: COMMIT was answered with %s", stream.ErrTransient, c.tag)
+	case err == nil && c.guard.Warning() != "":
+		return failed, fmt.Errorf("%w: COMMIT was answered with a warning: %s", stream.ErrUnconfirmed, c.guard.Warning())
+	case err == nil || isDefinite(err, &pgErr):
+		return failed, err
+	}
+	return failed, fmt.Errorf("%w: %w", stream.ErrUnconfirmed, err)
+}
+
+// recheck lowers the level after COMMIT was answered. If synchronous_standby_names is emptied
+// while a COMMIT waits, the server answers it as if the standby had it. Without an answer
+// within limit, the level is local.
+func (c *commit) recheck(ctx context.Context, limit time.Duration) {
+	if c.level == stream.LevelLocal {
+		return
+	}
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	names := c.conn.ExecParams(ctx, "SELECT current_setting('synchronous_standby_names')", nil, nil, nil, nil).Read()
+	if names.Err != nil || len(names.Rows) != 1 {
+		c.level = stream.LevelLocal
+		return
+	}
+	c.level = levelOf(c.level, string(names.Rows[0][0]))
+}
+
+// pipeline runs the steps in one round trip. On an error it returns the step that failed.
+func pipeline(ctx context.Context, conn *pgconn.PgConn, steps []step, descriptions []*pgconn.StatementDescription) (failed int, err error) {
+	p := conn.StartPipeline(ctx)
+	for i, s := range steps {
+		send(p, s, descriptions[i])
+	}
+	err = p.Sync()
+	done := 0
+	for err == nil && done < len(steps) {
+		var results any
+		results, err = p.GetResults()
+		if reader, ok := results.(*pgconn.ResultReader); err == nil && ok {
+			err = take(reader, steps[done].read)
+		}
+		if err == nil {
+			done++
+		}
+	}
+	closed := p.Close()
+	if err == nil { // the last step was answered
+		return done, nil
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(closed, &pgErr) { // Close returns the refusal again
+		closed = nil
+	}
+	return done, errors.Join(err, closed)
+}
+
+// take reads a result to its end.
+func take(reader *pgconn.ResultReader, read func(*pgconn.Result)) error {
+	if read == nil {
+		_, err := reader.Close()
+		return err
+	}
+	result := reader.Read()
+	if result.Err == nil {
+		read(result)
+	}
+	return result.Err
+}
+
+// send adds a step to a pipeline.
+func send(p *pgconn.Pipeline, s step, description *pgconn.StatementDescription) {
+	if description == nil {
+		p.SendQueryParams(s.sql, s.args, nil, formats(s), nil)
+		return
+	}
+	p.SendQueryStatement(description, s.args, formats(s), nil)
+}
+
+// formats declares all arguments as binary.
+func formats(s step) []int16 {
+	if len(s.args) == 0 {
+		return nil
+	}
+	return binaryFormat
+}

@@ -1,0 +1,401 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/queue"
+	"spillway/internal/serve/stream"
+)
+
+// newIDs opens an empty database with the table t (id bigint).
+func newIDs(t *testing.T, url string) (*Stream, *stream.Schema) {
+	t.Helper()
+	mustExecute(t, url, "CREATE TABLE t (id bigint)")
+	schema := idSchema(t)
+	return open(t, url, database.Pool{Max: 3}).Stream(schema), schema
+}
+
+func storedIDs(t *testing.T, url string) string {
+	t.Helper()
+	return queryText(t, url, "SELECT coalesce(string_agg(id::text, ',' ORDER BY id), '') FROM t")
+}
+
+// TestStreamEpochs: groups are recognized by spool, epoch, number and checksum.
+func TestStreamEpochs(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	sink, schema := newIDs(t, url)
+	commit := func(epoch byte, first uint64, id int, sums ...byte) *queue.Mark {
+		t.Helper()
+		m := &queue.Mark{Spool: [16]byte{1, '\'', 0, 255}, Epoch: [16]byte{epoch}, Name: "/t", First: first}
+		for _, sum := range sums {
+			m.Sums = append(m.Sums, [16]byte{sum, 0, '\\'})
+		}
+		if err := sink.Commit(t.Context(), &stream.Batch{Mark: m, Requests: []*stream.Entry{idEntry(t, schema, "", id)}}); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	known := func(m *queue.Mark) string {
+		text := fmt.Sprint(m.Last)
+		for _, k := range m.Known {
+			text += fmt.Sprintf(" %v", k.Same)
+			if k.Stored != nil {
+				text += fmt.Sprintf(" %d-%d", k.Stored.First, k.Stored.Last)
+			}
+		}
+		return text
+	}
+	if m := commit(1, 1, 1, 10, 11); m.Known != nil || m.Behind != nil {
+		t.Errorf("the first batch: %+v", m)
+	}
+	if m := commit(1, 3, 2, 12); m.Known != nil || m.Behind != nil {
+		t.Errorf("the next batch: %+v", m)
+	}
+	ids := queryText(t, url, "SELECT count(*)::text FROM spillway_batches")
+	for _, test := range []struct {
+		mark *queue.Mark
+		want string
+	}{
+		{commit(1, 1, 3, 10, 11), "3 true 1-2 true 1-2"},
+		{commit(1, 1, 3, 10, 99, 12, 13), "3 true 1-2 false 1-2 true 3-3"},
+		{commit(1, 3, 3, 12, 13), "3 true 3-3"},
+	} {
+		if got := known(test.mark); got != test.want {
+			t.Errorf("known: %s, want %s", got, test.want)
+		}
+	}
+	if got := queryText(t, url, "SELECT count(*)::text FROM spillway_batches"); ids != "0" || got != "3" {
+		t.Errorf("%s batch ids, then %s: what is found again needs a commit of its own", ids, got)
+	}
+	if m := commit(2, 1, 4, 10); m.Known != nil {
+		t.Errorf("another epoch: %+v", m)
+	}
+	if m := commit(1, 6, 5, 14); m.Known != nil || m.Behind == nil || *m.Behind != 3 {
+		t.Errorf("behind a gap: %+v", m)
+	}
+	if got := storedIDs(t, url); got != "1,2,4,5" {
+		t.Errorf("stored %s", got)
+	}
+	mustExecute(t, url, "UPDATE spillway_drained SET created_at = now() - interval '2 hours' WHERE last < 6; UPDATE spillway_epochs SET updated_at = now() - interval '2 hours' WHERE last = 1")
+	for _, want := range []int{3, 1, 0} { // two of three batches and the epoch, then the third
+		if n, err := sink.Sweep(t.Context(), stream.Keep{Batches: time.Hour, Keys: time.Hour, Marks: time.Hour}, 2); err != nil || n != want {
+			t.Errorf("swept %d, %v, want %d", n, err, want)
+		}
+	}
+	if got := queryText(t, url, "SELECT (SELECT count(*) FROM spillway_drained) || ' ' || (SELECT count(*) FROM spillway_epochs)"); got != "1 1" {
+		t.Errorf("batches and epochs kept: %s", got)
+	}
+	if m := commit(1, 1, 9, 10); known(m) != "6 false" {
+		t.Errorf("a group that is no longer known: %s", known(m))
+	}
+}
+
+// TestStreamOldMark: groups without an epoch continue behind the mark that an earlier version
+// has written.
+func TestStreamOldMark(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	sink, schema := newIDs(t, url)
+	mustExecute(t, url, `CREATE TABLE spillway_spools (id uuid PRIMARY KEY, stream text NOT NULL, after bigint NOT NULL, sequence bigint NOT NULL,
+		results bytea, updated_at timestamptz NOT NULL DEFAULT now());
+		INSERT INTO spillway_spools (id, stream, after, sequence, results) VALUES ('07000000-0000-0000-0000-000000000000', '/t', 4, 6, 'earlier')`)
+	commit := func(spool byte, first uint64, groups, id int) *queue.Mark {
+		t.Helper()
+		m := &queue.Mark{Spool: [16]byte{spool}, Name: "/t", First: first, Sums: make([][16]byte, groups)}
+		if err := sink.Commit(t.Context(), &stream.Batch{Mark: m, Requests: []*stream.Entry{idEntry(t, schema, "", id)}}); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for range 2 {
+		m := commit(7, 4, 4, 1)
+		if len(m.Known) != 3 || m.Known[0].Stored != nil || m.Known[1].Stored == nil || !m.Known[1].Same || !m.Known[2].Same || string(m.Known[2].Stored.Results) != "earlier" {
+			t.Errorf("known: %+v", m.Known)
+		}
+	}
+	if m := commit(7, 7, 1, 2); m.Known != nil || m.Behind != nil {
+		t.Errorf("the next batch: %+v", m)
+	}
+	if m := commit(7, 7, 1, 3); len(m.Known) != 1 || !m.Known[0].Same {
+		t.Errorf("the same again: %+v", m)
+	}
+	if m := commit(8, 1, 1, 4); m.Known != nil || m.Behind != nil {
+		t.Errorf("another spool: %+v", m)
+	}
+	if got := storedIDs(t, url); got != "2,4" {
+		t.Errorf("stored %s", got)
+	}
+}
+
+// TestStreamKeysByAcceptance: requests with one key are the same if they were accepted within
+// key_ttl, in whichever order they are stored, and however late.
+func TestStreamKeysByAcceptance(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	sink, schema := newIDs(t, url)
+	start := time.Now().Add(-3 * time.Hour)
+	number := byte(0)
+	commit := func(id int, minutes time.Duration) stream.Result {
+		t.Helper()
+		number++
+		e := idEntry(t, schema, "key", id)
+		e.Fingerprint = [32]byte{1}
+		if minutes >= 0 {
+			e.Accepted = start.Add(minutes * time.Minute)
+		}
+		b := &stream.Batch{ID: [16]byte{number}, KeyTTL: time.Hour, Requests: []*stream.Entry{e}}
+		if err := sink.Commit(t.Context(), b); err != nil {
+			if !errors.Is(err, stream.ErrTransient) {
+				t.Fatal(err)
+			}
+			b.Reset()
+			if err := sink.Commit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return e.Result
+	}
+	for _, step := range []struct {
+		id      int
+		minutes time.Duration // after start; -1: now
+		found   bool
+	}{
+		{1, 70, false}, {2, 30, true}, {3, 100, true}, {4, 0, false}, {5, 129, true}, {6, 140, false}, {7, 10, true}, {8, 75, true}, {9, -1, true}, {10, 139, true},
+	} {
+		if r := commit(step.id, step.minutes); (r.Stored != nil) != step.found {
+			t.Errorf("request %d, accepted after %d minutes: found %v, want %v", step.id, step.minutes, r.Stored != nil, step.found)
+		}
+	}
+	if got := storedIDs(t, url); got != "1,4,6" {
+		t.Errorf("stored %s", got)
+	}
+	if got := queryText(t, url, "SELECT count(*) || ' ' || bool_and(expires_at > now() + interval '59 minutes') FROM spillway_requests"); got != "1 true" {
+		t.Errorf("rows of the key: %s", got)
+	}
+	// The row is kept from when it was written, by the clock of the database.
+	for _, test := range []struct {
+		keep time.Duration
+		want int
+	}{{0, 0}, {-59 * time.Minute, 0}, {-61 * time.Minute, 1}} {
+		if n, err := sink.Sweep(t.Context(), stream.Keep{Batches: time.Hour, Keys: test.keep, Marks: time.Hour}, 100); err != nil || n != test.want {
+			t.Errorf("keep %v: swept %d, %v, want %d", test.keep, n, err, test.want)
+		}
+	}
+}
+
+// TestStreamKeyRace: two processes store the same request under a key of another request. One
+// of them finds it.
+func TestStreamKeyRace(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	sink, schema := newIDs(t, url)
+	other := open(t, url, database.Pool{Max: 3}).Stream(schema)
+	for i, accepted := range []time.Time{{}, time.Now().Add(-4 * time.Hour)} { // after and before the other request
+		key := fmt.Sprint("key", i)
+		first := &stream.Batch{ID: [16]byte{1, byte(i)}, KeyTTL: 7 * 24 * time.Hour, Requests: []*stream.Entry{idEntry(t, schema, key, 10*i+1)}}
+		if err := sink.Commit(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		mustExecute(t, url, "UPDATE spillway_requests SET accepted_at = accepted_at - interval '2 hours' WHERE key = '"+key+"'")
+		release := holdLock(t, url, "SELECT FROM spillway_requests WHERE key = '"+key+"' FOR UPDATE")
+		errs := make(chan error, 2)
+		found := 0
+		var batches []*stream.Batch
+		for j, sink := range []*Stream{sink, other} {
+			b := &stream.Batch{ID: [16]byte{2, byte(i), byte(j)}, KeyTTL: time.Hour, Requests: []*stream.Entry{idEntry(t, schema, key, 10*i+2)}}
+			b.Requests[0].Accepted = accepted
+			batches = append(batches, b)
+			go func() { errs <- sink.Commit(t.Context(), b) }()
+		}
+		until(t, "both wait", func() bool {
+			return queryText(t, url, "SELECT count(*)::text FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == "2"
+		})
+		release()
+		if err := errors.Join(<-errs, <-errs); err != nil {
+			t.Error(err)
+		}
+		for _, b := range batches {
+			if b.Requests[0].Result.Stored != nil {
+				found++
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s: found by %d of 2", key, found)
+		}
+	}
+	if got := storedIDs(t, url); got != "1,2,11,12" {
+		t.Errorf("stored %s", got)
+	}
+}
+
+// TestStreamSweepIndex: a sweep of what was drained reads an index, which is created on a
+// table that lacks it. Without the right to, it reads the table.
+func TestStreamSweepIndex(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	sink, schema := newIDs(t, url)
+	drain := func(sink *Stream, first uint64) {
+		t.Helper()
+		m := &queue.Mark{Spool: [16]byte{1}, Epoch: [16]byte{1}, Name: "/t", First: first, Sums: [][16]byte{{1}}}
+		if err := sink.Commit(t.Context(), &stream.Batch{Mark: m, Requests: []*stream.Entry{idEntry(t, schema, "", int(first))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drain(sink, 1)
+	const indexes = "SELECT count(*)::text FROM pg_indexes WHERE indexname = 'spillway_drained_created_at'"
+	if got := queryText(t, url, indexes); got != "1" {
+		t.Errorf("a new table has %s indexes", got)
+	}
+	mustExecute(t, url, `DROP INDEX spillway_drained_created_at;
+		INSERT INTO spillway_drained (spool, epoch, last, first, sums, created_at) SELECT '02000000-0000-0000-0000-000000000000', '01000000-0000-0000-0000-000000000000', n, n, '',
+			now() - CASE WHEN n <= 3 THEN interval '2 hours' ELSE interval '0' END FROM generate_series(1, 5000) AS n;
+		CREATE ROLE sweep_writer; GRANT ALL ON ALL TABLES IN SCHEMA public TO sweep_writer; GRANT USAGE ON SCHEMA public TO sweep_writer`)
+	limited := open(t, url+"?role=sweep_writer", database.Pool{}).Stream(schema)
+	drain(limited, 2)
+	for i, test := range []struct {
+		sink    *Stream
+		indexes string
+	}{{limited, "0"}, {limited, "0"}, {sink, "1"}} {
+		n, err := test.sink.Sweep(t.Context(), stream.Keep{Batches: time.Hour, Keys: time.Hour, Marks: time.Hour}, 1)
+		if err != nil || n != 1 {
+			t.Errorf("%d: swept %d, %v", i, n, err)
+		}
+		if got := queryText(t, url, indexes); got != test.indexes {
+			t.Errorf("%d: %s indexes", i, got)
+		}
+	}
+	mustExecute(t, url, "CREATE TABLE plan (line text); DO $$ DECLARE line text; BEGIN FOR line IN EXECUTE $q$EXPLAIN "+
+		deleteOld("spillway_drained", "created_at", time.Hour, 1000)+"$q$ LOOP INSERT INTO plan VALUES (line); END LOOP; END $$")
+	if plan := queryText(t, url, "SELECT string_agg(line, E'\\n') FROM plan"); !strings.Contains(plan, "spillway_drained_created_at") || strings.Contains(plan, "Seq Scan") {
+		t.Errorf("the plan:\n%s", plan)
+	}
+}
+
+// TestStreamOldKeys: the table of an earlier version gets its new columns. A row without a
+// time of acceptance was accepted key_ttl before it expires. Without the right to alter the
+// table, the error names the statement.
+func TestStreamOldKeys(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	sink, schema := newIDs(t, url)
+	mustExecute(t, url, `CREATE TABLE spillway_batches (id uuid PRIMARY KEY, created_at timestamptz NOT NULL DEFAULT now(), results bytea);
+		CREATE TABLE spillway_requests (stream text NOT NULL, key text COLLATE "C" NOT NULL, fingerprint bytea NOT NULL, outcome bytea NOT NULL,
+			expires_at timestamptz NOT NULL, PRIMARY KEY (stream, key));
+		INSERT INTO spillway_requests SELECT '/t', k, '\x0100000000000000000000000000000000000000000000000000000000000000', '{"stored":1}', now() + e
+			FROM (VALUES ('new', interval '30 minutes'), ('old', interval '-30 minutes')) AS v(k, e);
+		CREATE ROLE old_keys_writer; GRANT ALL ON ALL TABLES IN SCHEMA public TO old_keys_writer; GRANT ALL ON SCHEMA public TO old_keys_writer`)
+	limited := open(t, url+"?role=old_keys_writer", database.Pool{}).Stream(schema)
+	if err := limited.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "ALTER TABLE spillway_requests ADD COLUMN IF NOT EXISTS accepted_at timestamptz") {
+		t.Errorf("without the right: %v", err)
+	}
+	for i, test := range []struct {
+		key   string
+		found bool
+	}{{"new", true}, {"old", false}} {
+		e := idEntry(t, schema, test.key, i)
+		e.Fingerprint = [32]byte{1}
+		if err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{byte(i)}, KeyTTL: time.Hour, Requests: []*stream.Entry{e}}); err != nil {
+			t.Fatal(err)
+		}
+		if (e.Result.Stored != nil) != test.found {
+			t.Errorf("key %s: %+v", test.key, e.Result)
+		}
+	}
+	if got := storedIDs(t, url); got != "1" {
+		t.Errorf("stored %s", got)
+	}
+	if err := limited.Check(t.Context()); err != nil {
+		t.Errorf("with the columns: %v", err)
+	}
+}
+
+// TestStreamKeyEncoding: a key that the database's encoding cannot hold works as any other.
+func TestStreamKeyEncoding(t *testing.T) {
+	t.Parallel()
+	pg := apptest.Postgres(t)
+	mustExecute(t, pg.URL("postgres"), "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+	sink, schema := newIDs(t, pg.URL("latin"))
+	for i, test := range []struct {
+		key   string
+		found bool
+	}{{"漢", false}, {"é", false}, {"漢", true}, {"字", false}, {"é", true}, {"ascii", false}, {"ascii", true}} {
+		for _, rowByRow := range []bool{false, true} { // the second is the same request again
+			e := idEntry(t, schema, test.key, i)
+			e.Fingerprint = [32]byte{1}
+			b := &stream.Batch{ID: [16]byte{byte(i), 1}, RowByRow: rowByRow, KeyTTL: time.Hour, Requests: []*stream.Entry{e}}
+			if rowByRow {
+				b.ID[1] = 2
+			}
+			if err := sink.Commit(t.Context(), b); err != nil {
+				t.Fatalf("%q: %v", test.key, err)
+			}
+			if found := e.Result.Stored != nil; found != (test.found || rowByRow) {
+				t.Errorf("%d, key %q: found %v", i, test.key, found)
+			}
+		}
+	}
+	if got := storedIDs(t, pg.URL("latin")); got != "0,1,3,5" {
+		t.Errorf("stored %s", got)
+	}
+}
+
+// TestStreamUnsureRefusals: in a batch of a spool, a row that fails alone is refused, also if
+// the reason may be the server's. Nothing is stored if no later row is.
+func TestStreamUnsureRefusals(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	sink, schema := newIDs(t, url)
+	mustExecute(t, url, `CREATE SEQUENCE small MAXVALUE 2 START 2; SELECT nextval('small');
+		CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF NEW.id = 7 THEN PERFORM * FROM no_such_table; END IF;
+			IF NEW.id = 8 THEN PERFORM nextval('small'); END IF;
+			IF NEW.id = 9 THEN RAISE 'no nines'; END IF;
+			IF NEW.id = 10 THEN PERFORM 1 / 0; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER guard BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION guard()`)
+	number := uint64(0)
+	commit := func(marked bool, ids ...int) (*stream.Entry, error) {
+		e := idEntry(t, schema, "", ids...)
+		number++
+		b := &stream.Batch{ID: [16]byte{byte(number)}, Requests: []*stream.Entry{e}}
+		if marked {
+			b.Mark = &queue.Mark{Spool: [16]byte{1}, Epoch: [16]byte{1}, Name: "/t", First: number, Sums: [][16]byte{{1}}}
+		}
+		return e, sink.Commit(t.Context(), b)
+	}
+	e, err := commit(true, 1, 7, 8, 9, 10, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range e.Result.Refused {
+		got = append(got, fmt.Sprintf("%d %v", r.Row, r.Unsure))
+	}
+	if fmt.Sprint(got) != "[1 true 2 true 3 true 4 false]" {
+		t.Errorf("refused %v: %+v", got, e.Result.Refused)
+	}
+	for _, ids := range [][]int{{7}, {3, 7}, {3, 8, 10}, {3, 4, 9}} {
+		var held *stream.Held
+		if _, err := commit(true, ids...); !errors.Is(err, stream.ErrHeld) || !errors.As(err, &held) {
+			t.Errorf("%v: %v", ids, err)
+		}
+	}
+	if _, err := commit(true, 10); err != nil { // certainly the row's
+		t.Error(err)
+	}
+	// Alone in its request, such a row is no refusal of the client's data.
+	for _, id := range []int{7, 8} {
+		if e, err := commit(false, id); err == nil || errors.Is(err, stream.ErrTransient) || len(e.Result.Refused) > 0 {
+			t.Errorf("%d, not from a spool: %v, %+v", id, err, e.Result)
+		}
+	}
+	if got := storedIDs(t, url); got != "1,2" {
+		t.Errorf("stored %s", got)
+	}
+}

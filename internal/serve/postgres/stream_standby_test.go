@@ -1,0 +1,304 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/apptest"
+	"spillway/internal/database"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/queue"
+	"spillway/internal/serve/stream"
+)
+
+// waitDeadline bounds the waits of these tests.
+const waitDeadline = time.Minute
+
+// until polls a condition.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(waitDeadline)
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within %v: %s", waitDeadline, what)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// absentStandby is a server whose synchronous standby is away.
+type absentStandby struct {
+	*apptest.PostgresServer
+	url string // of a database with the table t (id bigint)
+}
+
+func newAbsentStandby(t *testing.T) *absentStandby {
+	t.Helper()
+	pg := apptest.Postgres(t, apptest.SynchronousSettings()...)
+	a := &absentStandby{pg, pg.CreateDatabase(t)}
+	mustExecute(t, a.url, "CREATE TABLE t (id bigint)")
+	return a
+}
+
+// require makes COMMIT wait for the standby, or not.
+func (a *absentStandby) require(t *testing.T, names string) {
+	t.Helper()
+	if err := a.RequireStandby(t.Context(), names); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the server has read its settings", func() bool { return queryText(t, a.url, "SHOW synchronous_standby_names") == names })
+}
+
+const waitsForStandby = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'spillway'"
+
+func (a *absentStandby) waiting(t *testing.T) string {
+	t.Helper()
+	return queryText(t, a.url, "SELECT count(*)::text "+waitsForStandby)
+}
+
+// cancel has the server cancel what waits for the standby, as an administrator can.
+func (a *absentStandby) cancel(t *testing.T) {
+	t.Helper()
+	if got := queryText(t, a.url, "SELECT string_agg(pg_cancel_backend(pid)::text, ',') "+waitsForStandby); got != "true" {
+		t.Fatalf("cancelled: %q", got)
+	}
+}
+
+func idSchema(t testing.TB) *stream.Schema {
+	t.Helper()
+	schema, err := stream.NewSchema(stream.Definition{Name: "/t", Table: "t", Columns: []stream.Column{{Name: "id", Type: stream.Integer}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+// idEntry returns a request with records of these ids.
+func idEntry(t testing.TB, schema *stream.Schema, key string, ids ...int) *stream.Entry {
+	t.Helper()
+	var body []byte
+	for _, id := range ids {
+		body = fmt.Appendf(body, "{\"id\":%d}\n", id)
+	}
+	records, refused, err := schema.Parse(body, stream.FormLines, time.Now(), stream.Limits{Bytes: 1 << 20, Records: 1000, Depth: 1, Fields: 1})
+	if err != nil || len(refused) > 0 {
+		t.Fatal(err, refused)
+	}
+	return &stream.Entry{Records: records, Key: key, Fingerprint: stream.FingerprintOf(body)}
+}
+
+// inTime repeats work until it meets statement_timeout, which is short, on a slow machine too.
+func inTime(work func() error) error {
+	for {
+		err := work()
+		if err == nil || errors.Is(err, stream.ErrUnconfirmed) || !strings.Contains(err.Error(), "due to statement timeout") {
+			return err
+		}
+	}
+}
+
+// TestStreamStandbyAway: a COMMIT that waits for a standby is not ended by statement_timeout.
+// If an administrator ends it, the warning means that it is not confirmed, and neither is
+// the batch that is found again, until a commit of its own has reached the standby.
+func TestStreamStandbyAway(t *testing.T) {
+	t.Parallel()
+	a := newAbsentStandby(t)
+	bouncer := apptest.PgBouncer(t, a.PostgresServer, "transaction")
+	schema := idSchema(t)
+	for i, test := range []struct {
+		name, url string
+		change    func(*stream.Batch)
+	}{
+		{"direct", a.url, func(*stream.Batch) {}},
+		{"quiet", a.url + "?client_min_messages=error", func(*stream.Batch) {}},
+		{"stepwise", a.url, func(b *stream.Batch) { b.RowByRow = true }},
+		{"keyed", a.url, func(b *stream.Batch) { b.Requests[0].Key = "key" }},
+		{"drained", a.url, func(b *stream.Batch) {
+			b.Mark = &queue.Mark{Spool: [16]byte{1}, Epoch: [16]byte{2}, Name: "/t", First: 1, Sums: [][16]byte{{3}}}
+		}},
+		{"pgbouncer", strings.Replace(a.url, a.Addr(), bouncer.Addr(), 1), func(*stream.Batch) {}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a.require(t, "")
+			sink := open(t, test.url, database.Pool{Max: 2, StatementTimeout: 100 * time.Millisecond}).Stream(schema)
+			prepared := &stream.Batch{ID: [16]byte{0, byte(i)}, Requests: []*stream.Entry{idEntry(t, schema, "", -1)}}
+			if err := inTime(func() error { prepared.Reset(); return sink.Commit(t.Context(), prepared) }); err != nil || prepared.Level != stream.LevelLocal {
+				t.Fatalf("without a standby: %q, %v", prepared.Level, err)
+			}
+			a.require(t, "nobody")
+			b := &stream.Batch{ID: [16]byte{1, byte(i)}, KeyTTL: time.Hour, Requests: []*stream.Entry{idEntry(t, schema, "", i)}}
+			test.change(b)
+			commit := func() chan error {
+				done := make(chan error, 1)
+				go func() { done <- inTime(func() error { b.Reset(); return sink.Commit(t.Context(), b) }) }()
+				until(t, "COMMIT waits", func() bool { return a.waiting(t) == "1" })
+				select {
+				case err := <-done:
+					t.Errorf("not waited: %v", err)
+				case <-time.After(500 * time.Millisecond): // longer than statement_timeout
+				}
+				return done
+			}
+			done := commit()
+			a.cancel(t)
+			if err := <-done; !errors.Is(err, stream.ErrUnconfirmed) || !strings.Contains(err.Error(), "canceling wait for synchronous replication") {
+				t.Errorf("cancelled: %v", err)
+			}
+			if got := queryText(t, a.url, fmt.Sprintf("SELECT count(*)::text FROM t WHERE id = %d", i)); got != "1" {
+				t.Errorf("stored %s times", got)
+			}
+			b.Reset()
+			done = commit()
+			a.cancel(t)
+			if err := <-done; !errors.Is(err, stream.ErrUnconfirmed) {
+				t.Errorf("found again, cancelled: %v", err)
+			}
+			b.Reset()
+			done = commit()
+			a.require(t, "")
+			if err := <-done; err != nil || b.Level != stream.LevelLocal { // no standby was ever there
+				t.Errorf("found again: level %q, %v", b.Level, err)
+			}
+			if got := queryText(t, a.url, fmt.Sprintf("SELECT count(*)::text FROM t WHERE id = %d", i)); got != "1" {
+				t.Errorf("stored %s times", got)
+			}
+		})
+	}
+}
+
+// TestStreamLevel: a COMMIT that waits for a standby when none is required any more is as good
+// as one that has not waited. The records are committed, also if the server does not say so.
+func TestStreamLevel(t *testing.T) {
+	t.Parallel()
+	a := newAbsentStandby(t)
+	schema := idSchema(t)
+	sink := open(t, a.url, database.Pool{Max: 2}).Stream(schema)
+	a.require(t, "nobody")
+	b := &stream.Batch{ID: [16]byte{1}, Requests: []*stream.Entry{idEntry(t, schema, "", 1)}}
+	done := make(chan error, 1)
+	go func() { done <- sink.Commit(t.Context(), b) }()
+	until(t, "COMMIT waits", func() bool { return a.waiting(t) == "1" })
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, test := range []struct {
+		ctx   context.Context
+		limit time.Duration
+		want  string
+	}{{t.Context(), 0, stream.LevelRemoteApply}, {t.Context(), time.Nanosecond, stream.LevelLocal}, {ended, 0, stream.LevelLocal}} {
+		if err := sink.withConn(t.Context(), func(_ context.Context, conn *pgconn.PgConn) error {
+			c := commit{conn: conn, level: stream.LevelRemoteApply}
+			c.recheck(test.ctx, test.limit)
+			if c.level != test.want {
+				t.Errorf("after COMMIT: level %q, want %q", c.level, test.want)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.require(t, "")
+	if err := <-done; err != nil || b.Level != stream.LevelLocal {
+		t.Errorf("level %q, %v", b.Level, err)
+	}
+}
+
+// TestStreamStandbyAwayStop: when the process stops, a connection that waits for a standby is
+// closed. No cancel request ends the wait, whatever ends the connection.
+func TestStreamStandbyAwayStop(t *testing.T) {
+	t.Parallel()
+	a := newAbsentStandby(t)
+	schema := idSchema(t)
+	forward := apptest.NewForward(t, a.Addr())
+	sink := open(t, strings.Replace(a.url, a.Addr(), forward.Addr(), 1), database.Pool{Max: 4}).Stream(schema)
+	if err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{1}, Requests: []*stream.Entry{idEntry(t, schema, "", 1)}}); err != nil {
+		t.Fatal(err)
+	}
+	a.require(t, "nobody")
+	for i, end := range []func(stop func()){
+		func(stop func()) { stop() },
+		func(func()) { forward.To(a.Addr()) }, // breaks the connections
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		b := &stream.Batch{ID: [16]byte{2, byte(i)}, Requests: []*stream.Entry{idEntry(t, schema, "", 2+i)}}
+		go func() { done <- sink.Commit(ctx, b) }()
+		want := fmt.Sprint(i + 1)
+		until(t, "COMMIT waits", func() bool { return a.waiting(t) == want })
+		end(stop)
+		if err := <-done; !errors.Is(err, stream.ErrUnconfirmed) {
+			t.Errorf("%d: %v", i, err)
+		}
+		stop()
+		for end := time.After(500 * time.Millisecond); ; { // a cancel request would arrive
+			if got := a.waiting(t); got != want {
+				t.Fatalf("%d: %s sessions wait, want %s", i, got, want)
+			}
+			select {
+			case <-end:
+			case <-time.After(20 * time.Millisecond):
+				continue
+			}
+			break
+		}
+	}
+	a.require(t, "")
+}
+
+// TestPopupStandbyAway: the COMMIT of events waits for the standby, also of events that are
+// stored already. A campaign is not reported as stored before that.
+func TestPopupStandbyAway(t *testing.T) {
+	t.Parallel()
+	a := newAbsentStandby(t)
+	unhurried := open(t, a.url, database.Pool{Max: 1}).Popups()
+	p := open(t, a.url, database.Pool{Max: 4, StatementTimeout: 500 * time.Millisecond}).Popups()
+	if err := unhurried.EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.require(t, "nobody")
+	at := time.UnixMilli(1e12)
+	events := []popup.Event{{ID: [16]byte{1}, Key: popup.Key{User: "u", Placement: "home"}, Sequence: 1, Kind: popup.KindShow, Campaign: 1, ShownAt: at, At: at}}
+	apply := func(mark *queue.Mark) chan error {
+		done := make(chan error, 1)
+		go func() { done <- inTime(func() error { return p.Apply(t.Context(), mark, events) }) }()
+		until(t, "COMMIT waits", func() bool { return a.waiting(t) == "1" })
+		select {
+		case err := <-done:
+			t.Errorf("not waited: %v", err)
+		case <-time.After(time.Second): // longer than the statement timeout
+		}
+		return done
+	}
+	for i, mark := range []*queue.Mark{{Spool: [16]byte{1}, Last: 1}, {Spool: [16]byte{1}, Last: 1}, nil} {
+		done := apply(mark)
+		a.cancel(t)
+		if err := <-done; !errors.Is(err, stream.ErrUnconfirmed) {
+			t.Errorf("%d, cancelled: %v", i, err)
+		}
+	}
+	done := apply(nil)
+	a.require(t, "")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	a.require(t, "nobody")
+	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active}}
+	version, _, err := unhurried.Campaigns(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.SaveCampaign(t.Context(), campaign, version); err == nil {
+		t.Error("a campaign is stored without the standby")
+	}
+	if got := a.waiting(t); got != "1" {
+		t.Errorf("%s sessions wait, want that of the campaign", got)
+	}
+	a.require(t, "")
+	until(t, "the campaign is stored", func() bool { return queryText(t, a.url, "SELECT count(*)::text FROM popup_campaigns") == "1" })
+}

@@ -1,0 +1,159 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ownTable is a table of the adapter. Without the right to run its statement, an
+// administrator does.
+type ownTable struct {
+	name    string
+	present string // a condition
+	create  string
+	wait    string // lock_timeout of the statement; "": the session's
+}
+
+// batchTables are the tables that every stream needs.
+var batchTables = [...]ownTable{
+	{"spillway_batches", hasTable("spillway_batches"), `CREATE TABLE IF NOT EXISTS spillway_batches (
+	id uuid PRIMARY KEY,
+	created_at timestamptz NOT NULL DEFAULT now(),
+	results bytea
+);`, ""},
+	{"spillway_requests", hasTable("spillway_requests"), `CREATE TABLE IF NOT EXISTS spillway_requests (
+	stream text NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	fingerprint bytea NOT NULL,
+	outcome bytea NOT NULL,
+	expires_at timestamptz NOT NULL,
+	accepted_at timestamptz,
+	earlier text,
+	PRIMARY KEY (stream, key)
+);
+CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`, ""},
+	// A table of an earlier version lacks them.
+	{
+		"spillway_requests", "(SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass('spillway_requests') " +
+			"AND attname IN ('accepted_at', 'earlier') AND NOT attisdropped)",
+		"ALTER TABLE spillway_requests ADD COLUMN IF NOT EXISTS accepted_at timestamptz, ADD COLUMN IF NOT EXISTS earlier text;", "",
+	},
+}
+
+// drainTables are the tables that streams with a spool need in addition.
+var drainTables = [...]ownTable{
+	{"spillway_epochs", hasTable("spillway_epochs"), `CREATE TABLE IF NOT EXISTS spillway_epochs (
+	spool uuid NOT NULL,
+	epoch uuid NOT NULL,
+	stream text NOT NULL,
+	last bigint NOT NULL,
+	updated_at timestamptz NOT NULL DEFAULT now(),
+	PRIMARY KEY (spool, epoch)
+);`, ""},
+	{"spillway_drained", hasTable("spillway_drained"), `CREATE TABLE IF NOT EXISTS spillway_drained (
+	spool uuid NOT NULL,
+	epoch uuid NOT NULL,
+	last bigint NOT NULL,
+	first bigint NOT NULL,
+	sums bytea NOT NULL,
+	results bytea,
+	created_at timestamptz NOT NULL DEFAULT now(),
+	PRIMARY KEY (spool, epoch, last)
+);
+` + drainedIndex, ""},
+}
+
+const drainedIndex = "CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);"
+
+// sweepIndexes are for sweeps of tables that exist without them.
+var sweepIndexes = [...]ownTable{{"spillway_drained", hasTable("spillway_drained_created_at"), drainedIndex, "1s"}}
+
+func hasTable(name string) string { return "to_regclass('" + name + "') IS NOT NULL" }
+
+// tables says which of the adapter's tables are known to exist.
+type tables struct {
+	batches, drained atomic.Bool
+	hashed           atomic.Bool // the database is not UTF-8: see storedKey
+	indexed          atomic.Bool // indexDrained was called
+}
+
+// forget has the tables looked for again: one of them may have been dropped.
+func (t *tables) forget() {
+	t.batches.Store(false)
+	t.drained.Store(false)
+}
+
+// prepareTables creates the tables once; drained also those of a spool.
+func (st *Stream) prepareTables(ctx context.Context, conn *pgconn.PgConn, drained bool) error {
+	if !st.tables.batches.Load() {
+		encoding := conn.ExecParams(ctx, "SELECT current_setting('server_encoding')", nil, nil, nil, nil).Read()
+		if encoding.Err != nil {
+			return encoding.Err
+		}
+		st.tables.hashed.Store(string(encoding.Rows[0][0]) != "UTF8")
+		if err := createMissing(ctx, conn, batchTables[:]); err != nil {
+			return err
+		}
+		if err := st.checkColumns(ctx, conn); err != nil {
+			return err
+		}
+		st.tables.batches.Store(true)
+	}
+	if drained && !st.tables.drained.Load() {
+		if err := createMissing(ctx, conn, drainTables[:]); err != nil {
+			return err
+		}
+		st.tables.drained.Store(true)
+	}
+	return nil
+}
+
+// indexDrained creates sweepIndexes once. Without them, a sweep takes longer.
+func (st *Stream) indexDrained(ctx context.Context, conn *pgconn.PgConn) {
+	if st.tables.indexed.Swap(true) {
+		return
+	}
+	if err := createMissing(ctx, conn, sweepIndexes[:]); err != nil {
+		st.db.log.Warn("an index is missing; deleting old rows reads the whole table", "stream", st.def.Name, "error", err)
+	}
+}
+
+// createMissing runs the statements of tables that are missing. A lock serializes the
+// streams of one database, because concurrent CREATE IF NOT EXISTS can fail. The transaction
+// waits for no standby: what is stored in the tables does.
+func createMissing(ctx context.Context, conn *pgconn.PgConn, own []ownTable) error {
+	conditions := make([]string, len(own))
+	for i := range own {
+		conditions[i] = own[i].present
+	}
+	// Before the first statement, the columns of a missing table are missing too.
+	present := conn.ExecParams(ctx, "SELECT "+strings.Join(conditions, ", "), nil, nil, nil, nil).Read()
+	if present.Err != nil {
+		return present.Err
+	}
+	for i := range own {
+		if string(present.Rows[0][i]) == "t" {
+			continue
+		}
+		const lock = 0x7370696c6c // an advisory lock of this program
+		set := "SET LOCAL synchronous_commit = local"
+		if own[i].wait != "" {
+			set += "; SET LOCAL lock_timeout = '" + own[i].wait + "'"
+		}
+		sql := fmt.Sprintf("BEGIN; %s; SELECT pg_advisory_xact_lock(%d); %s COMMIT", set, lock, own[i].create)
+		if err := exec(ctx, conn, sql); err != nil {
+			_ = exec(ctx, conn, "ROLLBACK") // the first error is returned
+			var pgErr *pgconn.PgError
+			if errors.As(err, &pgErr) && !isTemporary(pgErr) {
+				return fmt.Errorf("prepare the table %s: %w; have an administrator run: %s", own[i].name, err, strings.Join(strings.Fields(own[i].create), " "))
+			}
+			return fmt.Errorf("prepare the table %s: %w", own[i].name, err)
+		}
+	}
+	return nil
+}
