@@ -10,7 +10,7 @@ import (
 
 // BenchmarkFeedRead reads the window of the freight list: 200 rows of a join.
 func BenchmarkFeedRead(b *testing.B) {
-	url := apptest.MariaDB(b).URL("test")
+	url := apptest.MySQL(b).URL("test")
 	mustExecute(b, url,
 		"CREATE TABLE users (id int PRIMARY KEY, nickname varchar(64) NOT NULL, mobileno varchar(32) NOT NULL)",
 		"CREATE TABLE orders (id int PRIMARY KEY, createtime datetime NOT NULL, users_id int NOT NULL, goods_name varchar(64) NOT NULL)",
@@ -50,7 +50,7 @@ func BenchmarkFeedRead(b *testing.B) {
 }
 
 func BenchmarkProbe(b *testing.B) {
-	db := open(b, apptest.MariaDB(b).URL("test"), database.Pool{})
+	db := open(b, apptest.MySQL(b).URL("test"), database.Pool{})
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := db.Probe(b.Context()); err != nil {

@@ -125,11 +125,11 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 		for i, arg := range args {
 			values[i] = arg.Value
 		}
-		rows, understood, err := se.explain(ctx, ck.feed.writer(ck.columns).write(shape{after: r.After != "", straight: straight}), values)
+		rows, rewritten, err := se.explain(ctx, ck.feed.writer(ck.columns).write(shape{after: r.After != "", straight: straight}), values)
 		if err != nil {
 			return err
 		}
-		plan, err := plans.ReadMySQL(rows, understood)
+		plan, err := plans.ReadMySQL(rows, rewritten)
 		if err != nil {
 			return err
 		}
@@ -145,13 +145,13 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 }
 
 // explain returns the rows of EXPLAIN and the statement as the server rewrote it.
-func (se *session) explain(ctx context.Context, sql string, args []any) (rows [][]string, understood string, err error) {
+func (se *session) explain(ctx context.Context, sql string, args []any) (rows [][]string, rewritten string, err error) {
 	if rows, err = se.texts(ctx, se.Server.Explain()+sql, args...); err != nil {
 		return nil, "", fmt.Errorf("explain: %w", err)
 	}
 	notes, err := se.Query(ctx, "SHOW WARNINGS")
 	if err != nil {
-		return nil, "", fmt.Errorf("read how the server understood the statement: %w", err)
+		return nil, "", fmt.Errorf("read how the server rewrote the statement: %w", err)
 	}
 	for _, note := range notes {
 		if note[1] == "1003" {

@@ -33,7 +33,7 @@ func checkFeed(t *testing.T, url string, def feed.Definition) (string, string) {
 }
 
 func TestCheckKey(t *testing.T) {
-	server := apptest.MariaDB(t, hostileSettings...)
+	server := apptest.MySQL(t, hostileSettings()...)
 	url := freshDatabases(server)(t)
 	mustExecute(t, url,
 		"CREATE TABLE items (id bigint NOT NULL PRIMARY KEY, at datetime, `group` int NOT NULL)",
@@ -79,7 +79,7 @@ func largeFreight(t *testing.T, url string) {
 
 func TestCheckPlans(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t, hostileSettings...)
+	server := apptest.MySQL(t, hostileSettings()...)
 	url := freshDatabases(server)(t)
 	largeFreight(t, url)
 	city := []feed.Param{{Name: "city", Type: feed.Integer}}
@@ -134,7 +134,7 @@ func TestCheckPlans(t *testing.T) {
 // TestReadsNoMore counts the rows that the server reads of 100,000.
 func TestReadsNoMore(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t)
+	server := apptest.MySQL(t)
 	url := server.URL("test")
 	largeFreight(t, url)
 	mustExecute(t, url, "CREATE INDEX by_at ON orders (at, id)", "CREATE INDEX mixed ON orders (city, at DESC, id)", "ANALYZE TABLE orders")

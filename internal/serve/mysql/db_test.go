@@ -16,7 +16,7 @@ import (
 
 func TestMySQL(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t, append(hostileSettings, "--log-bin=binlog", "--sync-binlog=0")...)
+	server := apptest.MySQL(t, append(hostileSettings(), "--log-bin=binlog", "--sync-binlog=0")...)
 	tests := []struct {
 		name string
 		run  func(*testing.T, *apptest.Server, string)

@@ -137,16 +137,16 @@ type origin struct {
 	subtype subtype
 }
 
-// readOrigins explains the statement and reads what the server understood: every
+// readOrigins explains the statement and reads what the server made of it: every
 // column comes with its table.
 func (f *Feed) readOrigins(ctx context.Context, se *session, sql string, args []any) (*origins, error) {
 	_, text, err := se.explain(ctx, sql, args)
 	if err != nil {
 		return nil, err
 	}
-	understood := plans.ReadUnderstood(text)
+	rewritten := plans.ReadRewritten(text)
 	o := &origins{outputs: make(map[string]origin)}
-	if o.tables, err = se.existing(ctx, understood.Tables()); err != nil {
+	if o.tables, err = se.existing(ctx, rewritten.Tables()); err != nil {
 		return nil, fmt.Errorf("look up the tables: %w", err)
 	}
 	columns := make(map[plans.TableName][]origin)
@@ -155,7 +155,7 @@ func (f *Feed) readOrigins(ctx context.Context, se *session, sql string, args []
 			return nil, fmt.Errorf("look up the columns of %s: %w", t, err)
 		}
 	}
-	for output, ref := range understood.Outputs() {
+	for output, ref := range rewritten.Outputs() {
 		for _, column := range columns[o.tables[ref.Table]] {
 			if column.Name == ref.Name {
 				o.outputs[output] = column

@@ -68,7 +68,7 @@ func typeTests() []typeTest {
 // only a lax sql_mode lets in.
 func TestTypes(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t, hostileSettings...)
+	server := apptest.MySQL(t, hostileSettings()...)
 	url := freshDatabases(server)(t)
 	db := open(t, url, database.Pool{})
 	for i, test := range typeTests() {
@@ -92,7 +92,7 @@ func TestTypes(t *testing.T) {
 // TestKeyTypes walks a feed row by row by keys of each type.
 func TestKeyTypes(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t, hostileSettings...)
+	server := apptest.MySQL(t, hostileSettings()...)
 	url := freshDatabases(server)(t)
 	db := open(t, url, database.Pool{})
 	for i, test := range []struct {

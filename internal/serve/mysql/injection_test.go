@@ -137,7 +137,7 @@ func (in injection) ask(ctx context.Context, se *session, id int, text string) e
 // connection, set behind the adapter's back: each finds its own row only.
 func TestInjection(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t)
+	server := apptest.MySQL(t)
 	url := server.URL("test")
 	in := newInjection(t, url)
 	texts := hostileTexts()
@@ -192,7 +192,7 @@ func proveHarm(t *testing.T, se *session) {
 // Through the adapter, random bytes are returned as they were bound.
 func TestBoundBytes(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t, hostileSettings...)
+	server := apptest.MySQL(t, hostileSettings()...)
 	url := freshDatabases(server)(t)
 	in := newInjection(t, url)
 	random := rand.New(rand.NewPCG(6, 3))
@@ -223,7 +223,7 @@ func FuzzBound(f *testing.F) {
 	for _, text := range hostileTexts() {
 		f.Add([]byte(text))
 	}
-	server := apptest.MariaDB(f)
+	server := apptest.MySQL(f)
 	db := open(f, server.URL("test"), database.Pool{})
 	def := feed.Definition{
 		Name: "/echo", SQL: "SELECT HEX(:v) AS bound, CAST(:v AS BINARY) AS k",

@@ -44,6 +44,8 @@ type DB struct {
 	acquiring atomic.Int64 // statements waiting for a connection
 
 	stopKeeping context.CancelFunc
+	closing     context.Context // ends when Close is called
+	stop        context.CancelFunc
 	keeper      sync.WaitGroup
 
 	mu      sync.Mutex
@@ -68,6 +70,7 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 	db.pool.SetMaxIdleConns(bounds.Max)
 	db.pool.SetConnMaxLifetime(bounds.MaxLifetime)
 	db.pool.SetConnMaxIdleTime(bounds.MaxIdleTime)
+	db.closing, db.stop = context.WithCancel(context.WithoutCancel(ctx))
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	db.stopKeeping = stop
 	db.keeper.Go(func() { db.keepMin(keeping) })
@@ -79,6 +82,7 @@ func (db *DB) Close() error {
 	db.mu.Lock()
 	db.closed = true
 	db.mu.Unlock()
+	db.stop()
 	db.stopKeeping()
 	db.keeper.Wait()
 	db.running.Wait()
@@ -188,8 +192,8 @@ func (db *DB) withSession(ctx context.Context, work func(context.Context, *sessi
 }
 
 // onSession runs work on one connection. limit derives the context of work once there is a
-// connection. If that context ends, the server is told to end the statement and the
-// connection is closed.
+// connection. If that context ends, the server is told to end the statement, unless it is a
+// COMMIT, and the connection is closed.
 func (db *DB) onSession(ctx context.Context, limit func(context.Context) (context.Context, context.CancelFunc), work func(context.Context, *session) error) error {
 	if err := db.begin(); err != nil {
 		return err
@@ -220,10 +224,34 @@ func (db *DB) onSession(ctx context.Context, limit func(context.Context) (contex
 	return work1
 }
 
+// unlimited returns a context for a COMMIT: it ends when ctx is cancelled, but not at ctx's
+// deadline. After the deadline, it ends when the DB is closed.
+func (db *DB) unlimited(ctx context.Context) (context.Context, context.CancelFunc) {
+	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stopFirst := context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) || db.closing.Err() != nil {
+			cancel()
+		}
+	})
+	stopSecond := context.AfterFunc(db.closing, func() {
+		if ctx.Err() != nil {
+			cancel()
+		}
+	})
+	return free, func() {
+		stopFirst()
+		stopSecond()
+		cancel()
+	}
+}
+
 // abandon ends a connection and the statement that the server may still run on it. It
 // returns database.ErrEnded if the server confirms.
 func (db *DB) abandon(se *session) error {
 	_ = se.Close()
+	if se.committing {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	if err := db.connector.opener.Kill(ctx, se.ID); err != nil {

@@ -19,16 +19,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hostileSettings are server defaults that would change what values look like or
+// hostileSettings returns server defaults that would change what values look like or
 // how statements are read, if sessions did not set their own.
-var hostileSettings = []string{
-	"--default-time-zone=+08:00", "--character-set-server=latin1", "--skip-character-set-client-handshake",
-	"--sql-mode=ANSI_QUOTES,EMPTY_STRING_IS_NULL", "--default-storage-engine=Aria", "--transaction-isolation=READ-UNCOMMITTED",
+func hostileSettings() []string {
+	settings := []string{
+		"--default-time-zone=+08:00", "--character-set-server=latin1", "--skip-character-set-client-handshake", "--transaction-isolation=READ-UNCOMMITTED",
+	}
+	if onMySQL() {
+		return append(settings, "--sql-mode=ANSI_QUOTES", "--default-storage-engine=MyISAM")
+	}
+	return append(settings, "--sql-mode=ANSI_QUOTES,EMPTY_STRING_IS_NULL", "--default-storage-engine=Aria")
 }
+
+// onMySQL reports whether the tests run on MySQL instead of MariaDB.
+func onMySQL() bool { return apptest.KindOfMySQL() == apptest.KindMySQL }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	server := apptest.MariaDB(t, hostileSettings...)
+	server := apptest.MySQL(t, hostileSettings()...)
 	fresh := freshDatabases(server)
 	storetest.Feed(t, storetest.Backend{
 		Open: func(t testing.TB, pool database.Pool) storetest.DB {

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -88,12 +89,15 @@ const countSlots = 64
 // processes can call its methods concurrently.
 type Popups struct {
 	db   *DB
-	slot int64 // the slot of popup_counts for this process
+	slot int64    // the slot of popup_counts for this process
+	own  [16]byte // a row of popup_queues that no other process writes
 }
 
 // Popups returns the popup tables of the database. Call EnsureTables first.
 func (db *DB) Popups() *Popups {
-	return &Popups{db: db, slot: rand.Int64N(countSlots)}
+	p := &Popups{db: db, slot: rand.Int64N(countSlots)}
+	_, _ = cryptorand.Read(p.own[:]) // never fails
+	return p
 }
 
 // Close does nothing: the connections belong to the DB.
@@ -140,8 +144,10 @@ func (p *Popups) withSession(ctx context.Context, work func(context.Context, *se
 
 // transaction runs work in a transaction. It retries as withSession does, and after a
 // conflict with another transaction. After an error of the connection work may have been
-// committed; it is not repeated then.
+// committed; it is not repeated then. The COMMIT has no deadline.
 func (p *Popups) transaction(ctx context.Context, work func(context.Context, *session) error) error {
+	free, cancel := p.db.unlimited(ctx)
+	defer cancel()
 	var err error
 	for range attemptsMax {
 		err = p.withSession(ctx, func(ctx context.Context, se *session) error {
@@ -150,7 +156,7 @@ func (p *Popups) transaction(ctx context.Context, work func(context.Context, *se
 			}
 			err := work(ctx, se)
 			if err == nil {
-				return commit(ctx, se)
+				return commit(free, se)
 			}
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
 				err = errors.Join(err, se.Close()) // the server rolls back
@@ -168,7 +174,7 @@ func (p *Popups) transaction(ctx context.Context, work func(context.Context, *se
 // commit hides from withSession an error that leaves open whether the server has
 // committed.
 func commit(ctx context.Context, se *session) error {
-	err := se.Exec(ctx, "COMMIT")
+	err := se.commit(ctx)
 	if err != nil && worthRetrying(err) {
 		return fmt.Errorf("commit; it may have succeeded: %s", err.Error())
 	}

@@ -45,7 +45,7 @@ func upsertStates() string {
 // The commit is durable only if the server has innodb_flush_log_at_trx_commit = 1.
 func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
 	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error {
-		a := applier{slot: p.slot, mark: mark, events: popup.Distinct(events), newest: popup.Newest(events)}
+		a := applier{slot: p.slot, own: p.own, mark: mark, events: popup.Distinct(events), newest: popup.Newest(events)}
 		return p.transaction(ctx, a.apply)
 	})
 }
@@ -53,6 +53,7 @@ func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Eve
 // applier stores some events in one transaction.
 type applier struct {
 	slot   int64
+	own    [16]byte       // Popups.own
 	mark   *queue.Mark    // nil: none
 	events []*popup.Event // by id
 	newest []*popup.Event // ordered by user and placement
@@ -81,11 +82,22 @@ func (a *applier) apply(ctx context.Context, se *session) error {
 		return err
 	}
 	err = insertRows(ctx, se, "INSERT INTO popup_state ("+stateColumns+") VALUES ", upsertStates(), a.newest, appendNewest)
+	if err == nil && len(added) == 0 {
+		err = a.writeSomething(ctx, se)
+	}
 	if err != nil || a.mark == nil {
 		return err
 	}
 	_, err = se.exec(ctx, "INSERT INTO popup_queues (queue, sequence) VALUES (?, ?) ON DUPLICATE KEY UPDATE sequence = GREATEST(sequence, VALUES(sequence))",
 		namedValues([]any{a.mark.Spool[:], int64(a.mark.Last)}))
+	return err
+}
+
+// writeSomething makes a transaction that may change nothing reach the server's logs. What
+// earlier transactions have stored is durable, and replicated, once a later one is. The row
+// is this process's own.
+func (a *applier) writeSomething(ctx context.Context, se *session) error {
+	_, err := se.exec(ctx, "INSERT INTO popup_queues (queue, sequence) VALUES (?, 1) ON DUPLICATE KEY UPDATE sequence = sequence + 1", namedValues([]any{a.own[:]}))
 	return err
 }
 

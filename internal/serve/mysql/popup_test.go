@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,11 +15,11 @@ import (
 
 func TestPopupConformance(t *testing.T) {
 	t.Parallel()
-	storetest.Popup(t, popupBackend(apptest.MariaDB(t, append(hostileSettings, "--innodb-flush-log-at-trx-commit=1")...)))
+	storetest.Popup(t, popupBackend(apptest.MySQL(t, append(hostileSettings(), "--innodb-flush-log-at-trx-commit=1")...)))
 }
 
 func BenchmarkPopupApply(b *testing.B) {
-	storetest.PopupApply(b, popupBackend(apptest.MariaDB(b, "--innodb-flush-log-at-trx-commit=1")))
+	storetest.PopupApply(b, popupBackend(apptest.MySQL(b, "--innodb-flush-log-at-trx-commit=1")))
 }
 
 func popupBackend(server *apptest.Server) storetest.PopupBackend {
@@ -40,9 +39,9 @@ func popupBackend(server *apptest.Server) storetest.PopupBackend {
 
 // A campaign whose commit's answer is lost is not created a second time.
 func TestPopupCommitUnanswered(t *testing.T) {
-	server := apptest.MariaDB(t)
+	server := apptest.MySQL(t)
 	url := freshDatabases(server)(t)
-	proxy := storetest.NewProxy(t, server.Addr(), func(sent []byte) bool { return bytes.Contains(sent, []byte("\x03COMMIT")) })
+	proxy := storetest.NewProxy(t, server.Addr(), isCommit)
 	p := open(t, strings.Replace(url, server.Addr(), proxy.Addr(), 1), database.Pool{}).Popups()
 	if err := p.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
@@ -60,7 +59,7 @@ func TestPopupCommitUnanswered(t *testing.T) {
 // The server keeps the lock of a session that it has not ended. No other process holds it.
 // It ends a session that does not look at its lock.
 func TestPopupLockOldSession(t *testing.T) {
-	server := apptest.MariaDB(t)
+	server := apptest.MySQL(t)
 	p := open(t, freshDatabases(server)(t), database.Pool{}).Popups()
 	if err := p.EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)

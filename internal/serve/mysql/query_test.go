@@ -14,7 +14,7 @@ import (
 )
 
 func TestQuery(t *testing.T) {
-	server := apptest.MariaDB(t, hostileSettings...)
+	server := apptest.MySQL(t, hostileSettings()...)
 	url := freshDatabases(server)(t)
 	mustExecute(t, url,
 		"CREATE TABLE t (id int PRIMARY KEY, flag boolean NOT NULL, doc json, name varchar(99) CHARACTER SET utf8mb4)",

@@ -45,6 +45,21 @@ type session struct {
 	prepared map[string]*prepared // feeds with one text share it
 	clock    uint64
 	values   []driver.Value // of the current row
+
+	committing bool // a COMMIT was sent and not answered
+}
+
+// commit commits the transaction. No timeout of the server ends it. If ctx ends, the
+// connection is closed and the server goes on.
+func (se *session) commit(ctx context.Context) error {
+	sql := "COMMIT"
+	if se.Server.MariaDB {
+		sql = "SET STATEMENT max_statement_time = 0 FOR COMMIT"
+	}
+	se.committing = true
+	err := se.Exec(ctx, sql)
+	se.committing = err != nil && !se.IsValid()
+	return err
 }
 
 // prepared is a statement on one connection.
@@ -180,10 +195,11 @@ func (se *session) texts(ctx context.Context, sql string, args ...any) (all [][]
 	return all, errors.Join(err, rows.Close())
 }
 
-// forget drops a statement if the error says that the server no longer knows it.
+// forget drops a statement if the error says that the server no longer knows it, or that it
+// got too large a value, which makes every later execution fail too.
 func (se *session) forget(sql string, err error) error {
 	var refused *mysql.MySQLError
-	if errors.As(err, &refused) && (refused.Number == numNeedsPreparing || refused.Number == numUnknownStatement) {
+	if errors.As(err, &refused) && (refused.Number == numNeedsPreparing || refused.Number == numUnknownStatement || isTooLarge(refused)) {
 		se.drop(sql)
 	}
 	return err

@@ -3,42 +3,20 @@ package mysql
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"math/bits"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
 )
 
-// streamTables are created if they are missing. Without the right to create tables, an
-// administrator creates them.
-var streamTables = []string{
-	`CREATE TABLE IF NOT EXISTS spillway_batches (
-	id BINARY(16) NOT NULL PRIMARY KEY,
-	created_at DATETIME(6) NOT NULL,
-	results LONGBLOB,
-	KEY created_at (created_at)
-) ENGINE=InnoDB`,
-	"CREATE TABLE IF NOT EXISTS spillway_requests (\n" +
-		"	stream VARBINARY(255) NOT NULL,\n" +
-		"	`key` VARBINARY(255) NOT NULL,\n" +
-		`	fingerprint BINARY(32) NOT NULL,
-	outcome LONGBLOB NOT NULL,
-	expires_at DATETIME(6) NOT NULL,
-	` + "PRIMARY KEY (stream, `key`),\n" + `	KEY expires_at (expires_at)
-) ENGINE=InnoDB`,
-}
-
 // Stream stores the records of one stream. It implements stream.Sink.
 //
-// A batch is one transaction of several round trips: START TRANSACTION, the batch id, the
-// rows, the idempotency keys and COMMIT. Rows are multi-row INSERTs prepared for powers of
+// A batch is one transaction of several round trips: START TRANSACTION, the batch id or the
+// mark of the spool, the rows, the idempotency keys and COMMIT. No timeout ends the COMMIT. Rows are multi-row INSERTs prepared for powers of
 // two: 300 rows are statements of 256, 32, 8 and 4. InnoDB rolls back a failed statement
 // alone, so the halves of a refused one are tried without savepoints. INSERT IGNORE is
 // never used, because it changes values to fit. Tables of engines other than InnoDB are
@@ -48,7 +26,8 @@ var streamTables = []string{
 // unchanged. That clause applies to every unique index; if the existing row has another
 // key, it sets a key column to NULL, which fails. Key columns must therefore be NOT NULL.
 //
-// Booleans are stored as 1 and 0, timestamps in UTC, JSON and UUIDs as text.
+// Booleans are stored as 1 and 0, timestamps in UTC, JSON and UUIDs as text. The server rounds
+// decimals that a column cannot hold, so that these are refused here.
 type Stream struct {
 	db      *DB
 	schema  *stream.Schema
@@ -56,8 +35,12 @@ type Stream struct {
 	columns []stream.Column
 	most    int // rows of one statement, a power of two
 
-	ready  atomic.Bool // the tables have been checked
-	drains atomic.Bool // and the table of spools
+	ready    atomic.Bool                            // the tables have been checked
+	table    atomic.Pointer[map[string]tableColumn] // as it was checked
+	spools   atomic.Bool                            // an earlier version has left its table of spools
+	semiSync atomic.Bool                            // the server may wait for a replica
+	keepKeys atomic.Int64                           // stream.Keep.Keys of the last Sweep, in nanoseconds; 0: unknown
+	counter  atomic.Pointer[counter]                // nil: every column is the stream's, or has no counter
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -124,56 +107,6 @@ func (st *Stream) Check(ctx context.Context) error {
 	return nil
 }
 
-// prepareTables creates the stream's own tables and checks the table of the records.
-func (st *Stream) prepareTables(ctx context.Context, se *session) error {
-	if st.ready.Load() {
-		return nil
-	}
-	present, err := se.Query(ctx, "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN ('spillway_batches', 'spillway_requests')")
-	if err != nil {
-		return err
-	}
-	for _, sql := range streamTables {
-		if present[0][0] == "2" {
-			break
-		}
-		if err := se.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("create the tables spillway_batches and spillway_requests: %w", err)
-		}
-	}
-	if err := st.checkTable(ctx, se); err != nil {
-		return err
-	}
-	st.ready.Store(true)
-	return nil
-}
-
-// checkTable refuses a table without transactions, and a key column that may be NULL.
-func (st *Stream) checkTable(ctx context.Context, se *session) error {
-	database, table, named := strings.Cut(st.def.Table, ".")
-	if !named {
-		database, table = "", st.def.Table
-	}
-	const where = " WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
-	engines, err := se.texts(ctx, "SELECT engine FROM information_schema.tables"+where, database, table)
-	if err != nil {
-		return err
-	}
-	if len(engines) == 1 && engines[0][0] != "" && engines[0][0] != "InnoDB" {
-		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", errTable, st.def.Table, engines[0][0], plans.ParseTableName(st.def.Table).SQL(plans.MySQL))
-	}
-	for _, name := range st.def.Key {
-		nullable, err := se.texts(ctx, "SELECT is_nullable FROM information_schema.columns"+where+" AND column_name = ?", database, table, name)
-		if err != nil {
-			return err
-		}
-		if len(nullable) == 1 && nullable[0][0] == "YES" {
-			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", errTable, name, st.def.Table)
-		}
-	}
-	return nil
-}
-
 // Durability implements stream.Sink.
 func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	var d stream.Durability
@@ -194,29 +127,53 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 		if log := settings["log_bin"]; (log == "ON" || log == "1") && settings["sync_binlog"] != "1" {
 			d.Unsafe = append(d.Unsafe, "sync_binlog="+settings["sync_binlog"])
 		}
-		return nil
+		semi, err := readSemiSync(ctx, se)
+		if err != nil {
+			return err
+		}
+		st.semiSync.Store(semi.enabled)
+		d.Level = stream.LevelLocal
+		if semi.on {
+			d.Level = stream.LevelSemiSync
+		}
+		d.Clock, err = readClock(ctx, se)
+		return err
 	})
 	return d, err
 }
 
+// readClock returns how far the server's clock is ahead of this process's.
+func readClock(ctx context.Context, se *session) (time.Duration, error) {
+	before := time.Now()
+	rows, err := se.Query(ctx, "SELECT UTC_TIMESTAMP(6)")
+	if err != nil {
+		return 0, err
+	}
+	middle := before.Add(time.Since(before) / 2)
+	now, err := parseDatetime(rows[0][0])
+	return now.Sub(middle), err
+}
+
 // Sweep implements stream.Sink.
-func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) (int, error) {
+func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
+	st.keepKeys.Store(int64(keep.Keys))
 	total := 0
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
 		if err := st.prepareTables(ctx, se); err != nil {
 			return err
 		}
 		steps := []struct {
-			sql    string
-			before time.Time
+			from, column string
+			keep         time.Duration
 		}{
-			{"DELETE FROM spillway_batches WHERE created_at < ? LIMIT ?", batches},
-			{"DELETE FROM spillway_requests WHERE expires_at < ? LIMIT ?", now},
+			{"spillway_batches", "created_at", keep.Batches},
+			{"spillway_requests", "expires_at", keep.Keys},
+			{"spillway_epochs", "updated_at", keep.Marks},
+			{"spillway_drained", "created_at", keep.Marks},
 		}
 		for _, step := range steps {
-			n, err := se.exec(ctx, step.sql, []driver.NamedValue{
-				{Ordinal: 1, Value: appendDatetime(nil, step.before)}, {Ordinal: 2, Value: int64(limit)},
-			})
+			n, err := se.exec(ctx, "DELETE FROM "+step.from+" WHERE "+step.column+" < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?",
+				namedValues([]any{step.keep.Microseconds(), int64(limit)}))
 			if err != nil {
 				return err
 			}
@@ -225,6 +182,15 @@ func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) 
 		return nil
 	})
 	return total, err
+}
+
+// parseDatetime reads a DATETIME in UTC.
+func parseDatetime(text string) (time.Time, error) {
+	t, err := time.Parse("2006-01-02 15:04:05.999999", text)
+	if err != nil {
+		return t, fmt.Errorf("read a time of the database: %w", err)
+	}
+	return t, nil
 }
 
 func appendDatetime(dst []byte, t time.Time) []byte {
@@ -243,70 +209,3 @@ func (se *session) exec(ctx context.Context, sql string, args []driver.NamedValu
 	}
 	return result.RowsAffected()
 }
-
-// Error numbers of the server that a stream distinguishes.
-const (
-	numDuplicate      = 1062
-	numNotNull        = 1048
-	numNoSuchTable    = 1146
-	numWrongValue     = 1366
-	numNoDefault      = 1364
-	numTruncated      = 1265
-	numCheckMySQL     = 3819
-	numCheckMariaDB   = 4025
-	numSignal         = 1644
-	numRowTooLarge    = 1118
-	numJSONFirst      = 3140
-	numJSONLast       = 3158
-	numLockWait       = 1205
-	numDeadlock       = 1213
-	numChanged        = 1020
-	numConnections    = 1040
-	numNotReady       = 1047
-	numReadOnlyOption = 1290
-	numReadOnly       = 1836
-	numTableFull      = 1114
-	numDiskFull       = 1021
-)
-
-// isData reports whether the server refuses the rows themselves.
-func isData(err error) (reason string, ok bool) {
-	var refused *mysql.MySQLError
-	if !errors.As(err, &refused) {
-		return "", false
-	}
-	switch n := refused.Number; n {
-	case numDuplicate, numNotNull, numWrongValue, numNoDefault, numTruncated, numCheckMySQL, numCheckMariaDB, numSignal,
-		numRowTooLarge, numCannotConvert, numInvalidCharacters:
-		return refused.Message, true
-	default:
-		class := string(refused.SQLState[:2])
-		return refused.Message, class == "22" || class == "23" || class == "45" || n >= numJSONFirst && n <= numJSONLast
-	}
-}
-
-// classify wraps the server's error about a transaction that was not committed.
-func (st *Stream) classify(err error) error {
-	if err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient) || errors.Is(err, errClosed) {
-		return err
-	}
-	var refused *mysql.MySQLError
-	if !errors.As(err, &refused) {
-		if errors.Is(err, errTable) {
-			return err
-		}
-		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
-	}
-	switch refused.Number {
-	case numLockWait, numDeadlock, numChanged, numConnections, numNotReady, numReadOnlyOption, numReadOnly, numTableFull, numDiskFull,
-		numShutdown, numUnknownStatement, numInterrupted, numNeedsPreparing, numKilled, numStatementTimeout, numQueryTimeout, numDisconnectedIdle:
-		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
-	case numNoSuchTable: // one of the stream's own tables may have been dropped
-		st.ready.Store(false)
-		st.drains.Store(false)
-	}
-	return err
-}
-
-// errTable is the error of a table that cannot be used.
-var errTable = errors.New("the table cannot be used")

@@ -2,12 +2,10 @@ package mysql
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"math/bits"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -25,11 +23,6 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 		b.Session = se.ID
 		if err := st.prepareTables(ctx, se); err != nil {
 			return err
-		}
-		if b.Mark != nil {
-			if err := st.prepareSpools(ctx, se); err != nil {
-				return err
-			}
 		}
 		if err := w.boundLocks(); err != nil {
 			return err
@@ -57,6 +50,10 @@ type batchWriter struct {
 	se   *session
 	sent bool // COMMIT was sent and not answered
 	args []driver.NamedValue
+
+	keys map[*stream.Entry]*keyRow // rows that keys have, of other requests
+
+	unsure bool // the last refusal may be the server's
 
 	noLockWait bool // the session does not wait for locks
 }
@@ -103,22 +100,23 @@ func (w *batchWriter) unboundLocks() {
 }
 
 func (w *batchWriter) write() error {
+	w.b.Level = stream.LevelLocal
 	if err := w.se.Exec(w.ctx, "START TRANSACTION"); err != nil {
 		return err
 	}
-	if w.b.Mark != nil {
-		if stored, err := w.mark(); stored || err != nil {
+	found, err := w.identify()
+	switch {
+	case err != nil:
+		return err
+	case found:
+		// What an earlier transaction has stored is known to be durable, and replicated, once
+		// a later one is.
+		var id [16]byte
+		_, _ = rand.Read(id[:]) // never fails
+		if err := w.insertID(id); err != nil {
 			return err
 		}
-	} else {
-		_, err := w.se.exec(w.ctx, "INSERT INTO spillway_batches (id, created_at) VALUES (?, UTC_TIMESTAMP(6))", w.values(w.b.ID[:]))
-		var refused *mysql.MySQLError
-		if errors.As(err, &refused) && refused.Number == numDuplicate {
-			return w.readResults()
-		}
-		if err != nil {
-			return err
-		}
+		return w.commit()
 	}
 	w.b.Progress()
 	if err := w.fill(); err != nil {
@@ -128,23 +126,101 @@ func (w *batchWriter) write() error {
 		}
 		return err
 	}
-	results, err := w.b.Results()
-	if err != nil {
+	if err := w.finish(); err != nil {
 		return err
 	}
-	if results != nil {
-		if err := w.keepResults(results); err != nil {
+	return w.commit()
+}
+
+// identify inserts the batch's id, or compares its Mark. found reports that nothing of the
+// batch is to be stored; the transaction has written nothing then.
+func (w *batchWriter) identify() (found bool, err error) {
+	if w.b.Mark != nil {
+		return w.mark()
+	}
+	err = w.insertID(w.b.ID)
+	var refused *mysql.MySQLError
+	if !errors.As(err, &refused) || refused.Number != numDuplicate {
+		return false, err
+	}
+	if err := w.readResults(); err != nil {
+		return false, err
+	}
+	return true, w.se.Exec(w.ctx, "START TRANSACTION")
+}
+
+func (w *batchWriter) insertID(id [16]byte) error {
+	_, err := w.se.exec(w.ctx, "INSERT INTO spillway_batches (id, created_at) VALUES (?, UTC_TIMESTAMP(6))", w.values(id[:]))
+	return err
+}
+
+// finish stores what became of the records, and deletes the ids of earlier batches.
+func (w *batchWriter) finish() error {
+	if w.b.Mark != nil {
+		if err := w.verify(); err != nil {
 			return err
 		}
 	}
-	if err := w.forget(); err != nil {
+	results, err := w.b.Results()
+	switch {
+	case err != nil:
+		return err
+	case w.b.Mark != nil:
+		err = w.insertDrained(w.b.Mark.First, w.lastGroup(), w.b.Mark.Sums, results)
+	case results != nil:
+		_, err = w.se.exec(w.ctx, "UPDATE spillway_batches SET results = ? WHERE id = ?", w.values(results, w.b.ID[:]))
+	}
+	if err != nil {
 		return err
 	}
+	return w.forget()
+}
+
+// verify makes sure that no record is refused for a condition of the server.
+func (w *batchWriter) verify() error {
+	held := w.b.Verify()
+	if held == nil || len(w.b.Trial) == 0 {
+		return held
+	}
+	if err := w.se.Exec(w.ctx, "SAVEPOINT trial"); err != nil {
+		return err
+	}
+	if err := w.insertRows(w.b.TrialRows()); err != nil {
+		return err
+	}
+	if err := w.se.Exec(w.ctx, "ROLLBACK TO SAVEPOINT trial"); err != nil {
+		return err
+	}
+	return w.b.VerifyTrial(held)
+}
+
+// commit commits the transaction, and sets the batch's Level.
+func (w *batchWriter) commit() error {
+	var before semiSync
+	counted := w.st.semiSync.Load()
+	if counted {
+		var err error
+		if before, err = readSemiSyncStatus(w.ctx, w.se); err != nil {
+			return err
+		}
+	}
+	w.b.Committing()
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx)
+	}
 	w.sent = true
-	if err := w.se.Exec(w.ctx, "COMMIT"); err != nil {
+	if err := w.se.commit(w.ctx); err != nil {
+		w.sent = !isRolledBack(err)
 		return err
 	}
 	w.sent = false
+	if !counted || !before.on {
+		return nil
+	}
+	after, err := readSemiSyncStatus(w.ctx, w.se) // an error leaves the level that is certain
+	if err == nil && before.covers(after) {
+		w.b.Level = stream.LevelSemiSync
+	}
 	return nil
 }
 
@@ -200,156 +276,4 @@ func (w *batchWriter) forget() error {
 		sql = fmt.Appendf(sql, "x'%x'", id[:])
 	}
 	return w.se.Exec(w.ctx, string(append(sql, ')')))
-}
-
-// findKeys sets the results of the requests whose idempotency keys exist, and deletes keys
-// that have expired.
-func (w *batchWriter) findKeys(requests []*stream.Entry) error {
-	for len(requests) > 0 {
-		n := min(len(requests), w.st.most, 128)
-		if err := w.findSomeKeys(requests[:n]); err != nil {
-			return err
-		}
-		requests = requests[n:]
-	}
-	return nil
-}
-
-func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
-	byKey := make(map[string]*stream.Entry, len(requests))
-	args := []any{[]byte(w.st.def.Name)}
-	for _, e := range requests {
-		byKey[e.Key] = e
-		args = append(args, []byte(e.Key))
-	}
-	// The last key is repeated up to a power of two, so that there are few different
-	// statements.
-	marks := 1 << bits.Len(uint(len(requests)-1))
-	for len(args) < marks+1 {
-		args = append(args, args[len(args)-1])
-	}
-	where := " FROM spillway_requests WHERE stream = ? AND `key` IN (?" + strings.Repeat(",?", marks-1) + ")"
-	rows, err := w.se.texts(w.ctx, "SELECT `key`, fingerprint, outcome, expires_at < UTC_TIMESTAMP(6)"+where, args...)
-	if err != nil {
-		return err
-	}
-	expired := false
-	for _, row := range rows {
-		if row[3] == "1" {
-			expired = true
-			continue
-		}
-		if e := byKey[row[0]]; e != nil {
-			e.Found([]byte(row[1]), []byte(row[2]))
-		}
-	}
-	if !expired {
-		return nil
-	}
-	_, err = w.se.exec(w.ctx, "DELETE"+where+" AND expires_at < UTC_TIMESTAMP(6)", w.values(args...))
-	return err
-}
-
-// insertKeys stores the idempotency keys. If another process has stored one meanwhile, the
-// batch is retried and finds it.
-func (w *batchWriter) insertKeys(requests []*stream.Entry) error {
-	for len(requests) > 0 {
-		n := powerBelow(min(len(requests), w.st.most))
-		w.args = w.args[:0]
-		for _, e := range requests[:n] {
-			outcome, err := e.OutcomeNow()
-			if err != nil {
-				return err
-			}
-			w.push([]byte(w.st.def.Name))
-			w.push([]byte(e.Key))
-			w.push(e.Fingerprint[:])
-			w.push(outcome)
-			w.push(appendDatetime(nil, e.Expires))
-		}
-		_, err := w.se.exec(w.ctx, "INSERT INTO spillway_requests (stream, `key`, fingerprint, outcome, expires_at) VALUES "+tuples(n, 5), w.args)
-		var refused *mysql.MySQLError
-		if errors.As(err, &refused) && refused.Number == numDuplicate {
-			return fmt.Errorf("%w: %w", stream.ErrTransient, err)
-		}
-		if err != nil {
-			return err
-		}
-		requests = requests[n:]
-	}
-	return nil
-}
-
-// spoolTable is created with the first batch of a spool if it is missing.
-const spoolTable = `CREATE TABLE IF NOT EXISTS spillway_spools (
-	id BINARY(16) NOT NULL PRIMARY KEY,
-	stream VARBINARY(255) NOT NULL,
-	after BIGINT UNSIGNED NOT NULL,
-	sequence BIGINT UNSIGNED NOT NULL,
-	results LONGBLOB,
-	updated_at DATETIME(6) NOT NULL
-) ENGINE=InnoDB`
-
-// prepareSpools creates the table of spools once. An existing table needs no right to
-// create it.
-func (st *Stream) prepareSpools(ctx context.Context, se *session) error {
-	if st.drains.Load() {
-		return nil
-	}
-	present, err := se.Query(ctx, "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'spillway_spools'")
-	if err != nil {
-		return err
-	}
-	if present[0][0] != "1" {
-		if err := se.Exec(ctx, spoolTable); err != nil {
-			return fmt.Errorf("create the table spillway_spools: %w", err)
-		}
-	}
-	st.drains.Store(true)
-	return nil
-}
-
-// mark stores which groups of a spool the batch contains. stored reports that the database
-// already has them; the transaction is then ended.
-func (w *batchWriter) mark() (stored bool, err error) {
-	m := w.b.Mark
-	rows, err := w.se.texts(w.ctx, "SELECT after, sequence, COALESCE(results, '') FROM spillway_spools WHERE id = ? FOR UPDATE", m.Spool[:])
-	if err != nil {
-		return false, err
-	}
-	if len(rows) == 0 {
-		_, err := w.se.exec(w.ctx, "INSERT INTO spillway_spools (stream, after, sequence, updated_at, id) VALUES (?, ?, ?, UTC_TIMESTAMP(6), ?)",
-			w.values([]byte(m.Name), int64(m.After), int64(m.Last), m.Spool[:]))
-		return false, err
-	}
-	after, err := strconv.ParseUint(rows[0][0], 10, 64)
-	if err != nil {
-		return false, fmt.Errorf("read spillway_spools: %w", err)
-	}
-	last, err := strconv.ParseUint(rows[0][1], 10, 64)
-	if err != nil {
-		return false, fmt.Errorf("read spillway_spools: %w", err)
-	}
-	if stored, err = m.Compare(after, last); err != nil {
-		return false, err
-	}
-	if stored {
-		if err := w.b.SetResults([]byte(rows[0][2])); err != nil {
-			return false, err
-		}
-		return true, w.se.Exec(w.ctx, "ROLLBACK")
-	}
-	_, err = w.se.exec(w.ctx, "UPDATE spillway_spools SET stream = ?, after = ?, sequence = ?, results = NULL, updated_at = UTC_TIMESTAMP(6) WHERE id = ?",
-		w.values([]byte(m.Name), int64(m.After), int64(m.Last), m.Spool[:]))
-	return false, err
-}
-
-// keepResults stores the results in the row that identifies the batch.
-func (w *batchWriter) keepResults(results []byte) error {
-	if w.b.Mark != nil {
-		_, err := w.se.exec(w.ctx, "UPDATE spillway_spools SET results = ? WHERE id = ?", w.values(results, w.b.Mark.Spool[:]))
-		return err
-	}
-	_, err := w.se.exec(w.ctx, "UPDATE spillway_batches SET results = ? WHERE id = ?", w.values(results, w.b.ID[:]))
-	return err
 }

@@ -28,7 +28,7 @@ func (w *batchWriter) insertRows(rows []stream.Row) error {
 		}
 		rows = rows[n:]
 	}
-	return nil
+	return w.verifyColumns()
 }
 
 // insertSingly inserts the rows one by one.
@@ -39,7 +39,7 @@ func (w *batchWriter) insertSingly(rows []stream.Row) error {
 			return err
 		}
 		if refused != nil {
-			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refused.Reason})
+			r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: refused.Reason, Unsure: w.unsure})
 		}
 	}
 	return nil
@@ -47,27 +47,56 @@ func (w *batchWriter) insertSingly(rows []stream.Row) error {
 
 // insertRange inserts all of the rows, a power of two, or none.
 func (w *batchWriter) insertRange(rows []stream.Row) (*stream.Refused, error) {
-	w.args = w.args[:0]
+	w.args, w.unsure = w.args[:0], false
 	for _, r := range rows {
+		if reason := w.st.inexact(r); reason != "" {
+			return &stream.Refused{Reason: reason}, nil
+		}
 		for i, c := range w.st.columns {
 			w.push(valueOf(r, i, c.Type))
 		}
 	}
-	_, err := w.se.exec(w.ctx, w.st.insert(len(rows), false), w.args)
+	changed, err := w.se.exec(w.ctx, w.st.insert(len(rows), false), w.args)
 	w.b.Progress()
-	reason, data := isData(err)
-	if err == nil || !data {
-		return nil, err
+	refused, err := w.refused(err)
+	if err == nil && refused == nil {
+		w.noteFound(rows, changed)
 	}
-	if len(rows) > 1 || len(w.st.def.Key) == 0 {
-		return &stream.Refused{Reason: reason}, nil
+	if refused == nil || len(rows) > 1 || len(w.st.def.Key) == 0 || w.unsure {
+		return refused, err
 	}
 	// The clause for the key has hidden the error; the plain statement shows it.
 	_, err = w.se.exec(w.ctx, w.st.insert(1, true), w.args)
-	if reason, data = isData(err); data {
-		return &stream.Refused{Reason: reason}, nil
+	return w.refused(err)
+}
+
+// noteFound notes the rows of a statement that it has not certainly inserted. The server
+// counts 1 for an inserted row, 0 for one that exists, and 2 if a trigger has changed that.
+// Of several rows, the sum does not tell.
+func (w *batchWriter) noteFound(rows []stream.Row, changed int64) {
+	if w.b.Mark != nil && len(w.st.def.Key) > 0 && (len(rows) > 1 || changed != 1) {
+		stream.NoteFound(rows)
 	}
-	return nil, err
+}
+
+// refused returns a *stream.Refused if the rows of a statement are refused, and sets unsure.
+// It returns any other error.
+func (w *batchWriter) refused(err error) (*stream.Refused, error) {
+	w.unsure = false
+	if err == nil {
+		return nil, nil
+	}
+	reason, unsure, ok := w.refusal(err)
+	if !ok {
+		return nil, err
+	}
+	if unsure {
+		if err := w.checkAlive(); err != nil {
+			return nil, err
+		}
+	}
+	w.unsure = unsure
+	return &stream.Refused{Reason: reason}, nil
 }
 
 func valueOf(r stream.Row, column int, t stream.Type) driver.Value {

@@ -1,0 +1,138 @@
+package mysql
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"spillway/internal/serve/stream"
+)
+
+// Error numbers of the server that a stream distinguishes.
+const (
+	numDuplicate       = 1062
+	numNotNull         = 1048
+	numOutOfRange      = 1264
+	numCounterRange    = 167 // MariaDB: of an AUTO_INCREMENT column
+	numNoSuchTable     = 1146
+	numWrongValue      = 1366
+	numNoDefault       = 1364
+	numTruncated       = 1265
+	numCheckMySQL      = 3819
+	numCheckMariaDB    = 4025
+	numSignal          = 1644
+	numRowTooLarge     = 1118
+	numJSONFirst       = 3140
+	numJSONLast        = 3158
+	numUnknown         = 1105
+	numPacketTooLarge  = 1153
+	numLockWait        = 1205
+	numDeadlock        = 1213
+	numLockTable       = 1206
+	numChanged         = 1020
+	numConnections     = 1040
+	numOutOfResources  = 1041
+	numUserConnections = 1203
+	numUserLimit       = 1226
+	numNotReady        = 1047
+	numReadOnlyOption  = 1290
+	numReadOnly        = 1836
+	numReadOnlyNow     = 1792
+	numReadLock        = 1223
+	numTableFull       = 1114
+	numDiskFull        = 1021
+	numTransactions    = 1637
+	numReplicationHook = 3100 // Group Replication cannot commit now
+	numRolledBack      = 3101 // and this commit conflicted with another
+)
+
+// isData reports whether the server refuses the rows themselves.
+func isData(err error) (reason string, ok bool) {
+	var refused *mysql.MySQLError
+	if !errors.As(err, &refused) {
+		return "", false
+	}
+	switch n := refused.Number; n {
+	case numDuplicate, numNotNull, numWrongValue, numNoDefault, numTruncated, numCheckMySQL, numCheckMariaDB, numSignal,
+		numRowTooLarge, numCannotConvert, numInvalidCharacters:
+		return refused.Message, true
+	default:
+		class := string(refused.SQLState[:2])
+		return refused.Message, class == "22" || class == "23" || class == "45" || n >= numJSONFirst && n <= numJSONLast || isTooLarge(refused)
+	}
+}
+
+// isTooLarge reports whether a value is larger than max_allowed_packet.
+func isTooLarge(err *mysql.MySQLError) bool {
+	return err.Number == numPacketTooLarge || err.Number == numUnknown && strings.Contains(err.Message, "max_allowed_packet")
+}
+
+// isTemporary reports whether the server may accept the same statement later. Nothing of
+// the transaction may be left.
+func isTemporary(number uint16) bool {
+	switch number {
+	case numLockWait, numDeadlock, numLockTable, numChanged, numConnections, numOutOfResources, numUserConnections, numUserLimit, numNotReady,
+		numReadOnlyOption, numReadOnly, numReadOnlyNow, numReadLock, numTableFull, numDiskFull, numTransactions, numReplicationHook, numRolledBack,
+		numShutdown, numUnknownStatement, numInterrupted, numNeedsPreparing, numKilled, numStatementTimeout, numQueryTimeout, numDisconnectedIdle:
+		return true
+	}
+	return false
+}
+
+// isRolledBack reports whether the error of a COMMIT says that the transaction was undone:
+// a conflict with another node of a cluster, or a lock.
+func isRolledBack(err error) bool {
+	var refused *mysql.MySQLError
+	if !errors.As(err, &refused) {
+		return false
+	}
+	switch refused.Number {
+	case numDeadlock, numLockWait, numRolledBack:
+		return true
+	}
+	return false
+}
+
+// refusal says whether rows of a batch are refused, and why. unsure reports that the reason
+// may be a condition of the server; only rows from a spool are refused then.
+func (w *batchWriter) refusal(err error) (reason string, unsure, ok bool) {
+	var refused *mysql.MySQLError
+	if !errors.As(err, &refused) {
+		return "", false, false
+	}
+	reason, data := isData(err)
+	if w.b.Mark == nil {
+		return reason, false, data
+	}
+	switch {
+	case data && !w.isServers(refused):
+		return reason, false, true
+	case !data && isTemporary(refused.Number):
+		return "", false, false
+	}
+	return refused.Message, true, true
+}
+
+// isServers reports whether an error that names the rows may come from the server's
+// settings or from the definition of the table.
+func (w *batchWriter) isServers(err *mysql.MySQLError) bool {
+	return err.Number == numNoDefault || isTooLarge(err) || w.st.counter.Load().causes(err)
+}
+
+// classify wraps the server's error about a transaction that was not committed.
+func (st *Stream) classify(err error) error {
+	if err == nil || errors.Is(err, stream.ErrUnconfirmed) || errors.Is(err, stream.ErrTransient) || errors.Is(err, stream.ErrHeld) ||
+		errors.Is(err, errClosed) || errors.Is(err, errTable) || errors.Is(err, mysql.ErrPktTooLarge) {
+		return err
+	}
+	var refused *mysql.MySQLError
+	if !errors.As(err, &refused) || isTemporary(refused.Number) {
+		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
+	}
+	if refused.Number == numNoSuchTable { // one of the stream's own tables may have been dropped
+		st.ready.Store(false)
+	}
+	return err
+}

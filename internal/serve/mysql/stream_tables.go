@@ -1,0 +1,183 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"spillway/internal/plans"
+	"spillway/internal/serve/stream"
+)
+
+// streamTables are created if they are missing. Without the right to create tables, an
+// administrator creates them.
+var streamTables = []string{
+	`CREATE TABLE IF NOT EXISTS spillway_batches (
+	id BINARY(16) NOT NULL PRIMARY KEY,
+	created_at DATETIME(6) NOT NULL,
+	results LONGBLOB,
+	KEY created_at (created_at)
+) ENGINE=InnoDB`,
+	"CREATE TABLE IF NOT EXISTS spillway_requests (\n" +
+		"	stream VARBINARY(255) NOT NULL,\n" +
+		"	`key` VARBINARY(255) NOT NULL,\n" +
+		`	fingerprint BINARY(32) NOT NULL,
+	outcome LONGBLOB NOT NULL,
+	expires_at DATETIME(6) NOT NULL,
+	accepted_at DATETIME(6),
+	earlier LONGBLOB,
+	` + "PRIMARY KEY (stream, `key`),\n" + `	KEY expires_at (expires_at)
+) ENGINE=InnoDB`,
+	"CREATE TABLE IF NOT EXISTS spillway_epochs (\n" +
+		`	spool BINARY(16) NOT NULL,
+	epoch BINARY(16) NOT NULL,
+	stream VARBINARY(255) NOT NULL,
+	` + "`last` BIGINT UNSIGNED NOT NULL,\n" + `	updated_at DATETIME(6) NOT NULL,
+	PRIMARY KEY (spool, epoch),
+	KEY updated_at (updated_at)
+) ENGINE=InnoDB`,
+	"CREATE TABLE IF NOT EXISTS spillway_drained (\n" +
+		`	spool BINARY(16) NOT NULL,
+	epoch BINARY(16) NOT NULL,
+	` + "`last` BIGINT UNSIGNED NOT NULL,\n	`first` BIGINT UNSIGNED NOT NULL,\n" + `	sums LONGBLOB NOT NULL,
+	results LONGBLOB,
+	created_at DATETIME(6) NOT NULL,
+	` + "PRIMARY KEY (spool, epoch, `last`),\n" + `	KEY created_at (created_at)
+) ENGINE=InnoDB`,
+}
+
+// keyColumns are columns of spillway_requests that earlier versions lack.
+const keyColumns = "ALTER TABLE spillway_requests ADD COLUMN accepted_at DATETIME(6), ADD COLUMN earlier LONGBLOB"
+
+// prepareTables creates the stream's own tables and checks the table of the records.
+func (st *Stream) prepareTables(ctx context.Context, se *session) error {
+	if st.ready.Load() {
+		return nil
+	}
+	present, err := se.Query(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
+		"('spillway_batches', 'spillway_requests', 'spillway_epochs', 'spillway_drained', 'spillway_spools')")
+	if err != nil {
+		return err
+	}
+	names := make(map[string]bool)
+	for _, row := range present {
+		names[row[0]] = true
+	}
+	st.spools.Store(names["spillway_spools"])
+	delete(names, "spillway_spools")
+	for _, sql := range streamTables {
+		if len(names) == len(streamTables) {
+			break
+		}
+		if err := se.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("create the tables spillway_batches, spillway_requests, spillway_epochs and spillway_drained: %w", err)
+		}
+	}
+	if names["spillway_requests"] {
+		if err := addKeyColumns(ctx, se); err != nil {
+			return err
+		}
+	}
+	if err := st.checkTable(ctx, se); err != nil {
+		return err
+	}
+	st.ready.Store(true)
+	return nil
+}
+
+// addKeyColumns adds the columns that the table of an earlier version lacks.
+func addKeyColumns(ctx context.Context, se *session) error {
+	columns, err := se.Query(ctx, "SELECT count(*) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'spillway_requests' AND column_name IN ('accepted_at', 'earlier')")
+	if err != nil || columns[0][0] == "2" {
+		return err
+	}
+	err = se.Exec(ctx, keyColumns)
+	var refused *mysql.MySQLError
+	if errors.As(err, &refused) && refused.Number == numDuplicateColumn {
+		return nil // another process was faster
+	}
+	if err != nil {
+		return fmt.Errorf("%w: add the columns accepted_at and earlier to spillway_requests, by hand if this user may not (%s): %w", errTable, keyColumns, err)
+	}
+	return nil
+}
+
+// checkTable refuses a table without transactions, and a key column that may be NULL. It
+// finds the table's counter.
+func (st *Stream) checkTable(ctx context.Context, se *session) error {
+	database, table, named := strings.Cut(st.def.Table, ".")
+	if !named {
+		database, table = "", st.def.Table
+	}
+	const where = " WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?"
+	engines, err := se.texts(ctx, "SELECT engine FROM information_schema.tables"+where, database, table)
+	if err != nil {
+		return err
+	}
+	if len(engines) == 1 && engines[0][0] != "" && engines[0][0] != "InnoDB" {
+		return fmt.Errorf("%w: %s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", errTable, st.def.Table, engines[0][0], plans.ParseTableName(st.def.Table).SQL(plans.MySQL))
+	}
+	for _, name := range st.def.Key {
+		nullable, err := se.texts(ctx, "SELECT is_nullable FROM information_schema.columns"+where+" AND column_name = ?", database, table, name)
+		if err != nil {
+			return err
+		}
+		if len(nullable) == 1 && nullable[0][0] == "YES" {
+			return fmt.Errorf("%w: the key column %s of %s may be NULL; make it NOT NULL", errTable, name, st.def.Table)
+		}
+	}
+	if err := st.findCounter(ctx, se, where, database, table); err != nil {
+		return err
+	}
+	return st.checkColumns(ctx, se)
+}
+
+// counter is an AUTO_INCREMENT column that the stream does not write. When its type is used
+// up, the server reports a value out of range, or a duplicate of the last value.
+type counter struct {
+	column  string
+	indexes []string // unique ones over that column alone
+}
+
+// findCounter finds the table's counter.
+func (st *Stream) findCounter(ctx context.Context, se *session, where, database, table string) error {
+	columns, err := se.texts(ctx, "SELECT column_name FROM information_schema.columns"+where+" AND extra LIKE '%auto_increment%'", database, table)
+	if err != nil || len(columns) == 0 {
+		return err
+	}
+	c := &counter{column: columns[0][0]}
+	if slices.ContainsFunc(st.columns, func(s stream.Column) bool { return strings.EqualFold(s.Name, c.column) }) {
+		return nil
+	}
+	indexes, err := se.texts(ctx, "SELECT index_name FROM information_schema.statistics"+where+" AND non_unique = 0 GROUP BY index_name HAVING count(*) = 1 AND max(column_name) = ?", database, table, c.column)
+	if err != nil {
+		return err
+	}
+	for _, row := range indexes {
+		c.indexes = append(c.indexes, row[0])
+	}
+	st.counter.Store(c)
+	return nil
+}
+
+// causes reports whether an error says that the counter is used up.
+func (c *counter) causes(err *mysql.MySQLError) bool {
+	switch {
+	case c == nil:
+		return false
+	case err.Number == numOutOfRange || err.Number == numCounterRange:
+		return strings.Contains(err.Message, "'"+c.column+"'")
+	case err.Number == numDuplicate:
+		return slices.ContainsFunc(c.indexes, func(name string) bool {
+			return strings.HasSuffix(err.Message, "'"+name+"'") || strings.HasSuffix(err.Message, "."+name+"'")
+		})
+	}
+	return false
+}
+
+// errTable is the error of a table that cannot be used.
+var errTable = errors.New("the table cannot be used")
