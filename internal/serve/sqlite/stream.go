@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -27,9 +28,37 @@ CREATE TABLE IF NOT EXISTS spillway_requests (
 	fingerprint BLOB NOT NULL,
 	outcome BLOB NOT NULL,
 	expires_at INTEGER NOT NULL,
+	accepted_at INTEGER,
+	earlier BLOB,
 	PRIMARY KEY (stream, key)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`
+CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);
+CREATE TABLE IF NOT EXISTS spillway_epochs (
+	spool BLOB NOT NULL,
+	epoch BLOB NOT NULL,
+	stream TEXT NOT NULL,
+	last INTEGER NOT NULL,
+	updated_at INTEGER NOT NULL,
+	PRIMARY KEY (spool, epoch)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS spillway_drained (
+	spool BLOB NOT NULL,
+	epoch BLOB NOT NULL,
+	last INTEGER NOT NULL,
+	first INTEGER NOT NULL,
+	sums BLOB NOT NULL,
+	results BLOB,
+	created_at INTEGER NOT NULL,
+	PRIMARY KEY (spool, epoch, last)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS spillway_drained_created_at ON spillway_drained (created_at);`
+
+// requestColumns are the columns of spillway_requests that earlier versions did not create.
+// Rows of these versions have NULL there.
+var requestColumns = []struct{ name, add string }{
+	{"accepted_at", "ALTER TABLE spillway_requests ADD COLUMN accepted_at INTEGER"},
+	{"earlier", "ALTER TABLE spillway_requests ADD COLUMN earlier BLOB"},
+}
 
 // Stream stores the records of one stream. It implements stream.Sink. The owner calls
 // Close.
@@ -37,16 +66,22 @@ CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (ex
 // It writes over a separate connection. SQLite has one writer at a time, so one
 // committer is enough. A batch is one transaction, and each row is one run of a prepared
 // INSERT, which fails alone. Foreign keys are enforced. A table with a DEFERRED foreign
-// key is refused, because it could fail a whole batch at COMMIT.
+// key is refused at start. If one appears later, or a trigger writes to such a table, the
+// rows that break it are looked for when COMMIT has failed.
 //
 // Booleans are stored as 1 and 0, timestamps as 2016-12-01 23:59:57.123456 in UTC, JSON
-// and UUIDs as text.
+// and UUIDs as text. A decimal is stored as text if its column has text, or else as an integer
+// or a double if that holds it exactly.
+//
+// The database's clock is that of this host.
 type Stream struct {
 	*writer
-	db     *DB
-	schema *stream.Schema
-	def    stream.Definition
-	insert string
+	db       *DB
+	schema   *stream.Schema
+	def      stream.Definition
+	table    plans.TableName
+	insert   string
+	keysKept atomic.Int64 // Keep.Keys of the last Sweep
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -55,13 +90,14 @@ var _ stream.Sink = (*Stream)(nil)
 // errors of Commit and Check.
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	st := &Stream{db: db, schema: schema, def: schema.Definition()}
+	st.table = plans.ParseTableName(st.def.Table)
 	st.writer = newWriter("stream "+st.def.Name, st.open)
 	var names, marks, key []string
 	for _, c := range schema.Columns() {
 		names = append(names, quote(c.Name))
 		marks = append(marks, "?")
 	}
-	st.insert = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", plans.ParseTableName(st.def.Table).SQL(plans.SQLite), strings.Join(names, ", "), strings.Join(marks, ", "))
+	st.insert = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", st.table.SQL(plans.SQLite), strings.Join(names, ", "), strings.Join(marks, ", "))
 	for _, name := range st.def.Key {
 		key = append(key, quote(name))
 	}
@@ -84,10 +120,31 @@ func (st *Stream) open(ctx context.Context) (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sqlitex.ExecuteScript(conn, streamTables, nil); err != nil {
-		return nil, errors.Join(fmt.Errorf("create the tables spillway_batches and spillway_requests: %w", err), conn.Close())
+	if err := createTables(conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
+}
+
+// createTables creates the stream's own tables, and the columns that they lack.
+func createTables(conn *sqlite.Conn) error {
+	if err := sqlitex.ExecuteScript(conn, streamTables, nil); err != nil {
+		return fmt.Errorf("create the stream's own tables, such as spillway_batches: %w", err)
+	}
+	for _, c := range requestColumns {
+		present, err := texts(conn, "SELECT 1 FROM pragma_table_info('spillway_requests') WHERE name = ?", c.name)
+		if err != nil {
+			return fmt.Errorf("look up the columns of spillway_requests: %w", err)
+		}
+		if len(present) > 0 {
+			continue
+		}
+		err = sqlitex.ExecuteTransient(conn, c.add, nil)
+		if err != nil && !strings.Contains(err.Error(), "duplicate column") { // another process has added it
+			return fmt.Errorf("add a column to spillway_requests (%s): %w", c.add, err)
+		}
+	}
+	return nil
 }
 
 // Ping implements stream.Database.
@@ -98,6 +155,9 @@ func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
 		if _, err := conn.Prepare(st.insert); err != nil {
+			return err
+		}
+		if err := st.checkColumns(conn); err != nil {
 			return err
 		}
 		return st.checkForeignKeys(conn)
@@ -145,7 +205,10 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 }
 
 // Sweep implements stream.Sink.
-func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) (int, error) {
+func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
+	now := time.Now()
+	batches, keys, marks := now.Add(-keep.Batches), now.Add(-keep.Keys), now.Add(-keep.Marks)
+	st.keysKept.Store(int64(keep.Keys))
 	total := 0
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
 		steps := []struct {
@@ -153,7 +216,9 @@ func (st *Stream) Sweep(ctx context.Context, now, batches time.Time, limit int) 
 			before time.Time
 		}{
 			{"DELETE FROM spillway_batches WHERE id IN (SELECT id FROM spillway_batches WHERE created_at < ? LIMIT ?)", batches},
-			{"DELETE FROM spillway_requests WHERE (stream, key) IN (SELECT stream, key FROM spillway_requests WHERE expires_at < ? LIMIT ?)", now},
+			{"DELETE FROM spillway_requests WHERE (stream, key) IN (SELECT stream, key FROM spillway_requests WHERE expires_at < ? LIMIT ?)", keys},
+			{"DELETE FROM spillway_drained WHERE (spool, epoch, last) IN (SELECT spool, epoch, last FROM spillway_drained WHERE created_at < ? LIMIT ?)", marks},
+			{"DELETE FROM spillway_epochs WHERE (spool, epoch) IN (SELECT spool, epoch FROM spillway_epochs WHERE updated_at < ? LIMIT ?)", marks},
 		}
 		for _, step := range steps {
 			if err := sqlitex.Execute(conn, step.sql, &sqlitex.ExecOptions{Args: []any{step.before.UnixMicro(), limit}}); err != nil {

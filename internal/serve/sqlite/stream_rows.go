@@ -9,12 +9,22 @@ import (
 // progressRows is the number of rows between two reports of progress.
 const progressRows = 64
 
-func (w *batchWriter) insertRows() error {
-	rows := w.b.Rows(nil)
+// storedRow is a row that the transaction has inserted.
+type storedRow struct {
+	id int64
+	stream.Row
+}
+
+// insertRows inserts the rows one by one. A refused row is undone alone.
+func (w *batchWriter) insertRows(rows []stream.Row) error {
 	if len(rows) == 0 {
 		return nil
 	}
 	stmt, err := w.conn.Prepare(w.st.insert)
+	if err != nil {
+		return w.refuseAll(rows, err)
+	}
+	decimals, err := w.st.decimalColumns(w.conn)
 	if err != nil {
 		return err
 	}
@@ -23,24 +33,95 @@ func (w *batchWriter) insertRows() error {
 		if n%progressRows == progressRows-1 {
 			w.b.Progress()
 		}
-		for i, c := range columns {
-			w.bind(stmt, i, c.Type, r)
-		}
-		_, err := stmt.Step()
-		// Reset returns the error of a failed step again.
-		if resetErr := stmt.Reset(); err == nil {
-			err = resetErr
-		}
-		if err == nil {
+		if refused, ok := w.spoilers[rowOf(r)]; ok {
+			refuse(r, refused)
 			continue
 		}
-		reason := refusal(err)
-		if reason == "" || w.conn.AutocommitEnabled() { // a trigger can end the transaction
+		reason := ""
+		for i, c := range columns {
+			if c.Type != stream.Decimal || r.Null(r.Row, i) {
+				w.bind(stmt, i, c.Type, r)
+			} else if !decimals[i].bind(stmt, i+1, r.Bytes(r.Row, i)) {
+				reason = stream.InexactDecimal(c.Name, r.Bytes(r.Row, i), decimals[i].declared)
+			}
+		}
+		if reason != "" {
+			refuse(r, stream.RowRefusal{Reason: reason})
+			continue
+		}
+		if err := w.insertRow(stmt, r); err != nil {
 			return err
 		}
-		r.Entry.Result.Refused = append(r.Entry.Result.Refused, stream.RowRefusal{Row: r.Row, Reason: reason})
 	}
 	return stmt.ClearBindings()
+}
+
+// insertRow inserts a row whose values are bound, or notes why it is refused.
+func (w *batchWriter) insertRow(stmt *sqlite.Stmt, r stream.Row) error {
+	err := stepOnce(stmt)
+	if err == nil {
+		switch {
+		case w.conn.Changes() > 0:
+			w.stored = append(w.stored, storedRow{w.conn.LastInsertRowID(), r})
+		case w.b.Mark != nil: // its key was there
+			stream.NoteFound([]stream.Row{r})
+		}
+		return nil
+	}
+	refused, ok := w.refusal(err)
+	if !ok {
+		return err
+	}
+	if w.conn.AutocommitEnabled() { // a trigger, or a constraint, has rolled back the transaction
+		w.spoilers[rowOf(r)] = refused
+		return err
+	}
+	refuse(r, refused)
+	return nil
+}
+
+// rowKey identifies a row of a batch.
+type rowKey struct {
+	entry *stream.Entry
+	row   int
+}
+
+func rowOf(r stream.Row) rowKey { return rowKey{r.Entry, r.Row} }
+
+func refuse(r stream.Row, refused stream.RowRefusal) {
+	refused.Row = r.Row
+	r.Entry.Result.Refused = append(r.Entry.Result.Refused, refused)
+}
+
+// refuseAll refuses the rows of a drained batch whose INSERT cannot be prepared, for example
+// because a table is missing. Batch.Verify then holds the batch. Of other batches, and for
+// temporary errors, it returns err.
+func (w *batchWriter) refuseAll(rows []stream.Row, err error) error {
+	refused, ok := w.refusal(err)
+	if !ok {
+		return err
+	}
+	for _, r := range rows {
+		refuse(r, refused)
+	}
+	return nil
+}
+
+// refusal returns why SQLite refuses a row. ok is false if the error concerns the whole
+// batch. In a drained batch, an error that is neither temporary nor certainly the row's own
+// is a refusal too.
+func (w *batchWriter) refusal(err error) (refused stream.RowRefusal, ok bool) {
+	if reason := rowError(err); reason != "" {
+		return stream.RowRefusal{Reason: reason}, true
+	}
+	if w.b.Mark == nil || isTemporary(err) {
+		return stream.RowRefusal{}, false
+	}
+	switch sqlite.ErrCode(err).ToPrimary() {
+	case sqlite.ResultCorrupt, sqlite.ResultNotADB, sqlite.ResultPerm, sqlite.ResultMisuse:
+		return stream.RowRefusal{}, false
+	}
+	return stream.RowRefusal{Reason: message(err), Unsure: true}, true
 }
 
 func (w *batchWriter) bind(stmt *sqlite.Stmt, column int, t stream.Type, r stream.Row) {

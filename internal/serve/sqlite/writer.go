@@ -64,7 +64,7 @@ func (w *writer) run(ctx context.Context, work func(*sqlite.Conn) error) error {
 }
 
 // transaction runs work in a transaction. work can end it by itself, with a
-// ROLLBACK.
+// ROLLBACK. The end of ctx interrupts work, and not the COMMIT.
 func (w *writer) transaction(ctx context.Context, work func(*sqlite.Conn) error) error {
 	return w.run(ctx, func(conn *sqlite.Conn) error {
 		err := sqlitex.Execute(conn, "BEGIN IMMEDIATE", nil)
@@ -72,6 +72,7 @@ func (w *writer) transaction(ctx context.Context, work func(*sqlite.Conn) error)
 			err = work(conn)
 		}
 		if err == nil {
+			conn.SetInterrupt(nil) // nothing ends a COMMIT
 			err = sqlitex.Execute(conn, "COMMIT", nil)
 		}
 		if !conn.AutocommitEnabled() {
