@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -81,7 +82,7 @@ const (
 
 // streamDefinition turns the configuration's stream into the engine's.
 func streamDefinition(c *config.Stream) stream.Definition {
-	d := stream.Definition{Name: c.Path, Table: c.Table, Extra: c.Extra, Key: c.Key, OrderBy: c.OrderBy}
+	d := stream.Definition{Name: c.Path, Table: c.Table, Extra: c.Extra, Key: c.Key, OrderBy: c.OrderBy, AnyKeyCollation: c.KeyCollation == "accept"}
 	if c.Fsync != "on" {
 		d.Fsync = stream.Fsync(c.Fsync)
 	}
@@ -102,9 +103,18 @@ func streamDefinition(c *config.Stream) stream.Definition {
 func (a *app) streamConfig(c *config.Stream, st *store) stream.Config {
 	return stream.Config{
 		Committers: a.committers(c, st), BatchRows: c.BatchRows, BatchBytes: c.BatchBytes, QueueRows: c.QueueRows, QueueBytes: c.QueueBytes,
-		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL,
+		WaitMax: c.WaitMax, CommitTimeout: c.CommitTimeout, RetryFor: c.RetryFor, KeyTTL: c.KeyTTL, KeyTTLMost: a.keyTTLMost(), SpoolMaxAge: a.cfg.Spool.MaxAge,
 		Log: a.log, Memory: c.Ack == stream.AckMemory, Committed: a.batches.Committed(c.Path),
 	}
+}
+
+// keyTTLMost returns the longest key_ttl of the streams.
+func (a *app) keyTTLMost() time.Duration {
+	most := time.Duration(0)
+	for i := range a.cfg.Streams {
+		most = max(most, a.cfg.Streams[i].KeyTTL)
+	}
+	return most
 }
 
 // committers returns how many transactions of a stream may run at once. The streams of a
@@ -127,7 +137,7 @@ func (a *app) startStreams(ctx context.Context) error {
 	if slices.ContainsFunc(a.streams, func(p *streamPart) bool { return p.ack == stream.AckSpool }) {
 		c := a.cfg.Spool
 		s, err := spool.Open(ctx, spool.Path(a.cfg.Data), spool.Config{
-			Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Log: a.log,
+			Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Shares: a.cfg.SpoolShares(), Log: a.log,
 		})
 		if err != nil {
 			return err

@@ -33,7 +33,7 @@ func Default() Config {
 			DrainTimeout: 10 * time.Second,
 		},
 		Log:    Log{Level: "info", Format: "text"},
-		Spool:  Spool{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20},
+		Spool:  Spool{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, MaxAge: 168 * time.Hour},
 		Popups: DefaultPopups(),
 	}
 }

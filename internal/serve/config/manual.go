@@ -28,24 +28,32 @@ func writeTable(b *strings.Builder, path, doc string, v reflect.Value) {
 	if path != "" {
 		fmt.Fprintf(b, "\n### %s\n\n", path)
 	}
-	fmt.Fprintf(b, "%s\n\n| key | values | default | meaning |\n|---|---|---|---|\n", doc)
 	var below []block
+	var rows [][]string
+	limits := false // some row has a last cell
 	for i := range v.NumField() {
 		field, tag := v.Field(i), v.Type().Field(i).Tag
 		at := yaml.Join(path, tag.Get("yaml"))
-		meaning := sentence(tag.Get("doc"))
+		meaning := tag.Get("doc")
 		switch preset, isList := elementPreset(field.Type()); {
 		case field.Kind() == reflect.Struct:
-			below = append(below, block{at, meaning, field})
+			below = append(below, block{at, sentence(meaning), field})
 			continue
 		case isList:
-			below = append(below, block{at + "[]", meaning, preset})
+			below = append(below, block{at + "[]", sentence(meaning), preset})
 			continue
 		}
-		if over := tag.Get("over"); over != "" {
-			meaning += " Beyond it: " + strings.ReplaceAll(over, "'", "`") + "."
-		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", tag.Get("yaml"), values(field.Type(), tag), fallback(at, field), meaning)
+		over := strings.NewReplacer("'spillway_", "`", "'", "`").Replace(tag.Get("over"))
+		limits = limits || over != ""
+		rows = append(rows, []string{"`" + tag.Get("yaml") + "`", values(field.Type(), tag), fallback(at, field), meaning, over})
+	}
+	heads := []string{"key", "values", "default", "meaning", "beyond it"}
+	if !limits {
+		heads = heads[:4]
+	}
+	fmt.Fprintf(b, "%s\n\n| %s |\n%s|\n", doc, strings.Join(heads, " | "), strings.Repeat("|---", len(heads)))
+	for _, row := range rows {
+		fmt.Fprintf(b, "| %s |\n", strings.Join(row[:len(heads)], " | "))
 	}
 	for _, one := range below {
 		writeTable(b, one.path, one.doc, one.value)

@@ -82,6 +82,7 @@ spool:
   bytes: 1073741824
   queue_bytes: 67108864
   group_bytes: 1048576
+  max_age: 168h
 popups:
   path: ""
   database: ""

@@ -8,14 +8,15 @@ type Stream struct {
 	Aliases       []string      `yaml:"aliases" doc:"further paths of the same stream"`
 	Database      Secret        `yaml:"database" doc:"empty: the top-level one"`
 	Table         string        `yaml:"table" doc:"NAME or SCHEMA.NAME"`
-	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length}; integer, real, text, boolean, timestamp, json or uuid"`
+	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length}; integer, real, decimal, text, boolean, timestamp, json or uuid"`
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields of a record; empty: such records are rejected"`
 	Key           []string      `yaml:"key" doc:"columns with a unique index: a record whose values exist already counts as stored; none: each record is stored"`
+	KeyCollation  string        `yaml:"key_collation" enum:"exact,accept" doc:"text columns of key whose collation takes ab, AB and äb as equal stop the start (exact), or are accepted: then only the first of such records is stored (accept)"`
 	OrderBy       string        `yaml:"order_by" doc:"column; records with equal values in it are stored in the order of their requests; empty: any order"`
 	Ack           string        `yaml:"ack" enum:"database,spool,memory" doc:"answered when records are committed (database), fsynced to a local queue (spool) or queued and lost with the process (memory)"`
 	Fsync         string        `yaml:"fsync" enum:"on,server,off" doc:"a commit waits for the disk if a session can ask for it (on), as the server is set (server), or for nothing (off)"`
 	RecordsMax    int           `yaml:"records_max" range:"1..1000000" doc:"records per request" over:"413 'body-too-large'"`
-	BodyBytes     int           `yaml:"body_bytes" range:"2..1073741824" doc:"body before and after decompression; at most http.body_bytes" over:"413, before the body is read or during decompression"`
+	BodyBytes     int           `yaml:"body_bytes" range:"2..1073741824" doc:"body before and after decompression; at most http.body_bytes" over:"413, before the body is read, while it arrives in chunks, or during decompression"`
 	Timeout       time.Duration `yaml:"timeout" range:"10ms..10m" doc:"wait of a request for its answer" over:"504 'unknown-outcome'; the records stay queued"`
 	Committers    int           `yaml:"committers" range:"1..64" doc:"concurrent transactions; the streams of a database share half of pool.max; 1 on SQLite" over:"records wait and share the next transaction"`
 	BatchRows     int           `yaml:"batch_rows" range:"1..1000000" doc:"records per transaction, unless one request has more" over:"split into several transactions; 'spillway_stream_batch_rows'"`
@@ -25,6 +26,7 @@ type Stream struct {
 	WaitMax       time.Duration `yaml:"wait_max" range:"1ms..10m" doc:"predicted wait of a request" over:"503; 'spillway_stream_predicted_wait_seconds'"`
 	CommitTimeout time.Duration `yaml:"commit_timeout" range:"10ms..10m" doc:"wait for the database to answer a statement" over:"retried; 'spillway_stream_retries_total'"`
 	RetryFor      time.Duration `yaml:"retry_for" range:"0s..1h" doc:"time during which a failed transaction is retried" over:"503 'database-down', or 504 'unknown-outcome' after an unanswered COMMIT; 'spillway_stream_records_total{result=\"failed\"}'"`
+	SpoolBytes    int           `yaml:"spool_bytes" range:"0..1099511627776" doc:"the stream's share of spool.bytes, dead letters included; 0: an equal part of what other streams leave" over:"503; 'spillway_spool_share_used_bytes'"`
 	KeyTTL        time.Duration `yaml:"key_ttl" range:"1s..8760h" doc:"time that an Idempotency-Key is remembered" over:"the request is a new one"`
 }
 
@@ -33,11 +35,14 @@ type Spool struct {
 	Bytes      int `yaml:"bytes" range:"1048576..1099511627776" doc:"size of the file, dead letters included" over:"503, nothing is dropped; 'spillway_spool_used_bytes'"`
 	QueueBytes int `yaml:"queue_bytes" range:"1024..68719476736" doc:"bytes waiting for the next fsync, in memory" over:"503"`
 	GroupBytes int `yaml:"group_bytes" range:"1024..1073741824" doc:"bytes per row of the file" over:"split into several rows"`
+
+	MaxAge time.Duration `yaml:"max_age" range:"1s..8760h" doc:"time that a request with an Idempotency-Key may wait; the database keeps keys for that much longer than key_ttl" over:"the records become dead letters in doubt"`
 }
 
 // DefaultStream returns the defaults of a stream. Path, Table and Columns have none.
 func DefaultStream() Stream {
 	return Stream{
+		KeyCollation:  "exact",
 		Ack:           "database",
 		Fsync:         "on",
 		RecordsMax:    10_000,
@@ -61,10 +66,10 @@ type Columns []Column
 // Column is a column of a stream's table, and a record's field of the same name.
 type Column struct {
 	Name      string
-	Type      string  `yaml:"type"`       // integer, real, text, boolean, timestamp, json or uuid
+	Type      string  `yaml:"type"`       // integer, real, decimal, text, boolean, timestamp, json or uuid
 	Required  bool    `yaml:"required"`   // records without it, or with null, are rejected
 	Default   Literal `yaml:"default"`    // for records without it; "now" is the time of the request
-	Min       Literal `yaml:"min"`        // smallest value of an integer, a real or a timestamp
+	Min       Literal `yaml:"min"`        // smallest value of an integer, a real, a decimal or a timestamp
 	Max       Literal `yaml:"max"`        // largest value
 	MaxLength int     `yaml:"max_length"` // of a text, in characters; of json, in bytes; 0: none
 }

@@ -102,7 +102,7 @@ func TestValidateStream(t *testing.T) {
 		refused("streams[0].table: must be NAME or SCHEMA.NAME", func(_ *Config, s *Stream) { s.Table = table })
 	}
 	refused("streams[0].columns: must name at least one", func(_ *Config, s *Stream) { s.Columns = nil })
-	refused(`streams[0].columns.id.type: must be integer, real, text, boolean, timestamp, json or uuid, not "int"`, func(_ *Config, s *Stream) { s.Columns[0].Type = "int" })
+	refused(`streams[0].columns.id.type: must be integer, real, decimal, text, boolean, timestamp, json or uuid, not "int"`, func(_ *Config, s *Stream) { s.Columns[0].Type = "int" })
 	refused("streams[0].columns.?: must be a name of", func(_ *Config, s *Stream) { s.Columns[0].Name = "a b" })
 	refused("streams[0].columns.note.max_length: must be at least 1", func(_ *Config, s *Stream) { s.Columns[1].MaxLength = -1 })
 	refused(`streams[0].extra: must name a column that is not in columns, not "id"`, func(_ *Config, s *Stream) { s.Extra = "id" })
@@ -113,5 +113,44 @@ func TestValidateStream(t *testing.T) {
 	refused("streams[0].queue_bytes: must not be less than batch_bytes", func(_ *Config, s *Stream) { s.QueueBytes = 1 << 20; s.BatchBytes = 2 << 20 })
 	refused("streams[0].body_bytes: must not be larger than http.body_bytes, which is 4194304", func(_ *Config, s *Stream) { s.BodyBytes = 5 << 20 })
 	refused("streams[0].timeout: must not be shorter than commit_timeout", func(_ *Config, s *Stream) { s.Timeout = time.Second })
+	refused(`streams[0].key_collation: must be exact or accept, not "any"`, func(_ *Config, s *Stream) { s.KeyCollation = "any" })
 	refused("streams[0].committers: must be from 1 to 64", func(_ *Config, s *Stream) { s.Committers = 65 })
+}
+
+// Streams share the spool: what one configures, and equal parts of the rest.
+func TestSpoolShares(t *testing.T) {
+	with := func(bytes int, shares ...int) Config {
+		c := Default()
+		c.Spool.Bytes = bytes
+		for i, share := range shares {
+			s := DefaultStream()
+			s.Path, s.Table, s.Columns, s.Ack = "/"+string(rune('a'+i)), "t", Columns{{Name: "id", Type: "integer"}}, "spool"
+			s.SpoolBytes = share
+			c.Streams = append(c.Streams, s)
+		}
+		other := DefaultStream()
+		other.Path, other.Table, other.Columns = "/database", "t", Columns{{Name: "id", Type: "integer"}}
+		c.Streams = append(c.Streams, other)
+		return c
+	}
+	c := with(10<<20, 0, 4<<20, 0)
+	if diff := cmp.Diff(map[string]int64{"/a": 3 << 20, "/b": 4 << 20, "/c": 3 << 20}, c.SpoolShares()); diff != "" || c.Validate() != nil {
+		t.Errorf("%v\n%s", c.Validate(), diff)
+	}
+	if shares := with(1<<20, 0).SpoolShares(); shares["/a"] != 1<<20 || len(shares) != 1 {
+		t.Errorf("one stream: %v", shares)
+	}
+	refused := func(want string, c Config) {
+		t.Helper()
+		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want one line %s...", err, want)
+		}
+	}
+	refused("streams[0].spool_bytes: must be 0 or at least 1048576, not \"5\"", with(10<<20, 5))
+	refused("streams[1].spool_bytes: must not be larger than what the streams before it leave", with(10<<20, 6<<20, 5<<20))
+	refused("spool.bytes: must leave at least 1048576 bytes for /a", with(10<<20, 0, 10<<20))
+	refused("spool.bytes: must leave at least 1048576 bytes for /a", with(1<<20, 0, 0))
+	c = with(10<<20, 0)
+	c.Streams[1].SpoolBytes = 1 << 20
+	refused("streams[1].spool_bytes: is for streams with ack: spool only", c)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // columnTypes are the column types of the stream engine.
-const columnTypes = "integer,real,text,boolean,timestamp,json,uuid"
+const columnTypes = "integer,real,decimal,text,boolean,timestamp,json,uuid"
 
 // minKey is the minimum length of a write key.
 const minKey = 16
@@ -42,6 +42,7 @@ func (v *validator) streams(c Config) {
 	for i, s := range c.Streams {
 		v.stream(yaml.Index("streams", i), s, c.HTTP, paths)
 	}
+	v.shares(c)
 	for i, key := range c.Keys {
 		if text := key.Reveal(); len(text) < minKey || strings.ContainsFunc(text, notTokenRune) {
 			v.add(yaml.Index("keys", i), fmt.Sprintf("must have at least %d characters: letters, digits and signs without spaces, as from openssl rand -hex 16", minKey), "")
@@ -49,6 +50,63 @@ func (v *validator) streams(c Config) {
 	}
 	if len(c.Streams) > 0 && c.OpenToOthers() {
 		v.add("keys", "must be given if other hosts can reach streams, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080", "")
+	}
+}
+
+// minShare is the minimum of a stream's share of the spool.
+const minShare = 1 << 20
+
+// SpoolShares returns the bytes of the spool that each stream with ack: spool may use, by its
+// path: spool_bytes, or an equal part of what is left of spool.bytes.
+func (c Config) SpoolShares() map[string]int64 {
+	shares := make(map[string]int64)
+	left := int64(c.Spool.Bytes)
+	for _, s := range c.Streams {
+		if s.Ack == "spool" {
+			shares[s.Path] = int64(s.SpoolBytes)
+			left -= int64(s.SpoolBytes)
+		}
+	}
+	equal := int64(0)
+	for _, share := range shares {
+		if share == 0 {
+			equal++
+		}
+	}
+	for path, share := range shares {
+		if share == 0 {
+			shares[path] = left / equal
+		}
+	}
+	return shares
+}
+
+// shares checks that each stream has a share of the spool.
+func (v *validator) shares(c Config) {
+	given, before := 0, len(v.found)
+	for i, s := range c.Streams {
+		at := yaml.Join(yaml.Index("streams", i), "spool_bytes")
+		given += s.SpoolBytes
+		switch {
+		case s.SpoolBytes == 0:
+		case s.Ack != "spool":
+			v.add(at, "is for streams with ack: spool only", strconv.Itoa(s.SpoolBytes))
+		case s.SpoolBytes < minShare:
+			v.add(at, fmt.Sprintf("must be 0 or at least %d", minShare), strconv.Itoa(s.SpoolBytes))
+		case given > c.Spool.Bytes:
+			v.add(at, fmt.Sprintf("must not be larger than what the streams before it leave of spool.bytes, which is %d", c.Spool.Bytes), strconv.Itoa(s.SpoolBytes))
+			return
+		}
+	}
+	if len(v.found) > before {
+		return
+	}
+	shares := c.SpoolShares()
+	for _, s := range c.Streams {
+		if share, spooled := shares[s.Path]; spooled && share < minShare {
+			v.add("spool.bytes", fmt.Sprintf("must leave at least %d bytes for %s", minShare, s.Path), strconv.Itoa(c.Spool.Bytes))
+			return
+		}
 	}
 }
 

@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"strings"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/queue"
 )
 
 // keyring holds the hashes of the write paths' bearer keys. Hashes have equal lengths, so
@@ -26,16 +30,41 @@ func newKeyring(keys []string) keyring {
 // accepts reports whether an Authorization header contains one of the keys. Its time does
 // not depend on which.
 func (k keyring) accepts(header []byte) bool {
-	scheme, key, _ := bytes.Cut(header, []byte(" "))
-	if !bytes.EqualFold(scheme, []byte("Bearer")) {
+	key, ok := bearer(header)
+	if !ok {
 		return false
 	}
-	got := sha256.Sum256(bytes.TrimSpace(key))
+	got := sha256.Sum256(key)
 	found := 0
 	for i := range k {
 		found |= subtle.ConstantTimeCompare(got[:], k[i][:])
 	}
 	return found == 1
+}
+
+// bearer returns the key of an Authorization header.
+func bearer(header []byte) (key []byte, ok bool) {
+	scheme, key, _ := bytes.Cut(header, []byte(" "))
+	return bytes.TrimSpace(key), bytes.EqualFold(scheme, []byte("Bearer"))
+}
+
+// headerKey is the name of the header with an idempotency key.
+const headerKey = "Idempotency-Key"
+
+// scoped returns the idempotency key of a request that mayWrite has let through. With
+// configured keys it is prefixed with a hash of the client's, so that clients with different
+// keys cannot see or block each other's requests. A key that is too long then is hashed.
+func (s *Server) scoped(ctx *fasthttp.RequestCtx, key []byte) string {
+	if len(s.keys) == 0 {
+		return string(key)
+	}
+	client, _ := bearer(ctx.Request.Header.PeekBytes(s.names.authorization))
+	subject := sha256.Sum256(append([]byte("idempotency\x00"), client...))
+	scope := hex.EncodeToString(subject[:8]) + ":"
+	if len(scope)+len(key) <= queue.KeyMax {
+		return scope + string(key)
+	}
+	return scope + fmt.Sprintf("sha256:%x", sha256.Sum256(key))
 }
 
 // mayWrite reports whether a request may store anything; if not, it has responded. Without

@@ -244,6 +244,21 @@ func TestRefusedBodyIsAnswered(t *testing.T) {
 	wantText(t, c, 413, "300000 bytes")
 }
 
+// TestRefusedBodiesHaveTheirOwnIDs: each refusal has an id that no other request had.
+func TestRefusedBodiesHaveTheirOwnIDs(t *testing.T) {
+	address, _ := startBodies(t, nil)
+	seen := map[string]bool{}
+	for range 3 {
+		c := dialBody(t, address, "GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
+		seen[wantText(t, c, 404).Header.Get("X-Request-Id")] = true
+		sendPart(t, c, postThings+"Content-Length: 9000000\r\n\r\n")
+		seen[wantText(t, c, 413).Header.Get("X-Request-Id")] = true
+	}
+	if len(seen) != 6 || seen[""] {
+		t.Errorf("ids of six requests: %v", seen)
+	}
+}
+
 // BenchmarkReceived measures the cost of the limit on bodies per small body, including the
 // lookup of path and method.
 func BenchmarkReceived(b *testing.B) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"spillway/internal/serve/feed"
@@ -13,9 +14,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// requestIDs makes request ids: eight random hex digits per process, then fasthttp's
-// counter.
-type requestIDs struct{ boot uint32 }
+// requestIDs makes request ids: eight random hex digits per process, then a counter of the
+// requests that needed an id.
+type requestIDs struct {
+	boot uint32
+	last atomic.Uint64
+}
+
+// idKey is the user value of a request's new id.
+type idKey struct{}
 
 const idMax = 128 // bytes of a client's own request id
 
@@ -24,7 +31,12 @@ func (s *Server) id(ctx *fasthttp.RequestCtx) string {
 	if id := ctx.Request.Header.PeekBytes(s.names.requestID); isID(id) {
 		return string(id)
 	}
-	return fmt.Sprintf("%08x-%x", s.ids.boot, ctx.ID())
+	if id, ok := ctx.UserValue(idKey{}).(string); ok {
+		return id
+	}
+	id := fmt.Sprintf("%08x-%x", s.ids.boot, s.ids.last.Add(1))
+	ctx.SetUserValue(idKey{}, id)
+	return id
 }
 
 // isID reports whether a client's id may be copied to headers and logs.
@@ -150,7 +162,7 @@ func newNames() names {
 
 		authorization:  []byte("Authorization"),
 		originHeader:   []byte("Origin"),
-		idempotencyKey: []byte("Idempotency-Key"),
+		idempotencyKey: []byte(headerKey),
 
 		nextAt:  []byte("Spillway-Next-At"),
 		reason:  []byte("Spillway-Reason"),

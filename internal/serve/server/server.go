@@ -175,7 +175,8 @@ func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error
 }
 
 // addWrite serves POST at several paths, counted under "POST " and the first. Requests need
-// a key. Bodies of more than body bytes are refused before they are read.
+// a key. A body that declares more than body bytes is refused before it is read, and a
+// chunked one when more have arrived.
 func (s *Server) addWrite(paths []string, body int, handle func(*fasthttp.RequestCtx)) error {
 	r := &route{name: "POST " + paths[0], body: body, keyed: true, handle: handle}
 	for _, path := range paths {

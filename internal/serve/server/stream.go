@@ -60,6 +60,10 @@ func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	key := ctx.Request.Header.PeekBytes(h.server.names.idempotencyKey)
+	if len(key) == 0 && len(ctx.Request.Header.PeekAll(headerKey)) > 0 {
+		h.server.problem(ctx, badRequest, "Idempotency-Key is empty: omit the header, or send a key")
+		return
+	}
 	if queue.CheckKey(text(key)) != nil {
 		h.server.problem(ctx, badRequest, fmt.Sprintf("Idempotency-Key must be UTF-8 of at most %d bytes, without NUL", queue.KeyMax))
 		return
@@ -127,7 +131,7 @@ func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []
 		return r, false
 	}
 	if len(key) > 0 {
-		r.Key, r.Fingerprint = string(key), stream.FingerprintOf(body)
+		r.Key, r.Fingerprint = h.server.scoped(ctx, key), stream.FingerprintOf(body)
 	}
 	return r, true
 }

@@ -41,7 +41,7 @@ func (s *streamSink) Durability(context.Context) (stream.Durability, error) {
 	return stream.Durability{}, nil
 }
 
-func (s *streamSink) Sweep(context.Context, time.Time, time.Time, int) (int, error) { return 0, nil }
+func (s *streamSink) Sweep(context.Context, stream.Keep, int) (int, error) { return 0, nil }
 
 // storeFunc is a function as a Stream.
 type storeFunc func(ctx context.Context, r stream.Request) (stream.Receipt, error)
@@ -123,6 +123,7 @@ func TestStream(t *testing.T) {
 	f(send(t, url+"/things", strings.Repeat(" ", 701)), 413, "body-too-large", "700 bytes")
 	f(send(t, url+"/things", `{}`, "Content-Type", ""), 415, "application/json")
 	f(send(t, url+"/things", `{}`, "Idempotency-Key", strings.Repeat("k", 256)), 400, "bad-request", "255")
+	f(send(t, url+"/things", `{"id":1}`, "Idempotency-Key", ""), 400, "bad-request", "Idempotency-Key is empty")
 	f(send(t, url+"/things", `{"id":1}`, "Idempotency-Key", "\xff"), 400, "bad-request", "Idempotency-Key must be UTF-8")
 	f(send(t, url+"/list", `{}`), 405, "GET, HEAD, OPTIONS")
 	f(send(t, url+"/nothing", strings.Repeat(" ", 999)), 404, "not-found")
@@ -303,5 +304,42 @@ func BenchmarkStreamHandler(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// Clients with different write keys have idempotency keys of their own.
+func TestStreamKeyScope(t *testing.T) {
+	route := openStream(t, &streamSink{})
+	var mu sync.Mutex
+	var keys []string
+	route.Stream = storeFunc(func(_ context.Context, r stream.Request) (stream.Receipt, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		keys = append(keys, r.Key)
+		return stream.Receipt{Ack: "database"}, queue.CheckKey(r.Key)
+	})
+	url, _ := start(t, &rows{n: 5}, func(c *Config) {
+		c.Streams = []StreamRoute{route}
+		c.Keys = []string{"the-first-of-two-keys", "the-second-of-two-keys"}
+	})
+	long := strings.Repeat("k", queue.KeyMax)
+	for _, bearer := range []string{"the-first-of-two-keys", "the-second-of-two-keys", "the-first-of-two-keys"} {
+		for _, key := range []string{"a", long, long[1:] + "l"} {
+			if a := send(t, url+"/things", `{"id":1}`, "Authorization", "bearer  "+bearer, "Idempotency-Key", key); a.status != 200 {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	different := map[string]bool{}
+	for i, key := range keys {
+		different[key] = true
+		if key != keys[i%3] && i >= 6 {
+			t.Errorf("request %d has the key %s, then %s", i%3, keys[i%3], key)
+		}
+	}
+	if len(different) != 6 || !strings.HasSuffix(keys[0], ":a") {
+		t.Errorf("keys %q", keys)
 	}
 }
