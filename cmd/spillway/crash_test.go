@@ -95,6 +95,7 @@ type crashTest struct {
 	orderColumn    string
 	keyless        bool
 	disk           *smallDisk // disk of the spool; nil: the machine's
+	pair           *failover  // the server and its standby; nil: there is no standby
 	faults         []string
 	outage         time.Duration // length of the next outage; 0: outage
 }
@@ -131,9 +132,16 @@ func TestCrash(t *testing.T) {
 				c.run(t, rounds)
 			})
 		}
-		t.Run("mariadb-"+ack, func(t *testing.T) {
+		for _, keyless := range []bool{false, true} {
+			name := ack + map[bool]string{true: "-keyless"}[keyless]
+			t.Run("standby-"+name, func(t *testing.T) {
+				t.Parallel()
+				crashStandby(t, ack, keyless).run(t, rounds)
+			})
+		}
+		t.Run("mysql-"+ack, func(t *testing.T) {
 			t.Parallel()
-			server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1")
+			server := apptest.MySQL(t, "--innodb-flush-log-at-trx-commit=1")
 			c := &crashTest{
 				openDatabase: func() streamDatabase { return mariaDatabase(t, server) }, // a new connection, because the server was restarted
 				server:       server, ack: ack, faults: both,
@@ -272,6 +280,8 @@ func (x *crashTest) inject(t *testing.T, fault string, s *apptest.Spillway, c *c
 	case "database down":
 		x.server.Kill()
 		x.waitDown(t, s, c)
+	case "standby away", "promote", "promote after outage":
+		x.injectPair(t, fault, c)
 	case "disk full", "disk full and kill":
 		x.server.Kill() // otherwise the drain frees space in the file
 		before := metric(t, s, diskFull)

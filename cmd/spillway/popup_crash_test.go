@@ -109,8 +109,8 @@ func TestPopupCrash(t *testing.T) {
 		db := postgresDatabase(t, server)
 		popupCrash(t, server.Server, db.url, "0s", rounds, func() streamDatabase { return db })
 	})
-	t.Run("mariadb", func(t *testing.T) {
-		server := apptest.MariaDB(t, "--innodb-flush-log-at-trx-commit=1")
+	t.Run("mysql", func(t *testing.T) {
+		server := apptest.MySQL(t, "--innodb-flush-log-at-trx-commit=1")
 		open := func() streamDatabase { return mariaDatabase(t, server) } // a new connection, because the server was restarted
 		popupCrash(t, server, open().url, "1h", rounds, open)
 	})

@@ -76,7 +76,7 @@ type spoolExportCmd struct {
 
 // Help is shown below the flags.
 func (spoolExportCmd) Help() string {
-	return `A server may be running meanwhile. Each line is a record: {"stream","sequence","accepted_at","record"}, and "reason" with --dead. A payload that is not a record of a stream is base64.
+	return `A server may be running meanwhile. Each line is a record: {"stream","sequence","accepted_at","record"}, with --dead also "reason", and "in_doubt" if the database may have it. A payload that is not a record of a stream is base64.
 
 Examples:
   spillway spool export > waiting.ndjson
@@ -90,20 +90,32 @@ func (c *spoolExportCmd) Run(env *environment) error {
 
 type spoolRetryCmd struct {
 	spoolFlags
-	Stream string `help:"Of this stream only." placeholder:"PATH"`
+	Stream     string `help:"Of this stream only." placeholder:"PATH"`
+	InDoubt    bool   `help:"Also the dead letters that the database may have."`
+	GroupBytes int    `help:"Bytes per row of the file, as spool.group_bytes; a running server uses its own." default:"1048576"`
 }
 
 // Help is shown below the flags.
 func (spoolRetryCmd) Help() string {
-	return `Stop the server first. The dead letters go behind what waits, in their order and without their idempotency keys; the next start drains them. A record that the database refuses again becomes a dead letter again.
+	return `A server may be running: it then puts them back itself, at the command's request. The dead letters go behind what waits, in their order and without their idempotency keys, and are drained once more. A record that the database refuses again becomes a dead letter again.
 
-Example:
-  spillway spool retry --stream /positions`
+A dead letter in doubt may be in the database already: compare before you put it back with --in-doubt.
+
+Exit codes: 0 all were put back; 1 some are left.
+
+Examples:
+  spillway spool retry --stream /positions
+  spillway spool retry --in-doubt`
 }
 
 // Run puts dead letters back.
 func (c *spoolRetryCmd) Run(env *environment) error {
-	return c.exit(c.on(env).Retry(env.ctx, c.Stream))
+	if c.GroupBytes < 1 {
+		return exit.UsageError(errors.New("--group-bytes must be at least 1"))
+	}
+	command := c.on(env)
+	command.GroupBytes = c.GroupBytes
+	return c.exit(command.Retry(env.ctx, c.Stream, c.InDoubt))
 }
 
 type spoolDiscardCmd struct {
@@ -114,7 +126,7 @@ type spoolDiscardCmd struct {
 
 // Help is shown below the flags.
 func (spoolDiscardCmd) Help() string {
-	return `Stop the server first. Export the dead letters before: they are acknowledged records, and this is their last copy.
+	return `A server may be running: it then deletes them itself, at the command's request. Export the dead letters before: they are acknowledged records, and this is their last copy.
 
 Example:
   spillway spool export --dead > dead.ndjson && spillway spool discard --yes`

@@ -39,7 +39,7 @@ func (spoolTestSink) Durability(context.Context) (stream.Durability, error) {
 	return stream.Durability{}, nil
 }
 
-func (spoolTestSink) Sweep(context.Context, time.Time, time.Time, int) (int, error) { return 0, nil }
+func (spoolTestSink) Sweep(context.Context, stream.Keep, int) (int, error) { return 0, nil }
 
 // spoolTestStream posts ids to a spool in data. If the database is up, it waits until they
 // are drained.
@@ -122,6 +122,48 @@ func TestSpoolVerbs(t *testing.T) {
 	expect(0, "/readings", "status")
 }
 
+// Dead letters that the database may have are retried with --in-doubt only. A server with
+// the spool open does the work for retry and discard.
+func TestSpoolInDoubtVerbs(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	spoolTestStream(t, data, false, 13, 13, 13)
+	conn, err := driver.OpenConn(spool.Path(data), driver.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = sqlitex.ExecuteScript(conn, "UPDATE dead SET in_doubt = 1 WHERE id > 1", nil)
+	if err := errors.Join(err, conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	held, err := spool.Open(t.Context(), spool.Path(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1, GroupBytes: 1, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"status", "--json"}, 1, `"dead_letters_in_doubt": 2`},
+		{[]string{"export", "--dead"}, 0, `"reason":"no luck","in_doubt":true,"record"`},
+		{[]string{"retry"}, 1, "1 dead letter put back"},
+		{[]string{"retry"}, 1, "2 dead letters may be in the database: compare, then discard them or say --in-doubt"},
+		{[]string{"retry", "--group-bytes", "0"}, 2, "--group-bytes must be at least 1"},
+		{[]string{"retry", "--in-doubt"}, 0, "2 dead letters put back"},
+		{[]string{"status", "--json"}, 0, `"groups": 3`},
+		{[]string{"discard", "--yes"}, 0, "0 dead letters deleted"},
+	}
+	for _, step := range steps {
+		stdout, stderr, code := spillway(t, append(append([]string{"spool"}, step.args...), "--data", data)...)
+		if code != step.code || !strings.Contains(stdout+stderr, step.want) {
+			t.Errorf("%v: exit %d, want %d and %q:\n%s%s", step.args, code, step.code, step.want, stdout, stderr)
+		}
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestSpoolRepairVerb(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	spoolTestStream(t, data, true, 1, 2, 3, 4)
@@ -141,14 +183,17 @@ func TestSpoolRepairVerb(t *testing.T) {
 	if stdout, stderr, code = spillway(t, "spool", "export", "--data", data); code != 3 || !strings.Contains(stderr, "the spool is damaged") {
 		t.Errorf("export: exit %d\n%s%s", code, stdout, stderr)
 	}
-	// The verbs are refused while a server has the spool open.
+	// While a server has the spool open, repair is refused, and retry and discard work.
 	held, err := spool.Open(t.Context(), spool.Path(data), spool.Config{Bytes: 1 << 30, QueueBytes: 1, GroupBytes: 1, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, verb := range [][]string{{"repair", "--yes"}, {"retry"}, {"discard", "--yes"}} {
-		if _, stderr, code = spillway(t, append(append([]string{"spool"}, verb...), "--data", data)...); code != 3 || !strings.Contains(stderr, "in use by another process (pid") {
-			t.Errorf("%v: exit %d, %s", verb, code, stderr)
+	if _, stderr, code = spillway(t, "spool", "repair", "--yes", "--data", data); code != 3 || !strings.Contains(stderr, "in use by another process (pid") {
+		t.Errorf("repair: exit %d, %s", code, stderr)
+	}
+	for _, verb := range []string{"retry", "discard"} {
+		if stdout, stderr, code = spillway(t, append([]string{"spool", verb, "--data", data}, map[string][]string{"discard": {"--yes"}}[verb]...)...); code != 0 || !strings.HasPrefix(stdout, "0 dead letters ") {
+			t.Errorf("%s: exit %d, %s%s", verb, code, stdout, stderr)
 		}
 	}
 	if err := held.Close(); err != nil {

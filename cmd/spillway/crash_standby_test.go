@@ -1,0 +1,90 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+// failover is a primary with a synchronous standby behind one address, as a pair that a
+// cluster manager looks after.
+type failover struct {
+	primary, standby *apptest.PostgresServer
+	address          *apptest.Forward
+}
+
+// newFailover returns the pair and a database of it.
+func newFailover(t *testing.T) (*failover, streamDatabase) {
+	t.Helper()
+	r := newReplicatedPair(t)
+	f := &failover{primary: r.primary, standby: r.standby, address: apptest.NewForward(t, r.primary.Addr())}
+	url := strings.Replace(r.db.url, r.primary.Addr(), f.address.Addr(), 1)
+	return f, streamDatabase{url, postgresQuery(url)}
+}
+
+// promote kills the primary for good and promotes the standby, which gets a new standby.
+func (f *failover) promote(t *testing.T) {
+	t.Helper()
+	f.primary.Kill()
+	if err := f.standby.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.primary = f.standby
+	f.address.To(f.primary.Addr())
+	f.standby = f.primary.SynchronousStandby(t)
+}
+
+// crashStandby returns a TestCrash on PostgreSQL with a synchronous standby that is taken
+// away and promoted.
+func crashStandby(t *testing.T, ack string, keyless bool) *crashTest {
+	f, db := newFailover(t)
+	return &crashTest{
+		openDatabase: func() streamDatabase { return db }, server: f.primary.Server, pair: f, ack: ack, keyless: keyless,
+		faults:         []string{"kill", "kill both", "standby away", "promote", "promote after outage"},
+		addOrderColumn: "ALTER TABLE readings ADD COLUMN arrival bigserial", orderColumn: "arrival",
+	}
+}
+
+// injectPair injects the faults that need a standby.
+func (x *crashTest) injectPair(t *testing.T, fault string, c *crashClients) {
+	t.Helper()
+	f := x.pair
+	switch fault {
+	case "standby away":
+		f.standby.Kill()
+		x.waitAway(t, c)
+		if err := f.standby.Start(); err != nil {
+			t.Fatal(err)
+		}
+	case "promote":
+		f.promote(t)
+	case "promote after outage":
+		// The restarted primary has records that the standby never gets.
+		f.standby.Kill()
+		x.waitAway(t, c)
+		f.primary.Kill()
+		if err := f.primary.Start(); err != nil {
+			t.Fatal(err)
+		}
+		x.waitAway(t, c)
+		f.promote(t)
+	}
+	x.server = f.primary.Server
+}
+
+// waitAway waits while the standby is away. Nothing may be acknowledged by the database.
+func (x *crashTest) waitAway(t *testing.T, c *crashClients) {
+	t.Helper()
+	pause(t) // answers that are under way
+	before := c.accepted.Load()
+	for range int(outage.Milliseconds() / 100) {
+		pause(t)
+	}
+	if n := c.accepted.Load() - before; x.ack == "database" && n > 0 {
+		t.Errorf("%d records were acknowledged without a standby", n)
+	}
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+)
+
+// standbyAway is how long TestStandby keeps the standby away. SPILLWAY_STANDBY_AWAY
+// overrides it, for example with 10m.
+const standbyAway = 3 * time.Second
+
+func awayFor(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("SPILLWAY_STANDBY_AWAY")
+	if text == "" {
+		return standbyAway
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		t.Fatalf("SPILLWAY_STANDBY_AWAY is %q, want a duration", text)
+	}
+	return d
+}
+
+// replicatedPair is a primary with a synchronous standby, and a database of a stream on it.
+type replicatedPair struct {
+	primary, standby *apptest.PostgresServer
+	db               streamDatabase // on the primary
+}
+
+func newReplicatedPair(t *testing.T) *replicatedPair {
+	t.Helper()
+	primary := apptest.Postgres(t, apptest.SynchronousSettings()...)
+	db := postgresDatabase(t, primary)
+	return &replicatedPair{primary: primary, standby: primary.SynchronousStandby(t), db: db}
+}
+
+// onStandby returns the database as the standby has it.
+func (r *replicatedPair) onStandby() streamDatabase {
+	url := strings.Replace(r.db.url, r.primary.Addr(), r.standby.Addr(), 1)
+	return streamDatabase{url, postgresQuery(url)}
+}
+
+func (r *replicatedPair) bringBack(t *testing.T) {
+	t.Helper()
+	if err := r.standby.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sessions counts the sessions of spillway, and those that wait for the standby.
+func (r *replicatedPair) sessions(t *testing.T) (all, waiting int) {
+	t.Helper()
+	row := r.db.query(t, "SELECT count(*), count(*) FILTER (WHERE wait_event = 'SyncRep') FROM pg_stat_activity WHERE application_name = 'spillway'")[0]
+	var errs [2]error
+	all, errs[0] = strconv.Atoi(row[0])
+	waiting, errs[1] = strconv.Atoi(row[1])
+	if errs[0] != nil || errs[1] != nil {
+		t.Fatal(row)
+	}
+	return all, waiting
+}
+
+// watchAway calls check about ten times a second while the standby is away.
+func (r *replicatedPair) watchAway(t *testing.T, check func()) {
+	t.Helper()
+	for end := time.After(awayFor(t)); ; {
+		check()
+		select {
+		case <-end:
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+const poolMax = 6
+
+// smallPool is the configuration of a pool of poolMax connections, whose statement_timeout is
+// shorter than the standby is away.
+var smallPool = fmt.Sprintf("pool: {max: %d, statement_timeout: 1s}\n", poolMax)
+
+// TestStandbyAway: while the synchronous standby is away, no request is answered 200, the
+// sessions are no more than the pool has connections, and none is lost or doubled.
+func TestStandbyAway(t *testing.T) {
+	t.Parallel()
+	r := newReplicatedPair(t)
+	s := r.db.serve(t, smallPool+readings+"    commit_timeout: 1s\n    timeout: 2s\n    retry_for: 2s\n")
+	wantAnswer(t, post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, on"}`)
+	r.standby.Kill()
+	var next atomic.Int64
+	next.Store(1)
+	var mu sync.Mutex
+	statuses, done := map[int]int{}, make(chan struct{})
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				id := next.Add(1)
+				a, err := tryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				statuses[a.status]++
+				mu.Unlock()
+				select {
+				case <-done:
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		})
+	}
+	most, waited := 0, 0
+	r.watchAway(t, func() {
+		all, waiting := r.sessions(t)
+		most, waited = max(most, all), max(waited, waiting)
+	})
+	close(done)
+	clients.Wait()
+	if statuses[200] > 0 || statuses[504] == 0 {
+		t.Errorf("answers while the standby was away: %v, want 504 and no 200", statuses)
+	}
+	if most > poolMax || waited == 0 {
+		t.Errorf("up to %d sessions, %d of them waiting for the standby; the pool has %d connections", most, waited, poolMax)
+	}
+	r.bringBack(t)
+	eventually(t, "records are accepted again", func() bool { return post(t, s.URL("readings"), `{"id":0}`).status == 200 })
+	for id := int64(2); id <= next.Load(); id++ {
+		eventually(t, "each request is stored", func() bool {
+			return post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, id), "Idempotency-Key", fmt.Sprint(id)).status == 200
+		})
+	}
+	stored := r.db.ids(t)
+	times := make(map[int]int)
+	for _, id := range stored {
+		times[id]++
+	}
+	for id := 1; id <= int(next.Load()); id++ {
+		if times[id] != 1 {
+			t.Errorf("record %d is stored %d times", id, times[id])
+		}
+	}
+	t.Logf("answers %v, up to %d sessions", statuses, most)
+}
+
+// TestStandbyAwaySpool: nothing is deleted from the spool before the standby has it.
+func TestStandbyAwaySpool(t *testing.T) {
+	t.Parallel()
+	r := newReplicatedPair(t)
+	s := r.db.serve(t, smallPool+readings+"    ack: spool\n    commit_timeout: 1s\n")
+	const backlog = `spillway_spool_backlog_records{stream="/readings"}`
+	wantSpooled(t, post(t, s.URL("readings"), `{"id":1}`), 1)
+	eventually(t, "the record is drained", func() bool { return metric(t, s, backlog) == 0 && len(r.db.ids(t)) == 1 })
+	r.standby.Kill()
+	want := []int{1}
+	most := 0
+	r.watchAway(t, func() {
+		want = append(want, len(want)+1)
+		wantSpooled(t, post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, len(want))), 1)
+		if n := metric(t, s, backlog); int(n) != len(want)-1 {
+			t.Fatalf("%v records wait in the spool, %d are not on the standby", n, len(want)-1)
+		}
+		all, _ := r.sessions(t)
+		most = max(most, all)
+	})
+	if most > poolMax {
+		t.Errorf("up to %d sessions; the pool has %d connections", most, poolMax)
+	}
+	r.bringBack(t)
+	eventually(t, "the spool is drained", func() bool { return metric(t, s, backlog) == 0 })
+	standby := r.onStandby()
+	eventually(t, "the standby has the records", func() bool { return len(standby.ids(t)) >= len(want) })
+	if got := fmt.Sprint(standby.ids(t)); got != fmt.Sprint(want) {
+		t.Errorf("the standby has %s, want %v", got, want)
+	}
+}
+
+// TestStandbyAwayPopups: events of popups stay in the local log until the standby has them.
+func TestStandbyAwayPopups(t *testing.T) {
+	t.Parallel()
+	r := newReplicatedPair(t)
+	s := apptest.Serve(t, shared.binary, "--database", r.db.url, popupConfig(t, smallPool))
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	const waiting = "spillway_popup_events_waiting"
+	eventually(t, "no event waits", func() bool { return metric(t, s, waiting) == 0 })
+	r.standby.Kill()
+	events, most := 0, 0
+	r.watchAway(t, func() {
+		_, shown := popupAsk(t, s, fmt.Sprintf("user=u%d", events))
+		if status, body := popupPost(t, s.URL("popup/click"), popupToken(shown.Show)); status != 204 {
+			t.Fatalf("click: %d %s", status, body)
+		}
+		events += 2
+		if n := int(metric(t, s, waiting)); n != events {
+			t.Fatalf("%d events wait, %d are not on the standby", n, events)
+		}
+		all, _ := r.sessions(t)
+		most = max(most, all)
+	})
+	if most > poolMax+1 { // and the one that holds the lock
+		t.Errorf("up to %d sessions; the pool has %d connections", most, poolMax)
+	}
+	r.bringBack(t)
+	eventually(t, "the events are stored", func() bool { return metric(t, s, waiting) == 0 })
+	standby := r.onStandby()
+	eventually(t, "the standby has the events", func() bool {
+		return standby.query(t, "SELECT count(*) FROM popup_events")[0][0] == strconv.Itoa(events)
+	})
+}
+
+// TestStandbyBatchFoundAgain kills the primary while a COMMIT waits for the standby. After
+// the restart the primary has the record. It is acknowledged only when the standby has it.
+func TestStandbyBatchFoundAgain(t *testing.T) {
+	t.Parallel()
+	for name, headers := range map[string][]string{"batch": nil, "key": {"Idempotency-Key", "k"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReplicatedPair(t)
+			s := r.db.serve(t, readings+"    commit_timeout: 50s\n    timeout: 1m\n    retry_for: 1m\n")
+			wantAnswer(t, post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, on"}`)
+			r.standby.Kill()
+			answered := make(chan answer, 1)
+			var client sync.WaitGroup
+			client.Go(func() {
+				a, err := tryPost(t.Context(), http.DefaultClient, s.URL("readings"), `{"id":2}`, headers...)
+				if err != nil {
+					t.Error(err)
+				}
+				answered <- a
+			})
+			eventually(t, "the COMMIT waits for the standby", func() bool { _, waiting := r.sessions(t); return waiting > 0 })
+			r.primary.Kill()
+			if err := r.primary.Start(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "another COMMIT waits for the standby", func() bool { _, waiting := r.sessions(t); return waiting > 0 })
+			if got := fmt.Sprint(r.db.ids(t)); got != "[1 2]" {
+				t.Errorf("the primary has %s", got)
+			}
+			r.watchAway(t, func() {
+				select {
+				case a := <-answered:
+					t.Fatalf("answered %d %s before the standby was back", a.status, a.body)
+				default:
+				}
+			})
+			r.bringBack(t)
+			client.Wait()
+			wantAnswer(t, <-answered, 200, `{"stored":1,"ack":"database, on"}`)
+			for where, db := range map[string]streamDatabase{"primary": r.db, "standby": r.onStandby()} {
+				eventually(t, "the "+where+" has the record once", func() bool { return fmt.Sprint(db.ids(t)) == "[1 2]" })
+			}
+		})
+	}
+}
+
+// TestStandbyAck: the ack names what a COMMIT waits for.
+func TestStandbyAck(t *testing.T) {
+	t.Parallel()
+	r := newReplicatedPair(t)
+	name := r.db.url[strings.LastIndexByte(r.db.url, '/')+1:]
+	r.db.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
+	for _, level := range []string{"remote_apply", "on", "remote_write", "local"} {
+		r.db.query(t, "ALTER DATABASE "+name+" SET synchronous_commit = "+level)
+		s := serveQueries(t, readings, r.db.url)
+		wantAnswer(t, post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, `+level+`"}`)
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	r.db.query(t, "ALTER DATABASE "+name+" SET synchronous_commit = remote_apply")
+	if err := r.primary.RequireStandby(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	s := serveQueries(t, readings, r.db.url)
+	eventually(t, "the ack says that no standby is waited for", func() bool {
+		return strings.Contains(string(post(t, s.URL("readings"), `{"id":1}`).body), `"ack":"database, local"`)
+	})
+}

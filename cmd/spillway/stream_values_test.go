@@ -1,0 +1,91 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+	"spillway/internal/exit"
+)
+
+// TestValues checks on each database that numbers and keys arrive as they were sent, or are
+// refused.
+func TestValues(t *testing.T) {
+	t.Parallel()
+	t.Run("sqlite", func(t *testing.T) { testValues(t, sqliteDatabase(t), "printf('%!.2f', amount)", "text COLLATE NOCASE") })
+	t.Run("postgres", func(t *testing.T) {
+		p := postgresDatabase(t, shared.postgres)
+		p.query(t, "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)")
+		testValues(t, p, "amount", "text COLLATE loose")
+	})
+	t.Run("mariadb", func(t *testing.T) {
+		testValues(t, mariaDatabase(t, apptest.MariaDB(t)), "amount", "varchar(40) COLLATE utf8mb4_general_ci")
+	})
+}
+
+// amounts is a stream of numbers with 20 digits, 2 of them behind the point.
+const amounts = `streams:
+  - path: /amounts
+    table: amounts
+    columns: {id: {type: integer, required: true}, amount: {type: TYPE, max: 1e16}, label: {type: text, required: true}}
+    key: [KEY]
+    ack: ACK
+`
+
+// testValues reads the amounts by an expression.
+func testValues(t *testing.T, p streamDatabase, shown, insensitive string) {
+	p.query(t, "CREATE TABLE amounts (id bigint NOT NULL UNIQUE, amount decimal(20,2), label "+insensitive+" NOT NULL UNIQUE)")
+	config := func(kind, key, ack string) string {
+		return strings.NewReplacer("TYPE", kind, "KEY", key, "ACK", ack).Replace(amounts)
+	}
+	for want, text := range map[string]string{
+		"declare it as decimal":        config("real", "id", "database"),
+		"set key_collation: accept":    config("decimal", "label", "database"),
+		"column amount is ":            config("real", "id", "spool"),
+		"so records would be lost: us": config("decimal", "label", "spool"),
+	} {
+		file := filepath.Join(t.TempDir(), "refused.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, stderr, code := spillway(t, "serve", file, "--database", p.url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir())
+		if code != exit.Error || !strings.Contains(stderr, want) {
+			t.Errorf("exit %d, want %d and %s:\n%s", code, exit.Error, want, stderr)
+		}
+	}
+
+	const exact = `{"id":1,"amount":12345678901234.56,"label":"a"}` + "\n" + `{"id":2,"amount":"-99.990","label":"b"}` + "\n" + `{"id":3,"amount":15e-1,"label":"c"}`
+	stored := func() []string {
+		var all []string
+		for _, row := range p.query(t, "SELECT id, "+shown+" FROM amounts ORDER BY id") {
+			all = append(all, row[0]+"="+strings.TrimSuffix(row[1], "0"))
+		}
+		return all
+	}
+	want := []string{"1=12345678901234.56", "2=-99.99", "3=1.5"}
+	s := serveQueries(t, config("decimal", "label", "database")+"    key_collation: accept\n", p.url)
+	a := post(t, s.URL("amounts"), exact, "Content-Type", "application/x-ndjson")
+	if got := stored(); a.status != 200 || !strings.HasPrefix(string(a.body), `{"stored":3,`) || !slices.Equal(got, want) {
+		t.Errorf("%d %s, stored %v", a.status, a.body, got)
+	}
+	wantAnswer(t, post(t, s.URL("amounts"), `{"id":4,"amount":10000000000000000.01,"label":"d"}`), 422, `records-refused {"index":0,"field":"amount","reason":"must be at most 1e16"}`)
+	a = post(t, s.URL("amounts"), `{"id":4,"amount":0.12345678901234567890,"label":"d"}`)
+	wantAnswer(t, a, 422, "records-refused amount: 0.12345678901234567890 cannot be stored exactly in a column of type ")
+	wantAnswer(t, post(t, s.URL("amounts"), `{"id":4,"amount":"twelve","label":"d"}`), 422, "records-refused must be a number")
+	if got := stored(); !slices.Equal(got, want) {
+		t.Errorf("stored %v", got)
+	}
+
+	p.query(t, "DELETE FROM amounts")
+	s = serveQueries(t, config("decimal", "id", "spool"), p.url, "--data", t.TempDir())
+	if a := post(t, s.URL("amounts"), exact, "Content-Type", "application/x-ndjson"); a.status != 202 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	eventually(t, "the records are drained", func() bool { return len(stored()) == 3 })
+	if got := stored(); !slices.Equal(got, want) {
+		t.Errorf("drained %v", got)
+	}
+}
