@@ -9,7 +9,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race check bench fuzz crash rules readme-table clean needs
+.PHONY: help build run demo test race test-mysql check bench fuzz crash rules readme-table clean needs
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'
@@ -30,10 +30,14 @@ demo: build needs ## start nginx, spillway, PostgreSQL, MariaDB and Redis with t
 test: needs ## run all tests; installs the servers that they need
 	$(GO) test -timeout 15m -parallel 4 $(TESTFLAGS) ./...
 
-race: needs ## run all tests with the race detector, the portable connection path and the long crash tests
+race: needs ## run all tests with the race detector, the portable connection path, the long crash tests and 10,000 power cuts
 	$(GO) test -timeout 25m -race -parallel 4 $(TESTFLAGS) ./...
 	$(GO) test -timeout 5m -tags portable ./internal/serve/server
 	SPILLWAY_CRASH_ROUNDS=15 $(GO) test -count=1 -timeout 20m -run '^Test(Popup)?Crash$$' ./cmd/spillway
+	SPILLWAY_POWERCUT_SEEDS=10000 $(GO) test -count=1 -timeout 20m -run '^TestPowerCut$$' ./internal/serve/spool
+
+test-mysql: ## run the tests of mysql:// databases on MySQL 5.7, MySQL 8.0 and MariaDB Galera, which it fetches
+	GO=$(GO) scripts/test-mysql.sh
 
 check: ## check formatting, vet, staticcheck, the macOS build and the tables in the documents
 	@echo '$(GO) tool gofumpt -l .'; \

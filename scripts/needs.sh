@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Checks for the programs that the tests start and installs missing ones with
-# apt-get. On a terminal it asks first. Without a terminal it installs if it is
-# root or can use sudo without a password. Otherwise it prints the packages and
-# fails.
+# Checks for the programs that the tests start, with the argument "mysql" also for those of
+# make test-mysql, and installs missing ones with apt-get. On a terminal it asks first.
+# Without a terminal it installs if it is root or can use sudo without a password.
+# Otherwise it prints the packages and fails.
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -26,6 +26,13 @@ command -v mariadbd >/dev/null || missing+=(mariadb-server)
 command -v strace >/dev/null || missing+=(strace)
 command -v ip >/dev/null || missing+=(iproute2)
 command -v gcc >/dev/null || missing+=(gcc libc6-dev) # the race detector requires it
+if [ "${1:-}" = mysql ]; then
+	libraries=$(ldconfig -p)
+	command -v mvn >/dev/null || missing+=(maven)
+	command -v unzip >/dev/null || missing+=(unzip)
+	[[ $libraries == *"libaio.so.1 "* ]] || missing+=(libaio1)
+	[[ $libraries == *"libnuma.so.1 "* ]] || missing+=(libnuma1)
+fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 echo "The tests need these Debian packages, which are not installed: ${missing[*]}"
