@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -69,19 +70,15 @@ var layers = map[string]layer{
 	"internal/serve/sqlite":   adapter,
 
 	"internal/serve/admin":  edge,
-	"internal/serve/front":  edge,
 	"internal/serve/server": edge,
 
 	"internal/serve/freight": demo,
 	"internal/serve/app":     app,
 
-	"internal/lab/diagnose":   lab,
 	"internal/lab/doctor":     lab,
 	"internal/lab/experiment": lab,
 	"internal/lab/load":       lab,
 	"internal/lab/netstat":    lab,
-	"internal/lab/peak":       lab,
-	"internal/lab/plan":       lab,
 	"internal/lab/report":     lab,
 	"internal/lab/result":     lab,
 	"internal/lab/stats":      lab,
@@ -144,8 +141,15 @@ var mustNotImport = map[layer][]string{
 }
 
 func TestImportRule(t *testing.T) {
-	for _, problem := range checkImports(readModule(t)) {
+	files := readModule(t)
+	for _, problem := range checkImports(files) {
 		t.Error(problem)
+	}
+	dirs := packageDirs(files)
+	for _, dir := range slices.Sorted(maps.Keys(layers)) {
+		if !slices.Contains(dirs, dir) {
+			t.Errorf("%s is in layers but has no Go files: delete its entry", dir)
+		}
 	}
 }
 
