@@ -61,8 +61,10 @@ type drain struct {
 	limit int       // the same now: less after an error
 	least int       // groups given to the destination at once, if there are as many
 	given int       // groups given to the destination last
+	taken int       // groups that it stored of them
 	more  bool      // the last read did not return all groups
 	began time.Time // when groups were last given to the destination
+	left  []queue.Group // that were read and are not stored: the destination's batch was full
 
 	failures int
 	logged   time.Time
@@ -112,41 +114,62 @@ func (d *drain) next(ctx context.Context) ([]queue.Group, error) {
 	h, grown := n.head, n.grown
 	h.epochs = slices.Clone(h.epochs)
 	s.mu.Unlock()
-	after, last := h.drained, h.last
-	if after == last {
+	if h.drained == h.last {
 		select {
 		case <-grown:
 		case <-ctx.Done():
 		}
 		return nil, nil
 	}
-	var groups []queue.Group
-	at := after
-	for {
-		sealed, err := s.file.read(ctx, d.name, at, d.limit)
-		if err != nil {
-			return nil, fmt.Errorf("read the spool: %w", err)
-		}
-		if len(groups) == 0 && len(sealed) > 0 {
-			s.mu.Lock()
-			n.oldest = sealed[0].at
-			s.mu.Unlock()
-		}
-		more, err := openGroups(sealed, &h, at)
-		groups = append(groups, more...)
-		if len(groups) == 0 {
-			return nil, err
-		}
-		at = groups[len(groups)-1].Sequence
-		d.more = at < last
-		switch {
-		case len(groups) < d.least && at < last && err == nil:
-		case d.least == heldMost && at < last:
-			return d.addNewest(ctx, groups, &h), nil
-		default:
-			return groups, nil
-		}
+	groups, err := d.read(ctx, &h)
+	if d.more && d.least == heldMost && len(groups) > 0 {
+		return d.addNewest(ctx, groups, &h), nil
 	}
+	if len(groups) == 0 {
+		return nil, err
+	}
+	return groups, nil
+}
+
+// read returns groups for the destination, from the first that is not drained: those that
+// it left, and more from the file if these do not fill a batch. The error is about the
+// group behind them.
+func (d *drain) read(ctx context.Context, h *head) ([]queue.Group, error) {
+	groups, size := d.left, 0
+	d.left = nil
+	for i := range groups {
+		size += groups[i].Bytes
+	}
+	if len(groups) > 0 && len(groups[0].Entries) > 0 { // a repair leaves groups without entries
+		d.setOldest(groups[0].Entries[0].At)
+	}
+	at := h.drained + uint64(len(groups))
+	d.more = at < h.last
+	for enough := len(groups) > d.taken; d.more && !enough; {
+		sealed, err := d.spool.file.read(ctx, d.name, at, d.limit-size)
+		if err != nil {
+			return groups, fmt.Errorf("read the spool: %w", err)
+		}
+		if at == h.drained && len(sealed) > 0 {
+			d.setOldest(sealed[0].at)
+		}
+		more, err := openGroups(sealed, h, at)
+		groups = append(groups, more...)
+		if err != nil {
+			return groups, err
+		}
+		at += uint64(len(more))
+		d.more, enough, size = at < h.last, len(groups) >= d.least, 0
+	}
+	return groups, nil
+}
+
+// setOldest notes the time of the first group that waits.
+func (d *drain) setOldest(at time.Time) {
+	s := d.spool
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.name(d.name).oldest = at
 }
 
 // addNewest adds the newest group that can be read, behind a gap. It may show that the
@@ -194,6 +217,10 @@ func (d *drain) store(ctx context.Context, groups []queue.Group) error {
 	if stored.Groups < 1 || stored.Groups > len(groups) {
 		return fmt.Errorf("%d of %d groups were stored", stored.Groups, len(groups))
 	}
+	d.taken, d.left = stored.Groups, groups[stored.Groups:]
+	if d.least > 1 {
+		d.left = nil // there may be a gap in them
+	}
 	groups = groups[:stored.Groups]
 	r := &removal{groups: groups, done: make(chan struct{})}
 	r.drained = drained{name: d.name, upto: groups[len(groups)-1].Sequence, dead: stored.Dead}
@@ -232,7 +259,7 @@ func (d *drain) succeeded() {
 // later record decides about the one that is held.
 func (d *drain) failed(err error) {
 	d.failures++
-	d.limit, d.least = 1, 1
+	d.limit, d.least, d.left = 1, 1, nil
 	if errors.Is(err, queue.ErrHeld) {
 		d.limit, d.least = d.bytes, min(2*d.given, heldMost)
 	}

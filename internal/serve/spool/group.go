@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"time"
 
 	"spillway/internal/serve/queue"
@@ -25,6 +26,8 @@ const (
 	withoutPlace = 1 // in epoch zero: its number is its sequence
 	withPlace    = 2
 )
+
+const entryBytes = 4 // of an entry at least: time, records, key and payload
 
 // seal encodes the entries of a group.
 func seal(name string, sequence uint64, at place, entries []queue.Entry) sealedGroup {
@@ -95,6 +98,7 @@ func (g *sealedGroup) open() (queue.Group, error) {
 	}
 	group.Sum = g.identity(group.Number)
 	n := d.Uvarint()
+	group.Entries = slices.Grow(group.Entries, int(min(n, uint64(len(d.Rest))/entryBytes)))
 	for range n {
 		e := queue.Entry{At: time.UnixMicro(d.Varint()), Rows: int(d.Uvarint()), Key: string(d.Bytes())}
 		if e.Key != "" {

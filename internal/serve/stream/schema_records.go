@@ -110,8 +110,6 @@ func (r *Records) lanes(n int) uint64 {
 func (r *Records) grow() []value {
 	n := len(r.schema.columns)
 	base := len(r.values)
-	for range n {
-		r.values = append(r.values, value{})
-	}
+	r.values = append(r.values, make([]value, n)...)
 	return r.values[base:]
 }

@@ -94,6 +94,7 @@ func decodeRecords(payload []byte) (*spooledRecords, error) {
 	}
 	s := &spooledRecords{arena: payload}
 	columns := d.Uvarint()
+	s.columns = make([]spooledColumn, 0, min(columns, columnsMax+1))
 	for range columns {
 		c := spooledColumn{name: string(d.Bytes()), kind: Type(d.Bytes())}
 		s.columns = append(s.columns, c)
