@@ -57,13 +57,13 @@ type drain struct {
 	spool *Spool
 	name  string
 	to    queue.Destination
-	bytes int       // given to the destination at once, at most
-	limit int       // the same now: less after an error
-	least int       // groups given to the destination at once, if there are as many
-	given int       // groups given to the destination last
-	taken int       // groups that it stored of them
-	more  bool      // the last read did not return all groups
-	began time.Time // when groups were last given to the destination
+	bytes int           // given to the destination at once, at most
+	limit int           // the same now: less after an error
+	least int           // groups given to the destination at once, if there are as many
+	given int           // groups given to the destination last
+	taken int           // groups that it stored of them
+	more  bool          // the last read did not return all groups
+	began time.Time     // when groups were last given to the destination
 	left  []queue.Group // that were read and are not stored: the destination's batch was full
 
 	failures int
