@@ -34,6 +34,10 @@ type Group struct {
 	Sum    [16]byte // of what the file holds: the beginning of a SHA-256
 	// EpochLast is the last Number of the name and epoch that the file has, or had.
 	EpochLast uint64
+	// PreviousEpoch is the epoch before it in the file, and PreviousLast the last Number that
+	// the file has, or had, of that one. 0: there is none, or it is forgotten.
+	PreviousEpoch [16]byte
+	PreviousLast  uint64
 }
 
 // DeadLetter is an entry, or one record of it, that the database refused when it was
@@ -64,7 +68,7 @@ type Destination interface {
 	//
 	// After an error it is called again after a pause, at first with one group. After an
 	// error that wraps ErrHeld it is called with more groups than before, if there are more,
-	// and when these are many also with the newest group, behind a gap.
+	// and when these are many also with a random later group and the newest, behind gaps.
 	StoreGroups(ctx context.Context, groups []Group) (Stored, error)
 }
 
@@ -73,7 +77,8 @@ type Destination interface {
 var ErrHeld = errors.New("a record is refused, and no later one was stored")
 
 // Mark says which groups of a spool a batch contains. All of them have one epoch. It is
-// committed with the batch, so that no group is stored twice.
+// committed with the batch, so that no group is stored twice. A mark without groups, with First
+// 0, stores nothing: it asks for Last.
 type Mark struct {
 	Spool [16]byte   // Group.Spool
 	Name  string     // for people

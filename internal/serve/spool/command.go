@@ -66,7 +66,7 @@ func (c Command) Status(ctx context.Context, asJSON bool) error {
 				Drained: h.drained, Last: h.last, DeadLetters: h.dead, InDoubt: h.inDoubt,
 			}
 			if h.groups > 0 && !h.oldest.IsZero() {
-				s.OldestSeconds = time.Since(h.oldest).Seconds()
+				s.OldestSeconds = max(0, time.Since(h.oldest).Seconds()) // the database's clock may be ahead
 			}
 			dead += int(h.dead)
 			names = append(names, s)

@@ -124,8 +124,9 @@ const (
 type task struct {
 	work string
 	selection
-	done chan struct{}
-	err  error // set before done is closed
+	after int64 // the last letter that was done
+	done  chan struct{}
+	err   error // set before done is closed
 }
 
 // do gives the writer work on dead letters, and returns when it is done. If ctx ends
@@ -166,12 +167,13 @@ func (s *Spool) step() {
 	}
 	t := s.tasks[0]
 	s.mu.Unlock()
-	letters, err := s.file.selected(context.Background(), t.selection, 0, s.cfg.GroupBytes)
+	letters, err := s.file.selected(context.Background(), t.selection, t.after, s.cfg.GroupBytes)
 	s.mu.Lock()
 	if err == nil && len(letters) > 0 {
 		err = s.work(t.work, letters)
 	}
 	if err == nil && len(letters) > 0 {
+		t.after = letters[len(letters)-1].ID
 		return // the next step continues
 	}
 	t.err = err

@@ -48,6 +48,8 @@
 //     once.
 //   - What a file had acknowledged after the copy that it was put back to is lost, unless
 //     it was drained. The database then is ahead of Group.EpochLast.
+//   - If an fsync has failed and the process has ended before the next one, a power cut while
+//     the next Open copies the log into the file may damage groups.
 //   - Dead letters have no epoch: those that were copied with the file are stored twice if
 //     both copies are told to retry them.
 //
@@ -68,7 +70,9 @@
 // SQLite runs in WAL mode with synchronous=FULL. A COMMIT appends the changed pages to the
 // log, FILE-wal, and returns after one fsync of it. Every 1,000 pages SQLite copies them
 // into FILE and syncs that before it reuses the log. After a crash it reads the log up to
-// the last complete transaction; checksums exclude a torn end.
+// the last complete transaction; checksums exclude a torn end. Open copies what it has read
+// into FILE and syncs it before anything is answered or drained, because the fsync of the last
+// transactions may not have been made, or may have failed.
 //
 // One process at a time writes the file, held by a lock on FILE-lock. Another process that
 // wants dead letters retried or discarded leaves a file FILE-request-ID, which that process

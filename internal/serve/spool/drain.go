@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -39,7 +40,7 @@ func (s *Spool) Drain(ctx context.Context, name string, bytes int, to queue.Dest
 	}
 	n.drain, n.reason = DrainRunning, nil
 	s.mu.Unlock()
-	d := &drain{spool: s, name: name, bytes: bytes, limit: bytes, least: 1, to: to}
+	d := &drain{spool: s, name: name, bytes: bytes, limit: bytes, least: 1, to: to, pick: rand.N[uint64]}
 	err := d.run(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,14 +58,15 @@ type drain struct {
 	spool *Spool
 	name  string
 	to    queue.Destination
-	bytes int           // given to the destination at once, at most
-	limit int           // the same now: less after an error
-	least int           // groups given to the destination at once, if there are as many
-	given int           // groups given to the destination last
-	taken int           // groups that it stored of them
-	more  bool          // the last read did not return all groups
-	began time.Time     // when groups were last given to the destination
-	left  []queue.Group // that were read and are not stored: the destination's batch was full
+	pick  func(n uint64) uint64 // a random number below n
+	bytes int                   // given to the destination at once, at most
+	limit int                   // the same now: less after an error
+	least int                   // groups given to the destination at once, if there are as many
+	given int                   // groups given to the destination last
+	taken int                   // groups that it stored of them
+	more  bool                  // the last read did not return all groups
+	began time.Time             // when groups were last given to the destination
+	left  []queue.Group         // that were read and are not stored: the destination's batch was full
 
 	failures int
 	logged   time.Time
@@ -122,11 +124,11 @@ func (d *drain) next(ctx context.Context) ([]queue.Group, error) {
 		return nil, nil
 	}
 	groups, err := d.read(ctx, &h)
-	if d.more && d.least == heldMost && len(groups) > 0 {
-		return d.addNewest(ctx, groups, &h), nil
-	}
-	if len(groups) == 0 {
+	switch {
+	case len(groups) == 0, len(groups) < d.least && errors.Is(err, ErrDamaged):
 		return nil, err
+	case d.more && d.least == heldMost:
+		return d.addLater(ctx, groups, &h), nil
 	}
 	return groups, nil
 }
@@ -172,18 +174,24 @@ func (d *drain) setOldest(at time.Time) {
 	s.name(d.name).oldest = at
 }
 
-// addNewest adds the newest group that can be read, behind a gap. It may show that the
-// destination stores records, where none of the groups before it does.
-func (d *drain) addNewest(ctx context.Context, groups []queue.Group, h *head) []queue.Group {
-	sealed, err := d.spool.file.read(ctx, d.name, h.last-1, 1)
-	if err != nil || len(sealed) == 0 {
-		return groups
+// addLater adds the newest group, and a random one of those before it, behind gaps, if they can
+// be read. They may show that the destination stores records, where none of the groups before
+// them does.
+func (d *drain) addLater(ctx context.Context, groups []queue.Group, h *head) []queue.Group {
+	later := []uint64{h.last}
+	if after := groups[len(groups)-1].Sequence; h.last-after > 1 {
+		later = []uint64{after + 1 + d.pick(h.last-after-1), h.last}
 	}
-	newest, err := openGroups(sealed[:1], h, h.last-1)
-	if err != nil {
-		return groups
+	for _, sequence := range later {
+		sealed, err := d.spool.file.read(ctx, d.name, sequence-1, 1)
+		if err != nil || len(sealed) == 0 {
+			continue
+		}
+		if more, err := openGroups(sealed[:1], h, sequence-1); err == nil {
+			groups = append(groups, more...)
+		}
 	}
-	return append(groups, newest...)
+	return groups
 }
 
 // openGroups opens the groups of a name behind a sequence, up to the first that is missing
@@ -198,7 +206,9 @@ func openGroups(sealed []sealedGroup, h *head, after uint64) ([]queue.Group, err
 		if err != nil {
 			return groups, err
 		}
-		g.Spool, g.EpochLast = h.id, h.epochLast(place{g.Epoch, g.Number})
+		at := place{g.Epoch, g.Number}
+		g.Spool, g.EpochLast = h.id, h.epochLast(at)
+		g.PreviousEpoch, g.PreviousLast = h.previous(at)
 		groups = append(groups, g)
 	}
 	if len(sealed) == 0 {

@@ -41,6 +41,16 @@ func (h *head) epochLast(of place) uint64 {
 	return of.number
 }
 
+// previous returns the epoch before that of a group, and its last number; 0 if there is none.
+func (h *head) previous(of place) (id [16]byte, last uint64) {
+	for i := 1; i < len(h.epochs); i++ {
+		if before := h.epochs[i-1]; h.epochs[i].id == of.epoch {
+			return before.id, h.epochs[i].first - before.first
+		}
+	}
+	return id, 0
+}
+
 // next returns the place of the next group that is written in an epoch, and whether it is
 // the first one.
 func (h *head) next(id [16]byte) (at place, first bool) {

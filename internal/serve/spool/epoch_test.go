@@ -47,7 +47,7 @@ func (db *fakeDatabase) StoreGroups(_ context.Context, groups []queue.Group) (qu
 	mark := queue.Mark{Spool: first.Spool, Epoch: first.Epoch, First: first.Number}
 	for _, g := range groups {
 		mark.Sums = append(mark.Sums, g.Sum)
-		db.older = db.older || db.last[k] > g.EpochLast
+		db.older = db.older || db.last[k] > g.EpochLast || db.last[epochKey{g.Spool, g.PreviousEpoch}] > g.PreviousLast && g.PreviousLast > 0
 	}
 	if mark.Judge(db.last[k], db.batches[k]) {
 		for i, known := range mark.Known {
@@ -220,6 +220,33 @@ func TestRestored(t *testing.T) {
 	drainAll(t, s, "/a", db)
 	if got := strings.Join(db.rows, " "); got != "1 2 3" || len(db.doubt) > 0 || !db.older {
 		t.Errorf("stored %s, in doubt %s, older %v", got, db.doubt, db.older)
+	}
+}
+
+// The same if nothing waited in the older state.
+func TestRestoredDrained(t *testing.T) {
+	dir, db := t.TempDir(), newDatabase()
+	file, backup := filepath.Join(dir, "s.db"), filepath.Join(dir, "backup.db")
+	s := openAt(t, file, testConfig())
+	put(t, s, "/a", "1")
+	drainAll(t, s, "/a", db)
+	if err := sqlitex.ExecuteTransient(s.file.writer, "VACUUM INTO '"+backup+"'", nil); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, "/a", "2")
+	drainAll(t, s, "/a", db)
+	for i, path := range []string{file, file, backup} {
+		closeSpool(t, s)
+		s = openAt(t, path, testConfig())
+		put(t, s, "/a", fmt.Sprint(3+i))
+		drainAll(t, s, "/a", db)
+		if db.older != (path == backup) {
+			t.Errorf("open %d: older %v", i, db.older)
+		}
+	}
+	closeSpool(t, s)
+	if got := strings.Join(db.rows, " "); got != "1 2 3 4 5" || len(db.doubt) > 0 {
+		t.Errorf("stored %s, in doubt %s", got, db.doubt)
 	}
 }
 

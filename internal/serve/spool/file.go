@@ -116,9 +116,9 @@ func makeDirectory(dir string) error {
 	}
 	switch err := os.Mkdir(dir, 0o750); {
 	case err == nil:
-		return syncDirectory(parent)
+		return syncFile(parent)
 	case errors.Is(err, os.ErrExist):
-		_ = syncDirectory(parent)
+		_ = syncFile(parent)
 		return nil
 	case isDirectory(dir):
 		return nil
@@ -130,17 +130,6 @@ func makeDirectory(dir string) error {
 func isDirectory(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
-}
-
-func syncDirectory(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync a directory: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync a directory: %w", err)
-	}
-	return nil
 }
 
 // lockFile takes the lock, which ends with the process at the latest.
@@ -169,11 +158,51 @@ func openWriter(ctx context.Context, path string) (*sqlite.Conn, error) {
 		return nil, err
 	}
 	conn.SetInterrupt(ctx.Done())
-	if err := prepare(conn); err != nil {
+	if err := prepare(conn, path); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	conn.SetInterrupt(nil)
 	return conn, nil
+}
+
+// settleFor is how long settle waits for other processes that read the file.
+const settleFor = 30 * time.Second
+
+// settle makes durable what SQLite has found in the log. After a crash, that may be a
+// transaction whose fsync was not made, or failed: then a later fsync of the log does not
+// cover it. So the transactions are copied into the file, and the log is emptied. If the disk
+// has no room for that, there is only the fsync.
+func settle(conn *sqlite.Conn, path string) error {
+	log, err := os.Stat(path + "-wal")
+	var disk unix.Statfs_t
+	if err := errors.Join(err, unix.Statfs(path, &disk)); err != nil {
+		return fmt.Errorf("read the size of its log: %w", err)
+	}
+	if int64(disk.Bavail)*int64(disk.Bsize) < log.Size() {
+		return syncFile(path + "-wal")
+	}
+	conn.SetBusyTimeout(settleFor)
+	defer conn.SetBlockOnBusy()
+	busy, err := number(conn, "PRAGMA wal_checkpoint(TRUNCATE)")
+	switch {
+	case err != nil && sqlite.ErrCode(err).ToPrimary() != sqlite.ResultFull:
+		return fmt.Errorf("copy its log into it: %w", err)
+	case err == nil && busy != 0:
+		return fmt.Errorf("copy its log into it: another process has read it for %v: end that process", settleFor)
+	}
+	return syncFile(path + "-wal")
+}
+
+// syncFile syncs a file or directory.
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", path, err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("sync %s: %w", path, err)
+	}
+	return nil
 }
 
 // number returns the number that a statement yields.

@@ -18,9 +18,10 @@ const (
 	eventLink     = "link"
 	eventWrite    = "write"
 	eventTruncate = "truncate"
-	eventSync     = "sync"     // of a file
-	eventSyncDir  = "sync dir" // of a directory
-	eventMark     = "mark"     // written by the workload: see mark
+	eventSync     = "sync"        // of a file
+	eventSyncDir  = "sync dir"    // of a directory
+	eventFail     = "failed sync" // of a file
+	eventMark     = "mark"        // written by the workload: see mark
 )
 
 // event is a system call that changes the storage, or a mark between two of them. Paths are
@@ -51,7 +52,9 @@ func (e *event) String() string {
 // pendingEvent is an event that no sync has covered yet, with its place in the recording.
 type pendingEvent struct {
 	*event
-	at int
+	at   int
+	lost bool // its sync has failed: none covers it
+	firm bool // a sync has covered it, and not a lost one before it
 }
 
 // disk is what a power cut cannot take from the storage, and what it can.
@@ -60,13 +63,14 @@ type disk struct {
 	content map[int][]byte // what is synced of the files
 	writes  map[int][]pendingEvent
 	entries []pendingEvent // changes of directories
+	failed  map[int]bool   // files with a sync that failed
 }
 
 // directory is the node of every directory.
 const directory = -1
 
 func newDisk(base map[string][]byte) *disk {
-	d := &disk{names: map[string]int{}, content: map[int][]byte{}, writes: map[int][]pendingEvent{}}
+	d := &disk{names: map[string]int{}, content: map[int][]byte{}, writes: map[int][]pendingEvent{}, failed: map[int]bool{}}
 	for i, path := range sortedPaths(base) {
 		if strings.HasSuffix(path, "/") {
 			d.names[strings.TrimSuffix(path, "/")] = directory
@@ -91,10 +95,22 @@ func sortedPaths(image map[string][]byte) []string {
 func (d *disk) apply(e *event, at int) {
 	switch e.Kind {
 	case eventCreate, eventMkdir, eventUnlink, eventRename, eventLink:
-		d.entries = append(d.entries, pendingEvent{e, at})
+		d.entries = append(d.entries, pendingEvent{event: e, at: at})
 	case eventWrite, eventTruncate:
-		d.writes[e.Node] = append(d.writes[e.Node], pendingEvent{e, at})
+		d.writes[e.Node] = append(d.writes[e.Node], pendingEvent{event: e, at: at})
+	case eventFail:
+		d.failed[e.Node] = true
+		for i := range d.writes[e.Node] {
+			d.writes[e.Node][i].lost = true
+		}
 	case eventSync:
+		if d.failed[e.Node] {
+			for i := range d.writes[e.Node] {
+				w := &d.writes[e.Node][i]
+				w.firm = w.firm || !w.lost && w.at < e.Since
+			}
+			return
+		}
 		if len(d.writes[e.Node]) == 0 {
 			return
 		}
@@ -237,6 +253,8 @@ func (d *disk) remains(r *rand.Rand, node int, kept, torn float64, tell func(str
 			largest = max(largest, int(w.Offset)+len(w.Data))
 		}
 		switch {
+		case w.firm:
+			data = patched(data, w.event)
 		case w.Kind == eventWrite && r.Float64() < torn:
 			tell("torn", w)
 			data = tear(r, data, w.event)

@@ -116,7 +116,7 @@ func recordAll(t *testing.T) []*recording {
 	var recordings []*recording
 	for i := range 2 {
 		number := 10 * i
-		works := []string{fmt.Sprint("close-", number+1), fmt.Sprint("kill-", number+2), fmt.Sprint("repair-", number+3), fmt.Sprint("kill-", number+4)}
+		works := []string{fmt.Sprint("fail-", number+1), fmt.Sprint("close-", number+2), fmt.Sprint("kill-", number+3), fmt.Sprint("repair-", number+4), fmt.Sprint("kill-", number+5)}
 		first := record(t, realDirectory(t), nil, nil, works)
 		r := rand.New(rand.NewPCG(uint64(i), 5))
 		at := len(first.Events)/2 + r.IntN(len(first.Events)/2)
@@ -130,7 +130,7 @@ func recordAll(t *testing.T) []*recording {
 			}
 		}
 		image, _ := d.cut(r)
-		works = []string{fmt.Sprint("close-", number+5), fmt.Sprint("kill-", number+6)}
+		works = []string{fmt.Sprint("fail-", number+6), fmt.Sprint("kill-", number+7)}
 		recordings = append(recordings, first, record(t, realDirectory(t), image, history, works))
 	}
 	return recordings
@@ -200,7 +200,7 @@ func cutPower(t *testing.T, rec *recording, seeds []uint64) []cutFailure {
 }
 
 // place draws the event before which the power is cut. Every third is shortly behind a change
-// of a directory, because these are few.
+// of a directory, and every sixth behind the start of a process, because these are few.
 func (rec *recording) place(r *rand.Rand) int {
 	var changes []int
 	for i := range rec.Events {
@@ -210,9 +210,33 @@ func (rec *recording) place(r *rand.Rand) int {
 		}
 	}
 	if len(changes) > 0 && r.IntN(3) == 0 {
-		return min(changes[r.IntN(len(changes))]+1+r.IntN(4), len(rec.Events))
+		return rec.after(changes[r.IntN(len(changes))] + 1 + r.IntN(4))
 	}
-	return r.IntN(len(rec.Events) + 1)
+	if len(rec.Opens) > 0 && r.IntN(4) == 0 {
+		return rec.after(rec.Opens[r.IntN(len(rec.Opens))] + 1 + r.IntN(30))
+	}
+	return rec.after(r.IntN(len(rec.Events) + 1))
+}
+
+// after returns an event, or a later one if what a failed sync has left is being copied into
+// the file: the spool may not survive a power cut then.
+func (rec *recording) after(at int) int {
+	failed, copying := false, false
+	for i := range rec.Events {
+		e := &rec.Events[i]
+		if i >= at && !copying {
+			return i
+		}
+		switch log := strings.HasSuffix(e.Path, "-wal"); {
+		case e.Kind == eventFail:
+			failed = true
+		case e.Kind == eventWrite && !log:
+			copying = failed
+		case e.Kind == eventSync && log && copying:
+			failed, copying = false, false
+		}
+	}
+	return len(rec.Events)
 }
 
 func checkImage(t *testing.T, x *expectation, dir string, c powerCut) error {

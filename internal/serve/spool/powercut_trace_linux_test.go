@@ -20,6 +20,7 @@ type recording struct {
 	Base    map[string][]byte // what the storage held at first; directories end with a slash
 	History []mark            // of the time before
 	Events  []event
+	Opens   []int // the first events of processes that found what another has left
 }
 
 // tracedCalls are the system calls that change storage. strace ignores those with a question
@@ -28,7 +29,8 @@ const tracedCalls = "?open,openat,?creat,?mkdir,mkdirat,?unlink,unlinkat,?rename
 	"write,writev,pwrite64,pwritev,?ftruncate,?truncate,fallocate,fsync,fdatasync,?sync_file_range"
 
 // record runs processes of TestPowerCutWorkload on a directory, one after the other, and
-// returns what they did to it. The directory is named as the kernel names it.
+// returns what they did to it. Of a process that is to fail, the last sync is one that failed.
+// The directory is named as the kernel names it.
 func record(t *testing.T, dir string, base map[string][]byte, history []mark, works []string) *recording {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -49,23 +51,49 @@ func record(t *testing.T, dir string, base map[string][]byte, history []mark, wo
 		t.Fatal(err)
 	}
 	p := newParser(root, marks, base)
+	var opens, failed []int
 	for i, work := range works {
 		trace := filepath.Join(dir, fmt.Sprint("trace", i))
 		cmd := exec.CommandContext(t.Context(), "strace", "-f", "-y", "-xx", "-s", "1048576", "--seccomp-bpf", "-e", "trace="+tracedCalls, "-e", "signal=none",
 			"-o", trace, os.Args[0], "-test.run=^TestPowerCutWorkload$", "-test.count=1")
 		cmd.Env = append(os.Environ(), workloadVariable+"="+work+" "+dir)
 		out, err := cmd.CombinedOutput()
-		if killed := strings.HasPrefix(work, "kill"); (err != nil) != killed {
+		fail := strings.HasPrefix(work, "fail")
+		if killed := fail || strings.HasPrefix(work, "kill"); (err != nil) != killed {
 			t.Fatalf("strace (it needs the right to trace its children) of %s: %v\n%s", work, err, out)
+		}
+		if i > 0 || base != nil {
+			opens = append(opens, len(p.events))
 		}
 		if err := p.file(trace); err != nil {
 			t.Fatalf("read the trace of %s: %v", work, err)
+		}
+		if fail {
+			failed = append(failed, lastSync(t, p.events))
 		}
 	}
 	if err := p.verify(base); err != nil {
 		t.Fatal(err)
 	}
-	return &recording{Base: base, History: history, Events: p.events}
+	for _, at := range failed {
+		p.events[at].Kind = eventFail
+	}
+	return &recording{Base: base, History: history, Events: p.events, Opens: opens}
+}
+
+// lastSync returns the event that made the log durable last.
+func lastSync(t *testing.T, events []event) int {
+	for i := len(events) - 1; i >= 0; i-- {
+		switch e := &events[i]; {
+		case e.Kind == eventMark:
+		case e.Kind == eventSync && strings.HasSuffix(e.Path, "-wal"):
+			return i
+		default:
+			t.Fatalf("the process was not killed behind a sync of the log, but after: %s", e)
+		}
+	}
+	t.Fatal("the log was not synced")
+	return 0
 }
 
 // parser reads traces of strace.

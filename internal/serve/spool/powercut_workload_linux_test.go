@@ -114,6 +114,7 @@ type workload struct {
 	dying atomic.Bool
 	// What the destination has, with the entries that it refused.
 	stored map[string]map[groupName]markGroup
+	unsure map[entryName]bool // entries that earlier processes did not acknowledge
 }
 
 // TestPowerCutWorkload runs in the processes that TestPowerCut records.
@@ -133,20 +134,26 @@ func TestPowerCutWorkload(t *testing.T) {
 		}
 		return
 	}
-	w := &workload{t: t, r: rand.New(rand.NewPCG(uint64(number), 2)), stored: map[string]map[groupName]markGroup{"/a": {}, "/b": {}}}
-	if err := w.open(dir); err != nil {
+	w := &workload{t: t, r: rand.New(rand.NewPCG(uint64(number), 2)), stored: map[string]map[groupName]markGroup{"/a": {}, "/b": {}}, unsure: map[entryName]bool{}}
+	checkpoint := 20
+	if end == "fail" {
+		checkpoint = 1000 // the log is synced last
+	}
+	if err := w.open(dir, checkpoint); err != nil {
 		t.Fatal(err)
 	}
-	if end == "kill" {
+	if end != "close" {
 		w.kill = 40 + w.r.IntN(150)
 	}
+	w.resend()
 	w.run(number * 1000)
 }
 
 func workloadFile(dir string) string { return filepath.Join(dir, "disk", "data", "spool", "s.db") }
 
-// open reads the marks of earlier processes and opens the spool.
-func (w *workload) open(dir string) error {
+// open reads the marks of earlier processes and opens the spool, which copies the log into
+// the file after that many pages.
+func (w *workload) open(dir string, checkpoint int) error {
 	marks, err := os.OpenFile(filepath.Join(dir, "marks"), os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return err
@@ -161,7 +168,12 @@ func (w *workload) open(dir string) error {
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
 			return err
 		}
-		if m.Kind == markStore {
+		switch m.Kind {
+		case markTry:
+			w.unsure[entryName{m.Name, m.ID}] = true
+		case markAck:
+			delete(w.unsure, entryName{m.Name, m.ID})
+		case markStore:
 			w.keep(m)
 		}
 	}
@@ -184,7 +196,28 @@ func (w *workload) open(dir string) error {
 		}
 	}
 	w.s = openAt(w.t, workloadFile(dir), cfg)
-	return sqlitex.ExecuteTransient(w.s.file.writer, "PRAGMA wal_autocheckpoint = 20", nil)
+	return sqlitex.ExecuteTransient(w.s.file.writer, fmt.Sprint("PRAGMA wal_autocheckpoint = ", checkpoint), nil)
+}
+
+// resend appends the entries with keys again that earlier processes did not acknowledge, as
+// their clients do, unless the destination has them.
+func (w *workload) resend() {
+	for name, groups := range w.stored {
+		for _, g := range groups {
+			for _, id := range g.IDs {
+				delete(w.unsure, entryName{name, id})
+			}
+		}
+	}
+	for entry := range w.unsure {
+		if e := cutEntry(entry.id); e.Key == "" {
+			continue
+		} else if _, err := w.s.Append(w.t.Context(), entry.name, e); err != nil {
+			w.t.Errorf("append %d again: %v", entry.id, err)
+			continue
+		}
+		w.say(mark{Kind: markAck, Name: entry.name, ID: entry.id})
+	}
 }
 
 // keep notes what the destination has stored.

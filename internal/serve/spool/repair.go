@@ -47,13 +47,13 @@ func replace(path, kept, fresh string) error {
 		return fmt.Errorf("keep the old spool: %w", err)
 	}
 	// SQLite has deleted the log of the old file. It must not come back beside the new one.
-	if err := syncDirectory(filepath.Dir(path)); err != nil {
+	if err := syncFile(filepath.Dir(path)); err != nil {
 		return err
 	}
 	if err := os.Rename(fresh, path); err != nil {
 		return fmt.Errorf("replace the spool: %w", err)
 	}
-	return syncDirectory(filepath.Dir(path))
+	return syncFile(filepath.Dir(path))
 }
 
 // remove deletes what an unfinished repair left.

@@ -94,7 +94,7 @@ func checkVersion(conn *sqlite.Conn) (int64, error) {
 
 // prepare checks that the file is a spool, sets how it is written, and creates the tables
 // in a new one. It upgrades a file of version 1, in one transaction.
-func prepare(conn *sqlite.Conn) error {
+func prepare(conn *sqlite.Conn, path string) error {
 	found, err := checkVersion(conn)
 	if err != nil {
 		return err
@@ -114,6 +114,9 @@ func prepare(conn *sqlite.Conn) error {
 	wal, err := number(conn, "SELECT journal_mode = 'wal' FROM pragma_journal_mode")
 	if err != nil || wal != 1 {
 		return fmt.Errorf("set WAL mode: the file system does not support it: %w", err)
+	}
+	if err := settle(conn, path); err != nil {
+		return err
 	}
 	switch found {
 	case 0:

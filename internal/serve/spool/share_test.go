@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"zombiezen.com/go/sqlite/sqlitex"
+
 	"spillway/internal/serve/queue"
 )
 
@@ -221,8 +223,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// The group behind one that is held is handed over although both exceed the limit.
-// TestHeldNewest holds a record, and all records but the newest prove nothing.
+// A record is held, and all records but the newest prove nothing.
 func TestHeldNewest(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
@@ -237,8 +238,8 @@ func TestHeldNewest(t *testing.T) {
 			return queue.Stored{}, queue.ErrHeld
 		}
 		cancel()
-		if len(groups) != heldMost+1 || groups[heldMost-1].Sequence != heldMost {
-			t.Errorf("%d groups, the last but one %d", len(groups), groups[len(groups)-2].Sequence)
+		if len(groups) != heldMost+2 || groups[heldMost-1].Sequence != heldMost {
+			t.Errorf("%d groups, the last in order %d", len(groups), groups[heldMost-1].Sequence)
 		}
 		return queue.Stored{Groups: heldMost}, nil
 	}))
@@ -247,6 +248,68 @@ func TestHeldNewest(t *testing.T) {
 	}
 }
 
+// heldDrain returns a drain that gives as many groups as it can because a record is held.
+// Of n groups between those and the newest, it picks the one that pick returns.
+func heldDrain(s *Spool, pick func(n uint64) uint64) *drain {
+	return &drain{spool: s, name: "/a", bytes: 1000, limit: 1000, least: heldMost, pick: pick}
+}
+
+// While a record is held, any group behind it may be given to the destination.
+func TestHeldPicks(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
+	defer closeSpool(t, s)
+	for range heldMost + 20 {
+		put(t, s, "/a", strings.Repeat("x", 1000))
+	}
+	picked := map[uint64]bool{}
+	for i := range uint64(19) {
+		groups, err := heldDrain(s, func(n uint64) uint64 {
+			if n != 19 {
+				t.Errorf("one of %d groups, want 19", n)
+			}
+			return i
+		}).next(t.Context())
+		if err != nil || len(groups) != heldMost+2 || groups[heldMost+1].Sequence != heldMost+20 {
+			t.Fatalf("%d groups, %v", len(groups), err)
+		}
+		picked[groups[heldMost].Sequence] = true
+	}
+	if len(picked) != 19 || !picked[heldMost+1] || !picked[heldMost+19] {
+		t.Errorf("picked %v", picked)
+	}
+	if _, err := s.file.write(change{drained: []drained{{name: "/a", upto: 19}}}); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.name("/a").head.drained = 19
+	s.mu.Unlock()
+	groups, err := heldDrain(s, nil).next(t.Context()) // only the newest is left
+	if err != nil || len(groups) != heldMost+1 {
+		t.Errorf("%d groups, %v", len(groups), err)
+	}
+}
+
+// A group that is damaged behind one that is held is reported.
+func TestHeldDamaged(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
+	defer closeSpool(t, s)
+	for range 20 {
+		put(t, s, "/a", "x")
+	}
+	if err := sqlitex.ExecuteTransient(s.file.writer, "UPDATE groups SET sum = sum + 1 WHERE id & 15 = 10", nil); err != nil {
+		t.Fatal(err)
+	}
+	d := heldDrain(s, nil)
+	if groups, err := d.next(t.Context()); !errors.Is(err, ErrDamaged) {
+		t.Errorf("held: %d groups, %v", len(groups), err)
+	}
+	d.least = 1
+	if groups, err := d.next(t.Context()); len(groups) != 9 || err != nil {
+		t.Errorf("not held: %d groups, %v", len(groups), err)
+	}
+}
+
+// The group behind one that is held is handed over although both exceed the limit.
 func TestHeldLarge(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "s.db"), testConfig())
 	defer closeSpool(t, s)
