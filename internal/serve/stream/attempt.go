@@ -18,6 +18,7 @@ type attempt struct {
 	late   func() // called when a COMMIT is not answered within the limit; nil: nothing
 
 	mu         sync.Mutex
+	deadline   time.Time // the timer may have fired before it was reset
 	committing bool
 	over       bool // the call has returned, or is being ended
 }
@@ -33,6 +34,7 @@ func commitWithin(base context.Context, limit time.Duration, sink Sink, b *Batch
 	ctx, cancel := context.WithCancelCause(base)
 	a := &attempt{limit: limit, cancel: cancel, late: late}
 	a.mu.Lock()
+	a.deadline = time.Now().Add(limit)
 	a.timer = time.AfterFunc(limit, a.expire)
 	a.mu.Unlock()
 	b.attempt = a
@@ -51,7 +53,7 @@ func (a *attempt) expire() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.over:
+	case a.over, time.Now().Before(a.deadline):
 	case !a.committing:
 		a.over = true
 		a.cancel(errNoAnswer)
@@ -68,6 +70,7 @@ func (a *attempt) restart(committing bool) {
 		return
 	}
 	a.committing = a.committing || committing
+	a.deadline = time.Now().Add(a.limit)
 	a.timer.Reset(a.limit)
 }
 

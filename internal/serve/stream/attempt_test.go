@@ -173,3 +173,50 @@ func (l *leveled) Commit(ctx context.Context, b *Batch) error {
 	b.Level = l.level
 	return l.memory.Commit(ctx, b)
 }
+
+// A timer that has fired before the limit began anew ends nothing.
+func TestAttemptFiredBefore(t *testing.T) {
+	late := false
+	ctx, cancel := context.WithCancelCause(t.Context())
+	a := &attempt{limit: time.Hour, cancel: cancel, late: func() { late = true }, timer: time.NewTimer(time.Hour)}
+	for _, committing := range []bool{false, true} {
+		a.restart(committing)
+		a.expire()
+		if ctx.Err() != nil || late || a.over {
+			t.Errorf("committing %v: ended %v, late %v", committing, ctx.Err(), late)
+		}
+	}
+	a.end()
+}
+
+// failover is a Sink whose first COMMIT is not answered for a time, and then fails.
+type failover struct {
+	*memory
+	hangs    time.Duration
+	attempts int
+}
+
+func (f *failover) Commit(ctx context.Context, b *Batch) error {
+	if f.attempts++; f.attempts > 1 {
+		return f.memory.Commit(ctx, b)
+	}
+	b.Committing()
+	<-time.After(f.hangs)
+	return ErrUnconfirmed
+}
+
+// A batch whose COMMIT was not answered for longer than RetryFor is retried when its
+// connection breaks.
+func TestRetryAfterHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &failover{memory: newMemory(time.Millisecond), hangs: time.Minute}
+		s := openTest(t, sink, nil)
+		if _, err := s.Commit(t.Context(), testRequest(t, s, "key", number(1))); !errors.Is(err, queue.ErrUnknown) {
+			t.Errorf("unanswered: %v", err)
+		}
+		if o, err := s.Commit(t.Context(), testRequest(t, s, "key", number(1))); err != nil || !o.Replayed || len(sink.rows) != 1 {
+			t.Errorf("after the failover: %+v, %v, %d rows", o, err, len(sink.rows))
+		}
+		closeTest(t, s)
+	})
+}

@@ -367,14 +367,16 @@ func closeTestFailed(t *testing.T, s *Stream) {
 
 // A deferred request that becomes due while a committer is about to wait wakes it.
 func TestDeferredWakes(t *testing.T) {
-	s := &Stream{cfg: testConfig()}
+	s := &Stream{cfg: testConfig(), base: t.Context()}
 	s.wake.L = &s.mu
 	s.deferRequest(&Batch{}, &ticket{}, time.Now(), 1)
 	woken := make(chan struct{})
 	go func() {
-		s.mu.Lock() // from here, a committer has seen that nothing is due
-		<-time.After(200 * time.Millisecond)
-		s.wake.Wait()
+		s.mu.Lock()
+		for s.takeDeferred(time.Now(), 0) == nil {
+			<-time.After(200 * time.Millisecond) // it becomes due now
+			s.wake.Wait()
+		}
 		s.mu.Unlock()
 		close(woken)
 	}()

@@ -117,7 +117,7 @@ const (
 // The id of a batch that was stored at the first attempt is no longer needed. After more
 // attempts it is: an earlier one may still reach the server, and must then fail.
 func (s *Stream) newBatch(tickets []*ticket) *Batch {
-	b := &Batch{Requests: make([]*Entry, len(tickets)), KeyTTL: s.cfg.KeyTTL}
+	b := &Batch{Requests: make([]*Entry, len(tickets)), KeyTTL: s.cfg.KeyTTL, KeyKeep: s.cfg.SpoolMaxAge}
 	if s.canSplit(tickets) {
 		b.LockWait = s.lockWait()
 	}
@@ -179,10 +179,10 @@ func (s *Stream) answerLate(tickets []*ticket) {
 	}
 }
 
-// attempt has the sink commit a batch once.
-func (s *Stream) attempt(b *Batch, tickets []*ticket) error {
-	late := false
-	err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
+// attempt has the sink commit a batch once. late reports that its COMMIT was not answered in
+// time.
+func (s *Stream) attempt(b *Batch, tickets []*ticket) (late bool, err error) {
+	err = commitWithin(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
 		s.answerLate(tickets)
 		if late {
 			return
@@ -195,19 +195,23 @@ func (s *Stream) attempt(b *Batch, tickets []*ticket) error {
 		s.hanging.Add(-1)
 	}
 	s.maintenance.observe(b.Session, err)
-	return err
+	return late, err
 }
 
-// commitBatch has the sink commit a batch and retries it for Config.RetryFor. With split it
+// commitBatch has the sink commit a batch and retries it for Config.RetryFor, which begins
+// again, once, behind a COMMIT that was not answered in time. With split it
 // returns errSplit if a lock holds the batch up: nothing was stored then, and no attempt is
 // running.
 func (s *Stream) commitBatch(b *Batch, tickets []*ticket, start time.Time, split bool) (attempts int, err error) {
-	unconfirmed := false
+	unconfirmed, hung := false, false
 	for attempt := 1; ; attempt++ {
 		began := time.Now()
-		err := s.attempt(b, tickets)
+		late, err := s.attempt(b, tickets)
 		if err == nil {
 			return attempt, nil
+		}
+		if late && !hung {
+			start, hung = time.Now(), true
 		}
 		again := errors.Is(err, ErrTransient) || errors.Is(err, ErrUnconfirmed)
 		unconfirmed = unconfirmed || errors.Is(err, ErrUnconfirmed)

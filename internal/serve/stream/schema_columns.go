@@ -50,6 +50,6 @@ func InexactDecimal(name string, value []byte, kind string) string {
 // InexactKey says that a key column does not tell texts apart. exact is a collation that
 // does.
 func InexactKey(name, collation, exact string) string {
-	return fmt.Sprintf("key column %s has collation %s, by which texts such as ab, AB and äb can be equal, so records would be lost: use %s, or set key_collation: accept",
+	return fmt.Sprintf("key column %s has collation %s, by which different texts can be equal, so records would be lost: use %s, or set key_collation: accept",
 		name, collation, exact)
 }

@@ -92,6 +92,7 @@ type Batch struct {
 	// to find out which rows are inserted.
 	RowByRow bool
 	KeyTTL   time.Duration // how long an idempotency key is kept after its acceptance
+	KeyKeep  time.Duration // and for how long after that, because a request may wait in a spool; 0: for ever
 	// Level is set by the Sink to what the COMMIT was worth: LevelLocal and so on; "" for a
 	// database without replication.
 	Level string
@@ -167,7 +168,7 @@ func NoteFound(rows []Row) {
 // left out; their Results must be set before.
 func (b *Batch) Rows(dst []Row) []Row {
 	for _, e := range b.Requests {
-		if e.Result.Stored != nil || e.Result.Reused {
+		if e.Known() {
 			continue
 		}
 		for row := range e.Records.Len() {
@@ -180,7 +181,7 @@ func (b *Batch) Rows(dst []Row) []Row {
 // Keyed appends to dst the requests with a key that was not found.
 func (b *Batch) Keyed(dst []*Entry) []*Entry {
 	for _, e := range b.Requests {
-		if e.Key != "" && e.Result.Stored == nil && !e.Result.Reused {
+		if e.Key != "" && !e.Known() {
 			dst = append(dst, e)
 		}
 	}
@@ -193,6 +194,9 @@ func (b *Batch) Reset() {
 		e.Result = Result{}
 	}
 }
+
+// Known reports whether the request's key was found: nothing of it is stored now.
+func (e *Entry) Known() bool { return e.Result.Stored != nil || e.Result.Reused }
 
 // Found sets the Result of a request whose key is in RequestTable.
 func (e *Entry) Found(fingerprint, outcome []byte) {
@@ -248,30 +252,62 @@ type StoredKey struct {
 	Outcome     []byte    `json:"outcome"`
 }
 
-// Judge looks for the request among those that RequestTable has under its key: the newest
+// Judge looks for a request among those that RequestTable has under its key: the newest
 // one, and the earlier ones that its column earlier holds. Two requests with one key are the
-// same if their acceptance times differ by less than ttl, whichever was stored first. now is
+// same if their acceptance times differ by less than KeyTTL, whichever was stored first. now is
 // the time of the database. If the request is found, Judge sets its Result and returns true.
 //
 // A key that belongs to keyUsesMax requests that are still kept takes no other: the request is
 // refused like one with another body, because an earlier one cannot be forgotten.
-func (e *Entry) Judge(stored []StoredKey, now time.Time, ttl time.Duration) bool {
-	at := e.Accepted
-	if at.IsZero() {
-		at = now
-	}
+func (b *Batch) Judge(e *Entry, stored []StoredKey, now time.Time) bool {
+	at, kept := e.acceptedAt(now), 0
 	for _, k := range stored {
-		if at.Sub(k.Accepted).Abs() < ttl {
+		if at.Sub(k.Accepted).Abs() < b.KeyTTL {
 			e.Found(k.Fingerprint, k.Outcome)
 			return true
 		}
+		if b.keeps(k, now) {
+			kept++
+		}
 	}
-	if len(stored) >= keyUsesMax {
+	if kept >= keyUsesMax {
 		e.Result = Result{Reused: true}
 		return true
 	}
 	return false
 }
+
+// AddKey adds a request to those that RequestTable has under its key, which Judge has not
+// found it among. It returns the one that was accepted last, and the others for the column
+// earlier, without those that are no longer kept.
+func (b *Batch) AddKey(e *Entry, stored []StoredKey, now time.Time) (newest StoredKey, earlier []StoredKey, err error) {
+	outcome, err := e.OutcomeNow()
+	if err != nil {
+		return StoredKey{}, nil, err
+	}
+	all := append([]StoredKey{{Accepted: e.acceptedAt(now).UTC(), Fingerprint: e.Fingerprint[:], Outcome: outcome}}, stored...)
+	slices.SortStableFunc(all, func(a, b StoredKey) int { return b.Accepted.Compare(a.Accepted) })
+	earlier = slices.DeleteFunc(all[1:], func(k StoredKey) bool { return !b.keeps(k, now) })
+	return all[0], earlier, nil
+}
+
+// keeps reports whether a request that is the same as a stored one may still come.
+func (b *Batch) keeps(k StoredKey, now time.Time) bool {
+	return b.KeyKeep == 0 || now.Sub(k.Accepted) <= b.KeyTTL+b.KeyKeep
+}
+
+func (e *Entry) acceptedAt(now time.Time) time.Time {
+	if e.Accepted.IsZero() {
+		return now
+	}
+	return e.Accepted
+}
+
+// Unscoped returns the key under which an earlier version has stored the request if its key
+// is a subject's (queue.ScopeKey); "" otherwise. If the key itself is not found, a Sink judges
+// the row of this one, but only if accepted_at is NULL there: this version may have stored
+// another subject's request under it.
+func (e *Entry) Unscoped() string { return queue.UnscopedKey(e.Key) }
 
 // keyUsesMax bounds the row of an idempotency key.
 const keyUsesMax = 1000

@@ -58,8 +58,9 @@ type Spooled struct {
 	abort     context.CancelFunc
 
 	// Of the drain's goroutine:
-	rowByRow bool // the last attempt took too long
-	least    int  // groups of a batch, beyond the limits, because the first has a record that is held
+	rowByRow bool     // the last attempt took too long
+	least    int      // groups of a batch, beyond the limits, because the first has a record that is held
+	asked    [16]byte // the epoch of which checkPrevious has asked last
 
 	mu      sync.Mutex
 	trouble error // why the drain does not go on; nil: it does, or the database is away
@@ -140,12 +141,11 @@ func (s *Spooled) StoreGroups(_ context.Context, groups []queue.Group) (queue.St
 		b := s.newBatch(groups)
 		b.RowByRow = s.rowByRow || s.least > 1 // one of the rows may show that the table takes new ones
 		start := time.Now()
-		// Not the drain's context: that ends between batches, and this one may be finished.
-		err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, &b.Batch, func() {
-			s.cfg.Log.Warn("COMMIT not answered within commit_timeout: the drain waits for it", "stream", s.schema.def.Name)
-		})
+		err := s.checkPrevious(&groups[0])
+		if err == nil {
+			err = s.commit(&b.Batch)
+		}
 		took := time.Since(start)
-		s.maintenance.observe(b.Session, err)
 		if err == nil {
 			return s.stored(b, took), nil
 		}
@@ -160,6 +160,16 @@ func (s *Spooled) StoreGroups(_ context.Context, groups []queue.Group) (queue.St
 		s.failed(b, err, took)
 		return queue.Stored{}, err
 	}
+}
+
+// commit has the sink commit a batch. Its context is not the drain's, which ends between
+// batches: this one may be finished.
+func (s *Spooled) commit(b *Batch) error {
+	err := commitWithin(s.base, s.cfg.CommitTimeout, s.sink, b, func() {
+		s.cfg.Log.Warn("COMMIT not answered within commit_timeout: the drain waits for it", "stream", s.schema.def.Name)
+	})
+	s.maintenance.observe(b.Session, err)
+	return err
 }
 
 // clock returns how far the database's clock is ahead of this process's, as measured last, by

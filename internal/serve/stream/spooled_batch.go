@@ -50,7 +50,7 @@ func (s *Spooled) newBatch(groups []queue.Group) *drainBatch {
 	first := &groups[0]
 	b := &drainBatch{}
 	b.drained = b
-	b.KeyTTL = s.cfg.KeyTTL
+	b.KeyTTL, b.KeyKeep = s.cfg.KeyTTL, s.cfg.SpoolMaxAge
 	b.Mark = &queue.Mark{Spool: first.Spool, Name: s.schema.def.Name, Epoch: first.Epoch, First: first.Number}
 	now := time.Now().Add(s.clock())
 	keys := make(map[string]bool)
@@ -82,9 +82,12 @@ func (s *Spooled) addTrial(b *drainBatch, later []queue.Group) {
 	rows := 0
 	for i := range later {
 		for j := range later[i].Entries {
+			if rows >= s.cfg.BatchRows {
+				return
+			}
 			e := &later[i].Entries[j]
 			source, err := decodeRecords(e.Payload)
-			if err != nil || rows >= s.cfg.BatchRows {
+			if err != nil {
 				continue
 			}
 			if records, origin, _ := source.records(s.schema, e.At); len(origin) > 0 {
@@ -134,9 +137,12 @@ func (s *Spooled) addEntry(b *drainBatch, g *queue.Group, number int, now time.T
 
 // dead returns the records of the batch that are not in the table.
 func (b *drainBatch) dead() []deadRecord {
-	dead := slices.Clip(b.unfit)
+	dead := slices.Clone(b.unfit)
 	for i, e := range b.Requests {
 		from := b.entries[i]
+		if e.Result.Reused || e.Result.Stored != nil { // its rows that do not fit are not lost alone
+			dead = slices.DeleteFunc(dead, func(d deadRecord) bool { return d.Number == from.group.Number && d.Entry == from.number })
+		}
 		if e.Result.Reused {
 			dead = append(dead, deadRecord{from.group.Number, from.number, wholeEntry, queue.ErrKeyReused.Error(), false})
 			continue

@@ -22,7 +22,7 @@ const (
 // another group under the same number it cannot be told what the database has: all of it
 // becomes dead letters in doubt.
 func (s *Spooled) known(b *drainBatch, took time.Duration) queue.Stored {
-	s.checkOlder(b)
+	s.checkOlder(b.Mark, b.groups[0].EpochLast)
 	results := make(map[*queue.StoredBatch]*drainResults)
 	var dead []deadRecord
 	rows, others := 0, 0
@@ -30,8 +30,6 @@ func (s *Spooled) known(b *drainBatch, took time.Duration) queue.Stored {
 		g := &b.groups[i]
 		rows += g.Rows
 		switch {
-		case k.Stored == nil && g.Epoch == [16]byte{}: // an earlier version kept only the last batch
-			s.cfg.Log.Warn("group was stored by an earlier run: records that the database refused are unknown", "stream", s.schema.def.Name, "group", g.Sequence)
 		case !k.Same:
 			others++
 			dead = append(dead, inDoubt(g, reasonAnother)...)
@@ -53,15 +51,29 @@ func (s *Spooled) known(b *drainBatch, took time.Duration) queue.Stored {
 	return queue.Stored{Groups: len(b.Mark.Known), Dead: letters}
 }
 
-// checkOlder reports, until the process ends, that the database has more of the batch's
-// epoch than the spool's file ever had.
-func (s *Spooled) checkOlder(b *drainBatch) {
-	has := b.groups[0].EpochLast
-	if has == 0 || b.Mark.Last <= has {
+// checkPrevious asks what the database has of the epoch before that of a group, once: groups
+// of it may no longer wait, and the file may be older than their last one.
+func (s *Spooled) checkPrevious(g *queue.Group) error {
+	if g.PreviousLast == 0 || g.PreviousEpoch == s.asked {
+		return nil
+	}
+	b := &Batch{KeyTTL: s.cfg.KeyTTL, Mark: &queue.Mark{Spool: g.Spool, Name: s.schema.def.Name, Epoch: g.PreviousEpoch}}
+	err := s.commit(b)
+	if err == nil {
+		s.asked = g.PreviousEpoch
+		s.checkOlder(b.Mark, g.PreviousLast)
+	}
+	return err
+}
+
+// checkOlder reports, until the process ends, that the database has more of a mark's epoch
+// than the spool's file ever had.
+func (s *Spooled) checkOlder(m *queue.Mark, has uint64) {
+	if has == 0 || m.Last <= has {
 		return
 	}
 	err := fmt.Errorf("the spool file is older than what the database has of it: epoch %x of %s has %d groups in the file and %d in the database",
-		b.Mark.Epoch, s.schema.def.Name, has, b.Mark.Last)
+		m.Epoch, s.schema.def.Name, has, m.Last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.older == nil {

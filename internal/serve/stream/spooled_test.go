@@ -90,7 +90,7 @@ func (m *marked) Commit(_ context.Context, b *Batch) error {
 		return nil
 	}
 	for _, e := range b.Keyed(nil) {
-		e.Judge(m.keys[e.Key], time.Now().Add(m.ahead), b.KeyTTL)
+		b.Judge(e, m.keys[e.Key], time.Now().Add(m.ahead))
 	}
 	stored := m.insert(b.Rows(nil))
 	if err := b.Verify(); err != nil {
@@ -280,7 +280,37 @@ func TestSpooledOlderCopy(t *testing.T) {
 	})
 }
 
-// Groups of earlier versions have no epoch. The database knows their last batch only.
+// The same if all that the copy has of the epoch was drained before it was made.
+func TestSpooledOlderCopyDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openSpooledTest(t, newMarked(), &quietSpool{})
+		s.store(t, s.group(t, 1, 1, []int{1}), s.group(t, 1, 2, []int{2}))
+		for _, step := range []struct {
+			epoch    byte
+			previous uint64
+			ready    bool
+		}{{2, 2, true}, {3, 3, true}, {4, 1, false}} {
+			g := s.group(t, step.epoch, 1, []int{int(step.epoch)})
+			g.PreviousEpoch, g.PreviousLast = [16]byte{1}, step.previous
+			s.asked = [16]byte{}
+			s.sink.away = ErrTransient
+			if _, err := s.StoreGroups(t.Context(), []queue.Group{g}); !errors.Is(err, ErrTransient) {
+				t.Errorf("away: %v", err)
+			}
+			s.sink.away = nil
+			if s.store(t, g); (s.Ready() == nil) != step.ready {
+				t.Errorf("the file has had %d groups: ready: %v", step.previous, s.Ready())
+			}
+		}
+		if s.sink.stored() != "1 2 2 3 4" || s.sink.epochs[[16]byte{1}].last != 2 {
+			t.Errorf("stored %s", s.sink.stored())
+		}
+		s.close(t)
+	})
+}
+
+// Groups of earlier versions have no epoch. The database knows their last batch only: of
+// groups before it, which an older copy of the file may have, it cannot tell.
 func TestSpooledWithoutEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMarked()
@@ -289,7 +319,7 @@ func TestSpooledWithoutEpoch(t *testing.T) {
 			{First: 3, Last: 4, Results: []byte(`{"dead":[{"sequence":3,"entry":0,"row":1,"reason":"negative"}]}`)},
 		}}
 		dead := s.store(t, s.group(t, 0, 2, []int{1}), s.group(t, 0, 3, []int{2, -3}), s.group(t, 0, 4, []int{4}), s.group(t, 0, 5, []int{5}))
-		if dead != `3{"n":-3}` || s.sink.stored() != "5" {
+		if dead != `2?{"n":1} 3{"n":-3}` || s.sink.stored() != "5" {
 			t.Errorf("dead letters %s, stored %s", dead, s.sink.stored())
 		}
 		s.close(t)
@@ -482,6 +512,58 @@ func TestSpooledClock(t *testing.T) {
 		now := time.Now()
 		if e := spool.entries; !e[0].At.Equal(now) || !e[1].At.Equal(now.Add(sink.ahead)) || !e[1].Expires.Equal(e[1].At.Add(s.cfg.KeyTTL)) {
 			t.Errorf("accepted at %v and %v, expires %v", e[0].At, e[1].At, e[1].Expires)
+		}
+		s.close(t)
+	})
+}
+
+// A key that belonged to many requests takes another one when these are no longer kept.
+func TestKeyUsesAge(t *testing.T) {
+	now, records := time.Now(), &Records{}
+	b := &Batch{KeyTTL: time.Hour, KeyKeep: 24 * time.Hour}
+	var stored []StoredKey
+	for i := range keyUsesMax {
+		stored = append(stored, StoredKey{Accepted: now.Add(-time.Duration(i+2) * time.Hour), Fingerprint: []byte{byte(i)}})
+	}
+	e := &Entry{Records: records, Key: "k"}
+	if b.Judge(e, stored, now) {
+		t.Errorf("refused although most requests have aged out: %+v", e.Result)
+	}
+	newest, earlier, err := b.AddKey(e, stored, now)
+	if err != nil || !newest.Accepted.Equal(now) || len(earlier) != 24 || !earlier[0].Accepted.Equal(now.Add(-2*time.Hour)) {
+		t.Errorf("%d requests are kept behind %v, %v", len(earlier), newest.Accepted, err)
+	}
+	late := &Entry{Records: records, Key: "k", Accepted: now.Add(-30 * time.Minute)}
+	if newest, earlier, err = b.AddKey(late, []StoredKey{newest}, now); err != nil || !newest.Accepted.Equal(now) || len(earlier) != 1 {
+		t.Errorf("an earlier request: %+v before %+v, %v", newest, earlier, err)
+	}
+	b.KeyKeep = 0 // unknown
+	if !b.Judge(e, stored, now) || !e.Result.Reused {
+		t.Errorf("not refused: %+v", e.Result)
+	}
+}
+
+// A row that does not fit the columns makes no dead letter of its own if its request was
+// stored before, or belongs to another body.
+func TestSpooledUnfitFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openSpooledTest(t, newMarked(), &quietSpool{})
+		keyed := func(number uint64, fingerprint byte, schema *Schema, body string) queue.Group {
+			g := s.group(t, 1, number)
+			g.Sum[0] = byte(number)
+			g.Entries = []queue.Entry{{Payload: spooledPayload(t, schema, body), Rows: 2, At: time.Now(), Key: "key", Fingerprint: [32]byte{fingerprint}}}
+			return g
+		}
+		texts := spooledSchema(t, "n text")
+		s.store(t, keyed(1, 1, s.schema, "{\"n\":1}\n{\"n\":2}"))
+		if dead := s.store(t, keyed(2, 1, texts, "{\"n\":\"1\"}\n{\"n\":\"unfit\"}")); dead != "" {
+			t.Errorf("stored before: dead letters %s", dead)
+		}
+		if dead := s.store(t, keyed(3, 2, texts, "{\"n\":\"1\"}\n{\"n\":\"unfit\"}")); dead != `103{"n":"1"}{"n":"unfit"}` {
+			t.Errorf("another body: dead letters %s", dead)
+		}
+		if s.sink.stored() != "1 2" {
+			t.Errorf("stored %s", s.sink.stored())
 		}
 		s.close(t)
 	})
