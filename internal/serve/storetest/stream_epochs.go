@@ -112,9 +112,17 @@ func testStreamMark(t *testing.T, b StreamBackend) {
 		{two, 1, []byte{1, 2}, "", ""}, // stored
 		{three, 1, []byte{1}, "", ""},  // stored
 		{two, 2, []byte{2, 3}, "same", ""},
+		{one, 0, nil, "", ""}, // asks
+		{marks{spool: one.spool, epoch: [16]byte{3}}, 0, nil, "", ""},
 	} {
 		batch := step.marks.batch(t, s, step.first, step.sums, fmt.Sprintf("{\"id\":%d}", 100*int(step.marks.epoch[0])+int(step.marks.spool[0])*1000+int(step.first)))
+		if len(step.sums) == 0 {
+			batch.Requests = nil
+		}
 		commitBatch(t, sink, batch)
+		if want := uint64(9); step.first == 0 && step.marks == one && batch.Mark.Last != want {
+			t.Errorf("asked for the last group: %d, want %d", batch.Mark.Last, want)
+		}
 		behind := ""
 		if batch.Mark.Behind != nil {
 			behind = fmt.Sprint(*batch.Mark.Behind)
@@ -241,6 +249,34 @@ func testStreamKeyTimes(t *testing.T, b StreamBackend) {
 	}
 	if r := send("old", time.Now().Add(2*time.Hour), `{"id":21}`); r.Stored != nil || r.Reused {
 		t.Errorf("accepted much later: %+v", r)
+	}
+	checkUnscopedKeys(t, db, send)
+}
+
+// checkUnscopedKeys sends keys of subjects after an earlier version has stored some unscoped.
+// An unscoped key of this version may be that of another subject.
+func checkUnscopedKeys(t *testing.T, db StreamDB, send func(key string, at time.Time, body string) stream.Result) {
+	t.Helper()
+	send(queue.ScopeKey("a", "both"), time.Time{}, `{"id":31}`)
+	send("both", time.Time{}, `{"id":30}`)
+	send("unscoped é", time.Time{}, `{"id":30}`)
+	db.exec(t, "UPDATE spillway_requests SET accepted_at = NULL, earlier = NULL")
+	send("mine", time.Time{}, `{"id":30}`)
+	for _, step := range []struct {
+		subject, key, body string
+		stored, reused     bool
+	}{
+		{"a", "unscoped é", `{"id":30}`, false, false},
+		{"b", "unscoped é", `{"id":32}`, false, true},
+		{"a", "both", `{"id":31}`, false, false},
+		{"a", "mine", `{"id":33}`, true, false},
+		{"a", "mine", `{"id":33}`, false, false},
+		{"b", "mine", `{"id":33}`, true, false},
+	} {
+		r := send(queue.ScopeKey(step.subject, step.key), time.Time{}, step.body)
+		if stored := r.Stored == nil && !r.Reused; stored != step.stored || r.Reused != step.reused {
+			t.Errorf("subject %s, key %s, %s: %+v", step.subject, step.key, step.body, r)
+		}
 	}
 }
 

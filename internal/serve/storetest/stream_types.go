@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"spillway/internal/database"
 	"spillway/internal/serve/stream"
@@ -272,6 +273,29 @@ func testStreamKeyCollation(t *testing.T, b StreamBackend) {
 	}
 	if got := db.column(t, "SELECT id FROM labels ORDER BY id"); got != "1,2,3" {
 		t.Errorf("stored %s", got)
+	}
+	// The database may have been away when the stream was checked, and the table missing.
+	def.Table, def.Key = "later", []string{"loose"}
+	schema, err := stream.NewSchema(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := db.Sink(t, schema)
+	records, refused, err := schema.Parse([]byte(`{"loose":"ab","strict":"ab","id":1}`+"\n"+`{"loose":"AB","strict":"AB","id":2}`), stream.FormLines, time.Now(), stream.Limits{Bytes: 1 << 20, Records: 10, Depth: 2, Fields: 10})
+	if err != nil || len(refused) > 0 {
+		t.Fatal(err, refused)
+	}
+	for _, step := range []struct{ sql, want string }{
+		{"", "later"},
+		{fmt.Sprintf("CREATE TABLE later (loose %s NOT NULL UNIQUE, strict %s NOT NULL, id %s)", b.Insensitive, b.Sensitive, b.Types[stream.Integer]), "key_collation: accept"},
+	} {
+		if step.sql != "" {
+			db.exec(t, step.sql)
+		}
+		err := sink.Commit(t.Context(), &stream.Batch{ID: [16]byte{200}, Requests: []*stream.Entry{{Records: records}}})
+		if err == nil || errors.Is(err, stream.ErrTransient) || !strings.Contains(err.Error(), step.want) {
+			t.Errorf("a commit without a check, after %q: %v, want %s", step.sql, err, step.want)
+		}
 	}
 }
 
