@@ -12,10 +12,16 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// finishList prepares a transaction for COMMIT: no timeout of the server ends that, and its
-// warnings are sent. It returns what the COMMIT waits for.
-const finishList = "set_config('statement_timeout', '0', true), set_config('client_min_messages', 'warning', true), " +
-	"current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
+// finishList prepares a transaction for COMMIT: statement_timeout does not end the wait for a
+// standby, and the server's warnings are sent. A deferred constraint still waits for a lock
+// only as long as a statement may: lock_timeout ends no wait for a standby, and its error
+// proves that nothing was committed. The list returns what the COMMIT waits for.
+const finishList = "set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN current_setting('statement_timeout') ELSE current_setting('lock_timeout') END, true), " +
+	"set_config('statement_timeout', '0', true), set_config('client_min_messages', 'warning', true), current_setting('synchronous_commit'), " + standbyNames
+
+// standbyNames selects synchronous_standby_names, or nothing if the server has no WAL senders:
+// then it waits for no standby.
+const standbyNames = "CASE current_setting('max_wal_senders') WHEN '0' THEN '' ELSE current_setting('synchronous_standby_names') END"
 
 // step is one statement of a transaction and its arguments, all binary.
 type step struct {
@@ -38,7 +44,7 @@ type commit struct {
 func (c *commit) append(steps []step, finish step, statement *statement) []step {
 	finish.read = func(r *pgconn.Result) {
 		if len(r.Rows) == 1 {
-			c.level = levelOf(string(r.Rows[0][2]), string(r.Rows[0][3]))
+			c.level = levelOf(string(r.Rows[0][3]), string(r.Rows[0][4]))
 		}
 		c.guard.ClearWarning() // what follows is about COMMIT
 	}
@@ -76,7 +82,7 @@ func (c *commit) recheck(ctx context.Context, limit time.Duration) {
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	names := c.conn.ExecParams(ctx, "SELECT current_setting('synchronous_standby_names')", nil, nil, nil, nil).Read()
+	names := c.conn.ExecParams(ctx, "SELECT "+standbyNames, nil, nil, nil, nil).Read()
 	if names.Err != nil || len(names.Rows) != 1 {
 		c.level = stream.LevelLocal
 		return

@@ -227,7 +227,7 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 // saveCommitted returns an error after the statement timeout, also if COMMIT waits for a
 // standby. The COMMIT then keeps its connection.
 func (p *Popups) saveCommitted(ctx context.Context, c *popup.StoredCampaign, checked int64) error {
-	pooled, err := p.db.acquire(ctx)
+	pooled, err := p.db.acquireWriter(ctx)
 	if err != nil {
 		return err
 	}
@@ -239,12 +239,15 @@ func (p *Popups) saveCommitted(ctx context.Context, c *popup.StoredCampaign, che
 		err = p.writeCampaign(limited, tx, c, checked, read)
 	}
 	if err != nil {
-		pooled.Release() // an open transaction ends with the connection
+		if tx != nil {
+			_ = tx.Rollback(limited) // the first error is returned; if this fails, the connection is closed
+		}
+		p.db.releaseWriter(pooled)
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
-		defer pooled.Release()
+		defer p.db.releaseWriter(pooled)
 		done <- commitStatements(p.db.life, pooled.Conn(), nil)
 	}()
 	select {

@@ -87,11 +87,11 @@ func (p *Popups) apply(ctx context.Context, mark *queue.Mark, events []popup.Eve
 // applyOnce commits statements, and tries again if the connection was dead.
 func (p *Popups) applyOnce(ctx context.Context, statements []popupStatement) error {
 	once := func() (dead bool, err error) {
-		pooled, err := p.db.acquire(ctx)
+		pooled, err := p.db.acquireWriter(ctx)
 		if err != nil {
 			return false, err
 		}
-		defer pooled.Release()
+		defer p.db.releaseWriter(pooled)
 		err = commitStatements(ctx, pooled.Conn(), statements)
 		return pooled.Conn().IsClosed() && ctx.Err() == nil, err
 	}

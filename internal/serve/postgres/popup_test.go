@@ -55,6 +55,29 @@ func popupBackend(pg *apptest.PostgresServer, via func(string) string) storetest
 	}
 }
 
+// A campaign that is refused costs no connection.
+func TestPopupOutdatedKeepsConnection(t *testing.T) {
+	t.Parallel()
+	db := open(t, apptest.Postgres(t).CreateDatabase(t), database.Pool{Max: 1})
+	p := db.Popups()
+	if err := p.EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active}}
+	before := db.Stats().Connects
+	for range 3 {
+		if _, err := p.SaveCampaign(t.Context(), campaign, 7); !errors.Is(err, popup.ErrOutdated) {
+			t.Errorf("saved: %v", err)
+		}
+	}
+	if version, err := p.Version(t.Context()); err != nil || version != 0 {
+		t.Errorf("version %d, %v", version, err)
+	}
+	if got := db.Stats().Connects; got != before {
+		t.Errorf("%d connections were opened", got-before)
+	}
+}
+
 // The server keeps the lock of a session that it has not ended. No other process holds it.
 // It ends a session whose client is gone.
 func TestPopupLockOldSession(t *testing.T) {

@@ -41,6 +41,10 @@ type DB struct {
 
 	probe *statement
 
+	// writers has an element for each connection whose COMMIT may wait for a standby. One
+	// connection is left for reads.
+	writers chan struct{}
+
 	life context.Context // ends with Close
 	stop context.CancelFunc
 
@@ -56,6 +60,7 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 		return nil, err
 	}
 	db := &DB{pool: p, bounds: pool.WithDefaults(runtime.GOMAXPROCS(0)), log: log, probe: probeStatement()}
+	db.writers = make(chan struct{}, max(1, db.bounds.Max-1))
 	db.life, db.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return db, nil
 }
@@ -156,6 +161,42 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	default:
 		return nil, fmt.Errorf("connect: %w", err)
 	}
+}
+
+// acquireWriter is acquire for a transaction whose COMMIT may wait for a standby. All of these
+// together leave one connection of the pool. The caller calls releaseWriter.
+func (db *DB) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
+	select {
+	case db.writers <- struct{}{}:
+	default:
+		if err := db.waitToWrite(ctx); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		<-db.writers
+	}
+	return conn, err
+}
+
+// waitToWrite waits at most AcquireTimeout until another transaction has ended.
+func (db *DB) waitToWrite(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
+	defer cancel()
+	db.acquiring.Add(1)
+	defer db.acquiring.Add(-1)
+	select {
+	case db.writers <- struct{}{}:
+		return nil
+	case <-limited.Done():
+		return fmt.Errorf("%d transactions run, as many as leave a connection of the pool: %w", cap(db.writers), errors.Join(context.Cause(limited), database.ErrBusy))
+	}
+}
+
+func (db *DB) releaseWriter(conn *pgxpool.Conn) {
+	conn.Release()
+	<-db.writers
 }
 
 // waitedFor returns database.ErrBusy if err is due to a full pool and not to a server that

@@ -37,7 +37,6 @@ type Stream struct {
 
 	tables   tables
 	timeouts atomic.Pointer[timeouts] // of the last batch; nil: none yet
-	keysKept atomic.Int64             // Keep.Keys of the last Sweep, ns; 0: none yet
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -155,7 +154,7 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		sent := time.Now()
 		result := conn.ExecParams(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'), "+
-			"current_setting('synchronous_standby_names'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, nil, nil, nil).Read()
+			standbyNames+", (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, nil, nil, nil).Read()
 		if result.Err != nil {
 			return result.Err
 		}
@@ -201,7 +200,6 @@ func levelOf(synchronousCommit, standbys string) string {
 
 // Sweep implements stream.Sink. It waits for no standby.
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
-	st.keysKept.Store(int64(keep.Keys))
 	total := 0
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := st.prepareTables(ctx, conn, false); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,15 +17,25 @@ import (
 // errColumns is the error of a table whose columns do not suit the stream's.
 var errColumns = errors.New("the table cannot be used")
 
+// baseTypes and the end of it, with a condition between them, are the start of a statement: the
+// table b has the columns that meet the condition, with their base type below any number of
+// domains, and its modifier. It has rows of these domains too.
+const (
+	baseTypes = `WITH RECURSIVE b (attrelid, attnum, type, modifier) AS (
+	SELECT attrelid, attnum, atttypid, atttypmod FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped AND `
+	baseTypesEnd = `
+	UNION ALL SELECT b.attrelid, b.attnum, t.typbasetype, COALESCE(NULLIF(b.modifier, -1), t.typtypmod) FROM b JOIN pg_type t ON t.oid = b.type AND t.typtype = 'd')`
+)
+
 // tableColumns yields for each column of a table: its name, its type as written in SQL, its
-// base type, the digits of a numeric ("" if they are unlimited), and whether a collation of
-// the column or of a unique index on it takes different texts as equal.
-const tableColumns = `SELECT a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
-	CASE WHEN COALESCE(NULLIF(a.atttypmod, -1), t.typtypmod) >= 4 THEN (((COALESCE(NULLIF(a.atttypmod, -1), t.typtypmod) - 4) >> 16) & 65535)::text ELSE '' END,
+// base type, the digits of a numeric or the characters of a varchar (0 if they are unlimited),
+// and whether a collation of the column or of a unique index on it takes different texts as
+// equal.
+const tableColumns = baseTypes + "attrelid = to_regclass($1::text)" + baseTypesEnd + ` SELECT a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
+	CASE WHEN b.modifier < 4 THEN 0 WHEN base.typname = 'numeric' THEN ((b.modifier - 4) >> 16) & 65535 ELSE b.modifier - 4 END::text,
 	COALESCE((SELECT c.collname FROM pg_collation c WHERE to_jsonb(c) ->> 'collisdeterministic' = 'false'
 		AND (c.oid = a.attcollation OR c.oid IN (SELECT unnest(i.indcollation) FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND a.attnum = ANY(i.indkey))) LIMIT 1), '')
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_type base ON base.oid = COALESCE(NULLIF(t.typbasetype, 0), t.oid)
-WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped`
+FROM b JOIN pg_attribute a USING (attrelid, attnum) JOIN pg_type base ON base.oid = b.type AND base.typtype <> 'd'`
 
 // checkColumns refuses columns whose values would not arrive as they were sent: numbers
 // that would be rounded, and keys of which some texts are equal to others.
@@ -37,34 +48,64 @@ func (st *Stream) checkColumns(ctx context.Context, conn *pgconn.PgConn) error {
 	for _, row := range result.Rows {
 		table[string(row[0])] = row
 	}
+	key := st.schema.TextKey()
 	for _, c := range st.schema.Columns() {
 		row, ok := table[c.Name]
 		if !ok {
 			continue // the database names it when the INSERT is prepared
 		}
-		kind, base, digits := string(row[1]), string(row[2]), string(row[3])
-		precision, err := strconv.Atoi(digits)
-		if c.Type == stream.Real && base == "numeric" && (err != nil || precision > stream.RealDigits) {
-			return fmt.Errorf("%w: %s", errColumns, stream.RealOnDecimal(c.Name, kind))
+		size, err := strconv.Atoi(string(row[3]))
+		if err != nil {
+			return fmt.Errorf("look up the size of %s: %w", c.Name, err)
 		}
-		if c.Type == stream.Decimal && !holdsDecimals(base) {
-			return fmt.Errorf("%w: %s", errColumns, stream.DecimalOnOther(c.Name, kind))
+		found := tableColumn{kind: string(row[1]), base: string(row[2]), size: size, collation: string(row[4])}
+		reason := found.alters(c)
+		if reason == "" && slices.Contains(key, c.Name) {
+			reason = found.merges(c)
 		}
-	}
-	for _, name := range st.schema.TextKey() {
-		row, ok := table[name]
-		if !ok {
-			continue
-		}
-		collation := string(row[4])
-		if string(row[2]) == "citext" {
-			collation = "citext"
-		}
-		if collation != "" {
-			return fmt.Errorf("%w: %s", errColumns, stream.InexactKey(name, collation, `type text COLLATE "C"`))
+		if reason != "" {
+			return fmt.Errorf("%w: %s", errColumns, reason)
 		}
 	}
 	return nil
+}
+
+// tableColumn is a row of tableColumns.
+type tableColumn struct {
+	kind, base, collation string
+	size                  int
+}
+
+// alters returns why a column would round values; "" if it does not.
+func (t tableColumn) alters(c stream.Column) string {
+	switch {
+	case c.Type == stream.Real && t.base == "numeric" && (t.size == 0 || t.size > stream.RealDigits):
+		return stream.RealOnDecimal(c.Name, t.kind)
+	case c.Type == stream.Real && t.base == "float4":
+		return fmt.Sprintf("column %s is %s, which keeps only 6 digits: use double precision, or numeric and declare it as decimal in the stream's columns", c.Name, t.kind)
+	case c.Type == stream.Decimal && !holdsDecimals(t.base):
+		return stream.DecimalOnOther(c.Name, t.kind)
+	}
+	return ""
+}
+
+// merges returns why different texts would be equal in a key column; "" if they are not.
+func (t tableColumn) merges(c stream.Column) string {
+	collation := t.collation
+	if t.base == "citext" {
+		collation = t.base
+	}
+	switch {
+	case collation != "":
+		return stream.InexactKey(c.Name, collation, `type text COLLATE "C"`)
+	case t.base == "bpchar", t.base == "name", t.base == "char":
+		return fmt.Sprintf("key column %s is %s, in which texts that differ only at the end, such as in spaces, can be equal, so records would be lost: use text or varchar, or set key_collation: accept",
+			c.Name, t.kind)
+	case t.base == "varchar" && t.size > 0 && (c.MaxLength == 0 || c.MaxLength > t.size):
+		return fmt.Sprintf("key column %s is %s, which cuts spaces off a longer text, so records would be lost: set max_length: %d in the stream's columns, use text, or set key_collation: accept",
+			c.Name, t.kind, t.size)
+	}
+	return ""
 }
 
 func holdsDecimals(kind string) bool {
@@ -80,10 +121,12 @@ func (st *Stream) tableName() string {
 	return plans.ParseTableName(st.def.Table).SQL(plans.Postgres)
 }
 
-// modifier is the precision and the scale of a numeric column, as PostgreSQL encodes them;
-// NULL if they are unlimited or the column is of another type.
-const modifier = `(SELECT COALESCE(NULLIF(a.atttypmod, -1), NULLIF(t.typtypmod, -1)) - 4 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-	WHERE a.attrelid = %s::regclass AND a.attname = %s AND COALESCE(NULLIF(t.typbasetype, 0), t.oid) = 'numeric'::regtype)`
+// modifier returns an expression: the precision and the scale of a numeric column, as
+// PostgreSQL encodes them; NULL if they are unlimited or the column is of another type.
+func modifier(table, column string) string {
+	return "(" + baseTypes + fmt.Sprintf("attrelid = %s::regclass AND attname = %s", quoteText(table), quoteText(column)) + baseTypesEnd +
+		" SELECT NULLIF(modifier, -1) - 4 FROM b WHERE type = 'numeric'::regtype)"
+}
 
 // notExact is part of the error of a decimal that a column cannot hold.
 const notExact = " cannot be stored exactly in a column of type numeric("
@@ -105,7 +148,7 @@ func exactRows(table string, columns []stream.Column, arrays, names []string) st
 		values = append(values, fmt.Sprintf("CASE WHEN %[1]s IS NULL OR round(%[2]s, %[3]s) = %[2]s AND abs(%[2]s) < ('1e' || (%[4]s - (%[3]s)))::numeric THEN %[2]s "+
 			"ELSE (%[5]s || left(%[2]s::text, 50) || %[6]s || %[4]s || ',' || (%[3]s) || ')')::numeric END",
 			name, value, scale, precision, quoteText(c.Name+": "), quoteText(notExact)))
-		modifiers = append(modifiers, fmt.Sprintf(modifier+" AS m%d", quoteText(table), quoteText(c.Name), i))
+		modifiers = append(modifiers, fmt.Sprintf("%s AS m%d", modifier(table, c.Name), i))
 	}
 	return fmt.Sprintf("SELECT %s FROM unnest(%s) AS r(%s), (SELECT %s OFFSET 0) AS m",
 		strings.Join(values, ", "), strings.Join(arrays, ", "), strings.Join(names, ", "), strings.Join(modifiers, ", "))

@@ -18,11 +18,11 @@ import (
 
 // Commit implements stream.Sink.
 func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
-	pooled, err := st.db.acquire(ctx)
+	pooled, err := st.db.acquireWriter(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
-	defer pooled.Release()
+	defer st.db.releaseWriter(pooled)
 	conn := pooled.Conn().PgConn()
 	if err := st.prepareTables(ctx, conn, b.Mark != nil); err != nil {
 		return st.classify(err)
@@ -34,7 +34,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	steps := make([]step, 0, 6) // with keys, rows, and what commitSteps appends
 	steps = append(steps, step{st.begin, nil, nil}, step{st.batch, st.batchArgs(b, b.ID), nil})
 	if keyed := b.Keyed(nil); len(keyed) > 0 {
-		args, err := st.encodeKeys(b, keyed)
+		args, err := st.encodeKeys(b, keyed, false)
 		if err != nil {
 			return err
 		}

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,23 +19,23 @@ import (
 // The statements that write idempotency keys. All times are the server's, except that of the
 // acceptance of a spooled request.
 const (
+	// insertKeys also fails if an earlier version has stored a key unscoped: an outcome must
+	// not be NULL.
 	insertKeys = "INSERT INTO spillway_requests (stream, key, fingerprint, outcome, accepted_at, expires_at) " +
-		"SELECT $1::text, k.key, k.fingerprint, k.outcome, COALESCE(k.accepted, now()), now() + $2::bigint * interval '1 microsecond' " +
-		"FROM unnest($3::text[], $4::bytea[], $5::bytea[], $6::timestamptz[]) AS k(key, fingerprint, outcome, accepted)"
+		"SELECT $1::text, k.key, k.fingerprint, CASE WHEN (SELECT old.accepted_at IS NULL FROM spillway_requests AS old WHERE old.stream = $1::text AND old.key = k.unscoped) " +
+		"THEN NULL ELSE k.outcome END, COALESCE(k.accepted, now()), now() + $2::bigint * interval '1 microsecond' " +
+		"FROM unnest($3::text[], $4::bytea[], $5::bytea[], $6::timestamptz[], $7::text[]) AS k(key, fingerprint, outcome, accepted, unscoped)"
 
 	updateKey = "UPDATE spillway_requests SET fingerprint = $3::bytea, outcome = $4::bytea, accepted_at = $5::timestamptz, earlier = $6::text, " +
 		"expires_at = greatest(expires_at, now() + $7::bigint * interval '1 microsecond') WHERE stream = $1::text AND key = $2::text"
 
 	selectKeys = "SELECT key, fingerprint, outcome, COALESCE(accepted_at, expires_at - $3::bigint * interval '1 microsecond'), " +
-		"earlier, now() FROM spillway_requests WHERE stream = $1::text AND key = ANY($2::text[])"
+		"earlier, now(), accepted_at IS NULL FROM spillway_requests WHERE stream = $1::text AND key = ANY($2::text[])"
 
 	// lockKeys also waits for other transactions that change the rows, and returns what they
 	// have committed.
 	lockKeys = selectKeys + " ORDER BY key FOR UPDATE"
 )
-
-// earlierMax is the number of earlier requests that a key keeps.
-const earlierMax = 1000
 
 // keyRow is the row of a key under which requests were stored, but none that is the same.
 type keyRow struct {
@@ -59,13 +58,14 @@ func (st *Stream) storedKey(key string) string {
 	return key
 }
 
-// encodeKeys returns the arguments of insertKeys.
-func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry) ([][]byte, error) {
+// encodeKeys returns the arguments of insertKeys. judged: findKeys has looked for unscoped keys.
+func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry, judged bool) ([][]byte, error) {
 	n := len(requests)
 	keys := appendArrayHeader(nil, pgtype.TextOID, n)
 	fingerprints := appendArrayHeader(nil, pgtype.ByteaOID, n)
 	outcomes := appendArrayHeader(nil, pgtype.ByteaOID, n)
 	accepted := appendArrayHeader(nil, pgtype.TimestamptzOID, n)
+	unscoped := appendArrayHeader(nil, pgtype.TextOID, n)
 	for _, e := range requests {
 		outcome, err := e.OutcomeNow()
 		if err != nil {
@@ -74,13 +74,18 @@ func (st *Stream) encodeKeys(b *stream.Batch, requests []*stream.Entry) ([][]byt
 		keys = appendElement(keys, []byte(st.storedKey(e.Key)))
 		fingerprints = appendElement(fingerprints, e.Fingerprint[:])
 		outcomes = appendElement(outcomes, outcome)
+		if key := e.Unscoped(); key == "" || judged {
+			unscoped = binary.BigEndian.AppendUint32(unscoped, math.MaxUint32) // NULL
+		} else {
+			unscoped = appendElement(unscoped, []byte(st.storedKey(key)))
+		}
 		if e.Accepted.IsZero() {
 			accepted = binary.BigEndian.AppendUint32(accepted, math.MaxUint32) // NULL
 			continue
 		}
 		accepted = appendElement(accepted, encodeTime(e.Accepted))
 	}
-	return [][]byte{[]byte(st.def.Name), encodeMicroseconds(b.KeyTTL), keys, fingerprints, outcomes, accepted}, nil
+	return [][]byte{[]byte(st.def.Name), encodeMicroseconds(b.KeyTTL), keys, fingerprints, outcomes, accepted, unscoped}, nil
 }
 
 func encodeMicroseconds(d time.Duration) []byte {
@@ -116,11 +121,19 @@ func (st *Stream) readKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 		return nil, nil
 	}
 	byKey := make(map[string]*stream.Entry, len(keyed))
-	keys := appendArrayHeader(nil, pgtype.TextOID, len(keyed))
+	old := make(map[string]*keyRow) // by keys of earlier versions
+	var names []string
 	for _, e := range keyed {
 		key := st.storedKey(e.Key)
 		byKey[key] = e
-		keys = appendElement(keys, []byte(key))
+		names = append(names, key)
+		if key := e.Unscoped(); key != "" {
+			names = append(names, st.storedKey(key))
+		}
+	}
+	keys := appendArrayHeader(nil, pgtype.TextOID, len(names))
+	for _, name := range names {
+		keys = appendElement(keys, []byte(name))
 	}
 	found := conn.ExecParams(ctx, sql, [][]byte{[]byte(st.def.Name), keys, encodeMicroseconds(b.KeyTTL)}, nil, binaryFormat, binaryFormat).Read()
 	if found.Err != nil {
@@ -128,16 +141,20 @@ func (st *Stream) readKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.B
 	}
 	others := make(map[*stream.Entry]*keyRow)
 	for _, row := range found.Rows {
-		e := byKey[string(row[0])]
-		if e == nil {
-			continue
-		}
 		k, err := readKey(row)
 		if err != nil {
 			return nil, fmt.Errorf("read spillway_requests: %w", err)
 		}
-		if !e.Judge(k.requests, k.now, b.KeyTTL) {
+		if row[6][0] == 1 {
+			old[string(row[0])] = k
+		}
+		if e := byKey[string(row[0])]; e != nil && !b.Judge(e, k.requests, k.now) {
 			others[e] = k
+		}
+	}
+	for _, e := range b.Keyed(nil) {
+		if k := old[st.storedKey(e.Unscoped())]; k != nil && b.Judge(e, k.requests, k.now) {
+			delete(others, e)
 		}
 	}
 	return others, nil
@@ -177,7 +194,7 @@ func (st *Stream) storeKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.
 	if len(fresh) == 0 {
 		return nil
 	}
-	args, err := st.encodeKeys(b, fresh)
+	args, err := st.encodeKeys(b, fresh, true)
 	if err != nil {
 		return err
 	}
@@ -187,23 +204,11 @@ func (st *Stream) storeKeys(ctx context.Context, conn *pgconn.PgConn, b *stream.
 // moveEarlier stores a request under a key that has a row: the request that was accepted
 // last is in the row's columns, the others are in its column earlier.
 func (st *Stream) moveEarlier(ctx context.Context, conn *pgconn.PgConn, b *stream.Batch, e *stream.Entry, row *keyRow) error {
-	outcome, err := e.OutcomeNow()
+	newest, earlier, err := b.AddKey(e, row.requests, row.now)
 	if err != nil {
 		return err
 	}
-	at := e.Accepted
-	if at.IsZero() {
-		at = row.now
-	}
-	all := append([]stream.StoredKey{{Accepted: at, Fingerprint: e.Fingerprint[:], Outcome: outcome}}, row.requests...)
-	slices.SortStableFunc(all, func(a, b stream.StoredKey) int { return b.Accepted.Compare(a.Accepted) })
-	newest, earlier := all[0], all[1:]
-	if kept := time.Duration(st.keysKept.Load()); kept > 0 {
-		// A request that is the same was accepted within KeyTTL, and is drained within kept.
-		oldest := row.now.Add(-b.KeyTTL - kept)
-		earlier = slices.DeleteFunc(earlier, func(k stream.StoredKey) bool { return k.Accepted.Before(oldest) })
-	}
-	text, err := json.Marshal(earlier[:min(len(earlier), earlierMax)])
+	text, err := json.Marshal(earlier)
 	if err != nil {
 		return fmt.Errorf("encode earlier requests of a key: %w", err)
 	}

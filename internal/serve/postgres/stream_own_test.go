@@ -1,11 +1,14 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
@@ -397,5 +400,42 @@ func TestStreamUnsureRefusals(t *testing.T) {
 	}
 	if got := storedIDs(t, url); got != "1,2" {
 		t.Errorf("stored %s", got)
+	}
+}
+
+// TestStreamDeferredLock: a deferred foreign key that waits for a row at COMMIT holds its
+// connection no longer than a statement may take. Nothing is stored then.
+func TestStreamDeferredLock(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	mustExecute(t, url, "CREATE TABLE parents (id bigint PRIMARY KEY); INSERT INTO parents VALUES (1);"+
+		"CREATE TABLE t (id bigint REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+	schema := idSchema(t)
+	sink := open(t, url, database.Pool{Max: 2, StatementTimeout: time.Second}).Stream(schema)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), "BEGIN; SELECT FROM parents FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	b := &stream.Batch{ID: [16]byte{1}, Requests: []*stream.Entry{idEntry(t, schema, "", 1)}}
+	commit := func() error {
+		done := make(chan error, 1)
+		go func() { done <- inTime(func() error { b.Reset(); return sink.Commit(t.Context(), b) }) }()
+		return answered(t, done)
+	}
+	if err := commit(); !errors.Is(err, stream.ErrBlocked) {
+		t.Errorf("while the row is locked: %v", err)
+	}
+	if got := storedIDs(t, url); got != "" {
+		t.Errorf("stored %s", got)
+	}
+	if _, err := conn.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := commit(); err != nil || storedIDs(t, url) != "1" {
+		t.Errorf("afterwards: %v, stored %s", err, storedIDs(t, url))
 	}
 }

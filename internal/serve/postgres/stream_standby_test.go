@@ -104,6 +104,28 @@ func inTime(work func() error) error {
 	}
 }
 
+// wantWaiting fails the test if a COMMIT is answered within d.
+func wantWaiting(t *testing.T, done chan error, d time.Duration) {
+	t.Helper()
+	select {
+	case err := <-done:
+		t.Fatalf("COMMIT has not waited for the standby: %v", err)
+	case <-time.After(d):
+	}
+}
+
+// answered returns the outcome of a COMMIT.
+func answered(t *testing.T, done chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(waitDeadline):
+		t.Fatalf("COMMIT was not answered within %v", waitDeadline)
+		return nil
+	}
+}
+
 // TestStreamStandbyAway: a COMMIT that waits for a standby is not ended by statement_timeout.
 // If an administrator ends it, the warning means that it is not confirmed, and neither is
 // the batch that is found again, until a commit of its own has reached the standby.
@@ -139,16 +161,12 @@ func TestStreamStandbyAway(t *testing.T) {
 				done := make(chan error, 1)
 				go func() { done <- inTime(func() error { b.Reset(); return sink.Commit(t.Context(), b) }) }()
 				until(t, "COMMIT waits", func() bool { return a.waiting(t) == "1" })
-				select {
-				case err := <-done:
-					t.Errorf("not waited: %v", err)
-				case <-time.After(500 * time.Millisecond): // longer than statement_timeout
-				}
+				wantWaiting(t, done, 500*time.Millisecond) // longer than statement_timeout
 				return done
 			}
 			done := commit()
 			a.cancel(t)
-			if err := <-done; !errors.Is(err, stream.ErrUnconfirmed) || !strings.Contains(err.Error(), "canceling wait for synchronous replication") {
+			if err := answered(t, done); !errors.Is(err, stream.ErrUnconfirmed) || !strings.Contains(err.Error(), "canceling wait for synchronous replication") {
 				t.Errorf("cancelled: %v", err)
 			}
 			if got := queryText(t, a.url, fmt.Sprintf("SELECT count(*)::text FROM t WHERE id = %d", i)); got != "1" {
@@ -157,13 +175,13 @@ func TestStreamStandbyAway(t *testing.T) {
 			b.Reset()
 			done = commit()
 			a.cancel(t)
-			if err := <-done; !errors.Is(err, stream.ErrUnconfirmed) {
+			if err := answered(t, done); !errors.Is(err, stream.ErrUnconfirmed) {
 				t.Errorf("found again, cancelled: %v", err)
 			}
 			b.Reset()
 			done = commit()
 			a.require(t, "")
-			if err := <-done; err != nil || b.Level != stream.LevelLocal { // no standby was ever there
+			if err := answered(t, done); err != nil || b.Level != stream.LevelLocal { // no standby was ever there
 				t.Errorf("found again: level %q, %v", b.Level, err)
 			}
 			if got := queryText(t, a.url, fmt.Sprintf("SELECT count(*)::text FROM t WHERE id = %d", i)); got != "1" {
@@ -204,8 +222,26 @@ func TestStreamLevel(t *testing.T) {
 		}
 	}
 	a.require(t, "")
-	if err := <-done; err != nil || b.Level != stream.LevelLocal {
+	if err := answered(t, done); err != nil || b.Level != stream.LevelLocal {
 		t.Errorf("level %q, %v", b.Level, err)
+	}
+}
+
+// TestStreamLevelWithoutSenders: a server with max_wal_senders = 0 waits for no standby, whatever
+// synchronous_standby_names is.
+func TestStreamLevelWithoutSenders(t *testing.T) {
+	t.Parallel()
+	pg := apptest.Postgres(t, "synchronous_standby_names=nobody", "synchronous_commit=on")
+	url := pg.CreateDatabase(t)
+	mustExecute(t, url, "CREATE TABLE t (id bigint)")
+	schema := idSchema(t)
+	sink := open(t, url, database.Pool{}).Stream(schema)
+	b := &stream.Batch{ID: [16]byte{1}, Requests: []*stream.Entry{idEntry(t, schema, "", 1)}}
+	if err := sink.Commit(t.Context(), b); err != nil || b.Level != stream.LevelLocal {
+		t.Errorf("level %q, %v", b.Level, err)
+	}
+	if d, err := sink.Durability(t.Context()); err != nil || d.Level != stream.LevelLocal {
+		t.Errorf("level in general %q, %v", d.Level, err)
 	}
 }
 
@@ -232,7 +268,7 @@ func TestStreamStandbyAwayStop(t *testing.T) {
 		want := fmt.Sprint(i + 1)
 		until(t, "COMMIT waits", func() bool { return a.waiting(t) == want })
 		end(stop)
-		if err := <-done; !errors.Is(err, stream.ErrUnconfirmed) {
+		if err := answered(t, done); !errors.Is(err, stream.ErrUnconfirmed) {
 			t.Errorf("%d: %v", i, err)
 		}
 		stop()
@@ -268,23 +304,19 @@ func TestPopupStandbyAway(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- inTime(func() error { return p.Apply(t.Context(), mark, events) }) }()
 		until(t, "COMMIT waits", func() bool { return a.waiting(t) == "1" })
-		select {
-		case err := <-done:
-			t.Errorf("not waited: %v", err)
-		case <-time.After(time.Second): // longer than the statement timeout
-		}
+		wantWaiting(t, done, time.Second) // longer than the statement timeout
 		return done
 	}
 	for i, mark := range []*queue.Mark{{Spool: [16]byte{1}, Last: 1}, {Spool: [16]byte{1}, Last: 1}, nil} {
 		done := apply(mark)
 		a.cancel(t)
-		if err := <-done; !errors.Is(err, stream.ErrUnconfirmed) {
+		if err := answered(t, done); !errors.Is(err, stream.ErrUnconfirmed) {
 			t.Errorf("%d, cancelled: %v", i, err)
 		}
 	}
 	done := apply(nil)
 	a.require(t, "")
-	if err := <-done; err != nil {
+	if err := answered(t, done); err != nil {
 		t.Error(err)
 	}
 	a.require(t, "nobody")
@@ -293,12 +325,14 @@ func TestPopupStandbyAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.SaveCampaign(t.Context(), campaign, version); err == nil {
-		t.Error("a campaign is stored without the standby")
-	}
-	if got := a.waiting(t); got != "1" {
-		t.Errorf("%s sessions wait, want that of the campaign", got)
-	}
+	until(t, "the COMMIT of the campaign is sent before the statement timeout", func() bool {
+		_, err := p.SaveCampaign(t.Context(), campaign, version)
+		if err == nil {
+			t.Fatal("a campaign is stored without the standby")
+		}
+		return strings.Contains(err.Error(), "COMMIT was not answered")
+	})
+	until(t, "the COMMIT of the campaign waits", func() bool { return a.waiting(t) == "1" })
 	a.require(t, "")
 	until(t, "the campaign is stored", func() bool { return queryText(t, a.url, "SELECT count(*)::text FROM popup_campaigns") == "1" })
 }
