@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -148,6 +149,44 @@ func (p *Popups) withSession(ctx context.Context, work func(context.Context, *se
 func (p *Popups) transaction(ctx context.Context, work func(context.Context, *session) error) error {
 	free, cancel := p.db.unlimited(ctx)
 	defer cancel()
+	return p.attempts(ctx, work, func(se *session) error { return commit(free, se) })
+}
+
+// transactionWithin is transaction for a client who waits for an answer: it returns when ctx
+// or the time for a statement ends, also during the COMMIT. That keeps its connection then,
+// until it is answered or the DB is closed.
+func (p *Popups) transactionWithin(ctx context.Context, work func(context.Context, *session) error) error {
+	if err := p.db.begin(); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, p.db.bounds.AcquireTimeout+p.db.bounds.StatementTimeout+clientGrace)
+	defer cancel()
+	var sent atomic.Bool
+	done := make(chan error, 1)
+	go func() {
+		defer p.db.running.Done()
+		done <- p.attempts(limited, work, func(se *session) error {
+			sent.Store(true)
+			if limited.Err() != nil {
+				return errors.Join(context.Cause(limited), se.Close()) // the server rolls back
+			}
+			return commit(p.db.closing, se)
+		})
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-limited.Done():
+	}
+	if !sent.Load() {
+		return <-done // COMMIT will not be sent
+	}
+	return fmt.Errorf("COMMIT was not answered, and the campaign may be stored: %w", context.Cause(limited))
+}
+
+// attempts runs work and then end in a transaction, several times if it conflicts with
+// others.
+func (p *Popups) attempts(ctx context.Context, work func(context.Context, *session) error, end func(*session) error) error {
 	var err error
 	for range attemptsMax {
 		err = p.withSession(ctx, func(ctx context.Context, se *session) error {
@@ -156,7 +195,7 @@ func (p *Popups) transaction(ctx context.Context, work func(context.Context, *se
 			}
 			err := work(ctx, se)
 			if err == nil {
-				return commit(free, se)
+				return end(se)
 			}
 			if rollback := se.Exec(ctx, "ROLLBACK"); rollback != nil {
 				err = errors.Join(err, se.Close()) // the server rolls back
@@ -273,13 +312,14 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
-	saved := c
-	err = p.transaction(ctx, func(ctx context.Context, se *session) error {
+	var saved popup.StoredCampaign // read only after transactionWithin has returned nil
+	err = p.transactionWithin(ctx, func(ctx context.Context, se *session) error {
 		saved = c
 		// The lock on the row serializes all changes.
 		if err := se.Exec(ctx, "INSERT INTO popup_version (id, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = version + 1"); err != nil {
 			return err
 		}
+		var err error
 		if saved.Version, err = readVersion(ctx, se); err != nil {
 			return err
 		}

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/storetest"
+	"spillway/internal/serve/stream"
 )
 
 func TestPopupConformance(t *testing.T) {
@@ -53,6 +55,64 @@ func TestPopupCommitUnanswered(t *testing.T) {
 	}
 	if _, all, err := p.Campaigns(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("%d campaigns, %v", len(all), err)
+	}
+}
+
+// A save does not wait longer for a COMMIT than for a statement, nor after its client has
+// left. The COMMIT goes on, until the database is closed.
+func TestPopupCommitWaits(t *testing.T) {
+	t.Parallel()
+	server := apptest.MariaDB(t)
+	fresh := freshDatabases(server)
+	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active}}
+	for _, test := range []struct {
+		name    string
+		timeout time.Duration
+	}{{"limit", 300 * time.Millisecond}, {"client", time.Hour}, {"close", time.Hour}} {
+		url := fresh(t)
+		unhurried := open(t, url, database.Pool{}).Popups()
+		if err := unhurried.EnsureTables(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		db := open(t, url, database.Pool{StatementTimeout: test.timeout})
+		release := blockCommits(t, url)
+		defer release()
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		done := make(chan error, 1)
+		go func() {
+			done <- inTime(func() error {
+				_, err := db.Popups().SaveCampaign(ctx, c, 0)
+				if err != nil && strings.Contains(err.Error(), "may be stored") {
+					err = errors.Join(stream.ErrUnconfirmed, err)
+				}
+				return err
+			})
+		}()
+		eventually(t, "COMMIT waits", func() bool { return committing(t, url, 0) == "1" })
+		if test.name != "limit" {
+			leave()
+		}
+		select {
+		case err := <-done:
+			if !errors.Is(err, stream.ErrUnconfirmed) {
+				t.Errorf("%s: %v", test.name, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: still waits", test.name)
+		}
+		eventually(t, "only the COMMIT has a connection", func() bool { return db.Stats().InUse == 1 })
+		if test.name == "close" {
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		release()
+		eventually(t, "the campaign is stored", func() bool {
+			_, all, err := unhurried.Campaigns(t.Context())
+			return err == nil && len(all) == 1
+		})
+		eventually(t, "the connection is free", func() bool { return db.Stats().InUse == 0 })
 	}
 }
 

@@ -33,13 +33,14 @@ type Stream struct {
 	schema  *stream.Schema
 	def     stream.Definition
 	columns []stream.Column
-	most    int // rows of one statement, a power of two
+	textKey []string // columns of the key whose collation matters
+	most    int      // rows of one statement, a power of two
 
 	ready    atomic.Bool                            // the tables have been checked
+	drained  atomic.Bool                            // those of a spool exist
 	table    atomic.Pointer[map[string]tableColumn] // as it was checked
 	spools   atomic.Bool                            // an earlier version has left its table of spools
 	semiSync atomic.Bool                            // the server may wait for a replica
-	keepKeys atomic.Int64                           // stream.Keep.Keys of the last Sweep, in nanoseconds; 0: unknown
 	counter  atomic.Pointer[counter]                // nil: every column is the stream's, or has no counter
 }
 
@@ -55,7 +56,7 @@ const (
 func (db *DB) Stream(schema *stream.Schema) *Stream {
 	columns := schema.Columns()
 	most := min(rowsMax, placeholdersMax/len(columns))
-	return &Stream{db: db, schema: schema, def: schema.Definition(), columns: columns, most: powerBelow(most)}
+	return &Stream{db: db, schema: schema, def: schema.Definition(), columns: columns, textKey: schema.TextKey(), most: powerBelow(most)}
 }
 
 // powerBelow returns the largest power of two up to n.
@@ -92,15 +93,22 @@ func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
 func (st *Stream) Close() error { return nil }
 
 // Check has the database prepare the stream's statement, and creates the stream's own
-// tables if they are missing.
+// tables if they are missing, except those of a spool. The upgrade of a table of an earlier
+// version may take any time.
 func (st *Stream) Check(ctx context.Context) error {
-	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		if err := st.prepareTables(ctx, se); err != nil {
+	var err error
+	if !st.ready.Load() {
+		err = st.db.onSession(ctx, context.WithCancel, addKeyColumns)
+	}
+	if err == nil {
+		err = st.db.withSession(ctx, func(ctx context.Context, se *session) error {
+			if err := st.prepareTables(ctx, se, false); err != nil {
+				return err
+			}
+			_, err := se.prepare(ctx, st.insert(1, false))
 			return err
-		}
-		_, err := se.prepare(ctx, st.insert(1, false))
-		return err
-	})
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)
 	}
@@ -156,10 +164,9 @@ func readClock(ctx context.Context, se *session) (time.Duration, error) {
 
 // Sweep implements stream.Sink.
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
-	st.keepKeys.Store(int64(keep.Keys))
 	total := 0
 	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		if err := st.prepareTables(ctx, se); err != nil {
+		if err := st.prepareTables(ctx, se, false); err != nil {
 			return err
 		}
 		steps := []struct {
@@ -170,6 +177,9 @@ func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, 
 			{"spillway_requests", "expires_at", keep.Keys},
 			{"spillway_epochs", "updated_at", keep.Marks},
 			{"spillway_drained", "created_at", keep.Marks},
+		}
+		if !st.drained.Load() {
+			steps = steps[:len(batchTables)]
 		}
 		for _, step := range steps {
 			n, err := se.exec(ctx, "DELETE FROM "+step.from+" WHERE "+step.column+" < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?",

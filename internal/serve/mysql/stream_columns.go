@@ -1,10 +1,12 @@
 package mysql
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +43,8 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 }
 
 // checkColumns refuses columns whose values would not arrive as they were sent: numbers
-// that would be rounded, and keys of which some texts are equal to others.
+// that would be rounded, and keys of which some texts are equal to others. The spaces at
+// the end of a text are left to inexact.
 func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 	table, err := st.readColumns(ctx, se)
 	if err != nil {
@@ -55,18 +58,16 @@ func (st *Stream) checkColumns(ctx context.Context, se *session) error {
 		if c.Type == stream.Real && found.kind == "decimal" && found.precision > stream.RealDigits {
 			return fmt.Errorf("%w: %s", errTable, stream.RealOnDecimal(c.Name, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale)))
 		}
+		if c.Type == stream.Real && found.kind == "float" {
+			return fmt.Errorf("%w: column %s is float, which keeps about 7 digits of a real: make it double, or decimal in the table and in the stream's columns", errTable, c.Name)
+		}
 		if c.Type == stream.Decimal && !holdsDecimals(found.kind) {
 			return fmt.Errorf("%w: %s", errTable, stream.DecimalOnOther(c.Name, found.kind))
 		}
 	}
 	st.table.Store(&table)
-	for _, name := range st.schema.TextKey() {
-		found := table[strings.ToLower(name)]
-		exact, err := se.isExact(ctx, found)
-		if err != nil {
-			return fmt.Errorf("compare texts by the collation of %s: %w", name, err)
-		}
-		if !exact {
+	for _, name := range st.textKey {
+		if found := table[strings.ToLower(name)]; !found.exact() {
 			return fmt.Errorf("%w: %s", errTable, stream.InexactKey(name, found.collation, "COLLATE "+found.charset+"_bin"))
 		}
 	}
@@ -77,35 +78,37 @@ func holdsDecimals(kind string) bool {
 	return kind == "decimal" || strings.HasSuffix(kind, "text") || strings.HasSuffix(kind, "char")
 }
 
-// isExact reports whether a text column tells letters apart that differ in case or accents.
-func (se *session) isExact(ctx context.Context, c tableColumn) (bool, error) {
-	if c.collation == "" || strings.Contains(c.charset+c.collation, "'") {
-		return true, nil
-	}
-	var equal []string
-	for _, other := range []string{"AB", "äb"} {
-		equal = append(equal, fmt.Sprintf("CONVERT(_utf8mb4 x'%x' USING %s) COLLATE %s = CONVERT(_utf8mb4 x'6162' USING %s) COLLATE %s", other, c.charset, c.collation, c.charset, c.collation))
-	}
-	rows, err := se.Query(ctx, "SELECT "+strings.Join(equal, " OR "))
-	if err != nil {
-		return false, err
-	}
-	return len(rows) == 1 && rows[0][0] == "0", nil
+// exact reports whether a column tells all texts apart, apart from spaces at their end.
+// Other collations take letters as equal, or ignore characters.
+func (c tableColumn) exact() bool {
+	return c.collation == "" || strings.HasSuffix(c.collation, "_bin")
 }
 
-// inexact returns why a column would not hold a decimal of a row exactly; "" if all do. The
-// server itself rounds without an error.
+// padded reports whether a column ignores the spaces at the end of a text. In a CHAR, they
+// are not stored either.
+func (c tableColumn) padded() bool {
+	return c.collation != "" && (c.kind == "char" || !strings.Contains(c.collation, "nopad") && !strings.Contains(c.collation, "0900"))
+}
+
+// inexact returns why a column would not hold a decimal or a key of a row exactly; "" if all
+// do. The server itself rounds without an error, and takes a key with spaces at its end for
+// the one without them.
 func (st *Stream) inexact(r stream.Row) string {
 	table := st.table.Load()
 	if table == nil {
 		return ""
 	}
 	for i, c := range st.columns {
-		if c.Type != stream.Decimal || r.Null(r.Row, i) {
+		isKey := slices.Contains(st.textKey, c.Name)
+		if c.Type != stream.Decimal && !isKey || r.Null(r.Row, i) {
 			continue
 		}
-		if found := (*table)[strings.ToLower(c.Name)]; found.kind == "decimal" && !stream.DecimalFits(r.Bytes(r.Row, i), found.precision, found.scale) {
-			return stream.InexactDecimal(c.Name, r.Bytes(r.Row, i), fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale))
+		found, value := (*table)[strings.ToLower(c.Name)], r.Bytes(r.Row, i)
+		if isKey && bytes.HasSuffix(value, []byte(" ")) && found.padded() {
+			return fmt.Sprintf("%s: ends with a space, which %s with collation %s ignores in a key", c.Name, found.kind, found.collation)
+		}
+		if c.Type == stream.Decimal && found.kind == "decimal" && !stream.DecimalFits(value, found.precision, found.scale) {
+			return stream.InexactDecimal(c.Name, value, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale))
 		}
 	}
 	return ""

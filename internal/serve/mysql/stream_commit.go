@@ -21,7 +21,7 @@ func (st *Stream) Commit(ctx context.Context, b *stream.Batch) error {
 	err := st.db.onSession(ctx, context.WithCancel, func(ctx context.Context, se *session) error {
 		w.ctx, w.se = ctx, se
 		b.Session = se.ID
-		if err := st.prepareTables(ctx, se); err != nil {
+		if err := st.prepareTables(ctx, se, b.Mark != nil); err != nil {
 			return err
 		}
 		if err := w.boundLocks(); err != nil {

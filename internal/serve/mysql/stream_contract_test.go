@@ -112,24 +112,32 @@ func TestStreamCommitUnlimited(t *testing.T) {
 	server := apptest.MariaDB(t)
 	url := freshDatabases(server)(t)
 	mustExecute(t, url, notesTable)
-	pool := database.Pool{StatementTimeout: 300 * time.Millisecond}
-	sink, schema := notes(t, url, pool)
-	mustCommit(t, sink, notesOf(t, schema, 1, `{"id":1}`))
-	p := open(t, url, pool).Popups()
-	if err := p.EnsureTables(t.Context()); err != nil {
+	unhurried, schema := notes(t, url, database.Pool{})
+	mustCommit(t, unhurried, notesOf(t, schema, 1, `{"id":1}`))
+	if err := unhurried.db.Popups().EnsureTables(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	pool := database.Pool{StatementTimeout: 300 * time.Millisecond}
+	sink, _ := notes(t, url, pool)
+	p := open(t, url, pool).Popups()
+	commit := func(ctx context.Context, b *stream.Batch) error {
+		return inTime(func() error { b.Reset(); return sink.Commit(ctx, b) })
 	}
 	release := blockCommits(t, url)
 	defer release()
 	long := 2*pool.StatementTimeout + clientGrace
 	results := make(chan error, 2)
-	go func() { results <- sink.Commit(t.Context(), notesOf(t, schema, 2, `{"id":2}`)) }()
+	second, last := notesOf(t, schema, 2, `{"id":2}`), notesOf(t, schema, 3, `{"id":3}`)
+	go func() { results <- commit(t.Context(), second) }()
+	event := popup.Event{ID: [16]byte{1}, Key: popup.Key{User: "u", Placement: "p"}, ShownAt: time.Now(), At: time.Now()}
 	go func() {
-		results <- p.Apply(t.Context(), &queue.Mark{Spool: [16]byte{1}, Last: 1}, []popup.Event{{ID: [16]byte{1}, Key: popup.Key{User: "u", Placement: "p"}, ShownAt: time.Now(), At: time.Now()}})
+		results <- inTime(func() error {
+			return p.Apply(t.Context(), &queue.Mark{Spool: [16]byte{1}, Last: 1}, []popup.Event{event})
+		})
 	}()
 	stopped, stop := context.WithCancel(t.Context())
 	third := make(chan error, 1)
-	go func() { third <- sink.Commit(stopped, notesOf(t, schema, 3, `{"id":3}`)) }()
+	go func() { third <- commit(stopped, last) }()
 	eventually(t, "three COMMITs wait for long", func() bool { return committing(t, url, long) == "3" })
 	stop()
 	if err := <-third; !errors.Is(err, stream.ErrUnconfirmed) {
@@ -229,8 +237,7 @@ func keyed(t testing.TB, sink *Stream, schema *stream.Schema, id byte, body stri
 func TestStreamKeyTimes(t *testing.T) {
 	t.Parallel()
 	url := freshDatabases(apptest.MySQL(t))(t)
-	earlier := strings.Replace(streamTables[1], "	accepted_at DATETIME(6),\n	earlier LONGBLOB,\n", "", 1)
-	mustExecute(t, url, notesTable, earlier,
+	mustExecute(t, url, notesTable, oldRequests,
 		"INSERT INTO spillway_requests VALUES ('/notes', x'6bff', REPEAT('x', 32), '{}', UTC_TIMESTAMP(6) + INTERVAL 30 MINUTE)")
 	sink, schema := notes(t, url, database.Pool{})
 	now := time.Now()
@@ -272,7 +279,7 @@ func TestStreamKeyColumnsRight(t *testing.T) {
 	server := apptest.MySQL(t)
 	url := freshDatabases(server)(t)
 	name := url[strings.LastIndexByte(url, '/')+1:]
-	mustExecute(t, url, notesTable, strings.Replace(streamTables[1], "	accepted_at DATETIME(6),\n	earlier LONGBLOB,\n", "", 1), streamTables[0], streamTables[2], streamTables[3],
+	mustExecute(t, url, notesTable, oldRequests, streamTables[0], streamTables[2], streamTables[3],
 		"CREATE USER writer@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+".* TO writer@'%'")
 	sink, _ := notes(t, "mysql://writer:x@"+server.Addr()+"/"+name, database.Pool{})
 	if err := sink.Check(t.Context()); err == nil || !strings.Contains(err.Error(), keyColumns) {
@@ -387,7 +394,7 @@ func TestStreamPacket(t *testing.T) {
 // A commit has the level semi_sync only if a replica has acknowledged it.
 func TestStreamSemiSync(t *testing.T) {
 	t.Parallel()
-	primary := apptest.MariaDB(t, "--log-bin=binlog", "--server-id=1", "--rpl-semi-sync-master-enabled=ON", "--rpl-semi-sync-master-timeout=1000")
+	primary := apptest.MariaDB(t, "--log-bin=binlog", "--server-id=1", "--rpl-semi-sync-master-timeout=60000")
 	replica := apptest.MariaDB(t, "--server-id=2", "--rpl-semi-sync-slave-enabled=ON")
 	port := primary.Addr()[strings.LastIndexByte(primary.Addr(), ':')+1:]
 	url := primary.URL("test")
@@ -405,7 +412,6 @@ func TestStreamSemiSync(t *testing.T) {
 			t.Errorf("commit %d has level %q, want %q; before it: %+v", id, b.Level, want, d)
 		}
 	}
-	mustExecute(t, url, "SET GLOBAL rpl_semi_sync_master_enabled = OFF")
 	commit(1, stream.LevelLocal)
 	mustExecute(t, url, "SET GLOBAL rpl_semi_sync_master_enabled = ON")
 	mustExecute(t, replica.URL("test"), "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = "+port+", MASTER_USER = 'root', MASTER_USE_GTID = slave_pos", "START SLAVE")
@@ -416,9 +422,36 @@ func TestStreamSemiSync(t *testing.T) {
 		return status("RPL_SEMI_SYNC_MASTER_CLIENTS") == "1" && status("RPL_SEMI_SYNC_MASTER_STATUS") == "ON"
 	})
 	commit(2, stream.LevelSemiSync)
+	testUnloggedCommit(t, url)
+	mustExecute(t, url, "SET GLOBAL rpl_semi_sync_master_timeout = 1000")
 	replica.Kill()
 	commit(3, stream.LevelLocal) // the server gives up the wait after a second, and says nothing
 	commit(4, stream.LevelLocal)
+}
+
+// testUnloggedCommit: a commit that the binary log lacks is not covered by those of others.
+func testUnloggedCommit(t *testing.T, url string) {
+	t.Helper()
+	for setting, want := range map[string]bool{"": true, "?sql_log_bin=0": false} {
+		err := open(t, url+setting, database.Pool{}).withSession(t.Context(), func(ctx context.Context, se *session) error {
+			before, err := readSemiSyncStatus(ctx, se)
+			if err != nil {
+				return err
+			}
+			if err := se.Exec(ctx, "INSERT INTO notes (id) SELECT MAX(id) + 1000 FROM notes"); err != nil {
+				return err
+			}
+			mustExecute(t, url, "INSERT INTO notes (id) SELECT MAX(id) + 1000 FROM notes")
+			after, err := readSemiSyncStatus(ctx, se)
+			if got := before.covers(after); got != want {
+				t.Errorf("%s: covered %v, want %v: %+v, then %+v", setting, got, want, before, after)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // Popup events that are stored already, and a mark that has not moved, are still a

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,14 +16,10 @@ import (
 // keyRow is the row of spillway_requests that a key has: the newest request, and earlier
 // ones that are not the same request.
 type keyRow struct {
-	newest            stream.StoredKey
-	earlier           []stream.StoredKey
-	expires, accepted string    // as they were read
-	now               time.Time // by the server
+	requests          []stream.StoredKey // the newest first
+	expires, accepted string             // as they were read
+	now               time.Time          // by the server
 }
-
-// earlierMax is the number of earlier requests that a key keeps.
-const earlierMax = 1000
 
 // findKeys sets the results of the requests whose idempotency keys exist.
 func (w *batchWriter) findKeys(requests []*stream.Entry) error {
@@ -41,14 +36,18 @@ func (w *batchWriter) findKeys(requests []*stream.Entry) error {
 
 func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
 	byKey := make(map[string]*stream.Entry, len(requests))
+	old := make(map[string]*keyRow) // by keys of earlier versions
 	args := []any{[]byte(w.st.def.Name)}
 	for _, e := range requests {
 		byKey[e.Key] = e
 		args = append(args, []byte(e.Key))
+		if key := e.Unscoped(); key != "" {
+			args = append(args, []byte(key))
+		}
 	}
 	// The last key is repeated up to a power of two, so that there are few different
 	// statements.
-	marks := 1 << bits.Len(uint(len(requests)-1))
+	marks := 1 << bits.Len(uint(len(args)-2))
 	for len(args) < marks+1 {
 		args = append(args, args[len(args)-1])
 	}
@@ -59,15 +58,15 @@ func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
 	}
 	w.b.Progress()
 	for _, row := range rows {
-		e := byKey[row[0]]
-		if e == nil {
-			continue
-		}
 		found, err := w.readKey(row)
 		if err != nil {
 			return fmt.Errorf("read spillway_requests: %w", err)
 		}
-		if e.Judge(append([]stream.StoredKey{found.newest}, found.earlier...), found.now, w.b.KeyTTL) {
+		if found.accepted == "" {
+			old[row[0]] = found
+		}
+		e := byKey[row[0]]
+		if e == nil || w.b.Judge(e, found.requests, found.now) {
 			continue
 		}
 		if w.keys == nil {
@@ -75,27 +74,34 @@ func (w *batchWriter) findSomeKeys(requests []*stream.Entry) error {
 		}
 		w.keys[e] = found
 	}
+	for _, e := range requests {
+		if row := old[e.Unscoped()]; row != nil && !e.Known() && w.b.Judge(e, row.requests, row.now) {
+			delete(w.keys, e)
+		}
+	}
 	return nil
 }
 
 // readKey reads the columns that findSomeKeys selects.
 func (w *batchWriter) readKey(row []string) (*keyRow, error) {
-	found := &keyRow{newest: stream.StoredKey{Fingerprint: []byte(row[1]), Outcome: []byte(row[2])}, expires: row[3], accepted: row[4]}
+	found, newest := &keyRow{expires: row[3], accepted: row[4]}, stream.StoredKey{Fingerprint: []byte(row[1]), Outcome: []byte(row[2])}
+	var earlier []stream.StoredKey
 	expires, err := parseDatetime(row[3])
 	if err != nil {
 		return nil, err
 	}
-	found.newest.Accepted = expires.Add(-w.b.KeyTTL) // of a row that an earlier version wrote
+	newest.Accepted = expires.Add(-w.b.KeyTTL) // of a row that an earlier version wrote
 	if row[4] != "" {
-		if found.newest.Accepted, err = parseDatetime(row[4]); err != nil {
+		if newest.Accepted, err = parseDatetime(row[4]); err != nil {
 			return nil, err
 		}
 	}
 	if row[5] != "" {
-		if err := json.Unmarshal([]byte(row[5]), &found.earlier); err != nil {
+		if err := json.Unmarshal([]byte(row[5]), &earlier); err != nil {
 			return nil, err
 		}
 	}
+	found.requests = append([]stream.StoredKey{newest}, earlier...)
 	found.now, err = parseDatetime(row[6])
 	return found, err
 }
@@ -150,24 +156,11 @@ func (w *batchWriter) insertKeys(requests []*stream.Entry) error {
 // updateKey stores a request whose key has a row with other requests. The newest of them is
 // in the row, the others are in the column earlier.
 func (w *batchWriter) updateKey(e *stream.Entry, row *keyRow) error {
-	outcome, err := e.OutcomeNow()
+	newest, others, err := w.b.AddKey(e, row.requests, row.now)
 	if err != nil {
 		return err
 	}
-	newest := stream.StoredKey{Accepted: e.Accepted, Fingerprint: e.Fingerprint[:], Outcome: outcome}
-	if newest.Accepted.IsZero() {
-		newest.Accepted = row.now
-	}
-	older := row.newest
-	if newest.Accepted.Before(older.Accepted) {
-		newest, older = older, newest
-	}
-	all := append(row.earlier, older)
-	if keep := time.Duration(w.st.keepKeys.Load()); keep > 0 {
-		all = slices.DeleteFunc(all, func(k stream.StoredKey) bool { return row.now.Sub(k.Accepted) > w.b.KeyTTL+keep })
-	}
-	slices.SortFunc(all, func(a, b stream.StoredKey) int { return b.Accepted.Compare(a.Accepted) })
-	earlier, err := json.Marshal(all[:min(len(all), earlierMax)])
+	earlier, err := json.Marshal(others)
 	if err != nil {
 		return fmt.Errorf("encode earlier requests of a key: %w", err)
 	}
@@ -178,7 +171,7 @@ func (w *batchWriter) updateKey(e *stream.Entry, row *keyRow) error {
 	n, err := w.se.exec(w.ctx, "UPDATE spillway_requests SET fingerprint = ?, outcome = ?, expires_at = "+expiry+", accepted_at = ?, earlier = ? "+
 		"WHERE stream = ? AND `key` = ? AND fingerprint = ? AND expires_at = ? AND accepted_at <=> ?",
 		w.values(newest.Fingerprint, newest.Outcome, w.b.KeyTTL.Microseconds(), appendDatetime(nil, newest.Accepted), earlier,
-			[]byte(w.st.def.Name), []byte(e.Key), row.newest.Fingerprint, row.expires, accepted))
+			[]byte(w.st.def.Name), []byte(e.Key), row.requests[0].Fingerprint, row.expires, accepted))
 	if err == nil && n != 1 {
 		return fmt.Errorf("%w: another request with the same key was stored", stream.ErrTransient)
 	}

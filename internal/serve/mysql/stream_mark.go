@@ -35,7 +35,7 @@ func (w *batchWriter) mark() (known bool, err error) {
 		}
 	}
 	var batches []queue.StoredBatch
-	if last >= m.First {
+	if last >= m.First && len(m.Sums) > 0 {
 		if batches, err = w.drained(); err != nil {
 			return false, err
 		}

@@ -14,6 +14,8 @@ type semiSync struct {
 	// Commits since the server started that a replica has acknowledged, and those that the
 	// server did not wait for.
 	acknowledged, alone uint64
+	// The session's last transaction in the binary log; "" on MySQL, which does not tell.
+	logged string
 }
 
 // semiSyncStatus selects the status variables of a source.
@@ -58,11 +60,20 @@ func readSemiSyncStatus(ctx context.Context, se *session) (semiSync, error) {
 			return semiSync{}, err
 		}
 	}
+	if !se.Server.MariaDB {
+		return s, nil
+	}
+	rows, err = se.Query(ctx, "SELECT @@last_gtid")
+	if err != nil {
+		return semiSync{}, err
+	}
+	s.logged = "last " + rows[0][0]
 	return s, nil
 }
 
 // covers reports whether every commit between the two states was acknowledged by a replica,
-// and at least one was.
+// and at least one was. On MariaDB, the session's own is one of them.
 func (s semiSync) covers(after semiSync) bool {
-	return s.on && after.on && after.alone == s.alone && after.acknowledged > s.acknowledged
+	unlogged := after.logged == s.logged && after.logged != ""
+	return !unlogged && s.on && after.on && after.alone == s.alone && after.acknowledged > s.acknowledged
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // streamTables are created if they are missing. Without the right to create tables, an
-// administrator creates them.
+// administrator creates them. Every stream needs the first two, and those with a spool the
+// others.
 var streamTables = []string{
 	`CREATE TABLE IF NOT EXISTS spillway_batches (
 	id BINARY(16) NOT NULL PRIMARY KEY,
@@ -53,49 +54,74 @@ var streamTables = []string{
 // keyColumns are columns of spillway_requests that earlier versions lack.
 const keyColumns = "ALTER TABLE spillway_requests ADD COLUMN accepted_at DATETIME(6), ADD COLUMN earlier LONGBLOB"
 
-// prepareTables creates the stream's own tables and checks the table of the records.
-func (st *Stream) prepareTables(ctx context.Context, se *session) error {
-	if st.ready.Load() {
+// batchTables and drainTables are the names of streamTables.
+var (
+	batchTables = []string{"spillway_batches", "spillway_requests"}
+	drainTables = []string{"spillway_epochs", "spillway_drained"}
+)
+
+// prepareTables creates the stream's own tables once, drained also those of a spool, and
+// checks the table of the records.
+func (st *Stream) prepareTables(ctx context.Context, se *session, drained bool) error {
+	if st.ready.Load() && (!drained || st.drained.Load()) {
 		return nil
 	}
-	present, err := se.Query(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
+	rows, err := se.Query(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
 		"('spillway_batches', 'spillway_requests', 'spillway_epochs', 'spillway_drained', 'spillway_spools')")
 	if err != nil {
 		return err
 	}
-	names := make(map[string]bool)
-	for _, row := range present {
-		names[row[0]] = true
+	present := make(map[string]bool)
+	for _, row := range rows {
+		present[row[0]] = true
 	}
-	st.spools.Store(names["spillway_spools"])
-	delete(names, "spillway_spools")
-	for _, sql := range streamTables {
-		if len(names) == len(streamTables) {
-			break
+	if !st.ready.Load() {
+		if err := createMissing(ctx, se, present, batchTables, streamTables); err != nil {
+			return err
 		}
-		if err := se.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("create the tables spillway_batches, spillway_requests, spillway_epochs and spillway_drained: %w", err)
-		}
-	}
-	if names["spillway_requests"] {
 		if err := addKeyColumns(ctx, se); err != nil {
 			return err
 		}
+		if err := st.checkTable(ctx, se); err != nil {
+			return err
+		}
+		st.ready.Store(true)
 	}
-	if err := st.checkTable(ctx, se); err != nil {
-		return err
+	if drained && !st.drained.Load() {
+		if err := createMissing(ctx, se, present, drainTables, streamTables[len(batchTables):]); err != nil {
+			return err
+		}
+		st.spools.Store(present["spillway_spools"])
+		st.drained.Store(true)
 	}
-	st.ready.Store(true)
 	return nil
 }
 
-// addKeyColumns adds the columns that the table of an earlier version lacks.
+// createMissing runs the statements of those tables that are not present.
+func createMissing(ctx context.Context, se *session, present map[string]bool, names, statements []string) error {
+	for i, name := range names {
+		if present[name] {
+			continue
+		}
+		if err := se.Exec(ctx, statements[i]); err != nil {
+			return fmt.Errorf("create the table %s, or use the one that an administrator has created and granted: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// addKeyColumns adds the columns that the table of an earlier version lacks. The server
+// does not limit its time, because it may have to write the table anew.
 func addKeyColumns(ctx context.Context, se *session) error {
-	columns, err := se.Query(ctx, "SELECT count(*) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'spillway_requests' AND column_name IN ('accepted_at', 'earlier')")
-	if err != nil || columns[0][0] == "2" {
+	columns, err := se.Query(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'spillway_requests' AND column_name IN ('key', 'accepted_at', 'earlier')")
+	if err != nil || len(columns) == 0 || len(columns) == 3 {
 		return err
 	}
-	err = se.Exec(ctx, keyColumns)
+	sql := keyColumns
+	if se.Server.MariaDB {
+		sql = "SET STATEMENT max_statement_time = 0 FOR " + sql
+	}
+	err = se.Exec(ctx, sql)
 	var refused *mysql.MySQLError
 	if errors.As(err, &refused) && refused.Number == numDuplicateColumn {
 		return nil // another process was faster

@@ -199,6 +199,98 @@ func TestStreamDrainRights(t *testing.T) {
 	}
 }
 
+// A stream starts and stores with the documented privileges, whoever creates its tables.
+// Those for drains are needed only to drain.
+func TestStreamGrants(t *testing.T) {
+	t.Parallel()
+	server := apptest.MySQL(t)
+	fresh := freshDatabases(server)
+	for _, first := range []bool{false, true} {
+		url := fresh(t)
+		name := url[strings.LastIndexByte(url, '/')+1:]
+		user := "writer_" + name
+		rights := "SELECT, INSERT, UPDATE, DELETE"
+		mustExecute(t, url, notesTable, "CREATE USER "+user+"@'%' IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE ON notes TO "+user+"@'%'")
+		if first {
+			rights = "CREATE, " + rights
+		} else {
+			mustExecute(t, url, streamTables...)
+		}
+		grant := func(tables ...string) {
+			for _, table := range tables {
+				mustExecute(t, url, fmt.Sprintf("GRANT %s ON %s TO %s@'%%'", rights, table, user))
+			}
+		}
+		grant("spillway_batches", "spillway_requests")
+		_, schema := notes(t, url, database.Pool{})
+		def := schema.Definition()
+		def.Key = []string{"id"}
+		schema, err := stream.NewSchema(def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink := open(t, "mysql://"+user+":x@"+server.Addr()+"/"+name, database.Pool{}).Stream(schema)
+		keep := stream.Keep{Batches: time.Hour, Keys: time.Hour, Marks: time.Hour}
+		use := func(b *stream.Batch) {
+			if err := sink.Check(t.Context()); err != nil {
+				t.Fatalf("first start %v: check: %v", first, err)
+			}
+			b.Requests[0].Key = string(b.ID[:])
+			mustCommit(t, sink, b)
+			if _, err := sink.Sweep(t.Context(), keep, 10); err != nil {
+				t.Errorf("first start %v: sweep: %v", first, err)
+			}
+		}
+		use(notesOf(t, schema, 1, "{\"id\":1}\n{\"id\":1}"))
+		if err := sink.Commit(t.Context(), marked(notesOf(t, schema, 2, `{"id":2}`), 1, 1, 1)); err == nil || !strings.Contains(err.Error(), "spillway_epochs") {
+			t.Errorf("first start %v: a drain without its privileges: %v", first, err)
+		}
+		grant("spillway_epochs", "spillway_drained")
+		use(marked(notesOf(t, schema, 3, `{"id":2}`), 1, 1, 1))
+		if got := stored(t, url); got != "1,2" {
+			t.Errorf("first start %v: stored %s", first, got)
+		}
+	}
+}
+
+// The columns that the table of an earlier version lacks are added, however long that
+// takes.
+func TestStreamSlowUpgrade(t *testing.T) {
+	t.Parallel()
+	url := freshDatabases(apptest.MySQL(t))(t)
+	mustExecute(t, url, notesTable, oldRequests)
+	release := holdLock(t, url, "SELECT * FROM spillway_requests")
+	defer release()
+	pool := database.Pool{StatementTimeout: time.Second}
+	sink, _ := notes(t, url, pool)
+	done := make(chan error, 1)
+	go func() { done <- inTime(func() error { return sink.Check(t.Context()) }) }()
+	eventually(t, "the columns are added for longer than a statement may run", func() bool {
+		return value(t, url, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'ALTER%' AND TIME >= 3 OR INFO LIKE '%FOR ALTER%' AND TIME >= 3") == "1"
+	})
+	release()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := value(t, url, "SELECT COUNT(accepted_at) FROM spillway_requests"); got != "0" {
+		t.Errorf("%s rows", got)
+	}
+}
+
+// oldRequests is the table of idempotency keys as versions without accepted_at created it.
+var oldRequests = strings.Replace(streamTables[1], "	accepted_at DATETIME(6),\n	earlier LONGBLOB,\n", "", 1)
+
+// inTime repeats work until it meets the statement timeout, which is short, on a slow machine
+// too.
+func inTime(work func() error) error {
+	for {
+		err := work()
+		if err == nil || errors.Is(err, stream.ErrUnconfirmed) || !strings.Contains(err.Error(), "max_statement_time") && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
+}
+
 // Tables that could lose or bend records are refused, by name.
 func TestStreamTables(t *testing.T) {
 	server := apptest.MySQL(t)
@@ -215,6 +307,56 @@ func TestStreamTables(t *testing.T) {
 		}
 		if err := db.Stream(schema).Commit(t.Context(), &stream.Batch{}); table != "missing" && (err == nil || errors.Is(err, stream.ErrTransient)) {
 			t.Errorf("commit into %s: %v", table, err)
+		}
+	}
+}
+
+// Columns that alter values are refused, and so are keys that do not tell texts apart. Where
+// only spaces at the end make no difference, the records that have some are.
+func TestStreamColumns(t *testing.T) {
+	t.Parallel()
+	url := freshDatabases(apptest.MySQL(t))(t)
+	const unicode = " CHARACTER SET utf8mb4 COLLATE utf8mb4_"
+	tests := []struct {
+		kind, server string // "": every server
+		of           stream.Type
+		want         string // of the start's error
+		stored       string // of keys a and "a "
+	}{
+		{"float NOT NULL UNIQUE", "", stream.Real, "double", ""},
+		{"double NOT NULL UNIQUE", "", stream.Real, "", ""},
+		{"varchar(9) CHARACTER SET latin1 COLLATE latin1_general_cs NOT NULL UNIQUE", "", stream.Text, "latin1_bin", ""},
+		{"varchar(9)" + unicode + "bin NOT NULL UNIQUE", "", stream.Text, "", "a"},
+		{"char(9)" + unicode + "bin NOT NULL UNIQUE", "", stream.Text, "", "a"},
+		{"varbinary(9) NOT NULL UNIQUE", "", stream.Text, "", "a,a "},
+		{"varchar(9)" + unicode + "nopad_bin NOT NULL UNIQUE", "mariadb", stream.Text, "", "a,a "},
+		{"char(9)" + unicode + "nopad_bin NOT NULL UNIQUE", "mariadb", stream.Text, "", "a"},
+		{"varchar(9)" + unicode + "uca1400_as_cs NOT NULL UNIQUE", "mariadb", stream.Text, "utf8mb4_bin", ""},
+		{"varchar(9)" + unicode + "0900_as_cs NOT NULL UNIQUE", "8.0", stream.Text, "utf8mb4_bin", ""},
+	}
+	version := strings.ToLower(value(t, url, "SELECT VERSION()"))
+	for i, test := range tests {
+		if !strings.Contains(version, test.server) {
+			t.Logf("this server has no such collation: %s", test.kind)
+			continue
+		}
+		mustExecute(t, url, "DROP TABLE IF EXISTS kept", "CREATE TABLE kept (id "+test.kind+")")
+		schema, err := stream.NewSchema(stream.Definition{Name: "/kept", Table: "kept", Key: []string{"id"}, Columns: []stream.Column{{Name: "id", Type: test.of, Required: true}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink := open(t, url, database.Pool{}).Stream(schema)
+		if err := sink.Check(t.Context()); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.kind, err, test.want)
+		}
+		if test.stored == "" {
+			continue
+		}
+		b := notesOf(t, schema, byte(i), `{"id":"a"}`, `{"id":"a "}`)
+		mustCommit(t, sink, b)
+		refused := b.Requests[1].Result.Refused
+		if got := value(t, url, "SELECT GROUP_CONCAT(id ORDER BY LENGTH(id)) FROM kept"); got != test.stored || (len(refused) == 1) != (test.stored == "a") {
+			t.Errorf("%s: stored %q, refused %+v", test.kind, got, refused)
 		}
 	}
 }
