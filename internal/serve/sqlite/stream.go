@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -76,12 +75,12 @@ var requestColumns = []struct{ name, add string }{
 // The database's clock is that of this host.
 type Stream struct {
 	*writer
-	db       *DB
-	schema   *stream.Schema
-	def      stream.Definition
-	table    plans.TableName
-	insert   string
-	keysKept atomic.Int64 // Keep.Keys of the last Sweep
+	db      *DB
+	schema  *stream.Schema
+	def     stream.Definition
+	table   plans.TableName
+	insert  string
+	checked int64 // the schema's version of the last checkSchema, in a run of the writer
 }
 
 var _ stream.Sink = (*Stream)(nil)
@@ -208,7 +207,6 @@ func (st *Stream) Durability(ctx context.Context) (stream.Durability, error) {
 func (st *Stream) Sweep(ctx context.Context, keep stream.Keep, limit int) (int, error) {
 	now := time.Now()
 	batches, keys, marks := now.Add(-keep.Batches), now.Add(-keep.Keys), now.Add(-keep.Marks)
-	st.keysKept.Store(int64(keep.Keys))
 	total := 0
 	err := st.run(ctx, func(conn *sqlite.Conn) error {
 		steps := []struct {

@@ -53,6 +53,20 @@ func (st *Stream) declaredTypes(conn *sqlite.Conn) (map[string]string, error) {
 	return declared, nil
 }
 
+// checkSchema calls checkColumns inside a transaction that writes, if the file's schema has
+// changed since the last call.
+func (st *Stream) checkSchema(conn *sqlite.Conn) error {
+	version, err := schemaVersion(conn)
+	if err != nil || version == st.checked {
+		return err
+	}
+	if err := st.checkColumns(conn); err != nil {
+		return err
+	}
+	st.checked = version
+	return nil
+}
+
 // checkColumns refuses columns whose values would not arrive as they were sent: numbers
 // that would be rounded, and keys of which some texts are equal to others.
 func (st *Stream) checkColumns(conn *sqlite.Conn) error {

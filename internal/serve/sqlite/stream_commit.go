@@ -97,6 +97,9 @@ func (w *batchWriter) attempt() (err error) {
 			err = errors.Join(err, w.exec("ROLLBACK"))
 		}
 	}()
+	if err := w.st.checkSchema(w.conn); err != nil {
+		return err
+	}
 	found, err := w.fill()
 	if err == nil && found {
 		err = w.confirm()
