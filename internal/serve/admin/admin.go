@@ -99,13 +99,13 @@ func errOpen(address string) error {
 		"set admin.token, or listen on 127.0.0.1", address)
 }
 
-// Run listens on the configured address and serves until ctx ends.
-func (s *Server) Run(ctx context.Context) error {
+// Listen listens on the configured address.
+func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen)
 	if err != nil {
-		return fmt.Errorf("listen for admin: %w", err)
+		return nil, fmt.Errorf("listen for admin: %w", err)
 	}
-	return s.Serve(ctx, ln)
+	return ln, nil
 }
 
 // Serve serves on ln until ctx ends, and closes it. Open requests then have DrainTimeout to

@@ -191,8 +191,8 @@ func TestRunReportsTakenAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for admin: ") {
-		t.Errorf("Run returned %v", err)
+	if _, err := s.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for admin: ") {
+		t.Errorf("Listen returned %v", err)
 	}
 }
 

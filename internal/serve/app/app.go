@@ -84,8 +84,13 @@ func (a *app) run() error {
 func (a *app) serve(public *server.Server, adm *admin.Server) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(a.ctx))
 	defer stop()
+	ln, err := adm.Listen(ctx)
+	if err != nil {
+		return err
+	}
+	a.cfg.Admin.Listen = ln.Addr().String() // the port, if 0 was configured
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return adm.Run(groupCtx) })
+	group.Go(func() error { return adm.Serve(groupCtx, ln) })
 	if a.replica != nil {
 		group.Go(func() error { return a.replica.watch(groupCtx) })
 	}

@@ -118,7 +118,7 @@ func (a *app) keyTTLMost() time.Duration {
 }
 
 // committers returns how many transactions of a stream may run at once. The streams of a
-// database share half of its pool; feeds and queries have the other half.
+// database share half of its pool, but each has at least one. Feeds and queries have the rest.
 func (a *app) committers(c *config.Stream, st *store) int {
 	if st.url.Driver == database.SQLite {
 		return 1 // it has one writer at a time

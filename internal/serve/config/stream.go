@@ -11,7 +11,7 @@ type Stream struct {
 	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length}; integer, real, decimal, text, boolean, timestamp, json or uuid"`
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields of a record; empty: such records are rejected"`
 	Key           []string      `yaml:"key" doc:"columns with a unique index: a record whose values exist already counts as stored; none: each record is stored"`
-	KeyCollation  string        `yaml:"key_collation" enum:"exact,accept" doc:"text columns of key whose collation takes ab, AB and äb as equal stop the start (exact), or are accepted: then only the first of such records is stored (accept)"`
+	KeyCollation  string        `yaml:"key_collation" enum:"exact,accept" doc:"text columns of key that take different texts as equal, such as ab, AB and äb, stop the start (exact), or are accepted: then only the first of such records is stored (accept)"`
 	OrderBy       string        `yaml:"order_by" doc:"column; records with equal values in it are stored in the order of their requests; empty: any order"`
 	Ack           string        `yaml:"ack" enum:"database,spool,memory" doc:"answered when records are committed (database), fsynced to a local queue (spool) or queued and lost with the process (memory)"`
 	Fsync         string        `yaml:"fsync" enum:"on,server,off" doc:"a commit waits for the disk if a session can ask for it (on), as the server is set (server), or for nothing (off)"`

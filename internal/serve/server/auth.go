@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"fmt"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -52,19 +51,15 @@ func bearer(header []byte) (key []byte, ok bool) {
 const headerKey = "Idempotency-Key"
 
 // scoped returns the idempotency key of a request that mayWrite has let through. With
-// configured keys it is prefixed with a hash of the client's, so that clients with different
-// keys cannot see or block each other's requests. A key that is too long then is hashed.
+// configured keys it is scoped to a hash of the client's, so that clients with different keys
+// cannot see or block each other's requests.
 func (s *Server) scoped(ctx *fasthttp.RequestCtx, key []byte) string {
 	if len(s.keys) == 0 {
 		return string(key)
 	}
 	client, _ := bearer(ctx.Request.Header.PeekBytes(s.names.authorization))
 	subject := sha256.Sum256(append([]byte("idempotency\x00"), client...))
-	scope := hex.EncodeToString(subject[:8]) + ":"
-	if len(scope)+len(key) <= queue.KeyMax {
-		return scope + string(key)
-	}
-	return scope + fmt.Sprintf("sha256:%x", sha256.Sum256(key))
+	return queue.ScopeKey(hex.EncodeToString(subject[:8]), string(key))
 }
 
 // mayWrite reports whether a request may store anything; if not, it has responded. Without
