@@ -85,6 +85,8 @@ func readRuns(files []string) ([]*result.Run, error) {
 		label, path := splitLabel(file)
 		run, err := result.ReadFile(path)
 		switch {
+		case isDirectory(path):
+			return nil, exit.UsageError(fmt.Errorf("%s is not the directory of a run of spillway experiment (it has no %s): name such a directory alone, or result files", path, experiment.ManifestFile))
 		case errors.Is(err, os.ErrNotExist), errors.Is(err, result.ErrNotResult), errors.Is(err, result.ErrVersion):
 			return nil, exit.UsageError(err)
 		case err != nil:
@@ -99,6 +101,11 @@ func readRuns(files []string) ([]*result.Run, error) {
 		runs = append(runs, run)
 	}
 	return runs, nil
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // splitLabel splits "label=file", unless a file has that name.
