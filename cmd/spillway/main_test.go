@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -91,5 +94,36 @@ func TestUse(t *testing.T) {
 		if code == 2 && strings.Count(strings.TrimSpace(stderr), "\n") > 0 {
 			t.Errorf("spillway %s: the error has more than one line:\n%s", c.args, stderr)
 		}
+	}
+}
+
+// TestServePortZero: the log names the addresses that are in use.
+func TestServePortZero(t *testing.T) {
+	t.Parallel()
+	db := sqliteDatabase(t)
+	db.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
+	file := filepath.Join(t.TempDir(), "spillway.yaml")
+	if err := os.WriteFile(file, []byte(readings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), shared.binary, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", db.url, "--data", t.TempDir(), file)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	var log strings.Builder
+	for lines := bufio.NewScanner(stderr); !strings.Contains(log.String(), "msg=serving") && lines.Scan(); {
+		log.WriteString(lines.Text() + "\n")
+	}
+	found := regexp.MustCompile(`msg=serving .*admin=(\S+)`).FindStringSubmatch(log.String())
+	if found == nil || fetch(t, "http://"+found[1]+"/livez").status != 200 {
+		t.Errorf("no admin listener is where the log says:\n%s", log.String())
 	}
 }

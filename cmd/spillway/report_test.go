@@ -103,6 +103,7 @@ func TestReportMistakes(t *testing.T) {
 			t.Errorf("%v: exit %d\n%s%s", args, code, stdout, stderr)
 		}
 	}
+	f("name such a directory alone, or result files", exit.Usage, ".")
 	f("open missing.ndjson: no such file or directory", exit.Usage, "missing.ndjson")
 	if err := os.WriteFile("x.txt", []byte("hello\n"), 0o600); err != nil {
 		t.Fatal(err)

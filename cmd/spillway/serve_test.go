@@ -117,11 +117,11 @@ func page(t *testing.T, url string) goods {
 // eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for !ok() {
 		select {
 		case <-deadline:
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within 2 minutes: %s", what)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

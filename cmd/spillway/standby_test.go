@@ -15,7 +15,7 @@ import (
 )
 
 // standbyAway is how long TestStandby keeps the standby away. SPILLWAY_STANDBY_AWAY
-// overrides it, for example with 10m.
+// overrides it, for example with 10m; less than half a minute, or 2m and more.
 const standbyAway = 3 * time.Second
 
 func awayFor(t *testing.T) time.Duration {
@@ -225,15 +225,60 @@ func TestStandbyAwayPopups(t *testing.T) {
 	})
 }
 
+// TestStandbyAwayPool: while COMMITs of streams and popups wait for the standby, a connection
+// of the pool is left for queries.
+func TestStandbyAwayPool(t *testing.T) {
+	t.Parallel()
+	r := newReplicatedPair(t)
+	r.db.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
+	other := strings.NewReplacer("streams:\n", "", "/readings", "/others", "/v1/readings", "/v1/others").Replace(readings)
+	s := apptest.Serve(t, shared.binary, "--database", r.db.url, popupConfig(t, "pool: {max: 3, statement_timeout: 1s}\n"+readings+other+
+		"queries:\n  - path: /count\n    sql: SELECT count(*) AS n FROM readings WHERE id > :n\n    params: {n: integer}\n"))
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	r.standby.Kill()
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for i, path := range []string{"readings", "others"} {
+		clients.Go(func() {
+			if _, err := tryPost(t.Context(), http.DefaultClient, s.URL(path), fmt.Sprintf(`{"id":%d}`, i+1)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if a, _ := popupAsk(t, s, "user=1"); a.status != 200 {
+		t.Errorf("popup: %d %s", a.status, a.body)
+	}
+	eventually(t, "two COMMITs wait for the standby", func() bool { _, waiting := r.sessions(t); return waiting >= 2 })
+	questions := 0
+	r.watchAway(t, func() {
+		questions++
+		if a := fetch(t, s.URL(fmt.Sprintf("count?n=%d", questions))); a.status != 200 {
+			t.Errorf("question %d: %d %s", questions, a.status, a.body)
+		}
+		if _, waiting := r.sessions(t); waiting != 2 {
+			t.Errorf("%d COMMITs wait for the standby", waiting)
+		}
+	})
+	r.bringBack(t)
+	clients.Wait()
+	for i, path := range []string{"readings", "others"} {
+		eventually(t, "records are accepted again", func() bool { return post(t, s.URL(path), fmt.Sprintf(`{"id":%d}`, i+3)).status == 200 })
+	}
+	eventually(t, "the events are stored", func() bool { return metric(t, s, "spillway_popup_events_waiting") == 0 })
+}
+
 // TestStandbyBatchFoundAgain kills the primary while a COMMIT waits for the standby. After
-// the restart the primary has the record. It is acknowledged only when the standby has it.
+// the restart the primary has the record. It is acknowledged only when the standby has it. If
+// the standby stays away for longer than commit_timeout, the answer is 504, and the record is
+// stored once all the same.
 func TestStandbyBatchFoundAgain(t *testing.T) {
 	t.Parallel()
 	for name, headers := range map[string][]string{"batch": nil, "key": {"Idempotency-Key", "k"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newReplicatedPair(t)
-			s := r.db.serve(t, readings+"    commit_timeout: 50s\n    timeout: 1m\n    retry_for: 1m\n")
+			s := r.db.serve(t, fmt.Sprintf("pool: {max: %d}\n", poolMax)+readings+"    commit_timeout: 50s\n    timeout: 1m\n    retry_for: 1m\n")
 			wantAnswer(t, post(t, s.URL("readings"), `{"id":1}`), 200, `{"stored":1,"ack":"database, on"}`)
 			r.standby.Kill()
 			answered := make(chan answer, 1)
@@ -254,18 +299,40 @@ func TestStandbyBatchFoundAgain(t *testing.T) {
 			if got := fmt.Sprint(r.db.ids(t)); got != "[1 2]" {
 				t.Errorf("the primary has %s", got)
 			}
+			most := 0
+			var early []answer
 			r.watchAway(t, func() {
+				all, _ := r.sessions(t)
+				most = max(most, all)
 				select {
 				case a := <-answered:
-					t.Fatalf("answered %d %s before the standby was back", a.status, a.body)
+					early = append(early, a)
 				default:
 				}
 			})
 			r.bringBack(t)
 			client.Wait()
-			wantAnswer(t, <-answered, 200, `{"stored":1,"ack":"database, on"}`)
+			if awayFor(t) < 2*time.Minute {
+				if len(early) > 0 {
+					t.Fatalf("answered %d %s before the standby was back", early[0].status, early[0].body)
+				}
+				wantAnswer(t, <-answered, 200, `{"stored":1,"ack":"database, on"}`)
+			} else if len(early) != 1 {
+				t.Fatal("not answered before the standby was back")
+			} else {
+				wantAnswer(t, early[0], 504, "unknown-outcome")
+			}
+			if most > poolMax {
+				t.Errorf("up to %d sessions; the pool has %d connections", most, poolMax)
+			}
+			eventually(t, "records are accepted again", func() bool {
+				return post(t, s.URL("readings"), `{"id":3}`, "Idempotency-Key", "three").status == 200
+			})
+			if len(headers) > 0 {
+				wantAnswer(t, post(t, s.URL("readings"), `{"id":2}`, headers...), 200, `{"stored":1,"ack":"database, on","replayed":true}`)
+			}
 			for where, db := range map[string]streamDatabase{"primary": r.db, "standby": r.onStandby()} {
-				eventually(t, "the "+where+" has the record once", func() bool { return fmt.Sprint(db.ids(t)) == "[1 2]" })
+				eventually(t, "the "+where+" has the record once", func() bool { return fmt.Sprint(db.ids(t)) == "[1 2 3]" })
 			}
 		})
 	}

@@ -298,11 +298,16 @@ func spoolVersion(t *testing.T, file string, set int) int {
 }
 
 // TestNewerSpool: a file of a later version is refused, by name of both versions, and stays
-// as it is.
+// as it is. The program that TestUpgrade's files come from serves only with a file of
+// version 1. It is not here: what is checked is that a new file does not have that version,
+// and in TestUpgrade that one of version 1 loses it.
 func TestNewerSpool(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	spoolTestStream(t, data, true, 1)
+	if version := spoolVersion(t, spool.Path(data), 0); version < 2 {
+		t.Errorf("a new file has version %d: an earlier program would open it, and mistake its groups", version)
+	}
 	spoolVersion(t, spool.Path(data), 99)
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	if err := os.WriteFile(file, []byte(readings+"    ack: spool\n"), 0o600); err != nil {
@@ -376,5 +381,33 @@ func TestTwoVersions(t *testing.T) {
 		if mark := db.query(t, fmt.Sprintf("SELECT after, sequence FROM spillway_spools WHERE id = %s", id(2))); fmt.Sprint(mark) != "[[2 3]]" {
 			t.Errorf("the mark of the earlier version: %v", mark)
 		}
+		db.checkSubjects(t)
 	})
+}
+
+// checkSubjects starts a process with write keys. It finds the idempotency keys of the earlier
+// version, which were not scoped to a write key, and not those of this one.
+func (db *upgradeDatabase) checkSubjects(t *testing.T) {
+	t.Helper()
+	const subject = "a-key-of-sixteen-bytes"
+	s := serveQueries(t, "keys: ["+subject+"]\n"+upgradeStreams, db.url, "--data", filepath.Join(t.TempDir(), "data"))
+	send := func(path, key, body string) answer {
+		t.Helper()
+		return post(t, s.URL(path), body, "Authorization", "Bearer "+subject, "Idempotency-Key", key)
+	}
+	if a := send("direct", "old", `{"id":1}`); a.status != 200 || !strings.Contains(string(a.body), `"replayed":true`) {
+		t.Errorf("a key of the earlier version, with a write key: %d %s", a.status, a.body)
+	}
+	wantAnswer(t, send("direct", "old", `{"id":2}`), 409, "key-reused")
+	for _, replayed := range []bool{false, true} {
+		if a := send("direct", "new", `{"id":12}`); a.status != 200 || strings.Contains(string(a.body), "replayed") != replayed {
+			t.Errorf("a key that this version has for another subject: %d %s", a.status, a.body)
+		}
+	}
+	wantSpooled(t, send("readings", "k4", `{"id":4}`), 1)
+	wantSpooled(t, send("readings", "k11", `{"id":13}`), 1)
+	drained(t, s)
+	if ids := db.ids(t); !slices.Equal(ids, []int{1, 2, 4, 5, 7, 8, 9, 11, 13}) {
+		t.Errorf("with write keys, /readings has %v", ids)
+	}
 }
