@@ -132,6 +132,18 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
+// No two servers of a test get one port, even if neither listens yet.
+func TestFreeAddr(t *testing.T) {
+	seen := make(map[string]bool)
+	for range 500 {
+		addr, err := freeAddr()
+		if err != nil || seen[addr] {
+			t.Fatalf("%s is given twice, or %v", addr, err)
+		}
+		seen[addr] = true
+	}
+}
+
 // The servers of a test process that is killed end with it. The next test process removes
 // their directory.
 func TestServersDieWithTheTest(t *testing.T) {

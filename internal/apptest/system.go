@@ -51,19 +51,49 @@ func removeOrphans(parent string) {
 	}
 }
 
-// freeAddr returns a loopback address that nothing listens on. The port is below the
-// ephemeral range, so it is still free when a test restarts its server.
+// freeAddr returns a loopback address that nothing listens on. It belongs to this process
+// until that ends, so that a test can start its server again on it: other test processes do
+// not get it, and the port is outside of the ranges for outgoing connections and of experiments.
 func freeAddr() (string, error) {
-	var last error
-	for range 100 {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(16384+rand.IntN(16384)))
-		l, err := net.Listen("tcp", addr)
+	last := errors.New("all are taken by other tests")
+	for range 1000 {
+		port := strconv.Itoa(10000 + rand.IntN(6384))
+		mine, err := claim(port)
+		if err != nil {
+			return "", fmt.Errorf("claim a port: %w", err)
+		}
+		if !mine {
+			continue
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
 		if err == nil {
-			return addr, l.Close()
+			return l.Addr().String(), l.Close()
 		}
 		last = err
 	}
 	return "", fmt.Errorf("find a free port: %w", last)
+}
+
+// claim takes a lock that stands for a port, and holds it until the process ends. It reports
+// whether nobody else has it.
+func claim(port string) (bool, error) {
+	dir := filepath.Join(os.TempDir(), directoryPrefix+"ports")
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return false, err
+	}
+	file := filepath.Join(dir, port)
+	fd, err := syscall.Open(file, syscall.O_RDONLY|syscall.O_CREAT|syscall.O_CLOEXEC, 0o666)
+	if err != nil {
+		return false, &os.PathError{Op: "open", Path: file, Err: err}
+	}
+	switch err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return false, syscall.Close(fd)
+	default:
+		return false, errors.Join(fmt.Errorf("lock %s: %w", file, err), syscall.Close(fd))
+	}
 }
 
 // findBinary returns the path of a program from PATH, or else the newest match of patterns.
