@@ -158,7 +158,7 @@ func openWriter(ctx context.Context, path string) (*sqlite.Conn, error) {
 		return nil, err
 	}
 	conn.SetInterrupt(ctx.Done())
-	if err := prepare(conn, path); err != nil {
+	if err := prepare(ctx, conn, path); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	conn.SetInterrupt(nil)
@@ -172,7 +172,11 @@ const settleFor = 30 * time.Second
 // transaction whose fsync was not made, or failed: then a later fsync of the log does not
 // cover it. So the transactions are copied into the file, and the log is emptied. If the disk
 // has no room for that, there is only the fsync.
-func settle(conn *sqlite.Conn, path string) error {
+func settle(ctx context.Context, conn *sqlite.Conn, path string) error {
+	path, err := filepath.EvalSymlinks(path) // SQLite's log is beside the file itself
+	if err != nil {
+		return fmt.Errorf("find the spool's file: %w", err)
+	}
 	log, err := os.Stat(path + "-wal")
 	var disk unix.Statfs_t
 	if err := errors.Join(err, unix.Statfs(path, &disk)); err != nil {
@@ -181,14 +185,16 @@ func settle(conn *sqlite.Conn, path string) error {
 	if int64(disk.Bavail)*int64(disk.Bsize) < log.Size() {
 		return syncFile(path + "-wal")
 	}
-	conn.SetBusyTimeout(settleFor)
-	defer conn.SetBlockOnBusy()
+	limited, cancel := context.WithTimeout(ctx, settleFor)
+	defer cancel()
+	conn.SetInterrupt(limited.Done())
 	busy, err := number(conn, "PRAGMA wal_checkpoint(TRUNCATE)")
+	conn.SetInterrupt(ctx.Done())
 	switch {
+	case limited.Err() != nil && ctx.Err() == nil, err == nil && busy != 0:
+		return fmt.Errorf("copy its log into it: another process has read it for %v: end that process", settleFor)
 	case err != nil && sqlite.ErrCode(err).ToPrimary() != sqlite.ResultFull:
 		return fmt.Errorf("copy its log into it: %w", err)
-	case err == nil && busy != 0:
-		return fmt.Errorf("copy its log into it: another process has read it for %v: end that process", settleFor)
 	}
 	return syncFile(path + "-wal")
 }

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -94,7 +95,7 @@ func checkVersion(conn *sqlite.Conn) (int64, error) {
 
 // prepare checks that the file is a spool, sets how it is written, and creates the tables
 // in a new one. It upgrades a file of version 1, in one transaction.
-func prepare(conn *sqlite.Conn, path string) error {
+func prepare(ctx context.Context, conn *sqlite.Conn, path string) error {
 	found, err := checkVersion(conn)
 	if err != nil {
 		return err
@@ -115,7 +116,7 @@ func prepare(conn *sqlite.Conn, path string) error {
 	if err != nil || wal != 1 {
 		return fmt.Errorf("set WAL mode: the file system does not support it: %w", err)
 	}
-	if err := settle(conn, path); err != nil {
+	if err := settle(ctx, conn, path); err != nil {
 		return err
 	}
 	switch found {

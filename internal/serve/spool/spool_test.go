@@ -484,3 +484,21 @@ func TestDamagedPages(t *testing.T) {
 	}
 	drainSome(t, s, "/a", 5)
 }
+
+// The file may be a link: SQLite's log is then beside the file itself.
+func TestLink(t *testing.T) {
+	file, link := filepath.Join(t.TempDir(), "s.db"), filepath.Join(t.TempDir(), "s.db")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s := openAt(t, link, testConfig())
+		put(t, s, "/a", "1")
+		closeSpool(t, s)
+	}
+	s := openAt(t, file, testConfig())
+	defer closeSpool(t, s)
+	if got := s.Stats().Names[0].Rows; got != 2 {
+		t.Errorf("%d records", got)
+	}
+}
