@@ -181,6 +181,11 @@ func (p *Popups) transactionWithin(ctx context.Context, work func(context.Contex
 	if !sent.Load() {
 		return <-done // COMMIT will not be sent
 	}
+	select {
+	case err := <-done:
+		return err
+	default:
+	}
 	return fmt.Errorf("COMMIT was not answered, and the campaign may be stored: %w", context.Cause(limited))
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/stream"
@@ -19,13 +20,14 @@ type tableColumn struct {
 	kind             string // such as decimal
 	precision, scale int    // of a decimal
 	charset          string // of a text
+	length           int    // of a text, in characters
 	collation        string
 }
 
 // readColumns reads the columns of the stream's table by their names in lower case.
 func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tableColumn, error) {
 	name := plans.ParseTableName(st.def.Table)
-	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), COALESCE(numeric_scale, 0), COALESCE(character_set_name, ''), COALESCE(collation_name, '') "+
+	rows, err := se.texts(ctx, "SELECT column_name, data_type, COALESCE(numeric_precision, 0), COALESCE(numeric_scale, 0), COALESCE(character_set_name, ''), COALESCE(collation_name, ''), COALESCE(character_maximum_length, 0) "+
 		"FROM information_schema.columns WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", name.Schema, name.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
@@ -34,10 +36,11 @@ func (st *Stream) readColumns(ctx context.Context, se *session) (map[string]tabl
 	for _, row := range rows {
 		precision, errPrecision := strconv.Atoi(row[2])
 		scale, errScale := strconv.Atoi(row[3])
-		if err := errors.Join(errPrecision, errScale); err != nil {
+		length, errLength := strconv.ParseUint(row[6], 10, 64)
+		if err := errors.Join(errPrecision, errScale, errLength); err != nil {
 			return nil, fmt.Errorf("look up the columns of %s: %w", st.def.Table, err)
 		}
-		columns[strings.ToLower(row[0])] = tableColumn{strings.ToLower(row[1]), precision, scale, row[4], row[5]}
+		columns[strings.ToLower(row[0])] = tableColumn{kind: strings.ToLower(row[1]), precision: precision, scale: scale, charset: row[4], collation: row[5], length: int(length)}
 	}
 	return columns, nil
 }
@@ -90,6 +93,12 @@ func (c tableColumn) padded() bool {
 	return c.collation != "" && (c.kind == "char" || !strings.Contains(c.collation, "nopad") && !strings.Contains(c.collation, "0900"))
 }
 
+// cuts reports whether a text is longer than the column: the server cuts spaces at its end
+// off without an error.
+func (c tableColumn) cuts(text []byte) bool {
+	return c.charset != "" && c.length > 0 && utf8.RuneCount(text) > c.length
+}
+
 // inexact returns why a column would not hold a decimal or a key of a row exactly; "" if all
 // do. The server itself rounds without an error, and takes a key with spaces at its end for
 // the one without them.
@@ -104,8 +113,8 @@ func (st *Stream) inexact(r stream.Row) string {
 			continue
 		}
 		found, value := (*table)[strings.ToLower(c.Name)], r.Bytes(r.Row, i)
-		if isKey && bytes.HasSuffix(value, []byte(" ")) && found.padded() {
-			return fmt.Sprintf("%s: ends with a space, which %s with collation %s ignores in a key", c.Name, found.kind, found.collation)
+		if isKey && bytes.HasSuffix(value, []byte(" ")) && (found.padded() || found.cuts(value)) {
+			return fmt.Sprintf("%s: ends with a space, which %s with collation %s ignores or cuts off in a key", c.Name, found.kind, found.collation)
 		}
 		if c.Type == stream.Decimal && found.kind == "decimal" && !stream.DecimalFits(value, found.precision, found.scale) {
 			return stream.InexactDecimal(c.Name, value, fmt.Sprintf("decimal(%d,%d)", found.precision, found.scale))

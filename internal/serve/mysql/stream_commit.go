@@ -120,8 +120,7 @@ func (w *batchWriter) write() error {
 	}
 	w.b.Progress()
 	if err := w.fill(); err != nil {
-		var refused *mysql.MySQLError
-		if errors.As(err, &refused) && refused.Number == numLockWait {
+		if isRefusal(err, numLockWait) {
 			return fmt.Errorf("%w: %w", stream.ErrBlocked, err)
 		}
 		return err

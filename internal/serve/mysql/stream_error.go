@@ -48,6 +48,12 @@ const (
 	numRolledBack      = 3101 // and this commit conflicted with another
 )
 
+// isRefusal reports whether an error is the server's with a number.
+func isRefusal(err error, number uint16) bool {
+	var refused *mysql.MySQLError
+	return errors.As(err, &refused) && refused.Number == number
+}
+
 // isData reports whether the server refuses the rows themselves.
 func isData(err error) (reason string, ok bool) {
 	var refused *mysql.MySQLError

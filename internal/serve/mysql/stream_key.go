@@ -2,13 +2,10 @@ package mysql
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/bits"
 	"strings"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/serve/stream"
 )
@@ -140,8 +137,7 @@ func (w *batchWriter) insertKeys(requests []*stream.Entry) error {
 		}
 		const row = "(?,?,?,?," + expiry + ",COALESCE(?,UTC_TIMESTAMP(6)))"
 		_, err := w.se.exec(w.ctx, "INSERT INTO spillway_requests (stream, `key`, fingerprint, outcome, expires_at, accepted_at) VALUES "+row+strings.Repeat(","+row, n-1), w.args)
-		var refused *mysql.MySQLError
-		if errors.As(err, &refused) && refused.Number == numDuplicate {
+		if isRefusal(err, numDuplicate) {
 			return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 		}
 		if err != nil {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/go-sql-driver/mysql"
-
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
@@ -64,8 +62,7 @@ func (w *batchWriter) insertEpoch(last uint64) error {
 
 // transientDuplicate wraps the error of a row that another process has inserted meanwhile.
 func transientDuplicate(err error) error {
-	var refused *mysql.MySQLError
-	if errors.As(err, &refused) && refused.Number == numDuplicate {
+	if isRefusal(err, numDuplicate) {
 		return fmt.Errorf("%w: %w", stream.ErrTransient, err)
 	}
 	return err
