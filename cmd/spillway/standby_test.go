@@ -232,7 +232,7 @@ func TestStandbyAwayPool(t *testing.T) {
 	r := newReplicatedPair(t)
 	r.db.query(t, "CREATE TABLE readings (id bigint NOT NULL, device bigint, value double precision, note varchar(20))")
 	other := strings.NewReplacer("streams:\n", "", "/readings", "/others", "/v1/readings", "/v1/others").Replace(readings)
-	s := apptest.Serve(t, shared.binary, "--database", r.db.url, popupConfig(t, "pool: {max: 3, statement_timeout: 1s}\n"+readings+other+
+	s := apptest.Serve(t, shared.binary, "--database", r.db.url, popupConfig(t, "pool: {max: 3, statement_timeout: 5s}\n"+readings+other+
 		"queries:\n  - path: /count\n    sql: SELECT count(*) AS n FROM readings WHERE id > :n\n    params: {n: integer}\n"))
 	s.WaitReady(t)
 	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
