@@ -304,10 +304,23 @@ func TestStreamOverload(t *testing.T) {
 			}
 		})
 	}
+	// Requests that wait for a lock are put aside, so that one more may be accepted. Then two come at once, and so on.
 	var more atomic.Int64
+	together := 0
 	eventually(t, "a request is refused at once", func() bool {
-		a := post(t, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 100+more.Add(1)))
-		return a.status == 503 && strings.Contains(string(a.body), "wait_max") && a.header.Get("Retry-After") != ""
+		together = min(together+1, 8)
+		var refused atomic.Bool
+		var clients sync.WaitGroup
+		for range together {
+			clients.Go(func() {
+				a, err := tryPost(t.Context(), http.DefaultClient, s.URL("readings"), fmt.Sprintf(`{"id":%d}`, 100+more.Add(1)))
+				if err == nil && a.status == 503 && strings.Contains(string(a.body), "wait_max") && a.header.Get("Retry-After") != "" {
+					refused.Store(true)
+				}
+			})
+		}
+		clients.Wait()
+		return refused.Load()
 	})
 	if a := fetch(t, s.Admin+"/readyz"); a.status != 503 || !strings.Contains(string(a.body), "POST /readings") {
 		t.Errorf("readyz: %d %s", a.status, a.body)
