@@ -76,15 +76,15 @@ func (x *crashTest) injectPair(t *testing.T, fault string, c *crashClients) {
 	x.server = f.primary.Server
 }
 
-// waitAway waits while the standby is away. Nothing may be acknowledged by the database, but
-// each client may still get the answer to a commit from before.
+// waitAway waits while the standby is away. Nothing may be acknowledged by the database.
 func (x *crashTest) waitAway(t *testing.T, c *crashClients) {
 	t.Helper()
+	pause(t) // answers that are under way
 	before := c.accepted.Load()
 	for range int(outage.Milliseconds() / 100) {
 		pause(t)
 	}
-	if n := c.accepted.Load() - before; x.ack == "database" && n > lanes {
-		t.Errorf("%d records of %d clients were acknowledged without a standby", n, lanes)
+	if n := c.accepted.Load() - before; x.ack == "database" && n > 0 {
+		t.Errorf("%d records were acknowledged without a standby", n)
 	}
 }
