@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"spillway/internal/serve/queue"
 	"spillway/internal/serve/stream"
 )
 
@@ -26,106 +24,65 @@ func orphans(first, n int) string {
 // refusedMax is the number of records in the largest request.
 const refusedMax = 10000
 
-// refusedFifth returns the time that a fifth of refusedMax refused records takes alone.
-func refusedFifth(t *testing.T, s *stream.Stream) time.Duration {
+// shortTimeout returns a commit timeout that one statement of a batch meets on this
+// machine under its current load, and that a batch of refusedMax refused records exceeds.
+// It is the time that a fifth of them takes, which is returned too.
+func shortTimeout(t *testing.T, db StreamDB) (timeout, fifth time.Duration) {
 	t.Helper()
+	s := db.stream(t, readings(), nil)
 	start := time.Now()
 	send(t, s, "", orphans(200000, refusedMax/5))
-	return time.Since(start)
+	fifth = time.Since(start)
+	return max(250*time.Millisecond, fifth), fifth
 }
 
 // testStreamAllRefused sends the largest request, in which the database refuses every
-// record, while other requests continue. It takes longer than commit_timeout, which bounds
-// each statement alone.
-//
-// How long a statement takes depends on the machine. The timeout is doubled after a round in
-// which one exceeded it, and is shorter after a round in which the whole request did not. A
-// round during which the machine became slower is repeated.
+// record, while other requests continue.
 func testStreamAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
-	alone := db.stream(t, readings(), nil)
-	timeout, why := 100*time.Millisecond, ""
-	for round := range 20 {
-		before := refusedFifth(t, alone)
-		var r refusedRound
-		t.Run(timeout.String(), func(t *testing.T) { r = refuseAll(t, db, 1000000*(round+1), timeout) })
-		most := 20 * max(before, refusedFifth(t, alone), 100*time.Millisecond)
-		switch {
-		case t.Failed():
-			return
-		case r.late:
-			why = fmt.Sprintf("a statement took more than %v", timeout)
-			timeout *= 2
-		case r.took <= timeout:
-			why = fmt.Sprintf("all records took %v, no more than the timeout of %v", r.took, timeout)
-			timeout = max(r.took/4, time.Millisecond)
-		case r.took > most:
-			why = fmt.Sprintf("all records took %v: want at most 20 times as long as a fifth, %v", r.took, most)
-		default:
-			t.Logf("%d refused records took %v with a timeout of %v, %d neighbours meanwhile, the slowest %v", refusedMax, r.took, timeout, r.neighbours, r.slowest)
-			return
-		}
-	}
-	t.Errorf("no round was as it must be; the last: %s", why)
-}
-
-// refusedRound is a round of testStreamAllRefused.
-type refusedRound struct {
-	late       bool // a request was not answered in time
-	took       time.Duration
-	neighbours int
-	slowest    time.Duration // of them
-}
-
-// refuseAll sends a request of refusedMax records that are all refused, and meanwhile others
-// with ids from first on.
-func refuseAll(t *testing.T, db StreamDB, first int, timeout time.Duration) (r refusedRound) {
-	t.Helper()
-	s := db.stream(t, readings(), func(c *stream.Config) { c.Committers, c.CommitTimeout, c.RetryFor = 2, timeout, 20*timeout })
-	isLate := func(err error) bool { return errors.Is(err, queue.ErrUnknown) || errors.Is(err, stream.ErrUnavailable) }
-	all := request(t, s, fmt.Sprintf("all refused %d", first), orphans(100000, refusedMax))
-	done := make(chan bool)
+	timeout, fifth := shortTimeout(t, db)
+	s := db.stream(t, readings(), func(c *stream.Config) { c.Committers, c.CommitTimeout = 2, timeout })
+	const n = refusedMax
+	r := request(t, s, "all refused", orphans(100000, n))
+	done := make(chan struct{})
 	start := time.Now()
 	go func() {
-		o, err := s.Commit(t.Context(), all)
-		late := isLate(err)
-		if !late && (err != nil || o.Stored != 0 || len(o.Refused) != refusedMax || o.Refused[refusedMax-1].Index != refusedMax-1 || o.Refused[refusedMax-1].Reason == "") {
+		defer close(done)
+		o, err := s.Commit(t.Context(), r)
+		if err != nil || o.Stored != 0 || len(o.Refused) != n || o.Refused[n-1].Index != n-1 || o.Refused[n-1].Reason == "" {
 			t.Errorf("%d stored, %d refused, %v", o.Stored, len(o.Refused), err)
 		}
-		done <- late
 	}()
+	neighbours, worst := 0, time.Duration(0)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	late, running := false, true
-	for ; running; r.neighbours++ {
+	for running := true; running; neighbours++ {
 		began := time.Now()
-		o, err := trySend(t, s, "", fmt.Sprintf("{\"id\":%d}", first+r.neighbours))
-		late = late || isLate(err)
-		if o.Stored != 1 && !isLate(err) {
-			t.Errorf("a neighbour: %+v, %v", o, err)
+		if o := send(t, s, "", fmt.Sprintf("{\"id\":%d}", neighbours)); o.Stored != 1 {
+			t.Errorf("a neighbour: %+v", o)
 		}
-		r.slowest = max(r.slowest, time.Since(began))
+		worst = max(worst, time.Since(began))
 		select {
-		case r.late = <-done:
+		case <-done:
 			running = false
 		case <-tick.C:
 		}
 	}
-	r.took, r.late = time.Since(start), r.late || late
-	if got := db.column(t, fmt.Sprintf("SELECT count(*) FROM readings WHERE id >= %d", first)); !r.late && got != fmt.Sprint(r.neighbours) {
-		t.Errorf("%s rows, want %d", got, r.neighbours)
+	took := time.Since(start)
+	if most := 20 * max(fifth, 100*time.Millisecond); took > most {
+		t.Errorf("%d refused records took %v, a fifth of them %v: want at most %v", n, took, fifth, most)
 	}
-	if got := db.column(t, "SELECT count(*) FROM readings WHERE device = 99"); got != "0" {
-		t.Errorf("%s refused records are stored", got)
+	t.Logf("%d refused records took %v and %d more attempts with a timeout of %v, %d neighbours meanwhile, the slowest %v",
+		n, took, s.Stats().Retries, timeout, neighbours, worst)
+	if got := db.column(t, "SELECT count(*) FROM readings"); got != fmt.Sprint(neighbours) {
+		t.Errorf("%s rows, want %d", got, neighbours)
 	}
-	return r
 }
 
 // testStreamDrainAllRefused drains such a request and the one after it.
 func testStreamDrainAllRefused(t *testing.T, b StreamBackend) {
 	db := b.open(t)
-	// A statement of the batch meets this on most machines, and the whole does not.
-	timeout := max(250*time.Millisecond, refusedFifth(t, db.stream(t, readings(), nil)))
+	timeout, _ := shortTimeout(t, db)
 	d := db.spooledWith(t, readings(), filepath.Join(t.TempDir(), "s.db"), false, immortal, func(c *stream.Config) { c.CommitTimeout = timeout })
 	defer d.close(t)
 	const n = refusedMax
