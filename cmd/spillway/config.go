@@ -8,6 +8,7 @@ import (
 type configCmd struct {
 	Check  configCheckCmd  `cmd:"" help:"Report every mistake in a configuration."`
 	Print  configPrintCmd  `cmd:"" help:"Print the effective configuration without secrets."`
+	Reload configReloadCmd `cmd:"" help:"Have a running server apply its configuration file."`
 	Schema configSchemaCmd `cmd:"" help:"Print the JSON Schema of the configuration, for editors."`
 }
 
@@ -43,6 +44,25 @@ Examples:
 
 // Run prints the configuration as YAML.
 func (c *configPrintCmd) Run(env *environment) error { return app.PrintConfig(c.File, env.stdout) }
+
+type configReloadCmd struct {
+	File  string `arg:"" optional:"" help:"Configuration (YAML) of the server, with the address and the token of its admin listener."`
+	Admin string `help:"Admin listener, host:port or unix:PATH, if it is not the one in the file."`
+}
+
+// Help is shown below the flags.
+func (configReloadCmd) Help() string {
+	return `Does what SIGHUP does, and waits for the outcome. Feeds, queries, keys, CORS origins, trusted proxies, the access log and the log level can change. If anything else has changed, or a new feed or query does not start, nothing is applied, the reason is printed, and the exit code is 1.
+
+Examples:
+  spillway config reload spillway.yaml
+  spillway config reload --admin 127.0.0.1:9090`
+}
+
+// Run has the server reload.
+func (c *configReloadCmd) Run(env *environment) error {
+	return app.ReloadConfig(env.ctx, c.File, c.Admin, env.stdout)
+}
 
 type configSchemaCmd struct{}
 

@@ -276,7 +276,7 @@ func TestPopupRows(t *testing.T) {
 // TestPopupRedisRefused: an unsuitable Redis is a configuration error at start, in one line.
 func TestPopupRedisRefused(t *testing.T) {
 	store := apptest.Redis(t, "--maxmemory-policy", "allkeys-lru")
-	_, stderr, code := spillway(t, "serve", "--database", shared.postgres.CreateDatabase(t), "--redis", store.URL(""), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+	_, stderr, code := spillway(t, "serve", "--strict", "--database", shared.postgres.CreateDatabase(t), "--redis", store.URL(""), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		popupConfig(t, "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n"))
 	if code != 2 || !strings.Contains(stderr, "CONFIG SET maxmemory-policy noeviction") {
 		t.Errorf("exit %d: %s", code, stderr)

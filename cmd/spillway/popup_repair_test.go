@@ -86,7 +86,7 @@ func TestPopupRepair(t *testing.T) {
 		return stdout
 	}
 	serve := []string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", "sqlite:" + filepath.Join(data, "a.db"), popupConfig(t, "")}
-	run(3, "spillway spool repair --popups --data "+data, serve...)
+	run(3, "spillway spool repair --popups --data "+data, append(serve, "--strict")...)
 	run(2, "there is no spool in", "spool", "status")
 	run(1, "popups: group 2: bad checksum", "spool", "repair", "--popups")
 	run(0, "repaired, 1 flaw given up", "spool", "repair", "--popups", "--yes")

@@ -221,7 +221,7 @@ func TestPopupCrowd(t *testing.T) {
 	defer client.CloseIdleConnections()
 	popupCrowd(t, client, []*apptest.Spillway{s}, "one-of-thousand")
 
-	_, stderr, code := spillway(t, "serve", "--database", database, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
+	_, stderr, code := spillway(t, "serve", "--strict", "--database", database, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
 	if code != 3 || !strings.Contains(stderr, fmt.Sprintf("process %d on", s.PID())) || !strings.Contains(stderr, "popups.store: redis") {
 		t.Errorf("a second process on the database: exit %d, %s", code, stderr)
 	}

@@ -216,8 +216,8 @@ func TestWrongQuery(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, stderr, code := spillway(t, "serve", "--database", shared.postgres.CreateDatabase(t), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
-	if code != 3 || !strings.Contains(stderr, "query /a") || !strings.Contains(stderr, "nowhere") {
+	_, stderr, code := spillway(t, "serve", "--strict", "--database", shared.postgres.CreateDatabase(t), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
+	if code != 2 || !strings.Contains(stderr, "query /a") || !strings.Contains(stderr, "nowhere") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }

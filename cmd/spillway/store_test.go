@@ -109,8 +109,8 @@ func TestRefusedOnMariaDB(t *testing.T) {
 		t.Fatalf("seed: exit %d\n%s", code, stderr)
 	}
 	file := configuration(t, "key: [goods_name, id]")
-	_, stderr, code := spillway(t, "serve", file, "--database", url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	if code != exit.Error || !strings.Contains(stderr, "CREATE INDEX orders_goods_name_id ON orders (goods_name DESC, id DESC)") {
+	_, stderr, code := spillway(t, "serve", "--strict", file, "--database", url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	if code != exit.Usage || !strings.Contains(stderr, "CREATE INDEX orders_goods_name_id ON orders (goods_name DESC, id DESC)") {
 		t.Errorf("exit %d:\n%s", code, stderr)
 	}
 	_, stderr, code = spillway(t, "serve", "--database", url+"?charset=gbk", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")

@@ -69,7 +69,10 @@ func mariaDatabase(t *testing.T, server *apptest.Server) streamDatabase {
 }
 
 func sqliteDatabase(t *testing.T) streamDatabase {
-	file := filepath.Join(t.TempDir(), "app.db")
+	return sqliteFile(filepath.Join(t.TempDir(), "app.db"))
+}
+
+func sqliteFile(file string) streamDatabase {
 	return streamDatabase{"sqlite:" + file, func(t *testing.T, sql string) [][]string {
 		t.Helper()
 		conn, err := sqlite.OpenConn(file, sqlite.OpenReadWrite|sqlite.OpenCreate|sqlite.OpenWAL)

@@ -51,9 +51,9 @@ func testValues(t *testing.T, p streamDatabase, shown, insensitive string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, stderr, code := spillway(t, "serve", file, "--database", p.url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir())
-		if code != exit.Error || !strings.Contains(stderr, want) {
-			t.Errorf("exit %d, want %d and %s:\n%s", code, exit.Error, want, stderr)
+		_, stderr, code := spillway(t, "serve", "--strict", file, "--database", p.url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir())
+		if code != exit.Usage || !strings.Contains(stderr, want) {
+			t.Errorf("exit %d, want %d and %s:\n%s", code, exit.Usage, want, stderr)
 		}
 	}
 

@@ -314,7 +314,7 @@ func TestNewerSpool(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", "postgres://nobody@127.0.0.1:1/none", file},
+		{"serve", "--strict", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--database", "postgres://nobody@127.0.0.1:1/none", file},
 		{"spool", "status"},
 		{"spool", "retry"},
 		{"spool", "repair", "--yes"},

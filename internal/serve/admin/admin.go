@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,10 @@ type Config struct {
 	Ready    func() []Problem     // why the process is not ready; nil: it always is
 	Acks     func() []StreamAck   // ack levels of streams, for /readyz; nil: none
 	Popups   *Popups              // the campaigns; nil: no popups
+
+	// Reload applies the configuration file, or returns an error and changes nothing. nil: the
+	// process cannot. It is called concurrently.
+	Reload func(context.Context) error
 }
 
 // Problem is one reason why the process is not ready.
@@ -67,6 +72,9 @@ func New(cfg Config) (*Server, error) {
 		cfg.Ready = func() []Problem { return nil }
 	}
 	host, _, err := net.SplitHostPort(cfg.Listen)
+	if strings.HasPrefix(cfg.Listen, unixPrefix) {
+		host, err = "localhost", nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("admin listen address %q: use host:port, as 127.0.0.1:9090: %w", cfg.Listen, err)
 	}

@@ -20,6 +20,7 @@ const index = `Spillway, admin listener
 /livez          200 while the process runs
 /readyz         200 when ready, else 503 and why
 /metrics        Prometheus metrics
+/reload         POST: apply the configuration file
 /debug/pprof/   profiles: go tool pprof http://ADDRESS/debug/pprof/profile?seconds=10
 `
 
@@ -56,6 +57,9 @@ func (s *Server) handler() http.Handler {
 	}
 	if s.cfg.Popups != nil {
 		s.campaignRoutes(closed)
+	}
+	if s.cfg.Reload != nil {
+		s.reloadRoutes(closed)
 	}
 	closed.HandleFunc("/", notFound)
 

@@ -7,9 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"spillway/internal/database"
@@ -17,7 +20,6 @@ import (
 	"spillway/internal/progress"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
-	"spillway/internal/serve/feed"
 	"spillway/internal/serve/freight"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/redis"
@@ -25,35 +27,86 @@ import (
 	"spillway/internal/serve/spool"
 )
 
-// app is the serving process, with its parts in the order in which they are opened and
-// started. Opening a part sends nothing to a database. Starting it requires that the
-// databases answer.
+// app is the serving process. Opening its parts sends nothing to a database. Each part then
+// starts by itself, and is served from then on.
 type app struct {
 	ctx            context.Context // of the process; ends when the process must stop
 	log            *slog.Logger
 	stdout, stderr io.Writer
 
-	cfg     config.Config
-	demo    bool // the freight app on its own SQLite
-	builtIn bool // without a configuration file
+	options Options
+	level   *slog.LevelVar
+	hangups chan os.Signal // asks for a reload
 
-	stores  stores
-	replica *replica  // nil: none
-	redis   *redis.DB // nil: none
+	cfg     config.Config // as at the start of the process
+	demo    bool          // the freight app on its own SQLite
+	builtIn bool          // without a configuration file
+	strict  bool          // a part that does not start ends the process
 
-	feeds      []*feed.Feed
-	feedRoutes []server.FeedRoute
+	sockets     sockets
+	certificate *certificate // nil: plain HTTP
+	metrics     *prometheus.Registry
+	public      *server.Server
 
-	queries     []queryPart
-	queryRoutes []server.QueryRoute
+	stores       stores
+	defaultStore *store
+	replica      *replica  // nil: none
+	redis        *redis.DB // nil: none
+
+	mu    sync.Mutex // guards reads, and the order of changes of routes
+	reads reads
 
 	streams      []*streamPart
-	streamRoutes []server.StreamRoute
 	batches      *admin.StreamBatches
 	spool        atomic.Pointer[spool.Spool] // nil: no stream uses it, or not yet
+	openingSpool sync.Mutex
 	closeSpool   sync.Once
 
 	popups *popupPart // nil: none
+
+	reloading sync.Mutex // held by a reload; guards what follows
+	leftover  []*reads   // replaced by a reload, and not closed yet
+	closed    bool
+}
+
+// reads are the feeds and queries of a configuration. They and the configuration's settings of
+// the public listener can be replaced while the process runs.
+type reads struct {
+	cfg     config.Config
+	feeds   []*feedPart
+	queries []*queryPart
+}
+
+// parts returns the feeds and queries as parts.
+func (r *reads) parts() []*part {
+	var parts []*part
+	for _, p := range r.feeds {
+		parts = append(parts, p.part)
+	}
+	for _, p := range r.queries {
+		parts = append(parts, p.part)
+	}
+	return parts
+}
+
+// current returns the feeds and queries that are served.
+func (a *app) current() reads {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reads
+}
+
+// parts returns all parts.
+func (a *app) parts() []*part {
+	now := a.current()
+	parts := now.parts()
+	for _, p := range a.streams {
+		parts = append(parts, p.part)
+	}
+	if a.popups != nil {
+		parts = append(parts, a.popups.part)
+	}
+	return parts
 }
 
 // run opens the parts and serves until ctx ends.
@@ -62,37 +115,36 @@ func (a *app) run() error {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	for _, open := range []func() error{
-		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openFeeds, a.openQueries, a.openStreams, a.openPopups,
+		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openReads, a.openStreams, a.openPopups, a.openCertificate, a.openServer,
 	} {
 		if err := open(); err != nil {
 			return err
 		}
 	}
-	public, err := a.newServer()
+	adm, err := a.newAdmin()
 	if err != nil {
 		return err
 	}
-	adm, err := a.newAdmin(public)
-	if err != nil {
-		return err
-	}
-	return a.serve(public, adm)
+	return a.serve(adm)
 }
 
 // serve runs both listeners. The admin listener answers from the start, and stops last, so
 // that a draining server can be watched.
-func (a *app) serve(public *server.Server, adm *admin.Server) error {
+func (a *app) serve(adm *admin.Server) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(a.ctx))
 	defer stop()
-	ln, err := adm.Listen(ctx)
+	ln, err := a.sockets.listenAdmin(ctx, adm, a.cfg.Admin.Listen)
 	if err != nil {
 		return err
 	}
-	a.cfg.Admin.Listen = ln.Addr().String() // the port, if 0 was configured
+	a.cfg.Admin.Listen = addressOf(ln) // the port, if 0 was configured
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return adm.Serve(groupCtx, ln) })
 	if a.replica != nil {
 		group.Go(func() error { return a.replica.watch(groupCtx) })
+	}
+	if a.certificate != nil {
+		group.Go(func() error { return a.certificate.watch(groupCtx) })
 	}
 	group.Go(func() error {
 		defer stop()
@@ -100,7 +152,7 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 		ctx, cancel := context.WithCancel(a.ctx)
 		defer cancel()
 		defer context.AfterFunc(groupCtx, cancel)()
-		return a.servePublic(ctx, public)
+		return a.servePublic(ctx)
 	})
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -109,28 +161,33 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 }
 
 // servePublic starts the parts and serves until ctx ends or the lock of popups is lost.
-func (a *app) servePublic(ctx context.Context, public *server.Server) error {
-	for _, start := range []func(context.Context) error{a.awaitDatabases, a.startFeeds, a.startQueries, a.startStreams} {
-		if err := start(ctx); err != nil {
-			return err
-		}
-	}
+func (a *app) servePublic(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	if a.popups != nil {
-		if err := a.popups.start(ctx, fail); err != nil {
-			return err
-		}
+		a.popups.failed = fail
 	}
-	ln, err := server.Listen(ctx, a.cfg.Listen)
+	if err := a.startParts(ctx, a.parts(), a.strict, a.publish); err != nil {
+		return err
+	}
+	ln, err := a.sockets.listenPublic(ctx, a.cfg.Listen)
 	if err != nil {
 		return err
 	}
-	a.log.Info("serving", "listen", ln.Addr().String(), "admin", a.cfg.Admin.Listen, "database", a.defaultStore().url.String())
+	a.log.Info("serving", "listen", addressOf(ln), "admin", a.cfg.Admin.Listen, "database", a.defaultStore.url.String())
 	if a.demo {
-		fmt.Fprint(a.stdout, freight.Tour(ln.Addr().String(), a.cfg.Admin.Listen))
+		fmt.Fprint(a.stdout, freight.Tour(addressOf(ln), a.cfg.Admin.Listen))
 	}
-	err = errors.Join(public.Run(ctx, ln), a.closeStreams())
+	notify(a.log, ready)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	beside.Go(func() {
+		a.reloadOnSignal(serving, a.hangups)
+		notify(a.log, stopping)
+	})
+	err = errors.Join(a.public.Run(ctx, ln), a.closeStreams())
 	if a.popups != nil {
 		a.popups.close()
 	}
@@ -143,25 +200,61 @@ func (a *app) servePublic(ctx context.Context, public *server.Server) error {
 	return err
 }
 
+// publish has the public listener serve the parts that have started. The others answer 503.
+func (a *app) publish() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.publishLocked(&a.reads); err != nil {
+		a.log.Error("bug: routes cannot be changed", "error", err)
+	}
+}
+
+// publishLocked has the public listener serve these feeds and queries, beside streams and
+// popups.
+func (a *app) publishLocked(r *reads) error {
+	cfg, err := a.serverConfig(r)
+	if err != nil {
+		return err
+	}
+	next, err := a.public.Next(cfg)
+	if err != nil {
+		return err
+	}
+	a.public.Switch(next)
+	return nil
+}
+
 // close closes the parts. It does nothing for parts that are closed already.
 func (a *app) close() {
-	for _, f := range a.feeds {
-		f.Close()
-	}
-	for _, q := range a.queries {
-		q.query.Close()
+	a.reloading.Lock()
+	a.closed = true
+	a.reloading.Unlock()
+	now := a.current()
+	for _, r := range append(a.leftover, &now) {
+		r.close()
 	}
 	if a.replica != nil {
 		a.replica.reads.Close()
-	}
-	if a.redis != nil {
-		a.redis.Close()
 	}
 	if a.popups != nil {
 		a.popups.close()
 	}
 	_ = a.closeStreams() // servePublic has closed them, unless it failed before
-	a.stores.close()
+	if a.redis != nil {
+		a.redis.Close()
+	}
+	a.stores.retain(nil)
+	a.sockets.close()
+}
+
+// close stops the feeds and queries.
+func (r *reads) close() {
+	for _, p := range r.feeds {
+		p.close()
+	}
+	for _, p := range r.queries {
+		p.close()
+	}
 }
 
 // openDemo creates the data of the freight app if there is none.
@@ -178,29 +271,51 @@ func (a *app) openDemo() error {
 }
 
 // openDefault opens the default database.
-func (a *app) openDefault() error {
-	_, err := a.stores.get(a.ctx, a.cfg.Database.Reveal())
+func (a *app) openDefault() (err error) {
+	a.defaultStore, err = a.stores.get(a.ctx, a.cfg.Database.Reveal())
 	return err
 }
 
-// defaultStore returns the default database, which openDefault has opened.
-func (a *app) defaultStore() *store {
-	st, err := a.stores.get(a.ctx, a.cfg.Database.Reveal())
+// openReads opens the feeds and queries of the configuration.
+func (a *app) openReads() error {
+	r, err := a.newReads(a.cfg)
 	if err != nil {
-		panic("bug: the default database is not open")
+		return err
 	}
-	return st
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reads = *r
+	return nil
 }
 
-// awaitDatabases waits until every required database answers.
-func (a *app) awaitDatabases(ctx context.Context) error {
-	for _, st := range a.stores.open {
-		if st.optional || st.spooled && !st.needed {
+// newReads opens the feeds and queries of cfg, and takes over those of the current
+// configuration that are configured in the same way.
+func (a *app) newReads(cfg config.Config) (*reads, error) {
+	now := a.current()
+	r := &reads{cfg: cfg}
+	for _, c := range cfg.Feeds {
+		i := slices.IndexFunc(now.feeds, func(p *feedPart) bool { return reflect.DeepEqual(p.cfg, c) })
+		if i >= 0 {
+			r.feeds = append(r.feeds, now.feeds[i])
 			continue
 		}
-		if err := database.Wait(ctx, a.log, "database "+st.url.String(), st.Ping); err != nil {
-			return err
+		p, err := a.openFeed(c)
+		if err != nil {
+			return r, err
 		}
+		r.feeds = append(r.feeds, p)
 	}
-	return nil
+	for _, c := range cfg.Queries {
+		i := slices.IndexFunc(now.queries, func(p *queryPart) bool { return reflect.DeepEqual(p.cfg, c) })
+		if i >= 0 {
+			r.queries = append(r.queries, now.queries[i])
+			continue
+		}
+		p, err := a.openQuery(c)
+		if err != nil {
+			return r, err
+		}
+		r.queries = append(r.queries, p)
+	}
+	return r, nil
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/plans"
+	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
 	"spillway/internal/serve/stream"
@@ -85,6 +87,29 @@ func PrintConfig(path string, stdout io.Writer) error {
 		}
 	}
 	return cfg.Print(stdout)
+}
+
+// ReloadConfig has the process at an admin listener reload its configuration file, and prints
+// what came of it. The address and the token are those in the file at path, if it is not
+// empty, unless address is given. If the process has changed nothing, the error is an
+// exit.FailedError.
+func ReloadConfig(ctx context.Context, path, address string, stdout io.Writer) error {
+	cfg := config.Default()
+	if path != "" {
+		var err error
+		if cfg, err = LoadConfig(path); err != nil {
+			return err
+		}
+	}
+	refused, err := admin.Reload(ctx, cmp.Or(address, cfg.Admin.Listen), cfg.Admin.Token.Reveal())
+	if err != nil {
+		return err
+	}
+	if refused != "" {
+		return exit.FailedError(fmt.Errorf("nothing has changed: %s", refused))
+	}
+	_, err = fmt.Fprintln(stdout, "reloaded")
+	return err
 }
 
 // checkDatabases rejects invalid database addresses.

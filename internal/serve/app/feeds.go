@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
@@ -12,32 +13,57 @@ import (
 	"spillway/internal/serve/server"
 )
 
-// openFeeds creates the feeds.
-func (a *app) openFeeds() error {
-	for i := range a.cfg.Feeds {
-		c := &a.cfg.Feeds[i]
-		st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
-		if err != nil {
-			return err
-		}
-		st.needed = true
-		settings := feedConfig(c, st.gate, a.log)
-		source, err := st.feed(settings.Definition)
-		if err != nil {
-			return exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
-		}
-		if r := a.replica; r != nil && c.Database == "" {
-			replica, err := r.store.feed(settings.Definition)
-			if err != nil {
-				return exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
-			}
-			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
-		}
-		f := feed.Open(settings, source)
-		a.feeds = append(a.feeds, f)
-		a.feedRoutes = append(a.feedRoutes, server.FeedRoute{Paths: append([]string{c.Path}, c.Aliases...), Feed: f})
+// feedPart is a configured feed.
+type feedPart struct {
+	*part
+	cfg      config.Feed
+	settings feed.Config
+	source   feed.Source
+	feed     atomic.Pointer[feed.Feed] // nil before it is started
+}
+
+// openFeed returns the part of a feed.
+func (a *app) openFeed(c config.Feed) (*feedPart, error) {
+	st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+	if err != nil {
+		return nil, err
 	}
+	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate, a.log)}
+	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
+	if p.source, err = st.feed(p.settings.Definition); err != nil {
+		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
+	}
+	if r := a.replica; r != nil && c.Database == "" {
+		replica, err := r.store.feed(p.settings.Definition)
+		if err != nil {
+			return nil, exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
+		}
+		p.source = &feed.Replicated{Replica: replica, Primary: p.source, Switch: r.reads, Timeout: p.settings.Timeout}
+	}
+	return p, nil
+}
+
+// start checks the feed's plans and reads its window.
+func (p *feedPart) start(ctx context.Context) error {
+	f := feed.Open(p.settings, p.source)
+	err := f.Check(ctx)
+	if err == nil {
+		err = f.Warm(ctx)
+	}
+	if err != nil {
+		f.Close()
+		return err
+	}
+	p.feed.Store(f)
 	return nil
+}
+
+// close stops the part.
+func (p *feedPart) close() {
+	p.stop()
+	if f := p.feed.Load(); f != nil {
+		f.Close()
+	}
 }
 
 // feedConfig converts a feed's configuration.
@@ -67,23 +93,12 @@ func feedConfig(c *config.Feed, gate feed.Gate, log *slog.Logger) feed.Config {
 	}
 }
 
-// startFeeds checks the feeds' plans and reads their windows.
-func (a *app) startFeeds(ctx context.Context) error {
-	for _, f := range a.feeds {
-		if err := f.Check(ctx); err != nil {
-			return err
-		}
-		if err := f.Warm(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (a *app) feedStats() []feed.Stats {
-	stats := make([]feed.Stats, 0, len(a.feeds))
-	for _, f := range a.feeds {
-		stats = append(stats, f.Stats())
+	var stats []feed.Stats
+	for _, p := range a.current().feeds {
+		if f := p.feed.Load(); f != nil {
+			stats = append(stats, f.Stats())
+		}
 	}
 	return stats
 }

@@ -1,7 +1,7 @@
 package app
 
 import (
-	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -13,14 +13,26 @@ import (
 	"spillway/internal/serve/server"
 )
 
-// newServer creates the public listener.
-func (a *app) newServer() (*server.Server, error) {
-	h := a.cfg.HTTP
+// openServer creates the public listener. No part is served yet.
+func (a *app) openServer() error {
+	now := a.current()
+	cfg, err := a.serverConfig(&now)
+	if err != nil {
+		return err
+	}
+	if a.certificate != nil {
+		cfg.TLS = a.certificate.config()
+	}
+	a.public, err = server.New(cfg)
+	return err
+}
+
+// serverConfig returns the configuration of the public listener with these feeds and queries,
+// beside streams and popups.
+func (a *app) serverConfig(r *reads) (server.Config, error) {
+	h := r.cfg.HTTP
 	cfg := server.Config{
-		Feeds:         a.feedRoutes,
-		Queries:       a.queryRoutes,
-		Streams:       a.streamRoutes,
-		ProbeDatabase: a.defaultStore().Probe,
+		ProbeDatabase: a.defaultStore.Probe,
 		Connections:   h.Connections,
 		HeaderBytes:   h.HeaderBytes,
 		BodyBytes:     h.BodyBytes,
@@ -30,37 +42,57 @@ func (a *app) newServer() (*server.Server, error) {
 		IdleTimeout:   h.IdleTimeout,
 		DrainTimeout:  h.DrainTimeout,
 		CORSOrigins:   h.CORSOrigins,
-		AccessLog:     a.cfg.Log.Access,
+		AccessLog:     r.cfg.Log.Access,
 		Log:           a.log,
 	}
-	for _, key := range a.cfg.Keys {
+	for _, key := range r.cfg.Keys {
 		cfg.Keys = append(cfg.Keys, key.Reveal())
 	}
 	if a.redis != nil {
 		cfg.ProbeRedis = a.redis.Get
 	}
-	if a.popups != nil {
-		route, err := a.popups.route()
-		if err != nil {
-			return nil, err
-		}
-		cfg.Popup = route
-	}
-	if h.TLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(h.TLSCert, h.TLSKey)
-		if err != nil {
-			return nil, exit.UsageError(fmt.Errorf("load TLS certificate: %w", err))
-		}
-		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	}
 	for _, text := range h.TrustedProxies {
 		p, err := parsePrefix(text)
 		if err != nil {
-			return nil, exit.UsageError(fmt.Errorf("trusted proxy: %w", err))
+			return cfg, exit.UsageError(fmt.Errorf("trusted proxy: %w", err))
 		}
 		cfg.Proxies = append(cfg.Proxies, p)
 	}
-	return server.New(cfg)
+	return cfg, a.addRoutes(&cfg, r)
+}
+
+// addRoutes adds the routes of all parts.
+func (a *app) addRoutes(cfg *server.Config, r *reads) error {
+	serves := func(p *part) bool {
+		if p.failure() != nil {
+			cfg.Down = append(cfg.Down, p.down)
+			return false
+		}
+		return true
+	}
+	for _, p := range r.feeds {
+		if serves(p.part) {
+			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{Paths: p.down.Reads, Feed: p.feed.Load()})
+		}
+	}
+	for _, p := range r.queries {
+		if serves(p.part) {
+			cfg.Queries = append(cfg.Queries, server.QueryRoute{Paths: p.down.Reads, Query: p.query})
+		}
+	}
+	for _, p := range a.streams {
+		if serves(p.part) {
+			cfg.Streams = append(cfg.Streams, p.route)
+		}
+	}
+	if a.popups == nil {
+		return nil
+	}
+	route, err := a.popups.route() // a key that cannot be used is an error even while they are down
+	if err == nil && serves(a.popups.part) {
+		cfg.Popup = route
+	}
+	return err
 }
 
 // parsePrefix parses an address or a CIDR.
@@ -72,14 +104,13 @@ func parsePrefix(text string) (netip.Prefix, error) {
 }
 
 // newAdmin creates the admin listener with the metrics of all parts.
-func (a *app) newAdmin(public *server.Server) (*admin.Server, error) {
-	registry := prometheus.NewRegistry()
-	if err := a.register(registry, public); err != nil {
+func (a *app) newAdmin() (*admin.Server, error) {
+	if err := a.register(); err != nil {
 		return nil, err
 	}
 	cfg := admin.Config{
-		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.log, Registry: registry,
-		Ready: func() []admin.Problem { return a.problems(public) }, Acks: a.streamAcks,
+		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.log, Registry: a.metrics,
+		Ready: a.problems, Acks: a.streamAcks, Reload: a.reload,
 	}
 	if a.popups != nil {
 		cfg.Popups = a.popups.admin()
@@ -91,10 +122,10 @@ func (a *app) newAdmin(public *server.Server) (*admin.Server, error) {
 	return adm, nil
 }
 
-// register adds the metrics of all parts.
-func (a *app) register(registry *prometheus.Registry, public *server.Server) error {
+// register adds the metrics of all parts. Those of the databases are added when they are opened.
+func (a *app) register() error {
 	collectors := []prometheus.Collector{
-		public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
+		a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
 		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
 	if a.popups != nil {
@@ -103,11 +134,8 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 	if a.replica != nil {
 		collectors = append(collectors, admin.ReplicaStats(a.replica.store.url.String(), a.replica.reads))
 	}
-	for _, st := range a.stores.open {
-		collectors = append(collectors, admin.PoolStats(st.url.String(), st.Stats))
-	}
 	for _, c := range collectors {
-		if err := registry.Register(c); err != nil {
+		if err := a.metrics.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
@@ -115,28 +143,35 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 }
 
 // problems returns why the process is not ready.
-func (a *app) problems(public *server.Server) []admin.Problem {
+func (a *app) problems() []admin.Problem {
 	var problems []admin.Problem
-	if public.Draining() {
-		problems = append(problems, admin.Problem{Name: "server", Reason: "stopping"})
-	} else if !public.Serving() {
-		problems = append(problems, admin.Problem{Name: "server", Reason: "starting: waiting for the databases"})
+	add := func(name string, err error) {
+		if err != nil {
+			problems = append(problems, admin.Problem{Name: name, Reason: err.Error()})
+		}
+	}
+	if a.public.Draining() {
+		add("server", errors.New("stopping"))
+	} else if !a.public.Serving() {
+		add("server", errStarting)
 	}
 	now := time.Now()
-	for _, f := range a.feeds {
-		if err := f.Ready(now); err != nil {
-			problems = append(problems, admin.Problem{Name: f.Name(), Reason: err.Error()})
+	current := a.current()
+	for _, p := range current.feeds {
+		err := p.failure()
+		if f := p.feed.Load(); err == nil && f != nil {
+			err = f.Ready(now)
 		}
+		add(p.name, err)
+	}
+	for _, p := range current.queries {
+		add(p.name, p.failure())
 	}
 	for _, p := range a.streams {
-		if err := p.ready(); err != nil {
-			problems = append(problems, admin.Problem{Name: "POST " + p.name(), Reason: err.Error()})
-		}
+		add(p.name, p.ready())
 	}
 	if a.popups != nil {
-		if err := a.popups.ready(); err != nil {
-			problems = append(problems, admin.Problem{Name: a.cfg.Popups.Path, Reason: err.Error()})
-		}
+		add(a.popups.name, a.popups.ready())
 	}
 	return problems
 }

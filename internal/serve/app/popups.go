@@ -39,25 +39,51 @@ type popupTables interface {
 	Close() error
 }
 
-// popupPart is the popups. They are served once start has returned.
+// popupPart is the popups.
 type popupPart struct {
+	*part
 	cfg       *config.Popups
 	app       *app
 	tables    popupTables
 	popup     *popup.Popup
 	campaigns *popup.Campaigns
+	userRow   *query.Query                // attributes_sql; nil: none
+	checkRow  func(context.Context) error // the check of its statement
 
 	local *popup.Local                // nil with Redis
 	lock  *popup.Lock                 // with local, from start on
 	spool atomic.Pointer[spool.Spool] // with local, from start on
-	redis *redis.Popups               // nil with local
+	redis *redisStates                // nil with local
 
-	stop   context.CancelFunc
-	work   sync.WaitGroup
-	closed sync.Once
+	failed  context.CancelCauseFunc // ends the process
+	working context.CancelFunc      // ends the background work; nil before start
+	work    sync.WaitGroup
+	closed  sync.Once
 }
 
-// openPopups creates the popups. It sends nothing to a database.
+// redisStates is the popup.Store in Redis. Its calls fail until it is opened.
+type redisStates struct {
+	settings redis.PopupConfig
+	open     atomic.Pointer[redis.Popups]
+}
+
+// Get implements popup.Store.
+func (s *redisStates) Get(ctx context.Context, key popup.Key) (popup.State, error) {
+	if p := s.open.Load(); p != nil {
+		return p.Get(ctx, key)
+	}
+	return popup.State{}, errStarting
+}
+
+// Swap implements popup.Store.
+func (s *redisStates) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event) (bool, error) {
+	if p := s.open.Load(); p != nil {
+		return p.Swap(ctx, key, version, next, event)
+	}
+	return false, errStarting
+}
+
+// openPopups returns the part of the popups.
 func (a *app) openPopups() error {
 	c := &a.cfg.Popups
 	if c.Path == "" {
@@ -67,7 +93,6 @@ func (a *app) openPopups() error {
 	if err != nil {
 		return err
 	}
-	st.needed = true // even if all streams are spooled
 	schema, err := popup.NewSchema(popupAttributes(c))
 	if err != nil {
 		return exit.UsageError(fmt.Errorf("popups: %w", err))
@@ -80,12 +105,13 @@ func (a *app) openPopups() error {
 		a.log.Warn("popups trust the user parameter of requests: allow only your own back end to reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
+	p.part = newPart(c.Path, st, server.DownRoute{Reads: []string{c.Path}, Writes: []string{c.Path + "/click", c.Path + "/dismiss"}}, p.start)
 	a.popups = p
 	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Log: a.log}
 	if settings.Signer, err = a.popupSigner(); err != nil {
 		return err
 	}
-	if settings.UserRow, err = a.popupUserRow(st); err != nil {
+	if err := p.openUserRow(&settings); err != nil {
 		return err
 	}
 	if err := p.openStore(&settings); err != nil {
@@ -105,20 +131,16 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 		settings.Store = p.local
 		return nil
 	}
-	url := p.app.cfg.Redis.Reveal()
-	if url == "" {
+	if p.app.cfg.Redis == "" {
 		return exit.UsageError(errors.New("popups: store: redis requires redis: in the configuration, or --redis"))
 	}
 	if p.cfg.CacheUsers > 0 {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
 	}
-	states, err := redis.OpenPopups(p.app.ctx, url, redis.PopupConfig{
+	p.redis = &redisStates{settings: redis.PopupConfig{
 		Table: p.tables, Cache: settings.Cache, Log: p.app.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
-	})
-	if err != nil {
-		return exit.UsageError(fmt.Errorf("popups: %w", err))
-	}
-	p.redis, settings.Store = states, states
+	}}
+	settings.Store = p.redis
 	return nil
 }
 
@@ -128,33 +150,34 @@ const (
 	userWaiters  = 10_000 // requests that wait for the database at once
 )
 
-// popupUserRow returns popup.Config.UserRow; nil if attributes_sql is not configured. The
-// answers of the query, "no row" too, are cached and shared by concurrent requests.
-func (a *app) popupUserRow(st *store) (func(context.Context, string) ([]byte, error), error) {
-	c := &a.cfg.Popups
+// openUserRow sets popup.Config.UserRow if attributes_sql is configured. The answers of the
+// query, "no row" too, are cached and shared by concurrent requests.
+func (p *popupPart) openUserRow(settings *popup.Config) error {
+	c := p.cfg
 	if c.AttributesSQL == "" {
-		return nil, nil
+		return nil
 	}
 	d := query.Definition{
 		Name: "popups.attributes_sql", SQL: c.AttributesSQL,
 		Params: []param.Param{{Name: "user", Type: param.Type(c.UserType)}},
 	}
-	source, err := st.query(d)
+	source, err := p.store.query(d)
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return exit.UsageError(err)
 	}
 	q := query.Open(query.Config{
 		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
-		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: a.log,
+		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: p.app.log,
 	}, source)
-	a.queries = append(a.queries, queryPart{q, source.Check})
-	return func(ctx context.Context, user string) ([]byte, error) {
+	p.userRow, p.checkRow = q, source.Check
+	settings.UserRow = func(ctx context.Context, user string) ([]byte, error) {
 		answer, _, err := q.Ask(ctx, time.Now(), []string{user})
 		if err != nil || answer.Rows == 0 {
 			return nil, err
 		}
 		return answer.Data, nil
-	}, nil
+	}
+	return nil
 }
 
 // popupAttributes returns the declared attributes.
@@ -207,12 +230,12 @@ func ownKey(file string) ([]byte, error) {
 	return key, errors.Join(err, f.Sync(), f.Close())
 }
 
-// start restores the states and campaigns from the database, which must answer, and
-// starts the background work. failed is called if the popups must not be served any more.
-func (p *popupPart) start(ctx context.Context, failed context.CancelCauseFunc) error {
+// start restores campaigns and states from the database, and starts the background work. The
+// states are last: after them nothing can fail.
+func (p *popupPart) start(ctx context.Context) error {
 	err := p.tables.EnsureTables(ctx)
-	if err == nil && p.local != nil {
-		err = p.startLocal(ctx)
+	if err == nil && p.checkRow != nil {
+		err = p.checkRow(ctx)
 	}
 	if err == nil && p.app.demo {
 		err = p.campaigns.SaveFirst(ctx, demoCampaigns())
@@ -220,18 +243,52 @@ func (p *popupPart) start(ctx context.Context, failed context.CancelCauseFunc) e
 	if err == nil {
 		err = p.campaigns.Reload(ctx)
 	}
+	if err == nil && p.redis != nil {
+		err = p.startRedis(ctx)
+	}
+	if err == nil && p.local != nil {
+		err = p.startLocal(ctx)
+	}
 	if err != nil {
-		return fmt.Errorf("popups: %w", err)
+		return fmt.Errorf("popups: %w", errors.Join(err, p.release()))
 	}
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
-	p.stop = stop
+	p.working = stop
 	p.work.Go(func() { p.campaigns.Run(working) })
 	if p.redis != nil {
-		p.work.Go(func() { p.redis.Run(working) })
+		p.work.Go(func() { p.redis.open.Load().Run(working) })
 	} else {
-		p.work.Go(func() { p.local.Run(working, failed) })
+		p.work.Go(func() { p.local.Run(working, p.failed) })
 	}
 	return nil
+}
+
+// startRedis connects to Redis.
+func (p *popupPart) startRedis(ctx context.Context) error {
+	states, err := redis.OpenPopups(ctx, p.app.cfg.Redis.Reveal(), p.redis.settings)
+	if err != nil {
+		return err
+	}
+	p.redis.open.Store(states)
+	return nil
+}
+
+// release gives up what start has taken.
+func (p *popupPart) release() error {
+	var err error
+	if p.redis != nil {
+		if states := p.redis.open.Swap(nil); states != nil {
+			states.Close()
+		}
+	}
+	if events := p.spool.Swap(nil); events != nil {
+		err = events.Close()
+	}
+	if p.lock != nil {
+		p.lock.Close()
+		p.lock = nil
+	}
+	return err
 }
 
 // Limits of the event log.
@@ -278,24 +335,18 @@ func demoCampaigns() []popup.Campaign {
 // close stops what start began. Only the first call does anything.
 func (p *popupPart) close() {
 	p.closed.Do(func() {
+		p.stop()
 		if p.local != nil {
 			p.local.Shut()
 		}
-		if p.stop != nil {
-			p.stop()
+		if p.working != nil {
+			p.working()
 			p.work.Wait()
 		}
-		var err error
-		if p.redis != nil {
-			p.redis.Close()
+		if p.userRow != nil {
+			p.userRow.Close()
 		}
-		if events := p.spool.Load(); events != nil {
-			err = events.Close()
-		}
-		if p.lock != nil {
-			p.lock.Close()
-		}
-		if err = errors.Join(err, p.tables.Close()); err != nil {
+		if err := errors.Join(p.release(), p.tables.Close()); err != nil {
 			p.app.log.Warn("popups could not be closed", "error", err)
 		}
 	})
@@ -303,13 +354,22 @@ func (p *popupPart) close() {
 
 // ready returns nil while the popups can be served, otherwise why not.
 func (p *popupPart) ready() error {
+	if err := p.failure(); err != nil {
+		return err
+	}
 	if p.redis != nil {
-		return p.redis.Ready()
+		if states := p.redis.open.Load(); states != nil {
+			return states.Ready()
+		}
+		return errStopped
 	}
 	if err := p.local.Ready(); err != nil {
 		return err
 	}
-	return p.spool.Load().Ready()
+	if events := p.spool.Load(); events != nil {
+		return events.Ready()
+	}
+	return errStopped
 }
 
 // route is where the popups are served.
@@ -343,7 +403,11 @@ func (p *popupPart) admin() *admin.Popups {
 func (p *popupPart) figures() admin.PopupFigures {
 	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: p.ready() != nil}
 	if p.redis != nil {
-		s := p.redis.Stats()
+		states := p.redis.open.Load()
+		if states == nil {
+			return f
+		}
+		s := states.Stats()
 		f.Waiting, f.WaitingAge, f.SetAside, f.Durable = s.Backlog, s.Oldest.Seconds(), int64(s.Bad), s.Durable
 		return f
 	}

@@ -2,7 +2,6 @@ package app
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 
 	"spillway/internal/exit"
@@ -13,10 +12,11 @@ import (
 	"spillway/internal/serve/server"
 )
 
-// queryPart is an open query and the check of its statement.
+// queryPart is a configured query.
 type queryPart struct {
+	*part
+	cfg   config.Query
 	query *query.Query
-	check func(context.Context) error
 }
 
 // openRedis opens Redis if it is configured.
@@ -33,37 +33,40 @@ func (a *app) openRedis() error {
 	return nil
 }
 
-// openQueries creates the queries.
-func (a *app) openQueries() error {
-	for i := range a.cfg.Queries {
-		c := &a.cfg.Queries[i]
-		st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
-		if err != nil {
-			return err
-		}
-		if c.Cache == "redis" && a.redis == nil {
-			return exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
-		}
-		st.needed = true
-		settings := a.queryConfig(c)
-		settings.Database = st.url.Identity()
-		primary, err := st.query(settings.Definition)
-		if err != nil {
-			return exit.UsageError(err)
-		}
-		var source query.Source = primary
-		if r := a.replica; r != nil && c.Database == "" {
-			replica, err := r.store.query(settings.Definition)
-			if err != nil {
-				return exit.UsageError(fmt.Errorf("on the replica: %w", err))
-			}
-			source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout}
-		}
-		q := query.Open(settings, source)
-		a.queries = append(a.queries, queryPart{q, primary.Check})
-		a.queryRoutes = append(a.queryRoutes, server.QueryRoute{Paths: append([]string{c.Path}, c.Aliases...), Query: q})
+// openQuery returns the part of a query.
+func (a *app) openQuery(c config.Query) (*queryPart, error) {
+	st, err := a.stores.get(a.ctx, cmp.Or(c.Database.Reveal(), a.cfg.Database.Reveal()))
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	if c.Cache == "redis" && a.redis == nil {
+		return nil, exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
+	}
+	settings := a.queryConfig(&c)
+	settings.Database = st.url.Identity()
+	primary, err := st.query(settings.Definition)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	var source query.Source = primary
+	if r := a.replica; r != nil && c.Database == "" {
+		replica, err := r.store.query(settings.Definition)
+		if err != nil {
+			return nil, exit.UsageError(fmt.Errorf("on the replica: %w", err))
+		}
+		source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout}
+	}
+	return &queryPart{
+		part:  newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check),
+		cfg:   c,
+		query: query.Open(settings, source),
+	}, nil
+}
+
+// close stops the part.
+func (p *queryPart) close() {
+	p.stop()
+	p.query.Close()
 }
 
 // queryConfig converts a query's configuration.
@@ -87,20 +90,13 @@ func (a *app) queryConfig(c *config.Query) query.Config {
 	return cfg
 }
 
-// startQueries has the databases check the queries' statements.
-func (a *app) startQueries(ctx context.Context) error {
-	for _, q := range a.queries {
-		if err := q.check(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (a *app) queryStats() []query.Stats {
-	stats := make([]query.Stats, 0, len(a.queries))
-	for _, q := range a.queries {
-		stats = append(stats, q.query.Stats())
+	var stats []query.Stats
+	for _, p := range a.current().queries {
+		stats = append(stats, p.query.Stats())
+	}
+	if a.popups != nil && a.popups.userRow != nil {
+		stats = append(stats, a.popups.userRow.Stats())
 	}
 	return stats
 }

@@ -10,8 +10,12 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -26,27 +30,45 @@ type Options struct {
 	Database string // URL
 	Redis    string // URL
 	Data     string // directory of all files that Spillway writes
+	Strict   bool   // a part that does not start at once ends the process
 
 	Stdout, Stderr io.Writer
 }
 
 // Serve runs the server until ctx ends, then drains it and returns nil. A mistake in the
-// options or the configuration is an exit.UsageError.
+// options or the configuration is an exit.UsageError. So is a part that its database rejects,
+// if Options.Strict is set; otherwise the part is started again and again while the others are
+// served. SIGHUP reloads the configuration file.
 func Serve(ctx context.Context, o Options) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	passed, err := passedSockets()
+	if err != nil {
+		return err
+	}
+	if passed.public != nil {
+		o.Listen = addressOf(passed.public)
+	}
+	if passed.admin != nil {
+		o.Admin = addressOf(passed.admin)
+	}
 	cfg, demo, err := o.load()
 	if err != nil {
 		return err
 	}
-	log, err := newLogger(cfg.Log, o.Stderr)
+	log, level, err := newLogger(cfg.Log, o.Stderr)
 	if err != nil {
 		return err
 	}
 	if o.File == "" && len(cfg.Streams) == 0 {
 		log.Warn("orders and positions are disabled, because other hosts can reach this listener and no keys are set; save the output of `spillway config print` and add keys")
 	}
+	metrics := prometheus.NewRegistry()
 	a := &app{
-		ctx: ctx, log: log, stdout: o.Stdout, stderr: o.Stderr, cfg: cfg, demo: demo, builtIn: o.File == "",
-		stores: stores{pool: database.Pool(cfg.Pool), log: log, open: make(map[string]*store)},
+		ctx: ctx, log: log, level: level, stdout: o.Stdout, stderr: o.Stderr, options: o, hangups: hangups,
+		cfg: cfg, demo: demo, builtIn: o.File == "", strict: o.Strict, sockets: passed, metrics: metrics,
+		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[string]*store)},
 	}
 	defer a.close()
 	if cfg.Popups.Path != "" {
@@ -111,15 +133,24 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 	return cfg, demo, nil
 }
 
-// newLogger returns the logger of the process.
-func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		return nil, exit.UsageError(fmt.Errorf("log level %q: use debug, info, warn or error", cfg.Level))
+// newLogger returns the logger of the process, and its level.
+func newLogger(cfg config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
+	level, err := logLevel(cfg)
+	if err != nil {
+		return nil, nil, err
 	}
-	options := &slog.HandlerOptions{Level: level}
+	variable := new(slog.LevelVar)
+	variable.Set(level)
+	options := &slog.HandlerOptions{Level: variable}
 	if cfg.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+		return slog.New(slog.NewJSONHandler(w, options)), variable, nil
 	}
-	return slog.New(slog.NewTextHandler(w, options)), nil
+	return slog.New(slog.NewTextHandler(w, options)), variable, nil
+}
+
+func logLevel(cfg config.Log) (level slog.Level, err error) {
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		return level, exit.UsageError(fmt.Errorf("log level %q: use debug, info, warn or error", cfg.Level))
+	}
+	return level, nil
 }

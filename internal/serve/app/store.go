@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
+	"spillway/internal/serve/admin"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/mysql"
 	"spillway/internal/serve/postgres"
@@ -21,11 +25,24 @@ import (
 type store struct {
 	connection
 	tables
-	url      database.URL
-	gate     feed.Gate // leaves one connection to the refreshes
-	optional bool      // a replica: the primary answers while it is down
-	needed   bool      // serving requires it
-	spooled  bool      // a stream writes to it through the spool
+	url    database.URL
+	gate   feed.Gate     // leaves one connection to the refreshes
+	starts chan struct{} // one token per part that is starting
+
+	metrics    prometheus.Collector
+	registered bool // metrics is; not while another store has the same address, but for the password
+}
+
+// enterStart waits until a part may start. At most half of the pool's connections check the
+// parts of a database, so that one that hangs leaves others to the rest. The caller must call
+// leave.
+func (st *store) enterStart(ctx context.Context) (leave func(), err error) {
+	select {
+	case st.starts <- struct{}{}:
+		return func() { <-st.starts }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for other parts to start: %w", ctx.Err())
+	}
 }
 
 // connection is a database's pool.
@@ -52,21 +69,26 @@ type querySource interface {
 
 // stores opens each database once, by its URL.
 type stores struct {
-	pool database.Pool
-	log  *slog.Logger
+	pool    database.Pool
+	log     *slog.Logger
+	metrics *prometheus.Registry
+
+	mu   sync.Mutex
 	open map[string]*store
 }
 
-// get returns the store at a URL. A database that does not answer is no error.
+// get returns the store at a URL. It sends nothing to the database.
 func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	url, err := database.Parse(text)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if st, ok := s.open[url.Raw()]; ok {
 		return st, nil
 	}
-	st := &store{url: url, gate: feed.NewGate(s.pool.Max)}
+	st := &store{url: url, gate: feed.NewGate(s.pool.Max), starts: make(chan struct{}, max(1, s.pool.Max/2))}
 	switch url.Driver {
 	case database.Postgres:
 		var db *postgres.DB
@@ -74,7 +96,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 		st.connection, st.tables = db, adapt(db)
 	case database.SQLite:
 		var db *sqlite.DB
-		db, err = sqlite.Open(ctx, url, s.pool, s.log)
+		db, err = sqlite.New(url, s.pool, s.log)
 		st.connection, st.tables = db, adapt(db)
 	case database.MySQL:
 		var db *mysql.DB
@@ -86,15 +108,30 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("database %s: %w", url, err)
 	}
+	st.metrics = admin.PoolStats(url.String(), st.Stats)
+	st.registered = s.metrics.Register(st.metrics) == nil
 	s.open[url.Raw()] = st
 	return st, nil
 }
 
-func (s *stores) close() {
-	for _, st := range s.open {
+// retain closes the databases that are not in use.
+func (s *stores) retain(used map[*store]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, st := range s.open {
+		if used[st] {
+			continue
+		}
+		delete(s.open, name)
+		if st.registered {
+			s.metrics.Unregister(st.metrics)
+		}
 		if err := st.Close(); err != nil {
 			s.log.Warn("database cannot be closed", "database", st.url.String(), "error", err)
 		}
+	}
+	for _, st := range s.open {
+		st.registered = st.registered || s.metrics.Register(st.metrics) == nil
 	}
 }
 
@@ -145,7 +182,6 @@ func (a *app) openReplica() error {
 	if err != nil {
 		return err
 	}
-	st.optional = true
 	a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.log)}
 	return nil
 }

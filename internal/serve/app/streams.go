@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +28,10 @@ type runningStream interface {
 	Close(ctx context.Context) error
 }
 
-// streamPart is a configured stream. It is served when start has returned.
+// streamPart is a configured stream.
 type streamPart struct {
+	*part
+	route    server.StreamRoute
 	cfg      stream.Config
 	ack      string
 	schema   *stream.Schema
@@ -42,7 +43,7 @@ type streamPart struct {
 	closed   error
 }
 
-// openStreams creates the streams. The databases need not answer.
+// openStreams returns the parts of the streams.
 func (a *app) openStreams() error {
 	a.batches = admin.NewStreamBatches()
 	for i := range a.cfg.Streams {
@@ -51,25 +52,26 @@ func (a *app) openStreams() error {
 		if err != nil {
 			return err
 		}
-		st.spooled = st.spooled || c.Ack == stream.AckSpool
-		st.needed = st.needed || c.Ack != stream.AckSpool
 		schema, err := stream.NewSchema(streamDefinition(c))
 		if err != nil {
 			return exit.UsageError(err)
 		}
-		p := &streamPart{
-			cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, log: a.log,
-			database: st.stream(schema),
+		p := &streamPart{cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, log: a.log, database: st.stream(schema)}
+		if err := p.cfg.Validate(); err != nil && c.Ack != stream.AckSpool {
+			return exit.UsageError(fmt.Errorf("stream %s: %w", c.Path, err))
 		}
-		a.streams = append(a.streams, p)
-		a.streamRoutes = append(a.streamRoutes, server.StreamRoute{
-			Paths:      append([]string{c.Path}, c.Aliases...),
+		paths := append([]string{c.Path}, c.Aliases...)
+		p.part = newPart("POST "+c.Path, st, server.DownRoute{Writes: paths, Keyed: true}, func(ctx context.Context) error { return a.startStream(ctx, p) })
+		p.alone = c.Ack == stream.AckSpool
+		p.route = server.StreamRoute{
+			Paths:      paths,
 			Schema:     schema,
 			Limits:     stream.Limits{Bytes: c.BodyBytes, Records: c.RecordsMax, Depth: recordDepth, Fields: recordFields},
 			Timeout:    c.Timeout,
 			Stream:     p,
 			Unreadable: func() { p.unread.Add(1) },
-		})
+		}
+		a.streams = append(a.streams, p)
 	}
 	return nil
 }
@@ -132,45 +134,54 @@ func (a *app) committers(c *config.Stream, st *store) int {
 	return min(c.Committers, max(1, a.cfg.Pool.Max/2/streams))
 }
 
-// startStreams opens the spool, if a stream uses it, and starts the streams.
-func (a *app) startStreams(ctx context.Context) error {
-	if slices.ContainsFunc(a.streams, func(p *streamPart) bool { return p.ack == stream.AckSpool }) {
-		c := a.cfg.Spool
-		s, err := spool.Open(ctx, spool.Path(a.cfg.Data), spool.Config{
-			Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Shares: a.cfg.SpoolShares(), Log: a.log,
-		})
-		if err != nil {
+// startStream starts a stream, and opens the spool if it is the first that needs it.
+func (a *app) startStream(ctx context.Context, p *streamPart) error {
+	if p.ack == stream.AckSpool {
+		if err := a.openSpool(ctx); err != nil {
 			return err
 		}
-		a.spool.Store(s)
 	}
-	for _, p := range a.streams {
-		running, err := p.start(ctx, a.spool.Load())
-		if err != nil {
-			return a.explainStream(err)
-		}
-		p.running.Store(&running)
+	running, err := p.start(ctx, a.spool.Load())
+	if err != nil {
+		return a.explainStream(err)
 	}
+	p.running.Store(&running)
+	return nil
+}
+
+// openSpool opens the spool, unless it is open.
+func (a *app) openSpool(ctx context.Context) error {
+	a.openingSpool.Lock()
+	defer a.openingSpool.Unlock()
+	if a.spool.Load() != nil {
+		return nil
+	}
+	c := a.cfg.Spool
+	s, err := spool.Open(ctx, spool.Path(a.cfg.Data), spool.Config{
+		Bytes: int64(c.Bytes), QueueBytes: c.QueueBytes, GroupBytes: c.GroupBytes, Shares: a.cfg.SpoolShares(), Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.spool.Store(s)
 	return nil
 }
 
 // start starts a stream. Its database must answer, unless its records go to the spool.
 func (p *streamPart) start(ctx context.Context, local *spool.Spool) (runningStream, error) {
 	if p.ack == stream.AckSpool {
-		if err := p.database.Ping(ctx); err != nil {
-			p.log.Warn("database does not answer: records wait in the spool", "stream", p.name(), "error", err)
+		if err := p.database.Ping(ctx); ctx.Err() != nil {
+			return nil, ctx.Err()
+		} else if err != nil {
+			p.log.Warn("database does not answer: records wait in the spool", "stream", p.stream(), "error", err)
 		} else if err := p.database.Check(ctx); err != nil {
 			return nil, err
 		}
-		s, err := stream.OpenSpooled(p.cfg, p.schema, local, p.database)
-		if err != nil {
-			return nil, exit.UsageError(err)
-		}
-		return s, nil
+		return stream.OpenSpooled(p.cfg, p.schema, local, p.database)
 	}
 	s, err := stream.Open(p.cfg, p.schema, p.database)
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
 	if err := s.Start(ctx, p.database); err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
@@ -178,7 +189,8 @@ func (p *streamPart) start(ctx context.Context, local *spool.Spool) (runningStre
 	return s, nil
 }
 
-func (p *streamPart) name() string { return p.schema.Definition().Name }
+// stream returns the stream's name.
+func (p *streamPart) stream() string { return p.schema.Definition().Name }
 
 // Store implements server.Stream.
 func (p *streamPart) Store(ctx context.Context, r stream.Request) (stream.Receipt, error) {
@@ -189,11 +201,12 @@ func (p *streamPart) Store(ctx context.Context, r stream.Request) (stream.Receip
 // does anything.
 func (p *streamPart) close(ctx context.Context) error {
 	p.closing.Do(func() {
+		p.stop()
 		if running := p.running.Load(); running != nil {
 			p.closed = (*running).Close(ctx)
 		}
 		if err := p.database.Close(); err != nil {
-			p.log.Warn("stream cannot be closed", "stream", p.name(), "error", err)
+			p.log.Warn("stream cannot be closed", "stream", p.stream(), "error", err)
 		}
 	})
 	return p.closed
@@ -201,10 +214,10 @@ func (p *streamPart) close(ctx context.Context) error {
 
 // ready returns why the stream does not accept records; nil if it does.
 func (p *streamPart) ready() error {
-	if running := p.running.Load(); running != nil {
-		return (*running).Ready()
+	if err := p.failure(); err != nil {
+		return err
 	}
-	return errors.New("waiting for its database")
+	return (*p.running.Load()).Ready()
 }
 
 // closeStreams closes all streams at the same time, within http.drain_timeout, and then
@@ -270,7 +283,7 @@ func (a *app) streamAcks() []admin.StreamAck {
 	var acks []admin.StreamAck
 	for _, p := range a.streams {
 		if running := p.running.Load(); running != nil {
-			acks = append(acks, admin.StreamAck{Stream: p.name(), Level: (*running).Ack()})
+			acks = append(acks, admin.StreamAck{Stream: p.stream(), Level: (*running).Ack()})
 		}
 	}
 	return acks

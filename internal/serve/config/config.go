@@ -12,7 +12,7 @@ import "time"
 // Config is a configuration: the file on top of Default, with secrets resolved. Durations
 // are written as in Go ("100ms").
 type Config struct {
-	Listen   string   `yaml:"listen" doc:"public listener, HOST:PORT"`
+	Listen   string   `yaml:"listen" doc:"public listener, HOST:PORT or unix:PATH"`
 	Admin    Admin    `yaml:"admin" doc:"admin listener"`
 	Data     string   `yaml:"data" doc:"directory of all files that Spillway writes"`
 	Database Secret   `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
@@ -31,7 +31,7 @@ type Config struct {
 
 // Admin is the listener for operators.
 type Admin struct {
-	Listen string `yaml:"listen" doc:"HOST:PORT; loopback unless token is set"`
+	Listen string `yaml:"listen" doc:"HOST:PORT, loopback unless token is set, or unix:PATH"`
 	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, required by all requests except /livez and /readyz; empty: none"`
 }
 

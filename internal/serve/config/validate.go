@@ -147,18 +147,33 @@ func (v *validator) addresses(c Config) {
 
 func notTokenRune(r rune) bool { return r <= ' ' || r > '~' }
 
-// address checks HOST:PORT and returns the host. No host means 0.0.0.0, all addresses of
-// this machine.
+// unixPrefix begins the address of a Unix socket; its path follows.
+const unixPrefix = "unix:"
+
+// address checks HOST:PORT or unix:PATH and returns the host. No host means 0.0.0.0, all
+// addresses of this machine. The host of a Unix socket is localhost.
 func (v *validator) address(path, text string) string {
+	if file, ok := strings.CutPrefix(text, unixPrefix); ok {
+		if file == "" {
+			v.add(path, "must name the file of the socket, as unix:/run/spillway/http.sock", text)
+		}
+		return "localhost"
+	}
 	host, port, err := net.SplitHostPort(text)
 	if _, number := strconv.ParseUint(port, 10, 16); err != nil || number != nil || strings.ContainsFunc(host, unicode.IsSpace) {
-		v.add(path, "must be HOST:PORT, or :PORT for all addresses of this machine", text)
+		v.add(path, "must be HOST:PORT, :PORT for all addresses of this machine, or unix:PATH", text)
 		return ""
 	}
 	if host == "" {
 		return "0.0.0.0"
 	}
 	return host
+}
+
+// openToOthers reports whether other hosts can reach a valid listen address.
+func openToOthers(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	return err == nil && !strings.HasPrefix(listen, unixPrefix) && !isLoopback(host)
 }
 
 func isLoopback(host string) bool {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +24,7 @@ const (
 // PopupsOpenToOthers reports whether other hosts can reach popups that trust the user named
 // in the query.
 func (c Config) PopupsOpenToOthers() bool {
-	host, _, err := net.SplitHostPort(c.Listen)
-	return err == nil && !isLoopback(host) && c.Popups.Path != "" && c.Popups.Identity.Trust != "jwt"
+	return openToOthers(c.Listen) && c.Popups.Path != "" && c.Popups.Identity.Trust != "jwt"
 }
 
 // popups checks the block of popups. Without a path it is not served, and the other keys must

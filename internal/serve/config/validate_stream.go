@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +17,7 @@ const minKey = 16
 
 // OpenToOthers reports whether other hosts can reach the write paths without a key.
 func (c Config) OpenToOthers() bool {
-	host, _, err := net.SplitHostPort(c.Listen)
-	return err == nil && !isLoopback(host) && len(c.Keys) == 0
+	return openToOthers(c.Listen) && len(c.Keys) == 0
 }
 
 // Incomplete reports whether Validate finds mistakes that keep the columns from being

@@ -53,7 +53,7 @@ func TestValidateRefuses(t *testing.T) {
 			t.Errorf("%v, want one line %s...", err, want)
 		}
 	}
-	refused(`listen: must be HOST:PORT, or :PORT for all addresses of this machine, not "8080"`, func(c *Config) { c.Listen = "8080" })
+	refused(`listen: must be HOST:PORT, :PORT for all addresses of this machine, or unix:PATH, not "8080"`, func(c *Config) { c.Listen = "8080" })
 	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "" })
 	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "h:65536" })
 	refused("listen: must be HOST:PORT", func(c *Config) { c.Listen = "h:http" })
@@ -116,7 +116,7 @@ func TestValidateAll(t *testing.T) {
 		c.Feeds[1].Window = 0
 	}).Validate(func(Config) []Mistake { return []Mistake{{Path: "database", Rule: "must be better"}} })
 	want := `feeds[1].window: must be from 1 to 100000, not "0"
-listen: must be HOST:PORT, or :PORT for all addresses of this machine, not "x"
+listen: must be HOST:PORT, :PORT for all addresses of this machine, or unix:PATH, not "x"
 feeds[1].path: must differ from feeds[0].path, not "/orders"
 database: must be better`
 	if err == nil || err.Error() != want {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -17,7 +18,8 @@ const deadlineDrift = time.Second
 //
 // One goroutine uses a conn at a time, as fasthttp does. Close may be called by another.
 type conn struct {
-	*net.TCPConn
+	netConn
+	remote   net.Addr
 	listener *listener
 	socket   socket
 	read     connDeadline
@@ -27,9 +29,23 @@ type conn struct {
 	once     sync.Once
 }
 
-// newConn wraps c and counts it in l.
-func newConn(c *net.TCPConn, l *listener) (*conn, error) {
-	wrapped := &conn{TCPConn: c, listener: l}
+// netConn is what TCP and Unix connections have in common.
+type netConn interface {
+	net.Conn
+	CloseWrite() error
+	SyscallConn() (syscall.RawConn, error)
+}
+
+// newConn wraps a TCP or Unix connection and counts it in l.
+func newConn(accepted net.Conn, l *listener) (*conn, error) {
+	c, ok := accepted.(netConn)
+	if !ok {
+		panic("bug: the listener accepts connections of another type")
+	}
+	wrapped := &conn{netConn: c, remote: c.RemoteAddr(), listener: l}
+	if _, unix := c.(*net.UnixConn); unix {
+		wrapped.remote = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+	}
 	if err := wrapped.socket.bind(c); err != nil {
 		return nil, err
 	}
@@ -37,10 +53,14 @@ func newConn(c *net.TCPConn, l *listener) (*conn, error) {
 	return wrapped, nil
 }
 
+// RemoteAddr implements net.Conn. The clients of a Unix socket count as 127.0.0.1, because
+// they are on this machine.
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
 // Read implements io.Reader.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.read.due() {
-		if err := c.TCPConn.SetReadDeadline(c.read.asked); err != nil {
+		if err := c.netConn.SetReadDeadline(c.read.asked); err != nil {
 			return 0, err // net.Conn's own error
 		}
 		c.read.set = c.read.asked
@@ -55,7 +75,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // Write implements io.Writer.
 func (c *conn) Write(p []byte) (int, error) {
 	if c.write.due() {
-		if err := c.TCPConn.SetWriteDeadline(c.write.asked); err != nil {
+		if err := c.netConn.SetWriteDeadline(c.write.asked); err != nil {
 			return 0, err // net.Conn's own error
 		}
 		c.write.set = c.write.asked
@@ -89,7 +109,7 @@ func (c *conn) Close() error {
 		default:
 		}
 	})
-	return c.TCPConn.Close() // io.Closer's contract
+	return c.netConn.Close() // io.Closer's contract
 }
 
 // lingerFor is how long discard reads.
@@ -98,10 +118,10 @@ const lingerFor = time.Second
 // discard reads what the client still sends after its last response. Closing earlier would
 // reset the connection, and the client might not read the response.
 func (c *conn) discard() {
-	if c.CloseWrite() != nil || c.TCPConn.SetReadDeadline(time.Now().Add(lingerFor)) != nil {
+	if c.CloseWrite() != nil || c.netConn.SetReadDeadline(time.Now().Add(lingerFor)) != nil {
 		return // it is gone
 	}
-	_, _ = io.Copy(io.Discard, struct{ io.Reader }{c.TCPConn}) // until it closes, or the time is over
+	_, _ = io.Copy(io.Discard, struct{ io.Reader }{c.netConn}) // until it closes, or the time is over
 }
 
 // connDeadline is the requested deadline and the one that the poller has.

@@ -173,3 +173,6 @@ const retryAfter = time.Second
 
 // retrySeconds returns d as the seconds of a Retry-After header, at least 1.
 func retrySeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
+
+// retryText is retrySeconds as text.
+func retryText(d time.Duration) string { return strconv.Itoa(retrySeconds(d)) }

@@ -7,16 +7,121 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
+
+// Listener is an open socket that Run serves on.
+type Listener struct {
+	netListener
+	passed bool      // by the service manager, which keeps it open
+	remove sync.Once // removes the file of a Unix socket
+}
+
+// netListener is what TCP and Unix listeners have in common.
+type netListener interface {
+	net.Listener
+	SetDeadline(time.Time) error
+}
+
+// unixPrefix begins the address of a Unix socket; its path follows.
+const unixPrefix = "unix:"
+
+// IsUnix reports whether an address is that of a Unix socket.
+func IsUnix(address string) bool { return strings.HasPrefix(address, unixPrefix) }
+
+// UnixAddress returns the address of the Unix socket at a path.
+func UnixAddress(path string) string { return unixPrefix + path }
+
+// Listen opens the listener of an address, HOST:PORT or unix:PATH.
+func Listen(ctx context.Context, address string) (*Listener, error) {
+	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
+		return listenUnix(ctx, path)
+	}
+	var lc net.ListenConfig
+	lc.KeepAlive = -1         // http.idle_timeout ends dead connections; keep-alive costs four system calls per connection
+	lc.SetMultipathTCP(false) // it costs CPU per connection, and draining needs plain TCP
+	ln, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return newOpenListener(ln, false)
+}
+
+// Passed returns the listener of a listening socket that the service manager has opened.
+// It may have connections in its queue. When Run stops, those stay for the next process.
+// The caller may close file afterwards.
+func Passed(file *os.File) (*Listener, error) {
+	ln, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("listen on the passed socket %s: %w", file.Name(), err)
+	}
+	return newOpenListener(ln, true)
+}
+
+func newOpenListener(ln net.Listener, passed bool) (*Listener, error) {
+	open, ok := ln.(netListener)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("listen on %s: neither TCP nor a Unix socket of type stream", ln.Addr()), ln.Close())
+	}
+	return &Listener{netListener: open, passed: passed}, nil
+}
+
+// unlink removes the file of a Unix socket that this process has opened. Only the first call
+// does, because another process may have its own file there later.
+func (l *Listener) unlink() (err error) {
+	if _, unix := l.netListener.(*net.UnixListener); unix && !l.passed {
+		l.remove.Do(func() { err = os.Remove(l.Addr().String()) })
+	}
+	return err
+}
+
+// Close implements net.Listener.
+func (l *Listener) Close() error { return errors.Join(l.unlink(), l.netListener.Close()) }
+
+// unixMode lets the owner and the group of a Unix socket connect.
+const unixMode = 0o660
+
+// listenUnix opens a Unix socket. It replaces the file of a process that has ended.
+func listenUnix(ctx context.Context, path string) (*Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) && isDeserted(ctx, path) {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove the socket of an earlier process: %w", err)
+		}
+		ln, err = lc.Listen(ctx, "unix", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	if unix, ok := ln.(*net.UnixListener); ok {
+		unix.SetUnlinkOnClose(false) // see unlink
+	}
+	if err := os.Chmod(path, unixMode); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen: %w", err), ln.Close())
+	}
+	return newOpenListener(ln, false)
+}
+
+// isDeserted reports whether path is a Unix socket on which no process listens.
+func isDeserted(ctx context.Context, path string) bool {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
 
 // acceptDrain is how long queued connections are accepted at stop.
 const acceptDrain = 50 * time.Millisecond
 
 // listener counts and limits its connections, and drains its queue before it closes.
 type listener struct {
-	*net.TCPListener
+	*Listener
 	limit   int64  // connections open at once
 	refusal []byte // response to a connection beyond limit
 	open    atomic.Int64
@@ -24,14 +129,14 @@ type listener struct {
 	closed  chan struct{} // receives whenever a connection closes
 }
 
-func newListener(ln *net.TCPListener, limit int, refusal []byte) *listener {
-	return &listener{TCPListener: ln, limit: int64(limit), refusal: refusal, closed: make(chan struct{}, 1)}
+func newListener(ln *Listener, limit int, refusal []byte) *listener {
+	return &listener{Listener: ln, limit: int64(limit), refusal: refusal, closed: make(chan struct{}, 1)}
 }
 
 // Accept returns the next connection, or io.EOF after drain has emptied the queue.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.AcceptTCP()
+		c, err := l.Listener.Accept()
 		switch {
 		case err == nil && l.open.Load() < l.limit:
 			return newConn(c, l)
@@ -49,7 +154,7 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // refuse answers a connection beyond the limit.
-func (l *listener) refuse(c *net.TCPConn) {
+func (l *listener) refuse(c net.Conn) {
 	l.refused.Add(1)
 	_ = c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // an empty socket buffer takes it at once
 	_, _ = c.Write(l.refusal)
@@ -63,10 +168,16 @@ func isTemporary(err error) bool {
 
 // drain refuses new connections, lets Accept take those in the kernel's queue, and then
 // ends it. Closing the listener at once would reset queued connections, whose clients may
-// have sent a request.
+// have sent a request. The queue of a passed socket is left to the next process.
 func (l *listener) drain() error {
-	defer l.SetDeadline(time.Now().Add(acceptDrain)) // it fails on a closed listener only
-	return refuseNew(l.TCPListener)
+	if l.passed {
+		return l.SetDeadline(time.Now()) // it fails on a closed listener only
+	}
+	defer l.SetDeadline(time.Now().Add(acceptDrain)) // as above
+	if tcp, ok := l.netListener.(*net.TCPListener); ok {
+		return refuseNew(tcp)
+	}
+	return l.unlink()
 }
 
 // waitClosed waits until no connection is open or ctx ends.

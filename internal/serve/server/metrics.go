@@ -58,6 +58,7 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	d := newDescriptions()
+	s = s.current.Load()
 	seen := map[*route]bool{s.unknown: true}
 	s.unknown.collect(ch, d)
 	for _, e := range s.routes {

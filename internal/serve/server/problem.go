@@ -47,6 +47,7 @@ const (
 	notStored
 	unknownOutcome
 	stopping
+	notStarted
 
 	notIdentified
 	otherUser
@@ -109,6 +110,8 @@ func (k problemKind) describe() problem {
 		return problem{"unknown-outcome", fasthttp.StatusGatewayTimeout, "The outcome is unknown"}
 	case stopping:
 		return problem{"stopping", fasthttp.StatusServiceUnavailable, "The server stops"}
+	case notStarted:
+		return problem{"not-started", fasthttp.StatusServiceUnavailable, "This path cannot be served yet"}
 	case noRedis:
 		return problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
 	}

@@ -16,8 +16,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -40,6 +38,7 @@ type Config struct {
 	Keys          []string                                            // bearer keys of the write paths; none: no key is required
 	ProbeDatabase func(context.Context) error                         // one trivial statement
 	ProbeRedis    func(context.Context, string) ([]byte, bool, error) // GET key; nil: no Redis is configured
+	Down          []DownRoute                                         // parts that cannot be served yet
 	Connections   int                                                 // open at once
 	HeaderBytes   int                                                 // request line and headers
 	BodyBytes     int                                                 // request body
@@ -67,20 +66,15 @@ type QueryRoute struct {
 	Query *query.Query
 }
 
-// Server is the public listener. Use New, then Run once.
+// Server is the public listener. Use New, then Run once. Next and Switch replace its routes
+// while it runs.
 type Server struct {
+	*live
 	cfg      Config
-	base     context.Context // parent of all waits; a fasthttp context as parent costs a goroutine
 	probes   *sharedDeadline
-	stop     context.CancelFunc
-	http     *fasthttp.Server
 	routes   map[string]*entry
-	unknown  *route                   // metrics of requests without a route
-	listener atomic.Pointer[listener] // nil until Run
-	draining atomic.Bool
+	underway underway
 	keys     keyring
-	bodies   bodies
-	ids      requestIDs
 	names    names
 }
 
@@ -97,7 +91,7 @@ type route struct {
 	body   int  // largest body of a POST as sent, in bytes
 	keyed  bool // requires one of Config.Keys
 	handle func(*fasthttp.RequestCtx)
-	meter  meter
+	meter  *meter
 }
 
 // drainIdle is how long open connections may stay idle at stop. A request that arrives
@@ -106,16 +100,19 @@ const drainIdle = time.Second
 
 // New returns a server for cfg.
 func New(cfg Config) (*Server, error) {
-	s := &Server{
-		cfg:     cfg,
-		routes:  make(map[string]*entry),
-		unknown: &route{name: "unknown"},
-		keys:    newKeyring(cfg.Keys),
-		bodies:  bodies{limit: cfg.BodiesBytes},
-		ids:     requestIDs{boot: rand.Uint32()},
-		names:   newNames(),
+	l := newLive(cfg)
+	s, err := newGeneration(l, cfg)
+	if err != nil {
+		l.stop()
+		return nil, err
 	}
-	s.base, s.stop = context.WithCancel(context.Background())
+	l.current.Store(s)
+	return s, nil
+}
+
+// newGeneration returns a Server with the routes and settings of cfg on the connections of l.
+func newGeneration(l *live, cfg Config) (*Server, error) {
+	s := &Server{live: l, cfg: cfg, routes: make(map[string]*entry), keys: newKeyring(cfg.Keys), names: newNames()}
 	s.probes = newSharedDeadline(s.base, probeTimeout)
 	s.add("/hello", s.hello)
 	s.add("/probe/empty", s.hello)
@@ -141,24 +138,17 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	s.http = &fasthttp.Server{
-		Handler:               s.serve,
-		ErrorHandler:          s.serveError,
-		HeaderReceived:        s.received,
-		ExpectHandler:         s.expected,
-		Concurrency:           math.MaxInt32, // the listener has the limit
-		ReadBufferSize:        cfg.HeaderBytes,
-		MaxRequestBodySize:    cfg.BodyBytes,
-		ReadTimeout:           cfg.ReadTimeout,
-		WriteTimeout:          cfg.WriteTimeout,
-		IdleTimeout:           cfg.IdleTimeout,
-		NoDefaultServerHeader: true,
-		NoDefaultContentType:  true,
-		CloseOnShutdown:       true,
-		StreamRequestBody:     true, // for receiveBody
-		// Otherwise files of a form are written to disk before a handler runs.
-		DisablePreParseMultipartForm: true,
-		Logger:                       discardLogger{},
+	for _, d := range cfg.Down {
+		if err := s.addDown(d); err != nil {
+			return nil, err
+		}
+	}
+	for _, e := range s.routes {
+		for _, r := range []*route{e.read, e.write} {
+			if r != nil && r.meter == nil {
+				r.meter = s.meter(r.name)
+			}
+		}
 	}
 	return s, nil
 }
@@ -215,25 +205,9 @@ func (e *entry) setWrite(r *route) bool {
 	return free
 }
 
-// Listen opens the TCP listener for Run.
-func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
-	var lc net.ListenConfig
-	lc.KeepAlive = -1         // http.idle_timeout ends dead connections; keep-alive costs four system calls per connection
-	lc.SetMultipathTCP(false) // it costs CPU per connection, and draining needs plain TCP
-	ln, err := lc.Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	tcp, ok := ln.(*net.TCPListener)
-	if !ok {
-		return nil, fmt.Errorf("listen on %s: not a TCP listener", address)
-	}
-	return tcp, nil
-}
-
 // Run serves on ln until ctx ends, then drains. It returns when every connection is
 // closed, or with an error after DrainTimeout.
-func (s *Server) Run(ctx context.Context, ln *net.TCPListener) error {
+func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	defer s.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
 	s.listener.Store(l)

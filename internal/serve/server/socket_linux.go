@@ -24,7 +24,7 @@ type socket struct {
 	in, out transfer
 }
 
-func (s *socket) bind(c *net.TCPConn) error {
+func (s *socket) bind(c netConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return errors.Join(fmt.Errorf("reach the socket: %w", err), c.Close())

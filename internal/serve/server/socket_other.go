@@ -7,17 +7,17 @@ import (
 	"net"
 )
 
-// socket reads and writes a connection through net.TCPConn. The build tag portable selects
+// socket reads and writes a connection through net.Conn. The build tag portable selects
 // it on Linux, for tests.
-type socket struct{ tcp *net.TCPConn }
+type socket struct{ conn netConn }
 
-func (s *socket) bind(c *net.TCPConn) error {
-	s.tcp = c
+func (s *socket) bind(c netConn) error {
+	s.conn = c
 	return nil
 }
 
-func (s *socket) read(p []byte) (int, error)  { return s.tcp.Read(p) }
-func (s *socket) write(p []byte) (int, error) { return s.tcp.Write(p) }
+func (s *socket) read(p []byte) (int, error)  { return s.conn.Read(p) }
+func (s *socket) write(p []byte) (int, error) { return s.conn.Write(p) }
 
 // refuseNew reports that only Linux can drain a listener's queue.
 func refuseNew(*net.TCPListener) error { return errors.New("draining the accept queue requires Linux") }

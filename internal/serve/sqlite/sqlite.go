@@ -41,6 +41,9 @@ type DB struct {
 	slots  chan struct{} // one token per connection in use
 	closed chan struct{}
 
+	opening sync.Mutex
+	opened  bool // guarded by opening
+
 	mu   sync.Mutex
 	idle []*sqlite.Conn // the most recently used one is last and used next
 
@@ -50,9 +53,21 @@ type DB struct {
 	connects atomic.Int64
 }
 
-// Open opens the file of url, creates it if it is missing, puts it in WAL mode and opens
-// pool.Min connections. Errors name the file. ctx bounds the opening only.
+// Open returns the database of a file after its first Ping. ctx bounds the opening only.
 func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
+	db, err := New(url, pool, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := db.open(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// New returns the database of the file of url. The first Ping opens the file, or a later one if
+// that fails. Before, other methods may return errors.
+func New(url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 	if url.Path() == "" {
 		return nil, fmt.Errorf("open %s: not the address of a SQLite file; write sqlite:PATH", url)
 	}
@@ -64,25 +79,42 @@ func Open(ctx context.Context, url database.URL, pool database.Pool, log *slog.L
 		AcquireTimeout:   cmp.Or(pool.AcquireTimeout, defaults.AcquireTimeout),
 		StatementTimeout: cmp.Or(pool.StatementTimeout, defaults.StatementTimeout),
 	}
-	db := &DB{
+	return &DB{
 		file:   url.Path(),
 		limits: limits,
 		log:    log,
 		slots:  make(chan struct{}, limits.Max),
 		closed: make(chan struct{}),
+	}, nil
+}
+
+// open creates the file if it is missing, puts it in WAL mode and opens pool.Min connections,
+// unless that was done. Errors name the file.
+func (db *DB) open(ctx context.Context) error {
+	db.opening.Lock()
+	defer db.opening.Unlock()
+	if db.opened {
+		return nil
 	}
 	if err := db.prepare(ctx); err != nil {
-		return nil, fmt.Errorf("open %s: %w", url, err)
+		return fmt.Errorf("open sqlite:%s: %w", db.file, err)
 	}
-	for range min(limits.Min, limits.Max) {
+	var idle []*sqlite.Conn
+	for range min(db.limits.Min, db.limits.Max) {
 		conn, err := db.connect()
 		if err != nil {
-			_ = db.Close()
-			return nil, fmt.Errorf("open %s: %w", url, err)
+			for _, c := range idle {
+				_ = c.Close()
+			}
+			return fmt.Errorf("open sqlite:%s: %w", db.file, err)
 		}
-		db.idle = append(db.idle, conn)
+		idle = append(idle, conn)
 	}
-	return db, nil
+	db.mu.Lock()
+	db.idle = append(db.idle, idle...)
+	db.mu.Unlock()
+	db.opened = true
+	return nil
 }
 
 // prepare creates the file if needed and puts it in WAL mode, which stays with the file.
@@ -258,6 +290,9 @@ func (db *DB) Close() error {
 
 // Ping returns nil if the file can be read.
 func (db *DB) Ping(ctx context.Context) error {
+	if err := db.open(ctx); err != nil {
+		return err
+	}
 	err := db.read(ctx, func(conn *sqlite.Conn) error {
 		_, err := schemaVersion(conn)
 		return err

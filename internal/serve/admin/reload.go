@@ -1,0 +1,77 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// unixPrefix begins the address of a Unix socket; its path follows.
+const unixPrefix = "unix:"
+
+// reloadRoutes adds POST /reload.
+func (s *Server) reloadRoutes(mux *http.ServeMux) {
+	// Without a token, a page in the operator's browser can send requests here.
+	own := http.NewCrossOriginProtection()
+	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeProblem(w, http.StatusForbidden, "pages of other origins may not reload the configuration")
+	}))
+	mux.Handle("POST /reload", own.Handler(http.HandlerFunc(s.reload)))
+	mux.HandleFunc("/reload", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Allow", "POST")
+		writeProblem(w, http.StatusMethodNotAllowed, "this path answers POST")
+	})
+}
+
+// reload applies the configuration file. The answer comes when it is in force.
+func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it takes as long as it takes
+	if err := s.cfg.Reload(r.Context()); err != nil {
+		writeProblem(w, http.StatusConflict, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// Reload sends POST /reload to the admin listener at an address, HOST:PORT or unix:PATH.
+// refused says why the process has changed nothing; "" if the configuration is in force.
+func Reload(ctx context.Context, address, token string) (refused string, err error) {
+	transport := &http.Transport{DisableKeepAlives: true}
+	url := "http://" + address + "/reload"
+	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
+		url = "http://localhost/reload"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
+	if err != nil {
+		return "", fmt.Errorf("reload: %w", err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return "", fmt.Errorf("reload: %w", err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	if err != nil {
+		return "", fmt.Errorf("reload: %w", err)
+	}
+	var problem struct{ Detail string }
+	_ = json.Unmarshal(body, &problem) // if it is something else, the status has to do
+	switch answer.StatusCode {
+	case http.StatusNoContent:
+		return "", nil
+	case http.StatusConflict:
+		return problem.Detail, nil
+	}
+	return "", fmt.Errorf("reload: %s answers %s: %s", address, answer.Status, problem.Detail)
+}

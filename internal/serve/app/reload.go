@@ -1,0 +1,187 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"spillway/internal/exit"
+	"spillway/internal/serve/config"
+	"spillway/internal/yaml"
+)
+
+// reloadTimeout bounds the start of the feeds and queries that a reload brings.
+const reloadTimeout = 30 * time.Second
+
+// reloadOnSignal reloads the configuration at each signal until ctx ends.
+func (a *app) reloadOnSignal(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+		}
+		if err := a.reload(ctx); err != nil && ctx.Err() == nil {
+			a.log.Error("configuration not reloaded: nothing has changed", "error", err)
+		}
+	}
+}
+
+// reload applies the configuration file as it is now, or returns an error and changes nothing.
+// Feeds and queries that are new or changed are started beside the others, and have to succeed.
+// Then all routes are switched at once, and those that are gone are closed when their requests
+// are answered. A second reload waits for the first.
+func (a *app) reload(ctx context.Context) error {
+	a.reloading.Lock()
+	defer a.reloading.Unlock()
+	if a.closed || !a.public.Serving() || a.public.Draining() {
+		return errors.New("the process is starting or stopping")
+	}
+	if a.options.File == "" {
+		return exit.UsageError(errors.New("the process has no configuration file: start it with spillway serve FILE"))
+	}
+	notifyReloading(a.log)
+	defer notify(a.log, ready)
+	cfg, _, err := a.options.load()
+	if err != nil {
+		return err
+	}
+	before := a.current()
+	if names := fixedChanges(before.cfg, cfg); len(names) > 0 {
+		return exit.UsageError(fmt.Errorf("%s cannot change while the process runs: restart it", strings.Join(names, ", ")))
+	}
+	level, err := logLevel(cfg.Log)
+	if err != nil {
+		return err
+	}
+	if a.certificate != nil {
+		a.certificate.renew(time.Now())
+	}
+	next, err := a.startReads(ctx, cfg, &before)
+	if err != nil {
+		return err
+	}
+	a.level.Set(level)
+	gone := without(&before, next)
+	a.leftover = append(a.leftover, gone)
+	a.log.Info("configuration reloaded", "file", a.options.File, "started", len(without(next, &before).parts()), "closed", len(gone.parts()))
+	a.closeLeftover(ctx)
+	return nil
+}
+
+// startReads starts the feeds and queries of cfg that are not among those before, and puts
+// cfg in force.
+func (a *app) startReads(ctx context.Context, cfg config.Config, before *reads) (*reads, error) {
+	next, err := a.newReads(cfg)
+	if err == nil {
+		ctx, cancel := context.WithTimeoutCause(ctx, reloadTimeout, fmt.Errorf("feeds and queries have not started within %s", reloadTimeout))
+		defer cancel()
+		err = a.startParts(ctx, without(next, before).parts(), true, func() {})
+	}
+	if err == nil {
+		err = a.replace(next)
+	}
+	if err != nil {
+		without(next, before).close()
+		a.retainStores()
+		return nil, err
+	}
+	return next, nil
+}
+
+// replace serves these feeds and queries from now on.
+func (a *app) replace(next *reads) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.publishLocked(next); err != nil {
+		return err
+	}
+	a.reads = *next
+	return nil
+}
+
+// without returns those feeds and queries of r that other does not have.
+func without(r, other *reads) *reads {
+	has := make(map[*part]bool)
+	for _, p := range other.parts() {
+		has[p] = true
+	}
+	rest := &reads{}
+	for _, p := range r.feeds {
+		if !has[p.part] {
+			rest.feeds = append(rest.feeds, p)
+		}
+	}
+	for _, p := range r.queries {
+		if !has[p.part] {
+			rest.queries = append(rest.queries, p)
+		}
+	}
+	return rest
+}
+
+// closeLeftover closes the feeds and queries that are served no more, and the databases that
+// only they used. If their requests are not answered in time, a later call closes them.
+func (a *app) closeLeftover(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.HTTP.DrainTimeout)
+	defer cancel()
+	if !a.public.AwaitRetired(ctx) {
+		a.log.Warn("requests of the configuration before are not answered yet: its feeds and queries stay open until the next reload")
+		return
+	}
+	for _, r := range a.leftover {
+		r.close()
+	}
+	a.leftover = nil
+	a.retainStores()
+}
+
+// retainStores closes the databases that no part uses.
+func (a *app) retainStores() {
+	used := map[*store]bool{a.defaultStore: true}
+	if a.replica != nil {
+		used[a.replica.store] = true
+	}
+	for _, p := range a.parts() {
+		used[p.store] = true
+	}
+	for _, r := range a.leftover {
+		for _, p := range r.parts() {
+			used[p.store] = true
+		}
+	}
+	a.stores.retain(used)
+}
+
+// fixedChanges names the settings that differ and that a reload cannot change.
+func fixedChanges(now, next config.Config) []string {
+	for _, c := range []*config.Config{&now, &next} {
+		c.Feeds, c.Queries, c.Keys = nil, nil, nil
+		c.HTTP.CORSOrigins, c.HTTP.TrustedProxies = nil, nil
+		c.Log.Access, c.Log.Level = false, ""
+	}
+	return differences("", reflect.ValueOf(now), reflect.ValueOf(next))
+}
+
+// differences returns the paths of the values in which two configurations differ.
+func differences(path string, a, b reflect.Value) []string {
+	var found []string
+	switch {
+	case a.Kind() == reflect.Struct && a.NumField() > 0 && a.Type().Field(0).Tag.Get("yaml") != "":
+		for i := range a.NumField() {
+			name := a.Type().Field(i).Tag.Get("yaml")
+			found = append(found, differences(yaml.Join(path, name), a.Field(i), b.Field(i))...)
+		}
+	case a.Kind() == reflect.Slice && a.Type().Elem().Kind() == reflect.Struct && a.Len() == b.Len():
+		for i := range a.Len() {
+			found = append(found, differences(yaml.Index(path, i), a.Index(i), b.Index(i))...)
+		}
+	case !reflect.DeepEqual(a.Interface(), b.Interface()):
+		found = append(found, path)
+	}
+	return found
+}

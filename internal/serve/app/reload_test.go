@@ -1,0 +1,40 @@
+package app
+
+import (
+	"slices"
+	"testing"
+
+	"spillway/internal/serve/config"
+)
+
+// A change that a reload cannot apply is named by its key.
+func TestFixedChanges(t *testing.T) {
+	base := func() config.Config {
+		c := BuiltIn()
+		c.Queries = []config.Query{config.DefaultQuery()}
+		return c
+	}
+	for _, test := range []struct {
+		change func(*config.Config)
+		want   []string
+	}{
+		{func(*config.Config) {}, nil},
+		{func(c *config.Config) { c.Feeds, c.Queries = nil, nil }, nil},
+		{func(c *config.Config) { c.Keys = []config.Secret{"0123456789abcdef"} }, nil},
+		{func(c *config.Config) { c.HTTP.CORSOrigins, c.HTTP.TrustedProxies = []string{"*"}, []string{"::1"} }, nil},
+		{func(c *config.Config) { c.Log.Level, c.Log.Access = "debug", true }, nil},
+		{func(c *config.Config) { c.Listen, c.Log.Format = ":80", "json" }, []string{"listen", "log.format"}},
+		{func(c *config.Config) { c.Database, c.Admin.Token = "sqlite:x", "secret" }, []string{"admin.token", "database"}},
+		{func(c *config.Config) { c.HTTP.BodyBytes++ }, []string{"http.body_bytes"}},
+		{func(c *config.Config) { c.Streams[1].Columns[0].Required = !c.Streams[1].Columns[0].Required }, []string{"streams[1].columns[0]"}},
+		{func(c *config.Config) { c.Streams[1].WaitMax++ }, []string{"streams[1].wait_max"}},
+		{func(c *config.Config) { c.Streams = c.Streams[:1] }, []string{"streams"}},
+		{func(c *config.Config) { c.Popups.Path = "/other" }, []string{"popups.path"}},
+	} {
+		now, next := base(), base()
+		test.change(&next)
+		if got := fixedChanges(now, next); !slices.Equal(got, test.want) {
+			t.Errorf("%v, want %v", got, test.want)
+		}
+	}
+}
