@@ -10,6 +10,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
@@ -56,6 +57,18 @@ func TestQuery(t *testing.T) {
 	for sql, want := range map[string]string{"SELECT id, name AS id FROM t": "one name", "SELECT nope FROM t": "nope"} {
 		if err := make(sql).Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", sql, err, want)
+		}
+	}
+	for _, test := range []struct{ sql, value string }{
+		{"SELECT id FROM t WHERE name REGEXP :name", "("},
+		{"SELECT id FROM t WHERE name LIKE 'a' ESCAPE :name", "ab"},
+	} {
+		q := make(test.sql, name)
+		for _, value := range []string{test.value, "a"} {
+			err := q.Run(t.Context(), []string{value}, plenty, new(query.Rows))
+			if rejected := errors.Is(err, param.ErrValue); rejected != (value == test.value) {
+				t.Errorf("%s with %q: %v", test.sql, value, err)
+			}
 		}
 	}
 	many := make("SELECT a.n FROM many a, many b")
