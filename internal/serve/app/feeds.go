@@ -22,6 +22,7 @@ func (a *app) openFeeds() error {
 		}
 		st.needed = true
 		settings := feedConfig(c, st.gate, a.log)
+		settings.Refreshes, settings.ValueCalls, settings.Down = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2), st.down
 		source, err := st.feed(settings.Definition)
 		if err != nil {
 			return exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
@@ -31,6 +32,7 @@ func (a *app) openFeeds() error {
 			if err != nil {
 				return exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
 			}
+			settings.Down = func(ctx context.Context) bool { return st.down(ctx) && r.store.down(ctx) }
 			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
 		}
 		f := feed.Open(settings, source)
@@ -62,6 +64,7 @@ func feedConfig(c *config.Feed, gate feed.Gate, log *slog.Logger) feed.Config {
 		WaitersMax: c.WaitersMax,
 		WindowsMax: c.WindowsMax,
 		SweepShare: c.SweepShare,
+		SweepBytes: c.SweepBytes,
 		Gate:       gate,
 		Log:        log,
 	}

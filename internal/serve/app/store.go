@@ -2,9 +2,12 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -26,6 +29,15 @@ type store struct {
 	optional bool      // a replica: the primary answers while it is down
 	needed   bool      // serving requires it
 	spooled  bool      // a stream writes to it through the spool
+
+	refreshes *semaphore.Weighted // leaves one connection of the refreshes of many windows
+}
+
+// down reports whether the database does not answer. If all connections are in use, it does:
+// statements end after their timeout.
+func (st *store) down(ctx context.Context) bool {
+	err := st.Probe(ctx)
+	return err != nil && !errors.Is(err, database.ErrBusy)
 }
 
 // connection is a database's pool.
@@ -67,6 +79,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 		return st, nil
 	}
 	st := &store{url: url, gate: feed.NewGate(s.pool.Max)}
+	st.refreshes = semaphore.NewWeighted(int64(max(1, s.pool.Max-1)))
 	switch url.Driver {
 	case database.Postgres:
 		var db *postgres.DB
