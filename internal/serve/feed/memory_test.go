@@ -25,10 +25,10 @@ type table struct {
 	down    error
 	latency time.Duration
 	values  func(ctx context.Context, args []string) error // nil: every value is good
-	reads   int // Read of whole windows
-	pages   int // other Reads
-	walks   int // Keys
-	walked  int // the largest Skip seen
+	reads   int                                            // Read of whole windows
+	pages   int                                            // other Reads
+	walks   int                                            // Keys
+	walked  int                                            // the largest Skip seen
 }
 
 func newTable(n int) *table {
