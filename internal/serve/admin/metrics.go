@@ -64,6 +64,7 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Pages that shared another request's statement.", nil},
 		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
 		{"segment_rows", gauge, func(s s) float64 { return float64(s.SegmentRows) }, "Rows counted for deep offsets.", nil},
+		{"segment_bytes", gauge, func(s s) float64 { return float64(s.SegmentBytes) }, "Memory of the counts for deep offsets.", nil},
 		{"segment_age_seconds", gauge, func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
 		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows dropped for others.", nil},
 	})

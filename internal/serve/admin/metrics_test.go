@@ -23,7 +23,7 @@ func TestMetrics(t *testing.T) {
 			return []feed.Stats{{
 				Name: "/goodslist", Windows: 1, Rows: 200, AgeSeconds: 0.25, Refreshes: 2, RefreshErrors: 3, RefreshSeconds: 1.5,
 				WindowPages: 4, DatabasePages: 5, NotModified: 6, Refused: 7, Coalesced: 8, Waiting: 9,
-				SegmentRows: 10, SegmentAgeSeconds: 11, Evictions: 12,
+				SegmentRows: 10, SegmentBytes: 13, SegmentAgeSeconds: 11, Evictions: 12,
 			}, {Name: "/by-city", Rows: 7}}
 		}),
 	)
@@ -48,6 +48,7 @@ func TestMetrics(t *testing.T) {
 		`spillway_feed_refused_total{feed="/goodslist"} 7`,
 		`spillway_feed_rows{feed="/goodslist"} 200`,
 		`spillway_feed_segment_age_seconds{feed="/goodslist"} 11`,
+		`spillway_feed_segment_bytes{feed="/goodslist"} 13`,
 		`spillway_feed_segment_rows{feed="/goodslist"} 10`,
 		`spillway_feed_waiting{feed="/goodslist"} 9`,
 		`spillway_feed_windows{feed="/goodslist"} 1`,

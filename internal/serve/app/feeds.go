@@ -29,6 +29,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 		return nil, err
 	}
 	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate, a.log)}
+	p.settings.Refreshes, p.settings.ValueCalls, p.settings.Down = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2), st.down
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
 	if p.source, err = st.feed(p.settings.Definition); err != nil {
 		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
@@ -38,6 +39,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 		if err != nil {
 			return nil, exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
 		}
+		p.settings.Down = func(ctx context.Context) bool { return st.down(ctx) && r.store.down(ctx) }
 		p.source = &feed.Replicated{Replica: replica, Primary: p.source, Switch: r.reads, Timeout: p.settings.Timeout}
 	}
 	return p, nil
@@ -88,6 +90,7 @@ func feedConfig(c *config.Feed, gate feed.Gate, log *slog.Logger) feed.Config {
 		WaitersMax: c.WaitersMax,
 		WindowsMax: c.WindowsMax,
 		SweepShare: c.SweepShare,
+		SweepBytes: c.SweepBytes,
 		Gate:       gate,
 		Log:        log,
 	}

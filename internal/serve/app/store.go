@@ -2,12 +2,14 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -25,9 +27,10 @@ import (
 type store struct {
 	connection
 	tables
-	url    database.URL
-	gate   feed.Gate     // leaves one connection to the refreshes
-	starts chan struct{} // one token per part that is starting
+	url       database.URL
+	gate      feed.Gate           // leaves one connection to the refreshes
+	refreshes *semaphore.Weighted // leaves one connection of the refreshes of many windows
+	starts    chan struct{}       // one token per part that is starting
 
 	metrics    prometheus.Collector
 	registered bool // metrics is; not while another store has the same address, but for the password
@@ -43,6 +46,13 @@ func (st *store) enterStart(ctx context.Context) (leave func(), err error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for other parts to start: %w", ctx.Err())
 	}
+}
+
+// down reports whether the database does not answer. If all connections are in use, it does:
+// statements end after their timeout.
+func (st *store) down(ctx context.Context) bool {
+	err := st.Probe(ctx)
+	return err != nil && !errors.Is(err, database.ErrBusy)
 }
 
 // connection is a database's pool.
@@ -89,6 +99,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 		return st, nil
 	}
 	st := &store{url: url, gate: feed.NewGate(s.pool.Max), starts: make(chan struct{}, max(1, s.pool.Max/2))}
+	st.refreshes = semaphore.NewWeighted(int64(max(1, s.pool.Max-1)))
 	switch url.Driver {
 	case database.Postgres:
 		var db *postgres.DB

@@ -2,6 +2,8 @@
 //
 // It is like groupcache's singleflight, and in addition callers wait under their own
 // context, their number is bounded, and a call is cancelled when its last caller has left.
+// Calls can belong to classes, each with bounds of its own, so that one class cannot take
+// the others' room.
 // It caches no result: a caller that arrives after a call starts a new one. There are never
 // two calls for one key at the same time: a caller that arrives while a cancelled call still
 // runs waits for its end.
@@ -18,15 +20,28 @@ var ErrFull = errors.New("too many requests are waiting")
 
 // Group shares calls by key. Use New. Its methods may be called concurrently.
 type Group[V any] struct {
-	limit int
-	base  context.Context // the group's lifetime
-	stop  context.CancelFunc
-	wait  sync.WaitGroup
+	limits Limits
+	base   context.Context // the group's lifetime
+	stop   context.CancelFunc
+	wait   sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
 	calls   map[string]*call[V]
+	classes map[string]*class
 	waiting int
 	shared  uint64
+}
+
+// Limits bound each class of a group.
+type Limits struct {
+	Callers int // callers waiting at once; others get ErrFull
+	Calls   int // calls running at once; others wait for their turn. 0: no limit
+}
+
+// class counts what is under way in one class. It is guarded by Group.mu.
+type class struct {
+	callers, calls int
+	turns          chan struct{} // one token per running call; nil: no limit
 }
 
 type call[V any] struct {
@@ -38,24 +53,40 @@ type call[V any] struct {
 }
 
 // New returns a group for at most limit waiting callers. The owner must call Close.
-func New[V any](limit int) *Group[V] {
+func New[V any](limit int) *Group[V] { return NewClasses[V](Limits{Callers: limit}) }
+
+// NewClasses returns a group whose classes have these limits. The owner must call Close.
+func NewClasses[V any](limits Limits) *Group[V] {
 	base, stop := context.WithCancel(context.Background())
-	return &Group[V]{limit: limit, base: base, stop: stop, calls: make(map[string]*call[V])}
+	return &Group[V]{limits: limits, base: base, stop: stop, calls: make(map[string]*call[V]), classes: make(map[string]*class)}
 }
 
-// Do returns the result of fn for key. If a call for key is running, Do waits for its result
-// instead, and shared is true. fn runs in its own goroutine. Its context ends when the last
-// caller has left or the group is closed; fn should then return soon, because new callers
-// wait for that. Do returns ctx's error when ctx ends, and ErrFull if too many callers wait.
+// Do is DoClass for a group with a single class.
 func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) (V, error)) (value V, shared bool, err error) {
+	return g.DoClass(ctx, "", key, fn)
+}
+
+// DoClass returns the result of fn for key, which belongs to one class. If a call for key is
+// running, DoClass waits for its result instead, and shared is true. fn runs in its own
+// goroutine. Its context ends when the last caller has left or the group is closed; fn should
+// then return soon, because new callers wait for that. DoClass returns ctx's error when ctx
+// ends, and ErrFull if too many callers of the class wait.
+func (g *Group[V]) DoClass(ctx context.Context, name, key string, fn func(context.Context) (V, error)) (value V, shared bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.waiting >= g.limit {
+	cl := g.classLocked(name)
+	if cl.callers >= g.limits.Callers {
+		g.releaseLocked(name, cl)
 		return value, false, ErrFull
 	}
 	g.waiting++
-	defer func() { g.waiting-- }()
-	c, shared, err := g.joinLocked(ctx, key, fn)
+	cl.callers++
+	defer func() {
+		g.waiting--
+		cl.callers--
+		g.releaseLocked(name, cl)
+	}()
+	c, shared, err := g.joinLocked(ctx, name, key, fn)
 	if err != nil {
 		return value, false, err
 	}
@@ -78,14 +109,14 @@ func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 
 // joinLocked adds the caller to the call for key: the running one, or a new one after a
 // cancelled one has ended. It unlocks while it waits.
-func (g *Group[V]) joinLocked(ctx context.Context, key string, fn func(context.Context) (V, error)) (c *call[V], shared bool, err error) {
+func (g *Group[V]) joinLocked(ctx context.Context, name, key string, fn func(context.Context) (V, error)) (c *call[V], shared bool, err error) {
 	for {
 		if g.base.Err() != nil {
 			return nil, false, context.Canceled
 		}
 		c, shared = g.calls[key]
 		if !shared {
-			c = g.startLocked(key, fn)
+			c = g.startLocked(name, key, fn)
 		}
 		if !shared || c.waiters > 0 {
 			break
@@ -108,21 +139,67 @@ func (g *Group[V]) joinLocked(ctx context.Context, key string, fn func(context.C
 	return c, shared, nil
 }
 
-func (g *Group[V]) startLocked(key string, fn func(context.Context) (V, error)) *call[V] {
+func (g *Group[V]) startLocked(name, key string, fn func(context.Context) (V, error)) *call[V] {
 	ctx, cancel := context.WithCancel(g.base)
 	c := &call[V]{done: make(chan struct{}), cancel: cancel}
 	g.calls[key] = c
+	cl := g.classLocked(name)
+	cl.calls++
 	g.wait.Add(1)
 	go func() {
 		defer g.wait.Done()
-		c.value, c.err = fn(ctx)
+		if c.err = cl.begin(ctx); c.err == nil {
+			c.value, c.err = fn(ctx)
+			cl.end()
+		}
 		g.mu.Lock()
 		delete(g.calls, key)
+		cl.calls--
+		g.releaseLocked(name, cl)
 		g.mu.Unlock()
 		close(c.done)
 		cancel()
 	}()
 	return c
+}
+
+// classLocked returns the class of that name. The caller calls releaseLocked.
+func (g *Group[V]) classLocked(name string) *class {
+	cl, ok := g.classes[name]
+	if !ok {
+		cl = &class{}
+		if g.limits.Calls > 0 {
+			cl.turns = make(chan struct{}, g.limits.Calls)
+		}
+		g.classes[name] = cl
+	}
+	return cl
+}
+
+// releaseLocked forgets a class in which nothing is under way.
+func (g *Group[V]) releaseLocked(name string, cl *class) {
+	if cl.callers == 0 && cl.calls == 0 {
+		delete(g.classes, name)
+	}
+}
+
+// begin waits for the turn of a call. After nil, the call must end.
+func (cl *class) begin(ctx context.Context) error {
+	if cl.turns == nil {
+		return nil
+	}
+	select {
+	case cl.turns <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (cl *class) end() {
+	if cl.turns != nil {
+		<-cl.turns
+	}
 }
 
 // Waiting returns how many callers wait now, and how many have shared another caller's call.

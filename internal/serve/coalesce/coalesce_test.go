@@ -159,3 +159,48 @@ func TestFull(t *testing.T) {
 		}
 	})
 }
+
+// One class fills its own room only, and its calls take turns.
+func TestClassesAreBoundedAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewClasses[int](Limits{Callers: 10, Calls: 2})
+		defer g.Close()
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var running, most int
+		count := func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			running += n
+			most = max(most, running)
+		}
+		var full atomic.Int64
+		for i := range 15 {
+			all.Go(func() {
+				_, _, err := g.DoClass(t.Context(), "bad", "bad"+strconv.Itoa(i), func(context.Context) (int, error) {
+					count(1)
+					defer count(-1)
+					<-time.After(time.Second)
+					return 0, nil
+				})
+				if errors.Is(err, ErrFull) {
+					full.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		start := time.Now()
+		if v, _, err := g.DoClass(t.Context(), "good", "good", func(context.Context) (int, error) { return 7, nil }); v != 7 || err != nil || time.Since(start) > 0 {
+			t.Errorf("the other class: %d, %v after %v", v, err, time.Since(start))
+		}
+		all.Wait()
+		if full.Load() != 5 || most != 2 || time.Since(start) != 5*time.Second {
+			t.Errorf("%d refused, %d at once, %v; want 5, 2, 5s", full.Load(), most, time.Since(start))
+		}
+		if len(g.classes) != 0 {
+			t.Errorf("%d classes are left", len(g.classes))
+		}
+	})
+}

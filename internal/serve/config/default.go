@@ -77,5 +77,6 @@ func DefaultFeed() Feed {
 		WaitersMax: 1000,
 		WindowsMax: 100,
 		SweepShare: 0.02,
+		SweepBytes: 64 << 20,
 	}
 }

@@ -76,6 +76,7 @@ feeds:
     waiters_max: 1000
     windows_max: 100
     sweep_share: 0.02
+    sweep_bytes: 67108864
 queries: []
 streams: []
 spool:

@@ -13,10 +13,14 @@
 //   - While the database is down, the last snapshot is served with its age, up to
 //     Config.StaleMax. Then Page returns ErrUnavailable until a refresh succeeds.
 //   - If the database is slow, refreshes use at most half of one connection's time, and
-//     requests wait at most Config.Timeout. If Config.WaitersMax requests wait, others get
-//     ErrBusy.
-//   - If there are too many values of the parameters, the least recently used window is
-//     dropped.
+//     requests wait at most Config.Timeout. If Config.WaitersMax requests wait for one value
+//     of the parameters, others for it get ErrBusy.
+//   - If there are more values of the parameters than Config.WindowsMax, those that are asked
+//     for most have a window (see admission). The pages of the others are read from the
+//     database, and their requests share statements.
+//   - A value that the database rejects (param.ErrValue) has no window. A value whose
+//     statement fails makes the feed unready only if Config.Down says that the database does
+//     not answer.
 //
 // The package contains no SQL and no HTTP: a Source reads rows, and package server answers
 // requests.
@@ -26,10 +30,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"spillway/internal/serve/coalesce"
 )
@@ -46,11 +55,24 @@ type Config struct {
 	Limit      int           // rows per page by default
 	LimitMax   int           // rows per page at most
 	OffsetMax  int           // the largest offset
-	WaitersMax int           // requests waiting at once
+	WaitersMax int           // requests waiting at once, per value of the parameters
 	WindowsMax int           // windows kept at once
-	SweepShare float64       // share of one connection's time spent counting rows again
-	Gate       Gate          // bounds statements for older pages; shared by feeds of one database
+	SweepShare float64       // share of one connection's time spent counting rows
+	SweepBytes int           // memory of the counts
+	Gate       Gate          // bounds statements for pages and counts; shared by feeds of one database
 	Log        *slog.Logger
+
+	// Refreshes bounds the refreshes of windows with parameters, so that they leave a
+	// connection for other statements. Feeds of one database share it. Nil: no bound.
+	Refreshes *semaphore.Weighted
+	// ValueCalls is the number of statements for pages of one value of the parameters that
+	// run at once. 0: no bound.
+	ValueCalls int
+
+	// Down reports whether the database does not answer. It is called after a refresh of a
+	// feed with parameters has failed, because that may be due to the value alone. Nil: it
+	// always answers.
+	Down func(context.Context) bool
 }
 
 // Errors of Page. Others are the database's.
@@ -72,15 +94,24 @@ type Feed struct {
 	cfg         Config
 	source      Source
 	fingerprint uint32
-	pages       *coalesce.Group[*pageRead]
+	pages       *coalesce.Group[*pageRead] // its classes are the values of the parameters
+	sweeps      *budget                    // of counting, for all windows
+	counted     atomic.Int64               // memory of all counts
+	seed        maphash.Seed               // of the values' hashes
 
 	base context.Context // the feed's lifetime
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	windows  atomic.Pointer[map[string]*window] // copied on change; read without a lock
-	mu       sync.Mutex                         // guards changes of windows
-	waiting  atomic.Int64                       // requests waiting for a refresh or the sweeper
+	down    atomic.Bool // the database did not answer the last probe
+	probing atomic.Bool // a probe is running
+
+	windows atomic.Pointer[map[string]*window] // copied on change; read without a lock
+
+	mu        sync.Mutex // guards changes of windows and what follows
+	admission admission
+	retired   uint64 // pages from windows that are gone
+
 	counters counters
 }
 
@@ -91,8 +122,15 @@ func Open(cfg Config, source Source) *Feed {
 		cfg:         cfg,
 		source:      source,
 		fingerprint: cfg.fingerprint(),
-		pages:       coalesce.New[*pageRead](cfg.WaitersMax),
+		sweeps:      newBudget(cfg.SweepShare, time.Now()),
+		seed:        maphash.MakeSeed(),
+		admission:   newAdmission(cfg.WindowsMax, cfg.IdleAfter),
 	}
+	limits := coalesce.Limits{Callers: cfg.WaitersMax}
+	if len(cfg.Params) > 0 {
+		limits.Calls = cfg.ValueCalls
+	}
+	f.pages = coalesce.NewClasses[*pageRead](limits)
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.windows.Store(&map[string]*window{})
 	return f
@@ -140,8 +178,13 @@ func (f *Feed) Warm(ctx context.Context) error {
 }
 
 // Ready returns why the feed is not ready: a window in use is older than StaleMax or was
-// never read. It returns nil for an idle feed.
+// never read. For a feed with parameters the database must also be down, because a window's
+// statement may fail due to a client's value. The error contains no text of the database. An
+// idle feed is ready.
 func (f *Feed) Ready(now time.Time) error {
+	if len(f.cfg.Params) > 0 && !f.down.Load() {
+		return nil
+	}
 	for _, w := range *f.windows.Load() {
 		if err := w.ready(now); err != nil {
 			return err
@@ -150,49 +193,113 @@ func (f *Feed) Ready(now time.Time) error {
 	return nil
 }
 
-// window returns the window for args, creating it if necessary.
+// probe finds out whether the database answers, after a refresh has failed.
+func (f *Feed) probe(ctx context.Context) {
+	if f.cfg.Down == nil || len(f.cfg.Params) == 0 || !f.probing.CompareAndSwap(false, true) {
+		return
+	}
+	defer f.probing.Store(false)
+	limited, cancel := context.WithTimeout(ctx, probeMax)
+	defer cancel()
+	if down := f.cfg.Down(limited); ctx.Err() == nil {
+		f.down.Store(down)
+	}
+}
+
+// window returns the window for args, creating it if necessary. It returns nil if other
+// values deserve the windows more.
 func (f *Feed) window(args []string, now time.Time) (*window, error) {
 	var room [128]byte // most parameter values fit, so that a hit allocates nothing
 	name := appendArgs(room[:0], args)
 	if w, ok := (*f.windows.Load())[string(name)]; ok {
 		return w, nil
 	}
+	return f.newWindow(string(name), args, now)
+}
+
+func (f *Feed) newWindow(name string, args []string, now time.Time) (*window, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.base.Err() != nil {
 		return nil, ErrUnavailable
 	}
 	old := *f.windows.Load()
-	if w, ok := old[string(name)]; ok {
+	if w, ok := old[name]; ok {
 		return w, nil
 	}
-	fresh := make(map[string]*window, len(old)+1)
-	for k, w := range old {
-		fresh[k] = w
+	var victim *window
+	var requests uint64
+	if len(old) >= f.cfg.WindowsMax {
+		if victim, requests = f.victimLocked(name, old, now); victim == nil {
+			return nil, nil
+		}
 	}
-	if len(fresh) >= f.cfg.WindowsMax {
-		f.evictLocked(fresh)
+	fresh := maps.Clone(old)
+	if victim != nil {
+		f.removeLocked(fresh, victim)
+		f.counters.evictions.Add(1)
 	}
-	w := newWindow(f, args, now)
-	fresh[string(name)] = w
+	w := newWindow(f, name, args, now)
+	w.requests = requests
+	fresh[name] = w
 	f.windows.Store(&fresh)
 	f.done.Go(w.run)
 	return w, nil
 }
 
-// evictLocked removes the least recently used window from windows and stops it.
-func (f *Feed) evictLocked(windows map[string]*window) {
-	var oldest string
-	var w *window
-	for k, c := range windows {
-		if w == nil || c.asked.Load() < w.asked.Load() {
-			oldest, w = k, c
+// victimLocked returns the window that leaves for the value of that name, or nil, and how
+// often the value was asked for. The window accepts no more requests.
+func (f *Feed) victimLocked(name string, windows map[string]*window, now time.Time) (w *window, requests uint64) {
+	value := f.hash(name)
+	if halvings := f.admission.age(now); halvings > 0 {
+		for _, w := range windows {
+			w.age(halvings)
 		}
 	}
-	delete(windows, oldest)
-	w.stop()
-	f.counters.evictions.Add(1)
+	if !f.admission.wants(value) {
+		return nil, 0
+	}
+	all := slices.Collect(maps.Values(windows))
+	residents := make([]resident, len(all))
+	for i, w := range all {
+		residents[i] = w.resident()
+	}
+	requests = f.admission.counts[value]
+	if i, ok := f.admission.replace(value, residents); ok && all[i].close() {
+		return all[i], requests
+	}
+	return nil, 0
 }
+
+// removeLocked takes a window out of windows and stops it.
+func (f *Feed) removeLocked(windows map[string]*window, w *window) {
+	delete(windows, w.name)
+	f.retired += w.hits.Load()
+	w.stop()
+}
+
+// drop removes a window that is of no use to anybody.
+func (f *Feed) drop(w *window) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := *f.windows.Load(); old[w.name] == w {
+		fresh := maps.Clone(old)
+		f.removeLocked(fresh, w)
+		f.windows.Store(&fresh)
+	}
+}
+
+// countOutside counts an answer to a request for a value without a window.
+func (f *Feed) countOutside(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.admission.count(f.hash(name))
+}
+
+func (f *Feed) hash(name string) uint64 { return maphash.String(f.seed, name) }
+
+// probeMax is the timeout of a probe.
+const probeMax = time.Second
 
 // Gate limits concurrent statements for older pages and counts, so that one connection is
 // left for refreshes. Feeds of one database share a gate.

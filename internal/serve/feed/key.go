@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // ErrCursor marks a cursor that is damaged, belongs to another feed, or contains a value
@@ -14,6 +15,9 @@ var ErrCursor = errors.New("the cursor does not belong to this feed")
 // keys only for equality and leaves the order to the database. A key has the same meaning
 // in every process.
 type Key string
+
+// clone copies the key, which may share the memory of all keys of a snapshot.
+func (k Key) clone() Key { return Key(strings.Clone(string(k))) }
 
 // KeyKind is the storage class of one key value. SQLite stores a class with each value, and
 // it helps to reject a forged cursor early.

@@ -24,10 +24,11 @@ type table struct {
 	note    map[int]string
 	down    error
 	latency time.Duration
-	reads   int // Read of whole windows
-	pages   int // other Reads
-	walks   int // Keys
-	walked  int // the largest Skip seen
+	values  func(ctx context.Context, args []string) error // nil: every value is good
+	reads   int                                            // Read of whole windows
+	pages   int                                            // other Reads
+	walks   int                                            // Keys
+	walked  int                                            // the largest Skip seen
 }
 
 func newTable(n int) *table {
@@ -60,6 +61,13 @@ func (t *table) set(change func(*table)) {
 	change(t)
 }
 
+// counted returns the number of statements that counted rows.
+func (t *table) counted() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.walks
+}
+
 // newest returns the ids newest first.
 func (t *table) newest() []int {
 	t.mu.Lock()
@@ -83,10 +91,15 @@ func id(k Key) int {
 	return n
 }
 
-func (t *table) enter(ctx context.Context) error {
+func (t *table) enter(ctx context.Context, args []string) error {
 	t.mu.Lock()
-	latency, down := t.latency, t.down
+	latency, down, values := t.latency, t.down, t.values
 	t.mu.Unlock()
+	if values != nil {
+		if err := values(ctx, args); err != nil {
+			return err
+		}
+	}
 	if latency > 0 {
 		select {
 		case <-time.After(latency):
@@ -113,7 +126,7 @@ func (t *table) run(r Range) []int {
 }
 
 func (t *table) Read(ctx context.Context, r Range, rows *Rows) error {
-	if err := t.enter(ctx); err != nil {
+	if err := t.enter(ctx, r.Args); err != nil {
 		return err
 	}
 	for _, i := range t.run(r) {
@@ -135,7 +148,7 @@ func (t *table) Read(ctx context.Context, r Range, rows *Rows) error {
 }
 
 func (t *table) Keys(ctx context.Context, r Range, every int) (Walk, error) {
-	if err := t.enter(ctx); err != nil {
+	if err := t.enter(ctx, r.Args); err != nil {
 		return Walk{}, err
 	}
 	var w Walk
@@ -168,6 +181,7 @@ func testConfig() Config {
 		WaitersMax: 1000,
 		WindowsMax: 3,
 		SweepShare: 0.5,
+		SweepBytes: 64 << 20,
 		Gate:       NewGate(4),
 		Log:        slog.New(slog.DiscardHandler),
 	}

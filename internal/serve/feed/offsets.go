@@ -31,6 +31,7 @@ type offsets struct {
 	anchor   Key
 	segments []segment
 	complete bool // the last segment reaches the last row
+	bytes    int  // memory of the segments, about
 }
 
 // segment is a run of rows after the previous segment's last key, up to and including last.
@@ -39,6 +40,21 @@ type segment struct {
 	last   Key   // the segment's lower bound; its row may be gone
 	count  int
 	readAt time.Time
+}
+
+// What a segment and a key need besides the key's text, about.
+const (
+	segmentBytes = 80
+	keyBytes     = 24
+)
+
+// bytes returns the segment's memory, about.
+func (s *segment) bytes() int {
+	n := segmentBytes + len(s.last)
+	for _, key := range s.keys {
+		n += keyBytes + len(key)
+	}
+	return n
 }
 
 // location is where to read the row at an offset.
@@ -102,7 +118,9 @@ func (o *offsets) locate(offset, anchorAt int, now time.Time) (location, bool) {
 // extend adds the result of a walk of at most limit rows after the last segment.
 func (o *offsets) extend(w Walk, limit int, readAt time.Time) {
 	if w.Count > 0 {
-		o.segments = append(o.segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: readAt})
+		s := segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: readAt}
+		o.segments = append(o.segments, s)
+		o.bytes += s.bytes()
 	}
 	o.complete = w.Count < limit
 }
@@ -123,10 +141,11 @@ func (o *offsets) top(i int) Key {
 func (o *offsets) raise(keys []Key, to, from int, readAt time.Time) {
 	s := segment{last: o.anchor, count: from - to, readAt: readAt}
 	for i := to + offsetStride; i <= from; i += offsetStride {
-		s.keys = append(s.keys, keys[i])
+		s.keys = append(s.keys, keys[i].clone())
 	}
 	o.segments = append([]segment{s}, o.segments...)
-	o.anchor = keys[to]
+	o.bytes += s.bytes()
+	o.anchor = keys[to].clone()
 }
 
 // stalest returns the segments [from, to) to recount: the one with the oldest count, and
@@ -170,8 +189,23 @@ func (o *offsets) small(most int) (from, to int, ok bool) {
 
 // replace replaces the segments [from, to). The new ones must reach the same lower bound.
 func (o *offsets) replace(from, to int, fresh []segment) {
+	for i := range fresh {
+		o.bytes += fresh[i].bytes()
+	}
+	for i := range o.segments[from:to] {
+		o.bytes -= o.segments[from+i].bytes()
+	}
 	segments := make([]segment, 0, len(o.segments)-(to-from)+len(fresh))
 	segments = append(segments, o.segments[:from]...)
 	segments = append(segments, fresh...)
 	o.segments = append(segments, o.segments[to:]...)
+}
+
+// trim removes the last segment, to free its memory.
+func (o *offsets) trim() {
+	last := len(o.segments) - 1
+	o.bytes -= o.segments[last].bytes()
+	o.segments[last] = segment{}
+	o.segments = o.segments[:last]
+	o.complete = false
 }

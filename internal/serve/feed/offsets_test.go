@@ -1,9 +1,12 @@
 package feed
 
 import (
+	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -62,6 +65,13 @@ func rejoin(t *rapid.T, tab *table, o *offsets, from, to int) {
 }
 
 func checkEvery(t *rapid.T, tab *table, o *offsets) {
+	bytes := 0
+	for i := range o.segments {
+		bytes += o.segments[i].bytes()
+	}
+	if bytes != o.bytes {
+		t.Fatalf("the segments need %d bytes, accounted are %d", bytes, o.bytes)
+	}
 	newest := tab.newest()
 	at := slices.Index(newest, id(o.anchor))
 	for offset := at + 1; offset <= len(newest)+3; offset++ {
@@ -142,4 +152,87 @@ func TestOffsetsEmpty(t *testing.T) {
 	if _, _, ok := o.stalest(); ok {
 		t.Error("an empty index has a stalest segment")
 	}
+}
+
+// The first count of a deep offset is within sweep_share too: in a minute, counting takes at
+// most the share of that minute and of the one before.
+func TestCountingKeepsToItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(300_000)
+		cfg := testConfig()
+		cfg.SweepShare, cfg.Refresh, cfg.IdleAfter = 0.01, 10*time.Second, time.Hour
+		f := Open(cfg, tab)
+		defer f.Close()
+		get(t, f, Request{})
+		tab.set(func(tab *table) { tab.latency = 100 * time.Millisecond })
+		begin := time.Now()
+		var err error
+		for time.Since(begin) < 10*time.Minute {
+			if _, err = f.Page(t.Context(), time.Now(), Request{Offset: 290_000}); err == nil {
+				break
+			}
+			if !errors.Is(err, ErrCounting) {
+				t.Fatal(err)
+			}
+			spent, allowed := time.Duration(tab.counted())*100*time.Millisecond, 600*time.Millisecond+time.Since(begin)/100
+			if spent > allowed+200*time.Millisecond {
+				t.Fatalf("%v of counting in %v, the share is 1 %%", spent, time.Since(begin))
+			}
+		}
+		if walks := tab.counted(); walks < 50 {
+			t.Errorf("%d segments are counted in 10 minutes: the share is not used", walks)
+		}
+	})
+}
+
+// The counts of all windows stay within sweep_bytes, and are freed when nobody needs them.
+func TestCountsAreBoundedAndFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(60_000)
+		cfg := byCity(3)
+		cfg.SweepBytes = 100_000
+		f := Open(cfg, tab)
+		defer f.Close()
+		deep := func(city string, offset int) error {
+			_, err := f.Page(t.Context(), time.Now(), Request{Args: []string{city}, Offset: offset})
+			return err
+		}
+		if err := deep("a", 20_000); err != nil {
+			t.Fatal(err)
+		}
+		for _, city := range []string{"b", "a"} {
+			if err := deep(city, 50_000); !errors.Is(err, ErrCounting) || !strings.Contains(err.Error(), "sweep_bytes") {
+				t.Errorf("%s, beyond the limit of memory: %v", city, err)
+			}
+			if n := f.Stats().SegmentBytes; n < 50_000 || n > 100_000 {
+				t.Errorf("%d bytes of counts, limit 100000", n)
+			}
+		}
+		next := tab.newest()[0]
+		for range 2000 { // rows that arrive are counted as well
+			next += 10
+			tab.insert(next)
+		}
+		if err := deep("a", 1000); err != nil {
+			t.Error(err)
+		}
+		end := time.Now().Add(90 * time.Second)
+		for time.Now().Before(end) { // a is idle for a minute, b is not
+			_ = deep("b", 5000)
+			<-time.After(time.Second)
+		}
+		if err := deep("b", 40_000); err != nil {
+			t.Errorf("after the counts of a could go: %v", err)
+		}
+		if n := f.Stats().SegmentBytes; n > 100_000 {
+			t.Errorf("%d bytes of counts, limit 100000", n)
+		}
+		<-time.After(sweepKeep + 2*sweepRest)
+		if s := f.Stats(); s.SegmentBytes != 0 || s.SegmentRows != 0 {
+			t.Errorf("idle: %d bytes, %d rows", s.SegmentBytes, s.SegmentRows)
+		}
+		if err := deep("b", 40_000); err != nil {
+			t.Errorf("after the counts were freed: %v", err)
+		}
+	})
 }

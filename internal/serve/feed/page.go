@@ -6,11 +6,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 
 	"spillway/internal/serve/coalesce"
+	"spillway/internal/serve/param"
 )
 
 // Request asks for one page.
@@ -93,9 +95,9 @@ func AppendETag(dst []byte, hash uint64) []byte {
 }
 
 // Page returns the page that r asks for. now is the request's time. A hit in the window
-// takes no lock and allocates nothing. Errors wrap ErrRequest or ErrCursor (the client's
-// mistake), or ErrBusy, ErrCounting or ErrUnavailable (retry later). Others are the
-// database's.
+// takes no lock and allocates nothing. Errors wrap ErrRequest, ErrCursor or param.ErrValue
+// (the client's mistake), or ErrBusy, ErrCounting or ErrUnavailable (retry later). Others
+// are the database's.
 func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error) {
 	if r.Limit == 0 {
 		r.Limit = f.cfg.Limit
@@ -103,33 +105,45 @@ func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error)
 	if err := f.check(&r); err != nil {
 		return Page{}, err
 	}
-	w, err := f.window(r.Args, now)
-	if err != nil {
-		return Page{}, err
-	}
-	s, err := w.get(ctx, now)
-	if err != nil && w.ctx.Err() != nil && f.base.Err() == nil {
-		// The window was evicted during the wait: retry once.
-		if w, err = f.window(r.Args, now); err == nil {
-			s, err = w.get(ctx, now)
+	for range attemptsMax {
+		w, err := f.window(r.Args, now)
+		if err != nil {
+			return f.answered(Page{}, err)
+		}
+		if w == nil {
+			break
+		}
+		s, err := w.get(ctx, now)
+		if err == nil {
+			if start, known := f.start(s, &r); known {
+				if p, ok := s.page(start, r.Limit); ok {
+					w.hits.Add(1)
+					return p, nil
+				}
+			}
+			w.older.Add(1)
+			var p Page
+			if p, err = f.olderPage(ctx, w, s, r); err == nil {
+				return f.answered(p, nil)
+			}
+		}
+		if !errors.Is(err, errDropped) {
+			return f.answered(Page{}, err)
 		}
 	}
-	if err != nil {
-		f.counters.refused.Add(1)
-		return Page{}, err
-	}
-	if start, known := f.start(s, &r); known {
-		if p, ok := s.page(start, r.Limit); ok {
-			f.counters.windowPages.Add(1)
-			return p, nil
-		}
-	}
-	p, err := f.older(ctx, w, s, r)
+	return f.answered(f.outsidePage(ctx, r))
+}
+
+// attemptsMax is how often a request looks for another window after one was removed.
+const attemptsMax = 3
+
+// answered counts an answer from the database and says what kind of error err is.
+func (f *Feed) answered(p Page, err error) (Page, error) {
 	switch {
 	case err == nil:
 		f.counters.databasePages.Add(1)
 		return p, nil
-	case errors.Is(err, ErrCursor):
+	case errors.Is(err, ErrCursor), errors.Is(err, param.ErrValue):
 		return Page{}, err
 	case errors.Is(err, ErrCounting):
 	case errors.Is(err, coalesce.ErrFull) || errors.Is(err, context.DeadlineExceeded):
@@ -163,14 +177,14 @@ func (f *Feed) start(s *snapshot, r *Request) (int, bool) {
 	return i + 1, ok
 }
 
-// pageRead is a page read from the database, shared by identical requests.
+// pageRead is rows read from the database, shared by requests.
 type pageRead struct {
 	rows   Rows
 	readAt time.Time
 }
 
-// older reads a page beyond the window, by key.
-func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Page, error) {
+// olderPage reads a page beyond the window, by key.
+func (f *Feed) olderPage(ctx context.Context, w *window, s *snapshot, r Request) (Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
 	at := location{}
@@ -192,16 +206,64 @@ func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Pa
 			return Page{Source: FromDatabase, ReadAt: s.readAt, CountedAt: at.readAt}, nil
 		}
 	}
-	p, err := f.read(ctx, Range{Args: w.args, After: at.after, Skip: at.skip, Limit: r.Limit + 1})
+	got, err := f.read(ctx, w.name, Range{Args: w.args, After: at.after, Skip: at.skip, Limit: r.Limit + 1})
+	if err != nil {
+		return Page{}, err
+	}
+	p := f.cut(got, 0, r.Limit)
 	p.CountedAt = at.readAt
-	return p, err
+	return p, nil
 }
 
-// read reads one page and shares the statement with identical requests. q.Limit is one more
-// than the page's rows: the additional row shows that a next page exists.
-func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
-	// Each caller waits at most Timeout. The statement is cancelled when the last one has left.
-	got, _, err := f.pages.Do(ctx, pageName(q), func(ctx context.Context) (*pageRead, error) {
+// outsidePage reads a page for a value that has no window. Requests for nearby offsets share
+// one statement.
+func (f *Feed) outsidePage(ctx context.Context, r Request) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
+	defer cancel()
+	name := string(appendArgs(nil, r.Args))
+	if r.Before != "" {
+		key, err := parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
+		if err != nil {
+			return Page{}, err
+		}
+		got, err := f.read(ctx, name, Range{Args: cloneArgs(r.Args), After: key, Limit: r.Limit + 1})
+		if err != nil {
+			return Page{}, err
+		}
+		return f.cut(got, 0, r.Limit), nil
+	}
+	if r.Offset > f.cfg.Window {
+		return Page{}, fmt.Errorf("%w: more values of the parameters are in use than windows are kept; use next", ErrCounting)
+	}
+	got, err := f.read(ctx, name, Range{Args: cloneArgs(r.Args), Limit: roundRows(r.Offset + r.Limit + 1)})
+	if err != nil {
+		return Page{}, err
+	}
+	f.countOutside(name)
+	return f.cut(got, r.Offset, r.Limit), nil
+}
+
+// roundRows returns the power of two that is at least n, so that requests for other pages
+// share a statement.
+func roundRows(n int) int { return 1 << bits.Len(uint(n-1)) }
+
+// cut returns the page of up to limit rows from start. One more row was asked for: it shows
+// that a next page exists.
+func (f *Feed) cut(got *pageRead, start, limit int) Page {
+	start = min(start, got.rows.Len())
+	end := min(start+limit, got.rows.Len())
+	p := Page{Data: got.rows.Slice(start, end), Rows: end - start, Source: FromDatabase, ReadAt: got.readAt}
+	if end < got.rows.Len() && end > start {
+		p.Next = string(appendCursor(nil, f.fingerprint, got.rows.Keys[end-1]))
+	}
+	return p
+}
+
+// read reads rows for the value of that name and shares the statement with identical
+// requests. Each waits at most Timeout; the statement is cancelled when the last one has
+// left.
+func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error) {
+	got, _, err := f.pages.DoClass(ctx, name, pageName(q), func(ctx context.Context) (*pageRead, error) {
 		if err := f.cfg.Gate.enter(ctx); err != nil {
 			return nil, err
 		}
@@ -212,15 +274,7 @@ func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
 		}
 		return read, nil
 	})
-	if err != nil {
-		return Page{}, err
-	}
-	n := min(got.rows.Len(), q.Limit-1)
-	p := Page{Data: got.rows.Slice(0, n), Rows: n, Source: FromDatabase, ReadAt: got.readAt}
-	if got.rows.Len() > n && n > 0 {
-		p.Next = string(appendCursor(nil, f.fingerprint, got.rows.Keys[n-1]))
-	}
-	return p, nil
+	return got, err
 }
 
 // pageName returns the key that identical statements share.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/standby"
 )
 
@@ -19,7 +20,7 @@ type Replicated struct {
 var _ Source = (*Replicated)(nil)
 
 func (r *Replicated) bounds() standby.Bounds {
-	return standby.Bounds{Timeout: r.Timeout, Own: func(err error) bool { return errors.Is(err, ErrCursor) }}
+	return standby.Bounds{Timeout: r.Timeout, Own: func(err error) bool { return errors.Is(err, ErrCursor) || errors.Is(err, param.ErrValue) }}
 }
 
 // Read implements Source.

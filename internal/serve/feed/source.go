@@ -60,8 +60,8 @@ type Range struct {
 }
 
 // Source reads a feed's rows from a database. Its methods may be called concurrently. An
-// error caused by the request's key, such as a forged cursor, wraps ErrCursor. Other errors
-// are the database's.
+// error caused by the request's key, such as a forged cursor, wraps ErrCursor, and one caused
+// by the values of Range.Args param.ErrValue. Other errors are the database's.
 type Source interface {
 	// Read appends the rows of r to rows, first row first.
 	Read(ctx context.Context, r Range, rows *Rows) error

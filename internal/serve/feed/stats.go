@@ -21,13 +21,13 @@ type Stats struct {
 	Coalesced         uint64  // pages that shared another request's statement
 	Waiting           int     // requests waiting now
 	SegmentRows       int64   // rows counted for deep offsets
+	SegmentBytes      int64   // memory of the counts
 	SegmentAgeSeconds float64 // age of the oldest count
 	Evictions         uint64  // windows dropped for others
 }
 
 // counters are written by requests and refreshes.
 type counters struct {
-	windowPages   atomic.Uint64
 	databasePages atomic.Uint64
 	notModified   atomic.Uint64
 	refused       atomic.Uint64
@@ -52,47 +52,54 @@ func (f *Feed) CountNotModified() { f.counters.notModified.Add(1) }
 func (f *Feed) Stats() Stats {
 	now := time.Now()
 	waiting, shared := f.pages.Waiting()
+	f.mu.Lock()
+	windows, pages := *f.windows.Load(), f.retired
+	f.mu.Unlock()
 	c := &f.counters
 	s := Stats{
 		Name:           f.cfg.Name,
 		Refreshes:      c.refreshes.Load(),
 		RefreshErrors:  c.refreshErrors.Load(),
 		RefreshSeconds: time.Duration(c.refreshNanos.Load()).Seconds(),
-		WindowPages:    c.windowPages.Load(),
+		WindowPages:    pages,
 		DatabasePages:  c.databasePages.Load(),
 		NotModified:    c.notModified.Load(),
 		Refused:        c.refused.Load(),
 		Coalesced:      shared,
-		Waiting:        waiting + int(f.waiting.Load()),
+		Waiting:        waiting,
+		SegmentBytes:   f.counted.Load(),
 		Evictions:      c.evictions.Load(),
 	}
-	for _, w := range *f.windows.Load() {
+	for _, w := range windows {
 		s.Windows++
+		s.WindowPages += w.hits.Load()
 		if cur := w.current.Load(); cur != nil {
 			s.Rows += cur.rows.Len()
 			if !cur.parked {
 				s.AgeSeconds = max(s.AgeSeconds, now.Sub(cur.readAt).Seconds())
 			}
 		}
-		rows, age := w.counted(now)
+		rows, waiting, age := w.counted(now)
+		s.Waiting += waiting
 		s.SegmentRows += int64(rows)
 		s.SegmentAgeSeconds = max(s.SegmentAgeSeconds, age.Seconds())
 	}
 	return s
 }
 
-// counted returns the rows in the window's offset index and its oldest count's age.
-func (w *window) counted(now time.Time) (rows int, age time.Duration) {
+// counted returns the rows in the window's offset index, its waiting requests, and the age
+// of its oldest count.
+func (w *window) counted(now time.Time) (rows, waiting int, age time.Duration) {
 	w.mu.Lock()
-	sw := w.sweeper
+	sw, waiting := w.sweeper, w.waiting
 	w.mu.Unlock()
 	if sw == nil {
-		return 0, 0
+		return 0, waiting, 0
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	if oldest := sw.index.oldest(); !oldest.IsZero() {
 		age = now.Sub(oldest)
 	}
-	return sw.index.rows(), age
+	return sw.index.rows(), waiting, age
 }

@@ -8,19 +8,28 @@ import (
 	"time"
 )
 
+const (
+	sweepIdle = time.Minute      // time without deep offsets after which rows are not counted again
+	sweepKeep = 10 * time.Minute // time without deep offsets after which the counts are freed
+	sweepRest = time.Second      // between looks of a sweeper that has nothing to do
+)
+
 // sweeper counts the rows beyond one window for deep offsets. It extends the index as far
 // as requests need, one statement at a time. It then recounts segments, the oldest count
-// first, within Config.SweepShare of one connection's time. It starts with the first deep
-// offset and rests if there was none for sweepIdle.
+// first. All counting of a feed shares a budget, Config.SweepShare of one connection's time,
+// of which half is left to extensions. It starts with the first deep offset and ends if
+// there was none for sweepKeep. If the counts of a feed need more than three quarters of
+// Config.SweepBytes, sweepIdle is enough; if they need all of it, no index is extended.
 type sweeper struct {
-	w    *window
-	done sync.WaitGroup
+	w       *window
+	charged int64 // part of Feed.counted; only run uses it
 
 	mu      sync.Mutex // guards what follows
 	index   offsets
 	target  int           // the index must reach this offset
+	full    bool          // there is no memory to reach it
 	asked   time.Time     // the last deep offset
-	grown   chan struct{} // closed and replaced whenever the index grows or fails
+	grown   chan struct{} // closed and replaced whenever the index grows or fails; closed at the end
 	failure error         // of the last walk
 	wake    chan struct{}
 }
@@ -31,37 +40,25 @@ var errReset = errors.New("the rows beyond the window changed too much")
 // locate finds the row at an offset beyond the window. It waits until the sweeper has
 // counted that far or ctx ends.
 func (w *window) locate(ctx context.Context, s *snapshot, offset int) (location, error) {
-	sw := w.sweep()
-	f := w.feed
-	if n := f.waiting.Add(1); n > int64(f.cfg.WaitersMax) {
-		f.waiting.Add(-1)
-		return location{}, ErrBusy
+	if err := w.enter(); err != nil {
+		return location{}, err
 	}
-	defer f.waiting.Add(-1)
+	defer w.leave()
 	for {
-		sw.mu.Lock()
-		sw.asked = time.Now()
-		at, ok := sw.locateLocked(s, offset)
-		grown := sw.grown
-		if !ok {
-			sw.target = max(sw.target, offset)
-			sw.wakeLocked()
+		sw := w.sweep()
+		if sw == nil {
+			return location{}, errDropped
 		}
-		sw.mu.Unlock()
-		if ok {
-			return at, nil
+		at, ok, grown, err := sw.ask(s, offset)
+		if ok || err != nil {
+			return at, err
 		}
 		select {
 		case <-grown:
 		case <-ctx.Done():
-			sw.mu.Lock()
-			defer sw.mu.Unlock()
-			return location{}, fmt.Errorf("%w: %d so far", ErrCounting, sw.index.rows())
+			return location{}, sw.counting("")
 		}
-		sw.mu.Lock()
-		err := sw.failure
-		sw.mu.Unlock()
-		if err != nil {
+		if err := sw.failed(); err != nil {
 			return location{}, fmt.Errorf("count rows up to offset %d: %w", offset, err)
 		}
 		if latest := w.current.Load(); latest != nil {
@@ -70,18 +67,56 @@ func (w *window) locate(ctx context.Context, s *snapshot, offset int) (location,
 	}
 }
 
-// sweep returns the window's sweeper, starting it on first use.
+// sweep returns the window's sweeper, starting it on first use; nil if the window has ended.
 func (w *window) sweep() *sweeper {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.gone {
+		return nil
+	}
 	if w.sweeper == nil {
 		w.sweeper = &sweeper{w: w, grown: make(chan struct{}), wake: make(chan struct{}, 1)}
-		w.sweeper.done.Go(w.sweeper.run)
+		w.sweeps.Go(w.sweeper.run)
 	}
 	return w.sweeper
 }
 
-func (sw *sweeper) wait() { sw.done.Wait() }
+// ask locates an offset, or makes the sweeper count up to it. grown is closed when it is
+// worth trying again.
+func (sw *sweeper) ask(s *snapshot, offset int) (at location, ok bool, grown <-chan struct{}, err error) {
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	sw.asked = time.Now()
+	if at, ok = sw.locateLocked(s, offset); ok {
+		return at, true, nil, nil
+	}
+	sw.target = max(sw.target, offset)
+	if sw.full {
+		return at, false, nil, sw.countingLocked("; sweep_bytes allows no more")
+	}
+	select {
+	case sw.wake <- struct{}{}:
+	default:
+	}
+	return at, false, sw.grown, nil
+}
+
+// counting returns ErrCounting with the number of rows counted.
+func (sw *sweeper) counting(why string) error {
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	return sw.countingLocked(why)
+}
+
+func (sw *sweeper) countingLocked(why string) error {
+	return fmt.Errorf("%w: %d so far%s", ErrCounting, sw.index.rows(), why)
+}
+
+func (sw *sweeper) failed() error {
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	return sw.failure
+}
 
 // locateLocked finds offset from the anchor's position in the snapshot.
 func (sw *sweeper) locateLocked(s *snapshot, offset int) (location, bool) {
@@ -92,15 +127,9 @@ func (sw *sweeper) locateLocked(s *snapshot, offset int) (location, bool) {
 	return sw.index.locate(offset, anchorAt, s.readAt)
 }
 
-func (sw *sweeper) wakeLocked() {
-	select {
-	case sw.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run counts until the window ends.
+// run counts until the window ends or nobody needs the counts.
 func (sw *sweeper) run() {
+	defer sw.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	wake := sw.wake
@@ -111,72 +140,112 @@ func (sw *sweeper) run() {
 		case <-sw.w.ctx.Done():
 			return
 		}
-		start := time.Now()
-		urgent, err := sw.step(start)
+		if sw.unused(time.Now()) {
+			return
+		}
+		pause, err := sw.step()
 		wake = sw.wake
 		if err != nil {
-			wake = nil // pause, even if requests wait
+			wake, pause = nil, retryMax // even if requests wait
 		}
 		sw.mu.Lock()
+		sw.chargeLocked()
 		sw.failure = err
 		close(sw.grown)
 		sw.grown = make(chan struct{})
 		sw.mu.Unlock()
-		timer.Reset(sw.pause(urgent, time.Since(start), err))
+		timer.Reset(pause)
 	}
 }
 
-// pause returns the pause after a step that took the given time.
-func (sw *sweeper) pause(urgent bool, took time.Duration, err error) time.Duration {
-	switch {
-	case err != nil:
-		return retryMax
-	case urgent:
-		return 0
+// unused reports whether the counts were not needed for so long that they are freed.
+func (sw *sweeper) unused(now time.Time) bool {
+	keep := sweepKeep
+	if limit := int64(sw.w.feed.cfg.SweepBytes); sw.w.feed.counted.Load() > limit-limit/4 {
+		keep = sweepIdle
 	}
-	share := sw.w.feed.cfg.SweepShare
-	return max(time.Duration(float64(took)*(1/share-1)), sw.w.feed.cfg.Refresh)
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	return now.Sub(sw.asked) > keep && !sw.asked.IsZero()
+}
+
+// end frees the counts. Requests that wait start another sweeper.
+func (sw *sweeper) end() {
+	sw.w.mu.Lock()
+	sw.w.sweeper = nil
+	sw.w.mu.Unlock()
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	sw.index = offsets{}
+	sw.chargeLocked()
+	close(sw.grown)
+}
+
+// chargeLocked accounts for the memory of the index, and trims it to the limit.
+func (sw *sweeper) chargeLocked() {
+	f := sw.w.feed
+	for {
+		f.counted.Add(int64(sw.index.bytes) - sw.charged)
+		sw.charged = int64(sw.index.bytes)
+		if len(sw.index.segments) == 0 || f.counted.Load() <= int64(f.cfg.SweepBytes) {
+			return
+		}
+		sw.index.trim()
+	}
 }
 
 // step keeps the anchor in the window, extends the index towards the target, or recounts
-// old segments. It reports whether more work is urgent.
-func (sw *sweeper) step(now time.Time) (urgent bool, err error) {
+// old segments. It returns the pause before the next step.
+func (sw *sweeper) step() (pause time.Duration, err error) {
 	s := sw.w.current.Load()
-	if s == nil || !s.full {
-		return false, nil // the window holds all rows
+	if s == nil || !s.full || s.parked {
+		return sweepRest, nil // the window holds all rows, or is not in use
 	}
-	if s.parked {
-		return false, nil
+	sw.mu.Lock()
+	_, reached := sw.locateLocked(s, sw.target)
+	idle := time.Since(sw.asked) > sweepIdle
+	sw.mu.Unlock()
+	if reached && idle {
+		return sweepRest, nil
 	}
 	if err := sw.anchor(s); err != nil {
 		if errors.Is(err, errReset) {
 			sw.mu.Lock()
 			sw.index = offsets{}
 			sw.mu.Unlock()
-			return true, nil
+			return 0, nil
 		}
-		return false, err
+		return 0, err
 	}
 	sw.mu.Lock()
-	_, reached := sw.locateLocked(s, sw.target)
-	from, to, small := sw.index.small(smallMax)
-	idle := now.Sub(sw.asked) > sweepIdle
+	_, reached = sw.locateLocked(s, sw.target)
+	sw.full = !reached && !sw.roomLocked()
+	full := sw.full
+	from, to, found := sw.index.small(smallMax)
+	if !found {
+		from, to, found = sw.index.stalest()
+	}
 	sw.mu.Unlock()
 	switch {
-	case !reached:
-		return sw.extend()
-	case idle:
-		return false, nil
-	case small:
-		return false, sw.recount(from, to)
+	case !reached && !full:
+		return 0, sw.extend()
+	case idle || !found:
+		return sweepRest, nil
 	}
-	sw.mu.Lock()
-	from, to, ok := sw.index.stalest()
-	sw.mu.Unlock()
-	if !ok {
-		return false, nil
+	budget, refresh := sw.w.feed.sweeps, sw.w.feed.cfg.Refresh
+	if wait := budget.delay(time.Now(), budget.most()/2); wait > 0 {
+		return max(wait, refresh), nil // the rest is for extensions
 	}
-	return false, sw.recount(from, to)
+	return refresh, sw.recount(from, to)
+}
+
+// roomLocked reports whether the limit of memory leaves room for one more segment.
+func (sw *sweeper) roomLocked() bool {
+	more := 4 << 10
+	if n := len(sw.index.segments); n > 0 {
+		more = sw.index.segments[n-1].bytes()
+	}
+	return sw.w.feed.counted.Load()+int64(more) <= int64(sw.w.feed.cfg.SweepBytes)
 }
 
 // anchor sets the anchor, and raises it as rows arrive above it.
@@ -187,7 +256,7 @@ func (sw *sweeper) anchor(s *snapshot) error {
 	// In the lower half of the window, with room for rows that arrive until the next step.
 	high, low := s.rows.Len()/4, s.rows.Len()/2
 	if !o.anchored {
-		o.anchored, o.anchor = true, s.rows.Keys[high]
+		o.anchored, o.anchor = true, s.rows.Keys[high].clone()
 		return nil
 	}
 	at, ok := s.index[o.anchor]
@@ -195,14 +264,14 @@ func (sw *sweeper) anchor(s *snapshot) error {
 	case ok && at > low:
 		o.raise(s.rows.Keys, high, at, s.readAt)
 	case !ok:
-		return sw.bridgeLocked(s.rows.Keys[high], s.readAt)
+		return sw.bridgeLocked(s.rows.Keys[high].clone())
 	}
 	return nil
 }
 
 // bridgeLocked recovers a lost anchor: it counts from a row of the current window down to
 // it. It releases the lock while the database works.
-func (sw *sweeper) bridgeLocked(top Key, readAt time.Time) error {
+func (sw *sweeper) bridgeLocked(top Key) error {
 	old := sw.index.anchor
 	sw.mu.Unlock()
 	segments, err := sw.walk(top, old)
@@ -220,19 +289,18 @@ func (sw *sweeper) bridgeLocked(top Key, readAt time.Time) error {
 }
 
 // extend counts the next segment after the index.
-func (sw *sweeper) extend() (urgent bool, err error) {
+func (sw *sweeper) extend() error {
 	sw.mu.Lock()
 	bottom := sw.index.bottom()
 	sw.mu.Unlock()
-	readAt := time.Now()
-	walk, err := sw.keys(Range{After: bottom, Limit: segmentTarget})
+	walk, readAt, err := sw.keys(Range{After: bottom, Limit: segmentTarget})
 	if err != nil {
-		return false, err
+		return err
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	sw.index.extend(walk, segmentTarget, readAt)
-	return true, nil
+	return nil
 }
 
 // recount counts the segments [from, to) again.
@@ -262,8 +330,7 @@ func (sw *sweeper) recount(from, to int) error {
 func (sw *sweeper) walk(after, until Key) ([]segment, error) {
 	var segments []segment
 	for {
-		readAt := time.Now()
-		w, err := sw.keys(Range{After: after, Until: until, Limit: segmentTarget})
+		w, readAt, err := sw.keys(Range{After: after, Until: until, Limit: segmentTarget})
 		if err != nil {
 			return nil, err
 		}
@@ -277,19 +344,24 @@ func (sw *sweeper) walk(after, until Key) ([]segment, error) {
 	}
 }
 
-// keys runs one statement for the sweeper.
-func (sw *sweeper) keys(r Range) (Walk, error) {
+// keys runs one statement within the feed's budget. readAt is the time just before it.
+func (sw *sweeper) keys(r Range) (w Walk, readAt time.Time, err error) {
 	f := sw.w.feed
+	if err := f.sweeps.enter(sw.w.ctx); err != nil {
+		return Walk{}, readAt, err
+	}
+	readAt = time.Now()
+	defer func() { f.sweeps.leave(time.Now(), time.Since(readAt)) }()
 	ctx, cancel := context.WithTimeout(sw.w.ctx, refreshMax)
 	defer cancel()
 	if err := f.cfg.Gate.enter(ctx); err != nil {
-		return Walk{}, err
+		return Walk{}, readAt, err
 	}
 	defer f.cfg.Gate.leave()
+	readAt = time.Now()
 	r.Args = sw.w.args
-	w, err := f.source.Keys(ctx, r, offsetStride)
-	if err != nil {
-		return Walk{}, fmt.Errorf("count rows: %w", err)
+	if w, err = f.source.Keys(ctx, r, offsetStride); err != nil {
+		return Walk{}, readAt, fmt.Errorf("count rows: %w", err)
 	}
-	return w, nil
+	return w, readAt, nil
 }

@@ -2,19 +2,25 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/param"
 )
 
 const (
 	retryMax     = time.Second     // between attempts while the database is down
-	sweepIdle    = time.Minute     // time without deep offsets after which counting stops
 	refreshMax   = 5 * time.Second // timeout of one refresh
 	askedPortion = 8               // asked is written at most this often per IdleAfter
 )
+
+// errDropped means that the window was removed before the request began to wait. The request
+// looks for a window again.
+var errDropped = errors.New("the window was removed")
 
 // window keeps one snapshot fresh while requests arrive. One goroutine, run, refreshes it.
 // Requests read current, and wait in await if it cannot be served.
@@ -22,19 +28,33 @@ const (
 //	 ┌────────── refresh every interval ─────────┐
 //	 ▼                                           │
 //	active ── no request for IdleAfter ──▶ parked ── await ──▶ active
+//
+// It is removed for another value while nobody waits for it, if the database rejects its
+// value, or if it was never read and nobody asks any more.
 type window struct {
 	feed    *Feed
+	name    string // encodes args
 	args    []string
 	ctx     context.Context // the window's lifetime
 	stop    context.CancelFunc
+	wake    chan struct{}            // one token: leave the parked state
 	current atomic.Pointer[snapshot] // nil before the first refresh
 	asked   atomic.Int64             // Unix nanoseconds of about the last request
-	wake    chan struct{}            // one token: leave the parked state
+
+	_     [64]byte // hits changes with every request, what is above seldom
+	hits  atomic.Uint64
+	older atomic.Uint64 // requests for pages that it does not hold
+
+	requests uint64 // of both kinds, halved once per period; guarded by Feed.mu, as is
+	seen     uint64 // how many of them requests contains
 
 	mu      sync.Mutex // guards what follows
+	waiting int        // requests
+	gone    bool       // no more requests may wait
 	outcome *outcome   // of the current or next refresh
 	failure error      // of the last refresh; nil after a success
-	sweeper *sweeper   // nil until the first deep offset
+	sweeper *sweeper   // nil unless rows are counted for deep offsets
+	sweeps  sync.WaitGroup
 }
 
 // outcome is the result of one refresh, for the requests that wait for it.
@@ -43,9 +63,10 @@ type outcome struct {
 	err  error
 }
 
-func newWindow(f *Feed, args []string, now time.Time) *window {
+func newWindow(f *Feed, name string, args []string, now time.Time) *window {
 	w := &window{
 		feed:    f,
+		name:    name,
 		args:    cloneArgs(args),
 		wake:    make(chan struct{}, 1),
 		outcome: &outcome{done: make(chan struct{})},
@@ -55,7 +76,22 @@ func newWindow(f *Feed, args []string, now time.Time) *window {
 	return w
 }
 
-// get returns the snapshot to serve at now, and waits for one if necessary.
+// resident describes the window to the admission. The feed's lock is held.
+func (w *window) resident() resident {
+	w.mu.Lock()
+	busy := w.waiting > 0
+	w.mu.Unlock()
+	return resident{requests: w.requests + w.hits.Load() + w.older.Load() - w.seen, asked: w.asked.Load(), busy: busy}
+}
+
+// age halves the count of requests. The feed's lock is held.
+func (w *window) age(halvings uint) {
+	all := w.hits.Load() + w.older.Load()
+	w.requests, w.seen = (w.requests+all-w.seen)>>halvings, all
+}
+
+// get returns the snapshot to serve at now, and waits for one if necessary. Its error is
+// errDropped if the window was removed.
 func (w *window) get(ctx context.Context, now time.Time) (*snapshot, error) {
 	// Not every request writes, because all cores share the cache line.
 	if n := now.UnixNano(); n-w.asked.Load() > int64(w.feed.cfg.IdleAfter)/askedPortion {
@@ -69,27 +105,62 @@ func (w *window) get(ctx context.Context, now time.Time) (*snapshot, error) {
 		}
 		now = time.Now()
 	}
-	age := now.Sub(s.readAt)
-	if age > w.feed.cfg.StaleMax {
+	if w.tooOld(s, now) {
 		return nil, ErrUnavailable
 	}
 	return s, nil
 }
 
+func (w *window) tooOld(s *snapshot, now time.Time) bool {
+	return now.Sub(s.readAt) > w.feed.cfg.StaleMax
+}
+
+// enter registers a request that waits. After nil, the window stays until leave.
+func (w *window) enter() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.gone:
+		return errDropped
+	case w.waiting >= w.feed.cfg.WaitersMax:
+		return ErrBusy
+	}
+	w.waiting++
+	return nil
+}
+
+func (w *window) leave() {
+	w.mu.Lock()
+	w.waiting--
+	w.mu.Unlock()
+}
+
+// close ends the window for new requests, unless requests wait. The caller removes it.
+func (w *window) close() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting > 0 {
+		return false
+	}
+	w.gone = true
+	return true
+}
+
 // await waits for the end of the next refresh and returns the snapshot to serve. After a
 // failed refresh that is the previous one, if there is one.
 func (w *window) await(ctx context.Context) (*snapshot, error) {
-	f := w.feed
-	if n := f.waiting.Add(1); n > int64(f.cfg.WaitersMax) {
-		f.waiting.Add(-1)
-		return nil, ErrBusy
+	if err := w.enter(); err != nil {
+		return nil, err
 	}
-	defer f.waiting.Add(-1)
-
+	defer w.leave()
 	w.mu.Lock()
 	if s := w.current.Load(); s != nil && !s.parked {
 		w.mu.Unlock() // refreshed since the caller looked
 		return s, nil
+	}
+	if w.gone {
+		w.mu.Unlock()
+		return nil, errDropped
 	}
 	out := w.outcome
 	select {
@@ -98,24 +169,35 @@ func (w *window) await(ctx context.Context) (*snapshot, error) {
 	}
 	w.mu.Unlock()
 
-	timer := time.NewTimer(f.cfg.Timeout)
+	timer := time.NewTimer(w.feed.cfg.Timeout)
 	defer timer.Stop()
 	select {
 	case <-out.done:
+		return w.served(out)
 	case <-timer.C:
 		return nil, fmt.Errorf("wait for the window: %w", ErrUnavailable)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for the window: %w", ctx.Err())
-	case <-w.ctx.Done():
-		return nil, fmt.Errorf("wait for the window: %w", ErrUnavailable)
 	}
-	if s := w.current.Load(); s != nil {
+}
+
+// served returns what the requests that waited for out get.
+func (w *window) served(out *outcome) (*snapshot, error) {
+	s := w.current.Load()
+	switch {
+	case errors.Is(out.err, errDropped):
+		return nil, errDropped
+	case s != nil && !w.tooOld(s, time.Now()):
 		return s, nil
+	case errors.Is(out.err, param.ErrValue):
+		return nil, out.err
+	case s != nil:
+		return nil, ErrUnavailable
 	}
 	return nil, fmt.Errorf("%w: %w", ErrUnavailable, out.err)
 }
 
-// run refreshes the window until it is stopped.
+// run refreshes the window until it is stopped or of no use.
 func (w *window) run() {
 	defer w.end()
 	cfg := &w.feed.cfg
@@ -127,6 +209,9 @@ func (w *window) run() {
 		case <-w.ctx.Done():
 			return
 		}
+		if w.abandoned(time.Now()) {
+			return
+		}
 		if w.parkIfIdle(time.Now()) {
 			select {
 			case <-w.wake:
@@ -135,17 +220,32 @@ func (w *window) run() {
 			}
 		}
 		start := time.Now()
-		err := w.refresh(start)
-		if w.ctx.Err() != nil {
+		err := w.refresh()
+		switch {
+		case w.ctx.Err() != nil || w.rejected(err):
 			return
-		}
-		if err != nil {
+		case err != nil:
 			failures++
-		} else {
+			w.feed.probe(w.ctx)
+		default:
 			failures = 0
 		}
 		timer.Reset(pace(cfg.Refresh, time.Since(start), failures))
 	}
+}
+
+// rejected reports whether the database rejects the window's value. Rows that were read
+// earlier are served as long as after other errors.
+func (w *window) rejected(err error) bool {
+	s := w.current.Load()
+	return errors.Is(err, param.ErrValue) && (s == nil || w.tooOld(s, time.Now()))
+}
+
+// abandoned reports whether the window was never read and nobody asks for its value any
+// more. It then accepts no more requests.
+func (w *window) abandoned(now time.Time) bool {
+	idle := now.UnixNano()-w.asked.Load() >= int64(w.feed.cfg.IdleAfter)
+	return idle && len(w.args) > 0 && w.current.Load() == nil && w.close()
 }
 
 // pace returns the pause after a refresh that took the given time. Refreshes start one
@@ -167,7 +267,7 @@ func (w *window) parkIfIdle(now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.current.Load()
-	if s == nil || w.feed.waiting.Load() > 0 {
+	if s == nil || w.waiting > 0 {
 		return false
 	}
 	select { // an earlier token belongs to a finished refresh
@@ -179,8 +279,15 @@ func (w *window) parkIfIdle(now time.Time) bool {
 }
 
 // refresh reads the window, publishes it and wakes waiting requests.
-func (w *window) refresh(start time.Time) error {
+func (w *window) refresh() error {
 	f := w.feed
+	if f.cfg.Refreshes != nil && len(w.args) > 0 {
+		if err := f.cfg.Refreshes.Acquire(w.ctx, 1); err != nil {
+			return err // the window ends
+		}
+		defer f.cfg.Refreshes.Release(1)
+	}
+	start := time.Now()
 	ctx, cancel := context.WithTimeout(w.ctx, refreshMax)
 	defer cancel()
 	previous := w.current.Load()
@@ -213,6 +320,9 @@ func (w *window) publish(s *snapshot, err error) {
 	if s != nil {
 		w.current.Store(s)
 	}
+	if err == nil && w.feed.down.Load() {
+		w.feed.down.Store(false)
+	}
 	w.logChange(err)
 	w.failure = err
 	w.outcome.err = err
@@ -220,10 +330,12 @@ func (w *window) publish(s *snapshot, err error) {
 	w.outcome = &outcome{done: make(chan struct{})}
 }
 
-// logChange logs the first of several failures, and the first success after them.
+// logChange logs the first of several failures, and the first success after them. A client's
+// value that was never read is not worth a line.
 func (w *window) logChange(err error) {
 	log := w.feed.cfg.Log.With("feed", w.feed.cfg.Name)
 	switch {
+	case w.current.Load() == nil && errors.Is(err, param.ErrValue):
 	case err != nil && w.failure == nil && w.ctx.Err() == nil:
 		log.Warn("window not refreshed; serving the last one", "error", err, "stale_max", w.feed.cfg.StaleMax)
 	case err == nil && w.failure != nil:
@@ -231,38 +343,36 @@ func (w *window) logChange(err error) {
 	}
 }
 
-// end wakes waiting requests and waits for the sweeper.
+// end removes the window, sends waiting requests to another one, and waits for the sweeper.
 func (w *window) end() {
+	w.feed.drop(w)
 	w.mu.Lock()
-	w.outcome.err = ErrUnavailable
+	w.gone = true
+	w.outcome.err = errDropped
 	close(w.outcome.done)
 	w.outcome = &outcome{done: make(chan struct{})}
-	sw := w.sweeper
 	w.mu.Unlock()
-	if sw != nil {
-		sw.wait()
-	}
+	w.sweeps.Wait()
 }
 
-// ready returns why the window is not fresh enough. It returns nil for a fresh window and
-// for one that is not in use.
+// ready returns why the window is not fresh enough, without texts of the database. It
+// returns nil for a fresh window and for one that is not in use.
 func (w *window) ready(now time.Time) error {
 	s := w.current.Load()
-	if s != nil && (s.parked || now.Sub(s.readAt) <= w.feed.cfg.StaleMax) {
+	if s != nil && (s.parked || !w.tooOld(s, now)) {
 		return nil
 	}
 	w.mu.Lock()
-	failure := w.failure
+	failed := w.failure != nil
 	w.mu.Unlock()
-	switch {
-	case s == nil && failure == nil:
-		return fmt.Errorf("window not read yet")
-	case s == nil:
-		return fmt.Errorf("window not read yet: %w", failure)
-	case failure == nil:
-		return fmt.Errorf("window is %s old, bound %s: the database is slow", now.Sub(s.readAt).Round(time.Second), w.feed.cfg.StaleMax)
+	reason := "the database is slow"
+	if failed {
+		reason = "refreshes fail; the log says why"
 	}
-	return fmt.Errorf("window is %s old, bound %s: %w", now.Sub(s.readAt).Round(time.Second), w.feed.cfg.StaleMax, failure)
+	if s == nil {
+		return fmt.Errorf("window not read yet: %s", reason)
+	}
+	return fmt.Errorf("window is %s old, bound %s: %s", now.Sub(s.readAt).Round(time.Second), w.feed.cfg.StaleMax, reason)
 }
 
 // cloneArgs copies args and their texts, which may be in a request's buffer.

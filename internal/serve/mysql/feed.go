@@ -140,7 +140,22 @@ func (f *Feed) explainError(r feed.Range, err error) error {
 	case numStatementTimeout, numQueryTimeout, numInterrupted:
 		return fmt.Errorf("the server stopped the statement after the statement timeout of %v: %w", f.db.bounds.StatementTimeout, err)
 	}
+	if len(f.def.Params) > 0 && rejectsValue(refused) {
+		return fmt.Errorf("%w: %w", param.ErrValue, err)
+	}
 	return err
+}
+
+// rejectsValue reports whether the server rejects the value of a parameter: it is out of
+// range, or not what a function accepts. Most such errors have no SQLSTATE of their own.
+func rejectsValue(err *mysql.MySQLError) bool {
+	switch n := err.Number; n {
+	case numCollationMix2, numCollationMix3, numCollationMix, numCannotConvert, numInvalidCharacters,
+		numRegexp, numWrongArguments, numWrongTime, numWrongFunctionValue, numJSONPath:
+		return true
+	default:
+		return string(err.SQLState[:2]) == "22" || n >= numRegexpFirst && n <= numRegexpLast
+	}
 }
 
 // arguments returns the statement's parameters in the order of writer.write.

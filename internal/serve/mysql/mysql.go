@@ -290,6 +290,15 @@ const (
 	numCannotConvert     = 3988 // MySQL: a text that the column's character set lacks
 	numDisconnectedIdle  = 4031
 	numInvalidCharacters = 1300
+
+	// A function or a comparison does not accept a value.
+	numRegexp             = 1139
+	numWrongArguments     = 1210
+	numWrongFunctionValue = 1411
+	numWrongTime          = 1525
+	numJSONPath           = 3143
+	numRegexpFirst        = 3685 // MySQL 8
+	numRegexpLast         = 3700
 )
 
 // worthRetrying reports whether the same statement may succeed at once.

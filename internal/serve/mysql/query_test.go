@@ -10,6 +10,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
@@ -58,6 +59,12 @@ func TestQuery(t *testing.T) {
 			t.Errorf("%s: %v, want %s", sql, err, want)
 		}
 	}
+	for sql, value := range map[string]string{
+		"SELECT id FROM t WHERE name REGEXP :name":          "(",
+		"SELECT id FROM t WHERE name LIKE 'a' ESCAPE :name": "ab",
+	} {
+		testRejected(t, make(sql, name), value)
+	}
 	many := make("SELECT a.n FROM many a, many b")
 	start := time.Now()
 	for range 5 {
@@ -74,5 +81,16 @@ func TestQuery(t *testing.T) {
 	slow := make("SELECT n FROM many WHERE SLEEP(1) = 0")
 	if err := slow.Run(ctx, nil, plenty, new(query.Rows)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("deadline: %v", err)
+	}
+}
+
+// testRejected runs a query with a value that the server rejects, and with another one.
+func testRejected(t *testing.T, q *Query, value string) {
+	t.Helper()
+	for _, arg := range []string{value, "a"} {
+		err := q.Run(t.Context(), []string{arg}, query.Limit{Rows: 9, Bytes: 1 << 20}, new(query.Rows))
+		if rejected := errors.Is(err, param.ErrValue); rejected != (arg == value) {
+			t.Errorf("%s with %q: %v", q.feed.body, arg, err)
+		}
 	}
 }

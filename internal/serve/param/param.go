@@ -3,6 +3,7 @@
 package param
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -13,6 +14,11 @@ import (
 
 	"spillway/internal/plans"
 )
+
+// ErrValue means that the database rejects the value of a parameter: it is out of range
+// there, or not what the statement's functions accept. It is the client's mistake. Sources
+// wrap the database's error in it, whose text is not for clients.
+var ErrValue = errors.New("the database rejects the value of a parameter")
 
 // MaxBytes is the maximum length of one parameter's text.
 const MaxBytes = 1024

@@ -82,12 +82,25 @@ func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.Row
 	if hasKey && strings.HasPrefix(pgErr.Code, classDataException) && pgErr.Code != stateDivisionByZero {
 		return fmt.Errorf("%w: %w", feed.ErrCursor, err)
 	}
+	if rejected := valueError(f.def.Params, err); rejected != nil {
+		return rejected
+	}
 	if pgErr.Code == stateUndefinedColumn || pgErr.Code == stateAmbiguousColumn {
 		if keyErr := f.checkColumns(ctx); keyErr != nil {
 			return keyErr
 		}
 	}
 	return err
+}
+
+// valueError returns err as param.ErrValue if the server rejects the value of a parameter, else
+// nil. Errors of class 22 are about data; without parameters it is the tables' own.
+func valueError(params []feed.Param, err error) error {
+	var pgErr *pgconn.PgError
+	if len(params) > 0 && errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {
+		return fmt.Errorf("%w: %w", param.ErrValue, err)
+	}
+	return nil
 }
 
 // arguments returns the statement's parameters in the order of writer.write.

@@ -138,6 +138,7 @@ func TestPostgres(t *testing.T) {
 		{"PoolBusy", testPoolBusy},
 		{"Unreachable", testUnreachable},
 		{"Probe", testProbe},
+		{"QueryRejectsValue", testQueryRejectsValue},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.run(t, pg) })

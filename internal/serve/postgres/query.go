@@ -40,7 +40,11 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	for _, arg := range args {
 		values = append(values, []byte(arg))
 	}
-	return q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
+	err := q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
+	if rejected := valueError(q.def.Params, err); rejected != nil {
+		return rejected
+	}
+	return err
 }
 
 // Check has the database prepare the statement without running it.

@@ -10,6 +10,8 @@ import (
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
@@ -74,5 +76,20 @@ func TestPoolerRefusals(t *testing.T) {
 	}
 	if db.unprepared.start(time.Now()) || !db.unprepared.active() {
 		t.Error("a second loss is told again, or does not count")
+	}
+}
+
+// testQueryRejectsValue runs a query with values that the server rejects.
+func testQueryRejectsValue(t *testing.T, pg *apptest.PostgresServer) {
+	db := open(t, pg.CreateDatabase(t), database.Pool{})
+	q, err := db.Query(query.Definition{Name: "/q", SQL: "SELECT 'a' LIKE :text AS v", Params: []feed.Param{{Name: "text", Type: feed.Text}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, rejected := range map[string]bool{"a%": false, `\`: true} {
+		err := q.Run(t.Context(), []string{value}, query.Limit{Rows: 1, Bytes: 99}, new(query.Rows))
+		if (err != nil) != rejected || errors.Is(err, param.ErrValue) != rejected {
+			t.Errorf("%q: %v", value, err)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 const paramsMax = 16 // parameters of one feed
@@ -149,6 +150,9 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, badCursor, "before is not a cursor of this list; start again without it")
 	case errors.Is(err, feed.ErrRequest):
 		h.server.problem(ctx, badRequest, clientText(err))
+	case errors.Is(err, param.ErrValue):
+		h.server.problem(ctx, badRequest, "the database does not accept the value of a parameter")
+		h.server.cfg.Log.Debug("parameter rejected", "path", string(ctx.Path()), "request_id", h.server.id(ctx), "error", err)
 	case errors.Is(err, feed.ErrCounting):
 		h.server.unavailable(ctx, counting, clientText(err), err)
 	case errors.Is(err, feed.ErrBusy):

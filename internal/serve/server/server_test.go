@@ -102,7 +102,7 @@ func start(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
 	f := feed.Open(feed.Config{
 		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
 		Window:     200, Refresh: 20 * time.Millisecond, IdleAfter: time.Minute, StaleMax: time.Minute, Timeout: time.Second,
-		Limit: 10, LimitMax: 100, OffsetMax: 1_000_000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1,
+		Limit: 10, LimitMax: 100, OffsetMax: 1_000_000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20,
 		Gate: feed.NewGate(4), Log: log,
 	}, source)
 	t.Cleanup(f.Close)
@@ -452,7 +452,7 @@ func BenchmarkServe(b *testing.B) {
 	f := feed.Open(feed.Config{
 		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
 		Window:     200, Refresh: time.Hour, IdleAfter: 2 * time.Hour, StaleMax: time.Hour, Timeout: time.Second,
-		Limit: 10, LimitMax: 100, OffsetMax: 1000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1,
+		Limit: 10, LimitMax: 100, OffsetMax: 1000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20,
 		Gate: feed.NewGate(4), Log: slog.New(slog.DiscardHandler),
 	}, &rows{n: 5000})
 	defer f.Close()

@@ -95,7 +95,7 @@ func (f *Feed) Read(ctx context.Context, r feed.Range, rows *feed.Rows) error {
 		}
 		reader := rowReader{stmt: stmt, shape: shape}
 		for {
-			found, err := nextRow(stmt, len(shape.columns), r.Until != "")
+			found, err := f.nextRow(stmt, len(shape.columns), r.Until != "")
 			if !found {
 				return err
 			}
@@ -121,7 +121,7 @@ func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, er
 		}
 		reader := rowReader{stmt: stmt, shape: shape}
 		for {
-			found, err := nextRow(stmt, len(shape.keys), r.Until != "")
+			found, err := f.nextRow(stmt, len(shape.keys), r.Until != "")
 			if err != nil {
 				return err
 			}
@@ -179,8 +179,11 @@ func (f *Feed) start(conn *sqlite.Conn, r feed.Range, bits int) (*sqlite.Stmt, *
 
 // nextRow moves to the next row of the range. A row has the given number of columns and,
 // with until, one more that says whether the row is in the range.
-func nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
+func (f *Feed) nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
 	found, err := stmt.Step()
+	if err != nil && len(f.def.Params) > 0 && rejectsValue(err) {
+		err = fmt.Errorf("%w: %w", param.ErrValue, err)
+	}
 	if !found {
 		return false, err
 	}
@@ -196,6 +199,16 @@ func nextRow(stmt *sqlite.Stmt, columns int, until bool) (bool, error) {
 		return false, nil
 	}
 	return true, nil
+}
+
+// rejectsValue reports whether a function does not accept a value. The statement itself is
+// right, because it was prepared.
+func rejectsValue(err error) bool {
+	switch sqlite.ErrCode(err).ToPrimary() {
+	case sqlite.ResultError, sqlite.ResultTooBig, sqlite.ResultMismatch:
+		return true
+	}
+	return false
 }
 
 func (f *Feed) bindArgs(stmt *sqlite.Stmt, args []string) error {

@@ -12,6 +12,8 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/sqlite"
 )
 
@@ -288,5 +290,20 @@ func TestTies(t *testing.T) {
 	ended := fastest(feed.Range{After: key("29990"), Until: key("29980"), Limit: 1000})
 	if deep > 10*first || ended > 10*first {
 		t.Errorf("near the start %v, deep %v, up to a key %v", first, deep, ended)
+	}
+}
+
+// A query tells a value that a function does not accept from other errors, too.
+func TestQueryRejectsValue(t *testing.T) {
+	db, _ := openFreight(t, 10)
+	q, err := db.Query(query.Definition{Name: "/q", SQL: "SELECT json_extract('{}', :path) AS v", Params: []param.Param{{Name: "path", Type: param.Text}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, rejected := range map[string]bool{"$.a": false, "a[": true} {
+		err := q.Run(t.Context(), []string{value}, query.Limit{Rows: 1, Bytes: 99}, new(query.Rows))
+		if (err != nil) != rejected || errors.Is(err, param.ErrValue) != rejected {
+			t.Errorf("%q: %v", value, err)
+		}
 	}
 }

@@ -44,7 +44,7 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 		}
 		reader := rowReader{stmt: stmt, shape: shape}
 		for {
-			found, err := nextRow(stmt, len(shape.columns), false)
+			found, err := q.feed.nextRow(stmt, len(shape.columns), false)
 			if !found {
 				return err
 			}

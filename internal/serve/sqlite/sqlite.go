@@ -241,10 +241,10 @@ func (db *DB) wait(ctx context.Context) error {
 	case <-db.closed:
 		return errClosed
 	case <-ctx.Done():
-		return fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for a connection: %w", errors.Join(context.Cause(ctx), database.ErrBusy))
 	case <-timer.C:
-		return fmt.Errorf("no connection became free within the acquire timeout of %s; all %d of the pool are in use",
-			db.limits.AcquireTimeout, db.limits.Max)
+		return fmt.Errorf("no connection became free within the acquire timeout of %s; all %d of the pool are in use: %w",
+			db.limits.AcquireTimeout, db.limits.Max, database.ErrBusy)
 	}
 }
 

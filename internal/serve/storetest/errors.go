@@ -7,6 +7,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // firstError returns the error of making a feed, of checking it, or of its first read.
@@ -82,6 +83,32 @@ func testNullKey(t *testing.T, b Backend) {
 	}
 	if walk, err := source.Keys(t.Context(), r, 1); err == nil || !strings.Contains(err.Error(), "NULL") {
 		t.Errorf("keys: %+v, %v", walk, err)
+	}
+}
+
+// testRejectedValue passes a value that a function does not accept. Without parameters the
+// same error is not the request's.
+func testRejectedValue(t *testing.T, b Backend) {
+	db := b.open(t, database.Pool{})
+	fillItems(t, db, 3, 2)
+	def := definition(selectItems+" WHERE id < abs(:n)", "id")
+	def.Params = []feed.Param{{Name: "n", Type: feed.Integer}}
+	source := db.source(t, def)
+	const least = "-9223372036854775808" // its absolute value needs 65 bits
+	for range 2 {
+		if rows, err := tryRead(t, source, feed.Range{Args: []string{least}, Limit: 5}); !errors.Is(err, param.ErrValue) || errors.Is(err, feed.ErrCursor) {
+			t.Errorf("read: %s, %v", rows.Data, err)
+		}
+		if walk, err := source.Keys(t.Context(), feed.Range{Args: []string{least}, Limit: 5}, 1); !errors.Is(err, param.ErrValue) {
+			t.Errorf("keys: %+v, %v", walk, err)
+		}
+		if got := ids(t, source, feed.Range{Args: []string{"-3"}, Limit: 5}); len(got) != 2 {
+			t.Errorf("a good value: ids %v", got)
+		}
+	}
+	own := db.source(t, definition(selectItems+" WHERE id < abs("+least+" - grp + grp)", "id"))
+	if rows, err := tryRead(t, own, feed.Range{Limit: 5}); errors.Is(err, param.ErrValue) {
+		t.Errorf("the statement's own value is the request's: %s, %v", rows.Data, err)
 	}
 }
 

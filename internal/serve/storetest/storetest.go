@@ -70,6 +70,7 @@ func Feed(t *testing.T, b Backend) {
 	t.Run("ParamsQuoted", func(t *testing.T) { testParamsQuoted(t, b) })
 	t.Run("Definition", func(t *testing.T) { testDefinition(t, b) })
 	t.Run("NullKey", func(t *testing.T) { testNullKey(t, b) })
+	t.Run("RejectedValue", func(t *testing.T) { testRejectedValue(t, b) })
 	t.Run("ForgedKey", func(t *testing.T) { testForgedKey(t, b) })
 	t.Run("Changes", func(t *testing.T) { testChanges(t, b) })
 	t.Run("Timeout", func(t *testing.T) { testTimeout(t, b) })
