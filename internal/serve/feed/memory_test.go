@@ -110,19 +110,23 @@ func (t *table) enter(ctx context.Context, args []string) error {
 	return down
 }
 
-// run returns the ids of r, by brute force.
+// run returns the ids of r.
 func (t *table) run(r Range) []int {
-	ids := t.newest()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	first, end := 0, len(t.ids)
 	if r.After != "" {
-		after := id(r.After)
-		ids = slices.DeleteFunc(ids, func(i int) bool { return i >= after })
+		end, _ = slices.BinarySearch(t.ids, id(r.After))
 	}
 	if r.Until != "" {
-		until := id(r.Until)
-		ids = slices.DeleteFunc(ids, func(i int) bool { return i < until })
+		first, _ = slices.BinarySearch(t.ids, id(r.Until))
 	}
-	ids = ids[min(r.Skip, len(ids)):]
-	return ids[:min(r.Limit, len(ids))]
+	end -= r.Skip
+	var ids []int
+	for i := end - 1; i >= first && len(ids) < r.Limit; i-- {
+		ids = append(ids, t.ids[i])
+	}
+	return ids
 }
 
 func (t *table) Read(ctx context.Context, r Range, rows *Rows) error {

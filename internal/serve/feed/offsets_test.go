@@ -190,7 +190,7 @@ func TestCountsAreBoundedAndFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab := newTable(60_000)
 		cfg := byCity(3)
-		cfg.SweepBytes = 100_000
+		cfg.SweepBytes, cfg.Refresh = 100_000, time.Second
 		f := Open(cfg, tab)
 		defer f.Close()
 		deep := func(city string, offset int) error {

@@ -239,11 +239,12 @@ func (sw *sweeper) step() (pause time.Duration, err error) {
 	return refresh, sw.recount(from, to)
 }
 
-// roomLocked reports whether the limit of memory leaves room for one more segment.
+// roomLocked reports whether the limit of memory leaves room for one more segment, even if it
+// needs twice as much as the last one. Otherwise it would be counted only to be trimmed.
 func (sw *sweeper) roomLocked() bool {
 	more := 4 << 10
 	if n := len(sw.index.segments); n > 0 {
-		more = sw.index.segments[n-1].bytes()
+		more = 2 * sw.index.segments[n-1].bytes()
 	}
 	return sw.w.feed.counted.Load()+int64(more) <= int64(sw.w.feed.cfg.SweepBytes)
 }
