@@ -210,6 +210,39 @@ func TestQueriesShareRedis(t *testing.T) {
 	}
 }
 
+// TestValueThatTheDatabaseRejects: such a request is the client's mistake, and the response
+// does not show the statement.
+func TestValueThatTheDatabaseRejects(t *testing.T) {
+	t.Parallel()
+	database := shared.postgres.CreateDatabase(t)
+	s := serveQueries(t, `queries:
+  - path: /at
+    sql: SELECT :t AS secret_column
+    params: {t: timestamp}
+  - path: /like
+    sql: SELECT 1 AS secret_column WHERE 'abc' LIKE :pattern
+    params: {pattern: text}
+  - path: /quotient
+    sql: SELECT 1 / :n AS secret_column
+    params: {n: integer}
+`, database)
+	for _, path := range []string{"at?t=0000-01-01T00:00:00Z", "like?pattern=%5C", "quotient?n=0"} {
+		a := fetch(t, s.URL(path))
+		var problem struct{ Type, Detail string }
+		if err := json.Unmarshal(a.body, &problem); err != nil || a.status != http.StatusBadRequest || problem.Type != "urn:spillway:problem:bad-request" {
+			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
+		}
+		if a.header.Get("Retry-After") != "" || problem.Detail != "the database rejects the value of a parameter" {
+			t.Errorf("%s: Retry-After %q, detail %q", path, a.header.Get("Retry-After"), problem.Detail)
+		}
+	}
+	for _, path := range []string{"at?t=2016-12-01T00:00:00Z", "like?pattern=%25", "quotient?n=1"} {
+		if a := fetch(t, s.URL(path)); a.status != http.StatusOK {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+}
+
 func TestWrongQuery(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	text := "queries:\n  - path: /a\n    sql: SELECT nothing FROM nowhere\n"

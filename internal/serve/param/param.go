@@ -3,6 +3,7 @@
 package param
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -16,6 +17,10 @@ import (
 
 // MaxBytes is the maximum length of one parameter's text.
 const MaxBytes = 1024
+
+// ErrValue means that the database rejects the value of a parameter, such as a timestamp that
+// it cannot store. The same request will fail again.
+var ErrValue = errors.New("the database rejects the value of a parameter")
 
 // Param is a named, typed parameter.
 type Param struct {

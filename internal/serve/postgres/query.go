@@ -2,11 +2,14 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
@@ -40,7 +43,12 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	for _, arg := range args {
 		values = append(values, []byte(arg))
 	}
-	return q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
+	err := q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, classDataException) {
+		return fmt.Errorf("%w: %w", param.ErrValue, err)
+	}
+	return err
 }
 
 // Check has the database prepare the statement without running it.

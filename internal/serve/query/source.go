@@ -21,8 +21,8 @@ type Definition struct {
 type Source interface {
 	// Run appends the statement's rows to rows in the database's order. args are the
 	// canonical texts of Definition.Params in their order. At the first row beyond limit it
-	// stops with an error that wraps ErrTooLarge. When ctx ends, the statement is cancelled
-	// in the database.
+	// stops with an error that wraps ErrTooLarge; if the database rejects an argument, the
+	// error wraps param.ErrValue. When ctx ends, the statement is cancelled in the database.
 	Run(ctx context.Context, args []string, limit Limit, rows *Rows) error
 }
 

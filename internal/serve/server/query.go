@@ -10,14 +10,16 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
 // queryHandler serves one query. Its responses have the form of feed pages.
 type queryHandler struct {
-	server *Server
-	query  *query.Query
-	errors query.LogLimit
+	server   *Server
+	query    *query.Query
+	errors   query.LogLimit
+	rejected query.LogLimit // of values that the database rejects
 }
 
 func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
@@ -83,18 +85,21 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
 	case errors.Is(err, query.ErrTooLarge):
 		h.server.problem(ctx, resultTooLarge, "the result exceeds the limit of this query; its owner can raise rows_max or bytes_max, or add a LIMIT")
-		h.logError(ctx, "query result too large", err)
+		h.logError(ctx, &h.errors, "query result too large", err)
+	case errors.Is(err, param.ErrValue) && len(h.query.Params()) > 0:
+		h.server.problem(ctx, badRequest, param.ErrValue.Error())
+		h.logError(ctx, &h.rejected, "query rejects a value", err)
 	case errors.Is(err, query.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
 	default:
 		h.server.unavailable(ctx, databaseDown, "the database does not answer this query", err)
-		h.logError(ctx, "query failed", err)
+		h.logError(ctx, &h.errors, "query failed", err)
 	}
 }
 
-// logError logs an error, at most once per second.
-func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, text string, err error) {
-	if unlogged, due := h.errors.Error(ctx.Time()); due {
+// logError logs an error, at most once per second and limit.
+func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, limit *query.LogLimit, text string, err error) {
+	if unlogged, due := limit.Error(ctx.Time()); due {
 		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", unlogged)
 	}
 }
