@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,6 +207,106 @@ func TestQueriesShareRedis(t *testing.T) {
 	for _, s := range []*apptest.Spillway{one, two} {
 		if a := fetch(t, s.URL("kept?low=6")); a.status != http.StatusOK || a.header.Get("Spillway-Source") != "database" {
 			t.Errorf("without Redis: %d %s %v", a.status, a.body, a.header)
+		}
+	}
+}
+
+// crowded is a feed, and a query that takes 50 ms of a connection. The query may use four of
+// the five connections.
+const crowded = `pool: {max: 5}
+feeds:
+  - path: /records
+    sql: SELECT score FROM records
+    key: score
+queries:
+  - path: /sleep
+    sql: SELECT :n AS n FROM pg_sleep(0.05)
+    params: {n: integer}
+`
+
+// TestCrowdOnQuery has 400 clients ask for different values of a slow query without a pause.
+// The feed beside it stays fresh. Executions are not started in vain, and requests that
+// cannot be answered in time are refused at once.
+func TestCrowdOnQuery(t *testing.T) {
+	database := shared.postgres.CreateDatabase(t)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	execute(t, conn, "CREATE TABLE records (score bigint PRIMARY KEY); INSERT INTO records SELECT generate_series(1, 300)")
+	s := serveQueries(t, crowded, database)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 400}}
+	defer client.CloseIdleConnections()
+
+	const lasts = 4 * time.Second
+	ctx, stop := context.WithTimeout(t.Context(), lasts)
+	defer stop()
+	var answers, refused, late atomic.Int64
+	var group sync.WaitGroup
+	for i := range 400 {
+		group.Go(func() {
+			for n := range 1_000_000 {
+				begin := time.Now()
+				a, err := tryFetch(ctx, client, s.URL(fmt.Sprintf("sleep?n=%d", 1_000_000*i+n)))
+				switch {
+				case ctx.Err() != nil:
+					return
+				case err != nil || a.status != http.StatusOK && a.status != http.StatusServiceUnavailable:
+					t.Errorf("%d %s, %v", a.status, a.body, err)
+					return
+				case a.status == http.StatusOK:
+					answers.Add(1)
+					continue
+				}
+				refused.Add(1)
+				if time.Since(begin) > time.Second {
+					late.Add(1) // than half of the timeout
+				}
+				if seconds, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || seconds < 1 {
+					t.Errorf("Retry-After: %q", a.header.Get("Retry-After"))
+				}
+			}
+		})
+	}
+	oldest := watchFeed(ctx, t, s.URL("records"))
+	group.Wait()
+	if oldest > 2 {
+		t.Errorf("the feed was %d s old", oldest)
+	}
+	if refused.Load() == 0 || late.Load() > refused.Load()/10 {
+		t.Errorf("%d requests were refused, %d of them after more than a second", refused.Load(), late.Load())
+	}
+	executions, failed := metric(t, s, `spillway_query_executions_total{query="/sleep"}`), metric(t, s, `spillway_query_execution_errors_total{query="/sleep"}`)
+	if failed > executions/10 {
+		t.Errorf("%v of %v executions failed", failed, executions)
+	}
+	t.Logf("%d answers per second, %d refused per second, the feed was up to %d s old", answers.Load()/int64(lasts/time.Second), refused.Load()/int64(lasts/time.Second), oldest)
+}
+
+// watchFeed requests a feed until ctx ends and returns the largest Age.
+func watchFeed(ctx context.Context, t *testing.T, url string) (oldest int) {
+	t.Helper()
+	var client http.Client
+	defer client.CloseIdleConnections()
+	for {
+		a, err := tryFetch(ctx, &client, url)
+		if ctx.Err() != nil {
+			return oldest
+		}
+		if err != nil || a.status != http.StatusOK {
+			t.Errorf("the feed: %d %s, %v", a.status, a.body, err)
+			return oldest
+		}
+		age, err := strconv.Atoi(a.header.Get("Age"))
+		if err != nil {
+			t.Error(err)
+		}
+		oldest = max(oldest, age)
+		select {
+		case <-ctx.Done():
+			return oldest
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/server"
 )
 
@@ -21,7 +22,7 @@ func (a *app) openFeeds() error {
 			return err
 		}
 		st.needed = true
-		settings := feedConfig(c, st.gate, a.log)
+		settings := feedConfig(c, st.gate.Entrance(), a.log)
 		source, err := st.feed(settings.Definition)
 		if err != nil {
 			return exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
@@ -41,7 +42,7 @@ func (a *app) openFeeds() error {
 }
 
 // feedConfig converts a feed's configuration.
-func feedConfig(c *config.Feed, gate feed.Gate, log *slog.Logger) feed.Config {
+func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Config {
 	d := feed.Definition{Name: c.Path, SQL: c.SQL}
 	for _, k := range c.Key {
 		d.Key = append(d.Key, feed.KeyColumn(k))

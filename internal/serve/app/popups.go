@@ -145,7 +145,7 @@ func (a *app) popupUserRow(st *store) (func(context.Context, string) ([]byte, er
 	}
 	q := query.Open(query.Config{
 		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
-		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: a.log,
+		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: a.log, Gate: st.gate.Entrance(),
 	}, source)
 	a.queries = append(a.queries, queryPart{q, source.Check})
 	return func(ctx context.Context, user string) ([]byte, error) {

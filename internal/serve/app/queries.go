@@ -46,7 +46,7 @@ func (a *app) openQueries() error {
 		}
 		st.needed = true
 		settings := a.queryConfig(c)
-		settings.Database = st.url.Identity()
+		settings.Database, settings.Gate = st.url.Identity(), st.gate.Entrance()
 		primary, err := st.query(settings.Definition)
 		if err != nil {
 			return exit.UsageError(err)

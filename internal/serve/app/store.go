@@ -12,6 +12,7 @@ import (
 	"spillway/internal/serve/mysql"
 	"spillway/internal/serve/postgres"
 	"spillway/internal/serve/query"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/standby"
 	"spillway/internal/serve/stream"
@@ -22,10 +23,10 @@ type store struct {
 	connection
 	tables
 	url      database.URL
-	gate     feed.Gate // leaves one connection to the refreshes
-	optional bool      // a replica: the primary answers while it is down
-	needed   bool      // serving requires it
-	spooled  bool      // a stream writes to it through the spool
+	gate     *queue.Gate // leaves one connection to the refreshes of feeds
+	optional bool        // a replica: the primary answers while it is down
+	needed   bool        // serving requires it
+	spooled  bool        // a stream writes to it through the spool
 }
 
 // connection is a database's pool.
@@ -66,7 +67,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	if st, ok := s.open[url.Raw()]; ok {
 		return st, nil
 	}
-	st := &store{url: url, gate: feed.NewGate(s.pool.Max)}
+	st := &store{url: url, gate: queue.NewGate(s.pool.Max)}
 	switch url.Driver {
 	case database.Postgres:
 		var db *postgres.DB
@@ -146,6 +147,7 @@ func (a *app) openReplica() error {
 		return err
 	}
 	st.optional = true
+	st.gate = a.defaultStore().gate // what reads from one of the two passes one gate
 	a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.log)}
 	return nil
 }

@@ -99,7 +99,7 @@ type Query struct {
 	Params     Params        `yaml:"params" doc:"as in feeds"`
 	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows per answer" over:"500 'result-too-large'; 'spillway_query_execution_errors_total'"`
 	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes per answer" over:"as rows_max"`
-	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503; 'spillway_query_refused_total'; the statement is cancelled when the last request has left"`
+	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503, at once if the predicted wait exceeds it; 'spillway_query_refused_total'; the statement is cancelled when the last request has left"`
 	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"time that an answer is cached; 0s: not at all" over:"executed again"`
 	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"time after ttl during which the old answer is served while one execution renews it" over:"requests wait for the execution"`
 	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are cached; redis: in memory, and in Redis for all replicas"`

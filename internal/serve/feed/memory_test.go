@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"spillway/internal/serve/queue"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -168,7 +170,7 @@ func testConfig() Config {
 		WaitersMax: 1000,
 		WindowsMax: 3,
 		SweepShare: 0.5,
-		Gate:       NewGate(4),
+		Gate:       queue.NewGate(4).Entrance(),
 		Log:        slog.New(slog.DiscardHandler),
 	}
 }

@@ -202,10 +202,11 @@ func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Pa
 func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
 	// Each caller waits at most Timeout. The statement is cancelled when the last one has left.
 	got, _, err := f.pages.Do(ctx, pageName(q), func(ctx context.Context) (*pageRead, error) {
-		if err := f.cfg.Gate.enter(ctx); err != nil {
+		leave, err := f.cfg.Gate.Enter(ctx, 0)
+		if err != nil {
 			return nil, err
 		}
-		defer f.cfg.Gate.leave()
+		defer leave()
 		read := &pageRead{readAt: time.Now()}
 		if err := f.source.Read(ctx, q, &read.rows); err != nil {
 			return nil, fmt.Errorf("read page: %w", err)

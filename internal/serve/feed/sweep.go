@@ -282,10 +282,11 @@ func (sw *sweeper) keys(r Range) (Walk, error) {
 	f := sw.w.feed
 	ctx, cancel := context.WithTimeout(sw.w.ctx, refreshMax)
 	defer cancel()
-	if err := f.cfg.Gate.enter(ctx); err != nil {
+	leave, err := f.cfg.Gate.Enter(ctx, 0)
+	if err != nil {
 		return Walk{}, err
 	}
-	defer f.cfg.Gate.leave()
+	defer leave()
 	r.Args = sw.w.args
 	w, err := f.source.Keys(ctx, r, offsetStride)
 	if err != nil {

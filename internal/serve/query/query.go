@@ -13,7 +13,8 @@
 // Failures:
 //
 //   - While the database is down or slow, answers younger than TTL plus Stale are served.
-//     Other requests get the database's error, or ErrBusy after Config.Timeout.
+//     Other requests get the database's error, or ErrBusy after Config.Timeout. An execution
+//     that is predicted to end later than that is refused at once, with ErrBusy.
 //   - If a result is too large, requests get ErrTooLarge, and nothing is cached.
 //   - If the shared cache is down, the database is used directly, and the error is counted.
 //
@@ -34,9 +35,10 @@ import (
 
 	"spillway/internal/serve/coalesce"
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/queue"
 )
 
-// Config is a query's configuration. All fields except the last two are required; package
+// Config is a query's configuration. All fields except the last three are required; package
 // config has the defaults.
 type Config struct {
 	Definition
@@ -47,15 +49,17 @@ type Config struct {
 	CacheBytes int           // memory of cached answers
 	WaitersMax int           // requests waiting at once
 	Log        *slog.Logger
-	Shared     *Shared // nil: answers are cached in memory only
-	Database   string  // with Shared: identifies the database, without a password
+	Gate       *queue.Entrance // bounds executions on the database; nil: open
+	Shared     *Shared         // nil: answers are cached in memory only
+	Database   string          // with Shared: identifies the database, without a password
 }
 
 // Errors of Ask. Others are the database's.
 var (
 	// ErrRequest means that the request is wrong. Its text says how.
 	ErrRequest = errors.New("bad request")
-	// ErrBusy means that too many requests wait, or that the database is slow. Retry later.
+	// ErrBusy means that too many requests wait, or that the database is slow. Retry later:
+	// if the error also is a *queue.Overload, after its RetryAfter.
 	ErrBusy = errors.New("too many requests wait for the database")
 	// ErrTooLarge means that the result exceeds Config.Limit.
 	ErrTooLarge = errors.New("the result is too large")
@@ -209,17 +213,22 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 		}
 		return a, err
 	})
-	if errors.Is(err, coalesce.ErrFull) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, coalesce.ErrFull) || errors.Is(err, queue.ErrOverloaded) || errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return a, err
 }
 
-// execute runs the statement.
+// execute runs the statement, once the gate lets it.
 func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
+	leave, err := q.cfg.Gate.Enter(ctx, q.cfg.Timeout)
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", q.cfg.Name, err)
+	}
+	defer leave()
 	begin := time.Now()
 	var rows Rows
-	err := q.source.Run(ctx, args, q.cfg.Limit, &rows)
+	err = q.source.Run(ctx, args, q.cfg.Limit, &rows)
 	end := time.Now()
 	q.counters.executed(end.Sub(begin), err)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/queue"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -239,4 +240,48 @@ func TestHitAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, ask); n > 0 {
 		t.Errorf("%v allocations a hit", n)
 	}
+}
+
+// TestCrowdOfValues has 400 clients ask for different values of a slow statement. All
+// executions succeed; requests that cannot be answered in time are refused at once and told
+// when to retry.
+func TestCrowdOfValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &counting{takes: 50 * time.Millisecond}
+		cfg := testConfig()
+		cfg.Gate, cfg.Timeout = queue.NewGate(5).Entrance(), 2*time.Second
+		q := Open(cfg, source)
+		defer q.Close()
+		start := time.Now()
+		var group sync.WaitGroup
+		var answers, refused, late atomic.Int64
+		for client := range 400 {
+			group.Go(func() {
+				for i := 0; time.Since(start) < 10*time.Second; i++ {
+					begin := time.Now()
+					_, _, err := q.Ask(t.Context(), begin, []string{fmt.Sprint(1000*client + i)})
+					var overload *queue.Overload
+					switch {
+					case err == nil:
+						answers.Add(1)
+					case errors.As(err, &overload) && errors.Is(err, ErrBusy):
+						refused.Add(1)
+						if begin.After(start) && time.Since(begin) > 100*time.Millisecond {
+							late.Add(1)
+						}
+						<-time.After(overload.RetryAfter)
+					default:
+						t.Error(err)
+					}
+				}
+			})
+		}
+		group.Wait()
+		if n := answers.Load(); n < 750 || refused.Load() == 0 || late.Load() > 0 {
+			t.Errorf("%d answers in 10 s of 800 possible; %d refused, %d of them late", n, refused.Load(), late.Load())
+		}
+		if n := source.cancelled.Load(); n > 0 {
+			t.Errorf("%d executions were cancelled", n)
+		}
+	})
 }

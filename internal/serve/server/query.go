@@ -12,6 +12,7 @@ import (
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
+	"spillway/internal/serve/queue"
 )
 
 // queryHandler serves one query. Its responses have the form of feed pages.
@@ -91,6 +92,10 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.logError(ctx, &h.rejected, "query rejects a value", err)
 	case errors.Is(err, query.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
+		var overload *queue.Overload
+		if errors.As(err, &overload) {
+			ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(overload.RetryAfter)))
+		}
 	default:
 		h.server.unavailable(ctx, databaseDown, "the database does not answer this query", err)
 		h.logError(ctx, &h.errors, "query failed", err)
