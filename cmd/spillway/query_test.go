@@ -22,14 +22,15 @@ import (
 	"spillway/internal/apptest"
 )
 
-// queries is a configuration. %s is replaced by a slow statement of the database.
+// queries is a configuration. %[1]s is replaced by a slow statement of the database, and %[2]s
+// by a comparison with the values of the list :apps.
 const queries = `queries:
   - path: /records
     aliases: [/v1/records]
     sql: SELECT app_id, score FROM records WHERE app_id = :app_id AND score <> -1 ORDER BY score LIMIT 50
     params: {app_id: text}
   - path: /slow
-    sql: SELECT count(*) AS n FROM records, (%s) AS slow WHERE score > :low
+    sql: SELECT count(*) AS n FROM records, (%[1]s) AS slow WHERE score > :low
     params: {low: integer}
     timeout: 10s
   - path: /kept
@@ -37,7 +38,23 @@ const queries = `queries:
     params: {low: integer}
     ttl: 1h
     rows_max: 4
+  - path: /some
+    sql: SELECT score FROM records WHERE app_id %[2]s AND score > :low ORDER BY score
+    params:
+      apps: {type: text, list_max: 3, default: [b, a]}
+      low: {type: integer, default: 0}
+    ttl: 1h
+  - path: /one
+    sql: SELECT app_id, score FROM records WHERE score >= :low AND score <= :high
+    params: {low: integer, high: {type: integer, default: 9}}
+    one: true
 `
+
+// How the databases compare with a list.
+const (
+	anyApp = "= ANY(:apps)"
+	inApps = "IN (:apps)"
+)
 
 // serveQueries serves the configuration from the database at the URL.
 func serveQueries(t *testing.T, text, database string, args ...string) *apptest.Spillway {
@@ -63,7 +80,7 @@ func TestQueriesOnPostgres(t *testing.T) {
 	}
 	defer conn.Close(context.Background())
 	execute(t, conn, recordRows)
-	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)"), database)
+	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)", anyApp), database)
 	testQueries(t, s.URL(""))
 
 	// A thousand concurrent requests share one execution, or one in each second if they take that long to arrive.
@@ -115,7 +132,7 @@ func TestQueriesOnSQLite(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1"), "sqlite:"+path)
+	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1", inApps), "sqlite:"+path)
 	testQueries(t, s.URL(""))
 }
 
@@ -138,6 +155,17 @@ func testQueries(t *testing.T, base string) {
 		{"slow?low=0;drop", 400, "low must be a whole number of at most 64 bits"},
 		{"kept?low=2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`},
 		{"kept?low=-5", 500, "exceeds the limit"},
+		{"some", 200, `{"return_code":"SUCCESS","data":[{"score":1},{"score":2},{"score":3}]}`},
+		{"some?low=1&apps=a", 200, `{"return_code":"SUCCESS","data":[{"score":3}]}`},
+		{"some?apps=b&apps=&apps=" + url.QueryEscape(`o'b"--`), 200, `{"return_code":"SUCCESS","data":[{"score":2},{"score":7},{"score":9}]}`},
+		{"some?apps=a,b", 200, `{"return_code":"FAIL","data":[]}`},
+		{"some?apps=a&apps=b&apps=c&apps=d", 400, "apps has more than 3 values"},
+		{"some?apps=a&low=", 400, "low must be a whole number"},
+		{"one?low=7&high=8", 200, `{"app_id":"o'b\"--","score":7}`},
+		{"one?low=9", 200, `{"app_id":"","score":9}`},
+		{"one?low=8&high=8", 404, "no row has these values"},
+		{"one?low=1", 500, "several rows"},
+		{"one", 400, "parameter low is missing"},
 		{"kept?low=%2B2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`}, // the same as low=2
 	} {
 		a := fetch(t, base+c.path)
@@ -154,6 +182,9 @@ func testQueries(t *testing.T, base string) {
 		if a.status != c.status || body != c.want {
 			t.Errorf("%s: %d %s, want %d %s", c.path, a.status, body, c.status, c.want)
 		}
+	}
+	if again := fetch(t, base+"some?apps=a&apps=b&apps=b&low=0"); again.header.Get("Spillway-Source") != "memory" {
+		t.Errorf("the values of the default in another order: %v", again.header)
 	}
 	first := fetch(t, base+"kept?low=2")
 	if first.header.Get("Spillway-Source") != "memory" || first.header.Get("Etag") == "" || first.header.Get("Age") == "" {
@@ -186,7 +217,7 @@ func TestQueriesShareRedis(t *testing.T) {
 	defer conn.Close(context.Background())
 	execute(t, conn, recordRows)
 	store := apptest.Redis(t)
-	text := strings.ReplaceAll(fmt.Sprintf(queries, "SELECT 1"), "ttl: 1h", "ttl: 1h\n    cache: redis")
+	text := strings.ReplaceAll(fmt.Sprintf(queries, "SELECT 1", anyApp), "ttl: 1h", "ttl: 1h\n    cache: redis")
 	one := serveQueries(t, text, database, "--redis", store.URL(""))
 	two := serveQueries(t, text, database, "--redis", store.URL(""))
 	var group sync.WaitGroup
@@ -350,8 +381,17 @@ func TestWrongQuery(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, stderr, code := spillway(t, "serve", "--database", shared.postgres.CreateDatabase(t), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
+	database := shared.postgres.CreateDatabase(t)
+	_, stderr, code := spillway(t, "serve", "--database", database, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
 	if code != 3 || !strings.Contains(stderr, "query /a") || !strings.Contains(stderr, "nowhere") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+	text = "queries:\n  - path: /a\n    sql: SELECT 1 AS a WHERE 1 IN (:ids)\n    params: {ids: {type: integer, list_max: 2}}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code = spillway(t, "serve", "--database", database, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
+	if code != 3 || !strings.Contains(stderr, "write = ANY(:ids) instead of IN (:ids)") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
-	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
@@ -45,7 +44,10 @@ func (a *app) openQueries() error {
 			return exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
 		}
 		st.needed = true
-		settings := a.queryConfig(c)
+		settings, err := a.queryConfig(c)
+		if err != nil {
+			return exit.UsageError(fmt.Errorf("query %s: %w", c.Path, err))
+		}
 		settings.Database, settings.Gate = st.url.Identity(), st.gate.Entrance()
 		primary, err := st.query(settings.Definition)
 		if err != nil {
@@ -61,13 +63,13 @@ func (a *app) openQueries() error {
 		}
 		q := query.Open(settings, source)
 		a.queries = append(a.queries, queryPart{q, primary.Check})
-		a.queryRoutes = append(a.queryRoutes, server.QueryRoute{Paths: append([]string{c.Path}, c.Aliases...), Query: q})
+		a.queryRoutes = append(a.queryRoutes, server.QueryRoute{Paths: append([]string{c.Path}, c.Aliases...), Query: q, One: c.One})
 	}
 	return nil
 }
 
 // queryConfig converts a query's configuration.
-func (a *app) queryConfig(c *config.Query) query.Config {
+func (a *app) queryConfig(c *config.Query) (query.Config, error) {
 	cfg := query.Config{
 		Definition: query.Definition{Name: c.Path, SQL: c.SQL},
 		Limit:      query.Limit{Rows: c.RowsMax, Bytes: c.BytesMax},
@@ -78,13 +80,20 @@ func (a *app) queryConfig(c *config.Query) query.Config {
 		WaitersMax: c.WaitersMax,
 		Log:        a.log,
 	}
-	for _, p := range c.Params {
-		cfg.Params = append(cfg.Params, param.Param{Name: p.Name, Type: param.Type(p.Type)})
+	if c.One {
+		cfg.Limit.Rows = 1
+	}
+	for _, q := range c.Params {
+		p, err := q.Param()
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Params = append(cfg.Params, p)
 	}
 	if c.Cache == "redis" {
 		cfg.Shared = &query.Shared{Get: a.redis.Get, Put: a.redis.Put, Claim: a.redis.Claim, Hold: a.redis.Hold, Release: a.redis.Release}
 	}
-	return cfg
+	return cfg, nil
 }
 
 // startQueries has the databases check the queries' statements.

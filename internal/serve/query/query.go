@@ -132,14 +132,14 @@ func (q *Query) Name() string { return q.cfg.Name }
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
 
-// ParseParam checks a text for p and returns its canonical form. Errors wrap ErrRequest and
-// name the parameter.
-func ParseParam(p param.Param, text string) (string, error) {
-	canonical, err := param.Parse(p, text)
+// ParseParam checks a request's texts for p and returns its argument. Errors wrap ErrRequest
+// and name the parameter.
+func ParseParam(p param.Param, texts ...string) (string, error) {
+	arg, err := param.Argument(p, texts...)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	return canonical, nil
+	return arg, nil
 }
 
 // Cached returns the cached answer for args if it may be served at now, else nil. It does
@@ -166,8 +166,8 @@ func (q *Query) Cached(now time.Time, args []string) *Answer {
 	return nil
 }
 
-// Ask answers a request. args are the canonical texts of the parameters in their order, and
-// now is the request's time. Errors wrap ErrRequest, ErrBusy or ErrTooLarge. Others are the
+// Ask answers a request. args are the arguments of the parameters in their order, as
+// ParseParam returns them, and now is the request's time. Errors wrap ErrRequest, ErrBusy or ErrTooLarge. Others are the
 // database's, or ctx's if the caller has left.
 func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer, From, error) {
 	if len(args) != len(q.cfg.Params) {
@@ -241,11 +241,11 @@ func newAnswer(rows Rows, readAt, cameAt time.Time, from From) *Answer {
 	return &Answer{Data: rows.Data, Rows: rows.Count, ReadAt: readAt, CameAt: cameAt, Tag: xxhash.Sum64(rows.Data), from: from}
 }
 
-// appendArgs appends an unambiguous encoding of args.
+// appendArgs appends an encoding of args, from which they could be read again: no two lists of
+// arguments have the same name.
 func appendArgs(dst []byte, args []string) []byte {
 	for _, arg := range args {
-		dst = append(dst, byte(len(arg)>>8), byte(len(arg)))
-		dst = append(dst, arg...)
+		dst = queue.AppendBytes(dst, arg)
 	}
 	return dst
 }
