@@ -27,7 +27,7 @@ func TestQueriesOnMariaDB(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text := fmt.Sprintf(queries, "SELECT 1") + `  - path: /minus
+	text := fmt.Sprintf(queries, "SELECT 1", inApps) + `  - path: /minus
     sql: "SELECT 5--:a AS n # :no parameter"
     params: {a: integer}
   - path: /sleep

@@ -26,7 +26,7 @@ func TestQueriesThroughPgBouncer(t *testing.T) {
 	defer conn.Close(context.Background())
 	execute(t, conn, recordRows)
 	bouncer := apptest.PgBouncer(t, shared.postgres, "transaction")
-	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(0.01)"), strings.Replace(database, shared.postgres.Addr(), bouncer.Addr(), 1))
+	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(0.01)", anyApp), strings.Replace(database, shared.postgres.Addr(), bouncer.Addr(), 1))
 	testQueries(t, s.URL(""))
 	var group sync.WaitGroup
 	for i := range 8 {

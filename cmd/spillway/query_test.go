@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,14 +22,15 @@ import (
 	"spillway/internal/apptest"
 )
 
-// queries is a configuration. %s is replaced by a slow statement of the database.
+// queries is a configuration. %[1]s is replaced by a slow statement of the database, and %[2]s
+// by a comparison with the values of the list :apps.
 const queries = `queries:
   - path: /records
     aliases: [/v1/records]
     sql: SELECT app_id, score FROM records WHERE app_id = :app_id AND score <> -1 ORDER BY score LIMIT 50
     params: {app_id: text}
   - path: /slow
-    sql: SELECT count(*) AS n FROM records, (%s) AS slow WHERE score > :low
+    sql: SELECT count(*) AS n FROM records, (%[1]s) AS slow WHERE score > :low
     params: {low: integer}
     timeout: 10s
   - path: /kept
@@ -36,7 +38,23 @@ const queries = `queries:
     params: {low: integer}
     ttl: 1h
     rows_max: 4
+  - path: /some
+    sql: SELECT score FROM records WHERE app_id %[2]s AND score > :low ORDER BY score
+    params:
+      apps: {type: text, list_max: 3, default: [b, a]}
+      low: {type: integer, default: 0}
+    ttl: 1h
+  - path: /one
+    sql: SELECT app_id, score FROM records WHERE score >= :low AND score <= :high
+    params: {low: integer, high: {type: integer, default: 9}}
+    one: true
 `
+
+// How the databases compare with a list.
+const (
+	anyApp = "= ANY(:apps)"
+	inApps = "IN (:apps)"
+)
 
 // serveQueries serves the configuration from the database at the URL.
 func serveQueries(t *testing.T, text, database string, args ...string) *apptest.Spillway {
@@ -62,7 +80,7 @@ func TestQueriesOnPostgres(t *testing.T) {
 	}
 	defer conn.Close(context.Background())
 	execute(t, conn, recordRows)
-	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)"), database)
+	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1 FROM pg_sleep(1)", anyApp), database)
 	testQueries(t, s.URL(""))
 
 	// A thousand concurrent requests share one execution, or one in each second if they take that long to arrive.
@@ -114,7 +132,7 @@ func TestQueriesOnSQLite(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1"), "sqlite:"+path)
+	s := serveQueries(t, fmt.Sprintf(queries, "SELECT 1", inApps), "sqlite:"+path)
 	testQueries(t, s.URL(""))
 }
 
@@ -137,6 +155,17 @@ func testQueries(t *testing.T, base string) {
 		{"slow?low=0;drop", 400, "low must be a whole number of at most 64 bits"},
 		{"kept?low=2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`},
 		{"kept?low=-5", 500, "exceeds the limit"},
+		{"some", 200, `{"return_code":"SUCCESS","data":[{"score":1},{"score":2},{"score":3}]}`},
+		{"some?low=1&apps=a", 200, `{"return_code":"SUCCESS","data":[{"score":3}]}`},
+		{"some?apps=b&apps=&apps=" + url.QueryEscape(`o'b"--`), 200, `{"return_code":"SUCCESS","data":[{"score":2},{"score":7},{"score":9}]}`},
+		{"some?apps=a,b", 200, `{"return_code":"FAIL","data":[]}`},
+		{"some?apps=a&apps=b&apps=c&apps=d", 400, "apps has more than 3 values"},
+		{"some?apps=a&low=", 400, "low must be a whole number"},
+		{"one?low=7&high=8", 200, `{"app_id":"o'b\"--","score":7}`},
+		{"one?low=9", 200, `{"app_id":"","score":9}`},
+		{"one?low=8&high=8", 404, "no row has these values"},
+		{"one?low=1", 500, "several rows"},
+		{"one", 400, "parameter low is missing"},
 		{"kept?low=%2B2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`}, // the same as low=2
 	} {
 		a := fetch(t, base+c.path)
@@ -153,6 +182,9 @@ func testQueries(t *testing.T, base string) {
 		if a.status != c.status || body != c.want {
 			t.Errorf("%s: %d %s, want %d %s", c.path, a.status, body, c.status, c.want)
 		}
+	}
+	if again := fetch(t, base+"some?apps=a&apps=b&apps=b&low=0"); again.header.Get("Spillway-Source") != "memory" {
+		t.Errorf("the values of the default in another order: %v", again.header)
 	}
 	first := fetch(t, base+"kept?low=2")
 	if first.header.Get("Spillway-Source") != "memory" || first.header.Get("Etag") == "" || first.header.Get("Age") == "" {
@@ -185,7 +217,7 @@ func TestQueriesShareRedis(t *testing.T) {
 	defer conn.Close(context.Background())
 	execute(t, conn, recordRows)
 	store := apptest.Redis(t)
-	text := strings.ReplaceAll(fmt.Sprintf(queries, "SELECT 1"), "ttl: 1h", "ttl: 1h\n    cache: redis")
+	text := strings.ReplaceAll(fmt.Sprintf(queries, "SELECT 1", anyApp), "ttl: 1h", "ttl: 1h\n    cache: redis")
 	one := serveQueries(t, text, database, "--redis", store.URL(""))
 	two := serveQueries(t, text, database, "--redis", store.URL(""))
 	var group sync.WaitGroup
@@ -210,14 +242,156 @@ func TestQueriesShareRedis(t *testing.T) {
 	}
 }
 
+// crowded is a feed, and a query that takes 50 ms of a connection. The query may use four of
+// the five connections.
+const crowded = `pool: {max: 5}
+feeds:
+  - path: /records
+    sql: SELECT score FROM records
+    key: score
+queries:
+  - path: /sleep
+    sql: SELECT :n AS n FROM pg_sleep(0.05)
+    params: {n: integer}
+`
+
+// TestCrowdOnQuery has 400 clients ask for different values of a slow query without a pause.
+// The feed beside it stays fresh. Executions are not started in vain, and requests that
+// cannot be answered in time are refused at once.
+func TestCrowdOnQuery(t *testing.T) {
+	database := shared.postgres.CreateDatabase(t)
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	execute(t, conn, "CREATE TABLE records (score bigint PRIMARY KEY); INSERT INTO records SELECT generate_series(1, 300)")
+	s := serveQueries(t, crowded, database)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 400}}
+	defer client.CloseIdleConnections()
+
+	const lasts = 4 * time.Second
+	ctx, stop := context.WithTimeout(t.Context(), lasts)
+	defer stop()
+	var answers, refused, late atomic.Int64
+	var group sync.WaitGroup
+	for i := range 400 {
+		group.Go(func() {
+			for n := range 1_000_000 {
+				begin := time.Now()
+				a, err := tryFetch(ctx, client, s.URL(fmt.Sprintf("sleep?n=%d", 1_000_000*i+n)))
+				switch {
+				case ctx.Err() != nil:
+					return
+				case err != nil || a.status != http.StatusOK && a.status != http.StatusServiceUnavailable:
+					t.Errorf("%d %s, %v", a.status, a.body, err)
+					return
+				case a.status == http.StatusOK:
+					answers.Add(1)
+					continue
+				}
+				refused.Add(1)
+				if time.Since(begin) > time.Second {
+					late.Add(1) // than half of the timeout
+				}
+				if seconds, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || seconds < 1 {
+					t.Errorf("Retry-After: %q", a.header.Get("Retry-After"))
+				}
+			}
+		})
+	}
+	oldest := watchFeed(ctx, t, s.URL("records"))
+	group.Wait()
+	if oldest > 2 {
+		t.Errorf("the feed was %d s old", oldest)
+	}
+	if refused.Load() == 0 || late.Load() > refused.Load()/10 {
+		t.Errorf("%d requests were refused, %d of them after more than a second", refused.Load(), late.Load())
+	}
+	executions, failed := metric(t, s, `spillway_query_executions_total{query="/sleep"}`), metric(t, s, `spillway_query_execution_errors_total{query="/sleep"}`)
+	if failed > executions/10 {
+		t.Errorf("%v of %v executions failed", failed, executions)
+	}
+	t.Logf("%d answers per second, %d refused per second, the feed was up to %d s old", answers.Load()/int64(lasts/time.Second), refused.Load()/int64(lasts/time.Second), oldest)
+}
+
+// watchFeed requests a feed until ctx ends and returns the largest Age.
+func watchFeed(ctx context.Context, t *testing.T, url string) (oldest int) {
+	t.Helper()
+	var client http.Client
+	defer client.CloseIdleConnections()
+	for {
+		a, err := tryFetch(ctx, &client, url)
+		if ctx.Err() != nil {
+			return oldest
+		}
+		if err != nil || a.status != http.StatusOK {
+			t.Errorf("the feed: %d %s, %v", a.status, a.body, err)
+			return oldest
+		}
+		age, err := strconv.Atoi(a.header.Get("Age"))
+		if err != nil {
+			t.Error(err)
+		}
+		oldest = max(oldest, age)
+		select {
+		case <-ctx.Done():
+			return oldest
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// TestValueThatTheDatabaseRejects: such a request is the client's mistake, and the response
+// does not show the statement.
+func TestValueThatTheDatabaseRejects(t *testing.T) {
+	t.Parallel()
+	database := shared.postgres.CreateDatabase(t)
+	s := serveQueries(t, `queries:
+  - path: /at
+    sql: SELECT :t AS secret_column
+    params: {t: timestamp}
+  - path: /like
+    sql: SELECT 1 AS secret_column WHERE 'abc' LIKE :pattern
+    params: {pattern: text}
+  - path: /quotient
+    sql: SELECT 1 / :n AS secret_column
+    params: {n: integer}
+`, database)
+	for _, path := range []string{"at?t=0000-01-01T00:00:00Z", "like?pattern=%5C", "quotient?n=0"} {
+		a := fetch(t, s.URL(path))
+		var problem struct{ Type, Detail string }
+		if err := json.Unmarshal(a.body, &problem); err != nil || a.status != http.StatusBadRequest || problem.Type != "urn:spillway:problem:bad-request" {
+			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
+		}
+		if a.header.Get("Retry-After") != "" || problem.Detail != "the database rejects the value of a parameter" {
+			t.Errorf("%s: Retry-After %q, detail %q", path, a.header.Get("Retry-After"), problem.Detail)
+		}
+	}
+	for _, path := range []string{"at?t=2016-12-01T00:00:00Z", "like?pattern=%25", "quotient?n=1"} {
+		if a := fetch(t, s.URL(path)); a.status != http.StatusOK {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+}
+
 func TestWrongQuery(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	text := "queries:\n  - path: /a\n    sql: SELECT nothing FROM nowhere\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, stderr, code := spillway(t, "serve", "--strict", "--database", shared.postgres.CreateDatabase(t), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
+	database := shared.postgres.CreateDatabase(t)
+	_, stderr, code := spillway(t, "serve", "--strict", "--database", database, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
 	if code != 2 || !strings.Contains(stderr, "query /a") || !strings.Contains(stderr, "nowhere") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+	text = "queries:\n  - path: /a\n    sql: SELECT 1 AS a WHERE 1 IN (:ids)\n    params: {ids: {type: integer, list_max: 2}}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code = spillway(t, "serve", "--strict", "--database", database, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", t.TempDir(), file)
+	if code != 2 || !strings.Contains(stderr, "write = ANY(:ids) instead of IN (:ids)") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }

@@ -106,6 +106,7 @@ func QueryStats(stats func() []query.Stats) prometheus.Collector {
 		{"shared_errors_total", counter, func(s s) float64 { return float64(s.SharedErrors) }, "Calls of the shared cache that failed.", nil},
 		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Requests that shared another request's execution.", nil},
 		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},
+		{"predicted_wait_seconds", gauge, func(s s) float64 { return s.PredictedWait.Seconds() }, "Predicted time until the answer to a request that needs the database.", nil},
 		{"cache_entries", gauge, func(s s) float64 { return float64(s.CacheEntries) }, "Answers cached in memory.", nil},
 		{"cache_bytes", gauge, func(s s) float64 { return float64(s.CacheBytes) }, "Memory of cached answers.", nil},
 		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Answers dropped for others.", nil},

@@ -10,6 +10,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/server"
 )
 
@@ -28,7 +29,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate, a.log)}
+	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate.Entrance(), a.log)}
 	p.settings.Refreshes, p.settings.ValueCalls, p.settings.Down = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2), st.down
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
 	if p.source, err = st.feed(p.settings.Definition); err != nil {
@@ -69,7 +70,7 @@ func (p *feedPart) close() {
 }
 
 // feedConfig converts a feed's configuration.
-func feedConfig(c *config.Feed, gate feed.Gate, log *slog.Logger) feed.Config {
+func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Config {
 	d := feed.Definition{Name: c.Path, SQL: c.SQL}
 	for _, k := range c.Key {
 		d.Key = append(d.Key, feed.KeyColumn(k))

@@ -77,7 +77,7 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 	}
 	for _, p := range r.queries {
 		if serves(p.part) {
-			cfg.Queries = append(cfg.Queries, server.QueryRoute{Paths: p.down.Reads, Query: p.query})
+			cfg.Queries = append(cfg.Queries, server.QueryRoute{Paths: p.down.Reads, Query: p.query, One: p.cfg.One})
 		}
 	}
 	for _, p := range a.streams {

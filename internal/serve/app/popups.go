@@ -167,7 +167,7 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 	}
 	q := query.Open(query.Config{
 		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
-		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: p.app.log,
+		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: p.app.log, Gate: p.store.gate.Entrance(),
 	}, source)
 	p.userRow, p.checkRow = q, source.Check
 	settings.UserRow = func(ctx context.Context, user string) ([]byte, error) {

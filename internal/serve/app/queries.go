@@ -6,7 +6,6 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
-	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
@@ -42,8 +41,11 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 	if c.Cache == "redis" && a.redis == nil {
 		return nil, exit.UsageError(fmt.Errorf("query %s: cache: redis requires redis: in the configuration, or --redis", c.Path))
 	}
-	settings := a.queryConfig(&c)
-	settings.Database = st.url.Identity()
+	settings, err := a.queryConfig(&c)
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("query %s: %w", c.Path, err))
+	}
+	settings.Database, settings.Gate = st.url.Identity(), st.gate.Entrance()
 	primary, err := st.query(settings.Definition)
 	if err != nil {
 		return nil, exit.UsageError(err)
@@ -70,7 +72,7 @@ func (p *queryPart) close() {
 }
 
 // queryConfig converts a query's configuration.
-func (a *app) queryConfig(c *config.Query) query.Config {
+func (a *app) queryConfig(c *config.Query) (query.Config, error) {
 	cfg := query.Config{
 		Definition: query.Definition{Name: c.Path, SQL: c.SQL},
 		Limit:      query.Limit{Rows: c.RowsMax, Bytes: c.BytesMax},
@@ -81,13 +83,20 @@ func (a *app) queryConfig(c *config.Query) query.Config {
 		WaitersMax: c.WaitersMax,
 		Log:        a.log,
 	}
-	for _, p := range c.Params {
-		cfg.Params = append(cfg.Params, param.Param{Name: p.Name, Type: param.Type(p.Type)})
+	if c.One {
+		cfg.Limit.Rows = 1
+	}
+	for _, q := range c.Params {
+		p, err := q.Param()
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Params = append(cfg.Params, p)
 	}
 	if c.Cache == "redis" {
 		cfg.Shared = &query.Shared{Get: a.redis.Get, Put: a.redis.Put, Claim: a.redis.Claim, Hold: a.redis.Hold, Release: a.redis.Release}
 	}
-	return cfg
+	return cfg, nil
 }
 
 func (a *app) queryStats() []query.Stats {

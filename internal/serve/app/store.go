@@ -18,6 +18,7 @@ import (
 	"spillway/internal/serve/mysql"
 	"spillway/internal/serve/postgres"
 	"spillway/internal/serve/query"
+	"spillway/internal/serve/queue"
 	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/standby"
 	"spillway/internal/serve/stream"
@@ -28,7 +29,7 @@ type store struct {
 	connection
 	tables
 	url       database.URL
-	gate      feed.Gate           // leaves one connection to the refreshes
+	gate      *queue.Gate         // leaves one connection to the refreshes of feeds
 	refreshes *semaphore.Weighted // leaves one connection of the refreshes of many windows
 	starts    chan struct{}       // one token per part that is starting
 
@@ -98,7 +99,7 @@ func (s *stores) get(ctx context.Context, text string) (*store, error) {
 	if st, ok := s.open[url.Raw()]; ok {
 		return st, nil
 	}
-	st := &store{url: url, gate: feed.NewGate(s.pool.Max), starts: make(chan struct{}, max(1, s.pool.Max/2))}
+	st := &store{url: url, gate: queue.NewGate(s.pool.Max), starts: make(chan struct{}, max(1, s.pool.Max/2))}
 	st.refreshes = semaphore.NewWeighted(int64(max(1, s.pool.Max-1)))
 	switch url.Driver {
 	case database.Postgres:
@@ -193,6 +194,7 @@ func (a *app) openReplica() error {
 	if err != nil {
 		return err
 	}
+	st.gate = a.defaultStore.gate // what reads from one of the two passes one gate
 	a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.log)}
 	return nil
 }

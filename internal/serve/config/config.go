@@ -7,7 +7,10 @@
 // not parse SQL and opens no database; such rules are passed as Checks.
 package config
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Config is a configuration: the file on top of Default, with secrets resolved. Durations
 // are written as in Go ("100ms").
@@ -97,10 +100,11 @@ type Query struct {
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same query"`
 	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
-	Params     Params        `yaml:"params" doc:"as in feeds"`
+	Params     QueryParams   `yaml:"params" doc:"NAME: TYPE, as in feeds, or NAME: {type, default, list_max}: optional if it has a default; with list_max (1 to 1000) a list of up to that many values"`
+	One        bool          `yaml:"one" doc:"the response is the only row as an object, or 404; rows_max is 1"`
 	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows per answer" over:"500 'result-too-large'; 'spillway_query_execution_errors_total'"`
 	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes per answer" over:"as rows_max"`
-	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503; 'spillway_query_refused_total'; the statement is cancelled when the last request has left"`
+	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503, at once if the predicted wait exceeds it; 'spillway_query_refused_total'; the statement is cancelled when the last request has left"`
 	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"time that an answer is cached; 0s: not at all" over:"executed again"`
 	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"time after ttl during which the old answer is served while one execution renews it" over:"requests wait for the execution"`
 	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are cached; redis: in memory, and in Redis for all replicas"`
@@ -134,3 +138,33 @@ type Param struct {
 	Name string
 	Type string // text, integer, real, boolean, timestamp or uuid
 }
+
+// QueryParams are the parameters of a query in the file's order.
+type QueryParams []QueryParam
+
+// QueryParam is a parameter that may be optional, or a list.
+type QueryParam struct {
+	Name    string
+	Type    string   `yaml:"type"`     // as Param.Type
+	Default Literals `yaml:"default"`  // its value in requests that lack it; none: they are rejected
+	ListMax int      `yaml:"list_max"` // at least 1: a list of 1 to this many values; 0: one value
+}
+
+// String returns the parameter as the file writes it.
+func (q QueryParam) String() string {
+	name, text := scalar(q.Name)+": ", scalar(q.Type)
+	if q.Default == nil && q.ListMax == 0 {
+		return name + text
+	}
+	text = "{type: " + text
+	if q.Default != nil {
+		text += ", default: [" + join(q.Default, func(value string) string { return string(quoteJSON(escape(value))) }) + "]"
+	}
+	if q.ListMax != 0 {
+		text += fmt.Sprintf(", list_max: %d", q.ListMax)
+	}
+	return name + text + "}"
+}
+
+// Literals are one or several values, as written in the file; nil: none.
+type Literals []string

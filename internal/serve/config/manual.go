@@ -85,7 +85,7 @@ func values(t reflect.Type, tag reflect.StructTag) string {
 		return "secrets"
 	case reflect.TypeFor[Keys]():
 		return "column or columns"
-	case reflect.TypeFor[Params]():
+	case reflect.TypeFor[Params](), reflect.TypeFor[QueryParams]():
 		return "names and types"
 	case reflect.TypeFor[Columns]():
 		return "columns"

@@ -49,6 +49,8 @@ func (p *printer) value(v reflect.Value, indent string) {
 		p.line("[" + join(x, func(k KeyColumn) string { return scalar(k.String()) }) + "]")
 	case Params:
 		p.line("{" + join(x, func(one Param) string { return scalar(one.Name) + ": " + scalar(one.Type) }) + "}")
+	case QueryParams:
+		p.line("{" + join(x, QueryParam.String) + "}")
 	case Columns:
 		p.columns(x, indent)
 	case Secret:

@@ -132,6 +132,18 @@ func TestPrint(t *testing.T) {
 	bad(t, printed(c), "6:11: database: holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
 }
 
+func TestPrintQueryParams(t *testing.T) {
+	c := valid(withQueryParams)
+	out := printed(c)
+	got, err := Read("printed", []byte(out), testEnv, testFile)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	if diff := cmp.Diff(c.Queries, got.Queries); diff != "" {
+		t.Errorf("%s\nin\n%s", diff, out)
+	}
+}
+
 func TestPrintError(t *testing.T) {
 	broken := errors.New("broken pipe")
 	if err := Default().Print(brokenWriter{broken}); !errors.Is(err, broken) {

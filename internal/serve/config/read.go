@@ -77,6 +77,33 @@ func (p *Params) DecodeYAML(n yaml.Node) {
 }
 
 // DecodeYAML reads a mapping of names to types or blocks.
+func (p *QueryParams) DecodeYAML(n yaml.Node) {
+	*p = nil
+	for _, pair := range n.Pairs() {
+		param := QueryParam{Name: pair.Key}
+		decoded := false
+		if pair.Value.IsScalar() {
+			decoded = pair.Value.Decode(&param.Type)
+		} else {
+			decoded = pair.Value.Decode(&param)
+		}
+		if decoded {
+			*p = append(*p, param)
+		}
+	}
+}
+
+// DecodeYAML reads one value or a list of values.
+func (l *Literals) DecodeYAML(n yaml.Node) {
+	*l = Literals{}
+	for _, item := range n.Items() {
+		if text, ok := item.Literal(); ok {
+			*l = append(*l, text)
+		}
+	}
+}
+
+// DecodeYAML reads a mapping of names to types or blocks.
 func (c *Columns) DecodeYAML(n yaml.Node) {
 	*c = nil
 	for _, pair := range n.Pairs() {

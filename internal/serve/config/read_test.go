@@ -84,6 +84,11 @@ feeds:
     window: ${WINDOW}
     sweep_share: 0.5
   - {path: /d, sql: "SELECT 1 AS a", key: a asc, database: "sqlite:d.db"}
+queries:
+  - path: /e
+    sql: SELECT 1
+    params: {a: text, b: {type: integer, default: 5}, c: {type: text, default: [x, "7"], list_max: 3}}
+    one: true
 `)
 	if err != nil {
 		t.Fatal(err)
@@ -107,6 +112,10 @@ feeds:
 	a.Window, a.SweepShare = 321, 0.5
 	b.Path, b.SQL, b.Key, b.Database = "/d", "SELECT 1 AS a", Keys{{Name: "a", Ascending: true}}, "sqlite:d.db"
 	want.Feeds = []Feed{a, b}
+	q := DefaultQuery()
+	q.Path, q.SQL, q.One = "/e", "SELECT 1", true
+	q.Params = QueryParams{{Name: "a", Type: "text"}, {Name: "b", Type: "integer", Default: Literals{"5"}}, {Name: "c", Type: "text", Default: Literals{"x", "7"}, ListMax: 3}}
+	want.Queries = []Query{q}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

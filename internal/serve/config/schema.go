@@ -69,6 +69,8 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 			"propertyNames":        map[string]any{"pattern": identifierPattern},
 			"additionalProperties": orVariable(kinds),
 		}
+	case QueryParams:
+		return queryParamsSchema()
 	case Columns:
 		return columnsSchema()
 	case Secret:
@@ -101,6 +103,22 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	schema := orVariable(kind)
 	schema["default"] = v.Interface()
 	return schema
+}
+
+// queryParamsSchema returns the schema of a query's parameters.
+func queryParamsSchema() map[string]any {
+	kind := orVariable(map[string]any{"enum": strings.Split(paramTypes, ",")})
+	literal := map[string]any{"type": []string{"string", "number", "boolean"}}
+	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": map[string]any{
+		"type":     kind,
+		"default":  map[string]any{"anyOf": []any{literal, map[string]any{"type": "array", "minItems": 1, "items": literal}}},
+		"list_max": orVariable(map[string]any{"type": "integer", "minimum": 0, "maximum": listMax}),
+	}}
+	return map[string]any{
+		"type":                 "object",
+		"propertyNames":        map[string]any{"pattern": identifierPattern},
+		"additionalProperties": map[string]any{"anyOf": []any{kind, block}},
+	}
 }
 
 // columnsSchema returns the schema of a stream's columns.

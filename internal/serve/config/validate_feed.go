@@ -3,9 +3,11 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
+	"spillway/internal/serve/param"
 	"spillway/internal/yaml"
 )
 
@@ -119,11 +121,49 @@ func (v *validator) query(at string, q Query, paths map[string]string) {
 	if strings.TrimSpace(q.SQL) == "" {
 		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
 	}
-	v.params(yaml.Join(at, "params"), q.Params, "")
+	v.queryParams(yaml.Join(at, "params"), q.Params)
 	if q.Stale > 0 && q.TTL == 0 {
 		v.add(yaml.Join(at, "stale"), "must be 0s unless ttl is set: without a ttl nothing is cached", q.Stale.String())
 	}
 	if q.Cache == "redis" && q.TTL == 0 {
 		v.add(yaml.Join(at, "cache"), "must be memory unless ttl is set: without a ttl nothing is cached", q.Cache)
 	}
+}
+
+// listMax bounds the values of a list.
+const listMax = 1000
+
+// queryParams checks a query's parameters.
+func (v *validator) queryParams(at string, params QueryParams) {
+	for _, q := range params {
+		path := yaml.Join(at, yaml.Printable(q.Name))
+		known := len(v.found)
+		v.params(at, Params{{Name: q.Name, Type: q.Type}}, "")
+		if q.ListMax < 0 || q.ListMax > listMax {
+			v.add(yaml.Join(path, "list_max"), fmt.Sprintf("must be from 0 to %d", listMax), strconv.Itoa(q.ListMax))
+		}
+		if q.Default == nil || len(v.found) > known {
+			continue
+		}
+		if _, err := q.Param(); err != nil {
+			v.add(yaml.Join(path, "default"), "cannot be used: "+err.Error(), strings.Join(q.Default, ", "))
+		}
+	}
+}
+
+// Param returns the parameter of a valid configuration.
+func (q QueryParam) Param() (param.Param, error) {
+	p := param.Param{Name: q.Name, Type: param.Type(q.Type), ListMax: q.ListMax}
+	if q.Default == nil {
+		return p, nil
+	}
+	if n := len(q.Default); n == 0 || n > 1 && p.ListMax == 0 {
+		return p, fmt.Errorf("%d values; a list has at least one, and a parameter without list_max exactly one", n)
+	}
+	var err error
+	if p.Default, err = param.Argument(p, q.Default...); err != nil {
+		return p, err
+	}
+	p.Optional = true
+	return p, nil
 }

@@ -109,6 +109,36 @@ func TestValidateRefusesFeed(t *testing.T) {
 	refused(`sweep_share: must be from 0.001 to 1, not "NaN"`, func(f *Feed) { f.SweepShare = math.NaN() })
 }
 
+func TestValidateQueryParams(t *testing.T) {
+	query := DefaultQuery()
+	query.Path, query.SQL = "/q", "SELECT 1"
+	for want, params := range map[string]QueryParams{
+		"": {
+			{Name: "a", Type: "text"},
+			{Name: "b", Type: "text", Default: Literals{""}},
+			{Name: "c", Type: "integer", Default: Literals{"+7"}, ListMax: 1000},
+			{Name: "limit", Type: "uuid", ListMax: 2},
+		},
+		"queries[0].params.?: must be a name of letters":                                                    {{Name: "a b", Type: "text"}},
+		`queries[0].params.a: must be text, integer, real, boolean, timestamp or uuid`:                      {{Name: "a", Type: "decimal", Default: Literals{"1"}}},
+		`queries[0].params.a.list_max: must be from 0 to 1000, not "1001"`:                                  {{Name: "a", Type: "text", ListMax: 1001}},
+		`queries[0].params.a.list_max: must be from 0 to 1000, not "-1"`:                                    {{Name: "a", Type: "text", ListMax: -1}},
+		`queries[0].params.a.default: cannot be used: a must be a whole number of at most 64 bits, not "x"`: {{Name: "a", Type: "integer", Default: Literals{"x"}}},
+		`queries[0].params.a.default: cannot be used: 2 values; a list has at least one`:                    {{Name: "a", Type: "integer", Default: Literals{"1", "2"}}},
+		`queries[0].params.a.default: cannot be used: 0 values; a list has at least one`:                    {{Name: "a", Type: "integer", Default: Literals{}, ListMax: 2}},
+		`queries[0].params.a.default: cannot be used: a has more than 2 values`:                             {{Name: "a", Type: "integer", Default: Literals{"1", "2", "3"}, ListMax: 2}},
+	} {
+		query.Params = params
+		err := valid(func(c *Config) { c.Queries = []Query{query} }).Validate()
+		if want == "" && err == nil {
+			continue
+		}
+		if err == nil || want == "" || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want one line %s...", err, want)
+		}
+	}
+}
+
 func TestValidateAll(t *testing.T) {
 	err := valid(func(c *Config) {
 		c.Listen = "x"

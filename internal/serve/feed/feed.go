@@ -41,25 +41,26 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"spillway/internal/serve/coalesce"
+	"spillway/internal/serve/queue"
 )
 
 // Config is a feed's configuration. All fields are required; package config has the
 // defaults.
 type Config struct {
 	Definition
-	Window     int           // newest rows kept in memory
-	Refresh    time.Duration // from the start of one refresh to the next, while there are requests
-	IdleAfter  time.Duration // time without requests after which refreshes stop
-	StaleMax   time.Duration // the oldest window served
-	Timeout    time.Duration // longest wait of a request
-	Limit      int           // rows per page by default
-	LimitMax   int           // rows per page at most
-	OffsetMax  int           // the largest offset
-	WaitersMax int           // requests waiting at once, per value of the parameters
-	WindowsMax int           // windows kept at once
-	SweepShare float64       // share of one connection's time spent counting rows
-	SweepBytes int           // memory of the counts
-	Gate       Gate          // bounds statements for pages and counts; shared by feeds of one database
+	Window     int             // newest rows kept in memory
+	Refresh    time.Duration   // from the start of one refresh to the next, while there are requests
+	IdleAfter  time.Duration   // time without requests after which refreshes stop
+	StaleMax   time.Duration   // the oldest window served
+	Timeout    time.Duration   // longest wait of a request
+	Limit      int             // rows per page by default
+	LimitMax   int             // rows per page at most
+	OffsetMax  int             // the largest offset
+	WaitersMax int             // requests waiting at once, per value of the parameters
+	WindowsMax int             // windows kept at once
+	SweepShare float64         // share of one connection's time spent counting rows
+	SweepBytes int             // memory of the counts
+	Gate       *queue.Entrance // bounds statements for pages and counts, not refreshes; nil: open
 	Log        *slog.Logger
 
 	// Refreshes bounds the refreshes of windows with parameters, so that they leave a
@@ -300,22 +301,3 @@ func (f *Feed) hash(name string) uint64 { return maphash.String(f.seed, name) }
 
 // probeMax is the timeout of a probe.
 const probeMax = time.Second
-
-// Gate limits concurrent statements for older pages and counts, so that one connection is
-// left for refreshes. Feeds of one database share a gate.
-type Gate chan struct{}
-
-// NewGate returns a gate for a pool of that many connections: one fewer, at least one.
-func NewGate(connections int) Gate { return make(Gate, max(connections-1, 1)) }
-
-// enter waits for a free place until ctx ends. The caller must call leave.
-func (g Gate) enter(ctx context.Context) error {
-	select {
-	case g <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for a free connection: %w", ctx.Err())
-	}
-}
-
-func (g Gate) leave() { <-g }

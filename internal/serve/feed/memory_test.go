@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"spillway/internal/serve/queue"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -186,7 +188,7 @@ func testConfig() Config {
 		WindowsMax: 3,
 		SweepShare: 0.5,
 		SweepBytes: 64 << 20,
-		Gate:       NewGate(4),
+		Gate:       queue.NewGate(4).Entrance(),
 		Log:        slog.New(slog.DiscardHandler),
 	}
 }

@@ -264,10 +264,11 @@ func (f *Feed) cut(got *pageRead, start, limit int) Page {
 // left.
 func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error) {
 	got, _, err := f.pages.DoClass(ctx, name, pageName(q), func(ctx context.Context) (*pageRead, error) {
-		if err := f.cfg.Gate.enter(ctx); err != nil {
+		leave, err := f.cfg.Gate.Enter(ctx, 0)
+		if err != nil {
 			return nil, err
 		}
-		defer f.cfg.Gate.leave()
+		defer leave()
 		read := &pageRead{readAt: time.Now()}
 		if err := f.source.Read(ctx, q, &read.rows); err != nil {
 			return nil, fmt.Errorf("read page: %w", err)

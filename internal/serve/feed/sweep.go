@@ -355,10 +355,11 @@ func (sw *sweeper) keys(r Range) (w Walk, readAt time.Time, err error) {
 	defer func() { f.sweeps.leave(time.Now(), time.Since(readAt)) }()
 	ctx, cancel := context.WithTimeout(sw.w.ctx, refreshMax)
 	defer cancel()
-	if err := f.cfg.Gate.enter(ctx); err != nil {
+	leave, err := f.cfg.Gate.Enter(ctx, 0)
+	if err != nil {
 		return Walk{}, readAt, err
 	}
-	defer f.cfg.Gate.leave()
+	defer leave()
 	readAt = time.Now()
 	r.Args = sw.w.args
 	if w, err = f.source.Keys(ctx, r, offsetStride); err != nil {

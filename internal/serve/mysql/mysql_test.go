@@ -14,6 +14,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/storetest"
 )
 
@@ -44,6 +45,8 @@ func TestConformance(t *testing.T) {
 			db := open(t, url, pool)
 			return storetest.DB{
 				Feed:    func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
+				Query:   func(def query.Definition) (query.Source, error) { return db.Query(def) },
+				InList:  "IN (:list)",
 				Exec:    func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
 				Restart: server.Restart,
 			}

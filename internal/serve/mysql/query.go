@@ -5,14 +5,21 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
 // Query runs one query. It implements query.Source.
+//
+// A list becomes placeholders, IN (?, ?), because JSON_TABLE is missing before MySQL 8.0 and
+// MariaDB 10.6, and would convert the values' types and collations.
 type Query struct {
-	feed *Feed // for its columns and parameters; it has no key
+	def        query.Definition
+	expansions []*Feed // for their columns and parameters; they have no key
 }
 
 var _ query.Source = (*Query)(nil)
@@ -20,42 +27,58 @@ var _ query.Source = (*Query)(nil)
 // Query returns the source of the query that def describes. Mistakes that only the
 // database can find are errors of Run and Check. DB.Feed says how parameters are bound.
 func (db *DB) Query(def query.Definition) (*Query, error) {
-	f, err := db.statement(feed.Definition{Name: def.Name, SQL: def.SQL, Params: def.Params})
+	expansions, err := param.Expand(def.SQL, plans.MySQL, def.Params)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}
-	return &Query{feed: f}, nil
+	q := &Query{def: def}
+	for _, e := range expansions {
+		f, err := db.statement(feed.Definition{Name: def.Name, SQL: e.SQL, Params: e.Params})
+		if err != nil {
+			return nil, fmt.Errorf("query %s: %w", def.Name, err)
+		}
+		q.expansions = append(q.expansions, f)
+	}
+	return q, nil
 }
 
 // Run implements query.Source.
 func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows *query.Rows) error {
-	to := &queryRows{rows: rows, limit: limit}
-	err := q.runOnce(ctx, args, false, to)
+	n, args, err := param.ExpandArguments(q.def.Params, args)
+	if err != nil {
+		return err
+	}
+	f, to := q.expansions[n], &queryRows{rows: rows, limit: limit}
+	err = f.runQuery(ctx, args, false, to)
 	if errors.Is(err, errOutdated) {
-		q.feed.stale.Store(true)
+		f.stale.Store(true)
 		to.Reset()
-		err = q.runOnce(ctx, args, true, to)
+		err = f.runQuery(ctx, args, true, to)
 	}
-	return q.feed.explainError(feed.Range{}, err)
+	return f.explainError(feed.Range{}, err)
 }
 
-func (q *Query) runOnce(ctx context.Context, args []string, adapt bool, to feed.RowHandler[driver.Value]) error {
-	d, err := q.feed.describe(ctx)
+// runQuery runs the statement of a query.
+func (f *Feed) runQuery(ctx context.Context, args []string, adapt bool, to feed.RowHandler[driver.Value]) error {
+	d, err := f.describe(ctx)
 	if err != nil {
 		return err
 	}
-	values, err := q.feed.bindParams(args)
+	values, err := f.bindParams(args)
 	if err != nil {
 		return err
 	}
-	s := &statement{sql: q.feed.body, columns: q.feed.reading(d, false, adapt), endless: true}
-	return q.feed.db.query(ctx, s, namedValues(values), to)
+	s := &statement{sql: f.body, columns: f.reading(d, false, adapt), endless: true}
+	return f.db.query(ctx, s, namedValues(values), to)
 }
 
-// Check has the database prepare the statement without running it.
+// Check has the database prepare the statement without running it, with the shortest and the
+// longest lists.
 func (q *Query) Check(ctx context.Context) error {
-	if _, err := q.feed.describe(ctx); err != nil {
-		return fmt.Errorf("query %s: %w", q.feed.def.Name, q.feed.explainError(feed.Range{}, err))
+	for _, f := range slices.Compact([]*Feed{q.expansions[0], q.expansions[len(q.expansions)-1]}) {
+		if _, err := f.describe(ctx); err != nil {
+			return fmt.Errorf("query %s: %w", q.def.Name, f.explainError(feed.Range{}, err))
+		}
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func TestQuery(t *testing.T) {
 		for range 2 {
 			var rows query.Rows
 			if err := test.q.Run(t.Context(), test.args, plenty, &rows); err != nil || string(rows.Data) != test.want {
-				t.Errorf("%s: %s, %v, want %s", test.q.feed.body, rows.Data, err, test.want)
+				t.Errorf("%s: %s, %v, want %s", test.q.expansions[0].body, rows.Data, err, test.want)
 			}
 		}
 		if err := test.q.Check(t.Context()); err != nil {

@@ -1,5 +1,5 @@
-// Package param defines the typed parameters of a configured statement: which text a
-// request may pass for a parameter, and the canonical form of that text.
+// Package param defines the typed parameters of a configured statement: which texts a
+// request may pass for a parameter, and their canonical form.
 package param
 
 import (
@@ -25,8 +25,11 @@ const MaxBytes = 1024
 
 // Param is a named, typed parameter.
 type Param struct {
-	Name string
-	Type Type
+	Name     string
+	Type     Type
+	ListMax  int    // at least 1: a list of 1 to this many values; 0: one value
+	Optional bool   // a request may lack it; its argument then is Default
+	Default  string // as Argument returns it
 }
 
 // Match checks that params declares the parameters that a statement uses, and no
@@ -68,8 +71,21 @@ const (
 	UUID      Type = "uuid"
 )
 
-// Parse checks a request's text for p and returns its canonical form. Errors name the
-// parameter.
+// Argument checks a request's texts for p and returns its argument: the canonical form of one
+// text, or that of a list. Errors name the parameter.
+func Argument(p Param, texts ...string) (string, error) {
+	switch {
+	case len(texts) == 0 && p.Optional:
+		return p.Default, nil
+	case len(texts) == 0:
+		return "", fmt.Errorf("parameter %s is missing", p.Name)
+	case p.ListMax > 0:
+		return list(p, texts)
+	}
+	return Parse(p, texts[0])
+}
+
+// Parse checks one text for p and returns its canonical form. Errors name the parameter.
 func Parse(p Param, text string) (string, error) {
 	if len(text) > MaxBytes {
 		return "", fmt.Errorf("%s is longer than %d bytes", p.Name, MaxBytes)

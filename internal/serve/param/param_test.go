@@ -23,11 +23,11 @@ func TestParse(t *testing.T) {
 		{Timestamp, "2016-12-01T23:59:57+01:00", "2016-12-01T22:59:57Z"},
 		{UUID, "6BA7B810-9DAD-11D1-80B4-00C04FD430C8", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
 	} {
-		got, err := Parse(Param{"p", c.typ}, c.in)
+		got, err := Parse(Param{Name: "p", Type: c.typ}, c.in)
 		if err != nil || got != c.want {
 			t.Errorf("Parse(%s, %q) = %q, %v; want %q", c.typ, c.in, got, err, c.want)
 		}
-		if again, err := Parse(Param{"p", c.typ}, got); err != nil || again != got {
+		if again, err := Parse(Param{Name: "p", Type: c.typ}, got); err != nil || again != got {
 			t.Errorf("%s: the canonical form %q is not: %q, %v", c.typ, got, again, err)
 		}
 	}
@@ -52,7 +52,7 @@ func TestParseErrors(t *testing.T) {
 		{UUID, "6ba7b810-9dad-11d1-80b4-00c04fd430cg"},
 		{UUID, "6ba7b8109dad11d180b400c04fd430c8"},
 	} {
-		if got, err := Parse(Param{"p", c.typ}, c.in); err == nil || !strings.Contains(err.Error(), "p ") {
+		if got, err := Parse(Param{Name: "p", Type: c.typ}, c.in); err == nil || !strings.Contains(err.Error(), "p ") {
 			t.Errorf("Parse(%s, %q) = %q, %v; want an error that names p", c.typ, c.in, got, err)
 		}
 	}

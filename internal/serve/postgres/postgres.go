@@ -265,6 +265,7 @@ const (
 	stateDuplicateStatement  = "42P05"
 	stateUndefinedColumn     = "42703"
 	stateAmbiguousColumn     = "42702"
+	stateUndefinedFunction   = "42883" // also: operator does not exist
 	stateDivisionByZero      = "22012"
 	classDataException       = "22"
 )

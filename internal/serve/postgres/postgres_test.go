@@ -13,6 +13,7 @@ import (
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/storetest"
 )
 
@@ -53,6 +54,8 @@ func backend(pg *apptest.PostgresServer, via func(string) string) storetest.Back
 			db := open(t, via(url), pool)
 			return storetest.DB{
 				Feed:    func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
+				Query:   func(def query.Definition) (query.Source, error) { return db.Query(def) },
+				InList:  "= ANY(:list)",
 				Exec:    func(ctx context.Context, sql string) error { return execute(ctx, url, sql) },
 				Restart: pg.Restart,
 			}

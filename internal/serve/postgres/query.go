@@ -2,15 +2,20 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
-// Query runs one query. It implements query.Source.
+// Query runs one query. It implements query.Source. A list is passed as an array, so that the
+// statement compares with = ANY(:ids).
 type Query struct {
 	db        *DB
 	def       query.Definition
@@ -37,14 +42,35 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 		return fmt.Errorf("%d arguments for %d parameters", len(args), len(q.def.Params))
 	}
 	values := make([][]byte, 0, len(args))
-	for _, arg := range args {
-		values = append(values, []byte(arg))
+	for i, arg := range args {
+		if q.def.Params[i].ListMax == 0 {
+			values = append(values, []byte(arg))
+			continue
+		}
+		list, err := param.Values(arg)
+		if err != nil {
+			return fmt.Errorf("parameter %s: %w", q.def.Params[i].Name, err)
+		}
+		values = append(values, arrayOf(list))
 	}
 	err := q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
 	if rejected := valueError(q.def.Params, err); rejected != nil {
 		return rejected
 	}
 	return err
+}
+
+// arrayOf returns values as an array in PostgreSQL's text format.
+func arrayOf(values []string) []byte {
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	array := []byte{'{'}
+	for i, value := range values {
+		if i > 0 {
+			array = append(array, ',')
+		}
+		array = append(append(append(array, '"'), escape.Replace(value)...), '"')
+	}
+	return append(array, '}')
 }
 
 // Check has the database prepare the statement without running it.
@@ -55,6 +81,11 @@ func (q *Query) Check(ctx context.Context) error {
 	}
 	defer conn.Release()
 	description, err := conn.Conn().PgConn().Prepare(ctx, "", q.statement.sql, nil)
+	var pgErr *pgconn.PgError
+	list := slices.IndexFunc(q.def.Params, func(p param.Param) bool { return p.ListMax > 0 })
+	if errors.As(err, &pgErr) && pgErr.Code == stateUndefinedFunction && list >= 0 {
+		return fmt.Errorf("query %s: %w; write = ANY(:%[3]s) instead of IN (:%[3]s)", q.def.Name, err, q.def.Params[list].Name)
+	}
 	if err != nil {
 		return fmt.Errorf("query %s: %w", q.def.Name, err)
 	}

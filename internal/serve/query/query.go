@@ -13,7 +13,8 @@
 // Failures:
 //
 //   - While the database is down or slow, answers younger than TTL plus Stale are served.
-//     Other requests get the database's error, or ErrBusy after Config.Timeout.
+//     Other requests get the database's error, or ErrBusy after Config.Timeout. An execution
+//     that is predicted to end later than that is refused at once, with ErrBusy.
 //   - If a result is too large, requests get ErrTooLarge, and nothing is cached.
 //   - If the shared cache is down, the database is used directly, and the error is counted.
 //
@@ -34,9 +35,10 @@ import (
 
 	"spillway/internal/serve/coalesce"
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/queue"
 )
 
-// Config is a query's configuration. All fields except the last two are required; package
+// Config is a query's configuration. All fields except the last three are required; package
 // config has the defaults.
 type Config struct {
 	Definition
@@ -47,15 +49,17 @@ type Config struct {
 	CacheBytes int           // memory of cached answers
 	WaitersMax int           // requests waiting at once
 	Log        *slog.Logger
-	Shared     *Shared // nil: answers are cached in memory only
-	Database   string  // with Shared: identifies the database, without a password
+	Gate       *queue.Entrance // bounds executions on the database; nil: open
+	Shared     *Shared         // nil: answers are cached in memory only
+	Database   string          // with Shared: identifies the database, without a password
 }
 
 // Errors of Ask. Others are the database's.
 var (
 	// ErrRequest means that the request is wrong. Its text says how.
 	ErrRequest = errors.New("bad request")
-	// ErrBusy means that too many requests wait, or that the database is slow. Retry later.
+	// ErrBusy means that too many requests wait, or that the database is slow. Retry later:
+	// if the error also is a *queue.Overload, after its RetryAfter.
 	ErrBusy = errors.New("too many requests wait for the database")
 	// ErrTooLarge means that the result exceeds Config.Limit.
 	ErrTooLarge = errors.New("the result is too large")
@@ -128,14 +132,14 @@ func (q *Query) Name() string { return q.cfg.Name }
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
 
-// ParseParam checks a text for p and returns its canonical form. Errors wrap ErrRequest and
-// name the parameter.
-func ParseParam(p param.Param, text string) (string, error) {
-	canonical, err := param.Parse(p, text)
+// ParseParam checks a request's texts for p and returns its argument. Errors wrap ErrRequest
+// and name the parameter.
+func ParseParam(p param.Param, texts ...string) (string, error) {
+	arg, err := param.Argument(p, texts...)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	return canonical, nil
+	return arg, nil
 }
 
 // Cached returns the cached answer for args if it may be served at now, else nil. It does
@@ -162,8 +166,8 @@ func (q *Query) Cached(now time.Time, args []string) *Answer {
 	return nil
 }
 
-// Ask answers a request. args are the canonical texts of the parameters in their order, and
-// now is the request's time. Errors wrap ErrRequest, ErrBusy or ErrTooLarge. Others are the
+// Ask answers a request. args are the arguments of the parameters in their order, as
+// ParseParam returns them, and now is the request's time. Errors wrap ErrRequest, ErrBusy or ErrTooLarge. Others are the
 // database's, or ctx's if the caller has left.
 func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer, From, error) {
 	if len(args) != len(q.cfg.Params) {
@@ -209,17 +213,22 @@ func (q *Query) share(ctx context.Context, name string, args []string) (*Answer,
 		}
 		return a, err
 	})
-	if errors.Is(err, coalesce.ErrFull) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, coalesce.ErrFull) || errors.Is(err, queue.ErrOverloaded) || errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return a, err
 }
 
-// execute runs the statement.
+// execute runs the statement, once the gate lets it.
 func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
+	leave, err := q.cfg.Gate.Enter(ctx, q.cfg.Timeout)
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", q.cfg.Name, err)
+	}
+	defer leave()
 	begin := time.Now()
 	var rows Rows
-	err := q.source.Run(ctx, args, q.cfg.Limit, &rows)
+	err = q.source.Run(ctx, args, q.cfg.Limit, &rows)
 	end := time.Now()
 	q.counters.executed(end.Sub(begin), err)
 	if err != nil {
@@ -232,11 +241,11 @@ func newAnswer(rows Rows, readAt, cameAt time.Time, from From) *Answer {
 	return &Answer{Data: rows.Data, Rows: rows.Count, ReadAt: readAt, CameAt: cameAt, Tag: xxhash.Sum64(rows.Data), from: from}
 }
 
-// appendArgs appends an unambiguous encoding of args.
+// appendArgs appends an encoding of args, from which they could be read again: no two lists of
+// arguments have the same name.
 func appendArgs(dst []byte, args []string) []byte {
 	for _, arg := range args {
-		dst = append(dst, byte(len(arg)>>8), byte(len(arg)))
-		dst = append(dst, arg...)
+		dst = queue.AppendBytes(dst, arg)
 	}
 	return dst
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,8 +15,10 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/queue"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -239,4 +243,88 @@ func TestHitAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, ask); n > 0 {
 		t.Errorf("%v allocations a hit", n)
 	}
+}
+
+// TestCrowdOfValues has 400 clients ask for different values of a slow statement. All
+// executions succeed; requests that cannot be answered in time are refused at once and told
+// when to retry.
+func TestCrowdOfValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &counting{takes: 50 * time.Millisecond}
+		cfg := testConfig()
+		cfg.Gate, cfg.Timeout = queue.NewGate(5).Entrance(), 2*time.Second
+		q := Open(cfg, source)
+		defer q.Close()
+		start := time.Now()
+		var group sync.WaitGroup
+		var answers, refused, late atomic.Int64
+		for client := range 400 {
+			group.Go(func() {
+				for i := 0; time.Since(start) < 10*time.Second; i++ {
+					begin := time.Now()
+					_, _, err := q.Ask(t.Context(), begin, []string{fmt.Sprint(1000*client + i)})
+					var overload *queue.Overload
+					switch {
+					case err == nil:
+						answers.Add(1)
+					case errors.As(err, &overload) && errors.Is(err, ErrBusy):
+						refused.Add(1)
+						if begin.After(start) && time.Since(begin) > 100*time.Millisecond {
+							late.Add(1)
+						}
+						<-time.After(overload.RetryAfter)
+					default:
+						t.Error(err)
+					}
+				}
+			})
+		}
+		group.Wait()
+		if n := answers.Load(); n < 750 || refused.Load() == 0 || late.Load() > 0 {
+			t.Errorf("%d answers in 10 s of 800 possible; %d refused, %d of them late", n, refused.Load(), late.Load())
+		}
+		if n := source.cancelled.Load(); n > 0 {
+			t.Errorf("%d executions were cancelled", n)
+		}
+	})
+}
+
+// FuzzNames: two lists of arguments have the same name only if they are equal. The name is
+// the key of the cache and of shared executions.
+func FuzzNames(f *testing.F) {
+	f.Add("a\xffb", "ab\xff")
+	f.Add("\x01a", "\xffa")
+	// With lengths of 16 bits, one argument of 65,538 bytes would look like three.
+	second, third := strings.Repeat("x", 0x7f00), strings.Repeat("x", 0x80fc)
+	f.Add("ab\x7f\x00"+second+"\x80\xfc"+third, "ab\xff"+second+"\xff"+third)
+	f.Fuzz(func(t *testing.T, a, b string) {
+		first, second := strings.Split(a, "\xff"), strings.Split(b, "\xff")
+		same := string(appendArgs(nil, first)) == string(appendArgs(nil, second))
+		if same != slices.Equal(first, second) {
+			t.Errorf("%q and %q: same name %v", first, second, same)
+		}
+	})
+}
+
+// TestNamesProperty compares names of arguments that are made of few short parts, lists of
+// the lengths at which an encoded length grows, and of parts that look like lengths.
+func TestNamesProperty(t *testing.T) {
+	text := rapid.OneOf(
+		rapid.SampledFrom([]string{"", "a", "\x00", "\x01", "\x01a", "\x80\x01"}),
+		rapid.Map(rapid.SampledFrom([]int{126, 127, 128, 255, 256, 16383, 16384, 65535, 65536, 65538}), func(n int) string { return strings.Repeat("x", n) }),
+	)
+	list := func(texts []string) string {
+		arg, err := param.Argument(param.Param{Name: "p", Type: param.Text, ListMax: 3}, texts...)
+		if err != nil {
+			return strings.Join(texts, "") // with NUL, or too long
+		}
+		return arg
+	}
+	args := rapid.SliceOfN(rapid.OneOf(text, rapid.Map(rapid.SliceOfN(text, 1, 3), list)), 0, 4)
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := args.Draw(t, "a"), args.Draw(t, "b")
+		if same := string(appendArgs(nil, a)) == string(appendArgs(nil, b)); same != slices.Equal(a, b) {
+			t.Fatalf("%.99q and %.99q: same name %v", a, b, same)
+		}
+	})
 }

@@ -195,7 +195,11 @@ func shareKey(cfg *Config) string {
 	}
 	for _, p := range cfg.Params {
 		write(p.Name)
-		write(string(p.Type))
+		if p.ListMax > 0 {
+			write(string(p.Type) + "[]")
+		} else {
+			write(string(p.Type))
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
@@ -208,7 +212,7 @@ func (q *Query) sharedKey(name string) string {
 }
 
 // answerVersion is the first byte of an encoded answer.
-const answerVersion = 2
+const answerVersion = 3
 
 // encodeAnswer encodes version, ReadAt, CameAt, rows, the whole name (two names may have the
 // same hash) and data.

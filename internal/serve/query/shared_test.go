@@ -235,6 +235,7 @@ func TestNamesInSharedCache(t *testing.T) {
 		with(func(c *Config) { c.SQL = "SELECT :a + 1" }),
 		with(func(c *Config) { c.Params = []param.Param{{Name: "a", Type: param.Text}} }),
 		with(func(c *Config) { c.Params = []param.Param{{Name: "b", Type: param.Integer}} }),
+		with(func(c *Config) { c.Params = []param.Param{{Name: "a", Type: param.Integer, ListMax: 9}} }),
 		with(func(c *Config) { c.Name, c.SQL = "/qS", "ELECT :a" }),
 	} {
 		key := shareKey(&cfg)

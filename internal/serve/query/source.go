@@ -20,9 +20,9 @@ type Definition struct {
 // Source runs a query's statement. Its methods may be called concurrently.
 type Source interface {
 	// Run appends the statement's rows to rows in the database's order. args are the
-	// canonical texts of Definition.Params in their order. At the first row beyond limit it
-	// stops with an error that wraps ErrTooLarge. When ctx ends, the statement is cancelled
-	// in the database.
+	// arguments for Definition.Params in their order. At the first row beyond limit it stops
+	// with an error that wraps ErrTooLarge; if the database rejects an argument, the error
+	// wraps param.ErrValue. When ctx ends, the statement is cancelled in the database.
 	Run(ctx context.Context, args []string, limit Limit, rows *Rows) error
 }
 
@@ -80,7 +80,7 @@ func (r *Replicated) Run(ctx context.Context, args []string, limit Limit, rows *
 			return own, err
 		}
 	}
-	bounds := standby.Bounds{Timeout: r.Timeout, Own: func(err error) bool { return errors.Is(err, ErrTooLarge) }}
+	bounds := standby.Bounds{Timeout: r.Timeout, Own: func(err error) bool { return errors.Is(err, ErrTooLarge) || errors.Is(err, param.ErrValue) }}
 	read, err := standby.Read(ctx, r.Switch, bounds, ask(r.Replica), ask(r.Primary))
 	if err != nil {
 		return err

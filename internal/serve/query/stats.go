@@ -18,9 +18,10 @@ type Stats struct {
 	RenewalErrors    uint64
 	SharedHits       uint64 // answers that another replica had fetched
 	SharedErrors     uint64
-	Coalesced        uint64 // requests that shared another's execution
-	Waiting          int    // requests waiting now
-	NotModified      uint64 // answered with 304
+	Coalesced        uint64        // requests that shared another's execution
+	Waiting          int           // requests waiting now
+	PredictedWait    time.Duration // of a request that arrives now and needs the database
+	NotModified      uint64        // answered with 304
 	CacheEntries     int
 	CacheBytes       int
 	Evictions        uint64
@@ -53,7 +54,7 @@ func (q *Query) Stats() Stats {
 		Executions: c.executions.Load(), ExecutionErrors: c.executionErrors.Load(),
 		ExecutionSeconds: time.Duration(c.executionNanos.Load()).Seconds(), RenewalErrors: c.renewalErrors.Load(),
 		SharedHits: c.sharedHits.Load(), SharedErrors: c.sharedErrors.Load(), Coalesced: shared, Waiting: waiting,
-		NotModified: c.notModified.Load(),
+		NotModified: c.notModified.Load(), PredictedWait: q.cfg.Gate.PredictedWait(),
 	}
 	if q.cache != nil {
 		s.CacheEntries, s.CacheBytes, s.Evictions = q.cache.usage()

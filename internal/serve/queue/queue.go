@@ -1,10 +1,12 @@
 // Package queue holds what the queues of the server have in common, whether a group of
-// their requests goes to a database, to a local file or to Redis.
+// their requests goes to a database, to a local file or to Redis, or a statement waits for a
+// connection.
 //
 //   - Limits bound what waits. A request over a limit gets an *Overload, which names the
 //     limit and says when to retry.
 //   - A Ticket is the wait of one request for the commit or fsync of its group.
 //   - Gather decides how long a group waits for more requests.
+//   - A Gate limits the statements of feeds and queries on one database.
 //   - Entry, Group, Mark and DeadLetter are the terms in which the spool hands records to
 //     the engine that stores them. They are here, and not in package spool, because an
 //     engine imports no other engine.
@@ -24,7 +26,7 @@ import (
 // Errors of a request that is not stored, or of which that is not known.
 var (
 	// ErrOverloaded: nothing was stored, because too much waits. The error is an *Overload.
-	ErrOverloaded = errors.New("too many records wait for the database")
+	ErrOverloaded = errors.New("too much waits for the database")
 	// ErrTooLarge: nothing was stored, because the request alone exceeds a limit.
 	ErrTooLarge = errors.New("the request is larger than the queue")
 	// ErrUnknown: the records may be stored, now or later.
@@ -44,6 +46,8 @@ const (
 	LimitBytes = "queue_bytes"
 	LimitSpool = "spool_bytes"
 	LimitDisk  = "disk"
+
+	LimitTimeout = "timeout" // of a query: its predicted wait exceeds it
 )
 
 // Overload is the error of a request that is refused because too much waits.

@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -10,32 +9,27 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
+	"spillway/internal/serve/queue"
 )
 
-// queryHandler serves one query. Its responses have the form of feed pages.
+// queryHandler serves one query. Its responses have the form of feed pages, or are the object
+// of the only row.
 type queryHandler struct {
-	server *Server
-	query  *query.Query
-	errors query.LogLimit
+	server   *Server
+	query    *query.Query
+	one      bool // answer the object of the only row, or 404
+	errors   query.LogLimit
+	rejected query.LogLimit // of values that the database rejects
 }
 
 func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 	var room [paramsMax]string
-	args := room[:0]
-	values := ctx.QueryArgs()
-	for _, p := range h.query.Params() {
-		value := values.Peek(p.Name)
-		if value == nil {
-			h.server.problem(ctx, badRequest, fmt.Sprintf("parameter %s is missing", p.Name))
-			return
-		}
-		canonical, err := query.ParseParam(p, text(value))
-		if err != nil {
-			h.fail(ctx, err)
-			return
-		}
-		args = append(args, canonical)
+	args, err := h.arguments(ctx.QueryArgs(), room[:0])
+	if err != nil {
+		h.fail(ctx, err)
+		return
 	}
 	if a := h.query.Cached(ctx.Time(), args); a != nil {
 		h.write(ctx, a, query.FromMemory)
@@ -56,7 +50,36 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 	h.write(ctx, a, from)
 }
 
+// arguments appends the arguments of the query's parameters to args. They share the request's
+// memory.
+func (h *queryHandler) arguments(values *fasthttp.Args, args []string) ([]string, error) {
+	for _, p := range h.query.Params() {
+		var arg string
+		var err error
+		if value := values.Peek(p.Name); value == nil {
+			arg, err = query.ParseParam(p)
+		} else if p.ListMax == 0 {
+			arg, err = query.ParseParam(p, text(value))
+		} else {
+			var list []string
+			for _, value := range values.PeekMulti(p.Name) {
+				list = append(list, text(value))
+			}
+			arg, err = query.ParseParam(p, list...)
+		}
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, arg)
+	}
+	return args, nil
+}
+
 func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from query.From) {
+	if h.one && a.Rows == 0 {
+		h.server.problem(ctx, notFound, "no row has these values")
+		return
+	}
 	header, names := &ctx.Response.Header, &h.server.names
 	var room [24]byte
 	age := max(ctx.Time().Sub(a.ReadAt), 0)
@@ -72,6 +95,10 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	}
 	header.SetContentTypeBytes(names.json)
 	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer
+	if h.one {
+		ctx.Response.SwapBody(append(own, a.Data...))
+		return
+	}
 	page := feed.Page{Data: a.Data, Rows: a.Rows}
 	ctx.Response.SwapBody(page.Append(own))
 }
@@ -82,19 +109,30 @@ func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, query.ErrRequest):
 		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
 	case errors.Is(err, query.ErrTooLarge):
-		h.server.problem(ctx, resultTooLarge, "the result exceeds the limit of this query; its owner can raise rows_max or bytes_max, or add a LIMIT")
-		h.logError(ctx, "query result too large", err)
+		detail := "the result exceeds the limit of this query; its owner can raise rows_max or bytes_max, or add a LIMIT"
+		if h.one {
+			detail = "the result has several rows, or exceeds bytes_max; the query's owner can add LIMIT 1, or raise bytes_max"
+		}
+		h.server.problem(ctx, resultTooLarge, detail)
+		h.logError(ctx, &h.errors, "query result too large", err)
+	case errors.Is(err, param.ErrValue) && len(h.query.Params()) > 0:
+		h.server.problem(ctx, badRequest, param.ErrValue.Error())
+		h.logError(ctx, &h.rejected, "query rejects a value", err)
 	case errors.Is(err, query.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
+		var overload *queue.Overload
+		if errors.As(err, &overload) {
+			ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(overload.RetryAfter)))
+		}
 	default:
 		h.server.unavailable(ctx, databaseDown, "the database does not answer this query", err)
-		h.logError(ctx, "query failed", err)
+		h.logError(ctx, &h.errors, "query failed", err)
 	}
 }
 
-// logError logs an error, at most once per second.
-func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, text string, err error) {
-	if unlogged, due := h.errors.Error(ctx.Time()); due {
+// logError logs an error, at most once per second and limit.
+func (h *queryHandler) logError(ctx *fasthttp.RequestCtx, limit *query.LogLimit, text string, err error) {
+	if unlogged, due := limit.Error(ctx.Time()); due {
 		h.server.cfg.Log.Warn(text, "query", h.query.Name(), "request_id", h.server.id(ctx), "error", err, "unlogged", unlogged)
 	}
 }

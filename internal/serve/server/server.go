@@ -64,6 +64,7 @@ type FeedRoute struct {
 type QueryRoute struct {
 	Paths []string
 	Query *query.Query
+	One   bool // the response is the only row as an object, or 404
 }
 
 // Server is the public listener. Use New, then Run once. Next and Switch replace its routes
@@ -124,7 +125,7 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		}
 	}
 	for _, q := range cfg.Queries {
-		if err := s.addAll(q.Paths, (&queryHandler{server: s, query: q.Query}).serve); err != nil {
+		if err := s.addAll(q.Paths, (&queryHandler{server: s, query: q.Query, one: q.One}).serve); err != nil {
 			return nil, err
 		}
 	}

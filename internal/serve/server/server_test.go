@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/queue"
 )
 
 func TestMain(m *testing.M) {
@@ -103,7 +104,7 @@ func start(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
 		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
 		Window:     200, Refresh: 20 * time.Millisecond, IdleAfter: time.Minute, StaleMax: time.Minute, Timeout: time.Second,
 		Limit: 10, LimitMax: 100, OffsetMax: 1_000_000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20,
-		Gate: feed.NewGate(4), Log: log,
+		Gate: queue.NewGate(4).Entrance(), Log: log,
 	}, source)
 	t.Cleanup(f.Close)
 	cfg := Config{
@@ -453,7 +454,7 @@ func BenchmarkServe(b *testing.B) {
 		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
 		Window:     200, Refresh: time.Hour, IdleAfter: 2 * time.Hour, StaleMax: time.Hour, Timeout: time.Second,
 		Limit: 10, LimitMax: 100, OffsetMax: 1000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20,
-		Gate: feed.NewGate(4), Log: slog.New(slog.DiscardHandler),
+		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
 	}, &rows{n: 5000})
 	defer f.Close()
 	s, err := New(Config{Feeds: []FeedRoute{{Paths: []string{"/list"}, Feed: f}}, Connections: 1, Log: slog.New(slog.DiscardHandler)})

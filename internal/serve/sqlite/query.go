@@ -3,17 +3,22 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"zombiezen.com/go/sqlite"
 
+	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
 // Query runs one query. It implements query.Source.
+//
+// A list becomes parameters, IN (?1, ?2), as on MySQL. json_each would read reals from text.
 type Query struct {
-	def  query.Definition
-	feed *Feed // for its columns and parameters; it has no key
+	def        query.Definition
+	expansions []*Feed // for their columns and parameters; they have no key
 }
 
 var _ query.Source = (*Query)(nil)
@@ -21,30 +26,43 @@ var _ query.Source = (*Query)(nil)
 // Query returns the source of def. It does not open the database: a statement that SQLite
 // refuses is an error of Check and Run.
 func (db *DB) Query(def query.Definition) (*Query, error) {
-	f, err := db.statement(feed.Definition{Name: def.Name, SQL: def.SQL, Params: def.Params})
+	expansions, err := param.Expand(def.SQL, plans.SQLite, def.Params)
 	if err != nil {
-		return nil, fmt.Errorf("query %s: %w", def.Name, err)
+		return nil, fmt.Errorf("query %s: sql:%w", def.Name, err)
 	}
-	return &Query{def: def, feed: f}, nil
+	q := &Query{def: def}
+	for _, e := range expansions {
+		f, err := db.statement(feed.Definition{Name: def.Name, SQL: e.SQL, Params: e.Params})
+		if err != nil {
+			return nil, fmt.Errorf("query %s: %w", def.Name, err)
+		}
+		q.expansions = append(q.expansions, f)
+	}
+	return q, nil
 }
 
 // Run implements query.Source.
 func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows *query.Rows) error {
-	return q.feed.db.read(ctx, func(conn *sqlite.Conn) error {
-		shape, err := q.feed.describe(conn)
+	n, args, err := param.ExpandArguments(q.def.Params, args)
+	if err != nil {
+		return err
+	}
+	f := q.expansions[n]
+	return f.db.read(ctx, func(conn *sqlite.Conn) error {
+		shape, err := f.describe(conn)
 		if err != nil {
 			return err
 		}
-		stmt, err := conn.Prepare(q.feed.inner)
+		stmt, err := conn.Prepare(f.inner)
 		if err != nil {
 			return err
 		}
-		if err := q.feed.bindArgs(stmt, args); err != nil {
+		if err := f.bindArgs(stmt, args); err != nil {
 			return err
 		}
 		reader := rowReader{stmt: stmt, shape: shape}
 		for {
-			found, err := q.feed.nextRow(stmt, len(shape.columns), false)
+			found, err := f.nextRow(stmt, len(shape.columns), false)
 			if !found {
 				return err
 			}
@@ -57,14 +75,17 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	})
 }
 
-// Check has the database prepare the statement without running it.
+// Check has the database prepare the statement without running it, with the shortest and the
+// longest lists.
 func (q *Query) Check(ctx context.Context) error {
-	err := q.feed.db.read(ctx, func(conn *sqlite.Conn) error {
-		_, err := q.feed.describe(conn)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("query %s: %w", q.def.Name, err)
+	for _, f := range slices.Compact([]*Feed{q.expansions[0], q.expansions[len(q.expansions)-1]}) {
+		err := f.db.read(ctx, func(conn *sqlite.Conn) error {
+			_, err := f.describe(conn)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("query %s: %w", q.def.Name, err)
+		}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 	"spillway/internal/serve/sqlite"
 	"spillway/internal/serve/storetest"
 )
@@ -24,8 +25,10 @@ func TestFeed(t *testing.T) {
 		Open: func(t testing.TB, pool database.Pool) storetest.DB {
 			db, writer := open(t, pool)
 			return storetest.DB{
-				Feed: func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
-				Exec: func(_ context.Context, sql string) error { return sqlitex.ExecuteTransient(writer, sql, nil) },
+				Feed:   func(def feed.Definition) (feed.Source, error) { return db.Feed(def) },
+				Query:  func(def query.Definition) (query.Source, error) { return db.Query(def) },
+				InList: "IN (:list)",
+				Exec:   func(_ context.Context, sql string) error { return sqlitex.ExecuteTransient(writer, sql, nil) },
 			}
 		},
 		// SQLite has no exact decimals and no times with a zone.

@@ -8,6 +8,8 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/query"
 )
 
 // ids returns the ids of the rows of r.
@@ -101,5 +103,71 @@ func testParamsQuoted(t *testing.T, b Backend) {
 	}
 	if _, err := tryRead(t, source, feed.Range{Args: []string{"1"}, Limit: 1}); err == nil {
 		t.Error("one argument for two parameters is no error")
+	}
+}
+
+// testLists passes lists of each type to queries.
+func testLists(t *testing.T, b Backend) {
+	db := b.Open(t, database.Pool{})
+	const uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c"
+	tests := []struct {
+		kind     Kind
+		param    param.Type
+		literals []string // of rows 1, 2, ...
+		lists    map[string][]string
+	}{
+		{Integer, param.Integer, []string{"7", "-9223372036854775808", "9223372036854775807", "10"}, map[string][]string{
+			"1": {"7"}, "": {"8"}, "1,4": {"10", "7"}, "2,3": {"9223372036854775807", "5", "-9223372036854775808"}, "1,2,3,4": {"1", "7", "9223372036854775807", "-9223372036854775808", "10"},
+		}},
+		{Real, param.Real, []string{"0.1", "1.5", "1e300"}, map[string][]string{"1,3": {"0.1", "1e300"}, "2": {"1.5"}}},
+		{Text, param.Text, []string{"'a'", "''", "'集装箱'", quote(`"{a,b}\`), "'NULL'"}, map[string][]string{
+			"1,3": {"集装箱", "a"}, "2": {""}, "4": {`"{a,b}\`}, "2,5": {"", "NULL", "' OR 1=1 --"}, "": {"a,b"},
+		}},
+		{Boolean, param.Boolean, []string{"TRUE", "FALSE"}, map[string][]string{"1": {"true"}, "2": {"0"}, "1,2": {"false", "true"}}},
+		{Timestamp, param.Timestamp, []string{"'2016-12-01 23:59:57'", "'2016-12-02 00:00:00'"}, map[string][]string{"1": {"2016-12-02T00:59:57+01:00"}, "1,2": {"2016-12-02T00:00:00Z", "2016-12-01T23:59:57Z", "2017-01-01T00:00:00Z"}}},
+		{UUID, param.UUID, []string{"'" + uuid + "8'", "'" + uuid + "9'"}, map[string][]string{"2": {uuid + "9", uuid + "a"}}},
+	}
+	for i, test := range tests {
+		columnType, ok := b.Types[test.kind]
+		if !ok {
+			continue
+		}
+		table := fmt.Sprintf("l%d", i)
+		db.exec(t, fmt.Sprintf("CREATE TABLE %s (id %s NOT NULL PRIMARY KEY, v %s)", table, b.Types[Integer], columnType))
+		for id, literal := range test.literals {
+			db.exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, %s)", table, id+1, literal))
+		}
+		params := []param.Param{{Name: "low", Type: param.Integer}, {Name: "list", Type: test.param, ListMax: 5}}
+		source, err := db.Query(query.Definition{
+			Name: "/lists", Params: params,
+			SQL: fmt.Sprintf("SELECT id FROM %s WHERE v %s AND id >= :low AND v %s ORDER BY id", table, db.InList, db.InList),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want, texts := range test.lists {
+			t.Run(fmt.Sprintf("%s %q", test.param, texts), func(t *testing.T) { testList(t, source, params[1], texts, want) })
+		}
+	}
+}
+
+// testList expects the rows with the ids in want.
+func testList(t *testing.T, source query.Source, list param.Param, texts []string, want string) {
+	arg, err := param.Argument(list, texts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows query.Rows
+	if err := source.Run(t.Context(), []string{"0", arg}, query.Limit{Rows: 10, Bytes: 1000}, &rows); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.NewReplacer(`{"id":`, "", "}", "").Replace(string(rows.Data))
+	if got != want {
+		t.Errorf("ids %s, want %s", got, want)
+	}
+	for _, args := range [][]string{{"0"}, {"0", ""}, {"0", "\x05a"}} {
+		if err := source.Run(t.Context(), args, query.Limit{Rows: 10, Bytes: 1000}, new(query.Rows)); err == nil {
+			t.Errorf("arguments %q: no error", args)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 )
 
 // Backend is the database under test.
@@ -39,6 +40,8 @@ type Backend struct {
 // DB is one open database.
 type DB struct {
 	Feed    func(def feed.Definition) (feed.Source, error)
+	Query   func(def query.Definition) (query.Source, error)
+	InList  string                                      // compares with the values of the parameter list: IN (:list)
 	Exec    func(ctx context.Context, sql string) error // one statement, on a connection that is not the adapter's
 	Restart func() error                                // restarts the server; nil: there is no server
 }
@@ -61,12 +64,13 @@ const (
 	UUID        Kind = "uuid"
 )
 
-// Feed tests the adapter's feed.Source.
+// Feed tests the adapter's feed.Source, and how its query.Source takes lists.
 func Feed(t *testing.T, b Backend) {
 	t.Run("Order", func(t *testing.T) { testOrder(t, b) })
 	t.Run("Append", func(t *testing.T) { testAppend(t, b) })
 	t.Run("Types", func(t *testing.T) { testTypes(t, b) })
 	t.Run("Params", func(t *testing.T) { testParams(t, b) })
+	t.Run("Lists", func(t *testing.T) { testLists(t, b) })
 	t.Run("ParamsQuoted", func(t *testing.T) { testParamsQuoted(t, b) })
 	t.Run("Definition", func(t *testing.T) { testDefinition(t, b) })
 	t.Run("NullKey", func(t *testing.T) { testNullKey(t, b) })

@@ -1,0 +1,250 @@
+package queue
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Gate limits the statements that run at once on one database, so that a connection stays
+// free for what must not wait, such as the refreshes of feeds. Each feed and each query has an
+// Entrance of its own. Entrances with waiting statements take turns, so that a crowd at one
+// of them does not hold up the others. Use NewGate. Gates and entrances may be used
+// concurrently.
+type Gate struct {
+	places int
+
+	mu     sync.Mutex // guards what follows and the entrances
+	passes []*pass    // of the statements that run; at most places
+	turns  []*Entrance
+}
+
+// NewGate returns a gate for a pool of that many connections. It admits one statement fewer,
+// but at least one.
+func NewGate(connections int) *Gate { return &Gate{places: max(connections-1, 1)} }
+
+// Entrance is where the statements of one feed or query wait. They are admitted in the order
+// of their arrival. A nil Entrance is always open.
+type Entrance struct {
+	gate *Gate
+
+	// Guarded by Gate.mu:
+	waiting list.List // of *pass
+	inside  int       // statements that run
+	inTurns bool      // it is in Gate.turns, perhaps without waiting statements
+	mean    time.Duration
+}
+
+// pass is one statement, waiting or running.
+type pass struct {
+	entrance *Entrance
+	arrived  time.Time
+	within   time.Duration // from arrival to end; 0: any time
+	began    time.Time     // when it was admitted
+	turn     chan struct{} // closed when it is admitted or refused
+	refusal  error         // set before turn is closed; nil: it is admitted
+}
+
+// Entrance returns a new entrance.
+func (g *Gate) Entrance() *Entrance { return &Entrance{gate: g} }
+
+// Enter waits until the statement may run. The caller then must call leave, once.
+//
+// within is the time for waiting and running together; 0 means any time. If the statement is
+// predicted to need more, Enter returns an *Overload: at once, or as soon as the statements
+// before it prove to be slower than they were. A statement that is the only one of its
+// entrance is never refused, so that the prediction does not rest on old observations
+// forever. If ctx ends first, the error wraps ctx's.
+func (e *Entrance) Enter(ctx context.Context, within time.Duration) (leave func(), err error) {
+	if e == nil {
+		return func() {}, nil
+	}
+	g, now := e.gate, time.Now()
+	p := &pass{entrance: e, arrived: now, within: within, turn: make(chan struct{})}
+	leave = func() { g.leave(p, ctx.Err() == nil) }
+	g.mu.Lock()
+	if len(g.passes) < g.places { // then nobody waits
+		g.admitLocked(p, now)
+		g.mu.Unlock()
+		return leave, nil
+	}
+	if wait := e.predictLocked(now, e.waiting.Len()); p.late(wait) && e.inside+e.waiting.Len() > 0 {
+		g.mu.Unlock()
+		return nil, overtime(wait, within)
+	}
+	place := e.waiting.PushBack(p)
+	g.lineUpLocked(e)
+	g.mu.Unlock()
+
+	select {
+	case <-p.turn:
+		if p.refusal != nil {
+			return nil, p.refusal
+		}
+		return leave, nil
+	case <-ctx.Done():
+		g.withdraw(p, place)
+		return nil, fmt.Errorf("wait for a free connection: %w", ctx.Err())
+	}
+}
+
+// late reports whether a statement that needs so long from its arrival is not to be run.
+func (p *pass) late(needs time.Duration) bool { return p.within > 0 && needs > p.within }
+
+// overtime returns the error of a statement that is predicted to take too long.
+func overtime(wait, within time.Duration) *Overload {
+	return &Overload{Limit: LimitTimeout, Wait: wait, RetryAfter: Limits{Wait: within}.retryAfter(wait)}
+}
+
+// PredictedWait returns how long a statement that arrives now would wait and run, as far as
+// earlier ones show.
+func (e *Entrance) PredictedWait() time.Duration {
+	if e == nil {
+		return 0
+	}
+	e.gate.mu.Lock()
+	defer e.gate.mu.Unlock()
+	return e.predictLocked(time.Now(), e.waiting.Len())
+}
+
+// predictLocked returns how long a statement will wait and run if ahead others wait before it
+// at its entrance. It adds up the work that comes first: the rest of what runs, what waits
+// ahead, and what other entrances get in as many turns.
+func (e *Entrance) predictLocked(now time.Time, ahead int) time.Duration {
+	g := e.gate
+	if len(g.passes) < g.places {
+		return e.mean
+	}
+	var work time.Duration
+	for _, p := range g.passes {
+		work += p.rest(now)
+	}
+	work += time.Duration(ahead) * e.mean
+	for _, other := range g.turns {
+		if other != e {
+			work += time.Duration(min(other.waiting.Len(), ahead+1)) * other.mean
+		}
+	}
+	return work/time.Duration(g.places) + e.mean
+}
+
+// rest returns how long a running statement is expected to go on. One that has exceeded the
+// mean is expected to take as long again: the database may be slow now.
+func (p *pass) rest(now time.Time) time.Duration {
+	age := now.Sub(p.began)
+	if age < p.entrance.mean {
+		return p.entrance.mean - age
+	}
+	return age
+}
+
+func (g *Gate) admitLocked(p *pass, now time.Time) {
+	p.began = now
+	p.entrance.inside++
+	g.passes = append(g.passes, p)
+	close(p.turn)
+}
+
+// lineUpLocked has an entrance with waiting statements take turns with the others.
+func (g *Gate) lineUpLocked(e *Entrance) {
+	if !e.inTurns {
+		e.inTurns = true
+		g.turns = append(g.turns, e)
+	}
+}
+
+// leave frees a place. completed is false if the statement was cancelled.
+func (g *Gate) leave(p *pass, completed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	p.entrance.observeLocked(now.Sub(p.began), completed)
+	p.entrance.inside--
+	i := slices.Index(g.passes, p)
+	g.passes = slices.Delete(g.passes, i, i+1)
+	g.fillLocked(now)
+	p.entrance.shedLocked(now)
+}
+
+// gateWeight is the weight of the newest statement in the mean of an entrance.
+const gateWeight = 0.2
+
+// observeLocked adds the time of a statement to the mean. A statement that was cancelled
+// early says only that it would have taken longer.
+func (e *Entrance) observeLocked(took time.Duration, completed bool) {
+	switch {
+	case !completed && took < e.mean:
+	case e.mean == 0:
+		e.mean = took
+	default:
+		e.mean += time.Duration(gateWeight * float64(took-e.mean))
+	}
+}
+
+// fillLocked admits waiting statements to the free places.
+func (g *Gate) fillLocked(now time.Time) {
+	for len(g.passes) < g.places && len(g.turns) > 0 {
+		e := g.turns[0]
+		g.turns = slices.Delete(g.turns, 0, 1)
+		e.inTurns = false
+		if p := e.nextLocked(now); p != nil {
+			g.admitLocked(p, now)
+		}
+		if e.waiting.Len() > 0 {
+			g.lineUpLocked(e)
+		}
+	}
+}
+
+// nextLocked removes the first waiting statement and returns it; nil if there is none. It
+// refuses those that would not end in time, unless no other statement of the entrance runs.
+func (e *Entrance) nextLocked(now time.Time) *pass {
+	for first := e.waiting.Front(); first != nil; first = e.waiting.Front() {
+		p := e.waiting.Remove(first).(*pass)
+		needs := now.Sub(p.arrived) + e.mean
+		if !p.late(needs) || e.inside == 0 {
+			return p
+		}
+		p.refuse(needs)
+	}
+	return nil
+}
+
+// shedLocked refuses waiting statements, the last one first, until the last one is predicted
+// to end in time.
+func (e *Entrance) shedLocked(now time.Time) {
+	for last := e.waiting.Back(); last != nil; last = e.waiting.Back() {
+		p, ahead := last.Value.(*pass), e.waiting.Len()-1
+		needs := now.Sub(p.arrived) + e.predictLocked(now, ahead)
+		if !p.late(needs) || e.inside+ahead == 0 {
+			return
+		}
+		e.waiting.Remove(last)
+		p.refuse(needs)
+	}
+}
+
+func (p *pass) refuse(needs time.Duration) {
+	p.refusal = overtime(needs, p.within)
+	close(p.turn)
+}
+
+// withdraw removes a statement whose caller has left while it waited, or frees its place if
+// it was admitted at the same time.
+func (g *Gate) withdraw(p *pass, place *list.Element) {
+	g.mu.Lock()
+	select {
+	case <-p.turn:
+		admitted := p.refusal == nil
+		g.mu.Unlock()
+		if admitted {
+			g.leave(p, false)
+		}
+	default:
+		p.entrance.waiting.Remove(place)
+		g.mu.Unlock()
+	}
+}
