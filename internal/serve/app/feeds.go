@@ -31,7 +31,7 @@ func (a *app) openFeeds() error {
 			if err != nil {
 				return exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
 			}
-			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
+			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout, StaleMax: settings.StaleMax}
 		}
 		f := feed.Open(settings, source)
 		a.feeds = append(a.feeds, f)

@@ -57,7 +57,7 @@ func (a *app) openQueries() error {
 			if err != nil {
 				return exit.UsageError(fmt.Errorf("on the replica: %w", err))
 			}
-			source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout}
+			source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout, StaleMax: c.StaleMax}
 		}
 		q := query.Open(settings, source)
 		a.queries = append(a.queries, queryPart{q, primary.Check})

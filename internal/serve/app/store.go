@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -131,8 +130,10 @@ type streamDatabase interface {
 
 // replica is the read replica of the default database.
 type replica struct {
-	store *store
-	reads *standby.Switch
+	store    *store
+	reads    *standby.Switch
+	primary  standby.Primary
+	replayed standby.Replica
 }
 
 // openReplica opens the read replica, if one is configured.
@@ -146,17 +147,19 @@ func (a *app) openReplica() error {
 		return err
 	}
 	st.optional = true
-	a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.log)}
+	source := a.defaultStore()
+	primary, isPrimary := source.connection.(standby.Primary)
+	replayed, isReplica := st.connection.(standby.Replica)
+	if !isPrimary || !isReplica || source.url.Driver != st.url.Driver {
+		return exit.UsageError(fmt.Errorf("replica: %s is no replica of %s; both must be PostgreSQL, or both MySQL or MariaDB", st.url, source.url))
+	}
+	reads := standby.New(st.url.String(), a.cfg.ReplicaLagMax, database.JudgeReplica, a.log)
+	a.replica = &replica{store: st, reads: reads, primary: primary, replayed: replayed}
 	return nil
 }
 
-// watch measures the replica's lag until ctx ends, if its database supports it.
+// watch measures the age of the replica's rows until ctx ends.
 func (r *replica) watch(ctx context.Context) error {
-	database, ok := r.store.connection.(interface {
-		Lag(context.Context) (lag time.Duration, known bool, err error)
-	})
-	if ok {
-		r.reads.Watch(ctx, database.Lag)
-	}
+	r.reads.Watch(ctx, r.primary, r.replayed)
 	return nil
 }

@@ -210,6 +210,7 @@ func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
 		if err := f.source.Read(ctx, q, &read.rows); err != nil {
 			return nil, fmt.Errorf("read page: %w", err)
 		}
+		read.readAt = readAt(read.readAt, read.rows.ReadAt)
 		return read, nil
 	})
 	if err != nil {

@@ -224,14 +224,13 @@ func (sw *sweeper) extend() (urgent bool, err error) {
 	sw.mu.Lock()
 	bottom := sw.index.bottom()
 	sw.mu.Unlock()
-	readAt := time.Now()
 	walk, err := sw.keys(Range{After: bottom, Limit: segmentTarget})
 	if err != nil {
 		return false, err
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
-	sw.index.extend(walk, segmentTarget, readAt)
+	sw.index.extend(walk, segmentTarget, walk.ReadAt)
 	return true, nil
 }
 
@@ -262,13 +261,12 @@ func (sw *sweeper) recount(from, to int) error {
 func (sw *sweeper) walk(after, until Key) ([]segment, error) {
 	var segments []segment
 	for {
-		readAt := time.Now()
 		w, err := sw.keys(Range{After: after, Until: until, Limit: segmentTarget})
 		if err != nil {
 			return nil, err
 		}
 		if w.Count > 0 {
-			segments = append(segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: readAt})
+			segments = append(segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: w.ReadAt})
 			after = w.Last
 		}
 		if w.Count < segmentTarget {
@@ -277,7 +275,7 @@ func (sw *sweeper) walk(after, until Key) ([]segment, error) {
 	}
 }
 
-// keys runs one statement for the sweeper.
+// keys runs one statement for the sweeper, and sets ReadAt.
 func (sw *sweeper) keys(r Range) (Walk, error) {
 	f := sw.w.feed
 	ctx, cancel := context.WithTimeout(sw.w.ctx, refreshMax)
@@ -287,9 +285,11 @@ func (sw *sweeper) keys(r Range) (Walk, error) {
 	}
 	defer f.cfg.Gate.leave()
 	r.Args = sw.w.args
+	start := time.Now()
 	w, err := f.source.Keys(ctx, r, offsetStride)
 	if err != nil {
 		return Walk{}, fmt.Errorf("count rows: %w", err)
 	}
+	w.ReadAt = readAt(start, w.ReadAt)
 	return w, nil
 }
