@@ -112,7 +112,16 @@ func (s *Switch) sample(ctx context.Context, primary Primary, replica Replica) {
 	case useless: // it is no replica, or cannot tell
 		s.history.forget()
 	}
+	if replayedErr == nil && s.history.confirmed && s.lateLocked(time.Now()) && s.downUntil.Swap(0) != 0 {
+		s.log.Info("the read replica answers again, but is late", "database", s.name) // no read would find out
+	}
 	s.publishLocked(time.Now(), errors.Join(writtenErr, replayedErr))
+}
+
+// lateLocked reports whether the replica's rows are too old or of unknown age.
+func (s *Switch) lateLocked(now time.Time) bool {
+	at := s.history.readAt()
+	return at.IsZero() || now.Sub(at) > s.lagMax
 }
 
 func limited(ctx context.Context, ask func(context.Context) (Position, error)) (Position, error) {
@@ -123,18 +132,17 @@ func limited(ctx context.Context, ask func(context.Context) (Position, error)) (
 
 // publishLocked publishes what the history says after a sample, and logs a change.
 func (s *Switch) publishLocked(now time.Time, err error) {
-	readAt := s.history.readAt()
 	lag, known := s.history.lag(now)
 	if err != nil || !known || s.Down() {
 		lag = -1
 	}
 	s.lag.Store(int64(lag))
-	late := readAt.IsZero() || now.Sub(readAt) > s.lagMax
-	if readAt.IsZero() {
+	if readAt := s.history.readAt(); readAt.IsZero() {
 		s.readAt.Store(nil)
 	} else {
 		s.readAt.Store(&readAt)
 	}
+	late := s.lateLocked(now)
 	if s.Down() || late && err == nil && !s.history.confirmed {
 		return // nothing to add, or the next sample tells
 	}
