@@ -180,6 +180,7 @@ func TestReplicaCutOff(t *testing.T) {
 	execute(t, onReplica, "SELECT pg_reload_conf()")
 	execute(t, c.conn, "INSERT INTO items VALUES (4)")
 	eventually(t, "the replica streams over the link", func() bool { return c.item(t, 4, true) })
+	c.checkpoint(t, onReplica)
 
 	link.To("")
 	execute(t, c.conn, "INSERT INTO items VALUES (5)")
@@ -197,6 +198,23 @@ func TestReplicaCutOff(t *testing.T) {
 	eventually(t, "the replica has caught up", func() bool {
 		return c.item(t, 5, true) && hasMetric(t, c.Spillway, c.lag) && metric(t, c.Spillway, c.lag) == 0 && metric(t, c.Spillway, c.late) == 0
 	})
+}
+
+// checkpoint has the replica's next start replay no transaction.
+func (c *replicaCase) checkpoint(t *testing.T, onReplica *pgx.Conn) {
+	t.Helper()
+	execute(t, c.conn, "CHECKPOINT")
+	var written string
+	if err := c.conn.QueryRow(t.Context(), "SELECT pg_current_wal_lsn()::text").Scan(&written); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the checkpoint is replayed", func() (done bool) {
+		if err := onReplica.QueryRow(t.Context(), "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", written).Scan(&done); err != nil {
+			t.Fatal(err)
+		}
+		return done
+	})
+	execute(t, onReplica, "CHECKPOINT")
 }
 
 // TestReplicaWithoutPrimary stops the primary. The replica answers with the age of its rows,

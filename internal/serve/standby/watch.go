@@ -62,6 +62,7 @@ func (s *Switch) awaitAsked(ctx context.Context) bool {
 		return ctx.Err() == nil
 	}
 	s.lag.Store(-1)
+	s.primaryAway.Store(false) // it may be back when somebody asks
 	select {
 	case <-s.wake:
 		return true
@@ -147,8 +148,10 @@ func (s *Switch) publishLocked(now time.Time, err error) {
 		return // nothing to add, or the next sample tells
 	}
 	switch was := s.late.Swap(late); {
+	case late && !was && err != nil:
+		s.log.Warn("the read replica's lag is unknown; the primary answers", "database", s.name, "error", err)
 	case late && !was:
-		s.log.Warn("the read replica is late, or its lag is unknown; the primary answers", "database", s.name, "replica_lag_max", s.lagMax, "error", err)
+		s.log.Warn("the read replica is late; the primary answers", "database", s.name, "replica_lag_max", s.lagMax)
 	case was && !late:
 		s.log.Info("the read replica has caught up", "database", s.name)
 	}
