@@ -10,7 +10,7 @@ mapfile -t servers <<<"$listed"
 for server in "${servers[@]}" galera; do
 	echo "== ${server##*/}"
 	export SPILLWAY_MYSQL=$server
-	tests='^Test(Stream|Popup)' crashes='^Test(Popup)?Crash$/^mysql'
+	tests='^Test(Stream|Popup|Positions)' crashes='^Test(Popup)?Crash$/^mysql'
 	[ "$server" != galera ] || tests='^Test(StreamConformance|Galera)' crashes='^TestCrash$/^mysql'
 	leave_out='^$'
 	if [[ $server == *mysql-5.7.22 ]]; then

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -23,6 +25,7 @@ const replicated = `feeds:
     sql: SELECT id, pg_is_in_recovery() AS replica FROM items
     key: id
     timeout: 1s
+    stale_max: 6s
 queries:
   - path: /divided
     sql: SELECT id / :by AS n, pg_is_in_recovery() AS replica FROM items WHERE id = 2
@@ -34,17 +37,19 @@ queries:
   - path: /item
     sql: SELECT id, pg_is_in_recovery() AS replica FROM items WHERE id = :id
     params: {id: integer}
+    stale_max: 6s
 `
 
 // replicaCase is a server with a primary, a streaming replica and a table of three rows.
 type replicaCase struct {
 	*apptest.Spillway
-	replica   *apptest.PostgresServer
-	conn      *pgx.Conn // to the primary
-	down, lag string    // the metrics' series
+	primary, replica *apptest.PostgresServer
+	conn             *pgx.Conn // to the primary
+	down, lag, late  string    // the metrics' series
 }
 
-func newReplicaCase(t *testing.T) *replicaCase {
+// newReplicaCase starts them. settings are lines of the configuration.
+func newReplicaCase(t *testing.T, settings string) *replicaCase {
 	t.Helper()
 	primary := apptest.Postgres(t, apptest.ReplicaSettings()...)
 	database := primary.CreateDatabase(t)
@@ -55,9 +60,12 @@ func newReplicaCase(t *testing.T) *replicaCase {
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	execute(t, conn, "CREATE TABLE items (id bigint PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
 	replica := primary.Replica(t)
-	s := serveQueries(t, "replica: "+replica.URL("test_1")+"\n"+replicated, database)
+	s := serveQueries(t, "replica: "+replica.URL("test_1")+"\n"+settings+replicated, database)
 	label := `{database="` + replica.URL("test_1") + `"}`
-	c := &replicaCase{Spillway: s, replica: replica, conn: conn, down: "spillway_replica_down" + label, lag: "spillway_replica_lag_seconds" + label}
+	c := &replicaCase{
+		Spillway: s, primary: primary, replica: replica, conn: conn,
+		down: "spillway_replica_down" + label, lag: "spillway_replica_lag_seconds" + label, late: "spillway_replica_late" + label,
+	}
 	execute(t, conn, "INSERT INTO items VALUES (3)")
 	eventually(t, "the replica's rows are served", func() bool { return c.item(t, 3, true) && c.list(t, true) })
 	return c
@@ -85,7 +93,7 @@ func (c *replicaCase) list(t *testing.T, replica bool) bool {
 // replica again after its restart.
 func TestReplica(t *testing.T) {
 	t.Parallel()
-	c := newReplicaCase(t)
+	c := newReplicaCase(t, "")
 	if err := c.replica.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +117,7 @@ func TestReplica(t *testing.T) {
 // to the primary, and later requests use it without delay.
 func TestReplicaHangs(t *testing.T) {
 	t.Parallel()
-	c := newReplicaCase(t)
+	c := newReplicaCase(t, "")
 	signalReplica(t, c.replica, syscall.SIGSTOP)
 	if !c.item(t, 2, false) {
 		t.Errorf("a query: %s", fetch(t, c.URL("item?id=2")).body)
@@ -130,7 +138,7 @@ func TestReplicaHangs(t *testing.T) {
 // and while the replica lags. The lag is a metric.
 func TestReplicaUsedAfterErrors(t *testing.T) {
 	t.Parallel()
-	c := newReplicaCase(t)
+	c := newReplicaCase(t, "")
 	for path, want := range map[string]string{"divided?by=0": "database-down", "wait?s=5": "busy"} {
 		if a := fetch(t, c.URL(path)); a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), want) {
 			t.Errorf("%s: %d %s, want %s", path, a.status, a.body, want)
@@ -151,6 +159,134 @@ func TestReplicaUsedAfterErrors(t *testing.T) {
 	eventually(t, "the lag grows", func() bool { return metric(t, c.Spillway, c.lag) > 0.5 })
 	execute(t, onReplica, "SELECT pg_wal_replay_resume()")
 	eventually(t, "the lag is 0 again", caughtUp)
+}
+
+// TestReplicaCutOff cuts the replica off from its primary, and restarts it. The primary
+// answers until the replica has caught up.
+func TestReplicaCutOff(t *testing.T) {
+	t.Parallel()
+	c := newReplicaCase(t, "replica_lag_max: 2s\n")
+	link := apptest.NewForward(t, c.primary.Addr())
+	host, port, err := net.SplitHostPort(link.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	onReplica, err := pgx.Connect(t.Context(), c.replica.URL("test_1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer onReplica.Close(context.Background())
+	execute(t, onReplica, "ALTER SYSTEM SET primary_conninfo = 'host="+host+" port="+port+" user=postgres'")
+	execute(t, onReplica, "SELECT pg_reload_conf()")
+	execute(t, c.conn, "INSERT INTO items VALUES (4)")
+	eventually(t, "the replica streams over the link", func() bool { return c.item(t, 4, true) })
+	c.checkpoint(t, onReplica)
+
+	link.To("")
+	execute(t, c.conn, "INSERT INTO items VALUES (5)")
+	eventually(t, "the primary answers, and the lag grows", func() bool {
+		return c.item(t, 5, false) && metric(t, c.Spillway, c.lag) > 2 && metric(t, c.Spillway, c.late) == 1
+	})
+	if err := c.replica.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lag after the restart", func() bool { return c.item(t, 5, false) && hasMetric(t, c.Spillway, c.lag) })
+	if lag := metric(t, c.Spillway, c.lag); lag < 2 {
+		t.Errorf("a replica that lacks a row and has replayed nothing since its start reports a lag of %v s", lag)
+	}
+	link.To(c.primary.Addr())
+	eventually(t, "the replica has caught up", func() bool {
+		return c.item(t, 5, true) && hasMetric(t, c.Spillway, c.lag) && metric(t, c.Spillway, c.lag) == 0 && metric(t, c.Spillway, c.late) == 0
+	})
+}
+
+// checkpoint has the replica's next start replay no transaction.
+func (c *replicaCase) checkpoint(t *testing.T, onReplica *pgx.Conn) {
+	t.Helper()
+	execute(t, c.conn, "CHECKPOINT")
+	var written string
+	if err := c.conn.QueryRow(t.Context(), "SELECT pg_current_wal_lsn()::text").Scan(&written); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the checkpoint is replayed", func() (done bool) {
+		if err := onReplica.QueryRow(t.Context(), "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", written).Scan(&done); err != nil {
+			t.Fatal(err)
+		}
+		return done
+	})
+	execute(t, onReplica, "CHECKPOINT")
+}
+
+// TestReplicaWithoutPrimary stops the primary. The replica answers with the age of its rows,
+// up to stale_max, and readiness follows.
+func TestReplicaWithoutPrimary(t *testing.T) {
+	t.Parallel()
+	c := newReplicaCase(t, "replica_lag_max: 2s\n")
+	if err := c.primary.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	aged := func(path string, least int) bool {
+		a := fetch(t, c.URL(path))
+		age, err := strconv.Atoi(a.header.Get("Age"))
+		if a.status == http.StatusOK && (err != nil || strings.Contains(string(a.body), "false")) {
+			t.Errorf("%s: Age %q, %s", path, a.header.Get("Age"), a.body)
+		}
+		return a.status == http.StatusOK && age >= least
+	}
+	eventually(t, "older rows of the replica", func() bool { return aged("item?id=2", 4) && aged("list", 4) })
+	if a := fetch(t, c.Admin+"/readyz"); a.status != http.StatusOK {
+		t.Errorf("with older rows: %d %s", a.status, a.body)
+	}
+	eventually(t, "rows beyond stale_max are refused", func() bool {
+		return fetch(t, c.URL("item?id=2")).status == http.StatusServiceUnavailable && fetch(t, c.URL("list")).status == http.StatusServiceUnavailable
+	})
+	if err := c.primary.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replica's rows are young again", func() bool { return c.item(t, 2, true) && c.list(t, true) })
+}
+
+// TestReplicaOnMariaDB stops the replica's SQL thread, with a user who may only read.
+func TestReplicaOnMariaDB(t *testing.T) {
+	t.Parallel()
+	primary := apptest.MariaDB(t, "--log-bin=binlog", "--server-id=1")
+	replica := apptest.MariaDB(t, "--server-id=2")
+	run := func(server *apptest.Server, statements ...string) {
+		t.Helper()
+		db, err := sql.Open("mysql", "root@tcp("+server.Addr()+")/test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		for _, statement := range statements {
+			if _, err := db.ExecContext(t.Context(), statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+	}
+	_, port, err := net.SplitHostPort(primary.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(replica, "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = "+port+", MASTER_USER = 'root', MASTER_USE_GTID = slave_pos", "START SLAVE")
+	run(primary, "CREATE USER reader@'%' IDENTIFIED BY 'secret'", "GRANT SELECT ON test.* TO reader@'%'",
+		"CREATE TABLE items (id bigint PRIMARY KEY)", "INSERT INTO items VALUES (1)")
+	url := func(server *apptest.Server) string { return "mysql://reader:secret@" + server.Addr() + "/test" }
+	s := serveQueries(t, "replica: "+url(replica)+"\nreplica_lag_max: 2s\n"+`queries:
+  - path: /newest
+    sql: SELECT max(id) AS id, @@server_id AS server FROM items
+`, url(primary))
+	answers := func(id, server int) bool {
+		a := fetch(t, s.URL("newest"))
+		return string(a.body) == fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"server":%d}]}`, id, server)
+	}
+	lag := `spillway_replica_lag_seconds{database="mysql://reader:***@` + replica.Addr() + `/test"}`
+	eventually(t, "the replica answers", func() bool { return answers(1, 2) })
+	run(replica, "STOP SLAVE SQL_THREAD")
+	run(primary, "INSERT INTO items VALUES (2)")
+	eventually(t, "the primary answers, and the lag grows", func() bool { return answers(2, 1) && metric(t, s, lag) > 2 })
+	run(replica, "START SLAVE SQL_THREAD")
+	eventually(t, "the replica has caught up", func() bool { return answers(2, 2) && hasMetric(t, s, lag) && metric(t, s, lag) == 0 })
 }
 
 // signalReplica sends a signal to all processes of a server.

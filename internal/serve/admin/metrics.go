@@ -77,13 +77,14 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 	return c.describe([]metric[s]{
 		{"fallbacks_total", counter, func(s s) float64 { return float64(s.Fallbacks()) }, "Reads answered by the primary instead.", nil},
 		{"down", gauge, func(s s) float64 { return flag(s.Down()) }, "1 while only the primary is used.", nil},
+		{"late", gauge, func(s s) float64 { return flag(s.Late()) }, "1 if the replica's rows are older than replica_lag_max, or of unknown age: the primary answers, unless it is away.", nil},
 		{"lag_seconds", gauge, func(s s) float64 {
 			lag, known := s.Lag()
 			if !known {
 				return math.NaN()
 			}
 			return lag.Seconds()
-		}, "Lag of the replica; absent if it is unknown.", nil},
+		}, "Age of the oldest change of the primary that is not replayed; absent if it is unknown.", nil},
 	})
 }
 

@@ -41,7 +41,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 			return nil, exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
 		}
 		p.settings.Down = func(ctx context.Context) bool { return st.down(ctx) && r.store.down(ctx) }
-		p.source = &feed.Replicated{Replica: replica, Primary: p.source, Switch: r.reads, Timeout: p.settings.Timeout}
+		p.source = &feed.Replicated{Replica: replica, Primary: p.source, Switch: r.reads, Timeout: p.settings.Timeout, StaleMax: p.settings.StaleMax}
 	}
 	return p, nil
 }

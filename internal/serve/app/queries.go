@@ -56,7 +56,7 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		if err != nil {
 			return nil, exit.UsageError(fmt.Errorf("on the replica: %w", err))
 		}
-		source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout}
+		source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout, StaleMax: c.StaleMax}
 	}
 	return &queryPart{
 		part:  newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check),

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
@@ -180,8 +179,10 @@ type streamDatabase interface {
 
 // replica is the read replica of the default database.
 type replica struct {
-	store *store
-	reads *standby.Switch
+	store    *store
+	reads    *standby.Switch
+	primary  standby.Primary
+	replayed standby.Replica
 }
 
 // openReplica opens the read replica, if one is configured.
@@ -195,17 +196,18 @@ func (a *app) openReplica() error {
 		return err
 	}
 	st.gate = a.defaultStore.gate // what reads from one of the two passes one gate
-	a.replica = &replica{store: st, reads: standby.New(st.url.String(), database.JudgeReplica, a.log)}
+	primary, isPrimary := a.defaultStore.connection.(standby.Primary)
+	replayed, isReplica := st.connection.(standby.Replica)
+	if !isPrimary || !isReplica || a.defaultStore.url.Driver != st.url.Driver {
+		return exit.UsageError(fmt.Errorf("replica: %s is no replica of %s; both must be PostgreSQL, or both MySQL or MariaDB", st.url, a.defaultStore.url))
+	}
+	reads := standby.New(st.url.String(), a.cfg.ReplicaLagMax, database.JudgeReplica, a.log)
+	a.replica = &replica{store: st, reads: reads, primary: primary, replayed: replayed}
 	return nil
 }
 
-// watch measures the replica's lag until ctx ends, if its database supports it.
+// watch measures the age of the replica's rows until ctx ends.
 func (r *replica) watch(ctx context.Context) error {
-	database, ok := r.store.connection.(interface {
-		Lag(context.Context) (lag time.Duration, known bool, err error)
-	})
-	if ok {
-		r.reads.Watch(ctx, database.Lag)
-	}
+	r.reads.Watch(ctx, r.primary, r.replayed)
 	return nil
 }

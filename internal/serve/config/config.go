@@ -15,21 +15,22 @@ import (
 // Config is a configuration: the file on top of Default, with secrets resolved. Durations
 // are written as in Go ("100ms").
 type Config struct {
-	Listen   string   `yaml:"listen" doc:"public listener, HOST:PORT or unix:PATH"`
-	Admin    Admin    `yaml:"admin" doc:"admin listener"`
-	Data     string   `yaml:"data" doc:"directory of all files that Spillway writes"`
-	Database Secret   `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
-	Replica  Secret   `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers; empty: none"`
-	Redis    Secret   `yaml:"redis" doc:"address of Redis (redis://, rediss:// or unix://) for the probe, shared caches and popups; empty: none"`
-	Keys     []Secret `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
-	Pool     Pool     `yaml:"pool" doc:"limits of each database pool"`
-	HTTP     HTTP     `yaml:"http" doc:"limits of the public listener"`
-	Log      Log      `yaml:"log" doc:"log on standard error"`
-	Feeds    []Feed   `yaml:"feeds" doc:"newest-first lists"`
-	Queries  []Query  `yaml:"queries" doc:"statements with parameters"`
-	Streams  []Stream `yaml:"streams" doc:"small records to store"`
-	Spool    Spool    `yaml:"spool" doc:"local queue of streams with ack: spool, a file in data"`
-	Popups   Popups   `yaml:"popups" doc:"popups per user"`
+	Listen        string        `yaml:"listen" doc:"public listener, HOST:PORT or unix:PATH"`
+	Admin         Admin         `yaml:"admin" doc:"admin listener"`
+	Data          string        `yaml:"data" doc:"directory of all files that Spillway writes"`
+	Database      Secret        `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
+	Replica       Secret        `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers and is not late; empty: none"`
+	ReplicaLagMax time.Duration `yaml:"replica_lag_max" range:"2s..24h" doc:"age of the replica's rows while the primary answers" over:"the primary answers; 'spillway_replica_late'"`
+	Redis         Secret        `yaml:"redis" doc:"address of Redis (redis://, rediss:// or unix://) for the probe, shared caches and popups; empty: none"`
+	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
+	Pool          Pool          `yaml:"pool" doc:"limits of each database pool"`
+	HTTP          HTTP          `yaml:"http" doc:"limits of the public listener"`
+	Log           Log           `yaml:"log" doc:"log on standard error"`
+	Feeds         []Feed        `yaml:"feeds" doc:"newest-first lists"`
+	Queries       []Query       `yaml:"queries" doc:"statements with parameters"`
+	Streams       []Stream      `yaml:"streams" doc:"small records to store"`
+	Spool         Spool         `yaml:"spool" doc:"local queue of streams with ack: spool, a file in data"`
+	Popups        Popups        `yaml:"popups" doc:"popups per user"`
 }
 
 // Admin is the listener for operators.
@@ -107,6 +108,7 @@ type Query struct {
 	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503, at once if the predicted wait exceeds it; 'spillway_query_refused_total'; the statement is cancelled when the last request has left"`
 	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"time that an answer is cached; 0s: not at all" over:"executed again"`
 	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"time after ttl during which the old answer is served while one execution renews it" over:"requests wait for the execution"`
+	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"age of a replica's rows while the primary is away" over:"503; 'spillway_query_refused_total'"`
 	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are cached; redis: in memory, and in Redis for all replicas"`
 	CacheBytes int           `yaml:"cache_bytes" range:"1024..68719476736" doc:"memory of cached answers" over:"the least recently used is dropped; 'spillway_query_evictions_total'"`
 	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests waiting for the database" over:"503; 'spillway_query_refused_total'"`

@@ -13,6 +13,9 @@ func Default() Config {
 		Listen: "127.0.0.1:8080",
 		Admin:  Admin{Listen: "127.0.0.1:9090"},
 		Data:   "spillway-data",
+
+		ReplicaLagMax: 10 * time.Second,
+
 		Pool: Pool{
 			Min:              1,
 			Max:              2*runtime.GOMAXPROCS(0) + 1,
@@ -57,6 +60,7 @@ func DefaultQuery() Query {
 		RowsMax:    1000,
 		BytesMax:   1 << 20,
 		Timeout:    2 * time.Second,
+		StaleMax:   30 * time.Second,
 		Cache:      "memory",
 		CacheBytes: 64 << 20,
 		WaitersMax: 10000,

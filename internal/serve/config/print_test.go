@@ -29,6 +29,7 @@ admin:
 data: spillway-data
 database: "postgres://ann:***@db/app"
 replica: ""
+replica_lag_max: 10s
 redis: ""
 keys: []
 pool:

@@ -273,6 +273,7 @@ func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error
 		if err := f.source.Read(ctx, q, &read.rows); err != nil {
 			return nil, fmt.Errorf("read page: %w", err)
 		}
+		read.readAt = readAt(read.readAt, read.rows.ReadAt)
 		return read, nil
 	})
 	return got, err

@@ -9,34 +9,38 @@ import (
 	"spillway/internal/serve/standby"
 )
 
-// Replicated is a Source that reads from a replica while that answers, else from the
-// primary. Both must have the same tables. A window is at least as old as the replica's lag.
+// Replicated is a Source that reads from a replica while its rows are young enough, else from
+// the primary, or from the replica again if the primary is away. Both must have the same
+// tables. It sets ReadAt.
 type Replicated struct {
 	Replica, Primary Source
 	Switch           *standby.Switch
-	Timeout          time.Duration // Config.Timeout; the replica gets a part of it
+	Timeout          time.Duration // Config.Timeout; the database asked first gets a part of it
+	StaleMax         time.Duration // Config.StaleMax
 }
 
 var _ Source = (*Replicated)(nil)
 
 func (r *Replicated) bounds() standby.Bounds {
-	return standby.Bounds{Timeout: r.Timeout, Own: func(err error) bool { return errors.Is(err, ErrCursor) || errors.Is(err, param.ErrValue) }}
+	own := func(err error) bool { return errors.Is(err, ErrCursor) || errors.Is(err, param.ErrValue) }
+	return standby.Bounds{Timeout: r.Timeout, StaleMax: r.StaleMax, Own: own}
 }
 
 // Read implements Source.
 func (r *Replicated) Read(ctx context.Context, span Range, rows *Rows) error {
 	ask := func(source Source) func(context.Context) (*Rows, error) {
 		return func(ctx context.Context) (*Rows, error) {
-			own := new(Rows) // an abandoned read of the replica may still write
+			own := new(Rows) // an abandoned read may still write
 			err := source.Read(ctx, span, own)
 			return own, err
 		}
 	}
-	read, err := standby.Read(ctx, r.Switch, r.bounds(), ask(r.Replica), ask(r.Primary))
+	read, readAt, err := standby.Read(ctx, r.Switch, r.bounds(), ask(r.Replica), ask(r.Primary))
 	if err != nil {
 		return err
 	}
 	rows.take(read)
+	rows.ReadAt = readAt
 	return nil
 }
 
@@ -58,7 +62,18 @@ func (r *Replicated) Keys(ctx context.Context, span Range, every int) (Walk, err
 	ask := func(source Source) func(context.Context) (Walk, error) {
 		return func(ctx context.Context) (Walk, error) { return source.Keys(ctx, span, every) }
 	}
-	return standby.Read(ctx, r.Switch, r.bounds(), ask(r.Replica), ask(r.Primary))
+	walk, readAt, err := standby.Read(ctx, r.Switch, r.bounds(), ask(r.Replica), ask(r.Primary))
+	walk.ReadAt = readAt
+	return walk, err
+}
+
+// readAt returns when rows of a source were read: at the start of the read, if the source
+// does not say.
+func readAt(start, said time.Time) time.Time {
+	if said.IsZero() {
+		return start
+	}
+	return said
 }
 
 // Check implements Source. It explains on the primary, because its replicas have the same

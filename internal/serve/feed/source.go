@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"spillway/internal/serve/param"
 )
@@ -79,6 +80,8 @@ type Walk struct {
 	Keys  []Key // the key of each every-th row
 	Last  Key   // the key of the last row; "" if there was none
 	Count int   // rows
+
+	ReadAt time.Time // as in Rows
 }
 
 // Rows are rows of a feed as JSON objects.
@@ -86,6 +89,9 @@ type Rows struct {
 	Data []byte // the objects, joined by commas
 	Ends []int  // Ends[i] is the end of row i in Data
 	Keys []Key  // Keys[i] is the key of row i
+
+	// ReadAt is a time that the rows are no older than; zero: the start of the read.
+	ReadAt time.Time
 }
 
 // Len returns the number of rows.
@@ -93,7 +99,7 @@ func (r *Rows) Len() int { return len(r.Ends) }
 
 // Reset empties r and keeps its memory.
 func (r *Rows) Reset() {
-	r.Data, r.Ends, r.Keys = r.Data[:0], r.Ends[:0], r.Keys[:0]
+	r.Data, r.Ends, r.Keys, r.ReadAt = r.Data[:0], r.Ends[:0], r.Keys[:0], time.Time{}
 }
 
 // Slice returns the bytes of rows i to j-1 with commas between them. They must not be

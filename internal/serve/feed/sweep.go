@@ -294,13 +294,13 @@ func (sw *sweeper) extend() error {
 	sw.mu.Lock()
 	bottom := sw.index.bottom()
 	sw.mu.Unlock()
-	walk, readAt, err := sw.keys(Range{After: bottom, Limit: segmentTarget})
+	walk, err := sw.keys(Range{After: bottom, Limit: segmentTarget})
 	if err != nil {
 		return err
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
-	sw.index.extend(walk, segmentTarget, readAt)
+	sw.index.extend(walk, segmentTarget, walk.ReadAt)
 	return nil
 }
 
@@ -331,12 +331,12 @@ func (sw *sweeper) recount(from, to int) error {
 func (sw *sweeper) walk(after, until Key) ([]segment, error) {
 	var segments []segment
 	for {
-		w, readAt, err := sw.keys(Range{After: after, Until: until, Limit: segmentTarget})
+		w, err := sw.keys(Range{After: after, Until: until, Limit: segmentTarget})
 		if err != nil {
 			return nil, err
 		}
 		if w.Count > 0 {
-			segments = append(segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: readAt})
+			segments = append(segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: w.ReadAt})
 			after = w.Last
 		}
 		if w.Count < segmentTarget {
@@ -345,25 +345,27 @@ func (sw *sweeper) walk(after, until Key) ([]segment, error) {
 	}
 }
 
-// keys runs one statement within the feed's budget. readAt is the time just before it.
-func (sw *sweeper) keys(r Range) (w Walk, readAt time.Time, err error) {
+// keys runs one statement within the feed's budget, and sets ReadAt.
+func (sw *sweeper) keys(r Range) (Walk, error) {
 	f := sw.w.feed
 	if err := f.sweeps.enter(sw.w.ctx); err != nil {
-		return Walk{}, readAt, err
+		return Walk{}, err
 	}
-	readAt = time.Now()
-	defer func() { f.sweeps.leave(time.Now(), time.Since(readAt)) }()
+	began := time.Now()
+	defer func() { f.sweeps.leave(time.Now(), time.Since(began)) }()
 	ctx, cancel := context.WithTimeout(sw.w.ctx, refreshMax)
 	defer cancel()
 	leave, err := f.cfg.Gate.Enter(ctx, 0)
 	if err != nil {
-		return Walk{}, readAt, err
+		return Walk{}, err
 	}
 	defer leave()
-	readAt = time.Now()
+	began = time.Now()
 	r.Args = sw.w.args
-	if w, err = f.source.Keys(ctx, r, offsetStride); err != nil {
-		return Walk{}, readAt, fmt.Errorf("count rows: %w", err)
+	w, err := f.source.Keys(ctx, r, offsetStride)
+	if err != nil {
+		return Walk{}, fmt.Errorf("count rows: %w", err)
 	}
-	return w, readAt, nil
+	w.ReadAt = readAt(began, w.ReadAt)
+	return w, nil
 }

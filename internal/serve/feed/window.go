@@ -301,8 +301,12 @@ func (w *window) refresh() error {
 	}
 	err := f.source.Read(ctx, Range{Args: w.args, Limit: f.cfg.Window}, &rows)
 	var s *snapshot
-	if err == nil {
-		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, start, previous)
+	switch at := readAt(start, rows.ReadAt); {
+	case err != nil:
+	case previous != nil && at.Before(previous.readAt):
+		s = previous.park(false) // a replica's rows are older: the window does not go back
+	default:
+		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, at, previous)
 	}
 	f.counters.refreshed(time.Since(start), err)
 	w.publish(s, err)

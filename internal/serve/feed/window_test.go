@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -288,4 +289,52 @@ func TestPace(t *testing.T) {
 			t.Errorf("pace(%v, %v, %d) = %v, want %v", c.interval, c.took, c.failures, got, c.want)
 		}
 	}
+}
+
+// dated is a table whose rows are as old as a replica's.
+type dated struct {
+	*table
+	readAt atomic.Pointer[time.Time]
+}
+
+func (d *dated) Read(ctx context.Context, r Range, rows *Rows) error {
+	rows.ReadAt = *d.readAt.Load()
+	return d.table.Read(ctx, r, rows)
+}
+
+func (d *dated) Keys(ctx context.Context, r Range, every int) (Walk, error) {
+	w, err := d.table.Keys(ctx, r, every)
+	w.ReadAt = *d.readAt.Load()
+	return w, err
+}
+
+// TestRowsOfReplica: pages and counts are as old as the source says, and a window does not go
+// back to older rows.
+func TestRowsOfReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &dated{table: newTable(500)}
+		at := time.Now().Add(-5 * time.Second)
+		source.readAt.Store(&at)
+		cfg := testConfig()
+		f := Open(cfg, source)
+		defer f.Close()
+		for _, r := range []Request{{}, {Offset: cfg.Window}, {Offset: cfg.Window + 50}} {
+			_, p := get(t, f, r)
+			if !p.ReadAt.Equal(at) || !p.CountedAt.IsZero() && !p.CountedAt.Equal(at) {
+				t.Errorf("offset %d: read at %v, counted at %v, want %v", r.Offset, p.ReadAt, p.CountedAt, at)
+			}
+		}
+		source.insert(99_999)
+		older, newer := at.Add(-time.Second), at.Add(time.Second)
+		for _, c := range []struct {
+			said, want time.Time
+			newest     int
+		}{{older, at, 5000}, {newer, newer, 99_999}} {
+			source.readAt.Store(&c.said)
+			ask(t, f, 10*time.Millisecond, 3*cfg.Refresh)
+			if rows, p := get(t, f, Request{}); rows[0] != c.newest || !p.ReadAt.Equal(c.want) {
+				t.Errorf("rows as of %v: the window begins with %d, read at %v", c.said, rows[0], p.ReadAt)
+			}
+		}
+	})
 }

@@ -41,7 +41,8 @@ type DB struct {
 	bounds    database.Pool // all fields are set
 	log       *slog.Logger
 
-	acquiring atomic.Int64 // statements waiting for a connection
+	acquiring    atomic.Int64 // statements waiting for a connection
+	withoutGTIDs atomic.Bool  // MySQL has written transactions without GTIDs
 
 	stopKeeping context.CancelFunc
 	closing     context.Context // ends when Close is called
@@ -120,16 +121,6 @@ func (db *DB) Probe(ctx context.Context) error {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil
-}
-
-// Lag returns how far a replica is behind its source. known is false if the server cannot
-// tell.
-func (db *DB) Lag(ctx context.Context) (lag time.Duration, known bool, err error) {
-	err = db.withSession(ctx, func(ctx context.Context, se *session) (err error) {
-		lag, known, err = se.ReplicaLag(ctx)
-		return err
-	})
-	return lag, known, err
 }
 
 // Stats returns the current state of the pool.

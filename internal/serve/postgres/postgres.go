@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -98,34 +97,6 @@ func (db *DB) Probe(ctx context.Context) error {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil
-}
-
-// lagQuery returns how many seconds the server is behind its primary. It is 0 if the
-// server streams and has replayed all that it received; otherwise it is the age of the
-// last replayed transaction, an upper bound. NULL means that the server is not a replica,
-// or has replayed nothing yet.
-const lagQuery = `SELECT CASE
-	WHEN NOT pg_is_in_recovery() THEN NULL
-	WHEN pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() AND EXISTS (SELECT FROM pg_stat_wal_receiver) THEN 0
-	ELSE greatest(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)
-END::double precision`
-
-// Lag returns how far a replica is behind its primary. known is false if the server is not
-// a replica or cannot tell.
-func (db *DB) Lag(ctx context.Context) (lag time.Duration, known bool, err error) {
-	pooled, err := db.acquire(ctx)
-	if err != nil {
-		return 0, false, err
-	}
-	defer pooled.Release()
-	var seconds *float64
-	if err := pooled.QueryRow(ctx, lagQuery, pgx.QueryExecModeExec).Scan(&seconds); err != nil {
-		return 0, false, fmt.Errorf("read the replica's lag: %w", err)
-	}
-	if seconds == nil {
-		return 0, false, nil
-	}
-	return time.Duration(*seconds * float64(time.Second)), true, nil
 }
 
 // Stats returns the current state of the pool.

@@ -234,7 +234,11 @@ func (q *Query) execute(ctx context.Context, args []string) (*Answer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", q.cfg.Name, err)
 	}
-	return newAnswer(rows, begin, end, FromDatabase), nil
+	readAt := begin
+	if !rows.ReadAt.IsZero() {
+		readAt = rows.ReadAt
+	}
+	return newAnswer(rows, readAt, end, FromDatabase), nil
 }
 
 func newAnswer(rows Rows, readAt, cameAt time.Time, from From) *Answer {

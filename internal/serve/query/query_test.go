@@ -229,6 +229,24 @@ func TestTooManyWait(t *testing.T) {
 	})
 }
 
+// dated is a source whose rows are as old as a replica's.
+type dated struct{ readAt time.Time }
+
+func (d dated) Run(_ context.Context, _ []string, _ Limit, rows *Rows) error {
+	rows.ReadAt = d.readAt
+	return nil
+}
+
+// TestRowsOfReplica: an answer is as old as its source says, and cached from its arrival on.
+func TestRowsOfReplica(t *testing.T) {
+	begin := time.Now()
+	source := dated{begin.Add(-time.Minute)}
+	a, _, err := open(t, testConfig(), source).Ask(t.Context(), begin, []string{"1"})
+	if err != nil || !a.ReadAt.Equal(source.readAt) || a.CameAt.Before(begin) {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
 func TestHitAllocatesNothing(t *testing.T) {
 	cfg := testConfig()
 	cfg.TTL = time.Hour

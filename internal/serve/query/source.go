@@ -36,6 +36,9 @@ type Limit struct {
 type Rows struct {
 	Data  []byte // JSON objects, commas between them
 	Count int
+
+	// ReadAt is a time that the rows are no older than; zero: the start of Run.
+	ReadAt time.Time
 }
 
 // Begin starts a row. The source then appends one JSON object to Data and calls End.
@@ -59,14 +62,16 @@ func (r *Rows) End(limit Limit) error {
 }
 
 // Reset empties r and keeps its memory.
-func (r *Rows) Reset() { r.Data, r.Count = r.Data[:0], 0 }
+func (r *Rows) Reset() { r.Data, r.Count, r.ReadAt = r.Data[:0], 0, time.Time{} }
 
-// Replicated is a Source that runs on a replica while that answers, else on the primary.
-// Both must have the same tables. The replica's rows may be older.
+// Replicated is a Source that runs on a replica while its rows are young enough, else on the
+// primary, or on the replica again if the primary is away. Both must have the same tables.
+// It sets ReadAt.
 type Replicated struct {
 	Replica, Primary Source
 	Switch           *standby.Switch
-	Timeout          time.Duration // Config.Timeout; the replica gets a part of it
+	Timeout          time.Duration // Config.Timeout; the database asked first gets a part of it
+	StaleMax         time.Duration // age of the replica's rows served while the primary is away
 }
 
 var _ Source = (*Replicated)(nil)
@@ -75,16 +80,18 @@ var _ Source = (*Replicated)(nil)
 func (r *Replicated) Run(ctx context.Context, args []string, limit Limit, rows *Rows) error {
 	ask := func(source Source) func(context.Context) (Rows, error) {
 		return func(ctx context.Context) (Rows, error) {
-			var own Rows // an abandoned read of the replica may still write
+			var own Rows // an abandoned run may still write
 			err := source.Run(ctx, args, limit, &own)
 			return own, err
 		}
 	}
-	bounds := standby.Bounds{Timeout: r.Timeout, Own: func(err error) bool { return errors.Is(err, ErrTooLarge) || errors.Is(err, param.ErrValue) }}
-	read, err := standby.Read(ctx, r.Switch, bounds, ask(r.Replica), ask(r.Primary))
+	own := func(err error) bool { return errors.Is(err, ErrTooLarge) || errors.Is(err, param.ErrValue) }
+	bounds := standby.Bounds{Timeout: r.Timeout, StaleMax: r.StaleMax, Own: own}
+	read, readAt, err := standby.Read(ctx, r.Switch, bounds, ask(r.Replica), ask(r.Primary))
 	if err != nil {
 		return err
 	}
+	read.ReadAt = readAt
 	*rows = read
 	return nil
 }

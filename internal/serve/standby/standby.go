@@ -1,5 +1,9 @@
-// Package standby chooses between a read replica and its primary. Reads go to the replica
-// while it answers, and to the primary while it does not.
+// Package standby chooses between a read replica and its primary.
+//
+// Reads go to the replica while its rows are known to be young enough, and else to the
+// primary. If the primary is away, older rows of the replica are served up to a bound, with
+// their age. How old they are at most comes from positions in the primary's log: the primary
+// is asked for its position at a known time, and the replica for what it has replayed.
 //
 // An error of the replica about a statement (a division by zero, a timeout) is the answer.
 // The replica is down only if it cannot be reached, stops, or does not answer at all. The
@@ -17,42 +21,50 @@ import (
 const (
 	// Pause is how long the primary answers alone before the replica is tried again.
 	Pause = 5 * time.Second
-	// Share is the replica's share of a caller's time. The rest is for the primary.
+	// Share is the share of a caller's time for the database that is asked first. The rest
+	// is for the other.
 	Share = 2.0 / 3
-	// confirmation is how long a replica whose time is over has to confirm the end of the
-	// statement. A replica that confirms is slow; one that does not may hang.
+	// confirmation is how long a database whose time is over has to confirm the end of the
+	// statement. One that confirms is slow; one that does not may hang.
 	confirmation = 100 * time.Millisecond
-	// Watch reads the lag every lagEvery, for at most lagTimeout.
-	lagEvery   = 2 * time.Second
-	lagTimeout = time.Second
 )
 
-// Judge interprets an error of the replica: whether it is down, and otherwise whether the
-// primary may succeed. Any other error belongs to the statement.
+// Judge interprets an error of a database: whether it is down, and otherwise whether its
+// counterpart may succeed. Any other error belongs to the statement.
 type Judge func(error) (down, elsewhere bool)
 
 // Switch is one replica with its primary. Use New. Its methods can be called concurrently.
 type Switch struct {
-	name  string
-	judge Judge
-	log   *slog.Logger
+	name   string
+	lagMax time.Duration
+	judge  Judge
+	log    *slog.Logger
 
-	downUntil atomic.Int64 // Unix ns, 0: it is up
-	probing   atomic.Bool  // a read tries the replica
-	fallbacks atomic.Uint64
-	lag       atomic.Int64 // ns, negative: unknown
-	calls     sync.WaitGroup
+	downUntil   atomic.Int64 // Unix ns, 0: the replica is up
+	probing     atomic.Bool  // a read tries the replica
+	primaryAway atomic.Bool  // at the last sample or read
+	fallbacks   atomic.Uint64
+	calls       sync.WaitGroup
+
+	asked  atomic.Int64  // Unix ns of the last read or question about the lag
+	wake   chan struct{} // one token: somebody has asked
+	lag    atomic.Int64  // ns, negative: unknown
+	late   atomic.Bool
+	readAt atomic.Pointer[time.Time] // the replica's rows are no older; nil: not known
+
+	mu      sync.Mutex // guards history
+	history history
 }
 
-// New returns a switch. name identifies the replica in the log and must not contain a
-// password. The owner calls Close.
-func New(name string, judge Judge, log *slog.Logger) *Switch {
-	s := &Switch{name: name, judge: judge, log: log}
+// New returns a switch that uses the replica while its rows are at most lagMax old. name
+// identifies the replica in the log and must not contain a password. The owner calls Close.
+func New(name string, lagMax time.Duration, judge Judge, log *slog.Logger) *Switch {
+	s := &Switch{name: name, lagMax: lagMax, judge: judge, log: log, wake: make(chan struct{}, 1)}
 	s.lag.Store(-1)
 	return s
 }
 
-// Close waits for reads of the replica whose callers have left. No other call may follow.
+// Close waits for reads whose callers have left. No other call may follow.
 func (s *Switch) Close() { s.calls.Wait() }
 
 // Bounds says how one kind of read uses the replica.
@@ -60,47 +72,86 @@ type Bounds struct {
 	// Timeout is the caller's time if the context has no deadline, as that of a shared
 	// call; 0 means unknown.
 	Timeout time.Duration
+	// StaleMax is the age of the oldest rows of the replica that are served while the
+	// primary is away. While it answers, the replica's rows are at most half as old.
+	StaleMax time.Duration
 	// Own reports errors that the request caused, which the judge does not see; can be nil.
 	Own func(error) bool
 }
 
-// Read returns the result of replica, or of primary if the replica is down, fails, or does
-// not answer within its Share of the caller's time. replica can still run after Read has
-// returned: the two functions must not change shared data.
-func Read[T any](ctx context.Context, s *Switch, b Bounds, replica, primary func(context.Context) (T, error)) (T, error) {
-	probe, up := s.begin(time.Now())
-	if !up {
-		s.fallbacks.Add(1)
-		return primary(ctx)
-	}
-	within, cancel := b.within(ctx)
-	defer cancel()
-	outcome := make(chan result[T], 1)
-	s.calls.Go(func() {
-		value, err := replica(within)
-		outcome <- result[T]{value: value, err: err, next: s.settle(time.Now(), probe, b.Own, err)}
-	})
-	var r result[T]
-	select {
-	case r = <-outcome:
-	case <-within.Done():
-		if ctx.Err() != nil {
-			return r.value, ctx.Err() // the goroutine still records the replica's answer
+// Read returns the result of replica or of primary, and a time: rows are no older than this.
+//
+// It asks the replica if its rows are young enough. If the replica is down, fails, or does
+// not answer within its Share of the caller's time, it asks the primary. If the replica's
+// rows are too old or of unknown age, it asks the primary, and the replica only if the
+// primary is away and the rows are no older than StaleMax. Either function can still run
+// after Read has returned: they must not change shared data.
+func Read[T any](ctx context.Context, s *Switch, b Bounds, replica, primary func(context.Context) (T, error)) (T, time.Time, error) {
+	now := time.Now()
+	s.ask(now)
+	readAt, young, usable := s.age(now, b.StaleMax)
+	if young || usable && s.primaryAway.Load() {
+		if probe, up := s.begin(now); up {
+			r := attempt(ctx, s, b, replica, func(err error) bool { return s.settle(time.Now(), probe, b.Own, err) })
+			if !r.next || ctx.Err() != nil {
+				return r.value, readAt, r.err
+			}
 		}
-		r = awaitEnd(outcome)
-	}
-	if !r.next || ctx.Err() != nil {
-		return r.value, r.err
+		usable = false
 	}
 	s.fallbacks.Add(1)
-	return primary(ctx)
+	now = time.Now()
+	if !usable || s.Down() {
+		value, err := primary(ctx)
+		s.primaryFailed(b.Own, err)
+		return value, now, err
+	}
+	r := attempt(ctx, s, b, primary, func(err error) bool { return s.primaryFailed(b.Own, err) })
+	if !r.next || ctx.Err() != nil {
+		return r.value, now, r.err
+	}
+	value, err := replica(ctx)
+	s.settle(time.Now(), false, b.Own, err)
+	return value, readAt, err
 }
 
-// result is the outcome of a read of the replica.
+// age returns a time that the replica's rows are no older than, whether the replica answers
+// while the primary does, and whether it answers while the primary is away.
+func (s *Switch) age(now time.Time, staleMax time.Duration) (readAt time.Time, young, usable bool) {
+	at := s.readAt.Load()
+	if at == nil {
+		return now, false, false
+	}
+	age := now.Sub(*at)
+	return *at, age <= min(s.lagMax, staleMax/2), age <= staleMax
+}
+
+// result is the outcome of a read of the database that is asked first.
 type result[T any] struct {
 	value T
 	err   error
-	next  bool // ask the primary
+	next  bool // ask the other
+}
+
+// attempt asks a database for at most its Share of the caller's time. settle records the
+// answer and reports whether to ask the other.
+func attempt[T any](ctx context.Context, s *Switch, b Bounds, ask func(context.Context) (T, error), settle func(error) bool) result[T] {
+	within, cancel := b.within(ctx)
+	outcome := make(chan result[T], 1)
+	s.calls.Go(func() {
+		value, err := ask(within)
+		outcome <- result[T]{value: value, err: err, next: settle(err)}
+	})
+	defer cancel()
+	select {
+	case r := <-outcome:
+		return r
+	case <-within.Done():
+		if err := ctx.Err(); err != nil {
+			return result[T]{err: err} // the goroutine still records the answer
+		}
+		return awaitEnd(outcome)
+	}
 }
 
 // awaitEnd waits briefly for the end of a read that was cancelled.
@@ -115,7 +166,7 @@ func awaitEnd[T any](outcome <-chan result[T]) result[T] {
 	}
 }
 
-// within returns ctx limited to the replica's share of the time.
+// within returns ctx limited to the first database's share of the time.
 func (b Bounds) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	left := b.Timeout
 	if end, ok := ctx.Deadline(); ok {
@@ -148,8 +199,9 @@ func (s *Switch) settle(now time.Time, probe bool, own func(error) bool, err err
 	}
 	switch {
 	case down:
-		if s.downUntil.Swap(now.Add(Pause).UnixNano()) == 0 {
-			s.lag.Store(-1)
+		first := s.downUntil.Swap(now.Add(Pause).UnixNano()) == 0
+		s.forget()
+		if first {
 			s.log.Warn("the read replica fails; the primary answers", "database", s.name, "pause", Pause, "error", err)
 		}
 	case elsewhere: // says nothing about the replica
@@ -162,39 +214,16 @@ func (s *Switch) settle(now time.Time, probe bool, own func(error) bool, err err
 	return down || elsewhere
 }
 
-// Watch reads the replica's lag every few seconds until ctx ends. read reports false if
-// the database cannot tell.
-func (s *Switch) Watch(ctx context.Context, read func(context.Context) (lag time.Duration, known bool, err error)) {
-	ticker := time.NewTicker(lagEvery)
-	defer ticker.Stop()
-	for {
-		s.look(ctx, read)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+// primaryFailed records the primary's answer and reports whether the primary is away.
+func (s *Switch) primaryFailed(own func(error) bool, err error) bool {
+	if err == nil || own != nil && own(err) {
+		return false
 	}
-}
-
-func (s *Switch) look(ctx context.Context, read func(context.Context) (time.Duration, bool, error)) {
-	limited, cancel := context.WithTimeout(ctx, lagTimeout)
-	defer cancel()
-	lag, known, err := read(limited)
-	if err != nil {
-		s.log.Debug("the replica's lag cannot be read", "database", s.name, "error", err)
+	down, _ := s.judge(err)
+	if down {
+		s.primaryAway.Store(true)
 	}
-	if err != nil || !known {
-		lag = -1
-	}
-	s.lag.Store(int64(lag))
-}
-
-// Lag returns how far the replica is behind its primary. It reports false if that is not
-// known.
-func (s *Switch) Lag() (time.Duration, bool) {
-	lag := time.Duration(s.lag.Load())
-	return max(lag, 0), lag >= 0
+	return down
 }
 
 // Fallbacks returns how many reads went to the primary instead.

@@ -37,14 +37,46 @@ func judge(err error) (down, elsewhere bool) {
 // bench is a switch whose replica gives configured answers after a delay.
 type bench struct {
 	*Switch
-	err     error
-	takes   time.Duration
-	hangs   time.Duration // how long it ignores its context
-	replica atomic.Int64  // reads of it
+	err        error
+	takes      time.Duration
+	hangs      time.Duration // how long it ignores its context
+	replica    atomic.Int64  // reads of it
+	primaryErr error
+
+	written, replayed       atomic.Uint64
+	writtenErr, replayedErr atomic.Pointer[error]
+	samples                 atomic.Int64
 }
 
+// Written implements Primary.
+func (b *bench) Written(context.Context) (Position, error) {
+	b.samples.Add(1)
+	if err := b.writtenErr.Load(); err != nil {
+		return Position{}, *err
+	}
+	return log(b.written.Load()), nil
+}
+
+// Replayed implements Replica.
+func (b *bench) Replayed(context.Context) (Position, error) {
+	if err := b.replayedErr.Load(); err != nil {
+		return Position{}, *err
+	}
+	return log(b.replayed.Load()), nil
+}
+
+const (
+	benchLag   = 10 * time.Second
+	benchStale = time.Minute
+)
+
 func (b *bench) ask(ctx context.Context, timeout time.Duration) (string, error) {
-	return Read(ctx, b.Switch, Bounds{Timeout: timeout, Own: func(err error) bool { return errors.Is(err, errOwn) }},
+	answer, _, err := b.read(ctx, timeout)
+	return answer, err
+}
+
+func (b *bench) read(ctx context.Context, timeout time.Duration) (string, time.Time, error) {
+	return Read(ctx, b.Switch, Bounds{Timeout: timeout, StaleMax: benchStale, Own: func(err error) bool { return errors.Is(err, errOwn) }},
 		func(ctx context.Context) (string, error) {
 			b.replica.Add(1)
 			<-time.After(b.hangs)
@@ -58,14 +90,23 @@ func (b *bench) ask(ctx context.Context, timeout time.Duration) (string, error) 
 				return "replica", b.err
 			}
 		},
-		func(context.Context) (string, error) { return "primary", nil })
+		func(context.Context) (string, error) { return "primary", b.primaryErr })
 }
 
 func open(t *testing.T, test func(t *testing.T, b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{Switch: New("replica", judge, slog.New(slog.DiscardHandler))}
+		b := &bench{Switch: New("replica", benchLag, judge, slog.New(slog.DiscardHandler))}
 		defer b.Close()
+		b.written.Store(10)
+		b.replayed.Store(10)
+		ctx, stop := context.WithCancel(t.Context())
+		var watch sync.WaitGroup
+		watch.Go(func() { b.Watch(ctx, b, b) })
+		defer watch.Wait()
+		defer stop()
+		b.Lag()
+		<-time.After(2*SampleEvery + SampleEvery/2) // the replica is confirmed, and the test looks between samples
 		test(t, b)
 	})
 }
@@ -171,37 +212,125 @@ func TestCallerLeaves(t *testing.T) {
 	})
 }
 
+// TestLag: the metric's value while the replica stops and goes on, and while either server
+// does not tell.
 func TestLag(t *testing.T) {
 	open(t, func(t *testing.T, b *bench) {
-		if _, known := b.Lag(); known {
-			t.Error("known before it was read")
-		}
-		var answer atomic.Pointer[func() (time.Duration, bool, error)]
-		set := func(lag time.Duration, known bool, err error) {
-			f := func() (time.Duration, bool, error) { return lag, known, err }
-			answer.Store(&f)
-		}
-		set(time.Second, true, nil)
-		ctx, stop := context.WithCancel(t.Context())
-		var watch sync.WaitGroup
-		watch.Go(func() {
-			b.Watch(ctx, func(context.Context) (time.Duration, bool, error) { return (*answer.Load())() })
-		})
-		expect := func(want time.Duration, wantKnown bool) {
+		expect := func(what string, least, most time.Duration, wantKnown bool) {
 			t.Helper()
-			<-time.After(lagEvery + 1)
-			if lag, known := b.Lag(); lag != want || known != wantKnown {
-				t.Errorf("%v, %v; want %v, %v", lag, known, want, wantKnown)
+			if lag, known := b.Lag(); lag < least || lag > most || known != wantKnown {
+				t.Errorf("%s: %v, %v; want %v to %v, %v", what, lag, known, least, most, wantKnown)
 			}
 		}
-		expect(time.Second, true)
-		set(0, true, nil)
-		expect(0, true)
-		set(0, false, nil)
-		expect(0, false)
-		set(time.Second, true, errDown)
-		expect(0, false)
-		stop()
-		watch.Wait()
+		wait := func(samples int) { <-time.After(time.Duration(samples) * SampleEvery) }
+		expect("idle", 0, 0, true)
+		b.written.Store(20)
+		wait(5)
+		expect("the replica stopped", 3*time.Second, 5*time.Second, true)
+		b.replayed.Store(20)
+		wait(1)
+		expect("it caught up", 0, 0, true)
+		for _, failing := range []*atomic.Pointer[error]{&b.writtenErr, &b.replayedErr} {
+			for _, err := range []error{errStatement, errDown, context.DeadlineExceeded} {
+				failing.Store(&err)
+				wait(1)
+				expect(err.Error(), 0, 0, false)
+			}
+			failing.Store(nil)
+			wait(2)
+			b.Switch.downUntil.Store(0)
+			wait(1)
+			expect("both answer again", 0, 0, true)
+		}
+	})
+}
+
+// TestLate: while the replica is late, the primary answers; while the primary is away too, the
+// replica, with the age of its rows, up to StaleMax.
+func TestLate(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		expect := func(what, want string, age time.Duration, wantErr error) {
+			t.Helper()
+			answer, readAt, err := b.read(t.Context(), 3*time.Second)
+			if answer != want || !errors.Is(err, wantErr) {
+				t.Errorf("%s: %q, %v; want %q, %v", what, answer, err, want, wantErr)
+			}
+			if got := time.Since(readAt); err == nil && (got < age || got > age+2*SampleEvery) {
+				t.Errorf("%s: %v old, want %v", what, got, age)
+			}
+		}
+		away := func(err error) {
+			b.primaryErr = err
+			if b.writtenErr.Store(nil); err != nil {
+				b.writtenErr.Store(&err)
+			}
+		}
+		expect("up to date", "replica", 0, nil)
+		b.written.Store(20)
+		<-time.After(benchLag - 2*SampleEvery)
+		expect("not yet late", "replica", benchLag-3*SampleEvery, nil)
+		<-time.After(3 * SampleEvery)
+		expect("late", "primary", 0, nil)
+		if !b.Late() || b.Down() || b.Fallbacks() != 1 {
+			t.Errorf("late %v, down %v, %d fallbacks", b.Late(), b.Down(), b.Fallbacks())
+		}
+
+		b.primaryErr = errStatement
+		expect("an error of a statement is the answer", "primary", 0, errStatement)
+		b.primaryErr = errDown
+		expect("the primary goes away", "replica", benchLag, nil)
+		b.primaryErr = nil
+		<-time.After(SampleEvery)
+		expect("a sample shows the primary", "primary", 0, nil)
+		away(errDown)
+		<-time.After(benchStale - benchLag - 6*SampleEvery)
+		expect("the primary is away", "replica", benchStale-5*SampleEvery, nil)
+		<-time.After(4 * SampleEvery)
+		expect("rows beyond StaleMax", "primary", 0, errDown)
+		away(nil)
+		<-time.After(SampleEvery)
+		expect("the primary is back", "primary", 0, nil)
+		b.replayed.Store(20)
+		<-time.After(2 * SampleEvery)
+		expect("caught up", "replica", 0, nil)
+		if b.Late() {
+			t.Error("still late")
+		}
+	})
+}
+
+// TestUnknown: without a position of either server, the primary answers, and nothing else
+// does if it is away.
+func TestUnknown(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		refused := errStatement
+		b.replayedErr.Store(&refused)
+		<-time.After(SampleEvery)
+		b.expect(t, "primary", nil, false)
+		if !b.Late() {
+			t.Error("not late")
+		}
+		b.primaryErr = errDown
+		b.expect(t, "", errDown, false)
+	})
+}
+
+// TestSamplingStops: nothing is sampled while nobody asks, and a read starts it again.
+func TestSamplingStops(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		<-time.After(time.Hour)
+		n := b.samples.Load()
+		if most := int64(IdleAfter/SampleEvery) + 3; n > most {
+			t.Errorf("%d samples after the last question, want at most %d", n, most)
+		}
+		if _, known := b.Lag(); known { // asks
+			t.Error("known after an hour without samples")
+		}
+		<-time.After(SampleEvery)
+		b.expect(t, "replica", nil, false)
+		<-time.After(time.Hour)
+		if b.expect(t, "primary", nil, false); b.samples.Load() == n {
+			t.Error("no samples")
+		}
 	})
 }
