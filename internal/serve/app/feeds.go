@@ -22,6 +22,7 @@ func (a *app) openFeeds() error {
 		}
 		st.needed = true
 		settings := feedConfig(c, st.gate, a.log)
+		settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
 		source, err := st.feed(settings.Definition)
 		if err != nil {
 			return exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))

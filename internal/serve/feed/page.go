@@ -75,6 +75,25 @@ func (p *Page) Append(dst []byte) []byte {
 	return append(append(append(dst, pageNext...), p.Next...), pageEnd...) // base64url: needs no escaping
 }
 
+// AppendFrame appends what Append puts around the rows of a page, which must have some, and
+// returns where in dst the rows belong.
+func (p *Page) AppendFrame(dst []byte) (frame []byte, rowsAt int) {
+	bare := *p
+	bare.Data = nil
+	return bare.Append(dst), len(dst) + len(pageOpen)
+}
+
+// Size returns how many bytes Append appends.
+func (p *Page) Size() int {
+	switch {
+	case p.Rows == 0:
+		return len(pageEmpty)
+	case p.Next == "":
+		return len(pageOpen) + len(p.Data) + len(pageLast)
+	}
+	return len(pageOpen) + len(p.Data) + len(pageNext) + len(p.Next) + len(pageEnd)
+}
+
 // Tag returns a hash of the page's content, equal on every replica for equal content.
 func (p *Page) Tag() uint64 {
 	if p.tag != 0 {
@@ -94,8 +113,8 @@ func AppendETag(dst []byte, hash uint64) []byte {
 
 // Page returns the page that r asks for. now is the request's time. A hit in the window
 // takes no lock and allocates nothing. Errors wrap ErrRequest or ErrCursor (the client's
-// mistake), or ErrBusy, ErrCounting or ErrUnavailable (retry later). Others are the
-// database's.
+// mistake), or ErrBusy, ErrCounting or ErrUnavailable (retry later), or ErrLongKeys. Others
+// are the database's.
 func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error) {
 	if r.Limit == 0 {
 		r.Limit = f.cfg.Limit
@@ -176,11 +195,11 @@ func (f *Feed) older(ctx context.Context, w *window, s *snapshot, r Request) (Pa
 	at := location{}
 	switch {
 	case r.Before != "":
-		key, err := parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
+		key, skip, err := parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
 		if err != nil {
 			return Page{}, err
 		}
-		at.after = key
+		at.after, at.skip = key, skip
 	case r.Offset > 0 && r.Offset <= s.rows.Len():
 		at.after = s.rows.Keys[r.Offset-1] // exact: the row before is in the window
 	case r.Offset > 0:
@@ -218,9 +237,25 @@ func (f *Feed) read(ctx context.Context, q Range) (Page, error) {
 	n := min(got.rows.Len(), q.Limit-1)
 	p := Page{Data: got.rows.Slice(0, n), Rows: n, Source: FromDatabase, ReadAt: got.readAt}
 	if got.rows.Len() > n && n > 0 {
-		p.Next = string(appendCursor(nil, f.fingerprint, got.rows.Keys[n-1]))
+		if p.Next = f.next(q, got.rows.Keys[:n]); p.Next == "" {
+			return Page{}, ErrLongKeys
+		}
 	}
 	return p, nil
+}
+
+// next returns the cursor of the last row of a page that q has read, with those keys; "" if
+// there is none.
+func (f *Feed) next(q Range, keys []Key) string {
+	for i := len(keys) - 1; i >= 0; i-- {
+		if cursorFits(keys[i], f.cfg.CursorMax) {
+			return string(appendSkip(nil, f.fingerprint, keys[i], len(keys)-1-i))
+		}
+	}
+	if !cursorFits(q.After, f.cfg.CursorMax) {
+		return ""
+	}
+	return string(appendSkip(nil, f.fingerprint, q.After, q.Skip+len(keys)))
 }
 
 // pageName returns the key that identical statements share.

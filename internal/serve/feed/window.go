@@ -195,7 +195,7 @@ func (w *window) refresh(start time.Time) error {
 	err := f.source.Read(ctx, Range{Args: w.args, Limit: f.cfg.Window}, &rows)
 	var s *snapshot
 	if err == nil {
-		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, start, previous)
+		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, f.cfg.CursorMax, start, previous)
 	}
 	f.counters.refreshed(time.Since(start), err)
 	w.publish(s, err)
