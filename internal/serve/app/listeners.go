@@ -17,27 +17,30 @@ import (
 func (a *app) newServer() (*server.Server, error) {
 	h := a.cfg.HTTP
 	cfg := server.Config{
-		Feeds:         a.feedRoutes,
-		Queries:       a.queryRoutes,
-		Streams:       a.streamRoutes,
-		ProbeDatabase: a.defaultStore().Probe,
-		Connections:   h.Connections,
-		HeaderBytes:   h.HeaderBytes,
-		BodyBytes:     h.BodyBytes,
-		BodiesBytes:   int64(h.BodiesBytes),
-		ReadTimeout:   h.ReadTimeout,
-		WriteTimeout:  h.WriteTimeout,
-		IdleTimeout:   h.IdleTimeout,
-		DrainTimeout:  h.DrainTimeout,
-		CORSOrigins:   h.CORSOrigins,
-		AccessLog:     a.cfg.Log.Access,
-		Log:           a.log,
+		Feeds:        a.feedRoutes,
+		Queries:      a.queryRoutes,
+		Streams:      a.streamRoutes,
+		Hosts:        h.Hosts,
+		Connections:  h.Connections,
+		HeaderBytes:  h.HeaderBytes,
+		BodyBytes:    h.BodyBytes,
+		BodiesBytes:  int64(h.BodiesBytes),
+		ReadTimeout:  h.ReadTimeout,
+		WriteTimeout: h.WriteTimeout,
+		IdleTimeout:  h.IdleTimeout,
+		DrainTimeout: h.DrainTimeout,
+		CORSOrigins:  h.CORSOrigins,
+		AccessLog:    a.cfg.Log.Access,
+		Log:          a.log,
 	}
 	for _, key := range a.cfg.Keys {
 		cfg.Keys = append(cfg.Keys, key.Reveal())
 	}
-	if a.redis != nil {
-		cfg.ProbeRedis = a.redis.Get
+	if a.cfg.Probes {
+		cfg.Probes = &server.Probes{Database: a.defaultStore().Probe}
+		if a.redis != nil {
+			cfg.Probes.Redis = a.redis.Get
+		}
 	}
 	if a.popups != nil {
 		route, err := a.popups.route()

@@ -87,8 +87,6 @@ func (k problemKind) describe() problem {
 		return problem{"too-many-connections", fasthttp.StatusServiceUnavailable, "Too many connections"}
 	case bodiesFull:
 		return problem{"too-many-bodies", fasthttp.StatusServiceUnavailable, "Too many bodies"}
-	case redisDown:
-		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
 	case resultTooLarge:
 		return problem{"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"}
 	case noKey:
@@ -109,10 +107,8 @@ func (k problemKind) describe() problem {
 		return problem{"unknown-outcome", fasthttp.StatusGatewayTimeout, "The outcome is unknown"}
 	case stopping:
 		return problem{"stopping", fasthttp.StatusServiceUnavailable, "The server stops"}
-	case noRedis:
-		return problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
 	}
-	return k.describePopup()
+	return k.describeProbe()
 }
 
 // problem responds with kind. detail says what to change in this request.

@@ -33,26 +33,26 @@ import (
 
 // Config says what is served and within which limits. All limits are needed.
 type Config struct {
-	Feeds         []FeedRoute
-	Queries       []QueryRoute
-	Popup         *PopupRoute // nil: none
-	Streams       []StreamRoute
-	Keys          []string                                            // bearer keys of the write paths; none: no key is required
-	ProbeDatabase func(context.Context) error                         // one trivial statement
-	ProbeRedis    func(context.Context, string) ([]byte, bool, error) // GET key; nil: no Redis is configured
-	Connections   int                                                 // open at once
-	HeaderBytes   int                                                 // request line and headers
-	BodyBytes     int                                                 // request body
-	BodiesBytes   int64                                               // large bodies received or held at once
-	ReadTimeout   time.Duration                                       // from a request's first byte to its last
-	WriteTimeout  time.Duration                                       // to a client that does not read
-	IdleTimeout   time.Duration                                       // between requests
-	DrainTimeout  time.Duration                                       // at stop
-	TLS           *tls.Config                                         // nil: plain HTTP
-	CORSOrigins   []string                                            // "*": all
-	Proxies       []netip.Prefix                                      // whose X-Forwarded-For is used in the access log
-	AccessLog     bool                                                // one line per request
-	Log           *slog.Logger                                        //
+	Feeds        []FeedRoute
+	Queries      []QueryRoute
+	Popup        *PopupRoute // nil: none
+	Streams      []StreamRoute
+	Probes       *Probes        // nil: none
+	Keys         []string       // bearer keys of the write paths; none: no key is required
+	Hosts        []string       // names that requests must use, without ports; none: any
+	Connections  int            // open at once
+	HeaderBytes  int            // request line and headers
+	BodyBytes    int            // request body
+	BodiesBytes  int64          // large bodies received or held at once
+	ReadTimeout  time.Duration  // from a request's first byte to its last
+	WriteTimeout time.Duration  // to a client that does not read
+	IdleTimeout  time.Duration  // between requests
+	DrainTimeout time.Duration  // at stop
+	TLS          *tls.Config    // nil: plain HTTP
+	CORSOrigins  []string       // "*": all
+	Proxies      []netip.Prefix // whose X-Forwarded-For is used in the access log
+	AccessLog    bool           // one line per request
+	Log          *slog.Logger   //
 }
 
 // FeedRoute is where a feed is served.
@@ -71,7 +71,6 @@ type QueryRoute struct {
 type Server struct {
 	cfg      Config
 	base     context.Context // parent of all waits; a fasthttp context as parent costs a goroutine
-	probes   *sharedDeadline
 	stop     context.CancelFunc
 	http     *fasthttp.Server
 	routes   map[string]*entry
@@ -116,11 +115,9 @@ func New(cfg Config) (*Server, error) {
 		names:   newNames(),
 	}
 	s.base, s.stop = context.WithCancel(context.Background())
-	s.probes = newSharedDeadline(s.base, probeTimeout)
-	s.add("/hello", s.hello)
-	s.add("/probe/empty", s.hello)
-	s.add("/probe/database", s.probeDatabase)
-	s.add("/probe/redis", s.probeRedis)
+	if cfg.Probes != nil {
+		s.addProbes(*cfg.Probes)
+	}
 	for _, f := range cfg.Feeds {
 		if err := s.addAll(f.Paths, newFeedHandler(s, f.Feed).serve); err != nil {
 			return nil, err
@@ -388,51 +385,4 @@ func (s *sharedDeadline) Context(now time.Time) context.Context {
 	ctx, cancel := context.WithDeadline(s.base, now.Add(s.timeout+slack))
 	s.now.Store(&deadline{ctx, cancel, now.Add(slack)})
 	return ctx
-}
-
-// The probes show the cost of each layer: an empty endpoint, one Redis GET, one SQL
-// statement.
-
-const (
-	probeTimeout = time.Second
-	probeKeyMax  = 512 // bytes
-)
-
-// hello serves the empty endpoint.
-func (s *Server) hello(ctx *fasthttp.RequestCtx) {
-	ctx.Response.Header.SetContentTypeBytes(s.names.text)
-	ctx.Response.AppendBodyString("hello world!!")
-}
-
-// probeDatabase runs one trivial statement through the pool.
-func (s *Server) probeDatabase(ctx *fasthttp.RequestCtx) {
-	if err := s.cfg.ProbeDatabase(s.probes.Context(ctx.Time())); err != nil {
-		s.unavailable(ctx, databaseDown, "the database does not answer", err)
-		return
-	}
-	ctx.Response.Header.SetContentTypeBytes(s.names.json)
-	ctx.Response.AppendBodyString(`{"return_code":"SUCCESS","data":1}`)
-}
-
-// probeRedis reads one key. A missing key gives an empty response.
-func (s *Server) probeRedis(ctx *fasthttp.RequestCtx) {
-	if s.cfg.ProbeRedis == nil {
-		s.problem(ctx, noRedis, "no Redis is configured; set redis: in the configuration or --redis")
-		return
-	}
-	key := ctx.QueryArgs().Peek("key")
-	if len(key) == 0 || len(key) > probeKeyMax {
-		s.problem(ctx, badRequest, "key must have 1 to 512 bytes")
-		return
-	}
-	value, found, err := s.cfg.ProbeRedis(s.probes.Context(ctx.Time()), string(key))
-	switch {
-	case err != nil:
-		s.unavailable(ctx, redisDown, "Redis does not answer", err)
-	case !found:
-		ctx.SetStatusCode(fasthttp.StatusNoContent)
-	default:
-		ctx.Response.Header.SetContentTypeBytes(s.names.bytes)
-		ctx.Response.AppendBody(value)
-	}
 }
