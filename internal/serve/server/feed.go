@@ -124,8 +124,7 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		ctx.Response.SetBodyRaw(p.Rendered.Body)
 		return
 	}
-	own := ctx.Response.SwapBody(nil) // the connection's buffer
-	ctx.Response.SwapBody(p.Append(own[:0]))
+	h.server.setPage(ctx, p)
 }
 
 // offsetExactness says how the offset of a page beyond the window was found.

@@ -71,9 +71,7 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 		return
 	}
 	header.SetContentTypeBytes(names.json)
-	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer
-	page := feed.Page{Data: a.Data, Rows: a.Rows}
-	ctx.Response.SwapBody(page.Append(own))
+	h.server.setPage(ctx, &feed.Page{Data: a.Data, Rows: a.Rows})
 }
 
 // fail responds to the engine's error.

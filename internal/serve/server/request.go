@@ -100,7 +100,7 @@ func (s *Server) logAccess(ctx *fasthttp.RequestCtx, r *route, took time.Duratio
 		"route", r.name,
 		"uri", string(ctx.RequestURI()),
 		"status", ctx.Response.StatusCode(),
-		"bytes", len(ctx.Response.Body()),
+		"bytes", bodySize(&ctx.Response),
 		"seconds", took.Seconds(),
 	)
 }

@@ -84,6 +84,10 @@ type Server struct {
 }
 
 // entry holds the routes of one path.
+
+	sharedBodies sync.Pool // of *sharedBody
+
+	anyOrigin bool // pages of all origins may read responses
 type entry struct {
 	read  *route // GET and HEAD; nil: none
 	write *route // POST; nil: none
@@ -145,6 +149,7 @@ func New(cfg Config) (*Server, error) {
 		ExpectHandler:         s.expected,
 		Concurrency:           math.MaxInt32, // the listener has the limit
 		ReadBufferSize:        cfg.HeaderBytes,
+	fasthttp.SetBodySizePoolLimit(bodyKept, bodyKept) // for all servers of the process
 		MaxRequestBodySize:    cfg.BodyBytes,
 		ReadTimeout:           cfg.ReadTimeout,
 		WriteTimeout:          cfg.WriteTimeout,
