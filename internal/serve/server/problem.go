@@ -26,6 +26,7 @@ const (
 	badCursor
 	notFound
 	badMethod
+	wrongHost
 	headersTooLarge
 	bodyTooLarge
 	requestTimeout
@@ -38,6 +39,7 @@ const (
 	redisDown
 	noRedis
 	resultTooLarge
+	keysTooLong
 	noKey
 	badOrigin
 	badMedia
@@ -69,6 +71,8 @@ func (k problemKind) describe() problem {
 		return problem{"not-found", fasthttp.StatusNotFound, "Not found"}
 	case badMethod:
 		return problem{"method-not-allowed", fasthttp.StatusMethodNotAllowed, "Method not allowed"}
+	case wrongHost:
+		return problem{"wrong-host", fasthttp.StatusMisdirectedRequest, "The host is not served here"}
 	case headersTooLarge:
 		return problem{"headers-too-large", fasthttp.StatusRequestHeaderFieldsTooLarge, "Headers too large"}
 	case bodyTooLarge:
@@ -89,6 +93,8 @@ func (k problemKind) describe() problem {
 		return problem{"too-many-bodies", fasthttp.StatusServiceUnavailable, "Too many bodies"}
 	case resultTooLarge:
 		return problem{"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"}
+	case keysTooLong:
+		return problem{"keys-too-long", fasthttp.StatusInternalServerError, "The keys of the rows are too long"}
 	case noKey:
 		return problem{"unauthorized", fasthttp.StatusUnauthorized, "A key is needed"}
 	case badOrigin:

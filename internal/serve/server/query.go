@@ -65,7 +65,7 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	header.SetCanonical(names.source, names.origins[from])
 	tag := feed.AppendETag(room[:0], a.Tag)
 	header.SetCanonical(names.etag, tag)
-	if matches(ctx.Request.Header.PeekBytes(names.ifNoneMatch), tag) {
+	if unchanged(&ctx.Request.Header, tag) {
 		h.query.CountNotModified()
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return

@@ -20,6 +20,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -75,19 +76,21 @@ type Server struct {
 	http     *fasthttp.Server
 	routes   map[string]*entry
 	unknown  *route                   // metrics of requests without a route
+	options  *route                   // metrics of OPTIONS, at any path
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
 	keys     keyring
+	hosts    hosts
 	bodies   bodies
 	ids      requestIDs
 	names    names
-}
-
-// entry holds the routes of one path.
 
 	sharedBodies sync.Pool // of *sharedBody
 
 	anyOrigin bool // pages of all origins may read responses
+}
+
+// entry holds the routes of one path.
 type entry struct {
 	read  *route // GET and HEAD; nil: none
 	write *route // POST; nil: none
@@ -113,10 +116,14 @@ func New(cfg Config) (*Server, error) {
 		cfg:     cfg,
 		routes:  make(map[string]*entry),
 		unknown: &route{name: "unknown"},
+		options: &route{name: "OPTIONS"},
 		keys:    newKeyring(cfg.Keys),
+		hosts:   newHosts(cfg.Hosts),
 		bodies:  bodies{limit: cfg.BodiesBytes},
 		ids:     requestIDs{boot: rand.Uint32()},
 		names:   newNames(),
+
+		anyOrigin: slices.Contains(cfg.CORSOrigins, "*"),
 	}
 	s.base, s.stop = context.WithCancel(context.Background())
 	if cfg.Probes != nil {
@@ -142,6 +149,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
+	fasthttp.SetBodySizePoolLimit(bodyKept, bodyKept) // for all servers of the process
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
 		ErrorHandler:          s.serveError,
@@ -149,7 +157,6 @@ func New(cfg Config) (*Server, error) {
 		ExpectHandler:         s.expected,
 		Concurrency:           math.MaxInt32, // the listener has the limit
 		ReadBufferSize:        cfg.HeaderBytes,
-	fasthttp.SetBodySizePoolLimit(bodyKept, bodyKept) // for all servers of the process
 		MaxRequestBodySize:    cfg.BodyBytes,
 		ReadTimeout:           cfg.ReadTimeout,
 		WriteTimeout:          cfg.WriteTimeout,
@@ -281,6 +288,8 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	r := s.unknown
 	e, ok := s.routes[string(ctx.Path())]
 	switch {
+	case !s.hosts.serve(ctx.Host()):
+		s.problem(ctx, wrongHost, wrongHostDetail)
 	case !ok:
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
@@ -290,12 +299,10 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		r = e.write
 		r.handle(ctx)
 	default:
-		r = e.any()
+		r = s.other(ctx, e)
 		s.otherMethod(ctx, e)
 	}
-	if len(s.cfg.CORSOrigins) > 0 {
-		s.cors(ctx, e)
-	}
+	s.cors(ctx, e)
 	s.dropBody(ctx)
 	s.echoID(ctx)
 	took := time.Since(began)
@@ -305,12 +312,20 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// any returns the route that counts requests with other methods.
-func (e *entry) any() *route {
+// other returns the route that counts a request with another method than its path's.
+func (s *Server) other(ctx *fasthttp.RequestCtx, e *entry) *route {
+	if ctx.IsOptions() {
+		return s.options
+	}
+	return s.unread(e)
+}
+
+// unread returns the route that counts a refused request at a path. Only POST counts as one.
+func (s *Server) unread(e *entry) *route {
 	if e.read != nil {
 		return e.read
 	}
-	return e.write
+	return s.unknown
 }
 
 // otherMethod answers OPTIONS, and refuses methods that the path does not support.
@@ -338,6 +353,10 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 		s.problem(ctx, badRequest, "the request is not valid HTTP")
 	}
 	ctx.SetConnectionClose()
+	if c := connOf(ctx); small != nil && c != nil {
+		c.linger.Store(true) // the client may still be sending
+	}
+	s.cors(ctx, nil)
 	s.dropBody(ctx)
 	s.unknown.meter.observe(ctx.Response.StatusCode(), 0)
 }

@@ -1,0 +1,235 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"pgregory.net/rapid"
+)
+
+// exchange sends text over a new connection, closes its sending half, and returns the
+// statuses of all responses.
+func exchange(tb testing.TB, address string, text []byte) (statuses []int) {
+	tb.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		tb.Fatal(err)
+	}
+	_, err = c.Write(text)
+	if err == nil {
+		_ = c.(*net.TCPConn).CloseWrite() // fails if the server has closed the connection
+	}
+	for r := bufio.NewReader(c); ; {
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			return statuses
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			tb.Fatalf("after %d: %v", statuses, err)
+		}
+		if resp.StatusCode != http.StatusContinue {
+			statuses = append(statuses, resp.StatusCode)
+		}
+	}
+}
+
+// hidden is a request that must not be answered if a request before it has no clear end.
+const hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
+
+// TestFraming: requests whose end is ambiguous are refused, and their connection is closed.
+// Whatever follows is not taken for a request.
+func TestFraming(t *testing.T) {
+	address, _ := startBodies(t, nil)
+	const body = `{"id":12}` // 9 bytes
+	chunks := "9\r\n" + body + "\r\n0\r\n\r\n"
+	post := func(headers, body string) string { return postThings + headers + "\r\n" + body + hidden }
+	refused := []int{400}
+	for name, c := range map[string]struct {
+		text string
+		want []int
+	}{
+		"length":                     {post("Content-Length: 9\r\n", body), []int{200, 404}},
+		"chunks":                     {post("Transfer-Encoding: chunked\r\n", chunks), []int{200, 404}},
+		"chunks in other case":       {post("transfer-encoding: CHUNKED\r\n", chunks), []int{200, 404}},
+		"chunk extension":            {post("Transfer-Encoding: chunked\r\n", "9;a=\"b\"\r\n"+body+"\r\n0;c\r\n\r\n"), []int{200, 404}},
+		"trailer":                    {post("Transfer-Encoding: chunked\r\n", "9\r\n"+body+"\r\n0\r\nX: y\r\n\r\n"), []int{200, 404}},
+		"body of a GET":              {"GET /list HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n" + body + hidden, []int{200, 404}},
+		"continued":                  {post("Expect: 100-continue\r\nContent-Length: 9\r\n", body), []int{200, 404}},
+		"length and chunks":          {post("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), refused},
+		"chunks and length":          {post("Transfer-Encoding: chunked\r\nCONTENT-LENGTH: 5\r\n", "0\r\n\r\n"), refused},
+		"chunks and length 0":        {post("Transfer-Encoding: chunked\r\nContent-Length: 0\r\n", chunks), refused},
+		"GET, length and chunks":     {"GET /list HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden, refused},
+		"two lengths":                {post("Content-Length: 9\r\nContent-Length: 0\r\n", body), refused},
+		"a length twice":             {post("Content-Length: 9\r\ncontent-length: 9\r\n", body), refused},
+		"a list of lengths":          {post("Content-Length: 9, 9\r\n", body), refused},
+		"length with sign":           {post("Content-Length: +9\r\n", body), refused},
+		"negative length":            {post("Content-Length: -1\r\n", body), refused},
+		"hexadecimal length":         {post("Content-Length: 0x9\r\n", body), refused},
+		"no digits":                  {post("Content-Length: \r\n", body), refused},
+		"length beyond 64 bits":      {post("Content-Length: 18446744073709551625\r\n", body), refused},
+		"space before colon":         {post("Content-Length : 9\r\n", body), refused},
+		"coding, space before colon": {post("Transfer-Encoding : chunked\r\n", chunks), refused},
+		"two codings":                {post("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", chunks), refused},
+		"coding twice":               {post("Transfer-Encoding: chunked, chunked\r\n", chunks), refused},
+		"unknown coding":             {post("Transfer-Encoding: xchunked\r\n", chunks), refused},
+		"gzip coding":                {post("Transfer-Encoding: gzip, chunked\r\n", chunks), refused},
+		"identity":                   {post("Transfer-Encoding: identity\r\nContent-Length: 9\r\n", body), refused},
+		"identity, no length":        {post("Transfer-Encoding: identity\r\n", ""), refused},
+		"identity of a GET":          {"GET /list HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n" + hidden, refused},
+		"coding behind a tab":        {post("Transfer-Encoding:\tchunked\r\n", chunks), []int{200, 404}},
+		"coding behind a control":    {post("Transfer-Encoding: \x0bchunked\r\n", chunks), refused},
+		"coding in HTTP/1.0":         {strings.Replace(post("Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n", chunks), "1.1", "1.0", 1), refused},
+		"folded length":              {post("Content-Length:\r\n 9\r\n", body), refused},
+		"folded coding":              {post("Transfer-Encoding:\r\n\tchunked\r\n", chunks), refused},
+		"length in a folded line":    {post("X: a\r\n Content-Length: 9\r\n", body), refused},
+		"folded first line":          {"POST /things HTTP/1.1\r\n Host: a\r\nContent-Length: 9\r\n\r\n" + body + hidden, refused},
+		"line feed in a value":       {post("X: a\nContent-Length: 9\r\n", body), refused},
+		"line feeds end a header":    {"GET /list HTTP/1.1\r\nHost: a\r\nX: a\n\n" + hidden, refused},
+		"line feed behind a line":    {"GET /list HTTP/1.1\r\nHost: a\n\r\n" + hidden, refused},
+		"carriage return in a value": {post("X: a\rContent-Length: 9\r\n", body), refused},
+		"NUL in a value":             {post("X: a\x00\r\nContent-Length: 9\r\n", body), refused},
+		"NUL in a name":              {post("X\x00: a\r\nContent-Length: 9\r\n", body), refused},
+		"line without colon":         {post("Content-Length\r\n", body), refused},
+		"line without name":          {post(": 9\r\n", body), refused},
+		"space in a name":            {post("Content Length: 9\r\n", ""), refused},
+		"two hosts":                  {"GET /list HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + hidden, refused},
+		"no host":                    {"GET /list HTTP/1.1\r\nX: a\r\n\r\n" + hidden, refused},
+		"line feed in an extension":  {post("Transfer-Encoding: chunked\r\n", "9;a\n"+body+"\r\n0\r\n\r\n"), refused},
+		"line feed behind a size":    {post("Transfer-Encoding: chunked\r\n", "9\n"+body+"\r\n0\r\n\r\n"), refused},
+		"size with prefix":           {post("Transfer-Encoding: chunked\r\n", "0x9\r\n"+body+"\r\n0\r\n\r\n"), refused},
+		"size with sign":             {post("Transfer-Encoding: chunked\r\n", "+9\r\n"+body+"\r\n0\r\n\r\n"), refused},
+		"negative size":              {post("Transfer-Encoding: chunked\r\n", "-1\r\n"+body+"\r\n0\r\n\r\n"), refused},
+		"size beyond 64 bits":        {post("Transfer-Encoding: chunked\r\n", "10000000000000009\r\n"+body+"\r\n0\r\n\r\n"), refused},
+		"longer than its size":       {post("Transfer-Encoding: chunked\r\n", "8\r\n"+body+"\r\n0\r\n\r\n"), refused},
+		"line feed behind a chunk":   {post("Transfer-Encoding: chunked\r\n", "9\r\n"+body+"\n0\r\n\r\n"), refused},
+		"length in a trailer":        {post("Transfer-Encoding: chunked\r\n", "9\r\n"+body+"\r\n0\r\nContent-Length: 9\r\n\r\n"), refused},
+		"coding in a trailer":        {post("Transfer-Encoding: chunked\r\n", "9\r\n"+body+"\r\n0\r\nTransfer-Encoding: chunked\r\n\r\n"), refused},
+		"no last chunk":              {postThings + "Transfer-Encoding: chunked\r\n\r\n9\r\n" + body + "\r\n", refused},
+		"shorter than its length":    {postThings + "Content-Length: 10\r\n\r\n" + body, refused},
+	} {
+		if got := exchange(t, address, []byte(c.text)); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// FuzzFraming: the requests that the server sees are those that net/http sees, one by one,
+// until either of them refuses one.
+func FuzzFraming(f *testing.F) {
+	s, err := New(Config{
+		Connections: 1000, HeaderBytes: 8192, BodyBytes: 4096, BodiesBytes: 1 << 20,
+		ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	var mu sync.Mutex
+	var seen []string
+	s.http.Handler = func(ctx *fasthttp.RequestCtx) {
+		request := string(ctx.Method()) + " " + string(ctx.RequestURI())
+		s.serve(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Response.StatusCode() == fasthttp.StatusNotFound { // the body was read, if there was one
+			seen = append(seen, request)
+		}
+	}
+	address := serveOn(f, s)
+	for _, headers := range []string{
+		"", "Content-Length: 3\r\n", "Content-Length: 3\r\nContent-Length: 3\r\n", "Transfer-Encoding: chunked\r\n",
+		"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding: identity\r\n", "X: a\r\n Content-Length: 3\r\n",
+		"X: a\nContent-Length: 3\r\n", "Connection: close\r\n", "Expect: 100-continue\r\nContent-Length: 3\r\n",
+	} {
+		for _, body := range []string{"", "abc", "3\r\nabc\r\n0\r\n\r\n", "3;a=b\r\nabc\r\n0\r\nX: y\r\n\r\n", "3\nabc\r\n0\r\n\r\n"} {
+			f.Add([]byte("POST /a HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n" + body + hidden))
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if len(text) > 4096 {
+			return
+		}
+		mu.Lock()
+		seen = nil
+		mu.Unlock()
+		exchange(t, address, text)
+		mu.Lock()
+		defer mu.Unlock()
+		reader := bufio.NewReader(bytes.NewReader(text))
+		for i, got := range seen {
+			r, err := http.ReadRequest(reader)
+			if err != nil {
+				return
+			}
+			if want := r.Method + " " + r.RequestURI; got != want {
+				t.Fatalf("request %d is %q, and %q for net/http", i, got, want)
+			}
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				return
+			}
+		}
+	})
+}
+
+// serveOn runs s until the test ends and returns its address.
+func serveOn(tb testing.TB, s *Server) string {
+	tb.Helper()
+	ln, err := Listen(tb.Context(), "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, ln) }()
+	tb.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			tb.Errorf("Run: %v", err)
+		}
+	})
+	return ln.Addr().String()
+}
+
+// TestBoundsFollowThePath: the bounds of a body are those of the path at which it is served.
+func TestBoundsFollowThePath(t *testing.T) {
+	s, err := New(Config{Streams: []StreamRoute{openStream(t, &streamSink{})}, Probes: &Probes{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	rapid.Check(t, func(t *rapid.T) {
+		parts := rapid.SliceOfN(rapid.SampledFrom([]string{
+			"/", "//", "things", "%74hings", "t%68ings", "hello", "..", ".", "?", "#", "http://a", "://", "@", "%2f", "%2F", "%", "\\", "a", "b=c",
+		}), 1, 6).Draw(t, "parts")
+		var ctx fasthttp.RequestCtx
+		ctx.Request.Header.SetRequestURI(strings.Join(parts, ""))
+		ctx.Request.Header.SetHost(rapid.SampledFrom([]string{"a", "", "b:1"}).Draw(t, "host"))
+		got, _ := s.entryOf(&ctx.Request.Header)
+		if want := s.routes[string(ctx.Path())]; got != want {
+			t.Fatalf("%s is served as %s, and has other bounds", ctx.RequestURI(), ctx.Path())
+		}
+		if got != nil {
+			found++
+		}
+	})
+	if found == 0 {
+		t.Error("no path was served: the test shows nothing")
+	}
+}
