@@ -58,8 +58,9 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	d := newDescriptions()
-	seen := map[*route]bool{s.unknown: true}
+	seen := map[*route]bool{}
 	s.unknown.collect(ch, d)
+	s.options.collect(ch, d)
 	for _, e := range s.routes {
 		for _, r := range []*route{e.read, e.write} {
 			if r != nil && !seen[r] { // aliases share a route

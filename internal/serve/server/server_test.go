@@ -426,11 +426,13 @@ func TestMetrics(t *testing.T) {
 	}
 	request(t, "GET", url+"/list?offset=x")
 	request(t, "GET", url+"/nothing")
+	request(t, "OPTIONS", url+"/list")
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(s)
 	want := `# HELP spillway_http_requests_total Responses by route and status.
 # TYPE spillway_http_requests_total counter
 spillway_http_requests_total{code="200",route="/list"} 3
+spillway_http_requests_total{code="204",route="OPTIONS"} 1
 spillway_http_requests_total{code="400",route="/list"} 1
 spillway_http_requests_total{code="404",route="unknown"} 1
 `
