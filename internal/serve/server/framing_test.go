@@ -53,79 +53,102 @@ func exchange(tb testing.TB, address string, text []byte) (statuses []int) {
 // hidden is a request that must not be answered if a request before it has no clear end.
 const hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
 
+// framingCase is a connection's whole input, and the statuses of its responses.
+type framingCase struct {
+	text string
+	want []int
+}
+
+// The record of 9 bytes that the cases send.
+const (
+	framedThing  = `{"id":12}`
+	framedChunks = "9\r\n" + framedThing + "\r\n0\r\n\r\n"
+)
+
+// framed returns a POST with further headers and a body, and the hidden request behind it.
+func framed(headers, body string) string { return postThings + headers + "\r\n" + body + hidden }
+
+// headerCases differ in their headers.
+func headerCases() map[string]framingCase {
+	good, refused := []int{200, 404}, []int{400}
+	return map[string]framingCase{
+		"length":                     {framed("Content-Length: 9\r\n", framedThing), good},
+		"chunks":                     {framed("Transfer-Encoding: chunked\r\n", framedChunks), good},
+		"chunks in other case":       {framed("transfer-encoding: CHUNKED\r\n", framedChunks), good},
+		"body of a GET":              {"GET /list HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n" + framedThing + hidden, good},
+		"continued":                  {framed("Expect: 100-continue\r\nContent-Length: 9\r\n", framedThing), good},
+		"length and chunks":          {framed("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), refused},
+		"chunks and length":          {framed("Transfer-Encoding: chunked\r\nCONTENT-LENGTH: 5\r\n", "0\r\n\r\n"), refused},
+		"chunks and length 0":        {framed("Transfer-Encoding: chunked\r\nContent-Length: 0\r\n", framedChunks), refused},
+		"GET, length and chunks":     {"GET /list HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden, refused},
+		"two lengths":                {framed("Content-Length: 9\r\nContent-Length: 0\r\n", framedThing), refused},
+		"a length twice":             {framed("Content-Length: 9\r\ncontent-length: 9\r\n", framedThing), refused},
+		"a list of lengths":          {framed("Content-Length: 9, 9\r\n", framedThing), refused},
+		"length with sign":           {framed("Content-Length: +9\r\n", framedThing), refused},
+		"negative length":            {framed("Content-Length: -1\r\n", framedThing), refused},
+		"hexadecimal length":         {framed("Content-Length: 0x9\r\n", framedThing), refused},
+		"no digits":                  {framed("Content-Length: \r\n", framedThing), refused},
+		"length beyond 64 bits":      {framed("Content-Length: 18446744073709551625\r\n", framedThing), refused},
+		"space before colon":         {framed("Content-Length : 9\r\n", framedThing), refused},
+		"coding, space before colon": {framed("Transfer-Encoding : chunked\r\n", framedChunks), refused},
+		"two codings":                {framed("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", framedChunks), refused},
+		"coding twice":               {framed("Transfer-Encoding: chunked, chunked\r\n", framedChunks), refused},
+		"unknown coding":             {framed("Transfer-Encoding: xchunked\r\n", framedChunks), refused},
+		"gzip coding":                {framed("Transfer-Encoding: gzip, chunked\r\n", framedChunks), refused},
+		"identity":                   {framed("Transfer-Encoding: identity\r\nContent-Length: 9\r\n", framedThing), refused},
+		"identity, no length":        {framed("Transfer-Encoding: identity\r\n", ""), refused},
+		"identity of a GET":          {"GET /list HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n" + hidden, refused},
+		"coding behind a tab":        {framed("Transfer-Encoding:\tchunked\r\n", framedChunks), good},
+		"coding behind a control":    {framed("Transfer-Encoding: \x0bchunked\r\n", framedChunks), refused},
+		"coding in HTTP/1.0":         {strings.Replace(framed("Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n", framedChunks), "1.1", "1.0", 1), refused},
+		"folded length":              {framed("Content-Length:\r\n 9\r\n", framedThing), refused},
+		"folded coding":              {framed("Transfer-Encoding:\r\n\tchunked\r\n", framedChunks), refused},
+		"length in a folded line":    {framed("X: a\r\n Content-Length: 9\r\n", framedThing), refused},
+		"folded first line":          {"POST /things HTTP/1.1\r\n Host: a\r\nContent-Length: 9\r\n\r\n" + framedThing + hidden, refused},
+		"line feed in a value":       {framed("X: a\nContent-Length: 9\r\n", framedThing), refused},
+		"line feeds end a header":    {"GET /list HTTP/1.1\r\nHost: a\r\nX: a\n\n" + hidden, refused},
+		"line feed behind a line":    {"GET /list HTTP/1.1\r\nHost: a\n\r\n" + hidden, refused},
+		"carriage return in a value": {framed("X: a\rContent-Length: 9\r\n", framedThing), refused},
+		"NUL in a value":             {framed("X: a\x00\r\nContent-Length: 9\r\n", framedThing), refused},
+		"NUL in a name":              {framed("X\x00: a\r\nContent-Length: 9\r\n", framedThing), refused},
+		"line without colon":         {framed("Content-Length\r\n", framedThing), refused},
+		"line without name":          {framed(": 9\r\n", framedThing), refused},
+		"space in a name":            {framed("Content Length: 9\r\n", ""), refused},
+		"two hosts":                  {"GET /list HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + hidden, refused},
+		"no host":                    {"GET /list HTTP/1.1\r\nX: a\r\n\r\n" + hidden, refused},
+		"shorter than its length":    {postThings + "Content-Length: 10\r\n\r\n" + framedThing, refused},
+	}
+}
+
+// chunkCases differ in their chunks.
+func chunkCases() map[string]framingCase {
+	good, refused := []int{200, 404}, []int{400}
+	return map[string]framingCase{
+		"chunk extension":           {framed("Transfer-Encoding: chunked\r\n", "9;a=\"b\"\r\n"+framedThing+"\r\n0;c\r\n\r\n"), good},
+		"trailer":                   {framed("Transfer-Encoding: chunked\r\n", "9\r\n"+framedThing+"\r\n0\r\nX: y\r\n\r\n"), good},
+		"line feed in an extension": {framed("Transfer-Encoding: chunked\r\n", "9;a\n"+framedThing+"\r\n0\r\n\r\n"), refused},
+		"line feed behind a size":   {framed("Transfer-Encoding: chunked\r\n", "9\n"+framedThing+"\r\n0\r\n\r\n"), refused},
+		"size with prefix":          {framed("Transfer-Encoding: chunked\r\n", "0x9\r\n"+framedThing+"\r\n0\r\n\r\n"), refused},
+		"size with sign":            {framed("Transfer-Encoding: chunked\r\n", "+9\r\n"+framedThing+"\r\n0\r\n\r\n"), refused},
+		"negative size":             {framed("Transfer-Encoding: chunked\r\n", "-1\r\n"+framedThing+"\r\n0\r\n\r\n"), refused},
+		"size beyond 64 bits":       {framed("Transfer-Encoding: chunked\r\n", "10000000000000009\r\n"+framedThing+"\r\n0\r\n\r\n"), refused},
+		"longer than its size":      {framed("Transfer-Encoding: chunked\r\n", "8\r\n"+framedThing+"\r\n0\r\n\r\n"), refused},
+		"line feed behind a chunk":  {framed("Transfer-Encoding: chunked\r\n", "9\r\n"+framedThing+"\n0\r\n\r\n"), refused},
+		"length in a trailer":       {framed("Transfer-Encoding: chunked\r\n", "9\r\n"+framedThing+"\r\n0\r\nContent-Length: 9\r\n\r\n"), refused},
+		"coding in a trailer":       {framed("Transfer-Encoding: chunked\r\n", "9\r\n"+framedThing+"\r\n0\r\nTransfer-Encoding: chunked\r\n\r\n"), refused},
+		"no last chunk":             {postThings + "Transfer-Encoding: chunked\r\n\r\n9\r\n" + framedThing + "\r\n", refused},
+	}
+}
+
 // TestFraming: requests whose end is ambiguous are refused, and their connection is closed.
 // Whatever follows is not taken for a request.
 func TestFraming(t *testing.T) {
 	address, _ := startBodies(t, nil)
-	const body = `{"id":12}` // 9 bytes
-	chunks := "9\r\n" + body + "\r\n0\r\n\r\n"
-	post := func(headers, body string) string { return postThings + headers + "\r\n" + body + hidden }
-	refused := []int{400}
-	for name, c := range map[string]struct {
-		text string
-		want []int
-	}{
-		"length":                     {post("Content-Length: 9\r\n", body), []int{200, 404}},
-		"chunks":                     {post("Transfer-Encoding: chunked\r\n", chunks), []int{200, 404}},
-		"chunks in other case":       {post("transfer-encoding: CHUNKED\r\n", chunks), []int{200, 404}},
-		"chunk extension":            {post("Transfer-Encoding: chunked\r\n", "9;a=\"b\"\r\n"+body+"\r\n0;c\r\n\r\n"), []int{200, 404}},
-		"trailer":                    {post("Transfer-Encoding: chunked\r\n", "9\r\n"+body+"\r\n0\r\nX: y\r\n\r\n"), []int{200, 404}},
-		"body of a GET":              {"GET /list HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n" + body + hidden, []int{200, 404}},
-		"continued":                  {post("Expect: 100-continue\r\nContent-Length: 9\r\n", body), []int{200, 404}},
-		"length and chunks":          {post("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), refused},
-		"chunks and length":          {post("Transfer-Encoding: chunked\r\nCONTENT-LENGTH: 5\r\n", "0\r\n\r\n"), refused},
-		"chunks and length 0":        {post("Transfer-Encoding: chunked\r\nContent-Length: 0\r\n", chunks), refused},
-		"GET, length and chunks":     {"GET /list HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden, refused},
-		"two lengths":                {post("Content-Length: 9\r\nContent-Length: 0\r\n", body), refused},
-		"a length twice":             {post("Content-Length: 9\r\ncontent-length: 9\r\n", body), refused},
-		"a list of lengths":          {post("Content-Length: 9, 9\r\n", body), refused},
-		"length with sign":           {post("Content-Length: +9\r\n", body), refused},
-		"negative length":            {post("Content-Length: -1\r\n", body), refused},
-		"hexadecimal length":         {post("Content-Length: 0x9\r\n", body), refused},
-		"no digits":                  {post("Content-Length: \r\n", body), refused},
-		"length beyond 64 bits":      {post("Content-Length: 18446744073709551625\r\n", body), refused},
-		"space before colon":         {post("Content-Length : 9\r\n", body), refused},
-		"coding, space before colon": {post("Transfer-Encoding : chunked\r\n", chunks), refused},
-		"two codings":                {post("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", chunks), refused},
-		"coding twice":               {post("Transfer-Encoding: chunked, chunked\r\n", chunks), refused},
-		"unknown coding":             {post("Transfer-Encoding: xchunked\r\n", chunks), refused},
-		"gzip coding":                {post("Transfer-Encoding: gzip, chunked\r\n", chunks), refused},
-		"identity":                   {post("Transfer-Encoding: identity\r\nContent-Length: 9\r\n", body), refused},
-		"identity, no length":        {post("Transfer-Encoding: identity\r\n", ""), refused},
-		"identity of a GET":          {"GET /list HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n" + hidden, refused},
-		"coding behind a tab":        {post("Transfer-Encoding:\tchunked\r\n", chunks), []int{200, 404}},
-		"coding behind a control":    {post("Transfer-Encoding: \x0bchunked\r\n", chunks), refused},
-		"coding in HTTP/1.0":         {strings.Replace(post("Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n", chunks), "1.1", "1.0", 1), refused},
-		"folded length":              {post("Content-Length:\r\n 9\r\n", body), refused},
-		"folded coding":              {post("Transfer-Encoding:\r\n\tchunked\r\n", chunks), refused},
-		"length in a folded line":    {post("X: a\r\n Content-Length: 9\r\n", body), refused},
-		"folded first line":          {"POST /things HTTP/1.1\r\n Host: a\r\nContent-Length: 9\r\n\r\n" + body + hidden, refused},
-		"line feed in a value":       {post("X: a\nContent-Length: 9\r\n", body), refused},
-		"line feeds end a header":    {"GET /list HTTP/1.1\r\nHost: a\r\nX: a\n\n" + hidden, refused},
-		"line feed behind a line":    {"GET /list HTTP/1.1\r\nHost: a\n\r\n" + hidden, refused},
-		"carriage return in a value": {post("X: a\rContent-Length: 9\r\n", body), refused},
-		"NUL in a value":             {post("X: a\x00\r\nContent-Length: 9\r\n", body), refused},
-		"NUL in a name":              {post("X\x00: a\r\nContent-Length: 9\r\n", body), refused},
-		"line without colon":         {post("Content-Length\r\n", body), refused},
-		"line without name":          {post(": 9\r\n", body), refused},
-		"space in a name":            {post("Content Length: 9\r\n", ""), refused},
-		"two hosts":                  {"GET /list HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + hidden, refused},
-		"no host":                    {"GET /list HTTP/1.1\r\nX: a\r\n\r\n" + hidden, refused},
-		"line feed in an extension":  {post("Transfer-Encoding: chunked\r\n", "9;a\n"+body+"\r\n0\r\n\r\n"), refused},
-		"line feed behind a size":    {post("Transfer-Encoding: chunked\r\n", "9\n"+body+"\r\n0\r\n\r\n"), refused},
-		"size with prefix":           {post("Transfer-Encoding: chunked\r\n", "0x9\r\n"+body+"\r\n0\r\n\r\n"), refused},
-		"size with sign":             {post("Transfer-Encoding: chunked\r\n", "+9\r\n"+body+"\r\n0\r\n\r\n"), refused},
-		"negative size":              {post("Transfer-Encoding: chunked\r\n", "-1\r\n"+body+"\r\n0\r\n\r\n"), refused},
-		"size beyond 64 bits":        {post("Transfer-Encoding: chunked\r\n", "10000000000000009\r\n"+body+"\r\n0\r\n\r\n"), refused},
-		"longer than its size":       {post("Transfer-Encoding: chunked\r\n", "8\r\n"+body+"\r\n0\r\n\r\n"), refused},
-		"line feed behind a chunk":   {post("Transfer-Encoding: chunked\r\n", "9\r\n"+body+"\n0\r\n\r\n"), refused},
-		"length in a trailer":        {post("Transfer-Encoding: chunked\r\n", "9\r\n"+body+"\r\n0\r\nContent-Length: 9\r\n\r\n"), refused},
-		"coding in a trailer":        {post("Transfer-Encoding: chunked\r\n", "9\r\n"+body+"\r\n0\r\nTransfer-Encoding: chunked\r\n\r\n"), refused},
-		"no last chunk":              {postThings + "Transfer-Encoding: chunked\r\n\r\n9\r\n" + body + "\r\n", refused},
-		"shorter than its length":    {postThings + "Content-Length: 10\r\n\r\n" + body, refused},
-	} {
-		if got := exchange(t, address, []byte(c.text)); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
+	for _, cases := range []map[string]framingCase{headerCases(), chunkCases()} {
+		for name, c := range cases {
+			if got := exchange(t, address, []byte(c.text)); !slices.Equal(got, c.want) {
+				t.Errorf("%s: %v, want %v", name, got, c.want)
+			}
 		}
 	}
 }
