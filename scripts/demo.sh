@@ -142,7 +142,7 @@ start_redis() {
 	make_folder redis redis
 	start redis redis redis-server --bind 127.0.0.1 --port "$redis_port" --save '' --appendonly no --dir "$folder/redis"
 	ready redis redis-cli -p "$redis_port" ping
-	redis-cli -p "$redis_port" set demo 'hello from Redis' >/dev/null
+	redis-cli -p "$redis_port" set spillway:probe:demo 'hello from Redis' >/dev/null
 }
 
 # serves_mysql succeeds if this spillway accepts a mysql:// database.

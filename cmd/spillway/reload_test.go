@@ -26,6 +26,7 @@ func client(t *testing.T) *http.Client {
 // reloadable is a configuration whose version, %[2]d, is in each answer of /numbers and /now.
 // %[1]s is the database.
 const reloadable = `database: %[1]s
+probes: true
 pool: {max: 6}
 http: {drain_timeout: 5s}
 feeds:

@@ -25,7 +25,7 @@ import (
 )
 
 // plainFeed is a configuration with one feed.
-const plainFeed = "feeds: [{path: /numbers, sql: SELECT 1 AS n, key: n}]\n"
+const plainFeed = "probes: true\nfeeds: [{path: /numbers, sql: SELECT 1 AS n, key: n}]\n"
 
 // plainFile writes plainFeed with more in front of it.
 func plainFile(t *testing.T, more string) string {

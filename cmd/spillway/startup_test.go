@@ -17,6 +17,7 @@ import (
 // %[1]s is a database, %[2]s one that cannot be reached, %[3]s a file in a directory that does
 // not exist.
 const isolated = `database: %[1]s
+probes: true
 feeds:
   - {path: /good, sql: 'SELECT n FROM generate_series(1, 50) AS n', key: n}
   - {path: /rejected, aliases: [/v1/rejected], sql: SELECT id FROM late_table, key: id}

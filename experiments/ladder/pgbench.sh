@@ -12,7 +12,7 @@ start_postgres /dev/null
 pgbench=$(dirname "$(ls /usr/lib/postgresql/*/bin/postgres | tail -1)")/pgbench
 "$pgbench" -i -q -s 10 "$url" 2>/dev/null
 echo 'SELECT 1;' >"$folder/one.sql"
-printf 'log: {level: warn}\npool: {min: 5, max: 5}\n' >"$folder/spillway.yaml"
+printf 'log: {level: warn}\nprobes: true\npool: {min: 5, max: 5}\n' >"$folder/spillway.yaml"
 export SPILLWAY_DATABASE=$url
 start_spillway "$folder/spillway.yaml"
 

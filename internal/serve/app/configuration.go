@@ -21,6 +21,7 @@ import (
 // BuiltIn returns the configuration without a file: the freight app.
 func BuiltIn() config.Config {
 	cfg := config.Default()
+	cfg.Probes = true
 	f, d := config.DefaultFeed(), freight.DefaultFeed()
 	f.Path, f.Aliases, f.SQL, f.Key = d.Path, d.Aliases, d.SQL, config.Keys{{Name: d.Key}}
 	cfg.Feeds = []config.Feed{f}

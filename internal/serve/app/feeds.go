@@ -30,6 +30,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 		return nil, err
 	}
 	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate.Entrance(), a.log)}
+	p.settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
 	p.settings.Refreshes, p.settings.ValueCalls, p.settings.Down = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2), st.down
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
 	if p.source, err = st.feed(p.settings.Definition); err != nil {

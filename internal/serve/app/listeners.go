@@ -32,24 +32,27 @@ func (a *app) openServer() error {
 func (a *app) serverConfig(r *reads) (server.Config, error) {
 	h := r.cfg.HTTP
 	cfg := server.Config{
-		ProbeDatabase: a.defaultStore.Probe,
-		Connections:   h.Connections,
-		HeaderBytes:   h.HeaderBytes,
-		BodyBytes:     h.BodyBytes,
-		BodiesBytes:   int64(h.BodiesBytes),
-		ReadTimeout:   h.ReadTimeout,
-		WriteTimeout:  h.WriteTimeout,
-		IdleTimeout:   h.IdleTimeout,
-		DrainTimeout:  h.DrainTimeout,
-		CORSOrigins:   h.CORSOrigins,
-		AccessLog:     r.cfg.Log.Access,
-		Log:           a.log,
+		Hosts:        h.Hosts,
+		Connections:  h.Connections,
+		HeaderBytes:  h.HeaderBytes,
+		BodyBytes:    h.BodyBytes,
+		BodiesBytes:  int64(h.BodiesBytes),
+		ReadTimeout:  h.ReadTimeout,
+		WriteTimeout: h.WriteTimeout,
+		IdleTimeout:  h.IdleTimeout,
+		DrainTimeout: h.DrainTimeout,
+		CORSOrigins:  h.CORSOrigins,
+		AccessLog:    r.cfg.Log.Access,
+		Log:          a.log,
 	}
 	for _, key := range r.cfg.Keys {
 		cfg.Keys = append(cfg.Keys, key.Reveal())
 	}
-	if a.redis != nil {
-		cfg.ProbeRedis = a.redis.Get
+	if r.cfg.Probes {
+		cfg.Probes = &server.Probes{Database: a.defaultStore.Probe}
+		if a.redis != nil {
+			cfg.Probes.Redis = a.redis.Get
+		}
 	}
 	for _, text := range h.TrustedProxies {
 		p, err := parsePrefix(text)

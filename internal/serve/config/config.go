@@ -25,6 +25,7 @@ type Config struct {
 	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
 	Pool          Pool          `yaml:"pool" doc:"limits of each database pool"`
 	HTTP          HTTP          `yaml:"http" doc:"limits of the public listener"`
+	Probes        bool          `yaml:"probes" doc:"serve the probes: /hello and below /probe; everyone who can reach the listener can use them"`
 	Log           Log           `yaml:"log" doc:"log on standard error"`
 	Feeds         []Feed        `yaml:"feeds" doc:"newest-first lists"`
 	Queries       []Query       `yaml:"queries" doc:"statements with parameters"`
@@ -62,6 +63,7 @@ type HTTP struct {
 	DrainTimeout   time.Duration `yaml:"drain_timeout" range:"10ms..10m" doc:"time for open requests when the server stops" over:"the process ends and logs how many connections were open"`
 	TLSCert        string        `yaml:"tls_cert" doc:"PEM file of the certificate; requires tls_key; enables https"`
 	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
+	Hosts          []string      `yaml:"hosts" doc:"host names that requests must use, without ports; others get 421; none: any"`
 	CORSOrigins    []string      `yaml:"cors_origins" doc:"allowed origins, SCHEME://HOST[:PORT], or * for all; none: no CORS headers"`
 	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For is used in the access log"`
 }
@@ -70,7 +72,7 @@ type HTTP struct {
 type Log struct {
 	Level  string `yaml:"level" enum:"debug,info,warn,error" doc:"lowest level that is logged"`
 	Format string `yaml:"format" enum:"text,json" doc:"key=value or JSON, one line per entry"`
-	Access bool   `yaml:"access" doc:"one line per request"`
+	Access bool   `yaml:"access" doc:"one line per request; of its parameters only limit, offset and before"`
 }
 
 // Feed is one feed.

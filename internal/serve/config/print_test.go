@@ -51,8 +51,10 @@ http:
   drain_timeout: 10s
   tls_cert: ""
   tls_key: ""
+  hosts: []
   cors_origins: []
   trusted_proxies: []
+probes: false
 log:
   level: info
   format: text

@@ -198,6 +198,11 @@ func (v *validator) http(h HTTP) {
 		}
 		v.add("http."+given, "requires http."+missing, "")
 	}
+	for i, host := range h.Hosts {
+		if !isHost(host) {
+			v.add(yaml.Index("http.hosts", i), "must be a host name or an address, without scheme and port, as api.example.com or [::1]", host)
+		}
+	}
 	for i, origin := range h.CORSOrigins {
 		if origin != "*" && !isOrigin(origin) {
 			v.add(yaml.Index("http.cors_origins", i), "must be SCHEME://HOST, SCHEME://HOST:PORT or *", origin)
@@ -215,6 +220,12 @@ func (v *validator) http(h HTTP) {
 func isOrigin(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && text == u.Scheme+"://"+u.Host
+}
+
+// isHost reports whether text is a host as the header Host has it, without a port.
+func isHost(text string) bool {
+	u, err := url.Parse("http://" + text)
+	return err == nil && text != "" && u.Host == text && u.Port() == "" && !strings.HasSuffix(text, ":") && u.User == nil
 }
 
 func hasScheme(text string, schemes ...string) bool {

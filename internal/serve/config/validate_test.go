@@ -37,6 +37,7 @@ func TestValidateAccepts(t *testing.T) {
 	good(func(c *Config) { c.Admin = Admin{Listen: ":9090", Token: "0123456789abcdef"} })
 	good(func(c *Config) { c.HTTP.TLSCert, c.HTTP.TLSKey = "a", "b" })
 	good(func(c *Config) { c.HTTP.CORSOrigins = []string{"*", "https://[::1]:1", "http://a"} })
+	good(func(c *Config) { c.HTTP.Hosts = []string{"api.example.com", "localhost", "10.0.0.1", "[::1]"} })
 	good(func(c *Config) { c.Redis = "rediss://ann:pw@h:6379/1" })
 	good(func(c *Config) { c.Feeds[0].Path = "/" })
 	good(func(c *Config) { c.Feeds[0].Aliases = []string{"/helloworld", "/probes", "/a/b.json", "/~x/1-2_3"} })
@@ -69,6 +70,9 @@ func TestValidateRefuses(t *testing.T) {
 	refused("http.bodies_bytes: must not be smaller than http.body_bytes", func(c *Config) { c.HTTP.BodiesBytes = c.HTTP.BodyBytes - 1 })
 	refused("http.tls_cert: requires http.tls_key", func(c *Config) { c.HTTP.TLSCert = "a" })
 	refused("http.tls_key: requires http.tls_cert", func(c *Config) { c.HTTP.TLSKey = "a" })
+	for _, host := range []string{"", "a:80", "a:", "https://a", "a/", "::1", "u@a", "a b", "a?b"} {
+		refused("http.hosts[0]: must be a host name or an address", func(c *Config) { c.HTTP.Hosts = []string{host} })
+	}
 	refused("http.cors_origins[1]: must be SCHEME://HOST", func(c *Config) { c.HTTP.CORSOrigins = []string{"*", "https://a/"} })
 	refused("http.cors_origins[0]: must be SCHEME://HOST", func(c *Config) { c.HTTP.CORSOrigins = []string{"a.example"} })
 	refused("http.trusted_proxies[0]: must be an address", func(c *Config) { c.HTTP.TrustedProxies = []string{"10.0.0.0/33"} })

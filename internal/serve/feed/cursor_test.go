@@ -21,10 +21,14 @@ func TestCursorRoundTrip(t *testing.T) {
 			want = append(want, v)
 			raw = AppendKey(raw, v.Kind, []byte(v.Text))
 		}
-		cursor := string(appendCursor(nil, 7, Key(raw)))
-		got, err := parseCursor(cursor, 7, n)
-		if err != nil || string(got) != string(raw) {
-			t.Fatalf("parseCursor = %q, %v; want %q", got, err, raw)
+		skip := rapid.IntRange(0, cursorSkipMax).Draw(t, "skip")
+		cursor := string(appendSkip(nil, 7, Key(raw), skip))
+		got, behind, err := parseCursor(cursor, 7, n)
+		if err != nil || string(got) != string(raw) || behind != skip {
+			t.Fatalf("parseCursor = %q, %d, %v; want %q, %d", got, behind, err, raw, skip)
+		}
+		if fits := cursorFits(Key(raw), len(cursor)); skip > 0 && !fits || cursorFits(Key(raw), len(cursor)-1) && skip > 0 {
+			t.Fatalf("a cursor of %d characters fits %d: %v", len(cursor), len(cursor), fits)
 		}
 		values, err := got.Values(n)
 		if err != nil {
@@ -35,17 +39,17 @@ func TestCursorRoundTrip(t *testing.T) {
 				t.Fatalf("value %d = %v, want %v", i, values[i], want[i])
 			}
 		}
-		if _, err := parseCursor(cursor, 8, n); !errors.Is(err, ErrCursor) {
+		if _, _, err := parseCursor(cursor, 8, n); !errors.Is(err, ErrCursor) {
 			t.Fatalf("another feed's cursor: %v", err)
 		}
-		if _, err := parseCursor(cursor, 7, n+1); !errors.Is(err, ErrCursor) {
+		if _, _, err := parseCursor(cursor, 7, n+1); !errors.Is(err, ErrCursor) {
 			t.Fatalf("a cursor of fewer columns: %v", err)
 		}
 		// Every change of one character is detected.
 		i := rapid.IntRange(0, len(cursor)-1).Draw(t, "position")
 		c := rapid.SampledFrom([]byte("ABCabc012-_ %")).Draw(t, "character")
 		if damaged := cursor[:i] + string(c) + cursor[i+1:]; damaged != cursor {
-			if _, err := parseCursor(damaged, 7, n); !errors.Is(err, ErrCursor) {
+			if _, _, err := parseCursor(damaged, 7, n); !errors.Is(err, ErrCursor) {
 				t.Fatalf("damaged cursor %q: %v", damaged, err)
 			}
 		}
@@ -71,16 +75,18 @@ func TestFingerprint(t *testing.T) {
 func FuzzParseCursor(f *testing.F) {
 	f.Add("")
 	f.Add(string(appendCursor(nil, 7, key(42))))
-	f.Add(strings.Repeat("A", cursorMax+1))
+	f.Add(string(appendSkip(nil, 7, key(42), 9)))
+	f.Add(string(appendSkip(nil, 7, "", 1000)))
+	f.Add(strings.Repeat("A", CursorMax+1))
 	f.Fuzz(func(t *testing.T, cursor string) {
-		k, err := parseCursor(cursor, 7, 1)
+		k, skip, err := parseCursor(cursor, 7, 1)
 		if err != nil {
 			if !errors.Is(err, ErrCursor) {
 				t.Errorf("error %v does not wrap ErrCursor", err)
 			}
 			return
 		}
-		if again := string(appendCursor(nil, 7, k)); again != cursor {
+		if again := string(appendSkip(nil, 7, k, skip)); again != cursor {
 			t.Errorf("cursor %q has a second form %q", cursor, again)
 		}
 	})

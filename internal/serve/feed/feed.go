@@ -27,6 +27,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,8 +45,8 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// Config is a feed's configuration. All fields are required; package config has the
-// defaults.
+// Config is a feed's configuration. All fields but CursorMax are required; package config
+// has the defaults.
 type Config struct {
 	Definition
 	Window     int             // newest rows kept in memory
@@ -58,6 +59,7 @@ type Config struct {
 	OffsetMax  int             // the largest offset
 	WaitersMax int             // requests waiting at once, per value of the parameters
 	WindowsMax int             // windows kept at once
+	CursorMax  int             // characters of a page's Next, up to CursorMax; 0: CursorMax
 	SweepShare float64         // share of one connection's time spent counting rows
 	SweepBytes int             // memory of the counts
 	Gate       *queue.Entrance // bounds statements for pages and counts, not refreshes; nil: open
@@ -119,6 +121,7 @@ type Feed struct {
 // Open returns a feed that reads from source. It does not use the database yet. The owner
 // must call Close.
 func Open(cfg Config, source Source) *Feed {
+	cfg.CursorMax = cmp.Or(cfg.CursorMax, CursorMax)
 	f := &Feed{
 		cfg:         cfg,
 		source:      source,

@@ -77,6 +77,25 @@ func (p *Page) Append(dst []byte) []byte {
 	return append(append(append(dst, pageNext...), p.Next...), pageEnd...) // base64url: needs no escaping
 }
 
+// AppendFrame appends what Append puts around the rows of a page, which must have some, and
+// returns where in dst the rows belong.
+func (p *Page) AppendFrame(dst []byte) (frame []byte, rowsAt int) {
+	bare := *p
+	bare.Data = nil
+	return bare.Append(dst), len(dst) + len(pageOpen)
+}
+
+// Size returns how many bytes Append appends.
+func (p *Page) Size() int {
+	switch {
+	case p.Rows == 0:
+		return len(pageEmpty)
+	case p.Next == "":
+		return len(pageOpen) + len(p.Data) + len(pageLast)
+	}
+	return len(pageOpen) + len(p.Data) + len(pageNext) + len(p.Next) + len(pageEnd)
+}
+
 // Tag returns a hash of the page's content, equal on every replica for equal content.
 func (p *Page) Tag() uint64 {
 	if p.tag != 0 {
@@ -96,8 +115,8 @@ func AppendETag(dst []byte, hash uint64) []byte {
 
 // Page returns the page that r asks for. now is the request's time. A hit in the window
 // takes no lock and allocates nothing. Errors wrap ErrRequest, ErrCursor or param.ErrValue
-// (the client's mistake), or ErrBusy, ErrCounting or ErrUnavailable (retry later). Others
-// are the database's.
+// (the client's mistake), or ErrBusy, ErrCounting or ErrUnavailable (retry later), or
+// ErrLongKeys. Others are the database's.
 func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error) {
 	if r.Limit == 0 {
 		r.Limit = f.cfg.Limit
@@ -190,11 +209,11 @@ func (f *Feed) olderPage(ctx context.Context, w *window, s *snapshot, r Request)
 	at := location{}
 	switch {
 	case r.Before != "":
-		key, err := parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
+		key, skip, err := parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
 		if err != nil {
 			return Page{}, err
 		}
-		at.after = key
+		at.after, at.skip = key, skip
 	case r.Offset > 0 && r.Offset <= s.rows.Len():
 		at.after = s.rows.Keys[r.Offset-1] // exact: the row before is in the window
 	case r.Offset > 0:
@@ -206,13 +225,14 @@ func (f *Feed) olderPage(ctx context.Context, w *window, s *snapshot, r Request)
 			return Page{Source: FromDatabase, ReadAt: s.readAt, CountedAt: at.readAt}, nil
 		}
 	}
-	got, err := f.read(ctx, w.name, Range{Args: w.args, After: at.after, Skip: at.skip, Limit: r.Limit + 1})
+	q := Range{Args: w.args, After: at.after, Skip: at.skip, Limit: r.Limit + 1}
+	got, err := f.read(ctx, w.name, q)
 	if err != nil {
 		return Page{}, err
 	}
-	p := f.cut(got, 0, r.Limit)
+	p, err := f.cut(q, got, 0, r.Limit)
 	p.CountedAt = at.readAt
-	return p, nil
+	return p, err
 }
 
 // outsidePage reads a page for a value that has no window. Requests for nearby offsets share
@@ -220,43 +240,47 @@ func (f *Feed) olderPage(ctx context.Context, w *window, s *snapshot, r Request)
 func (f *Feed) outsidePage(ctx context.Context, r Request) (Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
-	name := string(appendArgs(nil, r.Args))
+	name, q := string(appendArgs(nil, r.Args)), Range{Args: cloneArgs(r.Args)}
 	if r.Before != "" {
-		key, err := parseCursor(r.Before, f.fingerprint, len(f.cfg.Key))
+		var err error
+		if q.After, q.Skip, err = parseCursor(r.Before, f.fingerprint, len(f.cfg.Key)); err != nil {
+			return Page{}, err
+		}
+		q.Limit = r.Limit + 1
+		got, err := f.read(ctx, name, q)
 		if err != nil {
 			return Page{}, err
 		}
-		got, err := f.read(ctx, name, Range{Args: cloneArgs(r.Args), After: key, Limit: r.Limit + 1})
-		if err != nil {
-			return Page{}, err
-		}
-		return f.cut(got, 0, r.Limit), nil
+		return f.cut(q, got, 0, r.Limit)
 	}
 	if r.Offset > f.cfg.Window {
 		return Page{}, fmt.Errorf("%w: more values of the parameters are in use than windows are kept; use next", ErrCounting)
 	}
-	got, err := f.read(ctx, name, Range{Args: cloneArgs(r.Args), Limit: roundRows(r.Offset + r.Limit + 1)})
+	q.Limit = roundRows(r.Offset + r.Limit + 1)
+	got, err := f.read(ctx, name, q)
 	if err != nil {
 		return Page{}, err
 	}
 	f.countOutside(name)
-	return f.cut(got, r.Offset, r.Limit), nil
+	return f.cut(q, got, r.Offset, r.Limit)
 }
 
 // roundRows returns the power of two that is at least n, so that requests for other pages
 // share a statement.
 func roundRows(n int) int { return 1 << bits.Len(uint(n-1)) }
 
-// cut returns the page of up to limit rows from start. One more row was asked for: it shows
-// that a next page exists.
-func (f *Feed) cut(got *pageRead, start, limit int) Page {
+// cut returns the page of up to limit rows from start in what q has read. One more row was
+// asked for: it shows that a next page exists.
+func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
 	start = min(start, got.rows.Len())
 	end := min(start+limit, got.rows.Len())
 	p := Page{Data: got.rows.Slice(start, end), Rows: end - start, Source: FromDatabase, ReadAt: got.readAt}
 	if end < got.rows.Len() && end > start {
-		p.Next = string(appendCursor(nil, f.fingerprint, got.rows.Keys[end-1]))
+		if p.Next = f.next(q, got.rows.Keys[:end]); p.Next == "" {
+			return Page{}, ErrLongKeys
+		}
 	}
-	return p
+	return p, nil
 }
 
 // read reads rows for the value of that name and shares the statement with identical
@@ -277,6 +301,20 @@ func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error
 		return read, nil
 	})
 	return got, err
+}
+
+// next returns the cursor of the last of the first rows that q has read, with those keys; ""
+// if there is none.
+func (f *Feed) next(q Range, keys []Key) string {
+	for i := len(keys) - 1; i >= 0; i-- {
+		if cursorFits(keys[i], f.cfg.CursorMax) {
+			return string(appendSkip(nil, f.fingerprint, keys[i], len(keys)-1-i))
+		}
+	}
+	if !cursorFits(q.After, f.cfg.CursorMax) {
+		return ""
+	}
+	return string(appendSkip(nil, f.fingerprint, q.After, q.Skip+len(keys)))
 }
 
 // pageName returns the key that identical statements share.

@@ -54,6 +54,39 @@ func TestPagesAgainstList(t *testing.T) {
 	})
 }
 
+// TestWalkWithLongKeys reads all pages although only keys of two digits fit into a cursor.
+func TestWalkWithLongKeys(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		tab := newTable(rapid.IntRange(90, 999).Draw(rt, "rows"))
+		cfg := testConfig()
+		cfg.Window, cfg.CursorMax = rapid.IntRange(1, 250).Draw(rt, "window"), 20
+		f := Open(cfg, tab)
+		defer f.Close()
+		var walked []int
+		r := Request{Limit: rapid.IntRange(20, 60).Draw(rt, "limit")}
+		for more := true; more; more = r.Before != "" {
+			p, err := f.Page(context.Background(), time.Now(), r)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if len(p.Next) > cfg.CursorMax {
+				rt.Fatalf("a cursor has %d characters", len(p.Next))
+			}
+			walked = append(walked, ids(t, p)...)
+			r.Before = p.Next
+		}
+		if want := tab.newest(); !slices.Equal(walked, want) {
+			rt.Fatalf("walked %v, want %v", walked, want)
+		}
+	})
+	f := Open(testConfig(), newTable(3000))
+	defer f.Close()
+	f.cfg.CursorMax = 20
+	if _, err := f.Page(t.Context(), time.Now(), Request{Offset: 1500}); !errors.Is(err, ErrLongKeys) {
+		t.Errorf("a page without a cursor for the next: %v", err)
+	}
+}
+
 // TestWalkWhileRowsArrive reads all pages by cursor, alternating between two replicas, and
 // restarts one midway, while rows are inserted, deleted and commit late. Every row that is not
 // deleted must be returned once.

@@ -11,7 +11,7 @@ import (
 // requests read it without a lock.
 type snapshot struct {
 	rows    Rows
-	next    []string       // next[i] is the cursor of row i
+	next    []string       // next[i] is the cursor of row i; "" if there is none
 	index   map[Key]int    // position of each key
 	cursors map[string]int // position of each cursor: one in the window needs no decoding
 	usual   int            // the default page size
@@ -24,7 +24,7 @@ type snapshot struct {
 
 // newSnapshot makes a snapshot of rows, which it keeps. If nothing has changed since
 // previous, it shares that snapshot's memory.
-func newSnapshot(rows Rows, window, usual int, fingerprint uint32, readAt time.Time, previous *snapshot) (*snapshot, error) {
+func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int, readAt time.Time, previous *snapshot) (*snapshot, error) {
 	full := rows.Len() >= window
 	if previous != nil && previous.full == full && bytes.Equal(previous.rows.Data, rows.Data) && slices.Equal(previous.rows.Keys, rows.Keys) {
 		same := *previous
@@ -42,12 +42,17 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, readAt time.T
 		readAt:  readAt,
 	}
 	var cursor []byte
+	var known Key // the last one that fits into a cursor, of row last
+	last := -1
 	for i, key := range rows.Keys {
 		if _, twice := s.index[key]; twice {
 			return nil, fmt.Errorf("read window: two rows have the same key; make the feed's key unique, for example with another column")
 		}
 		s.index[key] = i
-		cursor = appendCursor(cursor[:0], fingerprint, key)
+		if cursorFits(key, cursorMax) {
+			known, last = key, i
+		}
+		cursor = appendSkip(cursor[:0], fingerprint, known, i-last)
 		s.next[i] = string(cursor)
 		s.cursors[s.next[i]] = i
 	}
@@ -71,7 +76,7 @@ func (s *snapshot) park(parked bool) *snapshot {
 }
 
 // page returns up to limit rows from start. It returns false if some of them are beyond the
-// snapshot. The page shares the snapshot's memory.
+// snapshot, or if the page has no cursor. The page shares the snapshot's memory.
 func (s *snapshot) page(start, limit int) (Page, bool) {
 	n := s.rows.Len()
 	end := start + limit
@@ -83,7 +88,9 @@ func (s *snapshot) page(start, limit int) (Page, bool) {
 	}
 	p := Page{Data: s.rows.Slice(start, end), Rows: end - start, Source: FromWindow, ReadAt: s.readAt}
 	if end > start && (end < n || s.full) {
-		p.Next = s.next[end-1]
+		if p.Next = s.next[end-1]; p.Next == "" {
+			return Page{}, false
+		}
 	}
 	if limit == s.usual && end > start {
 		p.tag = s.tags[start]

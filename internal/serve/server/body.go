@@ -42,17 +42,34 @@ type bodyBounds struct {
 
 // bodyBounds returns the bounds of a request, by its headers.
 func (s *Server) bodyBounds(h *fasthttp.RequestHeader) bodyBounds {
-	path, _, _ := bytes.Cut(h.RequestURI(), []byte("?"))
-	e, ok := s.routes[string(path)]
+	e, ok := s.entryOf(h)
 	switch {
+	case !s.hosts.serve(h.Host()):
+		return bodyBounds{0, wrongHost, s.unknown}
 	case !ok:
 		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), notFound, s.unknown}
 	case e.write == nil || !h.IsPost():
-		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), bodyTooLarge, e.any()}
+		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), bodyTooLarge, s.unread(e)}
 	case s.lacksKey(e.write, h):
 		return bodyBounds{0, noKey, e.write}
 	}
 	return bodyBounds{e.write.body, bodyTooLarge, e.write}
+}
+
+// entryOf returns the entry of a request's path, as serve finds it: the path may be
+// percent-encoded, have double slashes, or follow a scheme and a host.
+func (s *Server) entryOf(h *fasthttp.RequestHeader) (*entry, bool) {
+	path, _, _ := bytes.Cut(h.RequestURI(), []byte("?"))
+	if e, ok := s.routes[string(path)]; ok {
+		return e, true
+	}
+	uri := fasthttp.AcquireURI()
+	defer fasthttp.ReleaseURI(uri)
+	if uri.Parse(h.Host(), h.RequestURI()) != nil {
+		return nil, false
+	}
+	e, ok := s.routes[string(uri.Path())]
+	return e, ok
 }
 
 // chunked is the length of a body that comes in chunks.
@@ -80,10 +97,10 @@ func (b bodyBounds) size(h *fasthttp.RequestHeader) int64 {
 // fasthttp reads a small body before it calls serve. It leaves a large one for
 // receiveBody, except for the first byte.
 //
-// If the headers are enough to refuse the body, received adds "Expect: 100-continue", and
+// If the headers are enough to refuse the request, received adds "Expect: 100-continue", and
 // fasthttp asks expected for the answer before it reads anything.
 func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	if n := h.ContentLength(); n == 0 || n < chunked {
+	if n := h.ContentLength(); (n == 0 || n < chunked) && framingFault(h) == "" {
 		return fasthttp.RequestConfig{} // no body
 	}
 	if _, refused := s.refuses(h); refused {
@@ -96,8 +113,11 @@ func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 }
 
 // refuses returns the bounds of a request, and whether its headers alone show that the
-// body is over them.
+// body is over them or has no clear end.
 func (s *Server) refuses(h *fasthttp.RequestHeader) (bodyBounds, bool) {
+	if framingFault(h) != "" {
+		return bodyBounds{0, badRequest, s.unknown}, true
+	}
 	b := s.bodyBounds(h)
 	if h.ContentLength() > b.most {
 		return b, true
@@ -127,6 +147,10 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 // refuseBody answers and counts a request whose body is not read completely.
 func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 	switch b.why {
+	case badRequest:
+		s.problem(ctx, badRequest, framingFault(&ctx.Request.Header))
+	case wrongHost:
+		s.problem(ctx, wrongHost, wrongHostDetail)
 	case notFound:
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case noKey:
@@ -137,6 +161,7 @@ func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 	default:
 		s.problem(ctx, bodyTooLarge, sizeDetail(b.most))
 	}
+	s.cors(ctx, nil)
 	ctx.SetConnectionClose()
 	if c := connOf(ctx); c != nil {
 		c.linger.Store(true)

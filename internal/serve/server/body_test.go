@@ -277,3 +277,27 @@ func BenchmarkReceived(b *testing.B) {
 		s.dropBody(&ctx)
 	}
 }
+
+// BenchmarkReceivedGet measures the checks of a GET from a browser, on top of fasthttp's.
+func BenchmarkReceivedGet(b *testing.B) {
+	s, err := New(Config{BodyBytes: 1000, BodiesBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, headers := range map[string]string{
+		"lines=1": "",
+		"lines=8": "User-Agent: Mozilla/5.0 (X11; Linux x86_64) Chrome/140\r\nAccept: application/json\r\nAccept-Encoding: gzip, br, zstd\r\n" +
+			"Accept-Language: en-US,en;q=0.9\r\nConnection: keep-alive\r\nReferer: https://app.example/orders\r\nCookie: theme=dark\r\n",
+	} {
+		b.Run(name, func(b *testing.B) {
+			var h fasthttp.RequestHeader
+			if err := h.Read(bufio.NewReader(strings.NewReader("GET /list HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n"))); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s.received(&h)
+			}
+		})
+	}
+}

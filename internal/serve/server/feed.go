@@ -112,7 +112,7 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 			tag = feed.AppendETag(tag, p.Tag())
 		}
 		header.SetCanonical(h.server.names.etag, tag)
-		if matches(ctx.Request.Header.PeekBytes(h.server.names.ifNoneMatch), tag) {
+		if unchanged(&ctx.Request.Header, tag) {
 			h.feed.CountNotModified()
 			ctx.SetStatusCode(fasthttp.StatusNotModified)
 			return
@@ -125,8 +125,7 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		ctx.Response.SetBodyRaw(p.Rendered.Body)
 		return
 	}
-	own := ctx.Response.SwapBody(nil) // the connection's buffer
-	ctx.Response.SwapBody(p.Append(own[:0]))
+	h.server.setPage(ctx, p)
 }
 
 // offsetExactness says how the offset of a page beyond the window was found.
@@ -135,12 +134,6 @@ func offsetExactness(p *feed.Page, now time.Time) []byte {
 		return []byte("exact")
 	}
 	return fmt.Appendf(nil, "counted; age=%.1f", max(now.Sub(p.CountedAt), 0).Seconds())
-}
-
-// matches reports whether an If-None-Match field contains tag, weak or strong. tag is
-// quoted and of fixed length, so searching for its bytes is enough.
-func matches(field, tag []byte) bool {
-	return len(field) > 0 && (bytes.Contains(field, tag) || string(field) == "*")
 }
 
 // fail responds to the engine's error.
@@ -155,6 +148,8 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.cfg.Log.Debug("parameter rejected", "path", string(ctx.Path()), "request_id", h.server.id(ctx), "error", err)
 	case errors.Is(err, feed.ErrCounting):
 		h.server.unavailable(ctx, counting, clientText(err), err)
+	case errors.Is(err, feed.ErrLongKeys):
+		h.server.problem(ctx, keysTooLong, "the keys of these rows are too long for a cursor of the next page; ask for more rows at once")
 	case errors.Is(err, feed.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
 	default:

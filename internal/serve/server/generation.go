@@ -23,6 +23,9 @@ type live struct {
 	bodies   bodies
 	ids      requestIDs
 	unknown  *route // metrics of requests without a route
+	options  *route // metrics of OPTIONS, at any path
+
+	sharedBodies sync.Pool // of *sharedBody
 
 	mu      sync.Mutex // guards what follows
 	meters  map[string]*meter
@@ -36,9 +39,11 @@ func newLive(cfg Config) *live {
 		bodies:  bodies{limit: cfg.BodiesBytes},
 		ids:     requestIDs{boot: rand.Uint32()},
 		unknown: &route{name: "unknown", meter: &meter{}},
+		options: &route{name: "OPTIONS", meter: &meter{}},
 		meters:  make(map[string]*meter),
 	}
 	l.base, l.stop = context.WithCancel(context.Background())
+	fasthttp.SetBodySizePoolLimit(bodyKept, bodyKept) // for all servers of the process
 	l.http = &fasthttp.Server{
 		Handler:               l.dispatch,
 		ErrorHandler:          func(ctx *fasthttp.RequestCtx, err error) { l.current.Load().serveError(ctx, err) },

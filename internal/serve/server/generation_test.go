@@ -19,7 +19,7 @@ import (
 // probing returns the configuration of a server whose database probe is a function.
 func probing(probe func(context.Context) error) Config {
 	return Config{
-		ProbeDatabase: probe, Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000, BodiesBytes: 1 << 20,
+		Probes: &Probes{Database: probe}, Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000, BodiesBytes: 1 << 20,
 		ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Log: slog.New(slog.DiscardHandler),
 	}

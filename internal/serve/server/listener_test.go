@@ -21,7 +21,7 @@ import (
 // connection must get a complete answer.
 func TestDrain(t *testing.T) {
 	s, err := New(Config{
-		Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000,
+		Probes: &Probes{}, Connections: 1000, HeaderBytes: 4096, BodyBytes: 1000,
 		ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Log: slog.New(slog.DiscardHandler),
 	})

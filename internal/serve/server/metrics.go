@@ -59,8 +59,9 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	d := newDescriptions()
 	s = s.current.Load()
-	seen := map[*route]bool{s.unknown: true}
+	seen := map[*route]bool{}
 	s.unknown.collect(ch, d)
+	s.options.collect(ch, d)
 	for _, e := range s.routes {
 		for _, r := range []*route{e.read, e.write} {
 			if r != nil && !seen[r] { // aliases share a route

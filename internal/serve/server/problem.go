@@ -26,6 +26,7 @@ const (
 	badCursor
 	notFound
 	badMethod
+	wrongHost
 	headersTooLarge
 	bodyTooLarge
 	requestTimeout
@@ -38,6 +39,7 @@ const (
 	redisDown
 	noRedis
 	resultTooLarge
+	keysTooLong
 	noKey
 	badOrigin
 	badMedia
@@ -70,6 +72,8 @@ func (k problemKind) describe() problem {
 		return problem{"not-found", fasthttp.StatusNotFound, "Not found"}
 	case badMethod:
 		return problem{"method-not-allowed", fasthttp.StatusMethodNotAllowed, "Method not allowed"}
+	case wrongHost:
+		return problem{"wrong-host", fasthttp.StatusMisdirectedRequest, "The host is not served here"}
 	case headersTooLarge:
 		return problem{"headers-too-large", fasthttp.StatusRequestHeaderFieldsTooLarge, "Headers too large"}
 	case bodyTooLarge:
@@ -88,10 +92,10 @@ func (k problemKind) describe() problem {
 		return problem{"too-many-connections", fasthttp.StatusServiceUnavailable, "Too many connections"}
 	case bodiesFull:
 		return problem{"too-many-bodies", fasthttp.StatusServiceUnavailable, "Too many bodies"}
-	case redisDown:
-		return problem{"redis-down", fasthttp.StatusServiceUnavailable, "Redis does not answer"}
 	case resultTooLarge:
 		return problem{"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"}
+	case keysTooLong:
+		return problem{"keys-too-long", fasthttp.StatusInternalServerError, "The keys of the rows are too long"}
 	case noKey:
 		return problem{"unauthorized", fasthttp.StatusUnauthorized, "A key is needed"}
 	case badOrigin:
@@ -112,10 +116,8 @@ func (k problemKind) describe() problem {
 		return problem{"stopping", fasthttp.StatusServiceUnavailable, "The server stops"}
 	case notStarted:
 		return problem{"not-started", fasthttp.StatusServiceUnavailable, "This path cannot be served yet"}
-	case noRedis:
-		return problem{"no-redis", fasthttp.StatusServiceUnavailable, "No Redis is configured"}
 	}
-	return k.describePopup()
+	return k.describeProbe()
 }
 
 // problem responds with kind. detail says what to change in this request.

@@ -88,19 +88,17 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	header.SetCanonical(names.source, names.origins[from])
 	tag := feed.AppendETag(room[:0], a.Tag)
 	header.SetCanonical(names.etag, tag)
-	if matches(ctx.Request.Header.PeekBytes(names.ifNoneMatch), tag) {
+	if unchanged(&ctx.Request.Header, tag) {
 		h.query.CountNotModified()
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return
 	}
 	header.SetContentTypeBytes(names.json)
-	own := ctx.Response.SwapBody(nil)[:0] // the connection's buffer
 	if h.one {
-		ctx.Response.SwapBody(append(own, a.Data...))
+		ctx.Response.SetBodyRaw(a.Data)
 		return
 	}
-	page := feed.Page{Data: a.Data, Rows: a.Rows}
-	ctx.Response.SwapBody(page.Append(own))
+	h.server.setPage(ctx, &feed.Page{Data: a.Data, Rows: a.Rows})
 }
 
 // fail responds to the engine's error.

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -61,26 +63,32 @@ func (s *Server) echoID(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// cors adds the headers that let pages of the configured origins read the response.
-func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
-	origin := string(ctx.Request.Header.Peek("Origin"))
-	if origin == "" {
-		return
-	}
-	allowed := ""
-	for _, o := range s.cfg.CORSOrigins {
-		if o == "*" || strings.EqualFold(o, origin) {
-			allowed = o
-			break
+// unchanged reports whether an If-None-Match line of a request is "*" or lists tag, weak or
+// strong. tag is quoted and of fixed length, so searching for its bytes is enough.
+func unchanged(h *fasthttp.RequestHeader, tag []byte) bool {
+	for _, line := range h.PeekAll(fasthttp.HeaderIfNoneMatch) {
+		if bytes.Contains(line, tag) || string(line) == "*" {
+			return true
 		}
 	}
-	h := &ctx.Response.Header
-	if allowed == "" {
+	return false
+}
+
+// cors adds the headers that let pages of the configured origins read the response. e is nil
+// if the path is not known. Every response says that it depends on the origin, so that a
+// cache does not give a page the response to another.
+func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
+	if len(s.cfg.CORSOrigins) == 0 {
 		return
 	}
-	if allowed != "*" {
-		allowed = origin
+	h := &ctx.Response.Header
+	allowed := "*"
+	if !s.anyOrigin {
 		h.Add("Vary", "Origin")
+		allowed = string(ctx.Request.Header.PeekBytes(s.names.originHeader))
+		if !slices.ContainsFunc(s.cfg.CORSOrigins, func(o string) bool { return strings.EqualFold(o, allowed) }) {
+			return
+		}
 	}
 	h.Set("Access-Control-Allow-Origin", allowed)
 	h.Set("Access-Control-Expose-Headers", "ETag, Age, Retry-After, Spillway-Next-At, Spillway-Offset, Spillway-Reason, Spillway-Source, X-Request-Id")
@@ -98,11 +106,31 @@ func (s *Server) logAccess(ctx *fasthttp.RequestCtx, r *route, took time.Duratio
 		"client", s.client(ctx),
 		"method", string(ctx.Method()),
 		"route", r.name,
-		"uri", string(ctx.RequestURI()),
+		"uri", loggedURI(ctx),
 		"status", ctx.Response.StatusCode(),
-		"bytes", len(ctx.Response.Body()),
+		"bytes", bodySize(&ctx.Response),
 		"seconds", took.Seconds(),
 	)
+}
+
+// loggedURI returns the path of a request and the parameters that select a page. The values
+// of others may be tokens. They are left out, and "…" stands for them.
+func loggedURI(ctx *fasthttp.RequestCtx) string {
+	uri := append([]byte(nil), ctx.Path()...)
+	separator, hidden := byte('?'), false
+	for name, value := range ctx.QueryArgs().All() {
+		switch string(name) {
+		case "limit", "offset", "before":
+			uri = append(append(append(append(uri, separator), name...), '='), value...)
+			separator = '&'
+		default:
+			hidden = true
+		}
+	}
+	if hidden {
+		uri = append(append(uri, separator), "…"...)
+	}
+	return string(uri)
 }
 
 // client returns the client's address. Behind trusted proxies it is the last address in
@@ -136,7 +164,7 @@ func (s *Server) trusts(a netip.Addr) bool {
 // names holds canonical header names and values as bytes. fasthttp uses them without
 // allocation or normalization.
 type names struct {
-	age, cacheControl, etag, ifNoneMatch, source, offset, requestID []byte
+	age, cacheControl, etag, source, offset, requestID []byte
 
 	authorization, originHeader, idempotencyKey []byte
 
@@ -155,7 +183,6 @@ func newNames() names {
 		age:          []byte("Age"),
 		cacheControl: []byte("Cache-Control"),
 		etag:         []byte("ETag"), // canonical in HTTP's own spelling
-		ifNoneMatch:  []byte("If-None-Match"),
 		source:       []byte("Spillway-Source"),
 		offset:       []byte("Spillway-Offset"),
 		requestID:    []byte("X-Request-Id"),

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,27 +32,27 @@ import (
 
 // Config says what is served and within which limits. All limits are needed.
 type Config struct {
-	Feeds         []FeedRoute
-	Queries       []QueryRoute
-	Popup         *PopupRoute // nil: none
-	Streams       []StreamRoute
-	Keys          []string                                            // bearer keys of the write paths; none: no key is required
-	ProbeDatabase func(context.Context) error                         // one trivial statement
-	ProbeRedis    func(context.Context, string) ([]byte, bool, error) // GET key; nil: no Redis is configured
-	Down          []DownRoute                                         // parts that cannot be served yet
-	Connections   int                                                 // open at once
-	HeaderBytes   int                                                 // request line and headers
-	BodyBytes     int                                                 // request body
-	BodiesBytes   int64                                               // large bodies received or held at once
-	ReadTimeout   time.Duration                                       // from a request's first byte to its last
-	WriteTimeout  time.Duration                                       // to a client that does not read
-	IdleTimeout   time.Duration                                       // between requests
-	DrainTimeout  time.Duration                                       // at stop
-	TLS           *tls.Config                                         // nil: plain HTTP
-	CORSOrigins   []string                                            // "*": all
-	Proxies       []netip.Prefix                                      // whose X-Forwarded-For is used in the access log
-	AccessLog     bool                                                // one line per request
-	Log           *slog.Logger                                        //
+	Feeds        []FeedRoute
+	Queries      []QueryRoute
+	Popup        *PopupRoute // nil: none
+	Streams      []StreamRoute
+	Down         []DownRoute    // parts that cannot be served yet
+	Probes       *Probes        // nil: none
+	Keys         []string       // bearer keys of the write paths; none: no key is required
+	Hosts        []string       // names that requests must use, without ports; none: any
+	Connections  int            // open at once
+	HeaderBytes  int            // request line and headers
+	BodyBytes    int            // request body
+	BodiesBytes  int64          // large bodies received or held at once
+	ReadTimeout  time.Duration  // from a request's first byte to its last
+	WriteTimeout time.Duration  // to a client that does not read
+	IdleTimeout  time.Duration  // between requests
+	DrainTimeout time.Duration  // at stop
+	TLS          *tls.Config    // nil: plain HTTP
+	CORSOrigins  []string       // "*": all
+	Proxies      []netip.Prefix // whose X-Forwarded-For is used in the access log
+	AccessLog    bool           // one line per request
+	Log          *slog.Logger   //
 }
 
 // FeedRoute is where a feed is served.
@@ -72,11 +73,13 @@ type QueryRoute struct {
 type Server struct {
 	*live
 	cfg      Config
-	probes   *sharedDeadline
 	routes   map[string]*entry
 	underway underway
 	keys     keyring
+	hosts    hosts
 	names    names
+
+	anyOrigin bool // pages of all origins may read responses
 }
 
 // entry holds the routes of one path.
@@ -113,12 +116,19 @@ func New(cfg Config) (*Server, error) {
 
 // newGeneration returns a Server with the routes and settings of cfg on the connections of l.
 func newGeneration(l *live, cfg Config) (*Server, error) {
-	s := &Server{live: l, cfg: cfg, routes: make(map[string]*entry), keys: newKeyring(cfg.Keys), names: newNames()}
-	s.probes = newSharedDeadline(s.base, probeTimeout)
-	s.add("/hello", s.hello)
-	s.add("/probe/empty", s.hello)
-	s.add("/probe/database", s.probeDatabase)
-	s.add("/probe/redis", s.probeRedis)
+	s := &Server{
+		live:   l,
+		cfg:    cfg,
+		routes: make(map[string]*entry),
+		keys:   newKeyring(cfg.Keys),
+		hosts:  newHosts(cfg.Hosts),
+		names:  newNames(),
+
+		anyOrigin: slices.Contains(cfg.CORSOrigins, "*"),
+	}
+	if cfg.Probes != nil {
+		s.addProbes(*cfg.Probes)
+	}
 	for _, f := range cfg.Feeds {
 		if err := s.addAll(f.Paths, newFeedHandler(s, f.Feed).serve); err != nil {
 			return nil, err
@@ -254,6 +264,8 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	r := s.unknown
 	e, ok := s.routes[string(ctx.Path())]
 	switch {
+	case !s.hosts.serve(ctx.Host()):
+		s.problem(ctx, wrongHost, wrongHostDetail)
 	case !ok:
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
@@ -263,12 +275,10 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		r = e.write
 		r.handle(ctx)
 	default:
-		r = e.any()
+		r = s.other(ctx, e)
 		s.otherMethod(ctx, e)
 	}
-	if len(s.cfg.CORSOrigins) > 0 {
-		s.cors(ctx, e)
-	}
+	s.cors(ctx, e)
 	s.dropBody(ctx)
 	s.echoID(ctx)
 	took := time.Since(began)
@@ -278,12 +288,20 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// any returns the route that counts requests with other methods.
-func (e *entry) any() *route {
+// other returns the route that counts a request with another method than its path's.
+func (s *Server) other(ctx *fasthttp.RequestCtx, e *entry) *route {
+	if ctx.IsOptions() {
+		return s.options
+	}
+	return s.unread(e)
+}
+
+// unread returns the route that counts a refused request at a path. Only POST counts as one.
+func (s *Server) unread(e *entry) *route {
 	if e.read != nil {
 		return e.read
 	}
-	return e.write
+	return s.unknown
 }
 
 // otherMethod answers OPTIONS, and refuses methods that the path does not support.
@@ -311,6 +329,10 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 		s.problem(ctx, badRequest, "the request is not valid HTTP")
 	}
 	ctx.SetConnectionClose()
+	if c := connOf(ctx); small != nil && c != nil {
+		c.linger.Store(true) // the client may still be sending
+	}
+	s.cors(ctx, nil)
 	s.dropBody(ctx)
 	s.unknown.meter.observe(ctx.Response.StatusCode(), 0)
 }
@@ -363,51 +385,4 @@ func (s *sharedDeadline) Context(now time.Time) context.Context {
 	ctx, cancel := context.WithDeadline(s.base, now.Add(s.timeout+slack))
 	s.now.Store(&deadline{ctx, cancel, now.Add(slack)})
 	return ctx
-}
-
-// The probes show the cost of each layer: an empty endpoint, one Redis GET, one SQL
-// statement.
-
-const (
-	probeTimeout = time.Second
-	probeKeyMax  = 512 // bytes
-)
-
-// hello serves the empty endpoint.
-func (s *Server) hello(ctx *fasthttp.RequestCtx) {
-	ctx.Response.Header.SetContentTypeBytes(s.names.text)
-	ctx.Response.AppendBodyString("hello world!!")
-}
-
-// probeDatabase runs one trivial statement through the pool.
-func (s *Server) probeDatabase(ctx *fasthttp.RequestCtx) {
-	if err := s.cfg.ProbeDatabase(s.probes.Context(ctx.Time())); err != nil {
-		s.unavailable(ctx, databaseDown, "the database does not answer", err)
-		return
-	}
-	ctx.Response.Header.SetContentTypeBytes(s.names.json)
-	ctx.Response.AppendBodyString(`{"return_code":"SUCCESS","data":1}`)
-}
-
-// probeRedis reads one key. A missing key gives an empty response.
-func (s *Server) probeRedis(ctx *fasthttp.RequestCtx) {
-	if s.cfg.ProbeRedis == nil {
-		s.problem(ctx, noRedis, "no Redis is configured; set redis: in the configuration or --redis")
-		return
-	}
-	key := ctx.QueryArgs().Peek("key")
-	if len(key) == 0 || len(key) > probeKeyMax {
-		s.problem(ctx, badRequest, "key must have 1 to 512 bytes")
-		return
-	}
-	value, found, err := s.cfg.ProbeRedis(s.probes.Context(ctx.Time()), string(key))
-	switch {
-	case err != nil:
-		s.unavailable(ctx, redisDown, "Redis does not answer", err)
-	case !found:
-		ctx.SetStatusCode(fasthttp.StatusNoContent)
-	default:
-		ctx.Response.Header.SetContentTypeBytes(s.names.bytes)
-		ctx.Response.AppendBody(value)
-	}
 }

@@ -108,9 +108,9 @@ func start(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
 	}, source)
 	t.Cleanup(f.Close)
 	cfg := Config{
-		Feeds:         []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f}},
-		ProbeDatabase: func(context.Context) error { return nil },
-		Connections:   1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20,
+		Feeds:       []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f}},
+		Probes:      &Probes{Database: func(context.Context) error { return nil }},
+		Connections: 1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20,
 		ReadTimeout: 300 * time.Millisecond, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Log: log,
 	}
@@ -389,8 +389,8 @@ func TestConnectionLimit(t *testing.T) {
 
 func TestUnavailable(t *testing.T) {
 	url, _ := start(t, &rows{down: io.ErrUnexpectedEOF}, func(c *Config) {
-		c.ProbeDatabase = func(context.Context) error { return io.ErrUnexpectedEOF }
-		c.ProbeRedis = func(context.Context, string) ([]byte, bool, error) { return nil, false, io.ErrUnexpectedEOF }
+		c.Probes.Database = func(context.Context) error { return io.ErrUnexpectedEOF }
+		c.Probes.Redis = func(context.Context, string) ([]byte, bool, error) { return nil, false, io.ErrUnexpectedEOF }
 	})
 	for path, code := range map[string]string{"/list": "stale", "/probe/database": "database-down", "/probe/redis?key=a": "redis-down"} {
 		a := request(t, "GET", url+path)
@@ -402,11 +402,11 @@ func TestUnavailable(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	url, _ := start(t, &rows{n: 10}, func(c *Config) {
-		c.ProbeRedis = func(_ context.Context, key string) ([]byte, bool, error) {
-			return []byte("value of " + key), key == "a", nil
+		c.Probes.Redis = func(_ context.Context, key string) ([]byte, bool, error) {
+			return []byte("value of " + key), key == "spillway:probe:a", nil
 		}
 	})
-	if a := request(t, "GET", url+"/probe/redis?key=a"); a.status != 200 || a.body != "value of a" {
+	if a := request(t, "GET", url+"/probe/redis?key=a"); a.status != 200 || a.body != "value of spillway:probe:a" {
 		t.Errorf("redis: %d %q", a.status, a.body)
 	}
 	if a := request(t, "GET", url+"/probe/redis?key=b"); a.status != 204 {
@@ -427,11 +427,13 @@ func TestMetrics(t *testing.T) {
 	}
 	request(t, "GET", url+"/list?offset=x")
 	request(t, "GET", url+"/nothing")
+	request(t, "OPTIONS", url+"/list")
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(s)
 	want := `# HELP spillway_http_requests_total Responses by route and status.
 # TYPE spillway_http_requests_total counter
 spillway_http_requests_total{code="200",route="/list"} 3
+spillway_http_requests_total{code="204",route="OPTIONS"} 1
 spillway_http_requests_total{code="400",route="/list"} 1
 spillway_http_requests_total{code="404",route="unknown"} 1
 `
@@ -457,7 +459,7 @@ func BenchmarkServe(b *testing.B) {
 		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
 	}, &rows{n: 5000})
 	defer f.Close()
-	s, err := New(Config{Feeds: []FeedRoute{{Paths: []string{"/list"}, Feed: f}}, Connections: 1, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Config{Feeds: []FeedRoute{{Paths: []string{"/list"}, Feed: f}}, Probes: &Probes{}, Connections: 1, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
