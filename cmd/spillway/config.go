@@ -12,20 +12,22 @@ type configCmd struct {
 }
 
 type configCheckCmd struct {
-	File string `arg:"" help:"Configuration (YAML)."`
+	File  string `arg:"" help:"Configuration (YAML)."`
+	NoEnv bool   `name:"no-env" help:"Accept environment variables and secret files that are missing."`
 }
 
 // Help is shown below the flags.
 func (configCheckCmd) Help() string {
-	return `Reads the file as serve does, with the environment and the files that it names for secrets. It opens no database. Each mistake is one line, FILE:LINE:COLUMN: KEY: MESSAGE; then the exit code is 2.
+	return `Reads the file as serve does, with the environment and the files that it names for secrets. It opens no database. Each mistake is one line, FILE:LINE:COLUMN: KEY: MESSAGE; then the exit code is 2. With --no-env, values whose variable or file is missing are not checked.
 
-Example:
-  spillway config check spillway.yaml`
+Examples:
+  spillway config check spillway.yaml
+  spillway config check --no-env spillway.yaml`
 }
 
 // Run reports the mistakes.
 func (c *configCheckCmd) Run(env *environment) error {
-	return app.CheckConfig(c.File, env.stdout, env.stderr)
+	return app.CheckConfig(c.File, c.NoEnv, env.stdout, env.stderr)
 }
 
 type configPrintCmd struct {

@@ -15,8 +15,8 @@ type Config struct {
 	Listen   string   `yaml:"listen" doc:"public listener, HOST:PORT"`
 	Admin    Admin    `yaml:"admin" doc:"admin listener"`
 	Data     string   `yaml:"data" doc:"directory of all files that Spillway writes"`
-	Database Secret   `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
-	Replica  Secret   `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers; empty: none"`
+	Database Address  `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH, or a block of url, user and password; empty: SQLite in data"`
+	Replica  Address  `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers; empty: none"`
 	Redis    Secret   `yaml:"redis" doc:"address of Redis (redis://, rediss:// or unix://) for the probe, shared caches and popups; empty: none"`
 	Keys     []Secret `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
 	Pool     Pool     `yaml:"pool" doc:"limits of each database pool"`
@@ -73,7 +73,7 @@ type Log struct {
 type Feed struct {
 	Path       string        `yaml:"path" doc:"starts with /"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same feed"`
-	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
+	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" doc:"output columns that order the feed: unique together, NOT NULL, immutable; descending unless followed by asc"`
 	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid"`
@@ -94,7 +94,7 @@ type Feed struct {
 type Query struct {
 	Path       string        `yaml:"path" doc:"starts with /"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same query"`
-	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
+	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
 	Params     Params        `yaml:"params" doc:"as in feeds"`
 	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows per answer" over:"500 'result-too-large'; 'spillway_query_execution_errors_total'"`
