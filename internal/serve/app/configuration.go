@@ -157,7 +157,7 @@ func checkStatements(c config.Config) []config.Mistake {
 // in which it was read. If the address is missing, as it may come from a flag, or cannot be
 // read, which checkDatabases reports, any dialect will do.
 func parseStatement(sql string, address config.Address) (statement plans.Statement, dialect plans.Dialect, err error) {
-	dialects := []plans.Dialect{plans.SQLite, plans.MySQL, plans.Postgres}
+	dialects := []plans.Dialect{plans.Postgres, plans.MySQL, plans.SQLite}
 	if url, err := database.Parse(address.Reveal()); err == nil {
 		dialects = []plans.Dialect{url.Driver.Dialect()}
 	}

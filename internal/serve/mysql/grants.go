@@ -43,7 +43,7 @@ var (
 )
 
 // errRights is the error of a user without a privilege that the server needs.
-var errRights = errors.New("the user has not all privileges; spillway grants prints them")
+var errRights = errors.New("the user lacks privileges")
 
 // Error numbers of a missing privilege.
 const (
@@ -77,7 +77,7 @@ func checkRights(ctx context.Context, se *session, tables []rights) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", errRights, strings.Join(missing, ", "))
+	return fmt.Errorf("%w: %s; spillway grants prints all that it needs", errRights, strings.Join(missing, ", "))
 }
 
 // ownRights returns the privileges on the stream's own tables.

@@ -40,7 +40,7 @@ var (
 )
 
 // errRights is the error of a role without a privilege that the server needs.
-var errRights = errors.New("the role has not all privileges; spillway grants prints them")
+var errRights = errors.New("the role lacks privileges")
 
 // checkRights returns an error that names the privileges which the role of the session lacks
 // on tables that exist.
@@ -68,7 +68,7 @@ func lacking(statements [][]string) error {
 	for _, row := range statements {
 		all = append(all, row[0])
 	}
-	return fmt.Errorf("%w, or run %s", errRights, strings.Join(all, "; "))
+	return fmt.Errorf("%w: run %s; spillway grants prints all that it needs", errRights, strings.Join(all, "; "))
 }
 
 // sequencesOf selects the sequences behind the defaults of a table: schema, name, column. An
