@@ -13,20 +13,22 @@ type configCmd struct {
 }
 
 type configCheckCmd struct {
-	File string `arg:"" help:"Configuration (YAML)."`
+	File  string `arg:"" help:"Configuration (YAML)."`
+	NoEnv bool   `name:"no-env" help:"Accept environment variables and secret files that are missing."`
 }
 
 // Help is shown below the flags.
 func (configCheckCmd) Help() string {
-	return `Reads the file as serve does, with the environment and the files that it names for secrets. It opens no database. Each mistake is one line, FILE:LINE:COLUMN: KEY: MESSAGE; then the exit code is 2.
+	return `Reads the file as serve does, with the environment and the files that it names for secrets. It opens no database. Each mistake is one line, FILE:LINE:COLUMN: KEY: MESSAGE; then the exit code is 2. With --no-env, values whose variable or file is missing are not checked.
 
-Example:
-  spillway config check spillway.yaml`
+Examples:
+  spillway config check spillway.yaml
+  spillway config check --no-env spillway.yaml`
 }
 
 // Run reports the mistakes.
 func (c *configCheckCmd) Run(env *environment) error {
-	return app.CheckConfig(c.File, env.stdout, env.stderr)
+	return app.CheckConfig(c.File, c.NoEnv, env.stdout, env.stderr)
 }
 
 type configPrintCmd struct {
@@ -79,4 +81,24 @@ Example:
 func (configSchemaCmd) Run(env *environment) error {
 	_, err := env.stdout.Write(config.Schema())
 	return err
+}
+
+type grantsCmd struct {
+	File     string `arg:"" help:"Configuration (YAML)."`
+	Role     string `help:"Role or user of the server, on MySQL and MariaDB USER or USER@HOST; default: the one in the database's URL, or spillway."`
+	Database string `help:"URL of an administrator or the tables' owner on the configured default database." placeholder:"URL"`
+}
+
+// Help is shown below the flags.
+func (grantsCmd) Help() string {
+	return `Prints the statements that create the role and Spillway's own tables and grant what the file needs: SELECT on the tables that feeds, queries and popups read, INSERT on those of streams, and the rights on Spillway's own tables. It asks the databases and changes nothing. Run the statements as an administrator; then serve with the role.
+
+Examples:
+  spillway grants spillway.yaml --role app
+  spillway grants spillway.yaml --role app --database postgres://postgres@db/app | psql postgres://postgres@db/app`
+}
+
+// Run prints the statements.
+func (c *grantsCmd) Run(env *environment) error {
+	return app.PrintGrants(env.ctx, app.GrantOptions{File: c.File, Role: c.Role, Database: c.Database, Stdout: env.stdout})
 }

@@ -54,6 +54,23 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
+// Without variables and files of secrets, everything else is checked.
+func TestConfigCheckNoEnv(t *testing.T) {
+	t.Chdir(filepath.Join("testdata", "config"))
+	stdout, stderr, code := configVerb(t, "check", "secrets.yaml")
+	if stdout != "" || !strings.Contains(stderr, "SPILLWAY_TEST_MISSING is not set") || !strings.HasSuffix(stderr, "secrets.yaml: 4 mistakes\n") || code != exit.Usage {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	stdout, stderr, code = configVerb(t, "check", "--no-env", "secrets.yaml")
+	if stdout != "secrets.yaml: ok\n" || stderr != "" || code != exit.OK {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+	stdout, stderr, code = configVerb(t, "check", "--no-env", "mistakes.yaml")
+	if stdout != "" || !strings.HasSuffix(stderr, " mistakes\n") || code != exit.Usage {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
 func TestConfigPrint(t *testing.T) {
 	t.Chdir(filepath.Join("testdata", "config"))
 	stdout, stderr, code := configVerb(t, "print", "good.yaml")

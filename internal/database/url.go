@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -153,7 +154,7 @@ type server struct {
 	user, password string // percent-encoded, as written
 	credentials    bool   // there was an @
 	hasPassword    bool
-	socket         string // MySQL's unix(socket)
+	socket         string // of MySQL: unix(SOCKET) or ?socket=SOCKET
 	hosts          []string
 	name           string // of the database, as written
 	query          []string
@@ -228,10 +229,35 @@ func split(driver Driver, rest string) (server, error) {
 	if authority != "" {
 		a.hosts = strings.Split(authority, ",")
 	}
-	if driver == MySQL && len(a.hosts) > 1 {
+	if driver != MySQL {
+		return a, nil
+	}
+	if len(a.hosts) > 1 {
 		return a, errors.New("mysql:// takes one host")
 	}
-	return a, nil
+	return a, a.takeSocket()
+}
+
+// takeSocket moves the parameter socket, which other clients of MySQL know, to where unix(/PATH)
+// puts it.
+func (a *server) takeSocket() error {
+	const prefix = "socket="
+	i := slices.IndexFunc(a.query, func(pair string) bool { return strings.HasPrefix(pair, prefix) })
+	if i < 0 {
+		return nil
+	}
+	path, err := url.PathUnescape(strings.TrimPrefix(a.query[i], prefix))
+	switch {
+	case err != nil:
+		return errEscape
+	case a.socket != "" || len(a.hosts) > 0:
+		return errors.New("write socket in place of the host: mysql://USER:PASSWORD@/NAME?socket=/PATH")
+	case !strings.HasPrefix(path, "/") || strings.Contains(path, ")") || strings.ContainsFunc(path, isSpaceOrControl):
+		return errors.New("socket must be an absolute path without blanks and ), as ?socket=/run/mysqld/mysqld.sock")
+	}
+	a.socket = path
+	a.query = slices.Delete(a.query, i, i+1)
+	return nil
 }
 
 func isSpaceOrControl(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }

@@ -1,6 +1,7 @@
 package yaml
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -128,6 +129,9 @@ func (d *Document) scalar(path string, node ast.Node, v reflect.Value) {
 	if !ok || !expanded && !d.checkKind(path, node, typeName(v.Type()), wantsText) {
 		return
 	}
+	if d.Places[path].unknown && v.Kind() != reflect.String {
+		return
+	}
 	if problem := d.set(v, text); problem != "" {
 		d.fail(node, path, problem+d.quote(d.Places[path], text))
 	}
@@ -204,15 +208,26 @@ func (d *Document) text(path string, node ast.Node, asWritten bool) (text string
 	if d.options.Env == nil || !strings.Contains(text, "${") {
 		return text, false, true
 	}
-	text, err := expand(text, d.options.Env)
-	if err != nil {
+	plain, err := expand(text, d.options.Env)
+	switch {
+	case errors.Is(err, errUnset) && d.options.Partial:
+		d.setUnknown(path)
+		return text, true, true
+	case err != nil:
 		d.fail(node, path, err.Error())
 		return "", false, false
 	}
 	at := d.Places[path]
 	at.expanded = true
 	d.Places[path] = at
-	return text, true, true
+	return plain, true, true
+}
+
+// setUnknown records that the value at path is unknown.
+func (d *Document) setUnknown(path string) {
+	at := d.Places[path]
+	at.unknown = true
+	d.Places[path] = at
 }
 
 // pair is one key of a mapping with its value.

@@ -78,6 +78,10 @@ func (n Node) Secret() (string, bool) {
 		return text, true
 	}
 	content, err := n.document.options.ReadFile(path)
+	if err != nil && n.document.options.Partial {
+		n.document.setUnknown(n.path)
+		return text, true
+	}
 	if err != nil {
 		var pathError *fs.PathError
 		if errors.As(err, &pathError) {
@@ -98,9 +102,12 @@ func (n Node) Secret() (string, bool) {
 // Fail reports a mistake at n.
 func (n Node) Fail(message string) { n.document.fail(n.node, n.path, message) }
 
-// Reject reports that the value found at n breaks a rule.
+// Reject reports that the value found at n breaks a rule. If the value is unknown, it does
+// nothing.
 func (n Node) Reject(rule, found string) {
-	n.Fail(rule + n.document.quote(n.document.Places[n.path], found))
+	if !n.document.isUnknown(n.path) {
+		n.Fail(rule + n.document.quote(n.document.Places[n.path], found))
+	}
 }
 
 // scalarText returns a scalar as text: the content of quotes and block scalars, and
@@ -160,6 +167,9 @@ func kindOf(node ast.Node) string {
 	return "an unsupported value"
 }
 
+// errUnset is the end of the error about a variable that is not set.
+var errUnset = errors.New("is not set")
+
 // expand replaces each ${NAME} by the variable of that name, and $${ by ${. It does not
 // expand what it inserted. Its errors quote only the name of a variable.
 func expand(text string, env func(string) (string, bool)) (string, error) {
@@ -182,7 +192,7 @@ func expand(text string, env func(string) (string, bool)) (string, error) {
 		}
 		value, set := env(name)
 		if !set {
-			return "", fmt.Errorf("the environment variable %s is not set", name)
+			return "", fmt.Errorf("the environment variable %s %w", name, errUnset)
 		}
 		b.WriteString(value)
 		text = rest

@@ -30,6 +30,10 @@ type Options struct {
 	Env func(name string) (value string, set bool)
 	// ReadFile reads the file of a secret written as file:PATH.
 	ReadFile func(path string) ([]byte, error)
+	// Partial accepts variables that are not set and files of secrets that cannot be read. The
+	// value is unknown: text stays as written, anything else keeps its default, and Reject
+	// reports nothing about it.
+	Partial bool
 	// Preset returns the defaults of a list's element type; false if it has none.
 	Preset func(element reflect.Type) (reflect.Value, bool)
 	// Loose accepts a number where text is expected, and a quoted number where a number is.
@@ -67,6 +71,7 @@ type Place struct {
 	Line, Column int    // from 1
 	Text         string // of a scalar, as written
 	expanded     bool   // ${NAME} in it was replaced
+	unknown      bool   // see Options.Partial
 }
 
 // Error is one mistake in a file.
@@ -112,9 +117,12 @@ func (d *Document) Decode(v any) {
 }
 
 // Reject reports that the value at path breaks a rule, "must be positive". found is the
-// decoded value; empty: it is not shown. If the value was misread already, Reject does
-// nothing.
+// decoded value; empty: it is not shown. If the value was misread already or is unknown,
+// Reject does nothing.
 func (d *Document) Reject(path, rule, found string) {
+	if d.isUnknown(path) {
+		return
+	}
 	for _, e := range d.errs {
 		if e.Path != "" && within(path, e.Path) {
 			return
@@ -122,6 +130,19 @@ func (d *Document) Reject(path, rule, found string) {
 	}
 	at := d.place(path)
 	d.report(at, path, rule+d.quote(at, found))
+}
+
+// isUnknown reports whether the value at path, a block around it or a part of it is unknown.
+func (d *Document) isUnknown(path string) bool {
+	if !d.options.Partial {
+		return false
+	}
+	for other, at := range d.Places {
+		if at.unknown && (within(path, other) || within(other, path)) {
+			return true
+		}
+	}
+	return false
 }
 
 // Add reports a mistake that the caller found and placed.

@@ -11,16 +11,16 @@ import (
 func TestCommitters(t *testing.T) {
 	for _, test := range []struct {
 		pool, asked int
-		databases   []config.Secret
+		databases   []config.Address
 		driver      database.Driver
 		want        int // of the first stream
 	}{
-		{8, 2, []config.Secret{""}, database.Postgres, 2},
-		{8, 64, []config.Secret{""}, database.Postgres, 4},
-		{8, 64, []config.Secret{"", "", "mysql://other/db"}, database.MySQL, 2},
-		{8, 64, []config.Secret{"postgres://top/db", ""}, database.Postgres, 2},
-		{1, 2, []config.Secret{"", ""}, database.Postgres, 1},
-		{8, 4, []config.Secret{""}, database.SQLite, 1},
+		{8, 2, []config.Address{""}, database.Postgres, 2},
+		{8, 64, []config.Address{""}, database.Postgres, 4},
+		{8, 64, []config.Address{"", "", "mysql://other/db"}, database.MySQL, 2},
+		{8, 64, []config.Address{"postgres://top/db", ""}, database.Postgres, 2},
+		{1, 2, []config.Address{"", ""}, database.Postgres, 1},
+		{8, 4, []config.Address{""}, database.SQLite, 1},
 	} {
 		a := &app{}
 		a.cfg.Database, a.cfg.Pool.Max = "postgres://top/db", test.pool

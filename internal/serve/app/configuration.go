@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
@@ -58,9 +59,14 @@ func LoadConfig(path string) (config.Config, error) {
 	return cfg, nil
 }
 
-// CheckConfig prints the mistakes in a configuration file to stderr, or "ok" to stdout.
-func CheckConfig(path string, stdout, stderr io.Writer) error {
-	_, err := LoadConfig(path)
+// CheckConfig prints the mistakes in a configuration file to stderr, or "ok" to stdout. With
+// noEnv, variables and files of secrets may be missing.
+func CheckConfig(path string, noEnv bool, stdout, stderr io.Writer) error {
+	load := LoadConfig
+	if noEnv {
+		load = loadPartial
+	}
+	_, err := load(path)
 	var mistakes yaml.Errors
 	if errors.As(err, &mistakes) {
 		fmt.Fprintln(stderr, mistakes.Error())
@@ -75,6 +81,12 @@ func CheckConfig(path string, stdout, stderr io.Writer) error {
 	}
 	_, err = fmt.Fprintf(stdout, "%s: ok\n", path)
 	return err
+}
+
+// loadPartial is LoadConfig without the variables and files of secrets that are missing.
+func loadPartial(path string) (config.Config, error) {
+	cfg, err := config.LoadPartial(path, checkDatabases, checkStatements, checkStreams, checkPopups)
+	return cfg, exit.UsageError(err)
 }
 
 // PrintConfig prints the effective configuration of a file, or the built-in one if path is
@@ -116,7 +128,7 @@ func ReloadConfig(ctx context.Context, path, address string, stdout io.Writer) e
 // checkDatabases rejects invalid database addresses.
 func checkDatabases(c config.Config) []config.Mistake {
 	var found []config.Mistake
-	check := func(path string, address config.Secret) {
+	check := func(path string, address config.Address) {
 		if address == "" {
 			return
 		}
@@ -129,46 +141,85 @@ func checkDatabases(c config.Config) []config.Mistake {
 	for i, f := range c.Feeds {
 		check(fmt.Sprintf("feeds[%d].database", i), f.Database)
 	}
+	for i, q := range c.Queries {
+		check(fmt.Sprintf("queries[%d].database", i), q.Database)
+	}
 	for i, s := range c.Streams {
 		check(fmt.Sprintf("streams[%d].database", i), s.Database)
 	}
 	return found
 }
 
-// checkStatements rejects feeds whose statements cannot be parsed or whose parameters differ
-// from params.
+// checkStatements rejects feeds and queries whose statements cannot be parsed or whose
+// parameters differ from params, and feeds whose statements are ordered or limited.
 func checkStatements(c config.Config) []config.Mistake {
 	var found []config.Mistake
-	for i, f := range c.Feeds {
-		path := fmt.Sprintf("feeds[%d]", i)
-		url, err := database.Parse(cmp.Or(f.Database.Reveal(), c.Database.Reveal()))
-		if err != nil {
-			url = database.URL{} // checkDatabases reports it
+	check := func(path, sql string, params []string, address config.Address, isFeed bool) {
+		if strings.TrimSpace(sql) == "" {
+			return // Validate reports it
 		}
-		if f.SQL == "" {
-			continue // Validate reports it
-		}
-		statement, err := plans.ParseStatement(f.SQL, url.Driver.Dialect())
+		statement, dialect, err := parseStatement(sql, address)
 		if err != nil {
 			found = append(found, config.Mistake{Path: path + ".sql", Rule: "cannot be parsed at " + err.Error()})
-			continue
+			return
 		}
-		names := statement.Names()
-		for _, name := range names {
-			if !slices.ContainsFunc(f.Params, func(p config.Param) bool { return p.Name == name }) {
-				found = append(found, config.Mistake{Path: path + ".sql", Rule: fmt.Sprintf("uses :%s, which is not in params; add %s: TYPE", name, name)})
+		if isFeed {
+			if err := plans.CheckUnordered(sql, dialect); err != nil {
+				found = append(found, config.Mistake{Path: path + ".sql", Rule: "is refused at " + err.Error()})
 			}
 		}
+		found = append(found, checkParams(path, statement.Names(), params)...)
+	}
+	for i, f := range c.Feeds {
+		var params []string
 		for _, p := range f.Params {
-			if !slices.Contains(names, p.Name) {
-				found = append(found, config.Mistake{Path: path + ".params." + p.Name, Rule: "is not used: sql does not contain :" + p.Name})
-			}
+			params = append(params, p.Name)
+		}
+		check(fmt.Sprintf("feeds[%d]", i), f.SQL, params, cmp.Or(f.Database, c.Database), true)
+	}
+	for i, q := range c.Queries {
+		var params []string
+		for _, p := range q.Params {
+			params = append(params, p.Name)
+		}
+		check(fmt.Sprintf("queries[%d]", i), q.SQL, params, cmp.Or(q.Database, c.Database), false)
+	}
+	return found
+}
+
+// parseStatement parses a statement of the database at an address. It also returns the dialect
+// in which it was read. If the address is missing, as it may come from a flag, or cannot be
+// read, which checkDatabases reports, any dialect will do.
+func parseStatement(sql string, address config.Address) (statement plans.Statement, dialect plans.Dialect, err error) {
+	dialects := []plans.Dialect{plans.Postgres, plans.MySQL, plans.SQLite}
+	if url, err := database.Parse(address.Reveal()); err == nil {
+		dialects = []plans.Dialect{url.Driver.Dialect()}
+	}
+	for _, dialect = range dialects {
+		if statement, err = plans.ParseStatement(sql, dialect); err == nil {
+			break
+		}
+	}
+	return statement, dialect, err
+}
+
+// checkParams compares the parameters of a statement with those that are declared.
+func checkParams(path string, names, params []string) []config.Mistake {
+	var found []config.Mistake
+	for _, name := range names {
+		if !slices.Contains(params, name) {
+			found = append(found, config.Mistake{Path: path + ".sql", Rule: fmt.Sprintf("uses :%s, which is not in params; add %s: TYPE", name, name)})
+		}
+	}
+	for _, name := range params {
+		if !slices.Contains(names, name) {
+			found = append(found, config.Mistake{Path: path + ".params." + name, Rule: "is not used: sql does not contain :" + name})
 		}
 	}
 	return found
 }
 
-// checkStreams rejects streams whose columns contradict each other.
+// checkStreams rejects columns of streams that are wrong each by itself, or together.
 func checkStreams(c config.Config) []config.Mistake {
 	var found []config.Mistake
 	for i := range c.Streams {
@@ -176,8 +227,16 @@ func checkStreams(c config.Config) []config.Mistake {
 		if s.Incomplete() {
 			continue // Validate reports it
 		}
-		if _, err := stream.NewSchema(streamDefinition(s)); err != nil {
-			found = append(found, config.Mistake{Path: fmt.Sprintf("streams[%d].columns", i), Rule: cause(err)})
+		path, before := fmt.Sprintf("streams[%d].columns", i), len(found)
+		all := streamDefinition(s)
+		for _, column := range all.Columns {
+			one := stream.Definition{Name: s.Path, Table: s.Table, Columns: []stream.Column{column}}
+			if _, err := stream.NewSchema(one); err != nil {
+				found = append(found, config.Mistake{Path: path + "." + column.Name, Rule: cause(err)})
+			}
+		}
+		if _, err := stream.NewSchema(all); err != nil && len(found) == before {
+			found = append(found, config.Mistake{Path: path, Rule: cause(err)})
 		}
 	}
 	return found

@@ -17,7 +17,6 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/exit"
-	"spillway/internal/plans"
 	"spillway/internal/serve/admin"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/freight"
@@ -425,8 +424,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	p := &c.Popups
 	var found []config.Mistake
 	add := func(path, rule string) { found = append(found, config.Mistake{Path: "popups." + path, Rule: rule}) }
-	url, err := database.Parse(cmp.Or(p.Database, c.Database).Reveal())
-	if err != nil && p.Database != "" {
+	if _, err := database.Parse(p.Database.Reveal()); err != nil && p.Database != "" {
 		add("database", cause(err))
 	}
 	for _, a := range popupAttributes(p) {
@@ -440,7 +438,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	if p.AttributesSQL == "" {
 		return found
 	}
-	statement, err := plans.ParseStatement(p.AttributesSQL, url.Driver.Dialect())
+	statement, _, err := parseStatement(p.AttributesSQL, cmp.Or(p.Database, c.Database))
 	if err != nil {
 		add("attributes_sql", "cannot be parsed at "+err.Error())
 		return found

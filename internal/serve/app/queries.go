@@ -73,8 +73,12 @@ func (p *queryPart) close() {
 
 // queryConfig converts a query's configuration.
 func (a *app) queryConfig(c *config.Query) (query.Config, error) {
+	d, err := queryDefinition(c)
+	if err != nil {
+		return query.Config{}, err
+	}
 	cfg := query.Config{
-		Definition: query.Definition{Name: c.Path, SQL: c.SQL},
+		Definition: d,
 		Limit:      query.Limit{Rows: c.RowsMax, Bytes: c.BytesMax},
 		Timeout:    c.Timeout,
 		TTL:        c.TTL,
@@ -86,17 +90,23 @@ func (a *app) queryConfig(c *config.Query) (query.Config, error) {
 	if c.One {
 		cfg.Limit.Rows = 1
 	}
-	for _, q := range c.Params {
-		p, err := q.Param()
-		if err != nil {
-			return cfg, err
-		}
-		cfg.Params = append(cfg.Params, p)
-	}
 	if c.Cache == "redis" {
 		cfg.Shared = &query.Shared{Get: a.redis.Get, Put: a.redis.Put, Claim: a.redis.Claim, Hold: a.redis.Hold, Release: a.redis.Release}
 	}
 	return cfg, nil
+}
+
+// queryDefinition turns the configuration's query into the engine's.
+func queryDefinition(c *config.Query) (query.Definition, error) {
+	d := query.Definition{Name: c.Path, SQL: c.SQL}
+	for _, q := range c.Params {
+		p, err := q.Param()
+		if err != nil {
+			return d, err
+		}
+		d.Params = append(d.Params, p)
+	}
+	return d, nil
 }
 
 func (a *app) queryStats() []query.Stats {

@@ -127,7 +127,7 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 		return cfg, false, exit.UsageError(err)
 	}
 	if cfg.Database == "" {
-		cfg.Database = config.Secret("sqlite:" + filepath.Join(cfg.Data, "spillway.db"))
+		cfg.Database = config.Address("sqlite:" + filepath.Join(cfg.Data, "spillway.db"))
 		demo = o.File == ""
 	}
 	return cfg, demo, nil

@@ -84,7 +84,7 @@ const (
 
 // streamDefinition turns the configuration's stream into the engine's.
 func streamDefinition(c *config.Stream) stream.Definition {
-	d := stream.Definition{Name: c.Path, Table: c.Table, Extra: c.Extra, Key: c.Key, OrderBy: c.OrderBy, AnyKeyCollation: c.KeyCollation == "accept"}
+	d := stream.Definition{Name: c.Path, Table: c.Table, Extra: c.Extra, Key: c.Key, OrderBy: c.OrderBy, AnyKeyCollation: c.KeyCollation == "accept", Spooled: c.Ack == stream.AckSpool}
 	if c.Fsync != "on" {
 		d.Fsync = stream.Fsync(c.Fsync)
 	}

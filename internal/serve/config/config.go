@@ -18,8 +18,8 @@ type Config struct {
 	Listen        string        `yaml:"listen" doc:"public listener, HOST:PORT or unix:PATH"`
 	Admin         Admin         `yaml:"admin" doc:"admin listener"`
 	Data          string        `yaml:"data" doc:"directory of all files that Spillway writes"`
-	Database      Secret        `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH; empty: SQLite in data"`
-	Replica       Secret        `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers and is not late; empty: none"`
+	Database      Address       `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH, or a block of url, user and password; empty: SQLite in data"`
+	Replica       Address       `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers and is not late; empty: none"`
 	ReplicaLagMax time.Duration `yaml:"replica_lag_max" range:"2s..24h" doc:"age of the replica's rows while the primary answers" over:"the primary answers; 'spillway_replica_late'"`
 	Redis         Secret        `yaml:"redis" doc:"address of Redis (redis://, rediss:// or unix://) for the probe, shared caches and popups; empty: none"`
 	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
@@ -79,7 +79,7 @@ type Log struct {
 type Feed struct {
 	Path       string        `yaml:"path" doc:"starts with /"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same feed"`
-	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
+	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" doc:"output columns that order the feed: unique together, NOT NULL, immutable; descending unless followed by asc"`
 	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid"`
@@ -101,7 +101,7 @@ type Feed struct {
 type Query struct {
 	Path       string        `yaml:"path" doc:"starts with /"`
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same query"`
-	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
+	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
 	Params     QueryParams   `yaml:"params" doc:"NAME: TYPE, as in feeds, or NAME: {type, default, list_max}: optional if it has a default; with list_max (1 to 1000) a list of up to that many values"`
 	One        bool          `yaml:"one" doc:"the response is the only row as an object, or 404; rows_max is 1"`

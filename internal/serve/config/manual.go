@@ -81,6 +81,8 @@ func values(t reflect.Type, tag reflect.StructTag) string {
 	switch t {
 	case reflect.TypeFor[Secret]():
 		return "secret"
+	case reflect.TypeFor[Address]():
+		return "address"
 	case reflect.TypeFor[[]Secret]():
 		return "secrets"
 	case reflect.TypeFor[Keys]():

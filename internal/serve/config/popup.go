@@ -5,7 +5,7 @@ import "time"
 // Popups configures popups. Campaigns are not part of it, because they change at run time.
 type Popups struct {
 	Path              string        `yaml:"path" doc:"starts with /; PATH/click and PATH/dismiss take the answers; empty: no popups"`
-	Database          Secret        `yaml:"database" doc:"database of campaigns, states and events; empty: the top-level one"`
+	Database          Address       `yaml:"database" doc:"database of campaigns, states and events; empty: the top-level one"`
 	Store             string        `yaml:"store" enum:"memory,redis" doc:"states in this process, the only one on its database (memory), or in redis for any number of replicas (redis)"`
 	MemoryUsers       int           `yaml:"memory_users" range:"1..1000000000" doc:"with store memory, states (one per user and placement, 170 bytes each)" over:"503 for new users, or as on_unavailable says; 'spillway_popup_states'"`
 	SpoolBytes        int           `yaml:"spool_bytes" range:"1048576..1099511627776" doc:"with store memory, disk for events that the database does not have yet" over:"503, or as on_unavailable says; 'spillway_popup_record_errors_total'"`

@@ -55,6 +55,8 @@ func (p *printer) value(v reflect.Value, indent string) {
 		p.columns(x, indent)
 	case Secret:
 		p.line(scalar(x.String()))
+	case Address:
+		p.line(scalar(x.String()))
 	case time.Duration:
 		p.line(shortDuration(x))
 	case string:

@@ -177,7 +177,7 @@ func TestPrintReadsBack(t *testing.T) {
 		f := &c.Feeds[0]
 		f.SQL = "S" + text.Draw(t, "sql")
 		c.Redis = Secret("redis://:" + rapid.StringMatching(`[!-~]{1,10}`).Draw(t, "password") + "@h")
-		f.Database = Secret("sqlite:" + strings.ReplaceAll(text.Draw(t, "file"), "***", ""))
+		f.Database = Address("sqlite:" + strings.ReplaceAll(text.Draw(t, "file"), "***", ""))
 		if rapid.Bool().Draw(t, "wide") {
 			f.Key = Keys{{Name: "no", Ascending: true}, {Name: "NULL"}, {Name: "größe"}}
 			f.Params = Params{{"y", "text"}, {"null", "uuid"}}

@@ -19,6 +19,17 @@ func Load(path string, checks ...Check) (Config, error) {
 	return Read(path, src, os.LookupEnv, os.ReadFile, checks...)
 }
 
+// LoadPartial is Load, but a variable that is not set and a file of a secret that cannot be
+// read are no mistakes. Such a value stays as written, or at its default if it is no text,
+// and breaks no rule.
+func LoadPartial(path string, checks ...Check) (Config, error) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	return decode(path, src, yaml.Options{Env: os.LookupEnv, ReadFile: os.ReadFile, Partial: true}, checks)
+}
+
 // Read reads a configuration from YAML. name stands for the file in errors; env looks up
 // an environment variable for ${NAME}; readFile reads the file of a secret written as
 // file:PATH.
@@ -26,9 +37,12 @@ func Load(path string, checks ...Check) (Config, error) {
 // The error is yaml.Errors with every mistake found: those of the file's form, those of
 // Validate, and those of the checks. It quotes no secret.
 func Read(name string, src []byte, env func(string) (string, bool), readFile func(string) ([]byte, error), checks ...Check) (Config, error) {
-	document, err := yaml.Parse(name, src, yaml.Options{
-		Empty: "; for the built-in configuration give no file", Env: env, ReadFile: readFile, Preset: preset,
-	})
+	return decode(name, src, yaml.Options{Env: env, ReadFile: readFile}, checks)
+}
+
+func decode(name string, src []byte, options yaml.Options, checks []Check) (Config, error) {
+	options.Empty, options.Preset = "; for the built-in configuration give no file", preset
+	document, err := yaml.Parse(name, src, options)
 	if err != nil {
 		return Config{}, err
 	}

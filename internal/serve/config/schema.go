@@ -75,6 +75,13 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 		return columnsSchema()
 	case Secret:
 		return map[string]any{"type": "string"}
+	case Address:
+		text := map[string]any{"type": "string"}
+		block := map[string]any{
+			"type": "object", "additionalProperties": false, "required": []string{"url"},
+			"properties": map[string]any{"url": text, "user": text, "password": text},
+		}
+		return map[string]any{"anyOf": []any{text, block}}
 	case time.Duration:
 		return map[string]any{"type": "string", "pattern": durationPattern, "default": shortDuration(x)}
 	case string:

@@ -6,7 +6,7 @@ import "time"
 type Stream struct {
 	Path          string        `yaml:"path" doc:"starts with /; records are posted here"`
 	Aliases       []string      `yaml:"aliases" doc:"further paths of the same stream"`
-	Database      Secret        `yaml:"database" doc:"empty: the top-level one"`
+	Database      Address       `yaml:"database" doc:"empty: the top-level one"`
 	Table         string        `yaml:"table" doc:"NAME or SCHEMA.NAME"`
 	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length}; integer, real, decimal, text, boolean, timestamp, json or uuid"`
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields of a record; empty: such records are rejected"`

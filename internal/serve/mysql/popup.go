@@ -104,7 +104,7 @@ func (db *DB) Popups() *Popups {
 // Close does nothing: the connections belong to the DB.
 func (p *Popups) Close() error { return nil }
 
-// EnsureTables creates the tables that are missing.
+// EnsureTables creates the tables that are missing. If all exist, it checks the privileges.
 func (p *Popups) EnsureTables(ctx context.Context) error {
 	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
 		engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
@@ -118,7 +118,7 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 			}
 		}
 		if len(engines) == len(popupTables) {
-			return nil
+			return checkRights(ctx, se, popupRights)
 		}
 		for _, sql := range popupTables {
 			if err := se.Exec(ctx, sql); err != nil {
@@ -128,7 +128,7 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("create the tables popup_*: %w", err)
+		return fmt.Errorf("prepare the tables popup_*: %w", err)
 	}
 	return nil
 }

@@ -92,9 +92,9 @@ func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
 // Close does nothing: the connections belong to the DB.
 func (st *Stream) Close() error { return nil }
 
-// Check has the database prepare the stream's statement, and creates the stream's own
-// tables if they are missing, except those of a spool. The upgrade of a table of an earlier
-// version may take any time.
+// Check has the database prepare the stream's statement, creates the stream's own tables if
+// they are missing, and checks the privileges. The upgrade of a table of an earlier version may
+// take any time.
 func (st *Stream) Check(ctx context.Context) error {
 	var err error
 	if !st.ready.Load() {
@@ -102,11 +102,13 @@ func (st *Stream) Check(ctx context.Context) error {
 	}
 	if err == nil {
 		err = st.db.withSession(ctx, func(ctx context.Context, se *session) error {
-			if err := st.prepareTables(ctx, se, false); err != nil {
+			if err := st.prepareTables(ctx, se, st.def.Spooled); err != nil {
 				return err
 			}
-			_, err := se.prepare(ctx, st.insert(1, false))
-			return err
+			if _, err := se.prepare(ctx, st.insert(1, false)); err != nil {
+				return err
+			}
+			return checkRights(ctx, se, st.ownRights())
 		})
 	}
 	if err != nil {

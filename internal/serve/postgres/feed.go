@@ -54,11 +54,7 @@ func numbered(sql string, params []feed.Param) (string, error) {
 	}
 	return parsed.Render(func(name string) string {
 		i := param.Index(params, name)
-		array := ""
-		if params[i].ListMax > 0 {
-			array = "[]"
-		}
-		return fmt.Sprintf("$%d::%s%s", i+1, castOf(params[i].Type), array)
+		return fmt.Sprintf("$%d::%s", i+1, castOf(params[i]))
 	}), nil
 }
 

@@ -95,14 +95,17 @@ func (db *DB) Popups() *Popups {
 // Close does nothing: the connections belong to the DB.
 func (p *Popups) Close() error { return nil }
 
-// EnsureTables creates the tables that are missing.
+// EnsureTables creates the tables that are missing. If all exist, it checks the privileges.
 func (p *Popups) EnsureTables(ctx context.Context) error {
 	const present = `SELECT count(*) = 7 FROM unnest(ARRAY['popup_campaigns', 'popup_version', 'popup_events', 'popup_state',
 		'popup_counts', 'popup_queues', 'popup_holder']) AS t(name) WHERE to_regclass(t.name) IS NOT NULL`
 	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var all bool
-		if err := conn.QueryRow(ctx, present, pgx.QueryExecModeExec).Scan(&all); err != nil || all {
+		if err := conn.QueryRow(ctx, present, pgx.QueryExecModeExec).Scan(&all); err != nil {
 			return err
+		}
+		if all {
+			return checkRights(ctx, conn.PgConn(), popupRights)
 		}
 		const lock = 0x706f707570 // concurrent IF NOT EXISTS can fail without a lock
 		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s; %s COMMIT", lock, commitLocally, popupTables)).ReadAll()
@@ -112,7 +115,7 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("create the tables popup_*: %w", err)
+		return fmt.Errorf("prepare the tables popup_*: %w", err)
 	}
 	return nil
 }

@@ -110,17 +110,21 @@ func (w *writer) bound(until bool) string {
 	return lead + " AND " + text
 }
 
-// castOf returns the SQL type of a parameter.
-func castOf(t feed.ParamType) string {
-	switch t {
+// castOf returns the SQL type of a parameter. A list is an array.
+func castOf(p feed.Param) string {
+	name := string(p.Type) // text, boolean, uuid
+	switch p.Type {
 	case feed.Integer:
-		return "bigint"
+		name = "bigint"
 	case feed.Real:
-		return "double precision"
+		name = "double precision"
 	case feed.Timestamp:
-		return "timestamptz"
+		name = "timestamptz"
 	}
-	return string(t) // text, boolean, uuid
+	if p.ListMax > 0 {
+		name += "[]"
+	}
+	return name
 }
 
 func quoteIdentifier(name string) string {

@@ -113,11 +113,11 @@ func (st *Stream) Ping(ctx context.Context) error { return st.db.Ping(ctx) }
 func (st *Stream) Close() error { return nil }
 
 // Check has the database prepare and explain the stream's statements, and creates the
-// stream's own tables if they are missing. EXPLAIN checks the privileges without writing;
-// preparing a statement does not.
+// stream's own tables if they are missing. EXPLAIN checks the privileges of these statements
+// without writing; the others are looked up.
 func (st *Stream) Check(ctx context.Context) error {
 	err := st.withConn(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := st.prepareTables(ctx, conn, false); err != nil {
+		if err := st.prepareTables(ctx, conn, st.def.Spooled); err != nil {
 			return err
 		}
 		for _, s := range []*statement{st.batch, st.keys, st.rows} {
@@ -130,7 +130,7 @@ func (st *Stream) Check(ctx context.Context) error {
 				return err
 			}
 		}
-		return nil
+		return st.checkRights(ctx, conn)
 	})
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", st.def.Name, err)

@@ -60,6 +60,9 @@ type Definition struct {
 	// their requests. "": in any order.
 	OrderBy string
 	Fsync   Fsync
+	// Spooled says that batches come from a spool, so that the database also needs the tables
+	// of marks.
+	Spooled bool
 	// AnyKeyCollation accepts key columns of texts for which the database takes different
 	// texts as equal, such as ab and AB. Only the first of these records is stored.
 	AnyKeyCollation bool

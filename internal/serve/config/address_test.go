@@ -1,0 +1,115 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"spillway/internal/yaml"
+)
+
+func TestAddressBlock(t *testing.T) {
+	env := map[string]string{"DB_USER": "ann", "DB_PASSWORD": "p@ss:w/rd%"}
+	read := func(block string) (Address, error) {
+		c, err := readText("database: {"+block+"}\n", env)
+		return c.Database, err
+	}
+	good := func(block string, want Address) {
+		t.Helper()
+		if got, err := read(block); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", block, got.Reveal(), err, want.Reveal())
+		}
+	}
+	bad := func(block, says string) {
+		t.Helper()
+		if got, err := read(block); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %q, %v; want %s", block, got.Reveal(), err, says)
+		}
+	}
+	good(`url: "postgres://db/app"`, "postgres://db/app")
+	good(`url: "postgres://db/app", user: "${DB_USER}", password: "${DB_PASSWORD}"`, "postgres://ann:p%40ss%3Aw%2Frd%25@db/app")
+	good(`url: "postgres://ann@db/app?sslmode=disable", password: "ü"`, "postgres://ann:%C3%BC@db/app?sslmode=disable")
+	good(`url: "postgres:///app?host=/run", user: ann`, "postgres://ann@/app?host=/run")
+	good(`url: "mysql:///app?socket=/a@b", user: "a b", password: "-._~"`, "mysql://a%20b:-._~@/app?socket=/a@b")
+	good(`url: "mysql://unix(/run/m.sock)/app", user: ann, password: x`, "mysql://ann:x@unix(/run/m.sock)/app")
+	good(`url: "sqlite:app.db"`, "sqlite:app.db")
+	bad(`user: ann`, "must have a url")
+	bad(`url: "postgres://ann@db/app", user: ann`, "a user in url and in user")
+	bad(`url: "postgres:///app?user=ann", user: ann`, "a user in url and in user")
+	bad(`url: "postgres://ann:s3cret@db/app", password: x`, "a password in url and in password")
+	bad(`url: "postgres://ann@db/app?p%61ssword=s3cret", password: x`, "a password in url and in password")
+	bad(`url: "postgres://db/app", password: s3cret`, "must have a user")
+	bad(`url: "sqlite:app.db", user: ann, password: s3cret`, "SQLite has neither")
+	bad(`url: "postgres://db/app", usr: ann`, "unknown key; did you mean user?")
+	bad(`url: "postgres://***@db/app"`, "holds ***")
+}
+
+// The URL has the user and the password that were given, and shows no password.
+func TestAddressEncoding(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringMatching(`.{1,12}`)
+		user, password := text.Draw(t, "user"), "Zq7"+text.Draw(t, "password")+"9Xz"
+		a, problem := credentials{URL: "postgres://db/app", User: Secret(user), Password: Secret(password)}.address()
+		if problem != "" {
+			t.Fatal(problem)
+		}
+		u, err := url.Parse(a.Reveal())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := u.User.Password(); got != password || u.User.Username() != user || u.Host != "db" {
+			t.Fatalf("%q: user %q, password %q", a.Reveal(), u.User.Username(), got)
+		}
+		for _, shown := range []string{fmt.Sprintf("%v %+v %#v %q", a, a, a, a), a.LogValue().String()} {
+			if strings.Contains(shown, encode(password)) || strings.Contains(shown, password) {
+				t.Fatalf("shows %s", shown)
+			}
+		}
+	})
+}
+
+// A value that is not known breaks no rule; the others are checked.
+func TestPartial(t *testing.T) {
+	text := `listen: ${HOST}:8080
+database: {url: "postgres://db/app", user: "${USER_NAME}", password: "file:/no/such"}
+replica: ${REPLICA}
+admin: {listen: "0.0.0.0:9090", token: "${TOKEN}"}
+keys: ["${KEY}"]
+pool: {max: "${MAX}", connect_timeout: "${WAIT}"}
+feeds:
+  - path: ${PATH_NAME}
+    sql: SELECT id FROM ${TABLE_NAME}
+    key: ${KEY_NAME} other words
+    database: file:/no/such
+  - path: bad
+    sql: SELECT 1
+    key: id
+`
+	_, err := readPartial(text, nil)
+	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "feeds[1].path: must start with /") {
+		t.Errorf("%v", err)
+	}
+	if c, err := readPartial(strings.Replace(text, "path: bad", "path: /good", 1), map[string]string{"MAX": "7", "REPLICA": "postgres://b/app"}); err != nil || c.Pool.Max != 7 || c.Replica != "postgres://b/app" || !c.Feeds[0].Database.IsUnknown() {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := readPartial("listen: ${}\n", nil); err == nil {
+		t.Error("a variable without a name is accepted")
+	}
+}
+
+// readText reads a configuration in which only these variables are set, and no file exists.
+func readText(text string, env map[string]string) (Config, error) { return readWith(text, env, false) }
+
+func readPartial(text string, env map[string]string) (Config, error) {
+	return readWith(text, env, true)
+}
+
+func readWith(text string, env map[string]string, partial bool) (Config, error) {
+	return decode("spillway.yaml", []byte(text), yaml.Options{
+		Env:      func(name string) (string, bool) { value, set := env[name]; return value, set },
+		ReadFile: testFile, Partial: partial,
+	}, nil)
+}

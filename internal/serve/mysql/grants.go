@@ -1,0 +1,247 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"spillway/internal/database"
+	"spillway/internal/plans"
+)
+
+// rights are the privileges that the adapter needs on a table of its own.
+type rights struct {
+	table, column string   // some column
+	privileges    []string // of the table
+	create        string
+}
+
+// streamRights are for every stream, drainRights in addition for those with a spool.
+var (
+	streamRights = []rights{
+		{"spillway_batches", "results", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, streamTables[0]},
+		{"spillway_requests", "outcome", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, streamTables[1]},
+	}
+	drainRights = []rights{
+		{"spillway_epochs", "stream", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, streamTables[2]},
+		{"spillway_drained", "results", []string{"SELECT", "INSERT", "DELETE"}, streamTables[3]},
+	}
+	// spoolsRights is for the table that an earlier version has left.
+	spoolsRights = rights{"spillway_spools", "results", []string{"SELECT", "UPDATE"}, ""}
+	popupRights  = []rights{
+		{"popup_campaigns", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[0]},
+		{"popup_version", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[1]},
+		{"popup_events", "kind", []string{"SELECT", "INSERT"}, popupTables[2]},
+		{"popup_state", "state", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[3]},
+		{"popup_counts", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[4]},
+		{"popup_queues", "sequence", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[5]},
+		{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[6]}, // REPLACE deletes
+	}
+)
+
+// errRights is the error of a user without a privilege that the server needs.
+var errRights = errors.New("the user lacks privileges")
+
+// Error numbers of a missing privilege.
+const (
+	numTableDenied  = 1142
+	numColumnDenied = 1143
+)
+
+// checkRights returns an error that names the privileges which the user lacks on tables that
+// exist. Preparing a statement checks them, whatever role or schema they come from.
+func checkRights(ctx context.Context, se *session, tables []rights) error {
+	var missing []string
+	for _, t := range tables {
+		for _, privilege := range t.privileges {
+			sql := map[string]string{
+				"SELECT": "SELECT " + t.column + " FROM " + t.table,
+				"INSERT": "INSERT INTO " + t.table + " (" + t.column + ") VALUES (?)",
+				"UPDATE": "UPDATE " + t.table + " SET " + t.column + " = ?",
+				"DELETE": "DELETE FROM " + t.table,
+			}[privilege]
+			stmt, err := se.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql)
+			switch {
+			case isRefusal(err, numTableDenied) || isRefusal(err, numColumnDenied):
+				missing = append(missing, privilege+" on "+t.table)
+			case err != nil:
+				return fmt.Errorf("check %s on %s: %w", privilege, t.table, err)
+			default:
+				_ = stmt.Close() // the server does not answer
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s; spillway grants prints all that it needs", errRights, strings.Join(missing, ", "))
+}
+
+// ownRights returns the privileges on the stream's own tables.
+func (st *Stream) ownRights() []rights {
+	switch {
+	case !st.def.Spooled:
+		return streamRights
+	case st.spools.Load():
+		return append(slices.Concat(streamRights, drainRights), spoolsRights)
+	}
+	return slices.Concat(streamRights, drainRights)
+}
+
+// Role returns what has to be run first for a user, USER or USER@HOST: its creation, locked
+// because it has no password yet, and the database of the server's own tables.
+func (db *DB) Role(ctx context.Context, name string) (database.Role, error) {
+	user, host, found := strings.Cut(name, "@")
+	if !found {
+		host = "%"
+	}
+	if user == "" || strings.ContainsAny(name, "'\"`\\") {
+		return database.Role{}, fmt.Errorf("%q is no user; write USER or USER@HOST without quotes", name)
+	}
+	r := database.Role{Name: "'" + user + "'@'" + host + "'"}
+	r.Then = "ALTER USER " + r.Name + " IDENTIFIED BY 'its password' ACCOUNT UNLOCK"
+	err := db.withSession(ctx, func(ctx context.Context, se *session) error {
+		rows, err := se.Query(ctx, "SELECT DATABASE()")
+		if err != nil {
+			return fmt.Errorf("look up the database: %w", err)
+		}
+		r.First = []string{
+			"CREATE USER IF NOT EXISTS " + r.Name + " ACCOUNT LOCK",
+			"USE " + quoteName(rows[0][0]),
+		}
+		return nil
+	})
+	return r, err
+}
+
+// Grants returns what measuring the lag of a replica needs: with GTIDs nothing.
+func (db *DB) Grants(ctx context.Context) ([]database.Grant, error) {
+	var grants []database.Grant
+	err := db.withSession(ctx, func(ctx context.Context, se *session) error {
+		if se.Server.MariaDB {
+			return nil
+		}
+		rows, err := se.Query(ctx, "SELECT @@GLOBAL.gtid_mode")
+		if err != nil {
+			return fmt.Errorf("look up gtid_mode: %w", err)
+		}
+		if !strings.HasPrefix(rows[0][0], "ON") {
+			grants = []database.Grant{{Privileges: []string{"REPLICATION CLIENT"}, Object: "*.*"}}
+		}
+		return nil
+	})
+	return grants, err
+}
+
+// Grants returns what reading the feed needs.
+func (f *Feed) Grants(ctx context.Context) ([]database.Grant, error) {
+	var grants []database.Grant
+	err := f.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		return se.addReads(ctx, &grants, f.def.SQL, "")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: find the tables of the statement: %w", f.def.Name, err)
+	}
+	return grants, nil
+}
+
+// Grants returns what the query needs.
+func (q *Query) Grants(ctx context.Context) ([]database.Grant, error) {
+	return q.expansions[0].Grants(ctx)
+}
+
+// addReads adds what reading with a statement needs. EXPLAIN, which checks statements at
+// startup, also needs the definitions of views and the tables behind them. Names without a
+// schema are in schema; "": in the session's database.
+func (se *session) addReads(ctx context.Context, grants *[]database.Grant, sql, schema string) error {
+	names, err := plans.Tables(sql, plans.MySQL)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		rows, err := se.texts(ctx, "SELECT t.TABLE_SCHEMA, t.TABLE_NAME, COALESCE(v.VIEW_DEFINITION, '') FROM information_schema.TABLES t "+
+			"LEFT JOIN information_schema.VIEWS v ON v.TABLE_SCHEMA = t.TABLE_SCHEMA AND v.TABLE_NAME = t.TABLE_NAME "+
+			"WHERE t.TABLE_SCHEMA = COALESCE(NULLIF(?, ''), NULLIF(?, ''), DATABASE()) AND t.TABLE_NAME = ?", name.Schema, schema, name.Name)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			object := plans.TableName{Schema: row[0], Name: row[1]}.SQL(plans.MySQL)
+			if slices.ContainsFunc(*grants, func(g database.Grant) bool { return g.Object == object }) {
+				continue
+			}
+			g := database.Grant{Privileges: []string{"SELECT"}, Object: object}
+			if row[2] != "" {
+				g.Privileges = append(g.Privileges, "SHOW VIEW")
+			}
+			*grants = append(*grants, g)
+			if err := se.addReads(ctx, grants, row[2], row[0]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Grants returns what storing the stream's records needs.
+func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
+	name := plans.ParseTableName(st.def.Table)
+	var grants []database.Grant
+	err := st.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		rows, err := se.texts(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = COALESCE(NULLIF(?, ''), DATABASE()) AND TABLE_NAME = ?", name.Schema, name.Name)
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return fmt.Errorf("there is no table %s", st.def.Table)
+		}
+		table := database.Grant{Privileges: []string{"INSERT"}, Object: plans.TableName{Schema: rows[0][0], Name: rows[0][1]}.SQL(plans.MySQL)}
+		if len(st.def.Key) > 0 { // ON DUPLICATE KEY UPDATE
+			table.Privileges = append(table.Privileges, "SELECT", "UPDATE")
+		}
+		grants = append(grants, table)
+		needs := streamRights
+		if st.def.Spooled {
+			needs = append(slices.Concat(streamRights, drainRights), spoolsRights)
+		}
+		return se.addOwn(ctx, &grants, needs)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)
+	}
+	return grants, nil
+}
+
+// Grants returns what the popups need.
+func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
+	var grants []database.Grant
+	err := p.db.withSession(ctx, func(ctx context.Context, se *session) error {
+		return se.addOwn(ctx, &grants, popupRights)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("popups: %w", err)
+	}
+	return grants, nil
+}
+
+// addOwn adds the privileges on tables of the adapter, with the statements of those that are
+// missing. A table without a statement is left out if it is missing.
+func (se *session) addOwn(ctx context.Context, grants *[]database.Grant, needs []rights) error {
+	for _, need := range needs {
+		rows, err := se.texts(ctx, "SELECT DATABASE(), (SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?)", need.table)
+		if err != nil {
+			return fmt.Errorf("look up %s: %w", need.table, err)
+		}
+		g := database.Grant{Privileges: need.privileges, Object: plans.TableName{Schema: rows[0][0], Name: need.table}.SQL(plans.MySQL)}
+		if rows[0][1] == "0" {
+			if g.Create = need.create; g.Create == "" {
+				continue
+			}
+		}
+		*grants = append(*grants, g)
+	}
+	return nil
+}

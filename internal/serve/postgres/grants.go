@@ -1,0 +1,330 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spillway/internal/database"
+	"spillway/internal/plans"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
+)
+
+// rights are the privileges that the adapter needs on a table of its own.
+type rights struct {
+	table      string
+	privileges string // separated by commas
+}
+
+// streamRights are for every stream, drainRights in addition for those with a spool. A DELETE
+// that skips locked rows also needs UPDATE.
+var (
+	streamRights = []rights{{"spillway_batches", "SELECT, INSERT, UPDATE, DELETE"}, {"spillway_requests", "SELECT, INSERT, UPDATE, DELETE"}}
+	drainRights  = []rights{{"spillway_epochs", "SELECT, INSERT, UPDATE, DELETE"}, {"spillway_drained", "SELECT, INSERT, UPDATE, DELETE"}}
+	// spoolsRights is for the table that an earlier version has left.
+	spoolsRights = rights{"spillway_spools", "SELECT"}
+	popupRights  = []rights{
+		{"popup_campaigns", "SELECT, INSERT, UPDATE"},
+		{"popup_version", "SELECT, UPDATE"},
+		{"popup_events", "SELECT, INSERT"},
+		{"popup_state", "SELECT, INSERT, UPDATE"},
+		{"popup_counts", "SELECT, INSERT, UPDATE"},
+		{"popup_queues", "SELECT, INSERT, UPDATE"},
+		{"popup_holder", "SELECT, INSERT, UPDATE"},
+	}
+)
+
+// errRights is the error of a role without a privilege that the server needs.
+var errRights = errors.New("the role lacks privileges")
+
+// checkRights returns an error that names the privileges which the role of the session lacks
+// on tables that exist.
+func checkRights(ctx context.Context, conn *pgconn.PgConn, tables []rights) error {
+	var needs []string
+	for _, t := range tables {
+		for privilege := range strings.SplitSeq(t.privileges, ", ") {
+			needs = append(needs, fmt.Sprintf("('%s', '%s')", t.table, privilege))
+		}
+	}
+	rows, err := texts(ctx, conn, "SELECT format('GRANT %s ON %s TO %I', privilege, name, current_user) FROM (VALUES "+strings.Join(needs, ", ")+
+		") AS need(name, privilege) WHERE NOT has_table_privilege(to_regclass(name), privilege)")
+	if err != nil {
+		return fmt.Errorf("look up privileges: %w", err)
+	}
+	return lacking(rows)
+}
+
+// lacking returns errRights with the statements that grant what is missing; nil without one.
+func lacking(statements [][]string) error {
+	if len(statements) == 0 {
+		return nil
+	}
+	var all []string
+	for _, row := range statements {
+		all = append(all, row[0])
+	}
+	return fmt.Errorf("%w: run %s; spillway grants prints all that it needs", errRights, strings.Join(all, "; "))
+}
+
+// sequencesOf selects the sequences behind the defaults of a table: schema, name, column. An
+// identity column needs no privilege.
+const sequencesOf = `SELECT n.nspname, s.relname, a.attname FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid AND p.refclassid = 'pg_class'::regclass
+JOIN pg_class s ON s.oid = p.refobjid AND s.relkind = 'S' JOIN pg_namespace n ON n.oid = s.relnamespace
+WHERE d.adrelid = to_regclass($1::text) ORDER BY a.attnum`
+
+// sequences returns the sequences that an INSERT of the stream uses, as SQL writes them.
+func (st *Stream) sequences(ctx context.Context, conn *pgconn.PgConn) ([]string, error) {
+	rows, err := texts(ctx, conn, sequencesOf, st.tableName())
+	if err != nil {
+		return nil, fmt.Errorf("look up the sequences of %s: %w", st.def.Table, err)
+	}
+	var names []string
+	for _, row := range rows {
+		written := false
+		for _, c := range st.schema.Columns() {
+			written = written || c.Name == row[2]
+		}
+		if !written {
+			names = append(names, plans.TableName{Schema: row[0], Name: row[1]}.SQL(plans.Postgres))
+		}
+	}
+	return names, nil
+}
+
+// checkRights returns an error if the role lacks a privilege that EXPLAIN does not check: on
+// sequences, and on the stream's own tables.
+func (st *Stream) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
+	sequences, err := st.sequences(ctx, conn)
+	if err != nil {
+		return err
+	}
+	for _, name := range sequences {
+		rows, err := texts(ctx, conn, "SELECT format('GRANT USAGE ON SEQUENCE %s TO %I', $1::text, current_user) WHERE NOT has_sequence_privilege($1::text, 'USAGE, UPDATE')", name)
+		if err == nil {
+			err = lacking(rows)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return checkRights(ctx, conn, st.ownRights())
+}
+
+// ownRights returns the privileges on the stream's own tables.
+func (st *Stream) ownRights() []rights {
+	if !st.def.Spooled {
+		return streamRights
+	}
+	return append(slices.Concat(streamRights, drainRights), spoolsRights)
+}
+
+// Role returns what has to be run first for a role: its creation, CONNECT if not everybody
+// may, and the schema of the tables that the server creates.
+func (db *DB) Role(ctx context.Context, name string) (database.Role, error) {
+	role := plans.Postgres.Quote(name)
+	r := database.Role{Name: role}
+	err := db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		rows, err := texts(ctx, conn, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1::text), has_database_privilege('public', current_database(), 'CONNECT'), current_database(), COALESCE(current_schema(), 'public')", name)
+		if err != nil {
+			return fmt.Errorf("look up the role: %w", err)
+		}
+		row := rows[0]
+		if row[0] == "f" {
+			r.First = append(r.First, "CREATE ROLE "+role+" LOGIN")
+			r.Then = "ALTER ROLE " + role + " PASSWORD 'its password'"
+		}
+		if row[1] == "f" {
+			r.First = append(r.First, "GRANT CONNECT ON DATABASE "+plans.Postgres.Quote(row[2])+" TO "+role)
+		}
+		r.First = append(r.First, "SET search_path = "+plans.Postgres.Quote(row[3]))
+		return nil
+	})
+	return r, err
+}
+
+// ask runs statements of spillway grants on one connection.
+func (db *DB) ask(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
+	pooled, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer pooled.Release()
+	limited, cancel := context.WithTimeout(ctx, db.bounds.StatementTimeout+clientGrace)
+	defer cancel()
+	return work(limited, pooled.Conn().PgConn())
+}
+
+// Grants returns what measuring the lag of a replica needs: nothing.
+func (*DB) Grants(context.Context) ([]database.Grant, error) { return nil, nil }
+
+// Grants returns what reading the feed needs.
+func (f *Feed) Grants(ctx context.Context) ([]database.Grant, error) {
+	return f.db.readGrants(ctx, f.def.Name, f.def.SQL, f.def.Params)
+}
+
+// Grants returns what the query needs.
+func (q *Query) Grants(ctx context.Context) ([]database.Grant, error) {
+	return q.db.readGrants(ctx, q.def.Name, q.def.SQL, q.def.Params)
+}
+
+// dependencies selects what a view depends on: its kind, as GRANT names it, its schema, its
+// name, and whether everybody may use it. Of views that run with the rights of the caller, it
+// also selects what these depend on.
+const dependencies = `WITH RECURSIVE used (class, oid) AS (
+	SELECT d.refclassid, d.refobjid FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+	WHERE r.ev_class = 'pg_temp.spillway_grants'::regclass AND d.refobjid <> r.ev_class
+	UNION
+	SELECT d.refclassid, d.refobjid FROM used JOIN pg_class v ON used.class = 'pg_class'::regclass AND v.oid = used.oid AND v.relkind = 'v'
+	JOIN pg_rewrite r ON r.ev_class = v.oid JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refobjid <> v.oid
+	WHERE EXISTS (SELECT FROM pg_options_to_table(v.reloptions) AS o WHERE o.option_name = 'security_invoker' AND o.option_value::boolean)
+)
+SELECT DISTINCT 'TABLE', n.nspname, c.relname, '', false FROM used JOIN pg_class c ON class = 'pg_class'::regclass AND c.oid = used.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+UNION ALL
+SELECT DISTINCT 'FUNCTION', n.nspname, f.proname, pg_get_function_identity_arguments(f.oid), has_function_privilege('public', f.oid, 'EXECUTE')
+FROM used JOIN pg_proc f ON class = 'pg_proc'::regclass AND f.oid = used.oid JOIN pg_namespace n ON n.oid = f.pronamespace
+ORDER BY 1 DESC, 2, 3`
+
+// readGrants returns what reading with a statement needs. A temporary view, which is rolled
+// back, makes the database resolve the statement's names.
+func (db *DB) readGrants(ctx context.Context, name, sql string, params []feed.Param) ([]database.Grant, error) {
+	parsed, err := plans.ParseStatement(sql, plans.Postgres)
+	if err != nil {
+		return nil, err
+	}
+	body := parsed.Render(func(name string) string {
+		return "NULL::" + castOf(params[param.Index(params, name)])
+	})
+	var grants []database.Grant
+	err = db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		err := exec(ctx, conn, "BEGIN; CREATE TEMPORARY VIEW spillway_grants AS SELECT 1 AS one FROM ("+body+") AS statement")
+		var rows [][]string
+		if err == nil {
+			rows, err = texts(ctx, conn, dependencies)
+		}
+		if err = errors.Join(err, exec(ctx, conn, "ROLLBACK")); err != nil {
+			return fmt.Errorf("%s: find the tables of the statement: %w", name, err)
+		}
+		for _, row := range rows {
+			object := plans.TableName{Schema: row[1], Name: row[2]}.SQL(plans.Postgres)
+			switch {
+			case row[0] == "TABLE":
+				grants = append(grants, database.Grant{Privileges: []string{"SELECT"}, Object: object})
+			case row[4] == "f":
+				grants = append(grants, database.Grant{Privileges: []string{"EXECUTE"}, Object: "FUNCTION " + object + "(" + row[3] + ")"})
+			}
+			if err := addSchema(ctx, conn, &grants, row[1]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return grants, err
+}
+
+// addSchema adds USAGE of a schema, unless everybody has it.
+func addSchema(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Grant, schema string) error {
+	rows, err := texts(ctx, conn, "SELECT has_schema_privilege('public', $1::text, 'USAGE')", schema)
+	if err != nil {
+		return fmt.Errorf("look up the schema %s: %w", schema, err)
+	}
+	if rows[0][0] == "f" {
+		*grants = append(*grants, database.Grant{Privileges: []string{"USAGE"}, Object: "SCHEMA " + plans.Postgres.Quote(schema)})
+	}
+	return nil
+}
+
+// Grants returns what storing the stream's records needs.
+func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
+	var grants []database.Grant
+	err := st.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		rows, err := texts(ctx, conn, "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)", st.tableName())
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return fmt.Errorf("there is no table %s", st.def.Table)
+		}
+		if err := addSchema(ctx, conn, &grants, rows[0][0]); err != nil {
+			return err
+		}
+		table := database.Grant{Privileges: []string{"INSERT"}, Object: plans.TableName{Schema: rows[0][0], Name: rows[0][1]}.SQL(plans.Postgres)}
+		if len(st.def.Key) > 0 {
+			var key []string
+			for _, name := range st.def.Key {
+				key = append(key, plans.Postgres.Quote(name))
+			}
+			table.Privileges = append(table.Privileges, "SELECT ("+strings.Join(key, ", ")+")")
+		}
+		grants = append(grants, table)
+		sequences, err := st.sequences(ctx, conn)
+		if err != nil {
+			return err
+		}
+		for _, name := range sequences {
+			grants = append(grants, database.Grant{Privileges: []string{"USAGE"}, Object: "SEQUENCE " + name})
+		}
+		own := batchTables[:]
+		if st.def.Spooled {
+			own = slices.Concat(own, drainTables[:])
+		}
+		return addOwn(ctx, conn, &grants, st.ownRights(), own)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", st.def.Name, err)
+	}
+	return grants, nil
+}
+
+// Grants returns what the popups need.
+func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
+	var own []ownTable
+	for _, t := range popupRights {
+		own = append(own, ownTable{name: t.table, present: hasTable(t.table), create: popupTables})
+	}
+	var grants []database.Grant
+	err := p.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		return addOwn(ctx, conn, &grants, popupRights, own)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("popups: %w", err)
+	}
+	return grants, nil
+}
+
+// addOwn adds the privileges on tables of the adapter, with the statements of those that are
+// missing or incomplete. A table without a statement is left out if it is missing.
+func addOwn(ctx context.Context, conn *pgconn.PgConn, grants *[]database.Grant, needs []rights, own []ownTable) error {
+	creates := make(map[string]string)
+	for _, t := range own {
+		rows, err := texts(ctx, conn, "SELECT "+t.present)
+		if err != nil {
+			return fmt.Errorf("look up %s: %w", t.name, err)
+		}
+		if rows[0][0] != "t" && creates[t.name] == "" { // a second statement upgrades the table
+			creates[t.name] = strings.TrimSuffix(t.create, ";")
+		}
+	}
+	for _, need := range needs {
+		rows, err := texts(ctx, conn, "SELECT COALESCE((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)), current_schema(), 'public'), "+
+			"to_regclass($1::text) IS NULL", need.table)
+		if err != nil {
+			return fmt.Errorf("look up %s: %w", need.table, err)
+		}
+		create, missing := creates[need.table], rows[0][1] == "t"
+		if missing && create == "" {
+			continue
+		}
+		if err := addSchema(ctx, conn, grants, rows[0][0]); err != nil {
+			return err
+		}
+		object := plans.TableName{Schema: rows[0][0], Name: need.table}.SQL(plans.Postgres)
+		*grants = append(*grants, database.Grant{Privileges: strings.Split(need.privileges, ", "), Object: object, Create: create})
+	}
+	return nil
+}
