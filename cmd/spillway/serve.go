@@ -27,6 +27,6 @@ Examples:
 func (c *serveCmd) Run(env *environment) error {
 	return app.Serve(env.ctx, app.Options{
 		File: c.File, Listen: c.Listen, Admin: c.Admin, Database: c.Database, Redis: c.Redis, Data: c.Data,
-		Stdout: env.stdout, Stderr: env.stderr,
+		Version: versionText(), Revision: revisionText(), Stdout: env.stdout, Stderr: env.stderr,
 	})
 }

@@ -33,9 +33,10 @@ type app struct {
 	log            *slog.Logger
 	stdout, stderr io.Writer
 
-	cfg     config.Config
-	demo    bool // the freight app on its own SQLite
-	builtIn bool // without a configuration file
+	cfg               config.Config
+	demo              bool   // the freight app on its own SQLite
+	builtIn           bool   // without a configuration file
+	version, revision string // of the program
 
 	stores  stores
 	replica *replica  // nil: none
@@ -54,6 +55,9 @@ type app struct {
 	closeSpool   sync.Once
 
 	popups *popupPart // nil: none
+
+	reads     []part // the readiness of feeds and queries
+	readiness readiness
 }
 
 // run opens the parts and serves until ctx ends.
@@ -91,6 +95,7 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 	a.cfg.Admin.Listen = ln.Addr().String() // the port, if 0 was configured
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return adm.Serve(groupCtx, ln) })
+	group.Go(func() error { return a.watchReadiness(groupCtx, public) })
 	if a.replica != nil {
 		group.Go(func() error { return a.replica.watch(groupCtx) })
 	}

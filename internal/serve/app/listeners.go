@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -79,7 +78,7 @@ func (a *app) newAdmin(public *server.Server) (*admin.Server, error) {
 	}
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.log, Registry: registry,
-		Ready: func() []admin.Problem { return a.problems(public) }, Acks: a.streamAcks,
+		Ready: func() []admin.Part { return a.state(public) }, Acks: a.streamAcks,
 	}
 	if a.popups != nil {
 		cfg.Popups = a.popups.admin()
@@ -94,7 +93,7 @@ func (a *app) newAdmin(public *server.Server) (*admin.Server, error) {
 // register adds the metrics of all parts.
 func (a *app) register(registry *prometheus.Registry, public *server.Server) error {
 	collectors := []prometheus.Collector{
-		public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
+		admin.BuildInfo(a.version, a.revision), public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
 		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
 	if a.popups != nil {
@@ -112,31 +111,4 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 		}
 	}
 	return nil
-}
-
-// problems returns why the process is not ready.
-func (a *app) problems(public *server.Server) []admin.Problem {
-	var problems []admin.Problem
-	if public.Draining() {
-		problems = append(problems, admin.Problem{Name: "server", Reason: "stopping"})
-	} else if !public.Serving() {
-		problems = append(problems, admin.Problem{Name: "server", Reason: "starting: waiting for the databases"})
-	}
-	now := time.Now()
-	for _, f := range a.feeds {
-		if err := f.Ready(now); err != nil {
-			problems = append(problems, admin.Problem{Name: f.Name(), Reason: err.Error()})
-		}
-	}
-	for _, p := range a.streams {
-		if err := p.ready(); err != nil {
-			problems = append(problems, admin.Problem{Name: "POST " + p.name(), Reason: err.Error()})
-		}
-	}
-	if a.popups != nil {
-		if err := a.popups.ready(); err != nil {
-			problems = append(problems, admin.Problem{Name: a.cfg.Popups.Path, Reason: err.Error()})
-		}
-	}
-	return problems
 }

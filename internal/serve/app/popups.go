@@ -301,7 +301,8 @@ func (p *popupPart) close() {
 	})
 }
 
-// ready returns nil while the popups can be served, otherwise why not.
+// ready returns nil while the popups can be served, otherwise why not. If the error wraps
+// queue.ErrNearlyFull, they still are.
 func (p *popupPart) ready() error {
 	if p.redis != nil {
 		return p.redis.Ready()
@@ -309,7 +310,7 @@ func (p *popupPart) ready() error {
 	if err := p.local.Ready(); err != nil {
 		return err
 	}
-	return p.spool.Load().Ready()
+	return p.spool.Load().Ready("")
 }
 
 // route is where the popups are served.
@@ -341,7 +342,8 @@ func (p *popupPart) admin() *admin.Popups {
 
 // figures are the popups' metrics.
 func (p *popupPart) figures() admin.PopupFigures {
-	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: p.ready() != nil}
+	serves, _ := tolerable(p.ready())
+	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves}
 	if p.redis != nil {
 		s := p.redis.Stats()
 		f.Waiting, f.WaitingAge, f.SetAside, f.Durable = s.Backlog, s.Oldest.Seconds(), int64(s.Bad), s.Durable

@@ -26,6 +26,8 @@ type Options struct {
 	Database string // URL
 	Redis    string // URL
 	Data     string // directory of all files that Spillway writes
+	Version  string // of the program, for its metric
+	Revision string // of its source
 
 	Stdout, Stderr io.Writer
 }
@@ -45,7 +47,7 @@ func Serve(ctx context.Context, o Options) error {
 		log.Warn("orders and positions are disabled, because other hosts can reach this listener and no keys are set; save the output of `spillway config print` and add keys")
 	}
 	a := &app{
-		ctx: ctx, log: log, stdout: o.Stdout, stderr: o.Stderr, cfg: cfg, demo: demo, builtIn: o.File == "",
+		ctx: ctx, log: log, stdout: o.Stdout, stderr: o.Stderr, cfg: cfg, demo: demo, builtIn: o.File == "", version: o.Version, revision: o.Revision,
 		stores: stores{pool: database.Pool(cfg.Pool), log: log, open: make(map[string]*store)},
 	}
 	defer a.close()

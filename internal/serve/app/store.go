@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"spillway/internal/database"
@@ -25,7 +26,10 @@ type store struct {
 	gate     feed.Gate // leaves one connection to the refreshes
 	optional bool      // a replica: the primary answers while it is down
 	needed   bool      // serving requires it
+	read     bool      // feeds or queries read it
 	spooled  bool      // a stream writes to it through the spool
+
+	answer atomic.Pointer[answer] // to the last probe; nil before it, and if nothing reads it
 }
 
 // connection is a database's pool.
