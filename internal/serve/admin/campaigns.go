@@ -50,10 +50,14 @@ func (p *Popups) routes() []route {
 }
 
 func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
-	placement, status := r.URL.Query().Get("placement"), popup.Status(r.URL.Query().Get("status"))
+	query := r.URL.Query()
+	placement, status := query.Get("placement"), popup.Status(query.Get("status"))
 	switch status {
-	case "", popup.Active, popup.Paused, popup.Archived:
+	case popup.Active, popup.Paused, popup.Archived:
 	default:
+		if !query.Has("status") {
+			break
+		}
 		writeFlaws(w, http.StatusBadRequest, flaw{Field: "status", Message: "status must be active, paused or archived"})
 		return
 	}

@@ -88,8 +88,8 @@ func (p *Popups) explainedAt(query url.Values) (now time.Time, flaws []flaw) {
 		}
 		now = now.Add(d)
 	}
-	if year := now.UTC().Year(); year < 1970 || year > 9999 {
-		flaws = append(flaws, flaw{Field: "at", Message: "at must be from 1970 to 9999"})
+	if year := now.UTC().Year(); year < 0 || year > 9999 {
+		flaws = append(flaws, flaw{Field: "at", Message: "at must be in the years 0 to 9999 of UTC"})
 	}
 	return now, flaws
 }
