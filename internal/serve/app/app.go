@@ -56,7 +56,7 @@ type app struct {
 
 	popups *popupPart // nil: none
 
-	reads     []part // the readiness of feeds and queries
+	reads     []readyCheck // the readiness of feeds and queries
 	readiness readiness
 }
 

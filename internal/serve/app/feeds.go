@@ -34,7 +34,7 @@ func (a *app) openFeeds() error {
 			source = &feed.Replicated{Replica: replica, Primary: source, Switch: r.reads, Timeout: settings.Timeout}
 		}
 		f := feed.Open(settings, source)
-		a.addFeed(f, st, a.replica != nil && c.Database == "")
+		a.reads = append(a.reads, feedCheck(f, a.reader(st, a.replica != nil && c.Database == "")))
 		a.feeds = append(a.feeds, f)
 		a.feedRoutes = append(a.feedRoutes, server.FeedRoute{Paths: append([]string{c.Path}, c.Aliases...), Feed: f})
 	}

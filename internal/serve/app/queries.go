@@ -60,7 +60,7 @@ func (a *app) openQueries() error {
 			source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout}
 		}
 		q := query.Open(settings, source)
-		a.addQuery(c.Path, st, a.replica != nil && c.Database == "")
+		a.reads = append(a.reads, queryCheck(c.Path, a.reader(st, a.replica != nil && c.Database == "")))
 		a.queries = append(a.queries, queryPart{q, primary.Check})
 		a.queryRoutes = append(a.queryRoutes, server.QueryRoute{Paths: append([]string{c.Path}, c.Aliases...), Query: q})
 	}

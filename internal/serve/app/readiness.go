@@ -22,8 +22,9 @@ import (
 	"spillway/internal/serve/stream"
 )
 
-// part is a part of the process as its readiness sees it.
-type part struct {
+// readyCheck is a part of the process as its readiness sees it. One that could not be started
+// returns its error.
+type readyCheck struct {
 	name  string
 	group admin.Group // "": it concerns all
 	// state returns whether requests are answered, and what is wrong or soon will be. It
@@ -38,7 +39,7 @@ type readiness struct {
 }
 
 // look returns the state of the parts.
-func (r *readiness) look(now time.Time, parts []part) []admin.Part {
+func (r *readiness) look(now time.Time, parts []readyCheck) []admin.Part {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	since, states := make(map[string]time.Time), make([]admin.Part, 0, len(parts))
@@ -61,7 +62,7 @@ func (r *readiness) look(now time.Time, parts []part) []admin.Part {
 
 // state returns the state of all parts.
 func (a *app) state(public *server.Server) []admin.Part {
-	parts := []part{{name: "server", state: func(time.Time) (bool, error) {
+	parts := []readyCheck{{name: "server", state: func(time.Time) (bool, error) {
 		switch {
 		case public.Draining():
 			return false, errors.New("stopping")
@@ -72,10 +73,10 @@ func (a *app) state(public *server.Server) []admin.Part {
 	}}}
 	parts = append(parts, a.reads...)
 	for _, p := range a.streams {
-		parts = append(parts, part{"POST " + p.name(), admin.Writes, func(time.Time) (bool, error) { return tolerable(p.ready()) }})
+		parts = append(parts, readyCheck{"POST " + p.name(), admin.Writes, func(time.Time) (bool, error) { return tolerable(p.ready()) }})
 	}
 	if p := a.popups; p != nil {
-		parts = append(parts, part{p.cfg.Path, admin.Shows, func(time.Time) (bool, error) { return tolerable(p.ready()) }})
+		parts = append(parts, readyCheck{p.cfg.Path, admin.Shows, func(time.Time) (bool, error) { return tolerable(p.ready()) }})
 	}
 	return a.readiness.look(time.Now(), parts)
 }
@@ -85,23 +86,21 @@ func tolerable(err error) (bool, error) {
 	return err == nil || errors.Is(err, queue.ErrNearlyFull), err
 }
 
-// addFeed adds the readiness of a feed. It serves while a database answers, or rows are
-// within stale_max.
-func (a *app) addFeed(f *feed.Feed, st *store, replicated bool) {
-	answers := a.reader(st, replicated)
-	a.reads = append(a.reads, part{f.Name(), admin.Reads, func(now time.Time) (bool, error) {
-		down := answers()
+// feedCheck is the check of a feed. It serves while a database answers, or rows are within
+// stale_max.
+func feedCheck(f *feed.Feed, noAnswer func() error) readyCheck {
+	return readyCheck{f.Name(), admin.Reads, func(now time.Time) (bool, error) {
+		down := noAnswer()
 		return down == nil || f.Fresh(now), cmp.Or(f.Ready(now), down)
-	}})
+	}}
 }
 
-// addQuery adds the readiness of a query. It serves while a database answers.
-func (a *app) addQuery(path string, st *store, replicated bool) {
-	answers := a.reader(st, replicated)
-	a.reads = append(a.reads, part{path, admin.Reads, func(time.Time) (bool, error) {
-		down := answers()
+// queryCheck is the check of a query. It serves while a database answers.
+func queryCheck(path string, noAnswer func() error) readyCheck {
+	return readyCheck{path, admin.Reads, func(time.Time) (bool, error) {
+		down := noAnswer()
 		return down == nil, down
-	}})
+	}}
 }
 
 // reader returns a function that returns why neither a store nor, if reads go there too, its
