@@ -69,7 +69,7 @@ start_spillway() {
 	admin=127.0.0.1:$(free_port)
 	"$spillway" serve "$1" --listen "$listen" --admin "$admin" --data "$folder/data" 2>"$folder/spillway.log" &
 	pids+=($!)
-	until curl -sf "http://$admin/readyz" >/dev/null; do
+	until curl -sf "http://$admin/readyz" | grep -qv '"serves":false'; do
 		kill -0 "$!" || { cat "$folder/spillway.log" >&2; exit 1; }
 		sleep 0.2
 	done

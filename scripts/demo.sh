@@ -216,6 +216,7 @@ hello                       $base/hello
 one Redis GET               $base/probe/redis?key=demo
 one SQL statement           $base/probe/database
 metrics (PostgreSQL's)      http://127.0.0.1:$admin_postgres/metrics
+readiness (PostgreSQL's)    http://127.0.0.1:$admin_postgres/readyz, also /readyz/reads and /readyz/writes
 
 load test                   bin/spillway load '$base/openapi/goodslist' --rate 1000 --duration 10s --watch web=:$public_port
 Ctrl-C stops everything.

@@ -29,6 +29,6 @@ Examples:
 func (c *serveCmd) Run(env *environment) error {
 	return app.Serve(env.ctx, app.Options{
 		File: c.File, Listen: c.Listen, Admin: c.Admin, Database: c.Database, Redis: c.Redis, Data: c.Data, Strict: c.Strict,
-		Stdout: env.stdout, Stderr: env.stderr,
+		Version: versionText(), Revision: revisionText(), Stdout: env.stdout, Stderr: env.stderr,
 	})
 }

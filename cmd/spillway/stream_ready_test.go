@@ -81,9 +81,9 @@ func TestStreamNotReadyWhileRefused(t *testing.T) {
 	}
 }
 
-// TestStreamNotReadyBeforeRefusing fills a queue. The process must report that it is not
-// ready before it refuses the first record.
-func TestStreamNotReadyBeforeRefusing(t *testing.T) {
+// TestStreamNamedBeforeRefusing fills a queue. The stream is ready as long as it accepts
+// records, and is named before it refuses the first one.
+func TestStreamNamedBeforeRefusing(t *testing.T) {
 	t.Parallel()
 	db := postgresDatabase(t, shared.postgres)
 	s := db.serve(t, readings+"    records_max: 100\n    batch_rows: 100\n    queue_rows: 1000\n    wait_max: 2m\n    timeout: 1m\n    commit_timeout: 1m\n")
@@ -97,7 +97,7 @@ func TestStreamNotReadyBeforeRefusing(t *testing.T) {
 	var waiting sync.WaitGroup
 	var stored, refused int
 	var mu sync.Mutex
-	notReady, firstRefused := -1, -1
+	named, firstRefused := -1, -1
 	for request := range 40 {
 		var records []string
 		for i := range 50 {
@@ -122,18 +122,22 @@ func TestStreamNotReadyBeforeRefusing(t *testing.T) {
 			now := metric(t, s, `spillway_stream_queue_rows{stream="/readings"}`) + 100*metric(t, s, `spillway_stream_committing{stream="/readings"}`)
 			return now > before || metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > full
 		})
-		if notReady < 0 && !isReady(t, s.Admin) {
-			notReady = request
+		status, reason := readyz(t, s, "/readyz/writes", "POST /readings")
+		if named < 0 && strings.HasPrefix(reason, "true nearly full") {
+			named = request
 		}
 		if metric(t, s, `spillway_stream_overloads_total{limit="queue_rows",stream="/readings"}`) > 0 {
 			firstRefused = request
 			break
 		}
+		if status != 200 && !strings.HasPrefix(reason, "false 1000 records wait") {
+			t.Errorf("request %d: %d %s, although records are accepted", request, status, reason)
+		}
 	}
 	execute(t, conn, "ROLLBACK")
 	waiting.Wait()
-	if notReady < 0 || firstRefused < 0 || notReady >= firstRefused-3 {
-		t.Errorf("not ready since request %d, first refusal at request %d", notReady, firstRefused)
+	if named < 0 || firstRefused < 0 || named >= firstRefused-3 {
+		t.Errorf("named since request %d, first refusal at request %d", named, firstRefused)
 	}
 	if ids := db.ids(t); len(ids) != stored || refused != 1 {
 		t.Errorf("%d stored, %d acknowledged, %d refused", len(ids), stored, refused)

@@ -61,7 +61,7 @@ func TestStreamSpoolHeld(t *testing.T) {
 	wantSpooled(t, post(t, s.URL("readings"), `[{"id":1},{"id":2,"note":"spoil"}]`), 2)
 	eventually(t, "the drain holds the record", func() bool {
 		a := fetch(t, s.Admin+"/readyz")
-		return a.status == 503 && strings.Contains(string(a.body), "malformed JSON")
+		return a.status == 503 && strings.Contains(string(a.body), "a record is refused, and no later one was stored")
 	})
 	if n := metric(t, s, `spillway_spool_dead_letters{stream="/readings"}`); n != 0 || len(db.ids(t)) != 0 {
 		t.Errorf("%v dead letters, stored %v", n, db.ids(t))

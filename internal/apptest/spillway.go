@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -63,13 +64,13 @@ func (s *Spillway) setUp(args []string) error {
 	return nil
 }
 
-// WaitReady returns when /readyz answers 200.
+// WaitReady returns when /readyz answers 200 and every part serves.
 func (s *Spillway) WaitReady(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	alive := s.ready
-	s.ready = func(ctx context.Context) error { return get(ctx, s.Admin+"/readyz") }
+	s.ready = func(ctx context.Context) error { return get(ctx, s.Admin+"/readyz", `"serves":false`) }
 	err := s.awaitReady(s.process)
 	s.ready = alive
 	if err != nil {
@@ -87,8 +88,9 @@ func (s *Spillway) Log(t testing.TB) string {
 	return string(text)
 }
 
-// get requests url and returns an error unless the status is 200.
-func get(ctx context.Context, url string) error {
+// get requests url and returns an error unless the status is 200 and the body contains none of
+// the texts.
+func get(ctx context.Context, url string, without ...string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
@@ -105,6 +107,11 @@ func get(ctx context.Context, url string) error {
 	}
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s: %s", url, resp.Status, body)
+	}
+	for _, text := range without {
+		if strings.Contains(string(body), text) {
+			return fmt.Errorf("%s: %s", url, body)
+		}
 	}
 	return nil
 }

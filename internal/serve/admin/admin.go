@@ -1,7 +1,7 @@
 // Package admin is the listener for operators: health, readiness, metrics and profiles over
 // net/http. It serves no application traffic. It listens on loopback unless a token is set,
-// and then requires the token on all paths except /livez and /readyz. With popups it also
-// has the campaign API, which /openapi.json describes.
+// and then requires the token on all paths except /livez and /readyz with its groups. With
+// popups it also has the campaign API. /openapi.json describes the listener.
 package admin
 
 import (
@@ -37,19 +37,13 @@ type Config struct {
 	Token    string               // bearer token; "": loopback addresses only
 	Log      *slog.Logger         // nil: nothing is logged
 	Registry *prometheus.Registry // of /metrics; nil: a new one
-	Ready    func() []Problem     // why the process is not ready; nil: it always is
+	Ready    func() []Part        // the state of all parts; nil: none
 	Acks     func() []StreamAck   // ack levels of streams, for /readyz; nil: none
 	Popups   *Popups              // the campaigns; nil: no popups
 
 	// Reload applies the configuration file, or returns an error and changes nothing. nil: the
 	// process cannot. It is called concurrently.
 	Reload func(context.Context) error
-}
-
-// Problem is one reason why the process is not ready.
-type Problem struct {
-	Name   string `json:"name"`   // the part: a feed's path, a database
-	Reason string `json:"reason"` // why, in a sentence
 }
 
 // Server is the admin listener. Its methods may be called concurrently. It serves once.
@@ -69,7 +63,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Registry = prometheus.NewRegistry()
 	}
 	if cfg.Ready == nil {
-		cfg.Ready = func() []Problem { return nil }
+		cfg.Ready = func() []Part { return nil }
 	}
 	host, _, err := net.SplitHostPort(cfg.Listen)
 	if strings.HasPrefix(cfg.Listen, unixPrefix) {

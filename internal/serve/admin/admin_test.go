@@ -24,8 +24,8 @@ func TestMain(m *testing.M) {
 }
 
 func TestHealth(t *testing.T) {
-	var problems []Problem
-	base := start(t, Config{Ready: func() []Problem { return problems }})
+	var parts []Part
+	base := start(t, Config{Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/orders", "spool"}} }})
 
 	f := func(path string, wantStatus int, wantType, wantBody string) {
 		t.Helper()
@@ -38,11 +38,38 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	f("/livez", 200, "text/plain; charset=utf-8", "ok\n")
-	f("/readyz", 200, "application/json", `{"ready":true}`+"\n")
-	problems = []Problem{{Name: "/goodslist", Reason: "the window is 12s old, more than stale_max 10s"}}
+	ready := func(want string) {
+		t.Helper()
+		var got []string
+		for _, path := range []string{"/readyz", "/readyz/reads", "/readyz/writes", "/readyz/popups"} {
+			status, _, _ := get(t, base+path, nil)
+			got = append(got, fmt.Sprint(status))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("readyz, reads, writes, popups: %v, want %s", got, want)
+		}
+	}
+	since := time.Date(2026, 11, 22, 19, 0, 0, 123456789, time.FixedZone("", 3600))
+	orders := Part{Name: "POST /orders", Group: Writes, Serves: true, Reason: "nearly full: the spool holds 80 bytes", Since: since}
+	full := Part{Name: "POST /positions", Group: Writes, Reason: "the spool holds 99 bytes", Since: since}
+	ready("200 200 200 200") // nothing is configured
+	parts = []Part{{Name: "server", Reason: "starting", Since: since}, {Name: "/goodslist", Group: Reads, Serves: true}}
+	ready("503 503 503 503")
+	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Serves: true}, full, orders}
+	ready("200 200 200 200")
+	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Serves: true}, full}
+	ready("200 200 503 200")
+	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Reason: "window is 12s old"}, {Name: "/cities", Group: Reads, Serves: true}, full}
+	ready("200 200 503 200")
+	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Reason: "window is 12s old"}, full, {Name: "/popup", Group: Shows, Reason: "down"}}
+	ready("503 503 503 503")
+
+	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Reason: "window is 12s old", Since: since}, orders}
+	const fill = `{"name":"POST /orders","serves":true,"reason":"nearly full: the spool holds 80 bytes","since":"2026-11-22T18:00:00.123Z"}`
 	f("/livez", 200, "text/plain; charset=utf-8", "ok\n")
-	f("/readyz", 503, "application/json",
-		`{"ready":false,"reasons":[{"name":"/goodslist","reason":"the window is 12s old, more than stale_max 10s"}]}`+"\n")
+	f("/readyz/reads", 503, "application/json", `{"ready":false,"reasons":[{"name":"/goodslist","serves":false,"reason":"window is 12s old","since":"2026-11-22T18:00:00.123Z"}]}`+"\n")
+	f("/readyz/writes", 200, "application/json", `{"ready":true,"reasons":[`+fill+`],"streams":[{"stream":"/orders","ack":"spool"}]}`+"\n")
+	f("/readyz", 200, "application/json", `{"ready":true,"reasons":[{"name":"/goodslist","serves":false,"reason":"window is 12s old","since":"2026-11-22T18:00:00.123Z"},`+fill+`],"streams":[{"stream":"/orders","ack":"spool"}]}`+"\n")
 	f("/", 200, "text/plain; charset=utf-8", index)
 }
 
@@ -115,6 +142,8 @@ func TestToken(t *testing.T) {
 	f("/nothing", "Bearer correct horse", 404)
 	f("/livez", "", 200)
 	f("/readyz", "", 200)
+	f("/readyz/reads", "", 200)
+	f("/readyz/nothing", "", 401)
 }
 
 func TestHost(t *testing.T) {
@@ -199,7 +228,7 @@ func TestRunReportsTakenAddress(t *testing.T) {
 // A request that began before the stop is answered.
 func TestStopIsGraceful(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
-	s, err := New(Config{Listen: "127.0.0.1:0", Ready: func() []Problem {
+	s, err := New(Config{Listen: "127.0.0.1:0", Ready: func() []Part {
 		close(asked)
 		<-answer
 		return nil

@@ -37,7 +37,7 @@ type campaignView struct {
 
 func newView(c popup.StoredCampaign, problem string, n popup.Counts) campaignView {
 	v := campaignView{
-		ID: c.ID, Version: c.Version, Name: c.Name, Placement: c.Placement, Order: c.Order, Payload: c.Payload, Target: c.Target,
+		ID: c.ID, Version: c.Version, Name: c.Name, Placement: c.Placement, Order: c.Order, Payload: c.Payload, Target: cmp.Or(c.Target, everybody),
 		Status: c.Status, Start: orNil(c.Start), End: orNil(c.End), QuietClick: period(c.QuietClick), QuietDismiss: period(c.QuietDismiss),
 		Cap: c.Cap, Problem: problem, Shows: n.Shows, Clicks: n.Clicks, Dismissals: n.Dismissals,
 	}
@@ -51,11 +51,17 @@ func newView(c popup.StoredCampaign, problem string, n popup.Counts) campaignVie
 	return v
 }
 
+// everybody is the target that says so. It is stored as an empty expression.
+const everybody = "true"
+
 // fill sets the fields of a campaign from a request. Without a status it keeps the old one.
 func (v *campaignView) fill(c *popup.StoredCampaign) {
 	c.Campaign = popup.Campaign{
 		ID: c.ID, Name: v.Name, Placement: v.Placement, Order: v.Order, Payload: v.Payload, Target: v.Target,
 		Status: cmp.Or(v.Status, c.Status), QuietClick: time.Duration(v.QuietClick), QuietDismiss: time.Duration(v.QuietDismiss), Cap: v.Cap,
+	}
+	if c.Target == everybody {
+		c.Target = ""
 	}
 	if v.Start != nil {
 		c.Start = v.Start.UTC()
@@ -110,4 +116,4 @@ func (p *period) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-var errPeriod = errors.New(`a duration is text with its unit, as "24h" or "90m", or "forever"`)
+var errPeriod = errors.New(`a duration with its unit in text, as "24h" or "90m", or "forever"`)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"slices"
 	"strconv"
@@ -27,40 +26,41 @@ type Popups struct {
 	Counts func(context.Context) (map[popup.CampaignID]popup.Counts, error)
 }
 
-// campaignBytesMax bounds a request's body: the payload, the expression, and some room.
-const campaignBytesMax = popup.PayloadBytesMax + popup.TargetBytesMax + 16<<10
-
-// campaignRoutes adds the campaign API to the routes that need the token.
-func (s *Server) campaignRoutes(mux *http.ServeMux) {
-	p := s.cfg.Popups
+// routes returns the routes of the campaign API.
+func (p *Popups) routes() []route {
 	// Without a token, a page in the operator's browser can send requests here.
 	own := http.NewCrossOriginProtection()
 	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, http.StatusForbidden, "pages of other origins may not change campaigns")
 	}))
-	change := func(route string, handle http.HandlerFunc) { mux.Handle(route, own.Handler(handle)) }
-	mux.HandleFunc("GET /popups/campaigns", p.list)
-	mux.HandleFunc("GET /popups/campaigns/{id}", p.get)
-	mux.HandleFunc("GET /popups/explain", p.explain)
-	mux.HandleFunc("GET /openapi.json", showOpenAPI)
-	change("POST /popups/campaigns", p.create)
-	change("PUT /popups/campaigns/{id}", p.update)
-	for action, status := range map[string]popup.Status{"pause": popup.Paused, "resume": popup.Active, "archive": popup.Archived} {
-		change("POST /popups/campaigns/{id}/"+action, p.setStatus(status))
+	change := func(method, path string, handle http.HandlerFunc) route {
+		return route{method, path, own.Handler(handle).ServeHTTP}
 	}
-	for path, methods := range map[string]string{
-		"/popups/campaigns": "GET, HEAD, POST", "/popups/campaigns/{id}": "GET, HEAD, PUT", "/popups/campaigns/{id}/{action}": "POST",
-		"/popups/explain": "GET, HEAD", "/openapi.json": "GET, HEAD",
-	} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Allow", methods)
-			writeProblem(w, http.StatusMethodNotAllowed, "this path answers "+methods)
-		})
+	return []route{
+		{"GET", "/popups/campaigns", p.list},
+		{"GET", "/popups/campaigns/{id}", p.get},
+		{"GET", "/popups/explain", p.explain},
+		change("POST", "/popups/campaigns", p.create),
+		change("PUT", "/popups/campaigns/{id}", p.replace),
+		change("PATCH", "/popups/campaigns/{id}", p.patch),
+		change("POST", "/popups/campaigns/{id}/pause", p.setStatus(popup.Paused)),
+		change("POST", "/popups/campaigns/{id}/resume", p.setStatus(popup.Active)),
+		change("POST", "/popups/campaigns/{id}/archive", p.setStatus(popup.Archived)),
 	}
 }
 
 func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
-	placement, status := r.URL.Query().Get("placement"), popup.Status(r.URL.Query().Get("status"))
+	query := r.URL.Query()
+	placement, status := query.Get("placement"), popup.Status(query.Get("status"))
+	switch status {
+	case popup.Active, popup.Paused, popup.Archived:
+	default:
+		if !query.Has("status") {
+			break
+		}
+		writeFlaws(w, http.StatusBadRequest, flaw{Field: "status", Message: "status must be active, paused or archived"})
+		return
+	}
 	all, problems, err := p.Campaigns.Read(r.Context())
 	if err != nil {
 		writeDown(w, err)
@@ -127,31 +127,53 @@ func (p *Popups) answer(w http.ResponseWriter, r *http.Request, status int, c po
 }
 
 func (p *Popups) create(w http.ResponseWriter, r *http.Request) {
-	body, ok := readCampaign(w, r)
+	fields, ok := readFields(w, r, "application/json")
 	if !ok {
 		return
 	}
 	c := popup.StoredCampaign{}
 	c.Status = popup.Paused
-	body.fill(&c)
-	p.save(w, r, c, http.StatusCreated, false)
+	if p.fill(w, &c, fields, "name", "placement", "payload") {
+		p.save(w, r, c, http.StatusCreated, false)
+	}
 }
 
-func (p *Popups) update(w http.ResponseWriter, r *http.Request) {
-	body, ok := readCampaign(w, r)
+// replace answers PUT.
+func (p *Popups) replace(w http.ResponseWriter, r *http.Request) {
+	if fields, ok := readFields(w, r, "application/json"); ok {
+		if c, _, ok := p.find(w, r); ok {
+			p.update(w, r, c, fields, fields["version"])
+		}
+	}
+}
+
+// patch answers PATCH: the body is a merge patch of RFC 7396.
+func (p *Popups) patch(w http.ResponseWriter, r *http.Request) {
+	patch, ok := readFields(w, r, "application/merge-patch+json")
 	if !ok {
 		return
 	}
-	c, _, ok := p.find(w, r)
-	if !ok || !mayChange(w, r, &c, body.Version) {
+	if c, _, ok := p.find(w, r); ok {
+		version := patch["version"]
+		delete(patch, "version")
+		p.update(w, r, c, mergeFields(writableFields(c), patch), version)
+	}
+}
+
+// update changes all fields of a campaign. version is that of the body; nil if it has none.
+func (p *Popups) update(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, fields fields, version json.RawMessage) {
+	var known int64
+	if version != nil && json.Unmarshal(version, &known) != nil {
+		fields["version"] = version // fill says what is wrong
+	}
+	uncapped, current := c.Cap == 0, c
+	if !p.fill(w, &c, fields, "name", "placement", "payload", "target") || !mayChange(w, r, &current, known) {
 		return
 	}
-	if c.Status == popup.Archived {
+	if current.Status == popup.Archived {
 		writeProblem(w, http.StatusConflict, "the campaign is archived, for good: create another")
 		return
 	}
-	uncapped := c.Cap == 0
-	body.fill(&c)
 	p.save(w, r, c, http.StatusOK, uncapped && c.Cap > 0)
 }
 
@@ -197,9 +219,8 @@ func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, 
 
 // save stores a campaign and answers. capped is as for answer.
 func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
-	if !slices.Contains(p.Placements, c.Placement) {
-		err := fmt.Errorf("%w: placement must be %s: popups.placements of the configuration", popup.ErrCampaign, strings.Join(p.Placements, " or "))
-		writeRefused(w, err)
+	if flaws := p.flaws(c.Campaign); len(flaws) > 0 {
+		writeFlaws(w, http.StatusUnprocessableEntity, flaws...)
 		return
 	}
 	p.store(w, r, c, status, capped)
@@ -217,7 +238,7 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 	case errors.Is(err, popup.ErrNoCampaign):
 		writeProblem(w, http.StatusNotFound, "there is no such campaign")
 	case errors.Is(err, popup.ErrCampaign):
-		writeRefused(w, err)
+		writeFlaws(w, http.StatusUnprocessableEntity, flawsOf(err)...)
 	case err != nil:
 		writeDown(w, err)
 	default:
@@ -226,60 +247,6 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 		}
 		p.answer(w, r, status, saved, "", capped)
 	}
-}
-
-// readCampaign parses the body. If that fails, it has answered the request.
-func readCampaign(w http.ResponseWriter, r *http.Request) (campaignView, bool) {
-	var body campaignView
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		writeProblem(w, http.StatusUnsupportedMediaType, "send application/json")
-		return body, false
-	}
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, campaignBytesMax))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(&body)
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		writeProblem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", campaignBytesMax))
-	case err != nil:
-		writeProblem(w, http.StatusBadRequest, "the body is not a campaign: "+strings.TrimPrefix(err.Error(), "json: "))
-	case decoder.More():
-		writeProblem(w, http.StatusBadRequest, "the body is more than one campaign")
-	default:
-		return body, true
-	}
-	return body, false
-}
-
-// flaw is one error in a campaign.
-type flaw struct {
-	Field   string `json:"field"`
-	Line    int    `json:"line,omitempty"` // in an expression
-	Column  int    `json:"column,omitempty"`
-	Message string `json:"message"`
-}
-
-// writeRefused answers with all errors of a campaign.
-func writeRefused(w http.ResponseWriter, err error) {
-	detail := strings.TrimPrefix(err.Error(), popup.ErrCampaign.Error()+": ")
-	var flaws []flaw
-	var target *popup.TargetError
-	if errors.As(err, &target) {
-		flaws = append(flaws, flaw{"target", target.Line, target.Column, target.Message})
-	} else {
-		for line := range strings.SplitSeq(detail, "\n") {
-			field, _, _ := strings.Cut(line, " ")
-			flaws = append(flaws, flaw{Field: field, Message: line})
-		}
-	}
-	writeJSON(w, "application/problem+json", http.StatusUnprocessableEntity, struct {
-		Type   string `json:"type"`
-		Title  string `json:"title"`
-		Status int    `json:"status"`
-		Detail string `json:"detail"`
-		Errors []flaw `json:"errors"`
-	}{"about:blank", "The campaign is refused", http.StatusUnprocessableEntity, strings.ReplaceAll(detail, "\n", "; "), flaws})
 }
 
 // writeDown answers that the database is not available.

@@ -2,7 +2,9 @@ package admin
 
 import (
 	"errors"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -33,37 +35,29 @@ type userState struct {
 	Until    *time.Time       `json:"until,omitempty"` // nothing is shown before; absent with a phase other than fresh: never again
 }
 
-// explain answers what a user would get now, and why, by campaign. It changes nothing.
+// explain answers what a user would get now, or at another time with the same state, and why,
+// by campaign. It changes nothing.
 func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	key := popup.Key{User: query.Get("user"), Placement: query.Get("placement")}
 	if key.Placement == "" {
 		key.Placement = p.Placements[0]
 	}
-	if !slices.Contains(p.Placements, key.Placement) {
-		writeProblem(w, http.StatusBadRequest, "placement must be "+strings.Join(p.Placements, " or "))
-		return
-	}
-	now := time.Now()
-	if offset := query.Get("clock_offset"); p.ClockOffset && offset != "" {
-		d, err := time.ParseDuration(offset)
-		if err != nil {
-			writeProblem(w, http.StatusBadRequest, "clock_offset must be a duration with its unit, as 25h")
-			return
-		}
-		now = now.Add(d)
-	}
 	attributes := p.Popup.Attributes()
 	defer p.Popup.Release(attributes)
-	err := p.readAttributes(&key, query, attributes)
-	var all []popup.Explanation
-	var state popup.State
-	if err == nil {
-		all, state, err = p.Popup.Explain(r.Context(), key, attributes, now)
+	now, flaws := p.explainedAt(query)
+	if !slices.Contains(p.Placements, key.Placement) {
+		flaws = append(flaws, flaw{Field: "placement", Message: "placement must be " + strings.Join(p.Placements, " or ")})
 	}
+	flaws = append(flaws, p.readAttributes(&key, query, attributes)...)
+	if len(flaws) > 0 {
+		writeFlaws(w, http.StatusBadRequest, flaws...)
+		return
+	}
+	all, state, err := p.Popup.Explain(r.Context(), key, attributes, now)
 	switch {
-	case errors.Is(err, popup.ErrRequest):
-		writeProblem(w, http.StatusBadRequest, strings.TrimPrefix(err.Error(), popup.ErrRequest.Error()+": "))
+	case errors.Is(err, popup.ErrRequest): // the placement is one of ours
+		writeFlaws(w, http.StatusBadRequest, flaw{Field: "user", Message: withoutClass(err)})
 	case err != nil:
 		w.Header().Set("Retry-After", "1")
 		writeProblem(w, http.StatusServiceUnavailable, err.Error())
@@ -72,23 +66,52 @@ func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// withoutClass returns the text of an error that wraps popup.ErrRequest, without that.
+func withoutClass(err error) string {
+	return strings.TrimPrefix(err.Error(), popup.ErrRequest.Error()+": ")
+}
+
+// explainedAt returns the time of the explanation: at, or now, shifted by clock_offset if that
+// is allowed.
+func (p *Popups) explainedAt(query url.Values) (now time.Time, flaws []flaw) {
+	now = time.Now()
+	if at := query.Get("at"); at != "" {
+		var err error
+		if now, err = time.Parse(time.RFC3339, at); err != nil {
+			return now, []flaw{{Field: "at", Message: "at must be a time of RFC 3339, as 2026-01-02T03:04:05Z; write + as %2B"}}
+		}
+	}
+	if offset := query.Get("clock_offset"); p.ClockOffset && offset != "" {
+		d, err := time.ParseDuration(offset)
+		if err != nil {
+			flaws = append(flaws, flaw{Field: "clock_offset", Message: "clock_offset must be a duration with its unit, as 25h"})
+		}
+		now = now.Add(d)
+	}
+	if year := now.UTC().Year(); year < 0 || year > 9999 {
+		flaws = append(flaws, flaw{Field: "at", Message: "at must be in the years 0 to 9999 of UTC"})
+	}
+	return now, flaws
+}
+
 // readAttributes makes the user's id canonical and parses the attributes.
-func (p *Popups) readAttributes(key *popup.Key, query map[string][]string, attributes *popup.Attributes) error {
+func (p *Popups) readAttributes(key *popup.Key, query url.Values, attributes *popup.Attributes) (flaws []flaw) {
 	if key.User != "" && p.User != param.Text {
 		canonical, err := param.Parse(param.Param{Name: "user", Type: p.User}, key.User)
 		if err != nil {
-			return errors.Join(popup.ErrRequest, err)
+			return []flaw{{Field: "user", Message: err.Error()}}
 		}
 		key.User = canonical
 	}
-	for name, values := range query {
-		for _, value := range values {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		for _, value := range query[name] {
 			if err := attributes.Add(name, value); err != nil {
-				return err
+				flaws = append(flaws, flaw{Field: name, Message: withoutClass(err)})
+				break
 			}
 		}
 	}
-	return nil
+	return flaws
 }
 
 func writeExplanations(w http.ResponseWriter, key popup.Key, now time.Time, s popup.State, all []popup.Explanation) {

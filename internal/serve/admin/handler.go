@@ -3,13 +3,14 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	_ "embed" // openapi.json
 	"encoding/json"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	profiles "runtime/pprof"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -18,53 +19,101 @@ import (
 const index = `Spillway, admin listener
 
 /livez          200 while the process runs
-/readyz         200 when ready, else 503 and why
+/readyz         200 while a part of the process serves; /readyz/reads, /readyz/writes and
+                /readyz/popups are of feeds and queries, streams, and popups
 /metrics        Prometheus metrics
+/openapi.json   this listener, in OpenAPI 3.1
 /reload         POST: apply the configuration file
 /debug/pprof/   profiles: go tool pprof http://ADDRESS/debug/pprof/profile?seconds=10
 `
 
 const popupIndex = `
 /popups/campaigns   the campaigns: list, create, update, pause, resume, archive
-/popups/explain     ?user=...&placement=...: why a user gets each campaign or not
-/openapi.json       the campaign API
+/popups/explain     ?user=...&placement=...&at=...: why a user gets each campaign or not
 `
 
-// handler returns the routes, with the checks of host and token.
-func (s *Server) handler() http.Handler {
-	open := http.NewServeMux() // without the token
-	open.HandleFunc("GET /livez", livez)
-	open.HandleFunc("GET /readyz", s.readyz)
-	open.HandleFunc("/livez", methodNotAllowed)
-	open.HandleFunc("/readyz", methodNotAllowed)
+// route is a method of a path. GET includes HEAD.
+type route struct {
+	method, path string
+	handle       http.HandlerFunc
+}
 
-	closed := http.NewServeMux()
-	closed.HandleFunc("GET /{$}", s.showIndex)
-	closed.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
+// openRoutes returns the routes that need no token.
+func (s *Server) openRoutes() []route {
+	return []route{
+		{"GET", "/livez", livez},
+		{"GET", "/readyz", s.readyz("")},
+		{"GET", "/readyz/reads", s.readyz(Reads)},
+		{"GET", "/readyz/writes", s.readyz(Writes)},
+		{"GET", "/readyz/popups", s.readyz(Shows)},
+	}
+}
+
+// closedRoutes returns the routes that need the token, if one is set.
+func (s *Server) closedRoutes() []route {
+	metrics := promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
 		Registry:            s.cfg.Registry,
 		ErrorHandling:       promhttp.ContinueOnError,
 		ErrorLog:            metricsLog{s.cfg.Log},
 		MaxRequestsInFlight: MetricsRequestMax,
 		EnableOpenMetrics:   true,
-	}))
-	closed.HandleFunc("GET /debug/pprof/", showProfile)
-	closed.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	closed.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	closed.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	closed.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
-	for _, path := range []string{"/{$}", "/metrics", "/debug/pprof/"} {
-		closed.HandleFunc(path, methodNotAllowed)
+	})
+	routes := []route{
+		{"GET", "/{$}", s.showIndex},
+		{"GET", "/metrics", metrics.ServeHTTP},
+		{"GET", "/openapi.json", s.showOpenAPI},
+		{"GET", "/debug/pprof/{$}", pprof.Index},
+		{"GET", "/debug/pprof/{name}", showProfile},
+		{"GET", "/debug/pprof/profile", pprof.Profile},
+		{"GET", "/debug/pprof/trace", pprof.Trace},
+		{"GET", "/debug/pprof/symbol", pprof.Symbol},
+		{"POST", "/debug/pprof/symbol", pprof.Symbol},
 	}
 	if s.cfg.Popups != nil {
-		s.campaignRoutes(closed)
+		routes = append(routes, s.cfg.Popups.routes()...)
 	}
 	if s.cfg.Reload != nil {
-		s.reloadRoutes(closed)
+		routes = append(routes, s.reloadRoute())
 	}
-	closed.HandleFunc("/", notFound)
+	return routes
+}
 
+// handler returns the routes, with the checks of host and token.
+func (s *Server) handler() http.Handler {
+	open, closed := newMux(s.openRoutes()), newMux(s.closedRoutes())
+	closed.HandleFunc("/", notFound)
 	open.Handle("/", s.checkToken(closed))
 	return s.checkHost(open)
+}
+
+// newMux returns a mux of routes, which answers other methods of their paths with 405.
+func newMux(routes []route) *http.ServeMux {
+	paths := make(map[string]map[string]http.HandlerFunc)
+	add := func(path, method string, handle http.HandlerFunc) {
+		if paths[path] == nil {
+			paths[path] = make(map[string]http.HandlerFunc)
+		}
+		paths[path][method] = handle
+	}
+	for _, r := range routes {
+		add(r.path, r.method, r.handle)
+		if r.method == http.MethodGet {
+			add(r.path, http.MethodHead, r.handle)
+		}
+	}
+	mux := http.NewServeMux()
+	for path, methods := range paths {
+		allow := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if handle := methods[r.Method]; handle != nil {
+				handle(w, r)
+				return
+			}
+			w.Header().Set("Allow", allow)
+			writeProblem(w, http.StatusMethodNotAllowed, "this path supports "+allow)
+		})
+	}
+	return mux
 }
 
 // checkHost rejects requests whose Host is not loopback while no token is set. Otherwise a
@@ -110,24 +159,6 @@ func livez(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, "ok\n")
 }
 
-// readyz reports whether traffic should be sent here, and if not, why.
-func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
-	answer := struct {
-		Ready   bool        `json:"ready"`
-		Reasons []Problem   `json:"reasons,omitempty"`
-		Streams []StreamAck `json:"streams,omitempty"`
-	}{Reasons: s.cfg.Ready()}
-	if s.cfg.Acks != nil {
-		answer.Streams = s.cfg.Acks()
-	}
-	answer.Ready = len(answer.Reasons) == 0
-	status := http.StatusOK
-	if !answer.Ready {
-		status = http.StatusServiceUnavailable
-	}
-	writeJSON(w, "application/json", status, answer)
-}
-
 func (s *Server) showIndex(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Popups != nil {
 		writeText(w, index+popupIndex)
@@ -136,11 +167,10 @@ func (s *Server) showIndex(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, index)
 }
 
-// showProfile serves the index of profiles, and profiles by name. It does not serve the
-// command line, because a database URL there may contain a password.
+// showProfile serves a profile by name. It does not serve the command line, because a
+// database URL there may contain a password.
 func showProfile(w http.ResponseWriter, r *http.Request) {
-	name := strings.TrimPrefix(r.URL.Path, "/debug/pprof/")
-	if name != "" && profiles.Lookup(name) == nil {
+	if profiles.Lookup(r.PathValue("name")) == nil {
 		notFound(w, r)
 		return
 	}
@@ -151,20 +181,36 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 	writeProblem(w, http.StatusNotFound, "GET / lists what is here")
 }
 
-func methodNotAllowed(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Allow", "GET, HEAD")
-	writeProblem(w, http.StatusMethodNotAllowed, "this path supports GET and HEAD")
+// problem is an error of RFC 9457. Its type is about:blank, because the status is all that a
+// program needs.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Errors []flaw `json:"errors,omitempty"` // of fields and parameters
 }
 
-// writeProblem responds with a problem of RFC 9457. Its type is about:blank, because the
-// status is all that a program needs.
-func writeProblem(w http.ResponseWriter, status int, detail string) {
-	writeJSON(w, "application/problem+json", status, struct {
-		Type   string `json:"type"`
-		Title  string `json:"title"`
-		Status int    `json:"status"`
-		Detail string `json:"detail"`
-	}{"about:blank", http.StatusText(status), status, detail})
+// flaw is an error in a field of a body, or in a parameter.
+type flaw struct {
+	Field   string `json:"field"`
+	Line    int    `json:"line,omitempty"` // in an expression
+	Column  int    `json:"column,omitempty"`
+	Message string `json:"message"`
+}
+
+// writeProblem answers with a problem and the flaws that led to it.
+func writeProblem(w http.ResponseWriter, status int, detail string, flaws ...flaw) {
+	writeJSON(w, "application/problem+json", status, problem{"about:blank", http.StatusText(status), status, detail, flaws})
+}
+
+// writeFlaws answers with flaws alone.
+func writeFlaws(w http.ResponseWriter, status int, flaws ...flaw) {
+	messages := make([]string, len(flaws))
+	for i, f := range flaws {
+		messages[i] = f.Message
+	}
+	writeProblem(w, status, strings.Join(messages, "; "), flaws...)
 }
 
 func writeJSON(w http.ResponseWriter, contentType string, status int, answer any) {
@@ -182,15 +228,4 @@ func writeText(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = io.WriteString(w, text) // if it fails, the client has left
-}
-
-// openAPI describes the campaign API.
-//
-//go:embed openapi.json
-var openAPI string
-
-func showOpenAPI(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write([]byte(openAPI)) // if it fails, the client has left
 }

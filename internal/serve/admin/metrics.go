@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -26,6 +27,15 @@ type metric[T any] struct {
 	value func(T) float64 // NaN: absent
 	help  string
 	label prometheus.Labels // in addition to the collector's; nil: none
+}
+
+// BuildInfo returns spillway_build_info, which is always 1. Its labels are the version of the
+// program, that of Go, and the revision of the source.
+func BuildInfo(version, revision string) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spillway_build_info", Help: "Always 1. The labels are the versions of the program and of Go, and the revision of the source.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version(), "revision": revision},
+	}, func() float64 { return 1 })
 }
 
 // PoolStats returns the metrics of one database pool, named spillway_pool_... Their database

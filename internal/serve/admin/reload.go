@@ -14,18 +14,14 @@ import (
 // unixPrefix begins the address of a Unix socket; its path follows.
 const unixPrefix = "unix:"
 
-// reloadRoutes adds POST /reload.
-func (s *Server) reloadRoutes(mux *http.ServeMux) {
+// reloadRoute returns the route of POST /reload.
+func (s *Server) reloadRoute() route {
 	// Without a token, a page in the operator's browser can send requests here.
 	own := http.NewCrossOriginProtection()
 	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, http.StatusForbidden, "pages of other origins may not reload the configuration")
 	}))
-	mux.Handle("POST /reload", own.Handler(http.HandlerFunc(s.reload)))
-	mux.HandleFunc("/reload", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Allow", "POST")
-		writeProblem(w, http.StatusMethodNotAllowed, "this path answers POST")
-	})
+	return route{http.MethodPost, "/reload", own.Handler(http.HandlerFunc(s.reload)).ServeHTTP}
 }
 
 // reload applies the configuration file. The answer comes when it is in force.

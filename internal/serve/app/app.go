@@ -67,6 +67,8 @@ type app struct {
 	reloading sync.Mutex // held by a reload; guards what follows
 	leftover  []*reads   // replaced by a reload, and not closed yet
 	closed    bool
+
+	readiness readiness // since when something has been wrong with a part
 }
 
 // reads are the feeds and queries of a configuration. They and the configuration's settings of
@@ -140,6 +142,7 @@ func (a *app) serve(adm *admin.Server) error {
 	a.cfg.Admin.Listen = addressOf(ln) // the port, if 0 was configured
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return adm.Serve(groupCtx, ln) })
+	group.Go(func() error { return a.watchReadiness(groupCtx) })
 	if a.replica != nil {
 		group.Go(func() error { return a.replica.watch(groupCtx) })
 	}

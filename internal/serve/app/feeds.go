@@ -20,6 +20,7 @@ type feedPart struct {
 	cfg      config.Feed
 	settings feed.Config
 	source   feed.Source
+	noAnswer func() error              // why no database that it reads answers
 	feed     atomic.Pointer[feed.Feed] // nil before it is started
 }
 
@@ -44,6 +45,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 		p.settings.Down = func(ctx context.Context) bool { return st.down(ctx) && r.store.down(ctx) }
 		p.source = &feed.Replicated{Replica: replica, Primary: p.source, Switch: r.reads, Timeout: p.settings.Timeout, StaleMax: p.settings.StaleMax}
 	}
+	p.noAnswer = a.reader(st, a.replica != nil && c.Database == "")
 	return p, nil
 }
 

@@ -1,10 +1,8 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -113,7 +111,7 @@ func (a *app) newAdmin() (*admin.Server, error) {
 	}
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.log, Registry: a.metrics,
-		Ready: a.problems, Acks: a.streamAcks, Reload: a.reload,
+		Ready: a.state, Acks: a.streamAcks, Reload: a.reload,
 	}
 	if a.popups != nil {
 		cfg.Popups = a.popups.admin()
@@ -128,7 +126,7 @@ func (a *app) newAdmin() (*admin.Server, error) {
 // register adds the metrics of all parts. Those of the databases are added when they are opened.
 func (a *app) register() error {
 	collectors := []prometheus.Collector{
-		a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
+		admin.BuildInfo(a.options.Version, a.options.Revision), a.public, admin.FeedStats(a.feedStats), admin.QueryStats(a.queryStats),
 		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
 	if a.popups != nil {
@@ -143,38 +141,4 @@ func (a *app) register() error {
 		}
 	}
 	return nil
-}
-
-// problems returns why the process is not ready.
-func (a *app) problems() []admin.Problem {
-	var problems []admin.Problem
-	add := func(name string, err error) {
-		if err != nil {
-			problems = append(problems, admin.Problem{Name: name, Reason: err.Error()})
-		}
-	}
-	if a.public.Draining() {
-		add("server", errors.New("stopping"))
-	} else if !a.public.Serving() {
-		add("server", errStarting)
-	}
-	now := time.Now()
-	current := a.current()
-	for _, p := range current.feeds {
-		err := p.failure()
-		if f := p.feed.Load(); err == nil && f != nil {
-			err = f.Ready(now)
-		}
-		add(p.name, err)
-	}
-	for _, p := range current.queries {
-		add(p.name, p.failure())
-	}
-	for _, p := range a.streams {
-		add(p.name, p.ready())
-	}
-	if a.popups != nil {
-		add(a.popups.name, a.popups.ready())
-	}
-	return problems
 }

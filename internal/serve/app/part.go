@@ -34,9 +34,11 @@ type part struct {
 	retryAt time.Time // of the next attempt
 }
 
-// Why a part is not served before its first attempt to start, and after its end.
+// Why a part is not served before its first attempt to start, while its database does not
+// answer, and after its end.
 var (
 	errStarting = errors.New("starting")
+	errWaiting  = errors.New("waiting for the database")
 	errStopped  = errors.New("stopped")
 )
 
@@ -92,16 +94,13 @@ func (p *part) run(ctx context.Context, log *slog.Logger, tried func(error), sta
 			started()
 		}
 		if attempt == 1 {
-			if rejected {
-				err = exit.UsageError(err)
-			}
-			tried(err)
+			tried(p.firstFailure(rejected, err))
 		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		if quiet.due(err, time.Now()) {
-			log.Warn("part cannot be served yet; its start is retried", "part", p.name, "attempts", attempt, "error", err)
+			log.Warn("part cannot be served yet; its start is retried", "part", p.name, "database", p.store.url.String(), "attempts", attempt, "error", err)
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -111,6 +110,18 @@ func (p *part) run(ctx context.Context, log *slog.Logger, tried func(error), sta
 			return
 		}
 	}
+}
+
+// firstFailure returns the error that ends the process if each part must start; nil for nil.
+func (p *part) firstFailure(rejected bool, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%w (database %s)", err, p.store.url)
+	if rejected {
+		return exit.UsageError(err)
+	}
+	return err
 }
 
 // attempt tries to start the part. rejected means that its database answers, and that
@@ -123,7 +134,7 @@ func (p *part) attempt(ctx context.Context) (rejected bool, err error) {
 	defer leave()
 	if !p.alone {
 		if err := p.store.Ping(ctx); err != nil {
-			return false, fmt.Errorf("waiting for the database %s: %w", p.store.url, err)
+			return false, fmt.Errorf("%w: %w", errWaiting, err)
 		}
 	}
 	if err := p.begin(ctx); err != nil {

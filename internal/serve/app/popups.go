@@ -351,7 +351,8 @@ func (p *popupPart) close() {
 	})
 }
 
-// ready returns nil while the popups can be served, otherwise why not.
+// ready returns nil while the popups can be served, otherwise why not. If the error wraps
+// queue.ErrNearlyFull, they still are.
 func (p *popupPart) ready() error {
 	if err := p.failure(); err != nil {
 		return err
@@ -366,7 +367,7 @@ func (p *popupPart) ready() error {
 		return err
 	}
 	if events := p.spool.Load(); events != nil {
-		return events.Ready()
+		return events.Ready("")
 	}
 	return errStopped
 }
@@ -400,7 +401,8 @@ func (p *popupPart) admin() *admin.Popups {
 
 // figures are the popups' metrics.
 func (p *popupPart) figures() admin.PopupFigures {
-	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: p.ready() != nil}
+	serves, _ := tolerable(p.ready())
+	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves}
 	if p.redis != nil {
 		states := p.redis.open.Load()
 		if states == nil {

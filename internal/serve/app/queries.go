@@ -14,8 +14,9 @@ import (
 // queryPart is a configured query.
 type queryPart struct {
 	*part
-	cfg   config.Query
-	query *query.Query
+	cfg      config.Query
+	query    *query.Query
+	noAnswer func() error // why no database that it reads answers
 }
 
 // openRedis opens Redis if it is configured.
@@ -59,9 +60,10 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout, StaleMax: c.StaleMax}
 	}
 	return &queryPart{
-		part:  newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check),
-		cfg:   c,
-		query: query.Open(settings, source),
+		part:     newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check),
+		cfg:      c,
+		query:    query.Open(settings, source),
+		noAnswer: a.reader(st, a.replica != nil && c.Database == ""),
 	}, nil
 }
 

@@ -31,6 +31,8 @@ type Options struct {
 	Redis    string // URL
 	Data     string // directory of all files that Spillway writes
 	Strict   bool   // a part that does not start at once ends the process
+	Version  string // of the program, for its metric
+	Revision string // of its source
 
 	Stdout, Stderr io.Writer
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
@@ -34,6 +35,9 @@ type store struct {
 
 	metrics    prometheus.Collector
 	registered bool // metrics is; not while another store has the same address, but for the password
+
+	answer  atomic.Pointer[answer] // to the last probe; nil before it, and if nothing reads it
+	unwatch func()                 // ends the probes; nil: there are none; guarded by stores.mu
 }
 
 // enterStart waits until a part may start. At most half of the pool's connections check the
@@ -134,6 +138,9 @@ func (s *stores) retain(used map[*store]bool) {
 			continue
 		}
 		delete(s.open, name)
+		if st.unwatch != nil {
+			st.unwatch()
+		}
 		if st.registered {
 			s.metrics.Unregister(st.metrics)
 		}

@@ -212,7 +212,8 @@ func (p *streamPart) close(ctx context.Context) error {
 	return p.closed
 }
 
-// ready returns why the stream does not accept records; nil if it does.
+// ready returns why the stream does not accept records; nil if it does. If the error wraps
+// queue.ErrNearlyFull, it still does.
 func (p *streamPart) ready() error {
 	if err := p.failure(); err != nil {
 		return err

@@ -37,7 +37,7 @@ type Config struct {
 // Admin is the listener for operators.
 type Admin struct {
 	Listen string `yaml:"listen" doc:"HOST:PORT, loopback unless token is set, or unix:PATH"`
-	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, required by all requests except /livez and /readyz; empty: none"`
+	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, required by all requests except /livez and those of /readyz; empty: none"`
 }
 
 // Pool limits each database pool, like database.Pool.

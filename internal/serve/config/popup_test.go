@@ -35,7 +35,7 @@ func TestPopups(t *testing.T) {
 		with + "  keys: [short]\n":                                         "3:10: popups.keys[0]: must have at least 32 characters, as from openssl rand -hex 32",
 		with + "  placements: [home, Home]\n":                              "3:22: popups.placements[1]: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Home\"",
 		with + "  placements: [home, home]\n":                              "3:22: popups.placements[1]: must not be repeated, not \"home\"",
-		with + "  attributes: {user: text}\n":                              "3:22: popups.attributes.user: must have another name: user, placement, clock_offset are reserved",
+		with + "  attributes: {user: text}\n":                              "3:22: popups.attributes.user: must have another name: user, placement, clock_offset, at are reserved",
 		with + "  attributes: {age: uuid}\n":                               "3:21: popups.attributes.age: must be text, integer, real, boolean, timestamp or texts, not \"uuid\"",
 		with + "  attributes_sql: SELECT 1\n":                              "3:19: popups.attributes_sql: requires attributes for its columns",
 		with + "  identity: {trust: jwt}\n":                                "3:13: popups.identity.key: must be given with trust: jwt",

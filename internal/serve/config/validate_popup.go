@@ -13,7 +13,7 @@ import (
 const attributeTypes = "text,integer,real,boolean,timestamp,texts"
 
 // popupParams are query parameters with a meaning of their own.
-const popupParams = "user,placement,clock_offset"
+const popupParams = "user,placement,clock_offset,at"
 
 // Limits of the keys that sign show tokens.
 const (

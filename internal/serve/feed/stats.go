@@ -103,3 +103,14 @@ func (w *window) counted(now time.Time) (rows, waiting int, age time.Duration) {
 	}
 	return sw.index.rows(), waiting, age
 }
+
+// Fresh reports whether the feed has rows that may be served while its database is down:
+// those of any window, at most StaleMax old.
+func (f *Feed) Fresh(now time.Time) bool {
+	for _, w := range *f.windows.Load() {
+		if s := w.current.Load(); s != nil && now.Sub(s.readAt) <= f.cfg.StaleMax {
+			return true
+		}
+	}
+	return false
+}

@@ -148,9 +148,9 @@ The freight app is running. Try:
                                                      SHOW is "show" of the previous answer
   curl -i 'http://%[1]s/popup?user=7&app_version=29&clock_offset=25h'
                                                      the next popup, a day later (only the demo accepts clock_offset)
-  curl 'http://%[2]s/popups/explain?user=7'           why a popup is or is not shown; /openapi.json describes the campaign API
+  curl 'http://%[2]s/popups/explain?user=7'           why a popup is or is not shown; /openapi.json describes the admin API
   curl 'http://%[1]s/hello'                           an empty endpoint, for comparison
-  curl 'http://%[2]s/readyz'                          readiness; /metrics, /debug/pprof/
+  curl 'http://%[2]s/readyz'                          readiness, also /readyz/reads and /readyz/writes; /metrics, /debug/pprof/
 
 Ctrl-C stops it.
 `, public, admin)

@@ -12,7 +12,7 @@ import (
 // Bounds and defaults of campaigns.
 const (
 	PayloadBytesMax    = 64 << 10
-	CampaignNameMax    = 200 // bytes
+	CampaignNameMax    = 200 // characters
 	PlacementBytesMax  = 32
 	CapMax             = math.MaxUint16
 	DurationMax        = 10 * 365 * 24 * time.Hour
@@ -54,32 +54,42 @@ type Campaign struct {
 	Cap          int           // shows to one user, counted from when the cap was set; 0: no limit
 }
 
-// Validate returns all errors of c, except those of its expression (Schema.CheckTarget) and
-// of duplicates (NewSet).
+// FieldError is an error in a field of a campaign.
+type FieldError struct {
+	Field   string // as the API names it
+	Message string // a sentence that names the field
+}
+
+// Error returns the message.
+func (e *FieldError) Error() string { return e.Message }
+
+// Validate returns all errors of c as joined FieldErrors, except those of its expression
+// (Schema.CheckTarget) and of duplicates (NewSet).
 func (c *Campaign) Validate() error {
 	var problems []error
-	refuse := func(bad bool, format string, args ...any) {
+	refuse := func(bad bool, field, format string, args ...any) {
 		if bad {
-			problems = append(problems, fmt.Errorf(format, args...))
+			problems = append(problems, &FieldError{field, field + " " + fmt.Sprintf(format, args...)})
 		}
 	}
-	refuse(c.ID == 0 || c.ID > math.MaxInt32, "id must be 1 to %d", math.MaxInt32)
-	refuse(c.Name == "" || len(c.Name) > CampaignNameMax || !utf8.ValidString(c.Name), "name must be UTF-8 text of 1 to %d bytes", CampaignNameMax)
-	refuse(!IsPlacement(c.Placement), "placement must be 1 to %d lower-case letters, digits and -, not - first", PlacementBytesMax)
-	refuse(len(c.Payload) > PayloadBytesMax, "payload has %d bytes, more than %d", len(c.Payload), PayloadBytesMax)
-	refuse(!json.Valid(c.Payload), "payload must be JSON")
+	refuse(c.ID == 0 || c.ID > math.MaxInt32, "id", "must be 1 to %d", math.MaxInt32)
+	refuse(c.Name == "" || utf8.RuneCountInString(c.Name) > CampaignNameMax || !isText(c.Name), "name", "must be UTF-8 text of 1 to %d characters without zero bytes", CampaignNameMax)
+	refuse(!IsPlacement(c.Placement), "placement", "must be 1 to %d lower-case letters, digits and -, not - first", PlacementBytesMax)
+	refuse(len(c.Payload) > PayloadBytesMax, "payload", "has %d bytes, more than %d", len(c.Payload), PayloadBytesMax)
+	refuse(!json.Valid(c.Payload) || !isText(string(c.Payload)), "payload", "must be JSON in UTF-8")
+	refuse(!isText(c.Target), "target", "must be UTF-8 text without zero bytes")
 	switch c.Status {
 	case Active, Paused, Archived:
 	default:
-		refuse(true, "status must be active, paused or archived, not %q", c.Status)
+		refuse(true, "status", "must be active, paused or archived, not %q", c.Status)
 	}
-	refuse(!c.Start.IsZero() && !inYears(c.Start), "start must be from %d to %d", yearMin, yearMax)
-	refuse(!c.End.IsZero() && !inYears(c.End), "end must be from %d to %d", yearMin, yearMax)
-	refuse(!c.Start.IsZero() && !c.End.IsZero() && !c.Start.Before(c.End), "end must be after start")
-	refuse(c.RepeatAfter != 0 && !between(c.RepeatAfter, time.Second), "repeat_after must be 1s to %s, or forever", DurationMax)
-	refuse(!between(c.QuietClick, 0), "quiet_click must be 0 to %s, or forever", DurationMax)
-	refuse(!between(c.QuietDismiss, 0), "quiet_dismiss must be 0 to %s, or forever", DurationMax)
-	refuse(c.Cap < 0 || c.Cap > CapMax, "cap must be 0 to %d", CapMax)
+	refuse(!c.Start.IsZero() && !inYears(c.Start), "start", "must be from %d to %d", yearMin, yearMax)
+	refuse(!c.End.IsZero() && !inYears(c.End), "end", "must be from %d to %d", yearMin, yearMax)
+	refuse(!c.Start.IsZero() && !c.End.IsZero() && !c.Start.Before(c.End), "end", "must be after start")
+	refuse(c.RepeatAfter != 0 && !between(c.RepeatAfter, time.Second), "repeat_after", "must be 1s to %s, or forever", DurationMax)
+	refuse(!between(c.QuietClick, 0), "quiet_click", "must be 0 to %s, or forever", DurationMax)
+	refuse(!between(c.QuietDismiss, 0), "quiet_dismiss", "must be 0 to %s, or forever", DurationMax)
+	refuse(c.Cap < 0 || c.Cap > CapMax, "cap", "must be 0 to %d", CapMax)
 	return errors.Join(problems...)
 }
 

@@ -219,9 +219,18 @@ func (c *Campaigns) store(ctx context.Context, changed StoredCampaign) (StoredCa
 	return c.tables.SaveCampaign(ctx, changed, version)
 }
 
-// check returns what is wrong with a campaign, alone or among the others. The target of an
-// archived one is not checked: its attributes may be gone. If a placement exceeds its
-// limits, its campaigns may be changed, but none may be added.
+// Check returns all that is wrong with a campaign alone, as joined FieldErrors and a
+// TargetError. The target of an archived one is not checked: its attributes may be gone.
+func (c *Campaigns) Check(campaign Campaign) error {
+	err := campaign.Validate()
+	if campaign.Status == Archived {
+		return err
+	}
+	return errors.Join(err, c.popup.Set().Schema().CheckTarget(campaign.Target))
+}
+
+// check returns what is wrong with a campaign, alone or among the others. If a placement
+// exceeds its limits, its campaigns may be changed, but none may be added.
 func (c *Campaigns) check(all []StoredCampaign, changed Campaign) error {
 	isNew := changed.ID == 0
 	before, after := make([]Campaign, 0, len(all)), make([]Campaign, 0, len(all)+1)
@@ -237,13 +246,7 @@ func (c *Campaigns) check(all []StoredCampaign, changed Campaign) error {
 	if isNew {
 		changed.ID = free
 	}
-	if err := changed.Validate(); err != nil {
-		return err
-	}
-	if changed.Status == Archived {
-		return nil
-	}
-	if err := c.popup.Set().Schema().CheckTarget(changed.Target); err != nil {
+	if err := c.Check(changed); err != nil || changed.Status == Archived {
 		return err
 	}
 	if err := checkLimits(changed.Placement, append(after, changed)); err != nil && (isNew || checkLimits(changed.Placement, before) == nil) {

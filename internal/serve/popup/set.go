@@ -113,7 +113,7 @@ func UsableSet(schema *Schema, campaigns []Campaign) (*Set, map[CampaignID]error
 	return set, problems
 }
 
-// checkLimits returns which limit of a placement the campaigns exceed; nil if none.
+// checkLimits returns which limit of a placement the campaigns exceed, as a FieldError; nil if none.
 func checkLimits(placement string, campaigns []Campaign) error {
 	counted, capped := 0, 0
 	for i := range campaigns {
@@ -126,9 +126,9 @@ func checkLimits(placement string, campaigns []Campaign) error {
 	}
 	switch {
 	case counted > CampaignsMax:
-		return fmt.Errorf("placement %s has %d %w", placement, counted, errManyCampaigns)
+		return &FieldError{"placement", fmt.Sprintf("placement %s has %d %v", placement, counted, errManyCampaigns)}
 	case capped > CappedMax:
-		return fmt.Errorf("placement %s has %d %w", placement, capped, errManyCapped)
+		return &FieldError{"cap", fmt.Sprintf("placement %s has %d %v", placement, capped, errManyCapped)}
 	}
 	return nil
 }

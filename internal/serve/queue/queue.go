@@ -39,6 +39,10 @@ var (
 	ErrClosed = errors.New("the queue is closing")
 )
 
+// ErrNearlyFull: requests are accepted, but little room is left. Only the readiness of a part
+// is said with it.
+var ErrNearlyFull = errors.New("nearly full")
+
 // The limits that an Overload names, as the configuration and the metrics call them.
 const (
 	LimitWait  = "wait_max"

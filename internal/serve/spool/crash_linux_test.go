@@ -395,7 +395,7 @@ func fillDisk(t *testing.T, file string) {
 	if !errors.As(err, &over) || over.Limit != "disk" || !errors.Is(err, queue.ErrOverloaded) || len(kept) < 10 {
 		t.Fatalf("%d kept, then %v", len(kept), err)
 	}
-	if ready := s.Ready(); ready == nil {
+	if ready := s.Ready(""); ready == nil {
 		t.Error("ready with a full disk")
 	}
 	if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: make([]byte, 20000)}); !errors.Is(err, queue.ErrOverloaded) {

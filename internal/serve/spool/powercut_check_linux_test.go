@@ -112,7 +112,7 @@ func (x *expectation) check(ctx context.Context, dir string, at int) (err error)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(x.checkEntries(state, at), x.checkOrder(state, at), s.Ready()); err != nil {
+	if err := errors.Join(x.checkEntries(state, at), x.checkOrder(state, at), s.Ready("")); err != nil {
 		return err
 	}
 	return x.checkUse(ctx, s, state, at)

@@ -59,8 +59,11 @@ func testShares(t *testing.T, share int64, e queue.Entry) {
 	if used := stats.Names[0].UsedBytes; used < share/10*8 || used > share || stats.UsedBytes > share*11/10 {
 		t.Errorf("%d bytes are counted of a share of %d, the file has %d", used, share, stats.UsedBytes)
 	}
-	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "/a") {
+	if err := s.Ready("/a"); err == nil || !strings.Contains(err.Error(), "/a") {
 		t.Errorf("ready: %v", err)
+	}
+	if err := s.Ready("/b"); err != nil {
+		t.Errorf("the neighbour is not ready: %v", err)
 	}
 	if other, err := fill(t, s, "/b", e); other < kept/10*9 || !strings.Contains(err.Error(), "/b") {
 		t.Errorf("the other name stored %d, the first %d: %v", other, kept, err)
@@ -95,7 +98,7 @@ func testShares(t *testing.T, share int64, e queue.Entry) {
 	if n := s.Stats().Names[0]; n.UsedBytes != 0 {
 		t.Errorf("empty: %+v", n)
 	}
-	if err := s.Ready(); err != nil {
+	if err := s.Ready(""); err != nil {
 		t.Errorf("ready: %v", err)
 	}
 	put(t, s, "/a", "again")

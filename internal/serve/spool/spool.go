@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,10 +158,10 @@ func (s *Spool) Close() error {
 // entries nothing would show that the file can be written again.
 const failingFor = 5 * time.Second
 
-// Ready returns nil while the spool accepts entries and is not close to refusing them: the
-// last transaction was stored, less than three quarters of Config.Bytes and of each share
-// are in use, and no drain has stopped. It does not depend on the database.
-func (s *Spool) Ready() error {
+// Ready returns nil while the spool accepts entries of a name and drains them; "" is all
+// names. An error that wraps queue.ErrNearlyFull says that three quarters of the file, or of
+// the name's share, are in use, and that entries are still accepted.
+func (s *Spool) Ready(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -168,18 +169,32 @@ func (s *Spool) Ready() error {
 		return queue.ErrClosed
 	case s.failing != nil && time.Since(s.failedAt) < failingFor:
 		return fmt.Errorf("the spool cannot be written: %w", s.failing)
-	case s.used > s.cfg.Bytes/4*3:
-		return fmt.Errorf("the spool holds %d bytes (spool_bytes %d)", s.used, s.cfg.Bytes)
 	}
+	full := crowded(s.used, s.cfg.Bytes, "")
 	for _, n := range s.names {
+		if name != "" && n.name != name {
+			continue
+		}
 		if n.drain == DrainStopped {
 			return fmt.Errorf("the drain of %s has stopped: %w", n.name, n.reason)
 		}
-		if share := s.cfg.Shares[n.name]; share > 0 && s.usedBy(n) > share/4*3 {
-			return fmt.Errorf("the spool holds %d bytes of %s (spool_bytes %d)", s.usedBy(n), n.name, share)
+		if share := s.cfg.Shares[n.name]; share > 0 && (full == nil || errors.Is(full, queue.ErrNearlyFull)) {
+			full = cmp.Or(crowded(s.usedBy(n), share, " of "+n.name), full)
 		}
 	}
-	return nil
+	return full
+}
+
+// crowded returns an error if more than three quarters of a limit are used. It wraps
+// queue.ErrNearlyFull while there is still room.
+func crowded(used, limit int64, of string) error {
+	switch {
+	case used <= limit/4*3:
+		return nil
+	case used <= limit-limit/64:
+		return fmt.Errorf("%w: the spool holds %d bytes%s (spool_bytes %d)", queue.ErrNearlyFull, used, of, limit)
+	}
+	return fmt.Errorf("the spool holds %d bytes%s (spool_bytes %d)", used, of, limit)
 }
 
 // Waiting calls yield for each group of a name that waits, in order; "" is all names. At a

@@ -145,8 +145,8 @@ func TestDeletionFails(t *testing.T) {
 		case 1:
 			writable(false)
 		case 3:
-			if n := s.Stats().Names[0]; n.State != DrainRetrying || n.Reason == "" || s.Ready() == nil {
-				t.Errorf("after two attempts: %+v, ready: %v", n, s.Ready())
+			if n := s.Stats().Names[0]; n.State != DrainRetrying || n.Reason == "" || s.Ready("") == nil {
+				t.Errorf("after two attempts: %+v, ready: %v", n, s.Ready(""))
 			}
 			writable(true)
 			cancel()
@@ -173,7 +173,7 @@ func TestBounds(t *testing.T) {
 	if !errors.As(err, &over) || over.Limit != "spool_bytes" || over.RetryAfter <= 0 || kept < 15 {
 		t.Fatalf("%d kept, then %v", kept, err)
 	}
-	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), "spool_bytes") {
+	if err := s.Ready(""); err == nil || !strings.Contains(err.Error(), "spool_bytes") {
 		t.Errorf("ready: %v", err)
 	}
 	if _, err := s.Append(t.Context(), "/a", queue.Entry{Payload: make([]byte, 700<<10)}); !errors.Is(err, queue.ErrTooLarge) {
@@ -183,7 +183,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("drained %d, want %d", len(got), kept)
 	}
 	put(t, s, "/a", payload)
-	if err := s.Ready(); err != nil {
+	if err := s.Ready(""); err != nil {
 		t.Errorf("ready: %v", err)
 	}
 	stats := s.Stats()
@@ -374,7 +374,7 @@ func testDamage(t *testing.T, sql, want, wantFlaws, wantDrained string) {
 	if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), want) {
 		t.Errorf("drain: %v, want %s", err, want)
 	}
-	if err := s.Ready(); err == nil || !strings.Contains(err.Error(), want) {
+	if err := s.Ready(""); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("ready: %v", err)
 	}
 	if name := s.Stats().Names[0]; name.State != DrainStopped || !strings.Contains(name.Reason, want) {

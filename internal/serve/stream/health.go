@@ -116,6 +116,7 @@ func (s *Stream) probeCommit(finished uint64) error {
 // Ready returns nil while the stream accepts records and is not close to refusing them: the
 // database answers, the last batch was stored, and less than half of the queue's limits and
 // of Config.WaitMax is used. A probe outweighs the last batch only while no other was tried.
+// If the error wraps queue.ErrNearlyFull, records are still accepted.
 func (s *Stream) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,17 +133,23 @@ func (s *Stream) Ready() error {
 	return crowded
 }
 
-// crowded returns an error if more than half of the queue's limits is used. The caller
-// holds mu.
+// crowded returns an error if more than half of the queue's limits is used. It wraps
+// queue.ErrNearlyFull if one more record would be accepted. The caller holds mu.
 func (s *Stream) crowded() error {
 	wait := s.predict(0, 1, 0)
+	var why string
 	switch {
 	case s.queue.rows > s.cfg.QueueRows/2:
-		return fmt.Errorf("%d records wait (queue_rows %d)", s.queue.rows, s.cfg.QueueRows)
+		why = fmt.Sprintf("%d records wait (queue_rows %d)", s.queue.rows, s.cfg.QueueRows)
 	case s.queue.bytes > s.cfg.QueueBytes/2:
-		return fmt.Errorf("%d bytes wait (queue_bytes %d)", s.queue.bytes, s.cfg.QueueBytes)
+		why = fmt.Sprintf("%d bytes wait (queue_bytes %d)", s.queue.bytes, s.cfg.QueueBytes)
 	case (s.queue.rows > 0 || !s.load.free()) && wait > s.cfg.WaitMax/2:
-		return fmt.Errorf("a record would wait for %v (wait_max %v)", wait.Round(time.Millisecond), s.cfg.WaitMax)
+		why = fmt.Sprintf("a record would wait for %v (wait_max %v)", wait.Round(time.Millisecond), s.cfg.WaitMax)
+	default:
+		return nil
 	}
-	return nil
+	if s.queue.rows >= s.cfg.QueueRows || s.queue.bytes >= s.cfg.QueueBytes || wait > s.cfg.WaitMax {
+		return errors.New(why)
+	}
+	return fmt.Errorf("%w: %s", queue.ErrNearlyFull, why)
 }

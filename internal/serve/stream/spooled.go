@@ -20,8 +20,9 @@ type Spool interface {
 	// Drain hands the groups of a name to a destination, at most bytes at once, until ctx
 	// ends or a group is damaged.
 	Drain(ctx context.Context, name string, bytes int, to queue.Destination) error
-	// Ready returns nil while the spool accepts entries.
-	Ready() error
+	// Ready returns nil while the spool accepts entries of a name. An error that wraps
+	// queue.ErrNearlyFull says that it still does.
+	Ready(name string) error
 	// SetClock notes how far the clock of a name's database is ahead of this process's.
 	// Clock returns what was noted last, also by an earlier process.
 	SetClock(name string, ahead time.Duration)
@@ -235,16 +236,18 @@ func (s *Spooled) Ack() string {
 	return AckSpool
 }
 
-// Ready returns nil while the spool accepts entries and its records are drained, or wait for
-// a database that is away. After an older copy of the spool's file was found, Ready says so
-// until the process ends.
+// Ready returns nil while the spool accepts records of the stream and they are drained, or
+// wait for a database that is away. After an older copy of the spool's file was found, Ready
+// says so until the process ends. If the error wraps queue.ErrNearlyFull, records are still
+// accepted.
 func (s *Spooled) Ready() error {
-	if err := s.spool.Ready(); err != nil {
+	err := s.spool.Ready(s.schema.def.Name)
+	if err != nil && !errors.Is(err, queue.ErrNearlyFull) {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.trouble, s.older)
+	return cmp.Or(s.trouble, s.older, err)
 }
 
 // Stats returns a snapshot of the drain: Stored are records in the table, Batches what was

@@ -36,7 +36,7 @@ func (q *quietSpool) Drain(ctx context.Context, _ string, _ int, _ queue.Destina
 	return nil
 }
 
-func (q *quietSpool) Ready() error { return nil }
+func (q *quietSpool) Ready(string) error { return nil }
 
 func (q *quietSpool) SetClock(_ string, ahead time.Duration) {
 	q.mu.Lock()

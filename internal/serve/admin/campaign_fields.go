@@ -1,0 +1,242 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"spillway/internal/serve/popup"
+)
+
+// fields are the members of a body, by the names of a campaign's fields.
+type fields map[string]json.RawMessage
+
+// campaignBytesMax bounds a request's body: the payload, the expression, and some room.
+const campaignBytesMax = popup.PayloadBytesMax + popup.TargetBytesMax + 16<<10
+
+// readFields reads a JSON object of a media type. If that fails, it has answered the request.
+func readFields(w http.ResponseWriter, r *http.Request, media string) (fields, bool) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != media {
+		if r.Method == http.MethodPatch {
+			w.Header().Set("Accept-Patch", media)
+		}
+		writeProblem(w, http.StatusUnsupportedMediaType, "send "+media)
+		return nil, false
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, campaignBytesMax))
+	if err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			writeProblem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", campaignBytesMax))
+		} else {
+			writeProblem(w, http.StatusBadRequest, "the body cannot be read")
+		}
+		return nil, false
+	}
+	var body fields
+	if err := json.Unmarshal(text, &body); err != nil || body == nil {
+		detail := "the body must be one JSON object"
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			detail = fmt.Sprintf("the body is not JSON at byte %d: %v", syntax.Offset, err)
+		}
+		writeProblem(w, http.StatusBadRequest, detail)
+		return nil, false
+	}
+	return body, true
+}
+
+// fill sets the fields of a campaign. If one of required is missing, or a field is unknown or
+// of another type, it has answered the request with all that is wrong.
+func (p *Popups) fill(w http.ResponseWriter, c *popup.StoredCampaign, body fields, required ...string) bool {
+	var view campaignView
+	flaws := view.set(body)
+	for _, name := range required {
+		if body[name] == nil && name != "target" {
+			flaws = append(flaws, flaw{Field: name, Message: name + " is required"})
+		}
+	}
+	if body["target"] != nil || slices.Contains(required, "target") {
+		if strings.TrimSpace(view.Target) == "" && !has(flaws, "target") {
+			flaws = append(flaws, flaw{Field: "target", Message: `target is required: an expression over the attributes, or "true" for everybody`})
+		}
+	}
+	view.fill(c)
+	if len(flaws) == 0 {
+		return true
+	}
+	for _, f := range p.flaws(c.Campaign) {
+		if !has(flaws, f.Field) {
+			flaws = append(flaws, f)
+		}
+	}
+	writeFlaws(w, http.StatusBadRequest, flaws...)
+	return false
+}
+
+// has reports whether one of the flaws is in a field.
+func has(flaws []flaw, field string) bool {
+	return slices.ContainsFunc(flaws, func(f flaw) bool { return f.Field == field })
+}
+
+// set sets the fields that a body has, and returns what is wrong with the others.
+func (v *campaignView) set(body fields) []flaw {
+	var flaws []flaw
+	view := reflect.ValueOf(v).Elem()
+	for _, name := range slices.Sorted(maps.Keys(body)) {
+		i := slices.IndexFunc(reflect.VisibleFields(view.Type()), func(f reflect.StructField) bool { return fieldName(f) == name })
+		if i < 0 {
+			flaws = append(flaws, flaw{Field: name, Message: name + " is not a field of a campaign"})
+			continue
+		}
+		field, value := view.Field(i), body[name]
+		isNull := string(value) == "null" && field.Kind() != reflect.Pointer && field.Kind() != reflect.Slice
+		if err := json.Unmarshal(value, field.Addr().Interface()); err != nil || isNull {
+			flaws = append(flaws, flaw{Field: name, Message: name + " must be " + expected(field, err)})
+		}
+	}
+	return flaws
+}
+
+// fieldName returns the name of a field in JSON.
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// expected returns what a field's value must be.
+func expected(field reflect.Value, err error) string {
+	if errors.Is(err, errPeriod) {
+		return errPeriod.Error()
+	}
+	kind := field.Type()
+	if kind.Kind() == reflect.Pointer {
+		kind = kind.Elem()
+	}
+	switch {
+	case kind == reflect.TypeFor[time.Time]():
+		return "a time of RFC 3339, as 2026-01-02T03:04:05Z, or null"
+	case kind == reflect.TypeFor[period]():
+		return errPeriod.Error()
+	case kind.Kind() == reflect.Int32:
+		return "a whole number of 32 bits"
+	case kind.Kind() == reflect.String:
+		return "text"
+	case kind.Kind() == reflect.Float64:
+		return "a number"
+	}
+	return "a whole number"
+}
+
+// flaws returns all that is wrong with a campaign, apart from the others.
+func (p *Popups) flaws(c popup.Campaign) []flaw {
+	if c.ID == 0 {
+		c.ID = 1 // a new one gets its id later
+	}
+	found := flawsOf(p.Campaigns.Check(c))
+	if popup.IsPlacement(c.Placement) && !slices.Contains(p.Placements, c.Placement) {
+		found = append(found, flaw{Field: "placement", Message: "placement must be " + strings.Join(p.Placements, " or ") + ": popups.placements of the configuration"})
+	}
+	return found
+}
+
+// flawsOf returns the flaws that an error joins.
+func flawsOf(err error) []flaw {
+	switch e := err.(type) {
+	case *popup.FieldError:
+		return []flaw{{Field: e.Field, Message: e.Message}}
+	case *popup.TargetError:
+		return []flaw{{"target", e.Line, e.Column, e.Message}}
+	case interface{ Unwrap() error }:
+		return flawsOf(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		var all []flaw
+		for _, one := range e.Unwrap() {
+			all = append(all, flawsOf(one)...)
+		}
+		return all
+	}
+	return nil
+}
+
+// writableFields returns the fields of a campaign that a request may set, but its version.
+func writableFields(c popup.StoredCampaign) fields {
+	text, err := json.Marshal(newView(c, "", popup.Counts{}))
+	if err != nil {
+		panic("bug: encode a campaign: " + err.Error())
+	}
+	var all fields
+	if err := json.Unmarshal(text, &all); err != nil {
+		panic("bug: decode a campaign: " + err.Error())
+	}
+	for _, name := range []string{"id", "version", "problem", "note", "shows", "clicks", "dismissals", "click_rate"} {
+		delete(all, name)
+	}
+	return all
+}
+
+// mergeFields applies a merge patch. The payload is the only field that is merged deeply.
+func mergeFields(target, patch fields) fields {
+	for name, value := range patch {
+		switch {
+		case string(value) == "null":
+			delete(target, name)
+		case name == "payload":
+			target[name] = encode(mergePatch(decode(target[name]), decode(value)))
+		default:
+			target[name] = value
+		}
+	}
+	return target
+}
+
+// mergePatch is MergePatch of RFC 7396. It may change target.
+func mergePatch(target, patch any) any {
+	members, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	merged, ok := target.(map[string]any)
+	if !ok {
+		merged = make(map[string]any)
+	}
+	for name, value := range members {
+		if value == nil {
+			delete(merged, name)
+		} else {
+			merged[name] = mergePatch(merged[name], value)
+		}
+	}
+	return merged
+}
+
+// decode decodes valid JSON and keeps all digits of numbers.
+func decode(text []byte) any {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		panic("bug: decode a payload: " + err.Error())
+	}
+	return value
+}
+
+// encode is the reverse of decode.
+func encode(value any) []byte {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		panic("bug: encode a payload: " + err.Error())
+	}
+	return bytes.TrimSpace(text.Bytes())
+}

@@ -1,0 +1,494 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"runtime/pprof"
+	"runtime/trace"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"spillway/internal/serve/popup"
+)
+
+// documented is the document, and what a test has seen of it.
+type documented struct {
+	t        *testing.T
+	document map[string]any
+	compiler *jsonschema.Compiler
+	statuses map[string]bool // "get /livez 200"
+	fields   map[string]bool // "Campaign.name"
+}
+
+func newDocumented(t *testing.T, text []byte) *documented {
+	t.Helper()
+	d := &documented{t: t, statuses: map[string]bool{}, fields: map[string]bool{}, compiler: jsonschema.NewCompiler()}
+	if err := json.Unmarshal(text, &d.document); err != nil {
+		t.Fatal(err)
+	}
+	d.compiler.DefaultDraft(jsonschema.Draft2020)
+	d.compiler.AssertFormat()
+	if err := d.compiler.AddResource("openapi.json", d.document); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// at returns the value at a JSON pointer without its "#", and follows a reference there.
+func (d *documented) at(pointer string) (value any, at string) {
+	value = d.document
+	for _, name := range strings.Split(pointer, "/")[1:] {
+		members, ok := value.(map[string]any)
+		if !ok {
+			return nil, pointer
+		}
+		value = members[strings.NewReplacer("~1", "/", "~0", "~").Replace(name)]
+	}
+	if members, ok := value.(map[string]any); ok && members["$ref"] != nil {
+		return d.at(strings.TrimPrefix(members["$ref"].(string), "#"))
+	}
+	return value, pointer
+}
+
+// see checks an answer to a request of a documented path.
+func (d *documented) see(method, path string, response *http.Response, body []byte) {
+	d.t.Helper()
+	operation := "/paths/" + strings.ReplaceAll(path, "/", "~1") + "/" + strings.ToLower(method)
+	if description, _ := d.at(operation); description == nil {
+		switch response.StatusCode {
+		case http.StatusMethodNotAllowed, http.StatusUnauthorized, http.StatusMisdirectedRequest:
+		default:
+			d.t.Errorf("%s %s is not documented, and answers %d", method, path, response.StatusCode)
+		}
+		return
+	}
+	name := fmt.Sprintf("%s %s %d", method, path, response.StatusCode)
+	answer, at := d.at(fmt.Sprintf("%s/responses/%d", operation, response.StatusCode))
+	if answer == nil {
+		d.t.Errorf("%s is not documented: %s", name, body)
+		return
+	}
+	d.statuses[name] = true
+	for header := range asObject(answer.(map[string]any)["headers"]) {
+		if response.Header.Get(header) == "" {
+			d.t.Errorf("%s has no %s", name, header)
+		}
+	}
+	media, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+	content := asObject(answer.(map[string]any)["content"])
+	if len(content) == 0 && media == "" && len(body) == 0 {
+		return
+	}
+	if content[media] == nil {
+		d.t.Errorf("%s has the media type %s", name, media)
+		return
+	}
+	if !strings.HasSuffix(media, "json") {
+		return
+	}
+	schema, err := d.compiler.Compile("openapi.json#" + at + "/content/" + strings.ReplaceAll(media, "/", "~1") + "/schema")
+	if err != nil {
+		d.t.Fatalf("%s: %v", name, err)
+	}
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
+	if err != nil {
+		d.t.Fatalf("%s: %v", name, err)
+	}
+	if err := schema.Validate(value); err != nil {
+		d.t.Errorf("%s: %s: %v", name, body, err)
+	}
+	d.seeFields(at+"/content/"+strings.ReplaceAll(media, "/", "~1")+"/schema", value)
+}
+
+// seeFields notes which documented fields an answer has.
+func (d *documented) seeFields(pointer string, value any) {
+	found, at := d.at(pointer)
+	schema := asObject(found)
+	for i := range asList(schema["allOf"]) {
+		d.seeFields(fmt.Sprint(at, "/allOf/", i), value)
+	}
+	for i, item := range asList(value) {
+		if schema["items"] != nil && i < 100 {
+			d.seeFields(at+"/items", item)
+		}
+	}
+	for name := range asObject(schema["properties"]) {
+		if member, ok := asObject(value)[name]; ok {
+			d.fields[at+"/properties/"+name] = true
+			d.seeFields(at+"/properties/"+name, member)
+		}
+	}
+}
+
+func asObject(value any) map[string]any { object, _ := value.(map[string]any); return object }
+func asList(value any) []any            { list, _ := value.([]any); return list }
+
+// promises returns all statuses and fields of answers that the document lists.
+func (d *documented) promises() (statuses, fields map[string]bool) {
+	statuses, fields = map[string]bool{}, map[string]bool{}
+	var walk func(pointer string)
+	walk = func(pointer string) {
+		found, at := d.at(pointer)
+		schema := asObject(found)
+		for i := range asList(schema["allOf"]) {
+			walk(fmt.Sprint(at, "/allOf/", i))
+		}
+		if schema["items"] != nil {
+			walk(at + "/items")
+		}
+		for name := range asObject(schema["properties"]) {
+			fields[at+"/properties/"+name] = true
+			walk(at + "/properties/" + name)
+		}
+	}
+	for path, operations := range asObject(d.document["paths"]) {
+		for method, operation := range asObject(operations) {
+			for status := range asObject(asObject(operation)["responses"]) {
+				statuses[fmt.Sprintf("%s %s %s", strings.ToUpper(method), path, status)] = true
+				_, at := d.at("/paths/" + strings.ReplaceAll(path, "/", "~1") + "/" + method + "/responses/" + status)
+				content, _ := d.at(at)
+				for media := range asObject(asObject(content)["content"]) {
+					walk(at + "/content/" + strings.ReplaceAll(media, "/", "~1") + "/schema")
+				}
+			}
+		}
+	}
+	return statuses, fields
+}
+
+// TestOpenAPI walks all routes: every answer is as documented, and every documented path,
+// status and field occurs.
+func TestOpenAPI(t *testing.T) {
+	c := startCampaigns(t)
+	document, header := fetchDocument(t, c.base)
+	if header.Get("Content-Type") != "application/json" {
+		t.Errorf("content type %s", header.Get("Content-Type"))
+	}
+	d := newDocumented(t, document)
+	w := &walk{documented: d, servers: map[string]string{"": c.base}}
+	w.startOthers(t, c)
+	w.everyRoute(t)
+	w.campaigns(c)
+	w.busy(t)
+
+	statuses, fields := d.promises()
+	compareSets(t, "statuses", statuses, d.statuses)
+	compareSets(t, "fields", fields, d.fields)
+}
+
+func compareSets(t *testing.T, what string, documented, seen map[string]bool) {
+	t.Helper()
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(seen))); diff != "" {
+		t.Errorf("%s (-documented +seen):\n%s", what, diff)
+	}
+}
+
+func fetchDocument(t *testing.T, base string) ([]byte, http.Header) {
+	t.Helper()
+	status, header, text := get(t, base+"/openapi.json", nil)
+	if status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	return []byte(text), header
+}
+
+// walk sends requests of documented paths to servers in different states.
+type walk struct {
+	*documented
+	servers map[string]string // base URLs by state
+}
+
+// send sends a request to a server, with pairs of headers, and checks the answer.
+func (w *walk) send(server, method, path, target, body string, headers ...string) (int, []byte) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), method, w.servers[server]+target, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Close = true
+	for i := 0; i < len(headers); i += 2 {
+		if r.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
+			r.Host = headers[i+1]
+		}
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.see(method, path, response, text)
+	return response.StatusCode, text
+}
+
+// startOthers starts a server with a token, and one whose parts do not answer.
+func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
+	t.Helper()
+	down := errors.New("down")
+	popups := *c.config.Popups
+	popups.Counts = func(context.Context) (map[popup.CampaignID]popup.Counts, error) { return nil, down }
+	signer, err := popup.NewSigner([][]byte{make([]byte, 32)}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, err := popup.Open(popup.Config{Store: popup.NewLocal(10, time.Second, nil, c.config.Log), Signer: signer, Log: c.config.Log}, c.popup.Set())
+	if err != nil {
+		t.Fatal(err)
+	}
+	popups.Popup = broken
+	parts := []Part{
+		{Name: "/a", Group: Reads, Reason: "down", Since: time.Now()},
+		{Name: "POST /b", Group: Writes, Reason: "down", Since: time.Now()},
+		{Name: "/popup", Group: Shows, Reason: "down", Since: time.Now()},
+	}
+	w.servers["down"] = start(t, Config{
+		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
+		Reload: func(context.Context) error { return down },
+	})
+	w.servers["token"] = start(t, Config{Popups: c.config.Popups, Token: "secret", Reload: c.config.Reload})
+}
+
+// everyRoute compares the routes with the documented paths, and sends each method to each.
+func (w *walk) everyRoute(t *testing.T) {
+	t.Helper()
+	var s Server
+	s.cfg.Registry, s.cfg.Popups, s.cfg.Reload = prometheus.NewRegistry(), &Popups{}, func(context.Context) error { return nil }
+	routes := map[string]bool{}
+	for _, r := range append(s.openRoutes(), s.closedRoutes()...) {
+		routes[r.method+" "+strings.TrimSuffix(r.path, "{$}")] = true
+	}
+	operations := map[string]bool{}
+	for path, methods := range asObject(w.document["paths"]) {
+		for method := range asObject(methods) {
+			operations[strings.ToUpper(method)+" "+path] = true
+		}
+	}
+	compareSets(t, "routes", operations, routes)
+	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json")
+	for path := range asObject(w.document["paths"]) {
+		target := strings.NewReplacer("{id}", "1", "{name}", "heap").Replace(path) + "?user=7"
+		switch path {
+		case "/debug/pprof/profile":
+			target += "&seconds=1"
+		case "/debug/pprof/trace":
+			target += "&seconds=0.01"
+		}
+		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+			w.send("", method, path, target, "")
+			w.send("", method, path, target, "", "Host", "evil.example")
+			w.send("token", method, path, target, "")
+			if !strings.HasPrefix(path, "/debug/") {
+				w.send("down", method, path, target, birthday, "Content-Type", "application/json", "If-Match", `"1"`)
+			}
+		}
+	}
+}
+
+// campaigns provokes every status of the campaign API.
+func (w *walk) campaigns(c *campaignAPI) {
+	const all, one = "/popups/campaigns", "/popups/campaigns/{id}"
+	json := []string{"Content-Type", "application/json"}
+	send := func(method, path, target, body string, headers ...string) {
+		w.t.Helper()
+		w.send("", method, path, target, body, append(json, headers...)...)
+	}
+	foreign := []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"}
+	large := `{"payload":"` + strings.Repeat("x", campaignBytesMax) + `"}`
+	send("GET", all, all+"?status=on", "")
+	send("POST", all, all, `{"name":"a","placement":"home","payload":1,"target":"x"}`)
+	send("POST", all, all, `{}`)
+	send("POST", all, all, birthday, foreign...)
+	send("POST", "/reload", "/reload", "", foreign...)
+	send("POST", all, all, large)
+	for method, media := range map[string]string{"PUT": "application/json", "PATCH": "application/merge-patch+json"} {
+		created, text := w.send("", "POST", all, all, birthday, json...)
+		var view campaignView
+		if err := decodeInto(text, &view); err != nil || created != http.StatusCreated {
+			w.t.Fatalf("%d %s %v", created, text, err)
+		}
+		id := fmt.Sprint(all, "/", view.ID)
+		change := func(target, body string, version int64, headers ...string) {
+			headers = append([]string{"Content-Type", media}, headers...)
+			if version > 0 {
+				headers = append(headers, "If-Match", fmt.Sprintf("%q", fmt.Sprint(version)))
+			}
+			w.send("", method, one, target, body, headers...)
+		}
+		change(id, birthday, view.Version)
+		change(id, birthday, view.Version)
+		change(id, birthday, 0)
+		change(id, strings.Replace(birthday, "age > 17", "agee", 1), view.Version+1)
+		change(id, birthday, view.Version+1, foreign...)
+		change(id, large, 1)
+		change(id, `{"nam":1}`, 1)
+		change(all+"/99", birthday, 1)
+		w.send("down", method, one, id, birthday, "Content-Type", media, "If-Match", fmt.Sprintf("%q", fmt.Sprint(view.Version+1)))
+		for _, action := range []string{"pause", "resume", "archive"} {
+			path := one + "/" + action
+			if action != "archive" {
+				send("POST", path, id+"/"+action, "")
+			}
+			send("POST", path, id+"/"+action, "", foreign...)
+			send("POST", path, id+"/"+action, "", "If-Match", `"1"`)
+			send("POST", path, all+"/99/"+action, "")
+			w.send("down", "POST", path, id+"/"+action, "")
+		}
+		send("POST", one+"/archive", id+"/archive", "")
+		change(id, birthday, w.version(id))
+		for _, action := range []string{"pause", "resume"} {
+			send("POST", one+"/"+action, id+"/"+action, "")
+		}
+	}
+	send("GET", one, all+"/99", "")
+	send("GET", "/popups/explain", "/popups/explain", "")
+	w.send("", "GET", "/debug/pprof/{name}", "/debug/pprof/nothing", "")
+	w.shown(c)
+}
+
+// version returns the current version of a campaign.
+func (w *walk) version(target string) int64 {
+	var view campaignView
+	if _, text := w.send("", "GET", "/popups/campaigns/{id}", target, ""); decodeInto(text, &view) != nil {
+		w.t.Fatalf("%s", text)
+	}
+	return view.Version
+}
+
+func decodeInto(text []byte, to any) error { return json.Unmarshal(text, to) }
+
+// shown shows campaigns to a user, so that all fields of explanations and campaigns occur.
+func (w *walk) shown(c *campaignAPI) {
+	w.t.Helper()
+	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "gone", Placement: "gone", Payload: []byte("1"), Status: popup.Paused}}
+	saved, err := c.tables.SaveCampaign(w.t.Context(), gone, w.latest(c))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.send("", "POST", "/popups/campaigns/{id}/resume", fmt.Sprintf("/popups/campaigns/%d/resume", saved.ID), "")
+	capless := `{"name":"all","placement":"home","order":9,"payload":1,"status":"active"}`
+	_, text := w.send("", "POST", "/popups/campaigns", "/popups/campaigns", capless, "Content-Type", "application/json")
+	var view campaignView
+	if err := decodeInto(text, &view); err != nil {
+		w.t.Fatal(err)
+	}
+	key, now := popup.Key{User: "7", Placement: "home"}, time.Now()
+	a := c.popup.Attributes()
+	defer c.popup.Release(a)
+	answer, err := c.popup.Ask(w.t.Context(), key, a, now)
+	if err != nil || answer.Campaign == nil {
+		w.t.Fatalf("%+v %v", answer, err)
+	}
+	if err := c.popup.Click(w.t.Context(), answer.Token, "7", now); err != nil {
+		w.t.Fatal(err)
+	}
+	place := c.popup.Set().Placement("home")
+	_, event, err := popup.Show(place, key, popup.State{}, popup.Decide(place, popup.State{}, a, now), now)
+	if err == nil {
+		err = c.tables.Apply(w.t.Context(), nil, []popup.Event{event})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	target := fmt.Sprintf("/popups/campaigns/%d", view.ID)
+	w.send("", "PATCH", "/popups/campaigns/{id}", target, `{"cap":2,"version":`+fmt.Sprint(view.Version)+`}`, "Content-Type", "application/merge-patch+json")
+	other := popup.Key{User: "8", Placement: "home"}
+	if _, err := c.popup.Ask(w.t.Context(), other, a, now); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, query := range []string{"user=7", "user=8", "user=7&placement=checkout"} {
+		w.send("", "GET", "/popups/explain", "/popups/explain?"+query, "")
+	}
+	// A campaign whose attribute is gone has a problem.
+	bad := popup.StoredCampaign{Campaign: popup.Campaign{Name: "bad", Placement: "home", Payload: []byte("1"), Status: popup.Active, Target: "gone"}}
+	if _, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c)); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := c.config.Popups.Campaigns.Reload(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.send("", "GET", "/popups/campaigns", "/popups/campaigns", "")
+	w.send("", "GET", "/popups/explain", "/popups/explain?user=8", "")
+}
+
+func (w *walk) latest(c *campaignAPI) int64 {
+	version, err := c.tables.Version(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return version
+}
+
+// busy provokes what happens while others use the same path.
+func (w *walk) busy(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(pprof.StartCPUProfile(io.Discard), trace.Start(io.Discard)); err != nil {
+		t.Fatal(err)
+	}
+	w.send("", "GET", "/debug/pprof/profile", "/debug/pprof/profile?seconds=1", "")
+	w.send("", "GET", "/debug/pprof/trace", "/debug/pprof/trace?seconds=1", "")
+	pprof.StopCPUProfile()
+	trace.Stop()
+
+	gathering, done := make(chan struct{}), make(chan struct{})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow", Help: "Slow."}, func() float64 {
+		gathering <- struct{}{}
+		<-done
+		return 1
+	}))
+	s, err := New(Config{Listen: "127.0.0.1:0", Registry: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() *httptest.ResponseRecorder {
+		recorder := httptest.NewRecorder()
+		s.http.Handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", http.NoBody))
+		return recorder
+	}
+	answers := make(chan int)
+	for range MetricsRequestMax {
+		go func() { answers <- ask().Code }()
+		<-gathering
+	}
+	last := ask()
+	w.see("GET", "/metrics", last.Result(), last.Body.Bytes())
+	close(done)
+	for range MetricsRequestMax {
+		if code := <-answers; code != http.StatusOK {
+			t.Errorf("metrics: %d", code)
+		}
+	}
+}
+
+// Without popups, the document has none of their paths.
+func TestOpenAPIWithoutPopups(t *testing.T) {
+	base := start(t, Config{})
+	document, _ := fetchDocument(t, base)
+	if strings.Contains(string(document), `"/popups/`) {
+		t.Error("paths of popups")
+	}
+	for path, methods := range asObject(newDocumented(t, document).document["paths"]) {
+		if asObject(methods)["get"] == nil || strings.Contains(path, "{") || path == "/debug/pprof/profile" {
+			continue
+		}
+		if status, _, _ := get(t, base+path+"?seconds=0.01", nil); status != http.StatusOK {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"spillway/internal/database"
+	"spillway/internal/serve/admin"
+	"spillway/internal/serve/queue"
+	"spillway/internal/serve/redis"
+	"spillway/internal/serve/spool"
+	"spillway/internal/serve/stream"
+)
+
+// readyCheck is a part of the process as its readiness sees it. One that could not be started
+// returns its error.
+type readyCheck struct {
+	name  string
+	group admin.Group // "": it concerns all
+	// state returns whether requests are answered, and what is wrong or soon will be. It
+	// asks no database and does not depend on requests.
+	state func(now time.Time) (serves bool, err error)
+}
+
+// readiness knows since when something has been wrong with a part.
+type readiness struct {
+	mu    sync.Mutex
+	since map[string]time.Time // by a part's name
+}
+
+// look returns the state of the parts.
+func (r *readiness) look(now time.Time, parts []readyCheck) []admin.Part {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, states := make(map[string]time.Time), make([]admin.Part, 0, len(parts))
+	for _, p := range parts {
+		serves, err := p.state(now)
+		state := admin.Part{Name: p.name, Group: p.group, Serves: serves}
+		if err != nil {
+			began, known := r.since[p.name]
+			if !known {
+				began = now
+			}
+			since[p.name] = began
+			state.Reason, state.Since = publicReason(err), began
+		}
+		states = append(states, state)
+	}
+	r.since = since
+	return states
+}
+
+// state returns the state of all parts.
+func (a *app) state() []admin.Part {
+	parts := []readyCheck{{name: "server", state: func(time.Time) (bool, error) {
+		switch {
+		case a.public.Draining():
+			return false, errors.New("stopping")
+		case !a.public.Serving():
+			return false, errors.New("starting: waiting for the databases")
+		}
+		return true, nil
+	}}}
+	current := a.current()
+	for _, p := range current.feeds {
+		parts = append(parts, started(p.part, admin.Reads, p.state))
+	}
+	for _, p := range current.queries {
+		parts = append(parts, started(p.part, admin.Reads, p.state))
+	}
+	for _, p := range a.streams {
+		parts = append(parts, started(p.part, admin.Writes, func(time.Time) (bool, error) { return tolerable(p.ready()) }))
+	}
+	if p := a.popups; p != nil {
+		parts = append(parts, started(p.part, admin.Shows, func(time.Time) (bool, error) { return tolerable(p.ready()) }))
+	}
+	return a.readiness.look(time.Now(), parts)
+}
+
+// errNotStarted begins the reason of a part whose database rejects it.
+var errNotStarted = errors.New("cannot start")
+
+// started is the check of a part, which asks state once the part has started.
+func started(p *part, group admin.Group, state func(now time.Time) (bool, error)) readyCheck {
+	return readyCheck{p.name, group, func(now time.Time) (bool, error) {
+		err := p.failure()
+		switch {
+		case err == nil:
+			return state(now)
+		case errors.Is(err, errStarting), errors.Is(err, errStopped), errors.Is(err, errWaiting):
+			return false, err
+		}
+		return false, fmt.Errorf("%w: %w", errNotStarted, err)
+	}}
+}
+
+// tolerable returns whether a part serves although its Ready returned err.
+func tolerable(err error) (bool, error) {
+	return err == nil || errors.Is(err, queue.ErrNearlyFull), err
+}
+
+// state is that of a started feed. It serves while a database answers, or rows are within
+// stale_max.
+func (p *feedPart) state(now time.Time) (serves bool, err error) {
+	f, down := p.feed.Load(), p.noAnswer()
+	return down == nil || f.Fresh(now), cmp.Or(f.Ready(now), down)
+}
+
+// state is that of a started query. It serves while a database answers.
+func (p *queryPart) state(time.Time) (serves bool, err error) {
+	down := p.noAnswer()
+	return down == nil, down
+}
+
+// reader returns a function that returns why neither a store nor, if reads go there too, its
+// replica answers; nil if one does. From now on they are probed.
+func (a *app) reader(st *store, replicated bool) func() error {
+	a.stores.watch(a.ctx, st)
+	if !replicated {
+		return st.noAnswer
+	}
+	replica := a.replica.store
+	a.stores.watch(a.ctx, replica)
+	return func() error {
+		if replica.noAnswer() == nil {
+			return nil
+		}
+		return st.noAnswer()
+	}
+}
+
+// Probes of databases that feeds and queries read.
+const (
+	probeEvery   = time.Second
+	probeTimeout = 2 * time.Second
+)
+
+// watchReadiness looks at all parts once per second, until ctx ends.
+func (a *app) watchReadiness(ctx context.Context) error {
+	ticker := time.NewTicker(probeEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			a.state()
+		}
+	}
+}
+
+// watch probes the database of a store that feeds or queries read, until the store is closed.
+func (s *stores) watch(ctx context.Context, st *store) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.unwatch != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		st.watch(ctx, s.log)
+	}()
+	st.unwatch = func() {
+		cancel()
+		<-ended
+	}
+}
+
+// answer is what a probe of a database found.
+type answer struct{ err error }
+
+var errNotProbed = errors.New("the database was not asked yet")
+
+// noAnswer returns why the last probe failed; nil if it did not.
+func (st *store) noAnswer() error {
+	if last := st.answer.Load(); last != nil {
+		return last.err
+	}
+	return errNotProbed
+}
+
+// watch probes the database once per second until ctx ends, and logs changes.
+func (st *store) watch(ctx context.Context, log *slog.Logger) {
+	log = log.With("database", st.url.String())
+	ticker := time.NewTicker(probeEvery)
+	defer ticker.Stop()
+	for down := false; ; {
+		err := st.ask(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case err != nil && !down:
+			log.Warn("database does not answer", "error", err)
+		case err == nil && down:
+			log.Info("database answers again")
+		}
+		down = err != nil
+		st.answer.Store(&answer{err})
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (st *store) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if err := st.Ping(ctx); err != nil && !errors.Is(err, database.ErrBusy) { // statements of others end after their timeout
+		return fmt.Errorf("the database does not answer: %w", err)
+	}
+	return nil
+}
+
+// publicReason returns what anybody may read of the error of a part: the text that Spillway
+// wrote, and the kind of its cause. The cause's own text is for the log, because databases
+// quote statements and values.
+func publicReason(err error) string {
+	text := err.Error()
+	for i, cause := range causes(err) {
+		if i == 0 && len(causes(cause)) == 0 && fmt.Sprintf("%T", cause) == "*errors.errorString" && strings.HasPrefix(text, cause.Error()) {
+			continue // an error value of Spillway comes first
+		}
+		text = strings.Replace(text, cause.Error(), kindOf(cause), 1)
+	}
+	return text
+}
+
+// causes returns the errors that err wraps directly.
+func causes(err error) []error {
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		return e.Unwrap()
+	case interface{ Unwrap() error }:
+		return []error{e.Unwrap()}
+	}
+	return nil
+}
+
+// kindOf names the kind of an error without its text.
+func kindOf(err error) string {
+	for _, known := range []error{
+		queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged, redis.ErrPopupServer, fs.ErrPermission,
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENOSPC,
+	} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	var network net.Error
+	var sql interface{ SQLState() string }
+	switch {
+	case errors.As(err, &sql):
+		return "SQLSTATE " + sql.SQLState()
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		return "timeout"
+	case errors.Is(err, stream.ErrUnavailable):
+		return stream.ErrUnavailable.Error()
+	}
+	return "the log says why"
+}
