@@ -38,6 +38,8 @@ type bodyBounds struct {
 	most  int         // bytes
 	why   problemKind // the problem of a larger one
 	route *route      // whose metrics count the request
+
+	denied error // with noKey: what the request lacks
 }
 
 // bodyBounds returns the bounds of a request, by its headers.
@@ -46,13 +48,14 @@ func (s *Server) bodyBounds(h *fasthttp.RequestHeader) bodyBounds {
 	e, ok := s.routes[string(path)]
 	switch {
 	case !ok:
-		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), notFound, s.unknown}
+		return bodyBounds{most: min(bodySmall, s.cfg.BodyBytes), why: notFound, route: s.unknown}
 	case e.write == nil || !h.IsPost():
-		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), bodyTooLarge, e.any()}
-	case s.lacksKey(e.write, h):
-		return bodyBounds{0, noKey, e.write}
+		return bodyBounds{most: min(bodySmall, s.cfg.BodyBytes), why: bodyTooLarge, route: e.any()}
 	}
-	return bodyBounds{e.write.body, bodyTooLarge, e.write}
+	if err := s.lacksKey(e.write, h); err != nil {
+		return bodyBounds{why: noKey, route: e.write, denied: err}
+	}
+	return bodyBounds{most: e.write.body, why: bodyTooLarge, route: e.write}
 }
 
 // chunked is the length of a body that comes in chunks.
@@ -130,7 +133,7 @@ func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 	case notFound:
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case noKey:
-		s.unauthorized(ctx)
+		s.deny(ctx, b.denied)
 	case bodiesFull:
 		s.bodies.refused.Add(1)
 		s.unavailable(ctx, bodiesFull, fmt.Sprintf("request bodies have reached %d bytes (http.bodies_bytes): nothing was stored, send it again", s.bodies.limit), nil)

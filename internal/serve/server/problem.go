@@ -39,6 +39,9 @@ const (
 	noRedis
 	resultTooLarge
 	noKey
+	noClaim
+	keysAway
+	limited
 	badOrigin
 	badMedia
 	badBody
@@ -92,7 +95,13 @@ func (k problemKind) describe() problem {
 	case resultTooLarge:
 		return problem{"result-too-large", fasthttp.StatusInternalServerError, "The result is too large"}
 	case noKey:
-		return problem{"unauthorized", fasthttp.StatusUnauthorized, "A key is needed"}
+		return problem{"unauthorized", fasthttp.StatusUnauthorized, "A key or a token is needed"}
+	case noClaim:
+		return problem{"claim-missing", fasthttp.StatusForbidden, "The token lacks a claim"}
+	case keysAway:
+		return problem{"token-keys-down", fasthttp.StatusServiceUnavailable, "Tokens cannot be verified"}
+	case limited:
+		return problem{"rate-limited", fasthttp.StatusTooManyRequests, "Too many requests"}
 	case badOrigin:
 		return problem{"origin-not-allowed", fasthttp.StatusForbidden, "The origin is not allowed"}
 	case badMedia:

@@ -23,9 +23,8 @@ type queryHandler struct {
 func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 	var room [paramsMax]string
 	args := room[:0]
-	values := ctx.QueryArgs()
 	for _, p := range h.query.Params() {
-		value := values.Peek(p.Name)
+		value := given(ctx, p)
 		if value == nil {
 			h.server.problem(ctx, badRequest, fmt.Sprintf("parameter %s is missing", p.Name))
 			return

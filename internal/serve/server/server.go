@@ -28,7 +28,9 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
+	"spillway/internal/serve/token"
 )
 
 // Config says what is served and within which limits. All limits are needed.
@@ -38,6 +40,9 @@ type Config struct {
 	Popup         *PopupRoute // nil: none
 	Streams       []StreamRoute
 	Keys          []string                                            // bearer keys of the write paths; none: no key is required
+	ReadKeys      []string                                            // bearer keys of feeds and queries
+	Tokens        *token.Verifier                                     // of JWTs; nil: no path requires one
+	Rate          RateConfig                                          // of each client
 	ProbeDatabase func(context.Context) error                         // one trivial statement
 	ProbeRedis    func(context.Context, string) ([]byte, bool, error) // GET key; nil: no Redis is configured
 	Connections   int                                                 // open at once
@@ -57,14 +62,16 @@ type Config struct {
 
 // FeedRoute is where a feed is served.
 type FeedRoute struct {
-	Paths []string
-	Feed  *feed.Feed
+	Paths  []string
+	Access Access
+	Feed   *feed.Feed
 }
 
 // QueryRoute is where a query is served.
 type QueryRoute struct {
-	Paths []string
-	Query *query.Query
+	Paths  []string
+	Access Access
+	Query  *query.Query
 }
 
 // Server is the public listener. Use New, then Run once.
@@ -78,7 +85,9 @@ type Server struct {
 	unknown  *route                   // metrics of requests without a route
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
-	keys     keyring
+	keys     keyring    // of write paths
+	readKeys keyring    // of feeds and queries
+	rate     *rateLimit // nil: off
 	bodies   bodies
 	ids      requestIDs
 	names    names
@@ -95,7 +104,9 @@ type entry struct {
 type route struct {
 	name   string
 	body   int  // largest body of a POST as sent, in bytes
-	keyed  bool // requires one of Config.Keys
+	access Access
+	keys   keyring       // that access requires
+	claims []param.Param // that requests need
 	handle func(*fasthttp.RequestCtx)
 	meter  meter
 }
@@ -111,10 +122,12 @@ func New(cfg Config) (*Server, error) {
 		routes:  make(map[string]*entry),
 		unknown: &route{name: "unknown"},
 		keys:    newKeyring(cfg.Keys),
+		rate:    newRateLimit(cfg.Rate),
 		bodies:  bodies{limit: cfg.BodiesBytes},
 		ids:     requestIDs{boot: rand.Uint32()},
 		names:   newNames(),
 	}
+	s.readKeys = newKeyring(cfg.ReadKeys)
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.probes = newSharedDeadline(s.base, probeTimeout)
 	s.add("/hello", s.hello)
@@ -140,6 +153,9 @@ func New(cfg Config) (*Server, error) {
 		if err := s.addPopup(*cfg.Popup); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.protect(); err != nil {
+		return nil, err
 	}
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
@@ -178,7 +194,7 @@ func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error
 // a key. A body that declares more than body bytes is refused before it is read, and a
 // chunked one when more have arrived.
 func (s *Server) addWrite(paths []string, body int, handle func(*fasthttp.RequestCtx)) error {
-	r := &route{name: "POST " + paths[0], body: body, keyed: true, handle: handle}
+	r := &route{name: "POST " + paths[0], body: body, access: Key, keys: s.keys, handle: handle}
 	for _, path := range paths {
 		if !s.entry(path).setWrite(r) {
 			return fmt.Errorf("POST %s is served twice", path)
