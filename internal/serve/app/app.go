@@ -23,6 +23,7 @@ import (
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/token"
 )
 
 // app is the serving process, with its parts in the order in which they are opened and
@@ -38,8 +39,10 @@ type app struct {
 	builtIn bool // without a configuration file
 
 	stores  stores
-	replica *replica  // nil: none
-	redis   *redis.DB // nil: none
+	replica *replica // nil: none
+	tokens  *token.Verifier
+	keySet  *token.Set // nil: none
+	redis   *redis.DB  // nil: none
 
 	feeds      []*feed.Feed
 	feedRoutes []server.FeedRoute
@@ -62,7 +65,7 @@ func (a *app) run() error {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	for _, open := range []func() error{
-		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openFeeds, a.openQueries, a.openStreams, a.openPopups,
+		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openAuth, a.openFeeds, a.openQueries, a.openStreams, a.openPopups,
 	} {
 		if err := open(); err != nil {
 			return err
@@ -93,6 +96,9 @@ func (a *app) serve(public *server.Server, adm *admin.Server) error {
 	group.Go(func() error { return adm.Serve(groupCtx, ln) })
 	if a.replica != nil {
 		group.Go(func() error { return a.replica.watch(groupCtx) })
+	}
+	if a.keySet != nil {
+		group.Go(func() error { a.keySet.Run(groupCtx); return nil })
 	}
 	group.Go(func() error {
 		defer stop()

@@ -48,7 +48,7 @@ func builtInStream(d freight.Stream) config.Stream {
 // LoadConfig reads and checks a configuration file. It opens no database. The error is an
 // exit.UsageError, which wraps yaml.Errors if there are mistakes in the file.
 func LoadConfig(path string) (config.Config, error) {
-	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups)
+	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
 	if err != nil {
 		return cfg, exit.UsageError(err)
 	}

@@ -35,7 +35,7 @@ func (a *app) openFeeds() error {
 		}
 		f := feed.Open(settings, source)
 		a.feeds = append(a.feeds, f)
-		a.feedRoutes = append(a.feedRoutes, server.FeedRoute{Paths: append([]string{c.Path}, c.Aliases...), Feed: f})
+		a.feedRoutes = append(a.feedRoutes, server.FeedRoute{Paths: append([]string{c.Path}, c.Aliases...), Access: accessOf(a.cfg.ReadAccess(c.Auth)), Feed: f})
 	}
 	return nil
 }

@@ -32,10 +32,15 @@ func (a *app) newServer() (*server.Server, error) {
 		CORSOrigins:   h.CORSOrigins,
 		AccessLog:     a.cfg.Log.Access,
 		Log:           a.log,
+		Rate:          server.RateConfig{PerMinute: h.RatePerMinute, Burst: h.RateBurst, Clients: h.RateClients},
 	}
 	for _, key := range a.cfg.Keys {
 		cfg.Keys = append(cfg.Keys, key.Reveal())
 	}
+	for _, key := range a.cfg.Auth.Keys {
+		cfg.ReadKeys = append(cfg.ReadKeys, key.Reveal())
+	}
+	cfg.Tokens = a.tokens
 	if a.redis != nil {
 		cfg.ProbeRedis = a.redis.Get
 	}
@@ -99,6 +104,9 @@ func (a *app) register(registry *prometheus.Registry, public *server.Server) err
 	}
 	if a.popups != nil {
 		collectors = append(collectors, admin.PopupStats(a.popups.figures))
+	}
+	if a.keySet != nil {
+		collectors = append(collectors, admin.KeySetStats(a.keySet.Stats))
 	}
 	if a.replica != nil {
 		collectors = append(collectors, admin.ReplicaStats(a.replica.store.url.String(), a.replica.reads))

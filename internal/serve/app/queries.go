@@ -61,7 +61,7 @@ func (a *app) openQueries() error {
 		}
 		q := query.Open(settings, source)
 		a.queries = append(a.queries, queryPart{q, primary.Check})
-		a.queryRoutes = append(a.queryRoutes, server.QueryRoute{Paths: append([]string{c.Path}, c.Aliases...), Query: q})
+		a.queryRoutes = append(a.queryRoutes, server.QueryRoute{Paths: append([]string{c.Path}, c.Aliases...), Access: accessOf(a.cfg.ReadAccess(c.Auth)), Query: q})
 	}
 	return nil
 }

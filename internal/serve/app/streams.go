@@ -64,6 +64,7 @@ func (a *app) openStreams() error {
 		a.streams = append(a.streams, p)
 		a.streamRoutes = append(a.streamRoutes, server.StreamRoute{
 			Paths:      append([]string{c.Path}, c.Aliases...),
+			Access:     accessOf(c.Auth),
 			Schema:     schema,
 			Limits:     stream.Limits{Bytes: c.BodyBytes, Records: c.RecordsMax, Depth: recordDepth, Fields: recordFields},
 			Timeout:    c.Timeout,
@@ -89,7 +90,7 @@ func streamDefinition(c *config.Stream) stream.Definition {
 	for _, column := range c.Columns {
 		s := stream.Column{
 			Name: column.Name, Type: stream.Type(column.Type), Required: column.Required,
-			Min: column.Min.Text, Max: column.Max.Text, MaxLength: column.MaxLength,
+			Min: column.Min.Text, Max: column.Max.Text, MaxLength: column.MaxLength, Claim: column.Claim,
 		}
 		if column.Default.Given {
 			s.Default = &column.Default.Text

@@ -19,6 +19,7 @@ type Config struct {
 	Replica  Secret   `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers; empty: none"`
 	Redis    Secret   `yaml:"redis" doc:"address of Redis (redis://, rediss:// or unix://) for the probe, shared caches and popups; empty: none"`
 	Keys     []Secret `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
+	Auth     Auth     `yaml:"auth" doc:"authentication of feeds and queries, and JWTs of streams"`
 	Pool     Pool     `yaml:"pool" doc:"limits of each database pool"`
 	HTTP     HTTP     `yaml:"http" doc:"limits of the public listener"`
 	Log      Log      `yaml:"log" doc:"log on standard error"`
@@ -59,7 +60,10 @@ type HTTP struct {
 	TLSCert        string        `yaml:"tls_cert" doc:"PEM file of the certificate; requires tls_key; enables https"`
 	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
 	CORSOrigins    []string      `yaml:"cors_origins" doc:"allowed origins, SCHEME://HOST[:PORT], or * for all; none: no CORS headers"`
-	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For is used in the access log"`
+	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For names the client, in the access log and for rate_per_minute"`
+	RatePerMinute  int           `yaml:"rate_per_minute" range:"0..60000000" doc:"requests per minute of a client to configured paths; a client is a key or the subject of a JWT if the path requires one, else an address (IPv6: a /64 network); 0: no limit" over:"429 'rate-limited' with Retry-After; 'spillway_http_rate_limited_total'"`
+	RateBurst      int           `yaml:"rate_burst" range:"1..1000000" doc:"with rate_per_minute, requests that a client may send at once" over:"as rate_per_minute"`
+	RateClients    int           `yaml:"rate_clients" range:"16..100000000" doc:"with rate_per_minute, clients remembered, about 150 bytes each" over:"the one that is idle the longest is forgotten; 'spillway_http_rate_clients_forgotten_total'"`
 }
 
 // Log configures the log on standard error.
@@ -76,7 +80,8 @@ type Feed struct {
 	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" doc:"output columns that order the feed: unique together, NOT NULL, immutable; descending unless followed by asc"`
-	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid"`
+	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid; claim.NAME is a claim of the JWT"`
+	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"what requests need: as auth.reads says (default), nothing (open), one of auth.keys, a JWT, or either (any)"`
 	Window     int           `yaml:"window" range:"1..100000" doc:"newest rows kept encoded in memory" over:"older rows are read from the database"`
 	Refresh    time.Duration `yaml:"refresh" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`
 	IdleAfter  time.Duration `yaml:"idle_after" range:"10ms..24h" doc:"time without requests after which refreshes stop" over:"the next request waits for one"`
@@ -97,6 +102,7 @@ type Query struct {
 	Database   Secret        `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
 	Params     Params        `yaml:"params" doc:"as in feeds"`
+	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"as in feeds"`
 	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows per answer" over:"500 'result-too-large'; 'spillway_query_execution_errors_total'"`
 	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes per answer" over:"as rows_max"`
 	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503; 'spillway_query_refused_total'; the statement is cancelled when the last request has left"`

@@ -13,6 +13,7 @@ func Default() Config {
 		Listen: "127.0.0.1:8080",
 		Admin:  Admin{Listen: "127.0.0.1:9090"},
 		Data:   "spillway-data",
+		Auth:   DefaultAuth(),
 		Pool: Pool{
 			Min:              1,
 			Max:              2*runtime.GOMAXPROCS(0) + 1,
@@ -31,6 +32,8 @@ func Default() Config {
 			WriteTimeout: 10 * time.Second,
 			IdleTimeout:  time.Minute,
 			DrainTimeout: 10 * time.Second,
+			RateBurst:    100,
+			RateClients:  100_000,
 		},
 		Log:    Log{Level: "info", Format: "text"},
 		Spool:  Spool{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, MaxAge: 168 * time.Hour},
@@ -47,6 +50,8 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 		return reflect.ValueOf(DefaultQuery()), true
 	case reflect.TypeFor[Stream]():
 		return reflect.ValueOf(DefaultStream()), true
+	case reflect.TypeFor[JWTKey]():
+		return reflect.ValueOf(JWTKey{Algorithm: "HS256"}), true
 	}
 	return reflect.Value{}, false
 }
@@ -54,6 +59,7 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 // DefaultQuery returns the defaults of a query. Path and SQL have none.
 func DefaultQuery() Query {
 	return Query{
+		Auth:       authDefault,
 		RowsMax:    1000,
 		BytesMax:   1 << 20,
 		Timeout:    2 * time.Second,
@@ -66,6 +72,7 @@ func DefaultQuery() Query {
 // DefaultFeed returns the defaults of a feed. Path, SQL and Key have none.
 func DefaultFeed() Feed {
 	return Feed{
+		Auth:       authDefault,
 		Window:     200,
 		Refresh:    100 * time.Millisecond,
 		IdleAfter:  2 * time.Second,

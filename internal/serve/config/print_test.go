@@ -31,6 +31,21 @@ database: "postgres://ann:***@db/app"
 replica: ""
 redis: ""
 keys: []
+auth:
+  reads: open
+  keys: []
+  jwt:
+    keys: []
+    issuer: ""
+    audience: ""
+    exp: required
+    nbf: optional
+    clock_skew: 30s
+  jwks:
+    url: ""
+    refresh: 5m
+    pause: 10s
+    timeout: 5s
 pool:
   min: 1
   max: 9
@@ -52,6 +67,9 @@ http:
   tls_key: ""
   cors_origins: []
   trusted_proxies: []
+  rate_per_minute: 0
+  rate_burst: 100
+  rate_clients: 100000
 log:
   level: info
   format: text
@@ -65,6 +83,7 @@ feeds:
       FROM t
     key: [id, day asc]
     params: {city: text, "no": integer}
+    auth: default
     window: 200
     refresh: 100ms
     idle_after: 2s

@@ -98,7 +98,7 @@ func isColumn(name string) bool {
 func (v *validator) params(at string, params Params, taken string) {
 	for _, p := range params {
 		path := yaml.Join(at, yaml.Printable(p.Name))
-		if !yaml.IsIdentifier(p.Name) {
+		if !yaml.IsIdentifier(strings.TrimPrefix(p.Name, claimPrefix)) {
 			v.add(path, "must be a name of letters, digits and _ that does not start with a digit", "")
 		}
 		if taken != "" && slices.Contains(strings.Split(taken, ","), p.Name) {

@@ -100,7 +100,7 @@ func newDescriptions() descriptions {
 
 		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes was reached.", nil, nil),
 
-		rateLimited:   prometheus.NewDesc("spillway_http_rate_limited_total", "Requests refused because their client exceeded http.rate.", nil, nil),
+		rateLimited:   prometheus.NewDesc("spillway_http_rate_limited_total", "Requests refused because their client exceeded http.rate_per_minute.", nil, nil),
 		rateClients:   prometheus.NewDesc("spillway_http_rate_clients", "Clients whose rate is known.", nil, nil),
 		rateForgotten: prometheus.NewDesc("spillway_http_rate_clients_forgotten_total", "Clients forgotten because http.rate_clients was reached.", nil, nil),
 	}

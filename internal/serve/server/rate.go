@@ -17,9 +17,9 @@ import (
 // of a JWT or a key, if its path requires one, and otherwise an address. The addresses of an
 // IPv6 network of 64 bits are one client.
 type RateConfig struct {
-	PerSecond float64 // 0: no limit
-	Burst     int     // requests that a client may send at once
-	Clients   int     // remembered at once; beyond it, the one that is idle the longest is forgotten
+	PerMinute int // requests; 0: no limit
+	Burst     int // requests that a client may send at once
+	Clients   int // remembered at once; beyond it, the one that is idle the longest is forgotten
 }
 
 // rateShards are locked independently.
@@ -44,10 +44,10 @@ type rateShard struct {
 
 // newRateLimit returns nil if there is no limit.
 func newRateLimit(cfg RateConfig) *rateLimit {
-	if cfg.PerSecond <= 0 {
+	if cfg.PerMinute <= 0 {
 		return nil
 	}
-	l := &rateLimit{start: time.Now(), interval: max(1, int64(float64(time.Second)/cfg.PerSecond)), seed: maphash.MakeSeed()}
+	l := &rateLimit{start: time.Now(), interval: int64(time.Minute) / int64(cfg.PerMinute), seed: maphash.MakeSeed()}
 	l.burst = l.interval * int64(max(1, cfg.Burst))
 	for i := range l.shards {
 		clients, err := simplelru.NewLRU[uint64, int64](max(1, cfg.Clients/rateShards), nil)
@@ -113,7 +113,7 @@ func (s *Server) withinRate(ctx *fasthttp.RequestCtx, name string) bool {
 	if ok {
 		return true
 	}
-	s.problem(ctx, limited, fmt.Sprintf("this client may send %s requests per second (http.rate)", strconv.FormatFloat(s.cfg.Rate.PerSecond, 'g', -1, 64)))
+	s.problem(ctx, limited, fmt.Sprintf("this client may send %d requests per minute (http.rate_per_minute)", s.cfg.Rate.PerMinute))
 	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.Itoa(retrySeconds(wait)))
 	return false
 }

@@ -103,7 +103,7 @@ type entry struct {
 // route is a handler with its metrics.
 type route struct {
 	name   string
-	body   int  // largest body of a POST as sent, in bytes
+	body   int // largest body of a POST as sent, in bytes
 	access Access
 	keys   keyring       // that access requires
 	claims []param.Param // that requests need

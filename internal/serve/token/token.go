@@ -225,4 +225,3 @@ func (c Claims) Subject() string {
 	}
 	return c.Text("iss") + "\x00" + subject
 }
-
