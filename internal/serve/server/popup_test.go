@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"crypto"
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
@@ -250,6 +252,18 @@ func TestPopupIdentity(t *testing.T) {
 		}
 		return signature
 	}
+	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byECDSA := func(text []byte) []byte {
+		sum := sha256.Sum256(text)
+		x, y, err := ecdsa.Sign(rand.Reader, ecKey, sum[:])
+		if err != nil {
+			t.Error(err)
+		}
+		return append(x.FillBytes(make([]byte, 32)), y.FillBytes(make([]byte, 32))...)
+	}
 	for _, c := range []struct {
 		algorithm string
 		key       []byte
@@ -257,6 +271,7 @@ func TestPopupIdentity(t *testing.T) {
 	}{
 		{"HS256", shared, byHMAC(shared)},
 		{"RS256", publicPEM(t, rsaKey.Public()), byRSA},
+		{"ES256", publicPEM(t, ecKey.Public()), byECDSA},
 		{"EdDSA", publicPEM(t, edPublic), func(text []byte) []byte { return ed25519.Sign(edKey, text) }},
 	} {
 		t.Run(c.algorithm, func(t *testing.T) {

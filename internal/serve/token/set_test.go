@@ -132,7 +132,7 @@ func TestSetRotates(t *testing.T) {
 			t.Error(err)
 		}
 		i.publish(setJSON(t, old, fresh))
-		time.Sleep(11 * time.Second) // the pause is over; the refresh is an hour away
+		<-time.After(11 * time.Second) // the pause is over; the refresh is an hour away
 		if err := verify("new", after); err != nil || i.fetches.Load() != 2 {
 			t.Errorf("%v after %d fetches", err, i.fetches.Load())
 		}
@@ -140,7 +140,7 @@ func TestSetRotates(t *testing.T) {
 			t.Errorf("the old key as the new one: %v", err)
 		}
 		i.publish(setJSON(t, fresh))
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		synctest.Wait()
 		if err := verify("rsa", before); !errors.Is(err, ErrInvalid) {
 			t.Errorf("the withdrawn key: %v", err)
@@ -158,7 +158,7 @@ func TestSetUnknownKeys(t *testing.T) {
 		var i issuer
 		i.publish(setJSON(t, keys.set(t)...))
 		v, _ := runSet(t, &i)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		i.slow.Store(int64(4 * time.Second))
 		begin := time.Now()
 		bad := signed(t, EdDSA, "unknown", keys.ed, claimsOf(nil))
@@ -215,7 +215,7 @@ func TestSetAway(t *testing.T) {
 			}
 		}
 		i.publish(setJSON(t, keys.set(t)...))
-		time.Sleep(11 * time.Second) // a failed fetch is repeated after the pause
+		<-time.After(11 * time.Second) // a failed fetch is repeated after the pause
 		synctest.Wait()
 		for _, text := range []string{good, noKid} {
 			if _, err := v.Verify(t.Context(), text); err != nil {
@@ -228,7 +228,7 @@ func TestSetAway(t *testing.T) {
 			"slow":  func() { i.publish(setJSON(t, keys.set(t)[0])); i.slow.Store(int64(time.Hour)) },
 		} {
 			fault()
-			time.Sleep(2 * time.Hour)
+			<-time.After(2 * time.Hour)
 			begin := time.Now()
 			if _, err := v.Verify(t.Context(), signed(t, ES256, "ec", keys.ec, claimsOf(nil))); err != nil || time.Since(begin) > 0 {
 				t.Errorf("%s: %v after %v", name, err, time.Since(begin))
@@ -239,7 +239,7 @@ func TestSetAway(t *testing.T) {
 			}
 			i.slow.Store(0)
 			i.publish(setJSON(t, keys.set(t)...))
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 		}
 		if stats := set.Stats(); stats.Errors == 0 || stats.Unavailable == 0 || stats.FetchedAt.IsZero() {
 			t.Errorf("%+v", stats)
