@@ -57,6 +57,7 @@ var layers = map[string]layer{
 	"internal/serve/param":    part,
 	"internal/serve/queue":    part,
 	"internal/serve/standby":  part,
+	"internal/serve/token":    part,
 
 	"internal/serve/feed":   engine,
 	"internal/serve/popup":  engine,

@@ -54,7 +54,7 @@ type configReloadCmd struct {
 
 // Help is shown below the flags.
 func (configReloadCmd) Help() string {
-	return `Does what SIGHUP does, and waits for the outcome. Feeds, queries, keys, CORS origins, trusted proxies, the access log and the log level can change. If anything else has changed, or a new feed or query does not start, nothing is applied, the reason is printed, and the exit code is 1.
+	return `Does what SIGHUP does, and waits for the outcome. Feeds, queries, keys (also those of reads), CORS origins, trusted proxies, the access log and the log level can change. If anything else has changed, or a new feed or query does not start, nothing is applied, the reason is printed, and the exit code is 1.
 
 Examples:
   spillway config reload spillway.yaml

@@ -65,7 +65,7 @@ func (t Token) isName() bool { return t.Kind == Word || t.Kind == Name }
 //   - SQLite: [x] as a name, comments that do not nest; E and $ are nothing special.
 //
 // A colon starts a parameter except in ::, in :=, and directly after an
-// operand, as in a[1:2].
+// operand, as in a[1:2]. In :claim.sub the point belongs to the name.
 func Lex(src string, d Dialect) ([]Token, error) {
 	if err := checkText(src); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (l *lexer) next() (Token, error) {
 	case isWord(c):
 		return l.word(rest)
 	case c == ':':
-		name := rest[1 : 1+wordLength(rest[1:])]
+		name := rest[1 : 1+paramLength(rest[1:])]
 		if isParamName(name) && (l.pos == 0 || !isOperandEnd(l.src[l.pos-1])) {
 			return l.token(Param, 1+len(name), 1, 0), nil
 		}
@@ -274,9 +274,22 @@ func isOperandEnd(c byte) bool {
 	return isWord(c) || c == ')' || c == ']' || c == '"' || c == '\'' || c == '`'
 }
 
+// paramLength returns the length of the parameter's name that a text starts with.
+func paramLength(s string) int {
+	const claim = "claim."
+	n := wordLength(s)
+	if strings.HasPrefix(s, claim) && n == len(claim)-1 {
+		if m := wordLength(s[len(claim):]); isParamName(s[len(claim) : len(claim)+m]) {
+			return len(claim) + m
+		}
+	}
+	return n
+}
+
 // isParamName reports whether s is an ASCII letter or _, then letters, digits
-// and _.
+// and _, perhaps after "claim.".
 func isParamName(s string) bool {
+	s = strings.TrimPrefix(s, "claim.")
 	for i := range len(s) {
 		if !isWord(s[i]) || s[i] >= utf8.RuneSelf || i == 0 && s[i] >= '0' && s[i] <= '9' {
 			return false

@@ -29,6 +29,8 @@ func TestParseStatement(t *testing.T) {
 	good("-- first\nWITH x AS (SELECT 1) SELECT * FROM x WHERE a=:a_1;", "WITH x AS (SELECT 1) SELECT * FROM x WHERE a=<a_1>", "a_1")
 	good("(SELECT :a) UNION (VALUES (:b))", "(SELECT <a>) UNION (VALUES (<b>))", "a", "b")
 	good("SELECT :a::int, :b :: text", "SELECT <a>::int, <b> :: text", "a", "b")
+	good("SELECT :claim.sub, :claim .x, :claim, :claims.a, x:claim.b, ':claim.c', :claim.org_1::int", "SELECT <claim.sub>, <claim> .x, <claim>, <claims>.a, x:claim.b, ':claim.c', <claim.org_1>::int", "claim.sub", "claim", "claims", "claim.org_1")
+	good("SELECT (:claim.9), :claim.", "SELECT (<claim>.9), <claim>.", "claim")
 	good("SELECT a[:lo: :hi]", "SELECT a[<lo>: <hi>]", "lo", "hi")
 	good("SELECT 'é' || :ü || :a", "SELECT 'é' || :ü || <a>", "a") // names are ASCII: the database refuses the rest
 	good("SELECT '' || :a || e'\\'' || :b", "SELECT '' || <a> || e'\\'' || <b>", "a", "b")
@@ -115,7 +117,7 @@ func TestZeroStatement(t *testing.T) {
 // have a position, and its placeholders stay apart from its text.
 func FuzzParseStatement(f *testing.F) {
 	for _, s := range []string{
-		"SELECT :a::int -- x\n", "WITH a AS (VALUES(1)) SELECT $t$:b$t$, E'\\'' ;", "SELECT \"a\"\"\" /* /* */ */", "SELECT a[1:2], :b_2 ; --", "SELECT 1;;", "SELECT '\\'", "(((SELECT", "SELECT -:a--:b", "SELECT 1-/**/-:a",
+		"SELECT :a::int -- x\n", "WITH a AS (VALUES(1)) SELECT $t$:b$t$, E'\\'' ;", "SELECT \"a\"\"\" /* /* */ */", "SELECT a[1:2], :b_2 ; --", "SELECT 1;;", "SELECT '\\'", "(((SELECT", "SELECT :claim.sub, :claim", "SELECT -:a--:b", "SELECT 1-/**/-:a",
 	} {
 		f.Add(s)
 	}

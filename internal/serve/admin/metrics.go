@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"runtime"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,6 +14,7 @@ import (
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/standby"
+	"spillway/internal/serve/token"
 )
 
 const (
@@ -95,6 +97,25 @@ func ReplicaStats(name string, reads *standby.Switch) prometheus.Collector {
 			}
 			return lag.Seconds()
 		}, "Age of the oldest change of the primary that is not replayed; absent if it is unknown.", nil},
+	})
+}
+
+// KeySetStats returns the metrics of the key set of JWTs, named spillway_jwks_... stats is
+// called at each scrape.
+func KeySetStats(stats func() token.SetStats) prometheus.Collector {
+	type s = token.SetStats
+	c := &snapshots[s]{prefix: "spillway_jwks_", read: func() []s { return []s{stats()} }}
+	return c.describe([]metric[s]{
+		{"keys", gauge, func(s s) float64 { return float64(s.Keys) }, "Keys that verify JWTs.", nil},
+		{"age_seconds", gauge, func(s s) float64 {
+			if s.FetchedAt.IsZero() {
+				return math.NaN()
+			}
+			return time.Since(s.FetchedAt).Seconds()
+		}, "Time since the key set was fetched; absent if it never was.", nil},
+		{"fetches_total", counter, func(s s) float64 { return float64(s.Fetches) }, "Fetches of the key set.", nil},
+		{"errors_total", counter, func(s s) float64 { return float64(s.Errors) }, "Fetches that failed.", nil},
+		{"unavailable_total", counter, func(s s) float64 { return float64(s.Unavailable) }, "Requests whose key could not be fetched.", nil},
 	})
 }
 

@@ -25,6 +25,7 @@ import (
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
 	"spillway/internal/serve/spool"
+	"spillway/internal/serve/token"
 )
 
 // app is the serving process. Opening its parts sends nothing to a database. Each part then
@@ -50,8 +51,10 @@ type app struct {
 
 	stores       stores
 	defaultStore *store
-	replica      *replica  // nil: none
-	redis        *redis.DB // nil: none
+	replica      *replica        // nil: none
+	redis        *redis.DB       // nil: none
+	tokens       *token.Verifier // nil: none
+	keySet       *token.Set      // nil: none
 
 	mu    sync.Mutex // guards reads, and the order of changes of routes
 	reads reads
@@ -117,7 +120,7 @@ func (a *app) run() error {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	for _, open := range []func() error{
-		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openReads, a.openStreams, a.openPopups, a.openCertificate, a.openServer,
+		a.openDemo, a.openDefault, a.openReplica, a.openRedis, a.openAuth, a.openReads, a.openStreams, a.openPopups, a.openCertificate, a.openServer,
 	} {
 		if err := open(); err != nil {
 			return err
@@ -148,6 +151,9 @@ func (a *app) serve(adm *admin.Server) error {
 	}
 	if a.certificate != nil {
 		group.Go(func() error { return a.certificate.watch(groupCtx) })
+	}
+	if a.keySet != nil {
+		group.Go(func() error { a.keySet.Run(groupCtx); return nil })
 	}
 	group.Go(func() error {
 		defer stop()

@@ -52,7 +52,7 @@ func builtInStream(d freight.Stream) config.Stream {
 // LoadConfig reads and checks a configuration file. It opens no database. The error is an
 // exit.UsageError, which wraps yaml.Errors if there are mistakes in the file.
 func LoadConfig(path string) (config.Config, error) {
-	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups)
+	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
 	if err != nil {
 		return cfg, exit.UsageError(err)
 	}
@@ -85,7 +85,7 @@ func CheckConfig(path string, noEnv bool, stdout, stderr io.Writer) error {
 
 // loadPartial is LoadConfig without the variables and files of secrets that are missing.
 func loadPartial(path string) (config.Config, error) {
-	cfg, err := config.LoadPartial(path, checkDatabases, checkStatements, checkStreams, checkPopups)
+	cfg, err := config.LoadPartial(path, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
 	return cfg, exit.UsageError(err)
 }
 
@@ -171,18 +171,10 @@ func checkStatements(c config.Config) []config.Mistake {
 		found = append(found, checkParams(path, statement.Names(), params)...)
 	}
 	for i, f := range c.Feeds {
-		var params []string
-		for _, p := range f.Params {
-			params = append(params, p.Name)
-		}
-		check(fmt.Sprintf("feeds[%d]", i), f.SQL, params, cmp.Or(f.Database, c.Database), true)
+		check(fmt.Sprintf("feeds[%d]", i), f.SQL, f.Params.Names(), cmp.Or(f.Database, c.Database), true)
 	}
 	for i, q := range c.Queries {
-		var params []string
-		for _, p := range q.Params {
-			params = append(params, p.Name)
-		}
-		check(fmt.Sprintf("queries[%d]", i), q.SQL, params, cmp.Or(q.Database, c.Database), false)
+		check(fmt.Sprintf("queries[%d]", i), q.SQL, q.Params.Names(), cmp.Or(q.Database, c.Database), false)
 	}
 	return found
 }

@@ -42,9 +42,14 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 		CORSOrigins:  h.CORSOrigins,
 		AccessLog:    r.cfg.Log.Access,
 		Log:          a.log,
+		Tokens:       a.tokens,
+		Rate:         server.RateConfig{PerMinute: h.RatePerMinute, Burst: h.RateBurst, Clients: h.RateClients},
 	}
 	for _, key := range r.cfg.Keys {
 		cfg.Keys = append(cfg.Keys, key.Reveal())
+	}
+	for _, key := range r.cfg.Auth.Keys {
+		cfg.ReadKeys = append(cfg.ReadKeys, key.Reveal())
 	}
 	if r.cfg.Probes {
 		cfg.Probes = &server.Probes{Database: a.defaultStore.Probe}
@@ -64,25 +69,27 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 
 // addRoutes adds the routes of all parts.
 func (a *app) addRoutes(cfg *server.Config, r *reads) error {
-	serves := func(p *part) bool {
+	serves := func(p *part, access server.Access) bool {
 		if p.failure() != nil {
-			cfg.Down = append(cfg.Down, p.down)
+			down := p.down
+			down.Access = access
+			cfg.Down = append(cfg.Down, down)
 			return false
 		}
 		return true
 	}
 	for _, p := range r.feeds {
-		if serves(p.part) {
-			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{Paths: p.down.Reads, Feed: p.feed.Load()})
+		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
+			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{Paths: p.down.Reads, Access: access, Feed: p.feed.Load()})
 		}
 	}
 	for _, p := range r.queries {
-		if serves(p.part) {
-			cfg.Queries = append(cfg.Queries, server.QueryRoute{Paths: p.down.Reads, Query: p.query, One: p.cfg.One})
+		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
+			cfg.Queries = append(cfg.Queries, server.QueryRoute{Paths: p.down.Reads, Access: access, Query: p.query, One: p.cfg.One})
 		}
 	}
 	for _, p := range a.streams {
-		if serves(p.part) {
+		if serves(p.part, p.route.Access) {
 			cfg.Streams = append(cfg.Streams, p.route)
 		}
 	}
@@ -90,7 +97,7 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 		return nil
 	}
 	route, err := a.popups.route() // a key that cannot be used is an error even while they are down
-	if err == nil && serves(a.popups.part) {
+	if err == nil && serves(a.popups.part, server.Open) {
 		cfg.Popup = route
 	}
 	return err
@@ -131,6 +138,9 @@ func (a *app) register() error {
 	}
 	if a.popups != nil {
 		collectors = append(collectors, admin.PopupStats(a.popups.figures))
+	}
+	if a.keySet != nil {
+		collectors = append(collectors, admin.KeySetStats(a.keySet.Stats))
 	}
 	if a.replica != nil {
 		collectors = append(collectors, admin.ReplicaStats(a.replica.store.url.String(), a.replica.reads))

@@ -21,6 +21,8 @@ func TestFixedChanges(t *testing.T) {
 		{func(*config.Config) {}, nil},
 		{func(c *config.Config) { c.Feeds, c.Queries = nil, nil }, nil},
 		{func(c *config.Config) { c.Keys = []config.Secret{"0123456789abcdef"} }, nil},
+		{func(c *config.Config) { c.Auth.Reads, c.Auth.Keys = "key", []config.Secret{"0123456789abcdef"} }, nil},
+		{func(c *config.Config) { c.Auth.JWT.Issuer, c.HTTP.RatePerMinute = "a", 7 }, []string{"auth.jwt.issuer", "http.rate_per_minute"}},
 		{func(c *config.Config) { c.HTTP.CORSOrigins, c.HTTP.TrustedProxies = []string{"*"}, []string{"::1"} }, nil},
 		{func(c *config.Config) { c.Log.Level, c.Log.Access = "debug", true }, nil},
 		{func(c *config.Config) { c.Listen, c.Log.Format = ":80", "json" }, []string{"listen", "log.format"}},

@@ -125,7 +125,7 @@ func (o Options) load() (cfg config.Config, demo bool, err error) {
 	if o.File == "" && cfg.OpenToOthers() {
 		cfg.Streams = nil
 	}
-	if err := cfg.Validate(checkDatabases, checkStatements, checkStreams, checkPopups); err != nil {
+	if err := cfg.Validate(checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth); err != nil {
 		return cfg, false, exit.UsageError(err)
 	}
 	if cfg.Database == "" {

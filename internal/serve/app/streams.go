@@ -61,10 +61,11 @@ func (a *app) openStreams() error {
 			return exit.UsageError(fmt.Errorf("stream %s: %w", c.Path, err))
 		}
 		paths := append([]string{c.Path}, c.Aliases...)
-		p.part = newPart("POST "+c.Path, st, server.DownRoute{Writes: paths, Keyed: true}, func(ctx context.Context) error { return a.startStream(ctx, p) })
+		p.part = newPart("POST "+c.Path, st, server.DownRoute{Writes: paths}, func(ctx context.Context) error { return a.startStream(ctx, p) })
 		p.alone = c.Ack == stream.AckSpool
 		p.route = server.StreamRoute{
 			Paths:      paths,
+			Access:     accessOf(c.Auth),
 			Schema:     schema,
 			Limits:     stream.Limits{Bytes: c.BodyBytes, Records: c.RecordsMax, Depth: recordDepth, Fields: recordFields},
 			Timeout:    c.Timeout,
@@ -91,7 +92,7 @@ func streamDefinition(c *config.Stream) stream.Definition {
 	for _, column := range c.Columns {
 		s := stream.Column{
 			Name: column.Name, Type: stream.Type(column.Type), Required: column.Required,
-			Min: column.Min.Text, Max: column.Max.Text, MaxLength: column.MaxLength,
+			Min: column.Min.Text, Max: column.Max.Text, MaxLength: column.MaxLength, Claim: column.Claim,
 		}
 		if column.Default.Given {
 			s.Default = &column.Default.Text

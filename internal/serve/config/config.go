@@ -23,6 +23,7 @@ type Config struct {
 	ReplicaLagMax time.Duration `yaml:"replica_lag_max" range:"2s..24h" doc:"age of the replica's rows while the primary answers" over:"the primary answers; 'spillway_replica_late'"`
 	Redis         Secret        `yaml:"redis" doc:"address of Redis (redis://, rediss:// or unix://) for the probe, shared caches and popups; empty: none"`
 	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
+	Auth          Auth          `yaml:"auth" doc:"authentication of feeds and queries, and JWTs of streams"`
 	Pool          Pool          `yaml:"pool" doc:"limits of each database pool"`
 	HTTP          HTTP          `yaml:"http" doc:"limits of the public listener"`
 	Probes        bool          `yaml:"probes" doc:"serve the probes: /hello and below /probe; everyone who can reach the listener can use them"`
@@ -65,7 +66,10 @@ type HTTP struct {
 	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
 	Hosts          []string      `yaml:"hosts" doc:"host names that requests must use, without ports; others get 421; none: any"`
 	CORSOrigins    []string      `yaml:"cors_origins" doc:"allowed origins, SCHEME://HOST[:PORT], or * for all; none: no CORS headers"`
-	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For is used in the access log"`
+	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For names the client, in the access log and for rate_per_minute"`
+	RatePerMinute  int           `yaml:"rate_per_minute" range:"0..60000000" doc:"requests per minute of a client to configured paths; a client is a key or the subject of a JWT if the path requires one, else an address (IPv6: a /64 network); 0: no limit" over:"429 'rate-limited' with Retry-After; 'spillway_http_rate_limited_total'"`
+	RateBurst      int           `yaml:"rate_burst" range:"1..1000000" doc:"with rate_per_minute, requests that a client may send at once" over:"as rate_per_minute"`
+	RateClients    int           `yaml:"rate_clients" range:"16..100000000" doc:"with rate_per_minute, clients remembered, about 150 bytes each" over:"the one that is idle the longest is forgotten; 'spillway_http_rate_clients_forgotten_total'"`
 }
 
 // Log configures the log on standard error.
@@ -82,7 +86,8 @@ type Feed struct {
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" doc:"output columns that order the feed: unique together, NOT NULL, immutable; descending unless followed by asc"`
-	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid"`
+	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid; claim.NAME is a claim of the JWT"`
+	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"what requests need: as auth.reads says (default), nothing (open), one of auth.keys, a JWT, or either (any)"`
 	Window     int           `yaml:"window" range:"1..100000" doc:"newest rows kept encoded in memory" over:"older rows are read from the database"`
 	Refresh    time.Duration `yaml:"refresh" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`
 	IdleAfter  time.Duration `yaml:"idle_after" range:"10ms..24h" doc:"time without requests after which refreshes stop" over:"the next request waits for one"`
@@ -104,6 +109,7 @@ type Query struct {
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
 	Params     QueryParams   `yaml:"params" doc:"NAME: TYPE, as in feeds, or NAME: {type, default, list_max}: optional if it has a default; with list_max (1 to 1000) a list of up to that many values"`
+	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"as in feeds"`
 	One        bool          `yaml:"one" doc:"the response is the only row as an object, or 404; rows_max is 1"`
 	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows per answer" over:"500 'result-too-large'; 'spillway_query_execution_errors_total'"`
 	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes per answer" over:"as rows_max"`
@@ -143,8 +149,26 @@ type Param struct {
 	Type string // text, integer, real, boolean, timestamp or uuid
 }
 
+// Names returns the names of the parameters.
+func (p Params) Names() []string {
+	var names []string
+	for _, one := range p {
+		names = append(names, one.Name)
+	}
+	return names
+}
+
 // QueryParams are the parameters of a query in the file's order.
 type QueryParams []QueryParam
+
+// Names returns the names of the parameters.
+func (p QueryParams) Names() []string {
+	var names []string
+	for _, one := range p {
+		names = append(names, one.Name)
+	}
+	return names
+}
 
 // QueryParam is a parameter that may be optional, or a list.
 type QueryParam struct {

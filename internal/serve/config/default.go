@@ -13,6 +13,7 @@ func Default() Config {
 		Listen: "127.0.0.1:8080",
 		Admin:  Admin{Listen: "127.0.0.1:9090"},
 		Data:   "spillway-data",
+		Auth:   DefaultAuth(),
 
 		ReplicaLagMax: 10 * time.Second,
 
@@ -34,6 +35,8 @@ func Default() Config {
 			WriteTimeout: 10 * time.Second,
 			IdleTimeout:  time.Minute,
 			DrainTimeout: 10 * time.Second,
+			RateBurst:    100,
+			RateClients:  100_000,
 		},
 		Log:    Log{Level: "info", Format: "text"},
 		Spool:  Spool{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, MaxAge: 168 * time.Hour},
@@ -50,6 +53,8 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 		return reflect.ValueOf(DefaultQuery()), true
 	case reflect.TypeFor[Stream]():
 		return reflect.ValueOf(DefaultStream()), true
+	case reflect.TypeFor[JWTKey]():
+		return reflect.ValueOf(JWTKey{Algorithm: "HS256"}), true
 	}
 	return reflect.Value{}, false
 }
@@ -57,6 +62,7 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 // DefaultQuery returns the defaults of a query. Path and SQL have none.
 func DefaultQuery() Query {
 	return Query{
+		Auth:       authDefault,
 		RowsMax:    1000,
 		BytesMax:   1 << 20,
 		Timeout:    2 * time.Second,
@@ -70,6 +76,7 @@ func DefaultQuery() Query {
 // DefaultFeed returns the defaults of a feed. Path, SQL and Key have none.
 func DefaultFeed() Feed {
 	return Feed{
+		Auth:       authDefault,
 		Window:     200,
 		Refresh:    100 * time.Millisecond,
 		IdleAfter:  2 * time.Second,

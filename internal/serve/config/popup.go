@@ -31,8 +31,8 @@ type Popups struct {
 type Identity struct {
 	Trust     string `yaml:"trust" enum:"query,jwt" doc:"the query names the user and the caller is trusted (query), or a signed token does (jwt)"`
 	Header    string `yaml:"header" doc:"header of the JWT; behind Bearer in Authorization"`
-	Algorithm string `yaml:"algorithm" enum:"HS256,RS256,EdDSA" doc:"accepted signature"`
-	Key       Secret `yaml:"key" doc:"HS256: the key, at least 32 characters; RS256, EdDSA: the public key in PEM"`
+	Algorithm string `yaml:"algorithm" enum:"HS256,RS256,ES256,EdDSA" doc:"accepted signature"`
+	Key       Secret `yaml:"key" doc:"HS256: the key, at least 32 characters; otherwise: the public key in PEM"`
 	Claim     string `yaml:"claim" doc:"claim that holds the user's id, text or a whole number"`
 	Issuer    string `yaml:"issuer" doc:"required iss; empty: any"`
 	Audience  string `yaml:"audience" doc:"required aud; empty: any"`

@@ -38,7 +38,7 @@ func TestPopups(t *testing.T) {
 		with + "  attributes: {user: text}\n":                              "3:22: popups.attributes.user: must have another name: user, placement, clock_offset, at are reserved",
 		with + "  attributes: {age: uuid}\n":                               "3:21: popups.attributes.age: must be text, integer, real, boolean, timestamp or texts, not \"uuid\"",
 		with + "  attributes_sql: SELECT 1\n":                              "3:19: popups.attributes_sql: requires attributes for its columns",
-		with + "  identity: {trust: jwt}\n":                                "3:13: popups.identity.key: must be given with trust: jwt",
+		with + "  identity: {trust: jwt}\n":                                "3:13: popups.identity.key: must be given for JWTs",
 		with + "  identity: {trust: jwt, key: x}\n":                        "3:31: popups.identity.key: must have at least 32 characters for HS256",
 		with + "  identity: {key: x}\n":                                    "3:13: popups.identity.trust: must be jwt if a key is given, not \"query\"",
 		with + "  user_type: number\n":                                     "3:14: popups.user_type: must be text, integer or uuid, not \"number\"",

@@ -106,6 +106,9 @@ func (p *printer) columns(columns Columns, indent string) {
 		if c.MaxLength != 0 {
 			text += fmt.Sprintf(", max_length: %d", c.MaxLength)
 		}
+		if c.Claim != "" {
+			text += ", claim: " + scalar(c.Claim)
+		}
 		fmt.Fprintf(&p.out, "%s  %s: {%s}\n", indent, scalar(c.Name), text)
 	}
 }

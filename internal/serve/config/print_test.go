@@ -32,6 +32,21 @@ replica: ""
 replica_lag_max: 10s
 redis: ""
 keys: []
+auth:
+  reads: open
+  keys: []
+  jwt:
+    keys: []
+    issuer: ""
+    audience: ""
+    exp: required
+    nbf: optional
+    clock_skew: 30s
+  jwks:
+    url: ""
+    refresh: 5m
+    pause: 10s
+    timeout: 5s
 pool:
   min: 1
   max: 9
@@ -54,6 +69,9 @@ http:
   hosts: []
   cors_origins: []
   trusted_proxies: []
+  rate_per_minute: 0
+  rate_burst: 100
+  rate_clients: 100000
 probes: false
 log:
   level: info
@@ -68,6 +86,7 @@ feeds:
       FROM t
     key: [id, day asc]
     params: {city: text, "no": integer}
+    auth: default
     window: 200
     refresh: 100ms
     idle_after: 2s

@@ -14,7 +14,7 @@ const (
 	variablePattern   = `\$\{[A-Za-z_][A-Za-z0-9_]*\}`
 	durationPattern   = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|` + variablePattern
 	keyPattern        = `^\s*[^\s]+(\s+([aA][sS][cC]|[dD][eE][sS][cC]))?\s*$|` + variablePattern
-	identifierPattern = `^[A-Za-z_][A-Za-z0-9_]*$`
+	identifierPattern = `^(claim\.)?[A-Za-z_][A-Za-z0-9_]*$`
 )
 
 // Schema returns the JSON Schema (2020-12) of the configuration file, for editors: the
@@ -47,6 +47,8 @@ func blockSchema(v reflect.Value) map[string]any {
 		schema["required"] = []string{"path", "sql"}
 	case reflect.TypeFor[Stream]():
 		schema["required"] = []string{"path", "table", "columns"}
+	case reflect.TypeFor[JWTKey]():
+		schema["required"] = []string{"key"}
 	}
 	if v.Type() == reflect.TypeFor[Pool]() {
 		delete(properties["max"].(map[string]any), "default") // it depends on the machine
@@ -136,6 +138,7 @@ func columnsSchema() map[string]any {
 		"type": kind, "default": literal, "min": literal, "max": literal,
 		"required":   orVariable(map[string]any{"type": "boolean"}),
 		"max_length": orVariable(map[string]any{"type": "integer", "minimum": 0}),
+		"claim":      map[string]any{"type": "string"},
 	}
 	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": properties}
 	return map[string]any{

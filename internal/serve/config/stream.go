@@ -8,7 +8,8 @@ type Stream struct {
 	Aliases       []string      `yaml:"aliases" doc:"further paths of the same stream"`
 	Database      Address       `yaml:"database" doc:"empty: the top-level one"`
 	Table         string        `yaml:"table" doc:"NAME or SCHEMA.NAME"`
-	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length}; integer, real, decimal, text, boolean, timestamp, json or uuid"`
+	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length, claim}; integer, real, decimal, text, boolean, timestamp, json or uuid; a column with a claim gets that claim of the JWT"`
+	Auth          string        `yaml:"auth" enum:"key,jwt,any" doc:"what requests need: one of the top-level keys if there are any (key), a JWT, or either (any)"`
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields of a record; empty: such records are rejected"`
 	Key           []string      `yaml:"key" doc:"columns with a unique index: a record whose values exist already counts as stored; none: each record is stored"`
 	KeyCollation  string        `yaml:"key_collation" enum:"exact,accept" doc:"text columns of key that take different texts as equal, such as ab, AB and äb, stop the start (exact), or are accepted: then only the first of such records is stored (accept)"`
@@ -42,6 +43,7 @@ type Spool struct {
 // DefaultStream returns the defaults of a stream. Path, Table and Columns have none.
 func DefaultStream() Stream {
 	return Stream{
+		Auth:          "key",
 		KeyCollation:  "exact",
 		Ack:           "database",
 		Fsync:         "on",
@@ -72,6 +74,7 @@ type Column struct {
 	Min       Literal `yaml:"min"`        // smallest value of an integer, a real, a decimal or a timestamp
 	Max       Literal `yaml:"max"`        // largest value
 	MaxLength int     `yaml:"max_length"` // of a text, in characters; of json, in bytes; 0: none
+	Claim     string  `yaml:"claim"`      // of the request's JWT, which the column gets; empty: records have the value
 }
 
 // Literal is a number, a text, true or false, as written in the file.

@@ -76,6 +76,7 @@ func (c Config) mistakes() Mistakes {
 	}
 	v.popups(c, paths)
 	v.streams(c)
+	v.auth(c)
 	return v.found
 }
 

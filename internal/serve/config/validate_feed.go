@@ -100,7 +100,7 @@ func isColumn(name string) bool {
 func (v *validator) params(at string, params Params, taken string) {
 	for _, p := range params {
 		path := yaml.Join(at, yaml.Printable(p.Name))
-		if !yaml.IsIdentifier(p.Name) {
+		if !yaml.IsIdentifier(strings.TrimPrefix(p.Name, claimPrefix)) {
 			v.add(path, "must be a name of letters, digits and _ that does not start with a digit", "")
 		}
 		if taken != "" && slices.Contains(strings.Split(taken, ","), p.Name) {
@@ -141,6 +141,9 @@ func (v *validator) queryParams(at string, params QueryParams) {
 		v.params(at, Params{{Name: q.Name, Type: q.Type}}, "")
 		if q.ListMax < 0 || q.ListMax > listMax {
 			v.add(yaml.Join(path, "list_max"), fmt.Sprintf("must be from 0 to %d", listMax), strconv.Itoa(q.ListMax))
+		}
+		if strings.HasPrefix(q.Name, claimPrefix) && (q.Default != nil || q.ListMax != 0) {
+			v.add(path, "must have neither default nor list_max: the claim of the JWT is its only value", "")
 		}
 		if q.Default == nil || len(v.found) > known {
 			continue

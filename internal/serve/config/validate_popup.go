@@ -105,18 +105,7 @@ func (v *validator) identity(at string, d Identity) {
 		}
 		return
 	}
-	key := d.Key.Reveal()
-	isPEM := strings.HasPrefix(key, "-----BEGIN ")
-	switch {
-	case key == "":
-		v.add(yaml.Join(at, "key"), "must be given with trust: jwt", "")
-	case d.Algorithm == "HS256" && isPEM:
-		v.add(yaml.Join(at, "algorithm"), "must be RS256 or EdDSA, because the key is public", d.Algorithm)
-	case d.Algorithm == "HS256" && len(key) < signingKeyMin:
-		v.add(yaml.Join(at, "key"), fmt.Sprintf("must have at least %d characters for HS256", signingKeyMin), "")
-	case d.Algorithm != "HS256" && !isPEM:
-		v.add(yaml.Join(at, "key"), "must be a public key in PEM for "+d.Algorithm+", as file:PATH", "")
-	}
+	v.verificationKey(at, d.Algorithm, d.Key)
 	if !isToken(d.Header) {
 		v.add(yaml.Join(at, "header"), "must be the name of a header", d.Header)
 	}

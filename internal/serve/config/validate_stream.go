@@ -41,12 +41,8 @@ func (v *validator) streams(c Config) {
 		v.stream(yaml.Index("streams", i), s, c.HTTP, paths)
 	}
 	v.shares(c)
-	for i, key := range c.Keys {
-		if text := key.Reveal(); len(text) < minKey || strings.ContainsFunc(text, notTokenRune) {
-			v.add(yaml.Index("keys", i), fmt.Sprintf("must have at least %d characters: letters, digits and signs without spaces, as from openssl rand -hex 16", minKey), "")
-		}
-	}
-	if len(c.Streams) > 0 && c.OpenToOthers() {
+	v.bearerKeys("keys", c.Keys)
+	if c.OpenToOthers() && slices.ContainsFunc(c.Streams, func(s Stream) bool { return s.Auth == "key" }) {
 		v.add("keys", "must be given if other hosts can reach streams, as keys: [${NAME}]; or listen on a loopback address such as 127.0.0.1:8080", "")
 	}
 }

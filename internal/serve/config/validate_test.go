@@ -208,3 +208,77 @@ func outside(t *testing.T, c *Config, path, bounds string, field reflect.Value) 
 		}
 	}
 }
+
+func TestValidateAuth(t *testing.T) {
+	const pem = "-----BEGIN PUBLIC KEY-----\n"
+	secret := JWTKey{Algorithm: "HS256", Key: "0123456789abcdef0123456789abcdef"}
+	authenticated := func(change func(*Config)) Config {
+		return valid(func(c *Config) {
+			c.Auth.Reads, c.Auth.Keys, c.Auth.JWT.Keys = "jwt", []Secret{"0123456789abcdef"}, []JWTKey{secret}
+			c.Feeds[0].Params = Params{{"claim.sub", "text"}}
+			s := DefaultStream()
+			s.Path, s.Table, s.Auth, s.Columns = "/positions", "positions", "jwt", Columns{{Name: "courier", Type: "text", Claim: "sub"}}
+			c.Streams = []Stream{s}
+			change(c)
+		})
+	}
+	for i, change := range []func(*Config){
+		func(*Config) {},
+		func(c *Config) { c.Listen = ":8080" }, // streams with JWTs need no keys
+		func(c *Config) { c.Auth.Reads = "open"; c.Feeds[0].Auth = "jwt" },
+		func(c *Config) { c.Auth.JWT.Keys, c.Auth.JWKS.URL = nil, "https://login.example/keys" },
+		func(c *Config) { c.Auth.JWT.Keys, c.Auth.JWKS.URL = nil, "http://[::1]:1/keys" },
+	} {
+		if err := authenticated(change).Validate(); err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	refused := func(want string, change func(*Config)) {
+		t.Helper()
+		err := authenticated(change).Validate()
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want one line %s...", err, want)
+		}
+	}
+	refused(`auth.reads: must be open, key, jwt or any, not "none"`, func(c *Config) { c.Feeds[0].Auth, c.Auth.Reads = "jwt", "none" })
+	refused("auth.keys[0]: must have at least 16 characters", func(c *Config) { c.Auth.Keys[0] = "short" })
+	refused("auth.jwt.keys[0].key: must have at least 32 characters for HS256", func(c *Config) { c.Auth.JWT.Keys[0].Key = "short" })
+	refused("auth.jwt.keys[0].key: must be given", func(c *Config) { c.Auth.JWT.Keys[0].Key = "" })
+	refused("auth.jwt.keys[0].algorithm: must be RS256, ES256 or EdDSA", func(c *Config) { c.Auth.JWT.Keys[0].Key = pem })
+	refused("auth.jwt.keys[0].key: must be a public key in PEM for ES256", func(c *Config) { c.Auth.JWT.Keys[0].Algorithm = "ES256" })
+	refused(`auth.jwt.keys[0].algorithm: must be HS256, RS256, ES256 or EdDSA, not "none"`, func(c *Config) { c.Auth.JWT.Keys[0].Algorithm, c.Auth.JWT.Keys[0].Key = "none", pem })
+	refused("auth.jwt.keys[0].kid: must be given", func(c *Config) { c.Auth.JWKS.URL = "https://login.example/keys" })
+	refused(`auth.jwt.keys[1].kid: must not be repeated, not "a"`, func(c *Config) {
+		c.Auth.JWT.Keys = []JWTKey{{"a", "HS256", secret.Key}, {"a", "HS256", secret.Key}}
+	})
+	for _, link := range []string{"http://login.example/keys", "ftp://localhost/keys", "https://", "login.example", "https://ann:pw@login.example/"} {
+		refused("auth.jwks.url: must be https://HOST/PATH", func(c *Config) { c.Auth.JWT.Keys[0].Kid, c.Auth.JWKS.URL = "a", link })
+	}
+	refused(`feeds[0].auth: must be jwt, because claim.sub is a claim, not "any"`, func(c *Config) { c.Feeds[0].Auth = "any" })
+	refused("queries[0].params.claim.sub: must have neither default nor list_max", func(c *Config) {
+		q := DefaultQuery()
+		q.Path, q.SQL, q.Params = "/q", "SELECT :claim.sub", QueryParams{{Name: "claim.sub", Type: "text", Default: Literals{"7"}}}
+		c.Queries = []Query{q}
+	})
+	refused(`feeds[0].auth: must be default, open, key, jwt or any`, func(c *Config) { c.Feeds[0].Auth, c.Feeds[0].Params = "", nil })
+	refused(`feeds[0].auth: requires auth.keys, not "key"`, func(c *Config) { c.Auth.Keys, c.Feeds[0].Auth, c.Feeds[0].Params = nil, "key", nil })
+	refused(`streams[0].auth: requires auth.jwt.keys or auth.jwks.url, not "jwt"`, func(c *Config) { c.Auth.JWT.Keys, c.Feeds[0].Auth, c.Feeds[0].Params = nil, "open", nil })
+	refused(`streams[0].auth: requires keys, not "any"`, func(c *Config) { c.Streams[0].Auth, c.Streams[0].Columns[0].Claim = "any", "" })
+	refused(`streams[0].auth: must be jwt, because column courier is a claim, not "key"`, func(c *Config) { c.Streams[0].Auth = "key" })
+	refused(`streams[0].columns.courier.claim: must be the name of a claim`, func(c *Config) { c.Streams[0].Columns[0].Claim = "a.b" })
+	refused("keys: must be given if other hosts can reach streams", func(c *Config) {
+		c.Listen, c.Streams[0].Auth, c.Streams[0].Columns[0].Claim = ":8080", "key", ""
+	})
+
+	c := authenticated(func(c *Config) { c.Auth.Reads = "open"; c.Feeds[0].Auth, c.Listen = "jwt", ":8080" })
+	if open := c.OpenReads(); len(open) != 0 {
+		t.Errorf("open: %q", open)
+	}
+	c.Feeds[0].Auth = "default"
+	if open := c.OpenReads(); len(open) != 1 || open[0] != "/orders" {
+		t.Errorf("open: %q", open)
+	}
+	if c.Listen = "localhost:8080"; len(c.OpenReads()) != 0 {
+		t.Error("open on loopback")
+	}
+}

@@ -5,17 +5,33 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/queue"
+	"spillway/internal/serve/token"
 )
 
-// keyring holds the hashes of the write paths' bearer keys. Hashes have equal lengths, so
-// that the time of a comparison does not depend on a key's.
+// Access says what a request to a path must prove.
+type Access uint8
+
+// The kinds of access.
+const (
+	Open  Access = iota // nothing
+	Key                 // one of the keys; on a write path without configured keys, nothing
+	Token               // a JWT
+	Any                 // a key or a JWT
+)
+
+// keyring holds the hashes of bearer keys. Hashes have equal lengths, so that the time of a
+// comparison does not depend on a key's.
 type keyring [][sha256.Size]byte
 
 func newKeyring(keys []string) keyring {
@@ -41,49 +57,251 @@ func (k keyring) accepts(header []byte) bool {
 	return found == 1
 }
 
-// bearer returns the key of an Authorization header.
+// bearer returns the key or the JWT of an Authorization header.
 func bearer(header []byte) (key []byte, ok bool) {
 	scheme, key, _ := bytes.Cut(header, []byte(" "))
 	return bytes.TrimSpace(key), bytes.EqualFold(scheme, []byte("Bearer"))
 }
 
-// headerKey is the name of the header with an idempotency key.
-const headerKey = "Idempotency-Key"
-
-// scoped returns the idempotency key of a request that mayWrite has let through. With
-// configured keys it is scoped to a hash of the client's, so that clients with different keys
-// cannot see or block each other's requests.
-func (s *Server) scoped(ctx *fasthttp.RequestCtx, key []byte) string {
-	if len(s.keys) == 0 {
-		return string(key)
+// protect has each path that needs a key or a token, or all if there is a rate limit, check
+// its requests before they are handled.
+func (s *Server) protect() error {
+	for _, f := range s.cfg.Feeds {
+		if err := s.protectRead(f.Paths[0], f.Access, f.Feed.Params()); err != nil {
+			return err
+		}
 	}
-	client, _ := bearer(ctx.Request.Header.PeekBytes(s.names.authorization))
-	subject := sha256.Sum256(append([]byte("idempotency\x00"), client...))
-	return queue.ScopeKey(hex.EncodeToString(subject[:8]), string(key))
+	for _, q := range s.cfg.Queries {
+		if err := s.protectRead(q.Paths[0], q.Access, q.Query.Params()); err != nil {
+			return err
+		}
+	}
+	for _, c := range s.cfg.Streams {
+		r := s.entry(c.Paths[0]).write
+		r.access, r.claims = max(c.Access, Key), c.Schema.Claims() // Key is open if there are no keys
+		if len(r.claims) > 0 && r.access != Token {
+			return fmt.Errorf("path %s has a column with a claim and must require a JWT", c.Paths[0])
+		}
+	}
+	for _, d := range s.cfg.Down {
+		if len(d.Reads) > 0 {
+			r := s.entry(d.Reads[0]).read
+			r.access, r.keys = d.Access, s.readKeys
+		}
+		if len(d.Writes) > 0 {
+			s.entry(d.Writes[0]).write.access = d.Access
+		}
+	}
+	if s.cfg.Tokens == nil && s.needsTokens() {
+		return errors.New("a path requires JWTs, and nothing verifies them")
+	}
+	guarded := make(map[*route]bool) // aliases share a route
+	for _, e := range s.routes {
+		for _, r := range []*route{e.read, e.write} {
+			if r != nil && !guarded[r] && (r.access != Open || s.rate != nil) {
+				guarded[r] = true
+				r.handle = s.guard(r, r.handle)
+			}
+		}
+	}
+	return nil
 }
 
-// mayWrite reports whether a request may store anything; if not, it has responded. Without
-// configured keys all requests may, except those of web pages from other origins: such a
-// page could write through a browser on this machine.
-func (s *Server) mayWrite(ctx *fasthttp.RequestCtx) bool {
-	header := &ctx.Request.Header
-	if len(s.keys) > 0 {
-		if !s.keys.accepts(header.PeekBytes(s.names.authorization)) {
-			s.unauthorized(ctx)
-			return false
+// needsTokens reports whether a path may be used with a JWT.
+func (s *Server) needsTokens() bool {
+	for _, e := range s.routes {
+		if e.read != nil && e.read.access >= Token || e.write != nil && e.write.access >= Token {
+			return true
 		}
-		return true
 	}
-	if origin := header.PeekBytes(s.names.originHeader); len(origin) > 0 && !s.allowsOrigin(string(origin)) {
-		s.problem(ctx, badOrigin, "pages of this origin may not write while no keys are set: add it to http.cors_origins, or set keys")
+	return false
+}
+
+// protectRead sets what a feed or a query requires.
+func (s *Server) protectRead(path string, access Access, params []param.Param) error {
+	r := s.entry(path).read
+	r.access, r.keys = access, s.readKeys
+	if access == Key && len(s.readKeys) == 0 {
+		return fmt.Errorf("path %s requires a key, and there is none", path)
+	}
+	for _, p := range params {
+		if _, isClaim := p.Claim(); isClaim {
+			r.claims = append(r.claims, p)
+		}
+	}
+	if len(r.claims) > 0 && access != Token {
+		return fmt.Errorf("path %s has the parameter :%s and must require a JWT", path, r.claims[0].Name)
+	}
+	return nil
+}
+
+// guard returns a handler that serves only requests that may pass. The others are answered.
+func (s *Server) guard(r *route, handle func(*fasthttp.RequestCtx)) func(*fasthttp.RequestCtx) {
+	return func(ctx *fasthttp.RequestCtx) {
+		if s.admit(ctx, r) {
+			handle(ctx)
+		}
+		if r.access != Open && !ctx.IsPost() {
+			markPrivate(ctx)
+		}
+	}
+}
+
+// markPrivate keeps shared caches from giving a response to somebody else.
+func markPrivate(ctx *fasthttp.RequestCtx) {
+	h := &ctx.Response.Header
+	h.Set(fasthttp.HeaderCacheControl, "private, no-cache")
+	h.Add(fasthttp.HeaderVary, fasthttp.HeaderAuthorization)
+}
+
+// admit reports whether a request may pass: it has what its path requires, and its client is
+// within the rate limit. If not, admit has responded.
+func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) bool {
+	who, denied := s.identify(ctx, r)
+	if s.rate != nil && !s.withinRate(ctx, who.name) {
 		return false
+	}
+	if denied != nil {
+		s.deny(ctx, denied)
+		return false
+	}
+	if who.name != "" {
+		ctx.SetUserValue(callerKey{}, who)
 	}
 	return true
 }
 
-func (s *Server) unauthorized(ctx *fasthttp.RequestCtx) {
-	s.problem(ctx, noKey, `send the header "Authorization: Bearer KEY" with one of the configured keys`)
-	ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="spillway"`)
+// Errors of identify. Others are those of package token.
+var (
+	errNoKey    = errors.New(`send the header "Authorization: Bearer KEY" with one of the configured keys`)
+	errNoToken  = errors.New(`send a JWT in the header "Authorization: Bearer JWT"`)
+	errOrigin   = errors.New("pages of this origin may not write while no keys are set: add it to http.cors_origins, or set keys")
+	errSmuggled = errors.New("claims come from the JWT only: omit the parameter")
+	errNoClaim  = errors.New("the JWT lacks a claim")
+)
+
+// caller is who has sent a request, as far as that is verified.
+type caller struct {
+	claims token.Claims
+	name   string // the key, or the subject and the claims that the path uses; "": not known
+}
+
+// callerKey is the user value of a request's caller.
+type callerKey struct{}
+
+// identify returns who has sent a request, and why the request must not pass, or nil.
+func (s *Server) identify(ctx *fasthttp.RequestCtx, r *route) (who caller, denied error) {
+	if r.access == Open {
+		return who, nil
+	}
+	h := &ctx.Request.Header
+	credential := h.PeekBytes(s.names.authorization)
+	if r.access != Token && r.keys.accepts(credential) {
+		key, _ := bearer(credential)
+		return caller{name: string(key)}, nil
+	}
+	if r.access == Key {
+		if len(r.keys) > 0 {
+			return who, errNoKey
+		}
+		if origin := h.PeekBytes(s.names.originHeader); len(origin) > 0 && !s.allowsOrigin(string(origin)) {
+			return who, errOrigin
+		}
+		return who, nil
+	}
+	claims, err := s.verify(credential)
+	if err != nil {
+		return who, err
+	}
+	who = caller{claims, "jwt\x00" + strconv.Quote(claims.Subject())}
+	if claims.Subject() == "" && len(r.claims) == 0 {
+		who.name = ""
+	}
+	for _, p := range r.claims {
+		name, _ := p.Claim()
+		who.name += strconv.Quote(claims.Text(name))
+	}
+	return who, checkClaims(ctx.QueryArgs(), claims, r.claims)
+}
+
+// verify returns the claims of the JWT in an Authorization header.
+func (s *Server) verify(header []byte) (token.Claims, error) {
+	text, ok := bearer(header)
+	if !ok || len(text) == 0 {
+		return token.Claims{}, errNoToken
+	}
+	return s.cfg.Tokens.Verify(s.base, string(text))
+}
+
+// checkClaims returns why a request must not pass: it names a claim itself, or its token lacks
+// one of params or has a value of another type.
+func checkClaims(args *fasthttp.Args, claims token.Claims, params []param.Param) error {
+	for name := range args.All() {
+		if param.IsClaim(text(name)) {
+			return errSmuggled
+		}
+	}
+	for _, p := range params {
+		name, _ := p.Claim()
+		value := claims.Text(name)
+		if value == "" {
+			return fmt.Errorf("%w: %s, as text or a whole number", errNoClaim, name)
+		}
+		if _, err := param.Parse(p, value); err != nil {
+			return fmt.Errorf("%w that can be used: %w", errNoClaim, err)
+		}
+	}
+	return nil
+}
+
+// given returns the text of a parameter: the verified claim for claim.NAME, which identify has
+// checked, and otherwise what the request says; nil if it says nothing.
+func given(ctx *fasthttp.RequestCtx, p param.Param) []byte {
+	name, isClaim := p.Claim()
+	if !isClaim {
+		return ctx.QueryArgs().Peek(p.Name)
+	}
+	who, _ := ctx.UserValue(callerKey{}).(caller)
+	if value := who.claims.Text(name); value != "" {
+		return []byte(value)
+	}
+	return nil
+}
+
+// deny answers a request that must not pass.
+func (s *Server) deny(ctx *fasthttp.RequestCtx, why error) {
+	switch {
+	case errors.Is(why, errSmuggled):
+		s.problem(ctx, badRequest, why.Error())
+	case errors.Is(why, errOrigin):
+		s.problem(ctx, badOrigin, why.Error())
+	case errors.Is(why, errNoClaim):
+		s.problem(ctx, noClaim, why.Error())
+	case errors.Is(why, token.ErrUnavailable):
+		s.unavailable(ctx, keysAway, "the keys that verify JWTs cannot be fetched now; retry later", why)
+	default:
+		s.problem(ctx, noKey, why.Error())
+		challenge := `Bearer realm="spillway"`
+		if errors.Is(why, token.ErrInvalid) {
+			challenge += `, error="invalid_token"`
+		}
+		ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, challenge)
+	}
+}
+
+// headerKey is the name of the header with an idempotency key.
+const headerKey = "Idempotency-Key"
+
+// scoped returns the idempotency key of a request that admit has let through. It is scoped to
+// a hash of the caller, so that clients cannot see or block each other's requests. If the
+// caller is not known, it is not scoped.
+func (s *Server) scoped(ctx *fasthttp.RequestCtx, key []byte) string {
+	who, known := ctx.UserValue(callerKey{}).(caller)
+	if !known {
+		return string(key)
+	}
+	subject := sha256.Sum256([]byte("idempotency\x00" + who.name))
+	return queue.ScopeKey(hex.EncodeToString(subject[:8]), string(key))
 }
 
 // allowsOrigin reports whether pages of an origin may write: those listed, and those of
@@ -102,7 +320,18 @@ func (s *Server) allowsOrigin(origin string) bool {
 	return u.Hostname() == "localhost" || err == nil && address.IsLoopback()
 }
 
-// lacksKey reports whether a route requires a key that the request does not have.
-func (s *Server) lacksKey(r *route, h *fasthttp.RequestHeader) bool {
-	return r.keyed && len(s.keys) > 0 && !s.keys.accepts(h.PeekBytes(s.names.authorization))
+// lacksKey returns why the header of a request to a route does not have the key or the token
+// that the route requires; nil if it does.
+func (s *Server) lacksKey(r *route, h *fasthttp.RequestHeader) error {
+	credential := h.PeekBytes(s.names.authorization)
+	switch {
+	case r.access == Open, r.access == Key && len(r.keys) == 0, r.access != Token && r.keys.accepts(credential):
+		return nil
+	case r.access == Key:
+		return errNoKey
+	case !large(h): // admit verifies the token
+		return nil
+	}
+	_, err := s.verify(credential)
+	return err
 }

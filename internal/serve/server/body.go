@@ -38,6 +38,8 @@ type bodyBounds struct {
 	most  int         // bytes
 	why   problemKind // the problem of a larger one
 	route *route      // whose metrics count the request
+
+	denied error // with noKey: what the request lacks
 }
 
 // bodyBounds returns the bounds of a request, by its headers.
@@ -45,15 +47,16 @@ func (s *Server) bodyBounds(h *fasthttp.RequestHeader) bodyBounds {
 	e, ok := s.entryOf(h)
 	switch {
 	case !s.hosts.serve(h.Host()):
-		return bodyBounds{0, wrongHost, s.unknown}
+		return bodyBounds{why: wrongHost, route: s.unknown}
 	case !ok:
-		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), notFound, s.unknown}
+		return bodyBounds{most: min(bodySmall, s.cfg.BodyBytes), why: notFound, route: s.unknown}
 	case e.write == nil || !h.IsPost():
-		return bodyBounds{min(bodySmall, s.cfg.BodyBytes), bodyTooLarge, s.unread(e)}
-	case s.lacksKey(e.write, h):
-		return bodyBounds{0, noKey, e.write}
+		return bodyBounds{most: min(bodySmall, s.cfg.BodyBytes), why: bodyTooLarge, route: s.unread(e)}
 	}
-	return bodyBounds{e.write.body, bodyTooLarge, e.write}
+	if err := s.lacksKey(e.write, h); err != nil {
+		return bodyBounds{why: noKey, route: e.write, denied: err}
+	}
+	return bodyBounds{most: e.write.body, why: bodyTooLarge, route: e.write}
 }
 
 // entryOf returns the entry of a request's path, as serve finds it: the path may be
@@ -116,7 +119,7 @@ func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 // body is over them or has no clear end.
 func (s *Server) refuses(h *fasthttp.RequestHeader) (bodyBounds, bool) {
 	if framingFault(h) != "" {
-		return bodyBounds{0, badRequest, s.unknown}, true
+		return bodyBounds{why: badRequest, route: s.unknown}, true
 	}
 	b := s.bodyBounds(h)
 	if h.ContentLength() > b.most {
@@ -154,7 +157,7 @@ func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 	case notFound:
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case noKey:
-		s.unauthorized(ctx)
+		s.deny(ctx, b.denied)
 	case bodiesFull:
 		s.bodies.refused.Add(1)
 		s.unavailable(ctx, bodiesFull, fmt.Sprintf("request bodies have reached %d bytes (http.bodies_bytes): nothing was stored, send it again", s.bodies.limit), nil)

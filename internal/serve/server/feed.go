@@ -34,7 +34,7 @@ func newFeedHandler(s *Server, f *feed.Feed) *feedHandler {
 
 func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 	var args [paramsMax]string
-	r, problem := h.parse(ctx.QueryArgs(), args[:0])
+	r, problem := h.parse(ctx, args[:0])
 	if problem != "" {
 		h.server.problem(ctx, badRequest, problem)
 		return
@@ -49,7 +49,8 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 
 // parse reads which page a request asks for. The returned texts share the request's memory.
 // problem says what is wrong with the request, or is "".
-func (h *feedHandler) parse(q *fasthttp.Args, args []string) (r feed.Request, problem string) {
+func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, args []string) (r feed.Request, problem string) {
+	q := ctx.QueryArgs()
 	if q.Len() > 0 {
 		var ok bool
 		if r.Offset, ok = parseBound(q.Peek("offset"), 0, h.offsetMax); !ok {
@@ -61,7 +62,7 @@ func (h *feedHandler) parse(q *fasthttp.Args, args []string) (r feed.Request, pr
 		r.Before = text(q.Peek("before"))
 	}
 	for _, p := range h.params {
-		value := q.Peek(p.Name)
+		value := given(ctx, p)
 		if value == nil {
 			return r, fmt.Sprintf("parameter %s is missing", p.Name)
 		}

@@ -24,6 +24,7 @@ type live struct {
 	ids      requestIDs
 	unknown  *route // metrics of requests without a route
 	options  *route // metrics of OPTIONS, at any path
+	rate     *rateLimit // nil: off
 
 	sharedBodies sync.Pool // of *sharedBody
 
@@ -40,6 +41,7 @@ func newLive(cfg Config) *live {
 		ids:     requestIDs{boot: rand.Uint32()},
 		unknown: &route{name: "unknown", meter: &meter{}},
 		options: &route{name: "OPTIONS", meter: &meter{}},
+		rate:    newRateLimit(cfg.Rate),
 		meters:  make(map[string]*meter),
 	}
 	l.base, l.stop = context.WithCancel(context.Background())
@@ -105,7 +107,7 @@ func (l *live) dispatch(ctx *fasthttp.RequestCtx) {
 }
 
 // Next returns a server with the routes and settings of cfg that shares the connections of s.
-// Connections, HeaderBytes, BodyBytes, BodiesBytes, TLS and the timeouts stay those of New.
+// Connections, HeaderBytes, BodyBytes, BodiesBytes, Rate, TLS and the timeouts stay those of New.
 // It answers requests after Switch.
 func (s *Server) Next(cfg Config) (*Server, error) { return newGeneration(s.live, cfg) }
 
@@ -173,7 +175,7 @@ func (l *live) meter(route string) *meter {
 // DownRoute is where a part is configured that cannot be served yet. Requests get 503.
 type DownRoute struct {
 	Reads, Writes []string             // the paths of GET and of POST, the part's own one first
-	Keyed         bool                 // POST requires a key
+	Access        Access               // what requests need
 	Retry         func() time.Duration // until the next attempt to start the part
 }
 
@@ -191,7 +193,5 @@ func (s *Server) addDown(d DownRoute) error {
 	if len(d.Writes) == 0 {
 		return nil
 	}
-	err := s.addWrite(d.Writes, s.cfg.BodyBytes, handle)
-	s.entry(d.Writes[0]).write.keyed = d.Keyed
-	return err
+	return s.addWrite(d.Writes, s.cfg.BodyBytes, handle)
 }

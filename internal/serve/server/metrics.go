@@ -53,6 +53,9 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.rejected
 	ch <- d.bodies
 	ch <- d.bodiesRejected
+	ch <- d.rateLimited
+	ch <- d.rateClients
+	ch <- d.rateForgotten
 }
 
 // Collect implements prometheus.Collector.
@@ -72,13 +75,22 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(d.bodies, prometheus.GaugeValue, float64(s.bodies.held.Load()))
 	ch <- prometheus.MustNewConstMetric(d.bodiesRejected, prometheus.CounterValue, float64(s.bodies.refused.Load()))
+	if s.rate != nil {
+		ch <- prometheus.MustNewConstMetric(d.rateLimited, prometheus.CounterValue, float64(s.rate.limited.Load()))
+		ch <- prometheus.MustNewConstMetric(d.rateClients, prometheus.GaugeValue, float64(s.rate.len()))
+		ch <- prometheus.MustNewConstMetric(d.rateForgotten, prometheus.CounterValue, float64(s.rate.forgotten.Load()))
+	}
 	if l := s.listener.Load(); l != nil {
 		ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(l.open.Load()))
 		ch <- prometheus.MustNewConstMetric(d.rejected, prometheus.CounterValue, float64(l.refused.Load()))
 	}
 }
 
-type descriptions struct{ requests, seconds, open, rejected, bodies, bodiesRejected *prometheus.Desc }
+type descriptions struct {
+	requests, seconds, open, rejected, bodies, bodiesRejected *prometheus.Desc
+
+	rateLimited, rateClients, rateForgotten *prometheus.Desc
+}
 
 func newDescriptions() descriptions {
 	return descriptions{
@@ -89,6 +101,10 @@ func newDescriptions() descriptions {
 		bodies:   prometheus.NewDesc("spillway_http_bodies_bytes", "Bytes of request bodies received or held; bodies up to 4 KiB are not counted.", nil, nil),
 
 		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes was reached.", nil, nil),
+
+		rateLimited:   prometheus.NewDesc("spillway_http_rate_limited_total", "Requests refused because their client exceeded http.rate_per_minute.", nil, nil),
+		rateClients:   prometheus.NewDesc("spillway_http_rate_clients", "Clients whose rate is known.", nil, nil),
+		rateForgotten: prometheus.NewDesc("spillway_http_rate_clients_forgotten_total", "Clients forgotten because http.rate_clients was reached.", nil, nil),
 	}
 }
 

@@ -58,7 +58,7 @@ func (s *Server) addPopup(r PopupRoute) error {
 		if err := s.addWrite([]string{r.Path + path}, answerBytesMax, h.answered(answer)); err != nil {
 			return err
 		}
-		s.entry(r.Path + path).write.keyed = false // the show token is the key
+		s.entry(r.Path + path).write.access = Open // the show token is the key
 	}
 	return nil
 }

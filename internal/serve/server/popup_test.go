@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"crypto"
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
@@ -204,8 +206,8 @@ func TestPopupUnavailable(t *testing.T) {
 	}
 }
 
-// token makes a JWT; sign signs it.
-func token(t *testing.T, header string, claims map[string]any, sign func([]byte) []byte) string {
+// jwtOf makes a JWT; sign signs it.
+func jwtOf(t *testing.T, header string, claims map[string]any, sign func([]byte) []byte) string {
 	t.Helper()
 	body, err := json.Marshal(claims)
 	if err != nil {
@@ -250,6 +252,18 @@ func TestPopupIdentity(t *testing.T) {
 		}
 		return signature
 	}
+	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byECDSA := func(text []byte) []byte {
+		sum := sha256.Sum256(text)
+		x, y, err := ecdsa.Sign(rand.Reader, ecKey, sum[:])
+		if err != nil {
+			t.Error(err)
+		}
+		return append(x.FillBytes(make([]byte, 32)), y.FillBytes(make([]byte, 32))...)
+	}
 	for _, c := range []struct {
 		algorithm string
 		key       []byte
@@ -257,6 +271,7 @@ func TestPopupIdentity(t *testing.T) {
 	}{
 		{"HS256", shared, byHMAC(shared)},
 		{"RS256", publicPEM(t, rsaKey.Public()), byRSA},
+		{"ES256", publicPEM(t, ecKey.Public()), byECDSA},
 		{"EdDSA", publicPEM(t, edPublic), func(text []byte) []byte { return ed25519.Sign(edKey, text) }},
 	} {
 		t.Run(c.algorithm, func(t *testing.T) {
@@ -290,7 +305,7 @@ func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) [
 		}
 		return all
 	}
-	good := token(t, header, claims(nil), sign)
+	good := jwtOf(t, header, claims(nil), sign)
 	s := shownOf(t, request(t, "GET", url, "Authorization", "Bearer "+good))
 	if a := request(t, "GET", url+"?user=7", "Authorization", "bearer "+good); a.status != 204 {
 		t.Errorf("the same user again: %d %s", a.status, a.body)
@@ -298,7 +313,7 @@ func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) [
 	if a := request(t, "GET", url+"?user=8", "Authorization", "Bearer "+good); a.status != 403 || problemCode(a.body) != "other-user" {
 		t.Errorf("another user's: %d %s", a.status, a.body)
 	}
-	numbered := token(t, header, claims(map[string]any{"uid": 12345678901234567, "aud": "popup"}), sign)
+	numbered := jwtOf(t, header, claims(map[string]any{"uid": 12345678901234567, "aud": "popup"}), sign)
 	if status, code := post(t, url+"/click", fmt.Sprintf(`{"show":%q}`, s.Show), "Authorization", "Bearer "+numbered); status != 403 || code != "other-user" {
 		t.Errorf("another user's click: %d %s", status, code)
 	}
@@ -313,17 +328,17 @@ func testIdentity(t *testing.T, url, header string, sign, confuse func([]byte) [
 		"none":     "",
 		"basic":    "Basic " + good,
 		"parts":    "Bearer a.b",
-		"forged":   "Bearer " + token(t, header, claims(nil), other),
-		"no alg":   "Bearer " + token(t, `{"alg":"none"}`, claims(nil), func([]byte) []byte { return nil }),
-		"confused": "Bearer " + token(t, `{"alg":"HS512"}`, claims(nil), confuse),
-		"critical": "Bearer " + token(t, strings.Replace(header, "}", `,"crit":["b64"]}`, 1), claims(nil), sign),
-		"expired":  "Bearer " + token(t, header, claims(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}), sign),
-		"no end":   "Bearer " + token(t, header, claims(map[string]any{"exp": nil}), sign),
-		"early":    "Bearer " + token(t, header, claims(map[string]any{"nbf": time.Now().Add(time.Minute).Unix()}), sign),
-		"issuer":   "Bearer " + token(t, header, claims(map[string]any{"iss": "them"}), sign),
-		"audience": "Bearer " + token(t, header, claims(map[string]any{"aud": "other"}), sign),
-		"nobody":   "Bearer " + token(t, header, claims(map[string]any{"uid": nil}), sign),
-		"real":     "Bearer " + token(t, header, claims(map[string]any{"uid": 1.5}), sign),
+		"forged":   "Bearer " + jwtOf(t, header, claims(nil), other),
+		"no alg":   "Bearer " + jwtOf(t, `{"alg":"none"}`, claims(nil), func([]byte) []byte { return nil }),
+		"confused": "Bearer " + jwtOf(t, `{"alg":"HS512"}`, claims(nil), confuse),
+		"critical": "Bearer " + jwtOf(t, strings.Replace(header, "}", `,"crit":["b64"]}`, 1), claims(nil), sign),
+		"expired":  "Bearer " + jwtOf(t, header, claims(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}), sign),
+		"no end":   "Bearer " + jwtOf(t, header, claims(map[string]any{"exp": nil}), sign),
+		"early":    "Bearer " + jwtOf(t, header, claims(map[string]any{"nbf": time.Now().Add(time.Minute).Unix()}), sign),
+		"issuer":   "Bearer " + jwtOf(t, header, claims(map[string]any{"iss": "them"}), sign),
+		"audience": "Bearer " + jwtOf(t, header, claims(map[string]any{"aud": "other"}), sign),
+		"nobody":   "Bearer " + jwtOf(t, header, claims(map[string]any{"uid": nil}), sign),
+		"real":     "Bearer " + jwtOf(t, header, claims(map[string]any{"uid": 1.5}), sign),
 	} {
 		if a := request(t, "GET", url, "Authorization", bad); a.status != 401 || problemCode(a.body) != "not-identified" || a.header.Get("WWW-Authenticate") == "" {
 			t.Errorf("%s: %d %s", name, a.status, a.body)

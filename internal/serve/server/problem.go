@@ -41,6 +41,9 @@ const (
 	resultTooLarge
 	keysTooLong
 	noKey
+	noClaim
+	keysAway
+	limited
 	badOrigin
 	badMedia
 	badBody
@@ -97,7 +100,13 @@ func (k problemKind) describe() problem {
 	case keysTooLong:
 		return problem{"keys-too-long", fasthttp.StatusInternalServerError, "The keys of the rows are too long"}
 	case noKey:
-		return problem{"unauthorized", fasthttp.StatusUnauthorized, "A key is needed"}
+		return problem{"unauthorized", fasthttp.StatusUnauthorized, "A key or a token is needed"}
+	case noClaim:
+		return problem{"claim-missing", fasthttp.StatusForbidden, "The token lacks a claim"}
+	case keysAway:
+		return problem{"token-keys-down", fasthttp.StatusServiceUnavailable, "Tokens cannot be verified"}
+	case limited:
+		return problem{"rate-limited", fasthttp.StatusTooManyRequests, "Too many requests"}
 	case badOrigin:
 		return problem{"origin-not-allowed", fasthttp.StatusForbidden, "The origin is not allowed"}
 	case badMedia:

@@ -26,7 +26,7 @@ type queryHandler struct {
 
 func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 	var room [paramsMax]string
-	args, err := h.arguments(ctx.QueryArgs(), room[:0])
+	args, err := h.arguments(ctx, room[:0])
 	if err != nil {
 		h.fail(ctx, err)
 		return
@@ -52,17 +52,17 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 
 // arguments appends the arguments of the query's parameters to args. They share the request's
 // memory.
-func (h *queryHandler) arguments(values *fasthttp.Args, args []string) ([]string, error) {
+func (h *queryHandler) arguments(ctx *fasthttp.RequestCtx, args []string) ([]string, error) {
 	for _, p := range h.query.Params() {
 		var arg string
 		var err error
-		if value := values.Peek(p.Name); value == nil {
+		if value := given(ctx, p); value == nil {
 			arg, err = query.ParseParam(p)
 		} else if p.ListMax == 0 {
 			arg, err = query.ParseParam(p, text(value))
 		} else {
 			var list []string
-			for _, value := range values.PeekMulti(p.Name) {
+			for _, value := range ctx.QueryArgs().PeekMulti(p.Name) {
 				list = append(list, text(value))
 			}
 			arg, err = query.ParseParam(p, list...)

@@ -136,20 +136,33 @@ func loggedURI(ctx *fasthttp.RequestCtx) string {
 // client returns the client's address. Behind trusted proxies it is the last address in
 // X-Forwarded-For that is not a trusted proxy.
 func (s *Server) client(ctx *fasthttp.RequestCtx) string {
+	if address := s.clientAddress(ctx); address.IsValid() {
+		return address.String()
+	}
+	return ctx.RemoteAddr().String()
+}
+
+// clientAddress returns the client's address, without a zone. It is not valid if the peer has
+// no address.
+func (s *Server) clientAddress(ctx *fasthttp.RequestCtx) netip.Addr {
 	peer, ok := netip.AddrFromSlice(ctx.RemoteIP())
 	if !ok {
-		return ctx.RemoteAddr().String()
+		return netip.Addr{}
 	}
 	peer = peer.Unmap()
-	hops := strings.Split(string(ctx.Request.Header.Peek("X-Forwarded-For")), ",")
+	if !s.trusts(peer) {
+		return peer
+	}
+	lines := ctx.Request.Header.PeekAll("X-Forwarded-For") // a proxy may add a line of its own
+	hops := strings.Split(string(bytes.Join(lines, []byte(","))), ",")
 	for i := len(hops) - 1; i >= 0 && s.trusts(peer); i-- {
 		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
 		if err != nil {
 			break
 		}
-		peer = hop.Unmap()
+		peer = hop.Unmap().WithZone("")
 	}
-	return peer.String()
+	return peer
 }
 
 func (s *Server) trusts(a netip.Addr) bool {

@@ -27,7 +27,9 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
+	"spillway/internal/serve/token"
 )
 
 // Config says what is served and within which limits. All limits are needed.
@@ -36,36 +38,41 @@ type Config struct {
 	Queries      []QueryRoute
 	Popup        *PopupRoute // nil: none
 	Streams      []StreamRoute
-	Down         []DownRoute    // parts that cannot be served yet
-	Probes       *Probes        // nil: none
-	Keys         []string       // bearer keys of the write paths; none: no key is required
-	Hosts        []string       // names that requests must use, without ports; none: any
-	Connections  int            // open at once
-	HeaderBytes  int            // request line and headers
-	BodyBytes    int            // request body
-	BodiesBytes  int64          // large bodies received or held at once
-	ReadTimeout  time.Duration  // from a request's first byte to its last
-	WriteTimeout time.Duration  // to a client that does not read
-	IdleTimeout  time.Duration  // between requests
-	DrainTimeout time.Duration  // at stop
-	TLS          *tls.Config    // nil: plain HTTP
-	CORSOrigins  []string       // "*": all
-	Proxies      []netip.Prefix // whose X-Forwarded-For is used in the access log
-	AccessLog    bool           // one line per request
-	Log          *slog.Logger   //
+	Down         []DownRoute     // parts that cannot be served yet
+	Probes       *Probes         // nil: none
+	Keys         []string        // bearer keys of the write paths; none: no key is required
+	ReadKeys     []string        // bearer keys of feeds and queries
+	Tokens       *token.Verifier // of JWTs; nil: no path requires one
+	Rate         RateConfig      // of each client
+	Hosts        []string        // names that requests must use, without ports; none: any
+	Connections  int             // open at once
+	HeaderBytes  int             // request line and headers
+	BodyBytes    int             // request body
+	BodiesBytes  int64           // large bodies received or held at once
+	ReadTimeout  time.Duration   // from a request's first byte to its last
+	WriteTimeout time.Duration   // to a client that does not read
+	IdleTimeout  time.Duration   // between requests
+	DrainTimeout time.Duration   // at stop
+	TLS          *tls.Config     // nil: plain HTTP
+	CORSOrigins  []string        // "*": all
+	Proxies      []netip.Prefix  // whose X-Forwarded-For names the client
+	AccessLog    bool            // one line per request
+	Log          *slog.Logger    //
 }
 
 // FeedRoute is where a feed is served.
 type FeedRoute struct {
-	Paths []string
-	Feed  *feed.Feed
+	Paths  []string
+	Access Access
+	Feed   *feed.Feed
 }
 
 // QueryRoute is where a query is served.
 type QueryRoute struct {
-	Paths []string
-	Query *query.Query
-	One   bool // the response is the only row as an object, or 404
+	Paths  []string
+	Access Access
+	Query  *query.Query
+	One    bool // the response is the only row as an object, or 404
 }
 
 // Server is the public listener. Use New, then Run once. Next and Switch replace its routes
@@ -75,7 +82,8 @@ type Server struct {
 	cfg      Config
 	routes   map[string]*entry
 	underway underway
-	keys     keyring
+	keys     keyring // of write paths
+	readKeys keyring // of feeds and queries
 	hosts    hosts
 	names    names
 
@@ -92,8 +100,10 @@ type entry struct {
 // route is a handler with its metrics.
 type route struct {
 	name   string
-	body   int  // largest body of a POST as sent, in bytes
-	keyed  bool // requires one of Config.Keys
+	body   int // largest body of a POST as sent, in bytes
+	access Access
+	keys   keyring       // that access requires
+	claims []param.Param // that requests need
 	handle func(*fasthttp.RequestCtx)
 	meter  *meter
 }
@@ -117,12 +127,13 @@ func New(cfg Config) (*Server, error) {
 // newGeneration returns a Server with the routes and settings of cfg on the connections of l.
 func newGeneration(l *live, cfg Config) (*Server, error) {
 	s := &Server{
-		live:   l,
-		cfg:    cfg,
-		routes: make(map[string]*entry),
-		keys:   newKeyring(cfg.Keys),
-		hosts:  newHosts(cfg.Hosts),
-		names:  newNames(),
+		live:     l,
+		cfg:      cfg,
+		routes:   make(map[string]*entry),
+		keys:     newKeyring(cfg.Keys),
+		readKeys: newKeyring(cfg.ReadKeys),
+		hosts:    newHosts(cfg.Hosts),
+		names:    newNames(),
 
 		anyOrigin: slices.Contains(cfg.CORSOrigins, "*"),
 	}
@@ -154,6 +165,9 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
+	if err := s.protect(); err != nil {
+		return nil, err
+	}
 	for _, e := range s.routes {
 		for _, r := range []*route{e.read, e.write} {
 			if r != nil && r.meter == nil {
@@ -179,7 +193,7 @@ func (s *Server) addAll(paths []string, handle func(*fasthttp.RequestCtx)) error
 // a key. A body that declares more than body bytes is refused before it is read, and a
 // chunked one when more have arrived.
 func (s *Server) addWrite(paths []string, body int, handle func(*fasthttp.RequestCtx)) error {
-	r := &route{name: "POST " + paths[0], body: body, keyed: true, handle: handle}
+	r := &route{name: "POST " + paths[0], body: body, access: Key, keys: s.keys, handle: handle}
 	for _, path := range paths {
 		if !s.entry(path).setWrite(r) {
 			return fmt.Errorf("POST %s is served twice", path)

@@ -22,6 +22,7 @@ import (
 // StreamRoute is where records are posted to a stream.
 type StreamRoute struct {
 	Paths   []string
+	Access  Access // Open is Key: one of Config.Keys; without keys, nothing
 	Schema  *stream.Schema
 	Limits  stream.Limits // of a body; Bytes applies before and after decompression
 	Timeout time.Duration // longest wait of a request, plus up to a sixteenth
@@ -51,9 +52,6 @@ func newStreamHandler(s *Server, r StreamRoute) *streamHandler {
 }
 
 func (h *streamHandler) serve(ctx *fasthttp.RequestCtx) {
-	if !h.server.mayWrite(ctx) {
-		return
-	}
 	form, ok := formOf(ctx.Request.Header.ContentType())
 	if !ok {
 		h.server.problem(ctx, badMedia, "send JSON as Content-Type application/json, or one record per line as application/x-ndjson")
@@ -120,8 +118,13 @@ func (h *streamHandler) parse(ctx *fasthttp.RequestCtx, form stream.Form, key []
 		h.server.problem(ctx, bodyTooLarge, sizeDetail(h.route.Limits.Bytes))
 		return r, false
 	}
-	var err error
-	r.Records, r.Refused, err = h.route.Schema.Parse(body, form, now, h.route.Limits)
+	who, _ := ctx.UserValue(callerKey{}).(caller)
+	bound, err := h.route.Schema.Bind(who.claims.Text)
+	if err != nil {
+		h.server.problem(ctx, noClaim, err.Error())
+		return r, false
+	}
+	r.Records, r.Refused, err = h.route.Schema.ParseBound(body, form, now, h.route.Limits, bound)
 	switch {
 	case errors.Is(err, stream.ErrTooMany):
 		h.server.problem(ctx, bodyTooLarge, fmt.Sprintf("the body has more than %d records (records_max): send fewer per request", h.route.Limits.Records))

@@ -32,6 +32,9 @@ type Column struct {
 	Default   *string // value as text of a record without the field, or Now; nil: NULL
 	Min, Max  string  // of integers, reals, decimals and timestamps, inclusive; "": none
 	MaxLength int     // of texts, in characters; of json, in bytes; 0: none
+	// Claim is the claim of the request's JWT that the column gets; "": records have the
+	// value. A record may repeat the value, and is refused for another one.
+	Claim string
 }
 
 // Fsync is the durability of a commit, on databases where a session can choose it.
@@ -129,7 +132,7 @@ func (s *Schema) build() error {
 	}
 	for _, name := range s.def.Key {
 		i, ok := s.byName[name]
-		if !ok || !s.columns[i].Required && !s.columns[i].hasDefault {
+		if !ok || !s.columns[i].Required && !s.columns[i].hasDefault && s.columns[i].Claim == "" {
 			return fmt.Errorf("key column %s must be listed as a column that is required or has a default", name)
 		}
 	}
@@ -172,6 +175,9 @@ func compile(c Column) (column, error) {
 	}
 	if c.MaxLength != 0 && c.Type != Text && c.Type != JSON || c.MaxLength < 0 {
 		return compiled, errors.New("max_length is a positive number, for text and json")
+	}
+	if c.Claim != "" && (c.Type != Text && c.Type != Integer && c.Type != UUID || c.Default != nil) {
+		return compiled, errors.New("a column with a claim must be text, integer or uuid, without a default")
 	}
 	var err error
 	if compiled.min, compiled.minText, err = bound(c.Type, c.Min); err != nil {

@@ -60,11 +60,17 @@ type Refusal struct {
 // field, an unknown field (unless Definition.Extra stores it), a duplicate field, and a
 // string that is not UTF-8 or contains NUL or half a surrogate pair.
 func (s *Schema) Parse(body []byte, form Form, now time.Time, limits Limits) (*Records, []Refusal, error) {
+	return s.ParseBound(body, form, now, limits, nil)
+}
+
+// ParseBound is Parse for a request whose JWT determines some columns. A record that has
+// another value in one of them is refused.
+func (s *Schema) ParseBound(body []byte, form Form, now time.Time, limits Limits, bound []Bound) (*Records, []Refusal, error) {
 	if len(body) > limits.Bytes || len(body) > math.MaxInt32 {
 		return nil, nil, fmt.Errorf("%w: it has %d bytes, more than %d", ErrBody, len(body), limits.Bytes)
 	}
 	p := parser{
-		schema: s, limits: limits, now: now.UnixMicro(), data: body,
+		schema: s, limits: limits, now: now.UnixMicro(), data: body, bound: bound,
 		records: &Records{schema: s, arena: make([]byte, 0, s.arenaSize(body))}, seen: make([]bool, len(s.columns)),
 	}
 	var err error
@@ -97,6 +103,7 @@ type parser struct {
 	limits  Limits
 	now     int64
 	data    []byte
+	bound   []Bound
 	records *Records
 	refused []Refusal
 	count   int // records seen
@@ -333,6 +340,9 @@ func clip(name []byte) string {
 func (p *parser) complete(row []value) {
 	if p.flaw.Reason != "" {
 		return
+	}
+	for i := range p.bound {
+		p.bind(row, &p.bound[i])
 	}
 	for i := range p.schema.columns {
 		c := &p.schema.columns[i]

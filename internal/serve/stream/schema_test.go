@@ -418,3 +418,53 @@ func BenchmarkParse(b *testing.B) {
 		})
 	}
 }
+
+func TestBind(t *testing.T) {
+	s, err := NewSchema(Definition{Name: "/s", Table: "t", Extra: "more", Key: []string{"courier"}, OrderBy: "courier", Columns: []Column{
+		{Name: "courier", Type: Text, Claim: "sub", MaxLength: 5}, {Name: "n", Type: Integer, Claim: "no", Min: "1"}, {Name: "u", Type: UUID, Claim: "id"}, {Name: "x", Type: Text},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := map[string]string{"sub": "ann", "no": "7", "id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}
+	bound, err := s.Bind(func(name string) string { return claims[name] })
+	if err != nil || len(s.Claims()) != 3 || s.Claims()[1].Name != "claim.no" {
+		t.Fatalf("%v, %v", s.Claims(), err)
+	}
+	body := `{}
+{"x":"a","courier":"\u0061nn","n":7,"u":"6BA7B810-9DAD-11D1-80B4-00C04FD430C8"}
+{"courier":"bob"}
+{"courier":"annx"}
+{"n":8}
+{"n":null}
+{"u":"6ba7b810-9dad-11d1-80b4-00c04fd430c9"}
+{"courier":"bob","courier":"ann"}
+{"Courier":"bob"}`
+	records, refused, err := s.ParseBound([]byte(body), FormLines, testNow, testLimits, bound)
+	if err != nil || records.Len() != 3 || len(refused) != 6 {
+		t.Fatalf("%d records, %v, %v", records.Len(), refused, err)
+	}
+	for row := range records.Len() {
+		if string(records.Bytes(row, 0)) != "ann" || records.Integer(row, 1) != 7 || string(records.AppendUUID(nil, row, 2)) != claims["id"] {
+			t.Errorf("record %d: %q %d", row, records.Bytes(row, 0), records.Integer(row, 1))
+		}
+	}
+	for name, bad := range map[string][]string{"sub": {"", "toolong", "a\x00", "\xff"}, "no": {"", "0", "1.5", "x"}, "id": {"", "7"}} {
+		for _, text := range bad {
+			if _, err := s.Bind(func(of string) string {
+				if of == name {
+					return text
+				}
+				return claims[of]
+			}); !errors.Is(err, ErrClaim) {
+				t.Errorf("%s %q: %v", name, text, err)
+			}
+		}
+	}
+	fallback := "x"
+	for _, c := range []Column{{Name: "c", Type: Text, Claim: "sub", Default: &fallback}, {Name: "c", Type: JSON, Claim: "sub"}, {Name: "c", Type: Timestamp, Claim: "sub"}} {
+		if _, err := NewSchema(Definition{Name: "/s", Table: "t", Columns: []Column{c}}); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package server
+
+import (
+	"fmt"
+	"hash/maphash"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"github.com/valyala/fasthttp"
+)
+
+// RateConfig limits the requests of each client to configured paths. A client is the subject
+// of a JWT or a key, if its path requires one, and otherwise an address. The addresses of an
+// IPv6 network of 64 bits are one client.
+type RateConfig struct {
+	PerMinute int // requests; 0: no limit
+	Burst     int // requests that a client may send at once
+	Clients   int // remembered at once; beyond it, the one that is idle the longest is forgotten
+}
+
+// rateShards are locked independently.
+const rateShards = 16
+
+// rateLimit applies a RateConfig. Its state per client is one number, the theoretical arrival
+// time of the generic cell rate algorithm: when the client's budget is full again.
+type rateLimit struct {
+	start     time.Time
+	interval  int64 // nanoseconds per request
+	burst     int64 // nanoseconds of a whole budget
+	seed      maphash.Seed
+	shards    [rateShards]rateShard
+	limited   atomic.Uint64 // requests
+	forgotten atomic.Uint64 // clients
+}
+
+type rateShard struct {
+	mu      sync.Mutex
+	clients *simplelru.LRU[uint64, int64] // arrival times by the hash of a client
+}
+
+// newRateLimit returns nil if there is no limit.
+func newRateLimit(cfg RateConfig) *rateLimit {
+	if cfg.PerMinute <= 0 {
+		return nil
+	}
+	l := &rateLimit{start: time.Now(), interval: int64(time.Minute) / int64(cfg.PerMinute), seed: maphash.MakeSeed()}
+	l.burst = l.interval * int64(max(1, cfg.Burst))
+	for i := range l.shards {
+		clients, err := simplelru.NewLRU[uint64, int64](max(1, cfg.Clients/rateShards), nil)
+		if err != nil {
+			panic("bug: the size of a list is not positive: " + err.Error())
+		}
+		l.shards[i].clients = clients
+	}
+	return l
+}
+
+// take takes one request from a client's budget. If the budget is spent, it takes nothing and
+// returns the time until there is room for one.
+func (l *rateLimit) take(client uint64, now time.Time) (wait time.Duration, ok bool) {
+	at := int64(now.Sub(l.start))
+	shard := &l.shards[client%rateShards]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	full, _ := shard.clients.Get(client)
+	next := max(full, at) + l.interval
+	if excess := next - at - l.burst; excess > 0 {
+		l.limited.Add(1)
+		return time.Duration(excess), false
+	}
+	if shard.clients.Add(client, next) {
+		l.forgotten.Add(1)
+	}
+	return 0, true
+}
+
+// len returns how many clients are remembered.
+func (l *rateLimit) len() (n int) {
+	for i := range l.shards {
+		l.shards[i].mu.Lock()
+		n += l.shards[i].clients.Len()
+		l.shards[i].mu.Unlock()
+	}
+	return n
+}
+
+// named returns the hash of a client that is known by name.
+func (l *rateLimit) named(name string) uint64 { return maphash.String(l.seed, name) }
+
+// addressed returns the hash of a client that is known by its address.
+func (l *rateLimit) addressed(address netip.Addr) uint64 {
+	whole := address.As16()
+	if address.Is4() {
+		return maphash.Bytes(l.seed, whole[:])
+	}
+	return maphash.Bytes(l.seed, whole[:8])
+}
+
+// withinRate reports whether a client may send another request; if not, it has responded.
+// name is "" for a client that is known only by its address.
+func (s *Server) withinRate(ctx *fasthttp.RequestCtx, name string) bool {
+	var client uint64
+	if name != "" {
+		client = s.rate.named(name)
+	} else if address := s.clientAddress(ctx); address.IsValid() {
+		client = s.rate.addressed(address)
+	}
+	wait, ok := s.rate.take(client, time.Now())
+	if ok {
+		return true
+	}
+	s.problem(ctx, limited, fmt.Sprintf("this client may send %d requests per minute (http.rate_per_minute)", s.cfg.Rate.PerMinute))
+	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.Itoa(retrySeconds(wait)))
+	return false
+}
