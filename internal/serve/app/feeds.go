@@ -20,7 +20,6 @@ type feedPart struct {
 	cfg      config.Feed
 	settings feed.Config
 	source   feed.Source
-	noAnswer func() error              // why no database that it reads answers
 	feed     atomic.Pointer[feed.Feed] // nil before it is started
 }
 
@@ -34,6 +33,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	p.settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
 	p.settings.Refreshes, p.settings.ValueCalls, p.settings.Down = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2), st.down
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
+	p.reads = []*store{st}
 	if p.source, err = st.feed(p.settings.Definition); err != nil {
 		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
 	}
@@ -43,9 +43,9 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 			return nil, exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
 		}
 		p.settings.Down = func(ctx context.Context) bool { return st.down(ctx) && r.store.down(ctx) }
+		p.reads = append(p.reads, r.store)
 		p.source = &feed.Replicated{Replica: replica, Primary: p.source, Switch: r.reads, Timeout: p.settings.Timeout, StaleMax: p.settings.StaleMax}
 	}
-	p.noAnswer = a.reader(st, a.replica != nil && c.Database == "")
 	return p, nil
 }
 

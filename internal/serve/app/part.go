@@ -25,6 +25,7 @@ type part struct {
 	down  server.DownRoute            // its paths
 	begin func(context.Context) error // starts it; called again after an error
 	alone bool                        // it starts without its database
+	reads []*store                    // that are probed for its readiness, its own first; of feeds and queries
 
 	cancel context.CancelFunc // ends the attempts; set by run
 	ended  chan struct{}      // closed when they have ended; set by run
@@ -189,6 +190,9 @@ const startPatience = 2 * time.Second
 func (a *app) startParts(ctx context.Context, parts []*part, required bool, changed func()) error {
 	tried := make(chan error, len(parts))
 	for _, p := range parts {
+		for _, st := range p.reads {
+			a.stores.watch(a.ctx, st)
+		}
 		working, cancel := context.WithCancel(ctx)
 		p.cancel, p.ended = cancel, make(chan struct{})
 		go func() {

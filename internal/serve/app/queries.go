@@ -14,9 +14,8 @@ import (
 // queryPart is a configured query.
 type queryPart struct {
 	*part
-	cfg      config.Query
-	query    *query.Query
-	noAnswer func() error // why no database that it reads answers
+	cfg   config.Query
+	query *query.Query
 }
 
 // openRedis opens Redis if it is configured.
@@ -51,20 +50,19 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
+	p := &queryPart{part: newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check), cfg: c}
+	p.reads = []*store{st}
 	var source query.Source = primary
 	if r := a.replica; r != nil && c.Database == "" {
 		replica, err := r.store.query(settings.Definition)
 		if err != nil {
 			return nil, exit.UsageError(fmt.Errorf("on the replica: %w", err))
 		}
+		p.reads = append(p.reads, r.store)
 		source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout, StaleMax: c.StaleMax}
 	}
-	return &queryPart{
-		part:     newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check),
-		cfg:      c,
-		query:    query.Open(settings, source),
-		noAnswer: a.reader(st, a.replica != nil && c.Database == ""),
-	}, nil
+	p.query = query.Open(settings, source)
+	return p, nil
 }
 
 // close stops the part.

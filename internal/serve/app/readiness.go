@@ -121,21 +121,16 @@ func (p *queryPart) state(time.Time) (serves bool, err error) {
 	return down == nil, down
 }
 
-// reader returns a function that returns why neither a store nor, if reads go there too, its
-// replica answers; nil if one does. From now on they are probed.
-func (a *app) reader(st *store, replicated bool) func() error {
-	a.stores.watch(a.ctx, st)
-	if !replicated {
-		return st.noAnswer
-	}
-	replica := a.replica.store
-	a.stores.watch(a.ctx, replica)
-	return func() error {
-		if replica.noAnswer() == nil {
+// noAnswer returns why none of the databases that a feed or a query reads answers; nil if one
+// does.
+func (p *part) noAnswer() error {
+	own := p.reads[0].noAnswer()
+	for _, st := range p.reads[1:] {
+		if st.noAnswer() == nil {
 			return nil
 		}
-		return st.noAnswer()
 	}
+	return own
 }
 
 // Probes of databases that feeds and queries read.
