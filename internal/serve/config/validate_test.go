@@ -209,19 +209,23 @@ func outside(t *testing.T, c *Config, path, bounds string, field reflect.Value) 
 	}
 }
 
+// sharedKey verifies JWTs.
+const sharedKey = "0123456789abcdef0123456789abcdef"
+
+// authenticated returns a configuration whose reads and writes need a JWT.
+func authenticated(change func(*Config)) Config {
+	return valid(func(c *Config) {
+		c.Auth.Reads, c.Auth.Keys, c.Auth.JWT.Keys = "jwt", []Secret{"0123456789abcdef"}, []JWTKey{{Algorithm: "HS256", Key: sharedKey}}
+		c.Feeds[0].Params = Params{{"claim.sub", "text"}}
+		s := DefaultStream()
+		s.Path, s.Table, s.Auth, s.Columns = "/positions", "positions", "jwt", Columns{{Name: "courier", Type: "text", Claim: "sub"}}
+		c.Streams = []Stream{s}
+		change(c)
+	})
+}
+
 func TestValidateAuth(t *testing.T) {
 	const pem = "-----BEGIN PUBLIC KEY-----\n"
-	secret := JWTKey{Algorithm: "HS256", Key: "0123456789abcdef0123456789abcdef"}
-	authenticated := func(change func(*Config)) Config {
-		return valid(func(c *Config) {
-			c.Auth.Reads, c.Auth.Keys, c.Auth.JWT.Keys = "jwt", []Secret{"0123456789abcdef"}, []JWTKey{secret}
-			c.Feeds[0].Params = Params{{"claim.sub", "text"}}
-			s := DefaultStream()
-			s.Path, s.Table, s.Auth, s.Columns = "/positions", "positions", "jwt", Columns{{Name: "courier", Type: "text", Claim: "sub"}}
-			c.Streams = []Stream{s}
-			change(c)
-		})
-	}
 	for i, change := range []func(*Config){
 		func(*Config) {},
 		func(c *Config) { c.Listen = ":8080" }, // streams with JWTs need no keys
@@ -249,7 +253,7 @@ func TestValidateAuth(t *testing.T) {
 	refused(`auth.jwt.keys[0].algorithm: must be HS256, RS256, ES256 or EdDSA, not "none"`, func(c *Config) { c.Auth.JWT.Keys[0].Algorithm, c.Auth.JWT.Keys[0].Key = "none", pem })
 	refused("auth.jwt.keys[0].kid: must be given", func(c *Config) { c.Auth.JWKS.URL = "https://login.example/keys" })
 	refused(`auth.jwt.keys[1].kid: must not be repeated, not "a"`, func(c *Config) {
-		c.Auth.JWT.Keys = []JWTKey{{"a", "HS256", secret.Key}, {"a", "HS256", secret.Key}}
+		c.Auth.JWT.Keys = []JWTKey{{"a", "HS256", sharedKey}, {"a", "HS256", sharedKey}}
 	})
 	for _, link := range []string{"http://login.example/keys", "ftp://localhost/keys", "https://", "login.example", "https://ann:pw@login.example/"} {
 		refused("auth.jwks.url: must be https://HOST/PATH", func(c *Config) { c.Auth.JWT.Keys[0].Kid, c.Auth.JWKS.URL = "a", link })
@@ -269,7 +273,9 @@ func TestValidateAuth(t *testing.T) {
 	refused("keys: must be given if other hosts can reach streams", func(c *Config) {
 		c.Listen, c.Streams[0].Auth, c.Streams[0].Columns[0].Claim = ":8080", "key", ""
 	})
+}
 
+func TestOpenReads(t *testing.T) {
 	c := authenticated(func(c *Config) { c.Auth.Reads = "open"; c.Feeds[0].Auth, c.Listen = "jwt", ":8080" })
 	if open := c.OpenReads(); len(open) != 0 {
 		t.Errorf("open: %q", open)
@@ -278,7 +284,9 @@ func TestValidateAuth(t *testing.T) {
 	if open := c.OpenReads(); len(open) != 1 || open[0] != "/orders" {
 		t.Errorf("open: %q", open)
 	}
-	if c.Listen = "localhost:8080"; len(c.OpenReads()) != 0 {
-		t.Error("open on loopback")
+	for _, own := range []string{"localhost:8080", "unix:/run/spillway.sock"} {
+		if c.Listen = own; len(c.OpenReads()) != 0 {
+			t.Errorf("open on %s", own)
+		}
 	}
 }

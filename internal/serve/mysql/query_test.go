@@ -90,7 +90,7 @@ func testRejected(t *testing.T, q *Query, value string) {
 	for _, arg := range []string{value, "a"} {
 		err := q.Run(t.Context(), []string{arg}, query.Limit{Rows: 9, Bytes: 1 << 20}, new(query.Rows))
 		if rejected := errors.Is(err, param.ErrValue); rejected != (arg == value) {
-			t.Errorf("%s with %q: %v", q.feed.body, arg, err)
+			t.Errorf("%s with %q: %v", q.expansions[0].body, arg, err)
 		}
 	}
 }
