@@ -106,8 +106,8 @@ func wantSpooled(t *testing.T, a answer, records int) {
 	}
 }
 
-// TestStreamSpoolFull fills the spool while the database is down. The process first reports
-// that it is not ready, then refuses records with 503. Accepted records are stored later.
+// TestStreamSpoolFull fills the spool while the database is down. The stream is first named as
+// nearly full, then refuses records with 503. Accepted records are stored later.
 func TestStreamSpoolFull(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
@@ -115,7 +115,7 @@ func TestStreamSpoolFull(t *testing.T) {
 	s := db.serve(t, "spool: {bytes: 1048576}\n"+readings+"    ack: spool\n")
 	db.query(t, "CHECKPOINT") // the server does not sync: it would lose the table
 	server.Kill()
-	notReady, accepted := -1, 0
+	named, accepted := -1, 0
 	var full answer
 	for request := range 2000 {
 		var records []string
@@ -127,16 +127,16 @@ func TestStreamSpoolFull(t *testing.T) {
 			break
 		}
 		accepted = request + 1
-		if notReady < 0 && !isReady(t, s.Admin) {
-			notReady = request
+		if _, reason := readyz(t, s, "/readyz/writes", "POST /readings"); named < 0 && strings.HasPrefix(reason, "true nearly full") {
+			named = request
 		}
 	}
 	wantAnswer(t, full, 503, "busy spool_bytes")
 	if full.header.Get("Retry-After") == "" || metric(t, s, `spillway_spool_overloads_total{limit="spool_bytes"}`) != 1 {
 		t.Errorf("%v", full.header)
 	}
-	if notReady < 0 || notReady >= accepted-3 {
-		t.Errorf("not ready since request %d, refused after %d requests", notReady, accepted)
+	if named < 0 || named >= accepted-3 {
+		t.Errorf("named since request %d, refused after %d requests", named, accepted)
 	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
