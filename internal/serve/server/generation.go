@@ -22,8 +22,8 @@ type live struct {
 	draining atomic.Bool
 	bodies   bodies
 	ids      requestIDs
-	unknown  *route // metrics of requests without a route
-	options  *route // metrics of OPTIONS, at any path
+	unknown  *route     // metrics of requests without a route
+	options  *route     // metrics of OPTIONS, at any path
 	rate     *rateLimit // nil: off
 
 	sharedBodies sync.Pool // of *sharedBody
