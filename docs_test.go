@@ -186,6 +186,7 @@ var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 // The configurations in the documents are valid.
 func TestConfigurationExamples(t *testing.T) {
 	env := func(string) (string, bool) { return "x", true }
+	secret := func(string) ([]byte, error) { return []byte("x"), nil }
 	names, err := filepath.Glob("docs/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +199,7 @@ func TestConfigurationExamples(t *testing.T) {
 		}
 		for _, block := range yamlBlock.FindAllSubmatch(text, -1) {
 			examples++
-			if _, err := config.Read(name, block[1], env, os.ReadFile); err != nil {
+			if _, err := config.Read(name, block[1], env, secret); err != nil {
 				t.Errorf("%v in\n%s", err, block[1])
 			}
 		}

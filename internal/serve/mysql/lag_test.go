@@ -25,10 +25,16 @@ func TestParsePositions(t *testing.T) {
 		bad   bool
 	}{
 		{"no GTIDs", func() (standby.Position, error) { return parseGTIDs("") }, standby.Position{Sets: sets{}}, false},
-		{"GTIDs", func() (standby.Position, error) { return parseGTIDs(a + ":1-3:11,\n" + b + ":7") },
-			standby.Position{Sets: sets{a: {{First: 1, Last: 3}, {First: 11, Last: 11}}, b: {{First: 7, Last: 7}}}}, false},
-		{"GTIDs with tags", func() (standby.Position, error) { return parseGTIDs(a + ":1-3:blue:4-5:9:red:1") },
-			standby.Position{Sets: sets{a: {{First: 1, Last: 3}}, a + ":blue": {{First: 4, Last: 5}, {First: 9, Last: 9}}, a + ":red": {{First: 1, Last: 1}}}}, false},
+		{
+			"GTIDs", func() (standby.Position, error) { return parseGTIDs(a + ":1-3:11,\n" + b + ":7") },
+			standby.Position{Sets: sets{a: {{First: 1, Last: 3}, {First: 11, Last: 11}}, b: {{First: 7, Last: 7}}}},
+			false,
+		},
+		{
+			"GTIDs with tags", func() (standby.Position, error) { return parseGTIDs(a + ":1-3:blue:4-5:9:red:1") },
+			standby.Position{Sets: sets{a: {{First: 1, Last: 3}}, a + ":blue": {{First: 4, Last: 5}, {First: 9, Last: 9}}, a + ":red": {{First: 1, Last: 1}}}},
+			false,
+		},
 		{"GTIDs without numbers", func() (standby.Position, error) { return parseGTIDs(a) }, standby.Position{}, true},
 		{"GTIDs with a bad number", func() (standby.Position, error) { return parseGTIDs(a + ":1-x") }, standby.Position{}, true},
 		{"too many GTIDs", func() (standby.Position, error) { return parseGTIDs(a + strings.Repeat(":1", spansMax+1)) }, standby.Position{}, true},
