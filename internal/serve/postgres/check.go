@@ -121,8 +121,11 @@ func explain(ctx context.Context, conn *pgconn.PgConn, sql string, parameters in
 	if err != nil {
 		return nil, errors.Join(err, exec(ctx, conn, "ROLLBACK"))
 	}
-	arguments := strings.TrimSuffix(strings.Repeat("NULL, ", parameters), ", ")
-	rows, err := texts(ctx, conn, "EXPLAIN (VERBOSE, FORMAT JSON) EXECUTE "+explainName+"("+arguments+")")
+	arguments := "" // without parameters, there are no parentheses
+	if parameters > 0 {
+		arguments = "(" + strings.TrimSuffix(strings.Repeat("NULL, ", parameters), ", ") + ")"
+	}
+	rows, err := texts(ctx, conn, "EXPLAIN (VERBOSE, FORMAT JSON) EXECUTE "+explainName+arguments)
 	if err != nil {
 		return nil, errors.Join(err, exec(ctx, conn, "ROLLBACK; DEALLOCATE "+explainName))
 	}
