@@ -148,6 +148,20 @@ func TestPopupDeadReplica(t *testing.T) {
 	}
 }
 
+// restart kills the server and starts it again, calls up, and waits until the replica is ready
+// again. Before it has noticed the restart it may look ready.
+func (r *popupReplica) restart(t *testing.T, server *apptest.Server, up func()) {
+	t.Helper()
+	rebuilds := r.Stats().Rebuilds
+	server.Kill()
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	up()
+	within(t, "the restart is noticed", func() bool { return r.Stats().Rebuilds > rebuilds })
+	r.waitReady(t)
+}
+
 // With appendfsync always, a server that is killed under load keeps each acknowledged click.
 // Calls are answered again after its states were compared with those of the database.
 func TestPopupKilledServer(t *testing.T) {
@@ -188,12 +202,7 @@ func TestPopupKilledServer(t *testing.T) {
 	}
 	for round := range 2 {
 		within(t, "clicks", func() bool { return clicks.Load() > int64(300*(round+1)) })
-		server.Kill()
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
-		table.fail(nil)
-		r.waitReady(t)
+		r.restart(t, server, func() { table.fail(nil) })
 		table.fail(errors.New("not yet"))
 		clicks.Store(int64(300 * (round + 1)))
 	}
