@@ -24,8 +24,8 @@ import (
 
 // Limits on how long a server may take to answer its first request, and to stop.
 const (
-	startTimeout = 2 * time.Minute
-	stopTimeout  = 2 * time.Minute
+	startTimeout = 30 * time.Second
+	stopTimeout  = 20 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 

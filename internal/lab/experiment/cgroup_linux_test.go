@@ -123,7 +123,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
-	for deadline := time.Now().Add(2 * time.Minute); !ok(); <-poll.C {
+	for deadline := time.Now().Add(30 * time.Second); !ok(); <-poll.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}

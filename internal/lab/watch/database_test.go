@@ -38,7 +38,7 @@ func databaseValues(t testing.TB, s *Sampler) map[string]float64 {
 // awaitDatabase reads until the figures are as wanted and returns them. On failure it shows the last figures.
 func awaitDatabase(t testing.TB, s *Sampler, what string, wanted func(map[string]float64) bool) map[string]float64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
@@ -79,7 +79,7 @@ func databaseOutage(t *testing.T, s *Sampler, server *apptest.Server) {
 	}
 	var last string
 	distinct := 0
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	poll := time.NewTicker(100 * time.Millisecond)
 	defer poll.Stop()

@@ -40,7 +40,7 @@ func runRemote(t testing.TB, r *RemoteWatch) *remoteRun {
 // await reads samples until one is as wanted.
 func (r *remoteRun) await(t testing.TB, what string, wanted func(result.Sample) bool) result.Sample {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for {
 		select {

@@ -71,7 +71,7 @@ func listenWatch(t testing.TB, address, token string) net.Listener {
 // awaitTrue polls a condition.
 func awaitTrue(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()

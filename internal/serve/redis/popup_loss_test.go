@@ -42,7 +42,7 @@ func TestPopupFlush(t *testing.T) {
 			replicas := []*popupReplica{startPopups(t, server.URL(""), cfg).waitReady(t), startPopups(t, server.URL(""), cfg).waitReady(t)}
 			const users = 3000 // more than one batch
 			showTo(t, replicas[0], users)
-			within(t, "all in the database", func() bool { return table.has(popup.KindClick) == users })
+			within(t, 20*time.Second, "all in the database", func() bool { return table.has(popup.KindClick) == users })
 			for round := range 3 {
 				rebuilds := replicas[0].Stats().Rebuilds + replicas[1].Stats().Rebuilds
 				table.fail(errors.New("the database is down")) // delays the restore
@@ -53,7 +53,7 @@ func TestPopupFlush(t *testing.T) {
 					}
 				}
 				table.fail(nil)
-				within(t, "rebuilt", func() bool { return replicas[0].Stats().Rebuilds+replicas[1].Stats().Rebuilds > rebuilds })
+				within(t, 20*time.Second, "rebuilt", func() bool { return replicas[0].Stats().Rebuilds+replicas[1].Stats().Rebuilds > rebuilds })
 				for i := range users {
 					r := replicas[i%2].waitReady(t)
 					if answer := r.ask(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {
@@ -77,7 +77,7 @@ func TestPopupExpired(t *testing.T) {
 	table := newPopupTable()
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, StateTTL: time.Hour}).waitReady(t)
 	showTo(t, r, 20)
-	within(t, "all in the database", func() bool { return table.has(popup.KindClick) == 20 })
+	within(t, 10*time.Second, "all in the database", func() bool { return table.has(popup.KindClick) == 20 })
 	keys := scanKeys(t, server.Addr(), "*:state:*")
 	if len(keys) != 20 {
 		t.Fatalf("%d states in Redis", len(keys))
@@ -131,34 +131,34 @@ func TestPopupDeadReplica(t *testing.T) {
 	dead, table := newPopupTable(), newPopupTable()
 	dead.fail(errors.New("no way to the database"))
 	first := startPopups(t, server.URL(""), redis.PopupConfig{Table: dead})
-	within(t, "a look", func() bool { return !strings.Contains(first.Ready().Error(), "nobody has looked") })
+	within(t, 5*time.Second, "a look", func() bool { return !strings.Contains(first.Ready().Error(), "nobody has looked") })
 	dead.fail(nil)
 	first.waitReady(t)
 	dead.fail(errors.New("no way to the database"))
 	showTo(t, first, 300)
-	within(t, "the first has taken events", func() bool { return first.Stats().Failures > 0 })
+	within(t, 10*time.Second, "the first has taken events", func() bool { return first.Stats().Failures > 0 })
 	second := startPopups(t, server.URL(""), redis.PopupConfig{Table: table, ClaimAfter: 200 * time.Millisecond}).waitReady(t)
 	first.stop()
-	within(t, "the second has stored all", func() bool {
+	within(t, 20*time.Second, "the second has stored all", func() bool {
 		return table.has(popup.KindShow) == 300 && table.has(popup.KindClick) == 300
 	})
-	within(t, "claimed and forgotten", func() bool { s := second.Stats(); return s.Claimed > 0 && s.Applied == 600 && s.Backlog == 0 })
+	within(t, 10*time.Second, "claimed and forgotten", func() bool { s := second.Stats(); return s.Claimed > 0 && s.Applied == 600 && s.Backlog == 0 })
 	if s := first.Stats(); s.Applied > 0 {
 		t.Errorf("the first has stored %d events", s.Applied)
 	}
 }
 
-// restart kills the server and starts it again, calls up, and waits until the replica is ready
-// again. Before it has noticed the restart it may look ready.
-func (r *popupReplica) restart(t *testing.T, server *apptest.Server, up func()) {
+// restart kills the server, starts it again with a table that does not fail, and waits until
+// the replica is ready. Before it has noticed the restart it may still look ready.
+func (r *popupReplica) restart(t *testing.T, server *apptest.Server, table *popupTable) {
 	t.Helper()
 	rebuilds := r.Stats().Rebuilds
 	server.Kill()
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	up()
-	within(t, "the restart is noticed", func() bool { return r.Stats().Rebuilds > rebuilds })
+	table.fail(nil)
+	within(t, 30*time.Second, "the restart is noticed", func() bool { return r.Stats().Rebuilds > rebuilds })
 	r.waitReady(t)
 }
 
@@ -175,7 +175,7 @@ func TestPopupKilledServer(t *testing.T) {
 	if text, err := r.Durability(t.Context()); err != nil || text != "" {
 		t.Errorf("durability: %q, %v", text, err)
 	}
-	within(t, "the metric says that events are durable", func() bool { return r.Stats().Durable })
+	within(t, 5*time.Second, "the metric says that events are durable", func() bool { return r.Stats().Durable })
 	table.fail(errors.New("not yet"))
 	var shown, clicked sync.Map
 	var clicks atomic.Int64
@@ -201,8 +201,8 @@ func TestPopupKilledServer(t *testing.T) {
 		})
 	}
 	for round := range 2 {
-		within(t, "clicks", func() bool { return clicks.Load() > int64(300*(round+1)) })
-		r.restart(t, server, func() { table.fail(nil) })
+		within(t, 20*time.Second, "clicks", func() bool { return clicks.Load() > int64(300*(round+1)) })
+		r.restart(t, server, table)
 		table.fail(errors.New("not yet"))
 		clicks.Store(int64(300 * (round + 1)))
 	}
@@ -214,7 +214,7 @@ func TestPopupKilledServer(t *testing.T) {
 		m.Range(func(any, any) bool { n++; return true })
 		return n
 	}
-	within(t, "all acknowledged in the database", func() bool {
+	within(t, 30*time.Second, "all acknowledged in the database", func() bool {
 		return table.has(popup.KindClick) >= count(&clicked) && table.has(popup.KindShow) >= count(&shown)
 	})
 	clicked.Range(func(user, _ any) bool {
@@ -243,12 +243,12 @@ func TestPopupOldServer(t *testing.T) {
 		if err := r.engine.Click(t.Context(), first.Token, "7", popupDay); err != nil {
 			t.Fatal(err)
 		}
-		within(t, "click in the database", func() bool { return table.has(popup.KindClick) == 1 })
+		within(t, 5*time.Second, "click in the database", func() bool { return table.has(popup.KindClick) == 1 })
 		server.Kill() // the snapshot has the show only
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
-		within(t, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
+		within(t, 10*time.Second, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
 		if answer := r.ask(t, "7", popupDay); answer.Reason != popup.WaitClicked {
 			t.Errorf("TTL %v: %+v", ttl, answer)
 		}
@@ -261,7 +261,7 @@ func TestPopupOldDatabase(t *testing.T) {
 	table := newPopupTable()
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
 	first := r.ask(t, "7", popupDay)
-	within(t, "show in the database", func() bool { return table.has(popup.KindShow) == 1 })
+	within(t, 5*time.Second, "show in the database", func() bool { return table.has(popup.KindShow) == 1 })
 	table.mu.Lock()
 	table.stuck = true
 	table.mu.Unlock()
@@ -272,14 +272,14 @@ func TestPopupOldDatabase(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
+	within(t, 10*time.Second, "compared", func() bool { return r.Stats().Rebuilds == 2 && r.Ready() == nil })
 	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.WaitClicked {
 		t.Errorf("%+v", answer)
 	}
 	table.mu.Lock()
 	table.stuck = false
 	table.mu.Unlock()
-	within(t, "click in the database", func() bool { return table.has(popup.KindClick) == 1 })
+	within(t, 15*time.Second, "click in the database", func() bool { return table.has(popup.KindClick) == 1 })
 }
 
 // States that are lost again during the restore are not considered complete.
@@ -326,9 +326,9 @@ func TestPopupBacklog(t *testing.T) {
 		t.Errorf("%d of 400 refused, %+v", refused, r.Stats())
 	}
 	table.fail(nil)
-	within(t, "stored", func() bool { return table.has(popup.KindShow) == 400-refused })
+	within(t, 10*time.Second, "stored", func() bool { return table.has(popup.KindShow) == 400-refused })
 	command(t, server.Addr(), "XADD {spillway:popup:05}:events * e nonsense")
-	within(t, "set aside", func() bool { return command(t, server.Addr(), "XLEN {spillway:popup:05}:bad") == ":1" })
+	within(t, 10*time.Second, "set aside", func() bool { return command(t, server.Addr(), "XLEN {spillway:popup:05}:bad") == ":1" })
 	if s := r.Stats(); s.Bad != 1 {
 		t.Errorf("%+v", s)
 	}

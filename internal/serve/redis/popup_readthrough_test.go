@@ -33,15 +33,15 @@ func TestPopupWaitingIsKnown(t *testing.T) {
 		for i := range 40 {
 			r.ask(t, fmt.Sprint(round, "-", i), popupDay)
 		}
-		within(t, "the events are counted", func() bool { return r.Stats().Backlog == int64(40*round) })
+		within(t, 5*time.Second, "the events are counted", func() bool { return r.Stats().Backlog == int64(40*round) })
 	}
 	if s := r.Stats(); s.Oldest <= 0 || s.Oldest > time.Minute || s.Failures == 0 {
 		t.Errorf("%+v", s)
 	}
 	table.fail(nil)
-	within(t, "none waits", func() bool { s := r.Stats(); return s.Backlog == 0 && s.Oldest == 0 })
+	within(t, 10*time.Second, "none waits", func() bool { s := r.Stats(); return s.Backlog == 0 && s.Oldest == 0 })
 	server.Kill()
-	within(t, "it is not known without Redis", func() bool { return r.Stats().Backlog == -1 })
+	within(t, 10*time.Second, "it is not known without Redis", func() bool { return r.Stats().Backlog == -1 })
 }
 
 // A state has expired and its event still waits: the database is behind and is not read.
@@ -75,14 +75,14 @@ func TestPopupBehind(t *testing.T) {
 	if answer := command(t, server.Addr(), fmt.Sprintf(`XADD {spillway:popup:05}:events %d-0 e "%s"`, id, &quoted)); strings.HasPrefix(answer, "-") {
 		t.Fatal(answer)
 	}
-	within(t, "the event is seen", func() bool { return r.Stats().Oldest > time.Hour })
+	within(t, 5*time.Second, "the event is seen", func() bool { return r.Stats().Oldest > time.Hour })
 	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.Unavailable {
 		t.Errorf("the database is behind: %+v", answer)
 	}
 	table.mu.Lock()
 	table.stuck = false
 	table.mu.Unlock()
-	within(t, "the database knows", func() bool { return r.ask(t, "7", popupDay).Reason == popup.WaitClicked })
+	within(t, 20*time.Second, "the database knows", func() bool { return r.ask(t, "7", popupDay).Reason == popup.WaitClicked })
 	if answer := r.ask(t, "new", popupDay); answer.Reason != popup.First {
 		t.Errorf("a new user: %+v", answer)
 	}
@@ -128,7 +128,7 @@ func TestPopupLoadTimeout(t *testing.T) {
 	table.mu.Lock()
 	table.hang = false
 	table.mu.Unlock()
-	within(t, "a state is read again", func() bool { return r.ask(t, "1", popupDay).Token != "" })
+	within(t, 4*time.Second, "a state is read again", func() bool { return r.ask(t, "1", popupDay).Token != "" })
 }
 
 // oldRedis is a proxy that answers INFO like version 6.2, which accepts at most one section.

@@ -169,18 +169,15 @@ func (r *popupReplica) ask(t testing.TB, user string, at time.Time) popup.Answer
 }
 
 // within waits until a condition is true.
-// patience bounds waits for what must happen. It is long, so that only a defect meets it.
-const patience = 2 * time.Minute
-
-func within(t testing.TB, what string, holds func() bool) {
+func within(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(limit)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
 		select {
 		case <-deadline:
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", limit, what)
 		case <-tick.C:
 		}
 	}
@@ -188,7 +185,7 @@ func within(t testing.TB, what string, holds func() bool) {
 
 func (r *popupReplica) waitReady(t testing.TB) *popupReplica {
 	t.Helper()
-	within(t, "ready", func() bool { return r.Ready() == nil })
+	within(t, 15*time.Second, "ready", func() bool { return r.Ready() == nil })
 	return r
 }
 
@@ -210,7 +207,7 @@ func TestPopupStore(t *testing.T) {
 			server := apptest.Redis(t, args...)
 			if args != nil {
 				command(t, server.Addr(), "CLUSTER ADDSLOTSRANGE 0 16383")
-				within(t, "cluster ok", func() bool { return strings.HasPrefix(command(t, server.Addr(), "SET x y"), "+OK") })
+				within(t, 5*time.Second, "cluster ok", func() bool { return strings.HasPrefix(command(t, server.Addr(), "SET x y"), "+OK") })
 			}
 			table := newPopupTable()
 			r := startPopups(t, server.URL(""), redis.PopupConfig{Table: table}).waitReady(t)
@@ -231,8 +228,8 @@ func TestPopupStore(t *testing.T) {
 					t.Fatalf("second click: %v", err)
 				}
 			}
-			within(t, "all in the database", func() bool { return table.has(popup.KindShow) == users && table.has(popup.KindClick) == users })
-			within(t, "forgotten", func() bool { return r.Stats().Applied == 2*users })
+			within(t, 10*time.Second, "all in the database", func() bool { return table.has(popup.KindShow) == users && table.has(popup.KindClick) == users })
+			within(t, 10*time.Second, "forgotten", func() bool { return r.Stats().Applied == 2*users })
 			if answer := command(t, server.Addr(), "XLEN {spillway:popup:03}:events"); answer != ":0" {
 				t.Errorf("events left in a stream: %s", answer)
 			}
@@ -275,7 +272,7 @@ func TestPopupTabs(t *testing.T) {
 			t.Fatalf("round %d: %v", round, reasons)
 		}
 	}
-	within(t, "one event for each round", func() bool { return table.has(popup.KindShow) == rounds })
+	within(t, 20*time.Second, "one event for each round", func() bool { return table.has(popup.KindShow) == rounds })
 	conflicts := uint64(0)
 	for _, r := range replicas {
 		conflicts += r.engine.Stats().Conflicts
@@ -328,12 +325,12 @@ func TestPopupServerRefused(t *testing.T) {
 	if text, err := r.Durability(t.Context()); err != nil || !strings.Contains(text, "appendonly = no") {
 		t.Errorf("durability: %q, %v", text, err)
 	}
-	within(t, "the log says what a crash costs", func() bool { return strings.Contains(log.String(), "appendonly = no") })
+	within(t, 5*time.Second, "the log says what a crash costs", func() bool { return strings.Contains(log.String(), "appendonly = no") })
 	if r.Stats().Durable {
 		t.Error("the metric says that events are durable")
 	}
 	command(t, server.Addr(), "CONFIG SET maxmemory-policy volatile-lru")
-	within(t, "the change is noticed", func() bool { return errors.Is(r.Ready(), redis.ErrPopupServer) })
+	within(t, 5*time.Second, "the change is noticed", func() bool { return errors.Is(r.Ready(), redis.ErrPopupServer) })
 	if answer := r.ask(t, "7", popupDay); answer.Reason != popup.Unavailable {
 		t.Errorf("meanwhile: %+v", answer)
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
@@ -26,7 +27,7 @@ func TestPopupCache(t *testing.T) {
 		t.Fatalf("%+v, then %+v", shown, answer)
 	}
 	// The announcement may arrive during the read; then the next read is cached.
-	within(t, "cached", func() bool { two.ask(t, user, popupDay); return two.engine.Stats().Cache.Hits > 0 })
+	within(t, 5*time.Second, "cached", func() bool { two.ask(t, user, popupDay); return two.engine.Stats().Cache.Hits > 0 })
 	hits, gets := two.engine.Stats().Cache.Hits, reads(t, server.Addr())
 	for range 1000 {
 		if answer := two.ask(t, user, popupDay); answer.Reason != popup.WaitShown {
@@ -45,7 +46,7 @@ func TestPopupCache(t *testing.T) {
 	if answer := one.ask(t, user, popupDay); answer.Reason != popup.WaitClicked {
 		t.Errorf("where it was clicked: %+v", answer)
 	}
-	within(t, "the other knows of the click", func() bool { return two.ask(t, user, popupDay).Reason == popup.WaitClicked })
+	within(t, 5*time.Second, "the other knows of the click", func() bool { return two.ask(t, user, popupDay).Reason == popup.WaitClicked })
 }
 
 // reads returns how often a key was read from the server.
@@ -80,11 +81,11 @@ func TestPopupCacheLost(t *testing.T) {
 	for _, loss := range []string{"CLIENT KILL TYPE normal SKIPME yes", "FLUSHALL"} {
 		user := "user of " + loss
 		r.ask(t, user, popupDay)
-		within(t, "cached", func() bool {
+		within(t, 5*time.Second, "cached", func() bool {
 			return r.ask(t, user, popupDay).Reason == popup.WaitShown && r.engine.Stats().Cache.States > 0
 		})
 		command(t, server.Addr(), loss)
-		within(t, loss+" is noticed", func() bool { return r.engine.Stats().Cache.States == 0 })
+		within(t, 5*time.Second, loss+" is noticed", func() bool { return r.engine.Stats().Cache.States == 0 })
 		r.waitReady(t)
 	}
 }
@@ -115,7 +116,7 @@ func TestPopupCacheWarm(t *testing.T) {
 func TestPopupStopUnderLoad(t *testing.T) {
 	server := apptest.Redis(t)
 	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable()}).waitReady(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	done := make(chan error, 64)
 	for i := range cap(done) {

@@ -60,7 +60,7 @@ func sendPart(t *testing.T, c *bufio.ReadWriter, text string) {
 // wantHeld waits until the server holds n bytes of incomplete bodies.
 func wantHeld(t *testing.T, s *Server, n int64) {
 	t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(10 * time.Second)
 	for s.bodies.held.Load() != n {
 		select {
 		case <-deadline:

@@ -259,11 +259,11 @@ func TestEntityTag(t *testing.T) {
 // eventually waits for the effect of a refresh.
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(10 * time.Second)
 	for !ok() {
 		select {
 		case <-deadline:
-			t.Fatal("it did not happen within 2 minutes")
+			t.Fatal("it did not happen within 10 s")
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

@@ -50,7 +50,7 @@ func TestRowsOutOfOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		groups := 0
 		err = f.waiting(ctx, "/a", func(queue.Group) error { groups++; return nil })
