@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"spillway/internal/apptest"
+	"spillway/internal/serve/queue"
 )
 
 // crashRounds is the number of rounds of TestCrash per database and ack level.
@@ -52,17 +53,10 @@ func (c *crashClients) run(ctx context.Context, s *apptest.Spillway, lane int) {
 		switch {
 		case accepted:
 		case err != nil: // the process is down
-			wait(ctx, 50*time.Millisecond)
+			queue.Sleep(ctx, 50*time.Millisecond)
 		default:
-			wait(ctx, 5*time.Millisecond)
+			queue.Sleep(ctx, 5*time.Millisecond)
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
 	}
 }
 
@@ -83,7 +77,7 @@ func (c *crashClients) resend(t *testing.T, s *apptest.Spillway, records []crash
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				a, err := c.post(ctx, client, s, r)
 				for ctx.Err() == nil && (err != nil || a.status != http.StatusOK && a.status != http.StatusAccepted) {
-					wait(ctx, 20*time.Millisecond)
+					queue.Sleep(ctx, 20*time.Millisecond)
 					a, err = c.post(ctx, client, s, r)
 				}
 				if ctx.Err() != nil {

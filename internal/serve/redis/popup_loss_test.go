@@ -148,6 +148,20 @@ func TestPopupDeadReplica(t *testing.T) {
 	}
 }
 
+// restart kills the server, starts it again with a table that does not fail, and waits until
+// the replica is ready. Before it has noticed the restart it may still look ready.
+func (r *popupReplica) restart(t *testing.T, server *apptest.Server, table *popupTable) {
+	t.Helper()
+	rebuilds := r.Stats().Rebuilds
+	server.Kill()
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	table.fail(nil)
+	within(t, 30*time.Second, "the restart is noticed", func() bool { return r.Stats().Rebuilds > rebuilds })
+	r.waitReady(t)
+}
+
 // With appendfsync always, a server that is killed under load keeps each acknowledged click.
 // Calls are answered again after its states were compared with those of the database.
 func TestPopupKilledServer(t *testing.T) {
@@ -188,12 +202,7 @@ func TestPopupKilledServer(t *testing.T) {
 	}
 	for round := range 2 {
 		within(t, 20*time.Second, "clicks", func() bool { return clicks.Load() > int64(300*(round+1)) })
-		server.Kill()
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
-		table.fail(nil)
-		r.waitReady(t)
+		r.restart(t, server, table)
 		table.fail(errors.New("not yet"))
 		clicks.Store(int64(300 * (round + 1)))
 	}
