@@ -76,7 +76,7 @@ func TestStreamSpool(t *testing.T) {
 	}
 }
 
-// With popups the server waits for its database at start, although the spooled stream would not.
+// A spooled stream accepts records while popups wait for the database of both.
 func TestStreamSpoolBesidePopups(t *testing.T) {
 	t.Parallel()
 	server := apptest.Postgres(t)
@@ -89,12 +89,16 @@ func TestStreamSpoolBesidePopups(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := apptest.Serve(t, shared.binary, "--database", db.url, file)
-	eventually(t, "the server waits for the database", func() bool { return strings.Contains(s.Log(t), "waiting for it") })
+	eventually(t, "the stream accepts records", func() bool { return post(t, s.URL("readings"), `{"id":1}`).status == 202 })
+	if a := fetch(t, s.URL("popup?user=1")); a.status != 503 {
+		t.Errorf("popup: %d %s", a.status, a.body)
+	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	s.WaitReady(t)
-	wantSpooled(t, post(t, s.URL("readings"), `{"id":1}`), 1)
+	wantSpooled(t, post(t, s.URL("readings"), `{"id":2}`), 1)
+	eventually(t, "all is drained", func() bool { return slices.Equal(db.ids(t), []int{1, 2}) })
 }
 
 // wantSpooled checks that the answer acknowledges records in the spool. It ignores the part

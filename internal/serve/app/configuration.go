@@ -158,7 +158,7 @@ func checkStatements(c config.Config) []config.Mistake {
 		if strings.TrimSpace(sql) == "" {
 			return // Validate reports it
 		}
-		statement, dialect, err := parseStatement(sql, address)
+		statement, dialect, err := parseStatement(sql, params, address)
 		if err != nil {
 			found = append(found, config.Mistake{Path: path + ".sql", Rule: "cannot be parsed at " + err.Error()})
 			return
@@ -181,16 +181,23 @@ func checkStatements(c config.Config) []config.Mistake {
 
 // parseStatement parses a statement of the database at an address. It also returns the dialect
 // in which it was read. If the address is missing, as it may come from a flag, or cannot be
-// read, which checkDatabases reports, any dialect will do.
-func parseStatement(sql string, address config.Address) (statement plans.Statement, dialect plans.Dialect, err error) {
+// read, which checkDatabases reports, any dialect will do, but rather one in which the statement
+// has these parameters.
+func parseStatement(sql string, params []string, address config.Address) (statement plans.Statement, dialect plans.Dialect, err error) {
 	dialects := []plans.Dialect{plans.Postgres, plans.MySQL, plans.SQLite}
 	if url, err := database.Parse(address.Reveal()); err == nil {
 		dialects = []plans.Dialect{url.Driver.Dialect()}
 	}
-	for _, dialect = range dialects {
-		if statement, err = plans.ParseStatement(sql, dialect); err == nil {
-			break
+	parsed := false
+	for _, d := range dialects {
+		s, failure := plans.ParseStatement(sql, d)
+		if fits := failure == nil && len(checkParams("", s.Names(), params)) == 0; fits || !parsed {
+			statement, dialect, err = s, d, failure
+			if fits {
+				break
+			}
 		}
+		parsed = parsed || failure == nil
 	}
 	return statement, dialect, err
 }

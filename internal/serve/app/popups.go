@@ -440,7 +440,7 @@ func checkPopups(c config.Config) []config.Mistake {
 	if p.AttributesSQL == "" {
 		return found
 	}
-	statement, _, err := parseStatement(p.AttributesSQL, cmp.Or(p.Database, c.Database))
+	statement, _, err := parseStatement(p.AttributesSQL, []string{"user"}, cmp.Or(p.Database, c.Database))
 	if err != nil {
 		add("attributes_sql", "cannot be parsed at "+err.Error())
 		return found
