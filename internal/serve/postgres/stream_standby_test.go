@@ -95,13 +95,28 @@ func idEntry(t testing.TB, schema *stream.Schema, key string, ids ...int) *strea
 }
 
 // inTime repeats work until it meets statement_timeout, which is short, on a slow machine too.
+// The server may call that a user's request; a batch that is found again is not confirmed then.
+// COMMIT has no such error.
 func inTime(work func() error) error {
 	for {
-		err := work()
-		if err == nil || errors.Is(err, stream.ErrUnconfirmed) || !strings.Contains(err.Error(), "due to statement timeout") {
+		var pgErr *pgconn.PgError
+		if err := work(); !isDefinite(err, &pgErr) || pgErr.Code != "57014" {
 			return err
 		}
 	}
+}
+
+// untilWaiting returns when the COMMIT whose outcome comes in done waits for the standby.
+func (a *absentStandby) untilWaiting(t *testing.T, done chan error) {
+	t.Helper()
+	until(t, "COMMIT waits", func() bool {
+		select {
+		case err := <-done:
+			t.Fatalf("COMMIT has not waited for the standby: %v", err)
+		default:
+		}
+		return a.waiting(t) == "1"
+	})
 }
 
 // wantWaiting fails the test if a COMMIT is answered within d.
@@ -160,7 +175,7 @@ func TestStreamStandbyAway(t *testing.T) {
 			commit := func() chan error {
 				done := make(chan error, 1)
 				go func() { done <- inTime(func() error { b.Reset(); return sink.Commit(t.Context(), b) }) }()
-				until(t, "COMMIT waits", func() bool { return a.waiting(t) == "1" })
+				a.untilWaiting(t, done)
 				wantWaiting(t, done, 500*time.Millisecond) // longer than statement_timeout
 				return done
 			}
@@ -202,7 +217,7 @@ func TestStreamLevel(t *testing.T) {
 	b := &stream.Batch{ID: [16]byte{1}, Requests: []*stream.Entry{idEntry(t, schema, "", 1)}}
 	done := make(chan error, 1)
 	go func() { done <- sink.Commit(t.Context(), b) }()
-	until(t, "COMMIT waits", func() bool { return a.waiting(t) == "1" })
+	a.untilWaiting(t, done)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for _, test := range []struct {
@@ -303,7 +318,7 @@ func TestPopupStandbyAway(t *testing.T) {
 	apply := func(mark *queue.Mark) chan error {
 		done := make(chan error, 1)
 		go func() { done <- inTime(func() error { return p.Apply(t.Context(), mark, events) }) }()
-		until(t, "COMMIT waits", func() bool { return a.waiting(t) == "1" })
+		a.untilWaiting(t, done)
 		wantWaiting(t, done, time.Second) // longer than the statement timeout
 		return done
 	}
