@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -134,11 +135,18 @@ func TestLoadBodies(t *testing.T) {
 // TestLoadInterrupt interrupts a run, which reports the measurements so far.
 func TestLoadInterrupt(t *testing.T) {
 	url, seen := pages(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		defer cancel()
+		for seen.Load() < 30 && ctx.Err() == nil {
+			<-time.After(10 * time.Millisecond)
+		}
+	})
 	out := filepath.Join(t.TempDir(), "run")
 	stdout, stderr, code := loadVerb(t, ctx, url+"/ok", "--rate", "300,400", "-d", "1h", "-o", out)
-	if code != exit.OK || seen.Load() < 10 || !strings.Contains(stdout, "300/s") {
+	if code != exit.OK || seen.Load() < 30 || !strings.Contains(stdout, "300/s") {
 		t.Errorf("exit %d with %d requests\n%s%s", code, seen.Load(), stdout, stderr)
 	}
 	kept, err := result.ReadFile(out)
