@@ -411,7 +411,8 @@ func (w *walk) shown(c *campaignAPI) {
 	if _, err := c.popup.Ask(w.t.Context(), other, a, now); err != nil {
 		w.t.Fatal(err)
 	}
-	for _, query := range []string{"user=7", "user=8", "user=7&placement=checkout"} {
+	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json") // does not match
+	for _, query := range []string{"user=7", "user=8", "user=9", "user=7&placement=checkout"} {
 		w.send("", "GET", "/popups/explain", "/popups/explain?"+query, "")
 	}
 	// A campaign whose attribute is gone has a problem.
