@@ -89,7 +89,8 @@ func TestStreamSpoolBesidePopups(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := apptest.Serve(t, shared.binary, "--database", db.url, file)
-	eventually(t, "the stream accepts records", func() bool { return post(t, s.URL("readings"), `{"id":1}`).status == 202 })
+	eventually(t, "the stream accepts records", func() bool { return fetch(t, s.Admin+"/readyz/writes").status == 200 })
+	wantSpooled(t, post(t, s.URL("readings"), `{"id":1}`), 1)
 	if a := fetch(t, s.URL("popup?user=1")); a.status != 503 {
 		t.Errorf("popup: %d %s", a.status, a.body)
 	}

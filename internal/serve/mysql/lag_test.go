@@ -95,12 +95,12 @@ func testPositions(t *testing.T, settings []string) {
 		start += ", MASTER_AUTO_POSITION = 1"
 	}
 	mustExecute(t, second.URL("test"), start, "START SLAVE")
-	mustExecute(t, primary.URL("test"), "CREATE TABLE lag (id bigint PRIMARY KEY)")
+	mustExecute(t, primary.URL("test"), "CREATE TABLE written (id bigint PRIMARY KEY)")
 	eventually(t, "the replica has replayed everything", func() bool { return replayed().Covers(written()) })
 
 	before := written()
 	mustExecute(t, second.URL("test"), "STOP SLAVE")
-	mustExecute(t, primary.URL("test"), "INSERT INTO lag VALUES (1)")
+	mustExecute(t, primary.URL("test"), "INSERT INTO written VALUES (1)")
 	if after := written(); !after.Covers(before) || before.Covers(after) || replayed().Covers(after) || !replayed().Covers(before) {
 		t.Errorf("written %v, then %v, replayed %v", before, after, replayed())
 	}
