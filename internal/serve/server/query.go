@@ -19,7 +19,8 @@ import (
 type queryHandler struct {
 	server   *Server
 	query    *query.Query
-	one      bool // answer the object of the only row, or 404
+	one      bool   // answer the object of the only row, or 404
+	control  []byte // Cache-Control
 	errors   query.LogLimit
 	rejected query.LogLimit // of values that the database rejects
 }
@@ -84,21 +85,36 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	var room [24]byte
 	age := max(ctx.Time().Sub(a.ReadAt), 0)
 	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
-	header.SetCanonical(names.cacheControl, names.noCache)
+	header.SetCanonical(names.cacheControl, h.control)
 	header.SetCanonical(names.source, names.origins[from])
-	tag := feed.AppendETag(room[:0], a.Tag)
-	header.SetCanonical(names.etag, tag)
-	if unchanged(&ctx.Request.Header, tag) {
+	// Only an answer that is used again is worth compressing.
+	var plain func() []byte
+	if from == query.FromMemory {
+		plain = func() []byte { return h.plain(a) }
+	}
+	body, send := h.server.represent(ctx, feed.AppendETag(room[:0], a.Tag), &a.Forms, plain)
+	if !send {
 		h.query.CountNotModified()
-		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return
 	}
 	header.SetContentTypeBytes(names.json)
-	if h.one {
+	switch {
+	case body != nil:
+		ctx.Response.SetBodyRaw(body)
+	case h.one:
 		ctx.Response.SetBodyRaw(a.Data)
-		return
+	default:
+		h.server.setPage(ctx, &feed.Page{Data: a.Data, Rows: a.Rows})
 	}
-	h.server.setPage(ctx, &feed.Page{Data: a.Data, Rows: a.Rows})
+}
+
+// plain returns the body of the response with an answer.
+func (h *queryHandler) plain(a *query.Answer) []byte {
+	if h.one {
+		return a.Data
+	}
+	p := feed.Page{Data: a.Data, Rows: a.Rows}
+	return p.Append(make([]byte, 0, p.Size()))
 }
 
 // fail responds to the engine's error.
