@@ -7,7 +7,7 @@ import (
 )
 
 // entryBytes is the memory of an entry besides its name and rows.
-const entryBytes = 256
+const entryBytes = 320
 
 // cache holds answers by their arguments, bounded in bytes. It drops the least recently used
 // first. The caller judges their age.

@@ -239,8 +239,13 @@ func TestCompressedAnswers(t *testing.T) {
 		t.Errorf("an object: %v, again %d %v", one.header, a.status, a.header)
 	}
 	ask(t, url+"/fresh?a=1", "gzip")
-	if a := ask(t, url+"/fresh?a=1", "gzip"); a.header.Get("Content-Encoding") != "" || a.header.Get("Vary") != "" {
+	a := ask(t, url+"/fresh?a=1", "gzip")
+	if a.header.Get("Content-Encoding") != "" || a.header.Get("Vary") != "" {
 		t.Errorf("not cached: %v", a.header)
+	}
+	tag = strings.TrimSuffix(a.header.Get("ETag"), `"`) + `-gzip"`
+	if a = ask(t, url+"/fresh?a=1", "gzip", "If-None-Match", tag); a.status != 200 {
+		t.Errorf("with the tag of a form that no replica sends: %d", a.status)
 	}
 }
 

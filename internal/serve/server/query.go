@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
@@ -87,12 +88,15 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
 	header.SetCanonical(names.cacheControl, h.control)
 	header.SetCanonical(names.source, names.origins[from])
-	// Only an answer that is used again is worth compressing.
+	var forms *compress.Forms
+	if h.query.Caches() {
+		forms = &a.Forms
+	}
 	var plain func() []byte
-	if from == query.FromMemory {
+	if from == query.FromMemory { // only an answer that is used again is worth compressing
 		plain = func() []byte { return h.plain(a) }
 	}
-	body, send := h.server.represent(ctx, feed.AppendETag(room[:0], a.Tag), &a.Forms, plain)
+	body, send := h.server.represent(ctx, feed.AppendETag(room[:0], a.Tag), forms, plain)
 	if !send {
 		h.query.CountNotModified()
 		return
