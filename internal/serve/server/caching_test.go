@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -124,6 +125,39 @@ func TestFormsEndWithTheirRows(t *testing.T) {
 	}
 	s.cfg.Feeds[0].Feed.Close()
 	if n := used(); n != 0 {
+		t.Errorf("%d bytes are kept of a closed feed", n)
+	}
+}
+
+// TestTagsNameTheirContent: while the rows change, every response has the content that its tag
+// stands for, in each coding.
+func TestTagsNameTheirContent(t *testing.T) {
+	source := &rows{n: 5000, pad: orderPad}
+	url, s := start(t, source, nil)
+	var mu sync.Mutex
+	contents := map[string]string{}
+	var clients sync.WaitGroup
+	for _, accept := range []string{"identity", "gzip", "zstd", "gzip, zstd;q=0.5", "zstd, gzip"} {
+		clients.Go(func() {
+			for range 60 {
+				a := ask(t, url+"/list", accept)
+				tag, _, _ := strings.Cut(strings.Trim(a.header.Get("ETag"), `"`), "-")
+				plain := plainOf(t, a)
+				mu.Lock()
+				if known, ok := contents[tag]; ok && known != plain {
+					t.Errorf("%s has two contents: %s and %s", tag, known, plain)
+				}
+				contents[tag] = plain
+				mu.Unlock()
+				source.mu.Lock()
+				source.n++
+				source.mu.Unlock()
+			}
+		})
+	}
+	clients.Wait()
+	s.cfg.Feeds[0].Feed.Close()
+	if n, _ := s.compressor.Usage(); n != 0 {
 		t.Errorf("%d bytes are kept of a closed feed", n)
 	}
 }
