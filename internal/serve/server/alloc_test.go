@@ -10,12 +10,17 @@ import (
 
 // TestHitAllocatesNothing holds for the whole handler, as fasthttp calls it.
 func TestHitAllocatesNothing(t *testing.T) {
-	_, s := start(t, &rows{n: 5000, pad: orderPad}, nil)
+	cached := openQuery(t, &answers{rows: 40}, nil)
+	_, s := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) {
+		c.Queries = []QueryRoute{{Paths: []string{"/cached"}, Query: cached}}
+	})
 	for _, c := range []struct{ uri, accept string }{
 		{"/list", ""},
 		{"/list", "gzip, deflate, br, zstd"},
 		{"/list", "gzip;q=0.8, zstd;q=0.9, *;q=0"},
 		{"/list?offset=20&limit=50", "gzip"},
+		{"/cached?a=1", ""},
+		{"/cached?a=1", "gzip"},
 		{"/openapi/nothing", ""},
 	} {
 		uri := c.uri
