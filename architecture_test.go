@@ -53,6 +53,7 @@ var layers = map[string]layer{
 	"internal/yaml":      shared,
 
 	"internal/serve/coalesce": part,
+	"internal/serve/compress": part,
 	"internal/serve/config":   part,
 	"internal/serve/param":    part,
 	"internal/serve/queue":    part,

@@ -240,7 +240,7 @@ func testOrigins(t *testing.T, s *apptest.Spillway) {
 			t.Errorf("%s: %s %s", what, resp.Status, body)
 		}
 		// The origin of a header that is too large is not known.
-		if origin := resp.Header.Get("Access-Control-Allow-Origin"); origin != "https://app.example" && request.status != 431 || resp.Header.Get("Vary") != "Origin" {
+		if origin := resp.Header.Get("Access-Control-Allow-Origin"); origin != "https://app.example" && request.status != 431 || !strings.HasSuffix(resp.Header.Get("Vary"), "Origin") {
 			t.Errorf("%s: origin %q, Vary %q", what, origin, resp.Header.Get("Vary"))
 		}
 		if what == "ambiguous end" && !resp.Close {
@@ -249,7 +249,7 @@ func testOrigins(t *testing.T, s *apptest.Spillway) {
 	}
 	for _, origin := range []string{"", "Origin: https://other.example\r\n"} {
 		resp, _ := raw(t, s.Addr(), "GET /list HTTP/1.1\r\nHost: 127.0.0.1\r\n"+origin+"\r\n")
-		if resp.StatusCode != 200 || resp.Header.Get("Vary") != "Origin" || resp.Header.Get("Access-Control-Allow-Origin") != "" {
+		if resp.StatusCode != 200 || resp.Header.Get("Vary") != "Accept-Encoding, Origin" || resp.Header.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%q: %v", origin, resp.Header)
 		}
 	}

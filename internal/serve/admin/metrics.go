@@ -71,7 +71,7 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 		{"refresh_seconds_total", counter, func(s s) float64 { return s.RefreshSeconds }, "Time spent in refreshes.", nil},
 		{"pages_total", counter, func(s s) float64 { return float64(s.WindowPages) }, "Pages answered.", prometheus.Labels{"source": "window"}},
 		{"pages_total", counter, func(s s) float64 { return float64(s.DatabasePages) }, "Pages answered.", prometheus.Labels{"source": "database"}},
-		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Window pages answered with 304.", nil},
+		{"not_modified_total", counter, func(s s) float64 { return float64(s.NotModified) }, "Pages answered with 304.", nil},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Refused) }, "Pages not answered: database unavailable or too many waiting.", nil},
 		{"coalesced_total", counter, func(s s) float64 { return float64(s.Coalesced) }, "Pages that shared another request's statement.", nil},
 		{"waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Requests waiting for the database.", nil},

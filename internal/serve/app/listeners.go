@@ -35,6 +35,7 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 		HeaderBytes:  h.HeaderBytes,
 		BodyBytes:    h.BodyBytes,
 		BodiesBytes:  int64(h.BodiesBytes),
+		Compressed:   h.CompressBytes,
 		ReadTimeout:  h.ReadTimeout,
 		WriteTimeout: h.WriteTimeout,
 		IdleTimeout:  h.IdleTimeout,
@@ -80,12 +81,18 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 	}
 	for _, p := range r.feeds {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
-			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{Paths: p.down.Reads, Access: access, Feed: p.feed.Load()})
+			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{
+				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(),
+				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
+			})
 		}
 	}
 	for _, p := range r.queries {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
-			cfg.Queries = append(cfg.Queries, server.QueryRoute{Paths: p.down.Reads, Access: access, Query: p.query, One: p.cfg.One})
+			cfg.Queries = append(cfg.Queries, server.QueryRoute{
+				Paths: p.down.Reads, Access: access, Query: p.query, One: p.cfg.One,
+				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
+			})
 		}
 	}
 	for _, p := range a.streams {

@@ -58,6 +58,7 @@ type HTTP struct {
 	HeaderBytes    int           `yaml:"header_bytes" range:"1024..1048576" doc:"request line and headers" over:"431"`
 	BodyBytes      int           `yaml:"body_bytes" range:"1..1073741824" doc:"request body" over:"413; a path that reads no body accepts 4096 bytes"`
 	BodiesBytes    int           `yaml:"bodies_bytes" range:"1..1099511627776" doc:"all request bodies over 4 KiB together; at least body_bytes; a chunked body counts as the largest that its path accepts" over:"503 'too-many-bodies' before the body is read; 'spillway_http_bodies_rejected_total'"`
+	CompressBytes  int           `yaml:"compress_bytes" range:"0..68719476736" doc:"memory of all compressed bodies (gzip, zstd) of first pages and of cached answers; 0: nothing is compressed" over:"sent uncompressed; 'spillway_http_compress_refused_total'"`
 	ReadTimeout    time.Duration `yaml:"read_timeout" range:"10ms..1h" doc:"from the first byte of a request to its last" over:"408"`
 	WriteTimeout   time.Duration `yaml:"write_timeout" range:"10ms..1h" doc:"writing a response to a slow client" over:"the connection is closed"`
 	IdleTimeout    time.Duration `yaml:"idle_timeout" range:"10ms..24h" doc:"time between requests on a connection" over:"the connection is closed"`
@@ -92,6 +93,8 @@ type Feed struct {
 	Refresh    time.Duration `yaml:"refresh" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`
 	IdleAfter  time.Duration `yaml:"idle_after" range:"10ms..24h" doc:"time without requests after which refreshes stop" over:"the next request waits for one"`
 	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"age of the window served while the database is down" over:"503 until a refresh succeeds; 'spillway_feed_refused_total'"`
+	SMaxAge    time.Duration `yaml:"s_maxage" range:"0s..24h" doc:"age up to which shared caches may serve rows without asking; whole seconds, longer than refresh; only without authentication; 0s: they always ask" over:"they ask"`
+	Revalidate time.Duration `yaml:"stale_while_revalidate" range:"0s..24h" doc:"with s_maxage, time after it during which caches may serve the old rows while they ask; whole seconds" over:"requests wait"`
 	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503; 'spillway_feed_refused_total'"`
 	Limit      int           `yaml:"limit" range:"1..100000" doc:"rows per page by default" over:"requests may ask for up to limit_max"`
 	LimitMax   int           `yaml:"limit_max" range:"1..100000" doc:"rows per page" over:"400"`
@@ -119,6 +122,8 @@ type Query struct {
 	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"age of a replica's rows while the primary is away" over:"503; 'spillway_query_refused_total'"`
 	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are cached; redis: in memory, and in Redis for all replicas"`
 	CacheBytes int           `yaml:"cache_bytes" range:"1024..68719476736" doc:"memory of cached answers" over:"the least recently used is dropped; 'spillway_query_evictions_total'"`
+	SMaxAge    time.Duration `yaml:"s_maxage" range:"0s..24h" doc:"as in feeds; longer than ttl" over:"they ask"`
+	Revalidate time.Duration `yaml:"stale_while_revalidate" range:"0s..24h" doc:"as in feeds" over:"requests wait"`
 	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests waiting for the database" over:"503; 'spillway_query_refused_total'"`
 }
 

@@ -37,6 +37,8 @@ func Default() Config {
 			DrainTimeout: 10 * time.Second,
 			RateBurst:    100,
 			RateClients:  100_000,
+
+			CompressBytes: 64 << 20,
 		},
 		Log:    Log{Level: "info", Format: "text"},
 		Spool:  Spool{Bytes: 1 << 30, QueueBytes: 64 << 20, GroupBytes: 1 << 20, MaxAge: 168 * time.Hour},

@@ -60,6 +60,7 @@ http:
   header_bytes: 16384
   body_bytes: 4194304
   bodies_bytes: 268435456
+  compress_bytes: 67108864
   read_timeout: 10s
   write_timeout: 10s
   idle_timeout: 1m
@@ -91,6 +92,8 @@ feeds:
     refresh: 100ms
     idle_after: 2s
     stale_max: 30s
+    s_maxage: 0s
+    stale_while_revalidate: 0s
     timeout: 2s
     limit: 10
     limit_max: 100
@@ -202,6 +205,7 @@ func TestPrintReadsBack(t *testing.T) {
 			f.Params = Params{{"y", "text"}, {"null", "uuid"}}
 			f.Aliases = []string{"/a", "/~"}
 		}
+		f.SMaxAge, f.Revalidate = 2*time.Hour, 3*time.Second
 		f.LimitMax, f.StaleMax, f.IdleAfter, c.Pool.Max = 100000, 24*time.Hour, 24*time.Hour, 10000
 		c.HTTP.BodiesBytes = max(c.HTTP.BodiesBytes, c.HTTP.BodyBytes)
 		if err := c.Validate(); err != nil {

@@ -41,9 +41,11 @@ func (v *validator) auth(c Config) {
 	}
 	for i, f := range c.Feeds {
 		v.access(c, yaml.Index("feeds", i), f.Auth, f.Params.Names())
+		v.caching(yaml.Index("feeds", i), f.SMaxAge, f.Revalidate, "refresh", f.Refresh, c.ReadAccess(f.Auth))
 	}
 	for i, q := range c.Queries {
 		v.access(c, yaml.Index("queries", i), q.Auth, q.Params.Names())
+		v.caching(yaml.Index("queries", i), q.SMaxAge, q.Revalidate, "ttl", q.TTL, c.ReadAccess(q.Auth))
 	}
 	for i, s := range c.Streams {
 		v.streamAccess(c, yaml.Index("streams", i), s)

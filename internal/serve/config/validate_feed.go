@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"spillway/internal/serve/param"
@@ -36,6 +37,25 @@ func (v *validator) feed(at string, f Feed, paths map[string]string) {
 	}
 	if f.IdleAfter < f.Refresh {
 		v.add(yaml.Join(at, "idle_after"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.IdleAfter.String())
+	}
+}
+
+// caching checks for how long shared caches may serve the rows of a path. fresh is the age, the
+// value of a key, that rows reach before this server reads them again.
+func (v *validator) caching(at string, maxAge, stale time.Duration, key string, fresh time.Duration, access string) {
+	shared, revalidate := yaml.Join(at, "s_maxage"), yaml.Join(at, "stale_while_revalidate")
+	switch {
+	case maxAge == 0 && stale > 0:
+		v.add(revalidate, "requires s_maxage", stale.String())
+	case maxAge == 0:
+	case access != "open":
+		v.add(shared, "must be 0s, because the path requires authentication: a shared cache would give the rows of one client to others", maxAge.String())
+	case maxAge%time.Second != 0:
+		v.add(shared, "must be whole seconds", maxAge.String())
+	case stale%time.Second != 0:
+		v.add(revalidate, "must be whole seconds", stale.String())
+	case maxAge <= fresh:
+		v.add(shared, "must be longer than "+key+", which is "+fresh.String()+": rows can be that old when a cache gets them", maxAge.String())
 	}
 }
 

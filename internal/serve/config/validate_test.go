@@ -110,6 +110,12 @@ func TestValidateRefusesFeed(t *testing.T) {
 	refused(`stale_max: must not be shorter than refresh, which is 31s, not "30s"`, func(f *Feed) { f.Refresh, f.IdleAfter = 31*time.Second, time.Minute })
 	refused(`idle_after: must not be shorter than refresh, which is 3s, not "2s"`, func(f *Feed) { f.Refresh = 3 * time.Second })
 	refused(`refresh: must be from 10ms to 1h, not "9.999999ms"`, func(f *Feed) { f.Refresh = 10*time.Millisecond - 1 })
+	refused(`s_maxage: must be longer than refresh, which is 1s: rows can be that old when a cache gets them, not "1s"`, func(f *Feed) {
+		f.SMaxAge, f.Refresh, f.IdleAfter, f.StaleMax = time.Second, time.Second, time.Second, time.Second
+	})
+	refused(`s_maxage: must be whole seconds, not "1.5s"`, func(f *Feed) { f.SMaxAge = 1500 * time.Millisecond })
+	refused(`stale_while_revalidate: must be whole seconds, not "1ms"`, func(f *Feed) { f.SMaxAge, f.Revalidate = time.Second, time.Millisecond })
+	refused(`stale_while_revalidate: requires s_maxage, not "1s"`, func(f *Feed) { f.Revalidate = time.Second })
 	refused(`sweep_share: must be from 0.001 to 1, not "NaN"`, func(f *Feed) { f.SweepShare = math.NaN() })
 }
 
@@ -266,6 +272,12 @@ func TestValidateAuth(t *testing.T) {
 	})
 	refused(`feeds[0].auth: must be default, open, key, jwt or any`, func(c *Config) { c.Feeds[0].Auth, c.Feeds[0].Params = "", nil })
 	refused(`feeds[0].auth: requires auth.keys, not "key"`, func(c *Config) { c.Auth.Keys, c.Feeds[0].Auth, c.Feeds[0].Params = nil, "key", nil })
+	refused(`feeds[0].s_maxage: must be 0s, because the path requires authentication`, func(c *Config) { c.Feeds[0].SMaxAge = time.Minute })
+	refused(`queries[0].s_maxage: must be longer than ttl, which is 1m0s`, func(c *Config) {
+		q := DefaultQuery()
+		q.Path, q.SQL, q.Auth, q.TTL, q.SMaxAge = "/q", "SELECT 1", "open", time.Minute, time.Minute
+		c.Queries = []Query{q}
+	})
 	refused(`streams[0].auth: requires auth.jwt.keys or auth.jwks.url, not "jwt"`, func(c *Config) { c.Auth.JWT.Keys, c.Feeds[0].Auth, c.Feeds[0].Params = nil, "open", nil })
 	refused(`streams[0].auth: requires keys, not "any"`, func(c *Config) { c.Streams[0].Auth, c.Streams[0].Columns[0].Claim = "any", "" })
 	refused(`streams[0].auth: must be jwt, because column courier is a claim, not "key"`, func(c *Config) { c.Streams[0].Auth = "key" })

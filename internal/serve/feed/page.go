@@ -12,6 +12,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"spillway/internal/serve/coalesce"
+	"spillway/internal/serve/compress"
 	"spillway/internal/serve/param"
 )
 
@@ -54,6 +55,8 @@ type Page struct {
 type Rendered struct {
 	Body []byte // what Page.Append appends; not to be changed
 	ETag []byte // what AppendETag appends; not to be changed
+
+	Forms compress.Forms // Body compressed
 }
 
 // The JSON object around a page's rows.

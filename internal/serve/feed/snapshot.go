@@ -75,6 +75,14 @@ func (s *snapshot) park(parked bool) *snapshot {
 	return &c
 }
 
+// release forgets the compressed forms of a snapshot that is followed by next, unless next
+// has the same. next may be nil.
+func (s *snapshot) release(next *snapshot) {
+	if s.first != nil && (next == nil || next.first != s.first) {
+		s.first.Forms.Release()
+	}
+}
+
 // page returns up to limit rows from start. It returns false if some of them are beyond the
 // snapshot, or if the page has no cursor. The page shares the snapshot's memory.
 func (s *snapshot) page(start, limit int) (Page, bool) {

@@ -16,7 +16,7 @@ type Stats struct {
 	RefreshSeconds    float64 // total time of refreshes
 	WindowPages       uint64  // pages answered from a window
 	DatabasePages     uint64  // pages answered by a statement
-	NotModified       uint64  // window pages answered with 304
+	NotModified       uint64  // pages answered with 304
 	Refused           uint64  // requests that got no page: unavailable or busy
 	Coalesced         uint64  // pages that shared another request's statement
 	Waiting           int     // requests waiting now

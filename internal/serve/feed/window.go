@@ -318,11 +318,15 @@ func (w *window) refresh() error {
 func (w *window) publish(s *snapshot, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if previous := w.current.Load(); err != nil && previous != nil && previous.parked {
+	previous := w.current.Load()
+	if err != nil && previous != nil && previous.parked {
 		s = previous.park(false)
 	}
 	if s != nil {
 		w.current.Store(s)
+		if previous != nil {
+			previous.release(s)
+		}
 	}
 	if err == nil && w.feed.down.Load() {
 		w.feed.down.Store(false)
@@ -356,6 +360,9 @@ func (w *window) end() {
 	close(w.outcome.done)
 	w.outcome = &outcome{done: make(chan struct{})}
 	w.mu.Unlock()
+	if s := w.current.Load(); s != nil {
+		s.release(nil)
+	}
 	w.sweeps.Wait()
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // entryBytes is the memory of an entry besides its name and rows.
-const entryBytes = 256
+const entryBytes = 320
 
 // cache holds answers by their arguments, bounded in bytes. It drops the least recently used
 // first. The caller judges their age.
@@ -23,7 +23,10 @@ type cache struct {
 func newCache(limit int) *cache {
 	c := &cache{limit: limit}
 	// Only bytes limit the cache: this many entries never fit.
-	entries, err := simplelru.NewLRU(max(limit/entryBytes, 1)+1, func(name string, a *Answer) { c.bytes -= size(name, a) })
+	entries, err := simplelru.NewLRU(max(limit/entryBytes, 1)+1, func(name string, a *Answer) {
+		c.bytes -= size(name, a)
+		a.Forms.Release()
+	})
 	if err != nil {
 		panic("bug: a cache of no entries: " + err.Error())
 	}
@@ -56,6 +59,13 @@ func (c *cache) put(name string, a *Answer) {
 	}
 	c.entries.Add(name, a)
 	c.bytes += n
+}
+
+// clear drops all answers.
+func (c *cache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entries.Purge()
 }
 
 // usage returns the content's size, and how many answers were dropped.

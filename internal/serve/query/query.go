@@ -34,6 +34,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"spillway/internal/serve/coalesce"
+	"spillway/internal/serve/compress"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/queue"
 )
@@ -87,6 +88,8 @@ type Answer struct {
 	CameAt time.Time // end of the execution; the TTL starts here
 	Tag    uint64    // a hash of Data, equal on every replica for equal content
 
+	Forms compress.Forms // the response's body compressed
+
 	from    From // origin in this process
 	renewal renewal
 }
@@ -124,10 +127,16 @@ func (q *Query) Close() {
 	q.stop()
 	q.group.Close()
 	q.renewals.Wait()
+	if q.cache != nil {
+		q.cache.clear()
+	}
 }
 
 // Name returns the query's name.
 func (q *Query) Name() string { return q.cfg.Name }
+
+// Caches reports whether answers are cached.
+func (q *Query) Caches() bool { return q.cache != nil }
 
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }

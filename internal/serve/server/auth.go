@@ -141,17 +141,7 @@ func (s *Server) guard(r *route, handle func(*fasthttp.RequestCtx)) func(*fastht
 		if s.admit(ctx, r) {
 			handle(ctx)
 		}
-		if r.access != Open && !ctx.IsPost() {
-			markPrivate(ctx)
-		}
 	}
-}
-
-// markPrivate keeps shared caches from giving a response to somebody else.
-func markPrivate(ctx *fasthttp.RequestCtx) {
-	h := &ctx.Response.Header
-	h.Set(fasthttp.HeaderCacheControl, "private, no-cache")
-	h.Add(fasthttp.HeaderVary, fasthttp.HeaderAuthorization)
 }
 
 // admit reports whether a request may pass: it has what its path requires, and its client is

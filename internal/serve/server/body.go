@@ -164,6 +164,7 @@ func (s *Server) refuseBody(ctx *fasthttp.RequestCtx, b bodyBounds) {
 	default:
 		s.problem(ctx, bodyTooLarge, sizeDetail(b.most))
 	}
+	s.restrict(ctx, s.routes[string(ctx.Path())])
 	s.cors(ctx, nil)
 	ctx.SetConnectionClose()
 	if c := connOf(ctx); c != nil {

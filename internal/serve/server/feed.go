@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 )
@@ -25,11 +26,15 @@ type feedHandler struct {
 	params    []feed.Param
 	limitMax  int
 	offsetMax int
+	control   []byte // Cache-Control
 }
 
-func newFeedHandler(s *Server, f *feed.Feed) *feedHandler {
-	_, limitMax, offsetMax := f.Limits()
-	return &feedHandler{server: s, feed: f, params: f.Params(), limitMax: limitMax, offsetMax: offsetMax}
+func newFeedHandler(s *Server, r FeedRoute) *feedHandler {
+	_, limitMax, offsetMax := r.Feed.Limits()
+	return &feedHandler{
+		server: s, feed: r.Feed, params: r.Feed.Params(), limitMax: limitMax, offsetMax: offsetMax,
+		control: r.Caching.control(r.Access),
+	}
 }
 
 func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
@@ -103,30 +108,32 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 	var room [24]byte
 	age := max(ctx.Time().Sub(p.ReadAt), 0)
 	header.SetCanonical(h.server.names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
-	header.SetCanonical(h.server.names.cacheControl, h.server.names.noCache)
+	header.SetCanonical(h.server.names.cacheControl, h.control)
 	header.SetCanonical(h.server.names.source, h.server.names.sources[p.Source])
-	if p.Source == feed.FromWindow {
-		tag := room[:0]
-		if p.Rendered != nil {
-			tag = p.Rendered.ETag
-		} else {
-			tag = feed.AppendETag(tag, p.Tag())
-		}
-		header.SetCanonical(h.server.names.etag, tag)
-		if unchanged(&ctx.Request.Header, tag) {
-			h.feed.CountNotModified()
-			ctx.SetStatusCode(fasthttp.StatusNotModified)
-			return
-		}
-	} else if r.Offset > 0 {
+	if p.Source == feed.FromDatabase && r.Offset > 0 {
 		header.SetCanonical(h.server.names.offset, offsetExactness(p, ctx.Time()))
 	}
-	header.SetContentTypeBytes(h.server.names.json)
+	var forms *compress.Forms
+	var tag []byte
 	if p.Rendered != nil {
-		ctx.Response.SetBodyRaw(p.Rendered.Body)
+		tag, forms = p.Rendered.ETag, &p.Rendered.Forms
+	} else {
+		tag = feed.AppendETag(room[:0], p.Tag())
+	}
+	body, send := h.server.represent(ctx, tag, forms, func() []byte { return p.Rendered.Body })
+	if !send {
+		h.feed.CountNotModified()
 		return
 	}
-	h.server.setPage(ctx, p)
+	header.SetContentTypeBytes(h.server.names.json)
+	switch {
+	case body != nil:
+		ctx.Response.SetBodyRaw(body)
+	case p.Rendered != nil:
+		ctx.Response.SetBodyRaw(p.Rendered.Body)
+	default:
+		h.server.setPage(ctx, p)
+	}
 }
 
 // offsetExactness says how the offset of a page beyond the window was found.

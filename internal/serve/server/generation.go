@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/compress"
 )
 
 // live is what the generations of a Server share: the connections, and what is counted. A
@@ -26,6 +28,8 @@ type live struct {
 	options  *route     // metrics of OPTIONS, at any path
 	rate     *rateLimit // nil: off
 
+	compressor *compress.Compressor // nil: off
+
 	sharedBodies sync.Pool // of *sharedBody
 
 	mu      sync.Mutex // guards what follows
@@ -42,7 +46,9 @@ func newLive(cfg Config) *live {
 		unknown: &route{name: "unknown", meter: &meter{}},
 		options: &route{name: "OPTIONS", meter: &meter{}},
 		rate:    newRateLimit(cfg.Rate),
-		meters:  make(map[string]*meter),
+
+		compressor: compress.New(cfg.Compressed),
+		meters:     make(map[string]*meter),
 	}
 	l.base, l.stop = context.WithCancel(context.Background())
 	fasthttp.SetBodySizePoolLimit(bodyKept, bodyKept) // for all servers of the process
@@ -107,7 +113,7 @@ func (l *live) dispatch(ctx *fasthttp.RequestCtx) {
 }
 
 // Next returns a server with the routes and settings of cfg that shares the connections of s.
-// Connections, HeaderBytes, BodyBytes, BodiesBytes, Rate, TLS and the timeouts stay those of New.
+// Connections, HeaderBytes, BodyBytes, BodiesBytes, Compressed, Rate, TLS and the timeouts stay those of New.
 // It answers requests after Switch.
 func (s *Server) Next(cfg Config) (*Server, error) { return newGeneration(s.live, cfg) }
 
@@ -189,6 +195,7 @@ func (s *Server) addDown(d DownRoute) error {
 		if err := s.addAll(d.Reads, handle); err != nil {
 			return err
 		}
+		s.compressible(d.Reads[0])
 	}
 	if len(d.Writes) == 0 {
 		return nil

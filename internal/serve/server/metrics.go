@@ -56,6 +56,8 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.rateLimited
 	ch <- d.rateClients
 	ch <- d.rateForgotten
+	ch <- d.compressed
+	ch <- d.compressRefused
 }
 
 // Collect implements prometheus.Collector.
@@ -80,6 +82,11 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d.rateClients, prometheus.GaugeValue, float64(s.rate.len()))
 		ch <- prometheus.MustNewConstMetric(d.rateForgotten, prometheus.CounterValue, float64(s.rate.forgotten.Load()))
 	}
+	if s.compressor != nil {
+		used, refused := s.compressor.Usage()
+		ch <- prometheus.MustNewConstMetric(d.compressed, prometheus.GaugeValue, float64(used))
+		ch <- prometheus.MustNewConstMetric(d.compressRefused, prometheus.CounterValue, float64(refused))
+	}
 	if l := s.listener.Load(); l != nil {
 		ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(l.open.Load()))
 		ch <- prometheus.MustNewConstMetric(d.rejected, prometheus.CounterValue, float64(l.refused.Load()))
@@ -90,6 +97,8 @@ type descriptions struct {
 	requests, seconds, open, rejected, bodies, bodiesRejected *prometheus.Desc
 
 	rateLimited, rateClients, rateForgotten *prometheus.Desc
+
+	compressed, compressRefused *prometheus.Desc
 }
 
 func newDescriptions() descriptions {
@@ -105,6 +114,9 @@ func newDescriptions() descriptions {
 		rateLimited:   prometheus.NewDesc("spillway_http_rate_limited_total", "Requests refused because their client exceeded http.rate_per_minute.", nil, nil),
 		rateClients:   prometheus.NewDesc("spillway_http_rate_clients", "Clients whose rate is known.", nil, nil),
 		rateForgotten: prometheus.NewDesc("spillway_http_rate_clients_forgotten_total", "Clients forgotten because http.rate_clients was reached.", nil, nil),
+
+		compressed:      prometheus.NewDesc("spillway_http_compressed_bytes", "Memory of compressed bodies.", nil, nil),
+		compressRefused: prometheus.NewDesc("spillway_http_compress_refused_total", "Bodies sent uncompressed because http.compress_bytes was reached.", nil, nil),
 	}
 }
 

@@ -155,6 +155,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, kind problemKind, detail strin
 	}
 	ctx.Response.Header.Set("X-Request-Id", id)
 	ctx.Response.Header.SetContentType("application/problem+json")
+	ctx.Response.Header.SetCanonical(s.names.cacheControl, s.names.noStore)
 	ctx.SetStatusCode(p.status)
 	ctx.SetBody(append(body, '\n'))
 }
@@ -165,7 +166,7 @@ func (s *Server) refusal() []byte {
 	p := full.describe()
 	body := fmt.Sprintf(`{"type":"urn:spillway:problem:%s","title":%q,"status":%d,"detail":"%d connections are open, the limit (http.connections)"}`+"\n",
 		p.code, p.title, p.status, s.cfg.Connections)
-	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: %d\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nCache-Control: no-store\r\nRetry-After: %d\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s",
 		retrySeconds(retryAfter), len(body), body)
 }
 

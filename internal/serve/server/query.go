@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
@@ -19,7 +20,8 @@ import (
 type queryHandler struct {
 	server   *Server
 	query    *query.Query
-	one      bool // answer the object of the only row, or 404
+	one      bool   // answer the object of the only row, or 404
+	control  []byte // Cache-Control
 	errors   query.LogLimit
 	rejected query.LogLimit // of values that the database rejects
 }
@@ -84,21 +86,39 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	var room [24]byte
 	age := max(ctx.Time().Sub(a.ReadAt), 0)
 	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
-	header.SetCanonical(names.cacheControl, names.noCache)
+	header.SetCanonical(names.cacheControl, h.control)
 	header.SetCanonical(names.source, names.origins[from])
-	tag := feed.AppendETag(room[:0], a.Tag)
-	header.SetCanonical(names.etag, tag)
-	if unchanged(&ctx.Request.Header, tag) {
+	var forms *compress.Forms
+	if h.query.Caches() {
+		forms = &a.Forms
+	}
+	var plain func() []byte
+	if from == query.FromMemory { // only an answer that is used again is worth compressing
+		plain = func() []byte { return h.plain(a) }
+	}
+	body, send := h.server.represent(ctx, feed.AppendETag(room[:0], a.Tag), forms, plain)
+	if !send {
 		h.query.CountNotModified()
-		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return
 	}
 	header.SetContentTypeBytes(names.json)
-	if h.one {
+	switch {
+	case body != nil:
+		ctx.Response.SetBodyRaw(body)
+	case h.one:
 		ctx.Response.SetBodyRaw(a.Data)
-		return
+	default:
+		h.server.setPage(ctx, &feed.Page{Data: a.Data, Rows: a.Rows})
 	}
-	h.server.setPage(ctx, &feed.Page{Data: a.Data, Rows: a.Rows})
+}
+
+// plain returns the body of the response with an answer.
+func (h *queryHandler) plain(a *query.Answer) []byte {
+	if h.one {
+		return a.Data
+	}
+	p := feed.Page{Data: a.Data, Rows: a.Rows}
+	return p.Append(make([]byte, 0, p.Size()))
 }
 
 // fail responds to the engine's error.

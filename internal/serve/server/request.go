@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/popup"
 	"spillway/internal/serve/query"
@@ -75,8 +76,7 @@ func unchanged(h *fasthttp.RequestHeader, tag []byte) bool {
 }
 
 // cors adds the headers that let pages of the configured origins read the response. e is nil
-// if the path is not known. Every response says that it depends on the origin, so that a
-// cache does not give a page the response to another.
+// if the path is not known.
 func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	if len(s.cfg.CORSOrigins) == 0 {
 		return
@@ -84,7 +84,6 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 	h := &ctx.Response.Header
 	allowed := "*"
 	if !s.anyOrigin {
-		h.Add("Vary", "Origin")
 		allowed = string(ctx.Request.Header.PeekBytes(s.names.originHeader))
 		if !slices.ContainsFunc(s.cfg.CORSOrigins, func(o string) bool { return strings.EqualFold(o, allowed) }) {
 			return
@@ -177,13 +176,15 @@ func (s *Server) trusts(a netip.Addr) bool {
 // names holds canonical header names and values as bytes. fasthttp uses them without
 // allocation or normalization.
 type names struct {
-	age, cacheControl, etag, source, offset, requestID []byte
+	age, cacheControl, etag, source, offset, requestID, vary []byte
 
 	authorization, originHeader, idempotencyKey []byte
 
-	noCache, json, text, bytes, exact []byte
+	json, text, bytes []byte
 
-	nextAt, reason, noStore []byte
+	nextAt, reason, noStore, privateNoStore []byte
+
+	codings, tagEnds [compress.Zstd + 1][]byte // Content-Encoding; ends of the ETags
 
 	reasons [popup.Unavailable + 1][]byte // of popups
 
@@ -199,6 +200,7 @@ func newNames() names {
 		source:       []byte("Spillway-Source"),
 		offset:       []byte("Spillway-Offset"),
 		requestID:    []byte("X-Request-Id"),
+		vary:         []byte("Vary"),
 
 		authorization:  []byte("Authorization"),
 		originHeader:   []byte("Origin"),
@@ -208,11 +210,15 @@ func newNames() names {
 		reason:  []byte("Spillway-Reason"),
 		noStore: []byte("no-store"),
 
-		noCache: []byte("no-cache"),
-		json:    []byte("application/json"),
-		text:    []byte("text/plain; charset=utf-8"),
-		bytes:   []byte("application/octet-stream"),
-		exact:   []byte("exact"),
+		json:  []byte("application/json"),
+		text:  []byte("text/plain; charset=utf-8"),
+		bytes: []byte("application/octet-stream"),
+
+		privateNoStore: []byte("private, no-store"),
+	}
+	for c := range n.codings {
+		n.codings[c] = []byte(compress.Coding(c).String())
+		n.tagEnds[c] = []byte("-" + compress.Coding(c).String() + `"`)
 	}
 	for r := range n.reasons {
 		n.reasons[r] = []byte(popup.Reason(r).String())

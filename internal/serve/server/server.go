@@ -49,6 +49,7 @@ type Config struct {
 	HeaderBytes  int             // request line and headers
 	BodyBytes    int             // request body
 	BodiesBytes  int64           // large bodies received or held at once
+	Compressed   int             // bytes of all compressed bodies; 0: nothing is compressed
 	ReadTimeout  time.Duration   // from a request's first byte to its last
 	WriteTimeout time.Duration   // to a client that does not read
 	IdleTimeout  time.Duration   // between requests
@@ -62,17 +63,19 @@ type Config struct {
 
 // FeedRoute is where a feed is served.
 type FeedRoute struct {
-	Paths  []string
-	Access Access
-	Feed   *feed.Feed
+	Paths   []string
+	Access  Access
+	Feed    *feed.Feed
+	Caching SharedCaching // with Access Open
 }
 
 // QueryRoute is where a query is served.
 type QueryRoute struct {
-	Paths  []string
-	Access Access
-	Query  *query.Query
-	One    bool // the response is the only row as an object, or 404
+	Paths   []string
+	Access  Access
+	Query   *query.Query
+	One     bool          // the response is the only row as an object, or 404
+	Caching SharedCaching // with Access Open
 }
 
 // Server is the public listener. Use New, then Run once. Next and Switch replace its routes
@@ -87,7 +90,8 @@ type Server struct {
 	hosts    hosts
 	names    names
 
-	anyOrigin bool // pages of all origins may read responses
+	anyOrigin   bool   // pages of all origins may read responses
+	varyUnknown []byte // Vary at unknown paths
 }
 
 // entry holds the routes of one path.
@@ -95,12 +99,14 @@ type entry struct {
 	read  *route // GET and HEAD; nil: none
 	write *route // POST; nil: none
 	allow string // the Allow header
+	vary  []byte // the Vary header; empty: none
 }
 
 // route is a handler with its metrics.
 type route struct {
 	name   string
-	body   int // largest body of a POST as sent, in bytes
+	body   int  // largest body of a POST as sent, in bytes
+	coded  bool // responses may be compressed
 	access Access
 	keys   keyring       // that access requires
 	claims []param.Param // that requests need
@@ -141,13 +147,17 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		s.addProbes(*cfg.Probes)
 	}
 	for _, f := range cfg.Feeds {
-		if err := s.addAll(f.Paths, newFeedHandler(s, f.Feed).serve); err != nil {
+		if err := s.addAll(f.Paths, newFeedHandler(s, f).serve); err != nil {
 			return nil, err
 		}
+		s.compressible(f.Paths[0])
 	}
 	for _, q := range cfg.Queries {
-		if err := s.addAll(q.Paths, (&queryHandler{server: s, query: q.Query, one: q.One}).serve); err != nil {
+		if err := s.addAll(q.Paths, (&queryHandler{server: s, query: q.Query, one: q.One, control: q.Caching.control(q.Access)}).serve); err != nil {
 			return nil, err
+		}
+		if q.Query.Caches() {
+			s.compressible(q.Paths[0])
 		}
 	}
 	for _, r := range cfg.Streams {
@@ -168,7 +178,9 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 	if err := s.protect(); err != nil {
 		return nil, err
 	}
+	s.varyUnknown = s.vary(nil)
 	for _, e := range s.routes {
+		e.vary = s.vary(e)
 		for _, r := range []*route{e.read, e.write} {
 			if r != nil && r.meter == nil {
 				r.meter = s.meter(r.name)
@@ -292,6 +304,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		r = s.other(ctx, e)
 		s.otherMethod(ctx, e)
 	}
+	s.restrict(ctx, e)
 	s.cors(ctx, e)
 	s.dropBody(ctx)
 	s.echoID(ctx)
@@ -346,6 +359,7 @@ func (s *Server) serveError(ctx *fasthttp.RequestCtx, err error) {
 	if c := connOf(ctx); small != nil && c != nil {
 		c.linger.Store(true) // the client may still be sending
 	}
+	s.restrict(ctx, nil)
 	s.cors(ctx, nil)
 	s.dropBody(ctx)
 	s.unknown.meter.observe(ctx.Response.StatusCode(), 0)

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 type rows struct {
 	mu   sync.Mutex
 	n    int
+	pad  string // more of each row, from a comma on
 	down error
 }
 
@@ -76,7 +77,7 @@ func (s *rows) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
 	first, last, err := s.span(r)
 	for i := first; err == nil && i > last; i-- {
 		to.Begin()
-		to.Data = fmt.Appendf(to.Data, `{"id":%d}`, i)
+		to.Data = fmt.Appendf(to.Data, `{"id":%d%s}`, i, s.pad)
 		to.End(numberKey(i))
 	}
 	return err
@@ -110,7 +111,7 @@ func start(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
 	cfg := Config{
 		Feeds:       []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f}},
 		Probes:      &Probes{Database: func(context.Context) error { return nil }},
-		Connections: 1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20,
+		Connections: 1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20, Compressed: 1 << 20,
 		ReadTimeout: 300 * time.Millisecond, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		Log: log,
 	}
@@ -319,7 +320,7 @@ func TestMethods(t *testing.T) {
 		t.Errorf("HEAD: %d %q %v", a.status, a.body, a.header)
 	}
 	a := request(t, "OPTIONS", url+"/list", "Origin", "https://app.example")
-	if a.status != 204 || a.header.Get("Access-Control-Allow-Origin") != "https://app.example" || a.header.Get("Vary") != "Origin" {
+	if a.status != 204 || a.header.Get("Access-Control-Allow-Origin") != "https://app.example" || a.header.Get("Vary") != "Accept-Encoding, Origin" {
 		t.Errorf("preflight: %d %v", a.status, a.header)
 	}
 	if a := request(t, "GET", url+"/list", "Origin", "https://evil.example"); a.header.Get("Access-Control-Allow-Origin") != "" {
@@ -449,6 +450,9 @@ spillway_http_requests_total{code="404",route="unknown"} 1
 	}
 }
 
+// orderPad makes a row as large as one of the freight app.
+const orderPad = `,"createtime":"2016-11-30 23:51:36","name":"Ann","from":"Chengdu","to":"Chongqing","goods":"steel","tons":12.5,"phone":"13800138000"`
+
 // BenchmarkServe measures only the handler, as fasthttp calls it. The kernel adds several
 // microseconds per request.
 func BenchmarkServe(b *testing.B) {
@@ -457,22 +461,36 @@ func BenchmarkServe(b *testing.B) {
 		Window:     200, Refresh: time.Hour, IdleAfter: 2 * time.Hour, StaleMax: time.Hour, Timeout: time.Second,
 		Limit: 10, LimitMax: 100, OffsetMax: 1000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20,
 		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
-	}, &rows{n: 5000})
+	}, &rows{n: 5000, pad: orderPad})
 	defer f.Close()
-	s, err := New(Config{Feeds: []FeedRoute{{Paths: []string{"/list"}, Feed: f}}, Probes: &Probes{}, Connections: 1, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Config{
+		Feeds: []FeedRoute{{Paths: []string{"/list"}, Feed: f}}, Probes: &Probes{}, Connections: 1, Compressed: 1 << 20,
+		Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, path := range []string{"/list", "/hello"} {
-		b.Run("path="+path, func(b *testing.B) {
+	for _, c := range []struct{ path, accept string }{
+		{"/list", ""},
+		{"/list", "gzip, deflate, br, zstd"},
+		{"/list", "gzip;q=0.8, zstd;q=0.9, *;q=0"},
+		{"/hello", ""},
+	} {
+		b.Run("path="+c.path+"/accept="+strings.ReplaceAll(c.accept, " ", ""), func(b *testing.B) {
 			var ctx fasthttp.RequestCtx
 			ctx.Init(&fasthttp.Request{}, nil, nil)
-			ctx.Request.SetRequestURI(path)
+			ctx.Request.SetRequestURI(c.path)
 			ctx.Request.Header.Set("Host", "127.0.0.1:8080")
+			if c.accept != "" {
+				ctx.Request.Header.Set("Accept-Encoding", c.accept)
+			}
 			b.ReportAllocs()
 			for b.Loop() {
 				ctx.Response.Reset()
 				s.serve(&ctx)
+			}
+			if coded := len(ctx.Response.Header.ContentEncoding()) > 0; coded != (c.accept != "") {
+				b.Fatal("compressed:", coded)
 			}
 			if ctx.Response.StatusCode() != fasthttp.StatusOK {
 				b.Fatal(ctx.Response.StatusCode())

@@ -1,0 +1,196 @@
+// Package compress keeps compressed forms of bodies that many responses share, and selects
+// the form for a request.
+//
+// A body is compressed by the first request that wants a form, once per coding. Requests that
+// come meanwhile get the plain body, so that nobody waits. All forms of a Compressor together
+// have a limit of memory. Beyond it, bodies are sent plain.
+package compress
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Least is the size of the smallest body that is compressed, in bytes. Smaller ones fit into
+// one packet anyway.
+const Least = 1024
+
+const (
+	// zstdWindow is how far a zstd decoder must be able to look back, in bytes. Browsers
+	// allow 8 MiB.
+	zstdWindow = 1 << 20
+	// zstdEncoders is how many bodies zstd compresses at once at most. Each takes a few MiB.
+	zstdEncoders = 4
+)
+
+// Compressor compresses bodies within a limit of memory. Use New. Its methods may be called
+// concurrently.
+type Compressor struct {
+	limit   int64
+	used    atomic.Int64
+	refused atomic.Uint64
+	zstd    *zstd.Encoder
+	gzip    sync.Pool // of *gzip.Writer
+}
+
+// New returns a Compressor whose forms together have at most limit bytes; nil if limit is 0.
+func New(limit int) *Compressor {
+	if limit == 0 {
+		return nil
+	}
+	encoder, err := zstd.NewWriter(nil, zstd.WithWindowSize(zstdWindow), zstd.WithEncoderConcurrency(min(runtime.GOMAXPROCS(0), zstdEncoders)))
+	if err != nil {
+		panic("bug: zstd does not accept its options: " + err.Error())
+	}
+	return &Compressor{limit: int64(limit), zstd: encoder}
+}
+
+// Usage returns the bytes of all forms, and how often a body was sent plain because of the
+// limit.
+func (c *Compressor) Usage() (bytes int64, refused uint64) {
+	return c.used.Load(), c.refused.Load()
+}
+
+// reserve takes n bytes of the limit and reports whether they were left.
+func (c *Compressor) reserve(n int) bool {
+	if c.used.Add(int64(n)) <= c.limit {
+		return true
+	}
+	c.used.Add(-int64(n))
+	c.refused.Add(1)
+	return false
+}
+
+// compress returns a compressed form of plain; an empty one if it would not be smaller.
+func (c *Compressor) compress(coding Coding, plain []byte) []byte {
+	var form []byte
+	if coding == Zstd {
+		form = c.zstd.EncodeAll(plain, make([]byte, 0, len(plain)/2))
+	} else {
+		form = c.gzipped(plain)
+	}
+	if len(form) >= len(plain) {
+		return []byte{}
+	}
+	return bytes.Clone(form) // without the memory that is left over
+}
+
+func (c *Compressor) gzipped(plain []byte) []byte {
+	form := bytes.NewBuffer(make([]byte, 0, len(plain)/2))
+	w, ok := c.gzip.Get().(*gzip.Writer)
+	if !ok {
+		w = gzip.NewWriter(nil)
+	}
+	defer c.gzip.Put(w)
+	w.Reset(form)
+	_, err := w.Write(plain)
+	if closing := w.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		panic(fmt.Sprintf("bug: gzip into memory: %v", err))
+	}
+	return form.Bytes()
+}
+
+// Forms holds the compressed forms of one body. The zero value is ready to use. Whoever drops
+// the body must call Release. Its methods may be called concurrently.
+type Forms struct {
+	slots [codings]slot // by Coding, from Gzip on
+
+	mu       sync.Mutex // guards what follows, and changes of slots
+	by       *Compressor
+	released bool
+}
+
+// slot is the form of one coding.
+type slot struct {
+	form atomic.Pointer[[]byte] // nil: not prepared; empty: the plain body is better
+	busy atomic.Bool            // being prepared
+}
+
+// Find returns the best coding of accept and the form in it, which must not be changed. The
+// form is nil if the coding is Identity, or if the caller has to Prepare it.
+func (f *Forms) Find(accept Accept) (Coding, []byte) {
+	for _, coding := range accept {
+		if coding == Identity {
+			break
+		}
+		form := f.slots[coding-1].form.Load()
+		if form == nil {
+			return coding, nil
+		}
+		if len(*form) > 0 {
+			return coding, *form
+		}
+	}
+	return Identity, nil
+}
+
+// Prepare returns the form of plain in a coding that Find has returned without one. It
+// returns Identity if plain has to be sent: it is small or does not get smaller, another
+// request is preparing the form, the limit is reached, or f is released.
+func (f *Forms) Prepare(by *Compressor, coding Coding, plain []byte) (Coding, []byte) {
+	s := &f.slots[coding-1]
+	if len(plain) < Least {
+		s.form.Store(&[]byte{})
+		return Identity, nil
+	}
+	if !s.busy.CompareAndSwap(false, true) {
+		return Identity, nil
+	}
+	defer s.busy.Store(false)
+	if form := s.form.Load(); form != nil { // prepared since the caller looked
+		if len(*form) == 0 {
+			return Identity, nil
+		}
+		return coding, *form
+	}
+	if f.isReleased() || !by.reserve(len(plain)) {
+		return Identity, nil
+	}
+	form := by.compress(coding, plain)
+	f.keep(by, s, form, len(plain))
+	if len(form) == 0 {
+		return Identity, nil
+	}
+	return coding, form
+}
+
+func (f *Forms) isReleased() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.released
+}
+
+// keep stores a form, for which reserved bytes were taken, unless f has been released.
+func (f *Forms) keep(by *Compressor, s *slot, form []byte, reserved int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.by = by
+	if f.released {
+		by.used.Add(-int64(reserved))
+		return
+	}
+	by.used.Add(int64(len(form) - reserved))
+	s.form.Store(&form)
+}
+
+// Release forgets the forms, because the body is not served any more. Responses that are
+// still being written keep theirs. No more forms are kept after it.
+func (f *Forms) Release() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.released = true
+	for i := range f.slots {
+		if form := f.slots[i].form.Swap(nil); form != nil && f.by != nil {
+			f.by.used.Add(-int64(len(*form)))
+		}
+	}
+}

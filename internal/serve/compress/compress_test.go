@@ -1,0 +1,161 @@
+package compress
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// inflate returns the plain body of a form.
+func inflate(t *testing.T, coding Coding, form []byte) []byte {
+	t.Helper()
+	var r io.Reader = bytes.NewReader(form)
+	switch coding {
+	case Gzip:
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = z
+	case Zstd:
+		z, err := zstd.NewReader(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer z.Close()
+		r = z
+	}
+	plain, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plain
+}
+
+func body(n int) []byte { return []byte(strings.Repeat(`{"id":7,"name":"Ann"},`, n)) }
+
+func TestForms(t *testing.T) {
+	by, plain := New(1<<20), body(1000)
+	var f Forms
+	if coding, form := f.Find(Accept{}); coding != Identity || form != nil {
+		t.Errorf("nothing accepted: %v", coding)
+	}
+	total := 0
+	for _, accept := range []Accept{{Zstd, Gzip}, {Gzip}} {
+		coding, form := f.Find(accept)
+		if coding != accept[0] || form != nil {
+			t.Fatalf("not prepared: %v, %d bytes", coding, len(form))
+		}
+		coding, form = f.Prepare(by, coding, plain)
+		if coding != accept[0] || !bytes.Equal(inflate(t, coding, form), plain) {
+			t.Fatalf("prepared: %v", coding)
+		}
+		again, same := f.Find(accept)
+		if again != coding || &same[0] != &form[0] {
+			t.Errorf("%v is not kept", coding)
+		}
+		if again, same = f.Prepare(by, coding, plain); again != coding || &same[0] != &form[0] {
+			t.Errorf("%v is prepared twice", coding)
+		}
+		total += len(form)
+	}
+	if used, refused := by.Usage(); used != int64(total) || refused != 0 {
+		t.Errorf("%d bytes used, %d refused, want %d and 0", used, refused, total)
+	}
+	if n := testing.AllocsPerRun(100, func() { f.Find(Accept{Zstd, Gzip}) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	f.Release()
+	f.Release()
+	if used, _ := by.Usage(); used != 0 {
+		t.Errorf("%d bytes used after the release", used)
+	}
+	if coding, _ := f.Prepare(by, Zstd, plain); coding != Identity {
+		t.Errorf("prepared after the release: %v", coding)
+	}
+}
+
+func TestPlainIsBetter(t *testing.T) {
+	random := make([]byte, 4*Least)
+	source := rand.NewChaCha8([32]byte{})
+	_, _ = source.Read(random) // never fails
+	for name, plain := range map[string][]byte{"small": body(100)[:Least-1], "random": random} {
+		by := New(1 << 20)
+		var f Forms
+		for range codings {
+			coding, form := f.Find(Accept{Zstd, Gzip})
+			if coding == Identity || form != nil {
+				t.Fatalf("%s: %v", name, coding)
+			}
+			if coding, form = f.Prepare(by, coding, plain); coding != Identity || form != nil {
+				t.Errorf("%s: %v, %d bytes", name, coding, len(form))
+			}
+		}
+		if coding, _ := f.Find(Accept{Zstd, Gzip}); coding != Identity {
+			t.Errorf("%s: tried again", name)
+		}
+		if used, refused := by.Usage(); used != 0 || refused != 0 {
+			t.Errorf("%s: %d bytes used, %d refused", name, used, refused)
+		}
+	}
+}
+
+func TestLimit(t *testing.T) {
+	plain := body(1000)
+	by := New(len(plain) + 10)
+	var first, second Forms
+	if coding, _ := first.Prepare(by, Gzip, plain); coding != Gzip {
+		t.Fatal("the first form does not fit")
+	}
+	if coding, _ := second.Prepare(by, Gzip, plain); coding != Identity {
+		t.Error("the second form is beyond the limit")
+	}
+	used, refused := by.Usage()
+	if used == 0 || used > int64(len(plain)) || refused != 1 {
+		t.Errorf("%d bytes used, %d refused", used, refused)
+	}
+	first.Release()
+	if coding, _ := second.Prepare(by, Gzip, plain); coding != Gzip {
+		t.Error("the limit stays used after the release")
+	}
+}
+
+// TestConcurrentForms: every request gets the plain body or a whole form, and no bytes stay
+// counted whenever the forms are released.
+func TestConcurrentForms(t *testing.T) {
+	by, plain := New(1<<20), body(200)
+	decoder, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer decoder.Close()
+	for range 50 {
+		var f Forms
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				coding, form := f.Find(Accept{Zstd})
+				if form == nil && coding != Identity {
+					coding, form = f.Prepare(by, coding, plain)
+				}
+				if coding == Identity {
+					return
+				}
+				if got, err := decoder.DecodeAll(form, nil); err != nil || !bytes.Equal(got, plain) {
+					t.Errorf("a form of %d bytes: %v", len(form), err)
+				}
+			})
+		}
+		all.Go(f.Release)
+		all.Wait()
+		if used, _ := by.Usage(); used != 0 {
+			t.Fatalf("%d bytes used after the release", used)
+		}
+	}
+}
