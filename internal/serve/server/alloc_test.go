@@ -6,11 +6,19 @@ import (
 	"testing"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/feed"
 )
 
 // TestHitAllocatesNothing holds for the whole handler, as fasthttp calls it.
 func TestHitAllocatesNothing(t *testing.T) {
-	_, s := start(t, &rows{n: 5000}, nil)
+	for _, envelope := range []feed.Envelope{feed.EnvelopeData, feed.EnvelopeNone} {
+		_, s := startShaped(t, &rows{n: 5000}, envelope, nil)
+		hitAllocatesNothing(t, s)
+	}
+}
+
+func hitAllocatesNothing(t *testing.T, s *Server) {
 	for _, uri := range []string{"/list", "/list?offset=20&limit=50", "/openapi/nothing"} {
 		var ctx fasthttp.RequestCtx
 		ctx.Init(&fasthttp.Request{}, nil, nil)

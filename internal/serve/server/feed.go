@@ -25,11 +25,12 @@ type feedHandler struct {
 	params    []feed.Param
 	limitMax  int
 	offsetMax int
+	columns   feed.Columns
 }
 
-func newFeedHandler(s *Server, f *feed.Feed) *feedHandler {
-	_, limitMax, offsetMax := f.Limits()
-	return &feedHandler{server: s, feed: f, params: f.Params(), limitMax: limitMax, offsetMax: offsetMax}
+func newFeedHandler(s *Server, r FeedRoute) *feedHandler {
+	_, limitMax, offsetMax := r.Feed.Limits()
+	return &feedHandler{server: s, feed: r.Feed, params: r.Feed.Params(), limitMax: limitMax, offsetMax: offsetMax, columns: r.Columns}
 }
 
 func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
@@ -39,11 +40,17 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.server.problem(ctx, badRequest, problem)
 		return
 	}
+	fields, err := fieldsOf(ctx, h.columns)
+	if err != nil {
+		h.fail(ctx, err)
+		return
+	}
 	p, err := h.feed.Page(h.server.base, ctx.Time(), r)
 	if err != nil {
 		h.fail(ctx, err)
 		return
 	}
+	p.Select(fields)
 	h.write(ctx, &r, &p)
 }
 
@@ -122,6 +129,9 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		header.SetCanonical(h.server.names.offset, offsetExactness(p, ctx.Time()))
 	}
 	header.SetContentTypeBytes(h.server.names.json)
+	if p.Envelope == feed.EnvelopeNone && p.Next != "" {
+		h.server.link(ctx, p.Next)
+	}
 	if p.Rendered != nil {
 		ctx.Response.SetBodyRaw(p.Rendered.Body)
 		return

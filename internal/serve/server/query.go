@@ -19,7 +19,8 @@ import (
 type queryHandler struct {
 	server   *Server
 	query    *query.Query
-	one      bool // answer the object of the only row, or 404
+	envelope feed.Envelope // with EnvelopeOne, 404 without a row
+	columns  feed.Columns
 	errors   query.LogLimit
 	rejected query.LogLimit // of values that the database rejects
 }
@@ -31,8 +32,13 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.fail(ctx, err)
 		return
 	}
+	fields, err := fieldsOf(ctx, h.columns)
+	if err != nil {
+		h.fail(ctx, err)
+		return
+	}
 	if a := h.query.Cached(ctx.Time(), args); a != nil {
-		h.write(ctx, a, query.FromMemory)
+		h.write(ctx, a, query.FromMemory, fields)
 		return
 	}
 	waiting, stop := h.server.clientContext(ctx)
@@ -47,7 +53,7 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", unlogged)
 		}
 	}
-	h.write(ctx, a, from)
+	h.write(ctx, a, from, fields)
 }
 
 // arguments appends the arguments of the query's parameters to args. They share the request's
@@ -75,8 +81,8 @@ func (h *queryHandler) arguments(ctx *fasthttp.RequestCtx, args []string) ([]str
 	return args, nil
 }
 
-func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from query.From) {
-	if h.one && a.Rows == 0 {
+func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from query.From, fields feed.Fields) {
+	if h.envelope == feed.EnvelopeOne && a.Rows == 0 {
 		h.server.problem(ctx, notFound, "no row has these values")
 		return
 	}
@@ -86,7 +92,9 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
 	header.SetCanonical(names.cacheControl, names.noCache)
 	header.SetCanonical(names.source, names.origins[from])
-	tag := feed.AppendETag(room[:0], a.Tag)
+	p := feed.NewPage(a.Data, a.Rows, a.Tag, h.envelope)
+	p.Select(fields)
+	tag := feed.AppendETag(room[:0], p.Tag())
 	header.SetCanonical(names.etag, tag)
 	if unchanged(&ctx.Request.Header, tag) {
 		h.query.CountNotModified()
@@ -94,21 +102,19 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 		return
 	}
 	header.SetContentTypeBytes(names.json)
-	if h.one {
-		ctx.Response.SetBodyRaw(a.Data)
-		return
-	}
-	h.server.setPage(ctx, &feed.Page{Data: a.Data, Rows: a.Rows})
+	h.server.setPage(ctx, &p)
 }
 
 // fail responds to the engine's error.
 func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	switch {
+	case errors.Is(err, feed.ErrRequest):
+		h.server.problem(ctx, badRequest, clientText(err))
 	case errors.Is(err, query.ErrRequest):
 		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
 	case errors.Is(err, query.ErrTooLarge):
 		detail := "the result exceeds the limit of this query; its owner can raise rows_max or bytes_max, or add a LIMIT"
-		if h.one {
+		if h.envelope == feed.EnvelopeOne {
 			detail = "the result has several rows, or exceeds bytes_max; the query's owner can add LIMIT 1, or raise bytes_max"
 		}
 		h.server.problem(ctx, resultTooLarge, detail)

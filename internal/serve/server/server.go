@@ -62,17 +62,19 @@ type Config struct {
 
 // FeedRoute is where a feed is served.
 type FeedRoute struct {
-	Paths  []string
-	Access Access
-	Feed   *feed.Feed
+	Paths   []string
+	Access  Access
+	Feed    *feed.Feed
+	Columns feed.Columns // that requests can select
 }
 
 // QueryRoute is where a query is served.
 type QueryRoute struct {
-	Paths  []string
-	Access Access
-	Query  *query.Query
-	One    bool // the response is the only row as an object, or 404
+	Paths    []string
+	Access   Access
+	Query    *query.Query
+	Envelope feed.Envelope // with EnvelopeOne the response is the only row, or 404
+	Columns  feed.Columns  // that requests can select
 }
 
 // Server is the public listener. Use New, then Run once. Next and Switch replace its routes
@@ -141,12 +143,12 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		s.addProbes(*cfg.Probes)
 	}
 	for _, f := range cfg.Feeds {
-		if err := s.addAll(f.Paths, newFeedHandler(s, f.Feed).serve); err != nil {
+		if err := s.addAll(f.Paths, newFeedHandler(s, f).serve); err != nil {
 			return nil, err
 		}
 	}
 	for _, q := range cfg.Queries {
-		if err := s.addAll(q.Paths, (&queryHandler{server: s, query: q.Query, one: q.One}).serve); err != nil {
+		if err := s.addAll(q.Paths, (&queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns}).serve); err != nil {
 			return nil, err
 		}
 	}
