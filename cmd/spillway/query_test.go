@@ -150,14 +150,34 @@ func TestQueriesOnSQLite(t *testing.T) {
 	testQueries(t, s.URL(""))
 }
 
+// queryCase is a request of testQueries.
+type queryCase struct {
+	path   string
+	status int
+	want   string // of the body, or of the problem's detail
+}
+
+// shapes are requests for answers in other envelopes, and with fewer fields.
+func shapes() []queryCase {
+	return []queryCase{
+		{"one?low=9&fields=score", 200, `{"score":9}`},
+		{"one?low=8&high=8&fields=score", 404, "no row has these values"},
+		{"one?low=9&fields=nothing", 400, "the known fields are app_id,score"},
+		{"bare?low=3", 200, `[{"app_id":"o'b\"--","score":7},{"app_id":"","score":9}]`},
+		{"bare?low=3&fields=app_id", 200, `[{"app_id":"o'b\"--"},{"app_id":""}]`},
+		{"bare?low=99", 200, `[]`},
+		{"bare?low=99&fields=nothing", 400, "the known fields are app_id,score"},
+		{"coded?low=7", 200, `{"return_code":"SUCCESS","data":[{"app_id":"","score":9}]}`},
+		{"coded?low=99", 200, `{"return_code":"FAIL","data":[]}`},
+		{"some?fields=score&fields=", 200, `{"data":[{"score":1},{"score":2},{"score":3}]}`},
+		{"some?fields=app_id", 400, "the known fields are score"},
+	}
+}
+
 // testQueries sends requests to which all databases give the same answers.
 func testQueries(t *testing.T, base string) {
 	t.Helper()
-	for _, c := range []struct {
-		path   string
-		status int
-		want   string // of the body, or of the problem's detail
-	}{
+	for _, c := range append(shapes(), []queryCase{
 		{"records?app_id=a", 200, `{"data":[{"app_id":"a","score":1},{"app_id":"a","score":3}]}`},
 		{"v1/records?app_id=b", 200, `{"data":[{"app_id":"b","score":2}]}`},
 		{"records?app_id=" + url.QueryEscape(`o'b"--`), 200, `{"data":[{"app_id":"o'b\"--","score":7}]}`},
@@ -180,19 +200,8 @@ func testQueries(t *testing.T, base string) {
 		{"one?low=8&high=8", 404, "no row has these values"},
 		{"one?low=1", 500, "several rows"},
 		{"one", 400, "parameter low is missing"},
-		{"one?low=9&fields=score", 200, `{"score":9}`},
-		{"one?low=8&high=8&fields=score", 404, "no row has these values"},
-		{"one?low=9&fields=nothing", 400, "the known fields are app_id,score"},
-		{"bare?low=3", 200, `[{"app_id":"o'b\"--","score":7},{"app_id":"","score":9}]`},
-		{"bare?low=3&fields=app_id", 200, `[{"app_id":"o'b\"--"},{"app_id":""}]`},
-		{"bare?low=99", 200, `[]`},
-		{"bare?low=99&fields=nothing", 400, "the known fields are app_id,score"},
-		{"coded?low=7", 200, `{"return_code":"SUCCESS","data":[{"app_id":"","score":9}]}`},
-		{"coded?low=99", 200, `{"return_code":"FAIL","data":[]}`},
-		{"some?fields=score&fields=", 200, `{"data":[{"score":1},{"score":2},{"score":3}]}`},
-		{"some?fields=app_id", 400, "the known fields are score"},
 		{"kept?low=%2B2", 200, `{"data":[{"score":3},{"score":7},{"score":9}]}`}, // the same as low=2
-	} {
+	}...) {
 		a := fetch(t, base+c.path)
 		body := string(a.body)
 		if c.status != 200 {
