@@ -78,8 +78,8 @@ func (p *feedPart) close() {
 	}
 }
 
-// linkCursorMax is the length of the longest cursor in a header, in characters. Proxies
-// accept few KB of headers: nginx 4 KB by default.
+// linkCursorMax is the length of the longest cursor in a header, in characters. Proxies limit
+// the headers of a response: nginx to 4 KiB by default.
 const linkCursorMax = 2048
 
 // envelopeOf converts the envelope of a valid configuration.

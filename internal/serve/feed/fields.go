@@ -99,17 +99,17 @@ func (r *pageReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// projection removes fields from encoded rows: JSON objects with commas between them, whose
-// own commas and colons have no white space around their names. Other bytes come out as
-// other bytes.
+// projection removes fields from encoded rows: JSON objects with commas between them, without
+// white space around their braces and names, as the sources write them. It does not check
+// them: whatever the rows are, the result is not longer.
 type projection struct {
 	fields Fields
 	rows   []byte // what is left
 	inside bool   // of an object
-	some   bool   // of this object's fields came out already
+	some   bool   // the result has a field of this object
 }
 
-// next returns the next part of what is left over, which is a part of the rows, or nil at the
+// next returns the next piece of the result, which shares the memory of the rows; nil at the
 // end.
 func (p *projection) next() []byte {
 	if p.fields.All() {
