@@ -307,25 +307,34 @@ func TestCursorsAreAccepted(t *testing.T) {
 	db := sqliteDatabase(t)
 	db.query(t, "CREATE TABLE names (name text PRIMARY KEY, n integer) WITHOUT ROWID")
 	db.query(t, `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
-		INSERT INTO names SELECT printf('%05d', i) || CASE WHEN i % 10 < 4 THEN printf('%020000d', i) WHEN i % 10 = 7 THEN printf('%0400d', i) ELSE '' END, i FROM n`)
-	for _, header := range []int{1024, 16384} {
-		s := serveQueries(t, fmt.Sprintf("http: {header_bytes: %d}\nfeeds: [{path: /names, sql: 'SELECT name, n FROM names', key: name, window: 50, limit: 1}]\n", header), db.url)
+		INSERT INTO names SELECT printf('%05d', i) || CASE WHEN i % 10 < 4 THEN printf('%020000d', i) WHEN i % 10 = 7 THEN printf('%02500d', i) ELSE '' END, i FROM n`)
+	for _, c := range []struct {
+		header, longest int // bytes of headers, and of the cursors
+		envelope        string
+	}{{1024, 512, "data"}, {16384, 4096, "data"}, {16384, 2048, "none"}} {
+		s := serveQueries(t, fmt.Sprintf("http: {header_bytes: %d}\nfeeds: [{path: /names, sql: 'SELECT name, n FROM names', key: name, window: 50, limit: 1, envelope: %s}]\n", c.header, c.envelope), db.url)
+		longest := 0
 		for _, limit := range []int{1, 7, 10} {
 			walked := 0
 			for query := fmt.Sprintf("names?limit=%d", limit); query != ""; {
 				a := fetch(t, s.URL(query))
 				if a.status != 200 {
-					t.Fatalf("headers of %d bytes, row %d: %d %.200s", header, walked, a.status, a.body)
+					t.Fatalf("headers of %d bytes, row %d: %d %.200s", c.header, walked, a.status, a.body)
 				}
 				walked += strings.Count(string(a.body), `"n":`)
-				_, next, more := strings.Cut(string(a.body), `"next":"`)
+				_, next, more := strings.Cut(string(a.body)+a.header.Get("Link"), map[string]string{"data": `"next":"`, "none": "before="}[c.envelope])
 				if query = ""; more {
-					query = fmt.Sprintf("names?limit=%d&before=%s", limit, strings.TrimSuffix(next, `"}`))
+					next, _, _ = strings.Cut(next, map[string]string{"data": `"}`, "none": `>; rel="next"`}[c.envelope])
+					query = fmt.Sprintf("names?limit=%d&before=%s", limit, next)
+					longest = max(longest, len(next))
 				}
 			}
 			if walked != 300 {
-				t.Errorf("headers of %d bytes, limit %d: %d rows walked, want 300", header, limit, walked)
+				t.Errorf("headers of %d bytes, limit %d: %d rows walked, want 300", c.header, limit, walked)
 			}
+		}
+		if longest > c.longest || longest > 600 != (c.longest == 4096) {
+			t.Errorf("%+v: the longest cursor has %d bytes", c, longest)
 		}
 	}
 }

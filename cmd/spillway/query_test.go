@@ -24,7 +24,13 @@ import (
 
 // queries is a configuration. %[1]s is replaced by a slow statement of the database, and %[2]s
 // by a comparison with the values of the list :apps.
-const queries = `queries:
+const queries = `feeds:
+  - path: /list
+    aliases: [/v1/list]
+    sql: SELECT app_id, score FROM records
+    key: score
+    envelope: none
+queries:
   - path: /records
     aliases: [/v1/records]
     sql: SELECT app_id, score FROM records WHERE app_id = :app_id AND score <> -1 ORDER BY score LIMIT 50
@@ -48,6 +54,14 @@ const queries = `queries:
     sql: SELECT app_id, score FROM records WHERE score >= :low AND score <= :high
     params: {low: integer, high: {type: integer, default: 9}}
     one: true
+  - path: /bare
+    sql: SELECT app_id, score FROM records WHERE score > :low ORDER BY score
+    params: {low: integer}
+    envelope: none
+  - path: /coded
+    sql: SELECT app_id, score FROM records WHERE score > :low ORDER BY score
+    params: {low: integer}
+    envelope: return_code
 `
 
 // How the databases compare with a list.
@@ -68,7 +82,7 @@ func serveQueries(t *testing.T, text, database string, args ...string) *apptest.
 	return s
 }
 
-const recordRows = `CREATE TABLE records (app_id text, score bigint);
+const recordRows = `CREATE TABLE records (app_id text, score bigint NOT NULL);
 INSERT INTO records VALUES ('a', 3), ('a', 1), ('a', -1), ('b', 2), ('o''b"--', 7), ('', 9);`
 
 func TestQueriesOnPostgres(t *testing.T) {
@@ -91,7 +105,7 @@ func TestQueriesOnPostgres(t *testing.T) {
 	for range 1000 {
 		group.Go(func() {
 			a, err := tryFetch(t.Context(), client, s.URL("slow?low=0"))
-			if err != nil || a.status != http.StatusOK || string(a.body) != `{"return_code":"SUCCESS","data":[{"n":5}]}` {
+			if err != nil || a.status != http.StatusOK || string(a.body) != `{"data":[{"n":5}]}` {
 				t.Errorf("%d %s, %v", a.status, a.body, err)
 			}
 		})
@@ -139,29 +153,49 @@ func TestQueriesOnSQLite(t *testing.T) {
 	testQueries(t, s.URL(""))
 }
 
+// queryCase is a request of testQueries.
+type queryCase struct {
+	path   string
+	status int
+	want   string // of the body, or of the problem's detail
+}
+
+// shapes are requests for answers in other envelopes, and with fewer fields.
+func shapes() []queryCase {
+	return []queryCase{
+		{"one?low=9&fields=score", 200, `{"score":9}`},
+		{"one?low=8&high=8&fields=score", 404, "no row has these values"},
+		{"one?low=9&fields=nothing", 400, "the known fields are app_id,score"},
+		{"bare?low=3", 200, `[{"app_id":"o'b\"--","score":7},{"app_id":"","score":9}]`},
+		{"bare?low=3&fields=app_id", 200, `[{"app_id":"o'b\"--"},{"app_id":""}]`},
+		{"bare?low=99", 200, `[]`},
+		{"bare?low=99&fields=nothing", 400, "the known fields are app_id,score"},
+		{"coded?low=7", 200, `{"return_code":"SUCCESS","data":[{"app_id":"","score":9}]}`},
+		{"coded?low=99", 200, `{"return_code":"FAIL","data":[]}`},
+		{"some?fields=score&fields=", 200, `{"data":[{"score":1},{"score":2},{"score":3}]}`},
+		{"some?fields=app_id", 400, "the known fields are score"},
+	}
+}
+
 // testQueries sends requests to which all databases give the same answers.
 func testQueries(t *testing.T, base string) {
 	t.Helper()
-	for _, c := range []struct {
-		path   string
-		status int
-		want   string // of the body, or of the problem's detail
-	}{
-		{"records?app_id=a", 200, `{"return_code":"SUCCESS","data":[{"app_id":"a","score":1},{"app_id":"a","score":3}]}`},
-		{"v1/records?app_id=b", 200, `{"return_code":"SUCCESS","data":[{"app_id":"b","score":2}]}`},
-		{"records?app_id=" + url.QueryEscape(`o'b"--`), 200, `{"return_code":"SUCCESS","data":[{"app_id":"o'b\"--","score":7}]}`},
-		{"records?app_id=" + url.QueryEscape(`' OR '1'='1`), 200, `{"return_code":"FAIL","data":[]}`},
-		{"records?app_id=", 200, `{"return_code":"SUCCESS","data":[{"app_id":"","score":9}]}`},
+	for _, c := range append(shapes(), []queryCase{
+		{"records?app_id=a", 200, `{"data":[{"app_id":"a","score":1},{"app_id":"a","score":3}]}`},
+		{"v1/records?app_id=b", 200, `{"data":[{"app_id":"b","score":2}]}`},
+		{"records?app_id=" + url.QueryEscape(`o'b"--`), 200, `{"data":[{"app_id":"o'b\"--","score":7}]}`},
+		{"records?app_id=" + url.QueryEscape(`' OR '1'='1`), 200, `{"data":[]}`},
+		{"records?app_id=", 200, `{"data":[{"app_id":"","score":9}]}`},
 		{"records", 400, "parameter app_id is missing"},
 		{"records?app_id=%00", 400, "app_id must be UTF-8 text without NUL"},
 		{"records?app_id=%bf%27", 400, "app_id must be UTF-8 text without NUL"},
 		{"slow?low=0;drop", 400, "low must be a whole number of at most 64 bits"},
-		{"kept?low=2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`},
+		{"kept?low=2", 200, `{"data":[{"score":3},{"score":7},{"score":9}]}`},
 		{"kept?low=-5", 500, "exceeds the limit"},
-		{"some", 200, `{"return_code":"SUCCESS","data":[{"score":1},{"score":2},{"score":3}]}`},
-		{"some?low=1&apps=a", 200, `{"return_code":"SUCCESS","data":[{"score":3}]}`},
-		{"some?apps=b&apps=&apps=" + url.QueryEscape(`o'b"--`), 200, `{"return_code":"SUCCESS","data":[{"score":2},{"score":7},{"score":9}]}`},
-		{"some?apps=a,b", 200, `{"return_code":"FAIL","data":[]}`},
+		{"some", 200, `{"data":[{"score":1},{"score":2},{"score":3}]}`},
+		{"some?low=1&apps=a", 200, `{"data":[{"score":3}]}`},
+		{"some?apps=b&apps=&apps=" + url.QueryEscape(`o'b"--`), 200, `{"data":[{"score":2},{"score":7},{"score":9}]}`},
+		{"some?apps=a,b", 200, `{"data":[]}`},
 		{"some?apps=a&apps=b&apps=c&apps=d", 400, "apps has more than 3 values"},
 		{"some?apps=a&low=", 400, "low must be a whole number"},
 		{"one?low=7&high=8", 200, `{"app_id":"o'b\"--","score":7}`},
@@ -169,8 +203,8 @@ func testQueries(t *testing.T, base string) {
 		{"one?low=8&high=8", 404, "no row has these values"},
 		{"one?low=1", 500, "several rows"},
 		{"one", 400, "parameter low is missing"},
-		{"kept?low=%2B2", 200, `{"return_code":"SUCCESS","data":[{"score":3},{"score":7},{"score":9}]}`}, // the same as low=2
-	} {
+		{"kept?low=%2B2", 200, `{"data":[{"score":3},{"score":7},{"score":9}]}`}, // the same as low=2
+	}...) {
 		a := fetch(t, base+c.path)
 		body := string(a.body)
 		if c.status != 200 {
@@ -186,6 +220,7 @@ func testQueries(t *testing.T, base string) {
 			t.Errorf("%s: %d %s, want %d %s", c.path, a.status, body, c.status, c.want)
 		}
 	}
+	testBareFeed(t, base)
 	if again := fetch(t, base+"some?apps=a&apps=b&apps=b&low=0"); again.header.Get("Spillway-Source") != "memory" {
 		t.Errorf("the values of the default in another order: %v", again.header)
 	}
@@ -205,6 +240,37 @@ func testQueries(t *testing.T, base string) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusNotModified {
 		t.Errorf("with the answer's ETag: %d", resp.StatusCode)
+	}
+}
+
+// testBareFeed walks a feed of bare arrays by its links, at an alias and with fields.
+func testBareFeed(t *testing.T, base string) {
+	t.Helper()
+	at, got := base+"v1/list?limit=2&fields=score,score&offset=1", ""
+	for at != "" {
+		a := fetch(t, at)
+		got += string(a.body)
+		reference, found := strings.CutSuffix(strings.TrimPrefix(a.header.Get("Link"), "<"), `>; rel="next"`)
+		from, err := url.Parse(at)
+		if err != nil || a.status != http.StatusOK {
+			t.Fatalf("%s: %d %s, %v", at, a.status, a.body, err)
+		}
+		if at = ""; found {
+			next, err := from.Parse(reference)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at = next.String()
+		}
+	}
+	if want := `[{"score":7},{"score":3}][{"score":2},{"score":1}][{"score":-1}]`; got != want {
+		t.Errorf("by links: %s, want %s", got, want)
+	}
+	if a := fetch(t, base+"list?fields=nothing"); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "the known fields are app_id,score") {
+		t.Errorf("unknown field: %d %s", a.status, a.body)
+	}
+	if a := fetch(t, base+"list?limit=1"); string(a.body) != `[{"app_id":"","score":9}]` {
+		t.Errorf("all fields: %s", a.body)
 	}
 }
 

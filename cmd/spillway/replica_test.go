@@ -80,13 +80,13 @@ func (c *replicaCase) answers(t *testing.T, path, want string) bool {
 // item reports whether a query is answered by the replica, or, if replica is false, by the primary.
 func (c *replicaCase) item(t *testing.T, id int, replica bool) bool {
 	t.Helper()
-	return c.answers(t, fmt.Sprintf("item?id=%d", id), fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"replica":%v}]}`, id, replica))
+	return c.answers(t, fmt.Sprintf("item?id=%d", id), fmt.Sprintf(`{"data":[{"id":%d,"replica":%v}]}`, id, replica))
 }
 
 // list is item for a feed.
 func (c *replicaCase) list(t *testing.T, replica bool) bool {
 	t.Helper()
-	return c.answers(t, "list", fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":3,"replica":%v},{"id":2,"replica":%[1]v},{"id":1,"replica":%[1]v}]}`, replica))
+	return c.answers(t, "list", fmt.Sprintf(`{"data":[{"id":3,"replica":%v},{"id":2,"replica":%[1]v},{"id":1,"replica":%[1]v}]}`, replica))
 }
 
 // TestReplica: reads go to the replica, to the primary while the replica is down, and to the
@@ -275,7 +275,7 @@ func TestReplicaOnMariaDB(t *testing.T) {
 `, url(primary))
 	answers := func(id, server int) bool {
 		a := fetch(t, s.URL("newest"))
-		return string(a.body) == fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"server":%d}]}`, id, server)
+		return string(a.body) == fmt.Sprintf(`{"data":[{"id":%d,"server":%d}]}`, id, server)
 	}
 	lag := `spillway_replica_lag_seconds{database="mysql://reader:***@` + replica.Addr() + `/test"}`
 	eventually(t, "the replica answers", func() bool { return answers(1, 2) })

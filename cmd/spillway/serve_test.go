@@ -56,6 +56,7 @@ func configuration(t *testing.T, feed string) string {
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	text := `feeds:
   - path: /goodslist
+    envelope: return_code
     sql: SELECT orders.id, orders.createtime, orders.goods_name, users.nickname, users.mobileno FROM orders JOIN users ON users.id = orders.users_id
     ` + strings.ReplaceAll(feed, "\n", "\n    ") + "\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -165,6 +166,9 @@ func TestFreightOnPostgres(t *testing.T) {
 	if a := fetch(t, app.URL("goodslist?offset=10000000")); string(a.body) != `{"return_code":"FAIL","data":[]}` {
 		t.Errorf("after the last row: %s", a.body)
 	}
+	if a := fetch(t, app.URL("goodslist?limit=1&fields=nickname,id")); !strings.HasPrefix(string(a.body), fmt.Sprintf(`{"return_code":"SUCCESS","data":[{"id":%d,"nickname":"`, id+1)) {
+		t.Errorf("two fields: %s", a.body)
+	}
 	if a := fetch(t, app.URL("goodslist?offset=0;drop%20table%20users")); a.status != http.StatusBadRequest {
 		t.Errorf("injection: %d %s", a.status, a.body)
 	}
@@ -225,7 +229,7 @@ func TestDatabaseDownAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	app.WaitReady(t)
-	if a := fetch(t, app.URL("numbers?limit=1")); !strings.HasPrefix(string(a.body), `{"return_code":"SUCCESS","data":[{"n":50}]`) {
+	if a := fetch(t, app.URL("numbers?limit=1")); !strings.HasPrefix(string(a.body), `{"data":[{"n":50}]`) {
 		t.Errorf("%s", a.body)
 	}
 }

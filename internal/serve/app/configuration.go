@@ -25,6 +25,7 @@ func BuiltIn() config.Config {
 	cfg.Probes = true
 	f, d := config.DefaultFeed(), freight.DefaultFeed()
 	f.Path, f.Aliases, f.SQL, f.Key = d.Path, d.Aliases, d.SQL, config.Keys{{Name: d.Key}}
+	f.Envelope = "return_code"
 	cfg.Feeds = []config.Feed{f}
 	for _, d := range freight.DefaultStreams() {
 		cfg.Streams = append(cfg.Streams, builtInStream(d))

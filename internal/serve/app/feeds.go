@@ -20,6 +20,7 @@ type feedPart struct {
 	cfg      config.Feed
 	settings feed.Config
 	source   feed.Source
+	columns  func() []string
 	feed     atomic.Pointer[feed.Feed] // nil before it is started
 }
 
@@ -31,12 +32,17 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	}
 	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate.Entrance(), a.log)}
 	p.settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
+	if p.settings.Envelope == feed.EnvelopeNone {
+		p.settings.CursorMax = min(linkCursorMax, p.settings.CursorMax)
+	}
 	p.settings.Refreshes, p.settings.ValueCalls, p.settings.Down = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2), st.down
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
 	p.reads = []*store{st}
-	if p.source, err = st.feed(p.settings.Definition); err != nil {
+	primary, err := st.feed(p.settings.Definition)
+	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
 	}
+	p.source, p.columns = primary, primary.Columns
 	if r := a.replica; r != nil && c.Database == "" {
 		replica, err := r.store.feed(p.settings.Definition)
 		if err != nil {
@@ -44,7 +50,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 		}
 		p.settings.Down = func(ctx context.Context) bool { return st.down(ctx) && r.store.down(ctx) }
 		p.reads = append(p.reads, r.store)
-		p.source = &feed.Replicated{Replica: replica, Primary: p.source, Switch: r.reads, Timeout: p.settings.Timeout, StaleMax: p.settings.StaleMax}
+		p.source = &feed.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: p.settings.Timeout, StaleMax: p.settings.StaleMax}
 	}
 	return p, nil
 }
@@ -72,6 +78,21 @@ func (p *feedPart) close() {
 	}
 }
 
+// linkCursorMax is the length of the longest cursor in a header, in characters. Proxies limit
+// the headers of a response: nginx to 4 KiB by default.
+const linkCursorMax = 2048
+
+// envelopeOf converts the envelope of a valid configuration.
+func envelopeOf(name string) feed.Envelope {
+	switch name {
+	case "none":
+		return feed.EnvelopeNone
+	case "return_code":
+		return feed.EnvelopeCode
+	}
+	return feed.EnvelopeData
+}
+
 // feedConfig converts a feed's configuration.
 func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Config {
 	d := feed.Definition{Name: c.Path, SQL: c.SQL}
@@ -93,6 +114,7 @@ func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Con
 		OffsetMax:  c.OffsetMax,
 		WaitersMax: c.WaitersMax,
 		WindowsMax: c.WindowsMax,
+		Envelope:   envelopeOf(c.Envelope),
 		SweepShare: c.SweepShare,
 		SweepBytes: c.SweepBytes,
 		Gate:       gate,

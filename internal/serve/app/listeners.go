@@ -8,6 +8,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/server"
 )
 
@@ -82,17 +83,21 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 	for _, p := range r.feeds {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
 			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{
-				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(),
+				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(), Columns: p.columns(),
 				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
 			})
 		}
 	}
 	for _, p := range r.queries {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
-			cfg.Queries = append(cfg.Queries, server.QueryRoute{
-				Paths: p.down.Reads, Access: access, Query: p.query, One: p.cfg.One,
+			route := server.QueryRoute{
+				Paths: p.down.Reads, Access: access, Query: p.query, Envelope: envelopeOf(p.cfg.Envelope), Columns: p.columns(),
 				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
-			})
+			}
+			if p.cfg.One {
+				route.Envelope = feed.EnvelopeOne
+			}
+			cfg.Queries = append(cfg.Queries, route)
 		}
 	}
 	for _, p := range a.streams {

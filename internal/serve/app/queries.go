@@ -14,8 +14,9 @@ import (
 // queryPart is a configured query.
 type queryPart struct {
 	*part
-	cfg   config.Query
-	query *query.Query
+	cfg     config.Query
+	query   *query.Query
+	columns func() []string
 }
 
 // openRedis opens Redis if it is configured.
@@ -50,7 +51,7 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
-	p := &queryPart{part: newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check), cfg: c}
+	p := &queryPart{part: newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check), cfg: c, columns: primary.Columns}
 	p.reads = []*store{st}
 	var source query.Source = primary
 	if r := a.replica; r != nil && c.Database == "" {

@@ -87,6 +87,7 @@ type Feed struct {
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" doc:"output columns that order the feed: unique together, NOT NULL, immutable; descending unless followed by asc"`
+	Envelope   string        `yaml:"envelope" enum:"data,none,return_code" doc:"shape of the answer: rows and next in an object (data), an array of rows with next in the header Link (none), or an object with return_code"`
 	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid; claim.NAME is a claim of the JWT"`
 	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"what requests need: as auth.reads says (default), nothing (open), one of auth.keys, a JWT, or either (any)"`
 	Window     int           `yaml:"window" range:"1..100000" doc:"newest rows kept encoded in memory" over:"older rows are read from the database"`
@@ -113,6 +114,7 @@ type Query struct {
 	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
 	Params     QueryParams   `yaml:"params" doc:"NAME: TYPE, as in feeds, or NAME: {type, default, list_max}: optional if it has a default; with list_max (1 to 1000) a list of up to that many values"`
 	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"as in feeds"`
+	Envelope   string        `yaml:"envelope" enum:"data,none,return_code" doc:"as in feeds; without effect with one"`
 	One        bool          `yaml:"one" doc:"the response is the only row as an object, or 404; rows_max is 1"`
 	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows per answer" over:"500 'result-too-large'; 'spillway_query_execution_errors_total'"`
 	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes per answer" over:"as rows_max"`

@@ -65,6 +65,7 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 func DefaultQuery() Query {
 	return Query{
 		Auth:       authDefault,
+		Envelope:   "data",
 		RowsMax:    1000,
 		BytesMax:   1 << 20,
 		Timeout:    2 * time.Second,
@@ -79,6 +80,7 @@ func DefaultQuery() Query {
 func DefaultFeed() Feed {
 	return Feed{
 		Auth:       authDefault,
+		Envelope:   "data",
 		Window:     200,
 		Refresh:    100 * time.Millisecond,
 		IdleAfter:  2 * time.Second,

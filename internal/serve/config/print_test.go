@@ -86,6 +86,7 @@ feeds:
       SELECT '$${x}'
       FROM t
     key: [id, day asc]
+    envelope: data
     params: {city: text, "no": integer}
     auth: default
     window: 200

@@ -15,8 +15,11 @@ import (
 // paramTypes are the parameter types of the engines.
 const paramTypes = "text,integer,real,boolean,timestamp,uuid"
 
-// pageParams are query parameters that select a page.
-const pageParams = "offset,limit,before"
+// The query parameters that a feed or a query has anyway.
+const (
+	feedReserved  = "limit,offset,before,fields"
+	queryReserved = "fields"
+)
 
 // feed checks one feed. paths maps each path to the key that has it.
 func (v *validator) feed(at string, f Feed, paths map[string]string) {
@@ -28,7 +31,7 @@ func (v *validator) feed(at string, f Feed, paths map[string]string) {
 		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
 	}
 	v.key(yaml.Join(at, "key"), f.Key)
-	v.params(yaml.Join(at, "params"), f.Params, pageParams)
+	v.params(yaml.Join(at, "params"), f.Params, feedReserved)
 	if f.Limit > f.LimitMax {
 		v.add(yaml.Join(at, "limit"), fmt.Sprintf("must not be larger than limit_max, which is %d", f.LimitMax), fmt.Sprint(f.Limit))
 	}
@@ -116,15 +119,15 @@ func isColumn(name string) bool {
 	return name != ""
 }
 
-// params checks a statement's parameters. taken are reserved names.
-func (v *validator) params(at string, params Params, taken string) {
+// params checks a statement's parameters.
+func (v *validator) params(at string, params Params, reserved string) {
 	for _, p := range params {
 		path := yaml.Join(at, yaml.Printable(p.Name))
 		if !yaml.IsIdentifier(strings.TrimPrefix(p.Name, claimPrefix)) {
 			v.add(path, "must be a name of letters, digits and _ that does not start with a digit", "")
 		}
-		if taken != "" && slices.Contains(strings.Split(taken, ","), p.Name) {
-			v.add(path, "must have another name: "+taken+" select the page", "")
+		if slices.Contains(strings.Split(reserved, ","), p.Name) {
+			v.add(path, "must have another name, here and in sql; reserved: "+strings.ReplaceAll(reserved, ",", ", "), "")
 		}
 		if !slices.Contains(strings.Split(paramTypes, ","), p.Type) {
 			v.add(path, "must be "+orList(paramTypes), p.Type)
@@ -158,7 +161,7 @@ func (v *validator) queryParams(at string, params QueryParams) {
 	for _, q := range params {
 		path := yaml.Join(at, yaml.Printable(q.Name))
 		known := len(v.found)
-		v.params(at, Params{{Name: q.Name, Type: q.Type}}, "")
+		v.params(at, Params{{Name: q.Name, Type: q.Type}}, queryReserved)
 		if q.ListMax < 0 || q.ListMax > listMax {
 			v.add(yaml.Join(path, "list_max"), fmt.Sprintf("must be from 0 to %d", listMax), strconv.Itoa(q.ListMax))
 		}

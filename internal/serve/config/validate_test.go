@@ -104,7 +104,10 @@ func TestValidateRefusesFeed(t *testing.T) {
 	refused(`key: must not repeat a column, not "ID"`, func(f *Feed) { f.Key = Keys{{Name: "id"}, {Name: "ID"}} })
 	refused("params.?: must be a name of letters", func(f *Feed) { f.Params = Params{{"a b", "text"}} })
 	refused("params.a-b: must be a name of letters", func(f *Feed) { f.Params = Params{{"a-b", "text"}} })
-	refused("params.offset: must have another name", func(f *Feed) { f.Params = Params{{"offset", "text"}} })
+	for _, name := range []string{"limit", "offset", "before", "fields"} {
+		refused("params."+name+": must have another name, here and in sql; reserved: limit, offset, before, fields", func(f *Feed) { f.Params = Params{{name, "text"}} })
+	}
+	refused(`envelope: must be data, none or return_code, not "array"`, func(f *Feed) { f.Envelope = "array" })
 	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{"a", "string"}} })
 	refused(`limit: must not be larger than limit_max, which is 100, not "101"`, func(f *Feed) { f.Limit = 101 })
 	refused(`stale_max: must not be shorter than refresh, which is 31s, not "30s"`, func(f *Feed) { f.Refresh, f.IdleAfter = 31*time.Second, time.Minute })
@@ -129,6 +132,7 @@ func TestValidateQueryParams(t *testing.T) {
 			{Name: "c", Type: "integer", Default: Literals{"+7"}, ListMax: 1000},
 			{Name: "limit", Type: "uuid", ListMax: 2},
 		},
+		"queries[0].params.fields: must have another name, here and in sql; reserved: fields":               {{Name: "fields", Type: "text"}},
 		"queries[0].params.?: must be a name of letters":                                                    {{Name: "a b", Type: "text"}},
 		`queries[0].params.a: must be text, integer, real, boolean, timestamp or uuid`:                      {{Name: "a", Type: "decimal", Default: Literals{"1"}}},
 		`queries[0].params.a.list_max: must be from 0 to 1000, not "1001"`:                                  {{Name: "a", Type: "text", ListMax: 1001}},

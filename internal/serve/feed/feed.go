@@ -45,8 +45,8 @@ import (
 	"spillway/internal/serve/queue"
 )
 
-// Config is a feed's configuration. All fields but CursorMax are required; package config
-// has the defaults.
+// Config is a feed's configuration. All fields but CursorMax and Envelope are required;
+// package config has the defaults.
 type Config struct {
 	Definition
 	Window     int             // newest rows kept in memory
@@ -60,6 +60,7 @@ type Config struct {
 	WaitersMax int             // requests waiting at once, per value of the parameters
 	WindowsMax int             // windows kept at once
 	CursorMax  int             // characters of a page's Next, up to CursorMax; 0: CursorMax
+	Envelope   Envelope        // of all answers
 	SweepShare float64         // share of one connection's time spent counting rows
 	SweepBytes int             // memory of the counts
 	Gate       *queue.Entrance // bounds statements for pages and counts, not refreshes; nil: open

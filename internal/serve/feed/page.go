@@ -35,11 +35,12 @@ const (
 
 // Page is some of a feed's rows, newest first.
 type Page struct {
-	Data   []byte    // the rows as JSON objects, commas between them; not to be changed
-	Rows   int       // how many
-	Next   string    // the cursor for the rows that follow; "" when there are none
-	Source From      //
-	ReadAt time.Time // the rows are no older than this
+	Data     []byte    // the rows as JSON objects, commas between them; not to be changed
+	Rows     int       // how many
+	Next     string    // the cursor for the rows that follow; "" when there are none
+	Source   From      //
+	Envelope Envelope  // what Append writes around the rows
+	ReadAt   time.Time // the rows are no older than this
 
 	// CountedAt is the time of the oldest count that was used to find an offset beyond the
 	// window. It is zero if the offset is exact.
@@ -47,7 +48,8 @@ type Page struct {
 
 	Rendered *Rendered // of the window's first page in its default size; else nil
 
-	tag uint64 // what Tag returns, if it is known already; else 0
+	tag      uint64     // what Tag returns, if it is known already; else 0
+	selected *selection // of its fields; nil: all
 }
 
 // Rendered is a page as it is sent. A snapshot renders its first page once, because most
@@ -59,44 +61,44 @@ type Rendered struct {
 	Forms compress.Forms // Body compressed
 }
 
-// The JSON object around a page's rows.
-const (
-	pageOpen  = `{"return_code":"SUCCESS","data":[`
-	pageNext  = `],"next":"`
-	pageEnd   = `"}`
-	pageLast  = `]}`
-	pageEmpty = `{"return_code":"FAIL","data":[]}`
-)
-
-// Append appends the page as a JSON object.
+// Append appends the page as JSON.
 func (p *Page) Append(dst []byte) []byte {
-	if p.Rows == 0 {
-		return append(dst, pageEmpty...)
+	open, end, next := p.around()
+	dst = append(dst, open...)
+	if p.selected == nil {
+		dst = append(dst, p.Data...)
+	} else {
+		rows := projection{fields: p.selected.fields, rows: p.Data}
+		for piece := rows.next(); piece != nil; piece = rows.next() {
+			dst = append(dst, piece...)
+		}
 	}
-	dst = append(append(dst, pageOpen...), p.Data...)
-	if p.Next == "" {
-		return append(dst, pageLast...)
+	if !next {
+		return append(dst, end...)
 	}
 	return append(append(append(dst, pageNext...), p.Next...), pageEnd...) // base64url: needs no escaping
 }
 
-// AppendFrame appends what Append puts around the rows of a page, which must have some, and
-// returns where in dst the rows belong.
+// AppendFrame appends what Append puts around the rows of a page, and returns where in dst
+// the rows belong.
 func (p *Page) AppendFrame(dst []byte) (frame []byte, rowsAt int) {
+	open, _, _ := p.around()
 	bare := *p
 	bare.Data = nil
-	return bare.Append(dst), len(dst) + len(pageOpen)
+	return bare.Append(dst), len(dst) + len(open)
 }
 
 // Size returns how many bytes Append appends.
 func (p *Page) Size() int {
-	switch {
-	case p.Rows == 0:
-		return len(pageEmpty)
-	case p.Next == "":
-		return len(pageOpen) + len(p.Data) + len(pageLast)
+	open, end, next := p.around()
+	size := len(open) + len(p.Data)
+	if p.selected != nil {
+		size = len(open) + p.selected.size
 	}
-	return len(pageOpen) + len(p.Data) + len(pageNext) + len(p.Next) + len(pageEnd)
+	if next {
+		return size + len(pageNext) + len(p.Next) + len(pageEnd)
+	}
+	return size + len(end)
 }
 
 // Tag returns a hash of the page's content, equal on every replica for equal content.
@@ -104,7 +106,7 @@ func (p *Page) Tag() uint64 {
 	if p.tag != 0 {
 		return p.tag
 	}
-	return xxhash.Sum64(p.Data) ^ (xxhash.Sum64String(p.Next)*31 + 1)
+	return p.tagOf(xxhash.Sum64(p.Data))
 }
 
 // AppendETag appends the entity tag of content with that hash.
@@ -164,6 +166,7 @@ func (f *Feed) answered(p Page, err error) (Page, error) {
 	switch {
 	case err == nil:
 		f.counters.databasePages.Add(1)
+		p.Envelope = f.cfg.Envelope
 		return p, nil
 	case errors.Is(err, ErrCursor), errors.Is(err, param.ErrValue):
 		return Page{}, err

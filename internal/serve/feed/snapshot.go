@@ -15,6 +15,7 @@ type snapshot struct {
 	index   map[Key]int    // position of each key
 	cursors map[string]int // position of each cursor: one in the window needs no decoding
 	usual   int            // the default page size
+	shape   Envelope       // of the pages
 	tags    []uint64       // hashes of the pages of that size, by start
 	first   *Rendered      // the page of that size at the start; nil if it has no rows
 	full    bool           // the window's limit was reached; older rows may exist
@@ -24,7 +25,7 @@ type snapshot struct {
 
 // newSnapshot makes a snapshot of rows, which it keeps. If nothing has changed since
 // previous, it shares that snapshot's memory.
-func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int, readAt time.Time, previous *snapshot) (*snapshot, error) {
+func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int, shape Envelope, readAt time.Time, previous *snapshot) (*snapshot, error) {
 	full := rows.Len() >= window
 	if previous != nil && previous.full == full && bytes.Equal(previous.rows.Data, rows.Data) && slices.Equal(previous.rows.Keys, rows.Keys) {
 		same := *previous
@@ -34,6 +35,7 @@ func newSnapshot(rows Rows, window, usual int, fingerprint uint32, cursorMax int
 	s := &snapshot{
 		rows:    rows,
 		usual:   usual,
+		shape:   shape,
 		tags:    make([]uint64, rows.Len()),
 		next:    make([]string, rows.Len()),
 		index:   make(map[Key]int, rows.Len()),
@@ -94,7 +96,7 @@ func (s *snapshot) page(start, limit int) (Page, bool) {
 		}
 		start, end = min(start, n), n
 	}
-	p := Page{Data: s.rows.Slice(start, end), Rows: end - start, Source: FromWindow, ReadAt: s.readAt}
+	p := Page{Data: s.rows.Slice(start, end), Rows: end - start, Source: FromWindow, ReadAt: s.readAt, Envelope: s.shape}
 	if end > start && (end < n || s.full) {
 		if p.Next = s.next[end-1]; p.Next == "" {
 			return Page{}, false

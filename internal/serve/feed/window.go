@@ -306,7 +306,7 @@ func (w *window) refresh() error {
 	case previous != nil && at.Before(previous.readAt):
 		s = previous.park(false) // a replica's rows are older: the window does not go back
 	default:
-		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, f.cfg.CursorMax, at, previous)
+		s, err = newSnapshot(rows, f.cfg.Window, f.cfg.Limit, f.fingerprint, f.cfg.CursorMax, f.cfg.Envelope, at, previous)
 	}
 	f.counters.refreshed(time.Since(start), err)
 	w.publish(s, err)

@@ -264,7 +264,7 @@ func TestDuplicateKeysAreRefused(t *testing.T) {
 		rows.Data = append(rows.Data, "{}"...)
 		rows.End(key(7))
 	}
-	if _, err := newSnapshot(rows, 10, 10, 1, CursorMax, time.Unix(0, 0), nil); err == nil {
+	if _, err := newSnapshot(rows, 10, 10, 1, CursorMax, EnvelopeData, time.Unix(0, 0), nil); err == nil {
 		t.Error("two rows of one key made a window")
 	}
 }

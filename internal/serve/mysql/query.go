@@ -83,6 +83,9 @@ func (q *Query) Check(ctx context.Context) error {
 	return nil
 }
 
+// Columns returns the names of the statement's columns at the last Check or later.
+func (q *Query) Columns() []string { return q.expansions[0].Columns() }
+
 // queryRows encodes the rows of a query.
 type queryRows struct {
 	rows  *query.Rows

@@ -59,6 +59,18 @@ func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns
 	return c, nil
 }
 
+// names returns the names of the columns; none of nil.
+func (c *columns) names() []string {
+	if c == nil {
+		return nil
+	}
+	names := make([]string, len(c.fields))
+	for i, field := range c.fields {
+		names[i] = field.Name
+	}
+	return names
+}
+
 // matches reports whether fields are those that c was made for.
 func (c *columns) matches(fields []pgconn.FieldDescription) bool {
 	if len(fields) != len(c.fields) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -21,6 +22,8 @@ type Feed struct {
 	db   *DB
 	def  feed.Definition
 	body string // the SELECT with its parameters numbered and cast
+
+	checked atomic.Pointer[columns] // by Check
 
 	mu         sync.Mutex
 	statements map[shape]*statement // at most a few dozen, because shape.rows is a power of two
@@ -129,6 +132,9 @@ func (f *Feed) arguments(r feed.Range) ([][]byte, error) {
 	}
 	return append(args, strconv.AppendInt(nil, int64(r.Limit), 10), strconv.AppendInt(nil, int64(r.Skip), 10)), nil
 }
+
+// Columns returns the names of the statement's columns at the last Check.
+func (f *Feed) Columns() []string { return f.checked.Load().names() }
 
 func (f *Feed) writer() *writer {
 	return &writer{def: f.def, body: f.body, used: len(f.def.Params)}

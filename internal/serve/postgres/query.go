@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -20,6 +21,7 @@ type Query struct {
 	db        *DB
 	def       query.Definition
 	statement *statement
+	checked   atomic.Pointer[columns] // by Check
 }
 
 var _ query.Source = (*Query)(nil)
@@ -88,7 +90,10 @@ func (q *Query) Check(ctx context.Context) error {
 		return fmt.Errorf("query %s: %w; write = ANY(:%[3]s) instead of IN (:%[3]s)", q.def.Name, err, q.def.Params[list].Name)
 	}
 	if err == nil {
-		_, err = q.statement.columns(description.Fields)
+		var c *columns
+		if c, err = q.statement.columns(description.Fields); err == nil {
+			q.checked.Store(c)
+		}
 	}
 	if err == nil {
 		_, err = explain(ctx, conn.Conn().PgConn(), q.statement.sql, len(q.def.Params))
@@ -101,6 +106,9 @@ func (q *Query) Check(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Columns returns the names of the statement's columns at the last Check.
+func (q *Query) Columns() []string { return q.checked.Load().names() }
 
 // queryRows encodes the rows of a query.
 type queryRows struct {

@@ -6,14 +6,22 @@ import (
 	"testing"
 
 	"github.com/valyala/fasthttp"
+
+	"spillway/internal/serve/feed"
 )
 
 // TestHitAllocatesNothing holds for the whole handler, as fasthttp calls it.
 func TestHitAllocatesNothing(t *testing.T) {
-	cached := openQuery(t, &answers{rows: 40}, nil)
-	_, s := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) {
-		c.Queries = []QueryRoute{{Paths: []string{"/cached"}, Query: cached}}
-	})
+	for _, envelope := range []feed.Envelope{feed.EnvelopeData, feed.EnvelopeNone} {
+		cached := openQuery(t, &answers{rows: 40}, nil)
+		_, s := startShaped(t, &rows{n: 5000, pad: orderPad}, envelope, func(c *Config) {
+			c.Queries = []QueryRoute{{Paths: []string{"/cached"}, Query: cached, Envelope: envelope}}
+		})
+		hitAllocatesNothing(t, s)
+	}
+}
+
+func hitAllocatesNothing(t *testing.T, s *Server) {
 	for _, c := range []struct{ uri, accept string }{
 		{"/list", ""},
 		{"/list", "gzip, deflate, br, zstd"},

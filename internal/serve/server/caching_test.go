@@ -241,7 +241,7 @@ func TestCompressedAnswers(t *testing.T) {
 	url, s := start(t, &rows{n: 1}, func(c *Config) {
 		c.Queries = []QueryRoute{
 			{Paths: []string{"/q"}, Query: cached, Caching: SharedCaching{MaxAge: 2 * time.Hour, StaleWhileRevalidate: time.Minute}},
-			{Paths: []string{"/one"}, Query: single, One: true, Caching: SharedCaching{MaxAge: time.Minute}},
+			{Paths: []string{"/one"}, Query: single, Envelope: feed.EnvelopeOne, Caching: SharedCaching{MaxAge: time.Minute}},
 			{Paths: []string{"/fresh"}, Query: fresh},
 		}
 	})
@@ -288,7 +288,7 @@ func TestCacheHeaders(t *testing.T) {
 	url, _ := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) {
 		c.CORSOrigins, c.ReadKeys = []string{"https://app.example"}, []string{"0123456789abcdef"}
 		closed := openQuery(t, &answers{rows: 20}, nil)
-		c.Queries = []QueryRoute{{Paths: []string{"/closed"}, Access: Key, Query: closed}, {Paths: []string{"/none"}, One: true, Query: openQuery(t, &answers{}, nil)}}
+		c.Queries = []QueryRoute{{Paths: []string{"/closed"}, Access: Key, Query: closed}, {Paths: []string{"/none"}, Envelope: feed.EnvelopeOne, Query: openQuery(t, &answers{}, nil)}}
 	})
 	key := []string{"Authorization", "Bearer 0123456789abcdef"}
 	for _, c := range []struct {

@@ -26,6 +26,7 @@ type feedHandler struct {
 	params    []feed.Param
 	limitMax  int
 	offsetMax int
+	columns   feed.Columns
 	control   []byte // Cache-Control
 }
 
@@ -33,7 +34,7 @@ func newFeedHandler(s *Server, r FeedRoute) *feedHandler {
 	_, limitMax, offsetMax := r.Feed.Limits()
 	return &feedHandler{
 		server: s, feed: r.Feed, params: r.Feed.Params(), limitMax: limitMax, offsetMax: offsetMax,
-		control: r.Caching.control(r.Access),
+		columns: r.Columns, control: r.Caching.control(r.Access),
 	}
 }
 
@@ -44,11 +45,17 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.server.problem(ctx, badRequest, problem)
 		return
 	}
+	fields, err := fieldsOf(ctx, h.columns)
+	if err != nil {
+		h.fail(ctx, err)
+		return
+	}
 	p, err := h.feed.Page(h.server.base, ctx.Time(), r)
 	if err != nil {
 		h.fail(ctx, err)
 		return
 	}
+	p.Select(fields)
 	h.write(ctx, &r, &p)
 }
 
@@ -126,6 +133,9 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 		return
 	}
 	header.SetContentTypeBytes(h.server.names.json)
+	if p.Envelope == feed.EnvelopeNone && p.Next != "" {
+		h.server.link(ctx, p.Next)
+	}
 	switch {
 	case body != nil:
 		ctx.Response.SetBodyRaw(body)

@@ -20,7 +20,8 @@ import (
 type queryHandler struct {
 	server   *Server
 	query    *query.Query
-	one      bool   // answer the object of the only row, or 404
+	envelope feed.Envelope // with EnvelopeOne, 404 without a row
+	columns  feed.Columns
 	control  []byte // Cache-Control
 	errors   query.LogLimit
 	rejected query.LogLimit // of values that the database rejects
@@ -33,8 +34,13 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.fail(ctx, err)
 		return
 	}
+	fields, err := fieldsOf(ctx, h.columns)
+	if err != nil {
+		h.fail(ctx, err)
+		return
+	}
 	if a := h.query.Cached(ctx.Time(), args); a != nil {
-		h.write(ctx, a, query.FromMemory)
+		h.write(ctx, a, query.FromMemory, fields)
 		return
 	}
 	waiting, stop := h.server.clientContext(ctx)
@@ -49,7 +55,7 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 			h.server.cfg.Log.Info("query answers again", "query", h.query.Name(), "unlogged", unlogged)
 		}
 	}
-	h.write(ctx, a, from)
+	h.write(ctx, a, from, fields)
 }
 
 // arguments appends the arguments of the query's parameters to args. They share the request's
@@ -77,8 +83,8 @@ func (h *queryHandler) arguments(ctx *fasthttp.RequestCtx, args []string) ([]str
 	return args, nil
 }
 
-func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from query.From) {
-	if h.one && a.Rows == 0 {
+func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from query.From, fields feed.Fields) {
+	if h.envelope == feed.EnvelopeOne && a.Rows == 0 {
 		h.server.problem(ctx, notFound, "no row has these values")
 		return
 	}
@@ -88,47 +94,39 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
 	header.SetCanonical(names.cacheControl, h.control)
 	header.SetCanonical(names.source, names.origins[from])
+	p := feed.NewPage(a.Data, a.Rows, a.Tag, h.envelope)
+	p.Select(fields)
 	var forms *compress.Forms
-	if h.query.Caches() {
+	if h.query.Caches() && !p.Selected() {
 		forms = &a.Forms
 	}
 	var plain func() []byte
 	if from == query.FromMemory { // only an answer that is used again is worth compressing
-		plain = func() []byte { return h.plain(a) }
+		plain = func() []byte { return p.Append(make([]byte, 0, p.Size())) }
 	}
-	body, send := h.server.represent(ctx, feed.AppendETag(room[:0], a.Tag), forms, plain)
+	body, send := h.server.represent(ctx, feed.AppendETag(room[:0], p.Tag()), forms, plain)
 	if !send {
 		h.query.CountNotModified()
 		return
 	}
 	header.SetContentTypeBytes(names.json)
-	switch {
-	case body != nil:
+	if body != nil {
 		ctx.Response.SetBodyRaw(body)
-	case h.one:
-		ctx.Response.SetBodyRaw(a.Data)
-	default:
-		h.server.setPage(ctx, &feed.Page{Data: a.Data, Rows: a.Rows})
+		return
 	}
-}
-
-// plain returns the body of the response with an answer.
-func (h *queryHandler) plain(a *query.Answer) []byte {
-	if h.one {
-		return a.Data
-	}
-	p := feed.Page{Data: a.Data, Rows: a.Rows}
-	return p.Append(make([]byte, 0, p.Size()))
+	h.server.setPage(ctx, &p)
 }
 
 // fail responds to the engine's error.
 func (h *queryHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	switch {
+	case errors.Is(err, feed.ErrRequest):
+		h.server.problem(ctx, badRequest, clientText(err))
 	case errors.Is(err, query.ErrRequest):
 		h.server.problem(ctx, badRequest, strings.TrimPrefix(err.Error(), query.ErrRequest.Error()+": "))
 	case errors.Is(err, query.ErrTooLarge):
 		detail := "the result exceeds the limit of this query; its owner can raise rows_max or bytes_max, or add a LIMIT"
-		if h.one {
+		if h.envelope == feed.EnvelopeOne {
 			detail = "the result has several rows, or exceeds bytes_max; the query's owner can add LIMIT 1, or raise bytes_max"
 		}
 		h.server.problem(ctx, resultTooLarge, detail)

@@ -90,7 +90,7 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 		}
 	}
 	h.Set("Access-Control-Allow-Origin", allowed)
-	h.Set("Access-Control-Expose-Headers", "ETag, Age, Retry-After, Spillway-Next-At, Spillway-Offset, Spillway-Reason, Spillway-Source, X-Request-Id")
+	h.Set("Access-Control-Expose-Headers", "ETag, Age, Link, Retry-After, Spillway-Next-At, Spillway-Offset, Spillway-Reason, Spillway-Source, X-Request-Id")
 	if ctx.IsOptions() && e != nil {
 		h.Set("Access-Control-Allow-Methods", e.allow)
 		h.Set("Access-Control-Allow-Headers", s.allowHeaders(e))
@@ -176,7 +176,7 @@ func (s *Server) trusts(a netip.Addr) bool {
 // names holds canonical header names and values as bytes. fasthttp uses them without
 // allocation or normalization.
 type names struct {
-	age, cacheControl, etag, source, offset, requestID, vary []byte
+	age, cacheControl, etag, source, offset, requestID, vary, link []byte
 
 	authorization, originHeader, idempotencyKey []byte
 
@@ -201,6 +201,7 @@ func newNames() names {
 		offset:       []byte("Spillway-Offset"),
 		requestID:    []byte("X-Request-Id"),
 		vary:         []byte("Vary"),
+		link:         []byte("Link"),
 
 		authorization:  []byte("Authorization"),
 		originHeader:   []byte("Origin"),

@@ -66,16 +66,18 @@ type FeedRoute struct {
 	Paths   []string
 	Access  Access
 	Feed    *feed.Feed
+	Columns feed.Columns  // that requests can select
 	Caching SharedCaching // with Access Open
 }
 
 // QueryRoute is where a query is served.
 type QueryRoute struct {
-	Paths   []string
-	Access  Access
-	Query   *query.Query
-	One     bool          // the response is the only row as an object, or 404
-	Caching SharedCaching // with Access Open
+	Paths    []string
+	Access   Access
+	Query    *query.Query
+	Envelope feed.Envelope // with EnvelopeOne the response is the only row, or 404
+	Columns  feed.Columns  // that requests can select
+	Caching  SharedCaching // with Access Open
 }
 
 // Server is the public listener. Use New, then Run once. Next and Switch replace its routes
@@ -153,7 +155,8 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		s.compressible(f.Paths[0])
 	}
 	for _, q := range cfg.Queries {
-		if err := s.addAll(q.Paths, (&queryHandler{server: s, query: q.Query, one: q.One, control: q.Caching.control(q.Access)}).serve); err != nil {
+		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
+		if err := s.addAll(q.Paths, h.serve); err != nil {
 			return nil, err
 		}
 		if q.Query.Caches() {

@@ -100,16 +100,22 @@ func (s *rows) Check(context.Context, int) error { return nil }
 // start serves n rows at /list and returns the base URL and the server.
 func start(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
 	t.Helper()
+	return startShaped(t, source, feed.EnvelopeData, change)
+}
+
+// startShaped is start with an envelope of the answers.
+func startShaped(t *testing.T, source *rows, envelope feed.Envelope, change func(*Config)) (string, *Server) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	f := feed.Open(feed.Config{
 		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
 		Window:     200, Refresh: 20 * time.Millisecond, IdleAfter: time.Minute, StaleMax: time.Minute, Timeout: time.Second,
-		Limit: 10, LimitMax: 100, OffsetMax: 1_000_000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20,
+		Limit: 10, LimitMax: 100, OffsetMax: 1_000_000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20, Envelope: envelope,
 		Gate: queue.NewGate(4).Entrance(), Log: log,
 	}, source)
 	t.Cleanup(f.Close)
 	cfg := Config{
-		Feeds:       []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f}},
+		Feeds:       []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f, Columns: feed.Columns{"id"}}},
 		Probes:      &Probes{Database: func(context.Context) error { return nil }},
 		Connections: 1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20, Compressed: 1 << 20,
 		ReadTimeout: 300 * time.Millisecond, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
@@ -167,7 +173,6 @@ func request(t *testing.T, method, url string, headers ...string) answer {
 }
 
 type page struct {
-	Code string `json:"return_code"`
 	Data []struct{ ID int }
 	Next string
 }
@@ -198,7 +203,7 @@ func TestPages(t *testing.T) {
 		for _, path := range []string{"/list", "/alias/list"} {
 			a := request(t, "GET", url+path+c.query)
 			p := decode(t, a)
-			if p.Code != "SUCCESS" || len(p.Data) != c.count || p.Data[0].ID != c.first {
+			if len(p.Data) != c.count || p.Data[0].ID != c.first {
 				t.Errorf("%s%s: %+v", path, c.query, p)
 			}
 			if a.header.Get("Spillway-Source") != c.source || !strings.HasPrefix(a.header.Get("Spillway-Offset"), c.exact) {
@@ -206,10 +211,10 @@ func TestPages(t *testing.T) {
 			}
 		}
 	}
-	if a := request(t, "GET", url+"/list?offset=5000"); a.body != `{"return_code":"FAIL","data":[]}` || a.status != 200 {
+	if a := request(t, "GET", url+"/list?offset=5000"); a.body != `{"data":[]}` || a.status != 200 {
 		t.Errorf("behind the end: %d %s", a.status, a.body)
 	}
-	want := `{"return_code":"SUCCESS","data":[{"id":5000},{"id":4999}],"next":"`
+	want := `{"data":[{"id":5000},{"id":4999}],"next":"`
 	if a := request(t, "GET", url+"/list?limit=2"); !strings.HasPrefix(a.body, want) {
 		t.Errorf("shape: %s", a.body)
 	}

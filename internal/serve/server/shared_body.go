@@ -31,12 +31,21 @@ func (b *sharedBody) Close() error {
 
 // setPage makes a page the body of a response.
 func (s *Server) setPage(ctx *fasthttp.RequestCtx, p *feed.Page) {
-	if size := p.Size(); size <= bodyKept {
+	size := p.Size()
+	if p.Envelope == feed.EnvelopeOne && !p.Selected() {
+		ctx.Response.SetBodyRaw(p.Data)
+		return
+	}
+	if size <= bodyKept {
 		own := ctx.Response.SwapBody(nil) // the connection's buffer
 		if cap(own) < size {
 			own = make([]byte, 0, min(size+size/4, bodyKept))
 		}
 		ctx.Response.SwapBody(p.Append(own[:0]))
+		return
+	}
+	if p.Selected() {
+		ctx.Response.SetBodyStream(p.Reader(), size)
 		return
 	}
 	b, ok := s.sharedBodies.Get().(*sharedBody)
@@ -47,7 +56,7 @@ func (s *Server) setPage(ctx *fasthttp.RequestCtx, p *feed.Page) {
 	b.frame, before = p.AppendFrame(b.frame[:0])
 	b.pieces = [3][]byte{b.frame[:before], p.Data, b.frame[before:]}
 	b.Buffers = b.pieces[:]
-	ctx.Response.SetBodyStream(b, p.Size())
+	ctx.Response.SetBodyStream(b, size)
 }
 
 // bodySize returns the size of a response's body in bytes.

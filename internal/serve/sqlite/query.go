@@ -75,6 +75,9 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	})
 }
 
+// Columns returns the names of the statement's columns at the last Check or later.
+func (q *Query) Columns() []string { return q.expansions[0].Columns() }
+
 // Check has the database prepare the statement without running it, with the shortest and the
 // longest lists.
 func (q *Query) Check(ctx context.Context) error {
