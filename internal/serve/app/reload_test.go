@@ -1,8 +1,12 @@
 package app
 
 import (
+	"log/slog"
+	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"spillway/internal/serve/config"
 )
@@ -39,4 +43,19 @@ func TestFixedChanges(t *testing.T) {
 			t.Errorf("%v, want %v", got, test.want)
 		}
 	}
+}
+
+// A reload renews the certificate while it is watched.
+func TestCertificateIsRenewedConcurrently(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.pem")
+	c := &certificate{certFile: missing, keyFile: missing, log: slog.New(slog.DiscardHandler)}
+	var renewals sync.WaitGroup
+	for range 8 {
+		renewals.Go(func() {
+			for range 200 {
+				c.renew(time.Now())
+			}
+		})
+	}
+	renewals.Wait()
 }
