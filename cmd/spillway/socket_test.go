@@ -246,6 +246,16 @@ func TestSocketActivation(t *testing.T) {
 	}
 	_ = between.Close()
 	s.end(t)
+	s = activate(t, "", "admin:admin", sockets, file)
+	eventually(t, "a second socket named admin is refused, and not public", func() bool {
+		select {
+		case err := <-s.ended:
+			s.ended <- err
+			return s.cmd.ProcessState.ExitCode() == 2
+		default:
+			return false
+		}
+	})
 }
 
 // TestUnixSockets: both listeners can be Unix sockets. The file of a process that was killed
