@@ -246,16 +246,38 @@ func TestSocketActivation(t *testing.T) {
 	}
 	_ = between.Close()
 	s.end(t)
-	s = activate(t, "", "admin:admin", sockets, file)
-	eventually(t, "a second socket named admin is refused, and not public", func() bool {
+}
+
+// TestTwoAdminSockets: a second socket named admin is refused, and not served publicly.
+func TestTwoAdminSockets(t *testing.T) {
+	t.Parallel()
+	var sockets []*os.File
+	for range 2 {
+		ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		file, err := ln.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		sockets = append(sockets, file)
+	}
+	s := activate(t, "", "admin:admin", sockets, plainFile(t, ""))
+	eventually(t, "the process ends", func() bool {
 		select {
 		case err := <-s.ended:
 			s.ended <- err
-			return s.cmd.ProcessState.ExitCode() == 2
+			return true
 		default:
 			return false
 		}
 	})
+	if code := s.cmd.ProcessState.ExitCode(); code != 2 {
+		t.Errorf("exit %d", code)
+	}
 }
 
 // TestUnixSockets: both listeners can be Unix sockets. The file of a process that was killed

@@ -2,6 +2,7 @@ package app
 
 import (
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -58,4 +59,21 @@ func TestCertificateIsRenewedConcurrently(t *testing.T) {
 		})
 	}
 	renewals.Wait()
+}
+
+// A file that has not changed can be loaded again, although popups have added a thread.
+func TestLoadAgain(t *testing.T) {
+	o := Options{File: filepath.Join(t.TempDir(), "spillway.yaml"), defaults: config.Default()}
+	if err := os.WriteFile(o.File, []byte("popups: {path: /popup}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before, _, err := o.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer addThread()()
+	after, _, err := o.load()
+	if names := fixedChanges(before, after); err != nil || len(names) > 0 {
+		t.Errorf("%v cannot change, %v", names, err)
+	}
 }

@@ -108,7 +108,7 @@ func readPartial(text string, env map[string]string) (Config, error) {
 }
 
 func readWith(text string, env map[string]string, partial bool) (Config, error) {
-	return decode("spillway.yaml", []byte(text), yaml.Options{
+	return decode("spillway.yaml", []byte(text), Default(), yaml.Options{
 		Env:      func(name string) (string, bool) { value, set := env[name]; return value, set },
 		ReadFile: testFile, Partial: partial,
 	}, nil)
