@@ -79,6 +79,7 @@ func (a *app) reload(ctx context.Context) error {
 		return err
 	}
 	a.level.Set(level)
+	a.warnOfOpenReads(&cfg)
 	gone := without(&before, next)
 	a.leftover = append(a.leftover, gone)
 	a.log.Info("configuration reloaded", "file", a.options.File, "started", len(without(next, &before).parts()), "closed", len(gone.parts()))
