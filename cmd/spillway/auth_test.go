@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -445,7 +446,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// A listener that other hosts reach warns about reads without authentication.
+// A listener that other hosts reach warns about reads without authentication, at the start and
+// after a reload.
 func TestOpenReadsWarning(t *testing.T) {
 	t.Parallel()
 	db := sqliteDatabase(t)
@@ -462,6 +464,13 @@ func TestOpenReadsWarning(t *testing.T) {
 		log := s.Log(t)
 		if got := strings.Contains(log, "without authentication"); got != want || want && !strings.Contains(log, "paths=/all") {
 			t.Errorf("%s: %s", listen, log)
+		}
+		if err := syscall.Kill(s.PID(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the file is loaded again", func() bool { return strings.Contains(s.Log(t), "configuration reloaded") })
+		if n := strings.Count(s.Log(t), "without authentication"); want && n != 2 {
+			t.Errorf("%s: %d warnings after a reload", listen, n)
 		}
 	}
 }

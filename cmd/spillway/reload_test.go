@@ -214,3 +214,36 @@ func TestReloadSettings(t *testing.T) {
 		t.Error(log)
 	}
 }
+
+// TestReloadClosesLater: a database that a reload takes away is closed once the last request
+// has its answer, however long that takes and whoever waits for the reload.
+func TestReloadClosesLater(t *testing.T) {
+	t.Parallel()
+	db, gone := postgresDatabase(t, shared.postgres), postgresDatabase(t, shared.postgres)
+	file := filepath.Join(t.TempDir(), "spillway.yaml")
+	write := func(queries string) {
+		t.Helper()
+		text := fmt.Sprintf("database: %s\nhttp: {drain_timeout: 10ms}\nqueries: [{path: /now, sql: SELECT 1 AS n}%s]\n", db.url, queries)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(fmt.Sprintf(", {path: /slow, database: '%s', sql: SELECT 1 AS n FROM pg_sleep(1)}", gone.url))
+	s := apptest.Serve(t, shared.binary, file)
+	s.WaitReady(t)
+	pool := fmt.Sprintf(`spillway_pool_connections_max{database=%q}`, gone.url)
+	slow := make(chan answer, 1)
+	go func() { slow <- fetch(t, s.URL("slow")) }()
+	eventually(t, "a request waits", func() bool { return metric(t, s, `spillway_query_waiting{query="/slow"}`) == 1 })
+	if metric(t, s, pool) == 0 {
+		t.Fatalf("no metric %s", pool)
+	}
+	write("")
+	if stdout, stderr, code := spillway(t, "config", "reload", file, "--admin", strings.TrimPrefix(s.Admin, "http://")); code != 0 {
+		t.Fatalf("exit %d: %s%s", code, stdout, stderr)
+	}
+	if a := <-slow; a.status != 200 {
+		t.Errorf("/slow: %d %s", a.status, a.body)
+	}
+	eventually(t, "the database is closed", func() bool { return metric(t, s, pool) == 0 })
+}

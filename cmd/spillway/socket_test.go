@@ -248,6 +248,38 @@ func TestSocketActivation(t *testing.T) {
 	s.end(t)
 }
 
+// TestTwoAdminSockets: a second socket named admin is refused, and not served publicly.
+func TestTwoAdminSockets(t *testing.T) {
+	t.Parallel()
+	var sockets []*os.File
+	for range 2 {
+		ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		file, err := ln.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		sockets = append(sockets, file)
+	}
+	s := activate(t, "", "admin:admin", sockets, plainFile(t, ""))
+	eventually(t, "the process ends", func() bool {
+		select {
+		case err := <-s.ended:
+			s.ended <- err
+			return true
+		default:
+			return false
+		}
+	})
+	if code := s.cmd.ProcessState.ExitCode(); code != 2 {
+		t.Errorf("exit %d", code)
+	}
+}
+
 // TestUnixSockets: both listeners can be Unix sockets. The file of a process that was killed
 // is replaced, that of a running one is not, and a stop removes it.
 func TestUnixSockets(t *testing.T) {

@@ -13,13 +13,18 @@ import (
 	"spillway/internal/serve/token"
 )
 
+// warnOfOpenReads logs which reads of a configuration are open to other hosts.
+func (a *app) warnOfOpenReads(cfg *config.Config) {
+	if open := cfg.OpenReads(); len(open) > 0 {
+		a.log.Warn("other hosts can read these paths without authentication: set auth.reads, or let only your own back end reach the listener",
+			"listen", cfg.Listen, "paths", strings.Join(open, ", "))
+	}
+}
+
 // openAuth creates what verifies JWTs, and warns about reads that are open to other hosts.
 func (a *app) openAuth() error {
 	c := &a.cfg.Auth
-	if open := a.cfg.OpenReads(); len(open) > 0 {
-		a.log.Warn("other hosts can read these paths without authentication: set auth.reads, or let only your own back end reach the listener",
-			"listen", a.cfg.Listen, "paths", strings.Join(open, ", "))
-	}
+	a.warnOfOpenReads(&a.cfg)
 	if len(c.JWT.Keys) == 0 && c.JWKS.URL == "" {
 		return nil
 	}

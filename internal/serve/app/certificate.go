@@ -37,7 +37,7 @@ func (a *app) openCertificate() error {
 		return nil
 	}
 	c := &certificate{certFile: h.TLSCert, keyFile: h.TLSKey, log: a.log}
-	if _, err := c.read(); err != nil {
+	if _, err := c.readLocked(); err != nil {
 		return exit.UsageError(fmt.Errorf("load TLS certificate: %w", err))
 	}
 	a.certificate = c
@@ -52,10 +52,8 @@ func (c *certificate) config() *tls.Config {
 	}
 }
 
-// read reads the files, and reports whether there is a new certificate in them.
-func (c *certificate) read() (changed bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// readLocked reads the files, and reports whether there is a new certificate in them.
+func (c *certificate) readLocked() (changed bool, err error) {
 	cert, err := os.ReadFile(c.certFile)
 	if err != nil {
 		return false, err
@@ -90,9 +88,11 @@ func (c *certificate) watch(ctx context.Context) error {
 	}
 }
 
-// renew reads the files and logs what came of it.
+// renew reads the files and logs what came of it. It may be called concurrently.
 func (c *certificate) renew(now time.Time) {
-	changed, err := c.read()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed, err := c.readLocked()
 	switch {
 	case err != nil && c.failures.due(err, now):
 		c.log.Warn("TLS certificate cannot be read; the last one stays", "error", err)

@@ -52,8 +52,11 @@ func builtInStream(d freight.Stream) config.Stream {
 
 // LoadConfig reads and checks a configuration file. It opens no database. The error is an
 // exit.UsageError, which wraps yaml.Errors if there are mistakes in the file.
-func LoadConfig(path string) (config.Config, error) {
-	cfg, err := config.Load(path, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
+func LoadConfig(path string) (config.Config, error) { return loadAgain(path, config.Default()) }
+
+// loadAgain is LoadConfig for a process that has started with these defaults.
+func loadAgain(path string, defaults config.Config) (config.Config, error) {
+	cfg, err := config.LoadAgain(path, defaults, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
 	if err != nil {
 		return cfg, exit.UsageError(err)
 	}

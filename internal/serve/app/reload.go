@@ -17,12 +17,25 @@ import (
 // reloadTimeout bounds the start of the feeds and queries that a reload brings.
 const reloadTimeout = 30 * time.Second
 
-// reloadOnSignal reloads the configuration at each signal until ctx ends.
+// leftoverEvery is how often it is checked whether what earlier reloads have replaced can be
+// closed.
+const leftoverEvery = time.Second
+
+// reloadOnSignal reloads the configuration at each signal until ctx ends. It also closes what
+// reloads could not close in time.
 func (a *app) reloadOnSignal(ctx context.Context, hangups <-chan os.Signal) {
+	ticker := time.NewTicker(leftoverEvery)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-ticker.C:
+			if a.reloading.TryLock() {
+				a.closeLeftover(ctx, 0)
+				a.reloading.Unlock()
+			}
+			continue
 		case <-hangups:
 		}
 		if err := a.reload(ctx); err != nil && ctx.Err() == nil {
@@ -66,10 +79,13 @@ func (a *app) reload(ctx context.Context) error {
 		return err
 	}
 	a.level.Set(level)
+	a.warnOfOpenReads(&cfg)
 	gone := without(&before, next)
 	a.leftover = append(a.leftover, gone)
 	a.log.Info("configuration reloaded", "file", a.options.File, "started", len(without(next, &before).parts()), "closed", len(gone.parts()))
-	a.closeLeftover(ctx)
+	if !a.closeLeftover(ctx, a.cfg.HTTP.DrainTimeout) {
+		a.log.Warn("requests of the configuration before are not answered yet: its feeds and queries stay open until they are")
+	}
 	return nil
 }
 
@@ -125,19 +141,23 @@ func without(r, other *reads) *reads {
 }
 
 // closeLeftover closes the feeds and queries that are served no more, and the databases that
-// only they used. If their requests are not answered in time, a later call closes them.
-func (a *app) closeLeftover(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.HTTP.DrainTimeout)
+// only they used. It waits that long for the answers to their requests. If some are missing
+// then, it closes nothing and returns false.
+func (a *app) closeLeftover(ctx context.Context, wait time.Duration) bool {
+	if len(a.leftover) == 0 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if !a.public.AwaitRetired(ctx) {
-		a.log.Warn("requests of the configuration before are not answered yet: its feeds and queries stay open until the next reload")
-		return
+		return false
 	}
 	for _, r := range a.leftover {
 		r.close()
 	}
 	a.leftover = nil
 	a.retainStores()
+	return true
 }
 
 // retainStores closes the databases that no part uses.

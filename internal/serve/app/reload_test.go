@@ -1,8 +1,13 @@
 package app
 
 import (
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"spillway/internal/serve/config"
 )
@@ -38,5 +43,37 @@ func TestFixedChanges(t *testing.T) {
 		if got := fixedChanges(now, next); !slices.Equal(got, test.want) {
 			t.Errorf("%v, want %v", got, test.want)
 		}
+	}
+}
+
+// A reload renews the certificate while it is watched.
+func TestCertificateIsRenewedConcurrently(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.pem")
+	c := &certificate{certFile: missing, keyFile: missing, log: slog.New(slog.DiscardHandler)}
+	var renewals sync.WaitGroup
+	for range 8 {
+		renewals.Go(func() {
+			for range 200 {
+				c.renew(time.Now())
+			}
+		})
+	}
+	renewals.Wait()
+}
+
+// A file that has not changed can be loaded again, although popups have added a thread.
+func TestLoadAgain(t *testing.T) {
+	o := Options{File: filepath.Join(t.TempDir(), "spillway.yaml"), defaults: config.Default()}
+	if err := os.WriteFile(o.File, []byte("popups: {path: /popup}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before, _, err := o.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer addThread()()
+	after, _, err := o.load()
+	if names := fixedChanges(before, after); err != nil || len(names) > 0 {
+		t.Errorf("%v cannot change, %v", names, err)
 	}
 }

@@ -35,6 +35,8 @@ type Options struct {
 	Revision string // of its source
 
 	Stdout, Stderr io.Writer
+
+	defaults config.Config // at the start of the process; see addThread
 }
 
 // Serve runs the server until ctx ends, then drains it and returns nil. A mistake in the
@@ -55,6 +57,7 @@ func Serve(ctx context.Context, o Options) error {
 	if passed.admin != nil {
 		o.Admin = addressOf(passed.admin)
 	}
+	o.defaults = config.Default()
 	cfg, demo, err := o.load()
 	if err != nil {
 		return err
@@ -106,7 +109,7 @@ func stopped(ctx context.Context, err error) bool {
 func (o Options) load() (cfg config.Config, demo bool, err error) {
 	if o.File == "" {
 		cfg = BuiltIn()
-	} else if cfg, err = LoadConfig(o.File); err != nil {
+	} else if cfg, err = loadAgain(o.File, o.defaults); err != nil {
 		return cfg, false, err
 	}
 	set := func(flag string, field *string) {

@@ -35,10 +35,10 @@ func passedSockets() (sockets, error) {
 		switch {
 		case file.Name() == "admin" && s.admin == nil:
 			s.admin = ln
-		case s.public == nil:
+		case file.Name() != "admin" && s.public == nil:
 			s.public = ln
 		default:
-			err := fmt.Errorf("the service manager has passed more sockets than the public listener and one named admin: remove %s", addressOf(ln))
+			err := fmt.Errorf("the service manager has passed more sockets than the public listener and one named admin: remove %s, named %s", addressOf(ln), file.Name())
 			_ = ln.Close()
 			s.close()
 			return s, exit.UsageError(err)

@@ -109,7 +109,21 @@ func (a Address) Reveal() string { return string(a) }
 // IsUnknown reports whether a variable or a file that the address needs is missing, which only
 // LoadPartial accepts.
 func (a Address) IsUnknown() bool {
-	return strings.Contains(string(a), "${") || strings.HasPrefix(string(a), "file:")
+	_, rest, _ := strings.Cut(string(a), "://")
+	userinfo, _, _ := strings.Cut(rest, "@")
+	user, password, _ := strings.Cut(userinfo, ":")
+	for _, escaped := range []string{user, password} { // see credentials.address
+		if plain, err := url.PathUnescape(escaped); err == nil && isMissing(plain) {
+			return true
+		}
+	}
+	return isMissing(string(a))
+}
+
+// isMissing reports whether a text names a variable, or a file of a secret.
+func isMissing(text string) bool {
+	_, name, named := strings.Cut(text, "${")
+	return named && strings.Contains(name, "}") || strings.HasPrefix(text, "file:")
 }
 
 // String returns the address as Secret.String shows it.

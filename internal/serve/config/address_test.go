@@ -92,8 +92,19 @@ feeds:
 	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "feeds[1].path: must start with /") {
 		t.Errorf("%v", err)
 	}
-	if c, err := readPartial(strings.Replace(text, "path: bad", "path: /good", 1), map[string]string{"MAX": "7", "REPLICA": "postgres://b/app"}); err != nil || c.Pool.Max != 7 || c.Replica != "postgres://b/app" || !c.Feeds[0].Database.IsUnknown() {
+	if c, err := readPartial(strings.Replace(text, "path: bad", "path: /good", 1), map[string]string{"MAX": "7", "REPLICA": "postgres://b/app"}); err != nil || c.Pool.Max != 7 || c.Replica != "postgres://b/app" || !c.Feeds[0].Database.IsUnknown() || !c.Database.IsUnknown() || c.Replica.IsUnknown() {
 		t.Errorf("%+v, %v", c, err)
+	}
+	for block, unknown := range map[string]bool{
+		`{url: "postgres://db/app", user: "${A}"}`:                           true,
+		`{url: "postgres://u@db/app", password: "file:/no/such"}`:            true,
+		`{url: "postgres://u@db/app", password: "${PASSWORD}"}`:              false,
+		`{url: "postgres://db/app?x=file:y", user: file, password: "a:b@c"}`: false,
+	} {
+		c, err := readPartial("database: "+block+"\n", map[string]string{"PASSWORD": "p@${"})
+		if err != nil || c.Database.IsUnknown() != unknown {
+			t.Errorf("%s: %v, %v", block, c.Database.IsUnknown(), err)
+		}
 	}
 	if _, err := readPartial("listen: ${}\n", nil); err == nil {
 		t.Error("a variable without a name is accepted")
@@ -108,7 +119,7 @@ func readPartial(text string, env map[string]string) (Config, error) {
 }
 
 func readWith(text string, env map[string]string, partial bool) (Config, error) {
-	return decode("spillway.yaml", []byte(text), yaml.Options{
+	return decode("spillway.yaml", []byte(text), Default(), yaml.Options{
 		Env:      func(name string) (string, bool) { value, set := env[name]; return value, set },
 		ReadFile: testFile, Partial: partial,
 	}, nil)

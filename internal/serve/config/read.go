@@ -11,12 +11,18 @@ import (
 
 // Load reads the file at path as Read does, with the environment and the files of the
 // process.
-func Load(path string, checks ...Check) (Config, error) {
+func Load(path string, checks ...Check) (Config, error) { return LoadAgain(path, Default(), checks...) }
+
+// LoadAgain is Load for a process that has started with these defaults: the number of cores may
+// have changed since.
+func LoadAgain(path string, defaults Config, checks ...Check) (Config, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
-	return Read(path, src, os.LookupEnv, os.ReadFile, checks...)
+	c := Default()
+	c.Pool.Max = defaults.Pool.Max
+	return decode(path, src, c, yaml.Options{Env: os.LookupEnv, ReadFile: os.ReadFile}, checks)
 }
 
 // LoadPartial is Load, but a variable that is not set and a file of a secret that cannot be
@@ -27,7 +33,7 @@ func LoadPartial(path string, checks ...Check) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
-	return decode(path, src, yaml.Options{Env: os.LookupEnv, ReadFile: os.ReadFile, Partial: true}, checks)
+	return decode(path, src, Default(), yaml.Options{Env: os.LookupEnv, ReadFile: os.ReadFile, Partial: true}, checks)
 }
 
 // Read reads a configuration from YAML. name stands for the file in errors; env looks up
@@ -37,16 +43,16 @@ func LoadPartial(path string, checks ...Check) (Config, error) {
 // The error is yaml.Errors with every mistake found: those of the file's form, those of
 // Validate, and those of the checks. It quotes no secret.
 func Read(name string, src []byte, env func(string) (string, bool), readFile func(string) ([]byte, error), checks ...Check) (Config, error) {
-	return decode(name, src, yaml.Options{Env: env, ReadFile: readFile}, checks)
+	return decode(name, src, Default(), yaml.Options{Env: env, ReadFile: readFile}, checks)
 }
 
-func decode(name string, src []byte, options yaml.Options, checks []Check) (Config, error) {
+// decode reads a configuration over its defaults.
+func decode(name string, src []byte, c Config, options yaml.Options, checks []Check) (Config, error) {
 	options.Empty, options.Preset = "; for the built-in configuration give no file", preset
 	document, err := yaml.Parse(name, src, options)
 	if err != nil {
 		return Config{}, err
 	}
-	c := Default()
 	document.Decode(&c)
 	var found Mistakes
 	if errors.As(c.Validate(checks...), &found) {

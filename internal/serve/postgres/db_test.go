@@ -230,6 +230,11 @@ func testPoolBusy(t *testing.T, pg *apptest.PostgresServer) {
 	if err == nil || !strings.Contains(err.Error(), "no connection within 50ms, 1 of 1 in use") {
 		t.Errorf("probe: %v", err)
 	}
+	limited, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if err := db.Ping(limited); !errors.Is(err, database.ErrBusy) {
+		t.Errorf("ping: %v", err)
+	}
 	cancel()
 	busy.Wait()
 	if s := db.Stats(); s.Waiting != 0 || s.Max != 1 {

@@ -72,15 +72,20 @@ func (db *DB) Close() error {
 	return nil
 }
 
-// Ping returns nil if the server answers.
+// Ping returns nil if the server answers. The error wraps database.ErrBusy if all connections
+// stay in use until ctx ends.
 func (db *DB) Ping(ctx context.Context) error {
-	if err := db.pool.Ping(ctx); err != nil {
-		if !pgconn.Timeout(err) {
-			db.pool.Reset() // other idle connections may be broken too
-		}
-		return fmt.Errorf("ping: %w", err)
+	err := db.pool.Ping(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case pgconn.Timeout(err): // the server has not answered in time
+	case ctx.Err() != nil && db.waitedFor(err) != nil:
+		err = errors.Join(err, database.ErrBusy)
+	default:
+		db.pool.Reset() // other idle connections may be broken too
 	}
-	return nil
+	return fmt.Errorf("ping: %w", err)
 }
 
 // probeStatement returns the statement that Probe runs.

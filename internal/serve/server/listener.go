@@ -109,6 +109,9 @@ func listenUnix(ctx context.Context, path string) (*Listener, error) {
 
 // isDeserted reports whether path is a Unix socket on which no process listens.
 func isDeserted(ctx context.Context, path string) bool {
+	if info, err := os.Lstat(path); err != nil || info.Mode().Type() != os.ModeSocket {
+		return false // connections to other files are refused too
+	}
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err == nil {
 		_ = c.Close()

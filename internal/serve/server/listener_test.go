@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -121,5 +123,42 @@ func TestTemporary(t *testing.T) {
 	}
 	if isTemporary(errors.New("x")) {
 		t.Error("any error is temporary")
+	}
+}
+
+// A Unix socket replaces the file of a process that has ended, and no other file.
+func TestListenUnixKeepsOtherFiles(t *testing.T) {
+	dir, err := os.MkdirTemp("", "sw") // its name leaves room for a socket's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "spillway.db")
+	if err := os.WriteFile(file, []byte("rows"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := Listen(t.Context(), UnixAddress(file))
+	if err == nil {
+		_ = ln.Close()
+	}
+	if text, readErr := os.ReadFile(file); err == nil || string(text) != "rows" {
+		t.Errorf("the file is %q (%v) after listening: %v", text, readErr, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: file, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.SetUnlinkOnClose(false)
+	if err := left.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if ln, err = Listen(t.Context(), UnixAddress(file)); err != nil {
+		t.Fatalf("a socket left behind: %v", err)
+	}
+	if err := ln.Close(); err != nil {
+		t.Error(err)
 	}
 }
