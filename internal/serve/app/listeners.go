@@ -64,6 +64,9 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 		}
 		cfg.Proxies = append(cfg.Proxies, p)
 	}
+	if h.OpenAPI {
+		cfg.Document = a.describe(r).Document()
+	}
 	return cfg, a.addRoutes(&cfg, r)
 }
 

@@ -6,6 +6,8 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
@@ -14,8 +16,10 @@ import (
 // queryPart is a configured query.
 type queryPart struct {
 	*part
-	cfg   config.Query
-	query *query.Query
+	cfg     config.Query
+	query   *query.Query
+	params  []param.Param
+	columns func() []feed.Column // nil while they are not known
 }
 
 // openRedis opens Redis if it is configured.
@@ -51,7 +55,7 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 		return nil, exit.UsageError(err)
 	}
 	p := &queryPart{part: newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check), cfg: c}
-	p.reads = []*store{st}
+	p.reads, p.params, p.columns = []*store{st}, settings.Definition.Params, primary.Columns
 	var source query.Source = primary
 	if r := a.replica; r != nil && c.Database == "" {
 		replica, err := r.store.query(settings.Definition)

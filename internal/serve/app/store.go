@@ -69,16 +69,23 @@ type connection interface {
 
 // tables creates the engines' sources and sinks in a database.
 type tables interface {
-	feed(feed.Definition) (feed.Source, error)
+	feed(feed.Definition) (feedSource, error)
 	query(query.Definition) (querySource, error)
 	stream(*stream.Schema) streamDatabase
 	popups() popupTables
 }
 
-// querySource is a query's source that can check its statement.
+// feedSource is a feed's source that knows its columns from the first read on.
+type feedSource interface {
+	feed.Source
+	Columns() []feed.Column
+}
+
+// querySource is a query's source that can check its statement, and then knows its columns.
 type querySource interface {
 	query.Source
 	Check(context.Context) error
+	Columns() []feed.Column
 }
 
 // stores opens each database once, by its URL.
@@ -154,7 +161,7 @@ func (s *stores) retain(used map[*store]bool) {
 }
 
 // adapter is an open database with the types of one adapter.
-type adapter[F feed.Source, Q querySource, S streamDatabase, P popupTables] interface {
+type adapter[F feedSource, Q querySource, S streamDatabase, P popupTables] interface {
 	connection
 	Feed(feed.Definition) (F, error)
 	Query(query.Definition) (Q, error)
@@ -163,16 +170,16 @@ type adapter[F feed.Source, Q querySource, S streamDatabase, P popupTables] inte
 }
 
 // adapted gives an adapter the interface tables.
-type adapted[F feed.Source, Q querySource, S streamDatabase, P popupTables] struct {
+type adapted[F feedSource, Q querySource, S streamDatabase, P popupTables] struct {
 	db adapter[F, Q, S, P]
 }
 
 // adapt lets Go infer the types of adapted.
-func adapt[F feed.Source, Q querySource, S streamDatabase, P popupTables](db adapter[F, Q, S, P]) tables {
+func adapt[F feedSource, Q querySource, S streamDatabase, P popupTables](db adapter[F, Q, S, P]) tables {
 	return adapted[F, Q, S, P]{db}
 }
 
-func (a adapted[F, Q, S, P]) feed(d feed.Definition) (feed.Source, error)   { return a.db.Feed(d) }
+func (a adapted[F, Q, S, P]) feed(d feed.Definition) (feedSource, error)    { return a.db.Feed(d) }
 func (a adapted[F, Q, S, P]) query(d query.Definition) (querySource, error) { return a.db.Query(d) }
 func (a adapted[F, Q, S, P]) stream(schema *stream.Schema) streamDatabase   { return a.db.Stream(schema) }
 func (a adapted[F, Q, S, P]) popups() popupTables                           { return a.db.Popups() }

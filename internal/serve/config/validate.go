@@ -68,6 +68,9 @@ func (c Config) mistakes() Mistakes {
 		v.add("redis", "must be redis://[USER:PASSWORD@]HOST:PORT[/NUMBER], rediss://... or unix://PATH", "")
 	}
 	paths := map[string]string{}
+	if c.HTTP.OpenAPI {
+		paths[documentPath] = "the path of http.openapi, which can be false"
+	}
 	for i, feed := range c.Feeds {
 		v.feed(yaml.Index("feeds", i), feed, paths)
 	}

@@ -39,6 +39,9 @@ func (v *validator) feed(at string, f Feed, paths map[string]string) {
 	}
 }
 
+// documentPath is the path of http.openapi.
+const documentPath = "/openapi.json"
+
 func (v *validator) path(at, path string, paths map[string]string) {
 	switch {
 	case path == "":

@@ -32,6 +32,9 @@ func (s *Stream) Incomplete() bool {
 // query: records are posted to it, pages are read from it.
 func (v *validator) streams(c Config) {
 	paths := map[string]string{}
+	if c.HTTP.OpenAPI {
+		paths[documentPath] = "the path of http.openapi, which can be false"
+	}
 	for _, path := range []string{"/click", "/dismiss"} {
 		if c.Popups.Path != "" {
 			paths[c.Popups.Path+path] = "popups.path"

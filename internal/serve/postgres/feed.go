@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -21,6 +22,8 @@ type Feed struct {
 	db   *DB
 	def  feed.Definition
 	body string // the SELECT with its parameters numbered and cast
+
+	known atomic.Pointer[columns] // of the rows; nil before the first read
 
 	mu         sync.Mutex
 	statements map[shape]*statement // at most a few dozen, because shape.rows is a power of two
@@ -142,11 +145,18 @@ func (f *Feed) statement(s shape) *statement {
 	}
 	w := f.writer()
 	st := newStatement(w.write(s), func(fields []pgconn.FieldDescription) (*columns, error) {
-		return newColumns(f.def, fields)
+		c, err := newColumns(f.def, fields)
+		if err == nil && !s.keysOnly {
+			f.known.Store(c)
+		}
+		return c, err
 	})
 	f.statements[s] = st
 	return st
 }
+
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (f *Feed) Columns() []feed.Column { return f.known.Load().described() }
 
 // checkColumns describes the feed's own statement and returns what is wrong with its
 // columns. It returns nil if it finds nothing or cannot describe the statement.

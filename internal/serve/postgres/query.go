@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -20,6 +21,7 @@ type Query struct {
 	db        *DB
 	def       query.Definition
 	statement *statement
+	known     atomic.Pointer[columns] // of the rows; nil before the first check or run
 }
 
 var _ query.Source = (*Query)(nil)
@@ -31,10 +33,19 @@ func (db *DB) Query(def query.Definition) (*Query, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}
-	return &Query{db: db, def: def, statement: newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
-		return newColumns(feed.Definition{}, fields)
-	})}, nil
+	q := &Query{db: db, def: def}
+	q.statement = newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
+		c, err := newColumns(feed.Definition{}, fields)
+		if err == nil {
+			q.known.Store(c)
+		}
+		return c, err
+	})
+	return q, nil
 }
+
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (q *Query) Columns() []feed.Column { return q.known.Load().described() }
 
 // Run implements query.Source.
 func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows *query.Rows) error {

@@ -75,6 +75,9 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	})
 }
 
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (q *Query) Columns() []feed.Column { return q.expansions[0].Columns() }
+
 // Check has the database prepare the statement without running it, with the shortest and the
 // longest lists.
 func (q *Query) Check(ctx context.Context) error {
