@@ -32,7 +32,8 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	}
 	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate.Entrance(), a.log)}
 	p.settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
-	p.settings.Refreshes, p.settings.ValueCalls, p.settings.Down = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2), st.down
+	p.settings.Refreshes, p.settings.ValueCalls = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2)
+	p.settings.Down = func() bool { return p.noAnswer() != nil }
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
 	p.reads = []*store{st}
 	primary, err := st.feed(p.settings.Definition)
@@ -45,8 +46,8 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 		if err != nil {
 			return nil, exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
 		}
-		p.settings.Down = func(ctx context.Context) bool { return st.down(ctx) && r.store.down(ctx) }
 		p.reads = append(p.reads, r.store)
+		p.spare = func() bool { return r.usable(c.StaleMax) }
 		p.columns = append(p.columns, replica)
 		p.source = &feed.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: p.settings.Timeout, StaleMax: p.settings.StaleMax}
 	}

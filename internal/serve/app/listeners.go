@@ -121,7 +121,7 @@ func (a *app) newAdmin() (*admin.Server, error) {
 	}
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.log, Registry: a.metrics,
-		Ready: a.state, Acks: a.streamAcks, Reload: a.reload,
+		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload,
 	}
 	if a.popups != nil {
 		cfg.Popups = a.popups.admin()

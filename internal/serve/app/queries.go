@@ -63,6 +63,7 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 			return nil, exit.UsageError(fmt.Errorf("on the replica: %w", err))
 		}
 		p.reads = append(p.reads, r.store)
+		p.spare = func() bool { return r.usable(c.StaleMax) }
 		source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout, StaleMax: c.StaleMax}
 	}
 	p.query = query.Open(settings, source)

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -50,13 +49,6 @@ func (st *store) enterStart(ctx context.Context) (leave func(), err error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for other parts to start: %w", ctx.Err())
 	}
-}
-
-// down reports whether the database does not answer. If all connections are in use, it does:
-// statements end after their timeout.
-func (st *store) down(ctx context.Context) bool {
-	err := st.Probe(ctx)
-	return err != nil && !errors.Is(err, database.ErrBusy)
 }
 
 // connection is a database's pool.

@@ -109,7 +109,7 @@ func (d *document) stream(s *Stream) operation {
 		Tags: []string{"streams"}, Summary: "Store records", Security: required,
 		Parameters: []object{{
 			"name": "Idempotency-Key", "in": "header", "required": false,
-			"schema":      object{"type": "string", "minLength": 1, "maxLength": queue.KeyMax, "pattern": "^[!-~]+$"},
+			"schema":      object{"type": "string", "minLength": 1, "maxLength": queue.KeyMax, "pattern": "^[!-~]([ -~]*[!-~])?$"},
 			"description": "A repeated request with the same key stores nothing and gets the first response again. UTF-8 is accepted too.",
 		}},
 		RequestBody: object{
@@ -147,7 +147,11 @@ func (d *document) popup(p *Popup) operation {
 	own, required, codes := p.user()
 	own = append(own, queryParameter("placement", "", false, object{"enum": p.Placements, "default": p.Placements[0]}))
 	for _, a := range p.Attributes {
-		own = append(own, queryParameter(a.Name, "An attribute of the user", false, attributeSchema(a.Type)))
+		note := "An attribute of the user"
+		if a.Type == "timestamp" {
+			note += ", from 1900 to 2150"
+		}
+		own = append(own, queryParameter(a.Name, note, false, attributeSchema(a.Type)))
 	}
 	if p.ClockOffset {
 		own = append(own, clockOffset())
