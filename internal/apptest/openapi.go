@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -36,20 +37,28 @@ func NewOpenAPI(t *testing.T, text []byte) *OpenAPI {
 	return d
 }
 
-// at returns the value at a JSON pointer without its "#", and follows a reference there.
-func (d *OpenAPI) at(pointer string) (value any, at string) {
+// At returns the value at a JSON pointer without its "#", and where it is. It follows references.
+func (d *OpenAPI) At(pointer string) (value any, at string) {
 	value = d.Document
 	for _, name := range strings.Split(pointer, "/")[1:] {
-		members, ok := value.(map[string]any)
-		if !ok {
-			return nil, pointer
+		at += "/" + name
+		switch v := value.(type) {
+		case map[string]any:
+			value = v[strings.NewReplacer("~1", "/", "~0", "~").Replace(name)]
+		case []any:
+			i, err := strconv.Atoi(name)
+			if err != nil || i < 0 || i >= len(v) {
+				return nil, at
+			}
+			value = v[i]
+		default:
+			return nil, at
 		}
-		value = members[strings.NewReplacer("~1", "/", "~0", "~").Replace(name)]
+		if ref, ok := asObject(value)["$ref"].(string); ok {
+			value, at = d.At(strings.TrimPrefix(ref, "#"))
+		}
 	}
-	if members, ok := value.(map[string]any); ok && members["$ref"] != nil {
-		return d.at(strings.TrimPrefix(members["$ref"].(string), "#"))
-	}
-	return value, pointer
+	return value, at
 }
 
 // See checks an answer to a request of a documented path. The document must name its status, its
@@ -57,7 +66,7 @@ func (d *OpenAPI) at(pointer string) (value any, at string) {
 func (d *OpenAPI) See(method, path string, response *http.Response, body []byte) {
 	d.t.Helper()
 	operation := "/paths/" + strings.ReplaceAll(path, "/", "~1") + "/" + strings.ToLower(method)
-	if description, _ := d.at(operation); description == nil {
+	if description, _ := d.At(operation); description == nil {
 		switch response.StatusCode {
 		case http.StatusMethodNotAllowed, http.StatusUnauthorized, http.StatusMisdirectedRequest:
 		default:
@@ -66,7 +75,7 @@ func (d *OpenAPI) See(method, path string, response *http.Response, body []byte)
 		return
 	}
 	name := fmt.Sprintf("%s %s %d", method, path, response.StatusCode)
-	answer, at := d.at(fmt.Sprintf("%s/responses/%d", operation, response.StatusCode))
+	answer, at := d.At(fmt.Sprintf("%s/responses/%d", operation, response.StatusCode))
 	if answer == nil {
 		d.t.Errorf("%s is not documented: %s", name, body)
 		return
@@ -74,7 +83,7 @@ func (d *OpenAPI) See(method, path string, response *http.Response, body []byte)
 	d.Statuses[name] = true
 	for header, described := range asObject(answer.(map[string]any)["headers"]) {
 		if ref, ok := asObject(described)["$ref"].(string); ok {
-			described, _ = d.at(strings.TrimPrefix(ref, "#"))
+			described, _ = d.At(strings.TrimPrefix(ref, "#"))
 		}
 		if asObject(described)["required"] != false && response.Header.Get(header) == "" {
 			d.t.Errorf("%s has no %s", name, header)
@@ -108,7 +117,7 @@ func (d *OpenAPI) See(method, path string, response *http.Response, body []byte)
 
 // seeFields notes which documented fields an answer has.
 func (d *OpenAPI) seeFields(pointer string, value any) {
-	found, at := d.at(pointer)
+	found, at := d.At(pointer)
 	schema := asObject(found)
 	for i := range asList(schema["allOf"]) {
 		d.seeFields(fmt.Sprint(at, "/allOf/", i), value)
@@ -134,7 +143,7 @@ func (d *OpenAPI) Promises() (statuses, fields map[string]bool) {
 	statuses, fields = map[string]bool{}, map[string]bool{}
 	var walk func(pointer string)
 	walk = func(pointer string) {
-		found, at := d.at(pointer)
+		found, at := d.At(pointer)
 		schema := asObject(found)
 		for i := range asList(schema["allOf"]) {
 			walk(fmt.Sprint(at, "/allOf/", i))
@@ -151,8 +160,8 @@ func (d *OpenAPI) Promises() (statuses, fields map[string]bool) {
 		for method, operation := range asObject(operations) {
 			for status := range asObject(asObject(operation)["responses"]) {
 				statuses[fmt.Sprintf("%s %s %s", strings.ToUpper(method), path, status)] = true
-				_, at := d.at("/paths/" + strings.ReplaceAll(path, "/", "~1") + "/" + method + "/responses/" + status)
-				content, _ := d.at(at)
+				_, at := d.At("/paths/" + strings.ReplaceAll(path, "/", "~1") + "/" + method + "/responses/" + status)
+				content, _ := d.At(at)
 				for media := range asObject(asObject(content)["content"]) {
 					walk(at + "/content/" + strings.ReplaceAll(media, "/", "~1") + "/schema")
 				}

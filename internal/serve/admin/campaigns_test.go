@@ -204,6 +204,9 @@ func TestCampaignsRefused(t *testing.T) {
 	if len(all["errors"].([]any)) != 4 {
 		t.Errorf("four mistakes: %v", all)
 	}
+	if got, _ := c.send(t, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"target":"true","order":-7.0,"cap":2e1}`, 201); got["order"] != -7.0 || got["cap"] != 20.0 {
+		t.Errorf("integers with a fraction of zeros: %v", got)
+	}
 	for body, want := range map[string]string{
 		`{"nam":"a","name":"a","placement":"home","payload":1}`: "nam is not a field of a campaign",
 		`{"name":"a","placement":"nowhere","payload":1,"quiet_click":"1d","repeat_after":60,"order":"1","cap":null,"start":"now","target":""}`: `cap must be a whole number; ` +

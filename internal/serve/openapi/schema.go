@@ -58,7 +58,7 @@ func parameterSchema(t param.Type) object {
 }
 
 // noNUL is the pattern of texts without NUL.
-const noNUL = "^[^\\u0000]*$"
+const noNUL = `^[^\x00]*$`
 
 func integerSchema() object {
 	return object{"type": "integer", "format": "int64", "minimum": math.MinInt64, "maximum": math.MaxInt64}
