@@ -204,9 +204,6 @@ func TestCampaignsRefused(t *testing.T) {
 	if len(all["errors"].([]any)) != 4 {
 		t.Errorf("four mistakes: %v", all)
 	}
-	if got, _ := c.send(t, "POST", "/popups/campaigns", `{"name":"a","placement":"home","payload":1,"target":"true","order":-7.0,"cap":2e1}`, 201); got["order"] != -7.0 || got["cap"] != 20.0 {
-		t.Errorf("integers with a fraction of zeros: %v", got)
-	}
 	for body, want := range map[string]string{
 		`{"nam":"a","name":"a","placement":"home","payload":1}`: "nam is not a field of a campaign",
 		`{"name":"a","placement":"nowhere","payload":1,"quiet_click":"1d","repeat_after":60,"order":"1","cap":null,"start":"now","target":""}`: `cap must be a whole number; ` +
@@ -279,7 +276,7 @@ func TestCampaignPatch(t *testing.T) {
 		body string
 		want map[string]any // fields that change
 	}{
-		{`{"cap":4,"version":1}`, map[string]any{"cap": 4.0}},
+		{`{"cap":4.0,"version":1e0}`, map[string]any{"cap": 4.0}},
 		{`{"repeat_after":null,"end":null,"quiet_click":null}`, map[string]any{"repeat_after": nil, "end": nil, "quiet_click": "0s"}},
 		{`{"payload":{"link":{"new":null,"at":[null]},"more":1},"shows":7}`, map[string]any{"payload": map[string]any{
 			"title": "<b>", "n": 12345678901234567890.0, "link": map[string]any{"to": "/x", "at": []any{nil}}, "more": 1.0,
