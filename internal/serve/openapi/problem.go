@@ -29,6 +29,10 @@ func statuses() map[string]int {
 	}
 }
 
+// Status returns the status of a problem that a described operation can have, by the end of its
+// type; 0: none has it.
+func Status(code string) int { return statuses()[code] }
+
 // responses returns the responses of an operation: those given, by status, and a problem
 // response for each status of codes and of the problems that every request can have.
 func (d *document) responses(given map[string]object, codes ...string) map[string]object {
