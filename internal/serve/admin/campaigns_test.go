@@ -136,6 +136,10 @@ func TestCampaigns(t *testing.T) {
 	c.send(t, "PUT", "/popups/campaigns/1", birthday, 428)
 	c.send(t, "PUT", "/popups/campaigns/1", birthday, 412, "If-Match", `"1"`)
 	c.send(t, "PUT", "/popups/campaigns/1", birthday, 412, "If-Match", `*x`)
+	for _, tag := range []string{"", "0", `"0"`} {
+		c.send(t, "PUT", "/popups/campaigns/1", birthday, 412, "If-Match", tag)
+		c.send(t, "POST", "/popups/campaigns/1/pause", "", 412, "If-Match", tag)
+	}
 	c.send(t, "PUT", "/popups/campaigns/1", birthday, 200, "If-Match", `"2"`)
 
 	for _, step := range []struct{ action, status string }{{"pause", "paused"}, {"pause", "paused"}, {"resume", "active"}, {"archive", "archived"}} {

@@ -22,8 +22,12 @@ func example() *Listener {
 		Hosts: true, RateLimit: true, WriteKeys: true,
 		Feeds: []Feed{
 			{Paths: []string{"/a/b", "/a_b"}, Access: "open", Limit: 10, LimitMax: 100, OffsetMax: 1000, Columns: []feed.Column{
-				{Name: "integer", JSON: feed.JSONInteger}, {Name: "float", JSON: feed.JSONFloat, Null: true}, {Name: "flag", JSON: feed.JSONFlag},
-				{Name: "bytes", JSON: feed.JSONBytes, Null: true}, {Name: "at", JSON: feed.JSONTimestamp}, {Name: "any"},
+				{Name: "integer", JSON: feed.JSONInteger},
+				{Name: "float", JSON: feed.JSONFloat, Null: true},
+				{Name: "flag", JSON: feed.JSONFlag},
+				{Name: "bytes", JSON: feed.JSONBytes, Null: true},
+				{Name: "at", JSON: feed.JSONTimestamp},
+				{Name: "any"},
 			}},
 			{Paths: []string{"/down"}, Access: "any", Params: []param.Param{{Name: "claim.sub", Type: param.Text}, {Name: "x", Type: param.Real}}},
 		},
@@ -32,8 +36,10 @@ func example() *Listener {
 			{Name: "b", Type: param.Boolean, Optional: true, Default: "true"},
 		}}},
 		Streams: []Stream{{Paths: []string{"/a/b"}, Access: "key", RecordsMax: 5, Columns: []stream.Column{
-			{Name: "n", Type: stream.Integer, Required: true, Min: "1"}, {Name: "label", Type: stream.Text, MaxLength: 3, Default: text("x")},
-			{Name: "price", Type: stream.Decimal, Max: "9.5"}, {Name: "at", Type: stream.Timestamp, Default: text(stream.Now)},
+			{Name: "n", Type: stream.Integer, Required: true, Min: "1"},
+			{Name: "label", Type: stream.Text, MaxLength: 3, Default: text("x")},
+			{Name: "price", Type: stream.Decimal, Max: "9.5"},
+			{Name: "at", Type: stream.Timestamp, Default: text(stream.Now)},
 		}}},
 		Popup: &Popup{Path: "/popup", Placements: []string{"home"}, User: param.Text, TokenHeader: "X-User", Attributes: []Attribute{{"tags", "texts"}}},
 	}
