@@ -39,8 +39,14 @@ func (v *validator) feed(at string, f Feed, paths map[string]string) {
 	}
 }
 
-// documentPath is the path of http.openapi.
-const documentPath = "/openapi.json"
+// ownPaths returns the paths that no part can have, and what has them.
+func (h HTTP) ownPaths() map[string]string {
+	paths := make(map[string]string)
+	if h.OpenAPI {
+		paths["/openapi.json"] = "the path of http.openapi, which can be false"
+	}
+	return paths
+}
 
 func (v *validator) path(at, path string, paths map[string]string) {
 	switch {
