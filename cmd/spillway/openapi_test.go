@@ -107,6 +107,11 @@ func TestOpenAPI(t *testing.T) {
 					t.Errorf("the document contains %q", secret)
 				}
 			}
+			for name, schema := range apptest.NewOpenAPI(t, document.body).Document["components"].(map[string]any)["schemas"].(map[string]any) {
+				if strings.HasPrefix(name, "row_") && name != "row_late" && schema.(map[string]any)["properties"] == nil {
+					t.Errorf("%s has no columns", name)
+				}
+			}
 			c := &documentCase{s, apptest.NewOpenAPI(t, document.body), t}
 			c.send(304, "GET", "/openapi.json", "", "", "If-None-Match", document.header.Get("ETag"))
 			c.reads()

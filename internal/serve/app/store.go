@@ -67,7 +67,7 @@ type tables interface {
 	popups() popupTables
 }
 
-// feedSource is a feed's source that knows its columns from the first read on.
+// feedSource is a feed's source that knows its columns from its check on.
 type feedSource interface {
 	feed.Source
 	Columns() []feed.Column

@@ -23,7 +23,7 @@ type Feed struct {
 	def  feed.Definition
 	body string // the SELECT with its parameters numbered and cast
 
-	known atomic.Pointer[columns] // of the rows; nil before the first read
+	known atomic.Pointer[columns] // of the rows; nil before the first check or read
 
 	mu         sync.Mutex
 	statements map[shape]*statement // at most a few dozen, because shape.rows is a power of two
