@@ -71,8 +71,9 @@ var layers = map[string]layer{
 	"internal/serve/redis":    adapter,
 	"internal/serve/sqlite":   adapter,
 
-	"internal/serve/admin":  edge,
-	"internal/serve/server": edge,
+	"internal/serve/admin":   edge,
+	"internal/serve/openapi": edge,
+	"internal/serve/server":  edge,
 
 	"internal/serve/freight": demo,
 	"internal/serve/app":     app,

@@ -30,10 +30,12 @@ queries:
   - path: /divided
     sql: SELECT id / :by AS n, pg_is_in_recovery() AS replica FROM items WHERE id = 2
     params: {by: integer}
+    stale_max: 6s
   - path: /wait
     sql: SELECT pg_is_in_recovery() AS replica, pg_sleep(:s)::text AS slept
     params: {s: real}
     timeout: 600ms
+    stale_max: 6s
   - path: /item
     sql: SELECT id, pg_is_in_recovery() AS replica FROM items WHERE id = :id
     params: {id: integer}
@@ -104,13 +106,18 @@ func TestReplica(t *testing.T) {
 	if n := metric(t, c.Spillway, c.down); n != 1 || hasMetric(t, c.Spillway, c.lag) {
 		t.Errorf("spillway_replica_down is %v", n)
 	}
-	if a := fetch(t, c.Admin+"/readyz"); a.status != http.StatusOK {
-		t.Errorf("without the replica: %d %s", a.status, a.body)
-	}
+	eventually(t, "the replica is named", func() bool { return c.named(t, "away: ") })
 	if err := c.replica.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the replica's rows are served again", func() bool { return c.item(t, 1, true) })
+	eventually(t, "the replica's rows are served again", func() bool { return c.item(t, 1, true) && c.named(t, "") })
+}
+
+// named reports whether reads are ready and the replica is named with a reason; "": not named.
+func (c *replicaCase) named(t *testing.T, reason string) bool {
+	t.Helper()
+	status, got := readyz(t, c.Spillway, "/readyz/reads", "replica")
+	return status == http.StatusOK && (got == "" && reason == "" || reason != "" && strings.HasPrefix(got, "false "+reason))
 }
 
 // TestReplicaHangs stops the replica's processes with SIGSTOP. The current request falls back
@@ -182,7 +189,7 @@ func TestReplicaCutOff(t *testing.T) {
 	link.To("")
 	execute(t, c.conn, "INSERT INTO items VALUES (5)")
 	eventually(t, "the primary answers, and the lag grows", func() bool {
-		return c.item(t, 5, false) && metric(t, c.Spillway, c.lag) > 2 && metric(t, c.Spillway, c.late) == 1
+		return c.item(t, 5, false) && metric(t, c.Spillway, c.lag) > 2 && metric(t, c.Spillway, c.late) == 1 && c.named(t, "late: ")
 	})
 	if err := c.replica.Restart(); err != nil {
 		t.Fatal(err)
@@ -237,10 +244,13 @@ func TestReplicaWithoutPrimary(t *testing.T) {
 	eventually(t, "rows beyond stale_max are refused", func() bool {
 		return fetch(t, c.URL("item?id=2")).status == http.StatusServiceUnavailable && fetch(t, c.URL("list")).status == http.StatusServiceUnavailable
 	})
+	eventually(t, "reads are not ready, although the replica answers", func() bool {
+		return fetch(t, c.Admin+"/readyz/reads").status == http.StatusServiceUnavailable
+	})
 	if err := c.primary.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the replica's rows are young again", func() bool { return c.item(t, 2, true) && c.list(t, true) })
+	eventually(t, "the replica's rows are young again", func() bool { return c.item(t, 2, true) && c.list(t, true) && c.named(t, "") })
 }
 
 // TestReplicaOnMariaDB stops the replica's SQL thread, with a user who may only read.

@@ -63,6 +63,10 @@ func TestHealth(t *testing.T) {
 	ready("200 200 503 200")
 	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Reason: "window is 12s old"}, full, {Name: "/popup", Group: Shows, Reason: "down"}}
 	ready("503 503 503 503")
+	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Serves: true}, {Name: "replica", Group: Reads, Reason: "late", Spare: true}}
+	ready("200 200 200 200")
+	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Reason: "down"}, {Name: "replica", Group: Reads, Serves: true, Spare: true}}
+	ready("503 503 200 200")
 
 	parts = []Part{{Name: "server", Serves: true}, {Name: "/goodslist", Group: Reads, Reason: "window is 12s old", Since: since}, orders}
 	const fill = `{"name":"POST /orders","serves":true,"reason":"nearly full: the spool holds 80 bytes","since":"2026-11-22T18:00:00.123Z"}`

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"mime"
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -100,11 +102,27 @@ func (v *campaignView) set(body fields) []flaw {
 		}
 		field, value := view.Field(i), body[name]
 		isNull := string(value) == "null" && field.Kind() != reflect.Pointer && field.Kind() != reflect.Slice
-		if err := json.Unmarshal(value, field.Addr().Interface()); err != nil || isNull {
+		if err := json.Unmarshal(withoutFraction(value, field.Type()), field.Addr().Interface()); err != nil || isNull {
 			flaws = append(flaws, flaw{Field: name, Message: name + " must be " + expected(field, err)})
 		}
 	}
 	return flaws
+}
+
+// withoutFraction returns the value of an integer field as encoding/json reads it: in JSON, 1.0
+// and 1e2 are integers too.
+func withoutFraction(value []byte, field reflect.Type) []byte {
+	if field.Kind() == reflect.Pointer {
+		field = field.Elem()
+	}
+	if !reflect.Zero(field).CanInt() || !bytes.ContainsAny(value, ".eE") {
+		return value
+	}
+	const exact = 1 << 53 // a float has every integer up to it
+	if x, err := strconv.ParseFloat(string(value), 64); err == nil && x == math.Trunc(x) && math.Abs(x) <= exact {
+		return strconv.AppendInt(nil, int64(x), 10)
+	}
+	return value
 }
 
 // fieldName returns the name of a field in JSON.

@@ -182,7 +182,7 @@ func (p *Popups) setStatus(status popup.Status) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, problem, ok := p.find(w, r)
 		switch {
-		case !ok || r.Header.Get("If-Match") != "" && !mayChange(w, r, &c, 0):
+		case !ok || len(r.Header.Values("If-Match")) > 0 && !mayChange(w, r, &c, 0):
 		case c.Status == status:
 			p.answer(w, r, http.StatusOK, c, problem, false)
 		case c.Status == popup.Archived:
@@ -200,9 +200,9 @@ func (p *Popups) setStatus(status popup.Status) http.HandlerFunc {
 // mayChange reports whether a request names the campaign's current version, in If-Match or
 // its body. If not, it has answered the request.
 func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, known int64) bool {
-	if tag := r.Header.Get("If-Match"); tag != "" {
+	if tags := r.Header.Values("If-Match"); len(tags) > 0 {
 		var err error
-		if known, err = strconv.ParseInt(strings.Trim(tag, `"`), 10, 64); err != nil {
+		if known, err = strconv.ParseInt(strings.Trim(tags[0], `"`), 10, 64); err != nil || known < 1 {
 			known = -1
 		}
 	}

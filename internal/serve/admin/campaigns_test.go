@@ -136,6 +136,10 @@ func TestCampaigns(t *testing.T) {
 	c.send(t, "PUT", "/popups/campaigns/1", birthday, 428)
 	c.send(t, "PUT", "/popups/campaigns/1", birthday, 412, "If-Match", `"1"`)
 	c.send(t, "PUT", "/popups/campaigns/1", birthday, 412, "If-Match", `*x`)
+	for _, tag := range []string{"", "0", `"0"`} {
+		c.send(t, "PUT", "/popups/campaigns/1", birthday, 412, "If-Match", tag)
+		c.send(t, "POST", "/popups/campaigns/1/pause", "", 412, "If-Match", tag)
+	}
 	c.send(t, "PUT", "/popups/campaigns/1", birthday, 200, "If-Match", `"2"`)
 
 	for _, step := range []struct{ action, status string }{{"pause", "paused"}, {"pause", "paused"}, {"resume", "active"}, {"archive", "archived"}} {
@@ -276,7 +280,7 @@ func TestCampaignPatch(t *testing.T) {
 		body string
 		want map[string]any // fields that change
 	}{
-		{`{"cap":4,"version":1}`, map[string]any{"cap": 4.0}},
+		{`{"cap":4.0,"version":1e0}`, map[string]any{"cap": 4.0}},
 		{`{"repeat_after":null,"end":null,"quiet_click":null}`, map[string]any{"repeat_after": nil, "end": nil, "quiet_click": "0s"}},
 		{`{"payload":{"link":{"new":null,"at":[null]},"more":1},"shows":7}`, map[string]any{"payload": map[string]any{
 			"title": "<b>", "n": 12345678901234567890.0, "link": map[string]any{"to": "/x", "at": []any{nil}}, "more": 1.0,

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+
+	"spillway/internal/serve/param"
 )
 
 // openAPI describes the listener with popups.
@@ -26,6 +28,7 @@ func (s *Server) document() []byte {
 	if p := s.cfg.Popups; p != nil {
 		parameters := all["components"].(map[string]any)["schemas"].(map[string]any)
 		parameters["Placement"].(map[string]any)["enum"] = p.Placements
+		parameters["User"] = userSchema(p.User)
 	} else {
 		for path := range paths {
 			if strings.HasPrefix(path, "/popups/") {
@@ -38,6 +41,18 @@ func (s *Server) document() []byte {
 		panic("bug: openapi.json: " + err.Error())
 	}
 	return append(text, '\n')
+}
+
+// userSchema returns the schema of a user's id.
+func userSchema(t param.Type) map[string]any {
+	switch t {
+	case param.Integer:
+		return map[string]any{"type": "integer", "format": "int64"}
+	case param.UUID:
+		return map[string]any{"type": "string", "format": "uuid"}
+	default:
+		return map[string]any{"type": "string", "minLength": 1}
+	}
 }
 
 func (s *Server) showOpenAPI(w http.ResponseWriter, _ *http.Request) {

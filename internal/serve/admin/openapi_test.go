@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,155 +18,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"spillway/internal/apptest"
 	"spillway/internal/serve/popup"
 )
-
-// documented is the document, and what a test has seen of it.
-type documented struct {
-	t        *testing.T
-	document map[string]any
-	compiler *jsonschema.Compiler
-	statuses map[string]bool // "get /livez 200"
-	fields   map[string]bool // "Campaign.name"
-}
-
-func newDocumented(t *testing.T, text []byte) *documented {
-	t.Helper()
-	d := &documented{t: t, statuses: map[string]bool{}, fields: map[string]bool{}, compiler: jsonschema.NewCompiler()}
-	if err := json.Unmarshal(text, &d.document); err != nil {
-		t.Fatal(err)
-	}
-	d.compiler.DefaultDraft(jsonschema.Draft2020)
-	d.compiler.AssertFormat()
-	if err := d.compiler.AddResource("openapi.json", d.document); err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// at returns the value at a JSON pointer without its "#", and follows a reference there.
-func (d *documented) at(pointer string) (value any, at string) {
-	value = d.document
-	for _, name := range strings.Split(pointer, "/")[1:] {
-		members, ok := value.(map[string]any)
-		if !ok {
-			return nil, pointer
-		}
-		value = members[strings.NewReplacer("~1", "/", "~0", "~").Replace(name)]
-	}
-	if members, ok := value.(map[string]any); ok && members["$ref"] != nil {
-		return d.at(strings.TrimPrefix(members["$ref"].(string), "#"))
-	}
-	return value, pointer
-}
-
-// see checks an answer to a request of a documented path.
-func (d *documented) see(method, path string, response *http.Response, body []byte) {
-	d.t.Helper()
-	operation := "/paths/" + strings.ReplaceAll(path, "/", "~1") + "/" + strings.ToLower(method)
-	if description, _ := d.at(operation); description == nil {
-		switch response.StatusCode {
-		case http.StatusMethodNotAllowed, http.StatusUnauthorized, http.StatusMisdirectedRequest:
-		default:
-			d.t.Errorf("%s %s is not documented, and answers %d", method, path, response.StatusCode)
-		}
-		return
-	}
-	name := fmt.Sprintf("%s %s %d", method, path, response.StatusCode)
-	answer, at := d.at(fmt.Sprintf("%s/responses/%d", operation, response.StatusCode))
-	if answer == nil {
-		d.t.Errorf("%s is not documented: %s", name, body)
-		return
-	}
-	d.statuses[name] = true
-	for header := range asObject(answer.(map[string]any)["headers"]) {
-		if response.Header.Get(header) == "" {
-			d.t.Errorf("%s has no %s", name, header)
-		}
-	}
-	media, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
-	content := asObject(answer.(map[string]any)["content"])
-	if len(content) == 0 && media == "" && len(body) == 0 {
-		return
-	}
-	if content[media] == nil {
-		d.t.Errorf("%s has the media type %s", name, media)
-		return
-	}
-	if !strings.HasSuffix(media, "json") {
-		return
-	}
-	schema, err := d.compiler.Compile("openapi.json#" + at + "/content/" + strings.ReplaceAll(media, "/", "~1") + "/schema")
-	if err != nil {
-		d.t.Fatalf("%s: %v", name, err)
-	}
-	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
-	if err != nil {
-		d.t.Fatalf("%s: %v", name, err)
-	}
-	if err := schema.Validate(value); err != nil {
-		d.t.Errorf("%s: %s: %v", name, body, err)
-	}
-	d.seeFields(at+"/content/"+strings.ReplaceAll(media, "/", "~1")+"/schema", value)
-}
-
-// seeFields notes which documented fields an answer has.
-func (d *documented) seeFields(pointer string, value any) {
-	found, at := d.at(pointer)
-	schema := asObject(found)
-	for i := range asList(schema["allOf"]) {
-		d.seeFields(fmt.Sprint(at, "/allOf/", i), value)
-	}
-	for i, item := range asList(value) {
-		if schema["items"] != nil && i < 100 {
-			d.seeFields(at+"/items", item)
-		}
-	}
-	for name := range asObject(schema["properties"]) {
-		if member, ok := asObject(value)[name]; ok {
-			d.fields[at+"/properties/"+name] = true
-			d.seeFields(at+"/properties/"+name, member)
-		}
-	}
-}
-
-func asObject(value any) map[string]any { object, _ := value.(map[string]any); return object }
-func asList(value any) []any            { list, _ := value.([]any); return list }
-
-// promises returns all statuses and fields of answers that the document lists.
-func (d *documented) promises() (statuses, fields map[string]bool) {
-	statuses, fields = map[string]bool{}, map[string]bool{}
-	var walk func(pointer string)
-	walk = func(pointer string) {
-		found, at := d.at(pointer)
-		schema := asObject(found)
-		for i := range asList(schema["allOf"]) {
-			walk(fmt.Sprint(at, "/allOf/", i))
-		}
-		if schema["items"] != nil {
-			walk(at + "/items")
-		}
-		for name := range asObject(schema["properties"]) {
-			fields[at+"/properties/"+name] = true
-			walk(at + "/properties/" + name)
-		}
-	}
-	for path, operations := range asObject(d.document["paths"]) {
-		for method, operation := range asObject(operations) {
-			for status := range asObject(asObject(operation)["responses"]) {
-				statuses[fmt.Sprintf("%s %s %s", strings.ToUpper(method), path, status)] = true
-				_, at := d.at("/paths/" + strings.ReplaceAll(path, "/", "~1") + "/" + method + "/responses/" + status)
-				content, _ := d.at(at)
-				for media := range asObject(asObject(content)["content"]) {
-					walk(at + "/content/" + strings.ReplaceAll(media, "/", "~1") + "/schema")
-				}
-			}
-		}
-	}
-	return statuses, fields
-}
 
 // TestOpenAPI walks all routes: every answer is as documented, and every documented path,
 // status and field occurs.
@@ -177,16 +31,16 @@ func TestOpenAPI(t *testing.T) {
 	if header.Get("Content-Type") != "application/json" {
 		t.Errorf("content type %s", header.Get("Content-Type"))
 	}
-	d := newDocumented(t, document)
-	w := &walk{documented: d, servers: map[string]string{"": c.base}}
+	d := apptest.NewOpenAPI(t, document)
+	w := &walk{OpenAPI: d, t: t, servers: map[string]string{"": c.base}}
 	w.startOthers(t, c)
 	w.everyRoute(t)
 	w.campaigns(c)
 	w.busy(t)
 
-	statuses, fields := d.promises()
-	compareSets(t, "statuses", statuses, d.statuses)
-	compareSets(t, "fields", fields, d.fields)
+	statuses, fields := d.Promises()
+	compareSets(t, "statuses", statuses, d.Statuses)
+	compareSets(t, "fields", fields, d.Fields)
 }
 
 func compareSets(t *testing.T, what string, documented, seen map[string]bool) {
@@ -195,6 +49,8 @@ func compareSets(t *testing.T, what string, documented, seen map[string]bool) {
 		t.Errorf("%s (-documented +seen):\n%s", what, diff)
 	}
 }
+
+func asObject(value any) map[string]any { object, _ := value.(map[string]any); return object }
 
 func fetchDocument(t *testing.T, base string) ([]byte, http.Header) {
 	t.Helper()
@@ -207,7 +63,8 @@ func fetchDocument(t *testing.T, base string) ([]byte, http.Header) {
 
 // walk sends requests of documented paths to servers in different states.
 type walk struct {
-	*documented
+	*apptest.OpenAPI
+	t       *testing.T
 	servers map[string]string // base URLs by state
 }
 
@@ -233,7 +90,7 @@ func (w *walk) send(server, method, path, target, body string, headers ...string
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.see(method, path, response, text)
+	w.See(method, path, response, text)
 	return response.StatusCode, text
 }
 
@@ -274,14 +131,15 @@ func (w *walk) everyRoute(t *testing.T) {
 		routes[r.method+" "+strings.TrimSuffix(r.path, "{$}")] = true
 	}
 	operations := map[string]bool{}
-	for path, methods := range asObject(w.document["paths"]) {
+	for path, methods := range asObject(w.Document["paths"]) {
 		for method := range asObject(methods) {
 			operations[strings.ToUpper(method)+" "+path] = true
 		}
 	}
 	compareSets(t, "routes", operations, routes)
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json")
-	for path := range asObject(w.document["paths"]) {
+	w.send("", "GET", "/popups/explain", "/popups/explain?user=7", "") // a condition is false
+	for _, path := range slices.Sorted(maps.Keys(asObject(w.Document["paths"]))) {
 		target := strings.NewReplacer("{id}", "1", "{name}", "heap").Replace(path) + "?user=7"
 		switch path {
 		case "/debug/pprof/profile":
@@ -468,7 +326,7 @@ func (w *walk) busy(t *testing.T) {
 		<-gathering
 	}
 	last := ask()
-	w.see("GET", "/metrics", last.Result(), last.Body.Bytes())
+	w.See("GET", "/metrics", last.Result(), last.Body.Bytes())
 	close(done)
 	for range MetricsRequestMax {
 		if code := <-answers; code != http.StatusOK {
@@ -484,7 +342,7 @@ func TestOpenAPIWithoutPopups(t *testing.T) {
 	if strings.Contains(string(document), `"/popups/`) {
 		t.Error("paths of popups")
 	}
-	for path, methods := range asObject(newDocumented(t, document).document["paths"]) {
+	for path, methods := range asObject(apptest.NewOpenAPI(t, document).Document["paths"]) {
 		if asObject(methods)["get"] == nil || strings.Contains(path, "{") || path == "/debug/pprof/profile" {
 			continue
 		}

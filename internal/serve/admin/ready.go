@@ -24,6 +24,7 @@ type Part struct {
 	// part is well. Anybody may read it: it contains no SQL and no secrets.
 	Reason string
 	Since  time.Time // when the reason was first seen
+	Spare  bool      // it is named, but others answer in its place: readiness does not depend on it
 }
 
 // reason is a part with a reason, in answers.
@@ -69,6 +70,7 @@ func judge(parts []Part, group Group) readiness {
 			answer.Reasons = append(answer.Reasons, reason{p.Name, p.Serves, p.Reason, p.Since.UTC().Truncate(time.Millisecond)})
 		}
 		switch {
+		case p.Spare:
 		case p.Group == "":
 			process = process && p.Serves
 		case p.Serves:

@@ -20,7 +20,7 @@ type feedPart struct {
 	cfg      config.Feed
 	settings feed.Config
 	source   feed.Source
-	columns  func() []string
+	columns  []feedSource              // that know the columns
 	feed     atomic.Pointer[feed.Feed] // nil before it is started
 }
 
@@ -35,21 +35,23 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	if p.settings.Envelope == feed.EnvelopeNone {
 		p.settings.CursorMax = min(linkCursorMax, p.settings.CursorMax)
 	}
-	p.settings.Refreshes, p.settings.ValueCalls, p.settings.Down = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2), st.down
+	p.settings.Refreshes, p.settings.ValueCalls = st.refreshes, max(1, (a.cfg.Pool.Max-1)/2)
+	p.settings.Down = func() bool { return p.noAnswer() != nil }
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, p.start)
 	p.reads = []*store{st}
 	primary, err := st.feed(p.settings.Definition)
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
 	}
-	p.source, p.columns = primary, primary.Columns
+	p.source, p.columns = primary, []feedSource{primary}
 	if r := a.replica; r != nil && c.Database == "" {
 		replica, err := r.store.feed(p.settings.Definition)
 		if err != nil {
 			return nil, exit.UsageError(fmt.Errorf("feed %s on the replica: %w", c.Path, err))
 		}
-		p.settings.Down = func(ctx context.Context) bool { return st.down(ctx) && r.store.down(ctx) }
 		p.reads = append(p.reads, r.store)
+		p.spare = func() bool { return r.usable(c.StaleMax) }
+		p.columns = append(p.columns, replica)
 		p.source = &feed.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: p.settings.Timeout, StaleMax: p.settings.StaleMax}
 	}
 	return p, nil

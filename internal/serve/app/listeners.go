@@ -8,7 +8,6 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
-	"spillway/internal/serve/feed"
 	"spillway/internal/serve/server"
 )
 
@@ -66,6 +65,9 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 		}
 		cfg.Proxies = append(cfg.Proxies, p)
 	}
+	if h.OpenAPI {
+		cfg.Document = a.describe(r).Document()
+	}
 	return cfg, a.addRoutes(&cfg, r)
 }
 
@@ -83,21 +85,17 @@ func (a *app) addRoutes(cfg *server.Config, r *reads) error {
 	for _, p := range r.feeds {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
 			cfg.Feeds = append(cfg.Feeds, server.FeedRoute{
-				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(), Columns: p.columns(),
+				Paths: p.down.Reads, Access: access, Feed: p.feed.Load(), Columns: namesOf(p.knownColumns()),
 				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
 			})
 		}
 	}
 	for _, p := range r.queries {
 		if access := accessOf(r.cfg.ReadAccess(p.cfg.Auth)); serves(p.part, access) {
-			route := server.QueryRoute{
-				Paths: p.down.Reads, Access: access, Query: p.query, Envelope: envelopeOf(p.cfg.Envelope), Columns: p.columns(),
+			cfg.Queries = append(cfg.Queries, server.QueryRoute{
+				Paths: p.down.Reads, Access: access, Query: p.query, Envelope: p.envelope(), Columns: namesOf(p.columns()),
 				Caching: server.SharedCaching{MaxAge: p.cfg.SMaxAge, StaleWhileRevalidate: p.cfg.Revalidate},
-			}
-			if p.cfg.One {
-				route.Envelope = feed.EnvelopeOne
-			}
-			cfg.Queries = append(cfg.Queries, route)
+			})
 		}
 	}
 	for _, p := range a.streams {
@@ -130,7 +128,7 @@ func (a *app) newAdmin() (*admin.Server, error) {
 	}
 	cfg := admin.Config{
 		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.log, Registry: a.metrics,
-		Ready: a.state, Acks: a.streamAcks, Reload: a.reload,
+		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload,
 	}
 	if a.popups != nil {
 		cfg.Popups = a.popups.admin()

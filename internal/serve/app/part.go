@@ -26,6 +26,7 @@ type part struct {
 	begin func(context.Context) error // starts it; called again after an error
 	alone bool                        // it starts without its database
 	reads []*store                    // that are probed for its readiness, its own first; of feeds and queries
+	spare func() bool                 // a replica answers in the place of its own database; nil: there is none
 
 	cancel context.CancelFunc // ends the attempts; set by run
 	ended  chan struct{}      // closed when they have ended; set by run

@@ -6,6 +6,8 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 	"spillway/internal/serve/redis"
 	"spillway/internal/serve/server"
@@ -16,7 +18,16 @@ type queryPart struct {
 	*part
 	cfg     config.Query
 	query   *query.Query
-	columns func() []string
+	params  []param.Param
+	columns func() []feed.Column // nil while they are not known
+}
+
+// envelope returns the form of the query's responses.
+func (p *queryPart) envelope() feed.Envelope {
+	if p.cfg.One {
+		return feed.EnvelopeOne
+	}
+	return envelopeOf(p.cfg.Envelope)
 }
 
 // openRedis opens Redis if it is configured.
@@ -51,8 +62,8 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
-	p := &queryPart{part: newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check), cfg: c, columns: primary.Columns}
-	p.reads = []*store{st}
+	p := &queryPart{part: newPart(c.Path, st, server.DownRoute{Reads: append([]string{c.Path}, c.Aliases...)}, primary.Check), cfg: c}
+	p.reads, p.params, p.columns = []*store{st}, settings.Definition.Params, primary.Columns
 	var source query.Source = primary
 	if r := a.replica; r != nil && c.Database == "" {
 		replica, err := r.store.query(settings.Definition)
@@ -60,6 +71,7 @@ func (a *app) openQuery(c config.Query) (*queryPart, error) {
 			return nil, exit.UsageError(fmt.Errorf("on the replica: %w", err))
 		}
 		p.reads = append(p.reads, r.store)
+		p.spare = func() bool { return r.usable(c.StaleMax) }
 		source = &query.Replicated{Replica: replica, Primary: primary, Switch: r.reads, Timeout: settings.Timeout, StaleMax: c.StaleMax}
 	}
 	p.query = query.Open(settings, source)

@@ -29,6 +29,7 @@ type readyCheck struct {
 	// state returns whether requests are answered, and what is wrong or soon will be. It
 	// asks no database and does not depend on requests.
 	state func(now time.Time) (serves bool, err error)
+	spare bool // see admin.Part
 }
 
 // readiness knows since when something has been wrong with a part.
@@ -44,7 +45,7 @@ func (r *readiness) look(now time.Time, parts []readyCheck) []admin.Part {
 	since, states := make(map[string]time.Time), make([]admin.Part, 0, len(parts))
 	for _, p := range parts {
 		serves, err := p.state(now)
-		state := admin.Part{Name: p.name, Group: p.group, Serves: serves}
+		state := admin.Part{Name: p.name, Group: p.group, Serves: serves, Spare: p.spare}
 		if err != nil {
 			began, known := r.since[p.name]
 			if !known {
@@ -57,6 +58,14 @@ func (r *readiness) look(now time.Time, parts []readyCheck) []admin.Part {
 	}
 	r.since = since
 	return states
+}
+
+// ready returns the state of all parts, and has that of a replica measured for a while.
+func (a *app) ready() []admin.Part {
+	if a.replica != nil {
+		a.replica.reads.Lag()
+	}
+	return a.state()
 }
 
 // state returns the state of all parts.
@@ -77,6 +86,9 @@ func (a *app) state() []admin.Part {
 	for _, p := range current.queries {
 		parts = append(parts, started(p.part, admin.Reads, p.state))
 	}
+	if a.replica != nil {
+		parts = append(parts, readyCheck{name: "replica", group: admin.Reads, spare: true, state: a.replica.state})
+	}
 	for _, p := range a.streams {
 		parts = append(parts, started(p.part, admin.Writes, func(time.Time) (bool, error) { return tolerable(p.ready()) }))
 	}
@@ -91,7 +103,7 @@ var errNotStarted = errors.New("cannot start")
 
 // started is the check of a part, which asks state once the part has started.
 func started(p *part, group admin.Group, state func(now time.Time) (bool, error)) readyCheck {
-	return readyCheck{p.name, group, func(now time.Time) (bool, error) {
+	return readyCheck{name: p.name, group: group, state: func(now time.Time) (bool, error) {
 		err := p.failure()
 		switch {
 		case err == nil:
@@ -121,16 +133,29 @@ func (p *queryPart) state(time.Time) (serves bool, err error) {
 	return down == nil, down
 }
 
-// noAnswer returns why none of the databases that a feed or a query reads answers; nil if one
-// does.
+// noAnswer returns why no database answers a feed or a query with rows that may be served; nil
+// if one does.
 func (p *part) noAnswer() error {
-	own := p.reads[0].noAnswer()
-	for _, st := range p.reads[1:] {
-		if st.noAnswer() == nil {
-			return nil
-		}
+	err := p.reads[0].noAnswer()
+	if err != nil && p.spare != nil && p.spare() {
+		return nil
 	}
-	return own
+	return err
+}
+
+// usable reports whether the replica answers with rows that are at most staleMax old, which are
+// served while the primary is away.
+func (r *replica) usable(staleMax time.Duration) bool {
+	return r.store.noAnswer() == nil && r.reads.Usable(time.Now(), staleMax)
+}
+
+// state names what keeps reads from using the replica while the primary answers.
+func (r *replica) state(time.Time) (serves bool, err error) {
+	if err := r.store.noAnswer(); err != nil {
+		return false, fmt.Errorf("away: %w", err)
+	}
+	err = r.reads.State()
+	return err == nil, err
 }
 
 // Probes of databases that feeds and queries read.

@@ -182,7 +182,7 @@ func fixedChanges(now, next config.Config) []string {
 	for _, c := range []*config.Config{&now, &next} {
 		c.Feeds, c.Queries, c.Keys = nil, nil, nil
 		c.Auth.Reads, c.Auth.Keys = "", nil
-		c.HTTP.CORSOrigins, c.HTTP.TrustedProxies = nil, nil
+		c.HTTP.CORSOrigins, c.HTTP.TrustedProxies, c.HTTP.OpenAPI = nil, nil, false
 		c.Log.Access, c.Log.Level = false, ""
 	}
 	return differences("", reflect.ValueOf(now), reflect.ValueOf(next))

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -52,13 +51,6 @@ func (st *store) enterStart(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// down reports whether the database does not answer. If all connections are in use, it does:
-// statements end after their timeout.
-func (st *store) down(ctx context.Context) bool {
-	err := st.Probe(ctx)
-	return err != nil && !errors.Is(err, database.ErrBusy)
-}
-
 // connection is a database's pool.
 type connection interface {
 	Ping(context.Context) error
@@ -75,17 +67,17 @@ type tables interface {
 	popups() popupTables
 }
 
-// feedSource is a feed's source that knows its columns once it has checked its statement.
+// feedSource is a feed's source that knows its columns from its check on.
 type feedSource interface {
 	feed.Source
-	Columns() []string
+	Columns() []feed.Column
 }
 
 // querySource is a query's source that can check its statement, and then knows its columns.
 type querySource interface {
 	query.Source
 	Check(context.Context) error
-	Columns() []string
+	Columns() []feed.Column
 }
 
 // stores opens each database once, by its URL.

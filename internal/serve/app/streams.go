@@ -34,6 +34,7 @@ type streamPart struct {
 	route    server.StreamRoute
 	cfg      stream.Config
 	ack      string
+	access   string // key, jwt or any
 	schema   *stream.Schema
 	database streamDatabase
 	log      *slog.Logger
@@ -56,7 +57,7 @@ func (a *app) openStreams() error {
 		if err != nil {
 			return exit.UsageError(err)
 		}
-		p := &streamPart{cfg: a.streamConfig(c, st), ack: c.Ack, schema: schema, log: a.log, database: st.stream(schema)}
+		p := &streamPart{cfg: a.streamConfig(c, st), ack: c.Ack, access: c.Auth, schema: schema, log: a.log, database: st.stream(schema)}
 		if err := p.cfg.Validate(); err != nil && c.Ack != stream.AckSpool {
 			return exit.UsageError(fmt.Errorf("stream %s: %w", c.Path, err))
 		}

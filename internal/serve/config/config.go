@@ -67,6 +67,7 @@ type HTTP struct {
 	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
 	Hosts          []string      `yaml:"hosts" doc:"host names that requests must use, without ports; others get 421; none: any"`
 	CORSOrigins    []string      `yaml:"cors_origins" doc:"allowed origins, SCHEME://HOST[:PORT], or * for all; none: no CORS headers"`
+	OpenAPI        bool          `yaml:"openapi" doc:"describe the public listener at /openapi.json; everyone who can reach the listener can read it, also with auth.reads"`
 	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For names the client, in the access log and for rate_per_minute"`
 	RatePerMinute  int           `yaml:"rate_per_minute" range:"0..60000000" doc:"requests per minute of a client to configured paths; a client is a key or the subject of a JWT if the path requires one, else an address (IPv6: a /64 network); 0: no limit" over:"429 'rate-limited' with Retry-After; 'spillway_http_rate_limited_total'"`
 	RateBurst      int           `yaml:"rate_burst" range:"1..1000000" doc:"with rate_per_minute, requests that a client may send at once" over:"as rate_per_minute"`

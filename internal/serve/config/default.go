@@ -35,6 +35,7 @@ func Default() Config {
 			WriteTimeout: 10 * time.Second,
 			IdleTimeout:  time.Minute,
 			DrainTimeout: 10 * time.Second,
+			OpenAPI:      true,
 			RateBurst:    100,
 			RateClients:  100_000,
 

@@ -69,6 +69,7 @@ http:
   tls_key: ""
   hosts: []
   cors_origins: []
+  openapi: true
   trusted_proxies: []
   rate_per_minute: 0
   rate_burst: 100

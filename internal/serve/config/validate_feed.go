@@ -62,6 +62,15 @@ func (v *validator) caching(at string, maxAge, stale time.Duration, key string, 
 	}
 }
 
+// ownPaths returns the paths that no part can have, and what has them.
+func (h HTTP) ownPaths() map[string]string {
+	paths := make(map[string]string)
+	if h.OpenAPI {
+		paths["/openapi.json"] = "the path of http.openapi, which can be false"
+	}
+	return paths
+}
+
 func (v *validator) path(at, path string, paths map[string]string) {
 	switch {
 	case path == "":

@@ -31,7 +31,7 @@ func (s *Stream) Incomplete() bool {
 // streams checks the streams and the write keys. A stream may share its path with a feed or a
 // query: records are posted to it, pages are read from it.
 func (v *validator) streams(c Config) {
-	paths := map[string]string{}
+	paths := c.HTTP.ownPaths()
 	for _, path := range []string{"/click", "/dismiss"} {
 		if c.Popups.Path != "" {
 			paths[c.Popups.Path+path] = "popups.path"

@@ -40,6 +40,7 @@ func TestValidateAccepts(t *testing.T) {
 	good(func(c *Config) { c.HTTP.Hosts = []string{"api.example.com", "localhost", "10.0.0.1", "[::1]"} })
 	good(func(c *Config) { c.Redis = "rediss://ann:pw@h:6379/1" })
 	good(func(c *Config) { c.Feeds[0].Path = "/" })
+	good(func(c *Config) { c.HTTP.OpenAPI, c.Feeds[0].Path = false, "/openapi.json" })
 	good(func(c *Config) { c.Feeds[0].Aliases = []string{"/helloworld", "/probes", "/a/b.json", "/~x/1-2_3"} })
 	good(func(c *Config) { c.Feeds[0].SweepShare = 1; c.Feeds[0].OffsetMax = 0; c.Pool.Min = 0 })
 	good(func(c *Config) { c.Feeds[0].Params = Params{{"city", "text"}, {"_n1", "integer"}} })
@@ -96,6 +97,7 @@ func TestValidateRefusesFeed(t *testing.T) {
 	}
 	refused("path: must be given", func(f *Feed) { f.Path = "" })
 	refused(`aliases[1]: must differ from feeds[0].aliases[0], not "/a"`, func(f *Feed) { f.Aliases = []string{"/a", "/a"} })
+	refused(`path: must differ from the path of http.openapi, which can be false, not "/openapi.json"`, func(f *Feed) { f.Path = "/openapi.json" })
 	refused(`aliases[0]: must differ from feeds[0].path`, func(f *Feed) { f.Aliases = []string{"/orders"} })
 	refused("sql: must be given", func(f *Feed) { f.SQL = " \n" })
 	refused("key: must name at least one column", func(f *Feed) { f.Key = nil })

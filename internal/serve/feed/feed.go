@@ -73,10 +73,10 @@ type Config struct {
 	// run at once. 0: no bound.
 	ValueCalls int
 
-	// Down reports whether the database does not answer. It is called after a refresh of a
-	// feed with parameters has failed, because that may be due to the value alone. Nil: it
-	// always answers.
-	Down func(context.Context) bool
+	// Down reports whether the database does not answer. Ready asks it about a feed with
+	// parameters, because a refresh may have failed due to the value alone. Nil: it always
+	// answers.
+	Down func() bool
 }
 
 // Errors of Page. Others are the database's.
@@ -106,9 +106,6 @@ type Feed struct {
 	base context.Context // the feed's lifetime
 	stop context.CancelFunc
 	done sync.WaitGroup
-
-	down    atomic.Bool // the database did not answer the last probe
-	probing atomic.Bool // a probe is running
 
 	windows atomic.Pointer[map[string]*window] // copied on change; read without a lock
 
@@ -187,7 +184,7 @@ func (f *Feed) Warm(ctx context.Context) error {
 // statement may fail due to a client's value. The error contains no text of the database. An
 // idle feed is ready.
 func (f *Feed) Ready(now time.Time) error {
-	if len(f.cfg.Params) > 0 && !f.down.Load() {
+	if len(f.cfg.Params) > 0 && (f.cfg.Down == nil || !f.cfg.Down()) {
 		return nil
 	}
 	for _, w := range *f.windows.Load() {
@@ -196,19 +193,6 @@ func (f *Feed) Ready(now time.Time) error {
 		}
 	}
 	return nil
-}
-
-// probe finds out whether the database answers, after a refresh has failed.
-func (f *Feed) probe(ctx context.Context) {
-	if f.cfg.Down == nil || len(f.cfg.Params) == 0 || !f.probing.CompareAndSwap(false, true) {
-		return
-	}
-	defer f.probing.Store(false)
-	limited, cancel := context.WithTimeout(ctx, probeMax)
-	defer cancel()
-	if down := f.cfg.Down(limited); ctx.Err() == nil {
-		f.down.Store(down)
-	}
 }
 
 // window returns the window for args, creating it if necessary. It returns nil if other
@@ -302,6 +286,3 @@ func (f *Feed) countOutside(name string) {
 }
 
 func (f *Feed) hash(name string) uint64 { return maphash.String(f.seed, name) }
-
-// probeMax is the timeout of a probe.
-const probeMax = time.Second

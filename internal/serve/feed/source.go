@@ -127,3 +127,29 @@ func (r *Rows) End(key Key) {
 	r.Ends = append(r.Ends, len(r.Data))
 	r.Keys = append(r.Keys, key)
 }
+
+// Column is one column of a statement's rows.
+type Column struct {
+	Name string
+	JSON JSONType
+	Null bool // rows may have null
+}
+
+// JSONType is the JSON form of the values of a column that are not null.
+type JSONType string
+
+// The JSON types.
+const (
+	JSONAny       JSONType = ""
+	JSONInteger   JSONType = "integer"
+	JSONNumber    JSONType = "number"
+	JSONFloat     JSONType = "float" // a number, or NaN, Infinity or -Infinity as a string
+	JSONBoolean   JSONType = "boolean"
+	JSONFlag      JSONType = "flag" // true for 1, false for 0, and other integers as they are
+	JSONString    JSONType = "string"
+	JSONDate      JSONType = "date"
+	JSONTimestamp JSONType = "timestamp" // RFC 3339
+	JSONUUID      JSONType = "uuid"
+	JSONBytes     JSONType = "bytes" // base64
+	JSONArray     JSONType = "array"
+)

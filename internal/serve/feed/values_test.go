@@ -267,7 +267,7 @@ func TestFailingValueAndReadiness(t *testing.T) {
 		}
 		var down atomic.Bool
 		cfg := byCity(3)
-		cfg.Down = func(context.Context) bool { return down.Load() }
+		cfg.Down = down.Load
 		f := Open(cfg, tab)
 		defer f.Close()
 		request := func(city string) {

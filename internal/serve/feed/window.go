@@ -226,7 +226,6 @@ func (w *window) run() {
 			return
 		case err != nil:
 			failures++
-			w.feed.probe(w.ctx)
 		default:
 			failures = 0
 		}
@@ -327,9 +326,6 @@ func (w *window) publish(s *snapshot, err error) {
 		if previous != nil {
 			previous.release(s)
 		}
-	}
-	if err == nil && w.feed.down.Load() {
-		w.feed.down.Store(false)
 	}
 	w.logChange(err)
 	w.failure = err

@@ -98,6 +98,22 @@ func (f *Feed) describe(ctx context.Context) (*description, error) {
 	return d, nil
 }
 
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (f *Feed) Columns() []feed.Column {
+	d := f.known.Load()
+	if d == nil {
+		return nil
+	}
+	var all []feed.Column
+	for i, name := range d.columns.names {
+		isKey := slices.ContainsFunc(d.columns.key, func(k keyColumn) bool { return k.index == i })
+		json := jsonOf(d.columns.types[i], d.subtypes[name])
+		zeroDate := strings.HasPrefix(d.columns.types[i], "DATE") || json == feed.JSONTimestamp
+		all = append(all, feed.Column{Name: name, JSON: json, Null: !isKey || zeroDate})
+	}
+	return all
+}
+
 // ask reads the feed's columns: their types from an empty result, and the rest from their
 // tables.
 func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, error) {

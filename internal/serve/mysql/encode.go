@@ -183,6 +183,32 @@ func encoderOf(typ string, f subtype) encoder {
 	return func(dst []byte, value driver.Value) []byte { return feed.AppendString(dst, bytesOf(value)) }
 }
 
+// jsonOf returns the JSON type of what encoderOf's encoder writes.
+func jsonOf(typ string, f subtype) feed.JSONType {
+	switch typ {
+	case "TINYINT", "UNSIGNED TINYINT":
+		if f == boolean {
+			return feed.JSONFlag
+		}
+		return feed.JSONInteger
+	case "SMALLINT", "UNSIGNED SMALLINT", "MEDIUMINT", "UNSIGNED MEDIUMINT", "INT", "UNSIGNED INT",
+		"BIGINT", "UNSIGNED BIGINT", "YEAR", "BIT":
+		return feed.JSONInteger
+	case "FLOAT", "DOUBLE", "DECIMAL":
+		return feed.JSONNumber
+	case "TIMESTAMP":
+		return feed.JSONTimestamp
+	case "JSON", "NULL":
+		return feed.JSONAny
+	case "BINARY", "VARBINARY", "BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "GEOMETRY", "VECTOR":
+		return feed.JSONBytes
+	}
+	if f == document {
+		return feed.JSONAny
+	}
+	return feed.JSONString // dates too: they may have parts that are zero
+}
+
 // bytesOf returns the text of a value.
 func bytesOf(value driver.Value) []byte {
 	switch v := value.(type) {

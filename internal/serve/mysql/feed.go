@@ -122,14 +122,6 @@ func (f *Feed) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (
 	}
 }
 
-// Columns returns the names of the statement's columns at the last Check or later.
-func (f *Feed) Columns() []string {
-	if d := f.known.Load(); d != nil {
-		return d.columns.names
-	}
-	return nil
-}
-
 func (f *Feed) writer(c *columns) writer { return writer{def: f.def, body: f.body, key: c.key} }
 
 // explainError adds the cause to an error of the server.

@@ -159,5 +159,6 @@ func readAll(t testing.TB, f *Feed, r feed.Range) string {
 	if err := f.Read(t.Context(), r, &rows); err != nil {
 		t.Fatal(err)
 	}
+	storetest.CheckColumns(t, f.Columns(), rows.Data)
 	return string(rows.Data)
 }

@@ -72,6 +72,9 @@ func (f *Feed) runQuery(ctx context.Context, args []string, adapt bool, to feed.
 	return f.db.query(ctx, s, namedValues(values), to)
 }
 
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (q *Query) Columns() []feed.Column { return q.expansions[0].Columns() }
+
 // Check has the database prepare the statement without running it, with the shortest and the
 // longest lists.
 func (q *Query) Check(ctx context.Context) error {
@@ -82,9 +85,6 @@ func (q *Query) Check(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Columns returns the names of the statement's columns at the last Check or later.
-func (q *Query) Columns() []string { return q.expansions[0].Columns() }
 
 // queryRows encodes the rows of a query.
 type queryRows struct {

@@ -42,7 +42,7 @@ func (f *Feed) check(ctx context.Context, window int) error {
 	if err != nil {
 		return err
 	}
-	f.checked.Store(c)
+	f.known.Store(c)
 	check := plans.Check{Window: window, Catalog: plans.Catalog{
 		Dialect: plans.Postgres,
 		Query: func(sql string, args ...string) ([][]string, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -57,18 +58,6 @@ func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns
 		c.key = append(c.key, keyColumn{index: i, kind: keyKindOf(fields[i].DataTypeOID), name: column.Name})
 	}
 	return c, nil
-}
-
-// names returns the names of the columns; none of nil.
-func (c *columns) names() []string {
-	if c == nil {
-		return nil
-	}
-	names := make([]string, len(c.fields))
-	for i, field := range c.fields {
-		names[i] = field.Name
-	}
-	return names
 }
 
 // matches reports whether fields are those that c was made for.
@@ -139,6 +128,46 @@ func encoderOf(oid uint32) encoder {
 		return func(dst, text []byte) []byte { return appendArray(dst, text, encode) }
 	}
 	return feed.AppendString
+}
+
+// described returns the columns as documents name them.
+func (c *columns) described() []feed.Column {
+	if c == nil {
+		return nil
+	}
+	var all []feed.Column
+	for i, field := range c.fields {
+		isKey := slices.ContainsFunc(c.key, func(k keyColumn) bool { return k.index == i })
+		all = append(all, feed.Column{Name: field.Name, JSON: jsonOf(field.DataTypeOID), Null: !isKey})
+	}
+	return all
+}
+
+// jsonOf returns the JSON type of what encoderOf's encoder writes. Dates and times that a
+// standard format lacks (infinity, years BC) are strings too.
+func jsonOf(oid uint32) feed.JSONType {
+	switch oid {
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID:
+		return feed.JSONInteger
+	case pgtype.JSONOID, pgtype.JSONBOID:
+		return feed.JSONAny
+	case pgtype.NumericOID, pgtype.Float4OID, pgtype.Float8OID:
+		return feed.JSONFloat
+	case pgtype.BoolOID:
+		return feed.JSONBoolean
+	case pgtype.DateOID:
+		return feed.JSONDate
+	case pgtype.TimestamptzOID:
+		return feed.JSONTimestamp
+	case pgtype.UUIDOID:
+		return feed.JSONUUID
+	case pgtype.ByteaOID:
+		return feed.JSONBytes
+	}
+	if _, isArray := elementOf(oid); isArray {
+		return feed.JSONArray
+	}
+	return feed.JSONString
 }
 
 func appendRaw(dst, text []byte) []byte { return append(dst, text...) }

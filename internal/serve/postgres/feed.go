@@ -23,7 +23,7 @@ type Feed struct {
 	def  feed.Definition
 	body string // the SELECT with its parameters numbered and cast
 
-	checked atomic.Pointer[columns] // by Check
+	known atomic.Pointer[columns] // of the rows; nil before the first check or read
 
 	mu         sync.Mutex
 	statements map[shape]*statement // at most a few dozen, because shape.rows is a power of two
@@ -133,9 +133,6 @@ func (f *Feed) arguments(r feed.Range) ([][]byte, error) {
 	return append(args, strconv.AppendInt(nil, int64(r.Limit), 10), strconv.AppendInt(nil, int64(r.Skip), 10)), nil
 }
 
-// Columns returns the names of the statement's columns at the last Check.
-func (f *Feed) Columns() []string { return f.checked.Load().names() }
-
 func (f *Feed) writer() *writer {
 	return &writer{def: f.def, body: f.body, used: len(f.def.Params)}
 }
@@ -148,11 +145,18 @@ func (f *Feed) statement(s shape) *statement {
 	}
 	w := f.writer()
 	st := newStatement(w.write(s), func(fields []pgconn.FieldDescription) (*columns, error) {
-		return newColumns(f.def, fields)
+		c, err := newColumns(f.def, fields)
+		if err == nil && !s.keysOnly {
+			f.known.Store(c)
+		}
+		return c, err
 	})
 	f.statements[s] = st
 	return st
 }
+
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (f *Feed) Columns() []feed.Column { return f.known.Load().described() }
 
 // checkColumns describes the feed's own statement and returns what is wrong with its
 // columns. It returns nil if it finds nothing or cannot describe the statement.

@@ -120,6 +120,7 @@ func readAll(t testing.TB, db *DB, sql string) string {
 	if err := source.Read(t.Context(), feed.Range{Limit: 100}, &rows); err != nil {
 		t.Fatal(err)
 	}
+	storetest.CheckColumns(t, source.Columns(), rows.Data)
 	return string(rows.Data)
 }
 

@@ -21,7 +21,7 @@ type Query struct {
 	db        *DB
 	def       query.Definition
 	statement *statement
-	checked   atomic.Pointer[columns] // by Check
+	known     atomic.Pointer[columns] // of the rows; nil before the first check or run
 }
 
 var _ query.Source = (*Query)(nil)
@@ -33,10 +33,19 @@ func (db *DB) Query(def query.Definition) (*Query, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}
-	return &Query{db: db, def: def, statement: newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
-		return newColumns(feed.Definition{}, fields)
-	})}, nil
+	q := &Query{db: db, def: def}
+	q.statement = newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
+		c, err := newColumns(feed.Definition{}, fields)
+		if err == nil {
+			q.known.Store(c)
+		}
+		return c, err
+	})
+	return q, nil
 }
+
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (q *Query) Columns() []feed.Column { return q.known.Load().described() }
 
 // Run implements query.Source.
 func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows *query.Rows) error {
@@ -90,10 +99,7 @@ func (q *Query) Check(ctx context.Context) error {
 		return fmt.Errorf("query %s: %w; write = ANY(:%[3]s) instead of IN (:%[3]s)", q.def.Name, err, q.def.Params[list].Name)
 	}
 	if err == nil {
-		var c *columns
-		if c, err = q.statement.columns(description.Fields); err == nil {
-			q.checked.Store(c)
-		}
+		_, err = q.statement.columns(description.Fields)
 	}
 	if err == nil {
 		_, err = explain(ctx, conn.Conn().PgConn(), q.statement.sql, len(q.def.Params))
@@ -106,9 +112,6 @@ func (q *Query) Check(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Columns returns the names of the statement's columns at the last Check.
-func (q *Query) Columns() []string { return q.checked.Load().names() }
 
 // queryRows encodes the rows of a query.
 type queryRows struct {

@@ -40,6 +40,7 @@ type Config struct {
 	Streams      []StreamRoute
 	Down         []DownRoute     // parts that cannot be served yet
 	Probes       *Probes         // nil: none
+	Document     []byte          // OpenAPI, at /openapi.json; nil: none
 	Keys         []string        // bearer keys of the write paths; none: no key is required
 	ReadKeys     []string        // bearer keys of feeds and queries
 	Tokens       *token.Verifier // of JWTs; nil: no path requires one
@@ -147,6 +148,9 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 	}
 	if cfg.Probes != nil {
 		s.addProbes(*cfg.Probes)
+	}
+	if cfg.Document != nil {
+		s.addDocument(cfg.Document)
 	}
 	for _, f := range cfg.Feeds {
 		if err := s.addAll(f.Paths, newFeedHandler(s, f).serve); err != nil {

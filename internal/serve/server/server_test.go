@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/openapi"
 	"spillway/internal/serve/queue"
 )
 
@@ -554,4 +555,18 @@ func BenchmarkContext(b *testing.B) {
 			s.Context(time.Now())
 		}
 	})
+}
+
+// The OpenAPI document names the status of every problem of a configured path.
+func TestProblemsAreDocumented(t *testing.T) {
+	for k := badRequest; k <= popupsDown; k++ {
+		p := k.describe()
+		switch k {
+		case badMethod, redisDown, noRedis: // of other methods, and of probes
+			continue
+		}
+		if status := openapi.Status(p.code); status != p.status {
+			t.Errorf("the status of %s is %d, and documented as %d", p.code, p.status, status)
+		}
+	}
 }

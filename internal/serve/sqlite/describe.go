@@ -30,6 +30,21 @@ type column struct {
 	label []byte // the name as a JSON string, with the colon
 	kind  columnKind
 	holds string // the kinds that a key of this column can have; "" means any
+	json  feed.JSONType
+}
+
+// Columns returns the columns of the rows; nil if they are not known yet. SQLite checks no
+// types: a column can have values that its declared type does not promise.
+func (f *Feed) Columns() []feed.Column {
+	s := f.shape.Load()
+	if s == nil {
+		return nil
+	}
+	var all []feed.Column
+	for i, c := range s.columns {
+		all = append(all, feed.Column{Name: c.name, JSON: c.json, Null: !slices.Contains(s.keys, i)})
+	}
+	return all
 }
 
 // describe returns the feed's current shape. It reads the columns only if the version of
@@ -110,6 +125,7 @@ func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
 				label: append(feed.AppendString(nil, []byte(name)), ':'),
 				kind:  kindOf(declared),
 				holds: keyKinds(declared),
+				json:  jsonOf(declared),
 			})
 			return nil
 		},

@@ -39,6 +39,32 @@ func kindOf(declared string) columnKind {
 	return plain
 }
 
+// jsonOf returns the JSON type that the values of a declared type usually have.
+func jsonOf(declared string) feed.JSONType {
+	switch kindOf(declared) {
+	case boolean:
+		return feed.JSONFlag
+	case decimals:
+		return feed.JSONFloat
+	case document:
+		return feed.JSONAny
+	case plain:
+	}
+	declared = strings.ToUpper(declared)
+	contains := func(part string) bool { return strings.Contains(declared, part) }
+	switch {
+	case contains("INT"):
+		return feed.JSONInteger
+	case contains("CHAR"), contains("CLOB"), contains("TEXT"):
+		return feed.JSONString
+	case contains("BLOB"):
+		return feed.JSONAny
+	case contains("REAL"), contains("FLOA"), contains("DOUB"):
+		return feed.JSONFloat
+	}
+	return feed.JSONAny
+}
+
 // rowReader encodes the current row of a statement.
 type rowReader struct {
 	stmt  *sqlite.Stmt

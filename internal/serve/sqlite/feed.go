@@ -144,17 +144,6 @@ func (f *Feed) Keys(ctx context.Context, r feed.Range, every int) (feed.Walk, er
 	return walk, nil
 }
 
-// Columns returns the names of the statement's columns at the last Check or later.
-func (f *Feed) Columns() []string {
-	var names []string
-	if s := f.shape.Load(); s != nil {
-		for _, c := range s.columns {
-			names = append(names, c.name)
-		}
-	}
-	return names
-}
-
 // start prepares the statement for r and binds its parameters.
 func (f *Feed) start(conn *sqlite.Conn, r feed.Range, bits int) (*sqlite.Stmt, *shape, error) {
 	shape, err := f.describe(conn)

@@ -75,8 +75,8 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 	})
 }
 
-// Columns returns the names of the statement's columns at the last Check or later.
-func (q *Query) Columns() []string { return q.expansions[0].Columns() }
+// Columns returns the columns of the rows; nil if they are not known yet.
+func (q *Query) Columns() []feed.Column { return q.expansions[0].Columns() }
 
 // Check has the database prepare the statement without running it, with the shortest and the
 // longest lists.

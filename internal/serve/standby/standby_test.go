@@ -271,8 +271,8 @@ func TestLate(t *testing.T) {
 		expect("not yet late", "replica", benchLag-3*SampleEvery, nil)
 		<-time.After(3 * SampleEvery)
 		expect("late", "primary", 0, nil)
-		if !b.Late() || b.Down() || b.Fallbacks() != 1 {
-			t.Errorf("late %v, down %v, %d fallbacks", b.Late(), b.Down(), b.Fallbacks())
+		if err := b.State(); !b.Late() || b.Down() || b.Fallbacks() != 1 || !errors.Is(err, ErrLate) {
+			t.Errorf("late %v, down %v, %d fallbacks, %v", b.Late(), b.Down(), b.Fallbacks(), err)
 		}
 
 		b.primaryErr = errStatement
@@ -285,6 +285,9 @@ func TestLate(t *testing.T) {
 		away(errDown)
 		<-time.After(benchStale - benchLag - 6*SampleEvery)
 		expect("the primary is away", "replica", benchStale-5*SampleEvery, nil)
+		if !b.Usable(time.Now(), benchStale) || b.Usable(time.Now(), benchStale/2) {
+			t.Error("usable does not follow the age of the rows")
+		}
 		<-time.After(4 * SampleEvery)
 		expect("rows beyond StaleMax", "primary", 0, errDown)
 		away(nil)
@@ -307,8 +310,8 @@ func TestUnknown(t *testing.T) {
 		b.replayedErr.Store(&refused)
 		<-time.After(SampleEvery)
 		b.expect(t, "primary", nil, false)
-		if !b.Late() {
-			t.Error("not late")
+		if err := b.State(); !b.Late() || !errors.Is(err, ErrUnknown) || b.Usable(time.Now(), benchStale) {
+			t.Errorf("late %v, %v, or usable", b.Late(), err)
 		}
 		b.primaryErr = errDown
 		b.expect(t, "", errDown, false)

@@ -178,3 +178,32 @@ func (s *Switch) Lag() (time.Duration, bool) {
 // Late reports whether the last sample showed that the replica's rows were too old or of
 // unknown age. The primary then answers, unless it is away.
 func (s *Switch) Late() bool { return s.late.Load() }
+
+// Why reads ask the primary and not the replica.
+var (
+	ErrLate    = errors.New("late: its rows are older than replica_lag_max")
+	ErrUnknown = errors.New("unknown: the age of its rows cannot be told")
+	ErrAway    = errors.New("away: reads have failed")
+)
+
+// State returns why the replica is not asked, as reads and samples have found, or nil. Without
+// samples, which stop when nobody asks, it is that of the last one.
+func (s *Switch) State() error {
+	switch {
+	case s.Down():
+		return ErrAway
+	case !s.late.Load():
+		return nil
+	case s.readAt.Load() == nil:
+		return ErrUnknown
+	}
+	return ErrLate
+}
+
+// Usable reports whether reads use the replica while the primary is away: its rows are at most
+// staleMax old, and it does not fail. It asks for samples.
+func (s *Switch) Usable(now time.Time, staleMax time.Duration) bool {
+	s.ask(now)
+	_, _, usable := s.age(now, staleMax)
+	return usable && !s.Down()
+}

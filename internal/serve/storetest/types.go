@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -112,6 +113,11 @@ func testTypes(t *testing.T, b Backend) {
 				}
 				checkValue(t, kind, v.literal, rows.Slice(i, i+1), fmt.Sprintf(`{"id":%d,"v":%s}`, i, want))
 			}
+			if described, ok := source.(interface{ Columns() []feed.Column }); ok {
+				CheckColumns(t, described.Columns(), rows.Data)
+			} else {
+				t.Error("the source does not know its columns")
+			}
 		})
 	}
 }
@@ -155,4 +161,59 @@ func sameFloat(a, b any) bool {
 	f, errF := x.Float64()
 	g, errG := y.Float64()
 	return errF == nil && errG == nil && math.Float64bits(f) == math.Float64bits(g)
+}
+
+// CheckColumns compares rows, joined by commas, with the columns that their source describes.
+func CheckColumns(t testing.TB, columns []feed.Column, rows []byte) {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader("[" + string(rows) + "]"))
+	decoder.UseNumber()
+	var all []map[string]any
+	if err := decoder.Decode(&all); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range all {
+		if len(row) != len(columns) {
+			t.Errorf("%d columns are described, and a row has %d", len(columns), len(row))
+		}
+		for _, c := range columns {
+			if value, ok := row[c.Name]; !ok || !fits(c, value) {
+				t.Errorf("%+v does not describe the value %v", c, value)
+			}
+		}
+	}
+}
+
+// fits reports whether a column can have a value.
+func fits(c feed.Column, value any) bool {
+	number, isNumber := value.(json.Number)
+	text, isText := value.(string)
+	isInteger := isNumber && !strings.ContainsAny(string(number), ".eE")
+	_, isBoolean := value.(bool)
+	switch {
+	case c.JSON == feed.JSONAny:
+		return true
+	case value == nil:
+		return c.Null
+	}
+	switch c.JSON {
+	case feed.JSONInteger:
+		return isInteger
+	case feed.JSONNumber:
+		return isNumber
+	case feed.JSONFloat:
+		return isNumber || text == "NaN" || strings.HasSuffix(text, "Infinity")
+	case feed.JSONBoolean:
+		return isBoolean
+	case feed.JSONFlag:
+		return isBoolean || isInteger
+	case feed.JSONArray:
+		_, isArray := value.([]any)
+		return isArray
+	case feed.JSONBytes:
+		_, err := base64.StdEncoding.DecodeString(text)
+		return isText && err == nil
+	default:
+		return isText
+	}
 }

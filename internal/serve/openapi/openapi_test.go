@@ -1,0 +1,140 @@
+package openapi
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"spillway/internal/apptest"
+	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/stream"
+)
+
+func text(s string) *string { return &s }
+
+// example is a listener with parts of all kinds.
+func example() *Listener {
+	return &Listener{
+		Hosts: true, RateLimit: true, WriteKeys: true,
+		Feeds: []Feed{
+			{Paths: []string{"/a/b", "/a_b"}, Access: "open", Limit: 10, LimitMax: 100, OffsetMax: 1000, Columns: []feed.Column{
+				{Name: "integer", JSON: feed.JSONInteger},
+				{Name: "float", JSON: feed.JSONFloat, Null: true},
+				{Name: "flag", JSON: feed.JSONFlag},
+				{Name: "bytes", JSON: feed.JSONBytes, Null: true},
+				{Name: "at", JSON: feed.JSONTimestamp},
+				{Name: "any"},
+			}},
+			{Paths: []string{"/down"}, Access: "any", Params: []param.Param{{Name: "claim.sub", Type: param.Text}, {Name: "x", Type: param.Real}}},
+		},
+		Queries: []Query{{Paths: []string{"/q"}, Access: "key", Envelope: feed.EnvelopeOne, Params: []param.Param{
+			{Name: "ids", Type: param.Integer, ListMax: 3, Optional: true, Default: argument(param.Param{Name: "ids", Type: param.Integer, ListMax: 3}, "2", "1")},
+			{Name: "b", Type: param.Boolean, Optional: true, Default: "true"},
+		}}},
+		Streams: []Stream{{Paths: []string{"/a/b"}, Access: "key", RecordsMax: 5, Columns: []stream.Column{
+			{Name: "n", Type: stream.Integer, Required: true, Min: "1"},
+			{Name: "label", Type: stream.Text, MaxLength: 3, Default: text("x")},
+			{Name: "price", Type: stream.Decimal, Max: "9.5"},
+			{Name: "at", Type: stream.Timestamp, Default: text(stream.Now)},
+		}}},
+		Popup: &Popup{Path: "/popup", Placements: []string{"home"}, User: param.Text, TokenHeader: "X-User", Attributes: []Attribute{{"tags", "texts"}}},
+	}
+}
+
+func argument(p param.Param, texts ...string) string {
+	arg, err := param.Argument(p, texts...)
+	if err != nil {
+		panic(err)
+	}
+	return arg
+}
+
+// TestDocument checks places of the document by their JSON pointers.
+func TestDocument(t *testing.T) {
+	document := example().Document()
+	if again := example().Document(); string(again) != string(document) {
+		t.Error("equal listeners have different documents")
+	}
+	d := apptest.NewOpenAPI(t, document)
+	for pointer, want := range map[string]string{
+		"/components/schemas/row_a_b/properties/integer":       `{"type":"integer"}`,
+		"/components/schemas/row_a_b/properties/float":         `{"anyOf":[{"type":["number","null"]},{"enum":["NaN","Infinity","-Infinity"]}]}`,
+		"/components/schemas/row_a_b/properties/flag":          `{"anyOf":[{"type":"boolean"},{"type":"integer"}]}`,
+		"/components/schemas/row_a_b/properties/bytes":         `{"contentEncoding":"base64","type":["string","null"]}`,
+		"/components/schemas/row_a_b/properties/any":           `{}`,
+		"/components/schemas/row_a_b/additionalProperties":      `false`,
+		"/components/schemas/row_down/type":                    `"object"`,
+		"/components/schemas/record_a_b/properties/label":      `{"default":"x","maxLength":3,"pattern":"^[^\\x00]*$","type":["string","null"]}`,
+		"/components/schemas/record_a_b/properties/price":      `{"maximum":9.5,"pattern":"^-?[0-9]{1,1000}$|^-?[0-9]{1,500}[.][0-9]{1,500}$","type":["number","string","null"]}`,
+		"/components/schemas/record_a_b/required":              `["n"]`,
+		"/paths/~1a~1b/get/operationId":                        `"get_a_b"`,
+		"/paths/~1a_b/get/operationId":                         `"get_a_b_"`,
+		"/paths/~1a~1b/get/security":                           `[]`,
+		"/paths/~1a~1b/post/security":                          `[{"writeKey":[]}]`,
+		"/paths/~1down/get/security":                           `[{"readKey":[]},{"jwt":[]}]`,
+		"/paths/~1down/get/parameters/3/name":                  `"x"`,
+		"/paths/~1q/get/parameters/0/schema/default":           `[1,2]`,
+		"/paths/~1q/get/parameters/0/required":                 `false`,
+		"/paths/~1q/get/parameters/1/schema/default":           `true`,
+		"/paths/~1q/get/responses/404/description":             `"not-found"`,
+		"/paths/~1q/get/responses/421/description":             `"wrong-host"`,
+		"/paths/~1popup/get/security":                          `[{"userJWT":[]}]`,
+		"/components/securitySchemes/userJWT/name":             `"X-User"`,
+		"/paths/~1popup~1click/post/responses/410/description": `"show-expired, show-late"`,
+	} {
+		value, _ := d.At(pointer)
+		got, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != want {
+			t.Errorf("%s:\n%s\nwant\n%s", pointer, got, want)
+		}
+	}
+}
+
+// Every reference of the document leads somewhere, and its schemas are valid.
+func TestReferences(t *testing.T) {
+	document := example().Document()
+	d := apptest.NewOpenAPI(t, document)
+	var walk func(value any)
+	walk = func(value any) {
+		switch v := value.(type) {
+		case map[string]any:
+			if ref, ok := v["$ref"].(string); ok {
+				if found, _ := d.At(strings.TrimPrefix(ref, "#")); found == nil {
+					t.Errorf("%s leads nowhere", ref)
+				}
+			}
+			for _, member := range v {
+				walk(member)
+			}
+		case []any:
+			for _, item := range v {
+				walk(item)
+			}
+		}
+	}
+	walk(d.Document)
+	for name := range d.Document["components"].(map[string]any)["schemas"].(map[string]any) {
+		compiler := jsonschema.NewCompiler()
+		if err := compiler.AddResource("openapi.json", d.Document); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := compiler.Compile("openapi.json#/components/schemas/" + name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A listener without parts has a document too.
+func TestEmpty(t *testing.T) {
+	d := apptest.NewOpenAPI(t, new(Listener).Document())
+	if diff := cmp.Diff(1, len(d.Document["paths"].(map[string]any))); diff != "" {
+		t.Error(diff)
+	}
+}
