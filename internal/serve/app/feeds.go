@@ -93,6 +93,7 @@ func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Con
 		OffsetMax:  c.OffsetMax,
 		WaitersMax: c.WaitersMax,
 		WindowsMax: c.WindowsMax,
+		LiveMax:    c.LiveMax,
 		SweepShare: c.SweepShare,
 		SweepBytes: c.SweepBytes,
 		Gate:       gate,

@@ -108,6 +108,7 @@ func TestValidateRefusesFeed(t *testing.T) {
 	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{"a", "string"}} })
 	refused(`limit: must not be larger than limit_max, which is 100, not "101"`, func(f *Feed) { f.Limit = 101 })
 	refused(`stale_max: must not be shorter than refresh, which is 31s, not "30s"`, func(f *Feed) { f.Refresh, f.IdleAfter = 31*time.Second, time.Minute })
+	refused(`live_max: must be smaller than windows_max, which is 100,`, func(f *Feed) { f.LiveMax = 100 })
 	refused(`idle_after: must not be shorter than refresh, which is 3s, not "2s"`, func(f *Feed) { f.Refresh = 3 * time.Second })
 	refused(`refresh: must be from 10ms to 1h, not "9.999999ms"`, func(f *Feed) { f.Refresh = 10*time.Millisecond - 1 })
 	refused(`sweep_share: must be from 0.001 to 1, not "NaN"`, func(f *Feed) { f.SweepShare = math.NaN() })
