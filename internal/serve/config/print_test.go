@@ -35,6 +35,7 @@ keys: []
 auth:
   reads: open
   keys: []
+  cookie: ""
   jwt:
     keys: []
     issuer: ""

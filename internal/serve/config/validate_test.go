@@ -246,6 +246,7 @@ func TestValidateAuth(t *testing.T) {
 		}
 	}
 	refused(`auth.reads: must be open, key, jwt or any, not "none"`, func(c *Config) { c.Feeds[0].Auth, c.Auth.Reads = "jwt", "none" })
+	refused(`auth.cookie: must be the name of a cookie: letters, digits and !#$%&'*+-.^_`+"`"+`|~, not "a;b"`, func(c *Config) { c.Auth.Cookie = "a;b" })
 	refused("auth.keys[0]: must have at least 16 characters", func(c *Config) { c.Auth.Keys[0] = "short" })
 	refused("auth.jwt.keys[0].key: must have at least 32 characters for HS256", func(c *Config) { c.Auth.JWT.Keys[0].Key = "short" })
 	refused("auth.jwt.keys[0].key: must be given", func(c *Config) { c.Auth.JWT.Keys[0].Key = "" })

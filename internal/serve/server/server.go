@@ -43,6 +43,7 @@ type Config struct {
 	Keys         []string        // bearer keys of the write paths; none: no key is required
 	ReadKeys     []string        // bearer keys of feeds and queries
 	Tokens       *token.Verifier // of JWTs; nil: no path requires one
+	Cookie       string          // may carry the key or the JWT of feeds and queries; "": none
 	Rate         RateConfig      // of each client
 	Hosts        []string        // names that requests must use, without ports; none: any
 	Connections  int             // open at once
@@ -103,6 +104,7 @@ type route struct {
 	body   int // largest body of a POST as sent, in bytes
 	access Access
 	keys   keyring       // that access requires
+	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
 	handle func(*fasthttp.RequestCtx)
 	meter  *meter
