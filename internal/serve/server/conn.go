@@ -27,6 +27,7 @@ type conn struct {
 	ended    bool        // Read has returned io.EOF
 	linger   atomic.Bool // Close waits until the client has read its last response
 	once     sync.Once
+	onClose  func() // called by the first Close; nil: nothing
 }
 
 // netConn is what TCP and Unix connections have in common.
@@ -97,11 +98,25 @@ func (c *conn) SetWriteDeadline(t time.Time) error { c.write.asked = t; return n
 // SetDeadline implements net.Conn.
 func (c *conn) SetDeadline(t time.Time) error { c.read.asked, c.write.asked = t, t; return nil }
 
+// allowWrite sets the deadline of a write that follows at once: limit from now, or down to half
+// as long if that spares a change.
+func (c *conn) allowWrite(now time.Time, limit time.Duration) error {
+	left := c.write.set.Sub(now)
+	if c.write.asked.Equal(c.write.set) && left >= limit/2 && left <= limit {
+		return nil
+	}
+	c.write = connDeadline{now.Add(limit), now.Add(limit)}
+	return c.netConn.SetWriteDeadline(c.write.set) // net.Conn's own error
+}
+
 // Close implements net.Conn. It may be called more than once.
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		if c.linger.Load() {
 			c.discard()
+		}
+		if c.onClose != nil {
+			c.onClose()
 		}
 		c.listener.open.Add(-1)
 		select {

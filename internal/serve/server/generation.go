@@ -27,6 +27,7 @@ type live struct {
 	rate     *rateLimit // nil: off
 
 	sharedBodies sync.Pool // of *sharedBody
+	listenings   *listenings
 
 	mu      sync.Mutex // guards what follows
 	meters  map[string]*meter
@@ -43,6 +44,8 @@ func newLive(cfg Config) *live {
 		options: &route{name: "OPTIONS", meter: &meter{}},
 		rate:    newRateLimit(cfg.Rate),
 		meters:  make(map[string]*meter),
+
+		listenings: newListenings(),
 	}
 	l.base, l.stop = context.WithCancel(context.Background())
 	fasthttp.SetBodySizePoolLimit(bodyKept, bodyKept) // for all servers of the process
@@ -60,6 +63,7 @@ func newLive(cfg Config) *live {
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
 		CloseOnShutdown:       true,
+		KeepHijackedConns:     true, // their buffers are released, see listening
 		StreamRequestBody:     true, // for receiveBody
 		// Otherwise files of a form are written to disk before a handler runs.
 		DisablePreParseMultipartForm: true,
@@ -112,12 +116,17 @@ func (l *live) dispatch(ctx *fasthttp.RequestCtx) {
 func (s *Server) Next(cfg Config) (*Server, error) { return newGeneration(s.live, cfg) }
 
 // Switch makes next, which Next has returned, answer all later requests. Requests that are
-// being answered are not disturbed; see AwaitRetired.
+// being answered are not disturbed; see AwaitRetired. Listeners are: their clients connect
+// again.
 func (s *Server) Switch(next *Server) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before := s.current.Swap(next); before != next {
 		s.retired = append(s.retired, before)
+		before.endEvents()
+	}
+	if s.draining.Load() { // Run may have seen the one before only
+		next.endEvents()
 	}
 	s.forgetLocked()
 }
@@ -159,6 +168,9 @@ func (l *live) forgetLocked() {
 	clear(l.retired[len(left):])
 	l.retired = left
 }
+
+// endEvents ends the connections of all listeners of a generation.
+func (s *Server) endEvents() { s.endOnce.Do(func() { close(s.ended) }) }
 
 // meter returns the meter of a route, the same one in every generation.
 func (l *live) meter(route string) *meter {

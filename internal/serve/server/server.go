@@ -6,7 +6,7 @@
 //
 // Stopping loses no accepted request. The listener accepts connections until its queue is
 // empty. Each response then closes its connection. Only idle connections are closed
-// without a response.
+// without a response, and those of listeners, which may connect elsewhere.
 package server
 
 import (
@@ -87,6 +87,8 @@ type Server struct {
 	readKeys keyring // of feeds and queries
 	hosts    hosts
 	names    names
+	ended    chan struct{} // closed when listeners must end
+	endOnce  sync.Once
 
 	anyOrigin bool // pages of all origins may read responses
 }
@@ -136,6 +138,7 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		readKeys: newKeyring(cfg.ReadKeys),
 		hosts:    newHosts(cfg.Hosts),
 		names:    newNames(),
+		ended:    make(chan struct{}),
 
 		anyOrigin: slices.Contains(cfg.CORSOrigins, "*"),
 	}
@@ -236,6 +239,7 @@ func (e *entry) setWrite(r *route) bool {
 // closed, or with an error after DrainTimeout.
 func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	defer s.stop()
+	defer s.listenings.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
 	s.listener.Store(l)
 	serve := net.Listener(l)
@@ -250,6 +254,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
+	s.current.Load().endEvents()
 	if err := l.drain(); err != nil {
 		s.cfg.Log.Warn("listener not drained; queued connections are lost", "error", err)
 	}
@@ -259,6 +264,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	idle, stop := context.WithTimeout(ctx, drainIdle)
 	l.waitClosed(idle)
 	stop()
+	s.listenings.stop()
 	if err := s.http.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("drain: %d connections still open after %s: %w", l.open.Load(), s.cfg.DrainTimeout, err)
 	}

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 type rows struct {
 	mu   sync.Mutex
 	n    int
+	pad  string // in each row, behind its number
 	down error
 }
 
@@ -76,7 +77,7 @@ func (s *rows) Read(_ context.Context, r feed.Range, to *feed.Rows) error {
 	first, last, err := s.span(r)
 	for i := first; err == nil && i > last; i-- {
 		to.Begin()
-		to.Data = fmt.Appendf(to.Data, `{"id":%d}`, i)
+		to.Data = fmt.Appendf(to.Data, `{"id":%d%s}`, i, s.pad)
 		to.End(numberKey(i))
 	}
 	return err
