@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race test-mysql check bench fuzz crash rules readme-table clean needs
+.PHONY: help build run demo test race test-mysql check bench fuzz crash live rules readme-table clean needs
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'

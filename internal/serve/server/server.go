@@ -241,6 +241,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	defer s.stop()
 	defer s.listenings.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
+	l.drift = min(deadlineDrift, s.cfg.ReadTimeout/2, s.cfg.WriteTimeout/2, s.cfg.IdleTimeout/2)
 	s.listener.Store(l)
 	serve := net.Listener(l)
 	if s.cfg.TLS != nil {
