@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race test-mysql check bench fuzz crash rules readme-table clean needs
+.PHONY: help build run demo test race test-mysql check bench fuzz crash live rules readme-table clean needs
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'
@@ -59,6 +59,9 @@ fuzz: ## run each fuzz target for FUZZTIME
 
 crash: needs ## 100 rounds of kill -9 of spillway, its databases and Redis under load; checks every acknowledged record
 	SPILLWAY_CRASH_ROUNDS=100 $(GO) test -count=1 -timeout 120m -v -run '^Test(Popup)?Crash$$' ./cmd/spillway
+
+live: needs ## 10,000 listeners of a live feed: time until a new order reaches them, transactions per second, memory
+	SPILLWAY_LISTENERS=10000 $(GO) test -count=1 -timeout 10m -v -run '^TestLiveCrowd$$' ./cmd/spillway
 
 rules: ## popups: 2,000,000 steps against a simple model, then 1,000 rounds of 1,000 concurrent requests on three replicas
 	$(GO) test -count=1 -timeout 10m -v -run '^TestRulesAgainstModel$$' ./internal/serve/popup -long

@@ -79,6 +79,9 @@ func FeedStats(stats func() []feed.Stats) prometheus.Collector {
 		{"segment_bytes", gauge, func(s s) float64 { return float64(s.SegmentBytes) }, "Memory of the counts for deep offsets.", nil},
 		{"segment_age_seconds", gauge, func(s s) float64 { return s.SegmentAgeSeconds }, "Age of the oldest count for deep offsets.", nil},
 		{"evictions_total", counter, func(s s) float64 { return float64(s.Evictions) }, "Windows dropped for others.", nil},
+		{"listeners", gauge, func(s s) float64 { return float64(s.Listeners) }, "Listeners of events now.", nil},
+		{"events_total", counter, func(s s) float64 { return float64(s.Events) }, "Events that listeners got.", nil},
+		{"listeners_dropped_total", counter, func(s s) float64 { return float64(s.ListenersDropped) }, "Listeners dropped because their clients did not read.", nil},
 	})
 }
 

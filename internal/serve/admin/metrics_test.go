@@ -23,7 +23,7 @@ func TestMetrics(t *testing.T) {
 			return []feed.Stats{{
 				Name: "/goodslist", Windows: 1, Rows: 200, AgeSeconds: 0.25, Refreshes: 2, RefreshErrors: 3, RefreshSeconds: 1.5,
 				WindowPages: 4, DatabasePages: 5, NotModified: 6, Refused: 7, Coalesced: 8, Waiting: 9,
-				SegmentRows: 10, SegmentBytes: 13, SegmentAgeSeconds: 11, Evictions: 12,
+				SegmentRows: 10, SegmentBytes: 13, SegmentAgeSeconds: 11, Evictions: 12, Listeners: 14, Events: 15, ListenersDropped: 16,
 			}, {Name: "/by-city", Rows: 7}}
 		}),
 	)
@@ -38,7 +38,10 @@ func TestMetrics(t *testing.T) {
 	want := []string{
 		`spillway_feed_age_seconds{feed="/goodslist"} 0.25`,
 		`spillway_feed_coalesced_total{feed="/goodslist"} 8`,
+		`spillway_feed_events_total{feed="/goodslist"} 15`,
 		`spillway_feed_evictions_total{feed="/goodslist"} 12`,
+		`spillway_feed_listeners{feed="/goodslist"} 14`,
+		`spillway_feed_listeners_dropped_total{feed="/goodslist"} 16`,
 		`spillway_feed_not_modified_total{feed="/goodslist"} 6`,
 		`spillway_feed_pages_total{feed="/goodslist",source="database"} 5`,
 		`spillway_feed_pages_total{feed="/goodslist",source="window"} 4`,

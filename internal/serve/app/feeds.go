@@ -117,6 +117,7 @@ func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Con
 		WaitersMax: c.WaitersMax,
 		WindowsMax: c.WindowsMax,
 		Envelope:   envelopeOf(c.Envelope),
+		LiveMax:    c.LiveMax,
 		SweepShare: c.SweepShare,
 		SweepBytes: c.SweepBytes,
 		Gate:       gate,

@@ -44,6 +44,7 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 		AccessLog:    r.cfg.Log.Access,
 		Log:          a.log,
 		Tokens:       a.tokens,
+		Cookie:       r.cfg.Auth.Cookie,
 		Rate:         server.RateConfig{PerMinute: h.RatePerMinute, Burst: h.RateBurst, Clients: h.RateClients},
 	}
 	for _, key := range r.cfg.Keys {

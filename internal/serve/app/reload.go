@@ -181,7 +181,7 @@ func (a *app) retainStores() {
 func fixedChanges(now, next config.Config) []string {
 	for _, c := range []*config.Config{&now, &next} {
 		c.Feeds, c.Queries, c.Keys = nil, nil, nil
-		c.Auth.Reads, c.Auth.Keys = "", nil
+		c.Auth.Reads, c.Auth.Keys, c.Auth.Cookie = "", nil, ""
 		c.HTTP.CORSOrigins, c.HTTP.TrustedProxies, c.HTTP.OpenAPI = nil, nil, false
 		c.Log.Access, c.Log.Level = false, ""
 	}

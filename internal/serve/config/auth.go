@@ -4,10 +4,11 @@ import "time"
 
 // Auth configures keys and JWTs. Feeds, queries and streams say which they require.
 type Auth struct {
-	Reads string   `yaml:"reads" enum:"open,key,jwt,any" doc:"what feeds and queries require by default: nothing (open), one of auth.keys, a JWT, or either (any)"`
-	Keys  []Secret `yaml:"keys" doc:"bearer keys of feeds and queries, at least 16 characters each"`
-	JWT   JWT      `yaml:"jwt" doc:"which JWTs (JSON Web Tokens) are accepted, behind Bearer in the header Authorization"`
-	JWKS  JWKS     `yaml:"jwks" doc:"public keys of an issuer that rotate (JSON Web Key Set); kid selects the key"`
+	Reads  string   `yaml:"reads" enum:"open,key,jwt,any" doc:"what feeds and queries require by default: nothing (open), one of auth.keys, a JWT, or either (any)"`
+	Keys   []Secret `yaml:"keys" doc:"bearer keys of feeds and queries, at least 16 characters each"`
+	Cookie string   `yaml:"cookie" doc:"cookie that may carry the key or the JWT in GET requests for feeds and queries, because a browser's EventSource sends no headers; Authorization wins; empty: none"`
+	JWT    JWT      `yaml:"jwt" doc:"which JWTs (JSON Web Tokens) are accepted, behind Bearer in the header Authorization"`
+	JWKS   JWKS     `yaml:"jwks" doc:"public keys of an issuer that rotate (JSON Web Key Set); kid selects the key"`
 }
 
 // JWT says which tokens are accepted.

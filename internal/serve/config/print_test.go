@@ -35,6 +35,7 @@ keys: []
 auth:
   reads: open
   keys: []
+  cookie: ""
   jwt:
     keys: []
     issuer: ""
@@ -102,6 +103,7 @@ feeds:
     offset_max: 100000000
     waiters_max: 1000
     windows_max: 100
+    live_max: 0
     sweep_share: 0.02
     sweep_bytes: 67108864
 queries: []
@@ -208,6 +210,7 @@ func TestPrintReadsBack(t *testing.T) {
 			f.Aliases = []string{"/a", "/~"}
 		}
 		f.SMaxAge, f.Revalidate = 2*time.Hour, 3*time.Second
+		f.LiveMax = min(f.LiveMax, f.WindowsMax-1)
 		f.LimitMax, f.StaleMax, f.IdleAfter, c.Pool.Max = 100000, 24*time.Hour, 24*time.Hour, 10000
 		c.HTTP.BodiesBytes = max(c.HTTP.BodiesBytes, c.HTTP.BodyBytes)
 		if err := c.Validate(); err != nil {

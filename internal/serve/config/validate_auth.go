@@ -36,6 +36,9 @@ func (c Config) OpenReads() []string {
 func (v *validator) auth(c Config) {
 	v.bearerKeys("auth.keys", c.Auth.Keys)
 	v.jwtKeys("auth.jwt.keys", c.Auth)
+	if strings.ContainsFunc(c.Auth.Cookie, notTokenRune) || strings.ContainsAny(c.Auth.Cookie, `()<>@,;:\"/[]?={}`) {
+		v.add("auth.cookie", "must be the name of a cookie: letters, digits and !#$%&'*+-.^_`|~", c.Auth.Cookie)
+	}
 	if link := c.Auth.JWKS.URL; link != "" && !isKeySetURL(link) {
 		v.add("auth.jwks.url", "must be https://HOST/PATH, or http:// with a loopback address, because who can change the answer can make tokens", "")
 	}

@@ -35,6 +35,9 @@ func (v *validator) feed(at string, f Feed, paths map[string]string) {
 	if f.Limit > f.LimitMax {
 		v.add(yaml.Join(at, "limit"), fmt.Sprintf("must not be larger than limit_max, which is %d", f.LimitMax), fmt.Sprint(f.Limit))
 	}
+	if f.LiveMax >= f.WindowsMax {
+		v.add(yaml.Join(at, "live_max"), fmt.Sprintf("must be smaller than windows_max, which is %d, because other values need windows too", f.WindowsMax), strconv.Itoa(f.LiveMax))
+	}
 	if f.StaleMax < f.Refresh {
 		v.add(yaml.Join(at, "stale_max"), "must not be shorter than refresh, which is "+f.Refresh.String(), f.StaleMax.String())
 	}

@@ -113,6 +113,7 @@ func TestValidateRefusesFeed(t *testing.T) {
 	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{"a", "string"}} })
 	refused(`limit: must not be larger than limit_max, which is 100, not "101"`, func(f *Feed) { f.Limit = 101 })
 	refused(`stale_max: must not be shorter than refresh, which is 31s, not "30s"`, func(f *Feed) { f.Refresh, f.IdleAfter = 31*time.Second, time.Minute })
+	refused(`live_max: must be smaller than windows_max, which is 100,`, func(f *Feed) { f.LiveMax = 100 })
 	refused(`idle_after: must not be shorter than refresh, which is 3s, not "2s"`, func(f *Feed) { f.Refresh = 3 * time.Second })
 	refused(`refresh: must be from 10ms to 1h, not "9.999999ms"`, func(f *Feed) { f.Refresh = 10*time.Millisecond - 1 })
 	refused(`s_maxage: must be longer than refresh, which is 1s: rows can be that old when a cache gets them, not "1s"`, func(f *Feed) {
@@ -257,6 +258,7 @@ func TestValidateAuth(t *testing.T) {
 		}
 	}
 	refused(`auth.reads: must be open, key, jwt or any, not "none"`, func(c *Config) { c.Feeds[0].Auth, c.Auth.Reads = "jwt", "none" })
+	refused(`auth.cookie: must be the name of a cookie: letters, digits and !#$%&'*+-.^_`+"`"+`|~, not "a;b"`, func(c *Config) { c.Auth.Cookie = "a;b" })
 	refused("auth.keys[0]: must have at least 16 characters", func(c *Config) { c.Auth.Keys[0] = "short" })
 	refused("auth.jwt.keys[0].key: must have at least 32 characters for HS256", func(c *Config) { c.Auth.JWT.Keys[0].Key = "short" })
 	refused("auth.jwt.keys[0].key: must be given", func(c *Config) { c.Auth.JWT.Keys[0].Key = "" })

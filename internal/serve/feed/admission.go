@@ -34,7 +34,7 @@ const hysteresis = 2
 type resident struct {
 	requests uint64 // halved once per period
 	asked    int64  // the last request; orders those with equal requests
-	busy     bool   // requests wait for it: it may not leave
+	busy     bool   // it is needed and may not leave
 }
 
 func newAdmission(windows int, period time.Duration) admission {
@@ -93,8 +93,8 @@ func (a *admission) exceeds(value, requests uint64) bool {
 }
 
 // replace returns the position of the resident that leaves for a value; false if the value
-// is not let in.
-func (a *admission) replace(value uint64, residents []resident) (int, bool) {
+// is not let in. With must, it is let in however rarely it is asked for.
+func (a *admission) replace(value uint64, residents []resident, must bool) (int, bool) {
 	least := -1
 	for i, r := range residents {
 		if !r.busy && (least < 0 || r.less(residents[least])) {
@@ -104,7 +104,7 @@ func (a *admission) replace(value uint64, residents []resident) (int, bool) {
 	switch {
 	case least < 0:
 		return 0, false
-	case !a.exceeds(value, residents[least].requests):
+	case !must && !a.exceeds(value, residents[least].requests):
 		a.floor = residents[least].requests
 		return 0, false
 	}

@@ -91,7 +91,7 @@ func admit(t *rapid.T, a *admission, m *naive, value uint64, exact bool) (out ui
 	wants := a.wants(value)
 	i := 0
 	if wants {
-		i, in = a.replace(value, residents)
+		i, in = a.replace(value, residents, false)
 	}
 	want, wanted := m.admit(value)
 	switch {
@@ -132,14 +132,14 @@ func TestAdmissionUnderFlood(t *testing.T) {
 		if !a.wants(v) {
 			continue
 		}
-		if i, ok := a.replace(v, residents); ok {
+		if i, ok := a.replace(v, residents, false); ok {
 			t.Fatalf("value %d was asked for once, and resident %d leaves", v, i)
 		}
 	}
 	const hot = 1 << 40
 	for n := 0; ; n++ {
 		if a.wants(hot) {
-			if i, ok := a.replace(hot, residents); ok {
+			if i, ok := a.replace(hot, residents, false); ok {
 				if i != 1 || n < 21 || n > 200 {
 					t.Errorf("resident %d leaves after %d requests", i, n)
 				}

@@ -22,6 +22,9 @@
 //     statement fails makes the feed unready only if Config.Down says that the database does
 //     not answer.
 //
+// A Listener follows the first page of a window. A window with listeners is refreshed
+// without requests, and is not removed for another value.
+//
 // The package contains no SQL and no HTTP: a Source reads rows, and package server answers
 // requests.
 package feed
@@ -59,6 +62,7 @@ type Config struct {
 	OffsetMax  int             // the largest offset
 	WaitersMax int             // requests waiting at once, per value of the parameters
 	WindowsMax int             // windows kept at once
+	LiveMax    int             // of them, how many may have listeners, if there are parameters
 	CursorMax  int             // characters of a page's Next, up to CursorMax; 0: CursorMax
 	Envelope   Envelope        // of all answers
 	SweepShare float64         // share of one connection's time spent counting rows
@@ -112,6 +116,7 @@ type Feed struct {
 	mu        sync.Mutex // guards changes of windows and what follows
 	admission admission
 	retired   uint64 // pages from windows that are gone
+	lives     int    // windows with listeners
 
 	counters counters
 }
@@ -209,6 +214,12 @@ func (f *Feed) window(args []string, now time.Time) (*window, error) {
 func (f *Feed) newWindow(name string, args []string, now time.Time) (*window, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.newWindowLocked(name, args, now, false)
+}
+
+// newWindowLocked is newWindow with the lock held. With must, the value gets a window however
+// rarely it is asked for, unless all others are needed.
+func (f *Feed) newWindowLocked(name string, args []string, now time.Time, must bool) (*window, error) {
 	if f.base.Err() != nil {
 		return nil, ErrUnavailable
 	}
@@ -219,7 +230,7 @@ func (f *Feed) newWindow(name string, args []string, now time.Time) (*window, er
 	var victim *window
 	var requests uint64
 	if len(old) >= f.cfg.WindowsMax {
-		if victim, requests = f.victimLocked(name, old, now); victim == nil {
+		if victim, requests = f.victimLocked(name, old, now, must); victim == nil {
 			return nil, nil
 		}
 	}
@@ -238,14 +249,14 @@ func (f *Feed) newWindow(name string, args []string, now time.Time) (*window, er
 
 // victimLocked returns the window that leaves for the value of that name, or nil, and how
 // often the value was asked for. The window accepts no more requests.
-func (f *Feed) victimLocked(name string, windows map[string]*window, now time.Time) (w *window, requests uint64) {
+func (f *Feed) victimLocked(name string, windows map[string]*window, now time.Time, must bool) (w *window, requests uint64) {
 	value := f.hash(name)
 	if halvings := f.admission.age(now); halvings > 0 {
 		for _, w := range windows {
 			w.age(halvings)
 		}
 	}
-	if !f.admission.wants(value) {
+	if !must && !f.admission.wants(value) {
 		return nil, 0
 	}
 	all := slices.Collect(maps.Values(windows))
@@ -254,7 +265,7 @@ func (f *Feed) victimLocked(name string, windows map[string]*window, now time.Ti
 		residents[i] = w.resident()
 	}
 	requests = f.admission.counts[value]
-	if i, ok := f.admission.replace(value, residents); ok && all[i].close() {
+	if i, ok := f.admission.replace(value, residents, must); ok && all[i].close() {
 		return all[i], requests
 	}
 	return nil, 0

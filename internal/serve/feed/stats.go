@@ -24,6 +24,9 @@ type Stats struct {
 	SegmentBytes      int64   // memory of the counts
 	SegmentAgeSeconds float64 // age of the oldest count
 	Evictions         uint64  // windows dropped for others
+	Listeners         int     // listeners now
+	Events            uint64  // events that listeners got
+	ListenersDropped  uint64  // listeners whose clients did not read
 }
 
 // counters are written by requests and refreshes.
@@ -32,6 +35,10 @@ type counters struct {
 	notModified   atomic.Uint64
 	refused       atomic.Uint64
 	evictions     atomic.Uint64
+	events        atomic.Uint64
+
+	listenersDropped atomic.Uint64
+
 	refreshes     atomic.Uint64
 	refreshErrors atomic.Uint64
 	refreshNanos  atomic.Int64
@@ -69,6 +76,9 @@ func (f *Feed) Stats() Stats {
 		Waiting:        waiting,
 		SegmentBytes:   f.counted.Load(),
 		Evictions:      c.evictions.Load(),
+		Events:         c.events.Load(),
+
+		ListenersDropped: c.listenersDropped.Load(),
 	}
 	for _, w := range windows {
 		s.Windows++
@@ -79,7 +89,8 @@ func (f *Feed) Stats() Stats {
 				s.AgeSeconds = max(s.AgeSeconds, now.Sub(cur.readAt).Seconds())
 			}
 		}
-		rows, waiting, age := w.counted(now)
+		rows, waiting, listeners, age := w.counted(now)
+		s.Listeners += listeners
 		s.Waiting += waiting
 		s.SegmentRows += int64(rows)
 		s.SegmentAgeSeconds = max(s.SegmentAgeSeconds, age.Seconds())
@@ -87,21 +98,21 @@ func (f *Feed) Stats() Stats {
 	return s
 }
 
-// counted returns the rows in the window's offset index, its waiting requests, and the age
-// of its oldest count.
-func (w *window) counted(now time.Time) (rows, waiting int, age time.Duration) {
+// counted returns the rows in the window's offset index, its waiting requests and listeners,
+// and the age of its oldest count.
+func (w *window) counted(now time.Time) (rows, waiting, listeners int, age time.Duration) {
 	w.mu.Lock()
-	sw, waiting := w.sweeper, w.waiting
+	sw, waiting, listeners := w.sweeper, w.waiting, w.listeners
 	w.mu.Unlock()
 	if sw == nil {
-		return 0, waiting, 0
+		return 0, waiting, listeners, 0
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	if oldest := sw.index.oldest(); !oldest.IsZero() {
 		age = now.Sub(oldest)
 	}
-	return sw.index.rows(), waiting, age
+	return sw.index.rows(), waiting, listeners, age
 }
 
 // Fresh reports whether the feed has rows that may be served while its database is down:

@@ -29,8 +29,9 @@ var errDropped = errors.New("the window was removed")
 //	 ▼                                           │
 //	active ── no request for IdleAfter ──▶ parked ── await ──▶ active
 //
-// It is removed for another value while nobody waits for it, if the database rejects its
-// value, or if it was never read and nobody asks any more.
+// It is removed for another value while nobody waits for it and it has no listeners, if the
+// database rejects its value, or if it was never read and nobody asks any more. While it has
+// listeners it is active.
 type window struct {
 	feed    *Feed
 	name    string // encodes args
@@ -40,6 +41,7 @@ type window struct {
 	wake    chan struct{}            // one token: leave the parked state
 	current atomic.Pointer[snapshot] // nil before the first refresh
 	asked   atomic.Int64             // Unix nanoseconds of about the last request
+	event   atomic.Pointer[Event]    // the last one; nil without listeners
 
 	_     [64]byte // hits changes with every request, what is above seldom
 	hits  atomic.Uint64
@@ -48,13 +50,14 @@ type window struct {
 	requests uint64 // of both kinds, halved once per period; guarded by Feed.mu, as is
 	seen     uint64 // how many of them requests contains
 
-	mu      sync.Mutex // guards what follows
-	waiting int        // requests
-	gone    bool       // no more requests may wait
-	outcome *outcome   // of the current or next refresh
-	failure error      // of the last refresh; nil after a success
-	sweeper *sweeper   // nil unless rows are counted for deep offsets
-	sweeps  sync.WaitGroup
+	mu        sync.Mutex // guards what follows
+	waiting   int        // requests
+	listeners int
+	gone      bool     // no more requests may wait
+	outcome   *outcome // of the current or next refresh
+	failure   error    // of the last refresh; nil after a success
+	sweeper   *sweeper // nil unless rows are counted for deep offsets
+	sweeps    sync.WaitGroup
 }
 
 // outcome is the result of one refresh, for the requests that wait for it.
@@ -79,7 +82,7 @@ func newWindow(f *Feed, name string, args []string, now time.Time) *window {
 // resident describes the window to the admission. The feed's lock is held.
 func (w *window) resident() resident {
 	w.mu.Lock()
-	busy := w.waiting > 0
+	busy := w.neededLocked()
 	w.mu.Unlock()
 	return resident{requests: w.requests + w.hits.Load() + w.older.Load() - w.seen, asked: w.asked.Load(), busy: busy}
 }
@@ -135,11 +138,14 @@ func (w *window) leave() {
 	w.mu.Unlock()
 }
 
-// close ends the window for new requests, unless requests wait. The caller removes it.
+// neededLocked reports whether requests wait for the window, or it has listeners.
+func (w *window) neededLocked() bool { return w.waiting > 0 || w.listeners > 0 }
+
+// close ends the window for new requests, unless it is needed. The caller removes it.
 func (w *window) close() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.waiting > 0 {
+	if w.neededLocked() {
 		return false
 	}
 	w.gone = true
@@ -257,8 +263,8 @@ func pace(interval, took time.Duration, failures int) time.Duration {
 	return max(interval-took, took, 0)
 }
 
-// parkIfIdle parks the window if there were no requests for IdleAfter. The next request
-// wakes it.
+// parkIfIdle parks the window if there were no requests for IdleAfter and there are no
+// listeners. The next request wakes it.
 func (w *window) parkIfIdle(now time.Time) bool {
 	if now.UnixNano()-w.asked.Load() < int64(w.feed.cfg.IdleAfter) {
 		return false
@@ -266,7 +272,7 @@ func (w *window) parkIfIdle(now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.current.Load()
-	if s == nil || w.waiting > 0 {
+	if s == nil || w.neededLocked() {
 		return false
 	}
 	select { // an earlier token belongs to a finished refresh
@@ -326,6 +332,7 @@ func (w *window) publish(s *snapshot, err error) {
 		if previous != nil {
 			previous.release(s)
 		}
+		w.announceLocked(s)
 	}
 	w.logChange(err)
 	w.failure = err
@@ -352,6 +359,7 @@ func (w *window) end() {
 	w.feed.drop(w)
 	w.mu.Lock()
 	w.gone = true
+	w.announceLocked(nil)
 	w.outcome.err = errDropped
 	close(w.outcome.done)
 	w.outcome = &outcome{done: make(chan struct{})}

@@ -85,8 +85,7 @@ func (s *Server) protect() error {
 	}
 	for _, d := range s.cfg.Down {
 		if len(d.Reads) > 0 {
-			r := s.entry(d.Reads[0]).read
-			r.access, r.keys = d.Access, s.readKeys
+			s.entry(d.Reads[0]).read.require(d.Access, s)
 		}
 		if len(d.Writes) > 0 {
 			s.entry(d.Writes[0]).write.access = d.Access
@@ -120,7 +119,7 @@ func (s *Server) needsTokens() bool {
 // protectRead sets what a feed or a query requires.
 func (s *Server) protectRead(path string, access Access, params []param.Param) error {
 	r := s.entry(path).read
-	r.access, r.keys = access, s.readKeys
+	r.require(access, s)
 	if access == Key && len(s.readKeys) == 0 {
 		return fmt.Errorf("path %s requires a key, and there is none", path)
 	}
@@ -135,6 +134,14 @@ func (s *Server) protectRead(path string, access Access, params []param.Param) e
 	return nil
 }
 
+// require sets the access of a route of GET, and what may prove it.
+func (r *route) require(access Access, s *Server) {
+	r.access, r.keys = access, s.readKeys
+	if access != Open {
+		r.cookie = s.cfg.Cookie
+	}
+}
+
 // guard returns a handler that serves only requests that may pass. The others are answered.
 func (s *Server) guard(r *route, handle func(*fasthttp.RequestCtx)) func(*fasthttp.RequestCtx) {
 	return func(ctx *fasthttp.RequestCtx) {
@@ -142,6 +149,20 @@ func (s *Server) guard(r *route, handle func(*fasthttp.RequestCtx)) func(*fastht
 			handle(ctx)
 		}
 	}
+}
+
+// credential returns the Authorization header of a request to a route, or what it would be if
+// the route's cookie were sent there. Only routes of GET have a cookie, because a browser adds
+// it to requests of foreign pages too.
+func (s *Server) credential(r *route, h *fasthttp.RequestHeader) []byte {
+	header := h.PeekBytes(s.names.authorization)
+	if len(header) > 0 || r.cookie == "" {
+		return header
+	}
+	if value := h.Cookie(r.cookie); len(value) > 0 {
+		return append([]byte("Bearer "), value...)
+	}
+	return nil
 }
 
 // admit reports whether a request may pass: it has what its path requires, and its client is
@@ -155,7 +176,7 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) bool {
 		s.deny(ctx, denied)
 		return false
 	}
-	if who.name != "" {
+	if who.name != "" || who.claims.MapClaims != nil {
 		ctx.SetUserValue(callerKey{}, who)
 	}
 	return true
@@ -185,7 +206,7 @@ func (s *Server) identify(ctx *fasthttp.RequestCtx, r *route) (who caller, denie
 		return who, nil
 	}
 	h := &ctx.Request.Header
-	credential := h.PeekBytes(s.names.authorization)
+	credential := s.credential(r, h)
 	if r.access != Token && r.keys.accepts(credential) {
 		key, _ := bearer(credential)
 		return caller{name: string(key)}, nil
@@ -286,8 +307,8 @@ const headerKey = "Idempotency-Key"
 // a hash of the caller, so that clients cannot see or block each other's requests. If the
 // caller is not known, it is not scoped.
 func (s *Server) scoped(ctx *fasthttp.RequestCtx, key []byte) string {
-	who, known := ctx.UserValue(callerKey{}).(caller)
-	if !known {
+	who, _ := ctx.UserValue(callerKey{}).(caller)
+	if who.name == "" {
 		return string(key)
 	}
 	subject := sha256.Sum256([]byte("idempotency\x00" + who.name))

@@ -44,8 +44,14 @@ func (s *Server) vary(e *entry) []byte {
 	if e != nil && e.read != nil && e.read.coded {
 		headers = append(headers, fasthttp.HeaderAcceptEncoding)
 	}
+	if e != nil && e.read != nil && e.read.events {
+		headers = append(headers, fasthttp.HeaderAccept)
+	}
 	if e.private() {
 		headers = append(headers, fasthttp.HeaderAuthorization)
+		if e.read.cookie != "" {
+			headers = append(headers, fasthttp.HeaderCookie)
+		}
 	}
 	if len(s.cfg.CORSOrigins) > 0 && !s.anyOrigin {
 		headers = append(headers, fasthttp.HeaderOrigin)

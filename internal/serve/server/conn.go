@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// deadlineDrift is how much too early a deadline may expire.
+// deadlineDrift is how much too early a deadline may expire. If the timeouts are shorter than
+// twice as long, it is half of the shortest.
 const deadlineDrift = time.Second
 
 // conn is an accepted connection that is cheaper per request than net.TCPConn. fasthttp
@@ -27,6 +28,7 @@ type conn struct {
 	ended    bool        // Read has returned io.EOF
 	linger   atomic.Bool // Close waits until the client has read its last response
 	once     sync.Once
+	onClose  func() // called by the first Close; nil: nothing
 }
 
 // netConn is what TCP and Unix connections have in common.
@@ -46,6 +48,7 @@ func newConn(accepted net.Conn, l *listener) (*conn, error) {
 	if _, unix := c.(*net.UnixConn); unix {
 		wrapped.remote = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
 	}
+	wrapped.read.drift, wrapped.write.drift = l.drift, l.drift
 	if err := wrapped.socket.bind(c); err != nil {
 		return nil, err
 	}
@@ -97,11 +100,26 @@ func (c *conn) SetWriteDeadline(t time.Time) error { c.write.asked = t; return n
 // SetDeadline implements net.Conn.
 func (c *conn) SetDeadline(t time.Time) error { c.read.asked, c.write.asked = t, t; return nil }
 
+// allowWrite sets the deadline of a write that follows at once: limit from now, or down to half
+// as long if that spares a change.
+func (c *conn) allowWrite(now time.Time, limit time.Duration) error {
+	left := c.write.set.Sub(now)
+	if c.write.asked.Equal(c.write.set) && left >= limit/2 && left <= limit {
+		return nil
+	}
+	c.write.asked = now.Add(limit)
+	c.write.set = c.write.asked
+	return c.netConn.SetWriteDeadline(c.write.set) // net.Conn's own error
+}
+
 // Close implements net.Conn. It may be called more than once.
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		if c.linger.Load() {
 			c.discard()
+		}
+		if c.onClose != nil {
+			c.onClose()
 		}
 		c.listener.open.Add(-1)
 		select {
@@ -125,10 +143,13 @@ func (c *conn) discard() {
 }
 
 // connDeadline is the requested deadline and the one that the poller has.
-type connDeadline struct{ asked, set time.Time }
+type connDeadline struct {
+	asked, set time.Time
+	drift      time.Duration // how much earlier set may be
+}
 
 // due reports whether the requested deadline must be set: it is earlier than the current
-// one, or later by more than deadlineDrift.
+// one, or later by more than drift.
 func (d *connDeadline) due() bool {
 	if d.asked.Equal(d.set) {
 		return false
@@ -137,5 +158,5 @@ func (d *connDeadline) due() bool {
 		return true
 	}
 	drift := d.asked.Sub(d.set)
-	return drift < 0 || drift > deadlineDrift
+	return drift < 0 || drift > d.drift
 }

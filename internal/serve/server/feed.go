@@ -50,6 +50,10 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 		h.fail(ctx, err)
 		return
 	}
+	if asksForEvents(ctx) {
+		h.serveEvents(ctx, &r)
+		return
+	}
 	p, err := h.feed.Page(h.server.base, ctx.Time(), r)
 	if err != nil {
 		h.fail(ctx, err)
@@ -168,6 +172,8 @@ func (h *feedHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 		h.server.unavailable(ctx, counting, clientText(err), err)
 	case errors.Is(err, feed.ErrLongKeys):
 		h.server.problem(ctx, keysTooLong, "the keys of these rows are too long for a cursor of the next page; ask for more rows at once")
+	case errors.Is(err, feed.ErrLive):
+		h.server.unavailable(ctx, busy, "as many values of the parameters have listeners as may (live_max)", err)
 	case errors.Is(err, feed.ErrBusy):
 		h.server.unavailable(ctx, busy, "too many requests wait for the database, or it is too slow", err)
 	default:

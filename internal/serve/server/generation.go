@@ -31,6 +31,7 @@ type live struct {
 	compressor *compress.Compressor // nil: off
 
 	sharedBodies sync.Pool // of *sharedBody
+	listenings   *listenings
 
 	mu      sync.Mutex // guards what follows
 	meters  map[string]*meter
@@ -48,6 +49,7 @@ func newLive(cfg Config) *live {
 		rate:    newRateLimit(cfg.Rate),
 
 		compressor: compress.New(cfg.Compressed),
+		listenings: newListenings(),
 		meters:     make(map[string]*meter),
 	}
 	l.base, l.stop = context.WithCancel(context.Background())
@@ -66,6 +68,7 @@ func newLive(cfg Config) *live {
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
 		CloseOnShutdown:       true,
+		KeepHijackedConns:     true, // their buffers are released, see listening
 		StreamRequestBody:     true, // for receiveBody
 		// Otherwise files of a form are written to disk before a handler runs.
 		DisablePreParseMultipartForm: true,
@@ -118,12 +121,17 @@ func (l *live) dispatch(ctx *fasthttp.RequestCtx) {
 func (s *Server) Next(cfg Config) (*Server, error) { return newGeneration(s.live, cfg) }
 
 // Switch makes next, which Next has returned, answer all later requests. Requests that are
-// being answered are not disturbed; see AwaitRetired.
+// being answered are not disturbed; see AwaitRetired. Listeners are: their clients connect
+// again.
 func (s *Server) Switch(next *Server) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before := s.current.Swap(next); before != next {
 		s.retired = append(s.retired, before)
+		before.endEvents()
+	}
+	if s.draining.Load() { // Run may have seen the one before only
+		next.endEvents()
 	}
 	s.forgetLocked()
 }
@@ -165,6 +173,9 @@ func (l *live) forgetLocked() {
 	clear(l.retired[len(left):])
 	l.retired = left
 }
+
+// endEvents ends the connections of all listeners of a generation.
+func (s *Server) endEvents() { s.endOnce.Do(func() { close(s.ended) }) }
 
 // meter returns the meter of a route, the same one in every generation.
 func (l *live) meter(route string) *meter {

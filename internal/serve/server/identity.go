@@ -25,7 +25,7 @@ type IdentityConfig struct {
 }
 
 // allowedHeaders are the request headers that CORS permits.
-const allowedHeaders = "Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id"
+const allowedHeaders = "Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, X-Request-Id"
 
 // allowHeaders returns the request headers that CORS permits for e. Those of popups include
 // the header of the user's token.

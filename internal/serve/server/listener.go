@@ -125,8 +125,9 @@ const acceptDrain = 50 * time.Millisecond
 // listener counts and limits its connections, and drains its queue before it closes.
 type listener struct {
 	*Listener
-	limit   int64  // connections open at once
-	refusal []byte // response to a connection beyond limit
+	limit   int64         // connections open at once
+	refusal []byte        // response to a connection beyond limit
+	drift   time.Duration // how much too early a connection's deadlines may expire
 	open    atomic.Int64
 	refused atomic.Int64
 	closed  chan struct{} // receives whenever a connection closes

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -95,7 +96,7 @@ func hammer(address string, answered, lost *atomic.Int64, warm chan<- struct{}) 
 
 func TestDeadlinesAreNeverLate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var d connDeadline
+		d := connDeadline{drift: deadlineDrift}
 		base := time.Unix(1000, 0)
 		for range 50 {
 			if rapid.IntRange(0, 9).Draw(t, "none") == 0 {
@@ -160,5 +161,30 @@ func TestListenUnixKeepsOtherFiles(t *testing.T) {
 	}
 	if err := ln.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestShortWriteTimeout: a connection that was idle for longer than the write timeout, which
+// is shorter than deadlineDrift, still gets its responses.
+func TestShortWriteTimeout(t *testing.T) {
+	url, _ := start(t, &rows{n: 5}, func(c *Config) { c.WriteTimeout = deadlineDrift / 2 })
+	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for range 2 {
+		if _, err := io.WriteString(c, "GET /list HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Error(err)
+		}
+		<-time.After(deadlineDrift * 3 / 4)
 	}
 }

@@ -88,6 +88,9 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx, e *entry) {
 		if !slices.ContainsFunc(s.cfg.CORSOrigins, func(o string) bool { return strings.EqualFold(o, allowed) }) {
 			return
 		}
+		if e != nil && e.read != nil && e.read.cookie != "" && !ctx.IsPost() {
+			h.Set("Access-Control-Allow-Credentials", "true")
+		}
 	}
 	h.Set("Access-Control-Allow-Origin", allowed)
 	h.Set("Access-Control-Expose-Headers", "ETag, Age, Link, Retry-After, Spillway-Next-At, Spillway-Offset, Spillway-Reason, Spillway-Source, X-Request-Id")

@@ -6,7 +6,7 @@
 //
 // Stopping loses no accepted request. The listener accepts connections until its queue is
 // empty. Each response then closes its connection. Only idle connections are closed
-// without a response.
+// without a response, and those of listeners, which may connect elsewhere.
 package server
 
 import (
@@ -44,6 +44,7 @@ type Config struct {
 	Keys         []string        // bearer keys of the write paths; none: no key is required
 	ReadKeys     []string        // bearer keys of feeds and queries
 	Tokens       *token.Verifier // of JWTs; nil: no path requires one
+	Cookie       string          // may carry the key or the JWT of feeds and queries; "": none
 	Rate         RateConfig      // of each client
 	Hosts        []string        // names that requests must use, without ports; none: any
 	Connections  int             // open at once
@@ -92,6 +93,8 @@ type Server struct {
 	readKeys keyring // of feeds and queries
 	hosts    hosts
 	names    names
+	ended    chan struct{} // closed when listeners must end
+	endOnce  sync.Once
 
 	anyOrigin   bool   // pages of all origins may read responses
 	varyUnknown []byte // Vary at unknown paths
@@ -110,8 +113,10 @@ type route struct {
 	name   string
 	body   int  // largest body of a POST as sent, in bytes
 	coded  bool // responses may be compressed
+	events bool // responses may be server-sent events
 	access Access
 	keys   keyring       // that access requires
+	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
 	handle func(*fasthttp.RequestCtx)
 	meter  *meter
@@ -143,6 +148,7 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		readKeys: newKeyring(cfg.ReadKeys),
 		hosts:    newHosts(cfg.Hosts),
 		names:    newNames(),
+		ended:    make(chan struct{}),
 
 		anyOrigin: slices.Contains(cfg.CORSOrigins, "*"),
 	}
@@ -157,6 +163,7 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 			return nil, err
 		}
 		s.compressible(f.Paths[0])
+		s.routes[f.Paths[0]].read.events = true
 	}
 	for _, q := range cfg.Queries {
 		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
@@ -253,7 +260,9 @@ func (e *entry) setWrite(r *route) bool {
 // closed, or with an error after DrainTimeout.
 func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	defer s.stop()
+	defer s.listenings.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
+	l.drift = min(deadlineDrift, s.cfg.ReadTimeout/2, s.cfg.WriteTimeout/2, s.cfg.IdleTimeout/2)
 	s.listener.Store(l)
 	serve := net.Listener(l)
 	if s.cfg.TLS != nil {
@@ -267,6 +276,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
+	s.current.Load().endEvents()
 	if err := l.drain(); err != nil {
 		s.cfg.Log.Warn("listener not drained; queued connections are lost", "error", err)
 	}
@@ -276,6 +286,7 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	idle, stop := context.WithTimeout(ctx, drainIdle)
 	l.waitClosed(idle)
 	stop()
+	s.listenings.stop()
 	if err := s.http.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("drain: %d connections still open after %s: %w", l.open.Load(), s.cfg.DrainTimeout, err)
 	}

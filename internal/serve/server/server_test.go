@@ -326,7 +326,7 @@ func TestMethods(t *testing.T) {
 		t.Errorf("HEAD: %d %q %v", a.status, a.body, a.header)
 	}
 	a := request(t, "OPTIONS", url+"/list", "Origin", "https://app.example")
-	if a.status != 204 || a.header.Get("Access-Control-Allow-Origin") != "https://app.example" || a.header.Get("Vary") != "Accept-Encoding, Origin" {
+	if a.status != 204 || a.header.Get("Access-Control-Allow-Origin") != "https://app.example" || a.header.Get("Vary") != "Accept-Encoding, Accept, Origin" {
 		t.Errorf("preflight: %d %v", a.status, a.header)
 	}
 	if a := request(t, "GET", url+"/list", "Origin", "https://evil.example"); a.header.Get("Access-Control-Allow-Origin") != "" {

@@ -66,11 +66,12 @@ type Verifier struct {
 	only   *Key // the only key, for tokens with any kid; else nil
 	set    *Set
 	parser *jwt.Parser
+	leeway time.Duration
 }
 
 // NewVerifier checks that the keys can be told apart.
 func NewVerifier(cfg Config) (*Verifier, error) {
-	v := &Verifier{keys: make(map[keyID]Key), set: cfg.Set}
+	v := &Verifier{keys: make(map[keyID]Key), set: cfg.Set, leeway: cfg.Leeway}
 	for _, key := range cfg.Keys {
 		id := keyID{key.Kid, key.Algorithm}
 		if _, twice := v.keys[id]; twice {
@@ -118,6 +119,15 @@ func (v *Verifier) Verify(ctx context.Context, text string) (Claims, error) {
 		return Claims{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return claims, nil
+}
+
+// Expiry returns when Verify begins to refuse the token of claims; zero if never.
+func (v *Verifier) Expiry(claims Claims) time.Time {
+	exp, err := claims.GetExpirationTime()
+	if err != nil || exp == nil {
+		return time.Time{}
+	}
+	return exp.Add(v.leeway)
 }
 
 // keyOf returns the key that must have signed a token. It refuses tokens with extensions
