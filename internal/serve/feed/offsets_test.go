@@ -236,3 +236,45 @@ func TestCountsAreBoundedAndFreed(t *testing.T) {
 		}
 	})
 }
+
+// A crowd of rows that arrives at once, above the anchor or after the last row, is not counted
+// beyond sweep_bytes either.
+func TestCountingACrowdIsBounded(t *testing.T) {
+	for name, first := range map[string]int{"above": 1_000_000, "below": -10_000_000} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tab := newTable(10_000)
+				cfg := testConfig()
+				cfg.SweepBytes, cfg.Refresh = 100_000, time.Second
+				f := Open(cfg, tab)
+				defer f.Close()
+				get(t, f, Request{Offset: 20_000}) // beyond the last row: everything is counted
+				before := tab.counted()
+				tab.set(func(tab *table) {
+					crowd := make([]int, 0, 1_000_000)
+					for i := range cap(crowd) {
+						crowd = append(crowd, first+i)
+					}
+					tab.ids = append(crowd, tab.ids...)
+					slices.Sort(tab.ids)
+				})
+				<-time.After(2 * cfg.Refresh)
+				end := time.Now().Add(10 * time.Second)
+				for time.Now().Before(end) {
+					_, _ = f.Page(t.Context(), time.Now(), Request{Offset: 20_000})
+					<-time.After(cfg.Refresh)
+				}
+				// A segment of 2,048 rows needs about 4 kB, so about 25 of them fit.
+				if n := tab.counted() - before; n > 100 {
+					t.Errorf("%d segments are counted where about 25 fit", n)
+				}
+				if n := f.Stats().SegmentBytes; n > int64(cfg.SweepBytes) {
+					t.Errorf("%d bytes of counts, limit %d", n, cfg.SweepBytes)
+				}
+				if first > 0 {
+					get(t, f, Request{Offset: 20_000})
+				}
+			})
+		})
+	}
+}

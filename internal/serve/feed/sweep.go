@@ -26,6 +26,7 @@ type sweeper struct {
 
 	mu      sync.Mutex // guards what follows
 	index   offsets
+	walked  int           // memory of segments that are not in the index yet
 	target  int           // the index must reach this offset
 	full    bool          // there is no memory to reach it
 	asked   time.Time     // the last deep offset
@@ -149,7 +150,8 @@ func (sw *sweeper) run() {
 			wake, pause = nil, retryMax // even if requests wait
 		}
 		sw.mu.Lock()
-		sw.chargeLocked()
+		sw.walked = 0
+		sw.chargeLocked(0)
 		sw.failure = err
 		close(sw.grown)
 		sw.grown = make(chan struct{})
@@ -176,19 +178,25 @@ func (sw *sweeper) end() {
 	sw.w.mu.Unlock()
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
-	sw.index = offsets{}
-	sw.chargeLocked()
+	sw.index, sw.walked = offsets{}, 0
+	sw.chargeLocked(0)
 	close(sw.grown)
 }
 
-// chargeLocked accounts for the memory of the index, and trims it to the limit.
-func (sw *sweeper) chargeLocked() {
+// chargeLocked accounts for the memory of the index and of what was walked. To keep to the
+// limit, it removes segments from the end of the index, except the first ones, keep in number.
+// It reports whether that was enough.
+func (sw *sweeper) chargeLocked(keep int) bool {
 	f := sw.w.feed
 	for {
-		f.counted.Add(int64(sw.index.bytes) - sw.charged)
-		sw.charged = int64(sw.index.bytes)
-		if len(sw.index.segments) == 0 || f.counted.Load() <= int64(f.cfg.SweepBytes) {
-			return
+		now := int64(sw.index.bytes + sw.walked)
+		f.counted.Add(now - sw.charged)
+		sw.charged = now
+		if f.counted.Load() <= int64(f.cfg.SweepBytes) {
+			return true
+		}
+		if len(sw.index.segments) <= keep {
+			return false
 		}
 		sw.index.trim()
 	}
@@ -275,13 +283,13 @@ func (sw *sweeper) anchor(s *snapshot) error {
 func (sw *sweeper) bridgeLocked(top Key) error {
 	old := sw.index.anchor
 	sw.mu.Unlock()
-	segments, err := sw.walk(top, old)
+	segments, whole, err := sw.walk(top, old, 0)
 	sw.mu.Lock()
 	if err != nil {
 		return err
 	}
-	if len(segments) == 0 || sw.index.anchor != old {
-		return errReset // the anchor's row and all above it are gone
+	if len(segments) == 0 || !whole || sw.index.anchor != old {
+		return errReset // the anchor's row and all above it are gone, or it is too far away
 	}
 	segments[len(segments)-1].last = old
 	sw.index.replace(0, 0, segments)
@@ -314,33 +322,46 @@ func (sw *sweeper) recount(from, to int) error {
 	if toEnd {
 		until = "" // rows may have been added after the last one
 	}
-	fresh, err := sw.walk(top, until)
+	fresh, whole, err := sw.walk(top, until, from)
 	if err != nil {
 		return err
 	}
-	if len(fresh) > 0 && !toEnd {
+	if len(fresh) > 0 && whole && !toEnd {
 		fresh[len(fresh)-1].last = last // the bound stays; its row may be gone
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
+	if to = min(to, len(sw.index.segments)); !whole {
+		to = len(sw.index.segments) // there is no memory to reach what follows
+	}
 	sw.index.replace(from, to, fresh)
+	sw.index.complete = whole && (toEnd || sw.index.complete)
 	return nil
 }
 
-// walk counts the rows after one key, up to and including another, in segments.
-func (sw *sweeper) walk(after, until Key) ([]segment, error) {
-	var segments []segment
+// walk counts the rows after one key, up to and including another, in segments. To keep to the
+// limit of memory, it removes segments of the index after the first ones, keep in number. It
+// reports whether it got to the end within the limit.
+func (sw *sweeper) walk(after, until Key, keep int) (segments []segment, whole bool, err error) {
 	for {
 		w, err := sw.keys(Range{After: after, Until: until, Limit: segmentTarget})
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if w.Count > 0 {
-			segments = append(segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: w.ReadAt})
+			s := segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: w.ReadAt}
+			segments = append(segments, s)
 			after = w.Last
+			sw.mu.Lock()
+			sw.walked += s.bytes()
+			fits := sw.chargeLocked(keep)
+			sw.mu.Unlock()
+			if !fits {
+				return segments, false, nil
+			}
 		}
 		if w.Count < segmentTarget {
-			return segments, nil
+			return segments, true, nil
 		}
 	}
 }
