@@ -278,3 +278,30 @@ func TestCountingACrowdIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// A segment that needs more memory than there is, due to its long keys or because the one
+// before was small, is not counted again and again.
+func TestSegmentThatDoesNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(10_000)
+		tab.set(func(tab *table) {
+			tab.latency = time.Millisecond
+			for i := range tab.ids {
+				tab.ids[i] += 1_000_000_000
+			}
+		})
+		cfg := testConfig()
+		cfg.SweepBytes, cfg.IdleAfter = 4300, time.Hour
+		f := Open(cfg, tab)
+		defer f.Close()
+		for range 10 {
+			if _, err := f.Page(t.Context(), time.Now(), Request{Offset: 5000}); !errors.Is(err, ErrCounting) {
+				t.Fatal(err)
+			}
+			<-time.After(time.Second)
+		}
+		if n := tab.counted(); n > 2 {
+			t.Errorf("a segment is counted %d times", n)
+		}
+	})
+}

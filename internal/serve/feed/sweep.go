@@ -27,6 +27,7 @@ type sweeper struct {
 	mu      sync.Mutex // guards what follows
 	index   offsets
 	walked  int           // memory of segments that are not in the index yet
+	largest int           // memory of the largest segment so far
 	target  int           // the index must reach this offset
 	full    bool          // there is no memory to reach it
 	asked   time.Time     // the last deep offset
@@ -248,11 +249,12 @@ func (sw *sweeper) step() (pause time.Duration, err error) {
 }
 
 // roomLocked reports whether the limit of memory leaves room for one more segment, even if it
-// needs twice as much as the last one. Otherwise it would be counted only to be trimmed.
+// is as large as any before or twice as large as the last one. Otherwise it would be counted
+// only to be trimmed.
 func (sw *sweeper) roomLocked() bool {
-	more := 4 << 10
+	more := max(4<<10, sw.largest)
 	if n := len(sw.index.segments); n > 0 {
-		more = 2 * sw.index.segments[n-1].bytes()
+		more = max(more, 2*sw.index.segments[n-1].bytes())
 	}
 	return sw.w.feed.counted.Load()+int64(more) <= int64(sw.w.feed.cfg.SweepBytes)
 }
@@ -309,6 +311,9 @@ func (sw *sweeper) extend() error {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	sw.index.extend(walk, segmentTarget, walk.ReadAt)
+	if n := len(sw.index.segments); n > 0 {
+		sw.largest = max(sw.largest, sw.index.segments[n-1].bytes())
+	}
 	return nil
 }
 
