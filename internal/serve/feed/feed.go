@@ -237,6 +237,8 @@ func (f *Feed) newWindow(name string, args []string, now time.Time) (*window, er
 		if victim, requests = f.victimLocked(name, old, now); victim == nil {
 			return nil, nil
 		}
+	} else {
+		f.admission.created()
 	}
 	fresh := maps.Clone(old)
 	if victim != nil {
