@@ -13,6 +13,7 @@ import (
 
 	"spillway/internal/serve/coalesce"
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/queue"
 )
 
 // Request asks for one page.
@@ -165,7 +166,7 @@ func (f *Feed) answered(p Page, err error) (Page, error) {
 	case errors.Is(err, ErrCursor), errors.Is(err, param.ErrValue):
 		return Page{}, err
 	case errors.Is(err, ErrCounting):
-	case errors.Is(err, coalesce.ErrFull) || errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, coalesce.ErrFull) || errors.Is(err, queue.ErrOverloaded) || errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	f.counters.refused.Add(1)
@@ -284,11 +285,11 @@ func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
 }
 
 // read reads rows for the value of that name and shares the statement with identical
-// requests. Each waits at most Timeout; the statement is cancelled when the last one has
-// left.
+// requests. Each waits at most Timeout, and is refused at once if the gate predicts more; the
+// statement is cancelled when the last one has left.
 func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error) {
 	got, _, err := f.pages.DoClass(ctx, name, pageName(q), func(ctx context.Context) (*pageRead, error) {
-		leave, err := f.cfg.Gate.Enter(ctx, 0)
+		leave, err := f.cfg.Gate.Enter(ctx, f.cfg.Timeout)
 		if err != nil {
 			return nil, err
 		}

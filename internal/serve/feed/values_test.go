@@ -306,3 +306,41 @@ func TestFailingValueAndReadiness(t *testing.T) {
 		}
 	})
 }
+
+// A crowd that reads older pages faster than the database can does not keep it busy with pages
+// for which nobody waits any more.
+func TestOverloadedOlderPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(100_000)
+		cfg := testConfig()
+		cfg.Refresh, cfg.IdleAfter = time.Second, time.Hour
+		f := Open(cfg, tab)
+		defer f.Close()
+		get(t, f, Request{})
+		tab.set(func(tab *table) { tab.latency = 150 * time.Millisecond })
+		const capacity = 3 * 20 / 0.15 // of the gate in 20 s
+		end := time.Now().Add(20 * time.Second)
+		var good, refused atomic.Int64
+		var crowd sync.WaitGroup
+		for client := range 100 {
+			crowd.Go(func() {
+				for n := 0; time.Now().Before(end); n++ {
+					cursor := string(appendCursor(nil, f.fingerprint, key(10*(1+client*500+n%500))))
+					switch _, err := f.Page(t.Context(), time.Now(), Request{Before: cursor}); {
+					case err == nil:
+						good.Add(1)
+					case errors.Is(err, ErrBusy):
+						refused.Add(1)
+						<-time.After(500 * time.Millisecond)
+					default:
+						t.Error(err)
+					}
+				}
+			})
+		}
+		crowd.Wait()
+		if n := good.Load(); n < capacity*8/10 {
+			t.Errorf("%d pages of %.0f that the database can read; %d refused", n, capacity, refused.Load())
+		}
+	})
+}
