@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -276,6 +277,9 @@ func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
 	start = min(start, got.rows.Len())
 	end := min(start+limit, got.rows.Len())
 	p := Page{Data: got.rows.Slice(start, end), Rows: end - start, Source: FromDatabase, ReadAt: got.readAt}
+	if len(p.Data) < len(got.rows.Data)/2 {
+		p.Data = bytes.Clone(p.Data) // a slow client must not keep the other rows
+	}
 	if end < got.rows.Len() && end > start {
 		if p.Next = f.next(q, got.rows.Keys[:end]); p.Next == "" {
 			return Page{}, ErrLongKeys

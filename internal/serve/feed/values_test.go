@@ -344,3 +344,17 @@ func TestOverloadedOlderPages(t *testing.T) {
 		}
 	})
 }
+
+// A page of a value without a window does not keep the memory of all rows that were read for
+// it and its neighbours, because a client can be slow to take it.
+func TestPageKeepsItsRowsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := Open(byCity(1), newTable(500))
+		defer f.Close()
+		get(t, f, Request{Args: []string{"a"}})
+		_, p := get(t, f, Request{Args: []string{"b"}, Offset: 190})
+		if p.Source != FromDatabase || p.Rows != 10 || cap(p.Data) > 2*len(p.Data) {
+			t.Errorf("a page of %d rows and %d bytes from %d keeps %d bytes", p.Rows, len(p.Data), p.Source, cap(p.Data))
+		}
+	})
+}
