@@ -92,7 +92,7 @@ type Feed struct {
 	Refresh    time.Duration `yaml:"refresh" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`
 	IdleAfter  time.Duration `yaml:"idle_after" range:"10ms..24h" doc:"time without requests after which refreshes stop" over:"the next request waits for one"`
 	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"age of the window served while the database is down" over:"503 until a refresh succeeds; 'spillway_feed_refused_total'"`
-	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503; 'spillway_feed_refused_total'"`
+	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503, at once if the predicted wait exceeds it; 'spillway_feed_refused_total'"`
 	Limit      int           `yaml:"limit" range:"1..100000" doc:"rows per page by default" over:"requests may ask for up to limit_max"`
 	LimitMax   int           `yaml:"limit_max" range:"1..100000" doc:"rows per page" over:"400"`
 	OffsetMax  int           `yaml:"offset_max" range:"0..1000000000000" doc:"largest offset" over:"400"`
