@@ -237,6 +237,7 @@ func TestNamesInSharedCache(t *testing.T) {
 		with(func(c *Config) { c.Params = []param.Param{{Name: "b", Type: param.Integer}} }),
 		with(func(c *Config) { c.Params = []param.Param{{Name: "a", Type: param.Integer, ListMax: 9}} }),
 		with(func(c *Config) { c.Name, c.SQL = "/qS", "ELECT :a" }),
+		with(func(c *Config) { c.Limit.Rows = 1 }),
 	} {
 		key := shareKey(&cfg)
 		if was, ok := seen[key]; ok {
