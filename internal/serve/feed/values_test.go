@@ -358,3 +358,37 @@ func TestPageKeepsItsRowsOnly(t *testing.T) {
 		}
 	})
 }
+
+// After an outage, a value that the database rejects shows that it answers again.
+func TestRejectedValueAfterOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab, cfg := newTable(500), byCity(3)
+		cfg.Down = func(context.Context) bool { return true }
+		f := Open(cfg, tab)
+		defer f.Close()
+		tab.set(func(tab *table) { tab.down = errDown })
+		ask := func(city string) error {
+			_, err := f.Page(t.Context(), time.Now(), Request{Args: []string{city}})
+			return err
+		}
+		if err := ask("a"); err == nil || f.Ready(time.Now()) == nil {
+			t.Errorf("during an outage: %v, and the feed is ready", err)
+		}
+		<-time.After(2 * cfg.IdleAfter) // nobody asks for a any more
+		tab.set(func(tab *table) {
+			tab.down, tab.latency = nil, 100*time.Millisecond
+			tab.values = func(context.Context, []string) error { return fmt.Errorf("%w: bad", param.ErrValue) }
+		})
+		if err := ask("bad"); !errors.Is(err, param.ErrValue) {
+			t.Error(err)
+		}
+		var client sync.WaitGroup
+		tab.set(func(tab *table) { tab.values = nil })
+		client.Go(func() { _ = ask("b") })
+		<-time.After(50 * time.Millisecond)
+		if err := f.Ready(time.Now()); err != nil {
+			t.Errorf("while a new value is read: %v", err)
+		}
+		client.Wait()
+	})
+}

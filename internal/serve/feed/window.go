@@ -324,8 +324,8 @@ func (w *window) publish(s *snapshot, err error) {
 	if s != nil {
 		w.current.Store(s)
 	}
-	if err == nil && w.feed.down.Load() {
-		w.feed.down.Store(false)
+	if (err == nil || errors.Is(err, param.ErrValue)) && w.feed.down.Load() {
+		w.feed.down.Store(false) // it has answered
 	}
 	w.logChange(err)
 	w.failure = err
