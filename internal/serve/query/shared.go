@@ -149,6 +149,9 @@ func (q *Query) look(ctx context.Context, key, name string) (*Answer, error) {
 	if err != nil || time.Since(a.CameAt) >= q.cfg.TTL {
 		return nil, nil // of another version or name: not found
 	}
+	if ahead := time.Until(a.CameAt); ahead > 0 { // the clock of the other replica
+		a.ReadAt, a.CameAt = a.ReadAt.Add(-ahead), a.CameAt.Add(-ahead)
+	}
 	q.counters.sharedHits.Add(1)
 	return a, nil
 }
