@@ -289,11 +289,17 @@ func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
 }
 
 // read reads rows for the value of that name and shares the statement with identical
-// requests. Each waits at most Timeout, and is refused at once if the gate predicts more; the
-// statement is cancelled when the last one has left.
+// requests. ctx must have a deadline. A request is refused as soon as it is predicted to miss
+// it; the statement is cancelled when the last one has left.
 func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error) {
+	end, _ := ctx.Deadline()
 	got, _, err := f.pages.DoClass(ctx, name, pageName(q), func(ctx context.Context) (*pageRead, error) {
-		leave, err := f.cfg.Gate.Enter(ctx, f.cfg.Timeout)
+		left := time.Until(end)
+		// A statement that had to wait for others of its value may have too little time.
+		if left < f.cfg.Timeout*3/4 && left < f.cfg.Gate.PredictedWait() {
+			return nil, ErrBusy
+		}
+		leave, err := f.cfg.Gate.Enter(ctx, max(left, 1))
 		if err != nil {
 			return nil, err
 		}
