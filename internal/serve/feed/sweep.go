@@ -63,8 +63,9 @@ func (w *window) locate(ctx context.Context, s *snapshot, offset int) (location,
 		if err := sw.failed(); err != nil {
 			return location{}, fmt.Errorf("count rows up to offset %d: %w", offset, err)
 		}
-		if latest := w.current.Load(); latest != nil {
-			s = latest // the anchor may have moved
+		s = w.current.Load() // the anchor may have moved
+		if s == nil || s.parked || !s.full {
+			return location{}, errDropped // nothing is counted for it
 		}
 	}
 }
