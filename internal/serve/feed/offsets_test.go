@@ -325,3 +325,19 @@ func TestDeepOffsetOfAParkedWindow(t *testing.T) {
 		cancel()
 	}
 }
+
+// A sweeper that no request has told how far to count does not count.
+func TestSweeperWithoutTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(1000)
+		tab.latency = time.Millisecond
+		f := Open(testConfig(), tab)
+		defer f.Close()
+		get(t, f, Request{})
+		(*f.windows.Load())[""].sweep()
+		<-time.After(time.Second)
+		if n := tab.counted(); n > 0 {
+			t.Errorf("%d statements", n)
+		}
+	})
+}

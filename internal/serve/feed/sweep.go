@@ -130,6 +130,13 @@ func (sw *sweeper) locateLocked(s *snapshot, offset int) (location, bool) {
 	return sw.index.locate(offset, anchorAt, s.readAt)
 }
 
+// reachedLocked reports whether the index reaches the target. The window itself may, and no
+// request may have set it yet.
+func (sw *sweeper) reachedLocked(s *snapshot) bool {
+	_, ok := sw.locateLocked(s, sw.target)
+	return ok || sw.target <= s.rows.Len()
+}
+
 // run counts until the window ends or nobody needs the counts.
 func (sw *sweeper) run() {
 	defer sw.end()
@@ -212,7 +219,7 @@ func (sw *sweeper) step() (pause time.Duration, err error) {
 		return sweepRest, nil // the window holds all rows, or is not in use
 	}
 	sw.mu.Lock()
-	_, reached := sw.locateLocked(s, sw.target)
+	reached := sw.reachedLocked(s)
 	idle := time.Since(sw.asked) > sweepIdle
 	sw.mu.Unlock()
 	if reached && idle {
@@ -228,7 +235,7 @@ func (sw *sweeper) step() (pause time.Duration, err error) {
 		return 0, err
 	}
 	sw.mu.Lock()
-	_, reached = sw.locateLocked(s, sw.target)
+	reached = sw.reachedLocked(s)
 	sw.full = !reached && !sw.roomLocked()
 	full := sw.full
 	from, to, found := sw.index.small(smallMax)
