@@ -382,7 +382,9 @@ func TestRejectedValueAfterOutage(t *testing.T) {
 			_, err := f.Page(t.Context(), time.Now(), Request{Args: []string{city}})
 			return err
 		}
-		if err := ask("a"); err == nil || f.Ready(time.Now()) == nil {
+		err := ask("a")
+		synctest.Wait() // for the probe
+		if err == nil || f.Ready(time.Now()) == nil {
 			t.Errorf("during an outage: %v, and the feed is ready", err)
 		}
 		<-time.After(2 * cfg.IdleAfter) // nobody asks for a any more
