@@ -47,9 +47,10 @@ func TestJudgeReplica(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	for _, c := range []struct{ url, want string }{
-		{"postgres://app:secret@db:5432/one", "postgres://db:5432/one"},
+		{"postgres://app:secret@db:5432/one", "postgres://app@db:5432/one"},
+		{"postgres://other@db:5432/one", "postgres://other@db:5432/one"},
 		{"postgresql://db:5432/one", "postgres://db:5432/one"},
-		{"mysql://app:secret@db/one?password=x", "mysql://db/one?password=***"},
+		{"mysql://app:secret@db/one?password=x", "mysql://app@db/one?password=***"},
 	} {
 		u, err := Parse(c.url)
 		if err != nil {

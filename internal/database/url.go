@@ -106,9 +106,10 @@ func (u URL) DSN() string { return u.dsn }
 // String returns the address without its password.
 func (u URL) String() string { return u.shown }
 
-// Identity identifies the database: driver, host, port and name, or for a file its path
-// and the machine's name. It contains neither user nor password. Two spellings of one
-// address can have two identities.
+// Identity identifies the database and its user, whose rights and settings can decide which
+// rows a statement returns: driver, user, host, port and name, or for a file its path and the
+// machine's name. It contains no password. Two spellings of one address can have two
+// identities.
 func (u URL) Identity() string {
 	if u.Driver == SQLite {
 		path, err := filepath.Abs(u.dsn)
@@ -122,8 +123,9 @@ func (u URL) Identity() string {
 		return "sqlite:" + machine + ":" + path
 	}
 	_, rest, _ := strings.Cut(u.shown, "://")
-	if _, host, found := strings.Cut(rest, "@"); found {
-		rest = host
+	if userinfo, host, found := strings.Cut(rest, "@"); found {
+		user, _, _ := strings.Cut(userinfo, ":")
+		rest = user + "@" + host
 	}
 	return string(u.Driver) + "://" + rest
 }

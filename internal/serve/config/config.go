@@ -97,7 +97,7 @@ type Feed struct {
 	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"age of the window served while the database is down" over:"503 until a refresh succeeds; 'spillway_feed_refused_total'"`
 	SMaxAge    time.Duration `yaml:"s_maxage" range:"0s..24h" doc:"age up to which shared caches may serve rows without asking; whole seconds, longer than refresh; only without authentication; 0s: they always ask" over:"they ask"`
 	Revalidate time.Duration `yaml:"stale_while_revalidate" range:"0s..24h" doc:"with s_maxage, time after it during which caches may serve the old rows while they ask; whole seconds" over:"requests wait"`
-	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503; 'spillway_feed_refused_total'"`
+	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503, at once if the predicted wait exceeds it; 'spillway_feed_refused_total'"`
 	Limit      int           `yaml:"limit" range:"1..100000" doc:"rows per page by default" over:"requests may ask for up to limit_max"`
 	LimitMax   int           `yaml:"limit_max" range:"1..100000" doc:"rows per page" over:"400"`
 	OffsetMax  int           `yaml:"offset_max" range:"0..1000000000000" doc:"largest offset" over:"400"`

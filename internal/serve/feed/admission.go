@@ -1,6 +1,9 @@
 package feed
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // admission decides which values of the parameters have a window, while there are more
 // values than windows. Like TinyLFU (Einziger, Friedman, Manes, 2017), it lets a value in
@@ -20,7 +23,7 @@ type admission struct {
 	most   int               // counters at most
 	counts map[uint64]uint64 // requests of values without a window, by the hash of the value
 	aged   time.Time         // when the counts were last halved
-	floor  uint64            // no window that may leave is asked for less often, since aged
+	floor  uint64            // no window is asked for less often, since aged
 }
 
 // countersMin is the smallest number of counters of a feed.
@@ -83,6 +86,9 @@ func (a *admission) count(value uint64) {
 	}
 }
 
+// created notes that a window was created without another leaving.
+func (a *admission) created() { a.floor = 0 }
+
 // wants reports whether a value may be let in. The caller then calls replace.
 func (a *admission) wants(value uint64) bool { return a.exceeds(value, a.floor) }
 
@@ -95,17 +101,19 @@ func (a *admission) exceeds(value, requests uint64) bool {
 // replace returns the position of the resident that leaves for a value; false if the value
 // is not let in. With must, it is let in however rarely it is asked for.
 func (a *admission) replace(value uint64, residents []resident, must bool) (int, bool) {
-	least := -1
+	least, floor := -1, uint64(math.MaxUint64)
 	for i, r := range residents {
+		floor = min(floor, r.requests) // a busy one may leave later
 		if !r.busy && (least < 0 || r.less(residents[least])) {
 			least = i
 		}
 	}
-	switch {
-	case least < 0:
+	if least < 0 {
+		a.floor = floor
 		return 0, false
-	case !must && !a.exceeds(value, residents[least].requests):
-		a.floor = residents[least].requests
+	}
+	if !must && !a.exceeds(value, residents[least].requests) {
+		a.floor = floor
 		return 0, false
 	}
 	delete(a.counts, value)

@@ -152,3 +152,29 @@ func TestAdmissionUnderFlood(t *testing.T) {
 		a.count(hot)
 	}
 }
+
+// A window that was busy, or was created meanwhile, leaves although others are asked for more
+// often.
+func TestAdmissionAfterBusyWindow(t *testing.T) {
+	const value = 7
+	a := newAdmission(2, time.Second)
+	a.age(time.Unix(100, 0))
+	for range 5 {
+		a.count(value)
+	}
+	residents := []resident{{requests: 1, busy: true}, {requests: 10}}
+	if i, ok := a.replace(value, residents, false); ok {
+		t.Fatalf("resident %d leaves", i)
+	}
+	residents[0].busy = false
+	if !a.wants(value) {
+		t.Error("a value is not wanted though a window is asked for less often")
+	}
+	residents[0].requests = 4
+	if _, ok := a.replace(value, residents, false); ok {
+		t.Error("a value is let in that is asked for about as often")
+	}
+	if a.created(); !a.wants(value) {
+		t.Error("a value is not wanted though a window was created")
+	}
+}

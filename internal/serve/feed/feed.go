@@ -233,6 +233,8 @@ func (f *Feed) newWindowLocked(name string, args []string, now time.Time, must b
 		if victim, requests = f.victimLocked(name, old, now, must); victim == nil {
 			return nil, nil
 		}
+	} else {
+		f.admission.created()
 	}
 	fresh := maps.Clone(old)
 	if victim != nil {

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strconv"
@@ -233,6 +234,110 @@ func TestCountsAreBoundedAndFreed(t *testing.T) {
 		}
 		if err := deep("b", 40_000); err != nil {
 			t.Errorf("after the counts were freed: %v", err)
+		}
+	})
+}
+
+// A crowd of rows that arrives at once, above the anchor or after the last row, is not counted
+// beyond sweep_bytes either.
+func TestCountingACrowdIsBounded(t *testing.T) {
+	for name, first := range map[string]int{"above": 1_000_000, "below": -10_000_000} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tab := newTable(10_000)
+				cfg := testConfig()
+				cfg.SweepBytes, cfg.Refresh = 100_000, time.Second
+				f := Open(cfg, tab)
+				defer f.Close()
+				get(t, f, Request{Offset: 20_000}) // beyond the last row: everything is counted
+				before := tab.counted()
+				tab.set(func(tab *table) {
+					crowd := make([]int, 0, 400_000)
+					for i := range cap(crowd) {
+						crowd = append(crowd, first+i)
+					}
+					tab.ids = append(crowd, tab.ids...)
+					slices.Sort(tab.ids)
+				})
+				<-time.After(2 * cfg.Refresh)
+				end := time.Now().Add(10 * time.Second)
+				for time.Now().Before(end) {
+					_, _ = f.Page(t.Context(), time.Now(), Request{Offset: 20_000})
+					<-time.After(cfg.Refresh)
+				}
+				// A segment of 2,048 rows needs about 4 kB, so about 25 of them fit.
+				if n := tab.counted() - before; n > 100 {
+					t.Errorf("%d segments are counted where about 25 fit", n)
+				}
+				if n := f.Stats().SegmentBytes; n > int64(cfg.SweepBytes) {
+					t.Errorf("%d bytes of counts, limit %d", n, cfg.SweepBytes)
+				}
+				if first > 0 {
+					get(t, f, Request{Offset: 20_000})
+				}
+			})
+		})
+	}
+}
+
+// A segment that needs more memory than there is, due to its long keys or because the one
+// before was small, is not counted again and again.
+func TestSegmentThatDoesNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(10_000)
+		tab.set(func(tab *table) {
+			tab.latency = time.Millisecond
+			for i := range tab.ids {
+				tab.ids[i] += 1_000_000_000
+			}
+		})
+		cfg := testConfig()
+		cfg.SweepBytes, cfg.IdleAfter = 4300, time.Hour
+		f := Open(cfg, tab)
+		defer f.Close()
+		for range 10 {
+			if _, err := f.Page(t.Context(), time.Now(), Request{Offset: 5000}); !errors.Is(err, ErrCounting) {
+				t.Fatal(err)
+			}
+			<-time.After(time.Second)
+		}
+		if n := tab.counted(); n > 2 {
+			t.Errorf("a segment is counted %d times", n)
+		}
+	})
+}
+
+// A request for a deep offset whose window is parked, or has lost its older rows, at this moment
+// looks at the window again instead of asking the sweeper in vain.
+func TestDeepOffsetOfAParkedWindow(t *testing.T) {
+	f := open(t, newTable(10_000), func(cfg *Config) { cfg.Refresh, cfg.IdleAfter = time.Hour, time.Hour })
+	get(t, f, Request{Offset: 500})
+	w := (*f.windows.Load())[""]
+	s := w.current.Load()
+	short := *s
+	short.full = false
+	for name, now := range map[string]*snapshot{"parked": s.park(true), "short": &short} {
+		w.current.Store(now)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if _, err := w.locate(ctx, s, 9000); !errors.Is(err, errDropped) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+	}
+}
+
+// A sweeper that no request has told how far to count does not count.
+func TestSweeperWithoutTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(1000)
+		tab.latency = time.Millisecond
+		f := Open(testConfig(), tab)
+		defer f.Close()
+		get(t, f, Request{})
+		(*f.windows.Load())[""].sweep()
+		<-time.After(time.Second)
+		if n := tab.counted(); n > 0 {
+			t.Errorf("%d statements", n)
 		}
 	})
 }

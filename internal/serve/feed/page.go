@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -14,6 +15,7 @@ import (
 	"spillway/internal/serve/coalesce"
 	"spillway/internal/serve/compress"
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/queue"
 )
 
 // Request asks for one page.
@@ -171,7 +173,7 @@ func (f *Feed) answered(p Page, err error) (Page, error) {
 	case errors.Is(err, ErrCursor), errors.Is(err, param.ErrValue):
 		return Page{}, err
 	case errors.Is(err, ErrCounting):
-	case errors.Is(err, coalesce.ErrFull) || errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, coalesce.ErrFull) || errors.Is(err, queue.ErrOverloaded) || errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	f.counters.refused.Add(1)
@@ -281,6 +283,9 @@ func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
 	start = min(start, got.rows.Len())
 	end := min(start+limit, got.rows.Len())
 	p := Page{Data: got.rows.Slice(start, end), Rows: end - start, Source: FromDatabase, ReadAt: got.readAt}
+	if len(p.Data) < len(got.rows.Data)/2 {
+		p.Data = bytes.Clone(p.Data) // a slow client must not keep the other rows
+	}
 	if end < got.rows.Len() && end > start {
 		if p.Next = f.next(q, got.rows.Keys[:end]); p.Next == "" {
 			return Page{}, ErrLongKeys
@@ -290,11 +295,17 @@ func (f *Feed) cut(q Range, got *pageRead, start, limit int) (Page, error) {
 }
 
 // read reads rows for the value of that name and shares the statement with identical
-// requests. Each waits at most Timeout; the statement is cancelled when the last one has
-// left.
+// requests. ctx must have a deadline. A request is refused as soon as it is predicted to miss
+// it; the statement is cancelled when the last one has left.
 func (f *Feed) read(ctx context.Context, name string, q Range) (*pageRead, error) {
+	end, _ := ctx.Deadline()
 	got, _, err := f.pages.DoClass(ctx, name, pageName(q), func(ctx context.Context) (*pageRead, error) {
-		leave, err := f.cfg.Gate.Enter(ctx, 0)
+		left := time.Until(end)
+		// A statement that had to wait for others of its value may have too little time.
+		if left < f.cfg.Timeout*3/4 && left < f.cfg.Gate.PredictedWait() {
+			return nil, ErrBusy
+		}
+		leave, err := f.cfg.Gate.Enter(ctx, max(left, 1))
 		if err != nil {
 			return nil, err
 		}

@@ -26,6 +26,8 @@ type sweeper struct {
 
 	mu      sync.Mutex // guards what follows
 	index   offsets
+	walked  int           // memory of segments that are not in the index yet
+	largest int           // memory of the largest segment so far
 	target  int           // the index must reach this offset
 	full    bool          // there is no memory to reach it
 	asked   time.Time     // the last deep offset
@@ -61,8 +63,9 @@ func (w *window) locate(ctx context.Context, s *snapshot, offset int) (location,
 		if err := sw.failed(); err != nil {
 			return location{}, fmt.Errorf("count rows up to offset %d: %w", offset, err)
 		}
-		if latest := w.current.Load(); latest != nil {
-			s = latest // the anchor may have moved
+		s = w.current.Load() // the anchor may have moved
+		if s == nil || s.parked || !s.full {
+			return location{}, errDropped // nothing is counted for it
 		}
 	}
 }
@@ -127,6 +130,13 @@ func (sw *sweeper) locateLocked(s *snapshot, offset int) (location, bool) {
 	return sw.index.locate(offset, anchorAt, s.readAt)
 }
 
+// reachedLocked reports whether the index reaches the target. The window itself may, and no
+// request may have set it yet.
+func (sw *sweeper) reachedLocked(s *snapshot) bool {
+	_, ok := sw.locateLocked(s, sw.target)
+	return ok || sw.target <= s.rows.Len()
+}
+
 // run counts until the window ends or nobody needs the counts.
 func (sw *sweeper) run() {
 	defer sw.end()
@@ -149,7 +159,8 @@ func (sw *sweeper) run() {
 			wake, pause = nil, retryMax // even if requests wait
 		}
 		sw.mu.Lock()
-		sw.chargeLocked()
+		sw.walked = 0
+		sw.chargeLocked(0)
 		sw.failure = err
 		close(sw.grown)
 		sw.grown = make(chan struct{})
@@ -176,19 +187,25 @@ func (sw *sweeper) end() {
 	sw.w.mu.Unlock()
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
-	sw.index = offsets{}
-	sw.chargeLocked()
+	sw.index, sw.walked = offsets{}, 0
+	sw.chargeLocked(0)
 	close(sw.grown)
 }
 
-// chargeLocked accounts for the memory of the index, and trims it to the limit.
-func (sw *sweeper) chargeLocked() {
+// chargeLocked accounts for the memory of the index and of what was walked. To keep to the
+// limit, it removes segments from the end of the index, except the first ones, keep in number.
+// It reports whether that was enough.
+func (sw *sweeper) chargeLocked(keep int) bool {
 	f := sw.w.feed
 	for {
-		f.counted.Add(int64(sw.index.bytes) - sw.charged)
-		sw.charged = int64(sw.index.bytes)
-		if len(sw.index.segments) == 0 || f.counted.Load() <= int64(f.cfg.SweepBytes) {
-			return
+		now := int64(sw.index.bytes + sw.walked)
+		f.counted.Add(now - sw.charged)
+		sw.charged = now
+		if f.counted.Load() <= int64(f.cfg.SweepBytes) {
+			return true
+		}
+		if len(sw.index.segments) <= keep {
+			return false
 		}
 		sw.index.trim()
 	}
@@ -202,7 +219,7 @@ func (sw *sweeper) step() (pause time.Duration, err error) {
 		return sweepRest, nil // the window holds all rows, or is not in use
 	}
 	sw.mu.Lock()
-	_, reached := sw.locateLocked(s, sw.target)
+	reached := sw.reachedLocked(s)
 	idle := time.Since(sw.asked) > sweepIdle
 	sw.mu.Unlock()
 	if reached && idle {
@@ -218,7 +235,7 @@ func (sw *sweeper) step() (pause time.Duration, err error) {
 		return 0, err
 	}
 	sw.mu.Lock()
-	_, reached = sw.locateLocked(s, sw.target)
+	reached = sw.reachedLocked(s)
 	sw.full = !reached && !sw.roomLocked()
 	full := sw.full
 	from, to, found := sw.index.small(smallMax)
@@ -240,11 +257,12 @@ func (sw *sweeper) step() (pause time.Duration, err error) {
 }
 
 // roomLocked reports whether the limit of memory leaves room for one more segment, even if it
-// needs twice as much as the last one. Otherwise it would be counted only to be trimmed.
+// is as large as any before or twice as large as the last one. Otherwise it would be counted
+// only to be trimmed.
 func (sw *sweeper) roomLocked() bool {
-	more := 4 << 10
+	more := max(4<<10, sw.largest)
 	if n := len(sw.index.segments); n > 0 {
-		more = 2 * sw.index.segments[n-1].bytes()
+		more = max(more, 2*sw.index.segments[n-1].bytes())
 	}
 	return sw.w.feed.counted.Load()+int64(more) <= int64(sw.w.feed.cfg.SweepBytes)
 }
@@ -275,13 +293,13 @@ func (sw *sweeper) anchor(s *snapshot) error {
 func (sw *sweeper) bridgeLocked(top Key) error {
 	old := sw.index.anchor
 	sw.mu.Unlock()
-	segments, err := sw.walk(top, old)
+	segments, whole, err := sw.walk(top, old, 0)
 	sw.mu.Lock()
 	if err != nil {
 		return err
 	}
-	if len(segments) == 0 || sw.index.anchor != old {
-		return errReset // the anchor's row and all above it are gone
+	if len(segments) == 0 || !whole || sw.index.anchor != old {
+		return errReset // the anchor's row and all above it are gone, or it is too far away
 	}
 	segments[len(segments)-1].last = old
 	sw.index.replace(0, 0, segments)
@@ -301,6 +319,9 @@ func (sw *sweeper) extend() error {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	sw.index.extend(walk, segmentTarget, walk.ReadAt)
+	if n := len(sw.index.segments); n > 0 {
+		sw.largest = max(sw.largest, sw.index.segments[n-1].bytes())
+	}
 	return nil
 }
 
@@ -314,33 +335,46 @@ func (sw *sweeper) recount(from, to int) error {
 	if toEnd {
 		until = "" // rows may have been added after the last one
 	}
-	fresh, err := sw.walk(top, until)
+	fresh, whole, err := sw.walk(top, until, from)
 	if err != nil {
 		return err
 	}
-	if len(fresh) > 0 && !toEnd {
+	if len(fresh) > 0 && whole && !toEnd {
 		fresh[len(fresh)-1].last = last // the bound stays; its row may be gone
 	}
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
+	if to = min(to, len(sw.index.segments)); !whole {
+		to = len(sw.index.segments) // there is no memory to reach what follows
+	}
 	sw.index.replace(from, to, fresh)
+	sw.index.complete = whole && (toEnd || sw.index.complete)
 	return nil
 }
 
-// walk counts the rows after one key, up to and including another, in segments.
-func (sw *sweeper) walk(after, until Key) ([]segment, error) {
-	var segments []segment
+// walk counts the rows after one key, up to and including another, in segments. To keep to the
+// limit of memory, it removes segments of the index after the first ones, keep in number. It
+// reports whether it got to the end within the limit.
+func (sw *sweeper) walk(after, until Key, keep int) (segments []segment, whole bool, err error) {
 	for {
 		w, err := sw.keys(Range{After: after, Until: until, Limit: segmentTarget})
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if w.Count > 0 {
-			segments = append(segments, segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: w.ReadAt})
+			s := segment{keys: w.Keys, last: w.Last, count: w.Count, readAt: w.ReadAt}
+			segments = append(segments, s)
 			after = w.Last
+			sw.mu.Lock()
+			sw.walked += s.bytes()
+			fits := sw.chargeLocked(keep)
+			sw.mu.Unlock()
+			if !fits {
+				return segments, false, nil
+			}
 		}
 		if w.Count < segmentTarget {
-			return segments, nil
+			return segments, true, nil
 		}
 	}
 }

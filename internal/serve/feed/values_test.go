@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"spillway/internal/serve/param"
+	"spillway/internal/serve/queue"
 )
 
 // byCity returns testConfig with a parameter and room for a number of windows.
@@ -303,6 +304,68 @@ func TestFailingValueAndReadiness(t *testing.T) {
 		<-time.After(time.Hour)
 		if n := f.Stats().Refreshes - before; n > 0 {
 			t.Errorf("%d refreshes in an idle hour", n)
+		}
+	})
+}
+
+// A crowd that reads older pages faster than the database can does not keep it busy with pages
+// for which nobody waits any more.
+func TestOverloadedOlderPages(t *testing.T) {
+	for name, cfg := range map[string]Config{"all statements": testConfig(), "those of a value": byCity(1)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tab, args, calls := newTable(100_000), []string(nil), 3 // of the gate
+				cfg.Refresh, cfg.IdleAfter, cfg.Gate = time.Second, time.Hour, queue.NewGate(4).Entrance()
+				if len(cfg.Params) > 0 {
+					args, calls = []string{"a"}, cfg.ValueCalls
+				}
+				f := Open(cfg, tab)
+				defer f.Close()
+				get(t, f, Request{Args: args})
+				tab.set(func(tab *table) { tab.latency = 150 * time.Millisecond })
+				capacity := calls * int(20*time.Second/tab.latency)
+				if n := crowdOfPages(t, f, args, 20*time.Second); n < capacity*8/10 {
+					t.Errorf("%d pages of %d that the database can read", n, capacity)
+				}
+			})
+		})
+	}
+}
+
+// crowdOfPages returns how many different older pages 100 clients get in a time.
+func crowdOfPages(t *testing.T, f *Feed, args []string, during time.Duration) int {
+	end := time.Now().Add(during)
+	var good atomic.Int64
+	var crowd sync.WaitGroup
+	for client := range 100 {
+		crowd.Go(func() {
+			for n := 0; time.Now().Before(end); n++ {
+				cursor := string(appendCursor(nil, f.fingerprint, key(10*(1+client*500+n%500))))
+				switch _, err := f.Page(t.Context(), time.Now(), Request{Args: args, Before: cursor}); {
+				case err == nil:
+					good.Add(1)
+				case errors.Is(err, ErrBusy):
+					<-time.After(500 * time.Millisecond)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	crowd.Wait()
+	return int(good.Load())
+}
+
+// A page of a value without a window does not keep the memory of all rows that were read for
+// it and its neighbours, because a client can be slow to take it.
+func TestPageKeepsItsRowsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := Open(byCity(1), newTable(500))
+		defer f.Close()
+		get(t, f, Request{Args: []string{"a"}})
+		_, p := get(t, f, Request{Args: []string{"b"}, Offset: 190})
+		if p.Source != FromDatabase || p.Rows != 10 || cap(p.Data) > 2*len(p.Data) {
+			t.Errorf("a page of %d rows and %d bytes from %d keeps %d bytes", p.Rows, len(p.Data), p.Source, cap(p.Data))
 		}
 	})
 }

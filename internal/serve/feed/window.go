@@ -18,8 +18,8 @@ const (
 	askedPortion = 8               // asked is written at most this often per IdleAfter
 )
 
-// errDropped means that the window was removed before the request began to wait. The request
-// looks for a window again.
+// errDropped means that the window was removed, parked or read anew before the request began to
+// wait. The request looks for a window again.
 var errDropped = errors.New("the window was removed")
 
 // window keeps one snapshot fresh while requests arrive. One goroutine, run, refreshes it.

@@ -52,7 +52,7 @@ type Config struct {
 	Log        *slog.Logger
 	Gate       *queue.Entrance // bounds executions on the database; nil: open
 	Shared     *Shared         // nil: answers are cached in memory only
-	Database   string          // with Shared: identifies the database, without a password
+	Database   string          // with Shared: identifies the database and its user, without a password
 }
 
 // Errors of Ask. Others are the database's.

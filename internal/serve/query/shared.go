@@ -149,6 +149,9 @@ func (q *Query) look(ctx context.Context, key, name string) (*Answer, error) {
 	if err != nil || time.Since(a.CameAt) >= q.cfg.TTL {
 		return nil, nil // of another version or name: not found
 	}
+	if ahead := time.Until(a.CameAt); ahead > 0 { // the clock of the other replica
+		a.ReadAt, a.CameAt = a.ReadAt.Add(-ahead), a.CameAt.Add(-ahead)
+	}
 	q.counters.sharedHits.Add(1)
 	return a, nil
 }
@@ -182,15 +185,15 @@ func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
 	}
 }
 
-// shareKey returns the prefix of a query's keys. It depends on database, path, statement and
-// parameters, because different servers may use one Redis.
+// shareKey returns the prefix of a query's keys. It depends on database, path, statement,
+// parameters and limit, because different servers may use one Redis.
 func shareKey(cfg *Config) string {
 	h := sha256.New()
 	write := func(text string) {
 		_ = binary.Write(h, binary.BigEndian, uint64(len(text))) // neither fails
 		_, _ = h.Write([]byte(text))
 	}
-	for _, text := range []string{cfg.Database, cfg.Name, cfg.SQL} {
+	for _, text := range []string{cfg.Database, cfg.Name, cfg.SQL, fmt.Sprint(cfg.Limit)} {
 		write(text)
 	}
 	for _, p := range cfg.Params {

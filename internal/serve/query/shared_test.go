@@ -190,6 +190,32 @@ func TestFailedOwnerIsFollowedByOne(t *testing.T) {
 	})
 }
 
+// TestClockOfAnotherReplica: an answer from a replica whose clock is ahead is not served for
+// longer than others.
+func TestClockOfAnotherReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store memory
+		cfg := testConfig()
+		cfg.TTL, cfg.Shared = time.Second, store.shared()
+		q := Open(cfg, &counting{})
+		defer q.Close()
+		args := []string{"1"}
+		name := string(appendArgs(nil, args))
+		ahead := time.Now().Add(time.Hour)
+		b := encodeAnswer(name, newAnswer(Rows{Data: []byte("{}"), Count: 1}, ahead, ahead, FromDatabase))
+		if err := cfg.Shared.Put(t.Context(), q.sharedKey(name), b, cfg.TTL); err != nil {
+			t.Fatal(err)
+		}
+		if a, from, err := q.Ask(t.Context(), time.Now(), args); err != nil || from != FromShared || a.ReadAt.After(time.Now()) {
+			t.Errorf("%+v from %d, %v", a, from, err)
+		}
+		<-time.After(2 * cfg.TTL)
+		if _, from, err := q.Ask(t.Context(), time.Now(), args); err != nil || from != FromDatabase {
+			t.Errorf("after twice the TTL from %d, %v", from, err)
+		}
+	})
+}
+
 // TestReleaseIsTheOwners: an owner whose claim expired cannot release the claim of the next owner.
 func TestReleaseIsTheOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -237,6 +263,7 @@ func TestNamesInSharedCache(t *testing.T) {
 		with(func(c *Config) { c.Params = []param.Param{{Name: "b", Type: param.Integer}} }),
 		with(func(c *Config) { c.Params = []param.Param{{Name: "a", Type: param.Integer, ListMax: 9}} }),
 		with(func(c *Config) { c.Name, c.SQL = "/qS", "ELECT :a" }),
+		with(func(c *Config) { c.Limit.Rows = 1 }),
 	} {
 		key := shareKey(&cfg)
 		if was, ok := seen[key]; ok {

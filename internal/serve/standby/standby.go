@@ -12,6 +12,7 @@ package standby
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -126,6 +127,9 @@ func (s *Switch) age(now time.Time, staleMax time.Duration) (readAt time.Time, y
 	return *at, age <= min(s.lagMax, staleMax/2), age <= staleMax
 }
 
+// errSilent is the error of a read whose caller has left before the other database was asked.
+var errSilent = fmt.Errorf("the database does not confirm the end of the statement: %w", context.DeadlineExceeded)
+
 // result is the outcome of a read of the database that is asked first.
 type result[T any] struct {
 	value T
@@ -162,7 +166,7 @@ func awaitEnd[T any](outcome <-chan result[T]) result[T] {
 	case r := <-outcome:
 		return r
 	case <-timer.C:
-		return result[T]{next: true}
+		return result[T]{err: errSilent, next: true}
 	}
 }
 

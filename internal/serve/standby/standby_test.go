@@ -143,6 +143,19 @@ func TestErrorsAreJudged(t *testing.T) {
 	})
 }
 
+// TestCallerLeavesHangingReplica: a caller that leaves while the replica has to confirm the end
+// of its statement gets an error, not an empty answer.
+func TestCallerLeavesHangingReplica(t *testing.T) {
+	open(t, func(t *testing.T, b *bench) {
+		b.hangs = time.Hour
+		ctx, leave := context.WithCancel(t.Context()) // a shared call has no deadline
+		time.AfterFunc(2*time.Second+confirmation/2, leave)
+		if answer, err := b.ask(ctx, 3*time.Second); err == nil {
+			t.Errorf("the answer %q without an error", answer)
+		}
+	})
+}
+
 // TestHang: a replica that does not answer costs one request two thirds of its timeout. One
 // that reports a cancelled statement is slow, not down.
 func TestHang(t *testing.T) {
