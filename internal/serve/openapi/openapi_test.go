@@ -66,7 +66,7 @@ func TestDocument(t *testing.T) {
 		"/components/schemas/row_a_b/properties/flag":          `{"anyOf":[{"type":"boolean"},{"type":"integer"}]}`,
 		"/components/schemas/row_a_b/properties/bytes":         `{"contentEncoding":"base64","type":["string","null"]}`,
 		"/components/schemas/row_a_b/properties/any":           `{}`,
-		"/components/schemas/row_a_b/additionalProperties":      `false`,
+		"/components/schemas/row_a_b/additionalProperties":     `false`,
 		"/components/schemas/row_down/type":                    `"object"`,
 		"/components/schemas/record_a_b/properties/label":      `{"default":"x","maxLength":3,"pattern":"^[^\\x00]*$","type":["string","null"]}`,
 		"/components/schemas/record_a_b/properties/price":      `{"maximum":9.5,"pattern":"^-?[0-9]{1,1000}$|^-?[0-9]{1,500}[.][0-9]{1,500}$","type":["number","string","null"]}`,
