@@ -62,6 +62,8 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 // DefaultQuery returns the defaults of a query. Path and SQL have none.
 func DefaultQuery() Query {
 	return Query{
+		Timestamps: "database",
+		Numbers:    "json",
 		Auth:       authDefault,
 		RowsMax:    1000,
 		BytesMax:   1 << 20,
@@ -76,6 +78,8 @@ func DefaultQuery() Query {
 // DefaultFeed returns the defaults of a feed. Path, SQL and Key have none.
 func DefaultFeed() Feed {
 	return Feed{
+		Timestamps: "database",
+		Numbers:    "json",
 		Auth:       authDefault,
 		Window:     200,
 		Refresh:    100 * time.Millisecond,

@@ -86,6 +86,9 @@ feeds:
       FROM t
     key: [id, day asc]
     params: {city: text, "no": integer}
+    filters: {}
+    timestamps: database
+    numbers: json
     auth: default
     window: 200
     refresh: 100ms
@@ -143,7 +146,7 @@ func TestPrint(t *testing.T) {
 		c.Database = "postgres://ann:q7s3cr3t@db/app"
 		c.Feeds[0].SQL = "SELECT '${x}'\nFROM t"
 		c.Feeds[0].Key = append(c.Feeds[0].Key, KeyColumn{Name: "day", Ascending: true})
-		c.Feeds[0].Params = Params{{"city", "text"}, {"no", "integer"}}
+		c.Feeds[0].Params = Params{{Name: "city", Type: "text"}, {Name: "no", Type: "integer"}}
 	})
 	want := printedWhole
 	got := printed(c)
@@ -199,7 +202,7 @@ func TestPrintReadsBack(t *testing.T) {
 		f.Database = Address("sqlite:" + strings.ReplaceAll(text.Draw(t, "file"), "***", ""))
 		if rapid.Bool().Draw(t, "wide") {
 			f.Key = Keys{{Name: "no", Ascending: true}, {Name: "NULL"}, {Name: "größe"}}
-			f.Params = Params{{"y", "text"}, {"null", "uuid"}}
+			f.Params = Params{{Name: "y", Type: "text"}, {Name: "null", Type: "uuid"}}
 			f.Aliases = []string{"/a", "/~"}
 		}
 		f.LimitMax, f.StaleMax, f.IdleAfter, c.Pool.Max = 100000, 24*time.Hour, 24*time.Hour, 10000

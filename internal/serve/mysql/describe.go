@@ -101,7 +101,7 @@ func (f *Feed) describe(ctx context.Context) (*description, error) {
 // ask reads the feed's columns: their types from an empty result, and the rest from their
 // tables.
 func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, error) {
-	args, err := f.bindParams(f.samples())
+	args, err := f.bindParams(f.samples(-1), nil)
 	if err != nil {
 		return nil, nil, err
 	}

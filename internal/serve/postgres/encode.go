@@ -47,7 +47,7 @@ func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns
 		}
 		prefix = append(feed.AppendString(prefix, []byte(field.Name)), ':')
 		c.prefix = append(c.prefix, prefix)
-		c.encode = append(c.encode, encoderOf(field.DataTypeOID))
+		c.encode = append(c.encode, formatOf(def, field.TypeModifier).encoder(field.DataTypeOID))
 	}
 	for _, column := range def.Key {
 		i, ok := index[column.Name]
@@ -65,11 +65,20 @@ func (c *columns) matches(fields []pgconn.FieldDescription) bool {
 		return false
 	}
 	for i, field := range fields {
-		if field.DataTypeOID != c.fields[i].DataTypeOID || field.Name != c.fields[i].Name {
+		if of := c.fields[i]; field.DataTypeOID != of.DataTypeOID || field.TypeModifier != of.TypeModifier || field.Name != of.Name {
 			return false
 		}
 	}
 	return true
+}
+
+// names returns the names of the columns.
+func (c *columns) names() []string {
+	names := make([]string, len(c.fields))
+	for i, field := range c.fields {
+		names[i] = field.Name
+	}
+	return names
 }
 
 // AppendObject appends a row as a JSON object.
@@ -105,9 +114,32 @@ func keyKindOf(oid uint32) feed.KeyKind {
 	return feed.KeyText
 }
 
-// encoderOf returns the encoder of a type. Types without an encoder, such as enumerations,
+// format says how the values of a column are written.
+type format struct {
+	rfc3339       bool
+	digits        int // of a timestamp's fraction, with rfc3339
+	numbersAsText bool
+}
+
+// formatOf returns the format of a column with a type's modifier.
+func formatOf(def feed.Definition, modifier int32) format {
+	const digitsMax = 6 // without a modifier
+	f := format{rfc3339: def.RFC3339, digits: digitsMax, numbersAsText: def.NumbersAsText}
+	if modifier >= 0 && modifier <= digitsMax {
+		f.digits = int(modifier)
+	}
+	return f
+}
+
+// encoder returns the encoder of a type. Types without an encoder, such as enumerations,
 // composites and ranges, become strings.
-func encoderOf(oid uint32) encoder {
+func (f format) encoder(oid uint32) encoder {
+	switch {
+	case f.numbersAsText && (oid == pgtype.Int8OID || oid == pgtype.NumericOID):
+		return appendPlain
+	case f.rfc3339 && (oid == pgtype.TimestampOID || oid == pgtype.TimestamptzOID):
+		return f.appendTime
+	}
 	switch oid {
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.JSONOID, pgtype.JSONBOID:
 		return appendRaw
@@ -123,7 +155,7 @@ func encoderOf(oid uint32) encoder {
 		return appendBytea
 	}
 	if element, ok := elementOf(oid); ok {
-		encode := encoderOf(element)
+		encode := f.encoder(element)
 		return func(dst, text []byte) []byte { return appendArray(dst, text, encode) }
 	}
 	return feed.AppendString
@@ -168,6 +200,15 @@ func appendTimestampTZ(dst, text []byte) []byte {
 	dst = append(dst, 'T')
 	dst = append(dst, instant[space+1:]...)
 	return append(dst, 'Z', '"')
+}
+
+// appendTime appends a timestamp as RFC 3339. Text that has no such form (infinity, years BC or
+// beyond 9999) is unchanged.
+func (f format) appendTime(dst, text []byte) []byte {
+	if done, ok := feed.AppendTime(dst, bytes.TrimSuffix(text, []byte("+00")), f.digits); ok {
+		return done
+	}
+	return appendPlain(dst, text)
 }
 
 // appendBytea appends bytes as base64. text is in PostgreSQL's hex format, or in the older
