@@ -109,6 +109,9 @@ func (p *printer) columns(columns Columns, indent string) {
 		if c.Claim != "" {
 			text += ", claim: " + scalar(c.Claim)
 		}
+		if c.Format != "" {
+			text += ", format: " + scalar(c.Format)
+		}
 		fmt.Fprintf(&p.out, "%s  %s: {%s}\n", indent, scalar(c.Name), text)
 	}
 }

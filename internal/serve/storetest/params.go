@@ -219,7 +219,8 @@ func testFilters(t *testing.T, b Backend) {
 	}
 	def := definition("SELECT id, grp AS team, name, score FROM items WHERE id >= :low AND id "+db.InList, "team", "id")
 	def.Params = []feed.Param{
-		{Name: "low", Type: feed.Integer}, {Name: "list", Type: feed.Integer, ListMax: 40},
+		{Name: "low", Type: feed.Integer},
+		{Name: "list", Type: feed.Integer, ListMax: 40},
 		param.Filter("team", feed.Integer), param.Filter("name", feed.Text), param.Filter("score", feed.Real),
 	}
 	source := db.source(t, def)
@@ -235,8 +236,13 @@ func testFilters(t *testing.T, b Backend) {
 		t.Fatal(err)
 	}
 	for _, filters := range [][]string{
-		{param.Absent, param.Absent, param.Absent}, {"1", param.Absent, param.Absent}, {param.Absent, "", param.Absent}, {param.Absent, "it's", "2.5"},
-		{"0", "a", "0.5"}, {"0", "' OR 1=1 --", param.Absent}, {"7", param.Absent, param.Absent},
+		{param.Absent, param.Absent, param.Absent},
+		{"1", param.Absent, param.Absent},
+		{param.Absent, "", param.Absent},
+		{param.Absent, "it's", "2.5"},
+		{"0", "a", "0.5"},
+		{"0", "' OR 1=1 --", param.Absent},
+		{"7", param.Absent, param.Absent},
 	} {
 		var want []int
 		for team := 1; team >= 0; team-- {
