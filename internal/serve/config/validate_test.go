@@ -108,6 +108,16 @@ func TestValidateRefusesFeed(t *testing.T) {
 	refused("params.a-b: must be a name of letters", func(f *Feed) { f.Params = Params{{Name: "a-b", Type: "text"}} })
 	refused("params.offset: must have another name", func(f *Feed) { f.Params = Params{{Name: "offset", Type: "text"}} })
 	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{Name: "a", Type: "string"}} })
+	refused("params.a.default: cannot be used", func(f *Feed) { f.Params = Params{{Name: "a", Type: "integer", Default: Literals{"x"}}} })
+	refused("filters.before: must have another name", func(f *Feed) { f.Filters = Types{{"before", "text"}} })
+	refused("filters.o.id: must be the name of an output column", func(f *Feed) { f.Filters = Types{{"o.id", "text"}} })
+	refused("filters.a: must not be a parameter", func(f *Feed) { f.Params, f.Filters = Params{{Name: "a", Type: "text"}}, Types{{"a", "text"}} })
+	refused(`filters.a: must be text, integer`, func(f *Feed) { f.Filters = Types{{"a", "string"}} })
+	refused(`filters: must be at most 4 columns, not "5"`, func(f *Feed) {
+		f.Filters = Types{{"a", "text"}, {"b", "text"}, {"c", "text"}, {"d", "text"}, {"e", "text"}}
+	})
+	refused(`timestamps: must be database or rfc3339, not "unix"`, func(f *Feed) { f.Timestamps = "unix" })
+	refused(`numbers: must be json or text`, func(f *Feed) { f.Numbers = "" })
 	refused(`limit: must not be larger than limit_max, which is 100, not "101"`, func(f *Feed) { f.Limit = 101 })
 	refused(`stale_max: must not be shorter than refresh, which is 31s, not "30s"`, func(f *Feed) { f.Refresh, f.IdleAfter = 31*time.Second, time.Minute })
 	refused(`idle_after: must not be shorter than refresh, which is 3s, not "2s"`, func(f *Feed) { f.Refresh = 3 * time.Second })

@@ -15,6 +15,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
@@ -200,5 +201,12 @@ func testCheck(t *testing.T, b Backend) {
 	check("large table, first column ascending", definition(selectItems, "grp asc", "id"), "items", "CREATE INDEX", "(grp, id DESC)")
 	db.exec(t, "CREATE INDEX items_by_group ON items (grp DESC, id DESC)")
 	check("large table, index added", byGroup)
+	filtered := byGroup
+	filtered.Params = []feed.Param{param.Filter("score", feed.Real)}
+	if db.Restart != nil { // SQLite does not estimate how many rows have a value
+		check("large table, filter not indexed", filtered, "with the filter score", "CREATE INDEX", "(score, grp DESC, id DESC)")
+	}
+	db.exec(t, "CREATE INDEX items_by_score ON items (score, grp DESC, id DESC)")
+	check("large table, filter indexed", filtered)
 	check("large table joined, index added", joined)
 }
