@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"spillway/internal/apptest"
 )
 
 // formats serves the table moments with all formats, filters and parameters, and stores records
@@ -102,7 +104,11 @@ func testFormats(t *testing.T, db streamDatabase, of formatDatabase) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	eventually(t, "the number is a time", func() bool { return strings.Contains(data("plain-copies"), "23:59:57.123") })
+	testFilters(t, s, data)
+}
 
+// testFilters reads rows by filters and by parameters with defaults. data returns the rows of a path.
+func testFilters(t *testing.T, s *apptest.Spillway, data func(path string) string) {
 	for path, want := range map[string]string{
 		"some":                             "9007199254740993 1",
 		"some?low=2":                       "9007199254740993",

@@ -1,10 +1,13 @@
 package feed
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // AppendTime appends a time such as 2016-12-01 23:59:57.25 as a JSON string in RFC 3339 and UTC,
 // with at least that many digits behind the point, up to 9. Further digits are kept, except for
-// zeros. The separator may be T. Without a zone (Z or +01:00) the time is taken as UTC. ok is
+// zeros. The separator may be T. Without a zone (Z, +01:00 or +01) the time is taken as UTC. ok is
 // false, and dst unchanged, if text is not a time of the years 0000 to 9999.
 func AppendTime(dst, text []byte, digits int) (appended []byte, ok bool) {
 	const shape = "0000-00-00 00:00:00"
@@ -52,12 +55,15 @@ func cutFraction(text []byte) (fraction, rest []byte, ok bool) {
 	return text[1:i], text[i:], i > 1 && i <= 10
 }
 
-// zoneOf returns the offset that Z, +01:00 or nothing stands for.
+// zoneOf returns the offset that Z, +01:00, +01 or nothing stands for.
 func zoneOf(text []byte) (offset time.Duration, ok bool) {
 	if len(text) == 0 || string(text) == "Z" {
 		return 0, true
 	}
 	const shape = "+00:00"
+	if len(text) == len("+00") {
+		text = slices.Concat(text, []byte(":00"))
+	}
 	if len(text) != len(shape) || text[0] != '+' && text[0] != '-' || text[3] != ':' {
 		return 0, false
 	}

@@ -23,6 +23,8 @@ func TestAppendTime(t *testing.T) {
 		{"2016-12-01 23:59:57.123456789", 6, "2016-12-01T23:59:57.123456789Z"},
 		{"2016-12-31 23:59:57.5-01:30", 1, "2017-01-01T01:29:57.5Z"},
 		{"2016-03-01 00:00:00+00:01", 0, "2016-02-29T23:59:00Z"},
+		{"2016-12-31 23:59:57.5-01", 0, "2017-01-01T00:59:57.5Z"},
+		{"2016-12-31 23:59:57+1", 0, ""},
 		{"0000-01-01 00:00:00", 0, "0000-01-01T00:00:00Z"},
 		{"9999-12-31 23:59:59.999999", 6, "9999-12-31T23:59:59.999999Z"},
 		{"9999-12-31 23:59:59-00:01", 6, ""},
@@ -80,6 +82,8 @@ func FuzzAppendTime(f *testing.F) {
 		zoned := strings.Replace(text, " ", "T", 1)
 		if !strings.ContainsAny(zoned[19:], "Z+-") {
 			zoned += "Z"
+		} else if at := strings.LastIndexAny(zoned, "+-"); at >= 19 && len(zoned)-at == len("+01") {
+			zoned += ":00"
 		}
 		if meant, err := time.Parse(time.RFC3339Nano, zoned); err != nil || !meant.Equal(written) {
 			t.Errorf("%q is %v, %v, and written %s", text, meant, err, quoted)

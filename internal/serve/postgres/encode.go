@@ -205,7 +205,7 @@ func appendTimestampTZ(dst, text []byte) []byte {
 // appendTime appends a timestamp as RFC 3339. Text that has no such form (infinity, years BC or
 // beyond 9999) is unchanged.
 func (f format) appendTime(dst, text []byte) []byte {
-	if done, ok := feed.AppendTime(dst, bytes.TrimSuffix(text, []byte("+00")), f.digits); ok {
+	if done, ok := feed.AppendTime(dst, text, f.digits); ok {
 		return done
 	}
 	return appendPlain(dst, text)

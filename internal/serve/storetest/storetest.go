@@ -208,5 +208,7 @@ func testCheck(t *testing.T, b Backend) {
 	}
 	db.exec(t, "CREATE INDEX items_by_score ON items (score, grp DESC, id DESC)")
 	check("large table, filter indexed", filtered)
-	check("large table joined, index added", joined)
+	listed := definition(selectItems+" WHERE grp = :grp AND score "+db.InList, "id")
+	listed.Params = []feed.Param{{Name: "grp", Type: feed.Integer}, {Name: "list", Type: feed.Real, ListMax: 100}}
+	check("large table, list among few rows", listed)
 }
