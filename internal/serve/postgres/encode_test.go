@@ -3,12 +3,14 @@ package postgres
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 )
 
 // testTypes reads values of the types that PostgreSQL alone has.
@@ -74,6 +76,7 @@ func testTypes(t *testing.T, pg *apptest.PostgresServer) {
 		check(test.expression, test.want)
 	}
 	testFormats(t, db)
+	testSharedText(t, url)
 
 	mustExecute(t, url, "ALTER ROLE postgres SET bytea_output = escape")
 	defer mustExecute(t, url, "ALTER ROLE postgres RESET bytea_output")
@@ -117,6 +120,39 @@ func testFormats(t *testing.T, db *DB) {
 		}
 		if want := `{"id":1,"v":` + test.want + `}`; string(rows.Data) != want {
 			t.Errorf("%s: got %s, want %s", test.expression, rows.Data, want)
+		}
+	}
+}
+
+// testSharedText reads one statement in two formats over one connection.
+func testSharedText(t *testing.T, url string) {
+	db := open(t, url, database.Pool{Max: 1})
+	def := feed.Definition{Name: "/test", SQL: "SELECT 7::bigint AS id, '2016-12-01 23:59:57'::timestamp(0) AS at", Key: keyOf("id")}
+	for _, test := range []struct {
+		rfc3339, text bool
+		want          string
+	}{
+		{false, false, `{"id":7,"at":"2016-12-01 23:59:57"}`},
+		{true, false, `{"id":7,"at":"2016-12-01T23:59:57Z"}`},
+		{false, true, `{"id":"7","at":"2016-12-01 23:59:57"}`},
+		{true, true, `{"id":"7","at":"2016-12-01T23:59:57Z"}`},
+	} {
+		def.RFC3339, def.NumbersAsText = test.rfc3339, test.text
+		f, err := db.Feed(def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := db.Query(query.Definition{Name: "/test", SQL: def.SQL, RFC3339: test.rfc3339, NumbersAsText: test.text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rows feed.Rows
+		var answer query.Rows
+		if err := errors.Join(f.Read(t.Context(), feed.Range{Limit: 1}, &rows), q.Run(t.Context(), nil, query.Limit{Rows: 1, Bytes: 1000}, &answer)); err != nil {
+			t.Fatal(err)
+		}
+		if string(rows.Data) != test.want || string(answer.Data) != test.want {
+			t.Errorf("feed %s, query %s, want %s", rows.Data, answer.Data, test.want)
 		}
 	}
 }

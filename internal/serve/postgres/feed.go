@@ -137,9 +137,7 @@ func (f *Feed) statement(s shape) *statement {
 		return st
 	}
 	w := f.writer()
-	st := newStatement(w.write(s), func(fields []pgconn.FieldDescription) (*columns, error) {
-		return newColumns(f.def, fields)
-	})
+	st := readStatement(f.def, w.write(s))
 	f.statements[s] = st
 	return st
 }

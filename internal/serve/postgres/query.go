@@ -31,9 +31,8 @@ func (db *DB) Query(def query.Definition) (*Query, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}
-	return &Query{db: db, def: def, statement: newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
-		return newColumns(feed.Definition{RFC3339: def.RFC3339, NumbersAsText: def.NumbersAsText}, fields)
-	})}, nil
+	as := feed.Definition{RFC3339: def.RFC3339, NumbersAsText: def.NumbersAsText}
+	return &Query{db: db, def: def, statement: readStatement(as, sql)}, nil
 }
 
 // Run implements query.Source.

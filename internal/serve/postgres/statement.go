@@ -29,6 +29,19 @@ func newStatement(sql string, columns func([]pgconn.FieldDescription) (*columns,
 	return &statement{name: "spillway_" + hex.EncodeToString(sum[:12]), sql: sql, columns: columns}
 }
 
+// readStatement returns a statement that reads rows of def. Its name also depends on the formats,
+// because a connection keeps the columns with the name.
+func readStatement(def feed.Definition, sql string) *statement {
+	s := newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) { return newColumns(def, fields) })
+	if def.RFC3339 {
+		s.name += "_rfc3339"
+	}
+	if def.NumbersAsText {
+		s.name += "_text"
+	}
+	return s
+}
+
 // shape distinguishes the statements of one feed.
 //
 // rows is a literal in the statement: if the number of rows were a parameter, PostgreSQL
