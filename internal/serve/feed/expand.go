@@ -17,27 +17,32 @@ type expanded struct {
 	sources []Source
 }
 
-// Expand returns the source of a feed on a database that has no arrays. open returns the source
-// of a definition without lists.
-func Expand(def Definition, d plans.Dialect, open func(Definition) (Source, error)) (Source, error) {
+// Expanded is the source of a feed on a database that has no arrays.
+type Expanded[F Source] struct {
+	Source
+	One F // the source of one width of the lists; all widths have the same tables and columns
+}
+
+// Expand returns the source of a feed. open returns the one of a definition without lists.
+func Expand[F Source](def Definition, d plans.Dialect, open func(Definition) (F, error)) (*Expanded[F], error) {
 	expansions, err := param.Expand(def.SQL, d, def.Params)
 	if err != nil {
 		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
 	}
+	var one F
 	e := &expanded{name: def.Name, params: def.Params}
-	for _, one := range expansions {
+	for _, expansion := range expansions {
 		of := def
-		of.SQL, of.Params = one.SQL, one.Params
-		source, err := open(of)
-		if err != nil {
+		of.SQL, of.Params = expansion.SQL, expansion.Params
+		if one, err = open(of); err != nil {
 			return nil, fmt.Errorf("feed %s: %w", def.Name, err)
 		}
-		e.sources = append(e.sources, source)
+		e.sources = append(e.sources, one)
 	}
 	if !slices.ContainsFunc(def.Params, func(p Param) bool { return p.ListMax > 0 }) {
-		return e.sources[0], nil
+		return &Expanded[F]{Source: one, One: one}, nil
 	}
-	return e, nil
+	return &Expanded[F]{Source: e, One: one}, nil
 }
 
 // source returns the source for the arguments of r, and r with the arguments for it.

@@ -38,31 +38,22 @@ var errOutdated = errors.New("the columns changed")
 // Feed returns the source of the feed that def describes. Mistakes that only the database
 // can find are errors of Read and Check.
 //
-// A list becomes placeholders, as in Query. Text and UUIDs are bound as strings, integers and reals as numbers, booleans as 0 or 1,
-// and timestamps as DATETIME in UTC. A backslash in the statement's strings is a
-// character.
+// A list becomes placeholders, as in Query. Text and UUIDs are bound as strings, integers and
+// reals as numbers, booleans as 0 or 1, and timestamps as DATETIME in UTC. A backslash in the
+// statement's strings is a character.
 func (db *DB) Feed(def feed.Definition) (*Expanded, error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
 	}
-	var e Expanded
-	var err error
-	e.Source, err = feed.Expand(def, plans.MySQL, func(def feed.Definition) (feed.Source, error) {
-		f, err := db.statement(def)
-		e.one = f
-		return f, err
-	})
+	e, err := feed.Expand(def, plans.MySQL, db.statement)
 	if err != nil {
 		return nil, err
 	}
-	return &e, nil
+	return &Expanded{e}, nil
 }
 
-// Expanded is a feed, read with lists of any length.
-type Expanded struct {
-	feed.Source
-	one *Feed // some expansion
-}
+// Expanded is a feed with lists of any length.
+type Expanded struct{ *feed.Expanded[*Feed] }
 
 // statement reads a definition's SELECT. The definition may lack a key.
 func (db *DB) statement(def feed.Definition) (*Feed, error) {

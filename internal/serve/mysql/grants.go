@@ -149,7 +149,7 @@ func (f *Feed) Grants(ctx context.Context) ([]database.Grant, error) {
 }
 
 // Grants returns what reading the feed needs.
-func (e *Expanded) Grants(ctx context.Context) ([]database.Grant, error) { return e.one.Grants(ctx) }
+func (e *Expanded) Grants(ctx context.Context) ([]database.Grant, error) { return e.One.Grants(ctx) }
 
 // Grants returns what the query needs.
 func (q *Query) Grants(ctx context.Context) ([]database.Grant, error) {

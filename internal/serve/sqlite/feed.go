@@ -49,11 +49,11 @@ const (
 
 // Feed returns the source of def. It does not open the database: mistakes that only SQLite
 // can find are errors of Check, Read and Keys.
-func (db *DB) Feed(def feed.Definition) (feed.Source, error) {
+func (db *DB) Feed(def feed.Definition) (*feed.Expanded[*Feed], error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: no key column", def.Name)
 	}
-	return feed.Expand(def, plans.SQLite, func(def feed.Definition) (feed.Source, error) { return db.feed(def) })
+	return feed.Expand(def, plans.SQLite, db.feed)
 }
 
 // feed returns the source of a definition without lists.
