@@ -234,6 +234,14 @@ func TestGrantsOnMariaDB(t *testing.T) {
 	admin.query(t, "DROP USER IF EXISTS ''@localhost") // it comes before fresh@'%'
 	c := newGrantsCase(t, admin, "mysql:///app?socket="+server.Dir()+"/socket", "CREATE TABLE positions (id bigint AUTO_INCREMENT PRIMARY KEY, truck bigint);")
 	admin.query(t, "CREATE USER fresh@'%' IDENTIFIED BY '"+grantsPassword+"'")
+	file := filepath.Join(t.TempDir(), "list.yaml")
+	const list = "feeds: [{path: /some, sql: SELECT id FROM orders WHERE city IN (:cities), key: id, params: {cities: {type: text, list_max: 9}}}]\n"
+	if err := os.WriteFile(file, []byte(list), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if stdout, stderr, code := spillway(t, "grants", file, "--database", admin.url); code != exit.OK || !strings.Contains(stdout, "GRANT SELECT") || !strings.Contains(stdout, "-- feed /some") {
+		t.Errorf("a feed with a list: exit %d\n%s%s", code, stdout, stderr)
+	}
 	c.test(t)
 }
 

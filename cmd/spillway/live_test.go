@@ -25,6 +25,8 @@ feeds:
   - {path: /orders, aliases: [/v1/orders], sql: "SELECT id, note FROM orders, (SELECT nextval('reads')) AS counted", key: id, limit: 3, window: 20, refresh: 50ms, idle_after: 200ms}
   - {path: /by, sql: 'SELECT id, note FROM orders WHERE v = :v', key: id, params: {v: integer}, windows_max: 3, live_max: 2, idle_after: 200ms}
   - {path: /quiet, sql: 'SELECT id FROM orders WHERE v = :v', key: id, params: {v: integer}}
+  - {path: /quiet/filter, sql: 'SELECT id, v FROM orders', key: id, filters: {v: integer}}
+  - {path: /where, sql: 'SELECT id, v, note FROM orders WHERE v = ANY(:vs)', key: id, params: {vs: {type: integer, list_max: 3, default: [1, 2]}}, filters: {v: integer}, windows_max: 4, live_max: 3, idle_after: 200ms}
   - {path: /short, sql: 'SELECT id FROM orders', key: id, window: 2}
 `
 
@@ -130,6 +132,7 @@ func TestLive(t *testing.T) {
 	t.Run("refused", func(t *testing.T) { testLiveRefused(t, s) })
 	t.Run("values", func(t *testing.T) { testLiveValues(t, s, add) })
 	t.Run("slow reader", func(t *testing.T) { testLiveSlowReader(t, s, conn) })
+	t.Run("filters", func(t *testing.T) { testLiveFilters(t, s, add) })
 	eventually(t, "the clients that left are forgotten", func() bool {
 		return metric(t, s, `spillway_feed_listeners{feed="/orders"}`) == 0 && metric(t, s, `spillway_http_connections`) < 5
 	})
@@ -203,7 +206,7 @@ func testLiveStatements(t *testing.T, s *apptest.Spillway, conn *pgx.Conn) {
 
 func testLiveRefused(t *testing.T, s *apptest.Spillway) {
 	t.Helper()
-	for _, path := range []string{"orders?limit=2", "orders?offset=1", "orders?before=abc", "quiet?v=1", "short", "by", "by?v=x"} {
+	for _, path := range []string{"orders?limit=2", "orders?offset=1", "orders?before=abc", "quiet?v=1", "quiet/filter", "short", "by", "by?v=x"} {
 		l := listen(t, s.URL(path), "Origin", "https://app.example")
 		body, _ := io.ReadAll(l.Body)
 		if l.StatusCode != http.StatusBadRequest || !strings.Contains(string(body), "urn:spillway:problem:bad-request") || l.Header.Get("Access-Control-Allow-Origin") == "" {
@@ -253,6 +256,35 @@ func testLiveValues(t *testing.T, s *apptest.Spillway, add func(id int)) {
 		return l.StatusCode == http.StatusOK
 	})
 	two.leave()
+}
+
+// testLiveFilters listens with an optional list and with a filter.
+func testLiveFilters(t *testing.T, s *apptest.Spillway, add func(id int)) {
+	t.Helper()
+	all, ones, threes := listen(t, s.URL("where")), listen(t, s.URL("where?v=1")), listen(t, s.URL("where?vs=3&vs=0&v=3"))
+	all.await(t, "note 30")
+	ones.await(t, "note 29")
+	threes.await(t, "note 31")
+	if refused := listen(t, s.URL("where?v=2")); refused.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("a fourth value: %d", refused.StatusCode)
+	}
+	same := listen(t, s.URL("where?vs=2&vs=1&vs=2")) // the default
+	same.await(t, "note 30")
+	for i, v := range []int{2, 1, 3} {
+		add(4*(10+i) + v)
+	}
+	if a, b := all.await(t, "note 45"), same.await(t, "note 45"); a != b {
+		t.Errorf("%+v, and with the default's values %+v", a, b)
+	}
+	for l, want := range map[*listener]string{ones: "1", threes: "3"} {
+		e := l.await(t, "note "+map[string]string{"1": "45", "3": "51"}[want])
+		if other := strings.ReplaceAll(e.data, `"v":`+want+`,`, ""); strings.Contains(other, `"v":`) || e.data == other {
+			t.Errorf("rows of other values than %s: %s", want, e.data)
+		}
+	}
+	for _, l := range []*listener{all, ones, threes, same} {
+		l.leave()
+	}
 }
 
 // testLiveSlowReader: a client that does not read is dropped. The others get all.

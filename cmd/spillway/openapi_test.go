@@ -15,7 +15,7 @@ import (
 	"spillway/internal/apptest"
 )
 
-// described is a configuration with all kinds of parts. %s is how the database compares with
+// described is a configuration with all kinds of parts. %[1]s is how the database compares with
 // the values of :ids.
 const described = `keys: [write-key-0123456789]
 auth: {keys: [read-key-0123456789], jwt: {keys: [{key: ` + sharedSecret + `}]}}
@@ -25,16 +25,19 @@ feeds:
 - {path: /by/owner, sql: 'SELECT id, name FROM secret_things WHERE name = :claim.sub', params: {claim.sub: text}, key: id, auth: jwt}
 - {path: /by/all, sql: 'SELECT id FROM secret_things WHERE id > :n AND ratio > :x AND active = :b AND at > :t AND name <> :name', key: id,
    params: {n: integer, x: real, b: boolean, t: timestamp, name: text}, auth: key}
+- {path: /filtered, sql: 'SELECT * FROM secret_things WHERE id %[1]s', key: id, timestamps: rfc3339, numbers: text,
+   params: {ids: {type: integer, list_max: 3, default: [1, 2]}}, filters: {name: text, id: integer}}
 - {path: /late, sql: SELECT id FROM late, key: id}
 queries:
 - {path: /one, sql: 'SELECT * FROM secret_things WHERE id = :id', params: {id: integer}, one: true}
-- {path: /some, sql: 'SELECT * FROM secret_things WHERE id %s', params: {ids: {type: integer, list_max: 3, default: [1, 2]}}, rows_max: 2, auth: any}
+- {path: /some, sql: 'SELECT * FROM secret_things WHERE id %[1]s', params: {ids: {type: integer, list_max: 3, default: [1, 2]}}, rows_max: 2, auth: any}
 streams:
 - path: /things
   table: readings
   records_max: 3
   columns: {n: {type: integer, required: true, min: 1}, label: {type: text, max_length: 5, default: none}, at: {type: timestamp, default: now}}
 - {path: /owned, table: readings, auth: jwt, columns: {n: integer, label: {type: text, claim: sub}}}
+- {path: /stamped, table: readings, columns: {n: integer, at: {type: timestamp, format: unix_ms}}}
 popups: {path: /popup, user_type: integer, placements: [home, checkout], attributes: {age: integer, tags: texts}}
 `
 
@@ -155,6 +158,15 @@ func (c *documentCase) reads() {
 	c.send(200, "GET", all, rest+"0", "", key...)
 	c.send(400, "GET", all, rest+"x", "", key...)
 	c.send(400, "GET", all, "", "", key...)
+	formatted := c.send(200, "GET", "/filtered", "?fields=id,price,at", "")
+	for _, text := range []string{`"price":"1.5`, `"at":"2016-12-01T23:59:57.250000Z"`} {
+		if !bytes.Contains(formatted.body, []byte(text)) {
+			c.t.Errorf("%s has no %s", formatted.body, text)
+		}
+	}
+	c.send(200, "GET", "/filtered", "?ids=3&ids=1&name=a&id=1", "")
+	c.send(400, "GET", "/filtered", "?ids=1&ids=2&ids=3&ids=4", "")
+	c.send(400, "GET", "/filtered", "?id=x", "")
 	one := c.send(200, "GET", "/one", "?id=1", "")
 	c.send(304, "GET", "/one", "?id=1", "", "If-None-Match", one.header.Get("ETag"))
 	c.send(200, "GET", "/one", "?id=3", "")
@@ -185,6 +197,8 @@ func (c *documentCase) writes() {
 	send(415, "/things", `{"n":1}`, "Content-Type", "text/plain")
 	send(415, "/things", `{"n":1}`, "Content-Encoding", "br")
 	send(422, "/things", `{"label":"abcdef"}`)
+	send(200, "/stamped", `[{"n":"7","at":1480636797123},{"n":8,"at":"2016-12-01 23:59:57"}]`)
+	send(422, "/stamped", `{"at":1480636797}`)
 	send(401, "/owned", `{"n":1}`)
 	send(200, "/owned", `{"n":1}`, bearerOf(c.t, jwt.SigningMethodHS256, "", []byte(sharedSecret), "a", nil)...)
 	send(403, "/owned", `{"n":1}`, bearerOf(c.t, jwt.SigningMethodHS256, "", []byte(sharedSecret), "a", jwt.MapClaims{"sub": nil})...)

@@ -15,14 +15,30 @@ import (
 // refused.
 func TestValues(t *testing.T) {
 	t.Parallel()
-	t.Run("sqlite", func(t *testing.T) { testValues(t, sqliteDatabase(t), "printf('%!.2f', amount)", "text COLLATE NOCASE") })
+	t.Run("sqlite", func(t *testing.T) {
+		db := sqliteDatabase(t)
+		testValues(t, db, "printf('%!.2f', amount)", "text COLLATE NOCASE")
+		testFormats(t, db, formatDatabase{
+			types: "id BIGINT NOT NULL PRIMARY KEY, small SMALLINT, amount DECIMAL_TEXT, x DOUBLE, at DATETIME(3) NOT NULL, moment TIMESTAMP, label TEXT, yes BOOLEAN, doc JSON, guid TEXT",
+			any:   inSmalls,
+		})
+	})
 	t.Run("postgres", func(t *testing.T) {
 		p := postgresDatabase(t, shared.postgres)
 		p.query(t, "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)")
 		testValues(t, p, "amount", "text COLLATE loose")
+		testFormats(t, p, formatDatabase{
+			types: "id bigint PRIMARY KEY, small smallint, amount numeric(12,2), x double precision, at timestamp(3) NOT NULL, moment timestamptz, label varchar(20), yes boolean, doc jsonb, guid uuid",
+			zone:  "+00", any: "= ANY(:smalls)",
+		})
 	})
 	t.Run("mariadb", func(t *testing.T) {
-		testValues(t, mariaDatabase(t, apptest.MariaDB(t)), "amount", "varchar(40) COLLATE utf8mb4_general_ci")
+		db := mariaDatabase(t, apptest.MariaDB(t))
+		testValues(t, db, "amount", "varchar(40) COLLATE utf8mb4_general_ci")
+		testFormats(t, db, formatDatabase{
+			types: "id bigint PRIMARY KEY, small smallint, amount decimal(12,2), x double, at DATETIME(3) NOT NULL, moment TIMESTAMP(6) NULL, label varchar(20), yes boolean, doc JSON, guid char(36)",
+			any:   inSmalls,
+		})
 	})
 }
 

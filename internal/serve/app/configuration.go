@@ -32,7 +32,7 @@ func BuiltIn() config.Config {
 	}
 	cfg.Popups.Path, cfg.Popups.UserType, cfg.Popups.AttributesSQL = "/popup", "integer", freight.CampaignSQL
 	for _, attribute := range freight.CampaignAttributes() {
-		cfg.Popups.Attributes = append(cfg.Popups.Attributes, config.Param(attribute))
+		cfg.Popups.Attributes = append(cfg.Popups.Attributes, config.Typed(attribute))
 	}
 	return cfg
 }

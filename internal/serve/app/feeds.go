@@ -10,6 +10,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/queue"
 	"spillway/internal/serve/server"
 )
@@ -20,7 +21,7 @@ type feedPart struct {
 	cfg      config.Feed
 	settings feed.Config
 	source   feed.Source
-	columns  []feedSource              // that know the columns
+	columns  []feed.Described          // that know the columns
 	feed     atomic.Pointer[feed.Feed] // nil before it is started
 }
 
@@ -30,7 +31,11 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &feedPart{cfg: c, settings: feedConfig(&c, st.gate.Entrance(), a.log)}
+	d, err := feedDefinition(&c)
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
+	}
+	p := &feedPart{cfg: c, settings: feedConfig(&c, d, st.gate.Entrance(), a.log)}
 	p.settings.CursorMax = min(feed.CursorMax, a.cfg.HTTP.HeaderBytes/2) // the rest is for the other headers
 	if p.settings.Envelope == feed.EnvelopeNone {
 		p.settings.CursorMax = min(linkCursorMax, p.settings.CursorMax)
@@ -43,7 +48,7 @@ func (a *app) openFeed(c config.Feed) (*feedPart, error) {
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("feed %s: %w", c.Path, err))
 	}
-	p.source, p.columns = primary, []feedSource{primary}
+	p.source, p.columns = primary, []feed.Described{primary}
 	if r := a.replica; r != nil && c.Database == "" {
 		replica, err := r.store.feed(p.settings.Definition)
 		if err != nil {
@@ -95,15 +100,21 @@ func envelopeOf(name string) feed.Envelope {
 	return feed.EnvelopeData
 }
 
-// feedConfig converts a feed's configuration.
-func feedConfig(c *config.Feed, gate *queue.Entrance, log *slog.Logger) feed.Config {
-	d := feed.Definition{Name: c.Path, SQL: c.SQL}
+// feedDefinition turns the configuration's feed into the engine's.
+func feedDefinition(c *config.Feed) (feed.Definition, error) {
+	params, err := c.Params.All()
+	d := feed.Definition{Name: c.Path, SQL: c.SQL, Params: params, RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text"}
 	for _, k := range c.Key {
 		d.Key = append(d.Key, feed.KeyColumn(k))
 	}
-	for _, p := range c.Params {
-		d.Params = append(d.Params, feed.Param{Name: p.Name, Type: feed.ParamType(p.Type)})
+	for _, f := range c.Filters {
+		d.Params = append(d.Params, param.Filter(f.Name, param.Type(f.Type)))
 	}
+	return d, err
+}
+
+// feedConfig converts a feed's configuration.
+func feedConfig(c *config.Feed, d feed.Definition, gate *queue.Entrance, log *slog.Logger) feed.Config {
 	return feed.Config{
 		Definition: d,
 		Window:     c.Window,

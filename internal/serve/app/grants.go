@@ -101,7 +101,11 @@ func grantParts(cfg *config.Config) []grantPart {
 	for i := range cfg.Feeds {
 		c := &cfg.Feeds[i]
 		parts = append(parts, grantPart{"feed " + c.Path, c.Database, func(_ grantDatabase, in tables) (any, error) {
-			return in.feed(feedConfig(c, nil, slog.New(slog.DiscardHandler)).Definition)
+			d, err := feedDefinition(c)
+			if err != nil {
+				return nil, err
+			}
+			return in.feed(d)
 		}})
 	}
 	for i := range cfg.Queries {

@@ -111,15 +111,8 @@ func (a *app) queryConfig(c *config.Query) (query.Config, error) {
 
 // queryDefinition turns the configuration's query into the engine's.
 func queryDefinition(c *config.Query) (query.Definition, error) {
-	d := query.Definition{Name: c.Path, SQL: c.SQL}
-	for _, q := range c.Params {
-		p, err := q.Param()
-		if err != nil {
-			return d, err
-		}
-		d.Params = append(d.Params, p)
-	}
-	return d, nil
+	params, err := c.Params.All()
+	return query.Definition{Name: c.Path, SQL: c.SQL, Params: params, RFC3339: c.Timestamps == "rfc3339", NumbersAsText: c.Numbers == "text"}, err
 }
 
 func (a *app) queryStats() []query.Stats {

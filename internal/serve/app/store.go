@@ -61,16 +61,10 @@ type connection interface {
 
 // tables creates the engines' sources and sinks in a database.
 type tables interface {
-	feed(feed.Definition) (feedSource, error)
+	feed(feed.Definition) (feed.Described, error)
 	query(query.Definition) (querySource, error)
 	stream(*stream.Schema) streamDatabase
 	popups() popupTables
-}
-
-// feedSource is a feed's source that knows its columns from its check on.
-type feedSource interface {
-	feed.Source
-	Columns() []feed.Column
 }
 
 // querySource is a query's source that can check its statement, and then knows its columns.
@@ -153,7 +147,7 @@ func (s *stores) retain(used map[*store]bool) {
 }
 
 // adapter is an open database with the types of one adapter.
-type adapter[F feedSource, Q querySource, S streamDatabase, P popupTables] interface {
+type adapter[F feed.Described, Q querySource, S streamDatabase, P popupTables] interface {
 	connection
 	Feed(feed.Definition) (F, error)
 	Query(query.Definition) (Q, error)
@@ -162,19 +156,22 @@ type adapter[F feedSource, Q querySource, S streamDatabase, P popupTables] inter
 }
 
 // adapted gives an adapter the interface tables.
-type adapted[F feedSource, Q querySource, S streamDatabase, P popupTables] struct {
+type adapted[F feed.Described, Q querySource, S streamDatabase, P popupTables] struct {
 	db adapter[F, Q, S, P]
 }
 
 // adapt lets Go infer the types of adapted.
-func adapt[F feedSource, Q querySource, S streamDatabase, P popupTables](db adapter[F, Q, S, P]) tables {
+func adapt[F feed.Described, Q querySource, S streamDatabase, P popupTables](db adapter[F, Q, S, P]) tables {
 	return adapted[F, Q, S, P]{db}
 }
 
-func (a adapted[F, Q, S, P]) feed(d feed.Definition) (feedSource, error)    { return a.db.Feed(d) }
+func (a adapted[F, Q, S, P]) feed(d feed.Definition) (feed.Described, error) { return a.db.Feed(d) }
+
 func (a adapted[F, Q, S, P]) query(d query.Definition) (querySource, error) { return a.db.Query(d) }
-func (a adapted[F, Q, S, P]) stream(schema *stream.Schema) streamDatabase   { return a.db.Stream(schema) }
-func (a adapted[F, Q, S, P]) popups() popupTables                           { return a.db.Popups() }
+
+func (a adapted[F, Q, S, P]) stream(schema *stream.Schema) streamDatabase { return a.db.Stream(schema) }
+
+func (a adapted[F, Q, S, P]) popups() popupTables { return a.db.Popups() }
 
 // streamDatabase is a stream's table and its database.
 type streamDatabase interface {

@@ -93,7 +93,7 @@ func streamDefinition(c *config.Stream) stream.Definition {
 	for _, column := range c.Columns {
 		s := stream.Column{
 			Name: column.Name, Type: stream.Type(column.Type), Required: column.Required,
-			Min: column.Min.Text, Max: column.Max.Text, MaxLength: column.MaxLength, Claim: column.Claim,
+			Min: column.Min.Text, Max: column.Max.Text, MaxLength: column.MaxLength, Claim: column.Claim, Format: column.Format,
 		}
 		if column.Default.Given {
 			s.Default = &column.Default.Text

@@ -89,7 +89,10 @@ type Feed struct {
 	SQL        string        `yaml:"sql" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
 	Key        Keys          `yaml:"key" doc:"output columns that order the feed: unique together, NOT NULL, immutable; descending unless followed by asc"`
 	Envelope   string        `yaml:"envelope" enum:"data,none,return_code" doc:"shape of the answer: rows and next in an object (data), an array of rows with next in the header Link (none), or an object with return_code"`
-	Params     Params        `yaml:"params" doc:"NAME: TYPE; text, integer, real, boolean, timestamp or uuid; claim.NAME is a claim of the JWT"`
+	Params     Params        `yaml:"params" doc:"NAME: TYPE or NAME: {type, default, list_max}; text, integer, real, boolean, timestamp or uuid; optional if it has a default; with list_max (1 to 1000) a list of up to that many values; claim.NAME is a claim of the JWT"`
+	Filters    Types         `yaml:"filters" doc:"NAME: TYPE of up to 4 output columns; a request with NAME=VALUE gets only the rows that have the value"`
+	Timestamps string        `yaml:"timestamps" enum:"database,rfc3339" doc:"as the database has them (database), or in UTC with Z and as many digits as the column keeps (rfc3339)"`
+	Numbers    string        `yaml:"numbers" enum:"json,text" doc:"decimals and integers of 64 bits are JSON numbers (json) or strings (text), by the column's type"`
 	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"what requests need: as auth.reads says (default), nothing (open), one of auth.keys, a JWT, or either (any)"`
 	Window     int           `yaml:"window" range:"1..100000" doc:"newest rows kept encoded in memory" over:"older rows are read from the database"`
 	Refresh    time.Duration `yaml:"refresh" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`
@@ -103,7 +106,7 @@ type Feed struct {
 	OffsetMax  int           `yaml:"offset_max" range:"0..1000000000000" doc:"largest offset" over:"400"`
 	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests waiting for the database, per value of the parameters" over:"503; 'spillway_feed_refused_total'"`
 	WindowsMax int           `yaml:"windows_max" range:"1..100000" doc:"windows kept, one per value of the parameters" over:"the values asked for most keep theirs; requests for others share statements; 'spillway_feed_evictions_total'"`
-	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners (server-sent events) at once; 0: none; a feed without parameters always may" over:"503 'busy'; 'spillway_feed_refused_total'"`
+	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners (server-sent events) at once; 0: none; a feed without params and filters always may" over:"503 'busy'; 'spillway_feed_refused_total'"`
 	SweepShare float64       `yaml:"sweep_share" range:"0.001..1" doc:"share of one connection spent counting rows for deep offsets" over:"counting pauses; 'spillway_feed_segment_age_seconds'"`
 	SweepBytes int           `yaml:"sweep_bytes" range:"65536..68719476736" doc:"memory of these counts" over:"503 'counting' for larger offsets; 'spillway_feed_segment_bytes'"`
 }
@@ -114,7 +117,9 @@ type Query struct {
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same query"`
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT; parameters as :name"`
-	Params     QueryParams   `yaml:"params" doc:"NAME: TYPE, as in feeds, or NAME: {type, default, list_max}: optional if it has a default; with list_max (1 to 1000) a list of up to that many values"`
+	Params     Params        `yaml:"params" doc:"as in feeds"`
+	Timestamps string        `yaml:"timestamps" enum:"database,rfc3339" doc:"as in feeds"`
+	Numbers    string        `yaml:"numbers" enum:"json,text" doc:"as in feeds"`
 	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"as in feeds"`
 	Envelope   string        `yaml:"envelope" enum:"data,none,return_code" doc:"as in feeds; without effect with one"`
 	One        bool          `yaml:"one" doc:"the response is the only row as an object, or 404; rows_max is 1"`
@@ -149,14 +154,17 @@ func (k KeyColumn) String() string {
 	return k.Name
 }
 
-// Params are named parameters in the file's order.
-type Params []Param
+// Types are names with their types, in the file's order.
+type Types []Typed
 
-// Param is one named, typed parameter.
-type Param struct {
+// Typed is a name and its type.
+type Typed struct {
 	Name string
-	Type string // text, integer, real, boolean, timestamp or uuid
+	Type string
 }
+
+// Params are the parameters of a statement in the file's order.
+type Params []Param
 
 // Names returns the names of the parameters.
 func (p Params) Names() []string {
@@ -167,38 +175,26 @@ func (p Params) Names() []string {
 	return names
 }
 
-// QueryParams are the parameters of a query in the file's order.
-type QueryParams []QueryParam
-
-// Names returns the names of the parameters.
-func (p QueryParams) Names() []string {
-	var names []string
-	for _, one := range p {
-		names = append(names, one.Name)
-	}
-	return names
-}
-
-// QueryParam is a parameter that may be optional, or a list.
-type QueryParam struct {
+// Param is a named, typed parameter that may be optional, or a list.
+type Param struct {
 	Name    string
-	Type    string   `yaml:"type"`     // as Param.Type
+	Type    string   `yaml:"type"`     // text, integer, real, boolean, timestamp or uuid
 	Default Literals `yaml:"default"`  // its value in requests that lack it; none: they are rejected
 	ListMax int      `yaml:"list_max"` // at least 1: a list of 1 to this many values; 0: one value
 }
 
 // String returns the parameter as the file writes it.
-func (q QueryParam) String() string {
-	name, text := scalar(q.Name)+": ", scalar(q.Type)
-	if q.Default == nil && q.ListMax == 0 {
+func (p Param) String() string {
+	name, text := scalar(p.Name)+": ", scalar(p.Type)
+	if p.Default == nil && p.ListMax == 0 {
 		return name + text
 	}
 	text = "{type: " + text
-	if q.Default != nil {
-		text += ", default: [" + join(q.Default, func(value string) string { return string(quoteJSON(escape(value))) }) + "]"
+	if p.Default != nil {
+		text += ", default: [" + join(p.Default, func(value string) string { return string(quoteJSON(escape(value))) }) + "]"
 	}
-	if q.ListMax != 0 {
-		text += fmt.Sprintf(", list_max: %d", q.ListMax)
+	if p.ListMax != 0 {
+		text += fmt.Sprintf(", list_max: %d", p.ListMax)
 	}
 	return name + text + "}"
 }

@@ -65,6 +65,8 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 // DefaultQuery returns the defaults of a query. Path and SQL have none.
 func DefaultQuery() Query {
 	return Query{
+		Timestamps: "database",
+		Numbers:    "json",
 		Auth:       authDefault,
 		Envelope:   "data",
 		RowsMax:    1000,
@@ -80,6 +82,8 @@ func DefaultQuery() Query {
 // DefaultFeed returns the defaults of a feed. Path, SQL and Key have none.
 func DefaultFeed() Feed {
 	return Feed{
+		Timestamps: "database",
+		Numbers:    "json",
 		Auth:       authDefault,
 		Envelope:   "data",
 		Window:     200,

@@ -87,7 +87,7 @@ func values(t reflect.Type, tag reflect.StructTag) string {
 		return "secrets"
 	case reflect.TypeFor[Keys]():
 		return "column or columns"
-	case reflect.TypeFor[Params](), reflect.TypeFor[QueryParams]():
+	case reflect.TypeFor[Params](), reflect.TypeFor[Types]():
 		return "names and types"
 	case reflect.TypeFor[Columns]():
 		return "columns"

@@ -15,7 +15,7 @@ type Popups struct {
 	Timeout           time.Duration `yaml:"timeout" range:"10ms..1m" doc:"wait of a show, click or dismissal to be durable" over:"503; whether it was recorded is unknown, repeating it is safe; 'spillway_popup_record_errors_total'"`
 	Placements        []string      `yaml:"placements" doc:"where popups are shown; the first is the default; none: home"`
 	UserType          string        `yaml:"user_type" enum:"text,integer,uuid" doc:"type of a user's id, in requests and as :user in attributes_sql"`
-	Attributes        Params        `yaml:"attributes" types:"text,integer,real,boolean,timestamp,texts" doc:"attributes of a request that campaigns can test, NAME: TYPE; text, integer, real, boolean, timestamp or texts"`
+	Attributes        Types         `yaml:"attributes" types:"text,integer,real,boolean,timestamp,texts" doc:"attributes of a request that campaigns can test, NAME: TYPE; text, integer, real, boolean, timestamp or texts"`
 	AttributesSQL     string        `yaml:"attributes_sql" doc:"one SELECT of at most one row for :user; its columns replace attributes of a request that is due; empty: none"`
 	AttributesTTL     time.Duration `yaml:"attributes_ttl" range:"1ms..24h" doc:"time that the row of attributes_sql is cached" over:"read again"`
 	AttributesBytes   int           `yaml:"attributes_bytes" range:"1024..68719476736" doc:"memory of cached rows" over:"the least recently used is dropped; 'spillway_query_evictions_total'"`

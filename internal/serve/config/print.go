@@ -47,10 +47,10 @@ func (p *printer) value(v reflect.Value, indent string) {
 		p.line("[" + join(x, func(s Secret) string { return scalar(s.String()) }) + "]")
 	case Keys:
 		p.line("[" + join(x, func(k KeyColumn) string { return scalar(k.String()) }) + "]")
+	case Types:
+		p.line("{" + join(x, func(one Typed) string { return scalar(one.Name) + ": " + scalar(one.Type) }) + "}")
 	case Params:
-		p.line("{" + join(x, func(one Param) string { return scalar(one.Name) + ": " + scalar(one.Type) }) + "}")
-	case QueryParams:
-		p.line("{" + join(x, QueryParam.String) + "}")
+		p.line("{" + join(x, Param.String) + "}")
 	case Columns:
 		p.columns(x, indent)
 	case Secret:
@@ -108,6 +108,9 @@ func (p *printer) columns(columns Columns, indent string) {
 		}
 		if c.Claim != "" {
 			text += ", claim: " + scalar(c.Claim)
+		}
+		if c.Format != "" {
+			text += ", format: " + scalar(c.Format)
 		}
 		fmt.Fprintf(&p.out, "%s  %s: {%s}\n", indent, scalar(c.Name), text)
 	}

@@ -90,6 +90,9 @@ feeds:
     key: [id, day asc]
     envelope: data
     params: {city: text, "no": integer}
+    filters: {}
+    timestamps: database
+    numbers: json
     auth: default
     window: 200
     refresh: 100ms
@@ -150,7 +153,7 @@ func TestPrint(t *testing.T) {
 		c.Database = "postgres://ann:q7s3cr3t@db/app"
 		c.Feeds[0].SQL = "SELECT '${x}'\nFROM t"
 		c.Feeds[0].Key = append(c.Feeds[0].Key, KeyColumn{Name: "day", Ascending: true})
-		c.Feeds[0].Params = Params{{"city", "text"}, {"no", "integer"}}
+		c.Feeds[0].Params = Params{{Name: "city", Type: "text"}, {Name: "no", Type: "integer"}}
 	})
 	want := printedWhole
 	got := printed(c)
@@ -206,7 +209,7 @@ func TestPrintReadsBack(t *testing.T) {
 		f.Database = Address("sqlite:" + strings.ReplaceAll(text.Draw(t, "file"), "***", ""))
 		if rapid.Bool().Draw(t, "wide") {
 			f.Key = Keys{{Name: "no", Ascending: true}, {Name: "NULL"}, {Name: "größe"}}
-			f.Params = Params{{"y", "text"}, {"null", "uuid"}}
+			f.Params = Params{{Name: "y", Type: "text"}, {Name: "null", Type: "uuid"}}
 			f.Aliases = []string{"/a", "/~"}
 		}
 		f.SMaxAge, f.Revalidate = 2*time.Hour, 3*time.Second

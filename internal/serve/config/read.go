@@ -86,21 +86,21 @@ func (k *Keys) DecodeYAML(n yaml.Node) {
 }
 
 // DecodeYAML reads a mapping of names to types.
-func (p *Params) DecodeYAML(n yaml.Node) {
-	*p = nil
+func (t *Types) DecodeYAML(n yaml.Node) {
+	*t = nil
 	for _, pair := range n.Pairs() {
-		param := Param{Name: pair.Key}
-		if pair.Value.Decode(&param.Type) {
-			*p = append(*p, param)
+		one := Typed{Name: pair.Key}
+		if pair.Value.Decode(&one.Type) {
+			*t = append(*t, one)
 		}
 	}
 }
 
 // DecodeYAML reads a mapping of names to types or blocks.
-func (p *QueryParams) DecodeYAML(n yaml.Node) {
+func (p *Params) DecodeYAML(n yaml.Node) {
 	*p = nil
 	for _, pair := range n.Pairs() {
-		param := QueryParam{Name: pair.Key}
+		param := Param{Name: pair.Key}
 		decoded := false
 		if pair.Value.IsScalar() {
 			decoded = pair.Value.Decode(&param.Type)

@@ -114,7 +114,7 @@ queries:
 	want.Feeds = []Feed{a, b}
 	q := DefaultQuery()
 	q.Path, q.SQL, q.One = "/e", "SELECT 1", true
-	q.Params = QueryParams{{Name: "a", Type: "text"}, {Name: "b", Type: "integer", Default: Literals{"5"}}, {Name: "c", Type: "text", Default: Literals{"x", "7"}, ListMax: 3}}
+	q.Params = Params{{Name: "a", Type: "text"}, {Name: "b", Type: "integer", Default: Literals{"5"}}, {Name: "c", Type: "text", Default: Literals{"x", "7"}, ListMax: 3}}
 	want.Queries = []Query{q}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

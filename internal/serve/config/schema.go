@@ -64,15 +64,15 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	case Keys:
 		column := map[string]any{"type": "string", "pattern": keyPattern}
 		return map[string]any{"anyOf": []any{column, map[string]any{"type": "array", "minItems": 1, "items": column}}}
-	case Params:
+	case Types:
 		kinds := map[string]any{"enum": strings.Split(cmp.Or(tag.Get("types"), paramTypes), ",")}
 		return map[string]any{
 			"type":                 "object",
 			"propertyNames":        map[string]any{"pattern": identifierPattern},
 			"additionalProperties": orVariable(kinds),
 		}
-	case QueryParams:
-		return queryParamsSchema()
+	case Params:
+		return paramsSchema()
 	case Columns:
 		return columnsSchema()
 	case Secret:
@@ -114,8 +114,8 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 	return schema
 }
 
-// queryParamsSchema returns the schema of a query's parameters.
-func queryParamsSchema() map[string]any {
+// paramsSchema returns the schema of a statement's parameters.
+func paramsSchema() map[string]any {
 	kind := orVariable(map[string]any{"enum": strings.Split(paramTypes, ",")})
 	literal := map[string]any{"type": []string{"string", "number", "boolean"}}
 	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": map[string]any{
@@ -139,6 +139,7 @@ func columnsSchema() map[string]any {
 		"required":   orVariable(map[string]any{"type": "boolean"}),
 		"max_length": orVariable(map[string]any{"type": "integer", "minimum": 0}),
 		"claim":      map[string]any{"type": "string"},
+		"format":     orVariable(map[string]any{"enum": []string{"unix_ms"}}),
 	}
 	block := map[string]any{"type": "object", "additionalProperties": false, "required": []string{"type"}, "properties": properties}
 	return map[string]any{

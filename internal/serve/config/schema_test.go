@@ -71,7 +71,7 @@ func examples(t *testing.T) []string {
 func withQueryParams(c *Config) {
 	q := DefaultQuery()
 	q.Path, q.SQL, q.One = "/q", "SELECT 1", true
-	q.Params = QueryParams{
+	q.Params = Params{
 		{Name: "a", Type: "text"},
 		{Name: "no", Type: "boolean", Default: Literals{"true"}},
 		{Name: "b", Type: "text", Default: Literals{"", "${x}", "a: b"}, ListMax: 3},
@@ -89,9 +89,10 @@ func TestSchemaAccepts(t *testing.T) {
 		}
 	}
 	good(printed(Default()))
-	good(printed(valid(func(c *Config) { c.Feeds[0].Params = Params{{"a", "uuid"}} })))
+	good(printed(valid(func(c *Config) { c.Feeds[0].Params = Params{{Name: "a", Type: "uuid"}} })))
 	good("feeds:\n  - path: /a\n    sql: SELECT 1\n    key: [a, b DESC]\n    window: ${WINDOW}\n    refresh: ${X}ms\n    params: {a: \"${TYPE}\"}\nlog: {level: \"${LEVEL}\", access: \"${A}\"}\n")
 	good(printed(valid(withQueryParams)))
+	good("feeds:\n  - path: /a\n    sql: SELECT 1\n    key: a\n    params: {a: {type: text, default: b}}\n    filters: {b: integer}\n    timestamps: rfc3339\n    numbers: text\nstreams:\n  - path: /s\n    table: t\n    columns: {at: {type: timestamp, format: unix_ms}}\n")
 	good("queries:\n  - path: /a\n    sql: SELECT 1\n    params: {a: text, b: {type: integer, default: 5}, c: {type: text, default: [a, b], list_max: 7}}\n    one: true\n")
 	for _, example := range examples(t) {
 		good(example)

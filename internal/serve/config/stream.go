@@ -8,7 +8,7 @@ type Stream struct {
 	Aliases       []string      `yaml:"aliases" doc:"further paths of the same stream"`
 	Database      Address       `yaml:"database" doc:"empty: the top-level one"`
 	Table         string        `yaml:"table" doc:"NAME or SCHEMA.NAME"`
-	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length, claim}; integer, real, decimal, text, boolean, timestamp, json or uuid; a column with a claim gets that claim of the JWT"`
+	Columns       Columns       `yaml:"columns" doc:"NAME: TYPE or NAME: {type, required, default, min, max, max_length, claim, format}; integer, real, decimal, text, boolean, timestamp, json or uuid; a column with a claim gets that claim of the JWT"`
 	Auth          string        `yaml:"auth" enum:"key,jwt,any" doc:"what requests need: one of the top-level keys if there are any (key), a JWT, or either (any)"`
 	Extra         string        `yaml:"extra" doc:"JSON column for other fields of a record; empty: such records are rejected"`
 	Key           []string      `yaml:"key" doc:"columns with a unique index: a record whose values exist already counts as stored; none: each record is stored"`
@@ -75,6 +75,7 @@ type Column struct {
 	Max       Literal `yaml:"max"`        // largest value
 	MaxLength int     `yaml:"max_length"` // of a text, in characters; of json, in bytes; 0: none
 	Claim     string  `yaml:"claim"`      // of the request's JWT, which the column gets; empty: records have the value
+	Format    string  `yaml:"format"`     // of a timestamp, unix_ms: also numbers, milliseconds since 1970; empty: texts only
 }
 
 // Literal is a number, a text, true or false, as written in the file.

@@ -58,7 +58,7 @@ func TestReadStream(t *testing.T) {
 }
 
 func TestReadStreamRefuses(t *testing.T) {
-	bad(t, positions+"      height: {type: real, least: 1}\n", "11:28: streams[0].columns.height.least: unknown key; the keys here are type, required, default, min, max, max_length, claim")
+	bad(t, positions+"      height: {type: real, least: 1}\n", "11:28: streams[0].columns.height.least: unknown key; the keys here are type, required, default, min, max, max_length, claim, format")
 	bad(t, positions+"      height: {type: [real]}\n", "11:22: streams[0].columns.height.type: must be one value, not a list")
 	bad(t, positions+"      height: {type: real, required: 1}\n", "11:38: streams[0].columns.height.required: must be true or false, not \"1\"")
 	bad(t, positions+"      speed: real\n", "11:7: streams[0].columns.speed: duplicate key, first in line 8")

@@ -32,6 +32,7 @@ func (v *validator) feed(at string, f Feed, paths map[string]string) {
 	}
 	v.key(yaml.Join(at, "key"), f.Key)
 	v.params(yaml.Join(at, "params"), f.Params, feedReserved)
+	v.filters(yaml.Join(at, "filters"), f)
 	if f.Limit > f.LimitMax {
 		v.add(yaml.Join(at, "limit"), fmt.Sprintf("must not be larger than limit_max, which is %d", f.LimitMax), fmt.Sprint(f.Limit))
 	}
@@ -131,22 +132,6 @@ func isColumn(name string) bool {
 	return name != ""
 }
 
-// params checks a statement's parameters.
-func (v *validator) params(at string, params Params, reserved string) {
-	for _, p := range params {
-		path := yaml.Join(at, yaml.Printable(p.Name))
-		if !yaml.IsIdentifier(strings.TrimPrefix(p.Name, claimPrefix)) {
-			v.add(path, "must be a name of letters, digits and _ that does not start with a digit", "")
-		}
-		if slices.Contains(strings.Split(reserved, ","), p.Name) {
-			v.add(path, "must have another name, here and in sql; reserved: "+strings.ReplaceAll(reserved, ",", ", "), "")
-		}
-		if !slices.Contains(strings.Split(paramTypes, ","), p.Type) {
-			v.add(path, "must be "+orList(paramTypes), p.Type)
-		}
-	}
-}
-
 // query checks one query. paths maps each path to the key that has it.
 func (v *validator) query(at string, q Query, paths map[string]string) {
 	v.path(yaml.Join(at, "path"), q.Path, paths)
@@ -156,7 +141,7 @@ func (v *validator) query(at string, q Query, paths map[string]string) {
 	if strings.TrimSpace(q.SQL) == "" {
 		v.add(yaml.Join(at, "sql"), "must be given: one SELECT", "")
 	}
-	v.queryParams(yaml.Join(at, "params"), q.Params)
+	v.params(yaml.Join(at, "params"), q.Params, queryReserved)
 	if q.Stale > 0 && q.TTL == 0 {
 		v.add(yaml.Join(at, "stale"), "must be 0s unless ttl is set: without a ttl nothing is cached", q.Stale.String())
 	}
@@ -165,43 +150,89 @@ func (v *validator) query(at string, q Query, paths map[string]string) {
 	}
 }
 
+// filtersMax bounds the filters of a feed: each of their combinations has statements of its own.
+const filtersMax = 4
+
+// filters checks a feed's filters.
+func (v *validator) filters(at string, f Feed) {
+	if len(f.Filters) > filtersMax {
+		v.add(at, fmt.Sprintf("must be at most %d columns", filtersMax), strconv.Itoa(len(f.Filters)))
+	}
+	for _, filter := range f.Filters {
+		path := yaml.Join(at, yaml.Printable(filter.Name))
+		if !isColumn(filter.Name) {
+			v.add(path, "must be the name of an output column: letters, digits and _", "")
+		}
+		if slices.Contains(f.Params.Names(), filter.Name) {
+			v.add(path, "must not be a parameter in params", "")
+		}
+		v.paramType(path, filter, feedReserved)
+	}
+}
+
 // listMax bounds the values of a list.
 const listMax = 1000
 
-// queryParams checks a query's parameters.
-func (v *validator) queryParams(at string, params QueryParams) {
-	for _, q := range params {
-		path := yaml.Join(at, yaml.Printable(q.Name))
+// params checks a statement's parameters.
+func (v *validator) params(at string, params Params, reserved string) {
+	for _, p := range params {
+		path := yaml.Join(at, yaml.Printable(p.Name))
 		known := len(v.found)
-		v.params(at, Params{{Name: q.Name, Type: q.Type}}, queryReserved)
-		if q.ListMax < 0 || q.ListMax > listMax {
-			v.add(yaml.Join(path, "list_max"), fmt.Sprintf("must be from 0 to %d", listMax), strconv.Itoa(q.ListMax))
+		if !yaml.IsIdentifier(strings.TrimPrefix(p.Name, claimPrefix)) {
+			v.add(path, "must be a name of letters, digits and _ that does not start with a digit", "")
 		}
-		if strings.HasPrefix(q.Name, claimPrefix) && (q.Default != nil || q.ListMax != 0) {
+		v.paramType(path, Typed{p.Name, p.Type}, reserved)
+		if p.ListMax < 0 || p.ListMax > listMax {
+			v.add(yaml.Join(path, "list_max"), fmt.Sprintf("must be from 0 to %d", listMax), strconv.Itoa(p.ListMax))
+		}
+		if strings.HasPrefix(p.Name, claimPrefix) && (p.Default != nil || p.ListMax != 0) {
 			v.add(path, "must have neither default nor list_max: the claim of the JWT is its only value", "")
 		}
-		if q.Default == nil || len(v.found) > known {
+		if p.Default == nil || len(v.found) > known {
 			continue
 		}
-		if _, err := q.Param(); err != nil {
-			v.add(yaml.Join(path, "default"), "cannot be used: "+err.Error(), strings.Join(q.Default, ", "))
+		if _, err := p.Param(); err != nil {
+			v.add(yaml.Join(path, "default"), "cannot be used: "+err.Error(), strings.Join(p.Default, ", "))
 		}
 	}
 }
 
-// Param returns the parameter of a valid configuration.
-func (q QueryParam) Param() (param.Param, error) {
-	p := param.Param{Name: q.Name, Type: param.Type(q.Type), ListMax: q.ListMax}
-	if q.Default == nil {
-		return p, nil
+// paramType checks the type of a parameter, and that its name is not reserved.
+func (v *validator) paramType(path string, p Typed, reserved string) {
+	if slices.Contains(strings.Split(reserved, ","), p.Name) {
+		v.add(path, "must have another name, here and in sql; reserved: "+strings.ReplaceAll(reserved, ",", ", "), "")
 	}
-	if n := len(q.Default); n == 0 || n > 1 && p.ListMax == 0 {
-		return p, fmt.Errorf("%d values; a list has at least one, and a parameter without list_max exactly one", n)
+	if !slices.Contains(strings.Split(paramTypes, ","), p.Type) {
+		v.add(path, "must be "+orList(paramTypes), p.Type)
+	}
+}
+
+// Param returns the parameter of a valid configuration.
+func (p Param) Param() (param.Param, error) {
+	one := param.Param{Name: p.Name, Type: param.Type(p.Type), ListMax: p.ListMax}
+	if p.Default == nil {
+		return one, nil
+	}
+	if n := len(p.Default); n == 0 || n > 1 && p.ListMax == 0 {
+		return one, fmt.Errorf("%d values; a list has at least one, and a parameter without list_max exactly one", n)
 	}
 	var err error
-	if p.Default, err = param.Argument(p, q.Default...); err != nil {
-		return p, err
+	if one.Default, err = param.Argument(one, p.Default...); err != nil {
+		return one, err
 	}
-	p.Optional = true
-	return p, nil
+	one.Optional = true
+	return one, nil
+}
+
+// All returns the parameters of a valid configuration.
+func (p Params) All() ([]param.Param, error) {
+	var all []param.Param
+	for _, one := range p {
+		converted, err := one.Param()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, converted)
+	}
+	return all, nil
 }

@@ -86,7 +86,7 @@ func (v *validator) names(at string, names []string) {
 
 // attributes checks types and reserved names. The popup engine rejects words that have a
 // meaning in expressions.
-func (v *validator) attributes(at string, attributes Params) {
+func (v *validator) attributes(at string, attributes Types) {
 	for _, a := range attributes {
 		path := yaml.Join(at, yaml.Printable(a.Name))
 		if slices.Contains(strings.Split(popupParams, ","), a.Name) {

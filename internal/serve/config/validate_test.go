@@ -43,7 +43,9 @@ func TestValidateAccepts(t *testing.T) {
 	good(func(c *Config) { c.HTTP.OpenAPI, c.Feeds[0].Path = false, "/openapi.json" })
 	good(func(c *Config) { c.Feeds[0].Aliases = []string{"/helloworld", "/probes", "/a/b.json", "/~x/1-2_3"} })
 	good(func(c *Config) { c.Feeds[0].SweepShare = 1; c.Feeds[0].OffsetMax = 0; c.Pool.Min = 0 })
-	good(func(c *Config) { c.Feeds[0].Params = Params{{"city", "text"}, {"_n1", "integer"}} })
+	good(func(c *Config) {
+		c.Feeds[0].Params = Params{{Name: "city", Type: "text"}, {Name: "_n1", Type: "integer"}}
+	})
 	good(func(c *Config) { c.Feeds[0].Key = Keys{{Name: "größe"}, {Name: "id", Ascending: true}} })
 }
 
@@ -104,13 +106,23 @@ func TestValidateRefusesFeed(t *testing.T) {
 	refused("key: must be the name of an output column", func(f *Feed) { f.Key = Keys{{Name: "o.id"}} })
 	refused("key: must be the name of an output column", func(f *Feed) { f.Key = Keys{{Name: "1"}} })
 	refused(`key: must not repeat a column, not "ID"`, func(f *Feed) { f.Key = Keys{{Name: "id"}, {Name: "ID"}} })
-	refused("params.?: must be a name of letters", func(f *Feed) { f.Params = Params{{"a b", "text"}} })
-	refused("params.a-b: must be a name of letters", func(f *Feed) { f.Params = Params{{"a-b", "text"}} })
+	refused("params.?: must be a name of letters", func(f *Feed) { f.Params = Params{{Name: "a b", Type: "text"}} })
+	refused("params.a-b: must be a name of letters", func(f *Feed) { f.Params = Params{{Name: "a-b", Type: "text"}} })
 	for _, name := range []string{"limit", "offset", "before", "fields"} {
-		refused("params."+name+": must have another name, here and in sql; reserved: limit, offset, before, fields", func(f *Feed) { f.Params = Params{{name, "text"}} })
+		refused("params."+name+": must have another name, here and in sql; reserved: limit, offset, before, fields", func(f *Feed) { f.Params = Params{{Name: name, Type: "text"}} })
+		refused("filters."+name+": must have another name, here and in sql; reserved: limit, offset, before, fields", func(f *Feed) { f.Filters = Types{{name, "text"}} })
 	}
 	refused(`envelope: must be data, none or return_code, not "array"`, func(f *Feed) { f.Envelope = "array" })
-	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{"a", "string"}} })
+	refused(`params.a: must be text, integer, real, boolean, timestamp or uuid, not "string"`, func(f *Feed) { f.Params = Params{{Name: "a", Type: "string"}} })
+	refused("params.a.default: cannot be used", func(f *Feed) { f.Params = Params{{Name: "a", Type: "integer", Default: Literals{"x"}}} })
+	refused("filters.o.id: must be the name of an output column", func(f *Feed) { f.Filters = Types{{"o.id", "text"}} })
+	refused("filters.a: must not be a parameter", func(f *Feed) { f.Params, f.Filters = Params{{Name: "a", Type: "text"}}, Types{{"a", "text"}} })
+	refused(`filters.a: must be text, integer`, func(f *Feed) { f.Filters = Types{{"a", "string"}} })
+	refused(`filters: must be at most 4 columns, not "5"`, func(f *Feed) {
+		f.Filters = Types{{"a", "text"}, {"b", "text"}, {"c", "text"}, {"d", "text"}, {"e", "text"}}
+	})
+	refused(`timestamps: must be database or rfc3339, not "unix"`, func(f *Feed) { f.Timestamps = "unix" })
+	refused(`numbers: must be json or text`, func(f *Feed) { f.Numbers = "" })
 	refused(`limit: must not be larger than limit_max, which is 100, not "101"`, func(f *Feed) { f.Limit = 101 })
 	refused(`stale_max: must not be shorter than refresh, which is 31s, not "30s"`, func(f *Feed) { f.Refresh, f.IdleAfter = 31*time.Second, time.Minute })
 	refused(`live_max: must be smaller than windows_max, which is 100,`, func(f *Feed) { f.LiveMax = 100 })
@@ -128,7 +140,7 @@ func TestValidateRefusesFeed(t *testing.T) {
 func TestValidateQueryParams(t *testing.T) {
 	query := DefaultQuery()
 	query.Path, query.SQL = "/q", "SELECT 1"
-	for want, params := range map[string]QueryParams{
+	for want, params := range map[string]Params{
 		"": {
 			{Name: "a", Type: "text"},
 			{Name: "b", Type: "text", Default: Literals{""}},
@@ -229,7 +241,7 @@ const sharedKey = "0123456789abcdef0123456789abcdef"
 func authenticated(change func(*Config)) Config {
 	return valid(func(c *Config) {
 		c.Auth.Reads, c.Auth.Keys, c.Auth.JWT.Keys = "jwt", []Secret{"0123456789abcdef"}, []JWTKey{{Algorithm: "HS256", Key: sharedKey}}
-		c.Feeds[0].Params = Params{{"claim.sub", "text"}}
+		c.Feeds[0].Params = Params{{Name: "claim.sub", Type: "text"}}
 		s := DefaultStream()
 		s.Path, s.Table, s.Auth, s.Columns = "/positions", "positions", "jwt", Columns{{Name: "courier", Type: "text", Claim: "sub"}}
 		c.Streams = []Stream{s}
@@ -275,7 +287,7 @@ func TestValidateAuth(t *testing.T) {
 	refused(`feeds[0].auth: must be jwt, because claim.sub is a claim, not "any"`, func(c *Config) { c.Feeds[0].Auth = "any" })
 	refused("queries[0].params.claim.sub: must have neither default nor list_max", func(c *Config) {
 		q := DefaultQuery()
-		q.Path, q.SQL, q.Params = "/q", "SELECT :claim.sub", QueryParams{{Name: "claim.sub", Type: "text", Default: Literals{"7"}}}
+		q.Path, q.SQL, q.Params = "/q", "SELECT :claim.sub", Params{{Name: "claim.sub", Type: "text", Default: Literals{"7"}}}
 		c.Queries = []Query{q}
 	})
 	refused(`feeds[0].auth: must be default, open, key, jwt or any`, func(c *Config) { c.Feeds[0].Auth, c.Feeds[0].Params = "", nil })

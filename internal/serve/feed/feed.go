@@ -168,13 +168,17 @@ func (f *Feed) Check(ctx context.Context) error {
 	return f.source.Check(ctx, f.cfg.Window)
 }
 
-// Warm reads the window of a feed without parameters, so that the first request finds it.
-// It does nothing for a feed with parameters.
+// Warm reads the window of requests without parameters, so that the first one finds it. It does
+// nothing for a feed with a parameter that is not optional.
 func (f *Feed) Warm(ctx context.Context) error {
-	if len(f.cfg.Params) > 0 {
-		return nil
+	var args []string
+	for _, p := range f.cfg.Params {
+		if !p.Optional {
+			return nil
+		}
+		args = append(args, p.Default)
 	}
-	w, err := f.window(nil, time.Now())
+	w, err := f.window(args, time.Now())
 	if err != nil {
 		return err
 	}

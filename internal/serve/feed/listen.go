@@ -113,7 +113,7 @@ func (f *Feed) join(args []string, now time.Time) (*window, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(args) > 0 && f.cfg.LiveMax == 0 {
-		return nil, fmt.Errorf("%w: this list sends no events, because it has parameters and its live_max is 0", ErrRequest)
+		return nil, fmt.Errorf("%w: this list sends no events, because it has parameters or filters and its live_max is 0", ErrRequest)
 	}
 	w, ok := (*f.windows.Load())[name]
 	first := !ok || !w.live()

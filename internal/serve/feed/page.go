@@ -20,7 +20,7 @@ import (
 
 // Request asks for one page.
 type Request struct {
-	Args   []string // canonical texts (ParseParam) for Params, in their order
+	Args   []string // arguments (param.Argument) for Params, in their order
 	Before string   // the cursor of the row before the page; "" for none
 	Offset int      // rows skipped from the newest; 0 with Before
 	Limit  int      // rows at most; 0 for the default

@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"spillway/internal/serve/param"
@@ -16,6 +17,36 @@ type Definition struct {
 	SQL    string      // a SELECT without ORDER BY and LIMIT; parameters as :name
 	Key    []KeyColumn // at least one; together unique and NOT NULL
 	Params []Param     // in the order of Range.Args
+
+	RFC3339       bool // timestamps in UTC with Z and a fixed number of digits
+	NumbersAsText bool // decimals and integers of 64 bits as strings
+}
+
+// CheckFilters returns an error if a filter is not one of the output columns.
+func (d *Definition) CheckFilters(columns []string) error {
+	for _, p := range d.Params {
+		if p.Filter && !slices.Contains(columns, p.Name) {
+			return fmt.Errorf("the filter %s is not among the columns that the statement selects", p.Name)
+		}
+	}
+	return nil
+}
+
+// EachFilter calls check with -1, and with the position of each filter in Params, until it
+// returns an error. The error names the filter.
+func (d *Definition) EachFilter(check func(position int) error) error {
+	if err := check(-1); err != nil {
+		return err
+	}
+	for i, p := range d.Params {
+		if !p.Filter {
+			continue
+		}
+		if err := check(i); err != nil {
+			return fmt.Errorf("with the filter %s: %w", p.Name, err)
+		}
+	}
+	return nil
 }
 
 // KeyColumn is one output column of the feed's statement that orders it.
@@ -41,19 +72,9 @@ const (
 	UUID      = param.UUID
 )
 
-// ParseParam checks a text for p and returns its canonical form. Errors wrap ErrRequest and
-// name the parameter.
-func ParseParam(p Param, text string) (string, error) {
-	canonical, err := param.Parse(p, text)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrRequest, err)
-	}
-	return canonical, nil
-}
-
 // Range is a run of rows in the feed's order.
 type Range struct {
-	Args  []string // one canonical text for each of Definition.Params
+	Args  []string // one argument (param.Argument) for each of Definition.Params
 	After Key      // only rows after this key; "": from the first row
 	Until Key      // up to and including this key; "": to the end
 	Skip  int      // rows to skip at the start; keep it small, the database reads them
@@ -73,6 +94,13 @@ type Source interface {
 	// table of more than 10,000 rows would be sorted or scanned, the error names the index
 	// to add. Every error names the feed.
 	Check(ctx context.Context, window int) error
+}
+
+// Described is a source that knows its columns from its check on.
+type Described interface {
+	Source
+	// Columns returns the columns of the rows; nil if they are not known yet.
+	Columns() []Column
 }
 
 // Walk is the result of Source.Keys.

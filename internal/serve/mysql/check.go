@@ -8,11 +8,12 @@ import (
 
 	"spillway/internal/plans"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // Check implements feed.Source. It explains the statement for a window, and the
 // one for the rows after a key that it reads for the purpose. The feed's
-// parameters have made-up values. At first the tables are read in the order in
+// parameters have made-up values. It does so without filters and with each of them. At first the tables are read in the order in
 // which the feed names them; if that is refused, the optimizer may order them.
 // The feed is read in the way that passes.
 //
@@ -34,6 +35,9 @@ func (f *Feed) check(ctx context.Context, window int) error {
 		}
 		f.known.Store(d)
 		ck.columns = d.columns
+		if err := f.def.CheckFilters(d.columns.names); err != nil {
+			return err
+		}
 		ck.check = plans.Check{Key: o.key(f.def), Window: window, Tables: o.tables, Descending: se.Server.DescendingIndexes()}
 		return ck.checkTables(ctx, se, o)
 	})
@@ -101,18 +105,26 @@ func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) err
 // judge explains the feed's statements with the tables in the order named, or in
 // the optimizer's.
 func (ck *checker) judge(ctx context.Context, straight bool) error {
-	r := feed.Range{Args: ck.feed.samples(), Limit: ck.check.Window}
-	if err := ck.judgeRange(ctx, r, straight); err != nil {
-		return err
-	}
-	// The plan is known to be fast now, so reading a row does no harm.
-	ck.feed.optimizer.Store(!straight)
-	walk, err := ck.feed.Keys(ctx, feed.Range{Args: r.Args, Skip: ck.check.Window, Limit: 1}, 1)
-	if err != nil || walk.Count == 0 {
-		return err // there is nothing after the window
-	}
-	r.After = walk.Last
-	return ck.judgeRange(ctx, r, straight)
+	var after feed.Key
+	return ck.feed.def.EachFilter(func(position int) error {
+		r := feed.Range{Args: ck.feed.samples(position), Limit: ck.check.Window}
+		if err := ck.judgeRange(ctx, r, straight); err != nil {
+			return err
+		}
+		if position < 0 {
+			// The plan is known to be fast now, so reading a row does no harm.
+			ck.feed.optimizer.Store(!straight)
+			walk, err := ck.feed.Keys(ctx, feed.Range{Args: r.Args, Skip: ck.check.Window, Limit: 1}, 1)
+			if err != nil {
+				return err
+			}
+			after = walk.Last
+		}
+		if r.After = after; after == "" {
+			return nil // there is nothing after the window
+		}
+		return ck.judgeRange(ctx, r, straight)
+	})
 }
 
 func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) error {
@@ -125,7 +137,7 @@ func (ck *checker) judgeRange(ctx context.Context, r feed.Range, straight bool) 
 		for i, arg := range args {
 			values[i] = arg.Value
 		}
-		rows, rewritten, err := se.explain(ctx, ck.feed.writer(ck.columns).write(shape{after: r.After != "", straight: straight}), values)
+		rows, rewritten, err := se.explain(ctx, ck.feed.writer(ck.columns).write(shape{after: r.After != "", straight: straight, filters: param.Given(ck.feed.def.Params, r.Args)}), values)
 		if err != nil {
 			return err
 		}

@@ -128,7 +128,7 @@ func testTableChanged(t *testing.T, _ *apptest.Server, url string) {
 // A column that shows a parameter has a type that depends on its value.
 func testShownParameter(t *testing.T, _ *apptest.Server, url string) {
 	db := open(t, url, database.Pool{})
-	f, err := db.Feed(feed.Definition{Name: "/test", SQL: "SELECT :s AS s, :i AS id, :t AS at", Key: keyOf("id"), Params: []feed.Param{
+	f, err := db.statement(feed.Definition{Name: "/test", SQL: "SELECT :s AS s, :i AS id, :t AS at", Key: keyOf("id"), Params: []feed.Param{
 		{Name: "s", Type: feed.Text}, {Name: "i", Type: feed.Integer}, {Name: "t", Type: feed.Timestamp},
 	}})
 	if err != nil {

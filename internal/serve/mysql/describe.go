@@ -107,7 +107,7 @@ func (f *Feed) Columns() []feed.Column {
 	var all []feed.Column
 	for i, name := range d.columns.names {
 		isKey := slices.ContainsFunc(d.columns.key, func(k keyColumn) bool { return k.index == i })
-		json := jsonOf(d.columns.types[i], d.subtypes[name])
+		json := formatOf(f.def, metadata{}).jsonOf(d.columns.types[i], d.subtypes[name])
 		zeroDate := strings.HasPrefix(d.columns.types[i], "DATE") || json == feed.JSONTimestamp
 		all = append(all, feed.Column{Name: name, JSON: json, Null: !isKey || zeroDate})
 	}
@@ -117,7 +117,7 @@ func (f *Feed) Columns() []feed.Column {
 // ask reads the feed's columns: their types from an empty result, and the rest from their
 // tables.
 func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, error) {
-	args, err := f.bindParams(f.samples())
+	args, err := f.bindParams(f.samples(-1), nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -18,6 +18,7 @@ import (
 type columns struct {
 	names  []string
 	types  []string // as the driver names them
+	digits []int64  // of the fractions of times; nil if they do not matter
 	prefix [][]byte // the text before each value: {"id": or ,"name":
 	encode []encoder
 	key    []keyColumn
@@ -28,7 +29,7 @@ type columns struct {
 type metadata struct {
 	name             string
 	typ              string
-	precision, scale int64 // of decimals
+	precision, scale int64 // of decimals; scale also of times
 }
 
 // metadataOf reads the columns of a result.
@@ -38,7 +39,7 @@ func metadataOf(rows driver.Rows) []metadata {
 	sized, _ := rows.(driver.RowsColumnTypePrecisionScale)
 	for i, name := range rows.Columns() {
 		m := metadata{name: name, typ: typed.ColumnTypeDatabaseTypeName(i)}
-		if precision, scale, ok := sized.ColumnTypePrecisionScale(i); ok && m.typ == "DECIMAL" {
+		if precision, scale, ok := sized.ColumnTypePrecisionScale(i); ok && (m.typ == "DECIMAL" || isInstant(m.typ)) {
 			m.precision, m.scale = precision, scale
 		}
 		list = append(list, m)
@@ -72,7 +73,10 @@ func newColumns(def feed.Definition, list []metadata, subtypes map[string]subtyp
 		}
 		c.names, c.types = append(c.names, m.name), append(c.types, m.typ)
 		c.prefix = append(c.prefix, append(feed.AppendString(prefix, []byte(m.name)), ':'))
-		c.encode = append(c.encode, encoderOf(m.typ, subtypes[m.name]))
+		c.encode = append(c.encode, formatOf(def, m).encoder(m.typ, subtypes[m.name]))
+		if def.RFC3339 {
+			c.digits = append(c.digits, m.scale)
+		}
 	}
 	for _, column := range def.Key {
 		i, ok := index[column.Name]
@@ -91,7 +95,7 @@ func newColumns(def feed.Definition, list []metadata, subtypes map[string]subtyp
 
 // same reports whether c and other describe the same rows.
 func (c *columns) same(other *columns) bool {
-	return slices.Equal(c.names, other.names) && slices.Equal(c.types, other.types) && slices.Equal(c.key, other.key)
+	return slices.Equal(c.names, other.names) && slices.Equal(c.types, other.types) && slices.Equal(c.digits, other.digits) && slices.Equal(c.key, other.key)
 }
 
 // matches reports whether rows have the columns that c was made for.
@@ -106,7 +110,7 @@ func (c *columns) matches(rows driver.Rows) bool {
 			return false
 		}
 	}
-	return true
+	return c.digits == nil || slices.EqualFunc(metadataOf(rows), c.digits, func(m metadata, digits int64) bool { return m.scale == digits })
 }
 
 // keysOnly returns the columns of the statement that selects the key alone.
@@ -150,9 +154,33 @@ func (c *columns) AppendKey(dst []byte, values []driver.Value) ([]byte, error) {
 	return dst, nil
 }
 
-// encoderOf returns the encoder of a type. Character strings, enumerations, sets and types
+// format says how the values of a column are written.
+type format struct {
+	rfc3339       bool
+	digits        int // of a time's fraction, with rfc3339
+	numbersAsText bool
+}
+
+func formatOf(def feed.Definition, m metadata) format {
+	f := format{rfc3339: def.RFC3339, numbersAsText: def.NumbersAsText}
+	const digitsMax = 6
+	if isInstant(m.typ) && m.scale <= digitsMax { // otherwise the driver has cut the fraction off
+		f.digits = int(m.scale)
+	}
+	return f
+}
+
+func isInstant(typ string) bool { return typ == "DATETIME" || typ == "TIMESTAMP" }
+
+// encoder returns the encoder of a type. Character strings, enumerations, sets and types
 // without an encoder become strings.
-func encoderOf(typ string, f subtype) encoder {
+func (o format) encoder(typ string, f subtype) encoder {
+	switch {
+	case o.numbersAsText && (typ == "BIGINT" || typ == "UNSIGNED BIGINT" || typ == "DECIMAL"):
+		return func(dst []byte, value driver.Value) []byte { return append(appendNumber(append(dst, '"'), value), '"') }
+	case o.rfc3339 && isInstant(typ):
+		return o.appendTime
+	}
 	switch typ {
 	case "TINYINT", "UNSIGNED TINYINT":
 		if f == boolean {
@@ -183,8 +211,15 @@ func encoderOf(typ string, f subtype) encoder {
 	return func(dst []byte, value driver.Value) []byte { return feed.AppendString(dst, bytesOf(value)) }
 }
 
-// jsonOf returns the JSON type of what encoderOf's encoder writes.
-func jsonOf(typ string, f subtype) feed.JSONType {
+// jsonOf returns the JSON type of what the encoder of a type writes. With rfc3339, dates that
+// have some zero parts are strings too.
+func (o format) jsonOf(typ string, f subtype) feed.JSONType {
+	switch {
+	case o.numbersAsText && (typ == "BIGINT" || typ == "UNSIGNED BIGINT" || typ == "DECIMAL"):
+		return feed.JSONString
+	case o.rfc3339 && isInstant(typ):
+		return feed.JSONTimestamp
+	}
 	switch typ {
 	case "TINYINT", "UNSIGNED TINYINT":
 		if f == boolean {
@@ -273,6 +308,15 @@ func appendTime(dst []byte, value driver.Value) []byte {
 		return append(dst, "null"...)
 	}
 	return appendQuoted(dst, trimFraction(text))
+}
+
+// appendTime appends a DATETIME or a TIMESTAMP as RFC 3339. The zero date becomes null, and a
+// date with some zero parts is unchanged.
+func (o format) appendTime(dst []byte, value driver.Value) []byte {
+	if done, ok := feed.AppendTime(dst, bytesOf(value), o.digits); ok {
+		return done
+	}
+	return appendTime(dst, value)
 }
 
 // appendInstant appends a TIMESTAMP as RFC 3339. The session is in UTC.

@@ -81,11 +81,53 @@ func TestTypes(t *testing.T) {
 			t.Errorf("%s %s: got %s, want %s", test.column, test.literal, got, want)
 		}
 	}
+	testFormats(t, db, url)
 	// What comes out of a view or is computed.
 	mustExecute(t, url, "CREATE VIEW shown AS SELECT a.id AS `the ``id``, \"s\"`, a.v AS flag, b.v AS doc FROM t1 a JOIN t42 b ON a.id = b.id")
 	got := readAll(t, mustFeed(t, db, "SELECT *, 1 AS one, NULL AS nothing, 'a' AS `a, b` FROM shown", "the `id`, \"s\""), feed.Range{Limit: 5})
 	if want := `{"the ` + "`id`" + `, \"s\"":1,"flag":true,"doc":{"b": 1, "a": [1.50, "é\n"]},"one":1,"nothing":null,"a, b":"a"}`; got != want {
 		t.Errorf("view: got %s, want %s", got, want)
+	}
+}
+
+// testFormats reads timestamps as RFC 3339 and large numbers as text.
+func testFormats(t *testing.T, db *DB, url string) {
+	def := feed.Definition{Name: "/formats", SQL: "SELECT id, v, -v AS computed FROM formats", Key: keyOf("id"), RFC3339: true, NumbersAsText: true}
+	exact, err := db.statement(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	def.SQL = "SELECT id, v FROM formats"
+	times, err := db.statement(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, test := range []struct{ column, literal, want string }{
+		{"bigint", "7", `"7","computed":"-7"`},
+		{"bigint unsigned", "0", `"0","computed":"0"`},
+		{"decimal(6,3) zerofill", "1.5", `"1.500","computed":"-1.500"`},
+		{"smallint unsigned", "7", `7,"computed":-7`},
+		{"int", "7", `7,"computed":"-7"`},
+		{"double", "7.5", `7.5,"computed":-7.5`},
+		{"bit(64)", "b'101'", "5"},
+		{"datetime", "'2016-12-01 23:59:57'", `"2016-12-01T23:59:57Z"`},
+		{"datetime(3)", "'2016-12-01 23:59:57'", `"2016-12-01T23:59:57.000Z"`},
+		{"datetime(6)", "'2016-12-01 23:59:57.12'", `"2016-12-01T23:59:57.120000Z"`},
+		{"timestamp(1) NULL", "'2016-12-01 23:59:57.1'", `"2016-12-01T23:59:57.1Z"`},
+		{"timestamp(2) NULL", "'0000-00-00 00:00:00'", "null"},
+		{"datetime(2)", "'2016-12-00 00:00:00.5'", `"2016-12-00 00:00:00.5"`},
+		{"date", "'2016-12-01'", `"2016-12-01"`},
+		{"time(3)", "'23:59:57.5'", `"23:59:57.5"`},
+	} {
+		mustExecute(t, url, "SET sql_mode = 'NO_BACKSLASH_ESCAPES'", "DROP TABLE IF EXISTS formats",
+			"CREATE TABLE formats (id int PRIMARY KEY, v "+test.column+")", fmt.Sprintf("INSERT INTO formats VALUES (%d, %s)", i, test.literal))
+		source := times
+		if strings.Contains(test.want, "computed") {
+			source = exact
+		}
+		if got, want := readAll(t, source, feed.Range{Limit: 5}), fmt.Sprintf(`{"id":%d,"v":%s}`, i, test.want); got != want {
+			t.Errorf("%s %s: got %s, want %s", test.column, test.literal, got, want)
+		}
 	}
 }
 

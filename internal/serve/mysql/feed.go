@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -37,19 +38,22 @@ var errOutdated = errors.New("the columns changed")
 // Feed returns the source of the feed that def describes. Mistakes that only the database
 // can find are errors of Read and Check.
 //
-// Text and UUIDs are bound as strings, integers and reals as numbers, booleans as 0 or 1,
-// and timestamps as DATETIME in UTC. A backslash in the statement's strings is a
-// character.
-func (db *DB) Feed(def feed.Definition) (*Feed, error) {
+// A list becomes placeholders, as in Query. Text and UUIDs are bound as strings, integers and
+// reals as numbers, booleans as 0 or 1, and timestamps as DATETIME in UTC. A backslash in the
+// statement's strings is a character.
+func (db *DB) Feed(def feed.Definition) (*Expanded, error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
 	}
-	f, err := db.statement(def)
+	e, err := feed.Expand(def, plans.MySQL, db.statement)
 	if err != nil {
-		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
+		return nil, err
 	}
-	return f, nil
+	return &Expanded{e}, nil
 }
+
+// Expanded is a feed with lists of any length.
+type Expanded struct{ *feed.Expanded[*Feed] }
 
 // statement reads a definition's SELECT. The definition may lack a key.
 func (db *DB) statement(def feed.Definition) (*Feed, error) {
@@ -64,12 +68,17 @@ func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	f.body = parsed.Render(func(name string) string {
 		i := param.Index(def.Params, name)
 		f.uses = append(f.uses, i)
-		if def.Params[i].Type == feed.Timestamp {
-			return "CAST(? AS DATETIME(6))"
-		}
-		return "?"
+		return placeholder(def.Params[i])
 	})
 	return f, nil
+}
+
+// placeholder stands for the value of a parameter.
+func placeholder(p feed.Param) string {
+	if p.Type == feed.Timestamp {
+		return "CAST(? AS DATETIME(6))"
+	}
+	return "?"
 }
 
 // Read implements feed.Source. An error leaves rows unchanged.
@@ -103,7 +112,7 @@ func (f *Feed) runOnce(ctx context.Context, r feed.Range, keysOnly, adapt bool, 
 	if err != nil {
 		return err
 	}
-	s := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !f.optimizer.Load()}
+	s := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, straight: !f.optimizer.Load(), filters: param.Given(f.def.Params, r.Args)}
 	read := f.reading(d, keysOnly, adapt)
 	return f.db.query(ctx, &statement{sql: f.writer(d.columns).write(s), columns: read}, args, to)
 }
@@ -163,7 +172,7 @@ func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) 
 	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
 		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
 	}
-	args, err := f.bindParams(r.Args)
+	args, err := f.bindParams(r.Args, param.Given(f.def.Params, r.Args))
 	if err != nil {
 		return nil, err
 	}
@@ -186,13 +195,14 @@ func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) 
 	return namedValues(append(args, int64(r.Limit), int64(r.Skip))), nil
 }
 
-// bindParams returns the values for the parameters of the feed's own statement.
-func (f *Feed) bindParams(texts []string) ([]any, error) {
+// bindParams returns the values for the parameters of the feed's own statement, and for the
+// filters at some positions.
+func (f *Feed) bindParams(texts []string, filters []int) ([]any, error) {
 	if len(texts) != len(f.def.Params) {
 		return nil, fmt.Errorf("%d arguments for %d parameters", len(texts), len(f.def.Params))
 	}
 	args := make([]any, 0, len(f.uses)+4*len(f.def.Key)+2)
-	for _, i := range f.uses {
+	for _, i := range slices.Concat(f.uses, filters) {
 		value, err := bindParam(f.def.Params[i].Type, texts[i])
 		if err != nil {
 			return nil, fmt.Errorf("parameter %s: %w", f.def.Params[i].Name, err)
@@ -234,11 +244,15 @@ func sampleOf(kind feed.ParamType) string {
 	return "a"
 }
 
-// samples returns sample values for the feed's parameters.
-func (f *Feed) samples() []string {
+// samples returns sample values for the feed's parameters. Of the filters, only the one at a
+// position has one.
+func (f *Feed) samples(filter int) []string {
 	texts := make([]string, len(f.def.Params))
 	for i, p := range f.def.Params {
 		texts[i] = sampleOf(p.Type)
+		if p.Filter && i != filter {
+			texts[i] = param.Absent
+		}
 	}
 	return texts
 }

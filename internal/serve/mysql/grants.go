@@ -148,6 +148,9 @@ func (f *Feed) Grants(ctx context.Context) ([]database.Grant, error) {
 	return grants, nil
 }
 
+// Grants returns what reading the feed needs.
+func (e *Expanded) Grants(ctx context.Context) ([]database.Grant, error) { return e.One.Grants(ctx) }
+
 // Grants returns what the query needs.
 func (q *Query) Grants(ctx context.Context) ([]database.Grant, error) {
 	return q.expansions[0].Grants(ctx)

@@ -85,7 +85,7 @@ func newInjection(t testing.TB, url string) injection {
 	t.Helper()
 	mustExecute(t, url, "CREATE TABLE secrets (id bigint NOT NULL PRIMARY KEY, v longblob NOT NULL)")
 	db := open(t, url, database.Pool{})
-	f, err := db.Feed(feed.Definition{
+	f, err := db.statement(feed.Definition{
 		Name:   "/secrets",
 		SQL:    "SELECT id, HEX(v) AS stored, HEX(:v) AS bound FROM secrets WHERE v = :v OR :v IS NULL",
 		Key:    keyOf("id"),

@@ -145,7 +145,7 @@ func keyOf(columns ...string) []feed.KeyColumn {
 
 func mustFeed(t testing.TB, db *DB, sql string, key ...string) *Feed {
 	t.Helper()
-	source, err := db.Feed(feed.Definition{Name: "/test", SQL: sql, Key: keyOf(key...)})
+	source, err := db.statement(feed.Definition{Name: "/test", SQL: sql, Key: keyOf(key...)})
 	if err != nil {
 		t.Fatal(err)
 	}

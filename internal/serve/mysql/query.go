@@ -33,7 +33,7 @@ func (db *DB) Query(def query.Definition) (*Query, error) {
 	}
 	q := &Query{def: def}
 	for _, e := range expansions {
-		f, err := db.statement(feed.Definition{Name: def.Name, SQL: e.SQL, Params: e.Params})
+		f, err := db.statement(feed.Definition{Name: def.Name, SQL: e.SQL, Params: e.Params, RFC3339: def.RFC3339, NumbersAsText: def.NumbersAsText})
 		if err != nil {
 			return nil, fmt.Errorf("query %s: %w", def.Name, err)
 		}
@@ -64,7 +64,7 @@ func (f *Feed) runQuery(ctx context.Context, args []string, adapt bool, to feed.
 	if err != nil {
 		return err
 	}
-	values, err := f.bindParams(args)
+	values, err := f.bindParams(args, nil)
 	if err != nil {
 		return err
 	}

@@ -25,9 +25,10 @@ type shape struct {
 	after, until bool
 	keysOnly     bool
 	straight     bool
+	filters      []int // positions in Definition.Params
 }
 
-// writer writes the statement of one shape. Its parameters are those of the feed, of
+// writer writes the statement of one shape. Its parameters are those of the feed, of filters, of
 // After, of Until, the limit and the offset.
 type writer struct {
 	def  feed.Definition
@@ -44,6 +45,10 @@ func (w writer) write(s shape) string {
 		selected = "STRAIGHT_JOIN " + selected
 	}
 	var where []string
+	for _, i := range s.filters {
+		p := w.def.Params[i]
+		where = append(where, quoteName(p.Name)+" = "+placeholder(p))
+	}
 	if s.after {
 		where = append(where, w.bound(false))
 	}

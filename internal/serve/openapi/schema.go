@@ -31,10 +31,14 @@ func parameters(params []param.Param) []object {
 		if p.ListMax > 0 {
 			schema = object{"type": "array", "items": schema, "minItems": 1, "maxItems": p.ListMax}
 		}
-		if p.Optional {
+		note := parameterNote(p.Type)
+		switch {
+		case p.Filter:
+			note = strings.TrimSuffix("Only rows whose column has this value. "+note, ". ")
+		case p.Optional:
 			schema["default"] = parameterDefault(p)
 		}
-		all = append(all, queryParameter(p.Name, parameterNote(p.Type), !p.Optional, schema))
+		all = append(all, queryParameter(p.Name, note, !p.Optional, schema))
 	}
 	return all
 }
@@ -169,15 +173,20 @@ func fieldSchema(c stream.Column) object {
 	types := []string{"string"}
 	switch c.Type {
 	case stream.Integer:
-		schema, types = integerSchema(), []string{"integer"}
+		schema, types = integerSchema(), []string{"integer", "string"}
+		schema["pattern"] = `^-?(0|[1-9][0-9]{0,18})$`
 	case stream.Real:
-		schema, types = object{"format": "double"}, []string{"number"}
+		schema, types = object{"format": "double", "pattern": `^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`}, []string{"number", "string"}
 	case stream.Decimal:
 		schema, types = object{"pattern": `^-?[0-9]{1,1000}$|^-?[0-9]{1,500}[.][0-9]{1,500}$`}, []string{"number", "string"}
 	case stream.Boolean:
 		schema, types = object{}, []string{"boolean"}
 	case stream.Timestamp:
 		schema = object{"format": "date-time"}
+		if c.Format == stream.UnixMS {
+			schema["minimum"], schema["maximum"] = stream.MillisecondsMin, stream.MillisecondsMax
+			types = []string{"integer", "string"}
+		}
 	case stream.UUID:
 		schema = object{"format": "uuid"}
 	case stream.Text:
@@ -225,6 +234,9 @@ func describeField(c stream.Column, schema object) object {
 	}
 	if c.Type == stream.JSON && c.MaxLength > 0 {
 		notes = append(notes, fmt.Sprintf("At most %d bytes.", c.MaxLength))
+	}
+	if c.Format == stream.UnixMS {
+		notes = append(notes, "Integers are milliseconds since 1970.")
 	}
 	if len(notes) > 0 {
 		schema["description"] = strings.Join(notes, " ")

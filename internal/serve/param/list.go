@@ -89,6 +89,10 @@ func expand(s plans.Statement, params []Param, width int) Expansion {
 	e := Expansion{}
 	placeholders := make(map[string]string)
 	for _, p := range params {
+		if p.Filter {
+			e.Params = append(e.Params, p)
+			continue
+		}
 		if p.ListMax == 0 {
 			placeholders[p.Name] = ":" + p.Name
 			e.Params = append(e.Params, Param{Name: p.Name, Type: p.Type})

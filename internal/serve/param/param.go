@@ -30,6 +30,27 @@ type Param struct {
 	ListMax  int    // at least 1: a list of 1 to this many values; 0: one value
 	Optional bool   // a request may lack it; its argument then is Default
 	Default  string // as Argument returns it
+	Filter   bool   // no parameter of the statement; see Filter
+}
+
+// Absent is the argument of a filter that a request lacks. No text has it.
+const Absent = "\x00"
+
+// Filter returns the parameter of a condition that a request may add: the output column of its
+// name has the argument.
+func Filter(column string, t Type) Param {
+	return Param{Name: column, Type: t, Optional: true, Default: Absent, Filter: true}
+}
+
+// Given returns the positions of the filters that have an argument other than Absent.
+func Given(params []Param, args []string) []int {
+	var given []int
+	for i, p := range params {
+		if p.Filter && i < len(args) && args[i] != Absent {
+			given = append(given, i)
+		}
+	}
+	return given
 }
 
 // Match checks that params declares the parameters that a statement uses, and no
@@ -40,7 +61,7 @@ func Match(s plans.Statement, params []Param) error {
 		if p.Type.describe() == "" {
 			return fmt.Errorf("parameter %s: unknown type %q", p.Name, p.Type)
 		}
-		if !slices.Contains(names, p.Name) {
+		if !p.Filter && !slices.Contains(names, p.Name) {
 			return fmt.Errorf("the statement does not use the parameter :%s", p.Name)
 		}
 	}
@@ -52,9 +73,9 @@ func Match(s plans.Statement, params []Param) error {
 	return nil
 }
 
-// Index returns the position of the parameter with a name, -1 if there is none.
+// Index returns the position of the statement's parameter with a name, -1 if there is none.
 func Index(params []Param, name string) int {
-	return slices.IndexFunc(params, func(p Param) bool { return p.Name == name })
+	return slices.IndexFunc(params, func(p Param) bool { return p.Name == name && !p.Filter })
 }
 
 // Type says how a request's text for a parameter is checked and passed.

@@ -1,8 +1,11 @@
 package param
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"spillway/internal/plans"
 )
 
 func TestParse(t *testing.T) {
@@ -55,5 +58,42 @@ func TestParseErrors(t *testing.T) {
 		if got, err := Parse(Param{Name: "p", Type: c.typ}, c.in); err == nil || !strings.Contains(err.Error(), "p ") {
 			t.Errorf("Parse(%s, %q) = %q, %v; want an error that names p", c.typ, c.in, got, err)
 		}
+	}
+}
+
+func TestFilter(t *testing.T) {
+	params := []Param{{Name: "a", Type: Text}, Filter("b", Text), Filter("c", Integer)}
+	for _, test := range []struct {
+		texts [][]string // of a, b and c
+		given []int
+	}{
+		{[][]string{{""}, nil, nil}, nil},
+		{[][]string{{"x"}, {""}, nil}, []int{1}},
+		{[][]string{{"x"}, {"y"}, {"7"}}, []int{1, 2}},
+	} {
+		var args []string
+		for i, p := range params {
+			arg, err := Argument(p, test.texts[i]...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, arg)
+		}
+		if got := Given(params, args); !slices.Equal(got, test.given) {
+			t.Errorf("%q: filters %v, want %v", test.texts, got, test.given)
+		}
+	}
+	if _, err := Argument(params[1], Absent); err == nil {
+		t.Error("a request can give the argument of an absent filter")
+	}
+	if _, err := Argument(params[2], ""); err == nil {
+		t.Error("an empty text is a number")
+	}
+	s, err := plans.ParseStatement("SELECT :a, :b", plans.SQLite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Match(s, params); err == nil || !strings.Contains(err.Error(), ":b has no type") {
+		t.Errorf("a parameter that is only a filter: %v", err)
 	}
 }

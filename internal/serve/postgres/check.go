@@ -15,8 +15,8 @@ import (
 const explainName = "spillway_explain"
 
 // Check implements feed.Source. It explains the statement for a window and the
-// one for the rows after a key, as they are planned for unknown parameters. It
-// also returns an error if a key column's table lets it be NULL, and logs a
+// one for the rows after a key, as they are planned for unknown parameters. It does
+// so without filters and with each of them. It also returns an error if a key column's table lets it be NULL, and logs a
 // warning if no unique index covers the key.
 func (f *Feed) Check(ctx context.Context, window int) error {
 	if err := f.check(ctx, window); err != nil {
@@ -36,7 +36,7 @@ func (f *Feed) check(ctx context.Context, window int) error {
 	conn := pooled.Conn().PgConn()
 	description, err := f.describe(limited, conn)
 	if err != nil {
-		return err
+		return adviseArray(f.def.Params, err)
 	}
 	c, err := newColumns(f.def, description.Fields)
 	if err != nil {
@@ -52,7 +52,10 @@ func (f *Feed) check(ctx context.Context, window int) error {
 	if check.Key, err = f.readKey(check.Catalog, c); err != nil {
 		return err
 	}
-	for _, s := range []shape{{rows: powerOfTwo(window)}, {rows: powerOfTwo(window), after: true}} {
+	if err := f.def.CheckFilters(c.names()); err != nil {
+		return err
+	}
+	explained := func(s shape) error {
 		w := f.writer()
 		text := w.write(s)
 		plan, err := explain(limited, conn, text, w.parameters())
@@ -60,11 +63,19 @@ func (f *Feed) check(ctx context.Context, window int) error {
 			return err
 		}
 		check.Window = s.rows
-		if err := check.Judge(plan); err != nil {
+		return check.Judge(plan)
+	}
+	return f.def.EachFilter(func(position int) error {
+		s := shape{rows: powerOfTwo(window)}
+		if position >= 0 {
+			s.filters = 1 << position
+		}
+		if err := explained(s); err != nil {
 			return err
 		}
-	}
-	return nil
+		s.after = true
+		return explained(s)
+	})
 }
 
 // readKey looks up the tables of the key's columns. It checks that the columns are NOT

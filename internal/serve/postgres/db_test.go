@@ -50,7 +50,7 @@ func testReadsNoMore(t *testing.T, pg *apptest.PostgresServer) {
 	db := open(t, url, database.Pool{})
 	source := mustFeed(t, db, "SELECT id FROM items", "id")
 	r := feed.Range{After: feed.Key(feed.AppendKey(nil, feed.KeyInteger, []byte("15000"))), Skip: 3, Limit: 17}
-	sql := source.statement(shapeOf(r, false)).sql
+	sql := source.statement(source.shape(r, false)).sql
 	if !strings.Contains(sql, "LIMIT 32)") {
 		t.Fatalf("statement: %s", sql)
 	}

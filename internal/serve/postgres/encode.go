@@ -18,6 +18,7 @@ type columns struct {
 	fields []pgconn.FieldDescription
 	prefix [][]byte // the text before each value: {"id": or ,"name":
 	encode []encoder
+	json   []feed.JSONType
 	key    []keyColumn
 }
 
@@ -48,7 +49,8 @@ func newColumns(def feed.Definition, fields []pgconn.FieldDescription) (*columns
 		}
 		prefix = append(feed.AppendString(prefix, []byte(field.Name)), ':')
 		c.prefix = append(c.prefix, prefix)
-		c.encode = append(c.encode, encoderOf(field.DataTypeOID))
+		format := formatOf(def, field.TypeModifier)
+		c.encode, c.json = append(c.encode, format.encoder(field.DataTypeOID)), append(c.json, format.jsonOf(field.DataTypeOID))
 	}
 	for _, column := range def.Key {
 		i, ok := index[column.Name]
@@ -66,11 +68,20 @@ func (c *columns) matches(fields []pgconn.FieldDescription) bool {
 		return false
 	}
 	for i, field := range fields {
-		if field.DataTypeOID != c.fields[i].DataTypeOID || field.Name != c.fields[i].Name {
+		if of := c.fields[i]; field.DataTypeOID != of.DataTypeOID || field.TypeModifier != of.TypeModifier || field.Name != of.Name {
 			return false
 		}
 	}
 	return true
+}
+
+// names returns the names of the columns.
+func (c *columns) names() []string {
+	names := make([]string, len(c.fields))
+	for i, field := range c.fields {
+		names[i] = field.Name
+	}
+	return names
 }
 
 // AppendObject appends a row as a JSON object.
@@ -106,9 +117,32 @@ func keyKindOf(oid uint32) feed.KeyKind {
 	return feed.KeyText
 }
 
-// encoderOf returns the encoder of a type. Types without an encoder, such as enumerations,
+// format says how the values of a column are written.
+type format struct {
+	rfc3339       bool
+	digits        int // of a timestamp's fraction, with rfc3339
+	numbersAsText bool
+}
+
+// formatOf returns the format of a column with a type's modifier.
+func formatOf(def feed.Definition, modifier int32) format {
+	const digitsMax = 6 // without a modifier
+	f := format{rfc3339: def.RFC3339, digits: digitsMax, numbersAsText: def.NumbersAsText}
+	if modifier >= 0 && modifier <= digitsMax {
+		f.digits = int(modifier)
+	}
+	return f
+}
+
+// encoder returns the encoder of a type. Types without an encoder, such as enumerations,
 // composites and ranges, become strings.
-func encoderOf(oid uint32) encoder {
+func (f format) encoder(oid uint32) encoder {
+	switch {
+	case f.numbersAsText && (oid == pgtype.Int8OID || oid == pgtype.NumericOID):
+		return appendPlain
+	case f.rfc3339 && (oid == pgtype.TimestampOID || oid == pgtype.TimestamptzOID):
+		return f.appendTime
+	}
 	switch oid {
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.JSONOID, pgtype.JSONBOID:
 		return appendRaw
@@ -124,7 +158,7 @@ func encoderOf(oid uint32) encoder {
 		return appendBytea
 	}
 	if element, ok := elementOf(oid); ok {
-		encode := encoderOf(element)
+		encode := f.encoder(element)
 		return func(dst, text []byte) []byte { return appendArray(dst, text, encode) }
 	}
 	return feed.AppendString
@@ -138,14 +172,20 @@ func (c *columns) described() []feed.Column {
 	var all []feed.Column
 	for i, field := range c.fields {
 		isKey := slices.ContainsFunc(c.key, func(k keyColumn) bool { return k.index == i })
-		all = append(all, feed.Column{Name: field.Name, JSON: jsonOf(field.DataTypeOID), Null: !isKey})
+		all = append(all, feed.Column{Name: field.Name, JSON: c.json[i], Null: !isKey})
 	}
 	return all
 }
 
-// jsonOf returns the JSON type of what encoderOf's encoder writes. Dates and times that a
+// jsonOf returns the JSON type of what the encoder of a type writes. Dates and times that a
 // standard format lacks (infinity, years BC) are strings too.
-func jsonOf(oid uint32) feed.JSONType {
+func (f format) jsonOf(oid uint32) feed.JSONType {
+	switch {
+	case f.numbersAsText && (oid == pgtype.Int8OID || oid == pgtype.NumericOID):
+		return feed.JSONString
+	case f.rfc3339 && oid == pgtype.TimestampOID:
+		return feed.JSONTimestamp
+	}
 	switch oid {
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID:
 		return feed.JSONInteger
@@ -209,6 +249,15 @@ func appendTimestampTZ(dst, text []byte) []byte {
 	dst = append(dst, 'T')
 	dst = append(dst, instant[space+1:]...)
 	return append(dst, 'Z', '"')
+}
+
+// appendTime appends a timestamp as RFC 3339. Text that has no such form (infinity, years BC or
+// beyond 9999) is unchanged.
+func (f format) appendTime(dst, text []byte) []byte {
+	if done, ok := feed.AppendTime(dst, text, f.digits); ok {
+		return done
+	}
+	return appendPlain(dst, text)
 }
 
 // appendBytea appends bytes as base64. text is in PostgreSQL's hex format, or in the older

@@ -3,12 +3,14 @@ package postgres
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/query"
 )
 
 // testTypes reads values of the types that PostgreSQL alone has.
@@ -73,12 +75,86 @@ func testTypes(t *testing.T, pg *apptest.PostgresServer) {
 	for _, test := range tests {
 		check(test.expression, test.want)
 	}
+	testFormats(t, db)
+	testSharedText(t, url)
 
 	mustExecute(t, url, "ALTER ROLE postgres SET bytea_output = escape")
 	defer mustExecute(t, url, "ALTER ROLE postgres RESET bytea_output")
 	db = open(t, url, database.Pool{})
 	check(`'\x00ff5c78415c5c'::bytea`, `"AP9ceEFcXA=="`)
 	check(`'\x5c7830'::bytea`, `"XHgw"`)
+}
+
+// testFormats reads timestamps as RFC 3339 and large numbers as text.
+func testFormats(t *testing.T, db *DB) {
+	for _, test := range []struct{ expression, want string }{
+		{`'2016-12-01 23:59:57'::timestamp`, `"2016-12-01T23:59:57.000000Z"`},
+		{`'2016-12-01 23:59:57.1'::timestamp(3)`, `"2016-12-01T23:59:57.100Z"`},
+		{`'2016-12-01 23:59:57+01'::timestamptz`, `"2016-12-01T22:59:57.000000Z"`},
+		{`'2016-12-01 23:59:57.9+01'::timestamptz(0)`, `"2016-12-01T22:59:58Z"`},
+		{`'infinity'::timestamp`, `"infinity"`},
+		{`'-infinity'::timestamptz`, `"-infinity"`},
+		{`'0044-03-15 12:00:00+00 BC'::timestamptz`, `"0044-03-15 12:00:00+00 BC"`},
+		{`'12016-12-01 23:59:57'::timestamp`, `"12016-12-01 23:59:57"`},
+		{`'{2016-12-01 23:59:57.5,NULL,infinity}'::timestamp(3)[]`, `["2016-12-01T23:59:57.500Z",null,"infinity"]`},
+		{`'2016-12-01'::date`, `"2016-12-01"`},
+		{`'23:59:57.25'::time`, `"23:59:57.25"`},
+		{`7::bigint`, `"7"`},
+		{`7::int`, `7`},
+		{`7::smallint`, `7`},
+		{`7.5::float8`, `7.5`},
+		{`4294967295::oid`, `4294967295`},
+		{`0.10::numeric`, `"0.10"`},
+		{`'NaN'::numeric`, `"NaN"`},
+		{`ARRAY[1.50, NULL]::numeric[]`, `["1.50",null]`},
+		{`'{5,6}'::bigint[]`, `["5","6"]`},
+		{`sum(7::int)`, `"7"`},
+	} {
+		source, err := db.Feed(feed.Definition{Name: "/test", SQL: "SELECT 1 AS id, " + test.expression + " AS v", Key: keyOf("id"), RFC3339: true, NumbersAsText: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rows feed.Rows
+		if err := source.Read(t.Context(), feed.Range{Limit: 1}, &rows); err != nil {
+			t.Fatal(err)
+		}
+		if want := `{"id":1,"v":` + test.want + `}`; string(rows.Data) != want {
+			t.Errorf("%s: got %s, want %s", test.expression, rows.Data, want)
+		}
+	}
+}
+
+// testSharedText reads one statement in two formats over one connection.
+func testSharedText(t *testing.T, url string) {
+	db := open(t, url, database.Pool{Max: 1})
+	def := feed.Definition{Name: "/test", SQL: "SELECT 7::bigint AS id, '2016-12-01 23:59:57'::timestamp(0) AS at", Key: keyOf("id")}
+	for _, test := range []struct {
+		rfc3339, text bool
+		want          string
+	}{
+		{false, false, `{"id":7,"at":"2016-12-01 23:59:57"}`},
+		{true, false, `{"id":7,"at":"2016-12-01T23:59:57Z"}`},
+		{false, true, `{"id":"7","at":"2016-12-01 23:59:57"}`},
+		{true, true, `{"id":"7","at":"2016-12-01T23:59:57Z"}`},
+	} {
+		def.RFC3339, def.NumbersAsText = test.rfc3339, test.text
+		f, err := db.Feed(def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := db.Query(query.Definition{Name: "/test", SQL: def.SQL, RFC3339: test.rfc3339, NumbersAsText: test.text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rows feed.Rows
+		var answer query.Rows
+		if err := errors.Join(f.Read(t.Context(), feed.Range{Limit: 1}, &rows), q.Run(t.Context(), nil, query.Limit{Rows: 1, Bytes: 1000}, &answer)); err != nil {
+			t.Fatal(err)
+		}
+		if string(rows.Data) != test.want || string(answer.Data) != test.want {
+			t.Errorf("feed %s, query %s, want %s", rows.Data, answer.Data, test.want)
+		}
+	}
 }
 
 func TestAppendArrayMalformed(t *testing.T) {

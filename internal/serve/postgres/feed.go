@@ -26,7 +26,7 @@ type Feed struct {
 	known atomic.Pointer[columns] // of the rows; nil before the first check or read
 
 	mu         sync.Mutex
-	statements map[shape]*statement // at most a few dozen, because shape.rows is a power of two
+	statements map[shape]*statement // at most a few dozen per combination of filters, because shape.rows is a power of two
 }
 
 var _ feed.Source = (*Feed)(nil)
@@ -34,7 +34,8 @@ var _ feed.Source = (*Feed)(nil)
 // Feed returns the source of the feed that def describes. Mistakes that only the database
 // can find are errors of Read and Check.
 //
-// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid.
+// Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid, lists
+// as arrays of these, and filters as the type of their column.
 func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)
@@ -57,7 +58,7 @@ func numbered(sql string, params []feed.Param) (string, error) {
 	}
 	return parsed.Render(func(name string) string {
 		i := param.Index(params, name)
-		return fmt.Sprintf("$%d::%s", i+1, castOf(params[i]))
+		return fmt.Sprintf("$%d::%s", i+1, castOf(params[i])) // filters are behind the statement's parameters
 	}), nil
 }
 
@@ -76,7 +77,7 @@ func (f *Feed) run(ctx context.Context, r feed.Range, keysOnly bool, to feed.Row
 	if err != nil {
 		return err
 	}
-	err = f.db.query(ctx, f.statement(shapeOf(r, keysOnly)), args, to)
+	err = f.db.query(ctx, f.statement(f.shape(r, keysOnly)), args, to)
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return err
@@ -108,15 +109,12 @@ func valueError(params []feed.Param, err error) error {
 
 // arguments returns the statement's parameters in the order of writer.write.
 func (f *Feed) arguments(r feed.Range) ([][]byte, error) {
-	if len(r.Args) != len(f.def.Params) {
-		return nil, fmt.Errorf("%d arguments for %d parameters", len(r.Args), len(f.def.Params))
-	}
 	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
 		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
 	}
-	args := make([][]byte, 0, len(r.Args)+2*len(f.def.Key)+2)
-	for _, arg := range r.Args {
-		args = append(args, []byte(arg))
+	args, err := bound(f.def.Params, r.Args)
+	if err != nil {
+		return nil, err
 	}
 	for _, key := range []feed.Key{r.After, r.Until} {
 		if key == "" {
@@ -133,9 +131,7 @@ func (f *Feed) arguments(r feed.Range) ([][]byte, error) {
 	return append(args, strconv.AppendInt(nil, int64(r.Limit), 10), strconv.AppendInt(nil, int64(r.Skip), 10)), nil
 }
 
-func (f *Feed) writer() *writer {
-	return &writer{def: f.def, body: f.body, used: len(f.def.Params)}
-}
+func (f *Feed) writer() *writer { return &writer{def: f.def, body: f.body} }
 
 func (f *Feed) statement(s shape) *statement {
 	f.mu.Lock()
@@ -144,13 +140,11 @@ func (f *Feed) statement(s shape) *statement {
 		return st
 	}
 	w := f.writer()
-	st := newStatement(w.write(s), func(fields []pgconn.FieldDescription) (*columns, error) {
-		c, err := newColumns(f.def, fields)
-		if err == nil && !s.keysOnly {
-			f.known.Store(c)
-		}
-		return c, err
-	})
+	known := &f.known
+	if s.keysOnly {
+		known = nil
+	}
+	st := readStatement(f.def, w.write(s), known)
 	f.statements[s] = st
 	return st
 }

@@ -33,14 +33,9 @@ func (db *DB) Query(def query.Definition) (*Query, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}
+	as := feed.Definition{RFC3339: def.RFC3339, NumbersAsText: def.NumbersAsText}
 	q := &Query{db: db, def: def}
-	q.statement = newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
-		c, err := newColumns(feed.Definition{}, fields)
-		if err == nil {
-			q.known.Store(c)
-		}
-		return c, err
-	})
+	q.statement = readStatement(as, sql, &q.known)
 	return q, nil
 }
 
@@ -49,26 +44,37 @@ func (q *Query) Columns() []feed.Column { return q.known.Load().described() }
 
 // Run implements query.Source.
 func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows *query.Rows) error {
-	if len(args) != len(q.def.Params) {
-		return fmt.Errorf("%d arguments for %d parameters", len(args), len(q.def.Params))
+	values, err := bound(q.def.Params, args)
+	if err != nil {
+		return err
 	}
-	values := make([][]byte, 0, len(args))
-	for i, arg := range args {
-		if q.def.Params[i].ListMax == 0 {
-			values = append(values, []byte(arg))
-			continue
-		}
-		list, err := param.Values(arg)
-		if err != nil {
-			return fmt.Errorf("parameter %s: %w", q.def.Params[i].Name, err)
-		}
-		values = append(values, arrayOf(list))
-	}
-	err := q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
+	err = q.db.query(ctx, q.statement, values, &queryRows{rows: rows, limit: limit})
 	if rejected := valueError(q.def.Params, err); rejected != nil {
 		return rejected
 	}
 	return err
+}
+
+// bound returns the values to pass for arguments. Filters without one are left out.
+func bound(params []param.Param, args []string) ([][]byte, error) {
+	if len(args) != len(params) {
+		return nil, fmt.Errorf("%d arguments for %d parameters", len(args), len(params))
+	}
+	values := make([][]byte, 0, len(args)+8) // of a key, limit and offset
+	for i, arg := range args {
+		switch p := params[i]; {
+		case p.Filter && arg == param.Absent:
+		case p.ListMax == 0:
+			values = append(values, []byte(arg))
+		default:
+			list, err := param.Values(arg)
+			if err != nil {
+				return nil, fmt.Errorf("parameter %s: %w", p.Name, err)
+			}
+			values = append(values, arrayOf(list))
+		}
+	}
+	return values, nil
 }
 
 // arrayOf returns values as an array in PostgreSQL's text format.
@@ -94,10 +100,7 @@ func (q *Query) Check(ctx context.Context) error {
 	defer conn.Release()
 	description, err := conn.Conn().PgConn().Prepare(ctx, "", q.statement.sql, nil)
 	var pgErr *pgconn.PgError
-	list := slices.IndexFunc(q.def.Params, func(p param.Param) bool { return p.ListMax > 0 })
-	if errors.As(err, &pgErr) && pgErr.Code == stateUndefinedFunction && list >= 0 {
-		return fmt.Errorf("query %s: %w; write = ANY(:%[3]s) instead of IN (:%[3]s)", q.def.Name, err, q.def.Params[list].Name)
-	}
+	err = adviseArray(q.def.Params, err)
 	if err == nil {
 		_, err = q.statement.columns(description.Fields)
 	}
@@ -111,6 +114,16 @@ func (q *Query) Check(ctx context.Context) error {
 		return fmt.Errorf("query %s: %w", q.def.Name, err)
 	}
 	return nil
+}
+
+// adviseArray adds to an error how to compare with a list.
+func adviseArray(params []param.Param, err error) error {
+	var pgErr *pgconn.PgError
+	list := slices.IndexFunc(params, func(p param.Param) bool { return p.ListMax > 0 })
+	if errors.As(err, &pgErr) && pgErr.Code == stateUndefinedFunction && list >= 0 {
+		return fmt.Errorf("%w; write = ANY(:%[2]s) instead of IN (:%[2]s)", err, params[list].Name)
+	}
+	return err
 }
 
 // queryRows encodes the rows of a query.

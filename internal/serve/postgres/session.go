@@ -20,7 +20,7 @@ const sessionKey = "spillway.session"
 // session holds the statements prepared on one connection. It belongs to the holder of the
 // connection.
 type session struct {
-	prepared map[string]*prepared // by statement.name; feeds with one text share it
+	prepared map[string]*prepared // by statement.name; feeds with one text and format share it
 	clock    uint64
 
 	descriptions []*pgconn.StatementDescription // of Stream.describe

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // statement is one SQL text. Its name is derived from the text, so that processes behind
@@ -28,6 +29,26 @@ func newStatement(sql string, columns func([]pgconn.FieldDescription) (*columns,
 	return &statement{name: "spillway_" + hex.EncodeToString(sum[:12]), sql: sql, columns: columns}
 }
 
+// readStatement returns a statement that reads rows of def. Its columns are stored in known, if
+// that is not nil. Its name also depends on the formats, because a connection keeps the columns
+// with the name.
+func readStatement(def feed.Definition, sql string, known *atomic.Pointer[columns]) *statement {
+	s := newStatement(sql, func(fields []pgconn.FieldDescription) (*columns, error) {
+		c, err := newColumns(def, fields)
+		if err == nil && known != nil {
+			known.Store(c)
+		}
+		return c, err
+	})
+	if def.RFC3339 {
+		s.name += "_rfc3339"
+	}
+	if def.NumbersAsText {
+		s.name += "_text"
+	}
+	return s
+}
+
 // shape distinguishes the statements of one feed.
 //
 // rows is a literal in the statement: if the number of rows were a parameter, PostgreSQL
@@ -37,13 +58,18 @@ type shape struct {
 	after, until bool
 	keysOnly     bool
 	rows         int
+	filters      uint64 // bit i: the rows are filtered by the i-th of Definition.Params
 }
 
 // rowsMin is the smallest shape.rows.
 const rowsMin = 16
 
-func shapeOf(r feed.Range, keysOnly bool) shape {
-	return shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, rows: powerOfTwo(r.Skip + r.Limit)}
+func (f *Feed) shape(r feed.Range, keysOnly bool) shape {
+	s := shape{after: r.After != "", until: r.Until != "", keysOnly: keysOnly, rows: powerOfTwo(r.Skip + r.Limit)}
+	for _, i := range param.Given(f.def.Params, r.Args) {
+		s.filters |= 1 << i
+	}
+	return s
 }
 
 // powerOfTwo returns the smallest power of two that is at least n and rowsMin.
@@ -54,8 +80,8 @@ func powerOfTwo(n int) int {
 	return 1 << min(bits.Len(uint(n-1)), 62)
 }
 
-// writer writes the statement of one shape. Its parameters are those of the feed, the
-// values of After, the values of Until, the limit and the offset.
+// writer writes the statement of one shape. Its parameters are those of the feed, the values of
+// filters, the values of After, the values of Until, the limit and the offset.
 type writer struct {
 	def  feed.Definition
 	body string // the feed's SELECT with $1, $2, ... in it
@@ -68,6 +94,15 @@ func (w *writer) write(s shape) string {
 		selected = w.keyset().Columns()
 	}
 	var where []string
+	for i, p := range w.def.Params {
+		if p.Filter && s.filters&(1<<i) == 0 {
+			continue
+		}
+		w.used++
+		if p.Filter {
+			where = append(where, fmt.Sprintf("%s = $%d", quoteIdentifier(p.Name), w.used))
+		}
+	}
 	if s.after {
 		where = append(where, w.bound(false))
 	}

@@ -141,16 +141,6 @@ func (q *Query) Caches() bool { return q.cache != nil }
 // Params returns the query's parameters.
 func (q *Query) Params() []param.Param { return q.cfg.Params }
 
-// ParseParam checks a request's texts for p and returns its argument. Errors wrap ErrRequest
-// and name the parameter.
-func ParseParam(p param.Param, texts ...string) (string, error) {
-	arg, err := param.Argument(p, texts...)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrRequest, err)
-	}
-	return arg, nil
-}
-
 // Cached returns the cached answer for args if it may be served at now, else nil. It does
 // not wait and allocates nothing.
 func (q *Query) Cached(now time.Time, args []string) *Answer {
@@ -176,8 +166,8 @@ func (q *Query) Cached(now time.Time, args []string) *Answer {
 }
 
 // Ask answers a request. args are the arguments of the parameters in their order, as
-// ParseParam returns them, and now is the request's time. Errors wrap ErrRequest, ErrBusy or ErrTooLarge. Others are the
-// database's, or ctx's if the caller has left.
+// param.Argument returns them, and now is the request's time. Errors wrap ErrRequest, ErrBusy
+// or ErrTooLarge. Others are the database's, or ctx's if the caller has left.
 func (q *Query) Ask(ctx context.Context, now time.Time, args []string) (*Answer, From, error) {
 	if len(args) != len(q.cfg.Params) {
 		return nil, 0, fmt.Errorf("%w: %d parameters where the query has %d", ErrRequest, len(args), len(q.cfg.Params))

@@ -186,7 +186,7 @@ func (q *Query) await(ctx context.Context, key, name string) (*Answer, error) {
 }
 
 // shareKey returns the prefix of a query's keys. It depends on database, path, statement,
-// parameters and limit, because different servers may use one Redis.
+// parameters, limit and formats, because different servers may use one Redis.
 func shareKey(cfg *Config) string {
 	h := sha256.New()
 	write := func(text string) {
@@ -203,6 +203,12 @@ func shareKey(cfg *Config) string {
 		} else {
 			write(string(p.Type))
 		}
+	}
+	if cfg.RFC3339 {
+		write("rfc3339")
+	}
+	if cfg.NumbersAsText {
+		write("numbers as text")
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }

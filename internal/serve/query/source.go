@@ -15,6 +15,9 @@ type Definition struct {
 	Name   string // the query's path, for messages, metrics and cache keys
 	SQL    string // a SELECT; parameters as :name
 	Params []param.Param
+
+	RFC3339       bool // as in feed.Definition
+	NumbersAsText bool
 }
 
 // Source runs a query's statement. Its methods may be called concurrently.

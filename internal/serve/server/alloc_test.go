@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // TestHitAllocatesNothing holds for the whole handler, as fasthttp calls it.
@@ -16,6 +17,12 @@ func TestHitAllocatesNothing(t *testing.T) {
 		cached := openQuery(t, &answers{rows: 40}, nil)
 		_, s := startShaped(t, &rows{n: 5000, pad: orderPad}, envelope, func(c *Config) {
 			c.Queries = []QueryRoute{{Paths: []string{"/cached"}, Query: cached, Envelope: envelope}}
+			filtered := listConfig()
+			filtered.Envelope = envelope
+			filtered.Params = []feed.Param{{Name: "city", Type: feed.Text, Optional: true}, {Name: "at", Type: feed.Integer}, param.Filter("status", feed.Text)}
+			f := feed.Open(filtered, &rows{n: 5000, pad: orderPad})
+			t.Cleanup(f.Close)
+			c.Feeds = append(c.Feeds, FeedRoute{Paths: []string{"/filtered"}, Feed: f})
 		})
 		hitAllocatesNothing(t, s)
 	}
@@ -29,6 +36,9 @@ func hitAllocatesNothing(t *testing.T, s *Server) {
 		{"/list?offset=20&limit=50", "gzip"},
 		{"/cached?a=1", ""},
 		{"/cached?a=1", "gzip"},
+		{"/filtered?at=7", ""},
+		{"/filtered?at=7", "gzip"},
+		{"/filtered?at=7&city=x&status=open&limit=20", ""},
 		{"/openapi/nothing", ""},
 	} {
 		uri := c.uri

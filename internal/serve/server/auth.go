@@ -279,6 +279,31 @@ func given(ctx *fasthttp.RequestCtx, p param.Param) []byte {
 	return nil
 }
 
+// arguments appends the arguments of params to args. They share the request's memory. Errors
+// are for the client.
+func arguments(ctx *fasthttp.RequestCtx, params []param.Param, args []string) ([]string, error) {
+	for _, p := range params {
+		var arg string
+		var err error
+		if value := given(ctx, p); value == nil {
+			arg, err = param.Argument(p)
+		} else if p.ListMax == 0 {
+			arg, err = param.Argument(p, text(value))
+		} else {
+			var list []string
+			for _, value := range ctx.QueryArgs().PeekMulti(p.Name) {
+				list = append(list, text(value))
+			}
+			arg, err = param.Argument(p, list...)
+		}
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, arg)
+	}
+	return args, nil
+}
+
 // deny answers a request that must not pass.
 func (s *Server) deny(ctx *fasthttp.RequestCtx, why error) {
 	switch {

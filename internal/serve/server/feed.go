@@ -77,18 +77,10 @@ func (h *feedHandler) parse(ctx *fasthttp.RequestCtx, args []string) (r feed.Req
 		}
 		r.Before = text(q.Peek("before"))
 	}
-	for _, p := range h.params {
-		value := given(ctx, p)
-		if value == nil {
-			return r, fmt.Sprintf("parameter %s is missing", p.Name)
-		}
-		canonical, err := feed.ParseParam(p, text(value))
-		if err != nil {
-			return r, clientText(err)
-		}
-		args = append(args, canonical)
+	var err error
+	if r.Args, err = arguments(ctx, h.params, args); err != nil {
+		return r, err.Error()
 	}
-	r.Args = args
 	return r, ""
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -61,24 +62,9 @@ func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 // arguments appends the arguments of the query's parameters to args. They share the request's
 // memory.
 func (h *queryHandler) arguments(ctx *fasthttp.RequestCtx, args []string) ([]string, error) {
-	for _, p := range h.query.Params() {
-		var arg string
-		var err error
-		if value := given(ctx, p); value == nil {
-			arg, err = query.ParseParam(p)
-		} else if p.ListMax == 0 {
-			arg, err = query.ParseParam(p, text(value))
-		} else {
-			var list []string
-			for _, value := range ctx.QueryArgs().PeekMulti(p.Name) {
-				list = append(list, text(value))
-			}
-			arg, err = query.ParseParam(p, list...)
-		}
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, arg)
+	args, err := arguments(ctx, h.query.Params(), args)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", query.ErrRequest, err)
 	}
 	return args, nil
 }

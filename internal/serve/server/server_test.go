@@ -98,6 +98,16 @@ func (s *rows) Keys(_ context.Context, r feed.Range, every int) (feed.Walk, erro
 
 func (s *rows) Check(context.Context, int) error { return nil }
 
+// listConfig returns the configuration of the feed of start.
+func listConfig() feed.Config {
+	return feed.Config{
+		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
+		Window:     200, Refresh: 20 * time.Millisecond, IdleAfter: time.Minute, StaleMax: time.Minute, Timeout: time.Second,
+		Limit: 10, LimitMax: 100, OffsetMax: 1_000_000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20,
+		Gate: queue.NewGate(4).Entrance(), Log: slog.New(slog.DiscardHandler),
+	}
+}
+
 // start serves n rows at /list and returns the base URL and the server.
 func start(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
 	t.Helper()
@@ -107,20 +117,16 @@ func start(t *testing.T, source *rows, change func(*Config)) (string, *Server) {
 // startShaped is start with an envelope of the answers.
 func startShaped(t *testing.T, source *rows, envelope feed.Envelope, change func(*Config)) (string, *Server) {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	f := feed.Open(feed.Config{
-		Definition: feed.Definition{Name: "/list", Key: []feed.KeyColumn{{Name: "id"}}},
-		Window:     200, Refresh: 20 * time.Millisecond, IdleAfter: time.Minute, StaleMax: time.Minute, Timeout: time.Second,
-		Limit: 10, LimitMax: 100, OffsetMax: 1_000_000, WaitersMax: 100, WindowsMax: 10, SweepShare: 0.1, SweepBytes: 1 << 20, Envelope: envelope,
-		Gate: queue.NewGate(4).Entrance(), Log: log,
-	}, source)
+	list := listConfig()
+	list.Envelope = envelope
+	f := feed.Open(list, source)
 	t.Cleanup(f.Close)
 	cfg := Config{
 		Feeds:       []FeedRoute{{Paths: []string{"/list", "/alias/list"}, Feed: f, Columns: feed.Columns{"id"}}},
 		Probes:      &Probes{Database: func(context.Context) error { return nil }},
 		Connections: 1000, HeaderBytes: 8192, BodyBytes: 1000, BodiesBytes: 1 << 20, Compressed: 1 << 20,
 		ReadTimeout: 300 * time.Millisecond, WriteTimeout: time.Second, IdleTimeout: time.Minute, DrainTimeout: 5 * time.Second,
-		Log: log,
+		Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&cfg)

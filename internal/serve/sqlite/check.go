@@ -10,7 +10,7 @@ import (
 )
 
 // Check implements feed.Source. It explains the statement for the first rows
-// and the one for the rows after a key.
+// and the one for the rows after a key, without filters and with each of them.
 func (f *Feed) Check(ctx context.Context, window int) error {
 	err := f.db.read(ctx, func(conn *sqlite.Conn) error { return f.check(conn, window) })
 	if err != nil {
@@ -20,32 +20,41 @@ func (f *Feed) Check(ctx context.Context, window int) error {
 }
 
 func (f *Feed) check(conn *sqlite.Conn, window int) error {
-	if _, err := f.describe(conn); err != nil {
+	s, err := f.describe(conn)
+	if err != nil {
+		return err
+	}
+	if err := f.def.CheckFilters(s.names()); err != nil {
 		return err
 	}
 	check := plans.Check{Window: window, SQL: f.inner, Catalog: plans.Catalog{
 		Dialect: plans.SQLite,
 		Query:   func(sql string, args ...string) ([][]string, error) { return texts(conn, sql, args...) },
 	}}
-	var err error
 	if check.Key, err = f.readKey(conn); err != nil {
 		return err
 	}
-	for _, bits := range []int{0, withAfter} {
-		rows, err := texts(conn, "EXPLAIN QUERY PLAN "+f.texts[bits])
-		if err != nil {
-			return fmt.Errorf("explain: %w", err)
+	return f.def.EachFilter(func(position int) error {
+		var filters []int
+		if position >= 0 {
+			filters = []int{position}
 		}
-		plan, err := plans.ReadSQLite(rows)
-		if err != nil {
-			return err
+		for _, bits := range []int{0, withAfter} {
+			rows, err := texts(conn, "EXPLAIN QUERY PLAN "+f.text(bits, filters))
+			if err != nil {
+				return fmt.Errorf("explain: %w", err)
+			}
+			plan, err := plans.ReadSQLite(rows)
+			if err != nil {
+				return err
+			}
+			check.Behind = bits&withAfter != 0
+			if err := check.Judge(plan); err != nil {
+				return err
+			}
 		}
-		check.Behind = bits&withAfter != 0
-		if err := check.Judge(plan); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // readKey returns the key's columns with their tables. SQLite does not tell which column

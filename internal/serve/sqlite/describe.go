@@ -26,11 +26,13 @@ type shape struct {
 
 // column is one output column of a feed's statement.
 type column struct {
-	name  string
-	label []byte // the name as a JSON string, with the colon
-	kind  columnKind
-	holds string // the kinds that a key of this column can have; "" means any
-	json  feed.JSONType
+	name   string
+	label  []byte // the name as a JSON string, with the colon
+	kind   columnKind
+	text   bool   // numbers are written as strings
+	digits int    // of the fraction of a moment
+	holds  string // the kinds that a key of this column can have; "" means any
+	json   feed.JSONType
 }
 
 // Columns returns the columns of the rows; nil if they are not known yet. SQLite checks no
@@ -125,8 +127,8 @@ func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
 				label: append(feed.AppendString(nil, []byte(name)), ':'),
 				kind:  kindOf(declared),
 				holds: keyKinds(declared),
-				json:  jsonOf(declared),
 			})
+			f.format(&columns[len(columns)-1], declared)
 			return nil
 		},
 	})
@@ -134,6 +136,15 @@ func (f *Feed) declared(conn *sqlite.Conn) (columns []column, err error) {
 		return nil, fmt.Errorf("find the columns' types: %w", err)
 	}
 	return columns, nil
+}
+
+// names returns the names of the columns.
+func (s *shape) names() []string {
+	names := make([]string, len(s.columns))
+	for i, c := range s.columns {
+		names[i] = c.name
+	}
+	return names
 }
 
 // keyKinds returns the kinds of key values that a column of a declared type can have, by

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ const (
 	boolean             // BOOLEAN, BOOL: 0 and 1 are false and true
 	decimals            // DECIMAL, NUMERIC, also DECIMAL_TEXT: text that is a number is written as that number, to the digit
 	document            // JSON, JSONB: text that is valid JSON is written as it is
+	moment              // DATETIME, TIMESTAMP, with feed.Definition.RFC3339: text that is a time is written as RFC 3339
 )
 
 func kindOf(declared string) columnKind {
@@ -48,7 +50,7 @@ func jsonOf(declared string) feed.JSONType {
 		return feed.JSONFloat
 	case document:
 		return feed.JSONAny
-	case plain:
+	case plain, moment:
 	}
 	declared = strings.ToUpper(declared)
 	contains := func(part string) bool { return strings.Contains(declared, part) }
@@ -63,6 +65,32 @@ func jsonOf(declared string) feed.JSONType {
 		return feed.JSONFloat
 	}
 	return feed.JSONAny
+}
+
+// smallInteger matches declared types of integers that need fewer than 64 bits.
+var smallInteger = regexp.MustCompile(`^(TINY|SMALL|MEDIUM)INT|^INT[24]\b`)
+
+// momentType matches declared types of times, with the digits of their fraction.
+var momentType = regexp.MustCompile(`^(?:DATETIME|TIMESTAMP)\s*(?:\(\s*([0-9])\s*\))?`)
+
+// format sets how the feed writes a column of a declared type, and the JSON type of that. A time
+// has as many digits as its type says, or 6. Integers have 64 bits, unless the column is declared
+// as smaller or BOOLEAN.
+func (f *Feed) format(c *column, declared string) {
+	declared = strings.ToUpper(declared)
+	if match := momentType.FindStringSubmatch(declared); match != nil && f.def.RFC3339 {
+		c.kind, c.digits = moment, 6
+		if match[1] != "" {
+			c.digits = int(match[1][0] - '0')
+		}
+	}
+	c.text = f.def.NumbersAsText && c.kind != boolean && !smallInteger.MatchString(declared)
+	switch c.json = jsonOf(declared); {
+	case c.kind == moment:
+		c.json = feed.JSONTimestamp
+	case c.text && (c.kind == decimals || c.json == feed.JSONInteger):
+		c.json = feed.JSONString
+	}
 }
 
 // rowReader encodes the current row of a statement.
@@ -92,7 +120,7 @@ func (r *rowReader) appendObject(dst []byte) []byte {
 			dst = append(dst, ',')
 		}
 		c := &r.shape.columns[i]
-		dst = r.appendValue(append(dst, c.label...), i, c.kind)
+		dst = r.appendValue(append(dst, c.label...), i, c)
 	}
 	return append(dst, '}')
 }
@@ -126,20 +154,24 @@ func (r *rowReader) readKey(positions []int) error {
 	return nil
 }
 
-func (r *rowReader) appendValue(dst []byte, i int, kind columnKind) []byte {
-	switch r.stmt.ColumnType(i) {
-	case sqlite.TypeInteger:
-		n := r.stmt.ColumnInt64(i)
-		if kind == boolean && (n == 0 || n == 1) {
-			return strconv.AppendBool(dst, n == 1)
+func (r *rowReader) appendValue(dst []byte, i int, c *column) []byte {
+	switch class := r.stmt.ColumnType(i); class {
+	case sqlite.TypeInteger, sqlite.TypeFloat:
+		start := len(dst)
+		dst = r.appendNumber(dst, i, c.kind)
+		if c.text && (class == sqlite.TypeInteger || c.kind == decimals) && dst[start] != '"' {
+			dst = append(slices.Insert(dst, start, '"'), '"')
 		}
-		return strconv.AppendInt(dst, n, 10)
-	case sqlite.TypeFloat:
-		return appendReal(dst, r.stmt.ColumnFloat(i))
+		return dst
 	case sqlite.TypeText:
 		r.readBytes(i)
-		if kind == decimals && isNumber(r.text) || kind == document && isDocument(r.text) {
+		if c.kind == decimals && !c.text && isNumber(r.text) || c.kind == document && isDocument(r.text) {
 			return append(dst, r.text...)
+		}
+		if c.kind == moment {
+			if done, ok := feed.AppendTime(dst, r.text, c.digits); ok {
+				return done
+			}
 		}
 		return feed.AppendString(dst, r.text)
 	case sqlite.TypeBlob:
@@ -147,6 +179,17 @@ func (r *rowReader) appendValue(dst []byte, i int, kind columnKind) []byte {
 		return feed.AppendBase64(dst, r.text)
 	}
 	return append(dst, "null"...)
+}
+
+func (r *rowReader) appendNumber(dst []byte, i int, kind columnKind) []byte {
+	if r.stmt.ColumnType(i) == sqlite.TypeFloat {
+		return appendReal(dst, r.stmt.ColumnFloat(i))
+	}
+	n := r.stmt.ColumnInt64(i)
+	if kind == boolean && (n == 0 || n == 1) {
+		return strconv.AppendBool(dst, n == 1)
+	}
+	return strconv.AppendInt(dst, n, 10)
 }
 
 // readBytes copies a text or a blob to r.text. The length is read first, because that

@@ -88,6 +88,47 @@ func TestEncode(t *testing.T) {
 	}
 }
 
+// TestFormats reads timestamps as RFC 3339 and large numbers as text.
+func TestFormats(t *testing.T) {
+	db, writer := open(t, database.Pool{})
+	for i, test := range []struct{ declared, literal, want string }{
+		{"DATETIME(3)", "'2016-12-01 23:59:57.25'", `"2016-12-01T23:59:57.250Z"`},
+		{"datetime ( 0 )", "'2016-12-01 23:59:57'", `"2016-12-01T23:59:57Z"`},
+		{"DATETIME(0)", "'2016-12-01T23:59:57.5+01:00'", `"2016-12-01T22:59:57.5Z"`},
+		{"TIMESTAMP", "'2016-12-01 23:59:57'", `"2016-12-01T23:59:57.000000Z"`},
+		{"TIMESTAMP WITH TIME ZONE", "'2016-12-01 23:59:57Z'", `"2016-12-01T23:59:57.000000Z"`},
+		{"TIMESTAMP", "'2016-12-01'", `"2016-12-01"`},
+		{"TIMESTAMP", "'soon'", `"soon"`},
+		{"TIMESTAMP", "1480636797", `"1480636797"`},
+		{"TIMESTAMP", "x'00'", `"AA=="`},
+		{"TEXT", "'2016-12-01 23:59:57'", `"2016-12-01 23:59:57"`},
+		{"DATE", "'2016-12-01'", `"2016-12-01"`},
+		{"", "7", `"7"`},
+		{"BIGINT", "7", `"7"`},
+		{"INT", "7", `"7"`},
+		{"SMALLINT", "7", "7"},
+		{"int4", "7", "7"},
+		{"INT2(9)", "7", "7"},
+		{"BOOLEAN", "1", "true"},
+		{"DOUBLE", "7", "7"},
+		{"DECIMAL(10,2)", "'12.50'", `"12.5"`},
+		{"DECIMAL(10,2)", "7", `"7"`},
+		{"DECIMAL(10,2)", "9e999", `"Infinity"`},
+		{"DECIMAL_TEXT", "'12.50'", `"12.50"`},
+		{"JSON", "'[7]'", "[7]"},
+	} {
+		script(t, writer, fmt.Sprintf("CREATE TABLE t%d (id SMALLINT PRIMARY KEY, v %s); INSERT INTO t%d VALUES (1, %s)", i, test.declared, i, test.literal))
+		source, err := db.Feed(feed.Definition{Name: "/t", SQL: fmt.Sprintf("SELECT v, id FROM t%d", i), Key: []feed.KeyColumn{{Name: "id"}}, RFC3339: true, NumbersAsText: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := string(readAll(t, source).Data)
+		if want := `{"v":` + test.want + `,"id":1}`; got != want {
+			t.Errorf("%s in %s: %s, want %s", test.literal, test.declared, got, want)
+		}
+	}
+}
+
 // TestKeyClasses orders a column without a type, whose values are of all classes: SQLite
 // puts numbers before text before blobs, and a key finds its place again.
 func TestKeyClasses(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 // < (?, ?), SQLite may search a alone. Until is one more output column, which is false
 // from the first row after it; reading stops there.
 //
-// There are eight such statements (rows or keys, with and without After and Until), and
-// each connection keeps them prepared.
+// There are eight such statements (rows or keys, with and without After and Until) for each
+// combination of filters, and each connection keeps those that it has run prepared.
 //
 // Integers and reals are bound as numbers, booleans as 0 or 1, timestamps as text like
 // 2016-12-01 23:59:57 (with a fraction only if there is one), text and UUIDs as text.
@@ -33,8 +33,8 @@ type Feed struct {
 	def    feed.Definition
 	args   []int // args[i] is the position in Range.Args of the statement's parameter ?i+1
 	inner  string
-	viewed string // inner with NULL for each parameter, because views have none
-	texts  [8]string
+	viewed string    // inner with NULL for each parameter, because views have none
+	texts  [8]string // without filters
 	shape  atomic.Pointer[shape]
 }
 
@@ -49,16 +49,21 @@ const (
 
 // Feed returns the source of def. It does not open the database: mistakes that only SQLite
 // can find are errors of Check, Read and Keys.
-func (db *DB) Feed(def feed.Definition) (*Feed, error) {
+func (db *DB) Feed(def feed.Definition) (*feed.Expanded[*Feed], error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: no key column", def.Name)
 	}
+	return feed.Expand(def, plans.SQLite, db.feed)
+}
+
+// feed returns the source of a definition without lists.
+func (db *DB) feed(def feed.Definition) (*Feed, error) {
 	f, err := db.statement(def)
 	if err != nil {
-		return nil, fmt.Errorf("feed %s: %w", def.Name, err)
+		return nil, err
 	}
 	for i := range f.texts {
-		f.texts[i] = f.text(i)
+		f.texts[i] = f.text(i, nil)
 	}
 	return f, nil
 }
@@ -67,7 +72,7 @@ func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 func (db *DB) statement(def feed.Definition) (*Feed, error) {
 	parsed, err := plans.ParseStatement(def.SQL, plans.SQLite)
 	if err != nil {
-		return nil, fmt.Errorf("sql:%w", err)
+		return nil, err
 	}
 	if err := param.Match(parsed, def.Params); err != nil {
 		return nil, err
@@ -156,14 +161,19 @@ func (f *Feed) start(conn *sqlite.Conn, r feed.Range, bits int) (*sqlite.Stmt, *
 	if r.Until != "" {
 		bits |= withUntil
 	}
-	stmt, err := conn.Prepare(f.texts[bits])
+	filters := param.Given(f.def.Params, r.Args)
+	text := f.texts[bits]
+	if len(filters) > 0 {
+		text = f.text(bits, filters)
+	}
+	stmt, err := conn.Prepare(text)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := f.bindArgs(stmt, r.Args); err != nil {
+	if err := f.bindArgs(stmt, r.Args, filters); err != nil {
 		return nil, nil, err
 	}
-	next := len(f.args) + 1
+	next := len(f.args) + len(filters) + 1
 	for _, key := range []feed.Key{r.After, r.Until} {
 		if key != "" {
 			if err := shape.bindKey(stmt, next, key); err != nil {
@@ -211,11 +221,13 @@ func rejectsValue(err error) bool {
 	return false
 }
 
-func (f *Feed) bindArgs(stmt *sqlite.Stmt, args []string) error {
+// bindArgs binds the arguments of the statement's parameters, and of the filters at some
+// positions.
+func (f *Feed) bindArgs(stmt *sqlite.Stmt, args []string, filters []int) error {
 	if len(args) != len(f.def.Params) {
 		return fmt.Errorf("%d arguments for %d parameters", len(args), len(f.def.Params))
 	}
-	for i, position := range f.args {
+	for i, position := range slices.Concat(f.args, filters) {
 		param, text := f.def.Params[position], args[position]
 		if err := bindArg(stmt, i+1, param.Type, text); err != nil {
 			return fmt.Errorf("parameter %s: %w", param.Name, err)

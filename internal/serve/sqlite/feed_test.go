@@ -28,7 +28,7 @@ func newestFirst(sql string, key ...string) feed.Definition {
 	return def
 }
 
-func source(t testing.TB, db *sqlite.DB, def feed.Definition) *sqlite.Feed {
+func source(t testing.TB, db *sqlite.DB, def feed.Definition) feed.Source {
 	t.Helper()
 	f, err := db.Feed(def)
 	if err != nil {
@@ -130,7 +130,7 @@ func TestDefinitionErrors(t *testing.T) {
 		{newestFirst("SELECT x FROM a", "id"), `the key column "id" is not an output column; the statement yields x`},
 		{newestFirst("SELECT id FROM nowhere", "id"), "no such table: nowhere"},
 		{newestFirst("SELECT id FROM a WHERE x = :x", "id"), ":x"},
-		{newestFirst("SELECT id FROM a; SELECT 1", "id"), "feed /goodslist: sql:1:"},
+		{newestFirst("SELECT id FROM a; SELECT 1", "id"), "feed /goodslist: 1:"},
 	}
 	for _, test := range tests {
 		f, err := db.Feed(test.def)
@@ -223,7 +223,7 @@ func BenchmarkFeedRead(b *testing.B) {
 	}
 	for _, bench := range []struct {
 		name string
-		feed *sqlite.Feed
+		feed feed.Source
 		r    feed.Range
 	}{
 		{"window=200", f, feed.Range{Limit: 200}},

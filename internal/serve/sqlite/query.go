@@ -28,11 +28,11 @@ var _ query.Source = (*Query)(nil)
 func (db *DB) Query(def query.Definition) (*Query, error) {
 	expansions, err := param.Expand(def.SQL, plans.SQLite, def.Params)
 	if err != nil {
-		return nil, fmt.Errorf("query %s: sql:%w", def.Name, err)
+		return nil, fmt.Errorf("query %s: %w", def.Name, err)
 	}
 	q := &Query{def: def}
 	for _, e := range expansions {
-		f, err := db.statement(feed.Definition{Name: def.Name, SQL: e.SQL, Params: e.Params})
+		f, err := db.statement(feed.Definition{Name: def.Name, SQL: e.SQL, Params: e.Params, RFC3339: def.RFC3339, NumbersAsText: def.NumbersAsText})
 		if err != nil {
 			return nil, fmt.Errorf("query %s: %w", def.Name, err)
 		}
@@ -57,7 +57,7 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 		if err != nil {
 			return err
 		}
-		if err := f.bindArgs(stmt, args); err != nil {
+		if err := f.bindArgs(stmt, args, nil); err != nil {
 			return err
 		}
 		reader := rowReader{stmt: stmt, shape: shape}

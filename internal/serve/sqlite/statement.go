@@ -7,13 +7,13 @@ import (
 	"spillway/internal/serve/feed"
 )
 
-// text returns one statement. Its parameters are those of the feed, the values of After,
-// the values of Until, the limit and the offset. Limit and offset are sums: SQLite
+// text returns one statement with the filters at some positions. Its parameters are those of the
+// feed, the values of the filters, of After and of Until, the limit and the offset. Limit and offset are sums: SQLite
 // prepares a statement again for each value of a bare parameter there.
-func (f *Feed) text(bits int) string {
+func (f *Feed) text(bits int, filters []int) string {
 	key := f.def.Key
 	keys := feed.Keyset{Key: key, Quote: quote}
-	after := len(f.args) + 1
+	after := len(f.args) + len(filters) + 1
 	until := after + len(key)
 	limit := until + len(key)
 	columns := "*"
@@ -24,11 +24,16 @@ func (f *Feed) text(bits int) string {
 		columns += ", " + keys.Compare(true, func(column int) string { return fmt.Sprintf("?%d", until+column) }) + " AS spillway_until"
 	}
 	branch := fmt.Sprintf("SELECT %s FROM (\n%s\n) AS feed", columns, f.inner)
+	where := " WHERE "
+	for i, position := range filters {
+		branch += fmt.Sprintf("%s%s = ?%d", where, quote(f.def.Params[position].Name), len(f.args)+1+i)
+		where = " AND "
+	}
 	branches := []string{branch}
 	if bits&withAfter != 0 {
 		branches = nil
 		for i := len(key) - 1; i >= 0; i-- {
-			branches = append(branches, branch+" WHERE "+equalThenAfter(key[:i+1], after))
+			branches = append(branches, branch+where+equalThenAfter(key[:i+1], after))
 		}
 	}
 	return fmt.Sprintf("%s ORDER BY %s LIMIT ?%d+0 OFFSET ?%d+0",

@@ -106,7 +106,7 @@ func testParamsQuoted(t *testing.T, b Backend) {
 	}
 }
 
-// testLists passes lists of each type to queries.
+// testLists passes lists of each type to queries and feeds.
 func testLists(t *testing.T, b Backend) {
 	db := b.Open(t, database.Pool{})
 	const uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c"
@@ -145,8 +145,13 @@ func testLists(t *testing.T, b Backend) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		def := definition(fmt.Sprintf("SELECT id FROM %s WHERE v %s AND id >= :low", table, db.InList), "id asc")
+		def.Params = params
 		for want, texts := range test.lists {
-			t.Run(fmt.Sprintf("%s %q", test.param, texts), func(t *testing.T) { testList(t, source, params[1], texts, want) })
+			t.Run(fmt.Sprintf("%s %q", test.param, texts), func(t *testing.T) {
+				testList(t, source, params[1], texts, want)
+				testFeedList(t, db.source(t, def), params[1], texts, want)
+			})
 		}
 	}
 }
@@ -169,5 +174,109 @@ func testList(t *testing.T, source query.Source, list param.Param, texts []strin
 		if err := source.Run(t.Context(), args, query.Limit{Rows: 10, Bytes: 1000}, new(query.Rows)); err == nil {
 			t.Errorf("arguments %q: no error", args)
 		}
+	}
+}
+
+// testFeedList expects the rows with the ids in want, also after the first and in Keys.
+func testFeedList(t *testing.T, source feed.Source, list param.Param, texts []string, want string) {
+	arg, err := param.Argument(list, texts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := feed.Range{Args: []string{"0", arg}, Limit: 10}
+	rows := read(t, source, r)
+	expect := func(what, want string, rows *feed.Rows) {
+		t.Helper()
+		if got := strings.NewReplacer(`{"id":`, "", "}", "").Replace(string(rows.Data)); got != want {
+			t.Errorf("%s: ids %s, want %s", what, got, want)
+		}
+	}
+	expect("feed", want, rows)
+	if walk, err := source.Keys(t.Context(), r, 1); err != nil || walk.Count != rows.Len() {
+		t.Errorf("feed: keys %+v, %v", walk, err)
+	}
+	if rows.Len() > 0 {
+		r.After, r.Until = rows.Keys[0], rows.Keys[rows.Len()-1]
+		_, rest, _ := strings.Cut(want, ",")
+		expect("after the first", rest, read(t, source, r))
+	}
+	for _, args := range [][]string{{"0"}, {"0", ""}, {"0", "\x05a"}} {
+		if _, err := tryRead(t, source, feed.Range{Args: args, Limit: 1}); err == nil {
+			t.Errorf("feed with arguments %q: no error", args)
+		}
+	}
+	if err := source.Check(t.Context(), 10); err != nil {
+		t.Error(err)
+	}
+}
+
+// testFilters reads a feed with filters on columns of several types, and with a parameter and a
+// list.
+func testFilters(t *testing.T, b Backend) {
+	db := b.open(t, database.Pool{})
+	for id := range 40 {
+		db.exec(t, fmt.Sprintf("INSERT INTO items VALUES (%d, %d, %s, %d.5)", id, id%2, quote([]string{"a", "", "it's"}[id%3]), id%5))
+	}
+	def := definition("SELECT id, grp AS team, name, score FROM items WHERE id >= :low AND id "+db.InList, "team", "id")
+	def.Params = []feed.Param{
+		{Name: "low", Type: feed.Integer},
+		{Name: "list", Type: feed.Integer, ListMax: 40},
+		param.Filter("team", feed.Integer), param.Filter("name", feed.Text), param.Filter("score", feed.Real),
+	}
+	source := db.source(t, def)
+	if err := source.Check(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	if described, ok := source.(feed.Described); !ok || len(described.Columns()) != 4 {
+		t.Error("the source does not know its columns after the check")
+	}
+	var list []string
+	for id := range 33 {
+		list = append(list, fmt.Sprint(id))
+	}
+	all, err := param.Argument(def.Params[1], list...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, filters := range [][]string{
+		{param.Absent, param.Absent, param.Absent},
+		{"1", param.Absent, param.Absent},
+		{param.Absent, "", param.Absent},
+		{param.Absent, "it's", "2.5"},
+		{"0", "a", "0.5"},
+		{"0", "' OR 1=1 --", param.Absent},
+		{"7", param.Absent, param.Absent},
+	} {
+		var want []int
+		for team := 1; team >= 0; team-- {
+			for id := 32; id >= 3; id-- {
+				row := []string{fmt.Sprint(team), []string{"a", "", "it's"}[id%3], fmt.Sprintf("%d.5", id%5)}
+				matches := id%2 == team
+				for i, filter := range filters {
+					matches = matches && (filter == param.Absent || filter == row[i])
+				}
+				if matches {
+					want = append(want, id)
+				}
+			}
+		}
+		r := feed.Range{Args: append([]string{"3", all}, filters...), Limit: 100}
+		rows := read(t, source, r)
+		if got := ids(t, source, r); !slices.Equal(got, want) {
+			t.Errorf("filters %q: ids %v, want %v", filters, got, want)
+		}
+		if walk, err := source.Keys(t.Context(), r, 1); err != nil || !slices.Equal(walk.Keys, rows.Keys) {
+			t.Errorf("filters %q: keys %+v, %v", filters, walk, err)
+		}
+		if len(want) > 2 {
+			r.After, r.Until = rows.Keys[0], rows.Keys[len(want)-2]
+			if got := ids(t, source, r); !slices.Equal(got, want[1:len(want)-1]) {
+				t.Errorf("filters %q between keys: ids %v, want %v", filters, got, want[1:len(want)-1])
+			}
+		}
+	}
+	def.Params = append(def.Params, param.Filter("grp", feed.Integer))
+	if err := db.source(t, def).Check(t.Context(), 10); err == nil || !strings.Contains(err.Error(), "the filter grp is not among the columns") {
+		t.Errorf("a filter that is no output column: %v", err)
 	}
 }

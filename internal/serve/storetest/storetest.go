@@ -15,6 +15,7 @@ import (
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 	"spillway/internal/serve/query"
 )
 
@@ -71,6 +72,7 @@ func Feed(t *testing.T, b Backend) {
 	t.Run("Types", func(t *testing.T) { testTypes(t, b) })
 	t.Run("Params", func(t *testing.T) { testParams(t, b) })
 	t.Run("Lists", func(t *testing.T) { testLists(t, b) })
+	t.Run("Filters", func(t *testing.T) { testFilters(t, b) })
 	t.Run("ParamsQuoted", func(t *testing.T) { testParamsQuoted(t, b) })
 	t.Run("Definition", func(t *testing.T) { testDefinition(t, b) })
 	t.Run("NullKey", func(t *testing.T) { testNullKey(t, b) })
@@ -199,5 +201,14 @@ func testCheck(t *testing.T, b Backend) {
 	check("large table, first column ascending", definition(selectItems, "grp asc", "id"), "items", "CREATE INDEX", "(grp, id DESC)")
 	db.exec(t, "CREATE INDEX items_by_group ON items (grp DESC, id DESC)")
 	check("large table, index added", byGroup)
-	check("large table joined, index added", joined)
+	filtered := byGroup
+	filtered.Params = []feed.Param{param.Filter("score", feed.Real)}
+	if db.Restart != nil { // SQLite does not estimate how many rows have a value
+		check("large table, filter not indexed", filtered, "with the filter score", "CREATE INDEX", "(score, grp DESC, id DESC)")
+	}
+	db.exec(t, "CREATE INDEX items_by_score ON items (score, grp DESC, id DESC)")
+	check("large table, filter indexed", filtered)
+	listed := definition(selectItems+" WHERE grp = :grp AND score "+db.InList, "id")
+	listed.Params = []feed.Param{{Name: "grp", Type: feed.Integer}, {Name: "list", Type: feed.Real, ListMax: 100}}
+	check("large table, list among few rows", listed)
 }

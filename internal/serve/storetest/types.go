@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
@@ -118,7 +119,40 @@ func testTypes(t *testing.T, b Backend) {
 			} else {
 				t.Error("the source does not know its columns")
 			}
+			testFormat(t, db, kind, table)
 		})
+	}
+}
+
+// testFormat compares the rows of a table in all other formats with what their source describes.
+func testFormat(t *testing.T, db DB, kind Kind, table string) {
+	t.Helper()
+	def := definition("SELECT id, v FROM "+table, "id asc")
+	def.RFC3339, def.NumbersAsText = true, true
+	source, ok := db.source(t, def).(feed.Described)
+	if !ok {
+		t.Fatal("the source does not know its columns")
+	}
+	rows := read(t, source, feed.Range{Limit: 100})
+	columns := source.Columns()
+	CheckColumns(t, columns, rows.Data)
+	want := map[Kind]feed.JSONType{Integer: feed.JSONString, Decimal: feed.JSONString, Timestamp: feed.JSONTimestamp, TimestampTZ: feed.JSONTimestamp}
+	if c := columns[1]; want[kind] != "" && c.JSON != want[kind] {
+		t.Errorf("%s: %+v, want %s", kind, c, want[kind])
+	}
+	if columns[1].JSON != feed.JSONTimestamp {
+		return
+	}
+	for i := range rows.Len() {
+		row, err := decodeRow(rows.Slice(i, i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, ok := row["v"].(string); ok {
+			if _, err := time.Parse(time.RFC3339, text); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 

@@ -11,15 +11,18 @@ type Type string
 
 // The types, and the JSON value of each.
 const (
-	Integer   Type = "integer"   // a whole number of 64 bits, without fraction or exponent
-	Real      Type = "real"      // a number within the range of a double
+	Integer   Type = "integer"   // a whole number of 64 bits, without fraction or exponent, or a string that is one
+	Real      Type = "real"      // a number within the range of a double, or a string that is one
 	Text      Type = "text"      // a string of UTF-8 without NUL
 	Boolean   Type = "boolean"   // true or false
-	Timestamp Type = "timestamp" // a string like 2016-12-01T23:59:57.123456Z, cut to microseconds
+	Timestamp Type = "timestamp" // a string like 2016-12-01T23:59:57.123456Z or 2016-12-01 23:59:57 (UTC), cut to microseconds
 	JSON      Type = "json"      // any value
 	UUID      Type = "uuid"      // a string like 6ba7b810-9dad-11d1-80b4-00c04fd430c8
 	Decimal   Type = "decimal"   // an exact number, or a string that is one, of up to 1000 digits
 )
+
+// UnixMS is the format of a timestamp that also takes numbers: whole milliseconds since 1970.
+const UnixMS = "unix_ms"
 
 // Now is the default that means the time of the request.
 const Now = "now"
@@ -34,7 +37,8 @@ type Column struct {
 	MaxLength int     // of texts, in characters; of json, in bytes; 0: none
 	// Claim is the claim of the request's JWT that the column gets; "": records have the
 	// value. A record may repeat the value, and is refused for another one.
-	Claim string
+	Claim  string
+	Format string // of a timestamp: UnixMS; "": strings only
 }
 
 // Fsync is the durability of a commit, on databases where a session can choose it.
@@ -91,6 +95,7 @@ type column struct {
 	minText      []byte // of a decimal
 	maxText      []byte
 
+	wrongNumber                            string // of a number that is no timestamp
 	wrongType, belowMin, aboveMax, tooLong string
 }
 
@@ -178,6 +183,14 @@ func compile(c Column) (column, error) {
 	}
 	if c.Claim != "" && (c.Type != Text && c.Type != Integer && c.Type != UUID || c.Default != nil) {
 		return compiled, errors.New("a column with a claim must be text, integer or uuid, without a default")
+	}
+	switch {
+	case c.Format != "" && (c.Type != Timestamp || c.Format != UnixMS):
+		return compiled, fmt.Errorf("unknown format %q of %s: a timestamp has unix_ms or none, other types have none", c.Format, c.Type)
+	case c.Format == UnixMS:
+		compiled.wrongType += fmt.Sprintf(", or whole milliseconds since 1970, from %d to %d", MillisecondsMin, MillisecondsMax)
+	case c.Type == Timestamp:
+		compiled.wrongNumber = compiled.wrongType + "; for a number, the stream's owner can set format: unix_ms"
 	}
 	var err error
 	if compiled.min, compiled.minText, err = bound(c.Type, c.Min); err != nil {

@@ -69,13 +69,14 @@ func (p *parser) field(row []value, column int) bool {
 		}
 		return p.literal("null")
 	}
+	number := first == '-' || first >= '0' && first <= '9'
 	switch c.Type {
 	case Integer, Real:
-		if first == '-' || first >= '0' && first <= '9' {
+		if number || first == '"' {
 			return p.numberField(row, column)
 		}
 	case Decimal:
-		if first == '"' || first == '-' || first >= '0' && first <= '9' {
+		if number || first == '"' {
 			return p.decimalField(row, column)
 		}
 	case Boolean:
@@ -91,6 +92,9 @@ func (p *parser) field(row []value, column int) bool {
 		if first == '"' {
 			return p.textField(row, column)
 		}
+		if number && c.Type == Timestamp {
+			return p.millisecondsField(row, column)
+		}
 	case JSON:
 		return p.jsonField(row, column)
 	}
@@ -98,16 +102,31 @@ func (p *parser) field(row []value, column int) bool {
 	return p.any(1)
 }
 
+// numberText reads a number, or a string, and returns its text. number reports whether that is
+// a JSON number, and whole whether it has neither fraction nor exponent.
+func (p *parser) numberText(field string) (text []byte, whole, number, ok bool) {
+	start := p.at
+	if p.data[start] != '"' {
+		whole, ok = p.number()
+		return p.data[start:p.at], whole, ok, ok
+	}
+	if text, ok = p.text(field); ok {
+		inner := parser{data: text}
+		whole, number = inner.number()
+		number = number && inner.ended()
+	}
+	return text, whole, number, ok
+}
+
+// numberField reads a number, or a string that is one.
 func (p *parser) numberField(row []value, column int) bool {
 	c := &p.schema.columns[column]
-	start := p.at
-	whole, ok := p.number()
+	text, whole, number, ok := p.numberText(c.Name)
 	if !ok {
 		return false
 	}
-	text := p.data[start:p.at]
 	v, fits := value{}, false
-	if whole || c.Type == Real {
+	if number && (whole || c.Type == Real) {
 		v, fits = parseText(c.Type, text)
 	}
 	if !fits {
@@ -124,14 +143,7 @@ func (p *parser) numberField(row []value, column int) bool {
 // decimalField reads a number, or a string that is one.
 func (p *parser) decimalField(row []value, column int) bool {
 	c := &p.schema.columns[column]
-	var text []byte
-	ok := false
-	if start := p.at; p.data[start] == '"' {
-		text, ok = p.text(c.Name)
-	} else {
-		_, ok = p.number()
-		text = p.data[start:p.at]
-	}
+	text, _, _, ok := p.numberText(c.Name)
 	if !ok {
 		return false
 	}
@@ -146,6 +158,30 @@ func (p *parser) decimalField(row []value, column int) bool {
 	}
 	p.records.arena = arena
 	row[column] = span(start, len(arena)-start)
+	return true
+}
+
+// millisecondsField reads the number of a timestamp.
+func (p *parser) millisecondsField(row []value, column int) bool {
+	c := &p.schema.columns[column]
+	text, _, _, ok := p.numberText(c.Name)
+	if !ok {
+		return false
+	}
+	if c.Format != UnixMS {
+		p.refuse(c.Name, c.wrongNumber)
+		return true
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil || n < MillisecondsMin || n > MillisecondsMax {
+		p.refuse(c.Name, c.wrongType)
+		return true
+	}
+	v := value{n: uint64(n * 1000), set: true}
+	if reason := c.outOfBounds(v, nil); reason != "" {
+		p.refuse(c.Name, reason)
+	}
+	row[column] = v
 	return true
 }
 

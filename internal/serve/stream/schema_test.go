@@ -36,6 +36,7 @@ func wide() Definition {
 		{Name: "j", Type: JSON, MaxLength: 20},
 		{Name: "u", Type: UUID},
 		{Name: "d", Type: Decimal, Min: "-12345678901234.56", Max: "1e20"},
+		{Name: "ms", Type: Timestamp, Format: UnixMS, Max: "2100-01-01T00:00:00Z"},
 	}}
 }
 
@@ -90,6 +91,8 @@ func show(r *Records, row int) string {
 	return strings.Join(fields, " ")
 }
 
+const badMS = "ms must be a time like 2016-12-01T23:59:57Z, or whole milliseconds since 1970, from 100000000000 to 253402300799999"
+
 // valueTests are records and the expected results.
 var valueTests = []struct{ body, want, refused string }{
 	{`{}`, "", ""},
@@ -124,7 +127,18 @@ var valueTests = []struct{ body, want, refused string }{
 	{`{"i":9223372036854775808}`, "", "i must be a whole number of at most 64 bits"},
 	{`{"i":1.0}`, "", "i must be a whole number of at most 64 bits"},
 	{`{"i":1e3}`, "", "i must be a whole number of at most 64 bits"},
-	{`{"i":"1"}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":"9223372036854775807","r":"15e-1"}`, "i=9223372036854775807 r=1.5", ""},
+	{`{"i":"\u0031"}`, "i=1", ""},
+	{`{"i":"+1"}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":"01"}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":"1.0"}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":" 1"}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":"9223372036854775808"}`, "", "i must be a whole number of at most 64 bits"},
+	{`{"i":"-6"}`, "", "i must be at least -5"},
+	{`{"i":"\ud800"}`, "", "i has a string with half a surrogate pair"},
+	{`{"r":"NaN"}`, "", "r must be a number within the range of a double"},
+	{`{"r":"0x1p4"}`, "", "r must be a number within the range of a double"},
+	{`{"r":""}`, "", "r must be a number within the range of a double"},
 	{`{"i":true,"r":"x"}`, "", "i must be a whole number of at most 64 bits"},
 	{`{"i":[[1]]}`, "", "i must be a whole number of at most 64 bits"},
 	{`{"i":-6}`, "", "i must be at least -5"},
@@ -144,12 +158,29 @@ var valueTests = []struct{ body, want, refused string }{
 	{`{"i":1,"i":1}`, "", "i is there twice"},
 	{`{"x":1}`, "", "x is not a field of this stream"},
 	{`{"b":1}`, "", "b must be true or false"},
-	{`{"at":"2016-12-01 23:59:57Z"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":"2016-12-01 23:59:57"}`, "at=2016-12-01 23:59:57", ""},
+	{`{"at":"2016-12-01 23:59:57.25"}`, "at=2016-12-01 23:59:57.25", ""},
+	{`{"at":"2016-12-01 23:59:57.100000+01:00"}`, "at=2016-12-01 22:59:57.1", ""},
+	{`{"ms":1480636797123}`, "ms=2016-12-01 23:59:57.123", ""},
+	{`{"ms":100000000000}`, "ms=1973-03-03 09:46:40", ""},
+	{`{"ms":"2016-12-01T23:59:57.1234Z"}`, "ms=2016-12-01 23:59:57.1234", ""},
+	{`{"ms":1480636797}`, "", badMS},
+	{`{"ms":1480636797123456}`, "", badMS},
+	{`{"ms":253402300800000}`, "", badMS},
+	{`{"ms":-1480636797123}`, "", badMS},
+	{`{"ms":1480636797123.0}`, "", badMS},
+	{`{"ms":1.480636797123e12}`, "", badMS},
+	{`{"ms":"1480636797123"}`, "", badMS},
+	{`{"ms":253402300799999}`, "", "ms must be at most 2100-01-01T00:00:00Z"},
+	{`{"at":"2016-12-01T23:59:57"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":"2016-12-01_23:59:57Z"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":"2016-12-01 23:59:57+00"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":"infinity"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
 	{`{"at":"2016-02-30T00:00:00Z"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
 	{`{"at":"2016-12-31T23:59:60Z"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
 	{`{"at":"0001-01-01T00:00:00+01:00"}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
 	{`{"at":"1999-12-31T23:59:59Z"}`, "", "at must be at least 2000-01-01T00:00:00Z"},
-	{`{"at":1480636797}`, "", "at must be a time like 2016-12-01T23:59:57Z"},
+	{`{"at":1480636797}`, "", "at must be a time like 2016-12-01T23:59:57Z; for a number, the stream's owner can set format: unix_ms"},
 	{`{"u":"6ba7b810-9dad-11d1-80b4-00c04fd430c"}`, "", "u must be a UUID like 6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
 	{`[1,2]`, "", " must be an object"},
 }
@@ -302,6 +333,8 @@ func TestSchemaMistakes(t *testing.T) {
 		{column(Column{Name: "a", Type: Decimal, Default: ptr("x")}), "default: "},
 		{column(Column{Name: "a", Type: Decimal, Min: "1.05", Default: ptr("1.0499")}), "must be at least 1.05"},
 		{column(Column{Name: "a", Type: Integer, Default: ptr("now")}), "default: "},
+		{column(Column{Name: "a", Type: Integer, Format: UnixMS}), "unknown format"},
+		{column(Column{Name: "a", Type: Timestamp, Format: "unix"}), "unknown format"},
 		{column(Column{Name: "a", Type: Integer, Min: "3", Default: ptr("2")}), "must be at least 3"},
 		{column(Column{Name: "a", Type: JSON, Default: ptr("{")}), "default: "},
 		{Definition{Table: "t", Columns: []Column{{Name: "a", Type: Text}}, Key: []string{"a"}}, "key column a"},
@@ -367,6 +400,11 @@ func compare(t *testing.T, records *Records, row int, want map[string]any) {
 		}
 		if records.Null(row, i) {
 			continue
+		}
+		if text, ok := v.(string); ok && (c.Type == Integer || c.Type == Real) {
+			if want, err := strconv.ParseFloat(text, 64); err == nil {
+				v = want
+			}
 		}
 		switch c.Type {
 		case Text:

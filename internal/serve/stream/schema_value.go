@@ -102,15 +102,26 @@ func less(t Type, a, b value) bool {
 
 func isText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }
 
+// Numbers of timestamps are milliseconds from March 1973 to the end of the year 9999. What is
+// below would rather be seconds, and what is above microseconds.
+const (
+	MillisecondsMin = 100_000_000_000
+	MillisecondsMax = 253_402_300_799_999
+)
+
 // parseTime parses an RFC 3339 time of the years 1 to 9999 and returns microseconds since
-// 1970, truncated. Leap seconds are refused, because no database stores them.
+// 1970, truncated. With a space between date and time, as databases write it, the zone may be
+// missing: it is UTC then. Leap seconds are refused, because no database stores them.
 func parseTime(b []byte) (int64, bool) {
 	const shape = "0000-00-00T00:00:00"
-	if len(b) <= len(shape) {
+	if len(b) < len(shape) {
 		return 0, false
 	}
+	spaced := b[10] == ' '
 	for i := range len(shape) {
-		if c := b[i]; shape[i] == '0' && (c < '0' || c > '9') || shape[i] != '0' && c != shape[i] {
+		if c := b[i]; i == 10 && spaced {
+			continue
+		} else if shape[i] == '0' && (c < '0' || c > '9') || shape[i] != '0' && c != shape[i] {
 			return 0, false
 		}
 	}
@@ -119,6 +130,9 @@ func parseTime(b []byte) (int64, bool) {
 		return 0, false
 	}
 	offset, ok := parseZone(rest)
+	if len(rest) == 0 {
+		ok = spaced
+	}
 	year, month, day := digits(b[0:4]), digits(b[5:7]), digits(b[8:10])
 	hour, minute, second := digits(b[11:13]), digits(b[14:16]), digits(b[17:19])
 	if !ok || month < 1 || month > 12 || day < 1 || hour > 23 || minute > 59 || second > 59 {
