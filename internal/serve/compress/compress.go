@@ -133,12 +133,13 @@ func (f *Forms) Find(accept Accept) (Coding, []byte) {
 	return Identity, nil
 }
 
-// Prepare returns the form of plain in a coding that Find has returned without one. It
-// returns Identity if plain has to be sent: it is small or does not get smaller, another
-// request is preparing the form, the limit is reached, or f is released.
-func (f *Forms) Prepare(by *Compressor, coding Coding, plain []byte) (Coding, []byte) {
+// Prepare returns the form of the body in a coding that Find has returned without one. plain
+// returns the body, of size bytes, and is called only if the body is compressed now. Prepare
+// returns Identity if the body has to be sent plain: it is small or does not get smaller,
+// another request is preparing the form, the limit is reached, or f is released.
+func (f *Forms) Prepare(by *Compressor, coding Coding, size int, plain func() []byte) (Coding, []byte) {
 	s := &f.slots[coding-1]
-	if len(plain) < Least {
+	if size < Least {
 		s.form.Store(&[]byte{})
 		return Identity, nil
 	}
@@ -152,11 +153,11 @@ func (f *Forms) Prepare(by *Compressor, coding Coding, plain []byte) (Coding, []
 		}
 		return coding, *form
 	}
-	if f.isReleased() || !by.reserve(len(plain)) {
+	if f.isReleased() || !by.reserve(size) {
 		return Identity, nil
 	}
-	form := by.compress(coding, plain)
-	f.keep(by, s, form, len(plain))
+	form := by.compress(coding, plain())
+	f.keep(by, s, form, size)
 	if len(form) == 0 {
 		return Identity, nil
 	}

@@ -52,7 +52,7 @@ func TestForms(t *testing.T) {
 		if coding != accept[0] || form != nil {
 			t.Fatalf("not prepared: %v, %d bytes", coding, len(form))
 		}
-		coding, form = f.Prepare(by, coding, plain)
+		coding, form = f.Prepare(by, coding, len(plain), func() []byte { return plain })
 		if coding != accept[0] || !bytes.Equal(inflate(t, coding, form), plain) {
 			t.Fatalf("prepared: %v", coding)
 		}
@@ -60,7 +60,7 @@ func TestForms(t *testing.T) {
 		if again != coding || &same[0] != &form[0] {
 			t.Errorf("%v is not kept", coding)
 		}
-		if again, same = f.Prepare(by, coding, plain); again != coding || &same[0] != &form[0] {
+		if again, same = f.Prepare(by, coding, len(plain), func() []byte { return plain }); again != coding || &same[0] != &form[0] {
 			t.Errorf("%v is prepared twice", coding)
 		}
 		total += len(form)
@@ -76,7 +76,7 @@ func TestForms(t *testing.T) {
 	if used, _ := by.Usage(); used != 0 {
 		t.Errorf("%d bytes used after the release", used)
 	}
-	if coding, _ := f.Prepare(by, Zstd, plain); coding != Identity {
+	if coding, _ := f.Prepare(by, Zstd, len(plain), func() []byte { return plain }); coding != Identity {
 		t.Errorf("prepared after the release: %v", coding)
 	}
 }
@@ -93,7 +93,7 @@ func TestPlainIsBetter(t *testing.T) {
 			if coding == Identity || form != nil {
 				t.Fatalf("%s: %v", name, coding)
 			}
-			if coding, form = f.Prepare(by, coding, plain); coding != Identity || form != nil {
+			if coding, form = f.Prepare(by, coding, len(plain), func() []byte { return plain }); coding != Identity || form != nil {
 				t.Errorf("%s: %v, %d bytes", name, coding, len(form))
 			}
 		}
@@ -110,10 +110,10 @@ func TestLimit(t *testing.T) {
 	plain := body(1000)
 	by := New(len(plain) + 10)
 	var first, second Forms
-	if coding, _ := first.Prepare(by, Gzip, plain); coding != Gzip {
+	if coding, _ := first.Prepare(by, Gzip, len(plain), func() []byte { return plain }); coding != Gzip {
 		t.Fatal("the first form does not fit")
 	}
-	if coding, _ := second.Prepare(by, Gzip, plain); coding != Identity {
+	if coding, _ := second.Prepare(by, Gzip, len(plain), func() []byte { return plain }); coding != Identity {
 		t.Error("the second form is beyond the limit")
 	}
 	used, refused := by.Usage()
@@ -121,7 +121,7 @@ func TestLimit(t *testing.T) {
 		t.Errorf("%d bytes used, %d refused", used, refused)
 	}
 	first.Release()
-	if coding, _ := second.Prepare(by, Gzip, plain); coding != Gzip {
+	if coding, _ := second.Prepare(by, Gzip, len(plain), func() []byte { return plain }); coding != Gzip {
 		t.Error("the limit stays used after the release")
 	}
 }
@@ -142,7 +142,7 @@ func TestConcurrentForms(t *testing.T) {
 			all.Go(func() {
 				coding, form := f.Find(Accept{Zstd})
 				if form == nil && coding != Identity {
-					coding, form = f.Prepare(by, coding, plain)
+					coding, form = f.Prepare(by, coding, len(plain), func() []byte { return plain })
 				}
 				if coding == Identity {
 					return

@@ -28,6 +28,18 @@ func TestHitAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestRefusedFormAllocatesNothing: nothing is copied for a compressed form beyond the limit.
+func TestRefusedFormAllocatesNothing(t *testing.T) {
+	cached := openQuery(t, &answers{rows: 40}, nil)
+	_, s := start(t, &rows{n: 5000, pad: orderPad}, func(c *Config) {
+		c.Queries, c.Compressed = []QueryRoute{{Paths: []string{"/cached"}, Query: cached}}, 1
+	})
+	hitAllocatesNothing(t, s)
+	if _, refused := s.compressor.Usage(); refused == 0 {
+		t.Error("no form was refused: the test measures nothing")
+	}
+}
+
 func hitAllocatesNothing(t *testing.T, s *Server) {
 	for _, c := range []struct{ uri, accept string }{
 		{"/list", ""},

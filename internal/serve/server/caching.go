@@ -79,10 +79,10 @@ func (s *Server) restrict(ctx *fasthttp.RequestCtx, e *entry) {
 
 // represent selects the form in which a response has its content, and sets ETag and
 // Content-Encoding. tag is the ETag of the plain form. forms may be nil: there is only the
-// plain one. plain returns it, to be compressed; nil: forms that do not exist are not made. If
-// send is false, the client has the form, and the response is 304. Otherwise body is the
+// plain one. plain returns it, of size bytes, to be compressed; nil: forms that do not exist are
+// not made. If send is false, the client has the form, and the response is 304. Otherwise body is the
 // compressed body, or nil for the plain one.
-func (s *Server) represent(ctx *fasthttp.RequestCtx, tag []byte, forms *compress.Forms, plain func() []byte) (body []byte, send bool) {
+func (s *Server) represent(ctx *fasthttp.RequestCtx, tag []byte, forms *compress.Forms, size int, plain func() []byte) (body []byte, send bool) {
 	coding := compress.Identity
 	if forms != nil && s.compressor != nil {
 		if lines := ctx.Request.Header.PeekAll(fasthttp.HeaderAcceptEncoding); len(lines) > 0 {
@@ -98,7 +98,7 @@ func (s *Server) represent(ctx *fasthttp.RequestCtx, tag []byte, forms *compress
 	}
 	if body == nil {
 		if plain != nil {
-			coding, body = forms.Prepare(s.compressor, coding, plain())
+			coding, body = forms.Prepare(s.compressor, coding, size, plain)
 		}
 		if body == nil {
 			return nil, !s.unmodified(ctx, tag, compress.Identity)

@@ -123,7 +123,7 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 	} else {
 		tag = feed.AppendETag(room[:0], p.Tag())
 	}
-	body, send := h.server.represent(ctx, tag, forms, func() []byte { return p.Rendered.Body })
+	body, send := h.server.represent(ctx, tag, forms, p.Size(), func() []byte { return p.Rendered.Body })
 	if !send {
 		h.feed.CountNotModified()
 		return

@@ -90,7 +90,7 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	if from == query.FromMemory { // only an answer that is used again is worth compressing
 		plain = func() []byte { return p.Append(make([]byte, 0, p.Size())) }
 	}
-	body, send := h.server.represent(ctx, feed.AppendETag(room[:0], p.Tag()), forms, plain)
+	body, send := h.server.represent(ctx, feed.AppendETag(room[:0], p.Tag()), forms, p.Size(), plain)
 	if !send {
 		h.query.CountNotModified()
 		return
