@@ -46,7 +46,8 @@ func (s *Server) clientContext(ctx *fasthttp.RequestCtx) (waiting context.Contex
 	}
 }
 
-// gone reports whether the client has closed the connection. It consumes no data.
+// gone reports whether the connection has ended, mostly because the client has closed it. It
+// consumes no data.
 func (c *conn) gone() bool {
 	closed := false
 	raw, err := c.SyscallConn()
@@ -56,7 +57,7 @@ func (c *conn) gone() bool {
 	err = raw.Control(func(fd uintptr) {
 		var one [1]byte
 		n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		closed = n == 0 && err == nil || err == syscall.ECONNRESET || err == syscall.EPIPE
+		closed = n == 0 && err == nil || err != nil && err != syscall.EAGAIN && err != syscall.EINTR
 	})
 	return closed || err != nil
 }

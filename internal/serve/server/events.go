@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -131,6 +132,7 @@ func (l *listening) run(head []byte) {
 	if tcp, ok := l.conn.netConn.(interface{ SetWriteBuffer(bytes int) error }); ok {
 		_ = tcp.SetWriteBuffer(sendBufferMax) // fails only if the connection is gone
 	}
+	l.conn.expectAcks(2 * l.limit) // longer than send waits for a client that does not read
 	if !l.send(head) {
 		return
 	}
@@ -178,7 +180,7 @@ func (l *listening) send(p []byte) bool {
 	if err == nil {
 		_, err = l.out.Write(p)
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) {
 		l.events.CountDropped()
 	}
 	return err == nil

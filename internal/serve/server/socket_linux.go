@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -93,6 +94,19 @@ func (s *socket) write(p []byte) (int, error) {
 			return written, nil
 		}
 	}
+}
+
+// expectAcks ends the connection when the client's kernel has not acknowledged sent bytes for
+// that long. Otherwise a client that has lost its network stays connected for a quarter of an
+// hour: small writes to it succeed.
+func (c *conn) expectAcks(limit time.Duration) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return // it is gone
+	}
+	_ = raw.Control(func(fd uintptr) { // as above
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds())) // a Unix socket does not have it, or need it
+	})
 }
 
 // refuseNew drops the listener's SYN packets, so that its queue runs empty. A client whose

@@ -5,6 +5,7 @@ package server
 import (
 	"errors"
 	"net"
+	"time"
 )
 
 // socket reads and writes a connection through net.Conn. The build tag portable selects
@@ -18,6 +19,9 @@ func (s *socket) bind(c netConn) error {
 
 func (s *socket) read(p []byte) (int, error)  { return s.conn.Read(p) }
 func (s *socket) write(p []byte) (int, error) { return s.conn.Write(p) }
+
+// expectAcks does nothing: only Linux has the option.
+func (c *conn) expectAcks(time.Duration) {}
 
 // refuseNew reports that only Linux can drain a listener's queue.
 func refuseNew(*net.TCPListener) error { return errors.New("draining the accept queue requires Linux") }
