@@ -15,10 +15,14 @@ type Columns []string
 // Fields are the columns that a request selects. The zero value is all of them.
 type Fields struct {
 	labels map[string]bool // their names as JSON strings
+	list   string          // their names, once each, with commas between them
 }
 
 // All reports whether all columns are selected.
 func (f Fields) All() bool { return f.labels == nil }
+
+// String returns the names of the selected columns, once each, as Select reads them.
+func (f Fields) String() string { return f.list }
 
 // Select returns the fields that lists name: names of columns with commas between them. Empty
 // lists select all columns, and repeated names count once. The error wraps ErrRequest and
@@ -33,10 +37,16 @@ func (c Columns) Select(lists ...string) (Fields, error) {
 			if !slices.Contains(c, name) {
 				return Fields{}, fmt.Errorf("%w: fields contains %.80q; the known fields are %s", ErrRequest, name, strings.Join(c, ","))
 			}
-			if f.labels == nil {
-				f.labels = make(map[string]bool)
+			label := string(AppendString(nil, []byte(name)))
+			if f.labels[label] {
+				continue
 			}
-			f.labels[string(AppendString(nil, []byte(name)))] = true
+			if f.labels == nil {
+				f.labels, f.list = make(map[string]bool), name
+			} else {
+				f.list += "," + name
+			}
+			f.labels[label] = true
 		}
 	}
 	return f, nil

@@ -60,7 +60,7 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	p.Select(fields)
-	h.write(ctx, &r, &p)
+	h.write(ctx, &r, &p, fields)
 }
 
 // parse reads which page a request asks for. The returned texts share the request's memory.
@@ -105,8 +105,8 @@ func parseBound(b []byte, low, high int) (int, bool) {
 // text returns b as a string without copying. It is valid until the request ends.
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// write responds with p.
-func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.Page) {
+// write responds with p, which has those fields.
+func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.Page, fields feed.Fields) {
 	header := &ctx.Response.Header
 	var room [24]byte
 	age := max(ctx.Time().Sub(p.ReadAt), 0)
@@ -130,7 +130,7 @@ func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.P
 	}
 	header.SetContentTypeBytes(h.server.names.json)
 	if p.Envelope == feed.EnvelopeNone && p.Next != "" {
-		h.server.link(ctx, p.Next)
+		h.link(ctx, fields, p.Next)
 	}
 	switch {
 	case body != nil:

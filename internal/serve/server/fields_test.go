@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 
@@ -34,7 +33,7 @@ func followLink(t *testing.T, base string, a answer) string {
 // TestLink walks a list of bare arrays by its links.
 func TestLink(t *testing.T) {
 	base, _ := startShaped(t, &rows{n: 450}, feed.EnvelopeNone, func(c *Config) { c.CORSOrigins = []string{"*"} })
-	for _, path := range []string{"/list", "/list?limit=7", "/alias/list?limit=100&x=%3E%22%20&x=&offset=2&%62efore=", "/list?limit=100&fields=id"} {
+	for _, path := range []string{"/list", "/list?limit=7", "/alias/list?limit=100&x=%3E%22%20&x=&offset=2&%62efore=&fields=id", "/list?limit=100&fields=id"} {
 		first := request(t, "GET", base+path)
 		want := 450
 		if strings.Contains(path, "offset=2") {
@@ -58,7 +57,7 @@ func TestLink(t *testing.T) {
 			if err != nil || u.Query().Has("offset") || len(u.Query()["before"]) != 1 || !strings.HasPrefix(next, base+strings.Split(path, "?")[0]+"?") {
 				t.Fatalf("next of %s: %s, %v", at, next, err)
 			}
-			if strings.Contains(path, "x=") && !slices.Equal(u.Query()["x"], []string{`>" `, ""}) {
+			if u.Query().Has("x") {
 				t.Fatalf("next of %s: %s", at, next)
 			}
 			at, a = next, request(t, "GET", next)
@@ -78,20 +77,32 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// TestLinkIsSafe: what a request has in its parameters cannot leave the reference.
+// TestLinkIsSafe: what a request has in its parameters cannot leave the reference. Parameters
+// that the feed does not read are not repeated: they may be secret, or many.
 func TestLinkIsSafe(t *testing.T) {
+	params := []feed.Param{{Name: "a", Type: feed.Text}, {Name: "b&", Type: feed.Text, ListMax: 2}, {Name: "claim.sub", Type: feed.Text}}
+	columns := feed.Columns{"id", "a>b", "n"}
 	for query, want := range map[string]string{
-		"":                           `<?before=QQ>; rel="next"`,
-		"before=x&offset=7":          `<?before=QQ>; rel="next"`,
-		"limit=2&before=x&fields=a":  `<?limit=2&fields=a&before=QQ>; rel="next"`,
-		`a=>;rel="x",<b>`:            `<?a=%3E%3Brel%3D%22x%22%2C%3Cb%3E&before=QQ>; rel="next"`,
-		"a=%0d%0aSet-Cookie:x":       `<?a=%0D%0ASet-Cookie%3Ax&before=QQ>; rel="next"`,
-		"a%26=b%3Dc&t=2016+1&ü=%zz":  `<?a%26=b%3Dc&t=2016+1&%C3%BC=%25zz&before=QQ>; rel="next"`,
-		"flag&Before=x&offset[]=1&=": `<?flag=&Before=x&offset%5B%5D=1&before=QQ>; rel="next"`,
+		"":                                  `<?before=QQ>; rel="next"`,
+		"before=x&offset=7":                 `<?before=QQ>; rel="next"`,
+		"limit=2&before=x&fields=id":        `<?limit=2&fields=id&before=QQ>; rel="next"`,
+		`a=>;rel="x",<b>`:                   `<?a=%3E%3Brel%3D%22x%22%2C%3Cb%3E&before=QQ>; rel="next"`,
+		"a=%0d%0aSet-Cookie:x":              `<?a=%0D%0ASet-Cookie%3Ax&before=QQ>; rel="next"`,
+		"a=2016+1&ü=%zz":                    `<?a=2016+1&before=QQ>; rel="next"`,
+		"a":                                 `<?a=&before=QQ>; rel="next"`,
+		"a=1&a=2&limit=1&limit=2":           `<?a=1&limit=1&before=QQ>; rel="next"`,
+		"b%26=2&a=&b%26=1":                  `<?b%26=2&a=&b%26=1&before=QQ>; rel="next"`,
+		"limit=&limit=5&fields=&A=1":        `<?limit=&before=QQ>; rel="next"`,
+		"access_token=secret&x=y&flag&=&a=": `<?a=&before=QQ>; rel="next"`,
+		"fields=n,n,a>b&fields=n,id":        `<?fields=n%2Ca%3Eb%2Cid&before=QQ>; rel="next"`,
 	} {
-		var args fasthttp.Args
-		args.Parse(query)
-		if got := string(appendLink(nil, &args, "QQ")); got != want {
+		var ctx fasthttp.RequestCtx
+		ctx.QueryArgs().Parse(query)
+		fields, err := fieldsOf(&ctx, columns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(appendLink(nil, ctx.QueryArgs(), params, fields, "QQ")); got != want {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}
