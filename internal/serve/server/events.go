@@ -89,8 +89,8 @@ func (l *listenings) stop() {
 
 // serveEvents responds with the events of the page that r asks for, until the generation
 // ends.
-func (h *feedHandler) serveEvents(ctx *fasthttp.RequestCtx, r *feed.Request) {
-	if r.Limit != 0 || r.Offset != 0 || r.Before != "" || len(ctx.QueryArgs().Peek("fields")) > 0 {
+func (h *feedHandler) serveEvents(ctx *fasthttp.RequestCtx, r *feed.Request, fields feed.Fields) {
+	if r.Limit != 0 || r.Offset != 0 || r.Before != "" || !fields.All() {
 		h.server.problem(ctx, badRequest, "events have the first page in its default size: omit limit, offset, before and fields")
 		return
 	}

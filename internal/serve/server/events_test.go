@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"spillway/internal/serve/feed"
 )
 
 func TestPrefersEvents(t *testing.T) {
@@ -114,6 +116,16 @@ func TestEventsOverTLSAndUnixSockets(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestEventsOfOtherPages: events have the first page and all columns.
+func TestEventsOfOtherPages(t *testing.T) {
+	url, _ := start(t, &rows{n: 50}, func(c *Config) { c.Feeds[0].Columns = feed.Columns{"id"} })
+	for _, query := range []string{"limit=5", "offset=1", "before=x", "fields=id", "fields=&fields=id"} {
+		if a := request(t, "GET", url+"/list?"+query, "Accept", "text/event-stream"); a.status != 400 || !strings.Contains(a.body, "omit limit, offset, before and fields") {
+			t.Errorf("%s: %d %.100s", query, a.status, a.body)
+		}
 	}
 }
 

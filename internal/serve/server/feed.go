@@ -51,7 +51,7 @@ func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	if asksForEvents(ctx) {
-		h.serveEvents(ctx, &r)
+		h.serveEvents(ctx, &r, fields)
 		return
 	}
 	p, err := h.feed.Page(h.server.base, ctx.Time(), r)
