@@ -15,6 +15,7 @@ func (a *app) describe(r *reads) *openapi.Listener {
 		l.Feeds = append(l.Feeds, openapi.Feed{
 			Paths: p.down.Reads, Access: r.cfg.ReadAccess(p.cfg.Auth), Params: p.settings.Definition.Params,
 			Limit: p.cfg.Limit, LimitMax: p.cfg.LimitMax, OffsetMax: p.cfg.OffsetMax, Columns: p.knownColumns(), Envelope: p.settings.Envelope,
+			Live: p.cfg.Window >= p.cfg.Limit && (p.cfg.LiveMax > 0 || len(p.settings.Definition.Params) == 0),
 		})
 	}
 	for _, p := range r.queries {

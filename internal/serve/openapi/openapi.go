@@ -38,6 +38,7 @@ type Feed struct {
 	Limit, LimitMax, OffsetMax int
 	Columns                    []feed.Column // none: not known yet
 	Envelope                   feed.Envelope
+	Live                       bool // requests may ask for server-sent events
 }
 
 // Query is a query.

@@ -21,7 +21,7 @@ func example() *Listener {
 	return &Listener{
 		Hosts: true, RateLimit: true, WriteKeys: true,
 		Feeds: []Feed{
-			{Paths: []string{"/a/b", "/a_b"}, Access: "open", Limit: 10, LimitMax: 100, OffsetMax: 1000, Columns: []feed.Column{
+			{Paths: []string{"/a/b", "/a_b"}, Access: "open", Live: true, Limit: 10, LimitMax: 100, OffsetMax: 1000, Columns: []feed.Column{
 				{Name: "integer", JSON: feed.JSONInteger},
 				{Name: "float", JSON: feed.JSONFloat, Null: true},
 				{Name: "flag", JSON: feed.JSONFlag},
@@ -85,6 +85,8 @@ func TestDocument(t *testing.T) {
 		"/paths/~1filtered/get/parameters/4":                   `{"description":"Only rows whose column has this value. At most 1024 bytes of UTF-8","in":"query","name":"city","required":false,"schema":{"maxLength":1024,"pattern":"^[^\\x00]*$","type":"string"}}`,
 		"/paths/~1filtered/get/parameters/5/description":       `"Only rows whose column has this value"`,
 		"/paths/~1a~1b/get/operationId":                        `"get_a_b"`,
+		"/paths/~1a~1b/get/responses/200/description":          `"A page. With Accept: text/event-stream and without limit, offset, before and fields, the first page as a server-sent event whenever it changes."`,
+		"/paths/~1down/get/responses/200/description":          `"A page"`,
 		"/paths/~1a_b/get/operationId":                         `"get_a_b_"`,
 		"/paths/~1a~1b/get/security":                           `[]`,
 		"/paths/~1a~1b/post/security":                          `[{"writeKey":[]}]`,

@@ -31,11 +31,15 @@ func (d *document) feed(f *Feed) operation {
 		queryParameter("offset", "Rows to skip from the first; not together with before", false, object{"type": "integer", "minimum": 0, "maximum": f.OffsetMax, "default": 0}),
 		queryParameter("before", "The cursor of another page: its member next, or in its header Link", false, object{"type": "string"}),
 	}
+	description := "A page"
+	if f.Live {
+		description = "A page. With Accept: text/event-stream and without limit, offset, before and fields, the first page as a server-sent event whenever it changes."
+	}
 	return operation{
 		Tags: []string{"feeds"}, Summary: "A page of the newest rows", Security: required,
 		Parameters: append(append(own, parameters(f.Params)...), fieldsParameter(), ifNoneMatch()),
 		Responses: d.responses(map[string]object{
-			"200": readResponse("A page", pageSchema(f.Envelope, d.row(f.Paths[0], f.Columns), f.LimitMax, true), "Spillway-Offset", "Content-Encoding", "Link"),
+			"200": readResponse(description, pageSchema(f.Envelope, d.row(f.Paths[0], f.Columns), f.LimitMax, true), "Spillway-Offset", "Content-Encoding", "Link"),
 			"304": readResponse("The page is unchanged", nil),
 		}, codes...),
 	}
