@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"spillway/internal/apptest"
 	"spillway/internal/database"
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // checkFeed checks a feed and returns its error and what was logged.
@@ -118,5 +121,20 @@ func testCheckPlans(t *testing.T, pg *apptest.PostgresServer) {
 	}
 	if err, _ := checkFeed(t, url, feed.Definition{Name: "/test", SQL: tests[3].sql, Key: keyOf("id"), Params: city}); err != "" {
 		t.Errorf("with the index: %s", err)
+	}
+}
+
+// TestAdviseArray: only an operator that is missing for an array is one that IN has looked for.
+func TestAdviseArray(t *testing.T) {
+	params := []param.Param{{Name: "n", Type: param.Integer}, {Name: "ids", Type: param.Text, ListMax: 2}}
+	for message, want := range map[string]bool{
+		"operator does not exist: bigint = text[]": true,
+		"operator does not exist: bigint = text":   false, // of = ANY(:ids)
+		"function f(bigint) does not exist":        false,
+	} {
+		err := adviseArray(params, &pgconn.PgError{Code: stateUndefinedFunction, Message: message})
+		if got := strings.Contains(err.Error(), "write = ANY(:ids) instead of IN (:ids)"); got != want {
+			t.Errorf("%s: %v", message, err)
+		}
 	}
 }

@@ -120,7 +120,7 @@ func (q *Query) Check(ctx context.Context) error {
 func adviseArray(params []param.Param, err error) error {
 	var pgErr *pgconn.PgError
 	list := slices.IndexFunc(params, func(p param.Param) bool { return p.ListMax > 0 })
-	if errors.As(err, &pgErr) && pgErr.Code == stateUndefinedFunction && list >= 0 {
+	if errors.As(err, &pgErr) && pgErr.Code == stateUndefinedFunction && list >= 0 && strings.Contains(pgErr.Message, "[]") {
 		return fmt.Errorf("%w; write = ANY(:%[2]s) instead of IN (:%[2]s)", err, params[list].Name)
 	}
 	return err
