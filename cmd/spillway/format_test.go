@@ -121,6 +121,7 @@ func testFilters(t *testing.T, s *apptest.Spillway, data func(path string) strin
 		"some?label=it%27s&small=7":        "9007199254740993",
 		"some?label=it%27s&small=-5":       "",
 		"some?label=":                      "",
+		"some?small=99999999999":           "", // the column holds no such number
 		"some?other=a":                     "9007199254740993 1",
 	} {
 		var rows []struct{ ID json.Number }
@@ -134,10 +135,6 @@ func testFilters(t *testing.T, s *apptest.Spillway, data func(path string) strin
 		if got := strings.Join(ids, " "); got != want {
 			t.Errorf("%s: ids %q, want %q", path, got, want)
 		}
-	}
-	// PostgreSQL has no such smallint.
-	if a := fetch(t, s.URL("some?small=99999999999")); a.status != 400 && (a.status != 200 || len(data("some?small=99999999999")) != len("[]")) {
-		t.Errorf("%d %s", a.status, a.body)
 	}
 	wantAnswer(t, fetch(t, s.URL("some?small=x")), 400, "bad-request small must be a whole number")
 	wantAnswer(t, fetch(t, s.URL("some?smalls=1&smalls=2&smalls=3&smalls=4&smalls=5")), 400, "bad-request smalls has more than 4 values")

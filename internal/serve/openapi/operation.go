@@ -2,6 +2,7 @@ package openapi
 
 import (
 	"fmt"
+	"strings"
 
 	"spillway/internal/serve/feed"
 	"spillway/internal/serve/param"
@@ -37,7 +38,7 @@ func (d *document) feed(f *Feed) operation {
 	}
 	return operation{
 		Tags: []string{"feeds"}, Summary: "A page of the newest rows", Security: required,
-		Parameters: append(append(own, parameters(f.Params)...), fieldsParameter(), ifNoneMatch()),
+		Parameters: append(append(own, parameters(f.Params)...), fieldsParameter(f.Columns), ifNoneMatch()),
 		Responses: d.responses(map[string]object{
 			"200": readResponse(description, pageSchema(f.Envelope, d.row(f.Paths[0], f.Columns), f.LimitMax, true), "Spillway-Offset", "Content-Encoding", "Link"),
 			"304": readResponse("The page is unchanged", nil),
@@ -57,7 +58,7 @@ func (d *document) query(q *Query) operation {
 	}
 	return operation{
 		Tags: []string{"queries"}, Summary: "The result of a statement", Security: required,
-		Parameters: append(parameters(q.Params), fieldsParameter(), ifNoneMatch()),
+		Parameters: append(parameters(q.Params), fieldsParameter(q.Columns), ifNoneMatch()),
 		Responses: d.responses(map[string]object{
 			"200": readResponse(description, schema, "Content-Encoding"),
 			"304": readResponse("The result is unchanged", nil),
@@ -85,8 +86,20 @@ func (d *document) row(path string, columns []feed.Column) object {
 }
 
 // fieldsParameter returns the parameter that selects columns.
-func fieldsParameter() object {
-	return queryParameter("fields", "The columns to return, separated by commas; empty: all", false, object{"type": "string"})
+func fieldsParameter(columns []feed.Column) object {
+	item := object{"type": "string"}
+	var names []string
+	for _, c := range columns {
+		if !strings.Contains(c.Name, ",") { // which separates names
+			names = append(names, c.Name)
+		}
+	}
+	if len(names) > 0 {
+		item["enum"] = names
+	}
+	p := queryParameter("fields", "The columns to return; empty: all", false, object{"type": "array", "items": item})
+	p["style"], p["explode"] = "form", false
+	return p
 }
 
 // pageSchema returns the schema of rows in their envelope.

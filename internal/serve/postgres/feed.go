@@ -35,7 +35,7 @@ var _ feed.Source = (*Feed)(nil)
 // can find are errors of Read and Check.
 //
 // Parameters are passed as text, bigint, double precision, boolean, timestamptz and uuid, lists
-// as arrays of these, and filters as the type of their column.
+// as arrays of these, and filters as bigint or as the type of their column.
 func (db *DB) Feed(def feed.Definition) (*Feed, error) {
 	if len(def.Key) == 0 {
 		return nil, fmt.Errorf("feed %s: the key names no column", def.Name)

@@ -100,7 +100,7 @@ func (w *writer) write(s shape) string {
 		}
 		w.used++
 		if p.Filter {
-			where = append(where, fmt.Sprintf("%s = $%d", quoteIdentifier(p.Name), w.used))
+			where = append(where, fmt.Sprintf("%s = $%d%s", quoteIdentifier(p.Name), w.used, filterCast(p.Type)))
 		}
 	}
 	if s.after {
@@ -116,6 +116,16 @@ func (w *writer) write(s shape) string {
 	inner += fmt.Sprintf(" ORDER BY %s LIMIT %d", w.keyset().Order(), s.rows)
 	return fmt.Sprintf("SELECT %s FROM (%s) AS page ORDER BY %s LIMIT $%d OFFSET $%d",
 		selected, inner, w.keyset().Order(), w.used+1, w.used+2)
+}
+
+// filterCast returns the cast of a filter's value. Whole numbers are compared as such, so that one
+// that the column cannot hold has no rows; indexes of smaller integers are used all the same.
+// Other values have the type of the column.
+func filterCast(t param.Type) string {
+	if t == param.Integer {
+		return "::bigint"
+	}
+	return ""
 }
 
 // parameters returns the number of parameters of the last statement written.
