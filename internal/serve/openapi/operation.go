@@ -36,6 +36,9 @@ func (d *document) feed(f *Feed) operation {
 	if f.Live {
 		description = "A page. With Accept: text/event-stream and without limit, offset, before and fields, the first page as a server-sent event whenever it changes."
 	}
+	for _, p := range own {
+		p["allowEmptyValue"] = true // the default
+	}
 	return operation{
 		Tags: []string{"feeds"}, Summary: "A page of the newest rows", Security: required,
 		Parameters: append(append(own, parameters(f.Params)...), fieldsParameter(f.Columns), ifNoneMatch()),
