@@ -11,7 +11,7 @@ import (
 
 // Counts are a campaign's events in the database, by kind.
 type Counts struct {
-	Shows, Clicks, Dismissals uint64
+	Shows, Clicks, Dismissals, Withheld, Conversions uint64
 }
 
 // Add adds n events of a kind.
@@ -23,6 +23,10 @@ func (c *Counts) Add(kind Kind, n uint64) {
 		c.Clicks += n
 	case KindDismiss:
 		c.Dismissals += n
+	case KindWithhold:
+		c.Withheld += n
+	case KindConvert:
+		c.Conversions += n
 	}
 }
 
@@ -116,10 +120,10 @@ func Distinct(events []Event) []*Event {
 	return slices.CompactFunc(out, func(a, b *Event) bool { return a.ID == b.ID })
 }
 
-// Newest returns the newest event of each user and placement, by ascending user and
-// placement. Its state is stored unless the database has a newer one.
+// Newest returns the newest event of each user and placement that changed the state, by
+// ascending user and placement. Its state is stored unless the database has a newer one.
 func Newest(events []Event) []*Event {
-	out := pointers(events)
+	out := slices.DeleteFunc(pointers(events), func(e *Event) bool { return e.Kind == KindConvert })
 	slices.SortFunc(out, func(a, b *Event) int {
 		return cmp.Or(cmp.Compare(a.Key.User, b.Key.User), cmp.Compare(a.Key.Placement, b.Key.Placement), CompareAge(a, b))
 	})

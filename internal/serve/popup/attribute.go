@@ -125,6 +125,11 @@ type Attributes struct {
 	machine vm.VM
 	values  map[string]any // of the slots that are set, as expressions read them
 	boxed   bool           // values are those of the slots
+
+	user       string       // whose they are
+	row        rowState     // of the user's row
+	rowColumns attributeSet // that the row replaces
+	skipped    []CampaignID // that could not be decided without the row
 }
 
 // New returns attributes without values.
@@ -132,9 +137,28 @@ func (s *Schema) New() *Attributes {
 	return &Attributes{schema: s, slots: make([]slot, len(s.attributes)), values: make(map[string]any)}
 }
 
+// For sets whose attributes they are. The id is kept until Reset, not copied.
+func (a *Attributes) For(user string) { a.user = user }
+
+// At sets the time that expressions read.
+func (a *Attributes) At(time.Time) {}
+
+// attributeSet is a set of attributes, as bits by their index in a Schema.
+type attributeSet uint64
+
+// attributesOf returns the attributes with some names.
+func (s *Schema) attributesOf(names []string) (set attributeSet) {
+	for _, name := range names {
+		if i, ok := s.index[name]; ok {
+			set |= 1 << i
+		}
+	}
+	return set
+}
+
 // Reset removes all values and keeps the memory.
 func (a *Attributes) Reset() {
-	a.boxed = false
+	a.boxed, a.user, a.row, a.skipped = false, "", rowNone, a.skipped[:0]
 	for i := range a.slots {
 		a.slots[i] = slot{list: a.slots[i].list[:0]}
 	}

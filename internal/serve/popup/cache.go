@@ -48,8 +48,8 @@ func NewCache(limit int) *Cache {
 func (c *Cache) Limit() int { return c.limit * shards }
 
 func (c *Cache) find(key Key) (fingerprint, *cacheShard) {
-	f := c.seeds.of(key)
-	return f, &c.shards[f[0]%shards]
+	f, i := c.seeds.of(key)
+	return f, &c.shards[i]
 }
 
 // Get returns a state and whether the cache has it. It allocates nothing.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -17,6 +18,12 @@ const (
 	CapMax             = math.MaxUint16
 	DurationMax        = 10 * 365 * 24 * time.Hour
 	DefaultRepeatAfter = 24 * time.Hour
+	DefaultQuiet       = 24 * time.Hour
+	VariantsMax        = 16
+	VariantNameMax     = 32
+	WeightMax          = 10_000
+	TestersMax         = 20
+	PriorityMax        = 1000
 )
 
 // Forever is a quiet period that does not end.
@@ -28,9 +35,10 @@ type CampaignID uint32
 // Status says whether a campaign may be shown.
 type Status string
 
-// The statuses. An archived campaign is never shown again. It stays in the set, because its
-// quiet periods continue.
+// The statuses. A draft is shown to its testers only. An archived campaign is never shown
+// again. It stays in the set, because its quiet periods continue.
 const (
+	Draft    Status = "draft"
 	Active   Status = "active"
 	Paused   Status = "paused"
 	Archived Status = "archived"
@@ -41,6 +49,7 @@ type Campaign struct {
 	ID        CampaignID
 	Name      string // for people, not unique
 	Placement string // where it is shown; each placement has its own order and states
+	Priority  int32  // descending, before Order
 	Order     int32  // ascending; equal ones by ID
 	Payload   json.RawMessage
 	Target    string // expression over the schema's attributes; empty: all users
@@ -49,9 +58,34 @@ type Campaign struct {
 	Start, End time.Time // runs from Start until before End; zero: no limit
 
 	RepeatAfter  time.Duration // until an unanswered show is repeated; 0: DefaultRepeatAfter
-	QuietClick   time.Duration // without any popup after a click; Forever is allowed
+	QuietClick   time.Duration // without any popup after a click; Forever is allowed; 0: DefaultQuiet
 	QuietDismiss time.Duration // the same after a dismissal
-	Cap          int           // shows to one user, counted from when the cap was set; 0: no limit
+	Cap          int           // shows to one user; 0: no limit
+	Again        time.Duration // after a click, dismissal or the last show that Cap allows, the campaign starts over; 0: never
+
+	Rollout  float64   // percent of users who may get it, by a hash of user and campaign; 0: all
+	Holdout  float64   // percent of those from whom it is withheld, for comparison
+	Variants []Variant // payloads that share the users by weight; none: Payload for all
+	Zone     string    // IANA time zone of hour() and weekday() in Target; "": UTC
+	Testers  []string  // users to whom a draft is shown
+	Created  time.Time // when it was saved first; zero: not known
+
+	unread error // why SetSettings failed
+}
+
+// Variant is one payload of a campaign. Variants are numbered from 1.
+type Variant struct {
+	Name    string          `json:"name"`
+	Weight  int             `json:"weight"` // its share is Weight / the sum of weights
+	Payload json.RawMessage `json:"payload"`
+}
+
+// payload returns the payload of a variant; 0: the campaign's own.
+func (c *Campaign) payload(variant uint8) json.RawMessage {
+	if variant == 0 || int(variant) > len(c.Variants) {
+		return c.Payload
+	}
+	return c.Variants[variant-1].Payload
 }
 
 // FieldError is an error in a field of a campaign.
@@ -72,6 +106,7 @@ func (c *Campaign) Validate() error {
 			problems = append(problems, &FieldError{field, field + " " + fmt.Sprintf(format, args...)})
 		}
 	}
+	refuse(c.unread != nil, "settings", "cannot be read: %v", c.unread)
 	refuse(c.ID == 0 || c.ID > math.MaxInt32, "id", "must be 1 to %d", math.MaxInt32)
 	refuse(c.Name == "" || utf8.RuneCountInString(c.Name) > CampaignNameMax || !isText(c.Name), "name", "must be UTF-8 text of 1 to %d characters without zero bytes", CampaignNameMax)
 	refuse(!IsPlacement(c.Placement), "placement", "must be 1 to %d lower-case letters, digits and -, not - first", PlacementBytesMax)
@@ -79,18 +114,92 @@ func (c *Campaign) Validate() error {
 	refuse(!json.Valid(c.Payload) || !isText(string(c.Payload)), "payload", "must be JSON in UTF-8")
 	refuse(!isText(c.Target), "target", "must be UTF-8 text without zero bytes")
 	switch c.Status {
-	case Active, Paused, Archived:
+	case Draft, Active, Paused, Archived:
 	default:
-		refuse(true, "status", "must be active, paused or archived, not %q", c.Status)
+		refuse(true, "status", "must be draft, active, paused or archived, not %q", c.Status)
 	}
 	refuse(!c.Start.IsZero() && !inYears(c.Start), "start", "must be from %d to %d", yearMin, yearMax)
 	refuse(!c.End.IsZero() && !inYears(c.End), "end", "must be from %d to %d", yearMin, yearMax)
 	refuse(!c.Start.IsZero() && !c.End.IsZero() && !c.Start.Before(c.End), "end", "must be after start")
 	refuse(c.RepeatAfter != 0 && !between(c.RepeatAfter, time.Second), "repeat_after", "must be 1s to %s, or forever", DurationMax)
-	refuse(!between(c.QuietClick, 0), "quiet_click", "must be 0 to %s, or forever", DurationMax)
-	refuse(!between(c.QuietDismiss, 0), "quiet_dismiss", "must be 0 to %s, or forever", DurationMax)
+	refuse(c.QuietClick != 0 && !between(c.QuietClick, time.Second), "quiet_click", "must be 1s to %s, or forever", DurationMax)
+	refuse(c.QuietDismiss != 0 && !between(c.QuietDismiss, time.Second), "quiet_dismiss", "must be 1s to %s, or forever", DurationMax)
 	refuse(c.Cap < 0 || c.Cap > CapMax, "cap", "must be 0 to %d", CapMax)
+	refuse(c.Again != 0 && (c.Again == Forever || !between(c.Again, time.Second)), "again", "must be 1s to %s, or null", DurationMax)
+	refuse(c.Priority < -PriorityMax || c.Priority > PriorityMax, "priority", "must be %d to %d", -PriorityMax, PriorityMax)
+	refuse(!(c.Rollout >= 0 && c.Rollout <= 100), "rollout", "must be 0 to 100 percent")
+	refuse(!(c.Holdout >= 0 && c.Holdout < 100), "holdout", "must be 0 to less than 100 percent")
+	refuse(len(c.Testers) > TestersMax, "testers", "must be at most %d users", TestersMax)
+	for _, user := range c.Testers {
+		refuse(user == "" || len(user) > UserBytesMax || !isText(user), "testers", "must be UTF-8 texts of 1 to %d bytes without zero bytes", UserBytesMax)
+	}
+	c.validateVariants(refuse)
 	return errors.Join(problems...)
+}
+
+// validateVariants refuses what is wrong with the variants.
+func (c *Campaign) validateVariants(refuse func(bad bool, field, format string, args ...any)) {
+	refuse(len(c.Variants) > VariantsMax, "variants", "must be at most %d", VariantsMax)
+	names, sum, bytes := map[string]bool{}, 0, 0
+	for _, v := range c.Variants {
+		refuse(!isName(v.Name, '-', VariantNameMax), "variants", "must have names of 1 to %d lower-case letters, digits and -, not - first", VariantNameMax)
+		refuse(names[v.Name], "variants", "has the name %q twice", v.Name)
+		refuse(v.Weight < 0 || v.Weight > WeightMax, "variants", "must have weights of 0 to %d", WeightMax)
+		refuse(!json.Valid(v.Payload) || !isText(string(v.Payload)), "variants", "must have payloads that are JSON in UTF-8")
+		names[v.Name] = true
+		sum, bytes = sum+v.Weight, bytes+len(v.Payload)
+	}
+	refuse(len(c.Variants) > 0 && sum <= 0, "variants", "must have a weight above 0")
+	refuse(bytes > PayloadBytesMax, "variants", "have payloads of %d bytes, more than %d together", bytes, PayloadBytesMax)
+}
+
+// settings are the fields of a campaign that databases keep in one JSON object.
+type settings struct {
+	Priority int32     `json:"priority,omitempty"`
+	Again    int64     `json:"again_ms,omitempty"`
+	Rollout  float64   `json:"rollout,omitempty"`
+	Holdout  float64   `json:"holdout,omitempty"`
+	Variants []Variant `json:"variants,omitempty"`
+	Zone     string    `json:"zone,omitempty"`
+	Testers  []string  `json:"testers,omitempty"`
+	Created  int64     `json:"created_ms,omitempty"`
+}
+
+// Settings returns the fields of c that have no column of their own, as a JSON object.
+func (c *Campaign) Settings() (string, error) {
+	s := settings{
+		Priority: c.Priority, Again: c.Again.Milliseconds(), Rollout: c.Rollout, Holdout: c.Holdout,
+		Variants: c.Variants, Zone: c.Zone, Testers: c.Testers,
+	}
+	if !c.Created.IsZero() {
+		s.Created = c.Created.UnixMilli()
+	}
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(s); err != nil {
+		return "", fmt.Errorf("encode the settings of a campaign: %w", err)
+	}
+	return strings.TrimSpace(text.String()), nil
+}
+
+// SetSettings is the reverse of Settings. If the text is not valid, or has a field of a newer
+// version, the campaign is not valid either.
+func (c *Campaign) SetSettings(text string) {
+	if text == "" {
+		return
+	}
+	var s settings
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if c.unread = decoder.Decode(&s); c.unread != nil {
+		return
+	}
+	c.Priority, c.Again, c.Rollout, c.Holdout = s.Priority, time.Duration(s.Again)*time.Millisecond, s.Rollout, s.Holdout
+	c.Variants, c.Zone, c.Testers = s.Variants, s.Zone, s.Testers
+	if s.Created != 0 {
+		c.Created = time.UnixMilli(s.Created).UTC()
+	}
 }
 
 // between reports whether d is whole milliseconds from low to DurationMax, or Forever.

@@ -249,7 +249,7 @@ func (c *Campaigns) check(all []StoredCampaign, changed Campaign) error {
 	if err := c.Check(changed); err != nil || changed.Status == Archived {
 		return err
 	}
-	if err := checkLimits(changed.Placement, append(after, changed)); err != nil && (isNew || checkLimits(changed.Placement, before) == nil) {
+	if err := checkLimit(changed.Placement, append(after, changed)); err != nil && (isNew || checkLimit(changed.Placement, before) == nil) {
 		return err
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -13,92 +14,152 @@ type Kind uint8
 
 // The kinds of events. Their numbers are stored.
 const (
-	KindShow    Kind = 1
-	KindClick   Kind = 2
-	KindDismiss Kind = 3
+	KindShow     Kind = 1
+	KindClick    Kind = 2
+	KindDismiss  Kind = 3
+	KindWithhold Kind = 4 // would have been shown, but the user is in the campaign's holdout
+	KindConvert  Kind = 5 // did what the campaign is for
 )
 
 // String returns the kind as a word.
 func (k Kind) String() string {
-	return [...]string{"none", "show", "click", "dismiss"}[k&3]
+	names := [...]string{"none", "show", "click", "dismiss", "withhold", "convert"}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return "none"
 }
 
-// Event is one show, click or dismissal.
+// Event is what happened to one user and campaign.
 type Event struct {
 	ID       [16]byte // the same whenever the same event is recorded again
 	Kind     Kind
 	Key      Key
-	Sequence uint64 // 1, 2, 3… per Key: the version of the state after it
+	Sequence uint64 // 1, 2, 3… per Key: the version of the state after it; of a conversion: that of the show
 	Campaign CampaignID
-	Order    int32     // the campaign's, when it was shown
+	Variant  uint8     // of the campaign, from 1; 0: none
+	First    bool      // the first time that this user was shown the campaign, or would have been
 	ShownAt  time.Time // when it was shown, in milliseconds
 	At       time.Time // when the event happened; ShownAt for a show
 	NextAt   time.Time // nothing is shown to the user before; zero: never again
-	State    State     // of the user after the event
+	State    State     // of the user after the event; zero for a conversion, which changes no state
 }
 
-// event returns the event that led to s.
-func (s State) event(key Key, kind Kind, at int64) Event {
-	return Event{
-		ID: eventID(key, kind, s), Kind: kind, Key: key, Sequence: s.Version, Campaign: s.Campaign, Order: s.Order,
-		ShownAt: instant(s.Shown), At: instant(at), NextAt: instant(s.Until), State: s,
+// event returns the event that led to s, for a campaign that was shown or withheld at some time.
+func (s State) event(key Key, kind Kind, campaign CampaignID, shown, at int64) Event {
+	e := Event{
+		Kind: kind, Key: key, Sequence: s.Version, Campaign: campaign,
+		ShownAt: instant(shown), At: instant(at), NextAt: instant(s.Until), State: s,
 	}
+	if kind != KindWithhold {
+		e.Variant = s.Variant
+	}
+	e.ID = e.id()
+	return e
 }
 
-// eventID returns the time of the show in 6 bytes, so that databases insert near the end of
+// converted returns the event of a conversion after the show of a token.
+func converted(t Token, at int64) Event {
+	e := Event{
+		Kind: KindConvert, Key: t.Key, Sequence: t.Version, Campaign: t.Campaign, Variant: t.Variant,
+		ShownAt: t.At, At: instant(at), NextAt: instant(0),
+	}
+	e.ID = e.id()
+	return e
+}
+
+// id returns the time of the show in 6 bytes, so that databases insert near the end of
 // their index, and a hash of what identifies the event: user, placement, sequence, campaign,
 // kind and time of the show. The time of a click is not part of it: a click that is sent
 // again is the same event. The time of the show is, because a store that lost states
 // assigns a sequence twice.
-func eventID(key Key, kind Kind, s State) [16]byte {
+func (e *Event) id() [16]byte {
 	var room [256]byte
-	b := append(room[:0], byte(kind), byte(len(key.Placement)))
-	b = append(b, key.Placement...)
-	b = binary.BigEndian.AppendUint64(b, s.Version)
-	b = binary.BigEndian.AppendUint32(b, uint32(s.Campaign))
-	b = binary.BigEndian.AppendUint64(b, uint64(s.Shown))
-	b = append(b, key.User...)
+	shown := uint64(e.ShownAt.UnixMilli())
+	b := append(room[:0], byte(e.Kind), byte(len(e.Key.Placement)))
+	b = append(b, e.Key.Placement...)
+	b = binary.BigEndian.AppendUint64(b, e.Sequence)
+	b = binary.BigEndian.AppendUint32(b, uint32(e.Campaign))
+	b = binary.BigEndian.AppendUint64(b, shown)
+	b = append(b, e.Key.User...)
 	sum := sha256.Sum256(b)
 	id := [16]byte(sum[:16])
-	var shown [8]byte
-	binary.BigEndian.PutUint64(shown[:], uint64(s.Shown))
-	copy(id[:6], shown[2:])
+	var first [8]byte
+	binary.BigEndian.PutUint64(first[:], shown)
+	copy(id[:6], first[2:])
 	return id
 }
 
-// eventFormat is the first byte of an encoded event.
-const eventFormat = 1
+// The first byte of an encoded event.
+const (
+	eventFormat    = 2
+	eventFormatOld = 1
+)
 
 // EventBytesMax is the maximum size of an encoded event.
-const EventBytesMax = 2 + 16 + 1 + PlacementBytesMax + 1 + UserBytesMax + StateBytesMax
+const EventBytesMax = 64 + PlacementBytesMax + UserBytesMax + StateBytesMax
 
 // errEvent is the error of DecodeEvent.
 var errEvent = errors.New("not an encoded popup event")
 
 // AppendEvent appends the encoding of e: a format byte, the kind, the id, placement and user
-// behind their lengths, and the state, from which the other fields follow. It returns an
-// error unless e is as Show, Click and Dismiss return it.
+// behind their lengths, what the state does not say, and the state. It returns an error
+// unless e is as Show, Withhold, AnswerShow and Convert return it.
 func AppendEvent(dst []byte, e Event) ([]byte, error) {
-	if again := e.State.event(e.Key, e.Kind, e.At.UnixMilli()); !e.valid() || again.ID != e.ID || again.Sequence != e.Sequence {
+	if !e.valid() || e.ID != e.id() {
 		return dst, fmt.Errorf("encode %s %d: the event does not fit its state", e.Kind, e.Sequence)
 	}
 	dst = append(dst, eventFormat, byte(e.Kind))
 	dst = append(dst, e.ID[:]...)
 	dst = append(append(dst, byte(len(e.Key.Placement))), e.Key.Placement...)
 	dst = append(append(dst, byte(len(e.Key.User))), e.Key.User...)
+	first := byte(0)
+	if e.First {
+		first = 1
+	}
+	dst = append(dst, e.Variant, first)
+	switch e.Kind {
+	case KindConvert:
+		dst = binary.AppendUvarint(dst, e.Sequence)
+		fallthrough
+	case KindWithhold:
+		dst = binary.AppendUvarint(dst, uint64(e.Campaign))
+		dst = binary.AppendVarint(dst, e.ShownAt.UnixMilli())
+		dst = binary.AppendVarint(dst, e.At.UnixMilli())
+	}
+	if e.Kind == KindConvert {
+		return dst, nil
+	}
 	return AppendState(dst, e.State), nil
 }
 
 // valid reports whether the key is valid and the kind fits the state.
 func (e *Event) valid() bool {
-	return e.Kind >= KindShow && e.Kind <= KindDismiss && e.State.Phase == Phase(e.Kind) && e.Key.check() == nil
+	s := &e.State
+	if e.Key.check() != nil || e.Campaign == 0 || e.Sequence == 0 {
+		return false
+	}
+	switch e.Kind {
+	case KindShow, KindClick, KindDismiss:
+		at := s.Shown
+		if e.Kind != KindShow {
+			at = s.Answered
+		}
+		return s.Phase == Phase(e.Kind) && e.Campaign == s.Campaign && e.Sequence == s.Version && e.Variant == s.Variant &&
+			e.ShownAt.Equal(instant(s.Shown)) && e.At.Equal(instant(at))
+	case KindWithhold:
+		return e.Sequence == s.Version
+	case KindConvert:
+		return *s == State{}
+	}
+	return false
 }
 
-// DecodeEvent decodes an event and refuses any other data. It does not check the id, which
-// another version may have made in another way.
+// DecodeEvent decodes an event and refuses any other data. It also reads the format of
+// earlier versions. It does not check the id, which another version may have made in another way.
 func DecodeEvent(src []byte) (Event, error) {
 	const head = 2 + 16
-	if len(src) < head || len(src) > EventBytesMax || src[0] != eventFormat {
+	if len(src) < head || len(src) > EventBytesMax || src[0] != eventFormat && src[0] != eventFormatOld {
 		return Event{}, errEvent
 	}
 	kind, id, rest := Kind(src[1]), [16]byte(src[2:head]), src[head:]
@@ -107,18 +168,45 @@ func DecodeEvent(src []byte) (Event, error) {
 	if !ok || !also {
 		return Event{}, errEvent
 	}
-	state, err := DecodeState(rest)
-	if err != nil {
+	e, err := decodeBody(src[0], kind, Key{User: string(user), Placement: string(placement)}, rest)
+	if e.ID = id; err != nil || !e.valid() {
 		return Event{}, errEvent
 	}
-	at := state.Shown
-	if kind != KindShow {
-		at = state.Answered
+	return e, nil
+}
+
+// decodeBody decodes an event behind its key.
+func decodeBody(format byte, kind Kind, key Key, src []byte) (Event, error) {
+	r := varints{src: src}
+	var variant, first byte
+	if format == eventFormat {
+		variant, first = r.byte(math.MaxUint8), r.byte(1)
 	}
-	e := state.event(Key{User: string(user), Placement: string(placement)}, kind, at)
-	e.ID = id
-	if !e.valid() {
-		return Event{}, errEvent
+	e := Event{Kind: kind, Key: key, Variant: variant, First: first == 1}
+	if kind == KindConvert {
+		e.Sequence = r.unsigned(math.MaxUint64)
+	}
+	if kind == KindConvert || kind == KindWithhold {
+		e.Campaign = CampaignID(r.unsigned(math.MaxInt32))
+		e.ShownAt, e.At, e.NextAt = instant(r.signed(math.MinInt64, never)), instant(r.signed(math.MinInt64, never)), instant(0)
+	}
+	if r.bad || format == eventFormatOld && kind > KindDismiss || kind == KindConvert && len(r.src) > 0 {
+		return e, errEvent
+	}
+	if kind == KindConvert {
+		return e, nil
+	}
+	var err error
+	if e.State, err = DecodeState(r.src); err != nil {
+		return e, err
+	}
+	s := &e.State
+	e.Sequence, e.NextAt = s.Version, instant(s.Until)
+	if kind != KindWithhold {
+		e.Campaign, e.ShownAt, e.At = s.Campaign, instant(s.Shown), instant(s.Shown)
+		if kind != KindShow {
+			e.At = instant(s.Answered)
+		}
 	}
 	return e, nil
 }

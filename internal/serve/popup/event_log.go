@@ -81,6 +81,9 @@ func (l *EventLog) Replay(ctx context.Context, yield func(Key, State) error) (in
 	err := l.spool.Waiting(ctx, spoolName, func(group queue.Group) error {
 		events, _ := decodeEvents(group)
 		for _, e := range events {
+			if e.Kind == KindConvert {
+				continue
+			}
 			if err := yield(e.Key, e.State); err != nil {
 				return err
 			}
@@ -140,9 +143,10 @@ func EventJSON(payload []byte) ([]json.RawMessage, error) {
 			Placement string    `json:"placement"`
 			Sequence  uint64    `json:"sequence"`
 			Campaign  uint32    `json:"campaign"`
+			Variant   uint8     `json:"variant,omitempty"`
 			ShownAt   time.Time `json:"shown_at"`
 			At        time.Time `json:"at"`
-		}{e.Kind.String(), e.Key.User, e.Key.Placement, e.Sequence, uint32(e.Campaign), e.ShownAt.UTC(), e.At.UTC()}
+		}{e.Kind.String(), e.Key.User, e.Key.Placement, e.Sequence, uint32(e.Campaign), e.Variant, e.ShownAt.UTC(), e.At.UTC()}
 	}
 	text, err := json.Marshal(shown)
 	return []json.RawMessage{text}, err

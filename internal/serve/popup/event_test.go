@@ -13,19 +13,49 @@ import (
 func drawEvent(t *rapid.T) Event {
 	state := State{
 		Version: rapid.Uint64Min(1).Draw(t, "version"), Phase: Phase(rapid.IntRange(1, 3).Draw(t, "phase")),
-		Campaign: CampaignID(rapid.IntRange(1, 1<<31-1).Draw(t, "campaign")), Order: rapid.Int32().Draw(t, "order"),
+		Campaign: CampaignID(rapid.IntRange(1, 1<<31-1).Draw(t, "campaign")), Variant: rapid.Byte().Draw(t, "variant"), Shows: rapid.Uint16().Draw(t, "shows"),
 		Shown: rapid.Int64Range(0, 1<<50).Draw(t, "shown"), Answered: rapid.Int64Range(0, 1<<50).Draw(t, "answered"),
 		Until: rapid.OneOf(rapid.Int64Range(0, 1<<50), rapid.Just(int64(never))).Draw(t, "until"),
+	}
+	if state.Old = rapid.Bool().Draw(t, "old"); state.Old {
+		state.Order = rapid.Int32().Draw(t, "order")
+	}
+	var others []byte
+	last := CampaignID(0)
+	for range rapid.IntRange(0, 9).Draw(t, "others") {
+		r := record{
+			campaign: last + CampaignID(rapid.IntRange(1, 1<<27).Draw(t, "step")), shows: rapid.IntRange(0, CapMax).Draw(t, "their shows"),
+			last: Kind(rapid.IntRange(1, 4).Draw(t, "their last")), at: rapid.Int64Range(0, 1<<32-1).Draw(t, "their time") * 1000,
+		}
+		if r.campaign != state.Campaign && r.campaign < 1<<31 {
+			others = appendRecord(others, last, r)
+			last = r.campaign
+		}
+	}
+	state.others = string(others)
+	for range rapid.IntRange(0, RecentMax).Draw(t, "recent") {
+		state.recent = state.withRecent(rapid.Int64Range(0, 1<<41).Draw(t, "their time"), RecentMax)
 	}
 	key := Key{
 		User:      rapid.StringMatching(`[a-z :{}*é世🚚\n-]{1,30}`).Draw(t, "user"),
 		Placement: rapid.StringMatching(`[a-z0-9][a-z0-9-]{0,31}`).Draw(t, "placement"),
 	}
-	at := state.Answered
-	if state.Phase == Shown {
-		at = state.Shown
+	var e Event
+	switch kind := Kind(rapid.IntRange(1, 5).Draw(t, "kind")); kind {
+	case KindWithhold:
+		at := rapid.Int64Range(0, 1<<50).Draw(t, "at")
+		e = state.event(key, kind, CampaignID(rapid.IntRange(1, 1<<31-1).Draw(t, "withheld")), at, at)
+	case KindConvert:
+		e = converted(Token{Key: key, Campaign: state.Campaign, Variant: state.Variant, Version: state.Version, At: instant(state.Shown)}, state.Answered)
+	default:
+		at := state.Answered
+		if state.Phase == Shown {
+			at = state.Shown
+		}
+		e = state.event(key, Kind(state.Phase), state.Campaign, state.Shown, at)
 	}
-	return state.event(key, Kind(state.Phase), at)
+	e.First = rapid.Bool().Draw(t, "first")
+	return e
 }
 
 func TestEventEncoding(t *testing.T) {
@@ -48,7 +78,7 @@ func TestEventEncoding(t *testing.T) {
 // An event that no transition makes is not encoded, and half an event is not decoded.
 func TestEventEncodingRefused(t *testing.T) {
 	state := State{Version: 3, Phase: Clicked, Campaign: 7, Shown: 5, Answered: 9, Until: 11}
-	good := state.event(Key{"u", "home"}, KindClick, 9)
+	good := state.event(Key{"u", "home"}, KindClick, 7, 5, 9)
 	b, err := AppendEvent(nil, good)
 	if err != nil {
 		t.Fatal(err)
@@ -73,20 +103,26 @@ func TestEventEncodingRefused(t *testing.T) {
 func FuzzDecodeEvent(f *testing.F) {
 	for _, state := range []State{
 		{Version: 1, Phase: Shown, Campaign: 1, Shown: day0.UnixMilli(), Until: never},
-		{Version: 9, Phase: Dismissed, Campaign: 7, Shown: 5, Answered: 9, Until: 11, counts: "\x00\x00\x00\x07\x00\x01"},
+		{Version: 9, Phase: Dismissed, Campaign: 7, Shown: 5, Answered: 9, Until: 11, others: "\x08\x04\x00"},
 	} {
-		b, err := AppendEvent(nil, state.event(Key{"7", "home"}, Kind(state.Phase), max(state.Answered, state.Shown)))
-		if err != nil {
-			f.Fatal(err)
+		for _, e := range []Event{
+			state.event(Key{"7", "home"}, Kind(state.Phase), state.Campaign, state.Shown, max(state.Answered, state.Shown)),
+			state.event(Key{"7", "home"}, KindWithhold, 3, 5, 5),
+			converted(Token{Key: Key{"7", "home"}, Campaign: 3, Version: 4, At: day0}, 5),
+		} {
+			b, err := AppendEvent(nil, e)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(b)
 		}
-		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
 		e, err := DecodeEvent(src)
-		if err != nil {
+		if err != nil || src[0] == eventFormatOld {
 			return
 		}
-		e.ID = eventID(e.Key, e.Kind, e.State)
+		e.ID = e.id()
 		again, err := AppendEvent(nil, e)
 		if err != nil {
 			t.Fatalf("%+v: %v", e, err)
@@ -107,7 +143,7 @@ func TestNewestDistinct(t *testing.T) {
 				Version: rapid.Uint64Range(1, 3).Draw(t, "version"), Phase: Shown, Campaign: 1, Shown: rapid.Int64Range(0, 2).Draw(t, "shown"),
 			}
 			user := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "user")
-			events = append(events, state.event(Key{user, "home"}, KindShow, state.Shown))
+			events = append(events, state.event(Key{user, "home"}, KindShow, 1, state.Shown, state.Shown))
 		}
 		newest, ids := make(map[Key]Event), make(map[[16]byte]bool)
 		for _, e := range events {
@@ -147,7 +183,7 @@ func TestEventIDOrder(t *testing.T) {
 	var last [16]byte
 	for i := range 1000 {
 		state := State{Version: 1, Phase: Shown, Campaign: CampaignID(1 + i%3), Shown: day0.UnixMilli() + int64(i)}
-		id := state.event(Key{fmt.Sprint("user ", i*7919%1000), "home"}, KindShow, state.Shown).ID
+		id := state.event(Key{fmt.Sprint("user ", i*7919%1000), "home"}, KindShow, state.Campaign, state.Shown, state.Shown).ID
 		if bytes.Compare(last[:], id[:]) >= 0 {
 			t.Fatalf("show %d: %x is not behind %x", i, id, last)
 		}

@@ -1,7 +1,10 @@
 package popup
 
 import (
+	"slices"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // Verdict says why a user does or does not get a campaign.
@@ -12,13 +15,18 @@ const (
 	IsArchived   Verdict = "archived"
 	HasProblem   Verdict = "problem" // Problem: why it is never shown
 	IsPaused     Verdict = "paused"
-	HasEnded     Verdict = "ended"       // At: when
-	Passed       Verdict = "passed"      // not later in the order than the last one, or answered itself
-	IsCapped     Verdict = "capped"      // shown Shows times, Cap allowed
-	NotStarted   Verdict = "not-started" // At: when it starts
+	HasEnded     Verdict = "ended"        // At: when
+	WasClicked   Verdict = "clicked"      // finished; At: when it starts over, zero: never
+	WasDismissed Verdict = "dismissed"    // the same
+	WasWithheld  Verdict = "withheld"     // the same
+	Passed       Verdict = "passed"       // an earlier version showed the user a later one
+	IsCapped     Verdict = "capped"       // shown Shows times, Cap allowed; At: when it starts over
+	NotStarted   Verdict = "not-started"  // At: when it starts
+	NotForUser   Verdict = "not-for-user" // a draft of other testers, or outside the rollout
 	DoesNotMatch Verdict = "does-not-suit"
 	UserWaits    Verdict = "user-waits" // At: until when; zero: forever
-	BehindOthers Verdict = "behind"     // an earlier one is shown
+	BehindOthers Verdict = "behind"     // another one is shown
+	IsHeldOut    Verdict = "held-out"   // it would be shown, but the user is in its holdout
 	IsGiven      Verdict = "given"      // the user gets it now
 )
 
@@ -29,49 +37,71 @@ type Explanation struct {
 	At        time.Time // the time that decided, if any
 	Problem   string    // with HasProblem
 	Condition string    // with DoesNotMatch: the first condition that is false
-	Shows     int       // to this user, if the campaign has a Cap
+	Shows     int       // to this user, since it last started over
+	Variant   uint8     // that the user gets; 0: the campaign has none
 }
 
 // Explain returns for each campaign of p, archived ones too, why the user does or does not
-// get it. It agrees with Decide.
-func Explain(p *Placement, s State, a *Attributes, now time.Time) []Explanation {
+// get it. It agrees with Decide. a has the user's id and row. Until blocked, limits of all
+// placements together forbid a show; zero: they do not.
+func Explain(p *Placement, s State, a *Attributes, now, blocked time.Time) []Explanation {
 	if p == nil {
 		return nil
 	}
-	at, due, first := now.UnixMilli(), p.due(s), p.first(s)
-	given := false
+	user, at := xxhash.Sum64String(a.user), now.UnixMilli()
+	due, given := p.due(&s, at), Decide(p, s, a, now)
+	if blocked.After(now) && given.Reason != Test {
+		due, given = max(due, blocked.UnixMilli()), Decision{}
+	}
 	out := make([]Explanation, 0, len(p.all))
 	for _, c := range p.all {
-		e := Explanation{Campaign: &c.Campaign, Verdict: IsGiven, Shows: s.Shows(c.ID)}
-		condition := ""
-		if c.Status != Archived && c.problem == nil {
-			condition = c.target.failing(a)
-		}
+		e := Explanation{Campaign: &c.Campaign, Variant: c.variant(user)}
+		e.explain(p, c, &s, a, at)
 		switch {
-		case c.Status == Archived:
-			e.Verdict = IsArchived
-		case c.problem != nil:
-			e.Verdict, e.Problem = HasProblem, c.problem.Error()
-		case c.Status == Paused:
-			e.Verdict = IsPaused
-		case at >= c.end:
-			e.Verdict, e.At = HasEnded, c.End
-		case c.from < first:
-			e.Verdict = Passed
-		case c.Cap > 0 && e.Shows >= c.Cap:
-			e.Verdict = IsCapped
-		case at < c.start:
-			e.Verdict, e.At = NotStarted, c.Start
-		case condition != "":
-			e.Verdict, e.Condition = DoesNotMatch, condition
+		case e.Verdict != "":
+		case given.Campaign == &c.Campaign && given.Reason == HeldOut:
+			e.Verdict = IsHeldOut
+		case given.Campaign == &c.Campaign:
+			e.Verdict = IsGiven
 		case at < due:
 			e.Verdict, e.At = UserWaits, instant(due)
-		case given:
-			e.Verdict = BehindOthers
 		default:
-			given = true
+			e.Verdict = BehindOthers
 		}
 		out = append(out, e)
 	}
 	return out
+}
+
+// explain sets the verdict if it does not depend on other campaigns or on a wait.
+func (e *Explanation) explain(p *Placement, c *compiled, s *State, a *Attributes, at int64) {
+	r, known := s.record(c.ID)
+	e.Shows = r.shows
+	done, again := c.finished(r, at)
+	switch {
+	case c.Status == Archived:
+		e.Verdict = IsArchived
+	case c.problem != nil:
+		e.Verdict, e.Problem = HasProblem, c.problem.Error()
+	case c.Status == Paused:
+		e.Verdict = IsPaused
+	case at >= c.end && c.Status != Draft:
+		e.Verdict, e.At = HasEnded, c.End
+	case done:
+		e.Verdict, e.At = map[Kind]Verdict{KindShow: IsCapped, KindClick: WasClicked, KindDismiss: WasDismissed, KindWithhold: WasWithheld}[r.last], instant(again)
+	case !known && p.passed(s, c):
+		e.Verdict = Passed
+	case c.Status == Draft:
+		if !slices.Contains(c.Testers, a.user) {
+			e.Verdict = NotForUser
+		}
+	case at < c.start:
+		e.Verdict, e.At = NotStarted, c.Start
+	case !c.admits(xxhash.Sum64String(a.user)):
+		e.Verdict = NotForUser
+	default:
+		if e.Condition = c.target.failing(a); e.Condition != "" {
+			e.Verdict = DoesNotMatch
+		}
+	}
 }

@@ -47,13 +47,17 @@ type seeds [2]maphash.Seed
 
 func newSeeds() seeds { return seeds{maphash.MakeSeed(), maphash.MakeSeed()} }
 
-func (s *seeds) of(key Key) fingerprint {
-	var f fingerprint
+// of returns a key's fingerprint and its shard, which all states of a user share.
+func (s *seeds) of(key Key) (f fingerprint, shard int) {
 	for i, seed := range s {
-		f[i] = maphash.String(seed, key.User) + 31*maphash.String(seed, key.Placement)
+		user := maphash.String(seed, key.User)
+		if i == 0 {
+			shard = int(user % shards)
+		}
+		f[i] = user + 31*maphash.String(seed, key.Placement)
 	}
 	f[0] = max(f[0], 1) // zero marks an empty cell
-	return f
+	return f, shard
 }
 
 type shard struct {
@@ -70,8 +74,8 @@ func NewMemory(limit int, recorder Recorder) *Memory {
 
 // find returns a key's fingerprint and shard.
 func (m *Memory) find(key Key) (fingerprint, *shard) {
-	f := m.seeds.of(key)
-	return f, &m.shards[f[0]%shards]
+	f, i := m.seeds.of(key)
+	return f, &m.shards[i]
 }
 
 // Ready returns nil while calls are answered, otherwise why they are not.
@@ -95,18 +99,18 @@ func (m *Memory) Get(_ context.Context, key Key) (State, error) {
 }
 
 // Swap implements Store. If the event cannot be recorded, it puts the state back.
-func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, event Event) (bool, error) {
+func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, event Event, guards ...Guard) (bool, error) {
 	if err := m.Ready(); err != nil {
 		return false, err
 	}
 	f, s := m.find(key)
-	before, ok, err := m.replace(s, f, version, next)
+	before, ok, err := m.replace(s, f, version, next, key.User, guards)
 	if err != nil || !ok || m.recorder == nil {
 		return ok, err
 	}
 	if err := m.recorder.Record(ctx, event); err != nil {
 		m.recordErrors.Add(1)
-		if _, _, back := m.replace(s, f, next.Version, before); back != nil {
+		if _, _, back := m.replace(s, f, next.Version, before, key.User, nil); back != nil {
 			err = fmt.Errorf("%w; put popup state back: %w", err, back)
 		}
 		return false, fmt.Errorf("record %s: %w", event.Kind, err)
@@ -114,12 +118,31 @@ func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, 
 	return true, nil
 }
 
-// replace puts next in the place of the state before, if that has this version.
-func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State) (before State, ok bool, err error) {
+// Record implements Store.
+func (m *Memory) Record(ctx context.Context, event Event) error {
+	if err := m.Ready(); err != nil || m.recorder == nil {
+		return err
+	}
+	if err := m.recorder.Record(ctx, event); err != nil {
+		m.recordErrors.Add(1)
+		return fmt.Errorf("record %s: %w", event.Kind, err)
+	}
+	return nil
+}
+
+// replace puts next in the place of the state before, if that has this version, and the
+// guards hold.
+func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, user string, guards []Guard) (before State, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before = s.states.get(f); before.Version != version {
 		return before, false, nil
+	}
+	for _, guard := range guards {
+		other, _ := m.seeds.of(Key{User: user, Placement: guard.Placement})
+		if s.states.get(other).Version != guard.Version {
+			return before, false, nil
+		}
 	}
 	return before, true, m.put(s, f, next)
 }

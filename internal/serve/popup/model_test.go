@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // The model implements the table of rules in a simple way, with slices and maps.
@@ -43,18 +45,33 @@ func targets() map[string]func(p person) bool {
 type story struct {
 	shows     int // how many there were
 	campaign  CampaignID
-	order     int32 // then
 	shown     time.Time
 	clicked   *time.Time
 	dismissed *time.Time
 	until     time.Time // by the rules then; zero: never
-	counts    map[CampaignID]int
+	history   map[CampaignID]*chapter
+}
+
+// chapter is what a user did with one campaign.
+type chapter struct {
+	shows int // since it last started over
+	last  Kind
+	at    time.Time
 }
 
 type model struct {
 	campaigns []Campaign
 	stories   map[Key]*story
 	suits     map[string]func(person) bool
+	limits    []Limit
+	shows     map[string][]time.Time // of users at all placements
+}
+
+func (m *model) story(key Key) *story {
+	if m.stories[key] == nil {
+		m.stories[key] = &story{history: map[CampaignID]*chapter{}}
+	}
+	return m.stories[key]
 }
 
 func (m *model) find(id CampaignID) *Campaign {
@@ -66,32 +83,49 @@ func (m *model) find(id CampaignID) *Campaign {
 	return nil
 }
 
-// candidates are the campaigns that the user may still get, in order.
-func (m *model) candidates(key Key, s *story) []Campaign {
+// whole rounds up to a second.
+func whole(t time.Time) time.Time {
+	if r := t.Truncate(time.Second); r != t {
+		return r.Add(time.Second)
+	}
+	return t
+}
+
+// over returns whether the user has finished a campaign, and when it starts over; zero: never.
+func (s *story) over(c Campaign) (bool, time.Time) {
+	h := s.history[c.ID]
+	if h == nil || h.last == KindShow && (c.Cap == 0 || h.shows < c.Cap) {
+		return false, time.Time{}
+	}
+	if c.Again == 0 {
+		return true, time.Time{}
+	}
+	return true, whole(h.at).Add(c.Again)
+}
+
+// finished reports whether the user has finished a campaign at a time.
+func (s *story) finished(c Campaign, at time.Time) bool {
+	over, again := s.over(c)
+	return over && (again.IsZero() || at.Before(again))
+}
+
+func (m *model) sorted(placement string, status Status) []Campaign {
 	var out []Campaign
 	for _, c := range m.campaigns {
-		if c.Placement == key.Placement && c.Status == Active && (c.Cap == 0 || s == nil || s.counts[c.ID] < c.Cap) {
+		if c.Placement == placement && c.Status == status {
 			out = append(out, c)
 		}
 	}
 	slices.SortFunc(out, func(a, b Campaign) int {
-		if a.Order != b.Order {
+		switch {
+		case a.Priority != b.Priority:
+			return int(b.Priority) - int(a.Priority)
+		case a.Order != b.Order:
 			return int(a.Order) - int(b.Order)
 		}
 		return int(a.ID) - int(b.ID)
 	})
-	if s == nil {
-		return out
-	}
-	order := s.order
-	if last := m.find(s.campaign); last != nil {
-		order = last.Order
-	}
-	return slices.DeleteFunc(out, func(c Campaign) bool {
-		again := c.ID == s.campaign && s.clicked == nil && s.dismissed == nil
-		isLater := c.Order > order || c.Order == order && c.ID > s.campaign
-		return !again && !isLater
-	})
+	return out
 }
 
 // wait returns until when the user waits; ok is false for forever.
@@ -107,11 +141,79 @@ func (m *model) wait(s *story) (until time.Time, ok bool) {
 	if s.dismissed != nil {
 		from, wait = *s.dismissed, last.QuietDismiss
 	}
+	if wait == 0 {
+		wait = DefaultQuiet
+	}
 	return from.Add(wait), wait != Forever
 }
 
 func runs(c Campaign, at time.Time) bool {
 	return (c.Start.IsZero() || !at.Before(c.Start)) && (c.End.IsZero() || at.Before(c.End))
+}
+
+func latest(times ...time.Time) (out time.Time) {
+	for _, t := range times {
+		if t.After(out) {
+			out = t
+		}
+	}
+	return out
+}
+
+// earlier returns the earlier of two times; a zero one counts as none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (m *model) inRollout(c Campaign, user string) bool {
+	return c.Rollout == 0 || percent(purposeRollout, xxhash.Sum64String(user), c.ID) < c.Rollout
+}
+
+// waits decides for a user who waits after the last show.
+func (m *model) waits(key Key, s *story, now time.Time) (reason Reason, next time.Time, yes bool) {
+	until, ok := m.wait(s)
+	if ok && !now.Before(until) {
+		return 0, next, false
+	}
+	reason = WaitShown
+	if s.clicked != nil {
+		reason = WaitClicked
+	}
+	if s.dismissed != nil {
+		reason = WaitDismissed
+	}
+	for _, c := range m.sorted(key.Placement, Active) {
+		at := latest(until, c.Start)
+		if over, again := s.over(c); over && s.finished(c, until) {
+			if again.IsZero() {
+				continue
+			}
+			at = latest(at, again)
+		}
+		if ok && runs(c, at) {
+			next = earlier(next, at)
+		}
+	}
+	return reason, next, true
+}
+
+// limited returns until when the limits of all placements forbid a show.
+func (m *model) limited(user string, now time.Time) (until time.Time) {
+	for _, limit := range m.limits {
+		var within []time.Time
+		for _, at := range m.shows[user] {
+			if now.Before(whole(at).Add(limit.Within)) {
+				within = append(within, whole(at))
+			}
+		}
+		if slices.SortFunc(within, time.Time.Compare); len(within) >= limit.Shows {
+			until = latest(until, within[len(within)-limit.Shows].Add(limit.Within))
+		}
+	}
+	return until
 }
 
 // decide returns the campaign or 0, the reason, and NextAt.
@@ -120,50 +222,61 @@ func (m *model) decide(key Key, p person, now time.Time) (CampaignID, Reason, ti
 		return 0, NoneLeft, time.Time{} // without campaigns the state does not matter
 	}
 	s := m.stories[key]
-	list := m.candidates(key, s)
-	if s != nil {
+	if s == nil {
+		s = &story{}
+	}
+	for _, c := range m.sorted(key.Placement, Draft) {
 		until, ok := m.wait(s)
-		if !ok || now.Before(until) {
-			reason := WaitShown
-			if s.clicked != nil {
-				reason = WaitClicked
-			}
-			if s.dismissed != nil {
-				reason = WaitDismissed
-			}
-			var next time.Time
-			for _, c := range list {
-				at := until
-				if c.Start.After(at) {
-					at = c.Start
-				}
-				if ok && runs(c, at) && (next.IsZero() || at.Before(next)) {
-					next = at
-				}
-			}
+		open := s.campaign == c.ID && s.clicked == nil && s.dismissed == nil && (!ok || now.Before(until))
+		if slices.Contains(c.Testers, key.User) && !s.finished(c, now) && !open {
+			return c.ID, Test, time.Time{}
+		}
+	}
+	if s.campaign != 0 {
+		if reason, next, yes := m.waits(key, s, now); yes {
 			return 0, reason, next
+		}
+	}
+	if until := m.limited(key.User, now); now.Before(until) {
+		return 0, WaitLimit, until
+	}
+	return m.choose(key, s, p, now)
+}
+
+// choose decides for a user who does not wait.
+func (m *model) choose(key Key, s *story, p person, now time.Time) (CampaignID, Reason, time.Time) {
+	list := m.sorted(key.Placement, Active)
+	may := func(c Campaign) bool { return m.inRollout(c, key.User) && m.suits[c.Target](p) }
+	for _, c := range list {
+		if c.ID == s.campaign && s.clicked == nil && s.dismissed == nil && runs(c, now) && may(c) && !s.finished(c, now) {
+			return c.ID, Again, time.Time{}
 		}
 	}
 	reason, next := NoneLeft, time.Time{}
 	for _, c := range list {
-		suits := m.suits[c.Target](p)
+		if s.finished(c, now) {
+			if _, again := s.over(c); !again.IsZero() && may(c) && runs(c, latest(again, c.Start)) {
+				next = earlier(next, latest(again, c.Start))
+			}
+			continue
+		}
 		switch {
-		case runs(c, now) && suits:
-			switch {
-			case s == nil:
+		case runs(c, now) && may(c):
+			if s.history[c.ID] == nil && c.Holdout > 0 && percent(purposeHoldout, xxhash.Sum64String(key.User), c.ID) < c.Holdout {
+				return c.ID, HeldOut, time.Time{}
+			}
+			if s.campaign == 0 {
 				return c.ID, First, time.Time{}
-			case s.campaign == c.ID && s.clicked == nil && s.dismissed == nil:
-				return c.ID, Again, time.Time{}
 			}
 			return c.ID, Next, time.Time{}
 		case runs(c, now):
 			reason = NoneMatches
 		case c.Start.After(now):
-			if reason == NoneLeft {
+			if reason == NoneLeft && m.inRollout(c, key.User) {
 				reason = NoneRuns
 			}
-			if suits && (next.IsZero() || c.Start.Before(next)) {
-				next = c.Start
+			if may(c) {
+				next = earlier(next, c.Start)
 			}
 		}
 	}
@@ -175,18 +288,27 @@ func ended(at time.Time, d time.Duration) time.Time {
 	if d == Forever {
 		return time.Time{}
 	}
+	if d == 0 {
+		d = DefaultQuiet
+	}
 	return at.Add(d)
 }
 
 func (m *model) show(key Key, id CampaignID, now time.Time) {
-	c, s := m.find(id), m.stories[key]
-	if s == nil {
-		s = &story{counts: map[CampaignID]int{}}
-		m.stories[key] = s
+	c, s := m.find(id), m.story(key)
+	h := s.history[id]
+	if over, _ := s.over(*c); over || h == nil { // it starts over
+		h = &chapter{}
+		s.history[id] = h
 	}
+	h.shows, h.last, h.at = h.shows+1, KindShow, now
 	s.shows++
-	s.campaign, s.order, s.shown, s.clicked, s.dismissed, s.until = id, c.Order, now, nil, nil, ended(now, c.RepeatAfter)
-	s.counts[id]++
+	s.campaign, s.shown, s.clicked, s.dismissed, s.until = id, now, nil, nil, ended(now, c.RepeatAfter)
+	m.shows[key.User] = append(m.shows[key.User], now)
+}
+
+func (m *model) withhold(key Key, id CampaignID, now time.Time) {
+	m.story(key).history[id] = &chapter{last: KindWithhold, at: now}
 }
 
 // answer applies a click or dismissal of the show with that number.
@@ -198,11 +320,12 @@ func (m *model) answer(key Key, show int, now time.Time, click bool) error {
 	case s.clicked != nil || s.dismissed != nil:
 		return ErrRepeated
 	}
-	var quiet time.Duration
+	h, quiet := s.history[s.campaign], DefaultQuiet
+	h.at = now
 	if click {
-		s.clicked = &now
+		s.clicked, h.last = &now, KindClick
 	} else {
-		s.dismissed = &now
+		s.dismissed, h.last = &now, KindDismiss
 	}
 	if c := m.find(s.campaign); c != nil {
 		quiet = c.QuietDismiss
@@ -241,6 +364,9 @@ type walk struct {
 	next   CampaignID
 	shows  []showing
 	comeAt time.Time // NextAt of an earlier answer
+
+	withheld []string // tokens
+	converts int
 }
 
 // showing is a show: its token and its number among the user's.
@@ -268,14 +394,19 @@ func newWalk(t *testing.T, schema *Schema, seed uint64) *walk {
 		now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	w.memory = NewMemory(1000, w.ledger)
-	w.model = model{stories: map[Key]*story{}, suits: targets()}
+	w.model = model{stories: map[Key]*story{}, suits: targets(), shows: map[string][]time.Time{}}
 	set, err := NewSet(schema, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := Config{Store: w.memory, Signer: testSigner(t), Log: slog.New(slog.DiscardHandler)}
+	cfg.ConvertTTL = tokenTTL
 	if seed%2 == 0 {
 		cfg.Cache = NewCache(1000)
+	}
+	if seed%3 == 0 {
+		cfg.Limits, cfg.Placements = []Limit{{24 * time.Hour, 2}, {100 * time.Hour, 4}}, []string{"home", "list"}
+		w.model.limits = cfg.Limits
 	}
 	if w.popup, err = Open(cfg, set); err != nil {
 		t.Fatal(err)
@@ -298,7 +429,23 @@ func (w *walk) quiet() time.Duration {
 	case 1:
 		return Forever
 	}
-	return w.duration(100 * time.Hour)
+	return time.Second + w.duration(100*time.Hour)
+}
+
+// again returns when a campaign starts over; 0: never.
+func (w *walk) again() time.Duration {
+	if w.rng.IntN(2) == 0 {
+		return 0
+	}
+	return time.Second + w.duration(300*time.Hour)
+}
+
+// part returns a percentage; 0 in most cases.
+func (w *walk) part() float64 {
+	if w.rng.IntN(4) > 0 {
+		return 0
+	}
+	return 1 + 98*w.rng.Float64()
 }
 
 func (w *walk) add() {
@@ -307,6 +454,13 @@ func (w *walk) add() {
 		ID: w.next, Name: "x", Placement: []string{"home", "list"}[w.rng.IntN(2)], Order: int32(w.next)/2 + int32(w.rng.IntN(6)),
 		Payload: []byte("1"), Status: Active, RepeatAfter: time.Second + w.duration(48*time.Hour),
 		QuietClick: w.quiet(), QuietDismiss: w.quiet(), Cap: max(0, w.rng.IntN(6)-2),
+		Again: w.again(), Priority: int32(w.rng.IntN(3)), Rollout: w.part(), Holdout: w.part(), Created: w.now,
+	}
+	if w.rng.IntN(8) == 0 {
+		c.Status, c.Testers = Draft, []string{"3", "5"}
+	}
+	for i := range w.rng.IntN(3) {
+		c.Variants = append(c.Variants, Variant{Name: strconv.Itoa(i), Weight: 1 + w.rng.IntN(3), Payload: []byte(strconv.Itoa(i))})
 	}
 	names := make([]string, 0, len(w.model.suits))
 	for name := range w.model.suits {
@@ -333,13 +487,24 @@ func (w *walk) change() {
 	}
 	i := w.rng.IntN(n)
 	c := &w.model.campaigns[i]
-	switch w.rng.IntN(7) {
+	switch w.rng.IntN(11) {
+	case 7:
+		c.Priority = int32(w.rng.IntN(3))
+	case 8:
+		c.Again = w.again()
+	case 9:
+		c.Rollout, c.Holdout = w.part(), w.part()
+	case 10: // the order of all
+		for i := range w.model.campaigns {
+			w.model.campaigns[i].Order = int32(w.rng.IntN(9))
+		}
 	case 0:
 		c.Order += int32(w.rng.IntN(9)) - 4
 	case 1:
-		if c.Status == Active {
+		switch c.Status {
+		case Active:
 			c.Status = Paused
-		} else if c.Status == Paused {
+		case Paused, Draft:
 			c.Status = Active
 		}
 	case 2:
@@ -349,9 +514,7 @@ func (w *walk) change() {
 	case 4:
 		c.RepeatAfter = time.Second + w.duration(48*time.Hour)
 	case 5:
-		if c.Cap > 0 {
-			c.Cap = 1 + w.rng.IntN(4)
-		}
+		c.Cap = max(0, w.rng.IntN(6)-2)
 	case 6:
 		if n > 6 {
 			w.model.campaigns = slices.Delete(w.model.campaigns, i, i+1)
@@ -409,11 +572,13 @@ func (w *walk) ask() {
 	p := w.person(a)
 	id, reason, next := w.model.decide(key, p, w.now)
 	state, _ := w.memory.Get(w.t.Context(), key)
-	w.explain(key, state, a, id)
-	if id == 0 && !next.IsZero() && reason > WaitDismissed {
+	a.For(key.User)
+	w.explain(key, state, a, id, reason)
+	if id == 0 && !next.IsZero() && reason > WaitLimit {
 		// Nothing one millisecond before NextAt, a popup at NextAt.
 		place := w.popup.Set().Placement(key.Placement)
-		if Decide(place, state, a, next.Add(-time.Millisecond)).Campaign != nil || Decide(place, state, a, next).Campaign == nil {
+		before, then := Decide(place, state, a, next.Add(-time.Millisecond)), Decide(place, state, a, next)
+		if before.Campaign != nil && before.Reason != Test || then.Campaign == nil { // a draft can come at any time
 			w.t.Fatalf("%v: NextAt %v is wrong", key, next)
 		}
 	}
@@ -429,7 +594,14 @@ func (w *walk) ask() {
 		w.t.Fatalf("%v at %v: campaign %d, %s, next %v; the model says %d, %s, %v\nstate %+v\nstory %+v\ncampaigns %+v",
 			key, w.now, got, answer.Reason, answer.NextAt, id, reason, next, state, w.model.stories[key], w.model.campaigns)
 	}
-	if id != 0 {
+	switch {
+	case reason == HeldOut:
+		w.model.withhold(key, id, w.now)
+		w.withheld = append(w.withheld, answer.Token)
+	case id != 0:
+		if c := w.model.find(id); (answer.Variant != 0) != (len(c.Variants) > 0) || int(answer.Variant) > len(c.Variants) {
+			w.t.Fatalf("variant %d of %d", answer.Variant, len(c.Variants))
+		}
 		w.model.show(key, id, w.now)
 		w.shows = append(w.shows, showing{answer.Token, key, w.model.stories[key].shows, w.now})
 	}
@@ -437,11 +609,37 @@ func (w *walk) ask() {
 }
 
 // explain checks that the explanation agrees with the model.
-func (w *walk) explain(key Key, state State, a *Attributes, id CampaignID) {
-	for _, e := range Explain(w.popup.Set().Placement(key.Placement), state, a, w.now) {
-		if (e.Verdict == IsGiven) != (e.Campaign.ID == id) {
-			w.t.Fatalf("campaign %d is %s where the model gives %d", e.Campaign.ID, e.Verdict, id)
+func (w *walk) explain(key Key, state State, a *Attributes, id CampaignID, reason Reason) {
+	blocked := time.Time{}
+	if reason == WaitLimit {
+		blocked = w.model.limited(key.User, w.now)
+	}
+	for _, e := range Explain(w.popup.Set().Placement(key.Placement), state, a, w.now, blocked) {
+		want := Verdict("")
+		if e.Campaign.ID == id {
+			want = map[bool]Verdict{false: IsGiven, true: IsHeldOut}[reason == HeldOut]
 		}
+		if (e.Verdict == IsGiven || e.Verdict == IsHeldOut || want != "") && e.Verdict != want {
+			w.t.Fatalf("campaign %d is %s where the model gives %d, %s", e.Campaign.ID, e.Verdict, id, reason)
+		}
+	}
+}
+
+// convert sends a token of a show, or of what was withheld.
+func (w *walk) convert() {
+	tokens := slices.Clone(w.withheld)
+	for _, g := range w.shows {
+		tokens = append(tokens, g.token)
+	}
+	if len(tokens) == 0 {
+		return
+	}
+	err := w.popup.Convert(w.t.Context(), tokens[w.rng.IntN(len(tokens))], "", w.now)
+	if err != nil && !errors.Is(err, ErrExpired) {
+		w.t.Fatal(err)
+	}
+	if err == nil {
+		w.converts++
 	}
 }
 
@@ -509,6 +707,7 @@ func (w *walk) step() {
 		w.change()
 	case n < 18:
 		w.jump()
+		w.convert()
 	default:
 		w.now = w.now.Add(w.duration([]time.Duration{time.Minute, time.Hour, 30 * time.Hour}[w.rng.IntN(3)]))
 	}
@@ -519,6 +718,10 @@ func (w *walk) check() {
 	last := map[Key]Event{}
 	ids := map[[16]byte]bool{}
 	for _, e := range w.ledger.events {
+		if e.Kind == KindConvert {
+			w.converts--
+			continue
+		}
 		if e.Sequence != last[e.Key].Sequence+1 || ids[e.ID] {
 			w.t.Fatalf("event %+v follows %+v", e, last[e.Key])
 		}
@@ -527,12 +730,16 @@ func (w *walk) check() {
 	for key, event := range last {
 		s, _ := w.memory.Get(w.t.Context(), key)
 		back, err := DecodeState(AppendState(nil, s))
+		coded, wrong := AppendEvent(nil, event)
+		if again, err := DecodeEvent(coded); err != nil || wrong != nil || again != event {
+			w.t.Fatalf("%+v is decoded as %+v: %v, %v", event, again, err, wrong)
+		}
 		if event.State != s || err != nil || back != s {
 			w.t.Fatalf("%v: state %+v, last event %+v, decoded %+v, %v", key, s, event, back, err)
 		}
 	}
-	if w.memory.Len() != len(last) {
-		w.t.Fatalf("%d states, events of %d", w.memory.Len(), len(last))
+	if w.memory.Len() != len(last) || w.converts != 0 {
+		w.t.Fatalf("%d states, events of %d; %d conversions missing", w.memory.Len(), len(last), w.converts)
 	}
 }
 
@@ -552,11 +759,12 @@ func TestRulesAgainstModel(t *testing.T) {
 		w.check()
 		s := w.popup.Stats()
 		total.Shows, total.Clicks, total.Dismissals, total.Waits, total.Nones = total.Shows+s.Shows, total.Clicks+s.Clicks, total.Dismissals+s.Dismissals, total.Waits+s.Waits, total.Nones+s.Nones
+		total.Withheld, total.Conversions = total.Withheld+s.Withheld, total.Conversions+s.Conversions
 		total.Repeated, total.Late, total.Refused = total.Repeated+s.Repeated, total.Late+s.Late, total.Refused+s.Refused
 		total.Cache.Hits, total.Cache.Misses = total.Cache.Hits+s.Cache.Hits, total.Cache.Misses+s.Cache.Misses
 	}
-	if total.Cache.Hits == 0 {
-		t.Error("no walk found a state in its cache")
+	if total.Cache.Hits == 0 || total.Withheld == 0 || total.Conversions == 0 {
+		t.Errorf("no walk found a state in its cache, withheld a campaign, or converted: %+v", total)
 	}
 	t.Logf("%d steps: %+v", rounds*steps, total)
 }

@@ -1,10 +1,13 @@
 package popup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,7 +35,22 @@ type Store interface {
 	// Swap replaces a state and records the event that led to the new one, if the state
 	// still has this version. It reports whether it did. After an error the event may
 	// have been recorded. The store may keep key and event.
-	Swap(ctx context.Context, key Key, version uint64, next State, event Event) (bool, error)
+	// With guards, these other states of the user must have their versions too.
+	Swap(ctx context.Context, key Key, version uint64, next State, event Event, guards ...Guard) (bool, error)
+	// Record records an event that changes no state. It may be recorded again.
+	Record(ctx context.Context, event Event) error
+}
+
+// Guard is the version of a state of the same user at another placement.
+type Guard struct {
+	Placement string
+	Version   uint64
+}
+
+// Limit is a maximum of shows to one user at all placements within some time.
+type Limit struct {
+	Within time.Duration
+	Shows  int // 1 to RecentMax
 }
 
 // Config is what a Popup works with.
@@ -45,8 +63,16 @@ type Config struct {
 	Cache *Cache
 
 	// UserRow, if set, returns the user's row as a JSON object; nil if there is none. Its
-	// columns replace attributes of the same names. It is called for users who are due.
+	// columns replace attributes of the same names. It is called if a campaign could be
+	// chosen whose target uses one of RowColumns.
 	UserRow func(ctx context.Context, user string) ([]byte, error)
+
+	// Now returns the time; nil: that of this process's clock.
+	Now func() time.Time
+
+	Limits     []Limit       // of shows at all placements together; none: no limit
+	Placements []string      // all placements; needed with Limits
+	ConvertTTL time.Duration // after a show during which a conversion is accepted
 
 	ShowAnyway bool // if the store is not available, show without recording; else show nothing
 	Log        *slog.Logger
@@ -56,8 +82,10 @@ type Config struct {
 type Popup struct {
 	cfg        Config
 	set        atomic.Pointer[Set]
+	rowColumns atomic.Uint64 // the attributes that the user's row has, as an attributeSet
 	attributes sync.Pool
 	rows       userRows
+	keep       int // times of shows that states keep
 	counters   counters
 }
 
@@ -66,10 +94,25 @@ func Open(cfg Config, set *Set) (*Popup, error) {
 	if cfg.Store == nil || cfg.Signer == nil || cfg.Log == nil || set == nil {
 		return nil, errors.New("open popup: a store, a signer, a log and a set are required")
 	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	p := &Popup{cfg: cfg, rows: userRows{log: cfg.Log, last: map[string]string{}}}
+	for _, limit := range cfg.Limits {
+		p.keep = max(p.keep, limit.Shows)
+	}
 	p.set.Store(set)
+	p.rowColumns.Store(math.MaxUint64)
 	p.attributes.New = func() any { return set.schema.New() }
 	return p, nil
+}
+
+// Now returns the time that requests are decided by.
+func (p *Popup) Now() time.Time { return p.cfg.Now() }
+
+// RowColumns sets the columns of users' rows. Before it is called, each attribute could be one.
+func (p *Popup) RowColumns(names []string) {
+	p.rowColumns.Store(uint64(p.set.Load().schema.attributesOf(names)))
 }
 
 // Set returns the campaigns in force.
@@ -97,7 +140,9 @@ func (p *Popup) Release(a *Attributes) {
 // Answer is what a request gets.
 type Answer struct {
 	Decision
-	Token string // of the show, for Click and Dismiss; "" if it was not recorded
+	Token string // of the show, or of what was withheld; "" if it was not recorded
+	// Detail says which campaigns could not be decided, and why; "": all could.
+	Detail string
 }
 
 // Ask decides for one request and records the show. a is used until Ask returns; key is
@@ -112,37 +157,133 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		p.counters.waits.Add(1)
 		return Answer{Decision: Decision{Reason: NoneLeft}}, nil
 	}
-	filled := p.cfg.UserRow == nil
+	p.begin(a, key.User)
 	for range attemptsMax {
 		state, remember, err := p.read(ctx, key)
 		if err != nil {
-			return p.without(ctx, place, key, a, now, filled, fmt.Errorf("read popup state: %w", err))
+			return p.without(ctx, place, key, a, now, fmt.Errorf("read popup state: %w", err))
 		}
-		d, waits := Wait(place, state, now)
-		if !waits {
-			if err := p.fill(ctx, key.User, a, &filled); err != nil {
-				return p.nothing(ctx, err)
-			}
-			d = Decide(place, state, a, now)
-		}
-		if d.Campaign == nil {
+		d, guards, detail, err := p.decide(ctx, place, key, state, a, now)
+		switch {
+		case err != nil:
+			return p.without(ctx, place, key, a, now, err)
+		case d.Reason == Unavailable:
+			p.failed(errors.New(detail))
+			return Answer{Decision: d, Detail: detail}, ctx.Err()
+		case d.Campaign == nil:
 			remember.put(key, state)
-			p.counters.nothingShown(waits)
-			return Answer{Decision: d}, nil
+			p.counters.nothingShown(d.Reason <= WaitLimit)
+			return Answer{Decision: d, Detail: detail}, nil
 		}
 		own := Key{User: strings.Clone(key.User), Placement: place.name}
-		next, event := place.show(own, state, place.byID[d.Campaign.ID], now)
-		switch ok, err := p.swap(ctx, own, state.Version, next, event); {
+		next, event := place.show(own, state, place.byID[d.Campaign.ID], d, now, p.keep)
+		switch ok, err := p.swap(ctx, own, state.Version, next, event, guards); {
 		case err != nil:
-			return p.without(ctx, place, key, a, now, filled, err)
+			return p.without(ctx, place, key, a, now, err)
 		case ok:
-			p.counters.shows.Add(1)
-			token := Token{Key: own, Campaign: next.Campaign, Version: next.Version, At: event.ShownAt}
-			return Answer{Decision: d, Token: p.cfg.Signer.Sign(token)}, nil
+			p.counters.given(d.Reason)
+			token := Token{Key: own, Campaign: event.Campaign, Variant: event.Variant, Version: next.Version, At: event.ShownAt}
+			return Answer{Decision: d, Token: p.cfg.Signer.Sign(token), Detail: detail}, nil
 		}
 		p.counters.conflicts.Add(1)
 	}
 	return p.nothing(ctx, errConflicts)
+}
+
+// begin prepares attributes for the decisions of one request.
+func (p *Popup) begin(a *Attributes, user string) {
+	a.For(user)
+	if p.cfg.UserRow != nil {
+		a.row, a.rowColumns = rowUnread, attributeSet(p.rowColumns.Load())
+	}
+}
+
+// decide decides with the user's row, if it is needed, and by the limits of all placements,
+// which the guards make hold. detail says which campaigns could not be decided.
+func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state State, a *Attributes, now time.Time) (d Decision, guards []Guard, detail string, err error) {
+	d, decided := Wait(place, state, key.User, now)
+	if decided {
+		return d, nil, "", nil
+	}
+	if len(p.cfg.Limits) > 0 {
+		var until int64
+		if guards, until, err = p.limit(ctx, key, state, now); err != nil {
+			return d, nil, "", err
+		}
+		if now.UnixMilli() < until {
+			return Decision{Reason: WaitLimit, NextAt: instant(until)}, nil, "", nil
+		}
+	}
+	if d = place.choose(state, a, now); d.needsRow {
+		failed := p.fill(ctx, key.User, a)
+		if d = place.choose(state, a, now); failed != nil && ctx.Err() == nil {
+			detail = fmt.Sprintf("%v; not decided: %s", failed, campaignList(a.skipped))
+		}
+	}
+	return d, guards, detail, nil
+}
+
+// campaignList names campaigns, as "campaigns 3 and 7".
+func campaignList(ids []CampaignID) string {
+	text := "campaign"
+	if len(ids) > 1 {
+		text = "campaigns"
+	}
+	for i, id := range ids {
+		switch {
+		case i > 0 && i == len(ids)-1:
+			text += " and"
+		case i > 0:
+			text += ","
+		}
+		text += fmt.Sprintf(" %d", id)
+	}
+	return text
+}
+
+// limit returns until when Config.Limits forbid a show, and the versions of the user's states
+// at other placements.
+func (p *Popup) limit(ctx context.Context, key Key, own State, now time.Time) (guards []Guard, until int64, err error) {
+	states := []State{own}
+	for _, placement := range p.cfg.Placements {
+		if placement == key.Placement {
+			continue
+		}
+		state, err := p.cfg.Store.Get(ctx, Key{User: key.User, Placement: placement})
+		if err != nil {
+			return nil, 0, fmt.Errorf("read popup state: %w", err)
+		}
+		states = append(states, state)
+		guards = append(guards, Guard{placement, state.Version})
+	}
+	return guards, limitUntil(p.cfg.Limits, states, now.UnixMilli()), nil
+}
+
+// limitUntil returns until when limits forbid a show, 0 if they do not.
+func limitUntil(limits []Limit, states []State, now int64) (until int64) {
+	var times []int64
+	for i := range states {
+		for n := 0; ; n++ {
+			at, ok := states[i].recentShow(n)
+			if !ok {
+				break
+			}
+			if at <= later(now, futureMax) {
+				times = append(times, at)
+			}
+		}
+	}
+	slices.SortFunc(times, func(a, b int64) int { return cmp.Compare(b, a) }) // the newest first
+	for _, limit := range limits {
+		if len(times) < limit.Shows {
+			continue
+		}
+		// The show that must be old enough before there may be another one.
+		if end := later(times[limit.Shows-1], limit.Within.Milliseconds()); now < end {
+			until = max(until, end)
+		}
+	}
+	return until
 }
 
 var errConflicts = fmt.Errorf("the state changed %d times during one request", attemptsMax)
@@ -187,16 +328,16 @@ func (k Key) check() error {
 }
 
 // swap swaps the state in the store. Whatever comes of it, the cached state is not used again.
-func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, event Event) (bool, error) {
+func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, event Event, guards []Guard) (bool, error) {
 	if p.cfg.Cache != nil {
 		defer p.cfg.Cache.Forget(key)
 	}
-	return p.cfg.Store.Swap(ctx, key, version, next, event)
+	return p.cfg.Store.Swap(ctx, key, version, next, event, guards...)
 }
 
 // fill reads the user's row into the attributes, once per request.
-func (p *Popup) fill(ctx context.Context, user string, a *Attributes, filled *bool) error {
-	if *filled {
+func (p *Popup) fill(ctx context.Context, user string, a *Attributes) error {
+	if a.row != rowUnread {
 		return nil
 	}
 	row, err := p.cfg.UserRow(ctx, user)
@@ -204,22 +345,23 @@ func (p *Popup) fill(ctx context.Context, user string, a *Attributes, filled *bo
 		err = p.rows.fill(a, row)
 	}
 	if err != nil {
+		a.row = rowFailed
 		return fmt.Errorf("read user's attributes: %w", err)
 	}
-	*filled = true
+	a.row = rowRead
 	return nil
 }
 
 // without answers while the store is not available.
-func (p *Popup) without(ctx context.Context, place *Placement, key Key, a *Attributes, now time.Time, filled bool, err error) (Answer, error) {
+func (p *Popup) without(ctx context.Context, place *Placement, key Key, a *Attributes, now time.Time, err error) (Answer, error) {
 	answer, gone := p.nothing(ctx, err)
 	if gone != nil || !p.cfg.ShowAnyway {
 		return answer, gone
 	}
-	if err := p.fill(ctx, key.User, a, &filled); err != nil {
-		return answer, nil
+	if answer.Decision = place.choose(State{}, a, now); answer.needsRow {
+		_ = p.fill(ctx, key.User, a) // the campaigns that use the row are skipped
+		answer.Decision = place.choose(State{}, a, now)
 	}
-	answer.Decision = Decide(place, State{}, a, now)
 	answer.Reason = Unavailable
 	return answer, nil
 }
@@ -249,6 +391,20 @@ func (p *Popup) Dismiss(ctx context.Context, token, user string, now time.Time) 
 	return err
 }
 
+// Convert records that a user did what the campaign of a show is for. It may be called
+// again, for a show that was clicked or not, and for what was withheld; the database counts
+// one conversion per show. Errors: those of Signer.Open, ErrUnavailable, or ctx's.
+func (p *Popup) Convert(ctx context.Context, token, user string, now time.Time) error {
+	t, err := p.cfg.Signer.open(token, user, now, p.cfg.ConvertTTL)
+	if err == nil {
+		if err = p.cfg.Store.Record(ctx, converted(t, now.UnixMilli())); err != nil {
+			err = p.unavailable(ctx, fmt.Errorf("record a conversion: %w", err))
+		}
+	}
+	p.counters.answered(&p.counters.conversions, err)
+	return err
+}
+
 func (p *Popup) answer(ctx context.Context, text, user string, kind Kind, now time.Time) error {
 	token, err := p.cfg.Signer.Open(text, user, now)
 	if err != nil {
@@ -267,7 +423,7 @@ func (p *Popup) answer(ctx context.Context, text, user string, kind Kind, now ti
 		if err != nil {
 			return err
 		}
-		switch ok, err := p.swap(ctx, token.Key, state.Version, next, event); {
+		switch ok, err := p.swap(ctx, token.Key, state.Version, next, event, nil); {
 		case err != nil:
 			return p.unavailable(ctx, err)
 		case ok:
@@ -296,9 +452,16 @@ func (p *Popup) Explain(ctx context.Context, key Key, a *Attributes, now time.Ti
 	if err != nil {
 		return nil, State{}, p.unavailable(ctx, fmt.Errorf("read popup state: %w", err))
 	}
-	filled := p.cfg.UserRow == nil
-	if err := p.fill(ctx, key.User, a, &filled); err != nil {
-		return nil, State{}, p.unavailable(ctx, err)
+	if p.begin(a, key.User); a.row == rowUnread {
+		if err := p.fill(ctx, key.User, a); err != nil {
+			return nil, State{}, p.unavailable(ctx, err)
+		}
 	}
-	return Explain(p.set.Load().Placement(key.Placement), state, a, now), state, nil
+	var blocked int64
+	if len(p.cfg.Limits) > 0 {
+		if _, blocked, err = p.limit(ctx, key, state, now); err != nil {
+			return nil, State{}, p.unavailable(ctx, err)
+		}
+	}
+	return Explain(p.set.Load().Placement(key.Placement), state, a, now, time.UnixMilli(blocked)), state, nil
 }

@@ -151,11 +151,11 @@ func (b *broken) Get(ctx context.Context, key Key) (State, error) {
 	return b.Memory.Get(ctx, key)
 }
 
-func (b *broken) Swap(ctx context.Context, key Key, version uint64, next State, e Event) (bool, error) {
+func (b *broken) Swap(ctx context.Context, key Key, version uint64, next State, e Event, guards ...Guard) (bool, error) {
 	if b.swap {
 		return false, errDown
 	}
-	return b.Memory.Swap(ctx, key, version, next, e)
+	return b.Memory.Swap(ctx, key, version, next, e, guards...)
 }
 
 func TestUnavailable(t *testing.T) {
@@ -195,27 +195,53 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
+// The user's row is read when a campaign needs it, and only such campaigns depend on it.
 func TestAskUserRow(t *testing.T) {
 	campaigns := threeCampaigns()
-	campaigns[0].Target = "level > 3"
+	campaigns[1].Target, campaigns[2].Target = "level > 3", "vip"
 	calls, fails := 0, error(nil)
 	row := func(_ context.Context, user string) ([]byte, error) {
 		calls++
 		return []byte(`{"level": ` + user + `}`), fails
 	}
 	p := openTest(t, NewMemory(9, &ledger{}), func(c *Config) { c.UserRow, c.ShowAnyway = row, true }, campaigns...)
-	if answer := askTest(t, p, "9", day0); answer.Campaign == nil || answer.Campaign.ID != 1 {
-		t.Errorf("%+v", answer)
+	p.RowColumns([]string{"level", "id"})
+	click := func(user string, now time.Time) Answer {
+		answer := askTest(t, p, user, now)
+		if answer.Campaign != nil {
+			if err := p.Click(t.Context(), answer.Token, user, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return answer
 	}
-	if askTest(t, p, "9", day0); calls != 1 {
+	for _, user := range []string{"9", "2", "8"} {
+		if answer := click(user, day0); answer.Campaign == nil || answer.Campaign.ID != 1 || calls != 0 {
+			t.Errorf("%+v after %d reads of rows, want none", answer, calls)
+		}
+	}
+	day8 := day0.Add(8 * 24 * time.Hour)
+	if answer := click("9", day8); answer.Campaign == nil || answer.Campaign.ID != 2 || calls != 1 {
+		t.Errorf("%+v, %d calls", answer, calls)
+	}
+	if click("9", day8.Add(time.Hour)); calls != 1 {
 		t.Errorf("%d calls of UserRow, want none for a user who waits", calls)
 	}
-	if answer := askTest(t, p, "2", day0); answer.Campaign == nil || answer.Campaign.ID != 2 {
-		t.Errorf("%+v", answer)
+	if answer := click("2", day8); answer.Reason != NoneMatches || calls != 2 {
+		t.Errorf("%+v, %d calls", answer, calls)
 	}
 	fails = errDown
-	if answer := askTest(t, p, "8", day0); answer.Campaign != nil || answer.Reason != Unavailable {
+	want := "read user's attributes: down; not decided: campaign 2"
+	if answer := click("8", day8); answer.Campaign != nil || answer.Reason != Unavailable || answer.Detail != want {
 		t.Errorf("UserRow fails: %+v", answer)
+	}
+	a := p.Attributes()
+	if err := a.Add("vip", "true"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := p.Ask(t.Context(), Key{"8", "home"}, a, day8)
+	if err != nil || answer.Campaign == nil || answer.Campaign.ID != 3 || answer.Token == "" || answer.Detail != want {
+		t.Errorf("UserRow fails, another campaign matches: %+v, %v", answer, err)
 	}
 }
 
@@ -264,8 +290,8 @@ func TestExplain(t *testing.T) {
 		now  time.Time
 		want string
 	}{
-		{day0, "passed does-not-suit user-waits not-started ended user-waits paused archived user-waits user-waits user-waits"},
-		{day0.Add(7 * 24 * time.Hour), "passed does-not-suit given not-started ended behind paused archived behind behind behind"},
+		{day0, "clicked does-not-suit user-waits not-started ended user-waits paused archived user-waits user-waits user-waits"},
+		{day0.Add(7 * 24 * time.Hour), "clicked does-not-suit given not-started ended behind paused archived behind behind behind"},
 	} {
 		list, _, err := p.Explain(t.Context(), Key{"1", "home"}, a, test.now)
 		var got []string
@@ -297,15 +323,6 @@ func TestCampaignValidate(t *testing.T) {
 	broken := threeCampaigns()
 	broken[1].Target = "level >"
 	if _, err := NewSet(schema, broken); err == nil || err.Error() != "campaign 2: target: 1:7: unexpected token EOF" {
-		t.Error(err)
-	}
-	var capped []Campaign
-	for i := range CappedMax + 1 {
-		c := threeCampaigns()[0]
-		c.ID, c.Cap = CampaignID(i+1), 1
-		capped = append(capped, c)
-	}
-	if _, err := NewSet(schema, capped); err == nil || !strings.Contains(err.Error(), "campaigns with a cap") {
 		t.Error(err)
 	}
 }

@@ -9,11 +9,8 @@ import (
 	"time"
 )
 
-// Bounds of a placement. Archived campaigns do not count.
-const (
-	CampaignsMax = 500
-	CappedMax    = 32 // campaigns with a Cap, whose shows each state counts
-)
+// CampaignsMax is the maximum of campaigns of a placement. Archived ones do not count.
+const CampaignsMax = 500
 
 // Set is all campaigns, compiled. It is immutable.
 type Set struct {
@@ -23,23 +20,25 @@ type Set struct {
 
 // Placement is the campaigns of one placement in their order. It is immutable.
 type Placement struct {
-	name string
-	live []*compiled // active campaigns, in order
-	all  []*compiled // all campaigns, in order
-	byID map[CampaignID]*compiled
+	name   string
+	alive  []*compiled // active campaigns, in order
+	drafts []*compiled // drafts with testers, in order
+	all    []*compiled // all campaigns, in order
+	byID   map[CampaignID]*compiled
 }
 
 // compiled is a campaign with its expression. Times are in milliseconds since 1970.
 type compiled struct {
 	Campaign
 	target       target
-	from         int // index of the first live campaign at or after it
-	after        int // index of the first live campaign after it
+	live         int // index in Placement.alive; -1: it is not active
 	start, end   int64
+	created      int64
 	repeat       int64
+	again        int64
 	quietClick   int64
 	quietDismiss int64
-	counts       bool  // its shows are counted
+	weights      int   // sum of those of the variants
 	problem      error // why it is never shown; nil: none
 }
 
@@ -113,30 +112,21 @@ func UsableSet(schema *Schema, campaigns []Campaign) (*Set, map[CampaignID]error
 	return set, problems
 }
 
-// checkLimits returns which limit of a placement the campaigns exceed, as a FieldError; nil if none.
-func checkLimits(placement string, campaigns []Campaign) error {
-	counted, capped := 0, 0
+// checkLimit returns a FieldError if a placement has too many campaigns; nil if not.
+func checkLimit(placement string, campaigns []Campaign) error {
+	counted := 0
 	for i := range campaigns {
 		if c := &campaigns[i]; c.Placement == placement && c.Status != Archived {
 			counted++
-			if c.Cap > 0 {
-				capped++
-			}
 		}
 	}
-	switch {
-	case counted > CampaignsMax:
+	if counted > CampaignsMax {
 		return &FieldError{"placement", fmt.Sprintf("placement %s has %d %v", placement, counted, errManyCampaigns)}
-	case capped > CappedMax:
-		return &FieldError{"cap", fmt.Sprintf("placement %s has %d %v", placement, capped, errManyCapped)}
 	}
 	return nil
 }
 
-var (
-	errManyCampaigns = fmt.Errorf("campaigns that are not archived, more than %d", CampaignsMax)
-	errManyCapped    = fmt.Errorf("campaigns with a cap that are not archived, more than %d", CappedMax)
-)
+var errManyCampaigns = fmt.Errorf("campaigns that are not archived, more than %d", CampaignsMax)
 
 // Placement returns the placement with a name; nil if it has no campaigns.
 func (s *Set) Placement(name string) *Placement { return s.placements[name] }
@@ -147,12 +137,21 @@ func (s *Set) Schema() *Schema { return s.schema }
 // add adds a campaign. One with a problem is only explained.
 func (p *Placement) add(c Campaign, problem error) {
 	c.Payload = slices.Clone(c.Payload)
-	if c.RepeatAfter == 0 {
-		c.RepeatAfter = DefaultRepeatAfter
-	}
+	c.RepeatAfter = cmp.Or(c.RepeatAfter, DefaultRepeatAfter)
+	c.QuietClick = cmp.Or(c.QuietClick, DefaultQuiet)
+	c.QuietDismiss = cmp.Or(c.QuietDismiss, DefaultQuiet)
 	k := &compiled{
-		Campaign: c, problem: problem, start: math.MinInt64, end: never,
+		Campaign: c, problem: problem, live: -1, start: math.MinInt64, end: never, created: math.MinInt64, again: never,
 		repeat: millis(c.RepeatAfter), quietClick: millis(c.QuietClick), quietDismiss: millis(c.QuietDismiss),
+	}
+	for _, v := range c.Variants {
+		k.weights += v.Weight
+	}
+	if c.Again != 0 {
+		k.again = millis(c.Again)
+	}
+	if !c.Created.IsZero() {
+		k.created = c.Created.UnixMilli()
 	}
 	if !c.Start.IsZero() {
 		k.start = c.Start.UnixMilli()
@@ -169,37 +168,26 @@ func (p *Placement) add(c Campaign, problem error) {
 // arrange orders the campaigns and compiles their expressions.
 func (p *Placement) arrange(schema *Schema) {
 	slices.SortFunc(p.all, func(a, b *compiled) int {
-		return cmp.Or(cmp.Compare(a.Order, b.Order), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Order, b.Order), cmp.Compare(a.ID, b.ID))
 	})
-	counted, capped := 0, 0
+	counted := 0
 	for _, c := range p.all {
 		if c.problem == nil && c.Status != Archived { // the attributes of an archived one may be gone
-			counted++
-			if c.Cap > 0 {
-				capped++
+			if counted++; counted > CampaignsMax {
+				c.problem = fmt.Errorf("the placement has %w", errManyCampaigns)
 			}
-			c.problem = c.limit(counted, capped)
-			c.counts = c.Cap > 0 && c.problem == nil
 			var err error
 			if c.target, err = compileTarget(schema, c.Target); err != nil && c.problem == nil {
 				c.problem = fmt.Errorf("target: %w", err)
 			}
 		}
-		c.from = len(p.live)
-		if c.Status == Active && c.problem == nil {
-			p.live = append(p.live, c)
+		switch {
+		case c.problem != nil:
+		case c.Status == Active:
+			c.live = len(p.alive)
+			p.alive = append(p.alive, c)
+		case c.Status == Draft && len(c.Testers) > 0:
+			p.drafts = append(p.drafts, c)
 		}
-		c.after = len(p.live)
 	}
-}
-
-// limit returns the limit that a campaign exceeds, as the last of so many.
-func (c *compiled) limit(counted, capped int) error {
-	switch {
-	case counted > CampaignsMax:
-		return fmt.Errorf("the placement has %w", errManyCampaigns)
-	case c.Cap > 0 && capped > CappedMax:
-		return fmt.Errorf("the placement has %w", errManyCapped)
-	}
-	return nil
 }

@@ -37,71 +37,138 @@ type State struct {
 	Version  uint64     // 0 for a new user; each event adds 1
 	Phase    Phase      // of the last show
 	Campaign CampaignID // shown last
-	Order    int32      // that campaign's, when it was shown
+	Variant  uint8      // of that campaign, from 1; 0: it had none
+	Shows    uint16     // of that campaign, since it last started over
 	Shown    int64      // when
 	Answered int64      // when it was clicked or dismissed, 0 before
 	Until    int64      // nothing is shown before, by the rules at the time of the event
-	counts   string     // shows of campaigns with a cap: 6 bytes each, by ascending id
+
+	// Old means that the state comes from a version that kept only the position of the last
+	// show: campaigns up to Order, that campaign's order at its show, count as finished.
+	Old   bool
+	Order int32
+
+	others string // records of other campaigns, by ascending id
+	recent string // times of the last shows, the newest first
 }
 
-const countBytes = 6
+// record is what a state knows about one campaign.
+type record struct {
+	campaign CampaignID
+	shows    int   // since it last started over
+	last     Kind  // KindShow, KindClick, KindDismiss or KindWithhold
+	at       int64 // of that event, in milliseconds, rounded up to a second
+}
 
-// Shows returns how often a campaign was shown since it has a cap.
-func (s *State) Shows(campaign CampaignID) int {
-	for i := 0; i < len(s.counts); i += countBytes {
-		id, n := count(s.counts[i:])
-		if id == campaign {
-			return n
+// Bounds of a state.
+const (
+	RecordsMax     = 600 // campaigns of a placement that are not archived, and some that are unknown
+	recordBytesMax = 5 + 4 + 5
+	RecentMax      = 20 // shows whose times a state keeps
+	recentBytes    = 4
+)
+
+// records reads State.others.
+type records struct {
+	src  string
+	last CampaignID
+	bad  bool
+}
+
+// next returns the next record; false at the end or if the rest is not valid.
+func (r *records) next() (record, bool) {
+	if r.src == "" {
+		return record{}, false
+	}
+	step, ok := r.varint(math.MaxInt32)
+	word, also := r.varint(math.MaxUint16<<2 | 3)
+	seconds, all := r.varint(math.MaxUint32)
+	id := uint64(r.last) + step
+	if !ok || !also || !all || step == 0 || id > math.MaxInt32 {
+		r.bad = true
+		return record{}, false
+	}
+	r.last = CampaignID(id)
+	return record{campaign: r.last, shows: int(word >> 2), last: Kind(word&3) + KindShow, at: int64(seconds) * 1000}, true
+}
+
+// varint reads a number in its shortest form.
+func (r *records) varint(most uint64) (v uint64, ok bool) {
+	for i := 0; i < len(r.src) && i < 5; i++ {
+		b := r.src[i]
+		v |= uint64(b&0x7f) << (7 * i)
+		if b < 0x80 {
+			r.src = r.src[i+1:]
+			return v, v <= most && (b != 0 || i == 0)
 		}
 	}
-	return 0
+	return 0, false
 }
 
-// count reads one entry of State.counts.
-func count(s string) (CampaignID, int) {
-	_ = s[countBytes-1]
-	id := uint32(s[0])<<24 | uint32(s[1])<<16 | uint32(s[2])<<8 | uint32(s[3])
-	return CampaignID(id), int(s[4])<<8 | int(s[5])
+// appendRecord appends a record behind that of the campaign last.
+func appendRecord(dst []byte, last CampaignID, r record) []byte {
+	dst = binary.AppendUvarint(dst, uint64(r.campaign-last))
+	dst = binary.AppendUvarint(dst, uint64(min(r.shows, CapMax))<<2|uint64(r.last-KindShow))
+	return binary.AppendUvarint(dst, uint64(min(max(r.at/1000, 0), math.MaxUint32)))
 }
 
-// counted returns s's counts with one more show of c. Only campaigns with a cap are counted,
-// so there are at most CountsMax. Campaigns that are archived or gone are removed.
-func (p *Placement) counted(s State, c *compiled) string {
-	if !c.counts && s.counts == "" {
+// roundUp returns a time rounded up to a second, as records keep it.
+func roundUp(t int64) int64 { return (max(t, 0) + 999) / 1000 * 1000 }
+
+// latest returns the record of the last show; false if nothing was shown.
+func (s *State) latest() (record, bool) {
+	if s.Phase == Fresh {
+		return record{}, false
+	}
+	at := s.Shown
+	if s.Phase > Shown {
+		at = s.Answered
+	}
+	return record{s.Campaign, int(s.Shows), Kind(s.Phase), roundUp(at)}, true
+}
+
+// record returns the record of a campaign; false if it was never shown or withheld.
+func (s *State) record(campaign CampaignID) (record, bool) {
+	if r, ok := s.latest(); ok && r.campaign == campaign {
+		return r, true
+	}
+	all := records{src: s.others}
+	for r, ok := all.next(); ok && r.campaign <= campaign; r, ok = all.next() {
+		if r.campaign == campaign {
+			return r, true
+		}
+	}
+	return record{}, false
+}
+
+// recentShow returns the time of the i-th last show, in milliseconds; false if it is not kept.
+func (s *State) recentShow(i int) (int64, bool) {
+	if (i+1)*recentBytes > len(s.recent) {
+		return 0, false
+	}
+	b := s.recent[i*recentBytes:]
+	return int64(uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3])) * 1000, true
+}
+
+// withRecent returns s's recent shows behind one at a time, at most keep of them.
+func (s *State) withRecent(at int64, keep int) string {
+	if keep == 0 {
 		return ""
 	}
-	out := make([]byte, 0, len(s.counts)+countBytes)
-	put := func(id CampaignID, n int) {
-		out = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(out, uint32(id)), uint16(min(n, CapMax)))
-	}
-	open := c.counts // c's entry must still be written
-	for i := 0; i < len(s.counts); i += countBytes {
-		id, n := count(s.counts[i:])
-		if open && id >= c.ID {
-			put(c.ID, s.Shows(c.ID)+1)
-			open = false
-		}
-		if id == c.ID && c.counts {
-			continue
-		}
-		if other := p.byID[id]; other != nil && other.counts {
-			put(id, n)
-		}
-	}
-	if open {
-		put(c.ID, 1)
-	}
-	return string(out)
+	kept := min(len(s.recent), (min(keep, RecentMax)-1)*recentBytes)
+	dst := make([]byte, 0, recentBytes+kept)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(min(roundUp(at)/1000, math.MaxUint32)))
+	return string(append(dst, s.recent[:kept]...))
 }
 
-// stateFormat is the first byte of an encoded state.
-const stateFormat = 1
+// The first byte of an encoded state.
+const (
+	stateFormat    = 2
+	stateFormatOld = 1
+)
 
 // StateBytesMax is the maximum size of an encoded state.
-const StateBytesMax = 64 + CountsMax*countBytes
-
-// CountsMax is the maximum of campaigns whose shows a state counts.
-const CountsMax = CappedMax
+const StateBytesMax = 96 + RecordsMax*recordBytesMax + RecentMax*recentBytes
 
 // errState is the error of DecodeState.
 var errState = errors.New("not an encoded popup state")
@@ -110,55 +177,116 @@ var errState = errors.New("not an encoded popup state")
 // State has the format byte and the phase only. The encoding is canonical.
 func AppendState(dst []byte, s State) []byte {
 	dst = append(dst, stateFormat, byte(s.Phase))
-	if s.Phase == Fresh {
+	if s == (State{}) {
 		return dst
 	}
 	dst = binary.AppendUvarint(dst, s.Version)
-	dst = binary.AppendUvarint(dst, uint64(s.Campaign))
-	dst = binary.AppendVarint(dst, int64(s.Order))
-	dst = binary.AppendVarint(dst, s.Shown)
-	dst = binary.AppendVarint(dst, s.Answered)
-	dst = binary.AppendVarint(dst, s.Until)
-	return append(dst, s.counts...)
+	if s.Phase != Fresh {
+		dst = binary.AppendUvarint(dst, uint64(s.Campaign))
+		dst = append(dst, s.Variant)
+		dst = binary.AppendUvarint(dst, uint64(s.Shows))
+		dst = binary.AppendVarint(dst, s.Shown)
+		dst = binary.AppendVarint(dst, s.Answered)
+		dst = binary.AppendVarint(dst, s.Until)
+		old := byte(0)
+		if s.Old {
+			old = 1
+		}
+		dst = append(dst, old)
+		if s.Old {
+			dst = binary.AppendVarint(dst, int64(s.Order))
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.recent)))
+	dst = append(dst, s.recent...)
+	return append(dst, s.others...)
 }
 
-// DecodeState decodes a state and refuses any other data.
+// DecodeState decodes a state and refuses any other data. It also reads the format of
+// earlier versions.
 func DecodeState(src []byte) (State, error) {
-	if len(src) < 2 || len(src) > StateBytesMax || src[0] != stateFormat || src[1] > byte(Dismissed) {
+	if len(src) < 2 || len(src) > StateBytesMax || src[1] > byte(Dismissed) {
 		return State{}, errState
 	}
-	s := State{Phase: Phase(src[1])}
-	r := varints{src: src[2:]}
+	s, r := State{Phase: Phase(src[1])}, varints{src: src[2:]}
+	switch {
+	case src[0] == stateFormatOld:
+		return decodeOld(s, r)
+	case src[0] != stateFormat:
+		return State{}, errState
+	case s.Phase == Fresh && len(r.src) == 0:
+		return s, nil
+	}
+	s.Version = r.unsigned(math.MaxUint64)
 	if s.Phase != Fresh {
-		s.Version = r.unsigned(math.MaxUint64)
 		s.Campaign = CampaignID(r.unsigned(math.MaxInt32))
-		s.Order = int32(r.signed(math.MinInt32, math.MaxInt32))
+		s.Variant = r.byte(math.MaxUint8)
+		s.Shows = uint16(r.unsigned(math.MaxUint16))
 		s.Shown = r.signed(math.MinInt64, never)
 		s.Answered = r.signed(math.MinInt64, never)
 		s.Until = r.signed(math.MinInt64, never)
-		s.counts = string(r.src)
-		r.src = nil
+		if s.Old = r.byte(1) == 1; s.Old {
+			s.Order = int32(r.signed(math.MinInt32, math.MaxInt32))
+		}
 	}
-	if r.bad || len(r.src) > 0 || !countsValid(s.counts) || s.Phase != Fresh && (s.Version == 0 || s.Campaign == 0) {
+	s.recent = r.text(int(r.unsigned(RecentMax * recentBytes)))
+	s.others = string(r.src)
+	if r.bad || s.Version == 0 || s.Phase != Fresh && s.Campaign == 0 || len(s.recent)%recentBytes != 0 || !s.recordsValid() {
 		return State{}, errState
 	}
 	return s, nil
 }
 
-// countsValid reports whether s has entries by ascending id, none of them zero.
-func countsValid(s string) bool {
-	if len(s)%countBytes != 0 || len(s) > CountsMax*countBytes {
-		return false
-	}
-	last := CampaignID(0)
-	for i := 0; i < len(s); i += countBytes {
-		id, n := count(s[i:])
-		if id <= last || id > math.MaxInt32 || n == 0 {
+// recordsValid reports whether the others are complete, and the last campaign is not among them.
+func (s *State) recordsValid() bool {
+	all := records{src: s.others}
+	n := 0
+	for r, ok := all.next(); ok; r, ok = all.next() {
+		if n++; n > RecordsMax || s.Phase != Fresh && r.campaign == s.Campaign {
 			return false
 		}
-		last = id
 	}
-	return true
+	return !all.bad
+}
+
+// oldCountBytes is the size of an entry in a state of the old format: a campaign with a cap
+// in 4 bytes and its shows in 2.
+const oldCountBytes = 6
+
+// decodeOld decodes the rest of a state in the old format.
+func decodeOld(s State, r varints) (State, error) {
+	if s.Phase == Fresh {
+		if len(r.src) > 0 {
+			return State{}, errState
+		}
+		return s, nil
+	}
+	s.Old, s.Shows = true, 1
+	s.Version = r.unsigned(math.MaxUint64)
+	s.Campaign = CampaignID(r.unsigned(math.MaxInt32))
+	s.Order = int32(r.signed(math.MinInt32, math.MaxInt32))
+	s.Shown = r.signed(math.MinInt64, never)
+	s.Answered = r.signed(math.MinInt64, never)
+	s.Until = r.signed(math.MinInt64, never)
+	if r.bad || s.Version == 0 || s.Campaign == 0 || len(r.src)%oldCountBytes != 0 {
+		return State{}, errState
+	}
+	var others []byte
+	last, written := CampaignID(0), CampaignID(0)
+	for src := r.src; len(src) > 0; src = src[oldCountBytes:] {
+		id, n := CampaignID(binary.BigEndian.Uint32(src)), binary.BigEndian.Uint16(src[4:])
+		if id <= last || id > math.MaxInt32 || n == 0 {
+			return State{}, errState
+		}
+		if last = id; id == s.Campaign {
+			s.Shows = n
+			continue
+		}
+		others = appendRecord(others, written, record{campaign: id, shows: int(n), last: KindShow, at: roundUp(s.Shown)})
+		written = id
+	}
+	s.others = string(others)
+	return s, nil
 }
 
 // varints reads numbers in their shortest form. bad is set after one that is not.
@@ -185,4 +313,24 @@ func (r *varints) signed(least, most int64) int64 {
 		return 0
 	}
 	return v
+}
+
+func (r *varints) byte(most byte) byte {
+	text := r.text(1)
+	if text == "" || text[0] > most {
+		r.bad = true
+		return 0
+	}
+	return text[0]
+}
+
+// text reads n bytes.
+func (r *varints) text(n int) string {
+	if n > len(r.src) {
+		r.bad = true
+		return ""
+	}
+	text := string(r.src[:n])
+	r.src = r.src[n:]
+	return text
 }

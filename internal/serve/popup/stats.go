@@ -13,6 +13,8 @@ type Stats struct {
 	Shows       uint64 // recorded
 	Clicks      uint64 // recorded
 	Dismissals  uint64 // recorded
+	Withheld    uint64 // recorded
+	Conversions uint64 // recorded
 	Repeated    uint64 // clicks and dismissals refused: answered before
 	Late        uint64 // refused: another popup was shown since, or the token has expired
 	Unknown     uint64 // refused: the state does not have the show
@@ -25,6 +27,7 @@ type Stats struct {
 
 type counters struct {
 	waits, nones, shows, clicks, dismissals atomic.Uint64
+	withheld, conversions                   atomic.Uint64
 	repeated, late, unknown, refused        atomic.Uint64
 	conflicts, unavailable                  atomic.Uint64
 	logged                                  atomic.Int64 // when a failure was logged last, in nanoseconds
@@ -37,6 +40,15 @@ func (c *counters) nothingShown(waits bool) {
 		return
 	}
 	c.nones.Add(1)
+}
+
+// given counts a popup that was shown or withheld.
+func (c *counters) given(reason Reason) {
+	if reason == HeldOut {
+		c.withheld.Add(1)
+		return
+	}
+	c.shows.Add(1)
 }
 
 // answered counts the outcome of a click or dismissal. done counts those recorded.
@@ -72,6 +84,7 @@ func (p *Popup) Stats() Stats {
 	c := &p.counters
 	s := Stats{
 		Waits: c.waits.Load(), Nones: c.nones.Load(), Shows: c.shows.Load(), Clicks: c.clicks.Load(), Dismissals: c.dismissals.Load(),
+		Withheld: c.withheld.Load(), Conversions: c.conversions.Load(),
 		Repeated: c.repeated.Load(), Late: c.late.Load(), Unknown: c.unknown.Load(), Refused: c.refused.Load(),
 		Conflicts: c.conflicts.Load(), Unavailable: c.unavailable.Load(), RowRefused: p.rows.refused.Load(),
 	}

@@ -6,9 +6,9 @@ package popup
 // takes more memory and more time per lookup (docs/dependencies.md). It is not safe for
 // concurrent use.
 type table struct {
-	cells  []cell // the length is a power of two; at most three quarters are used
-	used   int
-	counts map[fingerprint]string // State.counts of cells with counted set
+	cells []cell // the length is a power of two; at most three quarters are used
+	used  int
+	tails map[fingerprint]string // State.recent and State.others of cells with tail set
 }
 
 // cell is a State in 64 bytes.
@@ -18,8 +18,12 @@ type cell struct {
 	shown, answered, until int64
 	campaign               CampaignID
 	order                  int32
+	shows                  uint16
 	phase                  Phase
-	counted                bool // the state has counts
+	variant                uint8
+	old                    bool
+	tail                   bool
+	recent                 uint8 // bytes of State.recent in the tail
 }
 
 // cellsMin is the minimum length of cells.
@@ -42,11 +46,12 @@ func (t *table) get(key fingerprint) State {
 	}
 	s := &t.cells[t.place(key)]
 	state := State{
-		Version: s.version, Phase: s.phase, Campaign: s.campaign, Order: s.order,
-		Shown: s.shown, Answered: s.answered, Until: s.until,
+		Version: s.version, Phase: s.phase, Campaign: s.campaign, Variant: s.variant, Shows: s.shows,
+		Shown: s.shown, Answered: s.answered, Until: s.until, Old: s.old, Order: s.order,
 	}
-	if s.counted {
-		state.counts = t.counts[key]
+	if s.tail {
+		tail := t.tails[key]
+		state.recent, state.others = tail[:s.recent], tail[s.recent:]
 	}
 	return state
 }
@@ -65,17 +70,19 @@ func (t *table) set(key fingerprint, state State) {
 	if s.key != key {
 		t.used++
 	}
+	tail := state.recent + state.others
 	*s = cell{
-		key: key, version: state.Version, phase: state.Phase, campaign: state.Campaign, order: state.Order,
-		shown: state.Shown, answered: state.Answered, until: state.Until, counted: state.counts != "",
+		key: key, version: state.Version, phase: state.Phase, campaign: state.Campaign, variant: state.Variant, shows: state.Shows,
+		shown: state.Shown, answered: state.Answered, until: state.Until, old: state.Old, order: state.Order,
+		tail: tail != "", recent: uint8(len(state.recent)),
 	}
 	switch {
-	case s.counted && t.counts == nil:
-		t.counts = map[fingerprint]string{key: state.counts}
-	case s.counted:
-		t.counts[key] = state.counts
+	case s.tail && t.tails == nil:
+		t.tails = map[fingerprint]string{key: tail}
+	case s.tail:
+		t.tails[key] = tail
 	default:
-		delete(t.counts, key)
+		delete(t.tails, key)
 	}
 }
 
@@ -94,7 +101,7 @@ func (t *table) remove(key fingerprint) {
 	if !t.has(key) {
 		return
 	}
-	delete(t.counts, key)
+	delete(t.tails, key)
 	t.used--
 	mask := len(t.cells) - 1
 	hole := t.place(key)

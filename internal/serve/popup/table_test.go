@@ -19,8 +19,8 @@ func TestTable(t *testing.T) {
 				delete(model, key)
 			} else {
 				state := State{
-					Version: rapid.Uint64Range(1, 9).Draw(t, "version"), Phase: Clicked, Campaign: 3, Order: -4, Shown: 5, Answered: 6,
-					Until: 7, counts: rapid.SampledFrom([]string{"", "counts"}).Draw(t, "counts"),
+					Version: rapid.Uint64Range(1, 9).Draw(t, "version"), Phase: Clicked, Campaign: 3, Variant: 2, Shows: 9, Shown: 5, Answered: 6,
+					Until: 7, Old: true, Order: -4, others: rapid.SampledFrom([]string{"", "others"}).Draw(t, "others"), recent: rapid.SampledFrom([]string{"", "recent"}).Draw(t, "recent"),
 				}
 				states.set(key, state)
 				model[key] = state
@@ -29,12 +29,12 @@ func TestTable(t *testing.T) {
 				t.Fatalf("%v: %+v of %d, want %+v of %d", key, states.get(key), states.used, model[key], len(model))
 			}
 		}
-		counted := 0
+		tails := 0
 		for key, state := range model {
 			if states.get(key) != state || !states.has(key) {
 				t.Fatalf("%v: %+v, want %+v", key, states.get(key), state)
 			}
-			counted += min(1, len(state.counts))
+			tails += min(1, len(state.others)+len(state.recent))
 		}
 		filled := 0
 		for _, s := range states.cells {
@@ -42,8 +42,8 @@ func TestTable(t *testing.T) {
 				filled++
 			}
 		}
-		if filled != len(model) || len(states.counts) != counted {
-			t.Fatalf("%d cells filled for %d states, %d counts for %d", filled, len(model), len(states.counts), counted)
+		if filled != len(model) || len(states.tails) != tails {
+			t.Fatalf("%d cells filled for %d states, %d tails for %d", filled, len(model), len(states.tails), tails)
 		}
 	})
 	if size := unsafe.Sizeof(cell{}); size != 64 {

@@ -45,6 +45,8 @@ func (s *Schema) CheckTarget(source string) error {
 type target struct {
 	holds      *vm.Program // nil for an empty expression, which is true
 	conditions []condition // the operands of the outermost "and", for Explain
+	uses       attributeSet
+	clock      bool // it reads the time
 }
 
 // condition is a part of an expression that must be true.

@@ -16,9 +16,10 @@ const (
 	KeyBytesMin = 32 // of a signing key
 	KeysMax     = 4
 
-	tokenFormat = 1
-	tokenHead   = 1 + 4 + 8 + 8 + 1 + 1 // format, campaign, version, time, lengths of the placement and the user
-	tokenMAC    = 16
+	tokenFormat    = 2
+	tokenFormatOld = 1                         // without the variant
+	tokenHead      = 1 + 4 + 8 + 8 + 1 + 1 + 1 // format, campaign, version, time, variant, lengths of the placement and the user
+	tokenMAC       = 16
 
 	// TokenBytesMax is the longest token as text.
 	TokenBytesMax = (tokenHead + PlacementBytesMax + UserBytesMax + tokenMAC + 2) / 3 * 4
@@ -40,6 +41,7 @@ var (
 type Token struct {
 	Key
 	Campaign CampaignID
+	Variant  uint8     // of the campaign, from 1; 0: none
 	Version  uint64    // of the state after the show
 	At       time.Time // of the show, in milliseconds
 }
@@ -78,7 +80,7 @@ func (s *Signer) Sign(t Token) string {
 	b = binary.BigEndian.AppendUint32(b, uint32(t.Campaign))
 	b = binary.BigEndian.AppendUint64(b, t.Version)
 	b = binary.BigEndian.AppendUint64(b, uint64(t.At.UnixMilli()))
-	b = append(b, byte(len(t.Placement)), byte(len(t.User)))
+	b = append(b, t.Variant, byte(len(t.Placement)), byte(len(t.User)))
 	b = append(b, t.Placement...)
 	b = append(b, t.User...)
 	return base64.RawURLEncoding.EncodeToString(append(b, sum(s.keys[0], b)...))
@@ -87,16 +89,29 @@ func (s *Signer) Sign(t Token) string {
 // Open verifies a token. user is who sends it; "" if only the token says. Errors:
 // ErrMalformed, ErrForged, ErrExpired, ErrOtherUser.
 func (s *Signer) Open(text, user string, now time.Time) (Token, error) {
+	return s.open(text, user, now, s.ttl)
+}
+
+// open is Open with another time to live.
+func (s *Signer) open(text, user string, now time.Time, ttl time.Duration) (Token, error) {
 	if len(text) > TokenBytesMax {
 		return Token{}, ErrMalformed
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(b) < tokenHead+tokenMAC || b[0] != tokenFormat {
+	if err != nil || len(b) < tokenHead+tokenMAC {
 		return Token{}, ErrMalformed
 	}
 	body, mac := b[:len(b)-tokenMAC], b[len(b)-tokenMAC:]
-	names, cut := body[tokenHead:], int(body[tokenHead-2])
-	if len(names) != cut+int(body[tokenHead-1]) {
+	head, variant := tokenHead, body[tokenHead-3]
+	switch body[0] {
+	case tokenFormat:
+	case tokenFormatOld:
+		head, variant = tokenHead-1, 0
+	default:
+		return Token{}, ErrMalformed
+	}
+	names, cut := body[head:], int(body[head-2])
+	if len(names) != cut+int(body[head-1]) {
 		return Token{}, ErrMalformed
 	}
 	if !s.signed(body, mac) {
@@ -105,13 +120,14 @@ func (s *Signer) Open(text, user string, now time.Time) (Token, error) {
 	t := Token{
 		Key:      Key{Placement: string(names[:cut]), User: string(names[cut:])},
 		Campaign: CampaignID(binary.BigEndian.Uint32(body[1:])),
+		Variant:  variant,
 		Version:  binary.BigEndian.Uint64(body[5:]),
 		At:       instant(int64(binary.BigEndian.Uint64(body[13:]))),
 	}
 	switch {
 	case user != "" && user != t.User:
 		return Token{}, ErrOtherUser
-	case now.Sub(t.At) > s.ttl:
+	case now.Sub(t.At) > ttl:
 		return Token{}, ErrExpired
 	}
 	return t, nil

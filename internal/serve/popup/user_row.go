@@ -11,6 +11,26 @@ import (
 	"time"
 )
 
+// rowState says whether attributes have the columns of the user's row.
+type rowState uint8
+
+const (
+	rowNone   rowState = iota // there are no rows
+	rowUnread                 // it is read when a campaign needs it
+	rowRead
+	rowFailed
+)
+
+// lacksRow reports whether the user's row must be read before a campaign is decided.
+func (a *Attributes) lacksRow(c *compiled) bool {
+	return a.row == rowUnread && c.target.uses&a.rowColumns != 0
+}
+
+// skips reports whether a campaign cannot be decided, because the user's row could not be read.
+func (a *Attributes) skips(c *compiled) bool {
+	return a.row == rowFailed && c.target.uses&a.rowColumns != 0
+}
+
 // userRows reads users' rows into attributes. Its methods may be called concurrently.
 type userRows struct {
 	log     *slog.Logger
