@@ -75,11 +75,19 @@ func (s *redisStates) Get(ctx context.Context, key popup.Key) (popup.State, erro
 }
 
 // Swap implements popup.Store.
-func (s *redisStates) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event) (bool, error) {
+func (s *redisStates) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event, guards ...popup.Guard) (bool, error) {
 	if p := s.open.Load(); p != nil {
-		return p.Swap(ctx, key, version, next, event)
+		return p.Swap(ctx, key, version, next, event, guards...)
 	}
 	return false, errStarting
+}
+
+// Record implements popup.Store.
+func (s *redisStates) Record(ctx context.Context, event popup.Event) error {
+	if p := s.open.Load(); p != nil {
+		return p.Record(ctx, event)
+	}
+	return errStarting
 }
 
 // openPopups returns the part of the popups.

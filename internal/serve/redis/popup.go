@@ -90,7 +90,7 @@ type Popups struct {
 	consumer string
 	keys     [popupShards]shardKeys
 
-	swap, restore, ready, ack, setAside, leave *rueidis.Lua
+	swap, record, restore, ready, ack, setAside, leave *rueidis.Lua
 
 	swapSHA  string // the SHA-1 by which the server knows swapScript
 	pipeline *pipeline
@@ -145,7 +145,7 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 	_, _ = rand.Read(name[:]) // never fails
 	p := &Popups{
 		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), lookups: make(chan *lookup, lookupsMax), opened: time.Now(),
-		swap: rueidis.NewLuaScript(swapScript), restore: rueidis.NewLuaScript(restoreScript), ready: rueidis.NewLuaScript(readyScript),
+		swap: rueidis.NewLuaScript(swapScript), record: rueidis.NewLuaScript(recordScript), restore: rueidis.NewLuaScript(restoreScript), ready: rueidis.NewLuaScript(readyScript),
 		ack: rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
 		reason: fmt.Errorf("%w: the server has not been checked yet", errNotReady),
 	}
@@ -296,8 +296,8 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 
 // swapScript replaces a state if it has the expected version, and appends the event.
 //
-//	KEYS state, ready, events
-//	ARGV expected version, value, TTL in ms or 0, event, limit of events or "", version 0
+//	KEYS state, ready, events, other states of the user
+//	ARGV expected version, value, TTL in ms or 0, event, limit of events or "", version 0, expected versions of the other states
 //
 // It returns 1; 0 for another version; -1 if the shard is not ready; -2 if too many events
 // wait; -3 if the state must be read from the database first. All keys of a script are in
@@ -308,6 +308,11 @@ if not got[2] then return -1 end
 local old, version = got[1], ARGV[6]
 if old then version = string.sub(old, 1, 8) elseif ARGV[3] ~= '0' then return -3 end
 if version ~= ARGV[1] then return 0 end
+for i = 4, #KEYS do
+	local other = redis.call('GET', KEYS[i])
+	if not other and ARGV[3] ~= '0' then return -3 end
+	if (other and string.sub(other, 1, 8) or ARGV[6]) ~= ARGV[i+3] then return 0 end
+end
 if ARGV[5] ~= '' and redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[5]) then return -2 end
 if ARGV[3] == '0' then redis.call('SET', KEYS[1], ARGV[2])
 else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
@@ -315,7 +320,7 @@ redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])
 return 1`
 
 // Swap implements popup.Store.
-func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event) (bool, error) {
+func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next popup.State, event popup.Event, guards ...popup.Guard) (bool, error) {
 	dials := p.dials.Load() // read first, so that a new connection is detected below
 	if err := p.available(); err != nil {
 		return false, err
@@ -327,18 +332,32 @@ func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next p
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	k := &p.keys[shardOf(key.User)]
-	var expected [8]byte
-	binary.BigEndian.PutUint64(expected[:], version)
 	keys := []string{k.stateKey(key), k.ready, k.events}
 	args := []string{
-		string(expected[:]), string(appendValue(nil, next)), strconv.FormatInt(p.cfg.StateTTL.Milliseconds(), 10),
-		string(encoded), p.eventsMax(), "\x00\x00\x00\x00\x00\x00\x00\x00",
+		encodeVersion(version), string(appendValue(nil, next)), strconv.FormatInt(p.cfg.StateTTL.Milliseconds(), 10),
+		string(encoded), p.eventsMax(), encodeVersion(0),
+	}
+	for _, g := range guards {
+		keys = append(keys, k.stateKey(popup.Key{User: key.User, Placement: g.Placement}))
+		args = append(args, encodeVersion(g.Version))
 	}
 	result, err := p.script(ctx, keys, args)
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, p.db.wrap("swap", err)
-	case dials != p.dials.Load():
+	}
+	return p.outcome(result, dials)
+}
+
+// encodeVersion returns a version as it begins a stored state.
+func encodeVersion(version uint64) string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], version)
+	return string(b[:])
+}
+
+// outcome returns what the result of a script means that began after so many dials.
+func (p *Popups) outcome(result int64, dials uint64) (bool, error) {
+	if dials != p.dials.Load() {
 		return false, fmt.Errorf("%w: the connection broke during a swap", errNotReady)
 	}
 	switch result {
@@ -353,6 +372,38 @@ func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next p
 	p.unready(fmt.Errorf("%w: the server has lost states", errNotReady))
 	p.checkNow()
 	return false, p.Ready()
+}
+
+// recordScript appends an event.
+//
+//	KEYS ready, events; ARGV event, limit of events or ""
+//
+// It returns 1, -1 or -2, as swapScript does.
+const recordScript = `
+if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
+if ARGV[2] ~= '' and redis.call('XLEN', KEYS[2]) >= tonumber(ARGV[2]) then return -2 end
+redis.call('XADD', KEYS[2], '*', 'e', ARGV[1])
+return 1`
+
+// Record implements popup.Store.
+func (p *Popups) Record(ctx context.Context, event popup.Event) error {
+	dials := p.dials.Load()
+	if err := p.available(); err != nil {
+		return err
+	}
+	encoded, err := popup.AppendEvent(nil, event)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
+	k := &p.keys[shardOf(event.Key.User)]
+	result, err := p.record.Exec(ctx, p.db.client, []string{k.ready, k.events}, []string{string(encoded), p.eventsMax()}).AsInt64()
+	if err != nil {
+		return p.db.wrap("record", err)
+	}
+	_, err = p.outcome(result, dials)
+	return err
 }
 
 // script runs swapScript.
