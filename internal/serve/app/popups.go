@@ -134,7 +134,9 @@ func (a *app) openPopups() error {
 // openStore chooses the store.
 func (p *popupPart) openStore(settings *popup.Config) error {
 	if p.cfg.Store == "memory" {
-		p.local = popup.NewLocal(p.cfg.MemoryUsers, p.cfg.Timeout, p.tables, p.app.log)
+		clock := popup.NewClock()
+		p.local = popup.NewLocal(p.cfg.MemoryUsers, p.cfg.Timeout, p.tables, clock, p.app.log)
+		settings.Now = clock.Now
 		settings.Store = p.local
 		return nil
 	}

@@ -45,6 +45,7 @@ type EventLog struct {
 	spool   Spool
 	tables  EventTables
 	timeout time.Duration
+	memory  *Memory // learns which events the database has; may be nil
 }
 
 var (
@@ -112,7 +113,11 @@ func (l *EventLog) StoreGroups(ctx context.Context, groups []queue.Group) (queue
 		events, stored.Dead = append(events, good...), append(stored.Dead, dead...)
 	}
 	last := groups[len(groups)-1]
-	return stored, l.tables.Apply(ctx, &queue.Mark{Spool: last.Spool, Last: last.Sequence}, events)
+	err := l.tables.Apply(ctx, &queue.Mark{Spool: last.Spool, Last: last.Sequence}, events)
+	if err == nil && l.memory != nil {
+		l.memory.stored(events)
+	}
+	return stored, err
 }
 
 // decodeEvents returns the events of a group, and dead letters for entries that hold none.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"spillway/internal/serve/queue"
 )
@@ -44,13 +45,35 @@ type fakeTables struct {
 }
 
 func (f *fakeTables) Restore(_ context.Context, yield func(Key, State) error) error {
-	return yield(f.key, f.state)
+	if f.state.Version != 0 {
+		return yield(f.key, f.state)
+	}
+	for _, e := range f.events {
+		if err := yield(e.Key, e.State); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f *fakeTables) Apply(_ context.Context, mark *queue.Mark, events []Event) error {
 	f.mark, f.events = mark, append(f.events, events...)
 	return nil
 }
+
+func (f *fakeTables) States(_ context.Context, keys []Key) ([]State, error) {
+	states := make([]State, len(keys))
+	for i, key := range keys {
+		for _, e := range Newest(f.events) {
+			if e.Key == key {
+				states[i] = e.State
+			}
+		}
+	}
+	return states, nil
+}
+
+func (f *fakeTables) Now(context.Context) (time.Time, error) { return time.Now(), nil }
 
 // A Local answers once it has restored the newest states, drains what it recorded, and
 // stops answering when another process takes the lock.
@@ -66,7 +89,7 @@ func TestLocal(t *testing.T) {
 		spool.entries = append(spool.entries, queue.Entry{Payload: []byte("no event")})
 
 		tables := &fakeTables{key: key, state: old}
-		local := NewLocal(9, lockTimeout, tables, slog.New(slog.DiscardHandler))
+		local := NewLocal(9, lockTimeout, tables, NewClock(), slog.New(slog.DiscardHandler))
 		p := openTest(t, local, nil)
 		if answer := askTest(t, p, "1", day0); answer.Reason != Unavailable {
 			t.Errorf("before Start: %+v", answer)

@@ -24,10 +24,8 @@ type Recorder interface {
 const shards = 256
 
 // Memory is a Store in this process. A state takes 85 to 170 bytes, depending on how full
-// the tables are, and 6 more for each campaign with a cap that was shown. It does not
-// evict states, because they decide what is shown next.
-//
-// It stores the fingerprint of a key instead of its text.
+// the tables are, and about 8 more for each campaign but the last that was shown. It stores
+// the fingerprint of a key instead of its text.
 type Memory struct {
 	limit        int64
 	recorder     Recorder
@@ -35,6 +33,9 @@ type Memory struct {
 	shards       [shards]shard
 	count        atomic.Int64
 	recordErrors atomic.Uint64
+	evicting     bool // set before the first call
+	evicted      atomic.Uint64
+	latest       atomic.Int64          // time of the last event, in milliseconds
 	unavailable  atomic.Pointer[error] // why calls fail; nil if they do not
 }
 
@@ -61,9 +62,11 @@ func (s *seeds) of(key Key) (f fingerprint, shard int) {
 }
 
 type shard struct {
-	mu     sync.RWMutex
-	states table
-	_      [56]byte // keeps shards on separate cache lines
+	mu      sync.RWMutex
+	states  table
+	pending map[fingerprint]uint64 // versions whose events wait in the spool, if m evicts
+	evictAt int                    // cell at which the next eviction starts
+	_       [40]byte               // keeps shards on separate cache lines
 }
 
 // NewMemory returns an empty Memory for at most limit states, which answers at once.
@@ -108,6 +111,7 @@ func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, 
 	if err != nil || !ok || m.recorder == nil {
 		return ok, err
 	}
+	m.latest.Store(event.At.UnixMilli())
 	if err := m.recorder.Record(ctx, event); err != nil {
 		m.recordErrors.Add(1)
 		if _, _, back := m.replace(s, f, next.Version, before, key.User, nil); back != nil {
@@ -144,19 +148,29 @@ func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, us
 			return before, false, nil
 		}
 	}
-	return before, true, m.put(s, f, next)
+	if err := m.put(s, f, next); err != nil {
+		return before, false, err
+	}
+	if m.evicting && next.Version > before.Version {
+		s.waiting(f, next.Version)
+	}
+	return before, true, nil
 }
 
 // Restore puts a state that was stored elsewhere, unless one of the same version or a newer
 // one is there. The only error wraps ErrFull.
 func (m *Memory) Restore(key Key, state State) error { return m.restore(key, state, false) }
 
-// restore is Restore; again also replaces a state of the same version.
+// restore is Restore; again also replaces a state of the same version, because its event is
+// still in the spool.
 func (m *Memory) restore(key Key, state State, again bool) error {
 	f, s := m.find(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.states.get(f).Version
+	if again && m.evicting {
+		s.waiting(f, state.Version)
+	}
 	if known > state.Version || known == state.Version && !again {
 		return nil
 	}
@@ -175,7 +189,9 @@ func (m *Memory) put(s *shard, f fingerprint, state State) error {
 		return nil
 	case !known && m.count.Add(1) > m.limit:
 		m.count.Add(-1)
-		return fmt.Errorf("%w: %d users", ErrFull, m.limit)
+		if !m.evict(s) {
+			return fmt.Errorf("%w: %d users", ErrFull, m.limit)
+		}
 	}
 	s.states.set(f, state)
 	return nil
@@ -183,6 +199,9 @@ func (m *Memory) put(s *shard, f fingerprint, state State) error {
 
 // Len returns how many states there are.
 func (m *Memory) Len() int { return int(m.count.Load()) }
+
+// Evicted returns how many states were left to the database.
+func (m *Memory) Evicted() uint64 { return m.evicted.Load() }
 
 // RecordErrors returns how many events could not be recorded.
 func (m *Memory) RecordErrors() uint64 { return m.recordErrors.Load() }

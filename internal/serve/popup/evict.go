@@ -1,0 +1,96 @@
+package popup
+
+// A Memory that evicts keeps the states that were used last, and leaves the others to the
+// database. A state is evicted only if the database has it: none of its events waits in the
+// spool. As in Redis (maxmemory-samples), the victim is the longest idle of a few.
+
+const (
+	evictSample = 16            // states that are compared
+	evictVisit  = 8 * 64        // cells that are visited for them
+	evictIdle   = int64(60_000) // milliseconds since its last event that a state must be idle
+)
+
+// evicts makes m evict states instead of failing with ErrFull. Callers read what is missing
+// from the database (partial).
+func (m *Memory) evicts() { m.evicting = true }
+
+// partial reports whether states of the database may be missing.
+func (m *Memory) partial() bool { return m.evicted.Load() > 0 }
+
+// waiting notes that an event waits in the spool; the shard is locked.
+func (s *shard) waiting(f fingerprint, version uint64) {
+	if s.pending == nil {
+		s.pending = map[fingerprint]uint64{}
+	}
+	s.pending[f] = max(s.pending[f], version)
+}
+
+// stored notes that the database has events.
+func (m *Memory) stored(events []Event) {
+	for i := range events {
+		f, s := m.find(events[i].Key)
+		s.mu.Lock()
+		if s.pending[f] <= events[i].Sequence {
+			delete(s.pending, f)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// evict removes a state from a shard, which is locked, or else from another one. It reports
+// whether it did.
+func (m *Memory) evict(own *shard) bool {
+	if !m.evicting {
+		return false
+	}
+	latest := m.latest.Load()
+	if own.evict(latest) {
+		m.evicted.Add(1)
+		return true
+	}
+	for i := range m.shards {
+		s := &m.shards[i]
+		if s == own || !s.mu.TryLock() { // two requests could wait for each other
+			continue
+		}
+		done := s.evict(latest)
+		s.mu.Unlock()
+		if done {
+			m.evicted.Add(1)
+			return true
+		}
+	}
+	return false
+}
+
+// evict removes the longest idle of some states that the database has. Those that were
+// answered come first: the others are due sooner. latest is the time of the last event, 0 if
+// there was none.
+func (s *shard) evict(latest int64) bool {
+	t := &s.states
+	if t.used == 0 {
+		return false
+	}
+	mask, sampled := len(t.cells)-1, 0
+	var victim *cell
+	for visited := 0; visited < min(len(t.cells), evictVisit) && sampled < evictSample; visited++ {
+		c := &t.cells[s.evictAt&mask]
+		s.evictAt++
+		if _, waits := s.pending[c.key]; c.key == (fingerprint{}) || waits || latest != 0 && c.last() > latest-evictIdle {
+			continue
+		}
+		sampled++
+		if victim == nil || (c.phase != Shown) != (victim.phase != Shown) && c.phase != Shown ||
+			(c.phase != Shown) == (victim.phase != Shown) && c.last() < victim.last() {
+			victim = c
+		}
+	}
+	if victim == nil {
+		return false
+	}
+	t.remove(victim.key)
+	return true
+}
+
+// last returns the time of the last show or answer.
+func (c *cell) last() int64 { return max(c.shown, c.answered) }

@@ -1,0 +1,109 @@
+package popup
+
+import (
+	"errors"
+	"log/slog"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// Whatever is evicted, memory and database together have the newest state of each user.
+func TestEvict(t *testing.T) {
+	evictions, full := uint64(0), 0
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.IntRange(1, 40).Draw(t, "limit")
+		m, log := NewMemory(limit, nil), &ledger{}
+		m.recorder = log
+		m.evicts()
+		model, database := map[Key]State{}, map[Key]State{}
+		now, applied := day0, 0
+		read := func(key Key) State {
+			s, err := m.Get(t.Context(), key)
+			if err == nil && s.Version == 0 && m.partial() {
+				s = database[key]
+				if err = m.Restore(key, s); errors.Is(err, ErrFull) {
+					return s
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			key := Key{strconv.Itoa(rapid.IntRange(1, 60).Draw(t, "user")), "home"}
+			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			case 0:
+				for ; applied < len(log.events); applied++ {
+					e := log.events[applied]
+					database[e.Key] = e.State
+					m.stored([]Event{e})
+				}
+			case 1:
+				now = now.Add(time.Hour)
+			default:
+				s := read(key)
+				if s != model[key] {
+					t.Fatalf("%v: %+v, want %+v", key, s, model[key])
+				}
+				next := State{Version: s.Version + 1, Phase: Shown, Campaign: 1, Shows: 1, Shown: now.UnixMilli()}
+				ok, err := m.Swap(t.Context(), key, s.Version, next, next.event(key, KindShow, 1, next.Shown, next.Shown))
+				switch {
+				case ok:
+					model[key] = next
+				case errors.Is(err, ErrFull):
+					full++
+				case err != nil:
+					t.Fatal(err)
+				}
+			}
+			if m.Len() > limit {
+				t.Fatalf("%d states, more than %d", m.Len(), limit)
+			}
+		}
+		evictions += m.Evicted()
+	})
+	if evictions == 0 || full == 0 {
+		t.Errorf("%d evictions, %d times full", evictions, full)
+	}
+}
+
+// More states than memory_users are stored: the process starts, and each user's state is
+// found.
+func TestLocalWithMoreStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const users, limit = 3000, 1000
+		tables := &fakeTables{}
+		for i := range users {
+			s := State{Version: 1, Phase: Clicked, Campaign: 1, Shows: 1, Shown: day0.UnixMilli() + int64(i), Answered: day0.UnixMilli() + int64(i)}
+			key := Key{strconv.Itoa(i), "home"}
+			tables.events = append(tables.events, s.event(key, KindClick, 1, s.Shown, s.Answered))
+		}
+		local := NewLocal(limit, lockTimeout, tables, NewClock(), slog.New(slog.DiscardHandler))
+		lock, err := Hold(t.Context(), (&lockServer{}).take("one"), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		if err := local.Start(t.Context(), lock, &fakeSpool{}); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			local.lookups.Run(t.Context())
+		}()
+		if local.Len() != limit || local.Evicted() != users-limit {
+			t.Errorf("%d states, %d evicted", local.Len(), local.Evicted())
+		}
+		for i := range users {
+			if s, err := local.Get(t.Context(), Key{strconv.Itoa(i), "home"}); err != nil || s != tables.events[i].State {
+				t.Fatalf("user %d: %+v, %v", i, s, err)
+			}
+		}
+	})
+}
