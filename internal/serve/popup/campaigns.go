@@ -213,6 +213,12 @@ func (c *Campaigns) store(ctx context.Context, changed StoredCampaign) (StoredCa
 	if err != nil {
 		return changed, err
 	}
+	changed.Created = c.popup.Now().Truncate(time.Millisecond)
+	for i := range all {
+		if all[i].ID == changed.ID {
+			changed.Created = all[i].Created
+		}
+	}
 	if err := c.check(all, changed.Campaign); err != nil {
 		return changed, fmt.Errorf("%w: %w", ErrCampaign, err)
 	}
