@@ -67,6 +67,25 @@ func BenchmarkDecideWaits(b *testing.B) {
 	}
 }
 
+// BenchmarkDecideSeen decides for a user who has finished 49 of 50 campaigns and waits, or is due.
+func BenchmarkDecideSeen(b *testing.B) {
+	for name, now := range map[string]time.Time{"waits": day0, "due": day0.Add(8 * 24 * time.Hour)} {
+		b.Run(name, func(b *testing.B) {
+			p, memory, names := waiting(b, 1)
+			a, place, key := benchAttributes(b, p), p.Set().Placement("home"), Key{names[0], "home"}
+			memory.restoreSeen(b, place, key, 49)
+			state, _ := memory.Get(b.Context(), key)
+			b.ReportAllocs()
+			defer processor(b)()
+			for b.Loop() {
+				if d := Decide(place, state, a, now); d.Campaign != nil {
+					b.Fatal(d)
+				}
+			}
+		})
+	}
+}
+
 func BenchmarkAskWaits(b *testing.B) {
 	for _, users := range []int{1000, 1_000_000} {
 		b.Run(fmt.Sprint(users), func(b *testing.B) {
@@ -153,6 +172,39 @@ func TestMemoryBytes(t *testing.T) {
 		t.Errorf("%d states", memory.Len())
 	}
 	runtime.KeepAlive(names)
+}
+
+// The records of 50 campaigns that a user has finished take as much memory as Memory documents.
+func TestMemoryBytesOfRecords(t *testing.T) {
+	const users, campaigns = 50_000, 50
+	set, err := NewSet(testSchema(t), fiftyCampaigns(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	place, memory := set.Placement("home"), NewMemory(users, nil)
+	before := heap()
+	for i := range users {
+		memory.restoreSeen(t, place, Key{fmt.Sprintf("user-%011d", i), "home"}, campaigns)
+	}
+	each := (heap() - before) / users
+	t.Logf("%d bytes a user who has finished %d campaigns", each, campaigns)
+	if each > 250+8*campaigns {
+		t.Errorf("%d bytes a user", each)
+	}
+	runtime.KeepAlive(memory)
+}
+
+// restoreSeen stores a state with finished campaigns.
+func (m *Memory) restoreSeen(tb testing.TB, p *Placement, key Key, campaigns int) {
+	tb.Helper()
+	s, at := State{}, day0.Add(-time.Hour).UnixMilli()
+	for i := range campaigns {
+		id := CampaignID(i + 1)
+		s = State{Version: s.Version + 2, Phase: Clicked, Campaign: id, Shows: 1, Shown: at, Answered: at, others: p.others(&s, id, nil)}
+	}
+	if err := m.Restore(key, s); err != nil {
+		tb.Fatal(err)
+	}
 }
 
 func heap() uint64 {

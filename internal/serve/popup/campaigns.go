@@ -213,7 +213,7 @@ func (c *Campaigns) store(ctx context.Context, changed StoredCampaign) (StoredCa
 	if err != nil {
 		return changed, err
 	}
-	changed.Created = c.popup.Now().Truncate(time.Millisecond)
+	changed.Created = c.popup.Now().UTC().Truncate(time.Millisecond)
 	for i := range all {
 		if all[i].ID == changed.ID {
 			changed.Created = all[i].Created
