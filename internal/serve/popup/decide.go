@@ -101,10 +101,12 @@ func (p *Placement) draft(s State, user string, now time.Time) *compiled {
 		if !slices.Contains(c.Testers, user) {
 			continue
 		}
-		r, _ := s.record(c.ID)
+		r, known := s.record(c.ID)
 		done, _ := c.finished(r, at)
-		waits := s.Campaign == c.ID && s.Phase == Shown && at < p.due(&s, at)
-		if !done && !waits {
+		if s.Campaign == c.ID {
+			r.at = s.Shown
+		}
+		if waits := known && r.last == KindShow && at < later(r.at, c.repeat); !done && !waits {
 			return c
 		}
 	}

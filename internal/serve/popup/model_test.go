@@ -226,8 +226,14 @@ func (m *model) decide(key Key, p person, now time.Time) (CampaignID, Reason, ti
 		s = &story{}
 	}
 	for _, c := range m.sorted(key.Placement, Draft) {
-		until, ok := m.wait(s)
-		open := s.campaign == c.ID && s.clicked == nil && s.dismissed == nil && (!ok || now.Before(until))
+		open := false
+		if h := s.history[c.ID]; h != nil && h.last == KindShow {
+			shown := whole(h.at)
+			if s.campaign == c.ID {
+				shown = s.shown
+			}
+			open = now.Before(shown.Add(c.RepeatAfter))
+		}
 		if slices.Contains(c.Testers, key.User) && !s.finished(c, now) && !open {
 			return c.ID, Test, time.Time{}
 		}
