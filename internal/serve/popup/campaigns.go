@@ -226,7 +226,7 @@ func (c *Campaigns) Check(campaign Campaign) error {
 	if campaign.Status == Archived {
 		return err
 	}
-	return errors.Join(err, c.popup.Set().Schema().CheckTarget(campaign.Target))
+	return errors.Join(err, c.popup.Set().Schema().CheckTarget(campaign.Target, "", nil))
 }
 
 // check returns what is wrong with a campaign, alone or among the others. If a placement

@@ -181,7 +181,7 @@ func (p *Placement) arrange(schema *Schema) {
 			c.problem = c.limit(counted, capped)
 			c.counts = c.Cap > 0 && c.problem == nil
 			var err error
-			if c.target, err = compileTarget(schema, c.Target); err != nil && c.problem == nil {
+			if c.target, err = compileTarget(schema, c.Target, "", nil); err != nil && c.problem == nil {
 				c.problem = fmt.Errorf("target: %w", err)
 			}
 		}
