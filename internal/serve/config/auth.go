@@ -4,10 +4,10 @@ import "time"
 
 // Auth configures keys and JWTs. Feeds, queries and streams say which they require.
 type Auth struct {
-	Reads  string   `yaml:"reads" enum:"open,key,jwt,any" doc:"what feeds and queries require by default: nothing (open), one of auth.keys, a JWT, or either (any)"`
+	Reads  string   `yaml:"reads" enum:"open,key,jwt,any" doc:"what feeds and queries require: nothing (open), one of auth.keys, a JWT, or either (any)"`
 	Keys   []Secret `yaml:"keys" doc:"bearer keys of feeds and queries, at least 16 characters each"`
-	Cookie string   `yaml:"cookie" doc:"cookie that may carry the key or the JWT in GET requests for feeds and queries, because a browser's EventSource sends no headers; Authorization wins; empty: none"`
-	JWT    JWT      `yaml:"jwt" doc:"which JWTs (JSON Web Tokens) are accepted, behind Bearer in the header Authorization"`
+	Cookie string   `yaml:"cookie" doc:"cookie that may carry the key or the JWT in GET requests for feeds and queries; empty: none"`
+	JWT    JWT      `yaml:"jwt" doc:"which JWTs (JSON Web Tokens) are accepted"`
 	JWKS   JWKS     `yaml:"jwks" doc:"public keys of an issuer that rotate (JSON Web Key Set); kid selects the key"`
 }
 
@@ -15,9 +15,9 @@ type Auth struct {
 type JWT struct {
 	Keys      []JWTKey      `yaml:"keys" doc:"keys that do not rotate"`
 	Issuer    string        `yaml:"issuer" doc:"required iss; empty: any"`
-	Audience  string        `yaml:"audience" doc:"required in aud; empty: any, also tokens that the issuer made for other services"`
-	Exp       string        `yaml:"exp" enum:"required,optional" doc:"whether a token needs an expiry; one that has expired is always refused"`
-	Nbf       string        `yaml:"nbf" enum:"required,optional" doc:"whether a token needs a begin; one that has not begun is always refused"`
+	Audience  string        `yaml:"audience" doc:"required in aud; empty: any, also for other services"`
+	Exp       string        `yaml:"exp" enum:"required,optional" doc:"whether a token needs an expiry"`
+	Nbf       string        `yaml:"nbf" enum:"required,optional" doc:"whether a token needs a begin"`
 	ClockSkew time.Duration `yaml:"clock_skew" range:"0s..10m" doc:"permitted difference between the issuer's clock and this one" over:"401"`
 }
 
@@ -30,9 +30,9 @@ type JWTKey struct {
 
 // JWKS says where a key set is fetched.
 type JWKS struct {
-	URL     string        `yaml:"url" doc:"https://, or http:// on a loopback address; keys for RS256, ES256 and EdDSA are used; empty: none"`
+	URL     string        `yaml:"url" doc:"https://, or http:// on a loopback address; empty: none"`
 	Refresh time.Duration `yaml:"refresh" range:"1s..24h" doc:"time from one fetch to the next" over:"known keys stay valid while fetches fail; 'spillway_jwks_age_seconds'"`
-	Pause   time.Duration `yaml:"pause" range:"100ms..1h" doc:"shortest time between fetches, which tokens with an unknown kid cause" over:"401 without a fetch, or 503 'token-keys-down' if the last one failed"`
+	Pause   time.Duration `yaml:"pause" range:"100ms..1h" doc:"shortest time between fetches for tokens with an unknown kid" over:"401, or 503 'token-keys-down' if the last fetch failed"`
 	Timeout time.Duration `yaml:"timeout" range:"10ms..1m" doc:"of a fetch, and of a request's wait for one" over:"503 'token-keys-down'; 'spillway_jwks_errors_total'"`
 }
 

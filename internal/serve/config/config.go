@@ -18,15 +18,15 @@ type Config struct {
 	Listen        string        `yaml:"listen" doc:"public listener, HOST:PORT or unix:PATH"`
 	Admin         Admin         `yaml:"admin" doc:"admin listener"`
 	Data          string        `yaml:"data" doc:"directory of all files that Spillway writes"`
-	Database      Address       `yaml:"database" doc:"default database: postgres://, mysql:// or sqlite:PATH, or a block of url, user and password; empty: SQLite in data"`
-	Replica       Address       `yaml:"replica" doc:"read replica of database; feeds and queries use it while it answers and is not late; empty: none"`
+	Database      Address       `yaml:"database" doc:"default database: a URL, or a block of url, user and password; empty: SQLite in data"`
+	Replica       Address       `yaml:"replica" doc:"read replica of database, for feeds and queries; empty: none"`
 	ReplicaLagMax time.Duration `yaml:"replica_lag_max" range:"2s..24h" doc:"age of the replica's rows while the primary answers" over:"the primary answers; 'spillway_replica_late'"`
-	Redis         Secret        `yaml:"redis" doc:"address of Redis (redis://, rediss:// or unix://) for the probe, shared caches and popups; empty: none"`
-	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, allowed on loopback only"`
+	Redis         Secret        `yaml:"redis" doc:"redis://, rediss:// or unix://, for the probe, shared caches and popups; empty: none"`
+	Keys          []Secret      `yaml:"keys" doc:"bearer keys of the write paths, at least 16 characters each; none: open, on loopback only"`
 	Auth          Auth          `yaml:"auth" doc:"authentication of feeds and queries, and JWTs of streams"`
 	Pool          Pool          `yaml:"pool" doc:"limits of each database pool"`
 	HTTP          HTTP          `yaml:"http" doc:"limits of the public listener"`
-	Probes        bool          `yaml:"probes" doc:"serve the probes: /hello and below /probe; everyone who can reach the listener can use them"`
+	Probes        bool          `yaml:"probes" doc:"serve the probes, /hello and below /probe, to everyone"`
 	Log           Log           `yaml:"log" doc:"log on standard error"`
 	Feeds         []Feed        `yaml:"feeds" doc:"newest-first lists"`
 	Queries       []Query       `yaml:"queries" doc:"statements with parameters"`
@@ -37,8 +37,8 @@ type Config struct {
 
 // Admin is the listener for operators.
 type Admin struct {
-	Listen string `yaml:"listen" doc:"HOST:PORT, loopback unless token is set, or unix:PATH"`
-	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, required by all requests except /livez and those of /readyz; empty: none"`
+	Listen string `yaml:"listen" doc:"HOST:PORT (without token on loopback) or unix:PATH"`
+	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, of all requests except /livez and /readyz with its groups; empty: none"`
 }
 
 // Pool limits each database pool, like database.Pool.
@@ -57,21 +57,21 @@ type HTTP struct {
 	Connections    int           `yaml:"connections" range:"1..1000000" doc:"open connections" over:"503; 'spillway_http_connections_rejected_total'"`
 	HeaderBytes    int           `yaml:"header_bytes" range:"1024..1048576" doc:"request line and headers" over:"431"`
 	BodyBytes      int           `yaml:"body_bytes" range:"1..1073741824" doc:"request body" over:"413; a path that reads no body accepts 4096 bytes"`
-	BodiesBytes    int           `yaml:"bodies_bytes" range:"1..1099511627776" doc:"all request bodies over 4 KiB together; at least body_bytes; a chunked body counts as the largest that its path accepts" over:"503 'too-many-bodies' before the body is read; 'spillway_http_bodies_rejected_total'"`
-	CompressBytes  int           `yaml:"compress_bytes" range:"0..68719476736" doc:"memory of all compressed bodies (gzip, zstd) of first pages and of cached answers; 0: nothing is compressed" over:"sent uncompressed; 'spillway_http_compress_refused_total'"`
+	BodiesBytes    int           `yaml:"bodies_bytes" range:"1..1099511627776" doc:"all request bodies over 4 KiB; at least body_bytes; a chunked body counts as the largest of its path" over:"503 'too-many-bodies'; 'spillway_http_bodies_rejected_total'"`
+	CompressBytes  int           `yaml:"compress_bytes" range:"0..68719476736" doc:"memory of compressed first pages and cached answers; 0: nothing is compressed" over:"sent uncompressed; 'spillway_http_compress_refused_total'"`
 	ReadTimeout    time.Duration `yaml:"read_timeout" range:"10ms..1h" doc:"from the first byte of a request to its last" over:"408"`
 	WriteTimeout   time.Duration `yaml:"write_timeout" range:"10ms..1h" doc:"writing a response to a slow client" over:"the connection is closed"`
 	IdleTimeout    time.Duration `yaml:"idle_timeout" range:"10ms..24h" doc:"time between requests on a connection" over:"the connection is closed"`
-	DrainTimeout   time.Duration `yaml:"drain_timeout" range:"10ms..10m" doc:"time for open requests when the server stops" over:"the process ends and logs how many connections were open"`
+	DrainTimeout   time.Duration `yaml:"drain_timeout" range:"10ms..10m" doc:"time for open requests when the server stops" over:"the process ends and logs their number"`
 	TLSCert        string        `yaml:"tls_cert" doc:"PEM file of the certificate; requires tls_key; enables https"`
 	TLSKey         string        `yaml:"tls_key" doc:"PEM file of the key"`
 	Hosts          []string      `yaml:"hosts" doc:"host names that requests must use, without ports; others get 421; none: any"`
 	CORSOrigins    []string      `yaml:"cors_origins" doc:"allowed origins, SCHEME://HOST[:PORT], or * for all; none: no CORS headers"`
-	OpenAPI        bool          `yaml:"openapi" doc:"describe the public listener at /openapi.json; everyone who can reach the listener can read it, also with auth.reads"`
+	OpenAPI        bool          `yaml:"openapi" doc:"describe the public listener at /openapi.json, to everyone"`
 	TrustedProxies []string      `yaml:"trusted_proxies" doc:"addresses or CIDRs whose X-Forwarded-For names the client, in the access log and for rate_per_minute"`
-	RatePerMinute  int           `yaml:"rate_per_minute" range:"0..60000000" doc:"requests per minute of a client to configured paths; a client is a key or the subject of a JWT if the path requires one, else an address (IPv6: a /64 network); 0: no limit" over:"429 'rate-limited' with Retry-After; 'spillway_http_rate_limited_total'"`
-	RateBurst      int           `yaml:"rate_burst" range:"1..1000000" doc:"with rate_per_minute, requests that a client may send at once" over:"as rate_per_minute"`
-	RateClients    int           `yaml:"rate_clients" range:"16..100000000" doc:"with rate_per_minute, clients remembered, about 150 bytes each" over:"the one that is idle the longest is forgotten; 'spillway_http_rate_clients_forgotten_total'"`
+	RatePerMinute  int           `yaml:"rate_per_minute" range:"0..60000000" doc:"requests per minute to configured paths from a key or subject of a JWT, where required, else from an address (IPv6: a /64 network); 0: no limit" over:"429; 'spillway_http_rate_limited_total'"`
+	RateBurst      int           `yaml:"rate_burst" range:"1..1000000" doc:"requests of a client at once" over:"as rate_per_minute"`
+	RateClients    int           `yaml:"rate_clients" range:"16..100000000" doc:"clients remembered, about 150 bytes each" over:"the longest idle is forgotten; 'spillway_http_rate_clients_forgotten_total'"`
 }
 
 // Log configures the log on standard error.
@@ -87,26 +87,26 @@ type Feed struct {
 	Aliases    []string      `yaml:"aliases" doc:"further paths of the same feed"`
 	Database   Address       `yaml:"database" doc:"empty: the top-level one"`
 	SQL        string        `yaml:"sql" doc:"one SELECT without ORDER BY and LIMIT; parameters as :name"`
-	Key        Keys          `yaml:"key" doc:"output columns that order the feed: unique together, NOT NULL, immutable; descending unless followed by asc"`
-	Envelope   string        `yaml:"envelope" enum:"data,none,return_code" doc:"shape of the answer: rows and next in an object (data), an array of rows with next in the header Link (none), or an object with return_code"`
-	Params     Params        `yaml:"params" doc:"NAME: TYPE or NAME: {type, default, list_max}; text, integer, real, boolean, timestamp or uuid; optional if it has a default; with list_max (1 to 1000) a list of up to that many values; claim.NAME is a claim of the JWT"`
-	Filters    Types         `yaml:"filters" doc:"NAME: TYPE of up to 4 output columns; a request with NAME=VALUE gets only the rows that have the value"`
-	Timestamps string        `yaml:"timestamps" enum:"database,rfc3339" doc:"as the database has them (database), or in UTC with Z and as many digits as the column keeps (rfc3339)"`
-	Numbers    string        `yaml:"numbers" enum:"json,text" doc:"decimals and integers of 64 bits are JSON numbers (json) or strings (text), by the column's type"`
-	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"what requests need: as auth.reads says (default), nothing (open), one of auth.keys, a JWT, or either (any)"`
+	Key        Keys          `yaml:"key" doc:"output columns that order the feed, descending unless followed by asc; unique together, NOT NULL, immutable"`
+	Envelope   string        `yaml:"envelope" enum:"data,none,return_code" doc:"what is around the rows of an answer"`
+	Params     Params        `yaml:"params" doc:"NAME: TYPE or NAME: {type, default, list_max}; text, integer, real, boolean, timestamp or uuid; with list_max (1 to 1000) a list of up to that many values; claim.NAME: of the JWT"`
+	Filters    Types         `yaml:"filters" doc:"NAME: TYPE of up to 4 output columns that requests can filter by"`
+	Timestamps string        `yaml:"timestamps" enum:"database,rfc3339" doc:"as the database has them, or RFC 3339 in UTC"`
+	Numbers    string        `yaml:"numbers" enum:"json,text" doc:"decimals and integers of 64 bits as JSON numbers or strings"`
+	Auth       string        `yaml:"auth" enum:"default,open,key,jwt,any" doc:"what requests need, as in auth.reads; default: as auth.reads says"`
 	Window     int           `yaml:"window" range:"1..100000" doc:"newest rows kept encoded in memory" over:"older rows are read from the database"`
 	Refresh    time.Duration `yaml:"refresh" range:"10ms..1h" doc:"interval between reads of the window while there are requests" over:"rows are older while a refresh takes longer; 'spillway_feed_age_seconds'"`
 	IdleAfter  time.Duration `yaml:"idle_after" range:"10ms..24h" doc:"time without requests after which refreshes stop" over:"the next request waits for one"`
 	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"age of the window served while the database is down" over:"503 until a refresh succeeds; 'spillway_feed_refused_total'"`
-	SMaxAge    time.Duration `yaml:"s_maxage" range:"0s..24h" doc:"age up to which shared caches may serve rows without asking; whole seconds, longer than refresh; only without authentication; 0s: they always ask" over:"they ask"`
-	Revalidate time.Duration `yaml:"stale_while_revalidate" range:"0s..24h" doc:"with s_maxage, time after it during which caches may serve the old rows while they ask; whole seconds" over:"requests wait"`
+	SMaxAge    time.Duration `yaml:"s_maxage" range:"0s..24h" doc:"age up to which shared caches may serve rows without asking; whole seconds, longer than refresh; only without authentication; 0s: none" over:"they ask"`
+	Revalidate time.Duration `yaml:"stale_while_revalidate" range:"0s..24h" doc:"time after s_maxage during which caches may serve the old rows while they ask; whole seconds" over:"requests wait"`
 	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503, at once if the predicted wait exceeds it; 'spillway_feed_refused_total'"`
 	Limit      int           `yaml:"limit" range:"1..100000" doc:"rows per page by default" over:"requests may ask for up to limit_max"`
 	LimitMax   int           `yaml:"limit_max" range:"1..100000" doc:"rows per page" over:"400"`
 	OffsetMax  int           `yaml:"offset_max" range:"0..1000000000000" doc:"largest offset" over:"400"`
 	WaitersMax int           `yaml:"waiters_max" range:"1..1000000" doc:"requests waiting for the database, per value of the parameters" over:"503; 'spillway_feed_refused_total'"`
-	WindowsMax int           `yaml:"windows_max" range:"1..100000" doc:"windows kept, one per value of the parameters" over:"the values asked for most keep theirs; requests for others share statements; 'spillway_feed_evictions_total'"`
-	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners (server-sent events) at once; 0: none; a feed without params and filters always may" over:"503 'busy'; 'spillway_feed_refused_total'"`
+	WindowsMax int           `yaml:"windows_max" range:"1..100000" doc:"windows kept, one per value of the parameters" over:"the values asked for most keep theirs; 'spillway_feed_evictions_total'"`
+	LiveMax    int           `yaml:"live_max" range:"0..99999" doc:"of windows_max, values of the parameters that may have listeners at once" over:"503 'busy'; 'spillway_feed_refused_total'"`
 	SweepShare float64       `yaml:"sweep_share" range:"0.001..1" doc:"share of one connection spent counting rows for deep offsets" over:"counting pauses; 'spillway_feed_segment_age_seconds'"`
 	SweepBytes int           `yaml:"sweep_bytes" range:"65536..68719476736" doc:"memory of these counts" over:"503 'counting' for larger offsets; 'spillway_feed_segment_bytes'"`
 }
@@ -125,9 +125,9 @@ type Query struct {
 	One        bool          `yaml:"one" doc:"the response is the only row as an object, or 404; rows_max is 1"`
 	RowsMax    int           `yaml:"rows_max" range:"1..1000000" doc:"rows per answer" over:"500 'result-too-large'; 'spillway_query_execution_errors_total'"`
 	BytesMax   int           `yaml:"bytes_max" range:"2..1073741824" doc:"bytes per answer" over:"as rows_max"`
-	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503, at once if the predicted wait exceeds it; 'spillway_query_refused_total'; the statement is cancelled when the last request has left"`
+	Timeout    time.Duration `yaml:"timeout" range:"1ms..5m" doc:"wait of a request for the database" over:"503, at once if the predicted wait exceeds it; 'spillway_query_refused_total'"`
 	TTL        time.Duration `yaml:"ttl" range:"0s..24h" doc:"time that an answer is cached; 0s: not at all" over:"executed again"`
-	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"time after ttl during which the old answer is served while one execution renews it" over:"requests wait for the execution"`
+	Stale      time.Duration `yaml:"stale" range:"0s..24h" doc:"time after ttl during which the old answer is served while it is renewed" over:"requests wait for the execution"`
 	StaleMax   time.Duration `yaml:"stale_max" range:"10ms..24h" doc:"age of a replica's rows while the primary is away" over:"503; 'spillway_query_refused_total'"`
 	Cache      string        `yaml:"cache" enum:"memory,redis" doc:"where answers are cached; redis: in memory, and in Redis for all replicas"`
 	CacheBytes int           `yaml:"cache_bytes" range:"1024..68719476736" doc:"memory of cached answers" over:"the least recently used is dropped; 'spillway_query_evictions_total'"`

@@ -57,11 +57,15 @@ type Attribute struct {
 	Type AttributeType
 }
 
-// Schema is the attributes that expressions may use. It is immutable.
+// Schema is the attributes that expressions may use. It may be used concurrently.
 type Schema struct {
 	attributes []Attribute
 	index      map[string]int
+	zones      zones
 }
+
+// attributeSet is a set of a schema's attributes: 1 << i is the one with index i.
+type attributeSet uint64
 
 // keywords of expressions, which are not allowed as names.
 var keywords = []string{"and", "or", "not", "in", "matches", "contains", "let", "if", "else", "true", "false", "nil"}
@@ -108,6 +112,17 @@ func isName(s string, joint byte, max int) bool {
 // Attributes returns a copy of the attributes in their order.
 func (s *Schema) Attributes() []Attribute { return slices.Clone(s.attributes) }
 
+// set returns the attributes with these names. Names that are not declared are ignored.
+func (s *Schema) set(names []string) attributeSet {
+	var set attributeSet
+	for _, name := range names {
+		if i, ok := s.index[name]; ok {
+			set |= 1 << i
+		}
+	}
+	return set
+}
+
 // slot is the value of one attribute.
 type slot struct {
 	set  bool
@@ -123,10 +138,12 @@ type Attributes struct {
 	schema  *Schema
 	slots   []slot
 	machine vm.VM
-	values  map[string]any // of the slots that are set, as expressions read them
+	values  map[string]any // of the slots that are set, as expressions read them, and requestName
 	boxed   bool           // values are those of the slots
 
-	user       string       // whose they are
+	now        time.Time
+	user       string // whose they are
+	lists      *Lists
 	row        rowState     // of the user's row
 	rowColumns attributeSet // that the row replaces
 	skipped    []CampaignID // that could not be decided without the row
@@ -137,35 +154,28 @@ func (s *Schema) New() *Attributes {
 	return &Attributes{schema: s, slots: make([]slot, len(s.attributes)), values: make(map[string]any)}
 }
 
-// For sets whose attributes they are. The id is kept until Reset, not copied.
-func (a *Attributes) For(user string) { a.user = user }
-
-// At sets the time that expressions read.
-func (a *Attributes) At(time.Time) {}
-
-// attributeSet is a set of attributes, as bits by their index in a Schema.
-type attributeSet uint64
-
-// attributesOf returns the attributes with some names.
-func (s *Schema) attributesOf(names []string) (set attributeSet) {
-	for _, name := range names {
-		if i, ok := s.index[name]; ok {
-			set |= 1 << i
-		}
-	}
-	return set
-}
-
 // Reset removes all values and keeps the memory.
 func (a *Attributes) Reset() {
-	a.boxed, a.user, a.row, a.skipped = false, "", rowNone, a.skipped[:0]
+	a.boxed, a.row, a.skipped = false, rowNone, a.skipped[:0]
 	for i := range a.slots {
 		a.slots[i] = slot{list: a.slots[i].list[:0]}
 	}
+	a.now, a.user, a.lists = time.Time{}, "", nil
 }
 
-// run evaluates a condition. The first one after a change of the values allocates.
-func (a *Attributes) run(program *vm.Program) bool {
+// At sets the time for functions of the clock, until Reset. Without it, their values are missing.
+func (a *Attributes) At(now time.Time) { a.now = now }
+
+// For sets the user who is looked up in lists, until Reset. user is not copied. Without one,
+// in_list is false.
+func (a *Attributes) For(user string) { a.user = user }
+
+// Lists sets the lists of users, until Reset. Without them, in_list is false.
+func (a *Attributes) Lists(lists *Lists) { a.lists = lists }
+
+// run evaluates a condition. The first one after a change of the values allocates. request
+// says whether functions of the condition read the Attributes.
+func (a *Attributes) run(program *vm.Program, request bool) bool {
 	if !a.boxed {
 		clear(a.values)
 		for i := range a.slots {
@@ -175,6 +185,9 @@ func (a *Attributes) run(program *vm.Program) bool {
 			}
 		}
 		a.boxed = true
+	}
+	if request {
+		a.values[requestName] = a
 	}
 	value, err := a.machine.Run(program, a.values)
 	return err == nil && value == true

@@ -129,6 +129,7 @@ func (c *Campaign) Validate() error {
 	refuse(c.Priority < -PriorityMax || c.Priority > PriorityMax, "priority", "must be %d to %d", -PriorityMax, PriorityMax)
 	refuse(!(c.Rollout >= 0 && c.Rollout <= 100), "rollout", "must be 0 to 100 percent")
 	refuse(!(c.Holdout >= 0 && c.Holdout < 100), "holdout", "must be 0 to less than 100 percent")
+	refuse(c.Zone != "" && !IsZone(c.Zone), "zone", "must be a time zone of the IANA database, as Europe/Oslo, or UTC, not %q", c.Zone)
 	refuse(len(c.Testers) > TestersMax, "testers", "must be at most %d users", TestersMax)
 	for _, user := range c.Testers {
 		refuse(user == "" || len(user) > UserBytesMax || !isText(user), "testers", "must be UTF-8 texts of 1 to %d bytes without zero bytes", UserBytesMax)

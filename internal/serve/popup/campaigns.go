@@ -232,7 +232,7 @@ func (c *Campaigns) Check(campaign Campaign) error {
 	if campaign.Status == Archived {
 		return err
 	}
-	return errors.Join(err, c.popup.Set().Schema().CheckTarget(campaign.Target))
+	return errors.Join(err, c.popup.Set().Schema().CheckTarget(campaign.Target, campaign.Zone, c.popup.Lists().Names()))
 }
 
 // check returns what is wrong with a campaign, alone or among the others. If a placement

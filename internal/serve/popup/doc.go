@@ -44,15 +44,20 @@
 // Expressions use a subset of expr-lang/expr: and, or, not; ==, !=, <, <=, >, >=; in (a
 // list of literals, a range of literal integers, or a list attribute); contains,
 // startsWith, endsWith, matches with a literal pattern; + - * / % ** on numbers and -
-// between timestamps; cond ? x : y with x and y of one type; ??; nil; date("...") and
-// duration("...") of literals; len. Everything else is refused with its line and column:
-// closures, loops, variables, member access, concatenation and the clock.
+// between timestamps; cond ? x : y with x and y of one type; ??; nil; and the functions
+// date("...") and duration("...") of literals, len, now, days_since, hour, weekday, version,
+// lower and in_list. Everything else is refused with its line and column: closures, loops,
+// variables, member access and concatenation.
 //
 // Evaluation does not fail. The result is that of expr's machine, with these additions:
 //
 //   - An attribute without a value is nil. It equals only nil, so != is true; every other
 //     comparison with it is false, and as a condition it is false.
-//   - A calculation with a missing value is missing, and so is x % 0.
+//   - A calculation or a function of a missing value is missing. So is a calculation that
+//     divides by zero, overflows 64 bits, or is infinite or not a number; so are a time zone
+//     that does not exist and a version that is none.
+//
+// Attributes.At, For and Lists set what the functions of the clock and in_list read.
 //
 // # Failures
 //

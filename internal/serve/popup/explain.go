@@ -48,6 +48,7 @@ func Explain(p *Placement, s State, a *Attributes, now, blocked time.Time) []Exp
 	if p == nil {
 		return nil
 	}
+	a.At(now)
 	user, at := xxhash.Sum64String(a.user), now.UnixMilli()
 	due, given := p.due(&s, at), Decide(p, s, a, now)
 	if blocked.After(now) && given.Reason != Test {

@@ -82,6 +82,7 @@ type Config struct {
 type Popup struct {
 	cfg        Config
 	set        atomic.Pointer[Set]
+	lists      atomic.Pointer[Lists]
 	rowColumns atomic.Uint64 // the attributes that the user's row has, as an attributeSet
 	attributes sync.Pool
 	rows       userRows
@@ -112,8 +113,14 @@ func (p *Popup) Now() time.Time { return p.cfg.Now() }
 
 // RowColumns sets the columns of users' rows. Before it is called, each attribute could be one.
 func (p *Popup) RowColumns(names []string) {
-	p.rowColumns.Store(uint64(p.set.Load().schema.attributesOf(names)))
+	p.rowColumns.Store(uint64(p.set.Load().schema.set(names)))
 }
+
+// Lists returns the lists of users that targets read.
+func (p *Popup) Lists() *Lists { return p.lists.Load() }
+
+// ReplaceLists puts lists in force for later requests.
+func (p *Popup) ReplaceLists(lists *Lists) { p.lists.Store(lists) }
 
 // Set returns the campaigns in force.
 func (p *Popup) Set() *Set { return p.set.Load() }
@@ -193,6 +200,7 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 // begin prepares attributes for the decisions of one request.
 func (p *Popup) begin(a *Attributes, user string) {
 	a.For(user)
+	a.Lists(p.lists.Load())
 	if p.cfg.UserRow != nil {
 		a.row, a.rowColumns = rowUnread, attributeSet(p.rowColumns.Load())
 	}

@@ -177,7 +177,7 @@ func (p *Placement) arrange(schema *Schema) {
 				c.problem = fmt.Errorf("the placement has %w", errManyCampaigns)
 			}
 			var err error
-			if c.target, err = compileTarget(schema, c.Target); err != nil && c.problem == nil {
+			if c.target, err = compileTarget(schema, c.Target, c.Zone, nil); err != nil && c.problem == nil {
 				c.problem = fmt.Errorf("target: %w", err)
 			}
 		}

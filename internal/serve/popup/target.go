@@ -1,8 +1,10 @@
 package popup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -35,9 +37,10 @@ func (e *TargetError) Error() string {
 	return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Message)
 }
 
-// CheckTarget returns nil if source is a valid expression. The error is a *TargetError.
-func (s *Schema) CheckTarget(source string) error {
-	_, err := compileTarget(s, source)
+// CheckTarget returns nil if source is a valid expression for a campaign in a time zone (""
+// is UTC) while there are these lists of users. The error is a *TargetError.
+func (s *Schema) CheckTarget(source, zone string, lists []string) error {
+	_, err := compileTarget(s, source, zone, func(name string) bool { return slices.Contains(lists, name) })
 	return err
 }
 
@@ -46,7 +49,8 @@ type target struct {
 	holds      *vm.Program // nil for an empty expression, which is true
 	conditions []condition // the operands of the outermost "and", for Explain
 	uses       attributeSet
-	clock      bool // it reads the time
+	clock      bool // the value may change without the attributes
+	request    bool // functions read the Attributes
 }
 
 // condition is a part of an expression that must be true.
@@ -56,20 +60,21 @@ type condition struct {
 }
 
 // matches reports whether the expression is true.
-func (t *target) matches(a *Attributes) bool { return t.holds == nil || a.run(t.holds) }
+func (t *target) matches(a *Attributes) bool { return t.holds == nil || a.run(t.holds, t.request) }
 
 // failing returns the first condition that is false; "" if none is.
 func (t *target) failing(a *Attributes) string {
 	for i := range t.conditions {
-		if !a.run(t.conditions[i].holds) {
+		if !a.run(t.conditions[i].holds, t.request) {
 			return t.conditions[i].source
 		}
 	}
 	return ""
 }
 
-// compileTarget checks and compiles an expression.
-func compileTarget(schema *Schema, source string) (target, error) {
+// compileTarget checks and compiles an expression for a campaign in a time zone; "" is UTC.
+// isList reports whether a list of users exists; nil: all do.
+func compileTarget(schema *Schema, source, zone string, isList func(string) bool) (target, error) {
 	if strings.TrimSpace(source) == "" {
 		return target{}, nil
 	}
@@ -82,10 +87,26 @@ func compileTarget(schema *Schema, source string) (target, error) {
 	for i, node := range parts {
 		t.conditions[i].source = node.String()
 	}
-	rules := rules{schema: schema, source: source, config: config}
+	ast.Walk(&tree.Node, calls{})
+	if _, err := checker.Check(tree, config); err != nil {
+		return target{}, placed(err)
+	}
+	rules := rules{schema: schema, source: source, config: config, isList: isList}
+	if rules.zone = schema.zones.find(cmp.Or(zone, "UTC")); rules.zone == nil {
+		return target{}, &TargetError{Line: 1, Column: 1, Message: fmt.Sprintf("unknown time zone %q", zone)}
+	}
 	if err := rules.condition(&tree.Node); err != nil {
 		return target{}, err
 	}
+	t.uses, t.clock, t.request = rules.uses, rules.clock, rules.request
+	if err := t.compile(tree, config); err != nil {
+		return target{}, placed(err)
+	}
+	return t, nil
+}
+
+// compile compiles a checked tree.
+func (t *target) compile(tree *parser.Tree, config *conf.Config) (err error) {
 	var guard guard
 	compile := func(node ast.Node) (program *vm.Program) {
 		if err == nil {
@@ -104,10 +125,7 @@ func compileTarget(schema *Schema, source string) (target, error) {
 		}
 	}
 	t.holds = compile(whole)
-	if err != nil {
-		return target{}, placed(err)
-	}
-	return t, nil
+	return err
 }
 
 // conjuncts appends the operands of nested "and" operators, from left to right.
@@ -118,7 +136,7 @@ func conjuncts(node ast.Node, to []ast.Node) []ast.Node {
 	return append(to, node)
 }
 
-// parseTarget parses an expression and checks its types.
+// parseTarget parses an expression.
 func parseTarget(schema *Schema, source string) (*parser.Tree, *conf.Config, error) {
 	if len(source) > TargetBytesMax {
 		return nil, nil, &TargetError{Line: 1, Column: 1, Message: fmt.Sprintf("the expression has %d bytes, more than %d", len(source), TargetBytesMax)}
@@ -130,8 +148,11 @@ func parseTarget(schema *Schema, source string) (*parser.Tree, *conf.Config, err
 	for _, option := range []expr.Option{expr.Env(schema.environment()), expr.MaxNodes(TargetNodesMax)} {
 		option(config)
 	}
-	config.Check()
-	tree, err := checker.ParseCheck(source, config)
+	for name, function := range functions() {
+		config.Functions[callName(name)] = function
+		config.Disabled[name] = true // expr's own function of this name
+	}
+	tree, err := parser.ParseWithConfig(source, config)
 	if err != nil {
 		return nil, nil, placed(err)
 	}

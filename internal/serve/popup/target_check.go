@@ -27,12 +27,13 @@ const (
 	kindText
 	kindTime
 	kindDuration
+	kindVersion
 	kindList
 	kindMixed // the sides of a choice differ
 )
 
 func (k kind) String() string {
-	return [...]string{"nil", "boolean", "integer", "real", "text", "timestamp", "duration", "list", "mixed"}[k]
+	return [...]string{"nil", "boolean", "integer", "real", "text", "timestamp", "duration", "version", "list", "mixed"}[k]
 }
 
 func (k kind) numeric() bool { return k == kindInt || k == kindReal }
@@ -55,6 +56,8 @@ func kindOf(node ast.Node) kind {
 		return kindTime
 	case reflect.TypeFor[time.Duration]():
 		return kindDuration
+	case reflect.TypeFor[version]():
+		return kindVersion
 	case reflect.TypeFor[[]string]():
 		return kindList
 	}
@@ -67,6 +70,12 @@ type rules struct {
 	schema *Schema
 	source string
 	config *conf.Config
+	zone   *time.Location         // of the campaign
+	isList func(name string) bool // nil: all lists exist
+
+	// Found so far, as in target.
+	uses           attributeSet
+	clock, request bool
 }
 
 // refuse returns a TargetError at the node.
@@ -103,9 +112,11 @@ func (r *rules) value(node *ast.Node) error {
 	case *ast.NilNode, *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
 		return nil
 	case *ast.IdentifierNode:
-		if _, ok := r.schema.index[n.Value]; !ok {
+		i, ok := r.schema.index[n.Value]
+		if !ok {
 			return r.refuse(n, "unknown attribute %s", n.Value)
 		}
+		r.uses |= 1 << i
 		return nil
 	case *ast.UnaryNode:
 		return r.unary(node, n)
@@ -117,6 +128,8 @@ func (r *rules) value(node *ast.Node) error {
 		}
 		return r.choice(n, &n.Exp1, &n.Exp2)
 	case *ast.BuiltinNode:
+		return r.builtin(node, n)
+	case *ast.CallNode:
 		return r.call(node, n)
 	}
 	return r.refuse(*node, "%s is not supported here", describe(*node))
@@ -157,7 +170,7 @@ func (r *rules) unary(node *ast.Node, n *ast.UnaryNode) error {
 	if k := kindOf(n.Node); !k.numeric() {
 		return r.refuse(n, "%s takes a number, not %s", n.Operator, k)
 	}
-	r.fold(node)
+	fold(node)
 	return nil
 }
 
@@ -216,7 +229,7 @@ func (r *rules) order(n *ast.BinaryNode) error {
 	switch {
 	case left.numeric() && right.numeric():
 		return nil
-	case left == right && (left == kindText || left == kindTime || left == kindDuration):
+	case left == right && (left == kindText || left == kindTime || left == kindDuration || left == kindVersion):
 		return nil
 	}
 	return r.refuse(n, "%s is not supported between %s and %s", n.Operator, left, right)
@@ -225,10 +238,7 @@ func (r *rules) order(n *ast.BinaryNode) error {
 // arithmetic checks an operation on numbers, or the difference of two timestamps.
 func (r *rules) arithmetic(node *ast.Node, n *ast.BinaryNode) error {
 	left, right := kindOf(n.Left), kindOf(n.Right)
-	op := n.Operator
-	if op == "^" {
-		op = "**"
-	}
+	op := operation(n.Operator)
 	switch {
 	case left == kindTime && right == kindTime && op == "-":
 	case !left.numeric() || !right.numeric():
@@ -236,7 +246,7 @@ func (r *rules) arithmetic(node *ast.Node, n *ast.BinaryNode) error {
 	case op == "%" && (left != kindInt || right != kindInt):
 		return r.refuse(n, "%% takes integers")
 	}
-	r.fold(node)
+	fold(node)
 	return nil
 }
 
@@ -258,8 +268,8 @@ func (r *rules) choice(n ast.Node, x, y *ast.Node) error {
 	return nil
 }
 
-// call checks the functions that expressions may use.
-func (r *rules) call(node *ast.Node, n *ast.BuiltinNode) error {
+// builtin checks the functions of expr that expressions may use.
+func (r *rules) builtin(node *ast.Node, n *ast.BuiltinNode) error {
 	switch n.Name {
 	case "date", "duration":
 		for _, arg := range n.Arguments {
@@ -287,7 +297,7 @@ func (r *rules) call(node *ast.Node, n *ast.BuiltinNode) error {
 			return nil
 		}
 	}
-	return r.refuse(n, "%s is not supported here: the functions are date, duration and len", describe(n))
+	return r.refuse(n, "%s is not supported here: the functions are %s", describe(n), functionNames)
 }
 
 // matches checks the pattern, too.
@@ -367,7 +377,7 @@ func (r *rules) among(n *ast.BinaryNode, k kind, nodes []ast.Node) error {
 	switch {
 	case k == kindInt && slices.Contains(kinds, kindReal) && slices.Contains(kinds, kindInt):
 		return r.refuse(n, "the list mixes integers and reals: make them one")
-	case k.numeric(), k == kindText, k == kindTime, k == kindDuration:
+	case k.numeric(), k == kindText, k == kindTime, k == kindDuration, k == kindVersion:
 		return nil
 	}
 	return r.refuse(n, "in is not supported for %s", k)
@@ -396,21 +406,29 @@ func isLiteral(node ast.Node) bool {
 	return false
 }
 
-// fold replaces an operation on literals by its value, unless it has none.
-func (r *rules) fold(node *ast.Node) {
+// fold replaces an operation on literals by its value, unless that is missing.
+func fold(node *ast.Node) {
+	var value any
 	switch n := (*node).(type) {
 	case *ast.UnaryNode:
-		if !isLiteral(n.Node) {
-			return
+		value = literalValue(n.Node)
+		if n.Operator == "-" {
+			value = negate(value)
 		}
 	case *ast.BinaryNode:
-		if !isLiteral(n.Left) || !isLiteral(n.Right) {
-			return
-		}
+		value = calculate(operation(n.Operator), literalValue(n.Left), literalValue(n.Right))
 	}
-	if value, err := r.evaluate(*node); err == nil {
+	if value != nil {
 		replace(node, constant(value))
 	}
+}
+
+// operation returns the name of an operator of arithmetic, which may have two.
+func operation(operator string) string {
+	if operator == "^" {
+		return "**"
+	}
+	return operator
 }
 
 // evaluate returns the value of a node without attributes.
@@ -424,9 +442,13 @@ func (r *rules) evaluate(node ast.Node) (any, error) {
 
 // constant returns the node of a value.
 func constant(value any) ast.Node {
-	n := &ast.ConstantNode{Value: value}
-	n.SetType(reflect.TypeOf(value))
-	return n
+	return typed(&ast.ConstantNode{Value: value}, reflect.TypeOf(value))
+}
+
+// typed sets the type of a node.
+func typed(node ast.Node, t reflect.Type) ast.Node {
+	node.SetType(t)
+	return node
 }
 
 // replace puts a node in the place of another one.

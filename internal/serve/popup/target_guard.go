@@ -9,8 +9,8 @@ import (
 )
 
 // guard rewrites checked trees so that expr's machine evaluates them without an error if
-// attributes are missing. A missing value is nil, and so is a calculation with one and
-// x % 0. Comparisons with nil are false, except == and !=.
+// attributes are missing. A missing value is nil, and so is a calculation that has no value.
+// Comparisons with nil are false, except == and !=.
 type guard struct {
 	variables int // declared so far
 }
@@ -26,6 +26,11 @@ func dynamic[N ast.Node](node N) N {
 }
 
 func absent() ast.Node { return dynamic(&ast.NilNode{}) }
+
+// callNode calls a function, which accepts nil.
+func callNode(name string, arguments ...ast.Node) ast.Node {
+	return dynamic(&ast.CallNode{Callee: dynamic(&ast.IdentifierNode{Value: callName(name)}), Arguments: arguments})
+}
 
 func operatorNode(op string, left, right ast.Node) ast.Node {
 	return dynamic(&ast.BinaryNode{Operator: op, Left: left, Right: right})
@@ -60,12 +65,20 @@ func (g *guard) value(node ast.Node) ast.Node {
 		if n.Operator == "not" || n.Operator == "!" {
 			return dynamic(&ast.UnaryNode{Operator: n.Operator, Node: g.condition(n.Node)})
 		}
-		operand := g.value(n.Node)
-		return g.where(&operand, nil, absent(), func() ast.Node { return dynamic(&ast.UnaryNode{Operator: n.Operator, Node: operand}) })
+		if n.Operator == "-" {
+			return callNode("negate", g.value(n.Node))
+		}
+		return g.value(n.Node)
 	case *ast.BinaryNode:
 		return g.binary(n)
 	case *ast.ConditionalNode:
 		return dynamic(&ast.ConditionalNode{Cond: g.condition(n.Cond), Exp1: g.value(n.Exp1), Exp2: g.value(n.Exp2)})
+	case *ast.CallNode:
+		arguments := make([]ast.Node, len(n.Arguments))
+		for i := range arguments {
+			arguments[i] = g.value(n.Arguments[i])
+		}
+		return dynamic(&ast.CallNode{Callee: dynamic(n.Callee), Arguments: arguments})
 	case *ast.BuiltinNode: // len; date and duration are constants by now
 		operand := g.value(n.Arguments[0])
 		return g.where(&operand, nil, absent(), func() ast.Node {
@@ -92,12 +105,8 @@ func (g *guard) binary(n *ast.BinaryNode) ast.Node {
 			return same()
 		}
 		return g.where(&left, &right, constant(false), same)
-	case "%":
-		return g.where(&left, &right, absent(), func() ast.Node {
-			return dynamic(&ast.ConditionalNode{Cond: operatorNode("==", right, constant(0)), Exp1: absent(), Exp2: same()})
-		})
-	case "+", "-", "*", "/", "**", "^":
-		return g.where(&left, &right, absent(), same)
+	case "+", "-", "*", "/", "%", "**", "^":
+		return callNode("calculate", constant(operation(n.Operator)), left, right)
 	}
 	return same() // expr's machine accepts nil here
 }

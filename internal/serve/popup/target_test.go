@@ -51,6 +51,11 @@ func apply(format, otherwise string, l, r phrase) phrase {
 	}
 }
 
+// calculation builds an operation; expr's machine calculates it as machine does.
+func calculation(op string, l, r phrase) phrase {
+	return phrase{"(" + l.plain + " " + op + " " + r.plain + ")", fmt.Sprintf("calc(%q, %s, %s)", op, l.guarded, r.guarded)}
+}
+
 func same(s string) phrase { return phrase{s, s} }
 
 func pick(t *rapid.T, from ...string) string { return rapid.SampledFrom(from).Draw(t, "pick") }
@@ -73,33 +78,29 @@ func value(t *rapid.T, k kind, depth int) phrase {
 	case kindInt:
 		switch n {
 		case 2:
-			return apply("%s "+pick(t, "+", "-", "*")+" %s", "nil", value(t, k, depth-1), value(t, k, depth-1))
+			return calculation(pick(t, "+", "-", "*", "%"), value(t, k, depth-1), value(t, k, depth-1))
 		case 3:
-			l, r := value(t, k, depth-1), value(t, k, depth-1)
-			p := apply("%s %% %s", "nil", l, r)
-			p.guarded = "((((" + r.guarded + ") ?? 0) == 0) ? nil : " + p.guarded + ")"
-			return p
+			p := value(t, k, depth-1)
+			return phrase{"(-" + p.plain + ")", "calc(\"-\", 0, " + p.guarded + ")"}
 		}
-		return same(pick(t, "level", "age", "(-level)", "0", "1", "7", "(-3)", "100", "len(\"naïve\")"))
+		return same(pick(t, "level", "age", "0", "1", "7", "(-3)", "100", "9223372036854775807", "len(\"naïve\")",
+			"hour()", `hour("Asia/Kolkata")`, "hour(city)", "weekday()", `weekday("America/St_Johns")`, "weekday(country)", "days_since(joined)", "days_since(now())"))
 	case kindReal:
 		if n == 2 {
-			return apply("%s "+pick(t, "+", "-", "*", "/", "**")+" %s", "nil", value(t, k, depth-1), value(t, k, depth-1))
+			return calculation(pick(t, "+", "-", "*", "/", "**"), value(t, k, depth-1), value(t, k, depth-1))
 		}
 		if n == 3 {
-			return apply("%s / %s", "nil", value(t, kindInt, depth-1), value(t, k, depth-1))
+			return calculation("/", value(t, kindInt, depth-1), value(t, k, depth-1))
 		}
 		return same(pick(t, "score", "rate", "0.5", "2.0", "(-1.5)", "100.0"))
 	case kindText:
-		return same(pick(t, "country", "city", `"CN"`, `"US"`, `"Beijing"`, `"ing"`, `""`))
+		return same(pick(t, "country", "city", `"CN"`, `"US"`, `"Beijing"`, `"ing"`, `""`, "lower(city)", "lower(country)", `lower("CN")`))
+	case kindVersion:
+		return same(pick(t, "version(city)", "version(country)", `version("1.2.3")`, `version("V1.2-rc.1")`, `version("1.10")`))
 	case kindTime:
-		return same(pick(t, "joined", "seen", `date("2026-01-02")`, `date("2026-03-04T05:06:07Z")`))
+		return same(pick(t, "joined", "seen", "now()", `date("2026-01-02")`, `date("2026-03-04T05:06:07Z")`))
 	}
-	return apply("%s - %s", "nil", value(t, kindTime, 0), value(t, kindTime, 0))
-}
-
-// guardSigns makes signs of missing attributes harmless.
-func guardSigns(s string) string {
-	return strings.ReplaceAll(s, "(-level)", "(level == nil ? nil : -level)")
+	return calculation("-", value(t, kindTime, 0), value(t, kindTime, 0))
 }
 
 // truth draws a condition. It is never missing.
@@ -122,7 +123,8 @@ func truth(t *rapid.T, depth int) phrase {
 		return same(pick(t, "vip", "country", "level", "score", "joined", "tags") + pick(t, " == nil", " != nil"))
 	case 5:
 		return same(pick(t, `country in ["CN", "US"]`, `country not in ["CN"]`, `level in [1, 7, -3]`, `level in 0..7`, `score in [1, 0.5]`,
-			`city in ["a","b","c","d","e","f","g","h","Beijing"]`, `level in [1.0, 7.0]`, `"new" in tags`, `country in tags`, `(vip ?? true)`, `vip == true`, `vip != beta`, `beta == false`, `not ("old" in tags)`))
+			`city in ["a","b","c","d","e","f","g","h","Beijing"]`, `level in [1.0, 7.0]`, `"new" in tags`, `country in tags`, `(vip ?? true)`, `vip == true`, `vip != beta`, `beta == false`, `not ("old" in tags)`,
+			`in_list("vips")`, `not in_list("none")`))
 	case 6:
 		op := pick(t, "contains", "startsWith", "endsWith")
 		l, r := value(t, kindText, 1), value(t, kindText, 1)
@@ -130,11 +132,18 @@ func truth(t *rapid.T, depth int) phrase {
 	case 7:
 		return same(pick(t, `city matches "^B.*g$"`, `country matches "[A-Z]{2}"`, `country not matches "^C"`))
 	case 8:
+		if rapid.Bool().Draw(t, "version") {
+			return phrase{`version(city) in [version("1.2.3"), version("2")]`, `(order(version(city), "1.2.3") == 0 or order(version(city), "2") == 0)`}
+		}
 		return phrase{"len(tags) > 1", "(tags == nil ? false : len(tags) > 1)"}
 	case 9:
-		k := rapid.SampledFrom([]kind{kindInt, kindReal, kindText, kindTime, kindDuration}).Draw(t, "kind")
+		k := rapid.SampledFrom([]kind{kindInt, kindReal, kindText, kindTime, kindDuration, kindVersion}).Draw(t, "kind")
 		l, r := value(t, k, depth), value(t, k, depth)
-		same := fmt.Sprintf("((%[1]s) == nil ? (%[2]s) == nil : (%[2]s) == nil ? false : (%[1]s) == (%[2]s))", l.guarded, r.guarded)
+		equal := "(%[1]s) == (%[2]s)"
+		if k == kindVersion {
+			equal = "order(%[1]s, %[2]s) == 0"
+		}
+		same := fmt.Sprintf("((%[1]s) == nil ? (%[2]s) == nil : (%[2]s) == nil ? false : "+equal+")", l.guarded, r.guarded)
 		if rapid.Bool().Draw(t, "unequal") {
 			return phrase{"(" + l.plain + " != " + r.plain + ")", "(not " + same + ")"}
 		}
@@ -142,10 +151,15 @@ func truth(t *rapid.T, depth int) phrase {
 	}
 	l, r := kindInt, kindReal
 	if rapid.Bool().Draw(t, "alike") {
-		l = rapid.SampledFrom([]kind{kindInt, kindReal, kindText, kindTime, kindDuration}).Draw(t, "kind")
+		l = rapid.SampledFrom([]kind{kindInt, kindReal, kindText, kindTime, kindDuration, kindVersion}).Draw(t, "kind")
 		r = l
 	}
-	return apply("%s "+pick(t, "<", "<=", ">", ">=")+" %s", "false", value(t, l, depth), value(t, r, depth))
+	op, x, y := pick(t, "<", "<=", ">", ">="), value(t, l, depth), value(t, r, depth)
+	p := apply("%s "+op+" %s", "false", x, y)
+	if l == kindVersion {
+		p.guarded = fmt.Sprintf("(order(%[1]s, %[2]s) == nil ? false : order(%[1]s, %[2]s) %[3]s 0)", x.guarded, y.guarded, op)
+	}
+	return p
 }
 
 // drawAttributes draws values for Attributes and for expr's machine.
@@ -159,7 +173,7 @@ func drawAttributes(t *rapid.T, a *Attributes) map[string]any {
 		texts := []string{}
 		switch attribute.Type {
 		case Text:
-			texts = append(texts, pick(t, "CN", "US", "Beijing", "", "B\ng"))
+			texts = append(texts, pick(t, "CN", "US", "Beijing", "", "B\ng", "1.2.3", "v1.2-rc.1+5", "Asia/Kolkata", "Nowhere/City"))
 			env[attribute.Name] = texts[0]
 		case Integer:
 			n := rapid.SampledFrom([]int{0, 1, 7, -3, 100, 1 << 53, -1 << 63}).Draw(t, "n")
@@ -205,29 +219,41 @@ func TestTargetAgainstMachine(t *testing.T) {
 func compareTarget(t *rapid.T, schema *Schema) int {
 	const assignments = 20
 	p := truth(t, 3)
-	p.guarded = guardSigns(p.guarded)
-	target, err := compileTarget(schema, p.plain)
+	target, err := compileTarget(schema, p.plain, "Europe/Berlin", nil)
 	if err != nil {
 		if strings.Contains(err.Error(), "more than") || strings.Contains(err.Error(), "exceeds") {
 			return 0
 		}
 		t.Fatalf("%s: %v", p.plain, err)
 	}
-	plain, err := expr.Compile(p.plain, expr.Env(schema.environment()), expr.MaxNodes(0), expr.Optimize(false))
+	m := &machine{lists: map[string][]string{"vips": {"7", "8"}}, zone: "Europe/Berlin"}
+	lists, err := (*Lists)(nil).With("vips", users(m.lists["vips"]...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := append(m.functions(), expr.MaxNodes(0), expr.Optimize(false))
+	plain, err := expr.Compile(p.plain, append(options, expr.Env(schema.environment()))...)
 	if err != nil {
 		t.Fatalf("expr refuses %s: %v", p.plain, err)
 	}
-	guarded, err := expr.Compile(p.guarded, expr.Env(map[string]any{}), expr.AllowUndefinedVariables(), expr.MaxNodes(0), expr.Optimize(false))
+	guarded, err := expr.Compile(p.guarded, append(options, expr.Env(map[string]any{}), expr.AllowUndefinedVariables())...)
 	if err != nil {
 		t.Fatalf("expr refuses %s: %v", p.guarded, err)
 	}
 	a := schema.New()
 	for range assignments {
 		env := drawAttributes(t, a)
+		m.draw(t)
+		a.At(m.now)
+		a.For(m.user)
+		a.Lists(lists)
 		got, again := target.matches(a), target.matches(a)
 		want, err := expr.Run(guarded, env)
 		if err != nil || want != got || again != got || (target.failing(a) == "") != got {
 			t.Fatalf("%s with %v: %v, the machine says %v, %v", p.plain, env, got, want, err)
+		}
+		if m.lost || strings.Contains(p.plain, "version(") {
+			continue // the bare machine calculates on with Inf, and has no versions
 		}
 		if bare, err := expr.Run(plain, env); err == nil && bare != nil && bare != got {
 			t.Fatalf("%s with %v: %v, the bare machine says %v", p.plain, env, got, bare)
@@ -265,7 +291,7 @@ func TestTargetValues(t *testing.T) {
 		`(level > 9 ? level : nil) == nil`:                                  true,
 		`((level + age) * (level + age) + (city == nil ? 1 : 2)) / 2 == 25`: true,
 	} {
-		target, err := compileTarget(schema, source)
+		target, err := compileTarget(schema, source, "", nil)
 		if err != nil {
 			t.Errorf("%s: %v", source, err)
 			continue
@@ -290,7 +316,25 @@ func TestTargetRefused(t *testing.T) {
 		`tags[0] == "x"`:                        "1:5: access to an element",
 		`country[0:1] == "x"`:                   "1:8: a slice is not supported",
 		`$env.level == 3`:                       "access to an element",
-		`now() > joined`:                        "1:1: now() is not supported here",
+		`type(level) == "int"`:                  "1:1: type() is not supported here: the functions are date, duration, now, days_since",
+		`calculate("+", 1, 2) == 3`:             "1:1: calculate() is not supported here",
+		`joined.Year() == 2026`:                 "a call of a method is not supported here",
+		`size(country) == 2`:                    "1:1: unknown name size",
+		`now() > 3`:                             "1:7: invalid operation: > (mismatched types time.Time and int)",
+		`days_since(level) > 3`:                 "1:12: cannot use int as argument (type time.Time) to call days_since()",
+		`days_since(nil) > 3`:                   "1:12: ",
+		`hour(level) > 3`:                       "1:6: cannot use int",
+		`hour("Europe/Atlantis") > 3`:           `1:6: unknown time zone "Europe/Atlantis"`,
+		`weekday("Local") > 3`:                  `1:9: unknown time zone "Local"`,
+		`hour("UTC", "UTC") > 3`:                "1:1: too many arguments",
+		`version(country) == "1"`:               "",
+		`version(country) > version("one")`:     `1:28: "one" is not a version such as 2.3.1`,
+		`version(country) + 1 > 3`:              "",
+		`version(country) in ["1"]`:             "1:18: cannot use popup.version as type string in array",
+		`lower(level) == "x"`:                   "1:7: cannot use int",
+		`in_list("vip")`:                        `1:9: there is no list "vip"`,
+		`in_list(country)`:                      "1:1: in_list takes the literal name of a list only",
+		`level in [1 / 0]`:                      "1:13: the list must hold literals of type integer",
 		`country + "x" == "y"`:                  "1:9: + is not supported between text and text",
 		`country matches city`:                  "matches takes a literal pattern only",
 		`country matches "("`:                   "1:9: error parsing regexp",
@@ -311,7 +355,7 @@ func TestTargetRefused(t *testing.T) {
 		`vip and 中文 == 1`:                       "1:9: ",
 		"vip and\n city matches `a{600}b{600}`": "2:15: the pattern has 1202 steps, more than 1000",
 	} {
-		err := schema.CheckTarget(source)
+		err := schema.CheckTarget(source, "", []string{"vips"})
 		var at *TargetError
 		switch {
 		case err == nil, !errors.As(err, &at), !strings.Contains(err.Error(), want):
@@ -361,8 +405,17 @@ func FuzzTarget(f *testing.F) {
 	a := schema.New()
 	f.Add(`level > 3 and country in ["CN"] and (score ?? 0.0) / 2 < 1`)
 	f.Add(`city matches "^B" ? vip : not beta`)
+	f.Add(`days_since(joined) > 3 and hour(city) in 9..17 and weekday() < 6 and now() > seen`)
+	f.Add(`version(city) in [version("1.2"), version("v2-rc.1")] and lower(country) != "cn" and not in_list("vips")`)
+	a.At(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
+	a.For("7")
+	for _, name := range []string{"city", "country"} {
+		if err := a.Add(name, "1.2"); err != nil {
+			f.Fatal(err)
+		}
+	}
 	f.Fuzz(func(t *testing.T, source string) {
-		target, err := compileTarget(schema, source)
+		target, err := compileTarget(schema, source, "", nil)
 		var at *TargetError
 		if err != nil && !errors.As(err, &at) {
 			t.Fatalf("%q: %v has no place", source, err)

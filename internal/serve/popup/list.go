@@ -1,0 +1,106 @@
+package popup
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Bounds of lists.
+const (
+	ListsMax     = 100
+	ListUsersMax = 10_000_000
+	ListBytesMax = 64 // of a name
+)
+
+// Lists is named lists of users. A user takes 8 bytes of memory, a hash of the id. A user who
+// is not on a list of n users counts as on it with probability n / 2^64. Lists is immutable;
+// nil has no list.
+type Lists struct {
+	hashes map[string][]uint64 // by name; sorted
+}
+
+// IsList reports whether name is a valid name of a list.
+func IsList(name string) bool { return isName(name, '-', ListBytesMax) }
+
+// With returns lists in which name has exactly these users. They may be in any order and
+// repeated; repeated ones count towards ListUsersMax. l does not change. Errors name the list
+// and wrap one that users yields.
+func (l *Lists) With(name string, users iter.Seq2[string, error]) (*Lists, error) {
+	if !IsList(name) {
+		return nil, fmt.Errorf("list %q: a name is 1 to %d lower-case letters, digits and -, not - first", name, ListBytesMax)
+	}
+	if _, known := l.find(name); !known && len(l.Names()) >= ListsMax {
+		return nil, fmt.Errorf("list %s: there are %d lists, the maximum", name, ListsMax)
+	}
+	hashes, err := hashUsers(users, ListUsersMax)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", name, err)
+	}
+	next := l.Without(name)
+	next.hashes[name] = hashes
+	return next, nil
+}
+
+// hashUsers returns the sorted hashes of at most limit users.
+func hashUsers(users iter.Seq2[string, error], limit int) ([]uint64, error) {
+	var hashes []uint64
+	for user, err := range users {
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("read users: %w", err)
+		case len(hashes) == limit:
+			return nil, fmt.Errorf("more than %d users", limit)
+		case user == "" || len(user) > UserBytesMax || !isText(user):
+			return nil, fmt.Errorf("user %d must be UTF-8 text of 1 to %d bytes without NUL", len(hashes)+1, UserBytesMax)
+		}
+		hashes = append(hashes, xxhash.Sum64String(user))
+	}
+	slices.Sort(hashes)
+	return slices.Clone(slices.Compact(hashes)), nil
+}
+
+// Without returns lists without this one.
+func (l *Lists) Without(name string) *Lists {
+	next := &Lists{hashes: map[string][]uint64{}}
+	if l != nil {
+		maps.Copy(next.hashes, l.hashes)
+	}
+	delete(next.hashes, name)
+	return next
+}
+
+// Contains reports whether a user is on a list. No user is on one that does not exist.
+func (l *Lists) Contains(name, user string) bool {
+	hashes, known := l.find(name)
+	if !known || user == "" {
+		return false
+	}
+	_, found := slices.BinarySearch(hashes, xxhash.Sum64String(user))
+	return found
+}
+
+// Names returns the names of the lists, sorted.
+func (l *Lists) Names() []string {
+	if l == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(l.hashes))
+}
+
+// Len returns how many users are on a list.
+func (l *Lists) Len(name string) int {
+	hashes, _ := l.find(name)
+	return len(hashes)
+}
+
+func (l *Lists) find(name string) (hashes []uint64, known bool) {
+	if l == nil {
+		return nil, false
+	}
+	hashes, known = l.hashes[name]
+	return hashes, known
+}
