@@ -35,6 +35,7 @@ type Server struct {
 	name       string   // of the program, for messages
 	binary     string   // its path
 	args       []string // of the command line
+	env        []string // in addition to that of the test
 	dir        string   // working directory, removed by Close
 	addr       string   // host:port it listens on
 	scheme     string   // of its URLs, with the user: "postgres://postgres@"
@@ -110,6 +111,9 @@ func (s *Server) launch() (*process, error) {
 	defer log.Close()
 	cmd := exec.Command(s.binary, s.args...)
 	cmd.Dir = s.dir
+	if s.env != nil {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: s.credential,

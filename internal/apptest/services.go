@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // PgBouncer starts a connection pooler in front of pg for the duration of a test. mode is
@@ -111,8 +112,10 @@ func Redis(t testing.TB, args ...string) *Server {
 }
 
 // StartRedis is Redis for TestMain. The caller must call Close.
-func StartRedis(args ...string) (*Server, error) {
-	s := &Server{name: "redis-server", scheme: "redis://", stopSignal: syscall.SIGTERM}
+func StartRedis(args ...string) (*Server, error) { return startRedis(nil, args) }
+
+func startRedis(env, args []string) (*Server, error) {
+	s := &Server{name: "redis-server", scheme: "redis://", env: env, stopSignal: syscall.SIGTERM}
 	s.ready = s.pingRedis
 	prepare := func() error {
 		s.args = append([]string{
@@ -121,6 +124,25 @@ func StartRedis(args ...string) (*Server, error) {
 		return nil
 	}
 	return s, s.setUp("redis-server", "/usr/bin/redis-server", prepare)
+}
+
+// RedisAt is Redis with a clock that is ahead by offset, with libfaketime.
+func RedisAt(t testing.TB, offset time.Duration, args ...string) *Server {
+	t.Helper()
+	library, err := findBinary("libfaketime.so.1", "faketime", "/usr/lib/*/faketime/libfaketime.so.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	libc, err := findBinary("libc.so.6", "libc6", "/lib/*/libc.so.6") // its malloc, because jemalloc asks for the time before libfaketime is ready
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := startRedis([]string{"LD_PRELOAD=" + library + ":" + libc, fmt.Sprintf("FAKETIME=%+d", int64(offset.Seconds())), "FAKETIME_DONT_FAKE_MONOTONIC=1"}, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeAfter(t)
+	return s
 }
 
 // setUp finds the program, assigns a directory and an address, calls prepare, which writes

@@ -18,6 +18,7 @@ type PopupFigures struct {
 	Down         bool    // the store does not answer
 	Durable      bool    // acknowledged events survive a crash
 	LockAge      float64 // seconds since the database last confirmed the lock; with Redis 0
+	ClockSkew    float64 // seconds by which the local clock is ahead of the store's
 }
 
 // PopupStats returns the metrics of popups, spillway_popup_…. read is called at each scrape.
@@ -56,5 +57,6 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"down", gauge, func(s s) float64 { return flag(s.Down) }, "1 while the states do not answer.", nil},
 		{"events_durable", gauge, func(s s) float64 { return flag(s.Durable) }, "1 if acknowledged events survive a crash; 0 if Redis does not sync, or if that is not known.", nil},
 		{"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge }, "Time since the database last confirmed the lock; 0 with Redis.", nil},
+		{"clock_skew_seconds", gauge, func(s s) float64 { return s.ClockSkew }, "Time by which this machine's clock is ahead of the one that decides, that of the store.", nil},
 	})
 }

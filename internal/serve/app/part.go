@@ -153,7 +153,7 @@ func isRejection(err error) bool {
 		return false
 	}
 	for _, passing := range []error{
-		context.DeadlineExceeded, context.Canceled, feed.ErrUnavailable, feed.ErrBusy, spool.ErrInUse, spool.ErrDamaged,
+		errWaiting, context.DeadlineExceeded, context.Canceled, feed.ErrUnavailable, feed.ErrBusy, spool.ErrInUse, spool.ErrDamaged,
 	} {
 		if errors.Is(err, passing) {
 			return false

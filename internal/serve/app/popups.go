@@ -53,6 +53,11 @@ type popupPart struct {
 	lock  *popup.Lock                 // with local, from start on
 	spool atomic.Pointer[spool.Spool] // with local, from start on
 	redis *redisStates                // nil with local
+	copy  *redis.CampaignCopy         // nil with local
+
+	prepared  atomic.Bool           // the tables and the statement of userRow are checked
+	preparing sync.Mutex            // one late attempt at a time
+	refused   atomic.Pointer[error] // why the database refuses the late preparation
 
 	failed  context.CancelCauseFunc // ends the process
 	working context.CancelFunc      // ends the background work; nil before start
@@ -113,6 +118,7 @@ func (a *app) openPopups() error {
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
 	p.part = newPart(c.Path, st, server.DownRoute{Reads: []string{c.Path}, Writes: []string{c.Path + "/click", c.Path + "/dismiss"}}, p.start)
+	p.alone = c.Store == "redis"
 	a.popups = p
 	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Log: a.log}
 	if settings.Signer, err = a.popupSigner(); err != nil {
@@ -127,7 +133,11 @@ func (a *app) openPopups() error {
 	if p.popup, err = popup.Open(settings, empty); err != nil {
 		return fmt.Errorf("popups: %w", err)
 	}
-	p.campaigns = popup.NewCampaigns(p.tables, p.popup, c.RepeatAfter, a.log)
+	var campaigns popup.CampaignTables = p.tables
+	if p.copy != nil {
+		campaigns = p.copy
+	}
+	p.campaigns = popup.NewCampaigns(campaigns, p.popup, c.RepeatAfter, a.log)
 	return nil
 }
 
@@ -146,8 +156,11 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 	if p.cfg.CacheUsers > 0 {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
 	}
+	p.copy = redis.NewCampaignCopy(p.tables)
 	p.redis = &redisStates{settings: redis.PopupConfig{
-		Table: p.tables, Cache: settings.Cache, Log: p.app.log, StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
+		Table: lateTables{p.tables, p}, DatabaseAddress: p.store.url.Identity(), DatabaseName: p.store.url.String(), Namespace: p.cfg.RedisPrefix,
+		Campaigns: p.copy, Clock: popup.NewClock(), Cache: settings.Cache, Log: p.app.log,
+		StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	}}
 	settings.Store = p.redis
 	return nil
@@ -180,6 +193,9 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 	}, source)
 	p.userRow, p.checkRow = q, source.Check
 	settings.UserRow = func(ctx context.Context, user string) ([]byte, error) {
+		if !p.prepared.Load() {
+			return nil, errWaiting
+		}
 		answer, _, err := q.Ask(ctx, time.Now(), []string{user})
 		if err != nil || answer.Rows == 0 {
 			return nil, err
@@ -239,24 +255,21 @@ func ownKey(file string) ([]byte, error) {
 	return key, errors.Join(err, f.Sync(), f.Close())
 }
 
-// start restores campaigns and states from the database, and starts the background work. The
-// states are last: after them nothing can fail.
+// start restores campaigns and states, and starts the background work. The states are last:
+// after them nothing can fail.
 func (p *popupPart) start(ctx context.Context) error {
-	err := p.tables.EnsureTables(ctx)
-	if err == nil && p.checkRow != nil {
-		err = p.checkRow(ctx)
-	}
-	if err == nil && p.app.demo {
-		err = p.campaigns.SaveFirst(ctx, demoCampaigns())
+	var err error
+	if p.redis != nil {
+		err = p.startRedis(ctx)
 	}
 	if err == nil {
-		err = p.campaigns.Reload(ctx)
-	}
-	if err == nil && p.redis != nil {
-		err = p.startRedis(ctx)
+		err = p.startCampaigns(ctx)
 	}
 	if err == nil && p.local != nil {
 		err = p.startLocal(ctx)
+	}
+	if errors.Is(err, errWaiting) {
+		return err // Redis stays open for the next attempt
 	}
 	if err != nil {
 		return fmt.Errorf("popups: %w", errors.Join(err, p.release()))
@@ -272,8 +285,89 @@ func (p *popupPart) start(ctx context.Context) error {
 	return nil
 }
 
+// startCampaigns prepares the database and reads the campaigns. With Redis, those of Redis are
+// used while the database cannot be reached; it is prepared before its first use.
+func (p *popupPart) startCampaigns(ctx context.Context) error {
+	if p.redis == nil {
+		return p.prepare(ctx)
+	}
+	away := p.store.ask(ctx)
+	if away == nil {
+		err := p.prepare(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if away = p.store.ask(ctx); away == nil {
+			return err // the database refuses it
+		}
+	}
+	p.copy.SetAway(true)
+	if err := p.campaigns.Reload(ctx); err != nil {
+		return fmt.Errorf("%w: %w; its campaigns cannot be used either: %w", errWaiting, away, err)
+	}
+	p.app.log.Warn("the database of the popups does not answer; their campaigns are those that Redis has", "database", p.store.url.String(), "error", away)
+	return nil
+}
+
+// prepare creates missing tables, checks the statement of attributes_sql, and reads the
+// campaigns.
+func (p *popupPart) prepare(ctx context.Context) error {
+	err := p.tables.EnsureTables(ctx)
+	if err == nil && p.checkRow != nil {
+		err = p.checkRow(ctx)
+	}
+	if err == nil && p.copy != nil {
+		p.copy.SetAway(false)
+	}
+	if err == nil && p.app.demo {
+		err = p.campaigns.SaveFirst(ctx, demoCampaigns())
+	}
+	if err == nil {
+		err = p.campaigns.Reload(ctx)
+	}
+	if err == nil {
+		p.prepared.Store(true)
+	}
+	return err
+}
+
+// prepareLate prepares a database that was away at the start.
+func (p *popupPart) prepareLate(ctx context.Context) error {
+	p.preparing.Lock()
+	defer p.preparing.Unlock()
+	if p.prepared.Load() {
+		return nil
+	}
+	err := p.store.ask(ctx)
+	if err == nil {
+		err = p.prepare(ctx)
+	}
+	p.refused.Store(nil)
+	if err != nil && isRejection(err) && p.store.ask(ctx) == nil {
+		p.refused.Store(&err)
+	}
+	return err
+}
+
+// lateTables are tables that are prepared before their first use.
+type lateTables struct {
+	popupTables
+	part *popupPart
+}
+
+// Identity implements redis.PopupTable, which calls it before any other method.
+func (t lateTables) Identity(ctx context.Context) (string, error) {
+	if err := t.part.prepareLate(ctx); err != nil {
+		return "", err
+	}
+	return t.popupTables.Identity(ctx)
+}
+
 // startRedis connects to Redis.
 func (p *popupPart) startRedis(ctx context.Context) error {
+	if p.redis.open.Load() != nil {
+		return nil
+	}
 	states, err := redis.OpenPopups(ctx, p.app.cfg.Redis.Reveal(), p.redis.settings)
 	if err != nil {
 		return err
@@ -368,10 +462,14 @@ func (p *popupPart) ready() error {
 		return err
 	}
 	if p.redis != nil {
-		if states := p.redis.open.Load(); states != nil {
-			return states.Ready()
+		states := p.redis.open.Load()
+		if states == nil {
+			return errStopped
 		}
-		return errStopped
+		if refused := p.refused.Load(); refused != nil {
+			return fmt.Errorf("%w: %w", errNotStarted, *refused)
+		}
+		return states.Ready()
 	}
 	if err := p.local.Ready(); err != nil {
 		return err
@@ -420,6 +518,7 @@ func (p *popupPart) figures() admin.PopupFigures {
 		}
 		s := states.Stats()
 		f.Waiting, f.WaitingAge, f.SetAside, f.Durable = s.Backlog, s.Oldest.Seconds(), int64(s.Bad), s.Durable
+		f.ClockSkew = p.redis.settings.Clock.Skew().Seconds()
 		return f
 	}
 	f.States, f.RecordErrors, f.LockAge, f.Durable = p.local.Len(), p.local.RecordErrors(), p.local.LockAge().Seconds(), true

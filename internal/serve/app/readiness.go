@@ -273,7 +273,7 @@ func causes(err error) []error {
 // kindOf names the kind of an error without its text.
 func kindOf(err error) string {
 	for _, known := range []error{
-		queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged, redis.ErrPopupServer, fs.ErrPermission,
+		queue.ErrHeld, queue.ErrUnknown, queue.ErrOverloaded, spool.ErrDamaged, redis.ErrPopupServer, redis.ErrPopupDatabase, fs.ErrPermission,
 		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENOSPC,
 	} {
 		if errors.Is(err, known) {

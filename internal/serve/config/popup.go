@@ -9,6 +9,7 @@ type Popups struct {
 	Store             string        `yaml:"store" enum:"memory,redis" doc:"states in this process, the only one on its database (memory), or in redis for any number of replicas (redis)"`
 	MemoryUsers       int           `yaml:"memory_users" range:"1..1000000000" doc:"with store memory, states (one per user and placement, 170 bytes each)" over:"503 for new users, or as on_unavailable says; 'spillway_popup_states'"`
 	SpoolBytes        int           `yaml:"spool_bytes" range:"1048576..1099511627776" doc:"with store memory, disk for events that the database does not have yet" over:"503, or as on_unavailable says; 'spillway_popup_record_errors_total'"`
+	RedisPrefix       string        `yaml:"redis_prefix" doc:"with store redis, prefix of all keys; databases that share a Redis need different ones"`
 	CacheUsers        int           `yaml:"cache_users" range:"0..1000000000" doc:"with store redis, states cached in this process, 170 bytes each; 0: none" over:"some state is dropped and read again; 'spillway_popup_cache_states'"`
 	StateTTL          time.Duration `yaml:"state_ttl" range:"0s..87600h" doc:"with store redis, time that a state stays in Redis after its last event; at least 1h, 0s: forever" over:"read from the database when needed"`
 	BacklogMax        int           `yaml:"backlog_max" range:"1000..1000000000" doc:"with store redis, events waiting for the database" over:"503, or as on_unavailable says; 'spillway_popup_events_waiting'"`
@@ -44,6 +45,7 @@ func DefaultPopups() Popups {
 		Store:             "memory",
 		MemoryUsers:       4_000_000,
 		SpoolBytes:        1 << 30,
+		RedisPrefix:       "spillway",
 		CacheUsers:        1_000_000,
 		StateTTL:          720 * time.Hour,
 		BacklogMax:        4_000_000,

@@ -34,6 +34,8 @@ func TestPopups(t *testing.T) {
 		with + "  store: redis\n":                                          "2:3: popups.keys: must be given with store: redis, because replicas need the same key",
 		with + "  keys: [short]\n":                                         "3:10: popups.keys[0]: must have at least 32 characters, as from openssl rand -hex 32",
 		with + "  placements: [home, Home]\n":                              "3:22: popups.placements[1]: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Home\"",
+		with + "  redis_prefix: Shop\n":                                    "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start, not \"Shop\"",
+		with + "  redis_prefix: \"\"\n":                                    "3:17: popups.redis_prefix: must be 1 to 32 lower-case letters, digits and -, without - at the start",
 		with + "  placements: [home, home]\n":                              "3:22: popups.placements[1]: must not be repeated, not \"home\"",
 		with + "  attributes: {user: text}\n":                              "3:22: popups.attributes.user: must have another name: user, placement, clock_offset, at are reserved",
 		with + "  attributes: {age: uuid}\n":                               "3:21: popups.attributes.age: must be text, integer, real, boolean, timestamp or texts, not \"uuid\"",

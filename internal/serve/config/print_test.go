@@ -122,6 +122,7 @@ popups:
   store: memory
   memory_users: 4000000
   spool_bytes: 1073741824
+  redis_prefix: spillway
   cache_users: 1000000
   state_ttl: 720h
   backlog_max: 4000000

@@ -52,6 +52,9 @@ func (v *validator) popups(c Config, paths map[string]string) {
 			v.add(yaml.Index("popups.keys", i), fmt.Sprintf("must have at least %d characters, as from openssl rand -hex 32", signingKeyMin), "")
 		}
 	}
+	if !isPlain(p.RedisPrefix) {
+		v.add("popups.redis_prefix", plainRule, p.RedisPrefix)
+	}
 	v.names("popups.placements", p.Placements)
 	v.attributes("popups.attributes", p.Attributes)
 	if p.AttributesSQL != "" && len(p.Attributes) == 0 {
@@ -69,15 +72,21 @@ func (v *validator) unserved(p Popups) {
 	}
 }
 
+// plainRule is the rule of isPlain.
+const plainRule = "must be 1 to 32 lower-case letters, digits and -, without - at the start"
+
+func isPlain(name string) bool {
+	return name != "" && len(name) <= 32 && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+	})
+}
+
 // names checks the names of placements.
 func (v *validator) names(at string, names []string) {
 	for i, name := range names {
-		plain := name != "" && len(name) <= 32 && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
-			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
-		})
 		switch {
-		case !plain:
-			v.add(yaml.Index(at, i), "must be 1 to 32 lower-case letters, digits and -, without - at the start", name)
+		case !isPlain(name):
+			v.add(yaml.Index(at, i), plainRule, name)
 		case slices.Contains(names[:i], name):
 			v.add(yaml.Index(at, i), "must not be repeated", name)
 		}

@@ -39,6 +39,7 @@ var (
 		{"popup_counts", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[4]},
 		{"popup_queues", "sequence", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[5]},
 		{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[6]}, // REPLACE deletes
+		{"popup_identity", "identity", []string{"SELECT", "INSERT"}, popupTables[7]},
 	}
 )
 

@@ -80,6 +80,10 @@ var popupTables = []string{
 	holder VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL,
 	since DATETIME(3) NOT NULL
 ) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_identity (
+	id TINYINT NOT NULL PRIMARY KEY,
+	identity VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
+) ENGINE=InnoDB`,
 }
 
 // countSlots is the number of rows over which the count of a campaign's events is spread,
@@ -108,7 +112,7 @@ func (p *Popups) Close() error { return nil }
 func (p *Popups) EnsureTables(ctx context.Context) error {
 	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
 		engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
-			"('popup_campaigns', 'popup_version', 'popup_events', 'popup_state', 'popup_counts', 'popup_queues', 'popup_holder')")
+			"('popup_campaigns', 'popup_version', 'popup_events', 'popup_state', 'popup_counts', 'popup_queues', 'popup_holder', 'popup_identity')")
 		if err != nil {
 			return err
 		}
@@ -131,6 +135,35 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)
 	}
 	return nil
+}
+
+// Identity returns the id of the database, which the first call chooses at random.
+func (p *Popups) Identity(ctx context.Context) (string, error) {
+	id, err := p.readIdentity(ctx)
+	if err == nil && id == "" {
+		err = p.transaction(ctx, func(ctx context.Context, se *session) error {
+			return se.Exec(ctx, "INSERT IGNORE INTO popup_identity (id, identity) VALUES (1, '"+cryptorand.Text()+"')")
+		})
+		if err == nil {
+			id, err = p.readIdentity(ctx)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the database's id: %w", err)
+	}
+	return id, nil
+}
+
+// readIdentity returns "" if there is none.
+func (p *Popups) readIdentity(ctx context.Context) (id string, err error) {
+	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
+		rows, err := se.texts(ctx, "SELECT identity FROM popup_identity WHERE id = 1")
+		if err == nil && len(rows) > 0 {
+			id = rows[0][0]
+		}
+		return err
+	})
+	return id, err
 }
 
 // withSession runs work on one connection of the pool. It retries once if the connection

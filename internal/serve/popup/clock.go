@@ -95,7 +95,7 @@ func (c *Clock) Report(log *slog.Logger) {
 type measurement struct {
 	local time.Duration
 	store int64
-	error time.Duration // at most
+	bound time.Duration // of its error
 }
 
 // measure returns a measurement, or false if it took too long.
@@ -104,7 +104,7 @@ func measure(sent, received time.Duration, store int64) (measurement, bool) {
 	if trip < 0 || trip > roundTripMax {
 		return measurement{}, false
 	}
-	return measurement{local: sent + trip/2, store: store, error: trip/2 + trip/1000 + time.Microsecond}, true // and the drift meanwhile
+	return measurement{local: sent + trip/2, store: store, bound: trip/2 + trip/1000 + time.Microsecond}, true // and the drift meanwhile
 }
 
 // estimate is what a Clock knows. It is immutable.
@@ -122,7 +122,7 @@ func (e *estimate) at(local time.Duration) int64 {
 
 // errorAt returns by how much at may be wrong.
 func (e *estimate) errorAt(local time.Duration) time.Duration {
-	return e.error + time.Duration(driftMax*math.Abs(float64(local-e.local)))
+	return e.bound + time.Duration(driftMax*math.Abs(float64(local-e.local)))
 }
 
 // next returns the estimate after a measurement. e may be nil.
@@ -131,15 +131,15 @@ func (e *estimate) next(m measurement) *estimate {
 		return &estimate{measurement: m, base: m}
 	}
 	known := e.errorAt(m.local)
-	if off := time.Duration(m.store - e.at(m.local)); off.Abs() > known+m.error {
+	if off := time.Duration(m.store - e.at(m.local)); off.Abs() > known+m.bound {
 		return &estimate{measurement: m, base: m} // the store's clock was set
 	}
-	if m.error > known {
+	if m.bound > known {
 		return e
 	}
 	n := &estimate{measurement: m, base: e.base, rate: e.rate}
 	baseline := m.local - e.base.local
-	if float64(m.error+e.base.error) < rateErrorMax*float64(baseline) {
+	if float64(m.bound+e.base.bound) < rateErrorMax*float64(baseline) {
 		n.rate = float64(m.store-e.base.store)/float64(baseline) - 1
 		n.rate = max(-driftMax, min(n.rate, driftMax))
 	}

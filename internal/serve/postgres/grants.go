@@ -36,6 +36,7 @@ var (
 		{"popup_counts", "SELECT, INSERT, UPDATE"},
 		{"popup_queues", "SELECT, INSERT, UPDATE"},
 		{"popup_holder", "SELECT, INSERT, UPDATE"},
+		{"popup_identity", "SELECT, INSERT"},
 	}
 )
 

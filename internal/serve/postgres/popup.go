@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -74,6 +75,10 @@ CREATE TABLE IF NOT EXISTS popup_holder (
 	token uuid NOT NULL,
 	holder text NOT NULL,
 	since timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE IF NOT EXISTS popup_identity (
+	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+	identity text NOT NULL
 );`
 
 // countSlots is the number of rows over which the count of a campaign's events is spread,
@@ -97,8 +102,8 @@ func (p *Popups) Close() error { return nil }
 
 // EnsureTables creates the tables that are missing. If all exist, it checks the privileges.
 func (p *Popups) EnsureTables(ctx context.Context) error {
-	const present = `SELECT count(*) = 7 FROM unnest(ARRAY['popup_campaigns', 'popup_version', 'popup_events', 'popup_state',
-		'popup_counts', 'popup_queues', 'popup_holder']) AS t(name) WHERE to_regclass(t.name) IS NOT NULL`
+	const present = `SELECT count(*) = 8 FROM unnest(ARRAY['popup_campaigns', 'popup_version', 'popup_events', 'popup_state',
+		'popup_counts', 'popup_queues', 'popup_holder', 'popup_identity']) AS t(name) WHERE to_regclass(t.name) IS NOT NULL`
 	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var all bool
 		if err := conn.QueryRow(ctx, present, pgx.QueryExecModeExec).Scan(&all); err != nil {
@@ -118,6 +123,29 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		return fmt.Errorf("prepare the tables popup_*: %w", err)
 	}
 	return nil
+}
+
+// Identity returns the id of the database, which the first call chooses at random.
+func (p *Popups) Identity(ctx context.Context) (string, error) {
+	const read = "SELECT identity FROM popup_identity"
+	var id string
+	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, read, pgx.QueryExecModeExec).Scan(&id)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		_, err = conn.PgConn().Exec(ctx, fmt.Sprintf("BEGIN; %s; INSERT INTO popup_identity (identity) VALUES ('%s') ON CONFLICT DO NOTHING; COMMIT",
+			commitLocally, cryptorand.Text())).ReadAll()
+		if err != nil {
+			_, _ = conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll() // the first error is returned
+			return err
+		}
+		return conn.QueryRow(ctx, read, pgx.QueryExecModeExec).Scan(&id)
+	})
+	if err != nil {
+		return "", fmt.Errorf("read the database's id: %w", err)
+	}
+	return id, nil
 }
 
 // withConn runs work on one connection of the pool for at most the statement timeout. It

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,18 +37,30 @@ type PopupTable interface {
 	Restore(ctx context.Context, yield func(popup.Key, popup.State) error) error
 	// States returns the states of keys, in the same order.
 	States(ctx context.Context, keys []popup.Key) ([]popup.State, error)
+	// Identity returns the database's id, at random when it was created. It is called
+	// before any other method, until it succeeds.
+	Identity(ctx context.Context) (string, error)
 }
 
 // PopupConfig configures popups in Redis.
 type PopupConfig struct {
 	Table PopupTable
+	// DatabaseAddress is where Table is, without a password. While the database does not
+	// answer, the states in Redis count as its states if another process with this address
+	// has seen that they are.
+	DatabaseAddress string
+	// DatabaseName names the database in messages, without a password.
+	DatabaseName string
+	// Campaigns, if set, is written to Redis.
+	Campaigns *CampaignCopy
+	// Clock, if set, is told the time of the server.
+	Clock *popup.Clock
 	Log   *slog.Logger
 	// Cache, if set, is the popup.Config.Cache of the one Popup that uses this store. A
 	// state is removed from it when any process swaps it, and all states while calls fail.
 	Cache *popup.Cache
 
-	// Namespace is the prefix of all keys; "": spillway. Services that share a server need
-	// different ones.
+	// Namespace is the prefix of all keys; "": spillway. Each database needs its own.
 	Namespace string
 	// StateTTL is how long Redis keeps a state after its last event; at least an hour. It
 	// bounds the memory to the users of that time. A state that is missing is read from
@@ -83,14 +96,18 @@ const (
 //
 // Calls fail after anything that may have lost states, until the states are restored from
 // the database: the server is empty, was restarted, or is another one. Every new
-// connection is checked for that. Durability says what an acknowledged event survives.
+// connection is checked for that. If the server was restarted while the database is away, the
+// states that it has are used. Durability says what an acknowledged event survives.
+//
+// The keys of a Namespace belong to one database. If that is not Table, calls fail, and
+// nothing is read or taken from the streams.
 type Popups struct {
 	cfg      PopupConfig
 	db       *DB // with a separate client, to detect lost connections
 	consumer string
 	keys     [popupShards]shardKeys
 
-	swap, record, restore, ready, ack, setAside, leave *rueidis.Lua
+	swap, record, restore, ready, ack, setAside, leave, owner *rueidis.Lua
 
 	swapSHA  string // the SHA-1 by which the server knows swapScript
 	pipeline *pipeline
@@ -99,23 +116,36 @@ type Popups struct {
 	verified   atomic.Uint64 // dials at the last successful check; 0: the last check failed
 	prefetched bool          // the cache was filled; used by watch only
 	wake       chan struct{} // makes watch check the server now
-	lookups    chan *lookup
+	lookups    *popup.Lookups
 	opened     time.Time
 	oldest     atomic.Int64 // all waiting events are younger than opened plus these nanoseconds
 
-	mu     sync.Mutex
-	reason error // why calls fail; nil if they do not
+	database     identity
+	addressField string        // of the key that names the database
+	owned        atomic.Uint64 // dials when the keys last belonged to the database; 0: they do not
+	foreign      atomic.Bool   // the last check found another database
+	uncompared   atomic.Bool   // the server was restarted while the database is away: a missing state says nothing
+
+	mu      sync.Mutex
+	reason  error // why calls fail; nil if they do not
+	refused error // why swaps fail although calls do not; nil if they do not
 
 	counters popupCounters
 }
 
 var _ popup.Store = (*Popups)(nil)
 
-// shardKeys are the keys of a shard. state is a prefix.
-type shardKeys struct{ state, ready, rebuild, events, bad string }
+// shardKeys are the keys of a shard. state is a prefix. The last three are of the first shard.
+type shardKeys struct{ state, ready, rebuild, events, bad, database, campaigns, probe string }
 
 // ErrPopupServer: popups cannot be stored on this server; the text says why and what to do.
 var ErrPopupServer = errors.New("this Redis cannot keep popups")
+
+// Why the server does not write states.
+var (
+	errOOM     = errors.New("out of memory: Redis keeps no further state, so no popup is shown and no click is taken; raise its maxmemory, or lower popups.state_ttl")
+	errNoWrite = errors.New("the server refuses to write, so no popup is shown and no click is taken")
+)
 
 // errNotReady: the states may be incomplete.
 var errNotReady = errors.New("popup states in Redis are not ready")
@@ -144,20 +174,28 @@ func OpenPopups(ctx context.Context, rawURL string, cfg PopupConfig) (*Popups, e
 	var name [8]byte
 	_, _ = rand.Read(name[:]) // never fails
 	p := &Popups{
-		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), lookups: make(chan *lookup, lookupsMax), opened: time.Now(),
+		cfg: cfg, consumer: hex.EncodeToString(name[:]), wake: make(chan struct{}, 1), opened: time.Now(), addressField: addressField(cfg.DatabaseAddress),
 		swap: rueidis.NewLuaScript(swapScript), record: rueidis.NewLuaScript(recordScript), restore: rueidis.NewLuaScript(restoreScript), ready: rueidis.NewLuaScript(readyScript),
 		ack: rueidis.NewLuaScript(ackScript), setAside: rueidis.NewLuaScript(setAsideScript), leave: rueidis.NewLuaScript(leaveScript),
+		owner:  rueidis.NewLuaScript(ownScript),
 		reason: fmt.Errorf("%w: the server has not been checked yet", errNotReady),
 	}
 	sum := sha1.Sum([]byte(swapScript))
 	p.swapSHA = hex.EncodeToString(sum[:])
+	p.lookups = popup.NewLookups(readThrough{p}, cfg.Timeout)
 	p.counters.backlog.Store(unknown)
 	for i := range p.keys {
 		tag := fmt.Sprintf("{%s:popup:%02d}", cfg.Namespace, i)
-		p.keys[i] = shardKeys{state: tag + ":state:", ready: tag + ":ready", rebuild: tag + ":rebuild", events: tag + ":events", bad: tag + ":bad"}
+		p.keys[i] = shardKeys{
+			state: tag + ":state:", ready: tag + ":ready", rebuild: tag + ":rebuild", events: tag + ":events", bad: tag + ":bad",
+			database: tag + ":database", campaigns: tag + ":campaigns", probe: tag + ":probe",
+		}
 	}
 	if err := p.connect(ctx, option); err != nil {
 		return nil, err
+	}
+	if cfg.Campaigns != nil {
+		cfg.Campaigns.store.Store(p)
 	}
 	return p, nil
 }
@@ -232,7 +270,29 @@ func (p *Popups) Ready() error {
 	if p.reason == nil && p.verified.Load() != p.dials.Load() {
 		return fmt.Errorf("%w: the connection is new and was not checked yet", errNotReady)
 	}
-	return p.reason
+	return cmp.Or(p.reason, p.refused)
+}
+
+// noteRefused keeps why swaps fail.
+func (p *Popups) noteRefused(why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refused = why
+}
+
+// refusedWrite returns the reason if the server has refused to write because of its memory
+// (OOM), its disk (MISCONF) or its replicas (NOREPLICAS); nil otherwise.
+func refusedWrite(err error) error {
+	var refused *rueidis.RedisError
+	switch {
+	case !errors.As(err, &refused):
+		return nil
+	case strings.Contains(refused.Error(), "OOM command not allowed"):
+		return errOOM
+	case strings.HasPrefix(refused.Error(), "MISCONF"), strings.HasPrefix(refused.Error(), "NOREPLICAS"):
+		return fmt.Errorf("%w: %w", errNoWrite, err)
+	}
+	return nil
 }
 
 // available is Ready for the hot path.
@@ -260,8 +320,10 @@ func (p *Popups) Run(ctx context.Context) {
 	go p.pipeline.run()
 	defer p.pipeline.close()
 	var running sync.WaitGroup
-	running.Go(func() { p.watch(ctx) })
-	running.Go(func() { p.serveLookups(ctx) })
+	identified := make(chan struct{})
+	running.Go(func() { p.watchDatabase(ctx, identified) })
+	running.Go(func() { p.watch(ctx, identified) })
+	running.Go(func() { p.lookups.Run(ctx) })
 	running.Go(func() { p.consume(ctx) })
 	running.Wait()
 }
@@ -288,6 +350,8 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 		return decodeValue(value)
 	case !rueidis.IsRedisNil(err):
 		return popup.State{}, p.db.wrap("get", err)
+	case p.uncompared.Load():
+		return popup.State{}, errUncompared
 	case p.cfg.StateTTL == 0:
 		return popup.State{}, nil
 	}
@@ -297,7 +361,8 @@ func (p *Popups) Get(ctx context.Context, key popup.Key) (popup.State, error) {
 // swapScript replaces a state if it has the expected version, and appends the event.
 //
 //	KEYS state, ready, events, other states of the user
-//	ARGV expected version, value, TTL in ms or 0, event, limit of events or "", version 0, expected versions of the other states
+//	ARGV expected version, value, TTL in ms or 0, event, limit of events or "", version 0,
+//	     1: a missing state says nothing, expected versions of the other states
 //
 // It returns 1; 0 for another version; -1 if the shard is not ready; -2 if too many events
 // wait; -3 if the state must be read from the database first. All keys of a script are in
@@ -306,12 +371,12 @@ const swapScript = `
 local got = redis.call('MGET', KEYS[1], KEYS[2])
 if not got[2] then return -1 end
 local old, version = got[1], ARGV[6]
-if old then version = string.sub(old, 1, 8) elseif ARGV[3] ~= '0' then return -3 end
+if old then version = string.sub(old, 1, 8) elseif ARGV[3] ~= '0' or ARGV[7] == '1' then return -3 end
 if version ~= ARGV[1] then return 0 end
 for i = 4, #KEYS do
 	local other = redis.call('GET', KEYS[i])
-	if not other and ARGV[3] ~= '0' then return -3 end
-	if (other and string.sub(other, 1, 8) or ARGV[6]) ~= ARGV[i+3] then return 0 end
+	if not other and (ARGV[3] ~= '0' or ARGV[7] == '1') then return -3 end
+	if (other and string.sub(other, 1, 8) or ARGV[6]) ~= ARGV[i+4] then return 0 end
 end
 if ARGV[5] ~= '' and redis.call('XLEN', KEYS[3]) >= tonumber(ARGV[5]) then return -2 end
 if ARGV[3] == '0' then redis.call('SET', KEYS[1], ARGV[2])
@@ -335,7 +400,10 @@ func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next p
 	keys := []string{k.stateKey(key), k.ready, k.events}
 	args := []string{
 		encodeVersion(version), string(appendValue(nil, next)), strconv.FormatInt(p.cfg.StateTTL.Milliseconds(), 10),
-		string(encoded), p.eventsMax(), encodeVersion(0),
+		string(encoded), p.eventsMax(), encodeVersion(0), "0",
+	}
+	if p.uncompared.Load() {
+		args[6] = "1"
 	}
 	for _, g := range guards {
 		keys = append(keys, k.stateKey(popup.Key{User: key.User, Placement: g.Placement}))
@@ -343,6 +411,9 @@ func (p *Popups) Swap(ctx context.Context, key popup.Key, version uint64, next p
 	}
 	result, err := p.script(ctx, keys, args)
 	if err != nil {
+		if refused := refusedWrite(err); refused != nil {
+			p.noteRefused(refused)
+		}
 		return false, p.db.wrap("swap", err)
 	}
 	return p.outcome(result, dials)
@@ -400,6 +471,9 @@ func (p *Popups) Record(ctx context.Context, event popup.Event) error {
 	k := &p.keys[shardOf(event.Key.User)]
 	result, err := p.record.Exec(ctx, p.db.client, []string{k.ready, k.events}, []string{string(encoded), p.eventsMax()}).AsInt64()
 	if err != nil {
+		if refused := refusedWrite(err); refused != nil {
+			p.noteRefused(refused)
+		}
 		return p.db.wrap("record", err)
 	}
 	_, err = p.outcome(result, dials)

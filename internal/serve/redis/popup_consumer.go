@@ -55,6 +55,9 @@ func (p *Popups) consume(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+	if p.owned.Load() == 0 {
+		return
+	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	for i := range p.keys {
@@ -62,15 +65,22 @@ func (p *Popups) consume(ctx context.Context) {
 	}
 }
 
-// take reads a batch of events, stores them and deletes them. It returns how many.
+// take reads a batch of events, stores them and deletes them. It returns how many. It does
+// nothing unless the keys are known to belong to the database.
 func (p *Popups) take(ctx context.Context, read func(context.Context) ([]queued, error)) (int, error) {
+	dials, database := p.dials.Load(), p.database.known()
+	if !p.owns(dials) {
+		return 0, errNotReady
+	}
 	limited, cancel := context.WithTimeout(ctx, 2*commandTimeout)
 	batch, err := read(limited)
 	cancel()
-	if err != nil || len(batch) == 0 {
+	switch {
+	case err != nil || len(batch) == 0:
 		return 0, err
-	}
-	if !p.store(ctx, batch) {
+	case !p.confirm(ctx, dials):
+		return 0, errNotReady // another process claims the events
+	case !p.store(ctx, database, batch):
 		return 0, context.Cause(ctx) // another process claims the events
 	}
 	if err := p.remove(context.WithoutCancel(ctx), batch); err != nil {
@@ -80,9 +90,10 @@ func (p *Popups) take(ctx context.Context, read func(context.Context) ([]queued,
 	return len(batch), nil
 }
 
-// store writes a batch to the database and retries until that succeeds. When ctx ends, the
-// current attempt, or one more, gets shutdownGrace. It reports whether the batch was stored.
-func (p *Popups) store(ctx context.Context, batch []queued) bool {
+// store writes a batch to the database with an id and retries until that succeeds. When ctx
+// ends, the current attempt, or one more, gets shutdownGrace. It reports whether the batch was
+// stored.
+func (p *Popups) store(ctx context.Context, database string, batch []queued) bool {
 	events := make([]popup.Event, len(batch))
 	for i, q := range batch {
 		events[i] = q.event
@@ -90,7 +101,13 @@ func (p *Popups) store(ctx context.Context, batch []queued) bool {
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {
 		last := ctx.Err() != nil
 		limited, cancel := withGrace(ctx)
-		err := p.cfg.Table.Apply(limited, nil, events)
+		var err error
+		if wait > retryMin { // it was away
+			err = p.sameDatabase(limited, database)
+		}
+		if err == nil {
+			err = p.cfg.Table.Apply(limited, nil, events)
+		}
 		last = last || limited.Err() != nil && ctx.Err() != nil
 		cancel()
 		if err == nil {

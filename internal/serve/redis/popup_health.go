@@ -66,8 +66,14 @@ func (p *Popups) mark(s serverFacts) string {
 	return "partial " + s.runID
 }
 
-// watch checks the server until ctx ends.
-func (p *Popups) watch(ctx context.Context) {
+// watch checks the server until ctx ends. It first waits for a moment until the database was
+// asked for its id.
+func (p *Popups) watch(ctx context.Context, identified <-chan struct{}) {
+	select {
+	case <-identified:
+	case <-time.After(startWait):
+	case <-ctx.Done():
+	}
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	last, loses := "", ""
@@ -128,22 +134,26 @@ func (p *Popups) verify(ctx context.Context) error {
 	dials := p.dials.Load()
 	server, err := p.server(ctx)
 	if err == nil {
+		err = p.own(ctx)
+		p.foreign.Store(errors.Is(err, ErrPopupDatabase))
+		if err != nil {
+			p.owned.Store(0)
+		} else {
+			p.owned.Store(dials)
+		}
+	}
+	if err == nil {
 		err = p.count(ctx)
 	}
 	if err != nil {
 		p.counters.backlog.Store(unknown)
 		return p.db.wrap("check", err)
 	}
-	want := p.mark(server)
-	whole, survived, err := p.marked(ctx, want)
-	if err != nil {
+	if err := p.checkWrites(ctx); err != nil {
 		return err
 	}
-	if !whole {
-		p.unready(fmt.Errorf("%w: they are being restored from the database", errNotReady))
-		if err := p.rebuild(ctx, want, survived); err != nil {
-			return err
-		}
+	if err := p.complete(ctx, p.mark(server)); err != nil {
+		return err
 	}
 	if p.cfg.Cache != nil && !p.prefetched {
 		p.prefetched = true
@@ -156,30 +166,90 @@ func (p *Popups) verify(ctx context.Context) error {
 	return nil
 }
 
+// checkWrites finds out whether the server writes, and keeps the campaigns if it does.
+func (p *Popups) checkWrites(ctx context.Context) error {
+	err := p.probeWrite(ctx)
+	if err == nil {
+		err = p.keepCampaigns(ctx)
+	}
+	refused := refusedWrite(err)
+	if err != nil && refused == nil {
+		return err
+	}
+	p.noteRefused(refused)
+	return nil
+}
+
+// probeWrite writes a key, as a swap would.
+func (p *Popups) probeWrite(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	client := p.db.client
+	if err := client.Do(ctx, client.B().Set().Key(p.keys[0].probe).Value("").Px(time.Minute).Build()).Error(); err != nil {
+		return p.db.wrap("write to", err)
+	}
+	return nil
+}
+
+// complete restores states that may be missing. If the server only was restarted, and the
+// database is away, the states that it has are used until they can be compared.
+func (p *Popups) complete(ctx context.Context, want string) error {
+	marks, err := p.marked(ctx, want)
+	if err != nil {
+		return err
+	}
+	if marks.whole {
+		p.uncompared.Store(false)
+		return nil
+	}
+	if marks.everywhere && !p.databaseAnswers(ctx) {
+		p.useUncompared()
+		return nil
+	}
+	p.unready(fmt.Errorf("%w: they are being restored from the database", errNotReady))
+	err = p.rebuild(ctx, want, marks.somewhere)
+	if err == nil {
+		p.uncompared.Store(false)
+	}
+	if marks.everywhere && errors.Is(err, errRestore) {
+		p.database.note("", err)
+		p.useUncompared()
+		return nil
+	}
+	return err
+}
+
+// useUncompared makes calls use the states that the server has.
+func (p *Popups) useUncompared() {
+	if !p.uncompared.Swap(true) {
+		p.cfg.Log.Warn("Redis was restarted, and the database does not answer: users are answered whose states are in Redis")
+	}
+}
+
 // count reads how many events wait for the database, and the age of the oldest.
 func (p *Popups) count(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
 	defer cancel()
 	client := p.db.client
-	commands := rueidis.Commands{client.B().Time().Build()} // entry ids are times of the server's clock
+	asked := time.Since(p.opened)
+	clock, err := p.readClock(ctx)
+	if err != nil {
+		return err
+	}
+	var commands rueidis.Commands
 	for i := range p.keys {
 		commands = append(commands, client.B().Xlen().Key(p.keys[i].events).Build(),
 			client.B().Xrange().Key(p.keys[i].events).Start("-").End("+").Count(1).Build())
 	}
-	asked := time.Since(p.opened)
 	results := client.DoMulti(ctx, commands...)
-	clock, err := results[0].AsIntSlice()
-	if err != nil || len(clock) != 2 {
-		return cmp.Or(err, errors.New("read the time of the server"))
-	}
-	now, age, backlog := clock[0]*1000+clock[1]/1000, int64(0), int64(0)
+	now, age, backlog := clock.UnixMilli(), int64(0), int64(0) // entry ids are times of the server's clock
 	for i := range p.keys {
-		n, err := results[1+2*i].AsInt64()
+		n, err := results[2*i].AsInt64()
 		if err != nil {
 			return err
 		}
 		backlog += n
-		first, err := results[2+2*i].AsXRange()
+		first, err := results[2*i+1].AsXRange()
 		if err != nil {
 			return err
 		}
@@ -197,13 +267,35 @@ func (p *Popups) count(ctx context.Context) error {
 	return nil
 }
 
+// readClock returns the time of the server.
+func (p *Popups) readClock(ctx context.Context) (time.Time, error) {
+	sent := time.Now()
+	clock, err := p.db.client.Do(ctx, p.db.client.B().Time().Build()).AsIntSlice()
+	if err != nil || len(clock) != 2 {
+		return time.Time{}, cmp.Or(err, errors.New("read the time of the server"))
+	}
+	now := time.Unix(clock[0], clock[1]*1000)
+	if p.cfg.Clock != nil {
+		p.cfg.Clock.Sample(sent, time.Now(), now)
+		p.cfg.Clock.Report(p.cfg.Log)
+	}
+	return now, nil
+}
+
 // oldestAge returns an upper bound of the age of the events that wait.
 func (p *Popups) oldestAge() time.Duration {
 	return time.Since(p.opened) - time.Duration(p.oldest.Load())
 }
 
-// marked reports whether all shards have this mark (whole), and whether any has a mark.
-func (p *Popups) marked(ctx context.Context, want string) (whole, survived bool, err error) {
+// marks says which shards have a mark.
+type marks struct {
+	whole      bool // all, the wanted one
+	everywhere bool // all, some one: no shard has lost its states
+	somewhere  bool // at least one
+}
+
+// marked reads the marks of all shards.
+func (p *Popups) marked(ctx context.Context, want string) (marks, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
 	defer cancel()
 	client := p.db.client
@@ -211,16 +303,17 @@ func (p *Popups) marked(ctx context.Context, want string) (whole, survived bool,
 	for i := range p.keys {
 		gets = append(gets, client.B().Get().Key(p.keys[i].ready).Build())
 	}
-	whole = true
+	found := marks{whole: true, everywhere: true}
 	for _, result := range client.DoMulti(ctx, gets...) {
 		mark, err := result.ToString()
 		if err != nil && !rueidis.IsRedisNil(err) {
-			return false, false, p.db.wrap("get", err)
+			return marks{}, p.db.wrap("get", err)
 		}
-		whole = whole && mark == want
-		survived = survived || mark != ""
+		found.whole = found.whole && mark == want
+		found.everywhere = found.everywhere && mark != ""
+		found.somewhere = found.somewhere || mark != ""
 	}
-	return whole, survived, nil
+	return found, nil
 }
 
 // Durability returns in words what a crash of the server or its host may lose; "" if every

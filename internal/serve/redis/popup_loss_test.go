@@ -54,6 +54,9 @@ func TestPopupFlush(t *testing.T) {
 				}
 				table.fail(nil)
 				within(t, 20*time.Second, "rebuilt", func() bool { return replicas[0].Stats().Rebuilds+replicas[1].Stats().Rebuilds > rebuilds })
+				for i, r := range replicas { // the database is asked again half a second after it failed
+					within(t, 20*time.Second, "states are read again", func() bool { return r.ask(t, fmt.Sprint("user ", i), popupDay).Reason == popup.WaitClicked })
+				}
 				for i := range users {
 					r := replicas[i%2].waitReady(t)
 					if answer := r.ask(t, fmt.Sprint("user ", i), popupDay); answer.Reason != popup.WaitClicked {

@@ -2,51 +2,22 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"spillway/internal/serve/popup"
 )
 
-const (
-	lookupsMax    = 8192 // that wait for the database
-	lookupBatch   = 500  // states that one statement reads
-	lookupTimeout = 2 * time.Second
-)
-
-// lookup reads a state that Redis does not have from the database.
-type lookup struct {
-	key   popup.Key
-	until time.Time // the caller has stopped waiting then
-	state popup.State
-	err   error
-	done  chan struct{}
-}
+// errUncompared: the state of a user may be in the database only.
+var errUncompared = errors.New("the user's state is not in Redis, which was restarted, and the database does not answer")
 
 // lookup returns the state in the database, after Redis has it too.
 func (p *Popups) lookup(ctx context.Context, key popup.Key) (popup.State, error) {
 	if err := p.databaseCurrent(); err != nil {
 		return popup.State{}, err
 	}
-	timer := time.NewTimer(p.cfg.Timeout)
-	defer timer.Stop()
-	l := &lookup{key: key, until: time.Now().Add(p.cfg.Timeout), done: make(chan struct{})}
-	l.key.User, l.key.Placement = strings.Clone(key.User), strings.Clone(key.Placement) // the caller's may point into a request
-	select {
-	case p.lookups <- l:
-	default:
-		return popup.State{}, fmt.Errorf("%d requests wait for popup states from the database, the limit", lookupsMax)
-	}
-	select {
-	case <-l.done:
-		return l.state, l.err
-	case <-timer.C:
-		return popup.State{}, fmt.Errorf("the database did not return a popup state within %s", p.cfg.Timeout)
-	case <-ctx.Done():
-		return popup.State{}, context.Cause(ctx)
-	}
+	return p.lookups.Read(ctx, key)
 }
 
 // databaseCurrent returns an error if the database may not have the newest state of a user
@@ -59,72 +30,24 @@ func (p *Popups) databaseCurrent() error {
 	return nil
 }
 
-// serveLookups answers lookups until ctx ends, all that wait with one statement.
-func (p *Popups) serveLookups(ctx context.Context) {
-	for {
-		var batch []*lookup
-		select {
-		case l := <-p.lookups:
-			batch = append(batch, l)
-		case <-ctx.Done():
-			p.refuseLookups()
-			return
-		}
-		for more := true; more && len(batch) < lookupBatch; {
-			select {
-			case l := <-p.lookups:
-				batch = append(batch, l)
-			default:
-				more = false
-			}
-		}
-		if batch = waiting(batch, time.Now()); len(batch) == 0 {
-			continue
-		}
-		err := p.lookupAll(ctx, batch)
-		for _, l := range batch {
-			l.err = err
-			close(l.done)
-		}
-	}
-}
-
-// waiting returns the lookups whose callers still wait. The others would only keep a slow
-// database busy.
-func waiting(batch []*lookup, now time.Time) []*lookup {
-	return slices.DeleteFunc(batch, func(l *lookup) bool { return !now.Before(l.until) })
-}
-
-// refuseLookups answers the lookups that are left when Run ends. Later calls fail before they
-// queue one; the few in between end with their contexts.
-func (p *Popups) refuseLookups() {
-	for {
-		select {
-		case l := <-p.lookups:
-			l.err = errNotReady
-			close(l.done)
-		default:
-			return
-		}
-	}
-}
-
-func (p *Popups) lookupAll(ctx context.Context, batch []*lookup) error {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	keys := make([]popup.Key, len(batch))
-	for i, l := range batch {
-		keys[i] = l.key
+// States implements popup.StateReader for the lookups: it reads states from the database and
+// writes them to Redis.
+func (r readThrough) States(ctx context.Context, keys []popup.Key) ([]popup.State, error) {
+	p := r.Popups
+	if p.database.known() == "" {
+		return nil, errNoDatabase
 	}
 	states, err := p.cfg.Table.States(ctx, keys)
 	if err != nil {
-		return fmt.Errorf("read popup states from the database: %w", err)
+		return nil, fmt.Errorf("read popup states from the database: %w", err)
 	}
-	r := p.newRestorer(false)
+	w := p.newRestorer(false)
 	for i, key := range keys {
-		batch[i].state = states[i]
-		r.add(key, states[i])
+		w.add(key, states[i])
 	}
-	p.counters.loaded.Add(uint64(len(batch)))
-	return r.flush(ctx, func(k *shardKeys) string { return k.ready })
+	p.counters.loaded.Add(uint64(len(keys)))
+	return states, w.flush(ctx, func(k *shardKeys) string { return k.ready })
 }
+
+// readThrough hides States from users of Popups.
+type readThrough struct{ *Popups }

@@ -18,6 +18,9 @@ const (
 	rebuildBatch = 2000             // states that are written at once
 )
 
+// errRestore: the database did not return the states.
+var errRestore = errors.New("restore popup states")
+
 // errRebuilding: another process rebuilds.
 var errRebuilding = errors.New("another process restores them from the database")
 
@@ -31,14 +34,18 @@ func (p *Popups) rebuild(ctx context.Context, mark string, survived bool) error 
 		return err
 	}
 	defer p.endRebuild(ctx, token)
-	if whole, _, err := p.marked(ctx, mark); err != nil || whole { // another process has rebuilt
+	if found, err := p.marked(ctx, mark); err != nil || found.whole { // another process has rebuilt
 		return err
 	}
 	start, total := time.Now(), 0
 	if survived || p.cfg.StateTTL == 0 {
+		if p.database.known() == "" {
+			return fmt.Errorf("%w: %w", errRestore, errNoDatabase)
+		}
 		r := p.newRestorer(p.cfg.StateTTL > 0)
 		extended := start
 		guard := func(k *shardKeys) string { return k.rebuild }
+		var failed error // of Redis
 		err = p.cfg.Table.Restore(ctx, func(key popup.Key, state popup.State) error {
 			total++
 			if r.add(key, state); r.count < rebuildBatch {
@@ -48,13 +55,17 @@ func (p *Popups) rebuild(ctx context.Context, mark string, survived bool) error 
 				p.extendRebuild(ctx)
 				extended = time.Now()
 			}
-			return r.flush(ctx, guard)
+			failed = r.flush(ctx, guard)
+			return failed
 		})
 		if err == nil {
-			err = r.flush(ctx, guard)
+			failed = r.flush(ctx, guard)
 		}
-		if err != nil {
-			return fmt.Errorf("restore popup states: %w", err)
+		switch {
+		case failed != nil:
+			return fmt.Errorf("restore popup states: %w", failed)
+		case err != nil:
+			return fmt.Errorf("%w: %w", errRestore, err)
 		}
 	}
 	if err := p.finishRebuild(ctx, token, mark); err != nil {

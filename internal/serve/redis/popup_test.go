@@ -25,6 +25,7 @@ type popupTable struct {
 	mu     sync.Mutex
 	err    error  // of every call, while it is set
 	stuck  bool   // Apply fails
+	id     string // of the database
 	during func() // called once when Restore has yielded all
 	events map[[16]byte]popup.Event
 	newest map[popup.Key]popup.Event
@@ -71,6 +72,12 @@ func (d *popupTable) Restore(_ context.Context, yield func(popup.Key, popup.Stat
 		during()
 	}
 	return err
+}
+
+func (d *popupTable) Identity(context.Context) (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return "database " + d.id, d.err
 }
 
 func (d *popupTable) States(_ context.Context, keys []popup.Key) ([]popup.State, error) {

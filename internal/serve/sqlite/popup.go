@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -67,7 +68,12 @@ CREATE TABLE IF NOT EXISTS popup_counts (
 CREATE TABLE IF NOT EXISTS popup_queues (
 	queue BLOB PRIMARY KEY,
 	sequence INTEGER NOT NULL
-) WITHOUT ROWID;`
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS popup_identity (
+	id INTEGER PRIMARY KEY CHECK (id = 1),
+	identity TEXT NOT NULL
+);
+INSERT INTO popup_identity (id, identity) VALUES (1, lower(hex(randomblob(16)))) ON CONFLICT DO NOTHING;`
 
 // Popups keeps campaigns, events and the states of users in tables popup_*. Its methods
 // can be called concurrently. The owner calls Close.
@@ -103,6 +109,23 @@ func (p *Popups) EnsureTables(ctx context.Context) error {
 		return fmt.Errorf("create the tables popup_*: %w", err)
 	}
 	return nil
+}
+
+// Identity returns the id of the database, at random when its tables were created.
+func (p *Popups) Identity(ctx context.Context) (id string, err error) {
+	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
+		return sqlitex.Execute(conn, "SELECT identity FROM popup_identity", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+			id = stmt.ColumnText(0)
+			return nil
+		}})
+	})
+	if err == nil && id == "" {
+		err = errors.New("the table popup_identity has no row")
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the database's id: %w", err)
+	}
+	return id, nil
 }
 
 // Version returns the version of all campaigns, which each change increases. It reads one

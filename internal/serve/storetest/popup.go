@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,6 +40,7 @@ type PopupTables interface {
 	PopupEvents
 	PopupStates
 	EnsureTables(ctx context.Context) error
+	Identity(ctx context.Context) (string, error)
 }
 
 // PopupBackend is the database under test of Popup.
@@ -62,6 +64,7 @@ type PopupDB struct {
 // Popup tests the adapter's tables of popups.
 func Popup(t *testing.T, b PopupBackend) {
 	t.Run("Campaigns", func(t *testing.T) { testPopupCampaigns(t, b) })
+	t.Run("Identity", func(t *testing.T) { testPopupIdentity(t, b) })
 	t.Run("CampaignRace", func(t *testing.T) { testPopupCampaignRace(t, b) })
 	t.Run("Columns", func(t *testing.T) { testPopupColumns(t, b) })
 	t.Run("AnyOrder", func(t *testing.T) { testPopupAnyOrder(t, b) })
@@ -84,6 +87,38 @@ func openPopups(t testing.TB, b PopupBackend) (PopupDB, PopupTables) {
 		}
 	}
 	return db, tables
+}
+
+// Each database has an id of its own, which all processes see, also if they ask at the same time.
+func testPopupIdentity(t *testing.T, b PopupBackend) {
+	db, first := openPopups(t, b)
+	ids := make([]string, 8)
+	var all sync.WaitGroup
+	for i := range ids {
+		tables := db.Tables(t)
+		all.Go(func() {
+			var err error
+			if ids[i], err = tables.Identity(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, id := range ids {
+		if id != ids[0] || len(id) < 16 {
+			t.Fatalf("ids of one database: %q", ids)
+		}
+	}
+	if err := first.EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := first.Identity(t.Context()); err != nil || id != ids[0] {
+		t.Errorf("after EnsureTables: %q, want %q, %v", id, ids[0], err)
+	}
+	_, other := openPopups(t, b)
+	if id, err := other.Identity(t.Context()); err != nil || id == ids[0] {
+		t.Errorf("another database: %q, %v", id, err)
+	}
 }
 
 // popupDay is when popup histories begin.

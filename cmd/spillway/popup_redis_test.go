@@ -1,0 +1,204 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"spillway/internal/apptest"
+)
+
+const popupRedis = "  store: redis\n  keys: [0123456789abcdef0123456789abcdef]\n"
+
+// popupCounted returns how many events a database has.
+func popupCounted(t *testing.T, db streamDatabase) int {
+	t.Helper()
+	var n int
+	if _, err := fmt.Sscan(db.query(t, "SELECT count(*) FROM popup_events")[0][0], &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestPopupRedisTwoDatabases: a process with the same Redis and another database is refused, and
+// takes no events of the first one.
+func TestPopupRedisTwoDatabases(t *testing.T) {
+	t.Parallel()
+	store := apptest.Redis(t)
+	own, other := postgresDatabase(t, shared.postgres), postgresDatabase(t, shared.postgres)
+	first := apptest.Serve(t, shared.binary, "--database", own.url, "--redis", store.URL(""), popupConfig(t, popupRedis))
+	first.WaitReady(t)
+	popupCampaign(t, first, "POST", "/popups/campaigns", popupForAll, 201)
+	second := apptest.Serve(t, shared.binary, "--database", other.url, "--redis", store.URL(""), popupConfig(t, popupRedis))
+	eventually(t, "the second process has seen Redis", func() bool {
+		status, reason := readyz(t, second, "/readyz", "/popup")
+		return status == 200 || strings.Contains(reason, "popups.redis_prefix")
+	})
+	popupCampaign(t, second, "POST", "/popups/campaigns", popupForAll, 201)
+	const users = 20
+	for i := range users { // one after the other, so that each can be taken by either process
+		if _, shown := popupAsk(t, first, fmt.Sprint("user=a", i)); shown.Show == "" {
+			t.Fatalf("no popup for user a%d", i)
+		}
+		eventually(t, "the event is in a database", func() bool { return popupCounted(t, own)+popupCounted(t, other) == i+1 })
+	}
+	if n := popupCounted(t, other); n > 0 {
+		t.Errorf("%d of %d events went to one database, %d to the other", users-n, users, n)
+	}
+	for _, database := range []string{own.url, other.url} {
+		if name := database[strings.LastIndex(database, "/")+1:]; !strings.Contains(second.Log(t), name) {
+			t.Errorf("the log does not name the database %s:\n%s", name, second.Log(t))
+		}
+	}
+	if a, _ := popupAsk(t, second, "user=a1"); a.status != 503 {
+		t.Errorf("the second process: %d %s", a.status, a.body)
+	}
+	prefixed := apptest.Serve(t, shared.binary, "--database", other.url, "--redis", store.URL(""), popupConfig(t, popupRedis+"  redis_prefix: other\n"))
+	prefixed.WaitReady(t)
+	if a, shown := popupAsk(t, prefixed, "user=a1"); shown.Show == "" {
+		t.Errorf("with another prefix: %d %s", a.status, a.body)
+	}
+}
+
+// popupOutage is a database that is stopped while a replica and Redis are restarted.
+type popupOutage struct {
+	server *apptest.PostgresServer
+	store  *apptest.Server
+	s      *apptest.Spillway
+}
+
+// TestPopupRedisOutage: while the database refuses connections or hangs, a replica that starts
+// answers from Redis, and known users are answered after a restart of Redis, too. New users are
+// answered at once.
+func TestPopupRedisOutage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ttl  string
+		down func(*testing.T, *apptest.PostgresServer)
+		up   func(*testing.T, *apptest.PostgresServer)
+	}{
+		"refuses": {"0s", func(_ *testing.T, server *apptest.PostgresServer) { server.Kill() }, func(t *testing.T, server *apptest.PostgresServer) {
+			t.Helper()
+			if err := server.Start(); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"hangs": {
+			"720h", func(t *testing.T, server *apptest.PostgresServer) {
+				t.Helper()
+				signalReplica(t, server, syscall.SIGSTOP)
+			},
+			func(t *testing.T, server *apptest.PostgresServer) {
+				t.Helper()
+				signalReplica(t, server, syscall.SIGCONT)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := popupOutage{server: apptest.Postgres(t), store: apptest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")}
+			db := postgresDatabase(t, o.server)
+			o.s = apptest.Serve(t, shared.binary, "--database", db.url, "--redis", o.store.URL(""), popupConfig(t, popupRedis+"  state_ttl: "+c.ttl+"\n"))
+			o.s.WaitReady(t)
+			popupCampaign(t, o.s, "POST", "/popups/campaigns", popupForAll, 201)
+			o.known(t, "known", "200 1 first")
+			o.known(t, "known", "204 0 wait-shown")
+			eventually(t, "the events are in the database, and the campaign is in Redis", func() bool {
+				return db.query(t, "SELECT count(*) FROM popup_events")[0][0] == "1" &&
+					popupEval(t, o.store.Addr(), "return tonumber(redis.call('HGET', '{spillway:popup:00}:campaigns', 'version'))") == ":1"
+			})
+			c.down(t, o.server)
+
+			o.s.Kill()
+			if err := o.s.Start(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it listens", func() bool {
+				_, err := tryFetch(t.Context(), http.DefaultClient, o.s.URL("popup?user=known"))
+				return err == nil
+			})
+			o.known(t, "known", "204 0 wait-shown")
+			if c.ttl == "0s" {
+				o.known(t, "new", "200 1 first")
+			} else {
+				o.refusesNew(t)
+			}
+			if err := o.store.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			o.known(t, "known", "204 0 wait-shown")
+			o.refusesNew(t)
+
+			c.up(t, o.server)
+			o.known(t, "later", "200 1 first")
+			o.known(t, "known", "204 0 wait-shown")
+			popupCampaign(t, o.s, "POST", "/popups/campaigns/1/pause", "", 200)
+			o.known(t, "none", "204 0 none-left")
+			eventually(t, "no event waits", func() bool { return metric(t, o.s, "spillway_popup_events_waiting") == 0 })
+		})
+	}
+}
+
+// known waits until a user gets an answer.
+func (o *popupOutage) known(t *testing.T, user, want string) {
+	t.Helper()
+	eventually(t, user+" gets "+want, func() bool { return popupReason(t, o.s, "user="+user) == want })
+}
+
+// refusesNew checks that new users need not wait for the database.
+func (o *popupOutage) refusesNew(t *testing.T) {
+	t.Helper()
+	const users = 200
+	begin := time.Now()
+	for i := range users {
+		if a, _ := popupAsk(t, o.s, fmt.Sprint("user=new-", i)); a.status != 503 {
+			t.Fatalf("a new user while the database is away: %d %s", a.status, a.body)
+		}
+	}
+	if took := time.Since(begin); took > time.Minute {
+		t.Errorf("%d new users waited for %s", users, took)
+	}
+}
+
+// TestPopupRedisFull: while Redis is out of memory, the popups are not ready and say why. Users
+// who wait are still answered. It ends by itself.
+func TestPopupRedisFull(t *testing.T) {
+	t.Parallel()
+	store := apptest.Redis(t)
+	s := apptest.Serve(t, shared.binary, "--database", shared.postgres.CreateDatabase(t), "--redis", store.URL(""), popupConfig(t, popupRedis))
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	eventually(t, "a popup is shown", func() bool { return popupReason(t, s, "user=known") == "200 1 first" })
+	limit := func(bytes string) {
+		t.Helper()
+		conn := dial(t, store.Addr())
+		_, _ = fmt.Fprintf(conn, "CONFIG SET maxmemory %s\r\n", bytes) // the buffer keeps an error for Flush
+		if err := conn.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := conn.ReadString('\n'); err != nil || line != "+OK\r\n" {
+			t.Fatalf("CONFIG SET: %q %v", line, err)
+		}
+	}
+	limit("1")
+	eventually(t, "the popups are not ready", func() bool {
+		status, reason := readyz(t, s, "/readyz", "/popup")
+		return status != 200 && strings.Contains(reason, "out of memory")
+	})
+	if down := metric(t, s, "spillway_popup_down"); down != 1 {
+		t.Errorf("down: %v", down)
+	}
+	for user, want := range map[string]string{"known": "204 0 wait-shown", "new": "503"} {
+		if got := popupReason(t, s, "user="+user); !strings.HasPrefix(got, want) {
+			t.Errorf("user %s: %s, want %s", user, got, want)
+		}
+	}
+	limit("0")
+	s.WaitReady(t)
+	if got := popupReason(t, s, "user=new"); got != "200 1 first" {
+		t.Errorf("with memory: %s", got)
+	}
+}

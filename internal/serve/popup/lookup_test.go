@@ -1,0 +1,187 @@
+package popup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestBreaker(t *testing.T) {
+	var b Breaker
+	start := time.Now()
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	permit := func(ms int, wantProbe, want bool) {
+		t.Helper()
+		if probing, err := b.Permit(at(ms)); probing != wantProbe || (err == nil) != want {
+			t.Errorf("at %d ms: probe %t, %v", ms, probing, err)
+		}
+	}
+	permit(0, false, true)
+	b.Begin(at(0))
+	permit(499, false, true)
+	permit(500, false, false) // overdue
+	b.End(nil)                // slow, but it answers
+	permit(600, false, true)
+	b.Begin(at(600))
+	b.End(errors.New("refused"))
+	permit(601, true, true) // the first probe
+	permit(602, false, false)
+	b.Begin(at(602))
+	b.End(errors.New("refused"))
+	permit(1100, false, false)
+	permit(1101, true, true)
+	permit(1102, false, false)
+	b.Begin(at(1102))
+	permit(1602, false, false) // a probe that hangs admits no other
+	permit(9000, false, false)
+	b.End(nil)
+	permit(9001, false, true)
+}
+
+// failingReader is a database that fails, or hangs until the context of a read ends.
+type failingReader struct {
+	mu    sync.Mutex
+	err   error
+	hangs bool
+	reads int
+	keys  int
+}
+
+func (r *failingReader) set(err error, hangs bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err, r.hangs = err, hangs
+}
+
+func (r *failingReader) count() (reads, keys int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reads, r.keys
+}
+
+func (r *failingReader) States(ctx context.Context, keys []Key) ([]State, error) {
+	r.mu.Lock()
+	r.reads++
+	r.keys += len(keys)
+	err, hangs := r.err, r.hangs
+	r.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	states := make([]State, len(keys))
+	for i, key := range keys {
+		states[i].Version = uint64(len(key.User))
+	}
+	return states, err
+}
+
+// While the database refuses or hangs, new users are answered at once, except for one that
+// probes it, and the first ones. They are answered again soon after it is back.
+func TestLookupsDuringOutage(t *testing.T) {
+	for name, hangs := range map[string]bool{"refuses": false, "hangs": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reader := &failingReader{}
+				l := NewLookups(reader, 5*time.Second)
+				ctx, stop := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { l.Run(ctx) })
+				ask := func(user string) (time.Duration, error) {
+					begin := time.Now()
+					state, err := l.Read(t.Context(), Key{User: user, Placement: "home"})
+					if err == nil && state.Version != uint64(len(user)) {
+						t.Errorf("user %s got the state of another: %+v", user, state)
+					}
+					return time.Since(begin), err
+				}
+				if _, err := ask("known"); err != nil {
+					t.Fatal(err)
+				}
+				reader.set(errors.New("connection refused"), hangs)
+				begin := time.Now()
+				slow := make(chan time.Duration, 100_000)
+				for i := 0; time.Since(begin) < 10*time.Second; i++ {
+					running.Go(func() {
+						took, err := ask(fmt.Sprint("user ", i))
+						if err == nil {
+							t.Error("a state without a database")
+						}
+						if took > 0 {
+							slow <- took
+						}
+					})
+					<-time.After(10 * time.Millisecond)
+				}
+				<-time.After(5 * time.Second)
+				// Of 1,000: those of the first half second if it hangs, then one per probe.
+				most := 0
+				if hangs {
+					most = 50 + 5
+				}
+				if len(slow) > most {
+					t.Errorf("%d users waited", len(slow))
+				}
+				if n, _ := reader.count(); n < 5 || n > 25 {
+					t.Errorf("%d reads in 10 s", n)
+				}
+				reader.set(nil, false)
+				<-time.After(probeEvery)
+				if took, err := ask("back"); err != nil {
+					t.Errorf("after the outage: %v within %s", err, took)
+				}
+				stop()
+				running.Wait()
+			})
+		})
+	}
+}
+
+// Those that wait are bounded, and concurrent requests of one user are one key.
+func TestLookupsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader := &failingReader{hangs: true}
+		l := NewLookups(reader, 100*time.Millisecond)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { l.Run(ctx) })
+		crowd := Key{User: "crowd", Placement: "home"}
+		running.Go(func() { _, _ = l.Read(t.Context(), crowd) })
+		synctest.Wait()
+		begin := time.Now()
+		var refused atomic.Int32
+		for range lookupsMax + 10 {
+			running.Go(func() {
+				if _, err := l.Read(t.Context(), crowd); err == nil {
+					t.Error("a state without a database")
+				} else if time.Now().Equal(begin) {
+					refused.Add(1)
+				}
+			})
+		}
+		<-time.After(3 * time.Second)
+		if n := refused.Load(); n != 10 {
+			t.Errorf("%d refused at once, want 10", n)
+		}
+		reader.set(nil, false)
+		if _, err := l.Read(t.Context(), crowd); err != nil {
+			t.Errorf("the probe: %v", err)
+		}
+		stop()
+		running.Wait()
+		_, before := reader.count()
+		var batch []*lookup
+		for i := range 400 {
+			batch = append(batch, &lookup{key: Key{User: fmt.Sprint(i % 2), Placement: "home"}, done: make(chan struct{})})
+		}
+		l.readAll(t.Context(), batch)
+		if _, keys := reader.count(); keys != before+2 || batch[399].err != nil || batch[399].state.Version != 1 {
+			t.Errorf("two users were read %d times for 400 requests", keys-before)
+		}
+	})
+}

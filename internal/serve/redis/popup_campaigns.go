@@ -1,0 +1,191 @@
+package redis
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/redis/rueidis"
+
+	"spillway/internal/serve/popup"
+)
+
+// confirmedFor is how long the campaigns that were read from the database count as its
+// current ones after it said so.
+const confirmedFor = time.Second
+
+// CampaignCopy is the database's campaigns with a copy in Redis, which a process reads that
+// starts while the database is away. Its Popups writes the copy. Its methods may be called
+// concurrently.
+type CampaignCopy struct {
+	tables popup.CampaignTables
+	store  atomic.Pointer[Popups] // set by OpenPopups
+	away   atomic.Bool            // Campaigns returns the copy
+
+	mu        sync.Mutex
+	version   int64     // of the campaigns read last
+	encoded   []byte    // these; nil before the first read
+	sum       string    // a checksum of encoded
+	asked     time.Time // when that read began
+	confirmed time.Time // when the database last said that this version is its current one
+}
+
+// NewCampaignCopy returns a CampaignCopy. Until it is part of the PopupConfig of an
+// OpenPopups, it is just the database's campaigns.
+func NewCampaignCopy(tables popup.CampaignTables) *CampaignCopy { return &CampaignCopy{tables: tables} }
+
+// SetAway chooses whether Campaigns returns the copy in Redis. Versions cannot be read then,
+// and nothing can be saved.
+func (c *CampaignCopy) SetAway(away bool) { c.away.Store(away) }
+
+// Version implements popup.CampaignTables.
+func (c *CampaignCopy) Version(ctx context.Context) (int64, error) {
+	if c.away.Load() {
+		return 0, errNoDatabase
+	}
+	version, err := c.tables.Version(ctx)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if version == c.version {
+			c.confirmed = time.Now()
+		}
+	}
+	return version, err
+}
+
+// Campaigns implements popup.CampaignTables.
+func (c *CampaignCopy) Campaigns(ctx context.Context) (int64, []popup.StoredCampaign, error) {
+	if c.away.Load() {
+		return c.stored(ctx)
+	}
+	asked := time.Now()
+	version, all, err := c.tables.Campaigns(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	encoded, err := encodeCampaigns(all)
+	if err != nil {
+		return 0, nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if asked.After(c.asked) {
+		c.version, c.encoded, c.sum = version, encoded, strconv.FormatUint(xxhash.Sum64(encoded), 16)
+		c.asked, c.confirmed = asked, asked
+	}
+	if p := c.store.Load(); p != nil {
+		p.checkNow() // which writes them
+	}
+	return version, all, nil
+}
+
+// SaveCampaign implements popup.CampaignTables.
+func (c *CampaignCopy) SaveCampaign(ctx context.Context, changed popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
+	if c.away.Load() {
+		return changed, errNoDatabase
+	}
+	return c.tables.SaveCampaign(ctx, changed, checked)
+}
+
+// stored returns the copy, if it belongs to the database.
+func (c *CampaignCopy) stored(ctx context.Context) (int64, []popup.StoredCampaign, error) {
+	p := c.store.Load()
+	if p == nil {
+		return 0, nil, errNotReady
+	}
+	if err := p.own(ctx); err != nil {
+		return 0, nil, p.db.wrap("check", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	client := p.db.client
+	fields, err := client.Do(ctx, client.B().Hmget().Key(p.keys[0].campaigns).Field("version", "campaigns").Build()).ToArray()
+	if err != nil {
+		return 0, nil, p.db.wrap("read the campaigns of", err)
+	}
+	version, err := fields[0].AsInt64()
+	if rueidis.IsRedisNil(err) {
+		return 0, nil, p.db.wrap("read the campaigns of", errors.New("it has none yet"))
+	}
+	text, err2 := fields[1].ToString()
+	all, err3 := decodeCampaigns(text)
+	if err := errors.Join(err, err2, err3); err != nil {
+		return 0, nil, p.db.wrap("read the campaigns of", err)
+	}
+	return version, all, nil
+}
+
+// keepCampaigns writes the campaigns that this process has read, unless Redis has them or newer
+// ones. If the database has just said that its version is this one, newer ones are replaced,
+// because it was restored, and so are others of the same version, because another version of
+// this program knows other fields.
+func (p *Popups) keepCampaigns(ctx context.Context) error {
+	c := p.cfg.Campaigns
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	version, encoded, sum, confirmed := c.version, c.encoded, c.sum, c.confirmed
+	c.mu.Unlock()
+	if encoded == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	client, key := p.db.client, p.keys[0].campaigns
+	fields, err := client.Do(ctx, client.B().Hmget().Key(key).Field("version", "sum").Build()).ToArray()
+	if err != nil {
+		return p.db.wrap("check the campaigns of", err)
+	}
+	if stored, err := fields[0].AsInt64(); err == nil {
+		same, _ := fields[1].ToString() // nil: not the same
+		if stored == version && same == sum || stored >= version && time.Since(confirmed) > confirmedFor {
+			return nil
+		}
+	}
+	err = client.Do(ctx, client.B().Hset().Key(key).FieldValue().FieldValue("version", strconv.FormatInt(version, 10)).FieldValue("sum", sum).
+		FieldValue("campaigns", rueidis.BinaryString(encoded)).Build()).Error()
+	if err != nil {
+		return p.db.wrap("write the campaigns to", err)
+	}
+	return nil
+}
+
+// storedCampaign is a campaign with its payload as text, because JSON within JSON would be
+// written in another form.
+type storedCampaign struct {
+	popup.StoredCampaign
+	Payload string
+}
+
+func encodeCampaigns(all []popup.StoredCampaign) ([]byte, error) {
+	stored := make([]storedCampaign, len(all))
+	for i, c := range all {
+		stored[i] = storedCampaign{StoredCampaign: c, Payload: string(c.Payload)}
+	}
+	encoded, err := json.Marshal(stored)
+	if err != nil {
+		return nil, fmt.Errorf("encode campaigns: %w", err)
+	}
+	return encoded, nil
+}
+
+func decodeCampaigns(text string) ([]popup.StoredCampaign, error) {
+	var stored []storedCampaign
+	if err := json.Unmarshal([]byte(text), &stored); err != nil {
+		return nil, fmt.Errorf("decode campaigns: %w", err)
+	}
+	all := make([]popup.StoredCampaign, len(stored))
+	for i, c := range stored {
+		all[i] = c.StoredCampaign
+		all[i].Payload = json.RawMessage(c.Payload)
+	}
+	return all, nil
+}

@@ -1,0 +1,208 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	identifyEvery   = 10 * time.Second       // while the database answers
+	identifyRetry   = 500 * time.Millisecond // while it does not
+	identifyTimeout = 15 * time.Second       // of the first time, which may prepare the tables
+	askTimeout      = 2 * time.Second        // of later ones
+	startWait       = time.Second            // of the first check of the server, for the database
+)
+
+// ErrPopupDatabase: the states in Redis are those of another database; the text names both.
+var ErrPopupDatabase = errors.New("the popup states in Redis belong to another database: give each database its own popups.redis_prefix")
+
+// errNoDatabase: the database has not answered since the start.
+var errNoDatabase = errors.New("the database has not answered yet")
+
+// errAnotherDatabase: another database answers at the address than before.
+var errAnotherDatabase = errors.New("another database answers at the address than before")
+
+// identity is what a process knows of its database.
+type identity struct {
+	mu   sync.Mutex
+	id   string // the last one that it returned; "" before the first
+	away bool   // it did not return one when it was last asked
+}
+
+// known returns the id of the database; "" if it has not answered yet.
+func (i *identity) known() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.id
+}
+
+// isAway reports whether the database did not answer when it was last asked.
+func (i *identity) isAway() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.away
+}
+
+// note keeps the outcome of a request for the id.
+func (i *identity) note(id string, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.away = err != nil; err == nil {
+		i.id = id
+	}
+}
+
+// identify asks for the id of the database.
+func (p *Popups) identify(ctx context.Context) error {
+	timeout := askTimeout
+	if p.database.known() == "" {
+		timeout = identifyTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	id, err := p.cfg.Table.Identity(ctx)
+	p.database.note(id, err)
+	return err
+}
+
+// watchDatabase asks for the id of the database until ctx ends. It closes identified
+// after the first time.
+func (p *Popups) watchDatabase(ctx context.Context, identified chan<- struct{}) {
+	ticker := time.NewTicker(identifyRetry)
+	defer ticker.Stop()
+	failing := false
+	for {
+		err := p.identify(ctx)
+		if identified != nil {
+			close(identified)
+			identified = nil
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failing:
+			p.cfg.Log.Warn("the database of the popups does not answer: known users are answered from Redis, and events wait there", "database", p.cfg.DatabaseName, "error", err)
+		case err == nil && failing:
+			p.cfg.Log.Info("the database of the popups answers", "database", p.cfg.DatabaseName)
+		}
+		if failing != (err != nil) {
+			failing = err != nil
+			p.checkNow()
+		}
+		pause := identifyEvery
+		for ended := time.Now(); time.Since(ended) < pause; {
+			if p.database.isAway() {
+				pause = identifyRetry
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+	}
+}
+
+// databaseAnswers asks the database, unless it is known to be away.
+func (p *Popups) databaseAnswers(ctx context.Context) bool {
+	return p.database.known() != "" && !p.database.isAway() && p.identify(ctx) == nil
+}
+
+// ownScript returns the id and the name of the database that the keys belong to, and whether
+// it was reached at this address. If there is none, it is the one given. Nothing is written
+// that is there already, so it succeeds without memory, too.
+//
+//	KEYS database
+//	ARGV id or "", name, field of the address
+const ownScript = `
+local id = redis.call('HGET', KEYS[1], 'id')
+if not id then
+	if ARGV[1] == '' then return {'', '', 0} end
+	redis.call('HSET', KEYS[1], 'id', ARGV[1], 'name', ARGV[2], ARGV[3], ARGV[2])
+	id = ARGV[1]
+end
+if id == ARGV[1] and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 0 and redis.call('HLEN', KEYS[1]) < 100 then
+	redis.pcall('HSET', KEYS[1], ARGV[3], ARGV[2])
+end
+return {id, redis.call('HGET', KEYS[1], 'name') or '', redis.call('HEXISTS', KEYS[1], ARGV[3])}`
+
+// own returns nil if the keys of the prefix belong to this process's database. If they belong
+// to none, they do from now on. While the database's id is not known, its address decides.
+func (p *Popups) own(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
+	defer cancel()
+	known := p.database.known()
+	answer, err := p.owner.Exec(ctx, p.db.client, []string{p.keys[0].database}, []string{known, p.cfg.DatabaseName, p.addressField}).ToArray()
+	if err == nil && len(answer) != 3 {
+		err = errors.New("unexpected answer of a script")
+	}
+	if err != nil {
+		return err
+	}
+	id, err := answer[0].ToString()
+	name, err2 := answer[1].ToString()
+	reached, err3 := answer[2].AsInt64()
+	if err := cmp.Or(err, err2, err3); err != nil {
+		return err
+	}
+	switch {
+	case known != "" && id == known, known == "" && reached == 1:
+		return nil
+	case id == "":
+		return fmt.Errorf("%w, and Redis does not say to which database its popup states belong", errNoDatabase)
+	case known == "":
+		return fmt.Errorf("%w, and Redis has popup states of %s, which is not known to be %s", errNoDatabase, name, p.cfg.DatabaseName)
+	}
+	return fmt.Errorf("%w; the prefix %s is used by %s, and this process has %s. If that is the same database, moved or restored, run DEL %s on %s",
+		ErrPopupDatabase, p.cfg.Namespace, name, p.cfg.DatabaseName, p.keys[0].database, p.db.addr)
+}
+
+// owns reports whether events may be taken from the streams: the database is known, and the
+// keys belonged to it on the connection with this number.
+func (p *Popups) owns(dials uint64) bool {
+	return dials != 0 && p.database.known() != "" && p.owned.Load() == dials && p.dials.Load() == dials
+}
+
+// confirm reports whether events that were just read are those of the database. dials is from
+// before the read: if the connection is new since, it waits for the check of it.
+func (p *Popups) confirm(ctx context.Context, dials uint64) bool {
+	now := p.dials.Load()
+	if now == dials {
+		return true
+	}
+	ticker := time.NewTicker(readEvery)
+	defer ticker.Stop()
+	for {
+		switch {
+		case p.foreign.Load() || ctx.Err() != nil || p.dials.Load() != now:
+			return false
+		case p.owned.Load() == now:
+			return true
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// sameDatabase returns an error unless the database has this id.
+func (p *Popups) sameDatabase(ctx context.Context, want string) error {
+	id, err := p.cfg.Table.Identity(ctx)
+	if err == nil && id != want {
+		err = errAnotherDatabase
+	}
+	return err
+}
+
+// addressField is the field of the key database that stands for an address.
+func addressField(address string) string {
+	sum := sha256.Sum256([]byte(address))
+	return "address:" + hex.EncodeToString(sum[:16])
+}
