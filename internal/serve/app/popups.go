@@ -46,8 +46,8 @@ type popupPart struct {
 	tables    popupTables
 	popup     *popup.Popup
 	campaigns *popup.Campaigns
-	userRow   *query.Query                // attributes_sql; nil: none
-	checkRow  func(context.Context) error // the check of its statement
+	userRow   *query.Query // attributes_sql; nil: none
+	rowSource querySource  // of userRow
 
 	local *popup.Local                // nil with Redis
 	lock  *popup.Lock                 // with local, from start on
@@ -157,9 +157,11 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
 	}
 	p.copy = redis.NewCampaignCopy(p.tables)
+	clock := popup.NewClock()
+	settings.Now = clock.Now
 	p.redis = &redisStates{settings: redis.PopupConfig{
 		Table: lateTables{p.tables, p}, DatabaseAddress: p.store.url.Identity(), DatabaseName: p.store.url.String(), Namespace: p.cfg.RedisPrefix,
-		Campaigns: p.copy, Clock: popup.NewClock(), Cache: settings.Cache, Log: p.app.log,
+		Campaigns: p.copy, Clock: clock, Cache: settings.Cache, Log: p.app.log,
 		StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	}}
 	settings.Store = p.redis
@@ -191,7 +193,7 @@ func (p *popupPart) openUserRow(settings *popup.Config) error {
 		Definition: d, Limit: query.Limit{Rows: 1, Bytes: userRowBytes}, Timeout: c.AttributesTimeout, TTL: c.AttributesTTL,
 		CacheBytes: c.AttributesBytes, WaitersMax: userWaiters, Log: p.app.log, Gate: p.store.gate.Entrance(),
 	}, source)
-	p.userRow, p.checkRow = q, source.Check
+	p.userRow, p.rowSource = q, source
 	settings.UserRow = func(ctx context.Context, user string) ([]byte, error) {
 		if !p.prepared.Load() {
 			return nil, errWaiting
@@ -313,7 +315,7 @@ func (p *popupPart) startCampaigns(ctx context.Context) error {
 // campaigns.
 func (p *popupPart) prepare(ctx context.Context) error {
 	err := p.tables.EnsureTables(ctx)
-	if err == nil && p.checkRow != nil {
+	if err == nil && p.rowSource != nil {
 		err = p.checkRow(ctx)
 	}
 	if err == nil && p.copy != nil {
@@ -329,6 +331,19 @@ func (p *popupPart) prepare(ctx context.Context) error {
 		p.prepared.Store(true)
 	}
 	return err
+}
+
+// checkRow checks the statement of attributes_sql. Its columns are known afterwards.
+func (p *popupPart) checkRow(ctx context.Context) error {
+	if err := p.rowSource.Check(ctx); err != nil {
+		return err
+	}
+	var names []string
+	for _, column := range p.rowSource.Columns() {
+		names = append(names, column.Name)
+	}
+	p.popup.RowColumns(names)
+	return nil
 }
 
 // prepareLate prepares a database that was away at the start.
