@@ -58,13 +58,13 @@ func Tally(events []*Event) []CampaignHour {
 	places := make(map[cell]int)
 	var all []CampaignHour
 	for _, e := range events {
-		hour := e.At.UTC().Truncate(time.Hour)
-		c := cell{e.Campaign, hour.Unix(), e.Variant, e.Kind}
+		second := e.At.Unix()
+		c := cell{e.Campaign, second - (second%3600+3600)%3600, e.Variant, e.Kind}
 		i, known := places[c]
 		if !known {
 			i = len(all)
 			places[c] = i
-			all = append(all, CampaignHour{e.Campaign, Hour{Variant: e.Variant, Kind: e.Kind, Hour: hour}})
+			all = append(all, CampaignHour{e.Campaign, Hour{Variant: e.Variant, Kind: e.Kind, Hour: time.Unix(c.hour, 0).UTC()}})
 		}
 		all[i].Events++
 		if e.First {
