@@ -2,11 +2,12 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"spillway/internal/serve/popup"
 )
@@ -28,10 +29,13 @@ func (p *Popups) Forget(ctx context.Context, user string) (rows int64, err error
 	if err == nil {
 		err = popup.EventPages(func(after [16]byte) (upto [16]byte, found bool, err error) {
 			err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-				err := conn.QueryRow(ctx, "SELECT id FROM popup_events WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2", pgx.QueryExecModeExec, uuid(after), popup.ForgetPage-1).Scan(&upto)
-				if found = err == nil; errors.Is(err, pgx.ErrNoRows) {
-					err = nil
+				end, err := inOrder(ctx, conn, "SELECT id FROM popup_events WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2", uuid(after).String(), strconv.Itoa(popup.ForgetPage-1))
+				if err != nil || len(end.Rows) == 0 {
+					return err
 				}
+				var id pgtype.UUID
+				err = id.Scan(string(end.Rows[0][0]))
+				upto, found = id.Bytes, true
 				return err
 			})
 			return upto, found, err
@@ -81,9 +85,11 @@ func (p *Popups) removeFromLists(ctx context.Context, user string) (n int64, err
 // again: it would be counted again.
 func (p *Popups) DeleteEvents(ctx context.Context, before time.Time, limit int) (deleted int, err error) {
 	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		tag, err := conn.Exec(ctx, "DELETE FROM popup_events WHERE id = ANY (ARRAY(SELECT id FROM popup_events WHERE id < $1 ORDER BY id LIMIT $2))",
-			pgx.QueryExecModeExec, uuid(popup.FirstEventID(before)), limit)
-		deleted = int(tag.RowsAffected())
+		result, err := inOrder(ctx, conn, "DELETE FROM popup_events WHERE id = ANY (ARRAY(SELECT id FROM popup_events WHERE id < $1 ORDER BY id LIMIT $2))",
+			uuid(popup.FirstEventID(before)).String(), strconv.Itoa(limit))
+		if err == nil {
+			deleted = int(result.CommandTag.RowsAffected())
+		}
 		return err
 	})
 	if err != nil {

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/serve/popup"
 )
 
 // Statements of lists. addListUsers adds users and counts those that are new. dropListUsers
-// deletes some of the rows of a list behind a user, and returns how many and the last.
+// deletes some of the rows of a list behind a user, and returns the last; "" if there was none.
 const (
 	addListUsers = `WITH list AS (SELECT id FROM popup_lists WHERE id = $1 AND state = 0 FOR UPDATE),
 added AS (INSERT INTO popup_list_users (list_id, user_id) SELECT list.id, u FROM list CROSS JOIN unnest($2::text[]) AS u ON CONFLICT DO NOTHING RETURNING 1)
@@ -20,8 +22,25 @@ UPDATE popup_lists SET size = size + (SELECT count(*) FROM added), touched_at = 
 
 	dropListUsers = `WITH page AS (SELECT user_id FROM popup_list_users WHERE list_id = $1 AND user_id > $2 ORDER BY user_id LIMIT 5000),
 dropped AS (DELETE FROM popup_list_users AS u USING page WHERE u.list_id = $1 AND u.user_id = page.user_id)
-SELECT count(*), COALESCE(max(user_id), '') FROM page`
+SELECT COALESCE(max(user_id), '') FROM page`
 )
+
+// inOrder runs a statement that reads an index in its order. Without statistics, as after many
+// new rows, the server would rather sort all rows, each time. Parameters are in text form.
+func inOrder(ctx context.Context, conn *pgx.Conn, sql string, args ...string) (*pgconn.Result, error) {
+	values := make([][]byte, len(args))
+	for i, arg := range args {
+		values[i] = []byte(arg)
+	}
+	var batch pgconn.Batch // a batch without BEGIN is one transaction
+	batch.ExecParams("SELECT set_config('enable_sort', 'off', true)", nil, nil, nil, nil)
+	batch.ExecParams(sql, values, nil, nil, nil)
+	results, err := conn.PgConn().ExecBatch(ctx, &batch).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	return results[1], nil
+}
 
 // Lists returns the lists by name.
 func (p *Popups) Lists(ctx context.Context) (all []popup.ListVersion, err error) {
@@ -57,11 +76,16 @@ func (p *Popups) ListUsers(ctx context.Context, name string, yield func(user str
 		return list, err
 	}, func(id int64, after string, limit int) (users []string, err error) {
 		err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			rows, err := conn.Query(ctx, "SELECT user_id FROM popup_list_users WHERE list_id = $1 AND user_id > $2 ORDER BY user_id LIMIT $3", pgx.QueryExecModeExec, id, after, limit)
-			if err == nil {
-				users, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			page, err := inOrder(ctx, conn, "SELECT user_id FROM popup_list_users WHERE list_id = $1 AND user_id > $2 ORDER BY user_id LIMIT $3",
+				strconv.FormatInt(id, 10), after, strconv.Itoa(limit))
+			if err != nil {
+				return err
 			}
-			return err
+			users = users[:0]
+			for _, row := range page.Rows {
+				users = append(users, string(row[0]))
+			}
+			return nil
 		})
 		return users, err
 	}, yield)
@@ -176,9 +200,14 @@ func (p *Popups) sweepLists(ctx context.Context) {
 	})
 	for _, id := range dropped {
 		last := ""
-		for n := 1; n > 0 && err == nil; {
+		for more := true; more && err == nil; {
 			err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-				return conn.QueryRow(ctx, dropListUsers, pgx.QueryExecModeExec, id, last).Scan(&n, &last)
+				page, err := inOrder(ctx, conn, dropListUsers, strconv.FormatInt(id, 10), last)
+				if err == nil {
+					last = string(page.Rows[0][0])
+					more = last != ""
+				}
+				return err
 			})
 		}
 		if err == nil {
