@@ -258,7 +258,8 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// checkUpgradedPopups: campaigns and counts are those of the earlier version.
+// checkUpgradedPopups: campaigns, states, events and counts are those of the earlier version.
+// What its tables lack was added.
 func checkUpgradedPopups(t *testing.T, s *apptest.Spillway, db *upgradeDatabase) {
 	t.Helper()
 	if a, shown := popupAsk(t, s, "user=8"); a.status != 200 || shown.Campaign != 1 || string(shown.Payload) != `{"n":1}` {
@@ -267,10 +268,22 @@ func checkUpgradedPopups(t *testing.T, s *apptest.Spillway, db *upgradeDatabase)
 	eventually(t, "two popups are counted", func() bool {
 		return db.query(t, "SELECT sum(events) FROM popup_counts WHERE kind = 1")[0][0] == "2"
 	})
-	users := db.query(t, "SELECT user_id FROM popup_events ORDER BY user_id")
-	if fmt.Sprint(users) != "[[7] [8]]" {
+	users := db.query(t, "SELECT user_id, variant, CASE WHEN first THEN 1 ELSE 0 END FROM popup_events ORDER BY user_id")
+	if fmt.Sprint(users) != "[[7 0 0] [8 0 1]]" {
 		t.Errorf("popup events of %v", users)
 	}
+	if hours := db.query(t, "SELECT campaign_id, variant, kind, events, users FROM popup_hours"); fmt.Sprint(hours) != "[[1 0 1 1 1]]" {
+		t.Errorf("hours: %v", hours)
+	}
+	if states := db.query(t, "SELECT count(*) FROM popup_state"); states[0][0] != "2" {
+		t.Errorf("%s states", states[0][0])
+	}
+	popupCampaign(t, s, "POST", "/popups/campaigns/1/pause", "", 200)
+	history := db.query(t, "SELECT h.campaign_id, h.version - c.version, CASE WHEN c.settings LIKE '{%' THEN 'settings' END FROM popup_history AS h, popup_campaigns AS c")
+	if fmt.Sprint(history) != "[[1 0 settings]]" {
+		t.Errorf("history: %v", history)
+	}
+	popupCampaign(t, s, "POST", "/popups/campaigns/1/resume", "", 200)
 }
 
 // spoolVersion returns the version of a spool's file. It sets another one unless that is 0.

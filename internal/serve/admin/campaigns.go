@@ -228,7 +228,7 @@ func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCamp
 
 // store is save for a campaign whose placement may no longer be configured.
 func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
-	saved, err := p.Campaigns.Save(r.Context(), c)
+	saved, err := p.Campaigns.Save(r.Context(), c, "")
 	switch {
 	case errors.Is(err, popup.ErrChanged):
 		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())

@@ -171,7 +171,7 @@ func TestCampaigns(t *testing.T) {
 func TestCampaignsPlacementGone(t *testing.T) {
 	c := startCampaigns(t)
 	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "a", Placement: "gone", Payload: []byte("1"), Status: popup.Active}}
-	if _, err := c.tables.SaveCampaign(t.Context(), gone, 0); err != nil {
+	if _, err := c.tables.SaveCampaign(t.Context(), gone, 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	if now, _ := c.send(t, "POST", "/popups/campaigns/1/pause", "", 200); now["status"] != "paused" {

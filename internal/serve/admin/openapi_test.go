@@ -234,7 +234,7 @@ func decodeInto(text []byte, to any) error { return json.Unmarshal(text, to) }
 func (w *walk) shown(c *campaignAPI) {
 	w.t.Helper()
 	gone := popup.StoredCampaign{Campaign: popup.Campaign{Name: "gone", Placement: "gone", Payload: []byte("1"), Status: popup.Paused}}
-	saved, err := c.tables.SaveCampaign(w.t.Context(), gone, w.latest(c))
+	saved, err := c.tables.SaveCampaign(w.t.Context(), gone, w.latest(c), "")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func (w *walk) shown(c *campaignAPI) {
 	}
 	// A campaign whose attribute is gone has a problem.
 	bad := popup.StoredCampaign{Campaign: popup.Campaign{Name: "bad", Placement: "home", Payload: []byte("1"), Status: popup.Active, Target: "gone"}}
-	if _, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c)); err != nil {
+	if _, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c), ""); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := c.config.Popups.Campaigns.Reload(w.t.Context()); err != nil {

@@ -35,6 +35,7 @@ type popupTables interface {
 	EnsureTables(context.Context) error
 	Lock(ctx context.Context, holder string) (*popup.Lock, error)
 	Counts(context.Context) (map[popup.CampaignID]popup.Counts, error)
+	Now(context.Context) (time.Time, error)
 	Close() error
 }
 

@@ -34,12 +34,16 @@ var (
 	popupRights  = []rights{
 		{"popup_campaigns", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[0]},
 		{"popup_version", "version", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[1]},
-		{"popup_events", "kind", []string{"SELECT", "INSERT"}, popupTables[2]},
-		{"popup_state", "state", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[3]},
+		{"popup_events", "kind", []string{"SELECT", "INSERT", "DELETE"}, popupTables[2]},
+		{"popup_state", "state", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[3]},
 		{"popup_counts", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[4]},
-		{"popup_queues", "sequence", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[5]},
-		{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[6]}, // REPLACE deletes
-		{"popup_identity", "identity", []string{"SELECT", "INSERT"}, popupTables[7]},
+		{"popup_hours", "events", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[5]},
+		{"popup_queues", "sequence", []string{"SELECT", "INSERT", "UPDATE"}, popupTables[6]},
+		{"popup_holder", "holder", []string{"SELECT", "INSERT", "DELETE"}, popupTables[7]}, // REPLACE deletes
+		{"popup_identity", "identity", []string{"SELECT", "INSERT"}, popupTables[8]},
+		{"popup_history", "version", []string{"SELECT", "INSERT"}, popupTables[9]},
+		{"popup_lists", "version", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, popupTables[10]},
+		{"popup_list_users", "user_id", []string{"SELECT", "INSERT", "DELETE"}, popupTables[11]},
 	}
 )
 
@@ -223,7 +227,18 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
 	var grants []database.Grant
 	err := p.db.withSession(ctx, func(ctx context.Context, se *session) error {
-		return se.addOwn(ctx, &grants, popupRights)
+		if err := se.addOwn(ctx, &grants, popupRights); err != nil {
+			return err
+		}
+		upgrades, err := missingUpgrades(ctx, se)
+		for _, u := range upgrades {
+			for i, need := range popupRights { // grants has one for each
+				if need.table == u.table {
+					grants[i].Create = u.sql
+				}
+			}
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("popups: %w", err)

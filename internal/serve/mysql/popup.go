@@ -16,85 +16,15 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupTables are created if they are missing. Without the right to create tables, an
-// administrator creates them. User ids are bytes, so that no collation merges two of them.
-// Times are in UTC; a NULL time in popup_state and popup_events means never.
-var popupTables = []string{
-	`CREATE TABLE IF NOT EXISTS popup_campaigns (
-	id INT NOT NULL PRIMARY KEY,
-	name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-	position INT NOT NULL,
-	payload MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-	target MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-	status VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-	starts_at DATETIME(3),
-	ends_at DATETIME(3),
-	repeat_after BIGINT NOT NULL,
-	quiet_click BIGINT NOT NULL,
-	quiet_dismiss BIGINT NOT NULL,
-	cap INT NOT NULL,
-	version BIGINT NOT NULL
-) ENGINE=InnoDB`,
-	`CREATE TABLE IF NOT EXISTS popup_version (
-	id TINYINT NOT NULL PRIMARY KEY,
-	version BIGINT NOT NULL
-) ENGINE=InnoDB`,
-	`CREATE TABLE IF NOT EXISTS popup_events (
-	id BINARY(16) NOT NULL PRIMARY KEY,
-	user_id VARBINARY(128) NOT NULL,
-	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-	sequence BIGINT NOT NULL,
-	kind TINYINT NOT NULL,
-	campaign_id INT NOT NULL,
-	shown_at DATETIME(3) NOT NULL,
-	at DATETIME(3) NOT NULL,
-	next_at DATETIME(3)
-) ENGINE=InnoDB`,
-	`CREATE TABLE IF NOT EXISTS popup_state (
-	user_id VARBINARY(128) NOT NULL,
-	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-	sequence BIGINT NOT NULL,
-	kind TINYINT NOT NULL,
-	campaign_id INT NOT NULL,
-	at DATETIME(3) NOT NULL,
-	next_at DATETIME(3),
-	event_id BINARY(16) NOT NULL,
-	state VARBINARY(512) NOT NULL,
-	PRIMARY KEY (user_id, placement)
-) ENGINE=InnoDB`,
-	`CREATE TABLE IF NOT EXISTS popup_counts (
-	campaign_id INT NOT NULL,
-	kind TINYINT NOT NULL,
-	slot TINYINT NOT NULL,
-	events BIGINT NOT NULL,
-	PRIMARY KEY (campaign_id, kind, slot)
-) ENGINE=InnoDB`,
-	`CREATE TABLE IF NOT EXISTS popup_queues (
-	queue BINARY(16) NOT NULL PRIMARY KEY,
-	sequence BIGINT NOT NULL
-) ENGINE=InnoDB`,
-	`CREATE TABLE IF NOT EXISTS popup_holder (
-	id TINYINT NOT NULL PRIMARY KEY,
-	token BINARY(16) NOT NULL,
-	holder VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL,
-	since DATETIME(3) NOT NULL
-) ENGINE=InnoDB`,
-	`CREATE TABLE IF NOT EXISTS popup_identity (
-	id TINYINT NOT NULL PRIMARY KEY,
-	identity VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
-) ENGINE=InnoDB`,
-}
-
-// countSlots is the number of rows over which the count of a campaign's events is spread,
-// so that replicas seldom wait for each other.
+// countSlots is the number of rows over which each count of events is spread, so that replicas
+// seldom wait for each other.
 const countSlots = 64
 
 // Popups keeps campaigns, events and the states of users in tables popup_*. Any number of
 // processes can call its methods concurrently.
 type Popups struct {
 	db   *DB
-	slot int64    // the slot of popup_counts for this process
+	slot int64    // the slot of popup_counts and popup_hours for this process
 	own  [16]byte // a row of popup_queues that no other process writes
 }
 
@@ -107,35 +37,6 @@ func (db *DB) Popups() *Popups {
 
 // Close does nothing: the connections belong to the DB.
 func (p *Popups) Close() error { return nil }
-
-// EnsureTables creates the tables that are missing. If all exist, it checks the privileges.
-func (p *Popups) EnsureTables(ctx context.Context) error {
-	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
-		engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN "+
-			"('popup_campaigns', 'popup_version', 'popup_events', 'popup_state', 'popup_counts', 'popup_queues', 'popup_holder', 'popup_identity')")
-		if err != nil {
-			return err
-		}
-		for _, row := range engines {
-			if row[1] != "InnoDB" {
-				return fmt.Errorf("%s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", row[0], row[1], row[0])
-			}
-		}
-		if len(engines) == len(popupTables) {
-			return checkRights(ctx, se, popupRights)
-		}
-		for _, sql := range popupTables {
-			if err := se.Exec(ctx, sql); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("prepare the tables popup_*: %w", err)
-	}
-	return nil
-}
 
 // Identity returns the id of the database, which the first call chooses at random.
 func (p *Popups) Identity(ctx context.Context) (string, error) {
@@ -219,7 +120,7 @@ func (p *Popups) transactionWithin(ctx context.Context, work func(context.Contex
 		return err
 	default:
 	}
-	return fmt.Errorf("COMMIT was not answered, and the campaign may be stored: %w", context.Cause(limited))
+	return fmt.Errorf("COMMIT was not answered, and the change may be stored: %w", context.Cause(limited))
 }
 
 // attempts runs work and then end in a transaction, several times if it conflicts with
@@ -286,7 +187,7 @@ func readVersion(ctx context.Context, se *session) (int64, error) {
 }
 
 // campaignColumns are the columns of popup_campaigns in the order in which they are read.
-const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
+const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version, settings"
 
 // Campaigns returns all campaigns, archived ones too, in the order of their ids, and the
 // version of all.
@@ -328,7 +229,7 @@ func parseCampaign(row []string) (popup.StoredCampaign, error) {
 		if row[i] == "" {
 			return time.Time{}
 		}
-		t, err := time.Parse("2006-01-02 15:04:05.999999", row[i])
+		t, err := parseDatetime(row[i])
 		bad = errors.Join(bad, err)
 		return t
 	}
@@ -337,15 +238,17 @@ func parseCampaign(row []string) (popup.StoredCampaign, error) {
 		Target: row[5], Status: popup.Status(row[6]), Start: instant(7), End: instant(8), RepeatAfter: popup.FromMilliseconds(number(9)),
 		QuietClick: popup.FromMilliseconds(number(10)), QuietDismiss: popup.FromMilliseconds(number(11)), Cap: int(number(12)),
 	}}
+	c.SetSettings(row[14])
 	return c, bad
 }
 
 // SaveCampaign stores a valid campaign and returns it as stored. A campaign with id 0 gets
 // the next id. Otherwise it replaces the campaign with that id if the version is still
-// c.Version. checked is the version of all campaigns against which c was checked. Errors
-// wrap popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
+// c.Version. checked is the version of all campaigns against which c was checked. The same
+// transaction adds the campaign to its history; by is the name of who changes it. Errors wrap
+// popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
 // connection the change may be stored: read the campaign again.
-func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
+func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
 	c, err := c.Storable()
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
@@ -353,18 +256,14 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 	var saved popup.StoredCampaign // read only after transactionWithin has returned nil
 	err = p.transactionWithin(ctx, func(ctx context.Context, se *session) error {
 		saved = c
-		// The lock on the row serializes all changes.
-		if err := se.Exec(ctx, "INSERT INTO popup_version (id, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = version + 1"); err != nil {
-			return err
-		}
 		var err error
-		if saved.Version, err = readVersion(ctx, se); err != nil {
+		if saved.Version, err = nextVersion(ctx, se); err != nil {
 			return err
 		}
 		if saved.Version != checked+1 {
 			return popup.ErrOutdated
 		}
-		return saveCampaign(ctx, se, &saved, c.Version)
+		return saveCampaign(ctx, se, &saved, c.Version, by)
 	})
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
@@ -372,8 +271,17 @@ func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, check
 	return saved, nil
 }
 
-// saveCampaign writes one row; read is the version known to the caller.
-func saveCampaign(ctx context.Context, se *session, c *popup.StoredCampaign, read int64) error {
+// nextVersion increases the version of all campaigns. The lock on its row serializes all
+// changes.
+func nextVersion(ctx context.Context, se *session) (int64, error) {
+	if err := se.Exec(ctx, "INSERT INTO popup_version (id, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = version + 1"); err != nil {
+		return 0, err
+	}
+	return readVersion(ctx, se)
+}
+
+// saveCampaign writes one row, and one of its history; read is the version known to the caller.
+func saveCampaign(ctx context.Context, se *session, c *popup.StoredCampaign, read int64, by string) error {
 	sql, where := "INSERT INTO", ""
 	if c.ID == 0 {
 		rows, err := se.texts(ctx, "SELECT COALESCE(MAX(id), 0) + 1 FROM popup_campaigns")
@@ -397,16 +305,72 @@ func saveCampaign(ctx context.Context, se *session, c *popup.StoredCampaign, rea
 		}
 		sql, where = "UPDATE", " WHERE id = ?"
 	}
+	settings, err := c.Settings()
+	if err != nil {
+		return err
+	}
+	change, err := popup.EncodeChange(*c, by)
+	if err != nil {
+		return err
+	}
 	sql += " popup_campaigns SET " + strings.ReplaceAll(campaignColumns, ",", " = ?,") + " = ?" + where
 	args := []any{
 		int64(c.ID), []byte(c.Name), c.Placement, int64(c.Order), []byte(c.Payload), []byte(c.Target), string(c.Status), datetimeOrNull(c.Start), datetimeOrNull(c.End),
-		popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), int64(c.Cap), c.Version,
+		popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), int64(c.Cap), c.Version, []byte(settings),
 	}
 	if where != "" {
 		args = append(args, int64(c.ID))
 	}
-	_, err := se.exec(ctx, sql, namedValues(args))
+	if _, err := se.exec(ctx, sql, namedValues(args)); err != nil {
+		return err
+	}
+	_, err = se.exec(ctx, "INSERT INTO popup_history (campaign_id, version, at, who, campaign) VALUES (?, ?, UTC_TIMESTAMP(3), ?, ?)",
+		namedValues([]any{int64(c.ID), c.Version, []byte(by), []byte(change)}))
 	return err
+}
+
+// History returns the last changes of a campaign, the newest first, at most limit of them.
+// Changes by earlier versions of the program are not among them.
+func (p *Popups) History(ctx context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
+	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
+		all = nil
+		rows, err := se.texts(ctx, "SELECT at, who, campaign FROM popup_history WHERE campaign_id = ? ORDER BY version DESC LIMIT ?", int64(id), int64(limit))
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			at, err := parseDatetime(row[0])
+			if err != nil {
+				return err
+			}
+			change, err := popup.DecodeChange(row[2], row[1], at)
+			if err != nil {
+				return err
+			}
+			all = append(all, change)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the history of a campaign: %w", err)
+	}
+	return all, nil
+}
+
+// Now returns the time of the database's clock.
+func (p *Popups) Now(ctx context.Context) (now time.Time, err error) {
+	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
+		rows, err := se.Query(ctx, "SELECT UTC_TIMESTAMP(6)")
+		if err != nil {
+			return err
+		}
+		now, err = parseDatetime(rows[0][0])
+		return err
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return now, nil
 }
 
 // datetimeOrNull returns NULL for the zero time.

@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -19,7 +18,7 @@ import (
 )
 
 const (
-	eventColumns = "id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at"
+	eventColumns = "id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, `first`"
 	stateColumns = "event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state"
 
 	// isNewer compares with the existing row. The server assigns columns from left to
@@ -103,24 +102,20 @@ func (a *applier) writeSomething(ctx context.Context, se *session) error {
 
 // count adds events to the counts of their campaigns.
 func (a *applier) count(ctx context.Context, se *session, events []*popup.Event) error {
-	type row struct {
-		campaign popup.CampaignID
-		kind     popup.Kind
+	hours := popup.Tally(events)
+	err := insertRows(ctx, se, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES ", " ON DUPLICATE KEY UPDATE events = events + VALUES(events)", popup.Totals(hours),
+		func(b []byte, c popup.CampaignCount) []byte {
+			return appendInts(b, int64(c.Campaign), int64(c.Kind), a.slot, int64(c.Events))
+		})
+	if err != nil {
+		return err
 	}
-	counts := make(map[row]int64)
-	for _, e := range events {
-		counts[row{e.Campaign, e.Kind}]++
-	}
-	rows := make([]row, 0, len(counts))
-	for r := range counts {
-		rows = append(rows, r)
-	}
-	slices.SortFunc(rows, func(x, y row) int {
-		return cmp.Or(cmp.Compare(x.campaign, y.campaign), cmp.Compare(x.kind, y.kind))
-	})
-	return insertRows(ctx, se, "INSERT INTO popup_counts (campaign_id, kind, slot, events) VALUES ", " ON DUPLICATE KEY UPDATE events = events + VALUES(events)", rows,
-		func(b []byte, r row) []byte {
-			return appendInts(b, int64(r.campaign), int64(r.kind), a.slot, counts[r])
+	return insertRows(ctx, se, "INSERT INTO popup_hours (campaign_id, hour, variant, kind, slot, events, users) VALUES ",
+		" ON DUPLICATE KEY UPDATE events = events + VALUES(events), users = users + VALUES(users)", hours,
+		func(b []byte, h popup.CampaignHour) []byte {
+			b = append(appendInts(b, int64(h.Campaign)), ',')
+			b = append(appendMoment(b, h.Hour.Hour), ',')
+			return appendInts(b, int64(h.Variant), int64(h.Kind), a.slot, int64(h.Events), int64(h.Users))
 		})
 }
 
@@ -153,7 +148,12 @@ func appendEvent(b []byte, e *popup.Event) []byte {
 	b = append(AppendKey(b, e), ',')
 	b = append(appendMoment(b, e.ShownAt), ',')
 	b = append(appendMoment(b, e.At), ',')
-	return appendMoment(b, e.NextAt)
+	b = append(appendMoment(b, e.NextAt), ',')
+	first := int64(0)
+	if e.First {
+		first = 1
+	}
+	return appendInts(b, int64(e.Variant), first)
 }
 
 func appendNewest(b []byte, e *popup.Event) []byte {
@@ -277,7 +277,7 @@ func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 	return popup.States(keys, rows)
 }
 
-// Counts returns how often each campaign was shown, clicked and dismissed.
+// Counts returns how many events of each kind each campaign had.
 func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
 	all := make(map[popup.CampaignID]popup.Counts)
 	err := p.withSession(ctx, func(ctx context.Context, se *session) error {
@@ -301,6 +301,40 @@ func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read popup counts: %w", err)
+	}
+	return all, nil
+}
+
+// Hours returns what happened with a campaign in the hours that begin from from on and before
+// to, by ascending hour, variant and kind. Events that were stored by earlier versions of the
+// program are not counted.
+func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
+	err = p.withSession(ctx, func(ctx context.Context, se *session) error {
+		all = nil
+		rows, err := se.texts(ctx, "SELECT hour, variant, kind, CAST(SUM(events) AS SIGNED), CAST(SUM(users) AS SIGNED) FROM popup_hours "+
+			"WHERE campaign_id = ? AND hour >= ? AND hour < ? GROUP BY hour, variant, kind ORDER BY hour, variant, kind",
+			int64(campaign), appendDatetime(nil, from), appendDatetime(nil, to))
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			h := popup.Hour{}
+			if h.Hour, err = parseDatetime(row[0]); err != nil {
+				return err
+			}
+			var numbers [4]uint64
+			for i, text := range row[1:] {
+				if numbers[i], err = strconv.ParseUint(text, 10, 64); err != nil {
+					return err
+				}
+			}
+			h.Variant, h.Kind, h.Events, h.Users = uint8(numbers[0]), popup.Kind(numbers[1]), numbers[2], numbers[3]
+			all = append(all, h)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
 	}
 	return all, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,34 @@ func popupBackend(server *apptest.Server) storetest.PopupBackend {
 				Kill:   server.Kill, Start: server.Start,
 			}
 		},
-		Millis: func(column string) string { return fmt.Sprintf("CAST(UNIX_TIMESTAMP(%s) * 1000 AS SIGNED)", column) },
+		Millis:    func(column string) string { return fmt.Sprintf("CAST(UNIX_TIMESTAMP(%s) * 1000 AS SIGNED)", column) },
+		Downgrade: []string{"ALTER TABLE popup_state MODIFY COLUMN state VARBINARY(512) NOT NULL"},
+	}
+}
+
+// Without the right to change a table of an earlier version, the error has the statement.
+func TestPopupUpgradeDenied(t *testing.T) {
+	t.Parallel()
+	server := apptest.MySQL(t)
+	url := freshDatabases(server)(t)
+	if err := open(t, url, database.Pool{}).Popups().EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	name := url[strings.LastIndex(url, "/")+1:]
+	mustExecute(t, url, "CREATE USER limited@'%' IDENTIFIED BY 'limited'", "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+name+"`.* TO limited@'%'",
+		"DROP USER IF EXISTS ''@localhost", "ALTER TABLE popup_events DROP COLUMN variant, DROP COLUMN `first`")
+	limited := open(t, "mysql://limited:limited@"+server.Addr()+"/"+name, database.Pool{}).Popups()
+	const statement = "ALTER TABLE popup_events ADD COLUMN variant TINYINT UNSIGNED NOT NULL DEFAULT 0, ADD COLUMN `first` TINYINT NOT NULL DEFAULT 0"
+	if err := limited.EnsureTables(t.Context()); err == nil || !strings.Contains(err.Error(), "have an administrator run: "+statement) {
+		t.Fatalf("without the right to change the table: %v", err)
+	}
+	grants, err := limited.Grants(t.Context())
+	if err != nil || !slices.ContainsFunc(grants, func(g database.Grant) bool { return g.Create == statement }) {
+		t.Errorf("grants: %v, %v", grants, err)
+	}
+	mustExecute(t, url, statement)
+	if err := limited.EnsureTables(t.Context()); err != nil {
+		t.Errorf("after the statement: %v", err)
 	}
 }
 
@@ -50,7 +78,7 @@ func TestPopupCommitUnanswered(t *testing.T) {
 	}
 	proxy.Arm(storetest.CutAfter)
 	c := popup.StoredCampaign{Campaign: popup.Campaign{Name: "once", Placement: "home", Payload: []byte("1"), Status: popup.Active}}
-	if _, err := p.SaveCampaign(t.Context(), c, 0); err == nil || !strings.Contains(err.Error(), "may have succeeded") {
+	if _, err := p.SaveCampaign(t.Context(), c, 0, ""); err == nil || !strings.Contains(err.Error(), "may have succeeded") {
 		t.Errorf("the answer was cut off: %v", err)
 	}
 	if _, all, err := p.Campaigns(t.Context()); err != nil || len(all) != 1 {
@@ -82,7 +110,7 @@ func TestPopupCommitWaits(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- inTime(func() error {
-				_, err := db.Popups().SaveCampaign(ctx, c, 0)
+				_, err := db.Popups().SaveCampaign(ctx, c, 0, "")
 				if err != nil && strings.Contains(err.Error(), "may be stored") {
 					err = errors.Join(stream.ErrUnconfirmed, err)
 				}

@@ -112,34 +112,36 @@ func createMissing(ctx context.Context, se *session, present map[string]bool, na
 	return nil
 }
 
-// addKeyColumns adds the columns that the table of an earlier version lacks. The server
-// does not limit its time, because it may have to write the table anew. But it waits only
-// shortly for transactions that use the table, again and again, because all others would wait
-// behind it.
+// addKeyColumns adds the columns that the table of an earlier version lacks.
 func addKeyColumns(ctx context.Context, se *session) error {
 	columns, err := se.Query(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'spillway_requests' AND column_name IN ('key', 'accepted_at', 'earlier')")
 	if err != nil || len(columns) == 0 || len(columns) == 3 {
 		return err
 	}
-	sql := keyColumns
+	if err := se.alter(ctx, keyColumns); err != nil {
+		return fmt.Errorf("%w: add the columns accepted_at and earlier to spillway_requests, by hand if this user may not (%s): %w", errTable, keyColumns, err)
+	}
+	return nil
+}
+
+// alter changes a table. The server does not limit its time, because it may have to write the
+// table anew. But it waits only shortly for transactions that use the table, again and again,
+// because all others would wait behind it. Another process may have made the change.
+func (se *session) alter(ctx context.Context, sql string) error {
 	if se.Server.MariaDB {
 		sql = "SET STATEMENT max_statement_time = 0 FOR " + sql
 	}
 	if err := se.Exec(ctx, "SET SESSION lock_wait_timeout = 2"); err != nil {
 		return err
 	}
-	err = se.Exec(ctx, sql)
+	err := se.Exec(ctx, sql)
 	for ; isRefusal(err, numLockWait) && ctx.Err() == nil; err = se.Exec(ctx, sql) {
 		queue.Sleep(ctx, time.Second)
 	}
 	if isRefusal(err, numDuplicateColumn) { // another process was faster
 		err = nil
 	}
-	err = errors.Join(err, se.Exec(ctx, "SET SESSION lock_wait_timeout = DEFAULT"))
-	if err != nil {
-		return fmt.Errorf("%w: add the columns accepted_at and earlier to spillway_requests, by hand if this user may not (%s): %w", errTable, keyColumns, err)
-	}
-	return nil
+	return errors.Join(err, se.Exec(ctx, "SET SESSION lock_wait_timeout = DEFAULT"))
 }
 
 // checkTable refuses a table without transactions, and a key column that may be NULL. It

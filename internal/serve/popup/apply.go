@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"spillway/internal/serve/queue"
 )
@@ -28,6 +29,74 @@ func (c *Counts) Add(kind Kind, n uint64) {
 	case KindConvert:
 		c.Conversions += n
 	}
+}
+
+// Hour is what happened with a variant of a campaign in an hour, in events of one kind.
+type Hour struct {
+	Variant uint8 // 0: the campaign had none
+	Kind    Kind
+	Hour    time.Time // its begin, in UTC
+	Events  uint64
+	Users   uint64 // whom the campaign was shown, or withheld from, for the first time
+}
+
+// CampaignHour is an Hour of a campaign.
+type CampaignHour struct {
+	Campaign CampaignID
+	Hour
+}
+
+// Tally counts events by campaign, hour, variant and kind, and sorts the counts by these.
+// Databases add them in this order, so that two processes do not deadlock.
+func Tally(events []*Event) []CampaignHour {
+	type cell struct {
+		campaign CampaignID
+		hour     int64
+		variant  uint8
+		kind     Kind
+	}
+	places := make(map[cell]int)
+	var all []CampaignHour
+	for _, e := range events {
+		second := e.At.Unix()
+		c := cell{e.Campaign, second - (second%3600+3600)%3600, e.Variant, e.Kind}
+		i, known := places[c]
+		if !known {
+			i = len(all)
+			places[c] = i
+			all = append(all, CampaignHour{e.Campaign, Hour{Variant: e.Variant, Kind: e.Kind, Hour: time.Unix(c.hour, 0).UTC()}})
+		}
+		all[i].Events++
+		if e.First {
+			all[i].Users++
+		}
+	}
+	slices.SortFunc(all, func(a, b CampaignHour) int {
+		return cmp.Or(cmp.Compare(a.Campaign, b.Campaign), a.Hour.Hour.Compare(b.Hour.Hour), cmp.Compare(a.Variant, b.Variant), cmp.Compare(a.Kind, b.Kind))
+	})
+	return all
+}
+
+// CampaignCount is how many events of one kind a campaign had.
+type CampaignCount struct {
+	Campaign CampaignID
+	Kind     Kind
+	Events   uint64
+}
+
+// Totals adds up the hours of each campaign and kind, by ascending campaign and kind.
+func Totals(hours []CampaignHour) []CampaignCount {
+	var all []CampaignCount
+	for _, h := range hours {
+		i, known := slices.BinarySearchFunc(all, h, func(c CampaignCount, h CampaignHour) int {
+			return cmp.Or(cmp.Compare(c.Campaign, h.Campaign), cmp.Compare(c.Kind, h.Kind))
+		})
+		if !known {
+			all = slices.Insert(all, i, CampaignCount{h.Campaign, h.Kind, 0})
+		}
+		all[i].Events += h.Events
+	}
+	return all
 }
 
 // ApplyMax is the maximum of events in one transaction.

@@ -70,8 +70,9 @@ type CampaignTables interface {
 	// Campaigns returns all campaigns, archived ones too, and their version.
 	Campaigns(context.Context) (version int64, all []StoredCampaign, err error)
 	// SaveCampaign stores a campaign that was checked among those of version checked. An
-	// id of 0 is a new campaign. Errors wrap ErrChanged, ErrOutdated or ErrNoCampaign.
-	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64) (StoredCampaign, error)
+	// id of 0 is a new campaign. by is the name of who changes it, for the history; "": not
+	// known. Errors wrap ErrChanged, ErrOutdated or ErrNoCampaign.
+	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64, by string) (StoredCampaign, error)
 }
 
 const (
@@ -188,14 +189,15 @@ func (c *Campaigns) Read(ctx context.Context) ([]StoredCampaign, map[CampaignID]
 // savesMax is how often a campaign is checked again after ErrOutdated.
 const savesMax = 20
 
-// Save checks a campaign against all others, stores it and puts it in force here. Errors
-// wrap ErrCampaign, or are those of CampaignTables.SaveCampaign.
-func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign) (StoredCampaign, error) {
+// Save checks a campaign against all others, stores it and puts it in force here. by is the
+// name of who changes it, "" if it is not known. Errors wrap ErrCampaign, or are those of
+// CampaignTables.SaveCampaign.
+func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign, by string) (StoredCampaign, error) {
 	c.saving.Lock()
 	defer c.saving.Unlock()
-	saved, err := c.store(ctx, changed)
+	saved, err := c.store(ctx, changed, by)
 	for tries := 1; errors.Is(err, ErrOutdated) && tries < savesMax; tries++ {
-		saved, err = c.store(ctx, changed)
+		saved, err = c.store(ctx, changed, by)
 	}
 	if err != nil {
 		return saved, err
@@ -208,7 +210,7 @@ func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign) (StoredCam
 }
 
 // store checks a campaign against all others and stores it, if they are unchanged.
-func (c *Campaigns) store(ctx context.Context, changed StoredCampaign) (StoredCampaign, error) {
+func (c *Campaigns) store(ctx context.Context, changed StoredCampaign, by string) (StoredCampaign, error) {
 	version, all, err := c.tables.Campaigns(ctx)
 	if err != nil {
 		return changed, err
@@ -222,7 +224,7 @@ func (c *Campaigns) store(ctx context.Context, changed StoredCampaign) (StoredCa
 	if err := c.check(all, changed.Campaign); err != nil {
 		return changed, fmt.Errorf("%w: %w", ErrCampaign, err)
 	}
-	return c.tables.SaveCampaign(ctx, changed, version)
+	return c.tables.SaveCampaign(ctx, changed, version, by)
 }
 
 // Check returns all that is wrong with a campaign alone, as joined FieldErrors and a
@@ -271,7 +273,7 @@ func (c *Campaigns) SaveFirst(ctx context.Context, campaigns []Campaign) error {
 		if err := c.check(nil, campaign); err != nil {
 			return fmt.Errorf("campaign %q: %w", campaign.Name, err)
 		}
-		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version)
+		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version, "")
 		if err != nil {
 			return err
 		}

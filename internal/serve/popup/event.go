@@ -41,7 +41,7 @@ type Event struct {
 	First    bool      // the first time that this user was shown the campaign, or would have been
 	ShownAt  time.Time // when it was shown, in milliseconds
 	At       time.Time // when the event happened; ShownAt for a show
-	NextAt   time.Time // nothing is shown to the user before; zero: never again
+	NextAt   time.Time // nothing is shown to the user before; zero: never again, or a conversion, which decides nothing
 	State    State     // of the user after the event; zero for a conversion, which changes no state
 }
 
@@ -62,7 +62,7 @@ func (s State) event(key Key, kind Kind, campaign CampaignID, shown, at int64) E
 func converted(t Token, at int64) Event {
 	e := Event{
 		Kind: KindConvert, Key: t.Key, Sequence: t.Version, Campaign: t.Campaign, Variant: t.Variant,
-		ShownAt: t.At, At: instant(at), NextAt: instant(0),
+		ShownAt: t.At, At: instant(at),
 	}
 	e.ID = e.id()
 	return e
@@ -188,7 +188,7 @@ func decodeBody(format byte, kind Kind, key Key, src []byte) (Event, error) {
 	}
 	if kind == KindConvert || kind == KindWithhold {
 		e.Campaign = CampaignID(r.unsigned(math.MaxInt32))
-		e.ShownAt, e.At, e.NextAt = instant(r.signed(math.MinInt64, never)), instant(r.signed(math.MinInt64, never)), instant(0)
+		e.ShownAt, e.At = instant(r.signed(math.MinInt64, never)), instant(r.signed(math.MinInt64, never))
 	}
 	if r.bad || format == eventFormatOld && kind > KindDismiss || kind == KindConvert && len(r.src) > 0 {
 		return e, errEvent

@@ -31,12 +31,16 @@ var (
 	popupRights  = []rights{
 		{"popup_campaigns", "SELECT, INSERT, UPDATE"},
 		{"popup_version", "SELECT, UPDATE"},
-		{"popup_events", "SELECT, INSERT"},
-		{"popup_state", "SELECT, INSERT, UPDATE"},
+		{"popup_events", "SELECT, INSERT, DELETE"},
+		{"popup_state", "SELECT, INSERT, UPDATE, DELETE"},
 		{"popup_counts", "SELECT, INSERT, UPDATE"},
+		{"popup_hours", "SELECT, INSERT, UPDATE"},
 		{"popup_queues", "SELECT, INSERT, UPDATE"},
 		{"popup_holder", "SELECT, INSERT, UPDATE"},
 		{"popup_identity", "SELECT, INSERT"},
+		{"popup_history", "SELECT, INSERT"},
+		{"popup_lists", "SELECT, INSERT, UPDATE, DELETE"},
+		{"popup_list_users", "SELECT, INSERT, DELETE"},
 	}
 )
 
@@ -284,13 +288,9 @@ func (st *Stream) Grants(ctx context.Context) ([]database.Grant, error) {
 
 // Grants returns what the popups need.
 func (p *Popups) Grants(ctx context.Context) ([]database.Grant, error) {
-	var own []ownTable
-	for _, t := range popupRights {
-		own = append(own, ownTable{name: t.table, present: hasTable(t.table), create: popupTables})
-	}
 	var grants []database.Grant
 	err := p.db.ask(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		return addOwn(ctx, conn, &grants, popupRights, own)
+		return addOwn(ctx, conn, &grants, popupRights, popupTables[:])
 	})
 	if err != nil {
 		return nil, fmt.Errorf("popups: %w", err)

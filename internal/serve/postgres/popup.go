@@ -13,83 +13,15 @@ import (
 	"spillway/internal/serve/popup"
 )
 
-// popupTables are created if they are missing. Without the right to create tables, an
-// administrator creates them. A NULL time in popup_state and popup_events means never.
-const popupTables = `CREATE TABLE IF NOT EXISTS popup_campaigns (
-	id integer PRIMARY KEY,
-	name text NOT NULL,
-	placement text NOT NULL,
-	position integer NOT NULL,
-	payload text NOT NULL,
-	target text NOT NULL,
-	status text NOT NULL,
-	starts_at timestamptz,
-	ends_at timestamptz,
-	repeat_after bigint NOT NULL,
-	quiet_click bigint NOT NULL,
-	quiet_dismiss bigint NOT NULL,
-	cap integer NOT NULL,
-	version bigint NOT NULL
-);
-CREATE TABLE IF NOT EXISTS popup_version (
-	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
-	version bigint NOT NULL
-);
-INSERT INTO popup_version (version) VALUES (0) ON CONFLICT DO NOTHING;
-CREATE TABLE IF NOT EXISTS popup_events (
-	id uuid PRIMARY KEY,
-	user_id text COLLATE "C" NOT NULL,
-	placement text COLLATE "C" NOT NULL,
-	sequence bigint NOT NULL,
-	kind smallint NOT NULL,
-	campaign_id integer NOT NULL,
-	shown_at timestamptz NOT NULL,
-	at timestamptz NOT NULL,
-	next_at timestamptz
-);
-CREATE TABLE IF NOT EXISTS popup_state (
-	user_id text COLLATE "C" NOT NULL,
-	placement text COLLATE "C" NOT NULL,
-	sequence bigint NOT NULL,
-	kind smallint NOT NULL,
-	campaign_id integer NOT NULL,
-	at timestamptz NOT NULL,
-	next_at timestamptz,
-	event_id uuid NOT NULL,
-	state bytea NOT NULL,
-	PRIMARY KEY (user_id, placement)
-) WITH (fillfactor = 80);
-CREATE TABLE IF NOT EXISTS popup_counts (
-	campaign_id integer NOT NULL,
-	kind smallint NOT NULL,
-	slot smallint NOT NULL,
-	events bigint NOT NULL,
-	PRIMARY KEY (campaign_id, kind, slot)
-) WITH (fillfactor = 50);
-CREATE TABLE IF NOT EXISTS popup_queues (
-	queue uuid PRIMARY KEY,
-	sequence bigint NOT NULL
-) WITH (fillfactor = 50);
-CREATE TABLE IF NOT EXISTS popup_holder (
-	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
-	token uuid NOT NULL,
-	holder text NOT NULL,
-	since timestamptz NOT NULL DEFAULT now()
-);
-CREATE TABLE IF NOT EXISTS popup_identity (
-	id smallint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
-	identity text NOT NULL
-);`
-
-// countSlots is the number of rows over which the count of a campaign's events is spread,
-// so that replicas seldom wait for each other.
+// countSlots is the number of rows over which each count of events is spread, so that replicas
+// seldom wait for each other.
 const countSlots = 64
 
 // Popups keeps campaigns, events and the states of users in tables popup_*. Any number of
 // processes can call its methods concurrently.
 type Popups struct {
 	db   *DB
-	slot int16 // the slot of popup_counts for this process
+	slot int16 // the slot of popup_counts and popup_hours for this process
 }
 
 // Popups returns the popup tables of the database. Call EnsureTables first.
@@ -99,31 +31,6 @@ func (db *DB) Popups() *Popups {
 
 // Close does nothing: the connections belong to the DB.
 func (p *Popups) Close() error { return nil }
-
-// EnsureTables creates the tables that are missing. If all exist, it checks the privileges.
-func (p *Popups) EnsureTables(ctx context.Context) error {
-	const present = `SELECT count(*) = 8 FROM unnest(ARRAY['popup_campaigns', 'popup_version', 'popup_events', 'popup_state',
-		'popup_counts', 'popup_queues', 'popup_holder', 'popup_identity']) AS t(name) WHERE to_regclass(t.name) IS NOT NULL`
-	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		var all bool
-		if err := conn.QueryRow(ctx, present, pgx.QueryExecModeExec).Scan(&all); err != nil {
-			return err
-		}
-		if all {
-			return checkRights(ctx, conn.PgConn(), popupRights)
-		}
-		const lock = 0x706f707570 // concurrent IF NOT EXISTS can fail without a lock
-		_, err := conn.PgConn().Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d); %s; %s COMMIT", lock, commitLocally, popupTables)).ReadAll()
-		if err != nil {
-			_, _ = conn.PgConn().Exec(ctx, "ROLLBACK").ReadAll() // the first error is returned
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("prepare the tables popup_*: %w", err)
-	}
-	return nil
-}
 
 // Identity returns the id of the database, which the first call chooses at random.
 func (p *Popups) Identity(ctx context.Context) (string, error) {
@@ -184,7 +91,7 @@ func (p *Popups) Version(ctx context.Context) (int64, error) {
 }
 
 // campaignColumns are the columns of popup_campaigns in the order in which they are read.
-const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
+const campaignColumns = "id, name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version, settings"
 
 // Campaigns returns all campaigns, archived ones too, in the order of their ids, and the
 // version of all.
@@ -201,7 +108,7 @@ func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.Stor
 		for rows.Next() {
 			var r campaignRow
 			if err := rows.Scan(&version, &r.ID, &r.Name, &r.Placement, &r.Position, &r.Payload, &r.Target, &r.Status,
-				&r.Start, &r.End, &r.RepeatAfter, &r.QuietClick, &r.QuietDismiss, &r.Cap, &r.Version); err != nil {
+				&r.Start, &r.End, &r.RepeatAfter, &r.QuietClick, &r.QuietDismiss, &r.Cap, &r.Version, &r.Settings); err != nil {
 				return err
 			}
 			if r.ID != nil {
@@ -220,6 +127,7 @@ func (p *Popups) Campaigns(ctx context.Context) (version int64, all []popup.Stor
 type campaignRow struct {
 	ID, Position, Cap                              *int32
 	Name, Placement, Payload, Target, Status       *string
+	Settings                                       *string
 	Start, End                                     *time.Time
 	RepeatAfter, QuietClick, QuietDismiss, Version *int64
 }
@@ -236,38 +144,60 @@ func (r *campaignRow) campaign() popup.StoredCampaign {
 	if r.End != nil {
 		c.End = r.End.UTC()
 	}
+	c.SetSettings(*r.Settings)
 	return c
 }
 
 // SaveCampaign stores a valid campaign and returns it as stored. A campaign with id 0 gets
 // the next id. Otherwise it replaces the campaign with that id if the version is still
-// c.Version. checked is the version of all campaigns against which c was checked. Errors
-// wrap popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
+// c.Version. checked is the version of all campaigns against which c was checked. The same
+// transaction adds the campaign to its history; by is the name of who changes it. Errors wrap
+// popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
 // connection the change may be stored: read the campaign again.
-func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
+func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
 	c, err := c.Storable()
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
-	if err := p.saveCommitted(ctx, &c, checked); err != nil {
+	read := c.Version
+	err = p.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if c.Version, err = nextVersion(ctx, tx); err != nil {
+			return err
+		}
+		if c.Version != checked+1 {
+			return popup.ErrOutdated
+		}
+		return saveCampaign(ctx, tx, &c, read, by)
+	})
+	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)
 	}
 	return c, nil
 }
 
-// saveCommitted returns an error after the statement timeout, also if COMMIT waits for a
-// standby. The COMMIT then keeps its connection.
-func (p *Popups) saveCommitted(ctx context.Context, c *popup.StoredCampaign, checked int64) error {
+// nextVersion increases the version of all campaigns. The lock on its row serializes all
+// changes.
+func nextVersion(ctx context.Context, tx pgx.Tx) (version int64, err error) {
+	err = tx.QueryRow(ctx, "UPDATE popup_version SET version = version + 1 RETURNING version", pgx.QueryExecModeExec).Scan(&version)
+	return version, err
+}
+
+// change runs work in a transaction, once, and makes its commit durable. It returns an error
+// after the statement timeout, also if COMMIT waits for a standby. The COMMIT then keeps its
+// connection.
+func (p *Popups) change(ctx context.Context, work func(context.Context, pgx.Tx) error) error {
 	pooled, err := p.db.acquireWriter(ctx)
 	if err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, p.db.bounds.StatementTimeout+clientGrace)
 	defer cancel()
-	read := c.Version
-	tx, err := pooled.Begin(limited)
+	tx, err := pooled.BeginTx(limited, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err == nil {
-		err = p.writeCampaign(limited, tx, c, checked, read)
+		_, err = tx.Exec(limited, pinCommit, pgx.QueryExecModeExec)
+	}
+	if err == nil {
+		err = work(limited, tx)
 	}
 	if err != nil {
 		if tx != nil {
@@ -285,28 +215,13 @@ func (p *Popups) saveCommitted(ctx context.Context, c *popup.StoredCampaign, che
 	case err := <-done:
 		return err
 	case <-limited.Done():
-		return fmt.Errorf("COMMIT was not answered, and the campaign may be stored: %w", context.Cause(limited))
+		return fmt.Errorf("COMMIT was not answered, and the change may be stored: %w", context.Cause(limited))
 	}
 }
 
-func (p *Popups) writeCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, checked, read int64) error {
-	if _, err := tx.Exec(ctx, pinCommit, pgx.QueryExecModeExec); err != nil {
-		return err
-	}
-	// The lock on the row serializes all changes.
-	err := tx.QueryRow(ctx, "UPDATE popup_version SET version = version + 1 RETURNING version", pgx.QueryExecModeExec).Scan(&c.Version)
-	switch {
-	case err != nil:
-		return err
-	case c.Version != checked+1:
-		return popup.ErrOutdated
-	}
-	return saveCampaign(ctx, tx, c, read)
-}
-
-// saveCampaign writes one row; read is the version known to the caller.
-func saveCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, read int64) error {
-	sql := "INSERT INTO popup_campaigns (" + campaignColumns + ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+// saveCampaign writes one row, and one of its history; read is the version known to the caller.
+func saveCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, read int64, by string) error {
+	sql := "INSERT INTO popup_campaigns (" + campaignColumns + ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 	if c.ID == 0 {
 		if err := tx.QueryRow(ctx, "SELECT COALESCE(max(id), 0) + 1 FROM popup_campaigns", pgx.QueryExecModeExec).Scan(&c.ID); err != nil {
 			return err
@@ -322,11 +237,58 @@ func saveCampaign(ctx context.Context, tx pgx.Tx, c *popup.StoredCampaign, read 
 		case stored != read:
 			return popup.ErrChanged
 		}
-		sql = "UPDATE popup_campaigns SET (" + campaignColumns + ") = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) WHERE id = $1"
+		sql = "UPDATE popup_campaigns SET (" + campaignColumns + ") = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) WHERE id = $1"
 	}
-	_, err := tx.Exec(ctx, sql, pgx.QueryExecModeExec, int32(c.ID), c.Name, c.Placement, c.Order, string(c.Payload), c.Target, string(c.Status),
-		orNull(c.Start), orNull(c.End), popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), int32(c.Cap), c.Version)
+	settings, err := c.Settings()
+	if err != nil {
+		return err
+	}
+	change, err := popup.EncodeChange(*c, by)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, sql, pgx.QueryExecModeExec, int32(c.ID), c.Name, c.Placement, c.Order, string(c.Payload), c.Target, string(c.Status),
+		orNull(c.Start), orNull(c.End), popup.Milliseconds(c.RepeatAfter), popup.Milliseconds(c.QuietClick), popup.Milliseconds(c.QuietDismiss), int32(c.Cap), c.Version, settings)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, "INSERT INTO popup_history (campaign_id, version, who, campaign) VALUES ($1, $2, $3, $4)", pgx.QueryExecModeExec, int32(c.ID), c.Version, by, change)
 	return err
+}
+
+// History returns the last changes of a campaign, the newest first, at most limit of them.
+// Changes by earlier versions of the program are not among them.
+func (p *Popups) History(ctx context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
+	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, "SELECT at, who, campaign FROM popup_history WHERE campaign_id = $1 ORDER BY version DESC LIMIT $2", pgx.QueryExecModeExec, int32(id), limit)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (popup.CampaignChange, error) {
+			var at time.Time
+			var who, campaign string
+			if err := row.Scan(&at, &who, &campaign); err != nil {
+				return popup.CampaignChange{}, err
+			}
+			return popup.DecodeChange(campaign, who, at.UTC())
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the history of a campaign: %w", err)
+	}
+	return all, nil
+}
+
+// Now returns the time of the database's clock.
+func (p *Popups) Now(ctx context.Context) (now time.Time, err error) {
+	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT clock_timestamp()", pgx.QueryExecModeExec).Scan(&now)
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return now.UTC(), nil
 }
 
 // orNull returns NULL for the zero time.

@@ -24,9 +24,16 @@ const (
 	pinCommit = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 
 	insertEvents = `WITH added AS (
-	INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at)
-	SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::smallint[], $6::integer[], $7::timestamptz[], $8::timestamptz[], $9::timestamptz[])
-	ON CONFLICT (id) DO NOTHING RETURNING campaign_id, kind
+	INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first)
+	SELECT id, user_id, placement, sequence, packed & 7, campaign_id, shown_at, at, next_at, packed >> 4, packed & 8 <> 0
+	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::smallint[], $6::integer[], $7::timestamptz[], $8::timestamptz[], $9::timestamptz[])
+		AS e(id, user_id, placement, sequence, packed, campaign_id, shown_at, at, next_at)
+	ON CONFLICT (id) DO NOTHING RETURNING campaign_id, kind, variant, first, at
+), hours AS (
+	INSERT INTO popup_hours AS h (campaign_id, hour, variant, kind, slot, events, users)
+	SELECT campaign_id, date_trunc('hour', at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC', variant, kind, $10::smallint, count(*), count(*) FILTER (WHERE first)
+	FROM added GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+	ON CONFLICT (campaign_id, hour, variant, kind, slot) DO UPDATE SET events = h.events + excluded.events, users = h.users + excluded.users
 ) INSERT INTO popup_counts AS c (campaign_id, kind, slot, events)
 SELECT campaign_id, kind, $10::smallint, count(*) FROM added GROUP BY campaign_id, kind ORDER BY campaign_id, kind
 ON CONFLICT (campaign_id, kind, slot) DO UPDATE SET events = c.events + excluded.events`
@@ -39,6 +46,9 @@ WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded
 
 	upsertQueue = `INSERT INTO popup_queues AS q (queue, sequence) VALUES ($1, $2)
 ON CONFLICT (queue) DO UPDATE SET sequence = greatest(q.sequence, excluded.sequence)`
+
+	// writeSomething makes the transaction write to the log, which waits for a standby then.
+	writeSomething = "SELECT pg_logical_emit_message(true, 'spillway', '')"
 )
 
 // attemptsMax is the number of attempts of a transaction that conflicts with others.
@@ -52,8 +62,8 @@ const attemptsMax = 5
 // Each transaction is one round trip. The commit is durable even if the server's default
 // is synchronous_commit = off. It waits for a synchronous standby until ctx ends, which
 // closes the connection: ctx should end only when the process stops. Events that are stored
-// already may not have reached the standby. Their transaction waits for it too, because it
-// writes at least the position, or locks the users' states, which the log records.
+// already may not have reached the standby. Their transaction waits for it too, because the
+// log records at least the position, the locks on the users' states, or a message.
 func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Event) error {
 	return popup.InTransactions(mark, events, func(mark *queue.Mark, events []popup.Event) error { return p.apply(ctx, mark, events) })
 }
@@ -62,13 +72,18 @@ func (p *Popups) apply(ctx context.Context, mark *queue.Mark, events []popup.Eve
 	timeout := strconv.FormatInt(max(1, p.db.bounds.StatementTimeout.Milliseconds()), 10)
 	statements := []popupStatement{{sql: "BEGIN"}, {sql: pinCommit + ", set_config('statement_timeout', '" + timeout + "', true)"}}
 	if len(events) > 0 {
-		e, s := newEventArrays(popup.Distinct(events)), newEventArrays(popup.Newest(events))
+		distinct, newest := popup.Distinct(events), popup.Newest(events)
+		e, s := newEventArrays(distinct), newEventArrays(newest)
+		e.kinds = packedKinds(distinct)
 		statements = append(statements,
 			popupStatement{insertEvents, append(e.key(),
 				argument{pgtype.TimestamptzArrayOID, e.shown}, argument{pgtype.TimestamptzArrayOID, e.at}, argument{pgtype.TimestamptzArrayOID, e.next},
 				argument{pgtype.Int2OID, p.slot})},
 			popupStatement{upsertStates, append(s.key(),
-				argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, s.states})})
+				argument{pgtype.TimestamptzArrayOID, s.at}, argument{pgtype.TimestamptzArrayOID, s.next}, argument{pgtype.ByteaArrayOID, encodedStates(newest)})})
+		if len(newest) == 0 && mark == nil {
+			statements = append(statements, popupStatement{sql: writeSomething})
+		}
 	}
 	if mark != nil {
 		statements = append(statements, popupStatement{upsertQueue, []argument{{pgtype.UUIDOID, mark.Spool}, {pgtype.Int8OID, int64(mark.Last)}}})
@@ -177,11 +192,15 @@ type eventArrays struct {
 	campaigns         []int32
 	shown, at         []time.Time
 	next              []*time.Time
-	states            [][]byte
 }
 
 func newEventArrays(events []*popup.Event) *eventArrays {
-	a := &eventArrays{}
+	n := len(events)
+	a := &eventArrays{
+		ids: make([][16]byte, 0, n), users: make([]string, 0, n), placements: make([]string, 0, n), sequences: make([]int64, 0, n),
+		kinds: make([]int16, 0, n), campaigns: make([]int32, 0, n), shown: make([]time.Time, 0, n), at: make([]time.Time, 0, n),
+		next: make([]*time.Time, 0, n),
+	}
 	for _, e := range events {
 		a.ids = append(a.ids, e.ID)
 		a.users = append(a.users, e.Key.User)
@@ -192,9 +211,30 @@ func newEventArrays(events []*popup.Event) *eventArrays {
 		a.shown = append(a.shown, e.ShownAt)
 		a.at = append(a.at, e.At)
 		a.next = append(a.next, orNull(e.NextAt))
-		a.states = append(a.states, popup.AppendState(nil, e.State))
 	}
 	return a
+}
+
+// packedKinds returns kind, first (8) and variant (times 16) of each event in one number: each
+// array costs the server time per row.
+func packedKinds(events []*popup.Event) []int16 {
+	packed := make([]int16, len(events))
+	for i, e := range events {
+		packed[i] = int16(e.Kind) | int16(e.Variant)<<4
+		if e.First {
+			packed[i] |= 8
+		}
+	}
+	return packed
+}
+
+// encodedStates returns the states after events.
+func encodedStates(events []*popup.Event) [][]byte {
+	states := make([][]byte, len(events))
+	for i, e := range events {
+		states[i] = popup.AppendState(nil, e.State)
+	}
+	return states
 }
 
 // key returns the first columns of both statements.
@@ -213,7 +253,7 @@ func (a *eventArrays) key() []argument {
 func (p *Popups) Mark(ctx context.Context, queue [16]byte) (uint64, error) {
 	var sequence int64
 	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, "SELECT sequence FROM popup_queues WHERE queue = $1", pgx.QueryExecModeExec, pgtype.UUID{Bytes: queue, Valid: true}).Scan(&sequence)
+		err := conn.QueryRow(ctx, "SELECT sequence FROM popup_queues WHERE queue = $1", pgx.QueryExecModeExec, uuid(queue)).Scan(&sequence)
 		if errors.Is(err, pgx.ErrNoRows) {
 			sequence, err = 0, nil
 		}
@@ -265,7 +305,7 @@ func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 	return popup.States(keys, rows)
 }
 
-// Counts returns how often each campaign was shown, clicked and dismissed.
+// Counts returns how many events of each kind each campaign had.
 func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
 	all := make(map[popup.CampaignID]popup.Counts)
 	err := p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -293,3 +333,32 @@ func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts,
 	}
 	return all, nil
 }
+
+// Hours returns what happened with a campaign in the hours that begin from from on and before
+// to, by ascending hour, variant and kind. Events that were stored by earlier versions of the
+// program are not counted.
+func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
+	err = p.withConn(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT hour, variant, kind, sum(events)::bigint, sum(users)::bigint FROM popup_hours
+			WHERE campaign_id = $1 AND hour >= $2 AND hour < $3 GROUP BY hour, variant, kind ORDER BY hour, variant, kind`,
+			pgx.QueryExecModeExec, int32(campaign), from, to)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (popup.Hour, error) {
+			var h popup.Hour
+			var variant, kind int16
+			var events, users int64
+			err := row.Scan(&h.Hour, &variant, &kind, &events, &users)
+			h.Hour, h.Variant, h.Kind, h.Events, h.Users = h.Hour.UTC(), uint8(variant), popup.Kind(kind), uint64(events), uint64(users)
+			return h, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
+	}
+	return all, nil
+}
+
+func uuid(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"spillway/internal/apptest"
 	"spillway/internal/database"
@@ -55,6 +58,48 @@ func popupBackend(pg *apptest.PostgresServer, via func(string) string) storetest
 	}
 }
 
+// Without the right to change a table of an earlier version, the error has the statement. A
+// table that others use is waited for briefly.
+func TestPopupUpgradeDenied(t *testing.T) {
+	t.Parallel()
+	url := apptest.Postgres(t).CreateDatabase(t)
+	owner := open(t, url, database.Pool{}).Popups()
+	if err := owner.EnsureTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustExecute(t, url, "CREATE ROLE popup_limited LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO popup_limited; ALTER TABLE popup_events DROP COLUMN variant")
+	limited := open(t, strings.Replace(url, "postgres@", "popup_limited@", 1), database.Pool{}).Popups()
+	const statement = "ALTER TABLE popup_events ADD COLUMN IF NOT EXISTS variant smallint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS first boolean NOT NULL DEFAULT false;"
+	if err := limited.EnsureTables(t.Context()); err == nil || !strings.Contains(err.Error(), "have an administrator run: "+statement) {
+		t.Fatalf("without the right to change the table: %v", err)
+	}
+	grants, err := limited.Grants(t.Context())
+	if err != nil || !slices.ContainsFunc(grants, func(g database.Grant) bool { return g.Create+";" == statement }) {
+		t.Errorf("grants: %v, %v", grants, err)
+	}
+	reader, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close(t.Context())
+	if _, err := reader.Exec(t.Context(), "BEGIN; LOCK TABLE popup_events IN ACCESS SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.EnsureTables(t.Context()); err == nil || !strings.Contains(err.Error(), "lock timeout") {
+		t.Errorf("while a report reads the table: %v", err)
+	}
+	if _, err := reader.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(owner.EnsureTables(t.Context()), limited.EnsureTables(t.Context())); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	mustExecute(t, url, "REVOKE DELETE ON popup_events FROM popup_limited")
+	if err := limited.EnsureTables(t.Context()); err == nil || !strings.Contains(err.Error(), "GRANT DELETE ON popup_events TO popup_limited") {
+		t.Errorf("without DELETE: %v", err)
+	}
+}
+
 // A campaign that is refused costs no connection.
 func TestPopupOutdatedKeepsConnection(t *testing.T) {
 	t.Parallel()
@@ -66,7 +111,7 @@ func TestPopupOutdatedKeepsConnection(t *testing.T) {
 	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active}}
 	before := db.Stats().Connects
 	for range 3 {
-		if _, err := p.SaveCampaign(t.Context(), campaign, 7); !errors.Is(err, popup.ErrOutdated) {
+		if _, err := p.SaveCampaign(t.Context(), campaign, 7, ""); !errors.Is(err, popup.ErrOutdated) {
 			t.Errorf("saved: %v", err)
 		}
 	}

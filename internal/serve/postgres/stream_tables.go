@@ -39,8 +39,7 @@ var batchTables = [...]ownTable{
 CREATE INDEX IF NOT EXISTS spillway_requests_expires_at ON spillway_requests (expires_at);`, ""},
 	// A table of an earlier version lacks them.
 	{
-		"spillway_requests", "(SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass('spillway_requests') " +
-			"AND attname IN ('accepted_at', 'earlier') AND NOT attisdropped)",
+		"spillway_requests", hasColumns("spillway_requests", "accepted_at", "earlier"),
 		"ALTER TABLE spillway_requests ADD COLUMN IF NOT EXISTS accepted_at timestamptz, ADD COLUMN IF NOT EXISTS earlier text;", "",
 	},
 }

@@ -87,11 +87,11 @@ func (c *CampaignCopy) Campaigns(ctx context.Context) (int64, []popup.StoredCamp
 }
 
 // SaveCampaign implements popup.CampaignTables.
-func (c *CampaignCopy) SaveCampaign(ctx context.Context, changed popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
+func (c *CampaignCopy) SaveCampaign(ctx context.Context, changed popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
 	if c.away.Load() {
 		return changed, errNoDatabase
 	}
-	return c.tables.SaveCampaign(ctx, changed, checked)
+	return c.tables.SaveCampaign(ctx, changed, checked, by)
 }
 
 // stored returns the copy, if it belongs to the database.
@@ -166,9 +166,11 @@ type storedCampaign struct {
 }
 
 func encodeCampaigns(all []popup.StoredCampaign) ([]byte, error) {
-	stored := make([]storedCampaign, len(all))
-	for i, c := range all {
-		stored[i] = storedCampaign{StoredCampaign: c, Payload: string(c.Payload)}
+	stored := make([]storedCampaign, 0, len(all))
+	for _, c := range all {
+		if c.Validate() == nil { // what could not be read is not shown by the copy either
+			stored = append(stored, storedCampaign{StoredCampaign: c, Payload: string(c.Payload)})
+		}
 	}
 	encoded, err := json.Marshal(stored)
 	if err != nil {

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	insertEvent = "INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+	insertEvent = "INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at, variant, first) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 
 	upsertState = `INSERT INTO popup_state AS s (event_id, user_id, placement, sequence, kind, campaign_id, at, next_at, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, sequence = excluded.sequence, kind = excluded.kind,
@@ -20,6 +21,9 @@ ON CONFLICT (user_id, placement) DO UPDATE SET event_id = excluded.event_id, seq
 WHERE (s.sequence, s.at, s.event_id) < (excluded.sequence, excluded.at, excluded.event_id)`
 
 	upsertCount = "INSERT INTO popup_counts AS c (campaign_id, kind, events) VALUES (?, ?, ?) ON CONFLICT (campaign_id, kind) DO UPDATE SET events = c.events + excluded.events"
+
+	upsertHour = `INSERT INTO popup_hours AS h (campaign_id, hour, variant, kind, events, users) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (campaign_id, hour, variant, kind) DO UPDATE SET events = h.events + excluded.events, users = h.users + excluded.users`
 
 	upsertQueue = "INSERT INTO popup_queues AS q (queue, sequence) VALUES (?, ?) ON CONFLICT (queue) DO UPDATE SET sequence = max(q.sequence, excluded.sequence)"
 )
@@ -41,11 +45,7 @@ func (p *Popups) Apply(ctx context.Context, mark *queue.Mark, events []popup.Eve
 
 // applyEvents runs one prepared statement per row. There are no round trips to save.
 func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
-	type row struct {
-		campaign popup.CampaignID
-		kind     popup.Kind
-	}
-	counts := make(map[row]int64)
+	var added []*popup.Event
 	insert, err := conn.Prepare(insertEvent)
 	if err != nil {
 		return err
@@ -55,11 +55,13 @@ func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 		insert.BindInt64(7, e.ShownAt.UnixMilli())
 		insert.BindInt64(8, e.At.UnixMilli())
 		bindNext(insert, 9, e)
+		insert.BindInt64(10, int64(e.Variant))
+		insert.BindBool(11, e.First)
 		if err := stepOnce(insert); err != nil {
 			return err
 		}
 		if conn.Changes() > 0 {
-			counts[row{e.Campaign, e.Kind}]++
+			added = append(added, e)
 		}
 	}
 	upsert, err := conn.Prepare(upsertState)
@@ -75,8 +77,22 @@ func applyEvents(conn *sqlite.Conn, events []popup.Event) error {
 			return err
 		}
 	}
-	for r, n := range counts {
-		if err := sqlitex.Execute(conn, upsertCount, &sqlitex.ExecOptions{Args: []any{int64(r.campaign), int64(r.kind), n}}); err != nil {
+	return count(conn, added)
+}
+
+// count adds events to the counts of their campaigns.
+func count(conn *sqlite.Conn, events []*popup.Event) error {
+	hours := popup.Tally(events)
+	for _, c := range popup.Totals(hours) {
+		if err := sqlitex.Execute(conn, upsertCount, &sqlitex.ExecOptions{Args: []any{int64(c.Campaign), int64(c.Kind), int64(c.Events)}}); err != nil {
+			return err
+		}
+	}
+	for _, h := range hours {
+		err := sqlitex.Execute(conn, upsertHour, &sqlitex.ExecOptions{Args: []any{
+			int64(h.Campaign), h.Hour.Hour.UnixMilli(), int64(h.Variant), int64(h.Kind), int64(h.Events), int64(h.Users),
+		}})
+		if err != nil {
 			return err
 		}
 	}
@@ -169,7 +185,7 @@ func (p *Popups) States(ctx context.Context, keys []popup.Key) ([]popup.State, e
 	return popup.States(keys, rows)
 }
 
-// Counts returns how often each campaign was shown, clicked and dismissed.
+// Counts returns how many events of each kind each campaign had.
 func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts, error) {
 	all := make(map[popup.CampaignID]popup.Counts)
 	err := p.db.read(ctx, func(conn *sqlite.Conn) error {
@@ -183,6 +199,27 @@ func (p *Popups) Counts(ctx context.Context) (map[popup.CampaignID]popup.Counts,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read popup counts: %w", err)
+	}
+	return all, nil
+}
+
+// Hours returns what happened with a campaign in the hours that begin from from on and before
+// to, by ascending hour, variant and kind. Events that were stored by earlier versions of the
+// program are not counted.
+func (p *Popups) Hours(ctx context.Context, campaign popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
+	err = p.db.read(ctx, func(conn *sqlite.Conn) error {
+		return sqlitex.Execute(conn, "SELECT hour, variant, kind, events, users FROM popup_hours WHERE campaign_id = ? AND hour >= ? AND hour < ? ORDER BY hour, variant, kind", &sqlitex.ExecOptions{
+			Args: []any{int64(campaign), from.UnixMilli(), to.UnixMilli()}, ResultFunc: func(stmt *sqlite.Stmt) error {
+				all = append(all, popup.Hour{
+					Hour: time.UnixMilli(stmt.ColumnInt64(0)).UTC(), Variant: uint8(stmt.ColumnInt64(1)), Kind: popup.Kind(stmt.ColumnInt64(2)),
+					Events: uint64(stmt.ColumnInt64(3)), Users: uint64(stmt.ColumnInt64(4)),
+				})
+				return nil
+			},
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the hours of a campaign: %w", err)
 	}
 	return all, nil
 }

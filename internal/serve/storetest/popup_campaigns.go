@@ -1,7 +1,9 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"sync"
@@ -20,6 +22,8 @@ func popupCampaign() popup.StoredCampaign {
 		Target: `country == "CN" and level >= 3`, Status: popup.Active,
 		Start: time.Date(2026, 3, 1, 12, 0, 0, 123_456_789, time.FixedZone("", 3600)), End: time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC),
 		RepeatAfter: 24 * time.Hour, QuietClick: popup.Forever, QuietDismiss: 1500 * time.Millisecond, Cap: popup.CapMax,
+		Priority: -3, Again: time.Hour, Rollout: 12.5, Holdout: 5, Zone: "Asia/Shanghai", Testers: []string{"it's ü 🚚"},
+		Variants: []popup.Variant{{Name: "a", Weight: 2, Payload: []byte(`{"n":1.50,"html":"<b>"}`)}}, Created: time.Date(2026, 3, 1, 8, 0, 0, 123_000_000, time.UTC),
 	}}
 }
 
@@ -39,53 +43,95 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		}
 		last = version
 	}
-	first, err := tables.SaveCampaign(t.Context(), popupCampaign(), last)
+	first, err := tables.SaveCampaign(t.Context(), popupCampaign(), last, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed()
 	want := popupCampaign()
 	want.ID, want.Version, want.Start = 1, first.Version, time.Date(2026, 3, 1, 11, 0, 0, 123_000_000, time.UTC)
-	if diff := cmp.Diff(want, first); diff != "" {
+	if diff := cmp.Diff(want, first, sameCampaign); diff != "" {
 		t.Errorf("saved: %s", diff)
 	}
 	plain := popup.StoredCampaign{Campaign: popup.Campaign{
 		Name: "plain", Placement: strings.Repeat("p", popup.PlacementBytesMax), Status: popup.Paused,
 		Payload: []byte(`"` + strings.Repeat("ü", popup.PayloadBytesMax/2-1) + `"`), Target: strings.Repeat("x", 10_000),
 	}}
-	second, err := tables.SaveCampaign(t.Context(), plain, last)
+	second, err := tables.SaveCampaign(t.Context(), plain, last, "ann")
 	if err != nil || second.ID != 2 {
 		t.Fatalf("second: %d, %v", second.ID, err)
 	}
 	changed()
 	first.Status, first.Start, first.QuietClick, first.Name = popup.Archived, time.Time{}, 0, "renamed"
-	updated, err := other.SaveCampaign(t.Context(), first, last)
+	updated, err := other.SaveCampaign(t.Context(), first, last, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed()
-	if _, err := tables.SaveCampaign(t.Context(), first, last); !errors.Is(err, popup.ErrChanged) {
+	if _, err := tables.SaveCampaign(t.Context(), first, last, "ann"); !errors.Is(err, popup.ErrChanged) {
 		t.Errorf("an outdated campaign: %v", err)
 	}
-	if _, err := tables.SaveCampaign(t.Context(), plain, last-1); !errors.Is(err, popup.ErrOutdated) {
+	if _, err := tables.SaveCampaign(t.Context(), plain, last-1, "ann"); !errors.Is(err, popup.ErrOutdated) {
 		t.Errorf("a campaign that was checked before another change: %v", err)
 	}
 	absent := popupCampaign()
 	absent.ID = 77
-	if _, err := tables.SaveCampaign(t.Context(), absent, last); !errors.Is(err, popup.ErrNoCampaign) {
+	if _, err := tables.SaveCampaign(t.Context(), absent, last, "ann"); !errors.Is(err, popup.ErrNoCampaign) {
 		t.Errorf("no such campaign: %v", err)
+	}
+	if _, err := tables.SaveCampaign(t.Context(), plain, last, strings.Repeat("ü", popup.ChangedByMax+1)); err == nil {
+		t.Error("too long a name of who changes it was taken")
 	}
 	bad := popupCampaign()
 	bad.Payload = []byte("\"\xff\"")
-	if _, err := tables.SaveCampaign(t.Context(), bad, last); err == nil {
+	if _, err := tables.SaveCampaign(t.Context(), bad, last, "ann"); err == nil {
 		t.Error("a payload that is not UTF-8 was taken")
 	}
 	version, all, err := other.Campaigns(t.Context())
 	if err != nil || version != last {
 		t.Fatalf("version %d, want %d, %v: a refused change counts", version, last, err)
 	}
-	if diff := cmp.Diff([]popup.StoredCampaign{updated, second}, all); diff != "" {
+	if diff := cmp.Diff([]popup.StoredCampaign{updated, second}, all, sameCampaign); diff != "" {
 		t.Errorf("campaigns: %s", diff)
+	}
+	checkHistory(t, other, []popup.CampaignChange{{StoredCampaign: updated, By: "ann"}, {StoredCampaign: want, By: "ann"}})
+}
+
+// sameCampaign compares campaigns by their fields, and payloads as JSON.
+var sameCampaign = cmp.Options{
+	cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".unread" }, cmp.Ignore()),
+}
+
+// checkHistory compares the changes of campaign 1, the newest first.
+func checkHistory(t *testing.T, tables PopupTables, want []popup.CampaignChange) {
+	t.Helper()
+	now, err := tables.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit := 1; limit <= len(want)+1; limit++ {
+		changes, err := tables.History(t.Context(), 1, limit)
+		if err != nil || len(changes) != min(limit, len(want)) {
+			t.Fatalf("history up to %d: %v, %v", limit, changes, err)
+		}
+		for i, c := range changes {
+			if age := now.Sub(c.At); age < -time.Second || age > time.Hour || c.At.Location() != time.UTC {
+				t.Errorf("change %d was at %v, now is %v", i, c.At, now)
+			}
+			expected := want[i]
+			expected.At = c.At
+			var compact bytes.Buffer
+			if err := json.Compact(&compact, expected.Payload); err != nil {
+				t.Fatal(err)
+			}
+			expected.Payload = compact.Bytes()
+			if diff := cmp.Diff(expected, c, sameCampaign); diff != "" {
+				t.Errorf("change %d: %s", i, diff)
+			}
+		}
+	}
+	if changes, err := tables.History(t.Context(), 77, 5); err != nil || len(changes) != 0 {
+		t.Errorf("history of no campaign: %v, %v", changes, err)
 	}
 }
 
@@ -134,7 +180,7 @@ func saveUntilDone(ctx context.Context, tables PopupTables, c popup.StoredCampai
 		if err != nil {
 			return c, err
 		}
-		saved, err := tables.SaveCampaign(ctx, c, version)
+		saved, err := tables.SaveCampaign(ctx, c, version, "")
 		if !errors.Is(err, popup.ErrOutdated) {
 			return saved, err
 		}

@@ -1,0 +1,199 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// popupTables are created if they are missing. Without the right to create tables, an
+// administrator creates them. User ids are bytes, so that no collation merges two of them.
+// Times are in UTC; a NULL time in popup_state and popup_events means never. The names are
+// those of popupNames.
+var popupTables = []string{
+	`CREATE TABLE IF NOT EXISTS popup_campaigns (
+	id INT NOT NULL PRIMARY KEY,
+	name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	position INT NOT NULL,
+	payload MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	target MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	status VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	starts_at DATETIME(3),
+	ends_at DATETIME(3),
+	repeat_after BIGINT NOT NULL,
+	quiet_click BIGINT NOT NULL,
+	quiet_dismiss BIGINT NOT NULL,
+	cap INT NOT NULL,
+	version BIGINT NOT NULL,
+	settings MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_version (
+	id TINYINT NOT NULL PRIMARY KEY,
+	version BIGINT NOT NULL
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_events (
+	id BINARY(16) NOT NULL PRIMARY KEY,
+	user_id VARBINARY(128) NOT NULL,
+	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	sequence BIGINT NOT NULL,
+	kind TINYINT NOT NULL,
+	campaign_id INT NOT NULL,
+	shown_at DATETIME(3) NOT NULL,
+	at DATETIME(3) NOT NULL,
+	next_at DATETIME(3),
+	variant TINYINT UNSIGNED NOT NULL DEFAULT 0,
+	` + "`first`" + ` TINYINT NOT NULL DEFAULT 0
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_state (
+	user_id VARBINARY(128) NOT NULL,
+	placement VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	sequence BIGINT NOT NULL,
+	kind TINYINT NOT NULL,
+	campaign_id INT NOT NULL,
+	at DATETIME(3) NOT NULL,
+	next_at DATETIME(3),
+	event_id BINARY(16) NOT NULL,
+	state VARBINARY(16384) NOT NULL,
+	PRIMARY KEY (user_id, placement)
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_counts (
+	campaign_id INT NOT NULL,
+	kind TINYINT NOT NULL,
+	slot TINYINT NOT NULL,
+	events BIGINT NOT NULL,
+	PRIMARY KEY (campaign_id, kind, slot)
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_hours (
+	campaign_id INT NOT NULL,
+	hour DATETIME NOT NULL,
+	variant TINYINT UNSIGNED NOT NULL,
+	kind TINYINT NOT NULL,
+	slot TINYINT NOT NULL,
+	events BIGINT NOT NULL,
+	users BIGINT NOT NULL,
+	PRIMARY KEY (campaign_id, hour, variant, kind, slot)
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_queues (
+	queue BINARY(16) NOT NULL PRIMARY KEY,
+	sequence BIGINT NOT NULL
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_holder (
+	id TINYINT NOT NULL PRIMARY KEY,
+	token BINARY(16) NOT NULL,
+	holder VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL,
+	since DATETIME(3) NOT NULL
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_identity (
+	id TINYINT NOT NULL PRIMARY KEY,
+	identity VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_history (
+	campaign_id INT NOT NULL,
+	version BIGINT NOT NULL,
+	at DATETIME(3) NOT NULL,
+	who VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	campaign MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	PRIMARY KEY (campaign_id, version)
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_lists (
+	id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+	name VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	version BIGINT NOT NULL DEFAULT 0,
+	size BIGINT NOT NULL DEFAULT 0,
+	state TINYINT NOT NULL DEFAULT 0,
+	touched_at DATETIME NOT NULL
+) ENGINE=InnoDB`,
+	`CREATE TABLE IF NOT EXISTS popup_list_users (
+	list_id BIGINT NOT NULL,
+	user_id VARBINARY(128) NOT NULL,
+	PRIMARY KEY (list_id, user_id)
+) ENGINE=InnoDB`,
+}
+
+// popupNames are the names of popupTables.
+var popupNames = []string{
+	"popup_campaigns", "popup_version", "popup_events", "popup_state", "popup_counts", "popup_hours", "popup_queues", "popup_holder", "popup_identity", "popup_history",
+	"popup_lists", "popup_list_users",
+}
+
+// popupUpgrade changes a table of an earlier version, in which a column is missing or has a
+// smaller maximum size. The server need not rewrite the table (MySQL 5.7 adds columns by
+// rewriting it, while it is in use).
+type popupUpgrade struct {
+	table, column string
+	bytes         int // 0: the column is missing
+	sql           string
+}
+
+var popupUpgrades = []popupUpgrade{
+	{"popup_campaigns", "settings", 0, "ALTER TABLE popup_campaigns ADD COLUMN settings MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"},
+	{"popup_events", "variant", 0, "ALTER TABLE popup_events ADD COLUMN variant TINYINT UNSIGNED NOT NULL DEFAULT 0, ADD COLUMN `first` TINYINT NOT NULL DEFAULT 0"},
+	{"popup_state", "state", 16384, "ALTER TABLE popup_state MODIFY COLUMN state VARBINARY(16384) NOT NULL"},
+}
+
+// EnsureTables creates the tables that are missing, brings those of earlier versions up to
+// date, and checks the privileges. A change of a table may take any time. It waits for
+// transactions that use the table, two seconds at a time, because others wait behind it.
+func (p *Popups) EnsureTables(ctx context.Context) error {
+	work := func(ctx context.Context, se *session) error {
+		engines, err := se.Query(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN ('"+strings.Join(popupNames, "', '")+"')")
+		if err != nil {
+			return err
+		}
+		present := make(map[string]bool)
+		for _, row := range engines {
+			if row[1] != "InnoDB" {
+				return fmt.Errorf("%s is of engine %s, which has no transactions; run ALTER TABLE %s ENGINE=InnoDB", row[0], row[1], row[0])
+			}
+			present[row[0]] = true
+		}
+		if err := createMissing(ctx, se, present, popupNames, popupTables); err != nil {
+			return err
+		}
+		upgrades, err := missingUpgrades(ctx, se)
+		if err != nil {
+			return err
+		}
+		for _, u := range upgrades {
+			if err := se.alter(ctx, u.sql); err != nil {
+				return fmt.Errorf("change the table %s: %w; have an administrator run: %s", u.table, err, u.sql)
+			}
+		}
+		return checkRights(ctx, se, popupRights)
+	}
+	unlimited := func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) }
+	err := p.db.onSession(ctx, unlimited, work)
+	if err != nil && ctx.Err() == nil && worthRetrying(err) {
+		err = p.db.onSession(ctx, unlimited, work)
+	}
+	if err != nil {
+		return fmt.Errorf("prepare the tables popup_*: %w", err)
+	}
+	return nil
+}
+
+// missingUpgrades returns the upgrades that tables need. A table that is missing needs none.
+func missingUpgrades(ctx context.Context, se *session) ([]popupUpgrade, error) {
+	rows, err := se.Query(ctx, "SELECT table_name, column_name, COALESCE(character_maximum_length, 0) FROM information_schema.columns "+
+		"WHERE table_schema = DATABASE() AND table_name IN ('popup_campaigns', 'popup_events', 'popup_state')")
+	if err != nil {
+		return nil, fmt.Errorf("look up the columns of popup_*: %w", err)
+	}
+	present, columns := make(map[string]bool), make(map[string]int)
+	for _, row := range rows {
+		n, err := strconv.ParseInt(row[2], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("look up the columns of popup_*: %w", err)
+		}
+		present[row[0]], columns[row[0]+"."+row[1]] = true, int(n)
+	}
+	var missing []popupUpgrade
+	for _, u := range popupUpgrades {
+		if size, has := columns[u.table+"."+u.column]; present[u.table] && (!has || size < u.bytes) {
+			missing = append(missing, u)
+		}
+	}
+	return missing, nil
+}

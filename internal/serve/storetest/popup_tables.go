@@ -1,0 +1,212 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"spillway/internal/serve/popup"
+)
+
+// run runs statements that are not the adapter's.
+func (db PopupDB) run(t *testing.T, statements ...string) {
+	t.Helper()
+	for _, sql := range statements {
+		if _, err := db.Rows(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+// number returns what a query counts.
+func (db PopupDB) number(t *testing.T, sql string) string {
+	t.Helper()
+	rows, err := db.Rows(t.Context(), sql)
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("%s: %v, %v", sql, rows, err)
+	}
+	return rows[0][0]
+}
+
+// Processes that start at the same time bring the tables of an earlier version up to date. Its
+// rows remain, and it can still write.
+func testPopupUpgrade(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	saved, err := tables.SaveCampaign(t.Context(), popupCampaign(), 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := popup.Key{User: "7", Placement: "home"}
+	events := popupHistory(t, popupPlaces(t)[0], key, rand.New(rand.NewPCG(1, 1)), 10)
+	events = slices.DeleteFunc(events, func(e popup.Event) bool { return e.Kind > popup.KindDismiss })
+	if err := tables.Apply(t.Context(), nil, events); err != nil {
+		t.Fatal(err)
+	}
+	db.run(t, b.Downgrade...)
+	db.run(t, "ALTER TABLE popup_campaigns DROP COLUMN settings", "ALTER TABLE popup_events DROP COLUMN variant", "ALTER TABLE popup_events DROP COLUMN first",
+		"DROP TABLE popup_hours", "DROP TABLE popup_history", "DROP TABLE popup_lists", "DROP TABLE popup_list_users")
+	var all sync.WaitGroup
+	for range 4 {
+		again := db.Tables(t)
+		all.Go(func() {
+			if err := again.EnsureTables(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	_, campaigns, err := tables.Campaigns(t.Context())
+	if err != nil || len(campaigns) != 1 || campaigns[0].Name != saved.Name || campaigns[0].Priority != 0 {
+		t.Fatalf("campaigns of the earlier version: %v, %v", campaigns, err)
+	}
+	var model popupModel
+	model.add(events...)
+	if err := model.check(t.Context(), tables); err != nil {
+		t.Error(err)
+	}
+	if n := db.number(t, "SELECT COUNT(*) FROM popup_events WHERE variant = 0"); n != fmt.Sprint(len(model.events)) {
+		t.Errorf("%s events of the earlier version, want %d", n, len(model.events))
+	}
+	const campaign = "name, placement, position, payload, target, status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version"
+	db.run(t, "INSERT INTO popup_campaigns (id, "+campaign+") SELECT 2, "+campaign+" FROM popup_campaigns", "DELETE FROM popup_events",
+		"INSERT INTO popup_events (id, user_id, placement, sequence, kind, campaign_id, shown_at, at, next_at) SELECT event_id, user_id, placement, sequence, kind, campaign_id, at, at, next_at FROM popup_state")
+	if n := db.number(t, "SELECT COUNT(*) FROM popup_events"); n != "1" {
+		t.Errorf("the earlier version has added %s events", n)
+	}
+	if saved, err = tables.SaveCampaign(t.Context(), saved, saved.Version, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	checkHistory(t, tables, []popup.CampaignChange{{StoredCampaign: saved, By: "ann"}})
+}
+
+// A state of all campaigns of a placement is stored.
+func testPopupLargeState(t *testing.T, b PopupBackend) {
+	_, tables := openPopups(t, b)
+	schema, err := popup.NewSchema(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var campaigns []popup.Campaign
+	for i := range popup.CampaignsMax {
+		campaigns = append(campaigns, popup.Campaign{
+			ID: popup.CampaignID(1 + i*1000), Name: "c", Placement: "home", Payload: []byte("1"), Status: popup.Active, RepeatAfter: time.Hour, Cap: 1,
+		})
+	}
+	set, err := popup.NewSet(schema, campaigns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, place, now := popup.Key{User: "7", Placement: "home"}, set.Placement("home"), popupDay
+	var state popup.State
+	var event popup.Event
+	for range campaigns {
+		now = now.Add(25 * time.Hour)
+		if state, event, err = popup.Show(place, key, state, popup.Decide(place, state, schema.New(), now), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(popup.AppendState(nil, state)); n < 3000 {
+		t.Errorf("the state has only %d bytes", n)
+	}
+	if err := tables.Apply(t.Context(), nil, []popup.Event{event}); err != nil {
+		t.Fatal(err)
+	}
+	if states, err := tables.States(t.Context(), []popup.Key{key}); err != nil || states[0] != state {
+		t.Errorf("state: %v, %v", states, err)
+	}
+}
+
+// Forgetting a user deletes all of that user's rows, and none of others.
+func testPopupForget(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	var events, kept []popup.Event
+	const user = "it's ü 🚚"
+	for i, name := range []string{user, "IT'S ü 🚚", "7"} {
+		for place, placement := range popupPlaces(t) {
+			key := popup.Key{User: name, Placement: []string{"home", "cart"}[place]}
+			some := popupHistory(t, placement, key, rand.New(rand.NewPCG(uint64(i), 3)), 20)
+			if events = append(events, some...); name != user {
+				kept = append(kept, some...)
+			}
+		}
+	}
+	for i := range popup.ForgetPage { // more than one page
+		some := popupHistory(t, popupPlaces(t)[0], popup.Key{User: fmt.Sprint("u", i), Placement: "home"}, rand.New(rand.NewPCG(uint64(i), 4)), 1)
+		events, kept = append(events, some...), append(kept, some...)
+	}
+	if err := tables.Apply(t.Context(), nil, events); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"one", "two"} {
+		if _, err := tables.ReplaceList(t.Context(), name, listOf(user, "7")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, err := tables.ReplaceList(t.Context(), "other", listOf("7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all, model popupModel
+	all.add(events...)
+	model.add(kept...)
+	want := int64(len(all.events) - len(model.events) + len(all.newest) - len(model.newest) + 2)
+	if rows, err := tables.Forget(t.Context(), user); err != nil || rows != want {
+		t.Errorf("%d rows, want %d, %v", rows, want, err)
+	}
+	if err := model.check(t.Context(), tables); err != nil {
+		t.Error(err)
+	}
+	if n := db.number(t, "SELECT COUNT(*) FROM popup_events"); n != fmt.Sprint(len(model.events)) {
+		t.Errorf("%s events are left, want %d", n, len(model.events))
+	}
+	lists, err := tables.Lists(t.Context())
+	if err != nil || len(lists) != 3 || lists[0].Size != 1 || lists[2].Size != 1 || lists[0].Version != other.Version+1 || lists[2].Version != other.Version+1 || lists[1] != other {
+		t.Errorf("lists %v, of which %v does not change, %v", lists, other, err)
+	}
+	version, err := tables.Version(t.Context())
+	if err != nil || version != other.Version+1 {
+		t.Errorf("version %d after %d, %v", version, other.Version, err)
+	}
+	if rows, err := tables.Forget(t.Context(), user); err != nil || rows != 0 {
+		t.Errorf("again: %d rows, %v", rows, err)
+	}
+}
+
+// The oldest events are deleted first. Counts and states remain.
+func testPopupDeleteEvents(t *testing.T, b PopupBackend) {
+	db, tables := openPopups(t, b)
+	place := popupPlaces(t)[0]
+	var events []popup.Event
+	for i := range 10 {
+		key, at := popup.Key{User: fmt.Sprint(i), Placement: "home"}, popupDay.Add(time.Duration(i)*time.Hour)
+		a := noAttributes(t)
+		a.For(key.User)
+		_, event, err := popup.Show(place, key, popup.State{}, popup.Decide(place, popup.State{}, a, at), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, event)
+	}
+	if err := tables.Apply(t.Context(), nil, events); err != nil {
+		t.Fatal(err)
+	}
+	before := popupDay.Add(5 * time.Hour) // the sixth event is not before
+	for i, want := range []int{3, 2, 0} {
+		if n, err := tables.DeleteEvents(t.Context(), before, 3); err != nil || n != want {
+			t.Errorf("%d: %d deleted, want %d, %v", i, n, want, err)
+		}
+	}
+	rows, err := db.Rows(t.Context(), "SELECT user_id FROM popup_events ORDER BY at")
+	if err != nil || fmt.Sprint(rows) != "[[5] [6] [7] [8] [9]]" {
+		t.Errorf("events of %v are left, %v", rows, err)
+	}
+	var model popupModel
+	model.add(events...)
+	if err := errors.Join(model.check(t.Context(), tables), model.checkHours(t.Context(), tables)); err != nil {
+		t.Error(err)
+	}
+}
