@@ -1,6 +1,7 @@
 package popup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,8 +71,9 @@ type CampaignTables interface {
 	// Campaigns returns all campaigns, archived ones too, and their version.
 	Campaigns(context.Context) (version int64, all []StoredCampaign, err error)
 	// SaveCampaign stores a campaign that was checked among those of version checked. An
-	// id of 0 is a new campaign. Errors wrap ErrChanged, ErrOutdated or ErrNoCampaign.
-	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64) (StoredCampaign, error)
+	// id of 0 is a new campaign. by is the name of who changes it, for the history; "": not
+	// known. Errors wrap ErrChanged, ErrOutdated or ErrNoCampaign.
+	SaveCampaign(ctx context.Context, c StoredCampaign, checked int64, by string) (StoredCampaign, error)
 }
 
 const (
@@ -84,7 +86,7 @@ const (
 type Campaigns struct {
 	tables CampaignTables
 	popup  *Popup
-	repeat time.Duration // RepeatAfter of campaigns without one
+	unset  Defaults
 	log    *slog.Logger
 	errors atomic.Uint64
 	saving sync.Mutex // one save at a time: only those of other replicas conflict
@@ -95,10 +97,15 @@ type Campaigns struct {
 	problems map[CampaignID]string
 }
 
-// NewCampaigns returns Campaigns for a Popup. repeat is the RepeatAfter of campaigns
-// without one. Nothing is read before Reload.
-func NewCampaigns(tables CampaignTables, p *Popup, repeat time.Duration, log *slog.Logger) *Campaigns {
-	return &Campaigns{tables: tables, popup: p, repeat: repeat, log: log}
+// Defaults are the times of campaigns that have none.
+type Defaults struct {
+	RepeatAfter time.Duration // 0: DefaultRepeatAfter
+	Quiet       time.Duration // QuietClick and QuietDismiss; 0: DefaultQuiet
+}
+
+// NewCampaigns returns Campaigns for a Popup. Nothing is read before Reload.
+func NewCampaigns(tables CampaignTables, p *Popup, unset Defaults, log *slog.Logger) *Campaigns {
+	return &Campaigns{tables: tables, popup: p, unset: unset, log: log}
 }
 
 // Reload puts the campaigns of the database in force. A campaign that is not valid is
@@ -115,9 +122,10 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 	}
 	campaigns := make([]Campaign, len(all))
 	for i := range all {
-		if campaigns[i] = all[i].Campaign; campaigns[i].RepeatAfter == 0 {
-			campaigns[i].RepeatAfter = c.repeat
-		}
+		one := all[i].Campaign
+		one.RepeatAfter = cmp.Or(one.RepeatAfter, c.unset.RepeatAfter)
+		one.QuietClick, one.QuietDismiss = cmp.Or(one.QuietClick, c.unset.Quiet), cmp.Or(one.QuietDismiss, c.unset.Quiet)
+		campaigns[i] = one
 	}
 	set, invalid := UsableSet(c.popup.Set().Schema(), campaigns)
 	if err := c.popup.Replace(set); err != nil {
@@ -188,14 +196,15 @@ func (c *Campaigns) Read(ctx context.Context) ([]StoredCampaign, map[CampaignID]
 // savesMax is how often a campaign is checked again after ErrOutdated.
 const savesMax = 20
 
-// Save checks a campaign against all others, stores it and puts it in force here. Errors
-// wrap ErrCampaign, or are those of CampaignTables.SaveCampaign.
-func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign) (StoredCampaign, error) {
+// Save checks a campaign against all others, stores it and puts it in force here. by is the
+// name of who changes it, "" if it is not known. Errors wrap ErrCampaign, or are those of
+// CampaignTables.SaveCampaign.
+func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign, by string) (StoredCampaign, error) {
 	c.saving.Lock()
 	defer c.saving.Unlock()
-	saved, err := c.store(ctx, changed)
+	saved, err := c.store(ctx, changed, by)
 	for tries := 1; errors.Is(err, ErrOutdated) && tries < savesMax; tries++ {
-		saved, err = c.store(ctx, changed)
+		saved, err = c.store(ctx, changed, by)
 	}
 	if err != nil {
 		return saved, err
@@ -208,7 +217,7 @@ func (c *Campaigns) Save(ctx context.Context, changed StoredCampaign) (StoredCam
 }
 
 // store checks a campaign against all others and stores it, if they are unchanged.
-func (c *Campaigns) store(ctx context.Context, changed StoredCampaign) (StoredCampaign, error) {
+func (c *Campaigns) store(ctx context.Context, changed StoredCampaign, by string) (StoredCampaign, error) {
 	version, all, err := c.tables.Campaigns(ctx)
 	if err != nil {
 		return changed, err
@@ -222,7 +231,7 @@ func (c *Campaigns) store(ctx context.Context, changed StoredCampaign) (StoredCa
 	if err := c.check(all, changed.Campaign); err != nil {
 		return changed, fmt.Errorf("%w: %w", ErrCampaign, err)
 	}
-	return c.tables.SaveCampaign(ctx, changed, version)
+	return c.tables.SaveCampaign(ctx, changed, version, by)
 }
 
 // Check returns all that is wrong with a campaign alone, as joined FieldErrors and a
@@ -271,7 +280,7 @@ func (c *Campaigns) SaveFirst(ctx context.Context, campaigns []Campaign) error {
 		if err := c.check(nil, campaign); err != nil {
 			return fmt.Errorf("campaign %q: %w", campaign.Name, err)
 		}
-		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version)
+		saved, err := c.tables.SaveCampaign(ctx, StoredCampaign{Campaign: campaign}, version, "")
 		if err != nil {
 			return err
 		}

@@ -216,7 +216,7 @@ func (r *campaignRow) campaign() popup.StoredCampaign {
 // c.Version. checked is the version of all campaigns against which c was checked. Errors
 // wrap popup.ErrOutdated, popup.ErrChanged and popup.ErrNoCampaign. After an error of the
 // connection the change may be stored: read the campaign again.
-func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error) {
+func (p *Popups) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, _ string) (popup.StoredCampaign, error) {
 	c, err := c.Storable()
 	if err != nil {
 		return c, fmt.Errorf("save campaign: %w", err)

@@ -66,7 +66,7 @@ func TestPopupOutdatedKeepsConnection(t *testing.T) {
 	campaign := popup.StoredCampaign{Campaign: popup.Campaign{Name: "c", Placement: "home", Payload: []byte("{}"), Status: popup.Active}}
 	before := db.Stats().Connects
 	for range 3 {
-		if _, err := p.SaveCampaign(t.Context(), campaign, 7); !errors.Is(err, popup.ErrOutdated) {
+		if _, err := p.SaveCampaign(t.Context(), campaign, 7, ""); !errors.Is(err, popup.ErrOutdated) {
 			t.Errorf("saved: %v", err)
 		}
 	}

@@ -341,7 +341,7 @@ func TestPopupStandbyAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the COMMIT of the campaign is sent before the statement timeout", func() bool {
-		_, err := p.SaveCampaign(t.Context(), campaign, version)
+		_, err := p.SaveCampaign(t.Context(), campaign, version, "")
 		if err == nil {
 			t.Fatal("a campaign is stored without the standby")
 		}

@@ -16,7 +16,7 @@ import (
 type PopupCampaigns interface {
 	Version(ctx context.Context) (int64, error)
 	Campaigns(ctx context.Context) (int64, []popup.StoredCampaign, error)
-	SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64) (popup.StoredCampaign, error)
+	SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error)
 }
 
 // PopupEvents keeps events.

@@ -39,7 +39,7 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		}
 		last = version
 	}
-	first, err := tables.SaveCampaign(t.Context(), popupCampaign(), last)
+	first, err := tables.SaveCampaign(t.Context(), popupCampaign(), last, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,31 +53,31 @@ func testPopupCampaigns(t *testing.T, b PopupBackend) {
 		Name: "plain", Placement: strings.Repeat("p", popup.PlacementBytesMax), Status: popup.Paused,
 		Payload: []byte(`"` + strings.Repeat("ü", popup.PayloadBytesMax/2-1) + `"`), Target: strings.Repeat("x", 10_000),
 	}}
-	second, err := tables.SaveCampaign(t.Context(), plain, last)
+	second, err := tables.SaveCampaign(t.Context(), plain, last, "")
 	if err != nil || second.ID != 2 {
 		t.Fatalf("second: %d, %v", second.ID, err)
 	}
 	changed()
 	first.Status, first.Start, first.QuietClick, first.Name = popup.Archived, time.Time{}, 0, "renamed"
-	updated, err := other.SaveCampaign(t.Context(), first, last)
+	updated, err := other.SaveCampaign(t.Context(), first, last, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed()
-	if _, err := tables.SaveCampaign(t.Context(), first, last); !errors.Is(err, popup.ErrChanged) {
+	if _, err := tables.SaveCampaign(t.Context(), first, last, ""); !errors.Is(err, popup.ErrChanged) {
 		t.Errorf("an outdated campaign: %v", err)
 	}
-	if _, err := tables.SaveCampaign(t.Context(), plain, last-1); !errors.Is(err, popup.ErrOutdated) {
+	if _, err := tables.SaveCampaign(t.Context(), plain, last-1, ""); !errors.Is(err, popup.ErrOutdated) {
 		t.Errorf("a campaign that was checked before another change: %v", err)
 	}
 	absent := popupCampaign()
 	absent.ID = 77
-	if _, err := tables.SaveCampaign(t.Context(), absent, last); !errors.Is(err, popup.ErrNoCampaign) {
+	if _, err := tables.SaveCampaign(t.Context(), absent, last, ""); !errors.Is(err, popup.ErrNoCampaign) {
 		t.Errorf("no such campaign: %v", err)
 	}
 	bad := popupCampaign()
 	bad.Payload = []byte("\"\xff\"")
-	if _, err := tables.SaveCampaign(t.Context(), bad, last); err == nil {
+	if _, err := tables.SaveCampaign(t.Context(), bad, last, ""); err == nil {
 		t.Error("a payload that is not UTF-8 was taken")
 	}
 	version, all, err := other.Campaigns(t.Context())
@@ -134,7 +134,7 @@ func saveUntilDone(ctx context.Context, tables PopupTables, c popup.StoredCampai
 		if err != nil {
 			return c, err
 		}
-		saved, err := tables.SaveCampaign(ctx, c, version)
+		saved, err := tables.SaveCampaign(ctx, c, version, "")
 		if !errors.Is(err, popup.ErrOutdated) {
 			return saved, err
 		}
