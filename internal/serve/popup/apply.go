@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"spillway/internal/serve/queue"
 )
@@ -28,6 +29,15 @@ func (c *Counts) Add(kind Kind, n uint64) {
 	case KindConvert:
 		c.Conversions += n
 	}
+}
+
+// Hour is what happened with a variant of a campaign in an hour, in events of one kind.
+type Hour struct {
+	Variant uint8 // 0: the campaign had none
+	Kind    Kind
+	Hour    time.Time // its begin, in UTC
+	Events  uint64
+	Users   uint64 // whom the campaign was shown, or withheld from, for the first time
 }
 
 // ApplyMax is the maximum of events in one transaction.
