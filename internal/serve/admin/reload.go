@@ -21,7 +21,7 @@ func (s *Server) reloadRoute() route {
 	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, http.StatusForbidden, "pages of other origins may not reload the configuration")
 	}))
-	return route{http.MethodPost, "/reload", own.Handler(http.HandlerFunc(s.reload)).ServeHTTP}
+	return route{http.MethodPost, "/reload", RoleAdmin, own.Handler(http.HandlerFunc(s.reload)).ServeHTTP}
 }
 
 // reload applies the configuration file. The answer comes when it is in force.

@@ -54,6 +54,8 @@ type popupPart struct {
 	spool atomic.Pointer[spool.Spool] // with local, from start on
 	redis *redisStates                // nil with local
 
+	retention *popup.Retention // nil: events are kept
+
 	failed  context.CancelCauseFunc // ends the process
 	working context.CancelFunc      // ends the background work; nil before start
 	work    sync.WaitGroup
@@ -112,9 +114,12 @@ func (a *app) openPopups() error {
 		a.log.Warn("popups trust the user parameter of requests: allow only your own back end to reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
-	p.part = newPart(c.Path, st, server.DownRoute{Reads: []string{c.Path}, Writes: []string{c.Path + "/click", c.Path + "/dismiss"}}, p.start)
+	p.part = newPart(c.Path, st, server.DownRoute{Reads: []string{c.Path}, Writes: []string{c.Path + "/click", c.Path + "/dismiss", c.Path + "/convert"}}, p.start)
 	a.popups = p
-	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Log: a.log}
+	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Placements: c.PlacementNames(), ConvertTTL: c.ConvertWithin, Log: a.log}
+	for _, one := range c.MaxPer {
+		settings.Limits = append(settings.Limits, popup.Limit{Within: one.Within, Shows: one.Shows})
+	}
 	if settings.Signer, err = a.popupSigner(); err != nil {
 		return err
 	}
@@ -127,7 +132,10 @@ func (a *app) openPopups() error {
 	if p.popup, err = popup.Open(settings, empty); err != nil {
 		return fmt.Errorf("popups: %w", err)
 	}
-	p.campaigns = popup.NewCampaigns(p.tables, p.popup, c.RepeatAfter, a.log)
+	if tables, ok := p.tables.(popup.EventDeleter); ok && c.EventsDays > 0 {
+		p.retention = &popup.Retention{Tables: tables, Keep: time.Duration(c.EventsDays) * 24 * time.Hour, Now: p.popup.Now, Log: a.log}
+	}
+	p.campaigns = popup.NewCampaigns(p.tables, p.popup, popup.Defaults{RepeatAfter: c.RepeatAfter, Quiet: c.QuietAfter}, a.log)
 	return nil
 }
 
@@ -264,6 +272,9 @@ func (p *popupPart) start(ctx context.Context) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.working = stop
 	p.work.Go(func() { p.campaigns.Run(working) })
+	if p.retention != nil {
+		p.work.Go(func() { p.retention.Run(working) })
+	}
 	if p.redis != nil {
 		p.work.Go(func() { p.redis.open.Load().Run(working) })
 	} else {
@@ -403,16 +414,21 @@ func (p *popupPart) route() (*server.PopupRoute, error) {
 
 // admin is what the campaign API works with.
 func (p *popupPart) admin() *admin.Popups {
-	return &admin.Popups{
+	all := &admin.Popups{
 		Popup: p.popup, Campaigns: p.campaigns, Counts: p.tables.Counts,
 		Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.demo,
 	}
+	all.Reports, _ = p.tables.(admin.ReportTables)
+	return all
 }
 
 // figures are the popups' metrics.
 func (p *popupPart) figures() admin.PopupFigures {
 	serves, _ := tolerable(p.ready())
 	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves}
+	if p.retention != nil {
+		f.Deleted = p.retention.Deleted()
+	}
 	if p.redis != nil {
 		states := p.redis.open.Load()
 		if states == nil {
