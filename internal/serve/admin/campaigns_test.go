@@ -315,6 +315,11 @@ func TestCampaignsRefused(t *testing.T) {
 	if len(all["errors"].([]any)) != 4 {
 		t.Errorf("four mistakes: %v", all)
 	}
+}
+
+// A body that has not the form of a campaign is refused with 400.
+func TestCampaignsMalformed(t *testing.T) {
+	c := startCampaigns(t)
 	for body, want := range map[string]string{
 		`{"nam":"a","name":"a","placement":"home","payload":1}`: "nam is not a field of a campaign",
 		`{"name":"a","placement":"nowhere","payload":1,"quiet_click":"1d","repeat_after":60,"order":"1","cap":null,"start":"now","target":""}`: `cap must be a whole number; ` +
@@ -347,7 +352,7 @@ func TestCampaignsRefused(t *testing.T) {
 	c.send(t, "POST", "/popups/campaigns", `{"payload":"`+strings.Repeat("x", campaignBytesMax)+`"}`, 413)
 	c.send(t, "POST", "/popups/campaigns", birthday, 415, "Content-Type", "text/plain")
 	c.send(t, "POST", "/popups/campaigns", birthday, 403, "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site")
-	all, _ = c.send(t, "GET", "/popups/campaigns", "", 200)
+	all, _ := c.send(t, "GET", "/popups/campaigns", "", 200)
 	if len(all["campaigns"].([]any)) != 0 {
 		t.Errorf("a refused campaign is there: %v", all)
 	}

@@ -74,7 +74,13 @@ func TestReport(t *testing.T) {
 		t.Errorf("compared with %v; the holdout: %v", to, held)
 	}
 	c.tables.hours = c.tables.hours[:6]
-	got, _ = c.send(t, "GET", "/popups/campaigns/1/report?from=2026-05-01T10:00:00Z&to=2026-05-01T14:00:00Z", "", 200)
+	testReportRest(t, c)
+}
+
+// testReportRest asks for reports without a holdout, and for wrong ones.
+func testReportRest(t *testing.T, c *campaignAPI) {
+	t.Helper()
+	got, _ := c.send(t, "GET", "/popups/campaigns/1/report?from=2026-05-01T10:00:00Z&to=2026-05-01T14:00:00Z", "", 200)
 	if b := got["variants"].([]any)[1].(map[string]any); b["conversion_rate_difference"].(map[string]any)["to"] != "a" {
 		t.Errorf("without a holdout: %v", b)
 	}

@@ -33,29 +33,29 @@ func (o *oldEvents) DeleteEvents(ctx context.Context, before time.Time, limit in
 }
 
 // Old events are deleted in batches, within a tenth of the time. A failure is retried.
-func TestRetention(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		tables := &oldEvents{left: 10_500, took: 200 * time.Millisecond}
-		r := &Retention{Tables: tables, Keep: 30 * 24 * time.Hour, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
-		done := make(chan struct{})
-		began := time.Now()
-		go func() { defer close(done); r.Run(ctx) }()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if r.Deleted() != 10_500 || tables.calls != 11 || tables.busy*10 > time.Since(began) {
-			t.Errorf("%d deleted in %d batches, busy for %s", r.Deleted(), tables.calls, tables.busy)
-		}
-		if age := time.Since(tables.before); age < r.Keep || age > r.Keep+time.Minute {
-			t.Errorf("deleted before %s", tables.before)
-		}
-		tables.left, tables.err = 7, errors.New("away")
-		time.Sleep(2 * retentionEvery)
-		synctest.Wait()
-		if r.Deleted() != 10_507 || tables.calls > 14 {
-			t.Errorf("after a failure: %d deleted, %d calls", r.Deleted(), tables.calls)
-		}
-		stop()
-		<-done
-	})
+func TestRetention(t *testing.T) { synctest.Test(t, testRetention) }
+
+func testRetention(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	tables := &oldEvents{left: 10_500, took: 200 * time.Millisecond}
+	r := &Retention{Tables: tables, Keep: 30 * 24 * time.Hour, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	done := make(chan struct{})
+	began := time.Now()
+	go func() { defer close(done); r.Run(ctx) }()
+	<-time.After(time.Minute)
+	synctest.Wait()
+	if r.Deleted() != 10_500 || tables.calls != 11 || tables.busy*10 > time.Since(began) {
+		t.Errorf("%d deleted in %d batches, busy for %s", r.Deleted(), tables.calls, tables.busy)
+	}
+	if age := time.Since(tables.before); age < r.Keep || age > r.Keep+time.Minute {
+		t.Errorf("deleted before %s", tables.before)
+	}
+	tables.left, tables.err = 7, errors.New("away")
+	<-time.After(2 * retentionEvery)
+	synctest.Wait()
+	if r.Deleted() != 10_507 || tables.calls > 14 {
+		t.Errorf("after a failure: %d deleted, %d calls", r.Deleted(), tables.calls)
+	}
+	stop()
+	<-done
 }

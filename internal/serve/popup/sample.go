@@ -41,18 +41,14 @@ func (s *sample) add(place *Placement, a *Attributes, now time.Time) {
 	if n := s.seen.Add(1); n > SampleMax && n%sampleOneIn != 0 {
 		return
 	}
-	slots := make([]slot, len(a.slots))
-	for i, v := range a.slots {
-		v.s, v.list = strings.Clone(v.s), slices.Clone(v.list)
-		for j := range v.list {
-			v.list[j] = strings.Clone(v.list[j])
-		}
-		slots[i] = v
-	}
-	one := sampled{Key{User: strings.Clone(a.user), Placement: place.name}, slots, now}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i, known := s.index[one.key]
+	i, known := s.index[Key{User: a.user, Placement: place.name}]
+	if known && slices.EqualFunc(s.ring[i].slots, a.slots, slot.equal) {
+		s.ring[i].at = now
+		return
+	}
+	one := sampled{Key{User: strings.Clone(a.user), Placement: place.name}, cloneSlots(a.slots), now}
 	switch {
 	case known:
 	case len(s.ring) < SampleMax:
@@ -66,6 +62,24 @@ func (s *sample) add(place *Placement, a *Attributes, now time.Time) {
 		s.index = make(map[Key]int)
 	}
 	s.ring[i], s.index[one.key] = one, i
+}
+
+// cloneSlots returns a copy that shares no memory.
+func cloneSlots(slots []slot) []slot {
+	all := slices.Clone(slots)
+	for i := range all {
+		v := &all[i]
+		v.s, v.list = strings.Clone(v.s), slices.Clone(v.list)
+		for j := range v.list {
+			v.list[j] = strings.Clone(v.list[j])
+		}
+	}
+	return all
+}
+
+// equal reports whether two slots have the same value.
+func (v slot) equal(other slot) bool {
+	return v.set == other.set && v.n == other.n && v.r == other.r && v.s == other.s && slices.Equal(v.list, other.list)
 }
 
 // of returns the requests at a placement.
