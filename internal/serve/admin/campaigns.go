@@ -25,6 +25,10 @@ type Popups struct {
 	// Counts returns how often campaigns were shown and answered.
 	Counts  func(context.Context) (map[popup.CampaignID]popup.Counts, error)
 	Reports ReportTables // nil: no reports and no history
+
+	// Forget deletes all that is known about a user; nil: it cannot. Errors that wrap
+	// popup.ErrRequest are the caller's.
+	Forget func(ctx context.Context, user string) (Forgotten, error)
 }
 
 // routes returns the routes of the campaign API.
@@ -52,6 +56,9 @@ func (p *Popups) routes() []route {
 	}
 	if p.Reports != nil {
 		routes = append(routes, route{"GET", "/popups/campaigns/{id}/report", RoleRead, p.report}, route{"GET", "/popups/campaigns/{id}/history", RoleRead, p.history})
+	}
+	if p.Forget != nil {
+		routes = append(routes, route{"DELETE", "/popups/users/{user}", RoleAdmin, own.Handler(http.HandlerFunc(p.forget)).ServeHTTP})
 	}
 	return routes
 }

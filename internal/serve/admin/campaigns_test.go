@@ -125,11 +125,22 @@ func startCampaigns(t *testing.T) *campaignAPI {
 		t.Fatal(err)
 	}
 	c.config = Config{Log: log, Reload: func(context.Context) error { return nil }, Popups: &Popups{
-		Popup: c.popup, Campaigns: popup.NewCampaigns(c.tables, c.popup, popup.Defaults{}, log), Counts: c.tables.Counts, Reports: c.tables,
+		Popup: c.popup, Campaigns: popup.NewCampaigns(c.tables, c.popup, popup.Defaults{}, log), Counts: c.tables.Counts, Reports: c.tables, Forget: forgetter(nil),
 		Placements: []string{"home", "checkout"}, User: param.Integer, ClockOffset: true,
 	}}
 	c.base = start(t, c.config)
 	return c
+}
+
+// forgetter returns a Popups.Forget that refuses ids that are no numbers, or fails.
+func forgetter(err error) func(context.Context, string) (Forgotten, error) {
+	return func(_ context.Context, user string) (Forgotten, error) {
+		if user, bad := param.Parse(param.Param{Name: "user", Type: param.Integer}, user); bad == nil {
+			return Forgotten{User: user, States: 2, Rows: 31}, err
+		} else {
+			return Forgotten{}, fmt.Errorf("%w: %w", popup.ErrRequest, bad)
+		}
+	}
 }
 
 // send sends JSON, expects a status and returns the JSON answer.

@@ -29,6 +29,7 @@ const popupIndex = `
 /popups/campaigns   the campaigns: list, create, update, pause, resume, archive;
                     below each: report, history, preview
 /popups/dry-run     POST: how many recent users a target matches
+/popups/users/USER  DELETE: delete all that is known about a user
 /popups/explain     ?user=...&placement=...&at=...: why a user gets each campaign or not
 `
 

@@ -108,7 +108,7 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	popups.Popup, popups.Reports = broken, downTables{down}
+	popups.Popup, popups.Reports, popups.Forget = broken, downTables{down}, forgetter(down)
 	popups.Campaigns = popup.NewCampaigns(downTables{down}, broken, popup.Defaults{}, c.config.Log)
 	parts := []Part{
 		{Name: "/a", Group: Reads, Reason: "down", Since: time.Now()},
@@ -148,7 +148,7 @@ func (d downTables) History(context.Context, popup.CampaignID, int) ([]popup.Cam
 func (w *walk) everyRoute(t *testing.T) {
 	t.Helper()
 	var s Server
-	s.cfg.Registry, s.cfg.Popups, s.cfg.Reload = prometheus.NewRegistry(), &Popups{Reports: downTables{}}, func(context.Context) error { return nil }
+	s.cfg.Registry, s.cfg.Popups, s.cfg.Reload = prometheus.NewRegistry(), &Popups{Reports: downTables{}, Forget: forgetter(nil)}, func(context.Context) error { return nil }
 	routes := map[string]bool{}
 	for _, r := range append(s.openRoutes(), s.closedRoutes()...) {
 		routes[r.method+" "+strings.TrimSuffix(r.path, "{$}")] = true
@@ -163,7 +163,7 @@ func (w *walk) everyRoute(t *testing.T) {
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json")
 	w.send("", "GET", "/popups/explain", "/popups/explain?user=7", "") // a condition is false
 	for _, path := range slices.Sorted(maps.Keys(asObject(w.Document["paths"]))) {
-		target := strings.NewReplacer("{id}", "1", "{name}", "heap").Replace(path) + "?user=7"
+		target := strings.NewReplacer("{id}", "1", "{name}", "heap", "{user}", "7").Replace(path) + "?user=7"
 		switch path {
 		case "/debug/pprof/profile":
 			target += "&seconds=1"
@@ -246,6 +246,8 @@ func (w *walk) campaigns(c *campaignAPI) {
 		send("POST", "/popups/dry-run", "/popups/dry-run", body)
 	}
 	send("POST", "/popups/dry-run", "/popups/dry-run", `{}`, foreign...)
+	send("DELETE", "/popups/users/{user}", "/popups/users/x", "")
+	send("DELETE", "/popups/users/{user}", "/popups/users/7", "", foreign...)
 	send("GET", "/popups/explain", "/popups/explain", "")
 	w.send("", "GET", "/debug/pprof/{name}", "/debug/pprof/nothing", "")
 	w.shown(c)

@@ -120,6 +120,23 @@ func TestHistory(t *testing.T) {
 	c.send(t, "GET", "/popups/campaigns/1/history?limit=0", "", 400, bearer...)
 }
 
+// A user is forgotten by the admin role, and by the client of the command.
+func TestForgetUser(t *testing.T) {
+	c := startCampaigns(t)
+	c.config.Tokens = []Token{{"Ed", "token-of-ed", RoleEdit}, {"Ann", "token-of-ann", RoleAdmin}}
+	address := strings.TrimPrefix(start(t, c.config), "http://")
+	done, err := ForgetUser(t.Context(), address, "token-of-ann", "007")
+	if err != nil || done != (Forgotten{User: "7", States: 2, Rows: 31}) {
+		t.Errorf("%+v %v", done, err)
+	}
+	if _, err := ForgetUser(t.Context(), address, "token-of-ed", "7"); err == nil || !strings.Contains(err.Error(), "403 Forbidden: this requires a token with the role admin") {
+		t.Errorf("another role: %v", err)
+	}
+	if _, err := ForgetUser(t.Context(), address, "token-of-ann", "a/b?c"); err == nil || !strings.Contains(err.Error(), "400 Bad Request") {
+		t.Errorf("no id: %v", err)
+	}
+}
+
 // A preview shows a campaign whatever its status.
 func TestPreview(t *testing.T) {
 	c := startCampaigns(t)

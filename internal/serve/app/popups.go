@@ -378,6 +378,11 @@ func (p *popupPart) ready() error {
 	if err := p.failure(); err != nil {
 		return err
 	}
+	return p.storeReady()
+}
+
+// storeReady is ready without the start of the part.
+func (p *popupPart) storeReady() error {
 	if p.redis != nil {
 		if states := p.redis.open.Load(); states != nil {
 			return states.Ready()
@@ -419,6 +424,9 @@ func (p *popupPart) admin() *admin.Popups {
 		Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.demo,
 	}
 	all.Reports, _ = p.tables.(admin.ReportTables)
+	if _, ok := p.tables.(userTables); ok {
+		all.Forget = p.forget
+	}
 	return all
 }
 

@@ -101,6 +101,9 @@ func (s *sample) forget(user string) {
 	}
 }
 
+// Forget removes a user from the sample of dry runs.
+func (p *Popup) Forget(user string) { p.sample.forget(user) }
+
 // DryRun is how many recent users a campaign would match.
 type DryRun struct {
 	Users     int       // users who were due at the placement, in this process
