@@ -1,6 +1,8 @@
 package popup
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -79,5 +81,57 @@ func TestDryRunWaiting(t *testing.T) {
 	}
 	if after := p.sample.of("home"); len(after) != 1 || after[0].at != before.at {
 		t.Errorf("%+v", after)
+	}
+}
+
+// A dry run reads the rows of users whom it cannot decide otherwise.
+func TestDryRunRows(t *testing.T) {
+	reads := 0
+	p := openTest(t, NewMemory(100, nil), func(cfg *Config) {
+		cfg.UserRow = func(_ context.Context, user string) ([]byte, error) {
+			if reads++; user == "3" {
+				return nil, errors.New("away")
+			}
+			return []byte(`{"country":"NO"}`), nil
+		}
+	})
+	p.RowColumns([]string{"country"})
+	for user := range 8 {
+		asks(t, p, fmt.Sprint(user), "SE", user)
+	}
+	if d, err := p.DryRun(t.Context(), Campaign{Placement: "home", Target: "age > 1"}); err != nil || d.Matched != 6 || d.Undecided != 0 || reads != 0 {
+		t.Errorf("without the row: %+v %v, %d reads", d, err, reads)
+	}
+	d, err := p.DryRun(t.Context(), Campaign{Placement: "home", Target: `country == "NO"`})
+	if err != nil || d.Users != 8 || d.Matched != 7 || d.Undecided != 1 || reads != 8 {
+		t.Errorf("with the row: %+v %v, %d reads", d, err, reads)
+	}
+}
+
+// A preview is of a campaign alone, whatever its status.
+func TestPreview(t *testing.T) {
+	p := openTest(t, NewMemory(100, nil), nil)
+	c := threeCampaigns()[0]
+	c.Status, c.Target, c.Rollout, c.Holdout = Draft, "age > 17", 1e-9, 99.9999999
+	c.Variants = []Variant{{Name: "a", Payload: []byte("1")}, {Name: "b", Weight: 1, Payload: []byte("2")}}
+	for age, condition := range map[string]string{"18": "", "17": "age > 17"} {
+		a := p.Attributes()
+		if err := a.Add("age", age); err != nil {
+			t.Fatal(err)
+		}
+		seen, err := p.Preview(t.Context(), c, "7", a)
+		if err != nil || seen.Condition != condition || seen.Variant != 2 || string(seen.Payload()) != "2" || seen.Rollout || !seen.Holdout {
+			t.Errorf("%s: %+v %v", age, seen, err)
+		}
+		p.Release(a)
+	}
+	a := p.Attributes()
+	defer p.Release(a)
+	if _, err := p.Preview(t.Context(), c, "", a); !errors.Is(err, ErrRequest) {
+		t.Errorf("nobody: %v", err)
+	}
+	c.Target = "gone"
+	if _, err := p.Preview(t.Context(), c, "7", a); err == nil {
+		t.Error("an attribute that is gone")
 	}
 }

@@ -26,8 +26,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
 	"spillway/internal/serve/param"
 	"spillway/internal/serve/popup"
 )
@@ -235,29 +233,25 @@ func (r *kindRecorder) String() string {
 
 // A failure of attributes_sql is named, with the campaigns that it concerns.
 func TestPopupDetail(t *testing.T) {
-	r := popupRoute(t, nil)
-	_, s := start(t, &rows{n: 10}, func(c *Config) { c.Popup = &r })
-	h, campaign := popupHandler{PopupRoute: r, server: s}, popupCampaign(2)
-	const failure = "read user's attributes: line 1\nof ä long one; not decided: campaign 1"
-	for _, a := range []popup.Answer{
-		{Decision: popup.Decision{Campaign: &campaign, Reason: popup.First}, Detail: failure},
-		{Decision: popup.Decision{Reason: popup.NoneMatches}, Detail: failure},
-	} {
-		var ctx fasthttp.RequestCtx
-		if a.Shown() {
-			h.show(&ctx, &a)
-		} else {
-			h.nothing(&ctx, &a)
-		}
-		if got := string(ctx.Response.Header.Peek("Spillway-Detail")); got != "read user's attributes: line 1 of ? long one; not decided: campaign 1" {
-			t.Errorf("%s: %q", a.Reason, got)
-		}
+	rowless, row := popupCampaign(2), popupCampaign(1)
+	row.Target = `country == "CN"`
+	failing := func(context.Context, string) ([]byte, error) { return nil, errors.New("line 1\nof ä long one") }
+	r := popupRouteOf(t, popup.Config{Store: popup.NewMemory(1000, nil), UserRow: failing}, row, rowless)
+	r.Popup.RowColumns([]string{"country"})
+	url := startPopup(t, r) + "/popup"
+	const detail = "read user's attributes: line 1 of ? long one; not decided: campaign 1"
+	a := request(t, "GET", url+"?user=7")
+	if s := shownOf(t, a); s.Campaign != 2 || a.header.Get("Spillway-Detail") != detail {
+		t.Errorf("%+v %v", s, a.header)
 	}
-	var ctx fasthttp.RequestCtx
-	h.unavailable(&ctx, failure, errors.New("down"))
-	var problem struct{ Detail string }
-	if err := json.Unmarshal(ctx.Response.Body(), &problem); err != nil || ctx.Response.StatusCode() != 503 || problem.Detail != failure {
-		t.Errorf("nothing else is left: %d %s %v", ctx.Response.StatusCode(), ctx.Response.Body(), err)
+	if a := request(t, "GET", url+"?user=7"); a.status != 204 || a.header.Get("Spillway-Detail") != "" {
+		t.Errorf("who waits needs no row: %d %v", a.status, a.header)
+	}
+	r = popupRouteOf(t, popup.Config{Store: popup.NewMemory(1000, nil), UserRow: failing}, row)
+	r.Popup.RowColumns([]string{"country"})
+	a = request(t, "GET", startPopup(t, r)+"/popup?user=7")
+	if a.status != 503 || problemCode(a.body) != "popups-down" || !strings.Contains(a.body, "not decided: campaign 1") {
+		t.Errorf("nothing else is left: %d %s", a.status, a.body)
 	}
 }
 
