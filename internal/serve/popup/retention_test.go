@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 // oldEvents are events of a database, one per minute before an instant.
 type oldEvents struct {
+	mu     sync.Mutex
 	left   int
 	took   time.Duration // by each batch
 	busy   time.Duration // by all batches
@@ -25,6 +27,8 @@ func (o *oldEvents) DeleteEvents(ctx context.Context, before time.Time, limit in
 		return 0, ctx.Err()
 	case <-time.After(o.took):
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	n := min(limit, o.left)
 	o.left, o.before = o.left-n, before
 	o.busy += o.took
@@ -50,7 +54,9 @@ func testRetention(t *testing.T) {
 	if age := time.Since(tables.before); age < r.Keep || age > r.Keep+time.Minute {
 		t.Errorf("deleted before %s", tables.before)
 	}
+	tables.mu.Lock()
 	tables.left, tables.err = 7, errors.New("away")
+	tables.mu.Unlock()
 	<-time.After(2 * retentionEvery)
 	synctest.Wait()
 	if r.Deleted() != 10_507 || tables.calls > 14 {
