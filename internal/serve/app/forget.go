@@ -118,6 +118,9 @@ func (p *popupPart) forget(ctx context.Context, user string) (admin.Forgotten, e
 			return done, fmt.Errorf("%w: %w", popup.ErrRequest, err)
 		}
 	}
+	if err := popup.CheckUser(done.User); err != nil {
+		return done, err
+	}
 	all, _, err := p.campaigns.Read(ctx)
 	if err != nil {
 		return done, err

@@ -337,6 +337,9 @@ func (k Key) check() error {
 	return nil
 }
 
+// CheckUser returns an error that wraps ErrRequest if no user can have this id.
+func CheckUser(user string) error { return Key{User: user, Placement: "any"}.check() }
+
 // swap swaps the state in the store. Whatever comes of it, the cached state is not used again.
 func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, event Event, guards []Guard) (bool, error) {
 	if p.cfg.Cache != nil {
