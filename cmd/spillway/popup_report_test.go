@@ -136,6 +136,10 @@ func testPopupForget(t *testing.T, s *apptest.Spillway, file string) {
 	if got := forget("8"); got != "user 8: 0 states and 0 rows deleted\n" {
 		t.Error(got)
 	}
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), []string{"popups", "forget", "x", "--config", file}, strings.NewReader(""), &out, &errs); code != exit.Usage || !strings.Contains(errs.String(), "whole number") {
+		t.Errorf("an id that is no number: exit code %d\n%s", code, errs.String())
+	}
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -35,12 +35,15 @@ func (p *Popups) forget(w http.ResponseWriter, r *http.Request) {
 }
 
 // ForgetUser sends DELETE /popups/users/USER to the admin listener at an address, HOST:PORT or
-// unix:PATH.
+// unix:PATH. Errors that wrap popup.ErrRequest say why no user can have the id.
 func ForgetUser(ctx context.Context, address, token, user string) (Forgotten, error) {
 	var done Forgotten
 	status, body, err := send(ctx, http.MethodDelete, address, "/popups/users/"+url.PathEscape(user), token)
 	if err != nil {
 		return done, fmt.Errorf("forget user: %w", err)
+	}
+	if status == http.StatusBadRequest {
+		return done, fmt.Errorf("%w: %s", popup.ErrRequest, detailOf(body))
 	}
 	if status != http.StatusOK {
 		return done, fmt.Errorf("forget user: %s answers %d %s: %s", address, status, http.StatusText(status), detailOf(body))

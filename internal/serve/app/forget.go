@@ -50,6 +50,9 @@ func ForgetUser(ctx context.Context, o ForgetOptions) error {
 		}
 		done, err = forgetAlone(ctx, o)
 	}
+	if errors.Is(err, popup.ErrRequest) {
+		return exit.UsageError(err)
+	}
 	if err != nil {
 		return err
 	}
