@@ -50,6 +50,7 @@ var layers = map[string]layer{
 	"internal/histogram": shared,
 	"internal/plans":     shared,
 	"internal/progress":  shared,
+	"internal/stats":     shared,
 	"internal/yaml":      shared,
 
 	"internal/serve/coalesce": part,
@@ -84,7 +85,6 @@ var layers = map[string]layer{
 	"internal/lab/netstat":    lab,
 	"internal/lab/report":     lab,
 	"internal/lab/result":     lab,
-	"internal/lab/stats":      lab,
 	"internal/lab/target":     lab,
 	"internal/lab/watch":      lab,
 
@@ -216,9 +216,9 @@ func layerOf(dir string) layer {
 func TestCheckImports(t *testing.T) {
 	tree := fstest.MapFS{
 		"internal/serve/config/a.go":        goFile("config", "os"),
-		"internal/lab/stats/a.go":           goFile("stats", "spillway/internal/serve/config"),
+		"internal/lab/netstat/a.go":         goFile("netstat", "spillway/internal/serve/config"),
 		"internal/database/a.go":            goFile("database", "github.com/jackc/pgx/v5", "net/http"),
-		"internal/progress/a.go":            goFile("progress", "spillway/internal/lab/stats", "database/sql"),
+		"internal/progress/a.go":            goFile("progress", "spillway/internal/lab/netstat", "database/sql"),
 		"internal/serve/feed/a.go":          goFile("feed", "spillway/internal/serve/config", "spillway/internal/serve/query", "net/http"),
 		"internal/serve/query/a.go":         goFile("query", "github.com/jackc/pgx/v5/pgxpool", "net/httpish"),
 		"internal/serve/query/a_test.go":    goFile("query", "spillway/internal/serve/postgres", "net/http"),
@@ -251,8 +251,8 @@ func TestCheckImports(t *testing.T) {
 		"experiments/seed/main.go imports spillway/internal/serve/feed",
 		"internal/database/a.go imports net/http",
 		"internal/lab/load/a.go imports spillway/internal/serve/feed",
-		"internal/lab/stats/a.go imports spillway/internal/serve/config",
-		"internal/progress/a.go imports spillway/internal/lab/stats",
+		"internal/lab/netstat/a.go imports spillway/internal/serve/config",
+		"internal/progress/a.go imports spillway/internal/lab/netstat",
 		"internal/progress/a.go imports database/sql",
 		"internal/serve/app/a.go imports spillway/internal/lab/load",
 		"internal/serve/feed/a.go imports spillway/internal/serve/query",

@@ -6,6 +6,7 @@
 //	spillway seed freight --database postgres://…
 //	spillway config check spillway.yaml
 //	spillway grants spillway.yaml --role app   the GRANT statements for your database
+//	spillway popups forget 7 --config spillway.yaml
 //	spillway spool status               records that wait in the local queue of streams
 //	spillway load http://127.0.0.1:8080/goodslist --rate 1000 --duration 30s
 //	spillway watch --watch app=:8080 -o watch.ndjson
@@ -50,6 +51,7 @@ type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve the feeds of a configuration, or the built-in freight app."`
 	Seed       seedCmd       `cmd:"" help:"Create a data set for trials and measurements."`
 	Spool      spoolCmd      `cmd:"" help:"Inspect and repair the local queue of streams with ack: spool."`
+	Popups     popupsCmd     `cmd:"" help:"Forget users of popups."`
 	Config     configCmd     `cmd:"" help:"Check, print or describe a configuration."`
 	Grants     grantsCmd     `cmd:"" help:"Print the SQL that gives a role what a configuration needs."`
 	Load       loadCmd       `cmd:"" help:"Put load on a service and report its responses."`

@@ -216,8 +216,11 @@ func (c *documentCase) popups() {
 	body := `{"show":` + token
 	c.send(403, "POST", "/popup/click", "?user=2", body)
 	c.send(204, "POST", "/popup/click", "", body)
-	for _, path := range []string{"/popup/click", "/popup/dismiss"} {
-		c.send(409, "POST", path, "", body)
+	c.send(204, "POST", "/popup/convert", "", body)
+	for _, path := range []string{"/popup/click", "/popup/dismiss", "/popup/convert"} {
+		if path != "/popup/convert" {
+			c.send(409, "POST", path, "", body)
+		}
 		c.send(400, "POST", path, "", `{"show":"x"}`)
 		c.send(400, "POST", path, "", `{}`)
 		c.send(413, "POST", path, "", strings.Repeat("x", 5000))

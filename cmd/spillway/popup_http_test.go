@@ -59,18 +59,20 @@ func TestPopupFollow(t *testing.T) {
 		}
 	}
 	t.Logf("the slowest replica had the change after %s", slowest)
-	popupManySave(t, replicas)
+	popupManySave(t, database, replicas)
 }
 
-// popupManySave concurrently saves 40 campaigns with a cap; 32 are allowed.
-func popupManySave(t *testing.T, replicas []*apptest.Spillway) {
+// popupManySave concurrently saves 40 campaigns at a placement that has 468; 32 are allowed.
+func popupManySave(t *testing.T, database string, replicas []*apptest.Spillway) {
 	t.Helper()
+	popupStore(t, database, `INSERT INTO popup_campaigns SELECT 100 + n, 'many', 'checkout', n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, cap, version
+		FROM popup_campaigns, generate_series(1, 468) AS n WHERE id = 1`)
 	var mu sync.Mutex
 	statuses := map[int]int{}
 	var group sync.WaitGroup
 	for i := range 40 {
 		group.Go(func() {
-			body := fmt.Sprintf(`{"name":"capped %d","placement":"checkout","payload":1,"cap":1,"status":"active"}`, i)
+			body := fmt.Sprintf(`{"name":"one more, %d","placement":"checkout","payload":1,"status":"active"}`, i)
 			for {
 				status, _, _, err := popupSend(t.Context(), http.DefaultClient, http.MethodPost, replicas[i%3].Admin+"/popups/campaigns", body)
 				if err != nil {
@@ -88,10 +90,25 @@ func popupManySave(t *testing.T, replicas []*apptest.Spillway) {
 	}
 	group.Wait()
 	if statuses[201] != 32 || statuses[422] != 8 {
-		t.Errorf("of 40 campaigns with a cap: %v", statuses)
+		t.Errorf("of 40 campaigns: %v", statuses)
 	}
 	for _, s := range replicas {
 		eventually(t, "all replicas go on", func() bool { return popupReason(t, s, "user=7&placement=checkout")[:1] == "2" })
+	}
+}
+
+// popupStore changes stored campaigns.
+func popupStore(t *testing.T, database string, statements ...string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	for _, sql := range append(statements, "UPDATE popup_version SET version = version + 1") {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -104,22 +121,11 @@ func TestPopupBroken(t *testing.T) {
 	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"old","placement":"home","payload":1,"status":"active","target":"age > 1","order":1}`, 201)
 	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"odd","placement":"home","payload":1,"status":"active","order":2}`, 201)
 	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
-	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	for _, sql := range []string{
+	popupStore(t, database,
 		"UPDATE popup_campaigns SET target = 'gone > 1' WHERE id = 1", // an attribute that is no longer configured
 		"UPDATE popup_campaigns SET cap = -7 WHERE id = 2",
-		`INSERT INTO popup_campaigns SELECT 100 + n, 'capped', placement, 50 + n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, 1, version
-			FROM popup_campaigns, generate_series(1, 33) AS n WHERE id = 3`,
-		"UPDATE popup_version SET version = version + 1",
-	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+		`INSERT INTO popup_campaigns SELECT 100 + n, 'many', placement, 50 + n, payload, '', status, starts_at, ends_at, repeat_after, quiet_click, quiet_dismiss, 1, version
+			FROM popup_campaigns, generate_series(1, 499) AS n WHERE id = 3`)
 	if err := s.Restart(); err != nil {
 		t.Fatal(err)
 	}
@@ -134,10 +140,10 @@ func TestPopupBroken(t *testing.T) {
 		}
 	}
 	a := fetch(t, s.Admin+"/popups/explain?user=8")
-	if err := json.Unmarshal(a.body, &explained); err != nil || len(explained.Campaigns) != 36 {
+	if err := json.Unmarshal(a.body, &explained); err != nil || len(explained.Campaigns) != 502 {
 		t.Fatalf("%s %v", a.body, err)
 	}
-	want := map[int]string{1: "target: 1:1: unknown name gone", 2: "cap must be", 133: "more than 32"}
+	want := map[int]string{1: "target: 1:1: unknown name gone", 2: "cap must be", 599: "more than 500"}
 	for _, one := range explained.Campaigns {
 		problem, broken := want[one.Campaign]
 		if broken != (one.Verdict == "problem") || !strings.Contains(one.Problem, problem) {
@@ -145,7 +151,7 @@ func TestPopupBroken(t *testing.T) {
 		}
 	}
 	// It can be corrected, and no other one can be added.
-	popupCampaign(t, s, "POST", "/popups/campaigns/133/archive", "", 200)
+	popupCampaign(t, s, "POST", "/popups/campaigns/599/archive", "", 200)
 	popupCampaign(t, s, "POST", "/popups/campaigns/1/archive", "", 200)
 	popupCampaign(t, s, "POST", "/popups/campaigns", `{"name":"more","placement":"home","payload":1,"cap":1}`, 422)
 }

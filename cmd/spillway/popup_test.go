@@ -163,7 +163,7 @@ func TestPopupDemo(t *testing.T) {
 	if status, _ := popupPost(t, s.URL("popup/click"), popupToken(shown.Show)); status != 410 && status != 409 {
 		t.Errorf("a repeated click on a show from before the restart: %d", status)
 	}
-	if a, _ := popupAsk(t, s, "user=7"+old); a.status != 204 || a.header.Get("Spillway-Reason") != "wait-shown" {
+	if a, _ := popupAsk(t, s, "user=7&clock_offset=48h6m"+old); a.status != 204 || a.header.Get("Spillway-Reason") != "wait-shown" {
 		t.Errorf("the restart lost the state: %d %v", a.status, a.header)
 	}
 }
@@ -185,7 +185,7 @@ func popupDemoAdmin(t *testing.T, s *apptest.Spillway, query string) {
 	}
 	a := fetch(t, s.Admin+"/popups/explain?"+query)
 	if err := json.Unmarshal(a.body, &explained); err != nil || a.status != 200 || len(explained.Campaigns) != 4 || explained.State.Phase != "shown" ||
-		explained.Campaigns[0].Verdict != "passed" || explained.Campaigns[3].Verdict != "user-waits" {
+		explained.Campaigns[0].Verdict != "clicked" || explained.Campaigns[3].Verdict != "user-waits" {
 		t.Errorf("explain: %d %s %v", a.status, a.body, err)
 	}
 	eventually(t, "the database has all shows", func() bool {

@@ -1,6 +1,6 @@
 // Command aa proves the statistics of an experiment on a real server: it compares a server with itself many times, and
 // with a variant that costs 10 % more CPU per request, as `spillway experiment` compares variants: paired blocks, random
-// order, a fresh process for each side of a block, the verdict of internal/lab/stats. It counts how often a difference is
+// order, a fresh process for each side of a block, the verdict of internal/stats. It counts how often a difference is
 // seen that is not there, and how often the one that is.
 package main
 
@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"spillway/internal/lab/stats"
+	"spillway/internal/stats"
 )
 
 // A plan is what to run.

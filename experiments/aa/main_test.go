@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"spillway/internal/lab/stats"
+	"spillway/internal/stats"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

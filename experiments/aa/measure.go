@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"spillway/internal/lab/stats"
+	"spillway/internal/stats"
 )
 
 // calibrations is how often each amount of work is measured before the comparisons.

@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"spillway/internal/lab/stats"
+	"spillway/internal/stats"
 )
 
 func main() {

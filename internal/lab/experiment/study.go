@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/result"
-	"spillway/internal/lab/stats"
+	"spillway/internal/stats"
 )
 
 // The name and version that a study's JSON carries. A minor version only adds fields.

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"spillway/internal/lab/result"
-	"spillway/internal/lab/stats"
+	"spillway/internal/stats"
 )
 
 // A Verdict is the result of comparing a variant with its baseline.

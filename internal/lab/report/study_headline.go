@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"spillway/internal/lab/experiment"
-	"spillway/internal/lab/stats"
+	"spillway/internal/stats"
 )
 
 func studyTitle(s *experiment.Study) string {

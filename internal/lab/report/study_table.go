@@ -9,7 +9,7 @@ import (
 
 	"spillway/internal/lab/experiment"
 	"spillway/internal/lab/result"
-	"spillway/internal/lab/stats"
+	"spillway/internal/stats"
 )
 
 // studyNote explains the tables of the levels.

@@ -1,6 +1,6 @@
 // Package admin is the listener for operators: health, readiness, metrics and profiles over
-// net/http. It serves no application traffic. It listens on loopback unless a token is set,
-// and then requires the token on all paths except /livez and /readyz with its groups. With
+// net/http. It serves no application traffic. It listens on loopback unless there are tokens,
+// and then requires one of them on all paths except /livez and /readyz with its groups. With
 // popups it also has the campaign API. /openapi.json describes the listener.
 package admin
 
@@ -34,7 +34,7 @@ const (
 // Config is the listener's configuration.
 type Config struct {
 	Listen   string               // host:port
-	Token    string               // bearer token; "": loopback addresses only
+	Tokens   []Token              // accepted bearer tokens; none: loopback addresses only
 	Log      *slog.Logger         // nil: nothing is logged
 	Registry *prometheus.Registry // of /metrics; nil: a new one
 	Ready    func() []Part        // the state of all parts; nil: none
@@ -72,7 +72,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin listen address %q: use host:port, as 127.0.0.1:9090: %w", cfg.Listen, err)
 	}
-	if cfg.Token == "" && !isLoopback(host) {
+	if len(cfg.Tokens) == 0 && !isLoopback(host) {
 		return nil, errOpen(cfg.Listen)
 	}
 	s := &Server{cfg: cfg, connections: newConnections()}
@@ -113,7 +113,7 @@ func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
 // Serve serves on ln until ctx ends, and closes it. Open requests then have DrainTimeout to
 // end.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	if s.cfg.Token == "" && !isLoopbackAddr(ln.Addr()) {
+	if len(s.cfg.Tokens) == 0 && !isLoopbackAddr(ln.Addr()) {
 		return errors.Join(errOpen(ln.Addr().String()), ln.Close())
 	}
 	s.http.BaseContext = func(net.Listener) context.Context { return ctx } // ends profiles on stop

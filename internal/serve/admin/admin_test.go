@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -120,7 +121,7 @@ func TestProfiles(t *testing.T) {
 }
 
 func TestToken(t *testing.T) {
-	base := start(t, Config{Token: "correct horse"})
+	base := start(t, Config{Tokens: []Token{{"admin", "correct horse", RoleAdmin}}})
 	f := func(path, authorization string, want int) {
 		t.Helper()
 		status, header, body := get(t, base+path, http.Header{"Authorization": {authorization}})
@@ -150,6 +151,53 @@ func TestToken(t *testing.T) {
 	f("/readyz/nothing", "", 401)
 }
 
+// Each role permits what those before it do. The history gets the name of the token.
+func TestRoles(t *testing.T) {
+	c := startCampaigns(t)
+	c.config.Tokens = []Token{{"Rita", "token-of-rita", RoleRead}, {"Ed", "token-of-ed", RoleEdit}, {"admin", "token-of-ann", RoleAdmin}}
+	c.base = start(t, c.config)
+	for _, step := range []struct {
+		method, path, body string
+		least              Role
+	}{
+		{"GET", "/", "", RoleRead},
+		{"GET", "/metrics", "", RoleRead},
+		{"GET", "/popups/campaigns", "", RoleRead},
+		{"GET", "/popups/explain?user=7", "", RoleRead},
+		{"POST", "/popups/campaigns", birthday, RoleEdit},
+		{"POST", "/popups/campaigns/1/pause", "", RoleEdit},
+		{"GET", "/debug/pprof/heap", "", RoleAdmin},
+		{"POST", "/reload", "", RoleAdmin},
+	} {
+		for i, who := range c.config.Tokens {
+			r, err := http.NewRequestWithContext(t.Context(), step.method, c.base+step.path, strings.NewReader(step.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Close = true
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set("Authorization", "Bearer "+who.Token)
+			response, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(response.Body)
+			if err = errors.Join(err, response.Body.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if may := Role(i+1) >= step.least; may != (response.StatusCode < 300) || !may && response.StatusCode != 403 {
+				t.Errorf("%s %s by %s: %d %s", step.method, step.path, who.Name, response.StatusCode, text)
+			}
+			if need := "requires a token with the role " + step.least.String() + "; that of " + who.Name; response.StatusCode == 403 && !strings.Contains(string(text), need) {
+				t.Errorf("%s %s by %s: %s", step.method, step.path, who.Name, text)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"Ed", "admin", "Ed"}, c.tables.by); diff != "" {
+		t.Errorf("saved by (-want +got):\n%s", diff)
+	}
+}
+
 func TestHost(t *testing.T) {
 	f := func(cfg Config, host string, want int) {
 		t.Helper()
@@ -167,13 +215,17 @@ func TestHost(t *testing.T) {
 	f(Config{}, "evil.example:9090", 421)
 	f(Config{}, "127.0.0.1.evil.example", 421)
 	f(Config{}, "192.0.2.1", 421)
-	f(Config{Token: "x"}, "admin.example", 200)
+	f(Config{Tokens: []Token{{"admin", "x", RoleAdmin}}}, "admin.example", 200)
 }
 
 func TestNewRefuses(t *testing.T) {
 	f := func(listen, token, want string) {
 		t.Helper()
-		_, err := New(Config{Listen: listen, Token: token})
+		cfg := Config{Listen: listen}
+		if token != "" {
+			cfg.Tokens = []Token{{"ann", token, RoleRead}}
+		}
+		_, err := New(cfg)
 		switch {
 		case want == "" && err != nil:
 			t.Errorf("%q refused: %v", listen, err)
@@ -372,8 +424,10 @@ func start(t *testing.T, cfg Config) string {
 	t.Cleanup(func() {
 		stop()
 		serving.Wait()
-		if cfg.Token != "" && strings.Contains(log.String(), cfg.Token) {
-			t.Errorf("the token was logged:\n%s", log.String())
+		for _, one := range cfg.Tokens {
+			if strings.Contains(log.String(), one.Token) {
+				t.Errorf("the token was logged:\n%s", log.String())
+			}
 		}
 	})
 	return "http://" + ln.Addr().String()

@@ -22,8 +22,8 @@ import (
 // fields are the members of a body, by the names of a campaign's fields.
 type fields map[string]json.RawMessage
 
-// campaignBytesMax bounds a request's body: the payload, the expression, and some room.
-const campaignBytesMax = popup.PayloadBytesMax + popup.TargetBytesMax + 16<<10
+// campaignBytesMax bounds a request's body: the payloads, the expression, and some room.
+const campaignBytesMax = 2*popup.PayloadBytesMax + popup.TargetBytesMax + 16<<10
 
 // readFields reads a JSON object of a media type. If that fails, it has answered the request.
 func readFields(w http.ResponseWriter, r *http.Request, media string) (fields, bool) {
@@ -60,7 +60,7 @@ func readFields(w http.ResponseWriter, r *http.Request, media string) (fields, b
 // fill sets the fields of a campaign. If one of required is missing, or a field is unknown or
 // of another type, it has answered the request with all that is wrong.
 func (p *Popups) fill(w http.ResponseWriter, c *popup.StoredCampaign, body fields, required ...string) bool {
-	var view campaignView
+	view := campaignView{Rollout: everybodyRollout}
 	flaws := view.set(body)
 	for _, name := range required {
 		if body[name] == nil && name != "target" {
@@ -102,11 +102,18 @@ func (v *campaignView) set(body fields) []flaw {
 		}
 		field, value := view.Field(i), body[name]
 		isNull := string(value) == "null" && field.Kind() != reflect.Pointer && field.Kind() != reflect.Slice
-		if err := json.Unmarshal(withoutFraction(value, field.Type()), field.Addr().Interface()); err != nil || isNull {
+		if err := unmarshal(withoutFraction(value, field.Type()), field.Addr().Interface()); err != nil || isNull {
 			flaws = append(flaws, flaw{Field: name, Message: name + " must be " + expected(field, err)})
 		}
 	}
 	return flaws
+}
+
+// unmarshal is json.Unmarshal, but refuses members that are not known.
+func unmarshal(text []byte, to any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(to)
 }
 
 // withoutFraction returns the value of an integer field as encoding/json reads it: in JSON, 1.0
@@ -141,6 +148,10 @@ func expected(field reflect.Value, err error) string {
 		kind = kind.Elem()
 	}
 	switch {
+	case kind == reflect.TypeFor[[]popup.Variant]():
+		return `a list of {"name": TEXT, "weight": WHOLE NUMBER, "payload": JSON}`
+	case kind == reflect.TypeFor[[]string]():
+		return "a list of texts"
 	case kind == reflect.TypeFor[time.Time]():
 		return "a time of RFC 3339, as 2026-01-02T03:04:05Z, or null"
 	case kind == reflect.TypeFor[period]():
@@ -196,7 +207,7 @@ func writableFields(c popup.StoredCampaign) fields {
 	if err := json.Unmarshal(text, &all); err != nil {
 		panic("bug: decode a campaign: " + err.Error())
 	}
-	for _, name := range []string{"id", "version", "problem", "note", "shows", "clicks", "dismissals", "click_rate"} {
+	for _, name := range []string{"id", "version", "problem", "shows", "clicks", "dismissals", "withheld", "conversions", "click_rate"} {
 		delete(all, name)
 	}
 	return all

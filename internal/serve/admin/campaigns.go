@@ -23,7 +23,12 @@ type Popups struct {
 	ClockOffset bool       // explain accepts clock_offset, for the demo
 
 	// Counts returns how often campaigns were shown and answered.
-	Counts func(context.Context) (map[popup.CampaignID]popup.Counts, error)
+	Counts  func(context.Context) (map[popup.CampaignID]popup.Counts, error)
+	Reports ReportTables // nil: no reports and no history
+
+	// Forget deletes all that is known about a user; nil: it cannot. Errors that wrap
+	// popup.ErrRequest are the caller's.
+	Forget func(ctx context.Context, user string) (Forgotten, error)
 }
 
 // routes returns the routes of the campaign API.
@@ -34,12 +39,14 @@ func (p *Popups) routes() []route {
 		writeProblem(w, http.StatusForbidden, "pages of other origins may not change campaigns")
 	}))
 	change := func(method, path string, handle http.HandlerFunc) route {
-		return route{method, path, own.Handler(handle).ServeHTTP}
+		return route{method, path, RoleEdit, own.Handler(handle).ServeHTTP}
 	}
-	return []route{
-		{"GET", "/popups/campaigns", p.list},
-		{"GET", "/popups/campaigns/{id}", p.get},
-		{"GET", "/popups/explain", p.explain},
+	routes := []route{
+		{"GET", "/popups/campaigns", RoleRead, p.list},
+		{"GET", "/popups/campaigns/{id}", RoleRead, p.get},
+		{"GET", "/popups/campaigns/{id}/preview", RoleRead, p.preview},
+		{"GET", "/popups/explain", RoleRead, p.explain},
+		change("POST", "/popups/dry-run", p.dryRun),
 		change("POST", "/popups/campaigns", p.create),
 		change("PUT", "/popups/campaigns/{id}", p.replace),
 		change("PATCH", "/popups/campaigns/{id}", p.patch),
@@ -47,18 +54,25 @@ func (p *Popups) routes() []route {
 		change("POST", "/popups/campaigns/{id}/resume", p.setStatus(popup.Active)),
 		change("POST", "/popups/campaigns/{id}/archive", p.setStatus(popup.Archived)),
 	}
+	if p.Reports != nil {
+		routes = append(routes, route{"GET", "/popups/campaigns/{id}/report", RoleRead, p.report}, route{"GET", "/popups/campaigns/{id}/history", RoleRead, p.history})
+	}
+	if p.Forget != nil {
+		routes = append(routes, route{"DELETE", "/popups/users/{user}", RoleAdmin, own.Handler(http.HandlerFunc(p.forget)).ServeHTTP})
+	}
+	return routes
 }
 
 func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	placement, status := query.Get("placement"), popup.Status(query.Get("status"))
 	switch status {
-	case popup.Active, popup.Paused, popup.Archived:
+	case popup.Draft, popup.Active, popup.Paused, popup.Archived:
 	default:
 		if !query.Has("status") {
 			break
 		}
-		writeFlaws(w, http.StatusBadRequest, flaw{Field: "status", Message: "status must be active, paused or archived"})
+		writeFlaws(w, http.StatusBadRequest, flaw{Field: "status", Message: "status must be draft, active, paused or archived"})
 		return
 	}
 	all, problems, err := p.Campaigns.Read(r.Context())
@@ -85,7 +99,7 @@ func (p *Popups) list(w http.ResponseWriter, r *http.Request) {
 
 func (p *Popups) get(w http.ResponseWriter, r *http.Request) {
 	if c, problem, ok := p.find(w, r); ok {
-		p.answer(w, r, http.StatusOK, c, problem, false)
+		p.answer(w, r, http.StatusOK, c, problem)
 	}
 }
 
@@ -110,20 +124,15 @@ func (p *Popups) find(w http.ResponseWriter, r *http.Request) (c popup.StoredCam
 	return all[i], problems[all[i].ID], true
 }
 
-// answer answers with a campaign. Its version is the entity tag. capped means that the
-// campaign had no cap before.
-func (p *Popups) answer(w http.ResponseWriter, r *http.Request, status int, c popup.StoredCampaign, problem string, capped bool) {
+// answer answers with a campaign. Its version is the entity tag.
+func (p *Popups) answer(w http.ResponseWriter, r *http.Request, status int, c popup.StoredCampaign, problem string) {
 	counts, err := p.Counts(r.Context())
 	if err != nil {
 		writeDown(w, err)
 		return
 	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(c.Version, 10)))
-	view := newView(c, problem, counts[c.ID])
-	if capped && view.Shows > 0 {
-		view.Note = fmt.Sprintf("the cap counts shows from now on: the %d shows before it do not count", view.Shows)
-	}
-	writeJSON(w, "application/json", status, view)
+	writeJSON(w, "application/json", status, newView(c, problem, counts[c.ID]))
 }
 
 func (p *Popups) create(w http.ResponseWriter, r *http.Request) {
@@ -134,7 +143,7 @@ func (p *Popups) create(w http.ResponseWriter, r *http.Request) {
 	c := popup.StoredCampaign{}
 	c.Status = popup.Paused
 	if p.fill(w, &c, fields, "name", "placement", "payload") {
-		p.save(w, r, c, http.StatusCreated, false)
+		p.save(w, r, c, http.StatusCreated)
 	}
 }
 
@@ -166,7 +175,7 @@ func (p *Popups) update(w http.ResponseWriter, r *http.Request, c popup.StoredCa
 	if version != nil && json.Unmarshal(version, &known) != nil {
 		fields["version"] = version // fill says what is wrong
 	}
-	uncapped, current := c.Cap == 0, c
+	current := c
 	if !p.fill(w, &c, fields, "name", "placement", "payload", "target") || !mayChange(w, r, &current, known) {
 		return
 	}
@@ -174,7 +183,7 @@ func (p *Popups) update(w http.ResponseWriter, r *http.Request, c popup.StoredCa
 		writeProblem(w, http.StatusConflict, "the campaign is archived, for good: create another")
 		return
 	}
-	p.save(w, r, c, http.StatusOK, uncapped && c.Cap > 0)
+	p.save(w, r, c, http.StatusOK)
 }
 
 // setStatus returns the handler that pauses, resumes or archives.
@@ -184,15 +193,15 @@ func (p *Popups) setStatus(status popup.Status) http.HandlerFunc {
 		switch {
 		case !ok || len(r.Header.Values("If-Match")) > 0 && !mayChange(w, r, &c, 0):
 		case c.Status == status:
-			p.answer(w, r, http.StatusOK, c, problem, false)
+			p.answer(w, r, http.StatusOK, c, problem)
 		case c.Status == popup.Archived:
 			writeProblem(w, http.StatusConflict, "the campaign is archived, for good: create another")
 		case status == popup.Active:
 			c.Status = status
-			p.save(w, r, c, http.StatusOK, false)
+			p.save(w, r, c, http.StatusOK)
 		default:
 			c.Status = status
-			p.store(w, r, c, http.StatusOK, false)
+			p.store(w, r, c, http.StatusOK)
 		}
 	}
 }
@@ -217,18 +226,18 @@ func mayChange(w http.ResponseWriter, r *http.Request, c *popup.StoredCampaign, 
 	return false
 }
 
-// save stores a campaign and answers. capped is as for answer.
-func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
+// save stores a campaign and answers.
+func (p *Popups) save(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
 	if flaws := p.flaws(c.Campaign); len(flaws) > 0 {
 		writeFlaws(w, http.StatusUnprocessableEntity, flaws...)
 		return
 	}
-	p.store(w, r, c, status, capped)
+	p.store(w, r, c, status)
 }
 
 // store is save for a campaign whose placement may no longer be configured.
-func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int, capped bool) {
-	saved, err := p.Campaigns.Save(r.Context(), c, "")
+func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCampaign, status int) {
+	saved, err := p.Campaigns.Save(r.Context(), c, callerOf(r).name)
 	switch {
 	case errors.Is(err, popup.ErrChanged):
 		writeProblem(w, http.StatusPreconditionFailed, popup.ErrChanged.Error())
@@ -245,7 +254,7 @@ func (p *Popups) store(w http.ResponseWriter, r *http.Request, c popup.StoredCam
 		if status == http.StatusCreated {
 			w.Header().Set("Location", fmt.Sprintf("/popups/campaigns/%d", saved.ID))
 		}
-		p.answer(w, r, status, saved, "", capped)
+		p.answer(w, r, status, saved, "")
 	}
 }
 

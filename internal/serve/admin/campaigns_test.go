@@ -10,7 +10,9 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,9 +30,64 @@ import (
 type campaignAPI struct {
 	base   string
 	config Config
-	tables *sqlite.Popups
+	tables *settingsTables
 	popup  *popup.Popup
 	schema *popup.Schema
+}
+
+// settingsTables keep the settings of campaigns in memory.
+type settingsTables struct {
+	*sqlite.Popups
+	mu       sync.Mutex
+	settings map[popup.CampaignID]string
+	by       []string // who saved, in order
+	history  []popup.CampaignChange
+	hours    []popup.Hour
+}
+
+// Hours implements ReportTables.
+func (s *settingsTables) Hours(_ context.Context, _ popup.CampaignID, from, to time.Time) (all []popup.Hour, err error) {
+	for _, h := range s.hours {
+		if !h.Hour.Before(from) && h.Hour.Before(to) {
+			all = append(all, h)
+		}
+	}
+	return all, nil
+}
+
+// History implements ReportTables.
+func (s *settingsTables) History(_ context.Context, id popup.CampaignID, limit int) (all []popup.CampaignChange, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range slices.Backward(s.history) {
+		if one.ID == id && len(all) < limit {
+			all = append(all, one)
+		}
+	}
+	return all, nil
+}
+
+func (s *settingsTables) Campaigns(ctx context.Context) (int64, []popup.StoredCampaign, error) {
+	version, all, err := s.Popups.Campaigns(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range all {
+		all[i].SetSettings(s.settings[all[i].ID])
+	}
+	return version, all, err
+}
+
+func (s *settingsTables) SaveCampaign(ctx context.Context, c popup.StoredCampaign, checked int64, by string) (popup.StoredCampaign, error) {
+	saved, err := s.Popups.SaveCampaign(ctx, c, checked, by)
+	if err != nil {
+		return saved, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.by = append(s.by, by)
+	s.history = append(s.history, popup.CampaignChange{StoredCampaign: saved, At: time.Now(), By: by})
+	s.settings[saved.ID], err = saved.Settings()
+	return saved, err
 }
 
 func startCampaigns(t *testing.T) *campaignAPI {
@@ -44,7 +101,7 @@ func startCampaigns(t *testing.T) *campaignAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &campaignAPI{tables: db.Popups()}
+	c := &campaignAPI{tables: &settingsTables{Popups: db.Popups(), settings: map[popup.CampaignID]string{}}}
 	t.Cleanup(func() {
 		if err := errors.Join(c.tables.Close(), db.Close()); err != nil {
 			t.Error(err)
@@ -68,11 +125,22 @@ func startCampaigns(t *testing.T) *campaignAPI {
 		t.Fatal(err)
 	}
 	c.config = Config{Log: log, Reload: func(context.Context) error { return nil }, Popups: &Popups{
-		Popup: c.popup, Campaigns: popup.NewCampaigns(c.tables, c.popup, 0, log), Counts: c.tables.Counts,
+		Popup: c.popup, Campaigns: popup.NewCampaigns(c.tables, c.popup, popup.Defaults{}, log), Counts: c.tables.Counts, Reports: c.tables, Forget: forgetter(nil),
 		Placements: []string{"home", "checkout"}, User: param.Integer, ClockOffset: true,
 	}}
 	c.base = start(t, c.config)
 	return c
+}
+
+// forgetter returns a Popups.Forget that refuses ids that are no numbers, or fails.
+func forgetter(err error) func(context.Context, string) (Forgotten, error) {
+	return func(_ context.Context, user string) (Forgotten, error) {
+		if user, bad := param.Parse(param.Param{Name: "user", Type: param.Integer}, user); bad == nil {
+			return Forgotten{User: user, States: 2, Rows: 31}, err
+		} else {
+			return Forgotten{}, fmt.Errorf("%w: %w", popup.ErrRequest, bad)
+		}
+	}
 }
 
 // send sends JSON, expects a status and returns the JSON answer.
@@ -112,7 +180,8 @@ func TestCampaigns(t *testing.T) {
 	want := map[string]any{
 		"id": 1.0, "version": 1.0, "name": "birthday", "placement": "home", "order": 5.0, "payload": map[string]any{"a": []any{1.0, 2.0}}, "target": "age > 17",
 		"status": "active", "start": "2026-01-02T03:04:05Z", "end": "2098-12-31T16:00:00Z", "repeat_after": "12h0m0s", "quiet_click": "forever",
-		"quiet_dismiss": "1h30m0s", "cap": 3.0, "shows": 0.0, "clicks": 0.0, "dismissals": 0.0, "click_rate": 0.0,
+		"quiet_dismiss": "1h30m0s", "cap": 3.0, "shows": 0.0, "clicks": 0.0, "dismissals": 0.0, "withheld": 0.0, "conversions": 0.0, "click_rate": 0.0,
+		"again": nil, "priority": 0.0, "rollout": 100.0, "holdout": 0.0, "variants": []any{}, "zone": "", "testers": []any{},
 	}
 	if diff := cmp.Diff(want, created); diff != "" {
 		t.Errorf("created (-want +got):\n%s", diff)
@@ -167,6 +236,45 @@ func TestCampaigns(t *testing.T) {
 	}
 }
 
+// Priority comes before order; a draft has testers; variants, rollout and holdout are kept.
+func TestCampaignSettings(t *testing.T) {
+	c := startCampaigns(t)
+	c.send(t, "POST", "/popups/campaigns", birthday, 201)
+	const settings = `"again":"720h","priority":7,"rollout":12.5,"holdout":10,"variants":[{"name":"a","weight":1,"payload":{"n":1}},{"name":"b","weight":3,"payload":null}],` +
+		`"zone":"Asia/Shanghai","testers":["7","8"]`
+	created, _ := c.send(t, "POST", "/popups/campaigns", `{"name":"b","placement":"home","order":99,"payload":0,"status":"draft",`+settings+`}`, 201)
+	var want map[string]any
+	if err := json.Unmarshal([]byte(`{`+strings.Replace(settings, `"720h"`, `"720h0m0s"`, 1)+`,"status":"draft","quiet_click":null,"repeat_after":null}`), &want); err != nil {
+		t.Fatal(err)
+	}
+	compare := func(when string, got map[string]any) {
+		t.Helper()
+		for name, value := range want {
+			if diff := cmp.Diff(value, got[name]); diff != "" {
+				t.Errorf("%s, %s (-want +got):\n%s", when, name, diff)
+			}
+		}
+	}
+	compare("created", created)
+	got, _ := c.send(t, "GET", "/popups/campaigns/2", "", 200)
+	compare("read", got)
+	got, _ = c.send(t, "PATCH", "/popups/campaigns/2", `{"variants":[{"name":"c","weight":1,"payload":3}],"rollout":null,"testers":null,"again":null,"version":2}`, 200, "Content-Type", "application/merge-patch+json")
+	want["variants"], want["rollout"] = []any{map[string]any{"name": "c", "weight": 1.0, "payload": 3.0}}, 100.0
+	want["testers"], want["again"] = []any{}, nil
+	compare("patched", got)
+	drafts, _ := c.send(t, "GET", "/popups/campaigns?status=draft", "", 200)
+	if len(drafts["campaigns"].([]any)) != 1 {
+		t.Errorf("drafts: %v", drafts)
+	}
+	all, _ := c.send(t, "GET", "/popups/campaigns", "", 200)
+	if first := all["campaigns"].([]any)[0].(map[string]any); first["name"] != "b" {
+		t.Errorf("the first by priority: %v", first)
+	}
+	if now, _ := c.send(t, "POST", "/popups/campaigns/2/resume", "", 200); now["status"] != "active" {
+		t.Errorf("a draft that is started: %v", now)
+	}
+}
+
 // A campaign whose placement is no longer configured can be stopped, but not started.
 func TestCampaignsPlacementGone(t *testing.T) {
 	c := startCampaigns(t)
@@ -186,15 +294,25 @@ func TestCampaignsPlacementGone(t *testing.T) {
 func TestCampaignsRefused(t *testing.T) {
 	c := startCampaigns(t)
 	for body, want := range map[string]string{
-		strings.Replace(birthday, "age > 17", "age >\\n agee", 1):      "target 2:2",
-		strings.Replace(birthday, "home", "nowhere", 1):                "placement 0:0",
-		strings.Replace(birthday, `"cap":3`, `"cap":-1`, 1):            "cap 0:0",
-		strings.Replace(birthday, `"birthday"`, `"","end":null`, 1):    "name 0:0",
-		strings.Replace(birthday, `"active"`, `"on"`, 1):               "status 0:0",
-		strings.Replace(birthday, "2099-01-01", "2020-01-01", 1):       "end 0:0",
-		strings.Replace(birthday, `"12h"`, `"1ms"`, 1):                 "repeat_after 0:0",
-		`{"name":"a","placement":"home","payload":1,"target":"true)"}`: "target 1:5",
-		strings.Replace(birthday, "birthday", "a\\u0000", 1):           "name 0:0",
+		strings.Replace(birthday, "age > 17", "age >\\n agee", 1):                                   "target 2:2",
+		strings.Replace(birthday, "home", "nowhere", 1):                                             "placement 0:0",
+		strings.Replace(birthday, `"cap":3`, `"cap":-1`, 1):                                         "cap 0:0",
+		strings.Replace(birthday, `"birthday"`, `"","end":null`, 1):                                 "name 0:0",
+		strings.Replace(birthday, `"active"`, `"on"`, 1):                                            "status 0:0",
+		strings.Replace(birthday, "2099-01-01", "2020-01-01", 1):                                    "end 0:0",
+		strings.Replace(birthday, `"12h"`, `"1ms"`, 1):                                              "repeat_after 0:0",
+		`{"name":"a","placement":"home","payload":1,"target":"true)"}`:                              "target 1:5",
+		strings.Replace(birthday, "birthday", "a\\u0000", 1):                                        "name 0:0",
+		strings.Replace(birthday, "age > 17", "age > 1\\u0000", 1):                                  "target 0:0",
+		strings.Replace(birthday, `"12h"`, `"0s"`, 1):                                               "repeat_after 0:0",
+		strings.Replace(birthday, `"forever"`, `"0s"`, 1):                                           "quiet_click 0:0",
+		strings.Replace(birthday, `"90m"`, `"0s"`, 1):                                               "quiet_dismiss 0:0",
+		strings.Replace(birthday, `"cap":3`, `"again":"0s"`, 1):                                     "again 0:0",
+		strings.Replace(birthday, `"cap":3`, `"rollout":0`, 1):                                      "rollout 0:0",
+		strings.Replace(birthday, `"cap":3`, `"holdout":100`, 1):                                    "holdout 0:0",
+		strings.Replace(birthday, `"cap":3`, `"priority":1001`, 1):                                  "priority 0:0",
+		strings.Replace(birthday, `"cap":3`, `"testers":[""]`, 1):                                   "testers 0:0",
+		strings.Replace(birthday, `"cap":3`, `"variants":[{"name":"a","weight":0,"payload":1}]`, 1): "variants 0:0",
 	} {
 		problem, _ := c.send(t, "POST", "/popups/campaigns", body, 422)
 		first := problem["errors"].([]any)[0].(map[string]any)
@@ -208,12 +326,19 @@ func TestCampaignsRefused(t *testing.T) {
 	if len(all["errors"].([]any)) != 4 {
 		t.Errorf("four mistakes: %v", all)
 	}
+}
+
+// A body that has not the form of a campaign is refused with 400.
+func TestCampaignsMalformed(t *testing.T) {
+	c := startCampaigns(t)
 	for body, want := range map[string]string{
 		`{"nam":"a","name":"a","placement":"home","payload":1}`: "nam is not a field of a campaign",
 		`{"name":"a","placement":"nowhere","payload":1,"quiet_click":"1d","repeat_after":60,"order":"1","cap":null,"start":"now","target":""}`: `cap must be a whole number; ` +
 			`order must be a whole number of 32 bits; quiet_click must be a duration with its unit in text, as "24h" or "90m", or "forever"; ` +
 			`repeat_after must be a duration with its unit in text, as "24h" or "90m", or "forever"; start must be a time of RFC 3339, as 2026-01-02T03:04:05Z, or null; ` +
 			`target is required: an expression over the attributes, or "true" for everybody; placement must be home or checkout: popups.placements of the configuration`,
+		`{"name":"a","placement":"home","payload":1,"holdout":"1","testers":"a","variants":[{"name":"a","wait":1}]}`: `holdout must be a number; testers must be a list of texts; ` +
+			`variants must be a list of {"name": TEXT, "weight": WHOLE NUMBER, "payload": JSON}`,
 		`{}`: "name is required; placement is required; payload is required",
 	} {
 		problem, _ := c.send(t, "POST", "/popups/campaigns", body, 400)
@@ -238,7 +363,7 @@ func TestCampaignsRefused(t *testing.T) {
 	c.send(t, "POST", "/popups/campaigns", `{"payload":"`+strings.Repeat("x", campaignBytesMax)+`"}`, 413)
 	c.send(t, "POST", "/popups/campaigns", birthday, 415, "Content-Type", "text/plain")
 	c.send(t, "POST", "/popups/campaigns", birthday, 403, "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site")
-	all, _ = c.send(t, "GET", "/popups/campaigns", "", 200)
+	all, _ := c.send(t, "GET", "/popups/campaigns", "", 200)
 	if len(all["campaigns"].([]any)) != 0 {
 		t.Errorf("a refused campaign is there: %v", all)
 	}
@@ -281,7 +406,7 @@ func TestCampaignPatch(t *testing.T) {
 		want map[string]any // fields that change
 	}{
 		{`{"cap":4.0,"version":1e0}`, map[string]any{"cap": 4.0}},
-		{`{"repeat_after":null,"end":null,"quiet_click":null}`, map[string]any{"repeat_after": nil, "end": nil, "quiet_click": "0s"}},
+		{`{"repeat_after":null,"end":null,"quiet_click":null}`, map[string]any{"repeat_after": nil, "end": nil, "quiet_click": nil}},
 		{`{"payload":{"link":{"new":null,"at":[null]},"more":1},"shows":7}`, map[string]any{"payload": map[string]any{
 			"title": "<b>", "n": 12345678901234567890.0, "link": map[string]any{"to": "/x", "at": []any{nil}}, "more": 1.0,
 		}}},
@@ -397,7 +522,7 @@ func TestExplain(t *testing.T) {
 func TestPopupStats(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(PopupStats(func() PopupFigures {
-		return PopupFigures{Stats: popup.Stats{Shows: 3, Clicks: 2, Refused: 4, Unavailable: 5}, SetAside: 6, Down: true}
+		return PopupFigures{Stats: popup.Stats{Shows: 3, Clicks: 2, Conversions: 7, Withheld: 8, Refused: 4, Unavailable: 5}, SetAside: 6, Down: true}
 	}))
 	want := `# HELP spillway_popup_down 1 while the states do not answer.
 # TYPE spillway_popup_down gauge
@@ -408,8 +533,10 @@ spillway_popup_events_set_aside 6
 # HELP spillway_popup_events_total Events recorded.
 # TYPE spillway_popup_events_total counter
 spillway_popup_events_total{kind="click"} 2
+spillway_popup_events_total{kind="convert"} 7
 spillway_popup_events_total{kind="dismiss"} 0
 spillway_popup_events_total{kind="show"} 3
+spillway_popup_events_total{kind="withhold"} 8
 # HELP spillway_popup_unavailable_total Requests that met a failure of the states, the event log or attributes_sql.
 # TYPE spillway_popup_unavailable_total counter
 spillway_popup_unavailable_total 5
@@ -420,12 +547,11 @@ spillway_popup_unavailable_total 5
 	}
 }
 
-// The click rate is clicks per show, a new cap has a note on earlier shows, and explain names
-// the problem of an invalid campaign.
+// The click rate is clicks per show, and explain names the problem of an invalid campaign.
 func TestCampaignCounts(t *testing.T) {
 	c := startCampaigns(t)
 	const plain = `{"name":"all","placement":"home","payload":1,"status":"active"`
-	if created, _ := c.send(t, "POST", "/popups/campaigns", plain+"}", 201); created["click_rate"] != 0.0 || created["note"] != nil {
+	if created, _ := c.send(t, "POST", "/popups/campaigns", plain+"}", 201); created["click_rate"] != 0.0 {
 		t.Errorf("created: %v", created)
 	}
 	place, now := c.popup.Set().Placement("home"), time.Now()
@@ -451,13 +577,6 @@ func TestCampaignCounts(t *testing.T) {
 	got, _ := c.send(t, "GET", "/popups/campaigns/1", "", 200)
 	if got["shows"] != 4.0 || got["clicks"] != 1.0 || got["click_rate"] != 0.25 {
 		t.Errorf("%v shows, %v clicks, rate %v", got["shows"], got["clicks"], got["click_rate"])
-	}
-	capped, header := c.send(t, "PUT", "/popups/campaigns/1", plain+`,"target":"true","cap":2}`, 200, "If-Match", `"1"`)
-	if note, _ := capped["note"].(string); !strings.Contains(note, "the 4 shows before it do not count") {
-		t.Errorf("a cap on a campaign that was shown: %v", capped)
-	}
-	if again, _ := c.send(t, "PUT", "/popups/campaigns/1", plain+`,"target":"true","cap":3}`, 200, "If-Match", header.Get("ETag")); again["note"] != nil {
-		t.Errorf("another cap: %v", again)
 	}
 	set, _ := popup.UsableSet(c.schema, []popup.Campaign{{ID: 1, Name: "a", Placement: "home", Payload: []byte("1"), Status: popup.Active, Target: "gone"}})
 	if err := c.popup.Replace(set); err != nil {

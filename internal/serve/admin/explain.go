@@ -17,12 +17,14 @@ import (
 type explanation struct {
 	Campaign  popup.CampaignID `json:"campaign"`
 	Name      string           `json:"name"`
+	Priority  int32            `json:"priority"`
 	Order     int32            `json:"order"`
 	Verdict   popup.Verdict    `json:"verdict"`
 	At        *time.Time       `json:"at,omitempty"`        // the time to which the verdict refers
 	Problem   string           `json:"problem,omitempty"`   // why it is never shown
 	Condition string           `json:"condition,omitempty"` // the first one that is false
-	Shows     int              `json:"shows,omitempty"`     // to this user since it has a cap
+	Shows     int              `json:"shows,omitempty"`     // to this user, since it last started over
+	Variant   string           `json:"variant,omitempty"`   // that the user gets
 }
 
 // userState is a user's state at a placement.
@@ -66,6 +68,14 @@ func (p *Popups) explain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// variantName returns the name of a variant of a campaign; "" if it has none.
+func variantName(c *popup.Campaign, variant uint8) string {
+	if variant == 0 || int(variant) > len(c.Variants) {
+		return ""
+	}
+	return c.Variants[variant-1].Name
+}
+
 // withoutClass returns the text of an error that wraps popup.ErrRequest, without that.
 func withoutClass(err error) string {
 	return strings.TrimPrefix(err.Error(), popup.ErrRequest.Error()+": ")
@@ -74,7 +84,7 @@ func withoutClass(err error) string {
 // explainedAt returns the time of the explanation: at, or now, shifted by clock_offset if that
 // is allowed.
 func (p *Popups) explainedAt(query url.Values) (now time.Time, flaws []flaw) {
-	now = time.Now()
+	now = p.Popup.Now()
 	if at := query.Get("at"); at != "" {
 		var err error
 		if now, err = time.Parse(time.RFC3339, at); err != nil {
@@ -133,8 +143,8 @@ func writeExplanations(w http.ResponseWriter, key popup.Key, now time.Time, s po
 	}
 	for _, e := range all {
 		answer.Campaigns = append(answer.Campaigns, explanation{
-			Campaign: e.Campaign.ID, Name: e.Campaign.Name, Order: e.Campaign.Order, Verdict: e.Verdict, At: orNil(e.At),
-			Problem: e.Problem, Condition: e.Condition, Shows: e.Shows,
+			Campaign: e.Campaign.ID, Name: e.Campaign.Name, Priority: e.Campaign.Priority, Order: e.Campaign.Order, Verdict: e.Verdict,
+			At: orNil(e.At), Problem: e.Problem, Condition: e.Condition, Shows: e.Shows, Variant: variantName(e.Campaign, e.Variant),
 		})
 	}
 	writeJSON(w, "application/json", http.StatusOK, answer)

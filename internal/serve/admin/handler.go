@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"io"
 	"maps"
@@ -28,28 +26,32 @@ const index = `Spillway, admin listener
 `
 
 const popupIndex = `
-/popups/campaigns   the campaigns: list, create, update, pause, resume, archive
+/popups/campaigns   the campaigns: list, create, update, pause, resume, archive;
+                    below each: report, history, preview
+/popups/dry-run     POST: how many recent users a target matches
+/popups/users/USER  DELETE: delete all that is known about a user
 /popups/explain     ?user=...&placement=...&at=...: why a user gets each campaign or not
 `
 
-// route is a method of a path. GET includes HEAD.
+// route is a method of a path, and the role that it requires; 0: none. GET includes HEAD.
 type route struct {
 	method, path string
+	role         Role
 	handle       http.HandlerFunc
 }
 
 // openRoutes returns the routes that need no token.
 func (s *Server) openRoutes() []route {
 	return []route{
-		{"GET", "/livez", livez},
-		{"GET", "/readyz", s.readyz("")},
-		{"GET", "/readyz/reads", s.readyz(Reads)},
-		{"GET", "/readyz/writes", s.readyz(Writes)},
-		{"GET", "/readyz/popups", s.readyz(Shows)},
+		{"GET", "/livez", 0, livez},
+		{"GET", "/readyz", 0, s.readyz("")},
+		{"GET", "/readyz/reads", 0, s.readyz(Reads)},
+		{"GET", "/readyz/writes", 0, s.readyz(Writes)},
+		{"GET", "/readyz/popups", 0, s.readyz(Shows)},
 	}
 }
 
-// closedRoutes returns the routes that need the token, if one is set.
+// closedRoutes returns the routes that need a token, if there are any.
 func (s *Server) closedRoutes() []route {
 	metrics := promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
 		Registry:            s.cfg.Registry,
@@ -59,15 +61,15 @@ func (s *Server) closedRoutes() []route {
 		EnableOpenMetrics:   true,
 	})
 	routes := []route{
-		{"GET", "/{$}", s.showIndex},
-		{"GET", "/metrics", metrics.ServeHTTP},
-		{"GET", "/openapi.json", s.showOpenAPI},
-		{"GET", "/debug/pprof/{$}", pprof.Index},
-		{"GET", "/debug/pprof/{name}", showProfile},
-		{"GET", "/debug/pprof/profile", pprof.Profile},
-		{"GET", "/debug/pprof/trace", pprof.Trace},
-		{"GET", "/debug/pprof/symbol", pprof.Symbol},
-		{"POST", "/debug/pprof/symbol", pprof.Symbol},
+		{"GET", "/{$}", RoleRead, s.showIndex},
+		{"GET", "/metrics", RoleRead, metrics.ServeHTTP},
+		{"GET", "/openapi.json", RoleRead, s.showOpenAPI},
+		{"GET", "/debug/pprof/{$}", RoleAdmin, pprof.Index},
+		{"GET", "/debug/pprof/{name}", RoleAdmin, showProfile},
+		{"GET", "/debug/pprof/profile", RoleAdmin, pprof.Profile},
+		{"GET", "/debug/pprof/trace", RoleAdmin, pprof.Trace},
+		{"GET", "/debug/pprof/symbol", RoleAdmin, pprof.Symbol},
+		{"POST", "/debug/pprof/symbol", RoleAdmin, pprof.Symbol},
 	}
 	if s.cfg.Popups != nil {
 		routes = append(routes, s.cfg.Popups.routes()...)
@@ -96,9 +98,10 @@ func newMux(routes []route) *http.ServeMux {
 		paths[path][method] = handle
 	}
 	for _, r := range routes {
-		add(r.path, r.method, r.handle)
+		handle := r.role.require(r.handle)
+		add(r.path, r.method, handle)
 		if r.method == http.MethodGet {
-			add(r.path, http.MethodHead, r.handle)
+			add(r.path, http.MethodHead, handle)
 		}
 	}
 	mux := http.NewServeMux()
@@ -116,11 +119,11 @@ func newMux(routes []route) *http.ServeMux {
 	return mux
 }
 
-// checkHost rejects requests whose Host is not loopback while no token is set. Otherwise a
+// checkHost rejects requests whose Host is not loopback while there is no token. Otherwise a
 // web page whose name resolves to 127.0.0.1 could read metrics and profiles through the
 // operator's browser.
 func (s *Server) checkHost(next http.Handler) http.Handler {
-	if s.cfg.Token != "" {
+	if len(s.cfg.Tokens) > 0 {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,24 +134,6 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 		if !isLoopback(host) {
 			writeProblem(w, http.StatusMisdirectedRequest,
 				"without a token this listener accepts only 127.0.0.1, [::1] and localhost as the host")
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// checkToken requires the token, if one is set.
-func (s *Server) checkToken(next http.Handler) http.Handler {
-	if s.cfg.Token == "" {
-		return next
-	}
-	want := sha256.Sum256([]byte(s.cfg.Token)) // equal lengths: the time of a comparison does not depend on the token's
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
-		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="spillway admin"`)
-			writeProblem(w, http.StatusUnauthorized, "send the header \"Authorization: Bearer TOKEN\" with the token of admin.token")
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -104,11 +104,12 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken, err := popup.Open(popup.Config{Store: popup.NewLocal(10, time.Second, nil, c.config.Log), Signer: signer, Log: c.config.Log}, c.popup.Set())
+	broken, err := popup.Open(popup.Config{Store: popup.NewLocal(10, time.Second, nil, nil, c.config.Log), Signer: signer, Log: c.config.Log}, c.popup.Set())
 	if err != nil {
 		t.Fatal(err)
 	}
-	popups.Popup = broken
+	popups.Popup, popups.Reports, popups.Forget = broken, downTables{down}, forgetter(down)
+	popups.Campaigns = popup.NewCampaigns(downTables{down}, broken, popup.Defaults{}, c.config.Log)
 	parts := []Part{
 		{Name: "/a", Group: Reads, Reason: "down", Since: time.Now()},
 		{Name: "POST /b", Group: Writes, Reason: "down", Since: time.Now()},
@@ -118,14 +119,36 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 		Popups: &popups, Ready: func() []Part { return parts }, Acks: func() []StreamAck { return []StreamAck{{"/b", "spool"}} },
 		Reload: func(context.Context) error { return down },
 	})
-	w.servers["token"] = start(t, Config{Popups: c.config.Popups, Token: "secret", Reload: c.config.Reload})
+	w.servers["token"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"admin", "secret", RoleAdmin}}, Reload: c.config.Reload})
+	w.servers["reader"] = start(t, Config{Popups: c.config.Popups, Tokens: []Token{{"ann", "secret", RoleRead}}, Reload: c.config.Reload})
+}
+
+// downTables do not answer.
+type downTables struct{ err error }
+
+func (d downTables) Version(context.Context) (int64, error) { return 0, d.err }
+
+func (d downTables) Campaigns(context.Context) (int64, []popup.StoredCampaign, error) {
+	return 0, nil, d.err
+}
+
+func (d downTables) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ string) (popup.StoredCampaign, error) {
+	return c, d.err
+}
+
+func (d downTables) Hours(context.Context, popup.CampaignID, time.Time, time.Time) ([]popup.Hour, error) {
+	return nil, d.err
+}
+
+func (d downTables) History(context.Context, popup.CampaignID, int) ([]popup.CampaignChange, error) {
+	return nil, d.err
 }
 
 // everyRoute compares the routes with the documented paths, and sends each method to each.
 func (w *walk) everyRoute(t *testing.T) {
 	t.Helper()
 	var s Server
-	s.cfg.Registry, s.cfg.Popups, s.cfg.Reload = prometheus.NewRegistry(), &Popups{}, func(context.Context) error { return nil }
+	s.cfg.Registry, s.cfg.Popups, s.cfg.Reload = prometheus.NewRegistry(), &Popups{Reports: downTables{}, Forget: forgetter(nil)}, func(context.Context) error { return nil }
 	routes := map[string]bool{}
 	for _, r := range append(s.openRoutes(), s.closedRoutes()...) {
 		routes[r.method+" "+strings.TrimSuffix(r.path, "{$}")] = true
@@ -140,7 +163,7 @@ func (w *walk) everyRoute(t *testing.T) {
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json")
 	w.send("", "GET", "/popups/explain", "/popups/explain?user=7", "") // a condition is false
 	for _, path := range slices.Sorted(maps.Keys(asObject(w.Document["paths"]))) {
-		target := strings.NewReplacer("{id}", "1", "{name}", "heap").Replace(path) + "?user=7"
+		target := strings.NewReplacer("{id}", "1", "{name}", "heap", "{user}", "7").Replace(path) + "?user=7"
 		switch path {
 		case "/debug/pprof/profile":
 			target += "&seconds=1"
@@ -151,6 +174,7 @@ func (w *walk) everyRoute(t *testing.T) {
 			w.send("", method, path, target, "")
 			w.send("", method, path, target, "", "Host", "evil.example")
 			w.send("token", method, path, target, "")
+			w.send("reader", method, path, target, "", "Authorization", "Bearer secret")
 			if !strings.HasPrefix(path, "/debug/") {
 				w.send("down", method, path, target, birthday, "Content-Type", "application/json", "If-Match", `"1"`)
 			}
@@ -214,6 +238,16 @@ func (w *walk) campaigns(c *campaignAPI) {
 		}
 	}
 	send("GET", one, all+"/99", "")
+	for path, query := range map[string]string{"/report": "?from=x", "/history": "?limit=0", "/preview": ""} {
+		send("GET", one+path, all+"/99"+path+"?user=7", "")
+		send("GET", one+path, all+"/1"+path+query, "")
+	}
+	for _, body := range []string{`{}`, `{"cap":1}`, `{"target":"x"}`, large} {
+		send("POST", "/popups/dry-run", "/popups/dry-run", body)
+	}
+	send("POST", "/popups/dry-run", "/popups/dry-run", `{}`, foreign...)
+	send("DELETE", "/popups/users/{user}", "/popups/users/x", "")
+	send("DELETE", "/popups/users/{user}", "/popups/users/7", "", foreign...)
 	send("GET", "/popups/explain", "/popups/explain", "")
 	w.send("", "GET", "/debug/pprof/{name}", "/debug/pprof/nothing", "")
 	w.shown(c)
@@ -239,7 +273,7 @@ func (w *walk) shown(c *campaignAPI) {
 		w.t.Fatal(err)
 	}
 	w.send("", "POST", "/popups/campaigns/{id}/resume", fmt.Sprintf("/popups/campaigns/%d/resume", saved.ID), "")
-	capless := `{"name":"all","placement":"home","order":9,"payload":1,"status":"active"}`
+	capless := `{"name":"all","placement":"home","order":9,"payload":1,"status":"active","variants":[{"name":"a","weight":1,"payload":1}],"testers":["5"]}`
 	_, text := w.send("", "POST", "/popups/campaigns", "/popups/campaigns", capless, "Content-Type", "application/json")
 	var view campaignView
 	if err := decodeInto(text, &view); err != nil {
@@ -270,14 +304,21 @@ func (w *walk) shown(c *campaignAPI) {
 		w.t.Fatal(err)
 	}
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json") // does not match
+	w.send("", "POST", "/popups/dry-run", "/popups/dry-run", `{}`, "Content-Type", "application/json")
+	w.send("", "GET", "/popups/campaigns/{id}/preview", target+"/preview?user=7", "")
+	last := time.Now().UTC().Truncate(time.Hour)
+	c.tables.hours = []popup.Hour{{Variant: 1, Kind: popup.KindShow, Hour: last, Events: 2, Users: 2}, {Variant: popup.VariantWithheld, Kind: popup.KindWithhold, Hour: last, Events: 1, Users: 1}}
+	w.send("", "GET", "/popups/campaigns/{id}/report", target+"/report", "")
 	for _, query := range []string{"user=7", "user=8", "user=9", "user=7&placement=checkout"} {
 		w.send("", "GET", "/popups/explain", "/popups/explain?"+query, "")
 	}
 	// A campaign whose attribute is gone has a problem.
 	bad := popup.StoredCampaign{Campaign: popup.Campaign{Name: "bad", Placement: "home", Payload: []byte("1"), Status: popup.Active, Target: "gone"}}
-	if _, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c), ""); err != nil {
+	invalid, err := c.tables.SaveCampaign(w.t.Context(), bad, w.latest(c), "")
+	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.send("", "GET", "/popups/campaigns/{id}/preview", fmt.Sprintf("/popups/campaigns/%d/preview?user=7", invalid.ID), "")
 	if err := c.config.Popups.Campaigns.Reload(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ type PopupFigures struct {
 	WaitingAge   float64 // of the oldest of them, in seconds; 0 if not known
 	RecordErrors uint64  // events that could not be recorded; with Redis 0
 	SetAside     int64   // events that could not be decoded
+	Deleted      uint64  // events deleted by events_days
 	Campaigns    popup.CampaignStats
 	Down         bool    // the store does not answer
 	Durable      bool    // acknowledged events survive a crash
@@ -27,15 +28,18 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 	outcome := func(name string) prometheus.Labels { return prometheus.Labels{"outcome": name} }
 	event := func(name string) prometheus.Labels { return prometheus.Labels{"kind": name} }
 	reason := func(name string) prometheus.Labels { return prometheus.Labels{"reason": name} }
-	const decisions, events, refused = "Requests for a popup, by outcome.", "Events recorded.", "Clicks and dismissals refused."
+	const decisions, events, refused = "Requests for a popup, by outcome.", "Events recorded.", "Clicks, dismissals and conversions refused."
 	c := &snapshots[s]{prefix: "spillway_popup_", read: func() []s { return []s{read()} }}
 	return c.describe([]metric[s]{
 		{"decisions_total", counter, func(s s) float64 { return float64(s.Waits) }, decisions, outcome("wait")},
 		{"decisions_total", counter, func(s s) float64 { return float64(s.Nones) }, decisions, outcome("none")},
 		{"decisions_total", counter, func(s s) float64 { return float64(s.Shows) }, decisions, outcome("show")},
+		{"decisions_total", counter, func(s s) float64 { return float64(s.Withheld) }, decisions, outcome("withhold")},
 		{"events_total", counter, func(s s) float64 { return float64(s.Shows) }, events, event("show")},
 		{"events_total", counter, func(s s) float64 { return float64(s.Clicks) }, events, event("click")},
 		{"events_total", counter, func(s s) float64 { return float64(s.Dismissals) }, events, event("dismiss")},
+		{"events_total", counter, func(s s) float64 { return float64(s.Withheld) }, events, event("withhold")},
+		{"events_total", counter, func(s s) float64 { return float64(s.Conversions) }, events, event("convert")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Repeated) }, refused, reason("repeated")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Late) }, refused, reason("late")},
 		{"refused_total", counter, func(s s) float64 { return float64(s.Unknown) }, refused, reason("unknown")},
@@ -50,6 +54,7 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Durable events that the database does not have yet; -1 if not known.", nil},
 		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them.", nil},
 		{"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) }, "Events that could not be decoded and must be repaired by hand.", nil},
+		{"events_deleted_total", counter, func(s s) float64 { return float64(s.Deleted) }, "Events deleted from the database because they were older than events_days.", nil},
 		{"attributes_refused_total", counter, func(s s) float64 { return float64(s.RowRefused) }, "Values of attributes_sql that are not of their attribute's type; they count as missing.", nil},
 		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns.Active) }, "Active campaigns in force.", nil},
 		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Campaigns.Version) }, "Version of the campaigns in force; replicas differ for at most a second.", nil},

@@ -21,7 +21,7 @@ func (s *Server) reloadRoute() route {
 	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, http.StatusForbidden, "pages of other origins may not reload the configuration")
 	}))
-	return route{http.MethodPost, "/reload", own.Handler(http.HandlerFunc(s.reload)).ServeHTTP}
+	return route{http.MethodPost, "/reload", RoleAdmin, own.Handler(http.HandlerFunc(s.reload)).ServeHTTP}
 }
 
 // reload applies the configuration file. The answer comes when it is in force.
@@ -37,37 +37,50 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) {
 // Reload sends POST /reload to the admin listener at an address, HOST:PORT or unix:PATH.
 // refused says why the process has changed nothing; "" if the configuration is in force.
 func Reload(ctx context.Context, address, token string) (refused string, err error) {
-	transport := &http.Transport{DisableKeepAlives: true}
-	url := "http://" + address + "/reload"
-	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
-		url = "http://localhost/reload"
-		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
+	status, body, err := send(ctx, http.MethodPost, address, "/reload", token)
 	if err != nil {
 		return "", fmt.Errorf("reload: %w", err)
+	}
+	switch status {
+	case http.StatusNoContent:
+		return "", nil
+	case http.StatusConflict:
+		return detailOf(body), nil
+	}
+	return "", fmt.Errorf("reload: %s answers %d %s: %s", address, status, http.StatusText(status), detailOf(body))
+}
+
+// detailOf returns the detail of a problem; "" if the body is something else.
+func detailOf(body []byte) string {
+	var problem struct{ Detail string }
+	if json.Unmarshal(body, &problem) != nil {
+		return ""
+	}
+	return problem.Detail
+}
+
+// send sends a request without a body to the admin listener at an address.
+func send(ctx context.Context, method, address, path, token string) (status int, body []byte, err error) {
+	transport := &http.Transport{DisableKeepAlives: true}
+	url := "http://" + address + path
+	if file, ok := strings.CutPrefix(address, unixPrefix); ok {
+		url = "http://localhost" + path
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", file)
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
+	if err != nil {
+		return 0, nil, err
 	}
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	answer, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return "", fmt.Errorf("reload: %w", err)
+		return 0, nil, err
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-	if err != nil {
-		return "", fmt.Errorf("reload: %w", err)
-	}
-	var problem struct{ Detail string }
-	_ = json.Unmarshal(body, &problem) // if it is something else, the status has to do
-	switch answer.StatusCode {
-	case http.StatusNoContent:
-		return "", nil
-	case http.StatusConflict:
-		return problem.Detail, nil
-	}
-	return "", fmt.Errorf("reload: %s answers %s: %s", address, answer.Status, problem.Detail)
+	body, err = io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	return answer.StatusCode, body, err
 }

@@ -118,7 +118,7 @@ func ReloadConfig(ctx context.Context, path, address string, stdout io.Writer) e
 			return err
 		}
 	}
-	refused, err := admin.Reload(ctx, cmp.Or(address, cfg.Admin.Listen), cfg.Admin.Token.Reveal())
+	refused, err := admin.Reload(ctx, cmp.Or(address, cfg.Admin.Listen), adminToken(cfg.Admin))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/serve/admin"
+	"spillway/internal/serve/config"
 	"spillway/internal/serve/server"
 )
 
@@ -128,7 +129,7 @@ func (a *app) newAdmin() (*admin.Server, error) {
 		return nil, err
 	}
 	cfg := admin.Config{
-		Listen: a.cfg.Admin.Listen, Token: a.cfg.Admin.Token.Reveal(), Log: a.log, Registry: a.metrics,
+		Listen: a.cfg.Admin.Listen, Tokens: adminTokens(a.cfg.Admin), Log: a.log, Registry: a.metrics,
 		Ready: a.ready, Acks: a.streamAcks, Reload: a.reload,
 	}
 	if a.popups != nil {
@@ -139,6 +140,28 @@ func (a *app) newAdmin() (*admin.Server, error) {
 		return nil, exit.UsageError(err)
 	}
 	return adm, nil
+}
+
+// adminTokens returns the tokens of the admin listener.
+func adminTokens(c config.Admin) []admin.Token {
+	var all []admin.Token
+	if c.Token != "" {
+		all = append(all, admin.Token{Name: "admin", Token: c.Token.Reveal(), Role: admin.RoleAdmin})
+	}
+	for _, t := range c.Tokens {
+		all = append(all, admin.Token{Name: t.Name, Token: t.Token.Reveal(), Role: admin.ParseRole(t.Role)})
+	}
+	return all
+}
+
+// adminToken returns a token that permits everything; "": none is configured.
+func adminToken(c config.Admin) string {
+	for _, t := range adminTokens(c) {
+		if t.Role == admin.RoleAdmin {
+			return t.Token
+		}
+	}
+	return ""
 }
 
 // register adds the metrics of all parts. Those of the databases are added when they are opened.

@@ -32,10 +32,13 @@ import (
 type popupTables interface {
 	popup.CampaignTables
 	redis.PopupTable
+	popup.EventDeleter
+	admin.ReportTables
 	EnsureTables(context.Context) error
 	Lock(ctx context.Context, holder string) (*popup.Lock, error)
 	Counts(context.Context) (map[popup.CampaignID]popup.Counts, error)
 	Now(context.Context) (time.Time, error)
+	Forget(ctx context.Context, user string) (rows int64, err error)
 	Close() error
 }
 
@@ -59,6 +62,8 @@ type popupPart struct {
 	prepared  atomic.Bool           // the tables and the statement of userRow are checked
 	preparing sync.Mutex            // one late attempt at a time
 	refused   atomic.Pointer[error] // why the database refuses the late preparation
+
+	retention *popup.Retention // nil: events are kept
 
 	failed  context.CancelCauseFunc // ends the process
 	working context.CancelFunc      // ends the background work; nil before start
@@ -118,10 +123,13 @@ func (a *app) openPopups() error {
 		a.log.Warn("popups trust the user parameter of requests: allow only your own back end to reach the listener, or set popups.identity.trust to jwt", "listen", a.cfg.Listen)
 	}
 	p := &popupPart{cfg: c, app: a, tables: st.popups()}
-	p.part = newPart(c.Path, st, server.DownRoute{Reads: []string{c.Path}, Writes: []string{c.Path + "/click", c.Path + "/dismiss"}}, p.start)
+	p.part = newPart(c.Path, st, server.DownRoute{Reads: []string{c.Path}, Writes: []string{c.Path + "/click", c.Path + "/dismiss", c.Path + "/convert"}}, p.start)
 	p.alone = c.Store == "redis"
 	a.popups = p
-	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Log: a.log}
+	settings := popup.Config{ShowAnyway: c.OnUnavailable == "anyway", Placements: c.PlacementNames(), ConvertTTL: c.ConvertWithin, Log: a.log}
+	for _, one := range c.MaxPer {
+		settings.Limits = append(settings.Limits, popup.Limit{Within: one.Within, Shows: one.Shows})
+	}
 	if settings.Signer, err = a.popupSigner(); err != nil {
 		return err
 	}
@@ -134,11 +142,14 @@ func (a *app) openPopups() error {
 	if p.popup, err = popup.Open(settings, empty); err != nil {
 		return fmt.Errorf("popups: %w", err)
 	}
+	if c.EventsDays > 0 {
+		p.retention = &popup.Retention{Tables: p.tables, Keep: time.Duration(c.EventsDays) * 24 * time.Hour, Now: p.popup.Now, Log: a.log}
+	}
 	var campaigns popup.CampaignTables = p.tables
 	if p.copy != nil {
 		campaigns = p.copy
 	}
-	p.campaigns = popup.NewCampaigns(campaigns, p.popup, c.RepeatAfter, a.log)
+	p.campaigns = popup.NewCampaigns(campaigns, p.popup, popup.Defaults{RepeatAfter: c.RepeatAfter, Quiet: c.QuietAfter}, a.log)
 	return nil
 }
 
@@ -280,6 +291,9 @@ func (p *popupPart) start(ctx context.Context) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.working = stop
 	p.work.Go(func() { p.campaigns.Run(working) })
+	if p.retention != nil {
+		p.work.Go(func() { p.retention.Run(working) })
+	}
 	if p.redis != nil {
 		p.work.Go(func() { p.redis.open.Load().Run(working) })
 	} else {
@@ -477,6 +491,11 @@ func (p *popupPart) ready() error {
 	if err := p.failure(); err != nil {
 		return err
 	}
+	return p.storeReady()
+}
+
+// storeReady is ready without the start of the part.
+func (p *popupPart) storeReady() error {
 	if p.redis != nil {
 		states := p.redis.open.Load()
 		if states == nil {
@@ -518,7 +537,7 @@ func (p *popupPart) route() (*server.PopupRoute, error) {
 // admin is what the campaign API works with.
 func (p *popupPart) admin() *admin.Popups {
 	return &admin.Popups{
-		Popup: p.popup, Campaigns: p.campaigns, Counts: p.tables.Counts,
+		Popup: p.popup, Campaigns: p.campaigns, Counts: p.tables.Counts, Reports: p.tables, Forget: p.forget,
 		Placements: p.cfg.PlacementNames(), User: param.Type(p.cfg.UserType), ClockOffset: p.app.demo,
 	}
 }
@@ -527,6 +546,9 @@ func (p *popupPart) admin() *admin.Popups {
 func (p *popupPart) figures() admin.PopupFigures {
 	serves, _ := tolerable(p.ready())
 	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves}
+	if p.retention != nil {
+		f.Deleted = p.retention.Deleted()
+	}
 	if p.redis != nil {
 		states := p.redis.open.Load()
 		if states == nil {

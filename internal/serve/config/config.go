@@ -37,8 +37,17 @@ type Config struct {
 
 // Admin is the listener for operators.
 type Admin struct {
-	Listen string `yaml:"listen" doc:"HOST:PORT (without token on loopback) or unix:PATH"`
-	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, of all requests except /livez and /readyz with its groups; empty: none"`
+	Listen string `yaml:"listen" doc:"HOST:PORT (without tokens on loopback) or unix:PATH"`
+	Token  Secret `yaml:"token" doc:"bearer token, at least 16 characters, of all requests except /livez and /readyz with its groups; name and role are admin; empty: none"`
+
+	Tokens []AdminToken `yaml:"tokens" doc:"further bearer tokens, with names and roles"`
+}
+
+// AdminToken is a token of the admin listener.
+type AdminToken struct {
+	Name  string `yaml:"name" doc:"of who uses it, for the history of campaigns; 1 to 64 printable characters"`
+	Token Secret `yaml:"token" doc:"bearer token, at least 16 characters"`
+	Role  string `yaml:"role" enum:"read,edit,admin" doc:"read: all that GET returns, except profiles; edit: also campaigns; admin: everything"`
 }
 
 // Pool limits each database pool, like database.Pool.

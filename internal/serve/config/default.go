@@ -56,6 +56,8 @@ func preset(t reflect.Type) (reflect.Value, bool) {
 		return reflect.ValueOf(DefaultQuery()), true
 	case reflect.TypeFor[Stream]():
 		return reflect.ValueOf(DefaultStream()), true
+	case reflect.TypeFor[AdminToken]():
+		return reflect.ValueOf(AdminToken{Role: "read"}), true
 	case reflect.TypeFor[JWTKey]():
 		return reflect.ValueOf(JWTKey{Algorithm: "HS256"}), true
 	}

@@ -1,10 +1,13 @@
 package config
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Popups configures popups. Campaigns are not part of it, because they change at run time.
 type Popups struct {
-	Path              string        `yaml:"path" doc:"starts with /; PATH/click and PATH/dismiss take the answers; empty: no popups"`
+	Path              string        `yaml:"path" doc:"starts with /; PATH/click, PATH/dismiss and PATH/convert take what the user does; empty: no popups"`
 	Database          Address       `yaml:"database" doc:"database of campaigns, states and events; empty: the top-level one"`
 	Store             string        `yaml:"store" enum:"memory,redis" doc:"states in this process, the only one on its database (memory), or in redis for any number of replicas (redis)"`
 	MemoryUsers       int           `yaml:"memory_users" range:"1..1000000000" doc:"with store memory, states (one per user and placement, 170 bytes each)" over:"503 for new users, or as on_unavailable says; 'spillway_popup_states'"`
@@ -22,11 +25,27 @@ type Popups struct {
 	AttributesBytes   int           `yaml:"attributes_bytes" range:"1024..68719476736" doc:"memory of cached rows" over:"the least recently used is dropped; 'spillway_query_evictions_total'"`
 	AttributesTimeout time.Duration `yaml:"attributes_timeout" range:"1ms..1m" doc:"wait of a request for attributes_sql" over:"503; 'spillway_popup_unavailable_total'"`
 	RepeatAfter       time.Duration `yaml:"repeat_after" range:"1s..87600h" doc:"time after which an unanswered popup is shown again, unless its campaign says otherwise" over:"shown again"`
+	QuietAfter        time.Duration `yaml:"quiet_after" range:"1s..87600h" doc:"time without any popup after a click or a dismissal, unless the campaign says otherwise" over:"shown"`
+	MaxPer            Caps          `yaml:"max_per" doc:"shows to one user at all placements together, DURATION: COUNT, as {24h: 1}; counts are 1 to 20; beyond them 204 wait-limit"`
 	OnUnavailable     string        `yaml:"on_unavailable" enum:"nothing,anyway" doc:"while states or event log do not answer, show nothing, or what a new user would get without recording it (anyway)"`
 	Keys              []Secret      `yaml:"keys" doc:"keys that sign show tokens, at least 32 characters each, the same on all replicas; the first signs, all are accepted; none: a random one kept in data"`
 	TokenTTL          time.Duration `yaml:"token_ttl" range:"1s..8760h" doc:"time after a show during which its click or dismissal is accepted" over:"410 'show-expired'"`
+	ConvertWithin     time.Duration `yaml:"convert_within" range:"1s..8760h" doc:"time after a show during which a conversion is accepted" over:"410 'show-expired'"`
+	EventsDays        int           `yaml:"events_days" range:"0..36500" doc:"days that events stay in the database after their show; reports keep their counts; 0: for ever" over:"deleted in batches; 'spillway_popup_events_deleted_total'"`
 	Identity          Identity      `yaml:"identity" doc:"how the user is identified"`
 }
+
+// Caps are limits of shows, in the file's order.
+type Caps []Cap
+
+// Cap allows Shows within some time.
+type Cap struct {
+	Within time.Duration
+	Shows  int
+}
+
+// String returns the limit as the file writes it.
+func (c Cap) String() string { return fmt.Sprintf("%s: %d", shortDuration(c.Within), c.Shows) }
 
 // Identity configures how a request for a popup identifies its user.
 type Identity struct {
@@ -55,8 +74,10 @@ func DefaultPopups() Popups {
 		AttributesBytes:   64 << 20,
 		AttributesTimeout: time.Second,
 		RepeatAfter:       24 * time.Hour,
+		QuietAfter:        24 * time.Hour,
 		OnUnavailable:     "nothing",
 		TokenTTL:          24 * time.Hour,
+		ConvertWithin:     7 * 24 * time.Hour,
 		Identity:          Identity{Trust: "query", Header: "Authorization", Algorithm: "HS256", Claim: "sub"},
 	}
 }

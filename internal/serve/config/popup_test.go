@@ -1,6 +1,11 @@
 package config
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
 
 // TestPopups: the keys of a valid block override the defaults, and every rule has a message.
 func TestPopups(t *testing.T) {
@@ -10,6 +15,7 @@ func TestPopups(t *testing.T) {
   attributes: {country: text, age: integer, tags: texts}
   keys: ["0123456789abcdef0123456789abcdef", key-of-forty-characters-key-of-40-chars-]
   repeat_after: 12h
+  max_per: {24h: 1, 168h: 3}
   identity: {trust: jwt, key: key-of-forty-characters-key-of-40-chars-, claim: uid}
 `)
 	if err != nil {
@@ -24,8 +30,12 @@ func TestPopups(t *testing.T) {
 	c.Popups.Identity.Trust = "jwt"
 	p := c.Popups
 	if p.Path != "/popup" || p.MemoryUsers != DefaultPopups().MemoryUsers || len(p.Attributes) != 3 || len(p.Keys) != 2 ||
-		p.Keys[1].Reveal() != "key-of-forty-characters-key-of-40-chars-" || p.Identity.Header != "Authorization" || p.PlacementNames()[0] != "home" {
+		p.Keys[1].Reveal() != "key-of-forty-characters-key-of-40-chars-" || p.Identity.Header != "Authorization" || p.PlacementNames()[0] != "home" ||
+		!slices.Equal(p.MaxPer, Caps{{24 * time.Hour, 1}, {168 * time.Hour, 3}}) || p.QuietAfter != 24*time.Hour || p.ConvertWithin != 168*time.Hour {
 		t.Errorf("%+v", p)
+	}
+	if again, err := read(strings.ReplaceAll(printed(c), "***", "key-of-forty-characters-key-of-40-chars-")); err != nil || !slices.Equal(again.Popups.MaxPer, p.MaxPer) {
+		t.Errorf("max_per is not printed as it is read: %v, %v", again.Popups.MaxPer, err)
 	}
 	const with = "popups:\n  path: /popup\n"
 	for text, want := range map[string]string{
@@ -45,6 +55,16 @@ func TestPopups(t *testing.T) {
 		with + "  identity: {key: x}\n":                                    "3:13: popups.identity.trust: must be jwt if a key is given, not \"query\"",
 		with + "  user_type: number\n":                                     "3:14: popups.user_type: must be text, integer or uuid, not \"number\"",
 		with + "  token_ttl: 1ms\n":                                        "3:14: popups.token_ttl: must be from 1s to 8760h, not \"1ms\"",
+		with + "  quiet_after: 0s\n":                                       "3:16: popups.quiet_after: must be from 1s to 87600h, not \"0s\"",
+		with + "  convert_within: 9000h\n":                                 "3:19: popups.convert_within: must be from 1s to 8760h, not \"9000h0m0s\"",
+		with + "  events_days: -1\n":                                       "3:16: popups.events_days: must be from 0 to 36500, not \"-1\"",
+		with + "  events_days: 7\n":                                        "3:16: popups.events_days: must be at least a day longer than convert_within and token_ttl, because what is repeated is recognized by the event, or 0, not \"7\"",
+		with + "  max_per: {24h: 0}\n":                                     "3:13: popups.max_per.24h: must be from 1 to 20, not \"0\"",
+		with + "  max_per: {24h: 21}\n":                                    "3:13: popups.max_per.24h: must be from 1 to 20, not \"21\"",
+		with + "  max_per: {1d: 1}\n":                                      "3:17: popups.max_per.?: \"1d\" must be a duration with its unit, as in {24h: 1}",
+		with + "  max_per: {0s: 1}\n":                                      "3:13: popups.max_per.0s: must stand behind a duration of 1s to 87600h",
+		with + "  max_per: 1\n":                                            "3:12: popups.max_per: must be a block of keys and values, not a number",
+		"popups: {max_per: {1h: 1}}\n":                                     "1:9: popups.path: must be given, as /popup",
 		with + "feeds:\n  - {path: /popup/click, sql: SELECT 1, key: a}\n": "2:9: popups.path: must differ from feeds[0].path, not \"/popup/click\"",
 		with + "  identity: {trust: jwt, algorithm: RS256, key: key-of-forty-characters-key-of-40-chars-}\n": "3:49: popups.identity.key: must be a public key in PEM for RS256, as file:PATH",
 	} {

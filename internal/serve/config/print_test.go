@@ -26,6 +26,7 @@ const printedWhole = `listen: 127.0.0.1:8080
 admin:
   listen: 127.0.0.1:9090
   token: ""
+  tokens: []
 data: spillway-data
 database: "postgres://ann:***@db/app"
 replica: ""
@@ -135,9 +136,13 @@ popups:
   attributes_bytes: 67108864
   attributes_timeout: 1s
   repeat_after: 24h
+  quiet_after: 24h
+  max_per: {}
   on_unavailable: nothing
   keys: []
   token_ttl: 24h
+  convert_within: 168h
+  events_days: 0
   identity:
     trust: query
     header: Authorization
@@ -162,7 +167,7 @@ func TestPrint(t *testing.T) {
 	if diff := cmp.Diff(strings.ReplaceAll(want, `"no"`, "no"), got); diff != "" {
 		t.Error(diff)
 	}
-	bad(t, printed(c), "6:11: database: holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
+	bad(t, printed(c), "7:11: database: holds ***, which stands for a secret that was left out; write the secret, ${NAME} or file:PATH")
 }
 
 func TestPrintQueryParams(t *testing.T) {

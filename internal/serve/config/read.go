@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"spillway/internal/yaml"
 )
@@ -93,6 +94,23 @@ func (t *Types) DecodeYAML(n yaml.Node) {
 		if pair.Value.Decode(&one.Type) {
 			*t = append(*t, one)
 		}
+	}
+}
+
+// DecodeYAML reads a mapping of durations to counts.
+func (c *Caps) DecodeYAML(n yaml.Node) {
+	*c = nil
+	for _, pair := range n.Pairs() {
+		var one Cap
+		if !pair.Value.Decode(&one.Shows) {
+			continue
+		}
+		var err error
+		if one.Within, err = time.ParseDuration(pair.Key); err != nil {
+			pair.Value.Fail(fmt.Sprintf("%.100q must be a duration with its unit, as in {24h: 1}", pair.Key))
+			continue
+		}
+		*c = append(*c, one)
 	}
 }
 

@@ -49,6 +49,8 @@ func blockSchema(v reflect.Value) map[string]any {
 		schema["required"] = []string{"path", "table", "columns"}
 	case reflect.TypeFor[JWTKey]():
 		schema["required"] = []string{"key"}
+	case reflect.TypeFor[AdminToken]():
+		schema["required"] = []string{"name", "token"}
 	}
 	if v.Type() == reflect.TypeFor[Pool]() {
 		delete(properties["max"].(map[string]any), "default") // it depends on the machine
@@ -70,6 +72,13 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 			"type":                 "object",
 			"propertyNames":        map[string]any{"pattern": identifierPattern},
 			"additionalProperties": orVariable(kinds),
+		}
+	case Caps:
+		return map[string]any{
+			"type":                 "object",
+			"maxProperties":        capsMax,
+			"propertyNames":        map[string]any{"pattern": durationPattern},
+			"additionalProperties": orVariable(map[string]any{"type": "integer", "minimum": 1, "maximum": capShowsMax}),
 		}
 	case Params:
 		return paramsSchema()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"spillway/internal/yaml"
 )
@@ -134,15 +135,41 @@ func number(text string) float64 {
 func (v *validator) addresses(c Config) {
 	v.address("listen", c.Listen)
 	host := v.address("admin.listen", c.Admin.Listen)
-	token := c.Admin.Token.Reveal()
-	switch {
-	case token == "" && host != "" && !isLoopback(host):
-		v.add("admin.token", "must be set, unless admin.listen is a loopback address such as 127.0.0.1:9090", "")
-	case token != "" && (len(token) < minToken || strings.ContainsFunc(token, notTokenRune)):
-		v.add("admin.token", fmt.Sprintf("must have at least %d characters: letters, digits and signs without spaces", minToken), "")
-	}
+	v.adminTokens(c.Admin, host == "" || isLoopback(host))
 	if c.Listen == c.Admin.Listen && !strings.HasSuffix(c.Listen, ":0") {
 		v.add("admin.listen", "must differ from listen", c.Admin.Listen)
+	}
+}
+
+// adminTokens checks the tokens of the admin listener. Without any, it must be on loopback.
+func (v *validator) adminTokens(a Admin, loopback bool) {
+	if a.Token == "" && len(a.Tokens) == 0 && !loopback {
+		v.add("admin.token", "must be set, unless admin.listen is a loopback address such as 127.0.0.1:9090", "")
+	}
+	check := func(path string, token Secret) {
+		if text := token.Reveal(); len(text) < minToken || strings.ContainsFunc(text, notTokenRune) {
+			v.add(path, fmt.Sprintf("must have at least %d characters: letters, digits and signs without spaces", minToken), "")
+		}
+	}
+	names, tokens := map[string]bool{}, map[Secret]bool{}
+	if a.Token != "" {
+		check("admin.token", a.Token)
+		names["admin"], tokens[a.Token] = true, true
+	}
+	for i, one := range a.Tokens {
+		path := yaml.Index("admin.tokens", i)
+		check(yaml.Join(path, "token"), one.Token)
+		if tokens[one.Token] {
+			v.add(yaml.Join(path, "token"), "must not be repeated", "")
+		}
+		unprintable := strings.ContainsFunc(one.Name, func(r rune) bool { return !unicode.IsPrint(r) })
+		switch {
+		case strings.TrimSpace(one.Name) == "" || utf8.RuneCountInString(one.Name) > 64 || unprintable:
+			v.add(yaml.Join(path, "name"), "must be 1 to 64 printable characters", one.Name)
+		case names[one.Name]:
+			v.add(yaml.Join(path, "name"), "must not be repeated; admin is the name of admin.token", one.Name)
+		}
+		names[one.Name], tokens[one.Token] = true, true
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +15,13 @@ const attributeTypes = "text,integer,real,boolean,timestamp,texts"
 
 // popupParams are query parameters with a meaning of their own.
 const popupParams = "user,placement,clock_offset,at"
+
+// Limits of popups.max_per.
+const (
+	capsMax     = 8
+	capShowsMax = 20
+	capTimeMax  = 10 * 365 * 24 * time.Hour
+)
 
 // Limits of the keys that sign show tokens.
 const (
@@ -35,7 +43,7 @@ func (v *validator) popups(c Config, paths map[string]string) {
 		v.unserved(p)
 		return
 	}
-	for _, path := range []string{p.Path, p.Path + "/click", p.Path + "/dismiss"} {
+	for _, path := range []string{p.Path, p.Path + "/click", p.Path + "/dismiss", p.Path + "/convert"} {
 		v.path("popups.path", path, paths)
 	}
 	if p.Store == "redis" && len(p.Keys) == 0 {
@@ -55,6 +63,10 @@ func (v *validator) popups(c Config, paths map[string]string) {
 	if !isPlain(p.RedisPrefix) {
 		v.add("popups.redis_prefix", plainRule, p.RedisPrefix)
 	}
+	if keep := time.Duration(p.EventsDays) * 24 * time.Hour; keep > 0 && keep < max(p.ConvertWithin, p.TokenTTL)+24*time.Hour {
+		v.add("popups.events_days", "must be at least a day longer than convert_within and token_ttl, because what is repeated is recognized by the event, or 0", strconv.Itoa(p.EventsDays))
+	}
+	v.caps("popups.max_per", p.MaxPer)
 	v.names("popups.placements", p.Placements)
 	v.attributes("popups.attributes", p.Attributes)
 	if p.AttributesSQL != "" && len(p.Attributes) == 0 {
@@ -63,10 +75,29 @@ func (v *validator) popups(c Config, paths map[string]string) {
 	v.identity("popups.identity", p.Identity)
 }
 
+// caps checks limits of shows.
+func (v *validator) caps(at string, caps Caps) {
+	if len(caps) > capsMax {
+		v.add(at, fmt.Sprintf("must be at most %d limits", capsMax), "")
+	}
+	for i, one := range caps {
+		path := yaml.Join(at, shortDuration(one.Within))
+		switch {
+		case one.Within < time.Second || one.Within > capTimeMax:
+			v.add(path, "must stand behind a duration of 1s to 87600h", "")
+		case slices.ContainsFunc(caps[:i], func(other Cap) bool { return other.Within == one.Within }):
+			v.add(path, "must not be repeated", "")
+		}
+		if one.Shows < 1 || one.Shows > capShowsMax {
+			v.add(path, fmt.Sprintf("must be from 1 to %d", capShowsMax), strconv.Itoa(one.Shows))
+		}
+	}
+}
+
 // unserved rejects keys of a block without a path.
 func (v *validator) unserved(p Popups) {
 	given := len(p.Attributes) > 0 || p.AttributesSQL != "" || len(p.Keys) > 0 || len(p.Placements) > 0 || p.Database != "" ||
-		p.Store != DefaultPopups().Store || p.Identity.Key != ""
+		p.Store != DefaultPopups().Store || p.Identity.Key != "" || len(p.MaxPer) > 0
 	if given {
 		v.add("popups.path", "must be given, as /popup", "")
 	}

@@ -32,7 +32,7 @@ func (s *Stream) Incomplete() bool {
 // query: records are posted to it, pages are read from it.
 func (v *validator) streams(c Config) {
 	paths := c.HTTP.ownPaths()
-	for _, path := range []string{"/click", "/dismiss"} {
+	for _, path := range []string{"/click", "/dismiss", "/convert"} {
 		if c.Popups.Path != "" {
 			paths[c.Popups.Path+path] = "popups.path"
 		}

@@ -66,6 +66,20 @@ func TestValidateRefuses(t *testing.T) {
 	refused(`admin.token: must be set, unless admin.listen is a loopback address`, func(c *Config) { c.Admin.Listen = "db.example:9090" })
 	refused(`admin.listen: must differ from listen, not "127.0.0.1:8080"`, func(c *Config) { c.Admin.Listen = c.Listen })
 	refused("admin.token: must have at least 16 characters", func(c *Config) { c.Admin.Token = "0123456789abcde" })
+	token := func(name, token string) AdminToken { return AdminToken{Name: name, Token: Secret(token), Role: "edit"} }
+	const good, other = "0123456789abcdef", "another-0123456789"
+	accepted := valid(func(c *Config) { c.Admin.Listen, c.Admin.Tokens = ":9090", []AdminToken{token("Zoë", good)} })
+	if err := accepted.Validate(); err != nil {
+		t.Errorf("a token with a role: %v", err)
+	}
+	refused("admin.tokens[0].token: must have at least 16 characters", func(c *Config) { c.Admin.Tokens = []AdminToken{token("a", "short")} })
+	refused("admin.tokens[1].token: must not be repeated", func(c *Config) { c.Admin.Tokens = []AdminToken{token("a", good), token("b", good)} })
+	refused("admin.tokens[1].name: must not be repeated", func(c *Config) { c.Admin.Tokens = []AdminToken{token("a", good), token("a", other)} })
+	refused("admin.tokens[0].name: must not be repeated; admin is the name of admin.token", func(c *Config) {
+		c.Admin.Token, c.Admin.Tokens = good, []AdminToken{token("admin", other)}
+	})
+	refused("admin.tokens[0].name: must be 1 to 64 printable characters", func(c *Config) { c.Admin.Tokens = []AdminToken{token(" ", good)} })
+	refused("admin.tokens[0].role: must be read, edit or admin", func(c *Config) { c.Admin.Tokens = []AdminToken{{Name: "a", Token: good, Role: "root"}} })
 	refused("admin.token: must have at least 16 characters", func(c *Config) { c.Admin.Token = "0123456789 abcdef" })
 	refused("data: must name a directory", func(c *Config) { c.Data = " " })
 	refused("redis: must be redis://", func(c *Config) { c.Redis = "cache:6379" })

@@ -147,6 +147,7 @@ func (d *document) paths() paths {
 		all.add("get", []string{p.Path}, d.popup(p))
 		all.add("post", []string{p.Path + "/click"}, d.answer(p, "Record that the user has clicked the popup"))
 		all.add("post", []string{p.Path + "/dismiss"}, d.answer(p, "Record that the user has dismissed the popup"))
+		all.add("post", []string{p.Path + "/convert"}, d.conversion(p))
 	}
 	return all
 }

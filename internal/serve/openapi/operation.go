@@ -190,24 +190,36 @@ func (d *document) popup(p *Popup) operation {
 		Tags: []string{"popups"}, Summary: "The popup to show to a user now", Security: required, Parameters: own,
 		Responses: d.responses(map[string]object{
 			"200": {
-				"description": "Show this popup", "headers": refer("Spillway-Reason", "Cache-Control"),
+				"description": "Show this popup", "headers": refer("Spillway-Reason", "Cache-Control", "Spillway-Detail"),
 				"content": object{"application/json": object{"schema": object{
 					"type": "object", "required": []string{"campaign", "payload"},
 					"properties": object{
 						"campaign": object{"type": "integer", "minimum": 1},
-						"payload":  object{"description": "As the campaign has it"},
-						"show":     object{"type": "string", "description": "The token of click and dismiss; absent if the show was not recorded"},
+						"variant":  object{"type": "string", "description": "Of the campaign's variants; absent if it has none"},
+						"payload":  object{"description": "As the campaign or the variant has it"},
+						"show":     object{"type": "string", "description": "The token of click, dismiss and convert; absent if the show was not recorded"},
 					},
 				}}},
 			},
-			"204": {"description": "No popup", "headers": refer("Spillway-Reason", "Cache-Control", "Spillway-Next-At")},
+			"204": {"description": "No popup", "headers": refer("Spillway-Reason", "Cache-Control", "Spillway-Next-At", "Spillway-Detail", "Spillway-Show")},
 		}, append(codes, "popups-down", "not-started")...),
 	}
 }
 
 // answer returns an operation that records the answer to a popup.
 func (d *document) answer(p *Popup, summary string) operation {
-	own, required, codes := p.user()
+	return d.recorded(p, summary, "show-unknown", "show-repeated", "show-late")
+}
+
+// conversion returns the operation that records a conversion.
+func (d *document) conversion(p *Popup) operation {
+	return d.recorded(p, "Record that the user did what the popup is for; the database counts one conversion per show")
+}
+
+// recorded returns an operation that records something about a show. codes are those of its
+// problems that not all of these operations have.
+func (d *document) recorded(p *Popup, summary string, codes ...string) operation {
+	own, required, others := p.user()
 	for _, parameter := range own {
 		parameter["required"] = false // the show token names the user
 	}
@@ -215,11 +227,11 @@ func (d *document) answer(p *Popup, summary string) operation {
 		own = append(own, clockOffset())
 	}
 	body := object{"type": "object", "required": []string{"show"}, "properties": object{"show": object{"type": "string", "minLength": 1}}}
+	codes = append(append(codes, others...), "show-malformed", "other-user", "show-forged", "show-expired", "popups-down", "not-started")
 	return operation{
 		Tags: []string{"popups"}, Summary: summary, Security: required, Parameters: own,
 		RequestBody: object{"required": true, "content": object{"application/json": object{"schema": body}}},
-		Responses: d.responses(map[string]object{"204": {"description": "Recorded", "headers": refer("Cache-Control")}},
-			append(codes, "show-malformed", "other-user", "show-forged", "show-unknown", "show-repeated", "show-expired", "show-late", "popups-down", "not-started")...),
+		Responses:   d.responses(map[string]object{"204": {"description": "Recorded", "headers": refer("Cache-Control")}}, codes...),
 	}
 }
 

@@ -125,6 +125,8 @@ func headers() object {
 		"Spillway-Source":  header(true, "Where the rows come from", object{"enum": []string{"window", "database", "memory", "redis"}}),
 		"Spillway-Offset":  header(false, "How the offset of a page beyond the window was found: exact, or counted and the age of the oldest count", text),
 		"Spillway-Reason":  header(true, "Why this popup, or none", text),
+		"Spillway-Detail":  header(false, "Which campaigns could not be decided, and why", text),
+		"Spillway-Show":    header(false, "The token of convert, if the popup is withheld for comparison", text),
 		"Spillway-Next-At": header(false, "When to ask again at the earliest", object{"type": "string", "format": "date-time"}),
 		"Retry-After":      header(true, "Seconds", object{"type": "integer", "minimum": 1}),
 		"WWW-Authenticate": header(true, "The scheme to use", text),

@@ -127,7 +127,7 @@ func (c *Campaign) Validate() error {
 	refuse(c.Cap < 0 || c.Cap > CapMax, "cap", "must be 0 to %d", CapMax)
 	refuse(c.Again != 0 && (c.Again == Forever || !between(c.Again, time.Second)), "again", "must be 1s to %s, or null", DurationMax)
 	refuse(c.Priority < -PriorityMax || c.Priority > PriorityMax, "priority", "must be %d to %d", -PriorityMax, PriorityMax)
-	refuse(!(c.Rollout >= 0 && c.Rollout <= 100), "rollout", "must be 0 to 100 percent")
+	refuse(!(c.Rollout >= 0 && c.Rollout <= 100), "rollout", "must be more than 0 and at most 100 percent; pause a campaign to show it to nobody")
 	refuse(!(c.Holdout >= 0 && c.Holdout < 100), "holdout", "must be 0 to less than 100 percent")
 	refuse(c.Zone != "" && !IsZone(c.Zone), "zone", "must be a time zone of the IANA database, as Europe/Oslo, or UTC, not %q", c.Zone)
 	refuse(len(c.Testers) > TestersMax, "testers", "must be at most %d users", TestersMax)

@@ -1,6 +1,7 @@
 package popup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ const (
 type Campaigns struct {
 	tables CampaignTables
 	popup  *Popup
-	repeat time.Duration // RepeatAfter of campaigns without one
+	unset  Defaults
 	log    *slog.Logger
 	errors atomic.Uint64
 	saving sync.Mutex // one save at a time: only those of other replicas conflict
@@ -96,10 +97,15 @@ type Campaigns struct {
 	problems map[CampaignID]string
 }
 
-// NewCampaigns returns Campaigns for a Popup. repeat is the RepeatAfter of campaigns
-// without one. Nothing is read before Reload.
-func NewCampaigns(tables CampaignTables, p *Popup, repeat time.Duration, log *slog.Logger) *Campaigns {
-	return &Campaigns{tables: tables, popup: p, repeat: repeat, log: log}
+// Defaults are the times of campaigns that have none.
+type Defaults struct {
+	RepeatAfter time.Duration // 0: DefaultRepeatAfter
+	Quiet       time.Duration // QuietClick and QuietDismiss; 0: DefaultQuiet
+}
+
+// NewCampaigns returns Campaigns for a Popup. Nothing is read before Reload.
+func NewCampaigns(tables CampaignTables, p *Popup, unset Defaults, log *slog.Logger) *Campaigns {
+	return &Campaigns{tables: tables, popup: p, unset: unset, log: log}
 }
 
 // Reload puts the campaigns of the database in force. A campaign that is not valid is
@@ -116,9 +122,10 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 	}
 	campaigns := make([]Campaign, len(all))
 	for i := range all {
-		if campaigns[i] = all[i].Campaign; campaigns[i].RepeatAfter == 0 {
-			campaigns[i].RepeatAfter = c.repeat
-		}
+		one := all[i].Campaign
+		one.RepeatAfter = cmp.Or(one.RepeatAfter, c.unset.RepeatAfter)
+		one.QuietClick, one.QuietDismiss = cmp.Or(one.QuietClick, c.unset.Quiet), cmp.Or(one.QuietDismiss, c.unset.Quiet)
+		campaigns[i] = one
 	}
 	set, invalid := UsableSet(c.popup.Set().Schema(), campaigns)
 	if err := c.popup.Replace(set); err != nil {

@@ -21,6 +21,10 @@ const (
 	KindConvert  Kind = 5 // did what the campaign is for
 )
 
+// VariantWithheld stands for the variant in events of what was withheld, and of conversions
+// after it.
+const VariantWithheld uint8 = math.MaxUint8
+
 // String returns the kind as a word.
 func (k Kind) String() string {
 	names := [...]string{"none", "show", "click", "dismiss", "withhold", "convert"}
@@ -37,7 +41,7 @@ type Event struct {
 	Key      Key
 	Sequence uint64 // 1, 2, 3… per Key: the version of the state after it; of a conversion: that of the show
 	Campaign CampaignID
-	Variant  uint8     // of the campaign, from 1; 0: none
+	Variant  uint8     // of the campaign, from 1; 0: none; VariantWithheld: the holdout's
 	First    bool      // the first time that this user was shown the campaign, or would have been
 	ShownAt  time.Time // when it was shown, in milliseconds
 	At       time.Time // when the event happened; ShownAt for a show
@@ -51,8 +55,8 @@ func (s State) event(key Key, kind Kind, campaign CampaignID, shown, at int64) E
 		Kind: kind, Key: key, Sequence: s.Version, Campaign: campaign,
 		ShownAt: instant(shown), At: instant(at), NextAt: instant(s.Until), State: s,
 	}
-	if kind != KindWithhold {
-		e.Variant = s.Variant
+	if e.Variant = s.Variant; kind == KindWithhold {
+		e.Variant = VariantWithheld
 	}
 	e.ID = e.id()
 	return e

@@ -1,6 +1,7 @@
 package popup
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -105,4 +106,49 @@ func (e *Explanation) explain(p *Placement, c *compiled, s *State, a *Attributes
 			e.Verdict = DoesNotMatch
 		}
 	}
+}
+
+// alone returns a campaign as if it were active and the only one, or why it is not valid.
+func (p *Popup) alone(c Campaign) (*compiled, error) {
+	c.Status = Active
+	set, problems := UsableSet(p.set.Load().schema, []Campaign{c})
+	if problem := problems[c.ID]; problem != nil {
+		return nil, problem
+	}
+	return set.Placement(c.Placement).byID[c.ID], nil
+}
+
+// Preview is what a user would get of a campaign, whatever its status.
+type Preview struct {
+	Decision         // with the payload
+	Rollout   bool   // the user is in the rollout
+	Holdout   bool   // the user is in the holdout
+	Condition string // the first condition of the target that is false; "": it matches
+}
+
+// Preview returns what a user with attributes would get of a campaign if nothing else
+// counted. Errors wrap ErrRequest or ErrUnavailable, say why the campaign is not valid, or
+// are ctx's.
+func (p *Popup) Preview(ctx context.Context, c Campaign, user string, a *Attributes) (Preview, error) {
+	if err := (Key{User: user, Placement: c.Placement}).check(); err != nil {
+		return Preview{}, err
+	}
+	k, problem := p.alone(c)
+	if problem != nil {
+		return Preview{}, problem
+	}
+	p.begin(a, user)
+	a.At(p.Now())
+	if a.lacksRow(k) {
+		if err := p.fill(ctx, user, a); err != nil {
+			return Preview{}, p.unavailable(ctx, err)
+		}
+	}
+	hash := xxhash.Sum64String(user)
+	return Preview{
+		Decision:  Decision{Campaign: &k.Campaign, Variant: k.variant(hash)},
+		Rollout:   k.admits(hash),
+		Holdout:   k.withholds(hash),
+		Condition: k.target.failing(a),
+	}, nil
 }

@@ -134,6 +134,21 @@ func (m *Memory) Record(ctx context.Context, event Event) error {
 	return nil
 }
 
+// Forget removes the states of a user at placements and returns how many there were. Their
+// events stay.
+func (m *Memory) Forget(user string, placements []string) (n int) {
+	for _, placement := range placements {
+		f, s := m.find(Key{User: user, Placement: placement})
+		s.mu.Lock()
+		if s.states.has(f) {
+			n++
+			_ = m.put(s, f, State{}) // only what takes room can fail
+		}
+		s.mu.Unlock()
+	}
+	return n
+}
+
 // replace puts next in the place of the state before, if that has this version, and the
 // guards hold.
 func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, user string, guards []Guard) (before State, ok bool, err error) {

@@ -86,6 +86,7 @@ type Popup struct {
 	rowColumns atomic.Uint64 // the attributes that the user's row has, as an attributeSet
 	attributes sync.Pool
 	rows       userRows
+	sample     sample
 	keep       int // times of shows that states keep
 	counters   counters
 }
@@ -213,6 +214,7 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 	if decided {
 		return d, nil, "", nil
 	}
+	p.sample.add(place, a, now)
 	if len(p.cfg.Limits) > 0 {
 		var until int64
 		if guards, until, err = p.limit(ctx, key, state, now); err != nil {
@@ -334,6 +336,9 @@ func (k Key) check() error {
 	}
 	return nil
 }
+
+// CheckUser returns an error that wraps ErrRequest if no user can have this id.
+func CheckUser(user string) error { return Key{User: user, Placement: "any"}.check() }
 
 // swap swaps the state in the store. Whatever comes of it, the cached state is not used again.
 func (p *Popup) swap(ctx context.Context, key Key, version uint64, next State, event Event, guards []Guard) (bool, error) {

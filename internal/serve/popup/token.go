@@ -41,7 +41,7 @@ var (
 type Token struct {
 	Key
 	Campaign CampaignID
-	Variant  uint8     // of the campaign, from 1; 0: none
+	Variant  uint8     // as of the event
 	Version  uint64    // of the state after the show
 	At       time.Time // of the show, in milliseconds
 }

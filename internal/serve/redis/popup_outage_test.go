@@ -207,7 +207,7 @@ func (d *campaignTable) Campaigns(context.Context) (int64, []popup.StoredCampaig
 	return d.version, d.all, nil
 }
 
-func (d *campaignTable) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64) (popup.StoredCampaign, error) {
+func (d *campaignTable) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ string) (popup.StoredCampaign, error) {
 	return c, nil
 }
 

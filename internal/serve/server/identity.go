@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +32,7 @@ const allowedHeaders = "Authorization, Content-Encoding, Content-Type, Idempoten
 // the header of the user's token.
 func (s *Server) allowHeaders(e *entry) string {
 	p := s.cfg.Popup
-	if p == nil || p.Identity == nil || e != s.routes[p.Path] && e != s.routes[p.Path+"/click"] && e != s.routes[p.Path+"/dismiss"] {
+	if p == nil || p.Identity == nil || !slices.ContainsFunc(popupPaths, func(path string) bool { return e == s.routes[p.Path+path] }) {
 		return allowedHeaders
 	}
 	for name := range strings.SplitSeq(allowedHeaders, ", ") {

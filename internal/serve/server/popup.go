@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +18,7 @@ import (
 )
 
 // PopupRoute configures popups: GET Path decides, POST Path/click and Path/dismiss record
-// the user's answer.
+// the user's answer, and POST Path/convert what the user did after it.
 type PopupRoute struct {
 	Path        string
 	Popup       *popup.Popup
@@ -33,6 +34,9 @@ const clockOffsetMax = 10 * 365 * 24 * time.Hour
 
 // answerBytesMax is the maximum body of a click: a token in JSON, and some room.
 const answerBytesMax = popup.TokenBytesMax + 1024
+
+// popupPaths are the ends of the paths of popups.
+var popupPaths = []string{"", "/click", "/dismiss", "/convert"}
 
 // popupHandler serves popups.
 type popupHandler struct {
@@ -53,7 +57,7 @@ func (s *Server) addPopup(r PopupRoute) error {
 	h.entry = s.entry(r.Path)
 	h.entry.allow = strings.Replace(h.entry.allow, "HEAD, ", "", 1)
 	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
-		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss,
+		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss, "/convert": r.Popup.Convert,
 	} {
 		if err := s.addWrite([]string{r.Path + path}, answerBytesMax, h.answered(answer)); err != nil {
 			return err
@@ -85,10 +89,10 @@ func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
 	switch {
 	case err != nil:
 		h.fail(ctx, err)
-	case answer.Campaign != nil:
+	case answer.Shown():
 		h.show(ctx, &answer)
 	case answer.Reason == popup.Unavailable:
-		h.unavailable(ctx, errors.New("no popup is decided"))
+		h.unavailable(ctx, answer.Detail, errors.New("no popup is decided"))
 	default:
 		h.nothing(ctx, &answer)
 	}
@@ -101,28 +105,53 @@ func (h *popupHandler) show(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	body := ctx.Response.SwapBody(nil)[:0] // reuses the connection's buffer
 	body = append(body, `{"campaign":`...)
 	body = strconv.AppendUint(body, uint64(a.Campaign.ID), 10)
-	body = append(append(body, `,"payload":`...), a.Campaign.Payload...)
+	if a.Variant > 0 {
+		name := a.Campaign.Variants[a.Variant-1].Name // letters, digits and -: needs no escaping
+		body = append(append(append(body, `,"variant":"`...), name...), '"')
+	}
+	body = append(append(body, `,"payload":`...), a.Payload()...)
 	if a.Token != "" {
 		body = append(append(append(body, `,"show":"`...), a.Token...), '"') // base64url: needs no escaping
 	}
 	ctx.Response.SwapBody(append(body, '}'))
 }
 
-// nothing answers that there is no popup, and when there may be one.
+// nothing answers that there is no popup, and when there may be one. The token of what was
+// withheld is for conversions.
 func (h *popupHandler) nothing(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	h.head(ctx, a)
 	ctx.SetStatusCode(fasthttp.StatusNoContent)
+	if a.Token != "" {
+		ctx.Response.Header.Set("Spillway-Show", a.Token)
+	}
 	if !a.NextAt.IsZero() {
 		var room [40]byte
 		ctx.Response.Header.SetCanonical(h.server.names.nextAt, a.NextAt.AppendFormat(room[:0], time.RFC3339Nano))
 	}
 }
 
-// head sets the headers of an answer: its reason, and that it must not be cached.
+// head sets the headers of an answer: its reason, which campaigns could not be decided, and
+// that it must not be cached.
 func (h *popupHandler) head(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	names := &h.server.names
 	ctx.Response.Header.SetCanonical(names.cacheControl, names.noStore)
 	ctx.Response.Header.SetCanonical(names.reason, names.reasons[a.Reason])
+	if a.Detail != "" {
+		ctx.Response.Header.Set("Spillway-Detail", headerText(a.Detail))
+	}
+}
+
+// headerText returns text as a header can have it: printable ASCII.
+func headerText(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\r' || r == '\t':
+			return ' '
+		case r < ' ' || r > '~':
+			return '?'
+		}
+		return r
+	}, text)
 }
 
 // read parses user, placement and attributes from the query. They point into the request.
@@ -198,23 +227,25 @@ func isPlainNumber(text string) bool {
 	return text != "" && len(text) <= 18 && text[0] != '0'
 }
 
-// now returns the request's time, shifted by clock_offset if that is allowed.
+// now returns the time by which the request is decided, shifted by clock_offset if that is
+// allowed.
 func (h *popupHandler) now(ctx *fasthttp.RequestCtx) (time.Time, error) {
+	now := h.Popup.Now()
 	if !h.ClockOffset {
-		return ctx.Time(), nil
+		return now, nil
 	}
 	offset := ctx.QueryArgs().Peek("clock_offset")
 	if len(offset) == 0 {
-		return ctx.Time(), nil
+		return now, nil
 	}
 	d, err := time.ParseDuration(text(offset))
 	if err != nil || d.Abs() > clockOffsetMax {
 		return time.Time{}, fmt.Errorf("%w: clock_offset must be a duration with its unit, as 25h, of at most ten years", popup.ErrRequest)
 	}
-	return ctx.Time().Add(d), nil
+	return now.Add(d), nil
 }
 
-// answered returns the handler of clicks or of dismissals.
+// answered returns the handler of clicks, of dismissals or of conversions.
 func (h *popupHandler) answered(record func(ctx context.Context, token, user string, now time.Time) error) func(*fasthttp.RequestCtx) {
 	return func(ctx *fasthttp.RequestCtx) {
 		var body struct {
@@ -266,13 +297,14 @@ func (h *popupHandler) fail(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, popup.ErrUnknownShow):
 		s.problem(ctx, showUnknown, "this show is not known; it may be again once what was lost is restored")
 	default:
-		h.unavailable(ctx, err)
+		h.unavailable(ctx, "", err)
 	}
 }
 
-// unavailable answers 503.
-func (h *popupHandler) unavailable(ctx *fasthttp.RequestCtx, err error) {
-	h.server.unavailable(ctx, popupsDown, "the users' states or the event log do not answer; nothing is shown or recorded", err)
+// unavailable answers 503. detail says which campaigns could not be decided; "": none could.
+func (h *popupHandler) unavailable(ctx *fasthttp.RequestCtx, detail string, err error) {
+	detail = cmp.Or(detail, "the users' states or the event log do not answer; nothing is shown or recorded")
+	h.server.unavailable(ctx, popupsDown, detail, err)
 	ctx.Response.Header.Set("Retry-After", strconv.Itoa(retrySeconds(h.RetryAfter)))
 }
 

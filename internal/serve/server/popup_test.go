@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,15 +33,26 @@ import (
 // popupRoute returns a route with two campaigns: the first for China, the second for everybody.
 func popupRoute(t *testing.T, recorder popup.Recorder) PopupRoute {
 	t.Helper()
+	one, two := popupCampaign(1), popupCampaign(2)
+	one.Target = `country == "CN" and age > 17`
+	return popupRouteOf(t, popup.Config{Store: popup.NewMemory(1000, recorder)}, one, two)
+}
+
+// popupCampaign returns a campaign for everybody.
+func popupCampaign(id popup.CampaignID) popup.Campaign {
+	return popup.Campaign{
+		ID: id, Name: "c", Placement: "home", Order: int32(id), Status: popup.Active, Payload: json.RawMessage(`{"text":"hello"}`),
+		QuietClick: time.Hour, QuietDismiss: 2 * time.Hour,
+	}
+}
+
+func popupRouteOf(t *testing.T, cfg popup.Config, campaigns ...popup.Campaign) PopupRoute {
+	t.Helper()
 	schema, err := popup.NewSchema([]popup.Attribute{{Name: "country", Type: popup.Text}, {Name: "age", Type: popup.Integer}, {Name: "tags", Type: popup.TextList}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	campaign := popup.Campaign{Placement: "home", Status: popup.Active, Payload: json.RawMessage(`{"text":"hello"}`), QuietClick: time.Hour, QuietDismiss: 2 * time.Hour}
-	one, two := campaign, campaign
-	one.ID, one.Name, one.Order, one.Target = 1, "one", 10, `country == "CN" and age > 17`
-	two.ID, two.Name, two.Order = 2, "two", 20
-	set, err := popup.NewSet(schema, []popup.Campaign{one, two})
+	set, err := popup.NewSet(schema, campaigns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +60,8 @@ func popupRoute(t *testing.T, recorder popup.Recorder) PopupRoute {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := popup.Open(popup.Config{Store: popup.NewMemory(1000, recorder), Signer: signer, Log: slog.New(slog.DiscardHandler)}, set)
+	cfg.Signer, cfg.ConvertTTL, cfg.Log = signer, 48*time.Hour, slog.New(slog.DiscardHandler)
+	p, err := popup.Open(cfg, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +106,7 @@ func problemCode(body string) string {
 
 type shownPopup struct {
 	Campaign int
+	Variant  string
 	Payload  json.RawMessage
 	Show     string
 }
@@ -149,6 +163,107 @@ func TestPopup(t *testing.T) {
 	}
 	if status, code := post(t, url+"/click", fmt.Sprintf(`{"show":%q}`, s.Show)); status != 410 || code != "show-late" {
 		t.Errorf("a click on the show before: %d %s", status, code)
+	}
+}
+
+// What is shown or withheld can be followed by conversions, within their own time.
+func TestPopupVariantAndHoldout(t *testing.T) {
+	varied, held := popupCampaign(1), popupCampaign(2)
+	varied.Variants = []popup.Variant{{Name: "never", Payload: json.RawMessage(`0`)}, {Name: "big", Weight: 1, Payload: json.RawMessage(`{"text":"HELLO"}`)}}
+	held.Placement, held.Holdout = "checkout", 99.999999
+	recorder := &kindRecorder{}
+	r := popupRouteOf(t, popup.Config{Store: popup.NewMemory(1000, recorder)}, varied, held)
+	r.ClockOffset = true
+	url := startPopup(t, r) + "/popup"
+	s := shownOf(t, request(t, "GET", url+"?user=7"))
+	if s.Campaign != 1 || s.Variant != "big" || string(s.Payload) != `{"text":"HELLO"}` {
+		t.Errorf("a variant: %+v", s)
+	}
+	withheld := request(t, "GET", url+"?user=7&placement=checkout")
+	token := withheld.header.Get("Spillway-Show")
+	if withheld.status != 204 || withheld.header.Get("Spillway-Reason") != "held-out" || token == "" || withheld.body != "" {
+		t.Errorf("withheld: %d %v %s", withheld.status, withheld.header, withheld.body)
+	}
+	if a := request(t, "GET", url+"?user=7&placement=checkout"); a.status != 204 || a.header.Get("Spillway-Reason") != "none-left" || a.header.Get("Spillway-Show") != "" {
+		t.Errorf("after it: %d %v", a.status, a.header)
+	}
+	for _, c := range []struct {
+		path, body string
+		status     int
+		code       string
+	}{
+		{"/convert", fmt.Sprintf(`{"show":%q}`, s.Show), 204, ""},
+		{"/convert", fmt.Sprintf(`{"show":%q}`, s.Show), 204, ""},
+		{"/click", fmt.Sprintf(`{"show":%q}`, s.Show), 204, ""},
+		{"/convert?user=7", fmt.Sprintf(`{"show":%q}`, s.Show), 204, ""},
+		{"/convert?clock_offset=47h", fmt.Sprintf(`{"show":%q}`, token), 204, ""},
+		{"/convert?clock_offset=49h", fmt.Sprintf(`{"show":%q}`, token), 410, "show-expired"},
+		{"/convert?user=8", fmt.Sprintf(`{"show":%q}`, token), 403, "other-user"},
+		{"/convert", `{"show":"x"}`, 400, "show-malformed"},
+		{"/convert", `{}`, 400, "bad-request"},
+		{"/convert", fmt.Sprintf(`{"show":%q}%s`, s.Show, strings.Repeat(" ", 3000)), 413, "body-too-large"},
+	} {
+		if status, code := post(t, url+c.path, c.body); status != c.status || code != c.code {
+			t.Errorf("%s %s: %d %s, want %d %s", c.path, c.body, status, code, c.status, c.code)
+		}
+	}
+	if got := recorder.String(); got != "show withhold convert convert click convert convert" {
+		t.Errorf("recorded: %s", got)
+	}
+}
+
+// kindRecorder keeps the kinds of events.
+type kindRecorder struct {
+	mu    sync.Mutex
+	kinds []string
+}
+
+func (r *kindRecorder) Record(_ context.Context, e popup.Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kinds = append(r.kinds, e.Kind.String())
+	return nil
+}
+
+func (r *kindRecorder) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.kinds, " ")
+}
+
+// A failure of attributes_sql is named, with the campaigns that it concerns.
+func TestPopupDetail(t *testing.T) {
+	rowless, row := popupCampaign(2), popupCampaign(1)
+	row.Target = `country == "CN"`
+	failing := func(context.Context, string) ([]byte, error) { return nil, errors.New("line 1\nof ä long one") }
+	r := popupRouteOf(t, popup.Config{Store: popup.NewMemory(1000, nil), UserRow: failing}, row, rowless)
+	r.Popup.RowColumns([]string{"country"})
+	url := startPopup(t, r) + "/popup"
+	const detail = "read user's attributes: line 1 of ? long one; not decided: campaign 1"
+	a := request(t, "GET", url+"?user=7")
+	if s := shownOf(t, a); s.Campaign != 2 || a.header.Get("Spillway-Detail") != detail {
+		t.Errorf("%+v %v", s, a.header)
+	}
+	if a := request(t, "GET", url+"?user=7"); a.status != 204 || a.header.Get("Spillway-Detail") != "" {
+		t.Errorf("who waits needs no row: %d %v", a.status, a.header)
+	}
+	r = popupRouteOf(t, popup.Config{Store: popup.NewMemory(1000, nil), UserRow: failing}, row)
+	r.Popup.RowColumns([]string{"country"})
+	a = request(t, "GET", startPopup(t, r)+"/popup?user=7")
+	if a.status != 503 || problemCode(a.body) != "popups-down" || !strings.Contains(a.body, "not decided: campaign 1") {
+		t.Errorf("nothing else is left: %d %s", a.status, a.body)
+	}
+}
+
+// Requests are decided by the time of the store.
+func TestPopupClock(t *testing.T) {
+	var ahead atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	url := startPopup(t, popupRouteOf(t, popup.Config{Store: popup.NewMemory(1000, nil), Now: now}, popupCampaign(1))) + "/popup"
+	shownOf(t, request(t, "GET", url+"?user=7"))
+	ahead.Store(int64(25 * time.Hour))
+	if a := request(t, "GET", url+"?user=7"); a.status != 200 || a.header.Get("Spillway-Reason") != "again" {
+		t.Errorf("%d %v", a.status, a.header)
 	}
 }
 
@@ -411,7 +526,7 @@ func TestPopupCORS(t *testing.T) {
 		}
 		r.Identity = identity
 		url, _ := start(t, &rows{n: 10}, func(c *Config) { c.Popup, c.CORSOrigins = &r, []string{"https://app.example"} })
-		for path, want := range map[string]bool{"/popup": true, "/popup/click": true, "/popup/dismiss": true, "/hello": strings.EqualFold(header, "Authorization")} {
+		for path, want := range map[string]bool{"/popup": true, "/popup/click": true, "/popup/dismiss": true, "/popup/convert": true, "/hello": strings.EqualFold(header, "Authorization")} {
 			a := request(t, http.MethodOptions, url+path, "Origin", "https://app.example")
 			names := strings.Split(strings.ToLower(a.header.Get("Access-Control-Allow-Headers")), ", ")
 			if got := slices.Contains(names, strings.ToLower(header)); got != want || !slices.Contains(names, "content-type") || len(slices.Compact(slices.Sorted(slices.Values(names)))) != len(names) {

@@ -1,0 +1,198 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"spillway/internal/database"
+	"spillway/internal/exit"
+	"spillway/internal/serve/admin"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/popup"
+)
+
+// ForgetOptions are the flags of spillway popups forget.
+type ForgetOptions struct {
+	User  string
+	File  string // configuration file; "": the process is at Admin or at the default address
+	Admin string // admin listener; "": that of the configuration
+
+	Stdout, Stderr io.Writer
+}
+
+// ForgetUser deletes all that is known about a user of popups and prints how much that was. It
+// asks the process at the admin listener. If none answers, it works on the database and the
+// store of states itself.
+func ForgetUser(ctx context.Context, o ForgetOptions) error {
+	cfg := config.Default()
+	if o.File != "" {
+		var err error
+		if cfg, err = LoadConfig(o.File); err != nil {
+			return err
+		}
+	}
+	address := cmp.Or(o.Admin, cfg.Admin.Listen)
+	done, err := admin.ForgetUser(ctx, address, adminToken(cfg.Admin), o.User)
+	if nobody := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist); nobody && o.Admin == "" {
+		if o.File == "" {
+			return exit.UsageError(fmt.Errorf("no process answers at %s: name its admin listener with --admin, or its configuration with --config", address))
+		}
+		done, err = forgetAlone(ctx, o)
+	}
+	if errors.Is(err, popup.ErrRequest) {
+		return exit.UsageError(err)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(o.Stdout, "user %s: %d states and %d rows deleted\n", done.User, done.States, done.Rows)
+	return err
+}
+
+// forgetAlone starts the popups of a configuration without serving them, and has them forget a
+// user.
+func forgetAlone(ctx context.Context, o ForgetOptions) (admin.Forgotten, error) {
+	var none admin.Forgotten
+	cfg, _, err := Options{File: o.File, defaults: config.Default()}.load()
+	if err != nil {
+		return none, err
+	}
+	if cfg.Popups.Path == "" {
+		return none, exit.UsageError(fmt.Errorf("%s has no popups", o.File))
+	}
+	log, _, err := newLogger(config.Log{Level: "warn", Format: cfg.Log.Format}, o.Stderr)
+	if err != nil {
+		return none, err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	metrics := prometheus.NewRegistry()
+	a := &app{
+		ctx: ctx, log: log, stdout: o.Stdout, stderr: o.Stderr, cfg: cfg, metrics: metrics,
+		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[string]*store)},
+	}
+	defer a.close()
+	if err := os.MkdirAll(cfg.Data, 0o750); err != nil {
+		return none, fmt.Errorf("make data directory: %w", err)
+	}
+	if err := a.openPopups(); err != nil {
+		return none, err
+	}
+	a.popups.failed = stop
+	if err := a.popups.start(ctx); err != nil {
+		return none, err
+	}
+	if err := await(ctx, a.popups.storeReady); err != nil {
+		return none, err
+	}
+	return a.popups.forget(ctx, o.User)
+}
+
+// forgetWait is how long states may take to be ready, and events to reach the database.
+const forgetWait = 20 * time.Second
+
+// forget deletes all that is known about a user. Errors that wrap popup.ErrRequest are the
+// caller's.
+func (p *popupPart) forget(ctx context.Context, user string) (admin.Forgotten, error) {
+	done := admin.Forgotten{User: user}
+	var err error
+	if p.cfg.UserType != string(param.Text) {
+		if done.User, err = param.Parse(param.Param{Name: "user", Type: param.Type(p.cfg.UserType)}, user); err != nil {
+			return done, fmt.Errorf("%w: %w", popup.ErrRequest, err)
+		}
+	}
+	if err := popup.CheckUser(done.User); err != nil {
+		return done, err
+	}
+	all, _, err := p.campaigns.Read(ctx)
+	if err != nil {
+		return done, err
+	}
+	placements := slices.Clone(p.cfg.PlacementNames())
+	for _, c := range all {
+		if !slices.Contains(placements, c.Placement) {
+			placements = append(placements, c.Placement)
+		}
+	}
+	if done.States, err = p.forgetStates(ctx, done.User, placements); err != nil {
+		return done, err
+	}
+	since := time.Now()
+	if err := await(ctx, func() error { return p.drained(since) }); err != nil {
+		return done, fmt.Errorf("nothing is deleted in the database: %w", err)
+	}
+	if done.Rows, err = p.tables.Forget(ctx, done.User); err != nil {
+		return done, err
+	}
+	// A request may have read a state from the database meanwhile.
+	again, err := p.forgetStates(ctx, done.User, placements)
+	done.States += again
+	return done, err
+}
+
+// forgetStates removes a user's states from memory or Redis.
+func (p *popupPart) forgetStates(ctx context.Context, user string, placements []string) (int, error) {
+	p.popup.Forget(user)
+	if p.local != nil {
+		return p.local.Forget(user, placements), nil
+	}
+	states := p.redis.open.Load()
+	if states == nil {
+		return 0, errStopped
+	}
+	return states.Forget(ctx, user, placements)
+}
+
+// errEventsWait: the database does not have all events yet.
+var errEventsWait = errors.New("events wait for the database")
+
+// drained returns nil once the database has all events that were recorded before a time.
+func (p *popupPart) drained(since time.Time) error {
+	if p.redis != nil {
+		if states := p.redis.open.Load(); states == nil || !states.Drained(since) {
+			return errEventsWait
+		}
+		return nil
+	}
+	events := p.spool.Load()
+	if events == nil {
+		return errStopped
+	}
+	for _, s := range events.Stats().Names {
+		if s.Rows > 0 && s.Oldest >= time.Since(since) {
+			return errEventsWait
+		}
+	}
+	return nil
+}
+
+// await calls check until it returns nil, at most for forgetWait, and returns its last error.
+func await(ctx context.Context, check func() error) error {
+	deadline := time.After(forgetWait)
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-deadline:
+			return fmt.Errorf("after %s: %w", forgetWait, err)
+		case <-poll.C:
+		}
+	}
+}

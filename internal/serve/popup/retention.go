@@ -1,0 +1,57 @@
+package popup
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// EventDeleter is where a database deletes old events.
+type EventDeleter interface {
+	// DeleteEvents deletes the oldest events of shows before a time, at most limit, and
+	// returns how many.
+	DeleteEvents(ctx context.Context, before time.Time, limit int) (deleted int, err error)
+}
+
+const (
+	retentionBatch = 1000
+	retentionShare = 10 // the pause after a batch, in times of what it took, is one less
+	retentionEvery = 5 * time.Minute
+)
+
+// Retention deletes events that are older than Keep, during at most a tenth of the time.
+type Retention struct {
+	Tables EventDeleter
+	Keep   time.Duration
+	Now    func() time.Time
+	Log    *slog.Logger
+
+	deleted atomic.Uint64
+}
+
+// Deleted returns how many events were deleted. It may be called concurrently.
+func (r *Retention) Deleted() uint64 { return r.deleted.Load() }
+
+// Run deletes events until ctx ends.
+func (r *Retention) Run(ctx context.Context) {
+	failing := false
+	for pause := time.Duration(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		began := time.Now()
+		n, err := r.Tables.DeleteEvents(ctx, r.Now().Add(-r.Keep), retentionBatch)
+		pause = (retentionShare - 1) * time.Since(began)
+		if n < retentionBatch {
+			pause = max(pause, retentionEvery)
+		}
+		r.deleted.Add(uint64(n))
+		if err != nil && !failing && ctx.Err() == nil {
+			r.Log.Warn("old popup events cannot be deleted; retried", "error", err, "every", retentionEvery)
+		}
+		failing = err != nil
+	}
+}
