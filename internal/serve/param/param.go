@@ -139,7 +139,9 @@ func Parse(p Param, text string) (string, error) {
 	case Timestamp:
 		var t time.Time
 		t, ok = parsed(time.Parse(time.RFC3339Nano, text))
-		canonical = t.UTC().Format(time.RFC3339Nano)
+		t = t.UTC() // which may be in another year
+		ok = ok && t.Year() >= 0 && t.Year() <= 9999
+		canonical = t.Format(time.RFC3339Nano)
 	case UUID:
 		canonical = strings.ToLower(text)
 		ok = isUUID(canonical)

@@ -24,6 +24,9 @@ func TestParse(t *testing.T) {
 		{Boolean, "1", "true"},
 		{Boolean, "false", "false"},
 		{Timestamp, "2016-12-01T23:59:57+01:00", "2016-12-01T22:59:57Z"},
+		{Timestamp, "2016-12-01T23:59:57.250000Z", "2016-12-01T23:59:57.25Z"},
+		{Timestamp, "9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999999Z"},
+		{Timestamp, "0000-01-01T00:00:00Z", "0000-01-01T00:00:00Z"},
 		{UUID, "6BA7B810-9DAD-11D1-80B4-00C04FD430C8", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
 	} {
 		got, err := Parse(Param{Name: "p", Type: c.typ}, c.in)
@@ -52,6 +55,8 @@ func TestParseErrors(t *testing.T) {
 		{Real, "inf"},
 		{Boolean, "yes"},
 		{Timestamp, "2016-12-01"},
+		{Timestamp, "9999-12-31T23:59:59-00:01"},
+		{Timestamp, "0000-01-01T00:00:00+00:01"},
 		{UUID, "6ba7b810-9dad-11d1-80b4-00c04fd430cg"},
 		{UUID, "6ba7b8109dad11d180b400c04fd430c8"},
 	} {
