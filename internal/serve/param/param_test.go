@@ -66,6 +66,22 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
+func TestFiner(t *testing.T) {
+	p := Filter("at", Timestamp)
+	for text, want := range map[string]bool{
+		"2016-12-01T23:59:57Z": false, "2016-12-01T23:59:57.123456Z": false, "2016-12-01T23:59:57.123456000Z": false,
+		"2016-12-01T23:59:57.1234561Z": true, "2016-12-01T23:59:57.123456001+01:00": true,
+	} {
+		arg, err := Argument(p, text)
+		if got := Finer(p, arg); got != want || err != nil {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	if Finer(p, Absent) || Finer(Filter("name", Text), "1.12345678Z") {
+		t.Error("what is no time has a fraction")
+	}
+}
+
 func TestFilter(t *testing.T) {
 	params := []Param{{Name: "a", Type: Text}, Filter("b", Text), Filter("c", Integer)}
 	for _, test := range []struct {
