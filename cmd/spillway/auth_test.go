@@ -67,6 +67,18 @@ streams:
     columns: {courier: {type: text, claim: sub, max_length: 10}, place: {type: integer, required: true}}
 `
 
+// createParcels creates the tables of authenticated.
+func createParcels(t *testing.T, db streamDatabase) {
+	t.Helper()
+	for _, sql := range []string{
+		"CREATE TABLE parcels (id bigint NOT NULL PRIMARY KEY, owner varchar(20), weight bigint)",
+		"CREATE INDEX parcels_owner ON parcels (owner, id)",
+		"CREATE TABLE positions (courier varchar(20), place bigint)",
+	} {
+		db.query(t, sql)
+	}
+}
+
 // keyIssuer serves a key set over HTTP.
 type keyIssuer struct {
 	*httptest.Server
@@ -201,14 +213,8 @@ func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	for name, db := range map[string]streamDatabase{"sqlite": sqliteDatabase(t), "postgres": postgresDatabase(t, shared.postgres)} {
 		t.Run(name, func(t *testing.T) {
-			for _, sql := range []string{
-				"CREATE TABLE parcels (id bigint NOT NULL PRIMARY KEY, owner varchar(20), weight bigint)",
-				"CREATE INDEX parcels_owner ON parcels (owner, id)",
-				"CREATE TABLE positions (courier varchar(20), place bigint)",
-				"INSERT INTO parcels VALUES (1, 'ann', 10), (2, 'bob', 20), (3, 'ann', 30), (4, 'bob', 40), (5, 'ann', 50), (6, 'ann', 60), (7, 'ann', 70), (8, 'bob', 80), (9, 'bob', 90), (10, 'bob', 95)",
-			} {
-				db.query(t, sql)
-			}
+			createParcels(t, db)
+			db.query(t, "INSERT INTO parcels VALUES (1, 'ann', 10), (2, 'bob', 20), (3, 'ann', 30), (4, 'bob', 40), (5, 'ann', 50), (6, 'ann', 60), (7, 'ann', 70), (8, 'bob', 80), (9, 'bob', 90), (10, 'bob', 95)")
 			issuer := newKeyIssuer(t, "one")
 			issuer.secret = true
 			s := serveQueries(t, fmt.Sprintf(authenticated, issuer.URL), db.url)
@@ -386,8 +392,7 @@ func TestKeySetAway(t *testing.T) {
 	issuer := newKeyIssuer(t, "one")
 	issuer.broken.Store(true)
 	db := sqliteDatabase(t)
-	db.query(t, "CREATE TABLE parcels (id bigint NOT NULL PRIMARY KEY, owner text, weight bigint)")
-	db.query(t, "CREATE TABLE positions (courier text, place bigint)")
+	createParcels(t, db)
 	s := serveQueries(t, fmt.Sprintf(authenticated, issuer.URL), db.url)
 	ann := issuer.token(t, "one", "ann", nil)
 	a, err := get(t.Context(), s.URL("parcels"), ann...)
@@ -408,8 +413,7 @@ func TestKeySetAway(t *testing.T) {
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
 	db := sqliteDatabase(t)
-	db.query(t, "CREATE TABLE parcels (id bigint NOT NULL PRIMARY KEY, owner text, weight bigint)")
-	db.query(t, "CREATE TABLE positions (courier text, place bigint)")
+	createParcels(t, db)
 	issuer := newKeyIssuer(t, "one")
 	s := serveQueries(t, fmt.Sprintf(authenticated, issuer.URL)+"http: {rate_per_minute: 1, rate_burst: 3, trusted_proxies: [127.0.0.0/8]}\n", db.url)
 	spend := func(path string, headers ...string) {
@@ -451,8 +455,7 @@ func TestRateLimit(t *testing.T) {
 func TestOpenReadsWarning(t *testing.T) {
 	t.Parallel()
 	db := sqliteDatabase(t)
-	db.query(t, "CREATE TABLE parcels (id bigint NOT NULL PRIMARY KEY, owner text, weight bigint)")
-	db.query(t, "CREATE TABLE positions (courier text, place bigint)")
+	createParcels(t, db)
 	text := fmt.Sprintf(authenticated, newKeyIssuer(t, "one").URL)
 	file := filepath.Join(t.TempDir(), "spillway.yaml")
 	for listen, want := range map[string]bool{"0.0.0.0:0": true, "127.0.0.1:0": false} {

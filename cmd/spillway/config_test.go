@@ -25,7 +25,7 @@ func configVerb(t *testing.T, args ...string) (stdout, stderr string, code int) 
 	t.Helper()
 	t.Setenv("SPILLWAY_TEST_PASSWORD", password)
 	var out, errs bytes.Buffer
-	code = run(context.Background(), append([]string{"config"}, args...), strings.NewReader(""), &out, &errs)
+	code = run(context.Background(), append([]string{"config"}, args...), &out, &errs)
 	if strings.Contains(out.String()+errs.String(), password) {
 		t.Errorf("config %v shows the password:\n%s%s", args, out.String(), errs.String())
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"spillway/internal/apptest"
@@ -32,7 +31,7 @@ func TestGames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer
-			if code := run(context.Background(), []string{"seed", "games", "--database", url, "--records", "2000", "--apps", "10", "--index", "right"}, strings.NewReader(""), &out, &errs); code != exit.OK {
+			if code := run(context.Background(), []string{"seed", "games", "--database", url, "--records", "2000", "--apps", "10", "--index", "right"}, &out, &errs); code != exit.OK {
 				t.Fatalf("exit %d: %s", code, errs.String())
 			}
 			token := regexp.MustCompile("app_id app-1, token ([0-9a-f]{32})").FindStringSubmatch(out.String())

@@ -378,14 +378,8 @@ func TestLiveOutage(t *testing.T) {
 func TestCookie(t *testing.T) {
 	t.Parallel()
 	db := sqliteDatabase(t)
-	for _, sql := range []string{
-		"CREATE TABLE parcels (id bigint NOT NULL PRIMARY KEY, owner varchar(20), weight bigint)",
-		"CREATE INDEX parcels_owner ON parcels (owner, id)",
-		"CREATE TABLE positions (courier varchar(20), place bigint)",
-		"INSERT INTO parcels VALUES (1, 'ann', 10), (2, 'bob', 20), (3, 'ann', 30), (4, 'bob', 40)",
-	} {
-		db.query(t, sql)
-	}
+	createParcels(t, db)
+	db.query(t, "INSERT INTO parcels VALUES (1, 'ann', 10), (2, 'bob', 20), (3, 'ann', 30), (4, 'bob', 40)")
 	issuer := newKeyIssuer(t, "one")
 	text := strings.NewReplacer("  reads: jwt\n", "  reads: jwt\n  cookie: __Host-token\n", "    window: 3\n", "    live_max: 5\n", "    audience: spillway\n", "    audience: spillway\n    clock_skew: 0s\n").Replace(authenticated)
 	s := serveQueries(t, fmt.Sprintf(text, issuer.URL)+"http: {cors_origins: ['https://app.example']}\nlog: {access: true}\n", db.url)

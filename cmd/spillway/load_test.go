@@ -26,7 +26,7 @@ import (
 func loadVerb(t *testing.T, ctx context.Context, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(ctx, append([]string{"load"}, args...), strings.NewReader(""), &out, &errs)
+	code = run(ctx, append([]string{"load"}, args...), &out, &errs)
 	return out.String(), errs.String(), code
 }
 
@@ -101,7 +101,7 @@ func TestLoadJSONAndFile(t *testing.T) {
 func reportOn(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(t.Context(), append([]string{"report"}, args...), strings.NewReader(""), &out, &errs)
+	code = run(t.Context(), append([]string{"report"}, args...), &out, &errs)
 	return out.String(), errs.String(), code
 }
 

@@ -34,13 +34,12 @@ import (
 )
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // environment is what a command gets from the process.
 type environment struct {
 	ctx            context.Context // the process's lifetime: ends with SIGINT or SIGTERM
-	stdin          io.Reader
 	stdout, stderr io.Writer
 	args           []string
 	log            *slog.Logger
@@ -63,14 +62,14 @@ type cli struct {
 }
 
 // run runs the command and returns the exit code.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
 
 	env := &environment{
-		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, args: args,
+		ctx: ctx, stdout: stdout, stderr: stderr, args: args,
 		log: slog.New(slog.NewTextHandler(stderr, nil)),
 	}
 	defer func() {

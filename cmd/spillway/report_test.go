@@ -56,7 +56,7 @@ func reportVerb(t *testing.T, args ...string) (stdout, stderr string, code int) 
 	writeResult(t, "a.ndjson", "host-a")
 	writeResult(t, "b.ndjson.gz", "host-b")
 	var out, errs bytes.Buffer
-	code = run(context.Background(), append([]string{"report"}, args...), strings.NewReader(""), &out, &errs)
+	code = run(context.Background(), append([]string{"report"}, args...), &out, &errs)
 	return out.String(), errs.String(), code
 }
 

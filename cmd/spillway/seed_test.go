@@ -18,7 +18,7 @@ func TestSeedGames(t *testing.T) {
 	f := func(code int, stdout, stderr string, args ...string) {
 		t.Helper()
 		var out, errs bytes.Buffer
-		got := run(context.Background(), append([]string{"seed", "games", "--database", url}, args...), strings.NewReader(""), &out, &errs)
+		got := run(context.Background(), append([]string{"seed", "games", "--database", url}, args...), &out, &errs)
 		if got != code || !regexp.MustCompile("^"+stdout+"$").MatchString(out.String()) || !strings.Contains(errs.String(), stderr) {
 			t.Errorf("%v: exit %d\nstandard output %q\nstandard error %q", args, got, out.String(), errs.String())
 		}
@@ -37,7 +37,7 @@ func TestSeedGames(t *testing.T) {
 // seedVerb runs `spillway seed freight`.
 func seedVerb(args ...string) (stdout, stderr string, code int) {
 	var out, errs bytes.Buffer
-	code = run(context.Background(), append([]string{"seed", "freight"}, args...), strings.NewReader(""), &out, &errs)
+	code = run(context.Background(), append([]string{"seed", "freight"}, args...), &out, &errs)
 	return out.String(), errs.String(), code
 }
 
@@ -111,7 +111,7 @@ func TestSeedFreightInterrupted(t *testing.T) {
 	defer cancel()
 	var stdout bytes.Buffer
 	stderr := cancelOn{text: "users:", cancel: cancel}
-	code := run(ctx, args, strings.NewReader(""), &stdout, &stderr)
+	code := run(ctx, args, &stdout, &stderr)
 	lines := strings.Split(strings.TrimSpace(stderr.written.String()), "\n")
 	want := "spillway: seed freight: interrupted: nothing unfinished is left in sqlite:"
 	if code != exit.Error || stdout.Len() > 0 || len(lines) != 2 || !strings.HasPrefix(lines[1], want) {
@@ -120,7 +120,7 @@ func TestSeedFreightInterrupted(t *testing.T) {
 
 	ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if code := run(ctx, args, strings.NewReader(""), &stdout, &bytes.Buffer{}); code != exit.OK || !strings.Contains(stdout.String(), " orders (") {
+	if code := run(ctx, args, &stdout, &bytes.Buffer{}); code != exit.OK || !strings.Contains(stdout.String(), " orders (") {
 		t.Errorf("the same command again: exit %d, %s", code, stdout.String())
 	}
 }

@@ -134,7 +134,7 @@ func TestWatchMistakes(t *testing.T) {
 		{[]string{"watch", "-d", "1s", "-o", "/no/such/dir/file"}, "result file"},
 	} {
 		var out, errs bytes.Buffer
-		code := run(t.Context(), c.args, strings.NewReader(""), &out, &errs)
+		code := run(t.Context(), c.args, &out, &errs)
 		if code != exit.Usage || !strings.Contains(errs.String(), c.want) || out.Len() > 0 || strings.Count(strings.TrimSpace(errs.String()), "\n") > 0 {
 			t.Errorf("%q: exit %d, want %q\n%s%s", c.args, code, c.want, out.String(), errs.String())
 		}
@@ -243,7 +243,7 @@ func TestWatchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errs bytes.Buffer
-	if code := run(ctx, []string{"watch"}, strings.NewReader(""), &out, &errs); code != exit.OK || !strings.Contains(out.String(), "Watched for 0s") {
+	if code := run(ctx, []string{"watch"}, &out, &errs); code != exit.OK || !strings.Contains(out.String(), "Watched for 0s") {
 		t.Errorf("exit %d\n%s%s", code, out.String(), errs.String())
 	}
 }

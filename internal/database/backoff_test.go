@@ -1,13 +1,7 @@
 package database
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"log/slog"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -41,60 +35,6 @@ func TestBackoffBounds(t *testing.T) {
 		}
 		if least := float64(full) * (1 - b.Jitter); float64(got) < least*0.999-1 {
 			t.Fatalf("delay %v is less than %v", got, time.Duration(least))
-		}
-	})
-}
-
-// records returns what was logged: one line each.
-func records(b *bytes.Buffer) []string {
-	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-}
-
-func TestWaitLogs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b bytes.Buffer
-		log := slog.New(slog.NewTextHandler(&b, nil))
-		start := time.Now()
-		err := Wait(t.Context(), log, "postgres://db/app", func(context.Context) error {
-			if time.Since(start) < 17*time.Second {
-				return errors.New("refused")
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if waited := time.Since(start); waited < 17*time.Second || waited > 19*time.Second {
-			t.Errorf("came back after %v, want within 2 s of 17 s", waited)
-		}
-		got := records(&b)
-		// At 0 s, then every 5 to 7 s up to 17 s, then the answer.
-		if len(got) < 4 || len(got) > 5 || !strings.Contains(got[0], "err=refused") || !strings.Contains(got[len(got)-1], "the database answers") {
-			t.Errorf("logged\n%s", b.String())
-		}
-	})
-}
-
-func TestWaitAnswersAtOnce(t *testing.T) {
-	var b bytes.Buffer
-	err := Wait(t.Context(), slog.New(slog.NewTextHandler(&b, nil)), "x", func(context.Context) error { return nil })
-	if err != nil || b.Len() > 0 {
-		t.Errorf("Wait = %v, logged %q; want neither", err, b.String())
-	}
-}
-
-func TestWaitEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
-		refused := errors.New("refused")
-		start := time.Now()
-		err := Wait(ctx, slog.New(slog.DiscardHandler), "db", func(context.Context) error { return refused })
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, refused) || !strings.HasPrefix(err.Error(), "wait for db: ") {
-			t.Errorf("Wait = %v, want the deadline and the last error", err)
-		}
-		if waited := time.Since(start); waited != 3*time.Second {
-			t.Errorf("came back after %v, want at the deadline", waited)
 		}
 	})
 }

@@ -81,10 +81,9 @@ func checkCharset(dsn string) error {
 
 // MySQLSession is one connection with fixed settings. One goroutine uses it at a time.
 type MySQLSession struct {
-	Conn       driver.Conn
-	ID         uint64 // the server's number for the connection
-	Server     MySQLServer
-	Durability MySQLDurability
+	Conn   driver.Conn
+	ID     uint64 // the server's number for the connection
+	Server MySQLServer
 }
 
 // Connect opens a session: utf8mb4, UTC, READ COMMITTED, InnoDB for new tables, results
@@ -160,9 +159,6 @@ func (s *MySQLSession) setUp(ctx context.Context, statementTimeout time.Duration
 	}
 	if err := s.Exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return fmt.Errorf("set the isolation level: %w", err)
-	}
-	if s.Durability, err = readDurability(ctx, s); err != nil {
-		return fmt.Errorf("read the durability settings: %w", err)
 	}
 	return nil
 }

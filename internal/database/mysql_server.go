@@ -1,7 +1,6 @@
 package database
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -86,53 +85,4 @@ func (s MySQLServer) timeoutSetting(limit time.Duration) string {
 		milliseconds = max(1, milliseconds)
 	}
 	return "max_execution_time = " + strconv.FormatInt(milliseconds, 10)
-}
-
-// MySQLDurability holds the settings that decide whether a commit is durable.
-type MySQLDurability struct {
-	FlushLog   int  // innodb_flush_log_at_trx_commit: 1 syncs each commit, 2 writes it, 0 neither; -1 unknown
-	BinaryLog  bool // log_bin
-	SyncBinlog int  // sync_binlog: 1 syncs the binary log with each commit; -1 unknown
-}
-
-// Loss describes what a confirmed commit can lose, "" for nothing.
-func (d MySQLDurability) Loss() string {
-	var losses []string
-	switch d.FlushLog {
-	case 1:
-	case 2:
-		losses = append(losses, "up to a second of commits when the host crashes (innodb_flush_log_at_trx_commit = 2)")
-	case 0:
-		losses = append(losses, "up to a second of commits when the server crashes (innodb_flush_log_at_trx_commit = 0)")
-	default:
-		losses = append(losses, "an unknown amount (innodb_flush_log_at_trx_commit cannot be read)")
-	}
-	if d.BinaryLog && d.SyncBinlog != 1 {
-		losses = append(losses, fmt.Sprintf("commits that replicas never see when the host crashes (sync_binlog = %d)", d.SyncBinlog))
-	}
-	return strings.Join(losses, "; ")
-}
-
-// readDurability reads the settings. A setting that the server does not show is unknown.
-func readDurability(ctx context.Context, s *MySQLSession) (MySQLDurability, error) {
-	d := MySQLDurability{FlushLog: -1, SyncBinlog: -1}
-	rows, err := s.Query(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog')")
-	if err != nil {
-		return d, err
-	}
-	for _, row := range rows {
-		n, err := strconv.Atoi(row[1])
-		if err != nil {
-			n = -1
-		}
-		switch row[0] {
-		case "innodb_flush_log_at_trx_commit":
-			d.FlushLog = n
-		case "sync_binlog":
-			d.SyncBinlog = n
-		case "log_bin":
-			d.BinaryLog = row[1] == "ON" || row[1] == "1"
-		}
-	}
-	return d, nil
 }

@@ -56,7 +56,7 @@ func LoadConfig(path string) (config.Config, error) { return loadAgain(path, con
 
 // loadAgain is LoadConfig for a process that has started with these defaults.
 func loadAgain(path string, defaults config.Config) (config.Config, error) {
-	cfg, err := config.LoadAgain(path, defaults, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
+	cfg, err := config.Load(path, defaults, checkDatabases, checkStatements, checkStreams, checkPopups, checkAuth)
 	if err != nil {
 		return cfg, exit.UsageError(err)
 	}

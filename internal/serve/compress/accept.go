@@ -52,23 +52,21 @@ const unlisted = -1
 // parseAccept parses every value.
 func parseAccept(lines [][]byte) Accept {
 	weights, rest := [codings + 1]int{unlisted, unlisted, unlisted}, unlisted
-	for _, line := range lines {
-		for more := true; more; {
-			var element []byte
-			element, line, more = bytes.Cut(line, []byte(","))
-			name, weight := parseElement(element)
-			switch {
-			case is(name, "gzip"), is(name, "x-gzip"):
-				weights[Gzip] = weight
-			case is(name, "zstd"):
-				weights[Zstd] = weight
-			case is(name, "identity"):
-				weights[Identity] = weight
-			case is(name, "*"):
-				rest = weight
-			}
+	EachWeight(lines, func(name []byte, weight int, params bool) {
+		if params { // codings have none
+			weight = 0
 		}
-	}
+		switch {
+		case is(name, "gzip"), is(name, "x-gzip"):
+			weights[Gzip] = weight
+		case is(name, "zstd"):
+			weights[Zstd] = weight
+		case is(name, "identity"):
+			weights[Identity] = weight
+		case is(name, "*"):
+			rest = weight
+		}
+	})
 	for c := range weights {
 		if weights[c] == unlisted {
 			weights[c] = max(rest, 0)
@@ -94,18 +92,29 @@ func order(weights [codings + 1]int) (a Accept) {
 	return a
 }
 
-// parseElement parses one element of a list, NAME or NAME;q=WEIGHT.
-func parseElement(element []byte) (name []byte, weight int) {
-	name, params, weighted := bytes.Cut(element, []byte(";"))
-	name = trim(name)
-	if !weighted {
-		return name, 1000
+// EachWeight calls visit with each element of the lists in the lines of a header such as Accept
+// or Accept-Encoding (RFC 9110, 12.4.2): its name, its weight in thousandths, and whether it has
+// other parameters. Without a weight it is 1000, and one that is not valid is 0.
+func EachWeight(lines [][]byte, visit func(name []byte, weight int, params bool)) {
+	for _, line := range lines {
+		for more := true; more; {
+			var element []byte
+			element, line, more = bytes.Cut(line, []byte(","))
+			name, rest, left := bytes.Cut(element, []byte(";"))
+			weight, weighted, params := 1000, false, false
+			for left {
+				var param []byte
+				param, rest, left = bytes.Cut(rest, []byte(";"))
+				param = trim(param)
+				if weighted || len(param) < 2 || param[0]|0x20 != 'q' || param[1] != '=' {
+					params = true
+					continue
+				}
+				weight, weighted = parseWeight(param[2:]), true
+			}
+			visit(trim(name), weight, params)
+		}
 	}
-	key, value, _ := bytes.Cut(trim(params), []byte("="))
-	if len(key) != 1 || key[0]|0x20 != 'q' {
-		return name, 0
-	}
-	return name, parseWeight(value)
 }
 
 // parseWeight parses 0 to 1 with up to three decimals, in thousandths. Other text is 0.

@@ -3,16 +3,21 @@
 //
 // A body is compressed by the first request that wants a form, once per coding. Requests that
 // come meanwhile get the plain body, so that nobody waits. All forms of a Compressor together
-// have a limit of memory. Beyond it, bodies are sent plain.
+// have a limit of memory. Beyond it, a form that was not used for 10 s is dropped for another
+// one; if there is none, bodies are sent plain. So forms that few requests want do not displace
+// those of most requests, and no more is compressed than fits into the limit in 10 s.
 package compress
 
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
@@ -27,6 +32,8 @@ const (
 	zstdWindow = 1 << 20
 	// zstdEncoders is how many bodies zstd compresses at once at most. Each takes a few MiB.
 	zstdEncoders = 4
+	// unusedFor is how long a form is kept at least since it was made or used.
+	unusedFor = 10 * time.Second
 )
 
 // Compressor compresses bodies within a limit of memory. Use New. Its methods may be called
@@ -37,6 +44,9 @@ type Compressor struct {
 	refused atomic.Uint64
 	zstd    *zstd.Encoder
 	gzip    sync.Pool // of *gzip.Writer
+
+	mu   sync.Mutex                       // guards what follows
+	kept *simplelru.LRU[*slot, time.Time] // the forms, with the time since which slot.used counts
 }
 
 // New returns a Compressor whose forms together have at most limit bytes; nil if limit is 0.
@@ -48,7 +58,11 @@ func New(limit int) *Compressor {
 	if err != nil {
 		panic("bug: zstd does not accept its options: " + err.Error())
 	}
-	return &Compressor{limit: int64(limit), zstd: encoder}
+	kept, err := simplelru.NewLRU[*slot, time.Time](math.MaxInt, nil) // the memory limits it
+	if err != nil {
+		panic("bug: no room for forms: " + err.Error())
+	}
+	return &Compressor{limit: int64(limit), zstd: encoder, kept: kept}
 }
 
 // Usage returns the bytes of all forms, and how often a body was sent plain because of the
@@ -57,14 +71,38 @@ func (c *Compressor) Usage() (bytes int64, refused uint64) {
 	return c.used.Load(), c.refused.Load()
 }
 
-// reserve takes n bytes of the limit and reports whether they were left.
+// reserve takes n bytes of the limit and reports whether they were left, or could be freed.
 func (c *Compressor) reserve(n int) bool {
-	if c.used.Add(int64(n)) <= c.limit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for c.used.Load()+int64(n) > c.limit {
+		if int64(n) > c.limit || !c.dropLocked(now) {
+			c.refused.Add(1)
+			return false
+		}
+	}
+	c.used.Add(int64(n))
+	return true
+}
+
+// dropLocked drops the form that was not used for the longest time. It returns false if all
+// were used lately. The first look at a form that was used only notes that, so that Find needs
+// no lock.
+func (c *Compressor) dropLocked(now time.Time) bool {
+	for {
+		s, since, ok := c.kept.GetOldest()
+		if !ok || now.Sub(since) < unusedFor {
+			return false
+		}
+		if s.used.Swap(false) {
+			c.kept.Add(s, now)
+			continue
+		}
+		c.kept.Remove(s)
+		s.drop(c)
 		return true
 	}
-	c.used.Add(-int64(n))
-	c.refused.Add(1)
-	return false
 }
 
 // compress returns a compressed form of plain; an empty one if it would not be smaller.
@@ -113,6 +151,14 @@ type Forms struct {
 type slot struct {
 	form atomic.Pointer[[]byte] // nil: not prepared; empty: the plain body is better
 	busy atomic.Bool            // being prepared
+	used atomic.Bool            // found since Compressor.kept has looked
+}
+
+// drop forgets the form.
+func (s *slot) drop(by *Compressor) {
+	if form := s.form.Swap(nil); form != nil {
+		by.used.Add(-int64(len(*form)))
+	}
 }
 
 // Find returns the best coding of accept and the form in it, which must not be changed. The
@@ -122,11 +168,15 @@ func (f *Forms) Find(accept Accept) (Coding, []byte) {
 		if coding == Identity {
 			break
 		}
-		form := f.slots[coding-1].form.Load()
+		s := &f.slots[coding-1]
+		form := s.form.Load()
 		if form == nil {
 			return coding, nil
 		}
 		if len(*form) > 0 {
+			if !s.used.Load() { // not every request writes, because all cores share the cache line
+				s.used.Store(true)
+			}
 			return coding, *form
 		}
 	}
@@ -179,8 +229,13 @@ func (f *Forms) keep(by *Compressor, s *slot, form []byte, reserved int) {
 		by.used.Add(-int64(reserved))
 		return
 	}
+	by.mu.Lock()
+	defer by.mu.Unlock()
 	by.used.Add(int64(len(form) - reserved))
 	s.form.Store(&form)
+	if len(form) > 0 {
+		by.kept.Add(s, time.Now())
+	}
 }
 
 // Release forgets the forms, because the body is not served any more. Responses that are
@@ -189,9 +244,13 @@ func (f *Forms) Release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.released = true
+	if f.by == nil {
+		return
+	}
+	f.by.mu.Lock()
+	defer f.by.mu.Unlock()
 	for i := range f.slots {
-		if form := f.slots[i].form.Swap(nil); form != nil && f.by != nil {
-			f.by.used.Add(-int64(len(*form)))
-		}
+		f.by.kept.Remove(&f.slots[i])
+		f.slots[i].drop(f.by)
 	}
 }

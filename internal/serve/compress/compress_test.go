@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -106,7 +108,9 @@ func TestPlainIsBetter(t *testing.T) {
 	}
 }
 
-func TestLimit(t *testing.T) {
+func TestLimit(t *testing.T) { synctest.Test(t, testLimit) }
+
+func testLimit(t *testing.T) {
 	plain := body(1000)
 	by := New(len(plain) + 10)
 	var first, second Forms
@@ -124,6 +128,60 @@ func TestLimit(t *testing.T) {
 	if coding, _ := second.Prepare(by, Gzip, len(plain), func() []byte { return plain }); coding != Gzip {
 		t.Error("the limit stays used after the release")
 	}
+}
+
+// TestUnusedForms: at the limit, forms that nobody uses leave for others, and the others stay.
+func TestUnusedForms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plain := body(1000)
+		by := New(2 * len(plain))
+		prepare := func(f *Forms) bool {
+			coding, _ := f.Prepare(by, Gzip, len(plain), func() []byte { return plain })
+			return coding == Gzip
+		}
+		has := func(f *Forms) bool {
+			_, form := f.Find(Accept{Gzip})
+			return form != nil
+		}
+		var hot Forms
+		if !prepare(&hot) {
+			t.Fatal("the first form does not fit")
+		}
+		var cold []*Forms
+		for len(cold) < 1000 {
+			f := &Forms{}
+			if !prepare(f) {
+				break
+			}
+			cold = append(cold, f)
+		}
+		_, refused := by.Usage()
+		if n := len(cold); n < 2 || n == 1000 || refused != 1 {
+			t.Fatalf("%d forms fit, %d refused", n+1, refused)
+		}
+		for second := range 60 {
+			if !has(&hot) {
+				t.Fatalf("a form that is used was dropped after %d s", second)
+			}
+			<-time.After(time.Second)
+			f := &Forms{}
+			if second%11 == 10 && !prepare(f) { // 10 s after the last
+				t.Errorf("no form is dropped for another one after %d s", second)
+			}
+		}
+		left := 0
+		for _, f := range cold {
+			if has(f) {
+				left++
+			}
+		}
+		if left == 0 || left == len(cold) {
+			t.Errorf("%d of %d forms that nobody uses are left", left, len(cold))
+		}
+		if used, _ := by.Usage(); used == 0 || used > int64(2*len(plain)) {
+			t.Errorf("%d bytes used", used)
+		}
+	})
 }
 
 // TestConcurrentForms: every request gets the plain body or a whole form, and no bytes stay

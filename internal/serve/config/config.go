@@ -67,7 +67,7 @@ type HTTP struct {
 	HeaderBytes    int           `yaml:"header_bytes" range:"1024..1048576" doc:"request line and headers" over:"431"`
 	BodyBytes      int           `yaml:"body_bytes" range:"1..1073741824" doc:"request body" over:"413; a path that reads no body accepts 4096 bytes"`
 	BodiesBytes    int           `yaml:"bodies_bytes" range:"1..1099511627776" doc:"all request bodies over 4 KiB; at least body_bytes; a chunked body counts as the largest of its path" over:"503 'too-many-bodies'; 'spillway_http_bodies_rejected_total'"`
-	CompressBytes  int           `yaml:"compress_bytes" range:"0..68719476736" doc:"memory of compressed first pages and cached answers; 0: nothing is compressed" over:"sent uncompressed; 'spillway_http_compress_refused_total'"`
+	CompressBytes  int           `yaml:"compress_bytes" range:"0..68719476736" doc:"memory of compressed first pages and cached answers; 0: nothing is compressed" over:"those unused for 10 s leave; without any, sent uncompressed; 'spillway_http_compress_refused_total'"`
 	ReadTimeout    time.Duration `yaml:"read_timeout" range:"10ms..1h" doc:"from the first byte of a request to its last" over:"408"`
 	WriteTimeout   time.Duration `yaml:"write_timeout" range:"10ms..1h" doc:"writing a response to a slow client" over:"the connection is closed"`
 	IdleTimeout    time.Duration `yaml:"idle_timeout" range:"10ms..24h" doc:"time between requests on a connection" over:"the connection is closed"`

@@ -11,12 +11,9 @@ import (
 )
 
 // Load reads the file at path as Read does, with the environment and the files of the
-// process.
-func Load(path string, checks ...Check) (Config, error) { return LoadAgain(path, Default(), checks...) }
-
-// LoadAgain is Load for a process that has started with these defaults: the number of cores may
-// have changed since.
-func LoadAgain(path string, defaults Config, checks ...Check) (Config, error) {
+// process. The number of connections is that of the defaults with which the process has
+// started: the number of cores may have changed since.
+func Load(path string, defaults Config, checks ...Check) (Config, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)

@@ -268,14 +268,14 @@ func TestReadChecks(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	path := t.TempDir() + "/f.yaml"
-	if _, err := Load(path); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "read configuration: ") {
+	if _, err := Load(path, Default()); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "read configuration: ") {
 		t.Errorf("missing file: %v", err)
 	}
 	t.Setenv("SPILLWAY_TEST_DATA", "from the environment")
 	if err := os.WriteFile(path, []byte("data: ${SPILLWAY_TEST_DATA}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := Load(path); err != nil || c.Data != "from the environment" {
+	if c, err := Load(path, Default()); err != nil || c.Data != "from the environment" {
 		t.Errorf("data %q, %v", c.Data, err)
 	}
 }

@@ -107,7 +107,7 @@ func (ck *checker) checkTables(ctx context.Context, se *session, o *origins) err
 func (ck *checker) judge(ctx context.Context, straight bool) error {
 	var after feed.Key
 	return ck.feed.def.EachFilter(func(position int) error {
-		r := feed.Range{Args: ck.feed.samples(position), Limit: ck.check.Window}
+		r := feed.Range{Args: ck.feed.samples(position, ck.columns), Limit: ck.check.Window}
 		if err := ck.judgeRange(ctx, r, straight); err != nil {
 			return err
 		}

@@ -117,7 +117,7 @@ func (f *Feed) Columns() []feed.Column {
 // ask reads the feed's columns: their types from an empty result, and the rest from their
 // tables.
 func (f *Feed) ask(ctx context.Context, se *session) (*description, *origins, error) {
-	args, err := f.bindParams(f.samples(-1), nil)
+	args, err := f.bindParams(f.samples(-1, nil), nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -23,6 +23,8 @@ type columns struct {
 	encode []encoder
 	key    []keyColumn
 	keys   *columns // of the statement that selects the key alone
+
+	decimals map[string]string // placeholders of filters on decimals, by name
 }
 
 // metadata is what a result tells about a column.
@@ -63,10 +65,13 @@ const (
 // newColumns prepares the columns of a result. It returns an error if a key column is
 // missing or has a type that cannot be a key.
 func newColumns(def feed.Definition, list []metadata, subtypes map[string]subtype) (*columns, error) {
-	c := &columns{}
+	c := &columns{decimals: make(map[string]string)}
 	index := make(map[string]int, len(list))
 	for i, m := range list {
 		index[m.name] = i
+		if m.typ == "DECIMAL" {
+			c.decimals[m.name] = m.decimal()
+		}
 		prefix := []byte{','}
 		if i == 0 {
 			prefix = []byte{'{'}
@@ -91,6 +96,14 @@ func newColumns(def feed.Definition, list []metadata, subtypes map[string]subtyp
 	}
 	c.keys = c.keysOnly()
 	return c, nil
+}
+
+// typeOf returns the type of a column; "" if it is not known.
+func (c *columns) typeOf(name string) string {
+	if i := slices.Index(c.names, name); i >= 0 {
+		return c.types[i]
+	}
+	return ""
 }
 
 // same reports whether c and other describe the same rows.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
+	"regexp"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -131,7 +131,9 @@ func (f *Feed) reading(d *description, keysOnly, adapt bool) func(driver.Rows) (
 	}
 }
 
-func (f *Feed) writer(c *columns) writer { return writer{def: f.def, body: f.body, key: c.key} }
+func (f *Feed) writer(c *columns) writer {
+	return writer{def: f.def, body: f.body, key: c.key, decimals: c.decimals}
+}
 
 // explainError adds the cause to an error of the server.
 func (f *Feed) explainError(r feed.Range, err error) error {
@@ -172,7 +174,7 @@ func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) 
 	if r.Skip < 0 || r.Limit < 1 || r.Skip > math.MaxInt-r.Limit {
 		return nil, fmt.Errorf("skip %d, limit %d", r.Skip, r.Limit)
 	}
-	args, err := f.bindParams(r.Args, param.Given(f.def.Params, r.Args))
+	args, err := f.bindParams(r.Args, param.Given(f.def.Params, r.Args), c)
 	if err != nil {
 		return nil, err
 	}
@@ -196,20 +198,49 @@ func (f *Feed) arguments(c *columns, r feed.Range) ([]driver.NamedValue, error) 
 }
 
 // bindParams returns the values for the parameters of the feed's own statement, and for the
-// filters at some positions.
-func (f *Feed) bindParams(texts []string, filters []int) ([]any, error) {
+// filters at some positions, which compare with c's columns.
+func (f *Feed) bindParams(texts []string, filters []int, c *columns) ([]any, error) {
 	if len(texts) != len(f.def.Params) {
 		return nil, fmt.Errorf("%d arguments for %d parameters", len(texts), len(f.def.Params))
 	}
 	args := make([]any, 0, len(f.uses)+4*len(f.def.Key)+2)
-	for _, i := range slices.Concat(f.uses, filters) {
+	for _, i := range f.uses {
 		value, err := bindParam(f.def.Params[i].Type, texts[i])
 		if err != nil {
 			return nil, fmt.Errorf("parameter %s: %w", f.def.Params[i].Name, err)
 		}
 		args = append(args, value)
 	}
+	for _, i := range filters {
+		value, err := bindFilter(f.def.Params[i], texts[i], c.typeOf(f.def.Params[i].Name))
+		if err != nil {
+			return nil, fmt.Errorf("filter %s: %w", f.def.Params[i].Name, err)
+		}
+		args = append(args, value)
+	}
 	return args, nil
+}
+
+// bindFilter returns the value of a filter for a column of a type. It is nil, which equals
+// nothing, if the column cannot hold the value, which the server would round. The server
+// compares a FLOAT with all digits of a real, so the real is rounded as the column is.
+func bindFilter(p feed.Param, text, columnType string) (any, error) {
+	switch {
+	case param.Finer(p, text):
+		return nil, nil
+	case columnType == "DECIMAL" && (p.Type == feed.Text || p.Type == feed.Real):
+		if !number.MatchString(text) {
+			return nil, nil
+		}
+		return text, nil
+	case columnType == "FLOAT" && p.Type == feed.Real:
+		x, err := strconv.ParseFloat(text, 32)
+		if err != nil {
+			return nil, nil // it is too large
+		}
+		return x, nil
+	}
+	return bindParam(p.Type, text)
 }
 
 func bindParam(kind feed.ParamType, text string) (any, error) {
@@ -229,6 +260,9 @@ func bindParam(kind feed.ParamType, text string) (any, error) {
 	return nil, fmt.Errorf("unknown type %q", kind)
 }
 
+// number matches what the server reads as a number as a whole.
+var number = regexp.MustCompile(`^(?i)[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?$`)
+
 // sampleOf returns a value with which the feed is described and explained.
 func sampleOf(kind feed.ParamType) string {
 	switch kind {
@@ -245,13 +279,16 @@ func sampleOf(kind feed.ParamType) string {
 }
 
 // samples returns sample values for the feed's parameters. Of the filters, only the one at a
-// position has one.
-func (f *Feed) samples(filter int) []string {
+// position has one, which its column in c can hold.
+func (f *Feed) samples(filter int, c *columns) []string {
 	texts := make([]string, len(f.def.Params))
 	for i, p := range f.def.Params {
 		texts[i] = sampleOf(p.Type)
-		if p.Filter && i != filter {
+		switch {
+		case p.Filter && i != filter:
 			texts[i] = param.Absent
+		case p.Filter && p.Type == feed.Text && c.typeOf(p.Name) == "DECIMAL":
+			texts[i] = sampleOf(feed.Real)
 		}
 	}
 	return texts

@@ -23,8 +23,21 @@ type keyColumn struct {
 	placeholder string
 }
 
-// decimalMax is the maximum number of digits of a DECIMAL.
-const decimalMax = 65
+// A DECIMAL has at most so many digits, and so many of them behind the point.
+const (
+	decimalMax = 65
+	scaleMax   = 30
+)
+
+// digits returns how many digits a decimal has at most. The precision is derived from the
+// display width, which has no place for the sign of an unsigned column.
+func (m metadata) digits() int64 { return min(decimalMax, m.precision+2) }
+
+// decimal is a placeholder that keeps more digits than the column has, because the server
+// compares decimals with texts and reals as doubles.
+func (m metadata) decimal() string {
+	return fmt.Sprintf("CAST(? AS DECIMAL(%d,%d))", decimalMax, min(scaleMax, decimalMax-(m.digits()-m.scale)))
+}
 
 func newKeyColumn(index int, m metadata) (keyColumn, error) {
 	k := keyColumn{index: index, name: m.name, typ: m.typ, placeholder: "?"}
@@ -36,9 +49,7 @@ func newKeyColumn(index int, m metadata) (keyColumn, error) {
 		k.kind = feed.KeyReal
 	case "DECIMAL":
 		k.kind = feed.KeyReal
-		// The precision is derived from the display width, which has no place for the sign
-		// of an unsigned column.
-		k.placeholder = fmt.Sprintf("CAST(? AS DECIMAL(%d,%d))", min(decimalMax, m.precision+2), m.scale)
+		k.placeholder = fmt.Sprintf("CAST(? AS DECIMAL(%d,%d))", m.digits(), m.scale)
 	case "DATE":
 		k.kind, k.placeholder = feed.KeyText, "CAST(? AS DATE)"
 	case "DATETIME", "TIMESTAMP":

@@ -137,16 +137,6 @@ func (db *DB) Stats() database.Stats {
 	}
 }
 
-// Durability returns the settings that the newest connection has read. ok is false before
-// the first connection.
-func (db *DB) Durability() (database.MySQLDurability, bool) {
-	d := db.connector.durability.Load()
-	if d == nil {
-		return database.MySQLDurability{}, false
-	}
-	return *d, true
-}
-
 // acquire returns a connection of the pool, waiting at most AcquireTimeout.
 func (db *DB) acquire(ctx context.Context) (*sql.Conn, error) {
 	limited, cancel := context.WithTimeout(ctx, db.bounds.AcquireTimeout)
@@ -266,7 +256,6 @@ func (db *DB) query(ctx context.Context, s *statement, args []driver.NamedValue,
 
 // Error numbers of the server that this package distinguishes.
 const (
-	numUnknownColumn     = 1054
 	numShutdown          = 1053
 	numDuplicateColumn   = 1060
 	numUnknownStatement  = 1243

@@ -64,7 +64,7 @@ func (f *Feed) runQuery(ctx context.Context, args []string, adapt bool, to feed.
 	if err != nil {
 		return err
 	}
-	values, err := f.bindParams(args, nil)
+	values, err := f.bindParams(args, nil, d.columns)
 	if err != nil {
 		return err
 	}

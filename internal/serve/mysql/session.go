@@ -19,9 +19,8 @@ const preparedPerConnection = 128
 
 // connector opens the pool's connections. It is a driver.Connector.
 type connector struct {
-	opener     *database.MySQLConnector
-	connects   atomic.Int64
-	durability atomic.Pointer[database.MySQLDurability]
+	opener   *database.MySQLConnector
+	connects atomic.Int64
 }
 
 // Connect implements driver.Connector.
@@ -31,7 +30,6 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	c.connects.Add(1)
-	c.durability.Store(&s.Durability)
 	return &session{MySQLSession: s, prepared: make(map[string]*prepared)}, nil
 }
 

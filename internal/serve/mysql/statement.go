@@ -34,6 +34,8 @@ type writer struct {
 	def  feed.Definition
 	body string      // the feed's SELECT with ? for parameters
 	key  []keyColumn // how key values are compared
+
+	decimals map[string]string // of columns
 }
 
 func (w writer) write(s shape) string {
@@ -47,7 +49,7 @@ func (w writer) write(s shape) string {
 	var where []string
 	for _, i := range s.filters {
 		p := w.def.Params[i]
-		where = append(where, quoteName(p.Name)+" = "+placeholder(p))
+		where = append(where, quoteName(p.Name)+" = "+w.filterPlaceholder(p))
 	}
 	if s.after {
 		where = append(where, w.bound(false))
@@ -85,6 +87,14 @@ func boundArgs(dst []any, values []any) []any {
 		}
 	}
 	return dst
+}
+
+// filterPlaceholder stands for the value of a filter.
+func (w writer) filterPlaceholder(p feed.Param) string {
+	if cast, ok := w.decimals[p.Name]; ok && (p.Type == feed.Text || p.Type == feed.Real) {
+		return cast
+	}
+	return placeholder(p)
 }
 
 // quoteName quotes a name in a way that every sql_mode reads.

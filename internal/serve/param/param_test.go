@@ -24,6 +24,9 @@ func TestParse(t *testing.T) {
 		{Boolean, "1", "true"},
 		{Boolean, "false", "false"},
 		{Timestamp, "2016-12-01T23:59:57+01:00", "2016-12-01T22:59:57Z"},
+		{Timestamp, "2016-12-01T23:59:57.250000Z", "2016-12-01T23:59:57.25Z"},
+		{Timestamp, "9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999999Z"},
+		{Timestamp, "0000-01-01T00:00:00Z", "0000-01-01T00:00:00Z"},
 		{UUID, "6BA7B810-9DAD-11D1-80B4-00C04FD430C8", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
 	} {
 		got, err := Parse(Param{Name: "p", Type: c.typ}, c.in)
@@ -52,12 +55,30 @@ func TestParseErrors(t *testing.T) {
 		{Real, "inf"},
 		{Boolean, "yes"},
 		{Timestamp, "2016-12-01"},
+		{Timestamp, "9999-12-31T23:59:59-00:01"},
+		{Timestamp, "0000-01-01T00:00:00+00:01"},
 		{UUID, "6ba7b810-9dad-11d1-80b4-00c04fd430cg"},
 		{UUID, "6ba7b8109dad11d180b400c04fd430c8"},
 	} {
 		if got, err := Parse(Param{Name: "p", Type: c.typ}, c.in); err == nil || !strings.Contains(err.Error(), "p ") {
 			t.Errorf("Parse(%s, %q) = %q, %v; want an error that names p", c.typ, c.in, got, err)
 		}
+	}
+}
+
+func TestFiner(t *testing.T) {
+	p := Filter("at", Timestamp)
+	for text, want := range map[string]bool{
+		"2016-12-01T23:59:57Z": false, "2016-12-01T23:59:57.123456Z": false, "2016-12-01T23:59:57.123456000Z": false,
+		"2016-12-01T23:59:57.1234561Z": true, "2016-12-01T23:59:57.123456001+01:00": true,
+	} {
+		arg, err := Argument(p, text)
+		if got := Finer(p, arg); got != want || err != nil {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	if Finer(p, Absent) || Finer(Filter("name", Text), "1.12345678Z") {
+		t.Error("what is no time has a fraction")
 	}
 }
 

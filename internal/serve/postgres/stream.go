@@ -251,7 +251,6 @@ func deleteOld(table, column string, keep time.Duration, limit int) string {
 const (
 	stateUniqueViolation = "23505"
 	stateLockTimeout     = "55P03"
-	stateDeadlock        = "40P01"
 	stateUndefinedTable  = "42P01"
 	// stateSequenceExhausted is a data exception, but of the sequence.
 	stateSequenceExhausted = "2200H"

@@ -43,7 +43,7 @@ type keyRow struct {
 	now      time.Time          // of the database
 }
 
-// storedKey returns what RequestTable has for a key. A database that is not UTF-8 may be
+// storedKey returns what spillway_requests has for a key. A database that is not UTF-8 may be
 // unable to hold the key itself.
 func (st *Stream) storedKey(key string) string {
 	if !st.tables.hashed.Load() {

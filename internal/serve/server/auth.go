@@ -270,7 +270,12 @@ func checkClaims(args *fasthttp.Args, claims token.Claims, params []param.Param)
 func given(ctx *fasthttp.RequestCtx, p param.Param) []byte {
 	name, isClaim := p.Claim()
 	if !isClaim {
-		return ctx.QueryArgs().Peek(p.Name)
+		args := ctx.QueryArgs()
+		value := args.Peek(p.Name)
+		if value == nil && args.Has(p.Name) { // an empty value can be nil
+			value = []byte{}
+		}
+		return value
 	}
 	who, _ := ctx.UserValue(callerKey{}).(caller)
 	if value := who.claims.Text(name); value != "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/compress"
 	"spillway/internal/serve/feed"
 )
 
@@ -220,41 +221,16 @@ func mayNameEvents(line []byte) bool {
 // prefersEvents is asksForEvents for the lines of an Accept header (RFC 9110, 12.5.1).
 func prefersEvents(lines [][]byte) bool {
 	events, json, precision := 0, 0, 0
-	for _, line := range lines {
-		for len(line) > 0 {
-			var item []byte
-			item, line, _ = bytes.Cut(line, []byte(","))
-			name, params, _ := bytes.Cut(item, []byte(";"))
-			name = bytes.TrimSpace(name)
-			if bytes.EqualFold(name, []byte("text/event-stream")) {
-				events = max(events, weight(params))
-			}
-			// The most precise range that includes JSON has its weight.
-			for i, like := range []string{"*/*", "application/*", "application/json"} {
-				if i+1 >= precision && bytes.EqualFold(name, []byte(like)) {
-					json, precision = weight(params), i+1
-				}
+	compress.EachWeight(lines, func(name []byte, weight int, _ bool) {
+		if bytes.EqualFold(name, []byte("text/event-stream")) {
+			events = max(events, weight)
+		}
+		// The most precise range that includes JSON has its weight.
+		for i, like := range []string{"*/*", "application/*", "application/json"} {
+			if i+1 >= precision && bytes.EqualFold(name, []byte(like)) {
+				json, precision = weight, i+1
 			}
 		}
-	}
+	})
 	return events > json
-}
-
-// weight returns the weight in a media range's parameters, in thousandths. One that cannot be
-// read counts as none.
-func weight(params []byte) int {
-	for len(params) > 0 {
-		var param []byte
-		param, params, _ = bytes.Cut(params, []byte(";"))
-		name, value, _ := bytes.Cut(param, []byte("="))
-		if !bytes.EqualFold(bytes.TrimSpace(name), []byte("q")) {
-			continue
-		}
-		q, err := strconv.ParseFloat(string(bytes.TrimSpace(value)), 64)
-		if err != nil || !(q >= 0 && q <= 1) {
-			return 0
-		}
-		return int(q * 1000)
-	}
-	return 1000
 }

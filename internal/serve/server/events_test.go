@@ -34,6 +34,8 @@ func TestPrefersEvents(t *testing.T) {
 		"text/event-stream;q=2":                          false,
 		"text/event-stream;q=x":                          false,
 		"text/event-stream;q=NaN":                        false,
+		"text/event-stream;q=1e-1":                       false,
+		"text/event-stream;q=0.5;q=0":                    true,
 		"text/event-stream;q=0.2, */*;q=0.3":             false,
 		"text/event-streams":                             false,
 		"text/*":                                         false,

@@ -376,7 +376,6 @@ func (s *Spool) drop(r *removal) {
 		n.groups--
 		n.rows -= int64(g.Rows)
 		n.bytes -= int64(g.Bytes)
-		n.drainedGroups++
 		n.drainedRows += uint64(g.Rows)
 	}
 	if n.groups <= 0 {

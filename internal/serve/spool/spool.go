@@ -101,8 +101,7 @@ type nameState struct {
 	reason  error // why it does not drain
 	retries uint64
 
-	drainedGroups uint64 // since the start
-	drainedRows   uint64 // in them
+	drainedRows uint64 // since the start
 }
 
 // Open opens the spool in a file and starts to write. Directory and file are created if

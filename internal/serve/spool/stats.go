@@ -36,8 +36,7 @@ type NameStats struct {
 	Rows    int64 // in them
 	Bytes   int64 // in them
 	Oldest  time.Duration
-	Drained uint64 // groups since the start
-	Records uint64 // in those
+	Records uint64 // drained since the start
 	Retries uint64
 	Dead    int64 // dead letters in the file
 	InDoubt int64 // dead letters that the database may have
@@ -80,7 +79,7 @@ func (s *Spool) Stats() Stats {
 	for _, n := range s.names {
 		of := NameStats{
 			Name: n.name, State: n.drain, Groups: max(0, n.groups), Rows: max(0, n.rows), Bytes: max(0, n.bytes),
-			Drained: n.drainedGroups, Records: n.drainedRows, Retries: n.retries, Dead: n.dead, InDoubt: n.inDoubt,
+			Records: n.drainedRows, Retries: n.retries, Dead: n.dead, InDoubt: n.inDoubt,
 			UsedBytes: s.usedBy(n), LimitBytes: s.cfg.Shares[n.name],
 		}
 		if n.reason != nil {

@@ -24,7 +24,7 @@ import (
 // from the first row after it; reading stops there.
 //
 // There are eight such statements (rows or keys, with and without After and Until) for each
-// combination of filters, and each connection keeps those that it has run prepared.
+// combination of filters, and each connection keeps those that it has run last prepared.
 //
 // Integers and reals are bound as numbers, booleans as 0 or 1, timestamps as text like
 // 2016-12-01 23:59:57 (with a fraction only if there is one), text and UUIDs as text.
@@ -166,7 +166,7 @@ func (f *Feed) start(conn *sqlite.Conn, r feed.Range, bits int) (*sqlite.Stmt, *
 	if len(filters) > 0 {
 		text = f.text(bits, filters)
 	}
-	stmt, err := conn.Prepare(text)
+	stmt, err := f.db.prepareOn(conn, text)
 	if err != nil {
 		return nil, nil, err
 	}

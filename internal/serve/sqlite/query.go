@@ -53,7 +53,7 @@ func (q *Query) Run(ctx context.Context, args []string, limit query.Limit, rows 
 		if err != nil {
 			return err
 		}
-		stmt, err := conn.Prepare(f.inner)
+		stmt, err := f.db.prepareOn(conn, f.inner)
 		if err != nil {
 			return err
 		}

@@ -20,11 +20,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"spillway/internal/database"
 )
+
+// preparedPerConnection is the number of statements of feeds and queries that one connection
+// keeps prepared. The least recently used one is dropped first.
+const preparedPerConnection = 128
+
+// statements are the statements of feeds and queries that a connection keeps prepared. They
+// belong to the holder of the connection.
+type statements = simplelru.LRU[string, *sqlite.Stmt]
 
 // errClosed is the error of calls after Close.
 var errClosed = errors.New("the database is closed")
@@ -46,6 +55,7 @@ type DB struct {
 
 	mu   sync.Mutex
 	idle []*sqlite.Conn // the most recently used one is last and used next
+	kept map[*sqlite.Conn]*statements
 
 	waiting  atomic.Int64
 	waits    atomic.Int64
@@ -85,6 +95,7 @@ func New(url database.URL, pool database.Pool, log *slog.Logger) (*DB, error) {
 		log:    log,
 		slots:  make(chan struct{}, limits.Max),
 		closed: make(chan struct{}),
+		kept:   make(map[*sqlite.Conn]*statements),
 	}, nil
 }
 
@@ -160,8 +171,28 @@ func (db *DB) connect() (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
+	kept, err := simplelru.NewLRU(preparedPerConnection, func(_ string, stmt *sqlite.Stmt) { _ = stmt.Finalize() })
+	if err != nil {
+		panic("bug: a connection keeps no statements: " + err.Error())
+	}
+	db.mu.Lock()
+	db.kept[conn] = kept
+	db.mu.Unlock()
 	db.connects.Add(1)
 	return conn, nil
+}
+
+// prepareOn returns the statement of a feed or a query prepared on a connection of the pool.
+func (db *DB) prepareOn(conn *sqlite.Conn, sql string) (*sqlite.Stmt, error) {
+	stmt, err := conn.Prepare(sql)
+	if err != nil {
+		return nil, err
+	}
+	db.mu.Lock()
+	kept := db.kept[conn]
+	db.mu.Unlock()
+	kept.Add(sql, stmt)
+	return stmt, nil
 }
 
 // read runs work on a connection of the pool. It interrupts work when ctx ends or after

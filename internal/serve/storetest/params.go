@@ -280,3 +280,64 @@ func testFilters(t *testing.T, b Backend) {
 		t.Errorf("a filter that is no output column: %v", err)
 	}
 }
+
+// testFilterValues filters columns by values that differ a little from those of other rows.
+func testFilterValues(t *testing.T, b Backend) {
+	db := b.Open(t, database.Pool{})
+	const uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c"
+	numbers := []string{"9007199254740992", "9007199254740993", "-9223372036854775808"}
+	times := []string{"'2016-12-01 23:59:57'", "'2016-12-01 23:59:57.25'", "'2016-12-01 23:59:57.123456'"}
+	tests := []struct {
+		kind     Kind
+		filter   param.Type
+		literals []string         // of rows 1, 2, ...
+		want     map[string][]int // the ids for each value
+	}{
+		{Integer, param.Integer, numbers, map[string][]int{"9007199254740993": {2}, "-9223372036854775808": {3}, "9223372036854775807": nil}},
+		{Integer, param.Text, numbers, map[string][]int{"9007199254740993": {2}}},
+		{Decimal, param.Integer, []string{"9007199254740992", "9007199254740993", "9007199254740993.5"}, map[string][]int{"9007199254740993": {2}}},
+		{Decimal, param.Text, []string{"12345678901234567890.123456", "12345678901234567890.123457", "0"}, map[string][]int{
+			"12345678901234567890.123457": {2}, "12345678901234567890.1234569": nil, "0.00": {3}, "-0": {3},
+		}},
+		{Decimal, param.Real, []string{"0.1", "12345678901234567890.123456"}, map[string][]int{"0.10": {1}, "12345678901234567890.123456": nil, "0.1000001": nil}},
+		{Text, param.Text, []string{"'a'", "''", "'7'"}, map[string][]int{"": {2}, "7": {3}, "07": nil}},
+		{Boolean, param.Boolean, []string{"TRUE", "FALSE"}, map[string][]int{"1": {1}, "false": {2}}},
+		{Timestamp, param.Timestamp, times, map[string][]int{
+			"2016-12-02T00:59:57+01:00": {1}, "2016-12-01T23:59:57.250Z": {2}, "2016-12-01T23:59:57.123456Z": {3},
+			"2016-12-01T23:59:57.1234561Z": nil, "2016-12-01T23:59:57.1234559Z": nil, "2016-12-01T23:59:57.123Z": nil,
+		}},
+		{TimestampTZ, param.Timestamp, []string{"'2016-12-02 00:59:57+01'", "'2016-12-01 23:59:57.25+00'"}, map[string][]int{
+			"2016-12-02T05:29:57+05:30": {1}, "2016-12-01T23:59:57.25Z": {2}, "2016-12-01T23:59:57.2500004Z": nil,
+		}},
+		{Date, param.Text, []string{"'2016-12-01'", "'2016-12-02'"}, map[string][]int{"2016-12-02": {2}}},
+		{UUID, param.UUID, []string{"'" + uuid + "8'", "'" + uuid + "9'"}, map[string][]int{strings.ToUpper(uuid) + "9": {2}, uuid + "a": nil}},
+	}
+	for i, test := range tests {
+		columnType, ok := b.Types[test.kind]
+		if !ok {
+			continue
+		}
+		table := fmt.Sprintf("f%d", i)
+		db.exec(t, fmt.Sprintf("CREATE TABLE %s (id %s NOT NULL PRIMARY KEY, v %s)", table, b.Types[Integer], columnType))
+		for id, literal := range test.literals {
+			db.exec(t, fmt.Sprintf("INSERT INTO %s VALUES (%d, %s)", table, id+1, literal))
+		}
+		def := definition("SELECT id, v FROM "+table, "id")
+		def.Params = []feed.Param{param.Filter("v", test.filter)}
+		t.Run(fmt.Sprintf("%s of %s", test.filter, test.kind), func(t *testing.T) {
+			source := db.source(t, def)
+			if err := source.Check(t.Context(), 10); err != nil {
+				t.Error(err)
+			}
+			for text, want := range test.want {
+				arg, err := param.Argument(def.Params[0], text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := ids(t, source, feed.Range{Args: []string{arg}, Limit: 10}); !slices.Equal(got, want) {
+					t.Errorf("%s: ids %v, want %v", text, got, want)
+				}
+			}
+		})
+	}
+}

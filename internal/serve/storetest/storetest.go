@@ -73,6 +73,7 @@ func Feed(t *testing.T, b Backend) {
 	t.Run("Params", func(t *testing.T) { testParams(t, b) })
 	t.Run("Lists", func(t *testing.T) { testLists(t, b) })
 	t.Run("Filters", func(t *testing.T) { testFilters(t, b) })
+	t.Run("FilterValues", func(t *testing.T) { testFilterValues(t, b) })
 	t.Run("ParamsQuoted", func(t *testing.T) { testParamsQuoted(t, b) })
 	t.Run("Definition", func(t *testing.T) { testDefinition(t, b) })
 	t.Run("NullKey", func(t *testing.T) { testNullKey(t, b) })

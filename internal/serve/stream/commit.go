@@ -33,7 +33,7 @@ type Outcome struct {
 	Level    string    `json:"-"`                 // what the COMMIT was worth: Batch.Level
 }
 
-// OutcomeNow returns the outcome of a request as RequestTable keeps it. A Sink calls it
+// OutcomeNow returns the outcome of a request as spillway_requests keeps it. A Sink calls it
 // when the Result's refusals are final.
 func (e *Entry) OutcomeNow() ([]byte, error) {
 	data, err := json.Marshal(e.newOutcome())

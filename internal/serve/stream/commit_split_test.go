@@ -249,6 +249,9 @@ func TestMaintenanceFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &turncoat{memory: newMemory(time.Millisecond), session: 1}
 		s := openTest(t, sink, nil)
+		if err := s.Start(t.Context(), &testDatabase{}); err != nil {
+			t.Fatal(err)
+		}
 		expect := func(want string) {
 			t.Helper()
 			if _, err := s.Commit(t.Context(), testRequest(t, s, "", number(1))); err != nil {

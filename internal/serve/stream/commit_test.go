@@ -465,6 +465,9 @@ func TestMaintenance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newMemory(time.Millisecond)
 		s := openTest(t, sink, nil)
+		if err := s.Start(t.Context(), &testDatabase{}); err != nil {
+			t.Fatal(err)
+		}
 		<-time.After(3*time.Minute + time.Second)
 		closeTest(t, s)
 		if d, ok := s.Durability(); !ok || d.String() != "database" || sink.swept != 4 {

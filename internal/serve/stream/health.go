@@ -19,8 +19,9 @@ type Database interface {
 }
 
 // Start checks that the database, which must answer, accepts the stream's statements, and
-// reads its durability settings. Then it probes the database until Close: Ready so learns
-// that it is down before a request does, and that it is back although no request comes.
+// reads its durability settings. Then it deletes what expires, and probes the database, until
+// Close: Ready so learns that it is down before a request does, and that it is back although
+// no request comes.
 func (s *Stream) Start(ctx context.Context, database Database) error {
 	if err := database.Check(ctx); err != nil {
 		return err
@@ -30,6 +31,7 @@ func (s *Stream) Start(ctx context.Context, database Database) error {
 		return fmt.Errorf("stream %s: read the durability settings: %w", s.schema.def.Name, err)
 	}
 	s.maintenance.setDurability(d)
+	s.workers.Go(func() { s.maintenance.run(s.background) })
 	s.workers.Go(func() { s.runProbes(database) })
 	return nil
 }

@@ -1,8 +1,10 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -102,14 +104,31 @@ func TestReadyAfterFailure(t *testing.T) {
 	})
 }
 
-// Start returns why the database does not accept the stream.
+// Start returns why the database does not accept the stream. What commits are worth is logged
+// once, after a start that succeeds.
 func TestStartRefused(t *testing.T) {
-	refused := errors.New("no such table")
-	database := &testDatabase{}
-	database.fail(refused)
-	s := openTest(t, newMemory(0), nil)
-	if err := s.Start(t.Context(), database); !errors.Is(err, refused) {
-		t.Errorf("start: %v", err)
-	}
-	closeTest(t, s)
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		refused := errors.New("no such table")
+		database := &testDatabase{}
+		start := func(want error) {
+			t.Helper()
+			s := openTest(t, newMemory(0), func(c *Config, _ *Definition) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+			if err := s.Start(t.Context(), database); !errors.Is(err, want) {
+				t.Errorf("start: %v", err)
+			}
+			<-time.After(2 * maintainEvery)
+			closeTest(t, s)
+		}
+		database.fail(refused)
+		start(refused)
+		if log.Len() > 0 {
+			t.Errorf("logged although the start failed: %s", &log)
+		}
+		database.err.Store(nil)
+		start(nil)
+		if got := log.String(); strings.Count(got, "committed records are on disk") != 1 {
+			t.Errorf("logged: %s", got)
+		}
+	})
 }

@@ -59,24 +59,20 @@ var (
 	ErrHeld = queue.ErrHeld
 )
 
-// The tables that a Sink keeps. Each adapter documents their definitions.
-const (
-	BatchTable = "spillway_batches" // id, created_at, results: Batch.Results as committed
-	// RequestTable holds idempotency keys: stream, key, fingerprint, outcome, expires_at,
-	// accepted_at, earlier (see Entry.Judge).
-	RequestTable = "spillway_requests"
-	// EpochTable has a row for each epoch of a spool: spool, epoch, stream, last (number),
-	// updated_at. DrainedTable has a row for each batch that was drained: spool, epoch, last,
-	// first, sums, results, created_at.
-	EpochTable   = "spillway_epochs"
-	DrainedTable = "spillway_drained"
-	// SpoolTable is the mark of each name of a spool as earlier versions kept it: the last
-	// drained batch has the groups behind after, up to sequence. An adapter that finds no row
-	// in EpochTable for groups without an epoch reads it.
-	SpoolTable = "spillway_spools" // id (Mark.Spool), stream, after, sequence, results
-)
-
-// Batch is what one transaction stores.
+// Batch is what one transaction stores. The tables that a Sink keeps, whose definitions each
+// adapter documents:
+//
+//   - spillway_batches has Batch.Results as committed: id, created_at, results.
+//   - spillway_requests has idempotency keys: stream, key, fingerprint, outcome, expires_at,
+//     accepted_at, earlier (see Entry.Judge).
+//   - spillway_epochs has a row for each epoch of a spool: spool, epoch, stream, last (number),
+//     updated_at.
+//   - spillway_drained has a row for each batch that was drained: spool, epoch, last, first,
+//     sums, results, created_at.
+//   - spillway_spools is the mark of each name of a spool as earlier versions kept it: id
+//     (Mark.Spool), stream, after, sequence, results. The last drained batch has the groups
+//     behind after, up to sequence. An adapter that finds no row in spillway_epochs for groups
+//     without an epoch reads it.
 type Batch struct {
 	ID       [16]byte
 	Requests []*Entry
@@ -198,7 +194,7 @@ func (b *Batch) Reset() {
 // Known reports whether the request's key was found: nothing of it is stored now.
 func (e *Entry) Known() bool { return e.Result.Stored != nil || e.Result.Reused }
 
-// Found sets the Result of a request whose key is in RequestTable.
+// Found sets the Result of a request whose key is in spillway_requests.
 func (e *Entry) Found(fingerprint, outcome []byte) {
 	if string(fingerprint) != string(e.Fingerprint[:]) {
 		e.Result = Result{Reused: true}
@@ -207,7 +203,7 @@ func (e *Entry) Found(fingerprint, outcome []byte) {
 	e.Result = Result{Stored: slices.Clone(outcome)}
 }
 
-// Results returns the Results for BatchTable, or with a Mark for DrainedTable. They are nil
+// Results returns the Results for spillway_batches, or with a Mark for spillway_drained. They are nil
 // if every record was stored.
 func (b *Batch) Results() ([]byte, error) {
 	if b.drained != nil {
@@ -252,7 +248,7 @@ type StoredKey struct {
 	Outcome     []byte    `json:"outcome"`
 }
 
-// Judge looks for a request among those that RequestTable has under its key: the newest
+// Judge looks for a request among those that spillway_requests has under its key: the newest
 // one, and the earlier ones that its column earlier holds. Two requests with one key are the
 // same if their acceptance times differ by less than KeyTTL, whichever was stored first. now is
 // the time of the database. If the request is found, Judge sets its Result and returns true.
@@ -277,7 +273,7 @@ func (b *Batch) Judge(e *Entry, stored []StoredKey, now time.Time) bool {
 	return false
 }
 
-// AddKey adds a request to those that RequestTable has under its key, which Judge has not
+// AddKey adds a request to those that spillway_requests has under its key, which Judge has not
 // found it among. It returns the one that was accepted last, and the others for the column
 // earlier, without those that are no longer kept.
 func (b *Batch) AddKey(e *Entry, stored []StoredKey, now time.Time) (newest StoredKey, earlier []StoredKey, err error) {

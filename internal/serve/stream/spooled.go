@@ -257,7 +257,7 @@ func (s *Spooled) Stats() Stats {
 	return Stats{
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(), RefusedDatabase: c.refusedDatabase.Load(),
 		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(), BatchRows: c.batchRows.Load(),
-		CommitSeconds: time.Duration(c.commitNanos.Load()).Seconds(), Retries: c.retries.Load(), Swept: c.swept.Load(),
+		Retries: c.retries.Load(), Swept: c.swept.Load(),
 	}
 }
 
@@ -279,7 +279,6 @@ func (s *Spooled) count(rows, refused, dead int, took time.Duration) {
 	c := &s.counters
 	c.batches.Add(1)
 	c.batchRows.Add(uint64(rows))
-	c.commitNanos.Add(int64(took))
 	c.stored.Add(uint64(rows - refused))
 	c.refusedDatabase.Add(uint64(dead))
 	if s.cfg.Committed != nil {

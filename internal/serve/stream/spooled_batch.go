@@ -18,7 +18,7 @@ type drainBatch struct {
 	rows    int
 }
 
-// drainResults is what became of a drained batch, as DrainedTable keeps it. It counts groups,
+// drainResults is what became of a drained batch, as spillway_drained keeps it. It counts groups,
 // and entries and rows as they were accepted, because the stream's columns may have changed
 // when it is read.
 type drainResults struct {

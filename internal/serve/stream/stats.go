@@ -24,11 +24,10 @@ type Stats struct {
 	TooLarge   uint64            // requests that alone exceed the queue's limits
 	Unreadable uint64            // requests whose body cannot be parsed; counted by the server
 
-	Batches       uint64
-	BatchRows     uint64  // records in them
-	CommitSeconds float64 // spent in them
-	Retries       uint64  // attempts beyond the first
-	Swept         uint64  // expired rows deleted from the stream's own tables
+	Batches   uint64
+	BatchRows uint64 // records in them
+	Retries   uint64 // attempts beyond the first
+	Swept     uint64 // expired rows deleted from the stream's own tables
 
 	QueueRows     int // deferred ones included
 	QueueBytes    int
@@ -41,7 +40,6 @@ type counters struct {
 	stored, refusedSchema, refusedDatabase, failed, unknown atomic.Uint64
 	replayed, batches, batchRows, retries, swept            atomic.Uint64
 	keyReused, tooLarge                                     atomic.Uint64
-	commitNanos                                             atomic.Int64
 	overloads                                               queue.Overloads
 }
 
@@ -76,7 +74,6 @@ func (s *Stream) count(b *Batch, tickets []*ticket, took time.Duration, err erro
 	}
 	c.batches.Add(1)
 	c.batchRows.Add(uint64(rows))
-	c.commitNanos.Add(int64(took))
 	if err != nil {
 		c.failed.Add(uint64(rows))
 		if errors.Is(err, queue.ErrUnknown) {
@@ -98,8 +95,8 @@ func (s *Stream) Stats() Stats {
 		Name: s.schema.def.Name, Stored: c.stored.Load(), RefusedSchema: c.refusedSchema.Load(),
 		RefusedDatabase: c.refusedDatabase.Load(), Failed: c.failed.Load(), Unknown: c.unknown.Load(),
 		Overloaded: c.overloads.Read(), KeyReused: c.keyReused.Load(), TooLarge: c.tooLarge.Load(), Replayed: c.replayed.Load(), Batches: c.batches.Load(),
-		BatchRows: c.batchRows.Load(), CommitSeconds: time.Duration(c.commitNanos.Load()).Seconds(),
-		Retries: c.retries.Load(), Swept: c.swept.Load(),
+		BatchRows: c.batchRows.Load(),
+		Retries:   c.retries.Load(), Swept: c.swept.Load(),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

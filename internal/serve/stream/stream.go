@@ -176,7 +176,6 @@ func Open(cfg Config, schema *Schema, sink Sink) (*Stream, error) {
 	for n := range cfg.Committers {
 		s.workers.Go(func() { s.committer(n) })
 	}
-	s.workers.Go(func() { s.maintenance.run(s.background) })
 	return s, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"spillway/internal/serve/feed"
+	"spillway/internal/serve/param"
 )
 
 // followLink returns the URL that a response names as the next page, "" if it names none.
@@ -104,6 +105,38 @@ func TestLinkIsSafe(t *testing.T) {
 		}
 		if got := string(appendLink(nil, ctx.QueryArgs(), params, fields, "QQ")); got != want {
 			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+}
+
+// TestEmptyArguments: an empty value is a value, wherever it is in the request.
+func TestEmptyArguments(t *testing.T) {
+	filter := param.Filter("city", param.Text)
+	optional := param.Param{Name: "city", Type: param.Text, Optional: true, Default: "Graz"}
+	list := param.Param{Name: "city", Type: param.Text, Optional: true, Default: "Graz", ListMax: 3}
+	for n := range 20 {
+		others := strings.Repeat("a=1&", n)
+		for _, c := range []struct {
+			query string
+			p     param.Param
+			want  string
+		}{
+			{"city=", filter, ""},
+			{"city", filter, ""},
+			{"city&b=1", filter, ""},
+			{"b=1", filter, param.Absent},
+			{"city=", optional, ""},
+			{"city", optional, ""},
+			{"b=1", optional, "Graz"},
+			{"city=", list, "\x00"},
+			{"city", list, "\x00"},
+			{"b=1", list, "Graz"},
+		} {
+			var ctx fasthttp.RequestCtx
+			ctx.QueryArgs().Parse(others + c.query)
+			if got, err := arguments(&ctx, []param.Param{c.p}, nil); err != nil || got[0] != c.want {
+				t.Errorf("%s, %+v: %q, %v, want %q", others+c.query, c.p, got, err, c.want)
+			}
 		}
 	}
 }
