@@ -116,7 +116,7 @@ func testPopupForget(t *testing.T, s *apptest.Spillway, file string) {
 	forget := func(args ...string) string {
 		t.Helper()
 		var out, errs bytes.Buffer
-		if code := run(t.Context(), append([]string{"popups", "forget", "--config", file}, args...), strings.NewReader(""), &out, &errs); code != exit.OK {
+		if code := run(t.Context(), append([]string{"popups", "forget", "--config", file}, args...), &out, &errs); code != exit.OK {
 			t.Fatalf("%v: exit code %d\n%s", args, code, errs.String())
 		}
 		return out.String()
@@ -137,7 +137,7 @@ func testPopupForget(t *testing.T, s *apptest.Spillway, file string) {
 		t.Error(got)
 	}
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"popups", "forget", "x", "--config", file}, strings.NewReader(""), &out, &errs); code != exit.Usage || !strings.Contains(errs.String(), "whole number") {
+	if code := run(t.Context(), []string{"popups", "forget", "x", "--config", file}, &out, &errs); code != exit.Usage || !strings.Contains(errs.String(), "whole number") {
 		t.Errorf("an id that is no number: exit code %d\n%s", code, errs.String())
 	}
 	if err := s.Start(); err != nil {

@@ -184,6 +184,9 @@ func (c *Campaign) Settings() (string, error) {
 	return strings.TrimSpace(text.String()), nil
 }
 
+// Readable returns why the settings of c could not be read; nil if they were.
+func (c *Campaign) Readable() error { return c.unread }
+
 // SetSettings is the reverse of Settings. If the text is not valid, or has a field of a newer
 // version, the campaign is not valid either.
 func (c *Campaign) SetSettings(text string) {

@@ -34,10 +34,7 @@ const (
 
 // Bounds of lists in the database.
 const (
-	listBatch    = 2000 // users in one transaction
-	listNameMax  = 64   // bytes
-	listsMax     = 100
-	listUsersMax = 10_000_000
+	listBatch = 2000 // users in one transaction
 
 	// ListAbandonedAfter is the number of seconds after which an upload without progress is
 	// dropped.
@@ -47,8 +44,8 @@ const (
 // CheckNewList returns an error that wraps ErrList if a list cannot be added to, or replaced
 // among, those that there are.
 func CheckNewList(name string, all []ListVersion) error {
-	if !isName(name, '-', listNameMax) {
-		return fmt.Errorf("%w: a name is 1 to %d lower-case letters, digits and -, not - first", ErrList, listNameMax)
+	if !IsList(name) {
+		return fmt.Errorf("%w: a name is 1 to %d lower-case letters, digits and -, not - first", ErrList, ListBytesMax)
 	}
 	others := 0
 	for _, list := range all {
@@ -56,8 +53,8 @@ func CheckNewList(name string, all []ListVersion) error {
 			others++
 		}
 	}
-	if others >= listsMax {
-		return fmt.Errorf("%w: there are %d lists, the maximum", ErrList, listsMax)
+	if others >= ListsMax {
+		return fmt.Errorf("%w: there are %d lists, the maximum", ErrList, ListsMax)
 	}
 	return nil
 }
@@ -71,8 +68,8 @@ func ListBatches(users iter.Seq2[string, error], write func(batch []string) erro
 		switch n++; {
 		case err != nil:
 			return fmt.Errorf("read users of the list: %w", err)
-		case n > listUsersMax:
-			return fmt.Errorf("%w: more than %d users", ErrList, listUsersMax)
+		case n > ListUsersMax:
+			return fmt.Errorf("%w: more than %d users", ErrList, ListUsersMax)
 		case user == "" || len(user) > UserBytesMax || !isText(user):
 			return fmt.Errorf("%w: user %d must be UTF-8 text of 1 to %d bytes without zero bytes", ErrList, n, UserBytesMax)
 		}

@@ -168,7 +168,7 @@ type storedCampaign struct {
 func encodeCampaigns(all []popup.StoredCampaign) ([]byte, error) {
 	stored := make([]storedCampaign, 0, len(all))
 	for _, c := range all {
-		if c.Validate() == nil { // what could not be read is not shown by the copy either
+		if c.Readable() == nil {
 			stored = append(stored, storedCampaign{StoredCampaign: c, Payload: string(c.Payload)})
 		}
 	}
