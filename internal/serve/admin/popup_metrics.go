@@ -10,6 +10,7 @@ import (
 type PopupFigures struct {
 	popup.Stats
 	States       int     // in memory; with Redis 0
+	Evicted      uint64  // states that were left to the database; with Redis 0
 	Waiting      int64   // events that the database does not have yet; -1: not known
 	WaitingAge   float64 // of the oldest of them, in seconds; 0 if not known
 	RecordErrors uint64  // events that could not be recorded; with Redis 0
@@ -51,6 +52,7 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"cache_misses_total", counter, func(s s) float64 { return float64(s.Cache.Misses) }, "Requests that read Redis; 0 without a cache.", nil},
 		{"cache_states", gauge, func(s s) float64 { return float64(s.Cache.States) }, "States in the cache of this process.", nil},
 		{"states", gauge, func(s s) float64 { return float64(s.States) }, "States of users in memory.", nil},
+		{"states_evicted_total", counter, func(s s) float64 { return float64(s.Evicted) }, "States that were left to the database, because there were more than memory_users; 0 with Redis.", nil},
 		{"events_waiting", gauge, func(s s) float64 { return float64(s.Waiting) }, "Durable events that the database does not have yet; -1 if not known.", nil},
 		{"events_waiting_seconds", gauge, func(s s) float64 { return s.WaitingAge }, "Age of the oldest of them.", nil},
 		{"events_set_aside", gauge, func(s s) float64 { return float64(s.SetAside) }, "Events that could not be decoded and must be repaired by hand.", nil},

@@ -53,6 +53,7 @@ type popupPart struct {
 	userRow   *query.Query // attributes_sql; nil: none
 	rowSource querySource  // of userRow
 
+	clock *popup.Clock                // of the store
 	local *popup.Local                // nil with Redis
 	lock  *popup.Lock                 // with local, from start on
 	spool atomic.Pointer[spool.Spool] // with local, from start on
@@ -155,10 +156,10 @@ func (a *app) openPopups() error {
 
 // openStore chooses the store.
 func (p *popupPart) openStore(settings *popup.Config) error {
+	p.clock = popup.NewClock()
+	settings.Now = p.clock.Now
 	if p.cfg.Store == "memory" {
-		clock := popup.NewClock()
-		p.local = popup.NewLocal(p.cfg.MemoryUsers, p.cfg.Timeout, p.tables, clock, p.app.log)
-		settings.Now = clock.Now
+		p.local = popup.NewLocal(p.cfg.MemoryUsers, p.cfg.Timeout, p.tables, p.clock, p.app.log)
 		settings.Store = p.local
 		return nil
 	}
@@ -169,11 +170,9 @@ func (p *popupPart) openStore(settings *popup.Config) error {
 		settings.Cache = popup.NewCache(p.cfg.CacheUsers)
 	}
 	p.copy = redis.NewCampaignCopy(p.tables)
-	clock := popup.NewClock()
-	settings.Now = clock.Now
 	p.redis = &redisStates{settings: redis.PopupConfig{
 		Table: lateTables{p.tables, p}, DatabaseAddress: p.store.url.Identity(), DatabaseName: p.store.url.String(), Namespace: p.cfg.RedisPrefix,
-		Campaigns: p.copy, Clock: clock, Cache: settings.Cache, Log: p.app.log,
+		Campaigns: p.copy, Clock: p.clock, Cache: settings.Cache, Log: p.app.log,
 		StateTTL: p.cfg.StateTTL, Timeout: p.cfg.Timeout, BacklogMax: p.cfg.BacklogMax,
 	}}
 	settings.Store = p.redis
@@ -545,7 +544,7 @@ func (p *popupPart) admin() *admin.Popups {
 // figures are the popups' metrics.
 func (p *popupPart) figures() admin.PopupFigures {
 	serves, _ := tolerable(p.ready())
-	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves}
+	f := admin.PopupFigures{Stats: p.popup.Stats(), Campaigns: p.campaigns.Stats(), Down: !serves, ClockSkew: p.clock.Skew().Seconds()}
 	if p.retention != nil {
 		f.Deleted = p.retention.Deleted()
 	}
@@ -556,10 +555,9 @@ func (p *popupPart) figures() admin.PopupFigures {
 		}
 		s := states.Stats()
 		f.Waiting, f.WaitingAge, f.SetAside, f.Durable = s.Backlog, s.Oldest.Seconds(), int64(s.Bad), s.Durable
-		f.ClockSkew = p.redis.settings.Clock.Skew().Seconds()
 		return f
 	}
-	f.States, f.RecordErrors, f.LockAge, f.Durable = p.local.Len(), p.local.RecordErrors(), p.local.LockAge().Seconds(), true
+	f.States, f.Evicted, f.RecordErrors, f.LockAge, f.Durable = p.local.Len(), p.local.Evicted(), p.local.RecordErrors(), p.local.LockAge().Seconds(), true
 	if events := p.spool.Load(); events != nil {
 		for _, s := range events.Stats().Names {
 			f.Waiting, f.WaitingAge, f.SetAside = s.Rows, s.Oldest.Seconds(), s.Dead

@@ -10,7 +10,7 @@ type Popups struct {
 	Path              string        `yaml:"path" doc:"starts with /; PATH/click, PATH/dismiss and PATH/convert take what the user does; empty: no popups"`
 	Database          Address       `yaml:"database" doc:"database of campaigns, states and events; empty: the top-level one"`
 	Store             string        `yaml:"store" enum:"memory,redis" doc:"states in this process, the only one on its database (memory), or in redis for any number of replicas (redis)"`
-	MemoryUsers       int           `yaml:"memory_users" range:"1..1000000000" doc:"with store memory, states (one per user and placement, 170 bytes each)" over:"503 for new users, or as on_unavailable says; 'spillway_popup_states'"`
+	MemoryUsers       int           `yaml:"memory_users" range:"1..1000000000" doc:"with store memory, states (one per user and placement, 170 bytes each)" over:"the longest idle are left to the database and read when needed; 'spillway_popup_states_evicted_total'"`
 	SpoolBytes        int           `yaml:"spool_bytes" range:"1048576..1099511627776" doc:"with store memory, disk for events that the database does not have yet" over:"503, or as on_unavailable says; 'spillway_popup_record_errors_total'"`
 	RedisPrefix       string        `yaml:"redis_prefix" doc:"with store redis, prefix of all keys; databases that share a Redis need different ones"`
 	CacheUsers        int           `yaml:"cache_users" range:"0..1000000000" doc:"with store redis, states cached in this process, 170 bytes each; 0: none" over:"some state is dropped and read again; 'spillway_popup_cache_states'"`
