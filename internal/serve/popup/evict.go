@@ -1,13 +1,15 @@
 package popup
 
+import "time"
+
 // A Memory that evicts keeps the states that were used last, and leaves the others to the
 // database. A state is evicted only if the database has it: none of its events waits in the
 // spool. As in Redis (maxmemory-samples), the victim is the longest idle of a few.
 
 const (
-	evictSample = 16            // states that are compared
-	evictVisit  = 8 * 64        // cells that are visited for them
-	evictIdle   = int64(60_000) // milliseconds since its last event that a state must be idle
+	evictSample = 16          // states that are compared
+	evictVisit  = 8 * 64      // cells that are visited for them
+	goneFor     = time.Minute // for which a shard remembers at least what it evicted
 )
 
 // evicts makes m evict states instead of failing with ErrFull. Callers read what is missing
@@ -43,8 +45,7 @@ func (m *Memory) evict(own *shard) bool {
 	if !m.evicting {
 		return false
 	}
-	latest := m.latest.Load()
-	if own.evict(latest) {
+	if own.evict() {
 		m.evicted.Add(1)
 		return true
 	}
@@ -53,7 +54,7 @@ func (m *Memory) evict(own *shard) bool {
 		if s == own || !s.mu.TryLock() { // two requests could wait for each other
 			continue
 		}
-		done := s.evict(latest)
+		done := s.evict()
 		s.mu.Unlock()
 		if done {
 			m.evicted.Add(1)
@@ -64,9 +65,8 @@ func (m *Memory) evict(own *shard) bool {
 }
 
 // evict removes the longest idle of some states that the database has. Those that were
-// answered come first: the others are due sooner. latest is the time of the last event, 0 if
-// there was none.
-func (s *shard) evict(latest int64) bool {
+// answered come first: the others are due sooner.
+func (s *shard) evict() bool {
 	t := &s.states
 	if t.used == 0 {
 		return false
@@ -76,7 +76,7 @@ func (s *shard) evict(latest int64) bool {
 	for visited := 0; visited < min(len(t.cells), evictVisit) && sampled < evictSample; visited++ {
 		c := &t.cells[s.evictAt&mask]
 		s.evictAt++
-		if _, waits := s.pending[c.key]; c.key == (fingerprint{}) || waits || latest != 0 && c.last() > latest-evictIdle {
+		if _, waits := s.pending[c.key]; c.key == (fingerprint{}) || waits {
 			continue
 		}
 		sampled++
@@ -88,8 +88,30 @@ func (s *shard) evict(latest int64) bool {
 	if victim == nil {
 		return false
 	}
+	s.remember(victim.key)
 	t.remove(victim.key)
 	return true
+}
+
+// remember notes an evicted state. A request that saw no state before, because the user was
+// new, must not store one as if there were none.
+func (s *shard) remember(f fingerprint) {
+	if now := time.Now(); now.Sub(s.goneSince) > goneFor {
+		s.gone[1], s.gone[0], s.goneSince = s.gone[0], nil, now
+	}
+	if s.gone[0] == nil {
+		s.gone[0] = map[fingerprint]bool{}
+	}
+	s.gone[0][f] = true
+}
+
+// wasEvicted reports whether a state was evicted lately.
+func (s *shard) wasEvicted(f fingerprint) bool { return s.gone[0][f] || s.gone[1][f] }
+
+// forgetEvicted forgets that, because the database does not have the state any more.
+func (s *shard) forgetEvicted(f fingerprint) {
+	delete(s.gone[0], f)
+	delete(s.gone[1], f)
 }
 
 // last returns the time of the last show or answer.

@@ -44,7 +44,7 @@ func TestEvict(t *testing.T) {
 					m.stored([]Event{e})
 				}
 			case 1:
-				now = now.Add(time.Hour)
+				now = now.Add(time.Second)
 			default:
 				s := read(key)
 				if s != model[key] {
@@ -69,6 +69,36 @@ func TestEvict(t *testing.T) {
 	})
 	if evictions == 0 || full == 0 {
 		t.Errorf("%d evictions, %d times full", evictions, full)
+	}
+}
+
+// A request that saw a new user does not replace a state that another one stored and that was
+// evicted since.
+func TestEvictedMeanwhile(t *testing.T) {
+	log := &ledger{}
+	m, slow := NewMemory(1, log), Key{"1", "home"}
+	m.evicts()
+	swap := func(key Key, guards ...Guard) (bool, error) {
+		next := State{Version: 1, Phase: Shown, Campaign: 1, Shows: 1, Shown: 1}
+		e := next.event(key, KindShow, 1, 1, 1)
+		ok, err := m.Swap(t.Context(), key, 0, next, e, guards...)
+		m.stored([]Event{e})
+		return ok, err
+	}
+	for _, key := range []Key{slow, {"2", "home"}} {
+		if ok, err := swap(key); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	if ok, err := swap(slow); ok || err != nil || m.Evicted() != 1 {
+		t.Errorf("a second show: %v, %v, after %d evictions", ok, err, m.Evicted())
+	}
+	if ok, err := swap(Key{"1", "list"}, Guard{"home", 0}); ok || err != nil {
+		t.Errorf("a show at another placement: %v, %v", ok, err)
+	}
+	m.Forget("1", []string{"home"})
+	if ok, err := swap(slow); !ok || err != nil {
+		t.Errorf("a forgotten user: %v, %v", ok, err)
 	}
 }
 

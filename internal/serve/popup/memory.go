@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // ErrFull: a Memory holds as many states as it may, and the user is new.
@@ -66,7 +67,11 @@ type shard struct {
 	states  table
 	pending map[fingerprint]uint64 // versions whose events wait in the spool, if m evicts
 	evictAt int                    // cell at which the next eviction starts
-	_       [40]byte               // keeps shards on separate cache lines
+
+	gone      [2]map[fingerprint]bool // evicted since goneSince, and in the period before
+	goneSince time.Time
+
+	_ [8]byte // keeps shards on separate cache lines
 }
 
 // NewMemory returns an empty Memory for at most limit states, which answers at once.
@@ -111,7 +116,6 @@ func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, 
 	if err != nil || !ok || m.recorder == nil {
 		return ok, err
 	}
-	m.latest.Store(event.At.UnixMilli())
 	if err := m.recorder.Record(ctx, event); err != nil {
 		m.recordErrors.Add(1)
 		if _, _, back := m.replace(s, f, next.Version, before, key.User, nil); back != nil {
@@ -140,6 +144,7 @@ func (m *Memory) Forget(user string, placements []string) (n int) {
 	for _, placement := range placements {
 		f, s := m.find(Key{User: user, Placement: placement})
 		s.mu.Lock()
+		s.forgetEvicted(f)
 		if s.states.has(f) {
 			n++
 			_ = m.put(s, f, State{}) // only what takes room can fail
@@ -154,12 +159,12 @@ func (m *Memory) Forget(user string, placements []string) (n int) {
 func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, user string, guards []Guard) (before State, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if before = s.states.get(f); before.Version != version {
+	if before = s.states.get(f); before.Version != version || version == 0 && s.wasEvicted(f) {
 		return before, false, nil
 	}
 	for _, guard := range guards {
 		other, _ := m.seeds.of(Key{User: user, Placement: guard.Placement})
-		if s.states.get(other).Version != guard.Version {
+		if s.states.get(other).Version != guard.Version || guard.Version == 0 && s.wasEvicted(other) {
 			return before, false, nil
 		}
 	}
