@@ -288,3 +288,49 @@ func TestPopupRedisRefused(t *testing.T) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
+
+// TestPopupMemoryUsers: a process that may keep the states of few users serves many. The
+// database has those that it evicts, and each user's popups go on, also after a restart with
+// more stored states than it may keep.
+func TestPopupMemoryUsers(t *testing.T) {
+	t.Parallel()
+	const users, limit = 60, 20
+	database := shared.postgres.CreateDatabase(t)
+	file := popupConfig(t, fmt.Sprintf("  memory_users: %d\n", limit))
+	s := apptest.Serve(t, shared.binary, "--database", database, file)
+	s.WaitReady(t)
+	popupCampaign(t, s, "POST", "/popups/campaigns", popupForAll, 201)
+	for user := range users {
+		eventually(t, "a popup for a new user", func() bool {
+			// Nobody can be evicted while the events of all wait for the database.
+			a, shown := popupAsk(t, s, fmt.Sprintf("user=%d", user))
+			if a.status == http.StatusOK {
+				if status, body := popupPost(t, s.URL("popup/click"), popupToken(shown.Show)); status != http.StatusNoContent {
+					t.Fatalf("click: %d %s", status, body)
+				}
+			}
+			return a.status == http.StatusOK
+		})
+	}
+	check := func() {
+		t.Helper()
+		for user := range users {
+			if got := popupReason(t, s, fmt.Sprintf("user=%d", user)); got != "204 0 wait-clicked" {
+				t.Errorf("user %d: %s", user, got)
+			}
+		}
+		if states, evicted := metric(t, s, "spillway_popup_states"), metric(t, s, "spillway_popup_states_evicted_total"); states > limit || evicted < users-limit {
+			t.Errorf("%v states, %v evicted", states, evicted)
+		}
+	}
+	eventually(t, "the database has all events", func() bool { return metric(t, s, "spillway_popup_events_waiting") == 0 })
+	check()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitReady(t)
+	check()
+}
