@@ -163,7 +163,9 @@ func (l *listReader) readList(ctx context.Context, list ListVersion) error {
 }
 
 // Lists returns the lists of the database.
-func (c *Campaigns) Lists(ctx context.Context) ([]ListVersion, error) { return c.lists.tables.Lists(ctx) }
+func (c *Campaigns) Lists(ctx context.Context) ([]ListVersion, error) {
+	return c.lists.tables.Lists(ctx)
+}
 
 // ReplaceList makes a list have exactly these users, or creates it, and puts it in force here
 // if it is small. Errors are those of ListTables.ReplaceList.

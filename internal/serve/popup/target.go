@@ -50,8 +50,8 @@ type target struct {
 	conditions []condition // the operands of the outermost "and", for Explain
 	uses       attributeSet
 	lists      []string // of users that in_list names
-	clock      bool // the value may change without the attributes
-	request    bool // functions read the Attributes
+	clock      bool     // the value may change without the attributes
+	request    bool     // functions read the Attributes
 }
 
 // condition is a part of an expression that must be true.
