@@ -232,7 +232,7 @@ func TestListsFollow(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); l.campaigns.Run(ctx) }()
-		wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		wait := func(d time.Duration) { <-time.After(d); synctest.Wait() }
 		wait(time.Minute)
 		const unread = " (1: list vip has not been read yet) (2: list big has not been read yet) (3: list new has not been read yet)"
 		l.expect(t, map[string]string{"7": "unavailable: list vip has not been read yet; list big has not been read yet; list new has not been read yet; not decided: campaigns 1, 2 and 3" + unread})
