@@ -130,6 +130,7 @@ func (u *listUpload) users() iter.Seq2[string, error] {
 				return
 			}
 		}
+		_ = u.control.SetReadDeadline(time.Time{})
 		switch err := u.lines.Err(); {
 		case len(u.flaws) > 0:
 			yield("", errLines)

@@ -113,8 +113,8 @@ func NewCampaigns(tables CampaignTables, lists ListTables, p *Popup, unset Defau
 	}
 }
 
-// Reload puts the campaigns of the database in force, and before them its lists of up to
-// 100,000 users. A campaign that is not valid is logged and skipped. Lists that cannot be read
+// Reload puts the campaigns of the database in force, and before them lists of up to
+// 100,000 users together. A campaign that is not valid is logged and skipped. Lists that cannot be read
 // are logged; Run reads them later, and the larger ones.
 func (c *Campaigns) Reload(ctx context.Context) error {
 	c.mu.Lock()

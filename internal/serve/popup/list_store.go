@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,8 +31,8 @@ type ListTables interface {
 var ErrListUsed = errors.New("the list is used")
 
 const (
-	smallList = 100_000     // users; such lists are read before the campaigns of the same version are put in force
-	listRetry = time.Second // between two attempts to read the others
+	smallLists = 100_000     // users; so many are read before the campaigns of the same version are put in force
+	listRetry  = time.Second // between two attempts to read the others
 )
 
 // listReader keeps the lists of a Popup equal to those of a database.
@@ -48,12 +49,12 @@ type listReader struct {
 	failing bool
 }
 
-// follow reads which lists there are, and the small ones that have changed. The others stay in
+// follow reads which lists there are, and small ones that have changed. The others stay in
 // force as they are until run has read them; what was never read waits.
 func (l *listReader) follow(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	l.update(ctx, smallList)
+	l.update(ctx, smallLists)
 }
 
 // run reads what follow has left, until ctx ends.
@@ -67,19 +68,20 @@ func (l *listReader) run(ctx context.Context) {
 		case <-ticker.C:
 		}
 		if l.behind.Swap(false) {
-			l.update(ctx, ListUsersMax)
+			l.update(ctx, math.MaxInt64)
 		}
 	}
 }
 
-// update reads the lists that have changed and have at most so many users.
-func (l *listReader) update(ctx context.Context, limit int64) {
+// update reads lists that have changed, with at most so many users together.
+func (l *listReader) update(ctx context.Context, users int64) {
 	changed, err := l.list(ctx)
 	for _, list := range changed {
-		if list.Size > limit || !l.reading.TryLock() {
+		if list.Size > users || !l.reading.TryLock() {
 			l.behind.Store(true)
 			continue
 		}
+		users -= list.Size
 		one := l.readList(ctx, list)
 		l.reading.Unlock()
 		if errors.Is(one, ErrListChanged) || errors.Is(one, ErrNoList) {

@@ -243,7 +243,7 @@ func TestListsFollow(t *testing.T) {
 		l.set("vip", "7")
 		l.set("big", "8")
 		l.mu.Lock()
-		l.size["big"] = smallList + 1
+		l.size["big"] = smallLists + 1
 		l.mu.Unlock()
 		wait(2 * listRetry)
 		if got := l.takeReads(); got != "vip big" && got != "big vip" {
