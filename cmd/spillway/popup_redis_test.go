@@ -104,14 +104,14 @@ func TestPopupRedisOutage(t *testing.T) {
 			o.s = apptest.Serve(t, shared.binary, "--database", db.url, "--redis", o.store.URL(""), popupConfig(t, popupRedis+"  state_ttl: "+c.ttl+"\n"))
 			o.s.WaitReady(t)
 			popupCampaign(t, o.s, "POST", "/popups/campaigns", popupForAll, 201)
+			o.list(t)
 			o.known(t, "known", "200 1 first")
 			o.known(t, "known", "204 0 wait-shown")
 			eventually(t, "the events are in the database, and the campaign is in Redis", func() bool {
 				return db.query(t, "SELECT count(*) FROM popup_events")[0][0] == "1" &&
-					popupEval(t, o.store.Addr(), "return tonumber(redis.call('HGET', '{spillway:popup:00}:campaigns', 'version'))") == ":1"
+					popupEval(t, o.store.Addr(), "return tonumber(redis.call('HGET', '{spillway:popup:00}:campaigns', 'version'))") == ":3"
 			})
 			c.down(t, o.server)
-
 			o.s.Kill()
 			if err := o.s.Start(); err != nil {
 				t.Fatal(err)
@@ -122,6 +122,7 @@ func TestPopupRedisOutage(t *testing.T) {
 			})
 			o.known(t, "known", "204 0 wait-shown")
 			if c.ttl == "0s" {
+				o.refusesListed(t)
 				o.known(t, "new", "200 1 first")
 			} else {
 				o.refusesNew(t)
@@ -134,11 +135,28 @@ func TestPopupRedisOutage(t *testing.T) {
 
 			c.up(t, o.server)
 			o.known(t, "later", "200 1 first")
+			o.known(t, "known&placement=checkout", "200 2 first")
 			o.known(t, "known", "204 0 wait-shown")
 			popupCampaign(t, o.s, "POST", "/popups/campaigns/1/pause", "", 200)
 			o.known(t, "none", "204 0 none-left")
 			eventually(t, "no event waits", func() bool { return metric(t, o.s, "spillway_popup_events_waiting") == 0 })
 		})
+	}
+}
+
+// list creates a campaign for a list with the user known.
+func (o *popupOutage) list(t *testing.T) {
+	t.Helper()
+	popupList(t, o.s, "vip", "known\n", 200)
+	popupCampaign(t, o.s, "POST", "/popups/campaigns", `{"name":"vip","placement":"checkout","payload":1,"status":"active","target":"in_list(\"vip\")"}`, 201)
+}
+
+// refusesListed expects that the campaign is not decided, because its list is not in Redis.
+func (o *popupOutage) refusesListed(t *testing.T) {
+	t.Helper()
+	a := fetch(t, o.s.URL("popup?placement=checkout&user=known"))
+	if a.status != 503 || !strings.Contains(string(a.body), "list vip has not been read yet; not decided: campaign 2") {
+		t.Errorf("a campaign with a list: %d %s", a.status, a.body)
 	}
 }
 

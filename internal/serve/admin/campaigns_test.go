@@ -125,7 +125,7 @@ func startCampaigns(t *testing.T) *campaignAPI {
 		t.Fatal(err)
 	}
 	c.config = Config{Log: log, Reload: func(context.Context) error { return nil }, Popups: &Popups{
-		Popup: c.popup, Campaigns: popup.NewCampaigns(c.tables, c.popup, popup.Defaults{}, log), Counts: c.tables.Counts, Reports: c.tables, Forget: forgetter(nil),
+		Popup: c.popup, Campaigns: popup.NewCampaigns(c.tables, c.tables, c.popup, popup.Defaults{}, log), Counts: c.tables.Counts, Reports: c.tables, Forget: forgetter(nil),
 		Placements: []string{"home", "checkout"}, User: param.Integer, ClockOffset: true,
 	}}
 	c.base = start(t, c.config)
@@ -516,6 +516,44 @@ func TestExplain(t *testing.T) {
 		if got := strings.Join(fields, " "); got != want {
 			t.Errorf("%s: %v", query, problem)
 		}
+	}
+}
+
+// A list has the users of its last valid upload, by their canonical ids.
+func TestLists(t *testing.T) {
+	c := startCampaigns(t)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(PopupListStats(c.popup.Lists))
+	text := []string{"Content-Type", "text/plain; charset=utf-8"}
+	list, _ := c.send(t, "PUT", "/popups/lists/vip", "\ufeff7\r\n\r\n008\n7", 200, text...)
+	if list["name"] != "vip" || list["users"] != 2.0 {
+		t.Errorf("%v", list)
+	}
+	lists := c.popup.Lists()
+	if !lists.Contains("vip", "7") || !lists.Contains("vip", "8") || lists.Len("vip") != 2 {
+		t.Errorf("%d users in force", lists.Len("vip"))
+	}
+	want := `# HELP spillway_popup_list_users Users of each list in force, 8 bytes of memory each; 0 until it was read.
+# TYPE spillway_popup_list_users gauge
+spillway_popup_list_users{list="vip"} 2
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	many := strings.Repeat("9\n", 5000) + "\nx\n9\n" + strings.Repeat("y\n", 99)
+	bad, _ := c.send(t, "PUT", "/popups/lists/vip", many, 422, text...)
+	detail := fmt.Sprint(bad["detail"])
+	if errs, _ := bad["errors"].([]any); len(errs) != listFlawsMax || !strings.HasPrefix(detail, "line 5002: user must be a") || !strings.Contains(detail, "; line 5004: ") {
+		t.Errorf("%d errors: %v", len(errs), detail)
+	}
+	for path, body := range map[string]string{"Vip": "7", "vip": strings.Repeat("7", 129), "gold": strings.Repeat("7", 5000)} {
+		if bad, _ := c.send(t, "PUT", "/popups/lists/"+path, body, 422, text...); bad["detail"] == "" {
+			t.Errorf("%s: %v", path, bad)
+		}
+	}
+	c.send(t, "PUT", "/popups/lists/vip", "[7]", 415)
+	if all, _ := c.send(t, "GET", "/popups/lists", "", 200); fmt.Sprint(all) != "map[lists:[map[name:vip users:2 version:1]]]" {
+		t.Errorf("%v", all)
 	}
 }
 

@@ -28,6 +28,8 @@ const index = `Spillway, admin listener
 const popupIndex = `
 /popups/campaigns   the campaigns: list, create, update, pause, resume, archive;
                     below each: report, history, preview
+/popups/lists       the lists of users that targets name
+/popups/lists/NAME  PUT: replace, one id per line; DELETE
 /popups/dry-run     POST: how many recent users a target matches
 /popups/users/USER  DELETE: delete all that is known about a user
 /popups/explain     ?user=...&placement=...&at=...: why a user gets each campaign or not
@@ -179,7 +181,7 @@ type problem struct {
 // flaw is an error in a field of a body, or in a parameter.
 type flaw struct {
 	Field   string `json:"field"`
-	Line    int    `json:"line,omitempty"` // in an expression
+	Line    int    `json:"line,omitempty"` // in an expression or a list
 	Column  int    `json:"column,omitempty"`
 	Message string `json:"message"`
 }

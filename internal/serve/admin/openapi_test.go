@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -109,7 +110,7 @@ func (w *walk) startOthers(t *testing.T, c *campaignAPI) {
 		t.Fatal(err)
 	}
 	popups.Popup, popups.Reports, popups.Forget = broken, downTables{down}, forgetter(down)
-	popups.Campaigns = popup.NewCampaigns(downTables{down}, broken, popup.Defaults{}, c.config.Log)
+	popups.Campaigns = popup.NewCampaigns(downTables{down}, downTables{down}, broken, popup.Defaults{}, c.config.Log)
 	parts := []Part{
 		{Name: "/a", Group: Reads, Reason: "down", Since: time.Now()},
 		{Name: "POST /b", Group: Writes, Reason: "down", Since: time.Now()},
@@ -135,6 +136,21 @@ func (d downTables) Campaigns(context.Context) (int64, []popup.StoredCampaign, e
 func (d downTables) SaveCampaign(_ context.Context, c popup.StoredCampaign, _ int64, _ string) (popup.StoredCampaign, error) {
 	return c, d.err
 }
+
+func (d downTables) Lists(context.Context) ([]popup.ListVersion, error) { return nil, d.err }
+
+func (d downTables) ListUsers(context.Context, string, func(string) error) error { return d.err }
+
+func (d downTables) ReplaceList(_ context.Context, _ string, users iter.Seq2[string, error]) (popup.ListVersion, error) {
+	for _, err := range users {
+		if err != nil {
+			return popup.ListVersion{}, err
+		}
+	}
+	return popup.ListVersion{}, d.err
+}
+
+func (d downTables) DeleteList(context.Context, string) error { return d.err }
 
 func (d downTables) Hours(context.Context, popup.CampaignID, time.Time, time.Time) ([]popup.Hour, error) {
 	return nil, d.err
@@ -163,7 +179,7 @@ func (w *walk) everyRoute(t *testing.T) {
 	w.send("", "POST", "/popups/campaigns", "/popups/campaigns", birthday, "Content-Type", "application/json")
 	w.send("", "GET", "/popups/explain", "/popups/explain?user=7", "") // a condition is false
 	for _, path := range slices.Sorted(maps.Keys(asObject(w.Document["paths"]))) {
-		target := strings.NewReplacer("{id}", "1", "{name}", "heap", "{user}", "7").Replace(path) + "?user=7"
+		target := strings.NewReplacer("{id}", "1", "{name}", "heap", "{user}", "7", "{list}", "vip").Replace(path) + "?user=7"
 		switch path {
 		case "/debug/pprof/profile":
 			target += "&seconds=1"
@@ -246,11 +262,44 @@ func (w *walk) campaigns(c *campaignAPI) {
 		send("POST", "/popups/dry-run", "/popups/dry-run", body)
 	}
 	send("POST", "/popups/dry-run", "/popups/dry-run", `{}`, foreign...)
+	w.lists(c, foreign)
 	send("DELETE", "/popups/users/{user}", "/popups/users/x", "")
 	send("DELETE", "/popups/users/{user}", "/popups/users/7", "", foreign...)
 	send("GET", "/popups/explain", "/popups/explain", "")
 	w.send("", "GET", "/debug/pprof/{name}", "/debug/pprof/nothing", "")
 	w.shown(c)
+}
+
+// lists provokes every status of lists.
+func (w *walk) lists(c *campaignAPI, foreign []string) {
+	const path = "/popups/lists/{list}"
+	text := []string{"Content-Type", "text/plain"}
+	w.send("down", "PUT", path, "/popups/lists/vip", "7\n", text...)
+	w.send("", "PUT", path, "/popups/lists/vip", "7\n8\n", text...)
+	w.send("", "GET", "/popups/lists", "/popups/lists", "")
+	w.send("", "PUT", path, "/popups/lists/vip", "7\nx\n", text...)
+	w.send("", "PUT", path, "/popups/lists/vip", "", append(text, foreign...)...)
+	s, err := New(Config{Listen: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Popups: c.config.Popups})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	large := httptest.NewRequest(http.MethodPut, "http://localhost/popups/lists/vip", http.NoBody)
+	large.ContentLength = listBytesMax + 1
+	large.Header.Set("Content-Type", "text/plain")
+	recorder := httptest.NewRecorder()
+	s.http.Handler.ServeHTTP(recorder, large)
+	w.See("PUT", path, recorder.Result(), recorder.Body.Bytes())
+	campaign := `{"name":"a","placement":"home","payload":1,"target":"in_list(\"vip\")"}`
+	_, body := w.send("", "POST", "/popups/campaigns", "/popups/campaigns", campaign, "Content-Type", "application/json")
+	var view campaignView
+	if err := decodeInto(body, &view); err != nil {
+		w.t.Fatal(err)
+	}
+	w.send("", "DELETE", path, "/popups/lists/vip", "")
+	w.send("", "DELETE", path, "/popups/lists/vip", "", foreign...)
+	w.send("", "POST", "/popups/campaigns/{id}/archive", fmt.Sprintf("/popups/campaigns/%d/archive", view.ID), "")
+	w.send("", "DELETE", path, "/popups/lists/vip", "")
+	w.send("", "DELETE", path, "/popups/lists/vip", "")
 }
 
 // version returns the current version of a campaign.

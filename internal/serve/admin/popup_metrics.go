@@ -23,6 +23,24 @@ type PopupFigures struct {
 	ClockSkew    float64 // seconds by which the local clock is ahead of the store's
 }
 
+// PopupListStats returns the metric of lists of users. read is called at each scrape.
+func PopupListStats(read func() *popup.Lists) prometheus.Collector {
+	type list struct {
+		name  string
+		users int
+	}
+	c := &snapshots[list]{prefix: "spillway_popup_list_", label: "list", name: func(l list) string { return l.name }, read: func() (all []list) {
+		lists := read()
+		for _, name := range lists.Names() {
+			all = append(all, list{name, lists.Len(name)})
+		}
+		return all
+	}}
+	return c.describe([]metric[list]{
+		{"users", gauge, func(l list) float64 { return float64(l.users) }, "Users of each list in force, 8 bytes of memory each; 0 until it was read.", nil},
+	})
+}
+
 // PopupStats returns the metrics of popups, spillway_popup_…. read is called at each scrape.
 func PopupStats(read func() PopupFigures) prometheus.Collector {
 	type s = PopupFigures

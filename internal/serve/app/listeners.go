@@ -171,7 +171,7 @@ func (a *app) register() error {
 		admin.StreamStats(a.streamStats), admin.StreamAcks(a.streamAcks), a.batches, admin.SpoolStats(a.spoolStats), admin.SpoolNameStats(a.spoolStats),
 	}
 	if a.popups != nil {
-		collectors = append(collectors, admin.PopupStats(a.popups.figures))
+		collectors = append(collectors, admin.PopupStats(a.popups.figures), admin.PopupListStats(a.popups.popup.Lists))
 	}
 	if a.keySet != nil {
 		collectors = append(collectors, admin.KeySetStats(a.keySet.Stats))

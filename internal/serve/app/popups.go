@@ -31,6 +31,7 @@ import (
 // popupTables is where a database stores campaigns, events and states.
 type popupTables interface {
 	popup.CampaignTables
+	popup.ListTables
 	redis.PopupTable
 	popup.EventDeleter
 	admin.ReportTables
@@ -150,7 +151,7 @@ func (a *app) openPopups() error {
 	if p.copy != nil {
 		campaigns = p.copy
 	}
-	p.campaigns = popup.NewCampaigns(campaigns, p.popup, popup.Defaults{RepeatAfter: c.RepeatAfter, Quiet: c.QuietAfter}, a.log)
+	p.campaigns = popup.NewCampaigns(campaigns, p.tables, p.popup, popup.Defaults{RepeatAfter: c.RepeatAfter, Quiet: c.QuietAfter}, a.log)
 	return nil
 }
 

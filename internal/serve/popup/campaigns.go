@@ -89,6 +89,7 @@ type Campaigns struct {
 	unset  Defaults
 	log    *slog.Logger
 	errors atomic.Uint64
+	lists  *listReader
 	saving sync.Mutex // one save at a time: only those of other replicas conflict
 
 	mu       sync.Mutex // guards the fields below and the Popup's set
@@ -103,13 +104,18 @@ type Defaults struct {
 	Quiet       time.Duration // QuietClick and QuietDismiss; 0: DefaultQuiet
 }
 
-// NewCampaigns returns Campaigns for a Popup. Nothing is read before Reload.
-func NewCampaigns(tables CampaignTables, p *Popup, unset Defaults, log *slog.Logger) *Campaigns {
-	return &Campaigns{tables: tables, popup: p, unset: unset, log: log}
+// NewCampaigns returns Campaigns for a Popup, and the lists of users that their targets name.
+// Nothing is read before Reload.
+func NewCampaigns(tables CampaignTables, lists ListTables, p *Popup, unset Defaults, log *slog.Logger) *Campaigns {
+	return &Campaigns{
+		tables: tables, popup: p, unset: unset, log: log,
+		lists: &listReader{tables: lists, popup: p, log: log, read: map[string]int64{}},
+	}
 }
 
-// Reload puts the campaigns of the database in force. A campaign that is not valid is
-// logged and skipped.
+// Reload puts the campaigns of the database in force, and before them lists of up to
+// 100,000 users together. A campaign that is not valid is logged and skipped. Lists that cannot be read
+// are logged; Run reads them later, and the larger ones.
 func (c *Campaigns) Reload(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,6 +123,7 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.lists.follow(ctx)      // after the version was read, so that no later change is missed
 	if version < c.version { // it was read under the lock, so no older read came late
 		c.log.Warn("campaigns in the database are older than those in force and replace them: it was restored, or is another server", "version", version, "was", c.version)
 	}
@@ -146,8 +153,11 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 	return nil
 }
 
-// Run reloads the campaigns when their version changes, until ctx ends.
+// Run reloads campaigns and lists when their version changes, until ctx ends.
 func (c *Campaigns) Run(ctx context.Context) {
+	var lists sync.WaitGroup
+	lists.Go(func() { c.lists.run(ctx) })
+	defer lists.Wait()
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	failing := false

@@ -124,7 +124,7 @@ func (p *Placement) choose(s State, a *Attributes, now time.Time) Decision {
 		switch {
 		case a.lacksRow(c):
 			return Decision{needsRow: true}
-		case !a.skips(c) && c.target.matches(a):
+		case !a.skips(c) && c.matches(a):
 			return Decision{Campaign: &c.Campaign, Variant: c.variant(user), Reason: Again}
 		}
 	}
@@ -146,7 +146,7 @@ func (p *Placement) choose(s State, a *Attributes, now time.Time) Decision {
 			a.skipped = append(a.skipped, c.ID)
 			continue
 		}
-		matches := c.target.matches(a)
+		matches := c.matches(a)
 		if at >= c.start && matches {
 			return p.given(s, c, user)
 		}
@@ -197,12 +197,17 @@ func (p *Placement) restart(s *State, a *Attributes, at int64, user uint64) int6
 			continue
 		}
 		if done, again := c.finished(r, at); done {
-			if again = max(again, c.start); again < min(next, c.end) && !a.lacksRow(c) && !a.skips(c) && c.target.matches(a) {
+			if again = max(again, c.start); again < min(next, c.end) && !a.lacksRow(c) && !a.skips(c) && c.matches(a) {
 				next = again
 			}
 		}
 	}
 	return next
+}
+
+// matches reports whether the target is true and each list that it names exists.
+func (c *compiled) matches(a *Attributes) bool {
+	return (len(c.target.lists) == 0 || a.lists.absent(c.target.lists) == "") && c.target.matches(a)
 }
 
 // marks are campaigns by their index in Placement.alive.

@@ -66,7 +66,9 @@
 //   - The event cannot be recorded: the state is put back, and the answer is the same.
 //     The event may have been recorded all the same; a click that is sent again has the
 //     same Event.ID.
-//   - UserRow fails: nothing is shown.
+//   - UserRow fails, or a list has not been read yet: campaigns whose targets need it are
+//     skipped. If nothing else is shown, the reason is Unavailable.
+//   - A list does not exist: campaigns whose targets name it are for nobody.
 //   - A click or dismissal with a forged, expired, late or repeated token, or another
 //     user's, gets an error of its own and changes nothing.
 //

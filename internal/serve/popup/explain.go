@@ -1,6 +1,7 @@
 package popup
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -14,7 +15,7 @@ type Verdict string
 // The verdicts, in the order of their checks.
 const (
 	IsArchived   Verdict = "archived"
-	HasProblem   Verdict = "problem" // Problem: why it is never shown
+	HasProblem   Verdict = "problem" // Problem: why nobody gets it
 	IsPaused     Verdict = "paused"
 	HasEnded     Verdict = "ended"        // At: when
 	WasClicked   Verdict = "clicked"      // finished; At: when it starts over, zero: never
@@ -101,11 +102,24 @@ func (e *Explanation) explain(p *Placement, c *compiled, s *State, a *Attributes
 		e.Verdict, e.At = NotStarted, c.Start
 	case !c.admits(xxhash.Sum64String(a.user)):
 		e.Verdict = NotForUser
+	case c.listProblem(a) != "":
+		e.Verdict, e.Problem = HasProblem, c.listProblem(a)
 	default:
 		if e.Condition = c.target.failing(a); e.Condition != "" {
 			e.Verdict = DoesNotMatch
 		}
 	}
+}
+
+// listProblem returns which list of the target keeps the campaign from every user; "" if none.
+func (c *compiled) listProblem(a *Attributes) string {
+	if name := a.lists.unread(c.target.lists); name != "" {
+		return "list " + name + " has not been read yet"
+	}
+	if name := a.lists.absent(c.target.lists); name != "" {
+		return "list " + name + " does not exist"
+	}
+	return ""
 }
 
 // alone returns a campaign as if it were active and the only one, or why it is not valid.
@@ -123,7 +137,7 @@ type Preview struct {
 	Decision         // with the payload
 	Rollout   bool   // the user is in the rollout
 	Holdout   bool   // the user is in the holdout
-	Condition string // the first condition of the target that is false; "": it matches
+	Condition string // the first condition of the target that is false, or which list is not there; "": it matches
 }
 
 // Preview returns what a user with attributes would get of a campaign if nothing else
@@ -149,6 +163,6 @@ func (p *Popup) Preview(ctx context.Context, c Campaign, user string, a *Attribu
 		Decision:  Decision{Campaign: &k.Campaign, Variant: k.variant(hash)},
 		Rollout:   k.admits(hash),
 		Holdout:   k.withholds(hash),
-		Condition: k.target.failing(a),
+		Condition: cmp.Or(k.listProblem(a), k.target.failing(a)),
 	}, nil
 }

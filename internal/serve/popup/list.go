@@ -17,10 +17,11 @@ const (
 )
 
 // Lists is named lists of users. A user takes 8 bytes of memory, a hash of the id. A user who
-// is not on a list of n users counts as on it with probability n / 2^64. Lists is immutable;
-// nil has no list.
+// is not on a list of n users counts as on it with probability n / 2^64. Lists is immutable.
+// Of nil it is not known which lists exist.
 type Lists struct {
-	hashes map[string][]uint64 // by name; sorted
+	hashes  map[string][]uint64 // by name; sorted
+	waiting map[string]bool     // lists that exist and were not read yet
 }
 
 // IsList reports whether name is a valid name of a list.
@@ -40,9 +41,47 @@ func (l *Lists) With(name string, users iter.Seq2[string, error]) (*Lists, error
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", name, err)
 	}
+	return l.with(name, hashes), nil
+}
+
+func (l *Lists) with(name string, hashes []uint64) *Lists {
 	next := l.Without(name)
 	next.hashes[name] = hashes
-	return next, nil
+	return next
+}
+
+// only returns lists with these names alone. Those that l does not have wait to be read.
+func (l *Lists) only(names []string) *Lists {
+	next := &Lists{hashes: map[string][]uint64{}, waiting: map[string]bool{}}
+	for _, name := range names {
+		if hashes, known := l.find(name); known {
+			next.hashes[name] = hashes
+		} else {
+			next.waiting[name] = true
+		}
+	}
+	return next
+}
+
+// unread returns the first of these lists that may exist and was not read yet; "" if there is
+// none.
+func (l *Lists) unread(names []string) string {
+	for _, name := range names {
+		if l == nil || l.waiting[name] {
+			return name
+		}
+	}
+	return ""
+}
+
+// absent returns the first of these lists that does not exist; "" if there is none.
+func (l *Lists) absent(names []string) string {
+	for _, name := range names {
+		if _, known := l.find(name); !known {
+			return name
+		}
+	}
+	return ""
 }
 
 // hashUsers returns the sorted hashes of at most limit users.
@@ -65,11 +104,13 @@ func hashUsers(users iter.Seq2[string, error], limit int) ([]uint64, error) {
 
 // Without returns lists without this one.
 func (l *Lists) Without(name string) *Lists {
-	next := &Lists{hashes: map[string][]uint64{}}
+	next := &Lists{hashes: map[string][]uint64{}, waiting: map[string]bool{}}
 	if l != nil {
 		maps.Copy(next.hashes, l.hashes)
+		maps.Copy(next.waiting, l.waiting)
 	}
 	delete(next.hashes, name)
+	delete(next.waiting, name)
 	return next
 }
 
@@ -83,12 +124,19 @@ func (l *Lists) Contains(name, user string) bool {
 	return found
 }
 
-// Names returns the names of the lists, sorted.
+// Names returns the names of the lists, sorted, also of those that were not read yet.
 func (l *Lists) Names() []string {
 	if l == nil {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(l.hashes))
+	return slices.Sorted(func(yield func(string) bool) {
+		for name := range l.hashes {
+			if !yield(name) {
+				return
+			}
+		}
+		maps.Keys(l.waiting)(yield)
+	})
 }
 
 // Len returns how many users are on a list.

@@ -120,8 +120,15 @@ func (p *Popup) RowColumns(names []string) {
 // Lists returns the lists of users that targets read.
 func (p *Popup) Lists() *Lists { return p.lists.Load() }
 
-// ReplaceLists puts lists in force for later requests.
-func (p *Popup) ReplaceLists(lists *Lists) { p.lists.Store(lists) }
+// ChangeLists puts what change returns for the lists in force into their place, for later
+// requests. change may be called more than once.
+func (p *Popup) ChangeLists(change func(*Lists) *Lists) {
+	for {
+		if before := p.lists.Load(); p.lists.CompareAndSwap(before, change(before)) {
+			return
+		}
+	}
+}
 
 // Set returns the campaigns in force.
 func (p *Popup) Set() *Set { return p.set.Load() }
@@ -224,13 +231,36 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 			return Decision{Reason: WaitLimit, NextAt: instant(until)}, nil, "", nil
 		}
 	}
+	var failed error
 	if d = place.choose(state, a, now); d.needsRow {
-		failed := p.fill(ctx, key.User, a)
-		if d = place.choose(state, a, now); failed != nil && ctx.Err() == nil {
-			detail = fmt.Sprintf("%v; not decided: %s", failed, campaignList(a.skipped))
-		}
+		failed = p.fill(ctx, key.User, a)
+		d = place.choose(state, a, now)
+	}
+	if ctx.Err() == nil {
+		detail = place.undecided(a, failed)
 	}
 	return d, guards, detail, nil
+}
+
+// undecided says which campaigns choose has skipped, and why; "" if none. failed is why the
+// user's row could not be read.
+func (p *Placement) undecided(a *Attributes, failed error) string {
+	if len(a.skipped) == 0 {
+		return ""
+	}
+	var reasons []string
+	if failed != nil {
+		reasons = append(reasons, failed.Error())
+	}
+	for _, id := range a.skipped {
+		if name := a.lists.unread(p.byID[id].target.lists); name != "" {
+			reason := "list " + name + " has not been read yet"
+			if !slices.Contains(reasons, reason) {
+				reasons = append(reasons, reason)
+			}
+		}
+	}
+	return strings.Join(reasons, "; ") + "; not decided: " + campaignList(a.skipped)
 }
 
 // campaignList names campaigns, as "campaigns 3 and 7".

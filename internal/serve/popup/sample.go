@@ -108,7 +108,7 @@ func (p *Popup) Forget(user string) { p.sample.forget(user) }
 type DryRun struct {
 	Users     int       // users who were due at the placement, in this process
 	Matched   int       // those whom the target and the rollout admit
-	Undecided int       // those whose row could not be read
+	Undecided int       // those whose row, or a list, could not be read
 	Since     time.Time // of the oldest request; zero without users
 }
 
@@ -142,7 +142,7 @@ func (p *Popup) DryRun(ctx context.Context, c Campaign) (DryRun, error) {
 		switch {
 		case a.skips(k):
 			d.Undecided++
-		case k.admits(xxhash.Sum64String(one.key.User)) && k.target.matches(a):
+		case k.admits(xxhash.Sum64String(one.key.User)) && k.matches(a):
 			d.Matched++
 		}
 	}

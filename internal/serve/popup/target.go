@@ -49,8 +49,9 @@ type target struct {
 	holds      *vm.Program // nil for an empty expression, which is true
 	conditions []condition // the operands of the outermost "and", for Explain
 	uses       attributeSet
-	clock      bool // the value may change without the attributes
-	request    bool // functions read the Attributes
+	lists      []string // of users that in_list names
+	clock      bool     // the value may change without the attributes
+	request    bool     // functions read the Attributes
 }
 
 // condition is a part of an expression that must be true.
@@ -98,7 +99,7 @@ func compileTarget(schema *Schema, source, zone string, isList func(string) bool
 	if err := rules.condition(&tree.Node); err != nil {
 		return target{}, err
 	}
-	t.uses, t.clock, t.request = rules.uses, rules.clock, rules.request
+	t.uses, t.lists, t.clock, t.request = rules.uses, rules.lists, rules.clock, rules.request
 	if err := t.compile(tree, config); err != nil {
 		return target{}, placed(err)
 	}

@@ -75,6 +75,7 @@ type rules struct {
 
 	// Found so far, as in target.
 	uses           attributeSet
+	lists          []string
 	clock, request bool
 }
 

@@ -2,6 +2,7 @@ package popup
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -181,6 +182,9 @@ func (r *rules) call(node *ast.Node, n *ast.CallNode) error {
 		}
 		if r.isList != nil && !r.isList(literal.Value) {
 			return r.refuse(literal, "there is no list %q", literal.Value)
+		}
+		if !slices.Contains(r.lists, literal.Value) {
+			r.lists = append(r.lists, literal.Value)
 		}
 		r.passRequest(n)
 		return nil

@@ -26,9 +26,10 @@ func (a *Attributes) lacksRow(c *compiled) bool {
 	return a.row == rowUnread && c.target.uses&a.rowColumns != 0
 }
 
-// skips reports whether a campaign cannot be decided, because the user's row could not be read.
+// skips reports whether a campaign cannot be decided, because the user's row or a list could
+// not be read.
 func (a *Attributes) skips(c *compiled) bool {
-	return a.row == rowFailed && c.target.uses&a.rowColumns != 0
+	return a.row == rowFailed && c.target.uses&a.rowColumns != 0 || len(c.target.lists) > 0 && a.lists.unread(c.target.lists) != ""
 }
 
 // userRows reads users' rows into attributes. Its methods may be called concurrently.

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"spillway/internal/apptest"
+)
+
+// popupList uploads a list of users and expects a status.
+func popupList(t *testing.T, s *apptest.Spillway, name, ids string, want int) string {
+	t.Helper()
+	status, body, _, err := popupSend(t.Context(), http.DefaultClient, http.MethodPut, s.Admin+"/popups/lists/"+name, ids, "Content-Type", "text/plain")
+	if err != nil || status != want {
+		t.Fatalf("list %s: %d %s, %v", name, status, body, err)
+	}
+	return string(body)
+}
+
+// TestPopupLists: a list that is uploaded to one replica decides on both, in the database's
+// latest version.
+func TestPopupLists(t *testing.T) {
+	t.Parallel()
+	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
+	var replicas []*apptest.Spillway
+	for range 2 {
+		s := apptest.Serve(t, shared.binary, "--database", database, "--redis", store.URL(""), popupConfig(t, popupRedis+"  user_type: integer\n"))
+		s.WaitReady(t)
+		replicas = append(replicas, s)
+	}
+	first, second := replicas[0], replicas[1]
+	const campaign = `{"name":"vip","placement":"home","payload":1,"status":"active","target":"in_list(\"vip\")"}`
+	popupCampaign(t, first, "POST", "/popups/campaigns", campaign, 422)
+	if body := popupList(t, first, "vip", "7\n\nx\n", 422); !strings.Contains(body, `"line":3`) {
+		t.Errorf("a wrong id: %s", body)
+	}
+	if body := popupList(t, first, "vip", "007\r\n8\n", 200); body != `{"name":"vip","version":1,"users":2}`+"\n" {
+		t.Errorf("%s", body)
+	}
+	popupCampaign(t, first, "POST", "/popups/campaigns", campaign, 201)
+	expect := func(s *apptest.Spillway, user int, want string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("user %d gets %s", user, want), func() bool { return popupReason(t, s, fmt.Sprint("user=", user)) == want })
+	}
+	expect(second, 7, "200 1 first")
+	expect(second, 9, "204 0 none-suits")
+	popupList(t, second, "vip", "9\n", 200)
+	expect(first, 9, "200 1 first")
+	expect(first, 8, "204 0 none-suits")
+	if n := metric(t, first, `spillway_popup_list_users{list="vip"}`); n != 1 {
+		t.Errorf("%v users", n)
+	}
+	popupCampaign(t, second, "DELETE", "/popups/lists/vip", "", 409)
+	if text := string(popupGet(t, second, "/popups/lists")); !strings.Contains(text, `{"name":"vip","version":3,"users":1}`) {
+		t.Errorf("%s", text)
+	}
+}
