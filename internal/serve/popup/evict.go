@@ -7,7 +7,7 @@ package popup
 const (
 	evictSample = 16            // states that are compared
 	evictVisit  = 8 * 64        // cells that are visited for them
-	evictIdle   = int64(60_000) // milliseconds since its last event that a state must be idle
+	evictIdle   = int64(60_000) // milliseconds since its last event that a state must be idle, unless a wild clock has set that
 )
 
 // evicts makes m evict states instead of failing with ErrFull. Callers read what is missing
@@ -76,7 +76,7 @@ func (s *shard) evict(latest int64) bool {
 	for visited := 0; visited < min(len(t.cells), evictVisit) && sampled < evictSample; visited++ {
 		c := &t.cells[s.evictAt&mask]
 		s.evictAt++
-		if _, waits := s.pending[c.key]; c.key == (fingerprint{}) || waits || latest != 0 && c.last() > latest-evictIdle {
+		if _, waits := s.pending[c.key]; c.key == (fingerprint{}) || waits || latest != 0 && c.last() > latest-evictIdle && c.last() <= later(latest, futureMax) {
 			continue
 		}
 		sampled++
