@@ -97,10 +97,7 @@ func Wait(p *Placement, s State, user string, now time.Time) (Decision, bool) {
 // draft returns the first draft of which the user is a tester and that is not finished.
 func (p *Placement) draft(s State, user string, now time.Time) *compiled {
 	at := now.UnixMilli()
-	for _, c := range p.drafts {
-		if !slices.Contains(c.Testers, user) {
-			continue
-		}
+	for _, c := range p.drafts[user] {
 		r, known := s.record(c.ID)
 		done, _ := c.finished(r, at)
 		if s.Campaign == c.ID {
