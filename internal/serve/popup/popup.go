@@ -375,6 +375,9 @@ func (p *Popup) without(ctx context.Context, place *Placement, key Key, a *Attri
 		_ = p.fill(ctx, key.User, a) // the campaigns that use the row are skipped
 		answer.Decision = place.choose(State{}, a, now)
 	}
+	if !answer.Shown() {
+		answer.Decision = Decision{}
+	}
 	answer.Reason = Unavailable
 	return answer, nil
 }
