@@ -225,10 +225,11 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 		}
 	}
 	if d = place.choose(state, a, now); d.needsRow {
-		failed := p.fill(ctx, key.User, a)
-		if d = place.choose(state, a, now); failed != nil && ctx.Err() == nil {
-			detail = fmt.Sprintf("%v; not decided: %s", failed, campaignList(a.skipped))
-		}
+		_ = p.fill(ctx, key.User, a) // a keeps the error
+		d = place.choose(state, a, now)
+	}
+	if len(a.skipped) > 0 && ctx.Err() == nil {
+		detail = fmt.Sprintf("%v; not decided: %s", a.rowError, campaignList(a.skipped))
 	}
 	return d, guards, detail, nil
 }
@@ -358,8 +359,8 @@ func (p *Popup) fill(ctx context.Context, user string, a *Attributes) error {
 		err = p.rows.fill(a, row)
 	}
 	if err != nil {
-		a.row = rowFailed
-		return fmt.Errorf("read user's attributes: %w", err)
+		a.row, a.rowError = rowFailed, fmt.Errorf("read user's attributes: %w", err)
+		return a.rowError
 	}
 	a.row = rowRead
 	return nil
