@@ -364,7 +364,9 @@ func TestPopupSetAside(t *testing.T) {
 	r = startPopups(t, server.URL(""), redis.PopupConfig{Table: table, ClaimAfter: time.Millisecond}).waitReady(t)
 	within(t, 10*time.Second, "stored", func() bool { return table.has(popup.KindShow) == users })
 	for i := range 16 {
-		within(t, 10*time.Second, "moved", func() bool { return command(t, server.Addr(), fmt.Sprintf("XLEN {spillway:popup:%02d}:bad", i)) == ":1" })
+		within(t, 10*time.Second, "moved", func() bool {
+			return command(t, server.Addr(), fmt.Sprintf("XLEN {spillway:popup:%02d}:bad", i)) == ":1"
+		})
 	}
 	if s := r.Stats(); s.Bad != 0 {
 		t.Errorf("%+v", s)
