@@ -145,6 +145,7 @@ type Attributes struct {
 	user       string // whose they are
 	lists      *Lists
 	row        rowState     // of the user's row
+	rowError   error        // why it could not be read
 	rowColumns attributeSet // that the row replaces
 	skipped    []CampaignID // that could not be decided without the row
 }
@@ -160,7 +161,7 @@ func (a *Attributes) Reset() {
 	for i := range a.slots {
 		a.slots[i] = slot{list: a.slots[i].list[:0]}
 	}
-	a.now, a.user, a.lists = time.Time{}, "", nil
+	a.now, a.user, a.lists, a.rowError = time.Time{}, "", nil, nil
 }
 
 // At sets the time for functions of the clock, until Reset. Without it, their values are missing.

@@ -97,16 +97,14 @@ func Wait(p *Placement, s State, user string, now time.Time) (Decision, bool) {
 // draft returns the first draft of which the user is a tester and that is not finished.
 func (p *Placement) draft(s State, user string, now time.Time) *compiled {
 	at := now.UnixMilli()
-	for _, c := range p.drafts {
-		if !slices.Contains(c.Testers, user) {
-			continue
-		}
+	for _, c := range p.drafts[user] {
 		r, known := s.record(c.ID)
 		done, _ := c.finished(r, at)
 		if s.Campaign == c.ID {
 			r.at = s.Shown
 		}
-		if waits := known && r.last == KindShow && at < later(r.at, c.repeat); !done && !waits {
+		waits := known && r.last == KindShow && at < later(r.at, c.repeat) && r.at <= later(at, futureMax)
+		if !done && !waits {
 			return c
 		}
 	}
@@ -171,9 +169,9 @@ func (p *Placement) choose(s State, a *Attributes, now time.Time) Decision {
 // given is the decision for the first campaign that the user has not finished.
 func (p *Placement) given(s State, c *compiled, user uint64) Decision {
 	d := Decision{Campaign: &c.Campaign, Reason: Next}
-	_, known := s.record(c.ID)
+	r, known := s.record(c.ID)
 	switch {
-	case !known && c.withholds(user):
+	case (!known || r.last == KindWithhold) && c.withholds(user):
 		d.Reason = HeldOut
 		return d
 	case s.Phase == Fresh:
@@ -192,7 +190,7 @@ func (p *Placement) restart(s *State, a *Attributes, at int64, user uint64) int6
 		if c.again == never || !c.admits(user) {
 			continue
 		}
-		r, known := s.record(c.ID)
+		r, known := p.record(s, c)
 		if !known {
 			continue
 		}
@@ -227,8 +225,10 @@ func (p *Placement) finished(s *State, at int64) (m marks) {
 	}
 	if s.Old {
 		for i, c := range p.alive {
-			if p.passed(s, c) {
-				m.set(i)
+			if r, ok := p.record(s, c); ok && p.passed(s, c) {
+				if done, _ := c.finished(r, at); done {
+					m.set(i)
+				}
 			}
 		}
 	}
@@ -244,9 +244,9 @@ func (p *Placement) mark(m *marks, r record, at int64) {
 }
 
 // finished reports whether a user with this record has finished the campaign, and when it
-// starts over.
+// starts over. One that a clock of the future has finished starts over now.
 func (c *compiled) finished(r record, at int64) (done bool, again int64) {
-	if !c.over(r) {
+	if !c.over(r) || c.again != never && r.at > later(at, futureMax) {
 		return false, never
 	}
 	again = later(r.at, c.again)
@@ -258,14 +258,27 @@ func (c *compiled) over(r record) bool {
 	return r.last > KindShow || r.last == KindShow && c.Cap > 0 && r.shows >= c.Cap
 }
 
+// record returns what the user has done with a campaign. What an earlier version has passed
+// counts as dismissed at the last show.
+func (p *Placement) record(s *State, c *compiled) (r record, known bool) {
+	r, known = s.record(c.ID)
+	if p.passed(s, c) && (!known || r.last == KindShow) {
+		r, known = record{campaign: c.ID, shows: r.shows, last: KindDismiss, at: roundUp(s.Shown)}, true
+	}
+	return r, known
+}
+
 // passed reports whether a campaign came before the last one when an old state was written.
 func (p *Placement) passed(s *State, c *compiled) bool {
+	if !s.Old {
+		return false
+	}
 	order := s.Order
 	if last := p.byID[s.Campaign]; last != nil {
 		order = last.Order
 	}
 	before := c.Order < order || c.Order == order && c.ID < s.Campaign
-	return s.Old && before && c.created <= s.Shown
+	return before && c.created <= s.Shown
 }
 
 // futureMax is how far in the future a time may be. A clock that was further ahead was wrong.
@@ -307,7 +320,7 @@ func (p *Placement) soonest(s *State, due int64) int64 {
 			if c.again == never {
 				continue
 			}
-			r, _ := s.record(c.ID)
+			r, _ := p.record(s, c)
 			_, again := c.finished(r, due)
 			at = max(at, again)
 		}
@@ -382,15 +395,16 @@ var (
 // times of shows the state keeps.
 func (p *Placement) show(key Key, s State, c *compiled, d Decision, now time.Time, keep int) (State, Event) {
 	at := now.UnixMilli()
-	before, known := s.record(c.ID)
+	_, known := s.record(c.ID)
 	if d.Reason == HeldOut {
 		next := s
 		next.Version++
 		next.others = p.others(&s, 0, &record{campaign: c.ID, last: KindWithhold, at: roundUp(at)})
 		event := next.event(key, KindWithhold, c.ID, at, at)
-		event.First = true
+		event.First = !known
 		return next, event
 	}
+	before, _ := p.record(&s, c)
 	shows := before.shows + 1
 	if c.over(before) { // it starts over
 		shows = 1
@@ -409,8 +423,12 @@ func (p *Placement) show(key Key, s State, c *compiled, d Decision, now time.Tim
 // campaigns that p does not know stay, because p can be older than the state.
 func (p *Placement) others(s *State, shown CampaignID, withheld *record) string {
 	kept := make([]record, 0, 16)
+	replaced := shown
+	if withheld != nil {
+		replaced = withheld.campaign
+	}
 	keep := func(r record) {
-		if c := p.byID[r.campaign]; r.campaign != shown && (c == nil || c.Status != Archived) {
+		if c := p.byID[r.campaign]; r.campaign != replaced && (c == nil || c.Status != Archived) {
 			kept = append(kept, r)
 		}
 	}
@@ -430,7 +448,8 @@ func (p *Placement) others(s *State, shown CampaignID, withheld *record) string 
 		if s.Old {
 			for _, c := range p.all {
 				if _, known := s.record(c.ID); !known && p.passed(s, c) {
-					keep(record{campaign: c.ID, last: KindDismiss, at: roundUp(s.Shown)})
+					r, _ := p.record(s, c)
+					keep(r)
 				}
 			}
 		}

@@ -260,6 +260,73 @@ func TestVariants(t *testing.T) {
 	}
 }
 
+// A user of the holdout stays in it when the campaign starts over, and while states cannot be
+// read. Who was held out counts once.
+func TestHoldoutStays(t *testing.T) {
+	c := threeCampaigns()[:1]
+	c[0].Holdout, c[0].Again = 99.9, time.Hour
+	s := openShop(t, nil, c...)
+	for i := range 4 {
+		if _, answer := s.ask("1"); answer.Reason != HeldOut {
+			t.Errorf("request %d: %s, want %s", i, answer.Reason, HeldOut)
+		}
+		s.now = s.now.Add(2 * time.Hour)
+	}
+	for i, e := range s.memory.recorder.(*ledger).events {
+		if e.First != (i == 0) {
+			t.Errorf("event %d: first is %v", i, e.First)
+		}
+	}
+	s.p.cfg.ShowAnyway = true
+	reason := errClosed
+	s.memory.unavailable.Store(&reason)
+	if _, answer := s.ask("1"); answer.Shown() {
+		t.Error("shown to a user of the holdout while the store does not answer")
+	}
+}
+
+// What an earlier version has passed starts over with Again, too.
+func TestPassedStartsOver(t *testing.T) {
+	c := threeCampaigns()
+	c[0].Again = 10 * 24 * time.Hour
+	c[2].Status = Paused
+	s := openShop(t, nil, c...)
+	old := State{Version: 4, Phase: Clicked, Campaign: 2, Shows: 1, Shown: day0.UnixMilli(), Answered: day0.UnixMilli(), Old: true, Order: 1}
+	if err := s.memory.Restore(Key{"1", "home"}, old); err != nil {
+		t.Fatal(err)
+	}
+	s.now = day0.Add(8 * 24 * time.Hour)
+	id, answer := s.ask("1")
+	s.want("before it starts over", id, 0)
+	if want := day0.Add(10 * 24 * time.Hour); !answer.NextAt.Equal(want) {
+		t.Errorf("next at %v, want %v", answer.NextAt, want)
+	}
+	s.now = day0.Add(7*24*time.Hour - time.Second)
+	if _, answer = s.ask("1"); !answer.NextAt.Equal(day0.Add(10 * 24 * time.Hour)) {
+		t.Errorf("a user who waits: next at %v", answer.NextAt)
+	}
+	s.now = day0.Add(10 * 24 * time.Hour)
+	s.want("it starts over", s.click("1"), 1)
+	s.want("once", s.click("1"), 0)
+}
+
+// What was done by a clock that was far ahead does not keep a campaign from starting over, or
+// a draft from its tester.
+func TestRecordOfTheFuture(t *testing.T) {
+	c := threeCampaigns()[:2]
+	c[0].Again = time.Hour
+	c[1].Status, c[1].Testers = Draft, []string{"tester"}
+	s := openShop(t, nil, c...)
+	s.now = day0.AddDate(10, 0, 0)
+	s.want("in ten years", s.click("1"), 1)
+	if id, _ := s.ask("tester"); id != 2 {
+		t.Errorf("a tester in ten years: campaign %d", id)
+	}
+	s.now = day0
+	s.want("clicked by a wild clock", s.click("1"), 1)
+	s.want("a draft shown by a wild clock", s.click("tester"), 2)
+}
+
 // A draft is shown to its testers, whatever else is due, and to nobody else.
 func TestDraft(t *testing.T) {
 	c := threeCampaigns()

@@ -24,20 +24,29 @@
 //
 // # Rules
 //
-// Per user and placement, with campaigns in ascending order:
+// Per user and placement, with campaigns by descending Priority, ascending Order and ID. A
+// campaign is finished if it was clicked, dismissed or withheld, or shown as often as its Cap
+// allows.
 //
 //   - Nothing was shown: the first campaign that matches.
 //   - Shown, not answered: nothing until the show plus RepeatAfter. Then the same campaign
-//     if it still matches, otherwise the next one in the order that does.
+//     if it still matches and is not finished, otherwise the first that matches and is not.
 //   - Clicked or dismissed: nothing, of any campaign, until QuietClick or QuietDismiss has
-//     passed. Then the next one in the order that matches.
-//   - None is left: nothing, until there is one. A campaign that is earlier in the order
-//     than the last one is not shown again.
+//     passed. Then the first that matches and is not finished.
+//   - None is left: nothing, until there is one.
+//   - A draft comes before all others, whatever they say, for its Testers, until it is finished.
+//   - Config.Limits forbid shows of anything but drafts.
 //
-// A campaign matches if it is active, runs (Start <= now < End), was shown fewer times than
-// its Cap, and its expression is true. Order, RepeatAfter and quiet periods are the current
-// ones of the campaign. If the set does not have the campaign, those at its last event
-// apply.
+// A campaign matches if it is active, runs (Start <= now < End), the user is in its Rollout,
+// and its expression is true. A user of its Holdout to whom it was never shown does not get
+// it: it is withheld, without a wait. With Again, a finished campaign starts over that long
+// after its last event, and what was withheld is withheld again.
+//
+// All settings are the current ones. If the set does not have the campaign that was shown
+// last, the wait at its last event applies. Of a State of an earlier version (State.Old), the
+// campaigns that existed and whose Order is before that of the last one count as dismissed at
+// the last show, until the next one. A time more than an hour in the future is not believed: a
+// wait that began then is over, and a campaign with Again that was finished then starts over.
 //
 // # Expressions
 //
@@ -62,12 +71,12 @@
 // # Failures
 //
 //   - The store does not answer: nothing is shown. With ShowAnyway, the user gets what a new
-//     user would, without a token and unrecorded. Clicks get ErrUnavailable.
+//     user would, without a token and unrecorded; nothing of a holdout. Clicks get ErrUnavailable.
 //   - The event cannot be recorded: the state is put back, and the answer is the same.
 //     The event may have been recorded all the same; a click that is sent again has the
 //     same Event.ID.
 //   - UserRow fails, or a list has not been read yet: campaigns whose targets need it are
-//     skipped. If nothing else is shown, the reason is Unavailable.
+//     skipped and named in Answer.Detail. If nothing else is shown, the reason is Unavailable.
 //   - A list does not exist: campaigns whose targets name it are for nobody.
 //   - A click or dismissal with a forged, expired, late or repeated token, or another
 //     user's, gets an error of its own and changes nothing.

@@ -200,6 +200,9 @@ func decodeBody(format byte, kind Kind, key Key, src []byte) (Event, error) {
 	if kind == KindConvert {
 		return e, nil
 	}
+	if len(r.src) == 0 || (r.src[0] == stateFormatOld) != (format == eventFormatOld) {
+		return e, errEvent
+	}
 	var err error
 	if e.State, err = DecodeState(r.src); err != nil {
 		return e, err

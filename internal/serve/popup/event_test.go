@@ -117,6 +117,7 @@ func FuzzDecodeEvent(f *testing.F) {
 			f.Add(b)
 		}
 	}
+	f.Add([]byte("\x02\x030000000000000000\x040000\x010\x00\x00\x01\x03000000")) // a state of an earlier version
 	f.Fuzz(func(t *testing.T, src []byte) {
 		e, err := DecodeEvent(src)
 		if err != nil || src[0] == eventFormatOld {

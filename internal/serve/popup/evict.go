@@ -55,9 +55,11 @@ func (m *Memory) evict(own *shard) bool {
 			continue
 		}
 		done := s.evict()
+		if done {
+			m.evicted.Add(1) // before a Get of the state finds nothing, and asks partial
+		}
 		s.mu.Unlock()
 		if done {
-			m.evicted.Add(1)
 			return true
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"spillway/internal/serve/queue"
 )
 
 // Whatever is evicted, memory and database together have the newest state of each user.
@@ -99,6 +101,65 @@ func TestEvictedMeanwhile(t *testing.T) {
 	m.Forget("1", []string{"home"})
 	if ok, err := swap(slow); !ok || err != nil {
 		t.Errorf("a forgotten user: %v, %v", ok, err)
+	}
+}
+
+// Nothing is kept of events that the spool refuses, and a state whose last event has reached
+// the database can be evicted after them.
+func TestEvictRefused(t *testing.T) {
+	log := &ledger{}
+	m := NewMemory(1, log)
+	m.evicts()
+	swap := func(user string, version uint64) error {
+		next := State{Version: version + 1, Phase: Shown, Campaign: 1, Shows: 1, Shown: day0.UnixMilli()}
+		key := Key{user, "home"}
+		_, err := m.Swap(t.Context(), key, version, next, next.event(key, KindShow, 1, next.Shown, next.Shown))
+		return err
+	}
+	pending := func() (n int) {
+		for i := range m.shards {
+			n += len(m.shards[i].pending)
+		}
+		return n
+	}
+	for _, test := range []struct {
+		fails error
+		want  int
+	}{{&queue.Overload{Limit: queue.LimitSpool}, 0}, {queue.ErrUnknown, 100}} {
+		log.fails = test.fails
+		for i := range 100 {
+			if err := swap(strconv.Itoa(i), 0); !errors.Is(err, test.fails) {
+				t.Fatal(err)
+			}
+		}
+		if n := pending(); n != test.want || m.Len() != 0 {
+			t.Errorf("%v: %d users wait for the spool, %d states; want %d and 0", test.fails, n, m.Len(), test.want)
+		}
+	}
+	m.stored(log.events)
+	log.events, log.fails = nil, nil
+	if err := swap("one", 0); err != nil {
+		t.Fatal(err)
+	}
+	log.fails = queue.ErrOverloaded
+	if err := swap("one", 1); !errors.Is(err, log.fails) || pending() != 1 {
+		t.Errorf("%v; %d users wait for the spool, want 1", err, pending())
+	}
+	m.stored(log.events[:1])
+	if n := pending(); n != 0 {
+		t.Errorf("%d users wait for the spool after the database has their events", n)
+	}
+}
+
+// States of a clock that was far ahead can be evicted.
+func TestEvictFuture(t *testing.T) {
+	m := NewMemory(1, nil)
+	m.evicts()
+	future := State{Version: 1, Phase: Clicked, Campaign: 1, Shows: 1, Shown: day0.AddDate(10, 0, 0).UnixMilli()}
+	for _, user := range []string{"1", "2"} {
+		if err := m.Restore(Key{user, "home"}, future); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

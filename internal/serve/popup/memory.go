@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/serve/queue"
 )
 
 // ErrFull: a Memory holds as many states as it may, and the user is new.
@@ -17,7 +19,8 @@ var ErrFull = errors.New("the memory for popup states is full")
 // ascending sequences. If Record kept an event and returned an error all the same, another
 // event with this sequence may follow; the later one is what the user saw.
 type Recorder interface {
-	// Record returns when the event is durable. After an error it may or may not be.
+	// Record returns when the event is durable. After an error that wraps queue.ErrUnknown it
+	// may be; after another one it is not.
 	Record(ctx context.Context, event Event) error
 }
 
@@ -118,7 +121,7 @@ func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, 
 	}
 	if err := m.recorder.Record(ctx, event); err != nil {
 		m.recordErrors.Add(1)
-		if _, _, back := m.replace(s, f, next.Version, before, key.User, nil); back != nil {
+		if back := m.putBack(s, f, next.Version, before, errors.Is(err, queue.ErrUnknown)); back != nil {
 			err = fmt.Errorf("%w; put popup state back: %w", err, back)
 		}
 		return false, fmt.Errorf("record %s: %w", event.Kind, err)
@@ -154,12 +157,18 @@ func (m *Memory) Forget(user string, placements []string) (n int) {
 	return n
 }
 
+// replaced is what a swap has replaced.
+type replaced struct {
+	State
+	waiting uint64 // as shard.pending had it
+}
+
 // replace puts next in the place of the state before, if that has this version, and the
 // guards hold.
-func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, user string, guards []Guard) (before State, ok bool, err error) {
+func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, user string, guards []Guard) (before replaced, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if before = s.states.get(f); before.Version != version || version == 0 && s.wasEvicted(f) {
+	if before.State = s.states.get(f); before.Version != version || version == 0 && s.wasEvicted(f) {
 		return before, false, nil
 	}
 	for _, guard := range guards {
@@ -171,10 +180,28 @@ func (m *Memory) replace(s *shard, f fingerprint, version uint64, next State, us
 	if err := m.put(s, f, next); err != nil {
 		return before, false, err
 	}
-	if m.evicting && next.Version > before.Version {
+	if m.evicting {
+		before.waiting = s.pending[f]
 		s.waiting(f, next.Version)
 	}
 	return before, true, nil
+}
+
+// putBack undoes a swap to a version, unless the state has changed since. With kept, the
+// event may reach the database all the same.
+func (m *Memory) putBack(s *shard, f fingerprint, version uint64, before replaced, kept bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.states.get(f).Version != version {
+		return nil
+	}
+	if m.evicting && !kept && s.pending[f] == version {
+		delete(s.pending, f)
+		if before.waiting != 0 {
+			s.pending[f] = before.waiting
+		}
+	}
+	return m.put(s, f, before.State)
 }
 
 // Restore puts a state that was stored elsewhere, unless one of the same version or a newer

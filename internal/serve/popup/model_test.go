@@ -260,7 +260,7 @@ func (m *model) choose(key Key, s *story, p person, now time.Time) (CampaignID, 
 		}
 		switch {
 		case runs(c, now) && may(c):
-			if s.history[c.ID] == nil && c.Holdout > 0 && percent(purposeHoldout, xxhash.Sum64String(key.User), c.ID) < c.Holdout {
+			if h := s.history[c.ID]; (h == nil || h.last == KindWithhold) && c.Holdout > 0 && percent(purposeHoldout, xxhash.Sum64String(key.User), c.ID) < c.Holdout {
 				return c.ID, HeldOut, time.Time{}
 			}
 			if s.campaign == 0 {

@@ -231,26 +231,24 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 			return Decision{Reason: WaitLimit, NextAt: instant(until)}, nil, "", nil
 		}
 	}
-	var failed error
 	if d = place.choose(state, a, now); d.needsRow {
-		failed = p.fill(ctx, key.User, a)
+		_ = p.fill(ctx, key.User, a) // a keeps the error
 		d = place.choose(state, a, now)
 	}
 	if ctx.Err() == nil {
-		detail = place.undecided(a, failed)
+		detail = place.undecided(a)
 	}
 	return d, guards, detail, nil
 }
 
-// undecided says which campaigns choose has skipped, and why; "" if none. failed is why the
-// user's row could not be read.
-func (p *Placement) undecided(a *Attributes, failed error) string {
+// undecided says which campaigns choose has skipped, and why; "" if none.
+func (p *Placement) undecided(a *Attributes) string {
 	if len(a.skipped) == 0 {
 		return ""
 	}
 	var reasons []string
-	if failed != nil {
-		reasons = append(reasons, failed.Error())
+	if a.rowError != nil {
+		reasons = append(reasons, a.rowError.Error())
 	}
 	for _, id := range a.skipped {
 		if name := a.lists.unread(p.byID[id].target.lists); name != "" {
@@ -388,8 +386,8 @@ func (p *Popup) fill(ctx context.Context, user string, a *Attributes) error {
 		err = p.rows.fill(a, row)
 	}
 	if err != nil {
-		a.row = rowFailed
-		return fmt.Errorf("read user's attributes: %w", err)
+		a.row, a.rowError = rowFailed, fmt.Errorf("read user's attributes: %w", err)
+		return a.rowError
 	}
 	a.row = rowRead
 	return nil
@@ -404,6 +402,9 @@ func (p *Popup) without(ctx context.Context, place *Placement, key Key, a *Attri
 	if answer.Decision = place.choose(State{}, a, now); answer.needsRow {
 		_ = p.fill(ctx, key.User, a) // the campaigns that use the row are skipped
 		answer.Decision = place.choose(State{}, a, now)
+	}
+	if !answer.Shown() {
+		answer.Decision = Decision{}
 	}
 	answer.Reason = Unavailable
 	return answer, nil

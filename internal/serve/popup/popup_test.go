@@ -326,3 +326,30 @@ func TestCampaignValidate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// loser is a Memory at which each user's first swap loses a race.
+type loser struct {
+	*Memory
+	lost map[string]bool
+}
+
+func (l *loser) Swap(ctx context.Context, key Key, version uint64, next State, event Event, guards ...Guard) (bool, error) {
+	if !l.lost[key.User] {
+		l.lost[key.User] = true
+		return false, nil
+	}
+	return l.Memory.Swap(ctx, key, version, next, event, guards...)
+}
+
+// The answer names the campaigns that could not be decided also after a lost race.
+func TestDetailAfterRace(t *testing.T) {
+	c := threeCampaigns()[:2]
+	c[0].Target = "level > 3"
+	p := openTest(t, &loser{NewMemory(10, nil), map[string]bool{}}, func(cfg *Config) {
+		cfg.UserRow = func(context.Context, string) ([]byte, error) { return nil, errors.New("away") }
+	}, c...)
+	answer := askTest(t, p, "1", day0)
+	if want := "read user's attributes: away; not decided: campaign 1"; answer.Detail != want || answer.Campaign == nil || answer.Campaign.ID != 2 {
+		t.Errorf("%+v, want campaign 2 and %q", answer, want)
+	}
+}

@@ -18,6 +18,9 @@ const SampleMax = 1000
 // SampleMax.
 const sampleOneIn = 16
 
+// dryRunRows is how long a dry run reads rows of users.
+const dryRunRows = 10 * time.Second
+
 // sample holds the attributes of recent requests of users who were due. Its methods may be
 // called concurrently.
 type sample struct {
@@ -108,7 +111,7 @@ func (p *Popup) Forget(user string) { p.sample.forget(user) }
 type DryRun struct {
 	Users     int       // users who were due at the placement, in this process
 	Matched   int       // those whom the target and the rollout admit
-	Undecided int       // those whose row, or a list, could not be read
+	Undecided int       // those whose row, or a list, could not be read, or not in time
 	Since     time.Time // of the oldest request; zero without users
 }
 
@@ -122,6 +125,8 @@ func (p *Popup) DryRun(ctx context.Context, c Campaign) (DryRun, error) {
 	var d DryRun
 	a := p.Attributes()
 	defer p.Release(a)
+	limited, cancel := context.WithTimeout(ctx, dryRunRows)
+	defer cancel()
 	for _, one := range p.sample.of(c.Placement) {
 		if ctx.Err() != nil {
 			return d, ctx.Err()
@@ -137,7 +142,10 @@ func (p *Popup) DryRun(ctx context.Context, c Campaign) (DryRun, error) {
 			d.Since = one.at
 		}
 		if a.lacksRow(k) {
-			_ = p.fill(ctx, one.key.User, a) // those without a row are counted
+			if a.row = rowFailed; limited.Err() == nil {
+				a.row = rowUnread
+				_ = p.fill(limited, one.key.User, a) // those without a row are counted
+			}
 		}
 		switch {
 		case a.skips(k):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -106,6 +107,31 @@ func TestDryRunRows(t *testing.T) {
 	if err != nil || d.Users != 8 || d.Matched != 7 || d.Undecided != 1 || reads != 8 {
 		t.Errorf("with the row: %+v %v, %d reads", d, err, reads)
 	}
+}
+
+// A dry run over slow rows ends.
+func TestDryRunSlowRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := openTest(t, NewMemory(100, nil), func(cfg *Config) {
+			cfg.UserRow = func(ctx context.Context, _ string) ([]byte, error) {
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(999 * time.Millisecond):
+					return []byte(`{"country":"NO"}`), nil
+				}
+			}
+		})
+		p.RowColumns([]string{"country"})
+		for user := range 100 {
+			asks(t, p, fmt.Sprint(user), "SE", user)
+		}
+		began := time.Now()
+		d, err := p.DryRun(t.Context(), Campaign{Placement: "home", Target: `country == "NO"`})
+		if passed := time.Since(began); err != nil || d.Users != 100 || d.Matched != 10 || d.Undecided != 90 || passed != dryRunRows {
+			t.Errorf("%+v %v after %s", d, err, passed)
+		}
+	})
 }
 
 // A preview is of a campaign alone, whatever its status.

@@ -21,9 +21,9 @@ type Set struct {
 // Placement is the campaigns of one placement in their order. It is immutable.
 type Placement struct {
 	name   string
-	alive  []*compiled // active campaigns, in order
-	drafts []*compiled // drafts with testers, in order
-	all    []*compiled // all campaigns, in order
+	alive  []*compiled            // active campaigns, in order
+	drafts map[string][]*compiled // drafts by tester, in order
+	all    []*compiled            // all campaigns, in order
 	byID   map[CampaignID]*compiled
 }
 
@@ -186,8 +186,21 @@ func (p *Placement) arrange(schema *Schema) {
 		case c.Status == Active:
 			c.live = len(p.alive)
 			p.alive = append(p.alive, c)
-		case c.Status == Draft && len(c.Testers) > 0:
-			p.drafts = append(p.drafts, c)
+		case c.Status == Draft:
+			p.test(c)
 		}
+	}
+}
+
+// test gives a draft to its testers.
+func (p *Placement) test(c *compiled) {
+	for i, user := range c.Testers {
+		if slices.Contains(c.Testers[:i], user) {
+			continue
+		}
+		if p.drafts == nil {
+			p.drafts = map[string][]*compiled{}
+		}
+		p.drafts[user] = append(p.drafts[user], c)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -94,7 +95,7 @@ func (s *Signer) Open(text, user string, now time.Time) (Token, error) {
 
 // open is Open with another time to live.
 func (s *Signer) open(text, user string, now time.Time, ttl time.Duration) (Token, error) {
-	if len(text) > TokenBytesMax {
+	if len(text) > TokenBytesMax || strings.ContainsAny(text, "\r\n") { // which base64 would skip
 		return Token{}, ErrMalformed
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)

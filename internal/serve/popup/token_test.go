@@ -65,6 +65,7 @@ func FuzzToken(f *testing.F) {
 	good := s.Sign(Token{Key: Key{User: "7", Placement: "home"}, Campaign: 3, Variant: 2, Version: 1, At: day0})
 	f.Add(good)
 	f.Add(good[:20])
+	f.Add(good[:40] + "\n" + good[40:])
 	f.Fuzz(func(t *testing.T, text string) {
 		token, err := s.Open(text, "", day0)
 		if err == nil && s.Sign(token) != text {
