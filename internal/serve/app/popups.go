@@ -559,6 +559,7 @@ func (p *popupPart) figures() admin.PopupFigures {
 		f.ClockSkew = p.redis.settings.Clock.Skew().Seconds()
 		return f
 	}
+	f.ClockSkew = p.local.Skew().Seconds()
 	f.States, f.RecordErrors, f.LockAge, f.Durable = p.local.Len(), p.local.RecordErrors(), p.local.LockAge().Seconds(), true
 	if events := p.spool.Load(); events != nil {
 		for _, s := range events.Stats().Names {
