@@ -45,7 +45,9 @@ func testPopupClock(t *testing.T, s *apptest.Spillway, store *apptest.Server, db
 	if skew := metric(t, s, "spillway_popup_clock_skew_seconds"); skew < 540 || skew > 660 {
 		t.Errorf("the clock of the store is 600 s behind, and the metric says %v", skew)
 	}
-	eventually(t, "the log warns", func() bool { return strings.Contains(s.Log(t), "the clock of this machine differs from that of the popups' store") })
+	eventually(t, "the log warns", func() bool {
+		return strings.Contains(s.Log(t), "the clock of this machine differs from that of the popups' store")
+	})
 	eventually(t, "the events are in the database", func() bool { return popupCounted(t, db) == 3 })
 	var shownAt float64
 	if _, err := fmt.Sscan(db.query(t, "SELECT max(extract(epoch FROM shown_at)) FROM popup_events")[0][0], &shownAt); err != nil {
