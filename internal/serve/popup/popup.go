@@ -149,7 +149,8 @@ func (p *Popup) Release(a *Attributes) {
 type Answer struct {
 	Decision
 	Token string // of the show, or of what was withheld; "" if it was not recorded
-	// Detail says which campaigns could not be decided, and why; "": all could.
+	// Detail says which campaigns could not be decided; "": all could. It is for clients, in ASCII:
+	// what the database said is logged.
 	Detail string
 }
 
@@ -176,7 +177,6 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		case err != nil:
 			return p.without(ctx, place, key, a, now, err)
 		case d.Reason == Unavailable:
-			p.failed(errors.New(detail))
 			return Answer{Decision: d, Detail: detail}, ctx.Err()
 		case d.Campaign == nil:
 			remember.put(key, state)
@@ -227,7 +227,9 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 	if d = place.choose(state, a, now); d.needsRow {
 		failed := p.fill(ctx, key.User, a)
 		if d = place.choose(state, a, now); failed != nil && ctx.Err() == nil {
-			detail = fmt.Sprintf("%v; not decided: %s", failed, campaignList(a.skipped))
+			skipped := "not decided: " + campaignList(a.skipped)
+			detail = "the user's row could not be read; " + skipped
+			p.failed(fmt.Errorf("%w; %s", failed, skipped))
 		}
 	}
 	return d, guards, detail, nil
