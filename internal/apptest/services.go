@@ -112,10 +112,8 @@ func Redis(t testing.TB, args ...string) *Server {
 }
 
 // StartRedis is Redis for TestMain. The caller must call Close.
-func StartRedis(args ...string) (*Server, error) { return startRedis(nil, args) }
-
-func startRedis(env, args []string) (*Server, error) {
-	s := &Server{name: "redis-server", scheme: "redis://", env: env, stopSignal: syscall.SIGTERM}
+func StartRedis(args ...string) (*Server, error) {
+	s := &Server{name: "redis-server", scheme: "redis://", stopSignal: syscall.SIGTERM}
 	s.ready = s.pingRedis
 	prepare := func() error {
 		s.args = append([]string{
@@ -126,22 +124,11 @@ func startRedis(env, args []string) (*Server, error) {
 	return s, s.setUp("redis-server", "/usr/bin/redis-server", prepare)
 }
 
-// RedisAt is Redis with a clock that is ahead by offset, with libfaketime.
+// RedisAt is Redis with a clock that is ahead by offset. Server.SetClock changes it.
 func RedisAt(t testing.TB, offset time.Duration, args ...string) *Server {
 	t.Helper()
-	library, err := findBinary("libfaketime.so.1", "faketime", "/usr/lib/*/faketime/libfaketime.so.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	libc, err := findBinary("libc.so.6", "libc6", "/lib/*/libc.so.6") // its malloc, because jemalloc asks for the time before libfaketime is ready
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := startRedis([]string{"LD_PRELOAD=" + library + ":" + libc, fmt.Sprintf("FAKETIME=%+d", int64(offset.Seconds())), "FAKETIME_DONT_FAKE_MONOTONIC=1"}, args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.closeAfter(t)
+	s := Redis(t, args...)
+	s.SetClock(t, offset)
 	return s
 }
 

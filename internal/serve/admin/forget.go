@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"spillway/internal/serve/popup"
@@ -38,7 +39,8 @@ func (p *Popups) forget(w http.ResponseWriter, r *http.Request) {
 // unix:PATH. Errors that wrap popup.ErrRequest say why no user can have the id.
 func ForgetUser(ctx context.Context, address, token, user string) (Forgotten, error) {
 	var done Forgotten
-	status, body, err := send(ctx, http.MethodDelete, address, "/popups/users/"+url.PathEscape(user), token)
+	name := strings.ReplaceAll(url.PathEscape(user), ".", "%2E") // "." and ".." would be taken as directories
+	status, body, err := send(ctx, http.MethodDelete, address, "/popups/users/"+name, token)
 	if err != nil {
 		return done, fmt.Errorf("forget user: %w", err)
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -135,6 +136,12 @@ func TestForgetUser(t *testing.T) {
 	}
 	if _, err := ForgetUser(t.Context(), address, "token-of-ann", "a/b?c"); !errors.Is(err, popup.ErrRequest) {
 		t.Errorf("no id: %v", err)
+	}
+	c.config.Popups.Forget = func(_ context.Context, user string) (Forgotten, error) { return Forgotten{User: user}, nil }
+	for _, user := range []string{".", "..", "a/../b", "a//b", " ", "%2e", "ü?#"} {
+		if done, err := ForgetUser(t.Context(), address, "token-of-ann", user); err != nil || done.User != user {
+			t.Errorf("user %q: %+v %v", user, done, err)
+		}
 	}
 }
 

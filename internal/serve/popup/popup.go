@@ -156,7 +156,8 @@ func (p *Popup) Release(a *Attributes) {
 type Answer struct {
 	Decision
 	Token string // of the show, or of what was withheld; "" if it was not recorded
-	// Detail says which campaigns could not be decided, and why; "": all could.
+	// Detail says which campaigns could not be decided; "": all could. It is for clients, in ASCII:
+	// what the database said is logged.
 	Detail string
 }
 
@@ -183,7 +184,9 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 		case err != nil:
 			return p.without(ctx, place, key, a, now, err)
 		case d.Reason == Unavailable:
-			p.failed(errors.New(detail))
+			if a.rowError == nil { // that one is counted
+				p.failed(errors.New(detail))
+			}
 			return Answer{Decision: d, Detail: detail}, ctx.Err()
 		case d.Campaign == nil:
 			remember.put(key, state)
@@ -232,8 +235,10 @@ func (p *Popup) decide(ctx context.Context, place *Placement, key Key, state Sta
 		}
 	}
 	if d = place.choose(state, a, now); d.needsRow {
-		_ = p.fill(ctx, key.User, a) // a keeps the error
-		d = place.choose(state, a, now)
+		failed := p.fill(ctx, key.User, a) // a keeps the error
+		if d = place.choose(state, a, now); failed != nil && ctx.Err() == nil {
+			p.failed(fmt.Errorf("%w; not decided: %s", failed, campaignList(a.skipped)))
+		}
 	}
 	if ctx.Err() == nil {
 		detail = place.undecided(a)
@@ -248,7 +253,7 @@ func (p *Placement) undecided(a *Attributes) string {
 	}
 	var reasons []string
 	if a.rowError != nil {
-		reasons = append(reasons, a.rowError.Error())
+		reasons = append(reasons, "the user's row could not be read")
 	}
 	for _, id := range a.skipped {
 		if name := a.lists.unread(p.byID[id].target.lists); name != "" {

@@ -231,7 +231,7 @@ func TestAskUserRow(t *testing.T) {
 		t.Errorf("%+v, %d calls", answer, calls)
 	}
 	fails = errDown
-	want := "read user's attributes: down; not decided: campaign 2"
+	want := "the user's row could not be read; not decided: campaign 2"
 	if answer := click("8", day8); answer.Campaign != nil || answer.Reason != Unavailable || answer.Detail != want {
 		t.Errorf("UserRow fails: %+v", answer)
 	}

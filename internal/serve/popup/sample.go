@@ -107,6 +107,9 @@ func (s *sample) forget(user string) {
 // Forget removes a user from the sample of dry runs.
 func (p *Popup) Forget(user string) { p.sample.forget(user) }
 
+// dryRunFailures is how many rows in a row may fail in a dry run before no more are read.
+const dryRunFailures = 3
+
 // DryRun is how many recent users a campaign would match.
 type DryRun struct {
 	Users     int       // users who were due at the placement, in this process
@@ -123,6 +126,7 @@ func (p *Popup) DryRun(ctx context.Context, c Campaign) (DryRun, error) {
 		return DryRun{}, problem
 	}
 	var d DryRun
+	failures := 0
 	a := p.Attributes()
 	defer p.Release(a)
 	limited, cancel := context.WithTimeout(ctx, dryRunRows)
@@ -141,11 +145,14 @@ func (p *Popup) DryRun(ctx context.Context, c Campaign) (DryRun, error) {
 		if d.Since.IsZero() || one.at.Before(d.Since) {
 			d.Since = one.at
 		}
-		if a.lacksRow(k) {
-			if a.row = rowFailed; limited.Err() == nil {
-				a.row = rowUnread
-				_ = p.fill(limited, one.key.User, a) // those without a row are counted
-			}
+		switch {
+		case !a.lacksRow(k):
+		case failures >= dryRunFailures || limited.Err() != nil:
+			a.row = rowFailed
+		case p.fill(limited, one.key.User, a) != nil: // those without a row are counted
+			failures++
+		default:
+			failures = 0
 		}
 		switch {
 		case a.skips(k):

@@ -134,6 +134,25 @@ func TestDryRunSlowRows(t *testing.T) {
 	})
 }
 
+// A dry run does not wait for the row of each user while the database is away.
+func TestDryRunAway(t *testing.T) {
+	reads := 0
+	p := openTest(t, NewMemory(100, nil), func(cfg *Config) {
+		cfg.UserRow = func(context.Context, string) ([]byte, error) {
+			reads++
+			return nil, errors.New("away")
+		}
+	})
+	p.RowColumns([]string{"country"})
+	for user := range 50 {
+		asks(t, p, fmt.Sprint(user), "SE", user)
+	}
+	d, err := p.DryRun(t.Context(), Campaign{Placement: "home", Target: `country == "NO"`})
+	if err != nil || d.Users != 50 || d.Matched != 0 || d.Undecided != 50 || reads > 10 {
+		t.Errorf("%+v %v, %d reads", d, err, reads)
+	}
+}
+
 // A preview is of a campaign alone, whatever its status.
 func TestPreview(t *testing.T) {
 	p := openTest(t, NewMemory(100, nil), nil)

@@ -274,11 +274,19 @@ func (p *Popups) Ready() error {
 	return cmp.Or(p.reason, p.refused)
 }
 
-// noteRefused keeps why swaps fail.
+// noteRefused keeps why swaps fail, and logs it when that begins, changes or ends.
 func (p *Popups) noteRefused(why error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	before := p.refused
 	p.refused = why
+	p.mu.Unlock()
+	switch {
+	case (before == nil) == (why == nil) && errors.Is(before, errOOM) == errors.Is(why, errOOM):
+	case why != nil:
+		p.cfg.Log.Warn("Redis does not write popup states", "error", why)
+	default:
+		p.cfg.Log.Info("Redis writes popup states again")
+	}
 }
 
 // refusedWrite returns the reason if the server has refused to write because of its memory

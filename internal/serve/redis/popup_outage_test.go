@@ -145,6 +145,34 @@ func TestPopupOutOfMemory(t *testing.T) {
 	}
 }
 
+// While Redis refuses to write because of its replicas, users who wait are answered, and the log
+// says why, without a request.
+func TestPopupRefusedWrites(t *testing.T) {
+	t.Parallel()
+	server, log := apptest.Redis(t), &popupLog{}
+	r := startPopups(t, server.URL(""), redis.PopupConfig{Table: newPopupTable(), Log: slog.New(slog.NewTextHandler(log, nil))}).waitReady(t)
+	showTo(t, r, 1)
+	command(t, server.Addr(), "CONFIG SET min-replicas-to-write 1")
+	within(t, 30*time.Second, "a check notices it", func() bool { return r.Ready() != nil })
+	for range 3 {
+		if answer := r.ask(t, "new", popupDay); answer.Reason != popup.Unavailable {
+			t.Errorf("a new user: %+v", answer)
+		}
+	}
+	if answer := r.ask(t, "user 0", popupDay); answer.Reason != popup.WaitClicked {
+		t.Errorf("a user who waits: %+v", answer)
+	}
+	command(t, server.Addr(), "CONFIG SET min-replicas-to-write 0")
+	if answer := r.waitReady(t).ask(t, "new", popupDay); answer.Reason != popup.First {
+		t.Errorf("afterwards: %+v", answer)
+	}
+	for _, line := range []string{"Redis does not write popup states\" error=", "Redis writes popup states again"} {
+		if n := strings.Count(log.String(), line); n != 1 {
+			t.Errorf("%d lines %s in the log:\n%s", n, line, log.String())
+		}
+	}
+}
+
 // Campaigns in Redis are complete, whatever fields they have, and those of a newer version
 // replace older ones.
 func TestPopupCampaignCopy(t *testing.T) {

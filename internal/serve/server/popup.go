@@ -137,21 +137,8 @@ func (h *popupHandler) head(ctx *fasthttp.RequestCtx, a *popup.Answer) {
 	ctx.Response.Header.SetCanonical(names.cacheControl, names.noStore)
 	ctx.Response.Header.SetCanonical(names.reason, names.reasons[a.Reason])
 	if a.Detail != "" {
-		ctx.Response.Header.Set("Spillway-Detail", headerText(a.Detail))
+		ctx.Response.Header.Set("Spillway-Detail", a.Detail)
 	}
-}
-
-// headerText returns text as a header can have it: printable ASCII.
-func headerText(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\r' || r == '\t':
-			return ' '
-		case r < ' ' || r > '~':
-			return '?'
-		}
-		return r
-	}, text)
 }
 
 // read parses user, placement and attributes from the query. They point into the request.

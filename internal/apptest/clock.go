@@ -1,0 +1,41 @@
+package apptest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// SetClock makes the clock of a server ahead by offset, with libfaketime, which cannot do that
+// to Go programs. The first call restarts the server, later ones take effect within a second.
+// Its monotonic clock is not changed.
+func (s *Server) SetClock(t testing.TB, offset time.Duration) {
+	t.Helper()
+	file := filepath.Join(s.dir, "clock")
+	if err := os.WriteFile(file+".new", fmt.Appendf(nil, "%+d\n", int64(offset.Seconds())), 0o644); err != nil { // the server's user reads it
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+	if s.env != nil {
+		return
+	}
+	library, err := findBinary("libfaketime.so.1", "faketime", "/usr/lib/*/faketime/libfaketime.so.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	libc, err := findBinary("libc.so.6", "libc6", "/lib/*/libc.so.6") // its malloc, because jemalloc asks for the time before libfaketime is ready
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.env = []string{"LD_PRELOAD=" + library + ":" + libc, "FAKETIME_TIMESTAMP_FILE=" + file, "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
