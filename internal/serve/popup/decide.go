@@ -48,10 +48,10 @@ type Decision struct {
 	Variant  uint8     // of the campaign, from 1; 0: it has none
 	Reason   Reason
 	// NextAt is when a request may get a popup again, if nothing is shown; zero if no time
-	// is known. Unless campaigns change, a waiting user gets nothing before NextAt, and a
-	// user whom no campaign matches gets nothing before and a popup at NextAt, with the
-	// same attributes. If a target reads the clock, NextAt is at most ClockTargetWait away,
-	// and nothing is promised.
+	// is known. Unless campaigns change, a waiting user gets nothing before NextAt, the end of
+	// the wait; then there may be none that the user has not finished. A user whom no campaign
+	// matches gets nothing before and a popup at NextAt, with the same attributes. If a target
+	// reads the clock, NextAt is at most ClockTargetWait away, and nothing is promised.
 	NextAt time.Time
 
 	needsRow bool // a campaign could be chosen whose target reads the user's row
@@ -91,7 +91,7 @@ func Wait(p *Placement, s State, user string, now time.Time) (Decision, bool) {
 	if at >= due {
 		return Decision{}, false
 	}
-	return Decision{Reason: WaitShown + Reason(s.Phase-Shown), NextAt: instant(p.soonest(&s, due))}, true
+	return Decision{Reason: WaitShown + Reason(s.Phase-Shown), NextAt: instant(p.soonest(due))}, true
 }
 
 // draft returns the first draft of which the user is a tester and that is not finished.
@@ -306,32 +306,13 @@ func (p *Placement) due(s *State, now int64) int64 {
 	return later(from, c.quietDismiss)
 }
 
-// soonest returns the earliest time from due on at which a campaign runs that the user may
-// get, regardless of attributes.
-func (p *Placement) soonest(s *State, due int64) int64 {
-	next := int64(never)
-	if due == never {
-		return never
+// soonest returns the earliest time from due on at which a campaign of p runs. The user may
+// have finished it.
+func (p *Placement) soonest(due int64) int64 {
+	if at := max(due, p.opens); at < p.closes {
+		return at
 	}
-	done := p.finished(s, due)
-	for i, c := range p.alive {
-		at := max(due, c.start)
-		if done.has(i) {
-			if c.again == never {
-				continue
-			}
-			r, _ := p.record(s, c)
-			_, again := c.finished(r, due)
-			at = max(at, again)
-		}
-		if at >= min(c.end, next) {
-			continue
-		}
-		if next = at; next == due {
-			break
-		}
-	}
-	return next
+	return never
 }
 
 // Purposes of percent. Their numbers, and the function, decide who is in which group, so

@@ -302,7 +302,7 @@ func TestPassedStartsOver(t *testing.T) {
 		t.Errorf("next at %v, want %v", answer.NextAt, want)
 	}
 	s.now = day0.Add(7*24*time.Hour - time.Second)
-	if _, answer = s.ask("1"); !answer.NextAt.Equal(day0.Add(10 * 24 * time.Hour)) {
+	if _, answer = s.ask("1"); !answer.NextAt.Equal(day0.Add(7 * 24 * time.Hour)) {
 		t.Errorf("a user who waits: next at %v", answer.NextAt)
 	}
 	s.now = day0.Add(10 * 24 * time.Hour)

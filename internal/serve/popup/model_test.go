@@ -177,17 +177,24 @@ func (m *model) waits(key Key, s *story, now time.Time) (reason Reason, next tim
 	if s.dismissed != nil {
 		reason = WaitDismissed
 	}
-	for _, c := range m.sorted(key.Placement, Active) {
-		at := latest(until, c.Start)
-		if over, again := s.over(c); over && s.finished(c, until) {
-			if again.IsZero() {
-				continue
-			}
-			at = latest(at, again)
+	// A campaign runs then, or the first one starts later; whether it is finished does not matter.
+	list := m.sorted(key.Placement, Active)
+	if len(list) == 0 || !ok {
+		return reason, next, true
+	}
+	opens, closes := list[0].Start, list[0].End
+	for _, c := range list {
+		if c.Start.Before(opens) {
+			opens = c.Start
 		}
-		if ok && runs(c, at) {
-			next = earlier(next, at)
+		if closes.IsZero() || c.End.IsZero() {
+			closes = time.Time{}
+		} else {
+			closes = latest(closes, c.End)
 		}
+	}
+	if at := latest(until, opens); closes.IsZero() || at.Before(closes) {
+		next = at
 	}
 	return reason, next, true
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 // Errors of Ask, Click and Dismiss, beside those of tokens and of Click.
@@ -85,10 +87,13 @@ type Popup struct {
 	lists      atomic.Pointer[Lists]
 	rowColumns atomic.Uint64 // the attributes that the user's row has, as an attributeSet
 	attributes sync.Pool
-	rows       userRows
-	sample     sample
-	keep       int // times of shows that states keep
-	counters   counters
+
+	conversions *lru.Cache[[16]byte, struct{}] // the last ones that were recorded
+
+	rows     userRows
+	sample   sample
+	keep     int // times of shows that states keep
+	counters counters
 }
 
 // Open returns a Popup that shows the campaigns of a set. It needs no closing.
@@ -99,7 +104,11 @@ func Open(cfg Config, set *Set) (*Popup, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	p := &Popup{cfg: cfg, rows: userRows{log: cfg.Log, last: map[string]string{}}}
+	conversions, err := lru.New[[16]byte, struct{}](conversionsMax)
+	if err != nil {
+		return nil, fmt.Errorf("open popup: %w", err)
+	}
+	p := &Popup{cfg: cfg, conversions: conversions, rows: userRows{log: cfg.Log, last: map[string]string{}}}
 	for _, limit := range cfg.Limits {
 		p.keep = max(p.keep, limit.Shows)
 	}
@@ -445,14 +454,25 @@ func (p *Popup) Dismiss(ctx context.Context, token, user string, now time.Time) 
 // one conversion per show. Errors: those of Signer.Open, ErrUnavailable, or ctx's.
 func (p *Popup) Convert(ctx context.Context, token, user string, now time.Time) error {
 	t, err := p.cfg.Signer.open(token, user, now, p.cfg.ConvertTTL)
-	if err == nil {
-		if err = p.cfg.Store.Record(ctx, converted(t, now.UnixMilli())); err != nil {
-			err = p.unavailable(ctx, fmt.Errorf("record a conversion: %w", err))
-		}
+	if err != nil {
+		p.counters.answered(&p.counters.conversions, err)
+		return err
 	}
-	p.counters.answered(&p.counters.conversions, err)
-	return err
+	event := converted(t, now.UnixMilli())
+	if p.conversions.Contains(event.ID) { // it is durable; a token that is sent often fills no queue
+		return nil
+	}
+	if err = p.cfg.Store.Record(ctx, event); err != nil {
+		return p.unavailable(ctx, fmt.Errorf("record a conversion: %w", err))
+	}
+	p.conversions.Add(event.ID, struct{}{})
+	p.counters.answered(&p.counters.conversions, nil)
+	return nil
 }
+
+// conversionsMax is how many of the last conversions are known, so that they are not recorded
+// again.
+const conversionsMax = 1 << 16
 
 func (p *Popup) answer(ctx context.Context, text, user string, kind Kind, now time.Time) error {
 	token, err := p.cfg.Signer.Open(text, user, now)

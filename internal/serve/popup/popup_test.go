@@ -349,7 +349,7 @@ func TestDetailAfterRace(t *testing.T) {
 		cfg.UserRow = func(context.Context, string) ([]byte, error) { return nil, errors.New("away") }
 	}, c...)
 	answer := askTest(t, p, "1", day0)
-	if want := "read user's attributes: away; not decided: campaign 1"; answer.Detail != want || answer.Campaign == nil || answer.Campaign.ID != 2 {
+	if want := "the user's row could not be read; not decided: campaign 1"; answer.Detail != want || answer.Campaign == nil || answer.Campaign.ID != 2 {
 		t.Errorf("%+v, want campaign 2 and %q", answer, want)
 	}
 }

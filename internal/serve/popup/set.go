@@ -21,6 +21,8 @@ type Set struct {
 // Placement is the campaigns of one placement in their order. It is immutable.
 type Placement struct {
 	name   string
+	opens  int64                  // when the first active campaign starts
+	closes int64                  // when the last one has ended
 	alive  []*compiled            // active campaigns, in order
 	drafts map[string][]*compiled // drafts by tester, in order
 	all    []*compiled            // all campaigns, in order
@@ -170,6 +172,7 @@ func (p *Placement) arrange(schema *Schema) {
 	slices.SortFunc(p.all, func(a, b *compiled) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Order, b.Order), cmp.Compare(a.ID, b.ID))
 	})
+	p.opens, p.closes = never, math.MinInt64
 	counted := 0
 	for _, c := range p.all {
 		if c.problem == nil && c.Status != Archived { // the attributes of an archived one may be gone
@@ -186,6 +189,7 @@ func (p *Placement) arrange(schema *Schema) {
 		case c.Status == Active:
 			c.live = len(p.alive)
 			p.alive = append(p.alive, c)
+			p.opens, p.closes = min(p.opens, c.start), max(p.closes, c.end)
 		case c.Status == Draft:
 			p.test(c)
 		}

@@ -41,8 +41,9 @@ type walk struct {
 	shows  []showing
 	comeAt time.Time // NextAt of an earlier answer
 
-	withheld []string // tokens
-	converts int
+	withheld  []string // tokens
+	converted map[string]bool
+	converts  int
 }
 
 // showing is a show: its token and its number among the user's.
@@ -66,7 +67,7 @@ func testSigner(tb testing.TB) *Signer {
 
 func newWalk(t *testing.T, schema *Schema, seed uint64) *walk {
 	w := &walk{
-		t: t, rng: rand.New(rand.NewPCG(seed, 8)), schema: schema, ledger: &ledger{},
+		t: t, rng: rand.New(rand.NewPCG(seed, 8)), schema: schema, ledger: &ledger{}, converted: map[string]bool{},
 		now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	w.memory = NewMemory(1000, w.ledger)
@@ -310,11 +311,13 @@ func (w *walk) convert() {
 	if len(tokens) == 0 {
 		return
 	}
-	err := w.popup.Convert(w.t.Context(), tokens[w.rng.IntN(len(tokens))], "", w.now)
+	token := tokens[w.rng.IntN(len(tokens))]
+	err := w.popup.Convert(w.t.Context(), token, "", w.now)
 	if err != nil && !errors.Is(err, ErrExpired) {
 		w.t.Fatal(err)
 	}
-	if err == nil {
+	if err == nil && !w.converted[token] { // it is recorded once
+		w.converted[token] = true
 		w.converts++
 	}
 }

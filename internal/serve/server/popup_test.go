@@ -207,7 +207,7 @@ func TestPopupVariantAndHoldout(t *testing.T) {
 			t.Errorf("%s %s: %d %s, want %d %s", c.path, c.body, status, code, c.status, c.code)
 		}
 	}
-	if got := recorder.String(); got != "show withhold convert convert click convert convert" {
+	if got := recorder.String(); got != "show withhold convert click convert" {
 		t.Errorf("recorded: %s", got)
 	}
 }
