@@ -39,7 +39,6 @@ type Memory struct {
 	recordErrors atomic.Uint64
 	evicting     bool // set before the first call
 	evicted      atomic.Uint64
-	latest       atomic.Int64          // time of the last event, in milliseconds
 	unavailable  atomic.Pointer[error] // why calls fail; nil if they do not
 }
 
