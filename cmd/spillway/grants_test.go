@@ -47,6 +47,7 @@ popups:
   user_type: integer
   attributes: {member: boolean}
   attributes_sql: SELECT member FROM members WHERE user_id = :user
+  lists: {members: SELECT user_id FROM members WHERE member}
 `
 
 const grantsTables = `CREATE TABLE users (id bigint PRIMARY KEY, name varchar(20));

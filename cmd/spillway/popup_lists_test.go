@@ -20,13 +20,17 @@ func popupList(t *testing.T, s *apptest.Spillway, name, ids string, want int) st
 }
 
 // TestPopupLists: a list that is uploaded to one replica decides on both, in the database's
-// latest version.
+// latest version. A list by SQL follows its table on each.
 func TestPopupLists(t *testing.T) {
 	t.Parallel()
 	database, store := shared.postgres.CreateDatabase(t), apptest.Redis(t)
+	query := postgresQuery(database)
+	query(t, "CREATE TABLE members (id text)")
+	query(t, "INSERT INTO members VALUES ('007'), (NULL), ('x')")
+	const lists = "  lists: {member: SELECT id FROM members}\n  lists_refresh: 1s\n"
 	var replicas []*apptest.Spillway
 	for range 2 {
-		s := apptest.Serve(t, shared.binary, "--database", database, "--redis", store.URL(""), popupConfig(t, popupRedis+"  user_type: integer\n"))
+		s := apptest.Serve(t, shared.binary, "--database", database, "--redis", store.URL(""), popupConfig(t, popupRedis+"  user_type: integer\n"+lists))
 		s.WaitReady(t)
 		replicas = append(replicas, s)
 	}
@@ -40,9 +44,9 @@ func TestPopupLists(t *testing.T) {
 		t.Errorf("%s", body)
 	}
 	popupCampaign(t, first, "POST", "/popups/campaigns", campaign, 201)
-	expect := func(s *apptest.Spillway, user int, want string) {
+	expect := func(s *apptest.Spillway, user int, want string, more ...string) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("user %d gets %s", user, want), func() bool { return popupReason(t, s, fmt.Sprint("user=", user)) == want })
+		eventually(t, fmt.Sprintf("user %d gets %s", user, want), func() bool { return popupReason(t, s, fmt.Sprint("user=", user)+strings.Join(more, "")) == want })
 	}
 	expect(second, 7, "200 1 first")
 	expect(second, 9, "204 0 none-suits")
@@ -55,5 +59,13 @@ func TestPopupLists(t *testing.T) {
 	popupCampaign(t, second, "DELETE", "/popups/lists/vip", "", 409)
 	if text := string(popupGet(t, second, "/popups/lists")); !strings.Contains(text, `{"name":"vip","version":3,"users":1}`) {
 		t.Errorf("%s", text)
+	}
+	popupCampaign(t, first, "POST", "/popups/campaigns", `{"name":"member","placement":"checkout","payload":1,"status":"active","target":"in_list(\"member\")"}`, 201)
+	expect(second, 7, "200 2 first", "&placement=checkout")
+	expect(first, 5, "204 0 none-suits", "&placement=checkout")
+	query(t, "UPDATE members SET id = '5'")
+	expect(first, 5, "200 2 first", "&placement=checkout")
+	if body := popupList(t, first, "member", "8\n", 422); !strings.Contains(body, "popups.lists") {
+		t.Errorf("an upload of a list by SQL: %s", body)
 	}
 }

@@ -79,6 +79,7 @@ func PopupStats(read func() PopupFigures) prometheus.Collector {
 		{"campaigns", gauge, func(s s) float64 { return float64(s.Campaigns.Active) }, "Active campaigns in force.", nil},
 		{"campaigns_version", gauge, func(s s) float64 { return float64(s.Campaigns.Version) }, "Version of the campaigns in force; replicas differ for at most a second.", nil},
 		{"campaigns_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.PollErrors) }, "Failed reads of the campaigns.", nil},
+		{"list_read_errors_total", counter, func(s s) float64 { return float64(s.Campaigns.ListErrors) }, "Failed reads of lists of users.", nil},
 		{"down", gauge, func(s s) float64 { return flag(s.Down) }, "1 while the states do not answer.", nil},
 		{"events_durable", gauge, func(s s) float64 { return flag(s.Durable) }, "1 if acknowledged events survive a crash; 0 if Redis does not sync, or if that is not known.", nil},
 		{"lock_unverified_seconds", gauge, func(s s) float64 { return s.LockAge }, "Time since the database last confirmed the lock; 0 with Redis.", nil},

@@ -135,6 +135,11 @@ func grantParts(cfg *config.Config) []grantPart {
 			parts = append(parts, grantPart{"attributes_sql", c.Database, func(_ grantDatabase, in tables) (any, error) { return in.query(d) }})
 		}
 	}
+	if cfg.Popups.Path != "" {
+		for _, list := range cfg.Popups.Lists {
+			parts = append(parts, grantPart{"lists." + list.Name, cfg.Popups.Database, func(_ grantDatabase, in tables) (any, error) { return in.query(listDefinition(list)) }})
+		}
+	}
 	if cfg.Replica != "" { // roles are replicated
 		parts = append(parts, grantPart{"replica", "", func(db grantDatabase, _ tables) (any, error) { return db, nil }})
 	}

@@ -54,6 +54,8 @@ type popupPart struct {
 	userRow   *query.Query // attributes_sql; nil: none
 	rowSource querySource  // of userRow
 
+	listSources []querySource // of popups.lists, in their order
+
 	clock *popup.Clock                // of the store
 	local *popup.Local                // nil with Redis
 	lock  *popup.Lock                 // with local, from start on
@@ -152,7 +154,7 @@ func (a *app) openPopups() error {
 		campaigns = p.copy
 	}
 	p.campaigns = popup.NewCampaigns(campaigns, p.tables, p.popup, popup.Defaults{RepeatAfter: c.RepeatAfter, Quiet: c.QuietAfter}, a.log)
-	return nil
+	return p.openLists()
 }
 
 // openStore chooses the store.
@@ -326,12 +328,15 @@ func (p *popupPart) startCampaigns(ctx context.Context) error {
 	return nil
 }
 
-// prepare creates missing tables, checks the statement of attributes_sql, and reads the
-// campaigns.
+// prepare creates missing tables, checks the statements of attributes_sql and lists, and reads
+// the campaigns.
 func (p *popupPart) prepare(ctx context.Context) error {
 	err := p.tables.EnsureTables(ctx)
 	if err == nil && p.rowSource != nil {
 		err = p.checkRow(ctx)
+	}
+	if err == nil {
+		err = p.checkLists(ctx)
 	}
 	if err == nil && p.copy != nil {
 		p.copy.SetAway(false)
@@ -581,6 +586,18 @@ func checkPopups(c config.Config) []config.Mistake {
 		}
 		if _, err := popup.NewSchema([]popup.Attribute{a}); err != nil {
 			add("attributes", err.Error())
+		}
+	}
+	for _, list := range p.Lists {
+		if strings.TrimSpace(list.SQL) == "" {
+			continue // reported by Validate
+		}
+		statement, _, err := parseStatement(list.SQL, nil, cmp.Or(p.Database, c.Database))
+		switch {
+		case err != nil:
+			add("lists."+list.Name, "cannot be parsed at "+err.Error())
+		case len(statement.Names()) > 0:
+			add("lists."+list.Name, "must have no parameters")
 		}
 	}
 	if p.AttributesSQL == "" {

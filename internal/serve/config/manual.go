@@ -89,6 +89,8 @@ func values(t reflect.Type, tag reflect.StructTag) string {
 		return "column or columns"
 	case reflect.TypeFor[Params](), reflect.TypeFor[Types]():
 		return "names and types"
+	case reflect.TypeFor[Statements]():
+		return "names and statements"
 	case reflect.TypeFor[Caps]():
 		return "durations and counts"
 	case reflect.TypeFor[Columns]():

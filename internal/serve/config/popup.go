@@ -24,6 +24,8 @@ type Popups struct {
 	AttributesTTL     time.Duration `yaml:"attributes_ttl" range:"1ms..24h" doc:"time that the row of attributes_sql is cached" over:"read again"`
 	AttributesBytes   int           `yaml:"attributes_bytes" range:"1024..68719476736" doc:"memory of cached rows" over:"the least recently used is dropped; 'spillway_query_evictions_total'"`
 	AttributesTimeout time.Duration `yaml:"attributes_timeout" range:"1ms..1m" doc:"wait of a request for attributes_sql" over:"503; 'spillway_popup_unavailable_total'"`
+	Lists             Statements    `yaml:"lists" doc:"lists of users by SQL, NAME: one SELECT of one column, the user's id; they win over uploaded ones"`
+	ListsRefresh      time.Duration `yaml:"lists_refresh" range:"1s..24h" doc:"time between two reads of lists" over:"read again; failures: 'spillway_popup_list_read_errors_total'"`
 	RepeatAfter       time.Duration `yaml:"repeat_after" range:"1s..87600h" doc:"time after which an unanswered popup is shown again, unless its campaign says otherwise" over:"shown again"`
 	QuietAfter        time.Duration `yaml:"quiet_after" range:"1s..87600h" doc:"time without any popup after a click or a dismissal, unless the campaign says otherwise" over:"shown"`
 	MaxPer            Caps          `yaml:"max_per" doc:"shows to one user at all placements together, DURATION: COUNT, as {24h: 1}; counts are 1 to 20; beyond them 204 wait-limit"`
@@ -34,6 +36,12 @@ type Popups struct {
 	EventsDays        int           `yaml:"events_days" range:"0..36500" doc:"days that events stay in the database after their show; reports keep their counts; 0: for ever" over:"deleted in batches; 'spillway_popup_events_deleted_total'"`
 	Identity          Identity      `yaml:"identity" doc:"how the user is identified"`
 }
+
+// Statements are named SQL statements, in the file's order.
+type Statements []Statement
+
+// Statement is a named SQL statement.
+type Statement struct{ Name, SQL string }
 
 // Caps are limits of shows, in the file's order.
 type Caps []Cap
@@ -73,6 +81,7 @@ func DefaultPopups() Popups {
 		AttributesTTL:     time.Minute,
 		AttributesBytes:   64 << 20,
 		AttributesTimeout: time.Second,
+		ListsRefresh:      time.Minute,
 		RepeatAfter:       24 * time.Hour,
 		QuietAfter:        24 * time.Hour,
 		OnUnavailable:     "nothing",

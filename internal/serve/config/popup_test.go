@@ -16,6 +16,7 @@ func TestPopups(t *testing.T) {
   keys: ["0123456789abcdef0123456789abcdef", key-of-forty-characters-key-of-40-chars-]
   repeat_after: 12h
   max_per: {24h: 1, 168h: 3}
+  lists: {vip: "SELECT id FROM users WHERE vip > 0"}
   identity: {trust: jwt, key: key-of-forty-characters-key-of-40-chars-, claim: uid}
 `)
 	if err != nil {
@@ -59,6 +60,10 @@ func TestPopups(t *testing.T) {
 		with + "  convert_within: 9000h\n":                                 "3:19: popups.convert_within: must be from 1s to 8760h, not \"9000h0m0s\"",
 		with + "  events_days: -1\n":                                       "3:16: popups.events_days: must be from 0 to 36500, not \"-1\"",
 		with + "  events_days: 7\n":                                        "3:16: popups.events_days: must be at least a day longer than convert_within and token_ttl, because what is repeated is recognized by the event, or 0, not \"7\"",
+		with + "  lists: {VIP: SELECT 1}\n":                                "3:16: popups.lists.VIP: must have a name of 1 to 64 lower-case letters, digits and -, without - at the start",
+		with + "  lists: {vip: \"\"}\n":                                    "3:16: popups.lists.vip: must be one SELECT of the users' ids",
+		with + "  lists_refresh: 1ms\n":                                    "3:18: popups.lists_refresh: must be from 1s to 24h, not \"1ms\"",
+		"popups: {lists: {vip: SELECT 1}}\n":                               "1:9: popups.path: must be given, as /popup",
 		with + "  max_per: {24h: 0}\n":                                     "3:13: popups.max_per.24h: must be from 1 to 20, not \"0\"",
 		with + "  max_per: {24h: 21}\n":                                    "3:13: popups.max_per.24h: must be from 1 to 20, not \"21\"",
 		with + "  max_per: {1d: 1}\n":                                      "3:17: popups.max_per.?: \"1d\" must be a duration with its unit, as in {24h: 1}",

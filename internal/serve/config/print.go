@@ -49,6 +49,8 @@ func (p *printer) value(v reflect.Value, indent string) {
 		p.line("[" + join(x, func(k KeyColumn) string { return scalar(k.String()) }) + "]")
 	case Types:
 		p.line("{" + join(x, func(one Typed) string { return scalar(one.Name) + ": " + scalar(one.Type) }) + "}")
+	case Statements:
+		p.line("{" + join(x, func(one Statement) string { return scalar(one.Name) + ": " + string(quoteJSON(escape(one.SQL))) }) + "}")
 	case Caps:
 		p.line("{" + join(x, Cap.String) + "}")
 	case Params:

@@ -135,6 +135,8 @@ popups:
   attributes_ttl: 1m
   attributes_bytes: 67108864
   attributes_timeout: 1s
+  lists: {}
+  lists_refresh: 1m
   repeat_after: 24h
   quiet_after: 24h
   max_per: {}

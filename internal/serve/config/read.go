@@ -94,6 +94,17 @@ func (t *Types) DecodeYAML(n yaml.Node) {
 	}
 }
 
+// DecodeYAML reads a mapping of names to statements.
+func (s *Statements) DecodeYAML(n yaml.Node) {
+	*s = nil
+	for _, pair := range n.Pairs() {
+		one := Statement{Name: pair.Key}
+		if pair.Value.Decode(&one.SQL) {
+			*s = append(*s, one)
+		}
+	}
+}
+
 // DecodeYAML reads a mapping of durations to counts.
 func (c *Caps) DecodeYAML(n yaml.Node) {
 	*c = nil

@@ -73,6 +73,8 @@ func valueSchema(v reflect.Value, tag reflect.StructTag) map[string]any {
 			"propertyNames":        map[string]any{"pattern": identifierPattern},
 			"additionalProperties": orVariable(kinds),
 		}
+	case Statements:
+		return map[string]any{"type": "object", "maxProperties": listsMax, "additionalProperties": map[string]any{"type": "string"}}
 	case Caps:
 		return map[string]any{
 			"type":                 "object",

@@ -23,6 +23,12 @@ const (
 	capTimeMax  = 10 * 365 * 24 * time.Hour
 )
 
+// Limits of popups.lists, those of the popup engine.
+const (
+	listsMax    = 100
+	listNameMax = 64 // characters
+)
+
 // Limits of the keys that sign show tokens.
 const (
 	signingKeyMin = 32 // characters
@@ -69,10 +75,27 @@ func (v *validator) popups(c Config, paths map[string]string) {
 	v.caps("popups.max_per", p.MaxPer)
 	v.names("popups.placements", p.Placements)
 	v.attributes("popups.attributes", p.Attributes)
+	v.lists("popups.lists", p.Lists)
 	if p.AttributesSQL != "" && len(p.Attributes) == 0 {
 		v.add("popups.attributes_sql", "requires attributes for its columns", "")
 	}
 	v.identity("popups.identity", p.Identity)
+}
+
+// lists checks the names of lists and that they have statements.
+func (v *validator) lists(at string, lists Statements) {
+	if len(lists) > listsMax {
+		v.add(at, fmt.Sprintf("must be at most %d lists", listsMax), "")
+	}
+	for _, one := range lists {
+		path := yaml.Join(at, yaml.Printable(one.Name))
+		if !isName(one.Name, listNameMax) {
+			v.add(path, fmt.Sprintf("must have a name of 1 to %d lower-case letters, digits and -, without - at the start", listNameMax), "")
+		}
+		if strings.TrimSpace(one.SQL) == "" {
+			v.add(path, "must be one SELECT of the users' ids", "")
+		}
+	}
 }
 
 // caps checks limits of shows.
@@ -97,7 +120,7 @@ func (v *validator) caps(at string, caps Caps) {
 // unserved rejects keys of a block without a path.
 func (v *validator) unserved(p Popups) {
 	given := len(p.Attributes) > 0 || p.AttributesSQL != "" || len(p.Keys) > 0 || len(p.Placements) > 0 || p.Database != "" ||
-		p.Store != DefaultPopups().Store || p.Identity.Key != "" || len(p.MaxPer) > 0
+		p.Store != DefaultPopups().Store || p.Identity.Key != "" || len(p.MaxPer) > 0 || len(p.Lists) > 0
 	if given {
 		v.add("popups.path", "must be given, as /popup", "")
 	}
@@ -106,8 +129,10 @@ func (v *validator) unserved(p Popups) {
 // plainRule is the rule of isPlain.
 const plainRule = "must be 1 to 32 lower-case letters, digits and -, without - at the start"
 
-func isPlain(name string) bool {
-	return name != "" && len(name) <= 32 && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
+func isPlain(name string) bool { return isName(name, 32) }
+
+func isName(name string, longest int) bool {
+	return name != "" && len(name) <= longest && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
 	})
 }

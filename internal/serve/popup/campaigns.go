@@ -90,6 +90,9 @@ type Campaigns struct {
 	log    *slog.Logger
 	errors atomic.Uint64
 	lists  *listReader
+
+	queryEvery time.Duration // of lists by SQL
+
 	saving sync.Mutex // one save at a time: only those of other replicas conflict
 
 	mu       sync.Mutex // guards the fields below and the Popup's set
@@ -109,7 +112,7 @@ type Defaults struct {
 func NewCampaigns(tables CampaignTables, lists ListTables, p *Popup, unset Defaults, log *slog.Logger) *Campaigns {
 	return &Campaigns{
 		tables: tables, popup: p, unset: unset, log: log,
-		lists: &listReader{tables: lists, popup: p, log: log, read: map[string]int64{}},
+		lists: &listReader{tables: lists, popup: p, log: log, read: map[string]int64{}, queried: map[string][]uint64{}},
 	}
 }
 
@@ -157,6 +160,7 @@ func (c *Campaigns) Reload(ctx context.Context) error {
 func (c *Campaigns) Run(ctx context.Context) {
 	var lists sync.WaitGroup
 	lists.Go(func() { c.lists.run(ctx) })
+	lists.Go(func() { c.lists.query(ctx, c.queryEvery) })
 	defer lists.Wait()
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
@@ -304,11 +308,12 @@ type CampaignStats struct {
 	Active     int    // in force
 	Version    int64  // in force
 	PollErrors uint64 // reads of the version or the campaigns that failed
+	ListErrors uint64 // reads of lists of users that failed
 }
 
 // Stats returns the figures.
 func (c *Campaigns) Stats() CampaignStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return CampaignStats{Active: c.active, Version: c.version, PollErrors: c.errors.Load()}
+	return CampaignStats{Active: c.active, Version: c.version, PollErrors: c.errors.Load(), ListErrors: c.lists.failed.Load()}
 }

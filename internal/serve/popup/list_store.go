@@ -47,6 +47,10 @@ type listReader struct {
 	current map[string]int64 // versions of the lists of the database
 	read    map[string]int64 // versions of those in force
 	failing bool
+
+	queried map[string][]uint64 // by SQL, in force or waiting for the names of the others
+	queries []ListQuery         // does not change
+	failed  atomic.Uint64       // reads
 }
 
 // follow reads which lists there are, and small ones that have changed. The others stay in
@@ -91,6 +95,7 @@ func (l *listReader) update(ctx context.Context, users int64) {
 		err = errors.Join(err, one)
 	}
 	if err != nil {
+		l.failed.Add(1)
 		l.behind.Store(true)
 	}
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -121,7 +126,13 @@ func (l *listReader) list(ctx context.Context) (changed []ListVersion, err error
 	}
 	var names []string
 	l.current = map[string]int64{}
+	for i := range l.queries {
+		names = append(names, l.queries[i].Name)
+	}
 	for _, list := range all {
+		if l.bySQL(list.Name) {
+			continue
+		}
 		names = append(names, list.Name)
 		l.current[list.Name] = list.Version
 		if version, known := l.read[list.Name]; !known || version != list.Version {
@@ -133,24 +144,19 @@ func (l *listReader) list(ctx context.Context) (changed []ListVersion, err error
 			delete(l.read, name)
 		}
 	}
-	l.popup.ChangeLists(func(lists *Lists) *Lists { return lists.only(names) })
+	l.popup.ChangeLists(func(lists *Lists) *Lists {
+		next := lists.only(names)
+		for name, hashes := range l.queried {
+			next = next.with(name, hashes)
+		}
+		return next
+	})
 	return changed, nil
 }
 
 // readList reads a list and puts it in force, unless it has changed meanwhile.
 func (l *listReader) readList(ctx context.Context, list ListVersion) error {
-	errStop := errors.New("stop")
-	hashes, err := hashUsers(func(yield func(string, error) bool) {
-		err := l.tables.ListUsers(ctx, list.Name, func(user string) error {
-			if !yield(user, nil) {
-				return errStop
-			}
-			return nil
-		})
-		if err != nil && !errors.Is(err, errStop) {
-			yield("", err)
-		}
-	}, ListUsersMax)
+	hashes, err := collectUsers(func(yield func(string) error) error { return l.tables.ListUsers(ctx, list.Name, yield) })
 	if err != nil {
 		return fmt.Errorf("list %s: %w", list.Name, err)
 	}
@@ -164,14 +170,33 @@ func (l *listReader) readList(ctx context.Context, list ListVersion) error {
 	return nil
 }
 
+// collectUsers returns the sorted hashes of the users that read yields.
+func collectUsers(read func(yield func(user string) error) error) ([]uint64, error) {
+	errStop := errors.New("stop")
+	return hashUsers(func(yield func(string, error) bool) {
+		err := read(func(user string) error {
+			if !yield(user, nil) {
+				return errStop
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errStop) {
+			yield("", err)
+		}
+	}, ListUsersMax)
+}
+
 // Lists returns the lists of the database.
 func (c *Campaigns) Lists(ctx context.Context) ([]ListVersion, error) {
 	return c.lists.tables.Lists(ctx)
 }
 
 // ReplaceList makes a list have exactly these users, or creates it, and puts it in force here
-// if it is small. Errors are those of ListTables.ReplaceList.
+// if it is small. Errors wrap ErrList for a list by SQL, or are those of ListTables.ReplaceList.
 func (c *Campaigns) ReplaceList(ctx context.Context, name string, users iter.Seq2[string, error]) (ListVersion, error) {
+	if c.lists.bySQL(name) {
+		return ListVersion{}, fmt.Errorf("%w: %s is one of popups.lists in the configuration: change its statement, or upload another name", ErrList, name)
+	}
 	list, err := c.lists.tables.ReplaceList(ctx, name, users)
 	if err == nil {
 		c.log.Info("list of users saved", "list", name, "users", list.Size, "version", list.Version)

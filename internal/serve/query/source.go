@@ -40,13 +40,17 @@ type Rows struct {
 	Data  []byte // JSON objects, commas between them
 	Count int
 
+	// Each, if it is not nil, takes each row, which it must not keep; Data is empty then. Its
+	// error stops Run. A source that starts again counts from 0 again.
+	Each func(object []byte) error
+
 	// ReadAt is a time that the rows are no older than; zero: the start of Run.
 	ReadAt time.Time
 }
 
 // Begin starts a row. The source then appends one JSON object to Data and calls End.
 func (r *Rows) Begin() {
-	if r.Count > 0 {
+	if r.Count > 0 && r.Each == nil {
 		r.Data = append(r.Data, ',')
 	}
 }
@@ -60,11 +64,15 @@ func (r *Rows) End(limit Limit) error {
 		return tooLarge("rows_max", limit.Rows, "rows")
 	case len(r.Data) > limit.Bytes:
 		return tooLarge("bytes_max", limit.Bytes, "bytes")
+	case r.Each != nil:
+		row := r.Data
+		r.Data = r.Data[:0]
+		return r.Each(row)
 	}
 	return nil
 }
 
-// Reset empties r and keeps its memory.
+// Reset empties r and keeps its memory and Each.
 func (r *Rows) Reset() { r.Data, r.Count, r.ReadAt = r.Data[:0], 0, time.Time{} }
 
 // Replicated is a Source that runs on a replica while its rows are young enough, else on the

@@ -1,0 +1,96 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"spillway/internal/exit"
+	"spillway/internal/serve/config"
+	"spillway/internal/serve/param"
+	"spillway/internal/serve/popup"
+	"spillway/internal/serve/query"
+)
+
+// listDefinition describes the statement of a list of users.
+func listDefinition(s config.Statement) query.Definition {
+	return query.Definition{Name: "popups.lists." + s.Name, SQL: s.SQL}
+}
+
+// openLists has the campaigns read the lists by SQL.
+func (p *popupPart) openLists() error {
+	var queries []popup.ListQuery
+	for _, s := range p.cfg.Lists {
+		source, err := p.store.query(listDefinition(s))
+		if err != nil {
+			return exit.UsageError(err)
+		}
+		p.listSources = append(p.listSources, source)
+		queries = append(queries, popup.ListQuery{Name: s.Name, Users: func(ctx context.Context, yield func(string) error) (int, error) {
+			return p.listUsers(ctx, source, yield)
+		}})
+	}
+	p.campaigns.Query(queries, p.cfg.ListsRefresh)
+	return nil
+}
+
+// checkLists checks the statements of lists.
+func (p *popupPart) checkLists(ctx context.Context) error {
+	for i, source := range p.listSources {
+		if err := source.Check(ctx); err != nil {
+			return err
+		}
+		if n := len(source.Columns()); n != 1 {
+			return fmt.Errorf("popups.lists.%s: the statement returns %d columns; it must return one, the user's id", p.cfg.Lists[i].Name, n)
+		}
+	}
+	return nil
+}
+
+// errRestarted: a source has started again after the first rows.
+var errRestarted = errors.New("the connection was lost between rows")
+
+// listUsers yields the canonical ids that a statement returns.
+func (p *popupPart) listUsers(ctx context.Context, source querySource, yield func(string) error) (skipped int, err error) {
+	if !p.prepared.Load() {
+		return 0, errWaiting
+	}
+	if err := p.store.refreshes.Acquire(ctx, 1); err != nil {
+		return 0, err
+	}
+	defer p.store.refreshes.Release(1)
+	seen := 0
+	var rows query.Rows
+	rows.Each = func(object []byte) error {
+		if seen++; rows.Count != seen {
+			return errRestarted
+		}
+		id, ok := p.userOf(object)
+		if !ok {
+			skipped++
+			return nil
+		}
+		return yield(id)
+	}
+	err = source.Run(ctx, nil, query.Limit{Rows: math.MaxInt, Bytes: userRowBytes}, &rows)
+	return skipped, err
+}
+
+// userOf returns the canonical id in a row of one column.
+func (p *popupPart) userOf(object []byte) (id string, ok bool) {
+	i := len(`{"`)
+	for ; object[i] != '"'; i++ {
+		if object[i] == '\\' {
+			i++
+		}
+	}
+	value := object[i+len(`":`) : len(object)-len("}")]
+	text := string(value)
+	if text == "null" || value[0] == '"' && json.Unmarshal(value, &text) != nil {
+		return "", false
+	}
+	id, err := param.Parse(param.Param{Name: "user", Type: param.Type(p.cfg.UserType)}, text)
+	return id, err == nil && popup.CheckUser(id) == nil
+}
