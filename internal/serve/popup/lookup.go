@@ -176,8 +176,8 @@ func (l *Lookups) refuse(err error) {
 	}
 }
 
-// readAll reads a batch and answers it. While the read is overdue or after it has failed,
-// lookups that wait for the next one are refused.
+// readAll reads a batch and answers it. When the read is overdue or has failed, the batch and
+// the lookups that wait for the next one are refused.
 func (l *Lookups) readAll(ctx context.Context, batch []*lookup) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -189,17 +189,27 @@ func (l *Lookups) readAll(ctx context.Context, batch []*lookup) {
 			keys = append(keys, one.key)
 		}
 	}
+	var once sync.Once
+	answer := func(states []State, err error) {
+		once.Do(func() {
+			for _, one := range batch {
+				if one.err = err; err == nil {
+					one.state = states[places[one.key]]
+				}
+				close(one.done)
+			}
+		})
+	}
 	l.breaker.Begin(time.Now())
-	late := time.AfterFunc(readOverdue, func() { l.refuse(errors.New("the database does not answer")) })
+	late := time.AfterFunc(readOverdue, func() {
+		err := errors.New("the database does not answer")
+		answer(nil, err)
+		l.refuse(err)
+	})
 	states, err := l.reader.States(ctx, keys)
 	late.Stop()
 	l.breaker.End(err)
-	for _, one := range batch {
-		if one.err = err; err == nil {
-			one.state = states[places[one.key]]
-		}
-		close(one.done)
-	}
+	answer(states, err)
 	if err != nil {
 		l.refuse(fmt.Errorf("read popup states: %w", err))
 	}
