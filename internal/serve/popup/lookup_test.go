@@ -127,6 +127,11 @@ func TestLookupsDuringOutage(t *testing.T) {
 				if len(slow) > most {
 					t.Errorf("%d users waited", len(slow))
 				}
+				for range len(slow) {
+					if took := <-slow; took > readOverdue {
+						t.Errorf("a user waited %s, more than %s", took, readOverdue)
+					}
+				}
 				if n, _ := reader.count(); n < 5 || n > 25 {
 					t.Errorf("%d reads in 10 s", n)
 				}
