@@ -116,9 +116,6 @@ func (l *Local) sample(ctx context.Context) error {
 	return nil
 }
 
-// Skew returns by how much the local wall clock is ahead of the database's.
-func (l *Local) Skew() time.Duration { return l.clock.Skew() }
-
 // follow keeps the clock at the database's until ctx ends.
 func (l *Local) follow(ctx context.Context) {
 	ticker := time.NewTicker(sampleEvery)
