@@ -10,6 +10,8 @@ const (
 	Failed = 1 // an SLO or a check failed
 	Usage  = 2 // wrong arguments or configuration
 	Error  = 3 // the command could not run
+	// NothingValid means that no measurement can be judged.
+	NothingValid = 4
 )
 
 // coded is an error with an exit code.
@@ -25,6 +27,10 @@ func UsageError(err error) error { return mark(err, Usage) }
 
 // FailedError marks err as a failed SLO or check. It returns nil for nil.
 func FailedError(err error) error { return mark(err, Failed) }
+
+// NothingValidError marks err as the end of a command that measured nothing valid.
+// It returns nil for nil.
+func NothingValidError(err error) error { return mark(err, NothingValid) }
 
 func mark(err error, code int) error {
 	if err == nil {

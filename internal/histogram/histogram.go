@@ -194,16 +194,21 @@ func Carries(n int64, q float64) bool {
 // of neighboring requests are not quite, so the true interval may be wider. ok is false if the sample is too small for q
 // or for a rank.
 func (h *Histogram) Interval(q float64) (low, high time.Duration, ok bool) {
-	n := h.Count()
+	first, last, ok := ranks(h.Count(), q)
+	if !ok {
+		return 0, 0, false
+	}
+	return h.rank(first), h.rank(last), true
+}
+
+// ranks are the ranks at the ends of the interval of the quantile q of n samples.
+func ranks(n int64, q float64) (first, last int64, ok bool) {
 	if !Carries(n, q) {
 		return 0, 0, false
 	}
 	centre, spread := float64(n)*q, z95*math.Sqrt(float64(n)*q*(1-q))
-	first, last := int64(math.Floor(centre-spread)), int64(math.Ceil(centre+spread))+1
-	if first < 1 || last > n {
-		return 0, 0, false
-	}
-	return h.rank(first), h.rank(last), true
+	first, last = int64(math.Floor(centre-spread)), int64(math.Ceil(centre+spread))+1
+	return first, last, first >= 1 && last <= n
 }
 
 // rank is the k-th shortest sample, k from 1.

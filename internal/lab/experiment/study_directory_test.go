@@ -131,7 +131,7 @@ func (m *studyModel) level(t testing.TB, path, variant string, rate float64, cos
 	step := result.StepRun{
 		Step: result.Step{Loop: result.LoopOpen, Arrival: "poisson", OfferedHz: rate, Connections: 1000, PerConnection: 1, Duration: seconds, Start: 0.5},
 		Total: result.Total{
-			Elapsed: seconds, Counters: result.Counters{Due: n, Sent: n, Done: n, Connects: n, Statuses: map[int]int64{200: n - failed}},
+			Elapsed: seconds, Counters: result.Counters{Due: n, Sent: n, Done: n, Completed: n - failed, Connects: n, Statuses: map[int]int64{200: n - failed}},
 			Validity: result.Valid, Cost: result.Cost{CPUUser: 12e-6 * float64(n), CPUSystem: 30e-6 * float64(n)},
 		},
 	}
@@ -142,7 +142,7 @@ func (m *studyModel) level(t testing.TB, path, variant string, rate float64, cos
 	step.Total.Latency = m.latency(t, n, 2e-3/max(0.1, 1-rate/(1.3*cost.capacity)))
 	for second := range int(seconds) {
 		slice := result.Slice{Second: second, Length: 1, Latency: m.latency(t, n/2, 2e-3), Connections: 10, InFlight: 3}
-		slice.Due, slice.Sent, slice.Done, slice.Connects = n/2, n/2, n/2, n/2
+		slice.Due, slice.Sent, slice.Done, slice.Completed, slice.Connects = n/2, n/2, n/2, (n-failed)/2, n/2
 		step.Slices = append(step.Slices, slice)
 	}
 	run := &result.Run{

@@ -149,7 +149,7 @@ func (c *collector) emit(number int) {
 
 // encode returns the histograms in the format of the result file.
 func (l *latencies) encode() (result.Latency, error) {
-	var texts [5]result.HDR
+	var texts [7]result.HDR
 	for i, h := range l.all() {
 		text, err := h.Encode()
 		if err != nil {
@@ -157,7 +157,10 @@ func (l *latencies) encode() (result.Latency, error) {
 		}
 		texts[i] = result.HDR(text)
 	}
-	return result.Latency{Response: texts[0], Service: texts[1], Lag: texts[2], Connect: texts[3], FirstByte: texts[4]}, nil
+	return result.Latency{
+		Response: texts[0], ResponseUnanswered: texts[1], Service: texts[2], ServiceUnanswered: texts[3],
+		Lag: texts[4], Connect: texts[5], FirstByte: texts[6],
+	}, nil
 }
 
 func (l *latencies) clamped() int64 {

@@ -36,7 +36,7 @@ type Config struct {
 	Backlog       int           // arrivals that may wait for a connection; 0: those of 10 s
 	Workers       int           // threads, for a target with an event loop; 0: DefaultWorkers
 	Seed          uint64
-	SLO           SLO
+	SLO           result.SLO
 }
 
 // DefaultWorkers is half of the cores, at most 8. The other half is for programs
@@ -192,7 +192,7 @@ func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(
 	s.phase = newPhase(c.Clock.Now(), s.step, c.Warmup, c.Timeout)
 	s.collector.phase = s.phase
 	for _, r := range s.observers {
-		r.from, r.lastSecond, r.ends = s.phase.from, s.phase.lastSecond(), s.phase.from+second
+		r.from, r.until, r.lastSecond, r.ends = s.phase.from, s.phase.until, s.phase.lastSecond(), s.phase.from+second
 	}
 	var collecting sync.WaitGroup
 	collecting.Go(s.collector.run)

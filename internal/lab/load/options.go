@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
 )
 
@@ -80,7 +81,7 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 		return nil, exit.UsageError(err)
 	}
 	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
-	slo, err := ParseSLO(o.SLO)
+	slo, err := result.ParseSLO(o.SLO)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}

@@ -7,9 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"spillway/internal/histogram"
-	"spillway/internal/lab/result"
 )
 
 func TestPlan(t *testing.T) {
@@ -72,82 +69,6 @@ func FuzzPlan(f *testing.F) {
 			if s.Connections < 1 || s.Duration <= 0 || s.Profile.From < 0 || s.Profile.To < 0 || math.IsNaN(s.Profile.From+s.Profile.To) {
 				t.Fatalf("%+v", s)
 			}
-		}
-	})
-}
-
-func TestSLO(t *testing.T) {
-	l := newLatencies(histogram.New)
-	for i := range 10000 {
-		l.response.Record(time.Duration(i) * 10 * time.Microsecond) // 0 to 100 ms
-		l.service.Record(time.Duration(i) * time.Microsecond)
-	}
-	total := &result.Total{Elapsed: 10}
-	total.Done = 9900
-	total.Errors[result.Timeout] = 100
-	f := func(text string, want ...bool) {
-		t.Helper()
-		slo, err := ParseSLO(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []bool
-		for _, c := range slo.judge(total, &l) {
-			got = append(got, c.Met)
-			observed, err := (&result.Total{Elapsed: 10, Counters: total.Counters, Latency: encoded(t, &l)}).Observe(c.Metric)
-			if err != nil || math.Abs(observed-c.Observed) > 1e-3*observed {
-				t.Errorf("%s: result reads %s as %g (%v), load as %g", c.Text, c.Metric, observed, err, c.Observed)
-			}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", text, diff)
-		}
-	}
-	f("")
-	f("p99<70ms errors<0.5%", false, false)
-	f("p50<60ms, p99<100ms and p99.9<101ms", true, true, true)
-	f("service.p99<10ms service.max<=11ms", true, true)
-	f("mean<60ms max<1s", true, true)
-	f("errors<=1% errors<0.01 errors<1.1%", true, false, true)
-	f("rate>=990 rate>990/s rate>5", true, false, true)
-
-	for _, text := range []string{"p99", "p99<", "p99<70", "p100<1s", "p5<1s", "errors<x", "errors<200%", "rate<5", "p99>5ms", "foo<1s", "service.errors<1%", "p99<-1s"} {
-		if _, err := ParseSLO(text); err == nil {
-			t.Errorf("%q was taken", text)
-		}
-	}
-	empty := newLatencies(histogram.New)
-	slo, _ := ParseSLO("p99<1s")
-	if slo.judge(&result.Total{}, &empty)[0].Met {
-		t.Error("a latency was met though nothing was answered")
-	}
-	if worst, ok := slo.carried(999); ok || worst != 0.99 {
-		t.Errorf("999 answers carry p99: %v %v", worst, ok)
-	}
-	if _, ok := slo.carried(1000); !ok {
-		t.Error("1000 answers do not carry p99")
-	}
-}
-
-func encoded(t *testing.T, l *latencies) result.Latency {
-	t.Helper()
-	latency, err := l.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return latency
-}
-
-func FuzzSLO(f *testing.F) {
-	f.Add("p99<70ms errors<0.5% and rate>=5")
-	f.Fuzz(func(t *testing.T, text string) {
-		slo, err := ParseSLO(text)
-		if err != nil {
-			return
-		}
-		l := newLatencies(histogram.New)
-		if got := len(slo.judge(&result.Total{}, &l)); got != len(slo.criteria) {
-			t.Fatalf("%d judged of %d", got, len(slo.criteria))
 		}
 	})
 }

@@ -65,7 +65,7 @@ func (p *progressDisplay) second(s *Second) {
 	p.length += s.Slice.Length
 	p.response.Merge(s.Response)
 	p.all.Merge(s.Response)
-	p.rates = append(p.rates, float64(s.Slice.Done)/s.Slice.Length)
+	p.rates = append(p.rates, float64(s.Slice.Completed)/s.Slice.Length)
 	if p.seconds++; p.seconds < p.interval {
 		return
 	}
@@ -81,7 +81,7 @@ func (p *progressDisplay) second(s *Second) {
 
 // line describes the seconds since the last line.
 func (p *progressDisplay) line(s *Second) string {
-	line := fmt.Sprintf("[%5s] %8.1f/s  p50 %s  p99 %s", s.Elapsed.Round(time.Second), float64(p.counters.Done)/p.length, p.quantile(0.5), p.quantile(0.99))
+	line := fmt.Sprintf("[%5s] %8.1f/s  p50 %s  p99 %s", s.Elapsed.Round(time.Second), float64(p.counters.Completed)/p.length, p.quantile(0.5), p.quantile(0.99))
 	if p.counters.Reads+p.counters.Writes > 0 {
 		line += fmt.Sprintf("  r/w/o %d/%d/%d", p.counters.Reads, p.counters.Writes, p.counters.Others)
 	}

@@ -16,7 +16,7 @@ func TestProgressLine(t *testing.T) {
 	p.step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
 	for i := range 4 {
 		s := &Second{Elapsed: time.Duration(i+1) * time.Second, Response: histogram.NewSlice()}
-		s.Slice.Length, s.Slice.Done = 1, 100
+		s.Slice.Length, s.Slice.Completed = 1, 100
 		s.Slice.Errors[result.Timeout] = int64(i)
 		p.second(s)
 	}

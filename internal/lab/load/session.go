@@ -312,7 +312,7 @@ func (p *pool) drop(intended, now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observer.due(intended, now)
-	p.observer.unsent(intended)
+	p.observer.unsent(intended, now)
 }
 
 // arrive passes an arrival to an idle session or adds it to the backlog.
@@ -327,7 +327,7 @@ func (p *pool) arrive(intended, now int64) {
 		return
 	}
 	if !p.backlog.push(intended) {
-		p.observer.unsent(intended)
+		p.observer.unsent(intended, now)
 	}
 }
 
@@ -338,7 +338,7 @@ func (p *pool) endArrivals(now int64) {
 	defer p.mu.Unlock()
 	p.ended = true
 	if p.phase.over(now) {
-		p.dropBacklogLocked()
+		p.dropBacklogLocked(now)
 	}
 	for _, session := range p.idle {
 		close(session.work)
@@ -346,10 +346,10 @@ func (p *pool) endArrivals(now int64) {
 	p.idle = nil
 }
 
-func (p *pool) dropBacklogLocked() {
+func (p *pool) dropBacklogLocked(now int64) {
 	for p.backlog.count > 0 {
 		intended, _ := p.backlog.pop()
-		p.observer.unsent(intended)
+		p.observer.unsent(intended, now)
 	}
 }
 
@@ -376,7 +376,7 @@ func (p *pool) next(s *target.Session, work chan int64) (intended int64, ok bool
 	defer p.mu.Unlock()
 	now := p.clock.Now()
 	if p.phase.over(now) {
-		p.dropBacklogLocked()
+		p.dropBacklogLocked(now)
 	}
 	if intended, ok = p.backlog.pop(); ok {
 		p.busyLocked(s, now)

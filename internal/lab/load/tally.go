@@ -10,15 +10,20 @@ import (
 
 // latencies are the histograms of a period.
 type latencies struct {
-	response, service, lag, connect, firstByte *histogram.Histogram
+	response, responseUnanswered, service, serviceUnanswered, lag, connect, firstByte *histogram.Histogram
 }
 
 func newLatencies(create func() *histogram.Histogram) latencies {
-	return latencies{create(), create(), create(), create(), create()}
+	return latencies{create(), create(), create(), create(), create(), create(), create()}
 }
 
-func (l *latencies) all() [5]*histogram.Histogram {
-	return [...]*histogram.Histogram{l.response, l.service, l.lag, l.connect, l.firstByte}
+func (l *latencies) all() [7]*histogram.Histogram {
+	return [...]*histogram.Histogram{l.response, l.responseUnanswered, l.service, l.serviceUnanswered, l.lag, l.connect, l.firstByte}
+}
+
+// responses are the response times of all requests that ended.
+func (l *latencies) responses() histogram.Censored {
+	return histogram.Censored{Known: l.response, Beyond: l.responseUnanswered}
 }
 
 func (l *latencies) merge(from *latencies) {
@@ -85,6 +90,7 @@ type served struct {
 type observer struct {
 	number     int
 	from       int64 // end of the warm-up, on the run's clock
+	until      int64 // end of the step
 	lastSecond int   // later requests count as part of this second
 	open       bool  // an open loop: lag is recorded
 	now        *tally
@@ -98,11 +104,14 @@ const second = int64(time.Second)
 
 // observe counts the end of a request.
 func (r *observer) observe(o *target.Outcome) {
+	t := r.now
+	c := &t.counters
+	if o.Err == nil && o.Done >= r.from && o.Done <= r.until {
+		c.Completed++ // also if it was due in the warm-up
+	}
 	if o.Intended < r.from {
 		return
 	}
-	t := r.now
-	c := &t.counters
 	if o.Connected != 0 {
 		c.Connects++
 		t.latency.connect.Record(time.Duration(o.Connected - o.Begin))
@@ -148,7 +157,14 @@ func (r *observer) fail(o *target.Outcome) bool {
 	if r.now.failures[class] == "" {
 		r.now.failures[class] = o.Err.Error()
 	}
-	return class == result.StatusError || class == result.CheckError
+	if class.Answered() {
+		return true
+	}
+	r.now.latency.responseUnanswered.Record(time.Duration(o.Done - o.Intended))
+	if o.Sent != 0 {
+		r.now.latency.serviceUnanswered.Record(time.Duration(o.Done - o.Sent))
+	}
+	return false
 }
 
 // due counts an arrival that was started at now.
@@ -162,10 +178,11 @@ func (r *observer) due(intended, now int64) {
 	}
 }
 
-// unsent counts an arrival that is never sent.
-func (r *observer) unsent(intended int64) {
+// unsent counts an arrival that is given up at now.
+func (r *observer) unsent(intended, now int64) {
 	if intended >= r.from {
 		r.now.counters.Errors[result.Unsent]++
+		r.now.latency.responseUnanswered.Record(time.Duration(now - intended))
 	}
 }
 

@@ -38,7 +38,9 @@ func (s *stepRun) total() (*result.Total, error) {
 	t.Connections = s.connectionStats(&sums)
 	t.Little = s.little(t, &sums)
 	t.Cost = s.cost()
-	t.SLO = s.config.SLO.judge(t, &c.latency)
+	if t.SLO, err = s.config.SLO.Judge(t); err != nil {
+		return nil, err
+	}
 	t.Validity, t.Reasons = s.judge(t, &sums)
 	t.Reasons = append(t.Reasons, c.failureNotes()...)
 	return t, nil

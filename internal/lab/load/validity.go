@@ -202,9 +202,11 @@ func meanOf(windows []windowMean) moments {
 }
 
 func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
-	answers := s.collector.latency.response.Count()
-	if q, ok := s.config.SLO.carried(answers); !ok {
-		return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are too few for p%g: %d of them must lie beyond it", answers, q*100, histogram.TailSamples)}
+	answers := s.collector.latency.responses().Count()
+	for _, p := range s.config.SLO.Percentiles() {
+		if !histogram.Carries(answers, p.Q) {
+			return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are too few for p%g: %d of them must lie beyond it", answers, p.Q*100, histogram.TailSamples)}
+		}
 	}
 	if answers < samplesMin {
 		return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are fewer than %d", answers, samplesMin)}

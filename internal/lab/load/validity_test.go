@@ -83,7 +83,7 @@ func TestJudge(t *testing.T) {
 			s.collector.latency = newLatencies(histogram.New)
 		}, result.TooFewSamples, "0 answers are fewer"},
 		"too few for the SLO": {func(s *stepRun, _ *result.Total, _ *threadReport) {
-			s.config.SLO, _ = ParseSLO("p99.99<1s")
+			s.config.SLO, _ = result.ParseSLO("p99.99<1s")
 		}, result.TooFewSamples, "are too few for p99.99"},
 		"overload": {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.Unsent] = 500 }, result.Valid, "did not keep up: 500 arrivals"},
 		"most severe": {func(s *stepRun, t *result.Total, _ *threadReport) {

@@ -261,7 +261,7 @@ func (t *thread) startDue(now int64) int64 {
 		}
 		t.observer.due(t.next, now)
 		if t.backlog.count > 0 || !t.worker.Start(t.next, now) {
-			t.enqueue(t.next)
+			t.enqueue(t.next, now)
 		}
 		t.advance(t.threads - 1)
 		now = t.clock.Now()
@@ -270,9 +270,9 @@ func (t *thread) startDue(now int64) int64 {
 }
 
 // enqueue adds an arrival to the backlog. If that is full, it is unsent.
-func (t *thread) enqueue(intended int64) {
+func (t *thread) enqueue(intended, now int64) {
 	if !t.backlog.push(intended) {
-		t.observer.unsent(intended)
+		t.observer.unsent(intended, now)
 	}
 }
 
@@ -299,11 +299,11 @@ func (t *thread) endOpen(o *target.Outcome) {
 func (t *thread) dropRest(now int64) {
 	for t.backlog.count > 0 {
 		intended, _ := t.backlog.pop()
-		t.observer.unsent(intended)
+		t.observer.unsent(intended, now)
 	}
 	for !t.phase.stopped.Load() && t.next <= now && t.phase.take(t.next) {
 		t.observer.due(t.next, now)
-		t.observer.unsent(t.next)
+		t.observer.unsent(t.next, now)
 		t.report.late++
 		t.advance(t.threads - 1)
 	}

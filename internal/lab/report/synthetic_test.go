@@ -135,7 +135,7 @@ func (m synthetic) second(rnd *rand.Rand, into []recorder, plan result.Step, hz 
 	}
 	slice := result.Slice{
 		Counters: result.Counters{
-			Due: n, Sent: n, Done: n, BytesIn: n * 1700, BytesOut: n * 90, Connects: 3, Statuses: map[int]int64{200: n - failed},
+			Due: n, Sent: n, Done: n, Completed: n - failed, BytesIn: n * 1700, BytesOut: n * 90, Connects: 3, Statuses: map[int]int64{200: n - failed},
 		},
 		Connections: int64(plan.Connections), InFlight: int64(hz*m.base.Seconds() + *backlog), Backlog: int64(*backlog),
 		CPUUser: float64(n) * 3e-6, CPUSystem: float64(n) * 4e-6,
@@ -156,23 +156,19 @@ func (m synthetic) close(total *result.Total, plan result.Step, service float64)
 	}
 	total.Little = result.Little{InFlightMean: total.Rate() * service, Rate: total.Rate(), ServiceMean: service, Ratio: 1}
 	total.Cost.Threads, total.Cost.ThreadBusyMax, total.Cost.MemoryMax = 1, 0.2, 24<<20
-	if total.Rate() > 2800 {
+	if float64(total.Done) > 2800*total.Elapsed {
 		total.Validity = result.GeneratorLimited
 		total.Reasons = []string{"the busiest thread of the generator was busy 97 % of the time"}
 	}
 	if !m.slo {
 		return
 	}
-	for _, c := range []result.Criterion{
-		{Text: "p99<70ms", Metric: "response_p99_seconds", Limit: 0.07},
-		{Text: "errors<0.5%", Metric: result.MetricErrorShare, Limit: 0.005},
-	} {
-		v, err := total.Observe(c.Metric)
-		if err != nil {
-			panic(fmt.Sprintf("bug: %v", err))
-		}
-		c.Observed, c.Met = v, v < c.Limit
-		total.SLO = append(total.SLO, c)
+	slo, err := result.ParseSLO("p99<70ms errors<0.5%")
+	if err == nil {
+		total.SLO, err = slo.Judge(total)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("bug: %v", err))
 	}
 }
 

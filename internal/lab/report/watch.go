@@ -24,7 +24,7 @@ func (r *run) watch() {
 	r.watched = r.Run.Series()
 	for i := range r.steps {
 		s := &r.steps[i]
-		s.usage = result.UsageOf(r.watched, s.Start, s.Start+s.Total.Elapsed, s.Total.Done)
+		s.usage = result.UsageOf(r.watched, s.Start, s.Start+s.Total.Elapsed, s.Total.Completed)
 	}
 	if len(r.steps) > 0 || len(r.watched) == 0 {
 		return

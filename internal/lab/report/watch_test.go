@@ -61,7 +61,7 @@ func mapKeys(m map[string]map[string]float64) func(func(string) bool) {
 func rateAt(run *result.Run, at float64) float64 {
 	for i := range run.Steps {
 		if s := &run.Steps[i]; at >= s.Start && at < s.Start+s.Total.Elapsed {
-			return s.Total.Rate()
+			return float64(s.Total.Done) / s.Total.Elapsed
 		}
 	}
 	return 0

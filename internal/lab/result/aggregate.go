@@ -10,7 +10,7 @@ import (
 // Usage is the usage of a step, nil if nothing was watched.
 func (r *Run) Usage(step int) *Usage {
 	s := &r.Steps[step]
-	return UsageOf(r.Series(), s.Start, s.Start+s.Total.Elapsed, s.Total.Done)
+	return UsageOf(r.Series(), s.Start, s.Start+s.Total.Elapsed, s.Total.Completed)
 }
 
 // UsageOf is the usage between two times, in seconds since the start of the run. Figures per request divide by answered.

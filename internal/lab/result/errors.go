@@ -9,7 +9,7 @@ import (
 // An ErrorClass says how a request failed. Each failed request is in exactly one class.
 type ErrorClass uint8
 
-// The classes. Requests in StatusError and CheckError were answered, all others were not.
+// The classes. Requests in StatusError, Redirect and CheckError were answered, all others were not.
 const (
 	Refused     ErrorClass = iota // connection refused
 	Reset                         // connection reset or closed before the answer was complete
@@ -21,8 +21,10 @@ const (
 	TLSError                      // handshake or certificate
 	Protocol                      // the answer violates the protocol
 	StatusError                   // unexpected HTTP status; SQL or Redis error
+	Redirect                      // HTTP status 3xx other than 304 that no check accepts
 	CheckError                    // the answer failed a check of its content
 	Unsent                        // due but never sent, because the backlog was full or the step ended
+	Unfinished                    // in flight when the run was interrupted
 	Other                         // anything else
 	classCount
 )
@@ -59,15 +61,22 @@ func (e ErrorClass) String() string {
 		return "protocol"
 	case StatusError:
 		return "status"
+	case Redirect:
+		return "redirect"
 	case CheckError:
 		return "check"
 	case Unsent:
 		return "unsent"
+	case Unfinished:
+		return "unfinished"
 	case Other:
 		return "other"
 	}
 	return fmt.Sprintf("class %d", e)
 }
+
+// Answered reports whether a request of this class got a complete answer.
+func (e ErrorClass) Answered() bool { return e == StatusError || e == Redirect || e == CheckError }
 
 // Own reports whether the load generator caused the error.
 func (e ErrorClass) Own() bool { return e == NoLocalPort || e == NoFile }
@@ -85,7 +94,9 @@ func (e *Errors) Total() int64 {
 }
 
 // Unanswered is the number of requests without a complete answer.
-func (e *Errors) Unanswered() int64 { return e.Total() - e[StatusError] - e[CheckError] }
+func (e *Errors) Unanswered() int64 { return e.Total() - e.answered() }
+
+func (e *Errors) answered() int64 { return e[StatusError] + e[Redirect] + e[CheckError] }
 
 // Own is the number of errors that the load generator caused.
 func (e *Errors) Own() int64 { return e[NoLocalPort] + e[NoFile] }

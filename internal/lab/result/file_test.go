@@ -129,7 +129,7 @@ func TestReadRefuses(t *testing.T) {
 	f("empty", "", "not a spillway result file")
 	f("other JSON", "{}\n", "not a spillway result file")
 	f("text", "hello\n", "not a spillway result file")
-	f("newer", strings.Replace(header, `"1.1"`, `"2.0"`, 1), `unknown version of the result format "2.0"`)
+	f("newer", strings.Replace(header, `"1.2"`, `"2.0"`, 1), `unknown version of the result format "2.0"`)
 	f("bad line", header+"{\n"+step, "line 2: read record")
 	f("two headers", header+header, "line 2: a second header")
 	f("slice outside", header+slice, "line 2: a slice of step 0 outside it")
@@ -146,7 +146,7 @@ func TestReadRefuses(t *testing.T) {
 
 func TestReadSkipsWhatItDoesNotKnow(t *testing.T) {
 	whole := string(encoded(t, sampleRun(t, "a", sampleStart)))
-	newer := strings.Replace(whole, `"1.1"`, `"1.7"`, 1)
+	newer := strings.Replace(whole, `"1.2"`, `"1.7"`, 1)
 	newer = strings.Replace(newer, `"unsent":1`, `"unsent":1,"eaten_by_bear":2`, 1)
 	newer = strings.Replace(newer, "\n", "\n\n{\"record\":\"weather\",\"weather\":{}}\n", 1)
 	run, err := Read(strings.NewReader(newer))

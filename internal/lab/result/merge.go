@@ -164,7 +164,11 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 	if m.Latency, err = mergeLatencies(latencies); err != nil {
 		return nil, err
 	}
-	m.SLO, err = reevaluate(parts[0].Total.SLO, m)
+	slo, err := sloOf(parts[0].Total.SLO)
+	if err != nil {
+		return nil, err
+	}
+	m.SLO, err = slo.Judge(m)
 	return m, err
 }
 
@@ -226,6 +230,8 @@ func mergeLatencies(parts []Latency) (merged Latency, err error) {
 		part func(*Latency) HDR
 	}{
 		{&merged.Response, func(l *Latency) HDR { return l.Response }},
+		{&merged.ResponseUnanswered, func(l *Latency) HDR { return l.ResponseUnanswered }},
+		{&merged.ServiceUnanswered, func(l *Latency) HDR { return l.ServiceUnanswered }},
 		{&merged.Service, func(l *Latency) HDR { return l.Service }},
 		{&merged.Lag, func(l *Latency) HDR { return l.Lag }},
 		{&merged.Connect, func(l *Latency) HDR { return l.Connect }},

@@ -11,13 +11,15 @@ package result
 
 import (
 	"time"
+
+	"spillway/internal/histogram"
 )
 
 // Name and version in the header. A reader rejects another major version. A minor version only adds fields.
 const (
 	Format       = "spillway-result"
 	VersionMajor = 1
-	VersionMinor = 1
+	VersionMinor = 2
 )
 
 // A Header is the manifest: the first record of a file.
@@ -91,7 +93,9 @@ type Total struct {
 	Elapsed  float64 `json:"elapsed_seconds"` // measured
 	Counters         // of the whole step
 	Latency  Latency `json:"latency"`
-	Clamped  int64   `json:"above_range,omitempty"` // latencies above 10 min, counted as 10 min
+	// Labels are the named requests of a mix, in its order; empty if there is one request without a name.
+	Labels  []LabelTotal `json:"labels,omitempty"`
+	Clamped int64        `json:"above_range,omitempty"` // latencies above 10 min, counted as 10 min
 
 	Connections ConnectionStats `json:"connections"`
 	Little      Little          `json:"little"`
@@ -102,12 +106,19 @@ type Total struct {
 	Reasons  []string `json:"reasons,omitempty"` // why not VALID, and caveats, as sentences
 }
 
-// Rate is the answered requests per second of the step, 0 if it took no time.
+// A LabelTotal is the part of a Total that belongs to one named request of a mix.
+type LabelTotal struct {
+	Name string `json:"name"`
+	Counters
+	Latency Latency `json:"latency"`
+}
+
+// Rate is the rate of good answers within the step, per second; 0 if the step took no time.
 func (t *Total) Rate() float64 {
 	if t.Elapsed == 0 {
 		return 0
 	}
-	return float64(t.Done) / t.Elapsed
+	return float64(t.Completed) / t.Elapsed
 }
 
 // ConnectionStats describes the connections of a step and how evenly they were served.
@@ -148,21 +159,45 @@ type Cost struct {
 
 // A Criterion is one condition of an SLO with the observed value.
 type Criterion struct {
-	Text     string  `json:"text"`     // as typed, "p99<70ms"
-	Metric   string  `json:"metric"`   // "response_p99_seconds", "error_share", …
-	Limit    float64 `json:"limit"`    // in the metric's unit
-	Observed float64 `json:"observed"` // in the metric's unit
+	Text     string  `json:"text"`               // as typed, "p99<70ms"
+	Metric   string  `json:"metric"`             // "response_p99_seconds", "error_share", …
+	Label    string  `json:"label,omitempty"`    // of the requests that it judges; "": all
+	Limit    float64 `json:"limit"`              // in the metric's unit
+	Observed float64 `json:"observed"`           // in the metric's unit
+	AtLeast  bool    `json:"at_least,omitempty"` // Observed is a lower bound, because requests were not answered
 	Met      bool    `json:"met"`
+	Default  bool    `json:"default,omitempty"` // not typed: every SLO limits the errors
 }
 
-// Latency has one histogram per timed interval. It counts every request that was answered completely, whatever its
-// status. A request without an answer is only in Errors. Connect counts connections.
+// Latency has one histogram per timed interval. Response, Service and FirstByte count every request that was answered
+// completely, whatever its status. Connect counts connections. The two of requests without an answer hold how long each
+// had waited when it failed or was given up, which is a lower bound of its time.
 type Latency struct {
-	Response  HDR `json:"response,omitempty"`   // from the intended start to the last byte of the answer
-	Service   HDR `json:"service,omitempty"`    // from sent to the last byte
+	Response           HDR `json:"response,omitempty"`            // from the intended start to the last byte of the answer
+	ResponseUnanswered HDR `json:"response_unanswered,omitempty"` // from the intended start to the failure
+	Service            HDR `json:"service,omitempty"`             // from sent to the last byte
+	ServiceUnanswered  HDR `json:"service_unanswered,omitempty"`  // from sent to the failure, of requests that were sent
+
 	Lag       HDR `json:"lag,omitempty"`        // open loop: from the intended start until the pacer handled it
 	Connect   HDR `json:"connect,omitempty"`    // from connect until the connection is usable, including TLS
 	FirstByte HDR `json:"first_byte,omitempty"` // from sent to the first byte of the answer
+}
+
+// Responses returns the response times of all requests that were due.
+func (l *Latency) Responses() (histogram.Censored, error) {
+	return censored(l.Response, l.ResponseUnanswered)
+}
+
+// Services returns the service times of all requests that were sent.
+func (l *Latency) Services() (histogram.Censored, error) {
+	return censored(l.Service, l.ServiceUnanswered)
+}
+
+func censored(known, beyond HDR) (c histogram.Censored, err error) {
+	if c.Known, err = histogram.Decode(string(known)); err == nil {
+		c.Beyond, err = histogram.Decode(string(beyond))
+	}
+	return c, err
 }
 
 // HDR is a V2 compressed HdrHistogram of nanoseconds in base64, "" if empty. Package histogram encodes and decodes it.
@@ -201,9 +236,10 @@ type StepRun struct {
 
 // Counters are counts of a slice or a step.
 type Counters struct {
-	Due        int64         `json:"due"`  // intended starts; in a closed loop equal to Sent
-	Sent       int64         `json:"sent"` // requests written
-	Done       int64         `json:"done"` // answered completely, whatever the status
+	Due        int64         `json:"due"`       // intended starts; in a closed loop equal to Sent
+	Sent       int64         `json:"sent"`      // requests written
+	Done       int64         `json:"done"`      // answered completely, whatever the status
+	Completed  int64         `json:"completed"` // good answers within the time of the record, whenever the requests were due
 	Errors     Errors        `json:"errors"`
 	Statuses   map[int]int64 `json:"statuses,omitempty"` // HTTP answers by status code
 	BytesIn    int64         `json:"bytes_in"`
@@ -220,6 +256,7 @@ func (c *Counters) Add(o *Counters) {
 	c.Due += o.Due
 	c.Sent += o.Sent
 	c.Done += o.Done
+	c.Completed += o.Completed
 	for class, n := range o.Errors {
 		c.Errors[class] += n
 	}
@@ -242,7 +279,10 @@ func (c *Counters) Add(o *Counters) {
 func (c *Counters) Requests() int64 { return c.Done + c.Errors.Unanswered() }
 
 // Good is the number of answers with an expected status and no failed check.
-func (c *Counters) Good() int64 { return c.Done - c.Errors[StatusError] - c.Errors[CheckError] }
+func (c *Counters) Good() int64 { return c.Done - c.Errors.answered() }
+
+// ErrorShareMax is the highest ErrorShare at which a rate or a latency supports a claim.
+const ErrorShareMax = 0.01
 
 // ErrorShare is the fraction of requests that failed, 0 to 1.
 func (c *Counters) ErrorShare() float64 {

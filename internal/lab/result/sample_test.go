@@ -65,7 +65,7 @@ func sampleRun(t testing.TB, host string, start time.Time) *Run {
 			all = append(all, samples...)
 			slice := Slice{
 				Step: i, Second: second, Length: 1, Connections: 4, CPUUser: 0.01, CPUSystem: 0.02,
-				Counters: Counters{Due: 11, Sent: 10, Done: 10, BytesIn: 1000, BytesOut: 100, Connects: 1, Statuses: map[int]int64{200: 9, 502: 1}},
+				Counters: Counters{Due: 11, Sent: 10, Done: 10, Completed: 9, BytesIn: 1000, BytesOut: 100, Connects: 1, Statuses: map[int]int64{200: 9, 502: 1}},
 				Latency:  Latency{Response: hdr(t, 2, samples...), Service: hdr(t, 2, samples...)},
 			}
 			slice.Errors[StatusError] = 1

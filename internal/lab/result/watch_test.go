@@ -42,7 +42,7 @@ func TestWatchRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Header{}, "Format", "Version")); diff != "" {
 		t.Error(diff)
 	}
-	if u := got.Usage(1); u == nil || *u.Processes[0].CPUUser != 3 || *u.Hosts[0].Load1 != 4.5 || u.Requests != 30 {
+	if u := got.Usage(1); u == nil || *u.Processes[0].CPUUser != 3 || *u.Hosts[0].Load1 != 4.5 || u.Requests != 27 {
 		t.Errorf("usage %+v", u)
 	}
 	if errors := SeriesOf(got.Samples)[2].Errors; len(errors) != 1 || errors[0] != (SampleError{7, "not permitted"}) {
@@ -75,7 +75,7 @@ func TestSamplesAmongSlices(t *testing.T) {
 }
 
 func TestWatchRecordsRefused(t *testing.T) {
-	header := `{"record":"header","header":{"format":"spillway-result","version":"1.1"}}` + "\n"
+	header := `{"record":"header","header":{"format":"spillway-result","version":"1.2"}}` + "\n"
 	many := make([]string, MaxValues+1)
 	for i := range many {
 		many[i] = fmt.Sprintf(`"v%d":1`, i)
