@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -80,18 +81,32 @@ func TestHeaderValuesWithLineEnds(t *testing.T) {
 	}
 }
 
+// TestPathValuesAreEscaped inserts data in a path and a query. The server must
+// read the same data, and what the user typed must arrive as typed.
 func TestPathValuesAreEscaped(t *testing.T) {
-	path := writeFile(t, "v.csv", "\"a b\"\n\"c/d?e=ä\"\n\"x\ny\"\n")
-	mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/{file:"+path+":1}"), Body: template(t, "{file:"+path+":1}")}}, "h", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSource()
-	for _, want := range [][2]string{{"/a%20b", "a b"}, {"/c/d?e=%C3%A4", "c/d?e=ä"}, {"/x%0Ay", "x\ny"}} {
+	for _, test := range []struct{ value, escaped, reserved string }{
+		{"a b", "a%20b", "a%20b"},
+		{"c/d?e=ä", "c%2Fd%3Fe%3D%C3%A4", "c/d?e=%C3%A4"},
+		{"x\ny", "x%0Ay", "x%0Ay"},
+		{"100%", "100%25", "100%25"},
+		{"%41&b=c+d#e", "%2541%26b%3Dc%2Bd%23e", "%41&b=c+d%23e"},
+		{"a.b-c_d~e", "a.b-c_d~e", "a.b-c_d~e"},
+	} {
+		file := "file:" + writeFile(t, "v.csv", "\""+test.value+"\"\n") + ":1}"
+		paths := "/%41/{" + file + "?q={" + file + "&r={+" + file
+		mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, paths), Body: template(t, "{"+file)}}, "h", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSource()
 		s.next()
 		r, body := readBack(t, mix.draw(s).append(nil, false, s))
-		if r.RequestURI != want[0] || body != want[1] {
-			t.Errorf("got %q and %q, want %q", r.RequestURI, body, want)
+		want := "/%41/" + test.escaped + "?q=" + test.escaped + "&r=" + test.reserved
+		if r.RequestURI != want || body != test.value {
+			t.Errorf("%q: got %q and body %q, want %q", test.value, r.RequestURI, body, want)
+		}
+		if r.URL.Path != "/A/"+test.value || r.URL.Query().Get("q") != test.value {
+			t.Errorf("%q: the server reads path %q and query %q", test.value, r.URL.Path, r.URL.Query())
 		}
 	}
 }
@@ -156,4 +171,22 @@ func TestChecks(t *testing.T) {
 			t.Errorf("check %q was taken", text)
 		}
 	}
+}
+
+// FuzzPercentEncode checks that data survives a path and a query.
+func FuzzPercentEncode(f *testing.F) {
+	f.Add("100%/a?b=c&d+e#f")
+	f.Fuzz(func(t *testing.T, data string) {
+		encoded := percentEncode(data, false)
+		path, err := url.PathUnescape(encoded)
+		if err != nil || path != data {
+			t.Fatalf("%q became %q in a path: %v", data, path, err)
+		}
+		if query, err := url.QueryUnescape(encoded); err != nil || query != data {
+			t.Fatalf("%q became %q in a query: %v", data, query, err)
+		}
+		if partial := percentEncode(data, true); percentEncode(partial, true) != partial {
+			t.Fatalf("%q is encoded twice", partial)
+		}
+	})
 }
