@@ -14,19 +14,18 @@ import (
 
 // http2Conn is an HTTP/2 connection of net/http that carries one request at a time.
 type http2Conn struct {
-	conn    *http.ClientConn
-	ctx     context.Context // abort ends it
-	cancel  context.CancelFunc
-	clock   Clock
-	timeout time.Duration
-	mix     *httpMix
-	checks  *Checks
-	source  *Source
-	base    string // scheme and host of every URL
-	path    []byte
-	header  []byte
-	body    []byte
-	answer  bytes.Buffer // body for the checks
+	conn   *http.ClientConn
+	ctx    context.Context // abort ends it
+	cancel context.CancelFunc
+	clock  Clock
+	mix    *httpMix
+	checks *Checks
+	source *Source
+	base   string // scheme and host of every URL
+	path   []byte
+	header []byte
+	body   []byte
+	answer bytes.Buffer // body for the checks
 }
 
 // dialHTTP2 opens a TLS connection that must negotiate h2.
@@ -45,15 +44,15 @@ func (t *Target) dialHTTP2(ctx context.Context, number int, source *Source) (blo
 		return nil, err
 	}
 	c := &http2Conn{
-		conn: conn, clock: t.config.Clock, timeout: t.config.Timeout, mix: t.mix, checks: &t.config.Checks,
+		conn: conn, clock: t.config.Clock, mix: t.mix, checks: &t.config.Checks,
 		source: source, base: "https://" + t.host,
 	}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return c, nil
 }
 
-func (c *http2Conn) exchange(o *Outcome, _ bool) bool {
-	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
+	ctx, cancel := context.WithDeadline(c.ctx, deadline)
 	defer cancel()
 	c.source.next()
 	r := c.mix.draw(c.source)

@@ -24,6 +24,12 @@ func NewClock() Clock { return Clock{time.Now()} }
 // Now returns the nanoseconds since the clock's start.
 func (c Clock) Now() int64 { return int64(time.Since(c.start)) }
 
+// deadline is the time at which a request that began at the given time has used
+// its timeout up.
+func (c Clock) deadline(begin int64, timeout time.Duration) time.Time {
+	return c.start.Add(time.Duration(begin) + timeout)
+}
+
 // Kind is the effect of a request on the target's data.
 type Kind uint8
 

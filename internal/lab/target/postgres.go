@@ -21,8 +21,6 @@ const preparedName = "spillway"
 // connectPostgres connects and prepares through pgx and returns the connection,
 // which carries postgresProtocol from then on. Both count as connecting.
 func (t *Target) connectPostgres(ctx context.Context, number int) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
-	defer cancel()
 	config := t.postgres.Copy()
 	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return t.network.dial(ctx, number)

@@ -30,7 +30,7 @@ type Config struct {
 	Socket        string        // Unix socket to connect to instead of the URL's host
 	Sources       []netip.Addr  // local addresses to connect from, in rotation
 	Allow         []string      // public hosts that may be loaded
-	Timeout       time.Duration // of one request, including connecting
+	Timeout       time.Duration // of one request, including its connection
 	PerConnection int           // requests per connection; 0: unlimited
 	Seed          uint64        // of random values
 	Clock         Clock
@@ -109,7 +109,7 @@ func (t *Target) locate(ctx context.Context, p location) error {
 	if t.config.Socket != "" {
 		p.socket = t.config.Socket
 	}
-	t.network = network{kind: "tcp", sources: t.config.Sources, timeout: t.config.Timeout}
+	t.network = network{kind: "tcp", sources: t.config.Sources}
 	if p.socket != "" {
 		if len(t.config.Sources) > 0 {
 			return errors.New("--source has no effect on a Unix socket; remove one of the two")
@@ -198,6 +198,8 @@ func (t *Target) Check(ctx context.Context) error {
 }
 
 func (t *Target) tryConnection(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
+	defer cancel()
 	if t.kind == kindPostgres && hasWorkers {
 		return t.checkWorker(ctx)
 	}
@@ -226,7 +228,7 @@ func (t *Target) newProtocol(source *Source, memory *scratch) protocol {
 // NewSession returns session number of that many sessions. Its connection is not
 // open. EventLoop must be false.
 func (t *Target) NewSession(number, sessions int) *Session {
-	return &Session{clock: t.config.Clock, dial: t.dialer(t.source(number)), perConnection: t.config.PerConnection, connection: number, stride: sessions}
+	return &Session{clock: t.config.Clock, dial: t.dialer(t.source(number)), timeout: t.config.Timeout, perConnection: t.config.PerConnection, connection: number, stride: sessions}
 }
 
 func (t *Target) dialer(source *Source) dialer {

@@ -241,7 +241,7 @@ func (w *Worker) open(c *connection) error {
 	if w.handshakes != nil {
 		c.state = stateDialing
 		c.key.generation++
-		w.handshakes.begin(c.key, w.number)
+		w.handshakes.begin(c.key, w.number, w.clock.deadline(c.outcome.Begin, time.Duration(w.timeout)))
 		w.number++
 		return nil
 	}
