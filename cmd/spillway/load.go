@@ -42,7 +42,7 @@ type (
 		Header       []string `group:"HTTP" short:"H" sep:"none" placeholder:"'NAME: VALUE'" help:"Header line. Repeatable."`
 		Body         string   `group:"HTTP" placeholder:"TEXT" help:"Body. It and the URL's path may contain {random(1,1000)}, {sequence} and {file:PATH:COLUMN}."`
 		BodyFile     string   `group:"HTTP" placeholder:"FILE" help:"File with the body, sent unchanged."`
-		RequestsFile string   `group:"HTTP" placeholder:"FILE" help:"File with one request per line: [WEIGHT] METHOD PATH [BODY | @FILE]."`
+		RequestsFile string   `group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
 		Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 200 to 399."`
 		Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
 		HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2 for https://."`
@@ -51,7 +51,7 @@ type (
 	loadStatement struct {
 		SQL     string   `group:"SQL and Redis" name:"sql" placeholder:"STATEMENT" help:"SQL statement, prepared once per connection. Parameters are written :name."`
 		Param   []string `group:"SQL and Redis" sep:"none" placeholder:"NAME=VALUE" help:"Value of a parameter: random(1,1000), sequence, file:PATH:COLUMN, or a constant. Repeatable."`
-		Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: 'GET key:{random(1,100)}'. Repeatable: drawn with equal probability."`
+		Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: '[name=NAME] GET key:{random(1,100)}'. Repeatable: drawn with equal probability."`
 	}
 	loadOutput struct {
 		SLO            string        `group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`

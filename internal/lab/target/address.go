@@ -139,8 +139,11 @@ func (t *Target) parseRequests(path string) (err error) {
 	case path != "/" || t.config.Method != "" || len(t.config.Body.parts) > 0:
 		return errors.New("with --requests-file, write the target without a path, and the method and body in the file")
 	}
-	t.mix, err = newHTTPMix(requests, t.host, t.config.Headers)
-	return err
+	if t.http, err = newHTTPMix(requests, t.host, t.config.Headers); err != nil {
+		return err
+	}
+	t.mix = t.http.mix
+	return nil
 }
 
 func (t *Target) parseRedis(scheme string) (location, error) {
@@ -152,12 +155,18 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	if len(t.config.Commands) == 0 {
 		return location{}, errors.New("redis: requires a --command 'GET key:{random(1,100)}'")
 	}
+	var entries []mixEntry
 	for _, text := range t.config.Commands {
 		c, err := parseCommand(text)
 		if err != nil {
 			return location{}, err
 		}
 		t.commands = append(t.commands, c)
+		verb, _ := cutWord(c.text)
+		entries = append(entries, mixEntry{1, c.name, c.text, verb})
+	}
+	if t.mix, err = newMix(entries); err != nil {
+		return location{}, err
 	}
 	if password, ok := u.User.Password(); ok {
 		words := []string{"AUTH", password}

@@ -44,7 +44,7 @@ func (t *Target) dialHTTP2(ctx context.Context, number int, source *Source) (blo
 		return nil, err
 	}
 	c := &http2Conn{
-		conn: conn, clock: t.config.Clock, mix: t.mix, checks: &t.config.Checks,
+		conn: conn, clock: t.config.Clock, mix: t.http, checks: &t.config.Checks,
 		source: source, base: "https://" + t.host,
 	}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -55,7 +55,7 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 	ctx, cancel := context.WithDeadline(c.ctx, deadline)
 	defer cancel()
 	c.source.next()
-	r := c.mix.draw(c.source)
+	r := &c.mix.requests[o.number]
 	o.Kind = r.kind
 	request, err := c.build(ctx, r, o)
 	if err != nil {

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 )
 
 // HTTPRequest describes one kind of request.
 type HTTPRequest struct {
+	Name   string   // in reports; "": method and path
 	Method string   // GET when empty
 	Path   Template // with its query
 	Body   Template // no body when empty
@@ -163,7 +163,7 @@ func (t *Template) percentEncoded() Template {
 		}
 		parts[i].value = &encoded
 	}
-	return Template{parts}
+	return Template{t.text, parts}
 }
 
 // percentEncode encodes every byte of s that is not unreserved. If reserved is
@@ -229,11 +229,11 @@ func (r *builtRequest) appendBody(b []byte, s *Source) []byte {
 	return b
 }
 
-// httpMix holds the requests of a run. They are drawn by weight.
+// httpMix holds the requests of a run.
 type httpMix struct {
+	mix
 	headers  []headerLine
 	requests []builtRequest
-	upTo     []int // cumulative weights
 }
 
 func newHTTPMix(requests []HTTPRequest, host string, headers []Header) (*httpMix, error) {
@@ -243,26 +243,16 @@ func newHTTPMix(requests []HTTPRequest, host string, headers []Header) (*httpMix
 	}
 	m := &httpMix{headers: lines}
 	joined := headerLines(host, lines)
-	total := 0
+	var entries []mixEntry
 	for i := range requests {
-		b, err := buildRequest(&requests[i], joined)
+		r := &requests[i]
+		b, err := buildRequest(r, joined)
 		if err != nil {
 			return nil, err
 		}
-		total += max(requests[i].Weight, 1)
 		m.requests = append(m.requests, b)
-		m.upTo = append(m.upTo, total)
+		entries = append(entries, mixEntry{max(r.Weight, 1), r.Name, b.method + " " + r.Path.text, b.method})
 	}
-	if total == 0 {
-		return nil, errors.New("no request to send")
-	}
-	return m, nil
-}
-
-func (m *httpMix) draw(s *Source) *builtRequest {
-	if len(m.requests) == 1 {
-		return &m.requests[0]
-	}
-	n := s.random.IntN(m.upTo[len(m.upTo)-1])
-	return &m.requests[sort.SearchInts(m.upTo, n+1)]
+	m.mix, err = newMix(entries)
+	return m, err
 }

@@ -384,7 +384,7 @@ func equalFold(b []byte, word string) bool {
 
 // httpProtocol is HTTP/1.1 on one connection.
 type httpProtocol struct {
-	mix      *httpMix
+	requests []builtRequest
 	checks   *Checks
 	source   *Source
 	scratch  *scratch
@@ -392,9 +392,9 @@ type httpProtocol struct {
 	response response
 }
 
-func (p *httpProtocol) request(_, last bool) []byte {
+func (p *httpProtocol) request(number int, _, last bool) []byte {
 	p.source.next()
-	r := p.mix.draw(p.source)
+	r := &p.requests[number]
 	p.sent = r
 	p.response.reset(r.head, p.checks.wantBody())
 	switch {

@@ -52,11 +52,14 @@ type Outcome struct {
 	Done      int64 // the last bytes were read, or the failure was noticed
 
 	Connection    int // number of the connection that carried it
+	Request       int // index of its name in Target.Names
 	Kind          Kind
 	Status        int // HTTP status; zero for other targets
 	BytesSent     int
 	BytesReceived int64
 	Err           error // nil: answered as expected; otherwise see Classify
+
+	number int // of the request in the mix
 }
 
 // Counters are totals of a worker or session.

@@ -67,7 +67,7 @@ type postgresProtocol struct {
 	reply     postgresReply
 }
 
-func (p *postgresProtocol) request(_, _ bool) []byte {
+func (p *postgresProtocol) request(int, bool, bool) []byte {
 	p.source.next()
 	p.reply.reset()
 	b := p.scratch.request[:0]

@@ -17,10 +17,10 @@ const readBytes = 64 << 10
 
 // protocol is the client side of one connection, one request at a time.
 type protocol interface {
-	// request returns the bytes of the next request. first is set on a new
+	// request returns the bytes of a request of the mix. first is set on a new
 	// connection, last if the connection ends after this request. The bytes
 	// are valid until the next call.
-	request(first, last bool) []byte
+	request(number int, first, last bool) []byte
 	// feed takes bytes of the answer and reports whether the answer is
 	// complete. An empty slice means that the peer closed the connection.
 	feed(b []byte) (done bool, err error)
@@ -55,6 +55,8 @@ type dialer func(ctx context.Context, number int) (blockingConn, error)
 // block. Only Abort may be called from another goroutine.
 type Session struct {
 	clock         Clock
+	source        *Source
+	mix           *mix
 	dial          dialer
 	timeout       time.Duration // of a request, including its connection
 	perConnection int
@@ -75,7 +77,8 @@ type Session struct {
 // a connection if there is none; the timeout covers both. It never sends a
 // request twice.
 func (s *Session) Do(ctx context.Context, intended int64) Outcome {
-	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection}
+	number := s.mix.draw(s.source)
+	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection, Request: s.mix.label(number), number: number}
 	deadline := s.clock.deadline(o.Begin, s.timeout)
 	if s.conn == nil {
 		err := s.connectErr
@@ -198,7 +201,7 @@ func (t *Target) dialStream(ctx context.Context, number int, source *Source) (bl
 }
 
 func (c *streamConn) exchange(o *Outcome, deadline time.Time, last bool) bool {
-	b := c.protocol.request(!c.used, last)
+	b := c.protocol.request(o.number, !c.used, last)
 	c.used = true
 	o.Sent = c.clock.Now()
 	o.BytesSent = len(b)

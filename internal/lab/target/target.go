@@ -45,7 +45,7 @@ type Config struct {
 
 	SQL      string           // postgres:, mysql:, sqlite:
 	Params   map[string]Value // of SQL
-	Commands []string         // redis:; drawn with equal probability
+	Commands []string         // redis:; [name=NAME] WORDS, drawn with equal probability
 
 	path string // sqlite: file name
 }
@@ -61,7 +61,8 @@ type Target struct {
 	sequence atomic.Int64
 	plain    atomic.Bool // PostgreSQL: connections are not encrypted, as Check found
 
-	mix          *httpMix
+	mix          mix
+	http         *httpMix
 	commands     []command
 	setup        []byte // Redis: AUTH and SELECT, sent before the first command
 	setupReplies int
@@ -188,6 +189,10 @@ func (t *Target) EventLoop() bool {
 // SQL reports whether the target runs SQL statements.
 func (t *Target) SQL() bool { return t.kind >= kindPostgres }
 
+// Names returns the names of the requests; Outcome.Request is an index of it. It
+// is empty for a single request without a name. The caller must not change it.
+func (t *Target) Names() []string { return t.mix.names }
+
 // Check opens one connection and closes it. It fails if there is no such target or
 // the target rejects the statement.
 func (t *Target) Check(ctx context.Context) error {
@@ -222,13 +227,14 @@ func (t *Target) newProtocol(source *Source, memory *scratch) protocol {
 	case kindRedis:
 		return &redisProtocol{commands: t.commands, setup: t.setup, setupReplies: t.setupReplies, source: source, scratch: memory}
 	}
-	return &httpProtocol{mix: t.mix, checks: &t.config.Checks, source: source, scratch: memory}
+	return &httpProtocol{requests: t.http.requests, checks: &t.config.Checks, source: source, scratch: memory}
 }
 
 // NewSession returns session number of that many sessions. Its connection is not
 // open. EventLoop must be false.
 func (t *Target) NewSession(number, sessions int) *Session {
-	return &Session{clock: t.config.Clock, dial: t.dialer(t.source(number)), timeout: t.config.Timeout, perConnection: t.config.PerConnection, connection: number, stride: sessions}
+	source := t.source(number)
+	return &Session{clock: t.config.Clock, source: source, mix: &t.mix, dial: t.dialer(source), timeout: t.config.Timeout, perConnection: t.config.PerConnection, connection: number, stride: sessions}
 }
 
 func (t *Target) dialer(source *Source) dialer {

@@ -10,6 +10,7 @@ import (
 // word, as in JSON, is literal too. {+file:…} is a part of a path or query that is
 // already encoded.
 type Template struct {
+	text  string // as written
 	parts []templatePart
 }
 
@@ -21,7 +22,7 @@ type templatePart struct {
 
 // ParseTemplate compiles text and reads the files that it names.
 func ParseTemplate(text string) (Template, error) {
-	var t Template
+	t := Template{text: text}
 	var literal strings.Builder
 	for {
 		open := strings.IndexByte(text, '{')
@@ -96,5 +97,5 @@ func (t *Template) append(b []byte, s *Source) []byte {
 
 // PlainTemplate returns a template of literal text.
 func PlainTemplate(text string) Template {
-	return Template{parts: []templatePart{{text: text}}}
+	return Template{text: text, parts: []templatePart{{text: text}}}
 }

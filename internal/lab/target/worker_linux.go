@@ -90,6 +90,8 @@ type Worker struct {
 	perConnection int
 	timeout       int64
 	observe       func(*Outcome)
+	mix           *mix
+	source        *Source
 
 	poller      *poller
 	connections []connection
@@ -113,7 +115,7 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 	}
 	w := &Worker{
 		clock: t.config.Clock, perConnection: t.config.PerConnection, timeout: int64(t.config.Timeout),
-		observe: observe, poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
+		observe: observe, mix: &t.mix, source: t.source(number), poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
 		buffer: make([]byte, readBytes), number: number, changed: t.config.Clock.Now(),
 	}
 	if w.endpoint = tcpEndpoint(t.address, t.config.Sources); t.network.kind == "unix" {
@@ -124,12 +126,12 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 			return nil, errors.Join(err, p.close())
 		}
 	}
-	source, memory := t.source(number), new(scratch)
+	memory := new(scratch)
 	for i := range w.connections {
 		c := &w.connections[len(w.connections)-1-i] // the first is used first
 		c.fd = -1
 		c.key.connection = int32(len(w.connections) - 1 - i)
-		c.protocol = t.newProtocol(source, memory)
+		c.protocol = t.newProtocol(w.source, memory)
 		w.free = append(w.free, c)
 	}
 	return w, nil
@@ -144,7 +146,8 @@ func (w *Worker) Start(intended, now int64) bool {
 	}
 	c := w.free[len(w.free)-1]
 	w.free = w.free[:len(w.free)-1]
-	c.outcome = Outcome{Intended: intended, Begin: now, Connection: int(c.key.connection)}
+	number := w.mix.draw(w.source)
+	c.outcome = Outcome{Intended: intended, Begin: now, Connection: int(c.key.connection), Request: w.mix.label(number), number: number}
 	w.count(now)
 	w.inFlight.push(c)
 	if c.state == stateIdle {
@@ -297,7 +300,7 @@ func (w *Worker) last(c *connection) bool {
 // send writes as much of c's next request as the kernel takes.
 func (w *Worker) send(c *connection) error {
 	c.carried++
-	b := c.protocol.request(c.carried == 1, w.last(c))
+	b := c.protocol.request(c.outcome.number, c.carried == 1, w.last(c))
 	c.outcome.BytesSent = len(b)
 	n, errno := socketWrite(c.fd, b)
 	switch {
