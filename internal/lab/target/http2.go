@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"time"
 )
 
@@ -25,7 +26,8 @@ type http2Conn struct {
 	path   []byte
 	header []byte
 	body   []byte
-	answer bytes.Buffer // body for the checks
+	text   bytes.Buffer // of the answer, for the checks
+	memory scratch
 }
 
 // dialHTTP2 opens a TLS connection that must negotiate h2.
@@ -33,7 +35,8 @@ func (t *Target) dialHTTP2(ctx context.Context, number int, source *Source) (blo
 	config := t.tls.Clone()
 	config.NextProtos = []string{"h2"}
 	transport := &http.Transport{
-		Protocols: new(http.Protocols),
+		Protocols:          new(http.Protocols),
+		DisableCompression: true, // requests have the headers that the user wrote
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return t.network.dialTLS(ctx, number, config)
 		},
@@ -71,9 +74,9 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 	}
 	defer response.Body.Close()
 	o.Status = response.StatusCode
-	c.answer.Reset()
-	if c.checks.wantBody() {
-		n, err := c.answer.ReadFrom(io.LimitReader(response.Body, checkedBodyMax))
+	c.text.Reset()
+	if most := c.checks.bodyMax(o.Status); most > 0 {
+		n, err := c.text.ReadFrom(io.LimitReader(response.Body, int64(most)))
 		o.BytesReceived += n
 		o.Err = err
 	}
@@ -86,7 +89,12 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 		return false
 	}
 	o.Done = c.clock.Now()
-	o.Err = c.checks.judge(o.Status, c.answer.Bytes())
+	a := answer{status: o.Status, body: c.text.Bytes()}
+	if !c.checks.expected(o.Status) {
+		a.problem = strings.HasPrefix(response.Header.Get("Content-Type"), "application/problem+json")
+		a.location = []byte(response.Header.Get("Location"))
+	}
+	o.Err = c.checks.judge(&a, &c.memory)
 	return c.conn.Err() == nil
 }
 

@@ -151,12 +151,15 @@ func TestChecks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.judge(status, []byte(body)); (got == nil) != (want == nil) || want != nil && !errors.Is(got, want) {
+		if got := c.judge(&answer{status: status, body: []byte(body)}, new(scratch)); (got == nil) != (want == nil) || want != nil && !errors.Is(got, want) {
 			t.Errorf("%q on %d %q: %v, want %v", checks, status, body, got, want)
 		}
 	}
 	f(nil, 200, "", nil)
-	f(nil, 399, "", nil)
+	f(nil, 299, "", nil)
+	f(nil, 304, "", nil)
+	f(nil, 302, "", errRedirect)
+	f([]string{"status=3xx"}, 302, "", nil)
 	f(nil, 400, "", errStatus)
 	f(nil, 199, "", errStatus)
 	f([]string{"status=404"}, 404, "", nil)

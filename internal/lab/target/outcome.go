@@ -84,6 +84,8 @@ func Classify(err error) result.ErrorClass {
 	switch {
 	case errors.Is(err, errStatus):
 		return result.StatusError
+	case errors.Is(err, errRedirect):
+		return result.Redirect
 	case errors.Is(err, errCheck):
 		return result.CheckError
 	case errors.Is(err, errMalformed):

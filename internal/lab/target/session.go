@@ -33,6 +33,7 @@ type protocol interface {
 type scratch struct {
 	request []byte
 	word    []byte
+	failure *answerError // the last one
 }
 
 // blockingConn is an open connection whose calls block.

@@ -2,6 +2,7 @@ package target
 
 import (
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -86,6 +87,7 @@ func TestTimeoutCoversHandshake(t *testing.T) {
 			}
 		}))
 		server.EnableHTTP2 = true
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
 		server.Listener = slowListener{server.Listener}
 		server.StartTLS()
 		tg := open(t, Config{URL: server.URL, Insecure: true, HTTP2: http2, Timeout: wholeTimeout})
