@@ -35,6 +35,7 @@ type (
 		Backlog       int           `group:"Amount" placeholder:"N" help:"Open loop: arrivals that may wait for a connection; the rest are unsent. Default: those of 10 s, from 1000 to 1000000."`
 		Workers       int           `group:"Amount" placeholder:"N" help:"Threads for http:// and redis://. Default: half of the cores."`
 		Source        []string      `group:"Amount" placeholder:"IP" help:"Local addresses to connect from, in rotation. Each has its own ports."`
+		DNSRefresh    time.Duration `group:"Amount" name:"dns-refresh" placeholder:"DURATION" help:"Look the host up at this interval; new connections go to all its addresses in rotation. Default: the first address that can be connected to."`
 		RandomSeed    uint64        `group:"Amount" name:"seed" help:"Seed of all random choices; 0 draws one. It is in the result."`
 	}
 	loadHTTP struct {

@@ -39,7 +39,8 @@ type Amount struct {
 	Backlog       int
 	Workers       int
 	Source        []string // local addresses
-	RandomSeed    uint64   // 0: draw one
+	DNSRefresh    time.Duration
+	RandomSeed    uint64 // 0: draw one
 }
 
 // HTTP describes the requests to an HTTP target.
@@ -122,7 +123,7 @@ func (o *Options) validate() error {
 // targetConfig parses the description of the target and its requests.
 func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 	config := &target.Config{
-		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock,
+		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
 		Method: o.Method, HTTP2: o.HTTP2, Insecure: o.Insecure, SQL: o.SQL, Commands: o.Command,
 	}
 	for _, text := range o.Source {

@@ -2,12 +2,10 @@ package target
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 )
@@ -239,36 +237,3 @@ func (c *streamConn) exchange(o *Outcome, deadline time.Time, last bool) bool {
 func (c *streamConn) abort() { c.conn.SetDeadline(time.Unix(1, 0)) }
 
 func (c *streamConn) close() { c.conn.Close() }
-
-// network opens connections to one resolved address.
-type network struct {
-	kind    string // tcp or unix
-	address string
-	sources []netip.Addr
-}
-
-// dial opens a connection before the deadline of ctx.
-func (n *network) dial(ctx context.Context, number int) (net.Conn, error) {
-	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
-	if len(n.sources) > 0 {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.sources[number%len(n.sources)], 0))
-	}
-	return d.DialContext(ctx, n.kind, n.address)
-}
-
-// dialTLS opens a TLS connection. The handshake counts as part of connecting.
-func (n *network) dialTLS(ctx context.Context, number int, config *tls.Config) (*tls.Conn, error) {
-	raw, err := n.dial(ctx, number)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	conn := tls.Client(raw, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		raw.Close()
-		if ctx.Err() == nil {
-			err = fmt.Errorf("%w: %w", errTLS, err)
-		}
-		return nil, err
-	}
-	return conn, nil
-}
