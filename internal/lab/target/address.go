@@ -49,6 +49,8 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
 	case !isRedis && len(c.Commands) > 0:
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
+	case scheme != "https" && scheme != "rediss" && c.CACert+c.Cert+c.Key != "":
+		return fmt.Errorf("--cacert, --cert and --key are for https: and rediss:, not for scheme %s", scheme)
 	case scheme != "https" && c.HTTP2:
 		return errors.New("--http2 requires an https: target")
 	}
@@ -99,7 +101,7 @@ func (t *Target) placeHTTP(scheme, authority string) (location, error) {
 	}
 	p, err := splitAuthority(authority, port)
 	if err == nil && scheme == "https" {
-		t.tls = tlsConfig(p.host, t.config.Insecure)
+		t.tls, err = t.config.tls(p.host, "http/1.1")
 	}
 	return p, err
 }
@@ -182,8 +184,9 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	}
 	host, port := cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "6379")
 	if scheme == "rediss" {
-		t.tls = tlsConfig(host, t.config.Insecure)
-		t.tls.NextProtos = nil
+		if t.tls, err = t.config.tls(host); err != nil {
+			return location{}, err
+		}
 	}
 	return location{host: host, port: port}, nil
 }

@@ -3,7 +3,6 @@ package target
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -127,15 +126,4 @@ func (c *http2Conn) abort() { c.cancel() }
 func (c *http2Conn) close() {
 	c.cancel()
 	c.conn.Close()
-}
-
-// tlsConfig is the TLS configuration of a target. Certificates are verified
-// unless insecure is set.
-func tlsConfig(serverName string, insecure bool) *tls.Config {
-	return &tls.Config{
-		ServerName:         serverName,
-		InsecureSkipVerify: insecure, // --insecure, for test certificates
-		ClientSessionCache: nil,      // every connection does a full handshake
-		NextProtos:         []string{"http/1.1"},
-	}
 }

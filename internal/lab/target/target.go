@@ -46,6 +46,9 @@ type Config struct {
 	Checks   Checks        // HTTP
 	HTTP2    bool          // https: use HTTP/2
 	Insecure bool          // https:, rediss:: accept any certificate
+	CACert   string        // https:, rediss:: PEM file of the authorities to trust instead of the system's
+	Cert     string        // https:, rediss:: PEM file of the client's certificate, with Key
+	Key      string
 
 	SQL      string           // postgres:, mysql:, sqlite:
 	Params   map[string]Value // of SQL
@@ -175,7 +178,7 @@ func (t *Target) Notes() []string { return t.notes }
 // target or the target rejects the statement.
 func (t *Target) Check(ctx context.Context) error {
 	if err := t.choose(ctx, t.tryConnection); err != nil {
-		return fmt.Errorf("connect to the target: %w", err)
+		return fmt.Errorf("connect to the target: %w", adviseTLS(err))
 	}
 	return nil
 }
