@@ -47,7 +47,8 @@ type (
 		RequestsFile string   `group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
 		Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 2xx or 304."`
 		Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
-		HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2 for https://."`
+		HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2, for http:// with prior knowledge (h2c)."`
+		Streams      int      `group:"HTTP" placeholder:"N" help:"HTTP/2: requests in flight per connection. Default: 1."`
 		Insecure     bool     `group:"HTTP" short:"k" help:"Accept any certificate."`
 		CACert       string   `group:"HTTP" name:"cacert" placeholder:"FILE" help:"PEM file with the authorities to trust instead of the system's (also for rediss://)."`
 		Cert         string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the client's certificate (also for rediss://)."`

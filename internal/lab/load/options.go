@@ -55,6 +55,7 @@ type HTTP struct {
 	Check        []string
 	Socket       string
 	HTTP2        bool
+	Streams      int // requests in flight per HTTP/2 connection
 	Insecure     bool
 	CACert       string
 	Cert         string
@@ -104,6 +105,12 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
+	for i := range steps {
+		if t.Slots(steps[i].Connections) > ConnectionsMax {
+			return nil, exit.UsageError(fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections",
+				steps[i].Connections, o.Streams, ConnectionsMax))
+		}
+	}
 	if err := t.Check(ctx); err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
@@ -129,7 +136,7 @@ func (o *Options) validate() error {
 func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 	config := &target.Config{
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
-		Method: o.Method, HTTP2: o.HTTP2, SQL: o.SQL, Commands: o.Command,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, SQL: o.SQL, Commands: o.Command,
 		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {

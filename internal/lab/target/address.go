@@ -51,8 +51,12 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
 	case scheme != "https" && scheme != "rediss" && c.CACert+c.Cert+c.Key != "":
 		return fmt.Errorf("--cacert, --cert and --key are for https: and rediss:, not for scheme %s", scheme)
-	case scheme != "https" && c.HTTP2:
-		return errors.New("--http2 requires an https: target")
+	case !isHTTP && c.HTTP2:
+		return errors.New("--http2 requires an https: or http: target")
+	case c.Streams < 0 || c.Streams > 1 && !c.HTTP2:
+		return errors.New("--streams is the number of requests in flight per HTTP/2 connection; it requires --http2")
+	case c.Streams > 1 && c.PerConnection > 0:
+		return errors.New("--streams and --per-connection: give one of them")
 	}
 	return nil
 }
