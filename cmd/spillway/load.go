@@ -49,6 +49,8 @@ type (
 		Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
 		HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2, for http:// with prior knowledge (h2c)."`
 		Streams      int      `group:"HTTP" placeholder:"N" help:"HTTP/2: requests in flight per connection. Default: 1."`
+		GRPC         string   `group:"HTTP" name:"grpc" placeholder:"METHOD" help:"Call the unary gRPC method package.Service/Method. --body is its request in JSON."`
+		Proto        string   `group:"HTTP" placeholder:"FILE" help:"File descriptor set of --grpc, from protoc --include_imports --descriptor_set_out or buf build."`
 		Insecure     bool     `group:"HTTP" short:"k" help:"Accept any certificate."`
 		CACert       string   `group:"HTTP" name:"cacert" placeholder:"FILE" help:"PEM file with the authorities to trust instead of the system's (also for rediss://)."`
 		Cert         string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the client's certificate (also for rediss://)."`

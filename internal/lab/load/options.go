@@ -56,6 +56,8 @@ type HTTP struct {
 	Socket       string
 	HTTP2        bool
 	Streams      int // requests in flight per HTTP/2 connection
+	GRPC         string
+	Proto        string
 	Insecure     bool
 	CACert       string
 	Cert         string
@@ -136,7 +138,7 @@ func (o *Options) validate() error {
 func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 	config := &target.Config{
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
-		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, SQL: o.SQL, Commands: o.Command,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
 		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {

@@ -21,12 +21,14 @@ type http2Conn struct {
 	cancel context.CancelFunc
 	clock  Clock
 	mix    *httpMix
+	grpc   *grpcMethod // nil: HTTP
 	checks *Checks
 	source *Source
 	base   string // scheme and host of every URL
 	path   []byte
 	header []byte
 	body   []byte
+	frame  []byte       // gRPC: memory for the body
 	text   bytes.Buffer // of the answer, for the checks
 	memory scratch
 }
@@ -105,7 +107,7 @@ func (g *http2Group) join(ctx context.Context, number int, source *Source) (conn
 	g.current.users++
 	t := g.target
 	c := &http2Conn{
-		conn: g.current, clock: t.config.Clock, mix: t.http, checks: &t.config.Checks,
+		conn: g.current, clock: t.config.Clock, mix: t.http, grpc: t.grpc, checks: &t.config.Checks,
 		source: source, base: "https://" + t.host,
 	}
 	if t.tls == nil {
@@ -171,7 +173,9 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 		a.problem = strings.HasPrefix(response.Header.Get("Content-Type"), "application/problem+json")
 		a.location = []byte(response.Header.Get("Location"))
 	}
-	o.Err = c.checks.judge(&a, &c.memory)
+	if o.Err = c.checks.judge(&a, &c.memory); c.grpc != nil && c.checks.expected(o.Status) {
+		o.Err = c.grpc.judge(response, c.checks, a.body, o.BytesReceived)
+	}
 	return c.reusable()
 }
 
@@ -182,6 +186,13 @@ func (c *http2Conn) reusable() bool { return c.conn.Err() == nil && c.ctx.Err() 
 func (c *http2Conn) build(ctx context.Context, r *builtRequest) (*http.Request, error) {
 	c.path = r.path.append(c.path[:0], c.source)
 	c.body = r.body.append(c.body[:0], c.source)
+	if c.grpc != nil {
+		var err error
+		if c.frame, err = c.grpc.append(c.frame[:0], c.body); err != nil {
+			return nil, fmt.Errorf("build request: %w", err)
+		}
+		c.body, c.frame = c.frame, c.body
+	}
 	request, err := http.NewRequestWithContext(ctx, r.method, c.base+string(c.path), nil)
 	if err != nil {
 		return nil, fmt.Errorf("build request: %w", err)
