@@ -44,6 +44,7 @@ type (
 		HeaderFile   string   `group:"HTTP" placeholder:"FILE" help:"File with one header per line, so that secrets do not show in the process list."`
 		Body         string   `group:"HTTP" placeholder:"TEXT" help:"Body. It and the URL's path may contain {random(1,1000)}, {sequence} and {file:PATH:COLUMN}."`
 		BodyFile     string   `group:"HTTP" placeholder:"FILE" help:"File with the body, sent unchanged."`
+		Form         []string `group:"HTTP" sep:"none" placeholder:"NAME=VALUE" help:"Field of a multipart/form-data body; NAME=@PATH sends a file. Repeatable."`
 		RequestsFile string   `group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
 		Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 2xx or 304."`
 		Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`

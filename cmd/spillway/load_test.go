@@ -125,6 +125,7 @@ func TestLoadBodies(t *testing.T) {
 		{url + "/echo", "--body", "n={random(5,5)}", "-H", "X-Key: k", "--check", "body~=[n=5] k"},
 		{url + "/echo", "--body-file", filepath.Join(dir, "body"), "--check", "body~=[{sequence}]"},
 		{url, "--requests-file", filepath.Join(dir, "requests"), "--check", "status=200"},
+		{url + "/echo", "--form", "a=n{random(5,5)}", "--form", "f=@" + filepath.Join(dir, "body"), "--check", "body~=name=\"a\"\r\n\r\nn5\r\n", "--check", "body~={sequence}"},
 	} {
 		if stdout, stderr, code := loadVerb(t, t.Context(), append(args, "-c", "2", "-n", "100", "--slo", "errors<=0")...); code != exit.OK {
 			t.Errorf("%q: exit %d\n%s%s", args, code, stdout, stderr)
