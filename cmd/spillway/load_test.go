@@ -158,6 +158,29 @@ func TestLoadSecrets(t *testing.T) {
 	}
 }
 
+// TestLoadFailedAnswers loads pages that reject every request, and reads why.
+func TestLoadFailedAnswers(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/moved" {
+			http.Redirect(w, r, "/login?token=hush", http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusUnsupportedMediaType)
+		io.WriteString(w, `{"title":"unsupported media type","detail":"send Content-Type: application/json"}`)
+	}))
+	defer server.Close()
+	for path, want := range map[string]string{
+		"/moved": "first redirect error: status 302: redirects to /login?token=xxxxx; load that URL, or accept the answer with --check status=3xx",
+		"/json":  "first status error: status 415: unsupported media type: send Content-Type: application/json",
+	} {
+		stdout, stderr, _ := loadVerb(t, t.Context(), server.URL+path, "-c", "1", "-n", "200")
+		if !strings.Contains(stdout, want) || strings.Contains(stdout+stderr, "hush") {
+			t.Errorf("%s: no %q in\n%s", path, want, stdout)
+		}
+	}
+}
+
 // TestLoadInterrupt interrupts a run, which reports the measurements so far.
 func TestLoadInterrupt(t *testing.T) {
 	url, seen := pages(t)
