@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/lab/result"
 )
 
 // http2Conn is one session's use of an HTTP/2 connection of net/http. It carries
@@ -147,7 +149,7 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 	o.BytesSent = len(c.path) + len(c.body)
 	response, err := c.conn.RoundTrip(request)
 	if err != nil {
-		o.Err = fmt.Errorf("exchange: %w", err)
+		o.Err = c.failure(fmt.Errorf("exchange: %w", err))
 		return c.reusable()
 	}
 	defer response.Body.Close()
@@ -155,14 +157,13 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 	o.Status = response.StatusCode
 	c.text.Reset()
 	if most := c.checks.bodyMax(o.Status); most > 0 {
-		n, err := c.text.ReadFrom(io.LimitReader(response.Body, int64(most)))
+		n, _ := c.text.ReadFrom(io.LimitReader(response.Body, int64(most))) // Copy returns the same error
 		o.BytesReceived += n
-		o.Err = err
 	}
 	n, err := io.Copy(io.Discard, response.Body)
 	o.BytesReceived += n
 	if err != nil {
-		o.Err = fmt.Errorf("read answer: %w", err)
+		o.Err = c.failure(fmt.Errorf("read answer: %w", err))
 	}
 	if o.Err != nil {
 		return c.reusable()
@@ -177,6 +178,20 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 		o.Err = c.grpc.judge(response, c.checks, a.body, o.BytesReceived)
 	}
 	return c.reusable()
+}
+
+// failure names the reason of an error of net/http that has no class.
+func (c *http2Conn) failure(err error) error {
+	if Classify(err) != result.Other {
+		return err
+	}
+	switch text := err.Error(); {
+	case strings.Contains(text, "connection error: "): // found by this side
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	case c.conn.Err() != nil, strings.Contains(text, "stream error: "):
+		return fmt.Errorf("%w: %w", errCutShort, err)
+	}
+	return err
 }
 
 // reusable reports whether the connection takes more requests. One that timed out
