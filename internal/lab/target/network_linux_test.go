@@ -84,7 +84,7 @@ func TestCheckTriesEveryAddress(t *testing.T) {
 		return tg
 	}
 	f(Config{}, "", "", "127.0.0.3")
-	f(Config{}, "", "", "127.0.0.3", "127.0.0.2")
+	f(Config{}, "", "shop.test has 2 addresses; this run loads 127.0.0.3:"+port+" only; --dns-refresh", "127.0.0.3", "127.0.0.2")
 	f(Config{}, "", "this run loads 127.0.0.3:"+port+", the first that can be connected to (dial tcp 127.0.0.2", "127.0.0.2", "127.0.0.3", "::1")
 	f(Config{}, "", "", "::1", "127.0.0.3")
 	f(Config{}, "127.0.0.4:"+port+": connect: connection refused; dial tcp [::1]", "", "127.0.0.4", "::1")
