@@ -22,6 +22,21 @@ func seconds(s float64) string {
 	return significant(s*scale) + unit
 }
 
+// atLeast writes a lower bound given in seconds with three digits, rounded down: ">= 2.00 s".
+func atLeast(s float64) string {
+	if s >= 120 {
+		return ">= " + time.Duration(s*float64(time.Second)).Truncate(time.Second).String()
+	}
+	scale, unit := secondsUnit(s * 0.9995) // it rounds up to the next unit, which a lower bound must not
+	v := s * scale * (1 + 1e-9) // so that 2 does not become 1.99
+	if v <= 0 {
+		return ">= 0"
+	}
+	decimals := min(max(2-int(math.Floor(math.Log10(v))), 0), 2)
+	step := math.Pow(10, float64(decimals))
+	return ">= " + strconv.FormatFloat(math.Floor(v*step)/step, 'f', decimals, 64) + unit
+}
+
 // secondsUnit returns the factor and unit for writing a duration given in seconds.
 func secondsUnit(s float64) (scale float64, unit string) {
 	switch {

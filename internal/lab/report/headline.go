@@ -26,11 +26,11 @@ type headline struct {
 	Caveat string
 }
 
-// Without an SLO, a step holds if at least keptUp of its arrivals were answered and at most maxErrors of its requests
-// failed.
+// Without an SLO, a step holds if it answered keptUpMin of its arrivals within its time and had at most
+// result.ErrorShareMax errors. At most inFlightMax of the arrivals count as in flight at its end.
 const (
-	keptUp    = 0.99
-	maxErrors = 0.01
+	keptUpMin   = 0.99
+	inFlightMax = 0.1
 )
 
 // holds reports whether the target met the SLO, or kept up with few errors if there is no SLO.
@@ -38,7 +38,17 @@ func (s *step) holds() bool {
 	if len(s.Total.SLO) > 0 {
 		return s.sloMet()
 	}
-	return s.Total.Done > 0 && float64(s.Total.Done) >= keptUp*float64(s.Total.Due) && s.Total.ErrorShare() <= maxErrors
+	return s.Total.Completed > 0 && s.Total.ErrorShare() <= result.ErrorShareMax && s.keptUp()
+}
+
+// keptUp reports whether the target answered the arrivals within the step. Those of the last median response time may
+// still be in flight when the step ends.
+func (s *step) keptUp() bool {
+	var inFlight float64
+	if s.figures.P50 != nil && s.Total.Elapsed > 0 {
+		inFlight = min(*s.figures.P50/s.Total.Elapsed, inFlightMax)
+	}
+	return float64(s.Total.Completed) >= (keptUpMin-inFlight)*float64(s.Total.Due)
 }
 
 func (r *run) headline() headline {
@@ -154,16 +164,16 @@ func (s *step) latencyAndErrors() string {
 
 // tail is the highest percentile up to p99 that the sample is large enough for.
 func tail(s *step) (name, value string) {
-	f := figuresOf(s.response)
+	f := &s.figures
 	switch {
 	case f.P99 != nil:
-		return "p99", seconds(*f.P99)
+		return "p99", f.text(figureP99)
 	case f.P90 != nil:
-		return "p90", seconds(*f.P90)
+		return "p90", f.text(figureP90)
 	case f.P50 != nil:
-		return "median", seconds(*f.P50)
+		return "median", f.text(figureP50)
 	}
-	return "longest", orDash(f.Max)
+	return "longest", f.text(figureMax)
 }
 
 // failure states why the step does not hold.
@@ -184,6 +194,8 @@ func (s *step) failure() string {
 func observed(c result.Criterion) string {
 	value := number(c.Observed)
 	switch {
+	case c.AtLeast:
+		value = atLeast(c.Observed)
 	case strings.HasSuffix(c.Metric, "_seconds"):
 		value = seconds(c.Observed)
 	case c.Metric == result.MetricErrorShare:

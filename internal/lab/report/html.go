@@ -175,7 +175,7 @@ func newPageRun(runs []run, i int) pageRun {
 		return view
 	}
 	rows, _ := stepTable(columns(runs), r.steps)
-	view.Steps = newPageTable(rows, tableNote)
+	view.Steps = newPageTable(rows, tableNote(runs))
 	view.Steps.Title, view.Steps.Words = title, true
 	for k := range r.steps {
 		s := &r.steps[k]
@@ -222,17 +222,22 @@ func tilesOf(r *run, key *step) string {
 }
 
 func (s *step) tiles() []tile {
-	f := figuresOf(s.response)
+	f := &s.figures
 	name, value := tail(s)
 	note := ""
 	if f.P99Interval != nil {
-		note = "95 % interval: " + seconds(f.P99Interval[0]) + " to " + seconds(f.P99Interval[1])
+		note = "95 % interval: " + seconds(f.P99Interval[0]) + " to "
+		if f.bounded(figureP99 + "_interval") {
+			note = "95 % interval: from " + seconds(f.P99Interval[0])
+		} else {
+			note += seconds(f.P99Interval[1])
+		}
 	}
 	tiles := []tile{
 		{"answered", rate(s.Total.Rate()), s.offer()},
-		{"median", orDash(f.P50), ""},
+		{"median", f.text(figureP50), ""},
 		{name, value, note},
-		{"longest", orDash(f.Max), ""},
+		{"longest", f.text(figureMax), ""},
 		{"errors", share(s.Total.ErrorShare()), s.Total.Errors.String()},
 		{"generator", s.ownCPU(), "CPU per request"},
 	}
@@ -289,7 +294,7 @@ func (r *run) costs() *pageTable {
 		t := &s.Total
 		rows = append(rows, []string{
 			s.load(), integer(t.Requests()), integer(t.Connects), integer(t.Reconnects), size(float64(t.BytesIn)), fairness(&t.Connections),
-			ratio(t.Little.Ratio), orDash(figuresOf(s.lag).P99), seconds(t.Cost.CPUUser), seconds(t.Cost.CPUSystem),
+			ratio(t.Little.Ratio), orDash(figuresOf(exact(s.lag)).P99), seconds(t.Cost.CPUUser), seconds(t.Cost.CPUSystem),
 			share(t.Cost.ThreadBusyMax), seconds(t.Cost.RunQueueWait), size(float64(t.Cost.MemoryMax)),
 		})
 	}

@@ -39,7 +39,7 @@ type DocumentStep struct {
 
 	Requests int64 `json:"requests"` // answered, failed or never sent
 	result.Counters
-	Rate       float64 `json:"rate_hz"` // answered
+	Rate       float64 `json:"rate_hz"` // good answers within the step
 	ErrorTotal int64   `json:"error_total"`
 	ErrorShare float64 `json:"error_share"`
 
@@ -61,7 +61,7 @@ type DocumentStep struct {
 }
 
 // documentVersion gets a new first number if a field changes its meaning or is removed.
-const documentVersion = "1.1"
+const documentVersion = "1.2"
 
 func (r *run) document() Document {
 	h := r.headline()
@@ -85,8 +85,8 @@ func (s *step) document() DocumentStep {
 		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz, OfferedEndHz: s.OfferedEndHz,
 		Connections: s.Step.Connections, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
 		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
-		Response: figuresOf(s.response), Service: figuresOf(s.service), Lag: figuresOf(s.lag),
-		Connect: figuresOf(s.connect), FirstByte: figuresOf(s.firstByte), Clamped: t.Clamped,
+		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
+		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
 		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
 	}

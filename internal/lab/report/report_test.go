@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -284,6 +285,47 @@ func TestGolden(t *testing.T) {
 	golden(t, "compare.txt", written(t, Text, compare...))
 	golden(t, "sweep.txt", written(t, Text, sweep))
 	golden(t, "single.txt", written(t, Text, single))
+	hanging := hangingRun(t)
+	golden(t, "hanging.txt", written(t, Text, hanging))
+	golden(t, "hanging.md", written(t, Markdown, hanging))
+	golden(t, "hanging.csv", written(t, CSV, hanging))
+	golden(t, "hanging.bench", written(t, Bench, hanging))
+}
+
+// TestUnansweredRequestsAreInThePercentiles: 10 % of the requests got no answer within 2 s, so p99 is at least 2 s in every
+// form.
+func TestUnansweredRequestsAreInThePercentiles(t *testing.T) {
+	t.Parallel()
+	run := hangingRun(t)
+	for format, want := range map[Format][]string{
+		Text:       {"Does not hold 500/s within p99<70ms errors<0.5%: p99 >= 2.00 s and errors 10.0 %.", "  >= 2.00 s  >= 2.00 s  >= 2.00 s  "},
+		Markdown:   {"| \\>= 2.00 s | \\>= 2.00 s | \\>= 2.00 s |"},
+		HTML:       {"<td>&gt;= 2.00 s</td>", "<dt>p99</dt><dd>&gt;= 2.00 s</dd>"},
+		CSV:        {",mean p95 p99 max p99_interval,", "response_lower_bounds"},
+		CSVSeconds: {",mean p95 max,", ",mean p50 p90 p95 max p50_interval,", "response_lower_bounds"},
+		Bench:      {" p99-at-least-sec", "Unit p99-at-least-sec better=lower", " 1200 0 req/s "},
+	} {
+		text := written(t, format, run)
+		for _, part := range want {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s has no %q in\n%.2000s", format, part, text)
+			}
+		}
+	}
+	var d Document
+	if err := json.Unmarshal([]byte(written(t, JSON, run)), &d); err != nil {
+		t.Fatal(err)
+	}
+	first, dead := d.Steps[0].Response, d.Steps[1].Response
+	if first.Count != 6000 || first.P90 == nil || *first.P90 > 0.1 || first.P99 == nil || *first.P99 < 2 || *first.P99 > 2.01 {
+		t.Errorf("response %+v", first)
+	}
+	if !slices.Equal(first.LowerBounds, []string{"mean", "p95", "p99", "max", "p99_interval"}) || !slices.Equal(dead.LowerBounds, []string{"mean", "p50", "p90", "p95", "p99", "max", "p50_interval", "p99_interval"}) {
+		t.Errorf("lower bounds %q, of the dead target %q", first.LowerBounds, dead.LowerBounds)
+	}
+	if d.Steps[0].Rate != 450 || d.Steps[1].Rate != 0 || d.Steps[1].Requests != 7200 {
+		t.Errorf("rates %g and %g of %d requests", d.Steps[0].Rate, d.Steps[1].Rate, d.Steps[1].Requests)
+	}
 }
 
 // TestDocumentation requires every field of the JSON document and every format in docs/results-format.md.

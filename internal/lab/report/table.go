@@ -27,19 +27,20 @@ func columns(runs []run) []column {
 	cols = append(
 		cols,
 		column{name: "conns", value: func(s *step) string { return integer(int64(s.Step.Connections)) }},
-		column{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }},
-		column{name: "p50", value: func(s *step) string { return orDash(figuresOf(s.response).P50) }},
-		column{name: "p90", value: func(s *step) string { return orDash(figuresOf(s.response).P90) }},
-		column{name: "p99", value: func(s *step) string { return orDash(figuresOf(s.response).P99) }},
-		column{name: "p99.9", value: func(s *step) string { return orDash(figuresOf(s.response).P999) }},
-		column{name: "max", value: func(s *step) string { return orDash(figuresOf(s.response).Max) }},
+		column{name: "requests", value: func(s *step) string { return integer(s.Total.Requests()) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p90", figureP90),
+		responseColumn("p99", figureP99),
+		responseColumn("p99.9", figureP999),
+		responseColumn("max", figureMax),
 		column{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
 	)
 	if anyStep(runs, func(s *step) bool { return s.connect.Count() > 0 }) {
-		cols = append(cols, column{name: "connect", value: func(s *step) string { return orDash(figuresOf(s.connect).Mean) }})
+		cols = append(cols, column{name: "connect", value: func(s *step) string { return meanOf(s.connect) }})
 	}
 	if anyStep(runs, func(s *step) bool { return s.firstByte.Count() > 0 }) {
-		cols = append(cols, column{name: "first byte", value: func(s *step) string { return orDash(figuresOf(s.firstByte).Mean) }})
+		cols = append(cols, column{name: "first byte", value: func(s *step) string { return meanOf(s.firstByte) }})
 	}
 	return append(
 		cols,
@@ -49,9 +50,23 @@ func columns(runs []run) []column {
 	)
 }
 
-// tableNote explains the step table.
-const tableNote = "Response time counts from the intended start; \"-\" means too few samples. connect, first byte: mean. " +
-	"parallel: most connections open at once. own CPU: CPU time of the load generator per answered request."
+func answeredColumn() column {
+	return column{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }}
+}
+
+// responseColumn shows a figure of the response time.
+func responseColumn(name, figure string) column {
+	return column{name: name, value: func(s *step) string { return s.figures.text(figure) }}
+}
+
+// tableNote explains the step table of the runs.
+func tableNote(runs []run) string {
+	note := "answered: good answers within the step. Response time counts from the intended start; \"-\" means too few samples. "
+	if anyStep(runs, func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
+		note += "\">=\": at least, because it falls among requests without an answer, which rank above all answers. "
+	}
+	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good answer."
+}
 
 // sideBySide is a table of several runs by load level, grouped by figure. It is nil for a single run.
 func sideBySide(runs []run) (heads []string, rows [][]string) {
@@ -59,9 +74,9 @@ func sideBySide(runs []run) (heads []string, rows [][]string) {
 		return nil, nil
 	}
 	figures := []column{
-		{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }},
-		{name: "p50", value: func(s *step) string { return orDash(figuresOf(s.response).P50) }},
-		{name: "p99", value: func(s *step) string { return orDash(figuresOf(s.response).P99) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p99", figureP99),
 		{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
 	}
 	heads = []string{"load"}

@@ -38,7 +38,7 @@ func writeText(w io.Writer, runs []run) error {
 		textTable(&out, append([][]string{heads}, rows...), -1)
 	}
 	if len(runs) == 0 || anyStep(runs, func(*step) bool { return true }) {
-		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote, ". ", ".\n"))
+		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote(runs), ". ", ".\n"))
 	}
 	return emit(w, &out)
 }
@@ -164,7 +164,7 @@ func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
 			fmt.Fprintf(out, "- %s: %s\n", r.steps[k].load(), escapeMarkdown(line))
 		}
 	}
-	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(tableNote))
+	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(tableNote(runs)))
 }
 
 // writeMarkdownWatch writes the resources that were used.
