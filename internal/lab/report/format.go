@@ -28,7 +28,7 @@ func atLeast(s float64) string {
 		return ">= " + time.Duration(s*float64(time.Second)).Truncate(time.Second).String()
 	}
 	scale, unit := secondsUnit(s * 0.9995) // it rounds up to the next unit, which a lower bound must not
-	v := s * scale * (1 + 1e-9) // so that 2 does not become 1.99
+	v := s * scale * (1 + 1e-9)            // so that 2 does not become 1.99
 	if v <= 0 {
 		return ">= 0"
 	}
