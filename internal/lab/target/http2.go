@@ -3,30 +3,30 @@ package target
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"time"
 )
 
 // http2Conn is an HTTP/2 connection of net/http that carries one request at a time.
 type http2Conn struct {
-	conn    *http.ClientConn
-	ctx     context.Context // abort ends it
-	cancel  context.CancelFunc
-	clock   Clock
-	timeout time.Duration
-	mix     *httpMix
-	checks  *Checks
-	source  *Source
-	base    string // scheme and host of every URL
-	path    []byte
-	header  []byte
-	body    []byte
-	answer  bytes.Buffer // body for the checks
+	conn   *http.ClientConn
+	ctx    context.Context // abort ends it
+	cancel context.CancelFunc
+	clock  Clock
+	mix    *httpMix
+	checks *Checks
+	source *Source
+	base   string // scheme and host of every URL
+	path   []byte
+	header []byte
+	body   []byte
+	text   bytes.Buffer // of the answer, for the checks
+	memory scratch
 }
 
 // dialHTTP2 opens a TLS connection that must negotiate h2.
@@ -34,7 +34,8 @@ func (t *Target) dialHTTP2(ctx context.Context, number int, source *Source) (blo
 	config := t.tls.Clone()
 	config.NextProtos = []string{"h2"}
 	transport := &http.Transport{
-		Protocols: new(http.Protocols),
+		Protocols:          new(http.Protocols),
+		DisableCompression: true, // requests have the headers that the user wrote
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return t.network.dialTLS(ctx, number, config)
 		},
@@ -45,18 +46,18 @@ func (t *Target) dialHTTP2(ctx context.Context, number int, source *Source) (blo
 		return nil, err
 	}
 	c := &http2Conn{
-		conn: conn, clock: t.config.Clock, timeout: t.config.Timeout, mix: t.mix, checks: &t.config.Checks,
+		conn: conn, clock: t.config.Clock, mix: t.http, checks: &t.config.Checks,
 		source: source, base: "https://" + t.host,
 	}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return c, nil
 }
 
-func (c *http2Conn) exchange(o *Outcome, _ bool) bool {
-	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
+	ctx, cancel := context.WithDeadline(c.ctx, deadline)
 	defer cancel()
 	c.source.next()
-	r := c.mix.draw(c.source)
+	r := &c.mix.requests[o.number]
 	o.Kind = r.kind
 	request, err := c.build(ctx, r, o)
 	if err != nil {
@@ -72,9 +73,9 @@ func (c *http2Conn) exchange(o *Outcome, _ bool) bool {
 	}
 	defer response.Body.Close()
 	o.Status = response.StatusCode
-	c.answer.Reset()
-	if c.checks.wantBody() {
-		n, err := c.answer.ReadFrom(io.LimitReader(response.Body, checkedBodyMax))
+	c.text.Reset()
+	if most := c.checks.bodyMax(o.Status); most > 0 {
+		n, err := c.text.ReadFrom(io.LimitReader(response.Body, int64(most)))
 		o.BytesReceived += n
 		o.Err = err
 	}
@@ -87,7 +88,12 @@ func (c *http2Conn) exchange(o *Outcome, _ bool) bool {
 		return false
 	}
 	o.Done = c.clock.Now()
-	o.Err = c.checks.judge(o.Status, c.answer.Bytes())
+	a := answer{status: o.Status, body: c.text.Bytes()}
+	if !c.checks.expected(o.Status) {
+		a.problem = strings.HasPrefix(response.Header.Get("Content-Type"), "application/problem+json")
+		a.location = []byte(response.Header.Get("Location"))
+	}
+	o.Err = c.checks.judge(&a, &c.memory)
 	return c.conn.Err() == nil
 }
 
@@ -120,15 +126,4 @@ func (c *http2Conn) abort() { c.cancel() }
 func (c *http2Conn) close() {
 	c.cancel()
 	c.conn.Close()
-}
-
-// tlsConfig is the TLS configuration of a target. Certificates are verified
-// unless insecure is set.
-func tlsConfig(serverName string, insecure bool) *tls.Config {
-	return &tls.Config{
-		ServerName:         serverName,
-		InsecureSkipVerify: insecure, // --insecure, for test certificates
-		ClientSessionCache: nil,      // every connection does a full handshake
-		NextProtos:         []string{"http/1.1"},
-	}
 }
