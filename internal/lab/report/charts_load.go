@@ -31,6 +31,9 @@ func loadPanels(runs []run) ([]panel, error) {
 	}
 	limits := latencyLimits(runs)
 	if curves, caption := selectCurves(runs); len(curves) > 0 {
+		if anyStep(runs, func(s *step) bool { return s.Loop == result.LoopClosed }) {
+			caption = closedLoopNote(result.LoopClosed) + "; " + caption
+		}
 		panels = append(panels, panel{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
 	}
 	charts, err := timelineCharts(runs, limits)
@@ -135,7 +138,11 @@ func latencyByLevel(runs []run, loop string, levels []float64) panel {
 				latencyFigure(runs[i].label+" p50", hue(i), styleDashed, figureP50), latencyFigure(runs[i].label+" p99", hue(i), "", figureP99)))
 		}
 	}
-	return panel{Title: "Latency against " + loadNoun(loop), Caption: "hollow: not a valid measurement; triangle: at least, among requests without an answer", Half: true, Charts: []chart{c}}
+	caption := "hollow: not a valid measurement; triangle: at least, among requests without an answer"
+	if note := closedLoopNote(loop); note != "" {
+		caption = note + "; " + caption
+	}
+	return panel{Title: "Latency against " + loadNoun(loop), Caption: caption, Half: true, Charts: []chart{c}}
 }
 
 // goodByLevel shows the rate of good answers, and in an open loop the offered rate.

@@ -21,14 +21,19 @@ func writeCSV(w io.Writer, runs []run) error {
 	for i := range runs {
 		for k := range runs[i].steps {
 			t.row(runs[i].label, stepCells(&runs[i].steps[k]))
+			for l := range runs[i].steps[k].labels {
+				t.row(runs[i].label, stepCells(&runs[i].steps[k].labels[l]))
+			}
 		}
 	}
 	return t.finish()
 }
 
+// stepCells are the columns of a step, or of the part of one of its named requests.
 func stepCells(s *step) []cell {
 	cells := []cell{
 		{"step", strconv.Itoa(s.Index)},
+		{"request", escapeFormula(s.request)},
 		{"loop", s.Loop},
 		{"offered_hz", decimal(s.OfferedHz)},
 		{"connections", strconv.Itoa(s.Step.Connections)},
@@ -41,13 +46,17 @@ func stepCells(s *step) []cell {
 	cells = append(cells, figureCells("lag", s.lag)...)
 	cells = append(cells, figureCells("connect", s.connect)...)
 	cells = append(cells, figureCells("first_byte", s.firstByte)...)
-	return append(
-		cells,
-		cell{"parallel_max", strconv.FormatInt(s.Total.Connections.ParallelMax, 10)},
-		cell{"cpu_user_seconds", decimal(s.Total.Cost.CPUUser)},
-		cell{"cpu_system_seconds", decimal(s.Total.Cost.CPUSystem)},
-		cell{"validity", string(s.Total.Validity)},
-	)
+	whole := []cell{
+		{"parallel_max", strconv.FormatInt(s.Total.Connections.ParallelMax, 10)},
+		{"cpu_user_seconds", decimal(s.Total.Cost.CPUUser)},
+		{"cpu_system_seconds", decimal(s.Total.Cost.CPUSystem)},
+	}
+	for i := range whole {
+		if s.request != "" {
+			whole[i].value = ""
+		}
+	}
+	return append(append(cells, whole...), cell{"validity", string(s.Total.Validity)})
 }
 
 // A second is one slice with a decoded response histogram.

@@ -50,6 +50,8 @@ type DocumentStep struct {
 	FirstByte Figures `json:"first_byte"`
 	Clamped   int64   `json:"above_range,omitempty"`
 
+	Labels []DocumentLabel `json:"labels,omitempty"` // one per named request of a mix
+
 	ConnectionStats result.ConnectionStats `json:"connection_stats"`
 	Little          result.Little          `json:"little"`
 	Cost            result.Cost            `json:"cost"`
@@ -58,6 +60,19 @@ type DocumentStep struct {
 	Validity        result.Validity        `json:"validity"`
 	Reasons         []string               `json:"reasons,omitempty"`
 	Watch           *result.Usage          `json:"watch,omitempty"`
+}
+
+// A DocumentLabel is the part of a step that belongs to one named request.
+type DocumentLabel struct {
+	Name     string `json:"name"`
+	Requests int64  `json:"requests"`
+	result.Counters
+	Rate       float64            `json:"rate_hz"`
+	ErrorTotal int64              `json:"error_total"`
+	ErrorShare float64            `json:"error_share"`
+	Response   Figures            `json:"response"`
+	Service    Figures            `json:"service"`
+	SLO        []result.Criterion `json:"slo,omitempty"` // the criteria with this name; those of the step have them too
 }
 
 // documentVersion gets a new first number if a field changes its meaning or is removed.
@@ -81,7 +96,7 @@ func (r *run) document() Document {
 
 func (s *step) document() DocumentStep {
 	t := &s.Total
-	return DocumentStep{
+	d := DocumentStep{
 		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz, OfferedEndHz: s.OfferedEndHz,
 		Connections: s.Step.Connections, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
 		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
@@ -90,6 +105,15 @@ func (s *step) document() DocumentStep {
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
 		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
 	}
+	for i := range s.labels {
+		l := &s.labels[i]
+		t := &l.Total
+		d.Labels = append(d.Labels, DocumentLabel{
+			Name: l.request, Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
+			Response: l.figures, Service: figuresOf(l.service), SLO: t.SLO,
+		})
+	}
+	return d
 }
 
 func documents(runs []run) any {

@@ -85,6 +85,9 @@ type step struct {
 
 	figures Figures       // of the response time
 	usage   *result.Usage // nil if nothing was watched
+
+	request string // name of the request of a mix that this is a part for, "" for all
+	labels  []step // the part of each named request, with its own SLO
 }
 
 func decode(results []*result.Run) ([]run, error) {
@@ -135,7 +138,28 @@ func decodeStep(r *result.StepRun) (step, error) {
 		}
 	}
 	s.figures = figuresOf(s.response)
+	for i := range r.Total.Labels {
+		part, err := decodeStep(labelStep(r, &r.Total.Labels[i]))
+		if err != nil {
+			return s, fmt.Errorf("request %q: %w", r.Total.Labels[i].Name, err)
+		}
+		part.request = r.Total.Labels[i].Name
+		s.labels = append(s.labels, part)
+	}
 	return s, nil
+}
+
+// labelStep is the part of a step that belongs to one named request.
+func labelStep(r *result.StepRun, l *result.LabelTotal) *result.StepRun {
+	part := &result.StepRun{Step: r.Step, Total: result.Total{
+		Step: r.Total.Step, Elapsed: r.Total.Elapsed, Counters: l.Counters, Latency: l.Latency, Validity: r.Total.Validity,
+	}}
+	for _, c := range r.Total.SLO {
+		if c.Label == l.Name {
+			part.Total.SLO = append(part.Total.SLO, c)
+		}
+	}
+	return part
 }
 
 // load describes the load level: "1,000/s" or "64 connections".

@@ -208,6 +208,30 @@ func hangingRun(t testing.TB) *result.Run {
 	return run
 }
 
+// mixedRun is a step at 1,000/s of two named requests.
+func mixedRun(t testing.TB) *result.Run {
+	slow := synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 10, seed: 6}.open(t, 400)
+	fast := synthetic{capacity: 2600, base: time.Millisecond, seconds: 10, seed: 7}.open(t, 600)
+	run, err := result.Merge([]*result.Run{slow, fast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run.Header = slow.Header
+	total := &run.Steps[0].Total
+	total.Labels = []result.LabelTotal{
+		{Name: "login", Counters: slow.Steps[0].Total.Counters, Latency: slow.Steps[0].Total.Latency},
+		{Name: "GET /list", Counters: fast.Steps[0].Total.Counters, Latency: fast.Steps[0].Total.Latency},
+	}
+	slo, err := result.ParseSLO("p99<70ms p99{login}<5ms errors{GET /list}<1%")
+	if err == nil {
+		total.SLO, err = slo.Judge(total)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
 func sweepRun(t testing.TB) *result.Run {
 	return synthetic{capacity: 2500, base: 3 * time.Millisecond, seconds: 6, seed: 3}.closed(t, 1, 16, 256)
 }

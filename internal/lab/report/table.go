@@ -65,6 +65,9 @@ func tableNote(runs []run) string {
 	if anyStep(runs, func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
 		note += "\">=\": at least, because it falls among requests without an answer, which rank above all answers. "
 	}
+	if anyStep(runs, func(s *step) bool { return s.Loop == result.LoopClosed }) {
+		note = closedLoopNote(result.LoopClosed) + ". " + note
+	}
 	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good answer."
 }
 
@@ -118,6 +121,55 @@ func loads(runs []run) []string {
 	return names
 }
 
+// labelTable has a row for each named request of each step. It is nil without any. left is the column of the name.
+func labelTable(r *run) (rows [][]string, left int) {
+	var parts []step
+	for k := range r.steps {
+		parts = append(parts, r.steps[k].labels...)
+	}
+	if len(parts) == 0 {
+		return nil, 0
+	}
+	return stepTable([]column{
+		{name: "load", value: (*step).load},
+		{name: "request", value: func(s *step) string { return s.request }, left: true},
+		{name: "requests", value: func(s *step) string { return integer(s.Total.Requests()) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p90", figureP90),
+		responseColumn("p99", figureP99),
+		responseColumn("p99.9", figureP999),
+		responseColumn("max", figureMax),
+		{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
+		{name: "error classes", value: func(s *step) string { return cmp.Or(errorList(&s.Total.Errors), "-") }},
+		{name: "SLO", value: (*step).criteria},
+	}, parts)
+}
+
+// criteria writes the SLO of a step with the verdicts: "p99<5ms met (4.1 ms)".
+func (s *step) criteria() string {
+	var parts []string
+	for _, c := range s.Total.SLO {
+		verdict := "missed"
+		if c.Met {
+			verdict = "met"
+		}
+		parts = append(parts, c.Text+" "+verdict+" ("+observedValue(c)+")")
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}
+
+// errorList lists the classes that are not 0: "timeout 3,000, reset 1".
+func errorList(e *result.Errors) string {
+	var parts []string
+	for _, class := range result.ErrorClasses() {
+		if e[class] != 0 {
+			parts = append(parts, class.String()+" "+integer(e[class]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
 func (s *step) offered() string {
 	if s.Loop != result.LoopOpen {
 		return "-"
@@ -147,7 +199,7 @@ func anyStep(runs []run, has func(*step) bool) bool {
 func (s *step) remarks() []string {
 	var lines []string
 	if n := s.Total.Errors.Total(); n > 0 {
-		line := fmt.Sprintf("%s of %s: %s", plural(n, "error"), plural(s.Total.Requests(), "request"), s.Total.Errors.String())
+		line := fmt.Sprintf("%s of %s: %s", plural(n, "error"), plural(s.Total.Requests(), "request"), errorList(&s.Total.Errors))
 		if bad := badStatuses(s.Total.Statuses); bad != "" && s.Total.Errors[result.StatusError] > 0 {
 			line += " (HTTP " + bad + ")"
 		}
@@ -158,13 +210,21 @@ func (s *step) remarks() []string {
 	}
 	for _, c := range s.Total.SLO {
 		if !c.Met {
-			lines = append(lines, "SLO missed: "+observed(c)+" ("+c.Text+")")
+			lines = append(lines, "SLO missed: "+observed(c)+" ("+criterionText(c)+")")
 		}
 	}
 	if s.Total.Clamped > 0 {
 		lines = append(lines, plural(s.Total.Clamped, "latency sample")+" above 10 min, counted as 10 min")
 	}
 	return append(lines, s.Total.Reasons...)
+}
+
+// criterionText is a criterion as typed. The one that every SLO has is marked as a default.
+func criterionText(c result.Criterion) string {
+	if c.Default {
+		return c.Text + ", the default"
+	}
+	return c.Text
 }
 
 // badStatuses lists the HTTP statuses outside 2xx and 3xx in ascending order.

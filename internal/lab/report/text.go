@@ -25,6 +25,10 @@ func writeText(w io.Writer, runs []run) error {
 			out.WriteString("\n")
 			rows, left := stepTable(columns(runs), r.steps)
 			textTable(&out, rows, left)
+			if rows, left := labelTable(r); rows != nil {
+				out.WriteString("\n")
+				textTable(&out, rows, left)
+			}
 		}
 		for k := range r.steps {
 			for _, line := range r.steps[k].remarks() {
@@ -159,6 +163,10 @@ func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
 	rows, left := stepTable(columns(runs), r.steps)
 	markdownTable(out, rows, left)
 	out.WriteString("\n")
+	if rows, left := labelTable(r); rows != nil {
+		markdownTable(out, rows, left)
+		out.WriteString("\n")
+	}
 	for k := range r.steps {
 		for _, line := range r.steps[k].remarks() {
 			fmt.Fprintf(out, "- %s: %s\n", r.steps[k].load(), escapeMarkdown(line))

@@ -343,7 +343,7 @@ func errorsByClass(s *step) string {
 	if s.Total.Errors.Total() == 0 {
 		return "0"
 	}
-	return s.Total.Errors.String()
+	return errorList(&s.Total.Errors)
 }
 
 // corePercent writes the CPU of a process in percent of one core: "38 + 21 = 59 %".
