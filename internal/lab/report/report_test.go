@@ -302,9 +302,9 @@ func TestNamedRequests(t *testing.T) {
 			"     load  request    requests  answered      p50", "  1,000/s  login         4,000     400/s  2.93 ms",
 			"p99{login}<5ms missed (7.69 ms)", "SLO missed: p99{login} 7.69 ms (p99{login}<5ms)",
 		},
-		Markdown:   {"|--:|---|--:|", "| 1,000/s | GET /list | 6,000 |"},
-		HTML:       {"<h2>Named requests</h2>", "<td>login</td><td>4,000</td>", "<td>-</td><td>errors{GET /list}&lt;1% met (0)</td>"},
-		CSV:        {"run,step,request,", ",0,,open,", ",0,login,open,", ",0,GET /list,open,"},
+		Markdown: {"|--:|---|--:|", "| 1,000/s | GET /list | 6,000 |"},
+		HTML:     {"<h2>Named requests</h2>", "<td>login</td><td>4,000</td>", "<td>-</td><td>errors{GET /list}&lt;1% met (0)</td>"},
+		CSV:      {"run,step,request,", ",0,,open,", ",0,login,open,", ",0,GET /list,open,"},
 	} {
 		text := written(t, format, run)
 		for _, part := range want {
