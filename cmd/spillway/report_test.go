@@ -78,6 +78,9 @@ func TestReportShowsFiles(t *testing.T) {
 	f([]string{"before=a.ndjson", "after=b.ndjson.gz"}, "before\n", "p50 before  p50 after")
 	f([]string{"--merge", "a.ndjson", "b.ndjson.gz"}, "Holds 200/s: 200/s answered")
 	f([]string{"a.ndjson", "-f", "json"}, `"format": "spillway-load"`, `"rate_hz": 100`)
+	f([]string{"a.ndjson", "-f", "junit"}, `<testsuite name="http://127.0.0.1/" tests="1" failures="0"`, `<testcase classname="100/s" name="is a valid measurement"`)
+	f([]string{"a.ndjson", "-f", "summary"}, "| 100/s | 100 | 100/s | 5")
+	f([]string{"a.ndjson", "--against", "before=b.ndjson.gz", "--fail-if", "p50>+10%"}, "No change exceeds its limit: this run against before.", "p50>+10%  within the limit")
 	f([]string{"a.ndjson", "--format", "bench"}, "BenchmarkLoad/loop=open/rate=100/connections=4 100 100 req/s")
 }
 
@@ -104,6 +107,10 @@ func TestReportMistakes(t *testing.T) {
 		}
 	}
 	f("the run that host-a began at 2026-03-01T12:00:00Z is given twice", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
+	f("--fail-if needs --against BASE", exit.Usage, "a.ndjson", "--fail-if", "p99>+10%")
+	f("write the change as +10%", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "p99>10%")
+	f("--against compares one run", exit.Usage, "a.ndjson", "b.ndjson.gz", "--against", "b.ndjson.gz")
+	f("a comparison has the formats text, markdown, summary and junit, not html", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "-f", "html")
 	f("name such a directory alone, or result files", exit.Usage, ".")
 	f("open missing.ndjson: no such file or directory", exit.Usage, "missing.ndjson")
 	if err := os.WriteFile("x.txt", []byte("hello\n"), 0o600); err != nil {

@@ -287,6 +287,8 @@ func TestGolden(t *testing.T) {
 	golden(t, "single.txt", written(t, Text, single))
 	hanging := hangingRun(t)
 	golden(t, "mixed.txt", written(t, Text, mixedRun(t)))
+	golden(t, "staged.xml", written(t, JUnit, staged))
+	golden(t, "staged.summary.md", written(t, Summary, staged))
 	golden(t, "hanging.txt", written(t, Text, hanging))
 	golden(t, "hanging.md", written(t, Markdown, hanging))
 	golden(t, "hanging.csv", written(t, CSV, hanging))
