@@ -56,6 +56,9 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	}
 	stopRefreshing := refresh(ctx, config.Target, display)
 	defer stopRefreshing()
+	if o.Follow != nil {
+		o.Follow(recorder)
+	}
 	stop := func() error { return nil }
 	if watcher != nil {
 		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)

@@ -83,6 +83,9 @@ type run struct {
 	usage   *result.Usage // over the whole run; nil if it has steps or nothing was watched
 }
 
+// underWay reports whether the run is a snapshot of one that has not ended.
+func (r *run) underWay() bool { return r.End.Reason == result.UnderWay }
+
 // A step is one load level with decoded histograms.
 type step struct {
 	*result.StepRun

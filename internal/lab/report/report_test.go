@@ -59,6 +59,9 @@ func TestHTMLFetchesNothing(t *testing.T) {
 	if found := regexp.MustCompile(`(?i)\s(src|href|srcset|action|poster)=|url\(|@import|<link|<iframe|<object`).FindString(page); found != "" {
 		t.Errorf("the page holds %q", found)
 	}
+	if strings.Contains(page, "connect-src") || strings.Contains(page, "<html lang=\"en\" data-live") {
+		t.Error("the page of a run that ended may fetch itself")
+	}
 	if !strings.Contains(page, `content="default-src 'none';`) {
 		t.Error("no policy that forbids fetching")
 	}

@@ -38,6 +38,7 @@ type Recorder struct {
 	writer   *Writer         // nil: no result file
 	reported map[string]bool // errors of samplers
 	limit    int             // of samples in memory
+	followed *followed       // nil: nobody reads the run while it is under way
 }
 
 // NewRecorder starts a run. path is the result file, or "" for none. report
@@ -74,10 +75,16 @@ func (r *Recorder) Step(s *Step) error {
 }
 
 // Slice writes a second of the current step. Slices are only in the file, so that
-// memory does not grow with the length of the run.
+// memory does not grow with the length of the run, except for those that Follow
+// keeps.
 func (r *Recorder) Slice(s *Slice) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.followed != nil {
+		if err := r.followed.add(&r.run, s); err != nil {
+			return err
+		}
+	}
 	if r.writer == nil {
 		return nil
 	}
