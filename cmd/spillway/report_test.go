@@ -17,8 +17,14 @@ import (
 // writeResult writes a result file with one second of load at 100/s on a host.
 func writeResult(t *testing.T, path, host string) {
 	t.Helper()
+	writeResultOf(t, path, host, 5*time.Millisecond, result.Valid)
+}
+
+// writeResultOf writes one in which every answer took so long, with a verdict.
+func writeResultOf(t *testing.T, path, host string, took time.Duration, validity result.Validity) {
+	t.Helper()
 	h := histogram.New()
-	h.RecordN(5*time.Millisecond, 100)
+	h.RecordN(took, 100)
 	payload, err := h.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +39,7 @@ func writeResult(t *testing.T, path, host string) {
 		Steps: []result.StepRun{{
 			Step:   result.Step{Loop: result.LoopOpen, Arrival: "constant", OfferedHz: 100, Connections: 4, Duration: 1},
 			Slices: []result.Slice{{Length: 1, Counters: counters, Latency: latency}},
-			Total:  result.Total{Elapsed: 1, Counters: counters, Latency: latency, Validity: result.Valid},
+			Total:  result.Total{Elapsed: 1, Counters: counters, Latency: latency, Validity: validity},
 		}},
 		End: result.End{Reason: result.Finished, Elapsed: 1},
 	}
@@ -96,6 +102,25 @@ func TestReportWritesFile(t *testing.T) {
 	if rest, err := filepath.Glob(".report-*"); err != nil || rest != nil {
 		t.Errorf("left behind: %v, %v", rest, err)
 	}
+}
+
+// TestReportAgainst: the comparison is on standard output, and the exit code and one line on standard error say how it ended.
+func TestReportAgainst(t *testing.T) {
+	t.Chdir(t.TempDir())
+	writeResult(t, "base.ndjson", "host-a")
+	writeResultOf(t, "slow.ndjson", "host-a", 8*time.Millisecond, result.Valid)
+	writeResultOf(t, "contended.ndjson", "host-a", 5*time.Millisecond, result.HostContended)
+	f := func(file string, code int, stdoutHas, stderrHas string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		got := run(t.Context(), []string{"report", file, "--against", "base.ndjson", "--fail-if", "p50>+10%"}, &out, &errs)
+		if got != code || !strings.Contains(out.String(), stdoutHas) || !strings.Contains(errs.String(), stderrHas) || strings.Count(errs.String(), "\n") > 1 {
+			t.Errorf("%s: exit %d\n%s%s", file, got, out.String(), errs.String())
+		}
+	}
+	f("base.ndjson", exit.OK, "within the limit", "")
+	f("slow.ndjson", exit.Failed, "FAILED", "spillway: p50 at 100/s changed by +60 % (p50>+10%)\n")
+	f("contended.ndjson", exit.NothingValid, "not judged", "only valid measurements can be compared: 100/s of this run is HOST_CONTENDED\n")
 }
 
 func TestReportMistakes(t *testing.T) {
