@@ -1,8 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -449,6 +454,71 @@ func TestExperimentDirectory(t *testing.T) {
 		!strings.Contains(stderr, "body: no such file") || len(matches(out, "blocks/*/*/block.json")) != 1 {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
+}
+
+// TestExperimentSecrets: secrets reach the service and the load, and no file of the run.
+func TestExperimentSecrets(t *testing.T) {
+	values := []string{"env-s3cret", "file-s3cret", "liter4l-s3cret", "url-s3cret"}
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(values[0]+values[1]+values[2])))
+	text := strings.NewReplacer("  stubborn:\n    scope: experiment\n", `  stubborn:
+    scope: experiment
+    env: {TOKEN: "${LAB_TOKEN}", FROM_FILE: "{{.setting.db_password}}", PGPASSWORD: liter4l-s3cret, DATABASE: "postgres://app:url-s3cret@db/shop"}
+    prepare: [[sh, -c, "printf %s \"$TOKEN$FROM_FILE$PGPASSWORD\" | sha256sum | grep "], [sh, -c, "echo $0", "{{.setting.db_password}}", --password=liter4l-s3cret]]
+`, "factors:", "settings: {db_password: file:secret.txt, note: 'of ${LAB_TOKEN}'}\nfactors:", ".addr.http}}/\", duration: 300ms", ".addr.http}}/?x=${LAB_TOKEN}\", requests: 5",
+		"blocks: 2", "blocks: 1 # not --password liter4l-s3cret").Replace(withoutSampling(tinyExperiment))
+	text = strings.Replace(text, "| grep ", "| grep "+sum, 1)
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "secret.txt"), []byte("file-s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "--check"); code != 2 || !strings.Contains(stderr, "the environment variable LAB_TOKEN is not set") {
+		t.Errorf("without the variable: exit %d, %s", code, stderr)
+	}
+	t.Setenv("LAB_TOKEN", "env-s3cret")
+	r := startExperiment(t, out, file, "-o", out)
+	if code := r.wait(); code != 0 {
+		t.Fatalf("exit %d\n%s", code, &r.output)
+	}
+	files := map[string]string{"output": r.output.String()}
+	err := filepath.WalkDir(out, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == "stubborn.log" { // the service's own words
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && strings.HasSuffix(path, ".gz") {
+			content, err = gunzip(content)
+		}
+		files[d.Name()] = string(content)
+		return err
+	})
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for name, content := range files {
+		for _, secret := range values {
+			if strings.Contains(content, secret) {
+				t.Errorf("%s has %s", name, secret)
+			}
+		}
+	}
+	for _, name := range []string{experiment.ManifestFile, experiment.SourceFile} {
+		for _, want := range []string{"${LAB_TOKEN}", "file:secret.txt", "postgres://app:xxxxx@db/shop"} {
+			if !strings.Contains(files[name], want) {
+				t.Errorf("%s has no %s:\n%s", name, want, files[name])
+			}
+		}
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "--resume", out); code != 0 {
+		t.Errorf("resume: exit %d, %s", code, stderr)
+	}
+}
+
+func gunzip(data []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
 }
 
 // TestExperimentFailures: a service that does not become ready ends the run. A service that ends during the load
