@@ -83,7 +83,7 @@ const hiddenMin = 6
 func (s *secrets) add(value string) {
 	if len(value) >= hiddenMin && value != redacted && !slices.Contains(*s, value) {
 		*s = append(*s, value)
-		slices.SortStableFunc(*s, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+		slices.SortStableFunc(*s, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
 	}
 }
 

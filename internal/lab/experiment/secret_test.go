@@ -41,7 +41,7 @@ func TestReferences(t *testing.T) {
 	if diff := cmp.Diff(want, redactArgs(append(p.command, p.env...))); diff != "" {
 		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(secrets{"{{.env}} secret", "file-secret", "lite ral", "-literal"}, f.secrets(dir)); diff != "" {
+	if diff := cmp.Diff(secrets{"{{.env}} secret", "file-secret", "-literal", "lite ral"}, f.secrets(dir)); diff != "" {
 		t.Errorf("secrets (-want +got):\n%s", diff)
 	}
 	for _, c := range [][2]string{
