@@ -151,10 +151,14 @@ type Load struct {
 	HeaderFile    string   `yaml:"header_file" flag:"file"`
 	Body          string   `yaml:"body"`
 	BodyFile      string   `yaml:"body_file" flag:"file"`
+	Form          []string `yaml:"form"`
 	RequestsFile  string   `yaml:"requests_file" flag:"file"`
 	Check         []string `yaml:"check"`
 	Socket        string   `yaml:"socket"`
 	HTTP2         string   `yaml:"http2" flag:"switch"`
+	Streams       string   `yaml:"streams"`
+	GRPC          string   `yaml:"grpc"`
+	Proto         string   `yaml:"proto" flag:"file"`
 	Insecure      string   `yaml:"insecure" flag:"switch"`
 	CACert        string   `yaml:"cacert" flag:"file"`
 	Cert          string   `yaml:"cert" flag:"file"`

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,10 +52,14 @@ type HTTP struct {
 	HeaderFile   string   // one header per line
 	Body         string
 	BodyFile     string
+	Form         []string // NAME=VALUE or NAME=@PATH
 	RequestsFile string
 	Check        []string
 	Socket       string
 	HTTP2        bool
+	Streams      int // requests in flight per HTTP/2 connection
+	GRPC         string
+	Proto        string
 	Insecure     bool
 	CACert       string
 	Cert         string
@@ -122,6 +127,12 @@ func (o *Options) parse(ctx context.Context) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i := range steps {
+		if t.Slots(steps[i].Connections) > ConnectionsMax {
+			return nil, fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections",
+				steps[i].Connections, o.Streams, ConnectionsMax)
+		}
+	}
 	return &Config{
 		Target: t, Clock: clock, Steps: steps, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
 		Warmup: o.Warmup, Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
@@ -144,7 +155,7 @@ func (o *Options) validate() error {
 func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 	config := &target.Config{
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
-		Method: o.Method, HTTP2: o.HTTP2, SQL: o.SQL, Commands: o.Command,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
 		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {
@@ -181,8 +192,17 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 // readBody parses the body and reads the requests file.
 func (o *Options) readBody(config *target.Config) (err error) {
 	switch {
-	case o.Body != "" && o.BodyFile != "":
-		return errors.New("--body and --body-file: give one of them")
+	case o.Body != "" && o.BodyFile != "" || o.Body+o.BodyFile != "" && len(o.Form) > 0:
+		return errors.New("--body, --body-file and --form: give one of them")
+	case len(o.Form) > 0:
+		var contentType target.Header
+		if contentType, config.Body, err = target.ParseForm(o.Form); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
+			return errors.New("header Content-Type: --form sets it; remove it")
+		}
+		config.Headers = append(config.Headers, contentType)
 	case o.Body != "":
 		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
 			return fmt.Errorf("--body: %w", err)
@@ -194,7 +214,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Body = target.PlainTemplate(text)
 	}
-	if o.Method == "" && o.Body+o.BodyFile != "" {
+	if o.Method == "" && (o.Body+o.BodyFile != "" || len(o.Form) > 0) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {
