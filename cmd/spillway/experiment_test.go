@@ -456,6 +456,44 @@ func TestExperimentDirectory(t *testing.T) {
 	}
 }
 
+// TestExperimentFailingVariants: a variant that fails every request, with an answer or without, stays in the study and is named.
+func TestExperimentFailingVariants(t *testing.T) {
+	text := strings.NewReplacer("settings: {body: a}", "settings: {code: 200 a}", "settings: {body: aaaaaaaa}", "settings: {code: 500}}\n      none: {settings: {code: 444}",
+		"other: {values: {body: long}}", "broken: {values: {body: long}}\n  silent: {values: {body: none}}", `http: "http://{{.addr.http}}/"`, "tcp: [http]",
+		", check: [\"body~=a\"]", ", slo: p99<1s", "blocks: 2", "blocks: 1").Replace(withoutSampling(tinyExperiment))
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	conf := strings.Replace(tinyNginx, `return 200 "{{.setting.body}}"`, "return {{.setting.code}}", 1)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "nginx.conf"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "-o", out); code != 0 && code != 4 {
+		t.Fatalf("exit %d, %s", code, stderr)
+	}
+	stdout, stderr, code := spillway(t, "report", out)
+	if code != 0 || strings.Contains(stdout, "faster") {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	for _, want := range []string{
+		"broken fails: 100.0 % of its requests (status 60, HTTP 500: 60). silent fails: 100.0 % of its requests (reset 60).", "  0/s  ",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	study, err := experiment.ReadStudy(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range study.Comparisons {
+		if c.Pairs != 0 || c.Ratio != 0 || c.Verdict != experiment.NoVerdict || c.Failing+c.LeftOut != 1 {
+			t.Errorf("%+v", c)
+		}
+	}
+	if len(study.Comparisons) == 0 {
+		t.Error("the failing variants are not compared")
+	}
+}
+
 // TestExperimentSecrets: secrets reach the service and the load, and no file of the run.
 func TestExperimentSecrets(t *testing.T) {
 	values := []string{"env-s3cret", "file-s3cret", "liter4l-s3cret", "url-s3cret"}
