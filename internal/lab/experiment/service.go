@@ -285,7 +285,7 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// dataKey returns a hash of what fills a service's data folder.
+// dataKey returns a hash of what fills a service's data folder, without secrets, which could be guessed from it.
 func (f *File) dataKey(source string, s *Service) (string, error) {
 	data, err := f.fixedData(f.placeholders(source))
 	if err != nil {
@@ -296,13 +296,18 @@ func (f *File) dataKey(source string, s *Service) (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%q %q %q %q %q\n", s.Keep, s.User, process.prepare, process.fill, process.env)
+	for _, commands := range [][][]string{process.prepare, process.fill} {
+		for i := range commands {
+			commands[i] = redactArgs(commands[i])
+		}
+	}
+	fmt.Fprintf(hash, "%q %q %q %q %q\n", s.Keep, s.User, process.prepare, process.fill, redactArgs(process.env))
 	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
 		text, _, err := data.template(s, name)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(hash, "%q %q\n", name, text)
+		fmt.Fprintf(hash, "%q %q\n", name, unmark(text))
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
