@@ -48,7 +48,7 @@ const (
 // The name and version that a manifest carries. A minor version only adds fields.
 const (
 	Format  = "spillway-experiment"
-	Version = "1.0"
+	Version = "1.1"
 )
 
 // A Manifest describes a run: what it compares, and on which machine. It is written before the first trial and does not change.

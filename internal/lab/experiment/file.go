@@ -153,6 +153,7 @@ type Load struct {
 	BodyFile      string   `yaml:"body_file" flag:"file"`
 	Form          []string `yaml:"form"`
 	RequestsFile  string   `yaml:"requests_file" flag:"file"`
+	Flow          string   `yaml:"flow" flag:"file"`
 	Check         []string `yaml:"check"`
 	Socket        string   `yaml:"socket"`
 	HTTP2         string   `yaml:"http2" flag:"switch"`
@@ -166,6 +167,7 @@ type Load struct {
 	SQL           string   `yaml:"sql"`
 	Param         []string `yaml:"param"`
 	Command       []string `yaml:"command"`
+	Abort         string   `yaml:"abort"`
 	SLO           string   `yaml:"slo"` // judged and recorded; missing it is not an error
 }
 

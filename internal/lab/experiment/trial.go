@@ -64,7 +64,7 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 	t.record.EndedAt = time.Now()
 	t.record.Complete = err == nil && t.record.Error == ""
 	if err != nil {
-		t.record.Error = err.Error()
+		t.record.Error = e.secrets.hide(err.Error())
 		t.record.Interrupted = errors.As(err, new(fatalError))
 	}
 	t.task.End(err)
