@@ -79,7 +79,11 @@ func failures(s *experiment.Study) []string {
 	for _, v := range s.Manifest.Variants {
 		for _, level := range keyLevels(s) {
 			if cell := s.Cell(v.Name, level); cell != nil && cell.Fails() && !v.Again {
-				lines = append(lines, fmt.Sprintf("%s fails: %s.", v.Name, failure(s, v.Name, level)))
+				doubtful := ""
+				if !cell.FailsByItself() {
+					doubtful = " in runs that are not VALID"
+				}
+				lines = append(lines, fmt.Sprintf("%s fails%s: %s.", v.Name, doubtful, failure(s, v.Name, level)))
 				break
 			}
 		}
