@@ -414,8 +414,10 @@ func TestExperimentChecksLoads(t *testing.T) {
 
 // TestExperimentKnowsTheFlagsOfLoad: every flag of load is a key of an experiment's load, unless the experiment sets it.
 func TestExperimentKnowsTheFlagsOfLoad(t *testing.T) {
-	own := []string{"label", "seed", "out", "run", "json", "report-interval", "self-test", "watch", "watch-db", "watch-from", "watch-interval", "watch-token", "pin",
-		"agents", "agents-token", "agents-ca", "live", "metrics"}
+	own := []string{
+		"label", "seed", "out", "run", "json", "report-interval", "self-test", "watch", "watch-db", "watch-from", "watch-interval", "watch-token", "pin",
+		"agents", "agents-token", "agents-ca", "live", "metrics",
+	}
 	parser, err := kong.New(&loadCmd{}, kong.NoDefaultHelp())
 	if err != nil {
 		t.Fatal(err)
