@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,10 +54,14 @@ type HTTP struct {
 	HeaderFile   string   // one header per line
 	Body         string
 	BodyFile     string
+	Form         []string // NAME=VALUE or NAME=@PATH
 	RequestsFile string
 	Check        []string
 	Socket       string
 	HTTP2        bool
+	Streams      int // requests in flight per HTTP/2 connection
+	GRPC         string
+	Proto        string
 	Insecure     bool
 	CACert       string
 	Cert         string
@@ -85,29 +90,50 @@ type Output struct {
 // prepare parses the options, opens the target and connects to it once. Errors of
 // the options are usage errors.
 func (o *Options) prepare(ctx context.Context) (*Config, error) {
-	if err := o.validate(); err != nil {
+	config, err := o.parse(ctx)
+	if err != nil {
 		return nil, exit.UsageError(err)
+	}
+	if err := config.Target.Check(ctx); err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return config, nil
+}
+
+// Mistake returns the mistake that Execute would find before it connects to the
+// target. It reads the files that the options name, and looks up the target's name.
+func (o *Options) Mistake(ctx context.Context) error {
+	_, err := o.parse(ctx)
+	return err
+}
+
+func (o *Options) parse(ctx context.Context) (*Config, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
 	}
 	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
 	slo, err := result.ParseSLO(o.SLO)
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
 	clock := target.NewClock()
 	config, err := o.targetConfig(clock)
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
 	t, err := target.Open(ctx, *config)
 	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
+		return nil, fmt.Errorf("load: %w", err)
 	}
 	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, t.SQL())
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
-	if err := t.Check(ctx); err != nil {
-		return nil, fmt.Errorf("load: %w", err)
+	for i := range steps {
+		if t.Slots(steps[i].Connections) > ConnectionsMax {
+			return nil, fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections",
+				steps[i].Connections, o.Streams, ConnectionsMax)
+		}
 	}
 	return &Config{
 		Target: t, Clock: clock, Steps: steps, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
@@ -131,7 +157,7 @@ func (o *Options) validate() error {
 func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 	config := &target.Config{
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
-		Method: o.Method, HTTP2: o.HTTP2, SQL: o.SQL, Commands: o.Command,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
 		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {
@@ -168,8 +194,17 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 // readBody parses the body and reads the requests file.
 func (o *Options) readBody(config *target.Config) (err error) {
 	switch {
-	case o.Body != "" && o.BodyFile != "":
-		return errors.New("--body and --body-file: give one of them")
+	case o.Body != "" && o.BodyFile != "" || o.Body+o.BodyFile != "" && len(o.Form) > 0:
+		return errors.New("--body, --body-file and --form: give one of them")
+	case len(o.Form) > 0:
+		var contentType target.Header
+		if contentType, config.Body, err = target.ParseForm(o.Form); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
+			return errors.New("header Content-Type: --form sets it; remove it")
+		}
+		config.Headers = append(config.Headers, contentType)
 	case o.Body != "":
 		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
 			return fmt.Errorf("--body: %w", err)
@@ -181,7 +216,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Body = target.PlainTemplate(text)
 	}
-	if o.Method == "" && o.Body+o.BodyFile != "" {
+	if o.Method == "" && (o.Body+o.BodyFile != "" || len(o.Form) > 0) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {

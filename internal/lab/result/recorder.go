@@ -2,6 +2,7 @@ package result
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,9 +42,11 @@ type Recorder struct {
 	followed *followed       // nil: nobody reads the run while it is under way
 }
 
-// NewRecorder starts a run. path is the result file, or "" for none. report
+// NewRecorder starts a run. It removes the secrets of RedactVariable from the
+// header. path is the result file, or "" for none. report
 // receives each error of a sampler once.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
+	header.redactKnown(os.Getenv(RedactVariable))
 	r := &Recorder{report: report, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool), limit: samplesMax}
 	if path == "" {
 		return r, nil

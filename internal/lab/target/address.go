@@ -40,6 +40,7 @@ func (t *Target) parse() (location, error) {
 // checkForeignOptions rejects options that do not apply to the scheme.
 func (t *Target) checkForeignOptions(scheme string) error {
 	c := &t.config
+	c.HTTP2 = c.HTTP2 || c.GRPC != ""
 	isHTTP := strings.HasPrefix(scheme, "http")
 	isRedis := strings.HasPrefix(scheme, "redis")
 	switch {
@@ -49,10 +50,16 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
 	case !isRedis && len(c.Commands) > 0:
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
+	case !isHTTP && c.GRPC != "" || c.GRPC == "" && c.Proto != "":
+		return errors.New("--grpc METHOD --proto FILE: both are needed, for an https: or http: target")
 	case scheme != "https" && scheme != "rediss" && c.CACert+c.Cert+c.Key != "":
 		return fmt.Errorf("--cacert, --cert and --key are for https: and rediss:, not for scheme %s", scheme)
-	case scheme != "https" && c.HTTP2:
-		return errors.New("--http2 requires an https: target")
+	case !isHTTP && c.HTTP2:
+		return errors.New("--http2 requires an https: or http: target")
+	case c.Streams < 0 || c.Streams > 1 && !c.HTTP2:
+		return errors.New("--streams is the number of requests in flight per HTTP/2 connection; it requires --http2")
+	case c.Streams > 1 && c.PerConnection > 0:
+		return errors.New("--streams and --per-connection: give one of them")
 	}
 	return nil
 }
@@ -81,6 +88,9 @@ func (t *Target) parseHTTP(scheme string) (location, error) {
 	p, err := t.placeHTTP(scheme, authority)
 	if err != nil {
 		return location{}, err
+	}
+	if t.config.GRPC != "" {
+		return p, t.parseGRPC(path)
 	}
 	return p, t.parseRequests(path)
 }
