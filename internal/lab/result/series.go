@@ -14,6 +14,7 @@ type Series struct {
 	Subject string
 	At      []float64            // ascending
 	Values  map[string][]float64 // by name, as long as At; NaN if a sample lacks the figure
+	Borders []int                // places in At of the samples taken at borders of steps
 	Errors  []SampleError        // errors of the sampler
 }
 
@@ -78,6 +79,9 @@ func (t *Series) add(s *Sample) {
 	}
 	n := len(t.At)
 	t.At = append(t.At, s.At)
+	if s.Border {
+		t.Borders = append(t.Borders, n)
+	}
 	for name, v := range s.Values {
 		row := t.Values[name]
 		for len(row) < n { // earlier samples lack the figure
@@ -130,6 +134,46 @@ func (t *Series) Growth(name string, from, to float64) float64 {
 	}
 	grown := interpolate(at, values, end) - interpolate(at, values, begin)
 	return grown * (to - from) / (end - begin)
+}
+
+// borderReach is how far in seconds a sample may lie from the border for which it was taken. A busy host reads late.
+const borderReach = 0.5
+
+// StepGrowth is the Growth of a counter between the borders of a step. It uses the samples that were taken at these borders, as
+// far as there are any, so that the figure does not depend on the steps before and after. What they cover is scaled to the whole.
+func (t *Series) StepGrowth(name string, from, to float64) float64 {
+	begin, end := t.border(name, from), t.border(name, to)
+	if math.IsNaN(begin) {
+		begin = from
+	}
+	if math.IsNaN(end) {
+		end = to
+	}
+	return t.Growth(name, begin, end) * (to - from) / (end - begin)
+}
+
+// BorderError is how far in seconds the samples for StepGrowth are from the borders, at most. It is NaN if a border has none.
+func (t *Series) BorderError(name string, from, to float64) float64 {
+	begin, end := t.border(name, from), t.border(name, to)
+	if !(begin < end) {
+		return math.NaN()
+	}
+	return math.Max(math.Abs(begin-from), math.Abs(end-to))
+}
+
+// border is the time of the sample with the figure that was taken for a border at a time, NaN if there is none.
+func (t *Series) border(name string, at float64) float64 {
+	row, nearest := t.Values[name], math.NaN()
+	if row == nil {
+		return nearest
+	}
+	for _, i := range t.Borders {
+		distance := math.Abs(t.At[i] - at)
+		if !math.IsNaN(row[i]) && distance <= borderReach && !(distance >= math.Abs(nearest-at)) {
+			nearest = t.At[i]
+		}
+	}
+	return nearest
 }
 
 // around returns the samples with the figure from the last one at or before from to the first one at or after to.

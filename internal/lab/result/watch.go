@@ -31,7 +31,8 @@ type Sample struct {
 	Sampler string             `json:"sampler"`
 	Subject string             `json:"subject,omitempty"`
 	Values  map[string]float64 `json:"values,omitempty"`
-	Error   string             `json:"error,omitempty"` // why the reading failed; written once until a reading succeeds
+	Border  bool               `json:"border,omitempty"` // taken at the border of a step
+	Error   string             `json:"error,omitempty"`  // why the reading failed; written once until a reading succeeds
 }
 
 // Samplers.

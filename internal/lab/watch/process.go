@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -18,6 +19,8 @@ import (
 //
 //   - cpu_user_seconds_total, cpu_system_seconds_total: from the counter of a control group, else see ledger. Children that
 //     lived less than a second are included,
+//   - cpu_resolution_seconds: of the sum of both since the last reading; cpu_split_resolution_seconds: of each of them, which
+//     the kernel divides by samples that it takes every tick,
 //   - run_queue_wait_seconds_total, voluntary_switches_total, involuntary_switches_total: how long threads were ready to
 //     run and had no CPU, and how often they gave the CPU up or lost it. See tasks for what is missed,
 //   - rss_bytes: anonymous memory of all processes, and the shared memory of the process that touched the most of it,
@@ -86,10 +89,19 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 		}
 		values["cpu_user_seconds_total"], values["cpu_system_seconds_total"] = user, system
 	}
+	values["cpu_resolution_seconds"], values["cpu_split_resolution_seconds"] = p.resolution().Seconds(), tick.Seconds()
 	values["run_queue_wait_seconds_total"] = float64(p.tasks.waited) / 1e9
 	values["voluntary_switches_total"] = float64(p.tasks.voluntary)
 	values["involuntary_switches_total"] = float64(p.tasks.involuntary)
 	return []result.Sample{{Values: values}}, err
+}
+
+// resolution is that of user and system time together since the last reading.
+func (p *process) resolution() time.Duration {
+	if p.group.dir != "" {
+		return p.group.resolution()
+	}
+	return p.ledger.resolution()
 }
 
 // find returns the members. If a root has ended, it looks for the target again. The error says why there are no members.

@@ -40,6 +40,7 @@ type RemoteWatch struct {
 	token  string
 	start  time.Time // time 0 of the samples
 	client *http.Client
+	marks  chan time.Time // for the other host
 
 	mu      sync.Mutex
 	served  servedWatch
@@ -54,7 +55,7 @@ func Remote(ctx context.Context, rawURL, token string, start time.Time) (*Remote
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return nil, errors.New("watch from: write http://HOST:PORT, as watch --listen prints it, without a path and without the token")
 	}
-	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, client: &http.Client{
+	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, marks: make(chan time.Time, marksMax), client: &http.Client{
 		Transport: &http.Transport{
 			DialContext:            (&net.Dialer{Timeout: remoteTimeout}).DialContext, // without a proxy, which would be measured too
 			TLSHandshakeTimeout:    remoteTimeout,
@@ -106,6 +107,7 @@ func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) 
 	var group sync.WaitGroup
 	group.Go(func() { r.compareClocks(ctx, report) })
 	group.Go(func() { r.follow(ctx, report) })
+	group.Go(func() { r.forwardMarks(ctx) })
 	group.Wait()
 	var failed emitError
 	if errors.As(context.Cause(ctx), &failed) {
@@ -148,7 +150,7 @@ func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), b
 	defer cancel()
 	silence := time.AfterFunc(remoteSilence, cancel)
 	defer silence.Stop()
-	body, err := r.get(ctx, "/samples")
+	body, err := r.do(ctx, http.MethodGet, "/samples")
 	if err != nil {
 		return err
 	}
@@ -209,7 +211,7 @@ func (r *RemoteWatch) join(ctx context.Context) error {
 func (r *RemoteWatch) ask(ctx context.Context, path string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 	defer cancel()
-	body, err := r.get(ctx, path)
+	body, err := r.do(ctx, http.MethodGet, path)
 	if err != nil {
 		return err
 	}
@@ -224,8 +226,8 @@ func (r *RemoteWatch) ask(ctx context.Context, path string, answer any) error {
 	return nil
 }
 
-func (r *RemoteWatch) get(ctx context.Context, path string) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+path, nil)
+func (r *RemoteWatch) do(ctx context.Context, method, path string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, method, r.base+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("request to the watch at %s: %w", r.base, err)
 	}

@@ -191,6 +191,17 @@ func (s *Set) Run(ctx context.Context, zero time.Time, emit func(*result.Sample)
 	}
 }
 
+// Mark makes every host read all its samplers once at a time, now or later. It returns at once.
+func (s *Set) Mark(at time.Time) {
+	if s == nil {
+		return
+	}
+	s.local.Mark(at)
+	for _, remote := range s.remotes {
+		remote.Mark(at)
+	}
+}
+
 // Close closes every sampler and every connection to other hosts.
 func (s *Set) Close() {
 	if s == nil {

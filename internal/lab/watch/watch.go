@@ -47,12 +47,31 @@ type Sampler struct {
 // A Watcher runs samplers.
 type Watcher struct {
 	samplers []*Sampler
-	start    time.Time // time 0 of the samples
+	marks    []chan time.Time // by sampler
+	start    time.Time        // time 0 of the samples
 }
+
+// marksMax is how many marks may be pending. More are dropped.
+const marksMax = 64
 
 // New returns a watcher of the samplers. Sample times count from start. Close closes the samplers.
 func New(start time.Time, samplers ...*Sampler) *Watcher {
-	return &Watcher{samplers: samplers, start: start}
+	w := &Watcher{samplers: samplers, start: start, marks: make([]chan time.Time, len(samplers))}
+	for i := range w.marks {
+		w.marks[i] = make(chan time.Time, marksMax)
+	}
+	return w
+}
+
+// Mark makes Run read every sampler once at a time, now or later, in addition to its interval. These samples have Border set.
+// Mark returns at once. It is safe for concurrent use.
+func (w *Watcher) Mark(at time.Time) {
+	for _, marks := range w.marks {
+		select {
+		case marks <- at:
+		default:
+		}
+	}
 }
 
 // Watch is the record that precedes the samples.
@@ -93,8 +112,8 @@ func (w *Watcher) Run(ctx context.Context, emit func(*result.Sample) error) erro
 			cancel()
 		}
 	}
-	for _, s := range w.samplers {
-		group.Go(func() { w.run(ctx, s, report) })
+	for i, s := range w.samplers {
+		group.Go(func() { w.run(ctx, s, w.marks[i], report) })
 	}
 	group.Wait()
 	return emitErr
@@ -107,25 +126,41 @@ type readings struct {
 	lastError       string
 }
 
-func (w *Watcher) run(ctx context.Context, s *Sampler, report func(*result.Sample)) {
+func (w *Watcher) run(ctx context.Context, s *Sampler, marks <-chan time.Time, report func(*result.Sample)) {
 	ticker := time.NewTicker(s.Every)
 	defer ticker.Stop()
-	var total readings
-	for {
-		w.read(context.WithoutCancel(ctx), s, &total, report)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var (
+		total   readings
+		pending schedule
+	)
+	for read, border := true, false; ; {
+		if read {
+			w.read(context.WithoutCancel(ctx), s, &total, border, report)
+		}
 		if ctx.Err() != nil {
 			return
 		}
+		read, border = true, false
+		timer.Reset(pending.wait(time.Now()))
 		select {
 		case <-ctx.Done(): // the last reading shows the state at the end
+		case at := <-marks:
+			pending.add(at)
+			read = false
+		case <-timer.C:
+			read = pending.take(time.Now())
+			border = read
 		case <-ticker.C:
+			read = pending.wait(time.Now()) > markQuiet // or the mark would come late
 		}
 	}
 }
 
 // read reads once and reports the samples and their cost: the CPU time of the thread that reads. The cost excludes what a
 // database spends.
-func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, report func(*result.Sample)) {
+func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, border bool, report func(*result.Sample)) {
 	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
 	runtime.LockOSThread()
@@ -149,12 +184,12 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, report 
 		if one.Values == nil && one.Error == "" {
 			continue
 		}
-		one.At = (at - took/2).Seconds()
+		one.At, one.Border = (at - took/2).Seconds(), border
 		one.Sampler = cmp.Or(one.Sampler, s.Kind)
 		one.Subject = cmp.Or(one.Subject, s.Subject)
 		report(one)
 	}
-	report(&result.Sample{At: at.Seconds(), Sampler: result.SamplerWatch, Subject: name(s), Values: map[string]float64{
+	report(&result.Sample{At: at.Seconds(), Border: border, Sampler: result.SamplerWatch, Subject: name(s), Values: map[string]float64{
 		"reads_total": float64(total.reads), "failures_total": float64(total.failures),
 		"cpu_seconds_total": total.cpu.Seconds(), "read_seconds": took.Seconds(),
 	}})
