@@ -260,3 +260,40 @@ func TestWatchIsEscaped(t *testing.T) {
 		t.Error("markup in Markdown")
 	}
 }
+
+// TestBoundedCPU: a figure below the resolution of its counter is printed as a bound.
+func TestBoundedCPU(t *testing.T) {
+	samples := func(user, system, resolution float64) []*result.Series {
+		var all []result.Sample
+		for i := range 3 {
+			all = append(all, result.Sample{At: float64(i), Sampler: result.SamplerProcess, Subject: "app", Values: map[string]float64{
+				"cpu_user_seconds_total": user / 2 * float64(i), "cpu_system_seconds_total": system / 2 * float64(i),
+				"cpu_resolution_seconds": resolution, "cpu_split_resolution_seconds": 0.01,
+			}})
+		}
+		return result.SeriesOf(all)
+	}
+	for _, c := range []struct {
+		user, system, resolution float64
+		answered                 int64
+		want, percent            string
+	}{
+		{0.01, 0, 0.01, 410_000, "CPU < 244 ns/request, < 0.05 cores", "< 5.0 %"},
+		{0.01, 0, 0.01, 0, "CPU < 0.05", "< 5.0 %"},
+		{0.01, 0.01, 1e-9, 1000, "CPU 20 µs/request, 0.01 cores", "1.0 %"},
+		{0.2, 0.05, 1e-9, 1000, "CPU 250 µs/request (200 µs user + < 100 µs sys), 0.125 cores", "10 + < 5.0 = 12 %"},
+	} {
+		u := result.UsageOf(samples(c.user, c.system, c.resolution), 0, 2, c.answered)
+		if got := strings.Join(processParts(&u.Processes[0]), ", "); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+		if got := corePercent(&u.Processes[0]); got != c.percent {
+			t.Errorf("%q, want %q", got, c.percent)
+		}
+		for _, row := range watchRows(u, "0") {
+			if bound := u.Processes[0].Below(row.figure); bound != (row.bound == "<") || bound && row.value == "" {
+				t.Errorf("row %+v", row)
+			}
+		}
+	}
+}
