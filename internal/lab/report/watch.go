@@ -17,6 +17,9 @@ type WatchError struct {
 	Sampler string  `json:"sampler"`
 	Subject string  `json:"subject,omitempty"`
 	Error   string  `json:"error"`
+	// Nothing was read between these times; nil if the subject was not read again, or some of its values were read.
+	UnreadFrom  *float64 `json:"unread_from_seconds"`
+	UnreadUntil *float64 `json:"unread_until_seconds"`
 }
 
 // watch computes the resource usage of each step, or of the whole run if it has no steps.
@@ -53,9 +56,14 @@ func (r *run) watchErrors() []WatchError {
 			known := slices.ContainsFunc(all, func(w WatchError) bool {
 				return w.Host == t.Host && w.Sampler == t.Sampler && w.Subject == t.Subject && w.Error == e.Text
 			})
-			if !known {
-				all = append(all, WatchError{At: e.At, Host: t.Host, Sampler: t.Sampler, Subject: t.Subject, Error: e.Text})
+			if known {
+				continue
 			}
+			one := WatchError{At: e.At, Host: t.Host, Sampler: t.Sampler, Subject: t.Subject, Error: e.Text}
+			if e.Gap {
+				one.UnreadFrom, one.UnreadUntil = &e.From, &e.Until
+			}
+			all = append(all, one)
 		}
 	}
 	return all
@@ -108,7 +116,11 @@ func (r *run) watchRemarks() []string {
 	var lines []string
 	for _, e := range r.watchErrors() {
 		name := strings.TrimSpace(e.Sampler + " " + e.Subject)
-		lines = append(lines, fmt.Sprintf("%s could not be read from %s on: %s", r.subject(e.Host, name), elapsed(math.Max(0, math.Round(e.At))), e.Error))
+		when := "could not be read from " + elapsed(math.Max(0, math.Round(e.At))) + " on"
+		if e.UnreadFrom != nil {
+			when = fmt.Sprintf("was not read from %.1f s to %.1f s", math.Max(0, *e.UnreadFrom), *e.UnreadUntil)
+		}
+		lines = append(lines, fmt.Sprintf("%s %s: %s", r.subject(e.Host, name), when, e.Error))
 	}
 	return lines
 }

@@ -297,3 +297,24 @@ func TestBoundedCPU(t *testing.T) {
 		}
 	}
 }
+
+// TestGapRemark says from when until when a restarted process was not read.
+func TestGapRemark(t *testing.T) {
+	values := map[string]float64{"cpu_user_seconds_total": 1}
+	r := run{Run: &result.Run{Samples: []result.Sample{
+		{At: 2.0, Sampler: result.SamplerProcess, Subject: "app", Values: values},
+		{At: 3.0, Sampler: result.SamplerProcess, Subject: "app", Error: "process 7 (:80) ended: nothing listens on port 80"},
+		{
+			At: 5.04, Sampler: result.SamplerProcess, Subject: "app", Values: values,
+			Gap: &result.Gap{From: 2, Reason: "process 7 (:80) ended; process 9 (nginx) took its place"},
+		},
+	}}}
+	r.watch()
+	want := "process app was not read from 2.0 s to 5.0 s: process 7 (:80) ended; process 9 (nginx) took its place"
+	if got := r.watchRemarks(); len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if e := r.watchErrors()[0]; *e.UnreadFrom != 2 || *e.UnreadUntil != 5.04 {
+		t.Errorf("%+v", e)
+	}
+}

@@ -18,10 +18,12 @@ type Series struct {
 	Errors  []SampleError        // errors of the sampler
 }
 
-// A SampleError is a failed reading.
+// A SampleError is a failed reading. If a gap was recorded for it, nothing was read between From and Until.
 type SampleError struct {
-	At   float64
-	Text string
+	At          float64
+	Text        string
+	Gap         bool // From and Until are known
+	From, Until float64
 }
 
 // SeriesOf groups samples by host, sampler and subject, in order of first appearance.
@@ -72,7 +74,10 @@ func (r *Run) Series() []*Series {
 
 func (t *Series) add(s *Sample) {
 	if s.Error != "" {
-		t.Errors = append(t.Errors, SampleError{s.At, s.Error})
+		t.Errors = append(t.Errors, SampleError{At: s.At, Text: s.Error})
+	}
+	if s.Gap != nil {
+		t.addGap(s.Gap, s.At)
 	}
 	if len(s.Values) == 0 {
 		return
@@ -94,6 +99,15 @@ func (t *Series) add(s *Sample) {
 			t.Values[name] = append(row, math.NaN())
 		}
 	}
+}
+
+// addGap adds the times of a gap to the error that began it. A process that was replaced between two readings had none.
+func (t *Series) addGap(gap *Gap, until float64) {
+	if n := len(t.Errors); n == 0 || t.Errors[n-1].Gap || t.Errors[n-1].At < gap.From {
+		t.Errors = append(t.Errors, SampleError{At: gap.From})
+	}
+	last := &t.Errors[len(t.Errors)-1]
+	last.Text, last.Gap, last.From, last.Until = gap.Reason, true, gap.From, until
 }
 
 // Has reports whether any sample has the figure.

@@ -55,10 +55,13 @@ type process struct {
 	ledger ledger
 	tasks  tasks
 	last   uint64 // when the last reading was, in clock ticks since boot; 0 before the first
+
+	replaced string // what took the place of the roots since the last reading; "" if they run
 }
 
 func (p *process) read(context.Context) ([]result.Sample, error) {
 	now := bootTicks()
+	p.replaced = ""
 	stats, missing := p.find()
 	old := p.ledger.members
 	// A process is older than its membership if it started before the last reading and no member was its parent.
@@ -93,7 +96,11 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 	values["run_queue_wait_seconds_total"] = float64(p.tasks.waited) / 1e9
 	values["voluntary_switches_total"] = float64(p.tasks.voluntary)
 	values["involuntary_switches_total"] = float64(p.tasks.involuntary)
-	return []result.Sample{{Values: values}}, err
+	sample := result.Sample{Values: values}
+	if p.replaced != "" {
+		sample.Gap = &result.Gap{Reason: p.replaced}
+	}
+	return []result.Sample{sample}, err
 }
 
 // resolution is that of user and system time together since the last reading.
@@ -117,6 +124,9 @@ func (p *process) find() ([]procfs.ProcStat, error) {
 	roots, err := p.target.resolve(p.proc)
 	if err != nil {
 		return stats, fmt.Errorf("%w: %w", ended, err)
+	}
+	if p.group.dir == "" && !slices.ContainsFunc(roots, func(i identity) bool { return slices.Contains(p.roots, i) }) {
+		p.replaced = fmt.Sprintf("%v; process %d (%s) took its place", ended, roots[0].pid, command(p.proc, roots[0].pid))
 	}
 	p.roots = roots
 	p.tree.reset()

@@ -123,12 +123,21 @@ type emitError struct{ error }
 // another time 0.
 func (r *RemoteWatch) follow(ctx context.Context, report func(*result.Sample)) {
 	backoff := database.Backoff{Base: time.Second, Max: 5 * time.Second}
-	failures := 0
-	begun := func() { failures = 0 }
-	err := r.stream(ctx, report, begun)
+	failures, broken := 0, 0.0
+	var err error
+	begun := func() {
+		if failures > 0 {
+			report(&result.Sample{
+				At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Gap: &result.Gap{From: broken, Reason: err.Error()},
+			})
+		}
+		failures = 0
+	}
+	err = r.stream(ctx, report, begun)
 	for ctx.Err() == nil {
 		failures++
 		if failures == 1 {
+			broken = time.Since(r.start).Seconds()
 			report(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Error: err.Error()})
 		}
 		pause := time.NewTimer(backoff.Delay(failures, func() float64 { return 0 }))
@@ -138,9 +147,12 @@ func (r *RemoteWatch) follow(ctx context.Context, report func(*result.Sample)) {
 			return
 		case <-pause.C:
 		}
-		if err = r.join(ctx); err == nil {
-			err = r.stream(ctx, report, begun)
+		joined := r.join(ctx)
+		if joined != nil {
+			err = joined
+			continue
 		}
+		err = r.stream(ctx, report, begun)
 	}
 }
 
@@ -182,6 +194,9 @@ func (r *RemoteWatch) shift(s *result.Sample) bool {
 	begin := r.served.StartedAt.Add(-offset).Sub(r.start)
 	r.mu.Unlock()
 	s.At += begin.Seconds()
+	if s.Gap != nil {
+		s.Gap.From += begin.Seconds()
+	}
 	return s.At > -result.MaxSeconds && s.At < result.MaxSeconds
 }
 
@@ -356,6 +371,9 @@ func (l *sampleLines) next() (*result.Sample, error) {
 		return nil, errors.New("line is no sample: it names no sampler")
 	}
 	s.Sampler, s.Subject, s.Error = printable(s.Sampler), printable(s.Subject), printable(s.Error)
+	if s.Gap != nil {
+		s.Gap.Reason = printable(s.Gap.Reason)
+	}
 	return &s, nil
 }
 

@@ -176,6 +176,9 @@ func (s *Set) Run(ctx context.Context, zero time.Time, emit func(*result.Sample)
 	shift := zero.Sub(s.start).Seconds()
 	shifted := func(sample *result.Sample) error {
 		sample.At -= shift
+		if sample.Gap != nil {
+			sample.Gap.From -= shift
+		}
 		return emit(sample)
 	}
 	errs := make([]error, 1+len(s.remotes))

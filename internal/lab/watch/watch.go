@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,8 +38,9 @@ type Sampler struct {
 	Subject string        // named by the user; "" for the host itself
 	Detail  string        // describes the subject
 	Every   time.Duration // FastEvery or SlowEvery
-	// Read returns samples. Their Sampler and Subject are empty unless they differ from the sampler's own. The watcher sets
-	// At, Host and Error, and calls Read from one goroutine at a time.
+	// Read returns samples. Their Sampler and Subject are empty unless they differ from the sampler's own, and they have a Gap,
+	// without From, if the subject was replaced since the last reading. The watcher sets At, Host, Error and Border, and the
+	// Gap after failed readings, and calls Read from one goroutine at a time.
 	Read func(ctx context.Context) ([]result.Sample, error)
 	// Close frees the sampler's resources; nil if it has none.
 	Close func()
@@ -124,6 +126,19 @@ type readings struct {
 	reads, failures int
 	cpu             time.Duration
 	lastError       string
+	known           float64 // when values were last read, or else first tried to be
+	missing         string  // why the last reading had no values; "" if it had
+}
+
+// gap returns the gap that ends with a sample with values at a time, nil for none.
+func (r *readings) gap(s *result.Sample) *result.Gap {
+	switch {
+	case s.Gap != nil:
+		return &result.Gap{From: r.known, Reason: s.Gap.Reason}
+	case r.missing != "":
+		return &result.Gap{From: r.known, Reason: r.missing}
+	}
+	return nil
 }
 
 func (w *Watcher) run(ctx context.Context, s *Sampler, marks <-chan time.Time, report func(*result.Sample)) {
@@ -170,10 +185,21 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, border 
 	total.cpu += threadCPU() - before
 	runtime.UnlockOSThread()
 	total.reads++
+	middle := (at - took/2).Seconds()
+	if total.reads == 1 {
+		total.known = middle
+	}
 	message := ""
 	if err != nil {
 		total.failures++
 		message = err.Error()
+	}
+	read := slices.ContainsFunc(samples, func(s result.Sample) bool { return s.Values != nil })
+	for i := range samples {
+		samples[i].Gap = total.gap(&samples[i])
+	}
+	if total.missing = message; read {
+		total.missing, total.known = "", middle
 	}
 	if message != total.lastError {
 		total.lastError = message
@@ -184,7 +210,7 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, border 
 		if one.Values == nil && one.Error == "" {
 			continue
 		}
-		one.At, one.Border = (at - took/2).Seconds(), border
+		one.At, one.Border = middle, border
 		one.Sampler = cmp.Or(one.Sampler, s.Kind)
 		one.Subject = cmp.Or(one.Subject, s.Subject)
 		report(one)
