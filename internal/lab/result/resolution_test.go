@@ -24,12 +24,12 @@ func TestBelowResolution(t *testing.T) {
 		total, userFigure               float64 // per request
 		below                           []string
 	}{
-		"a tick":                   {0.01, 0, 0.01, 0.01, 250e-9, 250e-9, []string{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
-		"nanoseconds":              {0.01, 0.01, 1e-9, 0.01, 50e-9, 50e-9, []string{"cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
-		"much":                     {2, 1, 0.01, 0.01, 7.5e-6, 5e-6, nil},
-		"little system time":       {2, 0.02, 1e-9, 0.01, 5.05e-6, 5e-6, []string{"cpu_system_seconds_per_request"}},
-		"nothing":                  {0, 0, 0.01, 0.01, 250e-9, 250e-9, []string{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
-		"eleven ticks":             {0.11, 0, 0.01, 0.01, 275e-9, 275e-9, []string{"cpu_system_seconds_per_request"}},
+		"a tick":             {0.01, 0, 0.01, 0.01, 250e-9, 250e-9, []string{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
+		"nanoseconds":        {0.01, 0.01, 1e-9, 0.01, 50e-9, 50e-9, []string{"cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
+		"much":               {2, 1, 0.01, 0.01, 7.5e-6, 5e-6, nil},
+		"little system time": {2, 0.02, 1e-9, 0.01, 5.05e-6, 5e-6, []string{"cpu_system_seconds_per_request"}},
+		"nothing":            {0, 0, 0.01, 0.01, 250e-9, 250e-9, []string{"cpu_seconds_per_request", "cpu_user_seconds_per_request", "cpu_system_seconds_per_request"}},
+		"eleven ticks":       {0.11, 0, 0.01, 0.01, 275e-9, 275e-9, []string{"cpu_system_seconds_per_request"}},
 	} {
 		p := UsageOf(SeriesOf(samples(c.user, c.system, c.resolution, c.split)), 0, 10, 400_000).Processes[0]
 		if math.Abs(*p.CPUPerRequest-c.total) > 1e-12 || math.Abs(*p.CPUUserPerRequest-c.userFigure) > 1e-12 {
