@@ -80,7 +80,7 @@ func TestLoadWatch(t *testing.T) {
 	within(t, "app at 800/s over 400/s", ratioOf(two, one), 0.5, 8)
 	for i := range d.Steps {
 		for _, p := range d.Steps[i].Watch.Processes {
-			within(t, p.Name+" CPU was read this far from the borders", p.BorderError, 0, 0.5)
+			within(t, p.Name+" CPU was read this far from the borders", p.BorderError, 0, 1)
 			within(t, "the resolution of its CPU", p.CPUResolution, 1e-9, 0.01)
 		}
 	}

@@ -39,7 +39,7 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if err != nil {
 		return nil, err
 	}
-	header.StartedAt = time.Now().UTC() // the samples count from here, and the steps from Run
+	header.StartedAt, config.Zero = time.Now().UTC(), config.Clock.Now() // steps and samples count from here
 	header.Run, header.Label, header.Seed, header.Target, header.SLO = o.RunID, o.Label, o.RandomSeed, result.RedactURL(o.Target), o.SLO
 	var watches []result.Watch
 	if watcher != nil {

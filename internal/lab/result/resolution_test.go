@@ -59,7 +59,7 @@ func TestStepGrowth(t *testing.T) {
 		"late":                  {[]Sample{sample(1.1, 20, true), sample(3, 400, true)}, 1, 3, 400, 0.1},
 		"the end is missing":    {[]Sample{sample(1, 0, true)}, 1, 3, 350, math.NaN()},
 		"none":                  {nil, 1, 3, 300, math.NaN()},
-		"of another step":       {[]Sample{sample(0.2, 0, true), sample(4, 400, true)}, 1, 3, 300, math.NaN()},
+		"of another step":       {[]Sample{sample(-0.2, 0, true), sample(4.2, 400, true)}, 1, 3, 300, math.NaN()},
 		"the nearest":           {[]Sample{sample(0.8, 0, true), sample(1, 0, true), sample(3, 400, true), sample(3.2, 400, true)}, 1, 3, 400, 0},
 		"a step of a second":    {[]Sample{sample(2, 200, true), sample(3, 400, true)}, 2, 3, 200, 0},
 		"without length":        {[]Sample{sample(1, 0, true)}, 1, 1, math.NaN(), math.NaN()},

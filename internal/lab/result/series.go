@@ -151,7 +151,7 @@ func (t *Series) Growth(name string, from, to float64) float64 {
 }
 
 // borderReach is how far in seconds a sample may lie from the border for which it was taken. A busy host reads late.
-const borderReach = 0.5
+const borderReach = 1.0
 
 // StepGrowth is the Growth of a counter between the borders of a step. It uses the samples that were taken at these borders, as
 // far as there are any, so that the figure does not depend on the steps before and after. What they cover is scaled to the whole.

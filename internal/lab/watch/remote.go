@@ -45,6 +45,8 @@ type RemoteWatch struct {
 	mu      sync.Mutex
 	served  servedWatch
 	offsets offsets
+	marked  []time.Time        // marks that the other host knows of, the last marksMax
+	read    map[string]float64 // when each of its samplers was last read for a mark
 }
 
 // Remote joins the watch at an http:// or https:// URL; token is "" if that watch has none. It asks what is watched and how
@@ -55,7 +57,7 @@ func Remote(ctx context.Context, rawURL, token string, start time.Time) (*Remote
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return nil, errors.New("watch from: write http://HOST:PORT, as watch --listen prints it, without a path and without the token")
 	}
-	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, marks: make(chan time.Time, marksMax), client: &http.Client{
+	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, marks: make(chan time.Time, marksMax), read: map[string]float64{}, client: &http.Client{
 		Transport: &http.Transport{
 			DialContext:            (&net.Dialer{Timeout: remoteTimeout}).DialContext, // without a proxy, which would be measured too
 			TLSHandshakeTimeout:    remoteTimeout,
@@ -183,6 +185,7 @@ func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), b
 		}
 		if r.shift(sample) {
 			report(sample)
+			r.noteMark(sample)
 		}
 	}
 }

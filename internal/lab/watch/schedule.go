@@ -21,6 +21,18 @@ func (s *schedule) add(at time.Time) {
 	s.times = s.times[:min(len(s.times), marksMax)]
 }
 
+// receive adds the marks that were announced and not yet added.
+func (s *schedule) receive(marks <-chan time.Time) *schedule {
+	for {
+		select {
+		case at := <-marks:
+			s.add(at)
+		default:
+			return s
+		}
+	}
+}
+
 // wait is how long it is until the next mark, at least 0.
 func (s *schedule) wait(now time.Time) time.Duration {
 	if len(s.times) == 0 {

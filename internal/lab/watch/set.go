@@ -188,9 +188,26 @@ func (s *Set) Run(ctx context.Context, zero time.Time, emit func(*result.Sample)
 		running.Go(func() { errs[1+i] = remote.Run(ctx, shifted) })
 	}
 	return func() error {
+		s.settle()
 		cancel()
 		running.Wait()
 		return errors.Join(errs...)
+	}
+}
+
+// How long to wait at the end for samples of other hosts at the last border.
+const (
+	settleLimit = time.Second
+	settleEvery = 5 * time.Millisecond
+)
+
+// settle waits until the samples of all marks so far have arrived from other hosts.
+func (s *Set) settle() {
+	again := time.NewTicker(settleEvery)
+	defer again.Stop()
+	now := time.Now()
+	for slices.ContainsFunc(s.remotes, func(r *RemoteWatch) bool { return !r.settled(now) }) && time.Since(now) < settleLimit {
+		<-again.C
 	}
 }
 

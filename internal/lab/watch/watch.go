@@ -161,6 +161,7 @@ func (w *Watcher) run(ctx context.Context, s *Sampler, marks <-chan time.Time, r
 		timer.Reset(pending.wait(time.Now()))
 		select {
 		case <-ctx.Done(): // the last reading shows the state at the end
+			border = pending.receive(marks).take(time.Now())
 		case at := <-marks:
 			pending.add(at)
 			read = false
