@@ -141,6 +141,11 @@ func probeClosing(ctx context.Context, url string, header bool, patience time.Du
 		return p, err
 	}
 	defer conn.Close()
+	local, remote := plainAddress(conn.LocalAddr()), plainAddress(conn.RemoteAddr())
+	if err := mayAsk(remote.Addr()); err != nil {
+		return p, err
+	}
+	p.connection = connection{local, remote}
 	deadline, _ := ctx.Deadline()
 	if err := errors.Join(conn.SetDeadline(deadline), request.Write(conn)); err != nil {
 		return p, err
@@ -162,12 +167,21 @@ func probeClosing(ctx context.Context, url string, header bool, patience time.Du
 		_, err := in.ReadByte()
 		p.serverClosed = err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 	}
-	local, remote := conn.LocalAddr().(*net.TCPAddr).AddrPort(), conn.RemoteAddr().(*net.TCPAddr).AddrPort()
-	p.connection = connection{plainAddress(local), plainAddress(remote)}
 	return p, nil
 }
 
-func plainAddress(a netip.AddrPort) netip.AddrPort {
+// mayAsk rejects public addresses, to which doctor sends no requests.
+func mayAsk(address netip.Addr) error {
+	if address.IsLoopback() || address.IsPrivate() || address.IsLinkLocalUnicast() {
+		return nil
+	}
+	return fmt.Errorf("%s is a public address, which is not asked: add closes=client or closes=server to --for", address)
+}
+
+// plainAddress is a TCP address, as IPv4 if it is one.
+func plainAddress(a net.Addr) netip.AddrPort { return unmapped(a.(*net.TCPAddr).AddrPort()) }
+
+func unmapped(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
@@ -199,7 +213,7 @@ func (c *CloseCount) settle(ctx context.Context, probed []connection) error {
 func countClosing(client *netstat.Client, probed []connection) (c CloseCount, closing int, err error) {
 	states, servers := map[connection]uint8{}, false
 	err = client.Sockets(netstat.Query{States: netstat.AnyState}, func(s *netstat.Socket) {
-		one := connection{plainAddress(s.Local), plainAddress(s.Remote)}
+		one := connection{unmapped(s.Local), unmapped(s.Remote)}
 		states[one] = s.State
 		servers = servers || s.State == netstat.Listen && s.Local.Port() == probed[0].remote.Port()
 	})

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -77,6 +78,14 @@ func TestReadClosing(t *testing.T) {
 	listener.Close()
 	if _, err := ReadClosing(t.Context(), "http://"+listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "find out which side closes first") {
 		t.Errorf("nothing listens: %v", err)
+	}
+}
+
+func TestMayAsk(t *testing.T) {
+	for address, may := range map[string]bool{"127.0.0.1": true, "10.1.2.3": true, "::1": true, "fd00::1": true, "169.254.1.1": true, "8.8.8.8": false, "2001:4860::1": false} {
+		if err := mayAsk(netip.MustParseAddr(address)); (err == nil) != may {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }
 
