@@ -211,12 +211,21 @@ func processParts(u *result.ProcessUsage) []string {
 	return p
 }
 
+// The smallest bounds that are printed.
+const (
+	coresShown   = 0.001
+	secondsShown = 1e-9
+)
+
 // bounded writes a figure of a process: "244 ns", or "< 244 ns" if it is only an upper bound.
 func bounded(u *result.ProcessUsage, name string, write func(float64) string, v float64) string {
-	if u.Below(name) {
-		return "< " + write(v)
+	if !u.Below(name) {
+		return write(v)
 	}
-	return write(v)
+	if strings.HasSuffix(name, "_cores") {
+		return "< " + write(max(v, coresShown))
+	}
+	return "< " + write(max(v, secondsShown))
 }
 
 // splitPerRequest writes user and system time per request: "250 µs user + 150 µs sys".

@@ -281,6 +281,7 @@ func TestBoundedCPU(t *testing.T) {
 		{0.01, 0, 0.01, 410_000, "CPU < 244 ns/request, < 0.05 cores", "< 5.0 %"},
 		{0.01, 0, 0.01, 0, "CPU < 0.05", "< 5.0 %"},
 		{0.01, 0.01, 1e-9, 1000, "CPU 20 µs/request, 0.01 cores", "1.0 %"},
+		{0, 0, 1e-9, 1000, "CPU < 1 ns/request, < 0.001 cores", "< 0.1 %"},
 		{0.2, 0.05, 1e-9, 1000, "CPU 250 µs/request (200 µs user + < 100 µs sys), 0.125 cores", "10 + < 5.0 = 12 %"},
 	} {
 		u := result.UsageOf(samples(c.user, c.system, c.resolution), 0, 2, c.answered)

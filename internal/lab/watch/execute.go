@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 
@@ -126,7 +127,8 @@ func summaryLine(u *result.Usage) string {
 		p := &u.Processes[i]
 		switch {
 		case p.Below("cpu_cores"):
-			add(p.Host, escape(p.Name)+" < %.2g cores wait %.2f", p.CPUCores, p.WaitShare)
+			atMost := max(0.01, math.Ceil(*p.CPUCores*100)/100)
+			add(p.Host, escape(p.Name)+" < %.2f cores wait %.2f", &atMost, p.WaitShare)
 		case p.Below("cpu_user_cores") || p.Below("cpu_system_cores"):
 			add(p.Host, escape(p.Name)+" %.2f cores wait %.2f", p.CPUCores, p.WaitShare)
 		default:

@@ -130,15 +130,20 @@ type readings struct {
 	missing         string  // why the last reading had no values; "" if it had
 }
 
-// gap returns the gap that ends with a sample with values at a time, nil for none.
-func (r *readings) gap(s *result.Sample) *result.Gap {
+// addGap completes the gap that ends with these samples, if there is one. It belongs to the sampler's own subject; a sampler of
+// several subjects gets a sample without values.
+func (r *readings) addGap(samples []result.Sample) []result.Sample {
+	i := slices.IndexFunc(samples, func(s result.Sample) bool { return s.Values != nil && s.Subject == "" })
 	switch {
-	case s.Gap != nil:
-		return &result.Gap{From: r.known, Reason: s.Gap.Reason}
-	case r.missing != "":
-		return &result.Gap{From: r.known, Reason: r.missing}
+	case i >= 0 && samples[i].Gap != nil:
+		samples[i].Gap = &result.Gap{From: r.known, Reason: samples[i].Gap.Reason}
+	case r.missing == "":
+	case i >= 0:
+		samples[i].Gap = &result.Gap{From: r.known, Reason: r.missing}
+	default:
+		samples = append(samples, result.Sample{Gap: &result.Gap{From: r.known, Reason: r.missing}})
 	}
-	return nil
+	return samples
 }
 
 func (w *Watcher) run(ctx context.Context, s *Sampler, marks <-chan time.Time, report func(*result.Sample)) {
@@ -196,11 +201,11 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, border 
 		message = err.Error()
 	}
 	read := slices.ContainsFunc(samples, func(s result.Sample) bool { return s.Values != nil })
-	for i := range samples {
-		samples[i].Gap = total.gap(&samples[i])
-	}
-	if total.missing = message; read {
+	if read {
+		samples = total.addGap(samples)
 		total.missing, total.known = "", middle
+	} else {
+		total.missing = message
 	}
 	if message != total.lastError {
 		total.lastError = message
@@ -208,7 +213,7 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, border 
 	}
 	for i := range samples {
 		one := &samples[i]
-		if one.Values == nil && one.Error == "" {
+		if one.Values == nil && one.Error == "" && one.Gap == nil {
 			continue
 		}
 		one.At, one.Border = middle, border

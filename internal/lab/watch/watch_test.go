@@ -50,6 +50,33 @@ func TestGaps(t *testing.T) {
 	})
 }
 
+// TestGapOfSeveral has a sampler of several subjects that fails once.
+func TestGapOfSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads := 0
+		sampler := &Sampler{Kind: result.SamplerListener, Every: time.Second, Read: func(context.Context) ([]result.Sample, error) {
+			if reads++; reads == 2 {
+				return nil, errors.New("nothing listens")
+			}
+			values := map[string]float64{"accept_queue": 1}
+			return []result.Sample{{Subject: "127.0.0.1:80", Values: values}, {Subject: "127.0.0.1:81", Values: values}}, nil
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer cancel()
+		var samples []result.Sample
+		if err := New(time.Now(), sampler).Run(ctx, func(s *result.Sample) error { samples = append(samples, *s); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		var got []result.SampleError
+		for _, series := range result.SeriesOf(samples) {
+			got = append(got, series.Errors...)
+		}
+		if want := (result.SampleError{At: 1, Text: "nothing listens", Gap: true, From: 0, Until: 2}); len(got) != 1 || got[0] != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	})
+}
+
 // TestMarks reads at the marks in addition to the interval, and not shortly before a mark.
 func TestMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
