@@ -181,7 +181,11 @@ func (t *Series) Waits() []string {
 
 // resolution is the coarsest resolution of the interval's samples, including the one for its end.
 func (i interval) resolution(name string) *float64 {
-	return figure(i.series.Max(name, i.from, i.to+borderReach))
+	last := i.series.border(name, i.to)
+	if math.IsNaN(last) {
+		last = i.to
+	}
+	return figure(i.series.Max(name, i.from, last))
 }
 
 // growth is the growth of a counter.

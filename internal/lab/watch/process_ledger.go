@@ -49,12 +49,14 @@ type ledger struct {
 	last    ticks           // the total returned last
 
 	user, system time.Duration // as exact returned them last
-	coarse       bool          // the last reading counts ended processes, in ticks
+	coarse       bool          // since the last call of resolution, processes have ended, which count in ticks
 }
 
-// resolution is that of the growth of exact up to the last reading.
+// resolution is that of the growth of exact since the last call.
 func (l *ledger) resolution() time.Duration {
-	if l.coarse {
+	coarse := l.coarse
+	l.coarse = false
+	if coarse {
 		return tick
 	}
 	return time.Nanosecond
@@ -97,7 +99,6 @@ func (l *ledger) update(seen []member, older func(*member) bool) {
 		}
 	}
 	ended := l.ended(next)
-	l.coarse = false
 	for pid := range l.members {
 		l.coarse = l.coarse || !alive(next, l.members[pid])
 	}

@@ -222,6 +222,9 @@ func TestProcessRestart(t *testing.T) {
 		t.Errorf("gap %q, want %s…", reason, want)
 	}
 	after := samples[0].Values
+	if before["cpu_resolution_seconds"] != 1e-9 || after["cpu_resolution_seconds"] != tick.Seconds() {
+		t.Errorf("resolution %g s, and %g s after the end of a process", before["cpu_resolution_seconds"], after["cpu_resolution_seconds"])
+	}
 	expect(t, difference(before, after), "cpu_user_seconds_total", second.figures["user"])
 	second.end()
 	write(old)
