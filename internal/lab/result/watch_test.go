@@ -45,7 +45,7 @@ func TestWatchRoundTrip(t *testing.T) {
 	if u := got.Usage(1); u == nil || *u.Processes[0].CPUUser != 3 || *u.Hosts[0].Load1 != 4.5 || u.Requests != 27 {
 		t.Errorf("usage %+v", u)
 	}
-	if errors := SeriesOf(got.Samples)[2].Errors; len(errors) != 1 || errors[0] != (SampleError{7, "not permitted"}) {
+	if errors := SeriesOf(got.Samples)[2].Errors; len(errors) != 1 || errors[0] != (SampleError{At: 7, Text: "not permitted"}) {
 		t.Errorf("errors %+v", errors)
 	}
 }
@@ -102,7 +102,7 @@ func TestSampleWithoutNumbersIsWritten(t *testing.T) {
 }
 
 func TestMergeKeepsWatches(t *testing.T) {
-	a, b, c := watchedRun(t, "a", sampleStart), watchedRun(t, "b", sampleStart.Add(time.Second)), sampleRun(t, "c", sampleStart.Add(2*time.Second))
+	a, b, c := watchedRun(t, "a", sampleStart), watchedRun(t, "b", sampleStart.Add(time.Second)), sampleRun(t, "c", sampleStart.Add(1500*time.Millisecond))
 	run, err := Merge([]*Run{b, c, a})
 	if err != nil {
 		t.Fatal(err)
