@@ -41,8 +41,7 @@ type Recorder struct {
 	limit    int             // of samples in memory
 }
 
-// NewRecorder starts a run. It removes the secrets of RedactVariable from the
-// header. path is the result file, or "" for none. report
+// NewRecorder starts a run. path is the result file, or "" for none. report
 // receives each error of a sampler once.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
 	header.redactKnown(os.Getenv(RedactVariable))
