@@ -25,6 +25,10 @@ const (
 // A Study is the evaluation of a run: the metrics of each variant and level over the blocks, and the comparison of each variant
 // with its baseline. Its JSON, the summary, is small enough to commit: see WriteSummary and ReadSummary. Figures are rounded to
 // five digits. An unknown figure is absent, never 0.
+//
+// Only VALID runs support a verdict. The others are in the cells, where they are counted. Three exceptions hold: TOO_FEW_SAMPLES
+// concerns percentiles only, NOT_STATIONARY does not excuse failed requests, and a run that overloads the target supports its
+// rate and CPU time per request, but no percentile.
 type Study struct {
 	Format      string           `json:"format"` // set by ReadStudy
 	Version     string           `json:"version"`

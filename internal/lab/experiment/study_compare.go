@@ -212,10 +212,18 @@ func (p *pairing) add(metric Metric, ours, theirs *levelFigures, baseline, varia
 func (l *levelFigures) has(metric Metric) bool { return !math.IsNaN(l.of(metric.Name)) }
 
 // supports reports whether the run supports a claim about the metric. Too few samples for a percentile are enough for a rate
-// or the CPU time per request.
+// or the CPU time per request. So is a run that overloads the target: its latencies depend on its length, its rate does not.
 func (l *levelFigures) supports(metric Metric) bool {
 	percentile := metric.Name == MetricP50 || metric.Name == MetricP99
-	return l.validity == result.Valid || l.validity == result.TooFewSamples && !percentile && metric.Name != MetricPeak
+	switch l.validity {
+	case result.Valid:
+		return !percentile || !l.overloaded
+	case result.TooFewSamples:
+		return !percentile && metric.Name != MetricPeak
+	case result.NotStationary:
+		return !percentile && l.overloaded
+	}
+	return false
 }
 
 // aboutTarget reports whether the share of failed requests of a run says something about the target: neither the load generator

@@ -63,13 +63,14 @@ type cellKey struct{ variant, level string }
 
 // levelFigures holds the figures of one result file or of one peak search.
 type levelFigures struct {
-	read     bool
-	figures  map[string]float64
-	atLeast  map[string]bool // figures that are lower bounds
-	failing  bool            // the share of errors is above result.ErrorShareMax; of a peak: no rate met the SLO
-	validity result.Validity
-	errors   result.Errors
-	statuses map[int]int64
+	read       bool
+	figures    map[string]float64
+	atLeast    map[string]bool // figures that are lower bounds
+	failing    bool            // the share of errors is above result.ErrorShareMax; of a peak: no rate met the SLO
+	overloaded bool            // the target did not keep up
+	validity   result.Validity
+	errors     result.Errors
+	statuses   map[int]int64
 }
 
 // of returns the figure of a metric, NaN if there is none.

@@ -223,6 +223,14 @@ func TestOnlyValidRunsCount(t *testing.T) {
 	if c := judged(p99); c.Pairs != 10 || c.LeftOut != 5 || c.Verdict != VerdictWorse {
 		t.Errorf("p99: %+v", c)
 	}
+	runs[cellKey{"b", "x"}][3].overloaded, runs[cellKey{"b", "x"}][14].overloaded = true, true // NOT_STATIONARY and VALID
+	if c := judged(rate); c.Pairs != 12 || c.LeftOut != 3 {
+		t.Errorf("overloaded, rate: %+v", c)
+	}
+	if c := judged(p99); c.Pairs != 9 || c.LeftOut != 6 {
+		t.Errorf("overloaded, p99: %+v", c)
+	}
+	runs[cellKey{"b", "x"}][14].overloaded = false
 	runs[cellKey{"a", "x"}][14].validity = result.HostContended
 	c := judged(p99)
 	if c.Pairs != 9 || c.Verdict != NoVerdict || c.Low != nil {

@@ -43,8 +43,8 @@ type Recorder struct {
 }
 
 // NewRecorder starts a run. It removes the secrets of RedactVariable from the
-// header. path is the result file, or "" for none. report
-// receives each error of a sampler once, and each gap.
+// header. path is the result file, or "" for none. report receives each error of
+// a sampler once, and each gap.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
 	header.redactKnown(os.Getenv(RedactVariable))
 	r := &Recorder{report: report, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool), limit: samplesMax}

@@ -26,7 +26,7 @@ var (
 // not record.
 const RedactVariable = "SPILLWAY_REDACT"
 
-// redactKnown replaces the secrets of a list, as in RedactVariable, in the header.
+// redactKnown replaces the secrets of a list, as in RedactVariable, in the header. NewRecorder calls it.
 func (h *Header) redactKnown(list string) {
 	var values []string
 	if json.Unmarshal([]byte(list), &values) != nil {

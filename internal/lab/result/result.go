@@ -114,6 +114,10 @@ type Total struct {
 	Cost        Cost            `json:"cost"`
 	SLO         []Criterion     `json:"slo,omitempty"`
 
+	// Overloaded says that the backlog grew: the target answers fewer requests than arrive, and the latencies depend on
+	// the length of the step.
+	Overloaded bool `json:"overloaded,omitempty"`
+
 	Validity Validity `json:"validity"`
 	Reasons  []string `json:"reasons,omitempty"` // why not VALID, and caveats, as sentences
 }
