@@ -2,9 +2,12 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/cores"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/report"
 	"spillway/internal/lab/result"
@@ -19,6 +22,7 @@ type loadCmd struct {
 	watchFlags
 	loadStatement
 	loadOutput
+	loadSharing
 }
 
 // The flags, by group. Each type has the fields of the type in package load.
@@ -53,6 +57,10 @@ type (
 		Param   []string `group:"SQL and Redis" sep:"none" placeholder:"NAME=VALUE" help:"Value of a parameter: random(1,1000), sequence, file:PATH:COLUMN, or a constant. Repeatable."`
 		Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: 'GET key:{random(1,100)}'. Repeatable: drawn with equal probability."`
 	}
+	loadSharing struct {
+		Pin   bool   `group:"Amount" help:"Run the generator on cores of its own, and the target's processes (those that listen, and those of --watch) on the others, until the end. Needs the right to move them."`
+		Hosts string `hidden:"" env:"SPILLWAY_LOAD_HOSTS"` // set by spillway experiment
+	}
 	loadOutput struct {
 		SLO            string        `group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`
 		Out            string        `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
@@ -85,6 +93,14 @@ func (c *loadCmd) Run(env *environment) error {
 	}
 	o := load.Options{
 		Target: c.Target, Amount: load.Amount(c.loadAmount), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
+		Sharing: load.Sharing{Pin: c.Pin, Hosts: c.Hosts, Watched: c.Processes},
+	}
+	if c.Pin {
+		program, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		o.Keeper = []string{program, "restore-cores"}
 	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
@@ -108,3 +124,9 @@ func (c *loadCmd) Run(env *environment) error {
 	}
 	return load.Missed(run)
 }
+
+// restoreCoresCmd restores the cores of a pinned target when the load that started it is gone.
+type restoreCoresCmd struct{}
+
+// Run reads what to restore from standard input.
+func (restoreCoresCmd) Run(env *environment) error { return cores.Keep(os.Stdin, env.stdout) }

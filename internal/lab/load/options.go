@@ -24,6 +24,7 @@ type Options struct {
 	HTTP
 	Statement
 	Output
+	Sharing
 }
 
 // Amount is how much load is generated.

@@ -185,6 +185,9 @@ func (t *Target) EventLoop() bool {
 	return false
 }
 
+// Address returns where connections go: "tcp" and an address with its port, or "unix" and a path. Both are empty for SQLite.
+func (t *Target) Address() (network, address string) { return t.network.kind, t.network.address }
+
 // SQL reports whether the target runs SQL statements.
 func (t *Target) SQL() bool { return t.kind >= kindPostgres }
 
