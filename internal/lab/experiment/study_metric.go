@@ -30,6 +30,9 @@ const (
 	MetricCores      = "cpu_percent"                    // of one core
 	MetricCoreUser   = "cpu_user_percent"               //
 	MetricCoreSystem = "cpu_system_percent"             //
+
+	MetricHostUsed  = "host_used_share"      // of a host with a share of CPU: what it used of the share, 0 to 1
+	MetricThrottled = "host_throttled_share" // part of the time in which its quota stopped it, 0 to 1
 )
 
 // Units of a metric.
@@ -113,6 +116,20 @@ func metricsOf(processes []string) []Metric {
 	return metrics
 }
 
+// hostMetrics returns the metrics of the hosts that have a share of CPU.
+func hostMetrics(hosts []HostFacts) []Metric {
+	var metrics []Metric
+	for _, h := range hosts {
+		if h.CPUs > 0 {
+			metrics = append(metrics,
+				Metric{Name: MetricHostUsed + "." + h.Name, Title: "host " + h.Name + " used", Unit: UnitShare},
+				Metric{Name: MetricThrottled + "." + h.Name, Title: "host " + h.Name + " throttled", Unit: UnitShare},
+			)
+		}
+	}
+	return metrics
+}
+
 // KnownMetric reports whether a study that watches these processes has the metric.
 func KnownMetric(name string, processes []string) bool {
 	return slices.ContainsFunc(metricsOf(processes), func(m Metric) bool { return m.Name == name })
@@ -131,6 +148,10 @@ func observe(run *result.Run, step int) (map[string]float64, error) {
 	}
 	if usage := run.Usage(step); usage != nil {
 		observeUsage(usage, figures)
+	}
+	for i := range t.Hosts {
+		h := &t.Hosts[i]
+		figures[MetricHostUsed+"."+h.Name], figures[MetricThrottled+"."+h.Name] = h.UsedShare(), h.ThrottledShare()
 	}
 	for name, v := range figures {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
