@@ -79,6 +79,7 @@ var layers = map[string]layer{
 	"internal/serve/freight": demo,
 	"internal/serve/app":     app,
 
+	"internal/lab/cores":      lab,
 	"internal/lab/doctor":     lab,
 	"internal/lab/experiment": lab,
 	"internal/lab/live":       lab,

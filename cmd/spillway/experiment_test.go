@@ -610,3 +610,50 @@ func TestExperimentKeep(t *testing.T) {
 		}
 	}
 }
+
+// sharedCPU divides the machine: the load has a core, and the service half of another.
+const sharedCPU = "network: loopback\nhosts: {app: {cpus: 0.5}, client: {cpus: 1}}\nservices:\n"
+
+// TestExperimentShares saturates a service with half of a core. It uses at most that, and if it gets that, its quota stopped it. Then
+// the test wants a busy loop on its core found in every level.
+func TestExperimentShares(t *testing.T) {
+	text := strings.NewReplacer("services:\n", sharedCPU, "blocks: 2", "blocks: 1", "load: {", "load: {host: client, ", "{rate: 200, per_connection: 1, connections: 5}", "{connections: 8}",
+		"duration: 300ms", "duration: 1s").Replace(tinyExperiment)
+	file := writeExperiment(t, text)
+	for _, disturbed := range []bool{false, true} {
+		out := filepath.Join(t.TempDir(), "out")
+		r := startExperiment(t, out, file, "-o", out)
+		if disturbed {
+			occupy(t, 1) // the load has the first core
+		}
+		if code := r.wait(); code != 0 {
+			t.Fatalf("exit %d\n%s", code, &r.output)
+		}
+		names := matches(out, "blocks/*/*/*.ndjson.gz")
+		for _, name := range names {
+			run, err := result.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			total := &run.Steps[0].Total
+			if len(total.Hosts) != 2 || len(run.Header.Hosts) != 2 {
+				t.Fatalf("hosts: %+v", total.Hosts)
+			}
+			app, client := total.Hosts[0], total.Hosts[1]
+			if app.Throttled == 0 && app.UsedShare() > 0.9 || app.Used == 0 || app.UsedShare() > 1.5 || client.Throttled > 0 || client.Used == 0 || app.Cores == client.Cores {
+				t.Errorf("%+v", total.Hosts)
+			}
+			if disturbed && (total.Validity != result.HostContended || !strings.Contains(total.Reasons[0], "programs that belong to no host")) {
+				t.Errorf("%s: %q", total.Validity, total.Reasons)
+			}
+		}
+		if len(names) != 2 {
+			t.Errorf("results: %q", names)
+		}
+		r.wantNothingLeft(t)
+		if stdout, stderr, code := spillway(t, "report", out); code != 0 || !strings.Contains(stdout, "host app used  throttled") ||
+			!strings.Contains(stdout, "host app: 127.0.0.1, 0.5 CPUs on cores 1") {
+			t.Errorf("report: exit %d\n%s%s", code, stdout, stderr)
+		}
+	}
+}

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/alecthomas/kong"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/cores"
 	"spillway/internal/lab/live"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/report"
@@ -25,6 +27,7 @@ type loadCmd struct {
 	loadStatement
 	loadOutput
 	loadLive
+	loadSharing
 }
 
 // The flags, by group. Each type has the fields of the type in package load.
@@ -67,6 +70,10 @@ type (
 		SQL     string   `group:"SQL and Redis" name:"sql" placeholder:"STATEMENT" help:"SQL statement, prepared once per connection. Parameters are written :name."`
 		Param   []string `group:"SQL and Redis" sep:"none" placeholder:"NAME=VALUE" help:"Value of a parameter: random(1,1000), sequence, file:PATH:COLUMN, or a constant. Repeatable."`
 		Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: '[name=NAME] GET key:{random(1,100)}'. Repeatable: drawn with equal probability."`
+	}
+	loadSharing struct {
+		Pin   bool   `group:"Amount" help:"Run the generator on cores of its own, and the target's processes (those that listen, and those of --watch) on the others, until the end. Needs the right to move them."`
+		Hosts string `hidden:"" env:"SPILLWAY_LOAD_HOSTS"` // set by spillway experiment
 	}
 	loadOutput struct {
 		SLO            string        `group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`
@@ -129,6 +136,13 @@ func (c *loadCmd) Run(env *environment) (err error) {
 		return load.ExecuteSelfTest(env.ctx, c.RandomSeed, c.JSON, env.stdout)
 	}
 	o := c.options()
+	if c.Pin {
+		program, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		o.Keeper = []string{program, "restore-cores"}
+	}
 	show, err := c.loadLive.open(env)
 	if err != nil {
 		return err
@@ -166,5 +180,14 @@ func (c *loadCmd) Run(env *environment) (err error) {
 func (c *loadCmd) options() load.Options {
 	return load.Options{
 		Target: c.Target, Amount: load.Amount(c.loadAmount), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
+		Sharing: load.Sharing{
+			Pin: c.Pin, Hosts: c.Hosts, Watched: c.Processes, Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
+		},
 	}
 }
+
+// restoreCoresCmd restores the cores of a pinned target when the load that started it is gone.
+type restoreCoresCmd struct{}
+
+// Run reads what to restore from standard input.
+func (restoreCoresCmd) Run(env *environment) error { return cores.Keep(os.Stdin, env.stdout) }

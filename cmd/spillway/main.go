@@ -59,6 +59,8 @@ type cli struct {
 	Report     reportCmd     `cmd:"" help:"Turn result files into tables, text formats or one HTML page."`
 	Doctor     doctorCmd     `cmd:"" help:"Check a host, a database and a query before a load test."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
+
+	RestoreCores restoreCoresCmd `cmd:"" hidden:""`
 }
 
 // run runs the command and returns the exit code.

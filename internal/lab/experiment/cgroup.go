@@ -37,20 +37,22 @@ func accountings() []CPUAccounting {
 // cgroups makes a control group for each service, below the group of this process: its limits hold for services too.
 type cgroups struct {
 	accounting CPUAccounting
-	dir        string // of this process's own group; "" if services get none
-	prefix     string // of the names of the groups
+	dir        string                 // of this process's own group; "" if services get none
+	prefix     string                 // of the names of the groups
+	hosts      map[string]*hostGroups // of the hosts with a share of CPU
 }
 
 // cgroup is the control group of one service. A nil cgroup has no members.
 type cgroup struct {
 	source string
 	dir    string
+	joins  []join // further groups that its processes are in
 }
 
 // openCgroups finds the best way to count CPU time that works here: it starts a process in a group to try.
 func openCgroups(ctx context.Context, prefix string) *cgroups {
 	for _, accounting := range accountings() {
-		c := &cgroups{accounting: accounting, prefix: prefix, dir: cgroupDir(accounting.Source)}
+		c := &cgroups{accounting: accounting, prefix: prefix, dir: cgroupDir(accounting.Source), hosts: map[string]*hostGroups{}}
 		if accounting.Source == CPUProcessTree || c.dir != "" && c.try(ctx) == nil {
 			return c
 		}
@@ -60,7 +62,7 @@ func openCgroups(ctx context.Context, prefix string) *cgroups {
 
 // try starts a process in a group and removes the group.
 func (c *cgroups) try(ctx context.Context) error {
-	group, err := c.create("probe")
+	group, err := c.create("probe", "")
 	if err != nil {
 		return err
 	}
@@ -68,14 +70,24 @@ func (c *cgroups) try(ctx context.Context) error {
 	return errors.Join(err, group.remove())
 }
 
-// create makes a group, nil if services get none.
-func (c *cgroups) create(name string) (*cgroup, error) {
+// create makes a group for a process on a host, nil if services get none.
+func (c *cgroups) create(name, host string) (*cgroup, error) {
 	if c.accounting.Source == CPUProcessTree {
 		return nil, nil
 	}
-	group := &cgroup{source: c.accounting.Source, dir: filepath.Join(c.dir, c.prefix+name)}
+	group, parent := &cgroup{source: c.accounting.Source}, c.dir
+	if g := c.hosts[host]; g != nil {
+		group.joins = g.joins
+		if g.parent != "" {
+			parent = g.parent
+		}
+	}
+	group.dir = filepath.Join(parent, c.prefix+name)
 	if err := os.Mkdir(group.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make control group: %w", err)
+	}
+	if group.source == CPUControlGroup1 {
+		group.joins = append(slices.Clone(group.joins), join{group.dir, c.dir})
 	}
 	return group, nil
 }
@@ -113,17 +125,20 @@ func (g *cgroup) remove() error {
 	return fmt.Errorf("remove control group %s: it still has processes", g.dir)
 }
 
-// runGroups returns the groups whose names begin with prefix, in every hierarchy.
+// runGroups returns the groups whose names begin with prefix, in every hierarchy. A group follows those below it.
 func runGroups(prefix string) []*cgroup {
+	hierarchies := []string{cgroupDir(CPUControlGroup2), topGroup(), controllerDir("cpuacct"), controllerDir("cpu"), controllerDir("cpuset")}
+	slices.Sort(hierarchies)
 	var groups []*cgroup
-	for _, accounting := range accountings() {
-		own := cgroupDir(accounting.Source)
+	for _, own := range slices.Compact(hierarchies) {
 		if own == "" {
 			continue
 		}
-		dirs, _ := filepath.Glob(filepath.Join(own, prefix+"*"))
-		for _, dir := range dirs {
-			groups = append(groups, &cgroup{source: accounting.Source, dir: dir})
+		for _, pattern := range []string{prefix + "*/" + prefix + "*", prefix + "*"} {
+			dirs, _ := filepath.Glob(filepath.Join(own, pattern))
+			for _, dir := range dirs {
+				groups = append(groups, &cgroup{dir: dir})
+			}
 		}
 	}
 	return groups
@@ -131,6 +146,22 @@ func runGroups(prefix string) []*cgroup {
 
 // cgroupDir returns the directory of this process's control group that counts CPU time, "" without one.
 func cgroupDir(source string) string {
+	if source == CPUControlGroup1 {
+		return controllerDir("cpuacct")
+	}
+	return ownGroup(func(groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
+		return locateCgroup(source, groups, mounts)
+	})
+}
+
+// controllerDir returns the directory of this process's control group of version 1 with that controller, "" without one.
+func controllerDir(controller string) string {
+	return ownGroup(func(groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
+		return locateController(controller, groups, mounts)
+	})
+}
+
+func ownGroup(locate func([]procfs.Cgroup, []*procfs.MountInfo) string) string {
 	self, err := procfs.Self()
 	if err != nil {
 		return ""
@@ -143,18 +174,29 @@ func cgroupDir(source string) string {
 	if err != nil {
 		return ""
 	}
-	return locateCgroup(source, groups, mounts)
+	return locate(groups, mounts)
 }
 
 // locateCgroup finds the directory among the groups of a process and the mounts that it sees.
 func locateCgroup(source string, groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
+	switch source {
+	case CPUControlGroup2:
+		return locateController("", groups, mounts)
+	case CPUControlGroup1:
+		return locateController("cpuacct", groups, mounts)
+	}
+	return ""
+}
+
+// locateController does the same for a controller of version 1, or for version 2 if it is "".
+func locateController(controller string, groups []procfs.Cgroup, mounts []*procfs.MountInfo) string {
 	for _, group := range groups {
 		v2 := group.HierarchyID == 0
-		if v2 != (source == CPUControlGroup2) || !v2 && (source != CPUControlGroup1 || !slices.Contains(group.Controllers, "cpuacct")) {
+		if v2 != (controller == "") || !v2 && !slices.Contains(group.Controllers, controller) {
 			continue
 		}
 		for _, mount := range mounts {
-			_, counts := mount.SuperOptions["cpuacct"]
+			_, counts := mount.SuperOptions[controller]
 			if v2 && mount.FSType != "cgroup2" || !v2 && (mount.FSType != "cgroup" || !counts) {
 				continue
 			}

@@ -38,7 +38,7 @@ func TestCPUAccounting(t *testing.T) {
 
 func testAccounting(t *testing.T, c *cgroups) {
 	dir := t.TempDir()
-	group, err := c.create("burner")
+	group, err := c.create("burner", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,11 +88,13 @@ type Program struct {
 	Version string `json:"version,omitempty"` // first line of its output
 }
 
-// HostFacts describe a network namespace.
+// HostFacts describe a host.
 type HostFacts struct {
 	Name    string            `json:"name"`
 	Address string            `json:"address"`
-	Ports   string            `json:"ports"` // as read from the kernel, "32768-60999"
+	Ports   string            `json:"ports"`           // as read from the kernel, "32768-60999"
+	CPUs    float64           `json:"cpus,omitempty"`  // its share of CPU; 0: no share of its own
+	Cores   string            `json:"cores,omitempty"` // that it may use, "0-1,4"
 	Sysctl  map[string]string `json:"sysctl,omitempty"`
 }
 

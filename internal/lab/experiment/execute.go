@@ -131,6 +131,12 @@ func (c *Command) check(ctx context.Context) error {
 	if reason := file.RootFor(); reason != "" {
 		return &UseError{reason}
 	}
+	if _, err := file.divide(); err != nil {
+		return err
+	}
+	if advice := file.advice(); advice != "" {
+		fmt.Fprintln(c.Stderr, advice)
+	}
 	_, err = file.Programs(ctx)
 	return err
 }

@@ -19,6 +19,7 @@ type File struct {
 
 	Needs    []Need            `yaml:"needs"`    // programs that must be installed
 	Hosts    []Host            `yaml:"hosts"`    // network namespaces; empty: this host, on loopback
+	Network  string            `yaml:"network"`  // NetworkLoopback: hosts are shares of CPU only; default: each is a network namespace
 	Settings map[string]string `yaml:"settings"` // templates; values that no factor changes
 	Services []Service         `yaml:"services"` //
 
@@ -50,11 +51,15 @@ type Need struct {
 	Version []string `yaml:"version"` // arguments that print its version; default: none, the version is not recorded
 }
 
-// A Host is a network namespace. Only the other hosts can reach it.
+// NetworkLoopback is the network of hosts that are all at 127.0.0.1.
+const NetworkLoopback = "loopback"
+
+// A Host is a network namespace that only the other hosts can reach, or just a share of CPU.
 type Host struct {
 	Name   string            `yaml:",key"`
 	Ports  string            `yaml:"ports"`  // range for outgoing connections, "32768-60999"; default: the kernel's
 	Sysctl map[string]string `yaml:"sysctl"` // net.…: value
+	CPUs   float64           `yaml:"cpus"`   // share of this machine's CPU: whole numbers are cores of its own; default: all hosts share all cores
 }
 
 // A Service is a program that runs for a trial or for the whole experiment. A service that a factor names runs only in the

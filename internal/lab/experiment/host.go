@@ -25,15 +25,18 @@ const switchName = "switch"
 // hostAddress returns the address of the i-th host.
 func hostAddress(i int) string { return fmt.Sprintf("10.213.0.%d", i+1) }
 
+// loopback is the address of every service on this host.
+const loopback = "127.0.0.1"
+
 // network holds the hosts of a run.
 type network struct {
 	prefix string // of the namespaces' names
 	names  []string
 }
 
-// namespace returns the file of a host's namespace, "" for this host.
+// namespace returns the file of a host's namespace, "" for this host and for a host without one.
 func (n *network) namespace(host string) string {
-	if host == "" {
+	if !slices.Contains(n.names, host) {
 		return ""
 	}
 	return filepath.Join(namespaceDir, n.prefix+host)
@@ -41,8 +44,12 @@ func (n *network) namespace(host string) string {
 
 // createNetwork makes the hosts and describes them. The caller removes them, also after an error.
 func (f *File) createNetwork(ctx context.Context, n *network, reserved []int) ([]HostFacts, error) {
-	if len(f.Hosts) == 0 {
-		return nil, nil
+	if !f.separate() {
+		facts := make([]HostFacts, len(f.Hosts))
+		for i := range facts {
+			facts[i] = HostFacts{Name: f.Hosts[i].Name, Address: loopback}
+		}
+		return facts, nil
 	}
 	if err := addSwitch(ctx, n.prefix+switchName); err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ type layout struct {
 // address returns the address of a host.
 func (l *layout) address(host string) string {
 	if host == "" {
-		return "127.0.0.1"
+		return loopback
 	}
 	return l.hosts[host]
 }
@@ -40,7 +40,10 @@ func (f *File) placeholders(source string) *layout {
 		l.programs[n.Name] = n.Name
 	}
 	for i, h := range f.Hosts {
-		l.hosts[h.Name] = hostAddress(i)
+		l.hosts[h.Name] = loopback
+		if f.separate() {
+			l.hosts[h.Name] = hostAddress(i)
+		}
 	}
 	port := 16384
 	for i := range f.Services {
@@ -84,7 +87,7 @@ func (f *File) allotPorts() (map[string]map[string]int, error) {
 		for _, name := range s.Ports {
 			port := next
 			next++
-			if len(f.Hosts) == 0 {
+			if !f.separate() {
 				var err error
 				if port, err = freePort(taken); err != nil {
 					return nil, err

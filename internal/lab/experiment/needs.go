@@ -38,7 +38,7 @@ func (e *MissingError) packages() []string {
 // Programs finds the programs that the experiment needs. The error is a MissingError.
 func (f *File) Programs(ctx context.Context) ([]Program, error) {
 	needs := f.Needs
-	if len(f.Hosts) > 0 {
+	if f.separate() {
 		needs = append([]Need{{Name: "ip", Package: "iproute2", Find: []string{"ip"}, Version: []string{"-V"}}}, needs...)
 	}
 	var programs []Program
@@ -108,7 +108,7 @@ func (f *File) RootFor() string {
 	if os.Geteuid() == 0 {
 		return ""
 	}
-	if len(f.Hosts) > 0 {
+	if f.separate() {
 		return "hosts are network namespaces, which only root can create: run spillway as root"
 	}
 	for i := range f.Services {

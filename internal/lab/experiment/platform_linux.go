@@ -26,25 +26,25 @@ func attributes(credential *syscall.Credential, signal syscall.Signal) *syscall.
 // startIn starts a process in a control group, or in that of this process if group is nil. The caller has locked its
 // goroutine to its thread.
 func startIn(cmd *exec.Cmd, group *cgroup) error {
-	switch {
-	case group == nil:
+	if group == nil {
 		return cmd.Start()
-	case group.source == CPUControlGroup2:
+	}
+	if group.source == CPUControlGroup2 {
 		dir, err := os.Open(group.dir)
 		if err != nil {
 			return fmt.Errorf("open control group: %w", err)
 		}
 		defer dir.Close()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
-		return cmd.Start()
 	}
-	// In version 1 a thread can enter a group alone, and a process is born in the group of the thread that starts it.
-	if err := enterGroup(group.dir); err != nil {
-		return err
+	// In version 1 a thread can enter a group alone, and a process is born in the groups of the thread that starts it.
+	for _, j := range group.joins {
+		if err := enterGroup(j.dir); err != nil {
+			return err
+		}
+		defer func() { _ = enterGroup(j.back) }() // otherwise the group cannot be removed before the thread has ended
 	}
-	err := cmd.Start()
-	_ = enterGroup(filepath.Dir(group.dir)) // otherwise the group cannot be removed before the thread has ended
-	return err
+	return cmd.Start()
 }
 
 // enterGroup moves the calling thread into a control group of version 1.

@@ -124,9 +124,15 @@ func open(ctx context.Context, c Config) (*engine, error) {
 	if reason := e.file.RootFor(); reason != "" {
 		return nil, &UseError{reason}
 	}
+	if _, err := e.file.divide(); err != nil {
+		return nil, err
+	}
 	programs, err := e.file.Programs(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if advice := e.file.advice(); advice != "" {
+		e.logf("%s", advice)
 	}
 	for _, p := range programs {
 		e.layout.programs[p.Name] = p.Path
@@ -256,6 +262,9 @@ func (e *engine) setUp(ctx context.Context) error {
 		return err
 	}
 	e.cgroups = openCgroups(ctx, e.config.Prefix)
+	if err := e.shareHosts(hosts); err != nil {
+		return err
+	}
 	if before := e.manifest.CPU; e.config.Resume && before != nil && *before != e.cgroups.accounting {
 		return &UseError{fmt.Sprintf("%s counts CPU time by %s, and here it can only be counted by %s: start a new run", e.config.Dir, before.Source, e.cgroups.accounting.Source)}
 	}

@@ -114,7 +114,7 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 		return nil, err
 	}
 	begin := time.Now()
-	group, err := e.cgroups.create(filepath.Base(one.folder))
+	group, err := e.cgroups.create(filepath.Base(one.folder), process.host)
 	if err != nil {
 		return nil, err
 	}

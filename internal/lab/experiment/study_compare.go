@@ -62,7 +62,7 @@ func (s *Study) setCells(runs map[cellKey][]levelFigures) {
 	for _, level := range m.Levels {
 		levels = append(levels, level.Name)
 	}
-	all := metricsOf(m.Watched)
+	all := append(metricsOf(m.Watched), hostMetrics(m.Hosts)...)
 	seen := make(map[string]bool)
 	for _, level := range levels {
 		for _, v := range m.Variants {

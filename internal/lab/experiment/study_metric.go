@@ -30,6 +30,9 @@ const (
 	MetricCores      = "cpu_percent"                    // of one core
 	MetricCoreUser   = "cpu_user_percent"               //
 	MetricCoreSystem = "cpu_system_percent"             //
+
+	MetricHostUsed  = "host_used_share"      // of a host with a share of CPU: what it used of the share, 0 to 1
+	MetricThrottled = "host_throttled_share" // part of the time in which its quota stopped it, 0 to 1
 )
 
 // Units of a metric.
@@ -113,6 +116,20 @@ func metricsOf(processes []string) []Metric {
 	return metrics
 }
 
+// hostMetrics returns the metrics of the hosts that have a share of CPU.
+func hostMetrics(hosts []HostFacts) []Metric {
+	var metrics []Metric
+	for _, h := range hosts {
+		if h.CPUs > 0 {
+			metrics = append(metrics,
+				Metric{Name: MetricHostUsed + "." + h.Name, Title: "host " + h.Name + " used", Unit: UnitShare},
+				Metric{Name: MetricThrottled + "." + h.Name, Title: "host " + h.Name + " throttled", Unit: UnitShare},
+			)
+		}
+	}
+	return metrics
+}
+
 // KnownMetric reports whether a study that watches these processes has the metric.
 func KnownMetric(name string, processes []string) bool {
 	return slices.ContainsFunc(metricsOf(processes), func(m Metric) bool { return m.Name == name })
@@ -133,6 +150,10 @@ func observe(run *result.Run, step int) (levelFigures, error) {
 	}
 	if usage := run.Usage(step); usage != nil {
 		observeUsage(usage, l.figures)
+	}
+	for i := range t.Hosts {
+		h := &t.Hosts[i]
+		l.figures[MetricHostUsed+"."+h.Name], l.figures[MetricThrottled+"."+h.Name] = h.UsedShare(), h.ThrottledShare()
 	}
 	for name, v := range l.figures {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -165,20 +186,26 @@ func (l *levelFigures) observeLatency(latency *result.Latency) error {
 	return nil
 }
 
+// observeUsage reads the figures of processes. A figure below the resolution of its counter is left out: it is only a bound.
 func observeUsage(usage *result.Usage, figures map[string]float64) {
-	set := func(name string, v *float64, factor float64) {
-		if v != nil {
-			figures[name] = *v * factor
-		}
-	}
 	for i := range usage.Processes {
 		p := &usage.Processes[i]
-		set(MetricCPU+"."+p.Name, p.CPUPerRequest, 1)
-		set(MetricCPUUser+"."+p.Name, p.CPUUserPerRequest, 1)
-		set(MetricCPUSystem+"."+p.Name, p.CPUSystemPerRequest, 1)
-		set(MetricCores+"."+p.Name, p.CPUCores, 100)
-		set(MetricCoreUser+"."+p.Name, p.CPUUserCores, 100)
-		set(MetricCoreSystem+"."+p.Name, p.CPUSystemCores, 100)
+		for _, each := range []struct {
+			metric, field string
+			value         *float64
+			factor        float64
+		}{
+			{MetricCPU, "cpu_seconds_per_request", p.CPUPerRequest, 1},
+			{MetricCPUUser, "cpu_user_seconds_per_request", p.CPUUserPerRequest, 1},
+			{MetricCPUSystem, "cpu_system_seconds_per_request", p.CPUSystemPerRequest, 1},
+			{MetricCores, "cpu_cores", p.CPUCores, 100},
+			{MetricCoreUser, "cpu_user_cores", p.CPUUserCores, 100},
+			{MetricCoreSystem, "cpu_system_cores", p.CPUSystemCores, 100},
+		} {
+			if each.value != nil && !p.Below(each.field) {
+				figures[each.metric+"."+p.Name] = *each.value * each.factor
+			}
+		}
 	}
 	highest := func(name string, v *float64) {
 		if was, seen := figures[name]; v != nil && (!seen || *v > was) {

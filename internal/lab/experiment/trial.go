@@ -195,9 +195,9 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	record.Command = e.secrets.hideAll(redactArgs(command))
 	record.StartedAt = time.Now()
 	log := t.path("load.log")
-	err = run(ctx, startSpec{
+	err = e.visit(ctx, host, startSpec{
 		command: command, env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source, namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
-	}, loadGrace)
+	})
 	record.EndedAt = time.Now()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -344,6 +344,7 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 	stop = func() {
 		for _, w := range watches {
 			w.stop(watchGrace)
+			_ = w.spec.cgroup.remove() // the guard tries again
 		}
 	}
 	for _, name := range e.network.names {
@@ -351,8 +352,12 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 			continue
 		}
 		address := fmt.Sprintf("%s:%d", e.layout.address(name), watchPort)
+		group, err := e.visitor("watch", name)
+		if err != nil {
+			return stop, err
+		}
 		w, err := start(startSpec{
-			command: []string{e.layout.spillway, "watch", "--listen=" + address}, env: e.watchEnv(),
+			command: []string{e.layout.spillway, "watch", "--listen=" + address}, env: e.watchEnv(), cgroup: group,
 			directory: e.temp, namespace: e.network.namespace(name), log: filepath.Join(t.dir, "watch-"+name+".log"), signal: syscall.SIGINT,
 		})
 		if err != nil {

@@ -150,6 +150,7 @@ func (f *File) validate() Mistakes {
 	}
 	f.checkNeeds(wrong)
 	f.checkHosts(wrong)
+	f.checkShares(wrong)
 	f.checkServices(wrong)
 	f.checkLevels("levels", f.Levels, wrong)
 	f.checkLoad("load", f.Load, wrong)

@@ -32,11 +32,16 @@ const gcPercent = 400
 // Execute runs the load that the options describe, shows the progress on w and
 // returns the results. It adds the options to the header. open opens the watcher
 // after the target has answered; it returns nil for none.
-func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (*result.Run, error) {
+func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (_ *result.Run, err error) {
 	config, err := o.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
+	release, err := o.divide(config, &header)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	watcher, err := open()
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"spillway/internal/lab/cores"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
 )
@@ -39,11 +40,15 @@ type Config struct {
 	Workers       int           // threads, for a target with an event loop; 0: DefaultWorkers
 	Seed          uint64
 	SLO           result.SLO
+	Hosts         *cores.Meter // of the hosts on this machine, if they have cores of their own; nil: they have not
 }
 
 // DefaultWorkers is half of the cores, at most 8. The other half is for programs
 // on the same machine, and one thread generates more load than most targets take.
-func DefaultWorkers() int { return max(1, min(runtime.GOMAXPROCS(0)/2, 8)) }
+func DefaultWorkers() int { return max(1, min(runtime.GOMAXPROCS(0)/2, workersMax)) }
+
+// workersMax is the highest default.
+const workersMax = 8
 
 // Listener receives the records of a run as they are made, from one goroutine at
 // a time. Fields may be nil. An error ends the run.
@@ -105,6 +110,7 @@ type stepRun struct {
 	phase     *phase
 	pressure  time.Duration // on the host's CPUs during the step
 	gcPause   time.Duration
+	hosts     hostReading
 	reports   []threadReport
 }
 
@@ -214,8 +220,10 @@ func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(
 		s.phase.stopped.Store(true)
 		s.border(c.Clock.Now())
 	})
+	stopMeter := s.meterHosts()
 	return func() {
 		stopWatching()
+		stopMeter()
 		close(s.collector.full)
 		collecting.Wait()
 	}, nil

@@ -28,6 +28,7 @@ type Options struct {
 	Output
 	// Follow receives the recorder before the run begins, to show the run while it is under way; nil: nobody does.
 	Follow func(*result.Recorder)
+	Sharing
 }
 
 // Amount is how much load is generated.

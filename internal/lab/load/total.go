@@ -38,6 +38,7 @@ func (s *stepRun) total() (*result.Total, error) {
 	t.Connections = s.connectionStats(&sums)
 	t.Little = s.little(t, &sums)
 	t.Cost = s.cost()
+	t.Hosts = s.hosts.shares
 	if t.SLO, err = s.config.SLO.Judge(t); err != nil {
 		return nil, err
 	}

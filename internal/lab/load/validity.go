@@ -49,6 +49,9 @@ func (s *stepRun) judge(t *result.Total, sums *threadReport) (result.Validity, [
 			verdict, rank = d.validity, r
 		}
 	}
+	if d := s.judgeForeign(); d != nil { // may have caused the others
+		verdict, reasons = d.validity, append([]string{d.reason}, reasons...)
+	}
 	return verdict, append(reasons, s.notes(t, sums)...)
 }
 
@@ -97,7 +100,7 @@ func (s *stepRun) judgeLag(*result.Total, *threadReport) *problem {
 		return nil
 	}
 	reason := fmt.Sprintf("requests were sent late: p99 of the pacer lag is %s, p99 of the response time %s", round(lag), round(response))
-	if s.waitShare() >= waitMax/2 {
+	if s.config.Hosts == nil && s.waitShare() >= waitMax/2 {
 		return &problem{result.HostContended, reason + ", because other programs used this host's CPUs"}
 	}
 	return &problem{result.GeneratorLimited, reason}
@@ -118,6 +121,9 @@ func (s *stepRun) judgeWait(*result.Total, *threadReport) *problem {
 	share := s.waitShare()
 	if share < waitMax {
 		return nil
+	}
+	if s.config.Hosts != nil {
+		return s.ownWait(share)
 	}
 	reason := fmt.Sprintf("the generator waited %.0f %% of the time for a CPU that other programs used", 100*share)
 	if s.pressure > 0 && s.collector.latency.response.Count() > 0 {

@@ -19,6 +19,8 @@ import (
 func (s *stepRun) runWorkers(ctx context.Context) error {
 	c := s.config
 	workers := min(c.Workers, s.step.Connections)
+	// A thread keeps its place in the Go scheduler while it waits for a short time, and the collector needs one too.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), workers+1)))
 	share := (s.step.Connections + workers - 1) / workers
 	threads := make([]*thread, workers)
 	for i := range threads {

@@ -55,6 +55,7 @@ type DocumentStep struct {
 	ConnectionStats result.ConnectionStats `json:"connection_stats"`
 	Little          result.Little          `json:"little"`
 	Cost            result.Cost            `json:"cost"`
+	Hosts           []result.HostShare     `json:"hosts,omitempty"`
 	CPUPerRequest   float64                `json:"cpu_seconds_per_request"`
 	SLO             []result.Criterion     `json:"slo,omitempty"`
 	Validity        result.Validity        `json:"validity"`
@@ -102,7 +103,7 @@ func (s *step) document() DocumentStep {
 		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
 		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
 		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
-		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
+		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, Hosts: t.Hosts, CPUPerRequest: s.cpuPerRequest(),
 		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
 	}
 	for i := range s.labels {

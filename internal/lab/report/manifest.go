@@ -44,6 +44,9 @@ func (r *run) manifest() []fact {
 		})
 		facts = append(facts, machineFacts(&part.Header.Machine)...)
 	}
+	for i := range h.Hosts {
+		facts = append(facts, fact{"host " + h.Hosts[i].Name, fmt.Sprintf("%g CPUs on cores %s", h.Hosts[i].CPUs, h.Hosts[i].Cores)})
+	}
 	for i := range r.Watches {
 		facts = append(facts, r.watchFacts(&r.Watches[i])...)
 	}
@@ -144,7 +147,13 @@ func studyManifest(s *experiment.Study) []fact {
 		facts = append(facts, fact{p.Name, value})
 	}
 	for _, h := range m.Hosts {
-		value := h.Address + ", local ports " + h.Ports
+		value := h.Address
+		if h.Ports != "" {
+			value += ", local ports " + h.Ports
+		}
+		if h.CPUs > 0 {
+			value += fmt.Sprintf(", %g CPUs on cores %s", h.CPUs, h.Cores)
+		}
 		for _, name := range slices.Sorted(maps.Keys(h.Sysctl)) {
 			value += ", " + name + " " + h.Sysctl[name]
 		}

@@ -116,6 +116,9 @@ func levelSections(s *experiment.Study, level string) []studySection {
 		answers.add(row, doubtful)
 		cost.add(columnCells(cell, costs, name), doubtful)
 	}
+	if slices.ContainsFunc(s.Manifest.Hosts, func(h experiment.HostFacts) bool { return h.CPUs > 0 }) {
+		cost.note = "host used: part of its share of CPU. throttled: part of the time in which its quota stopped it."
+	}
 	if len(costs) == 0 {
 		return []studySection{answers}
 	}
@@ -175,6 +178,12 @@ func costColumns(s *experiment.Study) []studyColumn {
 			studyColumn{title: "user + sys", metric: name(experiment.MetricCoreUser), plus: name(experiment.MetricCoreSystem), unit: experiment.UnitPercent},
 			studyColumn{title: process + " CPU/req", metric: name(experiment.MetricCPU), unit: experiment.UnitSeconds},
 			studyColumn{title: "user + sys", metric: name(experiment.MetricCPUUser), plus: name(experiment.MetricCPUSystem), unit: experiment.UnitSeconds},
+		)
+	}
+	for _, h := range s.Manifest.Hosts {
+		cols = append(cols,
+			studyColumn{title: "host " + h.Name + " used", metric: experiment.MetricHostUsed + "." + h.Name, unit: experiment.UnitShare},
+			studyColumn{title: "throttled", metric: experiment.MetricThrottled + "." + h.Name, unit: experiment.UnitShare},
 		)
 	}
 	return append(cols,

@@ -220,6 +220,9 @@ func (s *step) remarks() []string {
 	if s.Total.Clamped > 0 {
 		lines = append(lines, plural(s.Total.Clamped, "latency sample")+" above 10 min, counted as 10 min")
 	}
+	if len(s.Total.Hosts) > 0 {
+		lines = append(lines, "CPU of hosts: "+hostShares(s.Total.Hosts))
+	}
 	return append(lines, s.Total.Reasons...)
 }
 
@@ -229,6 +232,20 @@ func criterionText(c result.Criterion) string {
 		return c.Text + ", the default"
 	}
 	return c.Text
+}
+
+// hostShares lists what each host used of its share: "app 98 % of 0.5 CPUs on cores 1, throttled 12 %, others 0 %".
+func hostShares(hosts []result.HostShare) string {
+	texts := make([]string, len(hosts))
+	for i := range hosts {
+		h := &hosts[i]
+		texts[i] = fmt.Sprintf("%s %s of %s on cores %s", h.Name, share(h.UsedShare()), cores(h.CPUs), h.Cores)
+		if h.Throttled > 0 {
+			texts[i] += ", throttled " + share(h.ThrottledShare())
+		}
+		texts[i] += ", others " + share(h.ForeignShare()) + ", kernel " + share(h.KernelShare())
+	}
+	return strings.Join(texts, "; ")
 }
 
 // badStatuses lists the HTTP statuses outside 2xx and 3xx in ascending order.

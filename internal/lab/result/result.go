@@ -28,18 +28,19 @@ type Header struct {
 	Format  string `json:"format"`  // set by Writer
 	Version string `json:"version"` // "major.minor", set by Writer
 
-	Run       string    `json:"run,omitempty"`   // identity of the run, equal in the files of all hosts
-	Label     string    `json:"label,omitempty"` // name of this run in a comparison
-	StartedAt time.Time `json:"started_at"`      // wall clock of the host, when the first step began
-	Command   []string  `json:"command"`         // as typed, redacted by RedactArgs
-	Tool      string    `json:"tool"`            // version of spillway
-	Go        string    `json:"go"`              // version of Go
-	Seed      uint64    `json:"seed"`            // of all random choices
-	Target    string    `json:"target"`          // URL, redacted by RedactURL
-	SLO       string    `json:"slo,omitempty"`   // as typed, "p99<70ms errors<0.5%"
-	Machine   Machine   `json:"machine"`         // the host that made the load
-	Parts     []Part    `json:"parts,omitempty"` // the files of a merged run
-	Notes     []string  `json:"notes,omitempty"` // what readers must know, as sentences
+	Run       string      `json:"run,omitempty"`   // identity of the run, equal in the files of all hosts
+	Label     string      `json:"label,omitempty"` // name of this run in a comparison
+	StartedAt time.Time   `json:"started_at"`      // wall clock of the host, when the first step began
+	Command   []string    `json:"command"`         // as typed, redacted by RedactArgs
+	Tool      string      `json:"tool"`            // version of spillway
+	Go        string      `json:"go"`              // version of Go
+	Seed      uint64      `json:"seed"`            // of all random choices
+	Target    string      `json:"target"`          // URL, redacted by RedactURL
+	SLO       string      `json:"slo,omitempty"`   // as typed, "p99<70ms errors<0.5%"
+	Machine   Machine     `json:"machine"`         // the host that made the load
+	Hosts     []HostShare `json:"hosts,omitempty"` // on this machine, if each has cores of its own
+	Parts     []Part      `json:"parts,omitempty"` // the files of a merged run
+	Notes     []string    `json:"notes,omitempty"` // what readers must know, as sentences
 }
 
 // A Part is one host's share of a merged run.
@@ -112,6 +113,7 @@ type Total struct {
 	Connections ConnectionStats `json:"connections"`
 	Little      Little          `json:"little"`
 	Cost        Cost            `json:"cost"`
+	Hosts       []HostShare     `json:"hosts,omitempty"` // on this machine, if each has cores of its own
 	SLO         []Criterion     `json:"slo,omitempty"`
 
 	// Overloaded says that the backlog grew: the target answers fewer requests than arrive, and the latencies depend on

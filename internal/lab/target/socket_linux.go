@@ -64,7 +64,7 @@ func (p *poller) poll() (int, error) {
 }
 
 // wait returns the number of pending events and waits up to d for the first
-// one. The scheduler knows of the call, so other goroutines continue.
+// one. The scheduler knows of a longer call, so other goroutines continue.
 func (p *poller) wait(d time.Duration) (int, error) {
 	if d <= 0 {
 		return p.poll()
@@ -83,10 +83,20 @@ func (p *poller) wait(d time.Duration) (int, error) {
 	return max(n, 0), nil
 }
 
+// shortWait is the longest wait that the Go scheduler need not know of. Its monitor would wake up with the worker each time, and
+// take the CPU from a worker that has one core.
+const shortWait = time.Millisecond
+
 // waitFine waits with the kernel's nanosecond resolution.
 func (p *poller) waitFine(d time.Duration) (int, error) {
 	ts := unix.NsecToTimespec(int64(d))
-	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax, uintptr(unsafe.Pointer(&ts)), 0, 0)
+	var n uintptr
+	var errno unix.Errno
+	if d <= shortWait {
+		n, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax, uintptr(unsafe.Pointer(&ts)), 0, 0)
+	} else {
+		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), batchMax, uintptr(unsafe.Pointer(&ts)), 0, 0)
+	}
 	if errno != 0 && errno != unix.EINTR {
 		return 0, fmt.Errorf("wait for epoll: %w", errno)
 	}

@@ -167,6 +167,18 @@ func (t *Target) EventLoop() bool {
 	return false
 }
 
+// Address returns where connections go: "tcp" and the first address in use with its port, or "unix" and a path. Both are
+// empty for SQLite.
+func (t *Target) Address() (network, address string) {
+	switch t.network.kind {
+	case "unix":
+		return t.network.kind, t.network.socket
+	case "tcp":
+		return t.network.kind, (*t.network.places.Load())[0].String()
+	}
+	return "", ""
+}
+
 // SQL reports whether the target runs SQL statements.
 func (t *Target) SQL() bool { return t.kind >= kindPostgres }
 

@@ -35,6 +35,7 @@ type ProcessTarget struct {
 	pidfile string
 	unit    string
 	group   string // directory of a control group
+	socket  string // path of a Unix socket
 
 	cgroup string // where control groups are mounted
 }
@@ -45,6 +46,7 @@ type ProcessTarget struct {
 //	PID                 that process, until it ends
 //	unit:NAME           the processes of a systemd service, NAME or NAME.service
 //	cgroup:PATH         the processes of a control group, whose counter has their CPU time
+//	unix:PATH           the process that listens on that Unix socket
 //	PATH                a pidfile, whose first line is the process id
 //
 // It does not look for the process; Process does.
@@ -59,6 +61,7 @@ func ParseProcess(text string) (ProcessTarget, error) {
 	t := ProcessTarget{Name: name, Spec: spec, cgroup: "/sys/fs/cgroup"}
 	unit, isUnit := strings.CutPrefix(spec, "unit:")
 	group, isGroup := strings.CutPrefix(spec, "cgroup:")
+	socket, isSocket := strings.CutPrefix(spec, "unix:")
 	colon := strings.LastIndexByte(spec, ':')
 	switch {
 	case isUnit:
@@ -71,6 +74,11 @@ func ParseProcess(text string) (ProcessTarget, error) {
 			return ProcessTarget{}, fmt.Errorf("%s: write the directory of a control group, such as cgroup:/sys/fs/cgroup/app", text)
 		}
 		t.group = filepath.Clean(group)
+	case isSocket:
+		if socket == "" {
+			return ProcessTarget{}, fmt.Errorf("%s: write the path of a Unix socket, such as unix:/run/app.sock", text)
+		}
+		t.socket = socket
 	case strings.ContainsRune(spec, '/'):
 		t.pidfile = spec
 	case colon >= 0:
@@ -105,6 +113,8 @@ func (t ProcessTarget) resolve(proc procfs.FS) ([]identity, error) {
 	switch {
 	case t.port != 0:
 		pids, err = t.listening(proc)
+	case t.socket != "":
+		pids, err = t.socketProcesses(proc)
 	case t.unit != "":
 		pids, err = t.unitProcesses()
 	case t.group != "":
@@ -164,6 +174,8 @@ func (t ProcessTarget) detail(proc procfs.FS, roots []identity) string {
 	switch {
 	case t.port != 0:
 		text += ", listening on " + net.JoinHostPort(t.host, strconv.Itoa(t.port))
+	case t.socket != "":
+		text += ", listening on " + t.socket
 	case t.unit != "":
 		text += ", of unit " + t.unit
 	case t.group != "":

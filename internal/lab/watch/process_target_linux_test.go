@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -31,6 +32,8 @@ func TestParseProcessTarget(t *testing.T) {
 		"app=:65536":              {},
 		"app=0":                   {},
 		"app=99999999999999":      {},
+		"app=unix:/run/app:1":     {Name: "app", socket: "/run/app:1"},
+		"app=unix:":               {},
 		"app=unit:":               {},
 		"app=unit:../x":           {},
 		"app=":                    {},
@@ -83,6 +86,7 @@ func TestResolveErrors(t *testing.T) {
 		"app=" + dir + "/empty.pid":       "is no pidfile",
 		"app=" + dir + "/gone.pid":        "does not run: the file is stale",
 		"app=unit:nothing-of-this-name":   "no running unit nothing-of-this-name",
+		"app=unix:/nothing/of/this/name":  "nothing listens on /nothing/of/this/name",
 		fmt.Sprintf("app=:%d", free.port): "nothing listens on port",
 	} {
 		if got := resolveError(t, text); !strings.Contains(got, want) {
@@ -193,4 +197,29 @@ func FuzzParseProcessTarget(f *testing.F) {
 			t.Errorf("%q is taken for %+v", text, target)
 		}
 	})
+}
+
+// TestSocketTarget finds the process that listens on a Unix socket, which is this one.
+func TestSocketTarget(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	target, err := ParseProcess("app=unix:" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, err := target.Members()
+	if err != nil || pids[0] != os.Getpid() {
+		t.Errorf("%v: %v", pids, err)
+	}
+	used, err := target.CPUTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before, err := used(); err != nil || before < 0 {
+		t.Errorf("%v: %v", before, err)
+	}
 }

@@ -1,0 +1,121 @@
+package cores
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestBetween computes what hosts on common and on separate cores used from two readings.
+func TestBetween(t *testing.T) {
+	m := &Meter{hosts: []Host{
+		{Name: "load", CPUs: 1, Cores: Set{0}}, {Name: "app", CPUs: 0.5, Cores: Set{1}}, {Name: "db", CPUs: 0.5, Cores: Set{1}},
+	}}
+	second := time.Second
+	from := &Reading{
+		at: time.Unix(100, 0), used: []time.Duration{second, 0, 0}, throttled: []time.Duration{0, second, 0},
+		busy: map[int]time.Duration{0: 50 * second, 1: 60 * second},
+	}
+	to := &Reading{
+		at: time.Unix(110, 0), used: []time.Duration{5 * second, 3 * second, 4 * second}, throttled: []time.Duration{0, 3 * second, 0},
+		busy: map[int]time.Duration{0: 54*second - 1, 1: 70 * second}, kernel: map[int]time.Duration{1: second},
+	}
+	shares := m.Between(from, to)
+	if load := shares[0]; load.UsedShare() != 0.4 || load.ForeignShare() != 0 || load.ThrottledShare() != 0 || load.Cores != "0" {
+		t.Errorf("load: %+v", load)
+	}
+	if app := shares[1]; app.UsedShare() != 0.6 || app.ForeignShare() != 0.2 || app.ThrottledShare() != 0.2 || app.KernelShare() != 0.1 {
+		t.Errorf("app: %+v", app)
+	}
+	if db := shares[2]; db.UsedShare() != 0.8 || db.ForeignShare() != 0.2 {
+		t.Errorf("db: %+v", db)
+	}
+	if nothing := m.Between(from, from)[1]; nothing.UsedShare() != 0 || nothing.ForeignShare() != 0 {
+		t.Errorf("in no time: %+v", nothing)
+	}
+}
+
+// TestForeign plants a busy loop on a core and wants its time counted as foreign, from each source that there is here, and as the
+// host's own if the loop belongs to it.
+func TestForeign(t *testing.T) {
+	available, err := Available()
+	if err != nil {
+		t.Fatal(err)
+	}
+	core := available[len(available)-1:]
+	loop := exec.Command("sh", "-c", "while :; do :; done")
+	if err := loop.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = loop.Process.Kill()
+		_ = loop.Wait()
+	}()
+	if err := setAffinity(loop.Process.Pid, core); err != nil {
+		t.Fatal(err)
+	}
+	used := func() (time.Duration, error) {
+		stat, err := statOf(loop.Process.Pid)
+		return time.Duration(stat.CPUTime() * 1e9), err
+	}
+	sources := []source{{}, {}}
+	for i := range sources {
+		if sources[i], err = openSource(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sources[1].counter = "" // /proc/stat
+	for _, s := range sources {
+		idle, own := &Meter{source: s, hosts: []Host{{Name: "idle", CPUs: 1, Cores: core, Used: func() (time.Duration, error) { return 0, nil }}}},
+			&Meter{source: s, hosts: []Host{{Name: "own", CPUs: 1, Cores: core, Used: used}}}
+		before, _ := used()
+		fromIdle, err := idle.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fromOwn, _ := own.Read()
+		for poll, now := time.NewTicker(10*time.Millisecond), before; now < before+time.Second; now, _ = used() {
+			<-poll.C
+		}
+		toIdle, errIdle := idle.Read()
+		toOwn, errOwn := own.Read()
+		if errIdle != nil || errOwn != nil {
+			t.Fatal(errIdle, errOwn)
+		}
+		foreign, mine := idle.Between(fromIdle, toIdle)[0], own.Between(fromOwn, toOwn)[0]
+		if foreign.Foreign < 0.8 || mine.Used < 0.8 || mine.Foreign > foreign.Foreign-0.8 {
+			t.Errorf("counter %q: a busy loop that used 1 s of core %s: %+v; of the host: %+v", s.counter, core, foreign, mine)
+		}
+	}
+}
+
+func TestControlGroupFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := Host{Group: dir}
+	if used, err := h.used(); err == nil {
+		t.Errorf("without files: %v", used)
+	}
+	write("cpu.stat", "usage_usec 1500\nnr_throttled 3\nthrottled_usec 250\n")
+	used, err := h.used()
+	stopped, errStopped := throttledTime(dir)
+	if used != 1500*time.Microsecond || stopped != 250*time.Microsecond || err != nil || errStopped != nil {
+		t.Errorf("version 2: used %v, throttled %v: %v, %v", used, stopped, err, errStopped)
+	}
+	write("cpu.stat", "nr_throttled 3\nthrottled_time 7000\n")
+	write("cpuacct.usage", "9000\n")
+	used, err = h.used()
+	stopped, errStopped = throttledTime(dir)
+	if used != 9*time.Microsecond || stopped != 7*time.Microsecond || err != nil || errStopped != nil {
+		t.Errorf("version 1: used %v, throttled %v: %v, %v", used, stopped, err, errStopped)
+	}
+	if busy, err := parsePerCore("12 34 \n"); err != nil || busy[1] != 34 || len(busy) != 2 {
+		t.Errorf("per core: %v, %v", busy, err)
+	}
+}

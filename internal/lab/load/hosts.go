@@ -1,0 +1,241 @@
+package load
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/exit"
+	"spillway/internal/lab/cores"
+	"spillway/internal/lab/result"
+)
+
+// Sharing says how the load generator and the target share this machine. Without it, they share all of it.
+type Sharing struct {
+	Pin     bool
+	Hosts   string                             // the hosts of an experiment: JSON of []cores.Host. This process is already on its cores
+	Watched []string                           // processes of the target besides those that listen, NAME=SPEC
+	Find    func(spec string) (Process, error) // parses NAME=SPEC; required by Pin and by nothing else
+	Keeper  []string                           // command that restores the cores of a pinned target, see cores.Start
+}
+
+// A Process is a process of the target with its descendants.
+type Process interface {
+	Members() ([]int, error)                         // their ids now
+	CPUTime() (func() (time.Duration, error), error) // a function that reads what they have used so far
+}
+
+// divide moves the generator and the target to cores of their own, or learns which they have, and has Run measure who uses
+// them. The header describes the hosts. The caller calls release at the end.
+func (o *Options) divide(config *Config, header *result.Header) (release func() error, err error) {
+	release = func() error { return nil }
+	var hosts []cores.Host
+	switch {
+	case o.Pin && o.Hosts != "":
+		return nil, exit.UsageError(errors.New("load --pin: an experiment has divided the cores; remove --pin"))
+	case o.Pin:
+		hosts, release, err = o.pin(config)
+	case o.Hosts != "":
+		err = json.Unmarshal([]byte(o.Hosts), &hosts)
+	default:
+		return release, nil
+	}
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
+	}
+	if config.Workers == 0 {
+		config.Workers = min(runtime.GOMAXPROCS(0), workersMax)
+	}
+	header.Machine.GOMAXPROCS = runtime.GOMAXPROCS(0)
+	for _, h := range hosts {
+		header.Hosts = append(header.Hosts, result.HostShare{Name: h.Name, CPUs: h.CPUs, Cores: h.Cores.String(), CoreCount: len(h.Cores)})
+	}
+	if config.Hosts, err = cores.NewMeter(hosts); err != nil {
+		return nil, errors.Join(err, release())
+	}
+	return release, nil
+}
+
+// pin moves this process to as many cores as it has workers, and the target to the others.
+func (o *Options) pin(config *Config) ([]cores.Host, func() error, error) {
+	available, err := cores.Available()
+	if err != nil {
+		return nil, nil, fmt.Errorf("--pin: %w", err)
+	}
+	workers := o.Workers
+	if workers == 0 {
+		workers = DefaultWorkers()
+	}
+	own, others, err := cores.Split(available, workers)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--pin: %w", err)
+	}
+	found, err := o.targetProcesses(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--pin: %w", err)
+	}
+	used, err := cpuTime(found)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--pin: %w", err)
+	}
+	pin, err := cores.Start(o.Keeper, own, others, func() ([]int, error) { return membersOf(found) })
+	if err != nil {
+		return nil, nil, err
+	}
+	return []cores.Host{
+		{Name: "generator", CPUs: float64(len(own)), Cores: own, Used: func() (time.Duration, error) { return readUsage(unix.RUSAGE_SELF).cpu(), nil }},
+		{Name: "target", CPUs: float64(len(others)), Cores: others, Used: used},
+	}, pin.Release, nil
+}
+
+// targetProcesses returns the processes of the target on this machine: those that listen, and those that the user watches.
+func (o *Options) targetProcesses(config *Config) ([]Process, error) {
+	var found []Process
+	network, address := config.Target.Address()
+	spec := "unix:" + address
+	if network == "tcp" {
+		spec = address
+	}
+	if address == "" {
+		return nil, errors.New("an SQLite file has no process; remove --pin")
+	}
+	if network == "unix" || onThisMachine(address) {
+		t, err := o.Find("target=" + spec)
+		if err == nil {
+			_, err = t.Members()
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, t)
+	}
+	for _, text := range o.Watched {
+		t, err := o.Find(text)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, t)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no process of this machine listens on %s; remove --pin, or name the target's processes with --watch", address)
+	}
+	return found, nil
+}
+
+// onThisMachine reports whether "address:port" is an address of this network namespace.
+func onThisMachine(address string) bool {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return false
+	}
+	if at.Addr().IsLoopback() {
+		return true
+	}
+	own, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(own, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr().Unmap() == at.Addr()
+	})
+}
+
+func membersOf(targets []Process) (pids []int, err error) {
+	for _, t := range targets {
+		members, err := t.Members()
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, members...)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}
+
+// cpuTime returns a function that reads the CPU time of the targets. A target whose processes belong to others counts once.
+func cpuTime(targets []Process) (func() (time.Duration, error), error) {
+	members := make([][]int, len(targets))
+	for i, t := range targets {
+		var err error
+		if members[i], err = t.Members(); err != nil {
+			return nil, err
+		}
+	}
+	var read []func() (time.Duration, error)
+	for i, t := range targets {
+		counted := false
+		for k := range targets {
+			if k != i && (len(members[k]) > len(members[i]) || k < i) && slices.Contains(members[k], members[i][0]) {
+				counted = true
+			}
+		}
+		if counted {
+			continue
+		}
+		one, err := t.CPUTime()
+		if err != nil {
+			return nil, err
+		}
+		read = append(read, one)
+	}
+	return func() (sum time.Duration, err error) {
+		for _, one := range read {
+			used, err := one()
+			if err != nil {
+				return 0, err
+			}
+			sum += used
+		}
+		return sum, nil
+	}, nil
+}
+
+// hostReading is what the hosts of this machine used in the step.
+type hostReading struct {
+	shares []result.HostShare
+	err    error
+}
+
+// meterHosts measures from the end of the warm-up to the end of the step, or until stop is called.
+func (s *stepRun) meterHosts() (stop func()) {
+	meter := s.config.Hosts
+	if meter == nil {
+		return func() {}
+	}
+	over, finished := make(chan struct{}), make(chan struct{})
+	wait := func(until int64) {
+		every := time.NewTicker(time.Second)
+		defer every.Stop()
+		left := time.NewTimer(time.Duration(until - s.config.Clock.Now()))
+		defer left.Stop()
+		for {
+			select {
+			case <-every.C:
+				meter.Sample()
+			case <-left.C:
+				return
+			case <-over:
+				return
+			}
+		}
+	}
+	go func() {
+		defer close(finished)
+		wait(s.phase.from)
+		from, err := meter.Read()
+		wait(s.phase.until)
+		to, errTo := meter.Read()
+		if s.hosts.err = errors.Join(err, errTo); s.hosts.err == nil {
+			s.hosts.shares = meter.Between(from, to)
+		}
+	}()
+	return func() {
+		close(over)
+		<-finished
+	}
+}

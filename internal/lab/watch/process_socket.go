@@ -1,0 +1,80 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/procfs"
+
+	"spillway/internal/lab/netstat"
+)
+
+// listensAt is the bit in /proc/net/unix of a socket that accepts connections.
+const listensAt = 1 << 16
+
+// socketProcesses returns the processes that listen on the target's Unix socket.
+func (t ProcessTarget) socketProcesses(proc procfs.FS) ([]int, error) {
+	sockets, err := proc.NetUNIX()
+	if err != nil {
+		return nil, fmt.Errorf("list Unix sockets: %w", err)
+	}
+	var inodes []uint32
+	for _, s := range sockets.Rows {
+		if s.Path == t.socket && s.Flags&listensAt != 0 {
+			inodes = append(inodes, uint32(s.Inode))
+		}
+	}
+	if len(inodes) == 0 {
+		return nil, fmt.Errorf("nothing listens on %s: start the process first (ss -lx lists listeners)", t.socket)
+	}
+	owners, denied, err := netstat.Owners(proc, inodes...)
+	if err != nil {
+		return nil, fmt.Errorf("find the owner of %s: %w", t.socket, err)
+	}
+	if len(owners) == 0 && denied > 0 {
+		return nil, fmt.Errorf("the process that listens on %s belongs to another user: run as that user or as root, or name the process by its PID", t.socket)
+	}
+	if len(owners) == 0 {
+		return nil, fmt.Errorf("no process of this machine owns the socket %s: name the process by its PID", t.socket)
+	}
+	return owners, nil
+}
+
+// Members returns the processes of the target and all their descendants, at least one.
+func (t ProcessTarget) Members() ([]int, error) {
+	proc, err := openProc()
+	if err != nil {
+		return nil, err
+	}
+	roots, err := t.resolve(proc)
+	if err != nil {
+		return nil, err
+	}
+	stats, err := newTree(proc).read(roots)
+	if err != nil {
+		return nil, err
+	}
+	pids := make([]int, len(stats))
+	for i := range stats {
+		pids[i] = stats[i].PID
+	}
+	return pids, nil
+}
+
+// CPUTime returns a function that reads how much CPU time the target and all its descendants have used so far, as Process
+// counts it.
+func (t ProcessTarget) CPUTime() (func() (time.Duration, error), error) {
+	sampler, err := Process(t)
+	if err != nil {
+		return nil, err
+	}
+	return func() (time.Duration, error) {
+		samples, err := sampler.Read(context.Background())
+		if len(samples) == 0 {
+			return 0, err
+		}
+		values := samples[0].Values
+		return time.Duration((values["cpu_user_seconds_total"] + values["cpu_system_seconds_total"]) * 1e9), nil
+	}, nil
+}
