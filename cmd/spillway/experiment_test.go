@@ -416,7 +416,7 @@ func TestExperimentChecksLoads(t *testing.T) {
 func TestExperimentKnowsTheFlagsOfLoad(t *testing.T) {
 	own := []string{
 		"label", "seed", "out", "run", "json", "report-interval", "self-test", "watch", "watch-db", "watch-from", "watch-interval", "watch-token", "pin",
-		"agents", "agents-token", "agents-ca", "live", "metrics",
+		"agents", "agents-token", "agents-ca", "live", "metrics", "hosts",
 	}
 	parser, err := kong.New(&loadCmd{}, kong.NoDefaultHelp())
 	if err != nil {
