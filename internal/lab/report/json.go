@@ -55,6 +55,7 @@ type DocumentStep struct {
 	Cost            result.Cost            `json:"cost"`
 	CPUPerRequest   float64                `json:"cpu_seconds_per_request"`
 	SLO             []result.Criterion     `json:"slo,omitempty"`
+	Overloaded      bool                   `json:"overloaded,omitempty"`
 	Validity        result.Validity        `json:"validity"`
 	Reasons         []string               `json:"reasons,omitempty"`
 	Watch           *result.Usage          `json:"watch,omitempty"`
@@ -88,7 +89,7 @@ func (s *step) document() DocumentStep {
 		Response: figuresOf(s.response), Service: figuresOf(s.service), Lag: figuresOf(s.lag),
 		Connect: figuresOf(s.connect), FirstByte: figuresOf(s.firstByte), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
-		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
+		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
 	}
 }
 
