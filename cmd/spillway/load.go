@@ -107,5 +107,5 @@ func (c *loadCmd) Run(env *environment) error {
 	if err := report.Write(env.stdout, format, []*result.Run{run}); err != nil {
 		return err
 	}
-	return load.Missed(run)
+	return load.Judge(run)
 }

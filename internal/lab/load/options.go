@@ -95,6 +95,9 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
 	}
+	if err := checkLabels(slo, t.Names()); err != nil {
+		return nil, exit.UsageError(err)
+	}
 	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, t.SQL())
 	if err != nil {
 		return nil, exit.UsageError(err)
