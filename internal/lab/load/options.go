@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,14 +48,22 @@ type Amount struct {
 // HTTP describes the requests to an HTTP target.
 type HTTP struct {
 	Method       string
-	Header       []string
+	Header       []string // values may have ${NAME} of the environment
+	HeaderFile   string   // one header per line
 	Body         string
 	BodyFile     string
+	Form         []string // NAME=VALUE or NAME=@PATH
 	RequestsFile string
 	Check        []string
 	Socket       string
 	HTTP2        bool
+	Streams      int // requests in flight per HTTP/2 connection
+	GRPC         string
+	Proto        string
 	Insecure     bool
+	CACert       string
+	Cert         string
+	Key          string
 }
 
 // Statement describes the statement for SQL, or the commands for Redis.
@@ -102,6 +112,12 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
+	for i := range steps {
+		if t.Slots(steps[i].Connections) > ConnectionsMax {
+			return nil, exit.UsageError(fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections",
+				steps[i].Connections, o.Streams, ConnectionsMax))
+		}
+	}
 	if err := t.Check(ctx); err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
@@ -127,7 +143,8 @@ func (o *Options) validate() error {
 func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 	config := &target.Config{
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
-		Method: o.Method, HTTP2: o.HTTP2, Insecure: o.Insecure, SQL: o.SQL, Commands: o.Command,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
+		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {
 		address, err := netip.ParseAddr(text)
@@ -135,13 +152,6 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 			return nil, fmt.Errorf("--source %s: not an IP address", text)
 		}
 		config.Sources = append(config.Sources, address)
-	}
-	for _, text := range o.Header {
-		h, err := target.ParseHeader(text)
-		if err != nil {
-			return nil, err
-		}
-		config.Headers = append(config.Headers, h)
 	}
 	for _, text := range o.Param {
 		name, value, found := strings.Cut(text, "=")
@@ -158,6 +168,9 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 		config.Params[name] = v
 	}
 	var err error
+	if config.Headers, err = o.headers(os.LookupEnv); err != nil {
+		return nil, err
+	}
 	if config.Checks, err = target.ParseChecks(o.Check); err != nil {
 		return nil, err
 	}
@@ -167,8 +180,17 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 // readBody parses the body and reads the requests file.
 func (o *Options) readBody(config *target.Config) (err error) {
 	switch {
-	case o.Body != "" && o.BodyFile != "":
-		return errors.New("--body and --body-file: give one of them")
+	case o.Body != "" && o.BodyFile != "" || o.Body+o.BodyFile != "" && len(o.Form) > 0:
+		return errors.New("--body, --body-file and --form: give one of them")
+	case len(o.Form) > 0:
+		var contentType target.Header
+		if contentType, config.Body, err = target.ParseForm(o.Form); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
+			return errors.New("header Content-Type: --form sets it; remove it")
+		}
+		config.Headers = append(config.Headers, contentType)
 	case o.Body != "":
 		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
 			return fmt.Errorf("--body: %w", err)
@@ -180,7 +202,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Body = target.PlainTemplate(text)
 	}
-	if o.Method == "" && o.Body+o.BodyFile != "" {
+	if o.Method == "" && (o.Body+o.BodyFile != "" || len(o.Form) > 0) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {

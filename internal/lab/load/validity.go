@@ -225,13 +225,14 @@ func (s *stepRun) judgeIdle(t *result.Total, sums *threadReport) *problem {
 	if s.step.Open() || sums.wall == 0 || t.Requests() == 0 {
 		return nil
 	}
+	slots := float64(s.config.Target.Slots(s.step.Connections))
 	paused := float64(sums.paused) / float64(sums.wall)
 	if spent := s.phase.spent.Load(); spent > 0 {
 		tail := s.phase.from + sums.wall - spent
-		paused += float64(s.step.Connections) * float64(min(max(tail, 0), sums.wall)) / float64(sums.wall)
+		paused += slots * float64(min(max(tail, 0), sums.wall)) / float64(sums.wall)
 	}
-	if busy := t.Little.InFlightMean; busy+paused < (1-idleMax)*float64(s.step.Connections) {
-		return s.late(fmt.Sprintf("of %d connections only %.1f had a request in flight on average", s.step.Connections, busy))
+	if busy := t.Little.InFlightMean; busy+paused < (1-idleMax)*slots {
+		return s.late(fmt.Sprintf("of %g connections only %.1f had a request in flight on average", slots, busy))
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ func (t *Target) parse() (location, error) {
 // checkForeignOptions rejects options that do not apply to the scheme.
 func (t *Target) checkForeignOptions(scheme string) error {
 	c := &t.config
+	c.HTTP2 = c.HTTP2 || c.GRPC != ""
 	isHTTP := strings.HasPrefix(scheme, "http")
 	isRedis := strings.HasPrefix(scheme, "redis")
 	switch {
@@ -49,8 +50,16 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
 	case !isRedis && len(c.Commands) > 0:
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
-	case scheme != "https" && c.HTTP2:
-		return errors.New("--http2 requires an https: target")
+	case !isHTTP && c.GRPC != "" || c.GRPC == "" && c.Proto != "":
+		return errors.New("--grpc METHOD --proto FILE: both are needed, for an https: or http: target")
+	case scheme != "https" && scheme != "rediss" && c.CACert+c.Cert+c.Key != "":
+		return fmt.Errorf("--cacert, --cert and --key are for https: and rediss:, not for scheme %s", scheme)
+	case !isHTTP && c.HTTP2:
+		return errors.New("--http2 requires an https: or http: target")
+	case c.Streams < 0 || c.Streams > 1 && !c.HTTP2:
+		return errors.New("--streams is the number of requests in flight per HTTP/2 connection; it requires --http2")
+	case c.Streams > 1 && c.PerConnection > 0:
+		return errors.New("--streams and --per-connection: give one of them")
 	}
 	return nil
 }
@@ -80,6 +89,9 @@ func (t *Target) parseHTTP(scheme string) (location, error) {
 	if err != nil {
 		return location{}, err
 	}
+	if t.config.GRPC != "" {
+		return p, t.parseGRPC(path)
+	}
 	return p, t.parseRequests(path)
 }
 
@@ -99,7 +111,7 @@ func (t *Target) placeHTTP(scheme, authority string) (location, error) {
 	}
 	p, err := splitAuthority(authority, port)
 	if err == nil && scheme == "https" {
-		t.tls = tlsConfig(p.host, t.config.Insecure)
+		t.tls, err = t.config.tls(p.host, "http/1.1")
 	}
 	return p, err
 }
@@ -182,8 +194,9 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	}
 	host, port := cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "6379")
 	if scheme == "rediss" {
-		t.tls = tlsConfig(host, t.config.Insecure)
-		t.tls.NextProtos = nil
+		if t.tls, err = t.config.tls(host); err != nil {
+			return location{}, err
+		}
 	}
 	return location{host: host, port: port}, nil
 }

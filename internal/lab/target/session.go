@@ -46,8 +46,9 @@ type blockingConn interface {
 }
 
 // dialer opens a connection. ctx has the deadline of the request that needs it.
-// number counts connections and selects the local address.
-type dialer func(ctx context.Context, number int) (blockingConn, error)
+// number counts connections and selects the local address. fresh is false if the
+// connection was already open for other sessions.
+type dialer func(ctx context.Context, number int) (conn blockingConn, fresh bool, err error)
 
 // Session holds one connection at a time to a target that a Worker does not
 // drive: TLS, HTTP/2, most SQL, and every target outside Linux. Its requests
@@ -88,15 +89,17 @@ func (s *Session) do(ctx context.Context, intended int64) Outcome {
 	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection, Request: s.mix.label(number), number: number}
 	deadline := s.clock.deadline(o.Begin, s.timeout)
 	if s.conn == nil {
-		err := s.connectErr
+		err, fresh := s.connectErr, false
 		if s.connectErr = nil; err == nil {
-			err = s.open(ctx, deadline)
+			fresh, err = s.open(ctx, deadline)
 		}
 		if err != nil {
 			o.Err, o.Done = err, s.clock.Now()
 			return o
 		}
-		o.Connected = s.clock.Now()
+		if fresh {
+			o.Connected = s.clock.Now()
+		}
 	}
 	s.carried++
 	last := s.perConnection > 0 && s.carried >= s.perConnection
@@ -116,20 +119,21 @@ func (s *Session) do(ctx context.Context, intended int64) Outcome {
 // that took. The first request reports a failure, so that it is counted.
 func (s *Session) Connect(ctx context.Context) (took time.Duration, ok bool) {
 	start := s.clock.Now()
-	s.connectErr = s.open(ctx, s.clock.deadline(start, s.timeout))
+	_, s.connectErr = s.open(ctx, s.clock.deadline(start, s.timeout))
 	return time.Duration(s.clock.Now() - start), s.connectErr == nil
 }
 
-func (s *Session) open(ctx context.Context, deadline time.Time) error {
+func (s *Session) open(ctx context.Context, deadline time.Time) (fresh bool, err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	conn, err := s.dial(ctx, s.connection+s.opened*s.stride)
+	conn, fresh, err := s.dial(ctx, s.connection+s.opened*s.stride)
 	if err != nil {
-		return err
+		return false, err
 	}
-	s.opened++
-	s.counters.Connects++
-	if s.lost {
+	if s.opened++; fresh {
+		s.counters.Connects++
+	}
+	if fresh && s.lost {
 		s.counters.Reconnects++
 	}
 	s.carried, s.lost = 0, false
@@ -137,10 +141,10 @@ func (s *Session) open(ctx context.Context, deadline time.Time) error {
 	defer s.mu.Unlock()
 	if s.aborted {
 		conn.close()
-		return fmt.Errorf("connect: %w", context.Canceled)
+		return false, fmt.Errorf("connect: %w", context.Canceled)
 	}
 	s.conn = conn
-	return nil
+	return fresh, nil
 }
 
 func (s *Session) disconnect() {

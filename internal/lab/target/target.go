@@ -44,8 +44,14 @@ type Config struct {
 	Body     Template      // HTTP: of the URL's own request
 	Headers  []Header      // HTTP
 	Checks   Checks        // HTTP
-	HTTP2    bool          // https: use HTTP/2
+	HTTP2    bool          // use HTTP/2; without TLS with prior knowledge (h2c)
+	Streams  int           // HTTP/2: requests in flight per connection; 0: 1
+	GRPC     string        // HTTP/2: unary method package.Service/Method; Body is its request in JSON
+	Proto    string        // of GRPC: file with a FileDescriptorSet
 	Insecure bool          // https:, rediss:: accept any certificate
+	CACert   string        // https:, rediss:: PEM file of the authorities to trust instead of the system's
+	Cert     string        // https:, rediss:: PEM file of the client's certificate, with Key
+	Key      string
 
 	SQL      string           // postgres:, mysql:, sqlite:
 	Params   map[string]Value // of SQL
@@ -68,6 +74,7 @@ type Target struct {
 
 	mix          mix
 	http         *httpMix
+	grpc         *grpcMethod // nil: HTTP
 	commands     []command
 	setup        []byte // Redis: AUTH and SELECT, sent before the first command
 	setupReplies int
@@ -153,7 +160,7 @@ func (t *Target) locate(ctx context.Context, p location) error {
 func (t *Target) EventLoop() bool {
 	switch t.kind {
 	case kindHTTP, kindRedis:
-		return hasWorkers && t.tls == nil
+		return hasWorkers && t.tls == nil && !t.config.HTTP2
 	case kindPostgres:
 		return t.plain.Load() && t.config.PerConnection == 0
 	}
@@ -175,7 +182,7 @@ func (t *Target) Notes() []string { return t.notes }
 // target or the target rejects the statement.
 func (t *Target) Check(ctx context.Context) error {
 	if err := t.choose(ctx, t.tryConnection); err != nil {
-		return fmt.Errorf("connect to the target: %w", err)
+		return fmt.Errorf("connect to the target: %w", adviseTLS(err))
 	}
 	return nil
 }
@@ -186,7 +193,7 @@ func (t *Target) tryConnection(ctx context.Context) error {
 	if t.kind == kindPostgres && hasWorkers {
 		return t.checkWorker(ctx)
 	}
-	conn, err := t.dialer(t.source(0))(ctx, 0)
+	conn, _, err := t.dialer(t.source(0))(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -208,16 +215,43 @@ func (t *Target) newProtocol(source *Source, memory *scratch) protocol {
 	return &httpProtocol{requests: t.http.requests, checks: &t.config.Checks, source: source, scratch: memory}
 }
 
-// NewSession returns session number of that many sessions. Its connection is not
-// open. EventLoop must be false.
+// Slots is the number of requests that may be in flight on that many connections.
+func (t *Target) Slots(connections int) int { return connections * max(t.config.Streams, 1) }
+
+// NewSessions returns the sessions of a step: one per connection, or one per
+// stream of each. Their connections are not open. EventLoop must be false.
+func (t *Target) NewSessions(connections int) []*Session {
+	sessions := make([]*Session, t.Slots(connections))
+	groups := make([]*http2Group, connections)
+	for i := range sessions {
+		s := t.NewSession(i, len(sessions))
+		if t.config.HTTP2 {
+			if groups[i%connections] == nil {
+				groups[i%connections] = newHTTP2Group(t)
+			}
+			s.dial = groups[i%connections].dialer(s.source)
+		}
+		sessions[i] = s
+	}
+	return sessions
+}
+
+// NewSession returns session number of that many sessions, with a connection of
+// its own, which is not open. EventLoop must be false.
 func (t *Target) NewSession(number, sessions int) *Session {
 	source := t.source(number)
-	return &Session{clock: t.config.Clock, source: source, mix: &t.mix, dial: t.dialer(source), timeout: t.config.Timeout, perConnection: t.config.PerConnection, connection: number, stride: sessions}
+	return &Session{
+		clock: t.config.Clock, source: source, mix: &t.mix, dial: t.dialer(source), timeout: t.config.Timeout,
+		perConnection: t.config.PerConnection, connection: number, stride: sessions,
+	}
 }
 
 func (t *Target) dialer(source *Source) dialer {
 	with := func(dial func(*Target, context.Context, int, *Source) (blockingConn, error)) dialer {
-		return func(ctx context.Context, number int) (blockingConn, error) { return dial(t, ctx, number, source) }
+		return func(ctx context.Context, number int) (blockingConn, bool, error) {
+			conn, err := dial(t, ctx, number, source)
+			return conn, true, err
+		}
 	}
 	switch {
 	case t.kind == kindMySQL:
@@ -225,7 +259,7 @@ func (t *Target) dialer(source *Source) dialer {
 	case t.kind == kindSQLite:
 		return with((*Target).dialSQLite)
 	case t.config.HTTP2:
-		return with((*Target).dialHTTP2)
+		return newHTTP2Group(t).dialer(source)
 	}
 	return with((*Target).dialStream)
 }
