@@ -114,7 +114,6 @@ func (s *stepRun) run(ctx context.Context) error {
 	c := s.config
 	pressure, _ := cpuPressure()
 	pause := gcPause()
-	host := readContention()
 	var err error
 	if c.Target.EventLoop() {
 		err = s.runWorkers(ctx)
@@ -128,7 +127,7 @@ func (s *stepRun) run(ctx context.Context) error {
 		s.border(c.Clock.Now()) // the step ended by requests
 	}
 	after, _ := cpuPressure()
-	s.pressure, s.gcPause, s.host = after-pressure, gcPause()-pause, readContention().since(host)
+	s.pressure, s.gcPause, s.host = after-pressure, gcPause()-pause, s.observers[0].host
 	total, err := s.total()
 	if err != nil {
 		return err
