@@ -79,6 +79,7 @@ type Statement struct {
 // Output is what happens with the results.
 type Output struct {
 	SLO            string
+	Abort          string // see --abort
 	Out            string // result file; "": none
 	JSON           bool
 	Label          string
@@ -125,6 +126,9 @@ func (o *Options) parse(ctx context.Context) (*Config, error) {
 	t, err := target.Open(ctx, *config)
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
+	}
+	if err := checkLabels(slo, t.Names()); err != nil {
+		return nil, exit.UsageError(err)
 	}
 	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, t.SQL())
 	if err != nil {

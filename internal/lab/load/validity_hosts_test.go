@@ -48,7 +48,8 @@ func TestJudgeHosts(t *testing.T) {
 			{Name: "target", CPUs: 2, Cores: "1-2", CoreCount: 2, Elapsed: 10, Used: 6},
 		}
 		test.spoil(s, total, &s.hosts)
-		got, reasons := s.judge(total, sums)
+		s.judge(total, sums)
+		got, reasons := total.Validity, total.Reasons
 		if got != test.want || !strings.Contains(strings.Join(reasons, "\n"), test.reason) || test.reason == "" && len(reasons) > 0 {
 			t.Errorf("%s: %s %q, want %s and %q", name, got, reasons, test.want, test.reason)
 		}
