@@ -49,6 +49,8 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
 	case !isRedis && len(c.Commands) > 0:
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
+	case !isHTTP && len(c.Calls) > 0:
+		return fmt.Errorf("--flow is for HTTP, not for scheme %s", scheme)
 	case scheme != "https" && c.HTTP2:
 		return errors.New("--http2 requires an https: target")
 	}
@@ -130,6 +132,8 @@ func (t *Target) addBasicAuth(userinfo string) error {
 func (t *Target) parseRequests(path string) (err error) {
 	requests := t.config.Requests
 	switch {
+	case len(t.config.Calls) > 0:
+		return t.parseCalls(path)
 	case len(requests) == 0:
 		template, err := ParseTemplate(path)
 		if err != nil {
@@ -144,6 +148,18 @@ func (t *Target) parseRequests(path string) (err error) {
 	}
 	t.mix = t.http.mix
 	return nil
+}
+
+// parseCalls prepares the target for Session.Call.
+func (t *Target) parseCalls(path string) error {
+	c := &t.config
+	if path != "/" || c.Method != "" || len(c.Body.parts) > 0 || len(c.Requests) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody() {
+		return errors.New("with --flow, write the target without a path, and methods, bodies and checks in the file")
+	}
+	headers, err := compileHeaders(c.Headers)
+	t.http = &httpMix{headers: headers}
+	t.mix.names = c.Calls
+	return err
 }
 
 func (t *Target) parseRedis(scheme string) (location, error) {

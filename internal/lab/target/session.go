@@ -79,7 +79,11 @@ type Session struct {
 // request twice.
 func (s *Session) Do(ctx context.Context, intended int64) Outcome {
 	number := s.mix.draw(s.source)
-	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection, Request: s.mix.label(number), number: number}
+	return s.do(ctx, Outcome{Intended: intended, Request: s.mix.label(number), number: number})
+}
+
+func (s *Session) do(ctx context.Context, o Outcome) Outcome {
+	o.Begin, o.Connection = s.clock.Now(), s.connection
 	deadline := s.clock.deadline(o.Begin, s.timeout)
 	if s.conn == nil {
 		err := s.connectErr

@@ -42,6 +42,7 @@ type Config struct {
 	Checks   Checks        // HTTP
 	HTTP2    bool          // https: use HTTP/2
 	Insecure bool          // https:, rediss:: accept any certificate
+	Calls    []string      // HTTP: names of the requests that the caller makes with Session.Call, instead of Requests
 
 	SQL      string           // postgres:, mysql:, sqlite:
 	Params   map[string]Value // of SQL
@@ -179,7 +180,7 @@ func mayLoad(host string, address netip.Addr, allow []string) error {
 func (t *Target) EventLoop() bool {
 	switch t.kind {
 	case kindHTTP, kindRedis:
-		return hasWorkers && t.tls == nil
+		return hasWorkers && t.tls == nil && len(t.config.Calls) == 0
 	case kindPostgres:
 		return t.plain.Load() && t.config.PerConnection == 0
 	}
@@ -246,6 +247,8 @@ func (t *Target) dialer(source *Source) dialer {
 		return with((*Target).dialMySQL)
 	case t.kind == kindSQLite:
 		return with((*Target).dialSQLite)
+	case len(t.config.Calls) > 0:
+		return with((*Target).dialCall)
 	case t.config.HTTP2:
 		return with((*Target).dialHTTP2)
 	}
