@@ -132,6 +132,31 @@ func TestLoadBodies(t *testing.T) {
 	}
 }
 
+// TestLoadSecrets sends headers from the environment and a file. Only their names
+// may appear in the results.
+func TestLoadSecrets(t *testing.T) {
+	url, _ := pages(t)
+	dir := t.TempDir()
+	headers, out := filepath.Join(dir, "headers"), filepath.Join(dir, "run.ndjson")
+	if err := os.WriteFile(headers, []byte("Cookie: hush\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SPILLWAY_TEST_KEY", "hush{1}")
+	args := []string{url + "/echo", "-X", "POST", "-c", "1", "-n", "20", "-o", out, "-H", "X-Key: a ${SPILLWAY_TEST_KEY}", "--header-file", headers}
+	stdout, stderr, code := loadVerb(t, t.Context(), append(args, "--check", "body~=[] a hush{1}", "--slo", "errors<=0")...)
+	file, err := os.ReadFile(out)
+	if code != exit.OK || err != nil {
+		t.Fatalf("exit %d, %v\n%s%s", code, err, stdout, stderr)
+	}
+	shown := strings.ReplaceAll(stdout+stderr+string(file), "body~=[] a hush{1}", "")
+	if strings.Contains(shown, "hush") || !strings.Contains(shown, "X-Key: ") {
+		t.Errorf("a secret is shown, or no header:\n%s", shown)
+	}
+	if _, stderr, code := loadVerb(t, t.Context(), url, "-H", "X-Key: ${SPILLWAY_TEST_NONE}"); code != exit.Usage || !strings.Contains(stderr, "SPILLWAY_TEST_NONE is not set") {
+		t.Errorf("a variable that is not set: exit %d\n%s", code, stderr)
+	}
+}
+
 // TestLoadInterrupt interrupts a run, which reports the measurements so far.
 func TestLoadInterrupt(t *testing.T) {
 	url, seen := pages(t)

@@ -7,10 +7,12 @@ import (
 	"io"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/target"
 )
 
 // Watcher samples other processes and databases during a run.
@@ -39,6 +41,7 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	}
 	header.StartedAt = time.Now().UTC() // the samples count from here, and the steps from Run
 	header.Run, header.Label, header.Seed, header.Target, header.SLO = o.RunID, o.Label, o.RandomSeed, result.RedactURL(o.Target), o.SLO
+	header.Notes = append(header.Notes, config.Target.Notes()...)
 	var watches []result.Watch
 	if watcher != nil {
 		watches = watcher.Watches()
@@ -48,6 +51,11 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if err != nil {
 		return nil, err
 	}
+	for _, note := range config.Target.Notes() {
+		display.message("load: " + note)
+	}
+	stopRefreshing := refresh(ctx, config.Target, display)
+	defer stopRefreshing()
 	stop := func() error { return nil }
 	if watcher != nil {
 		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)
@@ -62,6 +70,17 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	display.end()
 	run, closeErr := recorder.Close(end)
 	return run, errors.Join(err, stopErr, closeErr)
+}
+
+// refresh keeps the addresses of the target up to date until stop is called.
+func refresh(ctx context.Context, t *target.Target, display *progressDisplay) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var refreshing sync.WaitGroup
+	refreshing.Go(func() { t.Refresh(ctx, func(text string) { display.message("load: " + text) }) })
+	return func() {
+		cancel()
+		refreshing.Wait()
+	}
 }
 
 // listener records a run and shows it. elapsed is set to the end of the last step.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -39,20 +40,26 @@ type Amount struct {
 	Backlog       int
 	Workers       int
 	Source        []string // local addresses
-	RandomSeed    uint64   // 0: draw one
+	DNSRefresh    time.Duration
+	RandomSeed    uint64 // 0: draw one
 }
 
 // HTTP describes the requests to an HTTP target.
 type HTTP struct {
 	Method       string
-	Header       []string
+	Header       []string // values may have ${NAME} of the environment
+	HeaderFile   string   // one header per line
 	Body         string
 	BodyFile     string
 	RequestsFile string
 	Check        []string
 	Socket       string
 	HTTP2        bool
+	Streams      int // requests in flight per HTTP/2 connection
 	Insecure     bool
+	CACert       string
+	Cert         string
+	Key          string
 }
 
 // Statement describes the statement for SQL, or the commands for Redis.
@@ -98,6 +105,12 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
+	for i := range steps {
+		if t.Slots(steps[i].Connections) > ConnectionsMax {
+			return nil, exit.UsageError(fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections",
+				steps[i].Connections, o.Streams, ConnectionsMax))
+		}
+	}
 	if err := t.Check(ctx); err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
@@ -122,8 +135,9 @@ func (o *Options) validate() error {
 // targetConfig parses the description of the target and its requests.
 func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 	config := &target.Config{
-		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock,
-		Method: o.Method, HTTP2: o.HTTP2, Insecure: o.Insecure, SQL: o.SQL, Commands: o.Command,
+		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, SQL: o.SQL, Commands: o.Command,
+		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {
 		address, err := netip.ParseAddr(text)
@@ -131,13 +145,6 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 			return nil, fmt.Errorf("--source %s: not an IP address", text)
 		}
 		config.Sources = append(config.Sources, address)
-	}
-	for _, text := range o.Header {
-		h, err := target.ParseHeader(text)
-		if err != nil {
-			return nil, err
-		}
-		config.Headers = append(config.Headers, h)
 	}
 	for _, text := range o.Param {
 		name, value, found := strings.Cut(text, "=")
@@ -154,6 +161,9 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 		config.Params[name] = v
 	}
 	var err error
+	if config.Headers, err = o.headers(os.LookupEnv); err != nil {
+		return nil, err
+	}
 	if config.Checks, err = target.ParseChecks(o.Check); err != nil {
 		return nil, err
 	}

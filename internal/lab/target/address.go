@@ -51,8 +51,16 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
 	case !isHTTP && len(c.Calls) > 0:
 		return fmt.Errorf("--flow is for HTTP, not for scheme %s", scheme)
-	case scheme != "https" && c.HTTP2:
-		return errors.New("--http2 requires an https: target")
+	case scheme != "https" && scheme != "rediss" && c.CACert+c.Cert+c.Key != "":
+		return fmt.Errorf("--cacert, --cert and --key are for https: and rediss:, not for scheme %s", scheme)
+	case !isHTTP && c.HTTP2:
+		return errors.New("--http2 requires an https: or http: target")
+	case c.Streams < 0 || c.Streams > 1 && !c.HTTP2:
+		return errors.New("--streams is the number of requests in flight per HTTP/2 connection; it requires --http2")
+	case c.Streams > 1 && len(c.Calls) > 0:
+		return errors.New("--streams has no effect with --flow, whose users have a connection each; remove one of them")
+	case c.Streams > 1 && c.PerConnection > 0:
+		return errors.New("--streams and --per-connection: give one of them")
 	}
 	return nil
 }
@@ -101,7 +109,7 @@ func (t *Target) placeHTTP(scheme, authority string) (location, error) {
 	}
 	p, err := splitAuthority(authority, port)
 	if err == nil && scheme == "https" {
-		t.tls = tlsConfig(p.host, t.config.Insecure)
+		t.tls, err = t.config.tls(p.host, "http/1.1")
 	}
 	return p, err
 }
@@ -198,8 +206,9 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	}
 	host, port := cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "6379")
 	if scheme == "rediss" {
-		t.tls = tlsConfig(host, t.config.Insecure)
-		t.tls.NextProtos = nil
+		if t.tls, err = t.config.tls(host); err != nil {
+			return location{}, err
+		}
 	}
 	return location{host: host, port: port}, nil
 }

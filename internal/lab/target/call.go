@@ -19,9 +19,6 @@ import (
 // answerMax is how much of an answer to a Call is kept.
 const answerMax = 8 << 20
 
-// headerMax is the size of an answer's header lines.
-const headerMax = 64 << 10
-
 // Call is an HTTP request that the caller of Session.Call makes, instead of one of
 // the target's requests, and its answer.
 type Call struct {
@@ -56,6 +53,15 @@ func (s *Session) Call(ctx context.Context, intended int64, call *Call) Outcome 
 	return s.do(ctx, Outcome{Intended: intended, Request: call.Number, call: call})
 }
 
+// Host returns the host of an HTTP target, without its port.
+func (t *Target) Host() string {
+	where, err := splitAuthority(t.host, "80")
+	if err != nil {
+		return t.host
+	}
+	return where.host
+}
+
 // Source returns the source of the session's values. It belongs to the goroutine
 // that uses the session.
 func (s *Session) Source() *Source { return s.source }
@@ -82,8 +88,22 @@ type callConn struct {
 // dialCall opens a connection for Session.Call.
 func (t *Target) dialCall(ctx context.Context, number int, source *Source) (blockingConn, error) {
 	c := &callConn{target: t, source: source, traffic: new(traffic)}
+	open := c.openHTTP1
+	if t.config.HTTP2 {
+		open = t.openHTTP2
+	}
+	var err error
+	if c.conn, err = open(ctx, number); err != nil {
+		return nil, err
+	}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return c, nil
+}
+
+func (c *callConn) openHTTP1(ctx context.Context, number int) (*http.ClientConn, error) {
+	t := c.target
 	transport := &http.Transport{
-		Protocols: new(http.Protocols), DisableCompression: true, MaxResponseHeaderBytes: headerMax,
+		Protocols: new(http.Protocols), DisableCompression: true, MaxResponseHeaderBytes: headerBytesMax,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, err := t.network.dial(ctx, number)
 			if err != nil {
@@ -92,29 +112,15 @@ func (t *Target) dialCall(ctx context.Context, number int, source *Source) (bloc
 			return c.traffic.count(conn), nil
 		},
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			config := t.tls
-			if t.config.HTTP2 {
-				config = config.Clone()
-				config.NextProtos = []string{"h2"}
-			}
-			conn, err := t.network.dialTLS(ctx, number, config)
-			switch {
-			case err != nil:
+			conn, err := t.network.dialTLS(ctx, number, t.tls)
+			if err != nil {
 				return nil, err
-			case t.config.HTTP2:
-				return conn, nil // net/http asks a *tls.Conn for its protocol
 			}
 			return c.traffic.count(conn), nil
 		},
 	}
-	transport.Protocols.SetHTTP1(!t.config.HTTP2)
-	transport.Protocols.SetHTTP2(t.config.HTTP2)
-	var err error
-	if c.conn, err = transport.NewClientConn(ctx, t.scheme(), "target:1"); err != nil { // the dialers know the address
-		return nil, err
-	}
-	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	return c, nil
+	transport.Protocols.SetHTTP1(true)
+	return transport.NewClientConn(ctx, t.scheme(), "target:80") // only the functions above use the address
 }
 
 func (t *Target) scheme() string {

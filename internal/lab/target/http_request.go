@@ -98,6 +98,8 @@ type builtRequest struct {
 	withBody bool
 }
 
+const userAgent = "spillway"
+
 const closeLine = "Connection: close\r\n"
 
 func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
@@ -133,7 +135,7 @@ func headerLines(host string, headers []headerLine) *Template {
 		text += "Host: " + host + "\r\n"
 	}
 	if !given["User-Agent"] {
-		text += "User-Agent: spillway\r\n"
+		text += "User-Agent: " + userAgent + "\r\n"
 	}
 	lines := &Template{}
 	for _, h := range headers {

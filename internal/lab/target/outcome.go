@@ -135,7 +135,11 @@ func isTLS(err error) bool {
 		certificate *tls.CertificateVerificationError
 		unknown     x509.UnknownAuthorityError
 		hostname    x509.HostnameError
+		alerted     *net.OpError
 	)
+	if errors.As(err, &alerted) && alerted.Op == "remote error" { // how crypto/tls reports an alert of the peer
+		return true
+	}
 	return errors.Is(err, errTLS) || errors.As(err, &record) || errors.As(err, &alert) || errors.As(err, &certificate) ||
 		errors.As(err, &unknown) || errors.As(err, &hostname)
 }

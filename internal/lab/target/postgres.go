@@ -25,7 +25,7 @@ func (t *Target) connectPostgres(ctx context.Context, number int) (net.Conn, err
 	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return t.network.dial(ctx, number)
 	}
-	config.LookupFunc = func(context.Context, string) ([]string, error) { return []string{t.network.address}, nil }
+	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // DialFunc chooses
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)

@@ -2,12 +2,10 @@ package target
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 )
@@ -48,8 +46,9 @@ type blockingConn interface {
 }
 
 // dialer opens a connection. ctx has the deadline of the request that needs it.
-// number counts connections and selects the local address.
-type dialer func(ctx context.Context, number int) (blockingConn, error)
+// number counts connections and selects the local address. fresh is false if the
+// connection was already open for other sessions.
+type dialer func(ctx context.Context, number int) (conn blockingConn, fresh bool, err error)
 
 // Session holds one connection at a time to a target that a Worker does not
 // drive: TLS, HTTP/2, most SQL, and every target outside Linux. Its requests
@@ -86,15 +85,17 @@ func (s *Session) do(ctx context.Context, o Outcome) Outcome {
 	o.Begin, o.Connection = s.clock.Now(), s.connection
 	deadline := s.clock.deadline(o.Begin, s.timeout)
 	if s.conn == nil {
-		err := s.connectErr
+		err, fresh := s.connectErr, false
 		if s.connectErr = nil; err == nil {
-			err = s.open(ctx, deadline)
+			fresh, err = s.open(ctx, deadline)
 		}
 		if err != nil {
 			o.Err, o.Done = err, s.clock.Now()
 			return o
 		}
-		o.Connected = s.clock.Now()
+		if fresh {
+			o.Connected = s.clock.Now()
+		}
 	}
 	s.carried++
 	last := s.perConnection > 0 && s.carried >= s.perConnection
@@ -114,20 +115,21 @@ func (s *Session) do(ctx context.Context, o Outcome) Outcome {
 // that took. The first request reports a failure, so that it is counted.
 func (s *Session) Connect(ctx context.Context) (took time.Duration, ok bool) {
 	start := s.clock.Now()
-	s.connectErr = s.open(ctx, s.clock.deadline(start, s.timeout))
+	_, s.connectErr = s.open(ctx, s.clock.deadline(start, s.timeout))
 	return time.Duration(s.clock.Now() - start), s.connectErr == nil
 }
 
-func (s *Session) open(ctx context.Context, deadline time.Time) error {
+func (s *Session) open(ctx context.Context, deadline time.Time) (fresh bool, err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	conn, err := s.dial(ctx, s.connection+s.opened*s.stride)
+	conn, fresh, err := s.dial(ctx, s.connection+s.opened*s.stride)
 	if err != nil {
-		return err
+		return false, err
 	}
-	s.opened++
-	s.counters.Connects++
-	if s.lost {
+	if s.opened++; fresh {
+		s.counters.Connects++
+	}
+	if fresh && s.lost {
 		s.counters.Reconnects++
 	}
 	s.carried, s.lost = 0, false
@@ -135,10 +137,10 @@ func (s *Session) open(ctx context.Context, deadline time.Time) error {
 	defer s.mu.Unlock()
 	if s.aborted {
 		conn.close()
-		return fmt.Errorf("connect: %w", context.Canceled)
+		return false, fmt.Errorf("connect: %w", context.Canceled)
 	}
 	s.conn = conn
-	return nil
+	return fresh, nil
 }
 
 func (s *Session) disconnect() {
@@ -243,36 +245,3 @@ func (c *streamConn) exchange(o *Outcome, deadline time.Time, last bool) bool {
 func (c *streamConn) abort() { c.conn.SetDeadline(time.Unix(1, 0)) }
 
 func (c *streamConn) close() { c.conn.Close() }
-
-// network opens connections to one resolved address.
-type network struct {
-	kind    string // tcp or unix
-	address string
-	sources []netip.Addr
-}
-
-// dial opens a connection before the deadline of ctx.
-func (n *network) dial(ctx context.Context, number int) (net.Conn, error) {
-	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
-	if len(n.sources) > 0 {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.sources[number%len(n.sources)], 0))
-	}
-	return d.DialContext(ctx, n.kind, n.address)
-}
-
-// dialTLS opens a TLS connection. The handshake counts as part of connecting.
-func (n *network) dialTLS(ctx context.Context, number int, config *tls.Config) (*tls.Conn, error) {
-	raw, err := n.dial(ctx, number)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	conn := tls.Client(raw, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		raw.Close()
-		if ctx.Err() == nil {
-			err = fmt.Errorf("%w: %w", errTLS, err)
-		}
-		return nil, err
-	}
-	return conn, nil
-}

@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -86,7 +87,9 @@ func (q *queue) remove(c *connection) {
 // sends a request twice: a failed request is reported, not repeated.
 type Worker struct {
 	clock         Clock
-	endpoint      endpoint
+	network       *network
+	places        *[]netip.AddrPort // of endpoints
+	endpoints     []endpoint        // in rotation
 	perConnection int
 	timeout       int64
 	observe       func(*Outcome)
@@ -115,11 +118,11 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 	}
 	w := &Worker{
 		clock: t.config.Clock, perConnection: t.config.PerConnection, timeout: int64(t.config.Timeout),
-		observe: observe, mix: &t.mix, source: t.source(number), poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
+		observe: observe, network: &t.network, mix: &t.mix, source: t.source(number), poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
 		buffer: make([]byte, readBytes), number: number, changed: t.config.Clock.Now(),
 	}
-	if w.endpoint = tcpEndpoint(t.address, t.config.Sources); t.network.kind == "unix" {
-		w.endpoint = unixEndpoint(t.network.address)
+	if t.network.kind == "unix" {
+		w.endpoints = []endpoint{unixEndpoint(t.network.socket)}
 	}
 	if t.SQL() {
 		if w.handshakes, err = newHandshakes(p, connections, t.dialPostgres); err != nil {
@@ -248,12 +251,13 @@ func (w *Worker) open(c *connection) error {
 		w.number++
 		return nil
 	}
-	fd, established, err := w.endpoint.open(w.number)
+	endpoint := w.endpoint()
+	fd, established, err := endpoint.open(w.number)
 	w.number++
 	if err != nil {
 		return err
 	}
-	if w.endpoint.family != unix.AF_UNIX && w.perConnection != 1 {
+	if endpoint.family != unix.AF_UNIX && w.perConnection != 1 {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 			socketClose(fd)
 			return fmt.Errorf("set TCP_NODELAY: %w", err)
@@ -278,6 +282,17 @@ func (w *Worker) open(c *connection) error {
 		return fmt.Errorf("watch socket: %w", err)
 	}
 	return nil
+}
+
+// endpoint returns the address of the next connection.
+func (w *Worker) endpoint() *endpoint {
+	if places := w.network.places.Load(); places != w.places { // the first, or others since a refresh
+		w.places, w.endpoints = places, nil
+		for _, place := range *places {
+			w.endpoints = append(w.endpoints, tcpEndpoint(place, w.network.sources))
+		}
+	}
+	return &w.endpoints[w.network.rotate(w.number, len(w.endpoints))]
 }
 
 // opened counts a new socket and stores it in c.
