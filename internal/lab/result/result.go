@@ -94,8 +94,10 @@ type Total struct {
 	Counters         // of the whole step
 	Latency  Latency `json:"latency"`
 	// Labels are the named requests of a mix, in its order; empty if there is one request without a name.
-	Labels  []LabelTotal `json:"labels,omitempty"`
-	Clamped int64        `json:"above_range,omitempty"` // latencies above 10 min, counted as 10 min
+	Labels []LabelTotal `json:"labels,omitempty"`
+	// Iterations are those of a flow; nil without one.
+	Iterations *Iterations `json:"iterations,omitempty"`
+	Clamped    int64       `json:"above_range,omitempty"` // latencies above 10 min, counted as 10 min
 
 	Connections ConnectionStats `json:"connections"`
 	Little      Little          `json:"little"`
@@ -111,6 +113,14 @@ type LabelTotal struct {
 	Name string `json:"name"`
 	Counters
 	Latency Latency `json:"latency"`
+}
+
+// Iterations counts how often users went through the steps of a flow. An iteration counts in the step in which it ended.
+type Iterations struct {
+	Completed  int64 `json:"completed"`  // every request was answered as expected
+	Failed     int64 `json:"failed"`     // a request failed
+	Unfinished int64 `json:"unfinished"` // in progress when the step ended
+	Duration   HDR   `json:"duration"`   // of completed ones, from the intended start to the last answer, with think times
 }
 
 // Rate is the rate of good answers within the step, per second; 0 if the step took no time.
