@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"slices"
 	"time"
 
 	"spillway/internal/lab/target"
@@ -67,15 +68,15 @@ func (u *User) set(variable int, t text) {
 	u.source.Variables[variable], u.isJSON[variable], u.isSet[variable] = t.text, t.json, true
 }
 
-// Call returns the request of a step, valid until the next call. It returns nil if
-// an earlier step failed to extract a value that this one needs.
+// Ready reports whether the values that a step needs are there. They are missing if
+// an earlier step failed to extract them.
+func (u *User) Ready(number int) bool {
+	return !slices.ContainsFunc(u.flow.steps[number].requires, func(variable int) bool { return !u.isSet[variable] })
+}
+
+// Call returns the request of a step that is ready, valid until the next call.
 func (u *User) Call(number int) *target.Call {
 	s := &u.flow.steps[number]
-	for _, variable := range s.requires {
-		if !u.isSet[variable] {
-			return nil
-		}
-	}
 	c := &u.call
 	c.Number, c.Method, c.Checks, c.Keep = number, s.method, &s.checks, len(s.extract) > 0
 	u.scratch = s.path.Append(u.scratch[:0], u.source)

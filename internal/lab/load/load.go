@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"spillway/internal/lab/flow"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
 )
@@ -37,6 +38,7 @@ type Config struct {
 	Workers       int           // threads, for a target with an event loop; 0: DefaultWorkers
 	Seed          uint64
 	SLO           result.SLO
+	Flow          *flow.Flow // what users do; nil: they send the requests of Target
 }
 
 // DefaultWorkers is half of the cores, at most 8. The other half is for programs
@@ -75,6 +77,9 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 		if err := s.run(ctx); err != nil {
 			return ctx.Err() != nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
+		if config.Flow != nil && config.Flow.UsedUp() != "" {
+			break
+		}
 	}
 	return ctx.Err() != nil, nil
 }
@@ -99,6 +104,8 @@ type stepRun struct {
 	pressure  time.Duration // on the host's CPUs during the step
 	gcPause   time.Duration
 	reports   []threadReport
+
+	iterations *iterations // with a flow
 }
 
 func (s *stepRun) run(ctx context.Context) error {
@@ -190,6 +197,9 @@ func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(
 	}
 	// The clock starts after all memory is allocated.
 	s.phase = newPhase(c.Clock.Now(), s.step, c.Warmup, c.Timeout)
+	if c.Flow != nil {
+		s.phase.reserve = c.Flow.Take
+	}
 	s.collector.phase = s.phase
 	for _, r := range s.observers {
 		r.from, r.until, r.lastSecond, r.ends = s.phase.from, s.phase.until, s.phase.lastSecond(), s.phase.from+second

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/flow"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
 )
@@ -52,6 +53,7 @@ type HTTP struct {
 	Body         string
 	BodyFile     string
 	RequestsFile string
+	Flow         string // file
 	Check        []string
 	Socket       string
 	HTTP2        bool
@@ -97,6 +99,10 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
+	visits, err := o.readFlow(config)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
 	t, err := target.Open(ctx, *config)
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
@@ -117,7 +123,21 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 	return &Config{
 		Target: t, Clock: clock, Steps: steps, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
 		Warmup: o.Warmup, Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
+		Flow: visits,
 	}, nil
+}
+
+// readFlow reads the flow, if there is one, and adds the names of its steps.
+func (o *Options) readFlow(config *target.Config) (*flow.Flow, error) {
+	if o.Flow == "" {
+		return nil, nil
+	}
+	f, err := flow.Read(o.Flow)
+	if err != nil {
+		return nil, err
+	}
+	config.Calls = f.Names()
+	return f, nil
 }
 
 func (o *Options) validate() error {

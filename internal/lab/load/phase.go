@@ -14,7 +14,8 @@ type phase struct {
 	until int64 // no request begins later
 	drain int64 // nanoseconds to wait for requests in flight at the end
 
-	budget  atomic.Int64 // requests that may still begin
+	budget  atomic.Int64 // requests that may still begin; with a flow, iterations
+	reserve func() bool  // reserves data for an iteration; nil: none is needed
 	stopped atomic.Bool  // the user has interrupted the run
 	ended   atomic.Int64 // length of the step; 0: not yet known
 }
@@ -49,7 +50,14 @@ func (p *phase) take(intended int64) bool {
 	if intended >= p.until {
 		return false
 	}
-	return intended < p.from || p.budget.Add(-1) >= 0
+	if intended >= p.from && p.budget.Add(-1) < 0 {
+		return false
+	}
+	if p.reserve != nil && !p.reserve() {
+		p.budget.Store(0) // the run ends as if all were sent
+		return false
+	}
+	return true
 }
 
 // exhausted reports whether the budget of requests is used up.
@@ -67,7 +75,7 @@ func (p *phase) elapsed(sendingEnded, now int64) int64 {
 	case sendingEnded >= p.until:
 		length = p.until - p.from
 	case p.exhausted():
-		length = now - p.from
+		length = max(now-p.from, 0)
 	}
 	for known := p.ended.Load(); known < length && !p.ended.CompareAndSwap(known, length); known = p.ended.Load() {
 	}

@@ -25,18 +25,25 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.phase, p.observer = s.phase, s.observers[0]
+	p.phase, p.observer, p.isOpen = s.phase, s.observers[0], s.step.Open()
 	for _, took := range connects {
 		p.observer.now.latency.connect.Record(took)
 	}
-	p.run(context.WithoutCancel(ctx), s.step.Open())
+	if c.Flow != nil {
+		end, err := p.visit(ctx, c)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
+	p.run(context.WithoutCancel(ctx))
 	for _, session := range p.sessions {
 		n := session.Counters()
 		p.report.counters.Connects += n.Connects
 		p.report.counters.Reconnects += n.Reconnects
 	}
 	finish()
-	s.reports = append(s.reports, p.report)
+	s.reports, s.iterations = append(s.reports, p.report), &p.iterations
 	return s.collector.err
 }
 
@@ -71,7 +78,9 @@ type pool struct {
 	sessions []*target.Session
 	arrivals *Arrivals
 
-	connections int // of the sessions; fewer if they share them
+	connections int        // of the sessions; fewer if they share them
+	users       []*visitor // of a flow, one per session; nil: no flow
+	isOpen      bool       // an open loop
 
 	mu       sync.Mutex    // guards all below
 	idle     []idleSession // a stack: the session used last is used next
@@ -84,6 +93,8 @@ type pool struct {
 	openTime int64 // of open connections over time
 	openMax  int
 	ended    bool // no more arrivals
+
+	iterations iterations // of the flow
 
 	marked, counting bool // markLocked was called; the warm-up is over
 	before           usage
@@ -99,7 +110,7 @@ type idleSession struct {
 	work    chan int64
 }
 
-func (p *pool) run(ctx context.Context, open bool) {
+func (p *pool) run(ctx context.Context) {
 	p.changed = p.clock.Now()
 	for _, s := range p.sessions {
 		if s.Open() {
@@ -109,17 +120,17 @@ func (p *pool) run(ctx context.Context, open bool) {
 	p.markLocked(p.changed)
 	stopRolling := p.startRolling()
 	var sessions sync.WaitGroup
-	for _, s := range p.sessions {
+	for i, s := range p.sessions {
 		sessions.Go(func() {
-			if open {
-				p.openLoop(ctx, s)
+			if p.isOpen {
+				p.openLoop(ctx, i, s)
 			} else {
-				p.closedLoop(ctx, s)
+				p.closedLoop(ctx, i, s)
 			}
 			s.Close()
 		})
 	}
-	if open {
+	if p.isOpen {
 		p.dispatch()
 	}
 	p.await(&sessions)
@@ -228,12 +239,11 @@ func (p *pool) gauges() gauges {
 }
 
 // closedLoop sends requests over one session, one after the other.
-func (p *pool) closedLoop(ctx context.Context, s *target.Session) {
+func (p *pool) closedLoop(ctx context.Context, number int, s *target.Session) {
 	now := p.clock.Now()
 	for !p.phase.over(now) && p.phase.take(now) {
 		p.begin(s, now)
-		o := s.Do(ctx, now)
-		p.end(s, &o)
+		o := p.serve(ctx, number, s, now)
 		if o.Err != nil && o.Sent == 0 {
 			p.pause(ctx)
 		}
@@ -250,10 +260,12 @@ func (p *pool) pause(ctx context.Context) {
 	}
 }
 
-func (p *pool) begin(s *target.Session, now int64) {
+// begin counts a request on s that was due at intended.
+func (p *pool) begin(s *target.Session, intended int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.observer.due(now, now)
+	now := p.clock.Now()
+	p.observer.due(intended, now)
 	p.busyLocked(s, now)
 }
 
@@ -330,6 +342,9 @@ func (p *pool) arrive(intended, now int64) {
 		p.idle = p.idle[:n-1]
 		return
 	}
+	if p.iterations.thinking > len(p.sessions)/2 {
+		p.iterations.short++
+	}
 	if !p.backlog.push(intended) {
 		p.observer.unsent(intended, now)
 	}
@@ -358,7 +373,7 @@ func (p *pool) dropBacklogLocked(now int64) {
 }
 
 // openLoop sends arrivals over one session until there are no more.
-func (p *pool) openLoop(ctx context.Context, s *target.Session) {
+func (p *pool) openLoop(ctx context.Context, number int, s *target.Session) {
 	work := make(chan int64, 1)
 	for {
 		intended, ok := p.next(s, work)
@@ -368,9 +383,19 @@ func (p *pool) openLoop(ctx context.Context, s *target.Session) {
 		if !ok {
 			return
 		}
-		o := s.Do(ctx, intended)
-		p.end(s, &o)
+		p.serve(ctx, number, s, intended)
 	}
+}
+
+// serve sends the request of an arrival over session number, or all those of an
+// iteration of the flow. It returns the last outcome.
+func (p *pool) serve(ctx context.Context, number int, s *target.Session, intended int64) target.Outcome {
+	if p.users != nil {
+		return p.users[number].iterate(ctx, s, intended)
+	}
+	o := s.Do(ctx, intended)
+	p.end(s, &o)
+	return o
 }
 
 // next returns the arrival that has waited longest. If none waits, the next one

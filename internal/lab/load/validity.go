@@ -38,7 +38,7 @@ func (s *stepRun) judge(t *result.Total, sums *threadReport) (result.Validity, [
 	verdict, rank := result.Valid, 0
 	var reasons []string
 	for _, check := range []func(*result.Total, *threadReport) *problem{
-		s.judgeOwnErrors, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeUnread, s.judgeLittle, s.judgeDrift, s.judgeSamples,
+		s.judgeOwnErrors, s.judgeUsers, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeUnread, s.judgeLittle, s.judgeDrift, s.judgeSamples,
 	} {
 		d := check(t, sums)
 		if d == nil {
@@ -167,7 +167,7 @@ func (s *stepRun) judgeLittle(t *result.Total, _ *threadReport) *problem {
 			t.Little.InFlightMean, t.Little.Rate, round(time.Duration(t.Little.ServiceMean*1e9)), t.Little.InFlightMean/t.Little.Ratio)}
 	}
 	busy := t.Little.InFlightMean / float64(s.config.Target.Slots(s.step.Connections))
-	if !s.step.Open() && busy < 1-littleMax {
+	if thinks := s.config.Flow != nil && s.config.Flow.Thinks(); !s.step.Open() && !thinks && busy < 1-littleMax {
 		return &problem{result.GeneratorLimited, fmt.Sprintf("of %d connections only %.1f had a request in flight on average", s.step.Connections, t.Little.InFlightMean)}
 	}
 	return nil

@@ -1,0 +1,186 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/flow"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/target"
+)
+
+// caller sends the requests of a virtual user over its connection.
+type caller interface {
+	Call(ctx context.Context, intended int64, call *target.Call) target.Outcome
+}
+
+var _ caller = (*target.Session)(nil)
+
+// visitor is a virtual user of a flow. It belongs to the goroutine of its session.
+type visitor struct {
+	pool *pool
+	via  caller
+	user *flow.User
+	wait func(time.Duration) bool // returns false if the run was interrupted
+}
+
+// request begins a step of an iteration and waits for its answer. The first step
+// was counted when the iteration began.
+func (v *visitor) request(ctx context.Context, s *target.Session, call *target.Call, intended int64, first bool) target.Outcome {
+	if !first {
+		v.pool.begin(s, intended)
+	}
+	o := v.via.Call(ctx, intended, call)
+	if err := v.user.Receive(o.Err == nil); err != nil {
+		o.Err = target.CheckFailed(err)
+	}
+	v.pool.end(s, &o)
+	return o
+}
+
+// iterate runs one iteration, whose first step is due at intended. A later step is
+// due when the previous one has ended and the think time after it is over. It
+// returns the outcome of the last request.
+func (v *visitor) iterate(ctx context.Context, s *target.Session, intended int64) target.Outcome {
+	began, failed := intended, false
+	v.user.Begin()
+	for number := 0; ; number++ {
+		o := v.request(ctx, s, v.user.Call(number), intended, number == 0)
+		failed = failed || o.Err != nil
+		last := number+1 == v.user.Steps() || o.Err != nil && !v.user.Proceeds(number) || !v.user.Ready(number+1)
+		if last {
+			v.pool.iterated(began, o.Done, failed)
+		}
+		if last && v.pool.isOpen {
+			return o
+		}
+		intended = o.Done + int64(v.user.Think(number))
+		if !v.pause(intended) && !last {
+			v.pool.unfinished()
+			last = true
+		}
+		if last {
+			return o
+		}
+	}
+}
+
+// pause waits until a think time is over, or the step. It returns false if the step
+// ends first.
+func (v *visitor) pause(until int64) bool {
+	p := v.pool
+	wait := time.Duration(min(until, p.phase.until) - p.clock.Now())
+	if wait > 0 {
+		p.think(+1)
+		defer p.think(-1)
+		if !v.wait(wait) {
+			return false
+		}
+	}
+	return until < p.phase.until && !p.phase.stopped.Load()
+}
+
+// iterations counts the iterations of a step.
+type iterations struct {
+	result.Iterations
+	duration *histogram.Histogram
+	thinking int   // users that pause now
+	short    int64 // iterations that were due while no user was free and most were pausing
+}
+
+// think counts the users that pause.
+func (p *pool) think(change int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.iterations.thinking += change
+}
+
+// iterated counts an iteration that ended within the step.
+func (p *pool) iterated(began, ended int64, failed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := &p.iterations
+	switch {
+	case ended < p.phase.from:
+	case ended > p.phase.until || p.phase.stopped.Load():
+		i.Unfinished++
+	case failed:
+		i.Failed++
+	default:
+		i.Completed++
+		i.duration.Record(time.Duration(ended - began))
+	}
+}
+
+// unfinished counts an iteration that the end of the step cut off.
+func (p *pool) unfinished() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.iterations.Unfinished++
+}
+
+// total returns the counts for the step's total.
+func (i *iterations) total() (*result.Iterations, error) {
+	text, err := i.duration.Encode()
+	if err != nil {
+		return nil, err
+	}
+	i.Duration = result.HDR(text)
+	return &i.Iterations, nil
+}
+
+// judgeUsers checks that an open loop with think times had users enough. A user
+// that pauses is not busy because of the target.
+func (s *stepRun) judgeUsers(t *result.Total, _ *threadReport) *problem {
+	if s.config.Flow == nil {
+		return nil
+	}
+	short := s.iterations.short
+	if share := float64(short) / float64(max(t.Due, 1)); share > 1-sendRateMin {
+		return &problem{result.GeneratorLimited, fmt.Sprintf(
+			"%d iterations were due while all %d users were busy, most of them with their think times; use more --connections", short, s.step.Connections)}
+	}
+	return nil
+}
+
+// visit gives each session a virtual user. end releases what they hold.
+func (p *pool) visit(ctx context.Context, c *Config) (end func(), err error) {
+	p.iterations.duration = histogram.New()
+	var all alarms
+	for i, s := range p.sessions {
+		v := &visitor{pool: p, via: s, user: c.Flow.NewUser(c.Target.Host(), s.Source(), c.Seed, i)}
+		p.users = append(p.users, v)
+		if !c.Flow.Thinks() {
+			continue
+		}
+		a, err := newAlarm()
+		if err != nil {
+			all.close()
+			return nil, fmt.Errorf("prepare user %d of %d: %w", i+1, len(p.sessions), err)
+		}
+		all = append(all, a)
+		v.wait = a.wait
+	}
+	stop := context.AfterFunc(ctx, all.stop)
+	return func() {
+		stop()
+		all.close()
+	}, nil
+}
+
+// alarms are those of all users.
+type alarms []*alarm
+
+func (all alarms) stop() {
+	for _, a := range all {
+		a.stop()
+	}
+}
+
+func (all alarms) close() {
+	for _, a := range all {
+		a.close()
+	}
+}
