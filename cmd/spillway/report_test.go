@@ -24,7 +24,7 @@ func writeResult(t *testing.T, path, host string) {
 		t.Fatal(err)
 	}
 	latency := result.Latency{Response: result.HDR(payload), Service: result.HDR(payload)}
-	counters := result.Counters{Due: 100, Sent: 100, Done: 100}
+	counters := result.Counters{Due: 100, Sent: 100, Done: 100, Completed: 100}
 	run := &result.Run{
 		Header: result.Header{
 			StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Target: "http://127.0.0.1/", Command: []string{"spillway"},
@@ -103,6 +103,7 @@ func TestReportMistakes(t *testing.T) {
 			t.Errorf("%v: exit %d\n%s%s", args, code, stdout, stderr)
 		}
 	}
+	f("the run that host-a began at 2026-03-01T12:00:00Z is given twice", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
 	f("name such a directory alone, or result files", exit.Usage, ".")
 	f("open missing.ndjson: no such file or directory", exit.Usage, "missing.ndjson")
 	if err := os.WriteFile("x.txt", []byte("hello\n"), 0o600); err != nil {

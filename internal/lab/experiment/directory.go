@@ -180,8 +180,9 @@ type CooldownRun struct {
 
 // A PeakRun is the record of a search for the highest rate that meets the SLO.
 type PeakRun struct {
-	Feasible   float64    `json:"feasible_hz"`   // highest rate that met it; 0 if none did
-	Infeasible float64    `json:"infeasible_hz"` // lowest rate above it that missed it; 0 if none did
+	Feasible   float64    `json:"feasible_hz"`           // highest rate that met it in a VALID attempt; 0 if none did
+	Infeasible float64    `json:"infeasible_hz"`         // lowest rate above it that missed it in a VALID attempt; 0 if none did
+	Unproved   float64    `json:"unproved_hz,omitempty"` // rate at which the search ended, because no attempt was VALID
 	Attempts   []LevelRun `json:"attempts"`
 	Note       string     `json:"note,omitempty"` // "the limit of the search met the SLO"
 }

@@ -18,6 +18,9 @@ import (
 // overhead is the time of a level beyond its load, to start it and to write its file.
 const overhead = time.Second
 
+// loadDuration is the default of `spillway load`.
+const loadDuration = 10 * time.Second
+
 // quickMax is the longest quick run.
 const quickMax = 10 * time.Minute
 
@@ -278,7 +281,7 @@ func (c *checker) load(s *templateData, load Load, least, most int) error {
 	case load.Duration == "" && load.Requests != "":
 		c.open = true
 	case load.Duration == "":
-		once += 10 * time.Second // the default of `spillway load`
+		once += loadDuration
 	}
 	c.least += time.Duration(least) * once
 	c.most += time.Duration(most) * (once + c.file.Cooldown.Timeout)

@@ -123,6 +123,7 @@
     const area = spec.style === "stack" || spec.style === "pale";
     const bars = spec.style === "bars";
     const color = css(spec.color);
+    const bounds = new Set(spec.at_least);
     return {
       label: spec.name,
       stroke: color,
@@ -131,19 +132,25 @@
       fill: bars ? color : area ? fill(spec) : undefined,
       paths: bars ? uPlot.paths.bars({ size: [1, 40] }) : undefined,
       points: spec.dots || area || bars ? { show: false } : { show: true, size: 4, fill: color, filter: () => alone(raw) },
-      value: (u, v, i, k) => (k == null ? "" : raw[k] == null ? "-" : formats[unit](raw[k])),
+      value: (u, v, i, k) => (k == null ? "" : raw[k] == null ? "-" : (bounds.has(u.data[0][k]) ? "≥ " : "") + formats[unit](raw[k])),
     };
   };
 
+  // drawDots draws a dot for each value of a line with dots, and a triangle for each lower bound of any line.
   const drawDots = (u, spec, xs, ys) => {
-    if (!spec.dots) return;
+    const bounds = new Set(spec.at_least);
+    if (!spec.dots && !bounds.size) return;
     const ctx = u.ctx;
     ctx.setLineDash([]);
-    const hollow = new Map(spec.x.map((x, k) => [x, spec.hollow[k]]));
+    const hollow = new Map(spec.x.map((x, k) => [x, spec.hollow?.[k]]));
     xs.forEach((x, k) => {
-      if (ys[k] == null) return;
+      if (ys[k] == null || !(spec.dots || bounds.has(x))) return;
+      const at = [u.valToPos(x, "x", true), u.valToPos(ys[k], "y", true)];
       ctx.beginPath();
-      ctx.arc(u.valToPos(x, "x", true), u.valToPos(ys[k], "y", true), 3.5 * devicePixelRatio, 0, 2 * Math.PI);
+      if (bounds.has(x)) {
+        [[-4, 3], [0, -5], [4, 3]].forEach(([dx, dy]) => ctx.lineTo(at[0] + dx * devicePixelRatio, at[1] + dy * devicePixelRatio));
+        ctx.closePath();
+      } else ctx.arc(...at, 3.5 * devicePixelRatio, 0, 2 * Math.PI);
       ctx.fillStyle = hollow.get(x) ? css("card") : css(spec.color);
       ctx.strokeStyle = hollow.get(x) ? css(spec.color) : css("card");
       ctx.lineWidth = (hollow.get(x) ? 2 : 1) * devicePixelRatio;

@@ -25,6 +25,10 @@ func writeText(w io.Writer, runs []run) error {
 			out.WriteString("\n")
 			rows, left := stepTable(columns(runs), r.steps)
 			textTable(&out, rows, left)
+			if rows, left := labelTable(r); rows != nil {
+				out.WriteString("\n")
+				textTable(&out, rows, left)
+			}
 		}
 		for k := range r.steps {
 			for _, line := range r.steps[k].remarks() {
@@ -38,7 +42,7 @@ func writeText(w io.Writer, runs []run) error {
 		textTable(&out, append([][]string{heads}, rows...), -1)
 	}
 	if len(runs) == 0 || anyStep(runs, func(*step) bool { return true }) {
-		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote, ". ", ".\n"))
+		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote(runs), ". ", ".\n"))
 	}
 	return emit(w, &out)
 }
@@ -159,12 +163,16 @@ func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
 	rows, left := stepTable(columns(runs), r.steps)
 	markdownTable(out, rows, left)
 	out.WriteString("\n")
+	if rows, left := labelTable(r); rows != nil {
+		markdownTable(out, rows, left)
+		out.WriteString("\n")
+	}
 	for k := range r.steps {
 		for _, line := range r.steps[k].remarks() {
 			fmt.Fprintf(out, "- %s: %s\n", r.steps[k].load(), escapeMarkdown(line))
 		}
 	}
-	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(tableNote))
+	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(tableNote(runs)))
 }
 
 // writeMarkdownWatch writes the resources that were used.
