@@ -90,9 +90,7 @@ func (c *loadCmd) Run(env *environment) error {
 	case c.SelfTest:
 		return load.ExecuteSelfTest(env.ctx, c.RandomSeed, c.JSON, env.stdout)
 	}
-	o := load.Options{
-		Target: c.Target, Amount: load.Amount(c.loadAmount), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
-	}
+	o := c.options()
 	var watched *watch.Set
 	defer func() { watched.Close() }()
 	run, err := load.Execute(env.ctx, o, result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
@@ -114,4 +112,10 @@ func (c *loadCmd) Run(env *environment) error {
 		return err
 	}
 	return load.Missed(run)
+}
+
+func (c *loadCmd) options() load.Options {
+	return load.Options{
+		Target: c.Target, Amount: load.Amount(c.loadAmount), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
+	}
 }

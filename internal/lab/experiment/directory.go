@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +40,9 @@ const (
 	ServicesDir  = "services"
 	ResultSuffix = ".ndjson.gz"
 	PeakPrefix   = "peak-" // prefix of an attempt's result file
+
+	incompleteDir = "incomplete"
+	freshSuffix   = ".new" // of a file that is being written
 )
 
 // The name and version that a manifest carries. A minor version only adds fields.
@@ -213,7 +218,7 @@ func replaceJSON(path string, v any) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
 	}
-	fresh := path + ".new"
+	fresh := path + freshSuffix
 	file, err := os.Create(fresh)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
@@ -235,6 +240,12 @@ func (e *engine) begin() (lock *os.File, err error) {
 	if _, err := os.Stat(filepath.Join(dir, ManifestFile)); err == nil && !e.config.Resume {
 		return nil, &UseError{fmt.Sprintf("%s already holds a run: resume it with --resume %s, or choose another directory", dir, dir)}
 	}
+	if other, err := foreign(dir); err != nil || other != "" && !e.config.Resume {
+		if err == nil {
+			err = &UseError{fmt.Sprintf("%s has other files, such as %s: choose a new or empty directory", dir, other)}
+		}
+		return nil, err
+	}
 	if err := os.MkdirAll(filepath.Join(dir, BlocksDir), 0o755); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
@@ -251,6 +262,21 @@ func (e *engine) begin() (lock *os.File, err error) {
 		return nil, &UseError{fmt.Sprintf("%s is in use by another run", dir)}
 	}
 	return lock, nil
+}
+
+// foreign returns a file in the directory that no run makes, "" if there is none.
+func foreign(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read directory: %w", err)
+	}
+	ours := []string{ManifestFile, StateFile, SourceFile, BlocksDir, ServicesDir, incompleteDir}
+	for _, entry := range entries {
+		if !slices.Contains(ours, strings.TrimSuffix(entry.Name(), freshSuffix)) {
+			return entry.Name(), nil
+		}
+	}
+	return "", nil
 }
 
 func (e *engine) saveState(block int, variant, level, ended string) error {
@@ -300,7 +326,7 @@ func (e *engine) archiveBlock(block int) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	aside := filepath.Join(e.config.Dir, "incomplete")
+	aside := filepath.Join(e.config.Dir, incompleteDir)
 	if err := os.MkdirAll(aside, 0o755); err != nil {
 		return fmt.Errorf("archive incomplete block: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"spillway/internal/exit"
 	"spillway/internal/lab/result"
 	"spillway/internal/progress"
 )
@@ -201,7 +202,11 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 		return nil, ctx.Err()
 	}
 	record.ExitCode = exitCode(err)
-	if err != nil && record.ExitCode != 1 { // 1: the SLO was missed, which is not a failure
+	switch {
+	case err == nil, record.ExitCode == exit.Failed, record.ExitCode == exit.NothingValid: // the file has the result
+	case record.ExitCode == exit.Usage: // the next load would fail as well
+		return nil, fatalError{&UseError{fmt.Sprintf("level %s: spillway load refuses its arguments; %s", name, logTail(log))}}
+	default:
 		record.Error = fmt.Sprintf("%s; %s", exitText(err), logTail(log))
 	}
 	return record, nil
@@ -215,7 +220,7 @@ func (e *engine) command(t *trial, run *LevelRun, load Load) ([]string, error) {
 	}
 	hash := fnv.New64a()
 	fmt.Fprintf(hash, "%d %d %s", e.manifest.Seed, t.record.Block, run.Name)
-	command := append([]string{e.layout.spillway, "load"}, arguments...)
+	command := append([]string{e.layout.spillway, "load"}, texts(arguments)...)
 	command = append(command, "--label="+t.record.Variant, "--seed="+strconv.FormatUint(hash.Sum64()>>12|1, 10), "--out="+t.path(run.File))
 	watch, err := t.data.watched()
 	if err != nil {
@@ -242,57 +247,71 @@ func (f *File) loadHost(load Load) string {
 	return load.Host
 }
 
+// An argument of `spillway load`, and the path of its value in the file.
+type argument struct{ path, text string }
+
+func texts(arguments []argument) []string {
+	list := make([]string, len(arguments))
+	for i, a := range arguments {
+		list[i] = a.text
+	}
+	return list
+}
+
 // arguments returns the arguments of `spillway load`, filled in, the URL first.
-func (s *templateData) arguments(load Load) ([]string, error) {
+func (s *templateData) arguments(load Load) ([]argument, error) {
 	if load.URL == "" {
 		return nil, s.file.mistake("load", "needs a url")
 	}
-	url, err := s.text(s.file.pathOf("url", load.URL), load.URL, s.values)
+	path := s.file.pathOf("url", load.URL)
+	url, err := s.text(path, load.URL, s.values)
 	if err != nil {
 		return nil, err
 	}
-	arguments := []string{url}
+	arguments := []argument{{path, url}}
 	for _, flag := range load.list() {
-		value, err := s.text(s.file.pathOf(flag.key, flag.value), flag.value, s.values)
+		path := s.file.pathOf(flag.key, flag.value)
+		value, err := s.text(path, flag.value, s.values)
 		if err != nil {
 			return nil, err
 		}
-		switch flag.key {
-		case "http2", "insecure":
+		text := "--" + strings.ReplaceAll(flag.key, "_", "-")
+		switch flag.kind {
+		case "switch":
 			if value == "true" {
-				arguments = append(arguments, "--"+flag.key)
+				arguments = append(arguments, argument{path, text})
 			}
 			continue
-		case "body_file", "requests_file":
+		case "file":
 			if !filepath.IsAbs(value) {
 				value = filepath.Join(s.layout.source, value)
 			}
 		}
-		arguments = append(arguments, "--"+strings.ReplaceAll(flag.key, "_", "-")+"="+value)
+		arguments = append(arguments, argument{path, text + "=" + value})
 	}
 	return arguments, nil
 }
 
-// flag is a flag of a load, as written.
-type flag struct{ key, value string }
+// flag is a flag of a load, as written. kind is its tag in Load.
+type flag struct{ key, value, kind string }
 
 // list returns the flags of a load without URL and host. Repeated flags are separate elements.
 func (l Load) list() []flag {
 	var flags []flag
 	v := reflect.ValueOf(l)
 	for i := range v.NumField() {
-		key := v.Type().Field(i).Tag.Get("yaml")
+		key, kind := v.Type().Field(i).Tag.Get("yaml"), v.Type().Field(i).Tag.Get("flag")
 		if key == "url" || key == "host" {
 			continue
 		}
 		switch value := v.Field(i).Interface().(type) {
 		case string:
 			if value != "" {
-				flags = append(flags, flag{key, value})
+				flags = append(flags, flag{key, value, kind})
 			}
 		case []string:
 			for _, one := range value {
-				flags = append(flags, flag{key, one})
+				flags = append(flags, flag{key, one, kind})
 			}
 		}
 	}

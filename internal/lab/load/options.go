@@ -86,39 +86,54 @@ type Output struct {
 // prepare parses the options, opens the target and connects to it once. Errors of
 // the options are usage errors.
 func (o *Options) prepare(ctx context.Context) (*Config, error) {
-	if err := o.validate(); err != nil {
+	config, err := o.parse(ctx)
+	if err != nil {
 		return nil, exit.UsageError(err)
+	}
+	if err := config.Target.Check(ctx); err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return config, nil
+}
+
+// Mistake returns the mistake that Execute would find before it connects to the
+// target. It reads the files that the options name, and looks up the target's name.
+func (o *Options) Mistake(ctx context.Context) error {
+	_, err := o.parse(ctx)
+	return err
+}
+
+func (o *Options) parse(ctx context.Context) (*Config, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
 	}
 	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
 	slo, err := result.ParseSLO(o.SLO)
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
 	clock := target.NewClock()
 	config, err := o.targetConfig(clock)
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
 	visits, err := o.readFlow(config)
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
 	t, err := target.Open(ctx, *config)
 	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
+		return nil, fmt.Errorf("load: %w", err)
 	}
 	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, t.SQL())
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, err
 	}
 	for i := range steps {
 		if t.Slots(steps[i].Connections) > ConnectionsMax {
-			return nil, exit.UsageError(fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections",
-				steps[i].Connections, o.Streams, ConnectionsMax))
+			return nil, fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections",
+				steps[i].Connections, o.Streams, ConnectionsMax)
 		}
-	}
-	if err := t.Check(ctx); err != nil {
-		return nil, fmt.Errorf("load: %w", err)
 	}
 	return &Config{
 		Target: t, Clock: clock, Steps: steps, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
