@@ -152,6 +152,7 @@ type Load struct {
 	Body          string   `yaml:"body"`
 	BodyFile      string   `yaml:"body_file" flag:"file"`
 	RequestsFile  string   `yaml:"requests_file" flag:"file"`
+	Flow          string   `yaml:"flow" flag:"file"`
 	Check         []string `yaml:"check"`
 	Socket        string   `yaml:"socket"`
 	HTTP2         string   `yaml:"http2" flag:"switch"`
