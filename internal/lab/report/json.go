@@ -50,7 +50,8 @@ type DocumentStep struct {
 	FirstByte Figures `json:"first_byte"`
 	Clamped   int64   `json:"above_range,omitempty"`
 
-	Labels []DocumentLabel `json:"labels,omitempty"` // one per named request of a mix
+	Labels     []DocumentLabel `json:"labels,omitempty"`     // one per named request of a mix
+	Iterations *Iterations     `json:"iterations,omitempty"` // of a flow
 
 	ConnectionStats result.ConnectionStats `json:"connection_stats"`
 	Little          result.Little          `json:"little"`
@@ -103,7 +104,7 @@ func (s *step) document() DocumentStep {
 		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
 		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
-		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
+		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage, Iterations: s.iterations,
 	}
 	for i := range s.labels {
 		l := &s.labels[i]

@@ -198,6 +198,9 @@ func anyStep(runs []run, has func(*step) bool) bool {
 // remarks are the sentences below the table: errors, missed SLOs and reasons of the validity verdict.
 func (s *step) remarks() []string {
 	var lines []string
+	if s.iterations != nil {
+		lines = append(lines, s.iterations.text())
+	}
 	if n := s.Total.Errors.Total(); n > 0 {
 		line := fmt.Sprintf("%s of %s: %s", plural(n, "error"), plural(s.Total.Requests(), "request"), errorList(&s.Total.Errors))
 		if bad := badStatuses(s.Total.Statuses); bad != "" && s.Total.Errors[result.StatusError] > 0 {
