@@ -224,6 +224,9 @@ func (s *stepRun) notes(t *result.Total, sums *threadReport) []string {
 	if sums.abandoned > 0 {
 		notes = append(notes, fmt.Sprintf("%d requests were still in flight when the wait for them ended; they are not counted", sums.abandoned))
 	}
+	if f := s.config.Flow; f != nil && f.UsedUp() != "" {
+		notes = append(notes, fmt.Sprintf("the rows of %s are used up, so the run ended", f.UsedUp()))
+	}
 	return notes
 }
 
