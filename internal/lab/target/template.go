@@ -106,6 +106,9 @@ func (s Scope) bracedWord(text string) (string, bool) {
 		letters = variableLetters
 	}
 	rest := strings.TrimLeft(name, letters)
+	if strings.Trim(name, " .-0123456789") == "" {
+		return "", false
+	}
 	if len(rest) == len(name) || (rest != "" && rest[0] != '(' && rest[0] != ':') {
 		return "", false
 	}
