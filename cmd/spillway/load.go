@@ -44,12 +44,15 @@ type (
 		HeaderFile   string   `group:"HTTP" placeholder:"FILE" help:"File with one header per line, so that secrets do not show in the process list."`
 		Body         string   `group:"HTTP" placeholder:"TEXT" help:"Body. It and the URL's path may contain {random(1,1000)}, {sequence} and {file:PATH:COLUMN}."`
 		BodyFile     string   `group:"HTTP" placeholder:"FILE" help:"File with the body, sent unchanged."`
+		Form         []string `group:"HTTP" sep:"none" placeholder:"NAME=VALUE" help:"Field of a multipart/form-data body; NAME=@PATH sends a file. Repeatable."`
 		RequestsFile string   `group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
 		Flow         string   `group:"HTTP" placeholder:"FILE" help:"YAML file with the steps of a user: values from answers, cookies, think times, data. --connections counts users, --rate and --requests iterations."`
 		Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 2xx or 304."`
 		Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
 		HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2, for http:// with prior knowledge (h2c)."`
 		Streams      int      `group:"HTTP" placeholder:"N" help:"HTTP/2: requests in flight per connection. Default: 1."`
+		GRPC         string   `group:"HTTP" name:"grpc" placeholder:"METHOD" help:"Call the unary gRPC method package.Service/Method. --body is its request in JSON."`
+		Proto        string   `group:"HTTP" placeholder:"FILE" help:"File descriptor set of --grpc, from protoc --include_imports --descriptor_set_out or buf build."`
 		Insecure     bool     `group:"HTTP" short:"k" help:"Accept any certificate."`
 		CACert       string   `group:"HTTP" name:"cacert" placeholder:"FILE" help:"PEM file with the authorities to trust instead of the system's (also for rediss://)."`
 		Cert         string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the client's certificate (also for rediss://)."`

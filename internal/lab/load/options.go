@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,12 +53,15 @@ type HTTP struct {
 	HeaderFile   string   // one header per line
 	Body         string
 	BodyFile     string
+	Form         []string // NAME=VALUE or NAME=@PATH
 	RequestsFile string
 	Flow         string // file
 	Check        []string
 	Socket       string
 	HTTP2        bool
 	Streams      int // requests in flight per HTTP/2 connection
+	GRPC         string
+	Proto        string
 	Insecure     bool
 	CACert       string
 	Cert         string
@@ -171,7 +175,7 @@ func (o *Options) validate() error {
 func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 	config := &target.Config{
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
-		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, SQL: o.SQL, Commands: o.Command,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
 		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
 	}
 	for _, text := range o.Source {
@@ -208,8 +212,17 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 // readBody parses the body and reads the requests file.
 func (o *Options) readBody(config *target.Config) (err error) {
 	switch {
-	case o.Body != "" && o.BodyFile != "":
-		return errors.New("--body and --body-file: give one of them")
+	case o.Body != "" && o.BodyFile != "" || o.Body+o.BodyFile != "" && len(o.Form) > 0:
+		return errors.New("--body, --body-file and --form: give one of them")
+	case len(o.Form) > 0:
+		var contentType target.Header
+		if contentType, config.Body, err = target.ParseForm(o.Form); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
+			return errors.New("header Content-Type: --form sets it; remove it")
+		}
+		config.Headers = append(config.Headers, contentType)
 	case o.Body != "":
 		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
 			return fmt.Errorf("--body: %w", err)
@@ -221,7 +234,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Body = target.PlainTemplate(text)
 	}
-	if o.Method == "" && o.Body+o.BodyFile != "" {
+	if o.Method == "" && (o.Body+o.BodyFile != "" || len(o.Form) > 0) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {

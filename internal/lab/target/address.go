@@ -40,6 +40,7 @@ func (t *Target) parse() (location, error) {
 // checkForeignOptions rejects options that do not apply to the scheme.
 func (t *Target) checkForeignOptions(scheme string) error {
 	c := &t.config
+	c.HTTP2 = c.HTTP2 || c.GRPC != ""
 	isHTTP := strings.HasPrefix(scheme, "http")
 	isRedis := strings.HasPrefix(scheme, "redis")
 	switch {
@@ -51,6 +52,8 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
 	case !isHTTP && len(c.Calls) > 0:
 		return fmt.Errorf("--flow is for HTTP, not for scheme %s", scheme)
+	case !isHTTP && c.GRPC != "" || c.GRPC == "" && c.Proto != "":
+		return errors.New("--grpc METHOD --proto FILE: both are needed, for an https: or http: target")
 	case scheme != "https" && scheme != "rediss" && c.CACert+c.Cert+c.Key != "":
 		return fmt.Errorf("--cacert, --cert and --key are for https: and rediss:, not for scheme %s", scheme)
 	case !isHTTP && c.HTTP2:
@@ -89,6 +92,9 @@ func (t *Target) parseHTTP(scheme string) (location, error) {
 	p, err := t.placeHTTP(scheme, authority)
 	if err != nil {
 		return location{}, err
+	}
+	if t.config.GRPC != "" {
+		return p, t.parseGRPC(path)
 	}
 	return p, t.parseRequests(path)
 }
@@ -161,7 +167,7 @@ func (t *Target) parseRequests(path string) (err error) {
 // parseCalls prepares the target for Session.Call.
 func (t *Target) parseCalls(path string) error {
 	c := &t.config
-	if path != "/" || c.Method != "" || len(c.Body.parts) > 0 || len(c.Requests) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody() {
+	if path != "/" || c.Method != "" || len(c.Body.parts) > 0 || c.GRPC != "" || len(c.Requests) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody() {
 		return errors.New("with --flow, write the target without a path, and methods, bodies and checks in the file")
 	}
 	headers, err := compileHeaders(c.Headers)

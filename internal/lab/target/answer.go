@@ -42,10 +42,11 @@ type answerError struct{ answer }
 // failure returns the error for the answer. It is last if that says the same, so
 // that a failing target costs no memory per request.
 func (a *answer) failure(last *answerError) *answerError {
-	if last != nil && last.status == a.status && last.problem == a.problem && bytes.Equal(last.body, a.body) && bytes.Equal(last.location, a.location) {
+	body := a.body[:min(len(a.body), failedBodyMax)]
+	if last != nil && last.status == a.status && last.problem == a.problem && bytes.Equal(last.body, body) && bytes.Equal(last.location, a.location) {
 		return last
 	}
-	return &answerError{answer{a.status, a.problem, bytes.Clone(a.location), bytes.Clone(a.body[:min(len(a.body), failedBodyMax)])}}
+	return &answerError{answer{a.status, a.problem, bytes.Clone(a.location), bytes.Clone(body)}}
 }
 
 // Is tells redirects from other statuses.

@@ -86,7 +86,11 @@ func (c *Checks) judge(a *answer, memory *scratch) error {
 		memory.failure = a.failure(memory.failure)
 		return memory.failure
 	}
-	body := a.body
+	return c.judgeBody(a.body)
+}
+
+// judgeBody returns nil or an error that wraps errCheck.
+func (c *Checks) judgeBody(body []byte) error {
 	for _, text := range c.contains {
 		if !bytes.Contains(body, text) {
 			return fmt.Errorf("%w: body does not contain %.60q", errCheck, text)

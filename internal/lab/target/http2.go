@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"spillway/internal/lab/result"
 )
 
 // http2Conn is one session's use of an HTTP/2 connection of net/http. It carries
@@ -21,12 +23,14 @@ type http2Conn struct {
 	cancel context.CancelFunc
 	clock  Clock
 	mix    *httpMix
+	grpc   *grpcMethod // nil: HTTP
 	checks *Checks
 	source *Source
 	base   string // scheme and host of every URL
 	path   []byte
 	header []byte
 	body   []byte
+	frame  []byte       // gRPC: memory for the body
 	text   bytes.Buffer // of the answer, for the checks
 	memory scratch
 }
@@ -105,7 +109,7 @@ func (g *http2Group) join(ctx context.Context, number int, source *Source) (conn
 	g.current.users++
 	t := g.target
 	c := &http2Conn{
-		conn: g.current, clock: t.config.Clock, mix: t.http, checks: &t.config.Checks,
+		conn: g.current, clock: t.config.Clock, mix: t.http, grpc: t.grpc, checks: &t.config.Checks,
 		source: source, base: "https://" + t.host,
 	}
 	if t.tls == nil {
@@ -145,7 +149,7 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 	o.BytesSent = len(c.path) + len(c.body)
 	response, err := c.conn.RoundTrip(request)
 	if err != nil {
-		o.Err = fmt.Errorf("exchange: %w", err)
+		o.Err = c.failure(fmt.Errorf("exchange: %w", err))
 		return c.reusable()
 	}
 	defer response.Body.Close()
@@ -153,14 +157,13 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 	o.Status = response.StatusCode
 	c.text.Reset()
 	if most := c.checks.bodyMax(o.Status); most > 0 {
-		n, err := c.text.ReadFrom(io.LimitReader(response.Body, int64(most)))
+		n, _ := c.text.ReadFrom(io.LimitReader(response.Body, int64(most))) // Copy returns the same error
 		o.BytesReceived += n
-		o.Err = err
 	}
 	n, err := io.Copy(io.Discard, response.Body)
 	o.BytesReceived += n
 	if err != nil {
-		o.Err = fmt.Errorf("read answer: %w", err)
+		o.Err = c.failure(fmt.Errorf("read answer: %w", err))
 	}
 	if o.Err != nil {
 		return c.reusable()
@@ -171,8 +174,24 @@ func (c *http2Conn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 		a.problem = strings.HasPrefix(response.Header.Get("Content-Type"), "application/problem+json")
 		a.location = []byte(response.Header.Get("Location"))
 	}
-	o.Err = c.checks.judge(&a, &c.memory)
+	if o.Err = c.checks.judge(&a, &c.memory); c.grpc != nil && c.checks.expected(o.Status) {
+		o.Err = c.grpc.judge(response, c.checks, a.body, o.BytesReceived)
+	}
 	return c.reusable()
+}
+
+// failure names the reason of an error of net/http that has no class.
+func (c *http2Conn) failure(err error) error {
+	if Classify(err) != result.Other {
+		return err
+	}
+	switch text := err.Error(); {
+	case strings.Contains(text, "connection error: "): // found by this side
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	case c.conn.Err() != nil, strings.Contains(text, "stream error: "):
+		return fmt.Errorf("%w: %w", errCutShort, err)
+	}
+	return err
 }
 
 // reusable reports whether the connection takes more requests. One that timed out
@@ -182,6 +201,13 @@ func (c *http2Conn) reusable() bool { return c.conn.Err() == nil && c.ctx.Err() 
 func (c *http2Conn) build(ctx context.Context, r *builtRequest) (*http.Request, error) {
 	c.path = r.path.append(c.path[:0], c.source)
 	c.body = r.body.append(c.body[:0], c.source)
+	if c.grpc != nil {
+		var err error
+		if c.frame, err = c.grpc.append(c.frame[:0], c.body); err != nil {
+			return nil, fmt.Errorf("build request: %w", err)
+		}
+		c.body, c.frame = c.frame, c.body
+	}
 	request, err := http.NewRequestWithContext(ctx, r.method, c.base+string(c.path), nil)
 	if err != nil {
 		return nil, fmt.Errorf("build request: %w", err)

@@ -97,7 +97,7 @@ func cutName(text string) (name, rest string, err error) {
 	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:", r)
 	}) {
-		return "", "", fmt.Errorf("name %q: use up to 64 letters, digits and -_./:", name)
+		return "", "", fmt.Errorf("name %q: use up to 64 letters, digits and any of -_./: in it", name)
 	}
 	return name, rest, nil
 }

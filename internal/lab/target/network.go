@@ -155,19 +155,19 @@ func (t *Target) choose(ctx context.Context, try func(context.Context) error) er
 // must know about the others.
 func (t *Target) settle(number int, failed error) {
 	n, chosen := &t.network, t.places[number]
-	var others []netip.AddrPort
+	var same []netip.AddrPort // of the same family
 	for _, place := range t.places {
-		if t.config.DNSRefresh > 0 && family(place) == family(chosen) {
-			others = append(others, place)
+		if family(place) == family(chosen) {
+			same = append(same, place)
 		}
 	}
 	switch {
 	case t.config.DNSRefresh > 0:
-		n.use(others...)
-		t.note("%s is loaded at %s in rotation and looked up every %s", n.host, placesText(others), t.config.DNSRefresh)
+		n.use(same...)
+		t.note("%s is loaded at %s in rotation and looked up every %s", n.host, placesText(same), t.config.DNSRefresh)
 	case failed != nil:
 		t.note("%s has %d addresses; this run loads %s, the first that can be connected to (%v)", n.host, len(t.places), chosen, failed)
-	case len(t.places) > 1 && !chosen.Addr().IsLoopback():
+	case len(same) > 1, len(t.places) > 1 && !chosen.Addr().IsLoopback(): // localhost is one address of each family
 		t.note("%s has %d addresses; this run loads %s only; --dns-refresh 30s loads all of the same family", n.host, len(t.places), chosen)
 	}
 }

@@ -91,6 +91,9 @@ func TestSessionSaysNothingTwice(t *testing.T) {
 		for _, o := range outcomes {
 			if o.Err != nil {
 				failed++
+				if Classify(o.Err) != result.Reset {
+					t.Errorf("HTTP/2 %v: %v is %s, want a reset", http2, o.Err, Classify(o.Err))
+				}
 			}
 		}
 		if seen.Load() != 12 || failed != 4 {

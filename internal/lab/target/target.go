@@ -46,6 +46,8 @@ type Config struct {
 	Checks   Checks        // HTTP
 	HTTP2    bool          // use HTTP/2; without TLS with prior knowledge (h2c)
 	Streams  int           // HTTP/2: requests in flight per connection; 0: 1
+	GRPC     string        // HTTP/2: unary method package.Service/Method; Body is its request in JSON
+	Proto    string        // of GRPC: file with a FileDescriptorSet
 	Insecure bool          // https:, rediss:: accept any certificate
 	Calls    []string      // HTTP: names of the requests that the caller makes with Session.Call, instead of Requests
 	CACert   string        // https:, rediss:: PEM file of the authorities to trust instead of the system's
@@ -73,6 +75,7 @@ type Target struct {
 
 	mix          mix
 	http         *httpMix
+	grpc         *grpcMethod // nil: HTTP
 	commands     []command
 	setup        []byte // Redis: AUTH and SELECT, sent before the first command
 	setupReplies int

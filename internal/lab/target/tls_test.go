@@ -49,7 +49,8 @@ func pemText(kind string, bytes []byte) string {
 func TestCertificates(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, _ *http.Request) {}))
 	server.EnableHTTP2 = true
-	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	// With TLS 1.3 the client could send its request before it learns of the rejection.
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: tls.VersionTLS12}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
