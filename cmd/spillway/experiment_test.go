@@ -1,8 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -409,7 +414,10 @@ func TestExperimentChecksLoads(t *testing.T) {
 
 // TestExperimentKnowsTheFlagsOfLoad: every flag of load is a key of an experiment's load, unless the experiment sets it.
 func TestExperimentKnowsTheFlagsOfLoad(t *testing.T) {
-	own := []string{"label", "seed", "out", "run", "json", "report-interval", "self-test", "watch", "watch-db", "watch-from", "watch-interval", "watch-token"}
+	own := []string{
+		"label", "seed", "out", "run", "json", "report-interval", "self-test", "watch", "watch-db", "watch-from", "watch-interval", "watch-token", "pin",
+		"agents", "agents-token", "agents-ca", "live", "metrics",
+	}
 	parser, err := kong.New(&loadCmd{}, kong.NoDefaultHelp())
 	if err != nil {
 		t.Fatal(err)
@@ -449,6 +457,109 @@ func TestExperimentDirectory(t *testing.T) {
 		!strings.Contains(stderr, "body: no such file") || len(matches(out, "blocks/*/*/block.json")) != 1 {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
+}
+
+// TestExperimentFailingVariants: a variant that fails every request, with an answer or without, stays in the study and is named.
+func TestExperimentFailingVariants(t *testing.T) {
+	text := strings.NewReplacer("settings: {body: a}", "settings: {code: 200 a}", "settings: {body: aaaaaaaa}", "settings: {code: 500}}\n      none: {settings: {code: 444}",
+		"other: {values: {body: long}}", "broken: {values: {body: long}}\n  silent: {values: {body: none}}", `http: "http://{{.addr.http}}/"`, "tcp: [http]",
+		", check: [\"body~=a\"]", ", slo: p99<1s", "blocks: 2", "blocks: 1").Replace(withoutSampling(tinyExperiment))
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	conf := strings.Replace(tinyNginx, `return 200 "{{.setting.body}}"`, "return {{.setting.code}}", 1)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "nginx.conf"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "-o", out); code != 0 && code != 4 {
+		t.Fatalf("exit %d, %s", code, stderr)
+	}
+	stdout, stderr, code := spillway(t, "report", out)
+	if code != 0 || strings.Contains(stdout, "faster") {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	for _, want := range []string{
+		"broken fails", ": 100.0 % of its requests (status 60, HTTP 500: 60). silent fails", ": 100.0 % of its requests (reset 60).", "  0/s  ",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	study, err := experiment.ReadStudy(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range study.Comparisons {
+		if c.Pairs != 0 || c.Ratio != 0 || c.Verdict != experiment.NoVerdict || c.Failing+c.LeftOut != 1 {
+			t.Errorf("%+v", c)
+		}
+	}
+	if len(study.Comparisons) == 0 {
+		t.Error("the failing variants are not compared")
+	}
+}
+
+// TestExperimentSecrets: secrets reach the service and the load, and no file of the run.
+func TestExperimentSecrets(t *testing.T) {
+	values := []string{"env-s3cret", "file-s3cret", "liter4l-s3cret", "url-s3cret"}
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(values[0]+values[1]+values[2])))
+	text := strings.NewReplacer("  stubborn:\n    scope: experiment\n", `  stubborn:
+    scope: experiment
+    env: {TOKEN: "${LAB_TOKEN}", FROM_FILE: "{{.setting.db_password}}", PGPASSWORD: liter4l-s3cret, DATABASE: "postgres://app:url-s3cret@db/shop"}
+    prepare: [[sh, -c, "printf %s \"$TOKEN$FROM_FILE$PGPASSWORD\" | sha256sum | grep "], [sh, -c, "echo $0", "{{.setting.db_password}}", --password=liter4l-s3cret]]
+`, "factors:", "settings: {db_password: file:secret.txt, note: 'of ${LAB_TOKEN}'}\nfactors:", ".addr.http}}/\", duration: 300ms", ".addr.http}}/?x=${LAB_TOKEN}\", requests: 5",
+		"blocks: 2", "blocks: 1 # not --password liter4l-s3cret").Replace(withoutSampling(tinyExperiment))
+	text = strings.Replace(text, "| grep ", "| grep "+sum, 1)
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "secret.txt"), []byte("file-s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "--check"); code != 2 || !strings.Contains(stderr, "the environment variable LAB_TOKEN is not set") {
+		t.Errorf("without the variable: exit %d, %s", code, stderr)
+	}
+	t.Setenv("LAB_TOKEN", "env-s3cret")
+	r := startExperiment(t, out, file, "-o", out)
+	if code := r.wait(); code != 0 {
+		t.Fatalf("exit %d\n%s", code, &r.output)
+	}
+	files := map[string]string{"output": r.output.String()}
+	err := filepath.WalkDir(out, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == "stubborn.log" { // the service's own words
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && strings.HasSuffix(path, ".gz") {
+			content, err = gunzip(content)
+		}
+		files[d.Name()] = string(content)
+		return err
+	})
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for name, content := range files {
+		for _, secret := range values {
+			if strings.Contains(content, secret) {
+				t.Errorf("%s has %s", name, secret)
+			}
+		}
+	}
+	for _, name := range []string{experiment.ManifestFile, experiment.SourceFile} {
+		for _, want := range []string{"${LAB_TOKEN}", "file:secret.txt", "postgres://app:xxxxx@db/shop"} {
+			if !strings.Contains(files[name], want) {
+				t.Errorf("%s has no %s:\n%s", name, want, files[name])
+			}
+		}
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "--resume", out); code != 0 {
+		t.Errorf("resume: exit %d, %s", code, stderr)
+	}
+}
+
+func gunzip(data []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
 }
 
 // TestExperimentFailures: a service that does not become ready ends the run. A service that ends during the load

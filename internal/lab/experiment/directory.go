@@ -19,7 +19,7 @@ import (
 // A run's directory:
 //
 //	manifest.json                          Manifest: what is compared, where, in which order; written once, at the start
-//	experiment.yaml                        the file as it was run
+//	experiment.yaml                        the file as it was run, without secrets
 //	blocks/001/VARIANT/block.json          Trial: the record of the variant's trial in this block; written when it ends
 //	blocks/001/VARIANT/LEVEL.ndjson.gz     a result file of `spillway load`; its label is the variant
 //	blocks/001/VARIANT/peak-RATE.ndjson.gz a result file of one attempt of the peak search
@@ -48,7 +48,7 @@ const (
 // The name and version that a manifest carries. A minor version only adds fields.
 const (
 	Format  = "spillway-experiment"
-	Version = "1.0"
+	Version = "1.1"
 )
 
 // A Manifest describes a run: what it compares, and on which machine. It is written before the first trial and does not change.
@@ -64,8 +64,8 @@ type Manifest struct {
 	Command   []string       `json:"command"` // as typed, secrets redacted
 	Seed      uint64         `json:"seed"`    // determines the order of variants and levels
 	Quick     bool           `json:"quick"`   // ranges only, no verdicts
-	Sum       string         `json:"sum"`     // SHA-256 of the file and its templates, in hexadecimal
-	File      string         `json:"file"`    // text of the experiment file
+	Sum       string         `json:"sum"`     // SHA-256 of the file without its secrets, which could be guessed from it, and of its templates
+	File      string         `json:"file"`    // text of the experiment file, without secrets
 	Machine   result.Machine `json:"machine"`
 	Programs  []Program      `json:"programs,omitempty"`
 	CPU       *CPUAccounting `json:"cpu_accounting,omitempty"` // nil in runs of earlier versions, which used the process tree
@@ -250,7 +250,7 @@ func (e *engine) begin() (lock *os.File, err error) {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
 	if !e.config.Resume {
-		if err := os.WriteFile(filepath.Join(dir, SourceFile), e.file.source, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, SourceFile), []byte(e.file.redactedSource()), 0o644); err != nil {
 			return nil, fmt.Errorf("write experiment: %w", err)
 		}
 	}

@@ -84,9 +84,23 @@ func describe(err error) error {
 func (c *Command) options(ctx context.Context) Options {
 	o := Options{Quick: c.Quick, Only: c.Only, Seed: c.Seed}
 	if c.CheckLoad != nil {
-		o.CheckLoad = func(args []string) error { return c.CheckLoad(ctx, args) }
+		o.CheckLoad = func(args []string) error {
+			return inFolder(filepath.Dir(c.File), func() error { return c.CheckLoad(ctx, args) })
+		}
 	}
 	return o
+}
+
+// inFolder calls f in a folder: a load runs in that of the file, and its arguments may name files by relative paths.
+func inFolder(folder string, f func() error) error {
+	before, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("find working directory: %w", err)
+	}
+	if err := os.Chdir(folder); err != nil {
+		return fmt.Errorf("enter the folder of the experiment: %w", err)
+	}
+	return errors.Join(f(), os.Chdir(before))
 }
 
 // check prints the plan and looks for the programs that it needs. It checks the quick block as well.

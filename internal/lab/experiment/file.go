@@ -151,11 +151,15 @@ type Load struct {
 	HeaderFile    string   `yaml:"header_file" flag:"file"`
 	Body          string   `yaml:"body"`
 	BodyFile      string   `yaml:"body_file" flag:"file"`
+	Form          []string `yaml:"form"`
 	RequestsFile  string   `yaml:"requests_file" flag:"file"`
 	Flow          string   `yaml:"flow" flag:"file"`
 	Check         []string `yaml:"check"`
 	Socket        string   `yaml:"socket"`
 	HTTP2         string   `yaml:"http2" flag:"switch"`
+	Streams       string   `yaml:"streams"`
+	GRPC          string   `yaml:"grpc"`
+	Proto         string   `yaml:"proto" flag:"file"`
 	Insecure      string   `yaml:"insecure" flag:"switch"`
 	CACert        string   `yaml:"cacert" flag:"file"`
 	Cert          string   `yaml:"cert" flag:"file"`
@@ -163,6 +167,7 @@ type Load struct {
 	SQL           string   `yaml:"sql"`
 	Param         []string `yaml:"param"`
 	Command       []string `yaml:"command"`
+	Abort         string   `yaml:"abort"`
 	SLO           string   `yaml:"slo"` // judged and recorded; missing it is not an error
 }
 

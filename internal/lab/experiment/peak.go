@@ -67,7 +67,7 @@ func search(start, maximum, step float64, attempt func(rate float64) (outcome, e
 // Limits of the attempts at one rate.
 const (
 	peakTries       = 3                // attempts, until one is VALID
-	peakDurationMax = 10 * time.Minute // of an attempt that is longer because the previous one had too few samples
+	peakDurationMax = 10 * time.Minute // of an attempt that is longer because the previous one was too short
 	peakSamplesMin  = 100              // answers, also without a percentile in the SLO
 )
 
@@ -91,7 +91,7 @@ func (e *engine) searchPeak(ctx context.Context, t *trial) (*PeakRun, error) {
 			case tries == peakTries:
 				return unproved, nil
 			}
-			if a.Validity == result.TooFewSamples {
+			if a.Validity == result.TooFewSamples || a.Validity == result.NotStationary { // a backlog that grows misses the SLO later
 				if load.Duration, err = t.data.longer(load, rate); err != nil {
 					return unproved, err
 				}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -298,13 +299,16 @@ func (c *checker) checkArguments(arguments []argument) error {
 	if c.check == nil {
 		return nil
 	}
-	err := c.check(texts(arguments))
-	if err == nil {
+	list, err := expandAll(texts(arguments))
+	if err != nil {
+		return err
+	}
+	if err = c.check(list); err == nil {
 		return nil
 	}
 	place := arguments[0].path // the URL, unless another argument is to blame
 	for i := 1; i < len(arguments); i++ {
-		without := c.check(texts(slices.Delete(slices.Clone(arguments), i, i+1)))
+		without := c.check(slices.Delete(slices.Clone(list), i, i+1))
 		if without == nil || without.Error() != err.Error() {
 			place = arguments[i].path
 			break
@@ -328,10 +332,10 @@ func (c *checker) services(s *templateData) error {
 	return nil
 }
 
-// sum returns a hash of the file and of its templates in all variants.
+// sum returns a hash of the file without its secrets and of its templates in all variants.
 func (f *File) sum(source string, plan *Plan) (string, error) {
 	hash := sha256.New()
-	hash.Write(f.source)
+	io.WriteString(hash, f.redactedSource())
 	paths := map[string]bool{}
 	l := f.placeholders(source)
 	for i := range plan.Variants {

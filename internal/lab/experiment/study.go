@@ -89,6 +89,17 @@ func (c *Cell) NotValid() int {
 // Fails reports whether most runs of the cell are above result.ErrorShareMax, or for a peak, whether no rate met the SLO.
 func (c *Cell) Fails() bool { return 2*c.Failing > c.Runs }
 
+// FailsByItself reports whether the cell fails and neither the load generator nor other programs on the host can be the cause
+// in at least one run.
+func (c *Cell) FailsByItself() bool {
+	for validity, runs := range c.Validity {
+		if runs > 0 && aboutTarget(validity) {
+			return c.Fails()
+		}
+	}
+	return false
+}
+
 // Comparable reports whether comparisons use at least one run of the cell. They leave out runs that were not judged, and runs
 // in which the generator was the limit.
 func (c *Cell) Comparable() bool {

@@ -184,7 +184,7 @@ func (p *pairing) failing(ours, theirs *levelFigures) bool {
 	switch {
 	case !ours.failing && !theirs.failing:
 		return false
-	case !ours.judged() || !theirs.judged():
+	case !aboutTarget(ours.validity) || !aboutTarget(theirs.validity):
 		c.LeftOut++
 	case ours.failing && theirs.failing:
 		c.BothFailing++
@@ -218,10 +218,10 @@ func (l *levelFigures) supports(metric Metric) bool {
 	return l.validity == result.Valid || l.validity == result.TooFewSamples && !percentile && metric.Name != MetricPeak
 }
 
-// judged reports whether the share of failed requests says something about the target: neither the load generator nor other
-// programs on the host can be the cause.
-func (l *levelFigures) judged() bool {
-	return l.validity == result.Valid || l.validity == result.TooFewSamples || l.validity == result.NotStationary
+// aboutTarget reports whether the share of failed requests of a run says something about the target: neither the load generator
+// nor other programs on the host can be the cause.
+func aboutTarget(v result.Validity) bool {
+	return v == result.Valid || v == result.TooFewSamples || v == result.NotStationary
 }
 
 // verdictsOf gives the comparisons of a family their verdicts. A quick run has none. A comparison in which a side fails is not
@@ -348,6 +348,8 @@ func (s *Study) WhyNoVerdict(c *Comparison) string {
 		return "a quick run claims nothing"
 	case c.Doubtful > 0:
 		return fmt.Sprintf("%d pairs, of which %d are not of VALID runs; %d that are would be needed", c.Pairs, c.Doubtful, stats.MinPairs)
+	case c.Dropped > 0:
+		return fmt.Sprintf("%d pairs of VALID runs, %d are needed; in %d more a figure is missing, 0 or a lower bound", c.Pairs, stats.MinPairs, c.Dropped)
 	case c.LeftOut > 0:
 		return fmt.Sprintf("%d pairs of VALID runs, %d are needed; %d pairs are left out", c.Pairs, stats.MinPairs, c.LeftOut)
 	}

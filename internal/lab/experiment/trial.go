@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -63,7 +64,7 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 	t.record.EndedAt = time.Now()
 	t.record.Complete = err == nil && t.record.Error == ""
 	if err != nil {
-		t.record.Error = err.Error()
+		t.record.Error = e.secrets.hide(err.Error())
 		t.record.Interrupted = errors.As(err, new(fatalError))
 	}
 	t.task.End(err)
@@ -191,11 +192,11 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	if err != nil {
 		return nil, fatalError{err}
 	}
-	record.Command = result.RedactArgs(command)
+	record.Command = e.secrets.hideAll(redactArgs(command))
 	record.StartedAt = time.Now()
 	log := t.path("load.log")
 	err = run(ctx, startSpec{
-		command: command, env: e.watchEnv(), directory: e.layout.source, namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
+		command: command, env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source, namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
 	}, loadGrace)
 	record.EndedAt = time.Now()
 	if ctx.Err() != nil {
@@ -205,9 +206,9 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	switch {
 	case err == nil, record.ExitCode == exit.Failed, record.ExitCode == exit.NothingValid: // the file has the result
 	case record.ExitCode == exit.Usage: // the next load would fail as well
-		return nil, fatalError{&UseError{fmt.Sprintf("level %s: spillway load refuses its arguments; %s", name, logTail(log))}}
+		return nil, fatalError{&UseError{fmt.Sprintf("level %s: spillway load refuses its arguments; %s", name, e.logTail(log))}}
 	default:
-		record.Error = fmt.Sprintf("%s; %s", exitText(err), logTail(log))
+		record.Error = fmt.Sprintf("%s; %s", exitText(err), e.logTail(log))
 	}
 	return record, nil
 }
@@ -264,7 +265,7 @@ func (s *templateData) arguments(load Load) ([]argument, error) {
 		return nil, s.file.mistake("load", "needs a url")
 	}
 	path := s.file.pathOf("url", load.URL)
-	url, err := s.text(path, load.URL, s.values)
+	url, err := s.reference(path, load.URL, false, s.values)
 	if err != nil {
 		return nil, err
 	}
@@ -359,7 +360,7 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 		}
 		watches = append(watches, w)
 		if err := awaitPort(ctx, e.network.namespace(host), address, w); err != nil {
-			return stop, fmt.Errorf("watch host %s: %w; %s", name, err, logTail(w.spec.log))
+			return stop, fmt.Errorf("watch host %s: %w; %s", name, err, e.logTail(w.spec.log))
 		}
 		*command = append(*command, fmt.Sprintf("--watch-from=http://%s", address))
 	}
@@ -368,6 +369,15 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 
 // watchEnv passes the token of the watches, which must not be on a command line.
 func (e *engine) watchEnv() []string { return []string{"SPILLWAY_WATCH_TOKEN=" + e.token} }
+
+// redactEnv passes the secrets that the load must not record.
+func (e *engine) redactEnv() []string {
+	list, err := json.Marshal(e.secrets)
+	if err != nil || len(e.secrets) == 0 {
+		return nil
+	}
+	return []string{result.RedactVariable + "=" + string(list)}
+}
 
 // any reports whether anything is watched.
 func (w *Watch) any() bool { return w.Processes == nil || len(w.Processes)+len(w.Databases) > 0 }

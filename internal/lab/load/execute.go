@@ -21,6 +21,8 @@ type Watcher interface {
 	Watches() []result.Watch
 	// Run passes every sample to emit until stop is called. Times count from zero.
 	Run(ctx context.Context, zero time.Time, emit func(*result.Sample) error) (stop func() error)
+	// Mark announces the border of a step, which may be in the future: every counter is read at that time. It returns at once.
+	Mark(border time.Time)
 }
 
 // gcPercent makes the garbage collector run less often during a load. The heap is
@@ -39,7 +41,7 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if err != nil {
 		return nil, err
 	}
-	header.StartedAt = time.Now().UTC() // the samples count from here, and the steps from Run
+	header.StartedAt, config.Zero = time.Now().UTC(), config.Clock.Now() // steps and samples count from here
 	header.Run, header.Label, header.Seed, header.Target, header.SLO = o.RunID, o.Label, o.RandomSeed, result.RedactURL(o.Target), o.SLO
 	header.Notes = append(header.Notes, config.Target.Notes()...)
 	var watches []result.Watch
@@ -56,13 +58,20 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	}
 	stopRefreshing := refresh(ctx, config.Target, display)
 	defer stopRefreshing()
+	if o.Follow != nil {
+		o.Follow(recorder)
+	}
 	stop := func() error { return nil }
 	if watcher != nil {
 		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	end := result.End{Reason: result.Finished}
-	interrupted, err := Run(ctx, *config, listener(recorder, display, &end.Elapsed))
+	listener := listener(recorder, display, &end.Elapsed)
+	if watcher != nil {
+		listener.Border = watcher.Mark
+	}
+	interrupted, err := Run(ctx, *config, listener)
 	if interrupted {
 		end.Reason = result.Interrupted
 	}

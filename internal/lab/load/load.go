@@ -15,6 +15,7 @@ package load
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -29,6 +30,7 @@ import (
 type Config struct {
 	Target        *target.Target
 	Clock         target.Clock // the clock of Target
+	Zero          int64        // time on Clock from which the starts of steps count; 0: when Run begins
 	Steps         []Step
 	Poisson       bool // open loops: Poisson arrivals instead of evenly spaced ones
 	PerConnection int  // as in the target.Config
@@ -51,6 +53,9 @@ type Listener struct {
 	Step   func(*result.Step) error
 	Second func(*Second) error
 	Total  func(*result.Total) error
+	// Border is told when a step begins to count and when it ends, before these times as far as they are known. It is safe for
+	// concurrent use and returns at once.
+	Border func(time.Time)
 }
 
 // Run runs every step. When ctx ends, the current step ends early and is reported
@@ -68,12 +73,14 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 	if config.Workers <= 0 {
 		config.Workers = DefaultWorkers()
 	}
-	start := config.Clock.Now()
+	if config.Zero == 0 {
+		config.Zero = config.Clock.Now()
+	}
 	for i := range config.Steps {
 		if ctx.Err() != nil {
 			return true, nil
 		}
-		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener, runStart: start}
+		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener, runStart: config.Zero}
 		if err := s.run(ctx); err != nil {
 			return ctx.Err() != nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
@@ -120,6 +127,9 @@ func (s *stepRun) run(ctx context.Context) error {
 	}
 	if err != nil {
 		return err
+	}
+	if c.Clock.Now() < s.phase.until {
+		s.border(c.Clock.Now()) // the step ended by requests
 	}
 	after, _ := cpuPressure()
 	s.pressure, s.gcPause = after-pressure, gcPause()-pause
@@ -206,10 +216,24 @@ func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(
 	}
 	var collecting sync.WaitGroup
 	collecting.Go(s.collector.run)
-	stopWatching := context.AfterFunc(ctx, func() { s.phase.stopped.Store(true) })
+	s.border(s.phase.from)
+	if s.phase.until != math.MaxInt64 {
+		s.border(s.phase.until)
+	}
+	stopWatching := context.AfterFunc(ctx, func() {
+		s.phase.stopped.Store(true)
+		s.border(c.Clock.Now())
+	})
 	return func() {
 		stopWatching()
 		close(s.collector.full)
 		collecting.Wait()
 	}, nil
+}
+
+// border tells the listener of a border of the step. at is on the run's clock.
+func (s *stepRun) border(at int64) {
+	if s.listener.Border != nil {
+		s.listener.Border(time.Now().Add(time.Duration(at - s.config.Clock.Now())))
+	}
 }

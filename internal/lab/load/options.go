@@ -27,6 +27,8 @@ type Options struct {
 	HTTP
 	Statement
 	Output
+	// Follow receives the recorder before the run begins, to show the run while it is under way; nil: nobody does.
+	Follow func(*result.Recorder)
 }
 
 // Amount is how much load is generated.

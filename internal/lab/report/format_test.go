@@ -1,6 +1,7 @@
 package report
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +105,12 @@ func TestHeadline(t *testing.T) {
 	total.Completed, total.Statuses, total.Errors = 0, map[int]int64{415: 2400}, result.Errors{result.StatusError: 2400}
 	total.Reasons = []string{"first status error: status 415: unsupported media type: send Content-Type: application/json"}
 	f(invalid(refused, 0), bad, "Every answer was status 415: unsupported media type: send Content-Type: application/json.", "Not valid: HOST_CONTENDED.")
+	underWay := steady.open(t, 200, 500)
+	underWay.End.Reason, underWay.Steps[1].Total.Validity = result.UnderWay, result.Unjudged
+	f(underWay, doubt, "Holds 200/s: 200/s answered, p99 3.04 ms, no errors.", "The run is under way.")
+	if page := written(t, HTML, underWay); !strings.Contains(page, `<html lang="en" data-live>`) || !strings.Contains(page, "connect-src 'self'") {
+		t.Error("the page of a run under way is not fetched again")
+	}
 	f(&result.Run{CutOff: "x"}, doubt, "Nothing was measured.", "The file is incomplete: x.")
 	f(steady.closed(t, 4, 16), good, "Answers at most 800/s with 16 connections: p99 12.3 ms at saturation, no errors.", "")
 	f(steady.closed(t, 4), good, "Answers 600/s with 4 connections: p99 6.03 ms at saturation, no errors.", "")

@@ -126,11 +126,11 @@ func firstError(reasons []string, class result.ErrorClass) string {
 // caveat lists invalid steps with the first reason of each verdict, and what is missing from the file.
 func (r *run) caveat(valid int) string {
 	var parts []string
-	if n := len(r.steps) - valid; n > 0 {
+	if n := len(r.steps) - valid - r.unjudged(); n > 0 {
 		var names, verdicts []string
 		for i := range r.steps {
 			s := &r.steps[i]
-			if s.valid() || slices.Contains(verdicts, s.validity()) {
+			if s.valid() || r.underWay() && s.Total.Validity == result.Unjudged || slices.Contains(verdicts, s.validity()) {
 				continue
 			}
 			verdicts = append(verdicts, s.validity())
@@ -151,10 +151,26 @@ func (r *run) caveat(valid int) string {
 	switch {
 	case r.CutOff != "":
 		parts = append(parts, "the file is incomplete: "+r.CutOff)
+	case r.underWay():
+		parts = append(parts, "the run is under way")
 	case r.End.Reason == result.Interrupted:
 		parts = append(parts, "the run was interrupted")
 	}
 	return sentence(parts)
+}
+
+// unjudged is how many steps have no verdict yet, because the run is under way.
+func (r *run) unjudged() int {
+	if !r.underWay() {
+		return 0
+	}
+	n := 0
+	for i := range r.steps {
+		if r.steps[i].Total.Validity == result.Unjudged {
+			n++
+		}
+	}
+	return n
 }
 
 func isOrAre(n int) string {

@@ -20,6 +20,7 @@ var pageFiles embed.FS
 // A page is the data of page.html. Its body is load.html or study.html.
 type page struct {
 	Title  string
+	Live   bool // served while the run is under way: page.js fetches it again every second
 	Style  template.CSS
 	Script template.JS
 	Data   template.JS // the JSON document with the panels
@@ -27,8 +28,7 @@ type page struct {
 }
 
 // writePage writes one HTML file that loads nothing. The template escapes its text.
-func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []byte, panels []panel) error {
-	p := page{Title: title, Body: body}
+func writePage(out *bytes.Buffer, bodyFile string, p page, document []byte, panels []panel) error {
 	for _, file := range []struct {
 		name  string
 		style bool
@@ -167,12 +167,13 @@ func writeHTML(w io.Writer, runs []run) error {
 	if heads, rows := sideBySide(runs); heads != nil {
 		p.SideBySide = newPageTable(append([][]string{heads}, rows...), "One run of each is no evidence that one is better: repeat both, interleaved.")
 	}
+	live := slices.ContainsFunc(runs, func(r run) bool { return r.underWay() })
 	document, err := json.Marshal(documents(runs))
 	if err != nil {
 		return fmt.Errorf("write page data: %w", err)
 	}
 	var out bytes.Buffer
-	if err := writePage(&out, "load.html", title, p, document, panels); err != nil {
+	if err := writePage(&out, "load.html", page{Title: title, Body: p, Live: live}, document, panels); err != nil {
 		return err
 	}
 	return emit(w, &out)
@@ -282,14 +283,21 @@ func (r *run) usageTiles(u *result.Usage) []tile {
 		name := r.subject(p.Host, p.Name)
 		switch {
 		case p.CPUPerRequest != nil:
-			note := fmt.Sprintf("CPU per request: %s user + %s system", seconds(*p.CPUUserPerRequest), seconds(*p.CPUSystemPerRequest))
-			tiles = append(tiles, tile{name, seconds(*p.CPUPerRequest), note})
+			note := "CPU per request" + afterColon(splitPerRequest(p, "system"))
+			tiles = append(tiles, tile{name, bounded(p, "cpu_seconds_per_request", seconds, *p.CPUPerRequest), note})
 		case p.CPUCores != nil:
-			note := fmt.Sprintf("CPU: %s user + %s system", threeDecimals(*p.CPUUserCores), threeDecimals(*p.CPUSystemCores))
-			tiles = append(tiles, tile{name, cores(*p.CPUCores), note})
+			note := "CPU" + afterColon(splitCores(p, "system"))
+			tiles = append(tiles, tile{name, bounded(p, "cpu_cores", cores, *p.CPUCores), note})
 		}
 	}
 	return tiles
+}
+
+func afterColon(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
 }
 
 // offer is the load behind the answered rate: "of 1,000/s", "with 64 connections".
@@ -388,7 +396,7 @@ func writeStudyHTML(out *bytes.Buffer, s *experiment.Study) error {
 	if err := s.WriteSummary(&summary); err != nil {
 		return err
 	}
-	return writePage(out, "study.html", studyTitle(s), p, summary.Bytes(), panels)
+	return writePage(out, "study.html", page{Title: studyTitle(s), Body: p}, summary.Bytes(), panels)
 }
 
 func (s *studySection) pageTable() pageTable {

@@ -1,7 +1,9 @@
 // Draws the panels of the page's JSON data with uPlot. What is shown was decided when the page was written; charts.go
 // describes the data.
 (() => {
-  const { panels } = JSON.parse(document.getElementById("data").textContent);
+  const read = (page) => JSON.parse(page.getElementById("data").textContent).panels;
+  let panels = read(document);
+  let shown = new AbortController(); // ends when the panels are replaced
   const narrow = 480; // pixels below which names stand above their rows
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
   const font = (weight) => weight + " 12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif";
@@ -367,7 +369,31 @@
       width = box.clientWidth;
       requestAnimationFrame(draw);
     }).observe(box);
-    ["(prefers-color-scheme: dark)", "print"].forEach((query) => matchMedia(query).addEventListener("change", draw));
+    const { signal } = shown;
+    ["(prefers-color-scheme: dark)", "print"].forEach((query) => matchMedia(query).addEventListener("change", draw, { signal }));
+    signal.addEventListener("abort", () => drawn.forEach((u) => u.destroy()));
   };
-  document.querySelectorAll("[data-panel]").forEach(mount);
+  const show = () => document.querySelectorAll("[data-panel]").forEach(mount);
+  show();
+
+  // refresh replaces the content by that of the same page a second later, until the run has ended.
+  const refresh = async () => {
+    let next;
+    try {
+      const answer = await fetch(location.href, { cache: "no-store" });
+      if (!answer.ok) throw new Error(answer.statusText);
+      next = new DOMParser().parseFromString(await answer.text(), "text/html");
+    } catch {
+      document.title = "ended: " + document.title;
+      return;
+    }
+    shown.abort();
+    shown = new AbortController();
+    panels = read(next);
+    document.title = next.title;
+    document.querySelector("main").replaceWith(next.querySelector("main"));
+    show();
+    if ("live" in next.documentElement.dataset) setTimeout(refresh, 1000);
+  };
+  if ("live" in document.documentElement.dataset) setTimeout(refresh, 1000);
 })();

@@ -1,5 +1,5 @@
 // Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, an
-// HdrHistogram log or one HTML page that works offline.
+// HdrHistogram log, JUnit XML or one HTML page that works offline, and compares a run with a base (WriteAgainst).
 //
 // Every percentile is read from a histogram and left out if the sample is too small for it. A step that is not a valid
 // measurement is marked. The output depends only on the runs given. Several runs appear side by side without a verdict,
@@ -31,11 +31,13 @@ const (
 	Bench      Format = "bench"       // Go benchmark text for benchstat
 	HDR        Format = "hdr"         // HdrHistogram log 1.3, one interval histogram per second
 	HTML       Format = "html"        // one page with charts that loads nothing
+	JUnit      Format = "junit"       // JUnit XML: a case per step and criterion
+	Summary    Format = "summary"     // short Markdown for the summary of a CI job
 )
 
 // Formats returns all formats.
 func Formats() []Format {
-	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HDR, HTML}
+	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HDR, HTML, JUnit, Summary}
 }
 
 // Write writes the runs in a format. Runs without a label of their own get a number. A histogram that cannot be decoded
@@ -64,6 +66,10 @@ func Write(w io.Writer, format Format, runs []*result.Run) error {
 		return writeHDR(w, shown)
 	case HTML:
 		return writeHTML(w, shown)
+	case JUnit:
+		return writeJUnit(w, shown)
+	case Summary:
+		return writeSummary(w, shown)
 	}
 	return fmt.Errorf("unknown report format %q; known are %v", format, Formats())
 }
@@ -76,6 +82,9 @@ type run struct {
 	watched []*result.Series
 	usage   *result.Usage // over the whole run; nil if it has steps or nothing was watched
 }
+
+// underWay reports whether the run is a snapshot of one that has not ended.
+func (r *run) underWay() bool { return r.End.Reason == result.UnderWay }
 
 // A step is one load level with decoded histograms.
 type step struct {

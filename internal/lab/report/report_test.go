@@ -60,6 +60,9 @@ func TestHTMLFetchesNothing(t *testing.T) {
 	if found := regexp.MustCompile(`(?i)\s(src|href|srcset|action|poster)=|url\(|@import|<link|<iframe|<object`).FindString(page); found != "" {
 		t.Errorf("the page holds %q", found)
 	}
+	if strings.Contains(page, "connect-src") || strings.Contains(page, "<html lang=\"en\" data-live") {
+		t.Error("the page of a run that ended may fetch itself")
+	}
 	if !strings.Contains(page, `content="default-src 'none';`) {
 		t.Error("no policy that forbids fetching")
 	}
@@ -288,6 +291,8 @@ func TestGolden(t *testing.T) {
 	golden(t, "single.txt", written(t, Text, single))
 	hanging := hangingRun(t)
 	golden(t, "mixed.txt", written(t, Text, mixedRun(t)))
+	golden(t, "staged.xml", written(t, JUnit, staged))
+	golden(t, "staged.summary.md", written(t, Summary, staged))
 	golden(t, "hanging.txt", written(t, Text, hanging))
 	golden(t, "hanging.md", written(t, Markdown, hanging))
 	golden(t, "hanging.csv", written(t, CSV, hanging))

@@ -17,18 +17,15 @@ func studyTitle(s *experiment.Study) string {
 // newStudyHeadline states which variants fail, and the verdicts on the leading metric of the first key level. What has no
 // verdict is not claimed.
 func newStudyHeadline(s *experiment.Study) headline {
-	h := headline{Mood: plain, Text: "Nothing was measured.", Caveat: studyCaveat(s)}
-	levels := s.Levels()
-	if len(levels) == 0 {
-		h.Mood = doubt
+	h := headline{Mood: doubt, Text: "Nothing was measured.", Caveat: studyCaveat(s)}
+	if len(s.Levels()) == 0 {
 		return h
 	}
 	level := keyLevels(s)[0]
-	metric := s.Metric(s.Leading(level))
-	if metric == nil {
-		return h
+	text, claimed := "Nothing is claimed.", false
+	if metric := s.Metric(s.Leading(level)); metric != nil {
+		text, claimed = headlineClaim(s, metric, level)
 	}
-	text, claimed := headlineClaim(s, metric, level)
 	h.Mood = good
 	if h.Caveat != "" || !claimed {
 		h.Mood = doubt
@@ -82,7 +79,11 @@ func failures(s *experiment.Study) []string {
 	for _, v := range s.Manifest.Variants {
 		for _, level := range keyLevels(s) {
 			if cell := s.Cell(v.Name, level); cell != nil && cell.Fails() && !v.Again {
-				lines = append(lines, fmt.Sprintf("%s fails: %s.", v.Name, failure(s, v.Name, level)))
+				doubtful := ""
+				if !cell.FailsByItself() {
+					doubtful = " in runs that are not VALID"
+				}
+				lines = append(lines, fmt.Sprintf("%s fails%s: %s.", v.Name, doubtful, failure(s, v.Name, level)))
 				break
 			}
 		}

@@ -208,6 +208,11 @@ func TestStudyHeadlineFollowsTheVerdicts(t *testing.T) {
 			cell.Figures[experiment.MetricErrors] = experiment.Figure{N: 10, Median: 1, Min: 1, Max: 1}
 			peaks(s, func(c *experiment.Comparison) { c.Verdict, c.Pairs = experiment.VerdictFails, 0 })
 		}, bad, "pooled fails: 100.0 % of its requests at rate-300 (status 6,000, HTTP 500: 6,000). Nothing is claimed; highest peak seen: go, 3,082 (2,472–3,541)/s."},
+		"fails on a busy host": {func(s *experiment.Study) {
+			cell := s.Cell("go", "rate-300")
+			cell.Failing, cell.Validity = 10, map[result.Validity]int{result.HostContended: 10}
+			cell.Figures[experiment.MetricErrors] = experiment.Figure{N: 10, Median: 0.02, Min: 0.02, Max: 0.02}
+		}, bad, "go fails in runs that are not VALID: 2 % of its requests at rate-300 (-). Verdicts on peak: pooled 1.06 x that of php, faster; go 8.8 x that of pooled, faster."},
 		"no rate met the SLO": {func(s *experiment.Study) {
 			s.Cell("go", "").Failing = 10
 			s.Comparisons = nil

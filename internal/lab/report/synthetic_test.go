@@ -212,6 +212,7 @@ func hangingRun(t testing.TB) *result.Run {
 func mixedRun(t testing.TB) *result.Run {
 	slow := synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 10, seed: 6}.open(t, 400)
 	fast := synthetic{capacity: 2600, base: time.Millisecond, seconds: 10, seed: 7}.open(t, 600)
+	fast.Header.Machine.Host = "lab-2"
 	run, err := result.Merge([]*result.Run{slow, fast})
 	if err != nil {
 		t.Fatal(err)

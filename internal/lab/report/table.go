@@ -211,9 +211,13 @@ func (s *step) remarks() []string {
 	if n := s.Total.Errors.Own(); n > 0 {
 		lines = append(lines, plural(n, "error")+" caused by the load generator (out of ports or open files), not by the target")
 	}
+	verdict := "SLO missed: "
+	if !s.valid() {
+		verdict = "SLO not judged: " // only a valid step supports a claim
+	}
 	for _, c := range s.Total.SLO {
 		if !c.Met {
-			lines = append(lines, "SLO missed: "+observed(c)+" ("+criterionText(c)+")")
+			lines = append(lines, verdict+observed(c)+" ("+criterionText(c)+")")
 		}
 	}
 	if s.Total.Clamped > 0 {

@@ -229,6 +229,7 @@ type HDR string
 const (
 	Finished    = "finished"
 	Interrupted = "interrupted"
+	UnderWay    = "under way" // only in a snapshot, never in a file
 )
 
 // An End is the last record of a complete file.
