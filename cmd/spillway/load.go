@@ -161,7 +161,7 @@ func (c *loadCmd) Run(env *environment) (err error) {
 	if err := report.Write(env.stdout, format, []*result.Run{run}); err != nil {
 		return err
 	}
-	return load.Missed(run)
+	return load.Judge(run)
 }
 
 func (c *loadCmd) options() load.Options {

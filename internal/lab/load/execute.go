@@ -113,20 +113,54 @@ func listener(recorder *result.Recorder, display *progressDisplay, elapsed *floa
 	}
 }
 
-// Missed returns an error with the code exit.Failed that names the steps that
-// missed the SLO, or nil.
-func Missed(run *result.Run) error {
-	var misses []string
-	for i := range run.Steps {
-		step := &run.Steps[i]
-		for _, criterion := range step.Total.SLO {
-			if !criterion.Met {
-				misses = append(misses, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
-			}
-		}
-	}
-	if len(misses) == 0 {
+// Judge returns an error with the code exit.Failed if a VALID step missed the SLO,
+// and one with the code exit.NothingValid if none did, but a step that is not VALID
+// missed it or no step is VALID. Without an SLO it returns nil.
+func Judge(run *result.Run) error {
+	if run.Header.SLO == "" {
 		return nil
 	}
-	return exit.FailedError(fmt.Errorf("SLO missed: %s", strings.Join(misses, ", ")))
+	var misses, doubts, missedInDoubt []string
+	for i := range run.Steps {
+		step := &run.Steps[i]
+		missed := missedBy(step)
+		if step.Total.Validity == result.Valid {
+			misses = append(misses, missed...)
+			continue
+		}
+		doubts = append(doubts, doubt(step))
+		if len(missed) > 0 {
+			missedInDoubt = append(missedInDoubt, doubt(step))
+		}
+	}
+	switch {
+	case len(misses) > 0:
+		return exit.FailedError(fmt.Errorf("SLO missed: %s", strings.Join(misses, ", ")))
+	case len(run.Steps) == 0:
+		return exit.NothingValidError(errors.New("nothing valid was measured: no step was run"))
+	case len(missedInDoubt) > 0:
+		doubts = missedInDoubt
+	case len(doubts) < len(run.Steps):
+		return nil
+	}
+	return exit.NothingValidError(fmt.Errorf("nothing valid was measured: %s", strings.Join(doubts, "; ")))
+}
+
+// missedBy names the criteria that a step missed.
+func missedBy(step *result.StepRun) (missed []string) {
+	for _, criterion := range step.Total.SLO {
+		if !criterion.Met {
+			missed = append(missed, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
+		}
+	}
+	return missed
+}
+
+// doubt says why a step is not VALID, and what to do.
+func doubt(step *result.StepRun) string {
+	text := fmt.Sprintf("%s is %s", step.Name, step.Total.Validity)
+	if len(step.Total.Reasons) > 0 {
+		text += " (" + step.Total.Reasons[0] + ")"
+	}
+	return text
 }

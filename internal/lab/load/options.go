@@ -131,6 +131,9 @@ func (o *Options) parse(ctx context.Context) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
+	if err := checkLabels(slo, t.Names()); err != nil {
+		return nil, exit.UsageError(err)
+	}
 	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, t.SQL())
 	if err != nil {
 		return nil, err

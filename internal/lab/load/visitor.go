@@ -71,7 +71,7 @@ func (v *visitor) iterate(ctx context.Context, s *target.Session, intended int64
 // ends first.
 func (v *visitor) pause(until int64) bool {
 	p := v.pool
-	wait := time.Duration(min(until, p.phase.until) - p.clock.Now())
+	wait := time.Duration(min(until, p.phase.end.Load()) - p.clock.Now())
 	if wait > 0 {
 		p.think(+1)
 		defer p.think(-1)
@@ -79,7 +79,7 @@ func (v *visitor) pause(until int64) bool {
 			return false
 		}
 	}
-	return until < p.phase.until && !p.phase.stopped.Load()
+	return until < p.phase.end.Load()
 }
 
 // iterations counts the iterations of a step.
@@ -104,7 +104,7 @@ func (p *pool) iterated(began, ended int64, failed bool) {
 	i := &p.iterations
 	switch {
 	case ended < p.phase.from:
-	case ended > p.phase.until || p.phase.stopped.Load():
+	case ended > p.phase.end.Load():
 		i.Unfinished++
 	case failed:
 		i.Failed++
@@ -145,38 +145,44 @@ func (s *stepRun) judgeUsers(t *result.Total, _ *threadReport) *problem {
 	return nil
 }
 
-// visit gives each session a virtual user. end releases what they hold.
-func (p *pool) visit(ctx context.Context, c *Config) (end func(), err error) {
+// visit gives each session a virtual user, if there is a flow.
+func (p *pool) visit(c *Config) error {
+	if c.Flow == nil {
+		return nil
+	}
 	p.iterations.duration = histogram.New()
-	var all alarms
 	for i, s := range p.sessions {
 		v := &visitor{pool: p, via: s, user: c.Flow.NewUser(c.Target.Host(), s.Source(), c.Seed, i)}
 		p.users = append(p.users, v)
+		if c.simulate != nil {
+			v.via, v.wait = c.simulate()
+			continue
+		}
 		if !c.Flow.Thinks() {
 			continue
 		}
 		a, err := newAlarm()
 		if err != nil {
-			all.close()
-			return nil, fmt.Errorf("prepare user %d of %d: %w", i+1, len(p.sessions), err)
+			p.alarms.close()
+			return fmt.Errorf("prepare user %d of %d: %w", i+1, len(p.sessions), err)
 		}
-		all = append(all, a)
+		p.alarms = append(p.alarms, a)
 		v.wait = a.wait
 	}
-	stop := context.AfterFunc(ctx, all.stop)
-	return func() {
-		stop()
-		all.close()
-	}, nil
+	return nil
 }
 
 // alarms are those of all users.
 type alarms []*alarm
 
-func (all alarms) stop() {
-	for _, a := range all {
-		a.stop()
-	}
+// stopAfter ends all waits when ctx ends, after it has called before.
+func (all alarms) stopAfter(ctx context.Context, before func()) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		before()
+		for _, a := range all {
+			a.stop()
+		}
+	})
 }
 
 func (all alarms) close() {

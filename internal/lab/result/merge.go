@@ -169,6 +169,7 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 		if m.Iterations, err = m.Iterations.plus(t.Iterations); err != nil {
 			return nil, err
 		}
+		m.Overloaded = m.Overloaded || t.Overloaded
 		if t.Validity.worse(m.Validity) {
 			m.Validity = t.Validity
 		}

@@ -50,7 +50,7 @@ func (s *Session) Call(ctx context.Context, intended int64, call *Call) Outcome 
 		s.disconnect()
 		s.lost = true
 	}
-	return s.do(ctx, Outcome{Intended: intended, Request: call.Number, call: call})
+	return s.send(ctx, Outcome{Intended: intended, Request: call.Number, call: call})
 }
 
 // Host returns the host of an HTTP target, without its port.

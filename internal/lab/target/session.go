@@ -75,10 +75,18 @@ type Session struct {
 
 // Do sends a request that was due at intended and waits for the answer. It opens
 // a connection if there is none; the timeout covers both. It never sends a
-// request twice.
+// request twice. A request that fails after ctx has ended is unfinished.
 func (s *Session) Do(ctx context.Context, intended int64) Outcome {
 	number := s.mix.draw(s.source)
-	return s.do(ctx, Outcome{Intended: intended, Request: s.mix.label(number), number: number})
+	return s.send(ctx, Outcome{Intended: intended, Request: s.mix.label(number), number: number})
+}
+
+func (s *Session) send(ctx context.Context, o Outcome) Outcome {
+	o = s.do(ctx, o)
+	if o.Err != nil && ctx.Err() != nil && !Classify(o.Err).Answered() {
+		o.Err = fmt.Errorf("%w: %w", errUnfinished, o.Err)
+	}
+	return o
 }
 
 func (s *Session) do(ctx context.Context, o Outcome) Outcome {
