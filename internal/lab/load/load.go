@@ -162,6 +162,7 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 		Index: s.number, Loop: result.LoopClosed, Connections: s.step.Connections, PerConnection: s.config.PerConnection,
 		Duration: s.step.Duration.Seconds(), Requests: s.step.Requests, Start: start.Seconds(),
 		Warmup: s.config.Warmup.Seconds(), TimeoutLimit: s.config.Timeout.Seconds(),
+		ThinkTimes: s.config.Flow != nil && s.config.Flow.Thinks(),
 	}
 	r.Name = fmt.Sprintf("%d connections", s.step.Connections)
 	if !s.step.Open() {

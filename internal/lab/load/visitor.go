@@ -131,18 +131,18 @@ func (i *iterations) total() (*result.Iterations, error) {
 	return &i.Iterations, nil
 }
 
-// judgeUsers checks that an open loop with think times had users enough. A user
-// that pauses is not busy because of the target.
+// usersShort reports whether an open loop with think times had too few users. A
+// user that pauses is not busy because of the target.
+func (s *stepRun) usersShort(t *result.Total) bool {
+	return s.config.Flow != nil && float64(s.iterations.short) > (1-sendRateMin)*float64(t.Due)
+}
+
 func (s *stepRun) judgeUsers(t *result.Total, _ *threadReport) *problem {
-	if s.config.Flow == nil {
+	if !s.usersShort(t) {
 		return nil
 	}
-	short := s.iterations.short
-	if share := float64(short) / float64(max(t.Due, 1)); share > 1-sendRateMin {
-		return &problem{result.GeneratorLimited, fmt.Sprintf(
-			"%d iterations were due while all %d users were busy, most of them with their think times; use more --connections", short, s.step.Connections)}
-	}
-	return nil
+	return &problem{result.GeneratorLimited, fmt.Sprintf(
+		"%d iterations were due while all %d users were busy, most of them with their think times; use more --connections", s.iterations.short, s.step.Connections)}
 }
 
 // visit gives each session a virtual user, if there is a flow.

@@ -246,7 +246,7 @@ func (s *step) latencyAndErrors() string {
 	if n := s.Total.Errors.Total(); n > 0 {
 		errors = fmt.Sprintf("%s errors (%s)", share(s.Total.ErrorShare()), errorList(&s.Total.Errors))
 	}
-	if s.Loop == result.LoopClosed {
+	if s.saturates() {
 		value += " at saturation"
 	}
 	return fmt.Sprintf("%s %s, %s", name, value, errors)

@@ -65,7 +65,7 @@ func tableNote(runs []run) string {
 	if anyStep(runs, func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
 		note += "\">=\": at least, because it falls among requests without an answer, which rank above all answers. "
 	}
-	if anyStep(runs, func(s *step) bool { return s.Loop == result.LoopClosed }) {
+	if anyStep(runs, (*step).saturates) {
 		note = closedLoopNote(result.LoopClosed) + ". " + note
 	}
 	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good answer."
@@ -176,6 +176,9 @@ func (s *step) offered() string {
 	}
 	return s.load()
 }
+
+// saturates reports whether each answer causes the next request at once.
+func (s *step) saturates() bool { return s.Loop == result.LoopClosed && !s.ThinkTimes }
 
 func (s *step) ownCPU() string {
 	if s.cpuPerRequest() == 0 {

@@ -64,6 +64,7 @@ type Step struct {
 	Arrival       string  `json:"arrival,omitempty"`          // open loop: constant, poisson or ramp
 	OfferedHz     float64 `json:"offered_hz,omitempty"`       // open loop: arrivals per second; of a ramp, at its start
 	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`   // of a ramp, at its end
+	ThinkTimes    bool    `json:"think_times,omitempty"`      // users pause between the requests of a flow
 	Connections   int     `json:"connections"`                // as requested
 	PerConnection int     `json:"per_connection,omitempty"`   // requests per connection; 0: unlimited
 	Duration      float64 `json:"duration_seconds,omitempty"` // planned; 0 if limited by Requests
