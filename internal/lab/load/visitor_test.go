@@ -41,8 +41,8 @@ func (s *scriptedUser) Call(_ context.Context, intended int64, call *target.Call
 	}
 	hangs := call.Number == 2 && len(*s.sent)%10 == 0
 	s.mu.Unlock()
-	if time.Sleep(delays[call.Number]); hangs {
-		time.Sleep(scriptTimeout - delays[call.Number])
+	if <-time.After(delays[call.Number]); hangs {
+		<-time.After(scriptTimeout - delays[call.Number])
 		o.Err = os.ErrDeadlineExceeded
 	}
 	o.First, o.Done = s.clock.Now(), s.clock.Now()
@@ -67,7 +67,7 @@ func TestFlowFigures(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		clock := target.NewClock()
-		time.Sleep(time.Second) // at 0, a time would count as unknown
+		<-time.After(time.Second) // at 0, a time would count as unknown
 		tg, err := target.Open(t.Context(), target.Config{URL: "http://127.0.0.1:1", Timeout: scriptTimeout, Clock: clock, Calls: f.Names()})
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestFlowFigures(t *testing.T) {
 			Target: tg, Clock: clock, Steps: []Step{{Connections: 7, Duration: time.Minute}}, Timeout: scriptTimeout, Flow: f, SLO: slo,
 			simulate: func() (caller, func(time.Duration) bool) {
 				wait := func(d time.Duration) bool {
-					time.Sleep(d)
+					<-time.After(d)
 					return true
 				}
 				return &scriptedUser{clock: clock, mu: &mu, sent: &sent, early: &early}, wait

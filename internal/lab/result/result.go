@@ -68,7 +68,7 @@ type Step struct {
 	Connections   int     `json:"connections"`                // as requested
 	PerConnection int     `json:"per_connection,omitempty"`   // requests per connection; 0: unlimited
 	Duration      float64 `json:"duration_seconds,omitempty"` // planned; 0 if limited by Requests
-	Requests      int64   `json:"requests,omitempty"`         // planned; 0 if limited by Duration
+	Requests      int64   `json:"requests,omitempty"`         // planned; 0 if limited by Duration; with a flow, iterations
 	Start         float64 `json:"start_seconds"`              // since Header.StartedAt
 	Warmup        float64 `json:"warmup_seconds,omitempty"`   // before Start, not counted
 	TimeoutLimit  float64 `json:"timeout_seconds,omitempty"`  // after which a request counts as Timeout
