@@ -121,20 +121,24 @@ func TestUser(t *testing.T) {
 	got = append(got, send(t, u, 0))
 	want := []sent{
 		{
-			"POST /login", map[string]string{"Accept": "application/json", "Content-Type": "application/json"},
+			"POST /login",
+			map[string]string{"Accept": "application/json", "Content-Type": "application/json"},
 			`{"user":"a \"b\" & c","password":"p1","age":5,"deep":[true,null,"3",1.50,"a a \"b\" & c"],"number":7}`,
 		},
 		{"GET /items?q=a%20%22b%22%20%26%20c&n=1", map[string]string{"Accept": "text/plain", "authorization": `Bearer t"1`, "Cookie": "sid=1"}, ""},
 		{
-			"PUT /next?a=b%20c", map[string]string{"Accept": "application/json", "Content-Type": "application/json", "Cookie": "sid=1"},
+			"PUT /next?a=b%20c",
+			map[string]string{"Accept": "application/json", "Content-Type": "application/json", "Cookie": "sid=1"},
 			`{"id":9007199254740993,"item":{"a":[1]},"name":"x9007199254740993","csrf":"c1"}`,
 		},
 		{
-			"POST /pay/9007199254740993", map[string]string{"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded", "Cookie": "sid=1"},
+			"POST /pay/9007199254740993",
+			map[string]string{"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded", "Cookie": "sid=1"},
 			"user+name=a+%22b%22+%26+c&amount=3",
 		},
 		{
-			"POST /login", map[string]string{"Accept": "application/json", "Content-Type": "application/json"},
+			"POST /login",
+			map[string]string{"Accept": "application/json", "Content-Type": "application/json"},
 			`{"user":"ö","password":"p2","age":5,"deep":[true,null,"3",1.50,"a ö"],"number":7}`,
 		},
 	}
