@@ -16,6 +16,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/report"
+	"spillway/internal/lab/result"
 )
 
 // shop is a service whose pages need the cookie and the token of a login, and whose
@@ -236,5 +237,17 @@ func TestLoadFlowMistakes(t *testing.T) {
 	}
 	if len(s.seen) > 0 {
 		t.Errorf("a wrong flow was sent: %v", s.seen)
+	}
+}
+
+// TestLoadFlowUsers has too few users for their think times, which is the fault of
+// the load and not of the shop.
+func TestLoadFlowUsers(t *testing.T) {
+	_, url := openShop(t)
+	flow := strings.Replace(documentedFlow(t), "think: 1ms..3ms", "think: 300ms", 1)
+	step := flowLoad(t, exit.OK, flow, url, "--rate", "200", "-c", "2", "-d", "1s")
+	if reasons := strings.Join(step.Reasons, "; "); step.Validity != result.GeneratorLimited || !strings.Contains(reasons, "none of the 2 users was free") ||
+		strings.Contains(reasons, "the target did not keep up") {
+		t.Errorf("%s: %s", step.Validity, reasons)
 	}
 }

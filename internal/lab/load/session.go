@@ -337,14 +337,12 @@ func (p *pool) arrive(intended, now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observer.due(intended, now)
+	p.arrivedLocked(intended, len(p.idle) == 0)
 	if n := len(p.idle); n > 0 {
 		p.busyLocked(p.idle[n-1].session, now)
 		p.idle[n-1].work <- intended
 		p.idle = p.idle[:n-1]
 		return
-	}
-	if p.iterations.thinking > len(p.sessions)/2 {
-		p.iterations.short++
 	}
 	if !p.backlog.push(intended) {
 		p.observer.unsent(intended, now)

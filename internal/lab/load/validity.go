@@ -286,7 +286,7 @@ func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
 // notes are remarks that do not affect the verdict.
 func (s *stepRun) notes(t *result.Total, sums *threadReport) []string {
 	var notes []string
-	if unsent := t.Errors[result.Unsent]; unsent > sums.late && !s.usersShort(t) {
+	if unsent := t.Errors[result.Unsent]; unsent > sums.late && !s.usersShort() {
 		notes = append(notes, fmt.Sprintf("the target did not keep up: %d arrivals found all %d connections busy and were never sent; see --connections and --backlog",
 			unsent-sums.late, s.step.Connections))
 	}

@@ -87,7 +87,20 @@ type iterations struct {
 	result.Iterations
 	duration *histogram.Histogram
 	thinking int   // users that pause now
-	short    int64 // iterations that were due while no user was free and most were pausing
+	due      int64 // in an open loop
+	short    int64 // of these, iterations that no user could begin although many users paused
+}
+
+// arrivedLocked counts an iteration that is due in an open loop, and that no user can
+// begin at once if waits is set.
+func (p *pool) arrivedLocked(intended int64, waits bool) {
+	if intended < p.phase.from {
+		return
+	}
+	p.iterations.due++
+	if waits && float64(p.iterations.thinking) > thinkingShare*float64(len(p.users)) {
+		p.iterations.short++
+	}
 }
 
 // think counts the users that pause.
@@ -131,18 +144,21 @@ func (i *iterations) total() (*result.Iterations, error) {
 	return &i.Iterations, nil
 }
 
-// usersShort reports whether an open loop with think times had too few users. A
-// user that pauses is not busy because of the target.
-func (s *stepRun) usersShort(t *result.Total) bool {
-	return s.config.Flow != nil && float64(s.iterations.short) > (1-sendRateMin)*float64(t.Due)
+// thinkingShare is the share of users that pause above which a lack of users is not
+// the target's fault.
+const thinkingShare = 0.10
+
+// usersShort reports whether an open loop with think times had too few users.
+func (s *stepRun) usersShort() bool {
+	return s.config.Flow != nil && float64(s.iterations.short) > (1-sendRateMin)*float64(s.iterations.due)
 }
 
-func (s *stepRun) judgeUsers(t *result.Total, _ *threadReport) *problem {
-	if !s.usersShort(t) {
+func (s *stepRun) judgeUsers(*result.Total, *threadReport) *problem {
+	if !s.usersShort() {
 		return nil
 	}
 	return &problem{result.GeneratorLimited, fmt.Sprintf(
-		"%d iterations were due while all %d users were busy, most of them with their think times; use more --connections", s.iterations.short, s.step.Connections)}
+		"%d iterations were due while none of the %d users was free, and more than a tenth of them paused; use more --connections", s.iterations.short, s.step.Connections)}
 }
 
 // visit gives each session a virtual user, if there is a flow.
