@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,8 +24,8 @@ type builder struct {
 	scope    target.Scope // the variables so far
 }
 
-func newBuilder(document *yaml.Document, dir string) *builder {
-	return &builder{document: document, flow: &Flow{}, scope: target.Scope{Dir: dir, Names: map[string]int{}}}
+func newBuilder(document *yaml.Document, files target.Files, dir string) *builder {
+	return &builder{document: document, flow: &Flow{}, scope: target.Scope{Files: files, Dir: dir, Names: map[string]int{}}}
 }
 
 func (b *builder) build(spec *file) {
@@ -125,7 +124,7 @@ func (b *builder) data(spec *dataSpec) {
 	}
 	d := &dataset{file: spec.File, order: order(rows), first: len(b.scope.Names)}
 	where := yaml.Join(path, "file")
-	reader, err := os.Open(b.file(spec.File))
+	reader, err := b.scope.Files.Open(b.file(spec.File))
 	if err != nil {
 		b.check(where, spec.File, fmt.Errorf("cannot be opened: %w", err))
 		return
@@ -271,9 +270,9 @@ func (b *builder) body(path string, spec *stepSpec) (parts []part) {
 	}
 	if spec.BodyFile != "" {
 		given++
-		text, err := target.ReadBody(b.file(spec.BodyFile))
+		text, err := b.scope.Files.Read(b.file(spec.BodyFile))
 		b.check(yaml.Join(path, "body_file"), spec.BodyFile, err)
-		parts = []part{{literal: text}}
+		parts = []part{{literal: string(text)}}
 	}
 	if spec.JSON != nil {
 		given, contentType = given+1, "application/json"

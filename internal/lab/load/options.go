@@ -156,7 +156,7 @@ func (o *Options) readFlow(config *target.Config) (*flow.Flow, error) {
 	if o.Flow == "" {
 		return nil, nil
 	}
-	f, err := flow.Read(o.Flow)
+	f, err := flow.Read(o.Flow, target.LocalFiles, os.LookupEnv)
 	if err != nil {
 		return nil, err
 	}

@@ -24,12 +24,13 @@ type templatePart struct {
 
 // Scope is what the values of a template may refer to.
 type Scope struct {
+	Files Files          // opens the files that values name
 	Dir   string         // of relative paths of files; "": the working directory
 	Names map[string]int // of variables, in addition to the forms of Value: index in Source.Variables; nil: none
 }
 
 // ParseTemplate compiles text and reads the files that it names.
-func ParseTemplate(text string) (Template, error) { return Scope{}.Parse(text) }
+func ParseTemplate(text string) (Template, error) { return Scope{Files: LocalFiles}.Parse(text) }
 
 // Parse compiles text and reads the files that it names. If the scope has
 // variables, every word in braces that can be the name of one must be one.
@@ -92,8 +93,7 @@ func IsVariable(name string) bool { return name != "" && strings.Trim(name, vari
 
 // bracedWord returns the content of the braces at the start of text if it looks
 // like a value: a lower-case word, optionally after + and followed by ( or :. With
-// variables, it is any text of letters, digits, blanks and
-// -_. as well.
+// variables, it is any text of letters, digits, blanks and -_. as well.
 func (s Scope) bracedWord(text string) (string, bool) {
 	end := strings.IndexAny(text, "}\n")
 	if end < 0 || text[end] != '}' {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -49,7 +48,7 @@ type Value struct {
 // ParseValue parses one of the forms of Value and reads its file. Other text is a
 // constant.
 func ParseValue(s string) (Value, error) {
-	v, known, err := Scope{}.parseValue(s)
+	v, known, err := Scope{Files: LocalFiles}.parseValue(s)
 	if err != nil {
 		return Value{}, err
 	}
@@ -97,7 +96,7 @@ func (s Scope) readColumn(argument string) (Value, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(s.Dir, path)
 	}
-	file, err := os.Open(path)
+	file, err := s.Files.Open(path)
 	if err != nil {
 		return Value{}, fmt.Errorf("open file of values: %w", err)
 	}
