@@ -153,8 +153,8 @@ func TestLoadFlow(t *testing.T) {
 // TestLoadFlowOnce uses every row once over all users; then the run ends.
 func TestLoadFlowOnce(t *testing.T) {
 	s, url := openShop(t)
-	flow := strings.Replace(documentedFlow(t), "rows: in_order", "rows: once", 1)
-	step := flowLoad(t, exit.OK, flow, url, "-c", "2", "-d", "10m")
+	flow := strings.Replace(documentedFlow(t), "rows: in_order", "rows: once", 1) + "    think: 1h\n" // after the last step
+	step := flowLoad(t, exit.OK, flow, url, "-c", "3", "-d", "10m")
 	slices.Sort(s.users)
 	if !slices.Equal(s.users, []string{"ada", "bob", "eve"}) || step.Iterations.Completed != 3 || step.Elapsed > 60 {
 		t.Errorf("users %v, iterations %+v in %v s", s.users, *step.Iterations, step.Elapsed)

@@ -9,6 +9,7 @@
 package flow
 
 import (
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"sync/atomic"
@@ -88,9 +89,14 @@ func (f *Flow) Names() []string {
 	return names
 }
 
-// Take reserves the data of one iteration. It returns false when the rows of data
-// that is used once are used up.
-func (f *Flow) Take() bool { return f.limited == nil || f.left.Add(-1) >= 0 }
+// Take reserves the data of one iteration, and returns for how many more there is
+// data. If the result is negative, the iteration must not begin.
+func (f *Flow) Take() (left int64) {
+	if f.limited == nil {
+		return math.MaxInt64
+	}
+	return f.left.Add(-1)
+}
 
 // UsedUp returns the file whose rows are used up, or "".
 func (f *Flow) UsedUp() string {

@@ -187,7 +187,7 @@ func TestRows(t *testing.T) {
 		users := []*User{newUser(f, 0), newUser(f, 1)}
 		var got []string
 		for i := range n {
-			if !f.Take() {
+			if f.Take() < 0 {
 				got = append(got, "end of "+f.UsedUp())
 				continue
 			}

@@ -45,7 +45,7 @@ func (u *User) clearCookies() {
 	}
 }
 
-// Begin starts an iteration, for which Flow.Take has returned true.
+// Begin starts an iteration, for which Flow.Take has reserved the data.
 func (u *User) Begin() {
 	u.source.Next()
 	clear(u.isSet)

@@ -16,7 +16,7 @@ type phase struct {
 	end     atomic.Int64 // no request begins later: until, or the time of an interrupt
 	stopped atomic.Bool  // the run was interrupted
 	budget  atomic.Int64 // requests that may still begin; with a flow, iterations
-	reserve func() bool  // reserves data for an iteration; nil: none is needed
+	reserve func() int64 // reserves data for an iteration and returns for how many more there is data; nil: none is needed
 	spent   atomic.Int64 // when a request was refused because the budget was used up; 0: never
 	running atomic.Int64 // threads whose last request has not ended
 	last    atomic.Int64 // when the last request ended
@@ -57,12 +57,14 @@ func (p *phase) take(intended int64) bool {
 		p.spent.CompareAndSwap(0, intended)
 		return false
 	}
-	if p.reserve != nil && !p.reserve() {
-		p.budget.Store(0) // the run ends as if all were sent
-		p.spent.CompareAndSwap(0, intended)
-		return false
+	if p.reserve == nil {
+		return true
 	}
-	return true
+	left := p.reserve()
+	if left <= 0 {
+		p.budget.Store(0) // the step ends as one that is limited by requests
+	}
+	return left >= 0
 }
 
 // exhausted reports whether the budget of requests is used up.

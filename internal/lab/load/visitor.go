@@ -57,7 +57,7 @@ func (v *visitor) iterate(ctx context.Context, s *target.Session, intended int64
 			return o
 		}
 		intended = o.Done + int64(v.user.Think(number))
-		if !v.pause(intended) && !last {
+		if !v.pause(intended, last) && !last {
 			v.pool.unfinished()
 			last = true
 		}
@@ -68,18 +68,25 @@ func (v *visitor) iterate(ctx context.Context, s *target.Session, intended int64
 }
 
 // pause waits until a think time is over, or the step. It returns false if the step
-// ends first.
-func (v *visitor) pause(until int64) bool {
+// ends first. The think time after the last request also ends when no iteration may
+// follow.
+func (v *visitor) pause(until int64, last bool) bool {
 	p := v.pool
-	wait := time.Duration(min(until, p.phase.end.Load()) - p.clock.Now())
-	if wait > 0 {
+	for {
+		end := p.phase.end.Load()
+		wait := min(until, end) - p.clock.Now()
+		if wait <= 0 || last && p.phase.exhausted() {
+			return until < end
+		}
+		if last {
+			wait = min(wait, second)
+		}
 		p.think(+1)
-		defer p.think(-1)
-		if !v.wait(wait) {
+		ok := v.wait(time.Duration(wait))
+		if p.think(-1); !ok {
 			return false
 		}
 	}
-	return until < p.phase.end.Load()
 }
 
 // iterations counts the iterations of a step.
