@@ -189,6 +189,20 @@ func TestLoadNothingValid(t *testing.T) {
 	}
 }
 
+// TestLoadAbort ends a run whose requests fail.
+func TestLoadAbort(t *testing.T) {
+	url, _ := pages(t)
+	out := filepath.Join(t.TempDir(), "run")
+	_, stderr, code := loadVerb(t, t.Context(), url+"/fail", "--rate", "100,200", "-d", "1h", "--abort", "errors>20% for 2s", "-o", out)
+	if code != exit.Failed || !strings.HasSuffix(stderr, "spillway: aborted: errors>20% for 2s (100 % in the last second)\n") {
+		t.Errorf("exit %d\n%s", code, stderr)
+	}
+	kept, err := result.ReadFile(out)
+	if err != nil || len(kept.Steps) != 1 || !strings.HasPrefix(kept.End.Reason, "aborted: ") || kept.Steps[0].Total.Elapsed < 2 {
+		t.Errorf("file: %v, %d steps, end %q", err, len(kept.Steps), kept.End.Reason)
+	}
+}
+
 // TestLoadManyCores has the workers of a machine with 14 cores for 10 connections.
 func TestLoadManyCores(t *testing.T) {
 	url, seen := pages(t)
@@ -305,6 +319,7 @@ func TestLoadMistakes(t *testing.T) {
 		{[]string{url, "--rate", "x"}, exit.Usage, "--rate"},
 		{[]string{url, "-c", "0"}, exit.Usage, "--connections"},
 		{[]string{url, "--slo", "p99"}, exit.Usage, "SLO"},
+		{[]string{url, "--abort", "errors<20%"}, exit.Usage, "--abort"},
 		{[]string{url, "--slo", "p99{login}<1s"}, exit.Usage, "no request has the name \"login\""},
 		{[]string{url, "--check", "x"}, exit.Usage, "check"},
 		{[]string{url, "-H", "x"}, exit.Usage, "header"},

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,10 @@ const gcPercent = 400
 // returns the results. It adds the options to the header. open opens the watcher
 // after the target has answered; it returns nil for none.
 func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (*result.Run, error) {
+	abort, err := parseAbort(o.Abort)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
 	config, err := o.prepare(ctx)
 	if err != nil {
 		return nil, err
@@ -71,12 +76,26 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	end := result.End{Reason: result.Finished}
 	listener := listener(recorder, display, &end.Elapsed)
+	loading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	aborted := ""
+	if abort != nil {
+		show := listener.Second
+		listener.Second = func(s *Second) error {
+			reason, err := abort.second(&s.Slice)
+			if reason != "" {
+				aborted = reason
+				cancel()
+			}
+			return errors.Join(err, show(s))
+		}
+	}
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
-	interrupted, err := Run(ctx, *config, listener)
+	interrupted, err := Run(loading, *config, listener)
 	if interrupted {
-		end.Reason = result.Interrupted
+		end.Reason = cmp.Or(aborted, result.Interrupted)
 	}
 	stopErr := stop()
 	display.end()
@@ -118,9 +137,13 @@ func listener(recorder *result.Recorder, display *progressDisplay, elapsed *floa
 
 // Judge returns an error with the code exit.Failed if a VALID step missed the SLO,
 // and one with the code exit.NothingValid if none did, but a step that is not VALID
-// missed it or no step is VALID. Without an SLO it returns nil.
+// missed it or no step is VALID. Without an SLO it returns nil, unless the run was
+// aborted, which is exit.Failed.
 func Judge(run *result.Run) error {
-	if run.Header.SLO == "" {
+	switch {
+	case strings.HasPrefix(run.End.Reason, abortPrefix):
+		return exit.FailedError(errors.New(run.End.Reason))
+	case run.Header.SLO == "":
 		return nil
 	}
 	var misses, doubts, missedInDoubt []string

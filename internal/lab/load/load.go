@@ -123,7 +123,6 @@ func (s *stepRun) run(ctx context.Context) error {
 	c := s.config
 	pressure, _ := cpuPressure()
 	pause := gcPause()
-	host := readContention()
 	var err error
 	if c.Target.EventLoop() {
 		err = s.runWorkers(ctx)
@@ -137,7 +136,7 @@ func (s *stepRun) run(ctx context.Context) error {
 		s.border(c.Clock.Now()) // the step ended by requests
 	}
 	after, _ := cpuPressure()
-	s.pressure, s.gcPause, s.host = after-pressure, gcPause()-pause, readContention().since(host)
+	s.pressure, s.gcPause, s.host = after-pressure, gcPause()-pause, s.observers[0].host
 	total, err := s.total()
 	if err != nil {
 		return err
@@ -226,8 +225,9 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 		s.border(s.phase.until)
 	}
 	stopWatching := context.AfterFunc(ctx, func() {
-		s.phase.stop(c.Clock.Now())
-		s.border(c.Clock.Now())
+		now := c.Clock.Now()
+		s.phase.stop(now)
+		s.border(now)
 	})
 	return func() {
 		stopWatching()

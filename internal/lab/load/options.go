@@ -80,6 +80,7 @@ type Statement struct {
 // Output is what happens with the results.
 type Output struct {
 	SLO            string
+	Abort          string // see --abort
 	Out            string // result file; "": none
 	JSON           bool
 	Label          string

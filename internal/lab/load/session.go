@@ -194,14 +194,12 @@ func (p *pool) closeWindow(now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observer.roll(now)
-	window := &p.observer.window
-	if window.from == math.MaxInt64 || window.to != math.MaxInt64 {
+	if !p.observer.closeWindow(now) {
 		return
 	}
-	window.to = now
 	p.countLocked(now, 0)
 	p.report.usage = processUsage().since(p.before)
-	p.report.wall = now - window.from
+	p.report.wall = now - p.observer.window.from
 	p.report.counters = target.Counters{InFlight: p.integral - p.baseline, Open: p.openTime - p.openBaseline, OpenMax: p.openMax}
 }
 

@@ -107,6 +107,7 @@ type observer struct {
 	border int64 // the end of the warm-up, or of the current point of the trend
 	served []served
 	window window
+	host   contention // during the window; of the first observer
 	trend  trend
 	labels *labels // nil with fewer than two names
 	last   int64   // when the last request ended
@@ -253,6 +254,9 @@ func (r *observer) roll(now int64) {
 	}
 	if r.window.from == math.MaxInt64 {
 		r.window.from = now
+		if r.number == 0 {
+			r.host = readContention()
+		}
 		r.driver.mark(now)
 		r.trend.begin(r.from)
 	}
@@ -265,6 +269,18 @@ func (r *observer) roll(now int64) {
 	if now >= end {
 		r.border = math.MaxInt64
 	}
+}
+
+// closeWindow ends the window and reports whether it was open.
+func (r *observer) closeWindow(now int64) bool {
+	if r.window.from == math.MaxInt64 || r.window.to != math.MaxInt64 {
+		return false
+	}
+	r.window.to = now
+	if r.number == 0 {
+		r.host = readContention().since(r.host)
+	}
+	return true
 }
 
 // finish hands the last second over, after the last request has ended.

@@ -232,7 +232,7 @@ func (s *stepRun) judgeIdle(t *result.Total, sums *threadReport) *problem {
 		paused += slots * float64(min(max(tail, 0), sums.wall)) / float64(sums.wall)
 	}
 	if busy := t.Little.InFlightMean; busy+paused < (1-idleMax)*slots {
-		return s.late(fmt.Sprintf("of %.0f connections only %.1f had a request in flight on average", slots, busy))
+		return s.late(fmt.Sprintf("of %g connections only %.1f had a request in flight on average", slots, busy))
 	}
 	return nil
 }

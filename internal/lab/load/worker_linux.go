@@ -143,13 +143,11 @@ func (t *thread) mark(now int64) {
 // closeWindow writes the usage and counters within the window to the report. Later
 // calls do nothing.
 func (t *thread) closeWindow(now int64) {
-	window := &t.observer.window
-	if window.from == math.MaxInt64 || window.to != math.MaxInt64 {
+	if !t.observer.closeWindow(now) {
 		return
 	}
-	window.to = now
 	t.report.usage = threadUsage().since(t.before)
-	t.report.wall = now - window.from
+	t.report.wall = now - t.observer.window.from
 	for t.held.count > 0 {
 		t.release(now)
 	}
