@@ -23,6 +23,7 @@ const (
 	asText encoding = iota
 	asForm          // application/x-www-form-urlencoded
 	asJSON          // a JSON text
+	asNumber        // a JSON number
 	typed           // the value of one variable as JSON, with its type
 )
 

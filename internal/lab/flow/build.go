@@ -39,8 +39,8 @@ func (b *builder) build(spec *file) {
 	}
 	for _, f := range spec.Values {
 		b.name(f.path, f.name)
-		t := b.template(f.path, f.text)
-		b.flow.values = append(b.flow.values, value{b.variable(f.name), t})
+		from := b.typed(f.path, f.text)
+		b.flow.values = append(b.flow.values, value{b.variable(f.name), from})
 	}
 	switch {
 	case len(spec.Steps) == 0:
@@ -326,7 +326,7 @@ func (b *builder) json(parts []part, t *tree) []part {
 		}
 		return append(parts, part{literal: "]"})
 	case yaml.Text:
-		return append(parts, b.jsonText(t))
+		return append(parts, b.typed(t.path, t.text))
 	}
 	if !json.Valid([]byte(t.text)) {
 		b.document.Reject(t.path, "is not a number of JSON", t.text)
@@ -334,21 +334,21 @@ func (b *builder) json(parts []part, t *tree) []part {
 	return append(parts, part{literal: t.text})
 }
 
-// jsonText returns a text of a JSON body. A text that is one value in braces has the
-// type of the value.
-func (b *builder) jsonText(t *tree) part {
-	text := b.template(t.path, t.text)
-	inner, opened := strings.CutPrefix(t.text, "{")
+// typed returns the part of a text that has a type in JSON: a text that is one value in
+// braces has the type of the value.
+func (b *builder) typed(path, s string) part {
+	template := b.template(path, s)
+	inner, opened := strings.CutPrefix(s, "{")
 	inner, closed := strings.CutSuffix(inner, "}")
 	if opened && closed {
 		if variable, found := b.scope.Names[inner]; found {
 			return part{encoding: typed, variable: variable}
 		}
 		if inner == "sequence" || strings.HasPrefix(inner, "random(") && !strings.Contains(inner, "{") {
-			return part{template: &text}
+			return part{template: &template, encoding: asNumber}
 		}
 	}
-	return part{template: &text, encoding: asJSON}
+	return part{template: &template, encoding: asJSON}
 }
 
 // sortedKeys returns the names of a JSON object's fields.

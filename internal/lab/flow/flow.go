@@ -67,7 +67,7 @@ type header struct {
 // value is a variable that is computed from a template.
 type value struct {
 	variable int
-	text     target.Template
+	from     part
 }
 
 // Where an extraction looks.

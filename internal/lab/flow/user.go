@@ -59,8 +59,12 @@ func (u *User) Begin() {
 	}
 	for i := range u.flow.values {
 		v := &u.flow.values[i]
-		u.scratch = v.text.Append(u.scratch[:0], u.source)
-		u.set(v.variable, text{text: string(u.scratch)})
+		if v.from.encoding == typed {
+			u.set(v.variable, text{u.source.Variables[v.from.variable], u.isJSON[v.from.variable]})
+			continue
+		}
+		u.scratch = v.from.template.Append(u.scratch[:0], u.source)
+		u.set(v.variable, text{string(u.scratch), v.from.encoding == asNumber})
 	}
 }
 
