@@ -20,11 +20,11 @@ type part struct {
 type encoding uint8
 
 const (
-	asText encoding = iota
-	asForm          // application/x-www-form-urlencoded
-	asJSON          // a JSON text
-	asNumber        // a JSON number
-	typed           // the value of one variable as JSON, with its type
+	asText   encoding = iota
+	asForm            // application/x-www-form-urlencoded
+	asJSON            // a JSON text
+	asNumber          // a JSON number
+	typed             // the value of one variable as JSON, with its type
 )
 
 // appendTo appends the part to b.
