@@ -289,17 +289,17 @@ func TestOverload(t *testing.T) {
 // TestFailingTarget has a target that fails every request in its way: the generator is never to blame.
 func TestFailingTarget(t *testing.T) {
 	for name, of := range map[string]script{"resets": {end: resets}, "closes": {end: closes}, "hangs": {end: hangs}, "slow resets": {wait: 20 * time.Millisecond, end: resets}} {
-		for _, profile := range []Profile{{}, Constant(300, time.Second)} {
-			tg, clock, _ := scripted(t, false, 200*time.Millisecond, func(int64) script { return of })
-			r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: profile, Connections: 10, Duration: time.Second}}})
+		for _, profile := range []Profile{{}, Constant(300, time.Second/2)} {
+			tg, clock, _ := scripted(t, false, 100*time.Millisecond, func(int64) script { return of })
+			r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Steps: []Step{{Profile: profile, Connections: 10, Duration: time.Second / 2}}})
 			checkFailing(t, name, &r.totals[0])
 			r.checkLittle(t, 0, false)
 		}
 	}
 	clock := target.NewClock()
 	dead := openTarget(t, target.Config{URL: "http://127.0.0.1:1/"}, clock)
-	for _, profile := range []Profile{{}, Constant(300, time.Second)} {
-		r := runLoad(t, t.Context(), Config{Target: dead, Clock: clock, Steps: []Step{{Profile: profile, Connections: 10, Duration: time.Second}}})
+	for _, profile := range []Profile{{}, Constant(300, time.Second/2)} {
+		r := runLoad(t, t.Context(), Config{Target: dead, Clock: clock, Steps: []Step{{Profile: profile, Connections: 10, Duration: time.Second / 2}}})
 		checkFailing(t, "refused", &r.totals[0])
 	}
 }
