@@ -115,3 +115,28 @@ func TestHeadline(t *testing.T) {
 	f(steady.closed(t, 4, 16), good, "Answers at most 800/s with 16 connections: p99 12.3 ms at saturation, no errors.", "")
 	f(steady.closed(t, 4), good, "Answers 600/s with 4 connections: p99 6.03 ms at saturation, no errors.", "")
 }
+
+// TestKeptUp: a target that answers a smaller part of the arrivals falls behind, however long the step. One that answers all
+// keeps up, however long its response time within a quarter of the step.
+func TestKeptUp(t *testing.T) {
+	t.Parallel()
+	const elapsed, due = 10.0, 10_000
+	f := func(loop string, completed, median float64) bool {
+		s := step{StepRun: &result.StepRun{Step: result.Step{Loop: loop}, Total: result.Total{Elapsed: elapsed}}, figures: Figures{P50: &median}}
+		s.Total.Due, s.Total.Completed = due, int64(completed)
+		return s.keptUp()
+	}
+	for missing := 0.03; missing < 0.95; missing += 0.01 {
+		if f(result.LoopOpen, due*(1-missing), elapsed/2*missing/(1-missing)) {
+			t.Errorf("a target that answers %.0f %% keeps up", 100*(1-missing))
+		}
+	}
+	for share := 0.0; share <= 0.25; share += 0.01 {
+		if !f(result.LoopOpen, due*(1-share), elapsed*share) {
+			t.Errorf("a target with a response time of %.0f %% of the step falls behind", 100*share)
+		}
+	}
+	if !f(result.LoopClosed, due/2, elapsed/2) {
+		t.Error("a closed loop falls behind")
+	}
+}
