@@ -391,6 +391,7 @@ func TestExperimentChecksLoads(t *testing.T) {
 		{level, level + "\n  - {name: second, rate: 5, timeout: 3}", `levels[1].timeout: `},
 		{`"body~=a"`, `"boddy~=a"`, "load.check[0]: "},
 		{"duration: 300ms", "duration: 300ms, method: POST, body_file: none.json", "none.json: no such file"},
+		{"duration: 300ms", "duration: 300ms, flow: none.yaml", "none.yaml: no such file"},
 		{"duration: 300ms", "duration: 300ms, requests_file: mix.txt", "none.bin: no such file"},
 		{"duration: 300ms", "duration: 300ms, header: [NoColon]", "load.header[0]: "},
 		{"duration: 300ms", "duration: 300ms, http2: yes", "load.http2: must be true or false"},

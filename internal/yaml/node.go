@@ -25,6 +25,9 @@ type Pair struct {
 	Value Node
 }
 
+// Path returns the path of n in its document.
+func (n Node) Path() string { return n.path }
+
 // Pairs returns the distinct keys of a mapping.
 func (n Node) Pairs() []Pair {
 	var pairs []Pair
@@ -45,6 +48,39 @@ func (n Node) Items() []Node {
 		items[i] = Node{n.document, Index(n.path, i), item}
 	}
 	return items
+}
+
+// Kind is the type of a Node.
+type Kind uint8
+
+// The kinds. Unsupported are YAML's own references, tags, .inf and .nan.
+const (
+	Unsupported Kind = iota
+	Mapping
+	List
+	Text
+	Number
+	Bool
+	Null
+)
+
+// Kind returns the type of n.
+func (n Node) Kind() Kind {
+	switch n.node.(type) {
+	case ast.MapNode:
+		return Mapping
+	case *ast.SequenceNode:
+		return List
+	case *ast.StringNode, *ast.LiteralNode:
+		return Text
+	case *ast.IntegerNode, *ast.FloatNode:
+		return Number
+	case *ast.BoolNode:
+		return Bool
+	case nil, *ast.NullNode:
+		return Null
+	}
+	return Unsupported
 }
 
 // IsScalar reports whether n is a single value.

@@ -353,7 +353,7 @@ func (f *File) sum(source string, plan *Plan) (string, error) {
 		}
 	}
 	for _, load := range f.loads() {
-		for _, name := range []string{load.BodyFile, load.RequestsFile} {
+		for _, name := range []string{load.BodyFile, load.RequestsFile, load.Flow} {
 			if name != "" && !strings.Contains(name, "{{") {
 				paths[filepath.Join(source, name)] = true
 			}

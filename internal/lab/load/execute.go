@@ -59,6 +59,9 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 		watches = watcher.Watches()
 	}
 	display := newProgressDisplay(w, o.ReportInterval, len(config.Steps))
+	if config.Flow != nil {
+		display.unit = "iterations"
+	}
 	recorder, err := result.NewRecorder(o.Out, header, watches, display.message)
 	if err != nil {
 		return nil, err

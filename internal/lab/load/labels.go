@@ -15,6 +15,7 @@ import (
 type labels struct {
 	byName []label
 	random *rand.Rand
+	flow   bool // the names are the steps of a flow
 }
 
 // label counts the requests with one name. The times of requests without an answer have
@@ -77,14 +78,14 @@ func (l *labels) observe(o *target.Outcome, inTime, counted bool) {
 }
 
 // unsent counts an arrival that never became a request. Its name is drawn by the shares
-// of the requests so far, as the mix would have.
+// of the requests so far, as the mix would have. In a flow, it has the first name.
 func (l *labels) unsent(waited time.Duration) {
 	total := int64(0)
 	for i := range l.byName {
 		total += l.byName[i].counters.Due + 1
 	}
 	n, draw := 0, l.random.Int64N(total)
-	for ; draw > l.byName[n].counters.Due; n++ {
+	for ; !l.flow && draw > l.byName[n].counters.Due; n++ {
 		draw -= l.byName[n].counters.Due + 1
 	}
 	c := &l.byName[n].counters

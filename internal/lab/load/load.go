@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"spillway/internal/lab/cores"
+	"spillway/internal/lab/flow"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
 )
@@ -41,6 +42,9 @@ type Config struct {
 	Seed          uint64
 	SLO           result.SLO
 	Hosts         *cores.Meter // of the hosts on this machine, if they have cores of their own; nil: they have not
+	Flow          *flow.Flow   // what users do; nil: they send the requests of Target
+
+	simulate func() (caller, func(time.Duration) bool) // tests: users that send and wait in other ways
 }
 
 // DefaultWorkers is half of the cores, at most 8. The other half is for programs
@@ -87,6 +91,9 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 		if err := s.run(ctx); err != nil {
 			return ctx.Err() != nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
+		if config.Flow != nil && config.Flow.UsedUp() != "" {
+			break
+		}
 	}
 	return ctx.Err() != nil, nil
 }
@@ -114,6 +121,8 @@ type stepRun struct {
 	gcPause   time.Duration
 	hosts     hostReading
 	reports   []threadReport
+
+	iterations *iterations // with a flow
 }
 
 func (s *stepRun) run(ctx context.Context) error {
@@ -158,6 +167,7 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 		Index: s.number, Loop: result.LoopClosed, Connections: s.step.Connections, PerConnection: s.config.PerConnection,
 		Duration: s.step.Duration.Seconds(), Requests: s.step.Requests, Start: start.Seconds(),
 		Warmup: s.config.Warmup.Seconds(), TimeoutLimit: s.config.Timeout.Seconds(),
+		ThinkTimes: s.config.Flow != nil && s.config.Flow.Thinks(),
 	}
 	r.Name = fmt.Sprintf("%d connections", s.step.Connections)
 	if !s.step.Open() {
@@ -207,6 +217,9 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 	}
 	// The clock starts after all memory is allocated.
 	s.phase = newPhase(c.Clock.Now(), s.step, c.Warmup, len(drivers))
+	if c.Flow != nil {
+		s.phase.reserve = c.Flow.Take
+	}
 	s.collector.phase = s.phase
 	for _, r := range s.observers {
 		r.start(s.phase)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/flow"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
 )
@@ -57,6 +58,7 @@ type HTTP struct {
 	BodyFile     string
 	Form         []string // NAME=VALUE or NAME=@PATH
 	RequestsFile string
+	Flow         string // file
 	Check        []string
 	Socket       string
 	HTTP2        bool
@@ -123,6 +125,10 @@ func (o *Options) parse(ctx context.Context) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	visits, err := o.readFlow(config)
+	if err != nil {
+		return nil, err
+	}
 	t, err := target.Open(ctx, *config)
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
@@ -143,7 +149,21 @@ func (o *Options) parse(ctx context.Context) (*Config, error) {
 	return &Config{
 		Target: t, Clock: clock, Steps: steps, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
 		Warmup: o.Warmup, Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
+		Flow: visits,
 	}, nil
+}
+
+// readFlow reads the flow, if there is one, and adds the names of its steps.
+func (o *Options) readFlow(config *target.Config) (*flow.Flow, error) {
+	if o.Flow == "" {
+		return nil, nil
+	}
+	f, err := flow.Read(o.Flow, target.LocalFiles, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	config.Calls = f.Names()
+	return f, nil
 }
 
 func (o *Options) validate() error {

@@ -15,7 +15,8 @@ type phase struct {
 
 	end     atomic.Int64 // no request begins later: until, or the time of an interrupt
 	stopped atomic.Bool  // the run was interrupted
-	budget  atomic.Int64 // requests that may still begin
+	budget  atomic.Int64 // requests that may still begin; with a flow, iterations
+	reserve func() int64 // reserves data for an iteration and returns for how many more there is data; nil: none is needed
 	spent   atomic.Int64 // when a request was refused because the budget was used up; 0: never
 	running atomic.Int64 // threads whose last request has not ended
 	last    atomic.Int64 // when the last request ended
@@ -52,11 +53,18 @@ func (p *phase) take(intended int64) bool {
 	if intended >= p.end.Load() {
 		return false
 	}
-	if intended < p.from || p.budget.Add(-1) >= 0 {
+	if intended >= p.from && p.budget.Add(-1) < 0 {
+		p.spent.CompareAndSwap(0, intended)
+		return false
+	}
+	if p.reserve == nil {
 		return true
 	}
-	p.spent.CompareAndSwap(0, intended)
-	return false
+	left := p.reserve()
+	if left <= 0 {
+		p.budget.Store(0) // the step ends as one that is limited by requests
+	}
+	return left >= 0
 }
 
 // exhausted reports whether the budget of requests is used up.

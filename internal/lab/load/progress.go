@@ -19,6 +19,7 @@ type progressDisplay struct {
 	columns  func() int // of the terminal; nil: no terminal
 	interval int        // seconds between two lines
 	steps    int
+	unit     string // of the number that limits a step
 
 	mu       sync.Mutex
 	duration time.Duration // of the current step
@@ -32,7 +33,7 @@ type progressDisplay struct {
 
 func newProgressDisplay(out io.Writer, interval time.Duration, steps int) *progressDisplay {
 	p := &progressDisplay{
-		out: out, columns: progress.Terminal(out), interval: int(interval / time.Second), steps: steps,
+		out: out, unit: "requests", columns: progress.Terminal(out), interval: int(interval / time.Second), steps: steps,
 		response: newTimes(), all: newTimes(),
 	}
 	if p.columns != nil {
@@ -51,7 +52,7 @@ func (p *progressDisplay) step(s *result.Step) {
 	p.clear()
 	length := p.duration.String()
 	if p.duration == 0 {
-		length = fmt.Sprintf("%d requests", s.Requests)
+		length = fmt.Sprintf("%d %s", s.Requests, p.unit)
 	}
 	if p.steps > 1 || p.columns == nil {
 		fmt.Fprintf(p.out, "step %d of %d: %s, %s\n", s.Index+1, p.steps, s.Name, length)

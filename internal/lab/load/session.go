@@ -22,22 +22,30 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 	if c.Target.SQL() && c.PerConnection == 0 {
 		connects = connectAll(ctx, p.sessions)
 	}
+	if err := p.visit(c); err != nil {
+		return err
+	}
+	defer p.alarms.close()
 	finish, err := s.start(ctx, []driver{p}, []int{len(p.sessions)})
 	if err != nil {
 		return err
 	}
-	p.phase, p.observer = s.phase, s.observers[0]
+	p.phase, p.observer, p.isOpen = s.phase, s.observers[0], s.step.Open()
+	if labels := p.observer.labels; labels != nil {
+		labels.flow = c.Flow != nil
+	}
 	for _, took := range connects {
 		p.observer.now.latency.connect.Record(took)
 	}
-	p.run(context.WithoutCancel(ctx), s.step.Open())
+	defer p.alarms.stopAfter(ctx, func() { p.phase.stop(p.clock.Now()) })()
+	p.run(context.WithoutCancel(ctx))
 	for _, session := range p.sessions {
 		n := session.Counters()
 		p.report.counters.Connects += n.Connects
 		p.report.counters.Reconnects += n.Reconnects
 	}
 	finish()
-	s.reports = append(s.reports, p.report)
+	s.reports, s.iterations = append(s.reports, p.report), &p.iterations
 	return s.collector.err
 }
 
@@ -73,7 +81,10 @@ type pool struct {
 	arrivals *Arrivals
 	giveUp   context.CancelFunc // of the requests in flight
 
-	connections int // of the sessions; fewer if they share them
+	connections int        // of the sessions; fewer if they share them
+	users       []*visitor // of a flow, one per session; nil: no flow
+	alarms      alarms     // of the users
+	isOpen      bool       // an open loop
 
 	mu       sync.Mutex    // guards all below
 	idle     []idleSession // a stack: the session used last is used next
@@ -87,6 +98,8 @@ type pool struct {
 	openMax  int
 	ended    bool // no more arrivals
 
+	iterations iterations // of the flow
+
 	before       usage // at the start of the window, as are the next two
 	baseline     int64
 	openBaseline int64
@@ -99,7 +112,7 @@ type idleSession struct {
 	work    chan int64
 }
 
-func (p *pool) run(ctx context.Context, open bool) {
+func (p *pool) run(ctx context.Context) {
 	p.changed = p.clock.Now()
 	for _, s := range p.sessions {
 		if s.Open() {
@@ -111,17 +124,17 @@ func (p *pool) run(ctx context.Context, open bool) {
 	p.observer.roll(p.changed)
 	stopRolling := p.startRolling()
 	var sessions sync.WaitGroup
-	for _, s := range p.sessions {
+	for i, s := range p.sessions {
 		sessions.Go(func() {
-			if open {
-				p.openLoop(ctx, s)
+			if p.isOpen {
+				p.openLoop(ctx, i, s)
 			} else {
-				p.closedLoop(ctx, s)
+				p.closedLoop(ctx, i, s)
 			}
 			s.Close()
 		})
 	}
-	if open {
+	if p.isOpen {
 		p.dispatch()
 	}
 	p.await(&sessions)
@@ -223,12 +236,11 @@ func (p *pool) gauges() gauges {
 }
 
 // closedLoop sends requests over one session, one after the other.
-func (p *pool) closedLoop(ctx context.Context, s *target.Session) {
+func (p *pool) closedLoop(ctx context.Context, number int, s *target.Session) {
 	now := p.clock.Now()
 	for !p.phase.over(now) && p.phase.take(now) {
 		p.begin(s, now)
-		o := s.Do(ctx, now)
-		p.end(s, &o)
+		o := p.serve(ctx, number, s, now)
 		if now = p.clock.Now(); o.Err != nil && o.Sent == 0 {
 			time.Sleep(time.Duration(retryPause))
 			now = p.resumed(now)
@@ -246,10 +258,12 @@ func (p *pool) resumed(since int64) (now int64) {
 	return now
 }
 
-func (p *pool) begin(s *target.Session, now int64) {
+// begin counts a request on s that was due at intended.
+func (p *pool) begin(s *target.Session, intended int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.observer.due(now, now)
+	now := p.clock.Now()
+	p.observer.due(intended, now)
 	p.busyLocked(s, now)
 }
 
@@ -321,6 +335,7 @@ func (p *pool) arrive(intended, now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observer.due(intended, now)
+	p.arrivedLocked(intended, len(p.idle) == 0)
 	if n := len(p.idle); n > 0 {
 		p.busyLocked(p.idle[n-1].session, now)
 		p.idle[n-1].work <- intended
@@ -355,7 +370,7 @@ func (p *pool) dropBacklogLocked(now int64) {
 }
 
 // openLoop sends arrivals over one session until there are no more.
-func (p *pool) openLoop(ctx context.Context, s *target.Session) {
+func (p *pool) openLoop(ctx context.Context, number int, s *target.Session) {
 	work := make(chan int64, 1)
 	for {
 		intended, ok := p.next(s, work)
@@ -365,9 +380,19 @@ func (p *pool) openLoop(ctx context.Context, s *target.Session) {
 		if !ok {
 			return
 		}
-		o := s.Do(ctx, intended)
-		p.end(s, &o)
+		p.serve(ctx, number, s, intended)
 	}
+}
+
+// serve sends the request of an arrival over session number, or all those of an
+// iteration of the flow. It returns the last outcome.
+func (p *pool) serve(ctx context.Context, number int, s *target.Session, intended int64) target.Outcome {
+	if p.users != nil {
+		return p.users[number].iterate(ctx, s, intended)
+	}
+	o := s.Do(ctx, intended)
+	p.end(s, &o)
+	return o
 }
 
 // next returns the arrival that has waited longest. If none waits, the next one

@@ -33,6 +33,11 @@ func (s *stepRun) total() (*result.Total, error) {
 		return nil, err
 	}
 	t.Latency = latency
+	if s.config.Flow != nil {
+		if t.Iterations, err = s.iterations.total(); err != nil {
+			return nil, err
+		}
+	}
 	t.Connections = s.connectionStats(&sums)
 	t.Little = s.little()
 	t.Cost = s.cost()

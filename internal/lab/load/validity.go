@@ -38,7 +38,7 @@ type problem struct {
 func (s *stepRun) judge(t *result.Total, sums *threadReport) {
 	var problems []*problem
 	for _, check := range []func(*result.Total, *threadReport) *problem{
-		s.judgeOwnErrors, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeSteal, s.judgeUnread, s.judgeLittle, s.judgeIdle,
+		s.judgeOwnErrors, s.judgeUsers, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeSteal, s.judgeUnread, s.judgeLittle, s.judgeIdle,
 		s.judgeBacklog, s.judgeDrift, s.judgeSamples,
 	} {
 		if p := check(t, sums); p != nil {
@@ -228,7 +228,7 @@ func (s *stepRun) judgeLittle(t *result.Total, _ *threadReport) *problem {
 // judgeIdle checks that a closed loop kept its connections busy. A pause after a failed attempt to connect is not the
 // generator's fault, nor is the time after the last request of a step that is limited by requests.
 func (s *stepRun) judgeIdle(t *result.Total, sums *threadReport) *problem {
-	if s.step.Open() || sums.wall == 0 || t.Requests() == 0 {
+	if s.step.Open() || sums.wall == 0 || t.Requests() == 0 || s.config.Flow != nil && s.config.Flow.Thinks() {
 		return nil
 	}
 	slots := float64(s.config.Target.Slots(s.step.Connections))
@@ -292,9 +292,12 @@ func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
 // notes are remarks that do not affect the verdict.
 func (s *stepRun) notes(t *result.Total, sums *threadReport) []string {
 	var notes []string
-	if unsent := t.Errors[result.Unsent]; unsent > sums.late {
+	if unsent := t.Errors[result.Unsent]; unsent > sums.late && !s.usersShort() {
 		notes = append(notes, fmt.Sprintf("the target did not keep up: %d arrivals found all %d connections busy and were never sent; see --connections and --backlog",
 			unsent-sums.late, s.step.Connections))
+	}
+	if f := s.config.Flow; f != nil && f.UsedUp() != "" {
+		notes = append(notes, fmt.Sprintf("the rows of %s are used up, so the run ended", f.UsedUp()))
 	}
 	return notes
 }

@@ -20,6 +20,28 @@ func minimizeTimerSlack() (restore func()) { return func() {} }
 
 func sleep(d time.Duration) { time.Sleep(d) }
 
+// alarm wakes a goroutine on time.
+type alarm struct{ stopped chan struct{} }
+
+func newAlarm() (*alarm, error) { return &alarm{make(chan struct{})}, nil }
+
+// wait blocks for d. It returns false if stop was called.
+func (a *alarm) wait(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-a.stopped:
+		return false
+	}
+}
+
+// stop ends wait, also later ones. It may be called once.
+func (a *alarm) stop() { close(a.stopped) }
+
+func (a *alarm) close() {}
+
 type nullServer struct{ address netip.AddrPort }
 
 func startNullServer(target.Clock) (*nullServer, error) {

@@ -31,7 +31,7 @@ func loadPanels(runs []run) ([]panel, error) {
 	}
 	limits := latencyLimits(runs)
 	if curves, caption := selectCurves(runs); len(curves) > 0 {
-		if anyStep(runs, func(s *step) bool { return s.Loop == result.LoopClosed }) {
+		if anyStep(runs, (*step).saturates) {
 			caption = closedLoopNote(result.LoopClosed) + "; " + caption
 		}
 		panels = append(panels, panel{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
@@ -139,7 +139,7 @@ func latencyByLevel(runs []run, loop string, levels []float64) panel {
 		}
 	}
 	caption := "hollow: not a valid measurement; triangle: at least, among requests without an answer"
-	if note := closedLoopNote(loop); note != "" {
+	if note := closedLoopNote(loop); note != "" && anyStep(runs, (*step).saturates) {
 		caption = note + "; " + caption
 	}
 	return panel{Title: "Latency against " + loadNoun(loop), Caption: caption, Half: true, Charts: []chart{c}}

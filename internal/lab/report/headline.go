@@ -35,8 +35,12 @@ const (
 )
 
 // holds reports whether the target met the SLO, or kept up with few errors if there is no SLO.
+// A target whose backlog grew does not hold the rate.
 func (s *step) holds() bool {
-	if len(s.Total.SLO) > 0 {
+	switch {
+	case s.Total.Overloaded:
+		return false
+	case len(s.Total.SLO) > 0:
 		return s.sloMet()
 	}
 	return s.Total.Completed > 0 && s.Total.ErrorShare() <= result.ErrorShareMax && s.keptUp()
@@ -250,7 +254,7 @@ func (s *step) latencyAndErrors() string {
 	if n := s.Total.Errors.Total(); n > 0 {
 		errors = fmt.Sprintf("%s errors (%s)", share(s.Total.ErrorShare()), errorList(&s.Total.Errors))
 	}
-	if s.Loop == result.LoopClosed {
+	if s.saturates() {
 		value += " at saturation"
 	}
 	return fmt.Sprintf("%s %s, %s", name, value, errors)

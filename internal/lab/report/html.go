@@ -258,9 +258,13 @@ func (s *step) tiles() []tile {
 			note += seconds(f.P99Interval[1])
 		}
 	}
+	median := ""
+	if s.saturates() {
+		median = closedLoopNote(s.Loop)
+	}
 	tiles := []tile{
 		{"answered", rate(s.Total.Rate()), s.offer()},
-		{"median", f.text(figureP50), closedLoopNote(s.Loop)},
+		{"median", f.text(figureP50), median},
 		{name, value, note},
 		{"longest", f.text(figureMax), ""},
 		{"errors", share(s.Total.ErrorShare()), errorList(&s.Total.Errors)},

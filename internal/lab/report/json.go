@@ -34,6 +34,7 @@ type DocumentStep struct {
 	OfferedHz     float64 `json:"offered_hz"` // 0 in a closed loop
 	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`
 	Connections   int     `json:"connections"`
+	ThinkTimes    bool    `json:"think_times,omitempty"`
 	PerConnection int     `json:"per_connection"` // 0: unlimited
 	Elapsed       float64 `json:"elapsed_seconds"`
 
@@ -50,7 +51,8 @@ type DocumentStep struct {
 	FirstByte Figures `json:"first_byte"`
 	Clamped   int64   `json:"above_range,omitempty"`
 
-	Labels []DocumentLabel `json:"labels,omitempty"` // one per named request of a mix
+	Labels     []DocumentLabel `json:"labels,omitempty"`     // one per named request of a mix
+	Iterations *Iterations     `json:"iterations,omitempty"` // of a flow
 
 	ConnectionStats result.ConnectionStats `json:"connection_stats"`
 	Little          result.Little          `json:"little"`
@@ -100,12 +102,12 @@ func (s *step) document() DocumentStep {
 	t := &s.Total
 	d := DocumentStep{
 		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz, OfferedEndHz: s.OfferedEndHz,
-		Connections: s.Step.Connections, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
+		Connections: s.Step.Connections, ThinkTimes: s.ThinkTimes, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
 		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
 		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
 		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, Hosts: t.Hosts, CPUPerRequest: s.cpuPerRequest(),
-		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
+		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage, Iterations: s.iterations,
 	}
 	for i := range s.labels {
 		l := &s.labels[i]

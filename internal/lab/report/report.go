@@ -97,6 +97,8 @@ type step struct {
 
 	request string // name of the request of a mix that this is a part for, "" for all
 	labels  []step // the part of each named request, with its own SLO
+
+	iterations *Iterations // nil without a flow
 }
 
 func decode(results []*result.Run) ([]run, error) {
@@ -147,6 +149,9 @@ func decodeStep(r *result.StepRun) (step, error) {
 		}
 	}
 	s.figures = figuresOf(s.response)
+	if s.iterations, err = iterationsOf(&r.Total); err != nil {
+		return s, err
+	}
 	for i := range r.Total.Labels {
 		part, err := decodeStep(labelStep(r, &r.Total.Labels[i]))
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/google/go-cmp/cmp"
 
+	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
 )
 
@@ -328,6 +329,40 @@ func TestNamedRequests(t *testing.T) {
 	}
 	if slo := labels[0].SLO; len(slo) != 1 || slo[0].Text != "p99{login}<5ms" || slo[0].Met {
 		t.Errorf("SLO of login: %+v", slo)
+	}
+}
+
+// TestIterations has the iterations of a flow in every form with sentences, and in JSON. Two hosts are merged.
+func TestIterations(t *testing.T) {
+	t.Parallel()
+	host := func(seed uint64, took time.Duration) *result.Run {
+		run := synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 10, seed: seed}.open(t, 400)
+		duration := histogram.New()
+		duration.RecordN(took, 600)
+		encoded, err := duration.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		run.Header.Machine.Host = took.String()
+		run.Steps[0].Total.Iterations = &result.Iterations{Completed: 600, Failed: 2, Unfinished: 5, Duration: result.HDR(encoded)}
+		return run
+	}
+	run, err := result.Merge([]*result.Run{host(6, time.Second), host(7, 3*time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "iterations of the flow: 1,200 completed (120/s), 4 failed, 10 in progress at the end; mean duration 2 s, p50 1 s, p99 3 s"
+	for _, format := range []Format{Text, Markdown, HTML} {
+		if text := written(t, format, run); !strings.Contains(text, want) {
+			t.Errorf("%s has no %q in\n%.3000s", format, want, text)
+		}
+	}
+	var d Document
+	if err := json.Unmarshal([]byte(written(t, JSON, run)), &d); err != nil {
+		t.Fatal(err)
+	}
+	if i := d.Steps[0].Iterations; i == nil || i.Completed != 1200 || i.Failed != 4 || i.Unfinished != 10 || i.Rate != 120 || i.Duration.Count != 1200 {
+		t.Errorf("iterations %+v", i)
 	}
 }
 

@@ -65,7 +65,7 @@ func tableNote(runs []run) string {
 	if anyStep(runs, func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
 		note += "\">=\": at least, because it falls among requests without an answer, which rank above all answers. "
 	}
-	if anyStep(runs, func(s *step) bool { return s.Loop == result.LoopClosed }) {
+	if anyStep(runs, (*step).saturates) {
 		note = closedLoopNote(result.LoopClosed) + ". " + note
 	}
 	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good answer."
@@ -177,6 +177,9 @@ func (s *step) offered() string {
 	return s.load()
 }
 
+// saturates reports whether each answer causes the next request at once.
+func (s *step) saturates() bool { return s.Loop == result.LoopClosed && !s.ThinkTimes }
+
 func (s *step) ownCPU() string {
 	if s.cpuPerRequest() == 0 {
 		return "-"
@@ -198,6 +201,9 @@ func anyStep(runs []run, has func(*step) bool) bool {
 // remarks are the sentences below the table: errors, missed SLOs and reasons of the validity verdict.
 func (s *step) remarks() []string {
 	var lines []string
+	if s.iterations != nil {
+		lines = append(lines, s.iterations.text())
+	}
 	if n := s.Total.Errors.Total(); n > 0 {
 		line := fmt.Sprintf("%s of %s: %s", plural(n, "error"), plural(s.Total.Requests(), "request"), errorList(&s.Total.Errors))
 		if bad := badStatuses(s.Total.Statuses); bad != "" && s.Total.Errors[result.StatusError] > 0 {

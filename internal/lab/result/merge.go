@@ -156,6 +156,7 @@ func mergeSlices(parts []*StepRun) ([]Slice, error) {
 func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 	m := &Total{Step: parts[0].Index, Validity: Valid}
 	latencies := make([]Latency, len(parts))
+	var err error
 	for i, part := range parts {
 		t := &part.Total
 		m.Elapsed = max(m.Elapsed, t.Elapsed)
@@ -165,6 +166,9 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 		m.Little = m.Little.plus(t.Little)
 		m.Cost = m.Cost.plus(t.Cost)
 		latencies[i] = t.Latency
+		if m.Iterations, err = m.Iterations.plus(t.Iterations); err != nil {
+			return nil, err
+		}
 		m.Overloaded = m.Overloaded || t.Overloaded
 		if t.Validity.worse(m.Validity) {
 			m.Validity = t.Validity
@@ -174,7 +178,6 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 		}
 	}
 	m.noteShortShares(parts, hosts)
-	var err error
 	if m.Latency, err = mergeLatencies(latencies); err != nil {
 		return nil, err
 	}
@@ -215,6 +218,18 @@ func pool(n, meanN, devN, m, meanM, devM float64) (mean, dev float64) {
 	mean = (n*meanN + m*meanM) / (n + m)
 	square := (n*(devN*devN+meanN*meanN)+m*(devM*devM+meanM*meanM))/(n+m) - mean*mean
 	return mean, math.Sqrt(max(0, square))
+}
+
+// plus adds the iterations of another host; either may be nil.
+func (i *Iterations) plus(o *Iterations) (*Iterations, error) {
+	switch {
+	case i == nil:
+		return o, nil
+	case o == nil:
+		return i, nil
+	}
+	duration, err := mergeHDR([]HDR{i.Duration, o.Duration})
+	return &Iterations{i.Completed + o.Completed, i.Failed + o.Failed, i.Unfinished + o.Unfinished, duration}, err
 }
 
 func (l Little) plus(o Little) Little {

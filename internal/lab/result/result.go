@@ -65,10 +65,11 @@ type Step struct {
 	Arrival       string  `json:"arrival,omitempty"`          // open loop: constant, poisson or ramp
 	OfferedHz     float64 `json:"offered_hz,omitempty"`       // open loop: arrivals per second; of a ramp, at its start
 	OfferedEndHz  float64 `json:"offered_end_hz,omitempty"`   // of a ramp, at its end
+	ThinkTimes    bool    `json:"think_times,omitempty"`      // users pause between the requests of a flow
 	Connections   int     `json:"connections"`                // as requested
 	PerConnection int     `json:"per_connection,omitempty"`   // requests per connection; 0: unlimited
 	Duration      float64 `json:"duration_seconds,omitempty"` // planned; 0 if limited by Requests
-	Requests      int64   `json:"requests,omitempty"`         // planned; 0 if limited by Duration
+	Requests      int64   `json:"requests,omitempty"`         // planned; 0 if limited by Duration; with a flow, iterations
 	Start         float64 `json:"start_seconds"`              // since Header.StartedAt
 	Warmup        float64 `json:"warmup_seconds,omitempty"`   // before Start, not counted
 	TimeoutLimit  float64 `json:"timeout_seconds,omitempty"`  // after which a request counts as Timeout
@@ -107,8 +108,10 @@ type Total struct {
 	Counters         // of the whole step
 	Latency  Latency `json:"latency"`
 	// Labels are the named requests of a mix, in its order; empty if there is one request without a name.
-	Labels  []LabelTotal `json:"labels,omitempty"`
-	Clamped int64        `json:"above_range,omitempty"` // latencies above 10 min, counted as 10 min
+	Labels []LabelTotal `json:"labels,omitempty"`
+	// Iterations are those of a flow; nil without one.
+	Iterations *Iterations `json:"iterations,omitempty"`
+	Clamped    int64       `json:"above_range,omitempty"` // latencies above 10 min, counted as 10 min
 
 	Connections ConnectionStats `json:"connections"`
 	Little      Little          `json:"little"`
@@ -129,6 +132,14 @@ type LabelTotal struct {
 	Name string `json:"name"`
 	Counters
 	Latency Latency `json:"latency"`
+}
+
+// Iterations counts how often users went through the steps of a flow. An iteration counts in the step in which it ended.
+type Iterations struct {
+	Completed  int64 `json:"completed"`  // every request was answered as expected
+	Failed     int64 `json:"failed"`     // a request failed
+	Unfinished int64 `json:"unfinished"` // in progress when the step ended
+	Duration   HDR   `json:"duration"`   // of completed ones, from the intended start to the last answer, with think times
 }
 
 // Rate is the rate of good answers within the step, per second; 0 if the step took no time.

@@ -50,6 +50,8 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
 	case !isRedis && len(c.Commands) > 0:
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
+	case !isHTTP && len(c.Calls) > 0:
+		return fmt.Errorf("--flow is for HTTP, not for scheme %s", scheme)
 	case !isHTTP && c.GRPC != "" || c.GRPC == "" && c.Proto != "":
 		return errors.New("--grpc METHOD --proto FILE: both are needed, for an https: or http: target")
 	case scheme != "https" && scheme != "rediss" && c.CACert+c.Cert+c.Key != "":
@@ -58,6 +60,8 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return errors.New("--http2 requires an https: or http: target")
 	case c.Streams < 0 || c.Streams > 1 && !c.HTTP2:
 		return errors.New("--streams is the number of requests in flight per HTTP/2 connection; it requires --http2")
+	case c.Streams > 1 && len(c.Calls) > 0:
+		return errors.New("--streams has no effect with --flow, whose users have a connection each; remove one of them")
 	case c.Streams > 1 && c.PerConnection > 0:
 		return errors.New("--streams and --per-connection: give one of them")
 	}
@@ -142,6 +146,8 @@ func (t *Target) addBasicAuth(userinfo string) error {
 func (t *Target) parseRequests(path string) (err error) {
 	requests := t.config.Requests
 	switch {
+	case len(t.config.Calls) > 0:
+		return t.parseCalls(path)
 	case len(requests) == 0:
 		template, err := ParseTemplate(path)
 		if err != nil {
@@ -156,6 +162,18 @@ func (t *Target) parseRequests(path string) (err error) {
 	}
 	t.mix = t.http.mix
 	return nil
+}
+
+// parseCalls prepares the target for Session.Call.
+func (t *Target) parseCalls(path string) error {
+	c := &t.config
+	if path != "/" || c.Method != "" || len(c.Body.parts) > 0 || c.GRPC != "" || len(c.Requests) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody() {
+		return errors.New("with --flow, write the target without a path, and methods, bodies and checks in the file")
+	}
+	headers, err := compileHeaders(c.Headers)
+	t.http = &httpMix{headers: headers}
+	t.mix.names = c.Calls
+	return err
 }
 
 func (t *Target) parseRedis(scheme string) (location, error) {

@@ -55,17 +55,28 @@ func ParseHeader(s string) (Header, error) {
 		return Header{}, fmt.Errorf("header %q: write 'Name: value'", s)
 	}
 	value = strings.TrimSpace(value)
-	if strings.ContainsAny(value, "\r\n\x00") {
-		return Header{}, fmt.Errorf("header %s: its value contains a line end", name)
+	return Header{Name: name, Value: value}, CheckHeader(name, value)
+}
+
+// CheckHeader rejects a header line that cannot be sent, or that is computed.
+func CheckHeader(name, value string) error {
+	switch {
+	case !isToken(name):
+		return fmt.Errorf("header %q: not a valid name", name)
+	case holdsLineEnd(value):
+		return fmt.Errorf("header %s: its value contains a line end", name)
 	}
 	switch http.CanonicalHeaderKey(name) {
 	case "Content-Length", "Transfer-Encoding":
-		return Header{}, fmt.Errorf("header %s: it is computed from the body; remove it", name)
+		return fmt.Errorf("header %s: it is computed from the body; remove it", name)
 	case "Connection":
-		return Header{}, errors.New("header Connection: use --per-connection 1 for short connections")
+		return errors.New("header Connection: use --per-connection 1 for short connections")
 	}
-	return Header{Name: name, Value: value}, nil
+	return nil
 }
+
+// IsMethod reports whether s is a valid HTTP method.
+func IsMethod(s string) bool { return isToken(s) }
 
 // isToken reports whether s is a valid method or header name.
 func isToken(s string) bool {
@@ -96,14 +107,9 @@ func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
 	if !isToken(method) {
 		return builtRequest{}, fmt.Errorf("method %q is not a valid HTTP method", method)
 	}
-	path, fixedPath := r.Path.constant()
-	if text := r.Path.parts; len(text) == 0 || !strings.HasPrefix(text[0].text, "/") {
-		return builtRequest{}, fmt.Errorf("path %q does not begin with /", path)
-	}
-	for _, part := range r.Path.parts {
-		if strings.ContainsFunc(part.text, unsafeInPath) {
-			return builtRequest{}, fmt.Errorf("path %q contains a space, a control character or a non-ASCII letter; percent-encode it", part.text)
-		}
+	_, fixedPath := r.Path.constant()
+	if err := r.Path.checkPath(); err != nil {
+		return builtRequest{}, err
 	}
 	escaped := r.Path.percentEncoded()
 	body, fixedBody := r.Body.constant()
@@ -149,16 +155,43 @@ func headerLines(host string, headers []headerLine) *Template {
 
 func unsafeInPath(r rune) bool { return r <= ' ' || r >= 0x7f }
 
+// ParsePath compiles the path of a request with its query. Values are encoded by
+// RFC 6570. A path may begin with a variable {+NAME}.
+func (s Scope) ParsePath(text string) (Template, error) {
+	t, err := s.Parse(text)
+	if err != nil {
+		return t, err
+	}
+	return t.percentEncoded(), t.checkPath()
+}
+
+// checkPath rejects a path that cannot be sent as written.
+func (t *Template) checkPath() error {
+	whole := len(t.parts) > 0 && t.parts[0].text == "" && t.parts[0].value.isReserved()
+	if len(t.parts) == 0 || !whole && !strings.HasPrefix(t.parts[0].text, "/") {
+		return fmt.Errorf("path %q does not begin with /", t.text)
+	}
+	for _, part := range t.parts {
+		if strings.ContainsFunc(part.text, unsafeInPath) {
+			return fmt.Errorf("path %q contains a space, a control character or a non-ASCII letter; percent-encode it", part.text)
+		}
+	}
+	return nil
+}
+
+func (v *Value) isReserved() bool { return v != nil && v.source == fromVariable && v.reserved }
+
 // percentEncoded returns the template with its values encoded for a path or query,
 // by RFC 6570: all but unreserved characters, and for {+…} all but reserved ones.
 func (t *Template) percentEncoded() Template {
 	parts := slices.Clone(t.parts)
 	for i := range parts {
 		v := parts[i].value
-		if v == nil || v.source != fromFile {
+		if v == nil || v.source != fromFile && v.source != fromVariable {
 			continue
 		}
 		encoded := *v
+		encoded.encode = true
 		encoded.rows = slices.Clone(v.rows)
 		for j, row := range v.rows {
 			encoded.rows[j] = percentEncode(row, v.reserved)

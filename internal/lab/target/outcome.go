@@ -59,7 +59,8 @@ type Outcome struct {
 	BytesReceived int64
 	Err           error // nil: answered as expected; otherwise see Classify
 
-	number int // of the request in the mix
+	number int   // of the request in the mix
+	call   *Call // instead of a request of the mix
 }
 
 // Counters are totals of a worker or session.

@@ -77,16 +77,20 @@ type Session struct {
 // a connection if there is none; the timeout covers both. It never sends a
 // request twice. A request that fails after ctx has ended is unfinished.
 func (s *Session) Do(ctx context.Context, intended int64) Outcome {
-	o := s.do(ctx, intended)
+	number := s.mix.draw(s.source)
+	return s.send(ctx, Outcome{Intended: intended, Request: s.mix.label(number), number: number})
+}
+
+func (s *Session) send(ctx context.Context, o Outcome) Outcome {
+	o = s.do(ctx, o)
 	if o.Err != nil && ctx.Err() != nil && !Classify(o.Err).Answered() {
 		o.Err = fmt.Errorf("%w: %w", errUnfinished, o.Err)
 	}
 	return o
 }
 
-func (s *Session) do(ctx context.Context, intended int64) Outcome {
-	number := s.mix.draw(s.source)
-	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection, Request: s.mix.label(number), number: number}
+func (s *Session) do(ctx context.Context, o Outcome) Outcome {
+	o.Begin, o.Connection = s.clock.Now(), s.connection
 	deadline := s.clock.deadline(o.Begin, s.timeout)
 	if s.conn == nil {
 		err, fresh := s.connectErr, false

@@ -49,6 +49,7 @@ type Config struct {
 	GRPC     string        // HTTP/2: unary method package.Service/Method; Body is its request in JSON
 	Proto    string        // of GRPC: file with a FileDescriptorSet
 	Insecure bool          // https:, rediss:: accept any certificate
+	Calls    []string      // HTTP: names of the requests that the caller makes with Session.Call, instead of Requests
 	CACert   string        // https:, rediss:: PEM file of the authorities to trust instead of the system's
 	Cert     string        // https:, rediss:: PEM file of the client's certificate, with Key
 	Key      string
@@ -160,7 +161,7 @@ func (t *Target) locate(ctx context.Context, p location) error {
 func (t *Target) EventLoop() bool {
 	switch t.kind {
 	case kindHTTP, kindRedis:
-		return hasWorkers && t.tls == nil && !t.config.HTTP2
+		return hasWorkers && t.tls == nil && !t.config.HTTP2 && len(t.config.Calls) == 0
 	case kindPostgres:
 		return t.plain.Load() && t.config.PerConnection == 0
 	}
@@ -237,7 +238,7 @@ func (t *Target) NewSessions(connections int) []*Session {
 	groups := make([]*http2Group, connections)
 	for i := range sessions {
 		s := t.NewSession(i, len(sessions))
-		if t.config.HTTP2 {
+		if t.config.HTTP2 && len(t.config.Calls) == 0 {
 			if groups[i%connections] == nil {
 				groups[i%connections] = newHTTP2Group(t)
 			}
@@ -270,6 +271,8 @@ func (t *Target) dialer(source *Source) dialer {
 		return with((*Target).dialMySQL)
 	case t.kind == kindSQLite:
 		return with((*Target).dialSQLite)
+	case len(t.config.Calls) > 0:
+		return with((*Target).dialCall)
 	case t.config.HTTP2:
 		return newHTTP2Group(t).dialer(source)
 	}

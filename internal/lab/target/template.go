@@ -2,6 +2,8 @@ package target
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -20,8 +22,19 @@ type templatePart struct {
 	value *Value
 }
 
+// Scope is what the values of a template may refer to.
+type Scope struct {
+	Files Files          // opens the files that values name
+	Dir   string         // of relative paths of files; "": the working directory
+	Names map[string]int // of variables, in addition to the forms of Value: index in Source.Variables; nil: none
+}
+
 // ParseTemplate compiles text and reads the files that it names.
-func ParseTemplate(text string) (Template, error) {
+func ParseTemplate(text string) (Template, error) { return Scope{Files: LocalFiles}.Parse(text) }
+
+// Parse compiles text and reads the files that it names. If the scope has
+// variables, every word in braces that can be the name of one must be one.
+func (s Scope) Parse(text string) (Template, error) {
 	t := Template{text: text}
 	var literal strings.Builder
 	for {
@@ -36,20 +49,20 @@ func ParseTemplate(text string) (Template, error) {
 			text = text[2:]
 			continue
 		}
-		word, ok := bracedWord(text)
+		word, ok := s.bracedWord(text)
 		if !ok {
 			literal.WriteByte('{')
 			text = text[1:]
 			continue
 		}
 		name, reserved := strings.CutPrefix(word, "+")
-		v, known, err := parseValue(name)
+		v, known, err := s.parseValue(name)
 		v.reserved = reserved
 		if err != nil {
 			return Template{}, err
 		}
 		if !known {
-			return Template{}, fmt.Errorf("unknown value {%s}; write {random(LOW,HIGH)}, {sequence} or {file:PATH:COLUMN}, and {{ for a brace", word)
+			return Template{}, fmt.Errorf("unknown value {%s}; write %s{random(LOW,HIGH)}, {sequence} or {file:PATH:COLUMN}, and {{ for a brace", word, s.list())
 		}
 		t.parts = append(t.parts, templatePart{literal.String(), &v})
 		literal.Reset()
@@ -60,16 +73,42 @@ func ParseTemplate(text string) (Template, error) {
 	return t, nil
 }
 
+// list returns the names of the variables, for a message.
+func (s Scope) list() string {
+	list := ""
+	for _, name := range slices.Sorted(maps.Keys(s.Names)) {
+		list += "{" + name + "}, "
+	}
+	return list
+}
+
+// The characters of a value in braces, and of a variable.
+const (
+	lowerCase       = "abcdefghijklmnopqrstuvwxyz"
+	variableLetters = lowerCase + "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. "
+)
+
+// IsVariable reports whether name can be the name of a variable in a Scope.
+func IsVariable(name string) bool { return name != "" && strings.Trim(name, variableLetters) == "" }
+
 // bracedWord returns the content of the braces at the start of text if it looks
-// like a value: a lower-case word, optionally after + and followed by ( or :.
-func bracedWord(text string) (string, bool) {
+// like a value: a lower-case word, optionally after + and followed by ( or :. With
+// variables, it is any text of letters, digits, blanks and -_. as well.
+func (s Scope) bracedWord(text string) (string, bool) {
 	end := strings.IndexAny(text, "}\n")
 	if end < 0 || text[end] != '}' {
 		return "", false
 	}
 	word := text[1:end]
 	name := strings.TrimPrefix(word, "+")
-	rest := strings.TrimLeft(name, "abcdefghijklmnopqrstuvwxyz")
+	letters := lowerCase
+	if s.Names != nil {
+		letters = variableLetters
+	}
+	rest := strings.TrimLeft(name, letters)
+	if strings.Trim(name, " .-0123456789") == "" {
+		return "", false
+	}
 	if len(rest) == len(name) || (rest != "" && rest[0] != '(' && rest[0] != ':') {
 		return "", false
 	}
@@ -95,6 +134,20 @@ func (t *Template) constant() (string, bool) {
 	}
 	return "", len(t.parts) == 0
 }
+
+// Variables returns the indexes of the variables in the template.
+func (t *Template) Variables() []int {
+	var used []int
+	for _, part := range t.parts {
+		if part.value != nil && part.value.source == fromVariable {
+			used = append(used, part.value.variable)
+		}
+	}
+	return used
+}
+
+// Append appends the template to b with the values of the current request.
+func (t *Template) Append(b []byte, s *Source) []byte { return t.append(b, s) }
 
 // append appends the template to b with the values of the current request.
 func (t *Template) append(b []byte, s *Source) []byte {

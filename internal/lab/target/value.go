@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -23,6 +23,7 @@ const (
 	fromRandom
 	fromSequence
 	fromFile
+	fromVariable
 )
 
 // Value is a value that changes with each request:
@@ -40,12 +41,14 @@ type Value struct {
 	low, high int64
 	rows      []string
 	reserved  bool // in a path: keep reserved characters
+	variable  int  // index in Source.Variables
+	encode    bool // the variable is in a path
 }
 
 // ParseValue parses one of the forms of Value and reads its file. Other text is a
 // constant.
 func ParseValue(s string) (Value, error) {
-	v, known, err := parseValue(s)
+	v, known, err := Scope{Files: LocalFiles}.parseValue(s)
 	if err != nil {
 		return Value{}, err
 	}
@@ -55,16 +58,20 @@ func ParseValue(s string) (Value, error) {
 	return v, nil
 }
 
-// parseValue also reports whether s has one of the forms of Value.
-func parseValue(s string) (v Value, known bool, err error) {
+// parseValue also reports whether text is a variable or has one of the forms of
+// Value.
+func (s Scope) parseValue(text string) (v Value, known bool, err error) {
+	if index, found := s.Names[text]; found {
+		return Value{source: fromVariable, variable: index}, true, nil
+	}
 	switch {
-	case s == "sequence":
+	case text == "sequence":
 		return Value{source: fromSequence}, true, nil
-	case strings.HasPrefix(s, "random(") && strings.HasSuffix(s, ")"):
-		v, err = parseRandom(s[len("random(") : len(s)-1])
+	case strings.HasPrefix(text, "random(") && strings.HasSuffix(text, ")"):
+		v, err = parseRandom(text[len("random(") : len(text)-1])
 		return v, true, err
-	case strings.HasPrefix(s, "file:"):
-		v, err = readColumn(s[len("file:"):])
+	case strings.HasPrefix(text, "file:"):
+		v, err = s.readColumn(text[len("file:"):])
 		return v, true, err
 	}
 	return Value{}, false, nil
@@ -80,13 +87,16 @@ func parseRandom(arguments string) (Value, error) {
 	return Value{source: fromRandom, low: low, high: high}, nil
 }
 
-func readColumn(argument string) (Value, error) {
+func (s Scope) readColumn(argument string) (Value, error) {
 	cut := strings.LastIndexByte(argument, ':')
 	if cut <= 0 || cut == len(argument)-1 {
 		return Value{}, fmt.Errorf("file:%s: write file:PATH:COLUMN; COLUMN is a name or a number from 1", argument)
 	}
 	path, column := argument[:cut], argument[cut+1:]
-	file, err := os.Open(path)
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(s.Dir, path)
+	}
+	file, err := s.Files.Open(path)
 	if err != nil {
 		return Value{}, fmt.Errorf("open file of values: %w", err)
 	}
@@ -150,6 +160,8 @@ func namedColumn(reader *csv.Reader, name string) (int, error) {
 // numbers, and a sequence shared with the other workers. It belongs to one
 // goroutine.
 type Source struct {
+	Variables []string // values of the variables in a Scope
+
 	random   *rand.Rand
 	sequence *atomic.Int64
 	number   int64 // of this request from 1; 0: not yet taken
@@ -160,6 +172,9 @@ type Source struct {
 func NewSource(seed uint64, worker int, sequence *atomic.Int64) *Source {
 	return &Source{random: rand.New(rand.NewPCG(seed, uint64(worker)+1)), sequence: sequence}
 }
+
+// Next starts the next request: it takes the next number of the sequence.
+func (s *Source) Next() { s.next() }
 
 // next starts the next request.
 func (s *Source) next() { s.number = 0 }
@@ -185,8 +200,13 @@ func (v *Value) integer(s *Source) (int64, bool) {
 
 // string returns v's next value if it is text.
 func (v *Value) string(s *Source) string {
-	if v.source == fromFile {
+	switch {
+	case v.source == fromFile:
 		return v.rows[(s.requestNumber()-1)%int64(len(v.rows))]
+	case v.source == fromVariable && v.encode:
+		return percentEncode(s.Variables[v.variable], v.reserved)
+	case v.source == fromVariable:
+		return s.Variables[v.variable]
 	}
 	return v.text
 }
