@@ -242,10 +242,13 @@ func TestLoadSecrets(t *testing.T) {
 	}
 	t.Setenv("SPILLWAY_TEST_KEY", "hush{1}")
 	args := []string{url + "/echo", "-X", "POST", "-c", "1", "-n", "20", "-o", out, "-H", "X-Key: a ${SPILLWAY_TEST_KEY}", "--header-file", headers}
-	stdout, stderr, code := loadVerb(t, t.Context(), append(args, "--check", "body~=[] a hush{1}", "--slo", "errors<=0")...)
+	stdout, stderr, code := loadVerb(t, t.Context(), append(args, "--check", "body~=[] a hush{1}")...)
 	file, err := os.ReadFile(out)
 	if code != exit.OK || err != nil {
 		t.Fatalf("exit %d, %v\n%s%s", code, err, stdout, stderr)
+	}
+	if run, err := result.ReadFile(out); err != nil || run.Steps[0].Total.Errors.Total() != 0 {
+		t.Errorf("requests failed, %v\n%s", err, stdout)
 	}
 	shown := strings.ReplaceAll(stdout+stderr+string(file), "body~=[] a hush{1}", "")
 	if strings.Contains(shown, "hush") || !strings.Contains(shown, "X-Key: ") {

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,7 +15,8 @@ type abort struct {
 	text    string
 	slo     result.SLO // the opposite of the condition
 	seconds int
-	held    int // seconds in a row so far
+	held    int    // seconds in a row so far
+	met     string // the reason of the end, once the condition has held long enough
 }
 
 // abortPrefix begins the reason of a result.End.
@@ -44,6 +46,30 @@ func parseAbort(text string) (*abort, error) {
 		return nil, fmt.Errorf("--abort %q: write a figure, > (rate: <) and a limit, as in 'errors>20%% for 3s' or 'p99>1s for 3s'", text)
 	}
 	return a, nil
+}
+
+// follow makes the listener call stop once the condition has held long enough. A nil abort does nothing.
+func (a *abort) follow(listener *Listener, stop func()) {
+	if a == nil {
+		return
+	}
+	show := listener.Second
+	listener.Second = func(s *Second) error {
+		reason, err := a.second(&s.Slice)
+		if reason != "" {
+			a.met = reason
+			stop()
+		}
+		return errors.Join(err, show(s))
+	}
+}
+
+// reason is why the run ended, "" if not for this condition or for a nil abort.
+func (a *abort) reason() string {
+	if a == nil {
+		return ""
+	}
+	return a.met
 }
 
 // second takes the next second of the run and returns the reason to abort it, or "".

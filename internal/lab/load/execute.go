@@ -83,24 +83,13 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	listener := listener(recorder, display, &end.Elapsed)
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
-	aborted := ""
-	if abort != nil {
-		show := listener.Second
-		listener.Second = func(s *Second) error {
-			reason, err := abort.second(&s.Slice)
-			if reason != "" {
-				aborted = reason
-				cancel()
-			}
-			return errors.Join(err, show(s))
-		}
-	}
+	abort.follow(&listener, cancel)
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
 	interrupted, err := Run(loading, *config, listener)
 	if interrupted {
-		end.Reason = cmp.Or(aborted, result.Interrupted)
+		end.Reason = cmp.Or(abort.reason(), result.Interrupted)
 	}
 	stopErr := stop()
 	display.end()
