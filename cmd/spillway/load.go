@@ -88,7 +88,7 @@ func (c *loadCmd) Run(env *environment) error {
 	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	run, err := load.Execute(env.ctx, o, result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
+	run, err := load.Execute(env.ctx, o, load.Local(o), result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
 		spec := watch.Spec(c.watchFlags)
 		if spec.Empty() {
 			return nil, nil

@@ -11,6 +11,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/result"
+	"spillway/internal/lab/target"
 )
 
 // Watcher samples other processes and databases during a run.
@@ -21,15 +22,50 @@ type Watcher interface {
 	Run(ctx context.Context, zero time.Time, emit func(*result.Sample) error) (stop func() error)
 }
 
+// Generator makes the load of a run: Local, or several on other hosts.
+type Generator interface {
+	// Prepare gets ready and completes the header. It returns the number of steps.
+	Prepare(ctx context.Context, header *result.Header) (steps int, err error)
+	// Run makes the load and returns the reason of its end, as in result.End. When
+	// ctx ends, the current step ends early and is reported.
+	Run(ctx context.Context, listener Listener) (end string, err error)
+}
+
+// Local returns the generator of this process.
+func Local(o Options) Generator { return &local{options: o} }
+
+type local struct {
+	options Options
+	config  *Config
+}
+
+func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
+	if l.config, err = l.options.Prepare(ctx, target.LocalFiles, target.Share{}); err != nil {
+		return 0, err
+	}
+	header.Seed = l.options.RandomSeed
+	return len(l.config.Steps), nil
+}
+
+func (l *local) Run(ctx context.Context, listener Listener) (end string, err error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	interrupted, err := Run(ctx, *l.config, listener)
+	if interrupted {
+		return result.Interrupted, err
+	}
+	return result.Finished, err
+}
+
 // gcPercent makes the garbage collector run less often during a load. The heap is
 // small and steady, so this costs a few megabytes and disturbs the pacer less.
 const gcPercent = 400
 
-// Execute runs the load that the options describe, shows the progress on w and
-// returns the results. It adds the options to the header. open opens the watcher
-// after the target has answered; it returns nil for none.
-func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (*result.Run, error) {
-	config, err := o.prepare(ctx)
+// Execute runs the load that the options describe on the generator, shows the
+// progress on w and returns the results. It adds the options to the header. open
+// opens the watcher after the target has answered; it returns nil for none.
+func Execute(ctx context.Context, o Options, generator Generator, header result.Header, w io.Writer, open func() (Watcher, error)) (*result.Run, error) {
+	header.Run, header.Label, header.Target, header.SLO = o.RunID, o.Label, result.RedactURL(o.Target), o.SLO
+	steps, err := generator.Prepare(ctx, &header)
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +74,11 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 		return nil, err
 	}
 	header.StartedAt = time.Now().UTC() // the samples count from here, and the steps from Run
-	header.Run, header.Label, header.Seed, header.Target, header.SLO = o.RunID, o.Label, o.RandomSeed, result.RedactURL(o.Target), o.SLO
 	var watches []result.Watch
 	if watcher != nil {
 		watches = watcher.Watches()
 	}
-	display := newProgressDisplay(w, o.ReportInterval, len(config.Steps))
+	display := newProgressDisplay(w, o.ReportInterval, steps)
 	recorder, err := result.NewRecorder(o.Out, header, watches, display.message)
 	if err != nil {
 		return nil, err
@@ -52,12 +87,8 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if watcher != nil {
 		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	end := result.End{Reason: result.Finished}
-	interrupted, err := Run(ctx, *config, listener(recorder, display, &end.Elapsed))
-	if interrupted {
-		end.Reason = result.Interrupted
-	}
+	var end result.End
+	end.Reason, err = generator.Run(ctx, listener(recorder, display, &end.Elapsed))
 	stopErr := stop()
 	display.end()
 	run, closeErr := recorder.Close(end)
@@ -75,14 +106,24 @@ func listener(recorder *result.Recorder, display *progressDisplay, elapsed *floa
 		},
 		Second: func(s *Second) error {
 			display.second(s)
-			return recorder.Slice(&s.Slice)
+			return nil
 		},
+		Slice: recorder.Slice,
 		Total: func(t *result.Total) error {
 			*elapsed = start + t.Elapsed
 			display.total(t)
 			return recorder.Total(t)
 		},
 	}
+}
+
+// Broken returns an error if the run ended for another reason than that it was
+// finished or interrupted, or nil.
+func Broken(run *result.Run) error {
+	if run.End.Reason == result.Finished || run.End.Reason == result.Interrupted {
+		return nil
+	}
+	return fmt.Errorf("load: the run ended early: %s", run.End.Reason)
 }
 
 // Missed returns an error with the code exit.Failed that names the steps that

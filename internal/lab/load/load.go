@@ -37,6 +37,13 @@ type Config struct {
 	Workers       int           // threads, for a target with an event loop; 0: DefaultWorkers
 	Seed          uint64
 	SLO           result.SLO
+
+	// Share is this generator's, of the load that Steps were split from.
+	Share target.Share
+	// Begin waits until the other generators of a step are ready and the step
+	// begins, and returns the reading of Clock at which it does. It is nil for the
+	// only generator.
+	Begin func(ctx context.Context, step int) (int64, error)
 }
 
 // DefaultWorkers is half of the cores, at most 8. The other half is for programs
@@ -47,7 +54,8 @@ func DefaultWorkers() int { return max(1, min(runtime.GOMAXPROCS(0)/2, 8)) }
 // a time. Fields may be nil. An error ends the run.
 type Listener struct {
 	Step   func(*result.Step) error
-	Second func(*Second) error
+	Second func(*Second) error       // as it passes, to show it
+	Slice  func(*result.Slice) error // to record it: at once, or before the total of its step
 	Total  func(*result.Total) error
 }
 
@@ -56,9 +64,6 @@ type Listener struct {
 func Run(ctx context.Context, config Config, listener Listener) (interrupted bool, err error) {
 	if listener.Step == nil {
 		listener.Step = func(*result.Step) error { return nil }
-	}
-	if listener.Second == nil {
-		listener.Second = func(*Second) error { return nil }
 	}
 	if listener.Total == nil {
 		listener.Total = func(*result.Total) error { return nil }
@@ -136,6 +141,12 @@ type threadReport struct {
 	err       error
 }
 
+// Describe returns the record that begins a step. start counts from the start of
+// the run.
+func (c *Config) Describe(step int, start time.Duration) *result.Step {
+	return (&stepRun{config: c, step: &c.Steps[step], number: step}).describe(start)
+}
+
 // describe returns the record that begins the step.
 func (s *stepRun) describe(start time.Duration) *result.Step {
 	r := &result.Step{
@@ -149,7 +160,8 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 	}
 	r.Loop, r.Arrival = result.LoopOpen, "constant"
 	r.Name = fmt.Sprintf("%g/s", s.step.Profile.From)
-	r.OfferedHz = s.step.Profile.From
+	generators := float64(max(s.step.Generators, 1))
+	r.OfferedHz = s.step.Profile.From / generators
 	r.BacklogLimit = int64(s.step.backlogLimit(s.config.Backlog))
 	if s.config.Poisson {
 		r.Arrival = "poisson"
@@ -157,7 +169,7 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 	if s.step.Ramp() {
 		r.Arrival = "ramp"
 		r.Name = fmt.Sprintf("%g..%g/s", s.step.Profile.From, s.step.Profile.To)
-		r.OfferedEndHz = s.step.Profile.To
+		r.OfferedEndHz = s.step.Profile.To / generators
 	}
 	return r
 }
@@ -168,9 +180,21 @@ func (s *stepRun) arrivals() *Arrivals {
 	p := s.step.Profile
 	p.Lead = s.config.Warmup
 	if s.config.Poisson {
-		return Poisson(p, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32)))
+		return Poisson(p, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32))).Share(s.config.Share)
 	}
-	return Even(p)
+	return Even(p).Share(s.config.Share)
+}
+
+func (s *stepRun) report(second *Second) error {
+	if s.listener.Second != nil {
+		if err := s.listener.Second(second); err != nil {
+			return err
+		}
+	}
+	if s.listener.Slice == nil {
+		return nil
+	}
+	return s.listener.Slice(&second.Slice)
 }
 
 // start creates the observers and the collector and begins the step. finish stops
@@ -178,18 +202,27 @@ func (s *stepRun) arrivals() *Arrivals {
 func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(), err error) {
 	c := s.config
 	s.collector = newCollector(observers)
-	s.collector.step, s.collector.duration, s.collector.report = s.number, s.step.Duration, s.listener.Second
+	s.collector.step, s.collector.duration, s.collector.report = s.number, s.step.Duration, s.report
 	for i := range observers {
 		s.collector.empty <- newTally()
 		s.observers = append(s.observers, &observer{
 			number: i, open: s.step.Open(), now: newTally(), served: make([]served, slots), full: s.collector.full, empty: s.collector.empty,
 		})
 	}
-	if err := s.listener.Step(s.describe(time.Duration(c.Clock.Now() + int64(c.Warmup) - s.runStart))); err != nil {
+	// The clock starts after all memory is allocated.
+	begin := c.Clock.Now()
+	if c.Begin != nil {
+		if begin, err = c.Begin(ctx, s.number); err != nil {
+			return nil, fmt.Errorf("wait for the common start: %w", err)
+		}
+	}
+	if err := s.listener.Step(s.describe(time.Duration(begin + int64(c.Warmup) - s.runStart))); err != nil {
 		return nil, err
 	}
-	// The clock starts after all memory is allocated.
-	s.phase = newPhase(c.Clock.Now(), s.step, c.Warmup, c.Timeout)
+	if c.Begin == nil {
+		begin = c.Clock.Now()
+	}
+	s.phase = newPhase(begin, s.step, c.Warmup, c.Timeout)
 	s.collector.phase = s.phase
 	for _, r := range s.observers {
 		r.from, r.until, r.lastSecond, r.ends = s.phase.from, s.phase.until, s.phase.lastSecond(), s.phase.from+second

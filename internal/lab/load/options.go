@@ -74,37 +74,66 @@ type Output struct {
 	SelfTest       bool
 }
 
-// prepare parses the options, opens the target and connects to it once. Errors of
-// the options are usage errors.
-func (o *Options) prepare(ctx context.Context) (*Config, error) {
-	if err := o.validate(); err != nil {
+// Parse parses the options and the files that they name, and draws the seed if
+// there is none. The Config has no Target. Errors are usage errors.
+func (o *Options) Parse(files target.Files) (*Config, error) {
+	config, requests, err := o.parse(files)
+	if err != nil {
 		return nil, exit.UsageError(err)
+	}
+	sql, err := target.Parse(*requests)
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
+	}
+	if config.Steps, err = Plan(o.Rate, o.Connections, o.Duration, o.Requests, sql); err != nil {
+		return nil, exit.UsageError(err)
+	}
+	return config, nil
+}
+
+// Prepare parses the options, opens the target and connects to it once. The steps
+// are the share of one generator. Errors of the options are usage errors.
+func (o *Options) Prepare(ctx context.Context, files target.Files, share target.Share) (*Config, error) {
+	config, requests, err := o.parse(files)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	config.Share, requests.Share = share, share
+	if config.Target, err = target.Open(ctx, *requests); err != nil {
+		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
+	}
+	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, config.Target.SQL())
+	if err == nil {
+		config.Steps, err = Split(steps, share)
+	}
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	if err := config.Target.Check(ctx); err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return config, nil
+}
+
+// parse parses everything but the target and the steps.
+func (o *Options) parse(files target.Files) (*Config, *target.Config, error) {
+	if err := o.validate(); err != nil {
+		return nil, nil, err
 	}
 	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
 	slo, err := result.ParseSLO(o.SLO)
 	if err != nil {
-		return nil, exit.UsageError(err)
+		return nil, nil, err
 	}
 	clock := target.NewClock()
-	config, err := o.targetConfig(clock)
+	requests, err := o.targetConfig(clock, files)
 	if err != nil {
-		return nil, exit.UsageError(err)
-	}
-	t, err := target.Open(ctx, *config)
-	if err != nil {
-		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
-	}
-	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, t.SQL())
-	if err != nil {
-		return nil, exit.UsageError(err)
-	}
-	if err := t.Check(ctx); err != nil {
-		return nil, fmt.Errorf("load: %w", err)
+		return nil, nil, err
 	}
 	return &Config{
-		Target: t, Clock: clock, Steps: steps, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
+		Clock: clock, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
 		Warmup: o.Warmup, Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
-	}, nil
+	}, requests, nil
 }
 
 func (o *Options) validate() error {
@@ -120,9 +149,9 @@ func (o *Options) validate() error {
 }
 
 // targetConfig parses the description of the target and its requests.
-func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
+func (o *Options) targetConfig(clock target.Clock, files target.Files) (*target.Config, error) {
 	config := &target.Config{
-		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock,
+		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, Files: files,
 		Method: o.Method, HTTP2: o.HTTP2, Insecure: o.Insecure, SQL: o.SQL, Commands: o.Command,
 	}
 	for _, text := range o.Source {
@@ -144,7 +173,7 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 		if !found || name == "" {
 			return nil, fmt.Errorf("--param %q: write NAME=VALUE", text)
 		}
-		v, err := target.ParseValue(value)
+		v, err := target.ParseValue(value, files)
 		if err != nil {
 			return nil, fmt.Errorf("--param %s: %w", name, err)
 		}
@@ -166,11 +195,11 @@ func (o *Options) readBody(config *target.Config) (err error) {
 	case o.Body != "" && o.BodyFile != "":
 		return errors.New("--body and --body-file: give one of them")
 	case o.Body != "":
-		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
+		if config.Body, err = target.ParseTemplate(o.Body, config.Files); err != nil {
 			return fmt.Errorf("--body: %w", err)
 		}
 	case o.BodyFile != "":
-		text, err := target.ReadBody(o.BodyFile)
+		text, err := target.ReadBody(o.BodyFile, config.Files)
 		if err != nil {
 			return err
 		}
@@ -180,7 +209,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {
-		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target))
+		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target), config.Files)
 	}
 	return err
 }

@@ -25,6 +25,9 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 	}
 	finish, err := s.start(ctx, 1, s.step.Connections)
 	if err != nil {
+		for _, session := range p.sessions {
+			session.Close()
+		}
 		return err
 	}
 	p.phase, p.observer = s.phase, s.observers[0]

@@ -201,9 +201,28 @@ func meanOf(windows []windowMean) moments {
 	return m
 }
 
+// judgeSamples leaves a share of a load to JudgeSamples of the sum.
 func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
-	answers := s.collector.latency.responses().Count()
-	for _, p := range s.config.SLO.Percentiles() {
+	if s.config.Share.Count() > 1 {
+		return nil
+	}
+	return tooFew(s.collector.latency.responses().Count(), s.config.SLO)
+}
+
+// JudgeSamples returns why the step is TOO_FEW_SAMPLES, or "".
+func JudgeSamples(t *result.Total, slo result.SLO) (string, error) {
+	responses, err := t.Latency.Responses()
+	if err != nil {
+		return "", err
+	}
+	if p := tooFew(responses.Count(), slo); p != nil {
+		return p.reason, nil
+	}
+	return "", nil
+}
+
+func tooFew(answers int64, slo result.SLO) *problem {
+	for _, p := range slo.Percentiles() {
 		if !histogram.Carries(answers, p.Q) {
 			return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are too few for p%g: %d of them must lie beyond it", answers, p.Q*100, histogram.TailSamples)}
 		}

@@ -131,7 +131,7 @@ func (t *Target) parseRequests(path string) (err error) {
 	requests := t.config.Requests
 	switch {
 	case len(requests) == 0:
-		template, err := ParseTemplate(path)
+		template, err := ParseTemplate(path, t.config.Files)
 		if err != nil {
 			return fmt.Errorf("target: %w", err)
 		}
@@ -139,7 +139,7 @@ func (t *Target) parseRequests(path string) (err error) {
 	case path != "/" || t.config.Method != "" || len(t.config.Body.parts) > 0:
 		return errors.New("with --requests-file, write the target without a path, and the method and body in the file")
 	}
-	t.mix, err = newHTTPMix(requests, t.host, t.config.Headers)
+	t.mix, err = newHTTPMix(requests, t.host, t.config.Headers, t.config.Files)
 	return err
 }
 
@@ -153,7 +153,7 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 		return location{}, errors.New("redis: requires a --command 'GET key:{random(1,100)}'")
 	}
 	for _, text := range t.config.Commands {
-		c, err := parseCommand(text)
+		c, err := parseCommand(text, t.config.Files)
 		if err != nil {
 			return location{}, err
 		}

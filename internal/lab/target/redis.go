@@ -23,7 +23,7 @@ type command struct {
 }
 
 // parseCommand splits text at blanks. A word may be quoted with single or double quotes.
-func parseCommand(text string) (command, error) {
+func parseCommand(text string, files Files) (command, error) {
 	words, err := splitWords(text)
 	if err != nil {
 		return command{}, fmt.Errorf("command %q: %w", text, err)
@@ -33,7 +33,7 @@ func parseCommand(text string) (command, error) {
 	}
 	c := command{kind: commandKind(words[0])}
 	for _, word := range words {
-		t, err := ParseTemplate(word)
+		t, err := ParseTemplate(word, files)
 		if err != nil {
 			return command{}, fmt.Errorf("command %q: %w", text, err)
 		}

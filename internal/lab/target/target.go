@@ -33,7 +33,9 @@ type Config struct {
 	Timeout       time.Duration // of one request, including connecting
 	PerConnection int           // requests per connection; 0: unlimited
 	Seed          uint64        // of random values
+	Share         Share         // of the values of sequence and of files
 	Clock         Clock
+	Files         Files // that requests may name; nil: none
 
 	Requests []HTTPRequest // HTTP; empty: GET the URL's path
 	Method   string        // HTTP: of the URL's own request
@@ -80,6 +82,15 @@ const (
 	kindMySQL
 	kindSQLite
 )
+
+// Parse reads the address, the requests and the files that they name, without
+// looking up the host. It reports whether the requests are SQL statements. Its
+// errors are those of Open.
+func Parse(config Config) (sql bool, err error) {
+	t := &Target{config: config}
+	_, err = t.parse()
+	return t.SQL(), err
+}
 
 // Open parses the address and the requests and resolves the host. It does not
 // connect. Its errors are mistakes of the user, one line each.
@@ -188,6 +199,10 @@ func (t *Target) EventLoop() bool {
 // SQL reports whether the target runs SQL statements.
 func (t *Target) SQL() bool { return t.kind >= kindPostgres }
 
+// OfThisHost reports whether only programs of this host reach the target, because
+// it is a Unix socket or a file.
+func (t *Target) OfThisHost() bool { return t.kind == kindSQLite || t.network.kind == "unix" }
+
 // Check opens one connection and closes it. It fails if there is no such target or
 // the target rejects the statement.
 func (t *Target) Check(ctx context.Context) error {
@@ -210,7 +225,9 @@ func (t *Target) tryConnection(ctx context.Context) error {
 }
 
 func (t *Target) source(number int) *Source {
-	return NewSource(t.config.Seed, number, &t.sequence)
+	source := NewSource(t.config.Seed, number, &t.sequence)
+	source.share = t.config.Share
+	return source
 }
 
 func (t *Target) newProtocol(source *Source, memory *scratch) protocol {

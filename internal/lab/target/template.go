@@ -19,7 +19,7 @@ type templatePart struct {
 }
 
 // ParseTemplate compiles text and reads the files that it names.
-func ParseTemplate(text string) (Template, error) {
+func ParseTemplate(text string, files Files) (Template, error) {
 	var t Template
 	var literal strings.Builder
 	for {
@@ -40,7 +40,7 @@ func ParseTemplate(text string) (Template, error) {
 			text = text[1:]
 			continue
 		}
-		v, known, err := parseValue(word)
+		v, known, err := parseValue(word, files)
 		if err != nil {
 			return Template{}, err
 		}

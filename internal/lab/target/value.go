@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -43,8 +42,8 @@ type Value struct {
 
 // ParseValue parses one of the forms of Value and reads its file. Other text is a
 // constant.
-func ParseValue(s string) (Value, error) {
-	v, known, err := parseValue(s)
+func ParseValue(s string, files Files) (Value, error) {
+	v, known, err := parseValue(s, files)
 	if err != nil {
 		return Value{}, err
 	}
@@ -55,7 +54,7 @@ func ParseValue(s string) (Value, error) {
 }
 
 // parseValue also reports whether s has one of the forms of Value.
-func parseValue(s string) (v Value, known bool, err error) {
+func parseValue(s string, files Files) (v Value, known bool, err error) {
 	switch {
 	case s == "sequence":
 		return Value{source: fromSequence}, true, nil
@@ -63,7 +62,7 @@ func parseValue(s string) (v Value, known bool, err error) {
 		v, err = parseRandom(s[len("random(") : len(s)-1])
 		return v, true, err
 	case strings.HasPrefix(s, "file:"):
-		v, err = readColumn(s[len("file:"):])
+		v, err = readColumn(s[len("file:"):], files)
 		return v, true, err
 	}
 	return Value{}, false, nil
@@ -79,13 +78,13 @@ func parseRandom(arguments string) (Value, error) {
 	return Value{source: fromRandom, low: low, high: high}, nil
 }
 
-func readColumn(argument string) (Value, error) {
+func readColumn(argument string, files Files) (Value, error) {
 	cut := strings.LastIndexByte(argument, ':')
 	if cut <= 0 || cut == len(argument)-1 {
 		return Value{}, fmt.Errorf("file:%s: write file:PATH:COLUMN; COLUMN is a name or a number from 1", argument)
 	}
 	path, column := argument[:cut], argument[cut+1:]
-	file, err := os.Open(path)
+	file, err := files.Open(path)
 	if err != nil {
 		return Value{}, fmt.Errorf("open file of values: %w", err)
 	}
@@ -151,8 +150,19 @@ func namedColumn(reader *csv.Reader, name string) (int, error) {
 type Source struct {
 	random   *rand.Rand
 	sequence *atomic.Int64
+	share    Share
 	number   int64 // of this request from 1; 0: not yet taken
 }
+
+// Share is one of several generators that load a target together. The zero value
+// is the only one.
+type Share struct {
+	Number int `json:"number"` // from 0
+	Of     int `json:"of"`
+}
+
+// Count is the number of generators, at least 1.
+func (s Share) Count() int { return max(s.Of, 1) }
 
 // NewSource returns the source of worker number worker. The same seed repeats the
 // values of a run, except for the order in which workers take the sequence.
@@ -163,10 +173,11 @@ func NewSource(seed uint64, worker int, sequence *atomic.Int64) *Source {
 // next starts the next request.
 func (s *Source) next() { s.number = 0 }
 
-// requestNumber returns this request's number in the sequence.
+// requestNumber returns this request's number in the sequence, of which each
+// generator takes every n-th.
 func (s *Source) requestNumber() int64 {
 	if s.number == 0 {
-		s.number = s.sequence.Add(1)
+		s.number = (s.sequence.Add(1)-1)*int64(s.share.Count()) + int64(s.share.Number) + 1
 	}
 	return s.number
 }

@@ -27,7 +27,7 @@ func TestTemplate(t *testing.T) {
 	users := writeFile(t, "users.csv", "id,name\n1,ann\n2,\"b, c\"\n")
 	f := func(text string, want ...string) {
 		t.Helper()
-		template, err := ParseTemplate(text)
+		template, err := ParseTemplate(text, LocalFiles)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestTemplateErrors(t *testing.T) {
 		"{file:" + short + ":zz}": "no column \"zz\"; the header line has a, b",
 		"{file:" + short + ":0}":  "numbered from 1",
 	} {
-		if _, err := ParseTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseTemplate(text, LocalFiles); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestRandomStaysInside(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low := rapid.Int64Range(-1e12, 1e12).Draw(t, "low")
 		high := low + rapid.Int64Range(0, 5).Draw(t, "width")
-		v, err := ParseValue("random(" + strconv.FormatInt(low, 10) + ", " + strconv.FormatInt(high, 10) + ")")
+		v, err := ParseValue("random("+strconv.FormatInt(low, 10)+", "+strconv.FormatInt(high, 10)+")", LocalFiles)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestRandomStaysInside(t *testing.T) {
 }
 
 func TestConstantValue(t *testing.T) {
-	v, err := ParseValue("blue")
+	v, err := ParseValue("blue", LocalFiles)
 	if _, isNumber := v.integer(newSource()); err != nil || isNumber || v.string(newSource()) != "blue" {
 		t.Errorf("%+v, %v", v, err)
 	}
@@ -111,7 +111,7 @@ func FuzzTemplate(f *testing.F) {
 		if strings.Contains(text, "{file:") {
 			return
 		}
-		template, err := ParseTemplate(text)
+		template, err := ParseTemplate(text, LocalFiles)
 		if err != nil {
 			return
 		}
@@ -136,7 +136,7 @@ func TestRequestsFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	requests, err := ReadRequests(path, "h:80")
+	requests, err := ReadRequests(path, "h:80", LocalFiles)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestRequestsFileErrors(t *testing.T) {
 		"GET /{randm(1,2)}":      "unknown value",
 		"GET / {file:/no/such:1": "",
 	} {
-		_, err := ReadRequests(writeFile(t, "r", text), "h")
+		_, err := ReadRequests(writeFile(t, "r", text), "h", LocalFiles)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
@@ -179,7 +179,7 @@ func FuzzRequests(f *testing.F) {
 		if strings.Contains(text, "{file:") {
 			return
 		}
-		requests, err := parseRequests(strings.NewReader(text), "h", func(string) (string, error) { return "body", nil })
+		requests, err := parseRequests(strings.NewReader(text), "h", LocalFiles, func(string) (string, error) { return "body", nil })
 		if err != nil {
 			return
 		}
@@ -188,7 +188,7 @@ func FuzzRequests(f *testing.F) {
 				t.Fatalf("%+v", requests[i])
 			}
 		}
-		mix, err := newHTTPMix(requests, "h", nil)
+		mix, err := newHTTPMix(requests, "h", nil, LocalFiles)
 		if err != nil {
 			return
 		}

@@ -1,0 +1,23 @@
+package target
+
+import (
+	"io"
+	"os"
+)
+
+// Files opens the files that requests name: bodies, lists of requests and columns
+// of values. Requests that were described on another host can name only what came
+// with them, so nothing in this package opens a file in another way. A nil Files
+// has no files.
+type Files func(name string) (io.ReadCloser, error)
+
+// LocalFiles opens the files of this host.
+func LocalFiles(name string) (io.ReadCloser, error) { return os.Open(name) }
+
+// Open opens a file.
+func (f Files) Open(name string) (io.ReadCloser, error) {
+	if f == nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: os.ErrPermission}
+	}
+	return f(name)
+}
