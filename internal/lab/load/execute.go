@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -48,17 +47,12 @@ func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, 
 }
 
 func (l *local) Run(ctx context.Context, listener Listener) (end string, err error) {
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	interrupted, err := Run(ctx, *l.config, listener)
 	if interrupted {
 		return result.Interrupted, err
 	}
 	return result.Finished, err
 }
-
-// gcPercent makes the garbage collector run less often during a load. The heap is
-// small and steady, so this costs a few megabytes and disturbs the pacer less.
-const gcPercent = 400
 
 // Execute runs the load that the options describe on the generator, shows the
 // progress on w and returns the results. It adds the options to the header. open

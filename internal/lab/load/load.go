@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -59,6 +60,10 @@ type Listener struct {
 	Total  func(*result.Total) error
 }
 
+// gcPercent makes the garbage collector run less often during a load. The heap is
+// small and steady, so this costs a few megabytes and disturbs the pacer less.
+const gcPercent = 400
+
 // Run runs every step. When ctx ends, the current step ends early and is reported
 // with the data so far, and interrupted is true.
 func Run(ctx context.Context, config Config, listener Listener) (interrupted bool, err error) {
@@ -71,6 +76,7 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 	if config.Workers <= 0 {
 		config.Workers = DefaultWorkers()
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	start := config.Clock.Now()
 	for i := range config.Steps {
 		if ctx.Err() != nil {

@@ -74,14 +74,21 @@ type Output struct {
 	SelfTest       bool
 }
 
-// Parse parses the options and the files that they name, and draws the seed if
-// there is none. The Config has no Target. Errors are usage errors.
+// Parse parses the options of a load that other hosts make, and the files that they
+// name. It draws the seed if there is none. The Config has no Target. Errors are
+// usage errors.
 func (o *Options) Parse(files target.Files) (*Config, error) {
 	config, requests, err := o.parse(files)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
-	sql, err := target.Parse(*requests)
+	sql, thisHost, err := target.Parse(*requests)
+	if err == nil && thisHost {
+		err = errors.New("a socket or a file is of one host: an agent loads targets on the network only")
+	}
+	if err == nil && len(o.Source) > 0 {
+		err = errors.New("--source names addresses of one host: remove it")
+	}
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
 	}

@@ -84,12 +84,13 @@ const (
 )
 
 // Parse reads the address, the requests and the files that they name, without
-// looking up the host. It reports whether the requests are SQL statements. Its
-// errors are those of Open.
-func Parse(config Config) (sql bool, err error) {
+// looking up the host. It reports whether the requests are SQL statements, and
+// whether only programs of this host reach the target, because it is a Unix socket
+// or a file. Its errors are those of Open.
+func Parse(config Config) (sql, thisHost bool, err error) {
 	t := &Target{config: config}
-	_, err = t.parse()
-	return t.SQL(), err
+	where, err := t.parse()
+	return t.SQL(), t.kind == kindSQLite || where.socket != "" || config.Socket != "", err
 }
 
 // Open parses the address and the requests and resolves the host. It does not
@@ -198,10 +199,6 @@ func (t *Target) EventLoop() bool {
 
 // SQL reports whether the target runs SQL statements.
 func (t *Target) SQL() bool { return t.kind >= kindPostgres }
-
-// OfThisHost reports whether only programs of this host reach the target, because
-// it is a Unix socket or a file.
-func (t *Target) OfThisHost() bool { return t.kind == kindSQLite || t.network.kind == "unix" }
 
 // Check opens one connection and closes it. It fails if there is no such target or
 // the target rejects the statement.
