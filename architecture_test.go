@@ -79,10 +79,12 @@ var layers = map[string]layer{
 	"internal/serve/freight": demo,
 	"internal/serve/app":     app,
 
+	"internal/lab/agent":      lab,
 	"internal/lab/doctor":     lab,
 	"internal/lab/experiment": lab,
 	"internal/lab/load":       lab,
 	"internal/lab/netstat":    lab,
+	"internal/lab/peer":       lab,
 	"internal/lab/report":     lab,
 	"internal/lab/result":     lab,
 	"internal/lab/target":     lab,

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/agent"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/report"
 	"spillway/internal/lab/result"
@@ -19,6 +20,7 @@ type loadCmd struct {
 	watchFlags
 	loadStatement
 	loadOutput
+	loadAgents
 }
 
 // The flags, by group. Each type has the fields of the type in package load.
@@ -63,6 +65,11 @@ type (
 		Allow          []string      `group:"Result" placeholder:"HOST" help:"Public host that you may load. Without it, only this machine and private addresses are allowed."`
 		SelfTest       bool          `group:"Result" help:"Test this generator on this machine instead: its highest rate, accuracy and timing."`
 	}
+	loadAgents struct {
+		Addresses []string `group:"Several hosts" name:"agents" placeholder:"HOST:PORT,…" help:"Make the load with 'spillway agent' on these hosts; the rate, connections and requests are shared. https://HOST:PORT uses TLS."`
+		Token     string   `group:"Several hosts" name:"agents-token" env:"SPILLWAY_AGENT_TOKEN" placeholder:"TOKEN" help:"Token that the agents were started with."`
+		CA        string   `group:"Several hosts" name:"agents-ca" placeholder:"FILE" help:"Certificates that agents may be signed by; implies TLS."`
+	}
 )
 
 // Help is shown below the flags.
@@ -86,9 +93,18 @@ func (c *loadCmd) Run(env *environment) error {
 	o := load.Options{
 		Target: c.Target, Amount: load.Amount(c.loadAmount), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
 	}
+	generator := load.Local(o)
+	if len(c.Addresses) > 0 {
+		group, err := agent.NewGroup(agent.Agents(c.loadAgents), o)
+		if err != nil {
+			return err
+		}
+		defer group.Close()
+		generator = group
+	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	run, err := load.Execute(env.ctx, o, load.Local(o), result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
+	run, err := load.Execute(env.ctx, o, generator, result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
 		spec := watch.Spec(c.watchFlags)
 		if spec.Empty() {
 			return nil, nil
@@ -106,5 +122,8 @@ func (c *loadCmd) Run(env *environment) error {
 	if err := report.Write(env.stdout, format, []*result.Run{run}); err != nil {
 		return err
 	}
-	return load.Missed(run)
+	if err := load.Missed(run); err != nil {
+		return err
+	}
+	return load.Broken(run)
 }
