@@ -3,6 +3,7 @@ package result
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -114,7 +115,7 @@ func (r *Recorder) downsampleLocked() {
 	for i := range r.run.Steps {
 		starts = append(starts, r.run.Steps[i].Start)
 	}
-	if len(r.run.Header.Notes) == 0 {
+	if !slices.Contains(r.run.Header.Notes, downsampledNote) {
 		r.run.Header.Notes = append(r.run.Header.Notes, downsampledNote)
 	}
 	r.run.Samples = Downsample(r.run.Samples, starts)
