@@ -90,7 +90,7 @@ func (out outcome) record(ctx context.Context, began func()) outcome {
 		return out
 	}
 	out.run = &result.Run{Header: header}
-	out.run.End.Reason, out.err = out.group.Run(ctx, load.Listener{
+	out.run.End.Reason, out.err = out.group.Run(ctx, time.Now(), load.Listener{
 		Step: func(s *result.Step) error {
 			out.run.Steps = append(out.run.Steps, result.StepRun{Step: *s})
 			if began != nil {
@@ -434,11 +434,14 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestLate has an agent that begins a step too late.
+// TestLate has an agent that begins a step too late, and one that is lost after its share.
 func TestLate(t *testing.T) {
 	g := &Group{config: &load.Config{}, began: time.Now()}
-	for i, late := range []time.Duration{lateMax, lateMax + time.Millisecond} {
+	for i, late := range []time.Duration{lateMax, lateMax + time.Millisecond, 0} {
 		r := &remote{name: fmt.Sprintf("h%d:1", i), late: late, finished: 1, records: result.NewAssembler()}
+		if late == 0 {
+			r.lose("was stopped", false, g.began.Add(12*time.Second))
+		}
 		for _, line := range []string{
 			`{"record":"header","header":{"format":"spillway-result","version":"1.2","started_at":"2026-01-01T00:00:00Z"}}`,
 			`{"record":"step","step":{"step":0,"loop":"open","connections":1,"duration_seconds":1}}`,
@@ -454,8 +457,8 @@ func TestLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "agent h1:1 began 51ms late: its host or its network is too slow"
-	if merged.Total.Validity != result.GeneratorLimited || !slices.Contains(merged.Total.Reasons, want) || merged.Total.Done != 2 {
+	want := []string{"agent h1:1 began 51ms late: its host or its network is too slow", "agent h2:1 was stopped 12 s into the step; the others were stopped"}
+	if merged.Total.Validity != result.GeneratorLimited || len(merged.Total.Reasons) < 2 || !slices.Equal(merged.Total.Reasons[:2], want) || merged.Total.Done != 3 {
 		t.Errorf("%s %q, want %q", merged.Total.Validity, merged.Total.Reasons, want)
 	}
 }

@@ -45,7 +45,7 @@ type Group struct {
 	running sync.WaitGroup
 
 	config *load.Config // of the whole load
-	start  time.Time    // of the run, on clock
+	start  time.Time    // from which the starts of steps count, on clock
 	stop   bool         // the agents were told to stop
 	full   bool         // because a step was too long
 	began  time.Time    // the current step, on clock

@@ -14,8 +14,8 @@ import (
 
 // Run runs every step on all agents. When ctx ends or an agent is lost, the current
 // step ends early and is the last one.
-func (g *Group) Run(ctx context.Context, listener load.Listener) (end string, err error) {
-	g.start = g.clock.now()
+func (g *Group) Run(ctx context.Context, zero time.Time, listener load.Listener) (end string, err error) {
+	g.start = g.clock.now().Add(-time.Since(zero))
 	for i := range g.config.Steps {
 		if err := g.step(ctx, i, listener); err != nil {
 			return result.Interrupted, err
@@ -175,23 +175,25 @@ func (g *Group) halt() {
 // show passes the seconds on that all agents have reported.
 func (g *Group) show(i int, listener load.Listener) error {
 	for {
-		sum := load.Second{Step: i, Response: histogram.NewSlice()}
-		sum.Slice.Step, sum.Slice.Second = i, g.shown
-		seen := false
+		var shares []*result.Slice
 		for _, r := range g.remotes {
 			slice := r.second(i, g.shown)
 			switch {
 			case slice != nil:
-				seen = true
-				if err := addSlice(&sum, slice); err != nil {
-					return err
-				}
+				shares = append(shares, slice)
 			case r.lost == nil && r.finished <= i:
 				return nil // it comes later
 			}
 		}
-		if !seen {
+		if len(shares) == 0 {
 			return nil
+		}
+		sum := load.Second{Step: i, Response: histogram.NewSlice()}
+		sum.Slice.Step, sum.Slice.Second = i, g.shown
+		for _, slice := range shares {
+			if err := addSlice(&sum, slice); err != nil {
+				return err
+			}
 		}
 		sum.Elapsed = time.Duration(g.shown)*time.Second + time.Duration(sum.Slice.Length*float64(time.Second))
 		g.shown++
@@ -240,15 +242,19 @@ func (g *Group) merge(i int, description *result.Step) (*result.StepRun, error) 
 		if r.late > lateMax {
 			reasons = append(reasons, fmt.Sprintf("agent %s began %v late: its host or its network is too slow", r.name, r.late.Round(time.Millisecond)))
 		}
+		if r.lost != nil || r.finished <= i {
+			reasons = append(reasons, g.absence(r, r.finished > i))
+		}
 		if r.finished <= i {
-			reasons = append(reasons, g.absence(r))
 			continue
 		}
-		header := r.records.Run().Header
-		ahead, _ := r.offsets.Best()
+		header, step := r.records.Run().Header, *r.step(i)
 		header.Machine.Host = "agent " + r.name
-		header.StartedAt = header.StartedAt.Add(-ahead)
-		runs = append(runs, &result.Run{Header: header, Steps: []result.StepRun{*r.step(i)}, End: result.End{Reason: result.Finished}})
+		header.StartedAt, step.Start = g.start, description.Start // the common start; r.late is how far this agent was from it
+		if g.stop {
+			step.Duration = 0 // no share is as long as planned
+		}
+		runs = append(runs, &result.Run{Header: header, Steps: []result.StepRun{step}, End: result.End{Reason: result.Finished}})
 	}
 	merged := &result.StepRun{Total: result.Total{Step: i, Validity: result.Valid}}
 	if len(runs) > 0 {
@@ -266,12 +272,17 @@ func (g *Group) merge(i int, description *result.Step) (*result.StepRun, error) 
 	return merged, g.judge(&merged.Total, reasons)
 }
 
-// absence says why a share is missing.
-func (g *Group) absence(r *remote) string {
-	if r.lost == nil {
-		return fmt.Sprintf("agent %s ended before the step did; its share is not in the sum", r.name)
+// absence says why an agent is not there at the end of a step. The others did not
+// finish if it was lost after its share.
+func (g *Group) absence(r *remote, finished bool) string {
+	consequence := "its share is not in the sum"
+	if finished {
+		consequence = "the others were stopped"
 	}
-	return fmt.Sprintf("agent %s %s %.0f s into the step; its share is not in the sum", r.name, r.lost.text, max(r.lost.at.Sub(g.began)-g.config.Warmup, 0).Seconds())
+	if r.lost == nil {
+		return fmt.Sprintf("agent %s ended before the step did; %s", r.name, consequence)
+	}
+	return fmt.Sprintf("agent %s %s %.0f s into the step; %s", r.name, r.lost.text, max(r.lost.at.Sub(g.began)-g.config.Warmup, 0).Seconds(), consequence)
 }
 
 // judge completes the verdict on a merged step: what an agent can not judge alone.

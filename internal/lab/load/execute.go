@@ -25,9 +25,10 @@ type Watcher interface {
 type Generator interface {
 	// Prepare gets ready and completes the header. It returns the number of steps.
 	Prepare(ctx context.Context, header *result.Header) (steps int, err error)
-	// Run makes the load and returns the reason of its end, as in result.End. When
-	// ctx ends, the current step ends early and is reported.
-	Run(ctx context.Context, listener Listener) (end string, err error)
+	// Run makes the load and returns the reason of its end, as in result.End. The
+	// starts of steps count from zero. When ctx ends, the current step ends early
+	// and is reported.
+	Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error)
 }
 
 // Local returns the generator of this process.
@@ -46,7 +47,8 @@ func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, 
 	return len(l.config.Steps), nil
 }
 
-func (l *local) Run(ctx context.Context, listener Listener) (end string, err error) {
+func (l *local) Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error) {
+	l.config.Zero = l.config.Clock.Now() - int64(time.Since(zero))
 	interrupted, err := Run(ctx, *l.config, listener)
 	if interrupted {
 		return result.Interrupted, err
@@ -67,7 +69,7 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	if err != nil {
 		return nil, err
 	}
-	header.StartedAt = time.Now().UTC() // the samples count from here, and the steps from Run
+	header.StartedAt = time.Now().UTC() // steps and samples count from here
 	var watches []result.Watch
 	if watcher != nil {
 		watches = watcher.Watches()
@@ -82,7 +84,7 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)
 	}
 	var end result.End
-	end.Reason, err = generator.Run(ctx, listener(recorder, display, &end.Elapsed))
+	end.Reason, err = generator.Run(ctx, header.StartedAt, listener(recorder, display, &end.Elapsed))
 	stopErr := stop()
 	display.end()
 	run, closeErr := recorder.Close(end)

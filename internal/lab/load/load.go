@@ -29,6 +29,7 @@ import (
 type Config struct {
 	Target        *target.Target
 	Clock         target.Clock // the clock of Target
+	Zero          int64        // time on Clock from which the starts of steps count; 0: when Run begins
 	Steps         []Step
 	Poisson       bool // open loops: Poisson arrivals instead of evenly spaced ones
 	PerConnection int  // as in the target.Config
@@ -77,12 +78,14 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 		config.Workers = DefaultWorkers()
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	start := config.Clock.Now()
+	if config.Zero == 0 {
+		config.Zero = config.Clock.Now()
+	}
 	for i := range config.Steps {
 		if ctx.Err() != nil {
 			return true, nil
 		}
-		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener, runStart: start}
+		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener, runStart: config.Zero}
 		if err := s.run(ctx); err != nil {
 			return ctx.Err() != nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
