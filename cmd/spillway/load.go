@@ -37,23 +37,32 @@ type (
 		Backlog       int           `group:"Amount" placeholder:"N" help:"Open loop: arrivals that may wait for a connection; the rest are unsent. Default: those of 10 s, from 1000 to 1000000."`
 		Workers       int           `group:"Amount" placeholder:"N" help:"Threads for http:// and redis://. Default: half of the cores."`
 		Source        []string      `group:"Amount" placeholder:"IP" help:"Local addresses to connect from, in rotation. Each has its own ports."`
+		DNSRefresh    time.Duration `group:"Amount" name:"dns-refresh" placeholder:"DURATION" help:"Look the host up at this interval; new connections go to all its addresses in rotation. Default: the first address that can be connected to."`
 		RandomSeed    uint64        `group:"Amount" name:"seed" help:"Seed of all random choices; 0 draws one. It is in the result."`
 	}
 	loadHTTP struct {
 		Method       string   `group:"HTTP" short:"X" help:"Default: GET, or POST with a body."`
-		Header       []string `group:"HTTP" short:"H" sep:"none" placeholder:"'NAME: VALUE'" help:"Header line. Repeatable."`
+		Header       []string `group:"HTTP" short:"H" sep:"none" placeholder:"'NAME: VALUE'" help:"Header line. $${NAME} in its value is an environment variable. Repeatable."`
+		HeaderFile   string   `group:"HTTP" placeholder:"FILE" help:"File with one header per line, so that secrets do not show in the process list."`
 		Body         string   `group:"HTTP" placeholder:"TEXT" help:"Body. It and the URL's path may contain {random(1,1000)}, {sequence} and {file:PATH:COLUMN}."`
 		BodyFile     string   `group:"HTTP" placeholder:"FILE" help:"File with the body, sent unchanged."`
-		RequestsFile string   `group:"HTTP" placeholder:"FILE" help:"File with one request per line: [WEIGHT] METHOD PATH [BODY | @FILE]."`
-		Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 200 to 399."`
+		Form         []string `group:"HTTP" sep:"none" placeholder:"NAME=VALUE" help:"Field of a multipart/form-data body; NAME=@PATH sends a file. Repeatable."`
+		RequestsFile string   `group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
+		Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 2xx or 304."`
 		Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
-		HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2 for https://."`
+		HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2, for http:// with prior knowledge (h2c)."`
+		Streams      int      `group:"HTTP" placeholder:"N" help:"HTTP/2: requests in flight per connection. Default: 1."`
+		GRPC         string   `group:"HTTP" name:"grpc" placeholder:"METHOD" help:"Call the unary gRPC method package.Service/Method. --body is its request in JSON."`
+		Proto        string   `group:"HTTP" placeholder:"FILE" help:"File descriptor set of --grpc, from protoc --include_imports --descriptor_set_out or buf build."`
 		Insecure     bool     `group:"HTTP" short:"k" help:"Accept any certificate."`
+		CACert       string   `group:"HTTP" name:"cacert" placeholder:"FILE" help:"PEM file with the authorities to trust instead of the system's (also for rediss://)."`
+		Cert         string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the client's certificate (also for rediss://)."`
+		Key          string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the key of --cert."`
 	}
 	loadStatement struct {
 		SQL     string   `group:"SQL and Redis" name:"sql" placeholder:"STATEMENT" help:"SQL statement, prepared once per connection. Parameters are written :name."`
 		Param   []string `group:"SQL and Redis" sep:"none" placeholder:"NAME=VALUE" help:"Value of a parameter: random(1,1000), sequence, file:PATH:COLUMN, or a constant. Repeatable."`
-		Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: 'GET key:{random(1,100)}'. Repeatable: drawn with equal probability."`
+		Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: '[name=NAME] GET key:{random(1,100)}'. Repeatable: drawn with equal probability."`
 	}
 	loadOutput struct {
 		SLO            string        `group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`

@@ -125,9 +125,58 @@ func TestLoadBodies(t *testing.T) {
 		{url + "/echo", "--body", "n={random(5,5)}", "-H", "X-Key: k", "--check", "body~=[n=5] k"},
 		{url + "/echo", "--body-file", filepath.Join(dir, "body"), "--check", "body~=[{sequence}]"},
 		{url, "--requests-file", filepath.Join(dir, "requests"), "--check", "status=200"},
+		{url + "/echo", "--form", "a=n{random(5,5)}", "--form", "f=@" + filepath.Join(dir, "body"), "--check", "body~=name=\"a\"\r\n\r\nn5\r\n", "--check", "body~={sequence}"},
 	} {
 		if stdout, stderr, code := loadVerb(t, t.Context(), append(args, "-c", "2", "-n", "100", "--slo", "errors<=0")...); code != exit.OK {
 			t.Errorf("%q: exit %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestLoadSecrets sends headers from the environment and a file. Only their names
+// may appear in the results.
+func TestLoadSecrets(t *testing.T) {
+	url, _ := pages(t)
+	dir := t.TempDir()
+	headers, out := filepath.Join(dir, "headers"), filepath.Join(dir, "run.ndjson")
+	if err := os.WriteFile(headers, []byte("Cookie: hush\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SPILLWAY_TEST_KEY", "hush{1}")
+	args := []string{url + "/echo", "-X", "POST", "-c", "1", "-n", "20", "-o", out, "-H", "X-Key: a ${SPILLWAY_TEST_KEY}", "--header-file", headers}
+	stdout, stderr, code := loadVerb(t, t.Context(), append(args, "--check", "body~=[] a hush{1}", "--slo", "errors<=0")...)
+	file, err := os.ReadFile(out)
+	if code != exit.OK || err != nil {
+		t.Fatalf("exit %d, %v\n%s%s", code, err, stdout, stderr)
+	}
+	shown := strings.ReplaceAll(stdout+stderr+string(file), "body~=[] a hush{1}", "")
+	if strings.Contains(shown, "hush") || !strings.Contains(shown, "X-Key: ") {
+		t.Errorf("a secret is shown, or no header:\n%s", shown)
+	}
+	if _, stderr, code := loadVerb(t, t.Context(), url, "-H", "X-Key: ${SPILLWAY_TEST_NONE}"); code != exit.Usage || !strings.Contains(stderr, "SPILLWAY_TEST_NONE is not set") {
+		t.Errorf("a variable that is not set: exit %d\n%s", code, stderr)
+	}
+}
+
+// TestLoadFailedAnswers loads pages that reject every request, and reads why.
+func TestLoadFailedAnswers(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/moved" {
+			http.Redirect(w, r, "/login?token=hush", http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusUnsupportedMediaType)
+		io.WriteString(w, `{"title":"unsupported media type","detail":"send Content-Type: application/json"}`)
+	}))
+	defer server.Close()
+	for path, want := range map[string]string{
+		"/moved": "first redirect error: status 302: redirects to /login?token=xxxxx; load that URL, or accept the answer with --check status=3xx",
+		"/json":  "first status error: status 415: unsupported media type: send Content-Type: application/json",
+	} {
+		stdout, stderr, _ := loadVerb(t, t.Context(), server.URL+path, "-c", "1", "-n", "200")
+		if !strings.Contains(stdout, want) || strings.Contains(stdout+stderr, "hush") {
+			t.Errorf("%s: no %q in\n%s", path, want, stdout)
 		}
 	}
 }

@@ -208,7 +208,7 @@ func (d *Document) text(path string, node ast.Node, asWritten bool) (text string
 	if d.options.Env == nil || !strings.Contains(text, "${") {
 		return text, false, true
 	}
-	plain, err := expand(text, d.options.Env)
+	plain, err := Expand(text, d.options.Env)
 	switch {
 	case errors.Is(err, errUnset) && d.options.Partial:
 		d.setUnknown(path)

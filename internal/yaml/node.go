@@ -170,9 +170,9 @@ func kindOf(node ast.Node) string {
 // errUnset is the end of the error about a variable that is not set.
 var errUnset = errors.New("is not set")
 
-// expand replaces each ${NAME} by the variable of that name, and $${ by ${. It does not
+// Expand replaces each ${NAME} by the variable of that name, and $${ by ${. It does not
 // expand what it inserted. Its errors quote only the name of a variable.
-func expand(text string, env func(string) (string, bool)) (string, error) {
+func Expand(text string, env func(string) (string, bool)) (string, error) {
 	var b strings.Builder
 	for {
 		i := strings.Index(text, "${")

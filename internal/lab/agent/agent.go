@@ -85,6 +85,8 @@ type order struct {
 	Options load.Options      `json:"options"`
 	Share   target.Share      `json:"share"`
 	Files   map[string][]byte `json:"files,omitempty"` // by the names in Options
+	// Environment has the variables that headers name.
+	Environment map[string]string `json:"environment,omitempty"`
 }
 
 // begin tells when a step begins on the agent's clock.

@@ -214,20 +214,22 @@ func TestSteps(t *testing.T) {
 	var bodies sync.Map
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		bodies.Store(r.URL.Path+" "+string(body), true)
+		bodies.Store(r.URL.Path+" "+string(body)+r.Header.Get("X-Key")+r.Header.Get("X-File"), true)
 	}))
 	defer server.Close()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"users.csv": "id\nann\nbob\n", "body": "hello", "requests": "POST /{file:" + filepath.Join(dir, "users.csv") + ":id} @body\n",
+		"users.csv": "id\nann\nbob\n", "body": "hello", "headers": "X-File: filed\n", "requests": "POST /{file:" + filepath.Join(dir, "users.csv") + ":id} @body\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	t.Setenv("SPILLWAY_TEST_KEY", "{key}")
 	one, _ := startAgent(t, Config{})
 	two, _ := startAgent(t, Config{})
 	out := loadAgents(t, t.Context(), Agents{Addresses: []string{one, two}}, options(server.URL, func(o *load.Options) {
+		o.Header, o.HeaderFile = []string{"X-Key: ${SPILLWAY_TEST_KEY}"}, filepath.Join(dir, "headers")
 		o.Connections, o.Requests, o.RequestsFile = "2,5", 101, filepath.Join(dir, "requests")
 	}), nil)
 	if out.err != nil || len(out.run.Steps) != 2 {
@@ -239,7 +241,7 @@ func TestSteps(t *testing.T) {
 			t.Errorf("step %d: %+v, %+v", i, s.Step, s.Total.Counters)
 		}
 	}
-	for _, want := range []string{"/ann hello", "/bob hello"} {
+	for _, want := range []string{"/ann hello{key}filed", "/bob hello{key}filed"} {
 		if _, ok := bodies.Load(want); !ok {
 			t.Errorf("%q was not sent", want)
 		}
@@ -320,8 +322,12 @@ func TestRefused(t *testing.T) {
 		t.Errorf("the target was sent %d numbers", n)
 	}
 	o := options(server.URL, func(o *load.Options) { o.BodyFile = "/etc/hostname" })
-	if _, err := o.Parse(filesOf(nil)); err == nil || !strings.Contains(err.Error(), "did not send this file") {
+	if _, err := o.Parse(new(order).inputs()); err == nil || !strings.Contains(err.Error(), "did not send this file") {
 		t.Errorf("a file of the agent's host: %v", err)
+	}
+	o = options(server.URL, func(o *load.Options) { o.Header = []string{"X-Key: ${PATH}"} })
+	if _, err := o.Parse(new(order).inputs()); err == nil || !strings.Contains(err.Error(), "PATH") {
+		t.Errorf("a variable of the agent's host: %v", err)
 	}
 	tooLarge := filepath.Join(t.TempDir(), "large")
 	if err := os.WriteFile(tooLarge, make([]byte, filesMax+1), 0o600); err != nil {

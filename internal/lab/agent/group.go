@@ -113,17 +113,17 @@ func (g *Group) Close() {
 // Prepare joins the agents, compares the clocks, and gives each its share.
 func (g *Group) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
 	g.tool = header.Tool
-	files := make(map[string][]byte)
-	if g.config, err = g.options.Parse(recordFiles(files)); err != nil {
+	sent := order{Files: make(map[string][]byte), Environment: make(map[string]string)}
+	if g.config, err = g.options.Parse(sent.record()); err != nil {
 		return 0, err
 	}
-	if err := g.check(files); err != nil {
+	if err := g.check(sent.Files); err != nil {
 		return 0, exit.UsageError(err)
 	}
 	if err := g.join(ctx); err != nil {
 		return 0, err
 	}
-	if err := g.order(files); err != nil {
+	if err := g.order(sent); err != nil {
 		return 0, err
 	}
 	if err := g.await(ctx, func(r *remote) bool { return r.header }); err != nil {
@@ -133,13 +133,14 @@ func (g *Group) Prepare(ctx context.Context, header *result.Header) (steps int, 
 	return len(g.config.Steps), nil
 }
 
-// recordFiles opens local files and keeps what is read of them.
-func recordFiles(contents map[string][]byte) target.Files {
-	return func(name string) (io.ReadCloser, error) {
-		if content, ok := contents[name]; ok {
+// record reads local files and variables, and adds those that are used to the order.
+func (o *order) record() load.Inputs {
+	local := load.LocalInputs()
+	files := func(name string) (io.ReadCloser, error) {
+		if content, ok := o.Files[name]; ok {
 			return io.NopCloser(bytes.NewReader(content)), nil
 		}
-		file, err := target.LocalFiles(name)
+		file, err := local.Files.Open(name)
 		if err != nil {
 			return nil, err
 		}
@@ -148,9 +149,17 @@ func recordFiles(contents map[string][]byte) target.Files {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
-		contents[name] = content
+		o.Files[name] = content
 		return io.NopCloser(bytes.NewReader(content)), nil
 	}
+	environment := func(name string) (string, bool) {
+		value, set := local.Environment(name)
+		if set {
+			o.Environment[name] = value
+		}
+		return value, set
+	}
+	return load.Inputs{Files: files, Environment: environment}
 }
 
 // check rejects loads that can not be shared.
@@ -196,12 +205,13 @@ func (g *Group) join(ctx context.Context) error {
 }
 
 // order gives every agent its share.
-func (g *Group) order(files map[string][]byte) error {
+func (g *Group) order(sent order) error {
 	options := g.options
 	options.Output = load.Output{SLO: options.SLO, RunID: options.RunID}
 	for i, r := range g.remotes {
 		options.RandomSeed = rand.New(rand.NewPCG(g.config.Seed, uint64(i))).Uint64()>>12 | 1
-		line, err := encode(command{Order: &order{Options: options, Share: target.Share{Number: i, Of: len(g.remotes)}, Files: files}})
+		sent.Options, sent.Share = options, target.Share{Number: i, Of: len(g.remotes)}
+		line, err := encode(command{Order: &sent})
 		if err != nil {
 			return err
 		}
@@ -220,6 +230,9 @@ func (g *Group) describe(header *result.Header) {
 		part.ClockOffset, part.ClockError = ahead.Seconds(), uncertainty.Seconds()
 		header.Parts = append(header.Parts, part)
 		names = append(names, r.name)
+		for _, note := range part.Header.Notes {
+			header.Notes = append(header.Notes, fmt.Sprintf("agent %s: %s", r.name, note))
+		}
 		clocks = append(clocks, fmt.Sprintf("%s by %v ± %v", r.name, ahead.Round(time.Microsecond), uncertainty.Round(time.Microsecond)))
 	}
 	header.Machine = result.Machine{Host: strings.Join(names, ", "), TCPTWReuse: -1}

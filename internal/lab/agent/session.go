@@ -117,17 +117,18 @@ func (s *session) serve(ctx context.Context) {
 func (s *session) execute(ctx context.Context, o *order) error {
 	options := o.Options
 	options.Allow, options.ReportInterval = s.server.config.Allow, time.Second
-	files := filesOf(o.Files)
-	if _, err := options.Parse(files); err != nil { // refuses targets of this host's files and sockets
+	inputs := o.inputs()
+	if _, err := options.Parse(inputs); err != nil { // refuses targets of this host's files and sockets
 		return err
 	}
-	config, err := options.Prepare(ctx, files, o.Share)
+	config, err := options.Prepare(ctx, inputs, o.Share)
 	if err != nil {
 		return err
 	}
 	s.server.config.Log.Info("run begins", "target", result.RedactURL(options.Target), "share", o.Share.Number+1, "of", o.Share.Of)
 	header := s.server.config.Header
 	header.StartedAt, header.Seed, header.Target, header.SLO, header.Run = s.server.clock.now(), options.RandomSeed, result.RedactURL(options.Target), options.SLO, options.RunID
+	header.Notes = config.Target.Notes()
 	records := result.NewWriter(s.out)
 	if err := records.WriteHeader(header); err != nil {
 		return err
@@ -141,6 +142,7 @@ func (s *session) execute(ctx context.Context, o *order) error {
 			end.Elapsed += total.Elapsed
 			return records.WriteTotal(total)
 		},
+		Message: func(text string) { s.server.config.Log.Info(text) },
 	})
 	switch {
 	case interrupted && errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -191,14 +193,20 @@ func awaitReading(ctx context.Context, c target.Clock, at int64) error {
 	return nil
 }
 
-// filesOf opens the files of an order, and no others.
-func filesOf(contents map[string][]byte) target.Files {
-	return func(name string) (io.ReadCloser, error) {
-		content, ok := contents[name]
-		if !ok {
-			return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("the coordinator did not send this file")}
-		}
-		return io.NopCloser(bytes.NewReader(content)), nil
+// inputs are the files and variables that came with the order, and no others.
+func (o *order) inputs() load.Inputs {
+	return load.Inputs{
+		Files: func(name string) (io.ReadCloser, error) {
+			content, ok := o.Files[name]
+			if !ok {
+				return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("the coordinator did not send this file")}
+			}
+			return io.NopCloser(bytes.NewReader(content)), nil
+		},
+		Environment: func(name string) (string, bool) {
+			value, set := o.Environment[name]
+			return value, set
+		},
 	}
 }
 

@@ -40,14 +40,18 @@ type local struct {
 }
 
 func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
-	if l.config, err = l.options.Prepare(ctx, target.LocalFiles, target.Share{}); err != nil {
+	if l.config, err = l.options.Prepare(ctx, LocalInputs(), target.Share{}); err != nil {
 		return 0, err
 	}
 	header.Seed = l.options.RandomSeed
+	header.Notes = append(header.Notes, l.config.Target.Notes()...)
 	return len(l.config.Steps), nil
 }
 
 func (l *local) Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error) {
+	for _, note := range l.config.Target.Notes() {
+		listener.message(note)
+	}
 	l.config.Zero = l.config.Clock.Now() - int64(time.Since(zero))
 	interrupted, err := Run(ctx, *l.config, listener)
 	if interrupted {
@@ -104,7 +108,8 @@ func listener(recorder *result.Recorder, display *progressDisplay, elapsed *floa
 			display.second(s)
 			return nil
 		},
-		Slice: recorder.Slice,
+		Slice:   recorder.Slice,
+		Message: func(text string) { display.message("load: " + text) },
 		Total: func(t *result.Total) error {
 			*elapsed = start + t.Elapsed
 			display.total(t)

@@ -59,6 +59,25 @@ type Listener struct {
 	Second func(*Second) error       // as it passes, to show it
 	Slice  func(*result.Slice) error // to record it: at once, or before the total of its step
 	Total  func(*result.Total) error
+	// Message receives remarks for the user. It is safe for concurrent use.
+	Message func(text string)
+}
+
+func (l *Listener) message(text string) {
+	if l.Message != nil {
+		l.Message(text)
+	}
+}
+
+// refresh keeps the addresses of the target up to date until stop is called.
+func refresh(ctx context.Context, t *target.Target, say func(text string)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var refreshing sync.WaitGroup
+	refreshing.Go(func() { t.Refresh(ctx, say) })
+	return func() {
+		cancel()
+		refreshing.Wait()
+	}
 }
 
 // gcPercent makes the garbage collector run less often during a load. The heap is
@@ -78,6 +97,7 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 		config.Workers = DefaultWorkers()
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	defer refresh(ctx, config.Target, listener.message)()
 	if config.Zero == 0 {
 		config.Zero = config.Clock.Now()
 	}

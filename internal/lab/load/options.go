@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,20 +40,29 @@ type Amount struct {
 	Backlog       int
 	Workers       int
 	Source        []string // local addresses
-	RandomSeed    uint64   // 0: draw one
+	DNSRefresh    time.Duration
+	RandomSeed    uint64 // 0: draw one
 }
 
 // HTTP describes the requests to an HTTP target.
 type HTTP struct {
 	Method       string
-	Header       []string
+	Header       []string // values may have ${NAME} of the environment
+	HeaderFile   string   // one header per line
 	Body         string
 	BodyFile     string
+	Form         []string // NAME=VALUE or NAME=@PATH
 	RequestsFile string
 	Check        []string
 	Socket       string
 	HTTP2        bool
+	Streams      int // requests in flight per HTTP/2 connection
+	GRPC         string
+	Proto        string
 	Insecure     bool
+	CACert       string
+	Cert         string
+	Key          string
 }
 
 // Statement describes the statement for SQL, or the commands for Redis.
@@ -77,8 +87,8 @@ type Output struct {
 // Parse parses the options of a load that other hosts make, and the files that they
 // name. It draws the seed if there is none. The Config has no Target. Errors are
 // usage errors.
-func (o *Options) Parse(files target.Files) (*Config, error) {
-	config, requests, err := o.parse(files)
+func (o *Options) Parse(inputs Inputs) (*Config, error) {
+	config, requests, err := o.parse(inputs)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
@@ -100,8 +110,8 @@ func (o *Options) Parse(files target.Files) (*Config, error) {
 
 // Prepare parses the options, opens the target and connects to it once. The steps
 // are the share of one generator. Errors of the options are usage errors.
-func (o *Options) Prepare(ctx context.Context, files target.Files, share target.Share) (*Config, error) {
-	config, requests, err := o.parse(files)
+func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Share) (*Config, error) {
+	config, requests, err := o.parse(inputs)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
@@ -113,6 +123,11 @@ func (o *Options) Prepare(ctx context.Context, files target.Files, share target.
 	if err == nil {
 		config.Steps, err = Split(steps, share)
 	}
+	for i := range config.Steps {
+		if n := config.Steps[i].Connections; config.Target.Slots(n) > ConnectionsMax {
+			err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", n, o.Streams, ConnectionsMax)
+		}
+	}
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
@@ -123,7 +138,7 @@ func (o *Options) Prepare(ctx context.Context, files target.Files, share target.
 }
 
 // parse parses everything but the target and the steps.
-func (o *Options) parse(files target.Files) (*Config, *target.Config, error) {
+func (o *Options) parse(inputs Inputs) (*Config, *target.Config, error) {
 	if err := o.validate(); err != nil {
 		return nil, nil, err
 	}
@@ -133,7 +148,7 @@ func (o *Options) parse(files target.Files) (*Config, *target.Config, error) {
 		return nil, nil, err
 	}
 	clock := target.NewClock()
-	requests, err := o.targetConfig(clock, files)
+	requests, err := o.targetConfig(clock, inputs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -156,10 +171,11 @@ func (o *Options) validate() error {
 }
 
 // targetConfig parses the description of the target and its requests.
-func (o *Options) targetConfig(clock target.Clock, files target.Files) (*target.Config, error) {
+func (o *Options) targetConfig(clock target.Clock, inputs Inputs) (*target.Config, error) {
 	config := &target.Config{
-		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, Files: files,
-		Method: o.Method, HTTP2: o.HTTP2, Insecure: o.Insecure, SQL: o.SQL, Commands: o.Command,
+		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
+		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
+		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: inputs.Files,
 	}
 	for _, text := range o.Source {
 		address, err := netip.ParseAddr(text)
@@ -168,19 +184,12 @@ func (o *Options) targetConfig(clock target.Clock, files target.Files) (*target.
 		}
 		config.Sources = append(config.Sources, address)
 	}
-	for _, text := range o.Header {
-		h, err := target.ParseHeader(text)
-		if err != nil {
-			return nil, err
-		}
-		config.Headers = append(config.Headers, h)
-	}
 	for _, text := range o.Param {
 		name, value, found := strings.Cut(text, "=")
 		if !found || name == "" {
 			return nil, fmt.Errorf("--param %q: write NAME=VALUE", text)
 		}
-		v, err := target.ParseValue(value, files)
+		v, err := target.ParseValue(value, inputs.Files)
 		if err != nil {
 			return nil, fmt.Errorf("--param %s: %w", name, err)
 		}
@@ -190,6 +199,9 @@ func (o *Options) targetConfig(clock target.Clock, files target.Files) (*target.
 		config.Params[name] = v
 	}
 	var err error
+	if config.Headers, err = o.headers(inputs); err != nil {
+		return nil, err
+	}
 	if config.Checks, err = target.ParseChecks(o.Check); err != nil {
 		return nil, err
 	}
@@ -199,8 +211,17 @@ func (o *Options) targetConfig(clock target.Clock, files target.Files) (*target.
 // readBody parses the body and reads the requests file.
 func (o *Options) readBody(config *target.Config) (err error) {
 	switch {
-	case o.Body != "" && o.BodyFile != "":
-		return errors.New("--body and --body-file: give one of them")
+	case o.Body != "" && o.BodyFile != "" || o.Body+o.BodyFile != "" && len(o.Form) > 0:
+		return errors.New("--body, --body-file and --form: give one of them")
+	case len(o.Form) > 0:
+		var contentType target.Header
+		if contentType, config.Body, err = target.ParseForm(o.Form, config.Files); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
+			return errors.New("header Content-Type: --form sets it; remove it")
+		}
+		config.Headers = append(config.Headers, contentType)
 	case o.Body != "":
 		if config.Body, err = target.ParseTemplate(o.Body, config.Files); err != nil {
 			return fmt.Errorf("--body: %w", err)
@@ -212,7 +233,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Body = target.PlainTemplate(text)
 	}
-	if o.Method == "" && o.Body+o.BodyFile != "" {
+	if o.Method == "" && (o.Body+o.BodyFile != "" || len(o.Form) > 0) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {

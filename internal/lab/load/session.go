@@ -15,15 +15,13 @@ const connectsMax = 8
 // runSessions runs the step on a goroutine per connection.
 func (s *stepRun) runSessions(ctx context.Context) error {
 	c := s.config
-	p := &pool{clock: c.Clock, arrivals: s.arrivals(), backlog: newBacklog(s.step.backlogLimit(c.Backlog))}
-	for i := range s.step.Connections {
-		p.sessions = append(p.sessions, c.Target.NewSession(i, s.step.Connections))
-	}
+	p := &pool{clock: c.Clock, arrivals: s.arrivals(), backlog: newBacklog(s.step.backlogLimit(c.Backlog)), connections: s.step.Connections}
+	p.sessions = c.Target.NewSessions(p.connections)
 	var connects []time.Duration
 	if c.Target.SQL() && c.PerConnection == 0 {
 		connects = connectAll(ctx, p.sessions)
 	}
-	finish, err := s.start(ctx, 1, s.step.Connections)
+	finish, err := s.start(ctx, 1, len(p.sessions))
 	if err != nil {
 		for _, session := range p.sessions {
 			session.Close()
@@ -75,6 +73,8 @@ type pool struct {
 	phase    *phase
 	sessions []*target.Session
 	arrivals *Arrivals
+
+	connections int // of the sessions; fewer if they share them
 
 	mu       sync.Mutex    // guards all below
 	idle     []idleSession // a stack: the session used last is used next
@@ -222,8 +222,12 @@ func (p *pool) startRolling() (stop func()) {
 	}
 }
 
+// open is the number of open connections. Sessions that share connections are
+// spread over them evenly.
+func (p *pool) open() int { return min(p.inFlight+p.idleOpen, p.connections) }
+
 func (p *pool) gauges() gauges {
-	return gauges{open: int64(p.inFlight + p.idleOpen), inFlight: int64(p.inFlight), backlog: int64(p.backlog.count)}
+	return gauges{open: int64(p.open()), inFlight: int64(p.inFlight), backlog: int64(p.backlog.count)}
 }
 
 // closedLoop sends requests over one session, one after the other.
@@ -277,10 +281,10 @@ func (p *pool) end(s *target.Session, o *target.Outcome) {
 
 func (p *pool) countLocked(now int64, change int) {
 	p.integral += int64(p.inFlight) * (now - p.changed)
-	p.openTime += int64(p.inFlight+p.idleOpen) * (now - p.changed)
+	p.openTime += int64(p.open()) * (now - p.changed)
 	p.changed = now
 	p.inFlight += change
-	p.openMax = max(p.openMax, p.inFlight+p.idleOpen)
+	p.openMax = max(p.openMax, p.open())
 }
 
 // dispatch starts each arrival when it is due, from a thread of its own.

@@ -166,7 +166,7 @@ func (s *stepRun) judgeLittle(t *result.Total, _ *threadReport) *problem {
 		return &problem{result.GeneratorLimited, fmt.Sprintf("Little's law does not hold: %.2f requests were in flight, but %.1f/s times %s is %.2f",
 			t.Little.InFlightMean, t.Little.Rate, round(time.Duration(t.Little.ServiceMean*1e9)), t.Little.InFlightMean/t.Little.Ratio)}
 	}
-	busy := t.Little.InFlightMean / float64(s.step.Connections)
+	busy := t.Little.InFlightMean / float64(s.config.Target.Slots(s.step.Connections))
 	if !s.step.Open() && busy < 1-littleMax {
 		return &problem{result.GeneratorLimited, fmt.Sprintf("of %d connections only %.1f had a request in flight on average", s.step.Connections, t.Little.InFlightMean)}
 	}

@@ -40,6 +40,7 @@ func (t *Target) parse() (location, error) {
 // checkForeignOptions rejects options that do not apply to the scheme.
 func (t *Target) checkForeignOptions(scheme string) error {
 	c := &t.config
+	c.HTTP2 = c.HTTP2 || c.GRPC != ""
 	isHTTP := strings.HasPrefix(scheme, "http")
 	isRedis := strings.HasPrefix(scheme, "redis")
 	switch {
@@ -49,8 +50,16 @@ func (t *Target) checkForeignOptions(scheme string) error {
 		return fmt.Errorf("--sql and --param are for postgres:, mysql: and sqlite:, not for scheme %s", scheme)
 	case !isRedis && len(c.Commands) > 0:
 		return fmt.Errorf("--command is for redis:, not for scheme %s", scheme)
-	case scheme != "https" && c.HTTP2:
-		return errors.New("--http2 requires an https: target")
+	case !isHTTP && c.GRPC != "" || c.GRPC == "" && c.Proto != "":
+		return errors.New("--grpc METHOD --proto FILE: both are needed, for an https: or http: target")
+	case scheme != "https" && scheme != "rediss" && c.CACert+c.Cert+c.Key != "":
+		return fmt.Errorf("--cacert, --cert and --key are for https: and rediss:, not for scheme %s", scheme)
+	case !isHTTP && c.HTTP2:
+		return errors.New("--http2 requires an https: or http: target")
+	case c.Streams < 0 || c.Streams > 1 && !c.HTTP2:
+		return errors.New("--streams is the number of requests in flight per HTTP/2 connection; it requires --http2")
+	case c.Streams > 1 && c.PerConnection > 0:
+		return errors.New("--streams and --per-connection: give one of them")
 	}
 	return nil
 }
@@ -80,6 +89,9 @@ func (t *Target) parseHTTP(scheme string) (location, error) {
 	if err != nil {
 		return location{}, err
 	}
+	if t.config.GRPC != "" {
+		return p, t.parseGRPC(path)
+	}
 	return p, t.parseRequests(path)
 }
 
@@ -99,7 +111,7 @@ func (t *Target) placeHTTP(scheme, authority string) (location, error) {
 	}
 	p, err := splitAuthority(authority, port)
 	if err == nil && scheme == "https" {
-		t.tls = tlsConfig(p.host, t.config.Insecure)
+		t.tls, err = t.config.tls(p.host, "http/1.1")
 	}
 	return p, err
 }
@@ -139,8 +151,11 @@ func (t *Target) parseRequests(path string) (err error) {
 	case path != "/" || t.config.Method != "" || len(t.config.Body.parts) > 0:
 		return errors.New("with --requests-file, write the target without a path, and the method and body in the file")
 	}
-	t.mix, err = newHTTPMix(requests, t.host, t.config.Headers, t.config.Files)
-	return err
+	if t.http, err = newHTTPMix(requests, t.host, t.config.Headers, t.config.Files); err != nil {
+		return err
+	}
+	t.mix = t.http.mix
+	return nil
 }
 
 func (t *Target) parseRedis(scheme string) (location, error) {
@@ -152,12 +167,18 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	if len(t.config.Commands) == 0 {
 		return location{}, errors.New("redis: requires a --command 'GET key:{random(1,100)}'")
 	}
+	var entries []mixEntry
 	for _, text := range t.config.Commands {
 		c, err := parseCommand(text, t.config.Files)
 		if err != nil {
 			return location{}, err
 		}
 		t.commands = append(t.commands, c)
+		verb, _ := cutWord(c.text)
+		entries = append(entries, mixEntry{1, c.name, c.text, verb})
+	}
+	if t.mix, err = newMix(entries); err != nil {
+		return location{}, err
 	}
 	if password, ok := u.User.Password(); ok {
 		words := []string{"AUTH", password}
@@ -173,8 +194,9 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	}
 	host, port := cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "6379")
 	if scheme == "rediss" {
-		t.tls = tlsConfig(host, t.config.Insecure)
-		t.tls.NextProtos = nil
+		if t.tls, err = t.config.tls(host); err != nil {
+			return location{}, err
+		}
 	}
 	return location{host: host, port: port}, nil
 }

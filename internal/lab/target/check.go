@@ -8,22 +8,13 @@ import (
 	"strings"
 )
 
-// errStatus and errCheck are the errors of an answer that was not as expected.
-var (
-	errStatus = errors.New("status not expected")
-	errCheck  = errors.New("check failed")
-)
-
-// statusError is an unexpected HTTP status.
-type statusError int
-
-func (e statusError) Error() string        { return "status " + strconv.Itoa(int(e)) }
-func (e statusError) Is(target error) bool { return target == errStatus }
+// errCheck is wrapped by the error of an answer whose body was not as expected.
+var errCheck = errors.New("check failed")
 
 // statusRange is an inclusive range of statuses.
 type statusRange struct{ low, high int }
 
-// Checks validate an HTTP answer. The zero value accepts statuses 200 to 399.
+// Checks validate an HTTP answer. The zero value accepts the statuses 2xx and 304.
 type Checks struct {
 	statuses []statusRange
 	contains [][]byte
@@ -77,11 +68,29 @@ func parseStatuses(list string) ([]statusRange, error) {
 
 func (c *Checks) wantBody() bool { return len(c.contains)+len(c.lacks) > 0 }
 
-// judge returns nil, a statusError, or an error that wraps errCheck.
-func (c *Checks) judge(status int, body []byte) error {
-	if !c.expected(status) {
-		return statusError(status)
+// bodyMax is how much of the body of an answer with that status is needed.
+func (c *Checks) bodyMax(status int) int {
+	switch {
+	case c.wantBody():
+		return checkedBodyMax
+	case !c.expected(status):
+		return failedBodyMax
 	}
+	return 0
+}
+
+// judge returns nil, an answerError, or an error that wraps errCheck. memory holds
+// the last answerError.
+func (c *Checks) judge(a *answer, memory *scratch) error {
+	if !c.expected(a.status) {
+		memory.failure = a.failure(memory.failure)
+		return memory.failure
+	}
+	return c.judgeBody(a.body)
+}
+
+// judgeBody returns nil or an error that wraps errCheck.
+func (c *Checks) judgeBody(body []byte) error {
 	for _, text := range c.contains {
 		if !bytes.Contains(body, text) {
 			return fmt.Errorf("%w: body does not contain %.60q", errCheck, text)
@@ -97,7 +106,7 @@ func (c *Checks) judge(status int, body []byte) error {
 
 func (c *Checks) expected(status int) bool {
 	if len(c.statuses) == 0 {
-		return status >= 200 && status < 400
+		return status/100 == 2 || status == 304
 	}
 	for _, r := range c.statuses {
 		if status >= r.low && status <= r.high {

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"fmt"
 	"io"
 	"os"
 )
@@ -20,4 +21,18 @@ func (f Files) Open(name string) (io.ReadCloser, error) {
 		return nil, &os.PathError{Op: "open", Path: name, Err: os.ErrPermission}
 	}
 	return f(name)
+}
+
+// Read reads a file of at most bodyFileMax bytes.
+func (f Files) Read(name string) ([]byte, error) {
+	file, err := f.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, bodyFileMax+1))
+	if err == nil && len(text) > bodyFileMax {
+		err = fmt.Errorf("%s is larger than %d bytes", name, bodyFileMax)
+	}
+	return text, err
 }

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 )
 
 // HTTPRequest describes one kind of request.
 type HTTPRequest struct {
+	Name   string   // in reports; "": method and path
 	Method string   // GET when empty
 	Path   Template // with its query
 	Body   Template // no body when empty
@@ -87,6 +87,8 @@ type builtRequest struct {
 	withBody bool
 }
 
+const userAgent = "spillway"
+
 const closeLine = "Connection: close\r\n"
 
 func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
@@ -102,11 +104,11 @@ func buildRequest(r *HTTPRequest, headers *Template) (builtRequest, error) {
 		if strings.ContainsFunc(part.text, unsafeInPath) {
 			return builtRequest{}, fmt.Errorf("path %q contains a space, a control character or a non-ASCII letter; percent-encode it", part.text)
 		}
-		part.value.escapeForPath()
 	}
+	escaped := r.Path.percentEncoded()
 	body, fixedBody := r.Body.constant()
 	b := builtRequest{
-		head: method == http.MethodHead, kind: methodKind(method), method: method, path: &r.Path, headers: headers, body: &r.Body,
+		head: method == http.MethodHead, kind: methodKind(method), method: method, path: &escaped, headers: headers, body: &r.Body,
 		withBody: body != "" || !fixedBody || method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch,
 	}
 	if _, fixedHeaders := headers.constant(); fixedPath && fixedHeaders && fixedBody {
@@ -127,7 +129,7 @@ func headerLines(host string, headers []headerLine) *Template {
 		text += "Host: " + host + "\r\n"
 	}
 	if !given["User-Agent"] {
-		text += "User-Agent: spillway\r\n"
+		text += "User-Agent: " + userAgent + "\r\n"
 	}
 	lines := &Template{}
 	for _, h := range headers {
@@ -147,31 +149,47 @@ func headerLines(host string, headers []headerLine) *Template {
 
 func unsafeInPath(r rune) bool { return r <= ' ' || r >= 0x7f }
 
-// escapeForPath percent-encodes bytes that are not valid in a request line.
-func (v *Value) escapeForPath() {
-	if v == nil || v.source != fromFile {
-		return
-	}
-	rows := make([]string, len(v.rows))
-	for i, row := range v.rows {
-		rows[i] = row
-		if strings.ContainsFunc(row, unsafeInPath) {
-			rows[i] = percentEncode(row)
+// percentEncoded returns the template with its values encoded for a path or query,
+// by RFC 6570: all but unreserved characters, and for {+…} all but reserved ones.
+func (t *Template) percentEncoded() Template {
+	parts := slices.Clone(t.parts)
+	for i := range parts {
+		v := parts[i].value
+		if v == nil || v.source != fromFile {
+			continue
 		}
+		encoded := *v
+		encoded.rows = slices.Clone(v.rows)
+		for j, row := range v.rows {
+			encoded.rows[j] = percentEncode(row, v.reserved)
+		}
+		parts[i].value = &encoded
 	}
-	v.rows = rows
+	return Template{t.text, parts}
 }
 
-func percentEncode(s string) string {
+// percentEncode encodes every byte of s that is not unreserved. If reserved is
+// set, it leaves reserved characters and complete escapes such as %41 as well.
+// "#" is always encoded, because a request has no fragment.
+func percentEncode(s string, reserved bool) string {
+	const alsoReserved = ":/?[]@!$&'()*+,;="
 	var b strings.Builder
-	for _, c := range []byte(s) {
-		if unsafeInPath(rune(c)) {
-			fmt.Fprintf(&b, "%%%02X", c)
-		} else {
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case isAlphanumeric(c), strings.IndexByte("-._~", c) >= 0,
+			reserved && strings.IndexByte(alsoReserved, c) >= 0,
+			reserved && c == '%' && i+2 < len(s) && hexDigit(s[i+1]) >= 0 && hexDigit(s[i+2]) >= 0:
 			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
 		}
 	}
 	return b.String()
+}
+
+func isAlphanumeric(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
 
 func methodKind(method string) Kind {
@@ -213,11 +231,11 @@ func (r *builtRequest) appendBody(b []byte, s *Source) []byte {
 	return b
 }
 
-// httpMix holds the requests of a run. They are drawn by weight.
+// httpMix holds the requests of a run.
 type httpMix struct {
+	mix
 	headers  []headerLine
 	requests []builtRequest
-	upTo     []int // cumulative weights
 }
 
 func newHTTPMix(requests []HTTPRequest, host string, headers []Header, files Files) (*httpMix, error) {
@@ -227,26 +245,16 @@ func newHTTPMix(requests []HTTPRequest, host string, headers []Header, files Fil
 	}
 	m := &httpMix{headers: lines}
 	joined := headerLines(host, lines)
-	total := 0
+	var entries []mixEntry
 	for i := range requests {
-		b, err := buildRequest(&requests[i], joined)
+		r := &requests[i]
+		b, err := buildRequest(r, joined)
 		if err != nil {
 			return nil, err
 		}
-		total += max(requests[i].Weight, 1)
 		m.requests = append(m.requests, b)
-		m.upTo = append(m.upTo, total)
+		entries = append(entries, mixEntry{max(r.Weight, 1), r.Name, b.method + " " + r.Path.text, b.method})
 	}
-	if total == 0 {
-		return nil, errors.New("no request to send")
-	}
-	return m, nil
-}
-
-func (m *httpMix) draw(s *Source) *builtRequest {
-	if len(m.requests) == 1 {
-		return &m.requests[0]
-	}
-	n := s.random.IntN(m.upTo[len(m.upTo)-1])
-	return &m.requests[sort.SearchInts(m.upTo, n+1)]
+	m.mix, err = newMix(entries)
+	return m, err
 }

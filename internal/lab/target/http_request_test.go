@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -48,7 +49,7 @@ func TestBuiltRequest(t *testing.T) {
 			for _, last := range []bool{false, true} {
 				s := newSource()
 				s.next()
-				r, got := readBack(t, mix.draw(s).append(nil, last, s))
+				r, got := readBack(t, mix.requests[mix.draw(s)].append(nil, last, s))
 				wantPath := strings.ReplaceAll(path, "{random(4,4)}", "4")
 				wantBody := strings.ReplaceAll(body, "{sequence}", "1")
 				if r.Host != "h:1" || r.RequestURI != wantPath || got != wantBody || r.Close != last || r.Header.Get("X-Key") != "a: b" || r.Header.Get("Idempotency-Key") != "k-1." || r.UserAgent() != "me" {
@@ -80,18 +81,32 @@ func TestHeaderValuesWithLineEnds(t *testing.T) {
 	}
 }
 
+// TestPathValuesAreEscaped inserts data in a path and a query. The server must
+// read the same data, and what the user typed must arrive as typed.
 func TestPathValuesAreEscaped(t *testing.T) {
-	path := writeFile(t, "v.csv", "\"a b\"\n\"c/d?e=ä\"\n\"x\ny\"\n")
-	mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, "/{file:"+path+":1}"), Body: template(t, "{file:"+path+":1}")}}, "h", nil, LocalFiles)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSource()
-	for _, want := range [][2]string{{"/a%20b", "a b"}, {"/c/d?e=%C3%A4", "c/d?e=ä"}, {"/x%0Ay", "x\ny"}} {
+	for _, test := range []struct{ value, escaped, reserved string }{
+		{"a b", "a%20b", "a%20b"},
+		{"c/d?e=ä", "c%2Fd%3Fe%3D%C3%A4", "c/d?e=%C3%A4"},
+		{"x\ny", "x%0Ay", "x%0Ay"},
+		{"100%", "100%25", "100%25"},
+		{"%41&b=c+d#e", "%2541%26b%3Dc%2Bd%23e", "%41&b=c+d%23e"},
+		{"a.b-c_d~e", "a.b-c_d~e", "a.b-c_d~e"},
+	} {
+		file := "file:" + writeFile(t, "v.csv", "\""+test.value+"\"\n") + ":1}"
+		paths := "/%41/{" + file + "?q={" + file + "&r={+" + file
+		mix, err := newHTTPMix([]HTTPRequest{{Path: template(t, paths), Body: template(t, "{"+file)}}, "h", nil, LocalFiles)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSource()
 		s.next()
-		r, body := readBack(t, mix.draw(s).append(nil, false, s))
-		if r.RequestURI != want[0] || body != want[1] {
-			t.Errorf("got %q and %q, want %q", r.RequestURI, body, want)
+		r, body := readBack(t, mix.requests[mix.draw(s)].append(nil, false, s))
+		want := "/%41/" + test.escaped + "?q=" + test.escaped + "&r=" + test.reserved
+		if r.RequestURI != want || body != test.value {
+			t.Errorf("%q: got %q and body %q, want %q", test.value, r.RequestURI, body, want)
+		}
+		if r.URL.Path != "/A/"+test.value || r.URL.Query().Get("q") != test.value {
+			t.Errorf("%q: the server reads path %q and query %q", test.value, r.URL.Path, r.URL.Query())
 		}
 	}
 }
@@ -102,11 +117,11 @@ func TestWeights(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSource()
-	counts := map[*builtRequest]int{}
+	counts := map[int]int{}
 	for range 10000 {
 		counts[mix.draw(s)]++
 	}
-	if n := counts[&mix.requests[0]]; n < 8900 || n > 9100 {
+	if n := counts[0]; n < 8900 || n > 9100 {
 		t.Errorf("%d of 10000, want about 9000", n)
 	}
 }
@@ -136,12 +151,15 @@ func TestChecks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.judge(status, []byte(body)); (got == nil) != (want == nil) || want != nil && !errors.Is(got, want) {
+		if got := c.judge(&answer{status: status, body: []byte(body)}, new(scratch)); (got == nil) != (want == nil) || want != nil && !errors.Is(got, want) {
 			t.Errorf("%q on %d %q: %v, want %v", checks, status, body, got, want)
 		}
 	}
 	f(nil, 200, "", nil)
-	f(nil, 399, "", nil)
+	f(nil, 299, "", nil)
+	f(nil, 304, "", nil)
+	f(nil, 302, "", errRedirect)
+	f([]string{"status=3xx"}, 302, "", nil)
 	f(nil, 400, "", errStatus)
 	f(nil, 199, "", errStatus)
 	f([]string{"status=404"}, 404, "", nil)
@@ -156,4 +174,22 @@ func TestChecks(t *testing.T) {
 			t.Errorf("check %q was taken", text)
 		}
 	}
+}
+
+// FuzzPercentEncode checks that data survives a path and a query.
+func FuzzPercentEncode(f *testing.F) {
+	f.Add("100%/a?b=c&d+e#f")
+	f.Fuzz(func(t *testing.T, data string) {
+		encoded := percentEncode(data, false)
+		path, err := url.PathUnescape(encoded)
+		if err != nil || path != data {
+			t.Fatalf("%q became %q in a path: %v", data, path, err)
+		}
+		if query, err := url.QueryUnescape(encoded); err != nil || query != data {
+			t.Fatalf("%q became %q in a query: %v", data, query, err)
+		}
+		if partial := percentEncode(data, true); percentEncode(partial, true) != partial {
+			t.Fatalf("%q is encoded twice", partial)
+		}
+	})
 }

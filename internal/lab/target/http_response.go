@@ -36,25 +36,25 @@ const (
 )
 
 // response parses one HTTP/1.x response incrementally. The bytes may be split
-// anywhere. It stores the body only if keepBody is set. The zero value expects a
-// response to a GET. reset prepares it for the next response.
+// anywhere. It stores as much of the body as the checks need. reset prepares it for
+// the next response.
 type response struct {
+	answer
+	checks    *Checks
 	state     responseState
 	head      bool // the request was a HEAD: there is no body
-	keepBody  bool
 	chunked   bool
 	hasLength bool
-	close     bool // the server closes after this response
-	status    int
+	close     bool  // the server closes after this response
 	minor     int   // HTTP/1.minor
 	rest      int64 // bytes of the body or chunk still to come; in the headers: Content-Length
 	used      int   // bytes of header and trailer lines so far
+	keepMax   int   // bytes of the body to store
 	line      []byte
-	body      []byte
 }
 
-func (r *response) reset(head, keepBody bool) {
-	*r = response{head: head, keepBody: keepBody, line: r.line[:0], body: r.body[:0]}
+func (r *response) reset(head bool, checks *Checks) {
+	*r = response{answer: answer{location: r.location[:0], body: r.body[:0]}, checks: checks, head: head, line: r.line[:0]}
 }
 
 // feed takes the next bytes and reports whether the response is complete. Bytes
@@ -109,8 +109,8 @@ func (r *response) skip(b []byte) []byte {
 }
 
 func (r *response) keep(b []byte) {
-	if r.keepBody {
-		r.body = append(r.body, b[:min(len(b), checkedBodyMax-len(r.body))]...)
+	if r.keepMax > 0 {
+		r.body = append(r.body, b[:min(len(b), r.keepMax-len(r.body))]...)
 	}
 }
 
@@ -229,7 +229,8 @@ func (r *response) takeStatus(line []byte) error {
 	return nil
 }
 
-// takeHeader reads the three headers that determine where the response ends.
+// takeHeader reads the three headers that determine where the response ends, and
+// those that explain a failure.
 func (r *response) takeHeader(line []byte) error {
 	colon := bytes.IndexByte(line, ':')
 	if colon <= 0 {
@@ -246,6 +247,14 @@ func (r *response) takeHeader(line []byte) error {
 				return fmt.Errorf("%w: transfer encoding %.40q", errMalformed, trim(line[colon+1:]))
 			}
 			r.chunked = true
+		}
+	case len("Content-Type"):
+		if r.status >= 400 && equalFold(line[:colon], "content-type") {
+			r.problem = bytes.HasPrefix(trim(line[colon+1:]), []byte("application/problem+json"))
+		}
+	case len("Location"):
+		if redirects(r.status) && equalFold(line[:colon], "location") {
+			r.location = append(r.location[:0], trim(line[colon+1:])...)
 		}
 	case len("Connection"):
 		if equalFold(line[:colon], "connection") {
@@ -282,11 +291,12 @@ func (r *response) takeConnection(value []byte) {
 
 // endHeaders determines how the body ends.
 func (r *response) endHeaders() error {
+	r.keepMax = r.checks.bodyMax(r.status)
 	switch {
 	case r.status == 101:
 		return fmt.Errorf("%w: unexpected status 101", errMalformed)
 	case r.status < 200: // an interim response: the real one follows
-		r.reset(r.head, r.keepBody)
+		r.reset(r.head, r.checks)
 	case r.head, r.status == 204, r.status == 304:
 		r.state = inDone
 	case r.chunked:
@@ -384,7 +394,7 @@ func equalFold(b []byte, word string) bool {
 
 // httpProtocol is HTTP/1.1 on one connection.
 type httpProtocol struct {
-	mix      *httpMix
+	requests []builtRequest
 	checks   *Checks
 	source   *Source
 	scratch  *scratch
@@ -392,11 +402,11 @@ type httpProtocol struct {
 	response response
 }
 
-func (p *httpProtocol) request(_, last bool) []byte {
+func (p *httpProtocol) request(number int, _, last bool) []byte {
 	p.source.next()
-	r := p.mix.draw(p.source)
+	r := &p.requests[number]
 	p.sent = r
-	p.response.reset(r.head, p.checks.wantBody())
+	p.response.reset(r.head, p.checks)
 	switch {
 	case r.keep != nil && last:
 		return r.last
@@ -417,6 +427,6 @@ func (p *httpProtocol) feed(b []byte) (bool, error) {
 func (p *httpProtocol) answer(o *Outcome) bool {
 	o.Status = p.response.status
 	o.Kind = p.sent.kind
-	o.Err = p.checks.judge(p.response.status, p.response.body)
+	o.Err = p.checks.judge(&p.response.answer, p.scratch)
 	return !p.response.close
 }

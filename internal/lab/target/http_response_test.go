@@ -25,7 +25,7 @@ type parsed struct {
 // connection when the response has not ended.
 func feedAll(text string, head bool, cuts ...int) parsed {
 	r := response{}
-	r.reset(head, true)
+	r.reset(head, &Checks{lacks: [][]byte{{0}}})
 	var done bool
 	var err error
 	start := 0
@@ -194,9 +194,10 @@ func compareWithStandard(t *testing.T, text string, head bool, ours parsed) {
 func BenchmarkResponse(b *testing.B) {
 	text := []byte("HTTP/1.1 200 OK\r\nServer: nginx\r\nDate: Sat, 21 Nov 2026 07:58:54 GMT\r\nContent-Type: text/plain\r\nContent-Length: 1500\r\nConnection: keep-alive\r\n\r\n" + strings.Repeat("x", 1500))
 	var r response
+	var checks Checks
 	b.ReportAllocs()
 	for b.Loop() {
-		r.reset(false, false)
+		r.reset(false, &checks)
 		if done, err := r.feed(text); !done || err != nil {
 			b.Fatal(done, err)
 		}

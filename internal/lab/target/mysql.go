@@ -19,7 +19,6 @@ type mysqlConn struct {
 	prepared  driver.Stmt
 	raw       net.Conn
 	clock     Clock
-	timeout   time.Duration
 	statement *statement
 	source    *Source
 	values    []driver.NamedValue
@@ -28,42 +27,47 @@ type mysqlConn struct {
 
 // dialMySQL connects and prepares. Both count as connecting.
 func (t *Target) dialMySQL(ctx context.Context, number int, source *Source) (blockingConn, error) {
-	c := &mysqlConn{clock: t.config.Clock, timeout: t.config.Timeout, statement: &t.statement, source: source}
+	c := &mysqlConn{clock: t.config.Clock, statement: &t.statement, source: source}
+	deadline, _ := ctx.Deadline()
 	config := t.mysql.Clone()
 	config.DialFunc = func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
-		c.raw, err = t.network.dial(ctx, number)
-		return c.raw, err
+		if c.raw, err = t.network.dial(ctx, number); err != nil {
+			return nil, err
+		}
+		return c.raw, c.raw.SetDeadline(deadline)
 	}
-	config.Timeout, config.ReadTimeout, config.WriteTimeout = t.config.Timeout, t.config.Timeout, t.config.Timeout
+	config.Timeout, config.ReadTimeout, config.WriteTimeout = 0, 0, 0 // the deadline covers them all
 	config.Logger = &mysql.NopLogger{}
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	if c.conn, err = connector.Connect(ctx); err != nil {
-		return nil, fmt.Errorf("connect: %w", mysqlError(err))
+		return nil, fmt.Errorf("connect: %w", mysqlError(err, deadline))
 	}
 	if c.prepared, err = c.conn.Prepare(t.statement.render(func(int) string { return "?" })); err != nil {
 		c.conn.Close()
-		return nil, fmt.Errorf("prepare: %w", mysqlError(err))
+		return nil, fmt.Errorf("prepare: %w", mysqlError(err, deadline))
 	}
 	return c, nil
 }
 
 // mysqlError marks an error answer of the server with errSQL, and a broken
-// connection with errCutShort.
-func mysqlError(err error) error {
+// connection with errTimeout after the deadline and with errCutShort before it.
+func mysqlError(err error, deadline time.Time) error {
 	var answered *mysql.MySQLError
 	switch {
 	case errors.As(err, &answered):
 		return fmt.Errorf("%w: %w", errSQL, err)
+	case !time.Now().Before(deadline):
+		return errTimeout
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
 		return fmt.Errorf("%w: %w", errCutShort, err)
 	}
 	return err
 }
 
-func (c *mysqlConn) exchange(o *Outcome, _ bool) bool {
+func (c *mysqlConn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 	c.source.next()
 	c.values = c.values[:0]
 	for i := range c.statement.values {
@@ -77,16 +81,16 @@ func (c *mysqlConn) exchange(o *Outcome, _ bool) bool {
 		c.values = append(c.values, value)
 	}
 	o.Kind = c.statement.kind
+	if o.Err = c.raw.SetDeadline(deadline); o.Err != nil {
+		return false
+	}
 	o.Sent = c.clock.Now()
 	err := c.run(o)
 	o.Done = c.clock.Now()
 	if err == nil {
 		return true
 	}
-	if o.Done-o.Sent >= int64(c.timeout) {
-		err = errTimeout
-	}
-	o.Err = mysqlError(err)
+	o.Err = mysqlError(err, deadline)
 	return errors.Is(o.Err, errSQL)
 }
 

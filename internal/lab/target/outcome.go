@@ -24,6 +24,12 @@ func NewClock() Clock { return Clock{time.Now()} }
 // Now returns the nanoseconds since the clock's start.
 func (c Clock) Now() int64 { return int64(time.Since(c.start)) }
 
+// deadline is the time at which a request that began at the given time has used
+// its timeout up.
+func (c Clock) deadline(begin int64, timeout time.Duration) time.Time {
+	return c.start.Add(time.Duration(begin) + timeout)
+}
+
 // Kind is the effect of a request on the target's data.
 type Kind uint8
 
@@ -46,11 +52,14 @@ type Outcome struct {
 	Done      int64 // the last bytes were read, or the failure was noticed
 
 	Connection    int // number of the connection that carried it
+	Request       int // index of its name in Target.Names
 	Kind          Kind
 	Status        int // HTTP status; zero for other targets
 	BytesSent     int
 	BytesReceived int64
 	Err           error // nil: answered as expected; otherwise see Classify
+
+	number int // of the request in the mix
 }
 
 // Counters are totals of a worker or session.
@@ -75,6 +84,8 @@ func Classify(err error) result.ErrorClass {
 	switch {
 	case errors.Is(err, errStatus):
 		return result.StatusError
+	case errors.Is(err, errRedirect):
+		return result.Redirect
 	case errors.Is(err, errCheck):
 		return result.CheckError
 	case errors.Is(err, errMalformed):
@@ -123,7 +134,11 @@ func isTLS(err error) bool {
 		certificate *tls.CertificateVerificationError
 		unknown     x509.UnknownAuthorityError
 		hostname    x509.HostnameError
+		alerted     *net.OpError
 	)
+	if errors.As(err, &alerted) && alerted.Op == "remote error" { // how crypto/tls reports an alert of the peer
+		return true
+	}
 	return errors.Is(err, errTLS) || errors.As(err, &record) || errors.As(err, &alert) || errors.As(err, &certificate) ||
 		errors.As(err, &unknown) || errors.As(err, &hostname)
 }

@@ -21,13 +21,11 @@ const preparedName = "spillway"
 // connectPostgres connects and prepares through pgx and returns the connection,
 // which carries postgresProtocol from then on. Both count as connecting.
 func (t *Target) connectPostgres(ctx context.Context, number int) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
-	defer cancel()
 	config := t.postgres.Copy()
 	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return t.network.dial(ctx, number)
 	}
-	config.LookupFunc = func(context.Context, string) ([]string, error) { return []string{t.network.address}, nil }
+	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // DialFunc chooses
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
@@ -69,7 +67,7 @@ type postgresProtocol struct {
 	reply     postgresReply
 }
 
-func (p *postgresProtocol) request(_, _ bool) []byte {
+func (p *postgresProtocol) request(int, bool, bool) []byte {
 	p.source.next()
 	p.reply.reset()
 	b := p.scratch.request[:0]

@@ -18,12 +18,19 @@ const (
 
 // command is one Redis command. Its words may contain values.
 type command struct {
+	name  string // given by the user; "": none
+	text  string // as written, without the name
 	words []Template
 	kind  Kind
 }
 
-// parseCommand splits text at blanks. A word may be quoted with single or double quotes.
+// parseCommand reads [name=NAME] and words between blanks. A word may be quoted
+// with single or double quotes.
 func parseCommand(text string, files Files) (command, error) {
+	name, text, err := cutName(text)
+	if err != nil {
+		return command{}, fmt.Errorf("command: %w", err)
+	}
 	words, err := splitWords(text)
 	if err != nil {
 		return command{}, fmt.Errorf("command %q: %w", text, err)
@@ -31,7 +38,7 @@ func parseCommand(text string, files Files) (command, error) {
 	if len(words) == 0 {
 		return command{}, errors.New("--command is empty; write 'GET key:{random(1,100)}'")
 	}
-	c := command{kind: commandKind(words[0])}
+	c := command{name: name, text: text, kind: commandKind(words[0])}
 	for _, word := range words {
 		t, err := ParseTemplate(word, files)
 		if err != nil {
@@ -220,12 +227,9 @@ type redisProtocol struct {
 	reply        redisReply
 }
 
-func (p *redisProtocol) request(first, _ bool) []byte {
+func (p *redisProtocol) request(number int, first, _ bool) []byte {
 	p.source.next()
-	c := &p.commands[0]
-	if len(p.commands) > 1 {
-		c = &p.commands[p.source.random.IntN(len(p.commands))]
-	}
+	c := &p.commands[number]
 	p.kind = c.kind
 	out, answers := p.scratch.request[:0], 1
 	if first {

@@ -20,9 +20,9 @@ const (
 
 // ReadRequests reads a file with one request per line:
 //
-//	[WEIGHT] METHOD PATH [BODY | @FILE]
+//	[name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]
 //
-// WEIGHT is an integer; the default is 1. PATH begins with / or is a complete URL
+// NAME is the request's name in reports, by default its method and path. WEIGHT is an integer; the default is 1. PATH begins with / or is a complete URL
 // of the target. The rest of the line is the body; @FILE reads it from a file,
 // relative to the requests file. Path and body are templates. Empty lines and
 // lines that begin with # are skipped. authority is the HOST or HOST:PORT that
@@ -93,6 +93,10 @@ func parseRequests(r io.Reader, authority string, files Files, readBody func(str
 }
 
 func parseRequestLine(line, authority string, files Files, readBody func(string) (string, error)) (request HTTPRequest, err error) {
+	request.Name, line, err = cutName(line)
+	if err != nil {
+		return request, err
+	}
 	word, rest := cutWord(line)
 	request.Weight = 1
 	if weight, err := strconv.Atoi(word); err == nil {
@@ -105,7 +109,7 @@ func parseRequestLine(line, authority string, files Files, readBody func(string)
 	request.Method = word
 	path, body := cutWord(rest)
 	if !isToken(word) || path == "" {
-		return request, errors.New("write [WEIGHT] METHOD PATH [BODY | @FILE]")
+		return request, errors.New("write [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]")
 	}
 	if path, err = ownPath(path, authority); err != nil {
 		return request, err

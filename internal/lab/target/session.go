@@ -2,12 +2,10 @@ package target
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 )
@@ -17,10 +15,10 @@ const readBytes = 64 << 10
 
 // protocol is the client side of one connection, one request at a time.
 type protocol interface {
-	// request returns the bytes of the next request. first is set on a new
+	// request returns the bytes of a request of the mix. first is set on a new
 	// connection, last if the connection ends after this request. The bytes
 	// are valid until the next call.
-	request(first, last bool) []byte
+	request(number int, first, last bool) []byte
 	// feed takes bytes of the answer and reports whether the answer is
 	// complete. An empty slice means that the peer closed the connection.
 	feed(b []byte) (done bool, err error)
@@ -33,28 +31,34 @@ type protocol interface {
 type scratch struct {
 	request []byte
 	word    []byte
+	failure *answerError // the last one
 }
 
 // blockingConn is an open connection whose calls block.
 type blockingConn interface {
-	// exchange sends a request, waits for the answer and completes o. It
-	// reports whether the connection can carry another request.
-	exchange(o *Outcome, last bool) (reuse bool)
+	// exchange sends a request, waits until deadline for the answer and
+	// completes o. It reports whether the connection can carry another request.
+	exchange(o *Outcome, deadline time.Time, last bool) (reuse bool)
 	// abort makes the current exchange fail soon. It may be called from
 	// another goroutine and more than once.
 	abort()
 	close()
 }
 
-// dialer opens a connection. number counts connections and selects the local address.
-type dialer func(ctx context.Context, number int) (blockingConn, error)
+// dialer opens a connection. ctx has the deadline of the request that needs it.
+// number counts connections and selects the local address. fresh is false if the
+// connection was already open for other sessions.
+type dialer func(ctx context.Context, number int) (conn blockingConn, fresh bool, err error)
 
 // Session holds one connection at a time to a target that a Worker does not
 // drive: TLS, HTTP/2, most SQL, and every target outside Linux. Its requests
 // block. Only Abort may be called from another goroutine.
 type Session struct {
 	clock         Clock
+	source        *Source
+	mix           *mix
 	dial          dialer
+	timeout       time.Duration // of a request, including its connection
 	perConnection int
 	connection    int
 	stride        int // number of sessions of this target
@@ -70,23 +74,28 @@ type Session struct {
 }
 
 // Do sends a request that was due at intended and waits for the answer. It opens
-// a connection if there is none. It never sends a request twice.
+// a connection if there is none; the timeout covers both. It never sends a
+// request twice.
 func (s *Session) Do(ctx context.Context, intended int64) Outcome {
-	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection}
+	number := s.mix.draw(s.source)
+	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection, Request: s.mix.label(number), number: number}
+	deadline := s.clock.deadline(o.Begin, s.timeout)
 	if s.conn == nil {
-		err := s.connectErr
+		err, fresh := s.connectErr, false
 		if s.connectErr = nil; err == nil {
-			err = s.open(ctx)
+			fresh, err = s.open(ctx, deadline)
 		}
 		if err != nil {
 			o.Err, o.Done = err, s.clock.Now()
 			return o
 		}
-		o.Connected = s.clock.Now()
+		if fresh {
+			o.Connected = s.clock.Now()
+		}
 	}
 	s.carried++
 	last := s.perConnection > 0 && s.carried >= s.perConnection
-	reuse := s.conn.exchange(&o, last)
+	reuse := s.conn.exchange(&o, deadline, last)
 	if o.Done == 0 {
 		o.Done = s.clock.Now()
 	}
@@ -102,18 +111,21 @@ func (s *Session) Do(ctx context.Context, intended int64) Outcome {
 // that took. The first request reports a failure, so that it is counted.
 func (s *Session) Connect(ctx context.Context) (took time.Duration, ok bool) {
 	start := s.clock.Now()
-	s.connectErr = s.open(ctx)
+	_, s.connectErr = s.open(ctx, s.clock.deadline(start, s.timeout))
 	return time.Duration(s.clock.Now() - start), s.connectErr == nil
 }
 
-func (s *Session) open(ctx context.Context) error {
-	conn, err := s.dial(ctx, s.connection+s.opened*s.stride)
+func (s *Session) open(ctx context.Context, deadline time.Time) (fresh bool, err error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	conn, fresh, err := s.dial(ctx, s.connection+s.opened*s.stride)
 	if err != nil {
-		return err
+		return false, err
 	}
-	s.opened++
-	s.counters.Connects++
-	if s.lost {
+	if s.opened++; fresh {
+		s.counters.Connects++
+	}
+	if fresh && s.lost {
 		s.counters.Reconnects++
 	}
 	s.carried, s.lost = 0, false
@@ -121,10 +133,10 @@ func (s *Session) open(ctx context.Context) error {
 	defer s.mu.Unlock()
 	if s.aborted {
 		conn.close()
-		return fmt.Errorf("connect: %w", context.Canceled)
+		return false, fmt.Errorf("connect: %w", context.Canceled)
 	}
 	s.conn = conn
-	return nil
+	return fresh, nil
 }
 
 func (s *Session) disconnect() {
@@ -165,7 +177,6 @@ func (s *Session) Close() { s.disconnect() }
 type streamConn struct {
 	conn     net.Conn
 	clock    Clock
-	timeout  time.Duration
 	protocol protocol
 	buffer   []byte
 	used     bool
@@ -187,17 +198,17 @@ func (t *Target) dialStream(ctx context.Context, number int, source *Source) (bl
 		return nil, err
 	}
 	return &streamConn{
-		conn: conn, clock: t.config.Clock, timeout: t.config.Timeout,
-		protocol: t.newProtocol(source, new(scratch)), buffer: make([]byte, readBytes/4),
+		conn: conn, clock: t.config.Clock, protocol: t.newProtocol(source, new(scratch)),
+		buffer: make([]byte, readBytes/4),
 	}, nil
 }
 
-func (c *streamConn) exchange(o *Outcome, last bool) bool {
-	b := c.protocol.request(!c.used, last)
+func (c *streamConn) exchange(o *Outcome, deadline time.Time, last bool) bool {
+	b := c.protocol.request(o.number, !c.used, last)
 	c.used = true
 	o.Sent = c.clock.Now()
 	o.BytesSent = len(b)
-	if err := c.conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+	if err := c.conn.SetDeadline(deadline); err != nil {
 		o.Err = err
 		return false
 	}
@@ -230,38 +241,3 @@ func (c *streamConn) exchange(o *Outcome, last bool) bool {
 func (c *streamConn) abort() { c.conn.SetDeadline(time.Unix(1, 0)) }
 
 func (c *streamConn) close() { c.conn.Close() }
-
-// network opens connections to one resolved address.
-type network struct {
-	kind    string // tcp or unix
-	address string
-	sources []netip.Addr
-	timeout time.Duration
-}
-
-func (n *network) dial(ctx context.Context, number int) (net.Conn, error) {
-	d := net.Dialer{Timeout: n.timeout, FallbackDelay: -1, KeepAlive: -1}
-	if len(n.sources) > 0 {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.sources[number%len(n.sources)], 0))
-	}
-	return d.DialContext(ctx, n.kind, n.address)
-}
-
-// dialTLS opens a TLS connection. The handshake counts as part of connecting.
-func (n *network) dialTLS(ctx context.Context, number int, config *tls.Config) (*tls.Conn, error) {
-	raw, err := n.dial(ctx, number)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, n.timeout)
-	defer cancel()
-	conn := tls.Client(raw, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		raw.Close()
-		if ctx.Err() == nil {
-			err = fmt.Errorf("%w: %w", errTLS, err)
-		}
-		return nil, err
-	}
-	return conn, nil
-}

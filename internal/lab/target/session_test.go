@@ -91,6 +91,9 @@ func TestSessionSaysNothingTwice(t *testing.T) {
 		for _, o := range outcomes {
 			if o.Err != nil {
 				failed++
+				if Classify(o.Err) != result.Reset {
+					t.Errorf("HTTP/2 %v: %v is %s, want a reset", http2, o.Err, Classify(o.Err))
+				}
 			}
 		}
 		if seen.Load() != 12 || failed != 4 {
@@ -134,7 +137,8 @@ func TestOpenErrors(t *testing.T) {
 		{Config{URL: "http://[2606:4700::1]/"}, "--allow 2606:4700::1"},
 		{Config{URL: "http://127.0.0.1/", SQL: "SELECT 1"}, "--sql"},
 		{Config{URL: "http://127.0.0.1/", Commands: []string{"GET x"}}, "--command"},
-		{Config{URL: "http://127.0.0.1/", HTTP2: true}, "requires an https: target"},
+		{Config{URL: "redis://127.0.0.1/", Commands: []string{"PING"}, HTTP2: true}, "requires an https: or http: target"},
+		{Config{URL: "http://127.0.0.1/", Streams: 2}, "it requires --http2"},
 		{Config{URL: "http://127.0.0.1/{randm(1,2)}"}, "unknown value"},
 		{Config{URL: "redis://127.0.0.1/"}, "requires a --command"},
 		{Config{URL: "postgres://u:secret@1.1.1.1/d", SQL: "SELECT 1"}, "--allow 1.1.1.1"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"zombiezen.com/go/sqlite"
 )
@@ -24,7 +25,8 @@ func (t *Target) dialSQLite(ctx context.Context, _ int, source *Source) (blockin
 	if err != nil {
 		return nil, fmt.Errorf("open SQLite file: %w", err)
 	}
-	conn.SetBusyTimeout(t.config.Timeout)
+	deadline, _ := ctx.Deadline()
+	conn.SetBusyTimeout(time.Until(deadline))
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	conn.SetInterrupt(ctx.Done())
 	prepared, err := conn.Prepare(t.statement.render(func(i int) string { return "?" + strconv.Itoa(i) }))
@@ -36,7 +38,7 @@ func (t *Target) dialSQLite(ctx context.Context, _ int, source *Source) (blockin
 	return &sqliteConn{conn: conn, prepared: prepared, stop: stop, clock: t.config.Clock, statement: &t.statement, source: source}, nil
 }
 
-func (c *sqliteConn) exchange(o *Outcome, _ bool) bool {
+func (c *sqliteConn) exchange(o *Outcome, deadline time.Time, _ bool) bool {
 	c.source.next()
 	o.Kind = c.statement.kind
 	for i := range c.statement.values {
@@ -47,16 +49,22 @@ func (c *sqliteConn) exchange(o *Outcome, _ bool) bool {
 			c.prepared.BindText(i+1, v.string(c.source))
 		}
 	}
+	c.conn.SetBusyTimeout(time.Until(deadline))
 	o.Sent = c.clock.Now()
+	interrupt := time.AfterFunc(time.Until(deadline), c.stop)
 	err := c.run(o)
 	o.Done = c.clock.Now()
+	inTime := interrupt.Stop()
 	if o.First == 0 {
 		o.First = o.Done
 	}
-	if err != nil {
+	switch {
+	case err != nil && !inTime:
+		o.Err = errTimeout
+	case err != nil:
 		o.Err = sqliteError(err)
 	}
-	return true
+	return inTime // an interrupted connection stays interrupted
 }
 
 func (c *sqliteConn) run(o *Outcome) error {

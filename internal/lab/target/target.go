@@ -30,24 +30,34 @@ type Config struct {
 	Socket        string        // Unix socket to connect to instead of the URL's host
 	Sources       []netip.Addr  // local addresses to connect from, in rotation
 	Allow         []string      // public hosts that may be loaded
-	Timeout       time.Duration // of one request, including connecting
+	Timeout       time.Duration // of one request, including its connection
 	PerConnection int           // requests per connection; 0: unlimited
 	Seed          uint64        // of random values
 	Share         Share         // of the values of sequence and of files
 	Clock         Clock
 	Files         Files // that requests may name; nil: none
 
+	DNSRefresh time.Duration // interval of Refresh; 0: one address for the whole run
+	// Lookup returns the addresses of a host; nil: the system's resolver.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+
 	Requests []HTTPRequest // HTTP; empty: GET the URL's path
 	Method   string        // HTTP: of the URL's own request
 	Body     Template      // HTTP: of the URL's own request
 	Headers  []Header      // HTTP
 	Checks   Checks        // HTTP
-	HTTP2    bool          // https: use HTTP/2
+	HTTP2    bool          // use HTTP/2; without TLS with prior knowledge (h2c)
+	Streams  int           // HTTP/2: requests in flight per connection; 0: 1
+	GRPC     string        // HTTP/2: unary method package.Service/Method; Body is its request in JSON
+	Proto    string        // of GRPC: file with a FileDescriptorSet
 	Insecure bool          // https:, rediss:: accept any certificate
+	CACert   string        // https:, rediss:: PEM file of the authorities to trust instead of the system's
+	Cert     string        // https:, rediss:: PEM file of the client's certificate, with Key
+	Key      string
 
 	SQL      string           // postgres:, mysql:, sqlite:
 	Params   map[string]Value // of SQL
-	Commands []string         // redis:; drawn with equal probability
+	Commands []string         // redis:; [name=NAME] WORDS, drawn with equal probability
 
 	path string // sqlite: file name
 }
@@ -58,12 +68,15 @@ type Target struct {
 	kind     kind
 	host     string // HTTP: of the Host header
 	network  network
-	address  netip.AddrPort // unless network is a Unix socket
-	tls      *tls.Config    // nil: plain
+	places   []netip.AddrPort // of the host, in the order in which Check tries them
+	notes    []string
+	tls      *tls.Config // nil: plain
 	sequence atomic.Int64
 	plain    atomic.Bool // PostgreSQL: connections are not encrypted, as Check found
 
-	mix          *httpMix
+	mix          mix
+	http         *httpMix
+	grpc         *grpcMethod // nil: HTTP
 	commands     []command
 	setup        []byte // Redis: AUTH and SELECT, sent before the first command
 	setupReplies int
@@ -104,7 +117,7 @@ func Open(ctx context.Context, config Config) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.kind == kindSQLite {
+	if t.kind == kindSQLite && config.DNSRefresh == 0 {
 		return t, nil
 	}
 	return t, t.locate(ctx, where)
@@ -121,68 +134,37 @@ func (t *Target) locate(ctx context.Context, p location) error {
 	if t.config.Socket != "" {
 		p.socket = t.config.Socket
 	}
-	t.network = network{kind: "tcp", sources: t.config.Sources, timeout: t.config.Timeout}
-	if p.socket != "" {
-		if len(t.config.Sources) > 0 {
-			return errors.New("--source has no effect on a Unix socket; remove one of the two")
+	n := &t.network
+	n.kind, n.sources, n.allow, n.lookup = "tcp", t.config.Sources, t.config.Allow, t.config.Lookup
+	if n.lookup == nil {
+		n.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
-		t.network.kind, t.network.address = "unix", p.socket
+	}
+	n.host = p.host
+	switch {
+	case p.socket != "" && len(n.sources) > 0:
+		return errors.New("--source has no effect on a Unix socket; remove one of the two")
+	case t.config.DNSRefresh < 0:
+		return errors.New("--dns-refresh must not be negative")
+	case t.config.DNSRefresh > 0 && (p.socket != "" || !n.named()):
+		return errors.New("--dns-refresh requires a target with a host name")
+	case p.socket != "":
+		n.kind, n.socket = "unix", p.socket
 		return nil
 	}
-	address, err := resolve(ctx, p.host, p.port, t.config.Timeout)
-	if err != nil {
-		return err
-	}
-	if err := mayLoad(p.host, address.Addr(), t.config.Allow); err != nil {
-		return err
-	}
-	for _, source := range t.config.Sources {
-		if source.Unmap().Is4() != address.Addr().Is4() {
-			return fmt.Errorf("--source %s and target %s must both be IPv4 or both be IPv6", source, address.Addr())
-		}
-	}
-	t.network.address = address.String()
-	t.address = address
-	return nil
-}
-
-func resolve(ctx context.Context, host, port string, timeout time.Duration) (netip.AddrPort, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
 	defer cancel()
-	number, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", p.port)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("port %q: %w", port, err)
+		return fmt.Errorf("port %q: %w", p.port, err)
 	}
-	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("look up %s: %w", host, err)
+	n.port = uint16(port)
+	if t.places, err = n.resolve(ctx); err != nil {
+		return err
 	}
-	chosen := addresses[0].Unmap()
-	for _, a := range addresses {
-		if a = a.Unmap(); a.Is4() {
-			chosen = a
-			break
-		}
-	}
-	return netip.AddrPortFrom(chosen, uint16(number)), nil
-}
-
-// mayLoad rejects a public address that is not in allow.
-func mayLoad(host string, address netip.Addr, allow []string) error {
-	if address.IsLoopback() || address.IsPrivate() || address.IsLinkLocalUnicast() {
-		return nil
-	}
-	for _, allowed := range allow {
-		if allowed == host || allowed == address.String() {
-			return nil
-		}
-	}
-	where := host
-	if where != address.String() {
-		where += " (" + address.String() + ")"
-	}
-	return fmt.Errorf("not allowed: %s is neither this machine nor a private address; a load test can take a service down: if you may test this host, add --allow %s",
-		where, host)
+	n.use(t.places[0])
+	return nil
 }
 
 // EventLoop reports whether a Worker drives this target; otherwise a Session
@@ -190,7 +172,7 @@ func mayLoad(host string, address netip.Addr, allow []string) error {
 func (t *Target) EventLoop() bool {
 	switch t.kind {
 	case kindHTTP, kindRedis:
-		return hasWorkers && t.tls == nil
+		return hasWorkers && t.tls == nil && !t.config.HTTP2
 	case kindPostgres:
 		return t.plain.Load() && t.config.PerConnection == 0
 	}
@@ -200,20 +182,30 @@ func (t *Target) EventLoop() bool {
 // SQL reports whether the target runs SQL statements.
 func (t *Target) SQL() bool { return t.kind >= kindPostgres }
 
-// Check opens one connection and closes it. It fails if there is no such target or
-// the target rejects the statement.
+// Names returns the names of the requests; Outcome.Request is an index of it. It
+// is empty for a single request without a name. The caller must not change it.
+func (t *Target) Names() []string { return t.mix.names }
+
+// Notes are sentences that a reader of the results must know, after Check.
+func (t *Target) Notes() []string { return t.notes }
+
+// Check opens one connection and closes it. It tries every address of the host
+// and chooses the first that works; Notes says so. It fails if there is no such
+// target or the target rejects the statement.
 func (t *Target) Check(ctx context.Context) error {
-	if err := t.tryConnection(ctx); err != nil {
-		return fmt.Errorf("connect to the target: %w", err)
+	if err := t.choose(ctx, t.tryConnection); err != nil {
+		return fmt.Errorf("connect to the target: %w", adviseTLS(err))
 	}
 	return nil
 }
 
 func (t *Target) tryConnection(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
+	defer cancel()
 	if t.kind == kindPostgres && hasWorkers {
 		return t.checkWorker(ctx)
 	}
-	conn, err := t.dialer(t.source(0))(ctx, 0)
+	conn, _, err := t.dialer(t.source(0))(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -234,18 +226,46 @@ func (t *Target) newProtocol(source *Source, memory *scratch) protocol {
 	case kindRedis:
 		return &redisProtocol{commands: t.commands, setup: t.setup, setupReplies: t.setupReplies, source: source, scratch: memory}
 	}
-	return &httpProtocol{mix: t.mix, checks: &t.config.Checks, source: source, scratch: memory}
+	return &httpProtocol{requests: t.http.requests, checks: &t.config.Checks, source: source, scratch: memory}
 }
 
-// NewSession returns session number of that many sessions. Its connection is not
-// open. EventLoop must be false.
+// Slots is the number of requests that may be in flight on that many connections.
+func (t *Target) Slots(connections int) int { return connections * max(t.config.Streams, 1) }
+
+// NewSessions returns the sessions of a step: one per connection, or one per
+// stream of each. Their connections are not open. EventLoop must be false.
+func (t *Target) NewSessions(connections int) []*Session {
+	sessions := make([]*Session, t.Slots(connections))
+	groups := make([]*http2Group, connections)
+	for i := range sessions {
+		s := t.NewSession(i, len(sessions))
+		if t.config.HTTP2 {
+			if groups[i%connections] == nil {
+				groups[i%connections] = newHTTP2Group(t)
+			}
+			s.dial = groups[i%connections].dialer(s.source)
+		}
+		sessions[i] = s
+	}
+	return sessions
+}
+
+// NewSession returns session number of that many sessions, with a connection of
+// its own, which is not open. EventLoop must be false.
 func (t *Target) NewSession(number, sessions int) *Session {
-	return &Session{clock: t.config.Clock, dial: t.dialer(t.source(number)), perConnection: t.config.PerConnection, connection: number, stride: sessions}
+	source := t.source(number)
+	return &Session{
+		clock: t.config.Clock, source: source, mix: &t.mix, dial: t.dialer(source), timeout: t.config.Timeout,
+		perConnection: t.config.PerConnection, connection: number, stride: sessions,
+	}
 }
 
 func (t *Target) dialer(source *Source) dialer {
 	with := func(dial func(*Target, context.Context, int, *Source) (blockingConn, error)) dialer {
-		return func(ctx context.Context, number int) (blockingConn, error) { return dial(t, ctx, number, source) }
+		return func(ctx context.Context, number int) (blockingConn, bool, error) {
+			conn, err := dial(t, ctx, number, source)
+			return conn, true, err
+		}
 	}
 	switch {
 	case t.kind == kindMySQL:
@@ -253,7 +273,7 @@ func (t *Target) dialer(source *Source) dialer {
 	case t.kind == kindSQLite:
 		return with((*Target).dialSQLite)
 	case t.config.HTTP2:
-		return with((*Target).dialHTTP2)
+		return newHTTP2Group(t).dialer(source)
 	}
 	return with((*Target).dialStream)
 }

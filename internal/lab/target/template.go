@@ -7,8 +7,10 @@ import (
 
 // Template is text with values in braces, as in /goods?offset={random(0,1000)}.
 // Value lists the forms. {{ is a literal brace. A brace that is not followed by a
-// word, as in JSON, is literal too.
+// word, as in JSON, is literal too. {+file:…} is a part of a path or query that is
+// already encoded.
 type Template struct {
+	text  string // as written
 	parts []templatePart
 }
 
@@ -20,7 +22,7 @@ type templatePart struct {
 
 // ParseTemplate compiles text and reads the files that it names.
 func ParseTemplate(text string, files Files) (Template, error) {
-	var t Template
+	t := Template{text: text}
 	var literal strings.Builder
 	for {
 		open := strings.IndexByte(text, '{')
@@ -40,7 +42,9 @@ func ParseTemplate(text string, files Files) (Template, error) {
 			text = text[1:]
 			continue
 		}
-		v, known, err := parseValue(word, files)
+		name, reserved := strings.CutPrefix(word, "+")
+		v, known, err := parseValue(name, files)
+		v.reserved = reserved
 		if err != nil {
 			return Template{}, err
 		}
@@ -57,21 +61,31 @@ func ParseTemplate(text string, files Files) (Template, error) {
 }
 
 // bracedWord returns the content of the braces at the start of text if it looks
-// like a value: a lower-case word, optionally followed by ( or :.
+// like a value: a lower-case word, optionally after + and followed by ( or :.
 func bracedWord(text string) (string, bool) {
 	end := strings.IndexAny(text, "}\n")
 	if end < 0 || text[end] != '}' {
 		return "", false
 	}
 	word := text[1:end]
-	letters := 0
-	for letters < len(word) && word[letters] >= 'a' && word[letters] <= 'z' {
-		letters++
-	}
-	if letters == 0 || (letters < len(word) && word[letters] != '(' && word[letters] != ':') {
+	name := strings.TrimPrefix(word, "+")
+	rest := strings.TrimLeft(name, "abcdefghijklmnopqrstuvwxyz")
+	if len(rest) == len(name) || (rest != "" && rest[0] != '(' && rest[0] != ':') {
 		return "", false
 	}
 	return word, true
+}
+
+// join adds other at the end of t.
+func (t *Template) join(other Template) {
+	for _, part := range other.parts {
+		if n := len(t.parts); n > 0 && t.parts[n-1].value == nil {
+			part.text = t.parts[n-1].text + part.text
+			t.parts = t.parts[:n-1]
+		}
+		t.parts = append(t.parts, part)
+	}
+	t.text += other.text
 }
 
 // constant returns the text of a template and whether it has no values.
@@ -95,5 +109,5 @@ func (t *Template) append(b []byte, s *Source) []byte {
 
 // PlainTemplate returns a template of literal text.
 func PlainTemplate(text string) Template {
-	return Template{parts: []templatePart{{text: text}}}
+	return Template{text: text, parts: []templatePart{{text: text}}}
 }

@@ -38,6 +38,7 @@ type Value struct {
 	text      string
 	low, high int64
 	rows      []string
+	reserved  bool // in a path: keep reserved characters
 }
 
 // ParseValue parses one of the forms of Value and reads its file. Other text is a

@@ -133,7 +133,7 @@ func TestRequestsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "requests")
-	text := "# comment\n\n3 GET /a?x={random(5,5)}\nPOST  /b   hello  world\n2\tPUT http://h:80/c @body.json\nGET http://h:80?q=1\n"
+	text := "# comment\n\n3 GET /a?x={random(5,5)}\nPOST  /b   hello  world\nname=put 2\tPUT http://h:80/c @body.json\nname=get/q GET http://h:80?q=1\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -145,9 +145,9 @@ func TestRequestsFile(t *testing.T) {
 	for _, r := range requests {
 		s := newSource()
 		s.next()
-		got = append(got, strconv.Itoa(r.Weight)+" "+r.Method+" "+string(r.Path.append(nil, s))+" "+string(r.Body.append(nil, s)))
+		got = append(got, r.Name+":"+strconv.Itoa(r.Weight)+" "+r.Method+" "+string(r.Path.append(nil, s))+" "+string(r.Body.append(nil, s)))
 	}
-	want := []string{"3 GET /a?x=5 ", "1 POST /b hello  world", `2 PUT /c {"n":1}`, "1 GET /?q=1 "}
+	want := []string{":3 GET /a?x=5 ", ":1 POST /b hello  world", `put:2 PUT /c {"n":1}`, "get/q:1 GET /?q=1 "}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -157,8 +157,10 @@ func TestRequestsFileErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                       "no requests",
 		"\n#\n":                  "no requests",
-		"GET":                    "line 1: write [WEIGHT] METHOD PATH",
+		"GET":                    "line 1: write [name=NAME] [WEIGHT] METHOD PATH",
 		"0 GET /":                "line 1: weight 0",
+		"name= GET /":            "line 1: name \"\": use up to 64",
+		"name=a{b 3 GET /":       "name \"a{b\"",
 		"\nG@T /":                "line 2: write",
 		"GET a":                  "does not begin with /",
 		"GET http://other/":      "other is not the target host h",
@@ -199,7 +201,7 @@ func FuzzRequests(f *testing.F) {
 			if strings.Contains(text, "%") {
 				return // a wrong escape is sent as it is
 			}
-			b := mix.draw(s).append(nil, true, s)
+			b := mix.requests[mix.draw(s)].append(nil, true, s)
 			readBack(t, b)
 		}
 	})
@@ -212,7 +214,7 @@ func TestFilesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(sources, "../load/options.go") {
+	for _, name := range append(sources, "../load/options.go", "../load/headers.go") {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -51,11 +51,14 @@ func newHandshakes(p *poller, connections int, dial func(context.Context, int) (
 	return h, nil
 }
 
-// begin starts a handshake for key. Its result goes to ready.
-func (h *handshakes) begin(key eventKey, number int) {
+// begin starts a handshake for key, which fails at the deadline. Its result goes
+// to ready.
+func (h *handshakes) begin(key eventKey, number int, deadline time.Time) {
 	h.active.Go(func() {
+		ctx, cancel := context.WithDeadline(h.ctx, deadline)
+		defer cancel()
 		h.slots <- struct{}{}
-		fd, err := h.dial(h.ctx, number)
+		fd, err := h.dial(ctx, number)
 		<-h.slots
 		select {
 		case h.ready <- dialed{key, fd, err}:
@@ -98,6 +101,8 @@ func (w *Worker) Connect(ctx context.Context) (took []time.Duration) {
 		opening.Go(func() {
 			w.handshakes.slots <- struct{}{}
 			start := w.clock.Now()
+			ctx, cancel := context.WithTimeout(ctx, time.Duration(w.timeout))
+			defer cancel()
 			fd, err := w.handshakes.dial(ctx, i)
 			end := w.clock.Now()
 			<-w.handshakes.slots

@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -86,10 +87,14 @@ func (q *queue) remove(c *connection) {
 // sends a request twice: a failed request is reported, not repeated.
 type Worker struct {
 	clock         Clock
-	endpoint      endpoint
+	network       *network
+	places        *[]netip.AddrPort // of endpoints
+	endpoints     []endpoint        // in rotation
 	perConnection int
 	timeout       int64
 	observe       func(*Outcome)
+	mix           *mix
+	source        *Source
 
 	poller      *poller
 	connections []connection
@@ -113,23 +118,23 @@ func (t *Target) NewWorker(number, connections int, observe func(*Outcome)) (*Wo
 	}
 	w := &Worker{
 		clock: t.config.Clock, perConnection: t.config.PerConnection, timeout: int64(t.config.Timeout),
-		observe: observe, poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
+		observe: observe, network: &t.network, mix: &t.mix, source: t.source(number), poller: p, connections: make([]connection, connections), free: make([]*connection, 0, connections),
 		buffer: make([]byte, readBytes), number: number, changed: t.config.Clock.Now(),
 	}
-	if w.endpoint = tcpEndpoint(t.address, t.config.Sources); t.network.kind == "unix" {
-		w.endpoint = unixEndpoint(t.network.address)
+	if t.network.kind == "unix" {
+		w.endpoints = []endpoint{unixEndpoint(t.network.socket)}
 	}
 	if t.SQL() {
 		if w.handshakes, err = newHandshakes(p, connections, t.dialPostgres); err != nil {
 			return nil, errors.Join(err, p.close())
 		}
 	}
-	source, memory := t.source(number), new(scratch)
+	memory := new(scratch)
 	for i := range w.connections {
 		c := &w.connections[len(w.connections)-1-i] // the first is used first
 		c.fd = -1
 		c.key.connection = int32(len(w.connections) - 1 - i)
-		c.protocol = t.newProtocol(source, memory)
+		c.protocol = t.newProtocol(w.source, memory)
 		w.free = append(w.free, c)
 	}
 	return w, nil
@@ -144,7 +149,8 @@ func (w *Worker) Start(intended, now int64) bool {
 	}
 	c := w.free[len(w.free)-1]
 	w.free = w.free[:len(w.free)-1]
-	c.outcome = Outcome{Intended: intended, Begin: now, Connection: int(c.key.connection)}
+	number := w.mix.draw(w.source)
+	c.outcome = Outcome{Intended: intended, Begin: now, Connection: int(c.key.connection), Request: w.mix.label(number), number: number}
 	w.count(now)
 	w.inFlight.push(c)
 	if c.state == stateIdle {
@@ -241,16 +247,17 @@ func (w *Worker) open(c *connection) error {
 	if w.handshakes != nil {
 		c.state = stateDialing
 		c.key.generation++
-		w.handshakes.begin(c.key, w.number)
+		w.handshakes.begin(c.key, w.number, w.clock.deadline(c.outcome.Begin, time.Duration(w.timeout)))
 		w.number++
 		return nil
 	}
-	fd, established, err := w.endpoint.open(w.number)
+	endpoint := w.endpoint()
+	fd, established, err := endpoint.open(w.number)
 	w.number++
 	if err != nil {
 		return err
 	}
-	if w.endpoint.family != unix.AF_UNIX && w.perConnection != 1 {
+	if endpoint.family != unix.AF_UNIX && w.perConnection != 1 {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 			socketClose(fd)
 			return fmt.Errorf("set TCP_NODELAY: %w", err)
@@ -277,6 +284,17 @@ func (w *Worker) open(c *connection) error {
 	return nil
 }
 
+// endpoint returns the address of the next connection.
+func (w *Worker) endpoint() *endpoint {
+	if places := w.network.places.Load(); places != w.places { // the first, or others since a refresh
+		w.places, w.endpoints = places, nil
+		for _, place := range *places {
+			w.endpoints = append(w.endpoints, tcpEndpoint(place, w.network.sources))
+		}
+	}
+	return &w.endpoints[w.network.rotate(w.number, len(w.endpoints))]
+}
+
 // opened counts a new socket and stores it in c.
 func (w *Worker) opened(c *connection, fd int) {
 	w.counters.Connects++
@@ -297,7 +315,7 @@ func (w *Worker) last(c *connection) bool {
 // send writes as much of c's next request as the kernel takes.
 func (w *Worker) send(c *connection) error {
 	c.carried++
-	b := c.protocol.request(c.carried == 1, w.last(c))
+	b := c.protocol.request(c.outcome.number, c.carried == 1, w.last(c))
 	c.outcome.BytesSent = len(b)
 	n, errno := socketWrite(c.fd, b)
 	switch {
