@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
@@ -517,4 +518,35 @@ func TestSilence(t *testing.T) {
 // pemOf returns the certificate of a server in PEM form.
 func pemOf(s *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+}
+
+// FuzzReplies takes the lines of an agent that may be anything, and merges what came.
+func FuzzReplies(f *testing.F) {
+	f.Add([]byte(`{"record":"header","header":{"format":"spillway-result","version":"1.2"}}
+{"record":"pong","pong":{"ping":5,"now":"2026-01-01T00:00:00Z"}}
+{"record":"ready","ready":{"step":0}}
+{"record":"begun","begun":{"step":0,"late_seconds":1e300}}
+{"record":"step","step":{"step":0,"loop":"open","connections":1,"duration_seconds":1}}
+{"record":"slice","slice":{"step":0,"second":0,"done":1,"length_seconds":1,"latency":{"response":"HISTFAAAAB"}}}
+{"record":"total","total":{"step":0,"elapsed_seconds":1,"done":1,"completed":1,"slo":[{"text":"p99<1s"}],"validity":"VALID"}}
+{"record":"failed","failed":{"text":"was stopped"}}
+{"record":"end","end":{"reason":"finished"}}`))
+	f.Add([]byte("{}\nnull\n{\"record\":\"hello\",\"hello\":{\"tool\":\"x\"}}"))
+	f.Fuzz(func(t *testing.T, lines []byte) {
+		c := newClock(nil)
+		r, err := newRemote("h:1", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &Group{config: &load.Config{}, clock: c, remotes: []*remote{r}}
+		for line := range bytes.Lines(lines) {
+			r.take(event{from: r, line: line, at: c.now()}, c, "test")
+			if err := g.show(0, load.Listener{}); err != nil {
+				return
+			}
+		}
+		if merged, err := g.merge(0, &result.Step{Loop: result.LoopOpen}); err == nil && merged.Total.Validity == result.Valid && r.finished == 0 {
+			t.Errorf("nothing is VALID: %+v", merged.Total)
+		}
+	})
 }
