@@ -58,14 +58,16 @@ import (
 // Limits of a run.
 const (
 	agentsMax  = 64
-	filesMax   = 16 << 20         // bytes of all files of an order
-	orderMax   = 2 * filesMax     // bytes of an order: files are base64
-	lineMax    = 64 << 10         // bytes of another command
-	replyMax   = 4 << 20          // bytes of a reply
-	slicesMax  = 200_000          // seconds of a step that the coordinator holds, of all agents
-	pingEvery  = time.Second      //
-	silenceMax = 10 * time.Second // without a line, a connection is broken
-	joinMax    = 10 * time.Second // to connect to an agent and for its hello
+	filesMax   = 16 << 20               // bytes of all files of an order
+	orderMax   = 2 * filesMax           // bytes of an order: files are base64
+	lineMax    = 64 << 10               // bytes of another command
+	replyMax   = 4 << 20                // bytes of a reply
+	slicesMax  = 200_000                // seconds of a step that the coordinator holds, of all agents
+	pingEvery  = time.Second            //
+	silenceMax = 10 * time.Second       // without a line, a connection is broken
+	joinMax    = 10 * time.Second       // to connect to an agent and for its hello
+	busyEvery  = 100 * time.Millisecond // between two requests to a busy agent
+	busyTries  = 20
 	stopMax    = 10 * time.Second // from stop to the end of an agent's step
 	runMax     = 24 * time.Hour   // length of a run
 	lead       = 300 * time.Millisecond

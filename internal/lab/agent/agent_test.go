@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -362,8 +364,8 @@ func TestBusy(t *testing.T) {
 	group.remotes[0].close() // as if the process had died
 	out := <-ended
 	group.Close()
-	if len(out.run.Steps) != 1 || out.run.Steps[0].Total.Validity != result.GeneratorLimited {
-		t.Errorf("%+v", out.run)
+	if want := "agent " + address + " did not hear from the coordinator any more"; out.run.End.Reason != want || !strings.HasPrefix(out.run.Steps[0].Total.Reasons[0], want) {
+		t.Errorf("end %q, reasons %q", out.run.End.Reason, out.run.Steps[0].Total.Reasons)
 	}
 	eventually(t, "the agent is free", func() bool { return loadAgents(t, t.Context(), agents, short, nil).err == nil })
 }
@@ -549,4 +551,40 @@ func FuzzReplies(f *testing.F) {
 			t.Errorf("nothing is VALID: %+v", merged.Total)
 		}
 	})
+}
+
+// TestOptionsTravel checks that every field of the options reaches an agent.
+func TestOptionsTravel(t *testing.T) {
+	var o load.Options
+	var fill func(v reflect.Value)
+	fill = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				fill(v.Field(i))
+			}
+		case reflect.String:
+			v.SetString("text")
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.Int, reflect.Int64:
+			v.SetInt(7)
+		case reflect.Uint64:
+			v.SetUint(1<<52 | 1)
+		case reflect.Slice:
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			fill(v.Index(0))
+		default:
+			t.Fatalf("a field is a %v: see that it survives JSON", v.Type())
+		}
+	}
+	fill(reflect.ValueOf(&o).Elem())
+	line, err := encode(command{Order: &order{Options: o}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var arrived command
+	if err := json.Unmarshal(line, &arrived); err != nil || !reflect.DeepEqual(arrived.Order.Options, o) {
+		t.Errorf("%v: sent %+v, arrived %+v", err, o, arrived.Order.Options)
+	}
 }

@@ -190,7 +190,7 @@ func (g *Group) join(ctx context.Context) error {
 	errs := make([]error, len(g.remotes))
 	var dialing sync.WaitGroup
 	for i, r := range g.remotes {
-		dialing.Go(func() { errs[i] = r.dial(life, g.client, g.agents.Token, g.clock, g.events, &g.running) })
+		dialing.Go(func() { errs[i] = r.dial(life, g) })
 	}
 	dialing.Wait()
 	for _, err := range errs {

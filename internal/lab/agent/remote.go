@@ -51,8 +51,24 @@ type event struct {
 }
 
 // dial sends the request to an agent and starts to exchange lines. All goroutines
-// end with life.
-func (r *remote) dial(life context.Context, client *http.Client, token string, c clock, events chan<- event, running *sync.WaitGroup) error {
+// end with life. An agent that is busy may be about to end the run before.
+func (r *remote) dial(life context.Context, g *Group) error {
+	again := time.NewTicker(busyEvery)
+	defer again.Stop()
+	for tries := 1; ; tries++ {
+		err := r.request(life, g)
+		if err == nil || !errors.Is(err, errBusy) || tries == busyTries {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-life.Done():
+			return err
+		}
+	}
+}
+
+func (r *remote) request(life context.Context, g *Group) error {
 	ctx, cancel := context.WithCancel(life)
 	patience := time.AfterFunc(joinMax, cancel)
 	in, out := io.Pipe()
@@ -62,12 +78,12 @@ func (r *remote) dial(life context.Context, client *http.Client, token string, c
 		cancel()
 		return exit.UsageError(fmt.Errorf("agent %s: %w", r.name, err))
 	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
+	if g.agents.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+g.agents.Token)
 	}
-	response, err := client.Do(request)
+	response, err := g.client.Do(request)
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = refusal(response, token)
+		err = refusal(response, g.agents.Token)
 	}
 	if !patience.Stop() {
 		err = fmt.Errorf("it does not answer within %v", joinMax)
@@ -76,19 +92,22 @@ func (r *remote) dial(life context.Context, client *http.Client, token string, c
 		cancel()
 		return fmt.Errorf("agent %s: %w", r.name, err)
 	}
-	closing, closeOnce := make(chan struct{}), sync.Once{}
-	r.close = func() { closeOnce.Do(func() { close(closing) }) }
-	running.Go(func() {
+	closing := make(chan struct{})
+	r.close = sync.OnceFunc(func() { close(closing) })
+	g.running.Go(func() {
 		defer out.Close()
-		r.write(ctx, out, c, closing)
+		r.write(ctx, out, g.clock, closing)
 	})
-	running.Go(func() {
+	g.running.Go(func() {
 		defer cancel()
 		defer response.Body.Close()
-		r.read(life, cancel, response.Body, c, events)
+		r.read(life, cancel, response.Body, g.clock, g.events)
 	})
 	return nil
 }
+
+// errBusy is the refusal of an agent that makes another load.
+var errBusy = errors.New("it is busy: it makes the load of another run")
 
 // refusal says why an agent does not take the run.
 func refusal(response *http.Response, token string) error {
@@ -100,7 +119,7 @@ func refusal(response *http.Response, token string) error {
 	case response.StatusCode == http.StatusUnauthorized:
 		return exit.UsageError(errors.New("it rejects the token: give the one that it was started with"))
 	case response.StatusCode == http.StatusConflict:
-		return errors.New("it is busy: it makes the load of another run")
+		return errBusy
 	}
 	return fmt.Errorf("it answers %s: %s", response.Status, peer.Printable(strings.TrimSpace(string(text))))
 }

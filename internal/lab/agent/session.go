@@ -42,6 +42,7 @@ func (s *session) read(body io.Reader, controller *http.ResponseController) {
 		line, err := readLine(in, limit)
 		if err != nil {
 			s.broken.Store(true)
+			s.out.fail("did not hear from the coordinator any more", false) // before the records of the step that ends early
 			return
 		}
 		var c command
