@@ -52,7 +52,7 @@ func TestLoadWatch(t *testing.T) {
 	app := apptest.Serve(t, shared.binary, "--database", database)
 	app.WaitReady(t)
 	out := filepath.Join(t.TempDir(), "run.ndjson")
-	d, stderr := watchedDocument(t, app.URL("goodslist?offset=300"), "--rate", "100,200", "-d", "4s", "--per-connection", "1", "-o", out,
+	d, stderr := watchedDocument(t, app.URL("goodslist?offset=300"), "--rate", "400,800", "-d", "4s", "--per-connection", "1", "-o", out,
 		"--watch", "app="+app.Addr(), "--watch", "db="+shared.postgres.Addr(), "--watch-db", "pg="+database)
 	if len(d.Steps) != 2 || d.Steps[1].Watch == nil {
 		t.Fatalf("document %+v\n%s", d, stderr)
@@ -77,7 +77,13 @@ func TestLoadWatch(t *testing.T) {
 	}
 	// The cost per commit and per request does not depend on the rate. The bounds are wide for a busy machine.
 	one, two := d.Steps[0].Watch.Processes[0].CPUCores, d.Steps[1].Watch.Processes[0].CPUCores
-	within(t, "app at 200/s over 100/s", ratioOf(two, one), 0.5, 8)
+	within(t, "app at 800/s over 400/s", ratioOf(two, one), 0.5, 8)
+	for i := range d.Steps {
+		for _, p := range d.Steps[i].Watch.Processes {
+			within(t, p.Name+" CPU was read this far from the borders", p.BorderError, 0, 1)
+			within(t, "the resolution of its CPU", p.CPUResolution, 1e-9, 0.01)
+		}
+	}
 	reported, _, code := spillway(t, "report", out, "--format", "json")
 	var again report.Document
 	if err := json.Unmarshal([]byte(reported), &again); code != exit.OK || err != nil || *again.Steps[1].Watch.Processes[0].CPUUser != *d.Steps[1].Watch.Processes[0].CPUUser {

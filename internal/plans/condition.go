@@ -32,10 +32,11 @@ func (c ColumnRef) String() string {
 type condition struct {
 	column ColumnRef
 	usage  usage
-	other  ColumnRef // of a join
-	reason string    // why no index serves it
-	part   span      // all of it
-	value  span      // what the column is compared with
+	other  ColumnRef     // of a join
+	reason string        // why no index serves it
+	part   span          // all of it
+	value  span          // what the column is compared with
+	either [][]condition // of OR, one list per branch; column and usage are zero
 }
 
 // span is a run of tokens.
@@ -131,8 +132,8 @@ func (r reader) conditions(part span) []condition {
 	if inner, ok := r.unwrap(part); ok {
 		return r.conditions(inner)
 	}
-	if len(r.split(part, func(t Token) bool { return t.isAny("OR", "XOR") })) > 1 {
-		return []condition{{part: part, reason: "conditions joined by OR need an index each; write a UNION of them, or measure one at a time"}}
+	if branches := r.split(part, func(t Token) bool { return t.isAny("OR", "XOR") }); len(branches) > 1 {
+		return []condition{r.either(part, branches)}
 	}
 	items := r.conjuncts(part)
 	var list []condition
@@ -149,6 +150,22 @@ func (r reader) conditions(part span) []condition {
 		}
 	}
 	return list
+}
+
+// either reads conditions joined by OR. Indexes serve it if each branch has a condition on a column of the same table.
+func (r reader) either(part span, branches []span) condition {
+	c := condition{part: part}
+	for _, branch := range branches {
+		served := slices.DeleteFunc(r.conditions(branch), func(c condition) bool {
+			return c.usage != equal && c.usage != among && c.usage != ordered
+		})
+		c.either = append(c.either, served)
+	}
+	exclusive := len(r.split(part, func(t Token) bool { return t.is("XOR") })) > 1
+	if exclusive || slices.ContainsFunc(c.either, func(branch []condition) bool { return len(branch) == 0 }) {
+		return condition{part: part, reason: "conditions joined by OR need an index each, and a part of this one has none"}
+	}
+	return c
 }
 
 // constants are words that stand for values.

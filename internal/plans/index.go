@@ -203,13 +203,22 @@ type Candidate struct {
 // Advice is what a statement and its tables say about indexes.
 type Advice struct {
 	Candidates []Candidate
+	Sets       []CandidateSet
 	Covered    []string // candidates that an index of the table serves already
 	Notes      []string // parts of the statement that no index serves, and why
 }
 
+// A CandidateSet is candidates of one table that a database can use together: it combines what it finds by each of them, as
+// PostgreSQL does with BitmapOr and BitmapAnd, and MySQL with index_merge.
+type CandidateSet struct {
+	Members []int // places in Advice.Candidates
+	Either  bool  // for OR: none of them serves the statement without the others
+}
+
 // Advise derives the indexes that could serve a statement: columns bound to one
-// value first, then those of ORDER BY, then those with a range. tables are those
-// of s.Tables, in this order.
+// value first, then those of ORDER BY, then those with a range; an index for each
+// branch of OR, and for each of two ranges. tables are those of s.Tables, in this
+// order.
 func (s *Select) Advise(tables []*Table) (*Advice, error) {
 	a := &Advice{Notes: slices.Clone(s.notes)}
 	for _, p := range s.Params {
@@ -220,21 +229,45 @@ func (s *Select) Advise(tables []*Table) (*Advice, error) {
 			return nil, err
 		}
 	}
+	served := 0
 	for i := range tables {
 		uses, err := s.usesOf(tables, i)
 		if err != nil {
 			return nil, err
 		}
+		served += len(uses.either)
 		for _, c := range uses.candidates(s.limited) {
 			c.From = i
 			a.add(s.reader.dialect, tables[i], c)
 		}
+		a.addSet(s.reader.dialect, tables[i], i, uses.eachRange(), false)
+		for _, branches := range uses.either {
+			a.addSet(s.reader.dialect, tables[i], i, branches, true)
+		}
+	}
+	if ors := slices.DeleteFunc(slices.Clone(s.conditions), func(c condition) bool { return c.either == nil }); served < len(ors) {
+		a.Notes = append(a.Notes, "conditions joined by OR are on several tables, of which no index finds the rows")
 	}
 	if len(a.Candidates) > candidatesMax {
 		a.Notes = append(a.Notes, fmt.Sprintf("%d more candidates left out", len(a.Candidates)-candidatesMax))
 		a.Candidates = a.Candidates[:candidatesMax]
+		a.Sets = slices.DeleteFunc(a.Sets, func(set CandidateSet) bool { return slices.Max(set.Members) >= candidatesMax })
 	}
 	return a, nil
+}
+
+// addSet adds candidates that serve a statement together. One that an index of the table serves already is left out.
+func (a *Advice) addSet(d Dialect, t *Table, from int, candidates []Candidate, either bool) {
+	set := CandidateSet{Either: either}
+	for _, c := range candidates {
+		c.From = from
+		if i, ok := a.add(d, t, c); ok && !slices.Contains(set.Members, i) {
+			set.Members = append(set.Members, i)
+		}
+	}
+	if len(set.Members) > 1 {
+		a.Sets = append(a.Sets, set)
+	}
 }
 
 // Resolve finds the table, by its place in FROM, and the column that a name means.
@@ -263,11 +296,15 @@ func (s *Select) Resolve(tables []*Table, c ColumnRef) (table int, column string
 type uses struct {
 	equal, join, among, ranges []string
 	order, group               []IndexColumn // empty unless all are this table's
+	either                     [][]Candidate // per OR, one for each branch
 }
 
 func (s *Select) usesOf(tables []*Table, table int) (uses, error) {
 	var u uses
 	for _, c := range s.conditions {
+		if c.either != nil {
+			continue
+		}
 		owner, name, err := s.Resolve(tables, c.column)
 		if err != nil {
 			return u, err
@@ -287,7 +324,59 @@ func (s *Select) usesOf(tables []*Table, table int) (uses, error) {
 	}
 	u.order = s.keysOf(tables, table, s.order)
 	u.group = s.keysOf(tables, table, s.group)
+	for _, c := range s.conditions {
+		if c.either == nil {
+			continue
+		}
+		branches, err := s.branchesOf(tables, table, u.equal, c)
+		if err != nil {
+			return u, err
+		}
+		if branches != nil {
+			u.either = append(u.either, branches)
+		}
+	}
 	return u, nil
+}
+
+// branchesOf returns a candidate for each branch of an OR, behind the columns that hold one value in all branches. There are
+// none unless each branch has a condition on the table.
+func (s *Select) branchesOf(tables []*Table, table int, fixed []string, c condition) ([]Candidate, error) {
+	var list []Candidate
+	for _, branch := range c.either {
+		var u uses
+		for _, one := range branch {
+			owner, name, err := s.Resolve(tables, one.column)
+			if err != nil {
+				return nil, err
+			}
+			if owner == table {
+				to := map[usage]*[]string{equal: &u.equal, among: &u.among, ordered: &u.ranges}[one.usage]
+				*to = append(*to, name)
+			}
+		}
+		columns := compose(plain(u.equal), plain(u.among), plain(u.ranges[:min(1, len(u.ranges))]))
+		if len(columns) == 0 {
+			return nil, nil
+		}
+		columns = compose(plain(fixed), columns)
+		bound := min(len(compose(plain(fixed), plain(u.equal))), len(columns))
+		list = append(list, Candidate{Columns: columns, Reason: "a branch of OR", bound: bound})
+	}
+	return list, nil
+}
+
+// eachRange returns a candidate for each of the first two columns with a range, if no ORDER BY or GROUP BY wants an order.
+func (u uses) eachRange() []Candidate {
+	if len(u.ranges) < 2 || len(u.among) > 0 || len(u.order) > 0 || len(u.group) > 0 {
+		return nil
+	}
+	var list []Candidate
+	for _, name := range u.ranges[:2] {
+		columns := compose(plain(u.equal), plain([]string{name}))
+		list = append(list, Candidate{Columns: columns, Reason: reason(u.equal, "equal", "", plain([]string{name})), bound: len(u.equal)})
+	}
+	return list
 }
 
 // keysOf returns keys as columns of a table; none unless all are its.
@@ -365,19 +454,19 @@ func compose(groups ...[]IndexColumn) []IndexColumn {
 	return columns
 }
 
-// add keeps a candidate of a table unless an index of the table serves it.
-func (a *Advice) add(d Dialect, t *Table, c Candidate) {
+// add keeps a candidate of a table unless an index of the table serves it, and returns its place.
+func (a *Advice) add(d Dialect, t *Table, c Candidate) (place int, kept bool) {
 	c.Table = t.Name
 	for _, column := range c.Columns {
 		if info, _ := t.Column(column.Name); info.prefix {
 			a.Notes = append(a.Notes, fmt.Sprintf("(%s): %s is %s, of which only a prefix can be indexed; make it a VARCHAR", ColumnList(c.Columns), column.Name, info.Type))
-			return
+			return 0, false
 		}
 	}
-	if slices.ContainsFunc(a.Candidates, func(have Candidate) bool {
+	if place = slices.IndexFunc(a.Candidates, func(have Candidate) bool {
 		return have.From == c.From && slices.Equal(have.Columns, c.Columns)
-	}) {
-		return
+	}); place >= 0 {
+		return place, true
 	}
 	for _, index := range t.Indexes {
 		// A unique index on bound columns finds the row; more columns find nothing more.
@@ -386,9 +475,10 @@ func (a *Advice) add(d Dialect, t *Table, c Candidate) {
 		})
 		if finds || index.covers(c.Columns, c.bound) {
 			a.Covered = append(a.Covered, fmt.Sprintf("(%s): %s has it in %s (%s)", ColumnList(c.Columns), t.Name, index.Name, ColumnList(index.Columns)))
-			return
+			return 0, false
 		}
 	}
 	c.Create = t.Create(d, c.Columns)
 	a.Candidates = append(a.Candidates, c)
+	return len(a.Candidates) - 1, true
 }

@@ -272,6 +272,11 @@ func (s *Select) readConditions(part span, clause string) {
 			s.conditions = append(s.conditions, c)
 		}
 		s.bind(c)
+		for _, branch := range c.either {
+			for _, one := range branch {
+				s.bind(one)
+			}
+		}
 	}
 }
 

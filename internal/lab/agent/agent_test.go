@@ -74,6 +74,8 @@ type outcome struct {
 	run   *result.Run
 	group *Group
 	err   error
+
+	borders []time.Time
 }
 
 // loadAgents makes a load with agents. began is called when a step begins; it may be nil.
@@ -110,6 +112,7 @@ func (out outcome) record(ctx context.Context, began func()) outcome {
 			out.run.Steps[total.Step].Total = *total
 			return nil
 		},
+		Border: func(border time.Time) { out.borders = append(out.borders, border) },
 	})
 	return out
 }
@@ -248,6 +251,9 @@ func TestSteps(t *testing.T) {
 		if _, ok := bodies.Load(want); !ok {
 			t.Errorf("%q was not sent", want)
 		}
+	}
+	if len(out.borders) != 4 || !slices.IsSortedFunc(out.borders, time.Time.Compare) {
+		t.Errorf("borders %v, want the begin and the end of two steps", out.borders)
 	}
 	if out.run.Steps[1].Start <= out.run.Steps[0].Start {
 		t.Errorf("step 1 begins at %g s, step 0 at %g s", out.run.Steps[1].Start, out.run.Steps[0].Start)

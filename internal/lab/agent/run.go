@@ -61,6 +61,7 @@ func (g *Group) step(ctx context.Context, i int, listener load.Listener) error {
 	if err := listener.Step(description); err != nil {
 		return err
 	}
+	g.border(listener, i)
 	var failed error
 	held := 0
 	g.each(ctx, func(r *remote) bool { return r.finished > i }, func() {
@@ -78,6 +79,9 @@ func (g *Group) step(ctx context.Context, i int, listener load.Listener) error {
 			g.halt()
 		}
 	})
+	if listener.Border != nil && (g.stop || g.config.Steps[i].Duration == 0) {
+		listener.Border(time.Now())
+	}
 	merged, err := g.merge(i, description)
 	if err != nil {
 		return fmt.Errorf("merge the records of the agents: %w", err)
@@ -96,6 +100,19 @@ func (g *Group) step(ctx context.Context, i int, listener load.Listener) error {
 		return failed
 	}
 	return listener.Total(&merged.Total)
+}
+
+// border tells the listener when the step begins to count and when it ends, as far
+// as that is known.
+func (g *Group) border(listener load.Listener, i int) {
+	if listener.Border == nil {
+		return
+	}
+	from := time.Now().Add(g.began.Add(g.config.Warmup).Sub(g.clock.now()))
+	listener.Border(from)
+	if d := g.config.Steps[i].Duration; d > 0 {
+		listener.Border(from.Add(d))
+	}
 }
 
 // begin tells every agent when the step begins.

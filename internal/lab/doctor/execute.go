@@ -78,6 +78,11 @@ func (o *Options) parse() (*request, error) {
 	return r, nil
 }
 
+// asksClosing reports whether the prediction depends on which side closes first and the target can be asked.
+func (o *Options) asksClosing(r *request) bool {
+	return strings.HasPrefix(o.Target, "http://") && r.workload.PerConnection > 0 && !r.workload.ClosesGiven
+}
+
 // Examine checks what the options name and predicts the effect of the workload.
 // It prints each step of the query's analysis to progress.
 func Examine(ctx context.Context, o Options, progress io.Writer, log *slog.Logger) (*Report, error) {
@@ -96,6 +101,11 @@ func Examine(ctx context.Context, o Options, progress io.Writer, log *slog.Logge
 	}
 	report := &Report{Host: facts}
 	if r.workload != nil {
+		if o.asksClosing(r) {
+			if r.workload.Closing, err = ReadClosing(ctx, o.Target); err != nil {
+				log.Warn("the target was not asked: the prediction assumes that the client closes first", "error", err)
+			}
+		}
 		report.Prediction = Predict(facts, r.workload)
 		report.Add(report.Prediction.Findings(facts, r.workload)...)
 	}

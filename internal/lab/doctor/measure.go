@@ -42,15 +42,19 @@ type Measurement struct {
 	MedianSeconds       float64 `json:"median_seconds"`
 	MinSeconds          float64 `json:"min_seconds"`
 	MaxSeconds          float64 `json:"max_seconds"`
+	LowerSeconds        float64 `json:"lower_quartile_seconds"`
+	UpperSeconds        float64 `json:"upper_quartile_seconds"`
 	SpeedUp             float64 `json:"speed_up"` // over no index
 	RowsExamined        int64   `json:"rows_examined"`
 	Buffers             int64   `json:"buffers,omitempty"`
 	Sorts               bool    `json:"sorts"`
+	IndexesUsed         bool    `json:"indexes_used"`       // the plan has all indexes of the variant
 	TooLong             bool    `json:"too_long,omitempty"` // MedianSeconds is then the time allowed
 
-	candidate *plans.Candidate
-	statement string
-	times     []float64
+	candidates []plans.Candidate
+	indexes    []string // their names on the copies
+	statement  string
+	times      []float64
 }
 
 // bench measures variants of a statement on copies.
@@ -59,13 +63,14 @@ type bench struct {
 	copies   map[int]string // copies with the live indexes, by place in FROM
 	bare     map[int]string // copies without any
 	rows     int64
+	trials   []*trial
 	variants []*Measurement
 	made     int
 }
 
 // measure copies the tables that have candidates. It runs the statement without an index,
-// with the existing indexes, and with each candidate in addition. The copies are temporary
-// tables and end with the session.
+// with the existing indexes, with each candidate in addition, and with several of them if
+// the plan uses all of these. The copies are temporary tables and end with the session.
 func (a *analysis) measure(ctx context.Context) error {
 	b := &bench{analysis: a, copies: map[int]string{}, bare: map[int]string{}}
 	if err := b.prepare(ctx); err != nil {
@@ -114,12 +119,12 @@ func (b *bench) prepare(ctx context.Context) error {
 		}
 		indexed = indexed || len(t.Indexes) > 0
 	}
-	b.variant("no index", b.bare, nil)
+	b.variant("no index", b.bare)
 	if indexed {
-		b.variant("existing indexes", b.copies, nil)
+		b.variant("existing indexes", b.copies)
 	}
-	for i := range b.report.Candidates {
-		if err := b.build(ctx, &b.report.Candidates[i]); err != nil {
+	for _, one := range b.trialsOf() {
+		if err := b.build(ctx, one); err != nil {
 			return err
 		}
 	}
@@ -134,7 +139,7 @@ func (b *bench) space(targets []*plans.Table) int64 {
 	total := int64(0)
 	for _, t := range targets {
 		share := min(1, float64(b.config.CopyRows)/float64(max(1, t.Rows)))
-		total += int64(share*float64(t.Bytes)) * int64(2+len(b.report.Candidates))
+		total += int64(share*float64(t.Bytes)) * int64(2+len(b.trialsOf()))
 	}
 	return total
 }
@@ -177,42 +182,8 @@ func (b *bench) name() string {
 	return fmt.Sprintf("spillway_doctor_copy_%d", b.made)
 }
 
-// build makes a copy of the candidate's table with the live indexes and the candidate.
-func (b *bench) build(ctx context.Context, c *plans.Candidate) error {
-	t := b.tables[c.From]
-	b.config.Progress(fmt.Sprintf("building (%s) on a copy of %s", plans.ColumnList(c.Columns), t.Name))
-	name := b.name()
-	err := b.dialect.duplicate(ctx, b.session, t, b.bare[c.From], name, len(t.Indexes) > 0)
-	if err != nil {
-		return fmt.Errorf("copy %s: %w", t.Name, err)
-	}
-	start := time.Now()
-	if err := b.dialect.index(ctx, b.session, name, c.Columns); err != nil {
-		return fmt.Errorf("build (%s): %w", plans.ColumnList(c.Columns), err)
-	}
-	built := time.Since(start)
-	if err := b.dialect.analyze(ctx, b.session, name); err != nil {
-		return fmt.Errorf("gather statistics: %w", err)
-	}
-	tables := map[int]string{}
-	for from, copied := range b.copies {
-		tables[from] = copied
-	}
-	tables[c.From] = name
-	m := b.variant("("+plans.ColumnList(c.Columns)+")", tables, c)
-	if len(b.tables) > 1 {
-		m.Variant = t.Name + " " + m.Variant
-	}
-	m.BuildSeconds = built.Seconds()
-	m.IndexBytes, m.IndexBytesEstimated, err = b.dialect.indexBytes(ctx, b.session, t, name, c.Columns)
-	if err != nil {
-		return fmt.Errorf("size (%s): %w", plans.ColumnList(c.Columns), err)
-	}
-	return nil
-}
-
-// variant adds the statement on some copies.
-func (b *bench) variant(name string, copies map[int]string, c *plans.Candidate) *Measurement {
+// variant adds the statement on some copies, which have the indexes of trials.
+func (b *bench) variant(name string, copies map[int]string, trials ...*trial) *Measurement {
 	tables := map[int]string{}
 	for from, copied := range copies {
 		tables[from] = b.quote(copied)
@@ -220,7 +191,14 @@ func (b *bench) variant(name string, copies map[int]string, c *plans.Candidate) 
 			tables[from] += " AS " + b.quote(ref.Alias)
 		}
 	}
-	m := &Measurement{Variant: name, RowsCopied: b.rows, candidate: c, statement: b.selection.Render(b.dialect.placeholder, tables)}
+	m := &Measurement{Variant: name, RowsCopied: b.rows, statement: b.selection.Render(b.dialect.placeholder, tables)}
+	for _, one := range trials {
+		m.candidates = append(m.candidates, one.candidates...)
+		m.indexes = append(m.indexes, one.indexes...)
+		m.BuildSeconds += one.built.Seconds()
+		m.IndexBytes += one.bytes
+		m.IndexBytesEstimated = m.IndexBytesEstimated || one.estimated
+	}
 	b.variants = append(b.variants, m)
 	return m
 }
@@ -229,16 +207,12 @@ func (b *bench) variant(name string, copies map[int]string, c *plans.Candidate) 
 // disturbances affect all of them alike.
 func (b *bench) time(ctx context.Context) error {
 	for _, m := range b.variants {
-		b.config.Progress("measuring " + m.Variant)
-		allowed := time.Until(b.deadline) / runShare
-		plan, err := b.dialect.explain(ctx, b.session, m.statement, b.args, allowed)
-		if err != nil {
-			return fmt.Errorf("explain %s: %w", m.Variant, err)
+		if err := b.explain(ctx, m); err != nil {
+			return err
 		}
-		m.RowsExamined, m.Buffers, m.Sorts = plan.RowsExamined, plan.Buffers, plan.Sorts
-		if plan.ExecutionSeconds == nil {
-			m.TooLong, m.MedianSeconds = true, allowed.Seconds()
-		}
+	}
+	if err := b.combine(ctx); err != nil {
+		return err
 	}
 	if err := b.dialect.limit(ctx, b.session, time.Until(b.deadline)); err != nil {
 		return fmt.Errorf("set the statement timeout: %w", err)
@@ -271,6 +245,22 @@ func (b *bench) time(ctx context.Context) error {
 	return nil
 }
 
+// explain reads the plan of a variant, with one execution.
+func (b *bench) explain(ctx context.Context, m *Measurement) error {
+	b.config.Progress("measuring " + m.Variant)
+	allowed := time.Until(b.deadline) / runShare
+	plan, err := b.dialect.explain(ctx, b.session, m.statement, b.args, allowed)
+	if err != nil {
+		return fmt.Errorf("explain %s: %w", m.Variant, err)
+	}
+	m.RowsExamined, m.Buffers, m.Sorts = plan.RowsExamined, plan.Buffers, plan.Sorts
+	m.IndexesUsed = len(m.indexes) > 0 && !slices.ContainsFunc(m.indexes, func(name string) bool { return !plan.uses(name) })
+	if plan.ExecutionSeconds == nil {
+		m.TooLong, m.MedianSeconds = true, allowed.Seconds()
+	}
+	return nil
+}
+
 // summarize computes the figures of a variant from its executions.
 func (m *Measurement) summarize(base *Measurement) {
 	if !m.TooLong {
@@ -278,6 +268,7 @@ func (m *Measurement) summarize(base *Measurement) {
 		m.Runs = len(m.times)
 		m.MedianSeconds = median(m.times)
 		m.MinSeconds, m.MaxSeconds = m.times[0], m.times[m.Runs-1]
+		m.LowerSeconds, m.UpperSeconds = m.times[m.Runs/4], m.times[m.Runs-1-m.Runs/4]
 	}
 	if m.MedianSeconds > 0 {
 		m.SpeedUp = base.MedianSeconds / m.MedianSeconds
@@ -290,37 +281,7 @@ func median(sorted []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// judge selects the candidate to build, if one is worth it.
-func (a *analysis) judge(variants []*Measurement) {
-	before := variants[0] // the variant with existing indexes, if there is one
-	var tried []*Measurement
-	for _, m := range variants {
-		switch {
-		case m.candidate != nil && !m.TooLong:
-			tried = append(tried, m)
-		case m.candidate == nil:
-			before = m
-		}
-	}
-	if len(tried) == 0 {
-		a.report.Verdict = "no candidate ended in the time allowed"
-		return
-	}
-	best := winner(tried, variants[0].RowsExamined)
-	if before.MedianSeconds < worthwhile*best.MedianSeconds {
-		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, takes %s, without it %s", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds))
-		return
-	}
-	a.report.Winner = best.candidate
-	a.report.Verdict = fmt.Sprintf("%s: %s in place of %s, %s times as fast", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds), figure(before.MedianSeconds/best.MedianSeconds))
-	for _, m := range tried {
-		if len(m.candidate.Columns) < len(best.candidate.Columns) && before.MedianSeconds >= worthwhile*m.MedianSeconds {
-			a.report.Verdict += fmt.Sprintf("; the smaller %s takes %s, %s times as fast", m.Variant, duration(m.MedianSeconds), figure(before.MedianSeconds/m.MedianSeconds))
-		}
-	}
-}
-
-// winner returns the candidate to build. Among those about as fast as the fastest it
+// winner returns the variant to build. Among those about as fast as the fastest it
 // prefers one without a sort, then one that reads clearly fewer rows (both matter as the
 // table grows), then the one with the fewest columns.
 func winner(tried []*Measurement, rowsWithout int64) *Measurement {
@@ -342,6 +303,6 @@ func winner(tried []*Measurement, rowsWithout int64) *Measurement {
 		return float64(m.RowsExamined-least.RowsExamined) <= fewerRows*float64(rowsWithout)
 	})
 	return slices.MinFunc(near, func(a, b *Measurement) int {
-		return cmp.Or(cmp.Compare(len(a.candidate.Columns), len(b.candidate.Columns)), cmp.Compare(a.IndexBytes, b.IndexBytes))
+		return cmp.Or(cmp.Compare(a.columns(), b.columns()), cmp.Compare(a.IndexBytes, b.IndexBytes))
 	})
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"strings"
 	"testing"
 	"testing/quick"
 
@@ -9,7 +10,7 @@ import (
 
 func tried(columns int, seconds float64, rows int64, sorts bool) *Measurement {
 	return &Measurement{
-		candidate: &plans.Candidate{Columns: make([]plans.IndexColumn, columns)}, MedianSeconds: seconds, MinSeconds: seconds, RowsExamined: rows, Sorts: sorts,
+		candidates: []plans.Candidate{{Columns: make([]plans.IndexColumn, columns)}}, MedianSeconds: seconds, MinSeconds: seconds, RowsExamined: rows, Sorts: sorts,
 	}
 }
 
@@ -42,5 +43,56 @@ func TestMedian(t *testing.T) {
 	}
 	if got := median([]float64{1, 3}); got != 2 {
 		t.Errorf("median of 1 and 3: %v", got)
+	}
+}
+
+// TestVerdict: an index is recommended if the plan uses it, and its times lie apart from those without it.
+func TestVerdict(t *testing.T) {
+	index := func(columns ...string) plans.Candidate {
+		c := plans.Candidate{Create: "CREATE INDEX"}
+		for _, name := range columns {
+			c.Columns = append(c.Columns, plans.IndexColumn{Name: name})
+		}
+		return c
+	}
+	variant := func(name string, seconds float64, used bool, candidates ...plans.Candidate) *Measurement {
+		return &Measurement{
+			Variant: name, MedianSeconds: seconds, MinSeconds: 0.9 * seconds, LowerSeconds: 0.95 * seconds, UpperSeconds: 1.05 * seconds,
+			IndexesUsed: used, candidates: candidates,
+		}
+	}
+	wide := variant("(a)", 0.05, true, index("a"))
+	wide.UpperSeconds = 0.2
+	slow := variant("no index", 1, false)
+	slow.TooLong = true
+	for name, c := range map[string]struct {
+		variants []*Measurement
+		winners  int
+		verdict  string
+	}{
+		"used":            {[]*Measurement{variant("no index", 0.1, false), variant("(a)", 0.01, true, index("a"))}, 1, "(a): 10 ms in place of 100 ms, 10 times as fast"},
+		"not in the plan": {[]*Measurement{variant("no index", 0.1, false), variant("(a)", 0.01, false, index("a"))}, 0, "no candidate is worth its cost: the plan uses none of them"},
+		"overlapping":     {[]*Measurement{variant("no index", 0.1, false), wide}, 0, "(a), overlap those without it, as on a busy host; measure again"},
+		"endless without": {[]*Measurement{slow, wide}, 1, "20 times as fast"},
+		"not worthwhile":  {[]*Measurement{variant("no index", 0.1, false), variant("(a)", 0.09, true, index("a"))}, 0, "is worth its cost: the best, (a), takes 90 ms, without it 100 ms"},
+		"two together": {
+			[]*Measurement{variant("no index", 0.1, false), variant("(a)", 0.05, true, index("a")), variant("(a) + (b)", 0.01, true, index("a"), index("b"))},
+			2,
+			"(a) + (b): 10 ms in place of 100 ms, 10 times as fast; the smaller (a) takes 50 ms, 2 times as fast",
+		},
+		"the beginning of the winner is not recommended": {
+			[]*Measurement{variant("no index", 0.1, false), variant("(a)", 0.05, true, index("a")), variant("(a, b)", 0.01, true, index("a", "b"))},
+			1,
+			"(a, b): 10 ms in place of 100 ms, 10 times as fast",
+		},
+	} {
+		a := &analysis{report: &Query{}}
+		a.judge(c.variants)
+		if len(a.report.Winners) != c.winners || (a.report.Winner == nil) != (c.winners == 0) {
+			t.Errorf("%s: %d win, want %d", name, len(a.report.Winners), c.winners)
+		}
+		if got := a.report.Verdict; !strings.HasSuffix(got, c.verdict) {
+			t.Errorf("%s: %q, want %q", name, got, c.verdict)
+		}
 	}
 }

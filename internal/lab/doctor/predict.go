@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"math"
+	"strings"
 )
 
 const (
@@ -36,6 +37,7 @@ type Prediction struct {
 	OpenFilesLimit      int64    `json:"open_files_limit"`
 	ConntrackEntries    int      `json:"conntrack_entries"`
 	LoopbackHidesReuse  bool     `json:"loopback_hides_exhaustion"`
+	Closing             *Closing `json:"closing,omitempty"` // what the target does; nil if it was not asked
 	withinDuration      bool
 	timeWaitBoundByKnob bool
 }
@@ -50,6 +52,7 @@ func Predict(f *Facts, w *Workload) *Prediction {
 		LocalPorts:       f.ports() * w.Addresses * w.Targets,
 		StallSeconds:     w.Stall.Seconds(),
 		OpenFilesLimit:   f.FilesSoft,
+		Closing:          w.Closing,
 	}
 	p.ports(f, w)
 	p.backlog(f, w)
@@ -95,18 +98,20 @@ func (p *Prediction) ports(f *Facts, w *Workload) {
 	if f.MaxTWBuckets < 0 {
 		buckets = math.Inf(1)
 	}
-	var waiting, held float64 // sockets in TIME_WAIT that hold a port, and the seconds that each holds it
-	switch {
-	case rate == 0:
-	case w.Closes == ServerSide:
-		p.ServerTimeWait = ceil(min(rate*timeWaitSeconds, buckets, total))
-	default:
+	var waiting, held float64 // sockets in TIME_WAIT that hold a port, and the seconds that a connection holds it in the mean
+	share := w.clientShare()
+	ours, theirs := rate*share, rate*(1-share) // connections per second that the client and the server close first
+	if theirs > 0 {
+		p.ServerTimeWait = ceil(min(theirs*timeWaitSeconds, buckets, total))
+	}
+	if ours > 0 {
 		p.ReuseApplies, held = reuse(f, w.Loopback)
 		// With reuse a TIME_WAIT still lasts 60 s, unless a connection takes its port.
-		p.ClientTimeWait = ceil(min(rate*timeWaitSeconds, buckets, total))
-		waiting = min(rate*held, buckets)
-		p.timeWaitBoundByKnob = buckets < rate*held && rate*held+open > total
-		p.LoopbackHidesReuse = w.Loopback && f.TWReuse == 2 && p.ReuseApplies && rate*timeWaitSeconds+open > total
+		p.ClientTimeWait = ceil(min(ours*timeWaitSeconds, buckets, total))
+		waiting = min(ours*held, buckets)
+		p.timeWaitBoundByKnob = buckets < ours*held && ours*held+open > total
+		p.LoopbackHidesReuse = w.Loopback && f.TWReuse == 2 && p.ReuseApplies && ours*timeWaitSeconds+open > total
+		held *= share
 	}
 	demand := waiting + open
 	p.PortHeldSeconds = held
@@ -118,7 +123,10 @@ func (p *Prediction) ports(f *Facts, w *Workload) {
 	p.PortsLeft = p.LocalPorts - p.PortsUsed
 	if p.PortsRunOut {
 		after := 0.0 // keep-alive connections open at once
-		if rate > 0 {
+		switch {
+		case ours > 0:
+			after = total / ours // the ports of the others are free again
+		case rate > 0:
 			after = total / rate
 		}
 		p.RunOutSeconds = &after
@@ -169,7 +177,7 @@ func ceil(x float64) int { return int(math.Ceil(min(x, math.MaxInt32))) }
 
 // Findings returns the findings about the prediction.
 func (p *Prediction) Findings(f *Facts, w *Workload) []Finding {
-	return []Finding{p.portFinding(f, w), p.timeWaitFinding(w), p.backlogFinding(f, w), p.fileFinding(f, w), p.conntrackFinding(f)}
+	return []Finding{p.portFinding(f, w), p.closingFinding(f, w), p.timeWaitFinding(w), p.backlogFinding(f, w), p.fileFinding(f, w), p.conntrackFinding(f)}
 }
 
 func prediction(name string) Finding {
@@ -204,7 +212,7 @@ func (p *Prediction) portFinding(f *Facts, w *Workload) Finding {
 		finding.Observed = fmt.Sprintf("would be used up after %s s, after the end of this run; %s", figure(*p.RunOutSeconds), limit)
 	}
 	finding.Why = "then connect fails with EADDRNOTAVAIL (\"cannot assign requested address\"); keep connections open, since other fixes only delay it"
-	if w.Closes == Client && f.TWReuse >= 0 && f.TWReuse != 1 && f.Timestamps != 0 && !p.ReuseApplies {
+	if w.clientShare() > 0 && f.TWReuse >= 0 && f.TWReuse != 1 && f.Timestamps != 0 && !p.ReuseApplies {
 		finding.set("net.ipv4.tcp_tw_reuse", "1")
 	}
 	if portAdvisedLast-portAdvisedFirst+1 > f.ports() {
@@ -241,17 +249,24 @@ func (p *Prediction) portArithmetic(f *Facts, w *Workload) string {
 	}
 	held := fmt.Sprintf("each held %s s", figure(p.PortHeldSeconds))
 	switch {
-	case w.Closes == ServerSide:
+	case w.clientShare() == 0:
 		held += " (the server closes first and has the TIME_WAIT)"
 	case p.ReuseApplies:
 		held += fmt.Sprintf(" (tcp_tw_reuse=%d takes a port whose TIME_WAIT is older)", f.TWReuse)
 	default:
 		held += " (TIME_WAIT at the client)"
 	}
+	if share := w.clientShare(); share > 0 && share < 1 {
+		held += fmt.Sprintf(" in the mean, because the client closes %.0f %% first", 100*share)
+	}
 	need := p.NewConnectionsHz * p.PortHeldSeconds
 	text := fmt.Sprintf("%s; %s new connections/s, %s, need %s ports", ports, figure(p.NewConnectionsHz), held, figure(math.Ceil(need)))
 	if p.RunOutSeconds != nil {
-		text += fmt.Sprintf("; %d / %s = %s s", p.LocalPorts, figure(p.NewConnectionsHz), figure(*p.RunOutSeconds))
+		by := p.NewConnectionsHz
+		if share := w.clientShare(); share > 0 {
+			by *= share
+		}
+		text += fmt.Sprintf("; %d / %s = %s s", p.LocalPorts, figure(by), figure(*p.RunOutSeconds))
 	}
 	return text
 }
@@ -261,10 +276,17 @@ func (p *Prediction) timeWaitFinding(w *Workload) Finding {
 		return Finding{}
 	}
 	finding := prediction("TIME_WAIT")
-	finding.Observed = fmt.Sprintf("%d sockets at the %s", max(p.ClientTimeWait, p.ServerTimeWait), w.Closes)
+	var at []string
+	if p.ClientTimeWait > 0 {
+		at = append(at, fmt.Sprintf("%d sockets at the client", p.ClientTimeWait))
+	}
+	if p.ServerTimeWait > 0 {
+		at = append(at, fmt.Sprintf("%d sockets at the server", p.ServerTimeWait))
+	}
+	finding.Observed = strings.Join(at, ", ")
 	finding.Arithmetic = fmt.Sprintf("%s new connections/s x %.0f s, at most one per local port and address", figure(p.NewConnectionsHz), timeWaitSeconds)
 	finding.Why = "the side that closes first keeps the connection's addresses for 60 s"
-	if w.Closes == ServerSide {
+	if p.ServerTimeWait > 0 {
 		finding.Why += "; at the server they take some memory, but no port of the client"
 	}
 	return finding

@@ -41,7 +41,8 @@ type Query struct {
 	Covered    []string          `json:"covered,omitempty"` // candidates that an existing index serves
 	Notes      []string          `json:"notes,omitempty"`
 	Measured   []Measurement     `json:"measured,omitempty"`
-	Winner     *plans.Candidate  `json:"winner,omitempty"`
+	Winner     *plans.Candidate  `json:"winner,omitempty"`  // the first of Winners
+	Winners    []plans.Candidate `json:"winners,omitempty"` // indexes to build together
 	Verdict    string            `json:"verdict"`
 }
 
@@ -66,13 +67,12 @@ type dialect struct {
 	// duplicate creates a temporary table of a copy's rows, with the live table's indexes
 	// or without any.
 	duplicate func(ctx context.Context, s session, t *plans.Table, from, name string, indexed bool) error
-	// index builds an index on a copy.
-	index func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error
+	// index builds an index with a name on a copy.
+	index func(ctx context.Context, s session, table, name string, columns []plans.IndexColumn) error
 	// analyze gathers statistics.
 	analyze func(ctx context.Context, s session, name string) error
-	// indexBytes returns the size of one more index on a copy, estimated if the server
-	// does not tell.
-	indexBytes func(ctx context.Context, s session, t *plans.Table, name string, columns []plans.IndexColumn) (bytes int64, estimated bool, err error)
+	// indexBytes returns the size of that index, estimated if the server does not tell.
+	indexBytes func(ctx context.Context, s session, t *plans.Table, table, name string, columns []plans.IndexColumn) (bytes int64, estimated bool, err error)
 	// limit limits the duration of the statements that follow.
 	limit func(ctx context.Context, s session, d time.Duration) error
 	// tooLong reports whether that limit ended a statement.
@@ -96,6 +96,7 @@ type analysis struct {
 	session   session
 	selection *plans.Select
 	tables    []*plans.Table
+	sets      []plans.CandidateSet
 	args      []value
 	deadline  time.Time
 	report    *Query
@@ -151,7 +152,7 @@ func (a *analysis) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
-	a.report.Candidates, a.report.Covered, a.report.Notes = advice.Candidates, advice.Covered, advice.Notes
+	a.report.Candidates, a.report.Covered, a.report.Notes, a.sets = advice.Candidates, advice.Covered, advice.Notes, advice.Sets
 	switch {
 	case len(advice.Candidates) == 0 && len(advice.Covered) > 0:
 		a.report.Verdict = "the indexes that the statement suggests are there"

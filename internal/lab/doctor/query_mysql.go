@@ -36,8 +36,8 @@ func mysqlDialect() dialect {
 			}
 			return run(ctx, s, create, fmt.Sprintf("INSERT INTO %s SELECT * FROM %s", name, from))
 		},
-		index: func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error {
-			return run(ctx, s, fmt.Sprintf("ALTER TABLE %s ADD INDEX spillway_doctor_candidate (%s)", name, plans.WriteColumns(columns, plans.MySQL.QuoteAlways)))
+		index: func(ctx context.Context, s session, table, name string, columns []plans.IndexColumn) error {
+			return run(ctx, s, fmt.Sprintf("ALTER TABLE %s ADD INDEX %s (%s)", table, name, plans.WriteColumns(columns, plans.MySQL.QuoteAlways)))
 		},
 		analyze: func(ctx context.Context, s session, name string) error {
 			return run(ctx, s, "ANALYZE TABLE "+name)
@@ -122,7 +122,7 @@ func mysqlReads(ctx context.Context, s session) (int64, error) {
 // mysqlIndexBytes estimates, because the server shows no sizes of temporary tables. An
 // entry holds its columns, the primary key (8 bytes assumed) and a header of 6 bytes;
 // pages are 15/16 full after a build.
-func mysqlIndexBytes(ctx context.Context, s session, t *plans.Table, name string, columns []plans.IndexColumn) (int64, bool, error) {
+func mysqlIndexBytes(ctx context.Context, s session, t *plans.Table, table, _ string, columns []plans.IndexColumn) (int64, bool, error) {
 	widths := map[string]int{"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8, "float": 4, "double": 8, "date": 3, "datetime": 5, "timestamp": 4, "year": 1}
 	terms := []string{"14"}
 	for _, c := range columns {
@@ -135,7 +135,7 @@ func mysqlIndexBytes(ctx context.Context, s session, t *plans.Table, name string
 		}
 		terms = append(terms, fmt.Sprintf("COALESCE(LENGTH(%s), 0) + 2", plans.MySQL.QuoteAlways(c.Name)))
 	}
-	rows, err := s.query(ctx, fmt.Sprintf("SELECT CAST(COALESCE(SUM(%s), 0) * 16 / 15 AS UNSIGNED) FROM %s", strings.Join(terms, " + "), name))
+	rows, err := s.query(ctx, fmt.Sprintf("SELECT CAST(COALESCE(SUM(%s), 0) * 16 / 15 AS UNSIGNED) FROM %s", strings.Join(terms, " + "), table))
 	if err != nil {
 		return 0, true, err
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"spillway/internal/plans"
@@ -16,7 +17,15 @@ type Plan struct {
 	Buffers          int64    `json:"buffers,omitempty"` // pages of 8 KiB, PostgreSQL's
 	Sorts            bool     `json:"sorts"`
 	Costs            []string `json:"costs,omitempty"` // what is expensive in it
+
+	indexes []string // by which it finds or orders rows
 }
+
+// sqliteIndex matches the index in a step of SQLite.
+var sqliteIndex = regexp.MustCompile(` USING (?:COVERING )?INDEX (\S+)`)
+
+// uses reports whether the plan reads an index.
+func (p *Plan) uses(index string) bool { return slices.Contains(p.indexes, index) }
 
 // newPlan describes a plan that was read.
 func newPlan(plan *plans.Plan) *Plan {
@@ -55,6 +64,11 @@ func (p *Plan) add(n plans.Node, depth int) {
 		line += ", " + n.Extra
 	}
 	p.Lines = append(p.Lines, line)
+	// MySQL names several: "a,b" of index_merge, "a|b" of a rowid filter.
+	p.indexes = append(p.indexes, strings.FieldsFunc(n.Index, func(r rune) bool { return r == ',' || r == '|' })...)
+	if found := sqliteIndex.FindStringSubmatch(n.Type); found != nil {
+		p.indexes = append(p.indexes, found[1])
+	}
 	if n.Relation != "" && n.Type != "Bitmap Index Scan" {
 		p.RowsExamined += int64(examined)
 	}

@@ -41,14 +41,14 @@ func postgresDialect() dialect {
 			return run(ctx, s, fmt.Sprintf("CREATE TEMP TABLE %s AS SELECT * FROM %s%s LIMIT %d", name, t.Full.SQL(plans.Postgres), sample, rows))
 		},
 		duplicate: postgresDuplicate,
-		index: func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error {
-			return run(ctx, s, fmt.Sprintf("CREATE INDEX spillway_doctor_candidate_%s ON %s (%s)", name, name, plans.WriteColumns(columns, plans.Postgres.QuoteAlways)))
+		index: func(ctx context.Context, s session, table, name string, columns []plans.IndexColumn) error {
+			return run(ctx, s, fmt.Sprintf("CREATE INDEX %s ON %s (%s)", name, table, plans.WriteColumns(columns, plans.Postgres.QuoteAlways)))
 		},
 		analyze: func(ctx context.Context, s session, name string) error {
 			return run(ctx, s, "VACUUM (ANALYZE) "+name) // index-only scans need the visibility map
 		},
-		indexBytes: func(ctx context.Context, s session, _ *plans.Table, name string, _ []plans.IndexColumn) (int64, bool, error) {
-			rows, err := s.query(ctx, fmt.Sprintf("SELECT pg_relation_size('spillway_doctor_candidate_%s')", name))
+		indexBytes: func(ctx context.Context, s session, _ *plans.Table, _, name string, _ []plans.IndexColumn) (int64, bool, error) {
+			rows, err := s.query(ctx, fmt.Sprintf("SELECT pg_relation_size('%s')", name))
 			if err != nil {
 				return 0, false, err
 			}

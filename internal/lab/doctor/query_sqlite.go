@@ -34,12 +34,12 @@ func sqliteDialect() dialect {
 			}
 			return err
 		},
-		index: func(ctx context.Context, s session, name string, columns []plans.IndexColumn) error {
-			return run(ctx, s, fmt.Sprintf("CREATE INDEX temp.candidate_%s ON %s (%s)", name, name, plans.WriteColumns(columns, quote)))
+		index: func(ctx context.Context, s session, table, name string, columns []plans.IndexColumn) error {
+			return run(ctx, s, fmt.Sprintf("CREATE INDEX temp.%s ON %s (%s)", name, table, plans.WriteColumns(columns, quote)))
 		},
 		analyze: func(ctx context.Context, s session, name string) error { return run(ctx, s, "ANALYZE temp."+name) },
-		indexBytes: func(ctx context.Context, s session, _ *plans.Table, name string, columns []plans.IndexColumn) (int64, bool, error) {
-			rows, err := s.query(ctx, fmt.Sprintf("SELECT coalesce(sum(8 + %s), 0) FROM %s", lengths(columns, quote), name))
+		indexBytes: func(ctx context.Context, s session, _ *plans.Table, table, _ string, columns []plans.IndexColumn) (int64, bool, error) {
+			rows, err := s.query(ctx, fmt.Sprintf("SELECT coalesce(sum(8 + %s), 0) FROM %s", lengths(columns, quote), table))
 			if err != nil {
 				return 0, true, err
 			}

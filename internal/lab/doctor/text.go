@@ -98,8 +98,8 @@ func (p *printer) query(q *Query) {
 	}
 	p.line("")
 	p.line("  %s", q.Verdict)
-	if q.Winner != nil {
-		p.line("  %s;", q.Winner.Create)
+	for _, winner := range q.Winners {
+		p.line("  %s;", winner.Create)
 	}
 }
 
@@ -135,10 +135,11 @@ func (p *printer) list(title string, n int, item func(i int) string) {
 func (p *printer) measured(rows []Measurement) {
 	p.line("  measured on copies of %d rows", rows[len(rows)-1].RowsCopied)
 	table := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "    index\tbuild\tsize\tmedian\tmin .. max\truns\tspeed-up\trows examined\tbuffers\tsorts")
+	fmt.Fprintln(table, "    index\tbuild\tsize\tmedian\tmin .. max\truns\tspeed-up\trows examined\tbuffers\tsorts\tin the plan")
 	for _, m := range rows {
-		build, bytes := "-", "-"
-		if m.candidate != nil {
+		build, bytes, used := "-", "-", "-"
+		if len(m.candidates) > 0 {
+			used = yes(m.IndexesUsed)
 			build, bytes = duration(m.BuildSeconds), size(m.IndexBytes)
 			if m.IndexBytesEstimated {
 				bytes = "~" + bytes
@@ -148,10 +149,17 @@ func (p *printer) measured(rows []Measurement) {
 		if m.TooLong {
 			times = "> " + duration(m.MedianSeconds) + "\t-"
 		}
-		fmt.Fprintf(table, "    %s\t%s\t%s\t%s\t%d\t%s x\t%d\t%s\t%s\n", m.Variant, build, bytes, times, m.Runs, figure(m.SpeedUp),
-			m.RowsExamined, dash(m.Buffers), map[bool]string{true: "yes", false: "no"}[m.Sorts])
+		fmt.Fprintf(table, "    %s\t%s\t%s\t%s\t%d\t%s x\t%d\t%s\t%s\t%s\n", m.Variant, build, bytes, times, m.Runs, figure(m.SpeedUp),
+			m.RowsExamined, dash(m.Buffers), yes(m.Sorts), used)
 	}
 	p.err = errors.Join(p.err, table.Flush())
+}
+
+func yes(v bool) string {
+	if v {
+		return "yes"
+	}
+	return "no"
 }
 
 func dash(n int64) string {

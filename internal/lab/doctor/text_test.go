@@ -42,10 +42,10 @@ func example(t *testing.T) *Report {
 		Measured: []Measurement{
 			{Variant: "no index", RowsCopied: 50_000, Runs: 15, MedianSeconds: 0.0353, MinSeconds: 0.03, MaxSeconds: 0.05, SpeedUp: 1, RowsExamined: 50_000, Buffers: 468, Sorts: true},
 			{Variant: "existing indexes", RowsCopied: 50_000, MedianSeconds: 6, TooLong: true, SpeedUp: 0.006},
-			{Variant: "(app_id, prize_grade)", RowsCopied: 50_000, Runs: 15, BuildSeconds: 0.1, IndexBytes: 1 << 20, IndexBytesEstimated: true, MedianSeconds: 0.0004, MinSeconds: 0.0003, MaxSeconds: 0.0009, SpeedUp: 88.2, RowsExamined: 50, Buffers: 52, candidate: &plans.Candidate{}},
+			{Variant: "(app_id, prize_grade)", RowsCopied: 50_000, Runs: 15, BuildSeconds: 0.1, IndexBytes: 1 << 20, IndexBytesEstimated: true, MedianSeconds: 0.0004, MinSeconds: 0.0003, MaxSeconds: 0.0009, SpeedUp: 88.2, RowsExamined: 50, Buffers: 52, candidates: make([]plans.Candidate, 1), IndexesUsed: true},
 		},
 	}
-	r.Query.Winner = &r.Query.Candidates[0]
+	r.Query.Winners, r.Query.Winner = r.Query.Candidates, &r.Query.Candidates[0]
 	return r
 }
 

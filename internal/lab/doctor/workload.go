@@ -35,6 +35,8 @@ type Workload struct {
 	Addresses     int           // source addresses
 	Targets       int           // destination addresses and ports
 	Closes        Side          // the side that closes a connection first
+	ClosesGiven   bool          // Closes is not the default
+	Closing       *Closing      // what the target does, instead of Closes; nil if it was not asked
 	Loopback      bool          // over 127.0.0.0/8 or ::1
 	Service       time.Duration // of one request, including connecting
 	Duration      time.Duration // 0 means without end
@@ -64,6 +66,7 @@ func ParseWorkload(text string, loopback bool) (*Workload, error) {
 			return nil, fmt.Errorf("%q: %w", word, err)
 		}
 	}
+	w.ClosesGiven = seen["closes"]
 	if !seen["rate"] {
 		return nil, fmt.Errorf("rate is missing: %w", errWorkload)
 	}
@@ -157,3 +160,14 @@ func (w *Workload) connectionRate() float64 {
 
 // openConnections is the number of connections open at once, by Little's law.
 func (w *Workload) openConnections() float64 { return w.Rate * w.Service.Seconds() }
+
+// clientShare is the share of connections that the client closes first.
+func (w *Workload) clientShare() float64 {
+	switch {
+	case w.Closing != nil && w.Closing.WithClose.known():
+		return w.Closing.WithClose.clientShare()
+	case w.Closes == ServerSide:
+		return 0
+	}
+	return 1
+}

@@ -19,6 +19,8 @@ type Watcher interface {
 	Watches() []result.Watch
 	// Run passes every sample to emit until stop is called. Times count from zero.
 	Run(ctx context.Context, zero time.Time, emit func(*result.Sample) error) (stop func() error)
+	// Mark announces the border of a step, which may be in the future: every counter is read at that time. It returns at once.
+	Mark(border time.Time)
 }
 
 // Generator makes the load of a run: Local, or several on other hosts.
@@ -88,7 +90,11 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)
 	}
 	var end result.End
-	end.Reason, err = generator.Run(ctx, header.StartedAt, listener(recorder, display, &end.Elapsed))
+	listener := listener(recorder, display, &end.Elapsed)
+	if watcher != nil {
+		listener.Border = watcher.Mark
+	}
+	end.Reason, err = generator.Run(ctx, header.StartedAt, listener)
 	stopErr := stop()
 	display.end()
 	run, closeErr := recorder.Close(end)

@@ -15,6 +15,7 @@ package load
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
@@ -61,6 +62,9 @@ type Listener struct {
 	Total  func(*result.Total) error
 	// Message receives remarks for the user. It is safe for concurrent use.
 	Message func(text string)
+	// Border is told when a step begins to count and when it ends, before these times as far as they are known. It is safe for
+	// concurrent use and returns at once.
+	Border func(time.Time)
 }
 
 func (l *Listener) message(text string) {
@@ -147,6 +151,9 @@ func (s *stepRun) run(ctx context.Context) error {
 	}
 	if err != nil {
 		return err
+	}
+	if c.Clock.Now() < s.phase.until {
+		s.border(c.Clock.Now()) // the step ended by requests
 	}
 	after, _ := cpuPressure()
 	s.pressure, s.gcPause = after-pressure, gcPause()-pause
@@ -258,10 +265,24 @@ func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(
 	}
 	var collecting sync.WaitGroup
 	collecting.Go(s.collector.run)
-	stopWatching := context.AfterFunc(ctx, func() { s.phase.stopped.Store(true) })
+	s.border(s.phase.from)
+	if s.phase.until != math.MaxInt64 {
+		s.border(s.phase.until)
+	}
+	stopWatching := context.AfterFunc(ctx, func() {
+		s.phase.stopped.Store(true)
+		s.border(c.Clock.Now())
+	})
 	return func() {
 		stopWatching()
 		close(s.collector.full)
 		collecting.Wait()
 	}, nil
+}
+
+// border tells the listener of a border of the step. at is on the run's clock.
+func (s *stepRun) border(at int64) {
+	if s.listener.Border != nil {
+		s.listener.Border(time.Now().Add(time.Duration(at - s.config.Clock.Now())))
+	}
 }

@@ -1,6 +1,8 @@
 package load
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"time"
@@ -88,4 +90,45 @@ func gcPause() time.Duration {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return time.Duration(m.PauseTotalNs)
+}
+
+// hostCPU is the CPU time of all CPUs of a host since its start, in seconds.
+type hostCPU struct {
+	stolen float64 // the hypervisor ran something else while a task of this host was ready
+	all    float64 // in every mode, also idle
+}
+
+// readHostCPU reads /proc/stat.
+func readHostCPU(proc procfs.FS) (hostCPU, error) {
+	stat, err := proc.Stat()
+	if err != nil {
+		return hostCPU{}, fmt.Errorf("read the CPU time of this host: %w", err)
+	}
+	c := stat.CPUTotal // User includes Guest
+	return hostCPU{stolen: c.Steal, all: c.User + c.Nice + c.System + c.Idle + c.Iowait + c.IRQ + c.SoftIRQ + c.Steal}, nil
+}
+
+// stealShare is the share of the CPU time since before that was stolen, 0 if no time passed. The counters have ticks of 10 ms.
+func (c hostCPU) stealShare(before hostCPU) float64 {
+	if !(c.all > before.all) {
+		return 0
+	}
+	return max(0, c.stolen-before.stolen) / (c.all - before.all)
+}
+
+// checkSchedstat returns an error if this kernel does not tell how long a thread waited for a CPU: it is built without
+// CONFIG_SCHED_INFO, or it counts nothing.
+func checkSchedstat(proc procfs.FS) error {
+	self, err := proc.Self()
+	if err != nil {
+		return fmt.Errorf("read the waits for a CPU: %w", err)
+	}
+	stat, err := self.Schedstat()
+	if err != nil {
+		return fmt.Errorf("read the waits for a CPU: %w", err)
+	}
+	if stat.RunningNanoseconds == 0 {
+		return errors.New("read the waits for a CPU: the kernel does not count them")
+	}
+	return nil
 }

@@ -163,14 +163,15 @@ func parseDiag(b []byte, sequence uint32, each func(*Socket)) (done bool, err er
 
 // parseSocket reads struct inet_diag_msg. The length of body has been checked.
 func parseSocket(body []byte, s *Socket) {
-	var address netip.Addr
+	var local, remote netip.Addr
 	if body[0] == unix.AF_INET {
-		address = netip.AddrFrom4([4]byte(body[8:12]))
+		local, remote = netip.AddrFrom4([4]byte(body[8:12])), netip.AddrFrom4([4]byte(body[24:28]))
 	} else {
-		address = netip.AddrFrom16([16]byte(body[8:24]))
+		local, remote = netip.AddrFrom16([16]byte(body[8:24])), netip.AddrFrom16([16]byte(body[24:40]))
 	}
 	s.State = body[1]
-	s.Local = netip.AddrPortFrom(address, binary.BigEndian.Uint16(body[4:]))
+	s.Local = netip.AddrPortFrom(local, binary.BigEndian.Uint16(body[4:]))
+	s.Remote = netip.AddrPortFrom(remote, binary.BigEndian.Uint16(body[6:]))
 	order := binary.NativeEndian
 	s.Queued, s.Backlog = order.Uint32(body[56:]), order.Uint32(body[60:])
 	s.Inode = order.Uint32(body[68:])

@@ -23,12 +23,14 @@ func message(kind uint16, sequence uint32, body []byte) []byte {
 	return b
 }
 
-// listening is inet_diag_msg of a listener on 127.0.0.1:8080 with 5 of 128 waiting.
+// listening is inet_diag_msg of a listener on 127.0.0.1:8080 with 5 of 128 waiting, with a remote address as connections have.
 func listening() []byte {
 	b := make([]byte, diagMessageSize)
 	b[0], b[1] = unix.AF_INET, Listen
 	binary.BigEndian.PutUint16(b[4:], 8080)
 	copy(b[8:], []byte{127, 0, 0, 1})
+	binary.BigEndian.PutUint16(b[6:], 77)
+	copy(b[24:], []byte{10, 0, 0, 9})
 	order := binary.NativeEndian
 	order.PutUint32(b[56:], 5)
 	order.PutUint32(b[60:], 128)
@@ -75,7 +77,7 @@ func TestParseDiag(t *testing.T) {
 			t.Errorf("%s: %d sockets, %v, %q; want %d, %v, %q", name, len(seen), done, text, c.sockets, c.done, c.err)
 		}
 		for _, s := range seen {
-			want := Socket{State: Listen, Local: netip.MustParseAddrPort("127.0.0.1:8080"), Queued: 5, Backlog: 128, Inode: 4711}
+			want := Socket{State: Listen, Local: netip.MustParseAddrPort("127.0.0.1:8080"), Remote: netip.MustParseAddrPort("10.0.0.9:77"), Queued: 5, Backlog: 128, Inode: 4711}
 			if s != want {
 				t.Errorf("%s: %+v, want %+v", name, s, want)
 			}

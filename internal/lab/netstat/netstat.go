@@ -34,9 +34,10 @@ const AnyState = 1<<13 - 1
 type Socket struct {
 	State   uint8
 	Local   netip.AddrPort
-	Queued  uint32 // listening sockets only: connections that wait to be accepted
-	Backlog uint32 // listening sockets only: how many may wait
-	Inode   uint32 // as in the link "socket:[INODE]" of its owners' open files
+	Remote  netip.AddrPort // zero address and port of one that listens
+	Queued  uint32         // listening sockets only: connections that wait to be accepted
+	Backlog uint32         // listening sockets only: how many may wait
+	Inode   uint32         // as in the link "socket:[INODE]" of its owners' open files
 }
 
 // A Query selects sockets. The kernel filters before it copies anything.

@@ -194,6 +194,7 @@ type watchRow struct {
 	step             string // "" for the whole run
 	host, kind, name string
 	figure, value    string // value is "" if unknown
+	bound            string // "<" if the value is an upper bound
 }
 
 func (r *watchRow) cells() []cell {
@@ -204,6 +205,7 @@ func (r *watchRow) cells() []cell {
 		{"name", escapeFormula(r.name)},
 		{"figure", escapeFormula(r.figure)},
 		{"value", r.value},
+		{"bound", r.bound},
 	}
 }
 
@@ -230,7 +232,12 @@ func watchRows(u *result.Usage, step string) []watchRow {
 	var rows []watchRow
 	for i := range u.Processes {
 		p := &u.Processes[i]
-		rows = append(rows, figureRows(watchRow{step: step, host: p.Host, kind: result.SamplerProcess, name: p.Name}, *p)...)
+		for _, row := range figureRows(watchRow{step: step, host: p.Host, kind: result.SamplerProcess, name: p.Name}, *p) {
+			if p.Below(row.figure) {
+				row.bound = "<"
+			}
+			rows = append(rows, row)
+		}
 	}
 	for i := range u.Hosts {
 		rows = append(rows, figureRows(watchRow{step: step, host: u.Hosts[i].Host, kind: result.SamplerHost}, u.Hosts[i])...)

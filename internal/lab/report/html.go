@@ -253,14 +253,21 @@ func (r *run) usageTiles(u *result.Usage) []tile {
 		name := r.subject(p.Host, p.Name)
 		switch {
 		case p.CPUPerRequest != nil:
-			note := fmt.Sprintf("CPU per request: %s user + %s system", seconds(*p.CPUUserPerRequest), seconds(*p.CPUSystemPerRequest))
-			tiles = append(tiles, tile{name, seconds(*p.CPUPerRequest), note})
+			note := "CPU per request" + afterColon(splitPerRequest(p, "system"))
+			tiles = append(tiles, tile{name, bounded(p, "cpu_seconds_per_request", seconds, *p.CPUPerRequest), note})
 		case p.CPUCores != nil:
-			note := fmt.Sprintf("CPU: %s user + %s system", threeDecimals(*p.CPUUserCores), threeDecimals(*p.CPUSystemCores))
-			tiles = append(tiles, tile{name, cores(*p.CPUCores), note})
+			note := "CPU" + afterColon(splitCores(p, "system"))
+			tiles = append(tiles, tile{name, bounded(p, "cpu_cores", cores, *p.CPUCores), note})
 		}
 	}
 	return tiles
+}
+
+func afterColon(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
 }
 
 // offer is the load behind the answered rate: "of 1,000/s", "with 64 connections".

@@ -17,6 +17,9 @@ type WatchError struct {
 	Sampler string  `json:"sampler"`
 	Subject string  `json:"subject,omitempty"`
 	Error   string  `json:"error"`
+	// Nothing was read between these times; nil if the subject was not read again, or some of its values were read.
+	UnreadFrom  *float64 `json:"unread_from_seconds"`
+	UnreadUntil *float64 `json:"unread_until_seconds"`
 }
 
 // watch computes the resource usage of each step, or of the whole run if it has no steps.
@@ -53,9 +56,14 @@ func (r *run) watchErrors() []WatchError {
 			known := slices.ContainsFunc(all, func(w WatchError) bool {
 				return w.Host == t.Host && w.Sampler == t.Sampler && w.Subject == t.Subject && w.Error == e.Text
 			})
-			if !known {
-				all = append(all, WatchError{At: e.At, Host: t.Host, Sampler: t.Sampler, Subject: t.Subject, Error: e.Text})
+			if known {
+				continue
 			}
+			one := WatchError{At: e.At, Host: t.Host, Sampler: t.Sampler, Subject: t.Subject, Error: e.Text}
+			if e.Gap {
+				one.UnreadFrom, one.UnreadUntil = &e.From, &e.Until
+			}
+			all = append(all, one)
 		}
 	}
 	return all
@@ -108,7 +116,11 @@ func (r *run) watchRemarks() []string {
 	var lines []string
 	for _, e := range r.watchErrors() {
 		name := strings.TrimSpace(e.Sampler + " " + e.Subject)
-		lines = append(lines, fmt.Sprintf("%s could not be read from %s on: %s", r.subject(e.Host, name), elapsed(math.Max(0, math.Round(e.At))), e.Error))
+		when := "could not be read from " + elapsed(math.Max(0, math.Round(e.At))) + " on"
+		if e.UnreadFrom != nil {
+			when = fmt.Sprintf("was not read from %.1f s to %.1f s", math.Max(0, *e.UnreadFrom), *e.UnreadUntil)
+		}
+		lines = append(lines, fmt.Sprintf("%s %s: %s", r.subject(e.Host, name), when, e.Error))
 	}
 	return lines
 }
@@ -121,7 +133,7 @@ func (r *run) watchHeadline() headline {
 	slices.SortStableFunc(busiest, func(a, b result.ProcessUsage) int { return cmp.Compare(*b.CPUCores, *a.CPUCores) })
 	var parts []string
 	for i := range busiest[:min(3, len(busiest))] {
-		parts = append(parts, r.subject(busiest[i].Host, busiest[i].Name)+" used "+cores(*busiest[i].CPUCores))
+		parts = append(parts, r.subject(busiest[i].Host, busiest[i].Name)+" used "+bounded(&busiest[i], "cpu_cores", cores, *busiest[i].CPUCores))
 	}
 	if len(parts) > 0 {
 		h.Text += ": " + strings.Join(parts, ", ")
@@ -181,11 +193,12 @@ func positive(v *float64) *float64 {
 
 func processParts(u *result.ProcessUsage) []string {
 	var p parts
-	if u.CPUPerRequest != nil {
-		p.add("CPU %s/request (%s user + %s sys)", seconds, u.CPUPerRequest, u.CPUUserPerRequest, u.CPUSystemPerRequest)
-		p.add("%s", cores, u.CPUCores)
-	} else {
-		p.add("CPU %s (%s user + %s sys)", threeDecimals, u.CPUCores, u.CPUUserCores, u.CPUSystemCores)
+	switch {
+	case u.CPUPerRequest != nil:
+		p = append(p, "CPU "+bounded(u, "cpu_seconds_per_request", seconds, *u.CPUPerRequest)+"/request"+bracketed(splitPerRequest(u, "sys")))
+		p = append(p, bounded(u, "cpu_cores", cores, *u.CPUCores))
+	case u.CPUCores != nil:
+		p = append(p, "CPU "+bounded(u, "cpu_cores", threeDecimals, *u.CPUCores)+bracketed(splitCores(u, "sys")))
 	}
 	p.add("wait %s", share, u.WaitShare)
 	p.add("%s", size, u.RSSMax)
@@ -196,6 +209,48 @@ func processParts(u *result.ProcessUsage) []string {
 	}
 	p.add("%s threads", whole, u.ThreadsMax)
 	return p
+}
+
+// The smallest bounds that are printed.
+const (
+	coresShown   = 0.001
+	secondsShown = 1e-9
+)
+
+// bounded writes a figure of a process: "244 ns", or "< 244 ns" if it is only an upper bound.
+func bounded(u *result.ProcessUsage, name string, write func(float64) string, v float64) string {
+	if !u.Below(name) {
+		return write(v)
+	}
+	if strings.HasSuffix(name, "_cores") {
+		return "< " + write(max(v, coresShown))
+	}
+	return "< " + write(max(v, secondsShown))
+}
+
+// splitPerRequest writes user and system time per request: "250 µs user + 150 µs sys".
+func splitPerRequest(u *result.ProcessUsage, system string) string {
+	return split(u, "cpu_user_seconds_per_request", "cpu_system_seconds_per_request", system, seconds, u.CPUUserPerRequest, u.CPUSystemPerRequest)
+}
+
+// splitCores writes user and system time per second.
+func splitCores(u *result.ProcessUsage, system string) string {
+	return split(u, "cpu_user_cores", "cpu_system_cores", system, threeDecimals, u.CPUUserCores, u.CPUSystemCores)
+}
+
+// split is "" if neither part is more than a bound.
+func split(u *result.ProcessUsage, userName, systemName, system string, write func(float64) string, userPart, systemPart *float64) string {
+	if userPart == nil || systemPart == nil || u.Below(userName) && u.Below(systemName) {
+		return ""
+	}
+	return bounded(u, userName, write, *userPart) + " user + " + bounded(u, systemName, write, *systemPart) + " " + system
+}
+
+func bracketed(text string) string {
+	if text == "" {
+		return ""
+	}
+	return " (" + text + ")"
 }
 
 func hostParts(u *result.HostUsage) []string {
@@ -357,7 +412,11 @@ func corePercent(p *result.ProcessUsage) string {
 		}
 		return fmt.Sprintf("%.0f", v*100)
 	}
-	return fmt.Sprintf("%s + %s = %s %%", percent(*p.CPUUserCores), percent(*p.CPUSystemCores), percent(*p.CPUCores))
+	whole := bounded(p, "cpu_cores", percent, *p.CPUCores) + " %"
+	if p.Below("cpu_user_cores") && p.Below("cpu_system_cores") {
+		return whole
+	}
+	return bounded(p, "cpu_user_cores", percent, *p.CPUUserCores) + " + " + bounded(p, "cpu_system_cores", percent, *p.CPUSystemCores) + " = " + whole
 }
 
 // known writes a figure, or "-" for nil.

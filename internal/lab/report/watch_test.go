@@ -260,3 +260,62 @@ func TestWatchIsEscaped(t *testing.T) {
 		t.Error("markup in Markdown")
 	}
 }
+
+// TestBoundedCPU: a figure below the resolution of its counter is printed as a bound.
+func TestBoundedCPU(t *testing.T) {
+	samples := func(user, system, resolution float64) []*result.Series {
+		var all []result.Sample
+		for i := range 3 {
+			all = append(all, result.Sample{At: float64(i), Sampler: result.SamplerProcess, Subject: "app", Values: map[string]float64{
+				"cpu_user_seconds_total": user / 2 * float64(i), "cpu_system_seconds_total": system / 2 * float64(i),
+				"cpu_resolution_seconds": resolution, "cpu_split_resolution_seconds": 0.01,
+			}})
+		}
+		return result.SeriesOf(all)
+	}
+	for _, c := range []struct {
+		user, system, resolution float64
+		answered                 int64
+		want, percent            string
+	}{
+		{0.01, 0, 0.01, 410_000, "CPU < 244 ns/request, < 0.05 cores", "< 5.0 %"},
+		{0.01, 0, 0.01, 0, "CPU < 0.05", "< 5.0 %"},
+		{0.01, 0.01, 1e-9, 1000, "CPU 20 µs/request, 0.01 cores", "1.0 %"},
+		{0, 0, 1e-9, 1000, "CPU < 1 ns/request, < 0.001 cores", "< 0.1 %"},
+		{0.2, 0.05, 1e-9, 1000, "CPU 250 µs/request (200 µs user + < 100 µs sys), 0.125 cores", "10 + < 5.0 = 12 %"},
+	} {
+		u := result.UsageOf(samples(c.user, c.system, c.resolution), 0, 2, c.answered)
+		if got := strings.Join(processParts(&u.Processes[0]), ", "); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+		if got := corePercent(&u.Processes[0]); got != c.percent {
+			t.Errorf("%q, want %q", got, c.percent)
+		}
+		for _, row := range watchRows(u, "0") {
+			if bound := u.Processes[0].Below(row.figure); bound != (row.bound == "<") || bound && row.value == "" {
+				t.Errorf("row %+v", row)
+			}
+		}
+	}
+}
+
+// TestGapRemark says from when until when a restarted process was not read.
+func TestGapRemark(t *testing.T) {
+	values := map[string]float64{"cpu_user_seconds_total": 1}
+	r := run{Run: &result.Run{Samples: []result.Sample{
+		{At: 2.0, Sampler: result.SamplerProcess, Subject: "app", Values: values},
+		{At: 3.0, Sampler: result.SamplerProcess, Subject: "app", Error: "process 7 (:80) ended: nothing listens on port 80"},
+		{
+			At: 5.04, Sampler: result.SamplerProcess, Subject: "app", Values: values,
+			Gap: &result.Gap{From: 2, Reason: "process 7 (:80) ended; process 9 (nginx) took its place"},
+		},
+	}}}
+	r.watch()
+	want := "process app was not read from 2.0 s to 5.0 s: process 7 (:80) ended; process 9 (nginx) took its place"
+	if got := r.watchRemarks(); len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if e := r.watchErrors()[0]; *e.UnreadFrom != 2 || *e.UnreadUntil != 5.04 {
+		t.Errorf("%+v", e)
+	}
+}

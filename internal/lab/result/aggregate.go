@@ -67,18 +67,18 @@ type interval struct {
 }
 
 func (i interval) process() ProcessUsage {
-	user, system := i.growth("cpu_user_seconds_total"), i.growth("cpu_system_seconds_total")
 	wait := i.growth("run_queue_wait_seconds_total")
-	return ProcessUsage{
-		Host: i.series.Host, Name: i.series.Subject,
-		CPUUser: user, CPUSystem: system,
-		CPUCores: i.perSecond(plus(user, system)), CPUUserCores: i.perSecond(user), CPUSystemCores: i.perSecond(system),
-		CPUPerRequest: i.perRequest(plus(user, system)), CPUUserPerRequest: i.perRequest(user), CPUSystemPerRequest: i.perRequest(system),
+	u := ProcessUsage{
+		Host: i.series.Host, Name: i.series.Subject, BorderError: i.borderError("cpu_user_seconds_total"),
+		CPUUser: i.growth("cpu_user_seconds_total"), CPUSystem: i.growth("cpu_system_seconds_total"),
+		CPUResolution: i.resolution("cpu_resolution_seconds"), CPUSplitResolution: i.resolution("cpu_split_resolution_seconds"),
 		WaitShare: i.perSecond(wait), WaitPerRequest: i.perRequest(wait),
 		SwitchesPerRequest: i.perRequest(plus(i.growth("voluntary_switches_total"), i.growth("involuntary_switches_total"))),
 		RSSMax:             i.max("rss_bytes"), FDsMax: i.max("fds"), FDsLimit: i.last("fds_limit"),
 		ThreadsMax: i.max("threads"), ProcessesMax: i.max("processes"),
 	}
+	u.divideCPU(i.to-i.from, i.answered)
+	return u
 }
 
 func (i interval) host() HostUsage {
@@ -179,8 +179,27 @@ func (t *Series) Waits() []string {
 	return names
 }
 
+// resolution is the coarsest resolution of the interval's samples, including the one for its end.
+func (i interval) resolution(name string) *float64 {
+	last := i.series.border(name, i.to)
+	if math.IsNaN(last) {
+		last = i.to
+	}
+	return figure(i.series.Max(name, i.from, last))
+}
+
 // growth is the growth of a counter.
-func (i interval) growth(name string) *float64 { return i.read(name, i.series.Growth) }
+func (i interval) growth(name string) *float64 {
+	if i.borderError(name) != nil {
+		return figure(i.series.StepGrowth(name, i.from, i.to))
+	}
+	return i.read(name, i.series.StepGrowth)
+}
+
+// borderError is how far the samples are from the interval's borders, nil if it is interpolated.
+func (i interval) borderError(name string) *float64 {
+	return figure(i.series.BorderError(name, i.from, i.to))
+}
 
 func (i interval) max(name string) *float64 { return i.read(name, i.series.Max) }
 

@@ -41,7 +41,7 @@ type Recorder struct {
 }
 
 // NewRecorder starts a run. path is the result file, or "" for none. report
-// receives each error of a sampler once.
+// receives each error of a sampler once, and each gap.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
 	r := &Recorder{report: report, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool), limit: samplesMax}
 	if path == "" {
@@ -123,11 +123,15 @@ func (r *Recorder) downsampleLocked() {
 }
 
 func (r *Recorder) reportErrorLocked(s *Sample) {
-	if s.Error == "" {
+	problem := s.Error
+	if s.Gap != nil {
+		problem = fmt.Sprintf("not read from %.1f s to %.1f s: %s", s.Gap.From, s.At, s.Gap.Reason)
+	}
+	if problem == "" {
 		return
 	}
 	name := strings.Join(strings.Fields(s.Host+" "+s.Sampler+" "+s.Subject), " ")
-	text := fmt.Sprintf("watch: %s: %s", name, s.Error)
+	text := fmt.Sprintf("watch: %s: %s", name, problem)
 	if !r.reported[text] {
 		r.reported[text] = true
 		r.report(text)

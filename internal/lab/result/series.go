@@ -14,13 +14,16 @@ type Series struct {
 	Subject string
 	At      []float64            // ascending
 	Values  map[string][]float64 // by name, as long as At; NaN if a sample lacks the figure
+	Borders []int                // places in At of the samples taken at borders of steps
 	Errors  []SampleError        // errors of the sampler
 }
 
-// A SampleError is a failed reading.
+// A SampleError is a failed reading. If a gap was recorded for it, nothing was read between From and Until.
 type SampleError struct {
-	At   float64
-	Text string
+	At          float64
+	Text        string
+	Gap         bool // From and Until are known
+	From, Until float64
 }
 
 // SeriesOf groups samples by host, sampler and subject, in order of first appearance.
@@ -71,13 +74,19 @@ func (r *Run) Series() []*Series {
 
 func (t *Series) add(s *Sample) {
 	if s.Error != "" {
-		t.Errors = append(t.Errors, SampleError{s.At, s.Error})
+		t.Errors = append(t.Errors, SampleError{At: s.At, Text: s.Error})
+	}
+	if s.Gap != nil {
+		t.addGap(s.Gap, s.At)
 	}
 	if len(s.Values) == 0 {
 		return
 	}
 	n := len(t.At)
 	t.At = append(t.At, s.At)
+	if s.Border {
+		t.Borders = append(t.Borders, n)
+	}
 	for name, v := range s.Values {
 		row := t.Values[name]
 		for len(row) < n { // earlier samples lack the figure
@@ -90,6 +99,15 @@ func (t *Series) add(s *Sample) {
 			t.Values[name] = append(row, math.NaN())
 		}
 	}
+}
+
+// addGap adds the times of a gap to the error that began it. A process that was replaced between two readings had none.
+func (t *Series) addGap(gap *Gap, until float64) {
+	if n := len(t.Errors); n == 0 || t.Errors[n-1].Gap || t.Errors[n-1].At < gap.From {
+		t.Errors = append(t.Errors, SampleError{At: gap.From})
+	}
+	last := &t.Errors[len(t.Errors)-1]
+	last.Text, last.Gap, last.From, last.Until = gap.Reason, true, gap.From, until
 }
 
 // Has reports whether any sample has the figure.
@@ -130,6 +148,46 @@ func (t *Series) Growth(name string, from, to float64) float64 {
 	}
 	grown := interpolate(at, values, end) - interpolate(at, values, begin)
 	return grown * (to - from) / (end - begin)
+}
+
+// borderReach is how far in seconds a sample may lie from the border for which it was taken. A busy host reads late.
+const borderReach = 1.0
+
+// StepGrowth is the Growth of a counter between the borders of a step. It uses the samples that were taken at these borders, as
+// far as there are any, so that the figure does not depend on the steps before and after. What they cover is scaled to the whole.
+func (t *Series) StepGrowth(name string, from, to float64) float64 {
+	begin, end := t.border(name, from), t.border(name, to)
+	if math.IsNaN(begin) {
+		begin = from
+	}
+	if math.IsNaN(end) {
+		end = to
+	}
+	return t.Growth(name, begin, end) * (to - from) / (end - begin)
+}
+
+// BorderError is how far in seconds the samples for StepGrowth are from the borders, at most. It is NaN if a border has none.
+func (t *Series) BorderError(name string, from, to float64) float64 {
+	begin, end := t.border(name, from), t.border(name, to)
+	if !(begin < end) {
+		return math.NaN()
+	}
+	return math.Max(math.Abs(begin-from), math.Abs(end-to))
+}
+
+// border is the time of the sample with the figure that was taken for a border at a time, NaN if there is none.
+func (t *Series) border(name string, at float64) float64 {
+	row, nearest := t.Values[name], math.NaN()
+	if row == nil {
+		return nearest
+	}
+	for _, i := range t.Borders {
+		distance := math.Abs(t.At[i] - at)
+		if !math.IsNaN(row[i]) && distance <= borderReach && !(distance >= math.Abs(nearest-at)) {
+			nearest = t.At[i]
+		}
+	}
+	return nearest
 }
 
 // around returns the samples with the figure from the last one at or before from to the first one at or after to.

@@ -27,7 +27,11 @@ type ProcessUsage struct {
 	CPUPerRequest       *float64 `json:"cpu_seconds_per_request"`
 	CPUUserPerRequest   *float64 `json:"cpu_user_seconds_per_request"`
 	CPUSystemPerRequest *float64 `json:"cpu_system_seconds_per_request"`
-	WaitShare           *float64 `json:"run_queue_wait_share"` // mean number of threads that waited for a CPU
+	CPUResolution       *float64 `json:"cpu_resolution_seconds"`       // of the counter of user and system time together
+	CPUSplitResolution  *float64 `json:"cpu_split_resolution_seconds"` // of user and of system time
+	BelowResolution     []string `json:"below_resolution,omitempty"`   // figures that are only an upper bound, see Divide
+	BorderError         *float64 `json:"border_error_seconds"`         // how far CPU was read from the step's borders, at most; nil: interpolated
+	WaitShare           *float64 `json:"run_queue_wait_share"`         // mean number of threads that waited for a CPU
 	WaitPerRequest      *float64 `json:"run_queue_wait_seconds_per_request"`
 	SwitchesPerRequest  *float64 `json:"switches_per_request"` // context switches, voluntary and not
 	RSSMax              *float64 `json:"rss_max_bytes"`

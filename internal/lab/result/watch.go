@@ -31,7 +31,15 @@ type Sample struct {
 	Sampler string             `json:"sampler"`
 	Subject string             `json:"subject,omitempty"`
 	Values  map[string]float64 `json:"values,omitempty"`
-	Error   string             `json:"error,omitempty"` // why the reading failed; written once until a reading succeeds
+	Border  bool               `json:"border,omitempty"` // taken at the border of a step
+	Error   string             `json:"error,omitempty"`  // why the reading failed; written once until a reading succeeds
+	Gap     *Gap               `json:"gap,omitempty"`    // before this sample
+}
+
+// A Gap is a time in which a subject could not be read. It ends with the sample that has it.
+type Gap struct {
+	From   float64 `json:"from_seconds"` // the last reading, or attempt at a first one
+	Reason string  `json:"reason"`       // such as the end of a process, and what took its place
 }
 
 // Samplers.

@@ -45,7 +45,7 @@ func TestWatchRoundTrip(t *testing.T) {
 	if u := got.Usage(1); u == nil || *u.Processes[0].CPUUser != 3 || *u.Hosts[0].Load1 != 4.5 || u.Requests != 27 {
 		t.Errorf("usage %+v", u)
 	}
-	if errors := SeriesOf(got.Samples)[2].Errors; len(errors) != 1 || errors[0] != (SampleError{7, "not permitted"}) {
+	if errors := SeriesOf(got.Samples)[2].Errors; len(errors) != 1 || errors[0] != (SampleError{At: 7, Text: "not permitted"}) {
 		t.Errorf("errors %+v", errors)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 )
 
 // A group reads the CPU time of a control group: of every process that ever ran in it, at the resolution of the kernel's
@@ -13,6 +14,14 @@ import (
 type group struct {
 	dir         string
 	user, total uint64 // of version 1, as last read
+}
+
+// resolution is that of the sum of user and system time.
+func (g *group) resolution() time.Duration {
+	if g.total > 0 { // of version 1
+		return time.Nanosecond
+	}
+	return time.Microsecond
 }
 
 // counter says which counter there is, for people.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 
@@ -124,7 +125,15 @@ func summaryLine(u *result.Usage) string {
 	}
 	for i := range u.Processes {
 		p := &u.Processes[i]
-		add(p.Host, escape(p.Name)+" %.2f cores (%.2f+%.2f) wait %.2f", p.CPUCores, p.CPUUserCores, p.CPUSystemCores, p.WaitShare)
+		switch {
+		case p.Below("cpu_cores"):
+			atMost := max(0.01, math.Ceil(*p.CPUCores*100)/100)
+			add(p.Host, escape(p.Name)+" < %.2f cores wait %.2f", &atMost, p.WaitShare)
+		case p.Below("cpu_user_cores") || p.Below("cpu_system_cores"):
+			add(p.Host, escape(p.Name)+" %.2f cores wait %.2f", p.CPUCores, p.WaitShare)
+		default:
+			add(p.Host, escape(p.Name)+" %.2f cores (%.2f+%.2f) wait %.2f", p.CPUCores, p.CPUUserCores, p.CPUSystemCores, p.WaitShare)
+		}
 	}
 	for i := range u.Hosts {
 		add(u.Hosts[i].Host, "load %.2f", u.Hosts[i].Load1)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -18,6 +19,8 @@ import (
 //
 //   - cpu_user_seconds_total, cpu_system_seconds_total: from the counter of a control group, else see ledger. Children that
 //     lived less than a second are included,
+//   - cpu_resolution_seconds: of the sum of both since the last reading; cpu_split_resolution_seconds: of each of them, which
+//     the kernel divides by samples that it takes every tick,
 //   - run_queue_wait_seconds_total, voluntary_switches_total, involuntary_switches_total: how long threads were ready to
 //     run and had no CPU, and how often they gave the CPU up or lost it. See tasks for what is missed,
 //   - rss_bytes: anonymous memory of all processes, and the shared memory of the process that touched the most of it,
@@ -52,10 +55,13 @@ type process struct {
 	ledger ledger
 	tasks  tasks
 	last   uint64 // when the last reading was, in clock ticks since boot; 0 before the first
+
+	replaced string // what took the place of the roots since the last reading; "" if they run
 }
 
 func (p *process) read(context.Context) ([]result.Sample, error) {
 	now := bootTicks()
+	p.replaced = ""
 	stats, missing := p.find()
 	old := p.ledger.members
 	// A process is older than its membership if it started before the last reading and no member was its parent.
@@ -86,10 +92,23 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 		}
 		values["cpu_user_seconds_total"], values["cpu_system_seconds_total"] = user, system
 	}
+	values["cpu_resolution_seconds"], values["cpu_split_resolution_seconds"] = p.resolution().Seconds(), tick.Seconds()
 	values["run_queue_wait_seconds_total"] = float64(p.tasks.waited) / 1e9
 	values["voluntary_switches_total"] = float64(p.tasks.voluntary)
 	values["involuntary_switches_total"] = float64(p.tasks.involuntary)
-	return []result.Sample{{Values: values}}, err
+	sample := result.Sample{Values: values}
+	if p.replaced != "" {
+		sample.Gap = &result.Gap{Reason: p.replaced}
+	}
+	return []result.Sample{sample}, err
+}
+
+// resolution is that of user and system time together since the last reading.
+func (p *process) resolution() time.Duration {
+	if p.group.dir != "" {
+		return p.group.resolution()
+	}
+	return p.ledger.resolution()
 }
 
 // find returns the members. If a root has ended, it looks for the target again. The error says why there are no members.
@@ -105,6 +124,9 @@ func (p *process) find() ([]procfs.ProcStat, error) {
 	roots, err := p.target.resolve(p.proc)
 	if err != nil {
 		return stats, fmt.Errorf("%w: %w", ended, err)
+	}
+	if p.group.dir == "" && !slices.ContainsFunc(roots, func(i identity) bool { return slices.Contains(p.roots, i) }) {
+		p.replaced = fmt.Sprintf("%v; process %d (%s) took its place", ended, roots[0].pid, command(p.proc, roots[0].pid))
 	}
 	p.roots = roots
 	p.tree.reset()

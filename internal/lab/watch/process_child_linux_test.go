@@ -37,7 +37,7 @@ func child(role string) int {
 	var a, b int
 	_, _ = fmt.Sscan(rest, &a, &b)
 	roles := map[string]func(a, b int) (map[string]float64, error){
-		"burn": burn, "family": family, "hold": hold, "switch": switchTasks, "share": shareListener,
+		"burn": burn, "family": family, "hold": hold, "switch": switchTasks, "share": shareListener, "serve": serveBurning,
 	}
 	told, err := roles[name](a, b)
 	if err != nil {

@@ -49,6 +49,17 @@ type ledger struct {
 	last    ticks           // the total returned last
 
 	user, system time.Duration // as exact returned them last
+	coarse       bool          // since the last call of resolution, processes have ended, which count in ticks
+}
+
+// resolution is that of the growth of exact since the last call.
+func (l *ledger) resolution() time.Duration {
+	coarse := l.coarse
+	l.coarse = false
+	if coarse {
+		return tick
+	}
+	return time.Nanosecond
 }
 
 // A member is a process of the tree.
@@ -88,10 +99,14 @@ func (l *ledger) update(seen []member, older func(*member) bool) {
 		}
 	}
 	ended := l.ended(next)
+	for pid := range l.members {
+		l.coarse = l.coarse || !alive(next, l.members[pid])
+	}
 	for i := range seen {
 		if known[i] != nil {
 			m := next[seen[i].pid]
 			m.spare = m.reaped.sub(known[i].reaped)
+			l.coarse = l.coarse || m.spare != ticks{}
 		}
 	}
 	// A member pays its own debts before it pays for others.
@@ -174,9 +189,12 @@ func (l *ledger) exact(cpu func(pid int) time.Duration) (user, system time.Durat
 	user, system = time.Duration(whole.user)*tick, time.Duration(whole.system)*tick
 	rest := time.Duration(0)
 	for pid, m := range l.members {
-		rest += min(max(cpu(pid)-time.Duration(m.own.user+m.own.system)*tick, 0), 2*tick)
+		used := cpu(pid)
+		rest += min(max(used-time.Duration(m.own.user+m.own.system)*tick, 0), 2*tick)
+		l.coarse = l.coarse || used == 0
 	}
 	sum := max(user+system+rest, l.user+l.system)
+	l.coarse = l.coarse || user+system+rest < sum
 	if user+system > 0 {
 		user += time.Duration(float64(rest) * float64(user) / float64(user+system))
 	} else {

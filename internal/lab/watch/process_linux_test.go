@@ -214,7 +214,17 @@ func TestProcessRestart(t *testing.T) {
 	}
 	second := start(t, "burn", 300, 0)
 	write(second)
-	after := readOne(t, sampler)
+	samples, err := sampler.Read(context.Background())
+	if err != nil || len(samples) != 1 || samples[0].Gap == nil {
+		t.Fatalf("%+v, %v: want that process %s took the place", samples, err, second.spec())
+	}
+	if reason, want := samples[0].Gap.Reason, "process "+first.spec()+" ("+pidfile+") ended; process "+second.spec()+" ("; !strings.HasPrefix(reason, want) {
+		t.Errorf("gap %q, want %s…", reason, want)
+	}
+	after := samples[0].Values
+	if before["cpu_resolution_seconds"] != 1e-9 || after["cpu_resolution_seconds"] != tick.Seconds() {
+		t.Errorf("resolution %g s, and %g s after the end of a process", before["cpu_resolution_seconds"], after["cpu_resolution_seconds"])
+	}
 	expect(t, difference(before, after), "cpu_user_seconds_total", second.figures["user"])
 	second.end()
 	write(old)

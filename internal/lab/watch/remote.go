@@ -36,10 +36,13 @@ type RemoteWatch struct {
 	token  string
 	start  time.Time // time 0 of the samples
 	client *http.Client
+	marks  chan time.Time // for the other host
 
 	mu      sync.Mutex
 	served  servedWatch
 	offsets peer.Offsets
+	marked  []time.Time        // marks that the other host knows of, the last marksMax
+	read    map[string]float64 // when each of its samplers was last read for a mark
 }
 
 // Remote joins the watch at an http:// or https:// URL; token is "" if that watch has none. It asks what is watched and how
@@ -50,7 +53,7 @@ func Remote(ctx context.Context, rawURL, token string, start time.Time) (*Remote
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return nil, errors.New("watch from: write http://HOST:PORT, as watch --listen prints it, without a path and without the token")
 	}
-	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, client: &http.Client{
+	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, marks: make(chan time.Time, marksMax), read: map[string]float64{}, client: &http.Client{
 		Transport: peer.NewTransport(), CheckRedirect: peer.NoRedirect,
 	}}
 	if err := r.join(ctx); err != nil {
@@ -95,6 +98,7 @@ func (r *RemoteWatch) Run(ctx context.Context, emit func(*result.Sample) error) 
 	var group sync.WaitGroup
 	group.Go(func() { r.compareClocks(ctx, report) })
 	group.Go(func() { r.follow(ctx, report) })
+	group.Go(func() { r.forwardMarks(ctx) })
 	group.Wait()
 	var failed emitError
 	if errors.As(context.Cause(ctx), &failed) {
@@ -110,12 +114,21 @@ type emitError struct{ error }
 // another time 0.
 func (r *RemoteWatch) follow(ctx context.Context, report func(*result.Sample)) {
 	backoff := database.Backoff{Base: time.Second, Max: 5 * time.Second}
-	failures := 0
-	begun := func() { failures = 0 }
-	err := r.stream(ctx, report, begun)
+	failures, broken := 0, 0.0
+	var err error
+	begun := func() {
+		if failures > 0 {
+			report(&result.Sample{
+				At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Gap: &result.Gap{From: broken, Reason: err.Error()},
+			})
+		}
+		failures = 0
+	}
+	err = r.stream(ctx, report, begun)
 	for ctx.Err() == nil {
 		failures++
 		if failures == 1 {
+			broken = time.Since(r.start).Seconds()
 			report(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "stream", Error: err.Error()})
 		}
 		pause := time.NewTimer(backoff.Delay(failures, func() float64 { return 0 }))
@@ -125,9 +138,12 @@ func (r *RemoteWatch) follow(ctx context.Context, report func(*result.Sample)) {
 			return
 		case <-pause.C:
 		}
-		if err = r.join(ctx); err == nil {
-			err = r.stream(ctx, report, begun)
+		joined := r.join(ctx)
+		if joined != nil {
+			err = joined
+			continue
 		}
+		err = r.stream(ctx, report, begun)
 	}
 }
 
@@ -137,7 +153,7 @@ func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), b
 	defer cancel()
 	silence := time.AfterFunc(remoteSilence, cancel)
 	defer silence.Stop()
-	body, err := r.get(ctx, "/samples")
+	body, err := r.do(ctx, http.MethodGet, "/samples")
 	if err != nil {
 		return err
 	}
@@ -158,6 +174,7 @@ func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), b
 		}
 		if r.shift(sample) {
 			report(sample)
+			r.noteMark(sample)
 		}
 	}
 }
@@ -169,6 +186,9 @@ func (r *RemoteWatch) shift(s *result.Sample) bool {
 	begin := r.served.StartedAt.Add(-offset).Sub(r.start)
 	r.mu.Unlock()
 	s.At += begin.Seconds()
+	if s.Gap != nil {
+		s.Gap.From += begin.Seconds()
+	}
 	return s.At > -result.MaxSeconds && s.At < result.MaxSeconds
 }
 
@@ -198,7 +218,7 @@ func (r *RemoteWatch) join(ctx context.Context) error {
 func (r *RemoteWatch) ask(ctx context.Context, path string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 	defer cancel()
-	body, err := r.get(ctx, path)
+	body, err := r.do(ctx, http.MethodGet, path)
 	if err != nil {
 		return err
 	}
@@ -213,8 +233,8 @@ func (r *RemoteWatch) ask(ctx context.Context, path string, answer any) error {
 	return nil
 }
 
-func (r *RemoteWatch) get(ctx context.Context, path string) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+path, nil)
+func (r *RemoteWatch) do(ctx context.Context, method, path string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, method, r.base+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("request to the watch at %s: %w", r.base, err)
 	}
@@ -306,5 +326,8 @@ func (l *sampleLines) next() (*result.Sample, error) {
 		return nil, errors.New("line is no sample: it names no sampler")
 	}
 	s.Sampler, s.Subject, s.Error = peer.Printable(s.Sampler), peer.Printable(s.Subject), peer.Printable(s.Error)
+	if s.Gap != nil {
+		s.Gap.Reason = peer.Printable(s.Gap.Reason)
+	}
 	return &s, nil
 }

@@ -42,6 +42,7 @@ func Listen(ctx context.Context, address, token string) (net.Listener, error) {
 //
 //	GET /watch    the result.Watch, and the time 0 of its samples by the clock of /clock
 //	GET /clock    the time on this host
+//	POST /mark    reads all samplers once at the time in "at", which is by /clock and may be in the future
 //	GET /samples  the samples from now on, one JSON object per line; empty lines keep the stream alive
 //
 // The samplers run once for all readers, and only while there are readers. A reader that is too slow loses the oldest samples
@@ -117,7 +118,22 @@ func (s *server) handler() http.Handler {
 		writeJSON(w, servedClock{Now: s.started.Add(time.Since(s.config.Watcher.start))})
 	})
 	mux.HandleFunc("GET /samples", s.samples)
+	mux.HandleFunc("POST /mark", s.mark)
 	return peer.Guard(listenOption, s.config.Token, mux)
+}
+
+// markAhead is how far in the future a mark may be.
+const markAhead = 24 * time.Hour
+
+// mark reads all samplers at the time that the reader names by this host's clock.
+func (s *server) mark(w http.ResponseWriter, r *http.Request) {
+	at, err := time.Parse(time.RFC3339Nano, r.URL.Query().Get("at"))
+	from := at.Sub(s.started)
+	if err != nil || from > time.Since(s.config.Watcher.start)+markAhead {
+		http.Error(w, "write at= and a time of /clock, at most 24 hours ahead", http.StatusBadRequest)
+		return
+	}
+	s.config.Watcher.Mark(s.config.Watcher.start.Add(from))
 }
 
 func writeJSON(w http.ResponseWriter, answer any) {

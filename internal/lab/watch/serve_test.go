@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -162,9 +164,33 @@ func TestServeGuards(t *testing.T) {
 		if status, text := serveGet(t, url+"/clock", token, ""); status != http.StatusOK || !strings.Contains(text, `"now":"`) {
 			t.Errorf("/clock: %d %s", status, text)
 		}
+		if status, _ := serveGet(t, url+"/mark", token, ""); status != http.StatusMethodNotAllowed {
+			t.Errorf("GET /mark: %d", status)
+		}
 		if status, _ := serveGet(t, url+"/else", token, ""); status != http.StatusNotFound {
 			t.Errorf("/else: %d", status)
 		}
+	}
+}
+
+// TestServeMark rejects what is no time, or too far ahead.
+func TestServeMark(t *testing.T) {
+	served := newServedWatcher()
+	s := &server{config: ServeConfig{Watcher: served.watcher}, started: time.Now()}
+	for at, want := range map[string]int{
+		"":    http.StatusBadRequest,
+		"now": http.StatusBadRequest,
+		s.started.Add(markAhead + time.Hour).Format(time.RFC3339Nano): http.StatusBadRequest,
+		s.started.Add(time.Hour).Format(time.RFC3339Nano):             http.StatusOK,
+	} {
+		answer := httptest.NewRecorder()
+		s.mark(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/mark?at="+url.QueryEscape(at), nil))
+		if answer.Code != want {
+			t.Errorf("%q: %d, want %d", at, answer.Code, want)
+		}
+	}
+	if pending := len(served.watcher.marks[0]); pending != 1 {
+		t.Errorf("%d marks are pending", pending)
 	}
 }
 

@@ -176,6 +176,9 @@ func (s *Set) Run(ctx context.Context, zero time.Time, emit func(*result.Sample)
 	shift := zero.Sub(s.start).Seconds()
 	shifted := func(sample *result.Sample) error {
 		sample.At -= shift
+		if sample.Gap != nil {
+			sample.Gap.From -= shift
+		}
 		return emit(sample)
 	}
 	errs := make([]error, 1+len(s.remotes))
@@ -185,9 +188,37 @@ func (s *Set) Run(ctx context.Context, zero time.Time, emit func(*result.Sample)
 		running.Go(func() { errs[1+i] = remote.Run(ctx, shifted) })
 	}
 	return func() error {
+		s.settle()
 		cancel()
 		running.Wait()
 		return errors.Join(errs...)
+	}
+}
+
+// How long to wait at the end for samples of other hosts at the last border.
+const (
+	settleLimit = time.Second
+	settleEvery = 5 * time.Millisecond
+)
+
+// settle waits until the samples of all marks so far have arrived from other hosts.
+func (s *Set) settle() {
+	again := time.NewTicker(settleEvery)
+	defer again.Stop()
+	now := time.Now()
+	for slices.ContainsFunc(s.remotes, func(r *RemoteWatch) bool { return !r.settled(now) }) && time.Since(now) < settleLimit {
+		<-again.C
+	}
+}
+
+// Mark makes every host read all its samplers once at a time, now or later. It returns at once.
+func (s *Set) Mark(at time.Time) {
+	if s == nil {
+		return
+	}
+	s.local.Mark(at)
+	for _, remote := range s.remotes {
+		remote.Mark(at)
 	}
 }
 

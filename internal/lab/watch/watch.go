@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,8 +38,9 @@ type Sampler struct {
 	Subject string        // named by the user; "" for the host itself
 	Detail  string        // describes the subject
 	Every   time.Duration // FastEvery or SlowEvery
-	// Read returns samples. Their Sampler and Subject are empty unless they differ from the sampler's own. The watcher sets
-	// At, Host and Error, and calls Read from one goroutine at a time.
+	// Read returns samples. Their Sampler and Subject are empty unless they differ from the sampler's own, and they have a Gap,
+	// without From, if the subject was replaced since the last reading. The watcher sets At, Host, Error and Border, and the
+	// Gap after failed readings, and calls Read from one goroutine at a time.
 	Read func(ctx context.Context) ([]result.Sample, error)
 	// Close frees the sampler's resources; nil if it has none.
 	Close func()
@@ -47,12 +49,31 @@ type Sampler struct {
 // A Watcher runs samplers.
 type Watcher struct {
 	samplers []*Sampler
-	start    time.Time // time 0 of the samples
+	marks    []chan time.Time // by sampler
+	start    time.Time        // time 0 of the samples
 }
+
+// marksMax is how many marks may be pending. More are dropped.
+const marksMax = 64
 
 // New returns a watcher of the samplers. Sample times count from start. Close closes the samplers.
 func New(start time.Time, samplers ...*Sampler) *Watcher {
-	return &Watcher{samplers: samplers, start: start}
+	w := &Watcher{samplers: samplers, start: start, marks: make([]chan time.Time, len(samplers))}
+	for i := range w.marks {
+		w.marks[i] = make(chan time.Time, marksMax)
+	}
+	return w
+}
+
+// Mark makes Run read every sampler once at a time, now or later, in addition to its interval. These samples have Border set.
+// Mark returns at once. It is safe for concurrent use.
+func (w *Watcher) Mark(at time.Time) {
+	for _, marks := range w.marks {
+		select {
+		case marks <- at:
+		default:
+		}
+	}
 }
 
 // Watch is the record that precedes the samples.
@@ -93,8 +114,8 @@ func (w *Watcher) Run(ctx context.Context, emit func(*result.Sample) error) erro
 			cancel()
 		}
 	}
-	for _, s := range w.samplers {
-		group.Go(func() { w.run(ctx, s, report) })
+	for i, s := range w.samplers {
+		group.Go(func() { w.run(ctx, s, w.marks[i], report) })
 	}
 	group.Wait()
 	return emitErr
@@ -105,27 +126,62 @@ type readings struct {
 	reads, failures int
 	cpu             time.Duration
 	lastError       string
+	known           float64 // when values were last read, or else first tried to be
+	missing         string  // why the last reading had no values; "" if it had
 }
 
-func (w *Watcher) run(ctx context.Context, s *Sampler, report func(*result.Sample)) {
+// addGap completes the gap that ends with these samples, if there is one. It belongs to the sampler's own subject; a sampler of
+// several subjects gets a sample without values.
+func (r *readings) addGap(samples []result.Sample) []result.Sample {
+	i := slices.IndexFunc(samples, func(s result.Sample) bool { return s.Values != nil && s.Subject == "" })
+	switch {
+	case i >= 0 && samples[i].Gap != nil:
+		samples[i].Gap = &result.Gap{From: r.known, Reason: samples[i].Gap.Reason}
+	case r.missing == "":
+	case i >= 0:
+		samples[i].Gap = &result.Gap{From: r.known, Reason: r.missing}
+	default:
+		samples = append(samples, result.Sample{Gap: &result.Gap{From: r.known, Reason: r.missing}})
+	}
+	return samples
+}
+
+func (w *Watcher) run(ctx context.Context, s *Sampler, marks <-chan time.Time, report func(*result.Sample)) {
 	ticker := time.NewTicker(s.Every)
 	defer ticker.Stop()
-	var total readings
-	for {
-		w.read(context.WithoutCancel(ctx), s, &total, report)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var (
+		total   readings
+		pending schedule
+	)
+	for read, border := true, false; ; {
+		if read {
+			w.read(context.WithoutCancel(ctx), s, &total, border, report)
+		}
 		if ctx.Err() != nil {
 			return
 		}
+		read, border = true, false
+		timer.Reset(pending.wait(time.Now()))
 		select {
 		case <-ctx.Done(): // the last reading shows the state at the end
+			border = pending.receive(marks).take(time.Now())
+		case at := <-marks:
+			pending.add(at)
+			read = false
+		case <-timer.C:
+			read = pending.take(time.Now())
+			border = read
 		case <-ticker.C:
+			read = pending.wait(time.Now()) > markQuiet // or the mark would come late
 		}
 	}
 }
 
 // read reads once and reports the samples and their cost: the CPU time of the thread that reads. The cost excludes what a
 // database spends.
-func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, report func(*result.Sample)) {
+func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, border bool, report func(*result.Sample)) {
 	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
 	runtime.LockOSThread()
@@ -135,10 +191,21 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, report 
 	total.cpu += threadCPU() - before
 	runtime.UnlockOSThread()
 	total.reads++
+	middle := (at - took/2).Seconds()
+	if total.reads == 1 {
+		total.known = middle
+	}
 	message := ""
 	if err != nil {
 		total.failures++
 		message = err.Error()
+	}
+	read := slices.ContainsFunc(samples, func(s result.Sample) bool { return s.Values != nil })
+	if read {
+		samples = total.addGap(samples)
+		total.missing, total.known = "", middle
+	} else {
+		total.missing = message
 	}
 	if message != total.lastError {
 		total.lastError = message
@@ -146,15 +213,15 @@ func (w *Watcher) read(ctx context.Context, s *Sampler, total *readings, report 
 	}
 	for i := range samples {
 		one := &samples[i]
-		if one.Values == nil && one.Error == "" {
+		if one.Values == nil && one.Error == "" && one.Gap == nil {
 			continue
 		}
-		one.At = (at - took/2).Seconds()
+		one.At, one.Border = middle, border
 		one.Sampler = cmp.Or(one.Sampler, s.Kind)
 		one.Subject = cmp.Or(one.Subject, s.Subject)
 		report(one)
 	}
-	report(&result.Sample{At: at.Seconds(), Sampler: result.SamplerWatch, Subject: name(s), Values: map[string]float64{
+	report(&result.Sample{At: at.Seconds(), Border: border, Sampler: result.SamplerWatch, Subject: name(s), Values: map[string]float64{
 		"reads_total": float64(total.reads), "failures_total": float64(total.failures),
 		"cpu_seconds_total": total.cpu.Seconds(), "read_seconds": took.Seconds(),
 	}})

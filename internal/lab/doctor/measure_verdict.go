@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+
+	"spillway/internal/plans"
+)
+
+// judge selects the indexes to build, if any are worth it. The plan must use all of them, and the times with and without them
+// must lie apart.
+func (a *analysis) judge(variants []*Measurement) {
+	before := variants[0] // the variant with existing indexes, if there is one
+	var tried []*Measurement
+	unused := 0
+	for _, m := range variants {
+		switch {
+		case len(m.candidates) == 0:
+			before = m
+		case m.TooLong:
+		case !m.IndexesUsed:
+			unused++
+		default:
+			tried = append(tried, m)
+		}
+	}
+	switch {
+	case len(tried) == 0 && unused > 0:
+		a.report.Verdict = "no candidate is worth its cost: the plan uses none of them"
+		return
+	case len(tried) == 0:
+		a.report.Verdict = "no candidate ended in the time allowed"
+		return
+	}
+	best := winner(tried, variants[0].RowsExamined)
+	switch {
+	case before.MedianSeconds < worthwhile*best.MedianSeconds:
+		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, takes %s, without it %s", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds))
+		return
+	case !best.apart(before):
+		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the times of the best, %s, overlap those without it, as on a busy host; measure again", best.Variant)
+		return
+	}
+	a.report.Winners, a.report.Winner = best.candidates, &best.candidates[0]
+	a.report.Verdict = fmt.Sprintf("%s: %s in place of %s, %s times as fast", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds), figure(before.MedianSeconds/best.MedianSeconds))
+	for _, m := range tried {
+		if m.columns() < best.columns() && !m.shortens(best) && before.MedianSeconds >= worthwhile*m.MedianSeconds && m.apart(before) {
+			a.report.Verdict += fmt.Sprintf("; the smaller %s takes %s, %s times as fast", m.Variant, duration(m.MedianSeconds), figure(before.MedianSeconds/m.MedianSeconds))
+		}
+	}
+}
+
+// apart reports whether the middle halves of the times do not overlap: the upper quartile is below the lower one of a slower
+// variant. One that took too long is slower.
+func (m *Measurement) apart(slower *Measurement) bool {
+	if slower.TooLong {
+		return true
+	}
+	return m.UpperSeconds < slower.LowerSeconds
+}
+
+// columns is the number of columns in all indexes of a variant.
+func (m *Measurement) columns() int {
+	n := 0
+	for _, c := range m.candidates {
+		n += len(c.Columns)
+	}
+	return n
+}
+
+// shortens reports whether an index of a variant is the beginning of a longer one of another variant, which serves in its place.
+func (m *Measurement) shortens(other *Measurement) bool {
+	return slices.ContainsFunc(m.candidates, func(c plans.Candidate) bool {
+		return slices.ContainsFunc(other.candidates, func(longer plans.Candidate) bool {
+			return c.From == longer.From && len(c.Columns) < len(longer.Columns) && slices.Equal(c.Columns, longer.Columns[:len(c.Columns)])
+		})
+	})
+}
