@@ -82,6 +82,7 @@ var layers = map[string]layer{
 	"internal/lab/agent":      lab,
 	"internal/lab/doctor":     lab,
 	"internal/lab/experiment": lab,
+	"internal/lab/live":       lab,
 	"internal/lab/load":       lab,
 	"internal/lab/netstat":    lab,
 	"internal/lab/peer":       lab,

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"context"
+
+	"github.com/alecthomas/kong"
+
 	"spillway/internal/exit"
 	"spillway/internal/lab/experiment"
 )
@@ -34,11 +38,25 @@ Examples:
 func (c *experimentCmd) Run(env *environment) error {
 	command := experiment.Command{
 		File: c.File, Check: c.Check, Quick: c.Quick, Only: c.Only, Seed: c.Seed, Out: c.Out, Resume: c.Resume, Data: c.Data, Install: c.Install, JSON: c.JSON,
-		Tool: versionText(), Args: env.args, Stdout: env.stdout, Stderr: env.stderr,
+		Tool: versionText(), Args: env.args, Stdout: env.stdout, Stderr: env.stderr, CheckLoad: checkLoad,
 	}
 	code, err := command.Execute(env.ctx)
 	if err == nil && code != exit.OK {
 		panic(exitPanic(code)) // the inner process has printed the reason
 	}
 	return err
+}
+
+// checkLoad returns what `spillway load` would say about its arguments before it connects.
+func checkLoad(ctx context.Context, args []string) error {
+	var c loadCmd
+	parser, err := kong.New(&c, kong.Name("load"), kong.NoDefaultHelp())
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	if _, err := parser.Parse(args); err != nil {
+		return err
+	}
+	o := c.options()
+	return o.Mistake(ctx)
 }

@@ -1,17 +1,24 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
 
 	"spillway/internal/lab/experiment"
@@ -173,23 +180,30 @@ func sampled(run *result.Run, host, sampler, subject string) bool {
 }
 
 func TestExperiment(t *testing.T) {
-	file, out := writeExperiment(t, tinyExperiment+"aa: true\npeak: {start: 20, max: 40, slo: p50<10s, connections: 5}\n"), filepath.Join(t.TempDir(), "out")
+	file, out := writeExperiment(t, tinyExperiment+"aa: true\npeak: {start: 1000, max: 2000, slo: p50<10s, connections: 5}\n"), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out, "--seed", "7")
-	if code := r.wait(); code != 0 {
-		t.Fatalf("exit %d\n%s", code, &r.output)
-	}
+	code, valid := r.wait(), 0
 	for block := 1; block <= 2; block++ {
 		for _, variant := range []string{"base", "base-again", "other"} {
 			dir := filepath.Join(out, experiment.BlocksDir, fmt.Sprintf("%03d", block), variant)
 			trial := readTrial(t, filepath.Join(dir, experiment.TrialFile))
-			if !trial.Complete || trial.Error != "" || len(trial.Services) != 2 || trial.Peak == nil || trial.Peak.Feasible != 40 || len(trial.Peak.Attempts) != 2 {
-				t.Errorf("%s: %+v", dir, trial)
+			if !trial.Complete || trial.Error != "" || len(trial.Services) != 2 || trial.Peak == nil {
+				t.Fatalf("%s: %+v\n%s", dir, trial, &r.output)
 			}
+			valid += checkPeak(t, trial.Peak)
 			run, err := result.ReadFile(filepath.Join(dir, trial.Levels[0].File))
 			if err != nil || run.Header.Label != variant || !sampled(run, "", result.SamplerProcess, "web") || run.Steps[0].Total.Due != 60 || run.Steps[0].Total.Done == 0 {
 				t.Errorf("%s: %v, %+v", dir, err, trial.Levels)
 			}
 		}
+	}
+	want, last := 0, "spillway report "
+	if valid == 0 { // the host is too busy; levels of 60 requests have too few samples anyway
+		want, last = 4, "nothing valid was measured"
+	}
+	lines := strings.Split(strings.TrimSpace(r.output.String()), "\n")
+	if code != want || !strings.Contains(lines[len(lines)-1], last) {
+		t.Errorf("exit %d with %d valid attempts\n%s", code, valid, &r.output)
 	}
 	var manifest experiment.Manifest
 	text, err := os.ReadFile(filepath.Join(out, experiment.ManifestFile))
@@ -207,6 +221,26 @@ func TestExperiment(t *testing.T) {
 	if code != 2 || !strings.Contains(stderr, "already holds a run") {
 		t.Errorf("a second run into the same directory: exit %d, %s", code, stderr)
 	}
+}
+
+// checkPeak checks that only VALID attempts move the bounds of a search from 1000 to 2000 that every VALID attempt meets, and
+// returns how many there were.
+func checkPeak(t *testing.T, peak *experiment.PeakRun) (valid int) {
+	t.Helper()
+	feasible, tries := 0.0, map[float64]int{}
+	for i := range peak.Attempts {
+		a := peak.Attempts[i].Peak
+		tries[a.Rate]++
+		if a.Validity == result.Valid {
+			feasible, valid = a.Rate, valid+1
+		}
+	}
+	complete := peak.Feasible == 2000 && peak.Unproved == 0
+	unproved := peak.Unproved > 0 && peak.Unproved != feasible && tries[peak.Unproved] == 3
+	if peak.Feasible != feasible || peak.Infeasible != 0 || !complete && !unproved {
+		t.Errorf("the peak %+v with %v attempts, the last VALID one at %g", peak, tries, feasible)
+	}
+	return valid
 }
 
 // TestExperimentResume interrupts a run with Ctrl-C in its second block and resumes it.
@@ -345,6 +379,187 @@ func TestExperimentRefusals(t *testing.T) {
 	if code != 0 || !strings.Contains(stdout, "other    base           body        web, stubborn") || !strings.Contains(stdout, "ends between") {
 		t.Errorf("--check: exit %d, %s%s", code, stdout, stderr)
 	}
+}
+
+// TestExperimentChecksLoads: --check finds what `spillway load` would refuse, in every level and in the quick block.
+func TestExperimentChecksLoads(t *testing.T) {
+	level := "{rate: 200, per_connection: 1, connections: 5}"
+	for _, c := range []struct{ old, fresh, want string }{
+		{"duration: 300ms", "duration: 300ms, slo: p99<70", `load.slo: SLO "p99<70"`},
+		{level, "{rate: 200, connections: abc}", `e.yaml:24:30: levels[0].connections: --connections abc: "abc" is not a number`},
+		{level, "{rate: 20x}", `levels[0].rate: --rate "20x"`},
+		{level, level + "\n  - {name: second, rate: 5, timeout: 3}", `levels[1].timeout: `},
+		{`"body~=a"`, `"boddy~=a"`, "load.check[0]: "},
+		{"duration: 300ms", "duration: 300ms, method: POST, body_file: none.json", "none.json: no such file"},
+		{"duration: 300ms", "duration: 300ms, requests_file: mix.txt", "none.bin: no such file"},
+		{"duration: 300ms", "duration: 300ms, header: [NoColon]", "load.header[0]: "},
+		{"duration: 300ms", "duration: 300ms, http2: yes", "load.http2: must be true or false"},
+		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, load: {slo: p99}}", "quick.load.slo: "},
+		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, levels: [{connections: 0}]}", "quick.levels[0].connections: "},
+		{"blocks: 2", "blocks: 2\npeak: {slo: speed>3, duration: 1s}", "peak.slo: "},
+	} {
+		if !strings.Contains(tinyExperiment, c.old) {
+			t.Fatalf("%q is not in the file", c.old)
+		}
+		file := writeExperiment(t, strings.Replace(tinyExperiment, c.old, c.fresh, 1))
+		if err := os.WriteFile(filepath.Join(filepath.Dir(file), "mix.txt"), []byte("POST / @none.bin\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stdout, stderr, code := spillway(t, "experiment", file, "--check")
+		if code != 2 || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit %d, %q%q, want %q", c.fresh, code, stdout, stderr, c.want)
+		}
+	}
+}
+
+// TestExperimentKnowsTheFlagsOfLoad: every flag of load is a key of an experiment's load, unless the experiment sets it.
+func TestExperimentKnowsTheFlagsOfLoad(t *testing.T) {
+	own := []string{
+		"label", "seed", "out", "run", "json", "report-interval", "self-test", "watch", "watch-db", "watch-from", "watch-interval", "watch-token", "pin",
+		"agents", "agents-token", "agents-ca", "live", "metrics",
+	}
+	parser, err := kong.New(&loadCmd{}, kong.NoDefaultHelp())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]bool{}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[experiment.Load]()) {
+		keys[strings.ReplaceAll(field.Tag.Get("yaml"), "_", "-")] = true
+	}
+	for _, flag := range parser.Model.Flags {
+		if !keys[flag.Name] && !slices.Contains(own, flag.Name) {
+			t.Errorf("--%s of load is no key of experiment.Load", flag.Name)
+		}
+	}
+}
+
+// TestExperimentDirectory: a directory with files that no run makes is refused, and a load that refuses its arguments
+// ends the run.
+func TestExperimentDirectory(t *testing.T) {
+	out := t.TempDir()
+	if err := os.WriteFile(filepath.Join(out, "notes.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := writeExperiment(t, tinyExperiment)
+	_, stderr, code := spillway(t, "experiment", file, "-o", out)
+	if code != 2 || !strings.Contains(stderr, "has other files, such as notes.txt: choose a new or empty directory") || len(matches(out, "*")) != 1 {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+
+	text := strings.NewReplacer("    scope: experiment\n", "    scope: experiment\n    prepare: [[rm, \"{{.source}}/body\"]]\n",
+		"duration: 300ms", "duration: 300ms, body_file: body").Replace(withoutSampling(tinyExperiment))
+	file, out = writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "body"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code = spillway(t, "experiment", file, "-o", out)
+	if code != 2 || !strings.Contains(stderr, "level rate-200-connections-5-per-connection-1: spillway load refuses its arguments; it printed: ") ||
+		!strings.Contains(stderr, "body: no such file") || len(matches(out, "blocks/*/*/block.json")) != 1 {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+// TestExperimentFailingVariants: a variant that fails every request, with an answer or without, stays in the study and is named.
+func TestExperimentFailingVariants(t *testing.T) {
+	text := strings.NewReplacer("settings: {body: a}", "settings: {code: 200 a}", "settings: {body: aaaaaaaa}", "settings: {code: 500}}\n      none: {settings: {code: 444}",
+		"other: {values: {body: long}}", "broken: {values: {body: long}}\n  silent: {values: {body: none}}", `http: "http://{{.addr.http}}/"`, "tcp: [http]",
+		", check: [\"body~=a\"]", ", slo: p99<1s", "blocks: 2", "blocks: 1").Replace(withoutSampling(tinyExperiment))
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	conf := strings.Replace(tinyNginx, `return 200 "{{.setting.body}}"`, "return {{.setting.code}}", 1)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "nginx.conf"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "-o", out); code != 0 && code != 4 {
+		t.Fatalf("exit %d, %s", code, stderr)
+	}
+	stdout, stderr, code := spillway(t, "report", out)
+	if code != 0 || strings.Contains(stdout, "faster") {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	for _, want := range []string{
+		"broken fails", ": 100.0 % of its requests (status 60, HTTP 500: 60). silent fails", ": 100.0 % of its requests (reset 60).", "  0/s  ",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	study, err := experiment.ReadStudy(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range study.Comparisons {
+		if c.Pairs != 0 || c.Ratio != 0 || c.Verdict != experiment.NoVerdict || c.Failing+c.LeftOut != 1 {
+			t.Errorf("%+v", c)
+		}
+	}
+	if len(study.Comparisons) == 0 {
+		t.Error("the failing variants are not compared")
+	}
+}
+
+// TestExperimentSecrets: secrets reach the service and the load, and no file of the run.
+func TestExperimentSecrets(t *testing.T) {
+	values := []string{"env-s3cret", "file-s3cret", "liter4l-s3cret", "url-s3cret"}
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(values[0]+values[1]+values[2])))
+	text := strings.NewReplacer("  stubborn:\n    scope: experiment\n", `  stubborn:
+    scope: experiment
+    env: {TOKEN: "${LAB_TOKEN}", FROM_FILE: "{{.setting.db_password}}", PGPASSWORD: liter4l-s3cret, DATABASE: "postgres://app:url-s3cret@db/shop"}
+    prepare: [[sh, -c, "printf %s \"$TOKEN$FROM_FILE$PGPASSWORD\" | sha256sum | grep "], [sh, -c, "echo $0", "{{.setting.db_password}}", --password=liter4l-s3cret]]
+`, "factors:", "settings: {db_password: file:secret.txt, note: 'of ${LAB_TOKEN}'}\nfactors:", ".addr.http}}/\", duration: 300ms", ".addr.http}}/?x=${LAB_TOKEN}\", requests: 5",
+		"blocks: 2", "blocks: 1 # not --password liter4l-s3cret").Replace(withoutSampling(tinyExperiment))
+	text = strings.Replace(text, "| grep ", "| grep "+sum, 1)
+	file, out := writeExperiment(t, text), filepath.Join(t.TempDir(), "out")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(file), "secret.txt"), []byte("file-s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "--check"); code != 2 || !strings.Contains(stderr, "the environment variable LAB_TOKEN is not set") {
+		t.Errorf("without the variable: exit %d, %s", code, stderr)
+	}
+	t.Setenv("LAB_TOKEN", "env-s3cret")
+	r := startExperiment(t, out, file, "-o", out)
+	if code := r.wait(); code != 0 {
+		t.Fatalf("exit %d\n%s", code, &r.output)
+	}
+	files := map[string]string{"output": r.output.String()}
+	err := filepath.WalkDir(out, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == "stubborn.log" { // the service's own words
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && strings.HasSuffix(path, ".gz") {
+			content, err = gunzip(content)
+		}
+		files[d.Name()] = string(content)
+		return err
+	})
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for name, content := range files {
+		for _, secret := range values {
+			if strings.Contains(content, secret) {
+				t.Errorf("%s has %s", name, secret)
+			}
+		}
+	}
+	for _, name := range []string{experiment.ManifestFile, experiment.SourceFile} {
+		for _, want := range []string{"${LAB_TOKEN}", "file:secret.txt", "postgres://app:xxxxx@db/shop"} {
+			if !strings.Contains(files[name], want) {
+				t.Errorf("%s has no %s:\n%s", name, want, files[name])
+			}
+		}
+	}
+	if _, stderr, code := spillway(t, "experiment", file, "--resume", out); code != 0 {
+		t.Errorf("resume: exit %d, %s", code, stderr)
+	}
+}
+
+func gunzip(data []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
 }
 
 // TestExperimentFailures: a service that does not become ready ends the run. A service that ends during the load

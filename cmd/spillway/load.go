@@ -2,10 +2,15 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/agent"
+	"spillway/internal/lab/live"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/report"
 	"spillway/internal/lab/result"
@@ -21,6 +26,7 @@ type loadCmd struct {
 	loadStatement
 	loadOutput
 	loadAgents
+	loadLive
 }
 
 // The flags, by group. Each type has the fields of the type in package load.
@@ -81,6 +87,36 @@ type (
 	}
 )
 
+// loadLive is how a run can be seen while it is under way.
+type loadLive struct {
+	Live    liveAddress `group:"Result" placeholder:"ADDR" help:"Serve the report page while the run is under way, and print its address. With =ADDR on that loopback address instead of a free port."`
+	Metrics string      `group:"Result" placeholder:"ADDR" help:"Serve metrics for Prometheus at http://ADDR/metrics while the run is under way."`
+}
+
+// liveAddress is a flag whose value may be left out.
+type liveAddress string
+
+// Decode implements kong.MapperValue.
+func (a *liveAddress) Decode(ctx *kong.DecodeContext) error {
+	*a = live.Address
+	if ctx.Scan.Peek().Type == kong.FlagValueToken {
+		*a = liveAddress(ctx.Scan.Pop().String())
+	}
+	return nil
+}
+
+// IsBool implements kong.BoolMapperValue.
+func (*liveAddress) IsBool() bool { return true }
+
+// open serves what was asked for. show is nil if nothing was.
+func (l *loadLive) open(env *environment) (show *live.Server, err error) {
+	if l.Live == "" && l.Metrics == "" {
+		return nil, nil
+	}
+	render := func(w io.Writer, run *result.Run) error { return report.Write(w, report.HTML, []*result.Run{run}) }
+	return live.Open(live.Options{Page: string(l.Live), Metrics: l.Metrics}, render, func(text string) { fmt.Fprintln(env.stderr, text) })
+}
+
 // Help is shown below the flags.
 func (loadCmd) Help() string {
 	return `Latency counts from the intended start, including the wait for a connection. Each step states whether it measured the target (VALID) or something else.
@@ -92,15 +128,21 @@ Examples:
 }
 
 // Run runs the load.
-func (c *loadCmd) Run(env *environment) error {
+func (c *loadCmd) Run(env *environment) (err error) {
 	switch {
 	case c.SelfTest && c.Target != "":
 		return exit.UsageError(errors.New("load --self-test has its own target; remove the URL"))
 	case c.SelfTest:
 		return load.ExecuteSelfTest(env.ctx, c.RandomSeed, c.JSON, env.stdout)
 	}
-	o := load.Options{
-		Target: c.Target, Amount: load.Amount(c.loadAmount), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
+	o := c.options()
+	show, err := c.loadLive.open(env)
+	if err != nil {
+		return err
+	}
+	if show != nil {
+		defer func() { err = errors.Join(err, show.Close()) }()
+		o.Follow = show.Follow
 	}
 	generator := load.Local(o)
 	if len(c.Addresses) > 0 {
@@ -124,6 +166,9 @@ func (c *loadCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
+	if show != nil {
+		defer show.Finish(env.ctx)
+	}
 	format := report.Text
 	if c.JSON {
 		format = report.JSON
@@ -135,4 +180,10 @@ func (c *loadCmd) Run(env *environment) error {
 		return err
 	}
 	return load.Broken(run)
+}
+
+func (c *loadCmd) options() load.Options {
+	return load.Options{
+		Target: c.Target, Amount: load.Amount(c.loadAmount), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
+	}
 }

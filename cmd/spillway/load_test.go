@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -238,5 +239,40 @@ func TestLoadMistakes(t *testing.T) {
 		if code != test.code || !strings.Contains(stderr, test.want) || stdout != "" {
 			t.Errorf("%q: exit %d, want %d and %q\n%s%s", test.args, code, test.code, test.want, stdout, stderr)
 		}
+	}
+}
+
+// TestLoadLive reads the page and the metrics of a run while it is under way.
+func TestLoadLive(t *testing.T) {
+	url, _ := pages(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var errs lockedBuffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"load", url + "/ok", "--rate", "50", "-d", "10m", "--live", "--metrics", "127.0.0.1:0"}, io.Discard, &errs)
+	}()
+	get := func(what string) string {
+		_, rest, found := strings.Cut(errs.String(), what+": ")
+		if !found {
+			return ""
+		}
+		address, _, _ := strings.Cut(rest, "\n")
+		answer, err := http.Get(address)
+		if err != nil {
+			return ""
+		}
+		defer answer.Body.Close()
+		body, _ := io.ReadAll(answer.Body)
+		return string(body)
+	}
+	eventually(t, "the page shows the run", func() bool { return strings.Contains(get("live report"), "The run is under way.") })
+	eventually(t, "the metrics count requests", func() bool {
+		return regexp.MustCompile(`\nspillway_load_requests_total [1-9]`).MatchString(get("metrics"))
+	})
+	stop()
+	http.DefaultClient.CloseIdleConnections()
+	if code := <-ended; code != exit.OK {
+		t.Errorf("exit %d: %s", code, errs.String())
 	}
 }

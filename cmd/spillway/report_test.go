@@ -17,14 +17,20 @@ import (
 // writeResult writes a result file with one second of load at 100/s on a host.
 func writeResult(t *testing.T, path, host string) {
 	t.Helper()
+	writeResultOf(t, path, host, 5*time.Millisecond, result.Valid)
+}
+
+// writeResultOf writes one in which every answer took so long, with a verdict.
+func writeResultOf(t *testing.T, path, host string, took time.Duration, validity result.Validity) {
+	t.Helper()
 	h := histogram.New()
-	h.RecordN(5*time.Millisecond, 100)
+	h.RecordN(took, 100)
 	payload, err := h.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	latency := result.Latency{Response: result.HDR(payload), Service: result.HDR(payload)}
-	counters := result.Counters{Due: 100, Sent: 100, Done: 100}
+	counters := result.Counters{Due: 100, Sent: 100, Done: 100, Completed: 100}
 	run := &result.Run{
 		Header: result.Header{
 			StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Target: "http://127.0.0.1/", Command: []string{"spillway"},
@@ -33,7 +39,7 @@ func writeResult(t *testing.T, path, host string) {
 		Steps: []result.StepRun{{
 			Step:   result.Step{Loop: result.LoopOpen, Arrival: "constant", OfferedHz: 100, Connections: 4, Duration: 1},
 			Slices: []result.Slice{{Length: 1, Counters: counters, Latency: latency}},
-			Total:  result.Total{Elapsed: 1, Counters: counters, Latency: latency, Validity: result.Valid},
+			Total:  result.Total{Elapsed: 1, Counters: counters, Latency: latency, Validity: validity},
 		}},
 		End: result.End{Reason: result.Finished, Elapsed: 1},
 	}
@@ -78,6 +84,9 @@ func TestReportShowsFiles(t *testing.T) {
 	f([]string{"before=a.ndjson", "after=b.ndjson.gz"}, "before\n", "p50 before  p50 after")
 	f([]string{"--merge", "a.ndjson", "b.ndjson.gz"}, "Holds 200/s: 200/s answered")
 	f([]string{"a.ndjson", "-f", "json"}, `"format": "spillway-load"`, `"rate_hz": 100`)
+	f([]string{"a.ndjson", "-f", "junit"}, `<testsuite name="http://127.0.0.1/" tests="1" failures="0"`, `<testcase classname="100/s" name="is a valid measurement"`)
+	f([]string{"a.ndjson", "-f", "summary"}, "| 100/s | 100 | 100/s | 5")
+	f([]string{"a.ndjson", "--against", "before=b.ndjson.gz", "--fail-if", "p50>+10%"}, "No change exceeds its limit: this run against before.", "p50>+10%  within the limit")
 	f([]string{"a.ndjson", "--format", "bench"}, "BenchmarkLoad/loop=open/rate=100/connections=4 100 100 req/s")
 }
 
@@ -95,6 +104,25 @@ func TestReportWritesFile(t *testing.T) {
 	}
 }
 
+// TestReportAgainst: the comparison is on standard output, and the exit code and one line on standard error say how it ended.
+func TestReportAgainst(t *testing.T) {
+	t.Chdir(t.TempDir())
+	writeResult(t, "base.ndjson", "host-a")
+	writeResultOf(t, "slow.ndjson", "host-a", 8*time.Millisecond, result.Valid)
+	writeResultOf(t, "contended.ndjson", "host-a", 5*time.Millisecond, result.HostContended)
+	f := func(file string, code int, stdoutHas, stderrHas string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		got := run(t.Context(), []string{"report", file, "--against", "base.ndjson", "--fail-if", "p50>+10%"}, &out, &errs)
+		if got != code || !strings.Contains(out.String(), stdoutHas) || !strings.Contains(errs.String(), stderrHas) || strings.Count(errs.String(), "\n") > 1 {
+			t.Errorf("%s: exit %d\n%s%s", file, got, out.String(), errs.String())
+		}
+	}
+	f("base.ndjson", exit.OK, "within the limit", "")
+	f("slow.ndjson", exit.Failed, "FAILED", "spillway: p50 at 100/s changed by +60 % (p50>+10%)\n")
+	f("contended.ndjson", exit.NothingValid, "not judged", "only valid measurements can be compared: 100/s of this run is HOST_CONTENDED\n")
+}
+
 func TestReportMistakes(t *testing.T) {
 	f := func(want string, wantCode int, args ...string) {
 		t.Helper()
@@ -103,6 +131,11 @@ func TestReportMistakes(t *testing.T) {
 			t.Errorf("%v: exit %d\n%s%s", args, code, stdout, stderr)
 		}
 	}
+	f("the run that host-a began at 2026-03-01T12:00:00Z is given twice", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
+	f("--fail-if needs --against BASE", exit.Usage, "a.ndjson", "--fail-if", "p99>+10%")
+	f("write the change as +10%", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "p99>10%")
+	f("--against compares one run", exit.Usage, "a.ndjson", "b.ndjson.gz", "--against", "b.ndjson.gz")
+	f("a comparison has the formats text, markdown, summary and junit, not html", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "-f", "html")
 	f("name such a directory alone, or result files", exit.Usage, ".")
 	f("open missing.ndjson: no such file or directory", exit.Usage, "missing.ndjson")
 	if err := os.WriteFile("x.txt", []byte("hello\n"), 0o600); err != nil {

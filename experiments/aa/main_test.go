@@ -40,6 +40,21 @@ func TestServerTellsItsCPU(t *testing.T) {
 	}
 }
 
+func TestNextWork(t *testing.T) {
+	for _, c := range []struct {
+		slower           int
+		measured, wanted float64
+		want             int
+	}{{2000, 1, 0.1, 1100}, {1100, 0.125, 0.1, 1080}, {1100, 0.1, 0.1, 1100}, {1100, 100, 0.1, 1001}} {
+		if got, err := nextWork(1000, c.slower, c.measured, c.wanted); err != nil || got != c.want {
+			t.Errorf("%+v: %d, %v", c, got, err)
+		}
+	}
+	if _, err := nextWork(1000, 1100, -0.01, 0.1); err == nil {
+		t.Error("more work that costs less is accepted")
+	}
+}
+
 func TestProofCounts(t *testing.T) {
 	r := proof{Plan: plan{Same: 8, Planted: 10}}
 	for range 10 {

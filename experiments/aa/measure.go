@@ -19,8 +19,12 @@ import (
 	"spillway/internal/stats"
 )
 
-// calibrations is how often each amount of work is measured before the comparisons.
-const calibrations = 9
+// calibrations is how often each amount of work is measured for an estimate before the comparisons, and corrections how many
+// estimates follow the first: work costs less or more in one piece than in two.
+const (
+	calibrations = 9
+	corrections  = 2
+)
 
 // A measurer measures what a request costs the server.
 type measurer struct {
@@ -42,25 +46,34 @@ func newMeasurer(spillway string, p plan) (*measurer, error) {
 	return &measurer{self: self, spillway: spillway, plan: p}, nil
 }
 
-// calibrate finds the amount of work at which a request costs the planted effect more: a request is the work and what
-// surrounds it, so the cost is measured at two amounts.
+// calibrate finds the amount of work at which a request costs the planted effect more, and what it costs without.
 func (m *measurer) calibrate(ctx context.Context) (slower int, base float64, err error) {
-	costs := make(map[int][]float64)
-	for range calibrations {
-		for _, work := range []int{m.plan.Work, 2 * m.plan.Work} {
-			cost, err := m.cost(ctx, work)
-			if err != nil {
-				return 0, 0, err
+	slower = 2 * m.plan.Work
+	for range 1 + corrections {
+		costs := make(map[int][]float64)
+		for range calibrations {
+			for _, work := range []int{m.plan.Work, slower} {
+				cost, err := m.cost(ctx, work)
+				if err != nil {
+					return 0, 0, err
+				}
+				costs[work] = append(costs[work], cost)
 			}
-			costs[work] = append(costs[work], cost)
+		}
+		base = median(costs[m.plan.Work])
+		if slower, err = nextWork(m.plan.Work, slower, median(costs[slower])/base-1, m.plan.Effect); err != nil {
+			return 0, 0, err
 		}
 	}
-	base = median(costs[m.plan.Work])
-	each := (median(costs[2*m.plan.Work]) - base) / float64(m.plan.Work)
-	if each <= 0 {
-		return 0, 0, errors.New("twice the work costs no more: the host is too noisy")
+	return slower, base, nil
+}
+
+// nextWork is the amount of work that costs the wanted share more than base does, if slower costs the share measured.
+func nextWork(base, slower int, measured, wanted float64) (int, error) {
+	if measured <= 0 {
+		return 0, fmt.Errorf("%d rounds of work cost no more than %d: the host is too noisy", slower, base)
 	}
-	return m.plan.Work + int(m.plan.Effect*base/each+0.5), base, nil
+	return base + max(1, int(float64(slower-base)*wanted/measured+0.5)), nil
 }
 
 func median(values []float64) float64 { return stats.Summarize(values, stats.Level).Median }

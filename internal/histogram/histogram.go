@@ -211,6 +211,17 @@ func ranks(n int64, q float64) (first, last int64, ok bool) {
 	return first, last, first >= 1 && last <= n
 }
 
+// Cumulative returns for each bound how many durations are at most as long, within the precision. Bounds must ascend.
+func (h *Histogram) Cumulative(bounds []time.Duration) []int64 {
+	counts := make([]int64, len(bounds))
+	for _, bar := range h.hdr.Distribution() {
+		for i := len(bounds) - 1; i >= 0 && bar.To <= int64(bounds[i]); i-- {
+			counts[i] += bar.Count
+		}
+	}
+	return counts
+}
+
 // rank is the k-th shortest sample, k from 1.
 func (h *Histogram) rank(k int64) time.Duration {
 	return h.Quantile(float64(k) / float64(h.Count()))

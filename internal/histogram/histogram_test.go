@@ -313,3 +313,23 @@ func TestIntervalCovers(t *testing.T) {
 		t.Fatalf("%.3f of the intervals hold the true p99, want about 0.95", share)
 	}
 }
+
+// TestCumulative compares with counting, away from the bounds by more than the precision.
+func TestCumulative(t *testing.T) {
+	bounds := []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second}
+	rapid.Check(t, func(t *rapid.T) {
+		h := New()
+		want := make([]int64, len(bounds))
+		for _, d := range rapid.SliceOf(rapid.SampledFrom([]time.Duration{0, 900 * time.Microsecond, 1100 * time.Microsecond, 9 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second})).Draw(t, "durations") {
+			h.Record(d)
+			for i, b := range bounds {
+				if d <= b {
+					want[i]++
+				}
+			}
+		}
+		if got := h.Cumulative(bounds); !slices.Equal(got, want) {
+			t.Fatalf("%d, want %d", got, want)
+		}
+	})
+}

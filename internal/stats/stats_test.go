@@ -220,3 +220,14 @@ func TestMedianIntervalCovers(t *testing.T) {
 	}
 	within(t, "median", covered, trials, promise)
 }
+
+// TestMeanInterval compares with R: t.test(c(1, 2, 3, 4)).
+func TestMeanInterval(t *testing.T) {
+	mean, low, high := MeanInterval([]float64{1, 2, 3, 4}, 0.95)
+	if mean != 2.5 || math.Abs(low-0.4457397) > 1e-6 || math.Abs(high-4.5542603) > 1e-6 {
+		t.Errorf("%g [%g, %g]", mean, low, high)
+	}
+	if mean, low, high = MeanInterval([]float64{7}, 0.95); mean != 7 || !math.IsInf(low, -1) || !math.IsInf(high, 1) {
+		t.Errorf("one figure: %g [%g, %g]", mean, low, high)
+	}
+}

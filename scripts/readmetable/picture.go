@@ -140,6 +140,9 @@ func (p *picture) bars(study *experiment.Study) ([]bar, error) {
 		if n := study.Cell(v.Name, level).NotValid(); n > 0 {
 			return nil, fmt.Errorf("%s at %q: %d of its runs are not valid; leave it out of variants", v.Name, level, n)
 		}
+		if study.Cell(v.Name, level).Fails() {
+			return nil, fmt.Errorf("%s at %q fails its requests; leave it out of variants", v.Name, level)
+		}
 		bars = append(bars, bar{name: v.Name, text: report.FormatValue(figure.Median, metric.Unit), value: figure.Median, least: figure.Min, most: figure.Max})
 	}
 	if len(bars) == 0 {

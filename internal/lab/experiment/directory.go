@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +19,7 @@ import (
 // A run's directory:
 //
 //	manifest.json                          Manifest: what is compared, where, in which order; written once, at the start
-//	experiment.yaml                        the file as it was run
+//	experiment.yaml                        the file as it was run, without secrets
 //	blocks/001/VARIANT/block.json          Trial: the record of the variant's trial in this block; written when it ends
 //	blocks/001/VARIANT/LEVEL.ndjson.gz     a result file of `spillway load`; its label is the variant
 //	blocks/001/VARIANT/peak-RATE.ndjson.gz a result file of one attempt of the peak search
@@ -38,12 +40,15 @@ const (
 	ServicesDir  = "services"
 	ResultSuffix = ".ndjson.gz"
 	PeakPrefix   = "peak-" // prefix of an attempt's result file
+
+	incompleteDir = "incomplete"
+	freshSuffix   = ".new" // of a file that is being written
 )
 
 // The name and version that a manifest carries. A minor version only adds fields.
 const (
 	Format  = "spillway-experiment"
-	Version = "1.0"
+	Version = "1.1"
 )
 
 // A Manifest describes a run: what it compares, and on which machine. It is written before the first trial and does not change.
@@ -59,8 +64,8 @@ type Manifest struct {
 	Command   []string       `json:"command"` // as typed, secrets redacted
 	Seed      uint64         `json:"seed"`    // determines the order of variants and levels
 	Quick     bool           `json:"quick"`   // ranges only, no verdicts
-	Sum       string         `json:"sum"`     // SHA-256 of the file and its templates, in hexadecimal
-	File      string         `json:"file"`    // text of the experiment file
+	Sum       string         `json:"sum"`     // SHA-256 of the file without its secrets, which could be guessed from it, and of its templates
+	File      string         `json:"file"`    // text of the experiment file, without secrets
 	Machine   result.Machine `json:"machine"`
 	Programs  []Program      `json:"programs,omitempty"`
 	CPU       *CPUAccounting `json:"cpu_accounting,omitempty"` // nil in runs of earlier versions, which used the process tree
@@ -180,8 +185,9 @@ type CooldownRun struct {
 
 // A PeakRun is the record of a search for the highest rate that meets the SLO.
 type PeakRun struct {
-	Feasible   float64    `json:"feasible_hz"`   // highest rate that met it; 0 if none did
-	Infeasible float64    `json:"infeasible_hz"` // lowest rate above it that missed it; 0 if none did
+	Feasible   float64    `json:"feasible_hz"`           // highest rate that met it in a VALID attempt; 0 if none did
+	Infeasible float64    `json:"infeasible_hz"`         // lowest rate above it that missed it in a VALID attempt; 0 if none did
+	Unproved   float64    `json:"unproved_hz,omitempty"` // rate at which the search ended, because no attempt was VALID
 	Attempts   []LevelRun `json:"attempts"`
 	Note       string     `json:"note,omitempty"` // "the limit of the search met the SLO"
 }
@@ -212,7 +218,7 @@ func replaceJSON(path string, v any) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
 	}
-	fresh := path + ".new"
+	fresh := path + freshSuffix
 	file, err := os.Create(fresh)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
@@ -234,11 +240,17 @@ func (e *engine) begin() (lock *os.File, err error) {
 	if _, err := os.Stat(filepath.Join(dir, ManifestFile)); err == nil && !e.config.Resume {
 		return nil, &UseError{fmt.Sprintf("%s already holds a run: resume it with --resume %s, or choose another directory", dir, dir)}
 	}
+	if other, err := foreign(dir); err != nil || other != "" && !e.config.Resume {
+		if err == nil {
+			err = &UseError{fmt.Sprintf("%s has other files, such as %s: choose a new or empty directory", dir, other)}
+		}
+		return nil, err
+	}
 	if err := os.MkdirAll(filepath.Join(dir, BlocksDir), 0o755); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
 	if !e.config.Resume {
-		if err := os.WriteFile(filepath.Join(dir, SourceFile), e.file.source, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, SourceFile), []byte(e.file.redactedSource()), 0o644); err != nil {
 			return nil, fmt.Errorf("write experiment: %w", err)
 		}
 	}
@@ -250,6 +262,21 @@ func (e *engine) begin() (lock *os.File, err error) {
 		return nil, &UseError{fmt.Sprintf("%s is in use by another run", dir)}
 	}
 	return lock, nil
+}
+
+// foreign returns a file in the directory that no run makes, "" if there is none.
+func foreign(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read directory: %w", err)
+	}
+	ours := []string{ManifestFile, StateFile, SourceFile, BlocksDir, ServicesDir, incompleteDir}
+	for _, entry := range entries {
+		if !slices.Contains(ours, strings.TrimSuffix(entry.Name(), freshSuffix)) {
+			return entry.Name(), nil
+		}
+	}
+	return "", nil
 }
 
 func (e *engine) saveState(block int, variant, level, ended string) error {
@@ -299,7 +326,7 @@ func (e *engine) archiveBlock(block int) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	aside := filepath.Join(e.config.Dir, "incomplete")
+	aside := filepath.Join(e.config.Dir, incompleteDir)
 	if err := os.MkdirAll(aside, 0o755); err != nil {
 		return fmt.Errorf("archive incomplete block: %w", err)
 	}

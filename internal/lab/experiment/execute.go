@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/result"
 )
 
 // Command is `spillway experiment`: its settings, as written on the command line,
@@ -29,6 +32,9 @@ type Command struct {
 	Data    string   // directory of data that services keep
 	Install bool     // install missing packages first
 	JSON    bool     // print the study instead of its directory
+
+	// CheckLoad returns what is wrong with arguments of `spillway load`, the URL first; it does not connect.
+	CheckLoad func(ctx context.Context, args []string) error
 
 	Tool           string   // version of this program
 	Args           []string // command line, without the program's name
@@ -75,18 +81,47 @@ func describe(err error) error {
 	return fmt.Errorf("experiment: %w", err)
 }
 
-func (c *Command) options() Options { return Options{Quick: c.Quick, Only: c.Only, Seed: c.Seed} }
+func (c *Command) options(ctx context.Context) Options {
+	o := Options{Quick: c.Quick, Only: c.Only, Seed: c.Seed}
+	if c.CheckLoad != nil {
+		o.CheckLoad = func(args []string) error {
+			return inFolder(filepath.Dir(c.File), func() error { return c.CheckLoad(ctx, args) })
+		}
+	}
+	return o
+}
 
-// check prints the plan and looks for the programs that it needs.
+// inFolder calls f in a folder: a load runs in that of the file, and its arguments may name files by relative paths.
+func inFolder(folder string, f func() error) error {
+	before, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("find working directory: %w", err)
+	}
+	if err := os.Chdir(folder); err != nil {
+		return fmt.Errorf("enter the folder of the experiment: %w", err)
+	}
+	return errors.Join(f(), os.Chdir(before))
+}
+
+// check prints the plan and looks for the programs that it needs. It checks the quick block as well.
 func (c *Command) check(ctx context.Context) error {
 	file, err := ReadFile(c.File)
 	if err != nil {
 		return err
 	}
-	if file, err = file.Apply(c.options()); err != nil {
+	source, err := filepath.Abs(filepath.Dir(c.File))
+	if err != nil {
 		return err
 	}
-	plan, err := file.Plan(filepath.Dir(c.File), c.options())
+	options := c.options(ctx)
+	if file.Quick != nil && !options.Quick {
+		quick := options
+		quick.Quick = true
+		if _, _, err := file.applied(source, quick); err != nil {
+			return err
+		}
+	}
+	file, plan, err := file.applied(source, options)
 	if err != nil {
 		return err
 	}
@@ -98,6 +133,16 @@ func (c *Command) check(ctx context.Context) error {
 	}
 	_, err = file.Programs(ctx)
 	return err
+}
+
+// applied returns the file with the options applied, and its plan.
+func (f *File) applied(source string, o Options) (*File, *Plan, error) {
+	file, err := f.Apply(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, err := file.Plan(source, o)
+	return file, plan, err
 }
 
 func printPlan(w io.Writer, file *File, plan *Plan) error {
@@ -139,7 +184,7 @@ func (c *Command) measure(ctx context.Context, prefix string) error {
 		return err
 	}
 	config := Config{
-		Options: c.options(), Path: c.File, Dir: c.Resume, Resume: c.Resume != "", Data: c.Data, Tool: c.Tool,
+		Options: c.options(ctx), Path: c.File, Dir: c.Resume, Resume: c.Resume != "", Data: c.Data, Tool: c.Tool,
 		Command: append([]string{"spillway"}, c.Args...), Prefix: prefix, Progress: c.Stderr,
 	}
 	if err := c.setPaths(&config); err != nil {
@@ -152,13 +197,42 @@ func (c *Command) measure(ctx context.Context, prefix string) error {
 	if err != nil {
 		return fmt.Errorf("%w; continue with: spillway experiment %s --resume %s", err, c.File, config.Dir)
 	}
-	if err := c.printOutcome(outcome); err != nil {
+	study, err := ReadStudy(outcome.Dir)
+	if err != nil {
+		return err
+	}
+	if err := c.printOutcome(outcome, study); err != nil {
 		return err
 	}
 	if len(outcome.Failed) > 0 {
 		return exit.FailedError(fmt.Errorf("%d of %d trials are not complete: see block.json in %s", len(outcome.Failed), outcome.Trials, outcome.Dir))
 	}
-	return nil
+	return study.nothingValid()
+}
+
+// nothingValid returns an error with the code exit.NothingValid if an SLO was given and no run is VALID.
+func (s *Study) nothingValid() error {
+	runs := make(map[result.Validity]int)
+	for i := range s.Cells {
+		for validity, n := range s.Cells[i].Validity {
+			runs[validity] += n
+		}
+	}
+	if runs[result.Valid] > 0 || len(runs) == 0 || !s.hasSLO() {
+		return nil
+	}
+	var parts []string
+	for _, validity := range slices.Sorted(maps.Keys(runs)) {
+		parts = append(parts, fmt.Sprintf("%d %s", runs[validity], cmp.Or(validity, "not judged")))
+	}
+	return exit.NothingValidError(fmt.Errorf("nothing valid was measured, so the SLO was not judged: runs are %s; 'spillway report' on the directory has the reasons",
+		strings.Join(parts, ", ")))
+}
+
+// hasSLO reports whether the run judges an SLO.
+func (s *Study) hasSLO() bool {
+	m := &s.Manifest
+	return m.SLO != "" || m.Peak != nil || slices.ContainsFunc(m.Levels, func(l LevelFacts) bool { return l.Flags["slo"] != "" })
 }
 
 // setPaths sets absolute paths, because the inner process works in several
@@ -203,12 +277,8 @@ func (c *Command) install(ctx context.Context) error {
 }
 
 // printOutcome prints the study as JSON, or where the results are.
-func (c *Command) printOutcome(outcome *Outcome) error {
+func (c *Command) printOutcome(outcome *Outcome, study *Study) error {
 	if c.JSON {
-		study, err := ReadStudy(outcome.Dir)
-		if err != nil {
-			return err
-		}
 		return study.WriteSummary(c.Stdout)
 	}
 	_, err := fmt.Fprintf(c.Stdout, "%d trials in %s\nspillway report %s\n", outcome.Trials, outcome.Dir, outcome.Dir)

@@ -128,7 +128,8 @@ type Published struct {
 	Note   string  `yaml:"note" json:"note,omitempty"`   // such as "17 % 502s, ports used up"
 }
 
-// Load holds flags of `spillway load` as templates; "" leaves a flag out.
+// Load holds flags of `spillway load` as templates; "" leaves a flag out. A key is the name of a flag with _ for -. The tag
+// "flag" tells apart a switch, which is true or false, and a file, whose path is relative to the experiment.
 type Load struct {
 	URL           string   `yaml:"url"`
 	Host          string   `yaml:"host"` // where the load comes from; default: the first host
@@ -140,20 +141,33 @@ type Load struct {
 	Warmup        string   `yaml:"warmup"`
 	PerConnection string   `yaml:"per_connection"`
 	Timeout       string   `yaml:"timeout"`
+	DNSRefresh    string   `yaml:"dns_refresh"`
+	Source        []string `yaml:"source"`
+	Allow         []string `yaml:"allow"`
 	Backlog       string   `yaml:"backlog"`
 	Workers       string   `yaml:"workers"`
 	Method        string   `yaml:"method"`
 	Header        []string `yaml:"header"`
+	HeaderFile    string   `yaml:"header_file" flag:"file"`
 	Body          string   `yaml:"body"`
-	BodyFile      string   `yaml:"body_file"`     // relative to the file
-	RequestsFile  string   `yaml:"requests_file"` // relative to the file
+	BodyFile      string   `yaml:"body_file" flag:"file"`
+	Form          []string `yaml:"form"`
+	RequestsFile  string   `yaml:"requests_file" flag:"file"`
+	Flow          string   `yaml:"flow" flag:"file"`
 	Check         []string `yaml:"check"`
 	Socket        string   `yaml:"socket"`
-	HTTP2         string   `yaml:"http2"`    // true
-	Insecure      string   `yaml:"insecure"` // true
+	HTTP2         string   `yaml:"http2" flag:"switch"`
+	Streams       string   `yaml:"streams"`
+	GRPC          string   `yaml:"grpc"`
+	Proto         string   `yaml:"proto" flag:"file"`
+	Insecure      string   `yaml:"insecure" flag:"switch"`
+	CACert        string   `yaml:"cacert" flag:"file"`
+	Cert          string   `yaml:"cert" flag:"file"`
+	Key           string   `yaml:"key" flag:"file"`
 	SQL           string   `yaml:"sql"`
 	Param         []string `yaml:"param"`
 	Command       []string `yaml:"command"`
+	Abort         string   `yaml:"abort"`
 	SLO           string   `yaml:"slo"` // judged and recorded; missing it is not an error
 }
 

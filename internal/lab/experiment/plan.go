@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -17,6 +18,9 @@ import (
 
 // overhead is the time of a level beyond its load, to start it and to write its file.
 const overhead = time.Second
+
+// loadDuration is the default of `spillway load`.
+const loadDuration = 10 * time.Second
 
 // quickMax is the longest quick run.
 const quickMax = 10 * time.Minute
@@ -37,6 +41,8 @@ type Options struct {
 	Quick bool
 	Only  []string // variants; empty: all
 	Seed  uint64
+	// CheckLoad returns what is wrong with arguments of `spillway load`, the URL first. nil: they are not checked.
+	CheckLoad func(args []string) error
 }
 
 // Apply returns the file with the options applied. An unknown variant is an error.
@@ -122,7 +128,7 @@ func override(v, other reflect.Value) {
 	}
 }
 
-// Plan checks every template of the file for each variant and level, and plans the run. source is the folder of the file.
+// Plan checks every template and every load of the file for each variant and level, and plans the run. source is the folder of the file.
 func (f *File) Plan(source string, o Options) (*Plan, error) {
 	p := &Plan{}
 	for i := range f.Variants {
@@ -139,7 +145,7 @@ func (f *File) Plan(source string, o Options) (*Plan, error) {
 		p.Levels = append(p.Levels, LevelFacts{Name: level.Name, Settings: level.Settings, Flags: f.Load.with(level.Load).flags()})
 	}
 	p.shuffle(f, o.Seed)
-	c := checker{file: f, layout: f.placeholders(source)}
+	c := checker{file: f, layout: f.placeholders(source), check: o.CheckLoad}
 	if err := c.experiment(); err != nil {
 		return nil, err
 	}
@@ -200,6 +206,7 @@ func (p *Plan) shuffle(f *File, seed uint64) {
 type checker struct {
 	file        *File
 	layout      *layout
+	check       func(args []string) error
 	least, most time.Duration // of one block
 	open        bool
 }
@@ -248,14 +255,16 @@ func (c *checker) level(facts *VariantFacts, level *Level) error {
 	if peak := c.file.Peak; peak != nil && last {
 		doublings := int(math.Ceil(math.Log2(peak.Max/peak.Start))) + 1
 		halvings := max(0, int(math.Ceil(-math.Log2(peak.Step))))
-		return c.load(data, c.file.Load.with(peak.Load), 1+halvings, doublings+halvings)
+		load := c.file.Load.with(peak.Load)
+		load.Rate = fmt.Sprint(peak.Start)
+		return c.load(data, load, 1+halvings, doublings+halvings)
 	}
 	return nil
 }
 
 // load checks the templates of a load and adds its time; it runs between least and most times.
 func (c *checker) load(s *templateData, load Load, least, most int) error {
-	_, err := s.arguments(load)
+	arguments, err := s.arguments(load)
 	if err != nil {
 		return err
 	}
@@ -278,11 +287,34 @@ func (c *checker) load(s *templateData, load Load, least, most int) error {
 	case load.Duration == "" && load.Requests != "":
 		c.open = true
 	case load.Duration == "":
-		once += 10 * time.Second // the default of `spillway load`
+		once += loadDuration
 	}
 	c.least += time.Duration(least) * once
 	c.most += time.Duration(most) * (once + c.file.Cooldown.Timeout)
-	return nil
+	return c.checkArguments(arguments)
+}
+
+// checkArguments reports the argument that `spillway load` would refuse, with its place.
+func (c *checker) checkArguments(arguments []argument) error {
+	if c.check == nil {
+		return nil
+	}
+	list, err := expandAll(texts(arguments))
+	if err != nil {
+		return err
+	}
+	if err = c.check(list); err == nil {
+		return nil
+	}
+	place := arguments[0].path // the URL, unless another argument is to blame
+	for i := 1; i < len(arguments); i++ {
+		without := c.check(slices.Delete(slices.Clone(list), i, i+1))
+		if without == nil || without.Error() != err.Error() {
+			place = arguments[i].path
+			break
+		}
+	}
+	return c.file.mistake(place, "%s", strings.ReplaceAll(strings.TrimPrefix(err.Error(), "load: "), "\n", " "))
 }
 
 func (c *checker) services(s *templateData) error {
@@ -300,10 +332,10 @@ func (c *checker) services(s *templateData) error {
 	return nil
 }
 
-// sum returns a hash of the file and of its templates in all variants.
+// sum returns a hash of the file without its secrets and of its templates in all variants.
 func (f *File) sum(source string, plan *Plan) (string, error) {
 	hash := sha256.New()
-	hash.Write(f.source)
+	io.WriteString(hash, f.redactedSource())
 	paths := map[string]bool{}
 	l := f.placeholders(source)
 	for i := range plan.Variants {

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"spillway/internal/lab/result"
 )
 
 func TestPlanOrder(t *testing.T) {
@@ -103,28 +105,101 @@ func TestSearch(t *testing.T) {
 		start := rapid.Float64Range(1, 5_000).Draw(t, "start")
 		maximum := start * rapid.Float64Range(1, 100).Draw(t, "range")
 		step := rapid.Float64Range(0.01, 0.5).Draw(t, "step")
+		unclear := rapid.IntRange(1, 100).Draw(t, "attempt that proves nothing")
 		attempts := 0
-		feasible, infeasible, err := search(start, maximum, step, func(rate float64) (bool, error) {
+		b, err := search(start, maximum, step, func(rate float64) (outcome, error) {
 			attempts++
 			if rate > maximum || attempts > 60 {
 				t.Fatalf("attempt %d at %g, beyond %g", attempts, rate, maximum)
 			}
-			return rate <= capacity, nil
+			switch {
+			case attempts > unclear:
+				t.Fatalf("attempt %d follows one that proved nothing", attempts)
+			case attempts == unclear:
+				return unproved, nil
+			case rate <= capacity:
+				return met, nil
+			}
+			return missed, nil
 		})
 		switch {
 		case err != nil:
 			t.Fatal(err)
-		case feasible > capacity, infeasible != 0 && infeasible <= capacity:
-			t.Fatalf("%g met, %g missed, capacity %g", feasible, infeasible, capacity)
-		case infeasible == 0 && feasible != maximum:
-			t.Fatalf("ended at %g without a miss", feasible)
-		case feasible > 0 && infeasible > 0 && infeasible-feasible > max(1, step*feasible)+1:
-			t.Fatalf("interval %g to %g is wider than %g of it", feasible, infeasible, step)
+		case b.feasible > capacity, b.infeasible != 0 && b.infeasible <= capacity:
+			t.Fatalf("%g met, %g missed, capacity %g", b.feasible, b.infeasible, capacity)
+		case (b.unproved > 0) != (attempts == unclear):
+			t.Fatalf("%d attempts, %d proves nothing, but unproved is %g", attempts, unclear, b.unproved)
+		case b.unproved > 0:
+		case b.infeasible == 0 && b.feasible != maximum:
+			t.Fatalf("ended at %g without a miss", b.feasible)
+		case b.feasible > 0 && b.infeasible > 0 && b.infeasible-b.feasible > max(1, step*b.feasible)+1:
+			t.Fatalf("interval %g to %g is wider than %g of it", b.feasible, b.infeasible, step)
 		}
 	})
 	broken := errors.New("broken")
-	if _, _, err := search(1, 2, 0.1, func(float64) (bool, error) { return false, broken }); !errors.Is(err, broken) {
+	if _, err := search(1, 2, 0.1, func(float64) (outcome, error) { return missed, broken }); !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestPeakProof wants only VALID attempts to prove a bound.
+func TestPeakProof(t *testing.T) {
+	type try struct {
+		rate     float64
+		validity result.Validity
+	}
+	for _, c := range []struct {
+		feasible, infeasible, unproved float64
+		tries                          []try
+		want                           result.Validity
+		why                            string
+	}{
+		{100, 200, 0, []try{{100, result.Valid}, {200, result.Valid}}, result.Valid, ""},
+		{100, 200, 0, []try{{100, result.HostContended}, {100, result.Valid}, {200, result.Valid}}, result.Valid, ""},
+		{1000, 0, 0, []try{{1000, result.Valid}}, result.Valid, ""},
+		{0, 50, 0, []try{{50, result.Valid}}, result.Valid, ""},
+		{
+			100, 200, 150,
+			[]try{{100, result.Valid}, {200, result.Valid}, {150, result.NotStationary}, {150, result.HostContended}},
+			result.HostContended,
+			"not proved: no attempt at 150/s was VALID, the last was HOST_CONTENDED; proved are 100/s as met and 200/s as missed",
+		},
+		{
+			100, 200, 0,
+			[]try{{100, result.Valid}, {200, result.HostContended}},
+			result.HostContended,
+			"not proved: no attempt at 200/s was VALID, the last was HOST_CONTENDED; proved are 100/s as met",
+		},
+		{100, 0, 0, []try{{100, result.Valid}}, result.Unjudged, "not proved: the search did not end; proved are 100/s as met"},
+		{0, 0, 100, []try{{100, result.TooFewSamples}}, result.TooFewSamples, "not proved: no attempt at 100/s was VALID, the last was TOO_FEW_SAMPLES; proved are no bounds"},
+	} {
+		p := PeakRun{Feasible: c.feasible, Infeasible: c.infeasible, Unproved: c.unproved}
+		for _, a := range c.tries {
+			p.Attempts = append(p.Attempts, LevelRun{Peak: &PeakAttempt{Rate: a.rate, Validity: a.validity}})
+		}
+		if got, why := p.proof(1000); got != c.want || why != c.why {
+			t.Errorf("%+v: %s, %q, want %s, %q", c, got, why, c.want, c.why)
+		}
+	}
+}
+
+// TestPeakLonger wants an attempt with too few samples repeated for as long as the SLO needs.
+func TestPeakLonger(t *testing.T) {
+	f := engineRead(t, engineSmall)
+	data, err := f.variantData(f.placeholders("."), &VariantFacts{Services: []string{"web"}, Settings: map[string]string{"mode": "1", "entry": "x"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		duration, slo string
+		rate          float64
+		want          string
+	}{
+		{"2s", "p50<1s", 1000, "4s"}, {"2s", "p50<1s", 10, "13s"}, {"", "rate>=1", 1000, "20s"}, {"2s", "p99.99<1s", 1, "10m0s"},
+	} {
+		if got, err := data.longer(Load{Duration: c.duration, SLO: c.slo}, c.rate); err != nil || got != c.want {
+			t.Errorf("%+v: %s, %v", c, got, err)
+		}
 	}
 }
 

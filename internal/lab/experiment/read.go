@@ -31,17 +31,10 @@ func ReadFile(path string) (*File, error) {
 // Read reads an experiment from YAML, fills in defaults and checks everything that the text alone can tell; templates
 // and programs are for Check. name stands for the file in messages. The error is Mistakes.
 func Read(name string, source []byte) (*File, error) {
-	document, err := yaml.Parse(name, source, yaml.Options{Loose: true, Unsigned: true, KeepEmpty: true})
+	f := &File{}
+	document, err := f.parse(name, source)
 	if err != nil {
 		return nil, err
-	}
-	f := &File{name: name, source: source, places: map[string]place{}}
-	document.Decode(f)
-	if err := document.Err(); err != nil {
-		return nil, err
-	}
-	for path, at := range document.Places {
-		f.places[path] = place{at.Line, at.Column, at.Text}
 	}
 	f.setDefaults()
 	for _, m := range f.validate() {
@@ -51,6 +44,20 @@ func Read(name string, source []byte) (*File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// parse decodes the file and keeps the places of its values.
+func (f *File) parse(name string, source []byte) (*yaml.Document, error) {
+	document, err := yaml.Parse(name, source, yaml.Options{Loose: true, Unsigned: true, KeepEmpty: true})
+	if err != nil {
+		return nil, err
+	}
+	f.name, f.source, f.places = name, source, map[string]place{}
+	document.Decode(f)
+	for path, at := range document.Places {
+		f.places[path] = place{at.Line, at.Column, at.Text}
+	}
+	return document, document.Err()
 }
 
 // UnknownKeyHint implements yaml.Hinter.

@@ -151,6 +151,28 @@ func TestTemplateMistakes(t *testing.T) {
 	}
 }
 
+// TestLoadMistakes wants the argument named that spillway load refuses.
+func TestLoadMistakes(t *testing.T) {
+	refuse := func(args []string) error {
+		for _, a := range args {
+			if a == "--rate=100" || strings.HasPrefix(a, "http://127.0.0.1:1/") {
+				return errors.New("load: no\nsuch thing")
+			}
+		}
+		return nil
+	}
+	for _, c := range []struct{ old, fresh, want string }{
+		{"rate: 100", "rate: 100", "small.yaml:21:12: levels[0].rate: no such thing"},
+		{"http://{{.setting.entry}}/", "http://127.0.0.1:1/", "small.yaml:19:13: load.url: no such thing"},
+		{"rate: 100", "rate: 99", ""},
+	} {
+		_, err := engineRead(t, strings.Replace(engineSmall, c.old, c.fresh, 1)).Plan(".", Options{Seed: 1, CheckLoad: refuse})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !isMistake(err)) {
+			t.Errorf("%s: %v, want %s", c.fresh, err, c.want)
+		}
+	}
+}
+
 func TestTemplateFilePlace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "web.conf")

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"spillway/internal/lab/result"
 )
 
 const (
@@ -59,7 +61,11 @@ func (e *engine) ready(ctx context.Context, s *service) error {
 		conn.Close()
 	}
 	if s.process.http != "" {
-		if err := get(ctx, namespace, s.process.http); err != nil {
+		url, err := expand(s.process.http)
+		if err != nil {
+			return err
+		}
+		if err := get(ctx, namespace, url); err != nil {
 			return err
 		}
 	}
@@ -121,7 +127,7 @@ func get(ctx context.Context, namespace, url string) error {
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, answer.Status)
+		return fmt.Errorf("%s answers %s", result.RedactURL(url), answer.Status)
 	}
 	_, err = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<20))
 	return err

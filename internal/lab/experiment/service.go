@@ -16,8 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"spillway/internal/lab/result"
 )
 
 // prepareGrace is the time in which a command of prepare or fill may end when the run is stopped.
@@ -106,7 +104,7 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 	one := &service{config: config, process: process, folder: e.layout.folders[config.Name]}
 	one.record = ServiceRun{
 		Name: config.Name, Watched: e.file.watchedAs(config.Name), Host: process.host, Scope: config.Scope,
-		Command: result.RedactArgs(process.command), Ports: e.layout.ports[config.Name], Setting: redact(s.settings()),
+		Command: e.secrets.hideAll(redactArgs(process.command)), Ports: e.layout.ports[config.Name], Setting: e.hideValues(s.settings()),
 	}
 	if err := s.writeFiles(config, one.folder); err != nil {
 		return nil, err
@@ -129,17 +127,17 @@ func (e *engine) startService(ctx context.Context, s *templateData, config *Serv
 	}
 	one.record.PID = one.running.pid
 	if err := e.awaitReady(ctx, one); err != nil {
-		return one, fmt.Errorf("%w; %s", err, logTail(log))
+		return one, fmt.Errorf("%w; %s", err, e.logTail(log))
 	}
 	one.record.Ready = time.Since(begin).Seconds()
 	return one, e.fill(ctx, one, log)
 }
 
-// redact removes passwords from settings.
-func redact(settings map[string]string) map[string]string {
-	clean := make(map[string]string, len(settings))
-	for name, value := range settings {
-		clean[name] = result.RedactArgs([]string{name + "=" + value})[0][len(name)+1:]
+// hideValues returns settings, filled in, as they may be recorded.
+func (e *engine) hideValues(settings map[string]string) map[string]string {
+	clean := redactValues(settings)
+	for name, value := range clean {
+		clean[name] = e.secrets.hide(value)
 	}
 	return clean
 }
@@ -149,6 +147,9 @@ func (s *templateData) writeFiles(config *Service, folder string) error {
 	for _, name := range slices.Sorted(maps.Keys(config.Files)) {
 		text, source, err := s.template(config, name)
 		if err != nil {
+			return err
+		}
+		if text, err = expand(text); err != nil {
 			return err
 		}
 		mode := fs.FileMode(0o644)
@@ -173,13 +174,14 @@ func (s *templateData) writeFiles(config *Service, folder string) error {
 	return nil
 }
 
-// logTail returns the end of a log in one line.
-func logTail(path string) string {
+// logTail returns the end of a log in one line, without secrets.
+func (e *engine) logTail(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil || len(text) == 0 {
 		return "it printed nothing to " + path
 	}
-	lines := strings.Split(strings.TrimSpace(string(text[max(0, len(text)-2000):])), "\n")
+	clean := e.secrets.hide(string(text))
+	lines := strings.Split(strings.TrimSpace(clean[max(0, len(clean)-2000):]), "\n")
 	lines = lines[max(0, len(lines)-3):]
 	return "it printed: " + strings.Join(lines, " | ") + " (" + path + ")"
 }
@@ -212,13 +214,13 @@ func (e *engine) fill(ctx context.Context, s *service, log string) error {
 
 func (e *engine) commands(ctx context.Context, s *service, commands [][]string, log string) error {
 	for _, command := range commands {
-		e.logf("%s: %s", s.config.Name, strings.Join(result.RedactArgs(command), " "))
+		e.logf("%s: %s", s.config.Name, strings.Join(e.secrets.hideAll(redactArgs(command)), " "))
 		err := run(ctx, startSpec{
 			command: command, env: s.process.env, directory: s.folder, user: s.config.User,
 			namespace: e.network.namespace(s.process.host), log: log, signal: syscall.SIGTERM,
 		}, prepareGrace)
 		if err != nil {
-			return fmt.Errorf("%s: %s; %s", command[0], exitText(err), logTail(log))
+			return fmt.Errorf("%s: %s; %s", command[0], exitText(err), e.logTail(log))
 		}
 	}
 	return nil
@@ -283,7 +285,7 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// dataKey returns a hash of what fills a service's data folder.
+// dataKey returns a hash of what fills a service's data folder, without secrets, which could be guessed from it.
 func (f *File) dataKey(source string, s *Service) (string, error) {
 	data, err := f.fixedData(f.placeholders(source))
 	if err != nil {
@@ -294,13 +296,18 @@ func (f *File) dataKey(source string, s *Service) (string, error) {
 		return "", err
 	}
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%q %q %q %q %q\n", s.Keep, s.User, process.prepare, process.fill, process.env)
+	for _, commands := range [][][]string{process.prepare, process.fill} {
+		for i := range commands {
+			commands[i] = redactArgs(commands[i])
+		}
+	}
+	fmt.Fprintf(hash, "%q %q %q %q %q\n", s.Keep, s.User, process.prepare, process.fill, redactArgs(process.env))
 	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
 		text, _, err := data.template(s, name)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(hash, "%q %q\n", name, text)
+		fmt.Fprintf(hash, "%q %q\n", name, unmark(text))
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }

@@ -19,7 +19,7 @@ import (
 // The name and version that a study's JSON carries. A minor version only adds fields.
 const (
 	StudyFormat  = "spillway-study"
-	StudyVersion = "1.0"
+	StudyVersion = "1.1"
 )
 
 // A Study is the evaluation of a run: the metrics of each variant and level over the blocks, and the comparison of each variant
@@ -56,12 +56,13 @@ type Problem struct {
 // A Cell is one variant at one level.
 type Cell struct {
 	Variant  string                  `json:"variant"`
-	Level    string                  `json:"level,omitempty"`    // "": the peak of the variant
-	Runs     int                     `json:"runs"`               // blocks with a result
-	Validity map[result.Validity]int `json:"validity,omitempty"` // runs by verdict
-	Errors   map[string]int64        `json:"errors,omitempty"`   // failed requests by class, over all runs
-	Statuses map[int]int64           `json:"statuses,omitempty"` // answers by HTTP status, over all runs
-	Figures  map[string]Figure       `json:"figures"`            // by metric
+	Level    string                  `json:"level,omitempty"`        // "": the peak of the variant
+	Runs     int                     `json:"runs"`                   // blocks with a result
+	Failing  int                     `json:"runs_failing,omitempty"` // runs with a share of errors above result.ErrorShareMax
+	Validity map[result.Validity]int `json:"validity,omitempty"`     // runs by verdict
+	Errors   map[string]int64        `json:"errors,omitempty"`       // failed requests by class, over all runs
+	Statuses map[int]int64           `json:"statuses,omitempty"`     // answers by HTTP status, over all runs
+	Figures  map[string]Figure       `json:"figures"`                // by metric
 }
 
 // A Figure is one metric over the blocks.
@@ -70,8 +71,8 @@ type Figure struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
-
-	values []float64 // by block, from the first; NaN where a block has none
+	// AtLeast: the median is a lower bound, because it falls among requests without an answer or is the limit of a search.
+	AtLeast bool `json:"at_least,omitempty"`
 }
 
 // NotValid returns the number of runs that were not VALID.
@@ -83,6 +84,20 @@ func (c *Cell) NotValid() int {
 		}
 	}
 	return n
+}
+
+// Fails reports whether most runs of the cell are above result.ErrorShareMax, or for a peak, whether no rate met the SLO.
+func (c *Cell) Fails() bool { return 2*c.Failing > c.Runs }
+
+// FailsByItself reports whether the cell fails and neither the load generator nor other programs on the host can be the cause
+// in at least one run.
+func (c *Cell) FailsByItself() bool {
+	for validity, runs := range c.Validity {
+		if runs > 0 && aboutTarget(validity) {
+			return c.Fails()
+		}
+	}
+	return false
 }
 
 // Comparable reports whether comparisons use at least one run of the cell. They leave out runs that were not judged, and runs
@@ -137,13 +152,22 @@ func (s *Study) Claims() bool {
 	return slices.ContainsFunc(s.Comparisons, func(c Comparison) bool { return c.Verdict != NoVerdict })
 }
 
-// figureOf summarizes the values of the blocks; false if there are none.
-func figureOf(values []float64) (Figure, bool) {
+// figureOf summarizes a metric over the blocks; false if none has it.
+func figureOf(runs []levelFigures, metric string) (Figure, bool) {
+	var values, bounds []float64
+	for i := range runs {
+		values = append(values, runs[i].of(metric))
+		if runs[i].atLeast[metric] {
+			bounds = append(bounds, runs[i].of(metric))
+		}
+	}
 	sample := stats.Summarize(values, stats.Level)
 	if sample.N == 0 {
 		return Figure{}, false
 	}
-	return Figure{N: sample.N, Median: round(sample.Median), Min: round(sample.Min), Max: round(sample.Max), values: values}, true
+	f := Figure{N: sample.N, Median: round(sample.Median), Min: round(sample.Min), Max: round(sample.Max)}
+	f.AtLeast = len(bounds) > 0 && slices.Min(bounds) <= sample.Median // a higher bound does not move the median
+	return f, true
 }
 
 // round rounds to five digits: more would be noise in a committed file.
@@ -219,7 +243,8 @@ func writeLine(out *bytes.Buffer, v any) error {
 	return nil
 }
 
-// ReadSummary reads a summary: a Study without timelines. The error for any other file is ErrNotSummary.
+// ReadSummary reads a summary: a Study without timelines. A verdict of version 1.0 that rests on fewer than ten pairs of VALID
+// runs becomes NoVerdict. The error for any other file is ErrNotSummary.
 func ReadSummary(r io.Reader) (*Study, error) {
 	var s Study
 	if err := json.NewDecoder(io.LimitReader(r, summaryMax)).Decode(&s); err != nil {
@@ -227,6 +252,11 @@ func ReadSummary(r io.Reader) (*Study, error) {
 	}
 	if s.Format != StudyFormat {
 		return nil, ErrNotSummary
+	}
+	for i := range s.Comparisons {
+		if c := &s.Comparisons[i]; c.Doubtful > 0 && c.Pairs-c.Doubtful < stats.MinPairs {
+			c.Verdict, c.Low, c.High, c.P, c.MinimumEffect = NoVerdict, nil, nil, nil, nil
+		}
 	}
 	return &s, checkVersion("summary", s.Version, StudyVersion)
 }

@@ -19,6 +19,10 @@ const (
 	VerdictLower    Verdict = "lower"
 	VerdictNoneSeen Verdict = "no difference seen" // there may be one smaller than MinimumEffect
 	NoVerdict       Verdict = "no verdict"         // too few blocks
+
+	// A side fails if it is Failing in most blocks and the other side is not. Then no metric has a ratio.
+	VerdictFails         Verdict = "fails"
+	VerdictBaselineFails Verdict = "the baseline fails"
 )
 
 // A Comparison compares one metric of a variant with its baseline at one level, over the blocks that have both.
@@ -29,12 +33,16 @@ type Comparison struct {
 	Baseline string `json:"baseline"`
 	Again    bool   `json:"again,omitempty"` // A/A: any difference is a false one
 
-	Pairs         int      `json:"pairs"`                    // blocks used
-	Doubtful      int      `json:"pairs_doubtful,omitempty"` // of these, blocks with a side that was not VALID
-	LeftOut       int      `json:"pairs_left_out,omitempty"` // blocks with a side that was generator-limited or not judged
-	Dropped       int      `json:"pairs_dropped,omitempty"`  // blocks with a side that has no figure above 0
-	Ratio         float64  `json:"ratio"`                    // variant / baseline, geometric mean
-	Min           float64  `json:"min"`                      // of the blocks
+	Pairs           int `json:"pairs"`                            // blocks used
+	Doubtful        int `json:"pairs_doubtful,omitempty"`         // of these, blocks with a side that was not VALID; in version 1.0 only
+	LeftOut         int `json:"pairs_left_out,omitempty"`         // blocks with a side that does not support the metric, see Study
+	Dropped         int `json:"pairs_dropped,omitempty"`          // blocks with a side whose figure is missing, 0 or a lower bound
+	Failing         int `json:"pairs_failing,omitempty"`          // blocks in which only the variant was above result.ErrorShareMax
+	BaselineFailing int `json:"pairs_baseline_failing,omitempty"` // blocks in which only the baseline was
+	BothFailing     int `json:"pairs_both_failing,omitempty"`     // blocks in which both were
+
+	Ratio         float64  `json:"ratio"` // variant / baseline, geometric mean; 0 without a pair
+	Min           float64  `json:"min"`   // of the blocks
 	Max           float64  `json:"max"`
 	Low           *float64 `json:"low"` // 95 % t interval; null with fewer than ten pairs
 	High          *float64 `json:"high"`
@@ -87,6 +95,9 @@ func newCell(variant, level string, runs []levelFigures, metrics []Metric) Cell 
 		}
 		c.Runs++
 		c.Validity[r.validity]++
+		if r.failing {
+			c.Failing++
+		}
 		for class, n := range r.errors {
 			if n > 0 {
 				c.Errors[result.ErrorClass(class).String()] += n
@@ -97,19 +108,11 @@ func newCell(variant, level string, runs []levelFigures, metrics []Metric) Cell 
 		}
 	}
 	for _, metric := range metrics {
-		if f, ok := figureOf(valuesOf(runs, metric.Name)); ok {
+		if f, ok := figureOf(runs, metric.Name); ok {
 			c.Figures[metric.Name] = f
 		}
 	}
 	return c
-}
-
-func valuesOf(runs []levelFigures, metric string) []float64 {
-	values := make([]float64, len(runs))
-	for i := range runs {
-		values[i] = runs[i].of(metric)
-	}
-	return values
 }
 
 // compare compares every variant with its baseline. All A/A comparisons form one family. The other comparisons of one metric,
@@ -149,68 +152,129 @@ type pairing struct {
 	ratio      stats.Ratio
 }
 
-// pairUp collects the blocks that have both sides; false if there are none. It leaves out blocks in which the generator was
-// the limit. Blocks with a contended host or drifting figures count as doubtful: both sides share the host, and the interval
-// includes the noise.
+// pairUp collects the blocks that have both sides; false if there are none. Only blocks whose runs support the metric on both
+// sides give a ratio, and none in which a side fails.
 func pairUp(metric Metric, level string, v VariantFacts, runs map[cellKey][]levelFigures) (pairing, bool) {
 	ours, theirs := runs[cellKey{v.Name, level}], runs[cellKey{v.Baseline, level}]
-	if v.Baseline == "" || ours == nil || theirs == nil {
+	if v.Baseline == "" || ours == nil || theirs == nil || (metric.Name == MetricPeak) != (level == "") {
 		return pairing{}, false
 	}
 	p := pairing{better: metric.Better}
 	c := &p.comparison
 	c.Metric, c.Level, c.Variant, c.Baseline, c.Again = metric.Name, level, v.Name, v.Baseline, v.Again
 	var baseline, variant []float64
+	blocks, has := 0, false
 	for i := range ours {
 		if !ours[i].read || !theirs[i].read {
 			continue
 		}
-		if !ours[i].measured() || !theirs[i].measured() {
-			c.LeftOut++
-			continue
+		blocks++
+		has = has || ours[i].has(metric) && theirs[i].has(metric) || ours[i].failing || theirs[i].failing
+		if !p.failing(&ours[i], &theirs[i]) {
+			baseline, variant = p.add(metric, &ours[i], &theirs[i], baseline, variant)
 		}
-		b, o := theirs[i].of(metric.Name), ours[i].of(metric.Name)
-		if b > 0 && o > 0 && (ours[i].doubtful(metric) || theirs[i].doubtful(metric)) {
-			c.Doubtful++
-		}
-		baseline, variant = append(baseline, b), append(variant, o)
 	}
 	p.ratio = stats.PairedRatio(baseline, variant, stats.Level)
-	return p, p.ratio.N > 0
+	return p, blocks > 0 && has
 }
 
-// measured reports whether the run measured the target and not the generator.
-func (l *levelFigures) measured() bool {
-	return l.validity != result.GeneratorLimited && l.validity != result.Unjudged
+// failing counts a block in which a side fails, and reports whether it is one.
+func (p *pairing) failing(ours, theirs *levelFigures) bool {
+	c := &p.comparison
+	switch {
+	case !ours.failing && !theirs.failing:
+		return false
+	case !aboutTarget(ours.validity) || !aboutTarget(theirs.validity):
+		c.LeftOut++
+	case ours.failing && theirs.failing:
+		c.BothFailing++
+	case ours.failing:
+		c.Failing++
+	default:
+		c.BaselineFailing++
+	}
+	return true
 }
 
-// doubtful reports whether the figure is doubtful. Too few samples make a percentile doubtful, but not a rate.
-func (l *levelFigures) doubtful(metric Metric) bool {
+// add appends the figures of a block in which no side fails.
+func (p *pairing) add(metric Metric, ours, theirs *levelFigures, baseline, variant []float64) (_, _ []float64) {
+	if !ours.supports(metric) || !theirs.supports(metric) {
+		p.comparison.LeftOut++
+		return baseline, variant
+	}
+	b, o := theirs.of(metric.Name), ours.of(metric.Name)
+	if ours.atLeast[metric.Name] || theirs.atLeast[metric.Name] {
+		o = math.NaN() // dropped
+	}
+	return append(baseline, b), append(variant, o)
+}
+
+func (l *levelFigures) has(metric Metric) bool { return !math.IsNaN(l.of(metric.Name)) }
+
+// supports reports whether the run supports a claim about the metric. Too few samples for a percentile are enough for a rate
+// or the CPU time per request.
+func (l *levelFigures) supports(metric Metric) bool {
 	percentile := metric.Name == MetricP50 || metric.Name == MetricP99
-	return l.validity != result.Valid && (percentile || l.validity != result.TooFewSamples)
+	return l.validity == result.Valid || l.validity == result.TooFewSamples && !percentile && metric.Name != MetricPeak
 }
 
-// verdictsOf gives the comparisons of a family their verdicts. A quick run has none.
+// aboutTarget reports whether the share of failed requests of a run says something about the target: neither the load generator
+// nor other programs on the host can be the cause.
+func aboutTarget(v result.Validity) bool {
+	return v == result.Valid || v == result.TooFewSamples || v == result.NotStationary
+}
+
+// verdictsOf gives the comparisons of a family their verdicts. A quick run has none. A comparison in which a side fails is not
+// a member of the family.
 func verdictsOf(family []pairing, quick bool) []Comparison {
 	ratios := make([]stats.Ratio, len(family))
+	failures := make([]Verdict, len(family))
 	for i := range family {
 		ratios[i] = family[i].ratio
-		if quick {
+		failures[i] = family[i].failure()
+		if quick || failures[i] != "" {
 			ratios[i].N = min(ratios[i].N, stats.MinPairs-1)
 		}
 	}
 	var judged []Comparison
 	for i, c := range stats.Judge(ratios) {
 		out := family[i].comparison
-		out.Pairs, out.Dropped, out.Family = family[i].ratio.N, c.Dropped, c.Family
-		out.Ratio, out.Min, out.Max = round(c.Ratio.Ratio), round(c.Min), round(c.Max)
-		out.Verdict = verdictOf(c.Verdict, family[i].better)
+		out.Dropped, out.Family, out.Verdict = c.Dropped, c.Family, verdictOf(c.Verdict, family[i].better)
+		if failures[i] != "" {
+			out.Verdict, out.Dropped, out.Family = failures[i], 0, 0
+			if quick {
+				out.Verdict = NoVerdict
+			}
+			judged = append(judged, out)
+			continue
+		}
+		if out.Pairs = family[i].ratio.N; out.Pairs > 0 {
+			out.Ratio, out.Min, out.Max = round(c.Ratio.Ratio), round(c.Min), round(c.Max)
+		}
 		if out.Verdict != NoVerdict {
 			out.Low, out.High, out.P, out.MinimumEffect = finite(c.Low), finite(c.High), finite(c.AdjustedP), finite(c.MinimumEffect)
 		}
 		judged = append(judged, out)
 	}
 	return judged
+}
+
+// failure returns the verdict of a comparison in which a side fails in most blocks, "" if none does. It needs as many blocks
+// as any verdict.
+func (p *pairing) failure() Verdict {
+	c := &p.comparison
+	blocks := p.ratio.N + p.ratio.Dropped + c.Failing + c.BaselineFailing + c.BothFailing
+	switch {
+	case 2*(c.Failing+c.BaselineFailing+c.BothFailing) <= blocks:
+		return ""
+	case blocks < stats.MinPairs:
+		return NoVerdict
+	case 2*c.Failing > blocks:
+		return VerdictFails
+	case 2*c.BaselineFailing > blocks:
+		return VerdictBaselineFails
+	}
+	return NoVerdict
 }
 
 func verdictOf(v stats.Verdict, better Better) Verdict {
@@ -244,15 +308,50 @@ func (s *Study) Compared(metric, level, variant string) *Comparison {
 	})
 }
 
+// Control returns the A/A comparison of a metric at a level, nil if there is none.
+func (s *Study) Control(metric, level string) *Comparison {
+	return find(s.Comparisons, func(c *Comparison) bool { return c.Again && c.Metric == metric && c.Level == level && c.Pairs > 0 })
+}
+
+// Span returns the interval of the ratio, or the range of the blocks if nothing is claimed; false without two pairs.
+func (c *Comparison) Span() (low, high float64, ok bool) {
+	if c.Low != nil && c.High != nil {
+		return *c.Low, *c.High, true
+	}
+	return c.Min, c.Max, c.Pairs > 1
+}
+
+// WithinControl reports whether the ratio is within the span of the A/A control: the same variant twice differs as much.
+func (s *Study) WithinControl(c *Comparison) bool {
+	control := s.Control(c.Metric, c.Level)
+	if control == nil || c.Again || c.Pairs == 0 {
+		return false
+	}
+	low, high, ok := control.Span()
+	return ok && c.Ratio >= low && c.Ratio <= high
+}
+
 // WhyNoVerdict explains in a few words why a comparison has no verdict, "" if it has one.
 func (s *Study) WhyNoVerdict(c *Comparison) string {
+	blocks := c.Pairs + c.Dropped + c.Failing + c.BaselineFailing + c.BothFailing
+	limit := fmt.Sprintf("%g %% of", 100*result.ErrorShareMax)
 	switch {
 	case c.Verdict != NoVerdict:
 		return ""
+	case 2*c.Failing > blocks:
+		return fmt.Sprintf("it fails more than %s its requests in %d of %d blocks", limit, c.Failing, blocks)
+	case 2*c.BaselineFailing > blocks:
+		return fmt.Sprintf("the baseline fails more than %s its requests in %d of %d blocks", limit, c.BaselineFailing, blocks)
+	case 2*(c.Failing+c.BaselineFailing+c.BothFailing) > blocks:
+		return fmt.Sprintf("both fail more than %s their requests", limit)
 	case s.Manifest.Quick:
 		return "a quick run claims nothing"
+	case c.Doubtful > 0:
+		return fmt.Sprintf("%d pairs, of which %d are not of VALID runs; %d that are would be needed", c.Pairs, c.Doubtful, stats.MinPairs)
+	case c.Dropped > 0:
+		return fmt.Sprintf("%d pairs of VALID runs, %d are needed; in %d more a figure is missing, 0 or a lower bound", c.Pairs, stats.MinPairs, c.Dropped)
 	case c.LeftOut > 0:
-		return fmt.Sprintf("%d pairs, %d are needed; in %d more the generator was the limit", c.Pairs, stats.MinPairs, c.LeftOut)
+		return fmt.Sprintf("%d pairs of VALID runs, %d are needed; %d pairs are left out", c.Pairs, stats.MinPairs, c.LeftOut)
 	}
-	return fmt.Sprintf("%d pairs, %d are needed", c.Pairs, stats.MinPairs)
+	return fmt.Sprintf("%d pairs of VALID runs, %d are needed", c.Pairs, stats.MinPairs)
 }

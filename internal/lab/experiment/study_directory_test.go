@@ -19,6 +19,9 @@ type studyModel struct {
 	manifest Manifest
 	cost     map[string]studyCost // by variant
 	random   *rand.Rand
+
+	broken   map[string]result.ErrorClass // variants that fail every request, and how
+	validity func(block int, variant string) result.Validity
 }
 
 // studyCost is what one request costs, in seconds, and the most that a variant answers a second.
@@ -26,7 +29,8 @@ type studyCost struct{ app, db, capacity float64 }
 
 func newStudyModel(blocks int) *studyModel {
 	m := &studyModel{
-		random: rand.New(rand.NewPCG(7, 11)),
+		random:   rand.New(rand.NewPCG(7, 11)),
+		validity: func(int, string) result.Validity { return result.Valid },
 		cost: map[string]studyCost{
 			"php": {900e-6, 2400e-6, 310}, "php-again": {900e-6, 2400e-6, 310}, "pooled": {880e-6, 400e-6, 330}, "go": {120e-6, 380e-6, 2900},
 		},
@@ -112,18 +116,23 @@ func (m *studyModel) trial(t testing.TB, dir string, block int, plan TrialPlan, 
 	for i, level := range m.manifest.Levels {
 		rate := float64(100 * (i + 1))
 		name := level.Name + ResultSuffix
-		m.level(t, filepath.Join(dir, name), plan.Variant, rate, studyCost{cost.app * drift * m.noise(), cost.db * drift * m.noise(), cost.capacity / drift})
+		m.level(t, filepath.Join(dir, name), block, plan.Variant, rate, studyCost{cost.app * drift * m.noise(), cost.db * drift * m.noise(), 2 * cost.capacity / drift})
 		trial.Levels = append(trial.Levels, LevelRun{Name: level.Name, File: name, Cooldown: CooldownRun{Reached: true}})
 	}
 	peak := math.Round(cost.capacity / drift * m.noise())
 	trial.Peak = &PeakRun{Feasible: peak, Infeasible: peak * 1.05, Attempts: []LevelRun{
 		{Name: "peak", Peak: &PeakAttempt{Rate: peak, Met: true, Validity: result.Valid}},
+		{Name: "peak-missed", Peak: &PeakAttempt{Rate: peak * 1.05, Validity: result.Valid}},
 	}}
+	if _, broken := m.broken[plan.Variant]; broken {
+		trial.Peak.Feasible, trial.Peak.Infeasible = 0, 100
+		trial.Peak.Attempts = []LevelRun{{Name: "peak-100", Peak: &PeakAttempt{Rate: 100, Validity: result.Valid}}}
+	}
 	writeJSON(t, filepath.Join(dir, TrialFile), trial)
 }
 
 // level writes the result file of one level: two seconds of load with a sample each half a second.
-func (m *studyModel) level(t testing.TB, path, variant string, rate float64, cost studyCost) {
+func (m *studyModel) level(t testing.TB, path string, block int, variant string, rate float64, cost studyCost) {
 	t.Helper()
 	const seconds = 2.0
 	n := int64(rate * seconds)
@@ -132,7 +141,7 @@ func (m *studyModel) level(t testing.TB, path, variant string, rate float64, cos
 		Step: result.Step{Loop: result.LoopOpen, Arrival: "poisson", OfferedHz: rate, Connections: 1000, PerConnection: 1, Duration: seconds, Start: 0.5},
 		Total: result.Total{
 			Elapsed: seconds, Counters: result.Counters{Due: n, Sent: n, Done: n, Completed: n - failed, Connects: n, Statuses: map[int]int64{200: n - failed}},
-			Validity: result.Valid, Cost: result.Cost{CPUUser: 12e-6 * float64(n), CPUSystem: 30e-6 * float64(n)},
+			Validity: m.validity(block, variant), Cost: result.Cost{CPUUser: 12e-6 * float64(n), CPUSystem: 30e-6 * float64(n)},
 		},
 	}
 	if failed > 0 {
@@ -140,6 +149,9 @@ func (m *studyModel) level(t testing.TB, path, variant string, rate float64, cos
 		step.Total.Errors[result.StatusError] = failed
 	}
 	step.Total.Latency = m.latency(t, n, 2e-3/max(0.1, 1-rate/(1.3*cost.capacity)))
+	if class, broken := m.broken[variant]; broken {
+		m.fail(t, &step.Total, class)
+	}
 	for second := range int(seconds) {
 		slice := result.Slice{Second: second, Length: 1, Latency: m.latency(t, n/2, 2e-3), Connections: 10, InFlight: 3}
 		slice.Due, slice.Sent, slice.Done, slice.Completed, slice.Connects = n/2, n/2, n/2, (n-failed)/2, n/2
@@ -162,6 +174,19 @@ func (m *studyModel) level(t testing.TB, path, variant string, rate float64, cos
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// fail makes every request of a step fail at once, with an answer or without.
+func (m *studyModel) fail(t testing.TB, total *result.Total, class result.ErrorClass) {
+	n := total.Due
+	total.Statuses, total.Errors, total.Completed, total.Done = nil, result.Errors{}, 0, 0
+	total.Errors[class] = n
+	quick := m.latency(t, n, 50e-6)
+	total.Latency = result.Latency{ResponseUnanswered: quick.Response}
+	if class.Answered() {
+		total.Done, total.Statuses = n, map[int]int64{500: n}
+		total.Latency = quick
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 const (
 	MetricRate      = "rate_hz"                 // good answers per second
 	MetricPeak      = "peak_hz"                 // highest rate that met the SLO; of a variant, not of a level
-	MetricP50       = "response_p50_seconds"    // from the intended start
+	MetricP50       = "response_p50_seconds"    // from the intended start, over all requests that were due
 	MetricP99       = "response_p99_seconds"    //
 	MetricConnect   = "connect_mean_seconds"    //
 	MetricFirstByte = "first_byte_mean_seconds" //
@@ -24,7 +24,7 @@ const (
 	MetricPorts     = "ports_in_use_max" // local ports, on the host that used the most
 	MetricLoad      = "load1_mean"       // load average
 
-	MetricCPU        = "cpu_seconds_per_request"        // of a service, per answered request
+	MetricCPU        = "cpu_seconds_per_request"        // of a service, per good answer
 	MetricCPUUser    = "cpu_user_seconds_per_request"   //
 	MetricCPUSystem  = "cpu_system_seconds_per_request" //
 	MetricCores      = "cpu_percent"                    // of one core
@@ -119,60 +119,50 @@ func KnownMetric(name string, processes []string) bool {
 }
 
 // observe reads every metric of a step except the peak. It omits figures that the step does not have.
-func observe(run *result.Run, step int) (map[string]float64, error) {
+func observe(run *result.Run, step int) (levelFigures, error) {
 	s := &run.Steps[step]
 	t := &s.Total
-	figures := map[string]float64{
+	l := levelFigures{read: true, validity: t.Validity, errors: t.Errors, statuses: t.Statuses, atLeast: make(map[string]bool)}
+	l.failing = t.ErrorShare() > result.ErrorShareMax
+	l.figures = map[string]float64{
 		MetricRate: t.Rate(), MetricErrors: t.ErrorShare(), Metric502: quotient(float64(t.Statuses[502]), float64(t.Requests())),
-		MetricGenerator: quotient(t.Cost.CPUUser+t.Cost.CPUSystem, float64(t.Done)),
+		MetricGenerator: quotient(t.Cost.CPUUser+t.Cost.CPUSystem, float64(t.Completed)),
 	}
-	if err := observeLatency(&t.Latency, figures); err != nil {
-		return nil, err
+	if err := l.observeLatency(&t.Latency); err != nil {
+		return l, err
 	}
 	if usage := run.Usage(step); usage != nil {
-		observeUsage(usage, figures)
+		observeUsage(usage, l.figures)
 	}
-	for name, v := range figures {
+	for name, v := range l.figures {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			delete(figures, name)
+			delete(l.figures, name)
 		}
 	}
-	return figures, nil
+	return l, nil
 }
 
-func observeLatency(latency *result.Latency, figures map[string]float64) error {
-	for _, each := range []struct {
-		metric  string
-		payload result.HDR
-		read    func(*histogram.Histogram) float64
-	}{
-		{MetricP50, latency.Response, func(h *histogram.Histogram) float64 { return percentileSeconds(h, 0.5) }},
-		{MetricP99, latency.Response, func(h *histogram.Histogram) float64 { return percentileSeconds(h, 0.99) }},
-		{MetricConnect, latency.Connect, meanSeconds},
-		{MetricFirstByte, latency.FirstByte, meanSeconds},
-	} {
-		h, err := histogram.Decode(string(each.payload))
-		if err != nil {
-			return fmt.Errorf("read histogram of %s: %w", each.metric, err)
+func (l *levelFigures) observeLatency(latency *result.Latency) error {
+	responses, err := latency.Responses()
+	if err != nil {
+		return fmt.Errorf("read histogram of the response time: %w", err)
+	}
+	for metric, q := range map[string]float64{MetricP50: 0.5, MetricP99: 0.99} {
+		if responses.Carries(q) {
+			d, atLeast := responses.Quantile(q)
+			l.figures[metric], l.atLeast[metric] = d.Seconds(), atLeast
 		}
-		figures[each.metric] = each.read(h)
+	}
+	for metric, payload := range map[string]result.HDR{MetricConnect: latency.Connect, MetricFirstByte: latency.FirstByte} {
+		h, err := histogram.Decode(string(payload))
+		if err != nil {
+			return fmt.Errorf("read histogram of %s: %w", metric, err)
+		}
+		if h.Count() > 0 {
+			l.figures[metric] = h.Mean().Seconds()
+		}
 	}
 	return nil
-}
-
-// percentileSeconds returns a percentile, NaN if the sample is too small for it.
-func percentileSeconds(h *histogram.Histogram, q float64) float64 {
-	if !h.Carries(q) {
-		return math.NaN()
-	}
-	return h.Quantile(q).Seconds()
-}
-
-func meanSeconds(h *histogram.Histogram) float64 {
-	if h.Count() == 0 {
-		return math.NaN()
-	}
-	return h.Mean().Seconds()
 }
 
 func observeUsage(usage *result.Usage, figures map[string]float64) {

@@ -51,7 +51,7 @@ func (s *Study) checkOne(v *VariantFacts, p Published) PublishedCheck {
 	}
 	check.Baseline = base.Name
 	check.TheirRatio = finite(p.Value / theirs)
-	if baseline := s.Figure(p.Metric, base.Name, p.Level); ours != nil && baseline != nil {
+	if baseline := s.Figure(p.Metric, base.Name, p.Level); ours != nil && baseline != nil && !s.Cell(v.Name, p.Level).Fails() && !s.Cell(base.Name, p.Level).Fails() {
 		check.OurRatio = finite(ours.Median / baseline.Median)
 	}
 	if check.TheirRatio == nil || check.OurRatio == nil {

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,6 +65,8 @@ type cellKey struct{ variant, level string }
 type levelFigures struct {
 	read     bool
 	figures  map[string]float64
+	atLeast  map[string]bool // figures that are lower bounds
+	failing  bool            // the share of errors is above result.ErrorShareMax; of a peak: no rate met the SLO
 	validity result.Validity
 	errors   result.Errors
 	statuses map[int]int64
@@ -207,8 +210,7 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 		r.problem(true, block, variant, level.Name, "the manifest has no such level of this variant")
 		return
 	}
-	total := &run.Steps[0].Total
-	room[block-1] = levelFigures{read: true, figures: figures, validity: total.Validity, errors: total.Errors, statuses: total.Statuses}
+	room[block-1] = figures
 	if r.lines[variant] == nil {
 		line.add(run, level.Name)
 	}
@@ -220,23 +222,15 @@ func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
 		r.problem(true, block, variant, "", "the manifest has no search for a peak")
 		return
 	}
-	if peak.Note != "" {
-		r.problem(false, block, variant, "", "peak: %s", peak.Note)
+	validity, why := peak.proof(r.study.Manifest.Peak.Max)
+	note := cmp.Or(peak.Note, why)
+	if note != "" {
+		r.problem(false, block, variant, "", "peak: %s", note)
 	}
-	if peak.Feasible == 0 {
-		r.problem(false, block, variant, "", "peak: no rate met the SLO")
+	room[block-1] = levelFigures{
+		read: true, figures: map[string]float64{MetricPeak: peak.Feasible}, validity: validity,
+		failing: peak.Feasible == 0 && peak.Infeasible > 0, atLeast: map[string]bool{MetricPeak: peak.Feasible > 0 && peak.Infeasible == 0},
 	}
-	room[block-1] = levelFigures{read: true, figures: map[string]float64{MetricPeak: peak.Feasible}, validity: validityOf(peak)}
-}
-
-// validityOf returns the validity of the attempt that determined the peak.
-func validityOf(peak *PeakRun) result.Validity {
-	for i := range peak.Attempts {
-		if a := peak.Attempts[i].Peak; a != nil && a.Met && a.Rate == peak.Feasible {
-			return a.Validity
-		}
-	}
-	return result.Valid // no attempt met the SLO
 }
 
 // timelineGap replaces the wait between two levels of a timeline, in seconds.

@@ -146,12 +146,59 @@ func TestStudyNamesWhatIsMissing(t *testing.T) {
 		t.Errorf("php at 100/s: %d runs", c.Runs)
 	}
 	short := study.Compared(MetricP50, "rate-100", "pooled")
-	if short.Verdict != NoVerdict || short.Pairs != 7 || short.Low != nil || study.WhyNoVerdict(short) != "7 pairs, 10 are needed" {
+	if short.Verdict != NoVerdict || short.Pairs != 7 || short.Low != nil || study.WhyNoVerdict(short) != "7 pairs of VALID runs, 10 are needed" {
 		t.Errorf("seven pairs: %+v", short)
 	}
 }
 
-func TestDoubtfulPairs(t *testing.T) {
+// A variant that fails its requests loses in every metric, whatever its figures are.
+func TestAVariantThatFailsLoses(t *testing.T) {
+	for _, class := range []result.ErrorClass{result.StatusError, result.Reset, result.Timeout} {
+		model := newStudyModel(10)
+		model.broken = map[string]result.ErrorClass{"pooled": class}
+		study := readStudy(t, model.write(t))
+		cell := study.Cell("pooled", "rate-300")
+		if f := cell.Figures[MetricRate]; cell.Runs != 10 || cell.Failing != 10 || !cell.Fails() || f.N != 10 || f.Max != 0 || cell.Errors[class.String()] != 6000 {
+			t.Errorf("%s: the cell: %+v", class, cell)
+		}
+		for _, c := range study.Comparisons {
+			switch c.Variant {
+			case "pooled":
+				if c.Verdict != VerdictFails || c.Pairs != 0 || c.Ratio != 0 || c.Low != nil || c.Failing != 10 {
+					t.Errorf("%s: %s: %+v", class, c.Metric, c)
+				}
+			case "go": // its baseline is pooled
+				if c.Verdict != VerdictBaselineFails || c.Pairs != 0 || c.Ratio != 0 || c.BaselineFailing != 10 {
+					t.Errorf("%s: %s: %+v", class, c.Metric, c)
+				}
+			}
+		}
+		for _, metric := range []string{MetricRate, MetricP50, MetricPeak} {
+			if level := map[bool]string{false: "rate-300"}[metric == MetricPeak]; study.Compared(metric, level, "pooled") == nil {
+				t.Errorf("%s: %s is not compared", class, metric)
+			}
+		}
+		if study.Figure(MetricCPU+".db", "pooled", "rate-300") != nil {
+			t.Errorf("%s: a failed request has CPU time", class)
+		}
+	}
+}
+
+func TestBothSidesFail(t *testing.T) {
+	model := newStudyModel(10)
+	model.broken = map[string]result.ErrorClass{"php": result.StatusError, "pooled": result.StatusError}
+	study := readStudy(t, model.write(t))
+	c := study.Compared(MetricRate, "rate-300", "pooled")
+	if c.Verdict != NoVerdict || study.WhyNoVerdict(c) != "both fail more than 1 % of their requests" {
+		t.Errorf("%+v", c)
+	}
+	if c := study.Compared(MetricRate, "rate-300", "php-again"); c.Verdict != VerdictBaselineFails {
+		t.Errorf("the control: %+v", c)
+	}
+}
+
+// Only VALID runs support a verdict. Too few samples for a percentile are enough for a rate.
+func TestOnlyValidRunsCount(t *testing.T) {
 	rate, p99 := Metric{Name: MetricRate, Better: BetterHigher}, Metric{Name: MetricP99, Better: BetterLower}
 	v := VariantFacts{Name: "b", Baseline: "a"}
 	runs := map[cellKey][]levelFigures{}
@@ -161,7 +208,7 @@ func TestDoubtfulPairs(t *testing.T) {
 	}
 	for block, validity := range []result.Validity{
 		result.GeneratorLimited, result.Unjudged, result.HostContended, result.NotStationary, result.TooFewSamples,
-		result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid,
+		result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid, result.Valid,
 	} {
 		add("a", 100+float64(block), result.Valid)
 		add("b", 200+float64(block%5), validity)
@@ -170,19 +217,23 @@ func TestDoubtfulPairs(t *testing.T) {
 		p, _ := pairUp(m, "x", v, runs)
 		return verdictsOf([]pairing{p}, false)[0]
 	}
-	if c := judged(rate); c.Pairs != 10 || c.LeftOut != 2 || c.Doubtful != 2 || c.Verdict != VerdictBetter {
+	if c := judged(rate); c.Pairs != 11 || c.LeftOut != 4 || c.Verdict != VerdictBetter {
 		t.Errorf("rate: %+v", c)
 	}
-	if c := judged(p99); c.Pairs != 10 || c.Doubtful != 3 || c.Verdict != VerdictWorse {
+	if c := judged(p99); c.Pairs != 10 || c.LeftOut != 5 || c.Verdict != VerdictWorse {
 		t.Errorf("p99: %+v", c)
 	}
-	runs[cellKey{"a", "x"}][11].validity = result.GeneratorLimited
-	c := judged(rate)
+	runs[cellKey{"a", "x"}][14].validity = result.HostContended
+	c := judged(p99)
 	if c.Pairs != 9 || c.Verdict != NoVerdict || c.Low != nil {
 		t.Errorf("nine pairs: %+v", c)
 	}
-	if why := (&Study{}).WhyNoVerdict(&c); why != "9 pairs, 10 are needed; in 3 more the generator was the limit" {
+	if why := (&Study{}).WhyNoVerdict(&c); why != "9 pairs of VALID runs, 10 are needed; 6 pairs are left out" {
 		t.Error(why)
+	}
+	runs[cellKey{"a", "x"}][13].atLeast = map[string]bool{MetricP99: true}
+	if c := judged(p99); c.Pairs != 8 || c.Dropped != 1 {
+		t.Errorf("a lower bound gives no ratio: %+v", c)
 	}
 }
 

@@ -79,7 +79,7 @@ func (s *templateData) watched() (watchTargets, error) {
 		}
 	}
 	for name, url := range s.file.Watch.Databases {
-		filled, err := s.text("watch.databases."+name, url, s.values)
+		filled, err := s.reference("watch.databases."+name, url, false, s.values)
 		if err != nil {
 			return w, err
 		}
@@ -109,13 +109,13 @@ func (s *templateData) process(service *Service) (*process, error) {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(service.Env)) {
-		value, err := s.text(path+".env."+name, service.Env[name], v)
+		value, err := s.reference(path+".env."+name, service.Env[name], true, v)
 		if err != nil {
 			return nil, err
 		}
 		p.env = append(p.env, name+"="+value)
 	}
-	if p.http, err = s.text(path+".ready.http", service.Ready.HTTP, v); err != nil {
+	if p.http, err = s.reference(path+".ready.http", service.Ready.HTTP, false, v); err != nil {
 		return nil, err
 	}
 	if p.probe, err = s.texts(path+".ready.command", service.Ready.Command, v); err != nil {
@@ -163,7 +163,11 @@ func (f *File) newTemplateData(l *layout, services []string, settings map[string
 	s := &templateData{file: f, layout: l, services: services, hosts: map[string]string{}}
 	raw := map[string]any{}
 	for name, text := range settings {
-		raw[name] = text
+		marked, err := s.mark(f.pathOf("settings."+name, text), text, true)
+		if err != nil {
+			return nil, err
+		}
+		raw[name] = marked
 	}
 	hosts, programs := map[string]any{}, map[string]any{}
 	for name, address := range l.hosts {
@@ -264,6 +268,15 @@ func (s *templateData) text(path, text string, v values) (string, error) {
 		return "", s.file.mistake(path, "%s", message)
 	}
 	return filled, nil
+}
+
+// reference fills in a template that may have references to secrets.
+func (s *templateData) reference(path, text string, whole bool, v values) (string, error) {
+	marked, err := s.mark(path, text, whole)
+	if err != nil {
+		return "", err
+	}
+	return s.text(path, marked, v)
 }
 
 // texts fills in a list of templates.

@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"spillway/internal/exit"
 	"spillway/internal/lab/result"
 	"spillway/internal/progress"
 )
@@ -62,7 +64,7 @@ func (e *engine) trial(ctx context.Context, block, position int, plan TrialPlan)
 	t.record.EndedAt = time.Now()
 	t.record.Complete = err == nil && t.record.Error == ""
 	if err != nil {
-		t.record.Error = err.Error()
+		t.record.Error = e.secrets.hide(err.Error())
 		t.record.Interrupted = errors.As(err, new(fatalError))
 	}
 	t.task.End(err)
@@ -190,19 +192,23 @@ func (e *engine) level(ctx context.Context, t *trial, name string, load Load) (*
 	if err != nil {
 		return nil, fatalError{err}
 	}
-	record.Command = result.RedactArgs(command)
+	record.Command = e.secrets.hideAll(redactArgs(command))
 	record.StartedAt = time.Now()
 	log := t.path("load.log")
 	err = run(ctx, startSpec{
-		command: command, env: e.watchEnv(), directory: e.layout.source, namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
+		command: command, env: append(e.watchEnv(), e.redactEnv()...), directory: e.layout.source, namespace: e.network.namespace(host), log: log, signal: syscall.SIGINT,
 	}, loadGrace)
 	record.EndedAt = time.Now()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	record.ExitCode = exitCode(err)
-	if err != nil && record.ExitCode != 1 { // 1: the SLO was missed, which is not a failure
-		record.Error = fmt.Sprintf("%s; %s", exitText(err), logTail(log))
+	switch {
+	case err == nil, record.ExitCode == exit.Failed, record.ExitCode == exit.NothingValid: // the file has the result
+	case record.ExitCode == exit.Usage: // the next load would fail as well
+		return nil, fatalError{&UseError{fmt.Sprintf("level %s: spillway load refuses its arguments; %s", name, e.logTail(log))}}
+	default:
+		record.Error = fmt.Sprintf("%s; %s", exitText(err), e.logTail(log))
 	}
 	return record, nil
 }
@@ -215,7 +221,7 @@ func (e *engine) command(t *trial, run *LevelRun, load Load) ([]string, error) {
 	}
 	hash := fnv.New64a()
 	fmt.Fprintf(hash, "%d %d %s", e.manifest.Seed, t.record.Block, run.Name)
-	command := append([]string{e.layout.spillway, "load"}, arguments...)
+	command := append([]string{e.layout.spillway, "load"}, texts(arguments)...)
 	command = append(command, "--label="+t.record.Variant, "--seed="+strconv.FormatUint(hash.Sum64()>>12|1, 10), "--out="+t.path(run.File))
 	watch, err := t.data.watched()
 	if err != nil {
@@ -242,57 +248,71 @@ func (f *File) loadHost(load Load) string {
 	return load.Host
 }
 
+// An argument of `spillway load`, and the path of its value in the file.
+type argument struct{ path, text string }
+
+func texts(arguments []argument) []string {
+	list := make([]string, len(arguments))
+	for i, a := range arguments {
+		list[i] = a.text
+	}
+	return list
+}
+
 // arguments returns the arguments of `spillway load`, filled in, the URL first.
-func (s *templateData) arguments(load Load) ([]string, error) {
+func (s *templateData) arguments(load Load) ([]argument, error) {
 	if load.URL == "" {
 		return nil, s.file.mistake("load", "needs a url")
 	}
-	url, err := s.text(s.file.pathOf("url", load.URL), load.URL, s.values)
+	path := s.file.pathOf("url", load.URL)
+	url, err := s.reference(path, load.URL, false, s.values)
 	if err != nil {
 		return nil, err
 	}
-	arguments := []string{url}
+	arguments := []argument{{path, url}}
 	for _, flag := range load.list() {
-		value, err := s.text(s.file.pathOf(flag.key, flag.value), flag.value, s.values)
+		path := s.file.pathOf(flag.key, flag.value)
+		value, err := s.text(path, flag.value, s.values)
 		if err != nil {
 			return nil, err
 		}
-		switch flag.key {
-		case "http2", "insecure":
+		text := "--" + strings.ReplaceAll(flag.key, "_", "-")
+		switch flag.kind {
+		case "switch":
 			if value == "true" {
-				arguments = append(arguments, "--"+flag.key)
+				arguments = append(arguments, argument{path, text})
 			}
 			continue
-		case "body_file", "requests_file":
+		case "file":
 			if !filepath.IsAbs(value) {
 				value = filepath.Join(s.layout.source, value)
 			}
 		}
-		arguments = append(arguments, "--"+strings.ReplaceAll(flag.key, "_", "-")+"="+value)
+		arguments = append(arguments, argument{path, text + "=" + value})
 	}
 	return arguments, nil
 }
 
-// flag is a flag of a load, as written.
-type flag struct{ key, value string }
+// flag is a flag of a load, as written. kind is its tag in Load.
+type flag struct{ key, value, kind string }
 
 // list returns the flags of a load without URL and host. Repeated flags are separate elements.
 func (l Load) list() []flag {
 	var flags []flag
 	v := reflect.ValueOf(l)
 	for i := range v.NumField() {
-		key := v.Type().Field(i).Tag.Get("yaml")
+		key, kind := v.Type().Field(i).Tag.Get("yaml"), v.Type().Field(i).Tag.Get("flag")
 		if key == "url" || key == "host" {
 			continue
 		}
 		switch value := v.Field(i).Interface().(type) {
 		case string:
 			if value != "" {
-				flags = append(flags, flag{key, value})
+				flags = append(flags, flag{key, value, kind})
 			}
 		case []string:
 			for _, one := range value {
-				flags = append(flags, flag{key, one})
+				flags = append(flags, flag{key, one, kind})
 			}
 		}
 	}
@@ -340,7 +360,7 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 		}
 		watches = append(watches, w)
 		if err := awaitPort(ctx, e.network.namespace(host), address, w); err != nil {
-			return stop, fmt.Errorf("watch host %s: %w; %s", name, err, logTail(w.spec.log))
+			return stop, fmt.Errorf("watch host %s: %w; %s", name, err, e.logTail(w.spec.log))
 		}
 		*command = append(*command, fmt.Sprintf("--watch-from=http://%s", address))
 	}
@@ -349,6 +369,15 @@ func (e *engine) watchHosts(ctx context.Context, t *trial, host string, command 
 
 // watchEnv passes the token of the watches, which must not be on a command line.
 func (e *engine) watchEnv() []string { return []string{"SPILLWAY_WATCH_TOKEN=" + e.token} }
+
+// redactEnv passes the secrets that the load must not record.
+func (e *engine) redactEnv() []string {
+	list, err := json.Marshal(e.secrets)
+	if err != nil || len(e.secrets) == 0 {
+		return nil
+	}
+	return []string{result.RedactVariable + "=" + string(list)}
+}
 
 // any reports whether anything is watched.
 func (w *Watch) any() bool { return w.Processes == nil || len(w.Processes)+len(w.Databases) > 0 }

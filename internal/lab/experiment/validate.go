@@ -155,6 +155,7 @@ func (f *File) validate() Mistakes {
 	f.checkLoad("load", f.Load, wrong)
 	f.checkPeak("peak", f.Peak, wrong)
 	if f.Quick != nil {
+		f.checkLoad("quick.load", f.Quick.Load, wrong)
 		f.checkLevels("quick.levels", f.Quick.Levels, wrong)
 		f.checkPeak("quick.peak", f.Quick.Peak, wrong)
 	}
@@ -335,9 +336,9 @@ func (f *File) checkLoad(path string, load Load, wrong reporter) {
 			wrong(path+"."+key, "must be one value, not a list: make each a level")
 		}
 	}
-	for key, text := range map[string]string{"http2": load.HTTP2, "insecure": load.Insecure} {
-		if text != "" && text != "true" && text != "false" {
-			wrong(path+"."+key, "must be true or false")
+	for _, flag := range load.list() {
+		if flag.kind == "switch" && flag.value != "true" && flag.value != "false" {
+			wrong(path+"."+flag.key, "must be true or false")
 		}
 	}
 }

@@ -85,6 +85,9 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	if err != nil {
 		return nil, err
 	}
+	if o.Follow != nil {
+		o.Follow(recorder)
+	}
 	stop := func() error { return nil }
 	if watcher != nil {
 		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)

@@ -25,6 +25,8 @@ type Options struct {
 	HTTP
 	Statement
 	Output
+	// Follow receives the recorder before the run begins, to show the run while it is under way; nil: nobody does.
+	Follow func(*result.Recorder) `json:"-"`
 }
 
 // Amount is how much load is generated.
@@ -111,13 +113,25 @@ func (o *Options) Parse(inputs Inputs) (*Config, error) {
 // Prepare parses the options, opens the target and connects to it once. The steps
 // are the share of one generator. Errors of the options are usage errors.
 func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Share) (*Config, error) {
-	config, requests, err := o.parse(inputs)
+	config, err := o.open(ctx, inputs, share)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
+	if err := config.Target.Check(ctx); err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return config, nil
+}
+
+// open is Prepare without the connection.
+func (o *Options) open(ctx context.Context, inputs Inputs, share target.Share) (*Config, error) {
+	config, requests, err := o.parse(inputs)
+	if err != nil {
+		return nil, err
+	}
 	config.Share, requests.Share = share, share
 	if config.Target, err = target.Open(ctx, *requests); err != nil {
-		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
+		return nil, fmt.Errorf("load: %w", err)
 	}
 	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, config.Target.SQL())
 	if err == nil {
@@ -128,13 +142,14 @@ func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Share
 			err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", n, o.Streams, ConnectionsMax)
 		}
 	}
-	if err != nil {
-		return nil, exit.UsageError(err)
-	}
-	if err := config.Target.Check(ctx); err != nil {
-		return nil, fmt.Errorf("load: %w", err)
-	}
-	return config, nil
+	return config, err
+}
+
+// Mistake returns the mistake that Execute would find before it connects to the
+// target. It reads the files that the options name, and looks up the target's name.
+func (o *Options) Mistake(ctx context.Context) error {
+	_, err := o.open(ctx, LocalInputs(), target.Share{})
+	return err
 }
 
 // parse parses everything but the target and the steps.

@@ -20,7 +20,8 @@ const benchGroups = 10
 func writeBench(w io.Writer, runs []run) error {
 	var out bytes.Buffer
 	out.WriteString("Unit req/s better=higher\nUnit p50-sec better=lower\nUnit p99-sec better=lower\n" +
-		"Unit max-sec better=lower\nUnit cpu-sec/op better=lower\nUnit errors/op better=lower\n")
+		"Unit max-sec better=lower\nUnit cpu-sec/op better=lower\nUnit errors/op better=lower\n" +
+		"Unit p50-at-least-sec better=lower\nUnit p99-at-least-sec better=lower\nUnit max-at-least-sec better=lower\n")
 	for i := range runs {
 		r := &runs[i]
 		m := &r.Header.Machine
@@ -52,7 +53,7 @@ func benchStep(out *bytes.Buffer, s *step) error {
 		return nil
 	}
 	groups := benchGroupsOf(n, s.Total.Rate())
-	group, i, g := bin{response: histogram.NewSlice()}, 0, 1
+	group, i, g := bin{response: exact(histogram.NewSlice())}, 0, 1
 	for sec, err := range s.seconds() {
 		if err != nil {
 			return err
@@ -63,7 +64,7 @@ func benchStep(out *bytes.Buffer, s *step) error {
 		group.add(sec)
 		if i++; i == g*n/groups {
 			benchLine(out, name, &group)
-			group, g = bin{response: histogram.NewSlice()}, g+1
+			group, g = bin{response: exact(histogram.NewSlice())}, g+1
 		}
 	}
 	return nil
@@ -98,23 +99,23 @@ func benchGroupsOf(seconds int, hz float64) int {
 
 // benchLine writes the line that sums up a bin.
 func benchLine(out *bytes.Buffer, name string, b *bin) {
-	done := float64(b.Done)
-	if done == 0 || b.length == 0 {
+	if b.Requests() == 0 || b.length == 0 {
 		return // a benchmark line needs at least one iteration
 	}
-	fmt.Fprintf(out, "%s %d %s req/s", name, b.Done, decimal(done/b.length))
+	fmt.Fprintf(out, "%s %d %s req/s", name, b.Requests(), decimal(b.perSecond(b.Completed)))
 	f := figuresOf(b.response)
-	for _, p := range []struct {
-		unit  string
-		value *float64
-	}{{"p50-sec", f.P50}, {"p99-sec", f.P99}, {"max-sec", f.Max}} {
-		if p.value != nil {
-			fmt.Fprintf(out, " %s %s", decimal(*p.value), p.unit)
+	for _, figure := range []string{figureP50, figureP99, figureMax} {
+		unit := figure + "-sec"
+		if f.bounded(figure) {
+			unit = figure + "-at-least-sec" // never compared with known times
+		}
+		if v := f.value(figure); v != nil {
+			fmt.Fprintf(out, " %s %s", decimal(*v), unit)
 		}
 	}
 	fmt.Fprintf(out, " %s errors/op", decimal(b.ErrorShare()))
-	if b.cpu > 0 {
-		fmt.Fprintf(out, " %s cpu-sec/op", decimal(b.cpu/done))
+	if b.cpu > 0 && b.Completed > 0 {
+		fmt.Fprintf(out, " %s cpu-sec/op", decimal(b.cpu/float64(b.Completed)))
 	}
 	out.WriteString("\n")
 }

@@ -73,6 +73,15 @@ type line struct {
 	Y      numbers `json:"y"`
 	Dots   bool    `json:"dots,omitempty"`
 	Hollow []bool  `json:"hollow,omitempty"` // dots that are not valid measurements
+	// AtLeast are the x values at which Y is a lower bound.
+	AtLeast numbers `json:"at_least,omitempty"`
+}
+
+func (l *line) add(x float64, p point) {
+	l.Y = append(l.Y, p.value)
+	if p.atLeast {
+		l.AtLeast = append(l.AtLeast, x)
+	}
 }
 
 // A mark is a labeled line across a chart.

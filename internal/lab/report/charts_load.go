@@ -31,6 +31,9 @@ func loadPanels(runs []run) ([]panel, error) {
 	}
 	limits := latencyLimits(runs)
 	if curves, caption := selectCurves(runs); len(curves) > 0 {
+		if anyStep(runs, func(s *step) bool { return s.Loop == result.LoopClosed }) {
+			caption = closedLoopNote(result.LoopClosed) + "; " + caption
+		}
 		panels = append(panels, panel{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
 	}
 	charts, err := timelineCharts(runs, limits)
@@ -38,7 +41,7 @@ func loadPanels(runs []run) ([]panel, error) {
 		return nil, err
 	}
 	if len(charts) > 0 {
-		caption := "a point per second, or per several in a long run; p99 where a point has 1,000 answers"
+		caption := "a point per second, or per several in a long run; p99 where a point has 1,000 requests; triangle: at least"
 		if len(runs) == 1 && runs[0].usage != nil {
 			caption = "a point per second, or per several in a long run"
 		}
@@ -93,7 +96,8 @@ func levelTable(r *run, loop string, figures ...levelFigure) table {
 	for _, f := range figures {
 		l := line{Name: f.name, Color: f.color, Style: f.style, Dots: true}
 		for _, s := range steps {
-			l.Y, l.Hollow = append(l.Y, f.value(s)), append(l.Hollow, !s.valid())
+			l.add(s.level(), f.value(s))
+			l.Hollow = append(l.Hollow, !s.valid())
 		}
 		if !math.IsNaN(l.Y.highest()) {
 			t.Series = append(t.Series, l)
@@ -105,38 +109,40 @@ func levelTable(r *run, loop string, figures ...levelFigure) table {
 // A levelFigure is a line with one value per step.
 type levelFigure struct {
 	name, color, style string
-	value              func(*step) float64
+	value              func(*step) point
 }
 
 // latencyFigure reads one figure of a step's response time.
-func latencyFigure(name, color, style string, value func(Figures) *float64) levelFigure {
-	return levelFigure{name, color, style, func(s *step) float64 {
-		if v := value(figuresOf(s.response)); v != nil {
-			return *v
+func latencyFigure(name, color, style, figure string) levelFigure {
+	return levelFigure{name, color, style, func(s *step) point {
+		if v := s.figures.value(figure); v != nil {
+			return point{*v, s.figures.bounded(figure)}
 		}
-		return math.NaN()
+		return point{value: math.NaN()}
 	}}
 }
 
 func latencyByLevel(runs []run, loop string, levels []float64) panel {
 	x := loadAxis(loop, levels)
-	p50 := func(f Figures) *float64 { return f.P50 }
-	p99 := func(f Figures) *float64 { return f.P99 }
 	c := chart{
 		Title: "response time over " + x.Title, Height: chartHeight, X: x, Y: axis{Title: "response time", Unit: unitSeconds, Log: true},
 		Limits: latencyLimits(runs),
 	}
 	if len(runs) == 1 {
 		c.Tables = []table{levelTable(&runs[0], loop,
-			latencyFigure("p50", "q50", "", p50), latencyFigure("p90", "q90", "", func(f Figures) *float64 { return f.P90 }),
-			latencyFigure("p99", "q99", "", p99), latencyFigure("max", "qmax", styleThin, func(f Figures) *float64 { return f.Max }))}
+			latencyFigure("p50", "q50", "", figureP50), latencyFigure("p90", "q90", "", figureP90),
+			latencyFigure("p99", "q99", "", figureP99), latencyFigure("max", "qmax", styleThin, figureMax))}
 	} else {
 		for i := range runs {
 			c.Tables = append(c.Tables, levelTable(&runs[i], loop,
-				latencyFigure(runs[i].label+" p50", hue(i), styleDashed, p50), latencyFigure(runs[i].label+" p99", hue(i), "", p99)))
+				latencyFigure(runs[i].label+" p50", hue(i), styleDashed, figureP50), latencyFigure(runs[i].label+" p99", hue(i), "", figureP99)))
 		}
 	}
-	return panel{Title: "Latency against " + loadNoun(loop), Caption: "hollow: not a valid measurement", Half: true, Charts: []chart{c}}
+	caption := "hollow: not a valid measurement; triangle: at least, among requests without an answer"
+	if note := closedLoopNote(loop); note != "" {
+		caption = note + "; " + caption
+	}
+	return panel{Title: "Latency against " + loadNoun(loop), Caption: caption, Half: true, Charts: []chart{c}}
 }
 
 // goodByLevel shows the rate of good answers, and in an open loop the offered rate.
@@ -150,7 +156,7 @@ func goodByLevel(runs []run, loop string, levels []float64) panel {
 		c.Tables = []table{{X: levels, Series: []line{{Name: "offered", Color: "ideal", Style: styleDashed, Y: levels}}}}
 	}
 	for i := range runs {
-		good := levelFigure{name: "good", color: hue(i), value: (*step).goodRate}
+		good := levelFigure{name: "good", color: hue(i), value: func(s *step) point { return point{value: s.Total.Rate()} }}
 		if len(runs) > 1 {
 			good.name = runs[i].label
 		}
@@ -185,7 +191,7 @@ func latencyLimits(runs []run) []mark {
 // A curve is a histogram to show by percentile.
 type curve struct {
 	name, color string
-	h           *histogram.Histogram
+	times       histogram.Censored
 }
 
 // curvesMax is how many steps of one run the percentile chart shows at most.
@@ -268,17 +274,15 @@ func percentileChart(curves []curve, limits []mark) chart {
 	}
 	for k := 0; ; k++ {
 		place := float64(k) * percentileStep
-		row := make(numbers, len(curves))
+		row, any := make([]point, len(curves)), k == 0
 		for i := range curves {
-			row[i] = valueAt(curves[i].h, 1-math.Pow(10, -place))
+			row[i] = valueAt(curves[i].times, 1-math.Pow(10, -place))
+			any = any || !math.IsNaN(row[i].value)
 		}
-		if k > 0 && math.IsNaN(row.highest()) {
+		if !any {
 			break
 		}
-		t.X = append(t.X, place)
-		for i := range row {
-			t.Series[i].Y = append(t.Series[i].Y, row[i])
-		}
+		t.add(place, func(n int) point { return row[n] })
 	}
 	c.Tables = []table{t}
 	return c
@@ -286,10 +290,13 @@ func percentileChart(curves []curve, limits []mark) chart {
 
 // valueAt is a quantile in seconds. It is NaN if the sample is too small, or if the value is 0 and has no place on a
 // logarithmic axis.
-func valueAt(h *histogram.Histogram, q float64) float64 {
-	v := h.Quantile(q).Seconds()
-	if v <= 0 || q > 0 && !h.Carries(q) {
-		return math.NaN()
+func valueAt(times histogram.Censored, q float64) point {
+	if times.Count() == 0 || q > 0 && !times.Carries(q) {
+		return point{value: math.NaN()}
 	}
-	return v
+	d, atLeast := times.Quantile(q)
+	if d <= 0 {
+		return point{value: math.NaN()}
+	}
+	return point{d.Seconds(), atLeast}
 }

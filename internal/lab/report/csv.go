@@ -21,14 +21,19 @@ func writeCSV(w io.Writer, runs []run) error {
 	for i := range runs {
 		for k := range runs[i].steps {
 			t.row(runs[i].label, stepCells(&runs[i].steps[k]))
+			for l := range runs[i].steps[k].labels {
+				t.row(runs[i].label, stepCells(&runs[i].steps[k].labels[l]))
+			}
 		}
 	}
 	return t.finish()
 }
 
+// stepCells are the columns of a step, or of the part of one of its named requests.
 func stepCells(s *step) []cell {
 	cells := []cell{
 		{"step", strconv.Itoa(s.Index)},
+		{"request", escapeFormula(s.request)},
 		{"loop", s.Loop},
 		{"offered_hz", decimal(s.OfferedHz)},
 		{"connections", strconv.Itoa(s.Step.Connections)},
@@ -36,25 +41,29 @@ func stepCells(s *step) []cell {
 		{"rate_hz", decimal(s.Total.Rate())},
 	}
 	cells = append(cells, counterCells(&s.Total.Counters)...)
-	cells = append(cells, figureCells("response", s.response)...)
-	cells = append(cells, figureCells("service", s.service)...)
+	cells = append(cells, censoredCells("response", s.response)...)
+	cells = append(cells, censoredCells("service", s.service)...)
 	cells = append(cells, figureCells("lag", s.lag)...)
 	cells = append(cells, figureCells("connect", s.connect)...)
 	cells = append(cells, figureCells("first_byte", s.firstByte)...)
-	return append(
-		cells,
-		cell{"parallel_max", strconv.FormatInt(s.Total.Connections.ParallelMax, 10)},
-		cell{"cpu_user_seconds", decimal(s.Total.Cost.CPUUser)},
-		cell{"cpu_system_seconds", decimal(s.Total.Cost.CPUSystem)},
-		cell{"validity", string(s.Total.Validity)},
-	)
+	whole := []cell{
+		{"parallel_max", strconv.FormatInt(s.Total.Connections.ParallelMax, 10)},
+		{"cpu_user_seconds", decimal(s.Total.Cost.CPUUser)},
+		{"cpu_system_seconds", decimal(s.Total.Cost.CPUSystem)},
+	}
+	for i := range whole {
+		if s.request != "" {
+			whole[i].value = ""
+		}
+	}
+	return append(append(cells, whole...), cell{"validity", string(s.Total.Validity)})
 }
 
 // A second is one slice with a decoded response histogram.
 type second struct {
 	*result.Slice
 	start    float64 // seconds since the start of the run
-	response *histogram.Histogram
+	response histogram.Censored
 }
 
 // seconds decodes one slice at a time, so that memory does not grow with the length of the step.
@@ -62,12 +71,12 @@ func (s *step) seconds() iter.Seq2[*second, error] {
 	return func(yield func(*second, error) bool) {
 		for i := range s.Slices {
 			slice := &s.Slices[i]
-			h, err := histogram.Decode(string(slice.Latency.Response))
+			times, err := slice.Latency.Responses()
 			if err != nil {
 				yield(nil, fmt.Errorf("step %d: second %d: %w", s.Index, slice.Second, err))
 				return
 			}
-			if !yield(&second{Slice: slice, start: s.Start + float64(slice.Second), response: h}, nil) {
+			if !yield(&second{Slice: slice, start: s.Start + float64(slice.Second), response: times}, nil) {
 				return
 			}
 		}
@@ -96,7 +105,7 @@ func secondCells(s *second) []cell {
 		{"length_seconds", decimal(s.Length)},
 	}
 	cells = append(cells, counterCells(&s.Counters)...)
-	cells = append(cells, figureCells("response", s.response)...)
+	cells = append(cells, censoredCells("response", s.response)...)
 	return append(
 		cells,
 		cell{"connections", strconv.FormatInt(s.Connections, 10)},
@@ -114,6 +123,7 @@ func counterCells(c *result.Counters) []cell {
 		{"due", strconv.FormatInt(c.Due, 10)},
 		{"sent", strconv.FormatInt(c.Sent, 10)},
 		{"done", strconv.FormatInt(c.Done, 10)},
+		{"completed", strconv.FormatInt(c.Completed, 10)},
 		{"bytes_in", strconv.FormatInt(c.BytesIn, 10)},
 		{"bytes_out", strconv.FormatInt(c.BytesOut, 10)},
 		{"connects", strconv.FormatInt(c.Connects, 10)},
@@ -125,19 +135,30 @@ func counterCells(c *result.Counters) []cell {
 	return cells
 }
 
-// figureCells are the columns of one histogram. A percentile that the sample is too small for is empty. In the row that
-// names the columns, h is nil.
+// figureCells are the columns of durations that are all known. In the row that names the columns, h is nil.
 func figureCells(name string, h *histogram.Histogram) []cell {
 	var f Figures
 	if h != nil {
-		f = figuresOf(h)
+		f = figuresOf(exact(h))
 	}
+	return f.cells(name)
+}
+
+// censoredCells are the columns of durations, with one that names those that are lower bounds. In the row that names the
+// columns, c is empty.
+func censoredCells(name string, c histogram.Censored) []cell {
+	var f Figures
+	if c.Known != nil {
+		f = figuresOf(c)
+	}
+	return append(f.cells(name), cell{name + "_lower_bounds", strings.Join(f.LowerBounds, " ")})
+}
+
+// cells are the columns of the figures. A percentile that the sample is too small for is empty.
+func (f *Figures) cells(name string) []cell {
 	var cells []cell
-	for _, figure := range []struct {
-		name  string
-		value *float64
-	}{{"mean", f.Mean}, {"p50", f.P50}, {"p90", f.P90}, {"p99", f.P99}, {"p999", f.P999}, {"max", f.Max}} {
-		cells = append(cells, cell{name + "_" + figure.name + "_seconds", decimalOrEmpty(figure.value)})
+	for _, figure := range []string{figureMean, figureP50, figureP90, figureP99, figureP999, figureMax} {
+		cells = append(cells, cell{name + "_" + figure + "_seconds", decimalOrEmpty(f.value(figure))})
 	}
 	return cells
 }

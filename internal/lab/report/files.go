@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,13 +23,19 @@ type FilesOptions struct {
 	Format string   // "": by the name of Out, otherwise Text
 	Out    string   // "": standard output
 	Merge  bool     // add the files up instead of showing them side by side
+
+	Against string // FILE or LABEL=FILE: the base to compare with; "": none
+	FailIf  string // limits on the changes against the base
 }
 
 // WriteFiles reads result files or an experiment and writes the report to Out or
 // stdout.
 func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 	format := o.format()
-	if len(o.Files) == 1 && experiment.IsStudy(o.Files[0]) {
+	if o.FailIf != "" && o.Against == "" {
+		return exit.UsageError(errors.New("--fail-if needs --against BASE"))
+	}
+	if len(o.Files) == 1 && o.Against == "" && experiment.IsStudy(o.Files[0]) {
 		if !slices.Contains(StudyFormats(), format) {
 			return exit.UsageError(fmt.Errorf("an experiment has the formats text, markdown, json and html, not %s", format))
 		}
@@ -49,12 +56,42 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		}
 		runs = []*result.Run{merged}
 	}
+	if o.Against != "" {
+		return o.writeAgainst(format, runs, stdout)
+	}
 	for _, run := range runs {
 		if run.CutOff != "" {
 			log.Warn("the result file is incomplete", "target", run.Header.Target, "missing", run.CutOff)
 		}
 	}
 	return writeOut(stdout, o.Out, func(w io.Writer) error { return Write(w, format, runs) })
+}
+
+// writeAgainst compares a run with the base.
+func (o *FilesOptions) writeAgainst(format Format, runs []*result.Run, stdout io.Writer) error {
+	if len(runs) != 1 {
+		return exit.UsageError(errors.New("--against compares one run: give one file, or several with --merge"))
+	}
+	if !slices.Contains(AgainstFormats(), format) {
+		return exit.UsageError(fmt.Errorf("a comparison has the formats text, markdown, summary and junit, not %s", format))
+	}
+	bases, err := readRuns([]string{o.Against})
+	if err != nil {
+		return err
+	}
+	base, now := bases[0], runs[0]
+	base.Header.Label = cmp.Or(base.Header.Label, "base")
+	now.Header.Label = cmp.Or(now.Header.Label, "this run")
+	var failed error
+	err = writeOut(stdout, o.Out, func(w io.Writer) error {
+		err := WriteAgainst(w, format, base, now, o.FailIf)
+		if code := exit.Code(err); code == exit.Failed || code == exit.NothingValid {
+			failed = err // the comparison was written
+			return nil
+		}
+		return err
+	})
+	return errors.Join(err, failed)
 }
 
 // format returns Format, or the format for the extension of Out.
@@ -67,6 +104,8 @@ func (o *FilesOptions) format() Format {
 		return HTML
 	case ".md":
 		return Markdown
+	case ".xml":
+		return JUnit
 	case ".json":
 		return JSON
 	case ".csv":

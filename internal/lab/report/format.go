@@ -22,6 +22,21 @@ func seconds(s float64) string {
 	return significant(s*scale) + unit
 }
 
+// atLeast writes a lower bound given in seconds with three digits, rounded down: ">= 2.00 s".
+func atLeast(s float64) string {
+	if s >= 120 {
+		return ">= " + time.Duration(s*float64(time.Second)).Truncate(time.Second).String()
+	}
+	scale, unit := secondsUnit(s * 0.9995) // it rounds up to the next unit, which a lower bound must not
+	v := s * scale * (1 + 1e-9)            // so that 2 does not become 1.99
+	if v <= 0 {
+		return ">= 0"
+	}
+	decimals := min(max(2-int(math.Floor(math.Log10(v))), 0), 2)
+	step := math.Pow(10, float64(decimals))
+	return ">= " + strconv.FormatFloat(math.Floor(v*step)/step, 'f', decimals, 64) + unit
+}
+
 // secondsUnit returns the factor and unit for writing a duration given in seconds.
 func secondsUnit(s float64) (scale float64, unit string) {
 	switch {
@@ -136,7 +151,7 @@ func FormatValue(v float64, unit string) string {
 }
 
 // studyRange writes the median of a figure and the range of its blocks: "310 (290–333)/s". The range is left out if it
-// rounds to the median.
+// rounds to the median. A lower bound begins with ">= ".
 func studyRange(f *experiment.Figure, unit string) string {
 	if f == nil {
 		return "-"
@@ -144,10 +159,14 @@ func studyRange(f *experiment.Figure, unit string) string {
 	scale, name := unitOf(f.Median, unit)
 	middle := number3(f.Median*scale, unit)
 	low, high := number3(f.Min*scale, unit), number3(f.Max*scale, unit)
-	if low == middle && high == middle {
-		return FormatValue(f.Median, unit)
+	prefix := ""
+	if f.AtLeast {
+		prefix = ">= "
 	}
-	return middle + " (" + low + "–" + high + ")" + name
+	if low == middle && high == middle {
+		return prefix + FormatValue(f.Median, unit)
+	}
+	return prefix + middle + " (" + low + "–" + high + ")" + name
 }
 
 // unitOf returns the factor and suffix for writing a value of a unit.
@@ -175,29 +194,6 @@ func number3(v float64, unit string) string {
 	}
 	return number(v)
 }
-
-// times writes a ratio: "0.167 x", "9.4 x".
-func times(v float64) string {
-	if v >= 0.995 && v < 1.995 {
-		return strconv.FormatFloat(v, 'f', 2, 64) + " x" // near 1 the second digit matters
-	}
-	return significant(v) + " x"
-}
-
-// comparisonSpan writes the interval of a comparison, or the range of its blocks if it has none.
-func comparisonSpan(c *experiment.Comparison) string {
-	if c.Low != nil && c.High != nil {
-		return span(*c.Low, *c.High)
-	}
-	if c.Pairs < 2 {
-		return "-"
-	}
-	return span(c.Min, c.Max)
-}
-
-func span(low, high float64) string { return ratioNumber(low) + " to " + ratioNumber(high) }
-
-func ratioNumber(v float64) string { text := times(v); return text[:len(text)-len(" x")] }
 
 // effect writes a ratio above 1 as a percentage: 1.056 is "5.6 %".
 func effect(v *float64) string {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +25,12 @@ func TestFormat(t *testing.T) {
 	f(seconds(1.5), "1.5 s")
 	f(seconds(119), "119 s")
 	f(seconds(600), "10m0s")
+	f(atLeast(2), ">= 2.00 s")
+	f(atLeast(1.9996), ">= 1.99 s")
+	f(atLeast(0.0703), ">= 70.3 ms")
+	f(atLeast(0.9999), ">= 999 ms")
+	f(atLeast(150.7), ">= 2m30s")
+	f(atLeast(0), ">= 0")
 	f(rate(2.5), "2.5/s")
 	f(rate(20000.4), "20,000/s")
 	f(rate(99.97), "100/s")
@@ -82,10 +89,54 @@ func TestHeadline(t *testing.T) {
 	f(withSLO.open(t, 200, 1000), bad, "Holds 200/s within p99<70ms errors<0.5%, but not 1,000/s: p99 1.02 s and errors 2.5 %.", "")
 	f(withSLO.open(t, 1000), bad, "Does not hold 1,000/s within p99<70ms errors<0.5%: p99 1.02 s and errors 2.5 %.", "")
 	f(steady.open(t, 1000), bad, "Does not hold 1,000/s: 975/s answered, p99 1.02 s, 2.5 % errors (status 300).", "")
-	f(invalid(steady.open(t, 200, 500), 1), doubt, "Holds 200/s: 200/s answered, p99 3.04 ms, no errors.", "1 of 2 steps not valid (HOST_CONTENDED).")
-	f(invalid(steady.open(t, 200), 0), doubt, "No step is a valid measurement of the target.", "1 of 1 step not valid (HOST_CONTENDED).")
+	f(invalid(steady.open(t, 200, 500), 1), doubt, "Holds 200/s: 200/s answered, p99 3.04 ms, no errors.", "1 of 2 steps is not valid: HOST_CONTENDED.")
+	f(invalid(steady.open(t, 200), 0), doubt, "Seen, not proved: 200/s answered of 200/s, p99 3.04 ms, no errors.", "Not valid: HOST_CONTENDED.")
 	f(interrupted, good, "Holds 200/s: 200/s answered, p99 3.04 ms, no errors.", "The run was interrupted.")
+	short := invalid(withSLO.open(t, 200), 0)
+	short.Steps[0].Total.Reasons = []string{"p99 needs 1,000 requests: -d 50s", "first status error: x"}
+	f(short, doubt, "Seen, not proved: 200/s answered of 200/s, p99 3.04 ms, no errors.",
+		"Not valid: HOST_CONTENDED (p99 needs 1,000 requests: -d 50s); so the SLO is neither met nor missed.")
+	dead := hangingRun(t)
+	dead.Steps = dead.Steps[1:]
+	dead.Steps[0].Total.Reasons = []string{"first timeout error: no answer within 2s"}
+	f(dead, bad, "Every request failed: timeout 7,200 (no answer within 2s).", "")
+	refused := steady.open(t, 200)
+	total := &refused.Steps[0].Total
+	total.Completed, total.Statuses, total.Errors = 0, map[int]int64{415: 2400}, result.Errors{result.StatusError: 2400}
+	total.Reasons = []string{"first status error: status 415: unsupported media type: send Content-Type: application/json"}
+	f(invalid(refused, 0), bad, "Every answer was status 415: unsupported media type: send Content-Type: application/json.", "Not valid: HOST_CONTENDED.")
+	underWay := steady.open(t, 200, 500)
+	underWay.End.Reason, underWay.Steps[1].Total.Validity = result.UnderWay, result.Unjudged
+	f(underWay, doubt, "Holds 200/s: 200/s answered, p99 3.04 ms, no errors.", "The run is under way.")
+	if page := written(t, HTML, underWay); !strings.Contains(page, `<html lang="en" data-live>`) || !strings.Contains(page, "connect-src 'self'") {
+		t.Error("the page of a run under way is not fetched again")
+	}
 	f(&result.Run{CutOff: "x"}, doubt, "Nothing was measured.", "The file is incomplete: x.")
-	f(steady.closed(t, 4, 16), good, "Answers at most 800/s with 16 connections: p99 12.3 ms, no errors.", "")
-	f(steady.closed(t, 4), good, "Answers 600/s with 4 connections: p99 6.03 ms, no errors.", "")
+	f(steady.closed(t, 4, 16), good, "Answers at most 800/s with 16 connections: p99 12.3 ms at saturation, no errors.", "")
+	f(steady.closed(t, 4), good, "Answers 600/s with 4 connections: p99 6.03 ms at saturation, no errors.", "")
+}
+
+// TestKeptUp: a target that answers a smaller part of the arrivals falls behind, however long the step. One that answers all
+// keeps up, however long its response time within a quarter of the step.
+func TestKeptUp(t *testing.T) {
+	t.Parallel()
+	const elapsed, due = 10.0, 10_000
+	f := func(loop string, completed, median float64) bool {
+		s := step{StepRun: &result.StepRun{Step: result.Step{Loop: loop}, Total: result.Total{Elapsed: elapsed}}, figures: Figures{P50: &median}}
+		s.Total.Due, s.Total.Completed = due, int64(completed)
+		return s.keptUp()
+	}
+	for missing := 0.03; missing < 0.95; missing += 0.01 {
+		if f(result.LoopOpen, due*(1-missing), elapsed/2*missing/(1-missing)) {
+			t.Errorf("a target that answers %.0f %% keeps up", 100*(1-missing))
+		}
+	}
+	for share := 0.0; share <= 0.25; share += 0.01 {
+		if !f(result.LoopOpen, due*(1-share), elapsed*share) {
+			t.Errorf("a target with a response time of %.0f %% of the step falls behind", 100*share)
+		}
+	}
+	if !f(result.LoopClosed, due/2, elapsed/2) {
+		t.Error("a closed loop falls behind")
+	}
 }

@@ -53,7 +53,9 @@ func hdrSlice(out *bytes.Buffer, prefix string, at float64, slice *result.Slice)
 		payload result.HDR
 	}{
 		{"response", slice.Latency.Response},
+		{"response_unanswered", slice.Latency.ResponseUnanswered},
 		{"service", slice.Latency.Service},
+		{"service_unanswered", slice.Latency.ServiceUnanswered},
 		{"lag", slice.Latency.Lag},
 		{"connect", slice.Latency.Connect},
 		{"first_byte", slice.Latency.FirstByte},

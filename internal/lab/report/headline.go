@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,11 +27,11 @@ type headline struct {
 	Caveat string
 }
 
-// Without an SLO, a step holds if at least keptUp of its arrivals were answered and at most maxErrors of its requests
-// failed.
+// Without an SLO, a step holds if it answered keptUpMin of its arrivals within its time and had at most
+// result.ErrorShareMax errors. At most inFlightMax of the arrivals count as in flight at its end.
 const (
-	keptUp    = 0.99
-	maxErrors = 0.01
+	keptUpMin   = 0.99
+	inFlightMax = 0.25
 )
 
 // holds reports whether the target met the SLO, or kept up with few errors if there is no SLO.
@@ -38,18 +39,35 @@ func (s *step) holds() bool {
 	if len(s.Total.SLO) > 0 {
 		return s.sloMet()
 	}
-	return s.Total.Done > 0 && float64(s.Total.Done) >= keptUp*float64(s.Total.Due) && s.Total.ErrorShare() <= maxErrors
+	return s.Total.Completed > 0 && s.Total.ErrorShare() <= result.ErrorShareMax && s.keptUp()
+}
+
+// keptUp reports whether the target answered the arrivals within the step. Those of the last median response time may
+// still be in flight when the step ends. If a target falls behind, twice that time is missing at the end, because the
+// median request waits half as long as the last one. A closed loop waits for its target.
+func (s *step) keptUp() bool {
+	if s.Loop == result.LoopClosed {
+		return true
+	}
+	var inFlight float64
+	if s.figures.P50 != nil && s.Total.Elapsed > 0 {
+		inFlight = min(*s.figures.P50/s.Total.Elapsed, inFlightMax)
+	}
+	return float64(s.Total.Completed) >= (keptUpMin-inFlight)*float64(s.Total.Due)
 }
 
 func (r *run) headline() headline {
 	h := headline{Mood: doubt, Text: "Nothing was measured."}
 	valid := slices.DeleteFunc(slices.Clone(r.steps), func(s step) bool { return !s.valid() })
+	failed := r.allFailed()
 	switch {
 	case r.usage != nil:
 		h = r.watchHeadline()
 	case len(r.steps) == 0:
+	case failed != "":
+		h = headline{Mood: bad, Text: failed}
 	case len(valid) == 0:
-		h.Text = "No step is a valid measurement of the target."
+		h.Text = r.seen()
 	case r.steps[0].Loop == result.LoopOpen:
 		h = openHeadline(valid, r.Header.SLO)
 	default:
@@ -62,25 +80,108 @@ func (r *run) headline() headline {
 	return h
 }
 
-// caveat lists invalid steps and what is missing from the file.
+// seen states the figures of the step with the highest rate, none of which is proved.
+func (r *run) seen() string {
+	best := &r.steps[0]
+	for i := range r.steps {
+		if r.steps[i].Total.Rate() > best.Total.Rate() {
+			best = &r.steps[i]
+		}
+	}
+	return fmt.Sprintf("Seen, not proved: %s answered %s, %s.", rate(best.Total.Rate()), best.offer(), best.latencyAndErrors())
+}
+
+// allFailed states why every request of the run failed, "" if one did not.
+func (r *run) allFailed() string {
+	var all result.Counters
+	var reasons []string
+	for i := range r.steps {
+		all.Add(&r.steps[i].Total.Counters)
+		reasons = append(reasons, r.steps[i].Total.Reasons...)
+	}
+	if all.Requests() == 0 || all.Errors.Total() < all.Requests() || all.Completed > 0 {
+		return ""
+	}
+	most := slices.MaxFunc(result.ErrorClasses(), func(a, b result.ErrorClass) int { return cmp.Compare(all.Errors[a], all.Errors[b]) })
+	detail := firstError(reasons, most)
+	if bad := maps.Keys(all.Statuses); most == result.StatusError && all.Errors[most] == all.Requests() && len(all.Statuses) == 1 {
+		status := fmt.Sprintf("status %d", slices.Collect(bad)[0])
+		detail = strings.TrimPrefix(detail, status)
+		return strings.TrimRight("Every answer was "+status+strings.TrimRight(detail, "."), ": ") + "."
+	}
+	text := "Every request failed: " + errorList(&all.Errors)
+	if detail != "" {
+		text += " (" + detail + ")"
+	}
+	return text + "."
+}
+
+// firstError returns the text of the first error of a class, which package load gives as a reason: "first timeout error:
+// …"; of a merged run behind the host. It is "" if the reasons do not have it.
+func firstError(reasons []string, class result.ErrorClass) string {
+	for _, reason := range reasons {
+		if _, text, found := strings.Cut(reason, "first "+class.String()+" error: "); found {
+			return text
+		}
+	}
+	return ""
+}
+
+// caveat lists invalid steps with the first reason of each verdict, and what is missing from the file.
 func (r *run) caveat(valid int) string {
 	var parts []string
-	if n := len(r.steps) - valid; n > 0 {
-		var names []string
-		for _, s := range r.steps {
-			if !s.valid() && !slices.Contains(names, s.validity()) {
-				names = append(names, s.validity())
+	if n := len(r.steps) - valid - r.unjudged(); n > 0 {
+		var names, verdicts []string
+		for i := range r.steps {
+			s := &r.steps[i]
+			if s.valid() || r.underWay() && s.Total.Validity == result.Unjudged || slices.Contains(verdicts, s.validity()) {
+				continue
+			}
+			verdicts = append(verdicts, s.validity())
+			names = append(names, s.validity())
+			if why := s.Total.Reasons; len(why) > 0 && !strings.HasPrefix(why[0], "first ") { // the first error of a class is a finding
+				names[len(names)-1] += " (" + why[0] + ")"
 			}
 		}
-		parts = append(parts, fmt.Sprintf("%d of %s not valid (%s)", n, plural(int64(len(r.steps)), "step"), strings.Join(names, ", ")))
+		which := "not valid"
+		if len(r.steps) > 1 {
+			which = fmt.Sprintf("%d of %d steps %s not valid", n, len(r.steps), isOrAre(n))
+		}
+		parts = append(parts, which+": "+strings.Join(names, ", "))
+		if valid == 0 && r.Header.SLO != "" {
+			parts = append(parts, "so the SLO is neither met nor missed")
+		}
 	}
 	switch {
 	case r.CutOff != "":
 		parts = append(parts, "the file is incomplete: "+r.CutOff)
+	case r.underWay():
+		parts = append(parts, "the run is under way")
 	case r.End.Reason == result.Interrupted:
 		parts = append(parts, "the run was interrupted")
 	}
 	return sentence(parts)
+}
+
+// unjudged is how many steps have no verdict yet, because the run is under way.
+func (r *run) unjudged() int {
+	if !r.underWay() {
+		return 0
+	}
+	n := 0
+	for i := range r.steps {
+		if r.steps[i].Total.Validity == result.Unjudged {
+			n++
+		}
+	}
+	return n
+}
+
+func isOrAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
 }
 
 // sentence joins parts to a sentence, "" without parts.
@@ -147,23 +248,26 @@ func (s *step) latencyAndErrors() string {
 	name, value := tail(s)
 	errors := "no errors"
 	if n := s.Total.Errors.Total(); n > 0 {
-		errors = fmt.Sprintf("%s errors (%s)", share(s.Total.ErrorShare()), s.Total.Errors.String())
+		errors = fmt.Sprintf("%s errors (%s)", share(s.Total.ErrorShare()), errorList(&s.Total.Errors))
+	}
+	if s.Loop == result.LoopClosed {
+		value += " at saturation"
 	}
 	return fmt.Sprintf("%s %s, %s", name, value, errors)
 }
 
 // tail is the highest percentile up to p99 that the sample is large enough for.
 func tail(s *step) (name, value string) {
-	f := figuresOf(s.response)
+	f := &s.figures
 	switch {
 	case f.P99 != nil:
-		return "p99", seconds(*f.P99)
+		return "p99", f.text(figureP99)
 	case f.P90 != nil:
-		return "p90", seconds(*f.P90)
+		return "p90", f.text(figureP90)
 	case f.P50 != nil:
-		return "median", seconds(*f.P50)
+		return "median", f.text(figureP50)
 	}
-	return "longest", orDash(f.Max)
+	return "longest", f.text(figureMax)
 }
 
 // failure states why the step does not hold.
@@ -180,20 +284,26 @@ func (s *step) failure() string {
 	return s.summary()
 }
 
-// observed writes the value of a criterion: "p99 912 ms".
-func observed(c result.Criterion) string {
-	value := number(c.Observed)
+// observedValue writes the value of a criterion: "912 ms".
+func observedValue(c result.Criterion) string {
 	switch {
+	case c.AtLeast:
+		return atLeast(c.Observed)
 	case strings.HasSuffix(c.Metric, "_seconds"):
-		value = seconds(c.Observed)
+		return seconds(c.Observed)
 	case c.Metric == result.MetricErrorShare:
-		value = share(c.Observed)
+		return share(c.Observed)
 	case c.Metric == result.MetricRate:
-		value = rate(c.Observed)
+		return rate(c.Observed)
 	}
+	return number(c.Observed)
+}
+
+// observed writes the figure of a criterion with its value: "p99 912 ms".
+func observed(c result.Criterion) string {
 	name := c.Text
-	if at := strings.IndexAny(name, "<>="); at >= 0 {
+	if at := strings.LastIndexAny(name, "<>"); at >= 0 {
 		name = strings.TrimSpace(name[:at])
 	}
-	return name + " " + value
+	return name + " " + observedValue(c)
 }

@@ -20,6 +20,7 @@ var pageFiles embed.FS
 // A page is the data of page.html. Its body is load.html or study.html.
 type page struct {
 	Title  string
+	Live   bool // served while the run is under way: page.js fetches it again every second
 	Style  template.CSS
 	Script template.JS
 	Data   template.JS // the JSON document with the panels
@@ -27,8 +28,7 @@ type page struct {
 }
 
 // writePage writes one HTML file that loads nothing. The template escapes its text.
-func writePage(out *bytes.Buffer, bodyFile, title string, body any, document []byte, panels []panel) error {
-	p := page{Title: title, Body: body}
+func writePage(out *bytes.Buffer, bodyFile string, p page, document []byte, panels []panel) error {
 	for _, file := range []struct {
 		name  string
 		style bool
@@ -99,6 +99,31 @@ func newPageTable(rows [][]string, note string) *pageTable {
 	return t
 }
 
+// mark marks the rows of named requests that belong to a step that is not valid, or that missed their SLO.
+func (t *pageTable) mark(r *run) {
+	if t == nil {
+		return
+	}
+	row := 0
+	for k := range r.steps {
+		for l := range r.steps[k].labels {
+			t.Rows[row].Mark = r.steps[k].labels[l].mark()
+			row++
+		}
+	}
+}
+
+// mark is "doubtful" for a step that is not valid and "missed" for one that missed its SLO.
+func (s *step) mark() string {
+	switch {
+	case !s.valid():
+		return "doubtful"
+	case !s.sloMet():
+		return "missed"
+	}
+	return ""
+}
+
 // A loadPage is the data of load.html.
 type loadPage struct {
 	Runs       []pageRun
@@ -111,6 +136,7 @@ type pageRun struct {
 	TilesOf    string // which step the tiles show
 	Tiles      []tile
 	Steps      *pageTable
+	Labels     *pageTable
 	Remarks    []string
 	UsedByStep *pageTable
 	Used       []usageSummary
@@ -141,12 +167,13 @@ func writeHTML(w io.Writer, runs []run) error {
 	if heads, rows := sideBySide(runs); heads != nil {
 		p.SideBySide = newPageTable(append([][]string{heads}, rows...), "One run of each is no evidence that one is better: repeat both, interleaved.")
 	}
+	live := slices.ContainsFunc(runs, func(r run) bool { return r.underWay() })
 	document, err := json.Marshal(documents(runs))
 	if err != nil {
 		return fmt.Errorf("write page data: %w", err)
 	}
 	var out bytes.Buffer
-	if err := writePage(&out, "load.html", title, p, document, panels); err != nil {
+	if err := writePage(&out, "load.html", page{Title: title, Body: p, Live: live}, document, panels); err != nil {
 		return err
 	}
 	return emit(w, &out)
@@ -175,16 +202,14 @@ func newPageRun(runs []run, i int) pageRun {
 		return view
 	}
 	rows, _ := stepTable(columns(runs), r.steps)
-	view.Steps = newPageTable(rows, tableNote)
+	view.Steps = newPageTable(rows, tableNote(runs))
 	view.Steps.Title, view.Steps.Words = title, true
+	labels, _ := labelTable(r)
+	view.Labels = newPageTable(labels, "")
+	view.Labels.mark(r)
 	for k := range r.steps {
 		s := &r.steps[k]
-		switch {
-		case !s.valid():
-			view.Steps.Rows[k].Mark = "doubtful"
-		case !s.sloMet():
-			view.Steps.Rows[k].Mark = "missed"
-		}
+		view.Steps.Rows[k].Mark = s.mark()
 		for _, remark := range s.remarks() {
 			view.Remarks = append(view.Remarks, s.load()+": "+remark)
 		}
@@ -222,18 +247,23 @@ func tilesOf(r *run, key *step) string {
 }
 
 func (s *step) tiles() []tile {
-	f := figuresOf(s.response)
+	f := &s.figures
 	name, value := tail(s)
 	note := ""
 	if f.P99Interval != nil {
-		note = "95 % interval: " + seconds(f.P99Interval[0]) + " to " + seconds(f.P99Interval[1])
+		note = "95 % interval: " + seconds(f.P99Interval[0]) + " to "
+		if f.bounded(figureP99 + "_interval") {
+			note = "95 % interval: from " + seconds(f.P99Interval[0])
+		} else {
+			note += seconds(f.P99Interval[1])
+		}
 	}
 	tiles := []tile{
 		{"answered", rate(s.Total.Rate()), s.offer()},
-		{"median", orDash(f.P50), ""},
+		{"median", f.text(figureP50), closedLoopNote(s.Loop)},
 		{name, value, note},
-		{"longest", orDash(f.Max), ""},
-		{"errors", share(s.Total.ErrorShare()), s.Total.Errors.String()},
+		{"longest", f.text(figureMax), ""},
+		{"errors", share(s.Total.ErrorShare()), errorList(&s.Total.Errors)},
 		{"generator", s.ownCPU(), "CPU per request"},
 	}
 	return tiles
@@ -296,7 +326,7 @@ func (r *run) costs() *pageTable {
 		t := &s.Total
 		rows = append(rows, []string{
 			s.load(), integer(t.Requests()), integer(t.Connects), integer(t.Reconnects), size(float64(t.BytesIn)), fairness(&t.Connections),
-			ratio(t.Little.Ratio), orDash(figuresOf(s.lag).P99), seconds(t.Cost.CPUUser), seconds(t.Cost.CPUSystem),
+			ratio(t.Little.Ratio), orDash(figuresOf(exact(s.lag)).P99), seconds(t.Cost.CPUUser), seconds(t.Cost.CPUSystem),
 			share(t.Cost.ThreadBusyMax), seconds(t.Cost.RunQueueWait), size(float64(t.Cost.MemoryMax)),
 		})
 	}
@@ -366,7 +396,7 @@ func writeStudyHTML(out *bytes.Buffer, s *experiment.Study) error {
 	if err := s.WriteSummary(&summary); err != nil {
 		return err
 	}
-	return writePage(out, "study.html", studyTitle(s), p, summary.Bytes(), panels)
+	return writePage(out, "study.html", page{Title: studyTitle(s), Body: p}, summary.Bytes(), panels)
 }
 
 func (s *studySection) pageTable() pageTable {

@@ -39,7 +39,7 @@ type DocumentStep struct {
 
 	Requests int64 `json:"requests"` // answered, failed or never sent
 	result.Counters
-	Rate       float64 `json:"rate_hz"` // answered
+	Rate       float64 `json:"rate_hz"` // good answers within the step
 	ErrorTotal int64   `json:"error_total"`
 	ErrorShare float64 `json:"error_share"`
 
@@ -49,6 +49,8 @@ type DocumentStep struct {
 	Connect   Figures `json:"connect"`
 	FirstByte Figures `json:"first_byte"`
 	Clamped   int64   `json:"above_range,omitempty"`
+
+	Labels []DocumentLabel `json:"labels,omitempty"` // one per named request of a mix
 
 	ConnectionStats result.ConnectionStats `json:"connection_stats"`
 	Little          result.Little          `json:"little"`
@@ -60,8 +62,21 @@ type DocumentStep struct {
 	Watch           *result.Usage          `json:"watch,omitempty"`
 }
 
+// A DocumentLabel is the part of a step that belongs to one named request.
+type DocumentLabel struct {
+	Name     string `json:"name"`
+	Requests int64  `json:"requests"`
+	result.Counters
+	Rate       float64            `json:"rate_hz"`
+	ErrorTotal int64              `json:"error_total"`
+	ErrorShare float64            `json:"error_share"`
+	Response   Figures            `json:"response"`
+	Service    Figures            `json:"service"`
+	SLO        []result.Criterion `json:"slo,omitempty"` // the criteria with this name; those of the step have them too
+}
+
 // documentVersion gets a new first number if a field changes its meaning or is removed.
-const documentVersion = "1.1"
+const documentVersion = "1.2"
 
 func (r *run) document() Document {
 	h := r.headline()
@@ -81,15 +96,24 @@ func (r *run) document() Document {
 
 func (s *step) document() DocumentStep {
 	t := &s.Total
-	return DocumentStep{
+	d := DocumentStep{
 		Step: s.Index, Name: s.Name, Loop: s.Loop, Arrival: s.Arrival, OfferedHz: s.OfferedHz, OfferedEndHz: s.OfferedEndHz,
 		Connections: s.Step.Connections, PerConnection: s.PerConnection, Elapsed: t.Elapsed,
 		Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
-		Response: figuresOf(s.response), Service: figuresOf(s.service), Lag: figuresOf(s.lag),
-		Connect: figuresOf(s.connect), FirstByte: figuresOf(s.firstByte), Clamped: t.Clamped,
+		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
+		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
 		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
 	}
+	for i := range s.labels {
+		l := &s.labels[i]
+		t := &l.Total
+		d.Labels = append(d.Labels, DocumentLabel{
+			Name: l.request, Requests: t.Requests(), Counters: t.Counters, Rate: t.Rate(), ErrorTotal: t.Errors.Total(), ErrorShare: t.ErrorShare(),
+			Response: l.figures, Service: figuresOf(l.service), SLO: t.SLO,
+		})
+	}
+	return d
 }
 
 func documents(runs []run) any {

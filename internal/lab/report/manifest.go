@@ -31,7 +31,7 @@ func (r *run) manifest() []fact {
 		facts = facts[1 : len(facts)-1]
 	}
 	if h.SLO != "" {
-		facts = append(facts, fact{"SLO", h.SLO})
+		facts = append(facts, fact{"SLO", h.SLO + r.impliedSLO()})
 	}
 	if len(h.Parts) == 0 {
 		facts = append(facts, machineFacts(&h.Machine)...)
@@ -51,6 +51,18 @@ func (r *run) manifest() []fact {
 		facts = append(facts, fact{"note", note})
 	}
 	return facts
+}
+
+// impliedSLO names the criterion that was judged without being typed.
+func (r *run) impliedSLO() string {
+	for i := range r.steps {
+		for _, c := range r.steps[i].Total.SLO {
+			if c.Default {
+				return ", and by default " + c.Text
+			}
+		}
+	}
+	return ""
 }
 
 // watchFacts list what was watched, and for another host its machine and clock.

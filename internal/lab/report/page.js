@@ -1,7 +1,9 @@
 // Draws the panels of the page's JSON data with uPlot. What is shown was decided when the page was written; charts.go
 // describes the data.
 (() => {
-  const { panels } = JSON.parse(document.getElementById("data").textContent);
+  const read = (page) => JSON.parse(page.getElementById("data").textContent).panels;
+  let panels = read(document);
+  let shown = new AbortController(); // ends when the panels are replaced
   const narrow = 480; // pixels below which names stand above their rows
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
   const font = (weight) => weight + " 12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif";
@@ -123,6 +125,7 @@
     const area = spec.style === "stack" || spec.style === "pale";
     const bars = spec.style === "bars";
     const color = css(spec.color);
+    const bounds = new Set(spec.at_least);
     return {
       label: spec.name,
       stroke: color,
@@ -131,19 +134,25 @@
       fill: bars ? color : area ? fill(spec) : undefined,
       paths: bars ? uPlot.paths.bars({ size: [1, 40] }) : undefined,
       points: spec.dots || area || bars ? { show: false } : { show: true, size: 4, fill: color, filter: () => alone(raw) },
-      value: (u, v, i, k) => (k == null ? "" : raw[k] == null ? "-" : formats[unit](raw[k])),
+      value: (u, v, i, k) => (k == null ? "" : raw[k] == null ? "-" : (bounds.has(u.data[0][k]) ? "≥ " : "") + formats[unit](raw[k])),
     };
   };
 
+  // drawDots draws a dot for each value of a line with dots, and a triangle for each lower bound of any line.
   const drawDots = (u, spec, xs, ys) => {
-    if (!spec.dots) return;
+    const bounds = new Set(spec.at_least);
+    if (!spec.dots && !bounds.size) return;
     const ctx = u.ctx;
     ctx.setLineDash([]);
-    const hollow = new Map(spec.x.map((x, k) => [x, spec.hollow[k]]));
+    const hollow = new Map(spec.x.map((x, k) => [x, spec.hollow?.[k]]));
     xs.forEach((x, k) => {
-      if (ys[k] == null) return;
+      if (ys[k] == null || !(spec.dots || bounds.has(x))) return;
+      const at = [u.valToPos(x, "x", true), u.valToPos(ys[k], "y", true)];
       ctx.beginPath();
-      ctx.arc(u.valToPos(x, "x", true), u.valToPos(ys[k], "y", true), 3.5 * devicePixelRatio, 0, 2 * Math.PI);
+      if (bounds.has(x)) {
+        [[-4, 3], [0, -5], [4, 3]].forEach(([dx, dy]) => ctx.lineTo(at[0] + dx * devicePixelRatio, at[1] + dy * devicePixelRatio));
+        ctx.closePath();
+      } else ctx.arc(...at, 3.5 * devicePixelRatio, 0, 2 * Math.PI);
       ctx.fillStyle = hollow.get(x) ? css("card") : css(spec.color);
       ctx.strokeStyle = hollow.get(x) ? css(spec.color) : css("card");
       ctx.lineWidth = (hollow.get(x) ? 2 : 1) * devicePixelRatio;
@@ -360,7 +369,31 @@
       width = box.clientWidth;
       requestAnimationFrame(draw);
     }).observe(box);
-    ["(prefers-color-scheme: dark)", "print"].forEach((query) => matchMedia(query).addEventListener("change", draw));
+    const { signal } = shown;
+    ["(prefers-color-scheme: dark)", "print"].forEach((query) => matchMedia(query).addEventListener("change", draw, { signal }));
+    signal.addEventListener("abort", () => drawn.forEach((u) => u.destroy()));
   };
-  document.querySelectorAll("[data-panel]").forEach(mount);
+  const show = () => document.querySelectorAll("[data-panel]").forEach(mount);
+  show();
+
+  // refresh replaces the content by that of the same page a second later, until the run has ended.
+  const refresh = async () => {
+    let next;
+    try {
+      const answer = await fetch(location.href, { cache: "no-store" });
+      if (!answer.ok) throw new Error(answer.statusText);
+      next = new DOMParser().parseFromString(await answer.text(), "text/html");
+    } catch {
+      document.title = "ended: " + document.title;
+      return;
+    }
+    shown.abort();
+    shown = new AbortController();
+    panels = read(next);
+    document.title = next.title;
+    document.querySelector("main").replaceWith(next.querySelector("main"));
+    show();
+    if ("live" in next.documentElement.dataset) setTimeout(refresh, 1000);
+  };
+  if ("live" in document.documentElement.dataset) setTimeout(refresh, 1000);
 })();

@@ -55,8 +55,12 @@ func outline(t testing.TB, page string) string {
 			for _, table := range c.Tables {
 				for _, l := range table.Series {
 					middle := len(table.X) / 2
-					fmt.Fprintf(&out, "    %s, %s %s: %d from %g, %g at %g to %g, highest %g\n",
+					fmt.Fprintf(&out, "    %s, %s %s: %d from %g, %g at %g to %g, highest %g",
 						l.Name, l.Color, l.Style, len(l.Y), table.X[0], l.Y[middle], table.X[middle], table.X[len(table.X)-1], l.Y.highest())
+					if n := len(l.AtLeast); n > 0 {
+						fmt.Fprintf(&out, ", %d lower bounds from %g", n, l.AtLeast[0])
+					}
+					out.WriteString("\n")
 				}
 			}
 			for _, r := range c.Rows {
@@ -73,6 +77,7 @@ func TestPageGolden(t *testing.T) {
 	golden(t, "compare.page.txt", outline(t, written(t, HTML, compareRuns(t)...)))
 	golden(t, "sweep.page.txt", outline(t, written(t, HTML, sweepRun(t))))
 	golden(t, "single.page.txt", outline(t, written(t, HTML, singleRun(t))))
+	golden(t, "hanging.page.txt", outline(t, written(t, HTML, hangingRun(t))))
 	golden(t, "watch.page.txt", outline(t, written(t, HTML, watchedRun(t))))
 	golden(t, "watch-pair.page.txt", outline(t, written(t, HTML, watchedPair(t))))
 	golden(t, "watch-alone.page.txt", outline(t, written(t, HTML, watchedAlone(t))))
@@ -84,7 +89,7 @@ func TestPageGolden(t *testing.T) {
 func TestPanelsCanBeDrawn(t *testing.T) {
 	t.Parallel()
 	pages := []string{writtenStudy(t, HTML, studyOf(t)), writtenStudy(t, HTML, quickStudyOf(t))}
-	for _, runs := range [][]*result.Run{{stagedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
+	for _, runs := range [][]*result.Run{{stagedRun(t)}, {hangingRun(t)}, {mixedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
 		pages = append(pages, written(t, HTML, runs...))
 	}
 	for i, page := range pages {
@@ -138,7 +143,7 @@ func TestPercentileCurve(t *testing.T) {
 			small.Record(time.Duration(i+1) * time.Microsecond)
 		}
 	}
-	c := percentileChart([]curve{{"large", "h0", large}, {"small", "h1", small}, {"empty", "h2", empty}}, nil)
+	c := percentileChart([]curve{{"large", "h0", exact(large)}, {"small", "h1", exact(small)}, {"empty", "h2", exact(empty)}}, nil)
 	last := func(n int) float64 {
 		place := math.NaN()
 		for i, v := range c.Tables[0].Series[n].Y {

@@ -1,5 +1,5 @@
 // Package report writes load results and studies as a terminal table, Markdown, JSON, CSV, Go benchmark text, an
-// HdrHistogram log or one HTML page that works offline.
+// HdrHistogram log, JUnit XML or one HTML page that works offline, and compares a run with a base (WriteAgainst).
 //
 // Every percentile is read from a histogram and left out if the sample is too small for it. A step that is not a valid
 // measurement is marked. The output depends only on the runs given. Several runs appear side by side without a verdict,
@@ -12,7 +12,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
@@ -32,11 +31,13 @@ const (
 	Bench      Format = "bench"       // Go benchmark text for benchstat
 	HDR        Format = "hdr"         // HdrHistogram log 1.3, one interval histogram per second
 	HTML       Format = "html"        // one page with charts that loads nothing
+	JUnit      Format = "junit"       // JUnit XML: a case per step and criterion
+	Summary    Format = "summary"     // short Markdown for the summary of a CI job
 )
 
 // Formats returns all formats.
 func Formats() []Format {
-	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HDR, HTML}
+	return []Format{Text, Markdown, JSON, CSV, CSVSeconds, CSVWatch, Bench, HDR, HTML, JUnit, Summary}
 }
 
 // Write writes the runs in a format. Runs without a label of their own get a number. A histogram that cannot be decoded
@@ -65,6 +66,10 @@ func Write(w io.Writer, format Format, runs []*result.Run) error {
 		return writeHDR(w, shown)
 	case HTML:
 		return writeHTML(w, shown)
+	case JUnit:
+		return writeJUnit(w, shown)
+	case Summary:
+		return writeSummary(w, shown)
 	}
 	return fmt.Errorf("unknown report format %q; known are %v", format, Formats())
 }
@@ -78,12 +83,20 @@ type run struct {
 	usage   *result.Usage // over the whole run; nil if it has steps or nothing was watched
 }
 
+// underWay reports whether the run is a snapshot of one that has not ended.
+func (r *run) underWay() bool { return r.End.Reason == result.UnderWay }
+
 // A step is one load level with decoded histograms.
 type step struct {
 	*result.StepRun
-	response, service, lag, connect, firstByte *histogram.Histogram
+	response, service       histogram.Censored
+	lag, connect, firstByte *histogram.Histogram
 
-	usage *result.Usage // nil if nothing was watched
+	figures Figures       // of the response time
+	usage   *result.Usage // nil if nothing was watched
+
+	request string // name of the request of a mix that this is a part for, "" for all
+	labels  []step // the part of each named request, with its own SLO
 }
 
 func decode(results []*result.Run) ([]run, error) {
@@ -117,23 +130,45 @@ func labelOf(runs []*result.Run, i int) string {
 
 func decodeStep(r *result.StepRun) (step, error) {
 	s := step{StepRun: r}
+	l := &r.Total.Latency
+	var err error
+	if s.response, err = l.Responses(); err != nil {
+		return s, err
+	}
+	if s.service, err = l.Services(); err != nil {
+		return s, err
+	}
 	for _, kind := range []struct {
 		to      **histogram.Histogram
 		payload result.HDR
-	}{
-		{&s.response, r.Total.Latency.Response},
-		{&s.service, r.Total.Latency.Service},
-		{&s.lag, r.Total.Latency.Lag},
-		{&s.connect, r.Total.Latency.Connect},
-		{&s.firstByte, r.Total.Latency.FirstByte},
-	} {
-		h, err := histogram.Decode(string(kind.payload))
-		if err != nil {
-			return step{}, err
+	}{{&s.lag, l.Lag}, {&s.connect, l.Connect}, {&s.firstByte, l.FirstByte}} {
+		if *kind.to, err = histogram.Decode(string(kind.payload)); err != nil {
+			return s, err
 		}
-		*kind.to = h
+	}
+	s.figures = figuresOf(s.response)
+	for i := range r.Total.Labels {
+		part, err := decodeStep(labelStep(r, &r.Total.Labels[i]))
+		if err != nil {
+			return s, fmt.Errorf("request %q: %w", r.Total.Labels[i].Name, err)
+		}
+		part.request = r.Total.Labels[i].Name
+		s.labels = append(s.labels, part)
 	}
 	return s, nil
+}
+
+// labelStep is the part of a step that belongs to one named request.
+func labelStep(r *result.StepRun, l *result.LabelTotal) *result.StepRun {
+	part := &result.StepRun{Step: r.Step, Total: result.Total{
+		Step: r.Total.Step, Elapsed: r.Total.Elapsed, Counters: l.Counters, Latency: l.Latency, Validity: r.Total.Validity,
+	}}
+	for _, c := range r.Total.SLO {
+		if c.Label == l.Name {
+			part.Total.SLO = append(part.Total.SLO, c)
+		}
+	}
+	return part
 }
 
 // load describes the load level: "1,000/s" or "64 connections".
@@ -155,20 +190,12 @@ func (s *step) level() float64 {
 	return float64(s.Step.Connections)
 }
 
-// cpuPerRequest is the CPU time of the load generator per answered request, in seconds; 0 if unknown.
+// cpuPerRequest is the CPU time of the load generator per good answer, in seconds; 0 if unknown.
 func (s *step) cpuPerRequest() float64 {
-	if s.Total.Done == 0 {
+	if s.Total.Completed == 0 {
 		return 0
 	}
-	return (s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem) / float64(s.Total.Done)
-}
-
-// goodRate is the answers per second that have an expected status and passed every check.
-func (s *step) goodRate() float64 {
-	if s.Total.Elapsed == 0 {
-		return 0
-	}
-	return float64(s.Total.Good()) / s.Total.Elapsed
+	return (s.Total.Cost.CPUUser + s.Total.Cost.CPUSystem) / float64(s.Total.Completed)
 }
 
 func (s *step) validity() string { return validityWord(s.Total.Validity) }
@@ -186,58 +213,4 @@ func (s *step) valid() bool { return s.Total.Validity == result.Valid }
 // sloMet reports whether every criterion is met. It is true without criteria.
 func (s *step) sloMet() bool {
 	return !slices.ContainsFunc(s.Total.SLO, func(c result.Criterion) bool { return !c.Met })
-}
-
-// Figures are the values read from one histogram. A percentile is nil (null in JSON) if fewer than
-// histogram.TailSamples samples lie beyond it.
-type Figures struct {
-	Count       int64       `json:"count"`
-	Mean        *float64    `json:"mean_seconds"`
-	Min         *float64    `json:"min_seconds"`
-	P50         *float64    `json:"p50_seconds"`
-	P90         *float64    `json:"p90_seconds"`
-	P95         *float64    `json:"p95_seconds"`
-	P99         *float64    `json:"p99_seconds"`
-	P999        *float64    `json:"p999_seconds"`
-	P9999       *float64    `json:"p9999_seconds"`
-	Max         *float64    `json:"max_seconds"`
-	P50Interval *[2]float64 `json:"p50_interval_seconds"` // 95 % confidence interval by order statistics
-	P99Interval *[2]float64 `json:"p99_interval_seconds"`
-}
-
-func figuresOf(h *histogram.Histogram) Figures {
-	f := Figures{Count: h.Count()}
-	if f.Count == 0 {
-		return f
-	}
-	f.Mean, f.Min, f.Max = inSeconds(h.Mean()), inSeconds(h.Min()), inSeconds(h.Max())
-	f.P50, f.P90, f.P95 = percentile(h, 0.5), percentile(h, 0.9), percentile(h, 0.95)
-	f.P99, f.P999, f.P9999 = percentile(h, 0.99), percentile(h, 0.999), percentile(h, 0.9999)
-	f.P50Interval, f.P99Interval = interval(h, 0.5), interval(h, 0.99)
-	return f
-}
-
-func percentile(h *histogram.Histogram, q float64) *float64 {
-	if !h.Carries(q) {
-		return nil
-	}
-	return inSeconds(h.Quantile(q))
-}
-
-func interval(h *histogram.Histogram, q float64) *[2]float64 {
-	low, high, ok := h.Interval(q)
-	if !ok {
-		return nil
-	}
-	return &[2]float64{low.Seconds(), high.Seconds()}
-}
-
-func inSeconds(d time.Duration) *float64 {
-	s := d.Seconds()
-	return &s
-}
-
-// orDash writes a duration in seconds, or "-" for nil.
-func orDash(s *float64) string {
-	return known(seconds, s)
 }

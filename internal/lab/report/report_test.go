@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,9 @@ func TestHTMLFetchesNothing(t *testing.T) {
 	if found := regexp.MustCompile(`(?i)\s(src|href|srcset|action|poster)=|url\(|@import|<link|<iframe|<object`).FindString(page); found != "" {
 		t.Errorf("the page holds %q", found)
 	}
+	if strings.Contains(page, "connect-src") || strings.Contains(page, "<html lang=\"en\" data-live") {
+		t.Error("the page of a run that ended may fetch itself")
+	}
 	if !strings.Contains(page, `content="default-src 'none';`) {
 		t.Error("no policy that forbids fetching")
 	}
@@ -100,7 +104,7 @@ func TestOddRuns(t *testing.T) {
 			written(t, format, runs...)
 		}
 	}
-	if text := written(t, Text, noAnswer); !strings.Contains(text, "No step is a valid measurement") || !strings.Contains(text, "refused 10") {
+	if text := written(t, Text, noAnswer); !strings.Contains(text, "Every request failed: refused 10.") || !strings.Contains(text, "refused 10") {
 		t.Errorf("no answer:\n%s", text)
 	}
 	broken := synthetic{capacity: 10, base: time.Millisecond, seconds: 2}.open(t, 5)
@@ -284,6 +288,83 @@ func TestGolden(t *testing.T) {
 	golden(t, "compare.txt", written(t, Text, compare...))
 	golden(t, "sweep.txt", written(t, Text, sweep))
 	golden(t, "single.txt", written(t, Text, single))
+	hanging := hangingRun(t)
+	golden(t, "mixed.txt", written(t, Text, mixedRun(t)))
+	golden(t, "staged.xml", written(t, JUnit, staged))
+	golden(t, "staged.summary.md", written(t, Summary, staged))
+	golden(t, "hanging.txt", written(t, Text, hanging))
+	golden(t, "hanging.md", written(t, Markdown, hanging))
+	golden(t, "hanging.csv", written(t, CSV, hanging))
+	golden(t, "hanging.bench", written(t, Bench, hanging))
+}
+
+// TestNamedRequests has a row for each named request of a mix in every form that has rows.
+func TestNamedRequests(t *testing.T) {
+	t.Parallel()
+	run := mixedRun(t)
+	for format, want := range map[Format][]string{
+		Text: {
+			"     load  request    requests  answered      p50", "  1,000/s  login         4,000     400/s  2.93 ms",
+			"p99{login}<5ms missed (7.69 ms)", "SLO missed: p99{login} 7.69 ms (p99{login}<5ms)",
+		},
+		Markdown: {"|--:|---|--:|", "| 1,000/s | GET /list | 6,000 |"},
+		HTML:     {"<h2>Named requests</h2>", "<td>login</td><td>4,000</td>", "<td>-</td><td>errors{GET /list}&lt;1% met (0)</td>"},
+		CSV:      {"run,step,request,", ",0,,open,", ",0,login,open,", ",0,GET /list,open,"},
+	} {
+		text := written(t, format, run)
+		for _, part := range want {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s has no %q in\n%.3000s", format, part, text)
+			}
+		}
+	}
+	var d Document
+	if err := json.Unmarshal([]byte(written(t, JSON, run)), &d); err != nil {
+		t.Fatal(err)
+	}
+	labels := d.Steps[0].Labels
+	if len(labels) != 2 || labels[0].Name != "login" || labels[0].Requests != 4000 || labels[0].Rate != 400 || labels[0].Response.P99 == nil {
+		t.Fatalf("labels %+v", labels)
+	}
+	if slo := labels[0].SLO; len(slo) != 1 || slo[0].Text != "p99{login}<5ms" || slo[0].Met {
+		t.Errorf("SLO of login: %+v", slo)
+	}
+}
+
+// TestUnansweredRequestsAreInThePercentiles: 10 % of the requests got no answer within 2 s, so p99 is at least 2 s in every
+// form.
+func TestUnansweredRequestsAreInThePercentiles(t *testing.T) {
+	t.Parallel()
+	run := hangingRun(t)
+	for format, want := range map[Format][]string{
+		Text:       {"Does not hold 500/s within p99<70ms errors<0.5%: p99 >= 2.00 s and errors 10.0 %.", "  >= 2.00 s  >= 2.00 s  >= 2.00 s  "},
+		Markdown:   {"| \\>= 2.00 s | \\>= 2.00 s | \\>= 2.00 s |"},
+		HTML:       {"<td>&gt;= 2.00 s</td>", "<dt>p99</dt><dd>&gt;= 2.00 s</dd>"},
+		CSV:        {",mean p95 p99 max p99_interval,", "response_lower_bounds"},
+		CSVSeconds: {",mean p95 max,", ",mean p50 p90 p95 max p50_interval,", "response_lower_bounds"},
+		Bench:      {" p99-at-least-sec", "Unit p99-at-least-sec better=lower", " 1200 0 req/s "},
+	} {
+		text := written(t, format, run)
+		for _, part := range want {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s has no %q in\n%.2000s", format, part, text)
+			}
+		}
+	}
+	var d Document
+	if err := json.Unmarshal([]byte(written(t, JSON, run)), &d); err != nil {
+		t.Fatal(err)
+	}
+	first, dead := d.Steps[0].Response, d.Steps[1].Response
+	if first.Count != 6000 || first.P90 == nil || *first.P90 > 0.1 || first.P99 == nil || *first.P99 < 2 || *first.P99 > 2.01 {
+		t.Errorf("response %+v", first)
+	}
+	if !slices.Equal(first.LowerBounds, []string{"mean", "p95", "p99", "max", "p99_interval"}) || !slices.Equal(dead.LowerBounds, []string{"mean", "p50", "p90", "p95", "p99", "max", "p50_interval", "p99_interval"}) {
+		t.Errorf("lower bounds %q, of the dead target %q", first.LowerBounds, dead.LowerBounds)
+	}
+	if d.Steps[0].Rate != 450 || d.Steps[1].Rate != 0 || d.Steps[1].Requests != 7200 {
+		t.Errorf("rates %g and %g of %d requests", d.Steps[0].Rate, d.Steps[1].Rate, d.Steps[1].Requests)
+	}
 }
 
 // TestDocumentation requires every field of the JSON document and every format in docs/results-format.md.
@@ -293,7 +374,7 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, of := range []reflect.Type{reflect.TypeFor[Document](), reflect.TypeFor[DocumentStep](), reflect.TypeFor[Figures](), reflect.TypeFor[WatchError]()} {
+	for _, of := range []reflect.Type{reflect.TypeFor[Document](), reflect.TypeFor[DocumentStep](), reflect.TypeFor[DocumentLabel](), reflect.TypeFor[Figures](), reflect.TypeFor[WatchError]()} {
 		for _, field := range reflect.VisibleFields(of) {
 			if field.Anonymous {
 				continue // JSON has its fields, not itself

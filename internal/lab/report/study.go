@@ -69,7 +69,8 @@ func studySections(s *experiment.Study) []studySection {
 		for i := range sections {
 			sections[i].folded = len(s.Manifest.Levels) > levelsUnfolded && !slices.Contains(key, level)
 		}
-		sections[len(sections)-1].note, note = note, "" // shown once
+		last := &sections[len(sections)-1]
+		last.note, note = strings.TrimSpace(last.note+" "+note), "" // shown once
 		all = append(all, sections...)
 	}
 	return append(all, differenceSection(s))

@@ -51,6 +51,11 @@ func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 			row.Hollow = true
 			row.Note += " · not valid: " + invalidRuns(cell)
 		}
+		if s.Cell(name, of.Level).Fails() {
+			row.Hollow = true
+			row.Text += " fails"
+			row.Note += " · fails: " + failure(s, name, of.Level)
+		}
 		c.Rows = append(c.Rows, row)
 	}
 	title := cmp.Or(of.Title, metricAt(s, metric, of.Level))
@@ -124,7 +129,7 @@ func levelPanels(s *experiment.Study) []panel {
 		shown[name] = true
 		if c := levelChart(s, metric); len(c.Tables[0].Series) > 0 {
 			panels = append(panels, panel{
-				Title: metric.Title + " by load", Caption: "medians; hollow: a run was not valid", Half: true, Charts: []chart{c},
+				Title: metric.Title + " by load", Caption: "medians; hollow: a run was not valid, or the variant fails", Half: true, Charts: []chart{c},
 			})
 		}
 	}
@@ -172,7 +177,7 @@ func levelChart(s *experiment.Study, metric *experiment.Metric) chart {
 		for _, level := range levels {
 			y, hollow := math.NaN(), false
 			if f := s.Figure(metric.Name, v.Name, level.Name); f != nil {
-				y, hollow = f.Median, s.Cell(v.Name, level.Name).NotValid() > 0
+				y, hollow = f.Median, s.Cell(v.Name, level.Name).NotValid() > 0 || s.Cell(v.Name, level.Name).Fails()
 			}
 			l.Y, l.Hollow = append(l.Y, y), append(l.Hollow, hollow)
 		}
@@ -202,13 +207,15 @@ func comparisonPanels(s *experiment.Study) []panel {
 		}
 		c := chart{X: axis{Unit: unitNumber}, Y: axis{Unit: unitRatio, Log: true}}
 		for i := range key[:end] {
-			c.Rows = append(c.Rows, comparisonRow(s, &key[i]))
+			if key[i].Pairs > 0 {
+				c.Rows = append(c.Rows, comparisonRow(s, &key[i]))
+			}
 		}
 		key = key[end:]
-		title := first.Metric
-		if m := s.Metric(first.Metric); m != nil {
-			title = metricAt(s, m, first.Level)
+		if len(c.Rows) == 0 {
+			continue
 		}
+		title := metricTitle(s, first.Metric, first.Level) + atLevelOf(s, first.Level)
 		c.Title = title + ": ratio to the baseline"
 		caption := "square: geometric mean; line: 95 % interval"
 		if first.Low == nil {
@@ -223,7 +230,7 @@ func comparisonPanels(s *experiment.Study) []panel {
 func comparisonRow(s *experiment.Study, c *experiment.Comparison) barRow {
 	row := barRow{
 		Name: c.Variant + " / " + c.Baseline, Color: verdictColor(c), Value: c.Ratio, Low: &c.Min, High: &c.Max,
-		Text: times(c.Ratio) + " " + rowVerdict(s, c),
+		Text: ratioText(s, c) + " " + rowVerdict(s, c),
 	}
 	if c.Again {
 		row.Name = "A/A " + c.Baseline
@@ -232,7 +239,7 @@ func comparisonRow(s *experiment.Study, c *experiment.Comparison) barRow {
 		row.Low, row.High, row.Interval = c.Low, c.High, true
 	}
 	row.Note = fmt.Sprintf("%s against %s: %s (%s), %s · %s",
-		c.Variant, c.Baseline, times(c.Ratio), comparisonSpan(c), verdictWords(s, c), plural(int64(c.Pairs), "pair"))
+		c.Variant, c.Baseline, ratioText(s, c), spanText(s, c), verdictWords(s, c), plural(int64(c.Pairs), "pair"))
 	if c.P != nil {
 		row.Note += " · p " + pvalue(c.P) + " of " + integer(int64(c.Family)) + " · could have seen " + effect(c.MinimumEffect)
 	}

@@ -14,50 +14,97 @@ func studyTitle(s *experiment.Study) string {
 	return cmp.Or(s.Manifest.Title, s.Manifest.Name)
 }
 
-// newStudyHeadline states the best variant in the leading metric of the first key level.
+// newStudyHeadline states which variants fail, and the verdicts on the leading metric of the first key level. What has no
+// verdict is not claimed.
 func newStudyHeadline(s *experiment.Study) headline {
-	h := headline{Mood: plain, Text: "Nothing was measured.", Caveat: studyCaveat(s)}
-	levels := s.Levels()
-	if len(levels) == 0 {
-		h.Mood = doubt
+	h := headline{Mood: doubt, Text: "Nothing was measured.", Caveat: studyCaveat(s)}
+	if len(s.Levels()) == 0 {
 		return h
 	}
 	level := keyLevels(s)[0]
-	metric := s.Metric(s.Leading(level))
-	if metric == nil {
-		return h
+	text, claimed := "Nothing is claimed.", false
+	if metric := s.Metric(s.Leading(level)); metric != nil {
+		text, claimed = headlineClaim(s, metric, level)
 	}
-	best, figure := bestVariant(s, metric, level)
-	if figure == nil {
-		return h
-	}
-	what := "Lowest"
-	if metric.Better == experiment.BetterHigher {
-		what = "Highest"
-	}
-	if !s.Claims() {
-		h.Mood = doubt
-		h.Text = fmt.Sprintf("Nothing is claimed; %s %s seen: %s, %s.", strings.ToLower(what), metricAt(s, metric, level), best, studyRange(figure, metric.Unit))
-		return h
-	}
-	h.Text = fmt.Sprintf("%s %s: %s with %s", what, metricAt(s, metric, level), best, FormatValue(figure.Median, metric.Unit))
-	base := s.Figure(metric.Name, s.Manifest.Baseline, level)
-	if base != nil && base.Median > 0 && best != s.Manifest.Baseline {
-		h.Text += fmt.Sprintf(", %s that of %s (%s)", times(figure.Median/base.Median), s.Manifest.Baseline, FormatValue(base.Median, metric.Unit))
-	}
-	h.Text += "."
 	h.Mood = good
-	if h.Caveat != "" {
+	if h.Caveat != "" || !claimed {
 		h.Mood = doubt
 	}
+	failing := failures(s)
+	if len(failing) > 0 {
+		h.Mood = bad
+	}
+	h.Text = strings.TrimSpace(strings.Join(append(failing, text), " "))
 	return h
 }
 
-// bestVariant is the variant with the best median, A/A controls excluded.
+// headlineClaim writes the verdicts on a metric at a level. claimed is false if there are none.
+func headlineClaim(s *experiment.Study, metric *experiment.Metric, level string) (text string, claimed bool) {
+	const most = 3 // verdicts in a headline
+	var differ, same []string
+	for i := range s.Comparisons {
+		c := &s.Comparisons[i]
+		if c.Again || c.Metric != metric.Name || c.Level != level || c.Verdict == experiment.NoVerdict || c.Pairs == 0 {
+			continue
+		}
+		if c.Verdict == experiment.VerdictNoneSeen || s.WithinControl(c) {
+			same = append(same, c.Variant+" and "+c.Baseline)
+			continue
+		}
+		differ = append(differ, fmt.Sprintf("%s %s that of %s, %s", c.Variant, ratioText(s, c), c.Baseline, verdictWords(s, c)))
+	}
+	what := metricAt(s, metric, level)
+	switch {
+	case len(differ) > most:
+		return fmt.Sprintf("Verdicts on %s: %s; %d more below.", what, strings.Join(differ[:most], "; "), len(differ)-most), true
+	case len(differ) > 0:
+		return fmt.Sprintf("Verdicts on %s: %s.", what, strings.Join(differ, "; ")), true
+	case len(same) > 0:
+		return fmt.Sprintf("No difference seen in %s: %s.", what, strings.Join(same[:min(most, len(same))], "; ")), true
+	}
+	best, figure := bestVariant(s, metric, level)
+	if figure == nil {
+		return "Nothing is claimed.", false
+	}
+	extreme := "lowest"
+	if metric.Better == experiment.BetterHigher {
+		extreme = "highest"
+	}
+	return fmt.Sprintf("Nothing is claimed; %s %s seen: %s, %s.", extreme, what, best, studyRange(figure, metric.Unit)), false
+}
+
+// failures are a sentence about each variant that fails at a key level.
+func failures(s *experiment.Study) []string {
+	var lines []string
+	for _, v := range s.Manifest.Variants {
+		for _, level := range keyLevels(s) {
+			if cell := s.Cell(v.Name, level); cell != nil && cell.Fails() && !v.Again {
+				doubtful := ""
+				if !cell.FailsByItself() {
+					doubtful = " in runs that are not VALID"
+				}
+				lines = append(lines, fmt.Sprintf("%s fails%s: %s.", v.Name, doubtful, failure(s, v.Name, level)))
+				break
+			}
+		}
+	}
+	return lines
+}
+
+// failure says how a variant fails at a level.
+func failure(s *experiment.Study, variant, level string) string {
+	cell := s.Cell(variant, level)
+	if level == "" {
+		return "no rate met " + s.Manifest.SLO
+	}
+	return fmt.Sprintf("%s of its requests%s (%s)", share(cell.Figures[experiment.MetricErrors].Median), atLevelOf(s, level), errorClasses(cell))
+}
+
+// bestVariant is the variant with the best median of those that do not fail, A/A controls excluded.
 func bestVariant(s *experiment.Study, metric *experiment.Metric, level string) (name string, best *experiment.Figure) {
 	for _, v := range s.Manifest.Variants {
 		f := s.Figure(metric.Name, v.Name, level)
-		if v.Again || f == nil {
+		if v.Again || f == nil || s.Cell(v.Name, level).Fails() {
 			continue
 		}
 		higher := best != nil && f.Median > best.Median
@@ -70,10 +117,15 @@ func bestVariant(s *experiment.Study, metric *experiment.Metric, level string) (
 
 // metricAt names a metric and its level: "peak", "db CPU/req at rate-300".
 func metricAt(s *experiment.Study, metric *experiment.Metric, level string) string {
+	return metricTitle(s, metric.Name, level) + atLevelOf(s, level)
+}
+
+// atLevelOf is " at rate-300", "" for a peak and if there is only one level.
+func atLevelOf(s *experiment.Study, level string) string {
 	if level == "" || len(s.Manifest.Levels) == 1 && s.Manifest.Peak == nil {
-		return metric.Title
+		return ""
 	}
-	return metric.Title + " at " + level
+	return " at " + level
 }
 
 // studyCaveat lists what limits the conclusions.
@@ -82,7 +134,7 @@ func studyCaveat(s *experiment.Study) string {
 	if s.Manifest.Quick {
 		parts = append(parts, "a quick run: ranges only, nothing is claimed")
 	} else if !s.Claims() {
-		parts = append(parts, fmt.Sprintf("fewer than %d pairs of blocks: ranges only, nothing is claimed", stats.MinPairs))
+		parts = append(parts, fmt.Sprintf("fewer than %d pairs of VALID runs: ranges only, nothing is claimed", stats.MinPairs))
 	}
 	if s.Whole < s.Blocks {
 		parts = append(parts, fmt.Sprintf("%d of %d blocks are whole", s.Whole, s.Blocks))
@@ -175,7 +227,11 @@ func finding(s *experiment.Study, v *experiment.VariantFacts) string {
 		if c == nil {
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s %s (%s), %s", metricAt(s, metric, level), times(c.Ratio), comparisonSpan(c), shortVerdict(s, c)+doubtfulPairs(c)))
+		if c.Pairs == 0 {
+			parts = append(parts, fmt.Sprintf("%s: %s", metricAt(s, metric, level), verdictWords(s, c)))
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s %s (%s), %s", metricAt(s, metric, level), ratioText(s, c), spanText(s, c), shortVerdict(s, c)+doubtfulPairs(c)))
 	}
 	if len(parts) == 0 {
 		return ""

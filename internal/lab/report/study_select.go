@@ -96,7 +96,7 @@ func columnsSection(s *experiment.Study, selection *StudySelection) (studySectio
 		if !slices.Contains(s.Levels(), level) {
 			return studySection{}, fmt.Errorf("%s: the study has no level %q", column, level)
 		}
-		head := selection.word(metric.Title)
+		head := selection.word(metricTitle(s, name, level))
 		if !selection.NoLevel {
 			head += atLevel(level)
 		}
@@ -155,6 +155,9 @@ func columnsRow(s *experiment.Study, v *experiment.VariantFacts, selection *Stud
 			text = "-"
 		case cell.NotValid() > 0 && text != "-":
 			text += " *" // a run was not a valid measurement
+		}
+		if cell := s.Cell(v.Name, level); cell != nil && text != "-" {
+			text += failMark(cell, name)
 		}
 		if theirs := publishedValue(s, name, v.Name, level); selection.Published && theirs > 0 {
 			text += "; " + selection.word("published") + " " + FormatValue(theirs, unit)

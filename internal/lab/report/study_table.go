@@ -13,8 +13,44 @@ import (
 )
 
 // studyNote explains the tables of the levels.
-const studyNote = "Median over the blocks (lowest–highest). CPU: a process with its descendants, % of one core and per answered request. " +
-	"TIME_WAIT and ports: highest value on one host. not valid: runs that are not valid measurements, by reason."
+const studyNote = "Median over the blocks (lowest–highest). requests/s: good answers. " +
+	"CPU: a process with its descendants, % of one core and per good answer. " +
+	"TIME_WAIT and ports: highest value on one host. not valid: runs that are not valid measurements, by reason. " +
+	"!: most runs fail more than 1 % of their requests, so that these are not the times of answers."
+
+// closedLoopNote labels the percentiles of a closed loop, "" for an open one.
+func closedLoopNote(loop string) string {
+	if loop != result.LoopClosed {
+		return ""
+	}
+	return "closed loop: latency at saturation, not what users see"
+}
+
+// levelLoop is the loop of a level.
+func levelLoop(s *experiment.Study, level string) string {
+	i := slices.IndexFunc(s.Manifest.Levels, func(l experiment.LevelFacts) bool { return l.Name == level })
+	if i >= 0 && s.Manifest.Levels[i].Flags["rate"] == "" {
+		return result.LoopClosed
+	}
+	return result.LoopOpen
+}
+
+// isPercentile reports whether a metric is a percentile of the latency.
+func isPercentile(metric string) bool {
+	return metric == experiment.MetricP50 || metric == experiment.MetricP99
+}
+
+// metricTitle is the title of a metric at a level. Percentiles of a closed loop are labelled.
+func metricTitle(s *experiment.Study, metric, level string) string {
+	title := metric
+	if m := s.Metric(metric); m != nil {
+		title = m.Title
+	}
+	if isPercentile(metric) && levelLoop(s, level) == result.LoopClosed {
+		title += " (closed loop)"
+	}
+	return title
+}
 
 // shownVariants are the variants that have a cell at the level, in the order of the file.
 func shownVariants(s *experiment.Study, level string) []string {
@@ -29,14 +65,14 @@ func shownVariants(s *experiment.Study, level string) []string {
 
 func peakSection(s *experiment.Study) studySection {
 	section := studySection{
-		title: "Peak", words: true, rows: [][]string{{"variant", "peak", "blocks", "against", "ratio", "interval", "verdict"}},
-		note: "The highest rate that met " + s.Manifest.SLO + ", median over the blocks (lowest–highest).",
+		title: "Peak", words: true, rows: [][]string{{"variant", "peak", "blocks", "against", "ratio", "interval", "A/A", "verdict"}},
+		note: "The highest rate that met " + s.Manifest.SLO + ", median over the blocks (lowest–highest). " + controlNote,
 	}
 	for _, name := range shownVariants(s, "") {
 		cell := s.Cell(name, "")
-		row := []string{name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), integer(int64(cell.Runs)), "-", "-", "-", "-"}
+		row := []string{name, studyRange(s.Figure(experiment.MetricPeak, name, ""), experiment.UnitRate), integer(int64(cell.Runs)), "-", "-", "-", "-", "-"}
 		if c := s.Compared(experiment.MetricPeak, "", name); c != nil {
-			row[3], row[4], row[5], row[6] = c.Baseline, times(c.Ratio), comparisonSpan(c), verdictWords(s, c)
+			row[3], row[4], row[5], row[6], row[7] = c.Baseline, ratioText(s, c), spanText(s, c), controlText(s, c), verdictWords(s, c)
 		}
 		section.add(row, cell.NotValid() > 0)
 	}
@@ -61,9 +97,15 @@ func levelSections(s *experiment.Study, level string) []studySection {
 	heads := func(cols []studyColumn, last ...string) []string {
 		row := []string{"variant"}
 		for _, c := range cols {
+			if isPercentile(c.metric) {
+				c.title = metricTitle(s, c.metric, level)
+			}
 			row = append(row, c.title)
 		}
 		return append(row, last...)
+	}
+	if note := closedLoopNote(levelLoop(s, level)); note != "" {
+		answers.note = strings.ToUpper(note[:1]) + note[1:] + "."
 	}
 	answers.rows = [][]string{heads(answered, "blocks", "error classes", "not valid")}
 	cost.rows = [][]string{heads(costs)}
@@ -94,7 +136,7 @@ func (c studyColumn) cell(cell *experiment.Cell) string {
 		return "-"
 	}
 	if c.plus == "" {
-		return studyRange(&first, c.unit)
+		return studyRange(&first, c.unit) + failMark(cell, c.metric)
 	}
 	second, ok := cell.Figures[c.plus]
 	if !ok {
@@ -102,6 +144,14 @@ func (c studyColumn) cell(cell *experiment.Cell) string {
 	}
 	scale, unit := unitOf(max(first.Median, second.Median), c.unit)
 	return number3(first.Median*scale, c.unit) + " + " + number3(second.Median*scale, c.unit) + unit
+}
+
+// failMark marks the times of a cell that fails.
+func failMark(cell *experiment.Cell, metric string) string {
+	if cell.Fails() && (isPercentile(metric) || metric == experiment.MetricFirstByte) {
+		return " !"
+	}
+	return ""
 }
 
 func answerColumns() []studyColumn {
@@ -234,8 +284,9 @@ func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection
 		for _, level := range s.Manifest.Levels {
 			text := "-"
 			if f := s.Figure(metric.Name, v.Name, level.Name); f != nil {
-				text = FormatValue(f.Median, metric.Unit)
-				if s.Cell(v.Name, level.Name).NotValid() > 0 {
+				cell := s.Cell(v.Name, level.Name)
+				text = FormatValue(f.Median, metric.Unit) + failMark(cell, metric.Name)
+				if cell.NotValid() > 0 {
 					text += "*"
 				}
 			}
@@ -270,21 +321,17 @@ func comparisonNote() string {
 	return fmt.Sprintf("ratio: variant over baseline, geometric mean of the blocks that have both. interval: %d %% t interval of its logarithm for this "+
 		"comparison alone, or the range of the blocks if nothing is claimed. p: adjusted by Holm over the comparisons of the metric "+
 		"(for A/A controls over all metrics); below %g is a difference. could have seen: smallest effect detectable with %d %% power. "+
-		"doubtful: a side was not a valid measurement. Pairs limited by the load generator are left out.",
-		int(stats.Level*100), stats.Alpha, int(stats.Power*100))
+		"Only pairs of VALID runs count, and none in which a side fails more than %g %% of its requests. %s",
+		int(stats.Level*100), stats.Alpha, int(stats.Power*100), 100*result.ErrorShareMax, controlNote)
 }
 
 func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison, title string) studySection {
 	section := studySection{
 		title: title, words: true, note: comparisonNote(),
-		rows: [][]string{{"variant", "against", "metric", "level", "ratio", "interval", "p", "could have seen", "pairs", "verdict"}},
+		rows: [][]string{{"variant", "against", "metric", "level", "ratio", "interval", "A/A", "p", "could have seen", "pairs", "verdict"}},
 	}
 	for i := range comparisons {
 		c := &comparisons[i]
-		metric := c.Metric
-		if m := s.Metric(c.Metric); m != nil {
-			metric = m.Title
-		}
 		name := c.Variant
 		if c.Again {
 			name = "A/A: " + name
@@ -294,7 +341,8 @@ func comparisonSection(s *experiment.Study, comparisons []experiment.Comparison,
 			pairs += fmt.Sprintf(" (%d doubtful)", c.Doubtful)
 		}
 		section.add([]string{
-			name, c.Baseline, metric, cmp.Or(c.Level, "-"), times(c.Ratio), comparisonSpan(c), pvalue(c.P), effect(c.MinimumEffect), pairs, verdictWords(s, c),
+			name, c.Baseline, metricTitle(s, c.Metric, c.Level), cmp.Or(c.Level, "-"), ratioText(s, c), spanText(s, c), controlText(s, c),
+			pvalue(c.P), effect(c.MinimumEffect), pairs, verdictWords(s, c),
 		}, c.Doubtful > 0)
 	}
 	return section
@@ -315,13 +363,15 @@ func publishedSection(s *experiment.Study) studySection {
 			unmeasured++
 			continue
 		}
+		unlimited := func(v float64) string { return ratioNumber(v, 0) + " x" }
+		limited := func(v float64) string { return ratioNumber(v, controlReach(s, p.Metric, p.Level)) + " x" }
 		unit, title := "", p.Metric
 		if m := s.Metric(p.Metric); m != nil {
 			unit, title = m.Unit, m.Title
 		}
 		section.add([]string{
 			p.Variant, title, cmp.Or(p.Level, "-"), FormatValue(p.Value, unit), FormatValue(*p.Measured, unit), cmp.Or(p.Baseline, "-"),
-			known(times, p.TheirRatio), known(times, p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), cmp.Or(p.Note, "-"),
+			known(unlimited, p.TheirRatio), known(limited, p.OurRatio), agreement(p.SameDirection), agreement(p.RatioAgrees), cmp.Or(p.Note, "-"),
 		}, false)
 	}
 	if unmeasured > 0 {

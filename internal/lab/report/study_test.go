@@ -140,9 +140,105 @@ func TestStudyValues(t *testing.T) {
 			t.Errorf("%+v %s: %q, want %q", test.f, test.unit, got, test.want)
 		}
 	}
-	for v, want := range map[float64]string{0.1666: "0.167 x", 1: "1.00 x", 1.0549: "1.05 x", 9.41: "9.41 x", 123: "123 x"} {
-		if got := times(v); got != want {
-			t.Errorf("times(%v) = %q, want %q", v, got, want)
+	if got := studyRange(&experiment.Figure{N: 3, Median: 2, Min: 2, Max: 2, AtLeast: true}, experiment.UnitSeconds); got != ">= 2 s" {
+		t.Errorf("a lower bound: %q", got)
+	}
+}
+
+func TestRatioDigits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		v, reach float64
+		want     string
+	}{
+		{0.1666, 0, "0.167"},
+		{1, 0, "1.00"},
+		{1.0549, 0, "1.05"},
+		{9.41, 0, "9.41"},
+		{9.4, 0, "9.4"},
+		{123, 0, "123"},
+		{1.523, 0.03, "1.52"},
+		{1.523, 0.009, "1.52"},
+		{1.523, 0.1, "1.5"},
+		{1.523, 0.3, "1.5"},
+		{1.523, 1.2, "2"},
+		{8.801, 0.03, "8.8"},
+		{0.1666, 0.03, "0.167"},
+		{0.1666, 0.1, "0.17"},
+		{148, 0.03, "148"},
+		{148, 0.3, "150"},
+		{148, 5, "100"},
+		{0.004, 20, "0.004"},
+		{0, 0.03, "-"},
+	} {
+		if got := ratioNumber(c.v, c.reach); got != c.want {
+			t.Errorf("%v with a control of %v: %s, want %s", c.v, c.reach, got, c.want)
 		}
+	}
+}
+
+// The headline claims what has a verdict, and names what fails.
+func TestStudyHeadlineFollowsTheVerdicts(t *testing.T) {
+	t.Parallel()
+	peaks := func(study *experiment.Study, change func(*experiment.Comparison)) {
+		for i := range study.Comparisons {
+			if c := &study.Comparisons[i]; c.Metric == experiment.MetricPeak && !c.Again {
+				change(c)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*experiment.Study)
+		mood   mood
+		want   string
+	}{
+		"verdicts": {func(*experiment.Study) {}, good, "Verdicts on peak: pooled 1.06 x that of php, faster; go 8.8 x that of pooled, faster."},
+		"none seen": {func(s *experiment.Study) {
+			peaks(s, func(c *experiment.Comparison) { c.Verdict = experiment.VerdictNoneSeen })
+		}, good, "No difference seen in peak: pooled and php; go and pooled."},
+		"within the control": {func(s *experiment.Study) {
+			peaks(s, func(c *experiment.Comparison) { c.Ratio = 1.02 })
+		}, good, "No difference seen in peak: pooled and php; go and pooled."},
+		"no verdict": {func(s *experiment.Study) {
+			peaks(s, func(c *experiment.Comparison) { c.Verdict = experiment.NoVerdict })
+		}, doubt, "Nothing is claimed; highest peak seen: go, 3,082 (2,472–3,541)/s."},
+		"fails": {func(s *experiment.Study) {
+			cell := s.Cell("pooled", "rate-300")
+			cell.Failing, cell.Errors, cell.Statuses = 10, map[string]int64{"status": 6000}, map[int]int64{500: 6000}
+			cell.Figures[experiment.MetricErrors] = experiment.Figure{N: 10, Median: 1, Min: 1, Max: 1}
+			peaks(s, func(c *experiment.Comparison) { c.Verdict, c.Pairs = experiment.VerdictFails, 0 })
+		}, bad, "pooled fails: 100.0 % of its requests at rate-300 (status 6,000, HTTP 500: 6,000). Nothing is claimed; highest peak seen: go, 3,082 (2,472–3,541)/s."},
+		"fails on a busy host": {func(s *experiment.Study) {
+			cell := s.Cell("go", "rate-300")
+			cell.Failing, cell.Validity = 10, map[result.Validity]int{result.HostContended: 10}
+			cell.Figures[experiment.MetricErrors] = experiment.Figure{N: 10, Median: 0.02, Min: 0.02, Max: 0.02}
+		}, bad, "go fails in runs that are not VALID: 2 % of its requests at rate-300 (-). Verdicts on peak: pooled 1.06 x that of php, faster; go 8.8 x that of pooled, faster."},
+		"no rate met the SLO": {func(s *experiment.Study) {
+			s.Cell("go", "").Failing = 10
+			s.Comparisons = nil
+		}, bad, "go fails: no rate met p99<70ms errors<0.5%. Nothing is claimed; highest peak seen: pooled, 354 (288–402)/s."},
+	} {
+		study := studyOf(t)
+		test.change(study)
+		if h := newStudyHeadline(study); h.Mood != test.mood || h.Text != test.want {
+			t.Errorf("%s:\n got %s %s\nwant %s %s", name, h.Mood, h.Text, test.mood, test.want)
+		}
+	}
+}
+
+func TestClosedLoopPercentilesAreLabelled(t *testing.T) {
+	t.Parallel()
+	study := studyOf(t)
+	study.Manifest.Levels[0].Flags = map[string]string{"connections": "8"}
+	text := writtenStudy(t, Text, study)
+	_, level, found := strings.Cut(text, "At rate-100 (connections 8): answers")
+	level, _, _ = strings.Cut(level, "At rate-200")
+	for _, want := range []string{" p50 (closed loop) ", "Closed loop: latency at saturation, not what users see."} {
+		if !found || !strings.Contains(level, want) {
+			t.Errorf("no %q in %s", want, level)
+		}
+	}
+	if strings.Count(text, "(closed loop)") != 1 {
+		t.Error("the percentiles of open loops are labelled")
 	}
 }

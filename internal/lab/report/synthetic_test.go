@@ -21,9 +21,13 @@ type synthetic struct {
 	capacity float64
 	base     time.Duration // service time when idle
 	seconds  int           // of a step
+	hangs    int           // every so many requests one gets no answer within hangTimeout; 0: none
 	slo      bool
 	seed     uint64
 }
+
+// hangTimeout is the timeout of a synthetic run.
+const hangTimeout = 2 * time.Second
 
 func (m synthetic) header(loop string) result.Header {
 	h := result.Header{
@@ -71,10 +75,10 @@ func (m synthetic) closed(t testing.TB, connections ...int) *result.Run {
 }
 
 // A recorder holds the histograms of one slice or step.
-type recorder struct{ response, service, lag, connect, firstByte *histogram.Histogram }
+type recorder struct{ response, unanswered, service, lag, connect, firstByte *histogram.Histogram }
 
 func newRecorder(make func() *histogram.Histogram) recorder {
-	return recorder{make(), make(), make(), make(), make()}
+	return recorder{make(), make(), make(), make(), make(), make()}
 }
 
 func (r recorder) latency(t testing.TB) result.Latency {
@@ -87,7 +91,8 @@ func (r recorder) latency(t testing.TB) result.Latency {
 		return result.HDR(payload)
 	}
 	return result.Latency{
-		Response: encode(r.response), Service: encode(r.service), Lag: encode(r.lag), Connect: encode(r.connect), FirstByte: encode(r.firstByte),
+		Response: encode(r.response), ResponseUnanswered: encode(r.unanswered), Service: encode(r.service), ServiceUnanswered: encode(r.unanswered),
+		Lag: encode(r.lag), Connect: encode(r.connect), FirstByte: encode(r.firstByte),
 	}
 }
 
@@ -118,7 +123,15 @@ func (m synthetic) second(rnd *rand.Rand, into []recorder, plan result.Step, hz 
 	*backlog = min(max(0, *backlog+hz-m.capacity), m.capacity)
 	wait := *backlog / m.capacity
 	load := min(hz/m.capacity, 0.97)
-	for range n {
+	hung := int64(0)
+	for k := range n {
+		if m.hangs > 0 && int(k)%m.hangs == 0 {
+			hung++
+			for _, to := range into {
+				to.unanswered.Record(hangTimeout)
+			}
+			continue
+		}
 		service := time.Duration(float64(m.base) * (0.6 + 0.4*rnd.ExpFloat64()) / (1 - load*0.9))
 		lag := time.Duration(rnd.ExpFloat64() * float64(20*time.Microsecond))
 		for _, to := range into {
@@ -135,11 +148,13 @@ func (m synthetic) second(rnd *rand.Rand, into []recorder, plan result.Step, hz 
 	}
 	slice := result.Slice{
 		Counters: result.Counters{
-			Due: n, Sent: n, Done: n, Completed: n - failed, BytesIn: n * 1700, BytesOut: n * 90, Connects: 3, Statuses: map[int]int64{200: n - failed},
+			Due: n, Sent: n, Done: n - hung, Completed: n - hung - failed, BytesIn: (n - hung) * 1700, BytesOut: n * 90, Connects: 3,
+			Statuses: map[int]int64{200: n - hung - failed},
 		},
 		Connections: int64(plan.Connections), InFlight: int64(hz*m.base.Seconds() + *backlog), Backlog: int64(*backlog),
 		CPUUser: float64(n) * 3e-6, CPUSystem: float64(n) * 4e-6,
 	}
+	slice.Errors[result.Timeout] = hung
 	if failed > 0 {
 		slice.Errors[result.StatusError] = failed
 		slice.Statuses[502] = failed
@@ -182,6 +197,40 @@ func compareRuns(t testing.TB) []*result.Run {
 		synthetic{label: "before", capacity: 900, base: 2 * time.Millisecond, seconds: 10, slo: true, seed: 1}.open(t, 100, 1000),
 		synthetic{label: "after", capacity: 2600, base: time.Millisecond, seconds: 10, slo: true, seed: 2}.open(t, 100, 1000, 2000),
 	}
+}
+
+// hangingRun has a step in which 10 % of the requests get no answer, and one in which none does.
+func hangingRun(t testing.TB) *result.Run {
+	run := synthetic{capacity: 4000, base: time.Millisecond, seconds: 12, hangs: 10, slo: true, seed: 5}.open(t, 500)
+	dead := synthetic{capacity: 4000, base: time.Millisecond, seconds: 12, hangs: 1, slo: true, seed: 5}.open(t, 600).Steps[0]
+	dead.Index, dead.Start, dead.Total.Step = 1, 14, 1
+	run.Steps, run.End.Elapsed = append(run.Steps, dead), 28
+	return run
+}
+
+// mixedRun is a step at 1,000/s of two named requests.
+func mixedRun(t testing.TB) *result.Run {
+	slow := synthetic{capacity: 900, base: 2 * time.Millisecond, seconds: 10, seed: 6}.open(t, 400)
+	fast := synthetic{capacity: 2600, base: time.Millisecond, seconds: 10, seed: 7}.open(t, 600)
+	fast.Header.Machine.Host = "lab-2"
+	run, err := result.Merge([]*result.Run{slow, fast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run.Header = slow.Header
+	total := &run.Steps[0].Total
+	total.Labels = []result.LabelTotal{
+		{Name: "login", Counters: slow.Steps[0].Total.Counters, Latency: slow.Steps[0].Total.Latency},
+		{Name: "GET /list", Counters: fast.Steps[0].Total.Counters, Latency: fast.Steps[0].Total.Latency},
+	}
+	slo, err := result.ParseSLO("p99<70ms p99{login}<5ms errors{GET /list}<1%")
+	if err == nil {
+		total.SLO, err = slo.Judge(total)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
 }
 
 func sweepRun(t testing.TB) *result.Run {

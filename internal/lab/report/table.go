@@ -27,19 +27,20 @@ func columns(runs []run) []column {
 	cols = append(
 		cols,
 		column{name: "conns", value: func(s *step) string { return integer(int64(s.Step.Connections)) }},
-		column{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }},
-		column{name: "p50", value: func(s *step) string { return orDash(figuresOf(s.response).P50) }},
-		column{name: "p90", value: func(s *step) string { return orDash(figuresOf(s.response).P90) }},
-		column{name: "p99", value: func(s *step) string { return orDash(figuresOf(s.response).P99) }},
-		column{name: "p99.9", value: func(s *step) string { return orDash(figuresOf(s.response).P999) }},
-		column{name: "max", value: func(s *step) string { return orDash(figuresOf(s.response).Max) }},
+		column{name: "requests", value: func(s *step) string { return integer(s.Total.Requests()) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p90", figureP90),
+		responseColumn("p99", figureP99),
+		responseColumn("p99.9", figureP999),
+		responseColumn("max", figureMax),
 		column{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
 	)
 	if anyStep(runs, func(s *step) bool { return s.connect.Count() > 0 }) {
-		cols = append(cols, column{name: "connect", value: func(s *step) string { return orDash(figuresOf(s.connect).Mean) }})
+		cols = append(cols, column{name: "connect", value: func(s *step) string { return meanOf(s.connect) }})
 	}
 	if anyStep(runs, func(s *step) bool { return s.firstByte.Count() > 0 }) {
-		cols = append(cols, column{name: "first byte", value: func(s *step) string { return orDash(figuresOf(s.firstByte).Mean) }})
+		cols = append(cols, column{name: "first byte", value: func(s *step) string { return meanOf(s.firstByte) }})
 	}
 	return append(
 		cols,
@@ -49,9 +50,26 @@ func columns(runs []run) []column {
 	)
 }
 
-// tableNote explains the step table.
-const tableNote = "Response time counts from the intended start; \"-\" means too few samples. connect, first byte: mean. " +
-	"parallel: most connections open at once. own CPU: CPU time of the load generator per answered request."
+func answeredColumn() column {
+	return column{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }}
+}
+
+// responseColumn shows a figure of the response time.
+func responseColumn(name, figure string) column {
+	return column{name: name, value: func(s *step) string { return s.figures.text(figure) }}
+}
+
+// tableNote explains the step table of the runs.
+func tableNote(runs []run) string {
+	note := "answered: good answers within the step. Response time counts from the intended start; \"-\" means too few samples. "
+	if anyStep(runs, func(s *step) bool { return len(s.figures.LowerBounds) > 0 }) {
+		note += "\">=\": at least, because it falls among requests without an answer, which rank above all answers. "
+	}
+	if anyStep(runs, func(s *step) bool { return s.Loop == result.LoopClosed }) {
+		note = closedLoopNote(result.LoopClosed) + ". " + note
+	}
+	return note + "connect, first byte: mean. parallel: most connections open at once. own CPU: CPU time of the load generator per good answer."
+}
 
 // sideBySide is a table of several runs by load level, grouped by figure. It is nil for a single run.
 func sideBySide(runs []run) (heads []string, rows [][]string) {
@@ -59,9 +77,9 @@ func sideBySide(runs []run) (heads []string, rows [][]string) {
 		return nil, nil
 	}
 	figures := []column{
-		{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }},
-		{name: "p50", value: func(s *step) string { return orDash(figuresOf(s.response).P50) }},
-		{name: "p99", value: func(s *step) string { return orDash(figuresOf(s.response).P99) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p99", figureP99),
 		{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
 	}
 	heads = []string{"load"}
@@ -103,6 +121,55 @@ func loads(runs []run) []string {
 	return names
 }
 
+// labelTable has a row for each named request of each step. It is nil without any. left is the column of the name.
+func labelTable(r *run) (rows [][]string, left int) {
+	var parts []step
+	for k := range r.steps {
+		parts = append(parts, r.steps[k].labels...)
+	}
+	if len(parts) == 0 {
+		return nil, 0
+	}
+	return stepTable([]column{
+		{name: "load", value: (*step).load},
+		{name: "request", value: func(s *step) string { return s.request }, left: true},
+		{name: "requests", value: func(s *step) string { return integer(s.Total.Requests()) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p90", figureP90),
+		responseColumn("p99", figureP99),
+		responseColumn("p99.9", figureP999),
+		responseColumn("max", figureMax),
+		{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
+		{name: "error classes", value: func(s *step) string { return cmp.Or(errorList(&s.Total.Errors), "-") }},
+		{name: "SLO", value: (*step).criteria},
+	}, parts)
+}
+
+// criteria writes the SLO of a step with the verdicts: "p99<5ms met (4.1 ms)".
+func (s *step) criteria() string {
+	var parts []string
+	for _, c := range s.Total.SLO {
+		verdict := "missed"
+		if c.Met {
+			verdict = "met"
+		}
+		parts = append(parts, c.Text+" "+verdict+" ("+observedValue(c)+")")
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}
+
+// errorList lists the classes that are not 0: "timeout 3,000, reset 1".
+func errorList(e *result.Errors) string {
+	var parts []string
+	for _, class := range result.ErrorClasses() {
+		if e[class] != 0 {
+			parts = append(parts, class.String()+" "+integer(e[class]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
 func (s *step) offered() string {
 	if s.Loop != result.LoopOpen {
 		return "-"
@@ -132,7 +199,7 @@ func anyStep(runs []run, has func(*step) bool) bool {
 func (s *step) remarks() []string {
 	var lines []string
 	if n := s.Total.Errors.Total(); n > 0 {
-		line := fmt.Sprintf("%s of %s: %s", plural(n, "error"), plural(s.Total.Requests(), "request"), s.Total.Errors.String())
+		line := fmt.Sprintf("%s of %s: %s", plural(n, "error"), plural(s.Total.Requests(), "request"), errorList(&s.Total.Errors))
 		if bad := badStatuses(s.Total.Statuses); bad != "" && s.Total.Errors[result.StatusError] > 0 {
 			line += " (HTTP " + bad + ")"
 		}
@@ -141,15 +208,27 @@ func (s *step) remarks() []string {
 	if n := s.Total.Errors.Own(); n > 0 {
 		lines = append(lines, plural(n, "error")+" caused by the load generator (out of ports or open files), not by the target")
 	}
+	verdict := "SLO missed: "
+	if !s.valid() {
+		verdict = "SLO not judged: " // only a valid step supports a claim
+	}
 	for _, c := range s.Total.SLO {
 		if !c.Met {
-			lines = append(lines, "SLO missed: "+observed(c)+" ("+c.Text+")")
+			lines = append(lines, verdict+observed(c)+" ("+criterionText(c)+")")
 		}
 	}
 	if s.Total.Clamped > 0 {
 		lines = append(lines, plural(s.Total.Clamped, "latency sample")+" above 10 min, counted as 10 min")
 	}
 	return append(lines, s.Total.Reasons...)
+}
+
+// criterionText is a criterion as typed. The one that every SLO has is marked as a default.
+func criterionText(c result.Criterion) string {
+	if c.Default {
+		return c.Text + ", the default"
+	}
+	return c.Text
 }
 
 // badStatuses lists the HTTP statuses outside 2xx and 3xx in ascending order.

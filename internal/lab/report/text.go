@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"spillway/internal/lab/result"
 )
 
 func writeText(w io.Writer, runs []run) error {
@@ -25,6 +27,10 @@ func writeText(w io.Writer, runs []run) error {
 			out.WriteString("\n")
 			rows, left := stepTable(columns(runs), r.steps)
 			textTable(&out, rows, left)
+			if rows, left := labelTable(r); rows != nil {
+				out.WriteString("\n")
+				textTable(&out, rows, left)
+			}
 		}
 		for k := range r.steps {
 			for _, line := range r.steps[k].remarks() {
@@ -38,7 +44,7 @@ func writeText(w io.Writer, runs []run) error {
 		textTable(&out, append([][]string{heads}, rows...), -1)
 	}
 	if len(runs) == 0 || anyStep(runs, func(*step) bool { return true }) {
-		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote, ". ", ".\n"))
+		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote(runs), ". ", ".\n"))
 	}
 	return emit(w, &out)
 }
@@ -159,12 +165,16 @@ func writeMarkdownSteps(out *bytes.Buffer, runs []run, r *run) {
 	rows, left := stepTable(columns(runs), r.steps)
 	markdownTable(out, rows, left)
 	out.WriteString("\n")
+	if rows, left := labelTable(r); rows != nil {
+		markdownTable(out, rows, left)
+		out.WriteString("\n")
+	}
 	for k := range r.steps {
 		for _, line := range r.steps[k].remarks() {
 			fmt.Fprintf(out, "- %s: %s\n", r.steps[k].load(), escapeMarkdown(line))
 		}
 	}
-	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(tableNote))
+	fmt.Fprintf(out, "\n%s\n\n", escapeMarkdown(tableNote(runs)))
 }
 
 // writeMarkdownWatch writes the resources that were used.
@@ -225,4 +235,54 @@ func escapeMarkdown(text string) string {
 		}
 	}
 	return out.String()
+}
+
+// writeSummary writes the verdict, the figures and the reasons of each run as short Markdown, for the summary of a CI job.
+func writeSummary(w io.Writer, runs []run) error {
+	var out bytes.Buffer
+	for i := range runs {
+		r := &runs[i]
+		h := r.headline()
+		fmt.Fprintf(&out, "### %s\n\n**%s** %s\n\n", escapeMarkdown(r.label), escapeMarkdown(h.Text), escapeMarkdown(h.Caveat))
+		if len(r.steps) == 0 {
+			continue
+		}
+		rows, left := stepTable(summaryColumns(runs), r.steps)
+		markdownTable(&out, rows, left)
+		out.WriteString("\n")
+		for k := range r.steps {
+			for _, line := range r.steps[k].remarks() {
+				fmt.Fprintf(&out, "- %s: %s\n", r.steps[k].load(), escapeMarkdown(line))
+			}
+		}
+	}
+	return emit(w, &out)
+}
+
+func summaryColumns(runs []run) []column {
+	cols := []column{
+		{name: "load", value: (*step).load},
+		{name: "requests", value: func(s *step) string { return integer(s.Total.Requests()) }},
+		answeredColumn(),
+		responseColumn("p50", figureP50),
+		responseColumn("p99", figureP99),
+		{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
+	}
+	if anyStep(runs, func(s *step) bool { return len(s.Total.SLO) > 0 }) {
+		cols = append(cols, column{name: "SLO", value: (*step).sloVerdict})
+	}
+	return append(cols, column{name: "validity", value: (*step).validity, left: true})
+}
+
+// sloVerdict is the verdict on the SLO, which only a valid step supports.
+func (s *step) sloVerdict() string {
+	switch {
+	case len(s.Total.SLO) == 0 || s.Total.Validity == result.Unjudged:
+		return "-"
+	case !s.valid():
+		return "not judged"
+	case s.sloMet():
+		return "met"
+	}
+	return "missed"
 }

@@ -17,7 +17,7 @@ type bin struct {
 	result.Counters
 	inFlight, connections int64 // highest value
 	cpu                   float64
-	response              *histogram.Histogram
+	response              histogram.Censored
 }
 
 // binsMax is the highest number of bins in a timeline.
@@ -82,7 +82,7 @@ func binsOf(s *step, width float64) ([]bin, error) {
 		}
 		if g := sec.Second / int(width); g != group {
 			group = g
-			bins = append(bins, bin{start: sec.start, step: s, response: histogram.NewSlice()})
+			bins = append(bins, bin{start: sec.start, step: s, response: exact(histogram.NewSlice())})
 		}
 		bins[len(bins)-1].add(sec)
 	}
@@ -94,7 +94,8 @@ func (b *bin) add(sec *second) {
 	b.Add(&sec.Counters)
 	b.inFlight, b.connections = max(b.inFlight, sec.InFlight), max(b.connections, sec.Connections)
 	b.cpu += sec.CPUUser + sec.CPUSystem
-	b.response.Merge(sec.response)
+	b.response.Known.Merge(sec.response.Known)
+	b.response.Beyond.Merge(sec.response.Beyond)
 }
 
 // perSecond is n per second of the bin.
@@ -105,26 +106,34 @@ func (b *bin) perSecond(n int64) float64 {
 	return float64(n) / b.length
 }
 
-// latency is a percentile in seconds, NaN if the bin has too few samples for it.
-func (b *bin) latency(q float64) float64 {
-	if !b.response.Carries(q) {
-		return math.NaN()
-	}
-	return b.response.Quantile(q).Seconds()
+// A point is a value of a line. NaN is a gap.
+type point struct {
+	value   float64
+	atLeast bool // the value is a lower bound
 }
 
-// slowest is the longest response in seconds, NaN without a response.
-func (b *bin) slowest() float64 {
-	if b.response.Count() == 0 {
-		return math.NaN()
+// latency is a percentile in seconds, NaN if the bin has too few samples for it.
+func (b *bin) latency(q float64) point {
+	if !b.response.Carries(q) {
+		return point{value: math.NaN()}
 	}
-	return b.response.Max().Seconds()
+	d, atLeast := b.response.Quantile(q)
+	return point{d.Seconds(), atLeast}
+}
+
+// slowest is the longest response in seconds, NaN without a request.
+func (b *bin) slowest() point {
+	if b.response.Count() == 0 {
+		return point{value: math.NaN()}
+	}
+	d, atLeast := b.response.Max()
+	return point{d.Seconds(), atLeast}
 }
 
 // A binLine is a line with one value per bin.
 type binLine struct {
 	name, color, style string
-	value              func(*bin) float64
+	value              func(*bin) point
 }
 
 // table has lines over the bins of run i, with a gap between steps.
@@ -136,19 +145,19 @@ func (t *timeline) table(i int, lines ...binLine) table {
 	for k := range t.bins[i] {
 		b := &t.bins[i][k]
 		if k > 0 && t.bins[i][k-1].step != b.step {
-			all.add(b.start, func(int) float64 { return math.NaN() })
+			all.add(b.start, func(int) point { return point{value: math.NaN()} })
 		}
-		all.add(b.start+b.length/2, func(n int) float64 { return lines[n].value(b) })
+		all.add(b.start+b.length/2, func(n int) point { return lines[n].value(b) })
 	}
 	all.Series = slices.DeleteFunc(all.Series, func(l line) bool { return math.IsNaN(l.Y.highest()) })
 	return all
 }
 
 // add appends a value to each line.
-func (t *table) add(x float64, value func(series int) float64) {
+func (t *table) add(x float64, value func(series int) point) {
 	t.X = append(t.X, x)
 	for n := range t.Series {
-		t.Series[n].Y = append(t.Series[n].Y, value(n))
+		t.Series[n].add(x, value(n))
 	}
 }
 
@@ -189,12 +198,12 @@ func (t *timeline) loadCharts(limits []mark) []chart {
 	if !t.loaded() {
 		return nil
 	}
-	due := func(b *bin) float64 { return b.perSecond(b.Due) }
-	answered := func(b *bin) float64 { return b.perSecond(b.Done) }
-	failed := func(b *bin) float64 { return b.perSecond(b.Errors.Total()) }
-	p50, p99 := func(b *bin) float64 { return b.latency(0.5) }, func(b *bin) float64 { return b.latency(0.99) }
-	open := func(b *bin) float64 { return float64(b.connections) }
-	inFlight := func(b *bin) float64 { return float64(b.inFlight) }
+	due := func(b *bin) point { return point{value: b.perSecond(b.Due)} }
+	answered := func(b *bin) point { return point{value: b.perSecond(b.Completed)} }
+	failed := func(b *bin) point { return point{value: b.perSecond(b.Errors.Total())} }
+	p50, p99 := func(b *bin) point { return b.latency(0.5) }, func(b *bin) point { return b.latency(0.99) }
+	open := func(b *bin) point { return point{value: float64(b.connections)} }
+	inFlight := func(b *bin) point { return point{value: float64(b.inFlight)} }
 
 	latency := t.chart("response time", unitSeconds, latencyHeight,
 		[]binLine{{"max", "qmax", styleThin, (*bin).slowest}, {"p99", "q99", "", p99}, {"p50", "q50", "", p50}},

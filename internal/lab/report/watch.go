@@ -365,8 +365,8 @@ func (r *run) watchTable() [][]string {
 	cols := []column{
 		{name: "load", value: (*step).load},
 		{name: "answered", value: func(s *step) string { return rate(s.Total.Rate()) }},
-		{name: "p50", value: func(s *step) string { return orDash(figuresOf(s.response).P50) }},
-		{name: "p99", value: func(s *step) string { return orDash(figuresOf(s.response).P99) }},
+		{name: "p50", value: func(s *step) string { return s.figures.text(figureP50) }},
+		{name: "p99", value: func(s *step) string { return s.figures.text(figureP99) }},
 		{name: "errors", value: errorsByClass},
 	}
 	if anyStep([]run{*r}, func(s *step) bool { return len(s.Total.Statuses) > 0 }) {
@@ -398,7 +398,7 @@ func errorsByClass(s *step) string {
 	if s.Total.Errors.Total() == 0 {
 		return "0"
 	}
-	return s.Total.Errors.String()
+	return errorList(&s.Total.Errors)
 }
 
 // corePercent writes the CPU of a process in percent of one core: "38 + 21 = 59 %".

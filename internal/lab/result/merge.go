@@ -14,14 +14,17 @@ import (
 // Merge combines the files that several hosts wrote of the same run. Offered rates, connections and counters are added.
 // Histograms are added bucket by bucket, and percentiles are read from the sums. Seconds are matched by their distance
 // from the start of the step on each host. Header.Parts has the offset between the hosts' starts, which is not corrected.
-// A step is as valid as its least valid part.
+// A step is as valid as its least valid part. Named requests are added by name, and the SLO is judged on the sums.
 //
-// Steps must have the same shape in all files. Steps that a file lacks are left out with a note. Files with different
-// non-empty Header.Run are an error. Watches and samples of all files are kept under unique host names. Merge does not
-// change its arguments.
+// Runs that are not shares of one run are an error: the same run twice, other identities (Header.Run), SLOs or kinds of
+// step, and steps that did not overlap. Steps that a file lacks are left out with a note. Watches and samples of all files
+// are kept under unique host names. Merge does not change its arguments.
 func Merge(runs []*Run) (*Run, error) {
 	if len(runs) == 0 {
 		return nil, errors.New("merge runs: none given")
+	}
+	if err := distinct(runs); err != nil {
+		return nil, fmt.Errorf("merge runs: %w", err)
 	}
 	ordered := slices.Clone(runs)
 	slices.SortStableFunc(ordered, func(a, b *Run) int { return a.Header.StartedAt.Compare(b.Header.StartedAt) })
@@ -71,6 +74,9 @@ func mergeHeaders(runs []*Run) (Header, error) {
 		if h.Run != "" && first.Run != "" && h.Run != first.Run {
 			return Header{}, fmt.Errorf("%s has run %q and %s has run %q: not the same run", first.Machine.Host, first.Run, h.Machine.Host, h.Run)
 		}
+		if h.SLO != first.SLO {
+			return Header{}, fmt.Errorf("%s has the SLO %q and %s the SLO %q: judge the shares of one run alike", first.Machine.Host, first.SLO, h.Machine.Host, h.SLO)
+		}
 		if h.Target != first.Target {
 			header.Notes = append(header.Notes, fmt.Sprintf("%s loaded %s", h.Machine.Host, h.Target))
 		}
@@ -88,8 +94,8 @@ func mergeStep(runs []*Run, i int) (*StepRun, error) {
 	merged.OfferedHz, merged.OfferedEndHz, merged.Connections, merged.Step.Requests = 0, 0, 0, 0
 	for k, run := range runs {
 		part := &run.Steps[i]
-		if part.Loop != merged.Loop || part.Arrival != merged.Arrival || part.PerConnection != merged.PerConnection || part.Duration != merged.Duration {
-			return nil, fmt.Errorf("%s ran another kind of step", run.Header.Machine.Host)
+		if err := sameKind(runs[0], run, i); err != nil {
+			return nil, err
 		}
 		merged.OfferedHz += part.OfferedHz
 		merged.OfferedEndHz += part.OfferedEndHz
@@ -97,7 +103,13 @@ func mergeStep(runs []*Run, i int) (*StepRun, error) {
 		merged.Step.Requests += part.Step.Requests
 		parts[k], hosts[k] = part, run.Header.Machine.Host
 	}
-	var err error
+	if first := &runs[0].Steps[i].Step; first.Name == first.LevelName() {
+		merged.Name = merged.LevelName()
+	}
+	err := overlap(parts, runs)
+	if err != nil {
+		return nil, err
+	}
 	if merged.Slices, err = mergeSlices(parts); err != nil {
 		return nil, err
 	}
@@ -160,8 +172,12 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 			m.Reasons = append(m.Reasons, hosts[i]+": "+reason)
 		}
 	}
+	m.noteShortShares(parts, hosts)
 	var err error
 	if m.Latency, err = mergeLatencies(latencies); err != nil {
+		return nil, err
+	}
+	if m.Labels, err = mergeLabels(parts); err != nil {
 		return nil, err
 	}
 	slo, err := sloOf(parts[0].Total.SLO)
@@ -244,6 +260,27 @@ func mergeLatencies(parts []Latency) (merged Latency, err error) {
 		}
 		if *kind.sum, err = mergeHDR(payloads); err != nil {
 			return Latency{}, err
+		}
+	}
+	return merged, nil
+}
+
+// mergeLabels adds the named requests of the parts by name, in the order of their first appearance.
+func mergeLabels(parts []*StepRun) ([]LabelTotal, error) {
+	var merged []LabelTotal
+	for _, part := range parts {
+		for _, l := range part.Total.Labels {
+			i := slices.IndexFunc(merged, func(m LabelTotal) bool { return m.Name == l.Name })
+			if i < 0 {
+				merged = append(merged, LabelTotal{Name: l.Name})
+				i = len(merged) - 1
+			}
+			merged[i].Add(&l.Counters)
+			sum, err := mergeLatencies([]Latency{merged[i].Latency, l.Latency})
+			if err != nil {
+				return nil, fmt.Errorf("request %q: %w", l.Name, err)
+			}
+			merged[i].Latency = sum
 		}
 	}
 	return merged, nil

@@ -79,6 +79,21 @@ func TestMergeRefuses(t *testing.T) {
 	}
 	f("not the same run", func(r *Run) { r.Header.Run = "other" })
 	f("merge step 1: b ran another kind of step", func(r *Run) { r.Steps[1].PerConnection = 1 })
+	f("merge step 1: b ran another kind of step", func(r *Run) { r.Steps[1].Warmup = 5 })
+	f("merge step 1: b ran another kind of step", func(r *Run) { r.Steps[1].TimeoutLimit = 1 })
+	f("merge step 0: b ran another kind of step", func(r *Run) { r.Steps[0].Duration, r.Steps[0].Step.Requests = 0, 100 })
+	f(`a has the SLO "" and b the SLO "p99<1s"`, func(r *Run) { r.Header.SLO = "p99<1s" })
+	f("merge step 0: b judged other criteria", func(r *Run) {
+		r.Steps[0].Total.SLO = []Criterion{{Text: "p99<1s", Metric: "response_p99_seconds", Limit: 1}}
+	})
+	f("the run that a began at 2026-03-01T12:00:00Z is given twice", func(r *Run) { r.Header.Machine.Host = "a" })
+	f("the run that a began at 2026-03-01T12:00:00Z is given twice", func(r *Run) {
+		r.Header.Parts = []Part{{Header: Header{StartedAt: sampleStart, Machine: Machine{Host: "a"}}}}
+	})
+	f("merge step 0: a ran it from 12:00:00.0 to 12:00:03.0 and b from 12:00:01.6 to 12:00:04.6 by their own clocks: "+
+		"shares of one run overlap by at least half of the step, so these are other runs, or a clock is off",
+		func(r *Run) { r.Header.StartedAt = sampleStart.Add(1600 * time.Millisecond) })
+	f("merge step 1: a ran it", func(r *Run) { r.Steps[1].Start += 2 })
 	f("merge step 0: second 1: decode histogram", func(r *Run) { r.Steps[0].Slices[1].Latency.Response = "!" })
 	if _, err := Merge(nil); err == nil {
 		t.Error("merged nothing")
@@ -94,6 +109,53 @@ func TestMergeLeavesOutMissingSteps(t *testing.T) {
 	}
 	if len(run.Steps) != 1 || run.End.Reason != Interrupted || len(run.Header.Notes) != 1 {
 		t.Fatalf("%d steps, %s, notes %q", len(run.Steps), run.End.Reason, run.Header.Notes)
+	}
+}
+
+// TestMergeAddsLabels adds the named requests of a mix by name, whatever their order.
+func TestMergeAddsLabels(t *testing.T) {
+	a, b := sampleRun(t, "a", sampleStart), sampleRun(t, "b", sampleStart)
+	label := func(name string, done int64, d time.Duration) LabelTotal {
+		return LabelTotal{Name: name, Counters: Counters{Done: done, Completed: done}, Latency: Latency{Response: hdr(t, 3, d)}}
+	}
+	a.Steps[0].Total.Labels = []LabelTotal{label("login", 3, time.Millisecond), label("list", 5, time.Millisecond)}
+	b.Steps[0].Total.Labels = []LabelTotal{label("list", 7, time.Second), label("detail", 2, time.Millisecond)}
+	criteria := []Criterion{{Text: "max{list}<10ms", Metric: "response_max_seconds", Label: "list", Limit: 0.01}}
+	a.Steps[0].Total.SLO, b.Steps[0].Total.SLO = criteria, criteria
+	run, err := Merge([]*Run{a, b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := run.Steps[0].Total
+	if len(got.Labels) != 3 || got.Labels[0].Name != "login" || got.Labels[0].Done != 3 || got.Labels[1].Done != 12 || got.Labels[2].Name != "detail" {
+		t.Fatalf("labels %+v", got.Labels)
+	}
+	if n := count(t, got.Labels[1].Latency.Response); n != 2 {
+		t.Errorf("%d response times of list, want 2", n)
+	}
+	if c := got.SLO[0]; c.Met || c.Observed < 1 {
+		t.Errorf("the slower host is not in max{list}: %+v", c)
+	}
+	if len(a.Steps[0].Total.Labels) != 2 || a.Steps[0].Total.Labels[1].Done != 5 {
+		t.Error("Merge changed its argument")
+	}
+}
+
+// TestMergeNamesShortShares: a host that stopped early offered less than the step says.
+func TestMergeNamesShortShares(t *testing.T) {
+	a, b := sampleRun(t, "a", sampleStart), sampleRun(t, "b", sampleStart)
+	b.Steps[1].Total.Elapsed = 2
+	a.Steps[1].Name, b.Steps[1].Name = "10/s", "10/s"
+	run, err := Merge([]*Run{a, b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := run.Steps[1]
+	if step.Total.Validity != GeneratorLimited || len(step.Total.Reasons) != 1 || step.Total.Reasons[0] != "b: ended after 2 s of 3 s" {
+		t.Errorf("%s, reasons %q", step.Total.Validity, step.Total.Reasons)
+	}
+	if step.Name != "20/s" {
+		t.Errorf("the sum of two steps of 10/s has the name %q", step.Name)
 	}
 }
 

@@ -2,6 +2,7 @@ package result
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -38,11 +39,14 @@ type Recorder struct {
 	writer   *Writer         // nil: no result file
 	reported map[string]bool // errors of samplers
 	limit    int             // of samples in memory
+	followed *followed       // nil: nobody reads the run while it is under way
 }
 
-// NewRecorder starts a run. path is the result file, or "" for none. report
+// NewRecorder starts a run. It removes the secrets of RedactVariable from the
+// header. path is the result file, or "" for none. report
 // receives each error of a sampler once, and each gap.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
+	header.redactKnown(os.Getenv(RedactVariable))
 	r := &Recorder{report: report, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool), limit: samplesMax}
 	if path == "" {
 		return r, nil
@@ -74,10 +78,16 @@ func (r *Recorder) Step(s *Step) error {
 }
 
 // Slice writes a second of the current step. Slices are only in the file, so that
-// memory does not grow with the length of the run.
+// memory does not grow with the length of the run, except for those that Follow
+// keeps.
 func (r *Recorder) Slice(s *Slice) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.followed != nil {
+		if err := r.followed.add(&r.run, s); err != nil {
+			return err
+		}
+	}
 	if r.writer == nil {
 		return nil
 	}

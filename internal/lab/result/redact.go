@@ -1,8 +1,10 @@
 package result
 
 import (
+	"encoding/json"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +21,25 @@ var (
 	redisAuth    = regexp.MustCompile(`(?i)\bauth\s+\S.*`)
 	flagAndValue = regexp.MustCompile(`(?s)^(--?[A-Za-z0-9-]+)=(.*)$`)
 )
+
+// RedactVariable is the environment variable with further secrets as a JSON list: an experiment passes those that its load must
+// not record.
+const RedactVariable = "SPILLWAY_REDACT"
+
+// redactKnown replaces the secrets of a list, as in RedactVariable, in the header.
+func (h *Header) redactKnown(list string) {
+	var values []string
+	if json.Unmarshal([]byte(list), &values) != nil {
+		return
+	}
+	h.Command = slices.Clone(h.Command)
+	for _, value := range values {
+		h.Target = strings.ReplaceAll(h.Target, value, redacted)
+		for i := range h.Command {
+			h.Command[i] = strings.ReplaceAll(h.Command[i], value, redacted)
+		}
+	}
+}
 
 // RedactURL returns the target with password and secret parameters replaced.
 func RedactURL(target string) string {

@@ -10,6 +10,7 @@
 package result
 
 import (
+	"fmt"
 	"time"
 
 	"spillway/internal/histogram"
@@ -76,6 +77,17 @@ type Step struct {
 	Warmup        float64 `json:"warmup_seconds,omitempty"`   // before Start, not counted
 	TimeoutLimit  float64 `json:"timeout_seconds,omitempty"`  // after which a request counts as Timeout
 	BacklogLimit  int64   `json:"backlog_limit,omitempty"`    // arrivals that may wait for a connection; more are Unsent
+}
+
+// LevelName is the name that package load gives a step: "500/s", "100..3000/s", "64 connections".
+func (s *Step) LevelName() string {
+	switch {
+	case s.Loop == LoopOpen && s.OfferedEndHz > 0:
+		return fmt.Sprintf("%g..%g/s", s.OfferedHz, s.OfferedEndHz)
+	case s.Loop == LoopOpen:
+		return fmt.Sprintf("%g/s", s.OfferedHz)
+	}
+	return fmt.Sprintf("%d connections", s.Connections)
 }
 
 // A Slice is one second of a step. The last one may be shorter.
@@ -212,6 +224,7 @@ type HDR string
 const (
 	Finished    = "finished"
 	Interrupted = "interrupted"
+	UnderWay    = "under way" // only in a snapshot, never in a file
 )
 
 // An End is the last record of a complete file.

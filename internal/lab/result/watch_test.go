@@ -102,7 +102,7 @@ func TestSampleWithoutNumbersIsWritten(t *testing.T) {
 }
 
 func TestMergeKeepsWatches(t *testing.T) {
-	a, b, c := watchedRun(t, "a", sampleStart), watchedRun(t, "b", sampleStart.Add(time.Second)), sampleRun(t, "c", sampleStart.Add(2*time.Second))
+	a, b, c := watchedRun(t, "a", sampleStart), watchedRun(t, "b", sampleStart.Add(time.Second)), sampleRun(t, "c", sampleStart.Add(1500*time.Millisecond))
 	run, err := Merge([]*Run{b, c, a})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,157 @@
+package report
+
+import (
+	"slices"
+	"time"
+
+	"spillway/internal/histogram"
+)
+
+// Figures are the values read from the durations of requests or connections. A percentile is nil (null in JSON) if fewer
+// than histogram.TailSamples durations lie beyond it.
+type Figures struct {
+	Count       int64       `json:"count"` // with requests that were not answered
+	Mean        *float64    `json:"mean_seconds"`
+	Min         *float64    `json:"min_seconds"`
+	P50         *float64    `json:"p50_seconds"`
+	P90         *float64    `json:"p90_seconds"`
+	P95         *float64    `json:"p95_seconds"`
+	P99         *float64    `json:"p99_seconds"`
+	P999        *float64    `json:"p999_seconds"`
+	P9999       *float64    `json:"p9999_seconds"`
+	Max         *float64    `json:"max_seconds"`
+	P50Interval *[2]float64 `json:"p50_interval_seconds"` // 95 % confidence interval by order statistics
+	P99Interval *[2]float64 `json:"p99_interval_seconds"`
+	// LowerBounds names the figures that are lower bounds, because they fall among requests without an answer: "p99",
+	// "max"; "p99_interval" if the upper end of the interval is one.
+	LowerBounds []string `json:"lower_bounds,omitempty"`
+}
+
+// Names of figures, in LowerBounds and in tables.
+const (
+	figureMean = "mean"
+	figureP50  = "p50"
+	figureP90  = "p90"
+	figureP95  = "p95"
+	figureP99  = "p99"
+	figureP999 = "p999"
+	figureMax  = "max"
+
+	figureP9999 = "p9999"
+)
+
+func figuresOf(c histogram.Censored) Figures {
+	f := Figures{Count: c.Count()}
+	if f.Count == 0 {
+		return f
+	}
+	mean, atLeast := c.Mean()
+	f.Mean = f.note(figureMean, mean, atLeast)
+	f.Min = inSeconds(shortest(c))
+	for _, p := range []struct {
+		to   **float64
+		name string
+		q    float64
+	}{
+		{&f.P50, figureP50, 0.5},
+		{&f.P90, figureP90, 0.9},
+		{&f.P95, figureP95, 0.95},
+		{&f.P99, figureP99, 0.99},
+		{&f.P999, figureP999, 0.999},
+		{&f.P9999, figureP9999, 0.9999},
+	} {
+		if c.Carries(p.q) {
+			d, atLeast := c.Quantile(p.q)
+			*p.to = f.note(p.name, d, atLeast)
+		}
+	}
+	longest, atLeast := c.Max()
+	f.Max = f.note(figureMax, longest, atLeast)
+	f.P50Interval, f.P99Interval = f.interval(c, figureP50, 0.5), f.interval(c, figureP99, 0.99)
+	return f
+}
+
+// shortest is the shortest answer, or without answers the shortest wait.
+func shortest(c histogram.Censored) time.Duration {
+	if c.Known.Count() == 0 {
+		return c.Beyond.Min()
+	}
+	return c.Known.Min()
+}
+
+// note returns a duration in seconds, and remembers it if it is a lower bound.
+func (f *Figures) note(name string, d time.Duration, atLeast bool) *float64 {
+	if atLeast {
+		f.LowerBounds = append(f.LowerBounds, name)
+	}
+	return inSeconds(d)
+}
+
+func (f *Figures) interval(c histogram.Censored, name string, q float64) *[2]float64 {
+	low, high, atLeast, ok := c.Interval(q)
+	if !ok {
+		return nil
+	}
+	if atLeast {
+		f.LowerBounds = append(f.LowerBounds, name+"_interval")
+	}
+	return &[2]float64{low.Seconds(), high.Seconds()}
+}
+
+// value returns the figure of a name, nil if the sample is too small for it.
+func (f *Figures) value(name string) *float64 {
+	switch name {
+	case figureMean:
+		return f.Mean
+	case figureP50:
+		return f.P50
+	case figureP90:
+		return f.P90
+	case figureP95:
+		return f.P95
+	case figureP99:
+		return f.P99
+	case figureP999:
+		return f.P999
+	case figureP9999:
+		return f.P9999
+	case figureMax:
+		return f.Max
+	}
+	return nil
+}
+
+// bounded reports whether the figure of a name is only a lower bound.
+func (f *Figures) bounded(name string) bool { return slices.Contains(f.LowerBounds, name) }
+
+// text writes the figure of a name: "4.2 ms", ">= 2.00 s", or "-" if the sample is too small for it.
+func (f *Figures) text(name string) string {
+	v := f.value(name)
+	if v != nil && f.bounded(name) {
+		return atLeast(*v)
+	}
+	return orDash(v)
+}
+
+// exact are durations that are all known.
+func exact(h *histogram.Histogram) histogram.Censored {
+	return histogram.Censored{Known: h, Beyond: histogram.NewSlice()}
+}
+
+// meanOf writes the mean of durations, "-" without any.
+func meanOf(h *histogram.Histogram) string {
+	if h.Count() == 0 {
+		return "-"
+	}
+	return seconds(h.Mean().Seconds())
+}
+
+func inSeconds(d time.Duration) *float64 {
+	s := d.Seconds()
+	return &s
+}
+
+// orDash writes a duration in seconds, or "-" for nil.
+func orDash(s *float64) string {
+	return known(seconds, s)
+}

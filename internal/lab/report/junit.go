@@ -1,0 +1,144 @@
+package report
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// JUnit XML as GitHub, GitLab and Jenkins read it (the schema of Apache Ant, github.com/windyroad/JUnit-Schema): a suite
+// per run, and a case per step for its validity and for each criterion of the SLO.
+type (
+	junitSuites struct {
+		XMLName xml.Name     `xml:"testsuites"`
+		Suites  []junitSuite `xml:"testsuite"`
+	}
+	junitSuite struct {
+		Name      string      `xml:"name,attr"`
+		Tests     int         `xml:"tests,attr"`
+		Failures  int         `xml:"failures,attr"`
+		Errors    int         `xml:"errors,attr"`
+		Skipped   int         `xml:"skipped,attr"`
+		Time      string      `xml:"time,attr"`
+		Timestamp string      `xml:"timestamp,attr"`
+		Hostname  string      `xml:"hostname,attr"`
+		Cases     []junitCase `xml:"testcase"`
+		Out       string      `xml:"system-out,omitempty"`
+	}
+	junitCase struct {
+		Class   string        `xml:"classname,attr"`
+		Name    string        `xml:"name,attr"`
+		Time    string        `xml:"time,attr"`
+		Failure *junitProblem `xml:"failure"` // a criterion was missed
+		Error   *junitProblem `xml:"error"`   // the step is not a valid measurement
+		Skipped *junitProblem `xml:"skipped"` // a criterion of a step that is not valid
+	}
+	junitProblem struct {
+		Message string `xml:"message,attr"`
+		Text    string `xml:",chardata"`
+	}
+)
+
+func (s *junitSuite) add(c junitCase) {
+	c.Class, c.Name = printable(c.Class), printable(c.Name)
+	s.Cases = append(s.Cases, c)
+	s.Tests++
+	switch {
+	case c.Failure != nil:
+		s.Failures++
+	case c.Error != nil:
+		s.Errors++
+	case c.Skipped != nil:
+		s.Skipped++
+	}
+}
+
+func newProblem(message string, lines ...string) *junitProblem {
+	return &junitProblem{printable(message), printable(strings.Join(lines, "; "))}
+}
+
+func writeJUnit(w io.Writer, runs []run) error {
+	var all junitSuites
+	for i := range runs {
+		r := &runs[i]
+		suite := r.suite()
+		for k := range r.steps {
+			r.steps[k].cases(&suite)
+		}
+		if len(r.steps) == 0 || r.CutOff != "" {
+			suite.add(junitCase{Class: r.label, Name: "the result is complete", Error: newProblem(r.headline().Text, r.headline().Caveat)})
+		}
+		all.Suites = append(all.Suites, suite)
+	}
+	var out bytes.Buffer
+	if err := all.write(&out); err != nil {
+		return err
+	}
+	return emit(w, &out)
+}
+
+func (r *run) suite() junitSuite {
+	h := r.headline()
+	return junitSuite{
+		Name: printable(r.label), Time: decimal(r.End.Elapsed), Timestamp: r.Header.StartedAt.UTC().Format("2006-01-02T15:04:05"),
+		Hostname: printable(r.Header.Machine.Host), Out: printable(strings.TrimSpace(h.Text + " " + h.Caveat)),
+	}
+}
+
+// cases adds a case for the validity of a step and one for each criterion.
+func (s *step) cases(suite *junitSuite) {
+	elapsed := decimal(s.Total.Elapsed)
+	valid := junitCase{Class: s.load(), Name: "is a valid measurement", Time: elapsed}
+	if !s.valid() {
+		valid.Error = newProblem(s.validity(), s.Total.Reasons...)
+	}
+	suite.add(valid)
+	for _, c := range s.Total.SLO {
+		one := junitCase{Class: s.load(), Name: criterionText(c), Time: elapsed}
+		switch {
+		case !s.valid():
+			one.Skipped = newProblem(s.validity() + ": " + observed(c))
+		case !c.Met:
+			one.Failure = newProblem(observed(c), s.remarks()...)
+		}
+		suite.add(one)
+	}
+}
+
+func (s *junitSuites) write(out *bytes.Buffer) error {
+	out.WriteString(xml.Header)
+	text, err := xml.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	out.Write(text)
+	out.WriteString("\n")
+	return nil
+}
+
+// writeJUnit writes a case for each change that has a limit.
+func (c *comparison) writeJUnit(out *bytes.Buffer) error {
+	suite := c.now.suite()
+	suite.Name, suite.Out = printable(c.now.label+" against "+c.base.label), printable(c.headline())
+	for i := range c.changes {
+		one := &c.changes[i]
+		if one.text == "" {
+			continue
+		}
+		test := junitCase{Class: one.step, Name: one.text, Time: "0"}
+		detail := fmt.Sprintf("%s: %s against %s", one.sizeText(), one.now.show(one.figure), one.base.show(one.figure))
+		switch {
+		case len(c.invalid) > 0:
+			test.Error = newProblem("not judged", c.invalid...)
+		case one.verdict == aboveLimit:
+			test.Failure = newProblem(detail)
+		case one.verdict == notComparable:
+			test.Error = newProblem(one.why())
+		}
+		suite.add(test)
+	}
+	all := junitSuites{Suites: []junitSuite{suite}}
+	return all.write(out)
+}

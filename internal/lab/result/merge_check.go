@@ -1,0 +1,96 @@
+package result
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// overlapMin is the share of a step that all hosts must have run at the same time by their own clocks, whose difference
+// nobody knows.
+const overlapMin = 0.5
+
+// shortShare is the share of a step's planned time below which a host offered too little of its load.
+const shortShare = 0.9
+
+// distinct returns an error if two runs, or parts of merged runs, are the same: no host begins two runs in the same
+// nanosecond.
+func distinct(runs []*Run) error {
+	type identity struct {
+		host  string
+		start int64
+	}
+	seen := make(map[identity]bool)
+	for _, run := range runs {
+		headers := []Header{run.Header}
+		for i := range run.Header.Parts {
+			headers = append(headers, run.Header.Parts[i].Header)
+		}
+		for i := range headers {
+			h := &headers[i]
+			id := identity{h.Machine.Host, h.StartedAt.UnixNano()}
+			if seen[id] {
+				return fmt.Errorf("the run that %s began at %s is given twice", h.Machine.Host, h.StartedAt.UTC().Format(time.RFC3339Nano))
+			}
+			seen[id] = true
+		}
+	}
+	return nil
+}
+
+// sameKind returns an error if step i of two runs cannot be shares of one step.
+func sameKind(a, b *Run, i int) error {
+	s, o := &a.Steps[i], &b.Steps[i]
+	if s.Loop != o.Loop || s.Arrival != o.Arrival || s.PerConnection != o.PerConnection || s.Duration != o.Duration ||
+		(s.Step.Requests > 0) != (o.Step.Requests > 0) || s.Warmup != o.Warmup || s.TimeoutLimit != o.TimeoutLimit {
+		return fmt.Errorf("%s ran another kind of step than %s", b.Header.Machine.Host, a.Header.Machine.Host)
+	}
+	same := func(c, d Criterion) bool { return c.Text == d.Text && c.Default == d.Default }
+	if !slices.EqualFunc(s.Total.SLO, o.Total.SLO, same) {
+		return fmt.Errorf("%s judged other criteria than %s", b.Header.Machine.Host, a.Header.Machine.Host)
+	}
+	return nil
+}
+
+// overlap returns an error unless every pair of parts ran for overlapMin of the shorter one at the same time.
+func overlap(parts []*StepRun, runs []*Run) error {
+	type interval struct{ from, to time.Time }
+	ran := make([]interval, len(parts))
+	for i, part := range parts {
+		from := runs[i].Header.StartedAt.Add(time.Duration(part.Start * float64(time.Second)))
+		ran[i] = interval{from, from.Add(time.Duration(part.Total.Elapsed * float64(time.Second)))}
+	}
+	for i, a := range ran {
+		for k, b := range ran[:i] {
+			from, to := a.from, a.to
+			if b.from.After(from) {
+				from = b.from
+			}
+			if b.to.Before(to) {
+				to = b.to
+			}
+			shorter := min(parts[i].Total.Elapsed, parts[k].Total.Elapsed)
+			if to.Sub(from).Seconds() < overlapMin*shorter {
+				const clock = "15:04:05.0"
+				return fmt.Errorf("%s ran it from %s to %s and %s from %s to %s by their own clocks: shares of one run overlap by at least half of the step, so these are other runs, or a clock is off",
+					runs[k].Header.Machine.Host, b.from.UTC().Format(clock), b.to.UTC().Format(clock),
+					runs[i].Header.Machine.Host, a.from.UTC().Format(clock), a.to.UTC().Format(clock))
+			}
+		}
+	}
+	return nil
+}
+
+// noteShortShares makes a step GENERATOR_LIMITED in which a host ended early, because the sum then covers only a part of
+// the time.
+func (t *Total) noteShortShares(parts []*StepRun, hosts []string) {
+	for i, part := range parts {
+		if part.Duration == 0 || part.Total.Elapsed >= shortShare*part.Duration {
+			continue
+		}
+		t.Reasons = append(t.Reasons, fmt.Sprintf("%s: ended after %.3g s of %.3g s", hosts[i], part.Total.Elapsed, part.Duration))
+		if GeneratorLimited.worse(t.Validity) {
+			t.Validity = GeneratorLimited
+		}
+	}
+}
