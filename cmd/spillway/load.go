@@ -72,6 +72,7 @@ type (
 	}
 	loadOutput struct {
 		SLO            string        `group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`
+		Abort          string        `group:"Result" placeholder:"TEXT" help:"End the run and exit with 1 if this holds for so many seconds in a row: 'errors>20% for 3s', 'p99>1s for 3s'."`
 		Out            string        `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
 		JSON           bool          `group:"Result" name:"json" help:"Print one JSON document on standard output instead of the table."`
 		Label          string        `group:"Result" help:"Name of this run in reports."`
@@ -176,7 +177,7 @@ func (c *loadCmd) Run(env *environment) (err error) {
 	if err := report.Write(env.stdout, format, []*result.Run{run}); err != nil {
 		return err
 	}
-	if err := load.Missed(run); err != nil {
+	if err := load.Judge(run); err != nil {
 		return err
 	}
 	return load.Broken(run)

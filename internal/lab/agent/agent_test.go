@@ -451,7 +451,7 @@ func TestLost(t *testing.T) {
 
 // TestLate has an agent that begins a step too late, and one that is lost after its share.
 func TestLate(t *testing.T) {
-	g := &Group{config: &load.Config{}, began: time.Now()}
+	g := &Group{config: &load.Config{Steps: make([]load.Step, 1)}, began: time.Now()}
 	for i, late := range []time.Duration{lateMax, lateMax + time.Millisecond, 0} {
 		r := &remote{name: fmt.Sprintf("h%d:1", i), late: late, finished: 1, records: result.NewAssembler()}
 		if late == 0 {
@@ -546,7 +546,7 @@ func FuzzReplies(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := &Group{config: &load.Config{}, clock: c, remotes: []*remote{r}}
+		g := &Group{config: &load.Config{Steps: make([]load.Step, 1)}, clock: c, remotes: []*remote{r}}
 		for line := range bytes.Lines(lines) {
 			r.take(event{from: r, line: line, at: c.now()}, c, "test")
 			if err := g.show(0, load.Listener{}); err != nil {

@@ -205,12 +205,15 @@ func (g *Group) show(i int, listener load.Listener) error {
 		if len(shares) == 0 {
 			return nil
 		}
-		sum := load.Second{Step: i, Response: histogram.NewSlice()}
+		sum := load.Second{Step: i, Response: histogram.NewSlice(), Unanswered: histogram.NewSlice()}
 		sum.Slice.Step, sum.Slice.Second = i, g.shown
 		for _, slice := range shares {
 			if err := addSlice(&sum, slice); err != nil {
 				return err
 			}
+		}
+		if err := encodeSum(&sum); err != nil {
+			return err
 		}
 		sum.Elapsed = time.Duration(g.shown)*time.Second + time.Duration(sum.Slice.Length*float64(time.Second))
 		g.shown++
@@ -238,17 +241,29 @@ func (r *remote) second(i, second int) *result.Slice {
 
 // addSlice adds what the progress shows of a second.
 func addSlice(sum *load.Second, slice *result.Slice) error {
-	response, err := histogram.Decode(string(slice.Latency.Response))
+	times, err := slice.Latency.Responses()
 	if err != nil {
 		return fmt.Errorf("read a second: %w", err)
 	}
-	sum.Response.Merge(response)
+	sum.Response.Merge(times.Known)
+	sum.Unanswered.Merge(times.Beyond)
 	sum.Slice.Add(&slice.Counters)
 	sum.Slice.Length = max(sum.Slice.Length, slice.Length)
 	sum.Slice.Connections += slice.Connections
 	sum.Slice.InFlight += slice.InFlight
 	sum.Slice.Backlog += slice.Backlog
 	return nil
+}
+
+// encodeSum sets the response times of the sum.
+func encodeSum(sum *load.Second) error {
+	response, err := sum.Response.Encode()
+	if err != nil {
+		return err
+	}
+	beyond, err := sum.Unanswered.Encode()
+	sum.Slice.Latency = result.Latency{Response: result.HDR(response), ResponseUnanswered: result.HDR(beyond)}
+	return err
 }
 
 // merge returns the sum of the shares of a step that came completely.
@@ -286,7 +301,7 @@ func (g *Group) merge(i int, description *result.Step) (*result.StepRun, error) 
 		merged.Total.Validity, merged.Total.Reasons = result.GeneratorLimited, reasons
 		return merged, nil
 	}
-	return merged, g.judge(&merged.Total, reasons)
+	return merged, g.judge(i, &merged.Total, reasons)
 }
 
 // absence says why an agent is not there at the end of a step. The others did not
@@ -303,7 +318,7 @@ func (g *Group) absence(r *remote, finished bool) string {
 }
 
 // judge completes the verdict on a merged step: what an agent can not judge alone.
-func (g *Group) judge(t *result.Total, reasons []string) error {
+func (g *Group) judge(i int, t *result.Total, reasons []string) error {
 	if len(reasons) > 0 {
 		t.Validity, t.Reasons = result.GeneratorLimited, append(reasons, t.Reasons...)
 	}
@@ -311,13 +326,6 @@ func (g *Group) judge(t *result.Total, reasons []string) error {
 	if t.SLO, err = g.config.SLO.Judge(t); err != nil {
 		return err
 	}
-	few, err := load.JudgeSamples(t, g.config.SLO)
-	if err != nil || few == "" {
-		return err
-	}
-	t.Reasons = append(t.Reasons, few)
-	if t.Validity == result.Valid {
-		t.Validity = result.TooFewSamples
-	}
+	g.config.JudgeSum(i, t)
 	return nil
 }

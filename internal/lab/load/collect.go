@@ -14,10 +14,11 @@ import (
 
 // Second is one second of a step.
 type Second struct {
-	Step     int
-	Elapsed  time.Duration // since the start of the step, at its end
-	Slice    result.Slice
-	Response *histogram.Histogram // at slice precision
+	Step       int
+	Elapsed    time.Duration // since the start of the step, at its end
+	Slice      result.Slice
+	Response   *histogram.Histogram // at slice precision, of the answers
+	Unanswered *histogram.Histogram // how long the requests without an answer had waited
 }
 
 // sum is the total of the tallies of one second.
@@ -29,12 +30,11 @@ type sum struct {
 
 // collector adds up the tallies of all observers, per second and in total.
 type collector struct {
-	step     int
-	duration time.Duration // zero: unknown
-	phase    *phase
-	report   func(*Second) error
-	full     chan *tally
-	empty    chan *tally
+	step   int
+	phase  *phase
+	report func(*Second) error
+	full   chan *tally
+	empty  chan *tally
 
 	reached  []int // per observer: its current second
 	open     map[int]*sum
@@ -44,15 +44,6 @@ type collector struct {
 	total    result.Counters
 	latency  latencies
 	failures map[result.ErrorClass]string
-	means    []windowMean
-}
-
-// windowMean is one second in the test for drift.
-type windowMean struct {
-	length   float64 // seconds
-	answered int64
-	response time.Duration // mean
-	inFlight int64         // including the backlog, at its end
 }
 
 // handOverMax is how many seconds an observer may be ahead of the listener before
@@ -121,11 +112,9 @@ func (c *collector) emit(number int) {
 		s = &sum{latency: newLatencies(histogram.NewSlice)}
 	}
 	elapsed := time.Duration(number+1) * time.Second
-	if c.duration > 0 {
-		elapsed = min(elapsed, c.duration)
-	}
-	if ended := c.phase.ended.Load(); ended > 0 {
-		elapsed = min(elapsed, time.Duration(ended))
+	elapsed = min(elapsed, time.Duration(c.phase.elapsed()))
+	if number > 0 && elapsed <= time.Duration(number)*time.Second && s.counters.Requests() == 0 {
+		return // the step ended before
 	}
 	length := max(elapsed-time.Duration(number)*time.Second, time.Millisecond)
 	used := readUsage(unix.RUSAGE_SELF)
@@ -136,11 +125,10 @@ func (c *collector) emit(number int) {
 		Connections: s.gauges.open, InFlight: s.gauges.inFlight, Backlog: s.gauges.backlog,
 		CPUUser: delta.user.Seconds(), CPUSystem: delta.system.Seconds(),
 	}
-	c.means = append(c.means, windowMean{length.Seconds(), s.counters.Done, s.latency.response.Mean(), s.gauges.inFlight + s.gauges.backlog})
 	latency, err := s.latency.encode()
 	slice.Latency = latency
 	if err == nil {
-		err = c.report(&Second{Step: c.step, Elapsed: elapsed, Slice: slice, Response: s.latency.response})
+		err = c.report(&Second{Step: c.step, Elapsed: elapsed, Slice: slice, Response: s.latency.response, Unanswered: s.latency.responseUnanswered})
 	}
 	if c.err == nil {
 		c.err = err

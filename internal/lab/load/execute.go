@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,10 @@ func (l *local) Run(ctx context.Context, zero time.Time, listener Listener) (end
 // progress on w and returns the results. It adds the options to the header. open
 // opens the watcher after the target has answered; it returns nil for none.
 func Execute(ctx context.Context, o Options, generator Generator, header result.Header, w io.Writer, open func() (Watcher, error)) (*result.Run, error) {
+	abort, err := parseAbort(o.Abort)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
 	header.Run, header.Label, header.Target, header.SLO = o.RunID, o.Label, result.RedactURL(o.Target), o.SLO
 	steps, err := generator.Prepare(ctx, &header)
 	if err != nil {
@@ -94,10 +99,27 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	}
 	var end result.End
 	listener := listener(recorder, display, &end.Elapsed)
+	loading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	aborted := ""
+	if abort != nil {
+		show := listener.Second
+		listener.Second = func(s *Second) error {
+			reason, err := abort.second(&s.Slice)
+			if reason != "" {
+				aborted = reason
+				cancel()
+			}
+			return errors.Join(err, show(s))
+		}
+	}
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
-	end.Reason, err = generator.Run(ctx, header.StartedAt, listener)
+	end.Reason, err = generator.Run(loading, header.StartedAt, listener)
+	if end.Reason == result.Interrupted {
+		end.Reason = cmp.Or(aborted, end.Reason)
+	}
 	stopErr := stop()
 	display.end()
 	run, closeErr := recorder.Close(end)
@@ -136,20 +158,58 @@ func Broken(run *result.Run) error {
 	return fmt.Errorf("load: the run ended early: %s", run.End.Reason)
 }
 
-// Missed returns an error with the code exit.Failed that names the steps that
-// missed the SLO, or nil.
-func Missed(run *result.Run) error {
-	var misses []string
-	for i := range run.Steps {
-		step := &run.Steps[i]
-		for _, criterion := range step.Total.SLO {
-			if !criterion.Met {
-				misses = append(misses, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
-			}
-		}
-	}
-	if len(misses) == 0 {
+// Judge returns an error with the code exit.Failed if a VALID step missed the SLO,
+// and one with the code exit.NothingValid if none did, but a step that is not VALID
+// missed it or no step is VALID. Without an SLO it returns nil, unless the run was
+// aborted, which is exit.Failed.
+func Judge(run *result.Run) error {
+	switch {
+	case strings.HasPrefix(run.End.Reason, abortPrefix):
+		return exit.FailedError(errors.New(run.End.Reason))
+	case run.Header.SLO == "":
 		return nil
 	}
-	return exit.FailedError(fmt.Errorf("SLO missed: %s", strings.Join(misses, ", ")))
+	var misses, doubts, missedInDoubt []string
+	for i := range run.Steps {
+		step := &run.Steps[i]
+		missed := missedBy(step)
+		if step.Total.Validity == result.Valid {
+			misses = append(misses, missed...)
+			continue
+		}
+		doubts = append(doubts, doubt(step))
+		if len(missed) > 0 {
+			missedInDoubt = append(missedInDoubt, doubt(step))
+		}
+	}
+	switch {
+	case len(misses) > 0:
+		return exit.FailedError(fmt.Errorf("SLO missed: %s", strings.Join(misses, ", ")))
+	case len(run.Steps) == 0:
+		return exit.NothingValidError(errors.New("nothing valid was measured: no step was run"))
+	case len(missedInDoubt) > 0:
+		doubts = missedInDoubt
+	case len(doubts) < len(run.Steps):
+		return nil
+	}
+	return exit.NothingValidError(fmt.Errorf("nothing valid was measured: %s", strings.Join(doubts, "; ")))
+}
+
+// missedBy names the criteria that a step missed.
+func missedBy(step *result.StepRun) (missed []string) {
+	for _, criterion := range step.Total.SLO {
+		if !criterion.Met {
+			missed = append(missed, fmt.Sprintf("%s at %s", criterion.Text, step.Name))
+		}
+	}
+	return missed
+}
+
+// doubt says why a step is not VALID, and what to do.
+func doubt(step *result.StepRun) string {
+	text := fmt.Sprintf("%s is %s", step.Name, step.Total.Validity)
+	if len(step.Total.Reasons) > 0 {
+		text += " (" + step.Total.Reasons[0] + ")"
+	}
+	return text
 }

@@ -134,7 +134,9 @@ type stepRun struct {
 	collector *collector
 	observers []*observer
 	phase     *phase
+	trend     trend         // of all threads
 	pressure  time.Duration // on the host's CPUs during the step
+	host      contention
 	gcPause   time.Duration
 	reports   []threadReport
 }
@@ -156,7 +158,7 @@ func (s *stepRun) run(ctx context.Context) error {
 		s.border(c.Clock.Now()) // the step ended by requests
 	}
 	after, _ := cpuPressure()
-	s.pressure, s.gcPause = after-pressure, gcPause()-pause
+	s.pressure, s.gcPause, s.host = after-pressure, gcPause()-pause, s.observers[0].host
 	total, err := s.total()
 	if err != nil {
 		return err
@@ -166,15 +168,13 @@ func (s *stepRun) run(ctx context.Context) error {
 
 // threadReport is the result of one thread, or of all sessions, for a step.
 type threadReport struct {
-	usage     usage
-	wall      int64 // nanoseconds that usage and counters cover
-	stopped   int64 // time at which sending ended
-	elapsed   int64 // length of the step
-	counters  target.Counters
-	late      int64 // arrivals that the thread could not start before the end
-	unread    []int // bytes in receive queues, sampled
-	abandoned int64 // requests still in flight when the wait for them ended
-	err       error
+	usage    usage
+	wall     int64 // length of the window: nanoseconds that usage, counters and paused cover
+	counters target.Counters
+	paused   int64 // connection-nanoseconds between a failed attempt to connect and the next
+	late     int64 // arrivals that the thread could not start before the end
+	unread   []int // bytes in receive queues, sampled
+	err      error
 }
 
 // Describe returns the record that begins a step. start counts from the start of
@@ -233,16 +233,17 @@ func (s *stepRun) report(second *Second) error {
 	return s.listener.Slice(&second.Slice)
 }
 
-// start creates the observers and the collector and begins the step. finish stops
-// the collector.
-func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(), err error) {
+// start creates an observer per driver and the collector, and begins the step. slots
+// are the numbers of connections of the drivers. finish stops the collector.
+func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (finish func(), err error) {
 	c := s.config
-	s.collector = newCollector(observers)
-	s.collector.step, s.collector.duration, s.collector.report = s.number, s.step.Duration, s.report
-	for i := range observers {
+	s.collector = newCollector(len(drivers))
+	s.collector.step, s.collector.report = s.number, s.report
+	for i, d := range drivers {
 		s.collector.empty <- newTally()
 		s.observers = append(s.observers, &observer{
-			number: i, open: s.step.Open(), now: newTally(), served: make([]served, slots), full: s.collector.full, empty: s.collector.empty,
+			number: i, driver: d, open: s.step.Open(), now: newTally(), served: make([]served, slots[i]), full: s.collector.full, empty: s.collector.empty,
+			labels: newLabels(len(c.Target.Names()), c.Seed+uint64(i)),
 		})
 	}
 	// The clock starts after all memory is allocated.
@@ -258,10 +259,10 @@ func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(
 	if c.Begin == nil {
 		begin = c.Clock.Now()
 	}
-	s.phase = newPhase(begin, s.step, c.Warmup, c.Timeout)
+	s.phase = newPhase(begin, s.step, c.Warmup, len(drivers))
 	s.collector.phase = s.phase
 	for _, r := range s.observers {
-		r.from, r.until, r.lastSecond, r.ends = s.phase.from, s.phase.until, s.phase.lastSecond(), s.phase.from+second
+		r.start(s.phase)
 	}
 	var collecting sync.WaitGroup
 	collecting.Go(s.collector.run)
@@ -270,8 +271,9 @@ func (s *stepRun) start(ctx context.Context, observers, slots int) (finish func(
 		s.border(s.phase.until)
 	}
 	stopWatching := context.AfterFunc(ctx, func() {
-		s.phase.stopped.Store(true)
-		s.border(c.Clock.Now())
+		now := c.Clock.Now()
+		s.phase.stop(now)
+		s.border(now)
 	})
 	return func() {
 		stopWatching()

@@ -9,6 +9,12 @@ import (
 	"spillway/internal/lab/target"
 )
 
+// idleDriver has no resources.
+type idleDriver struct{}
+
+func (idleDriver) mark(int64)     {}
+func (idleDriver) gauges() gauges { return gauges{} }
+
 // record counts that many requests in one step, 100,000 per second of the run's
 // clock, with latencies across the whole range of the histograms. It returns the
 // heap in use at the end.
@@ -16,25 +22,24 @@ func record(t testing.TB, requests int64) uint64 {
 	t.Helper()
 	clock := target.NewClock()
 	s := &stepRun{
-		config: &Config{Clock: clock}, step: &Step{Connections: 1, Requests: requests},
+		config: &Config{Clock: clock, Target: new(target.Target)}, step: &Step{Connections: 1, Requests: requests},
 		listener: Listener{Step: func(*result.Step) error { return nil }, Second: func(*Second) error { return nil }},
 	}
-	finish, err := s.start(t.Context(), 1, 1)
+	finish, err := s.start(t.Context(), []driver{idleDriver{}}, []int{1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := s.observers[0]
-	noGauges := func() gauges { return gauges{} }
 	for i := range requests {
 		intended := r.from + i*10_000
-		r.roll(intended, noGauges)
+		r.roll(intended)
 		r.due(intended, intended)
 		latency := (i%1009 + 1) * (i%101 + 1) * 1000
 		r.observe(&target.Outcome{
 			Intended: intended, Begin: intended, Sent: intended + 1000, First: intended + latency, Done: intended + latency, BytesSent: 40, BytesReceived: 1600, Status: 200,
 		})
 	}
-	r.finish(gauges{})
+	r.finish()
 	finish()
 	if got := s.collector.total.Done; got != requests {
 		t.Fatalf("%d of %d requests were counted", got, requests)

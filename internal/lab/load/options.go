@@ -77,6 +77,7 @@ type Statement struct {
 // Output is what happens with the results.
 type Output struct {
 	SLO            string
+	Abort          string // see --abort
 	Out            string // result file; "": none
 	JSON           bool
 	Label          string
@@ -132,6 +133,9 @@ func (o *Options) open(ctx context.Context, inputs Inputs, share target.Share) (
 	config.Share, requests.Share = share, share
 	if config.Target, err = target.Open(ctx, *requests); err != nil {
 		return nil, fmt.Errorf("load: %w", err)
+	}
+	if err := checkLabels(config.SLO, config.Target.Names()); err != nil {
+		return nil, err
 	}
 	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, config.Target.SQL())
 	if err == nil {

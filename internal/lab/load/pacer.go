@@ -129,6 +129,9 @@ func (b *backlog) push(intended int64) bool {
 	return true
 }
 
+// oldest is the arrival that has waited longest. The backlog must not be empty.
+func (b *backlog) oldest() int64 { return b.times[b.first] }
+
 // pop removes the arrival that has waited longest.
 func (b *backlog) pop() (intended int64, ok bool) {
 	if b.count == 0 {

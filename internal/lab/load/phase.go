@@ -11,65 +11,86 @@ import (
 type phase struct {
 	begin int64 // the first request, on the run's clock
 	from  int64 // end of the warm-up: counting begins
-	until int64 // no request begins later
-	drain int64 // nanoseconds to wait for requests in flight at the end
+	until int64 // planned end; math.MaxInt64: the step ends by requests
 
+	end     atomic.Int64 // no request begins later: until, or the time of an interrupt
+	stopped atomic.Bool  // the run was interrupted
 	budget  atomic.Int64 // requests that may still begin
-	stopped atomic.Bool  // the user has interrupted the run
-	ended   atomic.Int64 // length of the step; 0: not yet known
+	spent   atomic.Int64 // when a request was refused because the budget was used up; 0: never
+	running atomic.Int64 // threads whose last request has not ended
+	last    atomic.Int64 // when the last request ended
 }
 
 // interruptGrace is how long requests in flight are awaited after an interrupt.
 const interruptGrace = time.Second
 
-func newPhase(now int64, step *Step, warmup, timeout time.Duration) *phase {
-	p := &phase{begin: now, from: now + int64(warmup), until: math.MaxInt64, drain: int64(timeout)}
+// newPhase returns the phase of a step that begins now, with that many threads.
+func newPhase(now int64, step *Step, warmup time.Duration, threads int) *phase {
+	p := &phase{begin: now, from: now + int64(warmup), until: math.MaxInt64}
 	if step.Duration > 0 {
 		p.until = p.from + int64(step.Duration)
 	}
+	p.end.Store(p.until)
 	p.budget.Store(math.MaxInt64)
 	if step.Requests > 0 {
 		p.budget.Store(step.Requests)
 	}
+	p.running.Store(int64(threads))
+	p.last.Store(p.from)
 	return p
 }
 
-// lastSecond is the number of the step's last second. It is unlimited if the
-// step ends by requests.
-func (p *phase) lastSecond() int {
-	if p.until == math.MaxInt64 {
-		return math.MaxInt32 - 1
-	}
-	return int((p.until - p.from - 1) / second)
+// stop ends the step early.
+func (p *phase) stop(now int64) {
+	p.end.Store(max(min(p.end.Load(), now), p.begin))
+	p.stopped.Store(true)
 }
 
 // take reserves one request due at intended and reports whether it may begin.
 // Requests of the warm-up do not use the budget.
 func (p *phase) take(intended int64) bool {
-	if intended >= p.until {
+	if intended >= p.end.Load() {
 		return false
 	}
-	return intended < p.from || p.budget.Add(-1) >= 0
+	if intended < p.from || p.budget.Add(-1) >= 0 {
+		return true
+	}
+	p.spent.CompareAndSwap(0, intended)
+	return false
 }
 
 // exhausted reports whether the budget of requests is used up.
 func (p *phase) exhausted() bool { return p.budget.Load() <= 0 }
 
 // over reports whether the time is over or the run interrupted.
-func (p *phase) over(now int64) bool { return now >= p.until || p.stopped.Load() }
+func (p *phase) over(now int64) bool { return now >= p.end.Load() }
 
-// elapsed stores and returns the length of the step: its duration if it ran that
-// long, the time until the last answer if it ended by requests, otherwise the
-// time until sending stopped.
-func (p *phase) elapsed(sendingEnded, now int64) int64 {
-	length := max(sendingEnded-p.from, 0)
-	switch {
-	case sendingEnded >= p.until:
-		length = p.until - p.from
-	case p.exhausted():
-		length = now - p.from
+// finish tells when the last request of a thread ended.
+func (p *phase) finish(last int64) {
+	for known := p.last.Load(); known < last && !p.last.CompareAndSwap(known, last); known = p.last.Load() {
 	}
-	for known := p.ended.Load(); known < length && !p.ended.CompareAndSwap(known, length); known = p.ended.Load() {
+	p.running.Add(-1)
+}
+
+// elapsed is the length of the step: its duration, the time until the interrupt, or
+// the time until the last answer if it ended by requests. It is math.MaxInt64 as long
+// as that is unknown.
+func (p *phase) elapsed() int64 {
+	end := p.end.Load()
+	if p.exhausted() && p.running.Load() == 0 {
+		end = min(end, p.last.Load())
 	}
-	return length
+	if end == math.MaxInt64 {
+		return end
+	}
+	return max(end-p.from, 0)
+}
+
+// lastSecond is the number of the step's last second, as far as it is known.
+func (p *phase) lastSecond() int {
+	end := p.end.Load()
+	if end == math.MaxInt64 {
+		return math.MaxInt32 - 1
+	}
+	return int(max(end-p.from-1, 0) / second)
 }

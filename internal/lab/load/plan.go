@@ -48,15 +48,15 @@ func Split(steps []Step, share target.Share) ([]Step, error) {
 		if s.Requests > 0 && s.Requests < int64(n) {
 			return nil, fmt.Errorf("%d requests for %d generators: each needs at least one; raise --requests", s.Requests, n)
 		}
-		s.Connections = int(part(int64(s.Connections), share))
-		s.Requests = part(s.Requests, share)
+		s.Connections = int(portion(int64(s.Connections), share))
+		s.Requests = portion(s.Requests, share)
 		s.Generators = n
 	}
 	return own, nil
 }
 
-// part is the part of a whole number; the first generators get the remainder.
-func part(whole int64, share target.Share) int64 {
+// portion is the part of a whole number; the first generators get the remainder.
+func portion(whole int64, share target.Share) int64 {
 	n := int64(share.Count())
 	if int64(share.Number) < whole%n {
 		return whole/n + 1

@@ -25,15 +25,15 @@ type progressDisplay struct {
 	seconds  int           // since the last line
 	counters result.Counters
 	length   float64
-	response *histogram.Histogram // since the last line
-	all      *histogram.Histogram // of the current step
-	rates    []float64            // for the sparkline
+	response histogram.Censored // since the last line
+	all      histogram.Censored // of the current step
+	rates    []float64          // for the sparkline
 }
 
 func newProgressDisplay(out io.Writer, interval time.Duration, steps int) *progressDisplay {
 	p := &progressDisplay{
 		out: out, columns: progress.Terminal(out), interval: int(interval / time.Second), steps: steps,
-		response: histogram.NewSlice(), all: histogram.NewSlice(),
+		response: newTimes(), all: newTimes(),
 	}
 	if p.columns != nil {
 		p.interval = 1
@@ -46,7 +46,7 @@ func (p *progressDisplay) step(s *result.Step) {
 	defer p.mu.Unlock()
 	p.duration = time.Duration(s.Duration * float64(time.Second))
 	p.reset()
-	p.all.Reset()
+	resetTimes(p.all)
 	p.rates = p.rates[:0]
 	p.clear()
 	length := p.duration.String()
@@ -63,8 +63,10 @@ func (p *progressDisplay) second(s *Second) {
 	defer p.mu.Unlock()
 	p.counters.Add(&s.Slice.Counters)
 	p.length += s.Slice.Length
-	p.response.Merge(s.Response)
-	p.all.Merge(s.Response)
+	for _, times := range []histogram.Censored{p.response, p.all} {
+		times.Known.Merge(s.Response)
+		times.Beyond.Merge(s.Unanswered)
+	}
 	p.rates = append(p.rates, float64(s.Slice.Completed)/s.Slice.Length)
 	if p.seconds++; p.seconds < p.interval {
 		return
@@ -86,6 +88,9 @@ func (p *progressDisplay) line(s *Second) string {
 		line += fmt.Sprintf("  r/w/o %d/%d/%d", p.counters.Reads, p.counters.Writes, p.counters.Others)
 	}
 	line += fmt.Sprintf("  errors %d", p.counters.Errors.Total())
+	if p.counters.Errors.Total() > 0 {
+		line += " (" + p.counters.Errors.String() + ")"
+	}
 	if p.counters.Reconnects > 0 {
 		line += fmt.Sprintf("  reconnects %d", p.counters.Reconnects)
 	}
@@ -99,21 +104,35 @@ func (p *progressDisplay) line(s *Second) string {
 }
 
 // quantile formats a percentile of the time since the last line, or of the step so
-// far if that has too few answers.
+// far if that has too few answers. ">=" marks a lower bound.
 func (p *progressDisplay) quantile(q float64) string {
-	h := p.response
-	if !h.Carries(q) {
-		h = p.all
+	times := p.response
+	if !times.Carries(q) {
+		times = p.all
 	}
-	if !h.Carries(q) {
+	if !times.Carries(q) {
 		return "     -  "
 	}
-	return fmt.Sprintf("%6.2fms", float64(h.Quantile(q))/float64(time.Millisecond))
+	d, atLeast := times.Quantile(q)
+	text := fmt.Sprintf("%.2fms", float64(d)/float64(time.Millisecond))
+	if atLeast {
+		text = ">=" + text
+	}
+	return fmt.Sprintf("%8s", text)
+}
+
+func newTimes() histogram.Censored {
+	return histogram.Censored{Known: histogram.NewSlice(), Beyond: histogram.NewSlice()}
+}
+
+func resetTimes(times histogram.Censored) {
+	times.Known.Reset()
+	times.Beyond.Reset()
 }
 
 func (p *progressDisplay) reset() {
 	p.seconds, p.length, p.counters = 0, 0, result.Counters{}
-	p.response.Reset()
+	resetTimes(p.response)
 }
 
 func (p *progressDisplay) total(t *result.Total) {

@@ -15,14 +15,16 @@ func TestProgressLine(t *testing.T) {
 	p := newProgressDisplay(&out, 2*time.Second, 3)
 	p.step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
 	for i := range 4 {
-		s := &Second{Elapsed: time.Duration(i+1) * time.Second, Response: histogram.NewSlice()}
+		s := &Second{Elapsed: time.Duration(i+1) * time.Second, Response: histogram.NewSlice(), Unanswered: histogram.NewSlice()}
 		s.Slice.Length, s.Slice.Completed = 1, 100
 		s.Slice.Errors[result.Timeout] = int64(i)
+		s.Response.RecordN(time.Millisecond, 1000)
+		s.Unanswered.RecordN(2*time.Second, int64(20*(i/2)))
 		p.second(s)
 	}
 	want := "step 2 of 3: 100/s, 4s\n" +
-		"[   2s]    100.0/s  p50      -    p99      -    errors 1  left 2s\n" +
-		"[   4s]    100.0/s  p50      -    p99      -    errors 5  left 0s\n"
+		"[   2s]    100.0/s  p50   1.00ms  p99   1.00ms  errors 1 (timeout 1)  left 2s\n" +
+		"[   4s]    100.0/s  p50   1.00ms  p99 >=1997.54ms  errors 5 (timeout 5)  left 0s\n"
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 	if c.Target.SQL() && c.PerConnection == 0 {
 		connects = connectAll(ctx, p.sessions)
 	}
-	finish, err := s.start(ctx, 1, len(p.sessions))
+	finish, err := s.start(ctx, []driver{p}, []int{len(p.sessions)})
 	if err != nil {
 		for _, session := range p.sessions {
 			session.Close()
@@ -73,6 +74,7 @@ type pool struct {
 	phase    *phase
 	sessions []*target.Session
 	arrivals *Arrivals
+	giveUp   context.CancelFunc // of the requests in flight
 
 	connections int // of the sessions; fewer if they share them
 
@@ -88,12 +90,10 @@ type pool struct {
 	openMax  int
 	ended    bool // no more arrivals
 
-	marked, counting bool // markLocked was called; the warm-up is over
-	before           usage
-	start            int64
-	baseline         int64
-	openBaseline     int64
-	report           threadReport
+	before       usage // at the start of the window, as are the next two
+	baseline     int64
+	openBaseline int64
+	report       threadReport
 }
 
 // idleSession waits for an arrival on work.
@@ -109,7 +109,9 @@ func (p *pool) run(ctx context.Context, open bool) {
 			p.idleOpen++
 		}
 	}
-	p.markLocked(p.changed)
+	ctx, p.giveUp = context.WithCancel(ctx)
+	defer p.giveUp()
+	p.observer.roll(p.changed)
 	stopRolling := p.startRolling()
 	var sessions sync.WaitGroup
 	for _, s := range p.sessions {
@@ -127,15 +129,10 @@ func (p *pool) run(ctx context.Context, open bool) {
 	}
 	p.await(&sessions)
 	stopRolling()
-	now := p.clock.Now()
-	p.report.elapsed = p.phase.elapsed(p.report.stopped, now)
-	if p.phase.exhausted() {
-		p.sum(now)
-	}
-	p.observer.finish(p.gauges())
+	p.observer.finish()
 }
 
-// await waits for the sessions and writes the report when sending ends. After an
+// await waits for the sessions and closes the window at the end of the step. After an
 // interrupt it aborts the requests in flight once the grace period is over.
 func (p *pool) await(sessions *sync.WaitGroup) {
 	done := make(chan struct{})
@@ -143,57 +140,57 @@ func (p *pool) await(sessions *sync.WaitGroup) {
 		sessions.Wait()
 		close(done)
 	}()
-	ticker := time.NewTicker(time.Duration(tick))
-	defer ticker.Stop()
-	deadline := int64(0)
+	deadline := int64(math.MaxInt64)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		ended := false
-		select {
-		case <-done:
-			ended = true
-		case <-ticker.C:
-		}
 		now := p.clock.Now()
-		if p.report.stopped == 0 && (ended || p.phase.over(now)) {
-			p.report.stopped = now
-			p.sum(now)
+		if p.phase.over(now) {
+			p.closeWindow(now)
 		}
-		if ended {
-			return
+		if p.phase.stopped.Load() {
+			deadline = min(deadline, now+int64(interruptGrace))
 		}
-		if deadline == 0 && p.phase.stopped.Load() {
-			deadline = now + min(int64(interruptGrace), p.phase.drain)
-		}
-		if deadline != 0 && now >= deadline {
+		if now >= deadline {
+			p.giveUp()
 			for _, s := range p.sessions {
 				s.Abort()
 			}
 		}
+		wait := tick
+		if end := p.phase.end.Load(); end > now {
+			wait = min(wait, end-now)
+		}
+		timer.Reset(time.Duration(wait))
+		select {
+		case <-done:
+			p.closeWindow(p.clock.Now())
+			return
+		case <-timer.C:
+		}
 	}
 }
 
-// markLocked stores the baseline of the counters at the start, and once more at
-// the end of the warm-up.
-func (p *pool) markLocked(now int64) {
-	if p.marked && now < p.phase.from || p.counting {
-		return
-	}
-	p.counting = now >= p.phase.from
-	p.marked = true
+// mark stores the counters at the start of the window. The observer calls it with the
+// pool locked.
+func (p *pool) mark(now int64) {
 	p.countLocked(now, 0)
-	p.before, p.start, p.baseline, p.openBaseline = processUsage(), now, p.integral, p.openTime
+	p.before, p.baseline, p.openBaseline = processUsage(), p.integral, p.openTime
 }
 
-// sum writes the usage and counters since markLocked to the report.
-func (p *pool) sum(now int64) {
+// closeWindow writes the usage and counters within the window to the report. Later
+// calls do nothing.
+func (p *pool) closeWindow(now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.observer.roll(now)
+	if !p.observer.closeWindow(now) {
+		return
+	}
 	p.countLocked(now, 0)
 	p.report.usage = processUsage().since(p.before)
-	p.report.wall = now - p.start
-	p.report.counters = target.Counters{
-		InFlight: p.integral - p.baseline, Open: p.openTime - p.openBaseline, OpenMax: p.openMax,
-	}
+	p.report.wall = now - p.observer.window.from
+	p.report.counters = target.Counters{InFlight: p.integral - p.baseline, Open: p.openTime - p.openBaseline, OpenMax: p.openMax}
 }
 
 // startRolling hands each second over when it ends, until stop is called.
@@ -209,9 +206,7 @@ func (p *pool) startRolling() (stop func()) {
 				return
 			case <-ticker.C:
 				p.mu.Lock()
-				now := p.clock.Now()
-				p.markLocked(now)
-				p.observer.roll(now, p.gauges)
+				p.observer.roll(p.clock.Now())
 				p.mu.Unlock()
 			}
 		}
@@ -237,20 +232,21 @@ func (p *pool) closedLoop(ctx context.Context, s *target.Session) {
 		p.begin(s, now)
 		o := s.Do(ctx, now)
 		p.end(s, &o)
-		if o.Err != nil && o.Sent == 0 {
-			p.pause(ctx)
+		if now = p.clock.Now(); o.Err != nil && o.Sent == 0 {
+			time.Sleep(time.Duration(retryPause))
+			now = p.resumed(now)
 		}
-		now = p.clock.Now()
 	}
 }
 
-func (p *pool) pause(ctx context.Context) {
-	timer := time.NewTimer(time.Duration(retryPause))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+// resumed counts the pause of a session since then. The target caused it.
+func (p *pool) resumed(since int64) (now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now = p.clock.Now()
+	window := &p.observer.window
+	p.report.paused += max(min(now, window.to)-max(since, window.from), 0)
+	return now
 }
 
 func (p *pool) begin(s *target.Session, now int64) {
@@ -296,7 +292,7 @@ func (p *pool) dispatch() {
 	next := p.phase.begin + int64(p.arrivals.Next())
 	now := p.clock.Now()
 	for !p.phase.over(now) && !p.phase.exhausted() {
-		if wait := min(next, p.phase.until) - now; wait > 0 {
+		if wait := min(next, p.phase.end.Load()) - now; wait > 0 {
 			sleep(time.Duration(min(wait, tick)))
 			now = p.clock.Now()
 			continue
@@ -307,7 +303,7 @@ func (p *pool) dispatch() {
 		}
 		now = p.clock.Now()
 	}
-	for !p.phase.stopped.Load() && p.phase.take(next) { // due before the end
+	for p.phase.take(next) { // due before the end
 		p.drop(next, now)
 		next = p.phase.begin + int64(p.arrivals.Next())
 	}
@@ -320,6 +316,7 @@ func (p *pool) drop(intended, now int64) {
 	defer p.mu.Unlock()
 	p.observer.due(intended, now)
 	p.observer.unsent(intended, now)
+	p.report.late++
 }
 
 // arrive passes an arrival to an idle session or adds it to the backlog.

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"math"
 	"time"
 
 	"spillway/internal/histogram"
@@ -85,32 +86,84 @@ type served struct {
 	busy     int64 // nanoseconds with a request in flight
 }
 
+// driver is what an observer counts for: a thread, or the pool of sessions.
+type driver interface {
+	// mark begins the measurement of the driver's own resources.
+	mark(now int64)
+	// gauges reads the values at the end of a second.
+	gauges() gauges
+}
+
 // observer counts the requests of one thread and hands over a tally per second.
-// It ignores requests of the warm-up. It is not safe for concurrent use.
+// Requests that were due in the warm-up are not counted, except in the rate of the
+// answers within the step. It is not safe for concurrent use.
 type observer struct {
-	number     int
-	from       int64 // end of the warm-up, on the run's clock
-	until      int64 // end of the step
-	lastSecond int   // later requests count as part of this second
-	open       bool  // an open loop: lag is recorded
-	now        *tally
-	ends       int64 // end of the current second
-	served     []served
-	full       chan<- *tally
-	empty      <-chan *tally
+	number int
+	driver driver
+	phase  *phase
+	from   int64 // end of the warm-up, on the run's clock
+	open   bool  // an open loop: lag is recorded
+	now    *tally
+	border int64 // the end of the warm-up, or of the current point of the trend
+	served []served
+	window window
+	host   contention // during the window; of the first observer
+	trend  trend
+	labels *labels // nil with fewer than two names
+	last   int64   // when the last request ended
+	full   chan<- *tally
+	empty  <-chan *tally
 }
 
 const second = int64(time.Second)
 
+// window is the part of a step in which the resources of the generator and Little's
+// law are measured.
+type window struct {
+	from, to int64 // on the run's clock
+	ended    int64 // requests that ended within it, whenever they were due
+	inFlight int64 // sum of the times that requests were in flight within it, in nanoseconds
+}
+
+// add counts a request that was in flight from begin to end.
+func (w *window) add(begin, end int64) {
+	if end > w.from && end <= w.to {
+		w.ended++
+	}
+	if within := min(end, w.to) - max(begin, w.from); within > 0 {
+		w.inFlight += within
+	}
+}
+
+// start prepares the observer for the step.
+func (r *observer) start(p *phase) {
+	r.phase, r.from, r.border = p, p.from, p.from
+	r.window = window{from: math.MaxInt64, to: math.MaxInt64}
+	r.trend = newTrend()
+}
+
 // observe counts the end of a request.
 func (r *observer) observe(o *target.Outcome) {
+	if o.Done >= r.border {
+		r.roll(o.Done)
+	}
+	r.last = o.Done
+	r.window.add(o.Begin, o.Done)
+	r.trend.owed--
 	t := r.now
 	c := &t.counters
-	if o.Err == nil && o.Done >= r.from && o.Done <= r.until {
+	inTime := o.Done >= r.from && o.Done <= r.phase.end.Load()
+	if o.Err == nil && inTime {
 		c.Completed++ // also if it was due in the warm-up
+	}
+	if r.labels != nil {
+		r.labels.observe(o, inTime, o.Intended >= r.from)
 	}
 	if o.Intended < r.from {
 		return
+	}
+	if inTime {
+		r.trend.add(o.Done - o.Intended)
 	}
 	if o.Connected != 0 {
 		c.Connects++
@@ -169,6 +222,7 @@ func (r *observer) fail(o *target.Outcome) bool {
 
 // due counts an arrival that was started at now.
 func (r *observer) due(intended, now int64) {
+	r.trend.owed++
 	if intended < r.from {
 		return
 	}
@@ -178,36 +232,65 @@ func (r *observer) due(intended, now int64) {
 	}
 }
 
-// unsent counts an arrival that is given up at now.
+// unsent counts an arrival that is given up at now. The trend does not count it as
+// ended: the target still owes its answer.
 func (r *observer) unsent(intended, now int64) {
-	if intended >= r.from {
-		r.now.counters.Errors[result.Unsent]++
-		r.now.latency.responseUnanswered.Record(time.Duration(now - intended))
+	r.last = now
+	if intended < r.from {
+		return
+	}
+	r.now.counters.Errors[result.Unsent]++
+	r.now.latency.responseUnanswered.Record(time.Duration(now - intended))
+	if r.labels != nil {
+		r.labels.unsent(time.Duration(now - intended))
 	}
 }
 
-// roll hands the current second over if it has ended, and reports whether it did.
-func (r *observer) roll(now int64, read func() gauges) bool {
-	if now < r.ends {
+// roll passes the borders up to now: the end of the warm-up, those of the trend, and
+// those of the seconds, which are handed over.
+func (r *observer) roll(now int64) {
+	if now < r.border {
+		return
+	}
+	if r.window.from == math.MaxInt64 {
+		r.window.from = now
+		if r.number == 0 {
+			r.host = readContention()
+		}
+		r.driver.mark(now)
+		r.trend.begin(r.from)
+	}
+	end := r.phase.end.Load()
+	r.trend.roll(min(now, end))
+	if next := min(int((now-r.from)/second), r.phase.lastSecond()); next > r.now.second {
+		r.handOver(next)
+	}
+	r.border = min(r.trend.next, r.from+int64(r.now.second+1)*second, end)
+	if now >= end {
+		r.border = math.MaxInt64
+	}
+}
+
+// closeWindow ends the window and reports whether it was open.
+func (r *observer) closeWindow(now int64) bool {
+	if r.window.from == math.MaxInt64 || r.window.to != math.MaxInt64 {
 		return false
 	}
-	next := min(int((now-r.from)/second), r.lastSecond)
-	r.ends = r.from + int64(next+1)*second
-	if next == r.lastSecond {
-		r.ends = 1<<63 - 1
+	r.window.to = now
+	if r.number == 0 {
+		r.host = readContention().since(r.host)
 	}
-	if next <= r.now.second {
-		return false
-	}
-	r.handOver(next, read())
 	return true
 }
 
-// finish hands the last second over.
-func (r *observer) finish(g gauges) { r.handOver(1<<31-1, g) }
+// finish hands the last second over, after the last request has ended.
+func (r *observer) finish() {
+	r.phase.finish(r.last)
+	r.handOver(math.MaxInt32)
+}
 
-func (r *observer) handOver(next int, g gauges) {
-	r.now.observer, r.now.next, r.now.gauges = r.number, next, g
+func (r *observer) handOver(next int) {
+	r.now.observer, r.now.next, r.now.gauges = r.number, next, r.driver.gauges()
 	r.full <- r.now
 	select {
 	case r.now = <-r.empty:

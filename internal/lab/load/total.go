@@ -16,19 +16,17 @@ func (s *stepRun) total() (*result.Total, error) {
 	var sums threadReport
 	for i := range s.reports {
 		r := &s.reports[i]
-		sums.elapsed = max(sums.elapsed, r.elapsed)
 		sums.counters.Connects += r.counters.Connects
 		sums.counters.Reconnects += r.counters.Reconnects
-		sums.counters.InFlight += r.counters.InFlight
 		sums.counters.Open += r.counters.Open
 		sums.counters.OpenMax += r.counters.OpenMax
 		sums.counters.Unread += r.counters.Unread
 		sums.counters.Reads += r.counters.Reads
+		sums.paused += r.paused
 		sums.late += r.late
-		sums.abandoned += r.abandoned
 		sums.wall = max(sums.wall, r.wall)
 	}
-	t.Elapsed = time.Duration(sums.elapsed).Seconds()
+	t.Elapsed = time.Duration(s.phase.elapsed()).Seconds()
 	t.Connects, t.Reconnects = sums.counters.Connects, sums.counters.Reconnects
 	latency, err := c.latency.encode()
 	if err != nil {
@@ -36,12 +34,20 @@ func (s *stepRun) total() (*result.Total, error) {
 	}
 	t.Latency = latency
 	t.Connections = s.connectionStats(&sums)
-	t.Little = s.little(t, &sums)
+	t.Little = s.little()
 	t.Cost = s.cost()
+	if t.Labels, err = s.labelTotals(t); err != nil {
+		return nil, err
+	}
 	if t.SLO, err = s.config.SLO.Judge(t); err != nil {
 		return nil, err
 	}
-	t.Validity, t.Reasons = s.judge(t, &sums)
+	trends := make([]*trend, len(s.observers))
+	for i, r := range s.observers {
+		trends[i] = &r.trend
+	}
+	s.trend = sumOf(trends)
+	s.judge(t, &sums)
 	t.Reasons = append(t.Reasons, c.failureNotes()...)
 	return t, nil
 }
@@ -94,22 +100,27 @@ func (m *moments) stdDev() float64 {
 	return math.Sqrt(max(m.squares/m.n-m.mean()*m.mean(), 0))
 }
 
-// little compares the mean number of requests in flight with the rate times the
-// time in the target (Little's law).
-func (s *stepRun) little(t *result.Total, sums *threadReport) result.Little {
-	l := result.Little{ServiceMean: s.collector.latency.service.Mean().Seconds()}
-	if sums.wall == 0 || t.Done == 0 || t.Elapsed == 0 {
-		return l
+// little compares the mean number of requests in flight, as counted, with the rate at
+// which they ended times the mean time in flight, as measured per request (Little's
+// law). Times in flight are cut off at the borders of the window, and those of requests
+// that ended later count, so the two are equal in every run, however short or
+// overloaded (operational law; Denning and Buzen, "The operational analysis of queueing
+// network models", 1978).
+func (s *stepRun) little() result.Little {
+	var l result.Little
+	inFlight := 0.0 // X R
+	for i, r := range s.observers {
+		wall := float64(s.reports[i].wall)
+		if wall == 0 {
+			continue
+		}
+		l.InFlightMean += float64(s.reports[i].counters.InFlight) / wall
+		l.Rate += float64(r.window.ended) / wall * float64(second)
+		inFlight += float64(r.window.inFlight) / wall
 	}
-	l.InFlightMean = float64(sums.counters.InFlight) / float64(sums.wall)
-	l.Rate = float64(t.Done) / t.Elapsed
-	connecting := float64(s.collector.latency.connect.Count()) * s.collector.latency.connect.Mean().Seconds()
-	if s.config.Target.SQL() && s.config.PerConnection == 0 {
-		connecting = 0 // connections were opened before the step
-	}
-	spent := l.ServiceMean + connecting/float64(t.Done)
-	if spent > 0 {
-		l.Ratio = l.InFlightMean / (l.Rate * spent)
+	if l.Rate > 0 && inFlight > 0 {
+		l.ServiceMean = inFlight / l.Rate
+		l.Ratio = l.InFlightMean / inFlight
 	}
 	return l
 }

@@ -116,6 +116,31 @@ func (c hostCPU) stealShare(before hostCPU) float64 {
 	return max(0, c.stolen-before.stolen) / (c.all - before.all)
 }
 
+// contention is what takes CPU time from this host, and whether that can be seen.
+type contention struct {
+	cpu        hostCPU
+	steal      float64       // share of the time of all CPUs
+	stolen     time.Duration // of all CPUs
+	unreadable error         // the kernel does not tell how long threads wait for a CPU
+}
+
+// readContention reads /proc.
+func readContention() contention {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return contention{unreadable: err}
+	}
+	cpu, err := readHostCPU(proc)
+	return contention{cpu: cpu, unreadable: errors.Join(err, checkSchedstat(proc))}
+}
+
+// since returns the contention between two readings.
+func (c contention) since(before contention) contention {
+	c.steal = c.cpu.stealShare(before.cpu)
+	c.stolen = time.Duration(max(c.cpu.stolen-before.cpu.stolen, 0) * float64(time.Second))
+	return c
+}
+
 // checkSchedstat returns an error if this kernel does not tell how long a thread waited for a CPU: it is built without
 // CONFIG_SCHED_INFO, or it counts nothing.
 func checkSchedstat(proc procfs.FS) error {

@@ -3,6 +3,7 @@ package load
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"spillway/internal/histogram"
@@ -11,19 +12,19 @@ import (
 
 // Limits of a valid step.
 const (
-	busyMax        = 0.90                 // share of a thread's time on a CPU
-	waitMax        = 0.10                 // share of a thread's time runnable but not running
-	sendRateMin    = 0.99                 // arrivals started over arrivals due
-	lagMin         = time.Millisecond     // p99 of the pacer lag that is always accepted
-	lagShare       = 0.10                 // p99 of the pacer lag over p99 of the response time
-	unreadShare    = 0.20                 // time that answers were unread over the mean service time
-	unreadMin      = 5 * time.Microsecond // unread time that is always accepted
-	littleMax      = 0.10                 // deviation of N / (X R) from 1
-	ownErrorsMax   = 0.001                // share of requests that failed for lack of local ports or open files
-	driftShare     = 0.25                 // change of the mean response time between the first and the last third
-	driftErrors    = 4                    // the same, in standard errors
-	driftSecondsOf = 9                    // minimum length of a step for a verdict on drift
-	samplesMin     = 100                  // minimum number of answers
+	busyMax      = 0.90                  // share of a thread's time on a CPU
+	waitMax      = 0.10                  // share of a thread's time runnable but not running
+	stealMax     = 0.02                  // share of the time of all CPUs that the hypervisor took
+	stealMin     = 30 * time.Millisecond // stolen time that is always accepted: three ticks
+	sendRateMin  = 0.99                  // arrivals started over arrivals due
+	lagMin       = time.Millisecond      // pacer lag that is always accepted
+	lagShare     = 0.10                  // pacer lag over the response time, at the same percentile
+	unreadShare  = 0.20                  // time that answers were unread over the mean time in flight
+	unreadMin    = 5 * time.Microsecond  // unread time that is always accepted
+	littleMax    = 0.10                  // deviation of N / (X R) from 1
+	idleMax      = 0.10                  // share of the connections of a closed loop without a request
+	ownErrorsMax = 0.001                 // share of requests that failed for lack of local ports or open files
+	samplesMin   = 100                   // minimum number of requests
 )
 
 // problem is a verdict other than VALID and its reason.
@@ -33,23 +34,29 @@ type problem struct {
 }
 
 // judge decides whether the step measured the target. The most severe problem is
-// the verdict. Every problem is a reason.
-func (s *stepRun) judge(t *result.Total, sums *threadReport) (result.Validity, []string) {
-	verdict, rank := result.Valid, 0
-	var reasons []string
+// the verdict. Every problem is a reason, the most severe first.
+func (s *stepRun) judge(t *result.Total, sums *threadReport) {
+	var problems []*problem
 	for _, check := range []func(*result.Total, *threadReport) *problem{
-		s.judgeOwnErrors, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeUnread, s.judgeLittle, s.judgeDrift, s.judgeSamples,
+		s.judgeOwnErrors, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeSteal, s.judgeUnread, s.judgeLittle, s.judgeIdle,
+		s.judgeBacklog, s.judgeDrift, s.judgeSamples,
 	} {
-		d := check(t, sums)
-		if d == nil {
-			continue
-		}
-		reasons = append(reasons, d.reason)
-		if r := severity(d.validity); r > rank {
-			verdict, rank = d.validity, r
+		if p := check(t, sums); p != nil {
+			problems = append(problems, p)
 		}
 	}
-	return verdict, append(reasons, s.notes(t, sums)...)
+	slices.SortStableFunc(problems, func(a, b *problem) int { return severity(b.validity) - severity(a.validity) })
+	t.Validity, t.Reasons = result.Valid, nil
+	for i, p := range problems {
+		if i == 0 {
+			t.Validity = p.validity
+		}
+		t.Reasons = append(t.Reasons, p.reason)
+	}
+	if severity(t.Validity) > severity(result.NotStationary) {
+		t.Overloaded = false // the cause may be this host
+	}
+	t.Reasons = append(t.Reasons, s.notes(t, sums)...)
 }
 
 func severity(v result.Validity) int {
@@ -86,35 +93,75 @@ func (s *stepRun) judgeSendRate(t *result.Total, sums *threadReport) *problem {
 	return nil
 }
 
-// judgeLag checks the lag of the pacer. Other programs are the cause if the generator waited for a CPU.
-func (s *stepRun) judgeLag(*result.Total, *threadReport) *problem {
-	l := &s.collector.latency
-	if !s.step.Open() || !l.lag.Carries(0.99) {
+// judgeLag checks the lag of the pacer at p99 and at every percentile of the SLO. A lower bound of the response time is short enough to be compared with.
+func (s *stepRun) judgeLag(t *result.Total, _ *threadReport) *problem {
+	if !s.step.Open() {
 		return nil
 	}
-	lag, response := l.lag.Quantile(0.99), l.response.Quantile(0.99)
-	if lag <= max(lagMin, time.Duration(lagShare*float64(response))) {
-		return nil
+	lags := s.collector.latency.lag
+	for _, p := range append([]result.Percentile{{Q: 0.99}}, s.config.SLO.Percentiles()...) {
+		lag := lags.Quantile(p.Q)
+		if !lags.Carries(p.Q) || lag <= lagMin {
+			continue
+		}
+		response, _ := s.responses(t, p.Label).Quantile(p.Q)
+		if lag <= time.Duration(lagShare*float64(response)) {
+			continue
+		}
+		return s.late(fmt.Sprintf("requests were sent late: p%g of the pacer lag is %s, p%g of the response time %s", p.Q*100, round(lag), p.Q*100, round(response)))
 	}
-	reason := fmt.Sprintf("requests were sent late: p99 of the pacer lag is %s, p99 of the response time %s", round(lag), round(response))
+	return nil
+}
+
+// late is the problem of a generator that was late. Other programs are the cause if it waited for a CPU.
+func (s *stepRun) late(reason string) *problem {
 	if s.waitShare() >= waitMax/2 {
 		return &problem{result.HostContended, reason + ", because other programs used this host's CPUs"}
 	}
-	return &problem{result.GeneratorLimited, reason}
+	return &problem{result.GeneratorLimited, reason + "; " + s.moreCPU()}
 }
 
+// responses are the response times of the requests with that name, of all for "".
+func (s *stepRun) responses(t *result.Total, label string) histogram.Censored {
+	if label != "" {
+		if times, err := part(t, label).Latency.Responses(); err == nil {
+			return times
+		}
+	}
+	return s.collector.latency.responses()
+}
+
+// part returns the figures of the requests with that name, of all for "".
+func part(t *result.Total, label string) *result.LabelTotal {
+	for i := range t.Labels {
+		if label != "" && t.Labels[i].Name == label {
+			return &t.Labels[i]
+		}
+	}
+	return &result.LabelTotal{Counters: t.Counters, Latency: t.Latency}
+}
+
+// judgeBusy does not apply if the target fails most requests at once: the generator is then as fast as the failures.
 func (s *stepRun) judgeBusy(t *result.Total, _ *threadReport) *problem {
-	if t.Cost.ThreadBusyMax < busyMax {
+	if t.Cost.ThreadBusyMax < busyMax || 2*failedByTarget(&t.Errors) > t.Requests() {
 		return nil
 	}
 	what := "a generator thread was"
 	if !s.config.Target.EventLoop() {
 		what = "the generator was"
 	}
-	return &problem{result.GeneratorLimited, fmt.Sprintf("%s busy %.0f %% of the time; use more --workers or another machine", what, 100*t.Cost.ThreadBusyMax)}
+	return &problem{result.GeneratorLimited, fmt.Sprintf("%s busy %.0f %% of the time; %s", what, 100*t.Cost.ThreadBusyMax, s.moreCPU())}
+}
+
+// failedByTarget is the number of requests to which the target, or the way to it, gave no answer.
+func failedByTarget(e *result.Errors) int64 {
+	return e.Unanswered() - e.Own() - e[result.Unsent] - e[result.Unfinished]
 }
 
 func (s *stepRun) judgeWait(*result.Total, *threadReport) *problem {
+	if err := s.host.unreadable; err != nil {
+		return &problem{result.HostContended, fmt.Sprintf("whether other programs used this host's CPUs cannot be judged: %s", err)}
+	}
 	share := s.waitShare()
 	if share < waitMax {
 		return nil
@@ -124,6 +171,13 @@ func (s *stepRun) judgeWait(*result.Total, *threadReport) *problem {
 		reason += fmt.Sprintf(" (at least one task of this host waited for %s in total)", round(s.pressure))
 	}
 	return &problem{result.HostContended, reason}
+}
+
+func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
+	if s.host.steal < stealMax || s.host.stolen <= stealMin {
+		return nil
+	}
+	return &problem{result.HostContended, fmt.Sprintf("the hypervisor took %.1f %% of the time of this host's CPUs", 100*s.host.steal)}
 }
 
 // waitShare is the share of the wall time in which the worst thread was runnable
@@ -145,90 +199,113 @@ func (s *stepRun) waitShare() float64 {
 }
 
 func (s *stepRun) judgeUnread(t *result.Total, sums *threadReport) *problem {
-	if sums.counters.Reads == 0 {
-		return nil
+	if sums.counters.Reads == 0 || t.Done == 0 {
+		return nil // without answers, only the ends of connections were read
 	}
 	unread := time.Duration(sums.counters.Unread / sums.counters.Reads)
-	service := s.collector.latency.service.Mean()
-	if unread < unreadMin || float64(unread) < unreadShare*float64(service) {
+	inFlight := time.Duration(t.Little.ServiceMean * float64(time.Second))
+	if unread < unreadMin || float64(unread) < unreadShare*float64(inFlight) {
 		return nil
 	}
-	return &problem{result.GeneratorLimited, fmt.Sprintf("answers were unread for %s on average, with a mean service time of %s", round(unread), round(service))}
+	return s.late(fmt.Sprintf("answers were unread for %s on average, with a mean time in flight of %s", round(unread), round(inFlight)))
 }
 
-// judgeLittle checks Little's law, N = X R. Failed requests count only in N, so
-// there is no verdict if there are many.
+// judgeLittle checks Little's law, N = X R. It holds unless the generator miscounts or its goroutines run late.
 func (s *stepRun) judgeLittle(t *result.Total, _ *threadReport) *problem {
-	if t.Little.Ratio == 0 || t.Done < samplesMin || t.ErrorShare() > 0.01 || s.config.Warmup > 0 && s.step.Ramp() {
+	if t.Little.Ratio == 0 || math.Abs(t.Little.Ratio-1) <= littleMax {
 		return nil
 	}
-	if math.Abs(t.Little.Ratio-1) > littleMax {
-		return &problem{result.GeneratorLimited, fmt.Sprintf("Little's law does not hold: %.2f requests were in flight, but %.1f/s times %s is %.2f",
-			t.Little.InFlightMean, t.Little.Rate, round(time.Duration(t.Little.ServiceMean*1e9)), t.Little.InFlightMean/t.Little.Ratio)}
+	return s.late(fmt.Sprintf("Little's law does not hold: %.2f requests were in flight, but %.1f/s times %s is %.2f",
+		t.Little.InFlightMean, t.Little.Rate, round(time.Duration(t.Little.ServiceMean*1e9)), t.Little.InFlightMean/t.Little.Ratio))
+}
+
+// judgeIdle checks that a closed loop kept its connections busy. A pause after a failed attempt to connect is not the
+// generator's fault, nor is the time after the last request of a step that is limited by requests.
+func (s *stepRun) judgeIdle(t *result.Total, sums *threadReport) *problem {
+	if s.step.Open() || sums.wall == 0 || t.Requests() == 0 {
+		return nil
 	}
-	busy := t.Little.InFlightMean / float64(s.config.Target.Slots(s.step.Connections))
-	if !s.step.Open() && busy < 1-littleMax {
-		return &problem{result.GeneratorLimited, fmt.Sprintf("of %d connections only %.1f had a request in flight on average", s.step.Connections, t.Little.InFlightMean)}
+	slots := float64(s.config.Target.Slots(s.step.Connections))
+	paused := float64(sums.paused) / float64(sums.wall)
+	if spent := s.phase.spent.Load(); spent > 0 {
+		tail := s.phase.from + sums.wall - spent
+		paused += slots * float64(min(max(tail, 0), sums.wall)) / float64(sums.wall)
+	}
+	if busy := t.Little.InFlightMean; busy+paused < (1-idleMax)*slots {
+		return s.late(fmt.Sprintf("of %g connections only %.1f had a request in flight on average", slots, busy))
 	}
 	return nil
 }
 
-// judgeDrift compares the first third of the step with the last.
-func (s *stepRun) judgeDrift(*result.Total, *threadReport) *problem {
-	windows := s.collector.means
-	if n := len(windows); n > 0 && windows[n-1].length < 0.5 {
-		windows = windows[:n-1]
-	}
-	if len(windows) < driftSecondsOf || s.step.Ramp() {
+// judgeBacklog checks whether the target keeps up with the arrivals. If it does not, the latencies depend on the length of
+// the step. That the SLO is missed does not: a longer step misses it too.
+func (s *stepRun) judgeBacklog(t *result.Total, _ *threadReport) *problem {
+	if !s.step.Open() || s.step.Ramp() {
 		return nil
 	}
-	third := len(windows) / 3
-	first, last := meanOf(windows[:third]), meanOf(windows[len(windows)-third:])
-	change := last.mean() - first.mean()
-	spread := math.Sqrt((first.stdDev()*first.stdDev() + last.stdDev()*last.stdDev()) / float64(max(third-1, 1)))
-	if first.mean() == 0 || math.Abs(change) < driftShare*first.mean() || math.Abs(change) < driftErrors*spread {
+	growth, clear := s.trend.growth(s.step.Profile.From / float64(s.config.Share.Count()))
+	if t.Overloaded = clear; !clear {
 		return nil
 	}
-	return &problem{result.NotStationary, fmt.Sprintf("the mean response time changed from %s in the first third to %s in the last",
-		round(time.Duration(first.mean()*1e9)), round(time.Duration(last.mean()*1e9)))}
-}
-
-func meanOf(windows []windowMean) moments {
-	var m moments
-	for _, w := range windows {
-		m.add(w.response.Seconds())
+	reason := fmt.Sprintf("the backlog grew by %.3g/s: the target answers %.3g/s", growth, t.Rate())
+	if s.config.Share.Count() > 1 || slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
+		return &problem{result.Valid, reason} // JudgeSum judges a share
 	}
-	return m
+	return &problem{result.NotStationary, reason + ", and latencies depend on the length of the step; use a lower --rate"}
 }
 
-// judgeSamples leaves a share of a load to JudgeSamples of the sum.
+// judgeDrift compares the response times at both ends of the step.
+func (s *stepRun) judgeDrift(t *result.Total, _ *threadReport) *problem {
+	if s.step.Ramp() || t.Overloaded {
+		return nil
+	}
+	first, last, changed := s.trend.drift()
+	if !changed {
+		return nil
+	}
+	return &problem{result.NotStationary, fmt.Sprintf("the mean response time changed from %s in the first third to %s in the last; use a longer warm-up, as in --warmup %s",
+		round(first), round(last), longer(s.config.Warmup+time.Duration(t.Elapsed*float64(time.Second))/3))}
+}
+
+// judgeSamples leaves a share of a load to JudgeSum.
 func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
 	if s.config.Share.Count() > 1 {
 		return nil
 	}
-	return tooFew(s.collector.latency.responses().Count(), s.config.SLO)
+	return s.tooFew(t)
 }
 
-// JudgeSamples returns why the step is TOO_FEW_SAMPLES, or "".
-func JudgeSamples(t *result.Total, slo result.SLO) (string, error) {
-	responses, err := t.Latency.Responses()
-	if err != nil {
-		return "", err
+// JudgeSum completes the verdict on the sum of the shares of several generators: what
+// none of them can judge alone.
+func (c *Config) JudgeSum(step int, t *result.Total) {
+	s := &stepRun{config: c, step: &c.Steps[step], number: step}
+	var problems []*problem
+	if t.Overloaded && !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
+		problems = append(problems, &problem{result.NotStationary, "the backlog grew, and latencies depend on the length of the step; use a lower --rate"})
 	}
-	if p := tooFew(responses.Count(), slo); p != nil {
-		return p.reason, nil
+	if p := s.tooFew(t); p != nil {
+		problems = append(problems, p)
 	}
-	return "", nil
-}
-
-func tooFew(answers int64, slo result.SLO) *problem {
-	for _, p := range slo.Percentiles() {
-		if !histogram.Carries(answers, p.Q) {
-			return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are too few for p%g: %d of them must lie beyond it", answers, p.Q*100, histogram.TailSamples)}
+	for _, p := range problems {
+		t.Reasons = append(t.Reasons, p.reason)
+		if severity(p.validity) > severity(t.Validity) {
+			t.Validity = p.validity
 		}
 	}
-	if answers < samplesMin {
-		return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are fewer than %d", answers, samplesMin)}
+}
+
+// tooFew checks that there are enough requests for every percentile of the SLO. If the target certainly fails more
+// requests than a percentile leaves out, the percentile needs no more.
+func (s *stepRun) tooFew(t *result.Total) *problem {
+	for _, p := range s.config.SLO.Percentiles() {
+		c := part(t, p.Label).Counters
+		if n := c.Requests(); !histogram.Carries(n, p.Q) && !failsSurely(failedByTarget(&c.Errors), n, 1-p.Q) {
+			return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are too few for p%g: %d of them must lie beyond it%s",
+				n, p.Q*100, histogram.TailSamples, s.moreTime(t, n, math.Ceil(histogram.TailSamples/(1-p.Q)-1e-6)))}
+		}
+	}
+	if n := t.Requests(); n < samplesMin && !failsSurely(failedByTarget(&t.Errors)+t.Done-t.Good(), n, result.ErrorShareMax) {
+		return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are fewer than %d%s", n, samplesMin, s.moreTime(t, n, samplesMin))}
 	}
 	return nil
 }
@@ -239,9 +316,6 @@ func (s *stepRun) notes(t *result.Total, sums *threadReport) []string {
 	if unsent := t.Errors[result.Unsent]; unsent > sums.late {
 		notes = append(notes, fmt.Sprintf("the target did not keep up: %d arrivals found all %d connections busy and were never sent; see --connections and --backlog",
 			unsent-sums.late, s.step.Connections))
-	}
-	if sums.abandoned > 0 {
-		notes = append(notes, fmt.Sprintf("%d requests were still in flight when the wait for them ended; they are not counted", sums.abandoned))
 	}
 	return notes
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"runtime"
 	"strings"
 	"testing"
@@ -8,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"spillway/internal/histogram"
+	"spillway/internal/exit"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
 )
@@ -31,22 +32,40 @@ func sound(t *testing.T) (*stepRun, *result.Total, *threadReport) {
 		s.collector.latency.service.Record(2 * time.Millisecond)
 		s.collector.latency.lag.Record(50 * time.Microsecond)
 	}
-	for range 10 {
-		s.collector.means = append(s.collector.means, windowMean{1, 1000, 2 * time.Millisecond, 2})
+	s.phase = newPhase(0, s.step, 0, 1)
+	s.trend = trend{period: pointsPeriod}
+	for range 40 {
+		s.trend.points = append(s.trend.points, point{ended: 250, waited: 250 * int64(2*time.Millisecond)})
 	}
 	total := &result.Total{Elapsed: 10, Little: result.Little{InFlightMean: 2, Rate: 1000, ServiceMean: 0.002, Ratio: 1}}
-	total.Due, total.Done, total.Sent = 10000, 10000, 10000
+	total.Due, total.Done, total.Sent, total.Completed = 10000, 10000, 10000, 10000
 	total.Cost = s.cost()
 	sums := &threadReport{wall: int64(10 * time.Second), counters: target.Counters{Reads: 10000, Unread: 10000 * 1000}}
 	return s, total, sums
 }
 
+// judgeTest spoils a step in one way.
+type judgeTest struct {
+	spoil  func(*stepRun, *result.Total, *threadReport)
+	want   result.Validity
+	reason string
+}
+
+func checkJudge(t *testing.T, tests map[string]judgeTest) {
+	t.Helper()
+	for name, test := range tests {
+		s, total, sums := sound(t)
+		test.spoil(s, total, sums)
+		s.judge(total, sums)
+		got, reasons := total.Validity, total.Reasons
+		if got != test.want || !strings.Contains(strings.Join(reasons, "\n"), test.reason) || test.reason == "" && len(reasons) > 0 {
+			t.Errorf("%s: %s %q, want %s and %q", name, got, reasons, test.want, test.reason)
+		}
+	}
+}
+
 func TestJudge(t *testing.T) {
-	for name, test := range map[string]struct {
-		spoil  func(*stepRun, *result.Total, *threadReport)
-		want   result.Validity
-		reason string
-	}{
+	checkJudge(t, map[string]judgeTest{
 		"sound":     {func(*stepRun, *result.Total, *threadReport) {}, result.Valid, ""},
 		"no ports":  {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.NoLocalPort] = 20 }, result.GeneratorLimited, "local ports"},
 		"few ports": {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.NoLocalPort] = 5 }, result.Valid, ""},
@@ -70,32 +89,151 @@ func TestJudge(t *testing.T) {
 			s.step.Profile = Profile{}
 		}, result.GeneratorLimited, "of 100 connections only 2.0"},
 		"drift": {func(s *stepRun, _ *result.Total, _ *threadReport) {
-			for i := range s.collector.means {
-				s.collector.means[i].response += time.Duration(i) * time.Millisecond
+			for i := range s.trend.points {
+				s.trend.points[i].waited += s.trend.points[i].ended * int64(i) * int64(time.Millisecond) / 4
 			}
 		}, result.NotStationary, "changed from"},
 		"noise": {func(s *stepRun, _ *result.Total, _ *threadReport) {
-			for i := range s.collector.means {
-				s.collector.means[i].response += time.Duration(i%3) * time.Millisecond
+			for i := range s.trend.points {
+				s.trend.points[i].waited += s.trend.points[i].ended * int64(i%3) * int64(time.Millisecond)
 			}
 		}, result.Valid, ""},
-		"too few": {func(s *stepRun, _ *result.Total, _ *threadReport) {
-			s.collector.latency = newLatencies(histogram.New)
-		}, result.TooFewSamples, "0 answers are fewer"},
+		"too few": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			t.Done, t.Completed = 20, 20
+		}, result.TooFewSamples, "20 answers are fewer than 100; use -d 60s"},
 		"too few for the SLO": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			s.config.SLO, _ = result.ParseSLO("p99.99<1s")
-		}, result.TooFewSamples, "are too few for p99.99"},
-		"overload": {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.Unsent] = 500 }, result.Valid, "did not keep up: 500 arrivals"},
+		}, result.TooFewSamples, "10000 answers are too few for p99.99: 10 of them must lie beyond it; use -d 110s"},
+		"unsent": {func(_ *stepRun, t *result.Total, _ *threadReport) { t.Errors[result.Unsent] = 500 }, result.Valid, "did not keep up: 500 arrivals"},
 		"most severe": {func(s *stepRun, t *result.Total, _ *threadReport) {
 			s.reports[0].usage.wait, t.Cost.ThreadBusyMax = 2*time.Second, 0.95
 		}, result.GeneratorLimited, "waited 20 %"},
+	})
+}
+
+// TestJudgeTarget has steps that are spoiled by the target, or by the choice of the step.
+func TestJudgeTarget(t *testing.T) {
+	checkJudge(t, map[string]judgeTest{
+		"certainly too slow for the SLO": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			s.config.SLO, _ = result.ParseSLO("p99<1s")
+			t.Done, t.Completed, t.Errors[result.Timeout] = 10, 10, 40
+		}, result.Valid, ""},
+		"perhaps too slow for the SLO": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			s.config.SLO, _ = result.ParseSLO("p99<1s")
+			t.Done, t.Completed, t.Errors[result.Timeout] = 499, 499, 1
+		}, result.TooFewSamples, "500 answers are too few for p99: 10 of them must lie beyond it; use -d 30s"},
+		"too few for a named request": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			s.config.SLO, _ = result.ParseSLO("p99{login}<1s")
+			t.Labels = []result.LabelTotal{{Name: "login", Counters: result.Counters{Done: 500}}}
+		}, result.TooFewSamples, "500 answers are too few for p99: 10 of them must lie beyond it; use -d 30s"},
+		"too few requests": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			s.step.Duration, s.step.Requests = 0, 50
+			t.Done, t.Completed = 50, 50
+		}, result.TooFewSamples, "use --requests 100"},
+		"lag beyond p99": {func(s *stepRun, _ *result.Total, _ *threadReport) {
+			s.config.SLO, _ = result.ParseSLO("p99.9<1s")
+			s.collector.latency.lag.RecordN(5*time.Millisecond, 50)
+		}, result.GeneratorLimited, "p99.9 of the pacer lag is 5"},
+		"lag beyond the SLO": {func(s *stepRun, _ *result.Total, _ *threadReport) {
+			s.config.SLO, _ = result.ParseSLO("p99<1s")
+			s.collector.latency.lag.RecordN(5*time.Millisecond, 50)
+		}, result.Valid, ""},
+		"lag among requests without an answer": {func(s *stepRun, _ *result.Total, _ *threadReport) {
+			s.collector.latency.lag.RecordN(5*time.Millisecond, 500)
+			s.collector.latency.responseUnanswered.RecordN(2*time.Second, 500)
+		}, result.Valid, ""},
+		"stolen": {func(s *stepRun, _ *result.Total, _ *threadReport) {
+			s.host.steal, s.host.stolen = 0.03, time.Second
+		}, result.HostContended, "the hypervisor took 3.0 %"},
+		"stolen, below the resolution": {func(s *stepRun, _ *result.Total, _ *threadReport) {
+			s.host.steal, s.host.stolen = 0.03, 20*time.Millisecond
+		}, result.Valid, ""},
+		"no schedstat": {func(s *stepRun, _ *result.Total, _ *threadReport) {
+			s.host.unreadable = errors.New("no such file")
+		}, result.HostContended, "cannot be judged: no such file"},
+		"busy with failures": {func(_ *stepRun, t *result.Total, b *threadReport) {
+			t.Cost.ThreadBusyMax, t.Done, t.Completed, t.Errors[result.Reset] = 0.99, 0, 0, 10000
+			b.counters.Unread = 10000 * 10_000
+		}, result.Valid, ""},
+		"busy with some failures": {func(_ *stepRun, t *result.Total, _ *threadReport) {
+			t.Cost.ThreadBusyMax, t.Errors[result.Reset] = 0.99, 5000
+		}, result.GeneratorLimited, "busy 99 %"},
+		"paused connections": {func(s *stepRun, _ *result.Total, b *threadReport) {
+			s.step.Profile = Profile{}
+			b.paused = 95 * int64(10*time.Second)
+		}, result.Valid, ""},
+		"the last of the requests": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			s.step.Profile = Profile{}
+			t.Little.InFlightMean = 55
+			s.phase.spent.Store(int64(6 * time.Second))
+		}, result.Valid, ""},
+		"a backlog that grows": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			grow(s)
+			t.Completed = 9000
+		}, result.NotStationary, "the backlog grew by 100/s: the target answers 900/s, and latencies depend on the length of the step; use a lower --rate"},
+		"a backlog that grows, with an SLO": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			grow(s)
+			t.SLO = []result.Criterion{{Met: true}}
+		}, result.NotStationary, "the backlog grew"},
+		"a backlog that grows, and a missed SLO": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			grow(s)
+			t.SLO = []result.Criterion{{Met: true}, {Met: false}}
+		}, result.Valid, "the backlog grew by 100/s"},
+	})
+}
+
+// grow makes the backlog grow by 100/s, and the response times with it.
+func grow(s *stepRun) {
+	for i := range s.trend.points {
+		s.trend.points[i].owed = int64(25 * (i + 1))
+		s.trend.points[i].waited *= int64(i + 1)
+	}
+}
+
+func TestRemedies(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		200 * time.Millisecond: "1s", 6100 * time.Millisecond: "7s", 41 * time.Second: "50s", 3 * time.Minute: "180s", 200 * time.Second: "4m", 61 * time.Minute: "2h",
 	} {
-		s, total, sums := sound(t)
-		test.spoil(s, total, sums)
-		got, reasons := s.judge(total, sums)
-		if got != test.want || !strings.Contains(strings.Join(reasons, "\n"), test.reason) || test.reason == "" && len(reasons) > 0 {
-			t.Errorf("%s: %s %q, want %s and %q", name, got, reasons, test.want, test.reason)
+		if got := longer(d); got != want {
+			t.Errorf("%s is %s, want %s", d, got, want)
 		}
+	}
+	for _, c := range []struct {
+		failed, requests int64
+		want             bool
+	}{{0, 10, false}, {1, 10, false}, {10, 10, true}, {2, 2, true}, {1, 100, false}, {4, 100, true}, {9, 1000, false}} {
+		if got := failsSurely(c.failed, c.requests, 0.01); got != c.want {
+			t.Errorf("%d of %d fail more than 1 %%: %v", c.failed, c.requests, got)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	met, missed := result.Criterion{Text: "rate>1", Met: true}, result.Criterion{Text: "p99<1s"}
+	step := func(v result.Validity, criteria ...result.Criterion) result.StepRun {
+		return result.StepRun{Step: result.Step{Name: "100/s"}, Total: result.Total{Validity: v, SLO: criteria, Reasons: []string{"too few; use -d 50s"}}}
+	}
+	for name, c := range map[string]struct {
+		steps []result.StepRun
+		code  int
+		want  string
+	}{
+		"no step":                 {nil, exit.NothingValid, "nothing valid was measured: no step was run"},
+		"met":                     {[]result.StepRun{step(result.Valid, met)}, exit.OK, ""},
+		"missed":                  {[]result.StepRun{step(result.Valid, met, missed)}, exit.Failed, "SLO missed: p99<1s at 100/s"},
+		"not valid":               {[]result.StepRun{step(result.TooFewSamples, met)}, exit.NothingValid, "nothing valid was measured: 100/s is TOO_FEW_SAMPLES (too few; use -d 50s)"},
+		"not valid, missed":       {[]result.StepRun{step(result.HostContended, missed)}, exit.NothingValid, "100/s is HOST_CONTENDED (too few"},
+		"one valid and met":       {[]result.StepRun{step(result.TooFewSamples, met), step(result.Valid, met)}, exit.OK, ""},
+		"one valid, another miss": {[]result.StepRun{step(result.Valid, met), step(result.GeneratorLimited, missed)}, exit.NothingValid, "100/s is GENERATOR_LIMITED"},
+		"a valid miss wins":       {[]result.StepRun{step(result.GeneratorLimited, missed), step(result.Valid, missed)}, exit.Failed, "SLO missed: p99<1s at 100/s"},
+	} {
+		err := Judge(&result.Run{Header: result.Header{SLO: "p99<1s"}, Steps: c.steps})
+		if exit.Code(err) != c.code || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: exit %d, %v, want %d and %q", name, exit.Code(err), err, c.code, c.want)
+		}
+	}
+	if err := Judge(&result.Run{Steps: []result.StepRun{step(result.TooFewSamples)}}); err != nil {
+		t.Errorf("without an SLO: %v", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"sync"
@@ -19,10 +20,11 @@ import (
 func (s *stepRun) runWorkers(ctx context.Context) error {
 	c := s.config
 	workers := min(c.Workers, s.step.Connections)
-	share := (s.step.Connections + workers - 1) / workers
+	slots := sharesOf(s.step.Connections, workers)
+	waiting := sharesOf(s.step.backlogLimit(c.Backlog), workers)
 	threads := make([]*thread, workers)
 	for i := range threads {
-		threads[i] = &thread{number: i, threads: workers, clock: c.Clock}
+		threads[i] = &thread{number: i, threads: workers, connections: s.step.Connections, clock: c.Clock, held: newBacklog(slots[i])}
 	}
 	defer closeWorkers(threads)
 	for i, t := range threads {
@@ -30,11 +32,10 @@ func (s *stepRun) runWorkers(ctx context.Context) error {
 		if s.step.Open() {
 			end = t.endOpen
 			t.arrivals = s.arrivals()
-			t.backlog = newBacklog(max(s.step.backlogLimit(c.Backlog)/workers, 1))
+			t.backlog = newBacklog(waiting[i])
 		}
 		var err error
-		connections := min(share, s.step.Connections-i*share)
-		if t.worker, err = c.Target.NewWorker(i, connections, end); err != nil {
+		if t.worker, err = c.Target.NewWorker(i, slots[i], end); err != nil {
 			return err
 		}
 	}
@@ -42,7 +43,11 @@ func (s *stepRun) runWorkers(ctx context.Context) error {
 	for _, t := range threads {
 		connects = append(connects, t.worker.Connect(ctx)...)
 	}
-	finish, err := s.start(ctx, workers, share)
+	drivers := make([]driver, workers)
+	for i, t := range threads {
+		drivers[i] = t
+	}
+	finish, err := s.start(ctx, drivers, slots)
 	if err != nil {
 		return err
 	}
@@ -64,6 +69,19 @@ func (s *stepRun) runWorkers(ctx context.Context) error {
 	return errors.Join(append(errs, s.collector.err)...)
 }
 
+// sharesOf divides n among that many threads. Shares differ by at most 1, and the
+// first are the largest.
+func sharesOf(n, threads int) []int {
+	shares := make([]int, threads)
+	for i := range shares {
+		shares[i] = n / threads
+		if i < n%threads {
+			shares[i]++
+		}
+	}
+	return shares
+}
+
 func closeWorkers(threads []*thread) {
 	for _, t := range threads {
 		if t.worker != nil {
@@ -72,25 +90,24 @@ func closeWorkers(threads []*thread) {
 	}
 }
 
-// thread drives one worker with a share of the connections and, in an open loop,
-// every n-th arrival.
+// thread drives one worker with a share of the connections. In an open loop, the
+// arrivals are dealt to the connections in rotation.
 type thread struct {
 	number, threads int
+	connections     int // of all threads
 	clock           target.Clock
 	phase           *phase
 	worker          *target.Worker
 	observer        *observer
 	arrivals        *Arrivals
+	arrival         int // number of arrivals so far, modulo connections
 	backlog         *backlog
-	next            int64 // intended start of its next arrival
-	paused          bool  // connections wait until resume
-	resume          int64
+	next            int64    // intended start of its next arrival
+	held            *backlog // when the connections that could not be opened are tried again
 	report          threadReport
 
-	marked, counting bool // mark was called; the warm-up is over
-	before           usage
-	start            int64
-	baseline         target.Counters
+	before   usage
+	baseline target.Counters
 }
 
 // run executes the step. It locks its goroutine to a thread.
@@ -101,43 +118,39 @@ func (t *thread) run(open bool) {
 		restore := minimizeTimerSlack()
 		defer restore()
 	}
-	t.mark(t.clock.Now())
+	t.observer.roll(t.clock.Now())
 	if open {
 		t.report.err = t.openLoop()
 	} else {
 		t.report.err = t.closedLoop()
 	}
-	t.report.stopped = t.clock.Now()
-	t.sum()
+	t.observer.roll(t.clock.Now())
 	if t.report.err == nil {
 		t.report.err = t.drain()
 	}
-	if t.phase.exhausted() {
-		t.sum()
-	}
-	t.report.elapsed = t.phase.elapsed(t.report.stopped, t.clock.Now())
-	t.observer.finish(t.gauges())
+	t.closeWindow(t.clock.Now())
+	t.observer.finish()
 }
 
-// mark stores the baseline of the counters at the start, and once more at the
-// end of the warm-up.
+// mark stores the counters at the start of the window.
 func (t *thread) mark(now int64) {
-	if t.marked && now < t.phase.from || t.counting {
-		return
-	}
-	t.before, t.start, t.baseline = threadUsage(), now, t.worker.Counters(now)
-	if !t.marked {
+	t.before, t.baseline = threadUsage(), t.worker.Counters(now)
+	if t.phase.from == t.phase.begin {
 		t.baseline.Connects = 0 // connections opened before the step belong to it
 	}
-	t.counting = now >= t.phase.from
-	t.marked = true
 }
 
-// sum writes the usage and counters since mark to the report.
-func (t *thread) sum() {
-	now := t.clock.Now()
+// closeWindow writes the usage and counters within the window to the report. Later
+// calls do nothing.
+func (t *thread) closeWindow(now int64) {
+	if !t.observer.closeWindow(now) {
+		return
+	}
 	t.report.usage = threadUsage().since(t.before)
-	t.report.wall = now - t.start
+	t.report.wall = now - t.observer.window.from
+	for t.held.count > 0 {
+		t.release(now)
+	}
 	c := t.worker.Counters(now)
 	c.Connects -= t.baseline.Connects
 	c.Reconnects -= t.baseline.Reconnects
@@ -159,15 +172,9 @@ func threadUsage() usage {
 	return u
 }
 
-// roll hands the current second over if it has ended, and samples the receive
-// queues then.
-func (t *thread) roll(now int64) {
-	if t.observer.roll(now, t.gauges) {
-		t.report.unread = t.worker.ReceiveQueues(t.report.unread)
-	}
-}
-
+// gauges also samples the receive queues.
 func (t *thread) gauges() gauges {
+	t.report.unread = t.worker.ReceiveQueues(t.report.unread)
 	g := gauges{open: int64(t.worker.Open()), inFlight: int64(t.worker.Busy())}
 	if t.backlog != nil {
 		g.backlog = int64(t.backlog.count)
@@ -184,28 +191,34 @@ func (t *thread) closedLoop() error {
 		if t.phase.over(now) || t.phase.exhausted() {
 			return nil
 		}
-		until := min(now+tick, t.phase.until)
-		if t.paused && now >= t.resume {
-			t.paused = false
+		t.observer.roll(now)
+		for t.held.count > 0 && t.held.oldest() <= now {
+			t.release(now)
 			t.fill(now)
 		}
-		if t.paused {
-			until = min(until, t.resume)
+		until := min(now+tick, t.observer.border)
+		if t.held.count > 0 {
+			until = min(until, t.held.oldest())
 		}
-		t.mark(now)
-		t.roll(now)
 		if err := t.worker.Wait(until); err != nil {
 			return err
 		}
 	}
 }
 
-// fill starts a request on every free connection.
+// fill starts a request on every free connection that is not held.
 func (t *thread) fill(now int64) {
-	for t.worker.Free() > 0 && !t.phase.stopped.Load() && t.phase.take(now) {
+	for t.worker.Free() > t.held.count && t.phase.take(now) {
 		t.begin(now)
 		now = t.clock.Now()
 	}
+}
+
+// release ends the pause of the connection that has been held longest. The target
+// caused the pause.
+func (t *thread) release(now int64) {
+	resume, _ := t.held.pop()
+	t.report.paused += max(now-max(resume-retryPause, t.observer.window.from), 0)
 }
 
 func (t *thread) begin(now int64) {
@@ -218,18 +231,17 @@ func (t *thread) endClosed(o *target.Outcome) {
 	t.observer.observe(o)
 	now := o.Done
 	if o.Err != nil && o.Sent == 0 {
-		t.paused, t.resume = true, now+retryPause
+		t.held.push(now + retryPause)
 		return
 	}
-	if t.paused || t.phase.stopped.Load() || !t.phase.take(now) {
-		return
+	if t.phase.take(now) {
+		t.begin(now)
 	}
-	t.begin(now)
 }
 
 // openLoop starts every arrival when it is due, independently of the target.
 func (t *thread) openLoop() error {
-	t.advance(t.number)
+	t.advance()
 	for {
 		now := t.startDue(t.clock.Now())
 		exhausted := t.phase.exhausted()
@@ -237,12 +249,11 @@ func (t *thread) openLoop() error {
 			t.dropRest(now)
 			return nil
 		}
-		until := min(now+tick, t.phase.until)
+		t.observer.roll(now)
+		until := min(now+tick, t.observer.border)
 		if !exhausted {
 			until = min(until, t.next)
 		}
-		t.mark(now)
-		t.roll(now)
 		if err := t.worker.Wait(until); err != nil {
 			return err
 		}
@@ -255,7 +266,7 @@ const startMax = 64
 // startDue sends the arrivals that are due or adds them to the backlog. It
 // returns the time.
 func (t *thread) startDue(now int64) int64 {
-	for started := 0; t.next <= now && t.next < t.phase.until && started < startMax; started++ {
+	for started := 0; t.next <= now && started < startMax; started++ {
 		if !t.phase.take(t.next) {
 			return now
 		}
@@ -263,7 +274,7 @@ func (t *thread) startDue(now int64) int64 {
 		if t.backlog.count > 0 || !t.worker.Start(t.next, now) {
 			t.enqueue(t.next, now)
 		}
-		t.advance(t.threads - 1)
+		t.advance()
 		now = t.clock.Now()
 	}
 	return now
@@ -277,18 +288,21 @@ func (t *thread) enqueue(intended, now int64) {
 }
 
 // advance skips the arrivals of other threads.
-func (t *thread) advance(others int) {
-	for range others {
-		t.arrivals.Next()
+func (t *thread) advance() {
+	for mine := false; !mine; {
+		mine = t.arrival%t.threads == t.number
+		t.next = t.phase.begin + int64(t.arrivals.Next())
+		if t.arrival++; t.arrival == t.connections {
+			t.arrival = 0
+		}
 	}
-	t.next = t.phase.begin + int64(t.arrivals.Next())
 }
 
 // endOpen observes outcomes in an open loop and gives the free connection to the
 // arrival that has waited longest.
 func (t *thread) endOpen(o *target.Outcome) {
 	t.observer.observe(o)
-	if t.backlog.count == 0 || t.phase.stopped.Load() || o.Done >= t.phase.until {
+	if t.backlog.count == 0 || t.phase.over(o.Done) {
 		return
 	}
 	intended, _ := t.backlog.pop()
@@ -301,30 +315,36 @@ func (t *thread) dropRest(now int64) {
 		intended, _ := t.backlog.pop()
 		t.observer.unsent(intended, now)
 	}
-	for !t.phase.stopped.Load() && t.next <= now && t.phase.take(t.next) {
+	for t.phase.take(t.next) { // due before the end
 		t.observer.due(t.next, now)
 		t.observer.unsent(t.next, now)
 		t.report.late++
-		t.advance(t.threads - 1)
+		t.advance()
 	}
 }
 
-// drain waits for the requests in flight: a slow one is part of the result.
+// drain waits for the requests in flight: a slow one is part of the result. After an
+// interrupt it gives them up when the grace period is over.
 func (t *thread) drain() error {
-	deadline, shortened := t.clock.Now()+t.phase.drain, false
-	for t.worker.Busy() > 0 {
+	deadline := int64(math.MaxInt64)
+	for {
 		now := t.clock.Now()
-		if !shortened && t.phase.stopped.Load() {
-			deadline, shortened = min(deadline, now+int64(interruptGrace)), true
+		t.observer.roll(now)
+		if t.phase.over(now) {
+			t.closeWindow(now)
 		}
-		if now >= deadline {
-			t.report.abandoned = int64(t.worker.Busy())
+		if t.phase.stopped.Load() {
+			deadline = min(deadline, now+int64(interruptGrace))
+		}
+		switch {
+		case t.worker.Busy() == 0:
+			return nil
+		case now >= deadline:
+			t.worker.Abandon()
 			return nil
 		}
-		t.roll(now)
-		if err := t.worker.Wait(now + tick); err != nil {
+		if err := t.worker.Wait(min(now+tick, t.observer.border)); err != nil {
 			return fmt.Errorf("wait for the last answers: %w", err)
 		}
 	}
-	return nil
 }

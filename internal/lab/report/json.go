@@ -57,6 +57,7 @@ type DocumentStep struct {
 	Cost            result.Cost            `json:"cost"`
 	CPUPerRequest   float64                `json:"cpu_seconds_per_request"`
 	SLO             []result.Criterion     `json:"slo,omitempty"`
+	Overloaded      bool                   `json:"overloaded,omitempty"`
 	Validity        result.Validity        `json:"validity"`
 	Reasons         []string               `json:"reasons,omitempty"`
 	Watch           *result.Usage          `json:"watch,omitempty"`
@@ -103,7 +104,7 @@ func (s *step) document() DocumentStep {
 		Response: s.figures, Service: figuresOf(s.service), Lag: figuresOf(exact(s.lag)),
 		Connect: figuresOf(exact(s.connect)), FirstByte: figuresOf(exact(s.firstByte)), Clamped: t.Clamped,
 		ConnectionStats: t.Connections, Little: t.Little, Cost: t.Cost, CPUPerRequest: s.cpuPerRequest(),
-		SLO: t.SLO, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
+		SLO: t.SLO, Overloaded: t.Overloaded, Validity: t.Validity, Reasons: t.Reasons, Watch: s.usage,
 	}
 	for i := range s.labels {
 		l := &s.labels[i]

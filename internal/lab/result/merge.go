@@ -165,6 +165,7 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 		m.Little = m.Little.plus(t.Little)
 		m.Cost = m.Cost.plus(t.Cost)
 		latencies[i] = t.Latency
+		m.Overloaded = m.Overloaded || t.Overloaded
 		if t.Validity.worse(m.Validity) {
 			m.Validity = t.Validity
 		}

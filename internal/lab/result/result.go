@@ -119,6 +119,10 @@ type Total struct {
 	Cost        Cost            `json:"cost"`
 	SLO         []Criterion     `json:"slo,omitempty"`
 
+	// Overloaded says that the backlog grew: the target answers fewer requests than arrive, and the latencies depend on
+	// the length of the step.
+	Overloaded bool `json:"overloaded,omitempty"`
+
 	Validity Validity `json:"validity"`
 	Reasons  []string `json:"reasons,omitempty"` // why not VALID, and caveats, as sentences
 }
@@ -155,8 +159,8 @@ type ConnectionStats struct {
 // Little checks Little's law: N = X R.
 type Little struct {
 	InFlightMean float64 `json:"in_flight_mean"`       // N, sampled independently of the latencies
-	Rate         float64 `json:"rate_hz"`              // X, answered requests per second
-	ServiceMean  float64 `json:"service_mean_seconds"` // R, from sent to answered
+	Rate         float64 `json:"rate_hz"`              // X, requests that ended per second, also without an answer
+	ServiceMean  float64 `json:"service_mean_seconds"` // R, mean time in flight within the step, including connecting
 	Ratio        float64 `json:"ratio"`                // N / (X R): 1 if Little's law holds, 0 if not computed
 }
 

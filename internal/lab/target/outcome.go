@@ -76,12 +76,17 @@ type Counters struct {
 // errTimeout is the error of a request that exceeded the timeout.
 var errTimeout = errors.New("no complete answer within the timeout")
 
+// errUnfinished is the error of a request that was given up in flight.
+var errUnfinished = errors.New("in flight when the run was interrupted")
+
 // errTLS is wrapped by every failed TLS handshake.
 var errTLS = errors.New("TLS handshake")
 
 // Classify returns the class of an outcome's error. err is not nil.
 func Classify(err error) result.ErrorClass {
 	switch {
+	case errors.Is(err, errUnfinished):
+		return result.Unfinished
 	case errors.Is(err, errStatus):
 		return result.StatusError
 	case errors.Is(err, errRedirect):

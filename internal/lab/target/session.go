@@ -75,8 +75,16 @@ type Session struct {
 
 // Do sends a request that was due at intended and waits for the answer. It opens
 // a connection if there is none; the timeout covers both. It never sends a
-// request twice.
+// request twice. A request that fails after ctx has ended is unfinished.
 func (s *Session) Do(ctx context.Context, intended int64) Outcome {
+	o := s.do(ctx, intended)
+	if o.Err != nil && ctx.Err() != nil && !Classify(o.Err).Answered() {
+		o.Err = fmt.Errorf("%w: %w", errUnfinished, o.Err)
+	}
+	return o
+}
+
+func (s *Session) do(ctx context.Context, intended int64) Outcome {
 	number := s.mix.draw(s.source)
 	o := Outcome{Intended: intended, Begin: s.clock.Now(), Connection: s.connection, Request: s.mix.label(number), number: number}
 	deadline := s.clock.deadline(o.Begin, s.timeout)

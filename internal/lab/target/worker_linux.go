@@ -185,6 +185,15 @@ func (w *Worker) Wait(until int64) error {
 	return nil
 }
 
+// Abandon ends every request in flight. Their class is result.Unfinished.
+func (w *Worker) Abandon() {
+	now := w.clock.Now()
+	for w.inFlight.head != nil {
+		w.end(w.inFlight.head, errUnfinished, now)
+	}
+	w.failed = nil
+}
+
 // Busy is the number of requests in flight.
 func (w *Worker) Busy() int { return w.inFlight.length }
 

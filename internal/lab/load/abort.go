@@ -1,0 +1,81 @@
+package load
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"spillway/internal/lab/result"
+)
+
+// An abort ends a run early when a condition holds for some seconds in a row. It is not
+// safe for concurrent use.
+type abort struct {
+	text    string
+	slo     result.SLO // the opposite of the condition
+	seconds int
+	held    int // seconds in a row so far
+}
+
+// abortPrefix begins the reason of a result.End.
+const abortPrefix = "aborted: "
+
+// parseAbort parses a condition as in "errors>20% for 3s", with the figures of an SLO. It
+// returns nil for "".
+func parseAbort(text string) (*abort, error) {
+	if text == "" {
+		return nil, nil
+	}
+	condition, length, found := strings.Cut(text, " for ")
+	a := &abort{text: text, seconds: 1}
+	if found {
+		d, err := time.ParseDuration(strings.TrimSpace(length))
+		if err != nil || d < time.Second || d%time.Second != 0 {
+			return nil, fmt.Errorf("--abort %q: %q is not a number of seconds like 3s", text, length)
+		}
+		a.seconds = int(d / time.Second)
+	}
+	opposite := strings.NewReplacer(">=", "<", ">", "<=", "<=", ">", "<", ">=").Replace(strings.TrimSpace(condition))
+	if strings.ContainsAny(opposite, " ,{") {
+		return nil, fmt.Errorf("--abort %q: write one condition on all requests, as in 'errors>20%% for 3s'", text)
+	}
+	var err error
+	if a.slo, err = result.ParseSLO(opposite); err != nil {
+		return nil, fmt.Errorf("--abort %q: write a figure, > (rate: <) and a limit, as in 'errors>20%% for 3s' or 'p99>1s for 3s'", text)
+	}
+	return a, nil
+}
+
+// second takes the next second of the run and returns the reason to abort it, or "".
+func (a *abort) second(s *result.Slice) (reason string, err error) {
+	judged, err := a.slo.Judge(&result.Total{Elapsed: s.Length, Counters: s.Counters, Latency: s.Latency})
+	if err != nil {
+		return "", err
+	}
+	c := judged[0]
+	switch {
+	case c.Metric != result.MetricRate && s.Requests() == 0 || c.Met:
+		a.held = 0
+	default:
+		a.held++
+	}
+	if a.held < a.seconds {
+		return "", nil
+	}
+	return fmt.Sprintf("%s%s (%s in the last second)", abortPrefix, a.text, observed(&c)), nil
+}
+
+// observed formats the observed value of a criterion.
+func observed(c *result.Criterion) string {
+	text := round(time.Duration(c.Observed * float64(time.Second))).String()
+	switch c.Metric {
+	case result.MetricErrorShare:
+		text = fmt.Sprintf("%.3g %%", 100*c.Observed)
+	case result.MetricRate:
+		text = fmt.Sprintf("%.4g/s", c.Observed)
+	}
+	if c.AtLeast {
+		text = ">= " + text
+	}
+	return text
+}

@@ -1,0 +1,142 @@
+package load
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"spillway/internal/histogram"
+	"spillway/internal/lab/result"
+	"spillway/internal/lab/target"
+)
+
+// labels count the requests of one thread by name, over the whole step. It is not safe
+// for concurrent use.
+type labels struct {
+	byName []label
+	random *rand.Rand
+}
+
+// label counts the requests with one name. The times of requests without an answer have
+// the precision of a slice.
+type label struct {
+	counters                                                 result.Counters
+	response, responseUnanswered, service, serviceUnanswered *histogram.Histogram
+}
+
+// newLabels returns nil with fewer than two names.
+func newLabels(names int, seed uint64) *labels {
+	if names < 2 {
+		return nil
+	}
+	l := &labels{byName: make([]label, names), random: rand.New(rand.NewPCG(seed, uint64(names)))}
+	for i := range l.byName {
+		l.byName[i] = label{response: histogram.New(), responseUnanswered: histogram.NewSlice(), service: histogram.New(), serviceUnanswered: histogram.NewSlice()}
+		for _, h := range l.byName[i].all() {
+			h.Reset() // touches the memory
+		}
+	}
+	return l
+}
+
+func (l *label) all() [4]*histogram.Histogram {
+	return [...]*histogram.Histogram{l.response, l.responseUnanswered, l.service, l.serviceUnanswered}
+}
+
+// observe counts the end of a request. inTime and counted say whether it ended within
+// the step and was due in it.
+func (l *labels) observe(o *target.Outcome, inTime, counted bool) {
+	n := &l.byName[o.Request]
+	c := &n.counters
+	if o.Err == nil && inTime {
+		c.Completed++
+	}
+	if !counted {
+		return
+	}
+	c.Due++
+	if o.Sent != 0 {
+		c.Sent++
+	}
+	c.BytesOut += int64(o.BytesSent)
+	c.BytesIn += o.BytesReceived
+	if o.Err != nil {
+		class := target.Classify(o.Err)
+		c.Errors[class]++
+		if !class.Answered() {
+			n.responseUnanswered.Record(time.Duration(o.Done - o.Intended))
+			if o.Sent != 0 {
+				n.serviceUnanswered.Record(time.Duration(o.Done - o.Sent))
+			}
+			return
+		}
+	}
+	c.Done++
+	n.response.Record(time.Duration(o.Done - o.Intended))
+	n.service.Record(time.Duration(o.Done - o.Sent))
+}
+
+// unsent counts an arrival that never became a request. Its name is drawn by the shares
+// of the requests so far, as the mix would have.
+func (l *labels) unsent(waited time.Duration) {
+	total := int64(0)
+	for i := range l.byName {
+		total += l.byName[i].counters.Due + 1
+	}
+	n, draw := 0, l.random.Int64N(total)
+	for ; draw > l.byName[n].counters.Due; n++ {
+		draw -= l.byName[n].counters.Due + 1
+	}
+	c := &l.byName[n].counters
+	c.Due++
+	c.Errors[result.Unsent]++
+	l.byName[n].responseUnanswered.Record(waited)
+}
+
+// labelTotals returns the figures per name. A single name has those of the step.
+func (s *stepRun) labelTotals(t *result.Total) ([]result.LabelTotal, error) {
+	names := s.config.Target.Names()
+	if len(names) == 1 {
+		return []result.LabelTotal{{Name: names[0], Counters: t.Counters, Latency: t.Latency}}, nil
+	}
+	var totals []result.LabelTotal
+	for i, name := range names {
+		sum := label{response: histogram.New(), responseUnanswered: histogram.New(), service: histogram.New(), serviceUnanswered: histogram.New()}
+		for _, r := range s.observers {
+			part := &r.labels.byName[i]
+			sum.counters.Add(&part.counters)
+			sources := part.all()
+			for k, h := range sum.all() {
+				h.Merge(sources[k])
+			}
+		}
+		total := result.LabelTotal{Name: name, Counters: sum.counters}
+		for k, field := range []*result.HDR{&total.Latency.Response, &total.Latency.ResponseUnanswered, &total.Latency.Service, &total.Latency.ServiceUnanswered} {
+			text, err := sum.all()[k].Encode()
+			if err != nil {
+				return nil, err
+			}
+			*field = result.HDR(text)
+		}
+		totals = append(totals, total)
+	}
+	return totals, nil
+}
+
+// checkLabels refuses an SLO on requests that do not exist.
+func checkLabels(slo result.SLO, names []string) error {
+	for _, label := range slo.Labels() {
+		found := false
+		for _, name := range names {
+			found = found || name == label
+		}
+		switch {
+		case found:
+		case len(names) == 0:
+			return fmt.Errorf("--slo: no request has the name %q; name it, as in --requests-file", label)
+		default:
+			return fmt.Errorf("--slo: no request has the name %q; the names are %q", label, names)
+		}
+	}
+	return nil
+}
