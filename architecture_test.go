@@ -79,6 +79,7 @@ var layers = map[string]layer{
 	"internal/serve/freight": demo,
 	"internal/serve/app":     app,
 
+	"internal/lab/agent":      lab,
 	"internal/lab/cores":      lab,
 	"internal/lab/doctor":     lab,
 	"internal/lab/experiment": lab,
@@ -86,6 +87,7 @@ var layers = map[string]layer{
 	"internal/lab/live":       lab,
 	"internal/lab/load":       lab,
 	"internal/lab/netstat":    lab,
+	"internal/lab/peer":       lab,
 	"internal/lab/report":     lab,
 	"internal/lab/result":     lab,
 	"internal/lab/target":     lab,

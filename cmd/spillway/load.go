@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/agent"
 	"spillway/internal/lab/cores"
 	"spillway/internal/lab/live"
 	"spillway/internal/lab/load"
@@ -26,6 +27,7 @@ type loadCmd struct {
 	watchFlags
 	loadStatement
 	loadOutput
+	loadAgents
 	loadLive
 	loadSharing
 }
@@ -86,6 +88,11 @@ type (
 		ReportInterval time.Duration `group:"Result" default:"3s" help:"Time between two progress lines without a terminal, a multiple of 1s."`
 		Allow          []string      `group:"Result" placeholder:"HOST" help:"Public host that you may load. Without it, only this machine and private addresses are allowed."`
 		SelfTest       bool          `group:"Result" help:"Test this generator on this machine instead: its highest rate, accuracy and timing."`
+	}
+	loadAgents struct {
+		Addresses []string `group:"Several hosts" name:"agents" placeholder:"HOST:PORT,…" help:"Make the load with 'spillway agent' on these hosts; the rate, connections and requests are shared. https://HOST:PORT uses TLS."`
+		Token     string   `group:"Several hosts" name:"agents-token" env:"SPILLWAY_AGENT_TOKEN" placeholder:"TOKEN" help:"Token that the agents were started with."`
+		CA        string   `group:"Several hosts" name:"agents-ca" placeholder:"FILE" help:"Certificates that agents may be signed by; implies TLS."`
 	}
 )
 
@@ -153,9 +160,15 @@ func (c *loadCmd) Run(env *environment) (err error) {
 		defer func() { err = errors.Join(err, show.Close()) }()
 		o.Follow = show.Follow
 	}
+	generator := load.Local(o)
+	if len(c.Addresses) > 0 {
+		if generator, err = agent.NewGroup(agent.Agents(c.loadAgents), o); err != nil {
+			return err
+		}
+	}
 	var watched *watch.Set
 	defer func() { watched.Close() }()
-	run, err := load.Execute(env.ctx, o, result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
+	run, err := load.Execute(env.ctx, o, generator, result.NewHeader(versionText(), env.args), env.stderr, func() (_ load.Watcher, err error) {
 		spec := watch.Spec(c.watchFlags)
 		if spec.Empty() {
 			return nil, nil
@@ -176,7 +189,10 @@ func (c *loadCmd) Run(env *environment) (err error) {
 	if err := report.Write(env.stdout, format, []*result.Run{run}); err != nil {
 		return err
 	}
-	return load.Judge(run)
+	if err := load.Judge(run); err != nil {
+		return err
+	}
+	return load.Broken(run)
 }
 
 func (c *loadCmd) options() load.Options {

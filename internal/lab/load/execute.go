@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	"spillway/internal/exit"
@@ -26,51 +24,87 @@ type Watcher interface {
 	Mark(border time.Time)
 }
 
-// gcPercent makes the garbage collector run less often during a load. The heap is
-// small and steady, so this costs a few megabytes and disturbs the pacer less.
-const gcPercent = 400
+// Generator makes the load of a run: Local, or several on other hosts.
+type Generator interface {
+	// Prepare gets ready and completes the header. It returns the number of steps.
+	Prepare(ctx context.Context, header *result.Header) (steps int, err error)
+	// Run makes the load and returns the reason of its end, as in result.End. The
+	// starts of steps count from zero. When ctx ends, the current step ends early
+	// and is reported.
+	Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error)
+	// Close undoes what Prepare did to this machine.
+	Close() error
+}
 
-// Execute runs the load that the options describe, shows the progress on w and
-// returns the results. It adds the options to the header. open opens the watcher
-// after the target has answered; it returns nil for none.
-func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (_ *result.Run, err error) {
+// Local returns the generator of this process.
+func Local(o Options) Generator { return &local{options: o} }
+
+type local struct {
+	options Options
+	config  *Config
+	release func() error // of the cores; nil: nothing is held
+}
+
+func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
+	if l.config, err = l.options.Prepare(ctx, LocalInputs(), target.Share{}); err != nil {
+		return 0, err
+	}
+	header.Seed = l.options.RandomSeed
+	header.Notes = append(header.Notes, l.config.Target.Notes()...)
+	l.release, err = l.options.divide(l.config, header)
+	return len(l.config.Steps), err
+}
+
+func (l *local) Close() error {
+	if l.release == nil {
+		return nil
+	}
+	return l.release()
+}
+
+func (l *local) Run(ctx context.Context, zero time.Time, listener Listener) (end string, err error) {
+	for _, note := range l.config.Target.Notes() {
+		listener.message(note)
+	}
+	l.config.Zero = l.config.Clock.Now() - int64(time.Since(zero))
+	interrupted, err := Run(ctx, *l.config, listener)
+	if interrupted {
+		return result.Interrupted, err
+	}
+	return result.Finished, err
+}
+
+// Execute runs the load that the options describe on the generator, shows the
+// progress on w and returns the results. It adds the options to the header. open
+// opens the watcher after the target has answered; it returns nil for none.
+func Execute(ctx context.Context, o Options, generator Generator, header result.Header, w io.Writer, open func() (Watcher, error)) (_ *result.Run, err error) {
 	abort, err := parseAbort(o.Abort)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
-	config, err := o.prepare(ctx)
+	header.Run, header.Label, header.Target, header.SLO = o.RunID, o.Label, result.RedactURL(o.Target), o.SLO
+	defer func() { err = errors.Join(err, generator.Close()) }()
+	steps, err := generator.Prepare(ctx, &header)
 	if err != nil {
 		return nil, err
 	}
-	release, err := o.divide(config, &header)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, release()) }()
 	watcher, err := open()
 	if err != nil {
 		return nil, err
 	}
-	header.StartedAt, config.Zero = time.Now().UTC(), config.Clock.Now() // steps and samples count from here
-	header.Run, header.Label, header.Seed, header.Target, header.SLO = o.RunID, o.Label, o.RandomSeed, result.RedactURL(o.Target), o.SLO
-	header.Notes = append(header.Notes, config.Target.Notes()...)
+	header.StartedAt = time.Now().UTC() // steps and samples count from here
 	var watches []result.Watch
 	if watcher != nil {
 		watches = watcher.Watches()
 	}
-	display := newProgressDisplay(w, o.ReportInterval, len(config.Steps))
-	if config.Flow != nil {
+	display := newProgressDisplay(w, o.ReportInterval, steps)
+	if o.Flow != "" {
 		display.unit = "iterations"
 	}
 	recorder, err := result.NewRecorder(o.Out, header, watches, display.message)
 	if err != nil {
 		return nil, err
 	}
-	for _, note := range config.Target.Notes() {
-		display.message("load: " + note)
-	}
-	stopRefreshing := refresh(ctx, config.Target, display)
-	defer stopRefreshing()
 	if o.Follow != nil {
 		o.Follow(recorder)
 	}
@@ -78,8 +112,7 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if watcher != nil {
 		stop = watcher.Run(ctx, header.StartedAt, recorder.Sample)
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	end := result.End{Reason: result.Finished}
+	var end result.End
 	listener := listener(recorder, display, &end.Elapsed)
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -87,25 +120,14 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	if watcher != nil {
 		listener.Border = watcher.Mark
 	}
-	interrupted, err := Run(loading, *config, listener)
-	if interrupted {
-		end.Reason = cmp.Or(abort.reason(), result.Interrupted)
+	end.Reason, err = generator.Run(loading, header.StartedAt, listener)
+	if end.Reason == result.Interrupted {
+		end.Reason = cmp.Or(abort.reason(), end.Reason)
 	}
 	stopErr := stop()
 	display.end()
 	run, closeErr := recorder.Close(end)
 	return run, errors.Join(err, stopErr, closeErr)
-}
-
-// refresh keeps the addresses of the target up to date until stop is called.
-func refresh(ctx context.Context, t *target.Target, display *progressDisplay) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var refreshing sync.WaitGroup
-	refreshing.Go(func() { t.Refresh(ctx, func(text string) { display.message("load: " + text) }) })
-	return func() {
-		cancel()
-		refreshing.Wait()
-	}
 }
 
 // listener records a run and shows it. elapsed is set to the end of the last step.
@@ -119,14 +141,25 @@ func listener(recorder *result.Recorder, display *progressDisplay, elapsed *floa
 		},
 		Second: func(s *Second) error {
 			display.second(s)
-			return recorder.Slice(&s.Slice)
+			return nil
 		},
+		Slice:   recorder.Slice,
+		Message: func(text string) { display.message("load: " + text) },
 		Total: func(t *result.Total) error {
 			*elapsed = start + t.Elapsed
 			display.total(t)
 			return recorder.Total(t)
 		},
 	}
+}
+
+// Broken returns an error if the run ended for another reason than that it was
+// finished or interrupted, or nil.
+func Broken(run *result.Run) error {
+	if run.End.Reason == result.Finished || run.End.Reason == result.Interrupted {
+		return nil
+	}
+	return fmt.Errorf("load: the run ended early: %s", run.End.Reason)
 }
 
 // Judge returns an error with the code exit.Failed if a VALID step missed the SLO,

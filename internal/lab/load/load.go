@@ -18,6 +18,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -45,6 +46,13 @@ type Config struct {
 	Flow          *flow.Flow   // what users do; nil: they send the requests of Target
 
 	simulate func() (caller, func(time.Duration) bool) // tests: users that send and wait in other ways
+
+	// Share is this generator's, of the load that Steps were split from.
+	Share target.Share
+	// Begin waits until the other generators of a step are ready and the step
+	// begins, and returns the reading of Clock at which it does. It is nil for the
+	// only generator.
+	Begin func(ctx context.Context, step int) (int64, error)
 }
 
 // DefaultWorkers is half of the cores, at most 8. The other half is for programs
@@ -58,12 +66,36 @@ const workersMax = 8
 // a time. Fields may be nil. An error ends the run.
 type Listener struct {
 	Step   func(*result.Step) error
-	Second func(*Second) error
+	Second func(*Second) error       // as it passes, to show it
+	Slice  func(*result.Slice) error // to record it: at once, or before the total of its step
 	Total  func(*result.Total) error
+	// Message receives remarks for the user. It is safe for concurrent use.
+	Message func(text string)
 	// Border is told when a step begins to count and when it ends, before these times as far as they are known. It is safe for
 	// concurrent use and returns at once.
 	Border func(time.Time)
 }
+
+func (l *Listener) message(text string) {
+	if l.Message != nil {
+		l.Message(text)
+	}
+}
+
+// refresh keeps the addresses of the target up to date until stop is called.
+func refresh(ctx context.Context, t *target.Target, say func(text string)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var refreshing sync.WaitGroup
+	refreshing.Go(func() { t.Refresh(ctx, say) })
+	return func() {
+		cancel()
+		refreshing.Wait()
+	}
+}
+
+// gcPercent makes the garbage collector run less often during a load. The heap is
+// small and steady, so this costs a few megabytes and disturbs the pacer less.
+const gcPercent = 400
 
 // Run runs every step. When ctx ends, the current step ends early and is reported
 // with the data so far, and interrupted is true.
@@ -71,15 +103,14 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 	if listener.Step == nil {
 		listener.Step = func(*result.Step) error { return nil }
 	}
-	if listener.Second == nil {
-		listener.Second = func(*Second) error { return nil }
-	}
 	if listener.Total == nil {
 		listener.Total = func(*result.Total) error { return nil }
 	}
 	if config.Workers <= 0 {
 		config.Workers = DefaultWorkers()
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	defer refresh(ctx, config.Target, listener.message)()
 	if config.Zero == 0 {
 		config.Zero = config.Clock.Now()
 	}
@@ -161,6 +192,12 @@ type threadReport struct {
 	err      error
 }
 
+// Describe returns the record that begins a step. start counts from the start of
+// the run.
+func (c *Config) Describe(step int, start time.Duration) *result.Step {
+	return (&stepRun{config: c, step: &c.Steps[step], number: step}).describe(start)
+}
+
 // describe returns the record that begins the step.
 func (s *stepRun) describe(start time.Duration) *result.Step {
 	r := &result.Step{
@@ -175,7 +212,8 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 	}
 	r.Loop, r.Arrival = result.LoopOpen, "constant"
 	r.Name = fmt.Sprintf("%g/s", s.step.Profile.From)
-	r.OfferedHz = s.step.Profile.From
+	generators := float64(max(s.step.Generators, 1))
+	r.OfferedHz = s.step.Profile.From / generators
 	r.BacklogLimit = int64(s.step.backlogLimit(s.config.Backlog))
 	if s.config.Poisson {
 		r.Arrival = "poisson"
@@ -183,7 +221,7 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 	if s.step.Ramp() {
 		r.Arrival = "ramp"
 		r.Name = fmt.Sprintf("%g..%g/s", s.step.Profile.From, s.step.Profile.To)
-		r.OfferedEndHz = s.step.Profile.To
+		r.OfferedEndHz = s.step.Profile.To / generators
 	}
 	return r
 }
@@ -194,9 +232,21 @@ func (s *stepRun) arrivals() *Arrivals {
 	p := s.step.Profile
 	p.Lead = s.config.Warmup
 	if s.config.Poisson {
-		return Poisson(p, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32)))
+		return Poisson(p, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32))).Share(s.config.Share)
 	}
-	return Even(p)
+	return Even(p).Share(s.config.Share)
+}
+
+func (s *stepRun) report(second *Second) error {
+	if s.listener.Second != nil {
+		if err := s.listener.Second(second); err != nil {
+			return err
+		}
+	}
+	if s.listener.Slice == nil {
+		return nil
+	}
+	return s.listener.Slice(&second.Slice)
 }
 
 // start creates an observer per driver and the collector, and begins the step. slots
@@ -204,7 +254,7 @@ func (s *stepRun) arrivals() *Arrivals {
 func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (finish func(), err error) {
 	c := s.config
 	s.collector = newCollector(len(drivers))
-	s.collector.step, s.collector.report = s.number, s.listener.Second
+	s.collector.step, s.collector.report = s.number, s.report
 	for i, d := range drivers {
 		s.collector.empty <- newTally()
 		s.observers = append(s.observers, &observer{
@@ -212,11 +262,20 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 			labels: newLabels(len(c.Target.Names()), c.Seed+uint64(i)),
 		})
 	}
-	if err := s.listener.Step(s.describe(time.Duration(c.Clock.Now() + int64(c.Warmup) - s.runStart))); err != nil {
+	// The clock starts after all memory is allocated.
+	begin := c.Clock.Now()
+	if c.Begin != nil {
+		if begin, err = c.Begin(ctx, s.number); err != nil {
+			return nil, fmt.Errorf("wait for the common start: %w", err)
+		}
+	}
+	if err := s.listener.Step(s.describe(time.Duration(begin + int64(c.Warmup) - s.runStart))); err != nil {
 		return nil, err
 	}
-	// The clock starts after all memory is allocated.
-	s.phase = newPhase(c.Clock.Now(), s.step, c.Warmup, len(drivers))
+	if c.Begin == nil {
+		begin = c.Clock.Now()
+	}
+	s.phase = newPhase(begin, s.step, c.Warmup, len(drivers))
 	if c.Flow != nil {
 		s.phase.reserve = c.Flow.Take
 	}

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,8 +27,8 @@ type Options struct {
 	Statement
 	Output
 	// Follow receives the recorder before the run begins, to show the run while it is under way; nil: nobody does.
-	Follow func(*result.Recorder)
-	Sharing
+	Follow  func(*result.Recorder) `json:"-"`
+	Sharing `json:"-"`
 }
 
 // Amount is how much load is generated.
@@ -91,10 +90,40 @@ type Output struct {
 	SelfTest       bool
 }
 
-// prepare parses the options, opens the target and connects to it once. Errors of
-// the options are usage errors.
-func (o *Options) prepare(ctx context.Context) (*Config, error) {
-	config, err := o.parse(ctx)
+// Parse parses the options of a load that other hosts make, and the files that they
+// name. It draws the seed if there is none. The Config has no Target. Errors are
+// usage errors.
+func (o *Options) Parse(inputs Inputs) (*Config, error) {
+	config, requests, err := o.parse(inputs)
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	sql, thisHost, err := target.Parse(*requests)
+	if err == nil && thisHost {
+		err = errors.New("a socket or a file is of one host: an agent loads targets on the network only")
+	}
+	if err == nil && o.Flow != "" {
+		err = errors.New("--flow needs the generator of this host: remove --agents")
+	}
+	if err == nil && o.Pin {
+		err = errors.New("--pin divides the cores of this host: remove --agents")
+	}
+	if err == nil && len(o.Source) > 0 {
+		err = errors.New("--source names addresses of one host: remove it")
+	}
+	if err != nil {
+		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
+	}
+	if config.Steps, err = Plan(o.Rate, o.Connections, o.Duration, o.Requests, sql); err != nil {
+		return nil, exit.UsageError(err)
+	}
+	return config, nil
+}
+
+// Prepare parses the options, opens the target and connects to it once. The steps
+// are the share of one generator. Errors of the options are usage errors.
+func (o *Options) Prepare(ctx context.Context, inputs Inputs, share target.Share) (*Config, error) {
+	config, err := o.open(ctx, inputs, share)
 	if err != nil {
 		return nil, exit.UsageError(err)
 	}
@@ -104,61 +133,70 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 	return config, nil
 }
 
+// open is Prepare without the connection.
+func (o *Options) open(ctx context.Context, inputs Inputs, share target.Share) (*Config, error) {
+	config, requests, err := o.parse(inputs)
+	if err != nil {
+		return nil, err
+	}
+	config.Share, requests.Share = share, share
+	if config.Target, err = target.Open(ctx, *requests); err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	if err := checkLabels(config.SLO, config.Target.Names()); err != nil {
+		return nil, err
+	}
+	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, config.Target.SQL())
+	if err == nil {
+		config.Steps, err = Split(steps, share)
+	}
+	for i := range config.Steps {
+		if n := config.Steps[i].Connections; config.Target.Slots(n) > ConnectionsMax {
+			err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", n, o.Streams, ConnectionsMax)
+		}
+	}
+	return config, err
+}
+
 // Mistake returns the mistake that Execute would find before it connects to the
 // target. It reads the files that the options name, and looks up the target's name.
 func (o *Options) Mistake(ctx context.Context) error {
-	_, err := o.parse(ctx)
+	_, err := o.open(ctx, LocalInputs(), target.Share{})
 	return err
 }
 
-func (o *Options) parse(ctx context.Context) (*Config, error) {
+// parse parses everything but the target and the steps.
+func (o *Options) parse(inputs Inputs) (*Config, *target.Config, error) {
 	if err := o.validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	o.RandomSeed = cmp.Or(o.RandomSeed, rand.Uint64()>>12|1) // 52 bits are exact in every JSON reader
 	slo, err := result.ParseSLO(o.SLO)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	clock := target.NewClock()
-	config, err := o.targetConfig(clock)
+	requests, err := o.targetConfig(clock, inputs)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	visits, err := o.readFlow(config)
+	visits, err := o.readFlow(requests, inputs)
 	if err != nil {
-		return nil, err
-	}
-	t, err := target.Open(ctx, *config)
-	if err != nil {
-		return nil, fmt.Errorf("load: %w", err)
-	}
-	if err := checkLabels(slo, t.Names()); err != nil {
-		return nil, exit.UsageError(err)
-	}
-	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, t.SQL())
-	if err != nil {
-		return nil, err
-	}
-	for i := range steps {
-		if t.Slots(steps[i].Connections) > ConnectionsMax {
-			return nil, fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections",
-				steps[i].Connections, o.Streams, ConnectionsMax)
-		}
+		return nil, nil, err
 	}
 	return &Config{
-		Target: t, Clock: clock, Steps: steps, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
+		Clock: clock, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
 		Warmup: o.Warmup, Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
 		Flow: visits,
-	}, nil
+	}, requests, nil
 }
 
 // readFlow reads the flow, if there is one, and adds the names of its steps.
-func (o *Options) readFlow(config *target.Config) (*flow.Flow, error) {
+func (o *Options) readFlow(config *target.Config, inputs Inputs) (*flow.Flow, error) {
 	if o.Flow == "" {
 		return nil, nil
 	}
-	f, err := flow.Read(o.Flow, target.LocalFiles, os.LookupEnv)
+	f, err := flow.Read(o.Flow, inputs.Files, inputs.Environment)
 	if err != nil {
 		return nil, err
 	}
@@ -179,11 +217,11 @@ func (o *Options) validate() error {
 }
 
 // targetConfig parses the description of the target and its requests.
-func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
+func (o *Options) targetConfig(clock target.Clock, inputs Inputs) (*target.Config, error) {
 	config := &target.Config{
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
 		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
-		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key,
+		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: inputs.Files,
 	}
 	for _, text := range o.Source {
 		address, err := netip.ParseAddr(text)
@@ -197,7 +235,7 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 		if !found || name == "" {
 			return nil, fmt.Errorf("--param %q: write NAME=VALUE", text)
 		}
-		v, err := target.ParseValue(value)
+		v, err := target.ParseValue(value, inputs.Files)
 		if err != nil {
 			return nil, fmt.Errorf("--param %s: %w", name, err)
 		}
@@ -207,7 +245,7 @@ func (o *Options) targetConfig(clock target.Clock) (*target.Config, error) {
 		config.Params[name] = v
 	}
 	var err error
-	if config.Headers, err = o.headers(os.LookupEnv); err != nil {
+	if config.Headers, err = o.headers(inputs); err != nil {
 		return nil, err
 	}
 	if config.Checks, err = target.ParseChecks(o.Check); err != nil {
@@ -223,7 +261,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		return errors.New("--body, --body-file and --form: give one of them")
 	case len(o.Form) > 0:
 		var contentType target.Header
-		if contentType, config.Body, err = target.ParseForm(o.Form); err != nil {
+		if contentType, config.Body, err = target.ParseForm(o.Form, config.Files); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(config.Headers, func(h target.Header) bool { return strings.EqualFold(h.Name, contentType.Name) }) {
@@ -231,11 +269,11 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		}
 		config.Headers = append(config.Headers, contentType)
 	case o.Body != "":
-		if config.Body, err = target.ParseTemplate(o.Body); err != nil {
+		if config.Body, err = target.ParseTemplate(o.Body, config.Files); err != nil {
 			return fmt.Errorf("--body: %w", err)
 		}
 	case o.BodyFile != "":
-		text, err := target.ReadBody(o.BodyFile)
+		text, err := target.ReadBody(o.BodyFile, config.Files)
 		if err != nil {
 			return err
 		}
@@ -245,7 +283,7 @@ func (o *Options) readBody(config *target.Config) (err error) {
 		config.Method = "POST"
 	}
 	if o.RequestsFile != "" {
-		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target))
+		config.Requests, err = target.ReadRequests(o.RequestsFile, target.Authority(o.Target), config.Files)
 	}
 	return err
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"spillway/internal/lab/target"
 )
 
 // Profile is an arrival rate over time: From during Lead, then a linear change to
@@ -64,6 +66,7 @@ type Arrivals struct {
 	random  *rand.Rand // nil: evenly spaced
 	hits    float64    // expected arrivals before the next one
 	number  int64
+	share   target.Share
 }
 
 // Even returns evenly spaced arrivals. The first is at time 0.
@@ -75,15 +78,29 @@ func Poisson(p Profile, random *rand.Rand) *Arrivals {
 	return &Arrivals{profile: p, random: random, hits: random.ExpFloat64()}
 }
 
+// Share makes a the arrivals of one of several generators; it is called before
+// Next. Of evenly spaced arrivals each takes every n-th, so that together they are
+// evenly spaced. Of Poisson arrivals each has an n-th of the rate. Together they are
+// Poisson arrivals of the whole rate if the random numbers of each differ.
+func (a *Arrivals) Share(s target.Share) *Arrivals {
+	a.share = s
+	if a.random == nil {
+		a.hits = float64(s.Number)
+	} else {
+		a.hits *= float64(s.Count())
+	}
+	return a
+}
+
 // Next returns the next intended start, counted from the start of the profile. It
 // continues after the profile's end.
 func (a *Arrivals) Next() time.Duration {
 	t := a.profile.Time(a.hits)
 	a.number++
 	if a.random == nil {
-		a.hits = float64(a.number) // counted, not summed, so that errors do not accumulate
+		a.hits = float64(a.number*int64(a.share.Count()) + int64(a.share.Number)) // counted, not summed, so that errors do not accumulate
 	} else {
-		a.hits += a.random.ExpFloat64()
+		a.hits += a.random.ExpFloat64() * float64(a.share.Count())
 	}
 	return t
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"spillway/internal/lab/target"
 )
 
 func drawProfile(t *rapid.T) Profile {
@@ -176,4 +178,37 @@ func TestBacklog(t *testing.T) {
 			t.Fatalf("%d waiting in %d places, want %d in at most %d", b.count, len(b.times), len(model), limit)
 		}
 	})
+}
+
+// TestArrivalsShare checks that generators together make the arrivals of one, also in ramps, and that their Poisson arrivals
+// have the whole rate.
+func TestArrivalsShare(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 9).Draw(t, "generators")
+		p := Profile{
+			From: rapid.Float64Range(1, 5000).Draw(t, "from"), To: rapid.Float64Range(1, 5000).Draw(t, "to"),
+			Over: time.Second, Lead: time.Duration(rapid.IntRange(0, 2).Draw(t, "lead")) * time.Second,
+		}
+		whole := Even(p)
+		shares := make([]*Arrivals, n)
+		for i := range shares {
+			shares[i] = Even(p).Share(target.Share{Number: i, Of: n})
+		}
+		for i := range 50 * n {
+			if want, got := whole.Next(), shares[i%n].Next(); got != want {
+				t.Fatalf("arrival %d is due at %v, that of generator %d at %v", i, want, i%n, got)
+			}
+		}
+	})
+	const hz, seconds, n = 3000, 100, 3
+	count := 0
+	for i := range n {
+		a := Poisson(Constant(hz, seconds*time.Second), rand.New(rand.NewPCG(7, uint64(i)))).Share(target.Share{Number: i, Of: n})
+		for a.Next() < seconds*time.Second {
+			count++
+		}
+	}
+	if off := math.Abs(float64(count) - hz*seconds); off > 5*math.Sqrt(hz*seconds) {
+		t.Errorf("%d Poisson arrivals, want about %d", count, hz*seconds)
+	}
 }

@@ -3,9 +3,12 @@ package load
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"spillway/internal/lab/target"
 )
 
 // Defaults and limits of a run.
@@ -28,6 +31,37 @@ type Step struct {
 	Connections int
 	Duration    time.Duration // zero: until Requests
 	Requests    int64         // zero: until Duration
+	Generators  int           // that share Profile and the backlog; zero: one
+}
+
+// Split returns one generator's share of the steps. Connections and requests are
+// divided, with a difference of at most one. The profile stays whole, because each
+// generator takes its own arrivals from it (see Arrivals.Share).
+func Split(steps []Step, share target.Share) ([]Step, error) {
+	n := share.Count()
+	own := slices.Clone(steps)
+	for i := range own {
+		s := &own[i]
+		if s.Connections < n {
+			return nil, fmt.Errorf("%d connections for %d generators: each needs at least one; raise --connections", s.Connections, n)
+		}
+		if s.Requests > 0 && s.Requests < int64(n) {
+			return nil, fmt.Errorf("%d requests for %d generators: each needs at least one; raise --requests", s.Requests, n)
+		}
+		s.Connections = int(portion(int64(s.Connections), share))
+		s.Requests = portion(s.Requests, share)
+		s.Generators = n
+	}
+	return own, nil
+}
+
+// portion is the part of a whole number; the first generators get the remainder.
+func portion(whole int64, share target.Share) int64 {
+	n := int64(share.Count())
+	if int64(share.Number) < whole%n {
+		return whole/n + 1
+	}
+	return whole / n
 }
 
 // Open reports whether the step is an open loop.
@@ -38,11 +72,11 @@ func (s *Step) Ramp() bool { return s.Profile.From != s.Profile.To }
 
 // backlogLimit is the number of arrivals that may wait for a connection.
 func (s *Step) backlogLimit(asked int) int {
-	if asked > 0 {
-		return asked
+	if asked == 0 {
+		seconds := backlogSeconds * max(s.Profile.From, s.Profile.To)
+		asked = int(min(max(seconds, backlogMin), backlogMax))
 	}
-	seconds := backlogSeconds * max(s.Profile.From, s.Profile.To)
-	return int(min(max(seconds, backlogMin), backlogMax))
+	return max(asked/max(s.Generators, 1), 1)
 }
 
 // Plan returns the steps of a run.

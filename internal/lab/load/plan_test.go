@@ -2,11 +2,15 @@ package load
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"spillway/internal/lab/target"
 )
 
 func TestPlan(t *testing.T) {
@@ -69,6 +73,35 @@ func FuzzPlan(f *testing.F) {
 			if s.Connections < 1 || s.Duration <= 0 || s.Profile.From < 0 || s.Profile.To < 0 || math.IsNaN(s.Profile.From+s.Profile.To) {
 				t.Fatalf("%+v", s)
 			}
+		}
+	})
+}
+
+// TestSplit checks that the shares of a step add up to it, with differences of at most one.
+func TestSplit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 20).Draw(t, "generators")
+		whole := Step{
+			Profile: Constant(100, time.Second), Connections: rapid.IntRange(1, 100).Draw(t, "connections"), Requests: rapid.Int64Range(0, 100).Draw(t, "requests"),
+		}
+		var connections []int
+		var requests []int64
+		sum := Step{}
+		for i := range n {
+			own, err := Split([]Step{whole}, target.Share{Number: i, Of: n})
+			if tooMany := whole.Connections < n || whole.Requests > 0 && whole.Requests < int64(n); tooMany != (err != nil) {
+				t.Fatalf("%d generators for %+v: %v", n, whole, err)
+			}
+			if err != nil {
+				return
+			}
+			sum.Connections += own[0].Connections
+			sum.Requests += own[0].Requests
+			connections, requests = append(connections, own[0].Connections), append(requests, own[0].Requests)
+		}
+		if sum.Connections != whole.Connections || sum.Requests != whole.Requests ||
+			slices.Max(connections)-slices.Min(connections) > 1 || slices.Max(requests)-slices.Min(requests) > 1 {
+			t.Fatalf("%+v is split into %v and %v", whole, connections, requests)
 		}
 	})
 }

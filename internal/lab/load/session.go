@@ -28,6 +28,9 @@ func (s *stepRun) runSessions(ctx context.Context) error {
 	defer p.alarms.close()
 	finish, err := s.start(ctx, []driver{p}, []int{len(p.sessions)})
 	if err != nil {
+		for _, session := range p.sessions {
+			session.Close()
+		}
 		return err
 	}
 	p.phase, p.observer, p.isOpen = s.phase, s.observers[0], s.step.Open()

@@ -249,13 +249,13 @@ func (s *stepRun) judgeBacklog(t *result.Total, _ *threadReport) *problem {
 	if !s.step.Open() || s.step.Ramp() {
 		return nil
 	}
-	growth, clear := s.trend.growth(s.step.Profile.From)
+	growth, clear := s.trend.growth(s.step.Profile.From / float64(s.config.Share.Count()))
 	if t.Overloaded = clear; !clear {
 		return nil
 	}
 	reason := fmt.Sprintf("the backlog grew by %.3g/s: the target answers %.3g/s", growth, t.Rate())
-	if slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
-		return &problem{result.Valid, reason}
+	if s.config.Share.Count() > 1 || slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
+		return &problem{result.Valid, reason} // JudgeSum judges a share
 	}
 	return &problem{result.NotStationary, reason + ", and latencies depend on the length of the step; use a lower --rate"}
 }
@@ -273,9 +273,36 @@ func (s *stepRun) judgeDrift(t *result.Total, _ *threadReport) *problem {
 		round(first), round(last), longer(s.config.Warmup+time.Duration(t.Elapsed*float64(time.Second))/3))}
 }
 
-// judgeSamples checks that there are enough requests for every percentile of the SLO. If the target certainly fails more
-// requests than a percentile leaves out, the percentile needs no more.
+// judgeSamples leaves a share of a load to JudgeSum.
 func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
+	if s.config.Share.Count() > 1 {
+		return nil
+	}
+	return s.tooFew(t)
+}
+
+// JudgeSum completes the verdict on the sum of the shares of several generators: what
+// none of them can judge alone.
+func (c *Config) JudgeSum(step int, t *result.Total) {
+	s := &stepRun{config: c, step: &c.Steps[step], number: step}
+	var problems []*problem
+	if t.Overloaded && !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
+		problems = append(problems, &problem{result.NotStationary, "the backlog grew, and latencies depend on the length of the step; use a lower --rate"})
+	}
+	if p := s.tooFew(t); p != nil {
+		problems = append(problems, p)
+	}
+	for _, p := range problems {
+		t.Reasons = append(t.Reasons, p.reason)
+		if severity(p.validity) > severity(t.Validity) {
+			t.Validity = p.validity
+		}
+	}
+}
+
+// tooFew checks that there are enough requests for every percentile of the SLO. If the target certainly fails more
+// requests than a percentile leaves out, the percentile needs no more.
+func (s *stepRun) tooFew(t *result.Total) *problem {
 	for _, p := range s.config.SLO.Percentiles() {
 		c := part(t, p.Label).Counters
 		if n := c.Requests(); !histogram.Carries(n, p.Q) && !failsSurely(failedByTarget(&c.Errors), n, 1-p.Q) {

@@ -125,6 +125,18 @@ func (r *lineReader) line() (line []byte, whole bool, err error) {
 	}
 }
 
+// An Assembler builds a Run from the lines of a stream as they arrive. It is not safe for concurrent use.
+type Assembler struct{ builder builder }
+
+// NewAssembler returns an Assembler that expects a header.
+func NewAssembler() *Assembler { return &Assembler{builder{run: &Run{}}} }
+
+// Add adds a line. Its errors are those of Read.
+func (a *Assembler) Add(line []byte) error { return a.builder.line(line) }
+
+// Run is what has arrived so far. It changes with Add. The last step may lack its total.
+func (a *Assembler) Run() *Run { return a.builder.run }
+
 // A builder assembles a Run line by line and rejects records out of order.
 type builder struct {
 	run    *Run
@@ -147,32 +159,32 @@ func (b *builder) line(line []byte) error {
 		return b.first(&r)
 	case b.ended:
 		return errors.New("a record after the end record")
-	case r.Kind == kindStep && r.Step != nil:
+	case r.Kind == KindStep && r.Step != nil:
 		return b.step(r.Step)
-	case r.Kind == kindSlice && r.Slice != nil:
+	case r.Kind == KindSlice && r.Slice != nil:
 		return b.slice(r.Slice)
-	case r.Kind == kindTotal && r.Total != nil:
+	case r.Kind == KindTotal && r.Total != nil:
 		return b.total(r.Total)
-	case r.Kind == kindEnd && r.End != nil:
+	case r.Kind == KindEnd && r.End != nil:
 		b.run.End, b.ended = *r.End, true
 		return nil
-	case r.Kind == kindWatch && r.Watch != nil:
+	case r.Kind == KindWatch && r.Watch != nil:
 		b.run.Watches = append(b.run.Watches, *r.Watch)
 		return r.Watch.check()
-	case r.Kind == kindSample && r.Sample != nil:
+	case r.Kind == KindSample && r.Sample != nil:
 		if err := r.Sample.check(); err != nil {
 			return err
 		}
 		b.run.Samples = append(b.run.Samples, *r.Sample)
 		return nil
-	case r.Kind == kindHeader:
+	case r.Kind == KindHeader:
 		return errors.New("a second header: a file holds one run")
 	}
 	return nil // unknown kind of a later minor version
 }
 
 func (b *builder) first(r *record) error {
-	if r.Kind != kindHeader || r.Header == nil || r.Header.Format != Format {
+	if r.Kind != KindHeader || r.Header == nil || r.Header.Format != Format {
 		return ErrNotResult
 	}
 	major, minor, _ := strings.Cut(r.Header.Version, ".")

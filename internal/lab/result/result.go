@@ -49,6 +49,11 @@ type Part struct {
 	// StartOffset is how many seconds after the first host this one began, by the wall clocks of both. It includes the
 	// difference between the clocks. It is informational.
 	StartOffset float64 `json:"start_offset_seconds"`
+	// Agent is the address of the agent that made this share, "" for a merged file. ClockOffset is how many seconds its clock
+	// was ahead of the coordinator's when it joined, give or take ClockError. Start times are corrected by it.
+	Agent       string  `json:"agent,omitempty"`
+	ClockOffset float64 `json:"clock_offset_seconds,omitempty"`
+	ClockError  float64 `json:"clock_uncertainty_seconds,omitempty"`
 }
 
 // Loops of a step.

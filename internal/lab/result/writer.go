@@ -20,6 +20,9 @@ type Writer struct {
 	file *os.File
 }
 
+// NewWriter writes to out, uncompressed. It does not need Close.
+func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
+
 // Create creates or truncates the file at path. A file with a name that ends in ".gz" is compressed.
 func Create(path string) (*Writer, error) {
 	file, err := os.Create(path)
@@ -37,30 +40,30 @@ func Create(path string) (*Writer, error) {
 // WriteHeader writes the first record. It sets Format and Version.
 func (w *Writer) WriteHeader(h Header) error {
 	h.Format, h.Version = Format, fmt.Sprintf("%d.%d", VersionMajor, VersionMinor)
-	return w.write(record{Kind: kindHeader, Header: &h})
+	return w.write(record{Kind: KindHeader, Header: &h})
 }
 
 // WriteStep begins a step.
-func (w *Writer) WriteStep(s Step) error { return w.write(record{Kind: kindStep, Step: &s}) }
+func (w *Writer) WriteStep(s Step) error { return w.write(record{Kind: KindStep, Step: &s}) }
 
 // WriteSlice writes one second of the current step.
-func (w *Writer) WriteSlice(s *Slice) error { return w.write(record{Kind: kindSlice, Slice: s}) }
+func (w *Writer) WriteSlice(s *Slice) error { return w.write(record{Kind: KindSlice, Slice: s}) }
 
 // WriteWatch describes a watched host. It precedes the samples of the host.
 func (w *Writer) WriteWatch(watch Watch) error {
-	return w.write(record{Kind: kindWatch, Watch: &watch})
+	return w.write(record{Kind: KindWatch, Watch: &watch})
 }
 
 // WriteSample writes a reading. NaN and infinities are left out.
 func (w *Writer) WriteSample(s *Sample) error {
-	return w.write(record{Kind: kindSample, Sample: s.finite()})
+	return w.write(record{Kind: KindSample, Sample: s.finite()})
 }
 
 // WriteTotal ends a step.
-func (w *Writer) WriteTotal(t *Total) error { return w.write(record{Kind: kindTotal, Total: t}) }
+func (w *Writer) WriteTotal(t *Total) error { return w.write(record{Kind: KindTotal, Total: t}) }
 
 // WriteEnd writes the last record.
-func (w *Writer) WriteEnd(e End) error { return w.write(record{Kind: kindEnd, End: &e}) }
+func (w *Writer) WriteEnd(e End) error { return w.write(record{Kind: KindEnd, End: &e}) }
 
 // WriteRun writes a whole run.
 func (w *Writer) WriteRun(run *Run) error {
@@ -134,13 +137,13 @@ func (w *Writer) write(r record) error {
 
 // Kinds of records.
 const (
-	kindHeader = "header"
-	kindStep   = "step"
-	kindSlice  = "slice"
-	kindTotal  = "total"
-	kindEnd    = "end"
-	kindWatch  = "watch"
-	kindSample = "sample"
+	KindHeader = "header"
+	KindStep   = "step"
+	KindSlice  = "slice"
+	KindTotal  = "total"
+	KindEnd    = "end"
+	KindWatch  = "watch"
+	KindSample = "sample"
 )
 
 // A record is one line of a file: {"record":"slice","slice":{…}}.

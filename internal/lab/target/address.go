@@ -149,7 +149,7 @@ func (t *Target) parseRequests(path string) (err error) {
 	case len(t.config.Calls) > 0:
 		return t.parseCalls(path)
 	case len(requests) == 0:
-		template, err := ParseTemplate(path)
+		template, err := ParseTemplate(path, t.config.Files)
 		if err != nil {
 			return fmt.Errorf("target: %w", err)
 		}
@@ -157,7 +157,7 @@ func (t *Target) parseRequests(path string) (err error) {
 	case path != "/" || t.config.Method != "" || len(t.config.Body.parts) > 0:
 		return errors.New("with --requests-file, write the target without a path, and the method and body in the file")
 	}
-	if t.http, err = newHTTPMix(requests, t.host, t.config.Headers); err != nil {
+	if t.http, err = newHTTPMix(requests, t.host, t.config.Headers, t.config.Files); err != nil {
 		return err
 	}
 	t.mix = t.http.mix
@@ -170,7 +170,7 @@ func (t *Target) parseCalls(path string) error {
 	if path != "/" || c.Method != "" || len(c.Body.parts) > 0 || c.GRPC != "" || len(c.Requests) > 0 || len(c.Checks.statuses) > 0 || c.Checks.wantBody() {
 		return errors.New("with --flow, write the target without a path, and methods, bodies and checks in the file")
 	}
-	headers, err := compileHeaders(c.Headers)
+	headers, err := compileHeaders(c.Headers, t.config.Files)
 	t.http = &httpMix{headers: headers}
 	t.mix.names = c.Calls
 	return err
@@ -187,7 +187,7 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 	}
 	var entries []mixEntry
 	for _, text := range t.config.Commands {
-		c, err := parseCommand(text)
+		c, err := parseCommand(text, t.config.Files)
 		if err != nil {
 			return location{}, err
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,11 +38,11 @@ const grpcHeaderBytes = 5
 
 // openGRPC finds the method named package.Service/Method in a file with a
 // FileDescriptorSet.
-func openGRPC(name, path string) (*grpcMethod, error) {
+func openGRPC(name, path string, files Files) (*grpcMethod, error) {
 	if path == "" {
 		return nil, errors.New("--grpc requires --proto FILE, as protoc --include_imports --descriptor_set_out=FILE or buf build -o FILE.binpb write it")
 	}
-	text, err := os.ReadFile(path)
+	text, err := files.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("--proto: %w", err)
 	}
@@ -51,7 +50,7 @@ func openGRPC(name, path string) (*grpcMethod, error) {
 	if err := proto.Unmarshal(text, &set); err != nil || len(set.File) == 0 {
 		return nil, fmt.Errorf("--proto %s: not a file descriptor set; write it with protoc --include_imports --descriptor_set_out=FILE or buf build -o FILE.binpb", path)
 	}
-	files, err := protodesc.NewFiles(&set)
+	descriptors, err := protodesc.NewFiles(&set)
 	if err != nil {
 		return nil, fmt.Errorf("--proto %s: %w; if an import is missing, use protoc --include_imports", path, err)
 	}
@@ -69,7 +68,7 @@ func openGRPC(name, path string) (*grpcMethod, error) {
 	if !slices.Contains(known, full) {
 		return nil, fmt.Errorf("--grpc %s: not in %s; it has %s", name, path, strings.Join(known, ", "))
 	}
-	found, err := files.FindDescriptorByName(protoreflect.FullName(service))
+	found, err := descriptors.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
 		return nil, fmt.Errorf("--grpc %s: %w", name, err)
 	}
@@ -77,7 +76,7 @@ func openGRPC(name, path string) (*grpcMethod, error) {
 	if m.IsStreamingClient() || m.IsStreamingServer() {
 		return nil, fmt.Errorf("--grpc %s: it streams; only unary methods can be loaded", name)
 	}
-	return &grpcMethod{path: "/" + full, input: m.Input(), output: m.Output(), types: dynamicpb.NewTypes(files)}, nil
+	return &grpcMethod{path: "/" + full, input: m.Input(), output: m.Output(), types: dynamicpb.NewTypes(descriptors)}, nil
 }
 
 // check encodes the body once, so that mistakes show before the load.
@@ -210,7 +209,7 @@ func (t *Target) parseGRPC(path string) error {
 		}
 	}
 	var err error
-	if t.grpc, err = openGRPC(c.GRPC, c.Proto); err != nil {
+	if t.grpc, err = openGRPC(c.GRPC, c.Proto, c.Files); err != nil {
 		return err
 	}
 	if err := t.grpc.check(&c.Body); err != nil {
@@ -218,6 +217,6 @@ func (t *Target) parseGRPC(path string) error {
 	}
 	timeout := strconv.FormatInt(max(c.Timeout.Milliseconds(), 1), 10) + "m"
 	headers := append(slices.Clone(c.Headers), Header{"Content-Type", "application/grpc"}, Header{"Te", "trailers"}, Header{"Grpc-Timeout", timeout})
-	t.http, err = newHTTPMix([]HTTPRequest{{Method: http.MethodPost, Path: PlainTemplate(t.grpc.path), Body: c.Body}}, t.host, headers)
+	t.http, err = newHTTPMix([]HTTPRequest{{Method: http.MethodPost, Path: PlainTemplate(t.grpc.path), Body: c.Body}}, t.host, headers, c.Files)
 	return err
 }

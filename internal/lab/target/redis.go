@@ -26,7 +26,7 @@ type command struct {
 
 // parseCommand reads [name=NAME] and words between blanks. A word may be quoted
 // with single or double quotes.
-func parseCommand(text string) (command, error) {
+func parseCommand(text string, files Files) (command, error) {
 	name, text, err := cutName(text)
 	if err != nil {
 		return command{}, fmt.Errorf("command: %w", err)
@@ -40,7 +40,7 @@ func parseCommand(text string) (command, error) {
 	}
 	c := command{name: name, text: text, kind: commandKind(words[0])}
 	for _, word := range words {
-		t, err := ParseTemplate(word)
+		t, err := ParseTemplate(word, files)
 		if err != nil {
 			return command{}, fmt.Errorf("command %q: %w", text, err)
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -28,8 +27,8 @@ const (
 // relative to the requests file. Path and body are templates. Empty lines and
 // lines that begin with # are skipped. authority is the HOST or HOST:PORT that
 // complete URLs must have.
-func ReadRequests(path, authority string) ([]HTTPRequest, error) {
-	file, err := os.Open(path)
+func ReadRequests(path, authority string, files Files) ([]HTTPRequest, error) {
+	file, err := files.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open requests file: %w", err)
 	}
@@ -38,9 +37,9 @@ func ReadRequests(path, authority string) ([]HTTPRequest, error) {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
 		}
-		return ReadBody(name)
+		return ReadBody(name, files)
 	}
-	requests, err := parseRequests(file, authority, readBody)
+	requests, err := parseRequests(file, authority, files, readBody)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -48,8 +47,8 @@ func ReadRequests(path, authority string) ([]HTTPRequest, error) {
 }
 
 // ReadBody reads a file that is sent as a request body.
-func ReadBody(path string) (string, error) {
-	file, err := os.Open(path)
+func ReadBody(path string, files Files) (string, error) {
+	file, err := files.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("open body: %w", err)
 	}
@@ -64,7 +63,7 @@ func ReadBody(path string) (string, error) {
 	return string(body), nil
 }
 
-func parseRequests(r io.Reader, authority string, readBody func(string) (string, error)) ([]HTTPRequest, error) {
+func parseRequests(r io.Reader, authority string, files Files, readBody func(string) (string, error)) ([]HTTPRequest, error) {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, requestLineMax)
 	var requests []HTTPRequest
@@ -78,7 +77,7 @@ func parseRequests(r io.Reader, authority string, readBody func(string) (string,
 		if len(requests) == requestsMax {
 			return nil, fmt.Errorf("line %d: more than %d requests", number, requestsMax)
 		}
-		request, err := parseRequestLine(line, authority, readBody)
+		request, err := parseRequestLine(line, authority, files, readBody)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
@@ -93,7 +92,7 @@ func parseRequests(r io.Reader, authority string, readBody func(string) (string,
 	return requests, nil
 }
 
-func parseRequestLine(line, authority string, readBody func(string) (string, error)) (request HTTPRequest, err error) {
+func parseRequestLine(line, authority string, files Files, readBody func(string) (string, error)) (request HTTPRequest, err error) {
 	request.Name, line, err = cutName(line)
 	if err != nil {
 		return request, err
@@ -115,7 +114,7 @@ func parseRequestLine(line, authority string, readBody func(string) (string, err
 	if path, err = ownPath(path, authority); err != nil {
 		return request, err
 	}
-	if request.Path, err = ParseTemplate(path); err != nil {
+	if request.Path, err = ParseTemplate(path, files); err != nil {
 		return request, err
 	}
 	if name, isFile := strings.CutPrefix(body, "@"); isFile {
@@ -123,7 +122,7 @@ func parseRequestLine(line, authority string, readBody func(string) (string, err
 			return request, err
 		}
 	}
-	request.Body, err = ParseTemplate(body)
+	request.Body, err = ParseTemplate(body, files)
 	return request, err
 }
 

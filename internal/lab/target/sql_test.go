@@ -101,7 +101,7 @@ func values(t testing.TB, texts map[string]string) map[string]Value {
 	t.Helper()
 	params := map[string]Value{}
 	for name, text := range texts {
-		v, err := ParseValue(text)
+		v, err := ParseValue(text, LocalFiles)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,9 @@ type Config struct {
 	Timeout       time.Duration // of one request, including its connection
 	PerConnection int           // requests per connection; 0: unlimited
 	Seed          uint64        // of random values
+	Share         Share         // of the values of sequence and of files
 	Clock         Clock
+	Files         Files // that requests may name; nil: none
 
 	DNSRefresh time.Duration // interval of Refresh; 0: one address for the whole run
 	// Lookup returns the addresses of a host; nil: the system's resolver.
@@ -94,6 +96,16 @@ const (
 	kindMySQL
 	kindSQLite
 )
+
+// Parse reads the address, the requests and the files that they name, without
+// looking up the host. It reports whether the requests are SQL statements, and
+// whether only programs of this host reach the target, because it is a Unix socket
+// or a file. Its errors are those of Open.
+func Parse(config Config) (sql, thisHost bool, err error) {
+	t := &Target{config: config}
+	where, err := t.parse()
+	return t.SQL(), t.kind == kindSQLite || where.socket != "" || config.Socket != "", err
+}
 
 // Open parses the address and the requests and resolves the host. It does not
 // connect. Its errors are mistakes of the user, one line each.
@@ -215,7 +227,9 @@ func (t *Target) tryConnection(ctx context.Context) error {
 }
 
 func (t *Target) source(number int) *Source {
-	return NewSource(t.config.Seed, number, &t.sequence)
+	source := NewSource(t.config.Seed, number, &t.sequence)
+	source.share = t.config.Share
+	return source
 }
 
 func (t *Target) newProtocol(source *Source, memory *scratch) protocol {

@@ -30,7 +30,9 @@ type Scope struct {
 }
 
 // ParseTemplate compiles text and reads the files that it names.
-func ParseTemplate(text string) (Template, error) { return Scope{Files: LocalFiles}.Parse(text) }
+func ParseTemplate(text string, files Files) (Template, error) {
+	return Scope{Files: files}.Parse(text)
+}
 
 // Parse compiles text and reads the files that it names. If the scope has
 // variables, every word in braces that can be the name of one must be one.

@@ -47,8 +47,8 @@ type Value struct {
 
 // ParseValue parses one of the forms of Value and reads its file. Other text is a
 // constant.
-func ParseValue(s string) (Value, error) {
-	v, known, err := Scope{Files: LocalFiles}.parseValue(s)
+func ParseValue(s string, files Files) (Value, error) {
+	v, known, err := Scope{Files: files}.parseValue(s)
 	if err != nil {
 		return Value{}, err
 	}
@@ -164,8 +164,19 @@ type Source struct {
 
 	random   *rand.Rand
 	sequence *atomic.Int64
+	share    Share
 	number   int64 // of this request from 1; 0: not yet taken
 }
+
+// Share is one of several generators that load a target together. The zero value
+// is the only one.
+type Share struct {
+	Number int `json:"number"` // from 0
+	Of     int `json:"of"`
+}
+
+// Count is the number of generators, at least 1.
+func (s Share) Count() int { return max(s.Of, 1) }
 
 // NewSource returns the source of worker number worker. The same seed repeats the
 // values of a run, except for the order in which workers take the sequence.
@@ -179,10 +190,11 @@ func (s *Source) Next() { s.next() }
 // next starts the next request.
 func (s *Source) next() { s.number = 0 }
 
-// requestNumber returns this request's number in the sequence.
+// requestNumber returns this request's number in the sequence, of which each
+// generator takes every n-th.
 func (s *Source) requestNumber() int64 {
 	if s.number == 0 {
-		s.number = s.sequence.Add(1)
+		s.number = (s.sequence.Add(1)-1)*int64(s.share.Count()) + int64(s.share.Number) + 1
 	}
 	return s.number
 }

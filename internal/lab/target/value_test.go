@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ func TestTemplate(t *testing.T) {
 	users := writeFile(t, "users.csv", "id,name\n1,ann\n2,\"b, c\"\n")
 	f := func(text string, want ...string) {
 		t.Helper()
-		template, err := ParseTemplate(text)
+		template, err := ParseTemplate(text, LocalFiles)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +68,7 @@ func TestTemplateErrors(t *testing.T) {
 		"{file:" + short + ":zz}": "no column \"zz\"; the header line has a, b",
 		"{file:" + short + ":0}":  "numbered from 1",
 	} {
-		if _, err := ParseTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseTemplate(text, LocalFiles); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
@@ -77,7 +78,7 @@ func TestRandomStaysInside(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low := rapid.Int64Range(-1e12, 1e12).Draw(t, "low")
 		high := low + rapid.Int64Range(0, 5).Draw(t, "width")
-		v, err := ParseValue("random(" + strconv.FormatInt(low, 10) + ", " + strconv.FormatInt(high, 10) + ")")
+		v, err := ParseValue("random("+strconv.FormatInt(low, 10)+", "+strconv.FormatInt(high, 10)+")", LocalFiles)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +98,7 @@ func TestRandomStaysInside(t *testing.T) {
 }
 
 func TestConstantValue(t *testing.T) {
-	v, err := ParseValue("blue")
+	v, err := ParseValue("blue", LocalFiles)
 	if _, isNumber := v.integer(newSource()); err != nil || isNumber || v.string(newSource()) != "blue" {
 		t.Errorf("%+v, %v", v, err)
 	}
@@ -111,7 +112,7 @@ func FuzzTemplate(f *testing.F) {
 		if strings.Contains(text, "{file:") {
 			return
 		}
-		template, err := ParseTemplate(text)
+		template, err := ParseTemplate(text, LocalFiles)
 		if err != nil {
 			return
 		}
@@ -136,7 +137,7 @@ func TestRequestsFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	requests, err := ReadRequests(path, "h:80")
+	requests, err := ReadRequests(path, "h:80", LocalFiles)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +168,7 @@ func TestRequestsFileErrors(t *testing.T) {
 		"GET /{randm(1,2)}":      "unknown value",
 		"GET / {file:/no/such:1": "",
 	} {
-		_, err := ReadRequests(writeFile(t, "r", text), "h")
+		_, err := ReadRequests(writeFile(t, "r", text), "h", LocalFiles)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
@@ -181,7 +182,7 @@ func FuzzRequests(f *testing.F) {
 		if strings.Contains(text, "{file:") {
 			return
 		}
-		requests, err := parseRequests(strings.NewReader(text), "h", func(string) (string, error) { return "body", nil })
+		requests, err := parseRequests(strings.NewReader(text), "h", LocalFiles, func(string) (string, error) { return "body", nil })
 		if err != nil {
 			return
 		}
@@ -190,7 +191,7 @@ func FuzzRequests(f *testing.F) {
 				t.Fatalf("%+v", requests[i])
 			}
 		}
-		mix, err := newHTTPMix(requests, "h", nil)
+		mix, err := newHTTPMix(requests, "h", nil, LocalFiles)
 		if err != nil {
 			return
 		}
@@ -204,4 +205,28 @@ func FuzzRequests(f *testing.F) {
 			readBack(t, b)
 		}
 	})
+}
+
+// TestFilesOnly checks that requests can open files through Files only, so that those that were described on another host can
+// not read this one's.
+func TestFilesOnly(t *testing.T) {
+	sources, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(sources, "../load/options.go", "../load/headers.go") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, call := range []string{"os.Open", "os.ReadFile", "os.Getenv", "os.LookupEnv", "os.ExpandEnv", "LoadX509KeyPair", "LocalFiles"} {
+			allowed := strings.HasSuffix(name, "_test.go") || name == "files.go"
+			if !allowed && strings.Contains(string(text), call) {
+				t.Errorf("%s calls %s: use Config.Files", name, call)
+			}
+		}
+	}
+	if _, err := ParseValue("file:/etc/hostname:1", nil); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("without files: %v", err)
+	}
 }

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -15,7 +16,11 @@ const listensAt = 1 << 16
 
 // socketProcesses returns the processes that listen on the target's Unix socket.
 func (t ProcessTarget) socketProcesses(proc procfs.FS) ([]int, error) {
-	sockets, err := proc.NetUNIX()
+	own, err := procfs.NewFS(filepath.Join(procfs.DefaultMountPoint, "thread-self")) // the network namespace of this thread
+	if err != nil {
+		return nil, fmt.Errorf("list Unix sockets: %w", err)
+	}
+	sockets, err := own.NetUNIX()
 	if err != nil {
 		return nil, fmt.Errorf("list Unix sockets: %w", err)
 	}

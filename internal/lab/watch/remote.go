@@ -7,31 +7,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"spillway/internal/database"
+	"spillway/internal/lab/peer"
 	"spillway/internal/lab/result"
 )
 
 // Limits on a remote watch.
 const (
-	remoteTimeout = 5 * time.Second     // to connect, and to answer /watch and /clock
+	remoteTimeout = peer.Timeout        // to answer /watch and /clock
 	remoteSilence = 4 * ServeBlankEvery // a stream without a line, even an empty one, is broken after that time
 	remoteAnswer  = 1 << 20             // bytes of an answer to /watch or /clock
 	remoteLine    = 256 << 10           // bytes of a sample
 )
 
-// How the clocks of two hosts are compared.
-const (
-	clockExchanges = 8 // when a watch is joined, and how many are remembered
-	clockEvery     = 10 * time.Second
-)
+// clockEvery is the time between two comparisons of the clocks.
+const clockEvery = 10 * time.Second
 
 // RemoteWatch is a watch on another host, served there by Serve.
 type RemoteWatch struct {
@@ -44,7 +40,7 @@ type RemoteWatch struct {
 
 	mu      sync.Mutex
 	served  servedWatch
-	offsets offsets
+	offsets peer.Offsets
 	marked  []time.Time        // marks that the other host knows of, the last marksMax
 	read    map[string]float64 // when each of its samplers was last read for a mark
 }
@@ -58,14 +54,7 @@ func Remote(ctx context.Context, rawURL, token string, start time.Time) (*Remote
 		return nil, errors.New("watch from: write http://HOST:PORT, as watch --listen prints it, without a path and without the token")
 	}
 	r := &RemoteWatch{base: u.Scheme + "://" + u.Host, host: u.Host, token: token, start: start, marks: make(chan time.Time, marksMax), read: map[string]float64{}, client: &http.Client{
-		Transport: &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: remoteTimeout}).DialContext, // without a proxy, which would be measured too
-			TLSHandshakeTimeout:    remoteTimeout,
-			ResponseHeaderTimeout:  remoteTimeout,
-			MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression:     true,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is for that host only
+		Transport: peer.NewTransport(), CheckRedirect: peer.NoRedirect,
 	}}
 	if err := r.join(ctx); err != nil {
 		r.Close()
@@ -83,7 +72,7 @@ func (r *RemoteWatch) Watch() result.Watch {
 	defer r.mu.Unlock()
 	watch := r.served.Watch
 	watch.Host = r.host
-	offset, uncertainty := r.offsets.best()
+	offset, uncertainty := r.offsets.Best()
 	watch.ClockOffset, watch.ClockError = offset.Seconds(), uncertainty.Seconds()
 	return watch
 }
@@ -193,7 +182,7 @@ func (r *RemoteWatch) stream(ctx context.Context, report func(*result.Sample), b
 // shift moves a sample to this host's clock. It reports false for a time outside any run.
 func (r *RemoteWatch) shift(s *result.Sample) bool {
 	r.mu.Lock()
-	offset, _ := r.offsets.best()
+	offset, _ := r.offsets.Best()
 	begin := r.served.StartedAt.Add(-offset).Sub(r.start)
 	r.mu.Unlock()
 	s.At += begin.Seconds()
@@ -212,13 +201,13 @@ func (r *RemoteWatch) join(ctx context.Context) error {
 	if served.StartedAt.IsZero() {
 		return fmt.Errorf("read the watch at %s/watch: started_at is missing: this is no watch --listen", r.base)
 	}
-	var found offsets
-	for range clockExchanges {
+	var found peer.Offsets
+	for range peer.Exchanges {
 		one, err := r.exchange(ctx)
 		if err != nil {
 			return err
 		}
-		found.add(one)
+		found.Add(one)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,54 +256,17 @@ func (r *RemoteWatch) do(ctx context.Context, method, path string) (io.ReadClose
 	case response.StatusCode == http.StatusUnauthorized:
 		return nil, fmt.Errorf("the watch at %s rejects the token: give the one that watch --listen was started with", r.base)
 	}
-	return nil, fmt.Errorf("the watch at %s answers %s: %s", r.base, response.Status, printable(strings.TrimSpace(string(text))))
-}
-
-// offset is the result of one exchange: how far the other clock was ahead, half way through the round trip.
-type offset struct {
-	ahead     time.Duration
-	roundTrip time.Duration
-}
-
-// measureOffset compares clocks: this one's time at the request and at the answer, and the other one's time in between. The
-// offset is wrong by at most half of the round trip, which it is if one way took no time.
-func measureOffset(asked, answered, other time.Time) offset {
-	trip := answered.Sub(asked)
-	return offset{ahead: other.Sub(asked) - trip/2, roundTrip: trip}
-}
-
-// offsets remembers the last exchanges, to follow clocks that drift.
-type offsets struct{ last []offset }
-
-func (o *offsets) add(one offset) {
-	if len(o.last) == clockExchanges {
-		o.last = append(o.last[:0], o.last[1:]...)
-	}
-	o.last = append(o.last, one)
-}
-
-// best returns the offset of the shortest round trip, the newest of equals, and half of that trip.
-func (o *offsets) best() (ahead, uncertainty time.Duration) {
-	if len(o.last) == 0 {
-		return 0, 0
-	}
-	shortest := o.last[0]
-	for _, one := range o.last[1:] {
-		if one.roundTrip <= shortest.roundTrip {
-			shortest = one
-		}
-	}
-	return shortest.ahead, shortest.roundTrip / 2
+	return nil, fmt.Errorf("the watch at %s answers %s: %s", r.base, response.Status, peer.Printable(strings.TrimSpace(string(text))))
 }
 
 // exchange compares the clocks once. This host's clock is the wall clock at start plus monotonic time, as in the samples.
-func (r *RemoteWatch) exchange(ctx context.Context) (offset, error) {
+func (r *RemoteWatch) exchange(ctx context.Context) (peer.Offset, error) {
 	asked := r.start.Add(time.Since(r.start))
 	var clock servedClock
 	if err := r.ask(ctx, "/clock", &clock); err != nil {
-		return offset{}, err
+		return peer.Offset{}, err
 	}
-	return measureOffset(asked, r.start.Add(time.Since(r.start)), clock.Now), nil
+	return peer.Measure(asked, r.start.Add(time.Since(r.start)), clock.Now), nil
 }
 
 // compareClocks compares the clocks every clockEvery. It drops errors, because the stream fails for the same reason and
@@ -333,11 +285,11 @@ func (r *RemoteWatch) compareClocks(ctx context.Context, report func(*result.Sam
 			continue
 		}
 		r.mu.Lock()
-		r.offsets.add(one)
-		ahead, uncertainty := r.offsets.best()
+		r.offsets.Add(one)
+		ahead, uncertainty := r.offsets.Best()
 		r.mu.Unlock()
 		report(&result.Sample{At: time.Since(r.start).Seconds(), Sampler: result.SamplerWatch, Subject: "clock", Values: map[string]float64{
-			"clock_offset_seconds": ahead.Seconds(), "clock_uncertainty_seconds": uncertainty.Seconds(), "round_trip_seconds": one.roundTrip.Seconds(),
+			"clock_offset_seconds": ahead.Seconds(), "clock_uncertainty_seconds": uncertainty.Seconds(), "round_trip_seconds": one.RoundTrip.Seconds(),
 		}})
 	}
 }
@@ -373,19 +325,9 @@ func (l *sampleLines) next() (*result.Sample, error) {
 	if s.Sampler == "" {
 		return nil, errors.New("line is no sample: it names no sampler")
 	}
-	s.Sampler, s.Subject, s.Error = printable(s.Sampler), printable(s.Subject), printable(s.Error)
+	s.Sampler, s.Subject, s.Error = peer.Printable(s.Sampler), peer.Printable(s.Subject), peer.Printable(s.Error)
 	if s.Gap != nil {
-		s.Gap.Reason = printable(s.Gap.Reason)
+		s.Gap.Reason = peer.Printable(s.Gap.Reason)
 	}
 	return &s, nil
-}
-
-// printable replaces the characters in another host's text that would control a terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
 }

@@ -2,25 +2,21 @@ package watch
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
+	"spillway/internal/lab/peer"
 	"spillway/internal/lab/result"
 )
 
 // Limits on a watch that other hosts read.
 const (
 	ServeReaders    = 8                // concurrent streams; one more is answered 503
-	ServeTokenMin   = 16               // characters in a token
 	ServeBuffer     = 1 << 20          // bytes of samples that wait for one reader; the oldest are dropped
 	ServeTimeout    = 10 * time.Second // to read a request, and to write to a reader before it is disconnected
 	ServeBlankEvery = 2 * time.Second  // interval of empty lines in a silent stream
@@ -33,42 +29,13 @@ type ServeConfig struct {
 	Clock   func() time.Time // read once; nil is this host's clock
 }
 
-// Listen listens for Serve on HOST:PORT. An address that other hosts can reach requires a token of ServeTokenMin characters,
+// listenOption names the address in errors.
+const listenOption = "watch --listen"
+
+// Listen listens for Serve on HOST:PORT. An address that other hosts can reach requires a token of peer.TokenMin characters,
 // because samples show what runs on this host.
 func Listen(ctx context.Context, address, token string) (net.Listener, error) {
-	if host, port, found := strings.Cut(address, ":"); found && host == "" {
-		if token == "" {
-			address = "127.0.0.1:" + port
-		}
-	}
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, fmt.Errorf("watch --listen %q: write HOST:PORT, such as 127.0.0.1:9191 or :9191", address)
-	}
-	if err := checkToken(address, token, host == "localhost" || isLoopback(host)); err != nil {
-		return nil, err
-	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen for watch readers: %w", err)
-	}
-	return listener, nil
-}
-
-func checkToken(address, token string, loopback bool) error {
-	switch {
-	case token == "" && !loopback:
-		return fmt.Errorf("watch --listen %s: other hosts can reach this address and no token is set: "+
-			"set a token of at least %d characters, or listen on 127.0.0.1", address, ServeTokenMin)
-	case token != "" && len(token) < ServeTokenMin:
-		return fmt.Errorf("watch --listen %s: the token has %d characters: use at least %d", address, len(token), ServeTokenMin)
-	}
-	return nil
-}
-
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
+	return peer.Listen(ctx, listenOption, address, token)
 }
 
 // Serve answers readers on listener until ctx ends, and closes the listener:
@@ -82,8 +49,7 @@ func isLoopback(host string) bool {
 // and learns how many; it takes at most twice ServeBuffer of memory. The clock is this host's wall clock when Serve began plus
 // monotonic time, so it never steps. The caller closes the watcher.
 func Serve(ctx context.Context, listener net.Listener, config ServeConfig) error {
-	tcp, ok := listener.Addr().(*net.TCPAddr)
-	if err := checkToken(listener.Addr().String(), config.Token, ok && tcp.IP.IsLoopback()); err != nil {
+	if err := peer.CheckListener(listenOption, listener, config.Token); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	if config.Clock == nil {
@@ -153,7 +119,7 @@ func (s *server) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /samples", s.samples)
 	mux.HandleFunc("POST /mark", s.mark)
-	return s.guarded(mux)
+	return peer.Guard(listenOption, s.config.Token, mux)
 }
 
 // markAhead is how far in the future a mark may be.
@@ -173,35 +139,6 @@ func (s *server) mark(w http.ResponseWriter, r *http.Request) {
 func writeJSON(w http.ResponseWriter, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answer) // a disconnected reader needs no answer
-}
-
-// guarded requires the token. Without one it answers requests for loopback's names only. Otherwise a web page whose own name
-// resolves to 127.0.0.1 could read the samples through the user's browser.
-func (s *server) guarded(next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(s.config.Token)) // of equal length, so that the comparison does not reveal the token's length
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		if s.config.Token == "" {
-			host, _, err := net.SplitHostPort(r.Host)
-			if err != nil {
-				host = strings.Trim(r.Host, "[]") // no port
-			}
-			if host != "localhost" && !isLoopback(host) {
-				http.Error(w, "without a token this watch answers requests for 127.0.0.1, [::1] and localhost only", http.StatusMisdirectedRequest)
-				return
-			}
-			next.ServeHTTP(w, r)
-			return
-		}
-		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
-		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || !strings.EqualFold(scheme, "Bearer") {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="spillway watch"`)
-			http.Error(w, `send the header "Authorization: Bearer TOKEN" with the token of watch --listen`, http.StatusUnauthorized)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // samples streams to one reader until it disconnects or the server ends.
