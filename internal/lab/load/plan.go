@@ -64,6 +64,16 @@ func portion(whole int64, share target.Share) int64 {
 	return whole / n
 }
 
+// sharesOf divides n among that many threads. Shares differ by at most 1, and the
+// first are the largest.
+func sharesOf(n, threads int) []int {
+	shares := make([]int, threads)
+	for i := range shares {
+		shares[i] = int(portion(int64(n), target.Share{Number: i, Of: threads}))
+	}
+	return shares
+}
+
 // Open reports whether the step is an open loop.
 func (s *Step) Open() bool { return s.Profile.From > 0 || s.Profile.To > 0 }
 

@@ -71,19 +71,6 @@ func (s *stepRun) runWorkers(ctx context.Context) error {
 	return errors.Join(append(errs, s.collector.err)...)
 }
 
-// sharesOf divides n among that many threads. Shares differ by at most 1, and the
-// first are the largest.
-func sharesOf(n, threads int) []int {
-	shares := make([]int, threads)
-	for i := range shares {
-		shares[i] = n / threads
-		if i < n%threads {
-			shares[i]++
-		}
-	}
-	return shares
-}
-
 func closeWorkers(threads []*thread) {
 	for _, t := range threads {
 		if t.worker != nil {
