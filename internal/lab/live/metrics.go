@@ -69,7 +69,7 @@ func offered(s *result.Snapshot) float64 {
 		return 0
 	}
 	step := &s.Run.Steps[len(s.Run.Steps)-1]
-	if step.OfferedEndHz == 0 || step.Duration == 0 {
+	if !step.Ramp() || step.Duration == 0 {
 		return step.OfferedHz
 	}
 	return step.OfferedHz + (step.OfferedEndHz-step.OfferedHz)*min(step.Total.Elapsed/step.Duration, 1)

@@ -47,6 +47,12 @@ func (p *phase) stop(now int64) {
 	p.stopped.Store(true)
 }
 
+// at is the time on the run's clock at which an arrival of the step is due. An arrival
+// that never comes, as after the end of a ramp to 0, is due after every end.
+func (p *phase) at(arrival time.Duration) int64 {
+	return p.begin + min(int64(arrival), math.MaxInt64-p.begin)
+}
+
 // take reserves one request due at intended and reports whether it may begin.
 // Requests of the warm-up do not use the budget.
 func (p *phase) take(intended int64) bool {

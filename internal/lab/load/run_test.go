@@ -270,6 +270,18 @@ func TestOpenLoopRequests(t *testing.T) {
 	}
 }
 
+// TestRampToZero checks that the arrivals of a ramp end before it does, if no other is due.
+func TestRampToZero(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		tg, clock, received := scripted(t, secure, 5*time.Second, func(int64) script { return script{} })
+		ramp := Profile{From: 10, To: 0, Over: 500 * time.Millisecond} // 2.5 arrivals
+		r := runLoad(t, t.Context(), Config{Target: tg, Clock: clock, Workers: 2, Steps: []Step{{Profile: ramp, Connections: 4, Duration: ramp.Over}}})
+		if total := &r.totals[0]; total.Due != 3 || total.Done != 3 || received.Load() != 3 {
+			t.Errorf("secure %v: %d due, %d answered, %d received, want 3", secure, total.Due, total.Done, received.Load())
+		}
+	}
+}
+
 // runInterrupted interrupts a run after a time, which is longer on a busy machine, so that
 // enough requests are answered. It returns the time too.
 func runInterrupted(t *testing.T, enough int64, c Config) (r records, after time.Duration) {

@@ -303,7 +303,7 @@ func (p *pool) dispatch() {
 	defer runtime.UnlockOSThread()
 	restore := minimizeTimerSlack()
 	defer restore()
-	next := p.phase.begin + int64(p.arrivals.Next())
+	next := p.phase.at(p.arrivals.Next())
 	now := p.clock.Now()
 	for !p.phase.over(now) && !p.phase.exhausted() {
 		if wait := min(next, p.phase.end.Load()) - now; wait > 0 {
@@ -313,13 +313,13 @@ func (p *pool) dispatch() {
 		}
 		if p.phase.take(next) {
 			p.arrive(next, now)
-			next = p.phase.begin + int64(p.arrivals.Next())
+			next = p.phase.at(p.arrivals.Next())
 		}
 		now = p.clock.Now()
 	}
 	for p.phase.take(next) { // due before the end
 		p.drop(next, now)
-		next = p.phase.begin + int64(p.arrivals.Next())
+		next = p.phase.at(p.arrivals.Next())
 	}
 	p.endArrivals(now)
 }

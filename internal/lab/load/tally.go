@@ -163,7 +163,7 @@ func (r *observer) observe(o *target.Outcome) {
 		return
 	}
 	if inTime {
-		r.trend.add(o.Done - o.Intended)
+		r.trend.add(o.Done-o.Intended, o.Err == nil)
 	}
 	if o.Connected != 0 {
 		c.Connects++

@@ -24,6 +24,7 @@ type trend struct {
 type point struct {
 	ended  int64 // requests that were due in the step and ended in the period
 	waited int64 // sum of their response times, or of what they waited without an answer, in nanoseconds
+	good   int64 // of those that ended, answered as expected
 	owed   int64 // at its end
 }
 
@@ -42,8 +43,11 @@ func (t *trend) begin(from int64) {
 }
 
 // add counts a request that ended.
-func (t *trend) add(waited int64) {
+func (t *trend) add(waited int64, good bool) {
 	t.now.ended++
+	if good {
+		t.now.good++
+	}
 	t.now.waited += waited
 }
 
@@ -80,6 +84,7 @@ func joined(points []point, n int) []point {
 		for _, p := range group {
 			sum.ended += p.ended
 			sum.waited += p.waited
+			sum.good += p.good
 		}
 		groups = append(groups, sum)
 	}
@@ -101,6 +106,7 @@ func sumOf(trends []*trend) trend {
 		for k := range sum.points {
 			sum.points[k].ended += points[k].ended
 			sum.points[k].waited += points[k].waited
+			sum.points[k].good += points[k].good
 			sum.points[k].owed += points[k].owed
 		}
 		sum.before += t.before
@@ -115,6 +121,9 @@ const (
 	driftShare  = 0.25            // change of the mean response time between the first and the last third
 	driftNoise  = 7               // the same, in standard errors of independent means; neighbors in time are alike
 	growthShare = 0.01            // growth of the backlog over the arrivals
+	silenceMin  = time.Second     // minimum time without a good answer, in a row
+	silenceMax  = 0.10            // the same, as a share of the step
+	answersMin  = 0.90            // share of the other periods that have good answers
 	growthSigma = 4               // growth of the backlog in standard deviations of a random walk
 )
 
@@ -147,6 +156,27 @@ func (t *trend) drift() (first, last time.Duration, changed bool) {
 	change := math.Abs(after - before)
 	changed = change >= driftShare*before && change > driftNoise*math.Sqrt(2*variance/float64(third))
 	return time.Duration(before), time.Duration(after), changed
+}
+
+// silence is the longest time in a row without a good answer. It is clear if it is a
+// large part of a step that otherwise has answers all the time. That of requests which
+// take longer than a period is not.
+func (t *trend) silence() (from, length time.Duration, clear bool) {
+	longest, end, answered, row := 0, 0, 0, 0
+	for i, p := range t.points {
+		if row++; p.good > 0 {
+			answered++
+			row = 0
+		}
+		if row > longest {
+			longest, end = row, i+1
+		}
+	}
+	length = time.Duration(int64(longest) * t.period)
+	others := len(t.points) - longest
+	clear = t.judged() && length >= silenceMin && float64(longest) >= silenceMax*float64(len(t.points)) &&
+		others > 0 && float64(answered) >= answersMin*float64(others)
+	return time.Duration(int64(end-longest) * t.period), length, clear
 }
 
 // growth is the growth of the backlog per second. It is clear if it exceeds what a

@@ -158,7 +158,7 @@ func TestTrendIsBounded(t *testing.T) {
 			t.Fatalf("at %d the next border has passed", at)
 		}
 		tr.owed++
-		tr.add(3)
+		tr.add(3, true)
 	}
 	tr.roll(3601 * second)
 	if len(tr.points) >= pointsMax || len(tr.points) < pointsMax/2-1 || tr.before != 5 {
@@ -174,5 +174,36 @@ func TestTrendIsBounded(t *testing.T) {
 	other.roll(11 * second)
 	if sum := sumOf([]*trend{&tr, &other}); sum.period != tr.period || len(sum.points) != int(10*second/tr.period) || sum.points[0].ended != tr.points[0].ended {
 		t.Errorf("a sum with %d points of %d ns", len(sum.points), sum.period)
+	}
+}
+
+// TestSilence checks that a time without answers is found wherever it is, and that answers which are rare are none.
+func TestSilence(t *testing.T) {
+	for name, test := range map[string]struct {
+		seconds      int
+		good         func(i int) bool
+		from, length time.Duration
+		clear        bool
+	}{
+		"never":                 {10, func(int) bool { return true }, 0, 0, false},
+		"always":                {10, func(int) bool { return false }, 0, 10 * time.Second, false},
+		"at the end":            {6, func(i int) bool { return i < 10 }, 2500 * time.Millisecond, 3500 * time.Millisecond, true},
+		"in the middle":         {10, func(i int) bool { return i < 20 || i >= 24 }, 5 * time.Second, time.Second, true},
+		"at the start":          {10, func(i int) bool { return i >= 8 }, 0, 2 * time.Second, true},
+		"short":                 {10, func(i int) bool { return i < 20 || i >= 23 }, 5 * time.Second, 750 * time.Millisecond, false},
+		"little of a long step": {60, func(i int) bool { return i < 20 || i >= 40 }, 5 * time.Second, 5 * time.Second, false},
+		"of a short step":       {3, func(i int) bool { return i < 4 }, time.Second, 2 * time.Second, false},
+		"between slow answers":  {20, func(i int) bool { return i%12 == 11 }, 0, 2750 * time.Millisecond, false},
+	} {
+		tr := trendOf(test.seconds, func(i int) point {
+			if test.good(i) {
+				return point{ended: 7, good: 7}
+			}
+			return point{ended: 3}
+		})
+		from, length, clear := tr.silence()
+		if from != test.from || length != test.length || clear != test.clear {
+			t.Errorf("%s: from %s for %s, clear %v; want %s, %s, %v", name, from, length, clear, test.from, test.length, test.clear)
+		}
 	}
 }

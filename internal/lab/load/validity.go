@@ -39,7 +39,7 @@ func (s *stepRun) judge(t *result.Total, sums *threadReport) {
 	var problems []*problem
 	for _, check := range []func(*result.Total, *threadReport) *problem{
 		s.judgeOwnErrors, s.judgeUsers, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeSteal, s.judgeUnread, s.judgeLittle, s.judgeIdle,
-		s.judgeBacklog, s.judgeDrift, s.judgeSamples,
+		s.judgeBacklog, s.judgeDrift, s.judgeSilence, s.judgeSamples,
 	} {
 		if p := check(t, sums); p != nil {
 			problems = append(problems, p)
@@ -271,6 +271,23 @@ func (s *stepRun) judgeDrift(t *result.Total, _ *threadReport) *problem {
 	}
 	return &problem{result.NotStationary, fmt.Sprintf("the mean response time changed from %s in the first third to %s in the last; use a longer warm-up, as in --warmup %s",
 		round(first), round(last), longer(s.config.Warmup+time.Duration(t.Elapsed*float64(time.Second))/3))}
+}
+
+// judgeSilence checks that a closed loop was answered all the time. A target that stops answering gets no more requests, so that
+// neither the percentiles nor the share of errors show it. If they do, the step is VALID.
+func (s *stepRun) judgeSilence(t *result.Total, _ *threadReport) *problem {
+	if s.step.Open() {
+		return nil
+	}
+	from, length, clear := s.trend.silence()
+	if !clear {
+		return nil
+	}
+	reason := fmt.Sprintf("there was no good answer for %s, from %s on", length, from)
+	if t.ErrorShare() > result.ErrorShareMax || slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
+		return &problem{result.Valid, reason}
+	}
+	return &problem{result.NotStationary, reason + ", which the figures of a closed loop do not show; find out why, or use --rate"}
 }
 
 // judgeSamples leaves a share of a load to JudgeSum.

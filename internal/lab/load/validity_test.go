@@ -182,6 +182,37 @@ func TestJudgeTarget(t *testing.T) {
 	})
 }
 
+// TestJudgeSilence checks that a closed loop whose target stops answering is not VALID, unless the errors show it.
+func TestJudgeSilence(t *testing.T) {
+	stop := func(s *stepRun) {
+		s.step = &Step{Connections: 2, Duration: 10 * time.Second}
+		for i := range s.trend.points {
+			p := &s.trend.points[i]
+			if p.good = p.ended; i >= 20 {
+				*p = point{}
+			}
+		}
+	}
+	checkJudge(t, map[string]judgeTest{
+		"hidden": {func(s *stepRun, total *result.Total, _ *threadReport) {
+			stop(s)
+		}, result.NotStationary, "there was no good answer for 5s, from 5s on"},
+		"seen by the SLO": {func(s *stepRun, total *result.Total, _ *threadReport) {
+			stop(s)
+			total.SLO = []result.Criterion{{Met: false}}
+		}, result.Valid, "there was no good answer for 5s"},
+		"seen in the errors": {func(s *stepRun, total *result.Total, _ *threadReport) {
+			stop(s)
+			total.Errors[result.Timeout] = 200
+		}, result.Valid, "there was no good answer for 5s"},
+		"an open loop": {func(s *stepRun, total *result.Total, _ *threadReport) {
+			profile := s.step.Profile
+			stop(s)
+			s.step.Profile = profile
+		}, result.Valid, ""},
+	})
+}
+
 // grow makes the backlog grow by 100/s, and the response times with it.
 func grow(s *stepRun) {
 	for i := range s.trend.points {

@@ -280,7 +280,7 @@ func (t *thread) enqueue(intended, now int64) {
 func (t *thread) advance() {
 	for mine := false; !mine; {
 		mine = t.arrival%t.threads == t.number
-		t.next = t.phase.begin + int64(t.arrivals.Next())
+		t.next = t.phase.at(t.arrivals.Next())
 		if t.arrival++; t.arrival == t.connections {
 			t.arrival = 0
 		}

@@ -179,7 +179,7 @@ func labelStep(r *result.StepRun, l *result.LabelTotal) *result.StepRun {
 // load describes the load level: "1,000/s" or "64 connections".
 func (s *step) load() string {
 	switch {
-	case s.Loop == result.LoopOpen && s.OfferedEndHz > 0:
+	case s.Loop == result.LoopOpen && s.Ramp():
 		return rate(s.OfferedHz) + " to " + rate(s.OfferedEndHz)
 	case s.Loop == result.LoopOpen:
 		return rate(s.OfferedHz)

@@ -81,10 +81,13 @@ type Step struct {
 	BacklogLimit  int64   `json:"backlog_limit,omitempty"`    // arrivals that may wait for a connection; more are Unsent
 }
 
+// Ramp reports whether the rate of an open loop changes within the step, perhaps to 0.
+func (s *Step) Ramp() bool { return s.Arrival == "ramp" || s.OfferedEndHz > 0 }
+
 // LevelName is the name that package load gives a step: "500/s", "100..3000/s", "64 connections".
 func (s *Step) LevelName() string {
 	switch {
-	case s.Loop == LoopOpen && s.OfferedEndHz > 0:
+	case s.Loop == LoopOpen && s.Ramp():
 		return fmt.Sprintf("%g..%g/s", s.OfferedHz, s.OfferedEndHz)
 	case s.Loop == LoopOpen:
 		return fmt.Sprintf("%g/s", s.OfferedHz)

@@ -508,9 +508,10 @@ func (w *Worker) reportFailed() {
 	}
 }
 
-// expire ends the requests that have exceeded the timeout.
+// expire ends the requests that have exceeded the timeout. One that failed inside Start
+// has ended already, and the next Wait reports it before it expires those after it.
 func (w *Worker) expire(now int64) {
-	for c := w.inFlight.head; c != nil && now-c.outcome.Begin >= w.timeout; c = w.inFlight.head {
+	for c := w.inFlight.head; c != nil && c.outcome.Err == nil && now-c.outcome.Begin >= w.timeout; c = w.inFlight.head {
 		w.end(c, errTimeout, now)
 	}
 }

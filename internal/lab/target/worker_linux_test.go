@@ -296,6 +296,20 @@ func TestWorkerUnixSocket(t *testing.T) {
 	}
 }
 
+// TestWorkerFailsOnce checks that a request which fails at once does not also time out.
+func TestWorkerFailsOnce(t *testing.T) {
+	tg := open(t, Config{URL: "http://shop/", Socket: filepath.Join(t.TempDir(), "none"), Timeout: time.Nanosecond})
+	outcomes, counters := drive(t, tg, 2, 100)
+	for _, o := range outcomes {
+		if class := Classify(o.Err); class != result.Refused {
+			t.Fatalf("class %s of %v, want %s", class, o.Err, result.Refused)
+		}
+	}
+	if counters.InFlight < 0 || counters.Connects != 0 {
+		t.Errorf("counters %+v", counters)
+	}
+}
+
 func TestClassifyFileLimit(t *testing.T) {
 	if Classify(fmt.Errorf("open socket: %w", os.NewSyscallError("socket", unix.EMFILE))) != result.NoFile {
 		t.Error("EMFILE is not called no_file")
