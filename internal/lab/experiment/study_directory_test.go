@@ -21,6 +21,7 @@ type studyModel struct {
 	random   *rand.Rand
 
 	broken   map[string]result.ErrorClass // variants that fail every request, and how
+	peak     map[string]PeakRun           // variants with this search in every block
 	validity func(block int, variant string) result.Validity
 }
 
@@ -127,6 +128,9 @@ func (m *studyModel) trial(t testing.TB, dir string, block int, plan TrialPlan, 
 	if _, broken := m.broken[plan.Variant]; broken {
 		trial.Peak.Feasible, trial.Peak.Infeasible = 0, 100
 		trial.Peak.Attempts = []LevelRun{{Name: "peak-100", Peak: &PeakAttempt{Rate: 100, Validity: result.Valid}}}
+	}
+	if peak, given := m.peak[plan.Variant]; given {
+		trial.Peak = &peak
 	}
 	writeJSON(t, filepath.Join(dir, TrialFile), trial)
 }

@@ -228,10 +228,16 @@ func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
 	if note != "" {
 		r.problem(false, block, variant, "", "peak: %s", note)
 	}
-	room[block-1] = levelFigures{
-		read: true, figures: map[string]float64{MetricPeak: peak.Feasible}, validity: validity,
-		failing: peak.Feasible == 0 && peak.Infeasible > 0, atLeast: map[string]bool{MetricPeak: peak.Feasible > 0 && peak.Infeasible == 0},
+	figures := levelFigures{read: true, validity: validity, figures: map[string]float64{MetricPeak: peak.Feasible}}
+	switch {
+	case peak.Feasible > 0:
+		figures.atLeast = map[string]bool{MetricPeak: peak.Infeasible == 0}
+	case why == "":
+		figures.failing = true
+	default: // nothing is known about the peak
+		delete(figures.figures, MetricPeak)
 	}
+	room[block-1] = figures
 }
 
 // timelineGap replaces the wait between two levels of a timeline, in seconds.

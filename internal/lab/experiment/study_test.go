@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -180,6 +181,31 @@ func TestAVariantThatFailsLoses(t *testing.T) {
 		}
 		if study.Figure(MetricCPU+".db", "pooled", "rate-300") != nil {
 			t.Errorf("%s: a failed request has CPU time", class)
+		}
+	}
+}
+
+// A search that proved nothing has no peak, and one that ended before it found a rate that meets the SLO does not say that there
+// is none.
+func TestUnprovedPeaks(t *testing.T) {
+	attempt := func(rate float64, validity result.Validity) LevelRun {
+		return LevelRun{Name: fmt.Sprintf("peak-%g", rate), Peak: &PeakAttempt{Rate: rate, Validity: validity}}
+	}
+	for _, validity := range []result.Validity{result.HostContended, result.TooFewSamples, result.NotStationary} {
+		for _, peak := range []PeakRun{
+			{Unproved: 500, Attempts: []LevelRun{attempt(500, validity)}},
+			{Infeasible: 500, Unproved: 250, Attempts: []LevelRun{attempt(500, result.Valid), attempt(250, validity)}},
+		} {
+			model := newStudyModel(10)
+			model.peak = map[string]PeakRun{"pooled": peak}
+			study := readStudy(t, model.write(t))
+			cell := study.Cell("pooled", "")
+			if _, has := cell.Figures[MetricPeak]; has || cell.Fails() || cell.Runs != 10 || cell.Validity[validity] != 10 {
+				t.Errorf("%s, %g: the cell: %+v", validity, peak.Unproved, cell)
+			}
+			if c := study.Compared(MetricPeak, "", "pooled"); c != nil && c.Verdict != NoVerdict {
+				t.Errorf("%s, %g: %+v", validity, peak.Unproved, c)
+			}
 		}
 	}
 }
