@@ -72,6 +72,23 @@ func TestAgainst(t *testing.T) {
 	f(again, "p99.99>+10%", exit.NothingValid, "Not judged: p99.99 at 200/s (base: 2,400 requests are too few for p99.99)")
 	f(synthetic{label: "other", capacity: 900, base: time.Millisecond, seconds: 2}.open(t, 300), "", exit.Usage)
 
+	// A target that fails at once has a good p50, and a run that was stopped lacks what came after.
+	failing := synthetic{label: "failing", capacity: 900, base: 2 * time.Millisecond, seconds: 12, seed: 4}.open(t, 200, 500)
+	failing.Steps[1].Total.Errors[result.StatusError] = 3000
+	f(failing, "p50>+50%", exit.Failed, "errors at 500/s changed by +")
+	stopped := synthetic{label: "stopped", capacity: 900, base: 2 * time.Millisecond, seconds: 12, seed: 5}.open(t, 200)
+	for _, reason := range []string{result.Interrupted, "aborted: errors>20% for 3s (100 % in the last second)"} {
+		stopped.End.Reason = reason
+		f(stopped, "p99>+50%", exit.NothingValid, "Not judged", "stopped was "+reason)
+		f(stopped, "", exit.OK, "stopped was "+reason)
+		var out bytes.Buffer
+		if err := Write(&out, JUnit, []*result.Run{stopped}); err != nil || !strings.Contains(out.String(), `failures="1"`) {
+			t.Errorf("%s: %v\n%s", reason, err, out.String())
+		}
+	}
+	stopped.End, stopped.CutOff = result.End{}, "it ends in the middle of a record"
+	f(stopped, "p99>+50%", exit.NothingValid, "Not judged", "stopped is incomplete")
+
 	mixed := mixedRun(t)
 	mixed.Header.Label = "mixed"
 	text, err := compared(t, Text, mixed, mixed, "p99{login}>+10%,errors{GET /list}>+1%pt")
