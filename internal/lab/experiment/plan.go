@@ -314,7 +314,8 @@ func (c *checker) checkArguments(arguments []argument) error {
 			break
 		}
 	}
-	return c.file.mistake(place, "%s", strings.ReplaceAll(strings.TrimPrefix(err.Error(), "load: "), "\n", " "))
+	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "load: "), "\n", " ")
+	return c.file.mistake(place, "%s", c.file.secrets(c.layout.source).hide(text))
 }
 
 func (c *checker) services(s *templateData) error {

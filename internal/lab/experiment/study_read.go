@@ -194,7 +194,7 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 	case run.CutOff != "":
 		r.problem(true, block, variant, level.Name, "the result file is cut off: %s", run.CutOff)
 		return
-	case run.End.Reason != result.Finished:
+	case run.End.Reason != result.Finished && !run.End.Aborted():
 		r.problem(true, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
 		return
 	case len(run.Steps) != 1:
@@ -205,6 +205,12 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 	if err != nil {
 		r.problem(true, block, variant, level.Name, "%v", err)
 		return
+	}
+	if run.End.Aborted() {
+		r.problem(false, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
+		if !figures.failing {
+			figures.validity = result.Unjudged // of a part of the time
+		}
 	}
 	room := r.runs[cellKey{variant, level.Name}]
 	if room == nil {

@@ -185,6 +185,23 @@ func TestAVariantThatFailsLoses(t *testing.T) {
 	}
 }
 
+// A load that its own condition ended is no reason to leave out a variant that fails. What else it measured supports no verdict.
+func TestAbortedLoads(t *testing.T) {
+	model := newStudyModel(10)
+	model.ended = map[string]string{"pooled": result.AbortPrefix + "errors>20% for 3s", "go": result.AbortPrefix + "p99>1ms for 3s"}
+	model.broken = map[string]result.ErrorClass{"pooled": result.StatusError}
+	study := readStudy(t, model.write(t))
+	if c := study.Compared(MetricRate, "rate-300", "pooled"); c == nil || c.Verdict != VerdictFails {
+		t.Errorf("the failing variant: %+v", c)
+	}
+	if cell := study.Cell("go", "rate-300"); cell == nil || cell.Runs != 10 || cell.NotValid() != 10 || cell.Fails() {
+		t.Errorf("the slow variant: %+v", cell)
+	}
+	if !slices.ContainsFunc(study.Problems, func(p Problem) bool { return strings.Contains(p.Text, "aborted: p99>1ms") && !p.Missing }) {
+		t.Errorf("problems: %+v", study.Problems)
+	}
+}
+
 // A search that proved nothing has no peak, and one that ended before it found a rate that meets the SLO does not say that there
 // is none.
 func TestUnprovedPeaks(t *testing.T) {

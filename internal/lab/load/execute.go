@@ -123,8 +123,9 @@ func listener(recorder *result.Recorder, display *progressDisplay, elapsed *floa
 		},
 		Total: func(t *result.Total) error {
 			*elapsed = start + t.Elapsed
+			err := recorder.Total(t) // without secrets from here on
 			display.total(t)
-			return recorder.Total(t)
+			return err
 		},
 	}
 }
@@ -135,7 +136,7 @@ func listener(recorder *result.Recorder, display *progressDisplay, elapsed *floa
 // aborted, which is exit.Failed.
 func Judge(run *result.Run) error {
 	switch {
-	case strings.HasPrefix(run.End.Reason, abortPrefix):
+	case run.End.Aborted():
 		return exit.FailedError(errors.New(run.End.Reason))
 	case run.Header.SLO == "":
 		return nil

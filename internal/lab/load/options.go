@@ -108,7 +108,8 @@ func (o *Options) prepare(ctx context.Context) (*Config, error) {
 // target. It reads the files that the options name, and looks up the target's name.
 func (o *Options) Mistake(ctx context.Context) error {
 	_, err := o.parse(ctx)
-	return err
+	_, errAbort := parseAbort(o.Abort)
+	return cmp.Or(err, errAbort)
 }
 
 func (o *Options) parse(ctx context.Context) (*Config, error) {
