@@ -103,6 +103,22 @@ func TestPublishedChecks(t *testing.T) {
 	}
 }
 
+// Runs that are not VALID agree with nothing, and neither does a peak that is a lower bound.
+func TestPublishedChecksNeedValidRuns(t *testing.T) {
+	model := newStudyModel(4)
+	model.validity = func(_ int, variant string) result.Validity {
+		return map[bool]result.Validity{true: result.HostContended, false: result.Valid}[variant == "php"]
+	}
+	most := LevelRun{Peak: &PeakAttempt{Rate: model.manifest.Peak.Max, Met: true, Validity: result.Valid}}
+	model.peak = map[string]PeakRun{"pooled": {Feasible: model.manifest.Peak.Max, Attempts: []LevelRun{most}}}
+	for _, p := range readStudy(t, model.write(t)).Published {
+		ours := p.Variant == "go" && p.Level != "" // against pooled, whose runs at the level are VALID
+		if p.Measured == nil || (p.OurRatio != nil) != ours || (p.RatioAgrees != nil) != ours {
+			t.Errorf("%s %s: %+v", p.Variant, p.Metric, p)
+		}
+	}
+}
+
 // What is missing or broken is named, and the rest is still there.
 func TestStudyNamesWhatIsMissing(t *testing.T) {
 	dir := newStudyModel(10).write(t)
