@@ -72,7 +72,28 @@ func TestAgainst(t *testing.T) {
 	f(again, "p99.99>+10%", exit.NothingValid, "Not judged: p99.99 at 200/s (base: 2,400 requests are too few for p99.99)")
 	f(synthetic{label: "other", capacity: 900, base: time.Millisecond, seconds: 2}.open(t, 300), "", exit.Usage)
 
-	// A target that fails at once has a good p50, and a run that was stopped lacks what came after.
+	mixed := mixedRun(t)
+	mixed.Header.Label = "mixed"
+	text, err := compared(t, Text, mixed, mixed, "p99{login}>+10%,errors{GET /list}>+1%pt")
+	if err != nil || !strings.Contains(text, "p99{login}>+10%") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	f(againstRun(t, "unnamed", 2*time.Millisecond, 1), "p99{login}>+10%", exit.NothingValid, `no request has the name "login"`)
+}
+
+// TestAgainstMoreThanItsLimits: a target that fails at once has a good p50, and a run that was stopped lacks what came after.
+func TestAgainstMoreThanItsLimits(t *testing.T) {
+	t.Parallel()
+	base := againstRun(t, "base", 2*time.Millisecond, 1)
+	f := func(now *result.Run, limits string, code int, want ...string) {
+		t.Helper()
+		text, err := compared(t, Text, base, now, limits)
+		for _, part := range want {
+			if exit.Code(err) != code || !strings.Contains(text, part) {
+				t.Errorf("%s: exit %d (%v), want %d and %q in\n%s", limits, exit.Code(err), err, code, part, text)
+			}
+		}
+	}
 	failing := synthetic{label: "failing", capacity: 900, base: 2 * time.Millisecond, seconds: 12, seed: 4}.open(t, 200, 500)
 	failing.Steps[1].Total.Errors[result.StatusError] = 3000
 	f(failing, "p50>+50%", exit.Failed, "errors at 500/s changed by +")
@@ -88,14 +109,6 @@ func TestAgainst(t *testing.T) {
 	}
 	stopped.End, stopped.CutOff = result.End{}, "it ends in the middle of a record"
 	f(stopped, "p99>+50%", exit.NothingValid, "Not judged", "stopped is incomplete")
-
-	mixed := mixedRun(t)
-	mixed.Header.Label = "mixed"
-	text, err := compared(t, Text, mixed, mixed, "p99{login}>+10%,errors{GET /list}>+1%pt")
-	if err != nil || !strings.Contains(text, "p99{login}>+10%") {
-		t.Errorf("%v\n%s", err, text)
-	}
-	f(againstRun(t, "unnamed", 2*time.Millisecond, 1), "p99{login}>+10%", exit.NothingValid, `no request has the name "login"`)
 }
 
 func TestAgainstGolden(t *testing.T) {
