@@ -7,6 +7,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/watch"
 )
 
 // experimentCmd compares variants of a system as a file describes.
@@ -55,6 +56,10 @@ func checkLoad(ctx context.Context, args []string) error {
 		panic("bug: " + err.Error())
 	}
 	if _, err := parser.Parse(args); err != nil {
+		return err
+	}
+	spec := watch.Spec(c.watchFlags)
+	if err := spec.CheckDatabases(); err != nil {
 		return err
 	}
 	o := c.options()

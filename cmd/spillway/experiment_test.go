@@ -395,6 +395,8 @@ func TestExperimentChecksLoads(t *testing.T) {
 		{"duration: 300ms", "duration: 300ms, requests_file: mix.txt", "none.bin: no such file"},
 		{"duration: 300ms", "duration: 300ms, header: [NoColon]", "load.header[0]: "},
 		{"duration: 300ms", "duration: 300ms, http2: yes", "load.http2: must be true or false"},
+		{"blocks: 2", "blocks: 2\nwatch: {databases: {shop: oracle://db/shop}}", "watch.databases.shop: --watch-db shop: "},
+		{"duration: 300ms", "duration: 300ms, abort: errors>20", `load.abort: --abort "errors>20"`},
 		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, load: {slo: p99}}", "quick.load.slo: "},
 		{"blocks: 2", "blocks: 2\nquick: {blocks: 1, levels: [{connections: 0}]}", "quick.levels[0].connections: "},
 		{"blocks: 2", "blocks: 2\npeak: {slo: speed>3, duration: 1s}", "peak.slo: "},

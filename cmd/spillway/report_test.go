@@ -141,5 +141,7 @@ func TestReportMistakes(t *testing.T) {
 	if err := os.WriteFile("x.txt", []byte("hello\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	f("-o ./a.ndjson would replace a file that the report reads", exit.Usage, "b.ndjson.gz", "x=a.ndjson", "-o", "./a.ndjson")
+	f("-o b.ndjson.gz would replace", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "-o", "b.ndjson.gz")
 	f("no such file or directory", exit.Error, "a.ndjson", "-o", "nowhere/page.html")
 }

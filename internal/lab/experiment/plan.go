@@ -248,9 +248,6 @@ func (c *checker) level(facts *VariantFacts, level *Level) error {
 			return err
 		}
 	}
-	if _, err := data.watched(); err != nil {
-		return err
-	}
 	last := level == nil || level.Name == c.file.Levels[len(c.file.Levels)-1].Name
 	if peak := c.file.Peak; peak != nil && last {
 		doublings := int(math.Ceil(math.Log2(peak.Max/peak.Start))) + 1
@@ -289,6 +286,13 @@ func (c *checker) load(s *templateData, load Load, least, most int) error {
 	case load.Duration == "":
 		once += loadDuration
 	}
+	watched, err := s.watched()
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(watched.databases)) {
+		arguments = append(arguments, argument{"watch.databases." + name, "--watch-db=" + name + "=" + watched.databases[name]})
+	}
 	c.least += time.Duration(least) * once
 	c.most += time.Duration(most) * (once + c.file.Cooldown.Timeout)
 	return c.checkArguments(arguments)
@@ -314,7 +318,8 @@ func (c *checker) checkArguments(arguments []argument) error {
 			break
 		}
 	}
-	return c.file.mistake(place, "%s", strings.ReplaceAll(strings.TrimPrefix(err.Error(), "load: "), "\n", " "))
+	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "load: "), "\n", " ")
+	return c.file.mistake(place, "%s", c.file.secrets(c.layout.source).hide(text))
 }
 
 func (c *checker) services(s *templateData) error {

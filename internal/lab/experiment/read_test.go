@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -170,6 +171,16 @@ func TestLoadMistakes(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !isMistake(err)) {
 			t.Errorf("%s: %v, want %s", c.fresh, err, c.want)
 		}
+	}
+}
+
+// TestLoadMistakesHideSecrets: what spillway load refuses may quote a secret.
+func TestLoadMistakesHideSecrets(t *testing.T) {
+	t.Setenv("LAB_TOKEN", "s3cret value")
+	quote := func(args []string) error { return fmt.Errorf("load: %q has a space", args[0]) }
+	_, err := engineRead(t, strings.Replace(engineSmall, "entry}}/", "entry}}/?x=${LAB_TOKEN}", 1)).Plan(".", Options{Seed: 1, CheckLoad: quote})
+	if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "/?x=xxxxx") {
+		t.Error(err)
 	}
 }
 

@@ -140,8 +140,11 @@ func previous(path string) string {
 // secrets returns the values of all secrets that the file names or contains.
 func (f *File) secrets(source string) secrets {
 	var all secrets
-	for path := range f.redactions() {
+	for path, clean := range f.redactions() {
 		text := f.places[path].text
+		for _, value := range removed(text, clean) {
+			all.add(value)
+		}
 		if u, err := url.Parse(text); err == nil && u.User != nil {
 			password, _ := u.User.Password()
 			all.add(password)
@@ -163,6 +166,27 @@ func (f *File) secrets(source string) secrets {
 		}
 	}
 	return all
+}
+
+// removed returns what stands in text where clean has redacted, without quotes and brackets around it.
+func removed(text, clean string) []string {
+	parts := strings.Split(clean, redacted)
+	rest, ok := strings.CutPrefix(text, parts[0])
+	var values []string
+	for i, part := range parts[1:] {
+		end := strings.Index(rest, part)
+		if i == len(parts)-2 {
+			end = len(rest) - len(part)
+		}
+		if !ok || end < 0 || !strings.HasPrefix(rest[end:], part) {
+			break
+		}
+		if !plainUse.MatchString(rest[:end]) { // it is known when it is filled in
+			values = append(values, strings.Trim(rest[:end], `"'{}[] `))
+		}
+		rest = rest[end+len(part):]
+	}
+	return values
 }
 
 // redactedSource returns the text of the file without the secrets that are written in it.

@@ -56,6 +56,18 @@ func TestReferences(t *testing.T) {
 }
 
 // TestRedactedSource wants the secrets of a file gone from its copy, and everything else kept.
+// Secrets that are written in the file are also removed from what other programs print.
+func TestSecretsOfTheFile(t *testing.T) {
+	f := engineRead(t, strings.NewReplacer(
+		"command: [web,", `env: {api_key: plain-1111, DSN: "mysql://u:plain-2222@h/d?token=plain-3333&x=1"}, command: [web, --token=plain-4444, --password, plain-5555,`,
+		"duration: 2s", `duration: 2s, header: ["Authorization: Bearer plain-6666"], body: '{"secret": "plain-7777"}'`,
+	).Replace(engineSmall))
+	text := f.secrets(".").hide("plain-1111 plain-2222 plain-3333 plain-4444 plain-5555 Bearer plain-6666 plain-7777 web 2s")
+	if text != strings.Repeat(redacted+" ", 7)+"web 2s" {
+		t.Error(text)
+	}
+}
+
 func TestRedactedSource(t *testing.T) {
 	const text = `name: x # --password=pw-comment
 settings:

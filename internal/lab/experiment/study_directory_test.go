@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -21,6 +22,8 @@ type studyModel struct {
 	random   *rand.Rand
 
 	broken   map[string]result.ErrorClass // variants that fail every request, and how
+	peak     map[string]PeakRun           // variants with this search in every block
+	ended    map[string]string            // variants whose loads ended early, and why
 	validity func(block int, variant string) result.Validity
 }
 
@@ -128,6 +131,9 @@ func (m *studyModel) trial(t testing.TB, dir string, block int, plan TrialPlan, 
 		trial.Peak.Feasible, trial.Peak.Infeasible = 0, 100
 		trial.Peak.Attempts = []LevelRun{{Name: "peak-100", Peak: &PeakAttempt{Rate: 100, Validity: result.Valid}}}
 	}
+	if peak, given := m.peak[plan.Variant]; given {
+		trial.Peak = &peak
+	}
 	writeJSON(t, filepath.Join(dir, TrialFile), trial)
 }
 
@@ -162,6 +168,7 @@ func (m *studyModel) level(t testing.TB, path string, block int, variant string,
 		Steps:  []result.StepRun{step}, End: result.End{Reason: result.Finished, Elapsed: seconds + 1},
 		Watches: []result.Watch{{Machine: m.manifest.Machine}},
 	}
+	run.End.Reason = cmp.Or(m.ended[variant], run.End.Reason)
 	for at := 0.0; at <= seconds+1; at += 0.5 {
 		run.Samples = append(run.Samples, studySamples(at, rate, cost)...)
 	}

@@ -22,24 +22,24 @@ type PublishedCheck struct {
 	Baseline      string   `json:"baseline,omitempty"`
 	Measured      *float64 `json:"measured"`       // our median; null if there is none
 	TheirRatio    *float64 `json:"their_ratio"`    // their figure over that of their baseline
-	OurRatio      *float64 `json:"our_ratio"`      // our median over that of our baseline
+	OurRatio      *float64 `json:"our_ratio"`      // our median over that of our baseline, of runs that support a claim; null without any
 	SameDirection *bool    `json:"same_direction"` // both ratios on the same side of 1; null if theirs is within 5 % of it
 	RatioAgrees   *bool    `json:"ratio_agrees"`   // one ratio at most twice the other
 }
 
 // checkPublished compares every published figure with ours.
-func (s *Study) checkPublished() {
+func (s *Study) checkPublished(runs map[cellKey][]levelFigures) {
 	for _, v := range s.Manifest.Variants {
 		if v.Again {
 			continue
 		}
 		for _, p := range v.Published {
-			s.Published = append(s.Published, s.checkOne(&v, p))
+			s.Published = append(s.Published, s.checkOne(&v, p, runs))
 		}
 	}
 }
 
-func (s *Study) checkOne(v *VariantFacts, p Published) PublishedCheck {
+func (s *Study) checkOne(v *VariantFacts, p Published, runs map[cellKey][]levelFigures) PublishedCheck {
 	check := PublishedCheck{Published: p, Variant: v.Name}
 	ours := s.Figure(p.Metric, v.Name, p.Level)
 	if ours != nil {
@@ -51,8 +51,10 @@ func (s *Study) checkOne(v *VariantFacts, p Published) PublishedCheck {
 	}
 	check.Baseline = base.Name
 	check.TheirRatio = finite(p.Value / theirs)
-	if baseline := s.Figure(p.Metric, base.Name, p.Level); ours != nil && baseline != nil && !s.Cell(v.Name, p.Level).Fails() && !s.Cell(base.Name, p.Level).Fails() {
-		check.OurRatio = finite(ours.Median / baseline.Median)
+	variant, proved := provedFigure(runs[cellKey{v.Name, p.Level}], p.Metric)
+	baseline, provedBase := provedFigure(runs[cellKey{base.Name, p.Level}], p.Metric)
+	if proved && provedBase && !s.Cell(v.Name, p.Level).Fails() && !s.Cell(base.Name, p.Level).Fails() {
+		check.OurRatio = finite(variant / baseline)
 	}
 	if check.TheirRatio == nil || check.OurRatio == nil {
 		return check
@@ -65,6 +67,19 @@ func (s *Study) checkOne(v *VariantFacts, p Published) PublishedCheck {
 		check.SameDirection = &same
 	}
 	return check
+}
+
+// provedFigure returns the median of a metric over the runs that support a claim about it; false if there are none, or if it is
+// a lower bound.
+func provedFigure(runs []levelFigures, metric string) (median float64, ok bool) {
+	var proved []levelFigures
+	for i := range runs {
+		if runs[i].read && runs[i].supports(Metric{Name: metric}) {
+			proved = append(proved, runs[i])
+		}
+	}
+	f, ok := figureOf(proved, metric)
+	return f.Median, ok && !f.AtLeast
 }
 
 // publishedBaseline returns the nearest baseline with a published figure of the same metric and level.

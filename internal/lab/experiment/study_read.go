@@ -43,7 +43,7 @@ func ReadStudy(dir string) (*Study, error) {
 	r.study.Whole = r.whole
 	r.study.setCells(r.runs)
 	r.study.compare(r.runs)
-	r.study.checkPublished()
+	r.study.checkPublished(r.runs)
 	if len(r.study.Charts) == 0 {
 		r.study.Charts = r.study.defaultCharts()
 	}
@@ -194,7 +194,7 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 	case run.CutOff != "":
 		r.problem(true, block, variant, level.Name, "the result file is cut off: %s", run.CutOff)
 		return
-	case run.End.Reason != result.Finished:
+	case run.End.Reason != result.Finished && !run.End.Aborted():
 		r.problem(true, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
 		return
 	case len(run.Steps) != 1:
@@ -205,6 +205,12 @@ func (r *studyReader) readLevel(dir string, block int, variant string, level *Le
 	if err != nil {
 		r.problem(true, block, variant, level.Name, "%v", err)
 		return
+	}
+	if run.End.Aborted() {
+		r.problem(false, block, variant, level.Name, "the load ended early: %s", run.End.Reason)
+		if !figures.failing {
+			figures.validity = result.Unjudged // of a part of the time
+		}
 	}
 	room := r.runs[cellKey{variant, level.Name}]
 	if room == nil {
@@ -228,10 +234,16 @@ func (r *studyReader) readPeak(block int, variant string, peak *PeakRun) {
 	if note != "" {
 		r.problem(false, block, variant, "", "peak: %s", note)
 	}
-	room[block-1] = levelFigures{
-		read: true, figures: map[string]float64{MetricPeak: peak.Feasible}, validity: validity,
-		failing: peak.Feasible == 0 && peak.Infeasible > 0, atLeast: map[string]bool{MetricPeak: peak.Feasible > 0 && peak.Infeasible == 0},
+	figures := levelFigures{read: true, validity: validity, figures: map[string]float64{MetricPeak: peak.Feasible}}
+	switch {
+	case peak.Feasible > 0:
+		figures.atLeast = map[string]bool{MetricPeak: peak.Infeasible == 0}
+	case why == "":
+		figures.failing = true
+	default: // nothing is known about the peak
+		delete(figures.figures, MetricPeak)
 	}
+	room[block-1] = figures
 }
 
 // timelineGap replaces the wait between two levels of a timeline, in seconds.

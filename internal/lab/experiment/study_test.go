@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -102,6 +103,22 @@ func TestPublishedChecks(t *testing.T) {
 	}
 }
 
+// Runs that are not VALID agree with nothing, and neither does a peak that is a lower bound.
+func TestPublishedChecksNeedValidRuns(t *testing.T) {
+	model := newStudyModel(4)
+	model.validity = func(_ int, variant string) result.Validity {
+		return map[bool]result.Validity{true: result.HostContended, false: result.Valid}[variant == "php"]
+	}
+	most := LevelRun{Peak: &PeakAttempt{Rate: model.manifest.Peak.Max, Met: true, Validity: result.Valid}}
+	model.peak = map[string]PeakRun{"pooled": {Feasible: model.manifest.Peak.Max, Attempts: []LevelRun{most}}}
+	for _, p := range readStudy(t, model.write(t)).Published {
+		ours := p.Variant == "go" && p.Level != "" // against pooled, whose runs at the level are VALID
+		if p.Measured == nil || (p.OurRatio != nil) != ours || (p.RatioAgrees != nil) != ours {
+			t.Errorf("%s %s: %+v", p.Variant, p.Metric, p)
+		}
+	}
+}
+
 // What is missing or broken is named, and the rest is still there.
 func TestStudyNamesWhatIsMissing(t *testing.T) {
 	dir := newStudyModel(10).write(t)
@@ -180,6 +197,48 @@ func TestAVariantThatFailsLoses(t *testing.T) {
 		}
 		if study.Figure(MetricCPU+".db", "pooled", "rate-300") != nil {
 			t.Errorf("%s: a failed request has CPU time", class)
+		}
+	}
+}
+
+// A load that its own condition ended is no reason to leave out a variant that fails. What else it measured supports no verdict.
+func TestAbortedLoads(t *testing.T) {
+	model := newStudyModel(10)
+	model.ended = map[string]string{"pooled": result.AbortPrefix + "errors>20% for 3s", "go": result.AbortPrefix + "p99>1ms for 3s"}
+	model.broken = map[string]result.ErrorClass{"pooled": result.StatusError}
+	study := readStudy(t, model.write(t))
+	if c := study.Compared(MetricRate, "rate-300", "pooled"); c == nil || c.Verdict != VerdictFails {
+		t.Errorf("the failing variant: %+v", c)
+	}
+	if cell := study.Cell("go", "rate-300"); cell == nil || cell.Runs != 10 || cell.NotValid() != 10 || cell.Fails() {
+		t.Errorf("the slow variant: %+v", cell)
+	}
+	if !slices.ContainsFunc(study.Problems, func(p Problem) bool { return strings.Contains(p.Text, "aborted: p99>1ms") && !p.Missing }) {
+		t.Errorf("problems: %+v", study.Problems)
+	}
+}
+
+// A search that proved nothing has no peak, and one that ended before it found a rate that meets the SLO does not say that there
+// is none.
+func TestUnprovedPeaks(t *testing.T) {
+	attempt := func(rate float64, validity result.Validity) LevelRun {
+		return LevelRun{Name: fmt.Sprintf("peak-%g", rate), Peak: &PeakAttempt{Rate: rate, Validity: validity}}
+	}
+	for _, validity := range []result.Validity{result.HostContended, result.TooFewSamples, result.NotStationary} {
+		for _, peak := range []PeakRun{
+			{Unproved: 500, Attempts: []LevelRun{attempt(500, validity)}},
+			{Infeasible: 500, Unproved: 250, Attempts: []LevelRun{attempt(500, result.Valid), attempt(250, validity)}},
+		} {
+			model := newStudyModel(10)
+			model.peak = map[string]PeakRun{"pooled": peak}
+			study := readStudy(t, model.write(t))
+			cell := study.Cell("pooled", "")
+			if _, has := cell.Figures[MetricPeak]; has || cell.Fails() || cell.Runs != 10 || cell.Validity[validity] != 10 {
+				t.Errorf("%s, %g: the cell: %+v", validity, peak.Unproved, cell)
+			}
+			if c := study.Compared(MetricPeak, "", "pooled"); c != nil && c.Verdict != NoVerdict {
+				t.Errorf("%s, %g: %+v", validity, peak.Unproved, c)
+			}
 		}
 	}
 }

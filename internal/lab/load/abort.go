@@ -19,9 +19,6 @@ type abort struct {
 	met     string // the reason of the end, once the condition has held long enough
 }
 
-// abortPrefix begins the reason of a result.End.
-const abortPrefix = "aborted: "
-
 // parseAbort parses a condition as in "errors>20% for 3s", with the figures of an SLO. It
 // returns nil for "".
 func parseAbort(text string) (*abort, error) {
@@ -88,7 +85,7 @@ func (a *abort) second(s *result.Slice) (reason string, err error) {
 	if a.held < a.seconds {
 		return "", nil
 	}
-	return fmt.Sprintf("%s%s (%s in the last second)", abortPrefix, a.text, observed(&c)), nil
+	return fmt.Sprintf("%s%s (%s in the last second)", result.AbortPrefix, a.text, observed(&c)), nil
 }
 
 // observed formats the observed value of a criterion.

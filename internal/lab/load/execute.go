@@ -147,8 +147,9 @@ func listener(recorder *result.Recorder, display *progressDisplay, elapsed *floa
 		Message: func(text string) { display.message("load: " + text) },
 		Total: func(t *result.Total) error {
 			*elapsed = start + t.Elapsed
+			err := recorder.Total(t) // without secrets from here on
 			display.total(t)
-			return recorder.Total(t)
+			return err
 		},
 	}
 }
@@ -168,7 +169,7 @@ func Broken(run *result.Run) error {
 // aborted, which is exit.Failed.
 func Judge(run *result.Run) error {
 	switch {
-	case strings.HasPrefix(run.End.Reason, abortPrefix):
+	case run.End.Aborted():
 		return exit.FailedError(errors.New(run.End.Reason))
 	case run.Header.SLO == "":
 		return nil

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"spillway/internal/lab/result"
 	"spillway/internal/stats"
 )
 
@@ -41,6 +42,14 @@ func parseLimits(text string) ([]limit, error) {
 		limits = append(limits, l)
 	}
 	return limits, nil
+}
+
+// withErrors adds a limit on the errors of all requests to others: a target that fails at once is fast.
+func withErrors(limits []limit) []limit {
+	if len(limits) == 0 || slices.ContainsFunc(limits, func(l limit) bool { return l.figure == "errors" && l.label == "" }) {
+		return limits
+	}
+	return append(limits, limit{text: "errors>+1%pt, the default", figure: "errors", grows: true, max: result.ErrorShareMax})
 }
 
 func parseLimit(word string) (limit, error) {
@@ -271,6 +280,11 @@ func compare(base, now *run, limits []limit) (*comparison, error) {
 				one.verdict = onlyShown
 			}
 			c.changes = append(c.changes, one)
+		}
+	}
+	for _, of := range []*run{base, now} {
+		if reason := of.endedEarly(); reason != "" {
+			c.invalid = append(c.invalid, of.label+" "+reason)
 		}
 	}
 	slices.Sort(c.invalid)

@@ -81,6 +81,36 @@ func TestAgainst(t *testing.T) {
 	f(againstRun(t, "unnamed", 2*time.Millisecond, 1), "p99{login}>+10%", exit.NothingValid, `no request has the name "login"`)
 }
 
+// TestAgainstMoreThanItsLimits: a target that fails at once has a good p50, and a run that was stopped lacks what came after.
+func TestAgainstMoreThanItsLimits(t *testing.T) {
+	t.Parallel()
+	base := againstRun(t, "base", 2*time.Millisecond, 1)
+	f := func(now *result.Run, limits string, code int, want ...string) {
+		t.Helper()
+		text, err := compared(t, Text, base, now, limits)
+		for _, part := range want {
+			if exit.Code(err) != code || !strings.Contains(text, part) {
+				t.Errorf("%s: exit %d (%v), want %d and %q in\n%s", limits, exit.Code(err), err, code, part, text)
+			}
+		}
+	}
+	failing := synthetic{label: "failing", capacity: 900, base: 2 * time.Millisecond, seconds: 12, seed: 4}.open(t, 200, 500)
+	failing.Steps[1].Total.Errors[result.StatusError] = 3000
+	f(failing, "p50>+50%", exit.Failed, "errors at 500/s changed by +")
+	stopped := synthetic{label: "stopped", capacity: 900, base: 2 * time.Millisecond, seconds: 12, seed: 5}.open(t, 200)
+	for _, reason := range []string{result.Interrupted, "aborted: errors>20% for 3s (100 % in the last second)"} {
+		stopped.End.Reason = reason
+		f(stopped, "p99>+50%", exit.NothingValid, "Not judged", "stopped was "+reason)
+		f(stopped, "", exit.OK, "stopped was "+reason)
+		var out bytes.Buffer
+		if err := Write(&out, JUnit, []*result.Run{stopped}); err != nil || !strings.Contains(out.String(), `failures="1"`) {
+			t.Errorf("%s: %v\n%s", reason, err, out.String())
+		}
+	}
+	stopped.End, stopped.CutOff = result.End{}, "it ends in the middle of a record"
+	f(stopped, "p99>+50%", exit.NothingValid, "Not judged", "stopped is incomplete")
+}
+
 func TestAgainstGolden(t *testing.T) {
 	t.Parallel()
 	base, slower := againstRun(t, "base", 2*time.Millisecond, 1), againstRun(t, "slower", 2400*time.Microsecond, 3)

@@ -17,8 +17,9 @@ import (
 func AgainstFormats() []Format { return []Format{Text, Markdown, Summary, JUnit} }
 
 // WriteAgainst compares a run with a base, step by step, and writes the comparison. limits bound the changes, as in
-// "p99>+10%,rate<-5%"; "" only compares. An exceeded limit is an error with the code exit.Failed. If a compared step is
-// not a valid measurement or a figure with a limit cannot be compared, it is one with the code exit.NothingValid.
+// "p99>+10%,rate<-5%", which "errors>+1%pt" is added to; "" only compares. An exceeded limit is an error with the code
+// exit.Failed. If a run ended early, a compared step is not a valid measurement or a figure with a limit cannot be compared, it
+// is one with the code exit.NothingValid.
 func WriteAgainst(w io.Writer, format Format, base, now *result.Run, limits string) error {
 	bounds, err := parseLimits(limits)
 	if err != nil {
@@ -28,7 +29,7 @@ func WriteAgainst(w io.Writer, format Format, base, now *result.Run, limits stri
 	if err != nil {
 		return err
 	}
-	c, err := compare(&runs[0], &runs[1], bounds)
+	c, err := compare(&runs[0], &runs[1], withErrors(bounds))
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,9 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 	if o.FailIf != "" && o.Against == "" {
 		return exit.UsageError(errors.New("--fail-if needs --against BASE"))
 	}
+	if err := o.spareInputs(); err != nil {
+		return err
+	}
 	if len(o.Files) == 1 && o.Against == "" && experiment.IsStudy(o.Files[0]) {
 		if !slices.Contains(StudyFormats(), format) {
 			return exit.UsageError(fmt.Errorf("an experiment has the formats text, markdown, json and html, not %s", format))
@@ -65,6 +68,21 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		}
 	}
 	return writeOut(stdout, o.Out, func(w io.Writer) error { return Write(w, format, runs) })
+}
+
+// spareInputs returns an error if Out is one of the files to read.
+func (o *FilesOptions) spareInputs() error {
+	out, err := os.Stat(o.Out)
+	if err != nil {
+		return nil // it is a new file
+	}
+	for _, file := range append([]string{o.Against}, o.Files...) {
+		_, path := splitLabel(file)
+		if in, err := os.Stat(path); err == nil && os.SameFile(in, out) {
+			return exit.UsageError(fmt.Errorf("-o %s would replace a file that the report reads: choose another name", o.Out))
+		}
+	}
+	return nil
 }
 
 // writeAgainst compares a run with the base.

@@ -156,15 +156,27 @@ func (r *run) caveat(valid int) string {
 			parts = append(parts, "so the SLO is neither met nor missed")
 		}
 	}
-	switch {
+	switch reason := r.endedEarly(); {
 	case r.CutOff != "":
 		parts = append(parts, "the file is incomplete: "+r.CutOff)
 	case r.underWay():
 		parts = append(parts, "the run is under way")
-	case r.End.Reason == result.Interrupted:
-		parts = append(parts, "the run was interrupted")
+	case reason != "":
+		parts = append(parts, "the run "+reason)
 	}
 	return sentence(parts)
+}
+
+// endedEarly says why a run did not reach its end: "was interrupted", "was aborted: errors>20%", "is incomplete". It is "" for one
+// that did, or that is under way.
+func (r *run) endedEarly() string {
+	switch {
+	case r.CutOff != "":
+		return "is incomplete"
+	case r.underWay(), r.End.Reason == result.Finished:
+		return ""
+	}
+	return "was " + r.End.Reason
 }
 
 // unjudged is how many steps have no verdict yet, because the run is under way.

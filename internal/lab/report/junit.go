@@ -69,6 +69,8 @@ func writeJUnit(w io.Writer, runs []run) error {
 		}
 		if len(r.steps) == 0 || r.CutOff != "" {
 			suite.add(junitCase{Class: r.label, Name: "the result is complete", Error: newProblem(r.headline().Text, r.headline().Caveat)})
+		} else if reason := r.endedEarly(); reason != "" {
+			suite.add(junitCase{Class: r.label, Name: "the run reached its end", Failure: newProblem("it " + reason)})
 		}
 		all.Suites = append(all.Suites, suite)
 	}

@@ -14,7 +14,7 @@ import (
 // Merge combines the files that several hosts wrote of the same run. Offered rates, connections and counters are added.
 // Histograms are added bucket by bucket, and percentiles are read from the sums. Seconds are matched by their distance
 // from the start of the step on each host. Header.Parts has the offset between the hosts' starts, which is not corrected.
-// A step is as valid as its least valid part. Named requests are added by name, and the SLO is judged on the sums.
+// A step is as valid as its least valid part, and NOT_STATIONARY if its parts hardly ran at the same time. Named requests are added by name, and the SLO is judged on the sums.
 //
 // Runs that are not shares of one run are an error: the same run twice, other identities (Header.Run), SLOs or kinds of
 // step, and steps that did not overlap. Steps that a file lacks are left out with a note. Watches and samples of all files
@@ -106,7 +106,7 @@ func mergeStep(runs []*Run, i int) (*StepRun, error) {
 	if first := &runs[0].Steps[i].Step; first.Name == first.LevelName() {
 		merged.Name = merged.LevelName()
 	}
-	err := overlap(parts, runs)
+	together, err := overlap(parts, runs)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +117,7 @@ func mergeStep(runs []*Run, i int) (*StepRun, error) {
 	if err != nil {
 		return nil, err
 	}
+	total.noteOffset(together)
 	merged.Total = *total
 	return merged, nil
 }

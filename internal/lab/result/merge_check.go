@@ -52,8 +52,10 @@ func sameKind(a, b *Run, i int) error {
 	return nil
 }
 
-// overlap returns an error unless every pair of parts ran for overlapMin of the shorter one at the same time.
-func overlap(parts []*StepRun, runs []*Run) error {
+// overlap returns the smallest share of a part that another one ran at the same time, of the shorter of the two. Below
+// overlapMin it returns an error.
+func overlap(parts []*StepRun, runs []*Run) (least float64, err error) {
+	least = 1
 	type interval struct{ from, to time.Time }
 	ran := make([]interval, len(parts))
 	for i, part := range parts {
@@ -70,15 +72,31 @@ func overlap(parts []*StepRun, runs []*Run) error {
 				to = b.to
 			}
 			shorter := min(parts[i].Total.Elapsed, parts[k].Total.Elapsed)
-			if to.Sub(from).Seconds() < overlapMin*shorter {
+			together := to.Sub(from).Seconds()
+			if together < overlapMin*shorter {
 				const clock = "15:04:05.0"
-				return fmt.Errorf("%s ran it from %s to %s and %s from %s to %s by their own clocks: shares of one run overlap by at least half of the step, so these are other runs, or a clock is off",
+				return 0, fmt.Errorf("%s ran it from %s to %s and %s from %s to %s by their own clocks: shares of one run overlap by at least half of the step, so these are other runs, or a clock is off",
 					runs[k].Header.Machine.Host, b.from.UTC().Format(clock), b.to.UTC().Format(clock),
 					runs[i].Header.Machine.Host, a.from.UTC().Format(clock), a.to.UTC().Format(clock))
 			}
+			if shorter > 0 {
+				least = min(least, together/shorter)
+			}
 		}
 	}
-	return nil
+	return least, nil
+}
+
+// noteOffset makes a step NOT_STATIONARY whose parts ran together for too little of it: the target had the sum of their loads only
+// then.
+func (t *Total) noteOffset(together float64) {
+	if together >= shortShare {
+		return
+	}
+	t.Reasons = append(t.Reasons, fmt.Sprintf("the hosts ran it at the same time for %.0f %% of it by their own clocks, and only then did the target have the sum of their loads", 100*together))
+	if NotStationary.worse(t.Validity) {
+		t.Validity = NotStationary
+	}
 }
 
 // noteShortShares makes a step GENERATOR_LIMITED in which a host ended early, because the sum then covers only a part of

@@ -159,6 +159,20 @@ func TestMergeNamesShortShares(t *testing.T) {
 	}
 }
 
+// TestMergeNamesOffsets: hosts that began at different times offered the sum of their rates only while all of them ran.
+func TestMergeNamesOffsets(t *testing.T) {
+	for late, want := range map[time.Duration]Validity{200 * time.Millisecond: Valid, 1200 * time.Millisecond: NotStationary} {
+		run, err := Merge([]*Run{sampleRun(t, "a", sampleStart), sampleRun(t, "b", sampleStart.Add(late))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		total := run.Steps[0].Total
+		if total.Validity != want || (want != Valid) != strings.Contains(strings.Join(total.Reasons, ""), "at the same time for 60 % of it") {
+			t.Errorf("%s late: %s, reasons %q", late, total.Validity, total.Reasons)
+		}
+	}
+}
+
 func TestMergeJudgesCriteriaAgain(t *testing.T) {
 	a, b := sampleRun(t, "a", sampleStart), sampleRun(t, "b", sampleStart)
 	criteria := []Criterion{

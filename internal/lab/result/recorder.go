@@ -33,6 +33,7 @@ func NewHeader(tool string, args []string) Header {
 // for concurrent use.
 type Recorder struct {
 	report func(text string)
+	known  knownSecrets
 
 	mu       sync.Mutex
 	run      Run
@@ -43,11 +44,12 @@ type Recorder struct {
 }
 
 // NewRecorder starts a run. It removes the secrets of RedactVariable from the
-// header. path is the result file, or "" for none. report receives each error of
+// header, from reasons, which quote answers, and from errors of samplers. path is the result file, or "" for none. report receives each error of
 // a sampler once, and each gap.
 func NewRecorder(path string, header Header, watches []Watch, report func(text string)) (*Recorder, error) {
-	header.redactKnown(os.Getenv(RedactVariable))
-	r := &Recorder{report: report, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool), limit: samplesMax}
+	known := parseKnown(os.Getenv(RedactVariable))
+	header.Target, header.Command = known.hide(header.Target), known.hideAll(header.Command)
+	r := &Recorder{report: report, known: known, run: Run{Header: header, Watches: watches}, reported: make(map[string]bool), limit: samplesMax}
 	if path == "" {
 		return r, nil
 	}
@@ -94,10 +96,11 @@ func (r *Recorder) Slice(s *Slice) error {
 	return r.writer.WriteSlice(s)
 }
 
-// Total adds the totals of the current step.
+// Total adds the totals of the current step, after it has removed secrets from its reasons.
 func (r *Recorder) Total(t *Total) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	t.Reasons = r.known.hideAll(t.Reasons)
 	r.run.Steps[len(r.run.Steps)-1].Total = *t
 	if r.writer == nil {
 		return nil
@@ -109,6 +112,7 @@ func (r *Recorder) Total(t *Total) error {
 func (r *Recorder) Sample(s *Sample) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	s.Error = r.known.hide(s.Error)
 	r.reportErrorLocked(s)
 	r.run.Samples = append(r.run.Samples, *s)
 	if len(r.run.Samples) >= r.limit {

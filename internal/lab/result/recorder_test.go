@@ -1,7 +1,9 @@
 package result
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -37,6 +39,33 @@ func TestRecorderDownsamples(t *testing.T) {
 	u := UsageOf(run.Series(), 0, 999, 999).TCP[0]
 	if *u.ActivePerRequest != 3 || *u.TimeWaitMax != 499 {
 		t.Errorf("opened per request %g, TIME_WAIT %g, want 3 and 499", *u.ActivePerRequest, *u.TimeWaitMax)
+	}
+}
+
+// TestRecorderHidesSecrets: answers, which reasons quote, may repeat what was sent.
+func TestRecorderHidesSecrets(t *testing.T) {
+	t.Setenv(RedactVariable, `["s3cret","toke\"n"]`)
+	out, reported := filepath.Join(t.TempDir(), "run.ndjson"), ""
+	r, err := NewRecorder(out, Header{Target: "http://a/s3cret", Command: []string{"load", "toke\"n"}}, nil, func(text string) { reported += text })
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := Total{Reasons: []string{`first status error: status 403: no user for toke"n`, "s3cret"}}
+	if err := errors.Join(r.Step(&Step{}), r.Total(&total), r.Sample(&Sample{Error: "refused s3cret"})); err != nil {
+		t.Fatal(err)
+	}
+	run, err := r.Close(End{Reason: Finished})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range []string{string(text), reported, fmt.Sprintf("%+v", run), fmt.Sprint(total.Reasons)} {
+		if strings.Contains(place, "s3cret") || strings.Contains(place, `toke`) || !strings.Contains(place, "xxxxx") {
+			t.Error(place)
+		}
 	}
 }
 

@@ -26,19 +26,32 @@ var (
 // not record.
 const RedactVariable = "SPILLWAY_REDACT"
 
-// redactKnown replaces the secrets of a list, as in RedactVariable, in the header. NewRecorder calls it.
-func (h *Header) redactKnown(list string) {
-	var values []string
+// knownSecrets are secrets to remove from whatever has them, the longest first.
+type knownSecrets []string
+
+// parseKnown reads a list as in RedactVariable.
+func parseKnown(list string) knownSecrets {
+	var values knownSecrets
 	if json.Unmarshal([]byte(list), &values) != nil {
-		return
+		return nil
 	}
-	h.Command = slices.Clone(h.Command)
-	for _, value := range values {
-		h.Target = strings.ReplaceAll(h.Target, value, redacted)
-		for i := range h.Command {
-			h.Command[i] = strings.ReplaceAll(h.Command[i], value, redacted)
-		}
+	return values
+}
+
+func (k knownSecrets) hide(text string) string {
+	for _, value := range k {
+		text = strings.ReplaceAll(text, value, redacted)
 	}
+	return text
+}
+
+// hideAll returns a copy of texts.
+func (k knownSecrets) hideAll(texts []string) []string {
+	clean := slices.Clone(texts)
+	for i := range clean {
+		clean[i] = k.hide(clean[i])
+	}
+	return clean
 }
 
 // RedactURL returns the target with password and secret parameters replaced.

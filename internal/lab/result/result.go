@@ -11,6 +11,7 @@ package result
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"spillway/internal/histogram"
@@ -246,6 +247,12 @@ const (
 	Interrupted = "interrupted"
 	UnderWay    = "under way" // only in a snapshot, never in a file
 )
+
+// AbortPrefix begins the reason of a run that its --abort ended.
+const AbortPrefix = "aborted: "
+
+// Aborted reports whether the run's own --abort ended it.
+func (e *End) Aborted() bool { return strings.HasPrefix(e.Reason, AbortPrefix) }
 
 // An End is the last record of a complete file.
 type End struct {

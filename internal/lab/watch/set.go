@@ -65,6 +65,19 @@ func (s *Set) open(ctx context.Context, spec Spec, log *slog.Logger, ports []int
 	return nil
 }
 
+// CheckDatabases returns what is wrong with the URLs of databases; it does not connect.
+func (s *Spec) CheckDatabases() error {
+	for _, text := range s.Databases {
+		name, address := splitDatabase(text)
+		sampler, err := Database(name, address)
+		if err != nil {
+			return exit.UsageError(fmt.Errorf("--watch-db %s: %w", name, err))
+		}
+		sampler.Close()
+	}
+	return nil
+}
+
 // samplers opens the samplers of this host. It skips a subject that may not be
 // read, with a warning. A subject that does not exist is a mistake of the user.
 func (s *Spec) samplers(log *slog.Logger, ports []int) ([]*Sampler, error) {
