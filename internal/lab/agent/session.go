@@ -197,6 +197,7 @@ func awaitReading(ctx context.Context, c target.Clock, at int64) error {
 // inputs are the files and variables that came with the order, and no others.
 func (o *order) inputs() load.Inputs {
 	return load.Inputs{
+		Sent: true,
 		Files: func(name string) (io.ReadCloser, error) {
 			content, ok := o.Files[name]
 			if !ok {
