@@ -330,6 +330,12 @@ func TestRefused(t *testing.T) {
 	if n := server.numbers(); n > 0 {
 		t.Errorf("the target was sent %d numbers", n)
 	}
+	for _, url := range []string{"postgres://a@127.0.0.1:1/d?sslrootcert=/etc/hostname", "postgres://a@127.0.0.1:1/d?p%61ssfile=/etc/hostname", "mysql://a@127.0.0.1:1/d?allowAllFiles=true"} {
+		o := options(url, func(o *load.Options) { o.SQL = "SELECT 1" })
+		if _, err := o.Parse(new(order).inputs()); exit.Code(err) != exit.Usage || !strings.Contains(err.Error(), "on the host of an agent") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
 	o := options(server.URL, func(o *load.Options) { o.BodyFile = "/etc/hostname" })
 	if _, err := o.Parse(new(order).inputs()); err == nil || !strings.Contains(err.Error(), "did not send this file") {
 		t.Errorf("a file of the agent's host: %v", err)
@@ -345,6 +351,34 @@ func TestRefused(t *testing.T) {
 	out := loadAgents(t, t.Context(), Agents{Addresses: []string{open}}, options(server.URL, func(o *load.Options) { o.BodyFile = tooLarge }), nil)
 	if exit.Code(out.err) != exit.Usage || !strings.Contains(out.err.Error(), "larger than 16 MiB") {
 		t.Errorf("a large file: %v", out.err)
+	}
+}
+
+// TestStrangers sends requests of those who may not use an agent: of a page in the browser of its host, and one without the
+// token that never ends.
+func TestStrangers(t *testing.T) {
+	open, _ := startAgent(t, Config{})
+	guarded, _ := startAgent(t, Config{Token: testToken})
+	for _, c := range []struct{ address, headers, want string }{
+		{open, "Origin: https://page.example\r\nContent-Type: text/plain\r\n", "403"},
+		{open, "Sec-Fetch-Site: cross-site\r\n", "403"},
+		{guarded, "", "401"},
+	} {
+		conn, err := net.Dial("tcp", c.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(silenceMax / 2)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST /run HTTP/1.1\r\nHost: %s\r\n%sTransfer-Encoding: chunked\r\n\r\nb\r\n{\"ping\":1}\n\r\n", c.address, c.headers); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn)
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+c.want) {
+			t.Errorf("%q: %v, %.80q, want %s and the end of the connection", c.headers, err, answer, c.want)
+		}
 	}
 }
 

@@ -160,7 +160,7 @@ func (o *order) record() load.Inputs {
 		}
 		return value, set
 	}
-	return load.Inputs{Files: files, Environment: environment}
+	return load.Inputs{Files: files, Environment: environment, Sent: true}
 }
 
 // check rejects loads that can not be shared.

@@ -326,6 +326,5 @@ func (g *Group) judge(i int, t *result.Total, reasons []string) error {
 	if t.SLO, err = g.config.SLO.Judge(t); err != nil {
 		return err
 	}
-	g.config.JudgeSum(i, t)
-	return nil
+	return g.config.JudgeSum(i, t)
 }

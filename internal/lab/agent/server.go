@@ -67,10 +67,12 @@ func Serve(ctx context.Context, listener net.Listener, config Config) error {
 	return nil
 }
 
-// duplex answers before the request has ended, also when it is refused.
+// duplex answers before the request has ended, also when it is refused. Who is refused can not keep the connection: nothing
+// more is read from it, unless next sets another deadline.
 func duplex(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+		controller := http.NewResponseController(w)
+		if err := errors.Join(controller.EnableFullDuplex(), controller.SetReadDeadline(time.Now())); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}

@@ -29,7 +29,8 @@ type session struct {
 	orders chan *order
 	begins chan begin
 	gone   chan struct{} // closed when there is no more to read
-	broken atomic.Bool   // there was no more to read before the run had ended
+	broken atomic.Bool   // there was no more to read
+	cut    bool          // before the load had ended
 }
 
 // read executes the commands of the coordinator. The run ends with it.
@@ -104,7 +105,7 @@ func (s *session) serve(ctx context.Context) {
 	log := s.server.config.Log.With("target", result.RedactURL(o.Options.Target))
 	err := s.execute(ctx, o)
 	switch {
-	case s.broken.Load():
+	case s.cut || err != nil && s.broken.Load():
 		log.Warn("run ended because the coordinator does not answer any more")
 	case err != nil:
 		log.Warn("run failed", "error", err)
@@ -145,6 +146,7 @@ func (s *session) execute(ctx context.Context, o *order) error {
 		},
 		Message: func(text string) { s.server.config.Log.Info(text) },
 	})
+	s.cut = s.broken.Load() // later it is the end of the exchange
 	switch {
 	case interrupted && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("the run took longer than %v", runMax)
@@ -197,6 +199,7 @@ func awaitReading(ctx context.Context, c target.Clock, at int64) error {
 // inputs are the files and variables that came with the order, and no others.
 func (o *order) inputs() load.Inputs {
 	return load.Inputs{
+		Sent: true,
 		Files: func(name string) (io.ReadCloser, error) {
 			content, ok := o.Files[name]
 			if !ok {

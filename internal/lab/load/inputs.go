@@ -11,6 +11,7 @@ import (
 type Inputs struct {
 	Files       target.Files
 	Environment func(name string) (value string, set bool)
+	Sent        bool // the options are those of a load that other hosts make
 }
 
 // LocalInputs are the files and the environment of this process.

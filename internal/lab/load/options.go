@@ -222,7 +222,7 @@ func (o *Options) targetConfig(clock target.Clock, inputs Inputs) (*target.Confi
 	config := &target.Config{
 		URL: o.Target, Socket: o.Socket, Allow: o.Allow, Timeout: o.Timeout, PerConnection: o.PerConnection, Seed: o.RandomSeed, Clock: clock, DNSRefresh: o.DNSRefresh,
 		Method: o.Method, HTTP2: o.HTTP2, Streams: o.Streams, GRPC: o.GRPC, Proto: o.Proto, SQL: o.SQL, Commands: o.Command,
-		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: inputs.Files,
+		Insecure: o.Insecure, CACert: o.CACert, Cert: o.Cert, Key: o.Key, Files: inputs.Files, Sent: inputs.Sent,
 	}
 	for _, text := range o.Source {
 		address, err := netip.ParseAddr(text)

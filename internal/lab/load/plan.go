@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,9 +35,10 @@ type Step struct {
 	Generators  int           // that share Profile and the backlog; zero: one
 }
 
-// Split returns one generator's share of the steps. Connections and requests are
-// divided, with a difference of at most one. The profile stays whole, because each
-// generator takes its own arrivals from it (see Arrivals.Share).
+// Split returns one generator's share of the steps. Connections and the requests of an
+// open loop are divided, with a difference of at most one. Those of a closed loop are
+// divided as the connections are, so that all shares end at the same time. The profile
+// stays whole, because each generator takes its own arrivals from it (see Arrivals.Share).
 func Split(steps []Step, share target.Share) ([]Step, error) {
 	n := share.Count()
 	own := slices.Clone(steps)
@@ -48,8 +50,12 @@ func Split(steps []Step, share target.Share) ([]Step, error) {
 		if s.Requests > 0 && s.Requests < int64(n) {
 			return nil, fmt.Errorf("%d requests for %d generators: each needs at least one; raise --requests", s.Requests, n)
 		}
+		if s.Requests > 0 && !s.Open() {
+			s.Requests = byConnections(s.Requests, s.Connections, share)
+		} else {
+			s.Requests = portion(s.Requests, share)
+		}
 		s.Connections = int(portion(int64(s.Connections), share))
-		s.Requests = portion(s.Requests, share)
 		s.Generators = n
 	}
 	return own, nil
@@ -72,6 +78,19 @@ func sharesOf(n, threads int) []int {
 		shares[i] = int(portion(int64(n), target.Share{Number: i, Of: threads}))
 	}
 	return shares
+}
+
+// byConnections is the part of the requests of a closed loop: one, and of the others as
+// many as the generator has connections of all.
+func byConnections(requests int64, connections int, share target.Share) int64 {
+	n := share.Count()
+	until := func(generators int) int64 { // requests of the first generators
+		own := generators*(connections/n) + min(generators, connections%n)
+		high, low := bits.Mul64(uint64(requests-int64(n)), uint64(own))
+		quotient, _ := bits.Div64(high, low, uint64(connections))
+		return int64(quotient)
+	}
+	return 1 + until(share.Number+1) - until(share.Number)
 }
 
 // Open reports whether the step is an open loop.

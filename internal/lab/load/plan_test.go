@@ -105,3 +105,25 @@ func TestSplit(t *testing.T) {
 		}
 	})
 }
+
+// TestSplitClosedLoop checks that the connections of all shares have the same number of requests, so that the shares end together.
+func TestSplitClosedLoop(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 64).Draw(t, "generators")
+		whole := Step{Connections: rapid.IntRange(n, 60000).Draw(t, "connections"), Requests: rapid.Int64Range(int64(n), math.MaxInt64).Draw(t, "requests")}
+		sum := int64(0)
+		for i := range n {
+			own, err := Split([]Step{whole}, target.Share{Number: i, Of: n})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := own[0].Requests, float64(whole.Requests)*float64(own[0].Connections)/float64(whole.Connections)
+			if sum += got; got < 1 || math.Abs(float64(got)-want) > 3+want*1e-9 {
+				t.Fatalf("share %d of %d of %+v: %d connections with %d requests, want %.1f", i, n, whole, own[0].Connections, got, want)
+			}
+		}
+		if sum != whole.Requests {
+			t.Fatalf("%d requests, want %d", sum, whole.Requests)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -98,22 +99,50 @@ func (s *stepRun) judgeSendRate(t *result.Total, sums *threadReport) *problem {
 
 // judgeLag checks the lag of the pacer at p99 and at every percentile of the SLO. A lower bound of the response time is short enough to be compared with.
 func (s *stepRun) judgeLag(t *result.Total, _ *threadReport) *problem {
-	if !s.step.Open() {
+	reason := s.lateness(s.collector.latency.lag, func(label string) histogram.Censored { return s.responses(t, label) })
+	if reason == "" {
 		return nil
 	}
-	lags := s.collector.latency.lag
+	return s.late(reason)
+}
+
+// lateness says at which percentile requests were sent late, "" if at none. responses are the response times of the requests with a name.
+func (s *stepRun) lateness(lags *histogram.Histogram, responses func(label string) histogram.Censored) string {
+	if !s.step.Open() {
+		return ""
+	}
 	for _, p := range append([]result.Percentile{{Q: 0.99}}, s.config.SLO.Percentiles()...) {
 		lag := lags.Quantile(p.Q)
 		if !lags.Carries(p.Q) || lag <= lagMin {
 			continue
 		}
-		response, _ := s.responses(t, p.Label).Quantile(p.Q)
-		if lag <= time.Duration(lagShare*float64(response)) {
-			continue
+		response, _ := responses(p.Label).Quantile(p.Q)
+		if lag > time.Duration(lagShare*float64(response)) {
+			return fmt.Sprintf("requests were sent late: p%g of the pacer lag is %s, p%g of the response time %s", p.Q*100, round(lag), p.Q*100, round(response))
 		}
-		return s.late(fmt.Sprintf("requests were sent late: p%g of the pacer lag is %s, p%g of the response time %s", p.Q*100, round(lag), p.Q*100, round(response)))
 	}
-	return nil
+	return ""
+}
+
+// sumLag is judgeLag of the sum of shares, which carries percentiles that no share does. The reason may be another program on an agent's host.
+func (s *stepRun) sumLag(t *result.Total) (*problem, error) {
+	lags, err := histogram.Decode(string(t.Latency.Lag))
+	if err != nil {
+		return nil, fmt.Errorf("read the pacer lag: %w", err)
+	}
+	reason := s.lateness(lags, func(label string) histogram.Censored {
+		times, errTimes := part(t, label).Latency.Responses()
+		err = errors.Join(err, errTimes)
+		return times
+	})
+	if err != nil || reason == "" {
+		return nil, err
+	}
+	verdict := result.GeneratorLimited
+	if t.Validity == result.HostContended {
+		verdict = result.HostContended
+	}
+	return &problem{verdict, reason + "; use more agents, or stop what else runs on their hosts"}, nil
 }
 
 // late is the problem of a generator that was late. Other programs are the cause if it waited for a CPU that it shares.
@@ -299,11 +328,18 @@ func (s *stepRun) judgeSamples(t *result.Total, _ *threadReport) *problem {
 }
 
 // JudgeSum completes the verdict on the sum of the shares of several generators: what
-// none of them can judge alone.
-func (c *Config) JudgeSum(step int, t *result.Total) {
+// none of them can judge alone. It returns an error if a histogram of the sum cannot be read.
+func (c *Config) JudgeSum(step int, t *result.Total) error {
 	s := &stepRun{config: c, step: &c.Steps[step], number: step}
 	var problems []*problem
-	if t.Overloaded && !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
+	late, err := s.sumLag(t)
+	if err != nil {
+		return err
+	}
+	if late != nil {
+		problems = append(problems, late)
+	}
+	if late == nil && t.Overloaded && !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met }) {
 		problems = append(problems, &problem{result.NotStationary, "the backlog grew, and latencies depend on the length of the step; use a lower --rate"})
 	}
 	if p := s.tooFew(t); p != nil {
@@ -315,6 +351,10 @@ func (c *Config) JudgeSum(step int, t *result.Total) {
 			t.Validity = p.validity
 		}
 	}
+	if late != nil {
+		t.Overloaded = false // the cause may be the agents
+	}
+	return nil
 }
 
 // tooFew checks that there are enough requests for every percentile of the SLO. If the target certainly fails more

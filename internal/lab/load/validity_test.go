@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"spillway/internal/exit"
+	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/target"
 )
@@ -211,6 +212,56 @@ func TestJudgeSilence(t *testing.T) {
 			s.step.Profile = profile
 		}, result.Valid, ""},
 	})
+}
+
+// TestJudgeSumLag judges the lag at a percentile that the sum of the shares carries and none of them does.
+func TestJudgeSumLag(t *testing.T) {
+	slo, err := result.ParseSLO("p99<5s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := Step{Profile: Constant(500, 3*time.Second), Connections: 100, Duration: 3 * time.Second}
+	for _, c := range []struct {
+		step          Step
+		lag, response time.Duration
+		shares, want  result.Validity
+	}{
+		{open, 200 * time.Millisecond, 200 * time.Millisecond, result.Valid, result.GeneratorLimited},
+		{open, 200 * time.Millisecond, 200 * time.Millisecond, result.HostContended, result.HostContended},
+		{open, 200 * time.Millisecond, 3 * time.Second, result.Valid, result.Valid},
+		{open, 100 * time.Microsecond, 200 * time.Microsecond, result.Valid, result.Valid},
+		{Step{Connections: 100, Duration: 3 * time.Second}, 200 * time.Millisecond, 200 * time.Millisecond, result.Valid, result.Valid},
+	} {
+		lag, response := histogram.New(), histogram.New()
+		for i := range 1500 {
+			if i < 30 {
+				lag.Record(c.lag)
+				response.Record(c.response)
+				continue
+			}
+			lag.Record(20 * time.Microsecond)
+			response.Record(200 * time.Microsecond)
+		}
+		total := &result.Total{Elapsed: 3, Validity: c.shares}
+		total.Due, total.Done = 1500, 1500
+		total.Latency = result.Latency{Lag: payload(t, lag), Response: payload(t, response)}
+		config := Config{Steps: []Step{c.step}, SLO: slo}
+		if err := config.JudgeSum(0, total); err != nil {
+			t.Fatal(err)
+		}
+		if total.Validity != c.want {
+			t.Errorf("lag %v, response %v, shares %s: %s %q, want %s", c.lag, c.response, c.shares, total.Validity, total.Reasons, c.want)
+		}
+	}
+}
+
+func payload(t *testing.T, h *histogram.Histogram) result.HDR {
+	t.Helper()
+	text, err := h.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result.HDR(text)
 }
 
 // grow makes the backlog grow by 100/s, and the response times with it.

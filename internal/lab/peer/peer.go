@@ -68,10 +68,11 @@ func isLoopback(host string) bool {
 }
 
 // Guard requires the token of every request. Without one it answers requests for
-// loopback's names only. Otherwise a web page whose own name resolves to 127.0.0.1
-// could talk to the listener through the user's browser. name is the listener's,
-// as in "watch --listen".
+// loopback's names only, and none that a web page of another origin makes the user's
+// browser send, other than reads. Otherwise such a page, or one whose own name resolves
+// to 127.0.0.1, could talk to the listener. name is the listener's, as in "watch --listen".
 func Guard(name, token string, next http.Handler) http.Handler {
+	ofThisHost := http.NewCrossOriginProtection().Handler(next)
 	want := sha256.Sum256([]byte(token)) // of equal length, so that the comparison does not reveal the token's length
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -84,7 +85,7 @@ func Guard(name, token string, next http.Handler) http.Handler {
 				http.Error(w, fmt.Sprintf("without a token, %s answers requests for 127.0.0.1, [::1] and localhost only", name), http.StatusMisdirectedRequest)
 				return
 			}
-			next.ServeHTTP(w, r)
+			ofThisHost.ServeHTTP(w, r)
 			return
 		}
 		scheme, sent, _ := strings.Cut(r.Header.Get("Authorization"), " ")

@@ -178,8 +178,10 @@ func mergeTotals(parts []*StepRun, hosts []string) (*Total, error) {
 			m.Reasons = append(m.Reasons, hosts[i]+": "+reason)
 		}
 	}
-	m.noteShortShares(parts, hosts)
 	if m.Latency, err = mergeLatencies(latencies); err != nil {
+		return nil, err
+	}
+	if err := m.noteShortShares(parts, hosts); err != nil {
 		return nil, err
 	}
 	if m.Labels, err = mergeLabels(parts); err != nil {

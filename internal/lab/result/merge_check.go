@@ -100,15 +100,29 @@ func (t *Total) noteOffset(together float64) {
 }
 
 // noteShortShares makes a step GENERATOR_LIMITED in which a host ended early, because the sum then covers only a part of
-// the time.
-func (t *Total) noteShortShares(parts []*StepRun, hosts []string) {
+// the time. A host that has made all requests of its share ended early if its connections were idle while others were not:
+// in a closed loop, for longer than the longest request, which can be the last of the others.
+func (t *Total) noteShortShares(parts []*StepRun, hosts []string) error {
+	services, err := t.Latency.Services()
+	if err != nil {
+		return err
+	}
+	longest, _ := services.Max()
 	for i, part := range parts {
-		if part.Duration == 0 || part.Total.Elapsed >= shortShare*part.Duration {
+		planned := part.Duration
+		if part.Step.Requests > 0 && part.Total.Requests() >= part.Step.Requests {
+			planned = 0
+			if part.Loop == LoopClosed && t.Elapsed-part.Total.Elapsed > longest.Seconds() {
+				planned = t.Elapsed
+			}
+		}
+		if planned == 0 || part.Total.Elapsed >= shortShare*planned {
 			continue
 		}
-		t.Reasons = append(t.Reasons, fmt.Sprintf("%s: ended after %.3g s of %.3g s", hosts[i], part.Total.Elapsed, part.Duration))
+		t.Reasons = append(t.Reasons, fmt.Sprintf("%s: ended after %.3g s of %.3g s", hosts[i], part.Total.Elapsed, planned))
 		if GeneratorLimited.worse(t.Validity) {
 			t.Validity = GeneratorLimited
 		}
 	}
+	return nil
 }

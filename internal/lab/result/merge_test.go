@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"spillway/internal/histogram"
 )
 
 func TestMergeAddsHosts(t *testing.T) {
@@ -169,6 +171,50 @@ func TestMergeNamesOffsets(t *testing.T) {
 		total := run.Steps[0].Total
 		if total.Validity != want || (want != Valid) != strings.Contains(strings.Join(total.Reasons, ""), "at the same time for 60 % of it") {
 			t.Errorf("%s late: %s, reasons %q", late, total.Validity, total.Reasons)
+		}
+	}
+}
+
+// TestMergeSharesOfRequests merges steps that end with their requests, which they may do before the planned time. In a closed
+// loop all shares end together, because otherwise some connections of the sum are idle.
+func TestMergeSharesOfRequests(t *testing.T) {
+	for _, c := range []struct {
+		loop         string
+		elapsed      float64 // of a; b takes 3 s
+		aDone, bDone int64
+		longest      time.Duration
+		want         Validity
+	}{
+		{LoopOpen, 3, 100, 100, 0, Valid},
+		{LoopClosed, 2.9, 100, 100, 0, Valid},
+		{LoopClosed, 2, 100, 100, 500 * time.Millisecond, GeneratorLimited},
+		{LoopClosed, 2, 100, 100, 2 * time.Second, Valid},
+		{LoopOpen, 2, 100, 100, 0, Valid},
+		{LoopOpen, 2, 99, 100, 0, GeneratorLimited},
+	} {
+		service := histogram.New()
+		service.Record(c.longest)
+		payload, err := service.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var runs []*Run
+		for host, done := range map[string]int64{"a": c.aDone, "b": c.bDone} {
+			elapsed := 3.0
+			if host == "a" {
+				elapsed = c.elapsed
+			}
+			run := &Run{Header: Header{Machine: Machine{Host: host}}, Steps: []StepRun{{Step: Step{Loop: c.loop, Connections: 1, Requests: 100, Duration: 60}}}, End: End{Reason: Finished}}
+			run.Steps[0].Total = Total{Elapsed: elapsed, Validity: Valid, Latency: Latency{Service: HDR(payload)}}
+			run.Steps[0].Total.Due, run.Steps[0].Total.Done, run.Steps[0].Total.Completed = done, done, done
+			runs = append(runs, run)
+		}
+		merged, err := Merge(runs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if total := &merged.Steps[0].Total; total.Validity != c.want {
+			t.Errorf("%+v: %s %q", c, total.Validity, total.Reasons)
 		}
 	}
 }

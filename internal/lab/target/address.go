@@ -250,7 +250,15 @@ func (t *Target) parseDatabase() (location, error) {
 
 func (t *Target) parsePostgres(u database.URL) (location, error) {
 	t.kind = kindPostgres
-	config, err := pgconn.ParseConfig(u.Raw())
+	address := u.Raw()
+	if t.config.Sent {
+		own, err := withoutOwnFiles(address)
+		if err != nil {
+			return location{}, fmt.Errorf("target %s: %w", u, err)
+		}
+		address = own
+	}
+	config, err := pgconn.ParseConfig(address)
 	if err != nil {
 		return location{}, fmt.Errorf("target %s: %w", u, redactedError(err, u))
 	}
@@ -269,6 +277,36 @@ func (t *Target) parsePostgres(u database.URL) (location, error) {
 	return location{host: config.Host, port: port}, nil
 }
 
+// withoutOwnFiles returns a PostgreSQL address with which the driver uses neither the files of this host, as ~/.pgpass, nor the
+// password in its environment. It rejects an address that names files.
+func withoutOwnFiles(address string) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", errors.New("invalid address")
+	}
+	given := u.Query()
+	separator := "?"
+	if u.RawQuery != "" {
+		separator = "&"
+	}
+	for _, name := range []string{"service", "servicefile", "passfile", "sslcert", "sslkey", "sslrootcert"} {
+		switch {
+		case name == "sslrootcert" && given.Get(name) == "system":
+			continue
+		case given.Has(name):
+			return "", fmt.Errorf("%s would name a file on the host of an agent; remove it", name)
+		case name == "service":
+			continue // the driver takes even an empty one for a name
+		}
+		address += separator + name + "="
+		separator = "&"
+	}
+	if _, set := u.User.Password(); !set && !given.Has("password") {
+		address += "&password="
+	}
+	return address, nil
+}
+
 // redactedError drops a parser's message if it quotes the address, which may hold a password.
 func redactedError(err error, u database.URL) error {
 	if strings.Contains(err.Error(), u.Raw()) || strings.Contains(err.Error(), "://") {
@@ -282,6 +320,9 @@ func (t *Target) parseMySQL(u database.URL) (location, error) {
 	config, err := mysql.ParseDSN(u.DSN())
 	if err != nil {
 		return location{}, fmt.Errorf("target %s: %w", u, redactedError(err, u))
+	}
+	if t.config.Sent && config.AllowAllFiles {
+		return location{}, fmt.Errorf("target %s: allowAllFiles would give the server every file on the host of an agent; remove it", u)
 	}
 	t.mysql = config
 	if config.Net == "unix" {

@@ -36,6 +36,7 @@ type Config struct {
 	Share         Share         // of the values of sequence and of files
 	Clock         Clock
 	Files         Files // that requests may name; nil: none
+	Sent          bool  // the address is another host's: the drivers of databases use no file or password of this host
 
 	DNSRefresh time.Duration // interval of Refresh; 0: one address for the whole run
 	// Lookup returns the addresses of a host; nil: the system's resolver.
