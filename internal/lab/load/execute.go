@@ -34,11 +34,11 @@ const gcPercent = 400
 // returns the results. It adds the options to the header. open opens the watcher
 // after the target has answered; it returns nil for none.
 func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, open func() (Watcher, error)) (_ *result.Run, err error) {
-	abort, err := parseAbort(o.Abort)
-	if err != nil {
-		return nil, exit.UsageError(err)
-	}
 	config, err := o.prepare(ctx)
+	if err != nil {
+		return nil, err
+	}
+	abort, err := parseAbort(o.Abort)
 	if err != nil {
 		return nil, err
 	}
