@@ -130,6 +130,10 @@ func TestJudgeTarget(t *testing.T) {
 			s.step.Duration, s.step.Requests = 0, 50
 			t.Done, t.Completed = 50, 50
 		}, result.TooFewSamples, "use --requests 100"},
+		"too few requests, before the time is over": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			s.step.Requests = 50
+			t.Elapsed, t.Done, t.Completed = 0.9*s.step.Duration.Seconds(), 50, 50
+		}, result.TooFewSamples, "use --requests 100"},
 		"lag beyond p99": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			s.config.SLO, _ = result.ParseSLO("p99.9<1s")
 			s.collector.latency.lag.RecordN(5*time.Millisecond, 50)
