@@ -203,6 +203,8 @@ func TestRows(t *testing.T) {
 		{"in_order", "d.csv", table, `x["x"] 2["2"] x["x"] 2["2"]`},
 		{"in_order", "d.json", list, `x["x"] 2[2] x["x"] 2[2]`},
 		{"once", "d.json", list, `x["x"] 2[2] end of d.json end of d.json`},
+		{"in_order", "d.csv", "\ufeff" + table, `x["x"] 2["2"] x["x"] 2["2"]`},
+		{"in_order", "d.json", "\ufeff" + list, `x["x"] 2[2] x["x"] 2[2]`},
 		{"random", "d.csv", "v\nx\n", `x["x"] x["x"] x["x"] x["x"]`},
 	} {
 		if got := draw(test.rows, test.name, test.content, 4); got != test.want {
