@@ -14,13 +14,13 @@ type doctorCmd struct {
 
 // doctorFlags has the fields of doctor.Options.
 type doctorFlags struct {
-	For    string `name:"for" group:"The host" placeholder:"WORKLOAD" help:"Predict the effect of a load on ports, backlogs and files: 'rate=5000 short-connections', with any of per-connection=N, keep-alive, addresses=K, targets=M, closes=client|server, loopback|remote, service=5ms, duration=60s, stall=200ms."`
+	For    string `name:"for" filled:"" group:"The host" placeholder:"WORKLOAD" help:"Predict the effect of a load on ports, backlogs and files: 'rate=5000 short-connections', with any of per-connection=N, keep-alive, addresses=K, targets=M, closes=client|server, loopback|remote, service=5ms, duration=60s, stall=200ms."`
 	Target string `group:"The host" placeholder:"URL" help:"The target of the load. Shows whether it is over loopback; on this host, also its listener's backlog and its process's file limits. With --for, an http:// target gets 33 GET requests, to find out which side closes connections first."`
 	Write  string `group:"The host" placeholder:"FILE" help:"Write a sysctl.d file with the settings to change and the reasons. It is not applied."`
 
 	Database string `group:"The database" placeholder:"URL" help:"Check durability, memory and limits of postgres://…, mysql://… or sqlite:PATH. Read-only."`
 
-	Query    string        `group:"A statement" placeholder:"SQL" help:"Show the plan of a SELECT on --database, its expensive parts, and indexes to add."`
+	Query    string        `filled:"" group:"A statement" placeholder:"SQL" help:"Show the plan of a SELECT on --database, its expensive parts, and indexes to add."`
 	Param    []string      `group:"A statement" sep:"none" placeholder:"NAME=VALUE" help:"Value of :NAME, or of the ? compared with column NAME. Repeatable. Without it, columns that must equal a value take one from the table."`
 	Measure  bool          `group:"A statement" help:"Build each suggested index on a temporary copy of the table, never on the table itself, and time the statement with it."`
 	CopyRows int64         `group:"A statement" default:"1000000" placeholder:"N" help:"Maximum number of rows in a copy. Default: 1000000."`

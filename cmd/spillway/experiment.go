@@ -55,7 +55,11 @@ func checkLoad(ctx context.Context, args []string) error {
 	if err != nil {
 		panic("bug: " + err.Error())
 	}
-	if _, err := parser.Parse(args); err != nil {
+	command, err := parser.Parse(args)
+	if err != nil {
+		return err
+	}
+	if err := checkFilled(command); err != nil {
 		return err
 	}
 	spec := watch.Spec(c.watchFlags)

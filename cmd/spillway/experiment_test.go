@@ -387,6 +387,8 @@ func TestExperimentChecksLoads(t *testing.T) {
 	for _, c := range []struct{ old, fresh, want string }{
 		{"duration: 300ms", "duration: 300ms, slo: p99<70", `load.slo: SLO "p99<70"`},
 		{level, "{rate: 200, connections: abc}", `e.yaml:24:30: levels[0].connections: --connections abc: "abc" is not a number`},
+		{"duration: 300ms", "duration: 300ms, abort: speed>3", `load.abort: --abort "speed>3"`},
+		{level, "{connections: 5, arrival: poisson}", "levels[0].arrival: "},
 		{level, "{rate: 20x}", `levels[0].rate: --rate "20x"`},
 		{level, level + "\n  - {name: second, rate: 5, timeout: 3}", `levels[1].timeout: `},
 		{`"body~=a"`, `"boddy~=a"`, "load.check[0]: "},

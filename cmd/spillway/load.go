@@ -35,10 +35,10 @@ type loadCmd struct {
 // The flags, by group. Each type has the fields of the type in package load.
 type (
 	loadAmount struct {
-		Rate          string        `group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each; FROM..TO/DURATION is a ramp. Default: a closed loop."`
+		Rate          string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each; FROM..TO/DURATION is a ramp. Default: a closed loop."`
 		Arrival       string        `group:"Amount" enum:"constant,poisson" default:"constant" help:"Open loop: evenly spaced arrivals, or those of independent users (poisson)."`
-		Connections   string        `group:"Amount" short:"c" placeholder:"N,…" help:"Connections. A list is one step each. Default: 10; with a rate up to 1000, opened as needed, and 10 for SQL."`
-		Duration      time.Duration `group:"Amount" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
+		Connections   string        `filled:"" group:"Amount" short:"c" placeholder:"N,…" help:"Connections. A list is one step each. Default: 10; with a rate up to 1000, opened as needed, and 10 for SQL."`
+		Duration      time.Duration `filled:"" group:"Amount" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
 		Requests      int64         `group:"Amount" short:"n" help:"Requests per step."`
 		Warmup        time.Duration `group:"Amount" help:"Load before each step that is not counted."`
 		PerConnection int           `group:"Amount" placeholder:"N" help:"Requests per connection: 1 for short connections, 0 for unlimited."`
@@ -56,8 +56,8 @@ type (
 		Body         string   `group:"HTTP" placeholder:"TEXT" help:"Body. It and the URL's path may contain {random(1,1000)}, {sequence} and {file:PATH:COLUMN}."`
 		BodyFile     string   `group:"HTTP" placeholder:"FILE" help:"File with the body, sent unchanged."`
 		Form         []string `group:"HTTP" sep:"none" placeholder:"NAME=VALUE" help:"Field of a multipart/form-data body; NAME=@PATH sends a file. Repeatable."`
-		RequestsFile string   `group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
-		Flow         string   `group:"HTTP" placeholder:"FILE" help:"YAML file with the steps of a user: values from answers, cookies, think times, data. --connections counts users, --rate and --requests iterations."`
+		RequestsFile string   `filled:"" group:"HTTP" placeholder:"FILE" help:"File with one request per line: [name=NAME] [WEIGHT] METHOD PATH [BODY | @FILE]."`
+		Flow         string   `filled:"" group:"HTTP" placeholder:"FILE" help:"YAML file with the steps of a user: values from answers, cookies, think times, data. --connections counts users, --rate and --requests iterations."`
 		Check        []string `group:"HTTP" sep:"none" placeholder:"CHECK" help:"status=200, status=2xx, body~=TEXT or body!~TEXT. Repeatable. Default: status 2xx or 304."`
 		Socket       string   `group:"HTTP" placeholder:"PATH" help:"Connect to a Unix socket instead of the URL's host (also for redis://)."`
 		HTTP2        bool     `group:"HTTP" name:"http2" help:"Use HTTP/2, for http:// with prior knowledge (h2c)."`
@@ -70,7 +70,7 @@ type (
 		Key          string   `group:"HTTP" placeholder:"FILE" help:"PEM file with the key of --cert."`
 	}
 	loadStatement struct {
-		SQL     string   `group:"SQL and Redis" name:"sql" placeholder:"STATEMENT" help:"SQL statement, prepared once per connection. Parameters are written :name."`
+		SQL     string   `filled:"" group:"SQL and Redis" name:"sql" placeholder:"STATEMENT" help:"SQL statement, prepared once per connection. Parameters are written :name."`
 		Param   []string `group:"SQL and Redis" sep:"none" placeholder:"NAME=VALUE" help:"Value of a parameter: random(1,1000), sequence, file:PATH:COLUMN, or a constant. Repeatable."`
 		Command []string `group:"SQL and Redis" sep:"none" placeholder:"WORDS" help:"Redis command, with values in braces: '[name=NAME] GET key:{random(1,100)}'. Repeatable: drawn with equal probability."`
 	}
@@ -79,8 +79,8 @@ type (
 		Hosts string `hidden:"" env:"SPILLWAY_LOAD_HOSTS"` // set by spillway experiment
 	}
 	loadOutput struct {
-		SLO            string        `group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`
-		Abort          string        `group:"Result" placeholder:"TEXT" help:"End the run and exit with 1 if this holds for so many seconds in a row: 'errors>20% for 3s', 'p99>1s for 3s'."`
+		SLO            string        `filled:"" group:"Result" name:"slo" placeholder:"TEXT" help:"Exit with 1 if a step misses it: 'p99<70ms errors<0.5%'."`
+		Abort          string        `filled:"" group:"Result" placeholder:"TEXT" help:"End the run and exit with 1 if this holds for so many seconds in a row: 'errors>20% for 3s', 'p99>1s for 3s'."`
 		Out            string        `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file; .gz is compressed. 'spillway report FILE' shows it."`
 		JSON           bool          `group:"Result" name:"json" help:"Print one JSON document on standard output instead of the table."`
 		Label          string        `group:"Result" help:"Name of this run in reports."`

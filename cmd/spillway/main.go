@@ -103,10 +103,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	if err != nil {
 		return fail(stderr, exit.UsageError(err))
 	}
+	if err := checkFilled(command); err != nil {
+		return fail(stderr, exit.UsageError(err))
+	}
 	if err := command.Run(env); err != nil {
 		return fail(stderr, err)
 	}
 	return exit.OK
+}
+
+// checkFilled returns an error if a flag with the tag "filled" is given as "" or 0, as by a script whose variable is not
+// set. It would count as left out, and an SLO or a limit would be met by everything.
+func checkFilled(command *kong.Context) error {
+	for _, part := range command.Path {
+		if part.Flag != nil && part.Flag.Tag.Has("filled") && part.Flag.Target.IsZero() {
+			return fmt.Errorf("--%s: the value is empty or 0; write one, or leave the flag out", part.Flag.Name)
+		}
+	}
+	return nil
 }
 
 // exitPanic carries an exit code out of kong's parser.

@@ -10,8 +10,8 @@ type reportCmd struct {
 	Out    string   `short:"o" placeholder:"FILE" help:"Write to FILE instead of standard output."`
 	Merge  bool     `help:"Add the files up: they are the shares of several hosts in one run. Without it they are shown side by side."`
 
-	Against string `placeholder:"FILE" help:"Compare with this result file, step by step, matched by name."`
-	FailIf  string `placeholder:"LIMITS" help:"Exit with 1 if a change exceeds its limit and the 95 % intervals do not overlap: 'p99>+10%,rate<-5%,errors>+1%pt'. Exit with 4 if a step is not VALID."`
+	Against string `filled:"" placeholder:"FILE" help:"Compare with this result file, step by step, matched by name."`
+	FailIf  string `filled:"" placeholder:"LIMITS" help:"Exit with 1 if a change exceeds its limit and the 95 % intervals do not overlap: 'p99>+10%,rate<-5%,errors>+1%pt'. Exit with 4 if a step is not VALID."`
 }
 
 // Run reads the files and writes the report.

@@ -133,6 +133,7 @@ func TestReportMistakes(t *testing.T) {
 	}
 	f("the run that host-a began at 2026-03-01T12:00:00Z is given twice", exit.Usage, "--merge", "a.ndjson", "./a.ndjson")
 	f("--fail-if needs --against BASE", exit.Usage, "a.ndjson", "--fail-if", "p99>+10%")
+	f("--fail-if: the value is empty", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "")
 	f("write the change as +10%", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "p99>10%")
 	f("--against compares one run", exit.Usage, "a.ndjson", "b.ndjson.gz", "--against", "b.ndjson.gz")
 	f("a comparison has the formats text, markdown, summary and junit, not html", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "-f", "html")

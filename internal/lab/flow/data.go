@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+
+	"spillway/internal/lab/target"
 )
 
 // Bounds of a data file. Its rows are held in memory.
@@ -72,7 +74,7 @@ func (d *dataset) read(r io.Reader) error {
 }
 
 func (d *dataset) readCSV(r io.Reader) error {
-	reader := csv.NewReader(r)
+	reader := csv.NewReader(target.WithoutMark(r))
 	var err error
 	if d.columns, err = reader.Read(); err != nil {
 		return fmt.Errorf("read the header line: %w", err)
@@ -95,7 +97,7 @@ func (d *dataset) readCSV(r io.Reader) error {
 }
 
 func (d *dataset) readJSON(r io.Reader) error {
-	decoder := json.NewDecoder(r)
+	decoder := json.NewDecoder(target.WithoutMark(r))
 	if t, err := decoder.Token(); err != nil || t != json.Delim('[') {
 		return errors.New("it is not a JSON list of objects")
 	}

@@ -2,12 +2,15 @@ package flow
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -203,6 +206,8 @@ func TestRows(t *testing.T) {
 		{"in_order", "d.csv", table, `x["x"] 2["2"] x["x"] 2["2"]`},
 		{"in_order", "d.json", list, `x["x"] 2[2] x["x"] 2[2]`},
 		{"once", "d.json", list, `x["x"] 2[2] end of d.json end of d.json`},
+		{"in_order", "d.csv", "\ufeff" + table, `x["x"] 2["2"] x["x"] 2["2"]`},
+		{"in_order", "d.json", "\ufeff" + list, `x["x"] 2[2] x["x"] 2[2]`},
 		{"random", "d.csv", "v\nx\n", `x["x"] x["x"] x["x"] x["x"]`},
 	} {
 		if got := draw(test.rows, test.name, test.content, 4); got != test.want {
@@ -213,6 +218,34 @@ func TestRows(t *testing.T) {
 	count := strings.Count(strings.Join(words, " "), "x[")
 	if count < 150 || count > 250 {
 		t.Errorf("rows: random drew the first of two rows %d times of 400", count)
+	}
+}
+
+// TestManyCookies: the memory for the Cookie header grows with its length, and not with its square.
+func TestManyCookies(t *testing.T) {
+	const cookies = 1000
+	u := newUser(read(t, "f.yaml", "cookies: user\nsteps: [{name: a, path: /a}]"), 0)
+	u.Begin()
+	u.Call(0)
+	var headers, want []string
+	for i := range cookies {
+		cookie := fmt.Sprintf("c%04d=%s", i, strings.Repeat("v", 1000))
+		headers, want = append(headers, "Set-Cookie", cookie), append(want, cookie)
+	}
+	if err := answer(u, 200, "", headers...); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	line := send(t, u, 0).Headers["Cookie"]
+	runtime.ReadMemStats(&after)
+	got := strings.Split(line, "; ")
+	slices.Sort(got) // those of the same time have no order
+	if !slices.Equal(got, want) {
+		t.Errorf("%d cookies were sent, or others", len(got))
+	}
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > uint64(20*len(line)) {
+		t.Errorf("%d bytes were allocated for a line of %d", allocated, len(line))
 	}
 }
 

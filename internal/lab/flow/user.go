@@ -7,6 +7,7 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"spillway/internal/lab/target"
@@ -120,11 +121,14 @@ func (u *User) cookieLine(path string) string {
 	if u.jar == nil {
 		return ""
 	}
-	request := http.Request{Header: make(http.Header)}
+	var line strings.Builder
 	for _, cookie := range u.jar.Cookies(u.place(path)) {
-		request.AddCookie(cookie)
+		if line.Len() > 0 {
+			line.WriteString("; ")
+		}
+		line.WriteString(cookie.String()) // of the jar's cookies, the name and the value
 	}
-	return request.Header.Get("Cookie")
+	return line.String()
 }
 
 // Receive takes cookies from the answer to the last Call, and if it was good, the

@@ -213,8 +213,11 @@ func (o *Options) validate() error {
 		return errors.New("load: --per-connection, --backlog, --workers and --warmup must not be negative")
 	case o.ReportInterval < time.Second:
 		return errors.New("load: --report-interval must be at least 1s")
+	case o.Rate == "" && (o.Arrival == "poisson" || o.Backlog > 0):
+		return errors.New("load: --arrival and --backlog are for an open loop; add --rate, or remove them")
 	}
-	return nil
+	_, err := parseAbort(o.Abort)
+	return err
 }
 
 // targetConfig parses the description of the target and its requests.

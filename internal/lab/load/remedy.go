@@ -30,7 +30,7 @@ func (s *stepRun) moreCPU() string {
 // by requests.
 func (s *stepRun) moreTime(t *result.Total, have int64, want float64) string {
 	switch {
-	case s.step.Requests > 0 && s.step.Duration == 0:
+	case s.step.Requests > 0 && (s.step.Duration == 0 || t.Elapsed < s.step.Duration.Seconds()):
 		return fmt.Sprintf("; use --requests %d", int64(math.Ceil(want*float64(s.step.Requests)/float64(max(have, 1)))))
 	case have == 0 || t.Elapsed == 0:
 		return "; use a longer step (-d)"

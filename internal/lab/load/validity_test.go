@@ -112,6 +112,16 @@ func TestJudge(t *testing.T) {
 	})
 }
 
+// TestJudgeRequests has a step with a time and a number of requests, whose requests end first.
+func TestJudgeRequests(t *testing.T) {
+	checkJudge(t, map[string]judgeTest{
+		"too few requests, before the time is over": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			s.step.Requests = 50
+			t.Elapsed, t.Done, t.Completed = 0.9*s.step.Duration.Seconds(), 50, 50
+		}, result.TooFewSamples, "use --requests 100"},
+	})
+}
+
 // TestJudgeTarget has steps that are spoiled by the target, or by the choice of the step.
 func TestJudgeTarget(t *testing.T) {
 	checkJudge(t, map[string]judgeTest{

@@ -92,7 +92,7 @@ func (r *run) seen() string {
 			best = &r.steps[i]
 		}
 	}
-	return fmt.Sprintf("Seen, not proved: %s answered %s, %s.", rate(best.Total.Rate()), best.offer(), best.latencyAndErrors())
+	return fmt.Sprintf("Seen, not proved: %s %s, %s.", best.answered(), best.offer(), best.latencyAndErrors())
 }
 
 // allFailed states why every request of the run failed, "" if one did not.
@@ -257,7 +257,15 @@ func closedHeadline(steps []step, slo string) headline {
 
 // summary is rate, tail latency and errors of a step.
 func (s *step) summary() string {
-	return fmt.Sprintf("%s answered, %s", rate(s.Total.Rate()), s.latencyAndErrors())
+	return fmt.Sprintf("%s, %s", s.answered(), s.latencyAndErrors())
+}
+
+// answered is the rate that the target managed, in the unit of the load: an open loop of a flow offers iterations.
+func (s *step) answered() string {
+	if s.iterations != nil && s.Loop == result.LoopOpen {
+		return rate(s.iterations.Rate) + " iterations completed"
+	}
+	return rate(s.Total.Rate()) + " answered"
 }
 
 func (s *step) latencyAndErrors() string {

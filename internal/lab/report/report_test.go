@@ -352,6 +352,9 @@ func TestIterations(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = "iterations of the flow: 1,200 completed (120/s), 4 failed, 10 in progress at the end; mean duration 2 s, p50 1 s, p99 3 s"
+	if text := written(t, Text, run); !strings.Contains(text, ": 120/s iterations completed, ") {
+		t.Errorf("the headline is not in iterations, as the rate is:\n%.300s", text)
+	}
 	for _, format := range []Format{Text, Markdown, HTML} {
 		if text := written(t, format, run); !strings.Contains(text, want) {
 			t.Errorf("%s has no %q in\n%.3000s", format, want, text)

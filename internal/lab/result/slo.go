@@ -176,15 +176,15 @@ func (c *criterion) parseFigure(name string) error {
 	return nil
 }
 
-// parseShare parses 0.5% or 0.005.
+// parseShare parses 0.5% or 0.005. It refuses 1, which may be meant as 1%.
 func parseShare(value string) (float64, error) {
 	digits, percent := strings.CutSuffix(value, "%")
 	share, err := strconv.ParseFloat(digits, 64)
 	if percent {
 		share /= 100
 	}
-	if share > 1 {
-		return 0, errors.New("a share must be at most 100%")
+	if share > 1 || share == 1 && !percent {
+		return 0, errors.New("a share must be at most 100%, or a fraction below 1")
 	}
 	return share, err
 }

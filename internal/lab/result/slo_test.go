@@ -83,7 +83,7 @@ func TestSLO(t *testing.T) {
 	f("rate>=990 rate>990/s rate>5", true, false, true)
 
 	for _, text := range []string{
-		"p99", "p99<", "p99<70", "p100<1s", "p5<1s", "errors<x", "errors<200%", "rate<5", "p99>5ms", "foo<1s", "service.errors<1%", "p99<-1s", "rate>=inf",
+		"p99", "p99<", "p99<70", "p100<1s", "p5<1s", "errors<x", "errors<1", "errors<=1", "errors<200%", "rate<5", "p99>5ms", "foo<1s", "service.errors<1%", "p99<-1s", "rate>=inf",
 		"p99{<1s", "p99{}<1s", "{a}<1s", "p99}<1s",
 	} {
 		if _, err := ParseSLO(text); err == nil {

@@ -207,6 +207,9 @@ func (t *Target) parseRedis(scheme string) (location, error) {
 		t.setupReplies++
 	}
 	if number := strings.Trim(u.Path, "/"); number != "" {
+		if _, err := strconv.ParseUint(number, 10, 16); err != nil {
+			return location{}, fmt.Errorf("redis: database %q is not a number; write redis://HOST:PORT/0", number)
+		}
 		t.setup = appendWords(t.setup, "SELECT", number)
 		t.setupReplies++
 	}

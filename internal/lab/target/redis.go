@@ -2,6 +2,7 @@ package target
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -133,11 +134,12 @@ var errRedis = fmt.Errorf("%w: Redis error", errStatus)
 // redisReply parses RESP2 answers up to their end. The bytes may be split
 // anywhere. It stores only the text of an error.
 type redisReply struct {
-	line    []byte
-	pending int   // elements still to come
-	skip    int64 // bytes of a bulk string still to come, with its line end
-	items   int
-	failure string // text of the first error in it
+	line     []byte
+	pending  int   // elements still to come
+	skip     int64 // bytes of a bulk string still to come, with its line end
+	items    int
+	failure  string // text of the first error in it
+	failedAt int    // number of its element, from 1
 }
 
 func (r *redisReply) reset(answers int) {
@@ -193,7 +195,7 @@ func (r *redisReply) take(line []byte) error {
 		return nil
 	case '-':
 		if r.failure == "" {
-			r.failure = string(rest)
+			r.failure, r.failedAt = string(rest), r.items
 		}
 		return nil
 	case '$':
@@ -221,6 +223,7 @@ type redisProtocol struct {
 	commands     []command
 	setup        []byte // AUTH and SELECT, sent with the first command
 	setupReplies int
+	preceding    int // answers to setup before the answer to the command
 	source       *Source
 	scratch      *scratch
 	kind         Kind
@@ -231,12 +234,13 @@ func (p *redisProtocol) request(number int, first, _ bool) []byte {
 	p.source.next()
 	c := &p.commands[number]
 	p.kind = c.kind
-	out, answers := p.scratch.request[:0], 1
+	out := p.scratch.request[:0]
+	p.preceding = 0
 	if first {
 		out = append(out, p.setup...)
-		answers += p.setupReplies
+		p.preceding = p.setupReplies
 	}
-	p.reply.reset(answers)
+	p.reply.reset(p.preceding + 1)
 	p.scratch.request, p.scratch.word = c.append(out, p.scratch.word, p.source)
 	return p.scratch.request
 }
@@ -253,5 +257,33 @@ func (p *redisProtocol) answer(o *Outcome) bool {
 	if p.reply.failure != "" {
 		o.Err = fmt.Errorf("%w: %.100s", errRedis, p.reply.failure)
 	}
-	return true
+	// Without AUTH or SELECT, the next commands would go to another user's data or another database.
+	return p.reply.failure == "" || p.reply.failedAt > p.preceding
+}
+
+// logIn sends AUTH and SELECT and returns the error that the server answers.
+func (c *streamConn) logIn(ctx context.Context, setup []byte, replies int) error {
+	if deadline, ok := ctx.Deadline(); ok {
+		c.conn.SetDeadline(deadline)
+	}
+	if _, err := c.conn.Write(setup); err != nil {
+		return fmt.Errorf("log in: %w", err)
+	}
+	var reply redisReply
+	reply.reset(replies)
+	for {
+		n, err := c.conn.Read(c.buffer)
+		if err != nil {
+			return fmt.Errorf("log in: %w", err)
+		}
+		done, err := reply.feed(c.buffer[:n])
+		switch {
+		case err != nil:
+			return fmt.Errorf("log in: %w", err)
+		case done && reply.failure != "":
+			return fmt.Errorf("log in: %w: %.100s", errRedis, reply.failure)
+		case done:
+			return nil
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"spillway/internal/apptest"
 	"spillway/internal/lab/result"
@@ -104,6 +105,22 @@ func TestRedis(t *testing.T) {
 	for _, o := range outcomes {
 		if o.Err != nil || o.Kind != Read || o.BytesReceived < int64(len("*2\r\n$7\r\na value\r\n$7\r\na value\r\n")) {
 			t.Fatalf("outcome %+v", o)
+		}
+	}
+	// Without its database or user, no request of a connection is good, and Check says so before the load.
+	for _, address := range []string{"redis://app:word@" + server.Addr() + "/99", "redis://nobody:word@" + server.Addr()} {
+		failing := open(t, Config{URL: address, Commands: []string{"GET x"}, Timeout: time.Minute})
+		if err := failing.Check(t.Context()); !errors.Is(err, errRedis) || strings.Contains(err.Error(), "word@") {
+			t.Errorf("%s: Check returns %v", address, err)
+		}
+		outcomes, counters := drive(t, failing, 1, 4)
+		for _, o := range outcomes {
+			if Classify(o.Err) != result.StatusError {
+				t.Errorf("%s: outcome %v", address, o.Err)
+			}
+		}
+		if counters.Connects != 4 {
+			t.Errorf("%s: %d connections for 4 requests: one was used again", address, counters.Connects)
 		}
 	}
 	for _, c := range []Config{

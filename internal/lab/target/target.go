@@ -223,7 +223,10 @@ func (t *Target) tryConnection(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conn.close()
+	defer conn.close()
+	if stream, ok := conn.(*streamConn); ok && t.setupReplies > 0 {
+		return stream.logIn(ctx, t.setup, t.setupReplies)
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -108,9 +109,20 @@ func (s Scope) readColumn(argument string) (Value, error) {
 	return Value{source: fromFile, rows: rows}, nil
 }
 
+// WithoutMark returns r without the byte order mark that spreadsheets write before a text in UTF-8. It would be a part of
+// the first value or column.
+func WithoutMark(r io.Reader) io.Reader {
+	const mark = "\ufeff"
+	buffered := bufio.NewReader(r)
+	if start, err := buffered.Peek(len(mark)); err == nil && string(start) == mark {
+		_, _ = buffered.Discard(len(mark)) // what was peeked is there
+	}
+	return buffered
+}
+
 // parseColumn returns one column of a CSV text.
 func parseColumn(r io.Reader, column string) ([]string, error) {
-	reader := csv.NewReader(r)
+	reader := csv.NewReader(WithoutMark(r))
 	reader.FieldsPerRecord = -1
 	index, err := strconv.Atoi(column)
 	named := err != nil

@@ -47,6 +47,8 @@ func TestTemplate(t *testing.T) {
 	f("{random(-3,-3)}.", "-3.")
 	f("{file:"+users+":id}={file:"+users+":name}", "1=ann", "2=b, c", "1=ann")
 	f("{file:"+users+":2}", "name", "ann", "b, c")
+	marked := writeFile(t, "marked.csv", "\ufeffid,name\r\n1,ann\r\n")
+	f("{file:"+marked+":id}{file:"+marked+":1}", "1id")
 	f(`{"id": {sequence}, "list": [{"x": {}}]}`, `{"id": 1, "list": [{"x": {}}]}`)
 	f("{{sequence}", "{sequence}")
 	f("{user{", "{user{")
