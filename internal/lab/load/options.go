@@ -162,8 +162,7 @@ func (o *Options) open(ctx context.Context, inputs Inputs, share target.Share) (
 // target. It reads the files that the options name, and looks up the target's name.
 func (o *Options) Mistake(ctx context.Context) error {
 	_, err := o.open(ctx, LocalInputs(), target.Share{})
-	_, errAbort := parseAbort(o.Abort)
-	return cmp.Or(err, errAbort)
+	return err
 }
 
 // parse parses everything but the target and the steps.
