@@ -180,7 +180,7 @@ func sampled(run *result.Run, host, sampler, subject string) bool {
 }
 
 func TestExperiment(t *testing.T) {
-	file, out := writeExperiment(t, tinyExperiment+"aa: true\npeak: {start: 1000, max: 2000, slo: p50<10s, connections: 5}\n"), filepath.Join(t.TempDir(), "out")
+	file, out := writeExperiment(t, tinyExperiment+"aa: true\npeak: {start: 1000, max: 2000, slo: p50<10s errors<=100%, connections: 5}\n"), filepath.Join(t.TempDir(), "out")
 	r := startExperiment(t, out, file, "-o", out, "--seed", "7")
 	code, valid := r.wait(), 0
 	for block := 1; block <= 2; block++ {
