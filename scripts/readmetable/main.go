@@ -14,7 +14,7 @@
 //
 // The first word is a directory below experiments/ with the summary results/study.json, or "freight-stacks/NAME" for
 // results/NAME.json. "configuration" stands for the tables of all configuration keys. The options of a table are view,
-// columns, variants, published, names, valid and nolevel, as in report.StudySelection. A result file that is not a summary has its
+// columns, variants, published, names and nolevel, as in report.StudySelection. A result file that is not a summary has its
 // own tables: "freight-feed/summary rows=servers". With -check, the command writes nothing and fails if a document is
 // stale. "table:NAME begin" and "table:NAME end" belong to another program.
 package main
@@ -233,12 +233,10 @@ func parseSelection(options []string) (report.StudySelection, error) {
 			s.Published = true
 		case "names":
 			s.Names = true
-		case "valid":
-			s.Valid = true
 		case "nolevel":
 			s.NoLevel = true
 		default:
-			return s, fmt.Errorf("unknown option %q: view, columns, variants, published, names, valid or nolevel", name)
+			return s, fmt.Errorf("unknown option %q: view, columns, variants, published, names or nolevel", name)
 		}
 	}
 	return s, nil
@@ -297,12 +295,12 @@ var chinese = map[string]string{
 	"published":  "原文",
 	"measured":   "实测",
 
-	"database CPU":    "数据库 CPU",
-	"ratio there":     "原文比值",
-	"ratio here":      "实测比值",
-	"direction":       "方向",
-	"note":            "备注",
-	"could have seen": "可检出的最小差异",
+	"database CPU/req": "每请求数据库 CPU",
+	"ratio there":      "原文比值",
+	"ratio here":       "实测比值",
+	"direction":        "方向",
+	"note":             "备注",
+	"could have seen":  "可检出的最小差异",
 
 	"agrees":             "一致",
 	"differs":            "不一致",

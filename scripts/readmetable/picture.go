@@ -118,8 +118,7 @@ type bar struct {
 	value, least, most float64
 }
 
-// bars reads the figures of the variants. A variant with a run that was not valid is an error: a picture has no room for
-// the caveat.
+// bars reads the figures of the variants. A figure that no VALID run supports is an error: a picture has no room for the caveat.
 func (p *picture) bars(study *experiment.Study) ([]bar, error) {
 	name, level, _ := strings.Cut(p.column, "@")
 	metric := study.Metric(name)
@@ -137,8 +136,8 @@ func (p *picture) bars(study *experiment.Study) ([]bar, error) {
 		if len(p.variants) == 0 && v.Again || len(p.variants) > 0 && !slices.Contains(p.variants, v.Name) || figure == nil {
 			continue
 		}
-		if n := study.Cell(v.Name, level).NotValid(); n > 0 {
-			return nil, fmt.Errorf("%s at %q: %d of its runs are not valid; leave it out of variants", v.Name, level, n)
+		if figure.Unproved {
+			return nil, fmt.Errorf("%s at %q: no valid run supports it; leave it out of variants", v.Name, level)
 		}
 		if study.Cell(v.Name, level).Fails() {
 			return nil, fmt.Errorf("%s at %q fails its requests; leave it out of variants", v.Name, level)

@@ -19,16 +19,16 @@ import (
 // The name and version that a study's JSON carries. A minor version only adds fields.
 const (
 	StudyFormat  = "spillway-study"
-	StudyVersion = "1.1"
+	StudyVersion = "1.2"
 )
 
 // A Study is the evaluation of a run: the metrics of each variant and level over the blocks, and the comparison of each variant
 // with its baseline. Its JSON, the summary, is small enough to commit: see WriteSummary and ReadSummary. Figures are rounded to
 // five digits. An unknown figure is absent, never 0.
 //
-// Only VALID runs support a verdict. The others are in the cells, where they are counted. Three exceptions hold: TOO_FEW_SAMPLES
-// concerns percentiles only, NOT_STATIONARY does not excuse failed requests, and a run that overloads the target supports its
-// rate and CPU time per request, but no percentile.
+// Only VALID runs support a figure or a verdict. The others are counted in the cells, and have figures only where no run
+// supports one. Three exceptions hold: TOO_FEW_SAMPLES concerns percentiles only, NOT_STATIONARY does not excuse failed
+// requests, and a run that overloads the target supports its rate and CPU time per request, but no latency.
 type Study struct {
 	Format      string           `json:"format"` // set by ReadStudy
 	Version     string           `json:"version"`
@@ -69,14 +69,16 @@ type Cell struct {
 	Figures  map[string]Figure       `json:"figures"`                // by metric
 }
 
-// A Figure is one metric over the blocks.
+// A Figure is one metric over the blocks whose runs support a claim about it: see Study.
 type Figure struct {
-	N      int     `json:"n"` // blocks
+	N      int     `json:"n"` // of these blocks
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 	// AtLeast: the median is a lower bound, because it falls among requests without an answer or is the limit of a search.
 	AtLeast bool `json:"at_least,omitempty"`
+	// Unproved: no run supports a claim, and the figure is of all runs.
+	Unproved bool `json:"unproved,omitempty"`
 }
 
 // NotValid returns the number of runs that were not VALID.
@@ -260,6 +262,16 @@ func ReadSummary(r io.Reader) (*Study, error) {
 	for i := range s.Comparisons {
 		if c := &s.Comparisons[i]; c.Doubtful > 0 && c.Pairs-c.Doubtful < stats.MinPairs {
 			c.Verdict, c.Low, c.High, c.P, c.MinimumEffect = NoVerdict, nil, nil, nil, nil
+		}
+	}
+	if s.Version == "1.0" || s.Version == "1.1" { // their figures are of all runs
+		for i := range s.Cells {
+			for name, f := range s.Cells[i].Figures {
+				latency := name == MetricP50 || name == MetricP99 || name == MetricFirstByte
+				failing := s.Cells[i].Figures[MetricErrors].Max > result.ErrorShareMax
+				f.Unproved = s.Cells[i].NotValid() > 0 || latency && failing
+				s.Cells[i].Figures[name] = f
+			}
 		}
 	}
 	return &s, checkVersion("summary", s.Version, StudyVersion)

@@ -108,7 +108,12 @@ func newCell(variant, level string, runs []levelFigures, metrics []Metric) Cell 
 		}
 	}
 	for _, metric := range metrics {
-		if f, ok := figureOf(runs, metric.Name); ok {
+		f, ok := figureOf(proved(runs, metric), metric.Name)
+		if !ok {
+			f, ok = figureOf(runs, metric.Name)
+			f.Unproved = true
+		}
+		if ok {
 			c.Figures[metric.Name] = f
 		}
 	}
@@ -215,6 +220,14 @@ func (l *levelFigures) has(metric Metric) bool { return !math.IsNaN(l.of(metric.
 // or the CPU time per request. So is a run that overloads the target: its latencies depend on its length, its rate does not.
 func (l *levelFigures) supports(metric Metric) bool {
 	percentile := metric.Name == MetricP50 || metric.Name == MetricP99
+	switch metric.Name {
+	case MetricErrors, Metric502:
+		return aboutTarget(l.validity)
+	case MetricFirstByte, MetricConnect:
+		if l.overloaded {
+			return false
+		}
+	}
 	switch l.validity {
 	case result.Valid:
 		return !percentile || !l.overloaded
@@ -224,6 +237,17 @@ func (l *levelFigures) supports(metric Metric) bool {
 		return !percentile && l.overloaded
 	}
 	return false
+}
+
+// proved returns the runs that support a claim about the metric.
+func proved(runs []levelFigures, metric Metric) []levelFigures {
+	var supporting []levelFigures
+	for i := range runs {
+		if runs[i].read && runs[i].supports(metric) {
+			supporting = append(supporting, runs[i])
+		}
+	}
+	return supporting
 }
 
 // aboutTarget reports whether the share of failed requests of a run says something about the target: neither the load generator

@@ -72,13 +72,7 @@ func (s *Study) checkOne(v *VariantFacts, p Published, runs map[cellKey][]levelF
 // provedFigure returns the median of a metric over the runs that support a claim about it; false if there are none, or if it is
 // a lower bound.
 func provedFigure(runs []levelFigures, metric string) (median float64, ok bool) {
-	var proved []levelFigures
-	for i := range runs {
-		if runs[i].read && runs[i].supports(Metric{Name: metric}) {
-			proved = append(proved, runs[i])
-		}
-	}
-	f, ok := figureOf(proved, metric)
+	f, ok := figureOf(proved(runs, Metric{Name: metric}), metric)
 	return f.Median, ok && !f.AtLeast
 }
 

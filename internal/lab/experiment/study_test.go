@@ -304,6 +304,28 @@ func TestOnlyValidRunsCount(t *testing.T) {
 	}
 }
 
+// The figure of a cell is that of its VALID runs. Where there is none it is of all runs, and says so.
+func TestFiguresOfValidRuns(t *testing.T) {
+	run := func(rate float64, validity result.Validity) levelFigures {
+		return levelFigures{read: true, validity: validity, figures: map[string]float64{MetricRate: rate}}
+	}
+	metrics := []Metric{{Name: MetricRate}}
+	cell := newCell("a", "x", []levelFigures{run(100, result.Valid), run(9000, result.HostContended), run(110, result.Valid), run(120, result.Valid)}, metrics)
+	if got, want := cell.Figures[MetricRate], (Figure{N: 3, Median: 110, Min: 100, Max: 120}); got != want || cell.Runs != 4 {
+		t.Errorf("%+v of %d runs, want %+v of 4", got, cell.Runs, want)
+	}
+	failing := levelFigures{read: true, validity: result.NotStationary, figures: map[string]float64{MetricErrors: 0.5}}
+	clean := levelFigures{read: true, validity: result.Valid, figures: map[string]float64{MetricErrors: 0}}
+	cell = newCell("a", "x", []levelFigures{failing, clean, failing}, []Metric{{Name: MetricErrors}})
+	if got, want := cell.Figures[MetricErrors], (Figure{N: 3, Median: 0.5, Max: 0.5}); got != want {
+		t.Errorf("errors: %+v, want %+v", got, want)
+	}
+	cell = newCell("a", "x", []levelFigures{run(100, result.HostContended), run(300, result.GeneratorLimited)}, metrics)
+	if got, want := cell.Figures[MetricRate], (Figure{N: 2, Median: 200, Min: 100, Max: 300, Unproved: true}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 func TestQuickClaimsNothing(t *testing.T) {
 	model := newStudyModel(10)
 	model.manifest.Quick = true

@@ -151,7 +151,7 @@ func FormatValue(v float64, unit string) string {
 }
 
 // studyRange writes the median of a figure and the range of its blocks: "310 (290–333)/s". The range is left out if it
-// rounds to the median. A lower bound begins with ">= ".
+// rounds to the median. A lower bound begins with ">= ". A figure that no run supports ends with "*".
 func studyRange(f *experiment.Figure, unit string) string {
 	if f == nil {
 		return "-"
@@ -163,10 +163,14 @@ func studyRange(f *experiment.Figure, unit string) string {
 	if f.AtLeast {
 		prefix = ">= "
 	}
-	if low == middle && high == middle {
-		return prefix + FormatValue(f.Median, unit)
+	suffix := ""
+	if f.Unproved {
+		suffix = "*"
 	}
-	return prefix + middle + " (" + low + "–" + high + ")" + name
+	if low == middle && high == middle {
+		return prefix + FormatValue(f.Median, unit) + suffix
+	}
+	return prefix + middle + " (" + low + "–" + high + ")" + name + suffix
 }
 
 // unitOf returns the factor and suffix for writing a value of a unit.

@@ -47,8 +47,8 @@ func metricPanel(s *experiment.Study, of experiment.Chart) (panel, bool) {
 			row.Published, caption = &theirs, "median and range of the blocks; diamond: published"
 			row.Note += " · published " + FormatValue(theirs, metric.Unit)
 		}
+		row.Hollow = f.Unproved
 		if cell := s.Cell(name, of.Level); cell.NotValid() > 0 {
-			row.Hollow = true
 			row.Note += " · not valid: " + invalidRuns(cell)
 		}
 		if s.Cell(name, of.Level).Fails() {
@@ -177,7 +177,7 @@ func levelChart(s *experiment.Study, metric *experiment.Metric) chart {
 		for _, level := range levels {
 			y, hollow := math.NaN(), false
 			if f := s.Figure(metric.Name, v.Name, level.Name); f != nil {
-				y, hollow = f.Median, s.Cell(v.Name, level.Name).NotValid() > 0 || s.Cell(v.Name, level.Name).Fails()
+				y, hollow = f.Median, f.Unproved || s.Cell(v.Name, level.Name).Fails()
 			}
 			l.Y, l.Hollow = append(l.Y, y), append(l.Hollow, hollow)
 		}

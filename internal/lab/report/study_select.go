@@ -22,8 +22,6 @@ type StudySelection struct {
 	Published bool
 	// Names labels the rows of the view "columns" with the names of the variants instead of their titles.
 	Names bool
-	// Valid leaves out the rows of the view "columns" that rest on a run that was not a valid measurement.
-	Valid bool
 	// NoLevel leaves the levels out of the heads of the view "columns", if the text around the table names the level.
 	NoLevel bool
 	// Words translates heads and words of the table. Missing words stay as they are.
@@ -107,23 +105,9 @@ func columnsSection(s *experiment.Study, selection *StudySelection) (studySectio
 		if len(selection.Variants) == 0 && v.Again || len(selection.Variants) > 0 && !slices.Contains(selection.Variants, v.Name) {
 			continue
 		}
-		if selection.Valid && !validRow(s, v.Name, selection.Columns) {
-			continue
-		}
 		section.rows = append(section.rows, columnsRow(s, &v, selection))
 	}
 	return section, nil
-}
-
-// validRow reports whether every run behind the columns of a variant was a valid measurement.
-func validRow(s *experiment.Study, variant string, columns []string) bool {
-	for _, column := range columns {
-		_, level, _ := strings.Cut(column, "@")
-		if cell := s.Cell(variant, level); cell == nil || cell.NotValid() > 0 {
-			return false
-		}
-	}
-	return true
 }
 
 func atLevel(level string) string {
@@ -148,16 +132,9 @@ func columnsRow(s *experiment.Study, v *experiment.VariantFacts, selection *Stud
 	for _, column := range selection.Columns {
 		name, level, _ := strings.Cut(column, "@")
 		unit := s.Metric(name).Unit
-		text := studyRange(s.Figure(name, v.Name, level), unit)
-		switch cell := s.Cell(v.Name, level); {
-		case cell == nil:
-		case !cell.Comparable():
-			text = "-"
-		case cell.NotValid() > 0 && text != "-":
-			text += " *" // a run was not a valid measurement
-		}
-		if cell := s.Cell(v.Name, level); cell != nil && text != "-" {
-			text += failMark(cell, name)
+		text := "-"
+		if f := s.Figure(name, v.Name, level); f != nil && !f.Unproved {
+			text = studyRange(f, unit) + failMark(s.Cell(v.Name, level), name)
 		}
 		if theirs := publishedValue(s, name, v.Name, level); selection.Published && theirs > 0 {
 			text += "; " + selection.word("published") + " " + FormatValue(theirs, unit)

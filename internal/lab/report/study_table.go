@@ -13,7 +13,7 @@ import (
 )
 
 // studyNote explains the tables of the levels.
-const studyNote = "Median over the blocks (lowest–highest). requests/s: good answers. " +
+const studyNote = "Median over the VALID runs (lowest–highest); *: over all, because none supports the figure. requests/s: good answers. " +
 	"CPU: a process with its descendants, % of one core and per good answer. " +
 	"TIME_WAIT and ports: highest value on one host. not valid: runs that are not valid measurements, by reason. " +
 	"!: most runs fail more than 1 % of their requests, so that these are not the times of answers."
@@ -74,7 +74,7 @@ func peakSection(s *experiment.Study) studySection {
 		if c := s.Compared(experiment.MetricPeak, "", name); c != nil {
 			row[3], row[4], row[5], row[6], row[7] = c.Baseline, ratioText(s, c), spanText(s, c), controlText(s, c), verdictWords(s, c)
 		}
-		section.add(row, cell.NotValid() > 0)
+		section.add(row, cell.Figures[experiment.MetricPeak].Unproved)
 	}
 	return section
 }
@@ -282,7 +282,7 @@ func byLevelSections(s *experiment.Study) []studySection {
 
 // byLevelSection has the medians of one metric with levels as columns.
 func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection {
-	section := studySection{title: metric.Title + " by level", note: "Medians over the blocks. *: a run was not a valid measurement."}
+	section := studySection{title: metric.Title + " by level", note: "Medians over the VALID runs. *: over all, because none supports the figure."}
 	heads := []string{"variant"}
 	for _, level := range s.Manifest.Levels {
 		heads = append(heads, level.Name)
@@ -295,7 +295,7 @@ func byLevelSection(s *experiment.Study, metric *experiment.Metric) studySection
 			if f := s.Figure(metric.Name, v.Name, level.Name); f != nil {
 				cell := s.Cell(v.Name, level.Name)
 				text = FormatValue(f.Median, metric.Unit) + failMark(cell, metric.Name)
-				if cell.NotValid() > 0 {
+				if f.Unproved {
 					text += "*"
 				}
 			}

@@ -23,6 +23,9 @@ func writeText(w io.Writer, runs []run) error {
 		if h.Caveat != "" {
 			fmt.Fprintf(&out, "%s\n", printable(h.Caveat))
 		}
+		for _, note := range r.Header.Notes {
+			fmt.Fprintf(&out, "%s\n", printable(note))
+		}
 		if r.usage == nil {
 			out.WriteString("\n")
 			rows, left := stepTable(columns(runs), r.steps)
