@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,7 +50,7 @@ func Open(o Options, render Render, notify func(text string)) (*Server, error) {
 		flag, address, path, pattern, what string
 		handler                            http.Handler
 	}{
-		{"--live", o.Page, "/", "GET /{$}", "live report", s.page},
+		{"--live", o.Page, "/", "GET /{$}", "live report", byAddress(s.page)},
 		{"--metrics", o.Metrics, "/metrics", "GET /metrics", "metrics", s.metrics()},
 	} {
 		if one.address == "" {
@@ -70,6 +71,22 @@ func Open(o Options, render Render, notify func(text string)) (*Server, error) {
 		notify(fmt.Sprintf("%s: http://%s%s", one.what, listener.Addr(), one.path))
 	}
 	return s, nil
+}
+
+// byAddress refuses requests that name a host other than localhost or an address: the site of that name, open in a browser,
+// could read the page by letting its name lead here (DNS rebinding).
+func byAddress(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		if !strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") && net.ParseIP(strings.Trim(host, "[]")) == nil {
+			http.Error(w, "this page is at "+r.Context().Value(http.LocalAddrContextKey).(net.Addr).String(), http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Follow begins to show the run of a recorder.

@@ -181,10 +181,15 @@ func TestServer(t *testing.T) {
 	if len(notices) != 2 {
 		t.Fatalf("%q", notices)
 	}
-	get := func(notice string) (int, string) {
+	getAs := func(host, notice string) (int, string) {
 		t.Helper()
 		_, url, _ := strings.Cut(notice, ": ")
-		answer, err := http.Get(url)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Host = host
+		answer, err := http.DefaultClient.Do(request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,6 +200,7 @@ func TestServer(t *testing.T) {
 		}
 		return answer.StatusCode, string(body)
 	}
+	get := func(notice string) (int, string) { return getAs("", notice) }
 	if code, _ := get(notices[0]); code != http.StatusServiceUnavailable {
 		t.Errorf("before the run: %d", code)
 	}
@@ -204,6 +210,14 @@ func TestServer(t *testing.T) {
 	}
 	if code, body := get(notices[1]); code != http.StatusOK || !strings.Contains(body, `spillway_load_errors_total{class="timeout"} 1`) {
 		t.Errorf("%d %q", code, body)
+	}
+	for host, want := range map[string]int{"localhost:7": 200, "127.0.0.1": 200, "[::1]:7": 200, "[::1]": 200, "rebound.example": 421, "localhost.example:80": 421} {
+		if code, _ := getAs(host, notices[0]); code != want {
+			t.Errorf("the page of %s: %d, want %d", host, code, want)
+		}
+	}
+	if code, _ := getAs("load-1:9090", notices[1]); code != http.StatusOK {
+		t.Errorf("the metrics by a name: %d", code)
 	}
 	http.DefaultClient.CloseIdleConnections()
 	if err := s.Close(); err != nil {
