@@ -53,6 +53,9 @@ func (s Scope) Parse(text string) (Template, error) {
 		}
 		word, ok := s.bracedWord(text)
 		if !ok {
+			if strings.HasPrefix(text, "{random(") || strings.HasPrefix(text, "{file:") || strings.HasPrefix(text, "{+file:") {
+				return Template{}, fmt.Errorf("%q does not close its brace; write {{ for a brace that is not a value", text)
+			}
 			literal.WriteByte('{')
 			text = text[1:]
 			continue

@@ -61,6 +61,8 @@ func TestTemplateErrors(t *testing.T) {
 	short := writeFile(t, "short.csv", "a,b\n1\n")
 	for text, want := range map[string]string{
 		"{randm(1,2)}":            "unknown value {randm(1,2)}",
+		"/p?x={random(1,5)":       `"{random(1,5)" does not close its brace`,
+		"a {file:x.csv:id\n}":     "does not close its brace",
 		"{random(2,1)}":           "the smaller first",
 		"{random(1)}":             "write random(LOW,HIGH)",
 		"{file:x}":                "write file:PATH:COLUMN",
@@ -168,7 +170,8 @@ func TestRequestsFileErrors(t *testing.T) {
 		"GET http://other/":      "other is not the target host h",
 		"POST / @/no/such":       "no such file",
 		"GET /{randm(1,2)}":      "unknown value",
-		"GET / {file:/no/such:1": "",
+		"GET / {file:/no/such:1": "does not close its brace",
+		"GET / {user":            "",
 	} {
 		_, err := ReadRequests(writeFile(t, "r", text), "h", LocalFiles)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
