@@ -40,9 +40,9 @@ func main() {
 	flag.IntVar(&p.Same, "same", 40, "comparisons of the server with itself")
 	flag.IntVar(&p.Planted, "planted", 20, "comparisons with the slower variant")
 	flag.Float64Var(&p.Effect, "effect", 0.1, "how much more, as a share")
-	flag.IntVar(&p.Blocks, "blocks", 2*stats.MinPairs, "blocks of a comparison")
-	flag.IntVar(&p.Rate, "rate", 1500, "requests per second")
-	flag.DurationVar(&p.Length, "duration", 250*time.Millisecond, "of the load on each side of a block")
+	flag.IntVar(&p.Blocks, "blocks", stats.MinPairs, "blocks of a comparison")
+	flag.IntVar(&p.Rate, "rate", 3000, "requests per second")
+	flag.DurationVar(&p.Length, "duration", 750*time.Millisecond, "of the load on each side of a block")
 	flag.IntVar(&p.Work, "work", 60000, "rounds of arithmetic per request, about 1 ns each")
 	flag.Uint64Var(&p.Seed, "seed", 1, "of the order")
 	flag.Parse()
@@ -70,6 +70,7 @@ type outcome struct {
 	P             float64       `json:"p"`
 	MinimumEffect float64       `json:"minimum_effect"`
 	Verdict       stats.Verdict `json:"verdict"`
+	Repeated      int           `json:"blocks_repeated"` // because a run was not VALID
 }
 
 // A proof is the whole result.

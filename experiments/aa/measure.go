@@ -19,12 +19,8 @@ import (
 	"spillway/internal/stats"
 )
 
-// calibrations is how often each amount of work is measured for an estimate before the comparisons, and corrections how many
-// estimates follow the first: work costs less or more in one piece than in two.
-const (
-	calibrations = 9
-	corrections  = 2
-)
+// calibrations is how often each of two amounts of work is measured before the comparisons.
+const calibrations = 15
 
 // A measurer measures what a request costs the server.
 type measurer struct {
@@ -46,26 +42,29 @@ func newMeasurer(spillway string, p plan) (*measurer, error) {
 	return &measurer{self: self, spillway: spillway, plan: p}, nil
 }
 
-// calibrate finds the amount of work at which a request costs the planted effect more, and what it costs without.
+// calibrate finds the amount of work at which a request costs the planted effect more, and what it costs without. It measures
+// twice the work as well, because noise hides the price of a little more.
 func (m *measurer) calibrate(ctx context.Context) (slower int, base float64, err error) {
-	slower = 2 * m.plan.Work
-	for range 1 + corrections {
-		costs := make(map[int][]float64)
-		for range calibrations {
-			for _, work := range []int{m.plan.Work, slower} {
-				cost, err := m.cost(ctx, work)
-				if err != nil {
-					return 0, 0, err
-				}
-				costs[work] = append(costs[work], cost)
+	costs := make(map[int][]float64)
+	for range calibrations {
+		for _, work := range []int{m.plan.Work, 2 * m.plan.Work} {
+			cost, err := m.cost(ctx, work)
+			if errors.Is(err, errNotValid) {
+				continue
 			}
-		}
-		base = median(costs[m.plan.Work])
-		if slower, err = nextWork(m.plan.Work, slower, median(costs[slower])/base-1, m.plan.Effect); err != nil {
-			return 0, 0, err
+			if err != nil {
+				return 0, 0, err
+			}
+			costs[work] = append(costs[work], cost)
 		}
 	}
-	return slower, base, nil
+	once, twice := costs[m.plan.Work], costs[2*m.plan.Work]
+	if len(once) <= calibrations/2 || len(twice) <= calibrations/2 {
+		return 0, 0, fmt.Errorf("most of %d runs were not VALID: the host is too noisy", 2*calibrations)
+	}
+	base = median(once)
+	slower, err = nextWork(m.plan.Work, 2*m.plan.Work, median(twice)/base-1, m.plan.Effect)
+	return slower, base, err
 }
 
 // nextWork is the amount of work that costs the wanted share more than base does, if slower costs the share measured.
@@ -78,33 +77,38 @@ func nextWork(base, slower int, measured, wanted float64) (int, error) {
 
 func median(values []float64) float64 { return stats.Summarize(values, stats.Level).Median }
 
-// compare measures the server against one with that work, block by block.
+// compare measures the server against one with that work, block by block. A block in which a run was not VALID does not
+// count and is repeated: the compared figure has no part in that verdict.
 func (m *measurer) compare(ctx context.Context, random *rand.Rand, work int) (outcome, error) {
 	var baseline, variant []float64
-	for range m.plan.Blocks {
-		sides := []bool{false, true} // whether it is the variant
-		random.Shuffle(len(sides), func(i, k int) { sides[i], sides[k] = sides[k], sides[i] })
-		for _, isVariant := range sides {
-			rounds := m.plan.Work
-			if isVariant {
-				rounds = work
-			}
-			cost, err := m.cost(ctx, rounds)
-			if err != nil {
-				return outcome{}, err
-			}
-			if isVariant {
-				variant = append(variant, cost)
-			} else {
-				baseline = append(baseline, cost)
-			}
+	repeated := 0
+	for len(baseline) < m.plan.Blocks {
+		costs, err := m.block(ctx, random, work)
+		switch {
+		case errors.Is(err, errNotValid) && repeated < m.plan.Blocks:
+			repeated++
+			continue
+		case err != nil:
+			return outcome{}, err
 		}
+		baseline, variant = append(baseline, costs[0]), append(variant, costs[1])
 	}
 	c := stats.Judge([]stats.Ratio{stats.PairedRatio(baseline, variant, stats.Level)})[0]
 	if c.N < 2 {
 		return outcome{}, fmt.Errorf("%d pairs of blocks: an interval needs two", c.N)
 	}
-	return outcome{Ratio: c.Ratio.Ratio, Low: c.Low, High: c.High, P: c.P, MinimumEffect: c.MinimumEffect, Verdict: c.Verdict}, nil
+	return outcome{Ratio: c.Ratio.Ratio, Low: c.Low, High: c.High, P: c.P, MinimumEffect: c.MinimumEffect, Verdict: c.Verdict, Repeated: repeated}, nil
+}
+
+// block measures the baseline and the server with that work, in random order.
+func (m *measurer) block(ctx context.Context, random *rand.Rand, work int) (costs [2]float64, err error) {
+	for _, side := range random.Perm(2) {
+		rounds := [2]int{m.plan.Work, work}[side]
+		if costs[side], err = m.cost(ctx, rounds); err != nil {
+			return costs, err
+		}
+	}
+	return costs, nil
 }
 
 // cost is the CPU time of a fresh server for one request, in seconds.
@@ -173,9 +177,12 @@ func readCPU(ctx context.Context, address string) (time.Duration, error) {
 	return time.Duration(micros) * time.Microsecond, nil
 }
 
-// load puts the load on and tells how many requests were answered.
+// errNotValid is the error of a run that proves nothing.
+var errNotValid = errors.New("the run was not VALID")
+
+// load puts the load on, from a core of its own, and tells how many requests were answered.
 func (m *measurer) load(ctx context.Context, address string) (float64, error) {
-	command := exec.CommandContext(ctx, m.spillway, "load", "http://"+address+"/",
+	command := exec.CommandContext(ctx, m.spillway, "load", "http://"+address+"/", "--pin",
 		"--rate", strconv.Itoa(m.plan.Rate), "--connections", "8", "--duration", m.plan.Length.String(), "--json")
 	var stderr strings.Builder
 	command.Stderr = &stderr
@@ -185,14 +192,18 @@ func (m *measurer) load(ctx context.Context, address string) (float64, error) {
 	}
 	var document struct {
 		Steps []struct {
-			Done int64 `json:"done"`
+			Done     int64    `json:"done"`
+			Validity string   `json:"validity"`
+			Reasons  []string `json:"reasons"`
 		} `json:"steps"`
 	}
-	if err := json.Unmarshal(out, &document); err != nil {
+	switch err := json.Unmarshal(out, &document); {
+	case err != nil:
 		return 0, fmt.Errorf("read load's result: %w", err)
+	case len(document.Steps) != 1 || document.Steps[0].Done == 0:
+		return 0, errors.New("load: no request was answered")
+	case document.Steps[0].Validity != "VALID":
+		return 0, fmt.Errorf("load: %w: %s: %s", errNotValid, document.Steps[0].Validity, strings.Join(document.Steps[0].Reasons, "; "))
 	}
-	if len(document.Steps) == 1 && document.Steps[0].Done > 0 {
-		return float64(document.Steps[0].Done), nil
-	}
-	return 0, errors.New("load: no request was answered")
+	return float64(document.Steps[0].Done), nil
 }
