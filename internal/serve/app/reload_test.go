@@ -71,7 +71,7 @@ func TestLoadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer addThread()()
+	defer addThreads(&config.Config{})()
 	after, _, err := o.load()
 	if names := fixedChanges(before, after); err != nil || len(names) > 0 {
 		t.Errorf("%v cannot change, %v", names, err)

@@ -36,7 +36,7 @@ type Options struct {
 
 	Stdout, Stderr io.Writer
 
-	defaults config.Config // at the start of the process; see addThread
+	defaults config.Config // at the start of the process; see addThreads
 }
 
 // Serve runs the server until ctx ends, then drains it and returns nil. A mistake in the
@@ -76,26 +76,31 @@ func Serve(ctx context.Context, o Options) error {
 		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[string]*store)},
 	}
 	defer a.close()
-	if cfg.Popups.Path != "" {
-		defer addThread()()
-	}
+	defer addThreads(&cfg)()
 	if err := a.run(); err != nil && !stopped(ctx, err) {
 		return err
 	}
 	return nil
 }
 
-// addThread sets GOMAXPROCS to one more than the number of cores until undo is called,
-// unless it is set in the environment. Popup events reach the database in bursts, and the
-// database may share these cores. With one more thread, responses need not wait for a thread
-// that the kernel has preempted (experiments/popup). For feeds alone it would only lengthen
-// the tail of the latency.
-func addThread() (undo func()) {
+// addThreads raises GOMAXPROCS above the number of cores until undo is called, unless it is set in the environment. Each event
+// loop needs a thread that no other work takes while it waits. Popup events reach the database in bursts, and the database may
+// share these cores: with one more thread, responses need not wait for a thread that the kernel has preempted
+// (experiments/popup).
+func addThreads(cfg *config.Config) (undo func()) {
+	cores := runtime.GOMAXPROCS(0)
+	more := cfg.HTTP.Loops
+	if more == 0 {
+		more = cores
+		cfg.HTTP.Loops = cores
+	}
+	if cfg.Popups.Path != "" {
+		more++
+	}
 	if os.Getenv("GOMAXPROCS") != "" {
 		return func() {}
 	}
-	cores := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(cores + 1)
+	runtime.GOMAXPROCS(cores + max(more, 0))
 	return func() { runtime.GOMAXPROCS(cores) }
 }
 

@@ -70,6 +70,18 @@ func (c *Cache) Get(key Key) (State, bool) {
 	return state, found
 }
 
+// Known is Get that counts no miss.
+func (c *Cache) Known(key Key) (State, bool) {
+	f, s := c.find(key)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if !s.states.has(f) {
+		return State{}, false
+	}
+	s.hits.Add(1)
+	return s.states.get(f), true
+}
+
 // Version returns the version of the key's shard for Put. Call it before the state is read.
 func (c *Cache) Version(key Key) ShardVersion {
 	_, s := c.find(key)

@@ -391,7 +391,7 @@ func TestConnectionLimit(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	eventually(t, func() bool { return s.listener.Load().open.Load() == 2 })
+	eventually(t, func() bool { return s.Serving() && s.listener.Load().open.Load() == 2 })
 	if got := raw(t, url, "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"); !strings.HasPrefix(got, "503") {
 		t.Errorf("a third connection: %s", got)
 	}

@@ -1,0 +1,116 @@
+//go:build !portable
+
+package front
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The sockets of loops never block, so the scheduler need not be told of these calls (RawSyscall).
+
+// accept returns a connection from the queue of a listening socket, and the client's address. The clients of a Unix socket have
+// 127.0.0.1, because they are on this machine.
+func accept(socket int) (fd int, peer netip.AddrPort, errno syscall.Errno) {
+	var name unix.RawSockaddrInet6 // has room for the other kinds
+	size := uint32(unsafe.Sizeof(name))
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(socket), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	if errno != 0 {
+		return -1, peer, errno
+	}
+	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&name.Port))[:])
+	switch name.Family {
+	case unix.AF_INET:
+		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(&name))
+		return int(n), netip.AddrPortFrom(netip.AddrFrom4(four.Addr), port), 0
+	case unix.AF_INET6:
+		return int(n), netip.AddrPortFrom(netip.AddrFrom16(name.Addr).Unmap(), port), 0
+	}
+	return int(n), netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0), 0
+}
+
+// prepare sets the options of a listening socket. Accepted connections inherit the first. With the second, the kernel wakes
+// nobody before a connection has sent something, or for about a second. A Unix socket has neither, and needs neither.
+func prepare(socket int) {
+	_ = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	_ = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
+}
+
+func read(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_READ, fd, p)
+}
+
+func write(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_WRITE, fd, p)
+}
+
+func transfer(trap uintptr, fd int, p []byte) (int, syscall.Errno) {
+	for {
+		n, _, errno := syscall.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		switch errno {
+		case 0:
+			return int(n), 0
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+func closeSocket(fd int) { _, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(fd), 0, 0) }
+
+// Conn is a connection that was handed over. Read, Write and deadlines are those of a network connection; Handed says what has
+// happened before.
+type Conn struct {
+	*os.File
+	Handed Handed
+	peer   net.Addr
+	raw    syscall.RawConn
+}
+
+func newConn(t taken) (*Conn, error) {
+	file := os.NewFile(uintptr(t.fd), "connection")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, err // there is a descriptor
+	}
+	return &Conn{File: file, Handed: t.Handed, peer: net.TCPAddrFromAddrPort(t.peer), raw: raw}, nil
+}
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return c.peer }
+
+// LocalAddr implements net.Conn. It is nil if the connection has ended.
+func (c *Conn) LocalAddr() net.Addr {
+	var local net.Addr
+	_ = c.raw.Control(func(fd uintptr) { // it fails only on a closed connection
+		name, err := unix.Getsockname(int(fd))
+		if err != nil {
+			return
+		}
+		switch name := name.(type) {
+		case *unix.SockaddrInet4:
+			local = &net.TCPAddr{IP: name.Addr[:], Port: name.Port}
+		case *unix.SockaddrInet6:
+			local = &net.TCPAddr{IP: name.Addr[:], Port: name.Port}
+		case *unix.SockaddrUnix:
+			local = &net.UnixAddr{Name: name.Name, Net: "unix"}
+		}
+	})
+	return local
+}
+
+// CloseWrite ends the sending half.
+func (c *Conn) CloseWrite() error {
+	var err error
+	if failed := c.raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) }); failed != nil {
+		return failed // os.File's own error
+	}
+	return os.NewSyscallError("shutdown", err)
+}
