@@ -71,7 +71,8 @@ func TestLoadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer addThreads(&config.Config{})()
+	_, undo := addThreads(&before)
+	defer undo()
 	after, _, err := o.load()
 	if names := fixedChanges(before, after); err != nil || len(names) > 0 {
 		t.Errorf("%v cannot change, %v", names, err)

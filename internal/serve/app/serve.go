@@ -76,32 +76,29 @@ func Serve(ctx context.Context, o Options) error {
 		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[string]*store)},
 	}
 	defer a.close()
-	defer addThreads(&cfg)()
+	loops, undo := addThreads(&cfg)
+	defer undo()
+	a.loops = loops
 	if err := a.run(); err != nil && !stopped(ctx, err) {
 		return err
 	}
 	return nil
 }
 
-// addThreads raises GOMAXPROCS above the number of cores until undo is called, unless it is set in the environment. Each event
-// loop needs a thread that no other work takes while it waits. Popup events reach the database in bursts, and the database may
-// share these cores: with one more thread, responses need not wait for a thread that the kernel has preempted
-// (experiments/popup).
-func addThreads(cfg *config.Config) (undo func()) {
-	cores := runtime.GOMAXPROCS(0)
-	more := cfg.HTTP.Loops
-	if more == 0 {
-		more = cores
-		cfg.HTTP.Loops = cores
+// addThreads raises GOMAXPROCS until undo is called, and returns the number of event loops. Each of them has a thread that no
+// other work takes while it waits. Popup events reach the database in bursts, and the database may share the cores: with one
+// more thread, responses need not wait for one that the kernel has preempted (experiments/popup).
+func addThreads(cfg *config.Config) (loops int, undo func()) {
+	before := runtime.GOMAXPROCS(0)
+	if loops = cfg.HTTP.Loops; loops == 0 {
+		loops = before
 	}
+	more := max(loops, 0)
 	if cfg.Popups.Path != "" {
 		more++
 	}
-	if os.Getenv("GOMAXPROCS") != "" {
-		return func() {}
-	}
-	runtime.GOMAXPROCS(cores + max(more, 0))
-	return func() { runtime.GOMAXPROCS(cores) }
+	runtime.GOMAXPROCS(before + more)
+	return loops, func() { runtime.GOMAXPROCS(before) }
 }
 
 // stopped reports whether err only means that ctx has ended.
