@@ -111,7 +111,7 @@ var mayImport = map[layer][]layer{
 	lab:        {shared, lab},
 	suite:      {shared, part, engine, adapter, edge, demo, app, lab, suite},
 	command:    {shared, part, engine, demo, app, lab},
-	experiment: {shared, lab},
+	experiment: {shared, part, lab},
 }
 
 // drivers connect to a database or store.
