@@ -241,7 +241,7 @@ func (p *Popup) Nothing(key Key, a *Attributes, now time.Time) (Answer, bool) {
 	d, decided := Wait(place, state, key.User, now)
 	if !decided && len(p.cfg.Limits) == 0 {
 		d = place.choose(state, a, now)
-		decided = !d.needsRow && d.Reason != Unavailable && len(a.skipped) == 0
+		decided = !d.needsRow && d.Reason != Unavailable
 		if decided && d.Campaign == nil {
 			p.sample.add(place, a, now)
 		}

@@ -183,7 +183,8 @@ func TestQuickHeaders(t *testing.T) {
 
 // TestQuickNeedsNoProof: nothing that requires a key, a token or a cookie is answered in an event loop, whatever the request has.
 func TestQuickNeedsNoProof(t *testing.T) {
-	key, err := token.NewKey("", token.HS256, make([]byte, 32))
+	secret := []byte("0123456789abcdef0123456789abcdef")
+	key, err := token.NewKey("", token.HS256, secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +192,8 @@ func TestQuickNeedsNoProof(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	identity, err := NewIdentity(IdentityConfig{Header: "Authorization", Algorithm: "HS256", Key: []byte("0123456789abcdef0123456789abcdef"), Claim: "sub"})
+	jwt := signedHS256(secret, fmt.Sprintf(`{"sub":"1","exp":%d}`, time.Now().Add(time.Hour).Unix()))
+	identity, err := NewIdentity(IdentityConfig{Header: "Authorization", Algorithm: "HS256", Key: secret, Claim: "sub"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,11 +210,14 @@ func TestQuickNeedsNoProof(t *testing.T) {
 				c.Down = []DownRoute{{Reads: []string{"/down"}, Access: access, Retry: func() time.Duration { return time.Second }}}
 			}))
 			for _, target := range append([]string{"/own", "/down", "/nothing", "/popup/click"}, quickTargets[2:]...) {
-				for _, lines := range [][]string{nil, {"Authorization: Bearer key"}, {"Cookie: session=key"}} {
+				for _, lines := range [][]string{nil, {"Authorization: Bearer key"}, {"Authorization: Bearer " + jwt}, {"Cookie: session=key"}} {
 					if a, ok := l.quick(t, target, lines...); ok {
 						t.Errorf("%d: %s %v: %v", access, target, lines, a)
 					}
 				}
+			}
+			if a := l.regular(t, "/popup?user=1", "Authorization: Bearer "+jwt); a.status != http.StatusNoContent {
+				t.Errorf("the JWT proves nothing: %v", a)
 			}
 		}
 	}
@@ -496,4 +501,38 @@ func follow(ctx context.Context, address string, client int, answered, version *
 		answered.Add(1)
 	}
 	return nil
+}
+
+// TestAwaitRetiredOfLoops: AwaitRetired waits for an answer of an event loop that began before Switch.
+func TestAwaitRetiredOfLoops(t *testing.T) {
+	l := newLane(t, probing(nil))
+	began, end := make(chan struct{}), make(chan struct{})
+	l.server.routes["/hello"].read.quick = func(*fasthttp.RequestCtx) bool {
+		close(began)
+		<-end
+		return false
+	}
+	answered := make(chan bool)
+	go func() {
+		_, _, ok := l.answerer.Answer(nil, []byte("GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"), l.peer)
+		answered <- ok
+	}()
+	<-began
+	next, err := l.server.Next(probing(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.server.Switch(next)
+	short, cancel := context.WithTimeout(t.Context(), 4*retiredCheck)
+	defer cancel()
+	if l.server.AwaitRetired(short) {
+		t.Error("the answer is not waited for")
+	}
+	close(end)
+	if ok := <-answered; ok || !l.server.AwaitRetired(t.Context()) {
+		t.Error("the answer does not end")
+	}
+	if a, ok := l.quick(t, "/hello"); !ok || a.status != http.StatusOK {
+		t.Errorf("the next generation: %v, %v", ok, a)
+	}
 }
