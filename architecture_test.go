@@ -56,6 +56,7 @@ var layers = map[string]layer{
 	"internal/serve/coalesce": part,
 	"internal/serve/compress": part,
 	"internal/serve/config":   part,
+	"internal/serve/front":    part,
 	"internal/serve/param":    part,
 	"internal/serve/queue":    part,
 	"internal/serve/standby":  part,

@@ -40,10 +40,10 @@ type app struct {
 	hangups chan os.Signal // asks for a reload
 
 	cfg     config.Config // as at the start of the process
-	loops   int           // event loops of the public listener; -1: none
 	demo    bool          // the freight app on its own SQLite
 	builtIn bool          // without a configuration file
 	strict  bool          // a part that does not start ends the process
+	loops   int           // event loops of the fast lane; -1: none
 
 	sockets     sockets
 	certificate *certificate // nil: plain HTTP

@@ -88,7 +88,6 @@ func hello(t *testing.T, socket string, failed <-chan error, log *output) string
 // TestLoops: http.loops is the number of event loops, by default one per core. While the server runs, each has a thread of its
 // own beside those of the cores, and popups one more; afterwards there are as many as before.
 func TestLoops(t *testing.T) {
-	t.Setenv("GOMAXPROCS", "")
 	cores, before := runtime.GOMAXPROCS(0), pollers(t)
 	for _, c := range []struct {
 		http, more  string
@@ -132,22 +131,20 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestLoopsAndThreads: the environment decides about threads, and TLS has no event loops.
+// TestLoopsAndThreads: each event loop has a thread beside those that there are, popups have one more, and TLS has no event loops.
 func TestLoopsAndThreads(t *testing.T) {
 	cores := runtime.GOMAXPROCS(0)
 	for _, c := range []struct {
-		environment string
 		change      func(*config.Config)
 		loops, more int
 	}{
-		{"", func(*config.Config) {}, cores, cores},
-		{"", func(c *config.Config) { c.HTTP.Loops = 1024 }, 1024, 1024},
-		{"", func(c *config.Config) { c.HTTP.TLSCert, c.HTTP.TLSKey = "cert.pem", "key.pem" }, -1, 0},
-		{"", func(c *config.Config) { c.HTTP.TLSCert, c.HTTP.Loops, c.Popups.Path = "cert.pem", 5, "/popup" }, -1, 1},
-		{"7", func(c *config.Config) { c.Popups.Path = "/popup" }, cores, 0},
-		{"7", func(c *config.Config) { c.HTTP.Loops = 3 }, 3, 0},
+		{func(*config.Config) {}, cores, cores},
+		{func(c *config.Config) { c.HTTP.Loops = 1024 }, 1024, 1024},
+		{func(c *config.Config) { c.HTTP.TLSCert, c.HTTP.TLSKey = "cert.pem", "key.pem" }, -1, 0},
+		{func(c *config.Config) { c.HTTP.TLSCert, c.HTTP.Loops, c.Popups.Path = "cert.pem", 5, "/popup" }, -1, 1},
+		{func(c *config.Config) { c.Popups.Path = "/popup" }, cores, cores + 1},
+		{func(c *config.Config) { c.HTTP.Loops, c.Popups.Path = -1, "/popup" }, -1, 1},
 	} {
-		t.Setenv("GOMAXPROCS", c.environment)
 		cfg := config.Default()
 		c.change(&cfg)
 		asIs := cfg.HTTP.Loops

@@ -71,42 +71,38 @@ func Serve(ctx context.Context, o Options) error {
 		log.Warn("orders and positions are disabled, because other hosts can reach this listener and no keys are set; save the output of `spillway config print` and add keys")
 	}
 	metrics := prometheus.NewRegistry()
-	loops, undo := addThreads(&cfg)
-	defer undo()
 	a := &app{
 		ctx: ctx, log: log, level: level, stdout: o.Stdout, stderr: o.Stderr, options: o, hangups: hangups,
-		cfg: cfg, loops: loops, demo: demo, builtIn: o.File == "", strict: o.Strict, sockets: passed, metrics: metrics,
+		cfg: cfg, demo: demo, builtIn: o.File == "", strict: o.Strict, sockets: passed, metrics: metrics,
 		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[string]*store)},
 	}
 	defer a.close()
+	loops, undo := addThreads(&cfg)
+	defer undo()
+	a.loops = loops
 	if err := a.run(); err != nil && !stopped(ctx, err) {
 		return err
 	}
 	return nil
 }
 
-// addThreads returns the number of event loops, -1 for none, and raises GOMAXPROCS above the number of cores until undo is called,
-// unless it is set in the environment. Each event loop needs a thread that no other work takes while it waits. Popup events reach
-// the database in bursts, and the database may share these cores: with one more thread, responses need not wait for a thread that
-// the kernel has preempted (experiments/popup).
+// addThreads raises GOMAXPROCS until undo is called, and returns the number of event loops, -1 for none. Each of them has a thread
+// that no other work takes while it waits. Popup events reach the database in bursts, and the database may share the cores: with
+// one more thread, responses need not wait for one that the kernel has preempted (experiments/popup).
 func addThreads(cfg *config.Config) (loops int, undo func()) {
-	cores := runtime.GOMAXPROCS(0)
-	loops = cfg.HTTP.Loops
-	switch {
+	before := runtime.GOMAXPROCS(0)
+	switch loops = cfg.HTTP.Loops; {
 	case !front.Supported || cfg.HTTP.TLSCert != "":
 		loops = -1
 	case loops == 0:
-		loops = cores
+		loops = before
 	}
 	more := max(loops, 0)
 	if cfg.Popups.Path != "" {
 		more++
 	}
-	if more == 0 || os.Getenv("GOMAXPROCS") != "" {
-		return loops, func() {}
-	}
-	runtime.GOMAXPROCS(cores + more)
-	return loops, func() { runtime.GOMAXPROCS(cores) }
+	runtime.GOMAXPROCS(before + more)
+	return loops, func() { runtime.GOMAXPROCS(before) }
 }
 
 // stopped reports whether err only means that ctx has ended.

@@ -28,7 +28,7 @@ type Gate interface {
 // Config says what is accepted and who answers. All fields are needed.
 type Config struct {
 	Socket       int             // listening, in non-blocking mode; closed by StopAccepting
-	Shared       bool            // other processes use the socket too: its options are left as they are
+	Shared       bool            // other processes use the socket too: clients need not send anything to be accepted
 	Loops        int             // at least 1
 	Answerer     func() Answerer // for each loop
 	Gate         Gate

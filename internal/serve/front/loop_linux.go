@@ -25,7 +25,7 @@ const (
 	backlog     = 64                   // events from which on it leaves new connections to other loops
 	leaveMax    = 8                    // rounds in a row in which it does so
 	acceptPause = 5 * time.Millisecond // after an error of accept, such as no free descriptor
-	shortWait   = 2                    // milliseconds that a loop waits without telling the scheduler
+	shortWait   = 10                   // milliseconds that a loop waits without telling the scheduler
 	outKept     = 256 << 10            // largest buffer of responses that a loop keeps, in bytes
 	handedMax   = 256                  // connections that wait for Accept before goroutines hold them
 )
@@ -64,9 +64,7 @@ type taken struct {
 // Open starts the loops. If it fails, the socket stays the caller's.
 func Open(cfg Config) (*Front, error) {
 	f := &Front{cfg: cfg, handed: make(chan taken, handedMax)}
-	if !cfg.Shared {
-		prepare(cfg.Socket)
-	}
+	prepare(cfg.Socket, !cfg.Shared)
 	for range cfg.Loops {
 		l, err := newLoop(f)
 		if err != nil {

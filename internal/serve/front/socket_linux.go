@@ -35,11 +35,13 @@ func accept(socket int) (fd int, peer netip.AddrPort, errno syscall.Errno) {
 	return int(n), netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0), 0
 }
 
-// prepare sets the options of a listening socket. Accepted connections inherit the first. With the second, the kernel wakes
-// nobody before a connection has sent something, or for about a second. A Unix socket has neither, and needs neither.
-func prepare(socket int) {
+// prepare sets the options of a listening socket. Accepted connections inherit TCP_NODELAY. With deferred, the kernel wakes
+// nobody before a connection has sent something, or for about a second. A Unix socket has neither option, and needs neither.
+func prepare(socket int, deferred bool) {
 	_ = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	_ = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
+	if deferred {
+		_ = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
+	}
 }
 
 func read(fd int, p []byte) (n int, errno syscall.Errno) {
