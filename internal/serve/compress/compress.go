@@ -45,7 +45,7 @@ type Compressor struct {
 	refused atomic.Uint64
 	zstd    *zstd.Encoder
 	free    *semaphore.Weighted // encoders of zstd that nobody uses
-	gzip    sync.Pool // of *gzip.Writer
+	gzip    sync.Pool           // of *gzip.Writer
 
 	mu   sync.Mutex                       // guards what follows
 	kept *simplelru.LRU[*slot, time.Time] // the forms, with the time since which slot.used counts
