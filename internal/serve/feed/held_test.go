@@ -190,7 +190,7 @@ func (h *holding) listen() {
 func TestHeldAgainstPage(t *testing.T) {
 	seed, seen := rand.Uint64(), map[string]int{}
 	t.Logf("seeds from %d", seed)
-	for i := range 60 {
+	for i := range 30 {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHolding(t, seed+uint64(i), seen)
 			defer h.feed.Close()
