@@ -26,26 +26,26 @@ import (
 	"spillway/internal/serve/token"
 )
 
-// lane answers requests as an event loop does, or else as the regular server does.
-type lane struct {
+// bothLanes answers requests as an event loop does, or else as the regular server does.
+type bothLanes struct {
 	answerer *answerer
 	server   *Server
 	peer     netip.AddrPort
 }
 
-// newLane returns a lane of a server that is not running.
-func newLane(t *testing.T, cfg Config) *lane {
+// newLanes returns the lanes of a server that is not running.
+func newLanes(t *testing.T, cfg Config) *bothLanes {
 	t.Helper()
 	s, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.stop)
-	return &lane{newAnswerer(s.live, cfg.HeaderBytes), s, netip.MustParseAddrPort("127.0.0.1:4711")}
+	return &bothLanes{newAnswerer(s.live, cfg.HeaderBytes), s, netip.MustParseAddrPort("127.0.0.1:4711")}
 }
 
 // quick answers a request in the event loop, if it can.
-func (l *lane) quick(t *testing.T, target string, lines ...string) (response answer, ok bool) {
+func (l *bothLanes) quick(t *testing.T, target string, lines ...string) (response answer, ok bool) {
 	t.Helper()
 	text := "GET " + target + " HTTP/1.1\r\nHost: a.example\r\n" + strings.Join(append(lines, ""), "\r\n") + "\r\n"
 	if !front.Plain([]byte(text)) {
@@ -76,7 +76,7 @@ func parse(t *testing.T, raw []byte, keep bool) answer {
 }
 
 // regular answers a request in the regular server.
-func (l *lane) regular(t *testing.T, target string, lines ...string) answer {
+func (l *bothLanes) regular(t *testing.T, target string, lines ...string) answer {
 	t.Helper()
 	var ctx fasthttp.RequestCtx
 	text := "GET " + target + " HTTP/1.1\r\nHost: a.example\r\n" + strings.Join(append(lines, ""), "\r\n") + "\r\n"
@@ -146,7 +146,7 @@ func TestQuickHeaders(t *testing.T) {
 		"rate":         func(c *Config) { c.Rate = RateConfig{PerMinute: 60_000, Burst: 10_000, Clients: 100} },
 		"not coded":    func(c *Config) { c.Compressed = 0 },
 	} {
-		l := newLane(t, quickConfig(t, change))
+		l := newLanes(t, quickConfig(t, change))
 		for _, target := range quickTargets {
 			first := l.regular(t, target)
 			for _, lines := range [][]string{
@@ -199,7 +199,7 @@ func TestQuickNeedsNoProof(t *testing.T) {
 	}
 	for _, rate := range []RateConfig{{}, {PerMinute: 1, Burst: 1, Clients: 10}} {
 		for _, access := range []Access{Key, Token, Any} {
-			l := newLane(t, quickConfig(t, func(c *Config) {
+			l := newLanes(t, quickConfig(t, func(c *Config) {
 				c.Tokens, c.ReadKeys, c.Cookie, c.Rate = verifier, []string{"key"}, "session", rate
 				c.Feeds[0].Access, c.Queries[0].Access, c.Queries[1].Access, c.Popup.Identity = access, access, access, identity
 				claimed := listConfig()
@@ -226,7 +226,7 @@ func TestQuickNeedsNoProof(t *testing.T) {
 // TestQuickCountsOnce: a request is counted once, whether it is answered in an event loop or handed over.
 func TestQuickCountsOnce(t *testing.T) {
 	large := openQuery(t, &answers{rows: 800}, func(c *query.Config) { c.Limit.Bytes, c.CacheBytes = 1<<20, 4<<20 })
-	l := newLane(t, quickConfig(t, func(c *Config) {
+	l := newLanes(t, quickConfig(t, func(c *Config) {
 		c.Queries = append(c.Queries, QueryRoute{Paths: []string{"/large"}, Query: large})
 	}))
 	if a, _, err := large.Ask(t.Context(), time.Now(), []string{"1"}); err != nil || len(a.Data) <= quickBytes {
@@ -271,7 +271,7 @@ func TestQuickCountsOnce(t *testing.T) {
 
 // TestQuickRefused: a client beyond its rate gets the regular refusal, and no engine learns of the request.
 func TestQuickRefused(t *testing.T) {
-	l := newLane(t, quickConfig(t, func(c *Config) {
+	l := newLanes(t, quickConfig(t, func(c *Config) {
 		c.Rate, c.CORSOrigins = RateConfig{PerMinute: 1, Burst: len(quickTargets), Clients: 100}, []string{"*"}
 	}))
 	for _, target := range quickTargets {
@@ -505,7 +505,7 @@ func follow(ctx context.Context, address string, client int, answered, version *
 
 // TestAwaitRetiredOfLoops: AwaitRetired waits for an answer of an event loop that began before Switch.
 func TestAwaitRetiredOfLoops(t *testing.T) {
-	l := newLane(t, probing(nil))
+	l := newLanes(t, probing(nil))
 	began, end := make(chan struct{}), make(chan struct{})
 	l.server.routes["/hello"].read.quick = func(*fasthttp.RequestCtx) bool {
 		close(began)
