@@ -20,6 +20,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/front"
 )
 
 // Options are the flags of spillway serve. Empty fields do not change the configuration.
@@ -85,12 +86,15 @@ func Serve(ctx context.Context, o Options) error {
 	return nil
 }
 
-// addThreads raises GOMAXPROCS until undo is called, and returns the number of event loops. Each of them has a thread that no
-// other work takes while it waits. Popup events reach the database in bursts, and the database may share the cores: with one
-// more thread, responses need not wait for one that the kernel has preempted (experiments/popup).
+// addThreads raises GOMAXPROCS until undo is called, and returns the number of event loops, -1 for none. Each of them has a thread
+// that no other work takes while it waits. Popup events reach the database in bursts, and the database may share the cores: with
+// one more thread, responses need not wait for one that the kernel has preempted (experiments/popup).
 func addThreads(cfg *config.Config) (loops int, undo func()) {
 	before := runtime.GOMAXPROCS(0)
-	if loops = cfg.HTTP.Loops; loops == 0 {
+	switch loops = cfg.HTTP.Loops; {
+	case !front.Supported || cfg.HTTP.TLSCert != "":
+		loops = -1
+	case loops == 0:
 		loops = before
 	}
 	more := max(loops, 0)

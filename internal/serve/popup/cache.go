@@ -70,16 +70,15 @@ func (c *Cache) Get(key Key) (State, bool) {
 	return state, found
 }
 
-// Known is Get that counts no miss.
-func (c *Cache) Known(key Key) (State, bool) {
+// Known is Get that counts nothing. If the state is used, the caller adds 1 to hits.
+func (c *Cache) Known(key Key) (state State, hits *atomic.Uint64, known bool) {
 	f, s := c.find(key)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if !s.states.has(f) {
-		return State{}, false
+		return State{}, nil, false
 	}
-	s.hits.Add(1)
-	return s.states.get(f), true
+	return s.states.get(f), &s.hits, true
 }
 
 // Version returns the version of the key's shard for Put. Call it before the state is read.

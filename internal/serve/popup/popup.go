@@ -233,7 +233,7 @@ func (p *Popup) Nothing(key Key, a *Attributes, now time.Time) (Answer, bool) {
 	if place == nil {
 		return Answer{}, false
 	}
-	state, known := p.known(key)
+	state, hits, known := p.known(key)
 	if !known {
 		return Answer{}, false
 	}
@@ -241,7 +241,7 @@ func (p *Popup) Nothing(key Key, a *Attributes, now time.Time) (Answer, bool) {
 	d, decided := Wait(place, state, key.User, now)
 	if !decided && len(p.cfg.Limits) == 0 {
 		d = place.choose(state, a, now)
-		decided = !d.needsRow && d.Reason != Unavailable && len(a.skipped) == 0
+		decided = !d.needsRow && d.Reason != Unavailable
 		if decided && d.Campaign == nil {
 			p.sample.add(place, a, now)
 		}
@@ -249,19 +249,22 @@ func (p *Popup) Nothing(key Key, a *Attributes, now time.Time) (Answer, bool) {
 	if !decided || d.Campaign != nil {
 		return Answer{}, false
 	}
+	if hits != nil {
+		hits.Add(1)
+	}
 	p.counters.nothingShown(d.Reason <= WaitLimit)
 	return Answer{Decision: d}, true
 }
 
-// known returns a state if that needs no waiting.
-func (p *Popup) known(key Key) (State, bool) {
+// known returns a state if that needs no waiting, and what counts its use; nil: nothing does.
+func (p *Popup) known(key Key) (state State, hits *atomic.Uint64, known bool) {
 	if p.cfg.Cache != nil {
 		return p.cfg.Cache.Known(key)
 	}
 	if store, ok := p.cfg.Store.(knower); ok {
-		return store.Known(key)
+		state, known = store.Known(key)
 	}
-	return State{}, false
+	return state, nil, known
 }
 
 // begin prepares attributes for the decisions of one request.

@@ -153,19 +153,20 @@ func (s *Server) guard(r *route, handle func(*fasthttp.RequestCtx)) func(*fastht
 	}
 }
 
-// guardQuick is guard for route.quick. Where something must be proved, there is none.
+// guardQuick is guard for route.quick. If something must be proved, it returns nil.
 func (s *Server) guardQuick(r *route, quick func(*fasthttp.RequestCtx) bool) func(*fasthttp.RequestCtx) bool {
 	if quick == nil || r.access != Open {
 		return nil
 	}
 	return func(ctx *fasthttp.RequestCtx) bool {
-		if !quick(ctx) {
-			return false
-		}
-		if wait, ok := s.rate.take(s.rateClient(ctx, ""), time.Now()); !ok {
-			ctx.Response.Reset()
-			ctx.Response.Header.SetNoDefaultContentType(true)
+		client := s.rateClient(ctx, "")
+		if wait, ok := s.rate.take(client, time.Now()); !ok {
 			s.refuseRate(ctx, wait)
+			return true
+		}
+		if !quick(ctx) {
+			s.rate.giveBack(client) // guard takes it
+			return false
 		}
 		return true
 	}

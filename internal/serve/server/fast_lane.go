@@ -20,7 +20,7 @@ import (
 // The fast lane: event loops answer what needs no waiting, on connections that fasthttp's server never sees. They use its parser
 // and its serializer, and the handlers of the other requests, so that both lanes answer alike.
 
-// quickBytes is the size of the largest page that is answered in an event loop.
+// quickBytes is the size of the largest page or answer of a query that is sent by an event loop.
 const quickBytes = 64 << 10
 
 // openFastLane has event loops accept the connections of l, if the system supports them.

@@ -126,7 +126,7 @@ func (l *live) enter(stripe uint64) *Server {
 func (s *Server) leave(stripe uint64) { s.underway[stripe].requests.Add(-1) }
 
 // Next returns a server with the routes and settings of cfg that shares the connections of s.
-// Connections, HeaderBytes, BodyBytes, BodiesBytes, Compressed, Rate, TLS and the timeouts stay those of New.
+// Connections, HeaderBytes, BodyBytes, BodiesBytes, Compressed, Rate, TLS, Loops and the timeouts stay those of New.
 // It answers requests after Switch.
 func (s *Server) Next(cfg Config) (*Server, error) { return newGeneration(s.live, cfg) }
 

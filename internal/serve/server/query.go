@@ -39,7 +39,7 @@ func (h *queryHandler) quick(ctx *fasthttp.RequestCtx) bool {
 	if err != nil {
 		return false
 	}
-	a := h.query.Cached(arrival(ctx), args)
+	a := h.query.CachedUpTo(arrival(ctx), args, quickBytes)
 	if a == nil {
 		return false
 	}

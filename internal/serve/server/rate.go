@@ -78,6 +78,16 @@ func (l *rateLimit) take(client uint64, now time.Time) (wait time.Duration, ok b
 	return 0, true
 }
 
+// giveBack returns a request that take has taken to its client's budget.
+func (l *rateLimit) giveBack(client uint64) {
+	shard := &l.shards[client%rateShards]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if full, known := shard.clients.Get(client); known {
+		shard.clients.Add(client, full-l.interval)
+	}
+}
+
 // len returns how many clients are remembered.
 func (l *rateLimit) len() (n int) {
 	for i := range l.shards {
