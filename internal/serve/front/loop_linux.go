@@ -88,7 +88,7 @@ func (f *Front) Accept() (*Conn, error) {
 	if !ok {
 		return nil, io.EOF
 	}
-	return newConn(t)
+	return newConn(t), nil
 }
 
 // StopAccepting closes the socket, after the connections in its queue are accepted if all is set.

@@ -76,13 +76,13 @@ type Conn struct {
 	raw    syscall.RawConn
 }
 
-func newConn(t taken) (*Conn, error) {
+func newConn(t taken) *Conn {
 	file := os.NewFile(uintptr(t.fd), "connection")
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return nil, err // there is a descriptor
+		panic("bug: a connection is handed over without a descriptor: " + err.Error())
 	}
-	return &Conn{File: file, Handed: t.Handed, peer: net.TCPAddrFromAddrPort(t.peer), raw: raw}, nil
+	return &Conn{File: file, Handed: t.Handed, peer: net.TCPAddrFromAddrPort(t.peer), raw: raw}
 }
 
 // RemoteAddr implements net.Conn.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -67,18 +66,18 @@ func (l *listener) drainFront() error {
 	return errors.Join(err, l.front.StopAccepting(true))
 }
 
-// acceptHanded returns the next connection that the event loops do not serve.
+// acceptHanded returns the next connection that the event loops do not serve, or io.EOF after their end.
 func (l *listener) acceptHanded() (net.Conn, error) {
-	handed, err := l.front.Accept()
-	if err != nil {
-		return nil, err // io.EOF
+	for {
+		handed, err := l.front.Accept()
+		if err != nil {
+			return nil, err // io.EOF
+		}
+		if c, err := newConn(handed, l); err == nil { // otherwise it has ended, and is closed
+			c.begun = &begun{handed.Handed, l.limits}
+			return c, nil
+		}
 	}
-	c, err := newConn(handed, l)
-	if err != nil {
-		return nil, fmt.Errorf("take over a connection: %w", err)
-	}
-	c.begun = &begun{handed.Handed, l.limits}
-	return c, nil
 }
 
 // begun is what an event loop has done with a connection, and what is left of it to do.
