@@ -390,6 +390,9 @@ func TestConnectionLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
+		if _, err := io.WriteString(c, "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil { // a silent one need not be accepted
+			t.Fatal(err)
+		}
 	}
 	eventually(t, func() bool { return s.Serving() && s.listener.Load().open.Load() == 2 })
 	if got := raw(t, url, "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"); !strings.HasPrefix(got, "503") {
