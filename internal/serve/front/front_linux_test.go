@@ -11,10 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -157,8 +159,14 @@ func listen(t *testing.T) (socket int, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return takeSocket(t, ln), ln.Addr().String()
+}
+
+// takeSocket returns the socket of a listener, which it closes.
+func takeSocket(t *testing.T, ln net.Listener) (socket int) {
+	t.Helper()
 	defer ln.Close()
-	raw, err := ln.(*net.TCPListener).SyscallConn()
+	raw, err := ln.(syscall.Conn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +174,7 @@ func listen(t *testing.T) (socket int, address string) {
 	if err := errors.Join(failed, err); err != nil {
 		t.Fatal(err)
 	}
-	return socket, ln.Addr().String()
+	return socket
 }
 
 // client is a connection to a rig.
@@ -493,4 +501,36 @@ func TestGate(t *testing.T) {
 	r.wantOpen(t, 1)
 	r.dial(t).ask(keepRequest)
 	second.ask(keepRequest)
+}
+
+// TestUnixSocket: the clients of a Unix socket are on this machine.
+func TestUnixSocket(t *testing.T) {
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("@front-test-%d", os.Getpid()), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open(t, 2, func(c *Config, _ *fakeGate) {
+		if err := unix.Close(c.Socket); err != nil {
+			t.Error(err)
+		}
+		c.Socket = takeSocket(t, ln)
+	})
+	for range 5 {
+		c, err := net.Dial("unix", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, keepRequest); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); string(body) != "127.0.0.1:0" || err != nil {
+			t.Errorf("the peer is %s, %v", body, err)
+		}
+	}
 }
