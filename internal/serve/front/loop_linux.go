@@ -501,10 +501,10 @@ func (l *loop) stop(all bool) {
 
 // end answers what has arrived, and closes all connections.
 func (l *loop) end() {
+	l.collect() // no loop gives one any more
 	for n := l.wait(0); n > 0; n = l.wait(0) {
 		l.round(n)
 	}
-	l.collect()
 	for _, c := range l.conns {
 		if c != nil {
 			l.close(c)

@@ -106,21 +106,18 @@ func (c *conn) resume(p []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(b.write)); err != nil {
 		return 0, err // net.Conn's own error
 	}
-	if _, err := c.Write(b.Unsent); err != nil {
-		return 0, err // as above
-	}
-	if b.Close {
+	if _, err := c.Write(b.Unsent); err != nil || b.Close {
 		return 0, io.EOF
 	}
-	// The server takes what follows for the first request, for which it would not wait as long.
+	// The server takes what follows for the first request. It would not wait for that as long, and would answer an error.
 	if err := c.SetReadDeadline(time.Now().Add(b.idle)); err != nil {
 		return 0, err // as above
 	}
 	n, err := c.Read(p)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if err != nil {
 		return 0, io.EOF
 	}
-	return n, errors.Join(err, c.SetReadDeadline(time.Now().Add(b.read)))
+	return n, c.SetReadDeadline(time.Now().Add(b.read))
 }
 
 // answerer answers the requests of one event loop.
