@@ -1,6 +1,6 @@
 // Package front accepts connections, and answers in event loops what needs no waiting. A loop recognizes requests; it does not
 // interpret them. Connections with any other request are handed over with the bytes that were read, and are the caller's from
-// then on.
+// then on, unless it gives them back.
 //
 // Loops accept from one socket. A connection that stays open after its first response goes to the loop with the fewest, so that
 // the loops are equally busy; connections for a single request are answered by whoever accepts them. A loop that has many
@@ -44,5 +44,6 @@ type Handed struct {
 	Unsent   []byte // rest of a response, to be sent first
 	Close    bool   // after Unsent
 	Answered bool   // at least one request was answered
+	Times    int    // how often it was handed over, with this one
 	Expired  bool   // it sent nothing within FirstTimeout
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -114,6 +115,22 @@ func (f *Front) End() {
 	close(f.handed)
 }
 
+// TakeBack has a loop serve a connection again that Accept has returned and of which nothing is left to read or to write. The
+// caller closes its Conn, and the place in the gate is the loop's. If it returns false, because the Front has ended, nothing has
+// happened.
+func (f *Front) TakeBack(c *Conn) bool {
+	fd, err := c.duplicate()
+	if err != nil {
+		return false
+	}
+	again := &conn{fd: fd, peer: c.peer, answered: true, handed: c.Handed.Times}
+	if f.emptiest(nil).give(again) {
+		return true
+	}
+	closeSocket(fd)
+	return false
+}
+
 func (f *Front) advance(to phase) {
 	f.phase.Store(int32(to))
 	for _, l := range f.loops {
@@ -130,9 +147,12 @@ func (f *Front) hand(t taken) {
 	}
 }
 
-// emptiest returns the loop with the fewest connections, l if it has no more than one more.
+// emptiest returns the loop with the fewest connections, l if it has no more than one more. l may be nil.
 func (f *Front) emptiest(l *loop) *loop {
-	best, least := l, l.open.Load()-1
+	best, least := l, int64(math.MaxInt64)
+	if l != nil {
+		least = l.open.Load() - 1
+	}
 	for _, other := range f.loops {
 		if n := other.open.Load(); n < least {
 			best, least = other, n
@@ -160,8 +180,9 @@ type loop struct {
 	resumeAt time.Time // after an error of accept; zero: there was none
 
 	open  atomic.Int64 // connections
-	mu    sync.Mutex   // guards inbox
-	inbox []*conn      // from other loops
+	mu    sync.Mutex   // guards what follows
+	inbox []*conn      // given to the loop
+	ended bool         // nothing more may be given
 }
 
 func newLoop(f *Front) (*loop, error) {
@@ -224,7 +245,7 @@ func (l *loop) run() {
 	for {
 		n := l.wait(l.timeout())
 		l.now = time.Now()
-		l.collect()
+		l.collect(false)
 		l.round(n)
 		l.expire()
 		switch at := phase(l.front.phase.Load()); {
@@ -388,24 +409,32 @@ func (l *loop) keep(c *conn) {
 		l.await(c)
 		return
 	}
-	other := l.front.emptiest(l)
-	if other == l {
-		l.adopt(c)
+	if other := l.front.emptiest(l); other != l && other.give(c) {
+		l.open.Add(-1)
 		return
 	}
-	l.open.Add(-1)
-	other.open.Add(1)
-	other.mu.Lock()
-	other.inbox = append(other.inbox, c)
-	other.mu.Unlock()
-	other.notify()
+	l.adopt(c)
 }
 
-// collect adopts the connections that other loops have given.
-func (l *loop) collect() {
+// give has the loop serve a connection, unless it has ended. The caller must not use c any more.
+func (l *loop) give(c *conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.open.Add(1)
+	l.inbox = append(l.inbox, c)
+	l.notify()
+	return true
+}
+
+// collect adopts the connections that were given to the loop.
+func (l *loop) collect(last bool) {
 	l.mu.Lock()
 	given := l.inbox
 	l.inbox = nil
+	l.ended = l.ended || last
 	l.mu.Unlock()
 	for _, c := range given {
 		l.adopt(c)
@@ -457,7 +486,7 @@ func (l *loop) close(c *conn) {
 
 // handOver gives a connection away.
 func (l *loop) handOver(c *conn, h Handed) {
-	h.Answered = c.answered
+	h.Answered, h.Times = c.answered, c.handed+1
 	t := taken{Handed: h, fd: c.fd, peer: c.peer}
 	if c.fd < len(l.conns) && l.conns[c.fd] == c {
 		_ = unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, c.fd, nil) // it is polled
@@ -501,7 +530,7 @@ func (l *loop) stop(all bool) {
 
 // end answers what has arrived, and closes all connections.
 func (l *loop) end() {
-	l.collect() // no loop gives one any more
+	l.collect(true)
 	for n := l.wait(0); n > 0; n = l.wait(0) {
 		l.round(n)
 	}
@@ -518,6 +547,7 @@ type conn struct {
 	fd         int
 	peer       netip.AddrPort
 	answered   bool // at least one request
+	handed     int  // how often it was handed over
 	since      time.Time
 	waits      *queue // nil: for nothing
 	prev, next *conn

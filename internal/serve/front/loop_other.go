@@ -26,6 +26,9 @@ func (*Front) StopAccepting(bool) error { return nil }
 // End does nothing.
 func (*Front) End() {}
 
+// TakeBack does nothing.
+func (*Front) TakeBack(*Conn) bool { return false }
+
 // Conn is not used.
 type Conn struct {
 	*net.TCPConn

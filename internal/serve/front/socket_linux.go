@@ -4,6 +4,7 @@ package front
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -72,7 +73,7 @@ func closeSocket(fd int) { _, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, uintp
 type Conn struct {
 	*os.File
 	Handed Handed
-	peer   net.Addr
+	peer   netip.AddrPort
 	raw    syscall.RawConn
 }
 
@@ -82,11 +83,17 @@ func newConn(t taken) *Conn {
 	if err != nil {
 		panic("bug: a connection is handed over without a descriptor: " + err.Error())
 	}
-	return &Conn{File: file, Handed: t.Handed, peer: net.TCPAddrFromAddrPort(t.peer), raw: raw}
+	return &Conn{File: file, Handed: t.Handed, peer: t.peer, raw: raw}
 }
 
 // RemoteAddr implements net.Conn.
-func (c *Conn) RemoteAddr() net.Addr { return c.peer }
+func (c *Conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.peer) }
+
+// duplicate returns another descriptor of the connection.
+func (c *Conn) duplicate() (fd int, err error) {
+	failed := c.raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	return fd, errors.Join(failed, err)
+}
 
 // LocalAddr implements net.Conn. It is nil if the connection has ended.
 func (c *Conn) LocalAddr() net.Addr {

@@ -30,6 +30,7 @@ type conn struct {
 	once     sync.Once
 	onClose  func() // called by the first Close; nil: nothing
 	begun    *begun // what an event loop has done; nil: nothing is left of it
+	stay     stay   // of a connection that an event loop has handed over
 }
 
 // netConn is what TCP and Unix connections have in common.
@@ -65,6 +66,9 @@ func (c *conn) RemoteAddr() net.Addr { return c.remote }
 func (c *conn) Read(p []byte) (int, error) {
 	if c.begun != nil {
 		return c.resume(p)
+	}
+	if c.stay.over() {
+		return 0, io.EOF // see Close
 	}
 	if c.read.due() {
 		if err := c.netConn.SetReadDeadline(c.read.asked); err != nil {
@@ -124,6 +128,9 @@ func (c *conn) Close() error {
 		}
 		if c.onClose != nil {
 			c.onClose()
+		}
+		if c.stay.returns.Load() && c.listener.front.TakeBack(c.stay.conn) {
+			return // the place in the listener is the loop's
 		}
 		c.listener.Leave()
 	})

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -74,10 +75,42 @@ func (l *listener) acceptHanded() (net.Conn, error) {
 			return nil, err // io.EOF
 		}
 		if c, err := newConn(handed, l); err == nil { // otherwise it has ended, and is closed
+			l.handed.Add(1)
 			c.begun = &begun{handed.Handed, l.limits}
+			c.stay.conn, c.stay.enough = handed, laneStreak<<min(handed.Handed.Times-1, laneDoublings)
 			return c, nil
 		}
 	}
+}
+
+const (
+	laneStreak    = 4  // quick responses in a row after which a connection returns to the event loops
+	laneDoublings = 20 // of that number, one each time that the connection is handed over
+)
+
+// stay decides when a connection returns to the event loops: when its requests need no waiting any more. The zero value never
+// does. One goroutine uses it at a time.
+type stay struct {
+	conn    *front.Conn
+	enough  int
+	streak  int         // quick responses in a row
+	returns atomic.Bool // the server closes its conn, and TakeBack follows
+}
+
+// answered notes a response.
+func (s *stay) answered(quick bool) {
+	if s.streak++; !quick {
+		s.streak = 0
+	}
+}
+
+// over reports whether the connection returns, instead of waiting for the next request here.
+func (s *stay) over() bool {
+	if s.conn == nil || s.streak < s.enough {
+		return false
+	}
+	s.returns.Store(true)
+	return true
 }
 
 // begun is what an event loop has done with a connection, and what is left of it to do.

@@ -161,6 +161,7 @@ type listener struct {
 
 	front  *front.Front // accepts, and answers what needs no waiting; nil: there is none
 	socket int          // of front
+	handed atomic.Int64 // connections that left front; some return
 	limits begunLimits  // of what it hands over
 }
 

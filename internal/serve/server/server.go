@@ -121,8 +121,8 @@ type route struct {
 	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
 	handle func(*fasthttp.RequestCtx)
-	// quick, if set, responds if that needs no waiting. Otherwise it returns false, has counted nothing, and may have
-	// changed the response.
+	// quick, if set, responds if that needs no waiting. Otherwise it returns false, and has neither counted anything nor changed
+	// the response.
 	quick func(*fasthttp.RequestCtx) bool
 	meter *meter
 }
@@ -350,7 +350,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		}
 		began = time.Now()
 	}
-	r := s.unknown
+	r, quick := s.unknown, false
 	e, ok := s.routes[string(ctx.Path())]
 	switch {
 	case !s.hosts.serve(ctx.Host()):
@@ -359,7 +359,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
 		r = e.read
-		r.handle(ctx)
+		if quick = s.quick(ctx, r); !quick {
+			r.handle(ctx)
+		}
 	case e.write != nil && ctx.IsPost():
 		r = e.write
 		r.handle(ctx)
@@ -368,6 +370,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.otherMethod(ctx, e)
 	}
 	s.finish(ctx, e)
+	if c := connOf(ctx); c != nil {
+		c.stay.answered(quick)
+	}
 	took := time.Since(began)
 	r.meter.observe(ctx.Response.StatusCode(), took)
 	if s.cfg.AccessLog {
@@ -381,6 +386,12 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx, e *entry) {
 	s.cors(ctx, e)
 	s.dropBody(ctx)
 	s.echoID(ctx)
+}
+
+// quick answers a GET on a connection of the fast lane if that needs no waiting.
+func (s *Server) quick(ctx *fasthttp.RequestCtx, r *route) bool {
+	c := connOf(ctx)
+	return c != nil && c.stay.conn != nil && !s.cfg.AccessLog && r.quick != nil && r.quick(ctx)
 }
 
 // other returns the route that counts a request with another method than its path's.
