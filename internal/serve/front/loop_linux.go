@@ -386,7 +386,11 @@ func (l *loop) read(c *conn) {
 		l.handOver(c, Handed{Read: bytes.Clone(request)})
 		return
 	}
-	sent, errno := write(c.fd, response)
+	send := write
+	if !keep {
+		send = writeLast
+	}
+	sent, errno := send(c.fd, response)
 	if errno != 0 && errno != unix.EAGAIN {
 		l.close(c)
 		return

@@ -53,9 +53,16 @@ func write(fd int, p []byte) (n int, errno syscall.Errno) {
 	return transfer(syscall.SYS_WRITE, fd, p)
 }
 
+// writeLast is write before close. The kernel holds back what does not fill a packet until then, and sends it and the end of the
+// connection in one.
+func writeLast(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_SENDTO, fd, p)
+}
+
+// transfer reads or writes. Only sendto has flags.
 func transfer(trap uintptr, fd int, p []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		n, _, errno := syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_MORE|unix.MSG_NOSIGNAL, 0, 0)
 		switch errno {
 		case 0:
 			return int(n), 0
