@@ -402,6 +402,7 @@ func (l *loop) read(c *conn) {
 	case keep:
 		l.keep(c)
 	default:
+		endSending(c.fd)
 		l.close(c)
 	}
 }

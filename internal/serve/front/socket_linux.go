@@ -53,11 +53,13 @@ func write(fd int, p []byte) (n int, errno syscall.Errno) {
 	return transfer(syscall.SYS_WRITE, fd, p)
 }
 
-// writeLast is write before close. The kernel holds back what does not fill a packet until then, and sends it and the end of the
-// connection in one.
+// writeLast is write before endSending. The kernel holds back what does not fill a packet until then, and sends it and the end of
+// the stream in one. Close alone would drop it if the client has sent more than was read.
 func writeLast(fd int, p []byte) (n int, errno syscall.Errno) {
 	return transfer(syscall.SYS_SENDTO, fd, p)
 }
+
+func endSending(fd int) { _, _, _ = syscall.RawSyscall(syscall.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0) }
 
 // transfer reads or writes. Only sendto has flags.
 func transfer(trap uintptr, fd int, p []byte) (int, syscall.Errno) {
