@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,9 @@ type Front struct {
 	accepting sync.WaitGroup // loops that accept
 	running   sync.WaitGroup // loops
 	spilled   sync.WaitGroup // goroutines that hold connections for Accept
+	failing   sync.Once
+	failed    chan struct{} // closed after failure is set
+	failure   error         // of the socket
 }
 
 // taken is a connection on its way to Accept.
@@ -64,7 +68,7 @@ type taken struct {
 
 // Open starts the loops. If it fails, the socket stays the caller's.
 func Open(cfg Config) (*Front, error) {
-	f := &Front{cfg: cfg, handed: make(chan taken, handedMax)}
+	f := &Front{cfg: cfg, handed: make(chan taken, handedMax), failed: make(chan struct{})}
 	prepare(cfg.Socket, !cfg.Shared)
 	for range cfg.Loops {
 		l, err := newLoop(f)
@@ -83,13 +87,17 @@ func Open(cfg Config) (*Front, error) {
 	return f, nil
 }
 
-// Accept returns the next connection that the loops do not serve, or io.EOF after End.
+// Accept returns the next connection that the loops do not serve, io.EOF after End, or why the socket does not accept any more.
 func (f *Front) Accept() (*Conn, error) {
-	t, ok := <-f.handed
-	if !ok {
-		return nil, io.EOF
+	select {
+	case t, ok := <-f.handed:
+		if !ok {
+			return nil, io.EOF
+		}
+		return newConn(t), nil
+	case <-f.failed:
+		return nil, f.failure
 	}
-	return newConn(t), nil
 }
 
 // StopAccepting closes the socket, after the connections in its queue are accepted if all is set.
@@ -111,24 +119,31 @@ func (f *Front) StopAccepting(all bool) error {
 func (f *Front) End() {
 	f.advance(ending)
 	f.running.Wait()
+	for _, l := range f.loops { // not before, because any of them may be notified until then
+		_ = l.closePoller() // nothing is polled
+	}
 	f.spilled.Wait()
 	close(f.handed)
 }
 
-// TakeBack has a loop serve a connection again that Accept has returned and of which nothing is left to read or to write. The
-// caller closes its Conn, and the place in the gate is the loop's. If it returns false, because the Front has ended, nothing has
-// happened.
+// TakeBack has a loop serve a connection again that Accept has returned, after Detach and when nothing is left to read or to
+// write. The caller closes its Conn, and the place in the gate is the loop's. It returns false if the Front has ended; then
+// nothing has happened.
 func (f *Front) TakeBack(c *Conn) bool {
-	fd, err := c.duplicate()
-	if err != nil {
-		return false
-	}
-	again := &conn{fd: fd, peer: c.peer, answered: true, handed: c.Handed.Times}
+	again := &conn{fd: c.detached, peer: c.peer, answered: true, handed: c.Handed.Times}
 	if f.emptiest(nil).give(again) {
 		return true
 	}
-	closeSocket(fd)
+	closeSocket(c.detached)
 	return false
+}
+
+// fail makes Accept return why no connection can be accepted any more.
+func (f *Front) fail(errno syscall.Errno) {
+	f.failing.Do(func() {
+		f.failure = os.NewSyscallError("accept", errno)
+		close(f.failed)
+	})
 }
 
 func (f *Front) advance(to phase) {
@@ -320,8 +335,12 @@ func (l *loop) accept(most int) (empty bool) {
 		case 0:
 		case unix.EAGAIN:
 			return true
-		case unix.EINTR, unix.ECONNABORTED, unix.EPERM:
-			continue // the client has left, or a firewall has sent it away
+		case unix.EINTR, unix.ECONNABORTED:
+			continue // the client has left
+		case unix.EINVAL, unix.EBADF, unix.ENOTSOCK: // somebody has shut it down
+			l.ignoreSocket()
+			l.front.fail(errno)
+			return true
 		default:
 			l.ignoreSocket()
 			l.resumeAt = l.now.Add(acceptPause)
@@ -544,7 +563,6 @@ func (l *loop) end() {
 			l.close(c)
 		}
 	}
-	_ = l.closePoller() // nothing is polled
 }
 
 // conn is a connection that a loop serves.

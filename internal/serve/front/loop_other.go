@@ -26,6 +26,9 @@ func (*Front) StopAccepting(bool) error { return nil }
 // End does nothing.
 func (*Front) End() {}
 
+// Half returns false.
+func (*Front) Half() bool { return false }
+
 // TakeBack does nothing.
 func (*Front) TakeBack(*Conn) bool { return false }
 
@@ -34,3 +37,6 @@ type Conn struct {
 	*net.TCPConn
 	Handed Handed
 }
+
+// Detach fails.
+func (*Conn) Detach() error { return errors.ErrUnsupported }

@@ -5,9 +5,11 @@ package front
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -45,6 +47,36 @@ func prepare(socket int, deferred bool) {
 	}
 }
 
+// Half reports whether clients are connected of whom the kernel has not told because they have sent nothing. It tells of them
+// from then on when they do.
+func (f *Front) Half() bool {
+	_ = unix.SetsockoptInt(f.cfg.Socket, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 0) // a Unix socket does not have it
+	name, err := unix.Getsockname(f.cfg.Socket)
+	if err != nil {
+		return false
+	}
+	var port int
+	switch name := name.(type) {
+	case *unix.SockaddrInet4:
+		port = name.Port
+	case *unix.SockaddrInet6:
+		port = name.Port
+	default:
+		return false
+	}
+	const synReceived = " 03 " // state in the kernel's table of connections: number, local and remote address, state
+	local := fmt.Sprintf(":%04X ", port)
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, _ := os.ReadFile(table) // there may be no IPv6
+		for line := range strings.Lines(string(text)) {
+			if at := strings.Index(line, local); at >= 0 && at < strings.Index(line, synReceived) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func read(fd int, p []byte) (n int, errno syscall.Errno) {
 	return transfer(syscall.SYS_READ, fd, p)
 }
@@ -59,7 +91,9 @@ func writeLast(fd int, p []byte) (n int, errno syscall.Errno) {
 	return transfer(syscall.SYS_SENDTO, fd, p)
 }
 
-func endSending(fd int) { _, _, _ = syscall.RawSyscall(syscall.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0) }
+func endSending(fd int) {
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0)
+}
 
 // transfer reads or writes. Only sendto has flags.
 func transfer(trap uintptr, fd int, p []byte) (int, syscall.Errno) {
@@ -84,6 +118,8 @@ type Conn struct {
 	Handed Handed
 	peer   netip.AddrPort
 	raw    syscall.RawConn
+
+	detached int // see Detach
 }
 
 func newConn(t taken) *Conn {
@@ -98,10 +134,18 @@ func newConn(t taken) *Conn {
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.peer) }
 
-// duplicate returns another descriptor of the connection.
-func (c *Conn) duplicate() (fd int, err error) {
-	failed := c.raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
-	return fd, errors.Join(failed, err)
+// Detach prepares the connection for TakeBack, which must follow. If it fails, for want of a descriptor, nothing has happened.
+func (c *Conn) Detach() error {
+	var err error
+	failed := c.raw.Control(func(own uintptr) { c.detached, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	return errors.Join(failed, err)
+}
+
+// SetWriteBuffer sets how many bytes the kernel keeps for a client that does not read.
+func (c *Conn) SetWriteBuffer(bytes int) error {
+	var err error
+	failed := c.raw.Control(func(own uintptr) { err = unix.SetsockoptInt(int(own), unix.SOL_SOCKET, unix.SO_SNDBUF, bytes) })
+	return errors.Join(failed, err)
 }
 
 // LocalAddr implements net.Conn. It is nil if the connection has ended.

@@ -37,7 +37,7 @@ func (s *Server) openFastLane(l *listener) error {
 		return err
 	}
 	l.socket = socket
-	l.limits = begunLimits{read: s.cfg.ReadTimeout, write: s.cfg.WriteTimeout, idle: s.cfg.IdleTimeout}
+	l.writeTimeout = s.cfg.WriteTimeout
 	l.front, err = front.Open(front.Config{
 		Socket:       socket,
 		Shared:       l.passed,
@@ -63,7 +63,13 @@ func (l *listener) drainFront() error {
 	} else {
 		err = l.unlink()
 	}
-	<-time.After(acceptDrain)
+	for waited := acceptDrain; ; waited += acceptDrain {
+		half := l.front.Half()
+		<-time.After(acceptDrain)
+		if !half || waited >= drainIdle {
+			break
+		}
+	}
 	return errors.Join(err, l.front.StopAccepting(true))
 }
 
@@ -76,7 +82,8 @@ func (l *listener) acceptHanded() (net.Conn, error) {
 		}
 		if c, err := newConn(handed, l); err == nil { // otherwise it has ended, and is closed
 			l.handed.Add(1)
-			c.begun = &begun{handed.Handed, l.limits}
+			c.begun = &begun{handed.Handed, l.writeTimeout}
+			handed.Handed.Read, handed.Handed.Unsent = nil, nil // c.begun has them
 			c.stay.conn, c.stay.enough = handed, laneStreak<<min(handed.Handed.Times-1, laneDoublings)
 			return c, nil
 		}
@@ -94,6 +101,7 @@ type stay struct {
 	conn    *front.Conn
 	enough  int
 	streak  int         // quick responses in a row
+	between bool        // the connection is between two requests
 	returns atomic.Bool // the server closes its conn, and TakeBack follows
 }
 
@@ -104,22 +112,34 @@ func (s *stay) answered(quick bool) {
 	}
 }
 
-// over reports whether the connection returns, instead of waiting for the next request here.
+// over reports whether the connection returns, instead of waiting for the next request here. It does so only between two
+// requests: the server may also read the rest of one.
 func (s *stay) over() bool {
-	if s.conn == nil || s.streak < s.enough {
+	return s.conn != nil && s.between && s.streak >= s.enough && s.leave()
+}
+
+// leave has the connection return when the server closes it, and reports whether that is possible.
+func (s *stay) leave() bool {
+	if s.conn.Detach() != nil {
+		s.streak = 0 // no descriptor is free
 		return false
 	}
 	s.returns.Store(true)
 	return true
 }
 
+// track notes whether a connection is between two requests.
+func track(c net.Conn, state fasthttp.ConnState) {
+	if c, ok := c.(*conn); ok {
+		c.stay.between = state == fasthttp.StateIdle
+	}
+}
+
 // begun is what an event loop has done with a connection, and what is left of it to do.
 type begun struct {
 	front.Handed
-	begunLimits
+	write time.Duration // limit
 }
-
-type begunLimits struct{ read, write, idle time.Duration }
 
 // resume is Read until nothing is left of what an event loop has begun.
 func (c *conn) resume(p []byte) (int, error) {
@@ -139,18 +159,10 @@ func (c *conn) resume(p []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(b.write)); err != nil {
 		return 0, err // net.Conn's own error
 	}
-	if _, err := c.Write(b.Unsent); err != nil || b.Close {
-		return 0, io.EOF
+	if _, err := c.Write(b.Unsent); err == nil && !b.Close {
+		c.stay.leave() // a loop waits for the next request
 	}
-	// The server takes what follows for the first request. It would not wait for that as long, and would answer an error.
-	if err := c.SetReadDeadline(time.Now().Add(b.idle)); err != nil {
-		return 0, err // as above
-	}
-	n, err := c.Read(p)
-	if err != nil {
-		return 0, io.EOF
-	}
-	return n, c.SetReadDeadline(time.Now().Add(b.read))
+	return 0, io.EOF
 }
 
 // answerer answers the requests of one event loop.

@@ -3,7 +3,6 @@
 package server
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -628,46 +626,4 @@ func FuzzFastLane(f *testing.F) {
 			t.Error(d)
 		}
 	})
-}
-
-// TestFastLaneAgain: a connection returns when its requests need no waiting any more, each time after twice as many of them.
-func TestFastLaneAgain(t *testing.T) {
-	l := startLane(t, 1, nil)
-	c, err := net.Dial("tcp", l.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	answers := bufio.NewReader(c)
-	regular := func(n int, request string) int64 {
-		before := l.regular.Load()
-		for range n {
-			if _, err := io.WriteString(c, request); err != nil {
-				t.Fatal(err)
-			}
-			answer, err := http.ReadResponse(answers, nil)
-			if err == nil {
-				_, err = io.Copy(io.Discard, answer.Body)
-			}
-			if err != nil || answer.StatusCode != http.StatusOK {
-				t.Fatalf("%q: %v, %v", request, answer, err)
-			}
-		}
-		return l.regular.Load() - before
-	}
-	const hit, waits = "GET /list HTTP/1.1\r\nHost: a\r\n\r\n", "GET /probe/database HTTP/1.1\r\nHost: a\r\n\r\n"
-	if n := regular(3*laneStreak, hit); n != 1+laneStreak {
-		t.Errorf("%d requests were answered before it returned: the first one waits for the window", n)
-	}
-	for stay := int64(2 * laneStreak); stay <= 8*laneStreak; stay *= 2 {
-		if n := regular(3, waits) + regular(int(stay)-1, hit) + regular(1, waits); n != 3+stay {
-			t.Errorf("%d of %d requests were answered before it may return", n, 3+stay)
-		}
-		if n := regular(int(stay)+10, hit); n != stay {
-			t.Errorf("%d requests without waiting were answered before it returned, want %d", n, stay)
-		}
-	}
-	if handed := l.listener.Load().handed.Load(); handed != 4 {
-		t.Errorf("it was handed over %d times, want 4", handed)
-	}
 }

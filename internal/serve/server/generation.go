@@ -61,6 +61,7 @@ func newLive(cfg Config) *live {
 		ErrorHandler:          func(ctx *fasthttp.RequestCtx, err error) { l.current.Load().serveError(ctx, err) },
 		HeaderReceived:        func(h *fasthttp.RequestHeader) fasthttp.RequestConfig { return l.current.Load().received(h) },
 		ExpectHandler:         func(ctx *fasthttp.RequestCtx) int { return l.current.Load().expected(ctx) },
+		ConnState:             track,
 		Concurrency:           math.MaxInt32, // the listener has the limit
 		ReadBufferSize:        cfg.HeaderBytes,
 		MaxRequestBodySize:    cfg.BodyBytes,

@@ -159,10 +159,10 @@ type listener struct {
 	refused atomic.Int64
 	closed  chan struct{} // receives whenever a connection closes
 
-	front  *front.Front // accepts, and answers what needs no waiting; nil: there is none
-	socket int          // of front
-	handed atomic.Int64 // connections that left front; some return
-	limits begunLimits  // of what it hands over
+	front        *front.Front  // accepts, and answers what needs no waiting; nil: there is none
+	socket       int           // of front
+	handed       atomic.Int64  // connections that left front; some return
+	writeTimeout time.Duration // of what it hands over
 }
 
 func newListener(ln *Listener, limit int, refusal []byte) *listener {

@@ -311,6 +311,10 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	go func() { failed <- s.http.Serve(serve) }()
 	select {
 	case err := <-failed:
+		if l.front != nil {
+			err = errors.Join(err, l.front.StopAccepting(false))
+			l.front.End()
+		}
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
