@@ -56,6 +56,7 @@ var layers = map[string]layer{
 	"internal/serve/coalesce": part,
 	"internal/serve/compress": part,
 	"internal/serve/config":   part,
+	"internal/serve/front":    part,
 	"internal/serve/param":    part,
 	"internal/serve/queue":    part,
 	"internal/serve/standby":  part,
@@ -110,7 +111,7 @@ var mayImport = map[layer][]layer{
 	lab:        {shared, lab},
 	suite:      {shared, part, engine, adapter, edge, demo, app, lab, suite},
 	command:    {shared, part, engine, demo, app, lab},
-	experiment: {shared, lab},
+	experiment: {shared, part, lab},
 }
 
 // drivers connect to a database or store.

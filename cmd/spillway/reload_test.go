@@ -149,6 +149,7 @@ func TestReloadRefused(t *testing.T) {
 	}{
 		{"pool: {max: 6}", "pool: {max: 7}", "pool.max cannot change", 1},
 		{"http: {", "http: {connections: 5, ", "http.connections cannot change", 1},
+		{"http: {", "http: {loops: 1, ", "http.loops cannot change while the process runs: restart it", 1},
 		{"/v1/readings]", "/v1/readings]\n    wait_max: 3s", "streams[0].wait_max cannot change", 1},
 		{"database: ", "data: elsewhere\ndatabase: ", "", 0}, // --data overrules it
 		{"SELECT 0 AS version", "SELECT 0 AS version FROM nowhere", "nowhere", 1},

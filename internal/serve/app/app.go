@@ -43,6 +43,7 @@ type app struct {
 	demo    bool          // the freight app on its own SQLite
 	builtIn bool          // without a configuration file
 	strict  bool          // a part that does not start ends the process
+	loops   int           // event loops of the fast lane; -1: none
 
 	sockets     sockets
 	certificate *certificate // nil: plain HTTP

@@ -34,6 +34,7 @@ func (a *app) serverConfig(r *reads) (server.Config, error) {
 		Hosts:        h.Hosts,
 		Connections:  h.Connections,
 		HeaderBytes:  h.HeaderBytes,
+		Loops:        a.loops,
 		BodyBytes:    h.BodyBytes,
 		BodiesBytes:  int64(h.BodiesBytes),
 		Compressed:   h.CompressBytes,

@@ -32,6 +32,8 @@ func TestFixedChanges(t *testing.T) {
 		{func(c *config.Config) { c.Log.Level, c.Log.Access = "debug", true }, nil},
 		{func(c *config.Config) { c.Listen, c.Log.Format = ":80", "json" }, []string{"listen", "log.format"}},
 		{func(c *config.Config) { c.Database, c.Admin.Token = "sqlite:x", "secret" }, []string{"admin.token", "database"}},
+		{func(c *config.Config) { c.HTTP.Loops = 3 }, []string{"http.loops"}},
+		{func(c *config.Config) { c.HTTP.Loops = -1 }, []string{"http.loops"}},
 		{func(c *config.Config) { c.HTTP.BodyBytes++ }, []string{"http.body_bytes"}},
 		{func(c *config.Config) { c.Streams[1].Columns[0].Required = !c.Streams[1].Columns[0].Required }, []string{"streams[1].columns[0]"}},
 		{func(c *config.Config) { c.Streams[1].WaitMax++ }, []string{"streams[1].wait_max"}},
@@ -61,7 +63,7 @@ func TestCertificateIsRenewedConcurrently(t *testing.T) {
 	renewals.Wait()
 }
 
-// A file that has not changed can be loaded again, although popups have added a thread.
+// A file that has not changed can be loaded again, although event loops and popups have added threads.
 func TestLoadAgain(t *testing.T) {
 	o := Options{File: filepath.Join(t.TempDir(), "spillway.yaml"), defaults: config.Default()}
 	if err := os.WriteFile(o.File, []byte("popups: {path: /popup}\n"), 0o600); err != nil {
@@ -71,7 +73,8 @@ func TestLoadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer addThread()()
+	_, undo := addThreads(&before)
+	defer undo()
 	after, _, err := o.load()
 	if names := fixedChanges(before, after); err != nil || len(names) > 0 {
 		t.Errorf("%v cannot change, %v", names, err)

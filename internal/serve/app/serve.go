@@ -20,6 +20,7 @@ import (
 	"spillway/internal/database"
 	"spillway/internal/exit"
 	"spillway/internal/serve/config"
+	"spillway/internal/serve/front"
 )
 
 // Options are the flags of spillway serve. Empty fields do not change the configuration.
@@ -36,7 +37,7 @@ type Options struct {
 
 	Stdout, Stderr io.Writer
 
-	defaults config.Config // at the start of the process; see addThread
+	defaults config.Config // at the start of the process; see addThreads
 }
 
 // Serve runs the server until ctx ends, then drains it and returns nil. A mistake in the
@@ -76,27 +77,32 @@ func Serve(ctx context.Context, o Options) error {
 		stores: stores{pool: database.Pool(cfg.Pool), log: log, metrics: metrics, open: make(map[string]*store)},
 	}
 	defer a.close()
-	if cfg.Popups.Path != "" {
-		defer addThread()()
-	}
+	loops, undo := addThreads(&cfg)
+	defer undo()
+	a.loops = loops
 	if err := a.run(); err != nil && !stopped(ctx, err) {
 		return err
 	}
 	return nil
 }
 
-// addThread sets GOMAXPROCS to one more than the number of cores until undo is called,
-// unless it is set in the environment. Popup events reach the database in bursts, and the
-// database may share these cores. With one more thread, responses need not wait for a thread
-// that the kernel has preempted (experiments/popup). For feeds alone it would only lengthen
-// the tail of the latency.
-func addThread() (undo func()) {
-	if os.Getenv("GOMAXPROCS") != "" {
-		return func() {}
+// addThreads raises GOMAXPROCS until undo is called, and returns the number of event loops, -1 for none. Each of them has a thread
+// that no other work takes while it waits. Popup events reach the database in bursts, and the database may share the cores: with
+// one more thread, responses need not wait for one that the kernel has preempted (experiments/popup).
+func addThreads(cfg *config.Config) (loops int, undo func()) {
+	before := runtime.GOMAXPROCS(0)
+	switch loops = cfg.HTTP.Loops; {
+	case !front.Supported || cfg.HTTP.TLSCert != "":
+		loops = -1
+	case loops == 0:
+		loops = before
 	}
-	cores := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(cores + 1)
-	return func() { runtime.GOMAXPROCS(cores) }
+	more := max(loops, 0)
+	if cfg.Popups.Path != "" {
+		more++
+	}
+	runtime.GOMAXPROCS(before + more)
+	return loops, func() { runtime.GOMAXPROCS(before) }
 }
 
 // stopped reports whether err only means that ctx has ended.

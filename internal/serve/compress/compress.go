@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/semaphore"
 )
 
 // Least is the size of the smallest body that is compressed, in bytes. Smaller ones fit into
@@ -43,7 +44,8 @@ type Compressor struct {
 	used    atomic.Int64
 	refused atomic.Uint64
 	zstd    *zstd.Encoder
-	gzip    sync.Pool // of *gzip.Writer
+	free    *semaphore.Weighted // encoders of zstd that nobody uses
+	gzip    sync.Pool           // of *gzip.Writer
 
 	mu   sync.Mutex                       // guards what follows
 	kept *simplelru.LRU[*slot, time.Time] // the forms, with the time since which slot.used counts
@@ -54,7 +56,8 @@ func New(limit int) *Compressor {
 	if limit == 0 {
 		return nil
 	}
-	encoder, err := zstd.NewWriter(nil, zstd.WithWindowSize(zstdWindow), zstd.WithEncoderConcurrency(min(runtime.GOMAXPROCS(0), zstdEncoders)))
+	encoders := min(runtime.GOMAXPROCS(0), zstdEncoders)
+	encoder, err := zstd.NewWriter(nil, zstd.WithWindowSize(zstdWindow), zstd.WithEncoderConcurrency(encoders))
 	if err != nil {
 		panic("bug: zstd does not accept its options: " + err.Error())
 	}
@@ -62,7 +65,7 @@ func New(limit int) *Compressor {
 	if err != nil {
 		panic("bug: no room for forms: " + err.Error())
 	}
-	return &Compressor{limit: int64(limit), zstd: encoder, kept: kept}
+	return &Compressor{limit: int64(limit), zstd: encoder, free: semaphore.NewWeighted(int64(encoders)), kept: kept}
 }
 
 // Usage returns the bytes of all forms, and how often a body was sent plain because of the
@@ -102,6 +105,15 @@ func (c *Compressor) dropLocked(now time.Time) bool {
 		c.kept.Remove(s)
 		s.drop(c)
 		return true
+	}
+}
+
+// enter reports whether a body can be compressed now without waiting for another one. The caller then calls leave.
+func (c *Compressor) enter(coding Coding) bool { return coding != Zstd || c.free.TryAcquire(1) }
+
+func (c *Compressor) leave(coding Coding) {
+	if coding == Zstd {
+		c.free.Release(1)
 	}
 }
 
@@ -203,7 +215,11 @@ func (f *Forms) Prepare(by *Compressor, coding Coding, size int, plain func() []
 		}
 		return coding, *form
 	}
-	if f.isReleased() || !by.reserve(size) {
+	if f.isReleased() || !by.enter(coding) {
+		return Identity, nil
+	}
+	defer by.leave(coding)
+	if !by.reserve(size) {
 		return Identity, nil
 	}
 	form := by.compress(coding, plain())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -215,5 +216,45 @@ func TestConcurrentForms(t *testing.T) {
 		if used, _ := by.Usage(); used != 0 {
 			t.Fatalf("%d bytes used after the release", used)
 		}
+	}
+}
+
+// TestNobodyWaitsForAnEncoder: while as many bodies as may are compressed by zstd, others are sent plain at once.
+func TestNobodyWaitsForAnEncoder(t *testing.T) {
+	by, plain := New(1<<20), body(1000)
+	prepare := func(f *Forms, coding Coding, plain func() []byte) Coding {
+		used, _ := f.Prepare(by, coding, 22_000, plain)
+		return used
+	}
+	began, end := make(chan struct{}), make(chan struct{})
+	slow := func() []byte {
+		began <- struct{}{}
+		<-end
+		return plain
+	}
+	var group sync.WaitGroup
+	n := min(runtime.GOMAXPROCS(0), zstdEncoders)
+	for range n {
+		group.Go(func() {
+			if used := prepare(new(Forms), Zstd, slow); used != Zstd {
+				t.Errorf("%v", used)
+			}
+		})
+		<-began
+	}
+	var late Forms
+	if used := prepare(&late, Zstd, func() []byte { t.Error("the body is made"); return plain }); used != Identity {
+		t.Errorf("with %d others: %v", n, used)
+	}
+	if used := prepare(&late, Gzip, func() []byte { return plain }); used != Gzip {
+		t.Errorf("gzip with %d others: %v", n, used)
+	}
+	close(end)
+	group.Wait()
+	if used := prepare(&late, Zstd, func() []byte { return plain }); used != Zstd {
+		t.Errorf("after them: %v", used)
+	}
+	if _, refused := by.Usage(); refused != 0 {
+		t.Errorf("%d count as refused by the limit", refused)
 	}
 }

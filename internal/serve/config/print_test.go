@@ -59,6 +59,7 @@ pool:
   statement_timeout: 5s
 http:
   connections: 65536
+  loops: 0
   header_bytes: 16384
   body_bytes: 4194304
   bodies_bytes: 268435456

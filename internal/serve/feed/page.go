@@ -208,6 +208,37 @@ func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error)
 	return f.answered(f.outsidePage(ctx, r))
 }
 
+// Held returns the page that r asks for if a window holds it and it has at most bytes bytes. Otherwise nothing is counted, and
+// Page will tell. It does not wait.
+func (f *Feed) Held(now time.Time, r Request, bytes int) (Page, bool) {
+	if r.Limit == 0 {
+		r.Limit = f.cfg.Limit
+	}
+	if f.check(&r) != nil {
+		return Page{}, false
+	}
+	var room [128]byte
+	w := (*f.windows.Load())[string(appendArgs(room[:0], r.Args))]
+	if w == nil {
+		return Page{}, false
+	}
+	s := w.current.Load()
+	if s == nil || s.parked || w.tooOld(s, now) {
+		return Page{}, false
+	}
+	start, known := f.start(s, &r)
+	if !known {
+		return Page{}, false
+	}
+	p, ok := s.page(start, r.Limit)
+	if !ok || p.Size() > bytes {
+		return Page{}, false
+	}
+	w.ask(now)
+	w.hits.Add(1)
+	return p, true
+}
+
 // attemptsMax is how often a request looks for another window after one was removed.
 const attemptsMax = 3
 

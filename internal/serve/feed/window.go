@@ -96,10 +96,7 @@ func (w *window) age(halvings uint) {
 // get returns the snapshot to serve at now, and waits for one if necessary. Its error is
 // errDropped if the window was removed.
 func (w *window) get(ctx context.Context, now time.Time) (*snapshot, error) {
-	// Not every request writes, because all cores share the cache line.
-	if n := now.UnixNano(); n-w.asked.Load() > int64(w.feed.cfg.IdleAfter)/askedPortion {
-		w.asked.Store(n)
-	}
+	w.ask(now)
 	s := w.current.Load()
 	if s == nil || s.parked {
 		var err error
@@ -112,6 +109,13 @@ func (w *window) get(ctx context.Context, now time.Time) (*snapshot, error) {
 		return nil, ErrUnavailable
 	}
 	return s, nil
+}
+
+// ask notes a request. Not every request writes, because all cores share the cache line.
+func (w *window) ask(now time.Time) {
+	if n := now.UnixNano(); n-w.asked.Load() > int64(w.feed.cfg.IdleAfter)/askedPortion {
+		w.asked.Store(n)
+	}
 }
 
 func (w *window) tooOld(s *snapshot, now time.Time) bool {

@@ -70,6 +70,17 @@ func (c *Cache) Get(key Key) (State, bool) {
 	return state, found
 }
 
+// Known is Get that counts nothing. If the state is used, the caller adds 1 to hits.
+func (c *Cache) Known(key Key) (state State, hits *atomic.Uint64, known bool) {
+	f, s := c.find(key)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if !s.states.has(f) {
+		return State{}, nil, false
+	}
+	return s.states.get(f), &s.hits, true
+}
+
 // Version returns the version of the key's shard for Put. Call it before the state is read.
 func (c *Cache) Version(key Key) ShardVersion {
 	_, s := c.find(key)

@@ -97,6 +97,12 @@ func (l *Local) Get(ctx context.Context, key Key) (State, error) {
 	return l.Memory.Get(ctx, key)
 }
 
+// Known returns a state that is in memory.
+func (l *Local) Known(key Key) (State, bool) {
+	state, known := l.Memory.Known(key)
+	return state, known && (state.Version != 0 || !l.partial())
+}
+
 const (
 	sampleEvery   = time.Second // between two reads of the database's clock
 	sampleTimeout = 2 * time.Second

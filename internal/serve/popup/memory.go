@@ -108,6 +108,12 @@ func (m *Memory) Get(_ context.Context, key Key) (State, error) {
 	return state, nil
 }
 
+// Known returns a state, and whether calls are answered.
+func (m *Memory) Known(key Key) (State, bool) {
+	state, err := m.Get(context.Background(), key)
+	return state, err == nil
+}
+
 // Swap implements Store. If the event cannot be recorded, it puts the state back.
 func (m *Memory) Swap(ctx context.Context, key Key, version uint64, next State, event Event, guards ...Guard) (bool, error) {
 	if err := m.Ready(); err != nil {

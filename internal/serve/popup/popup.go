@@ -217,6 +217,56 @@ func (p *Popup) Ask(ctx context.Context, key Key, a *Attributes, now time.Time) 
 	return p.nothing(ctx, errConflicts)
 }
 
+// knower is a Store that can tell a state without waiting.
+type knower interface {
+	// Known returns a state, and whether it is known.
+	Known(key Key) (State, bool)
+}
+
+// Nothing returns the answer of Ask if there is no popup for the user and that is known without waiting. Otherwise nothing is
+// counted, and Ask will tell.
+func (p *Popup) Nothing(key Key, a *Attributes, now time.Time) (Answer, bool) {
+	if key.check() != nil {
+		return Answer{}, false
+	}
+	place := p.set.Load().Placement(key.Placement)
+	if place == nil {
+		return Answer{}, false
+	}
+	state, hits, known := p.known(key)
+	if !known {
+		return Answer{}, false
+	}
+	p.begin(a, key.User)
+	d, decided := Wait(place, state, key.User, now)
+	if !decided && len(p.cfg.Limits) == 0 {
+		d = place.choose(state, a, now)
+		decided = !d.needsRow && d.Reason != Unavailable
+		if decided && d.Campaign == nil {
+			p.sample.add(place, a, now)
+		}
+	}
+	if !decided || d.Campaign != nil {
+		return Answer{}, false
+	}
+	if hits != nil {
+		hits.Add(1)
+	}
+	p.counters.nothingShown(d.Reason <= WaitLimit)
+	return Answer{Decision: d}, true
+}
+
+// known returns a state if that needs no waiting, and what counts its use; nil: nothing does.
+func (p *Popup) known(key Key) (state State, hits *atomic.Uint64, known bool) {
+	if p.cfg.Cache != nil {
+		return p.cfg.Cache.Known(key)
+	}
+	if store, ok := p.cfg.Store.(knower); ok {
+		state, known = store.Known(key)
+	}
+	return state, nil, known
+}
+
 // begin prepares attributes for the decisions of one request.
 func (p *Popup) begin(a *Attributes, user string) {
 	a.For(user)

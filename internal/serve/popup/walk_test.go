@@ -44,6 +44,7 @@ type walk struct {
 	withheld  []string // tokens
 	converted map[string]bool
 	converts  int
+	answered  map[bool]int // whether Nothing has answered
 }
 
 // showing is a show: its token and its number among the user's.
@@ -67,7 +68,7 @@ func testSigner(tb testing.TB) *Signer {
 
 func newWalk(t *testing.T, schema *Schema, seed uint64) *walk {
 	w := &walk{
-		t: t, rng: rand.New(rand.NewPCG(seed, 8)), schema: schema, ledger: &ledger{}, converted: map[string]bool{},
+		t: t, rng: rand.New(rand.NewPCG(seed, 8)), schema: schema, ledger: &ledger{}, converted: map[string]bool{}, answered: map[bool]int{},
 		now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	w.memory = NewMemory(1000, w.ledger)
@@ -259,6 +260,7 @@ func (w *walk) ask() {
 			w.t.Fatalf("%v: NextAt %v is wrong", key, next)
 		}
 	}
+	w.nothing(key, a, id, reason, next)
 	answer, err := w.popup.Ask(w.t.Context(), key, a, w.now)
 	if err != nil {
 		w.t.Fatal(err)
@@ -429,7 +431,7 @@ func TestRulesAgainstModel(t *testing.T) {
 	}
 	schema, base := testSchema(t), rand.Uint64()
 	t.Logf("seeds from %d", base)
-	total := Stats{}
+	total, answered := Stats{}, map[bool]int{}
 	for i := range rounds {
 		w := newWalk(t, schema, base+uint64(i))
 		for range steps {
@@ -440,10 +442,14 @@ func TestRulesAgainstModel(t *testing.T) {
 		total.Shows, total.Clicks, total.Dismissals, total.Waits, total.Nones = total.Shows+s.Shows, total.Clicks+s.Clicks, total.Dismissals+s.Dismissals, total.Waits+s.Waits, total.Nones+s.Nones
 		total.Withheld, total.Conversions = total.Withheld+s.Withheld, total.Conversions+s.Conversions
 		total.Repeated, total.Late, total.Refused = total.Repeated+s.Repeated, total.Late+s.Late, total.Refused+s.Refused
+		answered[true], answered[false] = answered[true]+w.answered[true], answered[false]+w.answered[false]
 		total.Cache.Hits, total.Cache.Misses = total.Cache.Hits+s.Cache.Hits, total.Cache.Misses+s.Cache.Misses
 	}
 	if total.Cache.Hits == 0 || total.Withheld == 0 || total.Conversions == 0 {
 		t.Errorf("no walk found a state in its cache, withheld a campaign, or converted: %+v", total)
 	}
-	t.Logf("%d steps: %+v", rounds*steps, total)
+	if answered[true] == 0 || answered[false] == 0 {
+		t.Errorf("Nothing has answered %d requests and left %d", answered[true], answered[false])
+	}
+	t.Logf("%d steps: %+v, Nothing %v", rounds*steps, total, answered)
 }

@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -144,13 +145,18 @@ func (q *Query) Params() []param.Param { return q.cfg.Params }
 // Cached returns the cached answer for args if it may be served at now, else nil. It does
 // not wait and allocates nothing.
 func (q *Query) Cached(now time.Time, args []string) *Answer {
+	return q.CachedUpTo(now, args, math.MaxInt)
+}
+
+// CachedUpTo is Cached for an answer of at most so many bytes. It returns nil for a larger one, and counts nothing.
+func (q *Query) CachedUpTo(now time.Time, args []string, bytes int) *Answer {
 	if q.cache == nil {
 		return nil
 	}
 	var room [128]byte // most parameter values fit
 	name := appendArgs(room[:0], args)
 	a := q.cache.get(name)
-	if a == nil {
+	if a == nil || len(a.Data) > bytes {
 		return nil
 	}
 	switch age := now.Sub(a.CameAt); {

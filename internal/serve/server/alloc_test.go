@@ -3,6 +3,9 @@
 package server
 
 import (
+	"fmt"
+	"math"
+	"net/netip"
 	"testing"
 
 	"github.com/valyala/fasthttp"
@@ -61,14 +64,34 @@ func hitAllocatesNothing(t *testing.T, s *Server) {
 			ctx.Request.Header.Set("Accept-Encoding", c.accept)
 		}
 		ctx.Request.Header.Set("If-None-Match", `"0123456789abcdef"`)
-		allocs := testing.AllocsPerRun(1000, func() {
+		allocs := leastAllocs(func() {
 			ctx.Response.Reset()
 			s.serve(&ctx)
 		})
+		wire := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: a\r\nIf-None-Match: \"0123456789abcdef\"\r\n", uri)
+		if c.accept != "" {
+			wire = fmt.Appendf(wire, "Accept-Encoding: %s\r\n", c.accept)
+		}
+		wire = append(wire, "\r\n"...)
+		loop, quick := newAnswerer(s.live, 4096), false
+		var out []byte
+		inLoop := leastAllocs(func() { out, _, quick = loop.Answer(out[:0], wire, netip.AddrPort{}) })
+		if miss := ctx.Response.StatusCode() == 404; quick == miss || inLoop != 0 {
+			t.Errorf("%s with %q in an event loop: %v, %v allocations", uri, c.accept, quick, inLoop)
+		}
 		if miss := ctx.Response.StatusCode() == 404; allocs != 0 && !miss {
 			t.Errorf("%s with %q: %v allocations", uri, c.accept, allocs)
 		} else if miss && allocs == 0 {
 			t.Error("a problem allocates nothing: the test measures nothing")
 		}
 	}
+}
+
+// leastAllocs returns the allocations per call of f. Refreshes run beside it, so the least of several measurements counts.
+func leastAllocs(f func()) float64 {
+	least := math.Inf(1)
+	for n := 0; n < 10 && least > 0; n++ {
+		least = min(least, testing.AllocsPerRun(200, f))
+	}
+	return least
 }

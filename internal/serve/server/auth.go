@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -100,6 +101,7 @@ func (s *Server) protect() error {
 			if r != nil && !guarded[r] && (r.access != Open || s.rate != nil) {
 				guarded[r] = true
 				r.handle = s.guard(r, r.handle)
+				r.quick = s.guardQuick(r, r.quick)
 			}
 		}
 	}
@@ -148,6 +150,25 @@ func (s *Server) guard(r *route, handle func(*fasthttp.RequestCtx)) func(*fastht
 		if s.admit(ctx, r) {
 			handle(ctx)
 		}
+	}
+}
+
+// guardQuick is guard for route.quick. If something must be proved, it returns nil.
+func (s *Server) guardQuick(r *route, quick func(*fasthttp.RequestCtx) bool) func(*fasthttp.RequestCtx) bool {
+	if quick == nil || r.access != Open {
+		return nil
+	}
+	return func(ctx *fasthttp.RequestCtx) bool {
+		client := s.rateClient(ctx, "")
+		if wait, ok := s.rate.take(client, time.Now()); !ok {
+			s.refuseRate(ctx, wait)
+			return true
+		}
+		if !quick(ctx) {
+			s.rate.giveBack(client) // guard takes it
+			return false
+		}
+		return true
 	}
 }
 

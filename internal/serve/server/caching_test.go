@@ -217,8 +217,8 @@ func (a *answers) Run(_ context.Context, args []string, limit query.Limit, to *q
 
 func (a *answers) Check(context.Context) error { return nil }
 
-func openQuery(t *testing.T, source *answers, change func(*query.Config)) *query.Query {
-	t.Helper()
+func openQuery(tb testing.TB, source *answers, change func(*query.Config)) *query.Query {
+	tb.Helper()
 	cfg := query.Config{
 		Definition: query.Definition{Name: "/q", SQL: "SELECT", Params: []feed.Param{{Name: "a", Type: "text"}}},
 		Limit:      query.Limit{Rows: 1000, Bytes: 1 << 20}, Timeout: time.Second, TTL: time.Hour, CacheBytes: 1 << 20, WaitersMax: 10,
@@ -228,7 +228,7 @@ func openQuery(t *testing.T, source *answers, change func(*query.Config)) *query
 		change(&cfg)
 	}
 	q := query.Open(cfg, source)
-	t.Cleanup(q.Close)
+	tb.Cleanup(q.Close)
 	return q
 }
 

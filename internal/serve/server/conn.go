@@ -29,6 +29,8 @@ type conn struct {
 	linger   atomic.Bool // Close waits until the client has read its last response
 	once     sync.Once
 	onClose  func() // called by the first Close; nil: nothing
+	begun    *begun // what an event loop has done; nil: nothing is left of it
+	stay     stay   // of a connection that an event loop has handed over
 }
 
 // netConn is what TCP and Unix connections have in common.
@@ -38,7 +40,7 @@ type netConn interface {
 	SyscallConn() (syscall.RawConn, error)
 }
 
-// newConn wraps a TCP or Unix connection and counts it in l.
+// newConn wraps a TCP or Unix connection that has entered l.
 func newConn(accepted net.Conn, l *listener) (*conn, error) {
 	c, ok := accepted.(netConn)
 	if !ok {
@@ -50,9 +52,9 @@ func newConn(accepted net.Conn, l *listener) (*conn, error) {
 	}
 	wrapped.read.drift, wrapped.write.drift = l.drift, l.drift
 	if err := wrapped.socket.bind(c); err != nil {
+		l.Leave()
 		return nil, err
 	}
-	l.open.Add(1)
 	return wrapped, nil
 }
 
@@ -62,6 +64,12 @@ func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
 // Read implements io.Reader.
 func (c *conn) Read(p []byte) (int, error) {
+	if c.begun != nil {
+		return c.resume(p)
+	}
+	if c.stay.over() {
+		return 0, io.EOF // see Close
+	}
 	if c.read.due() {
 		if err := c.netConn.SetReadDeadline(c.read.asked); err != nil {
 			return 0, err // net.Conn's own error
@@ -121,11 +129,10 @@ func (c *conn) Close() error {
 		if c.onClose != nil {
 			c.onClose()
 		}
-		c.listener.open.Add(-1)
-		select {
-		case c.listener.closed <- struct{}{}:
-		default:
+		if c.stay.returns.Load() && c.listener.front.TakeBack(c.stay.conn) {
+			return // the place in the listener is the loop's
 		}
+		c.listener.Leave()
 	})
 	return c.netConn.Close() // io.Closer's contract
 }

@@ -39,6 +39,26 @@ func newFeedHandler(s *Server, r FeedRoute) *feedHandler {
 	}
 }
 
+// quick serves a page of a window.
+func (h *feedHandler) quick(ctx *fasthttp.RequestCtx) bool {
+	var args [paramsMax]string
+	r, problem := h.parse(ctx, args[:0])
+	if problem != "" || asksForEvents(ctx) {
+		return false
+	}
+	fields, err := fieldsOf(ctx, h.columns)
+	if err != nil {
+		return false
+	}
+	p, ok := h.feed.Held(arrival(ctx), r, quickBytes)
+	if !ok {
+		return false
+	}
+	p.Select(fields)
+	h.write(ctx, &r, &p, fields)
+	return true
+}
+
 func (h *feedHandler) serve(ctx *fasthttp.RequestCtx) {
 	var args [paramsMax]string
 	r, problem := h.parse(ctx, args[:0])
@@ -110,12 +130,12 @@ func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 func (h *feedHandler) write(ctx *fasthttp.RequestCtx, r *feed.Request, p *feed.Page, fields feed.Fields) {
 	header := &ctx.Response.Header
 	var room [24]byte
-	age := max(ctx.Time().Sub(p.ReadAt), 0)
+	age := max(arrival(ctx).Sub(p.ReadAt), 0)
 	header.SetCanonical(h.server.names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
 	header.SetCanonical(h.server.names.cacheControl, h.control)
 	header.SetCanonical(h.server.names.source, h.server.names.sources[p.Source])
 	if p.Source == feed.FromDatabase && r.Offset > 0 {
-		header.SetCanonical(h.server.names.offset, offsetExactness(p, ctx.Time()))
+		header.SetCanonical(h.server.names.offset, offsetExactness(p, arrival(ctx)))
 	}
 	var forms *compress.Forms
 	var tag []byte

@@ -22,11 +22,13 @@ type live struct {
 	current  atomic.Pointer[Server]
 	listener atomic.Pointer[listener] // nil until Run
 	draining atomic.Bool
-	bodies   bodies
-	ids      requestIDs
-	unknown  *route     // metrics of requests without a route
-	options  *route     // metrics of OPTIONS, at any path
-	rate     *rateLimit // nil: off
+
+	answerers atomic.Uint64 // event loops of the fast lane
+	bodies    bodies
+	ids       requestIDs
+	unknown   *route     // metrics of requests without a route
+	options   *route     // metrics of OPTIONS, at any path
+	rate      *rateLimit // nil: off
 
 	compressor *compress.Compressor // nil: off
 
@@ -59,6 +61,7 @@ func newLive(cfg Config) *live {
 		ErrorHandler:          func(ctx *fasthttp.RequestCtx, err error) { l.current.Load().serveError(ctx, err) },
 		HeaderReceived:        func(h *fasthttp.RequestHeader) fasthttp.RequestConfig { return l.current.Load().received(h) },
 		ExpectHandler:         func(ctx *fasthttp.RequestCtx) int { return l.current.Load().expected(ctx) },
+		ConnState:             track,
 		Concurrency:           math.MaxInt32, // the listener has the limit
 		ReadBufferSize:        cfg.HeaderBytes,
 		MaxRequestBodySize:    cfg.BodyBytes,
@@ -101,22 +104,30 @@ func (b *underway) none() bool {
 // dispatch answers a request by the current generation.
 func (l *live) dispatch(ctx *fasthttp.RequestCtx) {
 	stripe := ctx.ConnID() % stripes
+	s := l.enter(stripe)
+	s.serve(ctx)
+	s.leave(stripe)
+}
+
+// enter returns the current generation. It answers a request until leave.
+func (l *live) enter(stripe uint64) *Server {
 	s := l.current.Load()
 	for {
 		s.underway[stripe].requests.Add(1)
 		now := l.current.Load()
 		if now == s {
-			break
+			return s
 		}
 		s.underway[stripe].requests.Add(-1) // the one that switched may not have seen this request
 		s = now
 	}
-	s.serve(ctx)
-	s.underway[stripe].requests.Add(-1)
 }
 
+// leave says that a request is answered.
+func (s *Server) leave(stripe uint64) { s.underway[stripe].requests.Add(-1) }
+
 // Next returns a server with the routes and settings of cfg that shares the connections of s.
-// Connections, HeaderBytes, BodyBytes, BodiesBytes, Compressed, Rate, TLS and the timeouts stay those of New.
+// Connections, HeaderBytes, BodyBytes, BodiesBytes, Compressed, Rate, TLS, Loops and the timeouts stay those of New.
 // It answers requests after Switch.
 func (s *Server) Next(cfg Config) (*Server, error) { return newGeneration(s.live, cfg) }
 

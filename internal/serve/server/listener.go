@@ -12,12 +12,17 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"spillway/internal/serve/front"
 )
 
 // Listener is an open socket that Run serves on.
 type Listener struct {
 	netListener
 	passed bool      // by the service manager, which keeps it open
+	taken  bool      // the socket is an event loop's
 	remove sync.Once // removes the file of a Unix socket
 }
 
@@ -80,7 +85,29 @@ func (l *Listener) unlink() (err error) {
 }
 
 // Close implements net.Listener.
-func (l *Listener) Close() error { return errors.Join(l.unlink(), l.netListener.Close()) }
+func (l *Listener) Close() error {
+	if l.taken {
+		return l.unlink()
+	}
+	return errors.Join(l.unlink(), l.netListener.Close())
+}
+
+// take returns the socket, which becomes the caller's. Nothing else waits for connections then.
+func (l *Listener) take() (socket int, err error) {
+	raw, err := l.netListener.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return -1, fmt.Errorf("reach the listening socket: %w", err)
+	}
+	failed := raw.Control(func(fd uintptr) { socket, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(failed, err); err != nil {
+		return -1, fmt.Errorf("take the listening socket: %w", err)
+	}
+	if err := l.netListener.Close(); err != nil {
+		return -1, errors.Join(fmt.Errorf("take the listening socket: %w", err), unix.Close(socket))
+	}
+	l.taken = true
+	return socket, nil
+}
 
 // unixMode lets the owner and the group of a Unix socket connect.
 const unixMode = 0o660
@@ -131,18 +158,45 @@ type listener struct {
 	open    atomic.Int64
 	refused atomic.Int64
 	closed  chan struct{} // receives whenever a connection closes
+
+	front        *front.Front  // accepts, and answers what needs no waiting; nil: there is none
+	socket       int           // of front
+	handed       atomic.Int64  // connections that left front; some return
+	writeTimeout time.Duration // of what it hands over
 }
 
 func newListener(ln *Listener, limit int, refusal []byte) *listener {
 	return &listener{Listener: ln, limit: int64(limit), refusal: refusal, closed: make(chan struct{}, 1)}
 }
 
+// Enter implements front.Gate.
+func (l *listener) Enter() bool {
+	if l.open.Add(1) <= l.limit {
+		return true
+	}
+	l.open.Add(-1)
+	l.refused.Add(1)
+	return false
+}
+
+// Leave implements front.Gate.
+func (l *listener) Leave() {
+	l.open.Add(-1)
+	select {
+	case l.closed <- struct{}{}:
+	default:
+	}
+}
+
 // Accept returns the next connection, or io.EOF after drain has emptied the queue.
 func (l *listener) Accept() (net.Conn, error) {
+	if l.front != nil {
+		return l.acceptHanded()
+	}
 	for {
 		c, err := l.Listener.Accept()
 		switch {
-		case err == nil && l.open.Load() < l.limit:
+		case err == nil && l.Enter():
 			return newConn(c, l)
 		case err == nil:
 			l.refuse(c)
@@ -159,7 +213,6 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // refuse answers a connection beyond the limit.
 func (l *listener) refuse(c net.Conn) {
-	l.refused.Add(1)
 	_ = c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // an empty socket buffer takes it at once
 	_, _ = c.Write(l.refusal)
 	_ = c.Close()
@@ -174,14 +227,25 @@ func isTemporary(err error) bool {
 // ends it. Closing the listener at once would reset queued connections, whose clients may
 // have sent a request. The queue of a passed socket is left to the next process.
 func (l *listener) drain() error {
+	if l.front != nil {
+		return l.drainFront()
+	}
 	if l.passed {
 		return l.SetDeadline(time.Now()) // it fails on a closed listener only
 	}
 	defer l.SetDeadline(time.Now().Add(acceptDrain)) // as above
-	if tcp, ok := l.netListener.(*net.TCPListener); ok {
-		return refuseNew(tcp)
+	tcp, ok := l.netListener.(*net.TCPListener)
+	if !ok {
+		return l.unlink()
 	}
-	return l.unlink()
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("reach the listening socket: %w", err)
+	}
+	if failed := raw.Control(func(fd uintptr) { err = refuseNew(int(fd)) }); failed != nil {
+		err = failed
+	}
+	return err
 }
 
 // waitClosed waits until no connection is open or ctx ends.

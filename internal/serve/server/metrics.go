@@ -51,6 +51,7 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	ch <- d.seconds
 	ch <- d.open
 	ch <- d.rejected
+	ch <- d.handed
 	ch <- d.bodies
 	ch <- d.bodiesRejected
 	ch <- d.rateLimited
@@ -90,11 +91,12 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	if l := s.listener.Load(); l != nil {
 		ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(l.open.Load()))
 		ch <- prometheus.MustNewConstMetric(d.rejected, prometheus.CounterValue, float64(l.refused.Load()))
+		ch <- prometheus.MustNewConstMetric(d.handed, prometheus.CounterValue, float64(l.handed.Load()))
 	}
 }
 
 type descriptions struct {
-	requests, seconds, open, rejected, bodies, bodiesRejected *prometheus.Desc
+	requests, seconds, open, rejected, handed, bodies, bodiesRejected *prometheus.Desc
 
 	rateLimited, rateClients, rateForgotten *prometheus.Desc
 
@@ -107,6 +109,7 @@ func newDescriptions() descriptions {
 		seconds:  prometheus.NewDesc("spillway_http_request_duration_seconds", "Time from the end of the request to the start of the response.", []string{"route"}, nil),
 		open:     prometheus.NewDesc("spillway_http_connections", "Open connections.", nil, nil),
 		rejected: prometheus.NewDesc("spillway_http_connections_rejected_total", "Connections refused because http.connections was reached.", nil, nil),
+		handed:   prometheus.NewDesc("spillway_http_connections_handed_total", "Times that a connection left the fast lane.", nil, nil),
 		bodies:   prometheus.NewDesc("spillway_http_bodies_bytes", "Bytes of request bodies received or held; bodies up to 4 KiB are not counted.", nil, nil),
 
 		bodiesRejected: prometheus.NewDesc("spillway_http_bodies_rejected_total", "Requests refused because http.bodies_bytes was reached.", nil, nil),

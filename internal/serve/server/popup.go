@@ -55,6 +55,9 @@ func (s *Server) addPopup(r PopupRoute) error {
 		return err
 	}
 	h.entry = s.entry(r.Path)
+	if r.Identity == nil {
+		h.entry.read.quick = h.quick
+	}
 	h.entry.allow = strings.Replace(h.entry.allow, "HEAD, ", "", 1)
 	for path, answer := range map[string]func(context.Context, string, string, time.Time) error{
 		"/click": r.Popup.Click, "/dismiss": r.Popup.Dismiss, "/convert": r.Popup.Convert,
@@ -96,6 +99,28 @@ func (h *popupHandler) ask(ctx *fasthttp.RequestCtx) {
 	default:
 		h.nothing(ctx, &answer)
 	}
+}
+
+// quick answers that there is no popup for a user whose state is known.
+func (h *popupHandler) quick(ctx *fasthttp.RequestCtx) bool {
+	if ctx.IsHead() {
+		return false
+	}
+	attributes := h.Popup.Attributes()
+	defer h.Popup.Release(attributes)
+	key, err := h.read(ctx, attributes)
+	if err != nil {
+		return false
+	}
+	now, err := h.now(ctx)
+	if err != nil {
+		return false
+	}
+	answer, ok := h.Popup.Nothing(key, attributes, now)
+	if ok {
+		h.nothing(ctx, &answer)
+	}
+	return ok
 }
 
 // show answers with a campaign's payload, and its token if the show was recorded.

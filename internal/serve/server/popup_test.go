@@ -46,24 +46,24 @@ func popupCampaign(id popup.CampaignID) popup.Campaign {
 	}
 }
 
-func popupRouteOf(t *testing.T, cfg popup.Config, campaigns ...popup.Campaign) PopupRoute {
-	t.Helper()
+func popupRouteOf(tb testing.TB, cfg popup.Config, campaigns ...popup.Campaign) PopupRoute {
+	tb.Helper()
 	schema, err := popup.NewSchema([]popup.Attribute{{Name: "country", Type: popup.Text}, {Name: "age", Type: popup.Integer}, {Name: "tags", Type: popup.TextList}})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	set, err := popup.NewSet(schema, campaigns)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	signer, err := popup.NewSigner([][]byte{[]byte("0123456789abcdef0123456789abcdef")}, 24*time.Hour)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	cfg.Signer, cfg.ConvertTTL, cfg.Log = signer, 48*time.Hour, slog.New(slog.DiscardHandler)
 	p, err := popup.Open(cfg, set)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return PopupRoute{Path: "/popup", Popup: p, Placements: []string{"home", "checkout"}, User: param.Text}
 }

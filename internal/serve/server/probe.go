@@ -33,8 +33,8 @@ type prober struct {
 // addProbes adds the routes of the probes.
 func (s *Server) addProbes(probes Probes) {
 	p := &prober{Probes: probes, server: s, deadlines: newSharedDeadline(s.base, probeTimeout)}
-	s.add("/hello", p.hello)
-	s.add("/probe/empty", p.hello)
+	s.addQuick("/hello", p.hello)
+	s.addQuick("/probe/empty", p.hello)
 	s.add("/probe/database", p.database)
 	s.add("/probe/redis", p.redis)
 }

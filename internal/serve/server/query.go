@@ -28,6 +28,25 @@ type queryHandler struct {
 	rejected query.LogLimit // of values that the database rejects
 }
 
+// quick serves an answer from the memory.
+func (h *queryHandler) quick(ctx *fasthttp.RequestCtx) bool {
+	var room [paramsMax]string
+	args, err := h.arguments(ctx, room[:0])
+	if err != nil {
+		return false
+	}
+	fields, err := fieldsOf(ctx, h.columns)
+	if err != nil {
+		return false
+	}
+	a := h.query.CachedUpTo(arrival(ctx), args, quickBytes)
+	if a == nil {
+		return false
+	}
+	h.write(ctx, a, query.FromMemory, fields)
+	return true
+}
+
 func (h *queryHandler) serve(ctx *fasthttp.RequestCtx) {
 	var room [paramsMax]string
 	args, err := h.arguments(ctx, room[:0])
@@ -76,7 +95,7 @@ func (h *queryHandler) write(ctx *fasthttp.RequestCtx, a *query.Answer, from que
 	}
 	header, names := &ctx.Response.Header, &h.server.names
 	var room [24]byte
-	age := max(ctx.Time().Sub(a.ReadAt), 0)
+	age := max(arrival(ctx).Sub(a.ReadAt), 0)
 	header.SetCanonical(names.age, strconv.AppendInt(room[:0], int64(age/time.Second), 10))
 	header.SetCanonical(names.cacheControl, h.control)
 	header.SetCanonical(names.source, names.origins[from])

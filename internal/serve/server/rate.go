@@ -78,6 +78,16 @@ func (l *rateLimit) take(client uint64, now time.Time) (wait time.Duration, ok b
 	return 0, true
 }
 
+// giveBack returns a request that take has taken to its client's budget.
+func (l *rateLimit) giveBack(client uint64) {
+	shard := &l.shards[client%rateShards]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if full, known := shard.clients.Get(client); known {
+		shard.clients.Add(client, full-l.interval)
+	}
+}
+
 // len returns how many clients are remembered.
 func (l *rateLimit) len() (n int) {
 	for i := range l.shards {
@@ -103,17 +113,26 @@ func (l *rateLimit) addressed(address netip.Addr) uint64 {
 // withinRate reports whether a client may send another request; if not, it has responded.
 // name is "" for a client that is known only by its address.
 func (s *Server) withinRate(ctx *fasthttp.RequestCtx, name string) bool {
-	var client uint64
+	wait, ok := s.rate.take(s.rateClient(ctx, name), time.Now())
+	if !ok {
+		s.refuseRate(ctx, wait)
+	}
+	return ok
+}
+
+// rateClient returns the hash of the client of a request.
+func (s *Server) rateClient(ctx *fasthttp.RequestCtx, name string) uint64 {
 	if name != "" {
-		client = s.rate.named(name)
-	} else if address := s.clientAddress(ctx); address.IsValid() {
-		client = s.rate.addressed(address)
+		return s.rate.named(name)
 	}
-	wait, ok := s.rate.take(client, time.Now())
-	if ok {
-		return true
+	if address := s.clientAddress(ctx); address.IsValid() {
+		return s.rate.addressed(address)
 	}
+	return 0
+}
+
+// refuseRate answers a client that has to wait.
+func (s *Server) refuseRate(ctx *fasthttp.RequestCtx, wait time.Duration) {
 	s.problem(ctx, limited, fmt.Sprintf("this client may send %d requests per minute (http.rate_per_minute)", s.cfg.Rate.PerMinute))
 	ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.Itoa(retrySeconds(wait)))
-	return false
 }

@@ -61,6 +61,7 @@ type Config struct {
 	CORSOrigins  []string        // "*": all
 	Proxies      []netip.Prefix  // whose X-Forwarded-For names the client
 	AccessLog    bool            // one line per request
+	Loops        int             // event loops of the fast lane; 0: one per core; -1: none
 	Log          *slog.Logger    //
 }
 
@@ -120,7 +121,10 @@ type route struct {
 	cookie string        // may carry the key or the JWT; "": none
 	claims []param.Param // that requests need
 	handle func(*fasthttp.RequestCtx)
-	meter  *meter
+	// quick, if set, responds if that needs no waiting. Otherwise it returns false, and has neither counted anything nor changed
+	// the response.
+	quick func(*fasthttp.RequestCtx) bool
+	meter *meter
 }
 
 // drainIdle is how long open connections may stay idle at stop. A request that arrives
@@ -160,11 +164,13 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		s.addDocument(cfg.Document)
 	}
 	for _, f := range cfg.Feeds {
-		if err := s.addAll(f.Paths, newFeedHandler(s, f).serve); err != nil {
+		h := newFeedHandler(s, f)
+		if err := s.addAll(f.Paths, h.serve); err != nil {
 			return nil, err
 		}
 		s.compressible(f.Paths[0])
 		s.routes[f.Paths[0]].read.events = true
+		s.routes[f.Paths[0]].read.quick = h.quick
 	}
 	for _, q := range cfg.Queries {
 		h := &queryHandler{server: s, query: q.Query, envelope: q.Envelope, columns: q.Columns, control: q.Caching.control(q.Access)}
@@ -173,6 +179,7 @@ func newGeneration(l *live, cfg Config) (*Server, error) {
 		}
 		if q.Query.Caches() {
 			s.compressible(q.Paths[0])
+			s.routes[q.Paths[0]].read.quick = h.quick
 		}
 	}
 	for _, r := range cfg.Streams {
@@ -235,7 +242,7 @@ const documentPath = "/openapi.json"
 // addDocument serves the OpenAPI document to everybody.
 func (s *Server) addDocument(text []byte) {
 	tag := feed.AppendETag(nil, xxhash.Sum64(text))
-	s.add(documentPath, func(ctx *fasthttp.RequestCtx) {
+	s.addQuick(documentPath, func(ctx *fasthttp.RequestCtx) {
 		header := &ctx.Response.Header
 		header.SetCanonical(s.names.etag, tag)
 		header.SetCanonical(s.names.cacheControl, []byte("no-cache"))
@@ -250,6 +257,15 @@ func (s *Server) addDocument(text []byte) {
 
 func (s *Server) add(path string, handle func(*fasthttp.RequestCtx)) {
 	s.entry(path).setRead(&route{name: path, handle: handle})
+}
+
+// addQuick is add for a handler that never waits.
+func (s *Server) addQuick(path string, handle func(*fasthttp.RequestCtx)) {
+	s.add(path, handle)
+	s.entry(path).read.quick = func(ctx *fasthttp.RequestCtx) bool {
+		handle(ctx)
+		return true
+	}
 }
 
 // entry returns the entry of a path, an empty one if there is none yet.
@@ -283,6 +299,9 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	defer s.listenings.stop()
 	l := newListener(ln, s.cfg.Connections, s.refusal())
 	l.drift = min(deadlineDrift, s.cfg.ReadTimeout/2, s.cfg.WriteTimeout/2, s.cfg.IdleTimeout/2)
+	if err := s.openFastLane(l); err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
 	s.listener.Store(l)
 	serve := net.Listener(l)
 	if s.cfg.TLS != nil {
@@ -292,6 +311,10 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	go func() { failed <- s.http.Serve(serve) }()
 	select {
 	case err := <-failed:
+		if l.front != nil {
+			err = errors.Join(err, l.front.StopAccepting(false))
+			l.front.End()
+		}
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
@@ -300,12 +323,18 @@ func (s *Server) Run(ctx context.Context, ln *Listener) error {
 	if err := l.drain(); err != nil {
 		s.cfg.Log.Warn("listener not drained; queued connections are lost", "error", err)
 	}
-	<-failed
+	if l.front == nil {
+		<-failed
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
 	idle, stop := context.WithTimeout(ctx, drainIdle)
 	l.waitClosed(idle)
 	stop()
+	if l.front != nil {
+		l.front.End()
+		<-failed
+	}
 	s.listenings.stop()
 	if err := s.http.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("drain: %d connections still open after %s: %w", l.open.Load(), s.cfg.DrainTimeout, err)
@@ -325,7 +354,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		}
 		began = time.Now()
 	}
-	r := s.unknown
+	r, quick := s.unknown, false
 	e, ok := s.routes[string(ctx.Path())]
 	switch {
 	case !s.hosts.serve(ctx.Host()):
@@ -334,7 +363,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.problem(ctx, notFound, "there is nothing at this path")
 	case e.read != nil && (ctx.IsGet() || ctx.IsHead()):
 		r = e.read
-		r.handle(ctx)
+		if quick = s.quick(ctx, r); !quick {
+			r.handle(ctx)
+		}
 	case e.write != nil && ctx.IsPost():
 		r = e.write
 		r.handle(ctx)
@@ -342,15 +373,29 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		r = s.other(ctx, e)
 		s.otherMethod(ctx, e)
 	}
-	s.restrict(ctx, e)
-	s.cors(ctx, e)
-	s.dropBody(ctx)
-	s.echoID(ctx)
+	s.finish(ctx, e)
+	if c := connOf(ctx); c != nil {
+		c.stay.answered(quick)
+	}
 	took := time.Since(began)
 	r.meter.observe(ctx.Response.StatusCode(), took)
 	if s.cfg.AccessLog {
 		s.logAccess(ctx, r, took)
 	}
+}
+
+// finish completes the response of a path. e is nil if the path is not known.
+func (s *Server) finish(ctx *fasthttp.RequestCtx, e *entry) {
+	s.restrict(ctx, e)
+	s.cors(ctx, e)
+	s.dropBody(ctx)
+	s.echoID(ctx)
+}
+
+// quick answers a GET on a connection of the fast lane if that needs no waiting.
+func (s *Server) quick(ctx *fasthttp.RequestCtx, r *route) bool {
+	c := connOf(ctx)
+	return c != nil && c.stay.conn != nil && !s.cfg.AccessLog && r.quick != nil && r.quick(ctx)
 }
 
 // other returns the route that counts a request with another method than its path's.

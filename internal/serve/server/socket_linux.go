@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"os"
 	"syscall"
 	"time"
@@ -112,11 +111,7 @@ func (c *conn) expectAcks(limit time.Duration) {
 // refuseNew drops the listener's SYN packets, so that its queue runs empty. A client whose
 // SYN is dropped tries again a second later, when the port is closed or another
 // process's. Handshakes under way end.
-func refuseNew(ln *net.TCPListener) error {
-	raw, err := ln.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("reach the listening socket: %w", err)
-	}
+func refuseNew(socket int) error {
 	const flagsAt, syn, ack = 13, 0x02, 0x10 // in the TCP header (RFC 9293, 3.1), where the filter begins
 	filter := [...]unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: flagsAt},
@@ -126,14 +121,8 @@ func refuseNew(ln *net.TCPListener) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
-	}); err != nil {
-		failed = err
-	}
-	if failed != nil {
-		return fmt.Errorf("keep new connections out: %w", failed)
+	if err := unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return fmt.Errorf("keep new connections out: %w", err)
 	}
 	return nil
 }

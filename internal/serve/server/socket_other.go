@@ -4,7 +4,6 @@ package server
 
 import (
 	"errors"
-	"net"
 	"time"
 )
 
@@ -24,4 +23,4 @@ func (s *socket) write(p []byte) (int, error) { return s.conn.Write(p) }
 func (c *conn) expectAcks(time.Duration) {}
 
 // refuseNew reports that only Linux can drain a listener's queue.
-func refuseNew(*net.TCPListener) error { return errors.New("draining the accept queue requires Linux") }
+func refuseNew(int) error { return errors.New("draining the accept queue requires Linux") }

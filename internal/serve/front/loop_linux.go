@@ -1,0 +1,623 @@
+//go:build !portable
+
+package front
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	eventsMax   = 256                  // that a loop takes at once
+	acceptMax   = 64                   // connections that it accepts at once
+	backlog     = 64                   // events from which on it leaves new connections to other loops
+	leaveMax    = 8                    // rounds in a row in which it does so
+	acceptPause = 5 * time.Millisecond // after an error of accept, such as no free descriptor
+	shortWait   = 10                   // milliseconds that a loop waits without telling the scheduler
+	outKept     = 256 << 10            // largest buffer of responses that a loop keeps, in bytes
+	handedMax   = 256                  // connections that wait for Accept before goroutines hold them
+)
+
+// phase is how far a Front has come.
+type phase int32
+
+const (
+	serving  phase = iota
+	leaving        // accepts nothing more
+	draining       // accepts what is in the queue, and nothing more
+	ending         // answers what has arrived, and closes what is open
+)
+
+// Supported: there are loops.
+const Supported = true
+
+// Front runs the loops of a listening socket. Use Open, then Accept until io.EOF, StopAccepting and End, once each.
+type Front struct {
+	cfg       Config
+	loops     []*loop
+	phase     atomic.Int32
+	handed    chan taken
+	accepting sync.WaitGroup // loops that accept
+	running   sync.WaitGroup // loops
+	spilled   sync.WaitGroup // goroutines that hold connections for Accept
+	failing   sync.Once
+	failed    chan struct{} // closed after failure is set
+	failure   error         // of the socket
+}
+
+// taken is a connection on its way to Accept.
+type taken struct {
+	Handed
+	fd   int
+	peer netip.AddrPort
+}
+
+// Open starts the loops. If it fails, the socket stays the caller's.
+func Open(cfg Config) (*Front, error) {
+	f := &Front{cfg: cfg, handed: make(chan taken, handedMax), failed: make(chan struct{})}
+	prepare(cfg.Socket, !cfg.Shared)
+	for range cfg.Loops {
+		l, err := newLoop(f)
+		if err != nil {
+			for _, l := range f.loops {
+				l.closePoller()
+			}
+			return nil, fmt.Errorf("open event loop: %w", err)
+		}
+		f.loops = append(f.loops, l)
+	}
+	f.accepting.Add(len(f.loops))
+	for _, l := range f.loops {
+		f.running.Go(l.run)
+	}
+	return f, nil
+}
+
+// Accept returns the next connection that the loops do not serve, io.EOF after End, or why the socket does not accept any more.
+func (f *Front) Accept() (*Conn, error) {
+	select {
+	case t, ok := <-f.handed:
+		if !ok {
+			return nil, io.EOF
+		}
+		return newConn(t), nil
+	case <-f.failed:
+		return nil, f.failure
+	}
+}
+
+// StopAccepting closes the socket, after the connections in its queue are accepted if all is set.
+func (f *Front) StopAccepting(all bool) error {
+	next := leaving
+	if all {
+		next = draining
+	}
+	f.advance(next)
+	f.accepting.Wait()
+	if err := unix.Close(f.cfg.Socket); err != nil {
+		return fmt.Errorf("close listening socket: %w", err)
+	}
+	return nil
+}
+
+// End answers the requests that have arrived, closes the connections that the loops have, and ends them. It follows
+// StopAccepting.
+func (f *Front) End() {
+	f.advance(ending)
+	f.running.Wait()
+	for _, l := range f.loops { // not before, because any of them may be notified until then
+		_ = l.closePoller() // nothing is polled
+	}
+	f.spilled.Wait()
+	close(f.handed)
+}
+
+// TakeBack has a loop serve a connection again that Accept has returned, after Detach and when nothing is left to read or to
+// write. The caller closes its Conn, and the place in the gate is the loop's. It returns false if the Front has ended; then
+// nothing has happened.
+func (f *Front) TakeBack(c *Conn) bool {
+	again := &conn{fd: c.detached, peer: c.peer, answered: true, handed: c.Handed.Times}
+	if f.emptiest(nil).give(again) {
+		return true
+	}
+	closeSocket(c.detached)
+	return false
+}
+
+// fail makes Accept return why no connection can be accepted any more.
+func (f *Front) fail(errno syscall.Errno) {
+	f.failing.Do(func() {
+		f.failure = os.NewSyscallError("accept", errno)
+		close(f.failed)
+	})
+}
+
+func (f *Front) advance(to phase) {
+	f.phase.Store(int32(to))
+	for _, l := range f.loops {
+		l.notify()
+	}
+}
+
+// hand passes a connection to Accept without waiting for it.
+func (f *Front) hand(t taken) {
+	select {
+	case f.handed <- t:
+	default:
+		f.spilled.Go(func() { f.handed <- t })
+	}
+}
+
+// emptiest returns the loop with the fewest connections, l if it has no more than one more. l may be nil.
+func (f *Front) emptiest(l *loop) *loop {
+	best, least := l, int64(math.MaxInt64)
+	if l != nil {
+		least = l.open.Load() - 1
+	}
+	for _, other := range f.loops {
+		if n := other.open.Load(); n < least {
+			best, least = other, n
+		}
+	}
+	return best
+}
+
+// loop is one event loop on a thread of its own.
+type loop struct {
+	front    *Front
+	answerer Answerer
+	poller   int // epoll
+	bell     int // eventfd: the phase or inbox has changed
+	now      time.Time
+	in, out  []byte
+	events   [eventsMax]unix.EpollEvent
+	conns    []*conn // by descriptor
+	fresh    queue   // have sent nothing yet
+	idle     queue   // have been answered
+	spare    *conn
+
+	accepts  bool      // the socket is polled
+	left     int       // rounds in which it was left to others
+	resumeAt time.Time // after an error of accept; zero: there was none
+
+	open  atomic.Int64 // connections
+	mu    sync.Mutex   // guards what follows
+	inbox []*conn      // given to the loop
+	ended bool         // nothing more may be given
+}
+
+func newLoop(f *Front) (*loop, error) {
+	l := &loop{front: f, answerer: f.cfg.Answerer(), in: make([]byte, f.cfg.RequestBytes), poller: -1, bell: -1}
+	l.fresh.limit, l.idle.limit = f.cfg.FirstTimeout, f.cfg.IdleTimeout
+	var err error
+	if l.poller, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	if l.bell, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err == nil {
+		if err = l.poll(l.bell, unix.EPOLLIN); err == nil {
+			err = l.listen()
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.closePoller())
+	}
+	return l, nil
+}
+
+func (l *loop) closePoller() error {
+	err := unix.Close(l.poller)
+	if l.bell >= 0 {
+		err = errors.Join(err, unix.Close(l.bell))
+	}
+	return err
+}
+
+func (l *loop) poll(fd int, events uint32) error {
+	if err := unix.EpollCtl(l.poller, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	return nil
+}
+
+// listen polls the socket. Of several loops that wait, a new connection wakes one.
+func (l *loop) listen() error {
+	l.accepts = true
+	return l.poll(l.front.cfg.Socket, unix.EPOLLIN|unix.EPOLLEXCLUSIVE)
+}
+
+func (l *loop) ignoreSocket() {
+	if l.accepts {
+		l.accepts = false
+		_ = unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, l.front.cfg.Socket, nil) // it is polled
+	}
+}
+
+// notify wakes the loop.
+func (l *loop) notify() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(l.bell, one[:]) // it fails only when it is full, and then the loop wakes too
+}
+
+// run serves until the Front ends. The thread is the loop's for good, and ends with it.
+func (l *loop) run() {
+	runtime.LockOSThread()
+	stopped := false
+	for {
+		n := l.wait(l.timeout())
+		l.now = time.Now()
+		l.collect(false)
+		l.round(n)
+		l.expire()
+		switch at := phase(l.front.phase.Load()); {
+		case at == serving:
+			l.resume()
+		case !stopped:
+			stopped = true
+			l.stop(at == draining)
+		case at == ending:
+			l.end()
+			return
+		}
+	}
+}
+
+// wait returns the number of events, after at most timeout milliseconds; -1: no limit.
+//
+// At first the scheduler is not told that the thread waits. Otherwise its monitor would take the processor away, and the loop
+// would have to find another one, as often as requests come. A collection of garbage interrupts the wait by a signal.
+func (l *loop) wait(timeout int) int {
+	first := timeout
+	if timeout < 0 || timeout > shortWait {
+		first = shortWait
+	}
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(l.poller), uintptr(unsafe.Pointer(&l.events[0])), eventsMax, uintptr(first), 0, 0)
+	if errno != 0 {
+		return 0 // interrupted
+	}
+	if n > 0 || first == timeout {
+		return int(n)
+	}
+	if timeout > 0 {
+		timeout -= first
+	}
+	n, _, errno = syscall.Syscall6(syscall.SYS_EPOLL_PWAIT, uintptr(l.poller), uintptr(unsafe.Pointer(&l.events[0])), eventsMax, uintptr(timeout), 0, 0)
+	if errno != 0 {
+		return 0 // as above
+	}
+	return int(n)
+}
+
+// round handles n events. New connections come last, because the others have waited longer.
+func (l *loop) round(n int) {
+	accept := false
+	for i := range n {
+		switch fd := int(l.events[i].Fd); {
+		case fd == l.front.cfg.Socket:
+			accept = true
+		case fd == l.bell:
+			var count [8]byte
+			_, _ = unix.Read(l.bell, count[:])
+		case fd < len(l.conns) && l.conns[fd] != nil:
+			l.read(l.conns[fd])
+		}
+	}
+	if !accept || !l.accepts {
+		return
+	}
+	if n > backlog && l.left < leaveMax && len(l.front.loops) > 1 {
+		l.left++
+		return
+	}
+	l.left = 0
+	l.accept(acceptMax)
+}
+
+// accept serves new connections, at most so many, and reports whether the queue is empty.
+func (l *loop) accept(most int) (empty bool) {
+	for range most {
+		fd, peer, errno := accept(l.front.cfg.Socket)
+		switch errno {
+		case 0:
+		case unix.EAGAIN:
+			return true
+		case unix.EINTR, unix.ECONNABORTED:
+			continue // the client has left
+		case unix.EINVAL, unix.EBADF, unix.ENOTSOCK: // somebody has shut it down
+			l.ignoreSocket()
+			l.front.fail(errno)
+			return true
+		default:
+			l.ignoreSocket()
+			l.resumeAt = l.now.Add(acceptPause)
+			return false
+		}
+		if !l.front.cfg.Gate.Enter() {
+			l.refuse(fd)
+			continue
+		}
+		l.open.Add(1)
+		c := l.spare
+		if c == nil {
+			c = new(conn)
+		}
+		l.spare = nil
+		c.fd, c.peer = fd, peer
+		l.read(c)
+	}
+	return false
+}
+
+// resume accepts again after a pause.
+func (l *loop) resume() {
+	if !l.resumeAt.IsZero() && !l.now.Before(l.resumeAt) {
+		l.resumeAt = time.Time{}
+		if l.listen() != nil {
+			l.accepts = false
+			l.resumeAt = l.now.Add(acceptPause)
+		}
+	}
+}
+
+// refuse answers a connection beyond the limit. What it has sent is read: otherwise close would reset the connection, and the
+// client might not see the response.
+func (l *loop) refuse(fd int) {
+	_, _ = write(fd, l.front.cfg.Refusal) // an empty socket buffer takes it at once
+	_, _ = read(fd, l.in)
+	closeSocket(fd)
+}
+
+// read reads a request and answers it, or hands the connection over.
+func (l *loop) read(c *conn) {
+	n, errno := read(c.fd, l.in)
+	switch {
+	case errno == unix.EAGAIN:
+		l.keep(c)
+		return
+	case errno != 0 || n == 0:
+		l.close(c)
+		return
+	}
+	request := l.in[:n]
+	if !Plain(request) {
+		l.handOver(c, Handed{Read: bytes.Clone(request)})
+		return
+	}
+	response, keep, ok := l.answerer.Answer(l.out[:0], request, c.peer)
+	if cap(response) <= outKept {
+		l.out = response
+	}
+	if !ok {
+		l.handOver(c, Handed{Read: bytes.Clone(request)})
+		return
+	}
+	send := write
+	if !keep {
+		send = writeLast
+	}
+	sent, errno := send(c.fd, response)
+	if errno != 0 && errno != unix.EAGAIN {
+		l.close(c)
+		return
+	}
+	c.answered = true
+	switch {
+	case sent < len(response):
+		l.handOver(c, Handed{Unsent: bytes.Clone(response[sent:]), Close: !keep})
+	case keep:
+		l.keep(c)
+	default:
+		endSending(c.fd)
+		l.close(c)
+	}
+}
+
+// keep waits for the next request of a connection, in this loop or in another.
+func (l *loop) keep(c *conn) {
+	if c.waits != nil {
+		c.waits.remove(c)
+		l.await(c)
+		return
+	}
+	if other := l.front.emptiest(l); other != l && other.give(c) {
+		l.open.Add(-1)
+		return
+	}
+	l.adopt(c)
+}
+
+// give has the loop serve a connection, unless it has ended. The caller must not use c any more.
+func (l *loop) give(c *conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.open.Add(1)
+	l.inbox = append(l.inbox, c)
+	l.notify()
+	return true
+}
+
+// collect adopts the connections that were given to the loop.
+func (l *loop) collect(last bool) {
+	l.mu.Lock()
+	given := l.inbox
+	l.inbox = nil
+	l.ended = l.ended || last
+	l.mu.Unlock()
+	for _, c := range given {
+		l.adopt(c)
+	}
+}
+
+// adopt polls a connection.
+func (l *loop) adopt(c *conn) {
+	if l.poll(c.fd, unix.EPOLLIN|unix.EPOLLRDHUP) != nil { // no memory
+		l.close(c)
+		return
+	}
+	for c.fd >= len(l.conns) {
+		l.conns = append(l.conns, make([]*conn, max(64, len(l.conns)))...)
+	}
+	l.conns[c.fd] = c
+	l.await(c)
+}
+
+// await queues a connection that waits for a request.
+func (l *loop) await(c *conn) {
+	c.since = l.now
+	if c.answered {
+		l.idle.add(c)
+	} else {
+		l.fresh.add(c)
+	}
+}
+
+// forget takes a connection out of the loop. The caller closes or passes on its descriptor.
+func (l *loop) forget(c *conn) {
+	l.open.Add(-1)
+	if c.waits != nil {
+		c.waits.remove(c)
+	}
+	if c.fd < len(l.conns) && l.conns[c.fd] == c {
+		l.conns[c.fd] = nil
+	}
+	*c = conn{}
+	l.spare = c
+}
+
+func (l *loop) close(c *conn) {
+	fd := c.fd
+	l.forget(c)
+	closeSocket(fd) // which ends polling it
+	l.front.cfg.Gate.Leave()
+}
+
+// handOver gives a connection away.
+func (l *loop) handOver(c *conn, h Handed) {
+	h.Answered, h.Times = c.answered, c.handed+1
+	t := taken{Handed: h, fd: c.fd, peer: c.peer}
+	if c.fd < len(l.conns) && l.conns[c.fd] == c {
+		_ = unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, c.fd, nil) // it is polled
+	}
+	l.forget(c)
+	l.front.hand(t)
+}
+
+// timeout returns the milliseconds until something is due; -1: nothing will be.
+func (l *loop) timeout() int {
+	due := l.resumeAt
+	for _, q := range []*queue{&l.fresh, &l.idle} {
+		if at := q.due(); !at.IsZero() && (due.IsZero() || at.Before(due)) {
+			due = at
+		}
+	}
+	if due.IsZero() {
+		return -1
+	}
+	return int(max(0, (due.Sub(l.now)+time.Millisecond-1)/time.Millisecond))
+}
+
+// expire ends connections that have waited too long.
+func (l *loop) expire() {
+	for c := l.fresh.overdue(l.now); c != nil; c = l.fresh.overdue(l.now) {
+		l.handOver(c, Handed{Expired: true})
+	}
+	for c := l.idle.overdue(l.now); c != nil; c = l.idle.overdue(l.now) {
+		l.close(c)
+	}
+}
+
+// stop stops accepting.
+func (l *loop) stop(all bool) {
+	for all && !l.accept(acceptMax) && l.resumeAt.IsZero() {
+	}
+	l.ignoreSocket()
+	l.resumeAt = time.Time{}
+	l.front.accepting.Done()
+}
+
+// end answers what has arrived, and closes all connections.
+func (l *loop) end() {
+	l.collect(true)
+	for n := l.wait(0); n > 0; n = l.wait(0) {
+		l.round(n)
+	}
+	for _, c := range l.conns {
+		if c != nil {
+			l.close(c)
+		}
+	}
+}
+
+// conn is a connection that a loop serves.
+type conn struct {
+	fd         int
+	peer       netip.AddrPort
+	answered   bool // at least one request
+	handed     int  // how often it was handed over
+	since      time.Time
+	waits      *queue // nil: for nothing
+	prev, next *conn
+}
+
+// queue is connections that wait, the longest waiting first.
+type queue struct {
+	limit       time.Duration
+	first, last *conn
+}
+
+func (q *queue) add(c *conn) {
+	c.waits, c.prev, c.next = q, q.last, nil
+	if q.last != nil {
+		q.last.next = c
+	} else {
+		q.first = c
+	}
+	q.last = c
+}
+
+func (q *queue) remove(c *conn) {
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		q.first = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	} else {
+		q.last = c.prev
+	}
+	c.waits, c.prev, c.next = nil, nil, nil
+}
+
+// due returns when the first connection will have waited too long; zero: none waits.
+func (q *queue) due() time.Time {
+	if q.first == nil {
+		return time.Time{}
+	}
+	return q.first.since.Add(q.limit)
+}
+
+// overdue returns a connection that has waited too long, or nil.
+func (q *queue) overdue(now time.Time) *conn {
+	if q.first == nil || now.Before(q.due()) {
+		return nil
+	}
+	return q.first
+}

@@ -1,0 +1,178 @@
+//go:build !portable
+
+package front
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The sockets of loops never block, so the scheduler need not be told of these calls (RawSyscall).
+
+// accept returns a connection from the queue of a listening socket, and the client's address. The clients of a Unix socket have
+// 127.0.0.1, because they are on this machine.
+func accept(socket int) (fd int, peer netip.AddrPort, errno syscall.Errno) {
+	var name unix.RawSockaddrInet6 // has room for the other kinds
+	size := uint32(unsafe.Sizeof(name))
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(socket), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	if errno != 0 {
+		return -1, peer, errno
+	}
+	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&name.Port))[:])
+	switch name.Family {
+	case unix.AF_INET:
+		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(&name))
+		return int(n), netip.AddrPortFrom(netip.AddrFrom4(four.Addr), port), 0
+	case unix.AF_INET6:
+		return int(n), netip.AddrPortFrom(netip.AddrFrom16(name.Addr).Unmap(), port), 0
+	}
+	return int(n), netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0), 0
+}
+
+// prepare sets the options of a listening socket. Accepted connections inherit TCP_NODELAY. With deferred, the kernel wakes
+// nobody before a connection has sent something, or for about a second. A Unix socket has neither option, and needs neither.
+func prepare(socket int, deferred bool) {
+	_ = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if deferred {
+		_ = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
+	}
+}
+
+// Half reports whether clients are connected of whom the kernel has not told because they have sent nothing. It tells of them
+// from then on when they do.
+func (f *Front) Half() bool {
+	_ = unix.SetsockoptInt(f.cfg.Socket, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 0) // a Unix socket does not have it
+	name, err := unix.Getsockname(f.cfg.Socket)
+	if err != nil {
+		return false
+	}
+	var port int
+	switch name := name.(type) {
+	case *unix.SockaddrInet4:
+		port = name.Port
+	case *unix.SockaddrInet6:
+		port = name.Port
+	default:
+		return false
+	}
+	const synReceived = " 03 " // state in the kernel's table of connections: number, local and remote address, state
+	local := fmt.Sprintf(":%04X ", port)
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, _ := os.ReadFile(table) // there may be no IPv6
+		for line := range strings.Lines(string(text)) {
+			if at := strings.Index(line, local); at >= 0 && at < strings.Index(line, synReceived) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func read(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_READ, fd, p)
+}
+
+func write(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_WRITE, fd, p)
+}
+
+// writeLast is write before endSending. The kernel holds back what does not fill a packet until then, and sends it and the end of
+// the stream in one. Close alone would drop it if the client has sent more than was read.
+func writeLast(fd int, p []byte) (n int, errno syscall.Errno) {
+	return transfer(syscall.SYS_SENDTO, fd, p)
+}
+
+func endSending(fd int) {
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0)
+}
+
+// transfer reads or writes. Only sendto has flags.
+func transfer(trap uintptr, fd int, p []byte) (int, syscall.Errno) {
+	for {
+		n, _, errno := syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_MORE|unix.MSG_NOSIGNAL, 0, 0)
+		switch errno {
+		case 0:
+			return int(n), 0
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+func closeSocket(fd int) { _, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(fd), 0, 0) }
+
+// Conn is a connection that was handed over. Read, Write and deadlines are those of a network connection; Handed says what has
+// happened before.
+type Conn struct {
+	*os.File
+	Handed Handed
+	peer   netip.AddrPort
+	raw    syscall.RawConn
+
+	detached int // see Detach
+}
+
+func newConn(t taken) *Conn {
+	file := os.NewFile(uintptr(t.fd), "connection")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		panic("bug: a connection is handed over without a descriptor: " + err.Error())
+	}
+	return &Conn{File: file, Handed: t.Handed, peer: t.peer, raw: raw}
+}
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.peer) }
+
+// Detach prepares the connection for TakeBack, which must follow. If it fails, for want of a descriptor, nothing has happened.
+func (c *Conn) Detach() error {
+	var err error
+	failed := c.raw.Control(func(own uintptr) { c.detached, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	return errors.Join(failed, err)
+}
+
+// SetWriteBuffer sets how many bytes the kernel keeps for a client that does not read.
+func (c *Conn) SetWriteBuffer(bytes int) error {
+	var err error
+	failed := c.raw.Control(func(own uintptr) { err = unix.SetsockoptInt(int(own), unix.SOL_SOCKET, unix.SO_SNDBUF, bytes) })
+	return errors.Join(failed, err)
+}
+
+// LocalAddr implements net.Conn. It is nil if the connection has ended.
+func (c *Conn) LocalAddr() net.Addr {
+	var local net.Addr
+	_ = c.raw.Control(func(fd uintptr) { // it fails only on a closed connection
+		name, err := unix.Getsockname(int(fd))
+		if err != nil {
+			return
+		}
+		switch name := name.(type) {
+		case *unix.SockaddrInet4:
+			local = &net.TCPAddr{IP: name.Addr[:], Port: name.Port}
+		case *unix.SockaddrInet6:
+			local = &net.TCPAddr{IP: name.Addr[:], Port: name.Port}
+		case *unix.SockaddrUnix:
+			local = &net.UnixAddr{Name: name.Name, Net: "unix"}
+		}
+	})
+	return local
+}
+
+// CloseWrite ends the sending half.
+func (c *Conn) CloseWrite() error {
+	var err error
+	if failed := c.raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) }); failed != nil {
+		return failed // os.File's own error
+	}
+	return os.NewSyscallError("shutdown", err)
+}

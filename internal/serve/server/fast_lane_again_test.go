@@ -1,0 +1,212 @@
+//go:build linux && !portable
+
+package server
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestFastLaneAgain: a connection returns when its requests need no waiting any more, each time after twice as many of them.
+func TestFastLaneAgain(t *testing.T) {
+	l := startLane(t, 1, nil)
+	c, err := net.Dial("tcp", l.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	answers := bufio.NewReader(c)
+	regular := func(n int, request string) int64 {
+		before := l.regular.Load()
+		for range n {
+			if _, err := io.WriteString(c, request); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := http.ReadResponse(answers, nil)
+			if err == nil {
+				_, err = io.Copy(io.Discard, answer.Body)
+			}
+			if err != nil || answer.StatusCode != http.StatusOK {
+				t.Fatalf("%q: %v, %v", request, answer, err)
+			}
+		}
+		return l.regular.Load() - before
+	}
+	const hit, waits = "GET /list HTTP/1.1\r\nHost: a\r\n\r\n", "GET /probe/database HTTP/1.1\r\nHost: a\r\n\r\n"
+	if n := regular(3*laneStreak, hit); n != 1+laneStreak {
+		t.Errorf("%d requests were answered before it returned: the first one waits for the window", n)
+	}
+	for stay := int64(2 * laneStreak); stay <= 8*laneStreak; stay *= 2 {
+		if n := regular(3, waits) + regular(int(stay)-1, hit) + regular(1, waits); n != 3+stay {
+			t.Errorf("%d of %d requests were answered before it may return", n, 3+stay)
+		}
+		if n := regular(int(stay)+10, hit); n != stay {
+			t.Errorf("%d requests without waiting were answered before it returned, want %d", n, stay)
+		}
+	}
+	if handed := l.listener.Load().handed.Load(); handed != 4 {
+		t.Errorf("it was handed over %d times, want 4", handed)
+	}
+}
+
+// TestFastLaneAgainBetweenRequests: the server reads the rest of a request in its own lane, also when the connection is due to return.
+func TestFastLaneAgainBetweenRequests(t *testing.T) {
+	fast, regular := startLanes(t, nil)
+	hits, body := strings.Repeat(get("/hello"), laneStreak), get("/openapi.json")
+	post := fmt.Sprintf("POST /popup/click HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
+	agree(t, fast, regular, hits+get("/hello")[:10], get("/hello")[10:])
+	agree(t, fast, regular, hits+post, body)
+	agree(t, fast, regular, hits+post+body[:20], body[20:])
+	agree(t, fast, regular, strings.Repeat(get("/hello", "X: 1\r\n"), 10*laneHeaderBytes/len(get("/hello"))))
+	if n := fast.listener.Load().handed.Load(); n < 4 {
+		t.Errorf("%d connections left the fast lane: the test compares nothing", n)
+	}
+}
+
+// TestFastLaneAgainWithoutDescriptor: a connection that cannot return for want of a descriptor stays.
+func TestFastLaneAgainWithoutDescriptor(t *testing.T) {
+	l := startLane(t, 1, nil)
+	c := l.dialLane(t, 0)
+	answers := bufio.NewReader(c)
+	ask := func(request string) {
+		t.Helper()
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(answers, nil)
+		if err == nil {
+			_, err = io.Copy(io.Discard, answer.Body)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(get("/probe/database"))
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	for range 2 * laneStreak {
+		ask(get("/hello"))
+	}
+}
+
+// runLane runs a server; stop stops it and returns Run's error.
+func runLane(t *testing.T, loops int, change func(*Config)) (l *lane, stop func() error) {
+	t.Helper()
+	cfg := Config{
+		Probes: &Probes{}, Connections: 100, HeaderBytes: laneHeaderBytes, BodyBytes: 1000, BodiesBytes: 1 << 20,
+		ReadTimeout: 20 * time.Second, WriteTimeout: 20 * time.Second, IdleTimeout: time.Minute, DrainTimeout: 10 * time.Second,
+		Loops: loops, Log: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, ln) }()
+	eventually(t, s.Serving)
+	return &lane{Server: s, address: ln.Addr().String(), regular: new(atomic.Int64)}, func() error {
+		cancel()
+		return <-done
+	}
+}
+
+// TestFastLaneDrainAfterSlowReader: a connection that has got the rest of a response, and is idle, does not hold up the end.
+func TestFastLaneDrainAfterSlowReader(t *testing.T) {
+	l, stop := runLane(t, 1, largePage(t))
+	l.warmUp(t)
+	c := l.askSlowly(t)
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err == nil {
+		_, err = io.Copy(io.Discard, answer.Body)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFastLaneConnectedBeforeStop: a client that has connected and sent nothing gets an answer while the server stops.
+func TestFastLaneConnectedBeforeStop(t *testing.T) {
+	for _, loops := range []int{1, -1} {
+		l, stop := runLane(t, loops, nil)
+		c := l.dialLane(t, 0)
+		ended := make(chan error, 1)
+		go func() { ended <- stop() }()
+		eventually(t, l.Draining)
+		if _, err := io.WriteString(c, get("/hello")); err != nil {
+			t.Error(err)
+		}
+		if text := readAll(t, c); !strings.HasPrefix(text, "HTTP/1.1 200") {
+			t.Errorf("loops %d: %q", loops, text)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestFastLaneListenerBuffer: the kernel keeps little for a client that does not read its events, whoever has accepted it.
+func TestFastLaneListenerBuffer(t *testing.T) {
+	for _, loops := range []int{1, -1} {
+		l := startLane(t, loops, nil)
+		c := l.dialLane(t, 0)
+		if _, err := io.WriteString(c, askEvents); err != nil {
+			t.Fatal(err)
+		}
+		for lines := bufio.NewScanner(c); lines.Scan() && !strings.HasPrefix(lines.Text(), "data: "); {
+		}
+		l.listenings.mu.Lock()
+		for one := range l.listenings.all {
+			if n := sendBuffer(t, one.conn); n != 2*sendBufferMax {
+				t.Errorf("loops %d: a send buffer of %d bytes", loops, n)
+			}
+		}
+		if len(l.listenings.all) != 1 {
+			t.Errorf("%d listeners", len(l.listenings.all))
+		}
+		l.listenings.mu.Unlock()
+	}
+}
+
+// sendBuffer returns the size of the kernel's buffer, which it doubles when it is set.
+func sendBuffer(t *testing.T, c net.Conn) (bytes int) {
+	t.Helper()
+	raw, err := c.(*conn).SyscallConn()
+	if err == nil {
+		failed := raw.Control(func(fd uintptr) { bytes, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
+		if failed != nil {
+			err = failed
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return bytes
+}
