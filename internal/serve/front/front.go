@@ -40,10 +40,9 @@ type Config struct {
 
 // Handed is the state of a connection that is handed over. It has entered the gate.
 type Handed struct {
-	Read     []byte // from the connection: the begin of a request
-	Unsent   []byte // rest of a response, to be sent first
-	Close    bool   // after Unsent
-	Answered bool   // at least one request was answered
-	Times    int    // how often it was handed over, with this one
-	Expired  bool   // it sent nothing within FirstTimeout
+	Read    []byte // from the connection: the begin of a request
+	Unsent  []byte // rest of a response, to be sent first
+	Close   bool   // after Unsent
+	Times   int    // how often it was handed over, with this one
+	Expired bool   // it sent nothing within FirstTimeout
 }

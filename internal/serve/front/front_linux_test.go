@@ -358,7 +358,7 @@ func TestHandedOver(t *testing.T) {
 		}
 		dialed.send(c.text)
 		given := r.take(t)
-		if h := given.Handed; string(h.Read) != c.text || h.Answered != (c.first != "") || h.Unsent != nil || h.Close || h.Expired {
+		if h := given.Handed; string(h.Read) != c.text || h.Times != 1 || h.Unsent != nil || h.Close || h.Expired {
 			t.Errorf("%q: %+v", c.text, h)
 		}
 		if given.RemoteAddr().String() != dialed.LocalAddr().String() || given.LocalAddr().String() != dialed.RemoteAddr().String() {
@@ -401,7 +401,7 @@ func TestTimeouts(t *testing.T) {
 	if took := time.Since(began); took < limit {
 		t.Errorf("handed over after %s", took)
 	}
-	if h := given.Handed; !h.Expired || h.Read != nil || h.Answered || given.RemoteAddr().String() != silent.LocalAddr().String() {
+	if h := given.Handed; !h.Expired || h.Read != nil || h.Times != 1 || given.RemoteAddr().String() != silent.LocalAddr().String() {
 		t.Errorf("%+v", h)
 	}
 	r.wantOpen(t, 1)
@@ -416,7 +416,7 @@ func TestUnreadResponse(t *testing.T) {
 		c.send(request)
 		given := r.take(t)
 		h := given.Handed
-		if h.Close != (request == lastRequest) || !h.Answered || len(h.Unsent) == 0 || !strings.HasSuffix(r.large, string(h.Unsent)) || len(h.Read) > 0 {
+		if h.Close != (request == lastRequest) || len(h.Unsent) == 0 || !strings.HasSuffix(r.large, string(h.Unsent)) || len(h.Read) > 0 {
 			t.Fatalf("%s: %d bytes, %v", request, len(h.Unsent), h.Close)
 		}
 		go func() {

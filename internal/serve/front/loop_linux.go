@@ -158,7 +158,14 @@ func (f *Front) hand(t taken) {
 	select {
 	case f.handed <- t:
 	default:
-		f.spilled.Go(func() { f.handed <- t })
+		f.spilled.Go(func() {
+			select {
+			case f.handed <- t:
+			case <-f.failed: // nobody may accept any more
+				closeSocket(t.fd)
+				f.cfg.Gate.Leave()
+			}
+		})
 	}
 }
 
@@ -510,7 +517,7 @@ func (l *loop) close(c *conn) {
 
 // handOver gives a connection away.
 func (l *loop) handOver(c *conn, h Handed) {
-	h.Answered, h.Times = c.answered, c.handed+1
+	h.Times = c.handed + 1
 	t := taken{Handed: h, fd: c.fd, peer: c.peer}
 	if c.fd < len(l.conns) && l.conns[c.fd] == c {
 		_ = unix.EpollCtl(l.poller, unix.EPOLL_CTL_DEL, c.fd, nil) // it is polled
