@@ -133,6 +133,8 @@ func (c *conn) Close() error {
 			return // the place in the listener is the loop's
 		}
 		c.listener.Leave()
+		// If the client has sent more than was read, it is reset, but reads its last response and the end first.
+		_ = c.CloseWrite() // it is closed anyway
 	})
 	return c.netConn.Close() // io.Closer's contract
 }
