@@ -24,6 +24,7 @@ import (
 const (
 	eventsMax   = 256                  // that a loop takes at once
 	acceptMax   = 64                   // connections that it accepts at once
+	acceptFull  = 4                    // times in a row that all of them come before it accepts more at once
 	backlog     = 64                   // events from which on it leaves new connections to other loops
 	leaveMax    = 8                    // rounds in a row in which it does so
 	acceptPause = 5 * time.Millisecond // after an error of accept, such as no free descriptor
@@ -199,6 +200,8 @@ type loop struct {
 
 	accepts  bool      // the socket is polled
 	left     int       // rounds in which it was left to others
+	batch    int       // connections to accept at once
+	full     int       // times in a row that so many came
 	resumeAt time.Time // after an error of accept; zero: there was none
 
 	open  atomic.Int64 // connections
@@ -208,7 +211,7 @@ type loop struct {
 }
 
 func newLoop(f *Front) (*loop, error) {
-	l := &loop{front: f, answerer: f.cfg.Answerer(), in: make([]byte, f.cfg.RequestBytes), poller: -1, bell: -1}
+	l := &loop{front: f, answerer: f.cfg.Answerer(), in: make([]byte, f.cfg.RequestBytes), poller: -1, bell: -1, batch: 1}
 	l.fresh.limit, l.idle.limit = f.cfg.FirstTimeout, f.cfg.IdleTimeout
 	var err error
 	if l.poller, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -331,7 +334,20 @@ func (l *loop) round(n int) {
 		return
 	}
 	l.left = 0
-	l.accept(acceptMax)
+	l.acceptSome()
+}
+
+// acceptSome accepts about as many connections as wait. To learn from accept that none is left costs more than to poll again: the
+// kernel makes a socket first.
+func (l *loop) acceptSome() {
+	switch empty := l.accept(l.batch); {
+	case empty:
+		l.batch, l.full = max(1, l.batch/2), 0
+	case l.full < acceptFull:
+		l.full++
+	default:
+		l.batch, l.full = min(2*l.batch, acceptMax), 0
+	}
 }
 
 // accept serves new connections, at most so many, and reports whether the queue is empty.
@@ -400,11 +416,10 @@ func (l *loop) read(c *conn) {
 		return
 	}
 	request := l.in[:n]
-	if !Plain(request) {
-		l.handOver(c, Handed{Read: bytes.Clone(request)})
-		return
+	response, keep, ok := l.answerer.Repeat(l.out[:0], request)
+	if !ok && Plain(request) {
+		response, keep, ok = l.answerer.Answer(l.out[:0], request, c.peer)
 	}
-	response, keep, ok := l.answerer.Answer(l.out[:0], request, c.peer)
 	if cap(response) <= outKept {
 		l.out = response
 	}
