@@ -200,6 +200,9 @@ func newAnswerer(counts bool) *answerer {
 	return a
 }
 
+// Repeat implements front.Answerer.
+func (*answerer) Repeat(dst, _ []byte) ([]byte, bool, bool) { return dst, false, false }
+
 // Answer implements front.Answerer.
 func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
 	if a.peers != nil {

@@ -16,7 +16,16 @@ type holding struct {
 	rng  *rand.Rand
 	tab  *table
 	feed *Feed
+	kept []kept         // pages that were found
 	seen map[string]int // what happened, over all runs
+}
+
+// kept is a page that Held has found, by which it may be found again.
+type kept struct {
+	request Request
+	page    Page
+	age     time.Duration // in whole seconds
+	held    Held
 }
 
 // values of the parameter: more than there are windows.
@@ -73,14 +82,16 @@ func (h *holding) request() Request {
 // ask asks Held and Page. Held has the page exactly if Page has it from a window without waiting, and it is not too large.
 func (h *holding) ask() {
 	synctest.Wait()
+	h.again()
 	r, bytes := h.request(), math.MaxInt
 	if h.rng.IntN(4) == 0 {
 		bytes = h.rng.IntN(600)
 	}
 	now, before, asked := time.Now(), h.feed.Stats(), h.asked()
-	held, ok := h.feed.Held(now, r, bytes)
+	held, hit, ok := h.feed.Held(now, r, bytes)
 	synctest.Wait()
 	if ok {
+		h.kept = append(h.kept, kept{r, held, ageOf(held, now), hit.Hold(now)})
 		before.WindowPages++
 	}
 	if after := h.feed.Stats(); after != before {
@@ -103,6 +114,41 @@ func (h *holding) ask() {
 		h.t.Fatalf("Held(%+v): %s, want %s", r, held.Append(nil), page.Append(nil))
 	}
 	h.note(r, ok, fromWindow, err)
+}
+
+// ageOf is the age of a page in whole seconds.
+func ageOf(p Page, now time.Time) time.Duration {
+	return max(now.Sub(p.ReadAt), 0).Truncate(time.Second)
+}
+
+// again asks whether a page is still what Held finds. It is exactly if Held finds a page that was read at the same time, of the same age.
+func (h *holding) again() {
+	if len(h.kept) == 0 {
+		return
+	}
+	k := &h.kept[len(h.kept)-1-h.rng.IntN(min(len(h.kept), 20))]
+	now, before := time.Now(), h.feed.Stats()
+	again := k.held.Again(now)
+	synctest.Wait()
+	if again {
+		before.WindowPages++
+		h.checkAsked(k.request, now)
+		h.seen["again"]++
+	}
+	if after := h.feed.Stats(); after != before {
+		h.t.Fatalf("Again(%+v): %v, and counts %+v after %+v", k.request, again, after, before)
+	}
+	held, _, ok := h.feed.Held(now, k.request, math.MaxInt)
+	same := ok && held.ReadAt.Equal(k.page.ReadAt) && ageOf(held, now) == k.age
+	if atBound := ok && now.Sub(held.ReadAt) == h.feed.cfg.StaleMax; again != same && !atBound {
+		h.t.Fatalf("Again(%+v): %v, want %v: %+v at %v, and then %+v", k.request, again, same, held, now, k.page)
+	}
+	if again && !reflect.DeepEqual(held, k.page) {
+		h.t.Fatalf("Again(%+v): %+v, and then %+v", k.request, held, k.page)
+	}
+	if !again {
+		h.seen["not again"]++
+	}
 }
 
 // note counts what a request was an example of.
@@ -202,7 +248,7 @@ func TestHeldAgainstPage(t *testing.T) {
 			}
 		})
 	}
-	for _, what := range []string{"held", "held by cursor", "too large", "refused", "from the database", "parked", "listened", "evicted"} {
+	for _, what := range []string{"held", "held by cursor", "too large", "refused", "from the database", "parked", "listened", "evicted", "again", "not again"} {
 		if seen[what] == 0 {
 			t.Errorf("no request was an example: %s: %v", what, seen)
 		}
@@ -214,11 +260,11 @@ func TestHeldAgainstPage(t *testing.T) {
 func TestHeldAfterClose(t *testing.T) {
 	f := Open(testConfig(), newTable(50))
 	get(t, f, Request{})
-	if _, ok := f.Held(time.Now(), Request{}, math.MaxInt); !ok {
+	if _, _, ok := f.Held(time.Now(), Request{}, math.MaxInt); !ok {
 		t.Error("the page is not held")
 	}
 	f.Close()
-	if p, ok := f.Held(time.Now(), Request{}, math.MaxInt); ok {
+	if p, _, ok := f.Held(time.Now(), Request{}, math.MaxInt); ok {
 		t.Errorf("a closed feed holds %s", p.Data)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/bits"
 	"time"
+	"weak"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -210,33 +211,75 @@ func (f *Feed) Page(ctx context.Context, now time.Time, r Request) (Page, error)
 
 // Held returns the page that r asks for if a window holds it and it has at most bytes bytes. Otherwise nothing is counted, and
 // Page will tell. It does not wait.
-func (f *Feed) Held(now time.Time, r Request, bytes int) (Page, bool) {
+func (f *Feed) Held(now time.Time, r Request, bytes int) (Page, Hit, bool) {
 	if r.Limit == 0 {
 		r.Limit = f.cfg.Limit
 	}
 	if f.check(&r) != nil {
-		return Page{}, false
+		return Page{}, Hit{}, false
 	}
 	var room [128]byte
 	w := (*f.windows.Load())[string(appendArgs(room[:0], r.Args))]
 	if w == nil {
-		return Page{}, false
+		return Page{}, Hit{}, false
 	}
 	s := w.current.Load()
 	if s == nil || s.parked || w.tooOld(s, now) {
-		return Page{}, false
+		return Page{}, Hit{}, false
 	}
 	start, known := f.start(s, &r)
 	if !known {
-		return Page{}, false
+		return Page{}, Hit{}, false
 	}
 	p, ok := s.page(start, r.Limit)
 	if !ok || p.Size() > bytes {
-		return Page{}, false
+		return Page{}, Hit{}, false
 	}
+	w.hit(now)
+	return p, Hit{w, s}, true
+}
+
+// hit counts a request that the window answers.
+func (w *window) hit(now time.Time) {
 	w.ask(now)
 	w.hits.Add(1)
-	return p, true
+}
+
+// Hit is where Held has found a page. It keeps the rows in memory.
+type Hit struct {
+	window   *window
+	snapshot *snapshot
+}
+
+// Held is a Hit that does not keep the rows in memory. The zero value is none.
+type Held struct {
+	window   weak.Pointer[window]
+	snapshot weak.Pointer[snapshot]
+	until    time.Time
+}
+
+// Hold returns the Held of a hit at now. The zero Hit has none.
+func (h Hit) Hold(now time.Time) Held {
+	if h.window == nil {
+		return Held{}
+	}
+	read := h.snapshot.readAt
+	age := max(now.Sub(read), 0).Truncate(time.Second)
+	until := min(age+time.Second, h.window.feed.cfg.StaleMax)
+	return Held{weak.Make(h.window), weak.Make(h.snapshot), read.Add(until)}
+}
+
+// Again reports whether Feed.Held still finds the same page at now, of the same age in whole seconds, and counts a request if so.
+func (h *Held) Again(now time.Time) bool {
+	if !now.Before(h.until) {
+		return false
+	}
+	w, s := h.window.Value(), h.snapshot.Value()
+	if w == nil || s == nil || w.current.Load() != s {
+		return false
+	}
+	w.hit(now)
+	return true
 }
 
 // attemptsMax is how often a request looks for another window after one was removed.

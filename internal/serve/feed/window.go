@@ -369,6 +369,7 @@ func (w *window) end() {
 	w.outcome = &outcome{done: make(chan struct{})}
 	w.mu.Unlock()
 	if s := w.current.Load(); s != nil {
+		w.current.Store(s.park(true)) // nobody refreshes it any more
 		s.release(nil)
 	}
 	w.sweeps.Wait()

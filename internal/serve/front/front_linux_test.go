@@ -48,6 +48,9 @@ type fakeAnswerer struct {
 	rig      *rig
 }
 
+// Repeat implements front.Answerer.
+func (*fakeAnswerer) Repeat(dst, _ []byte) ([]byte, bool, bool) { return dst, false, false }
+
 func (a *fakeAnswerer) Answer(dst, request []byte, peer netip.AddrPort) (response []byte, keep, ok bool) {
 	a.answered.Add(1)
 	path := string(bytes.Fields(request)[1])

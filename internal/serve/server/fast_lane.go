@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"hash/maphash"
 	"io"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"spillway/internal/serve/feed"
 	"spillway/internal/serve/front"
 )
 
@@ -175,12 +177,15 @@ type answerer struct {
 	in     *bufio.Reader
 	sink   sink
 	out    *bufio.Writer
+
+	repeats repeats
 }
 
 func newAnswerer(l *live, requestBytes int) *answerer {
 	a := &answerer{live: l, stripe: l.answerers.Add(1) % stripes}
 	a.in = bufio.NewReaderSize(&a.source, requestBytes)
 	a.out = bufio.NewWriterSize(&a.sink, 4096)
+	a.repeats.seed = maphash.MakeSeed()
 	return a
 }
 
@@ -200,9 +205,9 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 		return dst, false, false
 	}
 	s := a.live.enter(a.stripe)
-	ok = s.serveQuick(ctx)
-	s.leave(a.stripe)
-	if !ok {
+	defer s.leave(a.stripe)
+	a.conn.hit = feed.Hit{}
+	if !s.serveQuick(ctx) {
 		return dst, false, false
 	}
 	keep = !h.ConnectionClose() && !ctx.Response.Header.ConnectionClose()
@@ -222,6 +227,9 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 	response, a.sink.bytes = a.sink.bytes, nil
 	if err != nil {
 		return dst, false, false // only a body that ends early
+	}
+	if a.conn.hit != (feed.Hit{}) && ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil {
+		a.remember(s, request, response, keep)
 	}
 	return response, keep, true
 }
@@ -264,6 +272,7 @@ func (s *sink) Write(p []byte) (int, error) {
 type loopConn struct {
 	net.Conn
 	peer netip.AddrPort
+	hit  feed.Hit // where the page was found; the zero value: the response is none
 }
 
 // RemoteAddr implements net.Conn.

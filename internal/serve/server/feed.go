@@ -50,12 +50,15 @@ func (h *feedHandler) quick(ctx *fasthttp.RequestCtx) bool {
 	if err != nil {
 		return false
 	}
-	p, ok := h.feed.Held(arrival(ctx), r, quickBytes)
+	p, hit, ok := h.feed.Held(arrival(ctx), r, quickBytes)
 	if !ok {
 		return false
 	}
 	p.Select(fields)
 	h.write(ctx, &r, &p, fields)
+	if c, ok := ctx.Conn().(*loopConn); ok {
+		c.hit = hit
+	}
 	return true
 }
 

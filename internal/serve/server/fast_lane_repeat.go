@@ -1,0 +1,77 @@
+package server
+
+import (
+	"bytes"
+	"hash/maphash"
+	"time"
+	"weak"
+
+	"spillway/internal/serve/feed"
+)
+
+const (
+	repeatSlots = 128     // requests that an event loop remembers
+	repeatMax   = 8 << 10 // bytes of one with its response
+)
+
+// repeats holds responses of an event loop that are sent again, as they are, to a request with the same bytes: pages of windows,
+// within the second of their Date and of their Age.
+type repeats struct {
+	seed  maphash.Seed
+	slots [repeatSlots]repeat
+}
+
+// repeat is a request and its response. The response is kept when the request has come twice in a row, so that requests that are
+// all different cost no copies.
+type repeat struct {
+	hash     uint64 // of the last request
+	bytes    []byte // the request, then the response; empty: not kept
+	response int    // where it begins
+	keep     bool   // the connection stays open
+	server   weak.Pointer[Server]
+	meter    *meter
+	page     feed.Held
+	until    time.Time // when the Date changes
+}
+
+// slot returns where a request may be remembered.
+func (r *repeats) slot(request []byte) (*repeat, uint64) {
+	hash := maphash.Bytes(r.seed, request)
+	return &r.slots[hash%repeatSlots], hash
+}
+
+// Repeat implements front.Answerer.
+func (a *answerer) Repeat(dst, request []byte) (response []byte, keep, ok bool) {
+	return a.repeat(dst, request, time.Now())
+}
+
+func (a *answerer) repeat(dst, request []byte, now time.Time) (response []byte, keep, ok bool) {
+	r, hash := a.repeats.slot(request)
+	if r.hash != hash || len(r.bytes) == 0 || !bytes.Equal(r.bytes[:r.response], request) {
+		return dst, false, false
+	}
+	s := a.live.enter(a.stripe)
+	ok = s == r.server.Value() && !s.draining.Load() && now.Before(r.until) && r.page.Again(now)
+	s.leave(a.stripe)
+	if !ok {
+		return dst, false, false
+	}
+	dst = append(dst, r.bytes[r.response:]...)
+	r.meter.observe(200, time.Since(now))
+	return dst, r.keep, true
+}
+
+// remember keeps the response to the last request, a page that s has found.
+func (a *answerer) remember(s *Server, request, response []byte, keep bool) {
+	r, hash := a.repeats.slot(request)
+	again := r.hash == hash
+	r.hash, r.bytes = hash, r.bytes[:0]
+	if !again || len(request)+len(response) > repeatMax {
+		return
+	}
+	r.bytes = append(append(r.bytes, request...), response...)
+	r.response, r.keep = len(request), keep
+	now := arrival(&a.ctx)
+	r.server, r.meter, r.page = weak.Make(s), s.routes[string(a.ctx.Path())].read.meter, a.conn.hit.Hold(now)
+	r.until = now.Add(time.Second - time.Duration(now.Nanosecond()))
+}
