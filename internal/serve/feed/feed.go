@@ -282,6 +282,7 @@ func (f *Feed) removeLocked(windows map[string]*window, w *window) {
 	delete(windows, w.name)
 	f.retired += w.hits.Load()
 	w.stop()
+	w.retire()
 }
 
 // drop removes a window that is of no use to anybody.

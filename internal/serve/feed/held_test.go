@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -267,4 +268,57 @@ func TestHeldAfterClose(t *testing.T) {
 	if p, _, ok := f.Held(time.Now(), Request{}, math.MaxInt); ok {
 		t.Errorf("a closed feed holds %s", p.Data)
 	}
+}
+
+// TestAgainAfterRemoval: a page of a window that was removed is not found again, also while its last refresh is still being read.
+func TestAgainAfterRemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := newTable(50)
+		var block atomic.Bool
+		release := make(chan struct{})
+		tab.values = func(_ context.Context, args []string) error {
+			if args[0] == "a" && block.CompareAndSwap(true, false) { // a database that is slow to notice a cancellation
+				<-release
+			}
+			return nil
+		}
+		f := Open(byCity(1), tab)
+		defer f.Close()
+		defer close(release)
+		a, b := Request{Args: []string{"a"}}, Request{Args: []string{"b"}}
+		get(t, f, a)
+		_, hit, ok := f.Held(time.Now(), a, math.MaxInt)
+		if !ok {
+			t.Fatal("a is not held")
+		}
+		held := hit.Hold(time.Now())
+		block.Store(true)
+		<-time.After(150 * time.Millisecond)
+		synctest.Wait() // the refresh of a hangs
+		for range 20 {
+			get(t, f, b)
+		}
+		if windowOf(f, "a") != nil {
+			t.Fatal("a has a window")
+		}
+		if _, _, ok := f.Held(time.Now(), a, math.MaxInt); ok {
+			t.Fatal("a is held")
+		}
+		before := f.Stats()
+		if held.Again(time.Now()) {
+			t.Errorf("the window was removed, Held does not find the page, and Again does; %d pages are counted after it, %d before",
+				f.Stats().WindowPages, before.WindowPages)
+		}
+		tab.insert(100_000)
+		for range 100 {
+			get(t, f, a)
+		}
+		got, p := get(t, f, a)
+		if p.Source != FromWindow || windowOf(f, "a") == nil {
+			t.Fatal("a did not get a window again: the test shows nothing")
+		}
+		if held.Again(time.Now()) {
+			t.Errorf("a has a new window, which begins with %d, and Again still finds the page of the old one", got[0])
+		}
+	})
 }

@@ -368,11 +368,19 @@ func (w *window) end() {
 	close(w.outcome.done)
 	w.outcome = &outcome{done: make(chan struct{})}
 	w.mu.Unlock()
-	if s := w.current.Load(); s != nil {
-		w.current.Store(s.park(true)) // nobody refreshes it any more
+	if s := w.retire(); s != nil {
 		s.release(nil)
 	}
 	w.sweeps.Wait()
+}
+
+// retire has Held.Again find nothing in the window any more, and returns its last snapshot, or nil.
+func (w *window) retire() *snapshot {
+	s := w.current.Load()
+	if s != nil {
+		w.current.Store(s.park(true))
+	}
+	return s
 }
 
 // ready returns why the window is not fresh enough, without texts of the database. It

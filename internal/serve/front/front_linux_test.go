@@ -534,3 +534,36 @@ func TestUnixSocket(t *testing.T) {
 		}
 	}
 }
+
+// TestDrainAfterAnError: a loop that stops accepts the whole queue, also shortly after an error.
+func TestDrainAfterAnError(t *testing.T) {
+	socket, address := listen(t)
+	gate := &fakeGate{limit: 1000}
+	f := &Front{cfg: Config{
+		Socket: socket, Gate: gate, RequestBytes: 4096, FirstTimeout: time.Minute, IdleTimeout: time.Minute,
+		Answerer: func() Answerer { return &fakeAnswerer{} },
+	}}
+	l, err := newLoop(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.loops = []*loop{l}
+	const count = 3 * acceptMax
+	for range count {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	f.accepting.Add(1)
+	l.resumeAt = time.Now().Add(time.Hour)
+	l.stop(true)
+	if n := gate.entered.Load(); n != count {
+		t.Errorf("%d of %d connections in the queue were accepted", n, count)
+	}
+	l.end()
+	if err := errors.Join(l.closePoller(), unix.Close(socket)); err != nil || gate.open.Load() != 0 {
+		t.Errorf("%v, %d connections are open", err, gate.open.Load())
+	}
+}

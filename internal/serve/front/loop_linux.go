@@ -567,6 +567,7 @@ func (l *loop) expire() {
 
 // stop stops accepting.
 func (l *loop) stop(all bool) {
+	l.resumeAt = time.Time{}
 	for all && !l.accept(acceptMax) && l.resumeAt.IsZero() {
 	}
 	l.ignoreSocket()

@@ -75,7 +75,11 @@ func hitAllocatesNothing(t *testing.T, s *Server) {
 		wire = append(wire, "\r\n"...)
 		loop, quick := newAnswerer(s.live, 4096), false
 		var out []byte
-		inLoop := leastAllocs(func() { out, _, quick = loop.Answer(out[:0], wire, netip.AddrPort{}) })
+		inLoop := leastAllocs(func() {
+			var ok bool
+			out, _, ok = loop.Answer(out[:0], wire, netip.AddrPort{})
+			quick = quick || ok // a window may be too old for a while
+		})
 		if miss := ctx.Response.StatusCode() == 404; quick == miss || inLoop != 0 {
 			t.Errorf("%s with %q in an event loop: %v, %v allocations", uri, c.accept, quick, inLoop)
 		}

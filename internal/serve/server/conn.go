@@ -133,7 +133,7 @@ func (c *conn) Close() error {
 			return // the place in the listener is the loop's
 		}
 		c.listener.Leave()
-		// If the client has sent more than was read, it is reset, but reads its last response and the end first.
+		// If the client has sent more than was read, it is reset, but first reads what has reached it of the response, and the end.
 		_ = c.CloseWrite() // it is closed anyway
 	})
 	return c.netConn.Close() // io.Closer's contract

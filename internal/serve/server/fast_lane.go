@@ -161,10 +161,10 @@ func (c *conn) resume(p []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(b.write)); err != nil {
 		return 0, err // net.Conn's own error
 	}
-	if _, err := c.Write(b.Unsent); err == nil && !b.Close {
-		c.stay.leave() // a loop waits for the next request
+	if _, err := c.Write(b.Unsent); err != nil || b.Close || c.stay.leave() { // then a loop waits for the next request
+		return 0, io.EOF
 	}
-	return 0, io.EOF
+	return c.Read(p)
 }
 
 // answerer answers the requests of one event loop.
@@ -179,6 +179,8 @@ type answerer struct {
 	out    *bufio.Writer
 
 	repeats repeats
+	date    []byte // of HTTP
+	second  int64  // of date
 }
 
 func newAnswerer(l *live, requestBytes int) *answerer {
@@ -205,8 +207,10 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 		return dst, false, false
 	}
 	s := a.live.enter(a.stripe)
-	defer s.leave(a.stripe)
-	a.conn.hit = feed.Hit{}
+	defer func() {
+		a.conn.hit = feed.Hit{} // it keeps the rows in memory
+		s.leave(a.stripe)
+	}()
 	if !s.serveQuick(ctx) {
 		return dst, false, false
 	}
@@ -228,10 +232,22 @@ func (a *answerer) Answer(dst, request []byte, peer netip.AddrPort) (response []
 	if err != nil {
 		return dst, false, false // only a body that ends early
 	}
+	a.stamp(response[len(dst):], arrival(ctx))
 	if a.conn.hit != (feed.Hit{}) && ctx.Response.StatusCode() == fasthttp.StatusOK && a.live.rate == nil {
-		a.remember(s, request, response, keep)
+		a.remember(s, request, response[len(dst):], keep)
 	}
 	return response, keep, true
+}
+
+// stamp sets the Date of a response. fasthttp's may be a second old, and a repeated response must not seem older than others.
+func (a *answerer) stamp(response []byte, now time.Time) {
+	if second := now.Unix(); second != a.second {
+		a.second, a.date = second, fasthttp.AppendHTTPDate(a.date[:0], now)
+	}
+	const name = "\r\nDate: "
+	if i := bytes.Index(response, []byte(name)); i >= 0 {
+		copy(response[i+len(name):], a.date)
+	}
 }
 
 // serveQuick is serve for a request that needs no waiting. Otherwise it returns false, and nothing has been counted.

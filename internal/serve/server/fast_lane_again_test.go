@@ -106,6 +106,36 @@ func TestFastLaneAgainWithoutDescriptor(t *testing.T) {
 	}
 }
 
+// TestFastLaneSlowReaderWithoutDescriptor: a connection that got the rest of a response, and cannot return for want of a
+// descriptor, stays open.
+func TestFastLaneSlowReaderWithoutDescriptor(t *testing.T) {
+	l := startLane(t, 1, largePage(t))
+	l.warmUp(t)
+	c := l.askSlowly(t)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	r := bufio.NewReader(c)
+	answer, err := http.ReadResponse(r, nil)
+	if err == nil {
+		_, err = io.Copy(io.Discard, answer.Body)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, get("/hello")); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err = http.ReadResponse(r, nil); err != nil {
+		t.Errorf("the next request on the connection: %v", err)
+	}
+}
+
 // runLane runs a server; stop stops it and returns Run's error.
 func runLane(t *testing.T, loops int, change func(*Config)) (l *lane, stop func() error) {
 	t.Helper()

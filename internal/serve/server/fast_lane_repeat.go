@@ -15,7 +15,7 @@ const (
 )
 
 // repeats holds responses of an event loop that are sent again, as they are, to a request with the same bytes: pages of windows,
-// within the second of their Date and of their Age.
+// while their Date and their Age stay the same.
 type repeats struct {
 	seed  maphash.Seed
 	slots [repeatSlots]repeat

@@ -3,10 +3,16 @@
 package server
 
 import (
+	"log/slog"
+	"net/http"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"weak"
+
+	"spillway/internal/serve/feed"
 )
 
 // TestFastLaneRepeats: the lanes agree on requests that come again and again, with all settings, and while they stop.
@@ -58,7 +64,11 @@ func (r *repeater) answer(request string) (response string, at time.Time) {
 	if !ok {
 		r.t.Fatalf("%q was not answered", request)
 	}
-	return string(text), arrival(&r.ctx)
+	at = arrival(&r.ctx)
+	if want := "\r\nDate: " + at.UTC().Format(http.TimeFormat) + "\r\n"; !strings.Contains(string(text), want) {
+		r.t.Errorf("%q was answered with %q, want %q", request, text, want)
+	}
+	return string(text), at
 }
 
 // repeats reports whether the request is answered as before, at a time.
@@ -164,4 +174,44 @@ func (l *lane) reload(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Switch(next)
+}
+
+// TestRepeatRetainsNothing: after a reload, no event loop keeps the rows of a closed feed in memory.
+func TestRepeatRetainsNothing(t *testing.T) {
+	var a *answerer
+	old, s := func() (weak.Pointer[feed.Feed], *Server) {
+		f := feed.Open(listConfig(), &rows{n: 5000, pad: orderPad})
+		if err := f.Warm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		base := Config{Connections: 100, HeaderBytes: laneHeaderBytes, Log: slog.New(slog.DiscardHandler)}
+		with := base
+		with.Feeds = []FeedRoute{{Paths: []string{"/list"}, Feed: f}}
+		s, err := New(with)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a = newAnswerer(s.live, laneHeaderBytes)
+		r := repeater{a, t}
+		r.answer(get("/list"))
+		if _, at := r.answer(get("/list")); !r.repeats(get("/list"), at) {
+			t.Fatal("not repeated")
+		}
+		next, err := s.Next(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Switch(next)
+		if !s.AwaitRetired(t.Context()) {
+			t.Fatal("not retired")
+		}
+		f.Close()
+		return weak.Make(f), next
+	}()
+	eventually(t, func() bool {
+		runtime.GC()
+		return old.Value() == nil
+	})
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(s)
 }
