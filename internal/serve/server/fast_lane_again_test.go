@@ -131,7 +131,7 @@ func TestFastLaneSlowReaderWithoutDescriptor(t *testing.T) {
 	if _, err := io.WriteString(c, get("/hello")); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err = http.ReadResponse(r, nil); err != nil {
+	if _, err = http.ReadResponse(r, nil); err != nil {
 		t.Errorf("the next request on the connection: %v", err)
 	}
 }
