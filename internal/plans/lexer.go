@@ -8,7 +8,7 @@ import (
 )
 
 // Dialect is the SQL that a database reads: Postgres, MySQL or SQLite, the
-// second with the settings of its sql_mode.
+// first two with settings.
 type Dialect uint8
 
 // The dialects and their settings.
@@ -16,7 +16,7 @@ const (
 	Postgres         Dialect = 1 << iota
 	MySQL                    // MySQL and MariaDB; a backslash in a string is a character (NO_BACKSLASH_ESCAPES)
 	SQLite                   //
-	BackslashEscapes         // added to MySQL: a backslash in a string escapes, the default sql_mode
+	BackslashEscapes         // a backslash in any string escapes: added to MySQL, its default sql_mode; to Postgres, standard_conforming_strings=off
 	ANSIQuotes               // added to MySQL: "x" is a name and not a string
 )
 
@@ -124,7 +124,7 @@ func (l *lexer) next() (Token, error) {
 	rest := l.src[l.pos:]
 	switch c := rest[0]; {
 	case l.atLineComment(rest):
-		return l.token(Comment, lengthTo(rest, '\n'), 0, 0), nil
+		return l.token(Comment, l.lineLength(rest), 0, 0), nil
 	case strings.HasPrefix(rest, "/*"):
 		return l.blockComment(rest)
 	case c == '\'', c == '"' && l.dialect.has(MySQL) && !l.dialect.has(ANSIQuotes):
@@ -164,6 +164,18 @@ func (l *lexer) atLineComment(rest string) bool {
 		return rest[0] == '#'
 	}
 	return len(rest) == 2 || rest[2] <= ' ' || rest[2] == 0x7f
+}
+
+// lineLength returns the length of the line that a text starts with. In PostgreSQL a carriage return ends one too.
+func (l *lexer) lineLength(rest string) int {
+	ends := "\n"
+	if l.dialect.has(Postgres) {
+		ends = "\r\n"
+	}
+	if i := strings.IndexAny(rest, ends); i >= 0 {
+		return i
+	}
+	return len(rest)
 }
 
 // blockComment reads a comment, with PostgreSQL those inside it too.
@@ -296,11 +308,4 @@ func isParamName(s string) bool {
 		}
 	}
 	return s != ""
-}
-
-func lengthTo(s string, c byte) int {
-	if i := strings.IndexByte(s, c); i >= 0 {
-		return i
-	}
-	return len(s)
 }

@@ -30,6 +30,8 @@ func TestLex(t *testing.T) {
 	f(Postgres, `1e-5--x`, "number 1e-5", "comment --x")
 	f(Postgres, `5e--x`, "number 5e", "comment --x")
 	f(Postgres, `a[1:2] :b::int`, "word a", "symbol [", "number 1", "symbol :", "number 2", "symbol ]", "param b", "symbol ::", "word int")
+	f(Postgres, "-- a\r1 -- b\n2", "comment -- a", "number 1", "comment -- b", "number 2")
+	f(Postgres|BackslashEscapes, `'a\'b' "c\"`, `string a\'b`, `name c\`)
 	f(MySQL, `"a" 'b\' "c""d"`, "string a", `string b\`, `string c""d`)
 	f(MySQL|BackslashEscapes, `"a\"" 'b\''`, `string a\"`, `string b\'`)
 	f(MySQL|ANSIQuotes, "\"a\" `b``c`", "name a", "name b`c")
