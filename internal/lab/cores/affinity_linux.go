@@ -12,10 +12,10 @@ import (
 )
 
 // Available returns the cores that this process may use.
-func Available() (Set, error) { return affinityOf(0) }
+func Available() (Set, error) { return AffinityOf(0) }
 
-// affinityOf returns the cores that a thread may use; 0 is the calling one.
-func affinityOf(tid int) (Set, error) {
+// AffinityOf returns the cores that a thread may use, or the main thread of a process; 0 is the calling thread.
+func AffinityOf(tid int) (Set, error) {
 	var mask unix.CPUSet
 	if err := unix.SchedGetaffinity(tid, &mask); err != nil {
 		return nil, fmt.Errorf("read the cores that thread %d may use: %w", tid, err)

@@ -13,7 +13,8 @@ var errLinux = errors.New("the cores of a process can only be set on Linux")
 // Available returns an error.
 func Available() (Set, error) { return nil, errLinux }
 
-func affinityOf(int) (Set, error) { return nil, errLinux }
+// AffinityOf returns an error.
+func AffinityOf(int) (Set, error) { return nil, errLinux }
 
 func setAffinity(int, Set) error { return errLinux }
 

@@ -33,7 +33,7 @@ func save(pid, tid int) (s saved, ok bool) {
 	if err != nil {
 		return saved{}, false
 	}
-	set, err := affinityOf(tid)
+	set, err := AffinityOf(tid)
 	return saved{PID: pid, TID: tid, Start: stat.Starttime, Session: stat.Session, Cores: set}, err == nil
 }
 
@@ -108,7 +108,7 @@ func (k *keeper) pinned() map[int]Set {
 	for _, path := range paths {
 		tid, _ := strconv.Atoi(filepath.Base(path))
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
-		set, err := affinityOf(tid)
+		set, err := AffinityOf(tid)
 		if err != nil || set.String() != k.target.String() {
 			continue
 		}
