@@ -22,8 +22,9 @@ import (
 
 // States of a TCP socket, linux/tcp_states.h.
 const (
-	TimeWait = 6
-	Listen   = 10
+	Established = 1
+	TimeWait    = 6
+	Listen      = 10
 )
 
 // AnyState asks for sockets in every state. A socket that is bound and neither listens nor connects is in no table that
@@ -35,8 +36,8 @@ type Socket struct {
 	State   uint8
 	Local   netip.AddrPort
 	Remote  netip.AddrPort // zero address and port of one that listens
-	Queued  uint32         // listening sockets only: connections that wait to be accepted
-	Backlog uint32         // listening sockets only: how many may wait
+	Queued  uint32         // listening: connections that wait to be accepted; else bytes that the owner has not read
+	Backlog uint32         // listening: how many may wait; else bytes that the other side has not confirmed
 	Inode   uint32         // as in the link "socket:[INODE]" of its owners' open files
 }
 

@@ -102,7 +102,7 @@ func TestStepsAreIndependent(t *testing.T) {
 	})
 	o := load.Options{
 		Target: url, Output: load.Output{ReportInterval: time.Second},
-		Amount: load.Amount{Rate: "4,120,4", Arrival: "constant", Duration: 2500 * time.Millisecond, Connections: "2", Timeout: 10 * time.Second},
+		Amount: load.Amount{Rate: "4,120,4", Duration: 2500 * time.Millisecond}, Policy: load.Policy{Arrival: "constant", Connections: "2", Timeout: 10 * time.Second},
 	}
 	header := result.NewHeader("test", nil)
 	set := (*Set)(nil)

@@ -27,6 +27,12 @@ type databaseReader interface {
 	close()
 }
 
+// statementReader is a databaseReader that also knows which statements the server ran.
+type statementReader interface {
+	// statements returns those of the last reading. An error ends the session.
+	statements(ctx context.Context) ([]statement, error)
+}
+
 // Database returns the sampler of the database at a postgres://, postgresql://, mysql://, mariadb://, redis://, rediss://
 // or unix:// (Redis) URL; name is given by the user. The only errors are those of the URL. No error contains a password.
 //
@@ -68,7 +74,7 @@ func Database(name, rawURL string) (*Sampler, error) {
 }
 
 func databaseSampler(kind, name, detail string, db databaseReader) *Sampler {
-	s := &databaseSession{db: db, noticed: map[string]bool{}}
+	s := &databaseSession{name: name, db: db, noticed: map[string]bool{}}
 	return &Sampler{Kind: kind, Subject: name, Detail: detail, Every: SlowEvery, Read: s.read, Close: db.close}
 }
 
@@ -79,6 +85,7 @@ func databaseBackoff() database.Backoff {
 
 // databaseSession keeps a reader's session open.
 type databaseSession struct {
+	name     string
 	db       databaseReader
 	isOpen   bool
 	failure  error     // the first of this outage; nil outside an outage
@@ -99,8 +106,17 @@ func (s *databaseSession) read(ctx context.Context) ([]result.Sample, error) {
 		s.db.close()
 		return nil, s.fail(err)
 	}
-	s.failure = nil
 	samples := []result.Sample{{Values: values}}
+	if db, ok := s.db.(statementReader); ok {
+		statements, err := db.statements(ctx)
+		if err != nil {
+			s.isOpen = false
+			s.db.close()
+			return samples, s.fail(err)
+		}
+		samples = append(samples, statementSamples(s.name, statements)...)
+	}
+	s.failure = nil
 	if notice != "" && !s.noticed[notice] {
 		s.noticed[notice] = true
 		samples = append(samples, result.Sample{Error: notice})

@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"spillway/internal/database"
+	"spillway/internal/plans"
 )
 
 // mysqlReader reads MariaDB and MySQL with one SHOW GLOBAL STATUS per reading. Three figures need an explanation:
@@ -30,7 +31,9 @@ type mysqlReader struct {
 	conn       driver.Conn
 	limit      float64 // max_connections
 	syncBinlog float64 // group commits of the binary log per fsync; 0 if the server leaves it to the operating system
-	statements netCounter
+	own        netCounter
+	ranks      bool // performance_schema counts statements, and may be read
+	digests    digests
 }
 
 // mysqlCounters maps figures to status variables. The second variable is for servers without the first: MariaDB counts rows of
@@ -49,7 +52,7 @@ var mysqlCounters = map[string][]string{
 }
 
 const (
-	mysqlStartup = "SELECT @@version, @@max_connections, @@log_bin, @@sync_binlog"
+	mysqlStartup = "SELECT @@version, @@max_connections, @@log_bin, @@sync_binlog, @@performance_schema"
 	mysqlStatus  = `SHOW GLOBAL STATUS WHERE variable_name IN (
 'Threads_connected', 'Threads_running', 'Questions', 'Innodb_max_trx_id', 'Innodb_data_fsyncs', 'Binlog_group_commits',
 'Innodb_log_writes', 'Innodb_row_lock_waits', 'Innodb_row_lock_current_waits', 'Innodb_row_lock_time',
@@ -77,8 +80,8 @@ func (r *mysqlReader) open(ctx context.Context) error {
 		return err
 	}
 	r.conn = conn
-	r.statements.reopened()
-	rows, err := r.query(ctx, mysqlStartup, 4)
+	r.own.reopened()
+	rows, err := r.query(ctx, mysqlStartup, 5)
 	if err != nil {
 		return fmt.Errorf("read the version: %w", err)
 	}
@@ -102,6 +105,11 @@ func (r *mysqlReader) open(ctx context.Context) error {
 	if _, err := r.query(ctx, timeout, 0); err != nil {
 		return fmt.Errorf("set the statement timeout: %w", err)
 	}
+	r.digests, r.ranks = digests{}, row[4] == "1"
+	if r.ranks {
+		_, err := r.query(ctx, mysqlRanked, 3)
+		r.ranks = err == nil // the user may lack the privilege
+	}
 	return nil
 }
 
@@ -111,7 +119,7 @@ func (r *mysqlReader) query(ctx context.Context, sql string, columns int) ([][]s
 	if !ok {
 		return nil, errors.New("the driver's connection runs no statements")
 	}
-	r.statements.own++
+	r.own.own++
 	answer, err := queryer.QueryContext(ctx, sql, nil)
 	if err != nil {
 		return nil, err
@@ -132,15 +140,15 @@ func (r *mysqlReader) query(ctx context.Context, sql string, columns int) ([][]s
 		}
 		row := make([]string, columns)
 		for i, value := range values {
-			row[i] = mysqlText(value)
+			row[i] = mysqlColumn(value)
 		}
 		rows = append(rows, row)
 	}
 	return rows, nil
 }
 
-// mysqlText is a column as text. The driver returns text as bytes, and numbers as numbers.
-func mysqlText(value driver.Value) string {
+// mysqlColumn is a column as text. The driver returns text as bytes, and numbers as numbers.
+func mysqlColumn(value driver.Value) string {
 	switch v := value.(type) {
 	case nil:
 		return ""
@@ -186,7 +194,7 @@ func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 	exceptOwn := func(n float64) float64 { return max(0, n-1) }
 	set("connections", "Threads_connected", exceptOwn)
 	set("connections_active", "Threads_running", exceptOwn)
-	set("statements_total", "Questions", r.statements.next)
+	set("statements_total", "Questions", r.own.next)
 	set("commits_total", "Innodb_max_trx_id", func(n float64) float64 { return math.Floor(n / 2) })
 	set("row_lock_seconds_total", "Innodb_row_lock_time", func(ms float64) float64 { return ms / 1000 })
 	set("fsyncs_total", "Innodb_data_fsyncs", func(n float64) float64 {
@@ -196,6 +204,51 @@ func (r *mysqlReader) values(status map[string]float64) map[string]float64 {
 		return n
 	})
 	return values
+}
+
+// Statements that run, and those that took the most time. Seconds are counted in picoseconds.
+const (
+	mysqlRunning = `SELECT LEFT(info, 1000), COUNT(*) FROM information_schema.processlist
+WHERE command IN ('Query', 'Execute') AND info IS NOT NULL AND id <> CONNECTION_ID() GROUP BY 1 ORDER BY 2 DESC LIMIT 5`
+	mysqlRanked = `SELECT digest, SUM(count_star), SUM(sum_timer_wait) / 1e12 FROM performance_schema.events_statements_summary_by_digest
+WHERE digest IS NOT NULL GROUP BY 1 ORDER BY 3 DESC LIMIT 50`
+	mysqlText = "SELECT LEFT(digest_text, 1000) FROM performance_schema.events_statements_summary_by_digest WHERE digest = '%s' LIMIT 1"
+)
+
+// statements implements statementReader.
+func (r *mysqlReader) statements(ctx context.Context) ([]statement, error) {
+	rows, err := r.query(ctx, mysqlRunning, 2)
+	if err != nil {
+		return nil, fmt.Errorf("read the running statements: %w", err)
+	}
+	var found []statement
+	for _, row := range rows {
+		if active, err := strconv.ParseFloat(row[1], 64); err == nil {
+			found = append(found, statement{withoutLiterals(row[0], plans.MySQL), map[string]float64{"active": active}})
+		}
+	}
+	if !r.ranks {
+		return found, nil
+	}
+	if rows, err = r.query(ctx, mysqlRanked, 3); err != nil {
+		return nil, fmt.Errorf("read the ranked statements: %w", err)
+	}
+	var ranked []digest
+	for _, row := range rows {
+		calls, err := strconv.ParseFloat(row[1], 64)
+		seconds, secondsErr := strconv.ParseFloat(row[2], 64)
+		if err == nil && secondsErr == nil && strings.Trim(row[0], "0123456789abcdefABCDEF") == "" {
+			ranked = append(ranked, digest{row[0], calls, seconds})
+		}
+	}
+	more, err := r.digests.next(ranked, func(id string) (string, error) {
+		rows, err := r.query(ctx, fmt.Sprintf(mysqlText, id), 1)
+		if err != nil || len(rows) == 0 || ownStatement(rows[0][0]) {
+			return "", err
+		}
+		return withoutLiterals(rows[0][0], plans.MySQL), nil
+	})
+	return append(found, more...), err
 }
 
 func (r *mysqlReader) close() {

@@ -2,14 +2,17 @@ package watch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spillway/internal/database"
+	"spillway/internal/plans"
 )
 
 // postgresReader reads PostgreSQL 12 and later with one statement per reading.
@@ -30,6 +33,10 @@ type postgresReader struct {
 	limit   float64 // max_connections
 	commits netCounter
 	calls   netCounter // as pg_stat_statements counts them
+	schema  string     // quoted, of pg_stat_statements; "" without it
+	running []statement
+	ranked  []digest
+	digests digests
 }
 
 // postgresReading is the name of the prepared statement.
@@ -66,6 +73,15 @@ const (
   count(*) FILTER (WHERE backend_type IS NULL) AS hidden
 FROM pg_stat_get_activity(NULL)
 WHERE pid <> pg_backend_pid() AND (backend_type = 'client backend' OR backend_type IS NULL AND datid <> 0 AND usesysid <> 0)) AS activity`
+	postgresRunning = `
+(SELECT json_agg(each) AS running FROM (
+  SELECT left(query, 1000) AS text, count(*) AS active, count(*) FILTER (WHERE wait_event_type = 'Lock') AS waiting
+  FROM pg_stat_get_activity(NULL) WHERE state = 'active' AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+  GROUP BY 1 ORDER BY 2 DESC LIMIT 5) AS each) AS running`
+	postgresRanked = `
+(SELECT json_agg(each) AS ranked FROM (
+  SELECT queryid::text AS id, sum(calls) AS calls, sum(%s) / 1000 AS seconds
+  FROM %s.pg_stat_statements(false) WHERE queryid IS NOT NULL GROUP BY 1 ORDER BY 3 DESC LIMIT 50) AS each) AS ranked`
 	postgresDatabases = `
 (SELECT sum(xact_commit) AS commits_total, sum(xact_rollback) AS rollbacks_total,
   sum(blks_read) AS blocks_read_total, sum(blks_hit) AS blocks_hit_total,
@@ -96,7 +112,7 @@ func newPostgres(url database.URL) (*postgresReader, error) {
 
 // postgresStatement is the statement for a version. schema is the quoted schema of pg_stat_statements, "" without it.
 func postgresStatement(version int, schema string, planning bool) string {
-	parts := []string{postgresActivity, postgresDatabases}
+	parts := []string{postgresActivity, postgresRunning, postgresDatabases}
 	switch {
 	case version >= 180000:
 		parts = append(parts, postgresWAL18)
@@ -112,6 +128,11 @@ func postgresStatement(version int, schema string, planning bool) string {
 		}
 		// false omits the texts, which are in a file.
 		parts = append(parts, "\n(SELECT sum(calls) AS statements_total"+plans+" FROM "+schema+".pg_stat_statements(false)) AS statements")
+		spent := "total_exec_time"
+		if version < 130000 {
+			spent = "total_time"
+		}
+		parts = append(parts, fmt.Sprintf(postgresRanked, spent, schema))
 	}
 	sql := "SELECT * FROM" + strings.Join(parts, ",")
 	if version >= 150000 {
@@ -144,6 +165,7 @@ func (r *postgresReader) open(ctx context.Context) error {
 	if schema != "" && string(row[4]) != "t" {
 		r.denied, schema = schema, ""
 	}
+	r.schema, r.digests = schema, digests{}
 	sql := postgresStatement(r.version, schema, planning)
 	if _, err := conn.Prepare(ctx, postgresReading, sql, nil); err != nil {
 		return fmt.Errorf("prepare the reading: %w", err)
@@ -170,7 +192,10 @@ func (r *postgresReader) read(ctx context.Context) (map[string]float64, string, 
 	values := make(map[string]float64, len(answer.FieldDescriptions)+1)
 	for i, field := range answer.FieldDescriptions {
 		text := answer.Rows[0][i]
-		if text == nil {
+		if isList, err := r.readList(field.Name, text); isList || text == nil {
+			if err != nil {
+				return nil, "", err
+			}
 			continue
 		}
 		value, err := strconv.ParseFloat(string(text), 64)
@@ -189,6 +214,56 @@ func (r *postgresReader) read(ctx context.Context) (map[string]float64, string, 
 	hidden := values["hidden"]
 	delete(values, "hidden")
 	return values, r.missing(hidden > 0), nil
+}
+
+// readList reads a column with a JSON list of statements, nil if it is empty.
+func (r *postgresReader) readList(column string, text []byte) (isList bool, err error) {
+	switch column {
+	case "running":
+		r.running = r.running[:0]
+		var list []struct {
+			Text            string
+			Active, Waiting float64
+		}
+		if text != nil {
+			err = json.Unmarshal(text, &list)
+		}
+		for _, one := range list {
+			if shown := withoutLiterals(one.Text, plans.Postgres); shown != "" && !strings.HasPrefix(one.Text, "<insufficient") {
+				r.running = append(r.running, statement{shown, map[string]float64{"active": one.Active, "waiting_lock": one.Waiting}})
+			}
+		}
+	case "ranked":
+		r.ranked = r.ranked[:0]
+		if text != nil {
+			err = json.Unmarshal(text, &r.ranked)
+		}
+	default:
+		return false, nil
+	}
+	if err != nil {
+		return true, fmt.Errorf("read the %s statements: %w", column, err)
+	}
+	return true, nil
+}
+
+// statements implements statementReader. Texts come from pg_stat_statements once per statement. It has replaced the
+// literals of most, but not the password of an ALTER ROLE.
+func (r *postgresReader) statements(ctx context.Context) ([]statement, error) {
+	ranked, err := r.digests.next(r.ranked, func(id string) (string, error) {
+		r.commits.own++
+		r.calls.own++
+		answer := r.conn.ExecParams(ctx, "SELECT left(query, 1000) FROM "+r.schema+".pg_stat_statements(true) WHERE queryid = $1::bigint LIMIT 1",
+			[][]byte{[]byte(id)}, nil, nil, nil).Read()
+		if answer.Err != nil {
+			return "", fmt.Errorf("read a statement's text: %w", answer.Err)
+		}
+		if len(answer.Rows) == 0 || ownStatement(string(answer.Rows[0][0])) || strings.HasPrefix(string(answer.Rows[0][0]), "<insufficient") {
+			return "", nil
+		}
+		return withoutLiterals(string(answer.Rows[0][0]), plans.Postgres), nil
+	})
+	return append(slices.Clone(r.running), ranked...), err
 }
 
 // missing says which privileges the role lacks, and how to grant them.

@@ -26,7 +26,13 @@ import (
 //   - rss_bytes: anonymous memory of all processes, and the shared memory of the process that touched the most of it,
 //     because they map the same. Pages of files belong to the page cache,
 //   - processes, threads: without zombies,
-//   - fds, fds_limit: open files of the process that has the most, and its soft limit.
+//   - fds, fds_limit: open files of the process that has the most, and its soft limit,
+//   - busiest_thread_cores: CPU time per elapsed time of the thread that ran the most since an earlier reading, see tasks,
+//   - major_faults_total: how often a page had to be read from a disk,
+//   - cpu_limit, throttled_seconds_total, memory_limit_bytes: what the first process may use by its affinity and its control
+//     groups, how long their quota stopped it, and the lower of its groups' memory limit and its runtime's heap limit,
+//   - cpu_allowed, cpu_allowed_busy_seconds_total: the number of CPUs of that affinity, and how long they were busy, whoever used
+//     them.
 //
 // When the process ends and its target is a port, a pidfile or a unit, the next reading looks for it again and its counters
 // continue. For a pid the end is an error. The CPU time of a process before it became the target does not count. Any user may
@@ -40,7 +46,10 @@ func Process(t ProcessTarget) (*Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{group: group{dir: t.group}, target: t, proc: proc, roots: roots, tree: newTree(proc), tasks: tasks{known: map[int]*task{}}}
+	p := &process{
+		group: group{dir: t.group}, target: t, proc: proc, roots: roots, tree: newTree(proc), tasks: tasks{known: map[int]*task{}},
+		limits: limits{proc: procfs.DefaultMountPoint, mount: t.cgroup},
+	}
 	return &Sampler{
 		Kind: result.SamplerProcess, Subject: t.Name, Detail: t.detail(proc, roots), Every: SlowEvery, Read: p.read,
 	}, nil
@@ -54,6 +63,8 @@ type process struct {
 	tree   *tree
 	ledger ledger
 	tasks  tasks
+	faults faults
+	limits limits
 	last   uint64 // when the last reading was, in clock ticks since boot; 0 before the first
 
 	replaced string // what took the place of the roots since the last reading; "" if they run
@@ -77,7 +88,7 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 		p.last = now
 		return nil, missing
 	}
-	values := make(map[string]float64, 12)
+	values := make(map[string]float64, 20)
 	err := p.readMembers(stats, values, func(s *procfs.ProcStat) bool { return older(s.PID, s.PPID, s.Starttime) })
 	p.last = now
 	if values["processes"] == 0 { // zombies whose parent does not wait for them
@@ -96,6 +107,8 @@ func (p *process) read(context.Context) ([]result.Sample, error) {
 	values["run_queue_wait_seconds_total"] = float64(p.tasks.waited) / 1e9
 	values["voluntary_switches_total"] = float64(p.tasks.voluntary)
 	values["involuntary_switches_total"] = float64(p.tasks.involuntary)
+	values["major_faults_total"] = float64(p.faults.next(stats))
+	p.limits.read(p.roots[0].pid, values)
 	sample := result.Sample{Values: values}
 	if p.replaced != "" {
 		sample.Gap = &result.Gap{Reason: p.replaced}
@@ -180,7 +193,9 @@ func (p *process) readMembers(stats []procfs.ProcStat, values map[string]float64
 			refused = fmt.Errorf("count open files of process %d: %w (only its user and root may)", s.PID, err)
 		}
 	}
-	p.tasks.sweep()
+	if busiest, ok := p.tasks.sweep(time.Now()); ok {
+		values["busiest_thread_cores"] = busiest
+	}
 	values["processes"], values["threads"] = float64(processes), float64(threads)
 	values["rss_bytes"] = float64(anonymous + shared)
 	if most >= 0 {
@@ -212,3 +227,27 @@ func isZombie(s *procfs.ProcStat) bool {
 
 // isGone reports whether an error from /proc means that the process has ended.
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+
+// faults adds up the major page faults of processes. What a process had before its first reading does not count.
+type faults struct {
+	known map[int]faultCount // by pid, in the last reading
+	total uint
+}
+
+type faultCount struct {
+	start uint64 // of the process
+	count uint
+}
+
+func (f *faults) next(stats []procfs.ProcStat) uint {
+	seen := make(map[int]faultCount, len(stats))
+	for i := range stats {
+		s := &stats[i]
+		if known, ok := f.known[s.PID]; ok && known.start == s.Starttime && s.MajFlt > known.count {
+			f.total += s.MajFlt - known.count
+		}
+		seen[s.PID] = faultCount{s.Starttime, s.MajFlt}
+	}
+	f.known = seen
+	return f.total
+}

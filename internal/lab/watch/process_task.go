@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -13,14 +14,21 @@ import (
 // tasks adds up what the kernel counts per thread (task) only: time on run queues and context switches. When a task ends,
 // its last known figures stay in the totals. What it did after that is missed, as are tasks that lived between two readings.
 //
+// The busiest thread is the one that ran the most since the window began. A reading that comes too early (busiestWindow) does not
+// end the window, because a border of a step may follow another reading at once.
+//
 // It reads the files of tasks itself: a database may have a thread per connection, and procfs takes twice the CPU time.
 type tasks struct {
 	known                  map[int]*task // by task id, which is unique on the host
 	reading                int           // number of the present reading
 	waited                 uint64        // nanoseconds
 	voluntary, involuntary uint64
+	window                 time.Time // when the window began; zero before the first reading
 	buf                    [4 << 10]byte
 }
+
+// busiestWindow is the shortest time over which the busiest thread is judged.
+const busiestWindow = 500 * time.Millisecond
 
 // A task is what is known of a thread.
 type task struct {
@@ -28,6 +36,7 @@ type task struct {
 	counted                bool
 	waited, slices         uint64 // nanoseconds on run queues, and how often it was put on a CPU
 	voluntary, involuntary uint64
+	ran, ranBefore         uint64 // nanoseconds on a CPU, now and when the window began
 }
 
 // increase is how far a counter of a task came. A lower value belongs to a new task with the same id.
@@ -64,10 +73,14 @@ func (k *tasks) readTask(pid, id int, status *procfs.ProcStatus, older bool) {
 		older = false
 	}
 	known.reading = k.reading
-	now := task{reading: k.reading, counted: true}
+	now := task{reading: k.reading, counted: true, ranBefore: known.ranBefore}
 	if content, err := k.readFile(pid, id, "schedstat"); err == nil {
-		now.waited, now.slices, err = parseSchedstat(content)
+		now.ran, now.waited, now.slices, err = parseSchedstat(content)
+		if older || now.ran < now.ranBefore {
+			now.ranBefore = now.ran
+		}
 		if err == nil && now.slices == known.slices && known.counted {
+			known.ran, known.ranBefore = now.ran, now.ranBefore
 			return
 		}
 	}
@@ -100,15 +113,16 @@ func (k *tasks) readFile(pid, id int, name string) ([]byte, error) {
 	return k.buf[:max(n, 0)], err
 }
 
-// parseSchedstat reads how many nanoseconds a task waited on a run queue, and how often it was put on a CPU.
-func parseSchedstat(content []byte) (waited, slices uint64, err error) {
+// parseSchedstat reads how many nanoseconds a task ran and waited on a run queue, and how often it was put on a CPU.
+func parseSchedstat(content []byte) (ran, waited, slices uint64, err error) {
 	fields := bytes.Fields(content)
 	if len(fields) != 3 {
-		return 0, 0, errors.New("schedstat: want three numbers")
+		return 0, 0, 0, errors.New("schedstat: want three numbers")
 	}
+	ran, ranErr := strconv.ParseUint(string(fields[0]), 10, 64)
 	waited, err = strconv.ParseUint(string(fields[1]), 10, 64)
 	slices, slicesErr := strconv.ParseUint(string(fields[2]), 10, 64)
-	return waited, slices, errors.Join(err, slicesErr)
+	return ran, waited, slices, errors.Join(ranErr, err, slicesErr)
 }
 
 // parseSwitches reads the context switches in a task's status, which are its last lines.
@@ -125,12 +139,25 @@ func parseSwitches(content []byte) (voluntary, involuntary uint64) {
 	return voluntary, involuntary
 }
 
-// sweep forgets the tasks that have not been seen since the last sweep.
-func (k *tasks) sweep() {
+// sweep ends a reading: it forgets the tasks that have not been seen, and returns how much of the time since the window began the
+// busiest of the others ran; not ok if the window goes on.
+func (k *tasks) sweep(now time.Time) (busiest float64, ok bool) {
+	elapsed := now.Sub(k.window)
+	ok = elapsed >= busiestWindow
 	for id, one := range k.known {
 		if one.reading != k.reading {
 			delete(k.known, id)
+			continue
+		}
+		if ok {
+			busiest = max(busiest, float64(one.ran-one.ranBefore)/float64(elapsed))
+			one.ranBefore = one.ran
 		}
 	}
+	first := k.window.IsZero()
+	if ok {
+		k.window = now
+	}
 	k.reading++
+	return min(busiest, 1), ok && !first
 }

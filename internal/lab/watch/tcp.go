@@ -18,7 +18,9 @@ import (
 //     connect or are connected; allocated, orphans: sockets of all namespaces, and those that no process owns,
 //   - ports_low, ports_high: the ephemeral range, from which the kernel takes local ports; ports_range: how many it can
 //     give, without reserved ones,
-//   - ports_in_use, time_wait_ephemeral: see portCounter. Not every reading has them.
+//   - ports_in_use, time_wait_ephemeral: see portCounter. Not every reading has them,
+//   - send_queue_bytes, receive_queue_bytes: bytes that wait in all established connections for the other side, and for the
+//     program to read them. Not every reading has them, see queueCounter.
 //
 // Since boot:
 //
@@ -42,6 +44,7 @@ func TCP() (*Sampler, error) {
 	}
 	if t.portRange, t.portsErr = netstat.OpenPortRange(); t.portsErr == nil {
 		t.ports.client, t.portsErr = netstat.Open()
+		t.queues.client = t.ports.client
 	}
 	return &Sampler{
 		Kind: result.SamplerTCP, Detail: "TCP of the network namespace", Every: FastEvery,
@@ -53,7 +56,8 @@ type tcp struct {
 	task      netstat.Task
 	portRange *netstat.PortRangeFiles
 	ports     portCounter
-	portsErr  error // why ports are not counted
+	queues    queueCounter
+	portsErr  error // why ports and queues are not counted
 }
 
 func (t *tcp) close() {
@@ -141,6 +145,12 @@ func (t *tcp) readPorts(now time.Time, values map[string]float64) error {
 	}
 	values["ports_low"], values["ports_high"] = float64(ports.First), float64(ports.Last)
 	values["ports_range"] = float64(ports.Count())
+	if t.queues.due(now) {
+		if err := t.queues.count(now); err != nil {
+			return err
+		}
+		values["send_queue_bytes"], values["receive_queue_bytes"] = float64(t.queues.send), float64(t.queues.receive)
+	}
 	if !t.ports.due(now) {
 		return nil
 	}
@@ -206,4 +216,27 @@ func (p *portCounter) count(now time.Time, ports netstat.PortRange) error {
 // portsPause is the time between two counts if counting takes that much CPU time.
 func portsPause(cost time.Duration) time.Duration {
 	return max(portsEvery, time.Duration(float64(cost)/portsShare))
+}
+
+// queueCounter adds up the bytes in the queues of established connections. Like ports, they are counted at most once a second, and
+// less often if that would cost more than portsShare of a core.
+type queueCounter struct {
+	client        *netstat.Client
+	next          time.Time // of the next count
+	send, receive uint64
+}
+
+func (q *queueCounter) due(now time.Time) bool { return !now.Before(q.next) }
+
+func (q *queueCounter) count(now time.Time) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadCPU()
+	q.send, q.receive = 0, 0
+	err := q.client.Sockets(netstat.Query{States: 1 << netstat.Established}, func(s *netstat.Socket) {
+		q.send += uint64(s.Backlog)
+		q.receive += uint64(s.Queued)
+	})
+	q.next = now.Add(portsPause(threadCPU() - before))
+	return err
 }

@@ -187,3 +187,27 @@ func BenchmarkPorts(b *testing.B) {
 		}
 	}
 }
+
+// TestSocketQueues sends bytes that nobody reads. They wait at the receiver, and those that do not fit there at the sender.
+func TestSocketQueues(t *testing.T) {
+	enterNamespace(t, 20000, 29999)
+	server := listen(t, 8080, 128)
+	client, accepted := server.pair()
+	defer closeFDs([]int{client, accepted})
+	if err := unix.SetNonblock(client, true); err != nil {
+		t.Fatal(err)
+	}
+	sent, part := 0, make([]byte, 1<<16)
+	for {
+		n, err := unix.Write(client, part)
+		if err != nil {
+			break
+		}
+		sent += n
+	}
+	values := readOne(t, newTCP(t))
+	if values["send_queue_bytes"] <= 0 || values["receive_queue_bytes"] <= 0 {
+		t.Fatalf("%g bytes in send queues and %g in receive queues, want some", values["send_queue_bytes"], values["receive_queue_bytes"])
+	}
+	expect(t, map[string]float64{"sum": values["send_queue_bytes"] + values["receive_queue_bytes"]}, "sum", float64(sent))
+}
