@@ -119,6 +119,14 @@ func (h *Histogram) Mean() time.Duration {
 	return time.Duration(h.hdr.Mean())
 }
 
+// StdDev is the standard deviation, within the precision; 0 without durations.
+func (h *Histogram) StdDev() time.Duration {
+	if h.Count() == 0 {
+		return 0
+	}
+	return time.Duration(h.hdr.StdDev())
+}
+
 // Encode returns the histogram in V2 compressed form in base64, the payload of an HdrHistogram log line. An empty
 // histogram encodes as "".
 func (h *Histogram) Encode() (string, error) {

@@ -258,6 +258,14 @@ func (e *End) Aborted() bool { return strings.HasPrefix(e.Reason, AbortPrefix) }
 type End struct {
 	Reason  string  `json:"reason"` // Finished, Interrupted, or a sentence
 	Elapsed float64 `json:"elapsed_seconds"`
+	Search  *Search `json:"search,omitempty"` // of a search for a peak; nil of other runs
+}
+
+// A Search is the part of the end of a search for a peak that its steps do not tell.
+type Search struct {
+	Stopped string  `json:"stopped"`         // why it ended, as in package peak
+	Probes  int     `json:"probes"`          // steps that count; one more was interrupted
+	Seconds float64 `json:"elapsed_seconds"` // of these steps, with their warm-up
 }
 
 // A Run is the content of a file.

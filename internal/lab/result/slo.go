@@ -206,6 +206,46 @@ func (s SLO) Percentiles() []Percentile {
 	return found
 }
 
+// An ErrorLimit is the largest share of errors that an SLO accepts.
+type ErrorLimit struct {
+	Criterion string  // as typed
+	Label     string  // "": of all requests
+	Share     float64 // 0 to 1
+	Default   bool    // the SLO does not say it
+}
+
+// errorSamples is how many times the reciprocal of a limit on errors has to be requested to show at 95 % that it is met: with fewer
+// requests, a share of errors as large as the limit often shows no error.
+const errorSamples = 3
+
+// Samples is the least number of requests that show that the limit is met. No number shows a limit of 0, which has none.
+func (l ErrorLimit) Samples() int64 {
+	if l.Share <= 0 {
+		return 0
+	}
+	return int64(math.Ceil(errorSamples / l.Share))
+}
+
+// ErrorLimits returns the limits on errors, in the order of the SLO.
+func (s SLO) ErrorLimits() []ErrorLimit {
+	var found []ErrorLimit
+	for _, c := range s.criteria {
+		if c.figure == figureErrors {
+			found = append(found, ErrorLimit{c.text, c.label, c.limit, c.implied})
+		}
+	}
+	return found
+}
+
+// RequestsOf is the number of requests with that name, of all for "".
+func (t *Total) RequestsOf(label string) int64 {
+	part, err := t.label(label)
+	if err != nil {
+		return 0
+	}
+	return part.Requests()
+}
+
 // Labels returns the names of requests that the SLO mentions.
 func (s SLO) Labels() []string {
 	var found []string
@@ -218,7 +258,7 @@ func (s SLO) Labels() []string {
 }
 
 // Judge compares the figures of a step with the criteria. A lower bound never
-// meets an upper limit, and without answers no limit on a latency is met.
+// meets an upper limit. Without answers no limit on a latency is met, and without requests none on errors.
 func (s SLO) Judge(t *Total) ([]Criterion, error) {
 	var judged []Criterion
 	for i := range s.criteria {
@@ -241,7 +281,7 @@ func (c *criterion) judge(t *Total) (Criterion, error) {
 	switch c.figure {
 	case figureErrors:
 		out.Observed = part.ErrorShare()
-		out.Met = c.meets(out.Observed)
+		out.Met = part.Requests() > 0 && c.meets(out.Observed)
 		return out, nil
 	case figureRate:
 		if t.Elapsed > 0 {
@@ -295,4 +335,9 @@ func (c *criterion) meets(observed float64) bool {
 		return observed > c.limit
 	}
 	return observed < c.limit
+}
+
+// LimitsRate reports whether a criterion is a minimum of the rate.
+func (s SLO) LimitsRate() bool {
+	return slices.ContainsFunc(s.criteria, func(c criterion) bool { return c.figure == figureRate })
 }

@@ -168,3 +168,14 @@ func FuzzSLO(f *testing.F) {
 		}
 	})
 }
+
+// TestNoRequestsOfAName: no request with the name list was made, so that nothing is known about its errors.
+func TestNoRequestsOfAName(t *testing.T) {
+	total := sloTotal(t, 0)
+	total.Labels = []LabelTotal{{Name: "list"}}
+	for _, m := range marginsOf(t, "errors{list}<1% p90{list}<1s errors<2%", total)[:2] {
+		if m.Met {
+			t.Errorf("%s is met without one request: %+v", m.Criterion, m)
+		}
+	}
+}

@@ -51,7 +51,9 @@ const (
 	SamplerPostgres = "postgres"
 	SamplerMySQL    = "mysql"
 	SamplerRedis    = "redis"
-	SamplerWatch    = "watch" // cost of a sampler, which is the subject
+	// SamplerStatement is a statement that a database ran, without its literals. The subject is "NAME: TEXT".
+	SamplerStatement = "statement"
+	SamplerWatch     = "watch" // cost of a sampler, which is the subject
 )
 
 // Database reports whether a sampler reads a database or Redis.
