@@ -61,7 +61,7 @@ func startAgent(t *testing.T, config Config) (address string, stop func()) {
 // options returns the options of a load; change may be nil.
 func options(url string, change func(*load.Options)) load.Options {
 	o := load.Options{
-		Target: url, Amount: load.Amount{Arrival: "constant", Timeout: 30 * time.Second}, Output: load.Output{ReportInterval: time.Second},
+		Target: url, Policy: load.Policy{Arrival: "constant", Timeout: 30 * time.Second}, Output: load.Output{ReportInterval: time.Second},
 	}
 	if change != nil {
 		change(&o)

@@ -57,7 +57,7 @@ func (g *Group) step(ctx context.Context, i int, listener load.Listener) error {
 	if err := g.begin(i); err != nil {
 		return err
 	}
-	description := g.config.Describe(i, g.began.Add(g.config.Warmup).Sub(g.start))
+	description := g.config.Describe(i, g.began.Add(g.config.Steps[i].Warmup).Sub(g.start))
 	if err := listener.Step(description); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (g *Group) border(listener load.Listener, i int) {
 	if listener.Border == nil {
 		return
 	}
-	from := time.Now().Add(g.began.Add(g.config.Warmup).Sub(g.clock.now()))
+	from := time.Now().Add(g.began.Add(g.config.Steps[i].Warmup).Sub(g.clock.now()))
 	listener.Border(from)
 	if d := g.config.Steps[i].Duration; d > 0 {
 		listener.Border(from.Add(d))
@@ -275,7 +275,7 @@ func (g *Group) merge(i int, description *result.Step) (*result.StepRun, error) 
 			reasons = append(reasons, fmt.Sprintf("agent %s began %v late: its host or its network is too slow", r.name, r.late.Round(time.Millisecond)))
 		}
 		if r.lost != nil || r.finished <= i {
-			reasons = append(reasons, g.absence(r, r.finished > i))
+			reasons = append(reasons, g.absence(i, r, r.finished > i))
 		}
 		if r.finished <= i {
 			continue
@@ -306,7 +306,7 @@ func (g *Group) merge(i int, description *result.Step) (*result.StepRun, error) 
 
 // absence says why an agent is not there at the end of a step. The others did not
 // finish if it was lost after its share.
-func (g *Group) absence(r *remote, finished bool) string {
+func (g *Group) absence(i int, r *remote, finished bool) string {
 	consequence := "its share is not in the sum"
 	if finished {
 		consequence = "the others were stopped"
@@ -314,7 +314,7 @@ func (g *Group) absence(r *remote, finished bool) string {
 	if r.lost == nil {
 		return fmt.Sprintf("agent %s ended before the step did; %s", r.name, consequence)
 	}
-	return fmt.Sprintf("agent %s %s %.0f s into the step; %s", r.name, r.lost.text, max(r.lost.at.Sub(g.began)-g.config.Warmup, 0).Seconds(), consequence)
+	return fmt.Sprintf("agent %s %s %.0f s into the step; %s", r.name, r.lost.text, max(r.lost.at.Sub(g.began)-g.config.Steps[i].Warmup, 0).Seconds(), consequence)
 }
 
 // judge completes the verdict on a merged step: what an agent can not judge alone.

@@ -161,8 +161,8 @@ func percentilesSlow(t *testing.T, secure bool, rate float64, warmup time.Durati
 		t.Fatal(err)
 	}
 	r := runLoad(t, t.Context(), Config{
-		Target: tg, Clock: clock, SLO: slo, Timeout: timeout, Warmup: warmup,
-		Steps: []Step{{Profile: Constant(rate, length), Connections: 400, Duration: length}},
+		Target: tg, Clock: clock, SLO: slo, Timeout: timeout,
+		Steps: []Step{{Profile: Constant(rate, length), Connections: 400, Duration: length, Warmup: warmup}},
 	})
 	total := &r.totals[0]
 	times, err := total.Latency.Responses()
@@ -270,8 +270,8 @@ func TestOverload(t *testing.T) {
 			t.Parallel()
 			tg, clock := slowServer(t, each)
 			r := runLoad(t, t.Context(), Config{
-				Target: tg, Clock: clock, SLO: slo, Timeout: time.Minute, Warmup: warmup,
-				Steps: []Step{{Profile: Constant(rate, length), Connections: connections, Duration: length}},
+				Target: tg, Clock: clock, SLO: slo, Timeout: time.Minute,
+				Steps: []Step{{Profile: Constant(rate, length), Connections: connections, Duration: length, Warmup: warmup}},
 			})
 			total := &r.totals[0]
 			if most := int64(length/each) + 1; total.Completed > most || total.Rate() > 51 {

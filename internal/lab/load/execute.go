@@ -24,6 +24,15 @@ type Watcher interface {
 	Mark(border time.Time)
 }
 
+// A Display shows the progress of a run. It is safe for concurrent use.
+type Display interface {
+	Step(*result.Step)   // a step begins
+	Second(*Second)      // of a step
+	Total(*result.Total) // a step has ended
+	Message(text string) // a remark for the user, as a line
+	End()                // the run has ended
+}
+
 // Generator makes the load of a run: Local, or several on other hosts.
 type Generator interface {
 	// Prepare gets ready and completes the header. It returns the number of steps.
@@ -97,11 +106,11 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 	if watcher != nil {
 		watches = watcher.Watches()
 	}
-	display := newProgressDisplay(w, o.ReportInterval, steps)
-	if o.Flow != "" {
-		display.unit = "iterations"
+	display := o.Display
+	if display == nil {
+		display = newProgressDisplay(w, o.ReportInterval, steps, o.Flow != "")
 	}
-	recorder, err := result.NewRecorder(o.Out, header, watches, display.message)
+	recorder, err := result.NewRecorder(o.Out, header, watches, display.Message)
 	if err != nil {
 		return nil, err
 	}
@@ -125,30 +134,33 @@ func Execute(ctx context.Context, o Options, generator Generator, header result.
 		end.Reason = cmp.Or(abort.reason(), end.Reason)
 	}
 	stopErr := stop()
-	display.end()
+	if o.Ended != nil {
+		o.Ended(&end)
+	}
+	display.End()
 	run, closeErr := recorder.Close(end)
 	return run, errors.Join(err, stopErr, closeErr)
 }
 
 // listener records a run and shows it. elapsed is set to the end of the last step.
-func listener(recorder *result.Recorder, display *progressDisplay, elapsed *float64) Listener {
+func listener(recorder *result.Recorder, display Display, elapsed *float64) Listener {
 	start := 0.0
 	return Listener{
 		Step: func(s *result.Step) error {
 			start = s.Start
-			display.step(s)
+			display.Step(s)
 			return recorder.Step(s)
 		},
 		Second: func(s *Second) error {
-			display.second(s)
+			display.Second(s)
 			return nil
 		},
 		Slice:   recorder.Slice,
-		Message: func(text string) { display.message("load: " + text) },
+		Message: func(text string) { display.Message("load: " + text) },
 		Total: func(t *result.Total) error {
 			*elapsed = start + t.Elapsed
 			err := recorder.Total(t) // without secrets from here on
-			display.total(t)
+			display.Total(t)
 			return err
 		},
 	}

@@ -52,8 +52,8 @@ func TestLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := runLoad(t, t.Context(), Config{
-			Target: tg, Clock: clock, SLO: slo, Workers: 3, Seed: 9, Warmup: 200 * time.Millisecond,
-			Steps: []Step{{Profile: Constant(500, 2*time.Second), Connections: 50, Duration: 2 * time.Second}},
+			Target: tg, Clock: clock, SLO: slo, Workers: 3, Seed: 9,
+			Steps: []Step{{Profile: Constant(500, 2*time.Second), Connections: 50, Duration: 2 * time.Second, Warmup: 200 * time.Millisecond}},
 		})
 		total := &r.totals[0]
 		var sum result.Counters

@@ -13,7 +13,9 @@
 package load
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -28,18 +30,19 @@ import (
 	"spillway/internal/lab/target"
 )
 
-// Config describes a run. Target, Clock and Steps are required.
+// Config describes a run. Target, Clock and Steps or Next are required.
 type Config struct {
 	Target        *target.Target
 	Clock         target.Clock // the clock of Target
 	Zero          int64        // time on Clock from which the starts of steps count; 0: when Run begins
 	Steps         []Step
+	Next          Next // decides the steps after these; nil: there are none
+	Connections   int  // limit of a step from Next, and the number of one that names none
 	Poisson       bool // open loops: Poisson arrivals instead of evenly spaced ones
 	PerConnection int  // as in the target.Config
 	Timeout       time.Duration
-	Warmup        time.Duration // load before each step, not counted
-	Backlog       int           // arrivals that may wait for a connection; 0: those of 10 s
-	Workers       int           // threads, for a target with an event loop; 0: DefaultWorkers
+	Backlog       int // arrivals that may wait for a connection; 0: those of 10 s
+	Workers       int // threads, for a target with an event loop; 0: DefaultWorkers
 	Seed          uint64
 	SLO           result.SLO
 	Hosts         *cores.Meter // of the hosts on this machine, if they have cores of their own; nil: they have not
@@ -54,6 +57,11 @@ type Config struct {
 	// only generator.
 	Begin func(ctx context.Context, step int) (int64, error)
 }
+
+// Next decides the next step of a run. previous is the total of the last step, nil for the first one, and the listener has
+// seen it. more is false at the end of the run. It may wait until the target has recovered. If ctx has ended because of ErrUsedUp, the
+// step that it returns does not run.
+type Next func(ctx context.Context, previous *result.Total) (step Step, more bool, err error)
 
 // DefaultWorkers is half of the cores, at most 8. The other half is for programs
 // on the same machine, and one thread generates more load than most targets take.
@@ -114,19 +122,51 @@ func Run(ctx context.Context, config Config, listener Listener) (interrupted boo
 	if config.Zero == 0 {
 		config.Zero = config.Clock.Now()
 	}
-	for i := range config.Steps {
+	var previous *result.Total
+	for i := 0; ; i++ {
+		more, err := config.extend(ctx, i, previous)
 		if ctx.Err() != nil {
 			return true, nil
 		}
+		if err != nil || !more {
+			return false, err
+		}
 		s := &stepRun{config: &config, step: &config.Steps[i], number: i, listener: listener, runStart: config.Zero}
-		if err := s.run(ctx); err != nil {
+		if previous, err = s.run(ctx); err != nil {
 			return ctx.Err() != nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
 		if config.Flow != nil && config.Flow.UsedUp() != "" {
-			break
+			return ctx.Err() != nil, config.last(ctx, previous)
 		}
 	}
-	return ctx.Err() != nil, nil
+}
+
+// ErrUsedUp is the cause of the end of the context that a Next gets with the last total, if the rows of a flow are used up.
+var ErrUsedUp = errors.New("the rows of the flow are used up")
+
+// last hands the last total to Next, which decides no step any more.
+func (c *Config) last(ctx context.Context, previous *result.Total) error {
+	if c.Next == nil || ctx.Err() != nil {
+		return nil
+	}
+	ended, end := context.WithCancelCause(ctx)
+	end(ErrUsedUp)
+	_, _, err := c.Next(ended, previous)
+	return err
+}
+
+// extend makes sure that there is step i, if there is to be one.
+func (c *Config) extend(ctx context.Context, i int, previous *result.Total) (more bool, err error) {
+	if i < len(c.Steps) || c.Next == nil || ctx.Err() != nil {
+		return i < len(c.Steps), nil
+	}
+	step, more, err := c.Next(ctx, previous)
+	if err != nil || !more {
+		return false, err
+	}
+	step.Connections = min(cmp.Or(step.Connections, c.Connections), c.Connections)
+	c.Steps = append(c.Steps, step)
+	return true, nil
 }
 
 // tick bounds every wait, and so the delay until a thread notices the end.
@@ -156,7 +196,7 @@ type stepRun struct {
 	iterations *iterations // with a flow
 }
 
-func (s *stepRun) run(ctx context.Context) error {
+func (s *stepRun) run(ctx context.Context) (*result.Total, error) {
 	c := s.config
 	pressure, _ := cpuPressure()
 	pause := gcPause()
@@ -167,7 +207,7 @@ func (s *stepRun) run(ctx context.Context) error {
 		err = s.runSessions(ctx)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.Clock.Now() < s.phase.until {
 		s.border(c.Clock.Now()) // the step ended by requests
@@ -176,9 +216,9 @@ func (s *stepRun) run(ctx context.Context) error {
 	s.pressure, s.gcPause, s.host = after-pressure, gcPause()-pause, s.observers[0].host
 	total, err := s.total()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return s.listener.Total(total)
+	return total, s.listener.Total(total)
 }
 
 // threadReport is the result of one thread, or of all sessions, for a step.
@@ -203,15 +243,15 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 	r := &result.Step{
 		Index: s.number, Loop: result.LoopClosed, Connections: s.step.Connections, PerConnection: s.config.PerConnection,
 		Duration: s.step.Duration.Seconds(), Requests: s.step.Requests, Start: start.Seconds(),
-		Warmup: s.config.Warmup.Seconds(), TimeoutLimit: s.config.Timeout.Seconds(),
+		Warmup: s.step.Warmup.Seconds(), TimeoutLimit: s.config.Timeout.Seconds(),
 		ThinkTimes: s.config.Flow != nil && s.config.Flow.Thinks(),
 	}
-	r.Name = fmt.Sprintf("%d connections", s.step.Connections)
+	r.Name = cmp.Or(s.step.Name, fmt.Sprintf("%d connections", s.step.Connections))
 	if !s.step.Open() {
 		return r
 	}
 	r.Loop, r.Arrival = result.LoopOpen, "constant"
-	r.Name = fmt.Sprintf("%g/s", s.step.Profile.From)
+	r.Name = cmp.Or(s.step.Name, fmt.Sprintf("%g/s", s.step.Profile.From))
 	generators := float64(max(s.step.Generators, 1))
 	r.OfferedHz = s.step.Profile.From / generators
 	r.BacklogLimit = int64(s.step.backlogLimit(s.config.Backlog))
@@ -220,7 +260,7 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 	}
 	if s.step.Ramp() {
 		r.Arrival = "ramp"
-		r.Name = fmt.Sprintf("%g..%g/s", s.step.Profile.From, s.step.Profile.To)
+		r.Name = cmp.Or(s.step.Name, fmt.Sprintf("%g..%g/s", s.step.Profile.From, s.step.Profile.To))
 		r.OfferedEndHz = s.step.Profile.To / generators
 	}
 	return r
@@ -230,7 +270,7 @@ func (s *stepRun) describe(start time.Duration) *result.Step {
 // warm-up has the step's initial rate.
 func (s *stepRun) arrivals() *Arrivals {
 	p := s.step.Profile
-	p.Lead = s.config.Warmup
+	p.Lead = s.step.Warmup
 	if s.config.Poisson {
 		return Poisson(p, rand.New(rand.NewPCG(s.config.Seed, uint64(s.number)+1<<32))).Share(s.config.Share)
 	}
@@ -269,13 +309,13 @@ func (s *stepRun) start(ctx context.Context, drivers []driver, slots []int) (fin
 			return nil, fmt.Errorf("wait for the common start: %w", err)
 		}
 	}
-	if err := s.listener.Step(s.describe(time.Duration(begin + int64(c.Warmup) - s.runStart))); err != nil {
+	if err := s.listener.Step(s.describe(time.Duration(begin + int64(s.step.Warmup) - s.runStart))); err != nil {
 		return nil, err
 	}
 	if c.Begin == nil {
 		begin = c.Clock.Now()
 	}
-	s.phase = newPhase(begin, s.step, c.Warmup, len(drivers))
+	s.phase = newPhase(begin, s.step, s.step.Warmup, len(drivers))
 	if c.Flow != nil {
 		s.phase.reserve = c.Flow.Take
 	}

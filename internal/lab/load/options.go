@@ -23,22 +23,33 @@ import (
 type Options struct {
 	Target string
 	Amount
+	Policy
 	HTTP
 	Statement
 	Output
 	// Follow receives the recorder before the run begins, to show the run while it is under way; nil: nobody does.
 	Follow  func(*result.Recorder) `json:"-"`
 	Sharing `json:"-"`
+	// Next decides the steps instead of Amount; nil: Amount does.
+	Next Next `json:"-"`
+	// Ended completes the last record of the result; nil: nothing is added.
+	Ended func(*result.End) `json:"-"`
+	// Display shows the progress; nil: as `spillway load` does.
+	Display Display `json:"-"`
 }
 
 // Amount is how much load is generated.
 type Amount struct {
-	Rate          string // see Plan
+	Rate     string // see Plan
+	Duration time.Duration
+	Requests int64
+	Warmup   time.Duration
+}
+
+// Policy is how requests arrive and which connections they take.
+type Policy struct {
 	Arrival       string // constant or poisson
 	Connections   string // see Plan
-	Duration      time.Duration
-	Requests      int64
-	Warmup        time.Duration
 	PerConnection int
 	Timeout       time.Duration
 	Backlog       int
@@ -114,7 +125,7 @@ func (o *Options) Parse(inputs Inputs) (*Config, error) {
 	if err != nil {
 		return nil, exit.UsageError(fmt.Errorf("load: %w", err))
 	}
-	if config.Steps, err = Plan(o.Rate, o.Connections, o.Duration, o.Requests, sql); err != nil {
+	if config.Steps, err = o.plan(sql); err != nil {
 		return nil, exit.UsageError(err)
 	}
 	return config, nil
@@ -146,16 +157,38 @@ func (o *Options) open(ctx context.Context, inputs Inputs, share target.Share) (
 	if err := checkLabels(config.SLO, config.Target.Names()); err != nil {
 		return nil, err
 	}
-	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, config.Target.SQL())
-	if err == nil {
-		config.Steps, err = Split(steps, share)
+	if config.Next = o.Next; o.Next != nil {
+		config.Connections, err = oneCount(o.Connections, config.Target.SQL())
+	} else {
+		config.Steps, err = o.plan(config.Target.SQL())
 	}
-	for i := range config.Steps {
-		if n := config.Steps[i].Connections; config.Target.Slots(n) > ConnectionsMax {
+	if err == nil {
+		config.Steps, err = Split(config.Steps, share)
+	}
+	for _, n := range config.counts() {
+		if config.Target.Slots(n) > ConnectionsMax {
 			err = fmt.Errorf("%d connections with %d streams each: at most %d requests can be in flight; reduce --connections", n, o.Streams, ConnectionsMax)
 		}
 	}
 	return config, err
+}
+
+// plan returns the steps of Amount and the connections of Policy.
+func (o *Options) plan(sql bool) ([]Step, error) {
+	steps, err := Plan(o.Rate, o.Connections, o.Duration, o.Requests, sql)
+	for i := range steps {
+		steps[i].Warmup = o.Warmup
+	}
+	return steps, err
+}
+
+// counts returns the numbers of connections of the steps.
+func (c *Config) counts() []int {
+	counts := []int{c.Connections}
+	for i := range c.Steps {
+		counts = append(counts, c.Steps[i].Connections)
+	}
+	return counts
 }
 
 // Mistake returns the mistake that Execute would find before it connects to the
@@ -186,7 +219,7 @@ func (o *Options) parse(inputs Inputs) (*Config, *target.Config, error) {
 	}
 	return &Config{
 		Clock: clock, Poisson: o.Arrival == "poisson", PerConnection: o.PerConnection, Timeout: o.Timeout,
-		Warmup: o.Warmup, Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
+		Backlog: o.Backlog, Workers: o.Workers, Seed: o.RandomSeed, SLO: slo,
 		Flow: visits,
 	}, requests, nil
 }
@@ -212,7 +245,7 @@ func (o *Options) validate() error {
 		return errors.New("load: --per-connection, --backlog, --workers and --warmup must not be negative")
 	case o.ReportInterval < time.Second:
 		return errors.New("load: --report-interval must be at least 1s")
-	case o.Rate == "" && (o.Arrival == "poisson" || o.Backlog > 0):
+	case o.Rate == "" && o.Next == nil && (o.Arrival == "poisson" || o.Backlog > 0):
 		return errors.New("load: --arrival and --backlog are for an open loop; add --rate, or remove them")
 	}
 	_, err := parseAbort(o.Abort)

@@ -33,6 +33,8 @@ type Step struct {
 	Duration    time.Duration // zero: until Requests
 	Requests    int64         // zero: until Duration
 	Generators  int           // that share Profile and the backlog; zero: one
+	Warmup      time.Duration // load before the step, not counted
+	Name        string        // in the result; "": after the load
 }
 
 // Split returns one generator's share of the steps. Connections and the requests of an
@@ -165,6 +167,18 @@ func parseConnections(list string, many bool) ([]int, error) {
 		counts = append(counts, n)
 	}
 	return counts, nil
+}
+
+// oneCount parses a single number of connections of open loops, with the same defaults as Plan.
+func oneCount(text string, sql bool) (int, error) {
+	counts, err := parseConnections(text, !sql)
+	if err != nil {
+		return 0, err
+	}
+	if len(counts) > 1 {
+		return 0, fmt.Errorf("--connections %s: write one number", text)
+	}
+	return counts[0], nil
 }
 
 // parseRate parses RATE, FROM..TO or FROM..TO/DURATION.

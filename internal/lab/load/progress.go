@@ -31,10 +31,13 @@ type progressDisplay struct {
 	rates    []float64          // for the sparkline
 }
 
-func newProgressDisplay(out io.Writer, interval time.Duration, steps int) *progressDisplay {
+func newProgressDisplay(out io.Writer, interval time.Duration, steps int, flow bool) *progressDisplay {
 	p := &progressDisplay{
 		out: out, unit: "requests", columns: progress.Terminal(out), interval: int(interval / time.Second), steps: steps,
 		response: newTimes(), all: newTimes(),
+	}
+	if flow {
+		p.unit = "iterations"
 	}
 	if p.columns != nil {
 		p.interval = 1
@@ -42,7 +45,8 @@ func newProgressDisplay(out io.Writer, interval time.Duration, steps int) *progr
 	return p
 }
 
-func (p *progressDisplay) step(s *result.Step) {
+// Step implements Display.
+func (p *progressDisplay) Step(s *result.Step) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.duration = time.Duration(s.Duration * float64(time.Second))
@@ -59,7 +63,8 @@ func (p *progressDisplay) step(s *result.Step) {
 	}
 }
 
-func (p *progressDisplay) second(s *Second) {
+// Second implements Display.
+func (p *progressDisplay) Second(s *Second) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counters.Add(&s.Slice.Counters)
@@ -136,7 +141,8 @@ func (p *progressDisplay) reset() {
 	resetTimes(p.response)
 }
 
-func (p *progressDisplay) total(t *result.Total) {
+// Total implements Display.
+func (p *progressDisplay) Total(t *result.Total) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
@@ -145,15 +151,16 @@ func (p *progressDisplay) total(t *result.Total) {
 	}
 }
 
-// message prints a line between the lines of progress.
-func (p *progressDisplay) message(text string) {
+// Message prints a line between the lines of progress.
+func (p *progressDisplay) Message(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
 	fmt.Fprintln(p.out, text)
 }
 
-func (p *progressDisplay) end() {
+// End implements Display.
+func (p *progressDisplay) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()

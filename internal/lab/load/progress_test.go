@@ -12,15 +12,15 @@ import (
 // TestProgressLine checks the line for each interval.
 func TestProgressLine(t *testing.T) {
 	var out bytes.Buffer
-	p := newProgressDisplay(&out, 2*time.Second, 3)
-	p.step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
+	p := newProgressDisplay(&out, 2*time.Second, 3, false)
+	p.Step(&result.Step{Index: 1, Name: "100/s", Duration: 4})
 	for i := range 4 {
 		s := &Second{Elapsed: time.Duration(i+1) * time.Second, Response: histogram.NewSlice(), Unanswered: histogram.NewSlice()}
 		s.Slice.Length, s.Slice.Completed = 1, 100
 		s.Slice.Errors[result.Timeout] = int64(i)
 		s.Response.RecordN(time.Millisecond, 1000)
 		s.Unanswered.RecordN(2*time.Second, int64(20*(i/2)))
-		p.second(s)
+		p.Second(s)
 	}
 	want := "step 2 of 3: 100/s, 4s\n" +
 		"[   2s]    100.0/s  p50   1.00ms  p99   1.00ms  errors 1 (timeout 1)  left 2s\n" +

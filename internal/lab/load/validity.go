@@ -299,7 +299,7 @@ func (s *stepRun) judgeDrift(t *result.Total, _ *threadReport) *problem {
 		return nil
 	}
 	return &problem{result.NotStationary, fmt.Sprintf("the mean response time changed from %s in the first third to %s in the last; use a longer warm-up, as in --warmup %s",
-		round(first), round(last), longer(s.config.Warmup+time.Duration(t.Elapsed*float64(time.Second))/3))}
+		round(first), round(last), longer(s.step.Warmup+time.Duration(t.Elapsed*float64(time.Second))/3))}
 }
 
 // judgeSilence checks that a closed loop was answered all the time. A target that stops answering gets no more requests, so that
@@ -369,6 +369,12 @@ func (s *stepRun) tooFew(t *result.Total) *problem {
 	}
 	if n := t.Requests(); n < samplesMin && !failsSurely(failedByTarget(&t.Errors)+t.Done-t.Good(), n, result.ErrorShareMax) {
 		return &problem{result.TooFewSamples, fmt.Sprintf("%d answers are fewer than %d%s", n, samplesMin, s.moreTime(t, n, samplesMin))}
+	}
+	for _, label := range s.config.SLO.Labels() { // a mean, a maximum or a share of errors
+		c := part(t, label).Counters
+		if n := c.Requests(); n < samplesMin && !failsSurely(failedByTarget(&c.Errors)+c.Done-c.Good(), n, result.ErrorShareMax) {
+			return &problem{result.TooFewSamples, fmt.Sprintf("%d requests with the name %s are fewer than %d%s", n, label, samplesMin, s.moreTime(t, n, samplesMin))}
+		}
 	}
 	return nil
 }

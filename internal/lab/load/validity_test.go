@@ -102,6 +102,10 @@ func TestJudge(t *testing.T) {
 		"too few": {func(s *stepRun, t *result.Total, _ *threadReport) {
 			t.Done, t.Completed = 20, 20
 		}, result.TooFewSamples, "20 answers are fewer than 100; use -d 60s"},
+		"too few requests of a name": {func(s *stepRun, t *result.Total, _ *threadReport) {
+			s.config.SLO, _ = result.ParseSLO("errors{login}<1%")
+			t.Labels = []result.LabelTotal{{Name: "login", Counters: result.Counters{Done: 50}}}
+		}, result.TooFewSamples, "50 requests with the name login are fewer than 100; use -d"},
 		"too few for the SLO": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			s.config.SLO, _ = result.ParseSLO("p99.99<1s")
 		}, result.TooFewSamples, "10000 answers are too few for p99.99: 10 of them must lie beyond it; use -d 110s"},
