@@ -1,0 +1,211 @@
+package diagnose
+
+import (
+	"math"
+
+	"spillway/internal/lab/result"
+)
+
+// highest is the highest figure that is known, NaN if none is.
+func highest(figures ...float64) float64 {
+	best := math.NaN()
+	for _, v := range figures {
+		if !(v <= best) && !math.IsNaN(v) {
+			best = v
+		}
+	}
+	return best
+}
+
+// ramp rises from 0 at low to 1 at high; 0 if one of them is NaN.
+func ramp(v, low, high float64) float64 {
+	part := (v - low) / (high - low)
+	if math.IsNaN(part) {
+		return 0
+	}
+	return min(max(part, 0), 1)
+}
+
+// A span is where a score rises from 0 to 1.
+type span struct{ low, high float64 }
+
+func (s span) of(v float64) float64 { return ramp(v, s.low, s.high) }
+
+// full is how much of a service's CPUs is used if they stop it. If the service answers fewer requests than arrive, or how many it
+// could answer is not known, CPUs that stop it are full. If it answers all and only takes too long, requests wait for each other from
+// a lower use on.
+func (s *step) full() span {
+	if s.load != nil && !s.saturated() {
+		return span{0.5, 0.72}
+	}
+	return span{0.58, 0.82}
+}
+
+// keptUp is the share of the arrivals that a service which keeps up answers.
+const keptUp = 0.97
+
+// saturated reports whether the service answers fewer requests than arrive. In a closed loop it always does as many as it can.
+func (s *step) saturated() bool {
+	return s.load != nil && (s.load.Total.Overloaded || !(s.offered > 0) || s.rate < keptUp*s.offered)
+}
+
+// sharedWait is the number of waiting threads from which processes with the same limit are taken to share the same cores.
+const sharedWait = 0.3
+
+// use is how much of the CPUs that a process may use is used, as far as that concerns it: what it uses itself, and what others use of
+// the same cores as far as it wants more.
+func (s *step) use(p *process) float64 {
+	own := p.cores / p.limit
+	if p.throttled > 0.1 {
+		own = highest(own, 0.95)
+	}
+	if share := s.share(p); share != nil {
+		own = highest(own, share.UsedShare())
+	}
+	all := s.filled(p)
+	if !(all > own) {
+		return min(own, 1)
+	}
+	return min(own+(all-own)*p.hunger(), 1)
+}
+
+// hunger is how surely a process wants more CPU than it gets, 0 to 1: by how many of its threads run or wait for a CPU. Without waits
+// nobody knows.
+func (p *process) hunger() float64 {
+	if math.IsNaN(p.waiting) {
+		return 1
+	}
+	one := min(p.limit, 1)
+	return ramp(highest(p.cores, 0)+p.waiting, 0.35*one, 0.7*one)
+}
+
+// filled is how much of the cores that a process runs on is used, by whomever; NaN if that is not known.
+func (s *step) filled(p *process) float64 {
+	if share := s.share(p); share != nil {
+		return (share.Used + share.Foreign + share.Kernel) / (share.Elapsed * float64(share.CoreCount))
+	}
+	u := s.hostUsage(p.host)
+	if cores := value(u.Cores); p.limit > cores-0.01 {
+		return 1 - value(u.Idle) - value(u.IOWait)
+	}
+	if p.allowedBusy >= 0 && p.limit >= p.allowed {
+		return p.allowedBusy / p.limit
+	}
+	if together, waiting := s.sharing(p); waiting >= sharedWait {
+		return together / p.limit
+	}
+	return math.NaN()
+}
+
+// sharing is how many cores the processes on a host use that have the same limit, below the host's cores, and how many of their
+// threads wait for a CPU. If threads wait, the processes are taken to share the cores.
+func (s *step) sharing(p *process) (cores, waiting float64) {
+	for i := range s.processes {
+		if o := &s.processes[i]; o.host == p.host && o.limit == p.limit && o.cores > 0 {
+			cores, waiting = cores+o.cores, waiting+highest(o.waiting, 0)
+		}
+	}
+	return cores, waiting
+}
+
+// fullest returns the process that uses the most of those cores which have the least room, and how much of them is used. It is nil
+// if no process was watched.
+func (s *step) fullest() (p *process, use float64) {
+	use = math.NaN()
+	for i := range s.processes {
+		use = highest(use, s.use(&s.processes[i]))
+	}
+	for i := range s.processes {
+		one := &s.processes[i]
+		if s.use(one) >= use-0.05 && one.cores > 0 && (p == nil || one.cores > p.cores) {
+			p = one
+		}
+	}
+	return p, use
+}
+
+// spare ends a clause: it says that the service has CPU to spare, or that nobody knows.
+func (s *step) spare() string {
+	if p, _ := s.fullest(); p == nil {
+		return " (its CPU was not watched)"
+	}
+	return ", while the service has CPU to spare"
+}
+
+// room is how surely the service has CPU to spare, 0 to 1, so that something else holds it up. Without a watched process nobody
+// knows, and no verdict that rests on it is supported.
+func (s *step) room() float64 { return s.roomOr(0.8 * supported) }
+
+// roomOr is room, or the given figure without a watched process: for rules whose evidence hardly occurs without CPU to spare.
+func (s *step) roomOr(unknown float64) float64 {
+	p, use := s.fullest()
+	if p == nil {
+		return unknown
+	}
+	return 1 - s.full().of(use)
+}
+
+// foreign is how many cores were used by programs that are neither watched nor the load generator, on the cores of a process or
+// else of its host, and how many cores these are. NaN if that is not known. The load generator
+// is taken to use all cores of its host alike.
+func (s *step) foreign(p *process) (used, cores float64) {
+	if share := s.share(p); share != nil {
+		return share.Foreign / share.Elapsed, float64(share.CoreCount)
+	}
+	u := s.hostUsage(p.host)
+	cores = value(u.Cores)
+	used = cores * (value(u.User) + value(u.System) + highest(value(u.Steal), 0)) // softirq is the service's own traffic
+	for i := range s.processes {
+		if s.processes[i].host == p.host {
+			used -= highest(s.processes[i].cores, 0)
+		}
+	}
+	if p.host == "" && s.generator > 0 {
+		used -= s.generator
+	}
+	used = max(used, 0)
+	if p.limit < p.allowed { // the quota is its own
+		return 0, p.limit
+	}
+	if p.limit < cores-0.01 {
+		together, _ := s.sharing(p)
+		return max(p.allowedBusy-together-highest(s.generator, 0)*p.limit/cores, 0), p.limit
+	}
+	return used, cores
+}
+
+// targetFull reports whether the service used all of its divided cores itself, which shows what stops it even if other programs
+// disturbed the load generator on its own.
+func (s *step) targetFull() bool {
+	if s.load == nil || s.load.Total.Validity != result.HostContended {
+		return false
+	}
+	for i := range s.load.Total.Hosts {
+		share := &s.load.Total.Hosts[i]
+		if share.Name == "target" && share.UsedShare() >= targetFull && share.ForeignShare() <= foreignMax {
+			return true
+		}
+	}
+	return false
+}
+
+// Shares of divided cores: that a service uses if it has none left, and that other programs may use without disturbing a step.
+const (
+	targetFull = 0.9
+	foreignMax = 0.04
+)
+
+// target is what is known of the service if only its cores were measured, not its processes.
+func target(t *result.Total) (process, bool) {
+	for i := range t.Hosts {
+		share := &t.Hosts[i]
+		if share.Name != "target" || share.Elapsed <= 0 {
+			continue
+		}
+		s := (*step)(nil)
+		p := *s.find(&process{})
+		p.name, p.cores, p.limit = share.Name, share.Used/share.Elapsed, share.CPUs
+		return p, true
+	}
+	return process{}, false
+}

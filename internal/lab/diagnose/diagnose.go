@@ -1,0 +1,224 @@
+// Package diagnose names what stops a service. It compares what was used in the last step that met the SLO with what was used in
+// the first that did not, and returns verdicts with their numbers, the likeliest first.
+//
+// The rules are a checklist of resources, each with its use, its queue and its errors, from the outside in: the load generator,
+// the host's other programs, limits of the operating system (ports, descriptors, memory), locks and disks of databases, CPUs,
+// pools of connections and workers, links, and the queue in front of the service. Two principles order the verdicts:
+//
+//   - A service without CPU to spare is stopped by its CPU. Whatever then fills up (accept queue, pools, lock waits) is a
+//     consequence, so that the rules of queues and waits count only as far as the service has CPU to spare.
+//   - A queue is the consequence of what its consumers wait for. Among verdicts that the evidence supports, the one deepest in
+//     the chain of causes comes first: the database's lock before the full pool of connections to it, both before the busy
+//     workers that hold these connections, and all of these before the full accept queue in front of the workers.
+//
+// A step that the load generator did not measure correctly supports no verdict about the service. Its reason is the verdict.
+package diagnose
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"spillway/internal/lab/result"
+)
+
+// Names of verdicts.
+const (
+	Generator    = "generator"     // the load generator could not offer the load
+	UserCPU      = "user-cpu"      // the service computes on every CPU that it may use
+	SystemCPU    = "system-cpu"    // the same, and most of it in the kernel, as for a connection per request
+	Lock         = "lock"          // one request at a time passes a serial section
+	WorkerPool   = "worker-pool"   // all workers are busy, and wait
+	DatabasePool = "database-pool" // all connections to the database are busy, and the database has room
+	DatabaseCPU  = "database-cpu"  // the database computes on every CPU that it may use
+	DatabaseLock = "database-lock" // sessions of the database wait for each other's locks
+	Commit       = "commit"        // commits wait for the disk
+	RedisThread  = "redis-thread"  // the one thread of Redis that runs commands is busy
+	AcceptQueue  = "accept-queue"  // connections are dropped before the service accepts them
+	Descriptors  = "descriptors"   // no open files left
+	Ports        = "ports"         // no local ports left
+	Memory       = "memory"        // the time goes into finding memory: garbage collection, reclaim or swap
+	NetworkDelay = "network-delay" // requests take a constant time in which nothing works
+	Bandwidth    = "bandwidth"     // a link carries as many bytes as it can
+	RateLimit    = "rate-limit"    // the service turns requests away by its own limit
+	Neighbour    = "neighbour"     // programs that do not belong to the service use its CPUs
+	Unknown      = "unknown"       // not enough evidence
+)
+
+// A Verdict is one answer to what stops the service.
+type Verdict struct {
+	Name     string   `json:"name"`
+	Sentence string   `json:"sentence"` // what an engineer would write, with the numbers
+	Evidence []Figure `json:"evidence"` // what it rests on, the strongest first
+	Advice   string   `json:"advice"`   // the change to try
+	Score    float64  `json:"score"`    // how far the evidence goes, 0 to 1; of Unknown 0
+
+	symptom bool // it follows from whatever cause is supported as well
+}
+
+// A Figure is one number in both steps. Passing and Failing are nil if not known.
+type Figure struct {
+	Name    string   `json:"name"` // with its subject: "app: CPU"
+	Passing *float64 `json:"passing"`
+	Failing *float64 `json:"failing"`
+	Unit    string   `json:"unit,omitempty"` // "cores", "seconds", "hz", "bytes"; "share": 0 to 1; "": a count
+}
+
+// Scores.
+const (
+	supported = 0.5 // from here on, causality orders verdicts
+	undecided = 0.4 // at most, if what was watched does not tell two causes apart
+	mentioned = 0.2 // below, a verdict is left out
+)
+
+// causes orders names from the deepest cause to the most superficial symptom.
+func causes() []string {
+	return []string{
+		Ports, Descriptors, Neighbour, Generator, RateLimit, Memory, DatabaseLock, Commit, RedisThread, DatabaseCPU, SystemCPU, UserCPU,
+		DatabasePool, Bandwidth, NetworkDelay, WorkerPool, Lock, AcceptQueue,
+	}
+}
+
+// A comparison is the evidence: two steps, and the lightest one, which shows what a request takes without a queue.
+type comparison struct {
+	passing  *step // nil: none passed
+	failing  *step
+	lightest *step   // perhaps the same as another; nil without a load
+	connect  float64 // median time to connect in the step where that was the shortest, seconds; NaN if not known
+}
+
+// Diagnose returns what stops the service in the step with the index failing, compared with the step with the index passing (-1:
+// none passed). There is at least one verdict, and the likeliest is the first. It is a pure function of the run.
+func Diagnose(run *result.Run, passing, failing int) []Verdict {
+	series := run.Series()
+	c := comparison{failing: newStep(run, series, failing), connect: math.NaN()}
+	for i := range run.Steps { // a step may have opened none, and even one that is not VALID shows how far the service is
+		if connects := decoded(run.Steps[i].Total.Latency.Connect); connects != nil {
+			c.connect = -highest(-c.connect, -connects.Quantile(0.5).Seconds())
+		}
+	}
+	if passing >= 0 {
+		c.passing = newStep(run, series, passing)
+	}
+	if i := lightest(run); i >= 0 {
+		c.lightest = newStep(run, series, i)
+	}
+	return c.verdicts()
+}
+
+// verdicts applies all rules.
+func (c *comparison) verdicts() []Verdict {
+	for _, s := range []*step{c.passing, c.failing, c.lightest} {
+		if s != nil && s.load != nil && len(s.processes) == 0 {
+			if p, ok := target(&s.load.Total); ok {
+				s.processes = append(s.processes, p)
+			}
+		}
+	}
+	var found []Verdict
+	add := func(rules ...func() Verdict) {
+		for _, rule := range rules {
+			v := rule()
+			i := slices.IndexFunc(found, func(earlier Verdict) bool { return earlier.Name == v.Name })
+			switch {
+			case v.Score < mentioned || i >= 0 && found[i].Score >= v.Score:
+			case i >= 0:
+				v.Evidence = append(v.Evidence, c.loadFigures()...)
+				found[i] = v
+			default:
+				v.Evidence = append(v.Evidence, c.loadFigures()...)
+				found = append(found, v)
+			}
+		}
+	}
+	add(c.generator, c.neighbour, c.ports, c.descriptors)
+	if c.measured() {
+		add(c.rateLimit, c.memory, c.databaseLock, c.commit, c.redisThread, c.cpu, c.databasePool,
+			c.databaseReads, c.databaseSessions, c.bandwidth, c.networkDelay, c.serial, c.acceptQueue)
+	}
+	switch {
+	case !c.measured() && c.failing.targetFull():
+		add(c.cpu)
+	case c.failing.ramped():
+		for i := range found {
+			if !slices.Contains([]string{Generator, Ports, Descriptors}, found[i].Name) {
+				found[i].Score = min(found[i].Score, undecided)
+			}
+		}
+	}
+	order := causes()
+	slices.SortStableFunc(found, func(a, b Verdict) int {
+		if first, second := a.Score >= supported, b.Score >= supported; first != second || !first {
+			return cmp.Compare(b.Score, a.Score)
+		}
+		if a.symptom != b.symptom {
+			if a.symptom {
+				return 1
+			}
+			return -1
+		}
+		return slices.Index(order, a.Name) - slices.Index(order, b.Name)
+	})
+	if len(found) == 0 || found[0].Score < supported {
+		found = slices.Insert(found, 0, c.unknown())
+	}
+	return found
+}
+
+// measured reports whether the failing step says anything about the service.
+func (c *comparison) measured() bool { return c.failing.load == nil || measures(c.failing.load) }
+
+// figure compares a figure of both steps.
+func (c *comparison) figure(name, unit string, of func(*step) float64) Figure {
+	f := Figure{Name: name, Unit: unit, Failing: known(of(c.failing))}
+	if c.passing != nil {
+		f.Passing = known(of(c.passing))
+	}
+	return f
+}
+
+// known is nil for NaN and infinities.
+func known(v float64) *float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return &v
+}
+
+// processFigure compares a figure of a process.
+func (c *comparison) processFigure(p *process, name, unit string, of func(*process) float64) Figure {
+	return c.figure(p.name+": "+name, unit, func(s *step) float64 { return of(s.find(p)) })
+}
+
+// databaseFigure compares a figure of a database.
+func (c *comparison) databaseFigure(d *database, name, unit string, of func(*database) float64) Figure {
+	return c.figure(d.name+": "+name, unit, func(s *step) float64 { return of(s.findDatabase(d)) })
+}
+
+// loadFigures are the same with every verdict: what was offered and what came of it.
+func (c *comparison) loadFigures() []Figure {
+	all := []Figure{
+		c.figure("arrivals", "hz", func(s *step) float64 { return s.offered }),
+		c.figure("good answers", "hz", func(s *step) float64 { return s.rate }),
+		c.figure("mean time in flight", "seconds", func(s *step) float64 { return s.service }),
+		c.figure("requests in flight", "", func(s *step) float64 { return s.inFlight }),
+		c.figure("failed requests", "share", func(s *step) float64 {
+			if s.load == nil {
+				return math.NaN()
+			}
+			return s.load.Total.ErrorShare()
+		}),
+	}
+	return slices.DeleteFunc(all, func(f Figure) bool { return f.Failing == nil })
+}
+
+// processesUsed describes the CPUs of every process, for verdicts that rest on their being idle.
+func (c *comparison) processesUsed() []Figure {
+	var all []Figure
+	for i := range c.failing.processes {
+		p := &c.failing.processes[i]
+		all = append(all, c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }),
+			c.processFigure(p, "CPU that it may use", "cores", func(p *process) float64 { return p.limit }))
+	}
+	return all
+}

@@ -1,0 +1,266 @@
+package diagnose
+
+import (
+	"strings"
+	"testing"
+
+	"spillway/internal/lab/result"
+)
+
+func diagnoseLevels(t *testing.T, levels ...level) []Verdict {
+	t.Helper()
+	run := runOf(t, levels...)
+	passing, failing := Steps(run)
+	return Diagnose(run, passing, failing)
+}
+
+func without(f figures, subject ...string) figures {
+	all := figures{}.and(f)
+	for _, s := range subject {
+		delete(all, s)
+	}
+	return all
+}
+
+// A remote database on 2 cores, on which 10 statements run and none waits. Its host and process are not watched. The load
+// generator's host has 16 idle cores.
+func TestPoolOfADatabaseOfUnknownCPU(t *testing.T) {
+	base := without(idle().and(postgres()), "process db")
+	base = base.and(figures{"host": {"cores": 16, "cpu_idle_seconds_total": 15.6}})
+	got := diagnoseLevels(t, light(base), heavy(500, base.and(figures{"postgres shop": {"connections_active": 9.9, "wait_cpu": 9.8, "connections_idle": 0.1}})))
+	if got[0].Name == DatabasePool && strings.Contains(got[0].Sentence, "the database has CPU to spare") && got[0].Score >= supported {
+		t.Errorf("the CPU of the database is not known, and all its sessions run on a CPU:\n%s", text(t, got))
+	}
+}
+
+func TestPoolOfADatabaseWithoutHost(t *testing.T) {
+	base := without(idle().and(postgres()), "process db", "host")
+	got := diagnoseLevels(t, light(base), heavy(500, base.and(figures{"postgres shop": {"connections_active": 9.9, "wait_cpu": 9.8, "connections_idle": 0.1}})))
+	if got[0].Name == DatabasePool && strings.Contains(got[0].Sentence, "the database has CPU to spare") && got[0].Score >= supported {
+		t.Errorf("the CPU of the database is not known, and all its sessions run on a CPU:\n%s", text(t, got))
+	}
+}
+
+// A service that sheds load with 503 because something else is full: the 503 are a symptom.
+func TestSheddingIsASymptom(t *testing.T) {
+	base, both := idle(), idle().and(postgres())
+	taken := figures{"postgres shop": {"connections_active": 9.8, "connections_idle": 0.2}}
+	for name, c := range map[string]evidence{
+		"database lock, 3 % 503": pair(DatabaseLock, light(both), func() level {
+			l := heavy(300, both.and(taken).and(figures{"postgres shop": {"wait_lock": 8.9}}))
+			l.statuses = map[int]float64{503: 0.03}
+			return l
+		}()),
+		"commit, 3 % 503": pair(Commit, light(both), func() level {
+			l := heavy(800, both.and(taken).and(figures{"postgres shop": {"wait_io": 1, "wait_lwlock": 8, "wait_wal": 9, "fsyncs_total": 50}}))
+			l.statuses = map[int]float64{503: 0.03}
+			return l
+		}()),
+		"database pool, 3 % 503": pair(DatabasePool, light(both), func() level {
+			l := heavy(2000, both.and(taken).and(figures{"postgres shop": {"wait_timeout": 9}}))
+			l.statuses = map[int]float64{503: 0.03}
+			return l
+		}()),
+		"descriptors": pair(Descriptors, light(base), func() level {
+			l := heavy(1600, base.and(figures{"process app": {"fds": 1024, "fds_limit": 1024}}))
+			l.statuses = map[int]float64{503: 0.03}
+			return l
+		}()),
+	} {
+		if got := diagnoseLevels(t, c.levels...); got[0].Name != c.want {
+			t.Errorf("%s: %s, %q", name, got[0].Name, got[0].Sentence)
+		}
+	}
+}
+
+// A worker pool that is full, on a host on which a backup reads a disk all the time, also in the passing step.
+func TestConstantDiskIsNoCommit(t *testing.T) {
+	base := idle().and(figures{"host": {"psi_io_some_seconds_total": 0.9}})
+	if got := diagnoseLevels(t, light(base), heavy(1600, base)); got[0].Name == Commit {
+		t.Errorf("the disk waits were the same when the SLO was met: %s, %q", got[0].Name, got[0].Sentence)
+	}
+}
+
+// A database that reads tables from a disk (wait_io is also DataFileRead) and neither writes nor syncs.
+func TestReadsAreNoCommits(t *testing.T) {
+	both := idle().and(postgres()).and(figures{"postgres shop": {"fsyncs_total": 0, "wait_wal": 0, "wal_bytes_total": 0, "connections_active": 0.1}})
+	got := diagnoseLevels(t, light(both), heavy(300, both.and(figures{"postgres shop": {"connections_active": 9.8, "connections_idle": 0.2, "wait_io": 9.5, "wait_wal": 0}})))
+	if got[0].Name == Commit {
+		t.Errorf("no commit waits, no fsync: %q\nTry: %s", got[0].Sentence, got[0].Advice)
+	}
+}
+
+// A CPU-bound server on its own 4 cores whose sockets cost softirq, in proportion to its traffic.
+func TestSoftirqIsNoNeighbour(t *testing.T) {
+	base := idle().and(figures{"process app": {"cpu_limit": 4}})
+	use := func(rate float64) figures {
+		app := rate * 0.62e-3
+		soft := rate * 0.17e-3
+		return base.and(busy("app", app/2, app/2, 4*rate/5000)).and(figures{"host": {
+			"cpu_user_seconds_total": app / 2, "cpu_system_seconds_total": app / 2, "cpu_softirq_seconds_total": soft, "cpu_idle_seconds_total": max(0.02, 4-app-soft),
+		}})
+	}
+	passing := level{offered: 50, rate: 50, alone: 0.002, mean: 0.0021, size: 300, figures: use(50)}
+	failing := level{offered: 10000, rate: 5000, alone: 0.02, mean: 0.2, size: 300, failed: true, figures: use(5000)}
+	for name, levels := range map[string][]level{"with a light step": {passing, failing}, "one step": {failing}} {
+		if got := diagnoseLevels(t, levels...); got[0].Name != UserCPU && got[0].Name != SystemCPU {
+			t.Errorf("%s: %s: %q", name, got[0].Name, got[0].Sentence)
+		}
+	}
+}
+
+// A JVM with -Xms = -Xmx (resident from the start), CPU-bound. It answers half of what it computes too late, so that these answers
+// are not good ones: CPU per good answer doubles.
+func TestFullHeapIsNoMemory(t *testing.T) {
+	heap := figures{"process app": {"rss_bytes": 500 << 20, "memory_limit_bytes": 512 << 20}}
+	base := idle().and(heap)
+	passing := level{offered: 500, rate: 500, alone: 0.002, mean: 0.0021, size: 300, figures: base.and(busy("app", 0.5*0.9, 0.05, 0.3)).and(heap)}
+	failing := level{offered: 4000, rate: 1000, alone: 0.02, mean: 0.2, size: 300, failed: true, errors: map[result.ErrorClass]int64{result.Timeout: 9800}, figures: base.and(busy("app", 1.8, 0.18, 3)).and(heap)}
+	// 1.98 cores: 1 ms per answer, as before, but only half of the answers are good
+	if got := diagnoseLevels(t, passing, failing); got[0].Name != UserCPU && got[0].Name != SystemCPU {
+		t.Errorf("%s: %q", got[0].Name, got[0].Sentence)
+	}
+	// The same heap, all answers good; a busy core is 1.45 times slower than an idle one with its hyper-thread idle.
+	failing = level{offered: 2500, rate: 1320, alone: 0.02, mean: 0.2, size: 300, failed: true, figures: base.and(busy("app", 1.8, 0.18, 3)).and(heap)}
+	if got := diagnoseLevels(t, passing, failing); got[0].Name != UserCPU && got[0].Name != SystemCPU {
+		t.Errorf("hyper-threads: %s: %q", got[0].Name, got[0].Sentence)
+	}
+}
+
+// A ramp from 10/s to 1500/s over a CPU-bound server that takes 1000/s with 2 cores: it is full at the end of the step.
+func TestRamp(t *testing.T) {
+	base := idle()
+	passing := level{offered: 100, rate: 100, alone: 0.005, mean: 0.0051, size: 300, figures: base.and(busy("app", 0.18, 0.02, 0.01))}
+	ramped := level{offered: 10, rate: 660, alone: 0.005, mean: 0.4, size: 300, failed: true, figures: base.and(busy("app", 1.2, 0.12, 2))}
+	run := runOf(t, passing, ramped)
+	run.Steps[1].Arrival, run.Steps[1].OfferedEndHz, run.Steps[1].Name = "ramp", 1500, "10..1500/s"
+	run.Steps[1].Total.Overloaded = true
+	passingAt, failingAt := Steps(run)
+	got := Diagnose(run, passingAt, failingAt)
+	if got[0].Name != UserCPU && got[0].Name != Unknown {
+		t.Errorf("%d, %d: %s (%g): %q", passingAt, failingAt, got[0].Name, got[0].Score, got[0].Sentence)
+	}
+}
+
+func TestNeighbourNamesTheVictim(t *testing.T) {
+	base := idle().and(figures{"process app": {"cpu_limit": 4}})
+	l := heavy(200, base.and(figures{
+		"process app": {"run_queue_wait_seconds_total": 0.0, "cpu_user_seconds_total": 0.1},
+		"host":        {"cpu_user_seconds_total": 3.8, "cpu_system_seconds_total": 0.1, "cpu_idle_seconds_total": 0.05},
+	}))
+	l.validity, l.reasons = result.HostContended, []string{"the generator waited 90 % of the time for a CPU that other programs used"}
+	got := diagnoseLevels(t, light(base), l)
+	if got[0].Name == Neighbour && strings.Contains(got[0].Sentence, "app has no CPU left") {
+		t.Errorf("app uses 0.15 of 4 cores and never waits for one: %q", got[0].Sentence)
+	}
+}
+
+func TestRedisWithoutCommands(t *testing.T) {
+	base := idle()
+	got := diagnoseLevels(t, light(base), heavy(500, base.and(figures{
+		"redis cache": {"main_thread_user_seconds_total": 0.9, "main_thread_system_seconds_total": 0.07, "commands_total": 0, "connections": 4},
+	})))
+	if strings.Contains(got[0].Sentence, "Inf") {
+		t.Error(got[0].Sentence)
+	}
+}
+
+// One step only, of a server that streams an answer of 20 KiB over 0.3 s, row by row.
+func TestStreamIsNoFullLink(t *testing.T) {
+	l := level{offered: 100, rate: 100, alone: 0.3, mean: 0.35, first: 0.3, size: 20_000, failed: true, figures: idle()}
+	if got := diagnoseLevels(t, l); got[0].Name == Bandwidth && got[0].Score >= supported {
+		t.Errorf("one step, 2 MB/s, no byte waits to be sent: %s: %q", got[0].Name, got[0].Sentence)
+	}
+}
+
+func TestEscapes(t *testing.T) {
+	run := runOf(t, light(idle()), heavy(1000, idle().and(busy("app", 1.7, 0.25, 3))))
+	for i := range run.Samples {
+		if run.Samples[i].Subject == "app" {
+			run.Samples[i].Subject = "app\x1b]0;owned\x07"
+		}
+	}
+	d, err := (&Options{}).diagnose(run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	_ = d.WriteText(&out)
+	if strings.ContainsRune(out.String(), 0x1b) {
+		t.Errorf("terminal escapes of the file reach the terminal: %q", out.String()[:60])
+	}
+}
+
+// Chosen by hand: a step that met everything, and one above it as the passing one.
+func TestChosenSteps(t *testing.T) {
+	run := runOf(t, light(idle()), heavy(1600, idle().and(busy("app", 0.2, 0.1, 0.1))))
+	d, err := (&Options{Failing: "0", Passing: "1"}).diagnose(run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Note == "" {
+		t.Errorf("passing %q (it failed) and failing %q (it passed) are compared without a word: %s %q", d.Passing, d.Failing, d.Verdicts[0].Name, d.Verdicts[0].Sentence)
+	}
+}
+
+// A failing step that is not VALID for the drift of its rate: no word of it.
+func TestFailingNotValid(t *testing.T) {
+	l := heavy(1600, idle().and(busy("app", 0.2, 0.1, 0.1)))
+	l.validity, l.reasons = result.NotStationary, []string{"the rate drifted by 40 %"}
+	run := runOf(t, light(idle()), l)
+	d, err := (&Options{}).diagnose(run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	_ = d.WriteText(&out)
+	if !strings.Contains(out.String(), "NOT_STATIONARY") && !strings.Contains(out.String(), "drifted") {
+		t.Errorf("the failing step is NOT_STATIONARY, and %s (%g) says nothing of it; note %q", d.Verdicts[0].Name, d.Verdicts[0].Score, d.Note)
+	}
+}
+
+// pinned is a step whose target has a core of its own, with other programs on some of the cores.
+func pinned(used, foreign, generatorForeign float64) level {
+	l := heavy(1000, idle().and(busy("app", 0.9*used, 0.1*used, 3)).and(figures{"process app": {"cpu_limit": 1}}))
+	l.validity, l.reasons = result.HostContended, []string{"programs of no host used 6 % of the generator's cores"}
+	l.hosts = []result.HostShare{
+		{Name: "generator", CPUs: 1, CoreCount: 1, Elapsed: 10, Used: 5, Foreign: 10 * generatorForeign},
+		{Name: "target", CPUs: 1, CoreCount: 1, Elapsed: 10, Used: 10 * used, Foreign: 10 * foreign},
+	}
+	return l
+}
+
+// TestFullTargetOfADisturbedGenerator: a service that uses its own core up is stopped by it, whatever runs on the generator's core.
+func TestFullTargetOfADisturbedGenerator(t *testing.T) {
+	for name, c := range map[string]struct {
+		failing level
+		want    string
+	}{
+		"the target is full":      {pinned(0.97, 0.01, 0.06), UserCPU},
+		"the target is disturbed": {pinned(0.6, 0.38, 0.06), Neighbour},
+		"the target has room":     {pinned(0.5, 0.01, 0.06), Neighbour},
+		"nobody uses other cores": {pinned(0.5, 0.01, 0.01), Generator},
+	} {
+		if got := diagnoseLevels(t, light(idle()), c.failing); got[0].Name != c.want {
+			t.Errorf("%s: %s (%g): %q, want %s", name, got[0].Name, got[0].Score, got[0].Sentence, c.want)
+		}
+	}
+}
+
+// TestProxyOfASingleHost: a proxy that is not watched uses a third of the CPU, in proportion to the answers, at any light load.
+func TestProxyOfASingleHost(t *testing.T) {
+	use := func(share float64) figures {
+		return idle().and(busy("app", 2.4*share, 0.2*share, 6*share*share)).and(figures{"process app": {"cpu_limit": 4}, "host": {
+			"cpu_user_seconds_total": 3.7 * share, "cpu_system_seconds_total": 0.2 * share, "cpu_idle_seconds_total": max(0.05, 4-3.9*share),
+		}})
+	}
+	for _, share := range []float64{0.05, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9} {
+		for _, overload := range []float64{1.05, 1.5, 3, 10} {
+			passing := level{offered: 1000 * share, rate: 1000 * share, alone: 0.005, mean: 0.006, size: 300, figures: use(share)}
+			failing := level{offered: 1000 * overload, rate: 1000, alone: 0.02, mean: 0.3, size: 300, failed: true, figures: use(1)}
+			if got := diagnoseLevels(t, passing, failing); got[0].Name != UserCPU {
+				t.Errorf("light step of %g, %g times the peak: %s (%g): %q", share, overload, got[0].Name, got[0].Score, got[0].Sentence)
+			}
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package diagnose
+
+import (
+	"fmt"
+	"math"
+
+	"spillway/internal/lab/result"
+)
+
+// Shares that make system time the main cost.
+const (
+	systemShare = 0.5  // of the CPU time, in general
+	churnShare  = 0.35 // with a connection per request
+	churn       = 0.5  // connections per request from which connections are short
+)
+
+// Cores of a thread that has room left, and of one that has none.
+const (
+	threadFree = 0.70
+	threadFull = 0.88
+)
+
+// cpu: the processes of the service use what CPU they may. The verdict is about the one that uses the most of it.
+func (c *comparison) cpu() Verdict {
+	p, use := c.failing.fullest()
+	if p == nil {
+		return Verdict{}
+	}
+	full, single := c.failing.full(), math.NaN()
+	v := Verdict{Name: UserCPU, Score: ramp(use, full.low-0.1, full.high-0.07)}
+	if one := c.oneThread(); one != nil && ramp(one.busiest, threadFree, threadFull) > v.Score {
+		p, single, v.Score = one, one.busiest, ramp(one.busiest, threadFree, threadFull)
+	}
+	switch p.role {
+	case redisServer:
+		v.Name = RedisThread
+	case databaseServer:
+		v.Name = DatabaseCPU
+	}
+	connections := c.failing.findSockets(p.host).perRequest
+	if v.Name == UserCPU && c.isSystem(p, connections) {
+		v.Name = SystemCPU
+	}
+	v.Sentence, v.Advice = c.cpuWords(p, v.Name, single, connections)
+	v.Evidence = c.cpuFigures(p)
+	if v.Name == DatabaseCPU {
+		for i := range c.failing.databases {
+			d := &c.failing.databases[i]
+			v.Evidence = append(v.Evidence, c.statementFigures(d, d.top(false))...)
+		}
+	}
+	return v
+}
+
+// oneThread returns the process of the service whose one working thread is the busiest, nil if there is none. Its other threads use
+// next to nothing.
+func (c *comparison) oneThread() *process {
+	var busiest *process
+	for i := range c.failing.processes {
+		p := &c.failing.processes[i]
+		if p.role == application && p.busiest >= 0.9*p.cores && p.busiest > threadFree && (busiest == nil || p.busiest > busiest.busiest) {
+			busiest = p
+		}
+	}
+	return busiest
+}
+
+// isSystem reports whether a process spends its time in the kernel.
+func (c *comparison) isSystem(p *process, connections float64) bool {
+	share := p.system / (p.user + p.system)
+	return share >= systemShare || share >= churnShare && connections >= churn
+}
+
+func (c *comparison) cpuFigures(p *process) []Figure {
+	return []Figure{
+		c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }),
+		c.processFigure(p, "CPU that it may use", "cores", func(p *process) float64 { return p.limit }),
+		c.processFigure(p, "user time", "cores", func(p *process) float64 { return p.user }),
+		c.processFigure(p, "system time", "cores", func(p *process) float64 { return p.system }),
+		c.processFigure(p, "CPU per request", "seconds", func(p *process) float64 { return p.perRequest }),
+		c.processFigure(p, "threads that waited for a CPU", "", func(p *process) float64 { return p.waiting }),
+		c.processFigure(p, "busiest thread", "cores", func(p *process) float64 { return p.busiest }),
+		c.processFigure(p, "stopped by its quota", "share", func(p *process) float64 { return p.throttled }),
+		c.figure("connections accepted per request", "", func(s *step) float64 { return s.findSockets(p.host).perRequest }),
+	}
+}
+
+// cpuWords are the sentence and the advice of a verdict on a process without CPU to spare.
+func (c *comparison) cpuWords(p *process, name string, single, connections float64) (sentence, advice string) {
+	used := fmt.Sprintf("%s uses %s of the %s that it may use %s (%s user, %s system)", p.name, digits(math.Round(p.cores*100)/100),
+		number(p.limit, "cores"), c.at(), number(p.user/(p.user+p.system), "share"), number(p.system/(p.user+p.system), "share"))
+	if !(p.user >= 0) {
+		used = fmt.Sprintf("%s uses %s of the %s that it may use %s", p.name, digits(math.Round(p.cores*100)/100), number(p.limit, "cores"), c.at())
+	}
+	rest := ", and nothing else is as full."
+	switch {
+	case p.cores < 0.8*p.limit && c.failing.generator > 0.15*p.limit && c.failing.share(p) == nil && p.host == "":
+		rest = fmt.Sprintf(", and the load generator uses %s of the same CPUs: --pin gives each its own.", number(c.failing.generator, "cores"))
+	case p.cores < 0.8*p.limit:
+		rest = ", and the other programs on these CPUs use the rest."
+	}
+	more := "Make a request cheaper (profile " + p.name + "), give it more CPU, or add a second host."
+	switch {
+	case p.throttled > 0.05:
+		return used + fmt.Sprintf("; its quota stopped it %s of the time.", number(p.throttled, "share")), "Raise the CPU quota of " + p.name + ", or make a request cheaper."
+	case name == RedisThread:
+		return used + ", on the one thread that runs commands.", "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper ones, or divide the keys among several servers."
+	case name == DatabaseCPU:
+		return used + c.databaseWords(), "Find the statement that uses the CPU of " + p.name +
+			", and EXPLAIN it: look for a missing index, too many rows read, or work that a cache can save."
+	case single > 0:
+		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads next to nothing: more CPUs do not help it.", p.name, number(single, "cores"), c.at()),
+			"Run one process per core (a cluster of workers), or make a request cheaper (profile " + p.name + ")."
+	case name == SystemCPU && connections >= churn:
+		return used + fmt.Sprintf("; with %s new connections per request, the kernel opens and closes connections.", digits(connections)),
+			"Keep connections open between requests (keep-alive in the clients and in " + p.name + ")."
+	case name == SystemCPU:
+		return used + ", most of it in the kernel.", "Find the system calls (strace -c -f -p PID, perf trace -s): larger reads and writes, fewer wake-ups and fewer copies."
+	}
+	return used + rest, more
+}
+
+// databaseWords says how many sessions run on a database's CPU, and in which statement, "" if that is not known.
+func (c *comparison) databaseWords() string {
+	for i := range c.failing.databases {
+		d := &c.failing.databases[i]
+		text := ""
+		if d.waitCPU > 0 {
+			text = fmt.Sprintf("; %s of its sessions run or are ready to", digits(d.waitCPU))
+		}
+		if top := d.top(false); top != nil {
+			return text + "." + top.sentence(false)
+		}
+		if text != "" {
+			return text + "."
+		}
+	}
+	return "."
+}
+
+// redisThread: the one thread of Redis that runs commands has no room, whatever the other CPUs do.
+func (c *comparison) redisThread() Verdict {
+	v := Verdict{Name: RedisThread}
+	for i := range c.failing.databases {
+		d := &c.failing.databases[i]
+		if score := ramp(d.mainThread, threadFree, threadFull); d.kind == result.SamplerRedis && score > v.Score {
+			v.Score = score
+			v.Sentence = fmt.Sprintf("The thread of %s that runs commands uses %s %s", d.name, number(d.mainThread, "cores"), c.at())
+			if d.commands > 0 {
+				v.Sentence += fmt.Sprintf(": a command takes it %s", number(d.mainThread/d.commands, "seconds"))
+			}
+			v.Sentence += "."
+			v.Evidence = []Figure{
+				c.databaseFigure(d, "thread that runs commands", "cores", func(d *database) float64 { return d.mainThread }),
+				c.databaseFigure(d, "commands", "hz", func(d *database) float64 { return d.commands }),
+				c.databaseFigure(d, "CPU", "cores", func(d *database) float64 { return d.cores }),
+			}
+		}
+	}
+	for i := range c.failing.processes {
+		p := &c.failing.processes[i]
+		if score := ramp(p.busiest, threadFree, threadFull); p.role == redisServer && score > v.Score {
+			v.Score = score
+			v.Sentence = fmt.Sprintf("One thread of %s uses %s %s, and Redis runs commands on one thread.", p.name, number(p.busiest, "cores"), c.at())
+			v.Evidence = []Figure{
+				c.processFigure(p, "busiest thread", "cores", func(p *process) float64 { return p.busiest }),
+				c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }),
+			}
+		}
+	}
+	v.Advice = "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper ones, keep hot values in the service, or divide the keys among several servers."
+	return v
+}

@@ -1,0 +1,259 @@
+package diagnose
+
+import (
+	"fmt"
+	"math"
+
+	"spillway/internal/lab/result"
+)
+
+// shortest is the time in flight below which the time of a request says nothing about workers, in seconds.
+const shortest = 0.0005
+
+// workers is how many requests the service works on at once, by Little's law: the rate that it keeps up, times the time of a request
+// that waits for none other. NaN without a lighter step than the failing one.
+func (c *comparison) workers() float64 {
+	if c.lightest == nil || c.lightest.load == c.failing.load {
+		return math.NaN()
+	}
+	return c.failing.rate * c.lightest.floor
+}
+
+// serial: requests queue within the service, and nothing that was watched is busy. It is a lock, if the service works on one request
+// at a time, or else a pool of workers.
+func (c *comparison) serial() Verdict {
+	s, workers := c.failing, c.workers()
+	v := Verdict{
+		Name:  WorkerPool,
+		Score: s.room() * ramp(s.inFlight/workers, 1.1, 1.5) * ramp(workers, 0.6, 0.8) * ramp(c.lightestFloor(), shortest/2, shortest),
+	}
+	if !s.saturated() {
+		v.Score *= 1 - ramp(s.retried(), 0.25, 0.5)
+	}
+	v.Score *= 1 - 0.6*max(c.databaseLock().Score, c.commit().Score, c.databasePool().Score, c.redisThread().Score) // what they wait for
+	if math.IsNaN(workers) || v.Score == 0 {
+		return Verdict{}
+	}
+	growth := fmt.Sprintf("A request takes %s when it is alone and %s %s%s", number(c.lightest.floor, "seconds"),
+		number(s.service, "seconds"), c.at(), s.spare())
+	v.Evidence = append([]Figure{
+		{Name: "requests worked on at once (rate x time alone)", Failing: known(workers), Passing: known(c.passing.rateOr() * c.lightest.floor)},
+		c.figure("time in flight, lower quartile", "seconds", func(s *step) float64 { return s.floor }),
+	}, c.processesUsed()...)
+	for i := range s.processes {
+		p := &s.processes[i]
+		v.Evidence = append(v.Evidence,
+			c.processFigure(p, "threads", "", func(p *process) float64 { return p.threads }),
+			c.processFigure(p, "processes", "", func(p *process) float64 { return p.processes }))
+	}
+	if workers < 1.45 && !c.oneWorker() {
+		v.Name = Lock
+		v.Sentence = fmt.Sprintf("%s: at %s it works on one request at a time (%s x %s = %s), so that a lock or another serial section holds the others up.",
+			growth, number(s.rate, "hz"), number(s.rate, "hz"), number(c.lightest.floor, "seconds"), digits(workers))
+		v.Advice = "Find the lock (a mutex or block profile, perf lock, a thread dump under load), and hold it shorter, or divide what it protects. No I/O under a lock."
+		return v
+	}
+	atOnce := "one request"
+	if n := math.Round(workers); n > 1 {
+		atOnce = "about " + digits(n) + " requests"
+	}
+	v.Sentence = fmt.Sprintf("%s: at %s it works on %s at once (%s x %s), and the others wait for a worker.",
+		growth, number(s.rate, "hz"), atOnce, number(s.rate, "hz"), number(c.lightest.floor, "seconds"))
+	v.Advice = "Use more workers (threads, processes, max_children, maxconn), as long as what they wait for has room, or make that wait shorter."
+	if len(s.databases) == 0 {
+		v.Advice += " --watch-db shows whether they wait for a database."
+	}
+	return v
+}
+
+// rateOr is the rate, NaN without a step.
+func (s *step) rateOr() float64 {
+	if s == nil {
+		return math.NaN()
+	}
+	return s.rate
+}
+
+func (c *comparison) lightestFloor() float64 {
+	if c.lightest == nil {
+		return math.NaN()
+	}
+	return c.lightest.floor
+}
+
+// oneWorker reports whether the service has one worker without threads, which does not accept connections while it works.
+func (c *comparison) oneWorker() bool {
+	for i := range c.failing.processes {
+		if p := &c.failing.processes[i]; p.role == application && p.threads <= p.processes && p.processes <= 2 {
+			return true
+		}
+	}
+	return false
+}
+
+// retryPause is how long a client waits before it repeats the first packet of a connection, in seconds.
+const retryPause = 1.0
+
+// retried is the share of the time in flight that dropped connections explain: each is tried again after a second.
+func (s *step) retried() float64 {
+	dropped := 0.0
+	for i := range s.tcp {
+		dropped = max(dropped, highest(s.tcp[i].overflows, 0))
+	}
+	return dropped * retryPause / (s.rate * s.service)
+}
+
+// acceptQueue: connections are dropped because the service does not accept them in time, with CPU to spare.
+func (c *comparison) acceptQueue() Verdict {
+	s := c.failing
+	v := Verdict{Name: AcceptQueue}
+	for i := range s.tcp {
+		t := &s.tcp[i]
+		score := s.roomOr(0.6) * ramp(t.overflows, 0.3, 2)
+		if score <= v.Score {
+			continue
+		}
+		v.Score = score
+		v.Sentence = fmt.Sprintf("The kernel dropped %s connections %s, because a queue of connections to accept was full; each is tried again after a second.",
+			number(t.overflows, "hz"), c.at())
+		v.Evidence = []Figure{
+			c.figure("connections dropped by a full accept queue", "hz", func(s *step) float64 { return s.findSockets(t.host).overflows }),
+			c.figure("connections accepted", "hz", func(s *step) float64 { return s.findSockets(t.host).accepted }),
+		}
+		v.Advice = "Raise the backlog of the listener and net.core.somaxconn, accept in a thread of its own, or keep connections open."
+		if l := fullestListener(s.usage, t.host); l != nil {
+			v.Sentence += fmt.Sprintf(" At %s, %s of %s places were taken.", l.Address, digits(value(l.QueueMax)), digits(value(l.QueueLimit)))
+			v.Evidence = append(v.Evidence, c.figure(l.Address+": accept queue, at most", "", func(s *step) float64 {
+				for i := range s.usage.Listeners {
+					if one := &s.usage.Listeners[i]; one.Host == l.Host && one.Address == l.Address {
+						return value(one.QueueMax)
+					}
+				}
+				return math.NaN()
+			}))
+		}
+		v.Evidence = append(v.Evidence, c.processesUsed()...)
+	}
+	return v
+}
+
+// fullestListener is the listener whose queue came closest to its limit, nil if none is known.
+func fullestListener(u *result.Usage, host string) *result.ListenerUsage {
+	var fullest *result.ListenerUsage
+	part := math.NaN()
+	for i := range u.Listeners {
+		l := &u.Listeners[i]
+		if now := value(l.QueueMax) / max(value(l.QueueLimit), 1); l.Host == host && now > 0 && !(now <= part) {
+			fullest, part = l, now
+		}
+	}
+	return fullest
+}
+
+// Sizes from which the bytes of an answer can fill a link.
+const (
+	answerSmall, answerLarge = 2 << 10, 8 << 10
+	queueSmall, queueLarge   = 64 << 10, 512 << 10
+)
+
+// bandwidth: large answers take long from their first to their last byte, or bytes wait to be sent, more than with a light load.
+func (c *comparison) bandwidth() Verdict {
+	s := c.failing
+	before := c.lightest
+	if before == nil {
+		before = c.passing
+	}
+	large := ramp(s.answerSize, answerSmall, answerLarge)
+	score := ramp(s.transfer/s.answered, 0.15, 0.35) * large
+	if before != nil && before.load != s.load {
+		score *= ramp(s.transfer/before.transfer, 1.3, 2)
+	} else { // a slow answer is as likely as a slow link, unless the link shows it
+		score *= max(undecided, s.congested())
+	}
+	queue, host := math.NaN(), ""
+	for i := range s.tcp {
+		t := &s.tcp[i]
+		score = max(score, ramp(t.retransmits, 0.01, 0.04)*large*ramp(s.answered/before.answeredOr(), 1.2, 1.6))
+		earlier := before.findSockets(t.host).sendQueue
+		if now := ramp(t.sendQueue, queueSmall, queueLarge) * ramp(t.sendQueue/max(earlier, 1), 1.5, 3); now > 0 && !(t.sendQueue <= queue) {
+			queue, host = t.sendQueue, t.host
+			score = max(score, now*ramp(s.service/before.serviceOr(), 1.2, 1.6))
+		}
+	}
+	v := Verdict{Name: Bandwidth, Score: s.room() * score}
+	claim := "the link is full"
+	if v.Score < supported {
+		claim = "the link may be full"
+	}
+	v.Sentence = fmt.Sprintf("%s come back %s, and an answer of %s takes %s from its first to its last byte%s: %s.",
+		number(s.bytesIn, "bytes per second"), c.at(), number(s.answerSize, "bytes"), number(s.transfer, "seconds"), s.spare(), claim)
+	v.Evidence = append([]Figure{
+		c.figure("received", "bytes per second", func(s *step) float64 { return s.bytesIn }),
+		c.figure("bytes per answer", "bytes", func(s *step) float64 { return s.answerSize }),
+		c.figure("first to last byte of an answer", "seconds", func(s *step) float64 { return s.transfer }),
+		c.figure("bytes that wait to be sent or confirmed", "bytes", func(s *step) float64 { return s.findSockets(host).sendQueue }),
+		c.figure("segments sent again", "share", func(s *step) float64 { return s.findSockets(host).retransmits }),
+	}, c.processesUsed()...)
+	v.Advice = "Send fewer bytes (compression, smaller pages, a cache near the clients), or use a faster link."
+	return v
+}
+
+// congested is how surely a link was full, by what one step alone shows.
+func (s *step) congested() float64 {
+	score := 0.0
+	for i := range s.tcp {
+		score = max(score, ramp(s.tcp[i].retransmits, 0.01, 0.04), ramp(s.tcp[i].sendQueue, queueSmall, queueLarge))
+	}
+	return score
+}
+
+// answeredOr is the mean time in flight of answers, NaN without a step.
+func (s *step) answeredOr() float64 {
+	if s == nil {
+		return math.NaN()
+	}
+	return s.answered
+}
+
+// serviceOr is the mean time in flight, NaN without a step.
+func (s *step) serviceOr() float64 {
+	if s == nil {
+		return math.NaN()
+	}
+	return s.service
+}
+
+// networkDelay: a request takes as long as with a light load, that is long, and nothing works in that time. Either opening a
+// connection, which is one round trip, takes about as long, or all connections wait for such answers.
+func (c *comparison) networkDelay() Verdict {
+	s := c.failing
+	floor := s.floor
+	if c.lightest != nil {
+		floor = c.lightest.floor
+	}
+	flat := 1 - ramp(s.typical/floor, 1.2, 1.6)
+	distance := ramp(c.connect, 0.001, 0.004) * ramp(c.connect/floor, 0.25, 0.6) // the handshake takes as long as a round trip
+	crowded := 0.35
+	if s.load != nil && c.lightestFloor() > 0 && c.lightest.load != s.load {
+		crowded = max(crowded, 0.7*ramp(s.inFlight/float64(s.load.Connections), 0.8, 0.9))
+	}
+	v := Verdict{Name: NetworkDelay, Score: s.room() * flat * ramp(floor, 0.002, 0.008) * max(distance, crowded)}
+	v.Sentence = fmt.Sprintf("A request takes %s %s, nearly as with a light load (%s)%s: the time passes on the way.",
+		number(s.typical, "seconds"), c.at(), number(floor, "seconds"), s.spare())
+	switch {
+	case distance >= supported:
+		v.Sentence = fmt.Sprintf("Opening a connection alone takes %s, and a request %s %s, nearly as with a light load (%s): the time passes on the way.",
+			number(c.connect, "seconds"), number(s.typical, "seconds"), c.at(), number(floor, "seconds"))
+	case crowded >= supported:
+		v.Sentence = fmt.Sprintf("All %d connections wait for answers %s, and a request takes %s, nearly as with a light load (%s)%s: "+
+			"the time passes on the way, or in something that is not watched.",
+			s.load.Connections, c.at(), number(s.typical, "seconds"), number(floor, "seconds"), s.spare())
+	}
+	v.Evidence = append([]Figure{
+		c.figure("time to connect, median", "seconds", func(*step) float64 { return c.connect }),
+		c.figure("time in flight, lower quartile", "seconds", func(s *step) float64 { return s.floor }),
+		c.figure("time in flight, median", "seconds", func(s *step) float64 { return s.typical }),
+	}, c.processesUsed()...)
+	v.Advice = "Move the service or what it calls nearer, make fewer round trips per request, or, if only the rate matters, use more connections at once."
+	return v
+}

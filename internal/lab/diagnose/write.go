@@ -1,0 +1,228 @@
+package diagnose
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"spillway/internal/exit"
+	"spillway/internal/lab/result"
+)
+
+// A Document is a diagnosis with what was compared.
+type Document struct {
+	Format   string    `json:"format"` // "spillway-diagnose"
+	Target   string    `json:"target,omitempty"`
+	Passing  string    `json:"passing"` // names of steps, or times of intervals; "" if none passed
+	Failing  string    `json:"failing"`
+	Note     string    `json:"note,omitempty"` // what limits the comparison, as a sentence
+	Verdicts []Verdict `json:"verdicts"`
+}
+
+// Options choose the steps of a file.
+type Options struct {
+	File             string
+	Passing, Failing string // names of steps, or their numbers from 0; "": chosen by Steps
+	JSON             bool
+}
+
+// WriteFile diagnoses a result file and writes the document.
+func WriteFile(o Options, w io.Writer) error {
+	run, err := result.ReadFile(o.File)
+	if err != nil {
+		return err
+	}
+	document, err := o.diagnose(run)
+	if err != nil {
+		return exit.UsageError(fmt.Errorf("diagnose %s: %w", o.File, err))
+	}
+	if o.JSON {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		encoder.SetEscapeHTML(false)
+		return encoder.Encode(document)
+	}
+	return document.WriteText(w)
+}
+
+func (o *Options) diagnose(run *result.Run) (*Document, error) {
+	d := &Document{Format: "spillway-diagnose", Target: run.Header.Target}
+	if len(run.Steps) == 0 {
+		if o.Passing != "" || o.Failing != "" {
+			return nil, errors.New("the file has no load steps; leave --passing and --failing out")
+		}
+		verdicts, quietest, busiest, ok := Watched(run)
+		if !ok {
+			return nil, errors.New("the file has no load steps, and too few samples to compare two times; watch for at least 10s")
+		}
+		d.Passing, d.Failing, d.Verdicts = quietest.String(), busiest.String(), verdicts
+		d.Note = "Nothing was loaded: the busiest interval is compared with the quietest, and the verdict is what the service is closest to."
+		return d, nil
+	}
+	passing, failing := Steps(run)
+	if o.Failing != "" {
+		i, err := stepNamed(run, o.Failing)
+		if err != nil {
+			return nil, fmt.Errorf("--failing %s: %w", o.Failing, err)
+		}
+		failing, passing = i, Below(run, i)
+	}
+	if failing < 0 {
+		failing = Heaviest(run)
+		passing = Below(run, failing)
+		d.Note = "No step failed: the heaviest is compared with the one below it, and the verdict is what the service is closest to."
+	}
+	if o.Passing != "" {
+		i, err := stepNamed(run, o.Passing)
+		if err != nil {
+			return nil, fmt.Errorf("--passing %s: %w", o.Passing, err)
+		}
+		passing = i
+	}
+	if passing < 0 && d.Note == "" {
+		d.Note = "No VALID step with a lower load passed, so nothing shows what a request takes without a queue."
+		if i := lightest(run); i >= 0 && i != failing {
+			passing = i
+			d.Note = fmt.Sprintf("No VALID step with a lower load passed. The figures for comparison are those of %s.", nameOf(&run.Steps[i]))
+		}
+	}
+	if passing >= 0 {
+		d.Passing = nameOf(&run.Steps[passing])
+		if o.Passing != "" && failed(&run.Steps[passing]) {
+			d.note("%s, which --passing names, failed itself.", d.Passing)
+		}
+	}
+	d.noteFailing(&run.Steps[failing], o.Failing != "")
+	d.Failing, d.Verdicts = nameOf(&run.Steps[failing]), Diagnose(run, passing, failing)
+	return d, nil
+}
+
+// note adds a sentence to the note.
+func (d *Document) note(format string, arguments ...any) {
+	if d.Note != "" {
+		d.Note += " "
+	}
+	d.Note += fmt.Sprintf(format, arguments...)
+}
+
+// noteFailing says what limits what the failing step shows.
+func (d *Document) noteFailing(s *result.StepRun, chosen bool) {
+	if chosen && !failed(s) && measures(s) {
+		d.note("%s, which --failing names, did not fail: the verdict is what the service is closest to.", nameOf(s))
+	}
+	if isRamp(s) {
+		d.note("The rate changed within %s, so that its means show no cause surely.", nameOf(s))
+	}
+	if s.Total.Validity != result.Valid && measures(s) {
+		d.note("%s is not VALID but %s (%s): read the verdicts with care.", nameOf(s), s.Total.Validity, reason(&s.Total))
+	}
+}
+
+// printable replaces what a terminal takes for a command. Names and statements are those of the file.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// String is the interval in seconds.
+func (i Interval) String() string { return fmt.Sprintf("%.0f s to %.0f s", i.From, i.To) }
+
+func nameOf(s *result.StepRun) string {
+	if s.Name != "" {
+		return s.Name
+	}
+	return s.LevelName()
+}
+
+// stepNamed finds a step by its name or its number.
+func stepNamed(run *result.Run, text string) (int, error) {
+	for i := range run.Steps {
+		if s := &run.Steps[i]; text == s.Name || text == s.LevelName() || text == fmt.Sprint(i) {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("no such step; the steps are %s", stepNames(run))
+}
+
+func stepNames(run *result.Run) string {
+	text := ""
+	for i := range run.Steps {
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%d (%s)", i, nameOf(&run.Steps[i]))
+	}
+	return text
+}
+
+// shownMax is how many verdicts the text has in full.
+const shownMax = 3
+
+// WriteText writes the first verdicts with their evidence.
+func (d *Document) WriteText(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	if d.Note != "" {
+		fmt.Fprintf(out, "%s\n\n", printable(d.Note))
+	}
+	passing := d.Passing
+	if passing == "" {
+		passing = "none passed"
+	}
+	for i := range d.Verdicts[:min(shownMax, len(d.Verdicts))] {
+		v := &d.Verdicts[i]
+		fmt.Fprintf(out, "%d. %s%s\n   %s\n   Try: %s\n\n", i+1, printable(v.Name), v.Confidence(), printable(v.Sentence), printable(v.Advice))
+		rows := [][3]string{{"", printable(passing), printable(d.Failing)}}
+		for _, f := range v.Evidence {
+			if f.Failing != nil {
+				rows = append(rows, [3]string{printable(f.Name), f.Text(f.Passing), f.Text(f.Failing)})
+			}
+		}
+		writeRows(out, rows)
+		if i+1 < min(shownMax, len(d.Verdicts)) {
+			fmt.Fprintln(out)
+		}
+	}
+	return out.Flush()
+}
+
+// writeRows writes a table with names to the left and figures to the right.
+func writeRows(out io.Writer, rows [][3]string) {
+	var widths [3]int
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		fmt.Fprintf(out, "   %-*s  %*s  %*s\n", widths[0], row[0], widths[1], row[1], widths[2], row[2])
+	}
+}
+
+// Confidence says how far the evidence goes, in words.
+func (v *Verdict) Confidence() string {
+	switch {
+	case v.Name == Unknown:
+		return ""
+	case v.Score >= 0.8:
+		return " (strong evidence)"
+	case v.Score >= supported:
+		return " (some evidence)"
+	}
+	return " (weak evidence)"
+}
+
+// Text writes a value of the figure with its unit, "-" if it is not known.
+func (f *Figure) Text(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return number(*v, f.Unit)
+}
