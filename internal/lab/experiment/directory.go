@@ -191,7 +191,8 @@ type PeakRun struct {
 	Infeasible float64    `json:"infeasible_hz"`         // lowest rate above it that missed it in a VALID attempt; 0 if none did
 	Unproved   float64    `json:"unproved_hz,omitempty"` // rate at which the search ended, because no attempt was VALID
 	Attempts   []LevelRun `json:"attempts"`
-	Note       string     `json:"note,omitempty"` // "the limit of the search met the SLO"
+	Stopped    string     `json:"stopped,omitempty"` // why the search ended, as of package peak
+	Note       string     `json:"note,omitempty"`    // "the limit of the search met the SLO"
 }
 
 // A PeakAttempt is the outcome of one attempt.

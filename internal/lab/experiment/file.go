@@ -183,12 +183,11 @@ type Level struct {
 	Load     `yaml:",inline"`
 }
 
-// Peak searches for the highest rate that meets the SLO: it doubles from Start until a rate misses it, then halves the
-// interval until it is within Step.
+// Peak searches for the highest rate that meets the SLO, as package peak does.
 type Peak struct {
 	Start float64 `yaml:"start"` // requests per second; default 100
 	Max   float64 `yaml:"max"`   // upper limit; default 100000
-	Step  float64 `yaml:"step"`  // final interval, as a share of the rate; default 0.05
+	Step  float64 `yaml:"step"`  // final interval, as a share of its lower end; default 0.05
 	Load  `yaml:",inline"`
 }
 

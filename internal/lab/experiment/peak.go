@@ -4,138 +4,110 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
 	"spillway/internal/histogram"
+	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
 )
 
-// An outcome says what an attempt at a rate proves.
-type outcome int
-
-const (
-	met      outcome = iota // the rate meets the SLO
-	missed                  // it does not
-	unproved                // no attempt was VALID
-)
-
-// bounds are what a search proves; 0 means that there is none.
-type bounds struct {
-	feasible   float64 // highest rate met
-	infeasible float64 // lowest rate missed above it
-	unproved   float64 // rate at which the search ended because nothing could be proved
-}
-
-// search finds the highest rate that attempt meets. It doubles from start until a rate is missed or maximum is met, then
-// halves the interval until it is within step of its lower end. If start itself is missed, it halves downwards at most six
-// times. It ends with what it has at the first rate that proves nothing.
-func search(start, maximum, step float64, attempt func(rate float64) (outcome, error)) (b bounds, err error) {
-	const down = 6
-	try := func(rate float64) (more bool) {
-		var o outcome
-		o, err = attempt(rate)
-		switch {
-		case err != nil:
-		case o == met:
-			b.feasible = rate
-		case o == missed:
-			b.infeasible = rate
-		default:
-			b.unproved = rate
-		}
-		return err == nil && o != unproved
-	}
-	for rate := start; b.infeasible == 0; rate = min(2*rate, maximum) {
-		if !try(rate) || b.feasible >= maximum {
-			return b, err
-		}
-	}
-	for tries := 0; b.feasible == 0 || b.infeasible-b.feasible > step*b.feasible; tries++ {
-		rate := math.Round((b.feasible + b.infeasible) / 2)
-		if rate <= b.feasible || rate >= b.infeasible || b.feasible == 0 && tries == down {
-			break
-		}
-		if !try(rate) {
-			break
-		}
-	}
-	return b, err
-}
-
 // Limits of the attempts at one rate.
 const (
-	peakTries       = 3                // attempts, until one is VALID
 	peakDurationMax = 10 * time.Minute // of an attempt that is longer because the previous one was too short
 	peakSamplesMin  = 100              // answers, also without a percentile in the SLO
 )
 
-// searchPeak runs the peak search of a trial.
+// searchPeak runs the peak search of a trial: a run of `spillway load` per probe, as long as the file says, or longer if the previous
+// attempt at the rate was too short.
 func (e *engine) searchPeak(ctx context.Context, t *trial) (*PeakRun, error) {
-	peak := e.file.Peak
-	found := &PeakRun{}
-	attempt := func(rate float64) (outcome, error) {
-		load := e.file.Load.with(peak.Load)
-		load.Rate = fmt.Sprint(rate)
-		name := fmt.Sprintf("%s%g", PeakPrefix, rate)
-		for tries := 1; ; tries++ {
-			a, err := e.attempt(ctx, t, found, name, rate, load)
-			switch {
-			case err != nil:
-				return unproved, err
-			case a.Validity == result.Valid && a.Met:
-				return met, nil
-			case a.Validity == result.Valid:
-				return missed, nil
-			case tries == peakTries:
-				return unproved, nil
-			}
-			if a.Validity == result.TooFewSamples || a.Validity == result.NotStationary { // a backlog that grows misses the SLO later
-				if load.Duration, err = t.data.longer(load, rate); err != nil {
-					return unproved, err
-				}
-			}
-			name = fmt.Sprintf("%s%g-again%d", PeakPrefix, rate, tries)
+	facts := e.file.Peak
+	load := e.file.Load.with(facts.Load)
+	slo, err := t.data.slo(load)
+	if err != nil {
+		return nil, err
+	}
+	settings := peak.Settings{Precision: facts.Step, Start: facts.Start, Max: facts.Max, Seed: e.manifest.Seed}
+	settings.Limits(slo)
+	found, search := &PeakRun{}, peak.NewSearch(settings)
+	tries, began := map[float64]int{}, time.Now()
+	durations := map[float64]string{} // of rates with an attempt that was too short
+	for {
+		probe, more := search.Next(time.Since(began))
+		if !more {
+			break
 		}
+		load.Rate, load.Duration = fmt.Sprint(probe.Rate), cmp.Or(durations[probe.Rate], e.file.Load.with(facts.Load).Duration)
+		name := fmt.Sprintf("%s%g", PeakPrefix, probe.Rate)
+		if tries[probe.Rate]++; tries[probe.Rate] > 1 {
+			name = fmt.Sprintf("%s-again%d", name, tries[probe.Rate]-1)
+		}
+		observation, err := e.attempt(ctx, t, found, name, probe.Rate, load, slo)
+		if err != nil {
+			return found, err
+		}
+		if v := observation.Validity; v == result.TooFewSamples || v == result.NotStationary { // a backlog that grows misses the SLO later
+			if durations[probe.Rate], err = t.data.longer(load, probe.Rate); err != nil {
+				return found, err
+			}
+		}
+		search.Observe(probe, observation)
 	}
-	b, err := search(peak.Start, peak.Max, peak.Step, attempt)
-	found.Feasible, found.Infeasible, found.Unproved = b.feasible, b.infeasible, b.unproved
-	switch {
-	case err != nil:
-		return found, err
-	case b.unproved > 0:
-	case b.infeasible == 0:
-		found.Note = fmt.Sprintf("%g/s, the limit of the search, met the SLO", peak.Max)
-	case b.feasible == 0:
-		found.Note = "no rate that was tried met the SLO"
-	}
+	found.conclude(search.Answer(), facts.Max)
 	return found, nil
 }
 
 // attempt runs one attempt of a search and records it.
-func (e *engine) attempt(ctx context.Context, t *trial, found *PeakRun, name string, rate float64, load Load) (*PeakAttempt, error) {
+func (e *engine) attempt(ctx context.Context, t *trial, found *PeakRun, name string, rate float64, load Load, slo result.SLO) (o peak.Observation, err error) {
 	t.onLevel(name)
+	began := time.Now()
 	level, err := e.level(ctx, t, name, load)
 	if err != nil {
-		return nil, err
+		return o, err
 	}
 	if level.Error == "" {
-		level.Peak, err = judge(t.path(level.File), rate)
-		if err != nil {
+		if level.Peak, o, err = judge(t.path(level.File), rate, slo, time.Since(began)); err != nil {
 			level.Error = err.Error()
 		}
 	}
 	found.Attempts = append(found.Attempts, *level)
 	if level.Error != "" {
-		return nil, fmt.Errorf("%s: %s", name, level.Error)
+		return o, fmt.Errorf("%s: %s", name, level.Error)
 	}
-	return level.Peak, nil
+	return o, nil
+}
+
+// conclude sets the bounds that a search has found.
+func (p *PeakRun) conclude(a peak.Answer, maximum float64) {
+	p.Feasible, p.Infeasible, p.Stopped = a.Feasible, a.Infeasible, a.Stopped
+	switch a.Stopped {
+	case peak.StoppedPrecision:
+	case peak.StoppedMaximum:
+		p.Note = fmt.Sprintf("%g/s, the limit of the search, met the SLO", maximum)
+	case peak.StoppedNothingMet:
+		p.Note = "no rate that was tried met the SLO"
+	default:
+		p.Note = strings.Join(a.Warnings, "; ")
+		for i := range a.Path {
+			if rate := a.Path[i].Rate; p.validityAt(rate) != result.Valid {
+				p.Unproved = rate
+			}
+		}
+	}
+}
+
+// slo returns the SLO of a load, filled in.
+func (s *templateData) slo(load Load) (result.SLO, error) {
+	texts, err := s.texts("peak", []string{load.SLO}, s.values)
+	if err != nil {
+		return result.SLO{}, err
+	}
+	return result.ParseSLO(texts[0])
 }
 
 // longer returns a duration in which the percentiles of the SLO have enough answers at the rate, at least twice that of load.
 func (s *templateData) longer(load Load, rate float64) (string, error) {
-	texts, err := s.texts("peak", []string{load.Duration, load.SLO}, s.values)
+	texts, err := s.texts("peak", []string{load.Duration}, s.values)
 	if err != nil {
 		return "", err
 	}
@@ -143,7 +115,7 @@ func (s *templateData) longer(load Load, rate float64) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read duration: %w", err)
 	}
-	slo, err := result.ParseSLO(texts[1])
+	slo, err := s.slo(load)
 	if err != nil {
 		return "", err
 	}
@@ -151,30 +123,42 @@ func (s *templateData) longer(load Load, rate float64) (string, error) {
 	for _, p := range slo.Percentiles() {
 		answers = max(answers, histogram.TailSamples/(1-p.Q))
 	}
+	for _, l := range slo.ErrorLimits() {
+		if !l.Default {
+			answers = max(answers, float64(l.Samples()))
+		}
+	}
 	const margin = 1.2
 	need := time.Duration(margin*answers/rate*float64(time.Second)).Truncate(time.Second) + time.Second
 	return min(max(need, 2*before), peakDurationMax).String(), nil
 }
 
-// judge reads the outcome of an attempt from its result file.
-func judge(path string, rate float64) (*PeakAttempt, error) {
+// judge reads the outcome of an attempt from its result file. took is the time of the attempt.
+func judge(path string, rate float64, slo result.SLO, took time.Duration) (*PeakAttempt, peak.Observation, error) {
 	run, err := result.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, peak.Observation{}, err
 	}
 	if len(run.Steps) != 1 || run.CutOff != "" {
-		return nil, fmt.Errorf("read %s: the file is incomplete", path)
+		return nil, peak.Observation{}, fmt.Errorf("read %s: the file is incomplete", path)
 	}
 	total := &run.Steps[0].Total
-	attempt := &PeakAttempt{Rate: rate, Validity: total.Validity}
+	observation, err := peak.ObservationOf(slo, total, took)
+	if err != nil {
+		return nil, observation, fmt.Errorf("read %s: %w", path, err)
+	}
+	attempt := &PeakAttempt{Rate: rate, Validity: observation.Validity}
 	var missed []string
 	for _, criterion := range total.SLO {
 		if !criterion.Met {
 			missed = append(missed, criterion.Text)
 		}
 	}
+	if len(missed) == 0 && observation.Overloaded {
+		missed = append(missed, "the backlog grew")
+	}
 	attempt.Met, attempt.Missed = len(missed) == 0 && len(total.SLO) > 0, strings.Join(missed, " ")
-	return attempt, nil
+	return attempt, observation, nil
 }
 
 // proof returns VALID if VALID attempts prove the peak, and otherwise the validity of an attempt at a bound and what is not
@@ -184,6 +168,11 @@ func (p *PeakRun) proof(maximum float64) (result.Validity, string) {
 		if v := p.validityAt(rate); rate > 0 && v != result.Valid {
 			return v, fmt.Sprintf("not proved: no attempt at %g/s was VALID, the last was %s; proved are %s", rate, cmp.Or(v, "not judged"), p.proved())
 		}
+	}
+	switch p.Stopped {
+	case "", peak.StoppedPrecision, peak.StoppedMaximum, peak.StoppedNothingMet: // "": of a run that did not record it
+	default:
+		return result.Unjudged, fmt.Sprintf("not proved: the search ended for the reason %q; proved are %s", p.Stopped, p.proved())
 	}
 	if p.Infeasible == 0 && p.Feasible < maximum {
 		return result.Unjudged, "not proved: the search did not end; proved are " + p.proved()

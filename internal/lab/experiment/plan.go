@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"spillway/internal/lab/peak"
 )
 
 // overhead is the time of a level beyond its load, to start it and to write its file.
@@ -21,6 +23,12 @@ const overhead = time.Second
 
 // loadDuration is the default of `spillway load`.
 const loadDuration = 10 * time.Second
+
+// Attempts of a peak search.
+const (
+	peakLeast   = 4 // a rate that is met, one that is missed, and both again
+	peakRepeats = 3 // attempts for each halving of the interval, in a long search
+)
 
 // quickMax is the longest quick run.
 const quickMax = 10 * time.Minute
@@ -30,7 +38,7 @@ type Plan struct {
 	Variants []VariantFacts
 	Levels   []LevelFacts
 	Trials   [][]TrialPlan // by block
-	// Least is the time of the loads. Most adds every cool-down at its timeout and the longest peak search. Neither includes
+	// Least is the time of the loads. Most adds every cool-down at its timeout and a long peak search. Neither includes
 	// the start of services, nor levels that end after a number of requests; Open is true if there are any.
 	Least, Most time.Duration
 	Open        bool
@@ -249,12 +257,12 @@ func (c *checker) level(facts *VariantFacts, level *Level) error {
 		}
 	}
 	last := level == nil || level.Name == c.file.Levels[len(c.file.Levels)-1].Name
-	if peak := c.file.Peak; peak != nil && last {
-		doublings := int(math.Ceil(math.Log2(peak.Max/peak.Start))) + 1
-		halvings := max(0, int(math.Ceil(-math.Log2(peak.Step))))
-		load := c.file.Load.with(peak.Load)
-		load.Rate = fmt.Sprint(peak.Start)
-		return c.load(data, load, 1+halvings, doublings+halvings)
+	if search := c.file.Peak; search != nil && last {
+		doublings := int(math.Ceil(math.Log2(search.Max/search.Start))) + 1
+		halvings := max(0, int(math.Ceil(-math.Log2(search.Step))))
+		load := c.file.Load.with(search.Load)
+		load.Rate = fmt.Sprint(search.Start)
+		return c.load(data, load, peakLeast, min(doublings+peakRepeats*halvings, peak.ProbesMax))
 	}
 	return nil
 }

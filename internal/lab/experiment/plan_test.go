@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
 )
 
@@ -96,49 +96,6 @@ func TestSettingsOfFixedServices(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]string{"workers": "1", "plain": "1"}, data.settings()); diff != "" {
 		t.Errorf("settings seen (-want +got):\n%s", diff)
-	}
-}
-
-func TestSearch(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		capacity := rapid.Float64Range(1, 50_000).Draw(t, "capacity")
-		start := rapid.Float64Range(1, 5_000).Draw(t, "start")
-		maximum := start * rapid.Float64Range(1, 100).Draw(t, "range")
-		step := rapid.Float64Range(0.01, 0.5).Draw(t, "step")
-		unclear := rapid.IntRange(1, 100).Draw(t, "attempt that proves nothing")
-		attempts := 0
-		b, err := search(start, maximum, step, func(rate float64) (outcome, error) {
-			attempts++
-			if rate > maximum || attempts > 60 {
-				t.Fatalf("attempt %d at %g, beyond %g", attempts, rate, maximum)
-			}
-			switch {
-			case attempts > unclear:
-				t.Fatalf("attempt %d follows one that proved nothing", attempts)
-			case attempts == unclear:
-				return unproved, nil
-			case rate <= capacity:
-				return met, nil
-			}
-			return missed, nil
-		})
-		switch {
-		case err != nil:
-			t.Fatal(err)
-		case b.feasible > capacity, b.infeasible != 0 && b.infeasible <= capacity:
-			t.Fatalf("%g met, %g missed, capacity %g", b.feasible, b.infeasible, capacity)
-		case (b.unproved > 0) != (attempts == unclear):
-			t.Fatalf("%d attempts, %d proves nothing, but unproved is %g", attempts, unclear, b.unproved)
-		case b.unproved > 0:
-		case b.infeasible == 0 && b.feasible != maximum:
-			t.Fatalf("ended at %g without a miss", b.feasible)
-		case b.feasible > 0 && b.infeasible > 0 && b.infeasible-b.feasible > max(1, step*b.feasible)+1:
-			t.Fatalf("interval %g to %g is wider than %g of it", b.feasible, b.infeasible, step)
-		}
-	})
-	broken := errors.New("broken")
-	if _, err := search(1, 2, 0.1, func(float64) (outcome, error) { return missed, broken }); !errors.Is(err, broken) {
-		t.Errorf("error %v", err)
 	}
 }
 
@@ -234,3 +191,47 @@ func TestMissing(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestPeakConclude wants a search that ended without a proof to name a rate that no VALID attempt decided.
+func TestPeakConclude(t *testing.T) {
+	attempt := func(rate float64, v result.Validity) LevelRun {
+		return LevelRun{Peak: &PeakAttempt{Rate: rate, Validity: v}}
+	}
+	visit := func(rate float64) peak.Visit { return peak.Visit{Probe: peak.Probe{Rate: rate}} }
+	for _, c := range []struct {
+		stopped string
+		want    PeakRun
+	}{
+		{peak.StoppedPrecision, PeakRun{Feasible: 100}},
+		{peak.StoppedMaximum, PeakRun{Feasible: 100, Note: "400/s, the limit of the search, met the SLO"}},
+		{peak.StoppedNothingMet, PeakRun{Feasible: 100, Note: "no rate that was tried met the SLO"}},
+		{peak.StoppedInvalid, PeakRun{Feasible: 100, Unproved: 200, Note: "no probe at 200/s was VALID"}},
+	} {
+		p := PeakRun{Attempts: []LevelRun{attempt(100, result.Valid), attempt(200, result.HostContended), attempt(300, result.Valid)}}
+		p.conclude(peak.Answer{
+			Feasible: 100, Stopped: c.stopped, Warnings: []string{"no probe at 200/s was VALID"}, Path: []peak.Visit{visit(100), visit(200), visit(300)},
+		}, 400)
+		p.Attempts = nil
+		c.want.Stopped = c.stopped
+		if diff := cmp.Diff(c.want, p); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.stopped, diff)
+		}
+	}
+}
+
+// TestUnstablePeakIsNoProof: a search that gave up because probes contradicted each other, or after ProbesMax with a wide interval,
+// does not support a verdict.
+func TestUnstablePeakIsNoProof(t *testing.T) {
+	for _, stopped := range []string{peak.StoppedUnstable, peak.StoppedProbes} {
+		p := PeakRun{}
+		var path []peak.Visit
+		for _, rate := range []float64{100, 800} {
+			p.Attempts = append(p.Attempts, LevelRun{Peak: &PeakAttempt{Rate: rate, Validity: result.Valid}})
+			path = append(path, peak.Visit{Probe: peak.Probe{Rate: rate}})
+		}
+		p.conclude(peak.Answer{Feasible: 100, Infeasible: 800, Stopped: stopped, Path: path}, 1000)
+		if v, why := p.proof(1000); v == result.Valid {
+			t.Errorf("stopped %q, 100 to 800/s: %s, %q, note %q", stopped, v, why, p.Note)
+		}
+	}
+}

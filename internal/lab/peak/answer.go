@@ -1,0 +1,141 @@
+package peak
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Answer tells what is proved so far. It may be called at any time, also between Next and Observe.
+func (s *Search) Answer() Answer {
+	m := s.proof()
+	a := Answer{Stopped: cmp.Or(s.stopped, StoppedInterrupted), Path: slices.Clone(s.path), Probes: len(s.path)}
+	for _, v := range s.path {
+		a.Took += v.Observation.Took
+		a.Requests += v.Observation.Requests
+	}
+	a.Warnings = s.warnings(m)
+	if m.infeasible != nil {
+		a.Infeasible = m.infeasible.rate
+	}
+	if l := s.earlier(m); m.feasible == nil && l != nil {
+		a.Warnings = append(a.Warnings, fmt.Sprintf("%g/s passed before the target became slower, and was not run again", l.rate))
+	}
+	below, above := s.confirmed(m)
+	a.Confirmed = below && above
+	if m.feasible != nil {
+		a.Feasible = m.feasible.rate
+	}
+	a.Low, a.High = m.interval()
+	a.Binding = m.binding()
+	if m.feasible != nil && m.infeasible != nil {
+		a.Boundary = BoundarySmooth
+		if slope, jump := m.slope(); slope > cliffSlope && jump > cliffJump {
+			a.Boundary = BoundaryCliff
+		}
+	}
+	return a
+}
+
+// earlier returns the highest rate that passed before the last contradiction, below every rate that was missed since.
+func (s *Search) earlier(m *proof) *level {
+	before := (&Search{path: s.path[:s.since]}).proof()
+	var highest *level
+	for _, l := range before.levels {
+		if v, _ := l.verdict(); v == passed && (m.infeasible == nil || l.rate < m.infeasible.rate) {
+			highest = l
+		}
+	}
+	return highest
+}
+
+// warnings lists what makes the answer doubtful.
+func (s *Search) warnings(m *proof) []string {
+	var w []string
+	if s.falls > 0 {
+		w = append(w, fmt.Sprintf("the target became slower during the search: rates that had passed were missed later (%d times), and what this contradicts was discarded", s.falls))
+	}
+	if s.rises > 0 {
+		w = append(w, fmt.Sprintf("the target became faster during the search: rates that had been missed passed later (%d times), and what this contradicts was discarded", s.rises))
+	}
+	for _, v := range s.path {
+		if v.Observation.Down {
+			w = append(w, "the target went down: hardly a connection was not refused or reset, and what is proved is from before")
+			break
+		}
+	}
+	if m.feasible != nil {
+		for _, l := range m.levels {
+			if v, _ := l.verdict(); v == missed && l.rate < m.feasible.rate {
+				w = append(w, fmt.Sprintf("not monotonic: %g/s misses the SLO although %g/s meets it", l.rate, m.feasible.rate))
+				break
+			}
+		}
+	}
+	for _, l := range m.levels {
+		if l.blocked() {
+			w = append(w, fmt.Sprintf("no probe at %g/s was VALID: %s", l.rate, l.invalid[len(l.invalid)-1]))
+		}
+	}
+	return w
+}
+
+// z95 is the normal quantile of a two-sided 95 % interval.
+const z95 = 1.96
+
+// slopeLeast is the least slope of ln(latency) over ln(rate) at the edge, for intervals; that of a latency in proportion to the rate.
+const slopeLeast = 1
+
+// interval returns the bounds of the peak at 95 %: the rates that were proved, or beyond them as far as the noise of the margins reaches.
+func (m *proof) interval() (low, high float64) {
+	if m.feasible != nil {
+		low = m.feasible.rate * math.Exp(-m.beyond(m.feasible, 1))
+	}
+	if m.infeasible != nil {
+		high = m.infeasible.rate * math.Exp(m.beyond(m.infeasible, -1))
+	}
+	return low, high
+}
+
+// beyond is how far in ln(rate) the edge may lie beyond a bound. sign is 1 for the lower bound.
+func (m *proof) beyond(l *level, sign float64) float64 {
+	if l.onlyOverloaded() {
+		return 0
+	}
+	slope := float64(slopeLeast)
+	if m.feasible != nil && m.infeasible != nil {
+		s, _ := m.slope()
+		slope = max(slope, s)
+	}
+	criterion, mean, sigma := l.worst()
+	far := max(0, (sign*mean+z95*sigma)/slope)
+	if t, ok := m.trendAt(criterion, l.rate); ok {
+		mean, sigma = t.at(l.rate)
+		far = max(far, (sign*mean+z95*sigma)/t.slope)
+	}
+	return min(far, beyondMax)
+}
+
+const beyondMax = 0.5
+
+// binding is the criterion that is missed at the upper bound, by most if there are several. Without an upper bound it is the one with
+// the least room at the lower bound.
+func (m *proof) binding() string {
+	if m.infeasible == nil {
+		if m.feasible == nil {
+			return ""
+		}
+		criterion, _, _ := m.feasible.worst()
+		return criterion
+	}
+	most, binding := math.Inf(-1), ""
+	for _, v := range m.infeasible.visits {
+		for _, c := range v.Observation.Margins {
+			if mean, _, ok := m.infeasible.margin(c.Criterion); !c.Met && ok && mean > most {
+				most, binding = mean, c.Criterion
+			}
+		}
+	}
+	return binding
+}

@@ -1,0 +1,200 @@
+package peak
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"spillway/internal/lab/diagnose"
+)
+
+// Moved says what the value of a knob did to the peak.
+type Moved string
+
+// The values of Moved.
+const (
+	MovedUp     Moved = "up"           // the interval is above the original one
+	MovedDown   Moved = "down"         // the interval is below the original one
+	NotMoved    Moved = "no"           // the intervals overlap: a movement is not shown
+	NotMeasured Moved = "not-measured" // too little is proved
+)
+
+// KnobResult is the search with one value of a knob.
+type KnobResult struct {
+	Name, Original, Value string
+	Answer                Answer // the zero value if there was no search
+	Moved                 Moved
+	Reason                string  // of NotMeasured
+	Ratio                 float64 // the peak over the original one; 0: not known
+}
+
+// judge compares the peak with the original one.
+func (k *KnobResult) judge(original Answer) {
+	a := &k.Answer
+	k.Moved, k.Reason, k.Ratio = NotMeasured, "", 0
+	switch {
+	case a.Low > 0 && original.High > 0 && a.Low > original.High:
+		k.Moved = MovedUp
+	case a.High > 0 && a.High < original.Low:
+		k.Moved = MovedDown
+	case a.Low > 0 && a.High > 0 && original.Low > 0 && original.High > 0:
+		k.Moved = NotMoved
+	case original.High == 0:
+		k.Reason = "no rate was proved to miss the SLO with " + k.Original
+	case original.Low == 0:
+		k.Reason = "no rate was proved to meet the SLO with " + k.Original
+	case a.Stopped == StoppedInterrupted:
+		k.Reason = "interrupted"
+	case a.Low == 0 && a.High == 0:
+		k.Reason = "nothing VALID"
+	case a.Stopped == StoppedDeadline:
+		k.Reason = "no time was left; raise --max-time"
+	default:
+		k.Reason = "only one end of the interval was found"
+	}
+	if middle(a) > 0 && middle(&original) > 0 {
+		k.Ratio = middle(a) / middle(&original)
+	}
+}
+
+// middle is the middle of what is proved about the peak, 0 without both ends.
+func middle(a *Answer) float64 { return math.Sqrt(a.Feasible * a.Infeasible) }
+
+// movedText says what happened to the peak.
+func (k *KnobResult) movedText() string {
+	ratio := ""
+	if k.Ratio > 0 {
+		ratio = fmt.Sprintf(", %.3g times the original", k.Ratio)
+	}
+	switch k.Moved {
+	case MovedUp, MovedDown:
+		return "moved " + string(k.Moved) + ratio
+	case NotMoved:
+		return "not shown to move"
+	}
+	return "not measured: " + k.Reason
+}
+
+// intervalText writes the interval of a peak.
+func intervalText(a *Answer) string {
+	switch {
+	case a.Low > 0 && a.High > 0:
+		return fmt.Sprintf("%s to %s", rateText(a.Low), rateText(a.High))
+	case a.Low > 0:
+		return "at least " + rateText(a.Low)
+	case a.High > 0:
+		return "below " + rateText(a.High)
+	}
+	return "-"
+}
+
+// writeKnobs writes the table of knobs.
+func (o *Outcome) writeKnobs(out *bytes.Buffer) {
+	if len(o.Knobs) == 0 {
+		return
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "knob\tvalue\tpeak at 95 %%\tmoved\n")
+	for i := range o.Knobs {
+		k := &o.Knobs[i]
+		if i == 0 || o.Knobs[i-1].Name != k.Name {
+			fmt.Fprintf(table, "%s\t%s\t%s\toriginal\n", k.Name, k.Original, intervalText(&o.Answer))
+		}
+		fmt.Fprintf(table, "\t%s\t%s\t%s\n", k.Value, intervalText(&k.Answer), k.movedText())
+	}
+	table.Flush()
+	out.WriteString("\n")
+}
+
+// DocumentKnob is one value of a knob in a Document.
+type DocumentKnob struct {
+	Name          string          `json:"name"`
+	Original      string          `json:"original"`
+	Value         string          `json:"value"`
+	FeasibleMax   *float64        `json:"feasible_max_hz"`
+	InfeasibleMin *float64        `json:"infeasible_min_hz"`
+	IntervalLow   *float64        `json:"interval_low_hz"`
+	IntervalHigh  *float64        `json:"interval_high_hz"`
+	Moved         Moved           `json:"moved"`
+	Ratio         *float64        `json:"ratio"`            // the peak over the original one
+	Reason        string          `json:"reason,omitempty"` // of not-measured
+	Stopped       string          `json:"stopped,omitempty"`
+	Seconds       float64         `json:"seconds"`
+	Requests      int64           `json:"requests"`
+	Probes        []DocumentProbe `json:"probes"` // Step counts from 0 for every value
+}
+
+func (k *KnobResult) document() DocumentKnob {
+	a := &k.Answer
+	return DocumentKnob{
+		Name: k.Name, Original: k.Original, Value: k.Value, FeasibleMax: known(a.Feasible), InfeasibleMin: known(a.Infeasible),
+		IntervalLow: known(a.Low), IntervalHigh: known(a.High), Moved: k.Moved, Ratio: known(k.Ratio), Reason: k.Reason, Stopped: a.Stopped,
+		Seconds: a.Took.Seconds(), Requests: a.Requests, Probes: documentProbes(a),
+	}
+}
+
+// A touch is what the name of a knob has if the knob changes what a verdict names.
+type touch struct {
+	verdict string
+	words   []string
+}
+
+func touches() []touch {
+	return []touch{
+		{diagnose.WorkerPool, []string{"pool", "worker", "thread", "process", "child", "maxconn", "concurren"}},
+		{diagnose.DatabasePool, []string{"pool", "maxconn", "max_conn"}},
+		{diagnose.UserCPU, []string{"cpu", "core"}},
+		{diagnose.SystemCPU, []string{"cpu", "core", knobKeepAlive}},
+		{diagnose.DatabaseCPU, []string{"cpu", "core", "index"}},
+		{diagnose.RateLimit, []string{"limit", "rate"}},
+		{diagnose.AcceptQueue, []string{"backlog", "queue", knobKeepAlive}},
+		{diagnose.Descriptors, []string{"nofile", "file", "descriptor"}},
+		{diagnose.Memory, []string{"memory", "heap"}},
+		{diagnose.Ports, []string{"port", knobSource, knobKeepAlive}},
+		{diagnose.Generator, []string{knobConnections, knobSource}},
+	}
+}
+
+// weigh adds to the likeliest verdict what the knobs show about it: a knob of what it names that moved the peak confirms it, and
+// more of it without a movement speaks against it. Other knobs that moved the peak are mentioned.
+func (o *Outcome) weigh() {
+	if len(o.Verdicts) == 0 {
+		return
+	}
+	verdicts := slices.Clone(o.Verdicts)
+	v := &verdicts[0]
+	for i := range o.Knobs {
+		k := &o.Knobs[i]
+		about := slices.ContainsFunc(touches(), func(t touch) bool {
+			return t.verdict == v.Name && slices.ContainsFunc(t.words, func(word string) bool { return strings.Contains(strings.ToLower(k.Name), word) })
+		})
+		with, more := fmt.Sprintf("%s=%s instead of %s", k.Name, k.Value, k.Original), k.more()
+		switch {
+		case k.Moved == NotMoved && about && more > 0:
+			v.Sentence += fmt.Sprintf(" This speaks against it: with %s, the peak was not shown to move.", with)
+		case k.Moved != MovedUp && k.Moved != MovedDown:
+		case about && (more >= 0) == (k.Moved == MovedUp):
+			v.Sentence += fmt.Sprintf(" A test confirms it: with %s, the peak %s (%s).", with, k.movedText(), intervalText(&k.Answer))
+		default:
+			v.Sentence += fmt.Sprintf(" With %s, the peak %s (%s).", with, k.movedText(), intervalText(&k.Answer))
+		}
+	}
+	o.Verdicts = verdicts
+}
+
+// more tells whether the value is more of what the knob sets than the original is (1), less (-1), or neither is known (0).
+func (k *KnobResult) more() int {
+	before, errBefore := strconv.ParseFloat(k.Original, 64)
+	after, errAfter := strconv.ParseFloat(k.Value, 64)
+	switch {
+	case k.Name == knobKeepAlive && k.Value == kept, errBefore == nil && errAfter == nil && after > before:
+		return 1
+	case k.Name == knobKeepAlive, errBefore == nil && errAfter == nil && after < before:
+		return -1
+	}
+	return 0
+}

@@ -1,0 +1,175 @@
+package peak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"spillway/internal/lab/load"
+	"spillway/internal/lab/result"
+)
+
+// knobRun searches for the peak again with every other value of every knob.
+type knobRun struct {
+	options  *Options
+	settings Settings // of the search with the original values; its Deadline is that of everything
+	original Answer
+	knobs    []knob
+
+	set     func(ctx context.Context, command, value string) error                  // of a knob of the service
+	measure func(ctx context.Context, o Options, settings Settings) (Answer, error) // a search that Ctrl-C ends without an error
+	elapsed func() time.Duration                                                    // since the begin of everything
+	say     func(text string)
+}
+
+// A search for a knob begins above the peak of the original value: if its first rate meets the SLO, the peak has moved up.
+const (
+	knobStart     = 1.1 // over the upper end of the original interval
+	knobPrecision = 0.1
+)
+
+// originalShare is the part of the time that the search with the original values gets, if there are so many others.
+func originalShare(turns int) float64 { return 2 / float64(2+turns) }
+
+// turnsOf is the number of other values.
+func turnsOf(knobs []knob) int {
+	n := 0
+	for _, k := range knobs {
+		n += len(k.turns)
+	}
+	return n
+}
+
+// run turns every knob and sets it back. The results are complete also after an error, which names what went wrong first, and
+// what could not be set back. Signals that end this process end the searches only, so that a knob is always set back.
+func (r *knobRun) run(ctx context.Context) (results []KnobResult, err error) {
+	ending := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as by nohup
+		ending = append(ending, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(ctx, ending...)
+	defer stop()
+	left := turnsOf(r.knobs)
+	for i := range r.knobs {
+		k := &r.knobs[i]
+		touched := false
+		for _, t := range k.turns {
+			one := KnobResult{Name: k.name, Original: k.original, Value: t.value, Moved: NotMeasured}
+			settings, reason := r.plan(left)
+			switch {
+			case err != nil:
+				one.Reason = "another value had failed"
+			case ctx.Err() != nil:
+				one.Reason = "interrupted"
+			case reason != "":
+				one.Reason = reason
+			default:
+				touched = true
+				err = r.turn(ctx, k, t, settings, &one)
+			}
+			results = append(results, one)
+			left--
+		}
+		if touched && k.command != "" {
+			err = errors.Join(err, r.restore(ctx, k))
+		}
+	}
+	return results, err
+}
+
+// plan returns the settings of the next search, if so many are left, or why there is none.
+func (r *knobRun) plan(left int) (s Settings, reason string) {
+	s = Settings{Precision: max(knobPrecision, r.settings.Precision), Quantile: r.settings.Quantile, Max: r.settings.Max, Seed: r.settings.Seed}
+	switch a := r.original; {
+	case a.High > 0:
+		s.Start = knobStart * a.High
+	case a.Low > 0:
+		s.Start = a.Low
+	default:
+		return s, "there is no peak to compare with"
+	}
+	if s.Max > 0 {
+		s.Start = min(s.Start, s.Max)
+	}
+	s.Start = roundRate(s.Start, 3)
+	if r.settings.Deadline > 0 {
+		s.Deadline = (r.settings.Deadline - r.elapsed()) / time.Duration(left)
+		if _, ok := NewSearch(s).Next(0); !ok {
+			return s, "no time was left; raise --max-time"
+		}
+	}
+	return s, ""
+}
+
+// turn sets a knob to a value and searches. An interrupt is no error.
+func (r *knobRun) turn(ctx context.Context, k *knob, t turn, settings Settings, to *KnobResult) error {
+	title := fmt.Sprintf("knob %s=%s instead of %s", k.name, t.value, k.original)
+	r.say(title)
+	began := r.elapsed()
+	if k.command != "" {
+		if err := r.set(ctx, k.command, t.value); err != nil {
+			if ctx.Err() != nil {
+				to.Reason = "interrupted"
+				return nil
+			}
+			to.Reason = "the command failed"
+			return fmt.Errorf("%s: the command failed: %w", title, err)
+		}
+	}
+	if settings.Deadline > 0 {
+		settings.Deadline = max(settings.Deadline-(r.elapsed()-began), time.Nanosecond)
+	}
+	o := *r.options
+	if t.change != nil {
+		t.change(&o.Options)
+	}
+	answer, err := r.measure(ctx, o, settings)
+	if err != nil {
+		if ctx.Err() != nil {
+			to.Reason = "interrupted"
+			return nil
+		}
+		to.Reason = "the load failed"
+		return fmt.Errorf("%s: %w", title, err)
+	}
+	to.Answer = answer
+	to.judge(r.original)
+	r.say(fmt.Sprintf("knob %s=%s: %s", k.name, t.value, to.movedText()))
+	return nil
+}
+
+// restore sets the service back to the original value, also if ctx has ended.
+func (r *knobRun) restore(ctx context.Context, k *knob) error {
+	r.say(fmt.Sprintf("knob %s=%s: restoring", k.name, k.original))
+	if err := r.set(context.WithoutCancel(ctx), k.command, k.original); err != nil {
+		return fmt.Errorf("KNOB NOT RESTORED: the command of %s=%s failed: %w. Restore the service by hand: %s",
+			k.name, k.original, err, commandLine(k.command, k.original))
+	}
+	r.say(fmt.Sprintf("knob %s=%s: restored", k.name, k.original))
+	return nil
+}
+
+// mistake returns the mistake that a knob makes in correct options of the load, before anything is run.
+func mistake(ctx context.Context, o load.Options, knobs []knob) error {
+	o.Next = func(context.Context, *result.Total) (load.Step, bool, error) { return load.Step{}, false, nil } // as in a search
+	if len(knobs) == 0 || o.Mistake(ctx) != nil {
+		return nil
+	}
+	for _, k := range knobs {
+		for _, t := range k.turns {
+			if t.change == nil {
+				continue
+			}
+			changed := o
+			t.change(&changed)
+			if err := changed.Mistake(ctx); err != nil {
+				return fmt.Errorf("--knob %s=%s: %w", k.name, t.value, err)
+			}
+		}
+	}
+	return nil
+}

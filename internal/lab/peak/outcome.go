@@ -1,0 +1,240 @@
+package peak
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"spillway/internal/exit"
+	"spillway/internal/lab/diagnose"
+	"spillway/internal/lab/result"
+)
+
+// Outcome is a search that has ended.
+type Outcome struct {
+	Answer Answer
+	Run    *result.Run // step i is Answer.Path[i]; one more step was interrupted
+	Flow   bool        // rates count iterations
+
+	Failing  int                // index of the step that Verdicts explain; -1: none failed
+	Passing  int                // index of the step that it was compared with; -1: none passed
+	Verdicts []diagnose.Verdict // the likeliest first; empty if no step failed
+
+	Knobs   []KnobResult // every value that was to be tried
+	Problem error        // what went wrong with the knobs, or what is not restored; nil: nothing
+	Bounds  []Bound      // after each probe of Answer.Path; only of OutcomeOf
+}
+
+// diagnose names what stopped the target: at the lowest rate that missed the SLO, or at the one that the generator could not make.
+func (o *Outcome) diagnose() {
+	failing, passing := o.stepAt(o.Answer.Infeasible, false), o.stepAt(o.Answer.Feasible, true)
+	if failing < 0 && o.Answer.Stopped == StoppedGenerator {
+		for i := range o.Answer.Path {
+			if v := &o.Answer.Path[i]; v.Rate > 0 && v.Observation.Validity == result.GeneratorLimited {
+				failing = i
+			}
+		}
+	}
+	if o.Failing, o.Passing = failing, passing; failing >= 0 {
+		o.Verdicts = diagnose.Diagnose(o.Run, passing, failing)
+	}
+}
+
+// Diagnosis is the first verdicts and what they compare. ok is false if no step failed.
+func (o *Outcome) Diagnosis(verdicts int) (d diagnose.Document, ok bool) {
+	if len(o.Verdicts) == 0 {
+		return d, false
+	}
+	d = diagnose.Document{Failing: o.Run.Steps[o.Failing].Name, Verdicts: o.Verdicts[:min(verdicts, len(o.Verdicts))]}
+	if o.Passing >= 0 {
+		d.Passing = o.Run.Steps[o.Passing].Name
+	}
+	return d, true
+}
+
+// Purpose is that of a step.
+func (o *Outcome) Purpose(step int) Purpose { return purposeOf(&o.Run.Steps[step].Step) }
+
+// Told says in a few words what a step told the search: "met", "missed", a validity, "-" of a closed loop.
+func (o *Outcome) Told(step int) string {
+	if step >= len(o.Answer.Path) {
+		return "not counted"
+	}
+	switch v := &o.Answer.Path[step]; {
+	case v.Observation.Validity != result.Valid:
+		return string(v.Observation.Validity)
+	case v.Observation.Down:
+		return "the target was down"
+	case v.Rate == 0:
+		return "-"
+	case v.Observation.passes():
+		return "met"
+	case v.Observation.Overloaded:
+		return "missed, the backlog grew"
+	}
+	return "missed"
+}
+
+// Met reports whether a VALID step met the SLO at a rate, and whether one missed it. Both are false if it proves nothing.
+func (o *Outcome) Met(step int) (met, missed bool) {
+	if step >= len(o.Answer.Path) {
+		return false, false
+	}
+	v := &o.Answer.Path[step]
+	proves := v.Rate > 0 && !v.Observation.Down && v.Observation.Validity == result.Valid
+	return proves && v.Observation.passes(), proves && !v.Observation.passes()
+}
+
+// Judge returns Problem if there is one. Otherwise it returns nil if a rate is proved to meet the SLO, an error with the code exit.Failed if only rates that miss it are proved,
+// and one with exit.NothingValid if nothing is.
+func (o *Outcome) Judge() error {
+	switch a := &o.Answer; {
+	case o.Problem != nil:
+		return o.Problem
+	case a.Feasible > 0:
+		return nil
+	case a.Infeasible > 0:
+		missed := ""
+		if i := o.stepAt(a.Infeasible, false); i >= 0 {
+			missed = " (" + missedText(&o.Run.Steps[i].Total) + ")"
+		}
+		return exit.FailedError(fmt.Errorf("no rate that was tried met the SLO: the lowest was %s%s", rateText(a.Infeasible), missed))
+	}
+	reason := "no probe at a rate was run to its end"
+	for i, v := range o.Answer.Path {
+		if v.Observation.Down {
+			reason = "the target was down"
+		} else if v.Observation.Validity != result.Valid {
+			reason = fmt.Sprintf("%s is %s", o.Run.Steps[i].Name, v.Observation.Validity)
+			if v.Observation.Reason != "" {
+				reason += " (" + v.Observation.Reason + ")"
+			}
+		}
+	}
+	return exit.NothingValidError(errors.New("nothing valid was measured: " + reason))
+}
+
+// stepAt returns the last VALID step at a rate that passed, or that did not; -1 if there is none.
+func (o *Outcome) stepAt(rate float64, passed bool) int {
+	for i := len(o.Answer.Path) - 1; i >= 0; i-- {
+		v := &o.Answer.Path[i]
+		if rate > 0 && v.Rate == rate && v.Observation.Validity == result.Valid && v.Observation.passes() == passed {
+			return i
+		}
+	}
+	return -1
+}
+
+// outcomeText describes the result of a probe: "met, p99 12.3ms, errors 0 %", or the rate of a closed loop instead of a verdict.
+func outcomeText(t *result.Total, closed bool) string {
+	if t.Validity != result.Valid {
+		text := string(t.Validity)
+		if len(t.Reasons) > 0 {
+			text += ": " + t.Reasons[0]
+		}
+		return text
+	}
+	parts := []string{"missed"}
+	switch {
+	case closed:
+		parts[0] = rateText(answered(t))
+	case passes(t):
+		parts[0] = "met"
+	}
+	for i := range t.SLO {
+		parts = append(parts, criterionText(&t.SLO[i]))
+	}
+	if t.Overloaded {
+		parts = append(parts, "the backlog grew")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// missedText lists the criteria that a step missed, with their values.
+func missedText(t *result.Total) string {
+	var parts []string
+	for i := range t.SLO {
+		if !t.SLO[i].Met {
+			parts = append(parts, criterionText(&t.SLO[i]))
+		}
+	}
+	if len(parts) == 0 && t.Overloaded {
+		return "the backlog grew"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// criterionText writes a figure with its limit: "p99 31ms of 20ms".
+func criterionText(c *result.Criterion) string {
+	name := c.Text
+	if at := strings.LastIndexAny(name, "<>"); at >= 0 {
+		name = name[:at]
+	}
+	return name + " " + observedText(c)
+}
+
+// observedText writes the figure of a criterion.
+func observedText(c *result.Criterion) string {
+	text := duration(c.Observed)
+	if c.Metric == result.MetricErrorShare {
+		text = fmt.Sprintf("%.3g %%", 100*c.Observed)
+	}
+	if c.AtLeast {
+		text = ">=" + text
+	}
+	return text
+}
+
+// duration writes seconds with three digits.
+func duration(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	for unit := time.Duration(1); unit < time.Minute; unit *= 10 {
+		if d < 1000*unit {
+			return d.Round(unit).String()
+		}
+	}
+	return d.Round(time.Second).String()
+}
+
+// rateText writes a rate: 1,234/s.
+func rateText(rate float64) string { return count(rate) + "/s" }
+
+// loadText writes a rate of requests, or of the iterations of a flow: 1,234 iterations/s.
+func loadText(rate float64, flow bool) string {
+	if flow {
+		return count(rate) + " iterations/s"
+	}
+	return rateText(rate)
+}
+
+// count writes a number with at least three digits, and commas.
+func count(n float64) string {
+	if n < 100 {
+		return strconv.FormatFloat(n, 'g', 3, 64)
+	}
+	digits := strconv.FormatFloat(math.Round(n), 'f', 0, 64)
+	var text strings.Builder
+	for i, digit := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			text.WriteByte(',')
+		}
+		text.WriteRune(digit)
+	}
+	return text.String()
+}
+
+// boundsText says what is proved.
+func boundsText(a Answer) string {
+	switch {
+	case a.Feasible > 0 && a.Infeasible > 0:
+		return fmt.Sprintf("met at %s, missed at %s", rateText(a.Feasible), rateText(a.Infeasible))
+	case a.Feasible > 0:
+		return fmt.Sprintf("met at %s", rateText(a.Feasible))
+	case a.Infeasible > 0:
+		return fmt.Sprintf("missed at %s", rateText(a.Infeasible))
+	}
+	return ""
+}

@@ -1,0 +1,264 @@
+package peak
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"spillway/internal/lab/diagnose"
+	"spillway/internal/lab/result"
+)
+
+// Document is the JSON of an Outcome. Fields without a value are null.
+type Document struct {
+	Format  string `json:"format"`  // spillway-peak
+	Version string `json:"version"` // gets a new first number if a field changes its meaning or is removed
+
+	Target string `json:"target"`
+	SLO    string `json:"slo"`
+	Label  string `json:"label,omitempty"`
+	Unit   string `json:"unit"` // of rates: requests or iterations per second
+
+	FeasibleMax   *float64 `json:"feasible_max_hz"`   // highest rate that met the SLO in VALID probes
+	InfeasibleMin *float64 `json:"infeasible_min_hz"` // lowest rate above it that missed it in VALID probes
+	IntervalLow   *float64 `json:"interval_low_hz"`   // of the peak, at 95 %
+	IntervalHigh  *float64 `json:"interval_high_hz"`
+	Binding       *string  `json:"binding_slo"`
+	Boundary      *string  `json:"boundary"` // smooth or cliff
+	Confirmed     bool     `json:"confirmed"`
+	Stopped       string   `json:"stopped"`
+	Warnings      []string `json:"warnings"`
+
+	Bottleneck *diagnose.Verdict  `json:"bottleneck"` // what stops the target, the likeliest; null if no probe failed
+	Others     []diagnose.Verdict `json:"other_verdicts"`
+	Knobs      []DocumentKnob     `json:"knobs"`
+
+	Seconds  float64         `json:"seconds"`
+	Requests int64           `json:"requests"`
+	Probes   []DocumentProbe `json:"probes"`
+	File     string          `json:"file,omitempty"` // result file
+}
+
+// DocumentProbe is one probe of a Document.
+type DocumentProbe struct {
+	Step        int             `json:"step"` // in the result file
+	Purpose     Purpose         `json:"purpose"`
+	Rate        float64         `json:"rate_hz"`     // 0: a closed loop
+	Connections int             `json:"connections"` // of a closed loop
+	Validity    result.Validity `json:"validity"`
+	Reason      string          `json:"reason,omitempty"`
+	Met         bool            `json:"met"` // without VALID, it proves nothing
+	Overloaded  bool            `json:"overloaded,omitempty"`
+	Answered    float64         `json:"answered_hz"` // good answers
+	Margins     []Margin        `json:"margins"`
+	Seconds     float64         `json:"seconds"` // with the warm-up
+	Requests    int64           `json:"requests"`
+}
+
+// Document returns the JSON document. file is the result file, "" for none.
+func (o *Outcome) Document(file string) *Document {
+	a := &o.Answer
+	d := &Document{
+		Format: "spillway-peak", Version: "1.0", Target: o.Run.Header.Target, SLO: o.Run.Header.SLO, Label: o.Run.Header.Label, Unit: o.unit(),
+		FeasibleMax: known(a.Feasible), InfeasibleMin: known(a.Infeasible), IntervalLow: known(a.Low), IntervalHigh: known(a.High),
+		Binding: known(a.Binding), Boundary: known(a.Boundary), Confirmed: a.Confirmed, Stopped: a.Stopped, Warnings: append([]string{}, a.Warnings...),
+		Seconds: a.Took.Seconds(), Requests: a.Requests, Others: []diagnose.Verdict{}, Knobs: []DocumentKnob{},
+		Probes: documentProbes(a), File: file,
+	}
+	if len(o.Verdicts) > 0 {
+		d.Bottleneck, d.Others = &o.Verdicts[0], o.Verdicts[1:]
+	}
+	for i := range o.Knobs {
+		d.Knobs = append(d.Knobs, o.Knobs[i].document())
+	}
+	return d
+}
+
+func documentProbes(a *Answer) []DocumentProbe {
+	probes := []DocumentProbe{}
+	for i := range a.Path {
+		v := &a.Path[i]
+		probes = append(probes, DocumentProbe{
+			Step: i, Purpose: v.Purpose, Rate: v.Rate, Connections: v.Connections, Validity: v.Observation.Validity, Reason: v.Observation.Reason,
+			Met: v.Observation.passes(), Overloaded: v.Observation.Overloaded, Answered: v.Observation.Rate, Margins: v.Observation.Margins,
+			Seconds: v.Observation.Took.Seconds(), Requests: v.Observation.Requests,
+		})
+	}
+	return probes
+}
+
+// known returns nil for the zero value.
+func known[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+func (o *Outcome) unit() string {
+	if o.Flow {
+		return "iterations"
+	}
+	return "requests"
+}
+
+// WriteJSON writes the Document.
+func (o *Outcome) WriteJSON(w io.Writer, file string) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	out.SetEscapeHTML(false) // keep "p99<70ms" readable
+	if err := out.Encode(o.Document(file)); err != nil {
+		return fmt.Errorf("write the peak: %w", err)
+	}
+	return nil
+}
+
+// WriteText writes the answer and the table of probes.
+func (o *Outcome) WriteText(w io.Writer) error {
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "%s\n%s within %s\n\n", o.Headline(), o.Run.Header.Target, o.Run.Header.SLO)
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	for _, fact := range o.Facts() {
+		fmt.Fprintf(table, "  %s\t%s\n", fact[0], fact[1])
+	}
+	table.Flush()
+	for _, warning := range o.Answer.Warnings {
+		fmt.Fprintf(&out, "  warning: %s\n", warning)
+	}
+	out.WriteString("\n")
+	if d, ok := o.Diagnosis(1); ok {
+		if err := d.WriteText(&out); err != nil {
+			return err
+		}
+		out.WriteString("\n")
+	}
+	o.writeKnobs(&out)
+	o.writeProbes(&out)
+	if _, err := out.WriteTo(w); err != nil {
+		return fmt.Errorf("write the peak: %w", err)
+	}
+	return nil
+}
+
+// Headline is the answer in one sentence.
+func (o *Outcome) Headline() string {
+	text := func(rate float64) string { return loadText(rate, o.Flow) }
+	switch a := &o.Answer; {
+	case a.Feasible > 0 && a.Infeasible > 0 && text(a.Feasible) == text(a.Infeasible): // too close for three digits
+		return fmt.Sprintf("Peak: %.6g met the SLO, %.6g %s missed it.", a.Feasible, a.Infeasible, o.unit()+" per second")
+	case a.Feasible > 0 && a.Infeasible > 0:
+		return fmt.Sprintf("Peak: %s met the SLO, %s missed it.", text(a.Feasible), text(a.Infeasible))
+	case a.Feasible > 0:
+		return fmt.Sprintf("Peak: at least %s. No higher rate is proved to miss the SLO.", text(a.Feasible))
+	case a.Infeasible > 0:
+		return fmt.Sprintf("Peak: below %s. No rate that was tried met the SLO.", text(a.Infeasible))
+	}
+	return "Peak: unknown. Nothing valid was measured."
+}
+
+// Facts are the parts of the answer, as name and value.
+func (o *Outcome) Facts() [][2]string {
+	a := &o.Answer
+	var facts [][2]string
+	if i := o.stepAt(a.Feasible, true); i >= 0 {
+		facts = append(facts, [2]string{"highest met", rateText(a.Feasible) + ": " + criteriaText(&o.Run.Steps[i].Total)})
+	}
+	if i := o.stepAt(a.Infeasible, false); i >= 0 {
+		facts = append(facts, [2]string{"lowest missed", rateText(a.Infeasible) + ": " + criteriaText(&o.Run.Steps[i].Total)})
+	}
+	if a.Low > 0 || a.High > 0 {
+		facts = append(facts, [2]string{"peak at 95 %", intervalText(a)})
+	}
+	if a.Binding != "" && a.Infeasible > 0 {
+		binding := a.Binding
+		if a.Boundary == BoundaryCliff {
+			binding += ", which jumps past its limit (a cliff)"
+		}
+		facts = append(facts, [2]string{"limited by", binding})
+	}
+	facts = append(facts, [2]string{"stopped", o.stoppedText()})
+	facts = append(facts, [2]string{"cost", fmt.Sprintf("%s, %s requests in %d probes", a.Took.Round(time.Second), count(float64(a.Requests)), a.Probes)})
+	return facts
+}
+
+func criteriaText(t *result.Total) string {
+	var parts []string
+	for i := range t.SLO {
+		parts = append(parts, criterionText(&t.SLO[i]))
+	}
+	if t.Overloaded {
+		parts = append(parts, "the backlog grew")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// stoppedText says why the search ended and what is not proved.
+func (o *Outcome) stoppedText() string {
+	a := &o.Answer
+	text := map[string]string{
+		StoppedPrecision:   "the interval is as narrow as asked for",
+		StoppedDeadline:    "no time was left for another probe; raise --max-time",
+		StoppedInterrupted: "interrupted",
+		StoppedMaximum:     "the highest rate of the search met the SLO; raise --max",
+		StoppedGenerator:   "the generator could not make more load (GENERATOR_LIMITED)",
+		StoppedNothingMet:  "no rate that was tried met the SLO",
+		StoppedInvalid:     "the probes that would decide more were not VALID",
+		StoppedUnstable:    "later probes contradicted earlier ones too often",
+		StoppedUsedUp:      "the rows of the flow are used up",
+		StoppedTargetDown:  "the target went down",
+		StoppedUnderWay:    "the search is under way",
+		StoppedCutOff:      "the file is incomplete",
+		StoppedProbes:      fmt.Sprintf("%d probes, which is the limit", ProbesMax),
+	}[a.Stopped]
+	if text == "" {
+		text = a.Stopped
+	}
+	var missing []string
+	if a.Feasible > 0 && a.Infeasible == 0 && a.Stopped != StoppedMaximum {
+		missing = append(missing, "that a higher rate misses the SLO")
+	}
+	if a.Feasible > 0 && a.Infeasible > 0 && !a.Confirmed {
+		missing = append(missing, "the confirmation at 0.95 and 1.05 of the peak")
+	}
+	if len(missing) > 0 {
+		text += "; not proved: " + strings.Join(missing, ", ")
+	}
+	return text
+}
+
+// writeProbes writes the table of probes.
+func (o *Outcome) writeProbes(out *bytes.Buffer) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	heads := []string{"probe", "load", "answered"}
+	if len(o.Run.Steps) > 0 {
+		for _, criterion := range o.Run.Steps[0].Total.SLO {
+			heads = append(heads, criterion.Text)
+		}
+	}
+	fmt.Fprintf(table, "%s\t  %s\n", strings.Join(heads, "\t"), "outcome")
+	for i := range o.Run.Steps {
+		s := &o.Run.Steps[i]
+		purpose := "interrupted"
+		if i < len(o.Answer.Path) {
+			purpose = string(o.Answer.Path[i].Purpose)
+		}
+		cells := []string{purpose, levelText(&s.Step), rateText(answered(&s.Total))}
+		for k := range s.Total.SLO {
+			cells = append(cells, observedText(&s.Total.SLO[k]))
+		}
+		fmt.Fprintf(table, "%s\t  %s\n", strings.Join(cells, "\t"), o.Told(i))
+	}
+	table.Flush()
+}
+
+func levelText(s *result.Step) string {
+	if s.Loop == result.LoopOpen {
+		return rateText(s.OfferedHz)
+	}
+	return fmt.Sprintf("%d conns", s.Connections)
+}
