@@ -1,0 +1,64 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// alike returns the steps that were measured under the conditions of the basis: with its kind of connections, and with as many cores
+// for each process of the application. It notes which are left out, and runs of other addresses, which the user vouches for.
+func (p *Plan) alike(every []observation, basis *observation) []observation {
+	var kept []observation
+	for i := range every {
+		o := &every[i]
+		why := p.unlike(o, basis)
+		if why == "" {
+			kept = append(kept, *o)
+			why = otherTarget(o.source, basis.source)
+		}
+		if why != "" && !slices.Contains(p.Notes, why) {
+			p.Notes = append(p.Notes, why)
+		}
+	}
+	return kept
+}
+
+// unlike tells why a step does not count besides the basis, "" if it does.
+func (p *Plan) unlike(o, basis *observation) string {
+	if connectionsOf(o.step) != connectionsOf(basis.step) {
+		return fmt.Sprintf("Steps of %s with %s connections are left out, because the plan is for %s ones: choose with --connections.", o.source.File, connectionsOf(o.step), connectionsOf(basis.step))
+	}
+	for i := range o.ceilings {
+		c := &o.ceilings[i]
+		kind := kindOf(o.source.Run, c.Host, c.Subject)
+		if c.Resource != ProcessCPU || kind != kindApplication || slices.Contains(p.settings.Shared, c.Subject) {
+			continue
+		}
+		for j := range basis.ceilings {
+			other := &basis.ceilings[j]
+			if other.Resource == ProcessCPU && other.Subject == c.Subject && math.Abs(c.allowed-other.allowed) > 0.01*other.allowed {
+				return fmt.Sprintf("Steps of %s are left out, because %s had %s there and %s in %s: plan for each kind of host alone.",
+					o.source.File, c.Subject, cores(c.allowed), cores(other.allowed), basis.source.File)
+			}
+		}
+	}
+	return ""
+}
+
+// otherTarget notes that two runs load different addresses, "" if they do not.
+func otherTarget(source, basis *Source) string {
+	if one, other := source.Run.Header.Target, basis.Run.Header.Target; one != other {
+		return fmt.Sprintf("%s loads %s and %s loads %s: the plan takes them as the same service.", source.File, one, basis.File, other)
+	}
+	return ""
+}
+
+// watchedOf returns the steps with the CPU time of a process, all if none has it.
+func watchedOf(every []observation) []observation {
+	watched := slices.DeleteFunc(slices.Clone(every), func(o observation) bool { return !o.watched() })
+	if len(watched) == 0 {
+		return every
+	}
+	return watched
+}

@@ -1,0 +1,377 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"spillway/internal/lab/result"
+)
+
+// A Resource is something of which a host or a service has only so much.
+type Resource string
+
+// The resources of a Ceiling.
+const (
+	ProcessCPU  Resource = "process-cpu"  // CPU time of a process with its descendants, of the cores that it may use
+	HostCPU     Resource = "host-cpu"     // CPU time of a host with all programs, of its cores
+	ShareCPU    Resource = "share-cpu"    // CPU time of a host of an experiment or of --pin, of its share
+	RedisThread Resource = "redis-thread" // CPU time of the main thread of a Redis, of one core
+	Sessions    Resource = "sessions"     // sessions of a database that run a statement, of its connection limit
+	Descriptors Resource = "descriptors"  // open files of a process with short connections, of its limit
+	Ports       Resource = "ports"        // local ports of a host for connections that it opens, with TIME_WAIT
+)
+
+// TimeWait is how long in seconds a closed connection keeps the port of the side that closed first (TCP_TIMEWAIT_LEN of Linux).
+const TimeWait = 60
+
+// shortConnections is how many connections per request make connections short.
+const shortConnections = 0.9
+
+// A Ceiling is the rate at which a resource is used up, by the utilization law: U = X D, where X is the rate and D what a request
+// needs of the resource (P. J. Denning and J. P. Buzen, "The operational analysis of queueing network models", Computing Surveys
+// 10, 1978). No rate above the lowest ceiling can be sustained, and latencies rise before it.
+type Ceiling struct {
+	Resource    Resource `json:"resource"`
+	Host        string   `json:"host,omitempty"`    // a result.Watch's
+	Subject     string   `json:"subject,omitempty"` // process, database or share
+	Demand      float64  `json:"demand_seconds"`    // D: how long a good answer keeps one unit of the capacity busy
+	Capacity    float64  `json:"capacity"`          // cores, sessions, files or ports
+	RateHz      float64  `json:"rate_hz"`           // Capacity / Demand
+	Utilization float64  `json:"utilization_share"` // in the step
+	AtLeast     bool     `json:"at_least,omitempty"`
+	Basis       string   `json:"basis"` // where the capacity comes from
+
+	pool    string  // what else uses the same capacity
+	allowed float64 // cores that a process could use with more threads
+}
+
+// Ceilings returns the ceilings of a step by the usage of its samples, lowest first. Resources that were not watched have none. It
+// does not ask whether the step is VALID.
+func Ceilings(run *result.Run, step int) []Ceiling {
+	ceilings, _ := ceilingsOf(run, step, run.Series(), nil)
+	return ceilings
+}
+
+// ceilingsOf is Ceilings of a run with its series, and of processes whose cores the run does not tell, by name. It also returns
+// the usage of the step, nil without samples.
+func ceilingsOf(run *result.Run, step int, series []*result.Series, cpus map[string]Share) ([]Ceiling, *result.Usage) {
+	s := &run.Steps[step]
+	u := result.UsageOf(series, s.Start, s.Start+s.Total.Elapsed, s.Total.Completed)
+	m := meter{run: run, step: s, series: series, usage: u, cpus: cpus, rate: s.Total.Rate()}
+	if !(m.rate > 0) {
+		return nil, u
+	}
+	m.shares()
+	if u != nil {
+		m.processes()
+		m.hosts()
+		m.databases()
+		m.ports()
+	}
+	slices.SortStableFunc(m.found, func(a, b Ceiling) int { return cmp.Compare(a.RateHz, b.RateHz) })
+	return m.found, u
+}
+
+// Sentence describes the ceiling: "app: 212 µs CPU per request; 0.5 cores last for 2,358/s".
+func (c *Ceiling) Sentence() string {
+	bound, least := "", ""
+	if c.AtLeast {
+		bound, least = "< ", "at least "
+	}
+	need := bound + seconds(c.Demand)
+	switch c.Resource {
+	case Sessions:
+		return fmt.Sprintf("%s: a session is busy for %s per request; %s sessions last for %s%s", c.Subject, need, number(c.Capacity), least, rate(c.RateHz))
+	case Descriptors:
+		return fmt.Sprintf("%s: a file is open for %s per request; %s files last for %s%s", c.Subject, need, number(c.Capacity), least, rate(c.RateHz))
+	case Ports:
+		return fmt.Sprintf("local ports%s: %s connections opened per request hold a port for %d s; %s ports last for %s%s",
+			on(c.Host), significant(c.Demand/TimeWait), TimeWait, number(c.Capacity), least, rate(c.RateHz))
+	case HostCPU:
+		return fmt.Sprintf("host%s: %s CPU per request in all; %s %s for %s%s", on(c.Host), need, cores(c.Capacity), last(c.Capacity), least, rate(c.RateHz))
+	case RedisThread:
+		return fmt.Sprintf("%s: %s CPU of the main thread per request; one core lasts for %s%s", c.Subject, need, least, rate(c.RateHz))
+	}
+	return fmt.Sprintf("%s: %s CPU per request; %s %s for %s%s", c.Subject, need, cores(c.Capacity), last(c.Capacity), least, rate(c.RateHz))
+}
+
+func last(n float64) string {
+	if n == 1 {
+		return "lasts"
+	}
+	return "last"
+}
+
+func on(host string) string {
+	if host == "" {
+		return ""
+	}
+	return " of " + host
+}
+
+// A meter collects the ceilings of one step.
+type meter struct {
+	run    *result.Run
+	step   *result.StepRun
+	series []*result.Series
+	usage  *result.Usage
+	cpus   map[string]Share
+	rate   float64
+	found  []Ceiling
+}
+
+// add adds a ceiling if demand and capacity are known and above 0.
+func (m *meter) add(c Ceiling) {
+	if !(c.Demand > 0) || !(c.Capacity > 0) || math.IsInf(c.Demand, 0) || math.IsInf(c.Capacity, 0) {
+		return
+	}
+	c.RateHz = c.Capacity / c.Demand
+	c.Utilization = c.Demand * m.rate / c.Capacity
+	m.found = append(m.found, c)
+}
+
+// shares are the hosts on this machine that have a share of its CPU.
+func (m *meter) shares() {
+	for i := range m.step.Total.Hosts {
+		h := &m.step.Total.Hosts[i]
+		if h.Elapsed > 0 {
+			m.add(Ceiling{Resource: ShareCPU, Subject: h.Name, Demand: h.Used / h.Elapsed / m.rate, Capacity: h.CPUs, Basis: "its share of CPU"})
+		}
+	}
+}
+
+func (m *meter) processes() {
+	short := false
+	for i := range m.usage.TCP {
+		short = short || value(m.usage.TCP[i].PassivePerRequest) >= shortConnections
+	}
+	for i := range m.usage.Processes {
+		p := &m.usage.Processes[i]
+		if p.CPUPerRequest != nil {
+			capacity, basis, pool := m.coresOf(p)
+			m.add(Ceiling{
+				Resource: ProcessCPU, Host: p.Host, Subject: p.Name, Demand: *p.CPUPerRequest, Capacity: capacity,
+				AtLeast: p.Below("cpu_seconds_per_request"), Basis: basis, pool: pool, allowed: m.allowed(p),
+			})
+		}
+		if short {
+			m.add(Ceiling{Resource: Descriptors, Host: p.Host, Subject: p.Name, Demand: value(p.FDsMax) / m.rate, Capacity: value(p.FDsLimit), Basis: "its limit of open files"})
+		}
+	}
+}
+
+// Of a process of which one thread does nearly all of the work. It is only known of a thread that is busy enough.
+const (
+	oneThreadShare = 0.8 // of the CPU time of the process
+	oneThreadBusy  = 0.7 // of a core
+)
+
+// coresOf is how many cores a process can use, how that is known, and a name of the pool that has them: those that it may use, unless
+// the number of its threads or a single busy thread allows fewer.
+func (m *meter) coresOf(p *result.ProcessUsage) (n float64, basis, pool string) {
+	n, basis, pool = m.coresAllowed(p)
+	own := "process " + p.Name
+	if threads := value(p.ThreadsMax); threads >= 1 && threads < n {
+		n, basis, pool = threads, "it has "+plural(threads, "thread"), own
+	}
+	busiest, used := math.NaN(), value(p.CPUCores)
+	if t := m.seriesOf(p); t != nil {
+		busiest = t.Mean("busiest_thread_cores", m.usage.From, m.usage.To)
+	}
+	if busiest >= max(oneThreadBusy, oneThreadShare*used) && busiest <= 1.1 && max(1, used/busiest) < n {
+		n, basis, pool = max(1, used/busiest), "one thread does nearly all of its work", own
+	}
+	return n, basis, pool
+}
+
+// coresAllowed are the cores of the share or the host of a process, or its limit of CPU if that is fewer.
+func (m *meter) coresAllowed(p *result.ProcessUsage) (n float64, basis, pool string) {
+	n, basis, pool = m.coresOfHost(p)
+	limit := math.NaN()
+	if t := m.seriesOf(p); t != nil {
+		limit = t.Last("cpu_limit", m.usage.From, m.usage.To)
+	}
+	if limit > 0 && (n == 0 || limit < 0.99*n) && !m.cpus[p.Name].told {
+		return limit, "its limit of CPU", "process " + p.Name
+	}
+	return n, basis, pool
+}
+
+// allowed is the number of coresAllowed.
+func (m *meter) allowed(p *result.ProcessUsage) float64 {
+	n, _, _ := m.coresAllowed(p)
+	return n
+}
+
+// seriesOf is the series of a process, nil if there is none.
+func (m *meter) seriesOf(p *result.ProcessUsage) *result.Series {
+	for _, t := range m.series {
+		if t.Sampler == result.SamplerProcess && t.Host == p.Host && t.Subject == p.Name {
+			return t
+		}
+	}
+	return nil
+}
+
+func (m *meter) coresOfHost(p *result.ProcessUsage) (n float64, basis, pool string) {
+	if given, ok := m.cpus[p.Name]; ok {
+		return given.Cores, givenBasis, given.Pool
+	}
+	if p.Host == "" && len(m.run.Header.Hosts) > 0 {
+		if h := m.shareOf(p.Name); h != nil {
+			return h.CPUs, "the share of " + h.Name, "share " + h.Name
+		}
+		return 0, "", ""
+	}
+	for i := range m.usage.Hosts {
+		if h := &m.usage.Hosts[i]; h.Host == p.Host && h.Cores != nil {
+			return *h.Cores, "the cores of its host", hostPool(p.Host)
+		}
+	}
+	return 0, "", ""
+}
+
+// givenBasis is the basis of the cores of Settings.CPUs and of Source.CPUs.
+const givenBasis = "as given"
+
+// hostPool names the cores of a host.
+func hostPool(host string) string {
+	if host == "" {
+		return generatorPool
+	}
+	return "host " + host
+}
+
+// generatorPool is the cores of the host that wrote the file.
+const generatorPool = "the load generator's host"
+
+// shareOf is the share of a process: the one with its name, or the only one besides that of the load generator.
+func (m *meter) shareOf(name string) *result.HostShare {
+	hosts := m.run.Header.Hosts
+	var other *result.HostShare
+	for i := range hosts {
+		h := &hosts[i]
+		switch {
+		case h.Name == name:
+			return h
+		case h.Name == "generator" || h.Name == "load":
+		case other != nil:
+			return nil
+		default:
+			other = h
+		}
+	}
+	return other
+}
+
+func (m *meter) hosts() {
+	for i := range m.usage.Hosts {
+		h := &m.usage.Hosts[i]
+		if h.Idle == nil || h.Cores == nil {
+			continue
+		}
+		busy := 1 - *h.Idle - value(h.IOWait)
+		m.add(Ceiling{Resource: HostCPU, Host: h.Host, Demand: busy * *h.Cores / m.rate, Capacity: *h.Cores, Basis: "its cores", pool: hostPool(h.Host)})
+	}
+}
+
+func (m *meter) databases() {
+	for i := range m.usage.Databases {
+		d := &m.usage.Databases[i]
+		if d.Kind != result.SamplerRedis {
+			m.add(Ceiling{Resource: Sessions, Host: d.Host, Subject: d.Name, Demand: value(d.ActiveMean) / m.rate, Capacity: value(d.ConnectionsLimit), Basis: "its connection limit"})
+			continue
+		}
+		c := Ceiling{Resource: RedisThread, Host: d.Host, Subject: d.Name, Capacity: 1, Basis: redisThreadBasis}
+		if used := m.mainThread(d); used >= 0 {
+			c.Demand = used / m.rate
+		} else {
+			c.Demand, c.Basis = value(d.CPUCores)/m.rate, "commands run on one thread; its CPU was measured with all threads"
+		}
+		m.add(c)
+	}
+}
+
+// redisThreadBasis is the basis of the ceiling of a Redis that tells the CPU time of its main thread.
+const redisThreadBasis = "commands run on one thread"
+
+// mainThread is the CPU time of the main thread of a Redis per second, NaN if it is unknown (before Redis 7).
+func (m *meter) mainThread(d *result.DatabaseUsage) float64 {
+	for _, t := range m.series {
+		if t.Sampler == result.SamplerRedis && t.Host == d.Host && t.Subject == d.Name {
+			from, to := m.usage.From, m.usage.To
+			return (t.StepGrowth("main_thread_user_seconds_total", from, to) + t.StepGrowth("main_thread_system_seconds_total", from, to)) / (to - from)
+		}
+	}
+	return math.NaN()
+}
+
+// opensMin is how many connections per request count as opened for requests.
+const opensMin = 0.01
+
+// ports are those of connections that a host opens besides those of the load, unless far fewer ports were in use than such
+// connections had been opened: then the other side closes first, or the ports are used again at once, as over loopback.
+func (m *meter) ports() {
+	for i := range m.usage.TCP {
+		t := &m.usage.TCP[i]
+		opens := m.opened(t)
+		held := min(opens*m.rate*min(TimeWait, m.step.Total.Elapsed), value(t.PortsRange))
+		if opens < opensMin || t.PortsMax != nil && *t.PortsMax < held/2 {
+			continue
+		}
+		m.add(Ceiling{
+			Resource: Ports, Host: t.Host, Demand: opens * TimeWait, Capacity: value(t.PortsRange),
+			Basis: "the range of local ports, for one source address and one target, if the opening side closes first",
+		})
+	}
+}
+
+// opened is how many connections per request a host opened, without those of the load generator on it.
+func (m *meter) opened(t *result.TCPUsage) float64 {
+	opens := value(t.ActivePerRequest)
+	if t.Host == "" && m.step.Total.Completed > 0 {
+		opens -= float64(m.step.Total.Connects) / float64(m.step.Total.Completed)
+	}
+	return max(0, opens)
+}
+
+// value is 0 for an unknown figure.
+func value(v *float64) float64 {
+	if v == nil {
+		return 0
+	}
+	return *v
+}
+
+// kinds of watched processes.
+const (
+	kindApplication = "application" // one more on each host
+	kindDatabase    = "database"    // shared by all hosts
+	kindRedis       = "redis"       // shared by all hosts
+	kindShared      = "shared"      // shared by all hosts, as told
+)
+
+// kindOf tells what a process is, by its command or its name.
+func kindOf(run *result.Run, host, name string) string {
+	text := strings.ToLower(name)
+	for i := range run.Watches {
+		for _, s := range run.Watches[i].Subjects {
+			if run.Watches[i].Host == host && s.Sampler == result.SamplerProcess && s.Name == name {
+				text += " " + strings.ToLower(s.Detail)
+			}
+		}
+	}
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, "("+w) || strings.HasPrefix(text, w) })
+	}
+	switch {
+	case has("redis", "valkey", "keydb"):
+		return kindRedis
+	case has("postgres", "postmaster", "mysql", "mariadb") || strings.HasPrefix(text, "db"):
+		return kindDatabase
+	}
+	return kindApplication
+}
