@@ -27,12 +27,14 @@ type chart struct {
 	Tables []table  `json:"tables,omitempty"`
 	Limits []mark   `json:"limits,omitempty"` // horizontal lines: an SLO, a limit of the system
 	Starts []mark   `json:"starts,omitempty"` // vertical lines: the start of each step
+	Spans  []span   `json:"spans,omitempty"`  // shaded ranges of x
 	Rows   []barRow `json:"rows,omitempty"`
 }
 
 // Units of an axis.
 const (
 	unitNumber     = "number"
+	unitCount      = "count"      // 1, 2, 3, …
 	unitTime       = "time"       // seconds since the start of the run
 	unitSeconds    = "seconds"    // a latency
 	unitShare      = "share"      // 0 to 1
@@ -47,6 +49,7 @@ type axis struct {
 	Title string  `json:"title,omitempty"`
 	Unit  string  `json:"unit"`
 	Log   bool    `json:"log,omitempty"`
+	Min   float64 `json:"min,omitempty"` // with Max; 0: as Unit needs
 	Max   float64 `json:"max,omitempty"` // 0: the highest value
 }
 
@@ -63,7 +66,12 @@ const (
 	styleStack  = "stack" // an area on top of the ones before it
 	stylePale   = "pale"  // the same in a lighter shade
 	styleBars   = "bars"
+	styleDots   = "dots"  // no line between the dots
+	styleSteps  = "steps" // a value lasts until the next one
 )
+
+// shapeDiamond is the Shape of dots that are no circles.
+const shapeDiamond = "diamond"
 
 // A line is one value per x value of its table. NaN is a gap.
 type line struct {
@@ -73,6 +81,8 @@ type line struct {
 	Y      numbers `json:"y"`
 	Dots   bool    `json:"dots,omitempty"`
 	Hollow []bool  `json:"hollow,omitempty"` // dots that are not valid measurements
+	Shape  string  `json:"shape,omitempty"`  // of the dots; "": circles
+	Band   bool    `json:"band,omitempty"`   // the area down to the previous line is shaded
 	// AtLeast are the x values at which Y is a lower bound.
 	AtLeast numbers `json:"at_least,omitempty"`
 }
@@ -88,6 +98,14 @@ func (l *line) add(x float64, p point) {
 type mark struct {
 	At    float64 `json:"at"`
 	Label string  `json:"label,omitempty"`
+}
+
+// A span is a shaded range of x.
+type span struct {
+	From  float64 `json:"from"`
+	To    float64 `json:"to"`
+	Label string  `json:"label,omitempty"`
+	Color string  `json:"color"`
 }
 
 // A barRow is a named value with its range or interval.

@@ -24,14 +24,18 @@ func loadPanels(runs []run) ([]panel, error) {
 		return nil, nil
 	}
 	var panels []panel
-	for _, loop := range []string{result.LoopOpen, result.LoopClosed} {
+	loops := []string{result.LoopOpen, result.LoopClosed}
+	if len(runs) == 1 && runs[0].search != nil {
+		panels, loops = searchPanels(&runs[0]), nil
+	}
+	for _, loop := range loops {
 		if levels := loadLevels(runs, loop); len(levels) > 1 {
 			panels = append(panels, latencyByLevel(runs, loop, levels), goodByLevel(runs, loop, levels))
 		}
 	}
 	limits := latencyLimits(runs)
 	if curves, caption := selectCurves(runs); len(curves) > 0 {
-		if anyStep(runs, (*step).saturates) {
+		if anyStep(runs, (*step).saturates) && runs[0].search == nil {
 			caption = closedLoopNote(result.LoopClosed) + "; " + caption
 		}
 		panels = append(panels, panel{Title: "Latency by percentile", Caption: caption, Charts: []chart{percentileChart(curves, limits)}})
@@ -204,6 +208,9 @@ func selectCurves(runs []run) (curves []curve, caption string) {
 		return compareCurves(runs)
 	}
 	steps := runs[0].steps
+	if runs[0].search != nil {
+		return searchCurves(&runs[0])
+	}
 	if len(steps) == 1 {
 		curves = []curve{{"response", "h0", steps[0].response}, {"service", "h1", steps[0].service}}
 		return curves, "response: from the intended start; service: from the moment of sending"

@@ -13,6 +13,7 @@ import (
 
 	"spillway/internal/exit"
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
 
@@ -23,6 +24,8 @@ type FilesOptions struct {
 	Format string   // "": by the name of Out, otherwise Text
 	Out    string   // "": standard output
 	Merge  bool     // add the files up instead of showing them side by side
+
+	Plan string // plan.ParseOptions: a plan from the files; "": none
 
 	Against string // FILE or LABEL=FILE: the base to compare with; "": none
 	FailIf  string // limits on the changes against the base
@@ -35,10 +38,16 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 	if o.FailIf != "" && o.Against == "" {
 		return exit.UsageError(errors.New("--fail-if needs --against BASE"))
 	}
+	if o.Plan != "" && (o.Against != "" || o.Merge || !slices.Contains(PlanFormats(), format)) {
+		return exit.UsageError(errors.New("--plan shows a plan with the formats text, markdown and html, and without --merge and --against"))
+	}
 	if err := o.spareInputs(); err != nil {
 		return err
 	}
 	if len(o.Files) == 1 && o.Against == "" && experiment.IsStudy(o.Files[0]) {
+		if o.Plan != "" {
+			return exit.UsageError(errors.New("--plan needs result files; of an experiment, use spillway plan --from DIRECTORY"))
+		}
 		if !slices.Contains(StudyFormats(), format) {
 			return exit.UsageError(fmt.Errorf("an experiment has the formats text, markdown, json and html, not %s", format))
 		}
@@ -49,6 +58,10 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 		return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteStudy(w, format, study) })
 	}
 	runs, err := readRuns(o.Files)
+	if err != nil {
+		return err
+	}
+	planned, err := o.plan()
 	if err != nil {
 		return err
 	}
@@ -67,7 +80,23 @@ func WriteFiles(o FilesOptions, stdout io.Writer, log *slog.Logger) error {
 			log.Warn("the result file is incomplete", "target", run.Header.Target, "missing", run.CutOff)
 		}
 	}
-	return writeOut(stdout, o.Out, func(w io.Writer) error { return Write(w, format, runs) })
+	return writeOut(stdout, o.Out, func(w io.Writer) error { return WriteWithPlan(w, format, runs, planned) })
+}
+
+// plan plans from the files; nil: no plan is asked for.
+func (o *FilesOptions) plan() (*plan.Plan, error) {
+	if o.Plan == "" {
+		return nil, nil
+	}
+	settings, err := plan.ParseOptions(o.Plan)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range o.Files {
+		_, path := splitLabel(file)
+		settings.From = append(settings.From, path)
+	}
+	return plan.Read(settings)
 }
 
 // spareInputs returns an error if Out is one of the files to read.

@@ -97,6 +97,9 @@ func TestHeadline(t *testing.T) {
 	if name := ramp.Steps[0].LevelName(); name != "200..0/s" {
 		t.Errorf("a ramp to 0 is called %q", name)
 	}
+	search := withSLO.open(t, 900, 200, 1000) // of spillway peak, which begins with closed loops
+	search.Steps[0].Loop, search.Steps[0].OfferedHz = result.LoopClosed, 0
+	f(search, bad, "Holds 200/s within p99<70ms errors<0.5%, but not 1,000/s: p99 1.02 s and errors 2.5 %.", "")
 	f(interrupted, good, "Holds 200/s: 200/s answered, p99 3.04 ms, no errors.", "The run was interrupted.")
 	short := invalid(withSLO.open(t, 200), 0)
 	short.Steps[0].Total.Reasons = []string{"p99 needs 1,000 requests: -d 50s", "first status error: x"}

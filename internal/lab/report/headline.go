@@ -61,8 +61,12 @@ func (s *step) keptUp() bool {
 }
 
 func (r *run) headline() headline {
+	if r.search != nil {
+		return r.searchHeadline()
+	}
 	h := headline{Mood: doubt, Text: "Nothing was measured."}
 	valid := slices.DeleteFunc(slices.Clone(r.steps), func(s step) bool { return !s.valid() })
+	open := slices.DeleteFunc(slices.Clone(valid), func(s step) bool { return s.Loop != result.LoopOpen }) // a peak search begins with closed loops
 	failed := r.allFailed()
 	switch {
 	case r.usage != nil:
@@ -72,8 +76,8 @@ func (r *run) headline() headline {
 		h = headline{Mood: bad, Text: failed}
 	case len(valid) == 0:
 		h.Text = r.seen()
-	case r.steps[0].Loop == result.LoopOpen:
-		h = openHeadline(valid, r.Header.SLO)
+	case len(open) > 0:
+		h = openHeadline(open, r.Header.SLO)
 	default:
 		h = closedHeadline(valid, r.Header.SLO)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"spillway/internal/lab/experiment"
+	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
 
@@ -129,12 +130,15 @@ type loadPage struct {
 	Runs       []pageRun
 	Panels     []panel
 	SideBySide *pageTable
+	Plan       *pagePlan
 }
 
 type pageRun struct {
 	Header     pageHeader
 	TilesOf    string // which step the tiles show
 	Tiles      []tile
+	Search     []fact        // the answer of a search for a peak
+	Verdicts   []pageVerdict // what stopped it
 	Steps      *pageTable
 	Labels     *pageTable
 	Remarks    []string
@@ -148,20 +152,23 @@ type pageRun struct {
 // A tile is one value at the top of the page.
 type tile struct{ Name, Value, Note string }
 
-func writeHTML(w io.Writer, runs []run) error {
+func writeHTML(w io.Writer, runs []run, planned *plan.Plan) error {
 	panels, err := loadPanels(runs)
 	if err != nil {
 		return err
 	}
-	p := loadPage{Panels: numbered(panels)}
+	p := loadPage{Panels: numbered(panels), Plan: newPagePlan(planned)}
 	title := "Load report"
 	for i := range runs {
 		p.Runs = append(p.Runs, newPageRun(runs, i))
 	}
 	if len(runs) > 0 {
 		title += ": " + runs[0].label
-		if runs[0].usage != nil {
+		switch {
+		case runs[0].usage != nil:
 			title = "Watch report: " + runs[0].label
+		case runs[0].search != nil:
+			title = "Peak report: " + runs[0].label
 		}
 	}
 	if heads, rows := sideBySide(runs); heads != nil {
@@ -186,6 +193,9 @@ func newPageRun(runs []run, i int) pageRun {
 		Manifest: r.manifest(), Costs: r.costs(), Used: r.usageSummaries(), UsedByStep: newPageTable(r.watchTable(), watchTableNote), Unread: r.watchRemarks(),
 	}
 	view.Header.Subtitle = fmt.Sprintf("%s, from %s", r.Header.StartedAt.UTC().Format("2006-01-02 15:04 UTC"), r.Header.Machine.Host)
+	if r.search != nil {
+		view.Search, view.Verdicts = r.searchFacts(), r.pageVerdicts()
+	}
 	if r.End.Elapsed > 0 {
 		view.Header.Subtitle += ", " + wholeSeconds(r.End.Elapsed)
 	}
@@ -193,7 +203,7 @@ func newPageRun(runs []run, i int) pageRun {
 	if len(runs) > 1 {
 		view.Header.Color = hue(i)
 		title += ": " + r.label
-	} else if s := r.keyStep(); s != nil {
+	} else if s := r.keyStep(); s != nil && (r.search == nil || r.search.Passing >= 0) {
 		view.Tiles, view.TilesOf = append(s.tiles(), r.usageTiles(s.usage)...), tilesOf(r, s)
 	} else if r.usage != nil {
 		view.Tiles = r.usageTiles(r.usage)
@@ -224,6 +234,9 @@ func wholeSeconds(v float64) string {
 // keyStep is the valid step with the highest rate that holds, or the first step.
 func (r *run) keyStep() *step {
 	var key *step
+	if r.search != nil && r.search.Passing >= 0 {
+		return &r.steps[r.search.Passing]
+	}
 	for i := range r.steps {
 		s := &r.steps[i]
 		if s.valid() && s.holds() && (key == nil || s.Total.Rate() > key.Total.Rate()) {

@@ -21,6 +21,7 @@
   const percentile = (v) => (100 * (1 - 10 ** -v)).toFixed(Math.max(0, Math.round(v) - 2)) + " %";
   const formats = {
     number,
+    count: (v) => number(Math.floor(v)),
     seconds,
     percentile,
     time: elapsed,
@@ -54,7 +55,7 @@
     ticks: { stroke: css("grid"), width: 1, size: 4 },
     splits: spec.unit === "percentile" ? percentiles : spec.log ? logSplits : undefined,
     filter: (u, ticks) => ticks,
-    incrs: spec.unit === "time" ? timeSteps : undefined,
+    incrs: { time: timeSteps, count: timeSteps }[spec.unit],
     values: (u, ticks) => ticks.map((v) => formats[spec.unit](v)),
   });
 
@@ -129,10 +130,10 @@
     return {
       label: spec.name,
       stroke: color,
-      width: area ? 0 : spec.style ? 1.25 : 2,
+      width: area || spec.style === "dots" ? 0 : spec.style && spec.style !== "steps" ? 1.25 : 2,
       dash: spec.style === "dashed" ? [5, 4] : undefined,
       fill: bars ? color : area ? fill(spec) : undefined,
-      paths: bars ? uPlot.paths.bars({ size: [1, 40] }) : undefined,
+      paths: { bars: uPlot.paths.bars({ size: [1, 40] }), steps: uPlot.paths.stepped({ align: 1 }), dots: () => null }[spec.style],
       points: spec.dots || area || bars ? { show: false } : { show: true, size: 4, fill: color, filter: () => alone(raw) },
       value: (u, v, i, k) => (k == null ? "" : raw[k] == null ? "-" : (bounds.has(u.data[0][k]) ? "≥ " : "") + formats[unit](raw[k])),
     };
@@ -152,12 +153,33 @@
       if (bounds.has(x)) {
         [[-4, 3], [0, -5], [4, 3]].forEach(([dx, dy]) => ctx.lineTo(at[0] + dx * devicePixelRatio, at[1] + dy * devicePixelRatio));
         ctx.closePath();
+      } else if (spec.shape === "diamond") {
+        [[-5, 0], [0, -5], [5, 0], [0, 5]].forEach(([dx, dy]) => ctx.lineTo(at[0] + dx * devicePixelRatio, at[1] + dy * devicePixelRatio));
+        ctx.closePath();
       } else ctx.arc(...at, 3.5 * devicePixelRatio, 0, 2 * Math.PI);
       ctx.fillStyle = hollow.get(x) ? css("card") : css(spec.color);
       ctx.strokeStyle = hollow.get(x) ? css(spec.color) : css("card");
       ctx.lineWidth = (hollow.get(x) ? 2 : 1) * devicePixelRatio;
       ctx.fill();
       ctx.stroke();
+    });
+  };
+
+  // drawSpans shades ranges of x, at least a stripe of two pixels, and names them.
+  const drawSpans = (u, chart) => {
+    const { left, top, width, height } = u.bbox;
+    const ratio = devicePixelRatio;
+    (chart.spans || []).forEach((s, i) => {
+      const from = Math.max(left, u.valToPos(s.from, "x", true));
+      const to = Math.min(left + width, u.valToPos(s.to, "x", true));
+      if (to < left || from > left + width) return;
+      u.ctx.globalAlpha = 0.2;
+      u.ctx.fillStyle = css(s.color);
+      u.ctx.fillRect(from, top, Math.max(to - from, 2 * ratio), height);
+      u.ctx.globalAlpha = 1;
+      if (!s.label) return;
+      const right = from > left + width / 2;
+      text(u.ctx, s.label, right ? to - 3 * ratio : from + 3 * ratio, top + (8 + 14 * i) * ratio, css(s.color), 600, right ? "right" : "left");
     });
   };
 
@@ -183,6 +205,7 @@
     const data = uPlot.join(chart.tables.map((t) => [t.x, ...t.series.map((s) => s.y)]));
     const raw = data.slice();
     const bands = stack(data, specs);
+    specs.forEach((s, i) => s.band && bands.push({ series: [i + 1, i], fill: css("h4") + "26" }));
     specs.forEach((s, i) => {
       const hidden = (v) => v <= 0 && (chart.y.log || s.style === "bars"); // a logarithmic axis has no 0, and a bar of 0 no height
       if (raw[i + 1].some(hidden)) data[i + 1] = data[i + 1].map((v) => (hidden(v) ? null : v));
@@ -190,7 +213,7 @@
     const limits = (chart.limits || []).map((m) => m.at);
     const xs = data[0];
     const x = { time: false, distr: chart.x.log ? 3 : 1 };
-    if (chart.x.max) x.range = [0, chart.x.max];
+    if (chart.x.max) x.range = [chart.x.min || 0, chart.x.max];
     else if (chart.x.unit === "percentile") x.range = [0, Math.max(1, xs[xs.length - 1])];
     else if (chart.x.log) x.range = () => [xs[0] / 1.1, xs[xs.length - 1] * 1.1];
     else x.range = () => [0, xs[xs.length - 1] * 1.03];
@@ -216,6 +239,7 @@
           specs.map((s, i) => lineSeries(s, raw[i + 1], chart.y.unit)),
         ),
         hooks: {
+          drawClear: [restoring((u) => drawSpans(u, chart))],
           drawSeries: [restoring((u, i) => drawDots(u, specs[i - 1], xs, data[i]))],
           draw: [restoring((u) => drawMarks(u, chart))],
         },

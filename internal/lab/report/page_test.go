@@ -89,7 +89,7 @@ func TestPageGolden(t *testing.T) {
 func TestPanelsCanBeDrawn(t *testing.T) {
 	t.Parallel()
 	pages := []string{writtenStudy(t, HTML, studyOf(t)), writtenStudy(t, HTML, quickStudyOf(t))}
-	for _, runs := range [][]*result.Run{{stagedRun(t)}, {hangingRun(t)}, {mixedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}} {
+	for _, runs := range [][]*result.Run{{stagedRun(t)}, {hangingRun(t)}, {mixedRun(t)}, compareRuns(t), {sweepRun(t)}, {singleRun(t)}, {hostile(t)}, {watchedRun(t)}, {watchedPair(t)}, {watchedAlone(t)}, {searchRun(t)}, {shortSearchRun(t)}} {
 		pages = append(pages, written(t, HTML, runs...))
 	}
 	for i, page := range pages {

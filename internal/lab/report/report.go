@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"spillway/internal/histogram"
+	"spillway/internal/lab/peak"
+	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
 
@@ -43,15 +45,23 @@ func Formats() []Format {
 // Write writes the runs in a format. Runs without a label of their own get a number. A histogram that cannot be decoded
 // is an error.
 func Write(w io.Writer, format Format, runs []*result.Run) error {
+	return WriteWithPlan(w, format, runs, nil)
+}
+
+// PlanFormats returns the formats that show a plan.
+func PlanFormats() []Format { return []Format{Text, Markdown, HTML} }
+
+// WriteWithPlan is Write with a plan after the runs, in PlanFormats; nil: no plan.
+func WriteWithPlan(w io.Writer, format Format, runs []*result.Run, p *plan.Plan) error {
 	shown, err := decode(runs)
 	if err != nil {
 		return err
 	}
 	switch format {
 	case Text:
-		return writeText(w, shown)
+		return writeText(w, shown, p)
 	case Markdown:
-		return writeMarkdown(w, shown)
+		return writeMarkdown(w, shown, p)
 	case JSON:
 		return writeJSON(w, shown)
 	case CSV:
@@ -65,7 +75,7 @@ func Write(w io.Writer, format Format, runs []*result.Run) error {
 	case HDR:
 		return writeHDR(w, shown)
 	case HTML:
-		return writeHTML(w, shown)
+		return writeHTML(w, shown, p)
 	case JUnit:
 		return writeJUnit(w, shown)
 	case Summary:
@@ -81,6 +91,7 @@ type run struct {
 	steps   []step
 	watched []*result.Series
 	usage   *result.Usage // over the whole run; nil if it has steps or nothing was watched
+	search  *peak.Outcome // nil if the run is no search for a peak
 }
 
 // underWay reports whether the run is a snapshot of one that has not ended.
@@ -99,6 +110,8 @@ type step struct {
 	labels  []step // the part of each named request, with its own SLO
 
 	iterations *Iterations // nil without a flow
+
+	probe, told string // of a search: the purpose of the step, and what it told
 }
 
 func decode(results []*result.Run) ([]run, error) {
@@ -113,6 +126,9 @@ func decode(results []*result.Run) ([]run, error) {
 			runs[i].steps[k] = s
 		}
 		runs[i].watch()
+		if err := runs[i].searched(); err != nil {
+			return nil, fmt.Errorf("%s: %w", runs[i].label, err)
+		}
 	}
 	return runs, nil
 }

@@ -20,9 +20,13 @@ type column struct {
 // columns are the columns of the step table. A column that would be empty in every step is left out.
 func columns(runs []run) []column {
 	open := anyStep(runs, func(s *step) bool { return s.Loop == result.LoopOpen })
-	cols := []column{{name: "offered", value: (*step).offered}}
-	if !open {
-		cols = nil
+	cols := []column{}
+	search := anyStep(runs, func(s *step) bool { return s.probe != "" })
+	switch {
+	case search:
+		cols = append(cols, column{name: "probe", value: func(s *step) string { return s.probe }}, column{name: "load", value: (*step).load})
+	case open:
+		cols = append(cols, column{name: "offered", value: (*step).offered})
 	}
 	cols = append(
 		cols,
@@ -36,17 +40,26 @@ func columns(runs []run) []column {
 		responseColumn("max", figureMax),
 		column{name: "errors", value: func(s *step) string { return share(s.Total.ErrorShare()) }},
 	)
+	if search { // their rows are long, and the load tells the connections of a closed loop
+		cols = slices.DeleteFunc(cols, func(c column) bool {
+			return c.name == "conns" || c.name == "p99.9" && !anyStep(runs, func(s *step) bool { return c.value(s) != "-" })
+		})
+	}
 	if anyStep(runs, func(s *step) bool { return s.connect.Count() > 0 }) {
 		cols = append(cols, column{name: "connect", value: func(s *step) string { return meanOf(s.connect) }})
 	}
-	if anyStep(runs, func(s *step) bool { return s.firstByte.Count() > 0 }) {
+	if !search && anyStep(runs, func(s *step) bool { return s.firstByte.Count() > 0 }) {
 		cols = append(cols, column{name: "first byte", value: func(s *step) string { return meanOf(s.firstByte) }})
+	}
+	last := column{name: "validity", value: (*step).validity, left: true}
+	if search {
+		last = column{name: "outcome", value: func(s *step) string { return cmp.Or(s.told, s.validity()) }, left: true}
 	}
 	return append(
 		cols,
 		column{name: "parallel", value: func(s *step) string { return integer(s.Total.Connections.ParallelMax) }},
 		column{name: "own CPU", value: (*step).ownCPU},
-		column{name: "validity", value: (*step).validity, left: true},
+		last,
 	)
 }
 
@@ -219,7 +232,7 @@ func (s *step) remarks() []string {
 		verdict = "SLO not judged: " // only a valid step supports a claim
 	}
 	for _, c := range s.Total.SLO {
-		if !c.Met {
+		if !c.Met && s.probe == "" { // a search tells it in a column, and misses most of its rates
 			lines = append(lines, verdict+observed(c)+" ("+criterionText(c)+")")
 		}
 	}

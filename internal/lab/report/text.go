@@ -7,10 +7,11 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
 
-func writeText(w io.Writer, runs []run) error {
+func writeText(w io.Writer, runs []run, planned *plan.Plan) error {
 	var out bytes.Buffer
 	for i := range runs {
 		r := &runs[i]
@@ -25,6 +26,9 @@ func writeText(w io.Writer, runs []run) error {
 		}
 		for _, note := range r.Header.Notes {
 			fmt.Fprintf(&out, "%s\n", printable(note))
+		}
+		if err := writeTextSearch(&out, r); err != nil {
+			return err
 		}
 		if r.usage == nil {
 			out.WriteString("\n")
@@ -41,6 +45,7 @@ func writeText(w io.Writer, runs []run) error {
 			}
 		}
 		writeTextWatch(&out, r)
+		writeTextSweep(&out, r)
 	}
 	if heads, rows := sideBySide(runs); heads != nil {
 		out.WriteString("\nside by side (one run of each is no evidence that one is better)\n\n")
@@ -48,6 +53,12 @@ func writeText(w io.Writer, runs []run) error {
 	}
 	if len(runs) == 0 || anyStep(runs, func(*step) bool { return true }) {
 		fmt.Fprintf(&out, "\n%s\n", strings.ReplaceAll(tableNote(runs), ". ", ".\n"))
+	}
+	if planned != nil {
+		out.WriteString("\n")
+		if err := planned.WriteText(&out); err != nil {
+			return err
+		}
 	}
 	return emit(w, &out)
 }
@@ -72,6 +83,22 @@ func writeTextWatch(out *bytes.Buffer, r *run) {
 		out.WriteString("\nUsed in each step\n")
 		textTable(out, rows, -1)
 		fmt.Fprintf(out, "%s\n", strings.ReplaceAll(watchTableNote, ". ", ".\n"))
+	}
+}
+
+// writeTextSweep writes the Universal Scalability Law of a run with enough concurrencies, or why there is none.
+func writeTextSweep(out *bytes.Buffer, r *run) {
+	points := plan.Sweep(r.Run)
+	if len(points) < plan.ConcurrenciesMin {
+		return
+	}
+	fit, err := plan.FitUSL(points, r.Header.Seed)
+	if err != nil {
+		fmt.Fprintf(out, "\n%s\n", printable(err.Error()))
+		return
+	}
+	for i, line := range fit.Text() {
+		fmt.Fprintf(out, "%s%s\n", []string{"\n", "  "}[min(i, 1)], printable(line))
 	}
 }
 
@@ -136,7 +163,7 @@ func emit(w io.Writer, out *bytes.Buffer) error {
 	return nil
 }
 
-func writeMarkdown(w io.Writer, runs []run) error {
+func writeMarkdown(w io.Writer, runs []run, planned *plan.Plan) error {
 	var out bytes.Buffer
 	for i := range runs {
 		r := &runs[i]
@@ -146,6 +173,7 @@ func writeMarkdown(w io.Writer, runs []run) error {
 			fmt.Fprintf(&out, " %s", escapeMarkdown(h.Caveat))
 		}
 		out.WriteString("\n\n")
+		writeMarkdownSearch(&out, r, true)
 		if r.usage == nil {
 			writeMarkdownSteps(&out, runs, r)
 		}
@@ -161,6 +189,7 @@ func writeMarkdown(w io.Writer, runs []run) error {
 		out.WriteString("\n## Side by side\n\nOne run of each is no evidence that one is better.\n\n")
 		markdownTable(&out, append([][]string{heads}, rows...), -1)
 	}
+	writeMarkdownPlan(&out, planned)
 	return emit(w, &out)
 }
 
@@ -247,6 +276,7 @@ func writeSummary(w io.Writer, runs []run) error {
 		r := &runs[i]
 		h := r.headline()
 		fmt.Fprintf(&out, "### %s\n\n**%s** %s\n\n", escapeMarkdown(r.label), escapeMarkdown(h.Text), escapeMarkdown(h.Caveat))
+		writeMarkdownSearch(&out, r, false)
 		if len(r.steps) == 0 {
 			continue
 		}

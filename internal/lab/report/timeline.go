@@ -189,6 +189,9 @@ func timelineCharts(runs []run, limits []mark) ([]chart, error) {
 	charts := append(t.loadCharts(limits), t.watchCharts()...)
 	for i := range charts {
 		charts[i].Starts = t.starts(i == 0)
+		if len(runs) == 1 {
+			charts[i].Spans = searchSpans(&runs[0], i == 0)
+		}
 	}
 	return charts, nil
 }
