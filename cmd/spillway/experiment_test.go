@@ -227,18 +227,18 @@ func TestExperiment(t *testing.T) {
 // reports whether they prove the peak.
 func checkPeak(t *testing.T, peak *experiment.PeakRun) (proved bool) {
 	t.Helper()
-	feasible, tries := 0.0, map[float64]int{}
+	feasible, valid, tries := 0.0, map[float64]bool{}, map[float64]int{}
 	for i := range peak.Attempts {
 		a := peak.Attempts[i].Peak
 		tries[a.Rate]++
 		if a.Validity == result.Valid {
-			feasible = a.Rate
+			feasible, valid[a.Rate] = max(feasible, a.Rate), true
 		}
 	}
 	complete := peak.Feasible == 2000 && peak.Unproved == 0
-	unproved := peak.Unproved > 0 && peak.Unproved != feasible && tries[peak.Unproved] == 3
+	unproved := peak.Unproved > 0 && !valid[peak.Unproved] && tries[peak.Unproved] > 0
 	if peak.Feasible != feasible || peak.Infeasible != 0 || !complete && !unproved {
-		t.Errorf("the peak %+v with %v attempts, the last VALID one at %g", peak, tries, feasible)
+		t.Errorf("the peak %+v with %v attempts, VALID ones up to %g", peak, tries, feasible)
 	}
 	return complete
 }

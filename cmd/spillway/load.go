@@ -23,6 +23,7 @@ import (
 type loadCmd struct {
 	Target string `arg:"" optional:"" name:"url" help:"http://, https://, http+unix://SOCKET%2FPATH/, postgres://, mysql://, sqlite:PATH, redis:// or rediss://."`
 	loadAmount
+	loadPolicy
 	loadHTTP
 	watchFlags
 	loadStatement
@@ -35,12 +36,14 @@ type loadCmd struct {
 // The flags, by group. Each type has the fields of the type in package load.
 type (
 	loadAmount struct {
-		Rate          string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each; FROM..TO/DURATION is a ramp. Default: a closed loop."`
+		Rate     string        `filled:"" group:"Amount" placeholder:"R,…" help:"Open loop: arrivals per second, independent of the target. A list is one step each; FROM..TO/DURATION is a ramp. Default: a closed loop."`
+		Duration time.Duration `filled:"" group:"Amount" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
+		Requests int64         `group:"Amount" short:"n" help:"Requests per step."`
+		Warmup   time.Duration `group:"Amount" help:"Load before each step that is not counted."`
+	}
+	loadPolicy struct {
 		Arrival       string        `group:"Amount" enum:"constant,poisson" default:"constant" help:"Open loop: evenly spaced arrivals, or those of independent users (poisson)."`
 		Connections   string        `filled:"" group:"Amount" short:"c" placeholder:"N,…" help:"Connections. A list is one step each. Default: 10; with a rate up to 1000, opened as needed, and 10 for SQL."`
-		Duration      time.Duration `filled:"" group:"Amount" short:"d" help:"Length of each step. Default: 10s, unless --requests is given."`
-		Requests      int64         `group:"Amount" short:"n" help:"Requests per step."`
-		Warmup        time.Duration `group:"Amount" help:"Load before each step that is not counted."`
 		PerConnection int           `group:"Amount" placeholder:"N" help:"Requests per connection: 1 for short connections, 0 for unlimited."`
 		Timeout       time.Duration `group:"Amount" default:"10s" help:"Limit for one request, including connecting."`
 		Backlog       int           `group:"Amount" placeholder:"N" help:"Open loop: arrivals that may wait for a connection; the rest are unsent. Default: those of 10 s, from 1000 to 1000000."`
@@ -197,7 +200,7 @@ func (c *loadCmd) Run(env *environment) (err error) {
 
 func (c *loadCmd) options() load.Options {
 	return load.Options{
-		Target: c.Target, Amount: load.Amount(c.loadAmount), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
+		Target: c.Target, Amount: load.Amount(c.loadAmount), Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
 		Sharing: load.Sharing{
 			Pin: c.Pin, Hosts: c.Hosts, Watched: c.Processes, Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
 		},

@@ -11,8 +11,11 @@
 //	spillway load http://127.0.0.1:8080/goodslist --rate 1000 --duration 30s
 //	spillway agent --listen :7070       makes load for 'load --agents' on another host
 //	spillway watch --watch app=:8080 -o watch.ndjson
+//	spillway peak http://127.0.0.1:8080/goodslist --slo 'p99<70ms errors<0.5%'
+//	spillway diagnose run.ndjson        what stopped the service, with evidence
 //	spillway doctor --for 'rate=5000 short-connections'
 //	spillway experiment experiments/freight-stacks/experiment.yaml --quick
+//	spillway plan --from run.ndjson --rate 50000 --slo 'p99<70ms'
 //	spillway report result.ndjson --format html -o report.html
 //
 // Each command explains itself with --help. Exit codes: 0 success, 1 an SLO or a check
@@ -56,9 +59,12 @@ type cli struct {
 	Grants     grantsCmd     `cmd:"" help:"Print the SQL that gives a role what a configuration needs."`
 	Load       loadCmd       `cmd:"" help:"Put load on a service and report its responses."`
 	Agent      agentCmd      `cmd:"" help:"Make load for 'load --agents' on another host."`
+	Peak       peakCmd       `cmd:"" help:"Find the highest rate at which a service meets an SLO."`
 	Experiment experimentCmd `cmd:"" help:"Compare variants of a system, one change at a time."`
 	Watch      watchCmd      `cmd:"" help:"Record processes, sockets and databases of a host."`
+	Plan       planCmd       `cmd:"" help:"Turn result files into the machines that a rate needs."`
 	Report     reportCmd     `cmd:"" help:"Turn result files into tables, text formats or one HTML page."`
+	Diagnose   diagnoseCmd   `cmd:"" help:"Name what stops a service, from a result file."`
 	Doctor     doctorCmd     `cmd:"" help:"Check a host, a database and a query before a load test."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 

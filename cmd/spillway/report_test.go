@@ -137,6 +137,10 @@ func TestReportMistakes(t *testing.T) {
 	f("write the change as +10%", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "--fail-if", "p99>10%")
 	f("--against compares one run", exit.Usage, "a.ndjson", "b.ndjson.gz", "--against", "b.ndjson.gz")
 	f("a comparison has the formats text, markdown, summary and junit, not html", exit.Usage, "a.ndjson", "--against", "b.ndjson.gz", "-f", "html")
+	f("--plan shows a plan with the formats text, markdown and html", exit.Usage, "a.ndjson", "--plan", "rate=5", "-f", "json")
+	f("without --merge and --against", exit.Usage, "a.ndjson", "--plan", "rate=5", "--against", "b.ndjson.gz")
+	f(`--plan "rate=many": "rate=many": write rate=R or hosts=N`, exit.Usage, "a.ndjson", "--plan", "rate=many")
+	f("the runs have no SLO", exit.Usage, "a.ndjson", "--plan", "rate=5")
 	f("name such a directory alone, or result files", exit.Usage, ".")
 	f("open missing.ndjson: no such file or directory", exit.Usage, "missing.ndjson")
 	if err := os.WriteFile("x.txt", []byte("hello\n"), 0o600); err != nil {

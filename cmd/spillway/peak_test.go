@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"spillway/internal/exit"
+	"spillway/internal/lab/peak"
+	"spillway/internal/lab/result"
+)
+
+// lines is a writer that hands every text to a function.
+type lines struct {
+	mu   sync.Mutex
+	all  bytes.Buffer
+	seen func(text string)
+}
+
+func (l *lines) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	l.all.Write(text)
+	l.mu.Unlock()
+	if l.seen != nil {
+		l.seen(string(text))
+	}
+	return len(text), nil
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// peakVerb runs `spillway peak --json` and returns its document, without one after a usage error.
+func peakVerb(t *testing.T, ctx context.Context, seen func(progress string), args ...string) (d *peak.Document, stderr string, code int) {
+	t.Helper()
+	var out bytes.Buffer
+	progress := &lines{seen: seen}
+	code = run(ctx, append([]string{"peak", "--json"}, args...), &out, progress)
+	if out.Len() > 0 {
+		if err := json.Unmarshal(out.Bytes(), &d); err != nil {
+			t.Fatalf("%v in\n%s", err, out.String())
+		}
+	}
+	return d, progress.String(), code
+}
+
+// bucket answers capacity requests per second, and 503 to the others. It saves up those of a tenth of a second.
+func bucket(t *testing.T, capacity float64) (url string) {
+	t.Helper()
+	var mu sync.Mutex
+	full := capacity / 10
+	tokens, last := full, time.Now()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		tokens, last = min(tokens+capacity*now.Sub(last).Seconds(), full), now
+		if tokens < 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		tokens--
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// sleepers answers with k workers, each of which takes the time for a request.
+func sleepers(t *testing.T, k int, each time.Duration) (url string) {
+	t.Helper()
+	free := make(chan *time.Timer, k)
+	for range k {
+		free <- time.NewTimer(time.Hour)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		timer := <-free
+		timer.Reset(each)
+		<-timer.C
+		free <- timer
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// checkSearch checks that a document agrees with itself and with the exit code. On a machine with other work any probe may be
+// invalid, so that only what VALID probes prove is certain: none at a rate above the capacity met the SLO.
+func checkSearch(t *testing.T, d *peak.Document, stderr string, code int, capacity float64) {
+	t.Helper()
+	if d == nil {
+		t.Fatalf("exit %d without a document: %s", code, stderr)
+	}
+	want := exit.NothingValid
+	seconds, requests := 0.0, int64(0)
+	for i, p := range d.Probes {
+		seconds += p.Seconds
+		requests += p.Requests
+		if p.Step != i || (p.Rate == 0) != (p.Purpose == peak.Closed) || p.Requests > 0 && len(p.Margins) == 0 {
+			t.Errorf("probe %d: %+v", i, p)
+		}
+		if p.Validity == result.Valid && p.Rate > 1.1*capacity && p.Met {
+			t.Errorf("%g/s is above the capacity and met the SLO: %+v", p.Rate, p)
+		}
+		for _, m := range p.Margins {
+			if m.Met != (m.Log <= 0) {
+				t.Errorf("probe %d: %+v", i, m)
+			}
+		}
+	}
+	if d.InfeasibleMin != nil {
+		want = exit.Failed
+		if d.FeasibleMax != nil && *d.InfeasibleMin <= *d.FeasibleMax {
+			t.Errorf("met at %g/s, missed at %g/s", *d.FeasibleMax, *d.InfeasibleMin)
+		}
+		if d.Binding == nil {
+			t.Error("no criterion is binding")
+		}
+	}
+	if d.FeasibleMax != nil {
+		want = exit.OK
+	}
+	if code != want || d.Seconds-seconds > 1e-6 || seconds-d.Seconds > 1e-6 || d.Requests != requests || d.Stopped == "" {
+		t.Errorf("exit %d, want %d; %+v\n%s", code, want, d, stderr)
+	}
+	for _, rate := range []*float64{d.FeasibleMax, d.InfeasibleMin} {
+		if rate == nil {
+			continue
+		}
+		proved := false
+		for _, p := range d.Probes {
+			proved = proved || p.Rate == *rate && p.Validity == result.Valid && p.Met == (rate == d.FeasibleMax)
+		}
+		if !proved {
+			t.Errorf("no VALID probe proves %g/s: %+v", *rate, d.Probes)
+		}
+	}
+}
+
+// TestPeak searches on servers of known capacity until a deadline, over short and kept connections.
+func TestPeak(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		url      string
+		capacity float64
+		args     []string
+	}{
+		{"bucket", bucket(t, 400), 400, []string{"--slo", "p90<5s errors<1%", "--start", "300", "--max-time", "12s"}},
+		{"sleepers", sleepers(t, 4, 20*time.Millisecond), 200, []string{"--slo", "p90<100ms", "--max-time", "8s", "--per-connection", "1", "--precision", "0.2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "peak.ndjson")
+			d, stderr, code := peakVerb(t, t.Context(), nil, append(c.args, c.url, "-o", file, "-H", "Authorization: Bearer hush")...)
+			checkSearch(t, d, stderr, code, c.capacity)
+			kept, err := result.ReadFile(file)
+			if err != nil || kept.CutOff != "" || kept.End.Reason != result.Finished || len(kept.Steps) != len(d.Probes) || len(kept.Steps) == 0 {
+				t.Fatalf("file: %v, %d steps for %d probes, %+v", err, len(kept.Steps), len(d.Probes), kept.End)
+			}
+			for i := range kept.Steps {
+				s, p := &kept.Steps[i], &d.Probes[i]
+				if s.OfferedHz != p.Rate || s.Total.Validity != p.Validity || !strings.HasPrefix(s.Name, string(p.Purpose)+" ") || s.Total.Requests() != p.Requests {
+					t.Errorf("step %d: %+v is not %+v", i, s.Step, p)
+				}
+			}
+			if strings.Contains(strings.Join(kept.Header.Command, " "), "hush") || d.File != file || d.SLO != kept.Header.SLO {
+				t.Errorf("header %+v, document %+v", kept.Header, d)
+			}
+			if !strings.Contains(stderr, "probe 1, ") {
+				t.Errorf("progress:\n%s", stderr)
+			}
+			read, err := peak.OutcomeOf(kept)
+			if err != nil || read == nil {
+				t.Fatalf("the search of the file: %v, %v", read, err)
+			}
+			same := read.Document(d.File)
+			for i := range same.Probes { // the steps tell it without the pauses between them
+				same.Probes[i].Seconds = d.Probes[i].Seconds
+			}
+			if diff := cmp.Diff(d, same, cmpopts.EquateApprox(0, 1e-6), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("the search of the file differs (-printed +read):\n%s", diff)
+			}
+			reported, problem, code := reportOn(t, file)
+			if code != exit.OK || !strings.Contains(reported, c.url) || !strings.Contains(reported, read.Headline()) {
+				t.Errorf("report: exit %d\n%s%s", code, reported, problem)
+			}
+		})
+	}
+}
+
+// TestPeakNothingMet searches on a server that fails every request. The text says so.
+func TestPeakNothingMet(t *testing.T) {
+	t.Parallel()
+	url, _ := pages(t)
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"peak", url + "/fail", "--slo", "p90<5s", "--start", "100", "--max-time", "6s"}, &out, &errs)
+	text := out.String()
+	switch code {
+	case exit.Failed:
+		if !strings.Contains(text, "Peak: below 100/s. No rate that was tried met the SLO.") || !strings.Contains(errs.String(), "no rate that was tried met the SLO: the lowest was 100/s") {
+			t.Errorf("%s%s", text, errs.String())
+		}
+	case exit.NothingValid:
+		if !strings.Contains(text, "Peak: unknown.") || !strings.Contains(errs.String(), "nothing valid was measured: bracket 100/s is ") {
+			t.Errorf("%s%s", text, errs.String())
+		}
+	default:
+		t.Errorf("exit %d\n%s%s", code, text, errs.String())
+	}
+}
+
+// TestPeakInterrupted ends a search after its first probe, and one during it.
+func TestPeakInterrupted(t *testing.T) {
+	t.Parallel()
+	url, _ := pages(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	args := []string{"--slo", "p50<5s", "--start", "300", "--max-time", "1h"}
+	d, stderr, code := peakVerb(t, ctx, func(progress string) {
+		if strings.HasPrefix(progress, "probe 1, ") {
+			cancel()
+		}
+	}, append(args, url+"/ok")...)
+	checkSearch(t, d, stderr, code, 1e9)
+	if d.Stopped != peak.StoppedInterrupted || len(d.Probes) != 1 || d.Confirmed {
+		t.Errorf("%+v", d)
+	}
+
+	during, stop := context.WithCancel(t.Context())
+	defer stop()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			stop()
+		}
+		io.WriteString(w, "SUCCESS")
+	}))
+	defer server.Close()
+	d, stderr, code = peakVerb(t, during, nil, append(args, server.URL)...)
+	if code != exit.NothingValid || d == nil || len(d.Probes) != 0 || d.FeasibleMax != nil || d.Stopped != peak.StoppedInterrupted {
+		t.Errorf("exit %d, %+v\n%s", code, d, stderr)
+	}
+}
+
+// TestPeakRefuses checks that mistakes end with one line that has the fix.
+func TestPeakRefuses(t *testing.T) {
+	t.Parallel()
+	const url = "http://127.0.0.1:1/"
+	for want, args := range map[string][]string{
+		"peak: name a target":                                 {"--slo", "p99<70ms"},
+		"peak: say what the target has to meet, as in --slo":  {url},
+		"remove the criterion on it":                          {url, "--slo", "rate>5"},
+		"--precision \"5\": write a share":                    {url, "--slo", "p99<1s", "--precision", "5"},
+		"peak: --start 9 is above --max 8":                    {url, "--slo", "p99<1s", "--start", "9", "--max", "8"},
+		"must not be negative":                                {url, "--slo", "p99<1s", "--max-time=-1s"},
+		"must be at most":                                     {url, "--slo", "p99<1s", "--max", "1e9"},
+		"peak: remove --rate: peak chooses the rates":         {url, "--slo", "p99<1s", "--rate", "5"},
+		"peak: remove --duration":                             {url, "--slo", "p99<1s", "-d", "5s"},
+		"peak: remove --requests":                             {url, "--slo", "p99<1s", "-n", "5"},
+		"peak: remove --agents: peak makes the load on this":  {url, "--slo", "p99<1s", "--agents", "h:1"},
+		"--connections 1,2: write one number":                 {url, "--slo", "p99<1s", "-c", "1,2"},
+		"--slo: the value is empty":                           {url, "--slo", ""},
+		"no request has the name \"login\"":                   {url, "--slo", "p99{login}<1s"},
+		"add --allow 1.1.1.1":                                 {"http://1.1.1.1/", "--slo", "p99<1s"},
+		"SLO \"p99\": write it without blanks, as in 'p99<70": {url, "--slo", "p99"},
+	} {
+		d, stderr, code := peakVerb(t, t.Context(), nil, args...)
+		if code != exit.Usage || d != nil || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: exit %d, %q, want %q", args, code, stderr, want)
+		}
+	}
+	if _, stderr, code := peakVerb(t, t.Context(), nil, url, "--slo", "p99<1s"); code != exit.Error || !strings.Contains(stderr, "connection refused") {
+		t.Errorf("exit %d, %q", code, stderr)
+	}
+}
