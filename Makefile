@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test race test-mysql check bench fuzz crash live rules readme-table clean needs
+.PHONY: help build run demo test race test-mysql check bench fuzz crash live rules bottlenecks readme-table clean needs
 
 help: ## list the targets
 	@echo 'Spillway: absorb traffic spikes in front of your database, and load-test services.'
@@ -66,6 +66,10 @@ live: needs ## 10,000 listeners of a live feed: time until a new order reaches t
 rules: ## popups: 2,000,000 steps against a simple model, then 1,000 rounds of 1,000 concurrent requests on three replicas
 	$(GO) test -count=1 -timeout 10m -v -run '^TestRulesAgainstModel$$' ./internal/serve/popup -long
 	SPILLWAY_POPUP_ROUNDS=1000 $(GO) test -count=1 -timeout 10m -v -run '^TestPopupTabs$$' ./internal/serve/redis
+
+bottlenecks: build needs ## plant one fault each in 18 real servers and check that spillway names it: ARGS='-rounds 1 row-lock'; needs root and an idle machine
+	$(GO) build -o bin/bottlenecks ./experiments/bottlenecks
+	bin/bottlenecks $(ARGS)
 
 readme-table: ## generate the tables and charts in the documents from the committed results
 	$(GO) run ./scripts/readmetable

@@ -1,0 +1,170 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Addresses of the two ends of a link between namespaces.
+const (
+	clientAddress = "10.99.0.1"
+	serverAddress = "10.99.0.2"
+)
+
+// isolatedVariable is set in the environment of a program that isolate has started again.
+const isolatedVariable = "BOTTLENECKS_ISOLATED"
+
+// isolate starts this program again in a network namespace of its own, in place of the process, so that the sockets of other
+// programs are in no figure. It returns only if that has been done before, or with an error.
+func isolate() error {
+	if os.Getenv(isolatedVariable) != "" {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("network namespaces and control groups need root")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		return fmt.Errorf("isolate: %w: apt-get install util-linux", err)
+	}
+	args := append([]string{unshare, "--net", "sh", "-c", `ip link set lo up && exec "$@"`, "sh", self}, os.Args[1:]...)
+	return fmt.Errorf("isolate: %w", syscall.Exec(unshare, args, append(os.Environ(), isolatedVariable+"=1")))
+}
+
+// namespace makes a network namespace that exists as long as the process that is returned, which ends with the stage.
+func (s *stage) namespace(name string) (*process, error) {
+	marker := filepath.Join(s.dir, name+".up")
+	return s.start(command{
+		name: name, args: []string{"unshare", "--net", "sh", "-c", `ip link set lo up && : >"$0" && exec sleep infinity`, marker},
+		ready: exists(marker),
+	})
+}
+
+// inside runs a command in a network namespace, to its end.
+func (s *stage) inside(network *process, args ...string) error {
+	return s.run(nil, append([]string{"nsenter", "--net", "--target", strconv.Itoa(network.pid)}, args...)...)
+}
+
+// sysctl sets a kernel setting of a network namespace.
+func (s *stage) sysctl(network *process, name, value string) error {
+	return s.inside(network, "sysctl", "-q", "-w", name+"="+value)
+}
+
+// twoNamespaces makes a namespace for the client and one for the server.
+func (s *stage) twoNamespaces() (client, server *process, err error) {
+	if client, err = s.namespace("client"); err != nil {
+		return nil, nil, err
+	}
+	server, err = s.namespace("server")
+	return client, server, err
+}
+
+// cable connects two namespaces by a pair of virtual Ethernet devices, which are named eth0 in both.
+func (s *stage) cable(client, server *process) error {
+	if err := s.inside(client, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(server.pid)); err != nil {
+		return err
+	}
+	for _, end := range []struct {
+		network *process
+		address string
+	}{{client, clientAddress}, {server, serverAddress}} {
+		if err := s.inside(end.network, "ip", "address", "add", end.address+"/24", "dev", "eth0"); err != nil {
+			return err
+		}
+		if err := s.inside(end.network, "ip", "link", "set", "eth0", "up"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// farLink connects two namespaces by a link that delays every packet, in both directions.
+func (s *stage) farLink(client, server *process, delay time.Duration) error {
+	marker := filepath.Join(s.dir, "link.up")
+	_, err := s.start(command{
+		name:  "link",
+		args:  []string{s.self, "-link", fmt.Sprintf("%d,%d", client.pid, server.pid), "-work", delay.String(), "-marker", marker},
+		ready: exists(marker),
+	})
+	if err != nil {
+		return err
+	}
+	for _, end := range []struct {
+		network     *process
+		local, peer string
+	}{{client, clientAddress, serverAddress}, {server, serverAddress, clientAddress}} {
+		if err := s.inside(end.network, "ip", "address", "add", end.local, "peer", end.peer, "dev", linkDevice); err != nil {
+			return err
+		}
+		if err := s.inside(end.network, "ip", "link", "set", linkDevice, "up"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// exists is a ready function: a file exists.
+func exists(path string) func(context.Context) error {
+	return func(context.Context) error {
+		_, err := os.Stat(path)
+		return err
+	}
+}
+
+// readyInside is a ready function for a server at an address of another network namespace.
+func readyInside(network int, address string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		probe := command{name: "probe", network: network, args: []string{"curl", "-sf", "-o", "/dev/null", "http://" + address + "/ready"}}
+		p, err := launch(ctx, probe, os.DevNull)
+		if err != nil {
+			return err
+		}
+		if _, code, err := p.wait(ctx); err != nil || code != 0 {
+			return fmt.Errorf("curl: exit code %d: %w", code, err)
+		}
+		return nil
+	}
+}
+
+// slice makes a control group with a quota of CPU, in cores, and returns its directory.
+func (s *stage) slice(cores float64) (string, error) {
+	const period = 100000 // µs
+	return s.controlGroup("cpu", "cpu.cfs_quota_us", int(cores*period))
+}
+
+// controlGroup makes a control group of version 1 with one setting and returns its directory.
+func (s *stage) controlGroup(controller, setting string, value int) (string, error) {
+	dir, err := os.MkdirTemp(filepath.Join("/sys/fs/cgroup", controller), "bottlenecks-")
+	if err != nil {
+		return "", fmt.Errorf("make control group (of version 1, with the controller %s): %w", controller, err)
+	}
+	s.undo = append(s.undo, func() { removeGroup(dir) })
+	if err := os.WriteFile(filepath.Join(dir, setting), []byte(strconv.Itoa(value)), 0); err != nil {
+		return "", fmt.Errorf("set %s of control group: %w", setting, err)
+	}
+	return dir, nil
+}
+
+// removeGroup removes a control group. It repeats that for a second, because the thread that started the process in the group
+// leaves it when it ends.
+func removeGroup(dir string) {
+	for range 100 {
+		if err := syscall.Rmdir(dir); !errors.Is(err, syscall.EBUSY) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

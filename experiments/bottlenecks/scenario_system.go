@@ -1,0 +1,133 @@
+//go:build linux
+
+package main
+
+import (
+	"net"
+	"slices"
+	"time"
+
+	"spillway/internal/lab/diagnose"
+)
+
+// systemFaults are faults around the program: of the network, the host and the generator.
+func systemFaults() []scenario {
+	return []scenario{
+		{
+			"port-range",
+			[]string{diagnose.Ports},
+			"1,000 local ports for a program that opens a connection to its backend per request",
+			"a port can be used again after a second on loopback: 1,000/s", startPorts,
+		},
+		{
+			"network-delay",
+			[]string{diagnose.NetworkDelay},
+			"40 ms of round trip to the server, and 20 connections, which are opened again after 50 requests",
+			"20 / 41 ms = 490/s; the CPU is idle", startDelay,
+		},
+		{
+			"bandwidth",
+			[]string{diagnose.Bandwidth},
+			"20 Mbit/s (tbf) for responses of 10 kB",
+			"2.5 MB/s over 10.3 kB = 240/s; the CPU is idle", startBandwidth,
+		},
+		{
+			"noisy-neighbour",
+			[]string{diagnose.Neighbour},
+			"2 busy threads of another program on the server's core",
+			"a third of a core for requests of 1 ms; the generator has the other core", startNeighbour,
+		},
+		{
+			"slow-generator",
+			[]string{diagnose.Generator},
+			"a generator with 5 % of a core, for a program that answers at once",
+			"the generator stops 95 % of the time", startSlowGenerator,
+		},
+	}
+}
+
+func startPorts(s *stage) (*setup, error) {
+	network, err := s.namespace("host")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.sysctl(network, "net.ipv4.ip_local_port_range", "40000 40999"); err != nil {
+		return nil, err
+	}
+	at := command{network: network.pid}
+	at.name = "backend"
+	backend, backendURL, err := s.serve(plant{kind: plantBody, listen: "127.0.0.1:8081", size: 100}, at)
+	if err != nil {
+		return nil, err
+	}
+	at.name = "app"
+	app, url, err := s.serve(plant{kind: plantProxy, listen: "127.0.0.1:8080", backend: backendURL}, at)
+	if err != nil {
+		return nil, err
+	}
+	return &setup{
+		url: url, slo: "p95<200ms errors<1%", rates: []int{300, 600, 1600}, at: command{network: network.pid},
+		flags: append(watch(app, backend), "--connections", "50"),
+	}, nil
+}
+
+func startDelay(s *stage) (*setup, error) {
+	client, server, err := s.twoNamespaces()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.farLink(client, server, 20*time.Millisecond); err != nil {
+		return nil, err
+	}
+	app, url, err := s.serve(plant{kind: plantBody, listen: net.JoinHostPort(serverAddress, "8080"), size: 100}, command{network: server.pid})
+	if err != nil {
+		return nil, err
+	}
+	return &setup{
+		url: url, slo: "p95<150ms errors<1%", rates: []int{200, 350, 700}, at: command{network: client.pid},
+		flags: append(watch(app), "--connections", "20", "--per-connection", "50"),
+	}, nil
+}
+
+func startBandwidth(s *stage) (*setup, error) {
+	client, server, err := s.twoNamespaces()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cable(client, server); err != nil {
+		return nil, err
+	}
+	if err := s.inside(server, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit", "burst", "16kb", "latency", "100ms"); err != nil {
+		return nil, err
+	}
+	app, url, err := s.serve(plant{kind: plantBody, listen: net.JoinHostPort(serverAddress, "8080"), size: 10_000}, command{network: server.pid})
+	if err != nil {
+		return nil, err
+	}
+	return &setup{url: url, slo: "p95<150ms errors<1%", rates: []int{100, 180, 400}, at: command{network: client.pid}, flags: watch(app)}, nil
+}
+
+func startNeighbour(s *stage) (*setup, error) {
+	cores := []int{1}
+	app, url, err := s.serve(plant{kind: plantBurn, work: time.Millisecond}, command{cores: cores})
+	if err != nil {
+		return nil, err
+	}
+	spinner := plant{kind: plantSpin, listen: "none", k: 2}
+	if _, err := s.start(command{name: "neighbour", args: slices.Concat([]string{s.self}, spinner.args()), cores: cores}); err != nil {
+		return nil, err
+	}
+	return &setup{url: url, slo: "p95<100ms errors<1%", rates: []int{100, 200, 600}, flags: watch(app), at: command{cores: []int{0}}}, nil
+}
+
+func startSlowGenerator(s *stage) (*setup, error) {
+	app, url, err := s.serve(plant{kind: plantBody, size: 100}, command{})
+	if err != nil {
+		return nil, err
+	}
+	group, err := s.slice(0.05)
+	if err != nil {
+		return nil, err
+	}
+	return &setup{url: url, slo: "p95<20ms errors<1%", rates: []int{100, 1000, 4000}, flags: watch(app), at: command{group: group}}, nil
+}
