@@ -310,7 +310,7 @@ func TestStreamOverload(t *testing.T) {
 	// Requests that wait for a lock are put aside, so that one more may be accepted. Then two come at once, and so on.
 	var more atomic.Int64
 	together := 0
-	eventually(t, "a request is refused at once", func() bool {
+	eventually(t, "a request is refused at once, and the server is not ready", func() bool {
 		together = min(together+1, 8)
 		var refused atomic.Bool
 		var clients sync.WaitGroup
@@ -323,11 +323,9 @@ func TestStreamOverload(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		return refused.Load()
+		a := fetch(t, s.Admin+"/readyz")
+		return refused.Load() && a.status == 503 && strings.Contains(string(a.body), "POST /readings")
 	})
-	if a := fetch(t, s.Admin+"/readyz"); a.status != 503 || !strings.Contains(string(a.body), "POST /readings") {
-		t.Errorf("readyz: %d %s", a.status, a.body)
-	}
 	waiting.Wait()
 	execute(t, conn, "ROLLBACK")
 	for i := range 2 {
