@@ -140,6 +140,9 @@ func parseCriterion(word string) (criterion, error) {
 	if err != nil || !(c.limit >= 0) || math.IsInf(c.limit, 0) {
 		return c, fmt.Errorf("%q is not a valid limit for %s; write 70ms, 0.5%% or 3000", value, name)
 	}
+	if c.limit == 0 && !c.atLeast && (c.figure != figureErrors || !c.orEqual) {
+		return c, fmt.Errorf("no value of %s meets it; use a limit above 0, or errors<=0", name)
+	}
 	if c.atLeast != (c.figure == figureRate) {
 		return c, fmt.Errorf("the limit on %s has the wrong direction; use > for rate and < for all others", name)
 	}

@@ -84,7 +84,7 @@ func TestSLO(t *testing.T) {
 
 	for _, text := range []string{
 		"p99", "p99<", "p99<70", "p100<1s", "p5<1s", "errors<x", "errors<1", "errors<=1", "errors<200%", "rate<5", "p99>5ms", "foo<1s", "service.errors<1%", "p99<-1s", "rate>=inf",
-		"p99{<1s", "p99{}<1s", "{a}<1s", "p99}<1s",
+		"p99{<1s", "p99{}<1s", "{a}<1s", "p99}<1s", "p99<0ms", "p99<=0s", "errors<0", "mean<0s",
 	} {
 		if _, err := ParseSLO(text); err == nil {
 			t.Errorf("%q was taken", text)
