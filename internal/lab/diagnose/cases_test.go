@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"maps"
+	"math"
 
 	"spillway/internal/lab/result"
 )
@@ -119,8 +120,10 @@ func hostCases() map[string]evidence {
 			heavy(300, base.and(busy("app", 1.8, 0.1, 3)).and(figures{"process app": {"rss_bytes": 505 << 20, "memory_limit_bytes": 512 << 20}}))),
 		"network delay": pair(NetworkDelay, level{offered: 100, rate: 100, alone: 0.04, mean: 0.0402, connect: 0.04, size: 300, figures: base},
 			level{offered: 1000, rate: 500, alone: 0.04, mean: 0.0405, connect: 0.04, size: 300, failed: true, figures: base}),
-		"network delay on connections that were open before": pair(NetworkDelay, level{offered: 100, rate: 100, alone: 0.04, mean: 0.0402, size: 300, figures: base},
-			level{offered: 5000, rate: 2400, alone: 0.04, mean: 0.0405, size: 300, failed: true, figures: base}),
+		"network delay on connections that were open before": pair(NetworkDelay, level{offered: 100, rate: 100, alone: 0.04, mean: 0.0402, connect: math.NaN(), size: 300, figures: base},
+			level{offered: 5000, rate: 2400, alone: 0.04, mean: 0.0405, connect: math.NaN(), size: 300, failed: true, figures: base}),
+		"too few connections of the load": pair(Generator, level{offered: 100, rate: 100, alone: 0.02, mean: 0.0202, connect: 0.0002, size: 300, figures: base},
+			level{offered: 8000, rate: 4900, alone: 0.02, mean: 0.0203, connect: 0.0002, size: 300, failed: true, figures: base}),
 		"bandwidth": pair(Bandwidth, level{offered: 100, rate: 100, alone: 0.005, mean: 0.006, first: 0.001, size: 10_000, figures: base},
 			level{offered: 400, rate: 240, alone: 0.05, mean: 0.2, first: 0.15, size: 10_000, failed: true, figures: base.and(figures{"tcp": {"send_queue_bytes": 900_000}})}),
 		"rate limit": pair(RateLimit, light(base), level{

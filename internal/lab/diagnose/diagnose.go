@@ -24,7 +24,7 @@ import (
 
 // Names of verdicts.
 const (
-	Generator    = "generator"     // the load generator could not offer the load
+	Generator    = "generator"     // the load generator could not offer the load, or its connections were too few
 	UserCPU      = "user-cpu"      // the service computes on every CPU that it may use
 	SystemCPU    = "system-cpu"    // the same, and most of it in the kernel, as for a connection per request
 	Lock         = "lock"          // one request at a time passes a serial section
@@ -134,7 +134,7 @@ func (c *comparison) verdicts() []Verdict {
 	add(c.generator, c.neighbour, c.ports, c.descriptors)
 	if c.measured() {
 		add(c.rateLimit, c.memory, c.databaseLock, c.commit, c.redisThread, c.cpu, c.databasePool,
-			c.databaseReads, c.databaseSessions, c.bandwidth, c.networkDelay, c.serial, c.acceptQueue)
+			c.databaseReads, c.databaseSessions, c.bandwidth, c.networkDelay, c.connections, c.serial, c.acceptQueue)
 	}
 	switch {
 	case !c.measured() && c.failing.targetFull():
@@ -166,7 +166,7 @@ func (c *comparison) verdicts() []Verdict {
 }
 
 // measured reports whether the failing step says anything about the service.
-func (c *comparison) measured() bool { return c.failing.load == nil || measures(c.failing.load) }
+func (c *comparison) measured() bool { return c.failing.measured() }
 
 // figure compares a figure of both steps.
 func (c *comparison) figure(name, unit string, of func(*step) float64) Figure {

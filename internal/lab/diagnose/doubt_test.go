@@ -3,6 +3,7 @@ package diagnose
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"spillway/internal/lab/result"
 )
@@ -262,5 +263,42 @@ func TestProxyOfASingleHost(t *testing.T) {
 				t.Errorf("light step of %g, %g times the peak: %s (%g): %q", share, overload, got[0].Name, got[0].Score, got[0].Sentence)
 			}
 		}
+	}
+}
+
+// stolen makes a step one that the hypervisor disturbed by so many of the host's 4 cores. lag is the pacer's.
+func stolen(l level, cores float64, lag time.Duration) level {
+	l.validity, l.reasons = result.HostContended, []string{"the hypervisor took CPU time"}
+	l.figures = l.figures.and(figures{"host": {"cpu_steal_seconds_total": cores, "cpu_idle_seconds_total": l.figures["host"]["cpu_idle_seconds_total"] - cores}})
+	l.lag = lag
+	return l
+}
+
+// TestDespiteSteal takes CPU time from the host in the failing step: what does not explain the answers that are missing leaves the
+// cause as it is, and anything else is the load generator's.
+func TestDespiteSteal(t *testing.T) {
+	base, both := idle(), idle().and(postgres())
+	const in, late = 100 * time.Microsecond, 500 * time.Millisecond
+	locked := heavy(300, both.and(figures{"postgres shop": {"connections_active": 9.8, "connections_idle": 0.2, "wait_lock": 8.9}}))
+	full := heavy(1000, base.and(figures{"process app": {
+		"cpu_user_seconds_total": 0.9, "cpu_system_seconds_total": 0.05, "cpu_limit": 1, "cpu_allowed": 1, "cpu_allowed_busy_seconds_total": 0.99,
+	}}))
+	slow := level{offered: 200, rate: 200, alone: 0.05, mean: 0.05, failed: true, figures: base}
+	for name, c := range map[string]evidence{
+		"lock of the database":               pair(DatabaseLock, light(both), stolen(locked, 0.3, in)),
+		"lock, late generator":               pair(Generator, light(both), stolen(locked, 0.3, late)),
+		"lock, half of the host":             pair(Generator, light(both), stolen(locked, 2.2, in)),
+		"full core":                          pair(UserCPU, light(base), stolen(full, 0.08, in)),
+		"full core, more elsewhere":          pair(UserCPU, light(base), stolen(full, 0.35, in)),
+		"slow answers, which steal explains": pair(Generator, light(base), stolen(slow, 0.3, in)),
+	} {
+		if got := diagnoseLevels(t, c.levels...); got[0].Name != c.want {
+			t.Errorf("%s: want %s\n%s", name, c.want, text(t, got))
+		}
+	}
+	other := stolen(locked, 0.3, in)
+	other.hosts = crowded(base).hosts
+	if got := diagnoseLevels(t, light(both), other); got[0].Name == DatabaseLock {
+		t.Errorf("other programs:\n%s", text(t, got))
 	}
 }

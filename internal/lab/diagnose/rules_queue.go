@@ -223,21 +223,63 @@ func (s *step) serviceOr() float64 {
 	return s.service
 }
 
-// networkDelay: a request takes as long as with a light load, that is long, and nothing works in that time. Either opening a
-// connection, which is one round trip, takes about as long, or all connections wait for such answers.
-func (c *comparison) networkDelay() Verdict {
-	s := c.failing
-	floor := s.floor
+// flat is how far requests take as long as with a light load, 0 to 1, and that time in seconds.
+func (c *comparison) flat() (score, floor float64) {
+	floor = c.failing.floor
 	if c.lightest != nil {
 		floor = c.lightest.floor
 	}
-	flat := 1 - ramp(s.typical/floor, 1.2, 1.6)
+	return (1 - ramp(c.failing.typical/floor, 1.2, 1.6)) * ramp(floor, 0.002, 0.008), floor
+}
+
+// crowded is how far all connections of the load wait for answers, 0 to 1.
+func (c *comparison) crowded() float64 {
+	s := c.failing
+	if s.load == nil || !(c.lightestFloor() > 0) || c.lightest.load == s.load {
+		return 0
+	}
+	return ramp(s.inFlight/float64(s.load.Connections), 0.8, 0.9)
+}
+
+// near reports whether opening a connection is known to take a small part of the time of a request.
+func (c *comparison) near(floor float64) bool { return c.connect < floor/10 }
+
+// connections: requests take no longer than with a light load, and all connections of an open loop wait for them. The service may
+// have room for more.
+func (c *comparison) connections() Verdict {
+	s := c.failing
+	flat, floor := c.flat()
+	if !c.near(floor) || !(s.offered > 0) || !s.saturated() {
+		return Verdict{}
+	}
+	v := Verdict{Name: Generator, Score: 0.7 * s.room() * flat * c.crowded()}
+	if v.Score == 0 {
+		return v
+	}
+	v.Score *= 1 - 0.6*max(c.databaseLock().Score, c.commit().Score, c.databasePool().Score, c.redisThread().Score)
+	v.Sentence = fmt.Sprintf("All %d connections of the load wait for answers %s, and a request takes %s, nearly as with a light load (%s)%s: "+
+		"the load has too few connections for more than %s.", s.load.Connections, c.at(), number(s.typical, "seconds"),
+		number(floor, "seconds"), s.spare(), number(s.answers, "hz"))
+	v.Advice = "Raise --connections and search again. If the rate stays, the service works on so many requests at once at most."
+	v.Evidence = append([]Figure{
+		c.figure("requests in flight", "", func(s *step) float64 { return s.inFlight }),
+		c.figure("time in flight, median", "seconds", func(s *step) float64 { return s.typical }),
+		c.figure("time to connect, median", "seconds", func(*step) float64 { return c.connect }),
+	}, c.processesUsed()...)
+	return v
+}
+
+// networkDelay: a request takes as long as with a light load, that is long, and nothing works in that time. Either opening a
+// connection, which is one round trip, takes about as long, or all connections wait for such answers, and may be far.
+func (c *comparison) networkDelay() Verdict {
+	s := c.failing
+	flat, floor := c.flat()
 	distance := ramp(c.connect, 0.001, 0.004) * ramp(c.connect/floor, 0.25, 0.6) // the handshake takes as long as a round trip
 	crowded := 0.35
-	if s.load != nil && c.lightestFloor() > 0 && c.lightest.load != s.load {
-		crowded = max(crowded, 0.7*ramp(s.inFlight/float64(s.load.Connections), 0.8, 0.9))
+	if !c.near(floor) {
+		crowded = max(crowded, 0.7*c.crowded())
 	}
-	v := Verdict{Name: NetworkDelay, Score: s.room() * flat * ramp(floor, 0.002, 0.008) * max(distance, crowded)}
+	v := Verdict{Name: NetworkDelay, Score: s.room() * flat * max(distance, crowded)}
 	v.Sentence = fmt.Sprintf("A request takes %s %s, nearly as with a light load (%s)%s: the time passes on the way.",
 		number(s.typical, "seconds"), c.at(), number(floor, "seconds"), s.spare())
 	switch {

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
@@ -127,6 +128,56 @@ func newStep(run *result.Run, series []*result.Series, index int) *step {
 		s.refused, s.busy = float64(t.Statuses[429])/float64(t.Done), float64(t.Statuses[503])/float64(t.Done)
 	}
 	return s
+}
+
+// measured reports whether a step says anything about the service: the load generator could offer its load, or only the hypervisor
+// disturbed it, by too little to explain that the service answers so few requests.
+func (s *step) measured() bool { return s.load == nil || valid(s.load) || s.despiteSteal() }
+
+// Limits of a step that the hypervisor disturbed, and that says something about the service all the same.
+const (
+	stolenLeast = 0.02 // share of the CPU time from which package load does not call a step VALID
+	roomLeft    = 0.6  // share of the CPUs that the service could use, up to which stolen CPU time took nothing from it
+	waitedMost  = 0.1  // of the time, how long all threads of the load generator together waited for a CPU
+)
+
+// despiteSteal reports whether the service answers so few requests for another reason than the CPU time that the hypervisor took: it
+// had CPU to spare even if all of that time was its own, or it used all of its CPUs, or of one with a thread, by itself. The load
+// generator was in time, and nothing else kept the step from being VALID.
+func (s *step) despiteSteal() bool {
+	t, u := &s.load.Total, s.hostUsage("")
+	stolen := value(u.Steal) * value(u.Cores)
+	if t.Validity != result.HostContended || len(t.Reasons) != 1 || !(value(u.Steal) >= stolenLeast) || !(stolen > 0) || s.ramped() {
+		return false
+	}
+	if !(s.rate < keptUp*s.offered) || t.Cost.RunQueueWait > waitedMost*t.Elapsed || s.wasLate() {
+		return false
+	}
+	for i := range t.Hosts {
+		if t.Hosts[i].ForeignShare() > foreignMax {
+			return false
+		}
+	}
+	p, _ := s.fullest()
+	if p == nil {
+		return false
+	}
+	if slices.ContainsFunc(s.processes, func(p process) bool { return p.busiest >= targetFull }) {
+		return true
+	}
+	all := highest(s.filled(p), p.cores/p.limit)
+	return all+stolen/p.limit < roomLeft || p.cores/p.limit >= targetFull
+}
+
+// wasLate reports whether the load generator sent requests so late that their times say little.
+func (s *step) wasLate() bool {
+	lag := decoded(s.load.Total.Latency.Lag)
+	times, err := s.load.Total.Latency.Responses()
+	if err != nil || lag == nil {
+		return true
+	}
+	response, _ := times.Quantile(0.99)
+	return lag.Quantile(0.99) > max(time.Millisecond, response/10)
 }
 
 // ramped reports whether the rate of arrivals changed within the step, so that its means hold at no time of it.

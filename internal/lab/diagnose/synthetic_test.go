@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +20,8 @@ type level struct {
 	alone    float64 // seconds that most answers take
 	mean     float64 // seconds, mean time in flight
 	first    float64 // seconds from the last answer's first byte on; 0: at once
-	connect  float64 // seconds
+	connect  float64 // seconds; NaN: none was opened
+	lag      time.Duration
 	size     float64 // bytes per answer
 	failed   bool    // the SLO is missed
 	validity result.Validity
@@ -115,7 +117,7 @@ func (l level) step(t testing.TB, i int, start float64) result.StepRun {
 	}
 	total.Little = result.Little{InFlightMean: l.rate * l.mean, Rate: l.rate, ServiceMean: l.mean, Ratio: 1}
 	total.SLO = []result.Criterion{{Text: "p99<70ms", Metric: "response_p99_seconds", Limit: 0.07, Met: !l.failed}}
-	service, first, connect := histogram.New(), histogram.New(), histogram.New()
+	service, first, connect, lag := histogram.New(), histogram.New(), histogram.New(), histogram.New()
 	nanoseconds := func(seconds float64) time.Duration { return time.Duration(seconds * 1e9) }
 	service.RecordN(nanoseconds(l.alone), 300)
 	if l.mean > l.alone {
@@ -124,9 +126,12 @@ func (l level) step(t testing.TB, i int, start float64) result.StepRun {
 		service.RecordN(nanoseconds(l.alone), 700)
 	}
 	first.RecordN(max(service.Mean()-nanoseconds(l.first), time.Microsecond), 1000)
-	connect.RecordN(nanoseconds(max(l.connect, 50e-6)), 100)
+	if !math.IsNaN(l.connect) {
+		connect.RecordN(nanoseconds(max(l.connect, 50e-6)), 100)
+	}
+	lag.RecordN(max(l.lag, time.Microsecond), 1000)
 	for h, into := range map[*histogram.Histogram]*result.HDR{
-		service: &total.Latency.Service, first: &total.Latency.FirstByte, connect: &total.Latency.Connect,
+		service: &total.Latency.Service, first: &total.Latency.FirstByte, connect: &total.Latency.Connect, lag: &total.Latency.Lag,
 	} {
 		text, err := h.Encode()
 		if err != nil {

@@ -96,7 +96,7 @@ func (o *Options) diagnose(run *result.Run) (*Document, error) {
 			d.note("%s, which --passing names, failed itself.", d.Passing)
 		}
 	}
-	d.noteFailing(&run.Steps[failing], o.Failing != "")
+	d.noteFailing(newStep(run, run.Series(), failing), o.Failing != "")
 	d.Failing, d.Verdicts = nameOf(&run.Steps[failing]), Diagnose(run, passing, failing)
 	return d, nil
 }
@@ -109,16 +109,23 @@ func (d *Document) note(format string, arguments ...any) {
 	d.Note += fmt.Sprintf(format, arguments...)
 }
 
+// NoteOf says what limits what a failing step shows, "" for nothing.
+func NoteOf(run *result.Run, failing int) string {
+	var d Document
+	d.noteFailing(newStep(run, run.Series(), failing), false)
+	return d.Note
+}
+
 // noteFailing says what limits what the failing step shows.
-func (d *Document) noteFailing(s *result.StepRun, chosen bool) {
-	if chosen && !failed(s) && measures(s) {
-		d.note("%s, which --failing names, did not fail: the verdict is what the service is closest to.", nameOf(s))
+func (d *Document) noteFailing(s *step, chosen bool) {
+	if chosen && !failed(s.load) && valid(s.load) {
+		d.note("%s, which --failing names, did not fail: the verdict is what the service is closest to.", nameOf(s.load))
 	}
-	if isRamp(s) {
-		d.note("The rate changed within %s, so that its means show no cause surely.", nameOf(s))
+	if s.ramped() {
+		d.note("The rate changed within %s, so that its means show no cause surely.", nameOf(s.load))
 	}
-	if s.Total.Validity != result.Valid && measures(s) {
-		d.note("%s is not VALID but %s (%s): read the verdicts with care.", nameOf(s), s.Total.Validity, reason(&s.Total))
+	if t := &s.load.Total; t.Validity != result.Valid && s.measured() {
+		d.note("%s is not VALID but %s (%s): read the verdicts with care.", nameOf(s.load), t.Validity, reason(t))
 	}
 }
 
