@@ -79,6 +79,7 @@ type (
 	}
 	loadSharing struct {
 		Pin   bool   `group:"Amount" help:"Run the generator on cores of its own, and the target's processes (those that listen, and those of --watch) on the others, until the end. Needs the right to move them."`
+		Awake bool   `group:"Amount" help:"Keep idle CPUs of this machine from sleeping until the end: for a virtual machine whose hypervisor takes CPU time (HOST_CONTENDED). Needs root."`
 		Hosts string `hidden:"" env:"SPILLWAY_LOAD_HOSTS"` // set by spillway experiment
 	}
 	loadOutput struct {
@@ -148,12 +149,8 @@ func (c *loadCmd) Run(env *environment) (err error) {
 		return load.ExecuteSelfTest(env.ctx, c.RandomSeed, c.JSON, env.stdout)
 	}
 	o := c.options()
-	if c.Pin {
-		program, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find this program: %w", err)
-		}
-		o.Keeper = []string{program, "restore-cores"}
+	if o.Keeper, err = c.keeper(); err != nil {
+		return err
 	}
 	show, err := c.loadLive.open(env)
 	if err != nil {
@@ -202,9 +199,21 @@ func (c *loadCmd) options() load.Options {
 	return load.Options{
 		Target: c.Target, Amount: load.Amount(c.loadAmount), Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement), Output: load.Output(c.loadOutput),
 		Sharing: load.Sharing{
-			Pin: c.Pin, Hosts: c.Hosts, Watched: c.Processes, Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
+			Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes, Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
 		},
 	}
+}
+
+// keeper is the command that restores the cores of a pinned target, nil without --pin.
+func (s *loadSharing) keeper() ([]string, error) {
+	if !s.Pin {
+		return nil, nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	return []string{program, "restore-cores"}, nil
 }
 
 // restoreCoresCmd restores the cores of a pinned target when the load that started it is gone.

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,12 +15,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"spillway/internal/exit"
 	"spillway/internal/lab/report"
 	"spillway/internal/lab/result"
 )
@@ -201,5 +206,38 @@ func TestPinRefusals(t *testing.T) {
 		if line, _ := process.CmdLine(); len(line) == 2 && line[1] == "restore-cores" && line[0] == shared.binary {
 			t.Errorf("process %d is left", process.PID)
 		}
+	}
+}
+
+// TestAwake reads the longest time that a CPU may take to wake up while a load runs, and afterwards. A host where this process may
+// not decide it refuses.
+func TestAwake(t *testing.T) {
+	limit := func() (microseconds int32, err error) {
+		f, err := os.Open("/dev/cpu_dma_latency")
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		err = binary.Read(f, binary.NativeEndian, &microseconds)
+		return microseconds, err
+	}
+	var during atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		now, _ := limit()
+		during.Store(now)
+	}))
+	defer server.Close()
+	before, err := limit()
+	during.Store(before)
+	stdout, stderr, code := spillway(t, "load", server.URL, "-n", "100", "--awake")
+	if err != nil {
+		if code != exit.Usage || !strings.Contains(stderr, "/dev/cpu_dma_latency") {
+			t.Errorf("%v: exit %d\n%s%s", err, code, stdout, stderr)
+		}
+		return
+	}
+	after, err := limit()
+	if code != exit.OK || !strings.Contains(stdout, "kept from sleeping") || during.Load() != 0 || err != nil || after != before {
+		t.Errorf("exit %d; limit %d before, %d during, %d after, %v\n%s%s", code, before, during.Load(), after, err, stdout, stderr)
 	}
 }

@@ -23,6 +23,8 @@ type Pin struct {
 	input     io.Closer
 	acks      *bufio.Scanner
 	moved     map[int]bool // threads of the target
+	before    Set          // cores of this process
+	threads   int          // GOMAXPROCS
 }
 
 // Split divides the available cores between a generator and a target, which get at least one each.
@@ -44,11 +46,15 @@ const passes = 100
 // runs Keep. It learns what to restore before anything is moved, and restores it when this process is gone, however it ended.
 // GOMAXPROCS follows the number of cores. The caller calls Release.
 func Start(keeper []string, generator, target Set, processes func() ([]int, error)) (*Pin, error) {
-	p := &Pin{Generator: generator, Target: target, processes: processes, moved: map[int]bool{}}
+	before, err := Available()
+	if err != nil {
+		return nil, fmt.Errorf("pin: %w", err)
+	}
+	p := &Pin{Generator: generator, Target: target, processes: processes, moved: map[int]bool{}, before: before, threads: runtime.GOMAXPROCS(0)}
 	if err := p.startKeeper(keeper); err != nil {
 		return nil, fmt.Errorf("pin: start the process that restores cores: %w", err)
 	}
-	err := p.moveTarget()
+	err = p.moveTarget()
 	if err == nil {
 		err = restrictSelf(generator)
 	}
@@ -133,12 +139,14 @@ func moveError(s saved, target Set, err error) error {
 	return fmt.Errorf("move process %d%s to cores %s: %w; a control group may keep it from these cores", s.PID, name, target, err)
 }
 
-// Release lets the target's processes use the cores that they could use before, also those that they have started since. This
-// process stays where it is.
+// Release lets the target's processes use the cores that they could use before, also those that they have started since, and
+// this process, too, so that it can be pinned again.
 func (p *Pin) Release() error {
 	p.input.Close()
-	if err := p.keeper.Wait(); err != nil {
-		return fmt.Errorf("pin: restore the cores of the target: %w", err)
+	err := p.keeper.Wait()
+	if err != nil {
+		err = fmt.Errorf("pin: restore the cores of the target: %w", err)
 	}
-	return nil
+	runtime.GOMAXPROCS(p.threads)
+	return errors.Join(err, restrictSelf(p.before))
 }

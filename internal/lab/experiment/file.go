@@ -151,6 +151,7 @@ type Load struct {
 	Allow         []string `yaml:"allow"`
 	Backlog       string   `yaml:"backlog"`
 	Workers       string   `yaml:"workers"`
+	Awake         string   `yaml:"awake" flag:"switch"`
 	Method        string   `yaml:"method"`
 	Header        []string `yaml:"header"`
 	HeaderFile    string   `yaml:"header_file" flag:"file"`

@@ -51,7 +51,7 @@ func Local(o Options) Generator { return &local{options: o} }
 type local struct {
 	options Options
 	config  *Config
-	release func() error // of the cores; nil: nothing is held
+	release func() error // of what was taken of this machine; nil: nothing is held
 }
 
 func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, err error) {
@@ -60,7 +60,7 @@ func (l *local) Prepare(ctx context.Context, header *result.Header) (steps int, 
 	}
 	header.Seed = l.options.RandomSeed
 	header.Notes = append(header.Notes, l.config.Target.Notes()...)
-	l.release, err = l.options.divide(l.config, header)
+	l.release, err = l.options.take(l.config, header)
 	return len(l.config.Steps), err
 }
 

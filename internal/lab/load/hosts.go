@@ -20,9 +20,10 @@ import (
 // Sharing says how the load generator and the target share this machine. Without it, they share all of it.
 type Sharing struct {
 	Pin     bool
+	Awake   bool                               // idle CPUs of this machine do not sleep
 	Hosts   string                             // the hosts of an experiment: JSON of []cores.Host. This process is already on its cores
 	Watched []string                           // processes of the target besides those that listen, NAME=SPEC
-	Find    func(spec string) (Process, error) // parses NAME=SPEC; required by Pin and by nothing else
+	Find    func(spec string) (Process, error) // parses NAME=SPEC; required by Pin and by the knob cpus of a search
 	Keeper  []string                           // command that restores the cores of a pinned target, see cores.Start
 }
 
@@ -30,6 +31,24 @@ type Sharing struct {
 type Process interface {
 	Members() ([]int, error)                         // their ids now
 	CPUTime() (func() (time.Duration, error), error) // a function that reads what they have used so far
+}
+
+// awakeNote is in the header of a run with Awake.
+const awakeNote = "Idle CPUs of the load generator's host were kept from sleeping (--awake)."
+
+// take takes what Sharing says of this machine, and completes the header. The caller calls release at the end.
+func (o *Options) take(config *Config, header *result.Header) (release func() error, err error) {
+	restore, err := o.divide(config, header)
+	if err != nil || !o.Awake {
+		return restore, err
+	}
+	sleep, err := cores.KeepAwake()
+	if err != nil {
+		return nil, errors.Join(exit.UsageError(fmt.Errorf("load --awake: %w", err)), restore())
+	}
+	config.Awake = true
+	header.Notes = append(header.Notes, awakeNote)
+	return func() error { return errors.Join(sleep(), restore()) }, nil
 }
 
 // divide moves the generator and the target to cores of their own, or learns which they have, and has Run measure who uses

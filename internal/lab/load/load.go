@@ -45,6 +45,7 @@ type Config struct {
 	Workers       int // threads, for a target with an event loop; 0: DefaultWorkers
 	Seed          uint64
 	SLO           result.SLO
+	Awake         bool         // idle CPUs of this host do not sleep
 	Hosts         *cores.Meter // of the hosts on this machine, if they have cores of their own; nil: they have not
 	Flow          *flow.Flow   // what users do; nil: they send the requests of Target
 

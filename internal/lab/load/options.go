@@ -119,6 +119,9 @@ func (o *Options) Parse(inputs Inputs) (*Config, error) {
 	if err == nil && o.Pin {
 		err = errors.New("--pin divides the cores of this host: remove --agents")
 	}
+	if err == nil && o.Awake {
+		err = errors.New("--awake is about the CPUs of this host: remove --agents")
+	}
 	if err == nil && len(o.Source) > 0 {
 		err = errors.New("--source names addresses of one host: remove it")
 	}

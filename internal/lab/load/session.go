@@ -301,7 +301,7 @@ func (p *pool) countLocked(now int64, change int) {
 func (p *pool) dispatch() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	restore := minimizeTimerSlack()
+	restore := beginPromptly()
 	defer restore()
 	next := p.phase.at(p.arrivals.Next())
 	now := p.clock.Now()

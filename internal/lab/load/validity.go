@@ -212,7 +212,11 @@ func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
 	if s.host.steal < stealMax || s.host.stolen <= stealMin {
 		return nil
 	}
-	return &problem{result.HostContended, fmt.Sprintf("the hypervisor took %.1f %% of the time of this host's CPUs", 100*s.host.steal)}
+	reason := fmt.Sprintf("the hypervisor took %.1f %% of the time of this host's CPUs", 100*s.host.steal)
+	if !s.config.Awake {
+		reason += "; --awake keeps idle CPUs from sleeping, which may help"
+	}
+	return &problem{result.HostContended, reason}
 }
 
 // waitShare is the share of the wall time in which the worst thread was runnable

@@ -159,7 +159,7 @@ func TestJudgeTarget(t *testing.T) {
 		}, result.Valid, ""},
 		"stolen": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			s.host.steal, s.host.stolen = 0.03, time.Second
-		}, result.HostContended, "the hypervisor took 3.0 %"},
+		}, result.HostContended, "the hypervisor took 3.0 % of the time of this host's CPUs; --awake"},
 		"stolen, below the resolution": {func(s *stepRun, _ *result.Total, _ *threadReport) {
 			s.host.steal, s.host.stolen = 0.03, 20*time.Millisecond
 		}, result.Valid, ""},

@@ -104,7 +104,7 @@ func (t *thread) run(open bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if open {
-		restore := minimizeTimerSlack()
+		restore := beginPromptly()
 		defer restore()
 	}
 	t.observer.roll(t.clock.Now())

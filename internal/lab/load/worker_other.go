@@ -16,7 +16,7 @@ import (
 
 func (*stepRun) runWorkers(context.Context) error { panic("bug: only Linux has workers") }
 
-func minimizeTimerSlack() (restore func()) { return func() {} }
+func beginPromptly() (restore func()) { return func() {} }
 
 func sleep(d time.Duration) { time.Sleep(d) }
 
