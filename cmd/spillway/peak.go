@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"spillway/internal/exit"
@@ -39,7 +38,7 @@ type (
 		Warmup    time.Duration `group:"Search" help:"Least warm-up of each probe; the search chooses longer ones as needed."`
 	}
 	peakKnobs struct {
-		Knob []string `group:"Search" sep:"none" placeholder:"KNOB" help:"Search again with another value, say whether the peak moved, and set the original back: 'pool=8,16: COMMAND' (8 is in force; sh runs COMMAND with $$VALUE), keep-alive, connections=N,… or source=IP,…. Repeatable."`
+		Knob []string `group:"Search" sep:"none" placeholder:"KNOB" help:"Search again with another value, say whether the peak moved, and set the original back: 'pool=8,16: COMMAND' (8 is in force; sh runs COMMAND with $$VALUE), keep-alive, connections=N,…, source=IP,… or cpus=N,…. Repeatable."`
 	}
 	peakOutput struct {
 		Out   string   `group:"Result" short:"o" placeholder:"FILE" help:"Write a result file with a step per probe; .gz is compressed. 'spillway report FILE' shows it."`
@@ -75,12 +74,8 @@ func (c *peakCmd) Run(env *environment) (err error) {
 		return exit.UsageError(err)
 	}
 	o := c.options()
-	if c.Pin {
-		program, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find this program: %w", err)
-		}
-		o.Keeper = []string{program, "restore-cores"}
+	if o.Keeper, err = c.keeper(); err != nil {
+		return err
 	}
 	show, err := c.loadLive.open(env)
 	if err != nil {
@@ -159,7 +154,7 @@ func (c *peakCmd) options() peak.Options {
 			Target: c.Target, Amount: load.Amount{Warmup: c.Warmup}, Policy: load.Policy(c.loadPolicy), HTTP: load.HTTP(c.loadHTTP), Statement: load.Statement(c.loadStatement),
 			Output: load.Output{SLO: c.SLO, Out: c.Out, JSON: c.JSON, Label: c.Label, ReportInterval: time.Second, Allow: c.Allow},
 			Sharing: load.Sharing{
-				Pin: c.Pin, Hosts: c.Hosts, Watched: c.Processes, Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
+				Pin: c.Pin, Awake: c.Awake, Hosts: c.Hosts, Watched: c.Processes, Find: func(spec string) (load.Process, error) { return watch.ParseProcess(spec) },
 			},
 		},
 		Precision: c.Precision, MaxTime: c.MaxTime, Start: c.Start, Max: c.Max, Knobs: c.Knob,

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/diagnose"
 	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
 )
@@ -190,7 +191,7 @@ func TestPeak(t *testing.T) {
 			for i := range same.Probes { // the steps tell it without the pauses between them
 				same.Probes[i].Seconds = d.Probes[i].Seconds
 			}
-			if diff := cmp.Diff(d, same, cmpopts.EquateApprox(0, 1e-6), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(d, same, cmpopts.EquateApprox(0, 1e-6), cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(diagnose.Verdict{})); diff != "" {
 				t.Errorf("the search of the file differs (-printed +read):\n%s", diff)
 			}
 			reported, problem, code := reportOn(t, file)
@@ -251,6 +252,20 @@ func TestPeakInterrupted(t *testing.T) {
 	d, stderr, code = peakVerb(t, during, nil, append(args, server.URL)...)
 	if code != exit.NothingValid || d == nil || len(d.Probes) != 0 || d.FeasibleMax != nil || d.Stopped != peak.StoppedInterrupted {
 		t.Errorf("exit %d, %+v\n%s", code, d, stderr)
+	}
+}
+
+// TestPeakDoesNotWait searches on a server that never answers: the search ends soon after --max-time, long before the requests do.
+func TestPeakDoesNotWait(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-ended }))
+	defer server.Close()
+	defer close(ended)
+	began := time.Now()
+	d, stderr, code := peakVerb(t, t.Context(), nil, "--slo", "p50<5s", "--start", "50", "--max-time", "8s", "--timeout", "20m", server.URL)
+	if took := time.Since(began); code != exit.NothingValid && code != exit.Failed || d == nil || d.Stopped != peak.StoppedDeadline || took > 5*time.Minute {
+		t.Errorf("exit %d after %s: %+v\n%s", code, took, d, stderr)
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 func (s *Search) Answer() Answer {
 	m := s.proof()
 	a := Answer{Stopped: cmp.Or(s.stopped, StoppedInterrupted), Path: slices.Clone(s.path), Probes: len(s.path)}
+	if s.stopped == StoppedDeadline {
+		a.Unfit = s.unfit
+	}
 	for _, v := range s.path {
 		a.Took += v.Observation.Took
 		a.Requests += v.Observation.Requests
@@ -73,19 +76,31 @@ func (s *Search) warnings(m *proof) []string {
 			}
 		}
 	}
+	if m.feasible != nil && m.infeasible != nil {
+		if criterion := m.binding(); m.slopeFor(criterion) < slopeFlat {
+			w = append(w, fmt.Sprintf("%s hardly depends on the rate, so that noise moves the peak far", criterion))
+		}
+	}
 	for _, l := range m.levels {
-		if l.blocked() {
-			w = append(w, fmt.Sprintf("no probe at %g/s was VALID: %s", l.rate, l.invalid[len(l.invalid)-1]))
+		if n := len(l.invalid); len(l.visits) == 0 && n >= warnAttempts {
+			w = append(w, fmt.Sprintf("no probe at %g/s was VALID: %s", l.rate, l.invalid[n-1].Observation.Validity))
 		}
 	}
 	return w
 }
 
+// warnAttempts is the least number of probes at a rate, none of them VALID, that a warning is about.
+const warnAttempts = 2
+
 // z95 is the normal quantile of a two-sided 95 % interval.
 const z95 = 1.96
 
-// slopeLeast is the least slope of ln(latency) over ln(rate) at the edge, for intervals; that of a latency in proportion to the rate.
-const slopeLeast = 1
+// Slopes of ln(latency) over ln(rate) at the edge, for intervals.
+const (
+	slopeUsual = 1    // at least, unless the levels show less: that of a latency in proportion to the rate
+	slopeFlat  = 0.5  // below it, a warning says that the interval is wide
+	slopeLeast = 0.05 // at least
+)
 
 // interval returns the bounds of the peak at 95 %: the rates that were proved, or beyond them as far as the noise of the margins reaches.
 func (m *proof) interval() (low, high float64) {
@@ -103,13 +118,8 @@ func (m *proof) beyond(l *level, sign float64) float64 {
 	if l.onlyOverloaded() {
 		return 0
 	}
-	slope := float64(slopeLeast)
-	if m.feasible != nil && m.infeasible != nil {
-		s, _ := m.slope()
-		slope = max(slope, s)
-	}
 	criterion, mean, sigma := l.worst()
-	far := max(0, (sign*mean+z95*sigma)/slope)
+	far := max(0, (sign*mean+z95*sigma)/m.slopeFor(criterion))
 	if t, ok := m.trendAt(criterion, l.rate); ok {
 		mean, sigma = t.at(l.rate)
 		far = max(far, (sign*mean+z95*sigma)/t.slope)
@@ -118,6 +128,21 @@ func (m *proof) beyond(l *level, sign float64) float64 {
 }
 
 const beyondMax = 0.5
+
+// slopeFor is a slope for intervals: that between the bounds, as far as it is beyond doubt, and not less than that of all levels.
+func (m *proof) slopeFor(criterion string) float64 {
+	least := float64(slopeUsual)
+	if t, ok := m.fit(criterion, 1, math.Inf(1)); ok {
+		least = clamp(t.slope, slopeLeast, slopeUsual)
+	}
+	if m.feasible == nil || m.infeasible == nil {
+		return least
+	}
+	slope, _ := m.slope()
+	_, _, low := m.feasible.worst()
+	_, _, high := m.infeasible.worst()
+	return max(least, slope-math.Hypot(low, high)/math.Log(m.infeasible.rate/m.feasible.rate))
+}
 
 // binding is the criterion that is missed at the upper bound, by most if there are several. Without an upper bound it is the one with
 // the least room at the lower bound.

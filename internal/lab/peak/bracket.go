@@ -37,7 +37,7 @@ const (
 	missesMax    = 8               // rates that were missed without one that passed
 	dipsMax      = 2               // of them, those above the first
 	dipTolerance = 0.1             // decrease of the margin at half of the rate that is none
-	blockedMax   = 3               // rates that gave no VALID probe
+	blockedMax   = 3               // rates that are hopeless
 	downDuration = 2 * time.Minute // longest probe below a rate that was missed
 )
 
@@ -131,14 +131,19 @@ func (s *Search) planBracket(m *proof, left time.Duration) (Probe, string) {
 // up returns the rate above the highest that passed.
 func (s *Search) up(m *proof) (rate float64, stop string) {
 	from, blocked := m.feasible.rate, 0
+	hopeless, far := 0, true
 	for _, l := range m.levels {
 		if l.rate > from && l.blocked() {
 			from = l.rate
 			blocked++
+			far = blocked < 2 && l.disturbed()
+			if l.hopeless() {
+				hopeless++
+			}
 		}
 	}
 	factor := stepNear
-	if _, margin, _ := m.feasible.worst(); margin < marginFar && blocked == 0 {
+	if _, margin, _ := m.feasible.worst(); margin < marginFar && far {
 		factor = stepFar
 	}
 	if s.rises > 0 && len(m.levels) == 1 {
@@ -149,7 +154,7 @@ func (s *Search) up(m *proof) (rate float64, stop string) {
 		rate = min(rate, max(full, from*stepContradict))
 	}
 	rate = s.limit(roundRate(rate, 3))
-	if blocked >= blockedMax || rate <= from || m.at(rate) != nil {
+	if hopeless >= blockedMax || rate <= from || m.at(rate) != nil {
 		return 0, StoppedInvalid
 	}
 	return rate, ""
@@ -157,16 +162,17 @@ func (s *Search) up(m *proof) (rate float64, stop string) {
 
 // down returns the rate below the lowest that was missed, or above all of them if the target may be slow for lack of load.
 func (s *Search) down(m *proof, left time.Duration) (rate float64, stop string) {
-	lowest, misses, blocked := m.levels[0], 0, 0
+	lowest, misses, hopeless := m.levels[0], 0, 0
 	for _, l := range m.levels {
-		if l.blocked() {
-			blocked++
-		} else {
+		switch {
+		case l.hopeless():
+			hopeless++
+		case !l.blocked():
 			misses++
 		}
 	}
 	switch {
-	case blocked >= blockedMax:
+	case hopeless >= blockedMax:
 		return 0, StoppedInvalid
 	case s.dips(m):
 		if rate = s.limit(roundRate(stepFar*m.levels[len(m.levels)-1].rate, 3)); m.at(rate) == nil {

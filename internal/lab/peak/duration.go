@@ -79,10 +79,11 @@ func (s *Search) probe(purpose Purpose, rate float64, m *proof) Probe {
 	if l := m.at(rate); l != nil {
 		again := 1.0
 		for _, v := range l.invalid {
-			if v == result.TooFewSamples || v == result.NotStationary {
+			validity := v.Observation.Validity
+			if validity == result.TooFewSamples || validity == result.NotStationary {
 				again = min(2*again, againMax)
 			}
-			if v == result.NotStationary {
+			if validity == result.NotStationary {
 				p.Warmup *= 2
 			}
 		}

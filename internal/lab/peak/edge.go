@@ -120,7 +120,7 @@ func (s *Search) planEdge(m *proof, left time.Duration) (Probe, string) {
 		case p.cost() <= left-reserve:
 			return p, ""
 		default:
-			stop = StoppedDeadline
+			s.unfit, stop = p.cost()+reserve, StoppedDeadline
 		}
 	}
 	for _, l := range []*level{m.infeasible, m.feasible} {
@@ -137,13 +137,13 @@ func (s *Search) planEdge(m *proof, left time.Duration) (Probe, string) {
 		if p := s.shorten(above, left-s.reserve(below)); p.cost() <= left-s.reserve(below) {
 			return p, ""
 		}
-		stop = StoppedDeadline
+		s.unfit, stop = s.reserve(above)+s.reserve(below), StoppedDeadline
 	}
 	if below.Rate > 0 { // last, so that a target that became slower is found out
 		if p := s.shorten(below, left); p.cost() <= left {
 			return p, ""
 		}
-		stop = StoppedDeadline
+		s.unfit, stop = s.reserve(below), StoppedDeadline
 	}
 	if m.limited() && stop == StoppedPrecision {
 		stop = StoppedGenerator
@@ -215,18 +215,26 @@ func (s *Search) refineRate(m *proof) (rate float64, ok bool) {
 	if walls && math.Log(high/low) <= precision {
 		return 0, false
 	}
-	rate = math.Sqrt(low * high)
+	rate = roundRate(math.Sqrt(low*high), 4)
 	if root, found := m.edge(); found && !walls && !m.limited() && !s.stalls() {
-		rate = s.besides(root, low, high, certainPart*precision)
+		near := roundRate(s.besides(root, m.feasible.rate, m.top(), certainPart*precision), 4)
+		if near > m.feasible.rate && near < m.top() && m.at(near) == nil {
+			return near, true
+		}
 	}
-	rate = roundRate(rate, 4)
 	return rate, rate > low && rate < high && m.at(rate) == nil
 }
 
-// edge is the predicted edge of the interval: where the curve meets the limit, or the rate that the target answers if it misses the SLO
-// only because it does not keep up.
+// farMargin is the margin of the highest rate that passed below which its latency does not show how far the edge is.
+const farMargin = -2.5
+
+// edge is the predicted edge of the interval: where the curve meets the limit, or the rate that the target answers if it does not keep
+// up, and either misses the SLO only for that reason or was far from its limit before.
 func (m *proof) edge() (rate float64, ok bool) {
-	if m.infeasible == nil || !m.infeasible.onlyOverloaded() {
+	if m.infeasible == nil {
+		return m.root()
+	}
+	if _, margin, _ := m.feasible.worst(); !m.infeasible.onlyOverloaded() && (margin > farMargin || !m.infeasible.overloaded()) {
 		return m.root()
 	}
 	for _, v := range m.infeasible.visits {
@@ -235,7 +243,8 @@ func (m *proof) edge() (rate float64, ok bool) {
 	return rate, rate > m.feasible.rate && rate < m.infeasible.rate
 }
 
-// widest returns the widest part of the interval without a rate that was tried in vain; walls: there are such rates.
+// widest returns the widest part of the interval without a rate that was tried in vain; walls: there are such rates, at which the target
+// settled.
 func (m *proof) widest() (low, high float64, walls bool) {
 	low, high = m.feasible.rate, m.feasible.rate
 	from := m.feasible.rate
@@ -246,7 +255,7 @@ func (m *proof) widest() (low, high float64, walls bool) {
 		if l.rate/from > high/low {
 			low, high = from, l.rate
 		}
-		walls = walls || l.rate < m.top()
+		walls = walls || l.rate < m.top() && !l.all(result.NotStationary)
 		from = l.rate
 	}
 	return low, high, walls

@@ -208,7 +208,7 @@ func (e *execution) ended(end *result.End) {
 		e.search.Stop(StoppedDeadline)
 	}
 	a := e.search.Answer()
-	end.Search = &result.Search{Stopped: a.Stopped, Probes: a.Probes, Seconds: a.Took.Seconds()}
+	end.Search = &result.Search{Stopped: a.Stopped, Probes: a.Probes, Seconds: a.Took.Seconds(), Unfit: a.Unfit.Seconds()}
 }
 
 // step is the step of load for the probe, with a warm-up that is at least as long as the given one.
@@ -229,7 +229,7 @@ func (p *Probe) step(warmup time.Duration) load.Step {
 func ObservationOf(slo result.SLO, t *result.Total, took time.Duration) (Observation, error) {
 	o := Observation{
 		Validity: t.Validity, Rate: answered(t), Service: time.Duration(t.Little.ServiceMean * float64(time.Second)),
-		Overloaded: t.Overloaded, Down: down(t), Took: took, Requests: t.Requests(),
+		Overloaded: t.Overloaded, Disturbed: disturbed(t), Down: down(t), Took: took, Requests: t.Requests(),
 	}
 	if len(t.Reasons) > 0 {
 		o.Reason = t.Reasons[0]
@@ -273,6 +273,16 @@ const (
 func down(t *result.Total) bool {
 	sent := t.Requests() - t.Errors[result.Unsent]
 	return sent >= downMin && float64(t.Errors[result.Refused]+t.Errors[result.Reset]) >= downShare*float64(sent)
+}
+
+// idleMax is the share of its time that a generator with CPU to spare uses in its busiest thread, or waits for a CPU in all threads together.
+const idleMax = 0.75
+
+// disturbed reports whether a step is not VALID although the generator had CPU to spare, and connections: the hypervisor, an
+// interrupt or another program held it up.
+func disturbed(t *result.Total) bool {
+	return (t.Validity == result.GeneratorLimited || t.Validity == result.HostContended) && t.Iterations == nil && t.Errors.Own() == 0 &&
+		t.Elapsed > 0 && t.Cost.ThreadBusyMax+t.Cost.RunQueueWait/t.Elapsed < idleMax
 }
 
 // answered is the rate of good answers, or of complete iterations of a flow.

@@ -333,3 +333,27 @@ func TestRowsUsedUp(t *testing.T) {
 		t.Errorf("more %t, %v: %+v", more, err, a)
 	}
 }
+
+func TestDisturbed(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*result.Total)
+		want   bool
+	}{
+		"valid":         {func(t *result.Total) { t.Validity = result.Valid }, false},
+		"idle":          {func(*result.Total) {}, true},
+		"contended":     {func(t *result.Total) { t.Validity = result.HostContended }, true},
+		"busy":          {func(t *result.Total) { t.Cost.ThreadBusyMax = 0.95 }, false},
+		"waited":        {func(t *result.Total) { t.Cost.RunQueueWait = 0.8 * t.Elapsed }, false},
+		"without ports": {func(t *result.Total) { t.Errors[result.NoLocalPort] = 20 }, false},
+		"few users":     {func(t *result.Total) { t.Iterations = &result.Iterations{Completed: 300} }, false},
+		"few answers":   {func(t *result.Total) { t.Validity = result.TooFewSamples }, false},
+	} {
+		slo := parse(t, "p50<20ms")
+		step := total(t, slo, 1000, 0, 10*time.Millisecond)
+		step.Validity = result.GeneratorLimited
+		c.change(step)
+		if o, err := ObservationOf(slo, step, 0); err != nil || o.Disturbed != c.want {
+			t.Errorf("%s: disturbed %t, %v", name, o.Disturbed, err)
+		}
+	}
+}

@@ -159,8 +159,9 @@ func touches() []touch {
 	}
 }
 
-// weigh adds to the likeliest verdict what the knobs show about it: a knob of what it names that moved the peak confirms it, and
-// more of it without a movement speaks against it. Other knobs that moved the peak are mentioned.
+// weigh adds to the likeliest verdict what the knobs show about it: more of what it names that moved the peak up confirms it, and so does
+// less that moved it down in proportion. More of it without a movement speaks against it. Other knobs that moved the peak are mentioned,
+// because too little of anything is a limit.
 func (o *Outcome) weigh() {
 	if len(o.Verdicts) == 0 {
 		return
@@ -177,13 +178,27 @@ func (o *Outcome) weigh() {
 		case k.Moved == NotMoved && about && more > 0:
 			v.Sentence += fmt.Sprintf(" This speaks against it: with %s, the peak was not shown to move.", with)
 		case k.Moved != MovedUp && k.Moved != MovedDown:
-		case about && (more >= 0) == (k.Moved == MovedUp):
+		case about && (more >= 0 && k.Moved == MovedUp || k.inProportion()):
 			v.Sentence += fmt.Sprintf(" A test confirms it: with %s, the peak %s (%s).", with, k.movedText(), intervalText(&k.Answer))
 		default:
 			v.Sentence += fmt.Sprintf(" With %s, the peak %s (%s).", with, k.movedText(), intervalText(&k.Answer))
 		}
 	}
 	o.Verdicts = verdicts
+}
+
+// proportionMax is how far the peak may be from one in proportion to the value, as a factor.
+const proportionMax = 1.25
+
+// inProportion reports whether the peak moved down as far as the value.
+func (k *KnobResult) inProportion() bool {
+	before, errBefore := strconv.ParseFloat(k.Original, 64)
+	after, errAfter := strconv.ParseFloat(k.Value, 64)
+	if errBefore != nil || errAfter != nil || !(after > 0) || !(after < before) || k.Moved != MovedDown {
+		return false
+	}
+	share := k.Ratio / (after / before)
+	return share < proportionMax && share > 1/proportionMax
 }
 
 // more tells whether the value is more of what the knob sets than the original is (1), less (-1), or neither is known (0).

@@ -58,6 +58,9 @@ func TestParseKnobs(t *testing.T) {
 		"pool=8,: x":                   "a value is empty",
 		"pool=8,8: x":                  "the value 8 is there twice",
 		"connections=x":                `"x" is not a number from 1 to`,
+		"cpus=x":                       `"x" is not a number of CPUs`,
+		"cpus=0":                       `"0" is not a number of CPUs`,
+		"cpus=0.5":                     "the target is not on this machine: write a command",
 		"connections=32":               "the search itself has 32 connections",
 		"pool=1,2,3,4,5,6,7,8,9,10: x": "9 values to search with; the limit is 8",
 	} {
@@ -258,6 +261,9 @@ func TestWeigh(t *testing.T) {
 	}{
 		{diagnose.WorkerPool, "pool", "8", "16", answer(200, 220), "It waits. A test confirms it: with pool=16 instead of 8, the peak moved up, 2 times the original (200/s to 220/s)."},
 		{diagnose.WorkerPool, "workers", "8", "4", answer(50, 55), "It waits. A test confirms it: with workers=4 instead of 8, the peak moved down, 0.5 times the original (50/s to 55/s)."},
+		{diagnose.WorkerPool, "workers", "8", "2", answer(50, 55), "It waits. With workers=2 instead of 8, the peak moved down, 0.5 times the original (50/s to 55/s)."},
+		{diagnose.UserCPU, "cpus", "2", "1", answer(50, 55), "It waits. A test confirms it: with cpus=1 instead of 2, the peak moved down, 0.5 times the original (50/s to 55/s)."},
+		{diagnose.UserCPU, "cpus", "2", "0.3", answer(50, 55), "It waits. With cpus=0.3 instead of 2, the peak moved down, 0.5 times the original (50/s to 55/s)."},
 		{diagnose.WorkerPool, "pool", "8", "16", answer(99, 111), "It waits. This speaks against it: with pool=16 instead of 8, the peak was not shown to move."},
 		{diagnose.WorkerPool, "pool", "8", "16", answer(50, 55), "It waits. With pool=16 instead of 8, the peak moved down, 0.5 times the original (50/s to 55/s)."},
 		{diagnose.WorkerPool, "colour", "red", "blue", answer(99, 111), "It waits."},
@@ -314,5 +320,53 @@ func TestSet(t *testing.T) {
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// recorded is a quota that records what is set.
+type recorded struct {
+	calls []string
+	fails bool
+}
+
+func (q *recorded) Set(cpus float64) error {
+	q.calls = append(q.calls, fmt.Sprintf("set %g", cpus))
+	return nil
+}
+
+func (q *recorded) Restore() error {
+	q.calls = append(q.calls, "restore")
+	if q.fails {
+		return errors.New("read-only file system")
+	}
+	return nil
+}
+
+func (q *recorded) RestoreCommand() string { return "echo -1 > quota" }
+
+// TestKnobCPUs turns the knob of a quota, and restores it also after an interrupt.
+func TestKnobCPUs(t *testing.T) {
+	for _, interrupted := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, quota := newTurned(t, answer(198, 204), time.Hour), &recorded{fails: interrupted}
+		r.knobs = []knob{{name: knobCPUs, original: "2", quota: quota, turns: []turn{{value: "0.5"}, {value: "1"}}}}
+		r.peaks, r.broken = map[string]Answer{"": answer(90, 100)}, "none"
+		r.stop = func(string) {
+			if interrupted {
+				cancel()
+			}
+		}
+		results, err := r.run(ctx)
+		cancel()
+		calls, moved := []string{"set 0.5", "set 1", "restore"}, []string{"cpus=0.5 down", "cpus=1 down"}
+		if interrupted {
+			calls, moved = []string{"set 0.5", "restore"}, []string{"cpus=0.5 down", "cpus=1 not-measured (interrupted)"}
+		}
+		if !slices.Equal(quota.calls, calls) || !slices.Equal(r.moved(results), moved) {
+			t.Errorf("interrupted %t: %q, %q; want %q, %q", interrupted, quota.calls, r.moved(results), calls, moved)
+		}
+		if (err != nil) != interrupted || err != nil && !strings.Contains(err.Error(), "KNOB NOT RESTORED: cpus=2: read-only file system. Restore the service by hand: echo -1 > quota") {
+			t.Errorf("interrupted %t: %v", interrupted, err)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"spillway/internal/lab/result"
 )
@@ -21,6 +22,11 @@ const (
 const (
 	visitsMax         = 6   // VALID visits; if the last two disagree, the rate is too close to the edge to pass
 	attemptsMax       = 4   // visits in a row that are not VALID
+	unsettledAttempts = 2   // the same at a rate without a VALID visit, if all changed meanwhile, as a backlog at the edge does
+	unsettledBracket  = 1   // the same in the bracket above a rate that passed, from where a large step tells more
+	disturbedAttempts = 6   // the same, if all were disturbed and there is time
+	disturbedHasty    = 4   // the same, if there is little time
+	disturbedAgain    = 2   // the same, after another rate was given up for it
 	generatorAttempts = 3   // the same, if all are GENERATOR_LIMITED
 	generatorAgain    = 2   // the same, near a rate that the generator cannot offer
 	clearSigmas       = 2   // distance of a margin from 0 that is beyond doubt, in standard errors
@@ -30,11 +36,13 @@ const (
 // A level is a rate and all that is proved about it.
 type level struct {
 	rate    float64
-	visits  []*Visit          // the VALID ones
-	invalid []result.Validity // those after the last VALID one
-	scatter float64           // variance of margins over that of their standard errors, at least 1
-	tooHigh bool              // the generator cannot offer a higher one
-	lucky   bool              // it passed, but the trend of the rates around it says that it does not
+	visits  []*Visit // the VALID ones
+	invalid []*Visit // those after the last VALID one
+	most    int      // how many there may be, if all were disturbed
+	scatter float64  // variance of margins over that of their standard errors, at least 1
+	tooHigh bool     // the generator cannot offer a higher one
+	above   bool     // a lower rate passed
+	lucky   bool     // it passed, but the trend of the rates around it says that it does not
 }
 
 // passes reports whether the observation meets every criterion and the target kept up.
@@ -42,11 +50,24 @@ func (o *Observation) passes() bool {
 	return len(o.Margins) > 0 && !o.Overloaded && !slices.ContainsFunc(o.Margins, func(m Margin) bool { return !m.Met })
 }
 
+// obstacle is why the observation is not VALID. A generator that was held up can offer the rate at another time.
+func (o *Observation) obstacle() result.Validity {
+	if o.Disturbed && o.Validity == result.GeneratorLimited {
+		return result.HostContended
+	}
+	return o.Validity
+}
+
 // onlyOverloaded reports whether the rate was missed only because the backlog grew, so that the margins do not tell how far the edge is.
 func (l *level) onlyOverloaded() bool {
 	return len(l.visits) > 0 && !slices.ContainsFunc(l.visits, func(v *Visit) bool {
 		return !v.Observation.Overloaded || slices.ContainsFunc(v.Observation.Margins, func(m Margin) bool { return !m.Met })
 	})
+}
+
+// overloaded reports whether the backlog grew in every visit.
+func (l *level) overloaded() bool {
+	return len(l.visits) > 0 && !slices.ContainsFunc(l.visits, func(v *Visit) bool { return !v.Observation.Overloaded })
 }
 
 // agreed reports whether the last two visits say the same.
@@ -72,22 +93,52 @@ func (l *level) verdict() (v verdict, firm bool) {
 	return missed, firm
 }
 
-// exhausted reports whether too many visits in a row were not VALID. If the generator cannot offer the rate, fewer tell.
+// exhausted reports whether too many visits in a row were not VALID. If the generator cannot offer the rate, or if the target does not
+// settle at it, fewer tell.
 func (l *level) exhausted() bool {
-	n, enough := len(l.invalid), generatorAttempts
+	n, most, enough := len(l.invalid), attemptsMax, generatorAttempts
 	if l.tooHigh {
 		enough = generatorAgain
 	}
-	return n >= attemptsMax || n >= enough && !slices.ContainsFunc(l.invalid, func(v result.Validity) bool { return v != result.GeneratorLimited })
+	if l.disturbed() {
+		most = l.most
+	}
+	unsettled := unsettledAttempts
+	if n > 0 && l.above && l.invalid[0].Purpose == Bracket {
+		unsettled = unsettledBracket
+	}
+	return n >= most || n >= enough && l.all(result.GeneratorLimited) || len(l.visits) == 0 && n >= unsettled && l.all(result.NotStationary)
+}
+
+// disturbed reports whether something held up the generator in all visits that are not VALID.
+func (l *level) disturbed() bool {
+	return !slices.ContainsFunc(l.invalid, func(v *Visit) bool { return !v.Observation.Disturbed })
+}
+
+// all reports whether the visits that are not VALID have the same obstacle.
+func (l *level) all(obstacle result.Validity) bool {
+	return !slices.ContainsFunc(l.invalid, func(v *Visit) bool { return v.Observation.obstacle() != obstacle })
 }
 
 // blocked reports whether nothing can be proved at the rate.
 func (l *level) blocked() bool { return len(l.visits) == 0 && l.exhausted() }
 
-// generatorLimited reports whether the generator cannot offer the rate.
+// hopeless reports whether nothing can be proved at the rate, nor probably at higher ones. Something that holds up the generator passes,
+// and a target that does not settle is near its limit.
+func (l *level) hopeless() bool {
+	return l.blocked() && !l.disturbed() && !l.all(result.NotStationary)
+}
+
+// generatorLimited reports whether the generator cannot offer the rate: for want of CPU, or because every one of many attempts says so.
 func (l *level) generatorLimited() bool {
+	if !l.blocked() {
+		return false
+	}
 	n := len(l.invalid)
-	return l.blocked() && l.invalid[n-1] == result.GeneratorLimited && l.invalid[n-2] == result.GeneratorLimited
+	if n >= disturbedAttempts && !slices.ContainsFunc(l.invalid, func(v *Visit) bool { return v.Observation.Validity != result.GeneratorLimited }) {
+		return true
+	}
+	return n > 1 && l.invalid[n-1].Observation.obstacle() == result.GeneratorLimited && l.invalid[n-2].Observation.obstacle() == result.GeneratorLimited
 }
 
 // margin returns the mean margin of the criterion and its standard error. ok is false if no visit has it.
@@ -194,7 +245,11 @@ func (s *Search) proof() *proof {
 		}
 	}
 	slices.SortFunc(m.levels, func(a, b *level) int { return cmp.Compare(a.rate, b.rate) })
-	tooHigh := false
+	tooHigh, above := false, false
+	for _, l := range m.levels {
+		l.most, l.above = s.disturbedMost(l), above
+		above = above || slices.ContainsFunc(l.visits, func(v *Visit) bool { return v.Observation.passes() })
+	}
 	for _, l := range slices.Backward(m.levels) {
 		l.tooHigh = tooHigh
 		tooHigh = tooHigh || l.generatorLimited()
@@ -234,6 +289,30 @@ func (s *Search) proof() *proof {
 	return m
 }
 
+// disturbedMost is how often a disturbed level is tried. If another one has been given up since the last VALID probe, what disturbs
+// the host lasts, and the time is better spent on other rates.
+func (s *Search) disturbedMost(l *level) int {
+	most, row := disturbedAttempts, 0
+	if s.settings.Deadline > 0 && s.settings.Deadline < hasty {
+		most = disturbedHasty
+	}
+	for _, v := range slices.Backward(s.path) {
+		if v.Rate == 0 || v.Observation.Validity == result.Valid {
+			break
+		}
+		if v.Rate != l.rate && v.Observation.Disturbed {
+			row++
+		}
+	}
+	if row >= disturbedHasty {
+		return disturbedAgain
+	}
+	return most
+}
+
+// hasty is the shortest deadline that leaves time for many attempts.
+const hasty = 90 * time.Second
+
 func (m *proof) add(v *Visit) {
 	l := m.at(v.Rate)
 	if l == nil {
@@ -243,7 +322,7 @@ func (m *proof) add(v *Visit) {
 	if v.Observation.Validity == result.Valid {
 		l.visits, l.invalid = append(l.visits, v), nil
 	} else {
-		l.invalid = append(l.invalid, v.Observation.Validity)
+		l.invalid = append(l.invalid, v)
 	}
 }
 

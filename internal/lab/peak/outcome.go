@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,19 +29,32 @@ type Outcome struct {
 	Bounds  []Bound      // after each probe of Answer.Path; only of OutcomeOf
 }
 
-// diagnose names what stopped the target: at the lowest rate that missed the SLO, or at the one that the generator could not make.
+// diagnose names what stopped the target at the lowest rate that missed the SLO, or else at one above the highest that met it whose
+// probe was not VALID.
 func (o *Outcome) diagnose() {
 	failing, passing := o.stepAt(o.Answer.Infeasible, false), o.stepAt(o.Answer.Feasible, true)
-	if failing < 0 && o.Answer.Stopped == StoppedGenerator {
-		for i := range o.Answer.Path {
-			if v := &o.Answer.Path[i]; v.Rate > 0 && v.Observation.Validity == result.GeneratorLimited {
-				failing = i
-			}
-		}
+	if failing < 0 && passing >= 0 {
+		failing = o.invalidStep()
 	}
 	if o.Failing, o.Passing = failing, passing; failing >= 0 {
 		o.Verdicts = diagnose.Diagnose(o.Run, passing, failing)
 	}
+}
+
+// invalidStep is the last step above the highest rate that met the SLO which was not VALID, failed, and says something about the target,
+// or else the last that the generator could not make, or that was disturbed; -1 if there is none.
+func (o *Outcome) invalidStep() int {
+	invalid := -1
+	for i, v := range slices.Backward(o.Answer.Path) {
+		switch kind := v.Observation.Validity; {
+		case v.Rate <= o.Answer.Feasible, v.Observation.Down, kind == result.Valid:
+		case diagnose.Failed(o.Run, i):
+			return i
+		case invalid < 0 && (kind == result.GeneratorLimited || kind == result.HostContended):
+			invalid = i
+		}
+	}
+	return invalid
 }
 
 // Diagnosis is the first verdicts and what they compare. ok is false if no step failed.
@@ -49,6 +63,9 @@ func (o *Outcome) Diagnosis(verdicts int) (d diagnose.Document, ok bool) {
 		return d, false
 	}
 	d = diagnose.Document{Failing: o.Run.Steps[o.Failing].Name, Verdicts: o.Verdicts[:min(verdicts, len(o.Verdicts))]}
+	if _, missed := o.Met(o.Failing); !missed {
+		d.Note = diagnose.NoteOf(o.Run, o.Failing)
+	}
 	if o.Passing >= 0 {
 		d.Passing = o.Run.Steps[o.Passing].Name
 	}

@@ -41,7 +41,7 @@ func OutcomeOf(run *result.Run) (*Outcome, error) {
 	o.Answer = search.Answer()
 	switch end := run.End.Search; {
 	case end != nil:
-		o.Answer.Stopped, o.Answer.Took = end.Stopped, time.Duration(end.Seconds*float64(time.Second))
+		o.Answer.Stopped, o.Answer.Took, o.Answer.Unfit = end.Stopped, inSeconds(end.Seconds), inSeconds(end.Unfit)
 	case run.CutOff != "":
 		o.Answer.Stopped = StoppedCutOff
 	case run.End.Reason == result.UnderWay:

@@ -5,7 +5,6 @@
 package peak
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -29,6 +28,7 @@ type Search struct {
 	widths   []float64 // ln of the interval's ends after every probe that could narrow it
 	surprise bool      // the last probe was far from what the curve predicted
 	stopped  string
+	unfit    time.Duration // least time for what is still to be proved, if it was more than what was left
 }
 
 // Settings describe what a search looks for and what it may cost.
@@ -72,8 +72,9 @@ type Observation struct {
 	Service    time.Duration   `json:"service"`          // mean time in flight
 	Margins    []Margin        `json:"margins"`          // one per criterion of the SLO, in its order
 	Overloaded bool            `json:"overloaded,omitempty"`
-	Down       bool            `json:"down,omitempty"` // hardly a connection was not refused or reset, which proves nothing about the rate
-	Took       time.Duration   `json:"took"`           // of the whole probe, with the warm-up
+	Disturbed  bool            `json:"disturbed,omitempty"` // not VALID because something on the generator's host held it up, which may not happen again
+	Down       bool            `json:"down,omitempty"`      // hardly a connection was not refused or reset, which proves nothing about the rate
+	Took       time.Duration   `json:"took"`                // of the whole probe, with the warm-up
 	Requests   int64           `json:"requests"`
 }
 
@@ -123,6 +124,7 @@ type Answer struct {
 	Boundary   string        // BoundarySmooth or BoundaryCliff; empty without both bounds
 	Confirmed  bool          // at 0.95 x the peak the SLO was met, and at 1.05 x missed, after both bounds had been found
 	Stopped    string        // why the search ended: StoppedPrecision …
+	Unfit      time.Duration // of StoppedDeadline: least time of another probe, with the confirmations after it; 0: not known
 	Warnings   []string      // what makes the answer doubtful, one sentence each
 	Path       []Visit       // every probe, in the order in which they ran
 	Probes     int           // number of probes
@@ -153,7 +155,8 @@ const (
 	RateMax          = 1e9
 	rateMin          = 0.001
 	precisionDefault = 0.05
-	invalidMax       = 10 // open-loop probes in a row that are not VALID
+	invalidMax       = 10 // open-loop probes in a row that are not VALID, without a deadline
+	invalidTimed     = 20 // the same with a deadline
 	roundsMax        = 6  // contradictions
 )
 
@@ -169,7 +172,7 @@ func (s *Search) Next(elapsed time.Duration) (Probe, bool) {
 	}
 	p, stop := s.plan(left)
 	if stop == "" && p.cost() > left {
-		stop = StoppedDeadline
+		s.unfit, stop = p.cost(), StoppedDeadline
 	}
 	if stop != "" {
 		s.stopped = stop
@@ -179,7 +182,11 @@ func (s *Search) Next(elapsed time.Duration) (Probe, bool) {
 }
 
 // Stop ends the search for that reason, unless it has ended.
-func (s *Search) Stop(reason string) { s.stopped = cmp.Or(s.stopped, reason) }
+func (s *Search) Stop(reason string) {
+	if s.stopped == "" {
+		s.stopped, s.unfit = reason, 0
+	}
+}
 
 // plan returns the next probe, or why the search ends.
 func (s *Search) plan(left time.Duration) (p Probe, stop string) {
@@ -191,7 +198,7 @@ func (s *Search) plan(left time.Duration) (p Probe, stop string) {
 	}
 	m := s.proof()
 	switch {
-	case s.invalidRow(m) >= invalidMax:
+	case s.invalidRow(m) >= s.invalidMost():
 		return Probe{}, StoppedInvalid
 	case s.falls+s.rises > roundsMax:
 		return Probe{}, StoppedUnstable
@@ -223,6 +230,14 @@ func (s *Search) Observe(p Probe, o Observation) {
 	}
 }
 
+// invalidMost is how many open-loop probes in a row may not be VALID. What disturbs a host may pass before the deadline.
+func (s *Search) invalidMost() int {
+	if s.settings.Deadline > 0 {
+		return invalidTimed
+	}
+	return invalidMax
+}
+
 // invalidRow is the number of open-loop probes that were not VALID since the last that was. Those that only show how far the
 // generator reaches do not count.
 func (s *Search) invalidRow(m *proof) int {
@@ -231,7 +246,7 @@ func (s *Search) invalidRow(m *proof) int {
 		if v.Rate == 0 || v.Observation.Validity == result.Valid {
 			break
 		}
-		if m.feasible == nil || v.Observation.Validity != result.GeneratorLimited {
+		if m.feasible == nil || v.Observation.obstacle() != result.GeneratorLimited {
 			n++
 		}
 	}

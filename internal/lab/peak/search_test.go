@@ -3,6 +3,8 @@ package peak
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,6 +149,31 @@ func TestIntervalHoldsThePeak(t *testing.T) {
 	}
 }
 
+// TestIntervalOfFlatCurves checks the same on servers whose latency hardly depends on the rate, and that a warning says so.
+func TestIntervalOfFlatCurves(t *testing.T) {
+	for _, c := range []struct {
+		exponent, noise float64
+		least, most     float64 // share of the searches that are warned of
+	}{{0.1, 0.01, 0.9, 1}, {0.3, 0.01, 0, 1}, {0.3, 0.03, 0, 1}, {1, 0.03, 0, 0.1}} {
+		holds, warned := 0, 0
+		const runs = 300
+		for seed := range uint64(runs) {
+			server := flatCurve(c.exponent)
+			server.noise = c.noise
+			a, _ := run(server, Settings{}, seed, nil)
+			if a.Low <= 801 && (a.High >= 799 || a.High == 0) {
+				holds++
+			}
+			if slices.ContainsFunc(a.Warnings, func(w string) bool { return strings.Contains(w, "hardly depends on the rate") }) {
+				warned++
+			}
+		}
+		if float64(holds) < 0.93*runs || float64(warned) < c.least*runs || float64(warned) > c.most*runs {
+			t.Errorf("rate^%g, noise %g: %d of %d intervals hold the peak, %d are warned of", c.exponent, c.noise, holds, runs, warned)
+		}
+	}
+}
+
 // TestDeadline checks that a search ends in time, with the bounds that it had. A target that changes near the deadline can be
 // missed, but then the answer is not confirmed.
 func TestDeadline(t *testing.T) {
@@ -163,6 +190,29 @@ func TestDeadline(t *testing.T) {
 					t.Errorf("deadline %s, seed %d: %g/s is confirmed, the peak is %g/s", deadline, seed, a.Feasible, peak)
 				}
 			}
+		}
+	}
+}
+
+// TestUnfit checks that a search without time for another probe says how much it needs, and that this is enough for one.
+func TestUnfit(t *testing.T) {
+	settings := Settings{Start: 5, Quantile: 0.99, Deadline: time.Minute}
+	s := NewSearch(settings)
+	p, more := s.Next(0)
+	a := s.Answer()
+	if more || a.Stopped != StoppedDeadline || a.Unfit <= time.Minute {
+		t.Fatalf("more %t: %+v, %+v", more, p, a)
+	}
+	settings.Deadline = a.Unfit
+	s = NewSearch(settings)
+	if p, more = s.Next(0); !more || p.cost() != a.Unfit || s.Answer().Unfit != 0 {
+		t.Errorf("more %t: %+v takes %s instead of %s", more, p, p.cost(), a.Unfit)
+	}
+	for seed := range uint64(50) {
+		server := singleQueue(1000, 0.9)
+		server.noise = 0.05
+		if a, _ := run(server, Settings{Deadline: 40 * time.Second}, seed, nil); (a.Stopped == StoppedDeadline) != (a.Unfit > 0) {
+			t.Errorf("seed %d: stopped for %s, needs %s", seed, a.Stopped, a.Unfit)
 		}
 	}
 }

@@ -18,12 +18,14 @@ type simulated struct {
 	service   float64                              // without load, in seconds
 	parallel  float64                              // requests that it works on at a time
 	quantile  float64
-	noise     float64    // of ln(latency)
-	settles   bool       // the noise is that of 1,000 answers, and less with more
-	spikes    float64    // share of probes with a latency that is five times as long
-	invalid   float64    // share of probes that are not VALID, at random
-	disturbed [2]float64 // rates between which the host is contended
-	generator float64    // highest rate of the generator; 0: no limit
+	noise     float64                        // of ln(latency)
+	settles   bool                           // the noise is that of 1,000 answers, and less with more
+	spikes    float64                        // share of probes with a latency that is five times as long
+	invalid   float64                        // share of probes that are not VALID, at random
+	noisy     func(at time.Duration) float64 // share of probes in which something holds up the generator; nil: none
+	disturbed [2]float64                     // rates between which the host is contended
+	unsettled [2]float64                     // rates between which the latency changes during a probe
+	generator float64                        // highest rate of the generator; 0: no limit
 	random    *rand.Rand
 }
 
@@ -41,6 +43,14 @@ func queue(rate, capacity float64) float64 { return math.Log(100) / (capacity - 
 func singleQueue(capacity, share float64) *simulated {
 	return &simulated{
 		latency: queue, capacity: constant(capacity), limit: queue(share*capacity, capacity), service: 1 / capacity, parallel: 1, quantile: 0.99,
+	}
+}
+
+// flatCurve has a latency that grows with that power of the rate and meets its limit at 800/s.
+func flatCurve(exponent float64) *simulated {
+	return &simulated{
+		latency: func(rate, _ float64) float64 { return 0.05 * math.Pow(rate/800, exponent) }, capacity: constant(1e6), limit: 0.05,
+		service: 0.001, parallel: 2, quantile: 0.99,
 	}
 }
 
@@ -126,6 +136,12 @@ func (s *simulated) observe(p Probe, at time.Duration) Observation {
 	} else {
 		s.offer(p, capacity, &o)
 	}
+	if s.noisy != nil && s.random.Float64() < s.noisy(at) {
+		o.Validity, o.Disturbed = result.HostContended, true
+		if s.random.IntN(2) == 0 {
+			o.Validity = result.GeneratorLimited
+		}
+	}
 	if s.random.Float64() < s.invalid {
 		kinds := []result.Validity{result.TooFewSamples, result.HostContended, result.NotStationary, result.GeneratorLimited}
 		o.Validity = kinds[s.random.IntN(len(kinds))]
@@ -163,6 +179,8 @@ func (s *simulated) offer(p Probe, capacity float64, o *Observation) {
 	switch {
 	case p.Rate > s.disturbed[0] && p.Rate < s.disturbed[1]:
 		o.Validity = result.HostContended
+	case p.Rate > s.unsettled[0] && p.Rate < s.unsettled[1]:
+		o.Validity = result.NotStationary
 	case s.generator > 0 && p.Rate > s.generator:
 		o.Validity = result.GeneratorLimited
 	case o.Overloaded && o.Margins[0].Met && o.Margins[1].Met:

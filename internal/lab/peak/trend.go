@@ -20,13 +20,19 @@ type trend struct {
 
 // trendAt fits a trend to the levels near the rate. ok is false if they are too few or do not rise.
 func (m *proof) trendAt(criterion string, rate float64) (t trend, ok bool) {
+	t, ok = m.fit(criterion, rate, trendRange)
+	return t, ok && t.slope > 0
+}
+
+// fit fits a trend to the levels within a distance from the rate, in ln(rate). ok is false if they are too few.
+func (m *proof) fit(criterion string, rate, within float64) (t trend, ok bool) {
 	type point struct{ x, y, weight float64 }
 	var points []point
 	var weights float64
 	for _, l := range m.levels {
 		y, sigma, has := l.margin(criterion)
 		x := math.Log(l.rate)
-		if !has || math.Abs(x-math.Log(rate)) > trendRange || math.Abs(y) > trendMargin {
+		if !has || math.Abs(x-math.Log(rate)) > within || math.Abs(y) > trendMargin {
 			continue
 		}
 		w := 1 / (sigma * sigma)
@@ -55,7 +61,7 @@ func (m *proof) trendAt(criterion string, rate float64) (t trend, ok bool) {
 		t.variance *= scale
 		t.spread *= scale
 	}
-	return t, t.slope > 0
+	return t, true
 }
 
 // at returns the margin at the rate and its standard error.

@@ -33,7 +33,7 @@ type Document struct {
 	Stopped       string   `json:"stopped"`
 	Warnings      []string `json:"warnings"`
 
-	Bottleneck *diagnose.Verdict  `json:"bottleneck"` // what stops the target, the likeliest; null if no probe failed
+	Bottleneck *diagnose.Verdict  `json:"bottleneck"` // what stops the target, the likeliest; null if no probe above FeasibleMax says
 	Others     []diagnose.Verdict `json:"other_verdicts"`
 	Knobs      []DocumentKnob     `json:"knobs"`
 
@@ -215,8 +215,11 @@ func (o *Outcome) stoppedText() string {
 		StoppedCutOff:      "the file is incomplete",
 		StoppedProbes:      fmt.Sprintf("%d probes, which is the limit", ProbesMax),
 	}[a.Stopped]
-	if text == "" {
+	switch {
+	case text == "":
 		text = a.Stopped
+	case a.Stopped == StoppedDeadline && a.Unfit > 0:
+		text = fmt.Sprintf("no time was left for another probe, which needs %s; raise --max-time", max(a.Unfit.Round(time.Second), time.Second))
 	}
 	var missing []string
 	if a.Feasible > 0 && a.Infeasible == 0 && a.Stopped != StoppedMaximum {

@@ -54,7 +54,7 @@ func (r *run) searchFacts() []fact {
 	}
 	if d, ok := r.search.Diagnosis(1); ok {
 		v := &d.Verdicts[0]
-		facts = append(facts, fact{"bottleneck", v.Name + v.Confidence() + ". " + v.Sentence + " Try: " + v.Advice})
+		facts = append(facts, fact{"bottleneck", v.Name + v.Confidence() + ". " + v.Sentence + " Try: " + v.Advice + noted(&d)})
 	}
 	return facts
 }
@@ -81,19 +81,35 @@ func (r *run) pageVerdicts() []pageVerdict {
 	for i := range d.Verdicts {
 		v := &d.Verdicts[i]
 		all = append(all, pageVerdict{
-			Title: fmt.Sprintf("%d. %s%s", i+1, v.Name, v.Confidence()), Sentence: v.Sentence, Advice: v.Advice, Evidence: newPageTable(evidenceRows(&d, v), ""),
+			Title: fmt.Sprintf("%d. %s%s", i+1, v.Name, v.Confidence()), Sentence: v.Sentence, Advice: v.Advice + noted(&d), Evidence: newPageTable(r.evidenceRows(&d, v), ""),
 		})
 	}
 	return all
 }
 
+// noted is the note of a diagnosis as a further sentence.
+func noted(d *diagnose.Document) string {
+	if d.Note == "" {
+		return ""
+	}
+	return " " + d.Note
+}
+
+// failing says what the failing step of the diagnosis proves: "missed", or that it is not VALID.
+func (r *run) failing() string {
+	if _, missed := r.search.Met(r.search.Failing); missed {
+		return "missed"
+	}
+	return "not VALID"
+}
+
 // evidenceRows has the figures of a verdict at the passing and at the failing step, heads first. It is nil without figures.
-func evidenceRows(d *diagnose.Document, v *diagnose.Verdict) [][]string {
+func (r *run) evidenceRows(d *diagnose.Document, v *diagnose.Verdict) [][]string {
 	passing := d.Passing
 	if passing == "" {
 		passing = "none passed"
 	}
-	rows := [][]string{{"figure", "met: " + passing, "missed: " + d.Failing}}
+	rows := [][]string{{"figure", "met: " + passing, r.failing() + ": " + d.Failing}}
 	for _, f := range v.Evidence {
 		if f.Failing != nil {
 			rows = append(rows, []string{f.Name, f.Text(f.Passing), f.Text(f.Failing)})
@@ -144,7 +160,7 @@ func writeMarkdownSearch(out *bytes.Buffer, r *run, evidence bool) {
 	}
 	out.WriteString("\n")
 	if d, ok := r.search.Diagnosis(1); ok && evidence {
-		if rows := evidenceRows(&d, &d.Verdicts[0]); rows != nil {
+		if rows := r.evidenceRows(&d, &d.Verdicts[0]); rows != nil {
 			markdownTable(out, rows, 0)
 			out.WriteString("\n")
 		}

@@ -242,7 +242,11 @@ func searchCurves(r *run) (curves []curve, caption string) {
 		curves = append(curves, curve{"highest met, " + r.steps[i].load(), "good", r.steps[i].response})
 	}
 	if i := r.search.Failing; i >= 0 {
-		curves = append(curves, curve{"lowest missed, " + r.steps[i].load(), "bad", r.steps[i].response})
+		name, color := "lowest missed, ", "bad"
+		if r.failing() != "missed" {
+			name, color = "not VALID, ", "idle"
+		}
+		curves = append(curves, curve{name + r.steps[i].load(), color, r.steps[i].response})
 	}
 	return curves, "response time at the rates that the answer rests on"
 }
@@ -253,10 +257,14 @@ func searchSpans(r *run, named bool) []span {
 		return nil
 	}
 	var spans []span
+	failing, color := "missed ", "bad"
+	if r.search.Failing >= 0 && r.failing() != "missed" {
+		failing, color = "not VALID ", "idle"
+	}
 	for _, s := range []struct {
 		step         int
 		label, color string
-	}{{r.search.Passing, "met ", "good"}, {r.search.Failing, "missed ", "bad"}} {
+	}{{r.search.Passing, "met ", "good"}, {r.search.Failing, failing, color}} {
 		if s.step < 0 {
 			continue
 		}

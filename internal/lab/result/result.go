@@ -263,9 +263,10 @@ type End struct {
 
 // A Search is the part of the end of a search for a peak that its steps do not tell.
 type Search struct {
-	Stopped string  `json:"stopped"`         // why it ended, as in package peak
-	Probes  int     `json:"probes"`          // steps that count; one more was interrupted
-	Seconds float64 `json:"elapsed_seconds"` // of these steps, with their warm-up
+	Stopped string  `json:"stopped"`                 // why it ended, as in package peak
+	Probes  int     `json:"probes"`                  // steps that count; one more was interrupted
+	Seconds float64 `json:"elapsed_seconds"`         // of these steps, with their warm-up
+	Unfit   float64 `json:"unfit_seconds,omitempty"` // least time of another probe, if it was more than what was left
 }
 
 // A Run is the content of a file.
