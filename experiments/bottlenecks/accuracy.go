@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
@@ -97,11 +98,11 @@ func (o *options) locate(ctx context.Context, t target) outcome {
 		return result
 	}
 	defer st.close()
-	result.err = result.locateOn(st)
+	result.err = result.locateOn(st, o.flags())
 	return result
 }
 
-func (o *outcome) locateOn(st *stage) error {
+func (o *outcome) locateOn(st *stage, flags []string) error {
 	if o.plant.kind == plantBucket {
 		address, err := freeAddress()
 		if err != nil {
@@ -114,12 +115,12 @@ func (o *outcome) locateOn(st *stage) error {
 		return err
 	}
 	if o.server == serverBurner {
-		if o.capacity, err = calibrate(st, url, app); err != nil {
+		if o.capacity, err = calibrate(st, url, slices.Concat(watch(app), flags)); err != nil {
 			return err
 		}
 	}
 	began := time.Now()
-	args := append([]string{st.spillway, "peak", url, "--slo", o.slo, "--max-time", o.maxTime.String(), "--json"}, watch(app)...)
+	args := slices.Concat([]string{st.spillway, "peak", url, "--slo", o.slo, "--max-time", o.maxTime.String(), "--json"}, watch(app), flags)
 	if o.needsCore() {
 		args = append(args, "--pin")
 	}
@@ -157,10 +158,10 @@ func (o *outcome) serveOn(st *stage) (*process, string, error) {
 }
 
 // calibrate returns the highest rate of a closed loop: that of a core which is never idle.
-func calibrate(st *stage, url string, app *process) (float64, error) {
+func calibrate(st *stage, url string, flags []string) (float64, error) {
 	p, err := st.start(command{name: "load", args: append([]string{
 		st.spillway, "load", url, "--connections", "4", "--duration", "5s", "--warmup", "1s", "--pin", "--json",
-	}, watch(app)...)})
+	}, flags...)})
 	if err != nil {
 		return 0, err
 	}

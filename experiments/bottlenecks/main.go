@@ -24,10 +24,13 @@ type options struct {
 	maxTime  time.Duration // of a search
 	sweep    bool
 	programs bool
+	own      bool
+	twice    bool
 	list     bool
 	hold     bool
 	keep     string
 	quiet    time.Duration // longest wait for the machine to be idle
+	awake    bool
 
 	accuracy bool
 	servers  string
@@ -62,10 +65,13 @@ func (o *options) define(f *flag.FlagSet) {
 	f.DurationVar(&o.maxTime, "max-time", time.Minute, "longest search")
 	f.BoolVar(&o.sweep, "sweep", false, "a load of three fixed rates instead of a search: faster")
 	f.BoolVar(&o.programs, "programs", false, "start real programs as they come, and print what is said about them")
+	f.BoolVar(&o.own, "own", false, "search on the parts of spillway itself, and print what stops them")
+	f.BoolVar(&o.twice, "plan", false, "compare what plan says of two processes with half of a core each with what they then do")
 	f.BoolVar(&o.list, "list", false, "list the scenarios")
 	f.BoolVar(&o.hold, "hold", false, "start one scenario, print the command that loads it, and wait for Ctrl-C")
 	f.StringVar(&o.keep, "keep", "", "keep the result files in this directory")
 	f.DurationVar(&o.quiet, "quiet", time.Minute, "longest wait for an idle machine before each scenario")
+	f.BoolVar(&o.awake, "awake", false, "load with --awake")
 	f.BoolVar(&o.accuracy, "accuracy", false, "search on servers of known capacity instead")
 	f.StringVar(&o.servers, "servers", "bucket,sleepers,burner", "of -accuracy")
 	f.StringVar(&o.rates, "rates", "", "capacities of -accuracy instead of the 20 of each server: 100,1000")
@@ -101,9 +107,15 @@ func (o *options) run(ctx context.Context, names []string) (ok bool, err error) 
 	if o.accuracy {
 		return o.checkAccuracy(ctx, os.Stdout)
 	}
+	if o.twice {
+		return o.checkPlan(ctx, os.Stdout)
+	}
 	all := append(faults(), healthy()...)
-	if o.programs {
+	switch {
+	case o.programs:
 		all = programs()
+	case o.own:
+		all = own()
 	}
 	chosen, err := choose(all, names)
 	if err != nil {

@@ -191,8 +191,8 @@ func TestPassed(t *testing.T) {
 }
 
 func TestReadPeak(t *testing.T) {
-	r, err := readPeak([]byte(`{"feasible_max_hz": 400, "infeasible_min_hz": 420, "bottleneck": {"name": "lock", "evidence": "It waits.", "advice": "Split it."}}`))
-	want := report{verdict: "lock", evidence: "It waits.", advice: "Split it.", feasible: 400, missed: 420}
+	r, err := readPeak([]byte(`{"feasible_max_hz": 400, "infeasible_min_hz": 420, "bottleneck": {"name": "lock", "sentence": "It waits.", "advice": "Split it."}, "other_verdicts": [{"name": "worker-pool"}]}`))
+	want := report{verdict: "lock", evidence: "It waits.", advice: "Split it.", second: "worker-pool", feasible: 400, missed: 420}
 	if err != nil || fmt.Sprint(r) != fmt.Sprint(want) {
 		t.Errorf("read %+v, %v; want %+v", r, err, want)
 	}

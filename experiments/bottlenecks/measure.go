@@ -16,6 +16,14 @@ import (
 	"time"
 )
 
+// flags are for every load.
+func (o *options) flags() []string {
+	if o.awake {
+		return []string{"--awake"}
+	}
+	return nil
+}
+
 // A report is what one round of a scenario gave.
 type report struct {
 	verdict  string // in first place
@@ -54,6 +62,7 @@ func (o *options) measure(ctx context.Context, s scenario, round int) (report, e
 		return report{}, fmt.Errorf("start: %w", err)
 	}
 	file := filepath.Join(st.dir, "run.ndjson")
+	set.flags = append(set.flags, o.flags()...)
 	if o.sweep {
 		if err := sweep(ctx, st, set, set.length(), time.Second, file); err != nil {
 			return report{}, err
@@ -150,10 +159,13 @@ func readPeak(document []byte) (report, error) {
 		Feasible   float64 `json:"feasible_max_hz"`
 		Infeasible float64 `json:"infeasible_min_hz"`
 		Bottleneck *struct {
-			Name     string          `json:"name"`
-			Evidence json.RawMessage `json:"evidence"`
-			Advice   string          `json:"advice"`
+			Name     string `json:"name"`
+			Sentence string `json:"sentence"`
+			Advice   string `json:"advice"`
 		} `json:"bottleneck"`
+		Others []struct {
+			Name string `json:"name"`
+		} `json:"other_verdicts"`
 	}
 	if err := json.Unmarshal(document, &d); err != nil {
 		return report{}, fmt.Errorf("read document: %w", err)
@@ -162,7 +174,10 @@ func readPeak(document []byte) (report, error) {
 	if d.Bottleneck == nil || d.Bottleneck.Name == "" {
 		return r, errNoBottleneck
 	}
-	r.verdict, r.evidence, r.advice = d.Bottleneck.Name, sentence(d.Bottleneck.Evidence), d.Bottleneck.Advice
+	r.verdict, r.evidence, r.advice = d.Bottleneck.Name, d.Bottleneck.Sentence, d.Bottleneck.Advice
+	if len(d.Others) > 0 {
+		r.second = d.Others[0].Name
+	}
 	return r, nil
 }
 
@@ -186,15 +201,6 @@ func readDiagnosis(document []byte) (report, error) {
 		r.second = d.Verdicts[1].Name
 	}
 	return r, nil
-}
-
-// sentence returns JSON text as a sentence: strings without quotes, anything else as it is.
-func sentence(raw json.RawMessage) string {
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return text
-	}
-	return string(raw)
 }
 
 // keepFile copies a result file to where -keep says.

@@ -139,21 +139,29 @@ func readyInside(network int, address string) func(context.Context) error {
 	}
 }
 
+// Periods of a quota of CPU: the kernel's default, and one that stops a process often and for a short time.
+const (
+	defaultPeriod = 100 * time.Millisecond
+	shortPeriod   = 4700 * time.Microsecond // no multiple of a clock tick
+)
+
 // slice makes a control group with a quota of CPU, in cores, and returns its directory.
-func (s *stage) slice(cores float64) (string, error) {
-	const period = 100000 // µs
-	return s.controlGroup("cpu", "cpu.cfs_quota_us", int(cores*period))
+func (s *stage) slice(cores float64, period time.Duration) (string, error) {
+	return s.controlGroup("cpu", [2]string{"cpu.cfs_period_us", strconv.FormatInt(period.Microseconds(), 10)},
+		[2]string{"cpu.cfs_quota_us", strconv.Itoa(int(cores * float64(period.Microseconds())))})
 }
 
-// controlGroup makes a control group of version 1 with one setting and returns its directory.
-func (s *stage) controlGroup(controller, setting string, value int) (string, error) {
+// controlGroup makes a control group of version 1 with settings, name and value, and returns its directory.
+func (s *stage) controlGroup(controller string, settings ...[2]string) (string, error) {
 	dir, err := os.MkdirTemp(filepath.Join("/sys/fs/cgroup", controller), "bottlenecks-")
 	if err != nil {
 		return "", fmt.Errorf("make control group (of version 1, with the controller %s): %w", controller, err)
 	}
 	s.undo = append(s.undo, func() { removeGroup(dir) })
-	if err := os.WriteFile(filepath.Join(dir, setting), []byte(strconv.Itoa(value)), 0); err != nil {
-		return "", fmt.Errorf("set %s of control group: %w", setting, err)
+	for _, setting := range settings {
+		if err := os.WriteFile(filepath.Join(dir, setting[0]), []byte(setting[1]), 0); err != nil {
+			return "", fmt.Errorf("set %s of control group: %w", setting[0], err)
+		}
 	}
 	return dir, nil
 }

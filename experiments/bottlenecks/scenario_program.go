@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"spillway/internal/lab/diagnose"
@@ -136,7 +137,7 @@ func startDescriptors(s *stage) (*setup, error) {
 }
 
 func startPages(s *stage) (*setup, error) {
-	group, err := s.controlGroup("memory", "memory.limit_in_bytes", 64<<20)
+	group, err := s.controlGroup("memory", [2]string{"memory.limit_in_bytes", strconv.Itoa(64 << 20)})
 	if err != nil {
 		return nil, err
 	}

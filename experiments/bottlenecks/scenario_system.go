@@ -125,7 +125,7 @@ func startSlowGenerator(s *stage) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	group, err := s.slice(0.05)
+	group, err := s.slice(0.05, defaultPeriod)
 	if err != nil {
 		return nil, err
 	}

@@ -93,17 +93,22 @@ func (s *stage) redis() (*database, error) {
 	return &database{p, "redis://" + address}, err
 }
 
-// nginx starts nginx with the content of the http block, in which {dir} is its directory.
+// nginx starts nginx with the content of the http block.
 func (s *stage) nginx(workers int, http string, address string) (*process, error) {
+	return s.nginxAs(command{name: "nginx"}, workers, http, address)
+}
+
+// nginxAs starts nginx as the command says; its directory has the command's name.
+func (s *stage) nginxAs(c command, workers int, http string, address string) (*process, error) {
 	binary, err := find("nginx", "nginx-light", "/usr/sbin/nginx")
 	if err != nil {
 		return nil, err
 	}
-	dir, err := s.folder("nginx", nil)
+	dir, err := s.folder(c.name, nil)
 	if err != nil {
 		return nil, err
 	}
-	file, err := s.write("nginx/nginx.conf", fmt.Sprintf(`user root;
+	file, err := s.write(c.name+"/nginx.conf", fmt.Sprintf(`user root;
 daemon off;
 worker_processes %d;
 pid nginx.pid;
@@ -123,9 +128,8 @@ keepalive_requests 1000000;
 	if err != nil {
 		return nil, err
 	}
-	return s.start(command{
-		name: "nginx", args: []string{binary, "-p", dir, "-c", file, "-e", "stderr"}, ready: answers(address),
-	})
+	c.args, c.ready = []string{binary, "-p", dir, "-c", file, "-e", "stderr"}, answers(address)
+	return s.start(c)
 }
 
 // slowDisk compiles the library that makes fsync slow and returns the environment of a process that it is to slow down.
