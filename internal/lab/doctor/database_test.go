@@ -151,11 +151,15 @@ func testGameRecord(t *testing.T, create func() database.URL) {
 func analyze(t *testing.T, url database.URL, c QueryConfig) *Query {
 	t.Helper()
 	c.CopyRows, c.Timeout, c.Progress = 1_000_000, 2*time.Minute, func(string) {}
-	q, err := Analyze(t.Context(), url, c)
-	if err != nil {
-		t.Fatal(err)
+	for again := 0; ; again++ {
+		q, err := Analyze(t.Context(), url, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again == 3 || !strings.HasSuffix(q.Verdict, "measure again") { // it says so on a busy host
+			return q
+		}
 	}
-	return q
 }
 
 // createShop makes 20,000 users, a few of each city, and 40,000 orders.

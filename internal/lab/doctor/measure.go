@@ -24,6 +24,8 @@ const (
 	similar = 1.15
 	// similarSeconds is a difference that a client cannot measure.
 	similarSeconds = 50e-6
+	// chance is the highest probability that the rounds of two equally fast variants look as if one were faster.
+	chance = 0.05
 	// worthwhile is the least speed-up that justifies an index.
 	worthwhile = 1.2
 	// fewerRows is the share of the rows read without an index by which a candidate must
@@ -54,7 +56,7 @@ type Measurement struct {
 	candidates []plans.Candidate
 	indexes    []string // their names on the copies
 	statement  string
-	times      []float64
+	times      []float64 // one per round
 }
 
 // bench measures variants of a statement on copies.
@@ -264,11 +266,11 @@ func (b *bench) explain(ctx context.Context, m *Measurement) error {
 // summarize computes the figures of a variant from its executions.
 func (m *Measurement) summarize(base *Measurement) {
 	if !m.TooLong {
-		slices.Sort(m.times)
-		m.Runs = len(m.times)
-		m.MedianSeconds = median(m.times)
-		m.MinSeconds, m.MaxSeconds = m.times[0], m.times[m.Runs-1]
-		m.LowerSeconds, m.UpperSeconds = m.times[m.Runs/4], m.times[m.Runs-1-m.Runs/4]
+		times := slices.Sorted(slices.Values(m.times))
+		m.Runs = len(times)
+		m.MedianSeconds = median(times)
+		m.MinSeconds, m.MaxSeconds = times[0], times[m.Runs-1]
+		m.LowerSeconds, m.UpperSeconds = times[m.Runs/4], times[m.Runs-1-m.Runs/4]
 	}
 	if m.MedianSeconds > 0 {
 		m.SpeedUp = base.MedianSeconds / m.MedianSeconds

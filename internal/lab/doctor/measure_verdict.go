@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/aclements/go-moremath/stats"
+
 	"spillway/internal/plans"
 )
 
-// judge selects the indexes to build, if any are worth it. The plan must use all of them, and the times with and without them
-// must lie apart.
+// judge selects the indexes to build, if any are worth it. The plan must use all of them, and they must be faster in nearly
+// all rounds.
 func (a *analysis) judge(variants []*Measurement) {
 	before := variants[0] // the variant with existing indexes, if there is one
 	var tried []*Measurement
@@ -38,7 +40,7 @@ func (a *analysis) judge(variants []*Measurement) {
 		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, takes %s, without it %s", best.Variant, duration(best.MedianSeconds), duration(before.MedianSeconds))
 		return
 	case !best.apart(before):
-		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the times of the best, %s, overlap those without it, as on a busy host; measure again", best.Variant)
+		a.report.Verdict = fmt.Sprintf("no candidate is worth its cost: the best, %s, is not faster in enough of its runs, as on a busy host; measure again", best.Variant)
 		return
 	}
 	a.report.Winners, a.report.Winner = best.candidates, &best.candidates[0]
@@ -50,13 +52,20 @@ func (a *analysis) judge(variants []*Measurement) {
 	}
 }
 
-// apart reports whether the middle halves of the times do not overlap: the upper quartile is below the lower one of a slower
-// variant. One that took too long is slower.
+// apart reports whether this variant was faster than another in so many rounds that it is not by chance (sign test). One that took
+// too long is slower.
 func (m *Measurement) apart(slower *Measurement) bool {
 	if slower.TooLong {
 		return true
 	}
-	return m.UpperSeconds < slower.LowerSeconds
+	rounds, won := min(len(m.times), len(slower.times)), 0
+	for i := range rounds {
+		if m.times[i] < slower.times[i] {
+			won++
+		}
+	}
+	coin := stats.BinomialDist{N: rounds, P: 0.5}
+	return rounds > 0 && coin.CDF(float64(rounds-won)) <= chance
 }
 
 // columns is the number of columns in all indexes of a variant.
