@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"fmt"
 	"math"
 
 	"spillway/internal/lab/result"
@@ -46,7 +47,21 @@ const keptUp = 0.97
 
 // saturated reports whether the service answers fewer requests than arrive. In a closed loop it always does as many as it can.
 func (s *step) saturated() bool {
-	return s.load != nil && (s.load.Total.Overloaded || !(s.offered > 0) || s.rate < keptUp*s.offered)
+	return s.load != nil && (s.load.Total.Overloaded || !(s.offered > 0) || s.achieved() < keptUp*s.offered)
+}
+
+// achieved is the part of the arrivals that was answered well, per second: requests, or iterations of a flow. It is NaN if iterations
+// take longer than the warm-up, because some of those that end began before the step.
+func (s *step) achieved() float64 {
+	t := &s.load.Total
+	if t.Iterations == nil {
+		return s.rate
+	}
+	took := decoded(t.Iterations.Duration)
+	if s.load.ThinkTimes || took == nil || took.Mean().Seconds() > s.load.Warmup || !(t.Elapsed > 0) {
+		return math.NaN()
+	}
+	return float64(t.Iterations.Completed) / t.Elapsed
 }
 
 // sharedWait is the number of waiting threads from which processes with the same limit are taken to share the same cores.
@@ -91,10 +106,14 @@ func (s *step) filled(p *process) float64 {
 	if p.allowedBusy >= 0 && p.limit >= p.allowed {
 		return p.allowedBusy / p.limit
 	}
+	used := math.NaN()
 	if together, waiting := s.sharing(p); waiting >= sharedWait {
-		return together / p.limit
+		used = together / p.limit
 	}
-	return math.NaN()
+	if p.limit < p.allowed { // others may fill the cores below the quota
+		used = highest(used, p.allowedBusy/p.allowed)
+	}
+	return used
 }
 
 // sharing is how many cores the processes on a host use that have the same limit, below the host's cores, and how many of their
@@ -124,10 +143,13 @@ func (s *step) fullest() (p *process, use float64) {
 	return p, use
 }
 
-// spare ends a clause: it says that the service has CPU to spare, or that nobody knows.
+// spare ends a clause: it says that the service has CPU to spare, how much it uses, or that nobody knows.
 func (s *step) spare() string {
-	if p, _ := s.fullest(); p == nil {
+	switch p, use := s.fullest(); {
+	case p == nil:
 		return " (its CPU was not watched)"
+	case s.room() < 0.5:
+		return fmt.Sprintf(", while %s of the CPU that %s may use is used", number(use, "share"), p.name)
 	}
 	return ", while the service has CPU to spare"
 }
@@ -164,8 +186,11 @@ func (s *step) foreign(p *process) (used, cores float64) {
 		used -= s.generator
 	}
 	used = max(used, 0)
-	if p.limit < p.allowed { // the quota is its own
-		return 0, p.limit
+	if p.limit < p.allowed {
+		if !(p.allowedBusy/p.allowed >= targetFull) { // the quota is its own, as long as its cores have room
+			return 0, p.limit
+		}
+		return max(p.allowedBusy-highest(p.cores, 0)-highest(s.generator, 0)*p.allowed/cores, 0), p.allowed
 	}
 	if p.limit < cores-0.01 {
 		together, _ := s.sharing(p)

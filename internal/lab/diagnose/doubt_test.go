@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"spillway/internal/histogram"
 	"spillway/internal/lab/result"
 )
 
@@ -268,7 +269,8 @@ func TestProxyOfASingleHost(t *testing.T) {
 
 // stolen makes a step one that the hypervisor disturbed by so many of the host's 4 cores. lag is the pacer's.
 func stolen(l level, cores float64, lag time.Duration) level {
-	l.validity, l.reasons = result.HostContended, []string{"the hypervisor took CPU time"}
+	l.validity = result.HostContended
+	l.reasons = []string{result.StolenReason + " 7.5 % of the time of this host's CPUs; --awake …", "the backlog grew by 300/s: the target answers 300/s"}
 	l.figures = l.figures.and(figures{"host": {"cpu_steal_seconds_total": cores, "cpu_idle_seconds_total": l.figures["host"]["cpu_idle_seconds_total"] - cores}})
 	l.lag = lag
 	return l
@@ -296,9 +298,80 @@ func TestDespiteSteal(t *testing.T) {
 			t.Errorf("%s: want %s\n%s", name, c.want, text(t, got))
 		}
 	}
+	waited := stolen(locked, 0.3, in)
+	waited.reasons = append([]string{"the generator waited 12 % of the time for a CPU that other programs used"}, waited.reasons...)
+	if got := diagnoseLevels(t, light(both), waited); got[0].Name != Generator {
+		t.Errorf("another disturbance:\n%s", text(t, got))
+	}
 	other := stolen(locked, 0.3, in)
 	other.hosts = crowded(base).hosts
 	if got := diagnoseLevels(t, light(both), other); got[0].Name == DatabaseLock {
 		t.Errorf("other programs:\n%s", text(t, got))
+	}
+}
+
+// TestFullCPU has servers whose CPUs are full, with what follows from that or only looks like it.
+func TestFullCPU(t *testing.T) {
+	base := idle()
+	cores := func(limit, allowed, used, waiting, allFilled, busiest float64) figures {
+		return busy("app", 0.9*used, 0.1*used, waiting).and(figures{"process app": {
+			"cpu_limit": limit, "cpu_allowed": allowed, "cpu_allowed_busy_seconds_total": allFilled, "busiest_thread_cores": busiest,
+		}})
+	}
+	files := func(open float64) figures { return figures{"process app": {"fds": open, "fds_limit": 1024}} }
+	full := heavy(500, base.and(cores(2, 4, 1.98, 3, 2.1, 0.5)))
+	with := func(l level, f figures) level { l.figures = l.figures.and(f); return l }
+	crowdedBefore := with(light(base), cores(2, 4, 0.2, 0.3, 3.7, 0.1))
+	for name, c := range map[string]evidence{
+		"nearly out of files":           pair(UserCPU, light(base), with(full, files(1012))),
+		"out of files, full before":     pair(UserCPU, with(light(base), cores(2, 4, 1.4, 1, 1.5, 0.5)), with(full, files(1024))),
+		"out of files, then in circles": pair(Descriptors, light(base), with(full, files(1024))),
+		"a quota that others do not leave it": pair(Neighbour, crowdedBefore,
+			level{offered: 1000, rate: 250, alone: 0.006, mean: 0.2, size: 300, failed: true, figures: base.and(cores(2, 4, 0.5, 6, 3.99, 0.2))}),
+		"a main thread and those that collect garbage": pair(UserCPU, light(base),
+			level{offered: 200, rate: 108, alone: 0.0095, mean: 0.2, size: 300, failed: true, figures: base.and(cores(4, 4, 1.12, 0.1, 1.2, 0.97))}),
+		"a quota that stops many threads once": pair(WorkerPool, light(base), with(heavy(1600, base.and(cores(8, 64, 2.4, 0.1, 2.6, 0.1))),
+			figures{"process app": {"threads": 64, "throttled_seconds_total": 3.2}, "host": {"cores": 64, "cpu_idle_seconds_total": 61}})),
+	} {
+		if got := diagnoseLevels(t, c.levels...); got[0].Name != c.want || got[0].Score < supported {
+			t.Errorf("%s: want %s\n%s", name, c.want, text(t, got))
+		}
+	}
+	others := with(heavy(300, base.and(postgres()).and(busy("db", 0.28, 0.02, 0.5))), figures{"host": {
+		"cpu_user_seconds_total": 3.8, "cpu_system_seconds_total": 0.15, "cpu_idle_seconds_total": 0.02,
+	}, "process db": {"cpu_limit": 4}})
+	before := light(base.and(postgres()).and(figures{"process db": {"cpu_limit": 4}}))
+	for _, l := range []*level{&before, &others} {
+		delete(l.figures, "process app")
+		delete(l.figures, "postgres shop")
+	}
+	if got := diagnoseLevels(t, before, others); got[0].Name == DatabaseCPU && got[0].Score >= supported {
+		t.Errorf("a database on a host that others fill:\n%s", text(t, got))
+	}
+}
+
+// TestFlowsCountIterations compares iterations that were due with those that ended, not with their requests.
+func TestFlowsCountIterations(t *testing.T) {
+	took := histogram.New()
+	took.RecordN(200*time.Millisecond, 100)
+	text, err := took.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	flow := func(completed int64, warmup float64) *step {
+		run := &result.StepRun{
+			Step:  result.Step{Loop: result.LoopOpen, OfferedHz: 100, Warmup: warmup},
+			Total: result.Total{Elapsed: 10, Iterations: &result.Iterations{Completed: completed, Duration: result.HDR(text)}},
+		}
+		return &step{load: run, offered: 100, rate: 3 * float64(completed) / 10} // 3 requests each
+	}
+	for _, c := range []struct {
+		completed int64
+		warmup    float64
+		saturated bool
+	}{{1000, 1, false}, {600, 1, true}, {600, 0.1, false}} {
+		if got := flow(c.completed, c.warmup).saturated(); got != c.saturated {
+			t.Errorf("%d of 1000 iterations after %g s: saturated %v", c.completed, c.warmup, got)
+		}
 	}
 }

@@ -20,6 +20,9 @@ const (
 	threadFull = 0.88
 )
 
+// oneThreadShare is the part of a process's CPU time that one thread uses which does nearly all of its work.
+const oneThreadShare = 0.8
+
 // cpu: the processes of the service use what CPU they may. The verdict is about the one that uses the most of it.
 func (c *comparison) cpu() Verdict {
 	p, use := c.failing.fullest()
@@ -37,6 +40,9 @@ func (c *comparison) cpu() Verdict {
 	case databaseServer:
 		v.Name = DatabaseCPU
 	}
+	if foreign, _ := c.failing.foreign(p); v.Name != UserCPU && math.IsNaN(single) && p.cores < 0.5*use*p.limit && foreign > p.cores {
+		v.Name, v.Score = UserCPU, min(v.Score, undecided) // others fill its cores: it is hardly what they are full of
+	}
 	connections := c.failing.findSockets(p.host).perRequest
 	if v.Name == UserCPU && c.isSystem(p, connections) {
 		v.Name = SystemCPU
@@ -53,12 +59,12 @@ func (c *comparison) cpu() Verdict {
 }
 
 // oneThread returns the process of the service whose one working thread is the busiest, nil if there is none. Its other threads use
-// next to nothing.
+// little.
 func (c *comparison) oneThread() *process {
 	var busiest *process
 	for i := range c.failing.processes {
 		p := &c.failing.processes[i]
-		if p.role == application && p.busiest >= 0.9*p.cores && p.busiest > threadFree && (busiest == nil || p.busiest > busiest.busiest) {
+		if p.role == application && p.busiest >= oneThreadShare*p.cores && p.busiest > threadFree && (busiest == nil || p.busiest > busiest.busiest) {
 			busiest = p
 		}
 	}
@@ -109,7 +115,8 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 		return used + c.databaseWords(), "Find the statement that uses the CPU of " + p.name +
 			", and EXPLAIN it: look for a missing index, too many rows read, or work that a cache can save."
 	case single > 0:
-		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads next to nothing: more CPUs do not help it.", p.name, number(single, "cores"), c.at()),
+		return fmt.Sprintf("One thread of %s uses %s %s, and its other threads %s: more CPUs do not help it.", p.name, number(single, "cores"), c.at(),
+				number(math.Round(100*max(p.cores-single, 0))/100, "cores")),
 			"Run one process per core (a cluster of workers), or make a request cheaper (profile " + p.name + ")."
 	case name == SystemCPU && connections >= churn:
 		return used + fmt.Sprintf("; with %s new connections per request, the kernel opens and closes connections.", digits(connections)),

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"math"
 
 	"spillway/internal/lab/result"
 )
@@ -10,7 +11,7 @@ import (
 // run on another host than the one that asks it: then it is the given figure, or less if that host has no CPU left.
 func (c *comparison) databaseRoom(d *database, unknown float64) float64 {
 	s := c.failing
-	if p := s.serverOf(d); p != nil {
+	if p := s.serverOf(d); p != nil && !math.IsNaN(s.use(p)) {
 		return 1 - s.full().of(s.use(p))
 	}
 	u := s.hostUsage(d.host)
@@ -159,6 +160,9 @@ func (c *comparison) databasePool() Verdict {
 	for i := range s.databases {
 		d := &s.databases[i]
 		before := c.passing.findDatabase(d).connections
+		if math.IsNaN(before) {
+			before = c.lightest.findDatabase(d).connections
+		}
 		if d.kind == result.SamplerRedis || d.connections > 1.1*before+1 || d.connections < 1 {
 			continue
 		}
@@ -171,6 +175,9 @@ func (c *comparison) databasePool() Verdict {
 			room *= 1 - onCPU(d)
 		}
 		score := queue * s.roomOr(0.8) * room * ramp(d.held/d.connections, 0.6, 0.85) * (1 - 0.6*max(c.databaseLock().Score, c.commit().Score))
+		if s.load != nil && (c.lightest == nil || c.lightest.load == s.load) && c.passing == nil { // nothing shows that they do not grow
+			score = min(score, undecided)
+		}
 		if score <= v.Score {
 			continue
 		}

@@ -30,9 +30,12 @@ func (c *comparison) generator() Verdict {
 	if c.failing.targetFull() {
 		v.Score = undecided
 	}
+	if t.OnlyStolen() {
+		v.Advice = "Use a machine with dedicated CPUs, or --awake, then search again: the service was not measured."
+	}
 	if t.Validity == result.HostContended {
 		v.Sentence = fmt.Sprintf("The load generator did not get the CPU that it needs %s: %s.", c.at(), reason(t))
-		if p, use := c.failing.fullest(); p != nil && use >= 0.9 && c.failing.share(p) == nil {
+		if p, use := c.failing.fullest(); p != nil && use >= 0.9 && c.failing.share(p) == nil && !t.OnlyStolen() {
 			v.Advice = "The service and the load generator use the same CPUs. Give each its own with --pin, or load from another host, then search again."
 			v.Evidence = append(v.Evidence, c.processFigure(p, "CPU", "cores", func(p *process) float64 { return p.cores }))
 		}
@@ -211,11 +214,15 @@ func (c *comparison) descriptors() Verdict {
 	var v Verdict
 	for i := range c.failing.processes {
 		p := &c.failing.processes[i]
-		if score := ramp(p.files/p.filesLimit, 0.9, 0.97); score > v.Score {
+		score, consequence := undecided*ramp(p.files/p.filesLimit, 0.9, 0.97), "it can soon accept no more connections"
+		if reached := ramp(p.filesLimit-p.files, 4, 1) * (1 - (1-undecided)*c.queued()); reached >= score {
+			score, consequence = reached, "it can accept no more connections"
+		}
+		if score > v.Score {
 			v = Verdict{
 				Name: Descriptors, Score: score,
-				Sentence: fmt.Sprintf("%s has %s open files of at most %s %s, so that it can accept no more connections.",
-					p.name, digits(p.files), digits(p.filesLimit), c.at()),
+				Sentence: fmt.Sprintf("%s has %s open files of at most %s %s, so that %s.",
+					p.name, digits(p.files), digits(p.filesLimit), c.at(), consequence),
 				Evidence: []Figure{
 					c.processFigure(p, "open files", "", func(p *process) float64 { return p.files }),
 					c.processFigure(p, "open files allowed", "", func(p *process) float64 { return p.filesLimit }),
@@ -227,12 +234,27 @@ func (c *comparison) descriptors() Verdict {
 	return v
 }
 
+// queued is how surely the service has no CPU left, and had hardly any before it failed, 0 to 1: then connections and files pile up
+// because requests wait for CPU. A service that only runs in circles for want of a file had CPU to spare before.
+func (c *comparison) queued() float64 {
+	_, use := c.failing.fullest()
+	queued := c.failing.full().of(use)
+	if c.passing != nil {
+		_, before := c.passing.fullest()
+		queued = min(queued, ramp(before, 0.3, 0.6))
+	}
+	return queued
+}
+
 // rateLimit: the service turns requests away while it has CPU to spare. Status 429 is a limit of its own; 503 is also what a service
 // answers that waits for something else, so that it comes after all causes.
 func (c *comparison) rateLimit() Verdict {
 	s := c.failing
 	v := Verdict{Name: RateLimit, Score: s.roomOr(0.8) * ramp(s.refused, 0.002, 0.01)}
 	status, share, limit := 429, s.refused, "a limit is reached, not a resource"
+	if p, _ := s.fullest(); p == nil {
+		limit = "a limit is reached, or it sheds load that it cannot carry (its CPU was not watched)"
+	}
 	v.Advice = "Raise the limit (of the service, its proxy or its gateway), or exempt the load's address from it."
 	if other := 0.8 * s.room() * ramp(s.busy, 0.002, 0.01); other > v.Score {
 		v.Score, v.symptom = other, true

@@ -143,14 +143,14 @@ const (
 
 // despiteSteal reports whether the service answers so few requests for another reason than the CPU time that the hypervisor took: it
 // had CPU to spare even if all of that time was its own, or it used all of its CPUs, or of one with a thread, by itself. The load
-// generator was in time, and nothing else kept the step from being VALID.
+// generator was in time, and nothing else disturbed it.
 func (s *step) despiteSteal() bool {
 	t, u := &s.load.Total, s.hostUsage("")
 	stolen := value(u.Steal) * value(u.Cores)
-	if t.Validity != result.HostContended || len(t.Reasons) != 1 || !(value(u.Steal) >= stolenLeast) || !(stolen > 0) || s.ramped() {
+	if !t.OnlyStolen() || !(value(u.Steal) >= stolenLeast) || !(stolen > 0) || s.ramped() {
 		return false
 	}
-	if !(s.rate < keptUp*s.offered) || t.Cost.RunQueueWait > waitedMost*t.Elapsed || s.wasLate() {
+	if !(s.achieved() < keptUp*s.offered) || t.Cost.RunQueueWait > waitedMost*t.Elapsed || s.wasLate() {
 		return false
 	}
 	for i := range t.Hosts {
@@ -242,6 +242,9 @@ func (s *step) process(run *result.Run, u *result.ProcessUsage, r reader) proces
 		files: value(u.FDsMax), filesLimit: value(u.FDsLimit), threads: value(u.ThreadsMax), processes: value(u.ProcessesMax),
 		limit: r.last("cpu_limit"), allowed: r.last("cpu_allowed"), allowedBusy: r.rate("cpu_allowed_busy_seconds_total"), busiest: r.mean("busiest_thread_cores"), faults: r.rate("major_faults_total"),
 		throttled: r.rate("throttled_seconds_total"), memoryLimit: r.last("memory_limit_bytes"),
+	}
+	if cpus := min(p.allowed, p.threads); cpus > 1 { // the counter adds up what each CPU was kept from running
+		p.throttled /= cpus
 	}
 	p.program = program(run, u.Host, u.Name)
 	p.role = roleOf(p.program, u.Name)

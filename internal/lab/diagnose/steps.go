@@ -55,9 +55,9 @@ func Below(run *result.Run, index int) int {
 	return -1
 }
 
-// Heaviest is the step with the highest load, -1 without steps.
+// Heaviest is the step with the highest load, -1 without steps. Closed loops are left out if there are open ones.
 func Heaviest(run *result.Run) int {
-	order := byLoad(run)
+	order := openOf(run, byLoad(run))
 	if len(order) == 0 {
 		return -1
 	}

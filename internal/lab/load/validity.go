@@ -39,7 +39,8 @@ type problem struct {
 func (s *stepRun) judge(t *result.Total, sums *threadReport) {
 	var problems []*problem
 	for _, check := range []func(*result.Total, *threadReport) *problem{
-		s.judgeOwnErrors, s.judgeUsers, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeSteal, s.judgeUnread, s.judgeLittle, s.judgeIdle,
+		s.judgeOwnErrors, s.judgeUsers, s.judgeSendRate, s.judgeLag, s.judgeBusy, s.judgeWait, s.judgeUnread, s.judgeLittle, s.judgeIdle,
+		s.judgeSteal, // first only if nothing else disturbed the generator, see result.Total.OnlyStolen
 		s.judgeBacklog, s.judgeDrift, s.judgeSilence, s.judgeSamples,
 	} {
 		if p := check(t, sums); p != nil {
@@ -212,7 +213,7 @@ func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
 	if s.host.steal < stealMax || s.host.stolen <= stealMin {
 		return nil
 	}
-	reason := fmt.Sprintf("the hypervisor took %.1f %% of the time of this host's CPUs", 100*s.host.steal)
+	reason := fmt.Sprintf("%s %.1f %% of the time of this host's CPUs", result.StolenReason, 100*s.host.steal)
 	if !s.config.Awake {
 		reason += "; --awake keeps idle CPUs from sleeping, which may help"
 	}
