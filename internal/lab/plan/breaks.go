@@ -223,12 +223,9 @@ func (b *builder) missingPorts(missing func(format string, args ...any)) {
 	}
 }
 
-// sameHost reports whether the application shared its cores with the load generator.
+// sameHost reports whether the application ran beside the load generator, without cores of its own.
 func (b *builder) sameHost() bool {
-	for i := range b.pools {
-		if b.pools[i].name == generatorPool {
-			return true
-		}
-	}
-	return false
+	return len(b.basis.source.Run.Header.Hosts) == 0 && slices.ContainsFunc(b.pools, func(p pool) bool {
+		return slices.ContainsFunc(p.processes, func(c Ceiling) bool { return c.Host == "" })
+	})
 }

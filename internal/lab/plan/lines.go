@@ -238,7 +238,17 @@ func (b *builder) sharedLimits(c *Capacity) {
 			limit(s.RateHz, b.rate.Low, s.Sentence()+", all busy; latencies rise before that, and the SLO was measured only up to "+rate(b.rate.Value))
 		}
 	}
+	for i := range b.basis.ceilings {
+		s := &b.basis.ceilings[i]
+		if used := c.RateHz.Value / s.RateHz; b.isShared(s) && used > max(s.Utilization, busyShared) && used < 1 {
+			b.note("%s would be %s busy at %s, and was %s busy in the run: how its latency grows in between was not measured.",
+				s.Subject, share(used), rate(c.RateHz.Value), share(s.Utilization))
+		}
+	}
 }
+
+// busyShared is the utilization of something shared from which a plan that loads it more than the run did says so.
+const busyShared = 0.7
 
 // isShared reports whether a ceiling stays where it is when there are more application hosts.
 func (b *builder) isShared(c *Ceiling) bool {

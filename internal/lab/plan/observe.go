@@ -168,6 +168,9 @@ func (o *observation) judge(slo result.SLO) error {
 			missed = append(missed, c.Text)
 		}
 	}
+	if o.step.Total.Overloaded {
+		missed = append(missed, "the backlog grew") // a longer step misses any limit
+	}
 	o.failed = len(missed) > 0
 	for _, q := range slo.Percentiles() {
 		if q.Label == "" && !times.Carries(q.Q) {
