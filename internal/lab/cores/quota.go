@@ -17,6 +17,7 @@ type Quota struct {
 	dir      string
 	names    []string // files that set it, the quota last
 	original []string // their contents
+	now      []string // the same after the last Set
 	period   float64  // microseconds
 	cpus     float64  // originally; +Inf: no limit
 	most     float64  // what the service can have without it
@@ -82,7 +83,8 @@ func (q *Quota) find() error {
 		q.names = []string{"cpu.cfs_period_us", "cpu.cfs_quota_us"}
 	}
 	var err error
-	if q.original, err = q.read(); errors.Is(err, fs.ErrNotExist) {
+	q.original, err = q.read()
+	if q.now = q.original; errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("its control group %s has no limit of CPU time: turn the controller on, as with systemctl set-property UNIT CPUQuota=200%%", q.dir)
 	}
 	if err != nil {
@@ -217,28 +219,31 @@ func (q *Quota) Most() float64 { return q.most }
 // Least is the least number of CPUs that the kernel accepts as a limit.
 func (q *Quota) Least() float64 { return quotaLeast / q.period }
 
-// Set limits the group to so many CPUs. It is an error if somebody else has changed the limit since it was found.
+// Set limits the group to so many CPUs. It is an error if something else has changed the limit since it was found or set.
 func (q *Quota) Set(cpus float64) error {
 	quota := math.Round(cpus * q.period)
 	if quota < quotaLeast {
 		return fmt.Errorf("%g CPUs are less than the kernel accepts: at least %g", cpus, q.Least())
 	}
-	if !q.changed {
-		now, err := q.read()
-		if err != nil {
-			return fmt.Errorf("read the limit of CPU time: %w", err)
-		}
-		if !slices.Equal(now, q.original) {
-			return fmt.Errorf("something else has changed the limit of CPU time in %s", q.dir)
-		}
+	now, err := q.read()
+	if err != nil {
+		return fmt.Errorf("read the limit of CPU time: %w", err)
+	}
+	if !slices.Equal(now, q.now) {
+		return fmt.Errorf("something else has changed the limit of CPU time in %s", q.dir)
 	}
 	text := strconv.FormatFloat(quota, 'f', 0, 64)
 	if len(q.names) == 1 {
 		text += " " + strconv.FormatFloat(q.period, 'f', 0, 64)
 	}
-	err := q.write(text)
-	q.changed = q.changed || err == nil
-	return err
+	if err := q.write(text); err != nil {
+		return err
+	}
+	q.changed = true
+	if q.now, err = q.read(); err != nil {
+		return fmt.Errorf("read the limit of CPU time: %w", err)
+	}
+	return nil
 }
 
 // Restore sets what was found, if Set has changed it.
@@ -252,7 +257,7 @@ func (q *Quota) Restore() error {
 // RestoreCommand is what a user types to do what Restore does.
 func (q *Quota) RestoreCommand() string {
 	last := len(q.names) - 1
-	return fmt.Sprintf("echo %s > %s", q.original[last], filepath.Join(q.dir, q.names[last]))
+	return fmt.Sprintf("echo %s > '%s'", q.original[last], strings.ReplaceAll(filepath.Join(q.dir, q.names[last]), "'", `'\''`))
 }
 
 func (q *Quota) write(text string) error {

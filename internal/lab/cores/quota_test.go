@@ -75,7 +75,7 @@ func TestQuota(t *testing.T) {
 		if err := q.Restore(); err != nil || content() != c.restored {
 			t.Errorf("%s: restored %q, %v; want %q", name, content(), err, c.restored)
 		}
-		if text := q.RestoreCommand(); text != c.command+file {
+		if text := q.RestoreCommand(); text != c.command+"'"+file+"'" {
 			t.Errorf("%s: %q", name, text)
 		}
 	}

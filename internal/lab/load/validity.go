@@ -214,7 +214,7 @@ func (s *stepRun) judgeSteal(*result.Total, *threadReport) *problem {
 		return nil
 	}
 	reason := fmt.Sprintf("%s %.1f %% of the time of this host's CPUs", result.StolenReason, 100*s.host.steal)
-	if !s.config.Awake {
+	if !s.config.Awake && s.config.Share.Count() == 1 {
 		reason += "; --awake keeps idle CPUs from sleeping, which may help"
 	}
 	return &problem{result.HostContended, reason}

@@ -31,10 +31,12 @@ func (s *Search) Answer() Answer {
 		a.Feasible = m.feasible.rate
 	}
 	a.Low, a.High = m.interval()
+	a.Flat = m.flat()
 	a.Binding = m.binding()
 	if m.feasible != nil && m.infeasible != nil {
 		a.Boundary = BoundarySmooth
-		if slope, jump := m.slope(); slope > cliffSlope && jump > cliffJump {
+		criterion, _, _ := m.infeasible.worst()
+		if slope, jump, _ := m.slope(criterion); slope > cliffSlope && jump > cliffJump {
 			a.Boundary = BoundaryCliff
 		}
 	}
@@ -76,10 +78,8 @@ func (s *Search) warnings(m *proof) []string {
 			}
 		}
 	}
-	if m.feasible != nil && m.infeasible != nil {
-		if criterion := m.binding(); m.slopeFor(criterion) < slopeFlat {
-			w = append(w, fmt.Sprintf("%s hardly depends on the rate, so that noise moves the peak far", criterion))
-		}
+	if criterion := m.binding(); m.flat() {
+		w = append(w, fmt.Sprintf("%s hardly depends on the rate, so that noise moves the peak far", criterion))
 	}
 	for _, l := range m.levels {
 		if n := len(l.invalid); len(l.visits) == 0 && n >= warnAttempts {
@@ -127,7 +127,12 @@ func (m *proof) beyond(l *level, sign float64) float64 {
 	return min(far, beyondMax)
 }
 
-const beyondMax = 0.5
+const beyondMax = 2 // a factor of 7
+
+// flat reports whether the criterion that binds hardly depends on the rate.
+func (m *proof) flat() bool {
+	return m.feasible != nil && m.infeasible != nil && m.slopeFor(m.binding()) < slopeFlat
+}
 
 // slopeFor is a slope for intervals: that between the bounds, as far as it is beyond doubt, and not less than that of all levels.
 func (m *proof) slopeFor(criterion string) float64 {
@@ -138,10 +143,8 @@ func (m *proof) slopeFor(criterion string) float64 {
 	if m.feasible == nil || m.infeasible == nil {
 		return least
 	}
-	slope, _ := m.slope()
-	_, _, low := m.feasible.worst()
-	_, _, high := m.infeasible.worst()
-	return max(least, slope-math.Hypot(low, high)/math.Log(m.infeasible.rate/m.feasible.rate))
+	slope, _, sigma := m.slope(criterion)
+	return max(least, slope-sigma)
 }
 
 // binding is the criterion that is missed at the upper bound, by most if there are several. Without an upper bound it is the one with

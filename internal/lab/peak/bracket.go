@@ -87,6 +87,7 @@ func (s *Search) start() float64 {
 	rate, full := s.settings.Start, s.closedRate()
 	switch {
 	case rate > 0:
+		return rate
 	case full == 0:
 		rate = startDefault
 	case s.shortest(startFar*full, 0) <= startLong:

@@ -150,13 +150,14 @@ func (s *Search) judgeCurve(before *proof, rate float64) {
 	s.surprise = math.Abs(mean-before.predict(criterion, rate)) > max(surpriseSigmas*sigma, surpriseMin)
 }
 
-// slope is d margin / d ln(rate) between the bounds, for the criterion that binds, and the jump of the margin.
-func (m *proof) slope() (slope, jump float64) {
-	criterion, high, _ := m.infeasible.worst()
-	low, _, ok := m.feasible.margin(criterion)
+// slope is d margin / d ln(rate) between the bounds, for a criterion, the jump of its margin, and the standard error of the slope.
+func (m *proof) slope(criterion string) (slope, jump, sigma float64) {
+	high, above, _ := m.infeasible.margin(criterion)
+	low, below, ok := m.feasible.margin(criterion)
 	if !ok {
 		low = -logMax
 	}
 	jump = high - low
-	return jump / math.Log(m.infeasible.rate/m.feasible.rate), jump
+	distance := math.Log(m.infeasible.rate / m.feasible.rate)
+	return jump / distance, jump, math.Hypot(above, below) / distance
 }

@@ -66,15 +66,15 @@ func (d *display) begins(p Probe) {
 }
 
 // observed is called when the search has taken the result of a probe.
-func (d *display) observed(t *result.Total, answer Answer) {
+func (d *display) observed(t *result.Total, o *Observation, answer Answer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.answer = answer
-	if d.columns != nil && t.Validity == result.Valid {
+	if d.columns != nil && o.Validity == result.Valid {
 		return
 	}
 	d.clear()
-	fmt.Fprintf(d.out, "probe %d, %s: %s\n", d.number, d.what(), outcomeText(t, d.probe.Rate == 0))
+	fmt.Fprintf(d.out, "probe %d, %s: %s\n", d.number, d.what(), outcomeText(t, o, d.probe.Rate == 0))
 	if bounds := boundsText(answer); d.columns == nil && d.probe.Rate > 0 && bounds != "" {
 		fmt.Fprintf(d.out, "  %s\n", bounds)
 	}

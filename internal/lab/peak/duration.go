@@ -2,6 +2,7 @@ package peak
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"spillway/internal/histogram"
@@ -69,7 +70,7 @@ const sparseMax = 16
 
 // probe returns an open-loop probe. A rate that had too few answers, or changed meanwhile, gets twice the time at each attempt.
 func (s *Search) probe(purpose Purpose, rate float64, m *proof) Probe {
-	p := Probe{Purpose: purpose, Rate: rate, Duration: s.shortest(rate, leastOf(purpose)), Warmup: warmup(rate)}
+	p := Probe{Purpose: purpose, Rate: rate, Duration: s.shortest(rate, leastOf(purpose)), Warmup: max(warmup(rate), s.settle())}
 	if purpose != Bracket {
 		p.Duration = max(p.Duration, min(preciseAnswers*s.shortest(rate, 0), s.long()))
 	}
@@ -113,6 +114,27 @@ func warmup(rate float64) time.Duration {
 	seconds := clamp(warmupArrivals/rate, openWarmup.Seconds(), warmupMax.Seconds())
 	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond)
 }
+
+// settle is the time after which as many requests are in flight as will be: longer than an answer takes, or else those that begin to
+// wait for slow answers look like a backlog.
+func (s *Search) settle() time.Duration {
+	var longest time.Duration
+	for i := range s.path {
+		v := &s.path[i]
+		alone := v.Rate == 0 && v.Connections == 1
+		met := !slices.ContainsFunc(v.Observation.Margins, func(m Margin) bool { return !m.Met }) && v.Observation.Validity == result.Valid
+		if alone || v.Rate > 0 && met {
+			longest = max(longest, v.Observation.Service)
+		}
+	}
+	return min(time.Duration(settleAnswers*float64(longest)), settleMax).Round(100 * time.Millisecond)
+}
+
+// Limits of the warm-up of slow answers.
+const (
+	settleAnswers = 1.5
+	settleMax     = 30 * time.Second
+)
 
 // shorten returns the probe, shorter if there is not enough time, down to the shortest useful length.
 func (s *Search) shorten(p Probe, left time.Duration) Probe {

@@ -104,7 +104,9 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 	}
 	began := time.Now()
 	original := settings
-	original.Deadline = time.Duration(originalShare(turnsOf(knobs)) * float64(settings.Deadline))
+	if original.Deadline > 0 { // 0 is no limit
+		original.Deadline = max(time.Duration(originalShare(turnsOf(knobs))*float64(settings.Deadline)), time.Nanosecond)
+	}
 	answer, run, err := search(ctx, o, original, slo, header, w, open)
 	if err != nil {
 		return nil, err
@@ -125,7 +127,7 @@ func Execute(ctx context.Context, o Options, header result.Header, w io.Writer, 
 		say:     func(text string) { fmt.Fprintln(w, text) },
 	}
 	outcome.Knobs, outcome.Problem = k.run(ctx)
-	outcome.weigh()
+	outcome.weigh(knobs)
 	return outcome, nil
 }
 
@@ -139,7 +141,7 @@ func search(ctx context.Context, o Options, settings Settings, slo result.SLO, h
 	if settings.Deadline > 0 {
 		end := time.AfterFunc(math.MaxInt64, func() { cancel(errOverdue) })
 		defer end.Stop()
-		e.start = func() { end.Reset(settings.Deadline + overdueMax) }
+		e.start = func() { end.Reset(min(settings.Deadline, math.MaxInt64-overdueMax) + overdueMax) }
 		e.overdue = func() bool { return errors.Is(context.Cause(ctx), errOverdue) }
 	}
 	o.Next, o.Display, o.Ended = e.next, e.display, e.ended
@@ -188,7 +190,7 @@ func (e *execution) next(ctx context.Context, previous *result.Total) (load.Step
 			return load.Step{}, false, err
 		}
 		e.search.Observe(*e.current, observation)
-		e.display.observed(previous, e.search.Answer())
+		e.display.observed(previous, &observation, e.search.Answer())
 	}
 	if errors.Is(context.Cause(ctx), load.ErrUsedUp) {
 		e.search.Stop(StoppedUsedUp)

@@ -26,15 +26,15 @@ const (
 func set(ctx context.Context, command, value string) error {
 	limited, cancel := context.WithTimeout(ctx, commandLimit)
 	defer cancel()
-	output, err := os.CreateTemp("", "spillway-knob-") // a file, because a pipe would wait for everything that is left running
-	if err != nil {
-		return fmt.Errorf("keep the command's output: %w", err)
-	}
-	defer os.Remove(output.Name())
-	defer output.Close()
 	cmd := exec.CommandContext(limited, "sh", "-c", command)
 	cmd.Env = append(os.Environ(), "VALUE="+value)
-	cmd.Stdout, cmd.Stderr = output, output
+	output, err := os.CreateTemp("", "spillway-knob-") // a file, because a pipe would wait for everything that is left running
+	name := ""
+	if err == nil { // on a full disk, a value is set back all the same
+		defer os.Remove(output.Name())
+		defer output.Close()
+		name, cmd.Stdout, cmd.Stderr = output.Name(), output, output
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 	cmd.WaitDelay = commandGrace
@@ -50,7 +50,7 @@ func set(ctx context.Context, command, value string) error {
 	case limited.Err() != nil:
 		err = fmt.Errorf("it did not return within %s", commandLimit)
 	}
-	if text := lastOutput(output.Name()); text != "" {
+	if text := lastOutput(name); text != "" {
 		err = fmt.Errorf("%w: %s", err, text)
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"spillway/internal/lab/diagnose"
+	"spillway/internal/lab/result"
 )
 
 // Moved says what the value of a knob did to the peak.
@@ -36,10 +37,16 @@ type KnobResult struct {
 func (k *KnobResult) judge(original Answer) {
 	a := &k.Answer
 	k.Moved, k.Reason, k.Ratio = NotMeasured, "", 0
+	up, down := a.Low > 0 && original.High > 0 && a.Low > original.High, a.High > 0 && a.High < original.Low
 	switch {
-	case a.Low > 0 && original.High > 0 && a.Low > original.High:
+	case (up || down) && (a.Flat || original.Flat):
+		k.Reason = "the latency hardly depends on the rate"
+	case up && min(a.count(true, original.Infeasible, a.Feasible), original.count(false, original.Infeasible, a.Feasible)) < movedProbes,
+		down && min(a.count(false, a.Infeasible, original.Feasible), original.count(true, a.Infeasible, original.Feasible)) < movedProbes:
+		k.Reason = "only one probe shows a movement; raise --max-time"
+	case up:
 		k.Moved = MovedUp
-	case a.High > 0 && a.High < original.Low:
+	case down:
 		k.Moved = MovedDown
 	case a.Low > 0 && a.High > 0 && original.Low > 0 && original.High > 0:
 		k.Moved = NotMoved
@@ -49,6 +56,8 @@ func (k *KnobResult) judge(original Answer) {
 		k.Reason = "no rate was proved to meet the SLO with " + k.Original
 	case a.Stopped == StoppedInterrupted:
 		k.Reason = "interrupted"
+	case a.Stopped == StoppedDeadline && a.Probes == 0:
+		k.Reason = "no time was left; raise --max-time"
 	case a.Low == 0 && a.High == 0:
 		k.Reason = "nothing VALID"
 	case a.Stopped == StoppedDeadline:
@@ -59,6 +68,21 @@ func (k *KnobResult) judge(original Answer) {
 	if middle(a) > 0 && middle(&original) > 0 {
 		k.Ratio = middle(a) / middle(&original)
 	}
+}
+
+// movedProbes is how many probes of each of two searches show that the peak moved: with each value one may be disturbed.
+const movedProbes = 2
+
+// count is the number of VALID probes at rates from low to high that passed, or that missed.
+func (a *Answer) count(passed bool, low, high float64) int {
+	n := 0
+	for i := range a.Path {
+		v := &a.Path[i]
+		if v.Rate >= low && v.Rate <= high && v.Rate > 0 && v.Observation.Validity == result.Valid && !v.Observation.Down && v.Observation.passes() == passed {
+			n++
+		}
+	}
+	return n
 }
 
 // middle is the middle of what is proved about the peak, 0 without both ends.
@@ -162,7 +186,7 @@ func touches() []touch {
 // weigh adds to the likeliest verdict what the knobs show about it: more of what it names that moved the peak up confirms it, and so does
 // less that moved it down in proportion. More of it without a movement speaks against it. Other knobs that moved the peak are mentioned,
 // because too little of anything is a limit.
-func (o *Outcome) weigh() {
+func (o *Outcome) weigh(knobs []knob) {
 	if len(o.Verdicts) == 0 {
 		return
 	}
@@ -173,6 +197,9 @@ func (o *Outcome) weigh() {
 		about := slices.ContainsFunc(touches(), func(t touch) bool {
 			return t.verdict == v.Name && slices.ContainsFunc(t.words, func(word string) bool { return strings.Contains(strings.ToLower(k.Name), word) })
 		})
+		if slices.ContainsFunc(knobs, func(one knob) bool { return one.name == k.Name && one.quota != nil }) {
+			about = about && o.ofTarget(v)
+		}
 		with, more := fmt.Sprintf("%s=%s instead of %s", k.Name, k.Value, k.Original), k.more()
 		switch {
 		case k.Moved == NotMoved && about && more > 0:
@@ -185,6 +212,20 @@ func (o *Outcome) weigh() {
 		}
 	}
 	o.Verdicts = verdicts
+}
+
+// ofTarget reports whether a verdict about CPU is surely about the process that listens at the target's port: it is the only one that was
+// watched, and it is a database only if the target is one.
+func (o *Outcome) ofTarget(v *diagnose.Verdict) bool {
+	processes := 0
+	for _, w := range o.Run.Watches {
+		for _, s := range w.Subjects {
+			if s.Sampler == result.SamplerProcess {
+				processes++
+			}
+		}
+	}
+	return processes == 1 && (v.Name == diagnose.DatabaseCPU) != strings.HasPrefix(o.Run.Header.Target, "http")
 }
 
 // proportionMax is how far the peak may be from one in proportion to the value, as a factor.

@@ -87,8 +87,24 @@ type turned struct {
 	spans  []time.Duration
 }
 
+// answer proves each of its bounds twice; 0 is none.
 func answer(feasible, infeasible float64) Answer {
-	return Answer{Feasible: feasible, Infeasible: infeasible, Low: feasible, High: infeasible}
+	a := Answer{Feasible: feasible, Infeasible: infeasible, Low: feasible, High: infeasible}
+	for _, bound := range []struct {
+		rate float64
+		met  bool
+	}{{feasible, true}, {infeasible, false}, {feasible, true}, {infeasible, false}} {
+		if bound.rate > 0 {
+			a.Path = append(a.Path, Visit{Probe{Rate: bound.rate}, Observation{Validity: result.Valid, Margins: []Margin{{Criterion: "p90<1s", Met: bound.met}}}})
+		}
+	}
+	return a
+}
+
+// once is an answer in which the probe with that index and all later ones are missing.
+func once(a Answer, from int) Answer {
+	a.Path = a.Path[:from]
+	return a
 }
 
 func newTurned(t *testing.T, original Answer, deadline time.Duration, texts ...string) *turned {
@@ -214,6 +230,18 @@ func TestKnobTime(t *testing.T) {
 	if results, err := r.run(t.Context()); err != nil || len(r.calls) > 0 || results[0].Reason != "no time was left; raise --max-time" {
 		t.Errorf("%+v, %v, %q", results, err, r.calls)
 	}
+	r = newTurned(t, answer(198, 204), 100*time.Second, "pool=8,16: set", "colour=a,b: paint")
+	r.now = 40 * time.Second
+	r.set = func(context.Context, string, string) error { r.now += 55 * time.Second; return nil }
+	r.measure = func(_ context.Context, _ Options, s Settings) (Answer, error) {
+		if s.Deadline <= 0 {
+			t.Error("a search without a limit")
+		}
+		return Answer{}, nil
+	}
+	if results, err := r.run(t.Context()); err != nil || results[1].Reason != "no time was left; raise --max-time" {
+		t.Errorf("%+v, %v", results, err)
+	}
 	for turns, want := range map[int]float64{0: 1, 1: 2. / 3, 2: 0.5, 8: 0.2} {
 		if got := originalShare(turns); got != want {
 			t.Errorf("%d: %g, want %g", turns, got, want)
@@ -223,7 +251,8 @@ func TestKnobTime(t *testing.T) {
 
 // TestMoved compares intervals: only those that are apart show a movement.
 func TestMoved(t *testing.T) {
-	open := Answer{Feasible: 300, Low: 300, Stopped: StoppedMaximum}
+	open, flat := answer(300, 0), answer(200, 220)
+	open.Stopped, flat.Flat = StoppedMaximum, true
 	for _, c := range []struct {
 		name            string
 		original, other Answer
@@ -234,15 +263,20 @@ func TestMoved(t *testing.T) {
 		{"above", answer(100, 110), answer(200, 220), MovedUp, true, "moved up, 2 times the original"},
 		{"above, without an end", answer(100, 110), open, MovedUp, false, "moved up"},
 		{"below", answer(100, 110), answer(50, 55), MovedDown, true, "moved down, 0.5 times the original"},
-		{"below everything that was tried", answer(100, 110), Answer{Infeasible: 60, High: 60}, MovedDown, false, "moved down"},
+		{"below everything that was tried", answer(100, 110), answer(0, 60), MovedDown, false, "moved down"},
 		{"touching", answer(100, 110), answer(110, 120), NotMoved, true, "not shown to move"},
 		{"around", answer(100, 110), answer(80, 160), NotMoved, true, "not shown to move"},
 		{"without an end within", answer(100, 110), Answer{Feasible: 90, Low: 90, Stopped: StoppedDeadline}, NotMeasured, false, "not measured: no time was left; raise --max-time"},
 		{"nothing", answer(100, 110), Answer{Stopped: StoppedInvalid}, NotMeasured, false, "not measured: nothing VALID"},
 		{"the original without an end", open, answer(400, 420), NotMeasured, false, "not measured: no rate was proved to miss the SLO with 8"},
 		{"below the original without an end", open, answer(200, 220), MovedDown, false, "moved down"},
-		{"the original without a beginning", Answer{Infeasible: 100, High: 100}, answer(50, 60), NotMeasured, false, "not measured: no rate was proved to meet the SLO with 8"},
-		{"above the original without a beginning", Answer{Infeasible: 100, High: 100}, answer(150, 160), MovedUp, false, "moved up"},
+		{"the original without a beginning", answer(0, 100), answer(50, 60), NotMeasured, false, "not measured: no rate was proved to meet the SLO with 8"},
+		{"above the original without a beginning", answer(0, 100), answer(150, 160), MovedUp, false, "moved up"},
+		{"above by one probe", answer(100, 110), once(answer(200, 220), 2), NotMeasured, true, "not measured: only one probe shows a movement; raise --max-time"},
+		{"above one probe", once(answer(100, 110), 3), answer(200, 220), NotMeasured, true, "not measured: only one probe shows a movement; raise --max-time"},
+		{"below by one probe", answer(100, 110), once(answer(50, 55), 3), NotMeasured, true, "not measured: only one probe shows a movement; raise --max-time"},
+		{"flat", answer(100, 110), flat, NotMeasured, true, "not measured: the latency hardly depends on the rate"},
+		{"no time for a probe", answer(100, 110), Answer{Stopped: StoppedDeadline}, NotMeasured, false, "not measured: no time was left; raise --max-time"},
 	} {
 		k := KnobResult{Name: "pool", Original: "8", Value: "16", Answer: c.other}
 		k.judge(c.original)
@@ -271,9 +305,9 @@ func TestWeigh(t *testing.T) {
 		{diagnose.UserCPU, "pool", "8", "16", answer(200, 220), "It waits. With pool=16 instead of 8, the peak moved up, 2 times the original (200/s to 220/s)."},
 	} {
 		before := []diagnose.Verdict{{Name: c.verdict, Sentence: "It waits."}, {Name: diagnose.Lock, Sentence: "Other."}}
-		o := &Outcome{Answer: answer(100, 110), Run: &result.Run{Steps: make([]result.StepRun, 1)}, Passing: -1, Verdicts: before, Knobs: []KnobResult{{Name: c.name, Original: c.original, Value: c.value, Answer: c.other}}}
+		o := &Outcome{Answer: answer(100, 110), Run: &result.Run{Steps: make([]result.StepRun, 4)}, Passing: -1, Verdicts: before, Knobs: []KnobResult{{Name: c.name, Original: c.original, Value: c.value, Answer: c.other}}}
 		o.Knobs[0].judge(o.Answer)
-		o.weigh()
+		o.weigh(nil)
 		if o.Verdicts[0].Sentence != c.want || o.Verdicts[1].Sentence != "Other." || before[0].Sentence != "It waits." {
 			t.Errorf("%s, %s: %q, want %q", c.verdict, c.name, o.Verdicts[0].Sentence, c.want)
 		}
@@ -358,15 +392,40 @@ func TestKnobCPUs(t *testing.T) {
 		}
 		results, err := r.run(ctx)
 		cancel()
-		calls, moved := []string{"set 0.5", "set 1", "restore"}, []string{"cpus=0.5 down", "cpus=1 down"}
+		calls, moved := []string{"set 0.5", "set 0.5", "set 1", "set 1", "restore"}, []string{"cpus=0.5 down", "cpus=1 down"} // twice: has it stayed?
 		if interrupted {
-			calls, moved = []string{"set 0.5", "restore"}, []string{"cpus=0.5 down", "cpus=1 not-measured (interrupted)"}
+			calls, moved = []string{"set 0.5", "set 0.5", "restore"}, []string{"cpus=0.5 down", "cpus=1 not-measured (interrupted)"}
 		}
 		if !slices.Equal(quota.calls, calls) || !slices.Equal(r.moved(results), moved) {
 			t.Errorf("interrupted %t: %q, %q; want %q, %q", interrupted, quota.calls, r.moved(results), calls, moved)
 		}
 		if (err != nil) != interrupted || err != nil && !strings.Contains(err.Error(), "KNOB NOT RESTORED: cpus=2: read-only file system. Restore the service by hand: echo -1 > quota") {
 			t.Errorf("interrupted %t: %v", interrupted, err)
+		}
+	}
+}
+
+// TestWeighQuota has a knob for the quota of the target's process, which says nothing about another process.
+func TestWeighQuota(t *testing.T) {
+	for _, c := range []struct {
+		target, verdict string
+		processes       int
+		about           bool
+	}{
+		{"http://127.0.0.1:8080/", diagnose.UserCPU, 1, true},
+		{"http://127.0.0.1:8080/", diagnose.UserCPU, 2, false},
+		{"http://127.0.0.1:8080/", diagnose.DatabaseCPU, 1, false},
+		{"postgres://127.0.0.1/shop", diagnose.DatabaseCPU, 1, true},
+	} {
+		run := &result.Run{Header: result.Header{Target: c.target}, Watches: []result.Watch{{Subjects: slices.Repeat([]result.Subject{{Sampler: result.SamplerProcess}}, c.processes)}}}
+		o := &Outcome{
+			Answer: answer(100, 110), Run: run, Verdicts: []diagnose.Verdict{{Name: c.verdict, Sentence: "It is full."}},
+			Knobs: []KnobResult{{Name: knobCPUs, Original: "1", Value: "2", Answer: answer(100, 110)}},
+		}
+		o.Knobs[0].judge(o.Answer)
+		o.weigh([]knob{{name: knobCPUs, quota: &recorded{}}})
+		if about := strings.Contains(o.Verdicts[0].Sentence, "speaks against it"); about != c.about {
+			t.Errorf("%+v: %q", c, o.Verdicts[0].Sentence)
 		}
 	}
 }

@@ -54,6 +54,9 @@ func (r *knobRun) run(ctx context.Context) (results []KnobResult, err error) {
 	}
 	ctx, stop := signal.NotifyContext(ctx, ending...)
 	defer stop()
+	pipe := make(chan os.Signal, 1) // or else a write to a closed standard error ends this process
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
 	left := turnsOf(r.knobs)
 	for i := range r.knobs {
 		k := &r.knobs[i]
@@ -84,7 +87,8 @@ func (r *knobRun) run(ctx context.Context) (results []KnobResult, err error) {
 
 // plan returns the settings of the next search, if so many are left, or why there is none.
 func (r *knobRun) plan(left int) (s Settings, reason string) {
-	s = Settings{Precision: max(knobPrecision, r.settings.Precision), Quantile: r.settings.Quantile, Max: r.settings.Max, Seed: r.settings.Seed}
+	s = r.settings
+	s.Precision, s.Start, s.Deadline = max(knobPrecision, s.Precision), 0, 0
 	switch a := r.original; {
 	case a.High > 0:
 		s.Start = knobStart * a.High
@@ -98,7 +102,7 @@ func (r *knobRun) plan(left int) (s Settings, reason string) {
 	}
 	s.Start = roundRate(s.Start, 3)
 	if r.settings.Deadline > 0 {
-		s.Deadline = (r.settings.Deadline - r.elapsed()) / time.Duration(left)
+		s.Deadline = max((r.settings.Deadline-r.elapsed())/time.Duration(left), time.Nanosecond) // 0 is no limit
 		if _, ok := NewSearch(s).Next(0); !ok {
 			return s, "no time was left; raise --max-time"
 		}
@@ -136,7 +140,13 @@ func (r *knobRun) turn(ctx context.Context, k *knob, t turn, settings Settings, 
 			return nil
 		}
 		to.Reason = "the load failed"
-		return fmt.Errorf("%s: %w", title, err)
+		return fmt.Errorf("%s: %v", title, err) // the options were right before the knob was turned: no usage error
+	}
+	if k.quota != nil { // finds out whether something else has changed it
+		if err := r.apply(ctx, k, t.value); err != nil {
+			to.Reason = "the quota did not stay"
+			return fmt.Errorf("%s: %s: %w", title, to.Reason, err)
+		}
 	}
 	to.Answer = answer
 	to.judge(r.original)

@@ -240,8 +240,14 @@ type proof struct {
 func (s *Search) proof() *proof {
 	m := &proof{}
 	for i := s.since; i < len(s.path); i++ {
-		if v := &s.path[i]; v.Rate > 0 && !v.Observation.Down && !slices.ContainsFunc(s.doubts, func(d doubt) bool { return d.discards(i, v) }) {
+		v := &s.path[i]
+		discarded := slices.ContainsFunc(s.doubts, func(d doubt) bool { return d.discards(i, v) })
+		switch l := m.at(v.Rate); {
+		case v.Rate == 0 || v.Observation.Down:
+		case !discarded:
 			m.add(v)
+		case l != nil:
+			l.invalid = nil // it was VALID after them
 		}
 	}
 	slices.SortFunc(m.levels, func(a, b *level) int { return cmp.Compare(a.rate, b.rate) })

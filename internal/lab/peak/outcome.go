@@ -145,12 +145,13 @@ func (o *Outcome) stepAt(rate float64, passed bool) int {
 	return -1
 }
 
-// outcomeText describes the result of a probe: "met, p99 12.3ms, errors 0 %", or the rate of a closed loop instead of a verdict.
-func outcomeText(t *result.Total, closed bool) string {
-	if t.Validity != result.Valid {
-		text := string(t.Validity)
-		if len(t.Reasons) > 0 {
-			text += ": " + t.Reasons[0]
+// outcomeText describes what the search learned from a probe: "met, p99 12.3ms, errors 0 %", or the rate of a closed loop instead of a
+// verdict.
+func outcomeText(t *result.Total, o *Observation, closed bool) string {
+	if o.Validity != result.Valid {
+		text := string(o.Validity)
+		if o.Reason != "" {
+			text += ": " + o.Reason
 		}
 		return text
 	}
@@ -158,7 +159,7 @@ func outcomeText(t *result.Total, closed bool) string {
 	switch {
 	case closed:
 		parts[0] = rateText(answered(t))
-	case passes(t):
+	case o.passes():
 		parts[0] = "met"
 	}
 	for i := range t.SLO {

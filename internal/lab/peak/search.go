@@ -130,6 +130,7 @@ type Answer struct {
 	Probes     int           // number of probes
 	Took       time.Duration // total time of the probes
 	Requests   int64         // total number of requests
+	Flat       bool          // Binding hardly depends on the rate, so that noise moves the peak far
 }
 
 // NewSearch returns a search that has not run a probe yet.

@@ -285,3 +285,20 @@ func TestSearchBeatsBisection(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowAnswers searches on a service whose every answer takes seconds, within a limit that is longer: the requests that begin to wait
+// are no backlog.
+func TestSlowAnswers(t *testing.T) {
+	for _, service := range []float64{3.5, 5.5} {
+		server := &simulated{
+			latency: func(float64, float64) float64 { return service }, capacity: constant(1000), limit: 10, service: service, parallel: 1000 * service,
+			quantile: 0.9, noise: 0.02, fills: true,
+		}
+		for seed := range uint64(20) {
+			a, at := run(server, Settings{Deadline: 15 * time.Minute}, seed, nil)
+			if peak := server.peak(at); a.Feasible < 0.9*peak || a.Feasible > 1.05*peak {
+				t.Errorf("answers of %g s, seed %d: %g/s to %g/s, stopped for %s, %q", service, seed, a.Feasible, a.Infeasible, a.Stopped, a.Warnings)
+			}
+		}
+	}
+}

@@ -26,6 +26,7 @@ type simulated struct {
 	disturbed [2]float64                     // rates between which the host is contended
 	unsettled [2]float64                     // rates between which the latency changes during a probe
 	generator float64                        // highest rate of the generator; 0: no limit
+	fills     bool                           // requests in flight that begin to wait for answers look like a backlog
 	random    *rand.Rand
 }
 
@@ -162,6 +163,10 @@ func (s *simulated) offer(p Probe, capacity float64, o *Observation) {
 	default:
 		latency = max(s.latency(0.999*capacity, capacity), 0.99*excess*seconds/capacity)
 		o.Overloaded = excess > 0.01*p.Rate
+	}
+	if s.fills { // as package load sees it, in points of 250 ms
+		points := seconds / 0.25
+		o.Overloaded = o.Overloaded || (s.service-p.Warmup.Seconds())/0.25 > 1/(1.0/16+1/points)
 	}
 	noise := s.noise
 	if s.settles {
