@@ -8,6 +8,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/peak"
+	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 	"spillway/internal/lab/watch"
 )
@@ -96,6 +97,7 @@ func (c *peakCmd) Run(env *environment) (err error) {
 	if err != nil {
 		return err
 	}
+	plan.Beside(outcome)
 	if show != nil {
 		defer show.Finish(env.ctx)
 	}

@@ -19,6 +19,7 @@ import (
 	"spillway/internal/exit"
 	"spillway/internal/lab/diagnose"
 	"spillway/internal/lab/peak"
+	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
 
@@ -187,6 +188,7 @@ func TestPeak(t *testing.T) {
 			if err != nil || read == nil {
 				t.Fatalf("the search of the file: %v, %v", read, err)
 			}
+			plan.Beside(read)
 			same := read.Document(d.File)
 			for i := range same.Probes { // the steps tell it without the pauses between them
 				same.Probes[i].Seconds = d.Probes[i].Seconds

@@ -24,9 +24,17 @@ type Outcome struct {
 	Passing  int                // index of the step that it was compared with; -1: none passed
 	Verdicts []diagnose.Verdict // the likeliest first; empty if no step failed
 
+	Ceilings []Ceiling // at the highest rate that met the SLO, lowest first; set by plan.Beside
+
 	Knobs   []KnobResult // every value that was to be tried
 	Problem error        // what went wrong with the knobs, or what is not restored; nil: nothing
 	Bounds  []Bound      // after each probe of Answer.Path; only of OutcomeOf
+}
+
+// A Ceiling is a rate at which a resource is used up, by what a request needs of it.
+type Ceiling struct {
+	RateHz   float64 `json:"rate_hz"`
+	Sentence string  `json:"sentence"`
 }
 
 // diagnose names what stopped the target at the lowest rate that missed the SLO, or else at one above the highest that met it whose

@@ -35,6 +35,7 @@ type Document struct {
 
 	Bottleneck *diagnose.Verdict  `json:"bottleneck"` // what stops the target, the likeliest; null if no probe above FeasibleMax says
 	Others     []diagnose.Verdict `json:"other_verdicts"`
+	Ceilings   []Ceiling          `json:"ceilings"` // rates at which resources are used up, lowest first
 	Knobs      []DocumentKnob     `json:"knobs"`
 
 	Seconds  float64         `json:"seconds"`
@@ -66,7 +67,7 @@ func (o *Outcome) Document(file string) *Document {
 		Format: "spillway-peak", Version: "1.0", Target: o.Run.Header.Target, SLO: o.Run.Header.SLO, Label: o.Run.Header.Label, Unit: o.unit(),
 		FeasibleMax: known(a.Feasible), InfeasibleMin: known(a.Infeasible), IntervalLow: known(a.Low), IntervalHigh: known(a.High),
 		Binding: known(a.Binding), Boundary: known(a.Boundary), Confirmed: a.Confirmed, Stopped: a.Stopped, Warnings: append([]string{}, a.Warnings...),
-		Seconds: a.Took.Seconds(), Requests: a.Requests, Others: []diagnose.Verdict{}, Knobs: []DocumentKnob{},
+		Seconds: a.Took.Seconds(), Requests: a.Requests, Others: []diagnose.Verdict{}, Ceilings: append([]Ceiling{}, o.Ceilings...), Knobs: []DocumentKnob{},
 		Probes: documentProbes(a), File: file,
 	}
 	if len(o.Verdicts) > 0 {
@@ -181,10 +182,16 @@ func (o *Outcome) Facts() [][2]string {
 		}
 		facts = append(facts, [2]string{"limited by", binding})
 	}
+	for _, c := range o.Ceilings[:min(ceilingsShown, len(o.Ceilings))] {
+		facts = append(facts, [2]string{"ceiling", c.Sentence})
+	}
 	facts = append(facts, [2]string{"stopped", o.stoppedText()})
 	facts = append(facts, [2]string{"cost", fmt.Sprintf("%s, %s requests in %d probes", a.Took.Round(time.Second), count(float64(a.Requests)), a.Probes)})
 	return facts
 }
+
+// ceilingsShown is how many of the lowest ceilings the text has.
+const ceilingsShown = 3
 
 func criteriaText(t *result.Total) string {
 	var parts []string

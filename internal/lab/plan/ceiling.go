@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
 )
 
@@ -53,6 +54,20 @@ type Ceiling struct {
 func Ceilings(run *result.Run, step int) []Ceiling {
 	ceilings, _ := ceilingsOf(run, step, run.Series(), nil)
 	return ceilings
+}
+
+// Beside puts the ceilings at the highest rate that met the SLO beside a measured peak. A flow has none, because its rates count
+// iterations.
+func Beside(o *peak.Outcome) {
+	if o.Passing < 0 || o.Flow {
+		return
+	}
+	for _, c := range Ceilings(o.Run, o.Passing) {
+		if c.Resource == HostCPU && len(o.Run.Header.Hosts) > 0 { // load and target have shares of it
+			continue
+		}
+		o.Ceilings = append(o.Ceilings, peak.Ceiling{RateHz: c.RateHz, Sentence: c.Sentence()})
+	}
 }
 
 // ceilingsOf is Ceilings of a run with its series, and of processes whose cores the run does not tell, by name. It also returns

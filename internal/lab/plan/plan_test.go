@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"spillway/internal/exit"
+	"spillway/internal/lab/peak"
 	"spillway/internal/lab/result"
 )
 
@@ -136,6 +137,15 @@ func TestCeilingsOfKnownDemands(t *testing.T) {
 	}
 	if slices.ContainsFunc(Ceilings(run, 0), func(c Ceiling) bool { return c.Resource == Ports }) {
 		t.Error("ports that are not held have a ceiling")
+	}
+	o := &peak.Outcome{Run: run, Passing: 0}
+	if Beside(o); len(o.Ceilings) != len(Ceilings(run, 0)) || !strings.HasPrefix(o.Ceilings[0].Sentence, "app: 1 ms CPU per request; 2 cores last for ") {
+		t.Errorf("%+v", o.Ceilings)
+	}
+	for _, none := range []*peak.Outcome{{Run: run, Passing: -1}, {Run: run, Flow: true}} {
+		if Beside(none); none.Ceilings != nil {
+			t.Errorf("%+v", none.Ceilings)
+		}
 	}
 	run.Samples = nil
 	if c := Ceilings(run, 0); len(c) > 0 {

@@ -8,6 +8,7 @@ import (
 
 	"spillway/internal/lab/diagnose"
 	"spillway/internal/lab/peak"
+	"spillway/internal/lab/plan"
 	"spillway/internal/lab/result"
 )
 
@@ -17,7 +18,9 @@ func (r *run) searched() error {
 	if err != nil || search == nil {
 		return err
 	}
-	r.search = search
+	if r.search = search; search != nil {
+		plan.Beside(search)
+	}
 	for k := range r.steps {
 		s := &r.steps[k]
 		s.probe, s.told = string(search.Purpose(k)), search.Told(k)
