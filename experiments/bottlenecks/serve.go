@@ -96,7 +96,7 @@ func (p plant) handler(ctx context.Context) (handler http.Handler, end func(), e
 	none := func() {}
 	switch p.kind {
 	case plantBurn:
-		return burn(roundsIn(p.work)), none, nil
+		return burn(p.work), none, nil
 	case plantRead:
 		return readFile(p.size)
 	case plantLock:
@@ -116,7 +116,7 @@ func (p plant) handler(ctx context.Context) (handler http.Handler, end func(), e
 	case plantPages:
 		return pages(p.size, p.k)
 	case plantSQL:
-		return statements(ctx, p.database, p.sql, p.k, roundsIn(p.work))
+		return statements(ctx, p.database, p.sql, p.k, p.work)
 	case plantRedis:
 		return script(p.database, p.sql)
 	}

@@ -15,29 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// burnRounds take some microseconds, between two looks at the clock.
+const burnRounds = 5000
+
 // multiply keeps a core busy; its result depends on every round, so that none is left out.
 func multiply(rounds int, x uint64) uint64 {
 	for range rounds {
 		x = x*6364136223846793005 + 1442695040888963407
 	}
 	return x
-}
-
-// roundsIn returns how many rounds take that much CPU time, at the fastest of several measurements.
-func roundsIn(work time.Duration) int {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	const trial = 2_000_000
-	fastest, x := time.Duration(0), uint64(1)
-	for range 10 {
-		before := threadTime()
-		x = multiply(trial, x)
-		if took := threadTime() - before; took > 0 && (fastest == 0 || took < fastest) {
-			fastest = took
-		}
-	}
-	runtime.KeepAlive(x) // otherwise the compiler leaves the work out
-	return max(1, int(float64(trial)*work.Seconds()/max(fastest, 1).Seconds()))
 }
 
 // threadTime returns the CPU time of the calling thread.
@@ -49,9 +35,22 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-func burn(rounds int) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(w, multiply(rounds, uint64(r.ContentLength)))
+// spend uses that much CPU time, however fast the core is and whoever else uses it.
+func spend(work time.Duration) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	x := uint64(1)
+	for until := threadTime() + work; threadTime() < until; {
+		x = multiply(burnRounds, x)
+	}
+	runtime.KeepAlive(x) // otherwise the compiler leaves the work out
+}
+
+// burn answers after that much CPU time.
+func burn(work time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		spend(work)
+		fmt.Fprintln(w, "ok")
 	})
 }
 

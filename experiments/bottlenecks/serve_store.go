@@ -6,16 +6,16 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
 )
 
 // statements runs statements on one of k connections to PostgreSQL. Several statements, separated by semicolons, are one
-// transaction. Before them, each request does so many rounds of arithmetic.
-func statements(ctx context.Context, database, sql string, k, rounds int) (http.Handler, func(), error) {
+// transaction. Before them, each request uses that much CPU time.
+func statements(ctx context.Context, database, sql string, k int, work time.Duration) (http.Handler, func(), error) {
 	config, err := pgxpool.ParseConfig(database)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open pool: %w", err)
@@ -27,7 +27,7 @@ func statements(ctx context.Context, database, sql string, k, rounds int) (http.
 	}
 	list := strings.Split(sql, ";")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		runtime.KeepAlive(multiply(rounds, uint64(r.ContentLength)))
+		spend(work)
 		answer(w, runStatements(r.Context(), pool, list))
 	}), pool.Close, nil
 }

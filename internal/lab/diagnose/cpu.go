@@ -187,16 +187,30 @@ func (s *step) foreign(p *process) (used, cores float64) {
 	}
 	used = max(used, 0)
 	if p.limit < p.allowed {
-		if !(p.allowedBusy/p.allowed >= targetFull) { // the quota is its own, as long as its cores have room
+		if !(p.allowedBusy >= 0) {
 			return 0, p.limit
 		}
-		return max(p.allowedBusy-highest(p.cores, 0)-highest(s.generator, 0)*p.allowed/cores, 0), p.allowed
+		used = p.allowedBusy
+		for i := range s.processes {
+			if o := &s.processes[i]; o.host == p.host && (o.allowed == p.allowed || p.allowed > cores-0.01) {
+				used -= highest(o.cores, 0)
+			}
+		}
+		if p.host == "" {
+			used -= highest(s.generator, 0) * p.allowed / cores
+		}
+		return max(used, 0), p.allowed
 	}
 	if p.limit < cores-0.01 {
 		together, _ := s.sharing(p)
 		return max(p.allowedBusy-together-highest(s.generator, 0)*p.limit/cores, 0), p.limit
 	}
 	return used, cores
+}
+
+// ownQuota reports whether a process is stopped by its quota at most: its cores have room, whoever uses them.
+func (s *step) ownQuota(p *process) bool {
+	return s.share(p) == nil && p.limit < p.allowed && !(p.allowedBusy/p.allowed >= targetFull)
 }
 
 // targetFull reports whether the service used all of its divided cores itself, which shows what stops it even if other programs

@@ -321,13 +321,15 @@ func TestFullCPU(t *testing.T) {
 	files := func(open float64) figures { return figures{"process app": {"fds": open, "fds_limit": 1024}} }
 	full := heavy(500, base.and(cores(2, 4, 1.98, 3, 2.1, 0.5)))
 	with := func(l level, f figures) level { l.figures = l.figures.and(f); return l }
-	crowdedBefore := with(light(base), cores(2, 4, 0.2, 0.3, 3.7, 0.1))
+	crowdedBefore := with(light(base), cores(2, 4, 0.2, 0.3, 3.2, 0.1))
 	for name, c := range map[string]evidence{
 		"nearly out of files":           pair(UserCPU, light(base), with(full, files(1012))),
 		"out of files, full before":     pair(UserCPU, with(light(base), cores(2, 4, 1.4, 1, 1.5, 0.5)), with(full, files(1024))),
 		"out of files, then in circles": pair(Descriptors, light(base), with(full, files(1024))),
 		"a quota that others do not leave it": pair(Neighbour, crowdedBefore,
 			level{offered: 1000, rate: 250, alone: 0.006, mean: 0.2, size: 300, failed: true, figures: base.and(cores(2, 4, 0.5, 6, 3.99, 0.2))}),
+		"a quota, and others that leave room": pair(UserCPU, crowdedBefore,
+			level{offered: 1000, rate: 250, alone: 0.006, mean: 0.2, size: 300, failed: true, figures: base.and(cores(0.5, 4, 0.5, 6, 3.4, 0.2))}),
 		"a main thread and those that collect garbage": pair(UserCPU, light(base),
 			level{offered: 200, rate: 108, alone: 0.0095, mean: 0.2, size: 300, failed: true, figures: base.and(cores(4, 4, 1.12, 0.1, 1.2, 0.97))}),
 		"a quota that stops many threads once": pair(WorkerPool, light(base), with(heavy(1600, base.and(cores(8, 64, 2.4, 0.1, 2.6, 0.1))),

@@ -40,7 +40,7 @@ func (c *comparison) cpu() Verdict {
 	case databaseServer:
 		v.Name = DatabaseCPU
 	}
-	if foreign, _ := c.failing.foreign(p); v.Name != UserCPU && math.IsNaN(single) && p.cores < 0.5*use*p.limit && foreign > p.cores {
+	if foreign, _ := c.failing.foreign(p); v.Name != UserCPU && math.IsNaN(single) && p.cores < 0.5*use*p.limit && foreign > p.cores && !c.failing.ownQuota(p) {
 		v.Name, v.Score = UserCPU, min(v.Score, undecided) // others fill its cores: it is hardly what they are full of
 	}
 	connections := c.failing.findSockets(p.host).perRequest
@@ -108,7 +108,9 @@ func (c *comparison) cpuWords(p *process, name string, single, connections float
 	more := "Make a request cheaper (profile " + p.name + "), give it more CPU, or add a second host."
 	switch {
 	case p.throttled > 0.05:
-		return used + fmt.Sprintf("; its quota stopped it %s of the time.", number(p.throttled, "share")), "Raise the CPU quota of " + p.name + ", or make a request cheaper."
+		return used + fmt.Sprintf("; its quota stopped it for at least %s of the time.", number(p.throttled, "share")), "Raise the CPU quota of " + p.name + ", or make a request cheaper."
+	case p.limit < p.allowed && p.cores >= 0.9*p.limit && name != RedisThread && name != DatabaseCPU:
+		return used + ", which is its quota.", "Raise the CPU quota of " + p.name + ", or make a request cheaper."
 	case name == RedisThread:
 		return used + ", on the one thread that runs commands.", "Find the slow commands (SLOWLOG GET, INFO commandstats), use cheaper ones, or divide the keys among several servers."
 	case name == DatabaseCPU:

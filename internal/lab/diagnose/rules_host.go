@@ -59,7 +59,7 @@ func (c *comparison) neighbour() Verdict {
 		return v
 	}
 	p, _ := c.failing.fullest()
-	if p == nil {
+	if p == nil || c.failing.ownQuota(p) {
 		return Verdict{}
 	}
 	used, cores := c.failing.foreign(p)
@@ -239,8 +239,12 @@ func (c *comparison) descriptors() Verdict {
 func (c *comparison) queued() float64 {
 	_, use := c.failing.fullest()
 	queued := c.failing.full().of(use)
-	if c.passing != nil {
-		_, before := c.passing.fullest()
+	lower := c.passing
+	if lower == nil && c.lightest != nil && c.lightest.load != c.failing.load {
+		lower = c.lightest
+	}
+	if lower != nil {
+		_, before := lower.fullest()
 		queued = min(queued, ramp(before, 0.3, 0.6))
 	}
 	return queued

@@ -120,9 +120,9 @@ func (m *proof) beyond(l *level, sign float64) float64 {
 	}
 	criterion, mean, sigma := l.worst()
 	far := max(0, (sign*mean+z95*sigma)/m.slopeFor(criterion))
-	if t, ok := m.trendAt(criterion, l.rate); ok {
+	if t, ok := m.trendAt(criterion, l.rate); ok && math.Abs(mean) <= trendMargin { // or else the bound is on another part of the curve
 		mean, sigma = t.at(l.rate)
-		far = max(far, (sign*mean+z95*sigma)/t.slope)
+		far = max(far, (sign*mean+z95*sigma)/max(t.slope, slopeLeast))
 	}
 	return min(far, beyondMax)
 }

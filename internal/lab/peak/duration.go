@@ -85,7 +85,7 @@ func (s *Search) probe(purpose Purpose, rate float64, m *proof) Probe {
 				again = min(2*again, againMax)
 			}
 			if validity == result.NotStationary {
-				p.Warmup *= 2
+				p.Warmup = max(p.Warmup, min(2*p.Warmup, settleMax))
 			}
 		}
 		p.Duration = time.Duration(float64(p.Duration) * max(1, again/s.sparse()))
@@ -116,18 +116,29 @@ func warmup(rate float64) time.Duration {
 }
 
 // settle is the time after which as many requests are in flight as will be: longer than an answer takes, or else those that begin to
-// wait for slow answers look like a backlog.
+// wait for slow answers look like a backlog. How long answers take in a backlog tells little: the shortest such time counts if there is
+// no other.
 func (s *Search) settle() time.Duration {
-	var longest time.Duration
+	var longest, queued time.Duration
 	for i := range s.path {
 		v := &s.path[i]
-		alone := v.Rate == 0 && v.Connections == 1
-		met := !slices.ContainsFunc(v.Observation.Margins, func(m Margin) bool { return !m.Met }) && v.Observation.Validity == result.Valid
-		if alone || v.Rate > 0 && met {
-			longest = max(longest, v.Observation.Service)
+		took := v.Observation.Service
+		switch {
+		case v.Rate == 0 && v.Connections == 1, v.Rate > 0 && v.Observation.Validity == result.Valid && v.Observation.passes():
+			longest = max(longest, took)
+		case v.Rate > 0 && v.Observation.Validity == result.Valid && v.onlyOverloaded() && (queued == 0 || took < queued):
+			queued = took
 		}
 	}
+	if longest == 0 {
+		longest = queued
+	}
 	return min(time.Duration(settleAnswers*float64(longest)), settleMax).Round(100 * time.Millisecond)
+}
+
+// onlyOverloaded reports whether every criterion was met and the backlog grew.
+func (v *Visit) onlyOverloaded() bool {
+	return v.Observation.Overloaded && !slices.ContainsFunc(v.Observation.Margins, func(m Margin) bool { return !m.Met })
 }
 
 // Limits of the warm-up of slow answers.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"spillway/internal/exit"
+	"spillway/internal/histogram"
 	"spillway/internal/lab/load"
 	"spillway/internal/lab/result"
 )
@@ -232,6 +233,11 @@ func ObservationOf(slo result.SLO, t *result.Total, took time.Duration) (Observa
 	o := Observation{
 		Validity: t.Validity, Rate: answered(t), Service: time.Duration(t.Little.ServiceMean * float64(time.Second)),
 		Overloaded: t.Overloaded, Disturbed: disturbed(t), Down: down(t), Took: took, Requests: t.Requests(),
+	}
+	if t.Iterations != nil {
+		if h, err := histogram.Decode(string(t.Iterations.Duration)); err == nil && h.Count() > 0 {
+			o.Service = h.Mean()
+		}
 	}
 	if len(t.Reasons) > 0 {
 		o.Reason = t.Reasons[0]

@@ -19,6 +19,7 @@ type knob struct {
 	original string // the value of the search, in force before and afterwards
 	command  string // for sh; it sets the service to the value of the variable VALUE. "": none
 	quota    quota  // nil: none. With neither, it is a knob of the load
+	members  []int  // process ids that have the quota
 	turns    []turn
 }
 
@@ -210,7 +211,7 @@ func cpus(list string, o *load.Options) (knob, error) {
 		most = min(most, float64(max(1, runtime.NumCPU()-cmp.Or(o.Workers, load.DefaultWorkers()))))
 	}
 	original := min(found.CPUs(), most)
-	k.quota, k.original = found, strconv.FormatFloat(original, 'g', 4, 64)
+	k.quota, k.members, k.original = found, members, strconv.FormatFloat(original, 'g', 4, 64)
 	for _, value := range values {
 		switch n, _ := strconv.ParseFloat(value, 64); {
 		case n < found.Least() || n > most:

@@ -38,8 +38,9 @@ func (k *KnobResult) judge(original Answer) {
 	a := &k.Answer
 	k.Moved, k.Reason, k.Ratio = NotMeasured, "", 0
 	up, down := a.Low > 0 && original.High > 0 && a.Low > original.High, a.High > 0 && a.High < original.Low
+	both := a.Low > 0 && a.High > 0 && original.Low > 0 && original.High > 0
 	switch {
-	case (up || down) && (a.Flat || original.Flat):
+	case (up || down || both) && (a.Flat || original.Flat):
 		k.Reason = "the latency hardly depends on the rate"
 	case up && min(a.count(true, original.Infeasible, a.Feasible), original.count(false, original.Infeasible, a.Feasible)) < movedProbes,
 		down && min(a.count(false, a.Infeasible, original.Feasible), original.count(true, a.Infeasible, original.Feasible)) < movedProbes:
@@ -48,7 +49,7 @@ func (k *KnobResult) judge(original Answer) {
 		k.Moved = MovedUp
 	case down:
 		k.Moved = MovedDown
-	case a.Low > 0 && a.High > 0 && original.Low > 0 && original.High > 0:
+	case both:
 		k.Moved = NotMoved
 	case original.High == 0:
 		k.Reason = "no rate was proved to miss the SLO with " + k.Original
@@ -197,8 +198,8 @@ func (o *Outcome) weigh(knobs []knob) {
 		about := slices.ContainsFunc(touches(), func(t touch) bool {
 			return t.verdict == v.Name && slices.ContainsFunc(t.words, func(word string) bool { return strings.Contains(strings.ToLower(k.Name), word) })
 		})
-		if slices.ContainsFunc(knobs, func(one knob) bool { return one.name == k.Name && one.quota != nil }) {
-			about = about && o.ofTarget(v)
+		if at := slices.IndexFunc(knobs, func(one knob) bool { return one.name == k.Name && one.quota != nil }); at >= 0 {
+			about = about && o.isAbout(v, knobs[at].members)
 		}
 		with, more := fmt.Sprintf("%s=%s instead of %s", k.Name, k.Value, k.Original), k.more()
 		switch {
@@ -214,18 +215,22 @@ func (o *Outcome) weigh(knobs []knob) {
 	o.Verdicts = verdicts
 }
 
-// ofTarget reports whether a verdict about CPU is surely about the process that listens at the target's port: it is the only one that was
-// watched, and it is a database only if the target is one.
-func (o *Outcome) ofTarget(v *diagnose.Verdict) bool {
-	processes := 0
+// isAbout reports whether a verdict about CPU is surely about a service with these processes: no other was watched, and it is a database
+// only if the target is one.
+func (o *Outcome) isAbout(v *diagnose.Verdict, members []int) bool {
+	watched := 0
 	for _, w := range o.Run.Watches {
 		for _, s := range w.Subjects {
-			if s.Sampler == result.SamplerProcess {
-				processes++
+			if s.Sampler != result.SamplerProcess {
+				continue
+			}
+			watched++
+			if w.Host != "" || !slices.ContainsFunc(members, func(pid int) bool { return strings.Contains(" "+s.Detail, fmt.Sprintf(" %d (", pid)) }) {
+				return false
 			}
 		}
 	}
-	return processes == 1 && (v.Name == diagnose.DatabaseCPU) != strings.HasPrefix(o.Run.Header.Target, "http")
+	return watched > 0 && (v.Name == diagnose.DatabaseCPU) != strings.HasPrefix(o.Run.Header.Target, "http")
 }
 
 // proportionMax is how far the peak may be from one in proportion to the value, as a factor.

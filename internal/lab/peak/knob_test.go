@@ -276,6 +276,7 @@ func TestMoved(t *testing.T) {
 		{"above one probe", once(answer(100, 110), 3), answer(200, 220), NotMeasured, true, "not measured: only one probe shows a movement; raise --max-time"},
 		{"below by one probe", answer(100, 110), once(answer(50, 55), 3), NotMeasured, true, "not measured: only one probe shows a movement; raise --max-time"},
 		{"flat", answer(100, 110), flat, NotMeasured, true, "not measured: the latency hardly depends on the rate"},
+		{"flat, around", answer(100, 110), func() Answer { a := answer(90, 120); a.Flat = true; return a }(), NotMeasured, true, "not measured: the latency hardly depends on the rate"},
 		{"no time for a probe", answer(100, 110), Answer{Stopped: StoppedDeadline}, NotMeasured, false, "not measured: no time was left; raise --max-time"},
 	} {
 		k := KnobResult{Name: "pool", Original: "8", Value: "16", Answer: c.other}
@@ -409,21 +410,26 @@ func TestKnobCPUs(t *testing.T) {
 func TestWeighQuota(t *testing.T) {
 	for _, c := range []struct {
 		target, verdict string
-		processes       int
+		processes       []int
 		about           bool
 	}{
-		{"http://127.0.0.1:8080/", diagnose.UserCPU, 1, true},
-		{"http://127.0.0.1:8080/", diagnose.UserCPU, 2, false},
-		{"http://127.0.0.1:8080/", diagnose.DatabaseCPU, 1, false},
-		{"postgres://127.0.0.1/shop", diagnose.DatabaseCPU, 1, true},
+		{"http://127.0.0.1:8080/", diagnose.UserCPU, []int{12}, true},
+		{"http://127.0.0.1:8080/", diagnose.UserCPU, []int{12, 13}, false},
+		{"http://127.0.0.1:8080/", diagnose.UserCPU, []int{2}, false},
+		{"http://127.0.0.1:8080/", diagnose.DatabaseCPU, []int{12}, false},
+		{"postgres://127.0.0.1/shop", diagnose.DatabaseCPU, []int{12}, true},
 	} {
-		run := &result.Run{Header: result.Header{Target: c.target}, Watches: []result.Watch{{Subjects: slices.Repeat([]result.Subject{{Sampler: result.SamplerProcess}}, c.processes)}}}
+		watch := result.Watch{}
+		for _, pid := range c.processes {
+			watch.Subjects = append(watch.Subjects, result.Subject{Sampler: result.SamplerProcess, Detail: fmt.Sprintf("process %d (shop), listening on 127.0.0.1:8080", pid)})
+		}
+		run := &result.Run{Header: result.Header{Target: c.target}, Watches: []result.Watch{watch}}
 		o := &Outcome{
 			Answer: answer(100, 110), Run: run, Verdicts: []diagnose.Verdict{{Name: c.verdict, Sentence: "It is full."}},
 			Knobs: []KnobResult{{Name: knobCPUs, Original: "1", Value: "2", Answer: answer(100, 110)}},
 		}
 		o.Knobs[0].judge(o.Answer)
-		o.weigh([]knob{{name: knobCPUs, quota: &recorded{}}})
+		o.weigh([]knob{{name: knobCPUs, quota: &recorded{}, members: []int{12}}})
 		if about := strings.Contains(o.Verdicts[0].Sentence, "speaks against it"); about != c.about {
 			t.Errorf("%+v: %q", c, o.Verdicts[0].Sentence)
 		}

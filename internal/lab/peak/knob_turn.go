@@ -29,7 +29,8 @@ type knobRun struct {
 
 // A search for a knob begins above the peak of the original value: if its first rate meets the SLO, the peak has moved up.
 const (
-	knobStart     = 1.1 // over the upper end of the original interval
+	knobStart     = 1.1  // over the upper end of the original interval
+	knobFar       = 1.65 // over the lowest rate that missed, at most
 	knobPrecision = 0.1
 )
 
@@ -91,7 +92,7 @@ func (r *knobRun) plan(left int) (s Settings, reason string) {
 	s.Precision, s.Start, s.Deadline = max(knobPrecision, s.Precision), 0, 0
 	switch a := r.original; {
 	case a.High > 0:
-		s.Start = knobStart * a.High
+		s.Start = knobStart * min(a.High, knobFar*a.Infeasible)
 	case a.Low > 0:
 		s.Start = a.Low
 	default:

@@ -60,9 +60,7 @@ func (o *Observation) obstacle() result.Validity {
 
 // onlyOverloaded reports whether the rate was missed only because the backlog grew, so that the margins do not tell how far the edge is.
 func (l *level) onlyOverloaded() bool {
-	return len(l.visits) > 0 && !slices.ContainsFunc(l.visits, func(v *Visit) bool {
-		return !v.Observation.Overloaded || slices.ContainsFunc(v.Observation.Margins, func(m Margin) bool { return !m.Met })
-	})
+	return len(l.visits) > 0 && !slices.ContainsFunc(l.visits, func(v *Visit) bool { return !v.onlyOverloaded() })
 }
 
 // overloaded reports whether the backlog grew in every visit.

@@ -69,7 +69,7 @@ type Observation struct {
 	Validity   result.Validity `json:"validity"`
 	Reason     string          `json:"reason,omitempty"` // why the step is not VALID, or what was remarkable
 	Rate       float64         `json:"rate_hz"`          // of good answers per second
-	Service    time.Duration   `json:"service"`          // mean time in flight
+	Service    time.Duration   `json:"service"`          // mean time in flight; of a flow, mean length of an iteration
 	Margins    []Margin        `json:"margins"`          // one per criterion of the SLO, in its order
 	Overloaded bool            `json:"overloaded,omitempty"`
 	Disturbed  bool            `json:"disturbed,omitempty"` // not VALID because something on the generator's host held it up, which may not happen again

@@ -62,11 +62,20 @@ func Beside(o *peak.Outcome) {
 	if o.Passing < 0 || o.Flow {
 		return
 	}
-	for _, c := range Ceilings(o.Run, o.Passing) {
-		if c.Resource == HostCPU && len(o.Run.Header.Hosts) > 0 { // load and target have shares of it
-			continue
+	all := Ceilings(o.Run, o.Passing)
+	for _, c := range all {
+		alone := 0 // processes that have a share, each of which has a ceiling of its own
+		for _, other := range all {
+			if other.Resource == ProcessCPU && other.pool == "share "+c.Subject {
+				alone++
+			}
 		}
-		o.Ceilings = append(o.Ceilings, peak.Ceiling{RateHz: c.RateHz, Sentence: c.Sentence()})
+		switch {
+		case c.Resource == HostCPU && c.Host == "" && len(o.Run.Header.Hosts) > 0: // load and target have shares of it
+		case c.Resource == ShareCPU && (c.Subject == "generator" || c.Subject == "load" || alone == 1):
+		default:
+			o.Ceilings = append(o.Ceilings, peak.Ceiling{RateHz: c.RateHz, Sentence: c.Sentence()})
+		}
 	}
 }
 
