@@ -16,7 +16,7 @@ func programFaults() []scenario {
 		{
 			"user-cpu",
 			[]string{diagnose.UserCPU},
-			"1 ms of arithmetic per request",
+			"1 ms of CPU time per request",
 			"one core: 1,000/s; the generator has the other core and needs 2 % of it", startUserCPU,
 		},
 		{
