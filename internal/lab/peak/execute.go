@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -299,9 +298,4 @@ func answered(t *result.Total) float64 {
 		return float64(t.Iterations.Completed) / t.Elapsed
 	}
 	return t.Rate()
-}
-
-// passes is Observation.passes of a step.
-func passes(t *result.Total) bool {
-	return len(t.SLO) > 0 && !t.Overloaded && !slices.ContainsFunc(t.SLO, func(c result.Criterion) bool { return !c.Met })
 }
