@@ -18,14 +18,13 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 )
 
 // Limits on how long a server may take to answer its first request, and to stop.
 const (
-	startTimeout = 30 * time.Second
-	stopTimeout  = 20 * time.Second
+	startTimeout = 2 * time.Minute
+	stopTimeout  = time.Minute
 	pollInterval = 10 * time.Millisecond
 )
 
@@ -216,15 +215,6 @@ func (s *Server) Close() error {
 		err = errors.Join(err, fmt.Errorf("remove %s: %w", s.dir, removeErr))
 	}
 	return err
-}
-
-// closeAfter closes the server at the end of the test.
-func (s *Server) closeAfter(t testing.TB) {
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -114,4 +115,66 @@ func get(ctx context.Context, url string, without ...string) error {
 		}
 	}
 	return nil
+}
+
+// BinaryVariable names a built spillway, which tests then use instead of building one each.
+const BinaryVariable = "SPILLWAY_TEST_BINARY"
+
+// Binary is the spillway binary that the tests of a package share. It is built by the first
+// Path and removed by Closing.
+type Binary struct {
+	mu  sync.Mutex
+	dir string // of a binary of our own
+	at  string
+	err error
+}
+
+// Path returns the path of the binary.
+func (b *Binary) Path(t testing.TB) string {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.at == "" && b.err == nil {
+		b.at, b.err = b.find()
+	}
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	return b.at
+}
+
+func (b *Binary) find() (string, error) {
+	if path := os.Getenv(BinaryVariable); path != "" {
+		_, err := os.Stat(path) // go test runs the tests again when the file has changed
+		return path, err
+	}
+	var err error
+	if b.dir, err = newDirectory(nil); err != nil {
+		return "", err
+	}
+	return Build(b.dir, "spillway/cmd/spillway")
+}
+
+func (b *Binary) finish(bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(b.dir)
+}
+
+// Run runs the binary with arguments in an empty directory and returns its output and exit
+// code.
+func (b *Binary) Run(t testing.TB, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), b.Path(t), args...)
+	cmd.Dir = t.TempDir()
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
