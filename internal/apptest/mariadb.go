@@ -4,9 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -50,22 +49,22 @@ func (s *Server) mariaDBArgs() []string {
 	return []string{
 		"--no-defaults", "--datadir=" + s.dataDir(), "--socket=" + filepath.Join(s.dir, "socket"), "--tmpdir=" + s.dir,
 		"--bind-address=127.0.0.1", "--port=" + portOf(s.addr), "--skip-name-resolve",
-		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
+		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M", mariaDBLogSize,
 	}
 }
 
 func (s *Server) dataDir() string { return filepath.Join(s.dir, "data") }
 
+// mariaDBLogSize keeps the redo log small, which is written when the data directory is created.
+const mariaDBLogSize = "--innodb-log-file-size=16M"
+
 // installMariaDB creates the data directory with the program mariadb-install-db.
 func (s *Server) installMariaDB(install string) error {
-	cmd := exec.Command(install, "--no-defaults", "--datadir="+s.dataDir(), "--auth-root-authentication-method=normal", "--skip-name-resolve")
-	cmd.Dir = s.dir
-	cmd.Env = append(os.Environ(), "TMPDIR="+s.dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.credential}
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mariadb-install-db: %w\n%s", err, output)
-	}
-	return nil
+	options := []string{"--no-defaults", "--auth-root-authentication-method=normal", "--skip-name-resolve", mariaDBLogSize}
+	return copyTemplate(s.binary, strings.Join(options, " "), s.credential, s.dataDir(), func(to string) error {
+		dir := filepath.Dir(to)
+		return initialize(s.credential, dir, []string{"TMPDIR=" + dir}, install, append(options, "--datadir="+to)...)
+	})
 }
 
 // pingMySQL connects once and creates the database test if it is missing.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -70,12 +70,13 @@ func newPostgres(binary, dir string, credential *syscall.Credential, settings []
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	initdb := exec.Command(filepath.Join(filepath.Dir(binary), "initdb"), "--no-sync", "--no-instructions",
-		"--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--pgdata="+data)
-	initdb.Dir = dir
-	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
-	if output, err := initdb.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb: %w\n%s", err, output)
+	initdb := filepath.Join(filepath.Dir(binary), "initdb")
+	options := []string{"--no-sync", "--no-instructions", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8"}
+	err = copyTemplate(initdb, strings.Join(options, " "), credential, data, func(to string) error {
+		return initialize(credential, filepath.Dir(to), nil, initdb, append(options, "--pgdata="+to)...)
+	})
+	if err != nil {
+		return nil, err
 	}
 	pg := &PostgresServer{Server: &Server{
 		name:       "postgres",
